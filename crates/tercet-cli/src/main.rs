@@ -1,0 +1,2 @@
+//! The `tercet` command.
+fn main() {}
