@@ -1,2 +1,149 @@
-//! Chores.
-fn main() {}
+//! Project chores, run as `cargo xtask COMMAND`.
+//!
+//! | command | what |
+//! |---|---|
+//! | `test [ARGS]` | every test and doc test of the workspace, with what they need set up first |
+//! | `fetch minilm` | the MiniLM weights into the cache folder |
+//! | `bench cpu` | the CPU benches as one table, and as JSON |
+//!
+//! Each command is one module; [`cache`] says where files are kept, [`process`] runs other
+//! programs. The environment variables that matter are listed in [`env`](mod@env).
+
+mod bench;
+mod cache;
+mod env;
+mod error;
+mod fetch;
+mod process;
+mod test;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use error::Error;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Project chores")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every test and doc test, after setting up what they need
+    Test {
+        /// Passed on to the test runner, for example `-E 'test(softmax)'`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Fetch a model into the cache folder and print where it is
+    Fetch {
+        #[command(subcommand)]
+        what: Fetch,
+    },
+    /// Run benches and print them as one table
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+}
+
+#[derive(Subcommand)]
+enum Fetch {
+    /// all-MiniLM-L6-v2: weights, configuration and tokenizer (84 MB to download)
+    Minilm,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// The CPU executor: kernels, MiniLM, the demo model
+    Cpu(CpuBench),
+}
+
+/// The options of `bench cpu`.
+#[derive(Args)]
+struct CpuBench {
+    /// Measure ONNX Runtime on the same models in the same run
+    #[arg(long)]
+    peers: bool,
+    /// Also write the rows as JSON
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Threads, ours and the peers'
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
+    /// Print the results of the last run without measuring ours again
+    #[arg(long)]
+    no_run: bool,
+    /// Passed on to criterion, for example a filter such as `gemm`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let mut source = std::error::Error::source(&error);
+            while let Some(cause) = source {
+                eprintln!("  because: {cause}");
+                source = cause.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Error> {
+    match command {
+        Command::Test { args } => test::run(&args),
+        Command::Fetch {
+            what: Fetch::Minilm,
+        } => {
+            let dir = fetch::minilm(&cache::dir()?)?;
+            println!("{}", dir.display());
+            Ok(())
+        }
+        Command::Bench {
+            what: Bench::Cpu(options),
+        } => bench::cpu(&options),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn test_arguments_are_passed_on_untouched() {
+        let cli = Cli::parse_from(["xtask", "test", "--", "-E", "test(softmax)"]);
+        let Command::Test { args } = cli.command else {
+            panic!("not the test command")
+        };
+        assert_eq!(args, ["-E", "test(softmax)"]);
+    }
+
+    #[test]
+    fn bench_options_stop_where_criterion_arguments_begin() {
+        let cli = Cli::parse_from(["xtask", "bench", "cpu", "--threads", "1", "gemm", "--quick"]);
+        let Command::Bench {
+            what: Bench::Cpu(options),
+        } = cli.command
+        else {
+            panic!("not the bench command")
+        };
+        assert_eq!(options.threads, 1);
+        assert_eq!(options.args, ["gemm", "--quick"]);
+    }
+}

@@ -1,0 +1,342 @@
+//! `cargo xtask bench cpu`: criterion measures, this module collects, compares and prints.
+//!
+//! The order of work: our benches, the peers, then one table ([`table`]) and one JSON file from
+//! the same rows. Criterion's files are read by [`criterion`], ONNX Runtime is driven by [`peers`].
+//!
+//! # Convention for benches
+//!
+//! - A benchmark is named `group/name`; its throughput is `Elements` = FLOPs (tokens in the groups
+//!   of [`TOKEN_GROUPS`]) or `Bytes`.
+//! - A peer measured inside criterion has the same name with one more part `peer-NAME`:
+//!   `gemm/1024x1024x1024/peer-faer` is the peer of `gemm/1024x1024x1024`.
+//! - In the group `minilm` the first two numbers of a name are batch and sequence length; they pair
+//!   it with ONNX Runtime's measurements.
+
+mod criterion;
+mod peers;
+mod table;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use crate::error::{self, Error};
+use crate::{CpuBench, cache, env, fetch, process};
+use criterion::{Measurement, Work};
+use peers::PeerTime;
+
+/// The bench targets: package and target name.
+const TARGETS: [(&str, &str); 2] = [("tercet-cpu", "kernels"), ("tercet-tests", "cpu")];
+
+/// The groups whose elements are tokens; elsewhere they are FLOPs.
+const TOKEN_GROUPS: [&str; 4] = ["decode", "generate", "minilm", "prefill"];
+
+const PEER_PREFIX: &str = "peer-";
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Row {
+    work: String,
+    time_ns: f64,
+    rate: Option<Rate>,
+    peers: Vec<Comparison>,
+}
+
+/// Work per second, in `unit`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct Rate {
+    value: f64,
+    unit: &'static str,
+}
+
+/// The same work done by another library.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Comparison {
+    peer: String,
+    time_ns: f64,
+    /// The peer's time over ours: above 1 we are faster.
+    ratio: f64,
+}
+
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Report<'a> {
+    processor: &'a str,
+    threads: u16,
+    rows: &'a [Row],
+}
+
+/// Measures, compares, prints.
+pub(crate) fn cpu(options: &CpuBench) -> Result<(), Error> {
+    let cache = cache::dir()?;
+    let minilm = fetch::minilm(&cache)?;
+    let results = target_dir()?.join("criterion");
+    let since = if options.no_run {
+        SystemTime::UNIX_EPOCH
+    } else {
+        let start = SystemTime::now();
+        run_benches(options, &minilm)?;
+        start
+    };
+    let measured = criterion::read(&results, since)?;
+    if measured.is_empty() {
+        return Err(Error::NoResults { dir: results });
+    }
+    let peer_times = if options.peers {
+        peers::onnx_runtime(&cache, &minilm, options.threads)?
+    } else {
+        Vec::new()
+    };
+    let rows = rows(&measured, &peer_times);
+    let processor = processor();
+    println!("{processor}, {} threads\n", options.threads);
+    print!("{}", table::render(&rows));
+    match &options.json {
+        Some(path) => {
+            let report = Report {
+                processor: &processor,
+                threads: options.threads,
+                rows: &rows,
+            };
+            write_json(path, &report)
+        }
+        None => Ok(()),
+    }
+}
+
+fn run_benches(options: &CpuBench, minilm: &Path) -> Result<(), Error> {
+    for (package, target) in TARGETS {
+        let mut cargo = process::cargo();
+        cargo
+            .args(["bench", "--package", package, "--bench", target, "--"])
+            .args(&options.args)
+            .env(env::THREADS, options.threads.to_string())
+            .env(env::MINILM_DIR, minilm)
+            .env(env::REQUIRE, env::REQUIRE_DEFAULT);
+        process::run(&mut cargo)?;
+    }
+    Ok(())
+}
+
+/// The folder that cargo builds into, however it is configured.
+fn target_dir() -> Result<PathBuf, Error> {
+    let metadata = process::output(process::cargo().args([
+        "metadata",
+        "--format-version=1",
+        "--no-deps",
+        "--offline",
+    ]))?;
+    let value: serde_json::Value =
+        serde_json::from_slice(&metadata).map_err(|source| Error::Json {
+            path: "cargo metadata".into(),
+            source,
+        })?;
+    let dir = value.get("target_directory").and_then(|dir| dir.as_str());
+    dir.map(PathBuf::from).ok_or(Error::NoTargetDir)
+}
+
+/// Ours in the order of their names, each with its peers.
+fn rows(measured: &[Measurement], minilm_peers: &[PeerTime]) -> Vec<Row> {
+    let mut peers_of: BTreeMap<String, Vec<(&str, f64)>> = BTreeMap::new();
+    let mut ours = Vec::new();
+    for measurement in measured {
+        match split_peer(&measurement.id) {
+            Some((id, peer)) => peers_of
+                .entry(id)
+                .or_default()
+                .push((peer, measurement.time_ns)),
+            None => ours.push(measurement),
+        }
+    }
+    let row = |measurement: &Measurement| {
+        let inside = peers_of.get(&measurement.id).into_iter().flatten().copied();
+        let shape = minilm_shape(&measurement.id);
+        let outside = minilm_peers
+            .iter()
+            .filter(|peer| shape == Some((peer.batch, peer.seq)))
+            .map(|peer| (peer.peer.as_str(), peer.median_ns));
+        let peers = inside.chain(outside).map(|(peer, time_ns)| Comparison {
+            peer: peer.to_owned(),
+            time_ns,
+            ratio: time_ns / measurement.time_ns,
+        });
+        Row {
+            work: measurement.id.clone(),
+            time_ns: measurement.time_ns,
+            rate: measurement
+                .work
+                .map(|work| rate(&measurement.id, work, measurement.time_ns)),
+            peers: peers.collect(),
+        }
+    };
+    ours.into_iter().map(row).collect()
+}
+
+/// `gemm/1024/peer-faer` is (`gemm/1024`, `faer`).
+fn split_peer(id: &str) -> Option<(String, &str)> {
+    let peer = id
+        .split('/')
+        .find_map(|part| part.strip_prefix(PEER_PREFIX))?;
+    let rest: Vec<_> = id
+        .split('/')
+        .filter(|part| !part.starts_with(PEER_PREFIX))
+        .collect();
+    Some((rest.join("/"), peer))
+}
+
+/// Batch and sequence length of `minilm/1x128`, `minilm/b1_s128` and the like.
+fn minilm_shape(id: &str) -> Option<(u32, u32)> {
+    let name = id.strip_prefix("minilm/")?;
+    let mut numbers = name
+        .split(|c: char| !c.is_ascii_digit())
+        .filter(|digits| !digits.is_empty())
+        .map(|digits| digits.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+/// Units per nanosecond are giga-units per second.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a rate is printed with four digits"
+)]
+fn rate(id: &str, work: Work, time_ns: f64) -> Rate {
+    let group = id.split('/').next().unwrap_or(id);
+    match work {
+        Work::Bytes(bytes) => Rate {
+            value: bytes as f64 / time_ns,
+            unit: "GB/s",
+        },
+        Work::Elements(tokens) if TOKEN_GROUPS.contains(&group) => Rate {
+            value: tokens as f64 / time_ns * 1e9,
+            unit: "tok/s",
+        },
+        Work::Elements(flops) => Rate {
+            value: flops as f64 / time_ns,
+            unit: "GFLOP/s",
+        },
+    }
+}
+
+/// The processor's name where the system tells it.
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    model.map_or_else(
+        || std::env::consts::ARCH.to_owned(),
+        |(_, name)| name.trim().to_owned(),
+    )
+}
+
+fn write_json(path: &Path, report: &Report<'_>) -> Result<(), Error> {
+    let mut text = serde_json::to_string_pretty(report).map_err(|source| Error::Json {
+        path: path.to_owned(),
+        source,
+    })?;
+    text.push('\n');
+    fs::write(path, text).map_err(error::file("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measurement(id: &str, time_ns: f64, work: Option<Work>) -> Measurement {
+        Measurement {
+            id: id.to_owned(),
+            time_ns,
+            work,
+        }
+    }
+
+    #[test]
+    fn rates_follow_the_group_and_the_kind_of_work() {
+        let check = |id, work, value, unit| {
+            assert_eq!(rate(id, work, 1e6), Rate { value, unit }, "{id}");
+        };
+        check(
+            "gemm/1024x1024x1024",
+            Work::Elements(2_000_000),
+            2.0,
+            "GFLOP/s",
+        );
+        check("map/chain8", Work::Bytes(32_000_000), 32.0, "GB/s");
+        check("minilm/1x128", Work::Elements(128), 128_000.0, "tok/s");
+        check("decode/demo", Work::Elements(1), 1000.0, "tok/s");
+    }
+
+    #[test]
+    fn peers_are_found_by_name_and_by_shape() {
+        let measured = [
+            measurement("gemm/1024", 2e6, Some(Work::Elements(4_000_000))),
+            measurement("gemm/1024/peer-faer", 1e6, None),
+            measurement("minilm/8x128", 50e6, None),
+            measurement("minilm/b1_s128", 4e6, None),
+        ];
+        let ort = |batch, seq, median_ns| PeerTime {
+            peer: "onnxruntime 1".into(),
+            batch,
+            seq,
+            median_ns,
+        };
+        let rows = rows(&measured, &[ort(1, 128, 8e6), ort(8, 128, 60e6)]);
+        let shown: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let [peer] = row.peers.as_slice() else {
+                    panic!("one peer in {row:?}")
+                };
+                (row.work.as_str(), peer.peer.as_str(), peer.ratio)
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("gemm/1024", "faer", 0.5),
+                ("minilm/8x128", "onnxruntime 1", 1.2),
+                ("minilm/b1_s128", "onnxruntime 1", 2.0),
+            ]
+        );
+        assert_eq!(
+            rows[0].rate,
+            Some(Rate {
+                value: 2.0,
+                unit: "GFLOP/s"
+            })
+        );
+        assert_eq!(rows[1].rate, None);
+    }
+
+    #[test]
+    fn shapes_are_read_from_any_spelling() {
+        assert_eq!(minilm_shape("minilm/32x128"), Some((32, 128)));
+        assert_eq!(minilm_shape("minilm/batch1_seq16"), Some((1, 16)));
+        assert_eq!(minilm_shape("minilm/(8,128)"), Some((8, 128)));
+        assert_eq!(minilm_shape("minilm/load"), None);
+        assert_eq!(minilm_shape("minilm/99999999999x1"), None);
+        assert_eq!(minilm_shape("gemm/1x128"), None);
+    }
+
+    #[test]
+    fn the_bench_targets_of_the_table_are_in_the_workspace() {
+        let metadata = process::output(process::cargo().args([
+            "metadata",
+            "--format-version=1",
+            "--no-deps",
+            "--offline",
+        ]))
+        .unwrap();
+        let text = String::from_utf8(metadata).unwrap();
+        for (package, _) in TARGETS {
+            assert!(
+                text.contains(&format!("\"name\":\"{package}\"")),
+                "{package}"
+            );
+        }
+        assert!(target_dir().unwrap().is_absolute());
+    }
+}

@@ -1,0 +1,63 @@
+//! What a chore can fail with.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+/// Each variant names the thing and, where there is one, the remedy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("no cache folder: set TERCET_CACHE_DIR, XDG_CACHE_HOME or HOME")]
+    NoCacheDir,
+    #[error("cannot {action} {}", path.display())]
+    File {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("cannot start `{program}`: is it installed and on the PATH?")]
+    Start { program: String, source: io::Error },
+    #[error("`{command}` failed ({status})")]
+    Failed { command: String, status: ExitStatus },
+    #[error(
+        "python3 is needed to {purpose} and was not found; on Debian: \
+         apt-get install python3 python3-venv"
+    )]
+    NoPython { purpose: &'static str },
+    #[error(
+        "python3 has neither pip nor the venv module to {purpose}; on Debian: \
+         apt-get install python3-venv"
+    )]
+    NoPip {
+        purpose: &'static str,
+        source: Box<Error>,
+    },
+    #[error(
+        "{} has SHA-256 {found}, expected {expected}; delete it and run the command again",
+        path.display()
+    )]
+    Hash {
+        path: PathBuf,
+        found: String,
+        expected: &'static str,
+    },
+    #[error("cannot read {} as JSON", path.display())]
+    Json {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    #[error("no criterion results under {}; run without --no-run", dir.display())]
+    NoResults { dir: PathBuf },
+    #[error("`cargo metadata` did not name the target folder")]
+    NoTargetDir,
+}
+
+/// For `map_err` on file operations: `error::file("read", path)`.
+pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File {
+        action,
+        path,
+        source,
+    }
+}

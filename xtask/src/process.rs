@@ -1,0 +1,104 @@
+//! Running other programs: a failure to start and a bad exit become typed errors.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::Error;
+
+/// Runs `command` with our own standard streams and waits for it.
+pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
+    let status = command
+        .status()
+        .map_err(|source| start_error(command, source))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Error::Failed {
+            command: shown(command),
+            status,
+        })
+    }
+}
+
+/// Runs `command` and returns its standard output; its standard error stays visible.
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, Error> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|source| start_error(command, source))?;
+    if output.status.success() {
+        Ok(output.stdout)
+    } else {
+        Err(Error::Failed {
+            command: shown(command),
+            status: output.status,
+        })
+    }
+}
+
+/// Whether `command` starts and exits with success; its output is dropped.
+pub(crate) fn works(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// The cargo that runs this program, in the workspace's root folder.
+pub(crate) fn cargo() -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command
+}
+
+/// The root folder of the workspace.
+pub(crate) fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent()
+        .expect("invariant: xtask is a folder of the workspace")
+        .to_owned()
+}
+
+fn start_error(command: &Command, source: std::io::Error) -> Error {
+    Error::Start {
+        program: command.get_program().to_string_lossy().into_owned(),
+        source,
+    }
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_exit_names_the_command() {
+        let error = run(Command::new("sh").args(["-c", "exit 3"])).unwrap_err();
+        assert!(matches!(error, Error::Failed { .. }));
+        assert_eq!(error.to_string(), "`sh -c exit 3` failed (exit status: 3)");
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = run(&mut Command::new("no-such-program-here")).unwrap_err();
+        assert!(error.to_string().contains("`no-such-program-here`"));
+        assert!(!works(&mut Command::new("no-such-program-here")));
+    }
+
+    #[test]
+    fn the_root_holds_the_workspace() {
+        assert!(root().join("Cargo.toml").is_file());
+        assert!(root().join("xtask").is_dir());
+    }
+}
