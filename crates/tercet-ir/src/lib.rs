@@ -1,1 +1,55 @@
-//! tercet-ir
+//! The typed tensor IR of Tercet.
+//!
+//! A [`Graph`] is an append-only list of nodes. [`Graph::add`] infers and checks types, so that a
+//! graph that exists is well typed. Operators are declared once each, in [`ops`]; their `eval` is
+//! the meaning that every executor is held to. [`passes`] rewrite graphs, [`legalize`] turns what a
+//! target cannot run into what it can, and [`Backend`] and [`Executable`] are what executors offer.
+//!
+//! Invariants: nothing here does I/O or reads the environment; no input makes it panic.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use tercet_ir::{DType, EvalCtx, Graph, Tensor, Type, evaluate};
+//!
+//! let mut g = Graph::new();
+//! let x = g.input("x", Type::new(DType::F32, [3]))?;
+//! let y = g.relu(x)?;
+//! g.output("y", y)?;
+//! let leaves = BTreeMap::from([("x".to_string(), Tensor::from_slice(&[3], &[-1f32, 0.5, 2.0])?)]);
+//! let done = evaluate(&g, &EvalCtx::default(), &leaves)?;
+//! assert_eq!(done.get(y).as_slice::<f32>()?, [0.0, 0.5, 2.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod accuracy;
+pub mod attr;
+pub mod backend;
+pub mod case;
+mod dim;
+mod dtype;
+mod error;
+mod graph;
+mod interp;
+mod op;
+pub mod ops;
+pub mod passes;
+pub mod quant;
+pub mod random;
+pub mod scalar;
+mod tensor;
+mod text;
+mod types;
+
+pub use backend::{Backend, CompileOptions, Executable, Port, Signature, Support, Target};
+pub use dim::{Bindings, Dim, DimError, Symbol};
+pub use dtype::{DType, DTypeClass, Element};
+pub use error::{CompileError, EvalError, OpError, RunError, TypeError, UnsupportedNode};
+pub use graph::{Assign, Graph, Node, NodeId, Output, Value};
+pub use interp::{Evaluation, evaluate};
+pub use op::{Doc, EvalCtx, OpSpec, Tier};
+pub use ops::{Op, OpKind};
+pub use quant::Scheme;
+pub use tensor::{ByteOwner, Tensor, TensorError};
+pub use text::{TextError, parse};
+pub use types::{MAX_RANK, Shape, TensorType, Type, broadcast_shapes, row_major_strides};

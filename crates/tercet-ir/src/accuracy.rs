@@ -1,0 +1,108 @@
+//! The one tolerance table: how far an executor may be from the reference, by accuracy class and
+//! dtype. Parity tests and `verify` read it; no other place states a tolerance.
+
+use crate::dtype::DType;
+
+/// How much rounding an operator's definition leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Accuracy {
+    /// The same bits: data movement, integers, comparisons, single IEEE operations.
+    Exact,
+    /// A function of single elements that is not correctly rounded, such as `exp`.
+    Elementwise,
+    /// A sum along an axis, or a norm or softmax made of such sums.
+    Reduction,
+    /// A sum of products: matrix products and attention.
+    Contraction,
+}
+
+impl Accuracy {
+    /// Every class, from strict to loose.
+    pub const ALL: &'static [Accuracy] = &[
+        Accuracy::Exact,
+        Accuracy::Elementwise,
+        Accuracy::Reduction,
+        Accuracy::Contraction,
+    ];
+}
+
+/// `|got - want| <= abs * scale + rel * |want|`, where `scale` is the greatest finite magnitude
+/// among the wanted values of the tensor (at least the least normal number).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Part of the tensor's greatest magnitude.
+    pub abs: f64,
+    /// Part of the element's own magnitude.
+    pub rel: f64,
+}
+
+impl Tolerance {
+    /// The difference in units of this tolerance: at most 1 passes. Equal values (NaN with NaN,
+    /// equal infinities) are 0 apart; a NaN or infinity against anything else is infinitely far.
+    pub fn units(self, got: f64, want: f64, scale: f64) -> f64 {
+        if got == want || (got.is_nan() && want.is_nan()) {
+            return 0.0;
+        }
+        if !got.is_finite() || !want.is_finite() {
+            return f64::INFINITY;
+        }
+        (got - want).abs() / (self.abs * scale + self.rel * want.abs())
+    }
+}
+
+/// Half the spacing of numbers at 1: the relative error of one rounding.
+const fn unit_roundoff(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1.1102230246251565e-16,
+        DType::F32 => 5.960464477539063e-8,
+        DType::F16 => 4.8828125e-4,
+        DType::BF16 => 3.90625e-3,
+        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => 0.0,
+    }
+}
+
+/// The tolerance of an accuracy class for results of a dtype.
+///
+/// In units of roundoff: elementwise functions may be 4 off; reductions also 8 of the tensor's
+/// scale; contractions 32 of the scale (their terms cancel). F16 and BF16 accumulate in F32, so
+/// that their error is a few roundings of the result.
+pub fn tolerance(class: Accuracy, dtype: DType) -> Tolerance {
+    let u = unit_roundoff(dtype);
+    let narrow = matches!(dtype, DType::F16 | DType::BF16);
+    let (abs, rel) = match class {
+        Accuracy::Exact => (0.0, 0.0),
+        Accuracy::Elementwise => (0.0, 4.0),
+        Accuracy::Reduction if narrow => (2.0, 4.0),
+        Accuracy::Reduction => (8.0, 8.0),
+        Accuracy::Contraction if narrow => (2.0, 4.0),
+        Accuracy::Contraction => (32.0, 16.0),
+    };
+    Tolerance {
+        abs: abs * u,
+        rel: rel * u,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_grow_looser() {
+        for &d in DType::FLOATS {
+            for pair in Accuracy::ALL.windows(2) {
+                let (a, b) = (tolerance(pair[0], d), tolerance(pair[1], d));
+                assert!(a.abs + a.rel <= b.abs + b.rel, "{d} {pair:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nan_is_only_equal_to_nan() {
+        let t = tolerance(Accuracy::Contraction, DType::F32);
+        assert_eq!(t.units(f64::NAN, f64::NAN, 1.0), 0.0);
+        assert_eq!(t.units(f64::NAN, 1.0, 1.0), f64::INFINITY);
+        assert_eq!(t.units(f64::INFINITY, f64::MAX, 1.0), f64::INFINITY);
+        assert!(t.units(1.0 + 1e-3, 1.0, 1.0) > 1.0);
+    }
+}

@@ -1,0 +1,292 @@
+//! Test cases that operators carry: small graphs with data, and graphs that must be refused.
+//!
+//! A [`Case`] builds its graph for one dtype. Running it on an executor and on the reference must
+//! agree within the tolerance table; a case may also pin the reference itself to written values.
+
+use std::collections::BTreeMap;
+
+use crate::dim::{Bindings, Dim};
+use crate::dtype::DType;
+use crate::error::OpError;
+use crate::graph::{Graph, Value};
+use crate::tensor::Tensor;
+use crate::types::{Shape, TensorType, Type};
+
+type Build = Box<dyn Fn(&mut CaseGraph) -> Result<(), OpError> + Send + Sync>;
+
+/// One case of an operator.
+pub struct Case {
+    /// Its name, unique within the operator: `odd_rows_7x33`.
+    pub name: String,
+    /// The dtypes it runs with; `None` for all of the operator's.
+    pub only: Option<&'static [DType]>,
+    build: Build,
+}
+
+impl Case {
+    /// A case for every dtype of the operator.
+    pub fn new(
+        name: impl Into<String>,
+        build: impl Fn(&mut CaseGraph) -> Result<(), OpError> + Send + Sync + 'static,
+    ) -> Case {
+        Case {
+            name: name.into(),
+            only: None,
+            build: Box::new(build),
+        }
+    }
+
+    /// The same case for these dtypes only.
+    pub fn only(mut self, dtypes: &'static [DType]) -> Case {
+        self.only = Some(dtypes);
+        self
+    }
+
+    /// True if the case runs with `dtype`.
+    pub fn runs_with(&self, dtype: DType) -> bool {
+        self.only.is_none_or(|list| list.contains(&dtype))
+    }
+
+    /// The graph and data of the case for `dtype`.
+    ///
+    /// # Errors
+    /// [`OpError`] when the case itself is wrong.
+    pub fn build(&self, dtype: DType) -> Result<CaseGraph, OpError> {
+        let mut c = CaseGraph {
+            dtype,
+            graph: Graph::new(),
+            tensors: BTreeMap::new(),
+            sizes: Bindings::new(),
+            bounds: Bindings::new(),
+            expected: Vec::new(),
+            expected_fault: None,
+            runs: 1,
+        };
+        (self.build)(&mut c)?;
+        Ok(c)
+    }
+}
+
+/// A graph that must be refused when it is built, with a part of the message.
+pub struct Reject {
+    /// Its name, unique within the operator.
+    pub name: &'static str,
+    /// A part of the error's text, sources included.
+    pub message: &'static str,
+    /// Builds the graph.
+    pub build: fn(&mut Graph) -> Result<Value, OpError>,
+}
+
+/// How the data of a case's input is made; always the same for the same input name and shape.
+#[derive(Clone, Debug)]
+pub enum Fill {
+    /// Numbers near a standard normal distribution; integers in -8..=8 (0..=8 for unsigned); fair
+    /// truth values.
+    Normal,
+    /// Numbers of a range.
+    Uniform(f64, f64),
+    /// The written values, row-major.
+    Values(Vec<f64>),
+    /// Valid indices of an axis of this size, negative ones included.
+    Index(usize),
+    /// NaN, infinities, signed zeros, subnormals, extremes and ordinary numbers, cyclically; for
+    /// integers the extremes, -1, 0 and 1.
+    Special,
+    /// Bytes of any value, for packed blocks; finite where `dtype` is a float.
+    Bytes,
+}
+
+/// A case under construction, and the result: a graph with its data and expectations.
+pub struct CaseGraph {
+    /// The dtype of this trial.
+    pub dtype: DType,
+    /// The graph.
+    pub graph: Graph,
+    /// Data of inputs, parameters and (initial) states by name.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// Sizes of the symbols in this trial.
+    pub sizes: Bindings,
+    /// Bounds of the symbols.
+    pub bounds: Bindings,
+    /// Written values of outputs by index, that the reference itself must give.
+    pub expected: Vec<(usize, Vec<f64>)>,
+    /// A part of the message of the run error that the case must give on every executor.
+    pub expected_fault: Option<&'static str>,
+    /// How many times the graph is run; outputs are compared after each.
+    pub runs: usize,
+}
+
+impl CaseGraph {
+    /// A symbol with its size in this trial and its bound.
+    pub fn sym(&mut self, name: &str, size: usize, bound: usize) -> Dim {
+        let dim = Dim::sym(name);
+        dim.for_each_symbol(|s| {
+            self.sizes.set(s, size);
+            self.bounds.set(s, bound);
+        });
+        dim
+    }
+
+    /// An input of the trial's dtype.
+    ///
+    /// # Errors
+    /// [`OpError`] when the name is taken.
+    pub fn input(
+        &mut self,
+        name: &str,
+        shape: impl Into<Shape>,
+        fill: Fill,
+    ) -> Result<Value, OpError> {
+        self.input_of(name, Type::new(self.dtype, shape), fill)
+    }
+
+    /// An input of any type.
+    ///
+    /// # Errors
+    /// [`OpError`] when the name is taken.
+    pub fn input_of(&mut self, name: &str, ty: Type, fill: Fill) -> Result<Value, OpError> {
+        self.tensors
+            .insert(name.to_string(), self.data(name, &ty, &fill));
+        self.graph.input(name, ty)
+    }
+
+    /// A parameter of any type, for what models keep as weights.
+    ///
+    /// # Errors
+    /// [`OpError`] when the name is taken.
+    pub fn param_of(&mut self, name: &str, ty: Type, fill: Fill) -> Result<Value, OpError> {
+        self.tensors
+            .insert(name.to_string(), self.data(name, &ty, &fill));
+        self.graph.param(name, ty)
+    }
+
+    /// A state of any type with its initial data.
+    ///
+    /// # Errors
+    /// [`OpError`] when the name is taken.
+    pub fn state_of(&mut self, name: &str, ty: Type, fill: Fill) -> Result<Value, OpError> {
+        self.tensors
+            .insert(name.to_string(), self.data(name, &ty, &fill));
+        self.graph.state(name, ty)
+    }
+
+    /// Names a result `out0`, `out1`, ...
+    ///
+    /// # Errors
+    /// [`OpError`] never in practice: the names are fresh.
+    pub fn output(&mut self, value: Value) -> Result<(), OpError> {
+        let name = format!("out{}", self.graph.outputs().len());
+        self.graph.output(&name, value)
+    }
+
+    /// Names a result and pins what the reference must give for it.
+    ///
+    /// # Errors
+    /// As [`CaseGraph::output`].
+    pub fn output_expect(&mut self, value: Value, expected: &[f64]) -> Result<(), OpError> {
+        self.expected
+            .push((self.graph.outputs().len(), expected.to_vec()));
+        self.output(value)
+    }
+
+    /// Says that running must fail with an error whose text, sources included, contains `message`.
+    pub fn expect_fault(&mut self, message: &'static str) {
+        self.expected_fault = Some(message);
+    }
+
+    fn data(&self, name: &str, ty: &Type, fill: &Fill) -> Tensor {
+        let ty = ty
+            .eval(&self.sizes)
+            .expect("invariant: a case sizes its symbols first");
+        fill.tensor(name, ty)
+    }
+}
+
+impl Fill {
+    /// The data of an input.
+    ///
+    /// # Panics
+    /// When written values do not fit the shape: the case is wrong.
+    pub fn tensor(&self, name: &str, ty: TensorType) -> Tensor {
+        let mut bits = Bits::new(name);
+        let n = ty.numel();
+        let unsigned = matches!(ty.dtype, DType::U32 | DType::U8);
+        let values: Vec<f64> = match self {
+            Fill::Values(v) => v.clone(),
+            Fill::Uniform(lo, hi) => (0..n).map(|_| lo + (hi - lo) * bits.unit()).collect(),
+            Fill::Normal if ty.dtype == DType::Bool => {
+                (0..n).map(|_| f64::from(bits.unit() < 0.5)).collect()
+            }
+            Fill::Normal if unsigned => (0..n).map(|_| (bits.unit() * 9.0).floor()).collect(),
+            Fill::Normal if ty.dtype.is_int() => {
+                (0..n).map(|_| (bits.unit() * 17.0).floor() - 8.0).collect()
+            }
+            // The sum of 12 uniforms less 6 has mean 0 and variance 1.
+            Fill::Normal => (0..n)
+                .map(|_| (0..12).map(|_| bits.unit()).sum::<f64>() - 6.0)
+                .collect(),
+            Fill::Index(len) => {
+                let len = *len as f64;
+                let low = if unsigned { 0.0 } else { -len };
+                (0..n)
+                    .map(|_| (low + (len - low) * bits.unit()).floor())
+                    .collect()
+            }
+            Fill::Special => {
+                let list = special_values(ty.dtype);
+                (0..n).map(|i| list[i % list.len()]).collect()
+            }
+            Fill::Bytes => (0..n).map(|_| (bits.unit() * 256.0).floor()).collect(),
+        };
+        Tensor::from_f64s(ty, &values).expect("invariant: a case's values fit its shape")
+    }
+}
+
+fn special_values(dtype: DType) -> Vec<f64> {
+    let (max, min_normal, min_subnormal) = match dtype {
+        DType::F32 => (f64::from(f32::MAX), f64::from(f32::MIN_POSITIVE), 1e-45),
+        DType::F16 => (65504.0, 6.103515625e-5, 5.960464477539063e-8),
+        DType::BF16 => (3.3895313892515355e38, f64::from(f32::MIN_POSITIVE), 9.2e-41),
+        DType::F64 => (f64::MAX, f64::MIN_POSITIVE, 5e-324),
+        DType::Bool => return vec![0.0, 1.0],
+        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 => {
+            let (lo, hi) = dtype.int_range().expect("invariant: integers have a range");
+            return vec![lo as f64, hi as f64, -1.0, 0.0, 1.0, 2.0, 7.0];
+        }
+    };
+    let inf = f64::INFINITY;
+    let finite = [
+        0.0,
+        min_subnormal,
+        min_normal,
+        0.5,
+        1.0,
+        1.5,
+        2.5,
+        88.0,
+        max,
+    ];
+    let signed = finite.iter().flat_map(|&x| [x, -x]);
+    [f64::NAN, inf, -inf].into_iter().chain(signed).collect()
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014), seeded by a name: the same data on every machine.
+struct Bits(u64);
+
+impl Bits {
+    fn new(name: &str) -> Bits {
+        // FNV-1a.
+        Bits(name.bytes().fold(0xcbf29ce484222325, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x100000001b3)
+        }))
+    }
+
+    /// A number in [0, 1).
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e3779b97f4a7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d049bb133111eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

@@ -1,0 +1,392 @@
+//! Dimensions: known sizes and polynomials over named symbols.
+//!
+//! A symbol stands for a size that is chosen at each run (a batch, a sequence length). Its upper
+//! bound is given when compiling. Sums, differences, products and exact quotients of dimensions are
+//! kept in one canonical form, so that equal expressions compare equal: `(s + 1) * 2 == 2*s + 2`.
+//! Two different symbols are never assumed to be equal.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// A named size. Symbols with the same name are the same symbol.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Symbol(Arc<str>);
+
+impl Symbol {
+    /// A symbol of this name.
+    pub fn new(name: &str) -> Symbol {
+        Symbol(name.into())
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Values or upper bounds of symbols.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bindings(BTreeMap<Symbol, usize>);
+
+impl Bindings {
+    /// No symbol bound.
+    pub fn new() -> Bindings {
+        Bindings::default()
+    }
+
+    /// Adds or replaces a value and returns the bindings, for chaining.
+    pub fn with(mut self, name: &str, value: usize) -> Bindings {
+        self.set(&Symbol::new(name), value);
+        self
+    }
+
+    /// Adds or replaces a value.
+    pub fn set(&mut self, symbol: &Symbol, value: usize) {
+        if let Some(slot) = self.0.get_mut(symbol) {
+            *slot = value;
+        } else {
+            self.0.insert(symbol.clone(), value);
+        }
+    }
+
+    /// The value of a symbol, if bound.
+    pub fn get(&self, symbol: &Symbol) -> Option<usize> {
+        self.0.get(symbol).copied()
+    }
+
+    /// All values in the order of the names.
+    pub fn iter(&self) -> impl Iterator<Item = (&Symbol, usize)> {
+        self.0.iter().map(|(s, v)| (s, *v))
+    }
+
+    /// Forgets every value.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Why a dimension has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DimError {
+    /// A symbol of the expression has no value.
+    #[error("symbol `{symbol}` has no value; bind it through an input or a compile option")]
+    Unbound {
+        /// The symbol.
+        symbol: Symbol,
+    },
+    /// The expression is negative for the given values.
+    #[error("dimension `{dim}` is {value}, below zero, for the given sizes")]
+    Negative {
+        /// The expression.
+        dim: Dim,
+        /// Its value.
+        value: i128,
+    },
+    /// The expression exceeds the address space.
+    #[error("dimension `{dim}` overflows for the given sizes")]
+    Overflow {
+        /// The expression.
+        dim: Dim,
+    },
+}
+
+/// A product of symbols, sorted; empty for the constant term.
+type Monomial = Vec<Symbol>;
+
+/// A polynomial with integer coefficients over symbols, never constant, terms sorted, no zero
+/// coefficient.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Poly(Vec<(Monomial, i64)>);
+
+/// One dimension of a shape.
+///
+/// ```
+/// use tercet_ir::{Bindings, Dim};
+/// let s = Dim::sym("s");
+/// let twice = s.clone().checked_mul(&Dim::Known(2)).unwrap();
+/// assert_eq!(twice.to_string(), "2*s");
+/// assert_eq!(twice.eval(&Bindings::new().with("s", 5)), Ok(10));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Dim {
+    /// A size fixed when the graph is built.
+    Known(usize),
+    /// A symbol or an expression over symbols.
+    Sym(Arc<Poly>),
+}
+
+impl Dim {
+    /// The dimension that is one symbol.
+    pub fn sym(name: &str) -> Dim {
+        Dim::Sym(Arc::new(Poly(vec![(vec![Symbol::new(name)], 1)])))
+    }
+
+    /// The size, if it is known.
+    pub fn known(&self) -> Option<usize> {
+        match self {
+            Dim::Known(n) => Some(*n),
+            Dim::Sym(_) => None,
+        }
+    }
+
+    /// The symbol, if the dimension is exactly one symbol.
+    pub fn as_symbol(&self) -> Option<&Symbol> {
+        match self {
+            Dim::Known(_) => None,
+            Dim::Sym(p) => match p.0.as_slice() {
+                [(m, 1)] => match m.as_slice() {
+                    [s] => Some(s),
+                    [] | [_, _, ..] => None,
+                },
+                [] | [_] | [_, _, ..] => None,
+            },
+        }
+    }
+
+    /// True for the known size 1, the size that broadcasts.
+    pub fn is_one(&self) -> bool {
+        *self == Dim::Known(1)
+    }
+
+    /// Calls `f` with each symbol of the expression.
+    pub fn for_each_symbol(&self, mut f: impl FnMut(&Symbol)) {
+        if let Dim::Sym(p) = self {
+            p.0.iter().flat_map(|(m, _)| m).for_each(&mut f);
+        }
+    }
+
+    fn terms(&self) -> BTreeMap<Monomial, i64> {
+        match self {
+            Dim::Known(0) => BTreeMap::new(),
+            Dim::Known(n) => BTreeMap::from([(Vec::new(), *n as i64)]),
+            Dim::Sym(p) => p.0.iter().cloned().collect(),
+        }
+    }
+
+    /// The canonical dimension of a sum of terms; `None` when it is a negative constant.
+    fn from_terms(mut terms: BTreeMap<Monomial, i64>) -> Option<Dim> {
+        terms.retain(|_, c| *c != 0);
+        match terms.len() {
+            0 => Some(Dim::Known(0)),
+            1 if terms.contains_key([].as_slice()) => {
+                usize::try_from(terms[[].as_slice()]).ok().map(Dim::Known)
+            }
+            _ => Some(Dim::Sym(Arc::new(Poly(terms.into_iter().collect())))),
+        }
+    }
+
+    /// `self + other`; `None` on overflow.
+    pub fn checked_add(&self, other: &Dim) -> Option<Dim> {
+        self.add_scaled(other, 1)
+    }
+
+    /// `self - other`; `None` on overflow or when the result is a negative constant. A symbolic
+    /// result that is negative for some sizes is found when it is evaluated.
+    pub fn checked_sub(&self, other: &Dim) -> Option<Dim> {
+        self.add_scaled(other, -1)
+    }
+
+    fn add_scaled(&self, other: &Dim, sign: i64) -> Option<Dim> {
+        let mut terms = self.terms();
+        for (m, c) in other.terms() {
+            let slot = terms.entry(m).or_insert(0);
+            *slot = slot.checked_add(c.checked_mul(sign)?)?;
+        }
+        Dim::from_terms(terms)
+    }
+
+    /// `self * other`; `None` on overflow.
+    pub fn checked_mul(&self, other: &Dim) -> Option<Dim> {
+        let mut terms = BTreeMap::new();
+        for (ma, ca) in self.terms() {
+            for (mb, cb) in other.terms() {
+                let mut m = ma.clone();
+                m.extend(mb);
+                m.sort();
+                let slot = terms.entry(m).or_insert(0i64);
+                *slot = slot.checked_add(ca.checked_mul(cb)?)?;
+            }
+        }
+        Dim::from_terms(terms)
+    }
+
+    /// `self / other` where the quotient is exact for every size and `other` is a known size, a
+    /// product of symbols, or `self` itself; `None` otherwise.
+    pub fn div_exact(&self, other: &Dim) -> Option<Dim> {
+        if let (Dim::Known(a), Dim::Known(b)) = (self, other) {
+            return (*b != 0 && a % b == 0).then(|| Dim::Known(a / b));
+        }
+        if self == other {
+            return Some(Dim::Known(1));
+        }
+        let divisor = other.terms();
+        let (dm, dc) = (divisor.len() == 1).then(|| divisor.into_iter().next())??;
+        let mut terms = BTreeMap::new();
+        for (mut m, c) in self.terms() {
+            for s in &dm {
+                let at = m.iter().position(|x| x == s)?;
+                m.remove(at);
+            }
+            if c % dc != 0 {
+                return None;
+            }
+            terms.insert(m, c / dc);
+        }
+        Dim::from_terms(terms)
+    }
+
+    /// The size for the given values of the symbols.
+    ///
+    /// # Errors
+    /// [`DimError`] when a symbol is unbound or the value is negative or too large.
+    pub fn eval(&self, values: &Bindings) -> Result<usize, DimError> {
+        let p = match self {
+            Dim::Known(n) => return Ok(*n),
+            Dim::Sym(p) => p,
+        };
+        let overflow = || DimError::Overflow { dim: self.clone() };
+        let mut sum = 0i128;
+        for (m, c) in &p.0 {
+            let mut term = i128::from(*c);
+            for symbol in m {
+                let v = values.get(symbol).ok_or_else(|| DimError::Unbound {
+                    symbol: symbol.clone(),
+                })?;
+                term = term.checked_mul(v as i128).ok_or_else(overflow)?;
+            }
+            sum = sum.checked_add(term).ok_or_else(overflow)?;
+        }
+        if sum < 0 {
+            return Err(DimError::Negative {
+                dim: self.clone(),
+                value: sum,
+            });
+        }
+        if sum > isize::MAX as i128 {
+            return Err(overflow());
+        }
+        Ok(sum as usize)
+    }
+
+    /// The greatest size for symbols between zero and their bounds.
+    ///
+    /// # Errors
+    /// [`DimError`] when a symbol has no bound or the value is too large.
+    pub fn upper_bound(&self, bounds: &Bindings) -> Result<usize, DimError> {
+        match self {
+            Dim::Known(n) => Ok(*n),
+            Dim::Sym(p) => {
+                let positive = p.0.iter().filter(|(_, c)| *c > 0).cloned().collect();
+                match Dim::from_terms(positive) {
+                    Some(d) => d.eval(bounds),
+                    None => Err(DimError::Overflow { dim: self.clone() }),
+                }
+            }
+        }
+    }
+}
+
+impl From<usize> for Dim {
+    fn from(n: usize) -> Dim {
+        Dim::Known(n)
+    }
+}
+
+impl From<&str> for Dim {
+    fn from(symbol: &str) -> Dim {
+        Dim::sym(symbol)
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = match self {
+            Dim::Known(n) => return write!(f, "{n}"),
+            Dim::Sym(p) => p,
+        };
+        // Symbols first and the constant last reads as people write it: `2*s+1`.
+        let constant = p.0.iter().filter(|(m, _)| m.is_empty());
+        for (i, (m, c)) in
+            p.0.iter()
+                .filter(|(m, _)| !m.is_empty())
+                .chain(constant)
+                .enumerate()
+        {
+            let sign = match (*c < 0, i) {
+                (true, _) => "-",
+                (false, 0) => "",
+                (false, _) => "+",
+            };
+            f.write_str(sign)?;
+            let magnitude = c.unsigned_abs();
+            if m.is_empty() || magnitude != 1 {
+                write!(f, "{magnitude}")?;
+            }
+            for (j, s) in m.iter().enumerate() {
+                let star = if j > 0 || magnitude != 1 { "*" } else { "" };
+                write!(f, "{star}{s}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn k(n: usize) -> Dim {
+        Dim::Known(n)
+    }
+
+    #[test]
+    fn arithmetic_is_canonical() {
+        let s = Dim::sym("s");
+        let a = s.checked_add(&k(1)).unwrap().checked_mul(&k(2)).unwrap();
+        let b = s.checked_mul(&k(2)).unwrap().checked_add(&k(2)).unwrap();
+        assert_eq!(a, b);
+        assert_eq!(a.to_string(), "2*s+2");
+        assert_eq!(a.checked_sub(&b), Some(k(0)));
+        assert_eq!(a.div_exact(&k(2)).unwrap(), s.checked_add(&k(1)).unwrap());
+    }
+
+    #[test]
+    fn products_divide_back() {
+        let (b, s) = (Dim::sym("b"), Dim::sym("s"));
+        let bs = b.checked_mul(&s).unwrap().checked_mul(&k(12)).unwrap();
+        assert_eq!(bs.to_string(), "12*b*s");
+        assert_eq!(
+            bs.div_exact(&s)
+                .unwrap()
+                .div_exact(&k(4))
+                .unwrap()
+                .to_string(),
+            "3*b"
+        );
+        assert_eq!(bs.div_exact(&k(5)), None);
+        assert_eq!(b.div_exact(&s), None);
+    }
+
+    #[test]
+    fn evaluation_reports_unbound_and_negative() {
+        let d = Dim::sym("s").checked_sub(&k(3)).unwrap();
+        assert_eq!(d.to_string(), "s-3");
+        assert_eq!(d.eval(&Bindings::new().with("s", 5)), Ok(2));
+        assert!(matches!(
+            d.eval(&Bindings::new()),
+            Err(DimError::Unbound { .. })
+        ));
+        assert!(matches!(
+            d.eval(&Bindings::new().with("s", 1)),
+            Err(DimError::Negative { value: -2, .. })
+        ));
+        assert_eq!(d.upper_bound(&Bindings::new().with("s", 5)), Ok(5));
+    }
+}

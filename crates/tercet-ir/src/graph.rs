@@ -1,0 +1,347 @@
+//! The graph: an append-only list of typed nodes.
+//!
+//! Invariants: a node's inputs have smaller ids, so id order is execution order; every node's types
+//! were inferred by its operator when it was added; names of inputs, parameters and states are
+//! unique; an output or assignment refers to a value of the graph.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::dim::Symbol;
+use crate::error::{OpError, TypeError};
+use crate::ops::{Op, OpKind};
+use crate::types::{MAX_RANK, Type};
+
+/// The index of a node in its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    /// The index as a `usize`.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0)
+    }
+}
+
+/// One result of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its results.
+    pub port: u8,
+}
+
+impl Value {
+    /// Another result of the same node.
+    pub fn port(self, port: u8) -> Value {
+        Value { port, ..self }
+    }
+}
+
+/// `%3` for the first result, `%3.1` for the second.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            0 => write!(f, "{}", self.node),
+            p => write!(f, "{}.{p}", self.node),
+        }
+    }
+}
+
+/// An operator applied to values.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// The operator.
+    pub op: Op,
+    /// Its operands.
+    pub inputs: Vec<Value>,
+    /// The types of its results.
+    pub outputs: Vec<Type>,
+}
+
+/// A named result of the graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its name, unique among the outputs.
+    pub name: String,
+    /// The value.
+    pub value: Value,
+}
+
+/// What a state holds after a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assign {
+    /// A `State` leaf.
+    pub state: Value,
+    /// The value it takes, of the state's type.
+    pub value: Value,
+}
+
+/// A typed tensor graph.
+///
+/// ```
+/// use tercet_ir::{DType, Graph, Type};
+/// let mut g = Graph::new();
+/// let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+/// let y = g.softmax(x, 1)?;
+/// g.output("y", y)?;
+/// assert_eq!(g.ty(y).to_string(), "f32[2, 3]");
+/// # Ok::<(), tercet_ir::OpError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    outputs: Vec<Output>,
+    assigns: Vec<Assign>,
+    leaves: HashMap<String, NodeId>,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new() -> Graph {
+        Graph::default()
+    }
+
+    /// Adds a node and returns its first result (`.port(1)` is the second). The only way to make a
+    /// node: types are inferred and checked here.
+    ///
+    /// # Errors
+    /// [`OpError`] with the operand types when the operator does not accept them, or when a leaf's
+    /// name is taken.
+    pub fn add(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, OpError> {
+        let op = op.into();
+        let name = op.kind().doc().name;
+        let fail = |graph: &Graph, source: TypeError| {
+            let operands = inputs
+                .iter()
+                .filter_map(|v| graph.get_type(*v))
+                .cloned()
+                .collect();
+            OpError {
+                op: name,
+                operands,
+                source,
+            }
+        };
+        let types: Option<Vec<&Type>> = inputs.iter().map(|v| self.get_type(*v)).collect();
+        let Some(types) = types else {
+            return Err(fail(
+                self,
+                TypeError::Other("an operand is not of this graph".into()),
+            ));
+        };
+        let outputs = op
+            .infer(&types)
+            .and_then(|outputs| outputs.into_iter().map(check_size).collect())
+            .map_err(|e| fail(self, e))?;
+        let id = u32::try_from(self.nodes.len())
+            .map_err(|_| fail(self, TypeError::Other("the graph has 2^32 nodes".into())))?;
+        let node = NodeId(id);
+        if let Some(leaf) = leaf_name(&op) {
+            if self.leaves.contains_key(leaf) {
+                let reason = format!("`{leaf}` is taken; names of leaves are unique in a graph");
+                return Err(fail(
+                    self,
+                    TypeError::Attr {
+                        name: "name",
+                        reason,
+                    },
+                ));
+            }
+            self.leaves.insert(leaf.to_string(), node);
+        }
+        self.nodes.push(Node {
+            op,
+            inputs: inputs.to_vec(),
+            outputs,
+        });
+        Ok(Value { node, port: 0 })
+    }
+
+    /// Names a value as a result of the graph.
+    ///
+    /// # Errors
+    /// [`OpError`] when the name is taken or the value is not of this graph.
+    pub fn output(&mut self, name: &str, value: Value) -> Result<(), OpError> {
+        let fail = |reason: String, operands| OpError {
+            op: "output",
+            operands,
+            source: TypeError::Other(reason),
+        };
+        let Some(ty) = self.get_type(value) else {
+            return Err(fail(format!("{value} is not of this graph"), vec![]));
+        };
+        if self.outputs.iter().any(|o| o.name == name) {
+            return Err(fail(
+                format!("the name `{name}` is taken"),
+                vec![ty.clone()],
+            ));
+        }
+        self.outputs.push(Output {
+            name: name.to_string(),
+            value,
+        });
+        Ok(())
+    }
+
+    /// Says what a state holds after a run. Reading the state in the same run gives the old value.
+    ///
+    /// # Errors
+    /// [`OpError`] when `state` is not a `State` leaf, is assigned already, or has another type.
+    pub fn assign(&mut self, state: Value, value: Value) -> Result<(), OpError> {
+        let operands = [state, value]
+            .iter()
+            .filter_map(|v| self.get_type(*v))
+            .cloned()
+            .collect();
+        let fail = |source| {
+            Err(OpError {
+                op: "assign",
+                operands,
+                source,
+            })
+        };
+        let (Some(to), Some(from)) = (self.get_type(state), self.get_type(value)) else {
+            return fail(TypeError::Other("an operand is not of this graph".into()));
+        };
+        if self.node(state.node).op.kind() != OpKind::State {
+            return fail(TypeError::Other(format!("{state} is not a state")));
+        }
+        if self.assigns.iter().any(|a| a.state == state) {
+            return fail(TypeError::Other(format!("{state} is assigned already")));
+        }
+        if to != from {
+            return fail(TypeError::Other(
+                "state and value must have the same type".into(),
+            ));
+        }
+        self.assigns.push(Assign { state, value });
+        Ok(())
+    }
+
+    /// The type of a value of this graph.
+    ///
+    /// # Panics
+    /// When the value is of another graph.
+    pub fn ty(&self, v: Value) -> &Type {
+        &self.nodes[v.node.index()].outputs[v.port as usize]
+    }
+
+    /// The type of a value, or `None` when it is not of this graph.
+    pub fn get_type(&self, v: Value) -> Option<&Type> {
+        self.nodes.get(v.node.index())?.outputs.get(v.port as usize)
+    }
+
+    /// A node of this graph.
+    ///
+    /// # Panics
+    /// When the id is of another graph.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// All nodes with their ids, in execution order.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> + ExactSizeIterator {
+        self.nodes
+            .iter()
+            .enumerate()
+            .map(|(i, n)| (NodeId(i as u32), n))
+    }
+
+    /// The number of nodes.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// True without nodes.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The named results.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    /// What states hold after a run.
+    pub fn assigns(&self) -> &[Assign] {
+        &self.assigns
+    }
+
+    /// The node of the input, parameter or state of this name.
+    pub fn leaf(&self, name: &str) -> Option<NodeId> {
+        self.leaves.get(name).copied()
+    }
+
+    /// The symbols of all types, each once, in order of first use.
+    pub fn symbols(&self) -> Vec<Symbol> {
+        let mut seen = Vec::new();
+        for ty in self.nodes.iter().flat_map(|n| &n.outputs) {
+            ty.for_each_symbol(|s| {
+                if !seen.contains(s) {
+                    seen.push(s.clone());
+                }
+            });
+        }
+        seen
+    }
+
+    /// Every value that leaves the graph: outputs, then assigned values.
+    pub fn results(&self) -> impl Iterator<Item = Value> + '_ {
+        self.outputs
+            .iter()
+            .map(|o| o.value)
+            .chain(self.assigns.iter().map(|a| a.value))
+    }
+
+    /// How many nodes, outputs and assignments read each result of each node.
+    pub fn use_counts(&self) -> Vec<Vec<u32>> {
+        let mut uses: Vec<Vec<u32>> = self
+            .nodes
+            .iter()
+            .map(|n| vec![0; n.outputs.len()])
+            .collect();
+        for v in self
+            .nodes
+            .iter()
+            .flat_map(|n| n.inputs.iter().copied())
+            .chain(self.results())
+        {
+            uses[v.node.index()][v.port as usize] += 1;
+        }
+        uses
+    }
+}
+
+fn leaf_name(op: &Op) -> Option<&str> {
+    match op {
+        Op::Input(o) => Some(&o.name),
+        Op::Param(o) => Some(&o.name),
+        Op::State(o) => Some(&o.name),
+        _ => None,
+    }
+}
+
+fn check_size(ty: Type) -> Result<Type, TypeError> {
+    let bytes = ty
+        .shape
+        .numel()
+        .and_then(|n| n.checked_mul(&ty.dtype.size_bytes().into()));
+    let fits = match bytes {
+        Some(crate::Dim::Known(n)) => n <= isize::MAX as usize,
+        Some(crate::Dim::Sym(_)) => true,
+        None => false,
+    };
+    if fits && ty.rank() <= MAX_RANK {
+        Ok(ty)
+    } else {
+        Err(TypeError::TooLarge { ty })
+    }
+}

@@ -1,0 +1,95 @@
+//! The reference interpreter: evaluates a graph node by node through each operator's `eval`.
+
+use std::collections::BTreeMap;
+
+use crate::backend::{Port, Signature};
+use crate::dim::Bindings;
+use crate::error::RunError;
+use crate::graph::{Graph, NodeId, Value};
+use crate::op::EvalCtx;
+use crate::ops::Op;
+use crate::tensor::Tensor;
+use crate::types::TensorType;
+
+/// What one evaluation gave.
+#[derive(Clone, Debug, Default)]
+pub struct Evaluation {
+    /// The results of every node, by node and port.
+    pub values: Vec<Vec<Tensor>>,
+}
+
+impl Evaluation {
+    /// The tensor of a value.
+    pub fn get(&self, v: Value) -> &Tensor {
+        &self.values[v.node.index()][v.port as usize]
+    }
+}
+
+/// Evaluates every node. `leaves` holds inputs, parameters and states by name; a state that is
+/// absent is zeros.
+///
+/// # Errors
+/// [`RunError`] that names the missing leaf, the symbol or the node.
+pub fn evaluate(
+    graph: &Graph,
+    ctx: &EvalCtx,
+    leaves: &BTreeMap<String, Tensor>,
+) -> Result<Evaluation, RunError> {
+    let signature = Signature::of(graph);
+    let inputs: Vec<(&str, &Tensor)> = signature
+        .inputs
+        .iter()
+        .filter_map(|p| leaves.get(&p.name).map(|t| (p.name.as_str(), t)))
+        .collect();
+    let mut sizes = Bindings::new();
+    signature.bind(&inputs, &Bindings::new(), &mut sizes)?;
+    let mut done = Evaluation::default();
+    for (id, node) in graph.nodes() {
+        let results: Result<Vec<TensorType>, _> =
+            node.outputs.iter().map(|ty| ty.eval(&sizes)).collect();
+        let results = results?;
+        let leaf = |what, name: &String| {
+            let port = Port {
+                name: name.clone(),
+                ty: node.outputs[0].clone(),
+            };
+            match leaves.get(name) {
+                Some(t) if what == "input" => Ok(t.clone()),
+                Some(t) => port.check(what, t).map(|()| t.clone()),
+                None if what == "state" => {
+                    Tensor::zeros(results[0].clone()).map_err(|e| fail(graph, id, e.into()))
+                }
+                None => Err(RunError::Missing {
+                    what,
+                    name: name.clone(),
+                    ty: port.ty,
+                }),
+            }
+        };
+        let values = match &node.op {
+            Op::Input(o) => vec![leaf("input", &o.name)?],
+            Op::Param(o) => vec![leaf("param", &o.name)?],
+            Op::State(o) => vec![leaf("state", &o.name)?],
+            op => {
+                let operands: Vec<&Tensor> = node.inputs.iter().map(|v| done.get(*v)).collect();
+                op.eval(ctx, &operands, &results)
+                    .map_err(|e| fail(graph, id, e))?
+            }
+        };
+        debug_assert!(
+            values.iter().map(Tensor::ty).eq(&results),
+            "{id} {:?}",
+            node.op
+        );
+        done.values.push(values);
+    }
+    Ok(done)
+}
+
+fn fail(graph: &Graph, node: NodeId, source: crate::EvalError) -> RunError {
+    RunError::Node {
+        node,
+        op: graph.node(node).op.kind().doc().name,
+        source,
+    }
+}

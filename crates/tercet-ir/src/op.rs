@@ -1,0 +1,137 @@
+//! Operators: each is declared once, through [`OpSpec`], in its own file under `ops/`.
+//!
+//! [`define_ops!`](crate::define_ops) lists the modules and makes the closed [`Op`](crate::Op) enum,
+//! [`OpKind::ALL`](crate::OpKind::ALL) and the dispatch. An operator without one of its pieces does
+//! not compile. The reference meaning of an operator is its `eval`: plain loops, `f64` accumulation,
+//! one rounding at the end.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use crate::accuracy::Accuracy;
+use crate::attr::Attrs;
+use crate::case::{Case, Reject};
+use crate::dtype::DType;
+use crate::error::{EvalError, TypeError};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+/// Whether every target must have a kernel for an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Every executor has a kernel.
+    Core,
+    /// A rule decomposes it into core operators; a fused kernel is an optimisation.
+    Composite,
+}
+
+/// What the documentation, the tests and the support table say about an operator.
+#[derive(Clone, Copy, Debug)]
+pub struct Doc {
+    /// The name, also the spelling in the text form.
+    pub name: &'static str,
+    /// The meaning in a sentence or a formula.
+    pub text: &'static str,
+    /// The names of the operands, `?` after optional ones.
+    pub operands: &'static [&'static str],
+    /// The dtypes that its cases are run with.
+    pub dtypes: &'static [DType],
+    /// How far an executor may be from the reference.
+    pub accuracy: Accuracy,
+    /// Core or composite.
+    pub tier: Tier,
+}
+
+/// What evaluation may depend on besides operands and attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EvalCtx {
+    /// The number of completed runs of the executable: the step in the counter of random numbers.
+    pub step: u64,
+}
+
+/// Everything the system knows about one operator. No method has a default body.
+pub trait OpSpec: Attrs + Clone + Debug + Eq + Hash + Into<crate::Op> {
+    /// Name, meaning, dtypes, accuracy class and tier.
+    const DOC: Doc;
+
+    /// The types of the results.
+    ///
+    /// # Errors
+    /// [`TypeError`] when the operands or attributes are not accepted.
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError>;
+
+    /// The reference evaluation. Operands and `results` agree with [`OpSpec::infer`].
+    ///
+    /// # Errors
+    /// [`EvalError`] when the data is not accepted, for example an index out of range.
+    fn eval(
+        &self,
+        ctx: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError>;
+
+    /// The inputs that every executor is tested on, odd sizes and edge shapes included.
+    fn cases() -> Vec<Case>;
+
+    /// Graphs that must be refused when they are built.
+    fn rejects() -> Vec<Reject>;
+}
+
+/// Makes [`Op`](crate::Op), [`OpKind`](crate::OpKind) and their dispatch from one list of
+/// `module::Struct`.
+#[macro_export]
+macro_rules! define_ops {
+    ($($module:ident::$Op:ident),* $(,)?) => {
+        $(pub use $module::$Op;)*
+
+        /// An operator with its attributes.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum Op { $(#[doc = concat!("See [`", stringify!($Op), "`].")] $Op($Op)),* }
+
+        /// The kind of an operator, without attributes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum OpKind { $(#[doc = concat!("See [`", stringify!($Op), "`].")] $Op),* }
+
+        impl OpKind {
+            /// Every kind, in declaration order.
+            pub const ALL: &'static [OpKind] = &[$(OpKind::$Op),*];
+            /// Name, meaning, dtypes, accuracy class and tier.
+            pub fn doc(self) -> Doc { match self { $(Self::$Op => <$Op as OpSpec>::DOC),* } }
+            /// The names of the attributes.
+            pub fn attr_names(self) -> &'static [&'static str] { match self { $(Self::$Op => <$Op as Attrs>::NAMES),* } }
+            /// The inputs that every executor is tested on.
+            pub fn cases(self) -> Vec<Case> { match self { $(Self::$Op => <$Op as OpSpec>::cases()),* } }
+            /// Graphs that must be refused.
+            pub fn rejects(self) -> Vec<Reject> { match self { $(Self::$Op => <$Op as OpSpec>::rejects()),* } }
+            /// The operator of this kind with attributes from the text form.
+            ///
+            /// # Errors
+            /// [`AttrError`] for a missing, unknown or unreadable attribute.
+            pub fn parse(self, given: &[(String, Literal)]) -> Result<Op, AttrError> {
+                match self { $(Self::$Op => <$Op as Attrs>::from_literals(given).map(Op::$Op)),* }
+            }
+        }
+
+        impl Op {
+            /// The kind.
+            pub fn kind(&self) -> OpKind { match self { $(Self::$Op(_) => OpKind::$Op),* } }
+            /// Names and values of the attributes.
+            pub fn attrs(&self) -> Vec<(&'static str, Literal)> { match self { $(Self::$Op(o) => o.to_literals()),* } }
+            /// The types of the results.
+            ///
+            /// # Errors
+            /// [`TypeError`] when the operands or attributes are not accepted.
+            pub fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> { match self { $(Self::$Op(o) => o.infer(operands)),* } }
+            /// The reference evaluation.
+            ///
+            /// # Errors
+            /// [`EvalError`] when the data is not accepted.
+            pub fn eval(&self, ctx: &EvalCtx, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+                match self { $(Self::$Op(o) => o.eval(ctx, operands, results)),* }
+            }
+        }
+
+        $(impl From<$Op> for Op { fn from(op: $Op) -> Op { Op::$Op(op) } })*
+    };
+}

@@ -1,0 +1,325 @@
+//! Leaves: where values come from.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::exactly;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// A tensor given at each run.
+    pub struct Input {
+        /// Its name, unique among the leaves.
+        pub name: String,
+        /// Its type; symbols take their sizes from it.
+        pub ty: Type,
+    }
+}
+
+attrs! {
+    /// A tensor set once and kept: a weight. Its sizes are known.
+    pub struct Param {
+        /// Its name, unique among the leaves.
+        pub name: String,
+        /// Its type.
+        pub ty: Type,
+    }
+}
+
+attrs! {
+    /// A tensor written in the graph.
+    pub struct Const {
+        /// The tensor.
+        pub tensor: Tensor,
+    }
+}
+
+attrs! {
+    /// A buffer that lives in the executable between runs, zeros at first. Its sizes are known.
+    pub struct State {
+        /// Its name, unique among the leaves.
+        pub name: String,
+        /// Its type.
+        pub ty: Type,
+    }
+}
+
+const fn leaf_doc(name: &'static str, text: &'static str) -> Doc {
+    Doc {
+        name,
+        text,
+        operands: &[],
+        dtypes: DType::ALL,
+        accuracy: Accuracy::Exact,
+        tier: Tier::Core,
+    }
+}
+
+fn known_sizes(ty: &Type, what: &str) -> Result<Vec<Type>, TypeError> {
+    if ty.shape.as_known().is_none() {
+        let reason = format!("the sizes of a {what} must be known, got {ty}");
+        return Err(TypeError::Attr { name: "ty", reason });
+    }
+    Ok(vec![ty.clone()])
+}
+
+fn bound_by_the_executor(what: &str) -> Result<Vec<Tensor>, EvalError> {
+    Err(EvalError::Data(format!(
+        "a {what} has no value of its own; the executor gives it one"
+    )))
+}
+
+impl OpSpec for Input {
+    const DOC: Doc = leaf_doc("input", "A tensor given at each run.");
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [] = exactly(operands)?;
+        Ok(vec![self.ty.clone()])
+    }
+
+    fn eval(&self, _: &EvalCtx, _: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+        bound_by_the_executor("input")
+    }
+
+    fn cases() -> Vec<Case> {
+        vec![
+            Case::new("identity", |c| {
+                let x = c.input("x", [3, 5], Fill::Normal)?;
+                c.output(x)
+            }),
+            Case::new("symbolic_and_empty", |c| {
+                let (s, e) = (c.sym("s", 4, 9), c.sym("e", 0, 3));
+                let twice = s.checked_mul(&2.into()).unwrap_or(0.into());
+                let x = c.input("x", [s, 3.into(), twice], Fill::Normal)?;
+                let y = c.input("y", [e], Fill::Normal)?;
+                c.output(x)?;
+                c.output(y)
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "name_taken",
+                message: "`x` is taken",
+                build: |g| {
+                    g.input("x", Type::new(DType::F32, [1]))?;
+                    g.input("x", Type::new(DType::F32, [1]))
+                },
+            },
+            Reject {
+                name: "nine_axes",
+                message: "at most 8 axes",
+                build: |g| g.input("x", Type::new(DType::F32, [1; 9])),
+            },
+            Reject {
+                name: "larger_than_memory",
+                message: "isize::MAX bytes",
+                build: |g| g.input("x", Type::new(DType::F32, [usize::MAX / 2, 3])),
+            },
+        ]
+    }
+}
+
+impl OpSpec for Param {
+    const DOC: Doc = leaf_doc("param", "A tensor set once and kept: a weight.");
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [] = exactly(operands)?;
+        known_sizes(&self.ty, "parameter")
+    }
+
+    fn eval(&self, _: &EvalCtx, _: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+        bound_by_the_executor("parameter")
+    }
+
+    fn cases() -> Vec<Case> {
+        vec![Case::new("identity", |c| {
+            let w = c.param_of("w", Type::new(c.dtype, [3, 5]), Fill::Normal)?;
+            c.output(w)
+        })]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![Reject {
+            name: "symbolic",
+            message: "must be known",
+            build: |g| g.param("w", Type::new(DType::F32, [crate::Dim::sym("s")])),
+        }]
+    }
+}
+
+impl OpSpec for Const {
+    const DOC: Doc = leaf_doc("const", "A tensor written in the graph.");
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [] = exactly(operands)?;
+        Ok(vec![self.tensor.ty().into()])
+    }
+
+    fn eval(&self, _: &EvalCtx, _: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+        Ok(vec![self.tensor.clone()])
+    }
+
+    fn cases() -> Vec<Case> {
+        vec![
+            Case::new("values", |c| {
+                let ty = TensorType::new(c.dtype, &[2, 2]);
+                let k = c.graph.constant(Fill::Normal.tensor("k", ty))?;
+                c.output(k)
+            }),
+            Case::new("empty", |c| {
+                let k = c
+                    .graph
+                    .constant(Fill::Normal.tensor("k", TensorType::new(c.dtype, &[0])))?;
+                c.output_expect(k, &[])
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![Reject {
+            name: "operand",
+            message: "expected 0 operands",
+            build: |g| {
+                let k = Tensor::scalar(1f32);
+                let x = g.constant(k.clone())?;
+                g.add(Const { tensor: k }, &[x])
+            },
+        }]
+    }
+}
+
+impl OpSpec for State {
+    const DOC: Doc = leaf_doc(
+        "state",
+        "A buffer that lives in the executable between runs, zeros at first.",
+    );
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [] = exactly(operands)?;
+        known_sizes(&self.ty, "state")
+    }
+
+    fn eval(&self, _: &EvalCtx, _: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+        bound_by_the_executor("state")
+    }
+
+    fn cases() -> Vec<Case> {
+        vec![
+            Case::new("keeps_the_old_value_while_running", |c| {
+                let ty = Type::new(c.dtype, [4]);
+                let s = c.state_of("s", ty.clone(), Fill::Normal)?;
+                let x = c.input_of("x", ty, Fill::Normal)?;
+                c.graph.assign(s, x)?;
+                c.runs = 3;
+                c.output(s)
+            }),
+            Case::new("swap", |c| {
+                let ty = Type::new(c.dtype, [4]);
+                let a = c.state_of("a", ty.clone(), Fill::Normal)?;
+                let b = c.state_of("b", ty, Fill::Normal)?;
+                c.graph.assign(a, b)?;
+                c.graph.assign(b, a)?;
+                c.runs = 4;
+                c.output(a)?;
+                c.output(b)
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "symbolic",
+                message: "must be known",
+                build: |g| g.state("s", Type::new(DType::F32, [crate::Dim::sym("s")])),
+            },
+            Reject {
+                name: "assign_to_an_input",
+                message: "is not a state",
+                build: |g| {
+                    let x = g.input("x", Type::new(DType::F32, [1]))?;
+                    g.assign(x, x).map(|()| x)
+                },
+            },
+            Reject {
+                name: "assign_another_type",
+                message: "the same type",
+                build: |g| {
+                    let s = g.state("s", Type::new(DType::F32, [1]))?;
+                    let x = g.input("x", Type::new(DType::F32, [2]))?;
+                    g.assign(s, x).map(|()| x)
+                },
+            },
+        ]
+    }
+}
+
+impl Graph {
+    /// A tensor given at each run.
+    ///
+    /// # Errors
+    /// [`OpError`] when the name is taken or the type too large.
+    pub fn input(&mut self, name: &str, ty: Type) -> Result<Value, OpError> {
+        self.add(
+            Input {
+                name: name.to_string(),
+                ty,
+            },
+            &[],
+        )
+    }
+
+    /// A weight: set once, kept. Its sizes must be known.
+    ///
+    /// # Errors
+    /// [`OpError`] when the name is taken or a size is symbolic.
+    pub fn param(&mut self, name: &str, ty: Type) -> Result<Value, OpError> {
+        self.add(
+            Param {
+                name: name.to_string(),
+                ty,
+            },
+            &[],
+        )
+    }
+
+    /// A tensor written in the graph.
+    ///
+    /// # Errors
+    /// [`OpError`] when the tensor has too many axes.
+    pub fn constant(&mut self, tensor: Tensor) -> Result<Value, OpError> {
+        self.add(Const { tensor }, &[])
+    }
+
+    /// A rank 0 constant of a float or integer dtype.
+    ///
+    /// # Errors
+    /// [`OpError`] never in practice.
+    pub fn scalar(&mut self, dtype: DType, value: f64) -> Result<Value, OpError> {
+        let tensor = Tensor::from_f64s(TensorType::new(dtype, &[]), &[value])
+            .expect("invariant: one value fits a scalar");
+        self.constant(tensor)
+    }
+
+    /// A buffer that lives between runs; see [`Graph::assign`].
+    ///
+    /// # Errors
+    /// [`OpError`] when the name is taken or a size is symbolic.
+    pub fn state(&mut self, name: &str, ty: Type) -> Result<Value, OpError> {
+        self.add(
+            State {
+                name: name.to_string(),
+                ty,
+            },
+            &[],
+        )
+    }
+}

@@ -1,0 +1,28 @@
+//! The operators, one file each or one file per family of one shape; the list below makes the
+//! closed [`Op`] enum.
+//!
+//! To add an operator: its file, with the struct (by [`attrs!`](crate::attrs)), its [`OpSpec`] and
+//! its builder method on [`Graph`](crate::Graph), and a line in the list.
+
+use crate::attr::{AttrError, Attrs, Literal};
+use crate::case::{Case, Reject};
+use crate::error::{EvalError, TypeError};
+use crate::op::{Doc, EvalCtx, OpSpec};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+mod elementwise;
+mod leaf;
+mod softmax;
+#[cfg(test)]
+mod tests;
+pub(crate) mod util;
+
+crate::define_ops! {
+    leaf::Input,
+    leaf::Param,
+    leaf::Const,
+    leaf::State,
+    elementwise::Unary,
+    softmax::Softmax,
+}

@@ -1,0 +1,155 @@
+//! What every operator must satisfy, from its own cases.
+
+use std::collections::{BTreeMap, HashSet};
+use std::error::Error;
+
+use crate::case::CaseGraph;
+use crate::{DType, EvalCtx, Graph, OpKind, RunError, Tensor, evaluate, parse};
+
+fn chain(e: &dyn Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(e) = source {
+        text += &format!(": {e}");
+        source = e.source();
+    }
+    text
+}
+
+/// Runs `f` on every case of every operator with every dtype.
+fn for_each_case(f: impl Fn(&str, DType, CaseGraph)) {
+    for &kind in OpKind::ALL {
+        let doc = kind.doc();
+        for case in kind.cases() {
+            for &dtype in doc.dtypes.iter().filter(|d| case.runs_with(**d)) {
+                let name = format!("{}/{}/{dtype}", doc.name, case.name);
+                let built = case
+                    .build(dtype)
+                    .unwrap_or_else(|e| panic!("{name}: {}", chain(&e)));
+                f(&name, dtype, built);
+            }
+        }
+    }
+}
+
+#[test]
+fn names_are_unique_and_cases_exist() {
+    let mut names = HashSet::new();
+    for &kind in OpKind::ALL {
+        let doc = kind.doc();
+        assert!(
+            names.insert(doc.name),
+            "two operators are named {}",
+            doc.name
+        );
+        assert!(
+            !doc.dtypes.is_empty() && !doc.text.is_empty(),
+            "{}",
+            doc.name
+        );
+        assert!(
+            !kind.cases().is_empty() && !kind.rejects().is_empty(),
+            "{}",
+            doc.name
+        );
+        let mut seen = HashSet::new();
+        for case in kind.cases() {
+            let runs = doc.dtypes.iter().any(|d| case.runs_with(*d));
+            assert!(runs, "{}/{} runs with no dtype", doc.name, case.name);
+            assert!(
+                seen.insert(case.name.clone()),
+                "{}/{} twice",
+                doc.name,
+                case.name
+            );
+        }
+        let used = kind.cases().iter().any(|c| {
+            let dtype = doc
+                .dtypes
+                .iter()
+                .find(|d| c.runs_with(**d))
+                .expect("checked above");
+            let built = c.build(*dtype).expect("cases build");
+            built.graph.nodes().any(|(_, n)| n.op.kind() == kind)
+        });
+        assert!(used, "no case of {} uses it", doc.name);
+    }
+}
+
+/// One run of the reference: outputs, and states as they are afterwards.
+fn run(
+    c: &CaseGraph,
+    step: u64,
+    leaves: &mut BTreeMap<String, Tensor>,
+) -> Result<Vec<Tensor>, RunError> {
+    let done = evaluate(&c.graph, &EvalCtx { step }, leaves)?;
+    for a in c.graph.assigns() {
+        let crate::Op::State(s) = &c.graph.node(a.state.node).op else {
+            panic!("assignments are to states")
+        };
+        leaves.insert(s.name.clone(), done.get(a.value).clone());
+    }
+    Ok(c.graph
+        .outputs()
+        .iter()
+        .map(|o| done.get(o.value).clone())
+        .collect())
+}
+
+#[test]
+fn reference_gives_what_cases_pin() {
+    for_each_case(|name, _, c| {
+        let mut leaves = c.tensors.clone();
+        let mut last = run(&c, 0, &mut leaves);
+        for step in 1..c.runs {
+            last = run(&c, step as u64, &mut leaves);
+        }
+        let outputs = match (last, c.expected_fault) {
+            (Ok(outputs), None) => outputs,
+            (Err(e), Some(message)) => {
+                let text = chain(&e);
+                assert!(text.contains(message), "{name}: {text}");
+                return;
+            }
+            (Ok(_), Some(message)) => panic!("{name}: expected a fault with {message:?}"),
+            (Err(e), None) => panic!("{name}: {}", chain(&e)),
+        };
+        for (output, expected) in &c.expected {
+            let ty = outputs[*output].ty().clone();
+            let got = outputs[*output].to_f64s();
+            let want = Tensor::from_f64s(ty, expected)
+                .unwrap_or_else(|e| panic!("{name} output {output}: {e}"))
+                .to_f64s();
+            let same = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan());
+            assert!(
+                got.iter().zip(&want).all(same),
+                "{name} output {output}: {got:?} {want:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn text_form_round_trips() {
+    for_each_case(|name, _, c| {
+        let text = c.graph.to_string();
+        let back: Graph = parse(&text).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
+        assert_eq!(back, c.graph, "{name}\n{text}");
+    });
+}
+
+#[test]
+fn bad_graphs_are_refused() {
+    for &kind in OpKind::ALL {
+        for reject in kind.rejects() {
+            let name = format!("{}/{}", kind.doc().name, reject.name);
+            match (reject.build)(&mut Graph::new()) {
+                Ok(_) => panic!("{name} was accepted"),
+                Err(e) => {
+                    let text = chain(&e);
+                    assert!(text.contains(reject.message), "{name}: {text}");
+                }
+            }
+        }
+    }
+}

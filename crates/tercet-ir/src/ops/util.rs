@@ -1,0 +1,228 @@
+//! What operators share: checking operands and walking tensors.
+
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::TypeError;
+use crate::scalar::Scalar;
+use crate::tensor::Tensor;
+use crate::types::{Type, row_major_strides};
+
+/// The operands as an array of exactly `N`.
+pub(crate) fn exactly<'a, const N: usize>(
+    operands: &[&'a Type],
+) -> Result<[&'a Type; N], TypeError> {
+    operands.try_into().map_err(|_| TypeError::Arity {
+        expected: N.to_string(),
+        given: operands.len(),
+    })
+}
+
+/// `N` operands and up to `M` optional ones after them.
+pub(crate) fn with_optional<'a, const N: usize, const M: usize>(
+    operands: &[&'a Type],
+) -> Result<([&'a Type; N], [Option<&'a Type>; M]), TypeError> {
+    let arity = || TypeError::Arity {
+        expected: format!("{N} to {}", N + M),
+        given: operands.len(),
+    };
+    if operands.len() > N + M {
+        return Err(arity());
+    }
+    let required = operands
+        .get(..N)
+        .and_then(|r| r.try_into().ok())
+        .ok_or_else(arity)?;
+    let mut optional = [None; M];
+    for (slot, ty) in optional.iter_mut().zip(&operands[N..]) {
+        *slot = Some(*ty);
+    }
+    Ok((required, optional))
+}
+
+/// Refuses a dtype that is not in `accepted`.
+pub(crate) fn expect_dtype(
+    operand: &'static str,
+    ty: &Type,
+    accepted: &[DType],
+) -> Result<(), TypeError> {
+    if accepted.contains(&ty.dtype) {
+        return Ok(());
+    }
+    let names: Vec<&str> = accepted.iter().map(|d| d.name()).collect();
+    Err(TypeError::DType {
+        operand,
+        found: ty.dtype,
+        accepted: names.join(", "),
+    })
+}
+
+/// Refuses an operand whose dtype differs from the first operand's.
+pub(crate) fn expect_same_dtype(
+    operand: &'static str,
+    ty: &Type,
+    first: &Type,
+) -> Result<(), TypeError> {
+    if ty.dtype == first.dtype {
+        return Ok(());
+    }
+    let accepted = format!(
+        "{}, the dtype of the first operand; cast one of them",
+        first.dtype
+    );
+    Err(TypeError::DType {
+        operand,
+        found: ty.dtype,
+        accepted,
+    })
+}
+
+/// Refuses an operand that has fewer axes than `least`.
+pub(crate) fn expect_rank_at_least(
+    operand: &'static str,
+    ty: &Type,
+    least: usize,
+) -> Result<(), TypeError> {
+    if ty.rank() >= least {
+        return Ok(());
+    }
+    let expected = format!("rank {least} or more");
+    Err(TypeError::Rank {
+        operand,
+        found: ty.clone(),
+        expected,
+    })
+}
+
+/// Refuses an operand of another rank.
+pub(crate) fn expect_rank(operand: &'static str, ty: &Type, rank: usize) -> Result<(), TypeError> {
+    if ty.rank() == rank {
+        return Ok(());
+    }
+    Err(TypeError::Rank {
+        operand,
+        found: ty.clone(),
+        expected: format!("rank {rank}"),
+    })
+}
+
+/// Refuses an axis outside the rank.
+pub(crate) fn expect_axis(axis: usize, rank: usize) -> Result<(), TypeError> {
+    if axis < rank {
+        Ok(())
+    } else {
+        Err(TypeError::Axis { axis, rank })
+    }
+}
+
+/// Refuses dimensions that are not provably equal.
+pub(crate) fn expect_equal(what: &str, left: &Dim, right: &Dim) -> Result<(), TypeError> {
+    if left == right {
+        return Ok(());
+    }
+    Err(TypeError::Mismatch {
+        what: what.to_string(),
+        left: left.clone(),
+        right: right.clone(),
+    })
+}
+
+/// A dimension that does not fit, as an error.
+pub(crate) fn overflow(ty: &Type) -> TypeError {
+    TypeError::TooLarge { ty: ty.clone() }
+}
+
+/// The elements of a tensor as scalars.
+pub(crate) fn scalars(t: &Tensor) -> Vec<Scalar> {
+    match t.dtype().is_float() {
+        true => t.to_f64s().into_iter().map(Scalar::F).collect(),
+        false => t.to_i64s().into_iter().map(Scalar::I).collect(),
+    }
+}
+
+/// A tensor of scalars that are rounded or wrapped already.
+pub(crate) fn from_scalars(
+    ty: crate::TensorType,
+    values: &[Scalar],
+) -> Result<Tensor, crate::EvalError> {
+    Ok(match ty.dtype.is_float() {
+        true => Tensor::from_f64s(ty, &values.iter().map(|s| s.as_f64()).collect::<Vec<_>>())?,
+        false => Tensor::from_i64s(ty, &values.iter().map(|s| s.as_i64()).collect::<Vec<_>>())?,
+    })
+}
+
+/// A tensor seen as `[outer, len, inner]` around one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AxisView {
+    pub(crate) outer: usize,
+    pub(crate) len: usize,
+    pub(crate) inner: usize,
+}
+
+impl AxisView {
+    pub(crate) fn of(shape: &[usize], axis: usize) -> AxisView {
+        AxisView {
+            outer: shape[..axis].iter().product(),
+            len: shape[axis],
+            inner: shape[axis + 1..].iter().product(),
+        }
+    }
+
+    /// The flat index of element `i` of each line along the axis: calls `f` with the flat index of
+    /// a line's first element; its elements are `inner` apart.
+    pub(crate) fn for_each_line(self, mut f: impl FnMut(usize)) {
+        for o in 0..self.outer {
+            for i in 0..self.inner {
+                f(o * self.len * self.inner + i);
+            }
+        }
+    }
+
+    /// The flat indices of the line that begins at `start`.
+    pub(crate) fn line(self, start: usize) -> impl Iterator<Item = usize> + Clone {
+        (0..self.len).map(move |i| start + i * self.inner)
+    }
+}
+
+/// Calls `f` with every index of `shape` in row-major order.
+pub(crate) fn for_each_index(shape: &[usize], mut f: impl FnMut(&[usize])) {
+    if shape.contains(&0) {
+        return;
+    }
+    let mut index = vec![0; shape.len()];
+    loop {
+        f(&index);
+        let Some(axis) = (0..shape.len()).rev().find(|&a| index[a] + 1 < shape[a]) else {
+            return;
+        };
+        index[axis] += 1;
+        index[axis + 1..].fill(0);
+    }
+}
+
+/// For each element of `to`, the flat index of the element of `from` that broadcasts to it.
+pub(crate) fn broadcast_indices(from: &[usize], to: &[usize]) -> Vec<usize> {
+    let strides = row_major_strides(from);
+    let missing = to.len() - from.len();
+    let mut flat = Vec::with_capacity(to.iter().product());
+    for_each_index(to, |index| {
+        let own = index[missing..].iter().zip(from).zip(&strides);
+        flat.push(
+            own.map(|((&i, &n), &s)| if n == 1 { 0 } else { i * s })
+                .sum(),
+        );
+    });
+    flat
+}
+
+/// The position of a possibly negative index along an axis.
+pub(crate) fn resolve_index(index: i64, len: usize) -> Result<usize, crate::EvalError> {
+    let signed = len as i64;
+    let at = if index < 0 {
+        index.checked_add(signed)
+    } else {
+        Some(index)
+    };
+    at.filter(|i| (0..signed).contains(i))
+        .map(|i| i as usize)
+        .ok_or(crate::EvalError::Index { index, len })
+}

@@ -1,0 +1,665 @@
+//! Scalar functions: the meaning of every elementwise operator, in one place.
+//!
+//! [`ScalarOp`] is what one element goes through, in a single operator (`Unary`, `Binary`, ...) or
+//! as a step of a fused `Map`. Floats are computed in `f64` and rounded once to the dtype; integers
+//! in two's complement. NaN propagates through `max`, `min`, `relu` and `clamp` (IEEE 754-2019
+//! `maximum` and `minimum`).
+
+use crate::attr::Real;
+use crate::dtype::{DType, DTypeClass};
+use crate::error::TypeError;
+use crate::spelled;
+
+spelled! {
+    /// A function of one number.
+    pub enum UnaryFn {
+        /// `max(x, 0)`, NaN stays NaN.
+        Relu "relu",
+        /// `1 / (1 + exp(-x))`
+        Sigmoid "sigmoid",
+        /// Hyperbolic tangent.
+        Tanh "tanh",
+        /// `e^x`
+        Exp "exp",
+        /// Natural logarithm.
+        Ln "ln",
+        /// Square root.
+        Sqrt "sqrt",
+        /// `1 / sqrt(x)`
+        Rsqrt "rsqrt",
+        /// `1 / x`
+        Recip "recip",
+        /// `-x`; the least integer is its own negative.
+        Neg "neg",
+        /// `|x|`; the least integer is its own absolute value.
+        Abs "abs",
+        /// `-1`, `0` or `1`; NaN stays NaN, `-0` stays `-0`.
+        Sign "sign",
+        /// `x Phi(x)` with the Gaussian distribution function, by `erf`.
+        Gelu "gelu",
+        /// The tanh approximation of gelu.
+        GeluTanh "gelu_tanh",
+        /// `x sigmoid(x)`
+        Silu "silu",
+        /// `ln(1 + exp(x))`
+        Softplus "softplus",
+        /// The error function.
+        Erf "erf",
+        /// Sine of radians.
+        Sin "sin",
+        /// Cosine of radians.
+        Cos "cos",
+        /// Tangent of radians.
+        Tan "tan",
+        /// Arc sine.
+        Asin "asin",
+        /// Arc cosine.
+        Acos "acos",
+        /// Arc tangent.
+        Atan "atan",
+        /// Hyperbolic sine.
+        Sinh "sinh",
+        /// Hyperbolic cosine.
+        Cosh "cosh",
+        /// Largest integer not above.
+        Floor "floor",
+        /// Smallest integer not below.
+        Ceil "ceil",
+        /// Nearest integer, ties to even.
+        Round "round",
+        /// `2^x`
+        Exp2 "exp2",
+        /// Base 2 logarithm.
+        Log2 "log2",
+        /// `ln(1 + x)`, accurate near 0.
+        Log1p "log1p",
+        /// `e^x - 1`, accurate near 0.
+        Expm1 "expm1",
+        /// Logical not of a truth value, bitwise not of an integer.
+        Not "not",
+        /// True for NaN.
+        IsNan "is_nan",
+        /// True for either infinity.
+        IsInf "is_inf",
+    }
+}
+
+spelled! {
+    /// A function of two numbers of one dtype.
+    pub enum BinaryFn {
+        /// `a + b`
+        Add "add",
+        /// `a - b`
+        Sub "sub",
+        /// `a b`
+        Mul "mul",
+        /// `a / b`; integers truncate, `x / 0 = x`, `INT_MIN / -1 = INT_MIN`.
+        Div "div",
+        /// Remainder with the sign of `a`; integers: `x % 0 = 0`.
+        Rem "rem",
+        /// `a^b`; integers wrap, a negative exponent gives the truncated reciprocal power.
+        Pow "pow",
+        /// The greater; NaN if either is NaN.
+        Max "max",
+        /// The lesser; NaN if either is NaN.
+        Min "min",
+        /// The angle of the point (b, a).
+        Atan2 "atan2",
+        /// Logical or bitwise and.
+        And "and",
+        /// Logical or bitwise or.
+        Or "or",
+        /// Logical or bitwise exclusive or.
+        Xor "xor",
+        /// Shift left; the count is taken modulo the width.
+        Shl "shl",
+        /// Shift right, arithmetic for signed integers; the count is taken modulo the width.
+        Shr "shr",
+    }
+}
+
+spelled! {
+    /// A comparison of two numbers of one dtype, with a truth value as result.
+    pub enum CompareFn {
+        /// `a == b`; NaN equals nothing.
+        Eq "eq",
+        /// `a != b`; NaN differs from everything.
+        Ne "ne",
+        /// `a < b`
+        Lt "lt",
+        /// `a <= b`
+        Le "le",
+        /// `a > b`
+        Gt "gt",
+        /// `a >= b`
+        Ge "ge",
+    }
+}
+
+/// A number on its way through scalar functions: floats (already rounded to their dtype) as `F`,
+/// integers and truth values as `I`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar {
+    /// A float.
+    F(f64),
+    /// An integer, or a truth value as 0 or 1.
+    I(i64),
+}
+
+impl Scalar {
+    /// The value as a float.
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Scalar::F(x) => x,
+            Scalar::I(i) => i as f64,
+        }
+    }
+
+    /// The value as an integer; floats truncate and saturate, NaN is 0.
+    pub fn as_i64(self) -> i64 {
+        match self {
+            Scalar::F(x) => x as i64,
+            Scalar::I(i) => i,
+        }
+    }
+
+    /// True if not zero.
+    pub fn truth(self) -> bool {
+        match self {
+            Scalar::F(x) => x != 0.0,
+            Scalar::I(i) => i != 0,
+        }
+    }
+}
+
+/// One elementwise step.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ScalarOp {
+    /// A constant of a dtype.
+    Const(DType, Real),
+    /// A function of one number.
+    Unary(UnaryFn),
+    /// A function of two numbers of one dtype.
+    Binary(BinaryFn),
+    /// A comparison.
+    Compare(CompareFn),
+    /// `cond ? a : b`
+    Where,
+    /// `a b + c` with one rounding.
+    Fma,
+    /// `min(max(x, lo), hi)`, NaN stays NaN.
+    Clamp {
+        /// Lower bound.
+        lo: Real,
+        /// Upper bound.
+        hi: Real,
+    },
+    /// Conversion to a dtype.
+    Cast(DType),
+}
+
+fn refuse(operand: &'static str, found: DType, accepted: &str) -> TypeError {
+    TypeError::DType {
+        operand,
+        found,
+        accepted: accepted.to_string(),
+    }
+}
+
+fn same(a: DType, b: DType) -> Result<DType, TypeError> {
+    if a == b {
+        return Ok(a);
+    }
+    Err(TypeError::DType {
+        operand: "b",
+        found: b,
+        accepted: format!("{a}, the dtype of the first operand; cast one of them"),
+    })
+}
+
+impl ScalarOp {
+    /// The number of operands.
+    pub fn arity(&self) -> usize {
+        match self {
+            ScalarOp::Const(..) => 0,
+            ScalarOp::Unary(_) | ScalarOp::Clamp { .. } | ScalarOp::Cast(_) => 1,
+            ScalarOp::Binary(_) | ScalarOp::Compare(_) => 2,
+            ScalarOp::Where | ScalarOp::Fma => 3,
+        }
+    }
+
+    /// The dtype of the result.
+    ///
+    /// # Errors
+    /// [`TypeError`] when the number or the dtypes of the operands are not accepted.
+    pub fn infer(&self, operands: &[DType]) -> Result<DType, TypeError> {
+        if operands.len() != self.arity() {
+            let expected = self.arity().to_string();
+            return Err(TypeError::Arity {
+                expected,
+                given: operands.len(),
+            });
+        }
+        match (self, operands) {
+            (ScalarOp::Unary(f), &[x]) => f.infer(x),
+            (ScalarOp::Binary(f), &[a, b]) => f.infer(same(a, b)?),
+            (ScalarOp::Compare(f), &[a, b]) => match (f, same(a, b)?) {
+                (CompareFn::Eq | CompareFn::Ne, _) => Ok(DType::Bool),
+                (_, DType::Bool) => Err(refuse("a", a, "floats and integers")),
+                _ => Ok(DType::Bool),
+            },
+            (ScalarOp::Where, &[cond, a, b]) => match cond {
+                DType::Bool => same(a, b),
+                found => Err(refuse("cond", found, "bool")),
+            },
+            (ScalarOp::Fma, &[a, b, c]) => match same(same(a, b)?, c)? {
+                DType::Bool => Err(refuse("a", a, "floats and integers")),
+                d => Ok(d),
+            },
+            (ScalarOp::Clamp { lo, hi }, &[x]) => clamp_infer(*lo, *hi, x),
+            (ScalarOp::Const(d, _) | ScalarOp::Cast(d), _) => Ok(*d),
+            _ => unreachable!("invariant: the arity was checked above"),
+        }
+    }
+
+    /// The result for operands of dtype `from` (that of the last operand), rounded or wrapped to
+    /// `to`, the dtype that [`ScalarOp::infer`] gave.
+    pub fn eval(&self, from: DType, to: DType, x: &[Scalar]) -> Scalar {
+        match (self, x) {
+            (ScalarOp::Const(_, v), _) => convert(Scalar::F(v.0), to),
+            (ScalarOp::Unary(f), &[x]) => f.eval(to, x),
+            (ScalarOp::Binary(f), &[a, b]) => f.eval(to, a, b),
+            (ScalarOp::Compare(f), &[a, b]) => Scalar::I(f.eval(a, b).into()),
+            (ScalarOp::Where, &[cond, a, b]) => {
+                if cond.truth() {
+                    a
+                } else {
+                    b
+                }
+            }
+            (ScalarOp::Fma, &[a, b, c]) => fma(to, a, b, c),
+            (ScalarOp::Clamp { lo, hi }, &[x]) => match x {
+                Scalar::F(v) => {
+                    let (lo, hi) = (from.round_f64(lo.0), from.round_f64(hi.0));
+                    Scalar::F(minimum(maximum(v, lo), hi))
+                }
+                Scalar::I(v) => Scalar::I(v.max(lo.0.ceil() as i64).min(hi.0.floor() as i64)),
+            },
+            (ScalarOp::Cast(_), &[x]) => convert(x, to),
+            _ => unreachable!("invariant: operands were checked by infer"),
+        }
+    }
+}
+
+fn clamp_infer(lo: Real, hi: Real, x: DType) -> Result<DType, TypeError> {
+    if x == DType::Bool {
+        return Err(refuse("x", x, "floats and integers"));
+    }
+    if lo.0.is_nan() || hi.0.is_nan() || lo.0 > hi.0 {
+        let reason = format!("bounds {} and {} must be numbers with lo <= hi", lo.0, hi.0);
+        return Err(TypeError::Attr { name: "lo", reason });
+    }
+    Ok(x)
+}
+
+/// IEEE 754-2019 `maximum`: NaN if either is NaN, `0.0 > -0.0`.
+pub fn maximum(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() {
+        f64::NAN
+    } else if a == b {
+        if a.is_sign_negative() { b } else { a }
+    } else if a > b {
+        a
+    } else {
+        b
+    }
+}
+
+/// IEEE 754-2019 `minimum`: NaN if either is NaN, `-0.0 < 0.0`.
+pub fn minimum(a: f64, b: f64) -> f64 {
+    -maximum(-a, -b)
+}
+
+/// Converts to `to`: floats round to nearest even; float to integer truncates, saturates, NaN is 0;
+/// integer to integer wraps; anything to `Bool` is "not zero" (NaN is true).
+pub fn convert(x: Scalar, to: DType) -> Scalar {
+    match (to.class(), x) {
+        (DTypeClass::Float, Scalar::F(v)) => Scalar::F(to.round_f64(v)),
+        // Wide integers round once: i64 -> f32 must not go through f64.
+        (DTypeClass::Float, Scalar::I(i)) if to == DType::F32 => Scalar::F(f64::from(i as f32)),
+        (DTypeClass::Float, Scalar::I(i)) => Scalar::F(to.round_f64(i as f64)),
+        (DTypeClass::Bool, v) => Scalar::I(v.truth().into()),
+        (DTypeClass::Signed | DTypeClass::Unsigned, Scalar::F(v)) => {
+            let (lo, hi) = to.int_range().expect("invariant: integers have a range");
+            Scalar::I((v as i64).clamp(lo, hi))
+        }
+        (DTypeClass::Signed | DTypeClass::Unsigned, Scalar::I(i)) => Scalar::I(to.wrap_i64(i)),
+    }
+}
+
+fn fma(to: DType, a: Scalar, b: Scalar, c: Scalar) -> Scalar {
+    match (a, b, c) {
+        (Scalar::I(a), Scalar::I(b), Scalar::I(c)) => {
+            Scalar::I(to.wrap_i64(a.wrapping_mul(b).wrapping_add(c)))
+        }
+        // The product of two f32 is exact in f64, but its sum is not: rounding it again to f32
+        // would be a second rounding. f32's own fma rounds once.
+        (a, b, c) if to == DType::F32 => {
+            let f = |s: Scalar| s.as_f64() as f32;
+            Scalar::F(f64::from(f(a).mul_add(f(b), f(c))))
+        }
+        (a, b, c) => Scalar::F(to.round_f64(a.as_f64().mul_add(b.as_f64(), c.as_f64()))),
+    }
+}
+
+impl UnaryFn {
+    fn infer(self, x: DType) -> Result<DType, TypeError> {
+        use UnaryFn::*;
+        match (self, x.class()) {
+            (IsNan | IsInf, DTypeClass::Float) => Ok(DType::Bool),
+            (Not, DTypeClass::Float) => Err(refuse("x", x, "bool and integers")),
+            (Not, _) => Ok(x),
+            (_, DTypeClass::Bool) => Err(refuse("x", x, "floats and integers")),
+            (Relu | Neg | Abs | Sign | Floor | Ceil | Round, _) => Ok(x),
+            (_, DTypeClass::Float) => Ok(x),
+            (_, DTypeClass::Signed | DTypeClass::Unsigned) => Err(refuse("x", x, "floats")),
+        }
+    }
+
+    /// The result of dtype `to` (that of the operand, or `Bool` for the predicates).
+    pub fn eval(self, to: DType, x: Scalar) -> Scalar {
+        match x {
+            Scalar::I(i) => Scalar::I(to.wrap_i64(self.eval_i64(to, i))),
+            Scalar::F(x) => match self {
+                UnaryFn::IsNan => Scalar::I(x.is_nan().into()),
+                UnaryFn::IsInf => Scalar::I(x.is_infinite().into()),
+                _ => Scalar::F(to.round_f64(self.eval_f64(x))),
+            },
+        }
+    }
+
+    fn eval_i64(self, to: DType, i: i64) -> i64 {
+        match self {
+            UnaryFn::Relu => i.max(0),
+            UnaryFn::Neg => i.wrapping_neg(),
+            UnaryFn::Abs => i.wrapping_abs(),
+            UnaryFn::Sign => i.signum(),
+            UnaryFn::Not if to == DType::Bool => i64::from(i == 0),
+            UnaryFn::Not => !i,
+            // Rounding leaves integers as they are; the other functions take floats only.
+            _ => i,
+        }
+    }
+
+    /// The function in `f64`; predicates give 0 or 1.
+    pub fn eval_f64(self, x: f64) -> f64 {
+        use UnaryFn::*;
+        match self {
+            Relu => maximum(x, 0.0),
+            Sigmoid => sigmoid(x),
+            Tanh => x.tanh(),
+            Exp => x.exp(),
+            Ln => x.ln(),
+            Sqrt => x.sqrt(),
+            Rsqrt => 1.0 / x.sqrt(),
+            Recip => 1.0 / x,
+            Neg => -x,
+            Abs => x.abs(),
+            Sign => {
+                if x.is_nan() || x == 0.0 {
+                    x
+                } else {
+                    x.signum()
+                }
+            }
+            Gelu => gelu(x),
+            GeluTanh => gelu_tanh(x),
+            Silu => {
+                if x == f64::NEG_INFINITY {
+                    -0.0
+                } else {
+                    x * sigmoid(x)
+                }
+            }
+            Softplus => {
+                if x > 0.0 {
+                    x + (-x).exp().ln_1p()
+                } else {
+                    x.exp().ln_1p()
+                }
+            }
+            Erf => libm::erf(x),
+            Sin => x.sin(),
+            Cos => x.cos(),
+            Tan => x.tan(),
+            Asin => x.asin(),
+            Acos => x.acos(),
+            Atan => x.atan(),
+            Sinh => x.sinh(),
+            Cosh => x.cosh(),
+            Floor => x.floor(),
+            Ceil => x.ceil(),
+            Round => x.round_ties_even(),
+            Exp2 => x.exp2(),
+            Log2 => x.log2(),
+            Log1p => x.ln_1p(),
+            Expm1 => x.exp_m1(),
+            Not => f64::from(x == 0.0),
+            IsNan => f64::from(x.is_nan()),
+            IsInf => f64::from(x.is_infinite()),
+        }
+    }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    if x >= 0.0 {
+        1.0 / (1.0 + (-x).exp())
+    } else {
+        let e = x.exp();
+        e / (1.0 + e)
+    }
+}
+
+/// Hendrycks and Gimpel, "Gaussian Error Linear Units": `x Phi(x)`. `erfc` keeps the relative
+/// accuracy of the left tail.
+fn gelu(x: f64) -> f64 {
+    if x == f64::NEG_INFINITY {
+        return -0.0;
+    }
+    0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    if x == f64::NEG_INFINITY {
+        return -0.0;
+    }
+    // 0.5 x (1 + tanh(u)) = x sigmoid(2 u)
+    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+    x * sigmoid(2.0 * u)
+}
+
+impl BinaryFn {
+    fn infer(self, d: DType) -> Result<DType, TypeError> {
+        use BinaryFn::*;
+        match (self, d.class()) {
+            (And | Or | Xor, DTypeClass::Float) => Err(refuse("a", d, "bool and integers")),
+            (And | Or | Xor, _) => Ok(d),
+            (Shl | Shr, DTypeClass::Signed | DTypeClass::Unsigned) => Ok(d),
+            (Shl | Shr, _) => Err(refuse("a", d, "integers")),
+            (Atan2, DTypeClass::Float) => Ok(d),
+            (Atan2, _) => Err(refuse("a", d, "floats")),
+            (_, DTypeClass::Bool) => Err(refuse(
+                "a",
+                d,
+                "floats and integers; bool takes and, or, xor",
+            )),
+            (_, _) => Ok(d),
+        }
+    }
+
+    /// The result for operands of dtype `d`.
+    pub fn eval(self, d: DType, a: Scalar, b: Scalar) -> Scalar {
+        match (a, b) {
+            (Scalar::I(a), Scalar::I(b)) => Scalar::I(d.wrap_i64(self.eval_i64(d, a, b))),
+            (a, b) => Scalar::F(d.round_f64(self.eval_f64(a.as_f64(), b.as_f64()))),
+        }
+    }
+
+    fn eval_f64(self, a: f64, b: f64) -> f64 {
+        match self {
+            BinaryFn::Add => a + b,
+            BinaryFn::Sub => a - b,
+            BinaryFn::Mul => a * b,
+            BinaryFn::Div => a / b,
+            BinaryFn::Rem => a % b,
+            BinaryFn::Pow => a.powf(b),
+            BinaryFn::Max => maximum(a, b),
+            BinaryFn::Min => minimum(a, b),
+            BinaryFn::Atan2 => a.atan2(b),
+            BinaryFn::And | BinaryFn::Or | BinaryFn::Xor | BinaryFn::Shl | BinaryFn::Shr => {
+                unreachable!("invariant: bit functions take no floats")
+            }
+        }
+    }
+
+    fn eval_i64(self, d: DType, a: i64, b: i64) -> i64 {
+        let width = 8 * d.size_bytes() as u32;
+        let count = (b as u32) & (width - 1);
+        match self {
+            BinaryFn::Add => a.wrapping_add(b),
+            BinaryFn::Sub => a.wrapping_sub(b),
+            BinaryFn::Mul => a.wrapping_mul(b),
+            BinaryFn::Div => {
+                if b == 0 {
+                    a
+                } else {
+                    a.wrapping_div(b)
+                }
+            }
+            BinaryFn::Rem => {
+                if b == 0 {
+                    0
+                } else {
+                    a.wrapping_rem(b)
+                }
+            }
+            BinaryFn::Pow => int_pow(a, b),
+            BinaryFn::Max => a.max(b),
+            BinaryFn::Min => a.min(b),
+            BinaryFn::And => a & b,
+            BinaryFn::Or => a | b,
+            BinaryFn::Xor => a ^ b,
+            BinaryFn::Shl => a.wrapping_shl(count),
+            BinaryFn::Shr => a >> count,
+            BinaryFn::Atan2 => unreachable!("invariant: atan2 takes floats"),
+        }
+    }
+}
+
+/// `a^b` modulo 2^64 by squaring; for `b < 0` the power truncated towards zero, and `0^b = 0`.
+fn int_pow(a: i64, b: i64) -> i64 {
+    if b < 0 {
+        return match a {
+            1 => 1,
+            -1 => {
+                if b % 2 == 0 {
+                    1
+                } else {
+                    -1
+                }
+            }
+            _ => 0,
+        };
+    }
+    let (mut base, mut exponent, mut power) = (a, b, 1i64);
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            power = power.wrapping_mul(base);
+        }
+        base = base.wrapping_mul(base);
+        exponent >>= 1;
+    }
+    power
+}
+
+impl CompareFn {
+    /// The truth value.
+    pub fn eval(self, a: Scalar, b: Scalar) -> bool {
+        let order = match (a, b) {
+            (Scalar::I(a), Scalar::I(b)) => Some(a.cmp(&b)),
+            (a, b) => a.as_f64().partial_cmp(&b.as_f64()),
+        };
+        match (self, order) {
+            (CompareFn::Ne, o) => o.is_none_or(std::cmp::Ordering::is_ne),
+            (_, None) => false,
+            (CompareFn::Eq, Some(o)) => o.is_eq(),
+            (CompareFn::Lt, Some(o)) => o.is_lt(),
+            (CompareFn::Le, Some(o)) => o.is_le(),
+            (CompareFn::Gt, Some(o)) => o.is_gt(),
+            (CompareFn::Ge, Some(o)) => o.is_ge(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn int(f: BinaryFn, d: DType, a: i64, b: i64) -> i64 {
+        f.eval(d, Scalar::I(a), Scalar::I(b)).as_i64()
+    }
+
+    #[test]
+    fn integer_rules() {
+        use BinaryFn::*;
+        let d = DType::I32;
+        let min = i64::from(i32::MIN);
+        assert_eq!(int(Add, d, 16_777_217, 0), 16_777_217);
+        assert_eq!(int(Div, d, 7, 0), 7);
+        assert_eq!(int(Rem, d, 7, 0), 0);
+        assert_eq!(int(Div, d, min, -1), min);
+        assert_eq!(int(Div, d, -7, 2), -3);
+        assert_eq!(int(Shl, d, 1, 33), 2);
+        assert_eq!(int(Shr, d, -8, 1), -4);
+        assert_eq!(int(Pow, d, 3, 4), 81);
+        assert_eq!(int(Pow, d, -1, -3), -1);
+        assert_eq!(int(Sub, DType::U8, 1, 2), 255);
+    }
+
+    #[test]
+    fn maximum_propagates_nan_and_orders_zeros() {
+        assert!(maximum(f64::NAN, 1.0).is_nan() && maximum(1.0, f64::NAN).is_nan());
+        assert!(maximum(-0.0, 0.0).is_sign_positive());
+        assert!(minimum(0.0, -0.0).is_sign_negative());
+        assert!(UnaryFn::Relu.eval_f64(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn casts_saturate() {
+        assert_eq!(
+            convert(Scalar::F(1e20), DType::I32),
+            Scalar::I(i32::MAX.into())
+        );
+        assert_eq!(convert(Scalar::F(f64::NAN), DType::I8), Scalar::I(0));
+        assert_eq!(convert(Scalar::F(-1.0), DType::U32), Scalar::I(0));
+        assert_eq!(convert(Scalar::I(300), DType::U8), Scalar::I(44));
+        assert_eq!(convert(Scalar::F(0.5), DType::Bool), Scalar::I(1));
+    }
+
+    #[test]
+    fn fma_rounds_once() {
+        let e = f64::from(f32::EPSILON);
+        let a = Scalar::F(1.0 + e);
+        // Rounding the product first would lose e^2 and give 0.
+        assert_eq!(
+            fma(DType::F32, a, a, Scalar::F(-1.0 - 2.0 * e)),
+            Scalar::F(e * e)
+        );
+    }
+
+    #[test]
+    fn gelu_keeps_its_left_tail() {
+        let y = gelu(-10.0);
+        assert!((y / -7.619_853_024_160_525e-23 - 1.0).abs() < 1e-9, "{y:e}");
+    }
+}

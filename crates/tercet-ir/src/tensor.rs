@@ -1,0 +1,510 @@
+//! Dense host tensors: typed bytes in row-major order, cheap to clone, shareable with a memory map.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use crate::dtype::{DType, Element, bf16_from_f64, f16_from_f64};
+use crate::types::TensorType;
+
+/// Memory that a tensor can borrow without copying, for example a mapped model file.
+pub trait ByteOwner: AsRef<[u8]> + Send + Sync + 'static {}
+impl<T: AsRef<[u8]> + Send + Sync + 'static> ByteOwner for T {}
+
+/// A word of owned storage: 16 bytes keep every dtype aligned.
+type Word = u128;
+
+#[derive(Clone)]
+enum Storage {
+    Owned(Arc<Vec<Word>>),
+    Shared {
+        owner: Arc<dyn ByteOwner>,
+        range: Range<usize>,
+    },
+}
+
+/// Why bytes are not a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TensorError {
+    /// The number of bytes or elements does not fit the type.
+    #[error("{ty} takes {expected} {unit}, got {found}")]
+    Length {
+        /// The type asked for.
+        ty: TensorType,
+        /// What it takes.
+        expected: usize,
+        /// What was given.
+        found: usize,
+        /// `bytes` or `elements`.
+        unit: &'static str,
+    },
+    /// The number of bytes overflows the address space.
+    #[error("{ty} is larger than the address space")]
+    Overflow {
+        /// The type asked for.
+        ty: TensorType,
+    },
+    /// The tensor holds another dtype.
+    #[error("tensor is {found}, not {expected}; cast it first")]
+    DType {
+        /// The dtype asked for.
+        expected: DType,
+        /// The dtype of the tensor.
+        found: DType,
+    },
+}
+
+/// A dense, row-major, typed tensor in host memory.
+///
+/// Cloning shares the memory; writing through [`Tensor::bytes_mut`] copies it first when shared.
+///
+/// ```
+/// use tercet_ir::{DType, Tensor};
+/// let t = Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0])?;
+/// assert_eq!(t.dtype(), DType::F32);
+/// assert_eq!(t.as_slice::<f32>()?[3], 4.0);
+/// # Ok::<(), tercet_ir::TensorError>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    ty: TensorType,
+    storage: Storage,
+}
+
+fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
+    ty.shape
+        .iter()
+        .try_fold(ty.dtype.size_bytes(), |n, &d| n.checked_mul(d))
+        .filter(|&n| n <= isize::MAX as usize)
+        // A zero axis hides an overflow among the others; strides still need their product.
+        .filter(|_| {
+            ty.shape
+                .iter()
+                .filter(|&&d| d > 0)
+                .try_fold(8usize, |n, &d| n.checked_mul(d))
+                .is_some()
+        })
+        .ok_or_else(|| TensorError::Overflow { ty: ty.clone() })
+}
+
+impl Tensor {
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// [`TensorError::Overflow`] when the type is larger than the address space.
+    pub fn zeros(ty: TensorType) -> Result<Tensor, TensorError> {
+        let bytes = checked_bytes(&ty)?;
+        let words = vec![0 as Word; bytes.div_ceil(size_of::<Word>())];
+        Ok(Tensor {
+            ty,
+            storage: Storage::Owned(Arc::new(words)),
+        })
+    }
+
+    /// A tensor with a copy of `data`.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] when `shape` has another number of elements.
+    pub fn from_slice<T: Element>(shape: &[usize], data: &[T]) -> Result<Tensor, TensorError> {
+        let ty = TensorType::new(T::DTYPE, shape);
+        checked_bytes(&ty)?;
+        if ty.numel() != data.len() {
+            let expected = ty.numel();
+            let found = data.len();
+            return Err(TensorError::Length {
+                ty,
+                expected,
+                found,
+                unit: "elements",
+            });
+        }
+        Tensor::from_bytes(ty, bytemuck::cast_slice(data))
+    }
+
+    /// A rank 0 tensor.
+    pub fn scalar<T: Element>(value: T) -> Tensor {
+        Tensor::from_slice(&[], &[value]).expect("invariant: one element fits a scalar")
+    }
+
+    /// A `Bool` tensor.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] when `shape` has another number of elements.
+    pub fn from_bools(shape: &[usize], data: &[bool]) -> Result<Tensor, TensorError> {
+        let bytes: Vec<u8> = data.iter().map(|&b| u8::from(b)).collect();
+        Tensor::from_bytes(TensorType::new(DType::Bool, shape), &bytes)
+    }
+
+    /// A tensor with a copy of raw little-endian bytes. `Bool` bytes other than 0 become 1.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] when the number of bytes does not fit `ty`.
+    pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Tensor, TensorError> {
+        let expected = checked_bytes(&ty)?;
+        if expected != bytes.len() {
+            let found = bytes.len();
+            return Err(TensorError::Length {
+                ty,
+                expected,
+                found,
+                unit: "bytes",
+            });
+        }
+        let is_bool = ty.dtype == DType::Bool;
+        let mut t = Tensor::zeros(ty)?;
+        let out = t.bytes_mut();
+        out.copy_from_slice(bytes);
+        if is_bool {
+            out.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+        }
+        Ok(t)
+    }
+
+    /// A tensor over `range` of memory owned by `owner`, without a copy where the range is aligned
+    /// for the dtype and the bytes are valid as they are (every dtype but `Bool`).
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] when the range is outside the memory or does not fit `ty`.
+    pub fn from_owner(
+        ty: TensorType,
+        owner: Arc<dyn ByteOwner>,
+        range: Range<usize>,
+    ) -> Result<Tensor, TensorError> {
+        let expected = checked_bytes(&ty)?;
+        let bytes = (*owner)
+            .as_ref()
+            .get(range.clone())
+            .filter(|b| b.len() == expected);
+        let Some(bytes) = bytes else {
+            let found = range
+                .len()
+                .min((*owner).as_ref().len().saturating_sub(range.start));
+            return Err(TensorError::Length {
+                ty,
+                expected,
+                found,
+                unit: "bytes",
+            });
+        };
+        let aligned = bytes.as_ptr().align_offset(ty.dtype.size_bytes()) == 0;
+        if !aligned || ty.dtype == DType::Bool {
+            return Tensor::from_bytes(ty, bytes);
+        }
+        Ok(Tensor {
+            ty,
+            storage: Storage::Shared { owner, range },
+        })
+    }
+
+    /// The dtype and sizes.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    /// The sizes, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.ty.shape
+    }
+
+    /// The number of elements.
+    pub fn numel(&self) -> usize {
+        self.ty.numel()
+    }
+
+    /// The raw bytes, aligned for the dtype.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.storage {
+            Storage::Owned(words) => &bytemuck::cast_slice(words)[..self.ty.size_bytes()],
+            Storage::Shared { owner, range } => &(**owner).as_ref()[range.clone()],
+        }
+    }
+
+    /// The raw bytes for writing; shared memory is copied first. `Bool` bytes must stay 0 or 1.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.ty.size_bytes();
+        if let Storage::Shared { .. } = self.storage {
+            let mut words = vec![0 as Word; len.div_ceil(size_of::<Word>())];
+            bytemuck::cast_slice_mut(&mut words)[..len].copy_from_slice(self.bytes());
+            self.storage = Storage::Owned(Arc::new(words));
+        }
+        match &mut self.storage {
+            Storage::Owned(words) => {
+                &mut bytemuck::cast_slice_mut(Arc::make_mut(words).as_mut_slice())[..len]
+            }
+            Storage::Shared { .. } => unreachable!("shared storage was copied above"),
+        }
+    }
+
+    /// The elements as a slice of their Rust type.
+    ///
+    /// # Errors
+    /// [`TensorError::DType`] when the tensor holds another dtype.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
+        self.expect_dtype(T::DTYPE)?;
+        Ok(bytemuck::cast_slice(self.bytes()))
+    }
+
+    /// The elements for writing.
+    ///
+    /// # Errors
+    /// [`TensorError::DType`] when the tensor holds another dtype.
+    pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
+        self.expect_dtype(T::DTYPE)?;
+        Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
+    }
+
+    fn expect_dtype(&self, expected: DType) -> Result<(), TensorError> {
+        if self.ty.dtype == expected {
+            return Ok(());
+        }
+        Err(TensorError::DType {
+            expected,
+            found: self.ty.dtype,
+        })
+    }
+
+    /// The same elements with other sizes, sharing the memory.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] when the number of elements differs.
+    pub fn reshaped(&self, shape: &[usize]) -> Result<Tensor, TensorError> {
+        let ty = TensorType::new(self.ty.dtype, shape);
+        let expected = checked_bytes(&ty)?;
+        if expected != self.ty.size_bytes() {
+            let (expected, found) = (ty.numel(), self.numel());
+            return Err(TensorError::Length {
+                ty,
+                expected,
+                found,
+                unit: "elements",
+            });
+        }
+        Ok(Tensor {
+            ty,
+            storage: self.storage.clone(),
+        })
+    }
+
+    /// Changes the type in place, reusing the allocation where it is owned, unshared and large
+    /// enough. The contents are unspecified afterwards: the caller overwrites them.
+    ///
+    /// # Errors
+    /// [`TensorError::Overflow`] when the type is larger than the address space.
+    pub fn reset_to(&mut self, dtype: DType, shape: &[usize]) -> Result<(), TensorError> {
+        if self.ty.dtype != dtype || self.ty.shape != shape {
+            self.ty.dtype = dtype;
+            self.ty.shape.clear();
+            self.ty.shape.extend_from_slice(shape);
+        }
+        let words = checked_bytes(&self.ty)?.div_ceil(size_of::<Word>());
+        if let Storage::Owned(data) = &mut self.storage
+            && let Some(data) = Arc::get_mut(data)
+        {
+            data.resize(words, 0);
+            return Ok(());
+        }
+        self.storage = Storage::Owned(Arc::new(vec![0; words]));
+        Ok(())
+    }
+
+    /// Every element as `f64`; integers and truth values as their number.
+    pub fn to_f64s(&self) -> Vec<f64> {
+        let b = self.bytes();
+        match self.ty.dtype {
+            DType::F32 => each::<f32, _>(b, f64::from),
+            DType::F16 => each::<f16, _>(b, f16::to_f64),
+            DType::BF16 => each::<bf16, _>(b, bf16::to_f64),
+            DType::F64 => each::<f64, _>(b, |x| x),
+            DType::I32 => each::<i32, _>(b, f64::from),
+            DType::U32 => each::<u32, _>(b, f64::from),
+            DType::I64 => each::<i64, _>(b, |x| x as f64),
+            DType::I8 => each::<i8, _>(b, f64::from),
+            DType::U8 | DType::Bool => each::<u8, _>(b, f64::from),
+        }
+    }
+
+    /// Every element as `i64`; floats are truncated and saturate, NaN is 0.
+    pub fn to_i64s(&self) -> Vec<i64> {
+        let b = self.bytes();
+        match self.ty.dtype {
+            DType::F32 => each::<f32, _>(b, |x| x as i64),
+            DType::F16 => each::<f16, _>(b, |x| x.to_f64() as i64),
+            DType::BF16 => each::<bf16, _>(b, |x| x.to_f64() as i64),
+            DType::F64 => each::<f64, _>(b, |x| x as i64),
+            DType::I32 => each::<i32, _>(b, i64::from),
+            DType::U32 => each::<u32, _>(b, i64::from),
+            DType::I64 => each::<i64, _>(b, |x| x),
+            DType::I8 => each::<i8, _>(b, i64::from),
+            DType::U8 | DType::Bool => each::<u8, _>(b, i64::from),
+        }
+    }
+
+    /// A tensor of `ty` from numbers: floats round to nearest even; integers truncate and saturate
+    /// with NaN as 0; `Bool` is true where the number is not zero.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] when the number of values does not fit `ty`.
+    pub fn from_f64s(ty: TensorType, values: &[f64]) -> Result<Tensor, TensorError> {
+        let mut t = Tensor::for_values(ty, values.len())?;
+        let d = t.ty.dtype;
+        let out = t.bytes_mut();
+        match d {
+            DType::F32 => fill(out, values, |x| x as f32),
+            DType::F16 => fill(out, values, f16_from_f64),
+            DType::BF16 => fill(out, values, bf16_from_f64),
+            DType::F64 => fill(out, values, |x| x),
+            DType::I32 => fill(out, values, |x| x as i32),
+            DType::U32 => fill(out, values, |x| x as u32),
+            DType::I64 => fill(out, values, |x| x as i64),
+            DType::I8 => fill(out, values, |x| x as i8),
+            DType::U8 => fill(out, values, |x| x as u8),
+            DType::Bool => fill(out, values, |x| u8::from(x != 0.0)),
+        }
+        Ok(t)
+    }
+
+    /// A tensor of `ty` from integers: narrower integers wrap (two's complement), floats round to
+    /// nearest even, `Bool` is true where the number is not zero.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] when the number of values does not fit `ty`.
+    pub fn from_i64s(ty: TensorType, values: &[i64]) -> Result<Tensor, TensorError> {
+        let mut t = Tensor::for_values(ty, values.len())?;
+        let d = t.ty.dtype;
+        let out = t.bytes_mut();
+        match d {
+            DType::F32 => fill(out, values, |x| x as f32),
+            DType::F16 => fill(out, values, |x| f16_from_f64(x as f64)),
+            DType::BF16 => fill(out, values, |x| bf16_from_f64(x as f64)),
+            DType::F64 => fill(out, values, |x| x as f64),
+            DType::I32 => fill(out, values, |x| x as i32),
+            DType::U32 => fill(out, values, |x| x as u32),
+            DType::I64 => fill(out, values, |x| x),
+            DType::I8 => fill(out, values, |x| x as i8),
+            DType::U8 => fill(out, values, |x| x as u8),
+            DType::Bool => fill(out, values, |x| u8::from(x != 0)),
+        }
+        Ok(t)
+    }
+
+    fn for_values(ty: TensorType, found: usize) -> Result<Tensor, TensorError> {
+        checked_bytes(&ty)?;
+        let expected = ty.numel();
+        if expected != found {
+            return Err(TensorError::Length {
+                ty,
+                expected,
+                found,
+                unit: "elements",
+            });
+        }
+        Tensor::zeros(ty)
+    }
+}
+
+fn each<T: Element, R>(bytes: &[u8], f: impl Fn(T) -> R) -> Vec<R> {
+    bytemuck::cast_slice::<u8, T>(bytes)
+        .iter()
+        .map(|&x| f(x))
+        .collect()
+}
+
+fn fill<S: Copy, T: Element>(out: &mut [u8], values: &[S], f: impl Fn(S) -> T) {
+    bytemuck::cast_slice_mut::<u8, T>(out)
+        .iter_mut()
+        .zip(values)
+        .for_each(|(o, &v)| *o = f(v));
+}
+
+/// Same type, shape and bits. NaNs with the same bits are equal; `0.0` and `-0.0` are not.
+impl PartialEq for Tensor {
+    fn eq(&self, other: &Tensor) -> bool {
+        self.ty == other.ty && self.bytes() == other.bytes()
+    }
+}
+impl Eq for Tensor {}
+
+/// Hashes the type and at most 64 bytes of the data: enough to tell constants apart without
+/// reading large weights.
+impl std::hash::Hash for Tensor {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.ty.hash(state);
+        let bytes = self.bytes();
+        bytes[..bytes.len().min(64)].hash(state);
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        write!(f, "{}{{", self.ty)?;
+        let head = TensorType::new(self.ty.dtype, &[self.numel().min(SHOWN)]);
+        let bytes = &self.bytes()[..head.size_bytes()];
+        let head = Tensor::from_bytes(head, bytes).map_err(|_| fmt::Error)?;
+        for (i, x) in head.to_f64s().iter().enumerate() {
+            write!(f, "{}{x}", if i > 0 { ", " } else { "" })?;
+        }
+        f.write_str(if self.numel() > SHOWN { ", ...}" } else { "}" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_checked() {
+        let e = Tensor::from_slice(&[2, 3], &[1f32; 5]).unwrap_err();
+        assert_eq!(e.to_string(), "f32[2, 3] takes 6 elements, got 5");
+        let huge = TensorType::new(DType::F32, &[usize::MAX, 2]);
+        assert!(matches!(
+            Tensor::zeros(huge),
+            Err(TensorError::Overflow { .. })
+        ));
+        let hidden = TensorType::new(DType::F32, &[0, usize::MAX, 2]);
+        assert!(matches!(
+            Tensor::zeros(hidden),
+            Err(TensorError::Overflow { .. })
+        ));
+    }
+
+    #[test]
+    fn shared_memory_is_not_copied_until_written() {
+        let data: Vec<u8> = bytemuck::cast_slice(&[1f32, 2.0, 3.0, 4.0]).to_vec();
+        let owner: Arc<dyn ByteOwner> = Arc::new(data);
+        let start = (*owner).as_ref().as_ptr().align_offset(4);
+        let ty = TensorType::new(DType::F32, &[2]);
+        let mut t = Tensor::from_owner(ty, owner.clone(), start..start + 8).unwrap();
+        assert_eq!(t.bytes().as_ptr(), (*owner).as_ref()[start..].as_ptr());
+        t.bytes_mut()[0] = 1;
+        assert_ne!(t.bytes().as_ptr(), (*owner).as_ref()[start..].as_ptr());
+        let past = TensorType::new(DType::F32, &[4]);
+        assert!(Tensor::from_owner(past, owner, 8..24).is_err());
+    }
+
+    #[test]
+    fn conversions_saturate_and_wrap() {
+        let ty = TensorType::new(DType::I8, &[3]);
+        let t = Tensor::from_f64s(ty.clone(), &[300.0, f64::NAN, -1.9]).unwrap();
+        assert_eq!(t.as_slice::<i8>().unwrap(), [127, 0, -1]);
+        let t = Tensor::from_i64s(ty, &[128, 256, -1]).unwrap();
+        assert_eq!(t.as_slice::<i8>().unwrap(), [-128, 0, -1]);
+        assert!(t.as_slice::<f32>().is_err());
+    }
+
+    #[test]
+    fn reset_reuses_the_allocation() {
+        let mut t = Tensor::zeros(TensorType::new(DType::F32, &[8, 8])).unwrap();
+        let before = t.bytes().as_ptr();
+        t.reset_to(DType::F16, &[4, 4]).unwrap();
+        assert_eq!(t.bytes().as_ptr(), before);
+        assert_eq!(t.bytes().len(), 32);
+    }
+}

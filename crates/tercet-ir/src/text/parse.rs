@@ -1,0 +1,492 @@
+//! Parsing a graph.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+
+use super::lex::{Place, Token, lex};
+use crate::attr::Literal;
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::graph::{Graph, Value};
+use crate::ops::OpKind;
+use crate::types::{Shape, Type};
+
+/// Literals nest at most this deep, so that hostile text cannot exhaust the stack.
+const MAX_DEPTH: usize = 32;
+
+/// Why a text is not a graph, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
+pub struct TextError {
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1.
+    pub column: u32,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl TextError {
+    pub(super) fn new(place: Place, message: String) -> TextError {
+        TextError {
+            line: place.line,
+            column: place.column,
+            message,
+        }
+    }
+}
+
+/// Parses the text form.
+///
+/// ```
+/// let text = r#"graph {
+///   %x = input{name="x", ty=f32[s, 4]}()
+///   %y = unary{f=relu}(%x)
+///   return %y as "y"
+/// }"#;
+/// let graph = tercet_ir::parse(text)?;
+/// assert_eq!(graph.len(), 2);
+/// # Ok::<(), tercet_ir::TextError>(())
+/// ```
+///
+/// # Errors
+/// [`TextError`] with line and column; an operator's own complaint is part of the message.
+pub fn parse(text: &str) -> Result<Graph, TextError> {
+    let tokens = lex(text)?;
+    let mut parser = Parser {
+        tokens,
+        at: 0,
+        graph: Graph::new(),
+        names: HashMap::new(),
+    };
+    parser.graph()?;
+    Ok(parser.graph)
+}
+
+impl FromStr for Graph {
+    type Err = TextError;
+    fn from_str(text: &str) -> Result<Graph, TextError> {
+        parse(text)
+    }
+}
+
+struct Parser {
+    tokens: Vec<(Token, Place)>,
+    at: usize,
+    graph: Graph,
+    names: HashMap<String, Value>,
+}
+
+type Parsed<T> = Result<T, TextError>;
+
+/// An error and its sources in one line.
+fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(e) = source {
+        text += &format!(": {e}");
+        source = e.source();
+    }
+    text
+}
+
+impl Parser {
+    fn peek(&self) -> &Token {
+        &self.tokens[self.at].0
+    }
+
+    fn place(&self) -> Place {
+        self.tokens[self.at].1
+    }
+
+    fn bump(&mut self) -> Token {
+        let token = self.tokens[self.at].0.clone();
+        // The last token is `End`, which is never passed.
+        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        token
+    }
+
+    fn expected<T>(&self, what: &str) -> Parsed<T> {
+        let message = format!("expected {what}, found {}", self.peek().describe());
+        Err(TextError::new(self.place(), message))
+    }
+
+    fn accept(&mut self, c: char) -> bool {
+        let found = *self.peek() == Token::Punct(c);
+        if found {
+            self.bump();
+        }
+        found
+    }
+
+    fn punct(&mut self, c: char) -> Parsed<()> {
+        if self.accept(c) {
+            Ok(())
+        } else {
+            self.expected(&format!("`{c}`"))
+        }
+    }
+
+    fn ident(&mut self, what: &str) -> Parsed<String> {
+        match self.peek().clone() {
+            Token::Ident(s) => {
+                self.bump();
+                Ok(s)
+            }
+            _ => self.expected(what),
+        }
+    }
+
+    fn keyword(&mut self, word: &str) -> bool {
+        let found = matches!(self.peek(), Token::Ident(s) if s == word);
+        if found {
+            self.bump();
+        }
+        found
+    }
+
+    fn graph(&mut self) -> Parsed<()> {
+        if !self.keyword("graph") {
+            return self.expected("`graph`");
+        }
+        self.punct('{')?;
+        while !self.accept('}') {
+            let place = self.place();
+            if self.keyword("assign") {
+                let state = self.value()?;
+                self.punct('=')?;
+                let value = self.value()?;
+                let done = self.graph.assign(state, value);
+                done.map_err(|e| TextError::new(place, chain(&e)))?;
+            } else if self.keyword("return") {
+                self.returns()?;
+            } else {
+                self.node()?;
+            }
+        }
+        match self.peek() {
+            Token::End => Ok(()),
+            _ => self.expected("the end of the text"),
+        }
+    }
+
+    fn returns(&mut self) -> Parsed<()> {
+        loop {
+            let place = self.place();
+            let value = self.value()?;
+            if !self.keyword("as") {
+                return self.expected("`as` and a name");
+            }
+            let Token::Str(name) = self.peek().clone() else {
+                return self.expected("a name in quotes");
+            };
+            self.bump();
+            self.graph
+                .output(&name, value)
+                .map_err(|e| TextError::new(place, chain(&e)))?;
+            if !self.accept(',') {
+                return Ok(());
+            }
+        }
+    }
+
+    /// `%name` or `%name.port`
+    fn value(&mut self) -> Parsed<Value> {
+        let place = self.place();
+        let Token::Value(name) = self.peek().clone() else {
+            return self.expected("a value such as %0");
+        };
+        self.bump();
+        let unknown = |what| TextError::new(place, format!("`%{name}` {what}"));
+        let value = *self
+            .names
+            .get(&name)
+            .ok_or_else(|| unknown("is not defined above"))?;
+        if !self.accept('.') {
+            return Ok(value);
+        }
+        let Token::Int(port) = *self.peek() else {
+            return self.expected("a result number");
+        };
+        self.bump();
+        let port = u8::try_from(port).map(|p| value.port(p)).ok();
+        port.filter(|&v| self.graph.get_type(v).is_some())
+            .ok_or_else(|| unknown("has no such result"))
+    }
+
+    fn node(&mut self) -> Parsed<()> {
+        let place = self.place();
+        let Token::Value(name) = self.peek().clone() else {
+            return self.expected("`%name = operator`, `assign`, `return` or `}`");
+        };
+        self.bump();
+        self.punct('=')?;
+        let op_place = self.place();
+        let op = self.ident("an operator")?;
+        let kind = OpKind::ALL
+            .iter()
+            .find(|k| k.doc().name == op)
+            .ok_or_else(|| {
+                TextError::new(
+                    op_place,
+                    format!("`{op}` is not an operator; see docs/text-form.md"),
+                )
+            })?;
+        let attrs = self.attrs()?;
+        let op = kind
+            .parse(&attrs)
+            .map_err(|e| TextError::new(op_place, chain(&e)))?;
+        let operands = self.operands()?;
+        let added = self.graph.add(op, &operands);
+        let value = added.map_err(|e| TextError::new(op_place, chain(&e)))?;
+        if self.accept(':') {
+            self.check_types(value)?;
+        }
+        if self.names.insert(name.clone(), value).is_some() {
+            return Err(TextError::new(place, format!("`%{name}` is defined twice")));
+        }
+        Ok(())
+    }
+
+    fn attrs(&mut self) -> Parsed<Vec<(String, Literal)>> {
+        let mut attrs: Vec<(String, Literal)> = Vec::new();
+        if !self.accept('{') || self.accept('}') {
+            return Ok(attrs);
+        }
+        loop {
+            let place = self.place();
+            let name = self.ident("an attribute's name")?;
+            if attrs.iter().any(|(n, _)| *n == name) {
+                return Err(TextError::new(
+                    place,
+                    format!("attribute `{name}` is given twice"),
+                ));
+            }
+            self.punct('=')?;
+            attrs.push((name, self.literal(0)?));
+            if !self.accept(',') {
+                self.punct('}')?;
+                return Ok(attrs);
+            }
+        }
+    }
+
+    fn operands(&mut self) -> Parsed<Vec<Value>> {
+        let mut operands = Vec::new();
+        self.punct('(')?;
+        if self.accept(')') {
+            return Ok(operands);
+        }
+        loop {
+            operands.push(self.value()?);
+            if !self.accept(',') {
+                self.punct(')')?;
+                return Ok(operands);
+            }
+        }
+    }
+
+    fn check_types(&mut self, value: Value) -> Parsed<()> {
+        let inferred = self.graph.node(value.node).outputs.clone();
+        for (i, ty) in inferred.iter().enumerate() {
+            if i > 0 {
+                self.punct(',')?;
+            }
+            let place = self.place();
+            let said = self.literal(0)?;
+            if said != Literal::Type(ty.clone()) {
+                return Err(TextError::new(
+                    place,
+                    format!("the type is {ty}, not {said}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn literal(&mut self, depth: usize) -> Parsed<Literal> {
+        if depth > MAX_DEPTH {
+            return Err(TextError::new(
+                self.place(),
+                "literal is nested too deep".into(),
+            ));
+        }
+        match self.peek().clone() {
+            Token::Str(s) => {
+                self.bump();
+                Ok(Literal::Str(s))
+            }
+            Token::Punct('[') => {
+                self.bump();
+                Ok(Literal::List(self.list(']', depth)?))
+            }
+            Token::Float(_) | Token::Int(_) | Token::Ident(_) | Token::Punct('-') => {
+                self.expression(depth)
+            }
+            Token::Value(_) | Token::Punct(_) | Token::End => self.expected("a value"),
+        }
+    }
+
+    fn list(&mut self, close: char, depth: usize) -> Parsed<Vec<Literal>> {
+        let mut items = Vec::new();
+        if self.accept(close) {
+            return Ok(items);
+        }
+        loop {
+            items.push(self.literal(depth + 1)?);
+            if !self.accept(',') {
+                self.punct(close)?;
+                return Ok(items);
+            }
+        }
+    }
+
+    /// A number, a name, a call, a type, or a sum of products of symbols and integers.
+    fn expression(&mut self, depth: usize) -> Parsed<Literal> {
+        let place = self.place();
+        let negative = self.accept('-');
+        let first = self.bump();
+        let literal = match first {
+            Token::Float(x) => return Ok(Literal::Float(if negative { -x } else { x })),
+            Token::Ident(s) if s == "inf" => {
+                return Ok(Literal::Float(if negative {
+                    f64::NEG_INFINITY
+                } else {
+                    f64::INFINITY
+                }));
+            }
+            Token::Ident(s) if s == "nan" && !negative => return Ok(Literal::Float(f64::NAN)),
+            Token::Ident(s) if !negative && self.accept('(') => {
+                return Ok(Literal::Call(s, self.list(')', depth)?));
+            }
+            Token::Ident(s) if !negative && *self.peek() == Token::Punct('[') => {
+                let dtype = DType::from_name(&s);
+                let dtype =
+                    dtype.ok_or_else(|| TextError::new(place, format!("`{s}` is not a dtype")))?;
+                return self
+                    .shape()
+                    .map(|shape| Literal::Type(Type { dtype, shape }));
+            }
+            Token::Int(i) => Literal::Int(if negative { -i } else { i }),
+            Token::Ident(s) => Literal::Ident(s),
+            Token::Value(_) | Token::Str(_) | Token::Punct(_) | Token::End => {
+                return Err(TextError::new(place, "expected a number or a name".into()));
+            }
+        };
+        let more = matches!(self.peek(), Token::Punct('+' | '-' | '*'));
+        match literal {
+            Literal::Int(_) if !more => Ok(literal),
+            Literal::Ident(_) if !more && !negative => Ok(literal),
+            first => self.dim_tail(place, first, negative),
+        }
+    }
+
+    /// The rest of a dimension expression after its first factor. `negative` says that a `-` stood
+    /// before it (already applied to an integer).
+    fn dim_tail(&mut self, place: Place, first: Literal, negative: bool) -> Parsed<Literal> {
+        let bad = || TextError::new(place, "not a dimension, or it overflows".into());
+        let (mut plus, mut minus) = (Dim::Known(0), Dim::Known(0));
+        let mut is_minus = negative;
+        let mut factor = match first {
+            Literal::Int(i) => Dim::Known(usize::try_from(i.unsigned_abs()).map_err(|_| bad())?),
+            Literal::Ident(s) => Dim::sym(&s),
+            _ => return Err(bad()),
+        };
+        loop {
+            while self.accept('*') {
+                factor = factor.checked_mul(&self.dim_factor()?).ok_or_else(bad)?;
+            }
+            let side = if is_minus { &mut minus } else { &mut plus };
+            *side = side.checked_add(&factor).ok_or_else(bad)?;
+            match self.peek() {
+                Token::Punct('+') => is_minus = false,
+                Token::Punct('-') => is_minus = true,
+                _ => break,
+            }
+            self.bump();
+            factor = self.dim_factor()?;
+        }
+        match plus.checked_sub(&minus).ok_or_else(bad)? {
+            Dim::Known(n) => Ok(Literal::Int(n as i128)),
+            d => Ok(d.as_symbol().map_or(Literal::Dim(d.clone()), |s| {
+                Literal::Ident(s.name().to_string())
+            })),
+        }
+    }
+
+    fn dim_factor(&mut self) -> Parsed<Dim> {
+        let place = self.place();
+        let factor = match self.bump() {
+            Token::Int(i) => usize::try_from(i).ok().map(Dim::Known),
+            Token::Ident(s) => Some(Dim::sym(&s)),
+            Token::Float(_) | Token::Value(_) | Token::Str(_) | Token::Punct(_) | Token::End => {
+                None
+            }
+        };
+        factor.ok_or_else(|| TextError::new(place, "expected a symbol or an integer".into()))
+    }
+
+    fn shape(&mut self) -> Parsed<Shape> {
+        self.punct('[')?;
+        let mut dims = Vec::new();
+        if self.accept(']') {
+            return Ok(Shape::new(dims));
+        }
+        loop {
+            let place = self.place();
+            let literal = self.expression(0)?;
+            let dim = <Dim as crate::attr::AttrValue>::from_literal(&literal);
+            dims.push(dim.map_err(|e| TextError::new(place, e.to_string()))?);
+            if !self.accept(',') {
+                self.punct(']')?;
+                return Ok(Shape::new(dims));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_name_the_place() {
+        assert_eq!(
+            error("graph {\n  %0 = what()\n}"),
+            "line 2, column 8: `what` is not an operator; see docs/text-form.md"
+        );
+        assert_eq!(
+            error("graph {\n  %0 = softmax{axis=0}(%1)\n}"),
+            "line 2, column 24: `%1` is not defined above"
+        );
+        assert!(error("graph { %0 = input{name=\"x\"}() }").contains("attribute `ty` is missing"));
+        assert!(error("graph { %0 = input{name=\"x\", ty=f32[2], a=1}() }").contains("unknown"));
+        assert!(error("graph { ").contains("the end of the text"));
+        assert!(error(&format!("graph {{ %0 = input{{name={}", "[".repeat(1000))).contains("deep"));
+    }
+
+    #[test]
+    fn dimension_expressions() {
+        let text = "graph { %0 = input{name=\"x\", ty=f32[2*s+1, b*s, -1+s, 3]}() }";
+        let g = parse(text).unwrap();
+        assert_eq!(
+            g.ty(Value {
+                node: crate::NodeId(0),
+                port: 0
+            })
+            .to_string(),
+            "f32[2*s+1, b*s, s-1, 3]"
+        );
+        assert_eq!(parse(&g.to_string()).unwrap(), g);
+    }
+
+    #[test]
+    fn said_types_are_checked() {
+        let text = "graph { %0 = input{name=\"x\", ty=f32[2]}() : f16[2] }";
+        assert!(error(text).contains("the type is f32[2], not f16[2]"));
+    }
+}

@@ -1,0 +1,287 @@
+//! Tensor types: a dtype and a shape, symbolic in graphs and concrete at run time.
+
+use std::fmt;
+use std::ops::Deref;
+
+use crate::dim::{Bindings, Dim, DimError, Symbol};
+use crate::dtype::DType;
+
+/// The greatest number of axes of a tensor.
+pub const MAX_RANK: usize = 8;
+
+/// The dimensions of a tensor, outermost first (row-major).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Shape(Vec<Dim>);
+
+impl Shape {
+    /// A shape of these dimensions.
+    pub fn new(dims: impl Into<Vec<Dim>>) -> Shape {
+        Shape(dims.into())
+    }
+
+    /// A shape of known sizes.
+    pub fn known(sizes: &[usize]) -> Shape {
+        sizes.iter().map(|&n| Dim::Known(n)).collect()
+    }
+
+    /// The sizes, if all are known.
+    pub fn as_known(&self) -> Option<Vec<usize>> {
+        self.0.iter().map(Dim::known).collect()
+    }
+
+    /// The number of axes.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The product of all dimensions; `None` on overflow.
+    pub fn numel(&self) -> Option<Dim> {
+        self.0
+            .iter()
+            .try_fold(Dim::Known(1), |n, d| n.checked_mul(d))
+    }
+
+    /// The sizes for the given values of the symbols.
+    ///
+    /// # Errors
+    /// [`DimError`] of the first dimension without a value.
+    pub fn eval(&self, values: &Bindings) -> Result<Vec<usize>, DimError> {
+        self.0.iter().map(|d| d.eval(values)).collect()
+    }
+
+    /// The greatest sizes for symbols within their bounds.
+    ///
+    /// # Errors
+    /// [`DimError`] of the first dimension without a bound.
+    pub fn upper_bound(&self, bounds: &Bindings) -> Result<Vec<usize>, DimError> {
+        self.0.iter().map(|d| d.upper_bound(bounds)).collect()
+    }
+
+    /// The dimensions, for building another shape.
+    pub fn into_dims(self) -> Vec<Dim> {
+        self.0
+    }
+
+    /// Mutable access to the dimensions.
+    pub fn dims_mut(&mut self) -> &mut Vec<Dim> {
+        &mut self.0
+    }
+}
+
+impl Deref for Shape {
+    type Target = [Dim];
+    fn deref(&self) -> &[Dim] {
+        &self.0
+    }
+}
+
+impl FromIterator<Dim> for Shape {
+    fn from_iter<I: IntoIterator<Item = Dim>>(dims: I) -> Shape {
+        Shape(dims.into_iter().collect())
+    }
+}
+
+impl From<&[usize]> for Shape {
+    fn from(sizes: &[usize]) -> Shape {
+        Shape::known(sizes)
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(sizes: [usize; N]) -> Shape {
+        Shape::known(&sizes)
+    }
+}
+
+impl<const N: usize> From<[Dim; N]> for Shape {
+    fn from(dims: [Dim; N]) -> Shape {
+        Shape(dims.into())
+    }
+}
+
+impl From<Vec<Dim>> for Shape {
+    fn from(dims: Vec<Dim>) -> Shape {
+        Shape(dims)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_list(f, &self.0)
+    }
+}
+
+fn write_list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::Result {
+    f.write_str("[")?;
+    for (i, item) in items.iter().enumerate() {
+        write!(f, "{}{item}", if i > 0 { ", " } else { "" })?;
+    }
+    f.write_str("]")
+}
+
+/// The type of a graph value: `f32[b, s, 768]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Type {
+    /// The element type.
+    pub dtype: DType,
+    /// The dimensions.
+    pub shape: Shape,
+}
+
+impl Type {
+    /// A type of this dtype and shape.
+    pub fn new(dtype: DType, shape: impl Into<Shape>) -> Type {
+        Type {
+            dtype,
+            shape: shape.into(),
+        }
+    }
+
+    /// The number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.rank()
+    }
+
+    /// The same shape with another dtype.
+    pub fn with_dtype(&self, dtype: DType) -> Type {
+        Type {
+            dtype,
+            shape: self.shape.clone(),
+        }
+    }
+
+    /// The same dtype with another shape.
+    pub fn with_shape(&self, shape: impl Into<Shape>) -> Type {
+        Type {
+            dtype: self.dtype,
+            shape: shape.into(),
+        }
+    }
+
+    /// The concrete type for the given values of the symbols.
+    ///
+    /// # Errors
+    /// [`DimError`] when a dimension has no value.
+    pub fn eval(&self, values: &Bindings) -> Result<TensorType, DimError> {
+        Ok(TensorType {
+            dtype: self.dtype,
+            shape: self.shape.eval(values)?,
+        })
+    }
+
+    /// Calls `f` with each symbol of the shape.
+    pub fn for_each_symbol(&self, mut f: impl FnMut(&Symbol)) {
+        self.shape.iter().for_each(|d| d.for_each_symbol(&mut f));
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
+}
+
+/// The type of a tensor at run time: every size is a number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    /// The element type.
+    pub dtype: DType,
+    /// The sizes, outermost first.
+    pub shape: Vec<usize>,
+}
+
+impl TensorType {
+    /// A type of this dtype and these sizes.
+    pub fn new(dtype: DType, shape: &[usize]) -> TensorType {
+        TensorType {
+            dtype,
+            shape: shape.to_vec(),
+        }
+    }
+
+    /// The number of elements.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The number of bytes of a dense tensor of this type.
+    pub fn size_bytes(&self) -> usize {
+        self.numel() * self.dtype.size_bytes()
+    }
+}
+
+impl From<&TensorType> for Type {
+    fn from(t: &TensorType) -> Type {
+        Type {
+            dtype: t.dtype,
+            shape: Shape::known(&t.shape),
+        }
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.dtype)?;
+        write_list(f, &self.shape)
+    }
+}
+
+/// The NumPy broadcast of two shapes.
+///
+/// A known size 1 stretches to any dimension; otherwise the dimensions must be equal, symbol for
+/// symbol. `None` when they are not.
+pub fn broadcast_shapes(a: &[Dim], b: &[Dim]) -> Option<Shape> {
+    let rank = a.len().max(b.len());
+    let one = Dim::Known(1);
+    let at = |s: &[Dim], i: usize| -> Dim {
+        let missing = rank - s.len();
+        if i < missing {
+            one.clone()
+        } else {
+            s[i - missing].clone()
+        }
+    };
+    (0..rank)
+        .map(|i| match (at(a, i), at(b, i)) {
+            (x, y) if x == y => Some(x),
+            (x, y) if x.is_one() => Some(y),
+            (x, y) if y.is_one() => Some(x),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Row-major strides, in elements, of a dense tensor of these sizes.
+pub fn row_major_strides(sizes: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; sizes.len()];
+    for i in (1..sizes.len()).rev() {
+        strides[i - 1] = strides[i] * sizes[i];
+    }
+    strides
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broadcasting_is_numpys() {
+        let s = Dim::sym("s");
+        let a = [s.clone(), Dim::Known(1)];
+        let b = [Dim::Known(4)];
+        assert_eq!(
+            broadcast_shapes(&a, &b),
+            Some([s.clone(), Dim::Known(4)].into())
+        );
+        assert_eq!(broadcast_shapes(&[s], &[Dim::sym("t")]), None);
+        assert_eq!(broadcast_shapes(&[], &[Dim::Known(0)]), Some([0].into()));
+        assert_eq!(broadcast_shapes(&[Dim::Known(2)], &[Dim::Known(3)]), None);
+    }
+
+    #[test]
+    fn types_print_readably() {
+        let t = Type::new(DType::F16, [Dim::sym("b"), Dim::Known(3)]);
+        assert_eq!(t.to_string(), "f16[b, 3]");
+        assert_eq!(row_major_strides(&[2, 3, 4]), [12, 4, 1]);
+    }
+}
