@@ -1,0 +1,333 @@
+//! The header of a `.npy` file: magic bytes, version, and a Python dictionary in text form.
+
+use std::io::{self, Read};
+
+use super::{FormatError, MAX_RANK, NpyDtype};
+
+/// Longer headers are refused. NumPy itself reads 10,000 bytes unless told otherwise.
+pub(super) const MAX_LEN_BYTES: u32 = 1 << 16;
+
+const MAGIC: [u8; 6] = *b"\x93NUMPY";
+
+/// NumPy aligns the data to this.
+const ALIGN_BYTES: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ByteOrder {
+    Little,
+    Big,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    C,
+    Fortran,
+}
+
+/// What a header says.
+#[derive(Debug, PartialEq)]
+pub(super) struct Header {
+    pub(super) dtype: NpyDtype,
+    pub(super) order: ByteOrder,
+    pub(super) layout: Layout,
+    pub(super) shape: Vec<usize>,
+}
+
+/// Reads from the magic bytes to the first byte of data.
+pub(super) fn read(reader: &mut impl Read) -> Result<Header, FormatError> {
+    let [m0, m1, m2, m3, m4, m5, major, minor] = array(reader)?;
+    if [m0, m1, m2, m3, m4, m5] != MAGIC {
+        return Err(FormatError::Magic);
+    }
+    let len_bytes = match (major, minor) {
+        (1, 0) => u32::from(u16::from_le_bytes(array(reader)?)),
+        (2 | 3, 0) => u32::from_le_bytes(array(reader)?),
+        (major, minor) => return Err(FormatError::Version { major, minor }),
+    };
+    if len_bytes > MAX_LEN_BYTES {
+        return Err(FormatError::HeaderLength { len_bytes });
+    }
+    let mut text = Vec::new();
+    reader
+        .by_ref()
+        .take(u64::from(len_bytes))
+        .read_to_end(&mut text)?;
+    if (text.len() as u64) < u64::from(len_bytes) {
+        let (expected, found) = (u64::from(len_bytes), text.len() as u64);
+        return Err(FormatError::Length { expected, found });
+    }
+    parse(&text)
+}
+
+fn array<const N: usize>(reader: &mut impl Read) -> Result<[u8; N], FormatError> {
+    let mut bytes = [0; N];
+    match reader.read_exact(&mut bytes) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(FormatError::Magic),
+        result => Ok(result.map(|()| bytes)?),
+    }
+}
+
+/// The header of a version 1.0 file; the shape has at most [`MAX_RANK`] dimensions, so the length
+/// fits into that version's 16 bits.
+pub(super) fn print(dtype: NpyDtype, shape: &[usize]) -> Vec<u8> {
+    let order = if dtype.size_bytes() == 1 { '|' } else { '<' };
+    let dims: Vec<_> = shape.iter().map(usize::to_string).collect();
+    let comma = if shape.len() == 1 { "," } else { "" };
+    let mut text = format!(
+        "{{'descr': '{order}{}', 'fortran_order': False, 'shape': ({}{comma}), }}",
+        dtype.code(),
+        dims.join(", ")
+    );
+    let prefix_len = MAGIC.len() + 4;
+    let len = (prefix_len + text.len() + 1).next_multiple_of(ALIGN_BYTES) - prefix_len;
+    text.push_str(&" ".repeat(len - 1 - text.len()));
+    text.push('\n');
+    let len = u16::try_from(len).expect("invariant: 64 dimensions take less than 64 KiB of text");
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend([1, 0]);
+    bytes.extend(len.to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes
+}
+
+/// Parses the dictionary: exactly the keys `descr`, `fortran_order`, `shape`, in any order.
+fn parse(text: &[u8]) -> Result<Header, FormatError> {
+    let mut cursor = Cursor { text, at: 0 };
+    let (mut descr, mut layout, mut shape) = (None, None, None);
+    cursor.expect(b'{', "`{`")?;
+    while !cursor.eat(b'}') {
+        let key_at = cursor.at;
+        let key = cursor.string()?;
+        cursor.expect(b':', "`:`")?;
+        let seen = match key {
+            "descr" => descr.replace(cursor.descr()?).is_some(),
+            "fortran_order" => layout.replace(cursor.layout()?).is_some(),
+            "shape" => shape.replace(cursor.shape()?).is_some(),
+            _ => {
+                return Err(header_error(
+                    key_at,
+                    "one of the keys descr, fortran_order, shape",
+                ));
+            }
+        };
+        if seen {
+            return Err(header_error(key_at, "each key once"));
+        }
+        if !cursor.eat(b',') {
+            cursor.expect(b'}', "`,` or `}`")?;
+            break;
+        }
+    }
+    cursor.skip_space();
+    if cursor.at != text.len() {
+        return Err(header_error(cursor.at, "only spaces after the dictionary"));
+    }
+    match (descr, layout, shape) {
+        (Some((dtype, order)), Some(layout), Some(shape)) => Ok(Header {
+            dtype,
+            order,
+            layout,
+            shape,
+        }),
+        _ => Err(header_error(
+            text.len(),
+            "the keys descr, fortran_order and shape",
+        )),
+    }
+}
+
+fn header_error(offset_bytes: usize, expected: &'static str) -> FormatError {
+    FormatError::Header {
+        offset_bytes,
+        expected,
+    }
+}
+
+struct Cursor<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn skip_space(&mut self) {
+        self.take_while(|byte| byte.is_ascii_whitespace());
+    }
+
+    fn take_while(&mut self, wanted: impl Fn(u8) -> bool) -> &'a [u8] {
+        let rest = &self.text[self.at..];
+        let len = rest
+            .iter()
+            .position(|&byte| !wanted(byte))
+            .unwrap_or(rest.len());
+        self.at += len;
+        &rest[..len]
+    }
+
+    /// Skips spaces, then takes `byte` if it comes next.
+    fn eat(&mut self, byte: u8) -> bool {
+        self.skip_space();
+        let found = self.text.get(self.at) == Some(&byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn expect(&mut self, byte: u8, shown: &'static str) -> Result<(), FormatError> {
+        if self.eat(byte) {
+            Ok(())
+        } else {
+            Err(header_error(self.at, shown))
+        }
+    }
+
+    /// A string in single or double quotes, without escapes.
+    fn string(&mut self) -> Result<&'a str, FormatError> {
+        let quote = match (self.eat(b'\''), self.eat(b'"')) {
+            (true, false) => b'\'',
+            (false, true) => b'"',
+            _ => return Err(header_error(self.at, "a string")),
+        };
+        let start = self.at;
+        let bytes = self.take_while(|byte| byte != quote && byte != b'\\');
+        self.expect_here(quote, "the end of the string")?;
+        std::str::from_utf8(bytes).map_err(|_| header_error(start, "UTF-8"))
+    }
+
+    fn expect_here(&mut self, byte: u8, shown: &'static str) -> Result<(), FormatError> {
+        if self.text.get(self.at) != Some(&byte) {
+            return Err(header_error(self.at, shown));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn descr(&mut self) -> Result<(NpyDtype, ByteOrder), FormatError> {
+        if self.eat(b'[') {
+            return Err(FormatError::Dtype {
+                descr: "a structure".into(),
+            });
+        }
+        let descr = self.string()?;
+        let unsupported = || FormatError::Dtype {
+            descr: descr.into(),
+        };
+        let (order, code) = descr.split_at_checked(1).ok_or_else(unsupported)?;
+        let dtype = NpyDtype::ALL.into_iter().find(|dtype| dtype.code() == code);
+        let dtype = dtype.ok_or_else(unsupported)?;
+        match order {
+            "<" => Ok((dtype, ByteOrder::Little)),
+            ">" => Ok((dtype, ByteOrder::Big)),
+            "|" if dtype.size_bytes() == 1 => Ok((dtype, ByteOrder::Little)),
+            _ => Err(unsupported()),
+        }
+    }
+
+    fn layout(&mut self) -> Result<Layout, FormatError> {
+        self.skip_space();
+        let start = self.at;
+        match self.take_while(|byte| byte.is_ascii_alphabetic()) {
+            b"True" => Ok(Layout::Fortran),
+            b"False" => Ok(Layout::C),
+            _ => Err(header_error(start, "True or False")),
+        }
+    }
+
+    /// A tuple of integers; Python 2 wrote them with a final `L`.
+    fn shape(&mut self) -> Result<Vec<usize>, FormatError> {
+        self.expect(b'(', "`(`")?;
+        let mut shape = Vec::new();
+        while !self.eat(b')') {
+            let start = self.at;
+            let digits = self.take_while(|byte| byte.is_ascii_digit());
+            let dim = std::str::from_utf8(digits)
+                .ok()
+                .and_then(|digits| digits.parse().ok());
+            shape.push(dim.ok_or_else(|| header_error(start, "a dimension of at most 64 bits"))?);
+            self.eat(b'L');
+            if shape.len() > MAX_RANK {
+                return Err(FormatError::Rank { rank: shape.len() });
+            }
+            if !self.eat(b',') {
+                self.expect(b')', "`,` or `)`")?;
+                break;
+            }
+        }
+        Ok(shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_and_shape_comes_back() {
+        let long = [usize::MAX; MAX_RANK];
+        for shape in [&[][..], &[3], &[0], &[2, 3], &[1, 2, 3, 4], &long] {
+            for dtype in NpyDtype::ALL {
+                let bytes = print(dtype, shape);
+                assert_eq!(bytes.len() % ALIGN_BYTES, 0);
+                let header = read(&mut bytes.as_slice()).unwrap();
+                let (order, layout) = (ByteOrder::Little, Layout::C);
+                assert_eq!(
+                    header,
+                    Header {
+                        dtype,
+                        order,
+                        layout,
+                        shape: shape.to_vec()
+                    }
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn other_spellings_of_python_are_read() {
+        let text = b"{\"shape\":(2L,3L),'descr' : '>f4','fortran_order':True}\n";
+        let Header {
+            dtype,
+            order,
+            layout,
+            shape,
+        } = parse(text).unwrap();
+        assert_eq!((dtype, order), (NpyDtype::F32, ByteOrder::Big));
+        assert_eq!((layout, shape), (Layout::Fortran, vec![2, 3]));
+    }
+
+    #[test]
+    fn broken_dictionaries_name_the_place() {
+        let check = |text: &str, offset: usize, word: &str| match parse(text.as_bytes()) {
+            Err(FormatError::Header {
+                offset_bytes,
+                expected,
+            }) => {
+                assert_eq!(offset_bytes, offset, "{text}: {expected}");
+                assert!(expected.contains(word), "{text}: {expected}");
+            }
+            other => panic!("{text}: {other:?}"),
+        };
+        check("", 0, "`{`");
+        check("{", 1, "string");
+        check("{'descr", 7, "end of the string");
+        check("{'descr\\'': 1}", 7, "end of the string");
+        check("{'descr' '<f4'}", 9, "`:`");
+        check("{'name': 1}", 1, "keys");
+        check("{'shape': (1,), 'shape': (1,)}", 16, "once");
+        check("{'shape': (-1,)}", 11, "dimension");
+        check("{'shape': (99999999999999999999999,)}", 11, "dimension");
+        check("{'shape': (1 2)}", 13, "`,` or `)`");
+        check("{'shape': 1}", 10, "`(`");
+        check("{'fortran_order': 1}", 18, "True or False");
+        check("{'shape': (1,)}", 15, "and shape");
+        check("{'shape': (1,)} x", 16, "only spaces");
+    }
+
+    #[test]
+    fn unsupported_types_are_named() {
+        for descr in ["<c8", "<U4", "|O", "=f4", "|f4", "<f16", "", "é"] {
+            let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ()}}");
+            let error = parse(text.as_bytes()).unwrap_err();
+            assert!(matches!(&error, FormatError::Dtype { descr: named } if named == descr));
+        }
+    }
+}

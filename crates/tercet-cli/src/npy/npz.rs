@@ -1,0 +1,83 @@
+//! `.npz` archives: zip files with one `.npy` file per array.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, Write};
+use std::path::Path;
+
+use zip::result::ZipError;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+use super::{MAX_ARRAY_BYTES, NpyArray, NpyError, file_error, read, write};
+
+const SUFFIX: &str = ".npy";
+
+/// Larger files need the 64-bit form of zip.
+const ZIP64_BYTES: usize = u32::MAX as usize - (1 << 20);
+
+/// Reads all arrays of an archive (stored or deflated) in its order, named without `.npy`.
+///
+/// All arrays together may have [`MAX_ARRAY_BYTES`].
+pub(crate) fn read_npz(path: &Path) -> Result<Vec<(String, NpyArray)>, NpyError> {
+    let file = File::open(path).map_err(file_error("open", path))?;
+    read_archive(BufReader::new(file), path, MAX_ARRAY_BYTES)
+}
+
+pub(super) fn read_archive(
+    reader: impl Read + Seek,
+    path: &Path,
+    limit_bytes: u64,
+) -> Result<Vec<(String, NpyArray)>, NpyError> {
+    let archive_error = archive_error("read", path);
+    let mut archive = ZipArchive::new(reader).map_err(&archive_error)?;
+    let mut arrays = Vec::new();
+    let mut names = HashSet::new();
+    let mut left_bytes = limit_bytes;
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index(index).map_err(&archive_error)?;
+        let name = entry.name().map_err(&archive_error)?;
+        let name = name.strip_suffix(SUFFIX).unwrap_or(&name).to_owned();
+        if !names.insert(name.clone()) {
+            return Err(NpyError::DuplicateEntry {
+                path: path.to_owned(),
+                entry: name,
+            });
+        }
+        // The size in an archive is only a claim: nothing is reserved for it.
+        let array = read(&mut entry, 0, left_bytes).map_err(|source| NpyError::Entry {
+            path: path.to_owned(),
+            entry: name.clone(),
+            source,
+        })?;
+        left_bytes -= array.bytes.len() as u64;
+        arrays.push((name, array));
+    }
+    Ok(arrays)
+}
+
+/// Writes arrays, stored without compression as `numpy.savez` does.
+pub(crate) fn write_npz(path: &Path, arrays: &[(String, NpyArray)]) -> Result<(), NpyError> {
+    let file = File::create(path).map_err(file_error("create", path))?;
+    let archive_error = archive_error("write", path);
+    let mut archive = ZipWriter::new(file);
+    for (name, array) in arrays {
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .large_file(array.bytes.len() > ZIP64_BYTES);
+        archive
+            .start_file(format!("{name}{SUFFIX}"), options)
+            .map_err(&archive_error)?;
+        write(&mut archive, array).map_err(file_error("write", path))?;
+    }
+    let mut file = archive.finish().map_err(&archive_error)?;
+    file.flush().map_err(file_error("write", path))
+}
+
+fn archive_error(action: &'static str, path: &Path) -> impl Fn(ZipError) -> NpyError {
+    move |source| NpyError::Archive {
+        action,
+        path: path.to_owned(),
+        source,
+    }
+}
