@@ -129,6 +129,9 @@ impl AttrError {
 
 /// A type that an attribute may have.
 pub trait AttrValue: Sized {
+    /// What the text form takes here, in words for the documentation: `integer`, `list of dimension`.
+    fn kind() -> String;
+
     /// How the text form spells the value.
     fn to_literal(&self) -> Literal;
 
@@ -143,6 +146,9 @@ pub trait AttrValue: Sized {
 pub trait Attrs: Sized {
     /// The names in declaration order.
     const NAMES: &'static [&'static str];
+
+    /// Names and [`AttrValue::kind`] in declaration order.
+    fn kinds() -> Vec<(&'static str, String)>;
 
     /// Names and values in declaration order.
     fn to_literals(&self) -> Vec<(&'static str, Literal)>;
@@ -183,6 +189,9 @@ macro_rules! attrs {
 
         impl $crate::attr::Attrs for $Op {
             const NAMES: &'static [&'static str] = &[$(stringify!($f)),*];
+            fn kinds() -> Vec<(&'static str, String)> {
+                vec![$((stringify!($f), <$t as $crate::attr::AttrValue>::kind())),*]
+            }
             fn to_literals(&self) -> Vec<(&'static str, $crate::attr::Literal)> {
                 vec![$((stringify!($f), $crate::attr::AttrValue::to_literal(&self.$f))),*]
             }
@@ -221,6 +230,10 @@ macro_rules! spelled {
         }
 
         impl $crate::attr::AttrValue for $E {
+            fn kind() -> String {
+                let names: Vec<_> = Self::ALL.iter().map(|v| format!("`{}`", v.name())).collect();
+                format!("one of {}", names.join(" "))
+            }
             fn to_literal(&self) -> $crate::attr::Literal {
                 $crate::attr::Literal::Ident(self.name().to_string())
             }
@@ -265,6 +278,9 @@ impl From<f64> for Real {
 }
 
 impl AttrValue for Real {
+    fn kind() -> String {
+        "number".to_string()
+    }
     fn to_literal(&self) -> Literal {
         Literal::Float(self.0)
     }
@@ -279,6 +295,9 @@ impl AttrValue for Real {
 
 macro_rules! int_attrs {
     ($($t:ty),*) => { $(impl AttrValue for $t {
+        fn kind() -> String {
+            "integer".to_string()
+        }
         fn to_literal(&self) -> Literal { Literal::Int(*self as i128) }
         fn from_literal(l: &Literal) -> Result<Self, AttrError> {
             let value = match l { Literal::Int(i) => <$t>::try_from(*i).ok(), _ => None };
@@ -289,6 +308,9 @@ macro_rules! int_attrs {
 int_attrs!(usize, i64, u8, u16, u32, u64);
 
 impl AttrValue for bool {
+    fn kind() -> String {
+        "`true` or `false`".to_string()
+    }
     fn to_literal(&self) -> Literal {
         Literal::Ident(self.to_string())
     }
@@ -302,6 +324,9 @@ impl AttrValue for bool {
 }
 
 impl AttrValue for String {
+    fn kind() -> String {
+        "string".to_string()
+    }
     fn to_literal(&self) -> Literal {
         Literal::Str(self.clone())
     }
@@ -314,6 +339,9 @@ impl AttrValue for String {
 }
 
 impl AttrValue for DType {
+    fn kind() -> String {
+        "dtype".to_string()
+    }
     fn to_literal(&self) -> Literal {
         Literal::Ident(self.name().to_string())
     }
@@ -327,6 +355,9 @@ impl AttrValue for DType {
 }
 
 impl AttrValue for Dim {
+    fn kind() -> String {
+        "dimension".to_string()
+    }
     fn to_literal(&self) -> Literal {
         match (self, self.as_symbol()) {
             (Dim::Known(n), _) => Literal::Int(*n as i128),
@@ -346,6 +377,9 @@ impl AttrValue for Dim {
 }
 
 impl AttrValue for Shape {
+    fn kind() -> String {
+        "list of dimension".to_string()
+    }
     fn to_literal(&self) -> Literal {
         Literal::List(self.iter().map(AttrValue::to_literal).collect())
     }
@@ -355,6 +389,9 @@ impl AttrValue for Shape {
 }
 
 impl AttrValue for Type {
+    fn kind() -> String {
+        "type".to_string()
+    }
     fn to_literal(&self) -> Literal {
         Literal::Type(self.clone())
     }
@@ -367,6 +404,9 @@ impl AttrValue for Type {
 }
 
 impl<T: AttrValue> AttrValue for Vec<T> {
+    fn kind() -> String {
+        format!("list of {}", T::kind())
+    }
     fn to_literal(&self) -> Literal {
         Literal::List(self.iter().map(AttrValue::to_literal).collect())
     }
@@ -379,6 +419,9 @@ impl<T: AttrValue> AttrValue for Vec<T> {
 }
 
 impl<T: AttrValue> AttrValue for Option<T> {
+    fn kind() -> String {
+        format!("{} or `none`", T::kind())
+    }
     fn to_literal(&self) -> Literal {
         match self {
             Some(v) => v.to_literal(),
@@ -399,6 +442,9 @@ const SPELLED_ELEMENTS: usize = 64;
 /// `dense(f32[2], [1.0, 2.0])`, or `hex(f32[2], "0000803f00000040")` where numbers would be long
 /// or lose the bits of a NaN.
 impl AttrValue for Tensor {
+    fn kind() -> String {
+        "tensor".to_string()
+    }
     fn to_literal(&self) -> Literal {
         let ty = Literal::Type(Type::from(self.ty()));
         let values = self.to_f64s();

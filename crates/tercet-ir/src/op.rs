@@ -100,6 +100,8 @@ macro_rules! define_ops {
             pub fn doc(self) -> Doc { match self { $(Self::$Op => <$Op as OpSpec>::DOC),* } }
             /// The names of the attributes.
             pub fn attr_names(self) -> &'static [&'static str] { match self { $(Self::$Op => <$Op as Attrs>::NAMES),* } }
+            /// Names of the attributes and what each takes, in words.
+            pub fn attr_kinds(self) -> Vec<(&'static str, String)> { match self { $(Self::$Op => <$Op as Attrs>::kinds()),* } }
             /// The inputs that every executor is tested on.
             pub fn cases(self) -> Vec<Case> { match self { $(Self::$Op => <$Op as OpSpec>::cases()),* } }
             /// Graphs that must be refused.
