@@ -1,0 +1,215 @@
+//! Block-quantised weights in the formats of GGUF.
+//!
+//! A row of `k` weights is `k / block_len` blocks of `block_bytes` bytes each; what a block means in
+//! F32 is fixed bit for bit: every product and sum rounds once, in the order of its formula. One
+//! file holds the formulas of one family: `float`, `blocks32` (one level of scales), `blocks256`
+//! (the K family: scales of scales). Executors may compute otherwise but are held to these values.
+
+use crate::dtype::DType;
+
+mod blocks256;
+mod blocks32;
+mod float;
+
+pub use blocks32::{quantize_q4_0, quantize_q8_0};
+pub use blocks256::scale_and_min;
+
+/// Bytes or values that are not whole blocks of a scheme.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{bytes} bytes are not {elements} elements of {}: blocks of {} bytes hold {} elements each",
+    .scheme.name(), .scheme.block_bytes(), .scheme.block_len()
+)]
+pub struct QuantError {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The bytes given.
+    pub bytes: usize,
+    /// The elements given or asked for.
+    pub elements: usize,
+}
+
+/// Declares the schemes: variant, spelling, elements and bytes of a block, its formula.
+macro_rules! schemes {
+    ($($(#[$doc:meta])* $V:ident $name:literal $len:literal $bytes:literal $decode:path),* $(,)?) => {
+        crate::spelled! {
+            /// A block format of packed weights.
+            pub enum Scheme { $($(#[$doc])* $V $name),* }
+        }
+        impl Scheme {
+            /// Elements of a block.
+            pub const fn block_len(self) -> usize { match self { $(Self::$V => $len),* } }
+            /// Bytes of a block.
+            pub const fn block_bytes(self) -> usize { match self { $(Self::$V => $bytes),* } }
+            /// Decodes whole blocks; the lengths agree.
+            fn decode(self, bytes: &[u8], out: &mut [f32]) {
+                match self { $(Self::$V => each_block::<$bytes, $len>(bytes, out, $decode)),* }
+            }
+        }
+    };
+}
+
+fn each_block<const BYTES: usize, const LEN: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    decode: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
+) {
+    let (blocks, _) = bytes.as_chunks::<BYTES>();
+    let (outs, _) = out.as_chunks_mut::<LEN>();
+    blocks.iter().zip(outs).for_each(|(b, o)| decode(b, o));
+}
+
+schemes! {
+    /// IEEE binary16, not packed.
+    F16 "f16" 1 2 float::f16,
+    /// bfloat16, not packed.
+    BF16 "bf16" 1 2 float::bf16,
+    /// 4 bits, one f16 scale for 32.
+    Q4_0 "q4_0" 32 18 blocks32::q4_0,
+    /// 4 bits, f16 scale and minimum for 32.
+    Q4_1 "q4_1" 32 20 blocks32::q4_1,
+    /// 5 bits, one f16 scale for 32.
+    Q5_0 "q5_0" 32 22 blocks32::q5_0,
+    /// 5 bits, f16 scale and minimum for 32.
+    Q5_1 "q5_1" 32 24 blocks32::q5_1,
+    /// 8 bits, one f16 scale for 32.
+    Q8_0 "q8_0" 32 34 blocks32::q8_0,
+    /// 2 bits, 4-bit scales and minima for 16, f16 super-scales for 256.
+    Q2K "q2_k" 256 84 blocks256::q2_k,
+    /// 3 bits, 6-bit scales for 16, an f16 super-scale for 256.
+    Q3K "q3_k" 256 110 blocks256::q3_k,
+    /// 4 bits, 6-bit scales and minima for 32, f16 super-scales for 256.
+    Q4K "q4_k" 256 144 blocks256::q4_k,
+    /// 5 bits, 6-bit scales and minima for 32, f16 super-scales for 256.
+    Q5K "q5_k" 256 176 blocks256::q5_k,
+    /// 6 bits, 8-bit scales for 16, an f16 super-scale for 256.
+    Q6K "q6_k" 256 210 blocks256::q6_k,
+}
+
+impl Scheme {
+    /// The dtype of the tensor that holds weights of this scheme: the float itself for `F16` and
+    /// `BF16`, bytes `[.., row_bytes]` for packed blocks.
+    pub const fn storage(self) -> DType {
+        match self {
+            Scheme::F16 => DType::F16,
+            Scheme::BF16 => DType::BF16,
+            Scheme::Q4_0
+            | Scheme::Q4_1
+            | Scheme::Q5_0
+            | Scheme::Q5_1
+            | Scheme::Q8_0
+            | Scheme::Q2K
+            | Scheme::Q3K
+            | Scheme::Q4K
+            | Scheme::Q5K
+            | Scheme::Q6K => DType::U8,
+        }
+    }
+
+    /// Bytes of a row of `k` weights; `None` when `k` is not whole blocks or the bytes overflow.
+    pub const fn row_bytes(self, k: usize) -> Option<usize> {
+        if k % self.block_len() != 0 {
+            return None;
+        }
+        (k / self.block_len()).checked_mul(self.block_bytes())
+    }
+
+    /// The last axis of the tensor that stores rows of `k` weights: `k` for floats, else
+    /// [`Scheme::row_bytes`].
+    pub const fn stored_len(self, k: usize) -> Option<usize> {
+        match self.row_bytes(k) {
+            Some(bytes) => Some(bytes / self.storage().size_bytes()),
+            None => None,
+        }
+    }
+
+    /// The weights of a row whose stored axis has size `stored`: the inverse of
+    /// [`Scheme::stored_len`]; `None` when it is not whole blocks.
+    pub const fn row_len(self, stored: usize) -> Option<usize> {
+        let (unit, len) = (
+            self.block_bytes() / self.storage().size_bytes(),
+            self.block_len(),
+        );
+        if stored % unit != 0 {
+            return None;
+        }
+        (stored / unit).checked_mul(len)
+    }
+
+    /// The values of one block.
+    ///
+    /// # Panics
+    /// When `block` is not [`Scheme::block_bytes`] long or `out` not [`Scheme::block_len`].
+    pub fn dequantize_block(self, block: &[u8], out: &mut [f32]) {
+        assert_eq!(
+            block.len(),
+            self.block_bytes(),
+            "invariant: one {self:?} block"
+        );
+        assert_eq!(out.len(), self.block_len(), "invariant: one {self:?} block");
+        self.decode(block, out);
+    }
+
+    /// The values of any number of whole blocks, row after row.
+    ///
+    /// # Errors
+    /// [`QuantError`] when `bytes` are not the blocks of `out.len()` values.
+    ///
+    /// ```
+    /// use tercet_ir::{Scheme, quant::quantize_q8_0};
+    /// let weights: Vec<f32> = (0..64).map(|i| i as f32).collect();
+    /// let bytes = quantize_q8_0(&weights)?;
+    /// let mut back = vec![0.0; 64];
+    /// Scheme::Q8_0.dequantize(&bytes, &mut back)?;
+    /// assert!(weights.iter().zip(&back).all(|(a, b)| (a - b).abs() < 0.3));
+    /// # Ok::<(), tercet_ir::quant::QuantError>(())
+    /// ```
+    pub fn dequantize(self, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantError> {
+        if self.row_bytes(out.len()) != Some(bytes.len()) {
+            return Err(QuantError {
+                scheme: self,
+                bytes: bytes.len(),
+                elements: out.len(),
+            });
+        }
+        self.decode(bytes, out);
+        Ok(())
+    }
+}
+
+/// The f16 at byte `at`, as f32.
+fn f16_at(block: &[u8], at: usize) -> f32 {
+    half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_sizes_are_inverse() {
+        for &s in Scheme::ALL {
+            let k = 3 * s.block_len();
+            assert_eq!(s.row_bytes(k), Some(3 * s.block_bytes()), "{s:?}");
+            assert_eq!(s.stored_len(k).and_then(|n| s.row_len(n)), Some(k), "{s:?}");
+            assert_eq!(s.row_bytes(0), Some(0));
+            if s.block_len() > 1 {
+                assert_eq!(s.row_bytes(k + 1), None, "{s:?}");
+                assert_eq!(s.row_len(s.block_bytes() + 1), None, "{s:?}");
+            }
+        }
+        assert_eq!(Scheme::Q8_0.row_bytes(usize::MAX - 31), None);
+    }
+
+    #[test]
+    fn wrong_lengths_are_errors() {
+        let e = Scheme::Q4_0.dequantize(&[0; 18], &mut [0.0; 31]);
+        assert_eq!(
+            e.map_err(|e| e.to_string()),
+            Err(
+                "18 bytes are not 31 elements of q4_0: blocks of 18 bytes hold 32 elements each"
+                    .into()
+            )
+        );
+    }
+}
