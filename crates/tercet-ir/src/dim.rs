@@ -242,6 +242,15 @@ impl Dim {
         Dim::from_terms(terms)
     }
 
+    /// True if `self >= other` for every size of the symbols; false where that cannot be shown.
+    pub fn is_at_least(&self, other: &Dim) -> bool {
+        match self.checked_sub(other) {
+            Some(Dim::Known(_)) => true,
+            Some(Dim::Sym(p)) => p.0.iter().all(|(_, c)| *c >= 0),
+            None => false,
+        }
+    }
+
     /// The size for the given values of the symbols.
     ///
     /// # Errors

@@ -13,10 +13,13 @@ use crate::types::{TensorType, Type};
 
 mod elementwise;
 mod leaf;
+mod map;
 mod softmax;
 #[cfg(test)]
 mod tests;
 pub(crate) mod util;
+
+pub use map::{AxisMap, IndexMap, MapArg, MapStep};
 
 crate::define_ops! {
     leaf::Input,
@@ -24,5 +27,6 @@ crate::define_ops! {
     leaf::Const,
     leaf::State,
     elementwise::Unary,
+    map::Map,
     softmax::Softmax,
 }
