@@ -1,1 +1,32 @@
-//! tercet-models
+//! Model files and tokenizers for Tercet.
+//!
+//! | module | reads |
+//! |---|---|
+//! | [`gguf`] | GGUF files, versions 2 and 3 |
+//! | [`safetensors`] | safetensors files |
+//! | [`hf`] | Hugging Face folders: configuration, (sharded) weights, tokenizer |
+//! | [`config`] | model configurations, the same types from either source |
+//! | [`tokenizer`] | tokenizers, from `tokenizer.json` or a GGUF file's own vocabulary |
+//!
+//! Every reader works on a [`MappedFile`] and survives any input: what is wrong is a typed error
+//! that names the place in the file and the remedy, found in memory and time in proportion to
+//! the file's header. Nothing here panics on user input.
+//!
+//! A Hugging Face folder is opened with [`HfFolder::open`], a GGUF file with [`Gguf::open`];
+//! [`LlamaConfig::from_gguf`] and [`Tokenizer::from_gguf`] take the second one further.
+
+pub mod config;
+mod error;
+pub mod gguf;
+pub mod hf;
+pub mod mmap;
+pub mod safetensors;
+pub mod tokenizer;
+
+pub use config::{BertActivation, BertConfig, ConfigError, LlamaConfig, RopeLayout};
+pub use error::Error;
+pub use gguf::{GgmlType, Gguf, GgufError};
+pub use hf::{HfError, HfFolder, HfWeights};
+pub use mmap::{FileError, MappedFile};
+pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
+pub use tokenizer::{Batch, StreamDecoder, Tokenizer, TokenizerError};

@@ -1,0 +1,202 @@
+//! Typed access to a JSON object that remembers which fields were looked at.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::ConfigError;
+use crate::gguf::clip;
+
+/// Sizes above this are refused: no model has them, and products of a few of them fit `u64`.
+const MAX_SIZE: u64 = 1 << 31;
+
+/// A JSON object whose every field must be read or known to be harmless.
+pub(crate) struct Fields<'a> {
+    map: &'a Map<String, Value>,
+    /// Where the object sits, with a final dot: `rope_parameters.`, empty at the top.
+    prefix: &'static str,
+    seen: RefCell<BTreeSet<&'static str>>,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn new(map: &'a Map<String, Value>, prefix: &'static str) -> Self {
+        Self {
+            map,
+            prefix,
+            seen: RefCell::default(),
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// The value of a field; `null` counts as absent.
+    pub(crate) fn get(&self, name: &'static str) -> Option<&'a Value> {
+        self.seen.borrow_mut().insert(name);
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    fn typed<T>(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        match convert(value) {
+            Some(converted) => Ok(Some(converted)),
+            None => Err(ConfigError::WrongType {
+                field: self.path(name),
+                expected,
+                found: clip(&value.to_string()),
+            }),
+        }
+    }
+
+    pub(crate) fn required<T>(
+        &self,
+        name: &'static str,
+        value: Option<T>,
+    ) -> Result<T, ConfigError> {
+        value.ok_or_else(|| ConfigError::Missing {
+            field: self.path(name),
+        })
+    }
+
+    /// A size: an integer from 1 to 2^31.
+    pub(crate) fn opt_size(&self, name: &'static str) -> Result<Option<usize>, ConfigError> {
+        self.typed(name, "an integer from 1 to 2^31", |value| {
+            let size = value.as_u64().filter(|v| (1..=MAX_SIZE).contains(v))?;
+            usize::try_from(size).ok()
+        })
+    }
+
+    pub(crate) fn size(&self, name: &'static str) -> Result<usize, ConfigError> {
+        self.required(name, self.opt_size(name)?)
+    }
+
+    /// A positive finite number.
+    pub(crate) fn opt_positive(&self, name: &'static str) -> Result<Option<f64>, ConfigError> {
+        self.typed(name, "a positive number", |value| {
+            value.as_f64().filter(|v| v.is_finite() && *v > 0.0)
+        })
+    }
+
+    pub(crate) fn positive(&self, name: &'static str) -> Result<f64, ConfigError> {
+        self.required(name, self.opt_positive(name)?)
+    }
+
+    pub(crate) fn opt_bool(&self, name: &'static str) -> Result<Option<bool>, ConfigError> {
+        self.typed(name, "true or false", Value::as_bool)
+    }
+
+    pub(crate) fn opt_str(&self, name: &'static str) -> Result<Option<&'a str>, ConfigError> {
+        self.typed(name, "a string", Value::as_str)
+    }
+
+    pub(crate) fn opt_object(
+        &self,
+        name: &'static str,
+    ) -> Result<Option<&'a Map<String, Value>>, ConfigError> {
+        self.typed(name, "an object", Value::as_object)
+    }
+
+    pub(crate) fn opt_token(&self, name: &'static str) -> Result<Option<u32>, ConfigError> {
+        self.typed(name, "a token id", |value| {
+            u32::try_from(value.as_u64()?).ok()
+        })
+    }
+
+    /// One token id or a list of them.
+    pub(crate) fn tokens(&self, name: &'static str) -> Result<Vec<u32>, ConfigError> {
+        let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
+        let ids = self.typed(name, "a token id or a list of them", |value| match value {
+            Value::Array(ids) => ids.iter().map(id).collect::<Option<Vec<_>>>(),
+            other => id(other).map(|id| vec![id]),
+        })?;
+        Ok(ids.unwrap_or_default())
+    }
+
+    /// Refuses any value but those for which `accept` holds; absent and `null` are accepted.
+    pub(crate) fn only(
+        &self,
+        name: &'static str,
+        supported: &str,
+        accept: impl FnOnce(&Value) -> bool,
+    ) -> Result<(), ConfigError> {
+        match self.get(name) {
+            Some(value) if !accept(value) => Err(ConfigError::Unsupported {
+                field: self.path(name),
+                found: clip(&value.to_string()),
+                supported: supported.to_owned(),
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Refuses what was neither read nor is in a list of harmless fields.
+    pub(crate) fn finish(&self, harmless: &[&[&str]]) -> Result<(), ConfigError> {
+        let seen = self.seen.borrow();
+        let unknown: Vec<String> = self
+            .map
+            .iter()
+            .filter(|(name, value)| {
+                !value.is_null()
+                    && !seen.contains(name.as_str())
+                    && !harmless.iter().any(|list| list.contains(&name.as_str()))
+            })
+            .map(|(name, _)| format!("`{}{}`", self.prefix, clip(name)))
+            .collect();
+        if unknown.is_empty() {
+            Ok(())
+        } else {
+            Err(ConfigError::UnknownFields {
+                fields: clip(&unknown.join(", ")),
+            })
+        }
+    }
+}
+
+/// Fields of `config.json` that describe the file, its training or its users, whatever the
+/// architecture; none of them has a part in computing a forward pass.
+pub(super) const HARMLESS: &[&str] = &[
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attention_probs_dropout_prob",
+    "auto_map",
+    "chunk_size_feed_forward",
+    "classifier_dropout",
+    "dtype",
+    "embd_pdrop",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "hidden_dropout_prob",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
+    "pad_token_id",
+    "pretraining_tp",
+    "problem_type",
+    "resid_pdrop",
+    "return_dict",
+    "tokenizer_class",
+    "torch_dtype",
+    "torchscript",
+    "transformers.js_config",
+    "transformers_version",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_cache",
+    "xla_device",
+];

@@ -1,0 +1,64 @@
+//! Model configurations: what a builder must know beyond the weights.
+//!
+//! Both sources, a Hugging Face `config.json` and GGUF metadata, give the same types. The rule
+//! of this module: a field that changes the result is honoured or refused, never ignored. A
+//! reader therefore marks every field it looks at, and at the end every field that is neither
+//! marked nor on its list of fields without influence on inference is an error.
+
+mod bert;
+mod fields;
+mod llama;
+
+pub use bert::{BertActivation, BertConfig};
+pub(crate) use fields::Fields;
+pub use llama::{LlamaConfig, RopeLayout};
+
+use crate::gguf::GgufError;
+
+/// Why a model's configuration was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "the fields are named by the messages above them"
+)]
+pub enum ConfigError {
+    /// The metadata of a GGUF file lacks a value or has a bad one.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A field that is needed and not there.
+    #[error("the field `{field}` is missing")]
+    Missing { field: String },
+    /// A value of another type, or out of range.
+    #[error("the field `{field}` must be {expected}, it is {found}")]
+    WrongType {
+        field: String,
+        expected: &'static str,
+        found: String,
+    },
+    /// A value that asks for something which is not implemented.
+    #[error("`{field}` = {found} is not supported, {supported} is")]
+    Unsupported {
+        field: String,
+        found: String,
+        supported: String,
+    },
+    /// Fields that may change the result and that this reader does not know.
+    #[error(
+        "these fields are not known and may change the result: {fields}; \
+         remove them from the file if they do not"
+    )]
+    UnknownFields { fields: String },
+    /// Values that contradict each other.
+    #[error("the configuration contradicts itself: {reason}")]
+    Inconsistent { reason: String },
+}
+
+/// `Ok` if `condition` holds, else [`ConfigError::Inconsistent`].
+fn ensure(condition: bool, reason: impl FnOnce() -> String) -> Result<(), ConfigError> {
+    if condition {
+        Ok(())
+    } else {
+        Err(ConfigError::Inconsistent { reason: reason() })
+    }
+}

@@ -1,0 +1,32 @@
+//! One error for callers that open models of any kind.
+
+use crate::config::ConfigError;
+use crate::gguf::GgufError;
+use crate::hf::HfError;
+use crate::mmap::FileError;
+use crate::safetensors::SafeTensorsError;
+use crate::tokenizer::TokenizerError;
+
+/// Any error of this crate; `source` is the reader's own error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be opened.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A GGUF file was refused.
+    #[error("GGUF file")]
+    Gguf(#[from] GgufError),
+    /// A safetensors file was refused.
+    #[error("safetensors file")]
+    SafeTensors(#[from] SafeTensorsError),
+    /// A Hugging Face folder was refused.
+    #[error("model folder")]
+    Hf(#[from] HfError),
+    /// A configuration was refused.
+    #[error("model configuration")]
+    Config(#[from] ConfigError),
+    /// A tokenizer could not be built or used.
+    #[error("tokenizer")]
+    Tokenizer(#[from] TokenizerError),
+}

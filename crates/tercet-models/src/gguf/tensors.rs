@@ -1,0 +1,281 @@
+//! The tensor table: dimensions, types and byte ranges, checked against the file.
+
+use std::ops::Range;
+
+use super::cursor::Cursor;
+use super::error::{GgufError, clip};
+use super::types::GgmlType;
+use crate::mmap::MappedFile;
+
+/// An entry is at least a name of one character, its length, a count, a type and an offset.
+pub(super) const MIN_INFO_BYTES: u64 = 8 + 1 + 4 + 4 + 8;
+const MAX_DIMS: u32 = 4;
+
+/// One tensor of a GGUF file.
+#[derive(Clone, Debug)]
+pub struct TensorInfo {
+    name: Box<str>,
+    dims: Box<[u64]>,
+    ggml_type: GgmlType,
+    declared_at: usize,
+    range: Range<usize>,
+}
+
+impl TensorInfo {
+    /// The name of the tensor.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How the elements are stored.
+    #[must_use]
+    pub fn ggml_type(&self) -> GgmlType {
+        self.ggml_type
+    }
+
+    /// The dimensions in the order of the file: the contiguous one (the row) first.
+    #[must_use]
+    pub fn dims(&self) -> &[u64] {
+        &self.dims
+    }
+
+    /// The dimensions in row-major order, `[rows, row elements]` for a matrix.
+    #[must_use]
+    pub fn shape(&self) -> Vec<usize> {
+        // The product of the dimensions fits 63 bits, so each does.
+        self.dims.iter().rev().map(|dim| *dim as usize).collect()
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn element_count(&self) -> u64 {
+        self.dims.iter().product()
+    }
+
+    /// Bytes of one row (the contiguous dimension).
+    #[must_use]
+    pub fn row_bytes(&self) -> u64 {
+        let row = self.dims.first().copied().unwrap_or(1);
+        row / self.ggml_type.block_len() * self.ggml_type.block_bytes()
+    }
+
+    /// Where the data lies in the file.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
+/// All tensors of a file, in its order, and an index by name.
+#[derive(Clone, Debug)]
+pub(super) struct Tensors {
+    infos: Vec<TensorInfo>,
+    /// Indices into `infos`, sorted by name.
+    by_name: Vec<u32>,
+}
+
+impl Tensors {
+    pub(super) fn read(
+        cursor: &mut Cursor<'_>,
+        count: u64,
+        alignment: u64,
+        file: &MappedFile,
+    ) -> Result<Self, GgufError> {
+        // The count was bounded before the metadata was read; what is left now bounds it better.
+        let room = cursor.left() / MIN_INFO_BYTES;
+        let mut declared = Vec::with_capacity(count.min(room) as usize);
+        for index in 0..count {
+            declared.push(Declared::read(cursor, index)?);
+        }
+        // Alignment is at most 2^30 and the position is a file offset: no overflow.
+        let data_begin = cursor.offset().next_multiple_of(alignment);
+        let infos = declared
+            .into_iter()
+            .map(|tensor| tensor.place(data_begin, alignment, file.len() as u64))
+            .collect::<Result<Vec<_>, _>>()?;
+        let by_name = sorted_by_name(&infos)?;
+        check_overlaps(&infos)?;
+        Ok(Self { infos, by_name })
+    }
+
+    pub(super) fn infos(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<&TensorInfo> {
+        let at = self
+            .by_name
+            .binary_search_by_key(&name, |index| self.infos[*index as usize].name())
+            .ok()?;
+        self.infos.get(self.by_name[at] as usize)
+    }
+}
+
+/// A tensor as the table declares it, before the data section's place is known.
+struct Declared<'a> {
+    name: &'a str,
+    name_at: usize,
+    dims: Vec<u64>,
+    ggml_type: GgmlType,
+    bytes: u64,
+    relative: u64,
+    relative_at: u64,
+}
+
+impl<'a> Declared<'a> {
+    fn read(cursor: &mut Cursor<'a>, index: u64) -> Result<Self, GgufError> {
+        let name = cursor.string(|| format!("the name of tensor {index}"))?;
+        let name_at = cursor.pos() - name.len();
+        if name.is_empty() {
+            return Err(GgufError::EmptyName {
+                what: "a tensor name",
+                offset: name_at as u64,
+            });
+        }
+        let dims_at = cursor.offset();
+        let dims = read_dims(cursor, name)?;
+        let ggml_type = read_type(cursor, name)?;
+        let bytes = byte_count(name, &dims, dims_at, ggml_type)?;
+        let relative_at = cursor.offset();
+        let relative = cursor.u64(|| format!("the data offset of tensor `{}`", clip(name)))?;
+        Ok(Self {
+            name,
+            name_at,
+            dims,
+            ggml_type,
+            bytes,
+            relative,
+            relative_at,
+        })
+    }
+
+    fn place(
+        self,
+        data_begin: u64,
+        alignment: u64,
+        file_len: u64,
+    ) -> Result<TensorInfo, GgufError> {
+        if !self.relative.is_multiple_of(alignment) {
+            return Err(GgufError::UnalignedTensor {
+                tensor: clip(self.name),
+                offset: self.relative_at,
+                relative: self.relative,
+                alignment,
+            });
+        }
+        let begin = data_begin.saturating_add(self.relative);
+        let end = begin
+            .checked_add(self.bytes)
+            .filter(|end| *end <= file_len)
+            .ok_or_else(|| GgufError::TensorOutOfFile {
+                tensor: clip(self.name),
+                begin,
+                bytes: self.bytes,
+                file_len,
+            })?;
+        Ok(TensorInfo {
+            name: self.name.into(),
+            dims: self.dims.into(),
+            ggml_type: self.ggml_type,
+            declared_at: self.name_at,
+            // Both are offsets inside the file, which is in memory.
+            range: begin as usize..end as usize,
+        })
+    }
+}
+
+fn read_dims(cursor: &mut Cursor<'_>, name: &str) -> Result<Vec<u64>, GgufError> {
+    let offset = cursor.offset();
+    let count = cursor.u32(|| format!("the dimension count of tensor `{}`", clip(name)))?;
+    if count > MAX_DIMS {
+        return Err(GgufError::TooManyDims {
+            tensor: clip(name),
+            offset,
+            found: count,
+            max: MAX_DIMS,
+        });
+    }
+    (0..count)
+        .map(|_| cursor.u64(|| format!("the dimensions of tensor `{}`", clip(name))))
+        .collect()
+}
+
+fn read_type(cursor: &mut Cursor<'_>, name: &str) -> Result<GgmlType, GgufError> {
+    let offset = cursor.offset();
+    let found = cursor.u32(|| format!("the type of tensor `{}`", clip(name)))?;
+    GgmlType::from_id(found).ok_or_else(|| GgufError::UnknownTensorType {
+        tensor: clip(name),
+        offset,
+        found,
+        why: match GgmlType::removed_name(found) {
+            Some(removed) => format!(
+                "was {removed} and is no longer part of the format; quantise the model again"
+            ),
+            None => "this version of the reader does not know".to_owned(),
+        },
+    })
+}
+
+/// Bytes of a tensor. A zero dimension is legal, but the others must be sane even then: strides
+/// are computed from them.
+fn byte_count(name: &str, dims: &[u64], offset: u64, ty: GgmlType) -> Result<u64, GgufError> {
+    let overflow = || GgufError::DimsOverflow {
+        tensor: clip(name),
+        offset,
+        dims: dims.to_vec(),
+    };
+    let row = dims.first().copied().unwrap_or(1);
+    if !row.is_multiple_of(ty.block_len()) {
+        return Err(GgufError::PartialBlock {
+            tensor: clip(name),
+            row,
+            ty,
+            block: ty.block_len(),
+        });
+    }
+    let span = dims
+        .iter()
+        .try_fold(1_u64, |product, dim| product.checked_mul((*dim).max(1)))
+        .and_then(|elements| elements.checked_mul(8))
+        .filter(|bits| i64::try_from(*bits).is_ok())
+        .ok_or_else(overflow)?;
+    if dims.contains(&0) {
+        return Ok(0);
+    }
+    (span / 8 / ty.block_len())
+        .checked_mul(ty.block_bytes())
+        .ok_or_else(overflow)
+}
+
+fn sorted_by_name(infos: &[TensorInfo]) -> Result<Vec<u32>, GgufError> {
+    let mut by_name: Vec<u32> = (0..infos.len() as u32).collect();
+    by_name.sort_by_key(|index| infos[*index as usize].name());
+    for pair in by_name.windows(2) {
+        let (a, b) = (&infos[pair[0] as usize], &infos[pair[1] as usize]);
+        if a.name == b.name {
+            return Err(GgufError::DuplicateTensor {
+                tensor: clip(&a.name),
+                first: a.declared_at as u64,
+                second: b.declared_at as u64,
+            });
+        }
+    }
+    Ok(by_name)
+}
+
+fn check_overlaps(infos: &[TensorInfo]) -> Result<(), GgufError> {
+    let mut by_begin: Vec<&TensorInfo> = infos.iter().filter(|t| !t.range.is_empty()).collect();
+    by_begin.sort_by_key(|tensor| tensor.range.start);
+    for pair in by_begin.windows(2) {
+        if pair[0].range.end > pair[1].range.start {
+            return Err(GgufError::OverlappingTensors {
+                first: clip(&pair[0].name),
+                first_end: pair[0].range.end as u64,
+                second: clip(&pair[1].name),
+                second_begin: pair[1].range.start as u64,
+            });
+        }
+    }
+    Ok(())
+}

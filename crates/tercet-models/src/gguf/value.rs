@@ -1,0 +1,399 @@
+//! Metadata values, decoded on demand from the mapped bytes.
+//!
+//! A value borrows the file: an array of a million tokens takes no memory until it is walked.
+//! Invariant: every byte range that reaches [`decode`] was walked once by [`skip`] when the file
+//! was opened, so decoding again cannot fail.
+
+use super::cursor::Cursor;
+use super::error::{GgufError, clip};
+
+/// Deepest nesting of arrays that is read; real files use one level.
+pub(super) const MAX_ARRAY_DEPTH: usize = 4;
+
+/// Declares [`ValueType`] with the ids and names of the format.
+macro_rules! value_types {
+    ($($(#[$doc:meta])* $name:ident = $id:literal, $text:literal, $size:expr;)*) => {
+        /// The type of a metadata value.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum ValueType { $($(#[$doc])* $name,)* }
+
+        impl ValueType {
+            /// Every type, in the order of the ids.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The number that stands for this type in a file.
+            #[must_use]
+            pub const fn id(self) -> u32 { match self { $(Self::$name => $id,)* } }
+
+            /// The name of the type.
+            #[must_use]
+            pub const fn name(self) -> &'static str { match self { $(Self::$name => $text,)* } }
+
+            /// How messages call an array of this type.
+            pub(super) const fn array_name(self) -> &'static str {
+                match self { $(Self::$name => concat!("an array of ", $text),)* }
+            }
+
+            /// Bytes of one value, `None` where it varies.
+            const fn fixed_bytes(self) -> Option<u64> { match self { $(Self::$name => $size,)* } }
+        }
+    };
+}
+
+value_types! {
+    /// Unsigned 8-bit integer.
+    U8 = 0, "u8", Some(1);
+    /// Signed 8-bit integer.
+    I8 = 1, "i8", Some(1);
+    /// Unsigned 16-bit integer.
+    U16 = 2, "u16", Some(2);
+    /// Signed 16-bit integer.
+    I16 = 3, "i16", Some(2);
+    /// Unsigned 32-bit integer.
+    U32 = 4, "u32", Some(4);
+    /// Signed 32-bit integer.
+    I32 = 5, "i32", Some(4);
+    /// IEEE 754 binary32.
+    F32 = 6, "f32", Some(4);
+    /// One byte, 0 or 1.
+    Bool = 7, "bool", Some(1);
+    /// UTF-8 text.
+    String = 8, "string", None;
+    /// Values of one type.
+    Array = 9, "array", None;
+    /// Unsigned 64-bit integer.
+    U64 = 10, "u64", Some(8);
+    /// Signed 64-bit integer.
+    I64 = 11, "i64", Some(8);
+    /// IEEE 754 binary64.
+    F64 = 12, "f64", Some(8);
+}
+
+impl ValueType {
+    /// The type with this id, if the format has it.
+    #[must_use]
+    pub fn from_id(id: u32) -> Option<Self> {
+        Self::ALL.iter().copied().find(|ty| ty.id() == id)
+    }
+}
+
+/// One metadata value, borrowed from the file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "each variant is the type of the same name")]
+pub enum Value<'a> {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    F32(f32),
+    Bool(bool),
+    String(&'a str),
+    Array(Array<'a>),
+    U64(u64),
+    I64(i64),
+    F64(f64),
+}
+
+impl<'a> Value<'a> {
+    /// The type of this value.
+    #[must_use]
+    pub const fn value_type(self) -> ValueType {
+        match self {
+            Self::U8(_) => ValueType::U8,
+            Self::I8(_) => ValueType::I8,
+            Self::U16(_) => ValueType::U16,
+            Self::I16(_) => ValueType::I16,
+            Self::U32(_) => ValueType::U32,
+            Self::I32(_) => ValueType::I32,
+            Self::F32(_) => ValueType::F32,
+            Self::Bool(_) => ValueType::Bool,
+            Self::String(_) => ValueType::String,
+            Self::Array(_) => ValueType::Array,
+            Self::U64(_) => ValueType::U64,
+            Self::I64(_) => ValueType::I64,
+            Self::F64(_) => ValueType::F64,
+        }
+    }
+
+    /// The value of any integer type, `None` for the other types.
+    #[must_use]
+    pub const fn as_integer(self) -> Option<i128> {
+        match self {
+            Self::U8(v) => Some(v as i128),
+            Self::I8(v) => Some(v as i128),
+            Self::U16(v) => Some(v as i128),
+            Self::I16(v) => Some(v as i128),
+            Self::U32(v) => Some(v as i128),
+            Self::I32(v) => Some(v as i128),
+            Self::U64(v) => Some(v as i128),
+            Self::I64(v) => Some(v as i128),
+            Self::F32(_) | Self::F64(_) | Self::Bool(_) | Self::String(_) | Self::Array(_) => None,
+        }
+    }
+
+    /// The value of either float type, `None` for the other types.
+    #[must_use]
+    pub const fn as_float(self) -> Option<f64> {
+        match self {
+            Self::F32(v) => Some(v as f64),
+            Self::F64(v) => Some(v),
+            Self::U8(_)
+            | Self::I8(_)
+            | Self::U16(_)
+            | Self::I16(_)
+            | Self::U32(_)
+            | Self::I32(_)
+            | Self::U64(_)
+            | Self::I64(_)
+            | Self::Bool(_)
+            | Self::String(_)
+            | Self::Array(_) => None,
+        }
+    }
+
+    /// The text of a string, `None` for the other types.
+    #[must_use]
+    pub const fn as_str(self) -> Option<&'a str> {
+        match self {
+            Self::String(text) => Some(text),
+            Self::U8(_)
+            | Self::I8(_)
+            | Self::U16(_)
+            | Self::I16(_)
+            | Self::U32(_)
+            | Self::I32(_)
+            | Self::U64(_)
+            | Self::I64(_)
+            | Self::Bool(_)
+            | Self::F32(_)
+            | Self::F64(_)
+            | Self::Array(_) => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Value<'_> {
+    /// One line, arrays as their first elements and their length.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::U8(v) => v.fmt(f),
+            Self::I8(v) => v.fmt(f),
+            Self::U16(v) => v.fmt(f),
+            Self::I16(v) => v.fmt(f),
+            Self::U32(v) => v.fmt(f),
+            Self::I32(v) => v.fmt(f),
+            Self::U64(v) => v.fmt(f),
+            Self::I64(v) => v.fmt(f),
+            Self::F32(v) => v.fmt(f),
+            Self::F64(v) => v.fmt(f),
+            Self::Bool(v) => v.fmt(f),
+            Self::String(text) => write!(f, "{:?}", clip(text)),
+            Self::Array(array) => {
+                const SHOWN: usize = 6;
+                f.write_str("[")?;
+                for (index, value) in array.iter().take(SHOWN).enumerate() {
+                    let comma = if index == 0 { "" } else { ", " };
+                    write!(f, "{comma}{value}")?;
+                }
+                let more = if array.len() > SHOWN as u64 {
+                    ", ..."
+                } else {
+                    ""
+                };
+                write!(
+                    f,
+                    "{more}] ({} x {})",
+                    array.len(),
+                    array.element_type.name()
+                )
+            }
+        }
+    }
+}
+
+/// An array of values of one type, borrowed from the file and decoded while it is walked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Array<'a> {
+    element_type: ValueType,
+    len: u64,
+    bytes: &'a [u8],
+}
+
+impl<'a> Array<'a> {
+    /// The type of the elements.
+    #[must_use]
+    pub const fn element_type(&self) -> ValueType {
+        self.element_type
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements in order.
+    #[must_use]
+    pub fn iter(&self) -> ArrayIter<'a> {
+        ArrayIter {
+            element_type: self.element_type,
+            left: self.len,
+            cursor: Cursor::new(self.bytes, 0),
+        }
+    }
+}
+
+impl<'a> IntoIterator for Array<'a> {
+    type Item = Value<'a>;
+    type IntoIter = ArrayIter<'a>;
+
+    fn into_iter(self) -> ArrayIter<'a> {
+        self.iter()
+    }
+}
+
+/// The elements of an [`Array`].
+pub struct ArrayIter<'a> {
+    element_type: ValueType,
+    left: u64,
+    cursor: Cursor<'a>,
+}
+
+impl<'a> Iterator for ArrayIter<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        Some(
+            decode(&mut self.cursor, self.element_type)
+                .expect("invariant: arrays are validated when the file is opened"),
+        )
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        // Exact, but an upper bound is all that a caller may reserve by.
+        (0, usize::try_from(self.left).ok())
+    }
+}
+
+/// Walks over one value of type `ty` and checks all of it, allocating nothing.
+pub(super) fn skip(
+    cursor: &mut Cursor<'_>,
+    ty: ValueType,
+    key: &str,
+    depth: usize,
+) -> Result<(), GgufError> {
+    let what = || format!("the value of `{}`", clip(key));
+    match ty {
+        ValueType::String => cursor.string(what).map(drop),
+        ValueType::Bool => skip_bools(cursor, 1, key),
+        ValueType::Array => {
+            if depth >= MAX_ARRAY_DEPTH {
+                return Err(GgufError::ArrayTooDeep {
+                    key: clip(key),
+                    offset: cursor.offset(),
+                    max: MAX_ARRAY_DEPTH,
+                });
+            }
+            let element_type = read_type(cursor, key)?;
+            // A string takes at least its 8-byte length, a nested array more than that.
+            let min_bytes = element_type.fixed_bytes().unwrap_or(8);
+            let count = cursor.count(min_bytes, u64::MAX, || {
+                format!("the array length of `{}`", clip(key))
+            })?;
+            match element_type.fixed_bytes() {
+                Some(_) if element_type == ValueType::Bool => skip_bools(cursor, count, key),
+                // `count` is bounded by the bytes left, so the product fits.
+                Some(bytes) => cursor.take(count * bytes, what).map(drop),
+                None => (0..count).try_for_each(|_| skip(cursor, element_type, key, depth + 1)),
+            }
+        }
+        ValueType::U8
+        | ValueType::I8
+        | ValueType::U16
+        | ValueType::I16
+        | ValueType::U32
+        | ValueType::I32
+        | ValueType::F32
+        | ValueType::U64
+        | ValueType::I64
+        | ValueType::F64 => cursor.take(ty.fixed_bytes().unwrap_or(0), what).map(drop),
+    }
+}
+
+fn skip_bools(cursor: &mut Cursor<'_>, count: u64, key: &str) -> Result<(), GgufError> {
+    let begin = cursor.offset();
+    let bytes = cursor.take(count, || format!("the value of `{}`", clip(key)))?;
+    match bytes.iter().position(|byte| *byte > 1) {
+        Some(index) => Err(GgufError::InvalidBool {
+            key: clip(key),
+            offset: begin + index as u64,
+            found: bytes[index],
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Reads a value type id.
+pub(super) fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError> {
+    let offset = cursor.offset();
+    let found = cursor.u32(|| format!("the value type of `{}`", clip(key)))?;
+    ValueType::from_id(found).ok_or_else(|| GgufError::UnknownValueType {
+        key: clip(key),
+        offset,
+        found,
+    })
+}
+
+/// Decodes one value that [`skip`] has accepted.
+pub(super) fn decode<'a>(cursor: &mut Cursor<'a>, ty: ValueType) -> Result<Value<'a>, GgufError> {
+    fn fixed<const N: usize>(cursor: &mut Cursor<'_>) -> Result<[u8; N], GgufError> {
+        let bytes = cursor.take(N as u64, || "a metadata value".to_owned())?;
+        let mut array = [0; N];
+        array.copy_from_slice(bytes);
+        Ok(array)
+    }
+    Ok(match ty {
+        ValueType::U8 => Value::U8(u8::from_le_bytes(fixed(cursor)?)),
+        ValueType::I8 => Value::I8(i8::from_le_bytes(fixed(cursor)?)),
+        ValueType::U16 => Value::U16(u16::from_le_bytes(fixed(cursor)?)),
+        ValueType::I16 => Value::I16(i16::from_le_bytes(fixed(cursor)?)),
+        ValueType::U32 => Value::U32(u32::from_le_bytes(fixed(cursor)?)),
+        ValueType::I32 => Value::I32(i32::from_le_bytes(fixed(cursor)?)),
+        ValueType::F32 => Value::F32(f32::from_le_bytes(fixed(cursor)?)),
+        ValueType::U64 => Value::U64(u64::from_le_bytes(fixed(cursor)?)),
+        ValueType::I64 => Value::I64(i64::from_le_bytes(fixed(cursor)?)),
+        ValueType::F64 => Value::F64(f64::from_le_bytes(fixed(cursor)?)),
+        ValueType::Bool => Value::Bool(fixed::<1>(cursor)?[0] != 0),
+        ValueType::String => Value::String(cursor.string(|| "a metadata string".to_owned())?),
+        ValueType::Array => {
+            let element_type = read_type(cursor, "a metadata array")?;
+            let len = cursor.u64(|| "an array length".to_owned())?;
+            let bytes = match element_type.fixed_bytes() {
+                Some(bytes) => cursor.take(len * bytes, || "a metadata array".to_owned())?,
+                // The end is known only by walking; the elements are bounded by the file anyway.
+                None => {
+                    let rest = cursor.rest();
+                    (0..len).try_for_each(|_| skip(cursor, element_type, "", 0))?;
+                    &rest[..rest.len() - cursor.rest().len()]
+                }
+            };
+            Value::Array(Array {
+                element_type,
+                len,
+                bytes,
+            })
+        }
+    })
+}

@@ -1,0 +1,478 @@
+//! Hugging Face model folders: `config.json`, weights in one file or in shards, `tokenizer.json`.
+//!
+//! [`HfFolder::open`] reads the configuration and maps the weights; what it hands out is checked:
+//! shards named by `model.safetensors.index.json` are plain file names inside the folder, each
+//! tensor is in exactly the shard that the index says, and nowhere else. Python pickles
+//! (`pytorch_model.bin`) are not read, since they can run code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::{Map, Value};
+
+use crate::config::{BertConfig, ConfigError, Fields, LlamaConfig};
+use crate::gguf::clip;
+use crate::mmap::{FileError, read_small};
+use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// JSON files longer than this are refused (the largest real index has some 10 MB).
+const MAX_JSON_BYTES: u64 = 128 << 20;
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Why a model folder was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "the fields are named by the messages above them"
+)]
+pub enum HfError {
+    /// A file of the folder could not be opened.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The path is not a folder.
+    #[error("{path}: is not a folder; name the folder that has config.json", path = path.display())]
+    NotAFolder { path: PathBuf },
+    /// A file is not the JSON it should be.
+    #[error("{path}: not valid JSON", path = path.display())]
+    Json {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    /// The configuration was refused.
+    #[error("{path}: not a supported configuration", path = path.display())]
+    Config { path: PathBuf, source: ConfigError },
+    /// A weight file was refused.
+    #[error("{path}: not a sound safetensors file", path = path.display())]
+    Weights {
+        path: PathBuf,
+        source: SafeTensorsError,
+    },
+    /// The tokenizer was refused.
+    #[error("{path}: the tokenizer cannot be built", path = path.display())]
+    Tokenizer {
+        path: PathBuf,
+        source: TokenizerError,
+    },
+    /// There are no weights, or only in a format that is not read.
+    #[error("{path}: has neither model.safetensors nor model.safetensors.index.json{hint}", path = path.display())]
+    NoWeights { path: PathBuf, hint: &'static str },
+    /// The index maps no tensors.
+    #[error("{path}: `weight_map` has no tensors", path = path.display())]
+    EmptyIndex { path: PathBuf },
+    /// The index names a tensor twice.
+    #[error("{path}: `weight_map` has the tensor `{tensor}` twice", path = path.display())]
+    DuplicateInIndex { path: PathBuf, tensor: String },
+    /// The index names a shard that is not a plain file name.
+    #[error(
+        "{path}: the shard name `{shard}` of tensor `{tensor}` is refused, it must be a file name \
+         without folders", path = path.display()
+    )]
+    UnsafeShardName {
+        path: PathBuf,
+        shard: String,
+        tensor: String,
+    },
+    /// The index names a shard that is not there.
+    #[error("{path}: the shard is missing (the index has it for tensor `{tensor}`); download it", path = path.display())]
+    MissingShard { path: PathBuf, tensor: String },
+    /// A tensor is not in the shard where the index has it.
+    #[error("{path}: has no tensor `{tensor}`, though the index has it there", path = path.display())]
+    NotInShard { path: PathBuf, tensor: String },
+    /// A shard holds a tensor that the index does not have there.
+    #[error(
+        "{path}: holds the tensor `{tensor}`, which the index has {elsewhere}; \
+         shards and index are not of the same download", path = path.display()
+    )]
+    StrayTensor {
+        path: PathBuf,
+        tensor: String,
+        elsewhere: String,
+    },
+    /// A tensor that is needed and not there.
+    #[error("the model has no tensor `{tensor}`")]
+    NoSuchTensor { tensor: String },
+}
+
+/// An open Hugging Face model folder.
+///
+/// ```
+/// use tercet_models::HfFolder;
+///
+/// let dir = std::env::temp_dir().join(format!("tercet-hf-doc-{}", std::process::id()));
+/// std::fs::create_dir_all(&dir)?;
+/// std::fs::write(dir.join("config.json"), r#"{"model_type": "llama"}"#)?;
+/// let header = br#"{"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+/// let file = [&(header.len() as u64).to_le_bytes()[..], header, &[7]].concat();
+/// std::fs::write(dir.join("model.safetensors"), file)?;
+///
+/// let folder = HfFolder::open(&dir)?;
+/// assert_eq!(folder.model_type(), Some("llama"));
+/// let (file, x) = folder.weights().tensor("x")?;
+/// assert_eq!(file.data(x), [7]);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HfFolder {
+    dir: PathBuf,
+    config: Map<String, Value>,
+    weights: HfWeights,
+}
+
+impl HfFolder {
+    /// Opens the folder at `dir`: reads `config.json` and maps the weights.
+    ///
+    /// # Errors
+    /// [`HfError`]: a file is missing or was refused.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self, HfError> {
+        let dir = dir.as_ref().to_path_buf();
+        if dir.exists() && !dir.is_dir() {
+            return Err(HfError::NotAFolder { path: dir });
+        }
+        let config = read_json(&dir.join("config.json"))?;
+        let weights = HfWeights::open(&dir)?;
+        Ok(Self {
+            dir,
+            config,
+            weights,
+        })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// `config.json` as it stands.
+    #[must_use]
+    pub fn config(&self) -> &Map<String, Value> {
+        &self.config
+    }
+
+    /// The architecture family that `config.json` names.
+    #[must_use]
+    pub fn model_type(&self) -> Option<&str> {
+        self.config.get("model_type").and_then(Value::as_str)
+    }
+
+    /// The weights.
+    #[must_use]
+    pub fn weights(&self) -> &HfWeights {
+        &self.weights
+    }
+
+    /// The configuration of a llama-family model. Where `generation_config.json` names the
+    /// tokens that end a text, they are added to those of `config.json`.
+    ///
+    /// # Errors
+    /// [`HfError::Config`], or [`HfError::Json`] for `generation_config.json`.
+    pub fn llama_config(&self) -> Result<LlamaConfig, HfError> {
+        let mut config =
+            LlamaConfig::from_json(&self.config).map_err(|source| HfError::Config {
+                path: self.dir.join("config.json"),
+                source,
+            })?;
+        let path = self.dir.join("generation_config.json");
+        if let Some(generation) = read_optional_json(&path)? {
+            let eos = Fields::new(&generation, "")
+                .tokens("eos_token_id")
+                .map_err(|source| HfError::Config { path, source })?;
+            for id in eos {
+                if !config.eos.contains(&id) {
+                    config.eos.push(id);
+                }
+            }
+        }
+        Ok(config)
+    }
+
+    /// The configuration of a BERT encoder.
+    ///
+    /// # Errors
+    /// [`HfError::Config`].
+    pub fn bert_config(&self) -> Result<BertConfig, HfError> {
+        BertConfig::from_json(&self.config).map_err(|source| HfError::Config {
+            path: self.dir.join("config.json"),
+            source,
+        })
+    }
+
+    /// The longest sequence that a sentence encoder was meant for (`max_seq_length` of
+    /// `sentence_bert_config.json`), if the folder says.
+    ///
+    /// # Errors
+    /// [`HfError::Json`], [`HfError::Config`].
+    pub fn max_seq_length(&self) -> Result<Option<usize>, HfError> {
+        let path = self.dir.join("sentence_bert_config.json");
+        let Some(json) = read_optional_json(&path)? else {
+            return Ok(None);
+        };
+        Fields::new(&json, "")
+            .opt_size("max_seq_length")
+            .map_err(|source| HfError::Config { path, source })
+    }
+
+    /// The tokenizer of `tokenizer.json`.
+    ///
+    /// Whether a text begins with the BOS token is what the post-processor of `tokenizer.json`
+    /// and `add_bos_token` of `tokenizer_config.json` say. Where neither says anything (there is
+    /// no `tokenizer_config.json`), the `bos_token_id` of `config.json` is put first if the
+    /// tokenizer itself adds nothing.
+    ///
+    /// # Errors
+    /// [`HfError::Tokenizer`], or [`HfError::Json`] for the other files.
+    pub fn tokenizer(&self) -> Result<Tokenizer, HfError> {
+        let path = self.dir.join("tokenizer.json");
+        let refused = |source| HfError::Tokenizer {
+            path: path.clone(),
+            source,
+        };
+        let mut tokenizer = Tokenizer::from_file(&path).map_err(refused)?;
+        let config_error = |name: &str| {
+            let path = self.dir.join(name);
+            move |source| HfError::Config { path, source }
+        };
+
+        let fields = Fields::new(&self.config, "");
+        let bos = fields
+            .opt_token("bos_token_id")
+            .map_err(config_error("config.json"))?;
+        let tokenizer_config = read_optional_json(&self.dir.join("tokenizer_config.json"))?;
+        let wanted = match &tokenizer_config {
+            Some(json) => Fields::new(json, "")
+                .opt_bool("add_bos_token")
+                .map_err(config_error("tokenizer_config.json"))?
+                .unwrap_or(false),
+            None => bos.is_some(),
+        };
+        if wanted
+            && let Some(bos) = bos
+            && tokenizer.encode("", true).map_err(refused)?.is_empty()
+        {
+            tokenizer = tokenizer.with_bos(bos).map_err(refused)?;
+        }
+        Ok(tokenizer)
+    }
+}
+
+/// The weights of a folder: one safetensors file, or shards and an index.
+#[derive(Clone, Debug)]
+pub struct HfWeights {
+    shards: Vec<SafeTensors>,
+    /// The shard of each tensor; empty where there is one file.
+    shard_of: BTreeMap<String, usize>,
+}
+
+impl HfWeights {
+    /// Maps the weights in the folder `dir`; `model.safetensors` goes before an index.
+    ///
+    /// # Errors
+    /// [`HfError`].
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self, HfError> {
+        let dir = dir.as_ref();
+        let single = dir.join(SINGLE);
+        if single.exists() {
+            return Ok(Self {
+                shards: vec![open_shard(single)?],
+                shard_of: BTreeMap::new(),
+            });
+        }
+        let index = dir.join(INDEX);
+        if index.exists() {
+            return open_sharded(dir, &index);
+        }
+        let hint = if dir.join("pytorch_model.bin").exists() {
+            "; pytorch_model.bin is not read, convert it to safetensors"
+        } else {
+            ""
+        };
+        Err(HfError::NoWeights {
+            path: dir.to_path_buf(),
+            hint,
+        })
+    }
+
+    /// The weight files.
+    #[must_use]
+    pub fn shards(&self) -> &[SafeTensors] {
+        &self.shards
+    }
+
+    /// All tensors, each with the file that holds it.
+    pub fn tensors(&self) -> impl Iterator<Item = (&SafeTensors, &SafeTensorInfo)> {
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.tensors().iter().map(move |info| (shard, info)))
+    }
+
+    /// The tensor called `name`, if there is one, and the file that holds it.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<(&SafeTensors, &SafeTensorInfo)> {
+        let shard = if self.shard_of.is_empty() {
+            self.shards.first()?
+        } else {
+            self.shards.get(*self.shard_of.get(name)?)?
+        };
+        Some((shard, shard.find(name)?))
+    }
+
+    /// The tensor called `name`, and the file that holds it.
+    ///
+    /// # Errors
+    /// [`HfError::NoSuchTensor`].
+    pub fn tensor(&self, name: &str) -> Result<(&SafeTensors, &SafeTensorInfo), HfError> {
+        self.find(name)
+            .ok_or_else(|| HfError::NoSuchTensor { tensor: clip(name) })
+    }
+}
+
+fn open_shard(path: PathBuf) -> Result<SafeTensors, HfError> {
+    SafeTensors::open(&path).map_err(|source| HfError::Weights { path, source })
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: WeightMap,
+}
+
+/// Tensor and shard names as a list: names that occur twice stay visible.
+struct WeightMap(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WeightMapVisitor;
+
+        impl<'de> Visitor<'de> for WeightMapVisitor {
+            type Value = WeightMap;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of shard names by tensor name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(WeightMap(pairs))
+            }
+        }
+
+        deserializer.deserialize_map(WeightMapVisitor)
+    }
+}
+
+fn open_sharded(dir: &Path, index_path: &Path) -> Result<HfWeights, HfError> {
+    let bytes = read_small(index_path, MAX_JSON_BYTES)?;
+    let index: Index = serde_json::from_slice(&bytes).map_err(|source| HfError::Json {
+        path: index_path.to_path_buf(),
+        source,
+    })?;
+    let WeightMap(pairs) = index.weight_map;
+    if pairs.is_empty() {
+        return Err(HfError::EmptyIndex {
+            path: index_path.to_path_buf(),
+        });
+    }
+    for (tensor, shard) in &pairs {
+        check_shard_name(index_path, tensor, shard)?;
+    }
+    let names: BTreeSet<String> = pairs.iter().map(|(_, shard)| shard.clone()).collect();
+    let names: Vec<String> = names.into_iter().collect();
+
+    let mut shard_of = BTreeMap::new();
+    for (tensor, shard) in pairs {
+        let at = names
+            .binary_search(&shard)
+            .expect("invariant: the names were collected from these pairs");
+        if !dir.join(&shard).exists() {
+            return Err(HfError::MissingShard {
+                path: dir.join(shard),
+                tensor: clip(&tensor),
+            });
+        }
+        if let Some(_first) = shard_of.insert(tensor.clone(), at) {
+            return Err(HfError::DuplicateInIndex {
+                path: index_path.to_path_buf(),
+                tensor: clip(&tensor),
+            });
+        }
+    }
+    let shards = names
+        .iter()
+        .map(|name| open_shard(dir.join(name)))
+        .collect::<Result<Vec<_>, _>>()?;
+    check_shards(dir, &names, &shards, &shard_of)?;
+    Ok(HfWeights { shards, shard_of })
+}
+
+/// A shard name must not lead out of the folder, on any operating system.
+fn check_shard_name(index: &Path, tensor: &str, shard: &str) -> Result<(), HfError> {
+    let mut components = Path::new(shard).components();
+    let plain = matches!(components.next(), Some(Component::Normal(name)) if name == shard)
+        && components.next().is_none()
+        && !shard.contains(['/', '\\', ':', '\0']);
+    if plain {
+        Ok(())
+    } else {
+        Err(HfError::UnsafeShardName {
+            path: index.to_path_buf(),
+            shard: clip(shard),
+            tensor: clip(tensor),
+        })
+    }
+}
+
+fn check_shards(
+    dir: &Path,
+    names: &[String],
+    shards: &[SafeTensors],
+    shard_of: &BTreeMap<String, usize>,
+) -> Result<(), HfError> {
+    for (tensor, at) in shard_of {
+        if shards[*at].find(tensor).is_none() {
+            return Err(HfError::NotInShard {
+                path: dir.join(&names[*at]),
+                tensor: clip(tensor),
+            });
+        }
+    }
+    for (at, shard) in shards.iter().enumerate() {
+        for info in shard.tensors() {
+            let elsewhere = match shard_of.get(info.name()) {
+                Some(indexed) if *indexed == at => continue,
+                Some(indexed) => format!("in `{}`", names[*indexed]),
+                None => "nowhere".to_owned(),
+            };
+            return Err(HfError::StrayTensor {
+                path: dir.join(&names[at]),
+                tensor: clip(info.name()),
+                elsewhere,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn read_json(path: &Path) -> Result<Map<String, Value>, HfError> {
+    let bytes = read_small(path, MAX_JSON_BYTES)?;
+    serde_json::from_slice(&bytes).map_err(|source| HfError::Json {
+        path: path.to_path_buf(),
+        source,
+    })
+}
+
+fn read_optional_json(path: &Path) -> Result<Option<Map<String, Value>>, HfError> {
+    if path.exists() {
+        read_json(path).map(Some)
+    } else {
+        Ok(None)
+    }
+}

@@ -1,0 +1,581 @@
+//! safetensors files: a JSON header, then tensor data.
+//!
+//! [`SafeTensors::open`] maps the file and checks the whole header once: its length against the
+//! file, unique names, known dtypes, and tensors that cover the data section exactly (no holes,
+//! no overlap, no rest), as the format demands so that a file cannot hide anything. A refused
+//! file is a [`SafeTensorsError`] that names the tensor or the byte offset. Memory is
+//! proportional to the header, which may have at most 100 MB.
+//!
+//! Data may begin at any byte: the format does not align it, so whoever wants typed slices has
+//! to check (and copy where needed).
+//!
+//! Specification: <https://github.com/huggingface/safetensors#format>.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
+
+use crate::gguf::clip;
+use crate::mmap::{FileError, MappedFile};
+
+/// The longest header that is read, the limit of the format.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+/// Bytes of the header's length, which comes first.
+const LENGTH_BYTES: u64 = 8;
+
+/// Why a safetensors file was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "the fields are named by the messages above them"
+)]
+pub enum SafeTensorsError {
+    /// The file could not be opened.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The file is shorter than the header's length field.
+    #[error(
+        "the file has {file_len} bytes, but 8 are needed for the header length at offset 0; the download may be incomplete"
+    )]
+    TooShort { file_len: u64 },
+    /// The header is longer than the file or the limit.
+    #[error(
+        "the header length at offset 0 is {header_len}, but at most {max} bytes can follow; \
+         the file is incomplete or not a safetensors file"
+    )]
+    HeaderTooLong { header_len: u64, max: u64 },
+    /// The header is not the JSON that the format asks for.
+    #[error("the header is not valid at offset {offset}: {reason}")]
+    BadHeader { offset: u64, reason: String },
+    /// The same name twice.
+    #[error("the tensor `{tensor}` is declared twice")]
+    DuplicateTensor { tensor: String },
+    /// The same metadata key twice.
+    #[error("the key `{key}` of `__metadata__` occurs twice")]
+    DuplicateMetadata { key: String },
+    /// A dtype that the format does not have.
+    #[error("tensor `{tensor}` has dtype `{found}`, which this reader does not know")]
+    UnknownDtype { tensor: String, found: String },
+    /// The number of elements or bytes does not fit 63 bits.
+    #[error("the shape {shape:?} of tensor `{tensor}` overflows")]
+    ShapeOverflow { tensor: String, shape: Vec<u64> },
+    /// The data offsets run backwards or out of the file.
+    #[error(
+        "data_offsets [{begin}, {end}] of tensor `{tensor}` do not lie in the data section of \
+         {data_len} bytes; the download may be incomplete"
+    )]
+    BadOffsets {
+        tensor: String,
+        begin: u64,
+        end: u64,
+        data_len: u64,
+    },
+    /// The data is not as long as dtype and shape say.
+    #[error(
+        "tensor `{tensor}` of {dtype} {shape:?} needs {need} bytes, its data_offsets give {found}"
+    )]
+    WrongLength {
+        tensor: String,
+        dtype: SafeDtype,
+        shape: Vec<u64>,
+        need: u64,
+        found: u64,
+    },
+    /// Sub-byte elements that do not fill whole bytes.
+    #[error("tensor `{tensor}` of {dtype} {shape:?} does not fill whole bytes")]
+    PartialByte {
+        tensor: String,
+        dtype: SafeDtype,
+        shape: Vec<u64>,
+    },
+    /// Two tensors share bytes.
+    #[error(
+        "tensor `{second}` begins at {second_begin} of the data section, inside `{first}`, which ends at {first_end}"
+    )]
+    Overlap {
+        first: String,
+        first_end: u64,
+        second: String,
+        second_begin: u64,
+    },
+    /// Bytes that belong to no tensor.
+    #[error("bytes {begin} to {end} of the data section belong to no tensor (before {before})")]
+    Hole {
+        begin: u64,
+        end: u64,
+        before: String,
+    },
+    /// A tensor that is needed and not there.
+    #[error("the file has no tensor `{tensor}`")]
+    NoSuchTensor { tensor: String },
+}
+
+/// Declares [`SafeDtype`] with the names of the format and the bits of an element.
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $name:ident = $bits:literal;)*) => {
+        /// The element types of the safetensors format.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(non_camel_case_types, reason = "the names are those of the file format")]
+        pub enum SafeDtype { $($(#[$doc])* $name,)* }
+
+        impl SafeDtype {
+            /// Every dtype.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The name as files spell it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+
+            /// Bits of one element.
+            #[must_use]
+            pub const fn bits(self) -> u64 { match self { $(Self::$name => $bits,)* } }
+        }
+    };
+}
+
+dtypes! {
+    /// One byte, 0 or 1.
+    BOOL = 8;
+    /// E2M1 floats, two to a byte.
+    F4 = 4;
+    /// E2M3 floats of 6 bits.
+    F6_E2M3 = 6;
+    /// E3M2 floats of 6 bits.
+    F6_E3M2 = 6;
+    /// Unsigned 8-bit integers.
+    U8 = 8;
+    /// Signed 8-bit integers.
+    I8 = 8;
+    /// 8-bit floats, 5 bits of exponent.
+    F8_E5M2 = 8;
+    /// 8-bit floats, 4 bits of exponent.
+    F8_E4M3 = 8;
+    /// Powers of two (scales).
+    F8_E8M0 = 8;
+    /// `F8_E4M3` without negative zero and infinities.
+    F8_E4M3FNUZ = 8;
+    /// `F8_E5M2` without negative zero and infinities.
+    F8_E5M2FNUZ = 8;
+    /// Signed 16-bit integers.
+    I16 = 16;
+    /// Unsigned 16-bit integers.
+    U16 = 16;
+    /// IEEE 754 binary16.
+    F16 = 16;
+    /// bfloat16.
+    BF16 = 16;
+    /// Signed 32-bit integers.
+    I32 = 32;
+    /// Unsigned 32-bit integers.
+    U32 = 32;
+    /// IEEE 754 binary32.
+    F32 = 32;
+    /// Pairs of binary32.
+    C64 = 64;
+    /// IEEE 754 binary64.
+    F64 = 64;
+    /// Signed 64-bit integers.
+    I64 = 64;
+    /// Unsigned 64-bit integers.
+    U64 = 64;
+}
+
+impl fmt::Display for SafeDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One tensor of a safetensors file.
+#[derive(Clone, Debug)]
+pub struct SafeTensorInfo {
+    name: String,
+    dtype: SafeDtype,
+    shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+impl SafeTensorInfo {
+    /// The name of the tensor.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub fn dtype(&self) -> SafeDtype {
+        self.dtype
+    }
+
+    /// The dimensions in row-major order.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn element_count(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Where the data lies in the file.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
+/// An open safetensors file: its metadata, and its tensors as slices of the mapped bytes.
+///
+/// ```
+/// use tercet_models::{MappedFile, SafeDtype, SafeTensors};
+///
+/// let header = br#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+/// let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+/// bytes.extend(header);
+/// bytes.extend(1.5f32.to_le_bytes());
+/// bytes.extend((-2f32).to_le_bytes());
+///
+/// let file = SafeTensors::parse(MappedFile::from_vec(bytes))?;
+/// let x = file.tensor("x")?;
+/// assert_eq!((x.dtype(), x.shape()), (SafeDtype::F32, &[2][..]));
+/// assert_eq!(file.data(x)[..4], 1.5f32.to_le_bytes());
+/// # Ok::<(), tercet_models::SafeTensorsError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SafeTensors {
+    /// Sorted by name.
+    tensors: Vec<SafeTensorInfo>,
+    metadata: BTreeMap<String, String>,
+    file: MappedFile,
+}
+
+impl SafeTensors {
+    /// Maps and checks the file at `path`.
+    ///
+    /// # Errors
+    /// [`SafeTensorsError`]: the file cannot be opened, or is not a sound safetensors file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, SafeTensorsError> {
+        Self::parse(MappedFile::open(path)?)
+    }
+
+    /// Checks a file that is mapped or in memory already.
+    ///
+    /// # Errors
+    /// [`SafeTensorsError`]: the bytes are not a sound safetensors file.
+    pub fn parse(file: MappedFile) -> Result<Self, SafeTensorsError> {
+        let header_bytes = header_bytes(&file)?;
+        let header = parse_header(header_bytes)?;
+        let data_begin = LENGTH_BYTES as usize + header_bytes.len();
+        let data_len = (file.len() - data_begin) as u64;
+
+        let mut metadata = BTreeMap::new();
+        for (key, value) in header.metadata {
+            if metadata.contains_key(&key) {
+                return Err(SafeTensorsError::DuplicateMetadata { key: clip(&key) });
+            }
+            metadata.insert(key, value);
+        }
+        let mut tensors = header
+            .tensors
+            .into_iter()
+            .map(|(name, raw)| check_tensor(name, raw, data_begin, data_len))
+            .collect::<Result<Vec<_>, _>>()?;
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        if let Some(pair) = tensors.windows(2).find(|pair| pair[0].name == pair[1].name) {
+            return Err(SafeTensorsError::DuplicateTensor {
+                tensor: clip(&pair[0].name),
+            });
+        }
+        check_cover(&tensors, data_begin, data_len)?;
+        Ok(Self {
+            tensors,
+            metadata,
+            file,
+        })
+    }
+
+    /// The tensors, sorted by name.
+    #[must_use]
+    pub fn tensors(&self) -> &[SafeTensorInfo] {
+        &self.tensors
+    }
+
+    /// The free-form metadata of the header (`__metadata__`).
+    #[must_use]
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// The tensor called `name`.
+    ///
+    /// # Errors
+    /// [`SafeTensorsError::NoSuchTensor`].
+    pub fn tensor(&self, name: &str) -> Result<&SafeTensorInfo, SafeTensorsError> {
+        self.find(name)
+            .ok_or_else(|| SafeTensorsError::NoSuchTensor { tensor: clip(name) })
+    }
+
+    /// The tensor called `name`, if there is one.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&SafeTensorInfo> {
+        let at = self
+            .tensors
+            .binary_search_by(|tensor| tensor.name.as_str().cmp(name))
+            .ok()?;
+        self.tensors.get(at)
+    }
+
+    /// The bytes of a tensor of this file, little-endian, at no particular alignment.
+    ///
+    /// # Panics
+    /// If `info` comes from another, longer file.
+    #[must_use]
+    pub fn data(&self, info: &SafeTensorInfo) -> &[u8] {
+        &self.file[info.range()]
+    }
+
+    /// The file under this reader.
+    #[must_use]
+    pub fn file(&self) -> &MappedFile {
+        &self.file
+    }
+}
+
+fn header_bytes(file: &[u8]) -> Result<&[u8], SafeTensorsError> {
+    let file_len = file.len() as u64;
+    let Some((length, rest)) = file.split_first_chunk::<{ LENGTH_BYTES as usize }>() else {
+        return Err(SafeTensorsError::TooShort { file_len });
+    };
+    let header_len = u64::from_le_bytes(*length);
+    let max = (rest.len() as u64).min(MAX_HEADER_BYTES);
+    if header_len > max {
+        return Err(SafeTensorsError::HeaderTooLong { header_len, max });
+    }
+    Ok(&rest[..header_len as usize])
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTensor {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+#[derive(Default)]
+struct RawHeader {
+    tensors: Vec<(String, RawTensor)>,
+    metadata: Vec<(String, String)>,
+    has_metadata: bool,
+}
+
+fn parse_header(bytes: &[u8]) -> Result<RawHeader, SafeTensorsError> {
+    let bad = |offset: usize, reason: String| SafeTensorsError::BadHeader {
+        offset: LENGTH_BYTES + offset as u64,
+        reason,
+    };
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| bad(error.valid_up_to(), "not valid UTF-8".to_owned()))?;
+    if !text.starts_with('{') {
+        return Err(bad(
+            0,
+            "expected a JSON object, which begins with `{`".to_owned(),
+        ));
+    }
+    let mut json = serde_json::Deserializer::from_str(text);
+    let header = HeaderSeed
+        .deserialize(&mut json)
+        .and_then(|header| json.end().map(|()| header));
+    header.map_err(|error| {
+        let line_begin: usize = text
+            .split_inclusive('\n')
+            .take(error.line().saturating_sub(1))
+            .map(str::len)
+            .sum();
+        let message = error.to_string();
+        // The offset says where better than the line and column of a header without lines.
+        let reason = message
+            .rfind(" at line ")
+            .map_or(message.as_str(), |end| &message[..end]);
+        bad(
+            (line_begin + error.column().saturating_sub(1)).min(text.len()),
+            clip(reason),
+        )
+    })
+}
+
+struct HeaderSeed;
+
+impl<'de> DeserializeSeed<'de> for HeaderSeed {
+    type Value = RawHeader;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<RawHeader, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for HeaderSeed {
+    type Value = RawHeader;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors by name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+        let mut header = RawHeader::default();
+        while let Some(name) = map.next_key::<String>()? {
+            if name != "__metadata__" {
+                header.tensors.push((name, map.next_value()?));
+                continue;
+            }
+            if std::mem::replace(&mut header.has_metadata, true) {
+                return Err(serde::de::Error::custom("`__metadata__` occurs twice"));
+            }
+            header.metadata = map.next_value::<Pairs>()?.0;
+        }
+        Ok(header)
+    }
+}
+
+/// A map as a list: keys that occur twice stay visible.
+struct Pairs(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PairsVisitor;
+
+        impl<'de> Visitor<'de> for PairsVisitor {
+            type Value = Pairs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+
+        deserializer.deserialize_map(PairsVisitor)
+    }
+}
+
+fn check_tensor(
+    name: String,
+    raw: RawTensor,
+    data_begin: usize,
+    data_len: u64,
+) -> Result<SafeTensorInfo, SafeTensorsError> {
+    let RawTensor {
+        dtype,
+        shape,
+        data_offsets: (begin, end),
+    } = raw;
+    let Some(dtype) = SafeDtype::ALL.iter().copied().find(|d| d.name() == dtype) else {
+        return Err(SafeTensorsError::UnknownDtype {
+            tensor: clip(&name),
+            found: clip(&dtype),
+        });
+    };
+    if begin > end || end > data_len {
+        return Err(SafeTensorsError::BadOffsets {
+            tensor: clip(&name),
+            begin,
+            end,
+            data_len,
+        });
+    }
+    // Zero dimensions are legal, but the others must be sane: strides are computed from them.
+    let span = shape
+        .iter()
+        .try_fold(1_u64, |product, dim| product.checked_mul((*dim).max(1)))
+        .and_then(|elements| elements.checked_mul(dtype.bits()))
+        .filter(|bits| i64::try_from(*bits).is_ok());
+    let Some(span) = span else {
+        return Err(SafeTensorsError::ShapeOverflow {
+            tensor: clip(&name),
+            shape,
+        });
+    };
+    let bits = if shape.contains(&0) { 0 } else { span };
+    if !bits.is_multiple_of(8) {
+        return Err(SafeTensorsError::PartialByte {
+            tensor: clip(&name),
+            dtype,
+            shape,
+        });
+    }
+    if bits / 8 != end - begin {
+        return Err(SafeTensorsError::WrongLength {
+            tensor: clip(&name),
+            dtype,
+            shape,
+            need: bits / 8,
+            found: end - begin,
+        });
+    }
+    Ok(SafeTensorInfo {
+        name,
+        dtype,
+        // The product of the dimensions fits 63 bits, so each does.
+        shape: shape.iter().map(|dim| *dim as usize).collect(),
+        range: data_begin + begin as usize..data_begin + end as usize,
+    })
+}
+
+/// The tensors must follow each other without holes from the first to the last byte.
+fn check_cover(
+    tensors: &[SafeTensorInfo],
+    data_begin: usize,
+    data_len: u64,
+) -> Result<(), SafeTensorsError> {
+    let mut by_begin: Vec<&SafeTensorInfo> = tensors.iter().collect();
+    by_begin.sort_by_key(|tensor| (tensor.range.start, tensor.range.end));
+    let mut previous: Option<&SafeTensorInfo> = None;
+    let relative = |at: usize| (at - data_begin) as u64;
+    for tensor in by_begin {
+        let covered = previous.map_or(data_begin, |tensor| tensor.range.end);
+        match (tensor.range.start.cmp(&covered), previous) {
+            (std::cmp::Ordering::Less, Some(first)) => {
+                return Err(SafeTensorsError::Overlap {
+                    first: clip(&first.name),
+                    first_end: relative(covered),
+                    second: clip(&tensor.name),
+                    second_begin: relative(tensor.range.start),
+                });
+            }
+            (std::cmp::Ordering::Greater, _) => {
+                return Err(SafeTensorsError::Hole {
+                    begin: relative(covered),
+                    end: relative(tensor.range.start),
+                    before: format!("tensor `{}`", clip(&tensor.name)),
+                });
+            }
+            (std::cmp::Ordering::Equal | std::cmp::Ordering::Less, _) => previous = Some(tensor),
+        }
+    }
+    let covered = relative(previous.map_or(data_begin, |tensor| tensor.range.end));
+    if covered == data_len {
+        Ok(())
+    } else {
+        Err(SafeTensorsError::Hole {
+            begin: covered,
+            end: data_len,
+            before: "the end of the file".to_owned(),
+        })
+    }
+}

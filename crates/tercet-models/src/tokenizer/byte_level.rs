@@ -1,0 +1,76 @@
+//! Byte-level vocabularies: the bytes that each token stands for.
+//!
+//! Byte-level BPE (GPT-2, Radford et al. 2019) spells every byte as a printable character:
+//! printable Latin-1 as itself, the 68 others as U+0100 and up. Decoding is the inverse.
+
+use std::collections::HashMap;
+
+use tokenizers::DecoderWrapper;
+
+/// One token of a byte-level vocabulary.
+#[derive(Debug)]
+pub(super) struct ByteToken {
+    pub(super) bytes: Box<[u8]>,
+    pub(super) special: bool,
+}
+
+/// Bytes by token id. A map, since ids in a `tokenizer.json` may be any number.
+#[derive(Debug)]
+pub(super) struct ByteVocab(HashMap<u32, ByteToken>);
+
+impl ByteVocab {
+    /// The table of a tokenizer whose decoder is byte-level, `None` for the others.
+    pub(super) fn of(inner: &tokenizers::Tokenizer) -> Option<Self> {
+        let Some(DecoderWrapper::ByteLevel(_)) = inner.get_decoder() else {
+            return None;
+        };
+        let byte_of = byte_of_char();
+        let mut tokens: HashMap<u32, ByteToken> = inner
+            .get_vocab(false)
+            .into_iter()
+            .map(|(text, id)| {
+                let bytes: Option<Box<[u8]>> =
+                    text.chars().map(|c| byte_of.get(&c).copied()).collect();
+                let token = ByteToken {
+                    // A token outside the alphabet was put in by hand: it stands for itself.
+                    bytes: bytes.unwrap_or_else(|| text.into_bytes().into()),
+                    special: false,
+                };
+                (id, token)
+            })
+            .collect();
+        for (id, added) in inner.get_added_tokens_decoder() {
+            let token = ByteToken {
+                bytes: added.content.into_bytes().into(),
+                special: added.special,
+            };
+            tokens.insert(id, token);
+        }
+        Some(Self(tokens))
+    }
+
+    pub(super) fn get(&self, id: u32) -> Option<&ByteToken> {
+        self.0.get(&id)
+    }
+}
+
+/// The character that spells each byte.
+pub(super) fn char_of_byte() -> [char; 256] {
+    let mut next = 0x100_u32;
+    std::array::from_fn(|byte| {
+        let byte = byte as u8;
+        if matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF) {
+            return char::from(byte);
+        }
+        let spelled = char::from_u32(next).expect("invariant: U+0100 to U+0143 are characters");
+        next += 1;
+        spelled
+    })
+}
+
+fn byte_of_char() -> HashMap<char, u8> {
+    (0..=u8::MAX)
+        .zip(char_of_byte())
+        .map(|(byte, spelled)| (spelled, byte))
+        .collect()
+}

@@ -1,0 +1,529 @@
+//! The GGUF reader: values, tensors, every error by name, truncation, and random damage.
+
+mod common;
+
+use common::{GgufWriter, data, small_gguf, string};
+use proptest::prelude::*;
+use tercet_models::gguf::{GgmlType, Gguf, GgufError, Value, ValueType};
+use tercet_models::{FileError, MappedFile};
+
+fn parse(bytes: Vec<u8>) -> Result<Gguf, GgufError> {
+    Gguf::parse(MappedFile::from_vec(bytes))
+}
+
+/// Reads everything that a file offers; panics would show here.
+fn walk(gguf: &Gguf) -> usize {
+    let values: usize = gguf
+        .metadata()
+        .iter()
+        .map(|(key, value)| key.len() + value.to_string().len())
+        .sum();
+    let tensors: usize = gguf
+        .tensors()
+        .iter()
+        .map(|info| gguf.data(info).len() + info.shape().len() + info.name().len())
+        .sum();
+    values + tensors
+}
+
+#[test]
+fn every_value_type_reads_back() {
+    for version in [2, 3] {
+        let writer = GgufWriter {
+            version,
+            ..small_gguf()
+        };
+        let gguf = parse(writer.bytes()).unwrap();
+        assert_eq!(gguf.version(), version);
+        let meta = gguf.metadata();
+        let expected = [
+            ("u8", Value::U8(200)),
+            ("i8", Value::I8(-56)),
+            ("u16", Value::U16(60_000)),
+            ("i16", Value::I16(-2)),
+            ("u32", Value::U32(4_000_000_000)),
+            ("i32", Value::I32(-7)),
+            ("f32", Value::F32(0.5)),
+            ("bool", Value::Bool(true)),
+            ("string", Value::String("text, \u{1F980}")),
+            ("u64", Value::U64(u64::MAX)),
+            ("i64", Value::I64(i64::MIN)),
+            ("f64", Value::F64(1.25)),
+        ];
+        for (key, value) in expected {
+            assert_eq!(meta.get(key), Some(value), "{key}");
+        }
+        let order: Vec<_> = meta.iter().map(|(key, _)| key).collect();
+        assert_eq!(order[..3], ["u8", "i8", "u16"]);
+        assert_eq!(meta.len(), 15);
+
+        let strings: Vec<_> = meta
+            .get_array("strings", ValueType::String)
+            .unwrap()
+            .iter()
+            .collect();
+        assert_eq!(strings, ["a", "", "ccc"].map(Value::String));
+        let ints: Vec<_> = meta
+            .get_array("i32s", ValueType::I32)
+            .unwrap()
+            .iter()
+            .collect();
+        assert_eq!(ints, [1, -2, 3].map(Value::I32));
+
+        let nested = meta.get_array("nested", ValueType::Array).unwrap();
+        let inner: Vec<Vec<Value<'_>>> = nested
+            .iter()
+            .map(|value| match value {
+                Value::Array(array) => array.iter().collect(),
+                other => panic!("not an array: {other}"),
+            })
+            .collect();
+        assert_eq!(inner[0], [Value::I8(1), Value::I8(-1)]);
+        assert_eq!(inner[1], [Value::String("in")]);
+        assert_eq!(
+            meta.get("i32s").unwrap().to_string(),
+            "[1, -2, 3] (3 x i32)"
+        );
+    }
+}
+
+#[test]
+fn tensors_read_back() {
+    let gguf = parse(small_gguf().bytes()).unwrap();
+    let first = gguf.tensor("first").unwrap();
+    assert_eq!(first.ggml_type(), GgmlType::Q8_0);
+    assert_eq!((first.dims(), first.shape()), (&[32, 2][..], vec![2, 32]));
+    assert_eq!((first.element_count(), first.row_bytes()), (64, 34));
+    assert_eq!(gguf.data(first), [7; 68]);
+    assert_eq!(gguf.data(gguf.tensor("second").unwrap()), [9; 12]);
+    assert!(gguf.has_tensor("second") && !gguf.has_tensor("third"));
+    assert_eq!(
+        gguf.tensor("third").unwrap_err().to_string(),
+        "the file has no tensor `third`"
+    );
+}
+
+#[test]
+fn alignment_of_the_file_is_honoured() {
+    for alignment in [1, 2, 8, 64, 4096] {
+        let writer = GgufWriter {
+            alignment,
+            ..GgufWriter::default()
+        };
+        let bytes = writer
+            .u32("general.alignment", alignment as u32)
+            .tensor("a", &[3], 24, &[1, 2, 3])
+            .tensor("b", &[2], 24, &[4, 5])
+            .bytes();
+        let gguf = parse(bytes).unwrap();
+        assert_eq!(gguf.alignment(), alignment as u64);
+        assert_eq!(gguf.data(gguf.tensor("b").unwrap()), [4, 5]);
+    }
+}
+
+#[test]
+fn getters_name_key_and_types() {
+    let gguf = parse(small_gguf().bytes()).unwrap();
+    let meta = gguf.metadata();
+    assert_eq!(meta.get_u32("u16").unwrap(), 60_000);
+    assert_eq!(meta.get_i64("i8").unwrap(), -56);
+    assert_eq!(meta.get_f32("f64").unwrap(), 1.25);
+    assert!(meta.get_bool("bool").unwrap());
+    assert_eq!(meta.opt_u32("nothing").unwrap(), None);
+    let messages = [
+        (
+            meta.get_u32("nothing").map(drop),
+            "the file has no metadata key `nothing`",
+        ),
+        (
+            meta.get_u32("string").map(drop),
+            "metadata key `string` must be u32, it is string",
+        ),
+        (
+            meta.get_u32("i32").map(drop),
+            "metadata key `i32` is -7, which does not fit u32",
+        ),
+        (
+            meta.get_u32("u64").map(drop),
+            "metadata key `u64` is 18446744073709551615, which does not fit u32",
+        ),
+        (
+            meta.get_str("f32").map(drop),
+            "metadata key `f32` must be string, it is f32",
+        ),
+        (
+            meta.get_f32("u8").map(drop),
+            "metadata key `u8` must be f32, it is u8",
+        ),
+        (
+            meta.get_bool("u8").map(drop),
+            "metadata key `u8` must be bool, it is u8",
+        ),
+        (
+            meta.get_array("u8", ValueType::I32).map(drop),
+            "metadata key `u8` must be array, it is u8",
+        ),
+        (
+            meta.get_array("strings", ValueType::I32).map(drop),
+            "metadata key `strings` must be an array of i32, it is an array of string",
+        ),
+    ];
+    for (result, message) in messages {
+        assert_eq!(result.unwrap_err().to_string(), message);
+    }
+}
+
+/// Asserts that the bytes are refused with an error that matches.
+macro_rules! refused {
+    ($bytes:expr, $pattern:pat $(if $guard:expr)?) => {{
+        let error = parse($bytes).unwrap_err();
+        assert!(matches!(&error, $pattern $(if $guard)?), "{error:?}");
+        error.to_string()
+    }};
+}
+
+#[test]
+fn beginnings_are_told_apart() {
+    use GgufError::{BadMagic, BigEndian, Truncated, UnsupportedVersion};
+    let start = |magic: &[u8], version: u32| [magic, &version.to_le_bytes(), &[0; 16]].concat();
+    let message = refused!(start(b"lmgg", 1), BadMagic { .. });
+    assert!(message.contains("older than GGUF"), "{message}");
+    refused!(start(b"FUGG", 3), BadMagic { .. });
+    refused!(start(b"GGUF", 3_u32.swap_bytes()), BigEndian { .. });
+    for version in [0, 1, 4, u32::MAX] {
+        refused!(start(b"GGUF", version), UnsupportedVersion { found } if *found == version);
+    }
+    refused!(
+        Vec::new(),
+        Truncated {
+            offset: 0,
+            need: 4,
+            left: 0,
+            ..
+        }
+    );
+    assert!(parse(start(b"GGUF", 3)).is_ok());
+}
+
+#[test]
+fn counts_are_bounded_before_anything_is_reserved() {
+    use GgufError::{CountTooLarge, Truncated};
+    let with_counts = |tensors: u64, keys: u64| {
+        [
+            &b"GGUF"[..],
+            &3_u32.to_le_bytes(),
+            &tensors.to_le_bytes(),
+            &keys.to_le_bytes(),
+            &[0; 64],
+        ]
+        .concat()
+    };
+    refused!(with_counts(u64::MAX, 0), CountTooLarge { offset: 8, .. });
+    refused!(with_counts(0, u64::MAX), CountTooLarge { offset: 16, .. });
+    refused!(with_counts(1 << 40, 0), CountTooLarge { .. });
+
+    for len in [u64::MAX, 1 << 40, 5] {
+        let bytes = [&8_u32.to_le_bytes()[..], &len.to_le_bytes()].concat();
+        refused!(
+            GgufWriter::default().raw("k", 9, &bytes).header(),
+            CountTooLarge { .. }
+        );
+        let huge_string = len.max(64).to_le_bytes();
+        refused!(
+            GgufWriter::default().raw("k", 8, &huge_string).header(),
+            Truncated { .. }
+        );
+    }
+}
+
+#[test]
+fn bad_metadata_is_refused() {
+    use GgufError::*;
+    let writer = GgufWriter::default;
+    let message = refused!(
+        writer().raw("k", 8, &string(b"ab\xFF")).bytes(),
+        InvalidUtf8 { bad, offset, .. } if bad - offset == 2
+    );
+    assert!(message.contains("the value of `k`"), "{message}");
+    let mut bad_key = writer().u32("kk", 1);
+    bad_key.entries[0][8] = 0xC3;
+    refused!(bad_key.bytes(), InvalidUtf8 { offset: 32, .. });
+    refused!(writer().u32("", 1).bytes(), EmptyName { .. });
+    refused!(
+        writer().raw("k", 13, &[0; 8]).bytes(),
+        UnknownValueType { found: 13, .. }
+    );
+    refused!(
+        writer().raw("k", 7, &[2]).bytes(),
+        InvalidBool { found: 2, .. }
+    );
+    let bools = [&7_u32.to_le_bytes()[..], &3_u64.to_le_bytes(), &[0, 1, 9]].concat();
+    refused!(
+        writer().raw("k", 9, &bools).bytes(),
+        InvalidBool { found: 9, .. }
+    );
+    let message = refused!(
+        writer()
+            .u32("same", 1)
+            .u32("other", 1)
+            .u32("same", 2)
+            .bytes(),
+        DuplicateKey { first: 32, .. }
+    );
+    assert!(message.contains("`same` occurs twice"), "{message}");
+
+    let mut deep = Vec::new();
+    for _ in 0..50 {
+        deep.extend(9_u32.to_le_bytes());
+        deep.extend(1_u64.to_le_bytes());
+    }
+    deep.extend([0; 64]);
+    refused!(
+        writer().raw("k", 9, &deep).bytes(),
+        ArrayTooDeep { max: 4, .. }
+    );
+
+    for found in [0, 3, 48, 1 << 31] {
+        refused!(
+            writer().u32("general.alignment", found).bytes(),
+            BadAlignment { .. }
+        );
+    }
+    refused!(
+        writer().str("general.alignment", "32").bytes(),
+        WrongType { .. }
+    );
+}
+
+#[test]
+fn bad_tensors_are_refused() {
+    use GgufError::*;
+    let writer = GgufWriter::default;
+    let with_room = |mut writer: GgufWriter| {
+        writer.data = vec![0; 1024];
+        writer.bytes()
+    };
+    refused!(with_room(writer().info("", &[1], 0, 0)), EmptyName { .. });
+    refused!(
+        with_room(writer().info("t", &[1; 5], 0, 0)),
+        TooManyDims { found: 5, .. }
+    );
+    for dims in [
+        &[u64::MAX][..],
+        &[1 << 32, 1 << 32],
+        &[0, u64::MAX, 2],
+        &[1 << 62, 1, 1, 2],
+        &[1 << 60],
+    ] {
+        refused!(
+            with_room(writer().info("t", dims, 0, 0)),
+            DimsOverflow { .. }
+        );
+    }
+    refused!(
+        with_room(writer().info("t", &[1], 99, 0)),
+        UnknownTensorType { found: 99, .. }
+    );
+    let message = refused!(
+        with_room(writer().info("t", &[1], 4, 0)),
+        UnknownTensorType { found: 4, .. }
+    );
+    assert!(message.contains("was Q4_2"), "{message}");
+    refused!(
+        with_room(writer().info("t", &[33], 8, 0)),
+        PartialBlock { row: 33, .. }
+    );
+    refused!(
+        with_room(writer().info("t", &[4], 0, 16)),
+        UnalignedTensor { relative: 16, .. }
+    );
+    refused!(
+        with_room(writer().info("t", &[257], 0, 0)),
+        TensorOutOfFile { bytes: 1028, .. }
+    );
+    refused!(
+        with_room(writer().info("t", &[1], 0, u64::MAX - 31)),
+        TensorOutOfFile { .. }
+    );
+    refused!(
+        with_room(writer().info("t", &[8], 0, 0).info("t", &[8], 0, 32)),
+        DuplicateTensor { .. }
+    );
+    refused!(
+        with_room(writer().info("b", &[8], 0, 32).info("a", &[9], 0, 0)),
+        OverlappingTensors { .. }
+    );
+    refused!(
+        with_room(writer().info("b", &[8], 0, 0).info("a", &[8], 0, 0)),
+        OverlappingTensors { .. }
+    );
+    // Legal, if unusual: scalars, empty tensors (which share no bytes), gaps.
+    let odd = writer()
+        .info("e", &[0, 7], 0, 0)
+        .info("s", &[], 0, 0)
+        .info("g", &[1], 0, 512);
+    let gguf = parse(with_room(odd)).unwrap();
+    assert_eq!(gguf.tensor("e").unwrap().shape(), [7, 0]);
+    assert_eq!(gguf.data(gguf.tensor("e").unwrap()).len(), 0);
+    assert_eq!(gguf.data(gguf.tensor("s").unwrap()).len(), 4);
+}
+
+#[test]
+fn names_in_messages_are_short_and_printable() {
+    let name = "\u{1b}[31m".to_owned() + &"x".repeat(100_000);
+    let message = refused!(
+        GgufWriter::default().info(&name, &[1; 9], 0, 0).bytes(),
+        GgufError::TooManyDims { .. }
+    );
+    assert!(
+        message.len() < 400 && !message.contains('\u{1b}'),
+        "{message}"
+    );
+}
+
+#[test]
+fn truncation_at_every_byte_is_an_error() {
+    let bytes = small_gguf().bytes();
+    for len in 0..bytes.len() {
+        let error = parse(bytes[..len].to_vec()).expect_err("a truncated file");
+        assert!(
+            matches!(
+                error,
+                GgufError::Truncated { .. }
+                    | GgufError::CountTooLarge { .. }
+                    | GgufError::TensorOutOfFile { .. }
+            ),
+            "at {len}: {error:?}"
+        );
+    }
+}
+
+#[test]
+fn every_type_has_its_own_id_and_name() {
+    for (index, ty) in GgmlType::ALL.iter().enumerate() {
+        assert_eq!(GgmlType::from_id(ty.id()), Some(*ty));
+        assert_eq!(GgmlType::removed_name(ty.id()), None);
+        assert!(ty.block_len() > 0 && ty.block_bytes() > 0);
+        for other in &GgmlType::ALL[..index] {
+            assert!(other.id() < ty.id() && other.name() != ty.name());
+        }
+    }
+    // All ids up to the last are either in use or removed.
+    let last = GgmlType::ALL.last().unwrap().id();
+    for id in 0..=last {
+        assert!(
+            GgmlType::from_id(id).is_some() != GgmlType::removed_name(id).is_some(),
+            "{id}"
+        );
+    }
+}
+
+#[test]
+fn files_that_cannot_be_opened() {
+    let dir = common::temp_dir("gguf-open");
+    let empty = dir.join("empty.gguf");
+    std::fs::write(&empty, []).unwrap();
+    assert!(matches!(
+        Gguf::open(dir.join("none.gguf")),
+        Err(GgufError::File(FileError::NotFound { .. }))
+    ));
+    assert!(matches!(
+        Gguf::open(&dir),
+        Err(GgufError::File(FileError::NotAFile { .. }))
+    ));
+    assert!(matches!(
+        Gguf::open(&empty),
+        Err(GgufError::File(FileError::Empty { .. }))
+    ));
+}
+
+#[test]
+fn real_files_open() {
+    for (file, weights) in [("f16", GgmlType::F16), ("q8_0", GgmlType::Q8_0)] {
+        let path = data(&format!("tiny-rust-llama/tiny-rust-llama-{file}.gguf"));
+        let gguf = Gguf::open(&path).unwrap();
+        let meta = gguf.metadata();
+        assert_eq!(meta.get_str("general.architecture").unwrap(), "llama");
+        assert_eq!(meta.get_u32("llama.block_count").unwrap(), 4);
+        let merges = meta
+            .get_array("tokenizer.ggml.merges", ValueType::String)
+            .unwrap();
+        assert_eq!(merges.len(), 1791);
+        assert_eq!(merges.iter().count(), 1791);
+
+        let parameters: u64 = gguf.tensors().iter().map(|t| t.element_count()).sum();
+        assert_eq!(parameters, 3_541_248);
+        let embedding = gguf.tensor("token_embd.weight").unwrap();
+        assert_eq!(embedding.shape(), [2048, 256]);
+        assert_eq!(embedding.ggml_type(), weights);
+        assert_eq!(
+            gguf.data(embedding).len() as u64,
+            2048 * embedding.row_bytes()
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Random damage gives an error or a file that can be walked, in bounded memory.
+    #[test]
+    fn damaged_files_never_panic(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = small_gguf().bytes();
+        for (at, value) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let len = bytes.len();
+        if let Ok(gguf) = parse(bytes) {
+            prop_assert!(walk(&gguf) <= 64 * len);
+        }
+    }
+
+    /// Whatever follows a good header start.
+    #[test]
+    fn noise_never_panics(noise in prop::collection::vec(any::<u8>(), 0..300), few in 0_u8..4) {
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend([few, 0, 0, 0, 0, 0, 0, 0, few, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend(noise);
+        if let Ok(gguf) = parse(bytes) {
+            walk(&gguf);
+        }
+    }
+
+    /// What is written reads back.
+    #[test]
+    fn round_trip(
+        numbers in prop::collection::btree_map("[a-z.]{1,12}", any::<u32>(), 0..8),
+        texts in prop::collection::vec(".{0,20}", 0..8),
+        sizes in prop::collection::vec(0_u64..20, 0..5),
+    ) {
+        let mut writer = GgufWriter::default();
+        for (key, value) in &numbers {
+            writer = writer.u32(key, *value);
+        }
+        writer = writer.strs("TEXTS", &texts);
+        for (index, size) in sizes.iter().enumerate() {
+            let data = vec![index as u8; *size as usize];
+            writer = writer.tensor(&format!("t{index}"), &[*size], 24, &data);
+        }
+        writer.data.push(0);
+        let gguf = parse(writer.bytes()).unwrap();
+        for (key, value) in &numbers {
+            prop_assert_eq!(gguf.metadata().get_u32(key).unwrap(), *value);
+        }
+        let read: Vec<_> = gguf.metadata().get_array("TEXTS", ValueType::String).unwrap()
+            .iter().filter_map(Value::as_str).collect();
+        prop_assert_eq!(read, texts);
+        for (index, size) in sizes.iter().enumerate() {
+            let info = gguf.tensor(&format!("t{index}")).unwrap();
+            prop_assert_eq!(gguf.data(info), vec![index as u8; *size as usize]);
+        }
+    }
+}
