@@ -11,6 +11,9 @@ use crate::dtype::DType;
 use crate::scalar::{BinaryFn, CompareFn, ScalarOp, UnaryFn};
 
 impl AttrValue for AxisMap {
+    fn kind() -> String {
+        "axis, `none`, `at(index)` or `axis(from, start, step, shift)`".to_string()
+    }
     fn to_literal(&self) -> Literal {
         match *self {
             AxisMap {
@@ -65,6 +68,9 @@ impl AttrValue for AxisMap {
 }
 
 impl AttrValue for IndexMap {
+    fn kind() -> String {
+        Vec::<AxisMap>::kind()
+    }
     fn to_literal(&self) -> Literal {
         self.axes.to_literal()
     }
@@ -74,6 +80,9 @@ impl AttrValue for IndexMap {
 }
 
 impl AttrValue for MapArg {
+    fn kind() -> String {
+        "`i0`, `i1`, ... or `s0`, `s1`, ...".to_string()
+    }
     fn to_literal(&self) -> Literal {
         Literal::Ident(match self {
             MapArg::Input(i) => format!("i{i}"),
@@ -94,6 +103,9 @@ impl AttrValue for MapArg {
 }
 
 impl AttrValue for MapStep {
+    fn kind() -> String {
+        "step such as `mul(i0, s1)`".to_string()
+    }
     fn to_literal(&self) -> Literal {
         let (name, attrs) = match &self.op {
             ScalarOp::Const(d, v) => ("const", vec![d.to_literal(), v.to_literal()]),
