@@ -1,1 +1,3 @@
-//! tercet-cpu
+//! CPU executors of Tercet: the reference interpreter and the fast executor.
+pub mod reference;
+pub use reference::ReferenceBackend;

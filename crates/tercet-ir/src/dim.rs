@@ -32,8 +32,11 @@ impl fmt::Display for Symbol {
 }
 
 /// Values or upper bounds of symbols.
+///
+/// Sorted by name. A vector keeps its memory when cleared, so that binding the sizes of a run again
+/// allocates nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bindings(BTreeMap<Symbol, usize>);
+pub struct Bindings(Vec<(Symbol, usize)>);
 
 impl Bindings {
     /// No symbol bound.
@@ -49,16 +52,16 @@ impl Bindings {
 
     /// Adds or replaces a value.
     pub fn set(&mut self, symbol: &Symbol, value: usize) {
-        if let Some(slot) = self.0.get_mut(symbol) {
-            *slot = value;
-        } else {
-            self.0.insert(symbol.clone(), value);
+        match self.0.binary_search_by(|(s, _)| s.cmp(symbol)) {
+            Ok(at) => self.0[at].1 = value,
+            Err(at) => self.0.insert(at, (symbol.clone(), value)),
         }
     }
 
     /// The value of a symbol, if bound.
     pub fn get(&self, symbol: &Symbol) -> Option<usize> {
-        self.0.get(symbol).copied()
+        let at = self.0.binary_search_by(|(s, _)| s.cmp(symbol)).ok()?;
+        Some(self.0[at].1)
     }
 
     /// All values in the order of the names.

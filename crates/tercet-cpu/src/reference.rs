@@ -1,0 +1,205 @@
+//! The reference executor: every operator through its own `eval`, on the graph as it was given.
+//!
+//! It is the meaning that other executors are compared with. No pass runs, nothing is legalized,
+//! nothing is shared between runs but parameters, states and the step counter.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tercet_ir::{
+    Backend, Bindings, CompileError, CompileOptions, EvalCtx, Executable, Graph, Op, RunError,
+    Signature, Tensor, TensorType, backend::find_port, evaluate,
+};
+
+/// Compiles to executables that evaluate node by node, slowly and exactly.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReferenceBackend;
+
+impl ReferenceBackend {
+    /// The backend; it has no settings.
+    pub fn new() -> ReferenceBackend {
+        ReferenceBackend
+    }
+}
+
+impl Backend for ReferenceBackend {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Executable>, CompileError> {
+        check_borders(graph, &options.bounds)?;
+        Ok(Box::new(Reference {
+            signature: Signature::of(graph),
+            graph: Arc::new(graph.clone()),
+            bounds: options.bounds.clone(),
+            leaves: BTreeMap::new(),
+            step: 0,
+        }))
+    }
+}
+
+/// Refuses graphs without results and symbols without bounds.
+pub(crate) fn check_borders(graph: &Graph, bounds: &Bindings) -> Result<(), CompileError> {
+    if graph.results().next().is_none() {
+        return Err(CompileError::NoOutputs);
+    }
+    match graph
+        .symbols()
+        .into_iter()
+        .find(|s| bounds.get(s).is_none())
+    {
+        Some(symbol) => Err(CompileError::Unbounded { symbol }),
+        None => Ok(()),
+    }
+}
+
+#[derive(Clone)]
+struct Reference {
+    graph: Arc<Graph>,
+    signature: Signature,
+    bounds: Bindings,
+    /// Parameters and states by name; inputs only during a run. A state that is absent is zeros.
+    leaves: BTreeMap<String, Tensor>,
+    step: u64,
+}
+
+impl Executable for Reference {
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn set_param(&mut self, name: &str, tensor: Tensor) -> Result<(), RunError> {
+        find_port(&self.signature.params, "param", name)?
+            .1
+            .check("param", &tensor)?;
+        self.leaves.insert(name.to_string(), tensor);
+        Ok(())
+    }
+
+    fn run_into(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        outputs: &mut Vec<Tensor>,
+    ) -> Result<(), RunError> {
+        self.signature
+            .bind(inputs, &self.bounds, &mut Bindings::new())?;
+        for (name, tensor) in inputs {
+            self.leaves.insert((*name).to_string(), (*tensor).clone());
+        }
+        let ctx = EvalCtx { step: self.step };
+        let done = evaluate(&self.graph, &ctx, &self.leaves);
+        for (name, _) in inputs {
+            self.leaves.remove(*name);
+        }
+        let done = done?;
+        outputs.clear();
+        outputs.extend(
+            self.graph
+                .outputs()
+                .iter()
+                .map(|o| done.get(o.value).clone()),
+        );
+        for a in self.graph.assigns() {
+            if let Op::State(state) = &self.graph.node(a.state.node).op {
+                self.leaves
+                    .insert(state.name.clone(), done.get(a.value).clone());
+            }
+        }
+        self.step += 1;
+        Ok(())
+    }
+
+    fn write_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), RunError> {
+        find_port(&self.signature.states, "state", name)?
+            .1
+            .check("state", tensor)?;
+        self.leaves.insert(name.to_string(), tensor.clone());
+        Ok(())
+    }
+
+    fn read_state(&self, name: &str) -> Result<Tensor, RunError> {
+        let (_, port) = find_port(&self.signature.states, "state", name)?;
+        match self.leaves.get(name) {
+            Some(tensor) => Ok(tensor.clone()),
+            None => {
+                let shape = port.ty.shape.eval(&Bindings::new())?;
+                zeros(TensorType::new(port.ty.dtype, &shape), "state")
+            }
+        }
+    }
+
+    fn reset(&mut self) {
+        for port in &self.signature.states {
+            self.leaves.remove(&port.name);
+        }
+        self.step = 0;
+    }
+
+    fn try_clone(&self) -> Result<Box<dyn Executable>, RunError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+/// A tensor of zeros, or the error that there is no room for it.
+pub(crate) fn zeros(ty: TensorType, what: &'static str) -> Result<Tensor, RunError> {
+    let bytes = ty.size_bytes() as u64;
+    Tensor::zeros(ty).map_err(|_| RunError::OutOfMemory { what, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercet_ir::{DType, Type};
+
+    fn accumulator() -> Graph {
+        let mut g = Graph::new();
+        let ty = Type::new(DType::F32, [2]);
+        let s = g.state("s", ty.clone()).unwrap();
+        let x = g.input("x", ty).unwrap();
+        g.assign(s, x).unwrap();
+        g.output("old", s).unwrap();
+        g
+    }
+
+    #[test]
+    fn states_live_between_runs() {
+        let mut exe = ReferenceBackend::new()
+            .compile(&accumulator(), &CompileOptions::new())
+            .unwrap();
+        let x = Tensor::from_slice(&[2], &[1f32, 2.0]).unwrap();
+        assert_eq!(exe.run(&[("x", &x)]).unwrap()[0].to_f64s(), [0.0, 0.0]);
+        assert_eq!(exe.run(&[("x", &x)]).unwrap()[0], x);
+        assert_eq!(exe.read_state("s").unwrap(), x);
+        exe.reset();
+        assert_eq!(exe.read_state("s").unwrap().to_f64s(), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_failed_run_leaves_states() {
+        let mut exe = ReferenceBackend::new()
+            .compile(&accumulator(), &CompileOptions::new())
+            .unwrap();
+        let x = Tensor::from_slice(&[2], &[1f32, 2.0]).unwrap();
+        exe.write_state("s", &x).unwrap();
+        assert!(matches!(exe.run(&[]), Err(RunError::Missing { .. })));
+        assert_eq!(exe.read_state("s").unwrap(), x);
+    }
+
+    #[test]
+    fn unbounded_symbols_are_refused() {
+        let mut g = Graph::new();
+        let x = g
+            .input("x", Type::new(DType::F32, [tercet_ir::Dim::sym("s")]))
+            .unwrap();
+        g.output("y", x).unwrap();
+        let refused = ReferenceBackend::new().compile(&g, &CompileOptions::new());
+        assert!(matches!(refused, Err(CompileError::Unbounded { .. })));
+        let empty = ReferenceBackend::new().compile(&Graph::new(), &CompileOptions::new());
+        assert!(matches!(empty, Err(CompileError::NoOutputs)));
+    }
+}
