@@ -78,7 +78,7 @@ pub(crate) fn cpu(options: &CpuBench) -> Result<(), Error> {
         SystemTime::UNIX_EPOCH
     } else {
         let start = SystemTime::now();
-        run_benches(options, &minilm)?;
+        run_benches(options, &minilm, &results)?;
         start
     };
     let measured = criterion::read(&results, since)?;
@@ -107,12 +107,13 @@ pub(crate) fn cpu(options: &CpuBench) -> Result<(), Error> {
     }
 }
 
-fn run_benches(options: &CpuBench, minilm: &Path) -> Result<(), Error> {
+fn run_benches(options: &CpuBench, minilm: &Path, results: &Path) -> Result<(), Error> {
     for (package, target) in TARGETS {
         let mut cargo = process::cargo();
         cargo
             .args(["bench", "--package", package, "--bench", target, "--"])
             .args(&options.args)
+            .env("CRITERION_HOME", results)
             .env(env::THREADS, options.threads.to_string())
             .env(env::MINILM_DIR, minilm)
             .env(env::REQUIRE, env::REQUIRE_DEFAULT);

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
         Some(runner) => process::run(prepare(runner, &minilm).args(SELECTION).args(args)),
         None => {
             let mut cargo = process::cargo();
-            cargo.args(["test", "--all-targets", "--no-fail-fast"]);
+            cargo.args(["test", "--tests", "--no-fail-fast"]);
             process::run(prepare(cargo, &minilm).args(SELECTION).args(args))
         }
     };
