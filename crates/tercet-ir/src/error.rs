@@ -212,16 +212,13 @@ pub enum CompileError {
         #[source]
         source: OpError,
     },
-    /// A constant could not be folded.
-    #[error("while evaluating constant node {node} ({op})")]
-    Fold {
-        /// The node.
-        node: NodeId,
-        /// Its operator.
-        op: &'static str,
-        /// What went wrong.
-        #[source]
-        source: EvalError,
+    /// A pass to leave out is not one of the pipeline's.
+    #[error("no pass named `{name}`; the pipeline has: {known}")]
+    UnknownPass {
+        /// The name given.
+        name: String,
+        /// The names of the passes.
+        known: String,
     },
     /// A size at the symbols' bounds is not possible.
     #[error("at the symbols' bounds")]

@@ -31,15 +31,18 @@ mod dtype;
 mod error;
 mod graph;
 mod interp;
+pub mod legalize;
 mod op;
 pub mod ops;
 pub mod passes;
 pub mod quant;
 pub mod random;
+pub mod rules;
 pub mod scalar;
 mod tensor;
 mod text;
 mod types;
+pub mod verify;
 
 pub use backend::{Backend, CompileOptions, Executable, Port, Signature, Support, Target};
 pub use dim::{Bindings, Dim, DimError, Symbol};

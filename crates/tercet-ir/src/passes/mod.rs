@@ -1,4 +1,93 @@
-//! Rewrites of graphs.
+//! Rewrites of graphs that keep their meaning.
+//!
+//! A pass is a function from a graph to a new graph in a file of its own; [`PIPELINE`] lists them
+//! in the order in which [`optimize`] runs them. Each can be left out by name through
+//! [`CompileOptions::without_passes`].
+//!
+//! Invariants: inputs, parameters and states stay in their order, used or not; outputs and
+//! assignments stay; every value keeps its type; random numbers stay the same. All passes but
+//! `fuse_epilogue` leave the reference's results bit for bit (NaNs up to their payload); that one
+//! saves roundings, within the tolerance table.
+//!
+//! Broadcasting is made explicit where it matters: `fuse_elementwise` turns it into index maps, and
+//! a target that takes only equal shapes gets `Expand` nodes from the rules of
+//! [`crate::legalize`].
 
-/// The names of the passes, in the order in which they run.
-pub const PIPELINE: &[&str] = &[];
+mod cse;
+mod dce;
+mod fold;
+mod rewrite;
+mod simplify;
+
+pub(crate) use rewrite::is_named_leaf;
+pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};
+
+use crate::backend::CompileOptions;
+use crate::error::CompileError;
+use crate::graph::Graph;
+use crate::verify::verify;
+
+/// A rewrite of graphs.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// The name, for [`CompileOptions::without_passes`].
+    pub name: &'static str,
+    /// What it does, in a sentence.
+    pub doc: &'static str,
+    /// The new graph.
+    pub apply: fn(&Graph) -> Result<Graph, CompileError>,
+}
+
+/// The passes in the order in which they run.
+pub const PIPELINE: &[Pass] = &[
+    Pass {
+        name: "fold_constants",
+        doc: "Computes nodes whose operands are all constants, unless the result would be large.",
+        apply: fold::fold_constants,
+    },
+    Pass {
+        name: "simplify",
+        doc: "Replaces nodes by simpler ones of the same value; see SIMPLIFICATIONS.",
+        apply: simplify::simplify,
+    },
+    Pass {
+        name: "cse",
+        doc: "Computes equal nodes once.",
+        apply: cse::merge_equal,
+    },
+    Pass {
+        name: "dce",
+        doc: "Drops nodes that no output or assignment depends on; leaves with names stay.",
+        apply: dce::drop_dead,
+    },
+];
+
+/// Runs the pipeline without the passes that the options leave out.
+///
+/// # Errors
+/// [`CompileError::UnknownPass`] for a name that is no pass; [`CompileError::Rewrite`] when a
+/// rewrite is refused.
+pub fn optimize(graph: &Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+    for name in &options.without_passes {
+        if !PIPELINE.iter().any(|p| p.name == name) {
+            let known: Vec<&str> = PIPELINE.iter().map(|p| p.name).collect();
+            return Err(CompileError::UnknownPass {
+                name: name.clone(),
+                known: known.join(", "),
+            });
+        }
+    }
+    let mut current = graph.clone();
+    for pass in PIPELINE {
+        if options.without_passes.iter().any(|name| name == pass.name) {
+            continue;
+        }
+        current = (pass.apply)(&current)?;
+        if cfg!(debug_assertions)
+            && let Err(e) = verify(&current)
+        {
+            panic!("invariant: a pass leaves a valid graph, {}: {e}", pass.name);
+        }
+    }
+    Ok(current)
+}

@@ -1,0 +1,222 @@
+//! Legalization: turns what a target cannot run into what it can.
+//!
+//! A target says per node whether it runs it ([`Target::supports`]). A node that it refuses is
+//! rewritten by the first rule of [`RULES`] that applies; every node that a rule adds is legalized
+//! in turn. Composite operators have a rule down to core operators, so that legalization is total
+//! on a target that has the core. What remains is reported all at once, with the target's reason
+//! and the nearest way out; nothing falls back in silence.
+//!
+//! Invariants: the signature stays; every value keeps its type; rules hold within the tolerance
+//! table, since a fused operator rounds once where its parts round several times.
+
+use crate::backend::Target;
+use crate::error::{CompileError, OpError, UnsupportedNode};
+use crate::graph::{Graph, Node, NodeId, Value};
+use crate::ops::Op;
+use crate::passes::is_named_leaf;
+pub use crate::rules::{RULES, Rule};
+use crate::types::Type;
+use crate::{DType, Support};
+
+/// Rules on rules: far more than any decomposition needs, few enough to end a cycle of rules.
+const MAX_DEPTH: usize = 32;
+
+/// The new graph, as rules see it.
+pub struct Builder<'a> {
+    graph: Graph,
+    target: &'a dyn Target,
+    at: NodeId,
+    depth: usize,
+    fired: Vec<&'static str>,
+    unsupported: Vec<UnsupportedNode>,
+}
+
+impl Builder<'_> {
+    /// Adds a node, or what it decomposes into, and returns its first result.
+    ///
+    /// # Errors
+    /// [`OpError`] when the operator does not accept the operands.
+    pub fn add(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, OpError> {
+        let results = self.add_all(op, inputs)?;
+        Ok(*results
+            .first()
+            .expect("invariant: every operator has a result"))
+    }
+
+    /// Adds a node, or what it decomposes into, and returns all its results.
+    ///
+    /// # Errors
+    /// As [`Builder::add`].
+    pub fn add_all(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, OpError> {
+        let op = op.into();
+        let Some(node) = self.as_node(&op, inputs) else {
+            // The graph's own `add` words the error.
+            return self.graph.add(op, inputs).map(|v| vec![v]);
+        };
+        let reason = match self.target.supports(&self.graph, &node) {
+            Support::Native => return self.keep(op, inputs),
+            Support::Missing { reason } => reason,
+        };
+        if self.depth < MAX_DEPTH {
+            self.depth += 1;
+            let replaced = self.by_rule(&op, inputs);
+            self.depth -= 1;
+            if let Some(values) = replaced? {
+                return Ok(values);
+            }
+        }
+        self.unsupported.push(UnsupportedNode {
+            node: self.at,
+            op: op.kind().doc().name,
+            remedy: remedy(&self.graph, self.target, &node),
+            results: node.outputs,
+            reason,
+        });
+        self.keep(op, inputs)
+    }
+
+    /// The type of a value.
+    pub fn ty(&self, v: Value) -> &Type {
+        self.graph.ty(v)
+    }
+
+    /// The graph so far, for the builder methods of leaves.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    fn as_node(&self, op: &Op, inputs: &[Value]) -> Option<Node> {
+        let types: Option<Vec<&Type>> = inputs.iter().map(|v| self.graph.get_type(*v)).collect();
+        Some(Node {
+            op: op.clone(),
+            inputs: inputs.to_vec(),
+            outputs: op.infer(&types?).ok()?,
+        })
+    }
+
+    fn keep(&mut self, op: Op, inputs: &[Value]) -> Result<Vec<Value>, OpError> {
+        let first = self.graph.add(op, inputs)?;
+        let ports = self.graph.node(first.node).outputs.len() as u8;
+        Ok((0..ports).map(|p| first.port(p)).collect())
+    }
+
+    fn by_rule(&mut self, op: &Op, inputs: &[Value]) -> Result<Option<Vec<Value>>, OpError> {
+        for rule in RULES
+            .iter()
+            .copied()
+            .flatten()
+            .filter(|r| r.on == op.kind())
+        {
+            if let Some(values) = (rule.apply)(self, op, inputs)? {
+                self.fired.push(rule.name);
+                return Ok(Some(values));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The nearest way out for a node that the target refuses and no rule decomposes.
+fn remedy(graph: &Graph, target: &dyn Target, node: &Node) -> String {
+    let as_f32 = |ty: &Type| match ty.dtype.is_float() {
+        true => ty.with_dtype(DType::F32),
+        false => ty.clone(),
+    };
+    let operands: Vec<Type> = node.inputs.iter().map(|v| as_f32(graph.ty(*v))).collect();
+    let changed = node
+        .inputs
+        .iter()
+        .zip(&operands)
+        .any(|(v, ty)| graph.ty(*v) != ty);
+    // The same operator on f32 operands, in a graph of its own.
+    let f32_runs = || {
+        let mut probe = Graph::new();
+        let inputs: Option<Vec<Value>> = operands
+            .iter()
+            .enumerate()
+            .map(|(i, ty)| probe.input(&i.to_string(), ty.clone()).ok())
+            .collect();
+        let inputs = inputs?;
+        let outputs = node.op.infer(&operands.iter().collect::<Vec<_>>()).ok()?;
+        let op = node.op.clone();
+        let probed = Node {
+            op,
+            inputs,
+            outputs,
+        };
+        Some(target.supports(&probe, &probed).is_native())
+    };
+    if changed && f32_runs() == Some(true) {
+        "cast its operands to f32".to_string()
+    } else {
+        format!(
+            "compile for an executor that has it, such as `cpu`; `{}` does not",
+            target.name()
+        )
+    }
+}
+
+/// Rewrites a graph so that the target runs every node.
+///
+/// # Errors
+/// [`CompileError::Unsupported`] with every node that the target refuses and no rule decomposes;
+/// [`CompileError::Rewrite`] when a rule builds a node that its operator refuses.
+pub fn legalize(graph: &Graph, target: &dyn Target) -> Result<Graph, CompileError> {
+    legalize_traced(graph, target).map(|(graph, _)| graph)
+}
+
+/// As [`legalize`], with the names of the rules that were used, in order.
+///
+/// # Errors
+/// As [`legalize`].
+pub fn legalize_traced(
+    graph: &Graph,
+    target: &dyn Target,
+) -> Result<(Graph, Vec<&'static str>), CompileError> {
+    let mut b = Builder {
+        graph: Graph::new(),
+        target,
+        at: NodeId(0),
+        depth: 0,
+        fired: Vec::new(),
+        unsupported: Vec::new(),
+    };
+    let mut map: Vec<Vec<Value>> = Vec::with_capacity(graph.len());
+    for (id, node) in graph.nodes() {
+        b.at = id;
+        let new = |v: &Value| map[v.node.index()][v.port as usize];
+        let inputs: Vec<Value> = node.inputs.iter().map(new).collect();
+        // Leaves with names are the signature: every target takes them.
+        let added = match is_named_leaf(node.op.kind()) {
+            true => b.keep(node.op.clone(), &inputs),
+            false => b.add_all(node.op.clone(), &inputs),
+        };
+        let values = added.map_err(|source| CompileError::Rewrite { node: id, source })?;
+        debug_assert!(
+            values.iter().map(|v| b.ty(*v)).eq(&node.outputs),
+            "invariant: a rule keeps types, at {id} {node}"
+        );
+        map.push(values);
+    }
+    if !b.unsupported.is_empty() {
+        return Err(CompileError::Unsupported {
+            target: target.name(),
+            nodes: b.unsupported,
+        });
+    }
+    for o in graph.outputs() {
+        let value = map[o.value.node.index()][o.value.port as usize];
+        let node = o.value.node;
+        b.graph
+            .output(&o.name, value)
+            .map_err(|source| CompileError::Rewrite { node, source })?;
+    }
+    for a in graph.assigns() {
+        let new = |v: Value| map[v.node.index()][v.port as usize];
+        let node = a.value.node;
+        b.graph
+            .assign(new(a.state), new(a.value))
+            .map_err(|source| CompileError::Rewrite { node, source })?;
+    }
+    Ok((b.graph, b.fired))
+}

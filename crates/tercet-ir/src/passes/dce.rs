@@ -1,0 +1,14 @@
+//! Dead code: nodes that no output and no assignment depends on.
+
+use super::rewrite::{live_nodes, rebuild};
+use crate::error::CompileError;
+use crate::graph::Graph;
+
+/// Drops dead nodes. Leaves with names stay, since they are the graph's signature.
+pub(super) fn drop_dead(graph: &Graph) -> Result<Graph, CompileError> {
+    let live = live_nodes(graph);
+    rebuild(graph, |rw, id, _| match live[id.index()] {
+        true => rw.copy(id),
+        false => Ok(()),
+    })
+}

@@ -1,0 +1,206 @@
+//! Rebuilding a graph: every pass walks the old graph in order and adds to a new one.
+//!
+//! Leaves with names come first in the new graph, in their old order, so that the signature stays
+//! and a rewrite may use any parameter at any place. Everything goes through
+//! [`Graph::add`](crate::Graph::add), so that types are inferred anew, and every replacement is
+//! checked to have the type of what it replaces.
+
+use crate::error::CompileError;
+use crate::graph::{Graph, Node, NodeId, Value};
+use crate::ops::{Op, OpKind};
+
+/// True for leaves that the executor binds by name: they stay even when nothing reads them.
+pub(crate) fn is_named_leaf(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Input | OpKind::Param | OpKind::State)
+}
+
+/// A new graph under construction with the new value of each old value.
+pub(crate) struct Rewriter<'g> {
+    old: &'g Graph,
+    new: Graph,
+    map: Vec<Vec<Option<Value>>>,
+    at: NodeId,
+}
+
+impl<'g> Rewriter<'g> {
+    /// A new graph that holds the named leaves.
+    pub(crate) fn new(old: &'g Graph) -> Result<Rewriter<'g>, CompileError> {
+        let map = old.nodes().map(|(_, n)| vec![None; n.outputs.len()]);
+        let mut rw = Rewriter {
+            old,
+            new: Graph::new(),
+            map: map.collect(),
+            at: NodeId(0),
+        };
+        for (id, node) in old.nodes() {
+            if is_named_leaf(node.op.kind()) {
+                rw.copy(id)?;
+            }
+        }
+        Ok(rw)
+    }
+
+    /// The graph that is rewritten.
+    pub(crate) fn old(&self) -> &'g Graph {
+        self.old
+    }
+
+    /// The new graph so far.
+    pub(crate) fn new_graph(&self) -> &Graph {
+        &self.new
+    }
+
+    /// The new value of an old one that was copied or bound.
+    pub(crate) fn value(&self, old: Value) -> Value {
+        self.map[old.node.index()][old.port as usize]
+            .expect("invariant: a pass binds a value before it visits a reader")
+    }
+
+    /// The new values of old ones.
+    pub(crate) fn values(&self, old: &[Value]) -> Vec<Value> {
+        old.iter().map(|v| self.value(*v)).collect()
+    }
+
+    /// The new value of a leaf, constants included, whether it was visited yet or not.
+    pub(crate) fn leaf(&mut self, old: Value) -> Result<Value, CompileError> {
+        if self.map[old.node.index()][0].is_none() {
+            self.copy(old.node)?;
+        }
+        Ok(self.value(old))
+    }
+
+    /// Adds a node whose operands are new values; errors name the old node that is being visited.
+    pub(crate) fn add(
+        &mut self,
+        op: impl Into<Op>,
+        inputs: &[Value],
+    ) -> Result<Value, CompileError> {
+        self.new
+            .add(op, inputs)
+            .map_err(|source| CompileError::Rewrite {
+                node: self.at,
+                source,
+            })
+    }
+
+    /// Copies an old node with its operands renamed, unless it has a new value already.
+    pub(crate) fn copy(&mut self, id: NodeId) -> Result<(), CompileError> {
+        let node = self.old.node(id);
+        if self.map[id.index()].iter().all(Option::is_some) && !node.outputs.is_empty() {
+            return Ok(());
+        }
+        let inputs = self.values(&node.inputs);
+        let first = self.add(node.op.clone(), &inputs)?;
+        for port in 0..node.outputs.len() {
+            let port = port as u8;
+            self.bind(Value { node: id, port }, first.port(port));
+        }
+        Ok(())
+    }
+
+    /// Says which new value stands for an old one.
+    pub(crate) fn bind(&mut self, old: Value, new: Value) {
+        debug_assert_eq!(
+            self.old.ty(old),
+            self.new.ty(new),
+            "invariant: a rewrite keeps types, at {}",
+            self.at
+        );
+        self.map[old.node.index()][old.port as usize] = Some(new);
+    }
+
+    /// The new graph with the old one's outputs and assignments.
+    pub(crate) fn finish(mut self) -> Result<Graph, CompileError> {
+        let fail = |node, source| CompileError::Rewrite { node, source };
+        for o in self.old.outputs() {
+            let value = self.value(o.value);
+            self.new
+                .output(&o.name, value)
+                .map_err(|e| fail(o.value.node, e))?;
+        }
+        for a in self.old.assigns() {
+            let (state, value) = (self.value(a.state), self.value(a.value));
+            self.new
+                .assign(state, value)
+                .map_err(|e| fail(a.value.node, e))?;
+        }
+        Ok(self.new)
+    }
+}
+
+/// Rebuilds a graph: `visit` sees every node that is not a named leaf, in order, and copies it,
+/// binds its results to other values, or leaves it out when nothing that it copies reads it.
+pub(crate) fn rebuild<'g>(
+    graph: &'g Graph,
+    mut visit: impl FnMut(&mut Rewriter<'g>, NodeId, &'g Node) -> Result<(), CompileError>,
+) -> Result<Graph, CompileError> {
+    let mut rw = Rewriter::new(graph)?;
+    for (id, node) in graph.nodes() {
+        if !is_named_leaf(node.op.kind()) {
+            rw.at = id;
+            visit(&mut rw, id, node)?;
+        }
+    }
+    rw.finish()
+}
+
+/// Which nodes a result of the graph depends on.
+pub(crate) fn live_nodes(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.len()];
+    for v in graph.results() {
+        live[v.node.index()] = true;
+    }
+    for (id, node) in graph.nodes().rev() {
+        if live[id.index()] {
+            node.inputs.iter().for_each(|v| live[v.node.index()] = true);
+        }
+    }
+    live
+}
+
+/// Who reads a value, nodes without effect on the results left aside.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Readers {
+    /// The nodes, once per operand that is the value.
+    pub(crate) nodes: Vec<NodeId>,
+    /// Whether an output or assignment is the value.
+    pub(crate) result: bool,
+}
+
+impl Readers {
+    /// The node that reads the value, if exactly one operand of one node does and it is no result.
+    pub(crate) fn only(&self) -> Option<NodeId> {
+        match (self.nodes.as_slice(), self.result) {
+            (&[node], false) => Some(node),
+            (_, _) => None,
+        }
+    }
+}
+
+/// The readers of every value of a graph.
+pub(crate) struct Uses(Vec<Vec<Readers>>);
+
+impl Uses {
+    /// The readers among the live nodes.
+    pub(crate) fn of(graph: &Graph) -> Uses {
+        let live = live_nodes(graph);
+        let mut uses: Vec<Vec<Readers>> = graph
+            .nodes()
+            .map(|(_, n)| vec![Readers::default(); n.outputs.len()])
+            .collect();
+        for (id, node) in graph.nodes().filter(|(id, _)| live[id.index()]) {
+            for v in &node.inputs {
+                uses[v.node.index()][v.port as usize].nodes.push(id);
+            }
+        }
+        for v in graph.results() {
+            uses[v.node.index()][v.port as usize].result = true;
+        }
+        Uses(uses)
+    }
+
+    /// The readers of a value.
+    pub(crate) fn of_value(&self, v: Value) -> &Readers {
+        &self.0[v.node.index()][v.port as usize]
+    }
+}

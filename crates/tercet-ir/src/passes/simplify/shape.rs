@@ -1,0 +1,5 @@
+//! Rules of operators that move data.
+
+use super::Simplification;
+
+pub(super) const RULES: &[Simplification] = &[];

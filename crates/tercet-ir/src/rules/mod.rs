@@ -1,0 +1,27 @@
+//! The rules of legalization, one file per family of operators.
+//!
+//! A rule turns one operator into others that are nearer to the core. It is directional: no rule
+//! builds what another takes apart. Floats narrower than F32 are widened for sums, norms and
+//! contractions, so that a decomposition accumulates as the fused operator does.
+
+use crate::error::OpError;
+use crate::graph::Value;
+use crate::legalize::Builder;
+use crate::ops::{Op, OpKind};
+
+/// A decomposition of one operator.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// The name: what becomes what.
+    pub name: &'static str,
+    /// The operator.
+    pub on: OpKind,
+    /// The values that stand for the operator's results, or nothing when the rule does not apply.
+    pub apply: fn(&mut Builder<'_>, &Op, &[Value]) -> Applied,
+}
+
+/// What a rule gives.
+pub type Applied = Result<Option<Vec<Value>>, OpError>;
+
+/// Every rule, by family; the first that applies is taken.
+pub const RULES: &[&[Rule]] = &[];
