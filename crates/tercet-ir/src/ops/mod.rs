@@ -14,6 +14,8 @@ use crate::types::{TensorType, Type};
 mod elementwise;
 mod leaf;
 mod map;
+mod norm;
+mod residual_norm;
 mod softmax;
 #[cfg(test)]
 mod tests;
@@ -29,4 +31,8 @@ crate::define_ops! {
     elementwise::Unary,
     map::Map,
     softmax::Softmax,
+    norm::LayerNorm,
+    norm::RmsNorm,
+    residual_norm::ResidualLayerNorm,
+    residual_norm::ResidualRmsNorm,
 }
