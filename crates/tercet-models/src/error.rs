@@ -6,6 +6,7 @@ use crate::hf::HfError;
 use crate::mmap::FileError;
 use crate::safetensors::SafeTensorsError;
 use crate::tokenizer::TokenizerError;
+use crate::weight::WeightError;
 
 /// Any error of this crate; `source` is the reader's own error.
 #[derive(Debug, thiserror::Error)]
@@ -29,4 +30,7 @@ pub enum Error {
     /// A tokenizer could not be built or used.
     #[error("tokenizer")]
     Tokenizer(#[from] TokenizerError),
+    /// A tensor of a file could not be used.
+    #[error("weight")]
+    Weight(#[from] WeightError),
 }

@@ -7,6 +7,7 @@
 //! | [`hf`] | Hugging Face folders: configuration, (sharded) weights, tokenizer |
 //! | [`config`] | model configurations, the same types from either source |
 //! | [`tokenizer`] | tokenizers, from `tokenizer.json` or a GGUF file's own vocabulary |
+//! | [`weight`] | tensors of files as tensors of the IR, without a copy |
 //!
 //! Every reader works on a [`MappedFile`] and survives any input: what is wrong is a typed error
 //! that names the place in the file and the remedy, found in memory and time in proportion to
@@ -22,6 +23,7 @@ pub mod hf;
 pub mod mmap;
 pub mod safetensors;
 pub mod tokenizer;
+pub mod weight;
 
 pub use config::{BertActivation, BertConfig, ConfigError, LlamaConfig, RopeLayout};
 pub use error::Error;
@@ -30,3 +32,4 @@ pub use hf::{HfError, HfFolder, HfWeights};
 pub use mmap::{FileError, MappedFile};
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use tokenizer::{Batch, StreamDecoder, Tokenizer, TokenizerError};
+pub use weight::{Weight, WeightError, gguf_weight, safetensors_tensor};

@@ -1,0 +1,215 @@
+//! From tensors in files to tensors of the IR, sharing the mapped bytes.
+//!
+//! Nothing is copied where the data is aligned for its dtype, which GGUF files guarantee and
+//! safetensors files usually give; the tensor then keeps the mapping alive. What is not aligned
+//! is copied once. Files are little-endian, as are all machines that Tercet runs on.
+
+use std::sync::Arc;
+
+use tercet_ir::{DType, MAX_RANK, Scheme, Tensor, TensorError, TensorType};
+
+use crate::gguf::{GgmlType, Gguf, TensorInfo, clip};
+use crate::safetensors::{SafeDtype, SafeTensorInfo, SafeTensors};
+
+/// Why a tensor of a file cannot be had as a tensor of the IR.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "the fields are named by the messages above them"
+)]
+pub enum WeightError {
+    /// The storage type has no counterpart.
+    #[error(
+        "tensor `{tensor}` at file offset {offset} is stored as {found}, which is not supported; use a model file with another type"
+    )]
+    UnsupportedType {
+        tensor: String,
+        offset: usize,
+        found: &'static str,
+    },
+    /// More dimensions than the IR has.
+    #[error("tensor `{tensor}` has {rank} dimensions, at most {MAX_RANK} are supported")]
+    TooManyDims { tensor: String, rank: usize },
+    /// The bytes do not make the tensor.
+    #[error("tensor `{tensor}`")]
+    Tensor { tensor: String, source: TensorError },
+}
+
+/// A weight as a model builder takes it.
+#[derive(Clone)]
+pub enum Weight {
+    /// Plain elements, in row-major order.
+    Dense(Tensor),
+    /// Quantised rows.
+    Packed {
+        /// The format of the blocks.
+        scheme: Scheme,
+        /// `U8`, shape `[.., row bytes]`.
+        blocks: Tensor,
+        /// The shape in elements, `[.., row elements]`.
+        shape: Vec<usize>,
+    },
+}
+
+impl Weight {
+    /// The shape in elements.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Self::Dense(tensor) => tensor.shape(),
+            Self::Packed { shape, .. } => shape,
+        }
+    }
+}
+
+enum Storage {
+    Plain(DType),
+    Blocks(Scheme),
+    Unsupported,
+}
+
+fn storage(ty: GgmlType) -> Storage {
+    match ty {
+        GgmlType::F32 => Storage::Plain(DType::F32),
+        GgmlType::F16 => Storage::Plain(DType::F16),
+        GgmlType::BF16 => Storage::Plain(DType::BF16),
+        GgmlType::F64 => Storage::Plain(DType::F64),
+        GgmlType::I8 => Storage::Plain(DType::I8),
+        GgmlType::I32 => Storage::Plain(DType::I32),
+        GgmlType::I64 => Storage::Plain(DType::I64),
+        GgmlType::Q4_0 => Storage::Blocks(Scheme::Q4_0),
+        GgmlType::Q4_1 => Storage::Blocks(Scheme::Q4_1),
+        GgmlType::Q5_0 => Storage::Blocks(Scheme::Q5_0),
+        GgmlType::Q5_1 => Storage::Blocks(Scheme::Q5_1),
+        GgmlType::Q8_0 => Storage::Blocks(Scheme::Q8_0),
+        GgmlType::Q2_K => Storage::Blocks(Scheme::Q2K),
+        GgmlType::Q3_K => Storage::Blocks(Scheme::Q3K),
+        GgmlType::Q4_K => Storage::Blocks(Scheme::Q4K),
+        GgmlType::Q5_K => Storage::Blocks(Scheme::Q5K),
+        GgmlType::Q6_K => Storage::Blocks(Scheme::Q6K),
+        GgmlType::Q8_1
+        | GgmlType::Q8_K
+        | GgmlType::IQ2_XXS
+        | GgmlType::IQ2_XS
+        | GgmlType::IQ3_XXS
+        | GgmlType::IQ1_S
+        | GgmlType::IQ4_NL
+        | GgmlType::IQ3_S
+        | GgmlType::IQ2_S
+        | GgmlType::IQ4_XS
+        | GgmlType::I16
+        | GgmlType::IQ1_M
+        | GgmlType::TQ1_0
+        | GgmlType::TQ2_0
+        | GgmlType::MXFP4
+        | GgmlType::NVFP4
+        | GgmlType::Q1_0 => Storage::Unsupported,
+    }
+}
+
+/// The tensor `info` of `gguf`: plain elements, or packed blocks for the quantised types.
+///
+/// # Errors
+/// [`WeightError::UnsupportedType`] for block formats that the IR does not have.
+pub fn gguf_weight(gguf: &Gguf, info: &TensorInfo) -> Result<Weight, WeightError> {
+    let share = |dtype: DType, shape: &[usize]| {
+        let owner = Arc::new(gguf.file().clone());
+        Tensor::from_owner(TensorType::new(dtype, shape), owner, info.range()).map_err(|source| {
+            WeightError::Tensor {
+                tensor: clip(info.name()),
+                source,
+            }
+        })
+    };
+    let shape = info.shape();
+    match storage(info.ggml_type()) {
+        Storage::Plain(dtype) => share(dtype, &shape).map(Weight::Dense),
+        Storage::Blocks(scheme) => {
+            let mut packed = shape.clone();
+            match packed.last_mut() {
+                // A row of a tensor inside the file is shorter than the file.
+                Some(row) => *row = info.row_bytes() as usize,
+                None => packed.push(info.row_bytes() as usize),
+            }
+            Ok(Weight::Packed {
+                scheme,
+                blocks: share(DType::U8, &packed)?,
+                shape,
+            })
+        }
+        Storage::Unsupported => Err(WeightError::UnsupportedType {
+            tensor: clip(info.name()),
+            offset: info.range().start,
+            found: info.ggml_type().name(),
+        }),
+    }
+}
+
+fn dtype(dtype: SafeDtype) -> Option<DType> {
+    match dtype {
+        SafeDtype::BOOL => Some(DType::Bool),
+        SafeDtype::U8 => Some(DType::U8),
+        SafeDtype::I8 => Some(DType::I8),
+        SafeDtype::F16 => Some(DType::F16),
+        SafeDtype::BF16 => Some(DType::BF16),
+        SafeDtype::I32 => Some(DType::I32),
+        SafeDtype::U32 => Some(DType::U32),
+        SafeDtype::F32 => Some(DType::F32),
+        SafeDtype::F64 => Some(DType::F64),
+        SafeDtype::I64 => Some(DType::I64),
+        SafeDtype::F4
+        | SafeDtype::F6_E2M3
+        | SafeDtype::F6_E3M2
+        | SafeDtype::F8_E5M2
+        | SafeDtype::F8_E4M3
+        | SafeDtype::F8_E8M0
+        | SafeDtype::F8_E4M3FNUZ
+        | SafeDtype::F8_E5M2FNUZ
+        | SafeDtype::I16
+        | SafeDtype::U16
+        | SafeDtype::C64
+        | SafeDtype::U64 => None,
+    }
+}
+
+/// The tensor `info` of `file`.
+///
+/// ```
+/// use tercet_models::{MappedFile, SafeTensors, safetensors_tensor};
+///
+/// let header = br#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+/// let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 8]].concat();
+/// let file = SafeTensors::parse(MappedFile::from_vec(bytes))?;
+/// let x = safetensors_tensor(&file, file.tensor("x")?)?;
+/// assert_eq!(x.as_slice::<f32>()?, [0.0, 0.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`WeightError::UnsupportedType`] for element types that the IR does not have,
+/// [`WeightError::TooManyDims`].
+pub fn safetensors_tensor(
+    file: &SafeTensors,
+    info: &SafeTensorInfo,
+) -> Result<Tensor, WeightError> {
+    let Some(dtype) = dtype(info.dtype()) else {
+        return Err(WeightError::UnsupportedType {
+            tensor: clip(info.name()),
+            offset: info.range().start,
+            found: info.dtype().name(),
+        });
+    };
+    if info.shape().len() > MAX_RANK {
+        return Err(WeightError::TooManyDims {
+            tensor: clip(info.name()),
+            rank: info.shape().len(),
+        });
+    }
+    let ty = TensorType::new(dtype, info.shape());
+    let owner = Arc::new(file.file().clone());
+    Tensor::from_owner(ty, owner, info.range()).map_err(|source| WeightError::Tensor {
+        tensor: clip(info.name()),
+        source,
+    })
+}
