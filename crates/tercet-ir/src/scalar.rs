@@ -283,7 +283,12 @@ impl ScalarOp {
                     let (lo, hi) = (from.round_f64(lo.0), from.round_f64(hi.0));
                     Scalar::F(minimum(maximum(v, lo), hi))
                 }
-                Scalar::I(v) => Scalar::I(v.max(lo.0.ceil() as i64).min(hi.0.floor() as i64)),
+                Scalar::I(v) => {
+                    let (least, greatest) =
+                        from.int_range().expect("invariant: integers have a range");
+                    let bound = |x: f64| (x as i64).clamp(least, greatest);
+                    Scalar::I(v.max(bound(lo.0.ceil())).min(bound(hi.0.floor())))
+                }
             },
             (ScalarOp::Cast(_), &[x]) => convert(x, to),
             _ => unreachable!("invariant: operands were checked by infer"),
@@ -327,7 +332,8 @@ pub fn convert(x: Scalar, to: DType) -> Scalar {
         (DTypeClass::Float, Scalar::F(v)) => Scalar::F(to.round_f64(v)),
         // Wide integers round once: i64 -> f32 must not go through f64.
         (DTypeClass::Float, Scalar::I(i)) if to == DType::F32 => Scalar::F(f64::from(i as f32)),
-        (DTypeClass::Float, Scalar::I(i)) => Scalar::F(to.round_f64(i as f64)),
+        (DTypeClass::Float, Scalar::I(i)) if to == DType::F64 => Scalar::F(i as f64),
+        (DTypeClass::Float, Scalar::I(i)) => Scalar::F(to.round_f64(i64_to_odd(i))),
         (DTypeClass::Bool, v) => Scalar::I(v.truth().into()),
         (DTypeClass::Signed | DTypeClass::Unsigned, Scalar::F(v)) => {
             let (lo, hi) = to.int_range().expect("invariant: integers have a range");
@@ -335,6 +341,17 @@ pub fn convert(x: Scalar, to: DType) -> Scalar {
         }
         (DTypeClass::Signed | DTypeClass::Unsigned, Scalar::I(i)) => Scalar::I(to.wrap_i64(i)),
     }
+}
+
+/// The integer as a float, rounded to odd where it has more than 53 bits, so that rounding again
+/// to a narrow float is as if from the integer itself.
+fn i64_to_odd(i: i64) -> f64 {
+    const DROPPED: u32 = 10;
+    if i.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS {
+        return i as f64;
+    }
+    let sticky = i & ((1 << DROPPED) - 1) != 0;
+    (((i >> DROPPED) | i64::from(sticky)) << DROPPED) as f64
 }
 
 fn fma(to: DType, a: Scalar, b: Scalar, c: Scalar) -> Scalar {

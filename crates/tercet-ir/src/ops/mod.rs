@@ -11,14 +11,20 @@ use crate::op::{Doc, EvalCtx, OpSpec};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
-mod elementwise;
+mod binary;
+mod cast;
+mod clamp;
+mod compare;
+mod fma;
 mod leaf;
 mod map;
 mod norm;
 mod residual_norm;
+mod select;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod unary;
 pub(crate) mod util;
 
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
@@ -28,7 +34,13 @@ crate::define_ops! {
     leaf::Param,
     leaf::Const,
     leaf::State,
-    elementwise::Unary,
+    unary::Unary,
+    binary::Binary,
+    compare::Compare,
+    select::Where,
+    fma::Fma,
+    clamp::Clamp,
+    cast::Cast,
     map::Map,
     softmax::Softmax,
     norm::LayerNorm,

@@ -1,11 +1,13 @@
 //! What operators share: checking operands and walking tensors.
 
+use crate::case::{Case, Fill};
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::error::TypeError;
-use crate::scalar::Scalar;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::scalar::{Scalar, ScalarOp};
 use crate::tensor::Tensor;
-use crate::types::{Type, row_major_strides};
+use crate::types::{Shape, TensorType, Type, broadcast_shapes, row_major_strides};
 
 /// The operands as an array of exactly `N`.
 pub(crate) fn exactly<'a, const N: usize>(
@@ -140,10 +142,7 @@ pub(crate) fn scalars(t: &Tensor) -> Vec<Scalar> {
 }
 
 /// A tensor of scalars that are rounded or wrapped already.
-pub(crate) fn from_scalars(
-    ty: crate::TensorType,
-    values: &[Scalar],
-) -> Result<Tensor, crate::EvalError> {
+pub(crate) fn from_scalars(ty: TensorType, values: &[Scalar]) -> Result<Tensor, EvalError> {
     Ok(match ty.dtype.is_float() {
         true => Tensor::from_f64s(ty, &values.iter().map(|s| s.as_f64()).collect::<Vec<_>>())?,
         false => Tensor::from_i64s(ty, &values.iter().map(|s| s.as_i64()).collect::<Vec<_>>())?,
@@ -215,7 +214,7 @@ pub(crate) fn broadcast_indices(from: &[usize], to: &[usize]) -> Vec<usize> {
 }
 
 /// The position of a possibly negative index along an axis.
-pub(crate) fn resolve_index(index: i64, len: usize) -> Result<usize, crate::EvalError> {
+pub(crate) fn resolve_index(index: i64, len: usize) -> Result<usize, EvalError> {
     let signed = len as i64;
     let at = if index < 0 {
         index.checked_add(signed)
@@ -224,5 +223,99 @@ pub(crate) fn resolve_index(index: i64, len: usize) -> Result<usize, crate::Eval
     };
     at.filter(|i| (0..signed).contains(i))
         .map(|i| i as usize)
-        .ok_or(crate::EvalError::Index { index, len })
+        .ok_or(EvalError::Index { index, len })
+}
+
+/// The NumPy broadcast of all operands.
+pub(crate) fn broadcast_all(operands: &[&Type]) -> Result<Shape, TypeError> {
+    let Some((first, rest)) = operands.split_first() else {
+        return Ok(Shape::default());
+    };
+    let mut shape = first.shape.clone();
+    for ty in rest {
+        let both = broadcast_shapes(&shape, &ty.shape);
+        shape = both.ok_or_else(|| TypeError::Broadcast {
+            left: first.with_shape(shape.clone()),
+            right: (*ty).clone(),
+        })?;
+    }
+    Ok(shape)
+}
+
+/// The result type of one scalar function over broadcast operands.
+pub(crate) fn elementwise_infer(op: &ScalarOp, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+    let dtypes: Vec<DType> = operands.iter().map(|t| t.dtype).collect();
+    let dtype = op.infer(&dtypes)?;
+    Ok(vec![Type::new(dtype, broadcast_all(operands)?)])
+}
+
+/// One scalar function over broadcast operands.
+pub(crate) fn elementwise_eval(
+    op: &ScalarOp,
+    operands: &[&Tensor],
+    result: &TensorType,
+) -> Result<Vec<Tensor>, EvalError> {
+    let from = operands.last().map_or(result.dtype, |t| t.dtype());
+    let data: Vec<Vec<Scalar>> = (operands.iter())
+        .map(|t| {
+            let own = scalars(t);
+            if t.shape() == result.shape {
+                return own;
+            }
+            let at = broadcast_indices(t.shape(), &result.shape);
+            at.into_iter().map(|i| own[i]).collect()
+        })
+        .collect();
+    let mut args = vec![Scalar::I(0); data.len()];
+    let y: Vec<Scalar> = (0..result.numel())
+        .map(|i| {
+            for (slot, column) in args.iter_mut().zip(&data) {
+                *slot = column[i];
+            }
+            op.eval(from, result.dtype, &args)
+        })
+        .collect();
+    Ok(vec![from_scalars(result.clone(), &y)?])
+}
+
+/// The static list of exactly those dtypes that `takes` accepts, which is one of the few that
+/// operators have.
+pub(crate) fn dtypes_that(takes: impl Fn(DType) -> bool) -> &'static [DType] {
+    const BITS: &[DType] = &[
+        DType::I32,
+        DType::U32,
+        DType::I64,
+        DType::I8,
+        DType::U8,
+        DType::Bool,
+    ];
+    match (takes(DType::F32), takes(DType::I32), takes(DType::Bool)) {
+        (true, true, true) => DType::ALL,
+        (true, true, false) => DType::NUMBERS,
+        (true, false, _) => DType::FLOATS,
+        (false, true, true) => BITS,
+        (false, true, false) => DType::INTS,
+        (false, false, _) => &[DType::Bool],
+    }
+}
+
+/// A case with written operands of rank 1 and a written result.
+pub(crate) fn pinned(
+    name: impl Into<String>,
+    only: &'static [DType],
+    operands: &[&[f64]],
+    expected: &[f64],
+    build: impl Fn(&mut Graph, &[Value]) -> Result<Value, OpError> + Send + Sync + 'static,
+) -> Case {
+    let operands: Vec<Vec<f64>> = operands.iter().map(|x| x.to_vec()).collect();
+    let expected = expected.to_vec();
+    Case::new(name, move |c| {
+        let mut values = Vec::with_capacity(operands.len());
+        for (i, x) in operands.iter().enumerate() {
+            values.push(c.input(&format!("x{i}"), [x.len()], Fill::Values(x.clone()))?);
+        }
+        let y = build(&mut c.graph, &values)?;
+        c.output_expect(y, &expected)
+    })
+    .only(only)
 }
