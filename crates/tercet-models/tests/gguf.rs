@@ -466,7 +466,7 @@ fn real_files_open() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Random damage gives an error or a file that can be walked, in bounded memory.
     #[test]

@@ -147,6 +147,9 @@ fn bad_tensors_are_refused() {
     ] {
         refused!(&one("F32", shape, "[0,4]"), 4, ShapeOverflow { .. });
     }
+    let long = format!("[2{}]", ",1".repeat(100_000));
+    let message = refused!(&one("F32", &long, "[0,4]"), 4, WrongLength { need: 8, .. });
+    assert!(message.len() < 400);
     let two = |a: &str, ra: &str, b: &str, rb: &str| {
         format!(
             r#"{{"{a}":{{"dtype":"U8","shape":[2],"data_offsets":{ra}}},
@@ -239,7 +242,7 @@ fn the_real_file_opens() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Random damage gives an error or a sound file.
     #[test]

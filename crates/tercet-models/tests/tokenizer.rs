@@ -353,7 +353,7 @@ fn bad_gguf_vocabularies_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_text_agrees_and_comes_back(text in "\\PC{0,40}|[ a-z\\t\\r\\n'0-9]{0,40}") {

@@ -11,6 +11,12 @@
 //!
 //! Specification: <https://github.com/huggingface/safetensors#format>.
 
+mod dtype;
+mod error;
+
+pub use dtype::SafeDtype;
+pub use error::SafeTensorsError;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -20,178 +26,12 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 
 use crate::gguf::clip;
-use crate::mmap::{FileError, MappedFile};
+use crate::mmap::MappedFile;
 
 /// The longest header that is read, the limit of the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Bytes of the header's length, which comes first.
 const LENGTH_BYTES: u64 = 8;
-
-/// Why a safetensors file was refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(
-    missing_docs,
-    reason = "the fields are named by the messages above them"
-)]
-pub enum SafeTensorsError {
-    /// The file could not be opened.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The file is shorter than the header's length field.
-    #[error(
-        "the file has {file_len} bytes, but 8 are needed for the header length at offset 0; the download may be incomplete"
-    )]
-    TooShort { file_len: u64 },
-    /// The header is longer than the file or the limit.
-    #[error(
-        "the header length at offset 0 is {header_len}, but at most {max} bytes can follow; \
-         the file is incomplete or not a safetensors file"
-    )]
-    HeaderTooLong { header_len: u64, max: u64 },
-    /// The header is not the JSON that the format asks for.
-    #[error("the header is not valid at offset {offset}: {reason}")]
-    BadHeader { offset: u64, reason: String },
-    /// The same name twice.
-    #[error("the tensor `{tensor}` is declared twice")]
-    DuplicateTensor { tensor: String },
-    /// The same metadata key twice.
-    #[error("the key `{key}` of `__metadata__` occurs twice")]
-    DuplicateMetadata { key: String },
-    /// A dtype that the format does not have.
-    #[error("tensor `{tensor}` has dtype `{found}`, which this reader does not know")]
-    UnknownDtype { tensor: String, found: String },
-    /// The number of elements or bytes does not fit 63 bits.
-    #[error("the shape {shape:?} of tensor `{tensor}` overflows")]
-    ShapeOverflow { tensor: String, shape: Vec<u64> },
-    /// The data offsets run backwards or out of the file.
-    #[error(
-        "data_offsets [{begin}, {end}] of tensor `{tensor}` do not lie in the data section of \
-         {data_len} bytes; the download may be incomplete"
-    )]
-    BadOffsets {
-        tensor: String,
-        begin: u64,
-        end: u64,
-        data_len: u64,
-    },
-    /// The data is not as long as dtype and shape say.
-    #[error(
-        "tensor `{tensor}` of {dtype} {shape:?} needs {need} bytes, its data_offsets give {found}"
-    )]
-    WrongLength {
-        tensor: String,
-        dtype: SafeDtype,
-        shape: Vec<u64>,
-        need: u64,
-        found: u64,
-    },
-    /// Sub-byte elements that do not fill whole bytes.
-    #[error("tensor `{tensor}` of {dtype} {shape:?} does not fill whole bytes")]
-    PartialByte {
-        tensor: String,
-        dtype: SafeDtype,
-        shape: Vec<u64>,
-    },
-    /// Two tensors share bytes.
-    #[error(
-        "tensor `{second}` begins at {second_begin} of the data section, inside `{first}`, which ends at {first_end}"
-    )]
-    Overlap {
-        first: String,
-        first_end: u64,
-        second: String,
-        second_begin: u64,
-    },
-    /// Bytes that belong to no tensor.
-    #[error("bytes {begin} to {end} of the data section belong to no tensor (before {before})")]
-    Hole {
-        begin: u64,
-        end: u64,
-        before: String,
-    },
-    /// A tensor that is needed and not there.
-    #[error("the file has no tensor `{tensor}`")]
-    NoSuchTensor { tensor: String },
-}
-
-/// Declares [`SafeDtype`] with the names of the format and the bits of an element.
-macro_rules! dtypes {
-    ($($(#[$doc:meta])* $name:ident = $bits:literal;)*) => {
-        /// The element types of the safetensors format.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[allow(non_camel_case_types, reason = "the names are those of the file format")]
-        pub enum SafeDtype { $($(#[$doc])* $name,)* }
-
-        impl SafeDtype {
-            /// Every dtype.
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
-
-            /// The name as files spell it.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($name),)* }
-            }
-
-            /// Bits of one element.
-            #[must_use]
-            pub const fn bits(self) -> u64 { match self { $(Self::$name => $bits,)* } }
-        }
-    };
-}
-
-dtypes! {
-    /// One byte, 0 or 1.
-    BOOL = 8;
-    /// E2M1 floats, two to a byte.
-    F4 = 4;
-    /// E2M3 floats of 6 bits.
-    F6_E2M3 = 6;
-    /// E3M2 floats of 6 bits.
-    F6_E3M2 = 6;
-    /// Unsigned 8-bit integers.
-    U8 = 8;
-    /// Signed 8-bit integers.
-    I8 = 8;
-    /// 8-bit floats, 5 bits of exponent.
-    F8_E5M2 = 8;
-    /// 8-bit floats, 4 bits of exponent.
-    F8_E4M3 = 8;
-    /// Powers of two (scales).
-    F8_E8M0 = 8;
-    /// `F8_E4M3` without negative zero and infinities.
-    F8_E4M3FNUZ = 8;
-    /// `F8_E5M2` without negative zero and infinities.
-    F8_E5M2FNUZ = 8;
-    /// Signed 16-bit integers.
-    I16 = 16;
-    /// Unsigned 16-bit integers.
-    U16 = 16;
-    /// IEEE 754 binary16.
-    F16 = 16;
-    /// bfloat16.
-    BF16 = 16;
-    /// Signed 32-bit integers.
-    I32 = 32;
-    /// Unsigned 32-bit integers.
-    U32 = 32;
-    /// IEEE 754 binary32.
-    F32 = 32;
-    /// Pairs of binary32.
-    C64 = 64;
-    /// IEEE 754 binary64.
-    F64 = 64;
-    /// Signed 64-bit integers.
-    I64 = 64;
-    /// Unsigned 64-bit integers.
-    U64 = 64;
-}
-
-impl fmt::Display for SafeDtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// One tensor of a safetensors file.
 #[derive(Clone, Debug)]
@@ -508,7 +348,7 @@ fn check_tensor(
     let Some(span) = span else {
         return Err(SafeTensorsError::ShapeOverflow {
             tensor: clip(&name),
-            shape,
+            shape: shown(shape),
         });
     };
     let bits = if shape.contains(&0) { 0 } else { span };
@@ -516,14 +356,14 @@ fn check_tensor(
         return Err(SafeTensorsError::PartialByte {
             tensor: clip(&name),
             dtype,
-            shape,
+            shape: shown(shape),
         });
     }
     if bits / 8 != end - begin {
         return Err(SafeTensorsError::WrongLength {
             tensor: clip(&name),
             dtype,
-            shape,
+            shape: shown(shape),
             need: bits / 8,
             found: end - begin,
         });
@@ -535,6 +375,12 @@ fn check_tensor(
         shape: shape.iter().map(|dim| *dim as usize).collect(),
         range: data_begin + begin as usize..data_begin + end as usize,
     })
+}
+
+/// The beginning of a shape, which a hostile header can make of any length.
+fn shown(mut shape: Vec<u64>) -> Vec<u64> {
+    shape.truncate(16);
+    shape
 }
 
 /// The tensors must follow each other without holes from the first to the last byte.
