@@ -9,6 +9,7 @@ use crate::dim::{Bindings, Dim};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
+use crate::quant::Scheme;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
@@ -92,8 +93,11 @@ pub enum Fill {
     /// NaN, infinities, signed zeros, subnormals, extremes and ordinary numbers, cyclically; for
     /// integers the extremes, -1, 0 and 1.
     Special,
-    /// Bytes of any value, for packed blocks; finite where `dtype` is a float.
+    /// Bytes of any value; finite where `dtype` is a float.
     Bytes,
+    /// Whole blocks of packed weights: any codes, with scales that keep the weights between about
+    /// -1 and 1. Ordinary numbers where the scheme is stored as floats.
+    Blocks(Scheme),
 }
 
 /// A case under construction, and the result: a graph with its data and expectations.
@@ -237,9 +241,26 @@ impl Fill {
                 (0..n).map(|i| list[i % list.len()]).collect()
             }
             Fill::Bytes => (0..n).map(|_| (bits.unit() * 256.0).floor()).collect(),
+            Fill::Blocks(scheme) if scheme.storage().is_float() => {
+                (0..n).map(|_| 2.0 * bits.unit() - 1.0).collect()
+            }
+            Fill::Blocks(scheme) => block_bytes(*scheme, n, &mut bits),
         };
         Tensor::from_f64s(ty, &values).expect("invariant: a case's values fit its shape")
     }
+}
+
+/// Random blocks whose f16 scales are replaced by ones that suit the scheme's greatest code.
+fn block_bytes(scheme: Scheme, n: usize, bits: &mut Bits) -> Vec<f64> {
+    let mut bytes: Vec<f64> = (0..n).map(|_| (bits.unit() * 256.0).floor()).collect();
+    for block in bytes.chunks_exact_mut(scheme.block_bytes()) {
+        for &at in scheme.scale_offsets() {
+            let scale = (0.5 + 0.5 * bits.unit()) / scheme.greatest_code();
+            let [low, high] = half::f16::from_f64(scale).to_le_bytes();
+            (block[at], block[at + 1]) = (low.into(), high.into());
+        }
+    }
+    bytes
 }
 
 fn special_values(dtype: DType) -> Vec<f64> {

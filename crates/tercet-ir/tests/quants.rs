@@ -30,7 +30,7 @@ fn check(scheme: Scheme, bytes: &[u8], want: &[u8]) {
         .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
         .collect();
     let mut got = vec![f32::from_bits(0xdead_beef); want.len()];
-    scheme.dequantize(bytes, &mut got).unwrap();
+    scheme.dequantize(bytes, &mut got).expect("whole blocks");
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
         let same = got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
         assert!(same, "{scheme:?} element {i}: {got:?} instead of {want:?}");

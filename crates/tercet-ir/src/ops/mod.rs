@@ -16,11 +16,17 @@ mod cast;
 mod clamp;
 mod compare;
 mod fma;
+mod contract;
+mod dequant;
+mod dot_general;
+mod elementwise;
 mod leaf;
+mod linear;
 mod map;
 mod norm;
 mod residual_norm;
 mod select;
+mod matmul;
 mod softmax;
 #[cfg(test)]
 mod tests;
@@ -47,4 +53,9 @@ crate::define_ops! {
     norm::RmsNorm,
     residual_norm::ResidualLayerNorm,
     residual_norm::ResidualRmsNorm,
+    matmul::MatMul,
+    linear::Linear,
+    dot_general::DotGeneral,
+    dequant::Dequantize,
+    dequant::DequantMatMul,
 }

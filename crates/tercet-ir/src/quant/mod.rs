@@ -108,7 +108,7 @@ impl Scheme {
 
     /// Bytes of a row of `k` weights; `None` when `k` is not whole blocks or the bytes overflow.
     pub const fn row_bytes(self, k: usize) -> Option<usize> {
-        if k % self.block_len() != 0 {
+        if !k.is_multiple_of(self.block_len()) {
             return None;
         }
         (k / self.block_len()).checked_mul(self.block_bytes())
@@ -130,10 +130,39 @@ impl Scheme {
             self.block_bytes() / self.storage().size_bytes(),
             self.block_len(),
         );
-        if stored % unit != 0 {
+        if !stored.is_multiple_of(unit) {
             return None;
         }
         (stored / unit).checked_mul(len)
+    }
+
+    /// Where in a block its f16 scales and minima are, in bytes; none for plain floats.
+    pub const fn scale_offsets(self) -> &'static [usize] {
+        match self {
+            Scheme::F16 | Scheme::BF16 => &[],
+            Scheme::Q4_0 | Scheme::Q5_0 | Scheme::Q8_0 => &[0],
+            Scheme::Q4_1 | Scheme::Q5_1 | Scheme::Q4K | Scheme::Q5K => &[0, 2],
+            Scheme::Q2K => &[80, 82],
+            Scheme::Q3K => &[108],
+            Scheme::Q6K => &[208],
+        }
+    }
+
+    /// The greatest magnitude that a weight has per unit of the block's f16 scale.
+    pub const fn greatest_code(self) -> f64 {
+        match self {
+            Scheme::F16 | Scheme::BF16 => 1.0,
+            Scheme::Q4_0 => 8.0,
+            Scheme::Q4_1 => 15.0,
+            Scheme::Q5_0 => 16.0,
+            Scheme::Q5_1 => 31.0,
+            Scheme::Q8_0 => 128.0,
+            Scheme::Q2K => 15.0 * 3.0,
+            Scheme::Q3K => 32.0 * 4.0,
+            Scheme::Q4K => 63.0 * 15.0,
+            Scheme::Q5K => 63.0 * 31.0,
+            Scheme::Q6K => 128.0 * 32.0,
+        }
     }
 
     /// The values of one block.

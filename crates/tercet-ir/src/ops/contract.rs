@@ -1,0 +1,81 @@
+//! The sum of products that every contraction's reference evaluation is made of.
+
+use crate::dtype::DType;
+use crate::ops::util::for_each_index;
+use crate::scalar::Scalar;
+use crate::tensor::Tensor;
+use crate::types::row_major_strides;
+
+/// Which elements of the operands meet: for each batch, left row and right column, in this order,
+/// the sum over `summed` of left times right. Offsets are in elements and add up.
+pub(crate) struct Contraction {
+    /// Offsets of each batch in the left and the right operand.
+    pub(crate) batch: Vec<(usize, usize)>,
+    /// Offsets of the left operand's own axes.
+    pub(crate) left: Vec<usize>,
+    /// Offsets of the right operand's own axes.
+    pub(crate) right: Vec<usize>,
+    /// Offsets of the summed axes in the left and the right operand.
+    pub(crate) summed: Vec<(usize, usize)>,
+}
+
+impl Contraction {
+    /// A matrix product of `rows` lines of `k` with a right operand in which the element of line `k`
+    /// and column `n` is at `k * strides.0 + n * strides.1`.
+    pub(crate) fn matrix(rows: usize, k: usize, n: usize, strides: (usize, usize)) -> Contraction {
+        Contraction {
+            batch: vec![(0, 0)],
+            left: (0..rows).map(|m| m * k).collect(),
+            right: (0..n).map(|n| n * strides.1).collect(),
+            summed: (0..k).map(|k| (k, k * strides.0)).collect(),
+        }
+    }
+
+    /// The sums of two tensors of one dtype: floats in `f64`, not yet rounded; integers wrapped.
+    pub(crate) fn eval(&self, left: &Tensor, right: &Tensor) -> Vec<Scalar> {
+        let d = left.dtype();
+        match d.is_float() {
+            true => self.eval_floats(&left.to_f64s(), &right.to_f64s()),
+            false => self.eval_ints(d, &left.to_i64s(), &right.to_i64s()),
+        }
+    }
+
+    /// The sums in `f64`.
+    pub(crate) fn eval_floats(&self, left: &[f64], right: &[f64]) -> Vec<Scalar> {
+        self.each(|l, r| {
+            let products = self.summed.iter().map(|&(i, j)| left[l + i] * right[r + j]);
+            Scalar::F(products.fold(0.0, |sum, p| sum + p))
+        })
+    }
+
+    fn eval_ints(&self, d: DType, left: &[i64], right: &[i64]) -> Vec<Scalar> {
+        self.each(|l, r| {
+            let products = self
+                .summed
+                .iter()
+                .map(|&(i, j)| left[l + i].wrapping_mul(right[r + j]));
+            Scalar::I(d.wrap_i64(products.fold(0, i64::wrapping_add)))
+        })
+    }
+
+    fn each(&self, sum: impl Fn(usize, usize) -> Scalar) -> Vec<Scalar> {
+        let mut sums = Vec::with_capacity(self.batch.len() * self.left.len() * self.right.len());
+        for &(lb, rb) in &self.batch {
+            for &l in &self.left {
+                sums.extend(self.right.iter().map(|&r| sum(lb + l, rb + r)));
+            }
+        }
+        sums
+    }
+}
+
+/// The flat offsets of all positions along `axes` of a dense tensor, the last axis fastest.
+pub(crate) fn offsets(shape: &[usize], axes: &[usize]) -> Vec<usize> {
+    let strides = row_major_strides(shape);
+    let sizes: Vec<usize> = axes.iter().map(|&a| shape[a]).collect();
+    let mut flat = Vec::with_capacity(sizes.iter().product());
+    for_each_index(&sizes, |index| {
+        flat.push(index.iter().zip(axes).map(|(&i, &a)| i * strides[a]).sum());
+    });
+    flat
+}

@@ -1,0 +1,340 @@
+//! Block-quantised weights: their values, and matrix products with them.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::contract::Contraction;
+use crate::ops::util::{
+    exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, from_scalars,
+};
+use crate::quant::Scheme;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// The F32 values of packed weights, bit for bit as [`Scheme::dequantize`] gives them.
+    pub struct Dequantize {
+        /// The block format.
+        pub scheme: Scheme,
+    }
+}
+
+attrs! {
+    /// `y[.., n] = sum_k x[.., k] w[n, k]` with `w` packed in rows of `K`, as GGUF stores it.
+    pub struct DequantMatMul {
+        /// The block format of the weights.
+        pub scheme: Scheme,
+    }
+}
+
+/// The number of weights in each row of a stored tensor.
+fn row_len(scheme: Scheme, w: &Type) -> Result<Dim, TypeError> {
+    expect_dtype("w", w, &[scheme.storage()])?;
+    expect_rank_at_least("w", w, 1)?;
+    let stored = &w.shape[w.rank() - 1];
+    if scheme.storage().is_float() {
+        return Ok(stored.clone());
+    }
+    let reason = match stored {
+        Dim::Known(bytes) => match scheme.row_len(*bytes) {
+            Some(k) => return Ok(Dim::Known(k)),
+            None => format!(
+                "rows of {bytes} bytes are not whole {} blocks of {} bytes",
+                scheme.name(),
+                scheme.block_bytes()
+            ),
+        },
+        Dim::Sym(_) => format!("rows of {stored} bytes must have a known size to be whole blocks"),
+    };
+    Err(TypeError::Attr {
+        name: "scheme",
+        reason,
+    })
+}
+
+fn values(scheme: Scheme, w: &Tensor) -> Result<Vec<f32>, EvalError> {
+    let blocks = w.bytes().len() / scheme.block_bytes();
+    let mut out = vec![0.0; blocks * scheme.block_len()];
+    scheme
+        .dequantize(w.bytes(), &mut out)
+        .map_err(|e| EvalError::Data(e.to_string()))?;
+    Ok(out)
+}
+
+impl OpSpec for Dequantize {
+    const DOC: Doc = Doc {
+        name: "dequantize",
+        text: "The F32 values `[.., K]` of weights packed in blocks `[.., row_bytes]`.",
+        operands: &["w"],
+        dtypes: &[DType::F32],
+        accuracy: Accuracy::Exact,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [w] = exactly(operands)?;
+        let k = row_len(self.scheme, w)?;
+        let mut ty = w.with_dtype(DType::F32);
+        let last = w.rank() - 1;
+        ty.shape.dims_mut()[last] = k;
+        Ok(vec![ty])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let y = values(self.scheme, operands[0])?;
+        Ok(vec![Tensor::from_slice(&results[0].shape, &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        let per_scheme = Scheme::ALL.iter().flat_map(|&s| {
+            [
+                unpacked(s, "5x3_blocks", &[5], 3),
+                unpacked(s, "one_row", &[], 2),
+                unpacked(s, "batch_2x3", &[2, 3], 1),
+                unpacked(s, "no_rows", &[0], 2),
+                unpacked(s, "empty_rows", &[3], 0),
+            ]
+        });
+        let mut cases: Vec<Case> = per_scheme.collect();
+        cases.push(Case::new("symbolic_rows", |c| {
+            let n = c.sym("n", 3, 7);
+            let ty = Type::new(DType::U8, [n, 68.into()]);
+            let w = c.input_of("w", ty, Fill::Blocks(Scheme::Q8_0))?;
+            let y = c.graph.dequantize(w, Scheme::Q8_0)?;
+            c.output(y)
+        }));
+        cases.push(Case::new("q8_0_counts_by_halves", |c| {
+            // The scale 0.5 as f16, then the codes 0, -1, .., -31.
+            let block = [0.0, 56.0].into_iter();
+            let block = block.chain((0..32).map(|i| f64::from((256 - i) % 256)));
+            let ty = Type::new(DType::U8, [34]);
+            let w = c.param_of("w", ty, Fill::Values(block.collect()))?;
+            let y = c.graph.dequantize(w, Scheme::Q8_0)?;
+            let want: Vec<f64> = (0..32).map(|i| -0.5 * f64::from(i)).collect();
+            c.output_expect(y, &want)
+        }));
+        cases
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "storage",
+                message: "operand w is f32; accepted: u8",
+                build: |g| {
+                    let w = g.param("w", Type::new(DType::F32, [4, 18]))?;
+                    g.dequantize(w, Scheme::Q4_0)
+                },
+            },
+            Reject {
+                name: "part_of_a_block",
+                message: "rows of 17 bytes are not whole q4_0 blocks of 18 bytes",
+                build: |g| {
+                    let w = g.param("w", Type::new(DType::U8, [18, 17]))?;
+                    g.dequantize(w, Scheme::Q4_0)
+                },
+            },
+            Reject {
+                name: "symbolic_bytes",
+                message: "must have a known size",
+                build: |g| {
+                    let w = g.input("w", Type::new(DType::U8, [Dim::sym("s")]))?;
+                    g.dequantize(w, Scheme::Q6K)
+                },
+            },
+            Reject {
+                name: "scalar",
+                message: "expected rank 1 or more",
+                build: |g| {
+                    let w = g.param("w", Type::new(DType::BF16, crate::Shape::default()))?;
+                    g.dequantize(w, Scheme::BF16)
+                },
+            },
+        ]
+    }
+}
+
+/// A row length of this many blocks: floats get an odd one.
+fn weights(scheme: Scheme, blocks: usize) -> usize {
+    match scheme.block_len() {
+        1 => 37 * blocks,
+        len => len * blocks,
+    }
+}
+
+fn stored(scheme: Scheme, lead: &[usize], k: usize) -> Type {
+    let len = scheme.stored_len(k).expect("invariant: whole blocks");
+    let dims: Vec<usize> = lead.iter().copied().chain([len]).collect();
+    Type::new(scheme.storage(), &dims[..])
+}
+
+fn unpacked(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize) -> Case {
+    Case::new(format!("{}_{name}", scheme.name()), move |c| {
+        let ty = stored(scheme, lead, weights(scheme, blocks));
+        let w = c.param_of("w", ty, Fill::Blocks(scheme))?;
+        let y = c.graph.dequantize(w, scheme)?;
+        c.output(y)
+    })
+}
+
+impl OpSpec for DequantMatMul {
+    const DOC: Doc = Doc {
+        name: "dequant_mat_mul",
+        text: "`sum_k x[.., k] w[n, k]` with the values of packed weights `w [N, row_bytes]`.",
+        operands: &["x", "w"],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Composite,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x, w] = exactly(operands)?;
+        expect_dtype("x", x, DType::FLOATS)?;
+        expect_rank_at_least("x", x, 1)?;
+        let k = row_len(self.scheme, w)?;
+        expect_rank("w", w, 2)?;
+        expect_equal("the inner dimensions", &x.shape[x.rank() - 1], &k)?;
+        let mut dims = x.shape[..x.rank() - 1].to_vec();
+        dims.push(w.shape[0].clone());
+        Ok(vec![x.with_shape(dims)])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (x, w) = (operands[0], operands[1]);
+        let lead = &x.shape()[..x.shape().len() - 1];
+        let (k, n) = (x.shape()[lead.len()], w.shape()[0]);
+        let w: Vec<f64> = values(self.scheme, w)?.into_iter().map(f64::from).collect();
+        let y =
+            Contraction::matrix(lead.iter().product(), k, n, (1, k)).eval_floats(&x.to_f64s(), &w);
+        Ok(vec![from_scalars(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        let per_scheme = Scheme::ALL.iter().flat_map(|&s| {
+            [
+                multiplied(s, "decode_1x2_blocks", &[1], 2, 41),
+                multiplied(s, "prefill_7x3_blocks", &[7], 3, 5),
+                multiplied(s, "vector", &[], 1, 3),
+            ]
+        });
+        let shapes = [
+            multiplied(Scheme::Q8_0, "tiles_and_rest_65", &[65], 3, 67),
+            multiplied(Scheme::Q8_0, "long_rows", &[2], 40, 9),
+            multiplied(Scheme::Q4K, "rank_3", &[2, 3], 1, 17),
+            multiplied(Scheme::Q4_0, "no_rows", &[0], 2, 3),
+            multiplied(Scheme::Q4_0, "no_columns", &[4], 2, 0),
+            multiplied(Scheme::Q4_0, "no_depth", &[2], 0, 3),
+            multiplied(Scheme::BF16, "no_depth", &[2], 0, 3),
+        ];
+        let symbolic = [
+            Case::new("symbolic_rows", |c| {
+                let (b, s) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
+                let x = c.input("x", [b, s, 64.into()], Fill::Normal)?;
+                let w = c.param_of(
+                    "w",
+                    stored(Scheme::Q5_1, &[6], 64),
+                    Fill::Blocks(Scheme::Q5_1),
+                )?;
+                let y = c.graph.dequant_matmul(x, w, Scheme::Q5_1)?;
+                c.output(y)
+            }),
+            Case::new("symbolic_depth_of_floats", |c| {
+                let k = c.sym("k", 19, 32);
+                let x = c.input("x", [3.into(), k.clone()], Fill::Normal)?;
+                let ty = Type::new(DType::F16, [5.into(), k]);
+                let w = c.input_of("w", ty, Fill::Blocks(Scheme::F16))?;
+                let y = c.graph.dequant_matmul(x, w, Scheme::F16)?;
+                c.output(y)
+            }),
+            Case::new("q8_0_sum_of_codes", |c| {
+                let block = [0.0, 60.0].into_iter().chain((0..32).map(f64::from));
+                let ty = Type::new(DType::U8, [1, 34]);
+                let w = c.param_of("w", ty, Fill::Values(block.collect()))?;
+                let x = c.input("x", [1, 32], Fill::Values(vec![2.0; 32]))?;
+                let y = c.graph.dequant_matmul(x, w, Scheme::Q8_0)?;
+                c.output_expect(y, &[992.0])
+            }),
+        ];
+        per_scheme.chain(shapes).chain(symbolic).collect()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "inner_dimensions",
+                message: "the inner dimensions: 32 and 64 differ",
+                build: |g| built(g, DType::F32, &[3, 32], &[5, 36]),
+            },
+            Reject {
+                name: "batched_weights",
+                message: "expected rank 2",
+                build: |g| built(g, DType::F32, &[3, 32], &[2, 5, 18]),
+            },
+            Reject {
+                name: "integers",
+                message: "operand x is i32",
+                build: |g| built(g, DType::I32, &[3, 32], &[5, 18]),
+            },
+            Reject {
+                name: "part_of_a_block",
+                message: "rows of 20 bytes are not whole q4_0 blocks",
+                build: |g| built(g, DType::F32, &[3, 32], &[5, 20]),
+            },
+        ]
+    }
+}
+
+fn built(g: &mut Graph, dtype: DType, x: &[usize], w: &[usize]) -> Result<Value, OpError> {
+    let x = g.input("x", Type::new(dtype, x))?;
+    let w = g.param("w", Type::new(DType::U8, w))?;
+    g.dequant_matmul(x, w, Scheme::Q4_0)
+}
+
+/// `x [lead.., k]` times `n` rows of `blocks` blocks.
+fn multiplied(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize, n: usize) -> Case {
+    Case::new(format!("{}_{name}", scheme.name()), move |c| {
+        let k = weights(scheme, blocks);
+        let dims: Vec<usize> = lead.iter().copied().chain([k]).collect();
+        let x = c.input("x", &dims[..], Fill::Normal)?;
+        let w = c.param_of("w", stored(scheme, &[n], k), Fill::Blocks(scheme))?;
+        let y = c.graph.dequant_matmul(x, w, scheme)?;
+        c.output(y)
+    })
+}
+
+impl Graph {
+    /// The F32 values `[.., K]` of packed weights `w`: `U8 [.., row_bytes]` in whole blocks, or the
+    /// `F16` or `BF16` tensor itself for these schemes.
+    ///
+    /// # Errors
+    /// [`OpError`] when `w` is a scalar, has another dtype than [`Scheme::storage`], or its rows are
+    /// not whole blocks of known size.
+    pub fn dequantize(&mut self, w: Value, scheme: Scheme) -> Result<Value, OpError> {
+        self.add(Dequantize { scheme }, &[w])
+    }
+
+    /// `x w^T` for floats `x [.., K]` and packed weights `w [N, row_bytes]` (rows of `K` weights, as
+    /// GGUF stores them), giving `[.., N]` in the dtype of `x`, rounded once.
+    ///
+    /// # Errors
+    /// [`OpError`] when `x` is not a float or has another `K`, when `w` is not of rank 2, has another
+    /// dtype than [`Scheme::storage`], or its rows are not whole blocks of known size.
+    pub fn dequant_matmul(&mut self, x: Value, w: Value, scheme: Scheme) -> Result<Value, OpError> {
+        self.add(DequantMatMul { scheme }, &[x, w])
+    }
+}

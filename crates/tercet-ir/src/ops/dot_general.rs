@@ -1,0 +1,294 @@
+//! A contraction over any axes.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::contract::{Contraction, offsets};
+use crate::ops::util::{
+    exactly, expect_axis, expect_dtype, expect_equal, expect_same_dtype, from_scalars,
+};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// Multiplies along paired axes: batch axes stay, contracted ones are summed. The result has
+    /// the batch axes in the order given, then the left operand's other axes, then the right's.
+    pub struct DotGeneral {
+        /// Axes of the left operand to sum over.
+        pub lhs_contract: Vec<usize>,
+        /// The axes of the right operand they are paired with.
+        pub rhs_contract: Vec<usize>,
+        /// Axes of the left operand that both have.
+        pub lhs_batch: Vec<usize>,
+        /// The axes of the right operand they are paired with.
+        pub rhs_batch: Vec<usize>,
+    }
+}
+
+/// The axes of a side that are neither batch nor contracted.
+fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
+    (0..rank)
+        .filter(|a| !contract.contains(a) && !batch.contains(a))
+        .collect()
+}
+
+/// Refuses axes out of range or named twice, in one list or between both.
+fn check_side(
+    name: &'static str,
+    rank: usize,
+    contract: &[usize],
+    batch: &[usize],
+) -> Result<(), TypeError> {
+    let mut seen = vec![false; rank];
+    for &axis in contract.iter().chain(batch) {
+        expect_axis(axis, rank)?;
+        if std::mem::replace(&mut seen[axis], true) {
+            return Err(TypeError::Attr {
+                name,
+                reason: format!("axis {axis} is named twice; an axis is contracted or batch, once"),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_pairs(
+    what: &'static str,
+    lhs: (&Type, &[usize]),
+    rhs: (&Type, &[usize]),
+) -> Result<(), TypeError> {
+    if lhs.1.len() != rhs.1.len() {
+        let reason = format!(
+            "{} axes on the left but {} on the right; they are paired one by one",
+            lhs.1.len(),
+            rhs.1.len()
+        );
+        return Err(TypeError::Attr { name: what, reason });
+    }
+    lhs.1
+        .iter()
+        .zip(rhs.1)
+        .try_for_each(|(&l, &r)| expect_equal(what, &lhs.0.shape[l], &rhs.0.shape[r]))
+}
+
+impl OpSpec for DotGeneral {
+    const DOC: Doc = Doc {
+        name: "dot_general",
+        text: "Sum of products over paired axes; axes: batch, other left, other right. Integers wrap.",
+        operands: &["lhs", "rhs"],
+        dtypes: DType::NUMBERS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Composite,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [l, r] = exactly(operands)?;
+        expect_dtype("lhs", l, DType::NUMBERS)?;
+        expect_same_dtype("rhs", r, l)?;
+        check_side(
+            "lhs_contract",
+            l.rank(),
+            &self.lhs_contract,
+            &self.lhs_batch,
+        )?;
+        check_side(
+            "rhs_contract",
+            r.rank(),
+            &self.rhs_contract,
+            &self.rhs_batch,
+        )?;
+        let pair = |what, la, ra| check_pairs(what, (l, la), (r, ra));
+        pair("contract", &self.lhs_contract[..], &self.rhs_contract[..])?;
+        pair("batch", &self.lhs_batch[..], &self.rhs_batch[..])?;
+        let left = free(l.rank(), &self.lhs_contract, &self.lhs_batch);
+        let right = free(r.rank(), &self.rhs_contract, &self.rhs_batch);
+        let dims: Vec<_> = self
+            .lhs_batch
+            .iter()
+            .chain(&left)
+            .map(|&a| l.shape[a].clone())
+            .chain(right.iter().map(|&a| r.shape[a].clone()))
+            .collect();
+        Ok(vec![l.with_shape(dims)])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (l, r) = (operands[0], operands[1]);
+        let pairs = |la: &[usize], ra: &[usize]| {
+            offsets(l.shape(), la)
+                .into_iter()
+                .zip(offsets(r.shape(), ra))
+                .collect()
+        };
+        let left = free(l.shape().len(), &self.lhs_contract, &self.lhs_batch);
+        let right = free(r.shape().len(), &self.rhs_contract, &self.rhs_batch);
+        let contraction = Contraction {
+            batch: pairs(&self.lhs_batch, &self.rhs_batch),
+            left: offsets(l.shape(), &left),
+            right: offsets(r.shape(), &right),
+            summed: pairs(&self.lhs_contract, &self.rhs_contract),
+        };
+        let y = contraction.eval(l, r);
+        Ok(vec![from_scalars(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        vec![
+            shaped(
+                "matrix_product",
+                &[4, 9],
+                &[9, 5],
+                axes(&[1], &[0], &[], &[]),
+            ),
+            shaped(
+                "both_transposed",
+                &[9, 4],
+                &[5, 9],
+                axes(&[0], &[1], &[], &[]),
+            ),
+            shaped(
+                "batch_and_contract",
+                &[2, 3, 7],
+                &[2, 7, 5],
+                axes(&[2], &[1], &[0], &[0]),
+            ),
+            shaped(
+                "batch_axes_last_and_swapped",
+                &[7, 2, 3],
+                &[3, 5, 7, 2],
+                axes(&[0], &[2], &[1, 2], &[3, 0]),
+            ),
+            shaped(
+                "two_contracted_crosswise",
+                &[3, 4, 5],
+                &[5, 6, 3],
+                axes(&[0, 2], &[2, 0], &[], &[]),
+            ),
+            shaped("outer_product", &[3], &[4], axes(&[], &[], &[], &[])),
+            shaped("scalars", &[], &[], axes(&[], &[], &[], &[])),
+            shaped("dot_product", &[33], &[33], axes(&[0], &[0], &[], &[])),
+            shaped(
+                "batch_only",
+                &[3, 2],
+                &[2, 3],
+                axes(&[], &[], &[0, 1], &[1, 0]),
+            ),
+            shaped(
+                "no_batch_entries",
+                &[0, 3],
+                &[0, 3],
+                axes(&[1], &[1], &[0], &[0]),
+            ),
+            shaped("no_rows", &[0, 3], &[3, 2], axes(&[1], &[0], &[], &[])),
+            Case::new("empty_sum_is_zero", |c| {
+                let l = c.input("l", [2, 0], Fill::Normal)?;
+                let r = c.input("r", [0, 2], Fill::Normal)?;
+                let y = c.graph.dot_general(l, r, axes(&[1], &[0], &[], &[]))?;
+                c.output_expect(y, &[0.0; 4])
+            }),
+            Case::new("axis_order", |c| {
+                let l = c.input("l", [2, 2], Fill::Values(vec![1.0, 2.0, 3.0, 4.0]))?;
+                let r = c.input("r", [2, 2], Fill::Values(vec![1.0, 0.0, 2.0, 1.0]))?;
+                let y = c.graph.dot_general(l, r, axes(&[0], &[1], &[], &[]))?;
+                c.output_expect(y, &[1.0, 5.0, 2.0, 8.0])
+            }),
+            Case::new("symbolic", |c| {
+                let (b, k) = (c.sym("b", 3, 4), c.sym("k", 11, 16));
+                let l = c.input("l", [k.clone(), 5.into(), b.clone()], Fill::Normal)?;
+                let r = c.input("r", [b, k, 6.into()], Fill::Normal)?;
+                let y = c.graph.dot_general(l, r, axes(&[0], &[1], &[2], &[0]))?;
+                c.output(y)
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "contracted_sizes",
+                message: "contract: 3 and 4 differ",
+                build: |g| built(g, &[2, 3], &[4, 5], axes(&[1], &[0], &[], &[])),
+            },
+            Reject {
+                name: "batch_sizes",
+                message: "batch: 2 and 3 differ",
+                build: |g| built(g, &[2, 4], &[3, 4], axes(&[1], &[1], &[0], &[0])),
+            },
+            Reject {
+                name: "unpaired",
+                message: "1 axes on the left but 0 on the right",
+                build: |g| built(g, &[2], &[2], axes(&[0], &[], &[], &[])),
+            },
+            Reject {
+                name: "axis_twice",
+                message: "axis 0 is named twice",
+                build: |g| built(g, &[2], &[2], axes(&[0], &[0], &[0], &[0])),
+            },
+            Reject {
+                name: "axis_out_of_range",
+                message: "axis 1 is out of range for rank 1",
+                build: |g| built(g, &[2], &[2], axes(&[1], &[0], &[], &[])),
+            },
+            Reject {
+                name: "too_many_axes",
+                message: "is too large",
+                build: |g| built(g, &[1; 5], &[1; 4], axes(&[], &[], &[], &[])),
+            },
+        ]
+    }
+}
+
+fn axes(
+    lhs_contract: &[usize],
+    rhs_contract: &[usize],
+    lhs_batch: &[usize],
+    rhs_batch: &[usize],
+) -> DotGeneral {
+    DotGeneral {
+        lhs_contract: lhs_contract.to_vec(),
+        rhs_contract: rhs_contract.to_vec(),
+        lhs_batch: lhs_batch.to_vec(),
+        rhs_batch: rhs_batch.to_vec(),
+    }
+}
+
+fn shaped(name: &str, l: &'static [usize], r: &'static [usize], dot: DotGeneral) -> Case {
+    Case::new(name, move |c| {
+        let l = c.input("l", l, Fill::Normal)?;
+        let r = c.input("r", r, Fill::Normal)?;
+        let y = c.graph.dot_general(l, r, dot.clone())?;
+        c.output(y)
+    })
+}
+
+fn built(g: &mut Graph, l: &[usize], r: &[usize], dot: DotGeneral) -> Result<Value, OpError> {
+    let l = g.input("l", Type::new(DType::F32, l))?;
+    let r = g.input("r", Type::new(DType::F32, r))?;
+    g.dot_general(l, r, dot)
+}
+
+impl Graph {
+    /// Contracts `lhs` with `rhs` along the paired axes of `axes`. The result's axes are the batch
+    /// axes in their order, then the other axes of `lhs`, then those of `rhs`. Integers wrap.
+    ///
+    /// # Errors
+    /// [`OpError`] when axes are out of range, named twice or unpaired, when paired dimensions are
+    /// not provably equal, or when the dtypes differ or are `Bool`.
+    pub fn dot_general(
+        &mut self,
+        lhs: Value,
+        rhs: Value,
+        axes: DotGeneral,
+    ) -> Result<Value, OpError> {
+        self.add(axes, &[lhs, rhs])
+    }
+}

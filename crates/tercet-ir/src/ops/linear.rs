@@ -1,0 +1,267 @@
+//! A matrix product with bias and activation.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::contract::Contraction;
+use crate::ops::util::{
+    expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype, from_scalars,
+    scalars, with_optional,
+};
+use crate::scalar::{Scalar, ScalarOp, UnaryFn};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// `y[.., n] = f(sum_k x[.., k] w[k, n] + bias[n])`, rounded once.
+    pub struct Linear {
+        /// The function `f`, of a dtype to itself; none for the identity.
+        pub activation: Option<UnaryFn>,
+    }
+}
+
+impl OpSpec for Linear {
+    const DOC: Doc = Doc {
+        name: "linear",
+        text: "`f(x w + bias)` with `x [.., K]`, `w [K, N]`, `bias [N]`, rounded once.",
+        operands: &["x", "w", "bias?"],
+        dtypes: DType::NUMBERS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Composite,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let ([x, w], [bias]) = with_optional(operands)?;
+        expect_dtype("x", x, DType::NUMBERS)?;
+        expect_same_dtype("w", w, x)?;
+        expect_rank_at_least("x", x, 1)?;
+        expect_rank("w", w, 2)?;
+        expect_equal("the inner dimensions", &x.shape[x.rank() - 1], &w.shape[0])?;
+        if let Some(bias) = bias {
+            expect_same_dtype("bias", bias, x)?;
+            expect_rank("bias", bias, 1)?;
+            expect_equal("bias and columns of w", &bias.shape[0], &w.shape[1])?;
+        }
+        if let Some(f) = self.activation {
+            let to = ScalarOp::Unary(f).infer(&[x.dtype])?;
+            if to != x.dtype {
+                let reason = format!("{} gives {to}; apply it to the result instead", f.name());
+                return Err(TypeError::Attr {
+                    name: "activation",
+                    reason,
+                });
+            }
+        }
+        let mut dims = x.shape[..x.rank() - 1].to_vec();
+        dims.push(w.shape[1].clone());
+        Ok(vec![x.with_shape(dims)])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (x, w) = (operands[0], operands[1]);
+        let bias = operands.get(2).map(|b| scalars(b));
+        let (k, n) = (w.shape()[0], w.shape()[1]);
+        let rows = x.shape()[..x.shape().len() - 1].iter().product();
+        let d = results[0].dtype;
+        let mut y = Contraction::matrix(rows, k, n, (n, 1)).eval(x, w);
+        for (i, y) in y.iter_mut().enumerate() {
+            let sum = match (*y, bias.as_ref().map(|b| b[i % n])) {
+                (y, None) => y,
+                (Scalar::F(y), Some(b)) => Scalar::F(y + b.as_f64()),
+                (Scalar::I(y), Some(b)) => Scalar::I(d.wrap_i64(y.wrapping_add(b.as_i64()))),
+            };
+            *y = self.activation.map_or(sum, |f| f.eval(d, sum));
+        }
+        Ok(vec![from_scalars(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        let mut cases = shaped_cases();
+        cases.extend(value_cases());
+        cases
+    }
+
+    fn rejects() -> Vec<Reject> {
+        const F32: DType = DType::F32;
+        vec![
+            Reject {
+                name: "inner_dimensions",
+                message: "the inner dimensions: 3 and 4 differ",
+                build: |g| built(g, None, [3].into(), [4, 5].into(), None, F32),
+            },
+            Reject {
+                name: "bias_size",
+                message: "bias and columns of w: 4 and 5 differ",
+                build: |g| built(g, None, [4].into(), [4, 5].into(), Some([4].into()), F32),
+            },
+            Reject {
+                name: "bias_rank",
+                message: "operand bias has type f32[1, 5]; expected rank 1",
+                build: |g| built(g, None, [4].into(), [4, 5].into(), Some([1, 5].into()), F32),
+            },
+            Reject {
+                name: "batched_weight",
+                message: "operand w has type f32[2, 4, 5]; expected rank 2",
+                build: |g| built(g, None, [2, 4].into(), [2, 4, 5].into(), None, F32),
+            },
+            Reject {
+                name: "activation_to_truth_values",
+                message: "is_nan gives bool",
+                build: |g| {
+                    built(
+                        g,
+                        Some(UnaryFn::IsNan),
+                        [4].into(),
+                        [4, 5].into(),
+                        None,
+                        F32,
+                    )
+                },
+            },
+            Reject {
+                name: "gelu_of_integers",
+                message: "accepted: floats",
+                build: |g| {
+                    let f = Some(UnaryFn::Gelu);
+                    built(g, f, [4].into(), [4, 5].into(), None, DType::I32)
+                },
+            },
+        ]
+    }
+}
+
+fn built(
+    g: &mut Graph,
+    f: Option<UnaryFn>,
+    x: crate::Shape,
+    w: crate::Shape,
+    bias: Option<crate::Shape>,
+    dtype: DType,
+) -> Result<Value, OpError> {
+    let x = g.input("x", Type::new(dtype, x))?;
+    let w = g.input("w", Type::new(dtype, w))?;
+    let bias = bias
+        .map(|b| g.input("bias", Type::new(dtype, b)))
+        .transpose()?;
+    g.linear(x, w, bias, f)
+}
+
+/// A case without, and one with a bias.
+fn pair(name: &str, x: &'static [usize], n: usize, f: Option<UnaryFn>) -> [Case; 2] {
+    [false, true].map(|biased| {
+        let name = format!("{name}{}", if biased { "_bias" } else { "" });
+        Case::new(name, move |c| {
+            let dtype = c.dtype;
+            let k = x[x.len() - 1];
+            let x = c.input("x", x, Fill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, [k, n]), Fill::Normal)?;
+            let bias = match biased {
+                true => Some(c.param_of("bias", Type::new(dtype, [n]), Fill::Normal)?),
+                false => None,
+            };
+            let y = c.graph.linear(x, w, bias, f)?;
+            c.output(y)
+        })
+    })
+}
+
+fn shaped_cases() -> Vec<Case> {
+    let plain = [
+        ("odd_7x33x5", &[7, 33][..], 5),
+        ("tiles_and_rest_65x40x129", &[65, 40], 129),
+        ("one_row_1x70x41", &[1, 70], 41),
+        ("vector", &[19], 6),
+        ("rank_3", &[2, 3, 9], 17),
+        ("no_rows", &[0, 5], 3),
+        ("no_columns", &[4, 5], 0),
+        ("no_depth", &[3, 0], 4),
+    ];
+    let activations = [
+        ("sigmoid", UnaryFn::Sigmoid),
+        ("tanh", UnaryFn::Tanh),
+        ("gelu", UnaryFn::Gelu),
+        ("gelu_tanh", UnaryFn::GeluTanh),
+        ("silu", UnaryFn::Silu),
+        ("softplus", UnaryFn::Softplus),
+    ];
+    let relu = pair("relu_7x33x5", &[7, 33], 5, Some(UnaryFn::Relu));
+    plain
+        .into_iter()
+        .flat_map(|(name, x, n)| pair(name, x, n, None))
+        .chain(relu)
+        .chain(activations.into_iter().flat_map(|(name, f)| {
+            pair(name, &[3, 11], 13, Some(f)).map(|case| case.only(DType::FLOATS))
+        }))
+        .collect()
+}
+
+fn value_cases() -> Vec<Case> {
+    vec![
+        Case::new("symbolic_rows", |c| {
+            let (b, s, dtype) = (c.sym("b", 2, 4), c.sym("s", 5, 8), c.dtype);
+            let x = c.input("x", [b, s, 12.into()], Fill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, [12, 7]), Fill::Normal)?;
+            let bias = c.param_of("bias", Type::new(dtype, [7]), Fill::Normal)?;
+            let y = c.graph.linear(x, w, Some(bias), Some(UnaryFn::Relu))?;
+            c.output(y)
+        }),
+        Case::new("empty_sum_is_the_bias", |c| {
+            let x = c.input("x", [2, 0], Fill::Normal)?;
+            let w = c.input("w", [0, 2], Fill::Normal)?;
+            let bias = c.input("bias", [2], Fill::Values(vec![3.0, 5.0]))?;
+            let y = c.graph.linear(x, w, Some(bias), None)?;
+            c.output_expect(y, &[3.0, 5.0, 3.0, 5.0])
+        }),
+        Case::new("relu_keeps_nan", |c| {
+            let x = c.input("x", [2, 1], Fill::Values(vec![f64::NAN, -2.0]))?;
+            let w = c.input("w", [1, 2], Fill::Values(vec![1.0, -1.0]))?;
+            let y = c.graph.linear(x, w, None, Some(UnaryFn::Relu))?;
+            c.output_expect(y, &[f64::NAN, f64::NAN, 0.0, 2.0])
+        })
+        .only(DType::FLOATS),
+        // 2049 is not an f16: rounding it before the bias is added would give 2048.
+        Case::new("bias_is_added_before_rounding", |c| {
+            let x = c.input("x", [1, 2], Fill::Values(vec![2048.0, 1.0]))?;
+            let w = c.input("w", [2, 1], Fill::Values(vec![1.0, 1.0]))?;
+            let bias = c.input("bias", [1], Fill::Values(vec![1.0]))?;
+            let y = c.graph.linear(x, w, Some(bias), None)?;
+            c.output_expect(y, &[2050.0])
+        })
+        .only(&[DType::F32, DType::F16, DType::F64]),
+        Case::new("integers_wrap_before_relu", |c| {
+            let x = c.input("x", [1, 1], Fill::Values(vec![100.0]))?;
+            let w = c.input("w", [1, 2], Fill::Values(vec![1.0, -1.0]))?;
+            let bias = c.input("bias", [2], Fill::Values(vec![100.0, -100.0]))?;
+            let y = c.graph.linear(x, w, Some(bias), Some(UnaryFn::Relu))?;
+            c.output_expect(y, &[0.0, 56.0])
+        })
+        .only(&[DType::I8]),
+    ]
+}
+
+impl Graph {
+    /// `activation(x w + bias)` with `x [.., K]`, `w [K, N]`, `bias [N]`, all of one dtype, giving
+    /// `[.., N]`, rounded once; integers wrap. The activation must keep the dtype.
+    ///
+    /// # Errors
+    /// [`OpError`] when shapes or dtypes do not fit or the activation does not accept the dtype.
+    pub fn linear(
+        &mut self,
+        x: Value,
+        w: Value,
+        bias: Option<Value>,
+        activation: Option<UnaryFn>,
+    ) -> Result<Value, OpError> {
+        let operands: Vec<Value> = [x, w].into_iter().chain(bias).collect();
+        self.add(Linear { activation }, &operands)
+    }
+}

@@ -1,0 +1,296 @@
+//! The matrix product of NumPy's `matmul`.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::contract::Contraction;
+use crate::ops::util::{
+    broadcast_indices, exactly, expect_dtype, expect_equal, expect_rank_at_least,
+    expect_same_dtype, from_scalars,
+};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type, broadcast_shapes};
+
+attrs! {
+    /// `y[.., m, n] = sum_k a[.., m, k] b[.., k, n]`; leading axes broadcast, a rank 1 operand is a
+    /// row (left) or a column (right) whose axis of size 1 is dropped from the result.
+    pub struct MatMul {}
+}
+
+/// An operand's axes: those before the matrix, the one that stays (none for a vector), the summed.
+struct Split<'a, D> {
+    batch: &'a [D],
+    own: Option<&'a D>,
+    summed: &'a D,
+}
+
+fn split<D>(dims: &[D], left: bool) -> Option<Split<'_, D>> {
+    match dims {
+        [] => None,
+        [summed] => Some(Split {
+            batch: &[],
+            own: None,
+            summed,
+        }),
+        [batch @ .., m, k] if left => Some(Split {
+            batch,
+            own: Some(m),
+            summed: k,
+        }),
+        [batch @ .., k, n] => Some(Split {
+            batch,
+            own: Some(n),
+            summed: k,
+        }),
+    }
+}
+
+impl OpSpec for MatMul {
+    const DOC: Doc = Doc {
+        name: "mat_mul",
+        text: "NumPy's `matmul`: `sum_k a[.., m, k] b[.., k, n]`, leading axes broadcast. Integers wrap.",
+        operands: &["a", "b"],
+        dtypes: DType::NUMBERS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [a, b] = exactly(operands)?;
+        expect_dtype("a", a, DType::NUMBERS)?;
+        expect_same_dtype("b", b, a)?;
+        let (Some(l), Some(r)) = (split(&a.shape, true), split(&b.shape, false)) else {
+            expect_rank_at_least("a", a, 1)?;
+            expect_rank_at_least("b", b, 1)?;
+            unreachable!("invariant: one of the operands is a scalar");
+        };
+        expect_equal("the inner dimensions", l.summed, r.summed)?;
+        let batch = broadcast_shapes(l.batch, r.batch).ok_or_else(|| TypeError::Broadcast {
+            left: a.clone(),
+            right: b.clone(),
+        })?;
+        let mut dims = batch.into_dims();
+        dims.extend(l.own.into_iter().chain(r.own).cloned());
+        Ok(vec![a.with_shape(dims)])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (a, b) = (operands[0], operands[1]);
+        let l = split(a.shape(), true).expect("invariant: infer refuses scalars");
+        let r = split(b.shape(), false).expect("invariant: infer refuses scalars");
+        let (m, n, k) = (l.own.unwrap_or(&1), r.own.unwrap_or(&1), *l.summed);
+        let out = &results[0].shape;
+        let kept = usize::from(l.own.is_some()) + usize::from(r.own.is_some());
+        let batch = &out[..out.len() - kept];
+        let lefts = broadcast_indices(l.batch, batch).into_iter();
+        let rights = broadcast_indices(r.batch, batch).into_iter();
+        let contraction = Contraction {
+            batch: lefts
+                .map(|i| i * m * k)
+                .zip(rights.map(|i| i * k * n))
+                .collect(),
+            ..Contraction::matrix(*m, k, *n, (*n, 1))
+        };
+        let y = contraction.eval(a, b);
+        Ok(vec![from_scalars(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        let mut cases = shaped_cases();
+        cases.extend(value_cases());
+        cases
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "inner_dimensions",
+                message: "the inner dimensions: 3 and 4 differ",
+                build: |g| {
+                    product(
+                        g,
+                        Type::new(DType::F32, [2, 3]),
+                        Type::new(DType::F32, [4, 5]),
+                    )
+                },
+            },
+            Reject {
+                name: "inner_symbols",
+                message: "use one symbol for sizes that are always equal",
+                build: |g| {
+                    let (s, t) = (crate::Dim::sym("s"), crate::Dim::sym("t"));
+                    product(
+                        g,
+                        Type::new(DType::F32, [2.into(), s]),
+                        Type::new(DType::F32, [t]),
+                    )
+                },
+            },
+            Reject {
+                name: "batches",
+                message: "do not broadcast",
+                build: |g| {
+                    let b = Type::new(DType::F32, [3, 5, 4]);
+                    product(g, Type::new(DType::F32, [2, 4, 5]), b)
+                },
+            },
+            Reject {
+                name: "scalar",
+                message: "operand b has type f32[]; expected rank 1 or more",
+                build: |g| {
+                    product(
+                        g,
+                        Type::new(DType::F32, [2]),
+                        Type::new(DType::F32, crate::Shape::default()),
+                    )
+                },
+            },
+            Reject {
+                name: "truth_values",
+                message: "operand a is bool",
+                build: |g| product(g, Type::new(DType::Bool, [2]), Type::new(DType::Bool, [2])),
+            },
+            Reject {
+                name: "mixed_dtypes",
+                message: "operand b is f16; accepted: f32",
+                build: |g| product(g, Type::new(DType::F32, [2]), Type::new(DType::F16, [2])),
+            },
+        ]
+    }
+}
+
+fn product(g: &mut Graph, a: Type, b: Type) -> Result<Value, OpError> {
+    let a = g.input("a", a)?;
+    let b = g.input("b", b)?;
+    g.matmul(a, b)
+}
+
+fn shaped_cases() -> Vec<Case> {
+    let shaped = |name: &str, a: &'static [usize], b: &'static [usize]| {
+        Case::new(name, move |c| {
+            let a = c.input("a", a, Fill::Normal)?;
+            let b = c.input("b", b, Fill::Normal)?;
+            let y = c.graph.matmul(a, b)?;
+            c.output(y)
+        })
+    };
+    vec![
+        shaped("one_by_one", &[1, 1], &[1, 1]),
+        shaped("odd_7x33x5", &[7, 33], &[33, 5]),
+        shaped("tiles_and_rest_65x129x67", &[65, 129], &[129, 67]),
+        shaped("one_row_1x300x41", &[1, 300], &[300, 41]),
+        shaped("one_column_41x300x1", &[41, 300], &[300, 1]),
+        shaped("outer_product_9x1x11", &[9, 1], &[1, 11]),
+        shaped("vector_vector", &[37], &[37]),
+        shaped("vector_matrix", &[5], &[5, 3]),
+        shaped("matrix_vector", &[3, 5], &[5]),
+        shaped("vector_batch", &[5], &[2, 5, 3]),
+        shaped("batch_vector", &[2, 3, 5], &[5]),
+        shaped("batch_2x3", &[2, 3, 4, 5], &[2, 3, 5, 6]),
+        shaped("batch_broadcast_both", &[2, 1, 4, 5], &[3, 5, 6]),
+        shaped("batch_of_left_only", &[3, 4, 5], &[5, 6]),
+        shaped("batch_of_right_only", &[4, 5], &[3, 5, 6]),
+        shaped("no_rows", &[0, 5], &[5, 3]),
+        shaped("no_columns", &[4, 5], &[5, 0]),
+        shaped("no_batch", &[0, 4, 5], &[5, 3]),
+        Case::new("empty_sum_is_zero", |c| {
+            let a = c.input("a", [2, 0], Fill::Normal)?;
+            let b = c.input("b", [0, 3], Fill::Normal)?;
+            let y = c.graph.matmul(a, b)?;
+            c.output_expect(y, &[0.0; 6])
+        }),
+        Case::new("symbolic_rows_and_depth", |c| {
+            let (m, k) = (c.sym("m", 5, 9), c.sym("k", 13, 32));
+            let a = c.input("a", [m, k.clone()], Fill::Normal)?;
+            let b = c.input("b", [k, 7.into()], Fill::Normal)?;
+            let y = c.graph.matmul(a, b)?;
+            c.output(y)
+        }),
+        Case::new("symbolic_batch_and_columns", |c| {
+            let (b, n) = (c.sym("b", 3, 4), c.sym("n", 11, 16));
+            let x = c.input("x", [b.clone(), 1.into(), 6.into(), 5.into()], Fill::Normal)?;
+            let w = c.input("w", [b, 2.into(), 5.into(), n], Fill::Normal)?;
+            let y = c.graph.matmul(x, w)?;
+            c.output(y)
+        }),
+    ]
+}
+
+fn value_cases() -> Vec<Case> {
+    const INF: f64 = f64::INFINITY;
+    const NAN: f64 = f64::NAN;
+    vec![
+        Case::new("written_values", |c| {
+            let a = c.input(
+                "a",
+                [2, 3],
+                Fill::Values(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+            )?;
+            let b = c.input(
+                "b",
+                [3, 2],
+                Fill::Values(vec![1.0, 0.0, 2.0, 1.0, 0.0, 3.0]),
+            )?;
+            let y = c.graph.matmul(a, b)?;
+            c.output_expect(y, &[5.0, 11.0, 14.0, 23.0])
+        }),
+        Case::new("nan_and_infinity_stay_in_their_row", |c| {
+            let a = [NAN, 1.0, INF, 1.0, -INF, 1.0, 2.0, 1.0];
+            let a = c.input("a", [4, 2], Fill::Values(a.to_vec()))?;
+            let b = c.input("b", [2, 2], Fill::Values(vec![1.0, 0.0, 1.0, 1.0]))?;
+            let y = c.graph.matmul(a, b)?;
+            c.output_expect(y, &[NAN, NAN, INF, NAN, -INF, NAN, 3.0, 1.0])
+        })
+        .only(DType::FLOATS),
+        Case::new("narrow_floats_accumulate_wide", |c| {
+            let a = c.input("a", [1, 4096], Fill::Values(vec![1.0; 4096]))?;
+            let b = c.input("b", [4096, 1], Fill::Values(vec![1.0; 4096]))?;
+            let y = c.graph.matmul(a, b)?;
+            c.output_expect(y, &[4096.0])
+        })
+        .only(DType::FLOATS),
+        Case::new("integers_of_any_size_wrap", |c| {
+            let a = c.input("a", [5, 7], Fill::Special)?;
+            let b = c.input("b", [7, 9], Fill::Special)?;
+            let y = c.graph.matmul(a, b)?;
+            c.output(y)
+        })
+        .only(DType::INTS),
+        Case::new("sums_of_i8_wrap_in_i8", |c| {
+            let a = c.input("a", [2], Fill::Values(vec![100.0, 100.0]))?;
+            let b = c.input("b", [2], Fill::Values(vec![1.0, 1.0]))?;
+            let y = c.graph.matmul(a, b)?;
+            c.output_expect(y, &[-56.0])
+        })
+        .only(&[DType::I8]),
+        Case::new("integers_stay_integers", |c| {
+            let a = c.input("a", [1, 2], Fill::Values(vec![16777217.0, 1.0]))?;
+            let b = c.input("b", [2, 1], Fill::Values(vec![1.0, 0.0]))?;
+            let y = c.graph.matmul(a, b)?;
+            c.output_expect(y, &[16777217.0])
+        })
+        .only(&[DType::I32, DType::U32, DType::I64]),
+    ]
+}
+
+impl Graph {
+    /// The matrix product `[.., m, k] x [.., k, n] -> [.., m, n]` of numbers of one dtype, as
+    /// NumPy's `matmul`: leading axes broadcast; a vector on the left is a row, on the right a
+    /// column, and its axis is not in the result. Integers wrap. An empty sum is 0.
+    ///
+    /// # Errors
+    /// [`OpError`] when an operand is a scalar, the inner dimensions are not provably equal, the
+    /// leading axes do not broadcast, or the dtypes differ or are `Bool`.
+    pub fn matmul(&mut self, a: Value, b: Value) -> Result<Value, OpError> {
+        self.add(MatMul {}, &[a, b])
+    }
+}
