@@ -1,0 +1,26 @@
+//! Sets `cfg(tercet_avx512)` where the compiler has stable AVX-512 intrinsics
+//! (Rust 1.89), so that the crate still builds on its minimum Rust version.
+
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(tercet_avx512)");
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=RUSTC");
+    if rustc_minor().is_some_and(|minor| minor >= 89) {
+        println!("cargo::rustc-cfg=tercet_avx512");
+    }
+}
+
+/// The minor version of the compiler in use: `rustc 1.95.0 (...)` gives 95.
+fn rustc_minor() -> Option<u32> {
+    let rustc = std::env::var_os("RUSTC")?;
+    let output = Command::new(rustc).arg("--version").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let version = text.split_whitespace().nth(1)?;
+    let mut parts = version.split('.');
+    match (parts.next()?, parts.next()?.parse().ok()?) {
+        ("1", minor) => Some(minor),
+        _ => Some(u32::MAX),
+    }
+}

@@ -1,0 +1,155 @@
+//! f16 and bf16 to f32 and back, over slices of raw bits.
+//!
+//! Narrowing rounds to nearest even and keeps NaN (quiet, payload truncated).
+
+use super::simd::{Level, Simd, SimdLevel, simd_dispatch};
+
+/// One half in plain integer code that vectorises.
+#[inline(always)]
+pub(crate) fn f16_bits_to_f32(h: u16) -> f32 {
+    // 2^112 moves the exponent of a half into place, subnormals included.
+    const SCALE: f32 = f32::from_bits((127 + 112) << 23);
+    let magnitude = u32::from(h & 0x7FFF);
+    let sign = u32::from(h & 0x8000) << 16;
+    let finite = (f32::from_bits(magnitude << 13) * SCALE).to_bits();
+    let special =
+        (magnitude << 13) | 0x7F80_0000 | if magnitude > 0x7C00 { 0x0040_0000 } else { 0 };
+    f32::from_bits(sign | if magnitude >= 0x7C00 { special } else { finite })
+}
+
+/// One float as half bits, in plain integer code.
+#[inline(always)]
+pub(crate) fn f32_to_f16_bits(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let sign = (bits >> 16) & 0x8000;
+    let a = bits & 0x7FFF_FFFF;
+    // Normal: rebias, then round to nearest even on the 13 dropped bits.
+    let normal = (a
+        .wrapping_sub(112 << 23)
+        .wrapping_add(0x0FFF + ((a >> 13) & 1)))
+        >> 13;
+    // Subnormal: adding 0.5 aligns the mantissa so that hardware rounds it.
+    let subnormal = (f32::from_bits(a) + 0.5)
+        .to_bits()
+        .wrapping_sub(0x3F00_0000);
+    let y = if a < 0x3880_0000 { subnormal } else { normal };
+    let y = if a >= 0x4780_0000 { 0x7C00 } else { y };
+    let y = if a > 0x7F80_0000 {
+        0x7E00 | ((a >> 13) & 0x03FF)
+    } else {
+        y
+    };
+    (sign | y) as u16
+}
+
+/// One float as bfloat16 bits.
+#[inline(always)]
+pub(crate) fn f32_to_bf16_bits(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) >> 16;
+    (if x.is_nan() {
+        (bits >> 16) | 0x0040
+    } else {
+        rounded
+    }) as u16
+}
+
+simd_dispatch!(
+    /// Widens halves.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn f16_to_f32(x: &[u16], out: &mut [f32]) = f16_to_f32_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn f16_to_f32_body<S: Simd>(x: &[u16], out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "input and output differ in length");
+    let whole = x.len() / S::LANES * S::LANES;
+    for i in (0..whole).step_by(S::LANES) {
+        S::store(out.as_mut_ptr().add(i), S::from_f16(x.as_ptr().add(i)));
+    }
+    for i in whole..x.len() {
+        out[i] = f16_bits_to_f32(x[i]);
+    }
+}
+
+simd_dispatch!(
+    /// Widens bfloat16 values.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn bf16_to_f32(x: &[u16], out: &mut [f32]) = bf16_to_f32_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn bf16_to_f32_body<S: Simd>(x: &[u16], out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "input and output differ in length");
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = f32::from_bits(u32::from(*x) << 16);
+    }
+}
+
+simd_dispatch!(
+    /// Narrows to bfloat16, nearest even.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn f32_to_bf16(x: &[f32], out: &mut [u16]) = f32_to_bf16_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn f32_to_bf16_body<S: Simd>(x: &[f32], out: &mut [u16]) {
+    assert_eq!(x.len(), out.len(), "input and output differ in length");
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = f32_to_bf16_bits(*x);
+    }
+}
+
+simd_dispatch!(fn f32_to_f16_plain(x: &[f32], out: &mut [u16]) = f32_to_f16_body);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn f32_to_f16_body<S: Simd>(x: &[f32], out: &mut [u16]) {
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = f32_to_f16_bits(*x);
+    }
+}
+
+/// Narrows to halves, nearest even; too large becomes infinity.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn f32_to_f16(level: SimdLevel, x: &[f32], out: &mut [u16]) {
+    assert_eq!(x.len(), out.len(), "input and output differ in length");
+    match level.0 {
+        Level::Portable => f32_to_f16_plain(level, x, out),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the level has F16C (512-bit levels include it).
+        Level::Avx2 => unsafe { f32_to_f16_f16c(x, out) },
+        #[cfg(all(target_arch = "x86_64", tercet_avx512))]
+        // SAFETY: as above.
+        Level::Avx512 => unsafe { f32_to_f16_f16c(x, out) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn f32_to_f16_f16c(x: &[f32], out: &mut [u16]) {
+    use std::arch::x86_64::*;
+    let whole = x.len() / 8 * 8;
+    for i in (0..whole).step_by(8) {
+        let h = _mm256_cvtps_ph::<0>(_mm256_loadu_ps(x.as_ptr().add(i)));
+        _mm_storeu_si128(out.as_mut_ptr().add(i).cast(), h);
+    }
+    for i in whole..x.len() {
+        out[i] = f32_to_f16_bits(x[i]);
+    }
+}

@@ -1,0 +1,265 @@
+//! `C = epilogue(A B)` in f32.
+//!
+//! B is packed into column panels `[ceil(n / nr)][k][nr]` (the last one padded
+//! with zeros): once for weights, into scratch otherwise. A tile of C of
+//! `mr x nr` stays in registers over one block of k; the panel block stays in
+//! the first-level cache while the rows of A pass by. A is read where it lies
+//! unless its stride would map all rows of a tile onto the same cache sets.
+//!
+//! Each element of C is one chain of `fma` over k in ascending order, whatever
+//! the tiles and threads, so results do not depend on them.
+
+mod block;
+mod epilogue;
+mod pack;
+
+pub use epilogue::{Activation, Epilogue};
+pub use pack::{PackedB, pack_b, packed_b_len};
+
+use super::parallel::{self, SharedMut, Threads};
+use super::simd::{Level, SimdLevel};
+use block::{Block, OperandA, run_block};
+
+/// A matrix of `f32` inside a slice, with any non-negative strides (in elements).
+#[derive(Clone, Copy, Debug)]
+pub struct MatView<'a> {
+    /// The elements; `(i, j)` is at `i * row_stride + j * col_stride`.
+    pub data: &'a [f32],
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Distance between rows.
+    pub row_stride: usize,
+    /// Distance between columns.
+    pub col_stride: usize,
+}
+
+impl<'a> MatView<'a> {
+    /// A contiguous row-major matrix.
+    #[must_use]
+    pub fn row_major(data: &'a [f32], rows: usize, cols: usize) -> Self {
+        Self {
+            data,
+            rows,
+            cols,
+            row_stride: cols,
+            col_stride: 1,
+        }
+    }
+
+    /// The transpose, without a copy.
+    #[must_use]
+    pub fn transposed(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    /// Panics unless every element lies inside the slice.
+    pub(crate) fn check(&self) {
+        if self.rows > 0 && self.cols > 0 {
+            let last = (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride;
+            assert!(
+                last < self.data.len(),
+                "matrix view {}x{} (strides {}, {}) exceeds its {} elements",
+                self.rows,
+                self.cols,
+                self.row_stride,
+                self.col_stride,
+                self.data.len()
+            );
+        }
+    }
+}
+
+/// The register tile of a level: rows and columns.
+pub(crate) fn tile_shape(level: SimdLevel) -> (usize, usize) {
+    match level.0 {
+        #[cfg(all(target_arch = "x86_64", tercet_avx512))]
+        Level::Avx512 => (14, 32),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => (6, 16),
+        Level::Portable => (4, 8),
+    }
+}
+
+/// Columns of k that one pass covers: a panel block of about 48 KiB.
+fn k_block(level: SimdLevel, k: usize) -> usize {
+    let (_, nr) = tile_shape(level);
+    let most = 12 * 1024 / nr;
+    k.div_ceil(k.div_ceil(most).max(1)).max(1)
+}
+
+/// Rows that one task covers at most: its packed A stays in the second-level cache.
+const ROWS_PER_TASK: usize = 256;
+
+/// Rows of a byte stride whose lines fall into few cache sets of an 8 to 12-way
+/// first-level cache.
+fn stride_collides(a: &MatView<'_>) -> bool {
+    let line_step = a.row_stride % 1024;
+    a.rows > 4 && a.row_stride != 0 && (line_step < 16 || 1024 - line_step < 16 || line_step == 512)
+}
+
+/// Whether A is copied to scratch before use.
+fn packs_a(a: &MatView<'_>) -> bool {
+    a.col_stride != 1 || stride_collides(a)
+}
+
+/// Scratch (in floats) of [`gemm_packed`] for operands of this shape.
+#[must_use]
+pub fn gemm_packed_scratch_len(level: SimdLevel, threads: Threads, m: usize, k: usize) -> usize {
+    let (mr, _) = tile_shape(level);
+    let rows = m.min(ROWS_PER_TASK + mr).next_multiple_of(mr);
+    threads.count() * rows * k_block(level, k)
+}
+
+/// Scratch (in floats) of [`gemm`]: the packed B and that of [`gemm_packed`].
+#[must_use]
+pub fn gemm_scratch_len(level: SimdLevel, threads: Threads, m: usize, n: usize, k: usize) -> usize {
+    packed_b_len(level, k, n) + gemm_packed_scratch_len(level, threads, m, k)
+}
+
+/// `c[i * c_stride + j] = epilogue(sum_p a[i, p] b[p, j])` with packed `b`.
+///
+/// # Panics
+/// If shapes disagree, `c` is too short, or `scratch` is shorter than
+/// [`gemm_packed_scratch_len`] asks.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "operands, output, epilogue, scratch"
+)]
+pub fn gemm_packed(
+    level: SimdLevel,
+    threads: Threads,
+    a: MatView<'_>,
+    b: PackedB<'_>,
+    c: &mut [f32],
+    c_stride: usize,
+    epilogue: &Epilogue<'_>,
+    scratch: &mut [f32],
+) {
+    let (mr, nr) = tile_shape(level);
+    let (m, n, k) = (a.rows, b.n, b.k);
+    a.check();
+    assert_eq!(a.cols, k, "a has {} columns, b has {k} rows", a.cols);
+    assert_eq!(b.nr, nr, "b was packed for another level");
+    epilogue.check(m, n);
+    if m == 0 || n == 0 {
+        return;
+    }
+    assert!(
+        c_stride >= n && (m - 1) * c_stride + n <= c.len(),
+        "c is too short"
+    );
+    let kc = k_block(level, k);
+    let pack = packs_a(&a);
+    let grid = Grid::new(threads, m, n, k, mr, nr);
+    let part_len = if pack {
+        grid.rows_per_task.next_multiple_of(mr) * kc
+    } else {
+        0
+    };
+    let out = SharedMut::new(c);
+    let run = |task: usize, a_scratch: &mut [f32]| {
+        let (rows, panels) = grid.task(task, m, n.div_ceil(nr));
+        let block = Block {
+            a: if pack {
+                OperandA::Packed
+            } else {
+                OperandA::InPlace
+            },
+            view: a,
+            b: b.data,
+            k,
+            n,
+            kc,
+            rows,
+            panels,
+            // Tasks cover disjoint rectangles of C.
+            c: out,
+            c_stride,
+            epilogue,
+        };
+        run_block(level, &block, a_scratch);
+    };
+    parallel::for_each_with_scratch(threads, grid.tasks(), scratch, part_len, run);
+}
+
+/// `c = epilogue(a b)` for operands of any strides; see [`gemm_packed`].
+///
+/// # Panics
+/// As [`gemm_packed`]; `scratch` as [`gemm_scratch_len`] asks.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "operands, output, epilogue, scratch"
+)]
+pub fn gemm(
+    level: SimdLevel,
+    threads: Threads,
+    a: MatView<'_>,
+    b: MatView<'_>,
+    c: &mut [f32],
+    c_stride: usize,
+    epilogue: &Epilogue<'_>,
+    scratch: &mut [f32],
+) {
+    let (packed, rest) = scratch.split_at_mut(packed_b_len(level, b.rows, b.cols));
+    pack_b(level, threads, b, packed);
+    let packed = PackedB::new(level, packed, b.rows, b.cols);
+    gemm_packed(level, threads, a, packed, c, c_stride, epilogue, rest);
+}
+
+/// How C is cut into tasks.
+struct Grid {
+    row_tasks: usize,
+    col_tasks: usize,
+    rows_per_task: usize,
+    panels_per_task: usize,
+}
+
+impl Grid {
+    fn new(threads: Threads, m: usize, n: usize, k: usize, mr: usize, nr: usize) -> Self {
+        /// Multiply-adds below which another task costs more than it gains.
+        const TASK_WORK: usize = 1 << 20;
+        let workers = threads.count();
+        let panels = n.div_ceil(nr);
+        let row_tasks = m.div_ceil(ROWS_PER_TASK);
+        let rows_per_task = m.div_ceil(row_tasks).next_multiple_of(mr).min(m);
+        let row_tasks = m.div_ceil(rows_per_task);
+        let wanted = if workers == 1 { 1 } else { 4 * workers };
+        let by_work = (m * n * k / TASK_WORK).max(1);
+        let col_tasks = wanted.min(by_work).div_ceil(row_tasks).clamp(1, panels);
+        let panels_per_task = panels.div_ceil(col_tasks);
+        Self {
+            row_tasks,
+            col_tasks: panels.div_ceil(panels_per_task),
+            rows_per_task,
+            panels_per_task,
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        self.row_tasks * self.col_tasks
+    }
+
+    fn task(
+        &self,
+        i: usize,
+        m: usize,
+        panels: usize,
+    ) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+        let (r, p) = (
+            i / self.col_tasks * self.rows_per_task,
+            i % self.col_tasks * self.panels_per_task,
+        );
+        (
+            r..m.min(r + self.rows_per_task),
+            p..panels.min(p + self.panels_per_task),
+        )
+    }
+}

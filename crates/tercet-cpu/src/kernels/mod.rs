@@ -1,0 +1,30 @@
+//! Pure kernels of the fast executor: free functions over slices and small
+//! plain structs, with no graph types.
+//!
+//! Every kernel takes a [`SimdLevel`] first. A level can only be obtained from
+//! detection, so holding one proves that the machine has its instructions;
+//! tests ask [`SimdLevel::available`] and run each kernel at each level.
+//!
+//! Invariants: no kernel allocates (scratch comes from the caller, sized by a
+//! `*_scratch_len` function); results depend on the level but never on the
+//! number of threads; sizes of zero are legal everywhere. Slices that are too
+//! short for the shapes passed with them are a bug of the caller and panic.
+
+#![allow(
+    unsafe_code,
+    reason = "SIMD intrinsics and disjoint writes from several threads"
+)]
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "kernel bodies are wholly unsafe; each states its contract under `# Safety`"
+)]
+
+mod simd;
+
+pub mod convert;
+pub mod gemm;
+pub mod parallel;
+pub mod vmath;
+
+pub use parallel::Threads;
+pub use simd::SimdLevel;

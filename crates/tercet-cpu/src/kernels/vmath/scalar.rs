@@ -1,0 +1,375 @@
+//! The bodies: branch-free scalar functions that the compiler turns into
+//! vectors when a block function inlines them under a level's features.
+//!
+//! Range reductions are arranged to be exact without fused multiply-add, so
+//! accuracy is the same at every level. The polynomials are least-squares fits
+//! in relative error on Chebyshev nodes, reweighted towards minimax; the
+//! comment beside each gives interval and error. Functions that would lose
+//! accuracy to cancellation compute in f64 and round once.
+
+use std::f64::consts::{LN_2, LOG2_E};
+
+use super::super::simd::Simd;
+
+/// Adding and subtracting it rounds to the nearest integer, which also stands
+/// in the low bits of the sum.
+const ROUND32: f32 = 12_582_912.0;
+const ROUND64: f64 = 6_755_399_441_055_744.0;
+
+/// IEEE 754-2019 `maximum`: NaN wins, and `+0 > -0`.
+#[inline(always)]
+pub(crate) fn maximum(a: f32, b: f32) -> f32 {
+    if a.is_nan() {
+        a
+    } else if b.is_nan() || b > a {
+        b
+    } else if a == b {
+        f32::from_bits(a.to_bits() & b.to_bits())
+    } else {
+        a
+    }
+}
+
+/// IEEE 754-2019 `minimum`.
+#[inline(always)]
+pub(crate) fn minimum(a: f32, b: f32) -> f32 {
+    if a.is_nan() {
+        a
+    } else if b.is_nan() || b < a {
+        b
+    } else if a == b {
+        f32::from_bits(a.to_bits() | b.to_bits())
+    } else {
+        a
+    }
+}
+
+#[inline(always)]
+fn poly32<S: Simd>(x: f32, coefficients: &[f32]) -> f32 {
+    let mut y = 0.0;
+    for c in coefficients.iter().rev() {
+        y = S::fmaf(y, x, *c);
+    }
+    y
+}
+
+#[inline(always)]
+fn poly64<S: Simd>(x: f64, coefficients: &[f64]) -> f64 {
+    let mut y = 0.0;
+    for c in coefficients.iter().rev() {
+        y = S::fmad(y, x, *c);
+    }
+    y
+}
+
+/// `(e^r - 1 - r) / r^2`, |r| <= 0.3476, 2^-34.
+#[allow(clippy::excessive_precision, reason = "digits as fitted")]
+const EXP32: [f32; 6] = [
+    0.500_000_008_03,
+    0.166_666_668_265,
+    0.041_666_262_916,
+    0.008_333_271_752_1,
+    0.001_394_653_589_4,
+    0.000_199_145_466_1,
+];
+/// The same for f64, 2^-43.
+const EXP64: [f64; 8] = [
+    0.499_999_999_997_934_62,
+    0.166_666_666_666_087_01,
+    0.041_666_666_894_819_24,
+    0.008_333_333_373_506_684_7,
+    0.001_388_882_089_569_334_2,
+    0.000_198_411_804_878_331_53,
+    2.487_660_050_834_445_9e-5,
+    2.763_731_923_899_561_2e-6,
+];
+
+/// `2^n e^r` for `|r| <= ln(2) / 2` as two factors, so that a product with them
+/// rounds once into subnormals; `n` is still offset by [`ROUND32`].
+#[inline(always)]
+fn scale_exp32<S: Simd>(n_offset: f32, r: f32) -> (f32, f32) {
+    let e = 1.0 + S::fmaf(r * r, poly32::<S>(r, &EXP32), r);
+    let n = n_offset.to_bits().wrapping_sub(ROUND32.to_bits()) as i32;
+    let half = n >> 1;
+    let first = f32::from_bits(((half + 127) as u32) << 23);
+    let second = f32::from_bits(((n - half + 127) as u32) << 23);
+    (e * first, second)
+}
+
+/// `e^(x + low)` for a small `low`, as two factors.
+#[inline(always)]
+fn exp_parts32<S: Simd>(x: f32, low: f32) -> (f32, f32) {
+    // Few bits, so that products with |n| <= 250 are exact.
+    const LN2_HIGH: f32 = 0.693_359_375;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    // Written as comparisons so that NaN passes.
+    let x = if x > 89.0 { 89.0 } else { x };
+    let x = if x < -150.0 { -150.0 } else { x };
+    let t = S::fmaf(x, std::f32::consts::LOG2_E, ROUND32);
+    let n = t - ROUND32;
+    let r = S::fmaf(n, -LN2_HIGH, x);
+    let r = S::fmaf(n, -LN2_LOW, r) + low;
+    scale_exp32::<S>(t, r)
+}
+
+#[inline(always)]
+pub(crate) fn exp<S: Simd>(x: f32) -> f32 {
+    let (e, scale) = exp_parts32::<S>(x, 0.0);
+    e * scale
+}
+
+#[inline(always)]
+pub(crate) fn exp2<S: Simd>(x: f32) -> f32 {
+    let x = if x > 129.0 { 129.0 } else { x };
+    let x = if x < -151.0 { -151.0 } else { x };
+    let t = x + ROUND32;
+    let r = (x - (t - ROUND32)) * std::f32::consts::LN_2;
+    let (e, scale) = scale_exp32::<S>(t, r);
+    e * scale
+}
+
+/// `(2^n, e^r - 1)` with `e^x = 2^n e^r`, for |x| <= 700.
+#[inline(always)]
+fn exp_parts64<S: Simd>(x: f64) -> (f64, f64) {
+    let t = S::fmad(x, LOG2_E, ROUND64);
+    let r = S::fmad(t - ROUND64, -LN_2, x);
+    let scale = f64::from_bits((t.to_bits() << 52).wrapping_add(1023 << 52));
+    (scale, S::fmad(r * r, poly64::<S>(r, &EXP64), r))
+}
+
+/// Clamps to a range that `e^x` in f64 and then f32 saturates in; NaN passes.
+#[inline(always)]
+fn clamp64(x: f64) -> f64 {
+    let x = if x > 200.0 { 200.0 } else { x };
+    if x < -200.0 { -200.0 } else { x }
+}
+
+#[inline(always)]
+pub(crate) fn expm1<S: Simd>(x: f32) -> f32 {
+    let (scale, m1) = exp_parts64::<S>(clamp64(f64::from(x)));
+    let y = S::fmad(scale, m1, scale - 1.0) as f32;
+    // Keeps the sign of zero.
+    if x == 0.0 { x } else { y }
+}
+
+/// `(atanh(s) / s - 1) / s^2` in `s^2 <= 0.0298`, 2^-44.
+const ATANH: [f64; 5] = [
+    0.333_333_333_381_545_67,
+    0.199_999_977_141_437_2,
+    0.142_860_658_249_737_19,
+    0.110_875_868_194_849_98,
+    0.097_998_791_884_248_557,
+];
+
+/// `ln(x)` for a normal positive f64.
+#[inline(always)]
+fn ln64<S: Simd>(x: f64) -> f64 {
+    const SQRT_HALF: u64 = 0x3FE6_A09E_667F_3BCD;
+    const ONE: u64 = 1023 << 52;
+    const TWO_POW_52: f64 = 4_503_599_627_370_496.0;
+    // Mantissa into [sqrt(1/2), sqrt(2)); the exponent becomes a float through
+    // the low bits of 2^52, as not every level converts 64-bit integers.
+    let v = x.to_bits().wrapping_add(ONE - SQRT_HALF);
+    let e = f64::from_bits((v >> 52) | TWO_POW_52.to_bits()) - (TWO_POW_52 + 1023.0);
+    let f = f64::from_bits((v & ((1 << 52) - 1)) + SQRT_HALF) - 1.0;
+    let s = f / (2.0 + f);
+    let z = s * s;
+    S::fmad(e, LN_2, 2.0 * S::fmad(s * z, poly64::<S>(z, &ATANH), s))
+}
+
+/// The logarithm's values at 0, infinity and outside the domain.
+#[inline(always)]
+fn log_limits(x: f32, y: f32) -> f32 {
+    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
+    let y = if x == f32::INFINITY { x } else { y };
+    if x >= 0.0 { y } else { f32::NAN }
+}
+
+#[inline(always)]
+pub(crate) fn ln<S: Simd>(x: f32) -> f32 {
+    log_limits(x, ln64::<S>(f64::from(x)) as f32)
+}
+
+#[inline(always)]
+pub(crate) fn log2<S: Simd>(x: f32) -> f32 {
+    log_limits(x, (ln64::<S>(f64::from(x)) * LOG2_E) as f32)
+}
+
+/// `ln(1 + x)` for `x > -1`, exact for tiny `x` too.
+#[inline(always)]
+fn log1p64<S: Simd>(x: f64) -> f64 {
+    let tiny = S::fmad(x * x, S::fmad(x, 1.0 / 3.0, -0.5), x);
+    if x.abs() < 1e-5 {
+        tiny
+    } else {
+        ln64::<S>(1.0 + x)
+    }
+}
+
+#[inline(always)]
+pub(crate) fn log1p<S: Simd>(x: f32) -> f32 {
+    let y = log1p64::<S>(f64::from(x)) as f32;
+    let y = if x == -1.0 { f32::NEG_INFINITY } else { y };
+    let y = if x == f32::INFINITY || x == 0.0 { x } else { y };
+    if x >= -1.0 { y } else { f32::NAN }
+}
+
+/// `ln(1 + e^x)`.
+#[inline(always)]
+pub(crate) fn softplus<S: Simd>(x: f32) -> f32 {
+    let (scale, m1) = exp_parts64::<S>(clamp64(-f64::from(x).abs()));
+    let tail = log1p64::<S>(S::fmad(scale, m1, scale));
+    let y = (f64::from(if x > 0.0 { x } else { 0.0 }) + tail) as f32;
+    if x.is_nan() { x } else { y }
+}
+
+/// `(tanh(x) / x - 1) / x^2` in `x^2 <= 0.4225`, 2^-32.
+#[allow(clippy::excessive_precision, reason = "digits as fitted")]
+const TANH: [f32; 6] = [
+    -0.333_333_296_1,
+    0.133_331_577_9,
+    -0.053_940_552_4,
+    0.021_666_297_83,
+    -0.008_091_865_58,
+    0.002_064_584_516,
+];
+
+#[inline(always)]
+pub(crate) fn tanh<S: Simd>(x: f32) -> f32 {
+    let a = x.abs();
+    let z = x * x;
+    let small = S::fmaf(a * z, poly32::<S>(z, &TANH), a);
+    let large = 1.0 - 2.0 / (exp::<S>(2.0 * a) + 1.0);
+    (if a < 0.625 { small } else { large }).copysign(x)
+}
+
+#[inline(always)]
+pub(crate) fn sigmoid<S: Simd>(x: f32) -> f32 {
+    let e = exp::<S>(-x.abs());
+    (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+}
+
+#[inline(always)]
+pub(crate) fn silu<S: Simd>(x: f32) -> f32 {
+    // Below -150 the result is -0; the clamp keeps -inf from becoming NaN.
+    let x = if x < -150.0 { -150.0 } else { x };
+    let (e, scale) = exp_parts32::<S>(-x.abs(), 0.0);
+    let y = if x < 0.0 { x * e * scale } else { x };
+    y / (1.0 + e * scale)
+}
+
+/// `erf(x) / x - 1` in `x^2 <= 0.9025`, 2^-30.
+#[allow(clippy::excessive_precision, reason = "digits as fitted")]
+const ERF: [f32; 7] = [
+    0.128_379_166_49,
+    -0.376_126_322_84,
+    0.112_836_725_26,
+    -0.026_858_103_379,
+    0.005_197_795_217_8,
+    -0.000_810_594_587_2,
+    8.215_352_47e-5,
+];
+/// `-ln(erfc(t)) / t` on [0.9, 4.1], 2^-32 in erfc.
+#[allow(clippy::excessive_precision, reason = "digits as fitted")]
+const ERFC: [f32; 8] = [
+    1.128_544_926_9,
+    0.635_656_392_38,
+    0.105_203_176_8,
+    -0.022_612_299_43,
+    0.002_892_485_786,
+    -3.613_363_013e-5,
+    -4.818_840_388e-5,
+    5.149_727_106e-6,
+];
+
+#[inline(always)]
+pub(crate) fn erf<S: Simd>(x: f32) -> f32 {
+    let a = x.abs();
+    let z = x * x;
+    let small = S::fmaf(a, poly32::<S>(z, &ERF), a);
+    let t = if a > 4.1 { 4.1 } else { a };
+    let large = 1.0 - exp::<S>(-t * poly32::<S>(t, &ERFC));
+    (if a < 0.92 { small } else { large }).copysign(x)
+}
+
+/// `e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)`, 0 <= a <= 14.5, 2^-26.6.
+#[allow(clippy::excessive_precision, reason = "digits as fitted")]
+const TAIL: [f32; 10] = [
+    5.310_887_94e-6,
+    0.132_833_703_00,
+    0.134_746_070_47,
+    0.106_129_028_39,
+    0.140_624_745_23,
+    -0.096_805_983_62,
+    0.277_122_591_27,
+    -0.319_373_934_90,
+    0.151_939_571_79,
+    -0.027_221_097_97,
+];
+
+#[inline(always)]
+pub(crate) fn gelu<S: Simd>(x: f32) -> f32 {
+    // Phi(-|x|) = e^(-x^2/2) R(|x|) keeps relative accuracy in the tail; the
+    // square is split so that its rounding does not reach the exponential.
+    let x = if x < -15.0 { -15.0 } else { x };
+    let a = x.abs();
+    let a = if a > 15.0 { 15.0 } else { a };
+    let high = f32::from_bits(a.to_bits() & 0xFFFF_F000);
+    let (e, scale) = exp_parts32::<S>(-0.5 * high * high, -0.5 * (a - high) * (a + high));
+    let tail = e * poly32::<S>(3.0 / (a + 3.0), &TAIL);
+    if x < 0.0 {
+        x * tail * scale
+    } else {
+        x * (1.0 - tail * scale)
+    }
+}
+
+#[inline(always)]
+pub(crate) fn gelu_tanh<S: Simd>(x: f32) -> f32 {
+    // 0.5 (1 + tanh(y)) = sigmoid(2 y), in f64 because y reaches 100.
+    const TWO_SQRT_2_OVER_PI: f64 = 1.595_769_121_605_730_7;
+    // Below -100 the result is -0; the clamp keeps -inf from becoming NaN.
+    let v = f64::from(if x < -100.0 { -100.0 } else { x });
+    let z = TWO_SQRT_2_OVER_PI * v * S::fmad(v * v, 0.044_715, 1.0);
+    let (scale, m1) = exp_parts64::<S>(clamp64(-z.abs()));
+    let e = S::fmad(scale, m1, scale);
+    (v * (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)) as f32
+}
+
+/// `(sin(r) / r - 1) / r^2`, |r| <= pi/4, 2^-37.
+const SIN: [f64; 4] = [
+    -0.166_666_666_395_444_78,
+    0.008_333_329_142_800_155_6,
+    -0.000_198_392_563_547_433_84,
+    2.717_562_285_145_148e-6,
+];
+/// `(cos(r) - 1 + r^2 / 2) / r^4`, 2^-43.
+const COS: [f64; 4] = [
+    0.041_666_666_619_172_358,
+    -0.001_388_888_343_618_744_4,
+    2.479_943_591_122_768_8e-5,
+    -2.720_326_837_098_631_1e-7,
+];
+
+/// The largest |x| that [`sin_cos`] reduces exactly.
+pub(crate) const TRIG_MAX: f32 = 1e5;
+
+/// `sin(x + quarter * pi / 2)` for |x| <= [`TRIG_MAX`].
+#[inline(always)]
+pub(crate) fn sin_cos<S: Simd>(x: f32, quarter: u64) -> f32 {
+    // pi / 2 in two parts; the first has 33 bits, so its products are exact.
+    const PIO2_HIGH: f64 = 1.570_796_326_734_125_6;
+    const PIO2_LOW: f64 = 6.077_100_506_506_192e-11;
+    let v = f64::from(x);
+    let t = S::fmad(v, std::f64::consts::FRAC_2_PI, ROUND64);
+    let n = t - ROUND64;
+    let r = S::fmad(n, -PIO2_LOW, S::fmad(n, -PIO2_HIGH, v));
+    let q = t.to_bits().wrapping_add(quarter);
+    let z = r * r;
+    let sin = S::fmad(r * z, poly64::<S>(z, &SIN), r);
+    let cos = S::fmad(z * z, poly64::<S>(z, &COS), S::fmad(z, -0.5, 1.0));
+    let y = if q & 1 == 0 { sin } else { cos };
+    let y = f64::from_bits(y.to_bits() ^ ((q & 2) << 62)) as f32;
+    // Keeps the sign of zero for sin.
+    if quarter == 0 && x == 0.0 { x } else { y }
+}

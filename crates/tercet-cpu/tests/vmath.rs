@@ -1,0 +1,298 @@
+//! Elementwise functions against f64, in ulps, at every level of the machine.
+
+use tercet_cpu::kernels::{SimdLevel, convert, vmath};
+
+/// Distance in units in the last place of the exact value rounded to f32.
+fn ulps(got: f32, want: f64) -> f64 {
+    let rounded = want as f32;
+    if got.is_nan() && rounded.is_nan() || got == rounded {
+        return 0.0;
+    }
+    if !got.is_finite() || !rounded.is_finite() {
+        return f64::INFINITY;
+    }
+    let step = f64::from(f32::from_bits(rounded.abs().to_bits() + 1)) - f64::from(rounded.abs());
+    (f64::from(got) - want).abs() / step
+}
+
+/// Every 2^13th bit pattern and some neighbours, with all special values.
+fn samples() -> Vec<f32> {
+    let mut x: Vec<f32> = (0..=u32::MAX / 8191)
+        .map(|i| f32::from_bits(i * 8191))
+        .collect();
+    x.extend((-40_000..=40_000).map(|i| i as f32 * 0.002_3));
+    x.extend([
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MIN_POSITIVE,
+    ]);
+    x.extend([
+        f32::MAX,
+        f32::MIN,
+        f32::from_bits(1),
+        -f32::from_bits(1),
+        88.722_84,
+        -103.97,
+        0.5,
+    ]);
+    x
+}
+
+/// `ln Gamma`-free erfc: a continued fraction for large x, the series below.
+fn erfc(x: f64) -> f64 {
+    if x < 0.0 {
+        return 2.0 - erfc(-x);
+    }
+    if x < 2.5 {
+        return 1.0 - erf_series(x);
+    }
+    let mut f = 0.0;
+    for i in (1..=120).rev() {
+        f = f64::from(i) / 2.0 / (x + f);
+    }
+    (-x * x).exp() / (x + f) / std::f64::consts::PI.sqrt()
+}
+
+fn erf_series(x: f64) -> f64 {
+    let (mut term, mut sum) = (x, x);
+    for i in 1..200 {
+        term *= 2.0 * x * x / f64::from(2 * i + 1);
+        sum += term;
+    }
+    2.0 / std::f64::consts::PI.sqrt() * (-x * x).exp() * sum
+}
+
+fn erf(x: f64) -> f64 {
+    if x.is_nan() {
+        x
+    } else if x.abs() < 2.5 {
+        erf_series(x)
+    } else {
+        (1.0 - erfc(x.abs())).copysign(x)
+    }
+}
+
+type Block = fn(SimdLevel, &[f32], &mut [f32]);
+
+#[test]
+fn unary_functions_are_accurate() {
+    let table: &[(&str, Block, fn(f64) -> f64, f64)] = &[
+        ("exp", vmath::exp, f64::exp, 1.0),
+        ("exp2", vmath::exp2, f64::exp2, 1.5),
+        ("expm1", vmath::expm1, f64::exp_m1, 1.0),
+        ("ln", vmath::ln, f64::ln, 1.0),
+        ("log2", vmath::log2, f64::log2, 1.0),
+        ("log1p", vmath::log1p, f64::ln_1p, 1.0),
+        ("tanh", vmath::tanh, f64::tanh, 2.0),
+        ("sigmoid", vmath::sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 2.0),
+        (
+            "silu",
+            vmath::silu,
+            |x| {
+                if x < -1e30 {
+                    -0.0
+                } else {
+                    x / (1.0 + (-x).exp())
+                }
+            },
+            3.0,
+        ),
+        (
+            "gelu",
+            vmath::gelu,
+            |x| {
+                if x < -1e30 {
+                    -0.0
+                } else {
+                    x * 0.5 * erfc(-x / std::f64::consts::SQRT_2)
+                }
+            },
+            5.0,
+        ),
+        ("erf", vmath::erf, erf, 2.0),
+        (
+            "softplus",
+            vmath::softplus,
+            |x| {
+                if x.is_nan() {
+                    x
+                } else {
+                    x.max(0.0) + (-x.abs()).exp().ln_1p()
+                }
+            },
+            1.0,
+        ),
+        ("sin", vmath::sin, f64::sin, 1.0),
+        ("cos", vmath::cos, f64::cos, 1.0),
+        ("sqrt", vmath::sqrt, f64::sqrt, 0.5001),
+        ("rsqrt", vmath::rsqrt, |x| 1.0 / x.sqrt(), 1.5),
+        ("recip", vmath::recip, |x| 1.0 / x, 0.5001),
+        ("floor", vmath::floor, f64::floor, 0.0),
+        ("ceil", vmath::ceil, f64::ceil, 0.0),
+        ("round", vmath::round, f64::round_ties_even, 0.0),
+        ("abs", vmath::abs, f64::abs, 0.0),
+        ("neg", vmath::neg, |x| -x, 0.0),
+        ("relu", vmath::relu, |x| if x < 0.0 { 0.0 } else { x }, 0.0),
+    ];
+    let x = samples();
+    let mut out = vec![0.0; x.len()];
+    let mut failures = Vec::new();
+    for &level in SimdLevel::available() {
+        for (name, block, exact, limit) in table {
+            block(level, &x, &mut out);
+            let worst = x
+                .iter()
+                .zip(&out)
+                .map(|(x, y)| (ulps(*y, exact(f64::from(*x))), *x, *y));
+            let worst = worst.fold((0.0, 0.0, 0.0), |a, b| if b.0 > a.0 { b } else { a });
+            println!(
+                "{name} at {}: {:.3} ulp at {}",
+                level.name(),
+                worst.0,
+                worst.1
+            );
+            if worst.0 > *limit {
+                failures.push(format!("{name} at {}: {worst:?}", level.name()));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+fn gelu_tanh_is_accurate_and_zero_signs_survive() {
+    let x: Vec<f32> = (-60_000..60_000).map(|i| i as f32 * 1.7e-4).collect();
+    let mut out = vec![0.0; x.len()];
+    for &level in SimdLevel::available() {
+        vmath::gelu_tanh(level, &x, &mut out);
+        for (x, y) in x.iter().zip(&out) {
+            let v = f64::from(*x);
+            let z = 1.595_769_121_605_730_7 * (v + 0.044715 * v * v * v);
+            assert!(
+                ulps(*y, v / (1.0 + (-z).exp())) < 1.0,
+                "gelu_tanh({x}) is {y}"
+            );
+        }
+        let (zero, mut y) = ([-0.0f32], [1.0f32]);
+        for f in [
+            vmath::sin,
+            vmath::tanh,
+            vmath::erf,
+            vmath::expm1,
+            vmath::log1p,
+            vmath::gelu,
+        ] as [Block; 6]
+        {
+            f(level, &zero, &mut y);
+            assert!(y[0] == 0.0 && y[0].is_sign_negative());
+        }
+    }
+}
+
+#[test]
+fn binary_functions_follow_ieee() {
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -2.5,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        1e-40,
+    ];
+    let a: Vec<f32> = special.iter().flat_map(|a| [*a; 8]).collect();
+    let b: Vec<f32> = (0..64).map(|i| special[i % 8]).collect();
+    let same = |x: f32, y: f32| x.to_bits() == y.to_bits() || x.is_nan() && y.is_nan();
+    for &level in SimdLevel::available() {
+        let mut out = vec![0.0; 64];
+        vmath::max(level, &a, &b, &mut out);
+        for i in 0..64 {
+            let want = if a[i].is_nan() || b[i].is_nan() {
+                f32::NAN
+            } else if a[i] == 0.0 && b[i] == 0.0 {
+                if a[i].is_sign_positive() { a[i] } else { b[i] }
+            } else {
+                a[i].max(b[i])
+            };
+            assert!(same(out[i], want), "max({}, {}) is {}", a[i], b[i], out[i]);
+        }
+        vmath::min(level, &a, &b, &mut out);
+        for i in 0..64 {
+            let want = if a[i].is_nan() || b[i].is_nan() {
+                f32::NAN
+            } else if a[i] == 0.0 && b[i] == 0.0 {
+                if a[i].is_sign_negative() { a[i] } else { b[i] }
+            } else {
+                a[i].min(b[i])
+            };
+            assert!(same(out[i], want), "min({}, {}) is {}", a[i], b[i], out[i]);
+        }
+        vmath::fma(level, &a, &b, &a, &mut out);
+        assert!((0..64).all(|i| same(out[i], a[i].mul_add(b[i], a[i]))));
+        vmath::sub(level, &a, &b, &mut out);
+        assert!((0..64).all(|i| same(out[i], a[i] - b[i])));
+        vmath::div(level, &a, &b, &mut out);
+        assert!((0..64).all(|i| same(out[i], a[i] / b[i])));
+        let mut flags = vec![9; 64];
+        vmath::compare(level, vmath::Comparison::Ne, &a, &b, &mut flags);
+        assert!((0..64).all(|i| flags[i] == u8::from(a[i] != b[i])));
+        vmath::compare(level, vmath::Comparison::Le, &a, &b, &mut flags);
+        assert!((0..64).all(|i| flags[i] == u8::from(a[i] <= b[i])));
+        vmath::select(level, &flags, &a, &b, &mut out);
+        assert!((0..64).all(|i| same(out[i], if flags[i] != 0 { a[i] } else { b[i] })));
+    }
+}
+
+#[test]
+fn half_conversions_are_exact() {
+    let all: Vec<u16> = (0..=u16::MAX).collect();
+    let mut wide = vec![0.0; all.len()];
+    let mut back = vec![0; all.len()];
+    for &level in SimdLevel::available() {
+        convert::f16_to_f32(level, &all, &mut wide);
+        for (h, x) in all.iter().zip(&wide) {
+            let want = half::f16::from_bits(*h).to_f32();
+            assert!(
+                x.to_bits() == want.to_bits() || x.is_nan() && want.is_nan(),
+                "{h:#x}"
+            );
+        }
+        convert::bf16_to_f32(level, &all, &mut wide);
+        assert!(
+            all.iter()
+                .zip(&wide)
+                .all(|(h, x)| x.to_bits() == u32::from(*h) << 16)
+        );
+        let x: Vec<f32> = (0..200_003u32)
+            .map(|i| f32::from_bits(i * 21_473))
+            .collect();
+        back.resize(x.len(), 0);
+        convert::f32_to_f16(level, &x, &mut back);
+        for (x, h) in x.iter().zip(&back) {
+            let want = half::f16::from_f32(*x);
+            let got = half::f16::from_bits(*h);
+            assert!(
+                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                "{x} at {}",
+                level.name()
+            );
+        }
+        convert::f32_to_bf16(level, &x, &mut back);
+        for (x, h) in x.iter().zip(&back) {
+            let want = half::bf16::from_f32(*x);
+            let got = half::bf16::from_bits(*h);
+            assert!(
+                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                "{x}"
+            );
+        }
+        back.resize(all.len(), 0);
+        wide.resize(all.len(), 0.0);
+    }
+}
