@@ -16,14 +16,17 @@ mod cast;
 mod clamp;
 mod compare;
 mod contract;
+mod cumsum;
 mod dequant;
 mod dot_general;
 mod fma;
 mod leaf;
 mod linear;
+mod log_softmax;
 mod map;
 mod matmul;
 mod norm;
+mod reduce;
 mod residual_norm;
 mod select;
 mod softmax;
@@ -32,7 +35,9 @@ mod tests;
 mod unary;
 pub(crate) mod util;
 
+pub use cumsum::ScanFn;
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
+pub use reduce::ReduceFn;
 
 crate::define_ops! {
     leaf::Input,
@@ -48,6 +53,9 @@ crate::define_ops! {
     cast::Cast,
     map::Map,
     softmax::Softmax,
+    log_softmax::LogSoftmax,
+    cumsum::CumSum,
+    reduce::Reduce,
     norm::LayerNorm,
     norm::RmsNorm,
     residual_norm::ResidualLayerNorm,

@@ -1,0 +1,316 @@
+//! Running sums, products and maxima along one axis.
+
+use crate::accuracy::Accuracy;
+use crate::case::{Case, Fill, Reject};
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::reduce::ReduceFn;
+use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype, from_scalars, scalars};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+use crate::{attrs, spelled};
+
+spelled! {
+    /// What a running result combines.
+    pub enum ScanFn {
+        /// The sum so far.
+        Sum "sum",
+        /// The product so far.
+        Prod "prod",
+        /// The greatest so far; NaN from the first NaN on.
+        Max "max",
+    }
+}
+
+impl ScanFn {
+    /// The same combination as a reduction.
+    pub const fn reduction(self) -> ReduceFn {
+        match self {
+            ScanFn::Sum => ReduceFn::Sum,
+            ScanFn::Prod => ReduceFn::Prod,
+            ScanFn::Max => ReduceFn::Max,
+        }
+    }
+}
+
+attrs! {
+    /// `y[i] = f(x[0], .., x[i])` along one axis. The running result is wide (as if in `f64`) and
+    /// each element is rounded once; integers wrap.
+    pub struct CumSum {
+        /// The axis.
+        pub axis: usize,
+        /// The combination.
+        pub f: ScanFn,
+        /// Whether element `i` itself is left out: the first result is the one of no elements.
+        pub exclusive: bool,
+        /// Whether to run from the end to the beginning.
+        pub reverse: bool,
+    }
+}
+
+impl OpSpec for CumSum {
+    const DOC: Doc = Doc {
+        name: "cum_sum",
+        text: "Running sum, product or maximum along an axis, without the element itself if `exclusive`, from the end if `reverse`.",
+        operands: &["x"],
+        dtypes: DType::NUMBERS,
+        accuracy: Accuracy::Reduction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        expect_dtype("x", x, DType::NUMBERS)?;
+        expect_axis(self.axis, x.rank())?;
+        Ok(vec![x.clone()])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (x, d, f) = (scalars(operands[0]), results[0].dtype, self.f.reduction());
+        let mut y = x.clone();
+        let view = AxisView::of(operands[0].shape(), self.axis);
+        view.for_each_line(|start| {
+            let mut line: Vec<usize> = view.line(start).collect();
+            if self.reverse {
+                line.reverse();
+            }
+            let mut so_far = f.identity(d);
+            for i in line {
+                let with = f.combine(d, so_far, x[i]);
+                y[i] = if self.exclusive { so_far } else { with };
+                so_far = with;
+            }
+        });
+        Ok(vec![from_scalars(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        let mut cases: Vec<Case> = ScanFn::ALL
+            .iter()
+            .flat_map(|&f| {
+                [(false, false), (true, false), (false, true), (true, true)]
+                    .into_iter()
+                    .flat_map(move |(exclusive, reverse)| shaped_cases(f, exclusive, reverse))
+            })
+            .collect();
+        cases.extend(value_cases());
+        cases
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "axis",
+                message: "axis 1 is out of range for rank 1",
+                build: |g| {
+                    let x = g.input("x", Type::new(DType::F32, [2]))?;
+                    g.cum_sum(x, 1)
+                },
+            },
+            Reject {
+                name: "truth_values",
+                message: "operand x is bool",
+                build: |g| {
+                    let x = g.input("x", Type::new(DType::Bool, [2]))?;
+                    g.cum_sum(x, 0)
+                },
+            },
+        ]
+    }
+}
+
+fn shaped_cases(f: ScanFn, exclusive: bool, reverse: bool) -> [Case; 3] {
+    let mut label = f.name().to_string();
+    label += if exclusive { "_exclusive" } else { "" };
+    label += if reverse { "_reverse" } else { "" };
+    let shaped = |name: &str, shape: &'static [usize], axis: usize| {
+        let scan = CumSum {
+            axis,
+            f,
+            exclusive,
+            reverse,
+        };
+        Case::new(format!("{label}_{name}"), move |c| {
+            let x = c.input("x", shape, Fill::Normal)?;
+            let y = c.graph.scan(x, scan.clone())?;
+            c.output(y)
+        })
+    };
+    [
+        shaped("odd_rows_5x19", &[5, 19], 1),
+        shaped("middle_axis", &[2, 7, 3], 1),
+        shaped("first_axis_9x4", &[9, 4], 0),
+    ]
+}
+
+fn value_cases() -> Vec<Case> {
+    const NAN: f64 = f64::NAN;
+    const INF: f64 = f64::INFINITY;
+    let pinned = |name: &str, f, exclusive, reverse, x: &[f64], y: &[f64]| {
+        let (x, y) = (x.to_vec(), y.to_vec());
+        Case::new(name, move |c| {
+            let x = c.input("x", [x.len()], Fill::Values(x.clone()))?;
+            let axis = 0;
+            let out = c.graph.scan(
+                x,
+                CumSum {
+                    axis,
+                    f,
+                    exclusive,
+                    reverse,
+                },
+            )?;
+            c.output_expect(out, &y)
+        })
+    };
+    let (sum, prod, max) = (ScanFn::Sum, ScanFn::Prod, ScanFn::Max);
+    let shaped = |name: &str, shape: &'static [usize]| {
+        Case::new(name, move |c| {
+            let x = c.input("x", shape, Fill::Normal)?;
+            let y = c.graph.cum_sum(x, 1)?;
+            c.output(y)
+        })
+    };
+    vec![
+        pinned(
+            "sums",
+            sum,
+            false,
+            false,
+            &[1.0, 2.0, 3.0],
+            &[1.0, 3.0, 6.0],
+        ),
+        pinned(
+            "sums_before",
+            sum,
+            true,
+            false,
+            &[1.0, 2.0, 3.0],
+            &[0.0, 1.0, 3.0],
+        ),
+        pinned(
+            "sums_from_end",
+            sum,
+            false,
+            true,
+            &[1.0, 2.0, 3.0],
+            &[6.0, 5.0, 3.0],
+        ),
+        pinned(
+            "sums_after",
+            sum,
+            true,
+            true,
+            &[1.0, 2.0, 3.0],
+            &[5.0, 3.0, 0.0],
+        ),
+        pinned(
+            "products_before",
+            prod,
+            true,
+            false,
+            &[2.0, 3.0, 4.0],
+            &[1.0, 2.0, 6.0],
+        ),
+        // For integers the infinity saturates to the least of the dtype.
+        pinned(
+            "maxima_before",
+            max,
+            true,
+            false,
+            &[2.0, 3.0, 1.0],
+            &[-INF, 2.0, 3.0],
+        ),
+        pinned(
+            "maxima_keep_nan",
+            max,
+            false,
+            false,
+            &[1.0, NAN, 3.0],
+            &[1.0, NAN, NAN],
+        )
+        .only(DType::FLOATS),
+        pinned(
+            "sums_keep_infinity",
+            sum,
+            false,
+            false,
+            &[1.0, INF, 3.0, -INF],
+            &[1.0, INF, INF, NAN],
+        )
+        .only(DType::FLOATS),
+        pinned(
+            "sums_of_i8_wrap",
+            sum,
+            false,
+            false,
+            &[100.0, 100.0],
+            &[100.0, -56.0],
+        )
+        .only(&[DType::I8]),
+        // 2048 + 1 is not an f16; the running sum must not lose it.
+        pinned(
+            "narrow_sums_run_wide",
+            sum,
+            false,
+            false,
+            &[2048.0, 1.0, 1.0],
+            &[2048.0, 2048.0, 2050.0],
+        )
+        .only(&[DType::F16]),
+        shaped("empty_rows", &[3, 0]),
+        shaped("no_rows", &[0, 4]),
+        shaped("long_row", &[2, 1031]),
+        Case::new("special_maxima", |c| {
+            let x = c.input("x", [14, 3], Fill::Special)?;
+            let (axis, f) = (1, ScanFn::Max);
+            let y = c.graph.scan(
+                x,
+                CumSum {
+                    axis,
+                    f,
+                    exclusive: false,
+                    reverse: false,
+                },
+            )?;
+            c.output(y)
+        }),
+        Case::new("symbolic_length", |c| {
+            let s = c.sym("s", 11, 16);
+            let x = c.input("x", [3.into(), s], Fill::Normal)?;
+            let y = c.graph.cum_sum(x, 1)?;
+            c.output(y)
+        }),
+    ]
+}
+
+impl Graph {
+    /// Running sums along `axis` of numbers, each with its own element; the type stays.
+    ///
+    /// # Errors
+    /// [`OpError`] when `x` is `Bool` or `axis` is out of range.
+    pub fn cum_sum(&mut self, x: Value, axis: usize) -> Result<Value, OpError> {
+        let scan = CumSum {
+            axis,
+            f: ScanFn::Sum,
+            exclusive: false,
+            reverse: false,
+        };
+        self.scan(x, scan)
+    }
+
+    /// Running sums, products or maxima of numbers as `scan` says; the type stays. Integers wrap.
+    ///
+    /// # Errors
+    /// [`OpError`] when `x` is `Bool` or the axis is out of range.
+    pub fn scan(&mut self, x: Value, scan: CumSum) -> Result<Value, OpError> {
+        self.add(scan, &[x])
+    }
+}

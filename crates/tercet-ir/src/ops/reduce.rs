@@ -1,0 +1,431 @@
+//! Sums, means, products and extremes over any set of axes.
+
+use crate::accuracy::Accuracy;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{exactly, expect_axis, expect_dtype, for_each_index, from_scalars, scalars};
+use crate::scalar::{Scalar, maximum, minimum};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type, row_major_strides};
+use crate::{attrs, spelled};
+
+spelled! {
+    /// What the elements of a reduction are combined to.
+    pub enum ReduceFn {
+        /// Their sum; of none 0.
+        Sum "sum",
+        /// Their sum over their number; of none NaN. Floats only.
+        Mean "mean",
+        /// The greatest; NaN if any is NaN; of none `-inf` or the least integer.
+        Max "max",
+        /// The least; NaN if any is NaN; of none `inf` or the greatest integer.
+        Min "min",
+        /// Their product; of none 1.
+        Prod "prod",
+    }
+}
+
+impl ReduceFn {
+    /// The result over no elements of a dtype, before the division of `Mean`.
+    pub fn identity(self, d: DType) -> Scalar {
+        const INF: f64 = f64::INFINITY;
+        match (self, d.int_range()) {
+            (ReduceFn::Sum | ReduceFn::Mean, None) => Scalar::F(0.0),
+            (ReduceFn::Sum | ReduceFn::Mean, Some(_)) => Scalar::I(0),
+            (ReduceFn::Prod, None) => Scalar::F(1.0),
+            (ReduceFn::Prod, Some(_)) => Scalar::I(1),
+            (ReduceFn::Max, None) => Scalar::F(-INF),
+            (ReduceFn::Max, Some((least, _))) => Scalar::I(least),
+            (ReduceFn::Min, None) => Scalar::F(INF),
+            (ReduceFn::Min, Some((_, greatest))) => Scalar::I(greatest),
+        }
+    }
+
+    /// Two partial results in one: floats in `f64`, integers wrapped to `d`.
+    pub(crate) fn combine(self, d: DType, a: Scalar, b: Scalar) -> Scalar {
+        match (a, b) {
+            (Scalar::I(a), Scalar::I(b)) => Scalar::I(d.wrap_i64(match self {
+                ReduceFn::Sum | ReduceFn::Mean => a.wrapping_add(b),
+                ReduceFn::Prod => a.wrapping_mul(b),
+                ReduceFn::Max => a.max(b),
+                ReduceFn::Min => a.min(b),
+            })),
+            (a, b) => Scalar::F(match (self, a.as_f64(), b.as_f64()) {
+                (ReduceFn::Sum | ReduceFn::Mean, a, b) => a + b,
+                (ReduceFn::Prod, a, b) => a * b,
+                (ReduceFn::Max, a, b) => maximum(a, b),
+                (ReduceFn::Min, a, b) => minimum(a, b),
+            }),
+        }
+    }
+}
+
+attrs! {
+    /// `y = f(x along axes)`. Over no axes every element is its own result.
+    pub struct Reduce {
+        /// The function.
+        pub f: ReduceFn,
+        /// The axes, ascending.
+        pub axes: Vec<usize>,
+        /// Whether reduced axes stay with size 1.
+        pub keep_dim: bool,
+    }
+}
+
+impl OpSpec for Reduce {
+    const DOC: Doc = Doc {
+        name: "reduce",
+        text: "Sum, mean, max, min or product along axes; reduced axes stay as 1 with `keep_dim`. Integers wrap, max and min keep NaN.",
+        operands: &["x"],
+        dtypes: DType::NUMBERS,
+        accuracy: Accuracy::Reduction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        let accepted = match self.f {
+            ReduceFn::Mean => DType::FLOATS,
+            ReduceFn::Sum | ReduceFn::Max | ReduceFn::Min | ReduceFn::Prod => DType::NUMBERS,
+        };
+        expect_dtype("x", x, accepted)?;
+        self.axes
+            .iter()
+            .try_for_each(|&a| expect_axis(a, x.rank()))?;
+        if let Some(pair) = self.axes.windows(2).find(|p| p[0] >= p[1]) {
+            let reason = format!(
+                "{} is followed by {}; axes are named once, in ascending order",
+                pair[0], pair[1]
+            );
+            return Err(TypeError::Attr {
+                name: "axes",
+                reason,
+            });
+        }
+        let dims: Vec<Dim> = x
+            .shape
+            .iter()
+            .enumerate()
+            .filter_map(|(a, d)| match (self.axes.contains(&a), self.keep_dim) {
+                (false, _) => Some(d.clone()),
+                (true, true) => Some(Dim::Known(1)),
+                (true, false) => None,
+            })
+            .collect();
+        Ok(vec![x.with_shape(dims)])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (x, shape, d) = (scalars(operands[0]), operands[0].shape(), results[0].dtype);
+        let kept: Vec<usize> = (0..shape.len())
+            .map(|a| if self.axes.contains(&a) { 1 } else { shape[a] })
+            .collect();
+        let strides = row_major_strides(&kept);
+        let mut y = vec![self.f.identity(d); kept.iter().product()];
+        let mut elements = x.into_iter();
+        for_each_index(shape, |index| {
+            let own = index.iter().zip(&kept).zip(&strides);
+            let to: usize = own
+                .map(|((&i, &n), &s)| if n == 1 { 0 } else { i * s })
+                .sum();
+            let x = elements.next().expect("invariant: one index per element");
+            y[to] = self.f.combine(d, y[to], x);
+        });
+        if self.f == ReduceFn::Mean {
+            let n: usize = self.axes.iter().map(|&a| shape[a]).product();
+            y.iter_mut()
+                .for_each(|y| *y = Scalar::F(y.as_f64() / n as f64));
+        }
+        Ok(vec![from_scalars(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        let mut cases: Vec<Case> = ReduceFn::ALL
+            .iter()
+            .flat_map(|&f| shaped_cases(f))
+            .collect();
+        cases.extend(float_cases());
+        cases.extend(integer_cases());
+        cases
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "mean_of_integers",
+                message: "operand x is i32; accepted: f32",
+                build: |g| {
+                    let x = g.input("x", Type::new(DType::I32, [2]))?;
+                    g.reduce_mean(x, &[0], false)
+                },
+            },
+            Reject {
+                name: "sum_of_truth_values",
+                message: "operand x is bool",
+                build: |g| {
+                    let x = g.input("x", Type::new(DType::Bool, [2]))?;
+                    g.reduce_sum(x, &[0], false)
+                },
+            },
+            Reject {
+                name: "axis",
+                message: "axis 2 is out of range for rank 2",
+                build: |g| {
+                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                    g.reduce_max(x, &[0, 2], true)
+                },
+            },
+            Reject {
+                name: "axis_twice",
+                message: "axes are named once",
+                build: |g| {
+                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                    g.reduce_min(x, &[1, 0, 1], true)
+                },
+            },
+            Reject {
+                name: "unsorted_axes",
+                message: "in ascending order",
+                build: |g| {
+                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                    let (f, axes, keep_dim) = (ReduceFn::Sum, vec![1, 0], false);
+                    g.add(Reduce { f, axes, keep_dim }, &[x])
+                },
+            },
+        ]
+    }
+}
+
+fn shaped_cases(f: ReduceFn) -> Vec<Case> {
+    let dtypes = match f {
+        ReduceFn::Mean => DType::FLOATS,
+        ReduceFn::Sum | ReduceFn::Max | ReduceFn::Min | ReduceFn::Prod => DType::NUMBERS,
+    };
+    let shaped = |name: &str, shape: &'static [usize], axes: &'static [usize], keep_dim: bool| {
+        Case::new(format!("{}_{name}", f.name()), move |c| {
+            let x = c.input("x", shape, Fill::Normal)?;
+            let y = c.graph.reduce(f, x, axes, keep_dim)?;
+            c.output(y)
+        })
+        .only(dtypes)
+    };
+    let name = f.name();
+    vec![
+        shaped("odd_rows_7x33", &[7, 33], &[1], false),
+        shaped("odd_rows_keep", &[7, 33], &[1], true),
+        shaped("columns_33x7", &[33, 7], &[0], false),
+        shaped("middle", &[3, 5, 7], &[1], true),
+        shaped("first_and_last", &[3, 5, 7], &[0, 2], false),
+        shaped("all_axes", &[3, 5, 7], &[0, 1, 2], false),
+        shaped("all_axes_keep", &[3, 5], &[0, 1], true),
+        shaped("no_axes", &[3, 5], &[], false),
+        shaped("scalar", &[], &[], false),
+        shaped("size_one_axis", &[4, 1], &[1], false),
+        shaped("no_rows", &[0, 4], &[1], false),
+        shaped("empty_and_empty", &[0, 0], &[1], true),
+        // Integers wrap here; a long product of floats would leave the range or gather roundings.
+        Case::new(format!("{name}_long_row"), move |c| {
+            let n = if f == ReduceFn::Prod { 131 } else { 1031 };
+            let fill = match c.dtype.is_float() {
+                true => Fill::Uniform(0.9, 1.1),
+                false => Fill::Uniform(1.0, 4.0),
+            };
+            let x = c.input("x", [2, n], fill)?;
+            let y = c.graph.reduce(f, x, &[1], false)?;
+            c.output(y)
+        })
+        .only(dtypes),
+        Case::new(format!("{name}_symbolic"), move |c| {
+            let (b, s) = (c.sym("b", 3, 4), c.sym("s", 5, 8));
+            let x = c.input("x", [b, s, 9.into()], Fill::Normal)?;
+            let y = c.graph.reduce(f, x, &[1], false)?;
+            c.output(y)
+        })
+        .only(dtypes),
+        // For integers the infinities saturate to the extremes of the dtype.
+        Case::new(format!("{name}_of_nothing"), move |c| {
+            let x = c.input("x", [2, 0], Fill::Normal)?;
+            let y = c.graph.reduce(f, x, &[1], false)?;
+            let none = match f {
+                ReduceFn::Sum => 0.0,
+                ReduceFn::Mean => f64::NAN,
+                ReduceFn::Max => f64::NEG_INFINITY,
+                ReduceFn::Min => f64::INFINITY,
+                ReduceFn::Prod => 1.0,
+            };
+            c.output_expect(y, &[none, none])
+        })
+        .only(dtypes),
+    ]
+}
+
+/// A case that reduces the rows of written values and pins the results.
+fn pinned(name: &str, f: ReduceFn, cols: usize, x: &[f64], y: &[f64]) -> Case {
+    let (x, y) = (x.to_vec(), y.to_vec());
+    Case::new(name, move |c| {
+        let x = c.input("x", [y.len(), cols], Fill::Values(x.clone()))?;
+        let out = c.graph.reduce(f, x, &[1], false)?;
+        c.output_expect(out, &y)
+    })
+}
+
+fn special_rows(name: &str, f: ReduceFn) -> Case {
+    Case::new(name, move |c| {
+        let x = c.input("x", [14, 3], Fill::Special)?;
+        let y = c.graph.reduce(f, x, &[1], false)?;
+        c.output(y)
+    })
+}
+
+fn float_cases() -> Vec<Case> {
+    const INF: f64 = f64::INFINITY;
+    const NAN: f64 = f64::NAN;
+    let nan_rows = [1.0, NAN, 3.0, NAN, 2.0, INF, 1.0, -2.0, 3.0, -INF, INF, 0.0];
+    let cases = [
+        pinned(
+            "max_keeps_nan",
+            ReduceFn::Max,
+            3,
+            &nan_rows,
+            &[NAN, NAN, 3.0, INF],
+        ),
+        pinned(
+            "min_keeps_nan",
+            ReduceFn::Min,
+            3,
+            &nan_rows,
+            &[NAN, NAN, -2.0, -INF],
+        ),
+        pinned(
+            "sum_of_infinities",
+            ReduceFn::Sum,
+            3,
+            &nan_rows,
+            &[NAN, NAN, 2.0, NAN],
+        ),
+        pinned(
+            "max_of_minus_infinity",
+            ReduceFn::Max,
+            2,
+            &[-INF, -INF],
+            &[-INF],
+        ),
+        pinned(
+            "mean_of_halves",
+            ReduceFn::Mean,
+            4,
+            &[1.0, 2.0, 3.0, 4.0],
+            &[2.5],
+        ),
+        pinned(
+            "prod_of_few",
+            ReduceFn::Prod,
+            4,
+            &[1.5, -2.0, 4.0, 0.5],
+            &[-6.0],
+        ),
+        pinned(
+            "narrow_sum_accumulates_wide",
+            ReduceFn::Sum,
+            4096,
+            &[1.0; 4096],
+            &[4096.0],
+        ),
+        pinned(
+            "mean_does_not_overflow",
+            ReduceFn::Mean,
+            4,
+            &[60000.0; 4],
+            &[60000.0],
+        ),
+    ];
+    cases
+        .into_iter()
+        .map(|case| case.only(DType::FLOATS))
+        .chain([
+            special_rows("max_special", ReduceFn::Max),
+            special_rows("min_special", ReduceFn::Min),
+        ])
+        .collect()
+}
+
+fn integer_cases() -> Vec<Case> {
+    const I8: &[DType] = &[DType::I8];
+    const WIDE: &[DType] = &[DType::I32, DType::U32, DType::I64];
+    vec![
+        pinned("sum_of_i8_wraps", ReduceFn::Sum, 3, &[100.0; 3], &[44.0]).only(I8),
+        pinned(
+            "prod_of_i8_wraps",
+            ReduceFn::Prod,
+            2,
+            &[100.0, 3.0],
+            &[44.0],
+        )
+        .only(I8),
+        pinned(
+            "sum_stays_integer",
+            ReduceFn::Sum,
+            2,
+            &[16777217.0, 0.0],
+            &[16777217.0],
+        )
+        .only(WIDE),
+        special_rows("sum_of_extremes_wraps", ReduceFn::Sum).only(DType::INTS),
+    ]
+}
+
+/// Declares builder methods that apply a [`ReduceFn`].
+macro_rules! reduce_methods {
+    ($($(#[$doc:meta])* $name:ident => $f:ident),* $(,)?) => { impl Graph { $(
+        $(#[$doc])*
+        /// Over `axes` in any order, which stay with size 1 if `keep_dim`.
+        ///
+        /// # Errors
+        /// As [`Graph::reduce`].
+        pub fn $name(&mut self, x: Value, axes: &[usize], keep_dim: bool) -> Result<Value, OpError> {
+            self.reduce(ReduceFn::$f, x, axes, keep_dim)
+        }
+    )* } };
+}
+
+impl Graph {
+    /// Combines the elements of `x` along `axes` (in any order) by `f`, keeping the dtype. Reduced
+    /// axes are dropped, or stay with size 1 if `keep_dim`. Over no axes the result is `x`.
+    ///
+    /// # Errors
+    /// [`OpError`] when `x` is `Bool`, or an integer for `Mean`, or an axis is out of range or named
+    /// twice.
+    pub fn reduce(
+        &mut self,
+        f: ReduceFn,
+        x: Value,
+        axes: &[usize],
+        keep_dim: bool,
+    ) -> Result<Value, OpError> {
+        let mut axes = axes.to_vec();
+        axes.sort_unstable();
+        self.add(Reduce { f, axes, keep_dim }, &[x])
+    }
+}
+
+reduce_methods! {
+    /// The sum; of no elements 0. Integers wrap.
+    reduce_sum => Sum,
+    /// The mean of floats; of no elements NaN.
+    reduce_mean => Mean,
+    /// The greatest element, NaN if any is NaN; of no elements `-inf` or the least integer.
+    reduce_max => Max,
+    /// The least element, NaN if any is NaN; of no elements `inf` or the greatest integer.
+    reduce_min => Min,
+    /// The product; of no elements 1. Integers wrap.
+    reduce_prod => Prod,
+}
