@@ -21,9 +21,13 @@
 
 mod simd;
 
+pub mod attention;
 pub mod convert;
 pub mod gemm;
+pub mod layout;
 pub mod parallel;
+pub mod quant;
+pub mod rows;
 pub mod vmath;
 
 pub use parallel::Threads;

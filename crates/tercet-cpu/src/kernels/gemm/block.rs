@@ -27,6 +27,8 @@ pub(super) struct Block<'a> {
     pub(super) panels: Range<usize>,
     pub(super) c: SharedMut<f32>,
     pub(super) c_stride: usize,
+    /// The column of C, bias and residual where column 0 of B goes.
+    pub(super) col0: usize,
     pub(super) epilogue: &'a Epilogue<'a>,
 }
 
@@ -75,7 +77,7 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>, a_scratch: &mut [f32]) {
             for tile in 0..tiles {
                 let r = tile_rows(rows, mr, tile, tiles);
                 let row = block.rows.start + r.start;
-                let c = block.c.ptr().add(row * block.c_stride + col);
+                let c = block.c.ptr().add(row * block.c_stride + block.col0 + col);
                 let add = k0 > 0;
                 let view = &block.view;
                 match block.a {
@@ -100,8 +102,10 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>, a_scratch: &mut [f32]) {
                 }
                 if last && !block.epilogue.is_none() {
                     for i in 0..r.len() {
-                        let c = block.c.slice((row + i) * block.c_stride + col, cols);
-                        block.epilogue.apply::<S>(c, row + i, col);
+                        let c = block
+                            .c
+                            .slice((row + i) * block.c_stride + block.col0 + col, cols);
+                        block.epilogue.apply::<S>(c, row + i, block.col0 + col);
                     }
                 }
             }
@@ -135,7 +139,7 @@ fn pack_a(block: &Block<'_>, k0: usize, kc: usize, rows: Range<usize>, dst: &mut
     clippy::too_many_arguments,
     reason = "a register kernel over raw parts"
 )]
-unsafe fn tile_any<S: Simd, const PACKED: bool>(
+pub(crate) unsafe fn tile_any<S: Simd, const PACKED: bool>(
     rows: usize,
     k: usize,
     a: *const f32,

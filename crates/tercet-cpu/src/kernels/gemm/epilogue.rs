@@ -42,7 +42,7 @@ impl Epilogue<'_> {
         residual: None,
     };
 
-    pub(super) fn check(&self, m: usize, n: usize) {
+    pub(crate) fn check(&self, m: usize, n: usize) {
         if let Some(bias) = self.bias {
             assert!(
                 bias.len() >= n,
@@ -60,7 +60,7 @@ impl Epilogue<'_> {
     }
 
     /// Whether the product is stored unchanged.
-    pub(super) fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.bias.is_none() && self.activation == Activation::None && self.residual.is_none()
     }
 
@@ -69,7 +69,7 @@ impl Epilogue<'_> {
     /// # Safety
     /// Needs the instructions of `S`.
     #[inline(always)]
-    pub(super) unsafe fn apply<S: Simd>(&self, c: &mut [f32], row: usize, col: usize) {
+    pub(crate) unsafe fn apply<S: Simd>(&self, c: &mut [f32], row: usize, col: usize) {
         if let Some(bias) = self.bias {
             for (c, b) in c.iter_mut().zip(&bias[col..]) {
                 *c += *b;

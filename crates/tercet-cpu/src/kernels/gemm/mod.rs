@@ -18,7 +18,9 @@ pub use pack::{PackedB, pack_b, packed_b_len};
 
 use super::parallel::{self, SharedMut, Threads};
 use super::simd::{Level, SimdLevel};
+pub(crate) use block::tile_any;
 use block::{Block, OperandA, run_block};
+pub(crate) use pack::pack_panel;
 
 /// A matrix of `f32` inside a slice, with any non-negative strides (in elements).
 #[derive(Clone, Copy, Debug)]
@@ -183,11 +185,57 @@ pub fn gemm_packed(
             // Tasks cover disjoint rectangles of C.
             c: out,
             c_stride,
+            col0: 0,
             epilogue,
         };
         run_block(level, &block, a_scratch);
     };
     parallel::for_each_with_scratch(threads, grid.tasks(), scratch, part_len, run);
+}
+
+/// A product by one task for the columns from `col0` of a wider `c`: for callers
+/// that make B one panel at a time. The caller checked all bounds, and no other
+/// task touches these columns.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "operands, output, epilogue, scratch"
+)]
+pub(crate) fn gemm_packed_columns(
+    level: SimdLevel,
+    a: MatView<'_>,
+    b: PackedB<'_>,
+    c: SharedMut<f32>,
+    c_stride: usize,
+    col0: usize,
+    epilogue: &Epilogue<'_>,
+    scratch: &mut [f32],
+) {
+    let (mr, nr) = tile_shape(level);
+    let (m, n, k) = (a.rows, b.n, b.k);
+    let grid = Grid::new(Threads::Serial, m, n, k, mr, nr);
+    let operand = if packs_a(&a) {
+        OperandA::Packed
+    } else {
+        OperandA::InPlace
+    };
+    for task in 0..grid.tasks() {
+        let (rows, panels) = grid.task(task, m, n.div_ceil(nr));
+        let block = Block {
+            a: operand,
+            view: a,
+            b: b.data,
+            k,
+            n,
+            kc: k_block(level, k),
+            rows,
+            panels,
+            c,
+            c_stride,
+            col0,
+            epilogue,
+        };
+        run_block(level, &block, scratch);
+    }
 }
 
 /// `c = epilogue(a b)` for operands of any strides; see [`gemm_packed`].

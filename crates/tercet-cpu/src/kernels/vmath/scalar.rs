@@ -317,11 +317,16 @@ pub(crate) fn gelu<S: Simd>(x: f32) -> f32 {
     let high = f32::from_bits(a.to_bits() & 0xFFFF_F000);
     let (e, scale) = exp_parts32::<S>(-0.5 * high * high, -0.5 * (a - high) * (a + high));
     let tail = e * poly32::<S>(3.0 / (a + 3.0), &TAIL);
-    if x < 0.0 {
+    let outer = if x < 0.0 {
         x * tail * scale
     } else {
         x * (1.0 - tail * scale)
-    }
+    };
+    // Around 0 the odd series of erf is the more accurate form.
+    let t = x * std::f32::consts::FRAC_1_SQRT_2;
+    let erf = S::fmaf(t, poly32::<S>(t * t, &ERF), t);
+    let inner = 0.5 * x * (1.0 + erf);
+    if a < 1.0 { inner } else { outer }
 }
 
 #[inline(always)]

@@ -1,0 +1,492 @@
+//! Attention in f32 that never stores a whole score matrix.
+//!
+//! A task takes one key-value head of one batch entry and up to [`ROW_BLOCK`]
+//! rows; a row is one query of one of the grouped heads, so that a single query
+//! still shares each key among its group. Keys pass by in blocks, with a running
+//! maximum and sum per row (Milakov and Gimelshein, "Online normalizer
+//! calculation for softmax"); blocks that no row may see are skipped. Many rows
+//! multiply through the packed tile kernel, few by dot products in place.
+
+use std::ops::Range;
+
+use super::gemm::{self, MatView, tile_any};
+use super::parallel::{self, SharedMut, Threads};
+use super::simd::{Simd, SimdLevel, simd_dispatch};
+use super::vmath::scalar;
+
+/// Rows of one task.
+const ROW_BLOCK: usize = 128;
+/// Keys of one pass.
+const KEY_BLOCK: usize = 128;
+/// Rows from which packing keys and values pays.
+const TILED_ROWS: usize = 6;
+
+/// A `[batch, head, sequence, dim]` operand; `dim` is contiguous. Both layouts
+/// and slices of a packed projection are strides.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadsView<'a> {
+    /// The elements.
+    pub data: &'a [f32],
+    /// Distance between batch entries, heads and positions.
+    pub strides: [usize; 3],
+}
+
+/// Where the result goes, as [`HeadsView`].
+#[derive(Debug)]
+pub struct HeadsViewMut<'a> {
+    /// The elements.
+    pub data: &'a mut [f32],
+    /// Distance between batch entries, heads and positions.
+    pub strides: [usize; 3],
+}
+
+/// Which keys a query sees. Strides are for `[batch, q_head, query, key]`, 0 to broadcast.
+#[derive(Clone, Copy, Debug)]
+pub enum Mask<'a> {
+    /// Every key.
+    None,
+    /// Keys up to `kv_len - q_len + query`.
+    Causal,
+    /// The last `w` of the causal keys.
+    SlidingWindow(usize),
+    /// Keys whose byte is not 0.
+    Keep(&'a [u8], [usize; 4]),
+    /// Added to the scores.
+    Bias(&'a [f32], [usize; 4]),
+}
+
+/// Sizes and options of one attention.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// Batch entries.
+    pub batch: usize,
+    /// Query heads: a multiple of `kv_heads`.
+    pub q_heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Queries.
+    pub q_len: usize,
+    /// Keys in use of each batch entry: one entry for all, or `batch` of them.
+    pub kv_lens: &'a [usize],
+    /// Size of a query and a key.
+    pub dk: usize,
+    /// Size of a value.
+    pub dv: usize,
+    /// Multiplies the scores.
+    pub scale: f32,
+    /// `c tanh(s / c)` after the scale, before the mask.
+    pub softcap: Option<f32>,
+    /// Which keys a query sees.
+    pub mask: Mask<'a>,
+}
+
+impl Attention<'_> {
+    fn kv_len(&self, b: usize) -> usize {
+        if self.kv_lens.len() == 1 {
+            self.kv_lens[0]
+        } else {
+            self.kv_lens[b]
+        }
+    }
+
+    /// The keys that `query` may see by position.
+    fn visible(&self, query: usize, kv_len: usize) -> Range<usize> {
+        let end = (kv_len + query + 1).saturating_sub(self.q_len).min(kv_len);
+        match self.mask {
+            Mask::None | Mask::Keep(..) | Mask::Bias(..) => 0..kv_len,
+            Mask::Causal => 0..end,
+            Mask::SlidingWindow(w) => end.saturating_sub(w)..end,
+        }
+    }
+
+    fn check(
+        &self,
+        q: &HeadsView<'_>,
+        k: &HeadsView<'_>,
+        v: &HeadsView<'_>,
+        out: &HeadsViewMut<'_>,
+    ) {
+        assert!(
+            self.kv_heads > 0 && self.q_heads % self.kv_heads == 0,
+            "query heads must be a multiple of key heads"
+        );
+        assert!(
+            self.kv_lens.len() == 1 || self.kv_lens.len() == self.batch,
+            "one kv_len, or one per batch entry"
+        );
+        let kv_len = self.kv_lens.iter().copied().max().unwrap_or(0);
+        let fits = |len: usize, heads: usize, seq: usize, dim: usize, s: [usize; 3]| {
+            self.batch * heads * seq * dim == 0
+                || (self.batch - 1) * s[0] + (heads - 1) * s[1] + (seq - 1) * s[2] + dim <= len
+        };
+        assert!(
+            fits(q.data.len(), self.q_heads, self.q_len, self.dk, q.strides),
+            "q is too short"
+        );
+        assert!(
+            fits(k.data.len(), self.kv_heads, kv_len, self.dk, k.strides),
+            "k is too short"
+        );
+        assert!(
+            fits(v.data.len(), self.kv_heads, kv_len, self.dv, v.strides),
+            "v is too short"
+        );
+        assert!(
+            fits(
+                out.data.len(),
+                self.q_heads,
+                self.q_len,
+                self.dv,
+                out.strides
+            ),
+            "out is too short"
+        );
+    }
+}
+
+/// Floats of scratch that [`attention`] needs; bounds for `q_len` give a bound.
+#[must_use]
+pub fn attention_scratch_len(level: SimdLevel, threads: Threads, a: &Attention<'_>) -> usize {
+    threads.count() * part_len(level, a)
+}
+
+fn rows_per_task(a: &Attention<'_>) -> usize {
+    (a.q_heads / a.kv_heads * a.q_len).clamp(1, ROW_BLOCK)
+}
+
+fn part_len(level: SimdLevel, a: &Attention<'_>) -> usize {
+    let (_, nr) = gemm::tile_shape(level);
+    rows_per_task(a) * (a.dk + KEY_BLOCK + a.dv + 2) + nr * (a.dk + KEY_BLOCK)
+}
+
+/// `out = softmax(mask(softcap(scale q k^T))) v`; a row that sees no key is zeros.
+///
+/// # Panics
+/// If an operand is shorter than its sizes and strides say, or `scratch` is
+/// shorter than [`attention_scratch_len`].
+#[allow(clippy::too_many_arguments, reason = "operands, output, scratch")]
+pub fn attention(
+    level: SimdLevel,
+    threads: Threads,
+    a: &Attention<'_>,
+    q: HeadsView<'_>,
+    k: HeadsView<'_>,
+    v: HeadsView<'_>,
+    out: HeadsViewMut<'_>,
+    scratch: &mut [f32],
+) {
+    a.check(&q, &k, &v, &out);
+    if a.batch * a.q_heads * a.q_len * a.dv == 0 {
+        return;
+    }
+    let strides = out.strides;
+    let out = SharedMut::new(out.data);
+    let rows = a.q_heads / a.kv_heads * a.q_len;
+    let blocks = rows.div_ceil(rows_per_task(a));
+    let tasks = a.batch * a.kv_heads * blocks;
+    parallel::for_each_with_scratch(
+        threads,
+        tasks,
+        scratch,
+        part_len(level, a),
+        |task, scratch| {
+            let (pair, block) = (task / blocks, task % blocks);
+            let job = Job {
+                a,
+                q,
+                k,
+                v,
+                out,
+                out_strides: strides,
+                b: pair / a.kv_heads,
+                kv_head: pair % a.kv_heads,
+                rows: block * rows_per_task(a)..rows.min((block + 1) * rows_per_task(a)),
+            };
+            run_job(level, &job, scratch);
+        },
+    );
+}
+
+/// One task: `rows` index (head of the group, query), query fastest.
+struct Job<'a> {
+    a: &'a Attention<'a>,
+    q: HeadsView<'a>,
+    k: HeadsView<'a>,
+    v: HeadsView<'a>,
+    out: SharedMut<f32>,
+    out_strides: [usize; 3],
+    b: usize,
+    kv_head: usize,
+    rows: Range<usize>,
+}
+
+impl Job<'_> {
+    /// The query head and the query of the `r`-th row.
+    #[inline(always)]
+    fn row(&self, r: usize) -> (usize, usize) {
+        let row = self.rows.start + r;
+        let group = self.a.q_heads / self.a.kv_heads;
+        (
+            self.kv_head * group + row / self.a.q_len,
+            row % self.a.q_len,
+        )
+    }
+}
+
+simd_dispatch!(fn run_job(job: &Job<'_>, scratch: &mut [f32]) = run_job_body);
+
+/// # Safety
+/// Needs the instructions of `S`; no other task writes the rows of this job.
+#[inline(always)]
+unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
+    let (a, n) = (job.a, job.rows.len());
+    let nr = S::TILE_VECTORS * S::LANES;
+    let (queries, scratch) = scratch.split_at_mut(n * a.dk);
+    let (scores, scratch) = scratch.split_at_mut(n * KEY_BLOCK);
+    let (acc, scratch) = scratch.split_at_mut(n * a.dv);
+    let (max, scratch) = scratch.split_at_mut(n);
+    let (sum, scratch) = scratch.split_at_mut(n);
+    let (panel, _) = scratch.split_at_mut(nr * a.dk.max(KEY_BLOCK));
+    let kv_len = a.kv_len(job.b);
+    let (mut first, mut end) = (kv_len, 0);
+    for r in 0..n {
+        let (head, query) = job.row(r);
+        let start = job.b * job.q.strides[0] + head * job.q.strides[1] + query * job.q.strides[2];
+        for (to, from) in queries[r * a.dk..(r + 1) * a.dk]
+            .iter_mut()
+            .zip(&job.q.data[start..])
+        {
+            *to = from * a.scale;
+        }
+        let seen = a.visible(query, kv_len);
+        (first, end) = (first.min(seen.start), end.max(seen.end));
+    }
+    acc.fill(0.0);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.0);
+    let mut key = first;
+    while key < end {
+        let keys = key..end.min(key + KEY_BLOCK);
+        score_block::<S>(job, queries, keys.clone(), scores, panel);
+        for r in 0..n {
+            let scores = &mut scores[r * KEY_BLOCK..r * KEY_BLOCK + keys.len()];
+            mask_row::<S>(job, r, keys.clone(), kv_len, scores);
+            let grown = exp_row::<S>(scores, &mut max[r], &mut sum[r]);
+            if grown != 1.0 {
+                acc[r * a.dv..(r + 1) * a.dv]
+                    .iter_mut()
+                    .for_each(|x| *x *= grown);
+            }
+        }
+        add_values::<S>(job, n, keys.clone(), scores, acc, panel);
+        key = keys.end;
+    }
+    for r in 0..n {
+        let (head, query) = job.row(r);
+        let [sb, sh, sq] = job.out_strides;
+        let out = job.out.slice(job.b * sb + head * sh + query * sq, a.dv);
+        let scale = if sum[r] == 0.0 { 0.0 } else { 1.0 / sum[r] };
+        for (out, x) in out.iter_mut().zip(&acc[r * a.dv..(r + 1) * a.dv]) {
+            *out = x * scale;
+        }
+    }
+}
+
+/// `scores[r, j] = queries[r] . k[keys.start + j]`.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn score_block<S: Simd>(
+    job: &Job<'_>,
+    queries: &[f32],
+    keys: Range<usize>,
+    scores: &mut [f32],
+    panel: &mut [f32],
+) {
+    let (dk, n) = (job.a.dk, job.rows.len());
+    let nr = S::TILE_VECTORS * S::LANES;
+    let base =
+        job.b * job.k.strides[0] + job.kv_head * job.k.strides[1] + keys.start * job.k.strides[2];
+    if n < TILED_ROWS || dk == 0 {
+        for j in 0..keys.len() {
+            let k = job.k.data[base + j * job.k.strides[2]..][..dk].as_ptr();
+            for r in 0..n {
+                scores[r * KEY_BLOCK + j] = dot::<S>(dk, queries.as_ptr().add(r * dk), k);
+            }
+        }
+        return;
+    }
+    let view = MatView {
+        data: &job.k.data[base..],
+        rows: dk,
+        cols: keys.len(),
+        row_stride: 1,
+        col_stride: job.k.strides[2],
+    };
+    for col in (0..keys.len()).step_by(nr) {
+        gemm::pack_panel(&view, col, nr, &mut panel[..dk * nr]);
+        let cols = nr.min(keys.len() - col);
+        let mut r = 0;
+        while r < n {
+            let rows = S::TILE_ROWS.min(n - r);
+            let c = scores.as_mut_ptr().add(r * KEY_BLOCK + col);
+            let q = queries.as_ptr().add(r * dk);
+            tile_any::<S, false>(rows, dk, q, dk, panel.as_ptr(), c, KEY_BLOCK, cols, false);
+            r += rows;
+        }
+    }
+}
+
+/// `acc[r] += sum_j scores[r, j] v[keys.start + j]`.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn add_values<S: Simd>(
+    job: &Job<'_>,
+    n: usize,
+    keys: Range<usize>,
+    scores: &[f32],
+    acc: &mut [f32],
+    panel: &mut [f32],
+) {
+    let dv = job.a.dv;
+    let nr = S::TILE_VECTORS * S::LANES;
+    let stride = job.v.strides[2];
+    let base = job.b * job.v.strides[0] + job.kv_head * job.v.strides[1] + keys.start * stride;
+    if n < TILED_ROWS {
+        for r in 0..n {
+            let p = &scores[r * KEY_BLOCK..r * KEY_BLOCK + keys.len()];
+            for col in (0..dv).step_by(S::LANES) {
+                let lanes = S::LANES.min(dv - col);
+                let to = acc.as_mut_ptr().add(r * dv + col);
+                let mut sum = S::load_n(to, lanes);
+                for (j, p) in p.iter().enumerate() {
+                    let v = job.v.data[base + j * stride + col..][..lanes].as_ptr();
+                    sum = S::fma(S::splat(*p), S::load_n(v, lanes), sum);
+                }
+                S::store_n(to, sum, lanes);
+            }
+        }
+        return;
+    }
+    let view = MatView {
+        data: &job.v.data[base..],
+        rows: keys.len(),
+        cols: dv,
+        row_stride: stride,
+        col_stride: 1,
+    };
+    for col in (0..dv).step_by(nr) {
+        gemm::pack_panel(&view, col, nr, &mut panel[..keys.len() * nr]);
+        let cols = nr.min(dv - col);
+        let mut r = 0;
+        while r < n {
+            let rows = S::TILE_ROWS.min(n - r);
+            let p = scores.as_ptr().add(r * KEY_BLOCK);
+            let c = acc.as_mut_ptr().add(r * dv + col);
+            tile_any::<S, false>(
+                rows,
+                keys.len(),
+                p,
+                KEY_BLOCK,
+                panel.as_ptr(),
+                c,
+                dv,
+                cols,
+                true,
+            );
+            r += rows;
+        }
+    }
+}
+
+/// # Safety
+/// Needs the instructions of `S`; both pointers are valid for `n` floats.
+#[inline(always)]
+unsafe fn dot<S: Simd>(n: usize, a: *const f32, b: *const f32) -> f32 {
+    let mut acc = [S::splat(0.0); 2];
+    let mut i = 0;
+    while i + 2 * S::LANES <= n {
+        acc[0] = S::fma(S::load(a.add(i)), S::load(b.add(i)), acc[0]);
+        let j = i + S::LANES;
+        acc[1] = S::fma(S::load(a.add(j)), S::load(b.add(j)), acc[1]);
+        i += 2 * S::LANES;
+    }
+    while i < n {
+        let lanes = S::LANES.min(n - i);
+        acc[0] = S::fma(
+            S::load_n(a.add(i), lanes),
+            S::load_n(b.add(i), lanes),
+            acc[0],
+        );
+        i += lanes;
+    }
+    S::sum(S::add(acc[0], acc[1]))
+}
+
+/// Softcap and mask of one row of scores.
+#[inline(always)]
+fn mask_row<S: Simd>(
+    job: &Job<'_>,
+    r: usize,
+    keys: Range<usize>,
+    kv_len: usize,
+    scores: &mut [f32],
+) {
+    let (head, query) = job.row(r);
+    if let Some(cap) = job.a.softcap {
+        for s in scores.iter_mut() {
+            *s = cap * scalar::tanh::<S>(*s / cap);
+        }
+    }
+    let start = |s: &[usize; 4]| job.b * s[0] + head * s[1] + query * s[2] + keys.start * s[3];
+    match &job.a.mask {
+        Mask::None => {}
+        Mask::Causal | Mask::SlidingWindow(_) => {
+            let seen = job.a.visible(query, kv_len);
+            let from = seen.start.clamp(keys.start, keys.end) - keys.start;
+            let to = seen.end.clamp(keys.start, keys.end) - keys.start;
+            scores[..from].fill(f32::NEG_INFINITY);
+            scores[to.max(from)..].fill(f32::NEG_INFINITY);
+        }
+        Mask::Keep(keep, strides) => {
+            for (j, s) in scores.iter_mut().enumerate() {
+                if keep[start(strides) + j * strides[3]] == 0 {
+                    *s = f32::NEG_INFINITY;
+                }
+            }
+        }
+        Mask::Bias(bias, strides) => {
+            for (j, s) in scores.iter_mut().enumerate() {
+                *s += bias[start(strides) + j * strides[3]];
+            }
+        }
+    }
+}
+
+/// Turns scores into `e^(s - max)` with the row's new maximum, adds them to
+/// `sum`, and returns the factor by which older results shrink.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn exp_row<S: Simd>(scores: &mut [f32], max: &mut f32, sum: &mut f32) -> f32 {
+    let new = (*max).max(super::rows::max_ignoring_nan(scores));
+    if new == f32::NEG_INFINITY && !scores.iter().any(|s| s.is_nan()) {
+        scores.fill(0.0);
+        return 1.0;
+    }
+    for s in scores.iter_mut() {
+        *s = scalar::exp::<S>(*s - new);
+    }
+    let shrink = if *max == new {
+        1.0
+    } else {
+        scalar::exp::<S>(*max - new)
+    };
+    *sum = *sum * shrink + super::rows::sum_body::<S>(scores);
+    *max = new;
+    shrink
+}

@@ -1,0 +1,391 @@
+//! Kernels over contiguous rows: reductions, softmax, norms, scans, rope.
+//!
+//! Sums run in four vectors of lanes and then as a tree, in an order that
+//! depends on the length alone. `rows` is `data.len() / cols`; a row length of 0
+//! is legal. Functions over many rows are serial: callers spread row ranges
+//! over threads.
+//!
+//! # Panics
+//! All functions, if slices disagree with the sizes.
+
+use super::SimdLevel;
+use super::simd::{Simd, simd_dispatch};
+use super::vmath::scalar;
+
+simd_dispatch!(
+    /// Sum of a row; 0 when empty.
+    pub fn sum(x: &[f32]) -> f32 = sum_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+pub(crate) unsafe fn sum_body<S: Simd>(x: &[f32]) -> f32 {
+    reduce::<S>(x, |v| v)
+}
+
+/// Sum of `f` over a row, `f(0)` being 0.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn reduce<S: Simd>(x: &[f32], f: impl Fn(S::V) -> S::V) -> f32 {
+    let mut acc = [S::splat(0.0); 4];
+    let p = x.as_ptr();
+    let mut i = 0;
+    while i + 4 * S::LANES <= x.len() {
+        for (v, acc) in acc.iter_mut().enumerate() {
+            *acc = S::add(*acc, f(S::load(p.add(i + v * S::LANES))));
+        }
+        i += 4 * S::LANES;
+    }
+    while i < x.len() {
+        let lanes = S::LANES.min(x.len() - i);
+        acc[0] = S::add(acc[0], f(S::load_n(p.add(i), lanes)));
+        i += lanes;
+    }
+    S::sum(S::add(S::add(acc[0], acc[1]), S::add(acc[2], acc[3])))
+}
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn sum_of_squares<S: Simd>(x: &[f32]) -> f32 {
+    reduce::<S>(x, |v| S::mul(v, v))
+}
+
+/// Sixteen running values, then one: vectorises without reordering floats.
+#[inline(always)]
+fn fold_lanes(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut acc = [init; 16];
+    let (chunks, tail) = x.as_chunks::<16>();
+    for chunk in chunks {
+        for (acc, x) in acc.iter_mut().zip(chunk) {
+            *acc = f(*acc, *x);
+        }
+    }
+    for (acc, x) in acc.iter_mut().zip(tail) {
+        *acc = f(*acc, *x);
+    }
+    acc.into_iter().reduce(&f).unwrap_or(init)
+}
+
+/// The maximum of the elements that are numbers; `-inf` if none is.
+#[inline(always)]
+pub(crate) fn max_ignoring_nan(x: &[f32]) -> f32 {
+    fold_lanes(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+}
+
+simd_dispatch!(
+    /// Maximum of a row, NaN if any element is; `-inf` when empty.
+    pub fn max(x: &[f32]) -> f32 = max_body
+);
+simd_dispatch!(
+    /// Minimum of a row, NaN if any element is; `inf` when empty.
+    pub fn min(x: &[f32]) -> f32 = min_body
+);
+simd_dispatch!(
+    /// Product of a row; 1 when empty.
+    pub fn prod(x: &[f32]) -> f32 = prod_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn max_body<S: Simd>(x: &[f32]) -> f32 {
+    fold_lanes(x, f32::NEG_INFINITY, scalar::maximum)
+}
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn min_body<S: Simd>(x: &[f32]) -> f32 {
+    fold_lanes(x, f32::INFINITY, scalar::minimum)
+}
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn prod_body<S: Simd>(x: &[f32]) -> f32 {
+    fold_lanes(x, 1.0, |a, b| a * b)
+}
+
+/// Mean of a row; NaN when empty.
+#[must_use]
+pub fn mean(level: SimdLevel, x: &[f32]) -> f32 {
+    sum(level, x) / x.len() as f32
+}
+
+/// Index of the largest element, ties to the lower index; a NaN counts as the
+/// largest. 0 when empty.
+#[must_use]
+pub fn argmax(level: SimdLevel, x: &[f32]) -> usize {
+    let best = max(level, x);
+    x.iter().position(|v| *v == best || v.is_nan()).unwrap_or(0)
+}
+
+/// Index of the smallest element, as [`argmax`].
+#[must_use]
+pub fn argmin(level: SimdLevel, x: &[f32]) -> usize {
+    let best = min(level, x);
+    x.iter().position(|v| *v == best || v.is_nan()).unwrap_or(0)
+}
+
+simd_dispatch!(
+    /// Softmax of each row of `cols`; a row that is all `-inf` becomes zeros.
+    pub fn softmax(x: &[f32], cols: usize, out: &mut [f32]) = softmax_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "input and output differ in length");
+    for (x, out) in x
+        .chunks_exact(cols.max(1))
+        .zip(out.chunks_exact_mut(cols.max(1)))
+    {
+        let max = max_body::<S>(x);
+        if max == f32::NEG_INFINITY {
+            out.fill(0.0);
+            continue;
+        }
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = scalar::exp::<S>(x - max);
+        }
+        let scale = 1.0 / sum_body::<S>(out);
+        out.iter_mut().for_each(|y| *y *= scale);
+    }
+}
+
+simd_dispatch!(
+    /// `x - max - ln(sum(e^(x - max)))` of each row of `cols`.
+    pub fn log_softmax(x: &[f32], cols: usize, out: &mut [f32]) = log_softmax_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn log_softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "input and output differ in length");
+    for (x, out) in x
+        .chunks_exact(cols.max(1))
+        .zip(out.chunks_exact_mut(cols.max(1)))
+    {
+        let max = max_body::<S>(x);
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = scalar::exp::<S>(x - max);
+        }
+        let log = scalar::ln::<S>(sum_body::<S>(out));
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = (x - max) - log;
+        }
+    }
+}
+
+/// The kind of a row norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norm {
+    /// `(x - mean) / sqrt(var + eps)`.
+    Layer,
+    /// `x / sqrt(mean(x^2) + eps)`.
+    Rms,
+}
+
+simd_dispatch!(
+    /// Normalises each row of `gamma.len()` elements, times `gamma`, plus `beta`.
+    pub fn norm(kind: Norm, eps: f32, x: &[f32], gamma: &[f32], beta: Option<&[f32]>, out: &mut [f32]) = norm_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn norm_body<S: Simd>(
+    kind: Norm,
+    eps: f32,
+    x: &[f32],
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    out: &mut [f32],
+) {
+    assert_eq!(x.len(), out.len(), "input and output differ in length");
+    let cols = gamma.len().max(1);
+    for (x, out) in x.chunks_exact(cols).zip(out.chunks_exact_mut(cols)) {
+        norm_row::<S>(kind, eps, x, gamma, beta, out);
+    }
+}
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn norm_row<S: Simd>(
+    kind: Norm,
+    eps: f32,
+    x: &[f32],
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    out: &mut [f32],
+) {
+    let n = x.len() as f32;
+    let (mean, square) = match kind {
+        Norm::Rms => (0.0, sum_of_squares::<S>(x) / n),
+        Norm::Layer => {
+            let mean = sum_body::<S>(x) / n;
+            // A second pass over the deviations: no cancellation.
+            for (out, x) in out.iter_mut().zip(x) {
+                *out = x - mean;
+            }
+            (mean, sum_of_squares::<S>(out) / n)
+        }
+    };
+    let scale = 1.0 / (square + eps).sqrt();
+    match beta {
+        Some(beta) => {
+            assert_eq!(beta.len(), gamma.len(), "beta and gamma differ in length");
+            for (((out, x), g), b) in out.iter_mut().zip(x).zip(gamma).zip(beta) {
+                *out = S::fmaf((x - mean) * scale, *g, *b);
+            }
+        }
+        None => {
+            for ((out, x), g) in out.iter_mut().zip(x).zip(gamma) {
+                *out = (x - mean) * scale * g;
+            }
+        }
+    }
+}
+
+simd_dispatch!(
+    /// `sum = x + residual (+ bias)`, `out = norm(sum)`, both written.
+    pub fn residual_norm(
+        kind: Norm,
+        eps: f32,
+        x: &[f32],
+        residual: &[f32],
+        bias: Option<&[f32]>,
+        gamma: &[f32],
+        beta: Option<&[f32]>,
+        out: &mut [f32],
+        sum: &mut [f32],
+    ) = residual_norm_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "two inputs, parameters, two outputs"
+)]
+unsafe fn residual_norm_body<S: Simd>(
+    kind: Norm,
+    eps: f32,
+    x: &[f32],
+    residual: &[f32],
+    bias: Option<&[f32]>,
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    out: &mut [f32],
+    sum: &mut [f32],
+) {
+    let n = x.len();
+    assert!(
+        residual.len() == n && out.len() == n && sum.len() == n,
+        "operands differ in length"
+    );
+    let cols = gamma.len().max(1);
+    for row in (0..n).step_by(cols) {
+        let at = row..row + cols;
+        let sum = &mut sum[at.clone()];
+        for ((s, x), r) in sum
+            .iter_mut()
+            .zip(&x[at.clone()])
+            .zip(&residual[at.clone()])
+        {
+            *s = x + r;
+        }
+        if let Some(bias) = bias {
+            for (s, b) in sum.iter_mut().zip(bias) {
+                *s += b;
+            }
+        }
+        norm_row::<S>(kind, eps, sum, gamma, beta, &mut out[at]);
+    }
+}
+
+/// How a scan along a row runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Each result leaves out its own element.
+    pub exclusive: bool,
+    /// From the end to the start.
+    pub reverse: bool,
+}
+
+/// Cumulative sum of each row of `cols`, in order, accumulated in f64.
+pub fn cumsum(scan: Scan, x: &[f32], cols: usize, out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "input and output differ in length");
+    for (x, out) in x
+        .chunks_exact(cols.max(1))
+        .zip(out.chunks_exact_mut(cols.max(1)))
+    {
+        let mut sum = 0f64;
+        for step in 0..cols {
+            let i = if scan.reverse { cols - 1 - step } else { step };
+            let before = sum;
+            sum += f64::from(x[i]);
+            out[i] = (if scan.exclusive { before } else { sum }) as f32;
+        }
+    }
+}
+
+/// Which elements rope rotates together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePairs {
+    /// `i` with `i + n_rot / 2`.
+    NeoX,
+    /// `2 i` with `2 i + 1`.
+    GptJ,
+}
+
+simd_dispatch!(
+    /// Rotates one head of one token: `cos` and `sin` hold `n_rot / 2` values
+    /// each; elements beyond `n_rot` pass through.
+    pub fn rope(pairs: RopePairs, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) = rope_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn rope_body<S: Simd>(
+    pairs: RopePairs,
+    x: &[f32],
+    cos: &[f32],
+    sin: &[f32],
+    out: &mut [f32],
+) {
+    let half = cos.len();
+    assert!(
+        sin.len() == half && x.len() == out.len() && 2 * half <= x.len(),
+        "rope sizes disagree"
+    );
+    match pairs {
+        RopePairs::NeoX => {
+            let ((x0, x1), (out0, out1)) = (
+                x[..2 * half].split_at(half),
+                out[..2 * half].split_at_mut(half),
+            );
+            for i in 0..half {
+                out0[i] = x0[i] * cos[i] - x1[i] * sin[i];
+                out1[i] = x0[i] * sin[i] + x1[i] * cos[i];
+            }
+        }
+        RopePairs::GptJ => {
+            for i in 0..half {
+                let (a, b) = (x[2 * i], x[2 * i + 1]);
+                out[2 * i] = a * cos[i] - b * sin[i];
+                out[2 * i + 1] = a * sin[i] + b * cos[i];
+            }
+        }
+    }
+    out[2 * half..].copy_from_slice(&x[2 * half..]);
+}
