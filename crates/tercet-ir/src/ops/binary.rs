@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::util::{dtypes_that, elementwise_eval, elementwise_infer, pinned};
+use crate::ops::util::{dtypes_that, elementwise_eval, elementwise_infer, pinned, reject};
 use crate::scalar::{BinaryFn, ScalarOp};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -56,11 +56,6 @@ impl OpSpec for Binary {
             let b = g.input("b", b)?;
             g.binary(f, a, b)
         }
-        let reject = |name, message, build| Reject {
-            name,
-            message,
-            build,
-        };
         vec![
             reject("mixed_dtypes", "cast one of them", |g| {
                 two(

@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::util::{elementwise_eval, elementwise_infer, pinned};
+use crate::ops::util::{elementwise_eval, elementwise_infer, pinned, reject};
 use crate::scalar::ScalarOp;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -138,11 +138,6 @@ impl OpSpec for Clamp {
             let x = g.input("x", Type::new(dtype, [2]))?;
             g.clamp(x, lo, hi)
         }
-        let reject = |name, message, build| Reject {
-            name,
-            message,
-            build,
-        };
         vec![
             reject("bool", "accepted: floats and integers", |g| {
                 of(g, DType::Bool, 0.0, 1.0)

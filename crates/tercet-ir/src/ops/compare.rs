@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::util::{dtypes_that, elementwise_eval, elementwise_infer, pinned};
+use crate::ops::util::{dtypes_that, elementwise_eval, elementwise_infer, pinned, reject};
 use crate::scalar::{CompareFn, ScalarOp};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -55,11 +55,6 @@ impl OpSpec for Compare {
             let b = g.input("b", b)?;
             g.compare(f, a, b)
         }
-        let reject = |name, message, build| Reject {
-            name,
-            message,
-            build,
-        };
         vec![
             reject("mixed_dtypes", "cast one of them", |g| {
                 two(

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::util::{elementwise_eval, elementwise_infer, pinned};
+use crate::ops::util::{elementwise_eval, elementwise_infer, pinned, reject};
 use crate::scalar::ScalarOp;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -125,11 +125,6 @@ impl OpSpec for Fma {
             let c = g.input("c", Type::new(d, [n]))?;
             g.fma(a, a, c)
         }
-        let reject = |name, message, build| Reject {
-            name,
-            message,
-            build,
-        };
         vec![
             reject("bool", "accepted: floats and integers", |g| {
                 three(g, DType::Bool, DType::Bool, 2)

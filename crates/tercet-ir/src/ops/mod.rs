@@ -15,10 +15,12 @@ mod binary;
 mod cast;
 mod clamp;
 mod compare;
+mod concat;
 mod contract;
 mod cumsum;
 mod dequant;
 mod dot_general;
+mod expand;
 mod fma;
 mod leaf;
 mod linear;
@@ -26,18 +28,25 @@ mod log_softmax;
 mod map;
 mod matmul;
 mod norm;
+mod pad;
 mod reduce;
+mod reshape;
 mod residual_norm;
 mod select;
+mod slice;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod transpose;
 mod unary;
 pub(crate) mod util;
 
 pub use cumsum::ScanFn;
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
+pub use pad::PadMode;
 pub use reduce::ReduceFn;
+pub use reshape::NewShape;
+pub use slice::SliceAxis;
 
 crate::define_ops! {
     leaf::Input,
@@ -52,6 +61,12 @@ crate::define_ops! {
     clamp::Clamp,
     cast::Cast,
     map::Map,
+    reshape::Reshape,
+    transpose::Transpose,
+    slice::Slice,
+    concat::Concat,
+    expand::Expand,
+    pad::Pad,
     softmax::Softmax,
     log_softmax::LogSoftmax,
     cumsum::CumSum,

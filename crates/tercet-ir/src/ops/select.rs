@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::util::{elementwise_eval, elementwise_infer};
+use crate::ops::util::{elementwise_eval, elementwise_infer, reject};
 use crate::scalar::ScalarOp;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
@@ -94,11 +94,6 @@ impl OpSpec for Where {
             let b = g.input("b", b)?;
             g.where_(cond, a, b)
         }
-        let reject = |name, message, build| Reject {
-            name,
-            message,
-            build,
-        };
         vec![
             reject("condition", "operand cond is i32; accepted: bool", |g| {
                 let t = Type::new(DType::I32, [2]);

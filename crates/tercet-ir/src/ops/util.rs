@@ -1,6 +1,6 @@
 //! What operators share: checking operands and walking tensors.
 
-use crate::case::{Case, Fill};
+use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -318,4 +318,42 @@ pub(crate) fn pinned(
         c.output_expect(y, &expected)
     })
     .only(only)
+}
+
+/// The tensor of `ty` whose element at an index is the element of `x` at the flat index that `at`
+/// gives: data movement, which keeps every bit.
+pub(crate) fn pick(
+    x: &Tensor,
+    ty: &TensorType,
+    mut at: impl FnMut(&[usize]) -> usize,
+) -> Result<Tensor, EvalError> {
+    let size = ty.dtype.size_bytes();
+    let mut y = Tensor::zeros(ty.clone())?;
+    let (from, mut to) = (x.bytes(), y.bytes_mut().chunks_exact_mut(size));
+    for_each_index(&ty.shape, |index| {
+        let i = at(index) * size;
+        if let Some(slot) = to.next() {
+            slot.copy_from_slice(&from[i..i + size]);
+        }
+    });
+    Ok(y)
+}
+
+/// The values 0, 1, 2, ... for an input of these sizes.
+pub(crate) fn counted(shape: &[usize]) -> Fill {
+    let count = shape.iter().product::<usize>();
+    Fill::Values((0..count).map(|i| i as f64).collect())
+}
+
+/// A graph that must be refused.
+pub(crate) fn reject(
+    name: &'static str,
+    message: &'static str,
+    build: fn(&mut Graph) -> Result<Value, OpError>,
+) -> Reject {
+    Reject {
+        name,
+        message,
+        build,
+    }
 }

@@ -7,6 +7,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
+use crate::ops::util::reject;
 use crate::scalar::{BinaryFn, CompareFn, ScalarOp, UnaryFn};
 use crate::types::{Shape, Type};
 
@@ -269,18 +270,6 @@ pub(super) fn cases() -> Vec<Case> {
     let mut all = index_cases();
     all.extend(body_cases());
     all
-}
-
-fn reject(
-    name: &'static str,
-    message: &'static str,
-    build: fn(&mut Graph) -> Result<Value, OpError>,
-) -> Reject {
-    Reject {
-        name,
-        message,
-        build,
-    }
 }
 
 /// The map `relu` over one operand of 4 elements, with this axis map.

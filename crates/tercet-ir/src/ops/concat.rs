@@ -1,0 +1,166 @@
+//! Joining along an axis.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{
+    AxisView, expect_axis, expect_equal, expect_rank, expect_same_dtype, overflow, reject,
+};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// The operands one after the other along an axis; one or more, of one dtype, with equal sizes
+    /// of the other axes.
+    pub struct Concat {
+        /// The axis.
+        pub axis: usize,
+    }
+}
+
+impl OpSpec for Concat {
+    const DOC: Doc = Doc {
+        name: "concat",
+        text: "The operands one after the other along an axis.",
+        operands: &["x..."],
+        dtypes: DType::ALL,
+        accuracy: Accuracy::Exact,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [first, rest @ ..] = operands else {
+            return Err(TypeError::Arity {
+                expected: "1 or more".to_string(),
+                given: 0,
+            });
+        };
+        expect_axis(self.axis, first.rank())?;
+        let mut dims = first.shape.to_vec();
+        for ty in rest {
+            expect_same_dtype("x", ty, first)?;
+            expect_rank("x", ty, first.rank())?;
+            for axis in (0..first.rank()).filter(|&a| a != self.axis) {
+                expect_equal(
+                    &format!("sizes of axis {axis}"),
+                    &dims[axis],
+                    &ty.shape[axis],
+                )?;
+            }
+            let sum = dims[self.axis].checked_add(&ty.shape[self.axis]);
+            dims[self.axis] = sum.ok_or_else(|| overflow(ty))?;
+        }
+        Ok(vec![first.with_shape(dims)])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let mut y = Tensor::zeros(results[0].clone())?;
+        let view = AxisView::of(&results[0].shape, self.axis);
+        let row = view.inner * results[0].dtype.size_bytes();
+        let mut at = 0;
+        for x in operands {
+            let part = x.shape()[self.axis] * row;
+            if part > 0 {
+                let lines = y.bytes_mut().chunks_exact_mut(view.len * row);
+                for (to, from) in lines.zip(x.bytes().chunks_exact(part)) {
+                    to[at..at + part].copy_from_slice(from);
+                }
+            }
+            at += part;
+        }
+        Ok(vec![y])
+    }
+
+    fn cases() -> Vec<Case> {
+        let joined = |name: &str, shapes: &'static [&'static [usize]], axis: usize| {
+            Case::new(name, move |c| {
+                let mut parts = Vec::new();
+                for (i, &shape) in shapes.iter().enumerate() {
+                    parts.push(c.input(&format!("x{i}"), shape, Fill::Special)?);
+                }
+                let y = c.graph.concat(&parts, axis)?;
+                c.output(y)
+            })
+        };
+        vec![
+            joined("rows", &[&[3, 7], &[1, 7], &[5, 7]], 0),
+            joined("columns", &[&[3, 7], &[3, 1], &[3, 2]], 1),
+            joined("middle", &[&[2, 3, 5], &[2, 4, 5]], 1),
+            joined("one_operand", &[&[3, 7]], 1),
+            joined("empty_part", &[&[2, 0], &[2, 3], &[2, 0]], 1),
+            joined("all_empty", &[&[2, 0], &[2, 0]], 1),
+            joined("no_rows", &[&[0, 3], &[0, 4]], 1),
+            Case::new("values", |c| {
+                let a = c.input("a", [2, 1], Fill::Values(vec![1.0, 2.0]))?;
+                let b = c.input("b", [2, 2], Fill::Values(vec![3.0, 4.0, 5.0, 6.0]))?;
+                let y = c.graph.concat(&[a, b, a], 1)?;
+                c.output_expect(y, &[1.0, 3.0, 4.0, 1.0, 2.0, 5.0, 6.0, 2.0])
+            }),
+            Case::new("symbolic", |c| {
+                let s = c.sym("s", 5, 9);
+                let a = c.input("a", [s.clone(), 3.into()], Fill::Normal)?;
+                let b = c.input("b", [Dim::Known(2), 3.into()], Fill::Normal)?;
+                let rows = c.graph.concat(&[a, b, a], 0)?;
+                let columns = c.graph.concat(&[a, a], 1)?;
+                c.output(rows)?;
+                c.output(columns)
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn two(g: &mut Graph, a: Type, b: Type, axis: usize) -> Result<Value, OpError> {
+            let a = g.input("a", a)?;
+            let b = g.input("b", b)?;
+            g.concat(&[a, b], axis)
+        }
+        vec![
+            reject("none", "expected 1 or more operands, got 0", |g| {
+                g.concat(&[], 0)
+            }),
+            reject("axis", "axis 1 is out of range for rank 1", |g| {
+                two(g, Type::new(DType::F32, [2]), Type::new(DType::F32, [2]), 1)
+            }),
+            reject("rank", "expected rank 1", |g| {
+                two(
+                    g,
+                    Type::new(DType::F32, [2]),
+                    Type::new(DType::F32, [2, 1]),
+                    0,
+                )
+            }),
+            reject("dtype", "cast one of them", |g| {
+                two(g, Type::new(DType::F32, [2]), Type::new(DType::F16, [2]), 0)
+            }),
+            reject("sizes", "sizes of axis 1: 2 and 3 differ", |g| {
+                two(
+                    g,
+                    Type::new(DType::F32, [1, 2]),
+                    Type::new(DType::F32, [1, 3]),
+                    0,
+                )
+            }),
+        ]
+    }
+}
+
+impl Graph {
+    /// One or more values of one dtype and rank, one after the other along `axis`; their other sizes
+    /// are equal.
+    ///
+    /// # Errors
+    /// [`OpError`] when there is no operand, or dtypes, ranks or other sizes differ.
+    pub fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value, OpError> {
+        self.add(Concat { axis }, parts)
+    }
+}

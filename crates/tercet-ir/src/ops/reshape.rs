@@ -1,0 +1,295 @@
+//! Another shape for the same elements, in row-major order.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{counted, exactly, expect_axis, expect_equal, overflow, reject};
+use crate::tensor::Tensor;
+use crate::types::{Shape, TensorType, Type};
+
+attrs! {
+    /// Another shape for the same elements, in row-major order.
+    pub struct Reshape {
+        /// The shape of the result, with provably as many elements as the operand.
+        pub shape: Shape,
+    }
+}
+
+impl OpSpec for Reshape {
+    const DOC: Doc = Doc {
+        name: "reshape",
+        text: "Another shape for the same elements, in row-major order.",
+        operands: &["x"],
+        dtypes: DType::ALL,
+        accuracy: Accuracy::Exact,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        let y = x.with_shape(self.shape.clone());
+        let count = |ty: &Type| ty.shape.numel().ok_or_else(|| overflow(ty));
+        expect_equal("numbers of elements", &count(x)?, &count(&y)?)?;
+        Ok(vec![y])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        Ok(vec![operands[0].reshaped(&results[0].shape)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        let to = |name: &str, from: &'static [usize], to: &'static [i32]| {
+            Case::new(name, move |c| {
+                let x = c.input("x", from, counted(from))?;
+                let y = c.graph.reshape(x, to)?;
+                let values: Vec<f64> = (0..from.iter().product::<usize>())
+                    .map(|i| i as f64)
+                    .collect();
+                c.output_expect(y, &values)
+            })
+        };
+        vec![
+            to("merge", &[3, 7], &[21]),
+            to("split", &[21], &[3, 7]),
+            to("remaining_axis", &[2, 3, 5], &[5, -1]),
+            to("from_rank_0", &[], &[1, 1]),
+            to("to_rank_0", &[1, 1], &[]),
+            to("empty", &[0, 3], &[7, 0]),
+            to("empty_remaining", &[0, 3], &[3, -1]),
+            Case::new("symbolic", |c| {
+                let (b, s) = (c.sym("b", 2, 4), c.sym("s", 5, 8));
+                let x = c.input("x", [b.clone(), s.clone(), 6.into()], Fill::Normal)?;
+                let rows = c.graph.reshape(x, [None, Some(Dim::Known(6))])?;
+                let y = c
+                    .graph
+                    .reshape(rows, [Some(b), Some(s), None, Some(Dim::Known(3))])?;
+                c.output(rows)?;
+                c.output(y)
+            }),
+            Case::new("squeeze_unsqueeze_flatten", |c| {
+                let x = c.input("x", [2, 1, 3], counted(&[2, 1, 3]))?;
+                let squeezed = c.graph.squeeze(x, 1)?;
+                let y = c.graph.unsqueeze(squeezed, 2)?;
+                let y = c.graph.flatten(y, 0..2)?;
+                c.output_expect(y, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn of(g: &mut Graph, shape: impl Into<NewShape>) -> Result<Value, OpError> {
+            let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+            g.reshape(x, shape)
+        }
+        vec![
+            reject("count", "numbers of elements: 6 and 8 differ", |g| {
+                of(g, [2, 4])
+            }),
+            reject("two_remaining", "at most one axis", |g| of(g, [-1, -1])),
+            reject("negative", "-2 is not a size", |g| of(g, [-2, 3])),
+            reject("does_not_divide", "do not divide into", |g| of(g, [4, -1])),
+            reject("divides_by_zero", "do not divide into", |g| of(g, [0, -1])),
+            reject("rank", "too large", |g| of(g, [2, 3, 1, 1, 1, 1, 1, 1, 1])),
+            reject("symbols", "use one symbol", |g| {
+                let x = g.input("x", Type::new(DType::F32, [Dim::sym("s")]))?;
+                g.reshape(x, [Dim::sym("t")])
+            }),
+            reject("squeeze_of_two", "size 1", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                g.squeeze(x, 0)
+            }),
+            reject("unsqueeze_axis", "axis 3 is out of range for rank 2", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                g.unsqueeze(x, 3)
+            }),
+            reject("flatten_axes", "axis 3 is out of range for rank 2", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                g.flatten(x, 0..3)
+            }),
+        ]
+    }
+}
+
+/// A shape to ask for, in which one axis may be "what remains": -1, or `None` among dimensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewShape(Vec<Result<Option<Dim>, i32>>);
+
+impl<const N: usize> From<[i32; N]> for NewShape {
+    fn from(sizes: [i32; N]) -> NewShape {
+        sizes.as_slice().into()
+    }
+}
+
+impl From<&[i32]> for NewShape {
+    fn from(sizes: &[i32]) -> NewShape {
+        let extent = |&n: &i32| match n {
+            -1 => Ok(None),
+            n => usize::try_from(n)
+                .map(|n| Some(Dim::Known(n)))
+                .map_err(|_| n),
+        };
+        NewShape(sizes.iter().map(extent).collect())
+    }
+}
+
+impl<const N: usize> From<[Option<Dim>; N]> for NewShape {
+    fn from(dims: [Option<Dim>; N]) -> NewShape {
+        NewShape(dims.into_iter().map(Ok).collect())
+    }
+}
+
+impl From<Shape> for NewShape {
+    fn from(shape: Shape) -> NewShape {
+        NewShape(shape.into_dims().into_iter().map(|d| Ok(Some(d))).collect())
+    }
+}
+
+impl<const N: usize> From<[Dim; N]> for NewShape {
+    fn from(dims: [Dim; N]) -> NewShape {
+        Shape::from(dims).into()
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for NewShape {
+    fn from(sizes: [usize; N]) -> NewShape {
+        Shape::from(sizes).into()
+    }
+}
+
+impl From<&[usize]> for NewShape {
+    fn from(sizes: &[usize]) -> NewShape {
+        Shape::from(sizes).into()
+    }
+}
+
+impl From<Vec<Dim>> for NewShape {
+    fn from(dims: Vec<Dim>) -> NewShape {
+        Shape::from(dims).into()
+    }
+}
+
+impl NewShape {
+    /// The explicit shape for the elements of `x`.
+    fn resolve(self, x: &Type) -> Result<Shape, TypeError> {
+        let bad = |reason: String| TypeError::Attr {
+            name: "shape",
+            reason,
+        };
+        let mut remaining = None;
+        let mut dims = Vec::with_capacity(self.0.len());
+        for (axis, extent) in self.0.into_iter().enumerate() {
+            let extent =
+                extent.map_err(|n| bad(format!("{n} is not a size; -1 means what remains")))?;
+            if extent.is_none() && remaining.replace(axis).is_some() {
+                return Err(bad("at most one axis may be what remains".to_string()));
+            }
+            // 1 leaves the product of the others as it is.
+            dims.push(extent.unwrap_or(Dim::Known(1)));
+        }
+        let Some(axis) = remaining else {
+            return Ok(dims.into());
+        };
+        let others = Shape::new(dims.clone());
+        let all = x.shape.numel().ok_or_else(|| overflow(x))?;
+        let given = others
+            .numel()
+            .ok_or_else(|| overflow(&x.with_shape(others.clone())))?;
+        dims[axis] = all.div_exact(&given).ok_or_else(|| {
+            bad(format!(
+                "the {all} elements of {x} do not divide into {given}; give every size"
+            ))
+        })?;
+        Ok(dims.into())
+    }
+}
+
+impl Graph {
+    /// The elements of `x`, of any dtype, in another shape. One axis may be -1 (among dimensions:
+    /// `None`), for what remains.
+    ///
+    /// # Errors
+    /// [`OpError`] when the numbers of elements are not provably equal, or what remains is not one
+    /// size.
+    pub fn reshape(&mut self, x: Value, shape: impl Into<NewShape>) -> Result<Value, OpError> {
+        let shape = match self.get_type(x) {
+            Some(ty) => shape
+                .into()
+                .resolve(ty)
+                .map_err(|source| self.refused(Reshape::DOC.name, x, source))?,
+            None => Shape::default(),
+        };
+        self.add(Reshape { shape }, &[x])
+    }
+
+    /// `x` without an axis of size 1.
+    ///
+    /// # Errors
+    /// [`OpError`] when `axis` is out of range or its size is not 1.
+    pub fn squeeze(&mut self, x: Value, axis: usize) -> Result<Value, OpError> {
+        let mut dims = self.dims_of(x);
+        expect_axis(axis, dims.len()).map_err(|e| self.refused(Reshape::DOC.name, x, e))?;
+        let size = dims.remove(axis);
+        if !size.is_one() {
+            let source =
+                TypeError::Other(format!("axis {axis} has size {size}; only size 1 can go"));
+            return Err(self.refused(Reshape::DOC.name, x, source));
+        }
+        self.reshape(x, dims)
+    }
+
+    /// `x` with an axis of size 1 before `axis`, or at the end where `axis` is the rank.
+    ///
+    /// # Errors
+    /// [`OpError`] when `axis` is above the rank.
+    pub fn unsqueeze(&mut self, x: Value, axis: usize) -> Result<Value, OpError> {
+        let mut dims = self.dims_of(x);
+        if axis > dims.len() {
+            let rank = dims.len();
+            return Err(self.refused(Reshape::DOC.name, x, TypeError::Axis { axis, rank }));
+        }
+        dims.insert(axis, Dim::Known(1));
+        self.reshape(x, dims)
+    }
+
+    /// `x` with a range of axes merged into one; an empty range inserts an axis of size 1.
+    ///
+    /// # Errors
+    /// [`OpError`] when the range is outside the rank or its product overflows.
+    pub fn flatten(&mut self, x: Value, axes: std::ops::Range<usize>) -> Result<Value, OpError> {
+        let mut dims = self.dims_of(x);
+        if axes.end > dims.len() || axes.start > axes.end {
+            let (axis, rank) = (axes.end.max(axes.start), dims.len());
+            return Err(self.refused(Reshape::DOC.name, x, TypeError::Axis { axis, rank }));
+        }
+        let merged = Shape::new(&dims[axes.clone()]).numel();
+        let merged =
+            merged.ok_or_else(|| self.refused(Reshape::DOC.name, x, overflow(self.ty(x))))?;
+        dims.splice(axes, [merged]);
+        self.reshape(x, dims)
+    }
+
+    /// The dimensions of a value; none for a value of another graph, which [`Graph::add`] refuses.
+    pub(crate) fn dims_of(&self, x: Value) -> Vec<Dim> {
+        self.get_type(x)
+            .map_or_else(Vec::new, |ty| ty.shape.to_vec())
+    }
+
+    /// The error of an operator on `x` whose attributes could not be made.
+    pub(crate) fn refused(&self, op: &'static str, x: Value, source: TypeError) -> OpError {
+        OpError {
+            op,
+            operands: self.get_type(x).cloned().into_iter().collect(),
+            source,
+        }
+    }
+}
