@@ -311,3 +311,25 @@ impl Bits {
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_weights_are_finite_and_of_size_one() {
+        for &scheme in Scheme::ALL {
+            let k = scheme.block_len() * (4096 / scheme.block_len());
+            let stored = scheme.stored_len(k).expect("whole blocks");
+            let ty = TensorType::new(scheme.storage(), &[stored]);
+            let blocks = Fill::Blocks(scheme).tensor("w", ty);
+            let mut values = vec![0.0; k];
+            scheme
+                .dequantize(blocks.bytes(), &mut values)
+                .expect("whole blocks");
+            let greatest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+            assert!(values.iter().all(|v| v.is_finite()), "{scheme:?}");
+            assert!((0.25..=2.5).contains(&greatest), "{scheme:?} {greatest}");
+        }
+    }
+}

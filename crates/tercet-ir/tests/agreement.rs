@@ -50,7 +50,7 @@ fn bits(t: &Tensor) -> (&[usize], &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn products_of_matrices(m in 0..6usize, k in 0..9usize, n in 0..6usize, d in 0..DType::NUMBERS.len()) {
