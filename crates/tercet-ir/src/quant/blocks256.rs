@@ -10,21 +10,47 @@ use super::f16_at;
 
 const LEN: usize = 256;
 
-/// The 2-bit code of element `i`.
-fn two_bits(qs: &[u8], i: usize) -> u8 {
-    let (half, shift, lane) = (i / 128, i / 32 % 4, i % 32);
-    qs[half * 32 + lane] >> (2 * shift) & 3
+/// One code for each element. Unpacking all of a block first, then scaling, keeps both loops free
+/// of index arithmetic, so that compilers vectorise them.
+type Codes = [u8; LEN];
+
+/// The 2-bit codes of 64 bytes.
+fn two_bits(qs: &[u8]) -> Codes {
+    let mut codes = [0; LEN];
+    for (codes, qs) in codes.chunks_exact_mut(128).zip(qs.chunks_exact(32)) {
+        for (s, codes) in codes.chunks_exact_mut(32).enumerate() {
+            for (code, q) in codes.iter_mut().zip(qs) {
+                *code = q >> (2 * s) & 3;
+            }
+        }
+    }
+    codes
 }
 
-/// The 4-bit code of element `i`.
-fn four_bits(qs: &[u8], i: usize) -> u8 {
-    let (group, nibble, lane) = (i / 64, i / 32 % 2, i % 32);
-    qs[group * 32 + lane] >> (4 * nibble) & 15
+/// The 4-bit codes of 128 bytes, each `lanes` of which hold `lanes` codes in their low nibbles and
+/// the next in their high ones.
+fn four_bits(qs: &[u8], lanes: usize) -> Codes {
+    let mut codes = [0; LEN];
+    for (codes, qs) in codes
+        .chunks_exact_mut(2 * lanes)
+        .zip(qs.chunks_exact(lanes))
+    {
+        let (low, high) = codes.split_at_mut(lanes);
+        for ((low, high), q) in low.iter_mut().zip(high).zip(qs) {
+            *low = q & 15;
+            *high = q >> 4;
+        }
+    }
+    codes
 }
 
-/// The high bit of element `i`.
-fn high_bit(qh: &[u8], i: usize) -> u8 {
-    qh[i % 32] >> (i / 32) & 1
+/// Sets bit `at` of every code from 32 bytes of high bits.
+fn add_high_bits(codes: &mut Codes, qh: &[u8], at: u8) {
+    for (bit, codes) in codes.chunks_exact_mut(32).enumerate() {
+        for (code, q) in codes.iter_mut().zip(qh) {
+            *code |= (q >> bit & 1) << at;
+        }
+    }
 }
 
 /// The 6-bit scale and minimum of sub-block `j < 8` of Q4_K and Q5_K.
@@ -42,15 +68,28 @@ pub fn scale_and_min(packed: &[u8; 12], j: usize) -> (u8, u8) {
     }
 }
 
+/// Writes `f(scale(j), code)` for the elements of each sub-block `j` of `SUB`.
+fn scaled<const SUB: usize, P: Copy>(
+    out: &mut [f32; LEN],
+    codes: &Codes,
+    scale: impl Fn(usize) -> P,
+    f: impl Fn(P, f32) -> f32,
+) {
+    let (outs, _) = out.as_chunks_mut::<SUB>();
+    let (codes, _) = codes.as_chunks::<SUB>();
+    for (j, (out, codes)) in outs.iter_mut().zip(codes).enumerate() {
+        let scale = scale(j);
+        for (out, &q) in out.iter_mut().zip(codes) {
+            *out = f(scale, f32::from(q));
+        }
+    }
+}
+
 /// `(d s) q - (m t)`: 16 bytes of 4-bit `s` (low) and `t` (high), 64 bytes of codes, d, m.
 pub(super) fn q2_k(b: &[u8; 84], out: &mut [f32; LEN]) {
     let (d, m) = (f16_at(b, 80), f16_at(b, 82));
-    for (j, (out, &scale)) in out.chunks_exact_mut(16).zip(&b[..16]).enumerate() {
-        let (d, m) = (d * f32::from(scale & 15), m * f32::from(scale >> 4));
-        for (l, out) in out.iter_mut().enumerate() {
-            *out = d * f32::from(two_bits(&b[16..80], j * 16 + l)) - m;
-        }
-    }
+    let scale = |j: usize| (d * f32::from(b[j] & 15), m * f32::from(b[j] >> 4));
+    scaled::<16, _>(out, &two_bits(&b[16..80]), scale, |(d, m), q| d * q - m);
 }
 
 /// `(d (s - 32)) (q - 4)` with q of 3 bits: 32 bytes of high bits, 64 of low bits, 12 of scales, d.
@@ -60,40 +99,37 @@ pub(super) fn q2_k(b: &[u8; 84], out: &mut [f32; LEN]) {
 pub(super) fn q3_k(b: &[u8; 110], out: &mut [f32; LEN]) {
     let (high, low, scales) = (&b[..32], &b[32..96], &b[96..108]);
     let d = f16_at(b, 108);
-    for (j, out) in out.chunks_exact_mut(16).enumerate() {
+    let scale = |j: usize| {
         let nibble = scales[j % 8] >> (4 * (j / 8)) & 15;
         let top = scales[8 + j % 4] >> (2 * (j / 4)) & 3;
-        let d = d * (f32::from(nibble | top << 4) - 32.0);
-        for (l, out) in out.iter_mut().enumerate() {
-            let i = j * 16 + l;
-            *out = d * (f32::from(two_bits(low, i) | high_bit(high, i) << 2) - 4.0);
-        }
-    }
+        d * (f32::from(nibble | top << 4) - 32.0)
+    };
+    let mut codes = two_bits(low);
+    add_high_bits(&mut codes, high, 2);
+    scaled::<16, _>(out, &codes, scale, |d, q| d * (q - 4.0));
 }
 
-/// `(d s) q - (m t)` for sub-blocks of 32, with `q` the code of an element.
-fn scaled_32(b: &[u8], out: &mut [f32; LEN], q: impl Fn(usize) -> u8) {
+/// `(d s) q - (m t)` for sub-blocks of 32.
+fn scaled_32(b: &[u8], out: &mut [f32; LEN], codes: &Codes) {
     let (d, m) = (f16_at(b, 0), f16_at(b, 2));
     let packed = b[4..16].as_chunks::<12>().0[0];
-    for (j, out) in out.chunks_exact_mut(32).enumerate() {
+    let scale = |j: usize| {
         let (scale, min) = scale_and_min(&packed, j);
-        let (d, m) = (d * f32::from(scale), m * f32::from(min));
-        for (l, out) in out.iter_mut().enumerate() {
-            *out = d * f32::from(q(j * 32 + l)) - m;
-        }
-    }
+        (d * f32::from(scale), m * f32::from(min))
+    };
+    scaled::<32, _>(out, codes, scale, |(d, m), q| d * q - m);
 }
 
 /// d, m, 12 bytes of scales and minima, 128 bytes of codes.
 pub(super) fn q4_k(b: &[u8; 144], out: &mut [f32; LEN]) {
-    scaled_32(b, out, |i| four_bits(&b[16..], i));
+    scaled_32(b, out, &four_bits(&b[16..], 32));
 }
 
 /// d, m, 12 bytes of scales and minima, 32 bytes of high bits, 128 bytes of low bits.
 pub(super) fn q5_k(b: &[u8; 176], out: &mut [f32; LEN]) {
-    scaled_32(b, out, |i| {
-        four_bits(&b[48..], i) | high_bit(&b[16..48], i) << 4
-    });
+    let mut codes = four_bits(&b[48..], 32);
+    add_high_bits(&mut codes, &b[16..48], 4);
+    scaled_32(b, out, &codes);
 }
 
 /// `(d s) (q - 32)`: 128 bytes of low nibbles, 64 of high 2 bits, 16 signed scales, d.
@@ -103,13 +139,10 @@ pub(super) fn q5_k(b: &[u8; 176], out: &mut [f32; LEN]) {
 pub(super) fn q6_k(b: &[u8; 210], out: &mut [f32; LEN]) {
     let (low, high, scales) = (&b[..128], &b[128..192], &b[192..208]);
     let d = f16_at(b, 208);
-    for (j, (out, &scale)) in out.chunks_exact_mut(16).zip(scales).enumerate() {
-        let d = d * f32::from(scale as i8);
-        for (l, out) in out.iter_mut().enumerate() {
-            let i = j * 16 + l;
-            let (half, nibble, lane) = (i / 128, i / 64 % 2, i % 64);
-            let q = low[half * 64 + lane] >> (4 * nibble) & 15 | two_bits(high, i) << 4;
-            *out = d * (f32::from(q) - 32.0);
-        }
+    let mut codes = four_bits(low, 64);
+    for (code, high) in codes.iter_mut().zip(two_bits(high)) {
+        *code |= high << 4;
     }
+    let scale = |j: usize| d * f32::from(scales[j] as i8);
+    scaled::<16, _>(out, &codes, scale, |d, q| d * (q - 32.0));
 }
