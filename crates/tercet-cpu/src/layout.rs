@@ -1,0 +1,411 @@
+//! Where the elements of a value lie: sizes, strides and offset over a dense root.
+//!
+//! A [`SymLayout`] is known when compiling, in terms of the symbols; [`SymLayout::eval_into`] gives
+//! the [`Layout`] of a run. Views (reshape, transpose, slice, expand) only change layouts.
+//!
+//! Invariant: every element that a layout reaches lies inside its root, because operators checked
+//! their attributes when the graph was built.
+
+use tercet_ir::{Bindings, Dim, DimError, MAX_RANK};
+
+/// Sizes, strides and offset of a run, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    rank: usize,
+    shape: [usize; MAX_RANK],
+    strides: [isize; MAX_RANK],
+    /// The element of index zero.
+    pub(crate) offset: usize,
+}
+
+impl Layout {
+    /// The layout of a rank 0 value at the start of its root.
+    pub(crate) const SCALAR: Layout = Layout {
+        rank: 0,
+        shape: [0; MAX_RANK],
+        strides: [0; MAX_RANK],
+        offset: 0,
+    };
+
+    /// A layout of these sizes and strides.
+    pub(crate) fn new(shape: &[usize], strides: &[isize], offset: usize) -> Layout {
+        let mut layout = Layout {
+            rank: shape.len(),
+            offset,
+            ..Layout::SCALAR
+        };
+        layout.shape[..shape.len()].copy_from_slice(shape);
+        layout.strides[..shape.len()].copy_from_slice(strides);
+        layout
+    }
+
+    /// The row-major layout of these sizes.
+    pub(crate) fn dense(shape: &[usize]) -> Layout {
+        let mut layout = Layout {
+            rank: shape.len(),
+            ..Layout::SCALAR
+        };
+        layout.shape[..shape.len()].copy_from_slice(shape);
+        let mut stride = 1;
+        for axis in (0..shape.len()).rev() {
+            layout.strides[axis] = stride as isize;
+            stride *= shape[axis];
+        }
+        layout
+    }
+
+    /// The sizes.
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape[..self.rank]
+    }
+
+    /// The strides in elements; 0 where an axis is broadcast, negative where it is reversed.
+    pub(crate) fn strides(&self) -> &[isize] {
+        &self.strides[..self.rank]
+    }
+
+    /// The number of axes.
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of elements.
+    pub(crate) fn numel(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    /// True if the elements lie one after the other in row-major order.
+    pub(crate) fn is_dense(&self) -> bool {
+        let mut expected = 1;
+        for (&n, &s) in self.shape().iter().zip(self.strides()).rev() {
+            if n != 1 && s != expected {
+                return n == 0 || self.numel() == 0;
+            }
+            expected *= n as isize;
+        }
+        true
+    }
+}
+
+/// A product of a dimension and a signed factor: a stride, or a part of an offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Term {
+    dim: Dim,
+    factor: i64,
+}
+
+impl Term {
+    const ZERO: Term = Term {
+        dim: Dim::Known(1),
+        factor: 0,
+    };
+
+    fn of(dim: Dim) -> Term {
+        match dim {
+            Dim::Known(n) => Term {
+                dim: Dim::Known(1),
+                factor: n as i64,
+            },
+            dim @ Dim::Sym(_) => Term { dim, factor: 1 },
+        }
+    }
+
+    fn times(&self, dim: &Dim) -> Option<Term> {
+        match dim {
+            Dim::Known(n) => self.scaled(i64::try_from(*n).ok()?),
+            Dim::Sym(_) => Some(Term {
+                dim: self.dim.checked_mul(dim)?,
+                factor: self.factor,
+            }),
+        }
+    }
+
+    fn scaled(&self, by: i64) -> Option<Term> {
+        Some(Term {
+            dim: self.dim.clone(),
+            factor: self.factor.checked_mul(by)?,
+        })
+    }
+
+    fn is(&self, n: i64) -> bool {
+        self.dim == Dim::Known(1) && self.factor == n
+    }
+
+    fn eval(&self, sizes: &Bindings) -> Result<isize, DimError> {
+        if self.factor == 0 {
+            return Ok(0);
+        }
+        Ok((self.dim.eval(sizes)? as i64).wrapping_mul(self.factor) as isize)
+    }
+}
+
+/// A layout in terms of the symbols.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SymLayout {
+    shape: Vec<Dim>,
+    strides: Vec<Term>,
+    /// The sum of these terms.
+    offset: Vec<Term>,
+}
+
+/// The part of an axis that a slice keeps: element `i` is `start + i * step` of the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// The first element.
+    pub(crate) start: Dim,
+    /// The distance; negative reverses.
+    pub(crate) step: i64,
+}
+
+impl SymLayout {
+    /// The row-major layout of a shape; `None` when a stride overflows.
+    pub(crate) fn dense(shape: &[Dim]) -> Option<SymLayout> {
+        let mut stride = Dim::Known(1);
+        let mut strides = Vec::with_capacity(shape.len());
+        for dim in shape.iter().rev() {
+            strides.push(Term::of(stride.clone()));
+            // A zero axis must not make the outer strides zero: they would look broadcast.
+            if *dim != Dim::Known(0) {
+                stride = stride.checked_mul(dim)?;
+            }
+        }
+        strides.reverse();
+        Some(SymLayout {
+            shape: shape.to_vec(),
+            strides,
+            offset: Vec::new(),
+        })
+    }
+
+    /// The dimensions.
+    pub(crate) fn shape(&self) -> &[Dim] {
+        &self.shape
+    }
+
+    /// True if the elements lie one after the other from wherever the view starts.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        SymLayout::dense(&self.shape).is_some_and(|d| {
+            let axes = self.shape.iter().zip(&self.strides).zip(&d.strides);
+            axes.into_iter().all(|((n, a), b)| n.is_one() || a == b)
+        })
+    }
+
+    /// True if the value is its whole root, in order.
+    pub(crate) fn is_whole(&self, numel_of_root: Option<&Dim>) -> bool {
+        self.offset.is_empty()
+            && self.is_contiguous()
+            && numel_of_root.is_some_and(|root| numel(&self.shape).as_ref() == Some(root))
+    }
+
+    /// True if neighbours along the last axis lie side by side and no axis is reversed; rows may
+    /// lie anywhere, also on one another.
+    pub(crate) fn has_dense_rows(&self) -> bool {
+        let last = self.shape.last().zip(self.strides.last());
+        last.is_none_or(|(n, s)| n.is_one() || s.is(1))
+            && self.strides.iter().all(|s| s.factor >= 0)
+    }
+
+    /// True if no axis is reversed and one of the last two axes has stride 1.
+    pub(crate) fn is_matrix(&self) -> bool {
+        let n = self.strides.len();
+        n >= 2
+            && self.strides.iter().all(|s| s.factor >= 0)
+            && (n - 2..n).any(|a| self.strides[a].is(1))
+    }
+
+    /// The view with permuted axes: axis `i` is axis `perm[i]` of the source.
+    pub(crate) fn transpose(&self, perm: &[usize]) -> SymLayout {
+        SymLayout {
+            shape: perm.iter().map(|&a| self.shape[a].clone()).collect(),
+            strides: perm.iter().map(|&a| self.strides[a].clone()).collect(),
+            offset: self.offset.clone(),
+        }
+    }
+
+    /// The view stretched to `to` by NumPy's rule.
+    pub(crate) fn expand(&self, to: &[Dim]) -> Option<SymLayout> {
+        let missing = to.len().checked_sub(self.shape.len())?;
+        let strides = to
+            .iter()
+            .enumerate()
+            .map(|(axis, dim)| match axis.checked_sub(missing) {
+                Some(own) if self.shape[own] == *dim => self.strides[own].clone(),
+                Some(_) | None => Term::ZERO,
+            });
+        Some(SymLayout {
+            strides: strides.collect(),
+            shape: to.to_vec(),
+            offset: self.offset.clone(),
+        })
+    }
+
+    /// The view of one cut per axis, with the sizes `to`.
+    pub(crate) fn slice(&self, cuts: &[Cut], to: &[Dim]) -> Option<SymLayout> {
+        let mut view = SymLayout {
+            shape: to.to_vec(),
+            ..self.clone()
+        };
+        for (axis, cut) in cuts.iter().enumerate() {
+            let own = &self.strides[axis];
+            if cut.start != Dim::Known(0) {
+                view.offset.push(own.times(&cut.start)?);
+            }
+            view.strides[axis] = own.scaled(cut.step)?;
+        }
+        Some(view)
+    }
+
+    /// The view with other sizes in the same row-major order; `None` where the elements would need
+    /// to move.
+    pub(crate) fn reshape(&self, to: &[Dim]) -> Option<SymLayout> {
+        if self.is_contiguous() {
+            return Some(SymLayout {
+                offset: self.offset.clone(),
+                ..SymLayout::dense(to)?
+            });
+        }
+        let mut strides: Vec<Term> = Vec::with_capacity(to.len());
+        let mut from = (0..self.shape.len()).filter(|&a| !self.shape[a].is_one());
+        let mut rest: Option<(Dim, Vec<usize>)> = None;
+        // Axes are matched from the outside: each group of source axes with the group of target
+        // axes of the same product. Only a group of one source axis may split; several may merge
+        // only where they lie densely on each other.
+        let mut pending: Vec<usize> = Vec::new();
+        let mut product = Dim::Known(1);
+        let close = |group: &[usize], targets: &[usize], strides: &mut Vec<Term>| -> Option<()> {
+            for pair in group.windows(2) {
+                let inner = self.strides[pair[1]].times(&self.shape[pair[1]])?;
+                if self.strides[pair[0]] != inner {
+                    return None;
+                }
+            }
+            let mut stride = group.last().map_or(Term::of(Dim::Known(1)), |&a| self.strides[a].clone());
+            let at = strides.len();
+            for &t in targets.iter().rev() {
+                strides.insert(at, stride.clone());
+                stride = stride.times(&to[t])?;
+            }
+            Some(())
+        };
+        for (t, dim) in to.iter().enumerate() {
+            pending.push(t);
+            product = product.checked_mul(dim)?;
+            if rest.is_none() {
+                if product.is_one() {
+                    continue;
+                }
+                let first = from.next()?;
+                rest = Some((self.shape[first].clone(), vec![first]));
+            }
+            let (have, group) = rest.as_mut()?;
+            while *have != product && have.div_exact(&product).is_none() {
+                let next = from.next()?;
+                *have = have.checked_mul(&self.shape[next])?;
+                group.push(next);
+            }
+            if *have == product {
+                close(group, &pending, &mut strides)?;
+                pending.clear();
+                product = Dim::Known(1);
+                rest = None;
+            }
+        }
+        if rest.is_some() || from.next().is_some() {
+            return None;
+        }
+        close(&[], &pending, &mut strides)?;
+        Some(SymLayout {
+            shape: to.to_vec(),
+            strides,
+            offset: self.offset.clone(),
+        })
+    }
+
+    /// The layout for the sizes of a run.
+    ///
+    /// # Errors
+    /// [`DimError`] when a size is not possible.
+    pub(crate) fn eval(&self, sizes: &Bindings) -> Result<Layout, DimError> {
+        let mut layout = Layout {
+            rank: self.shape.len(),
+            ..Layout::SCALAR
+        };
+        for axis in 0..self.shape.len() {
+            layout.shape[axis] = self.shape[axis].eval(sizes)?;
+            layout.strides[axis] = self.strides[axis].eval(sizes)?;
+        }
+        let mut offset = 0;
+        for term in &self.offset {
+            offset += term.eval(sizes)?;
+        }
+        // A view without elements may start past the end of its root; it is never read.
+        layout.offset = match layout.numel() {
+            0 => 0,
+            _ => usize::try_from(offset).unwrap_or(0),
+        };
+        Ok(layout)
+    }
+}
+
+/// The product of dimensions.
+pub(crate) fn numel(shape: &[Dim]) -> Option<Dim> {
+    shape
+        .iter()
+        .try_fold(Dim::Known(1), |n, d| n.checked_mul(d))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn k(n: &[usize]) -> Vec<Dim> {
+        n.iter().map(|&n| Dim::Known(n)).collect()
+    }
+
+    #[test]
+    fn views_compose() {
+        let root = SymLayout::dense(&k(&[4, 6])).unwrap();
+        let cut = |start, step| Cut {
+            start: Dim::Known(start),
+            step,
+        };
+        let v = root
+            .slice(&[cut(1, 1), cut(5, -2)], &k(&[2, 3]))
+            .unwrap()
+            .transpose(&[1, 0]);
+        let l = v.eval(&Bindings::new()).unwrap();
+        assert_eq!((l.offset, l.shape(), l.strides()), (11, &[3, 2][..], &[-2, 6][..]));
+        assert!(!v.has_dense_rows());
+        assert_eq!(v.reshape(&k(&[6])), None);
+    }
+
+    #[test]
+    fn reshapes_split_and_merge_symbolic_axes() {
+        let s = Dim::sym("s");
+        let qkv = SymLayout::dense(&[s.clone(), Dim::Known(12)]).unwrap();
+        let cut = |start| Cut {
+            start: Dim::Known(start),
+            step: 1,
+        };
+        let q = qkv
+            .slice(&[cut(0), cut(4)], &[s.clone(), Dim::Known(4)])
+            .unwrap();
+        let heads = q.reshape(&[s.clone(), Dim::Known(2), Dim::Known(2)]).unwrap();
+        let l = heads.eval(&Bindings::new().with("s", 3)).unwrap();
+        assert_eq!((l.offset, l.strides()), (4, &[12, 2, 1][..]));
+        assert_eq!(heads.reshape(&[s.clone(), Dim::Known(4)]), Some(q.clone()));
+        let flat = s.checked_mul(&Dim::Known(4)).unwrap();
+        assert_eq!(q.reshape(&[flat]), None);
+        let batched = q.reshape(&[Dim::Known(1), s, Dim::Known(4), Dim::Known(1)]).unwrap();
+        let l = batched.eval(&Bindings::new().with("s", 3)).unwrap();
+        assert_eq!(&l.strides()[1..3], &[12, 1]);
+    }
+
+    #[test]
+    fn expanded_axes_have_stride_zero() {
+        let v = SymLayout::dense(&k(&[3, 1])).unwrap();
+        let l = v.expand(&k(&[2, 3, 5])).unwrap().eval(&Bindings::new()).unwrap();
+        assert_eq!(l.strides(), [0, 1, 0]);
+        assert!(!l.is_dense());
+    }
+}

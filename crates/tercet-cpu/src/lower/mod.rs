@@ -1,0 +1,161 @@
+//! Kernels of the fast executor, one file per family of operators, and the one table of them.
+//!
+//! [`KERNELS`] lists which kernel runs which operator. What [`crate::CpuTarget`] supports is read
+//! off this table: the first row of the operator's kind whose `supports` accepts the node runs it.
+
+mod copy;
+mod reference_eval;
+mod view;
+
+use std::any::Any;
+
+use tercet_ir::{EvalError, Graph, Node, Op, OpKind, Support};
+
+use crate::args::{Args, View};
+use crate::layout::{Layout, SymLayout};
+
+pub(crate) use copy::{copy_kernel, copy_view};
+pub(crate) use view::{View as ViewOp, view_of};
+
+/// What a kernel makes of a constant operand once: packed weights.
+pub(crate) type Packed = Box<dyn Any + Send + Sync>;
+
+/// A kernel call.
+pub(crate) type Run = Box<dyn Fn(&mut Args<'_>) -> Result<(), EvalError> + Send + Sync>;
+
+/// Makes [`Packed`] of an operand.
+pub(crate) type Pack = Box<dyn Fn(&View<'_>) -> Result<Packed, EvalError> + Send + Sync>;
+
+/// Bytes of scratch memory for operands of these layouts, on this many threads.
+pub(crate) type Scratch = Box<dyn Fn(&[Layout], usize) -> usize + Send + Sync>;
+
+/// Which layouts of an operand a kernel reads as they are; others are copied first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accept {
+    /// One element after the other.
+    Dense,
+    /// Neighbours along the last axis side by side, rows anywhere.
+    Rows,
+    /// One of the last two axes dense, no axis reversed.
+    Matrix,
+    /// Any strides.
+    Any,
+}
+
+impl Accept {
+    /// True if a value of this layout needs no copy.
+    pub(crate) fn takes(self, layout: &SymLayout) -> bool {
+        match self {
+            Accept::Dense => layout.is_contiguous(),
+            Accept::Rows => layout.has_dense_rows(),
+            Accept::Matrix => layout.is_matrix(),
+            Accept::Any => true,
+        }
+    }
+}
+
+/// A node made ready to run.
+pub(crate) struct Lowered {
+    /// The kernel.
+    pub(crate) run: Run,
+    /// What each operand may look like.
+    pub(crate) accepts: Vec<Accept>,
+    /// Whether it can fail on its data.
+    pub(crate) fallible: bool,
+    /// Operands that may share the memory of the first result when this is their last use.
+    pub(crate) in_place: Vec<usize>,
+    /// Scratch memory, from the layouts of operands and then results.
+    pub(crate) scratch: Option<Scratch>,
+    /// The operand that is packed once when it is constant.
+    pub(crate) pack: Option<(usize, Pack)>,
+    /// Rough work in element operations, from the layouts of operands and then results.
+    pub(crate) work: fn(&[Layout]) -> usize,
+    /// Takes back the writing of a state, from what the kernel saved in its scratch memory.
+    pub(crate) undo: Option<Run>,
+}
+
+impl Lowered {
+    /// A kernel that takes dense operands, cannot fail, and works once per element.
+    pub(crate) fn new(
+        operands: usize,
+        run: impl Fn(&mut Args<'_>) -> Result<(), EvalError> + Send + Sync + 'static,
+    ) -> Lowered {
+        Lowered {
+            run: Box::new(run),
+            accepts: vec![Accept::Dense; operands],
+            fallible: false,
+            in_place: Vec::new(),
+            scratch: None,
+            pack: None,
+            work: |layouts| layouts.iter().map(Layout::numel).max().unwrap_or(0),
+            undo: None,
+        }
+    }
+}
+
+/// How a row of the table treats a node.
+#[derive(Clone, Copy)]
+pub(crate) enum Lower {
+    /// A leaf: nothing runs.
+    Leaf,
+    /// A view of its operand: nothing runs, at most a copy.
+    View,
+    /// A kernel.
+    Kernel(fn(&Graph, &Node) -> Lowered),
+}
+
+/// A row of the kernel table.
+pub(crate) struct Kernel {
+    /// The name, for plans and errors.
+    pub(crate) name: &'static str,
+    /// The operator.
+    pub(crate) op: OpKind,
+    /// Whether it runs this node.
+    pub(crate) supports: fn(&Graph, &Node) -> Support,
+    /// How.
+    pub(crate) lower: Lower,
+}
+
+fn always(_: &Graph, _: &Node) -> Support {
+    Support::Native
+}
+
+const fn row(name: &'static str, op: OpKind, lower: Lower) -> Kernel {
+    Kernel {
+        name,
+        op,
+        supports: always,
+        lower,
+    }
+}
+
+/// Every kernel; the first row that supports a node runs it.
+pub(crate) const KERNELS: &[Kernel] = &[
+    row("input", OpKind::Input, Lower::Leaf),
+    row("param", OpKind::Param, Lower::Leaf),
+    row("const", OpKind::Const, Lower::Leaf),
+    row("state", OpKind::State, Lower::Leaf),
+];
+
+/// What runs the nodes that no row supports: the operator's own reference evaluation.
+pub(crate) const REFERENCE_EVAL: Kernel = Kernel {
+    name: "reference_eval",
+    op: OpKind::Const,
+    supports: always,
+    lower: Lower::Kernel(reference_eval::lower),
+};
+
+/// The row that runs a node.
+pub(crate) fn find(graph: &Graph, node: &Node) -> &'static Kernel {
+    let kind = node.op.kind();
+    KERNELS
+        .iter()
+        .find(|k| k.op == kind && (k.supports)(graph, node).is_native())
+        .unwrap_or(&REFERENCE_EVAL)
+}
+
+/// True for leaves that get their value from outside or from an earlier run, or that give another
+/// value at each run: what depends on them is computed in every run.
+pub(crate) fn varies(op: &Op) -> bool {
+    matches!(op, Op::Input(_) | Op::State(_))
+}

@@ -1,0 +1,330 @@
+//! Walks the legal graph once: a place for every value, a step for every kernel.
+
+use std::collections::HashMap;
+
+use tercet_ir::{
+    Bindings, CompileError, Graph, Node, NodeId, Op, Signature, Type, Value,
+};
+
+use super::state::in_place_updates;
+use super::{Commit, Const, Operand, PackDef, Place, Program, Root, SlotDraft, Source, Step, finish};
+use crate::layout::{SymLayout, numel};
+use crate::lower::{Accept, Lower, Lowered, ViewOp, copy_kernel, find, varies, view_of};
+
+/// The program of a legal graph.
+///
+/// # Errors
+/// [`CompileError`] when memory at the bounds exceeds the address space or a size is not possible.
+pub(crate) fn build(
+    graph: &Graph,
+    signature: Signature,
+    bounds: &Bindings,
+    threads: usize,
+) -> Result<Program, CompileError> {
+    let mut b = Builder {
+        graph,
+        bounds,
+        threads,
+        places: Vec::with_capacity(graph.len()),
+        dense: HashMap::new(),
+        slots: Vec::new(),
+        updates: in_place_updates(graph),
+        program: Program {
+            signature,
+            prepare: Vec::new(),
+            steps: Vec::new(),
+            operands: Vec::new(),
+            consts: Vec::new(),
+            packs: Vec::new(),
+            commits: Vec::new(),
+            slots: Vec::new(),
+            arena_bytes: 0,
+            outputs: graph.outputs().iter().map(|o| graph.ty(o.value).clone()).collect(),
+            origins: Vec::new(),
+        },
+    };
+    for (id, node) in graph.nodes() {
+        let places = b.node(id, node)?;
+        b.places.push(places);
+    }
+    b.outputs()?;
+    b.assigns()?;
+    finish::finish(b.program, b.slots)
+}
+
+struct Builder<'a> {
+    graph: &'a Graph,
+    bounds: &'a Bindings,
+    threads: usize,
+    places: Vec<Vec<Place>>,
+    /// Dense copies made so far, by root and layout.
+    dense: HashMap<Root, Vec<(SymLayout, Place)>>,
+    slots: Vec<SlotDraft>,
+    updates: HashMap<NodeId, NodeId>,
+    program: Program,
+}
+
+fn too_large(ty: &Type) -> CompileError {
+    let _ = ty;
+    CompileError::OutOfMemory {
+        what: "a tensor at the symbols' bounds",
+        bytes: u64::MAX,
+    }
+}
+
+impl Builder<'_> {
+    fn place(&self, v: Value) -> &Place {
+        &self.places[v.node.index()][v.port as usize]
+    }
+
+    fn node(&mut self, id: NodeId, node: &Node) -> Result<Vec<Place>, CompileError> {
+        let kernel = find(self.graph, node);
+        match kernel.lower {
+            Lower::Leaf => Ok(vec![self.leaf(node)?]),
+            Lower::View => {
+                let from = self.place(node.inputs[0]).clone();
+                let operand = self.graph.ty(node.inputs[0]);
+                let layout = match view_of(node, operand, &from.layout) {
+                    ViewOp::Free(layout) => return Ok(vec![Place { layout, ..from }]),
+                    ViewOp::NeedsDense => self.dense(&from, id)?,
+                };
+                match view_of(node, operand, &layout.layout) {
+                    ViewOp::Free(view) => Ok(vec![Place { layout: view, ..layout }]),
+                    ViewOp::NeedsDense => Err(too_large(&node.outputs[0])),
+                }
+            }
+            Lower::Kernel(lower) => {
+                let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
+                let site = Site { id, op: node.op.kind().doc().name, kernel: kernel.name };
+                let home = self.updates.get(&id).copied().map(|s| self.places[s.index()][0].root);
+                self.emit(site, lower(self.graph, node), ins, &node.outputs, home, varies(&node.op))
+            }
+        }
+    }
+
+    fn leaf(&mut self, node: &Node) -> Result<Place, CompileError> {
+        let ty = &node.outputs[0];
+        let find = |ports: &[tercet_ir::Port], name: &str| {
+            ports
+                .iter()
+                .position(|p| p.name == name)
+                .expect("invariant: passes keep the leaves of the graph")
+        };
+        let signature = &self.program.signature;
+        let root = match &node.op {
+            Op::Input(o) => Root::Input(find(&signature.inputs, &o.name)),
+            Op::State(o) => Root::State(find(&signature.states, &o.name)),
+            Op::Param(o) => {
+                let param = find(&signature.params, &o.name);
+                self.constant(Source::Param(param), vec![param])
+            }
+            Op::Const(o) => self.constant(Source::Tensor(o.tensor.clone()), vec![]),
+            _ => unreachable!("invariant: the table has four leaves"),
+        };
+        let layout = SymLayout::dense(&ty.shape).ok_or_else(|| too_large(ty))?;
+        Ok(Place { root, layout, dtype: ty.dtype })
+    }
+
+    fn constant(&mut self, source: Source, params: Vec<usize>) -> Root {
+        self.program.consts.push(Const { source, params, wanted: false });
+        Root::Const(self.program.consts.len() - 1)
+    }
+
+    fn slot(&mut self, ty: &Type) -> Result<Root, CompileError> {
+        let shape = ty.shape.upper_bound(self.bounds)?;
+        let bytes = shape
+            .iter()
+            .try_fold(ty.dtype.size_bytes(), |n, &d| n.checked_mul(d))
+            .ok_or_else(|| too_large(ty))?;
+        self.slots.push(SlotDraft {
+            numel: numel(&ty.shape),
+            elem_bytes: ty.dtype.size_bytes(),
+            bytes,
+            pinned: false,
+        });
+        Ok(Root::Slot(self.slots.len() - 1))
+    }
+
+    /// The value as dense memory, copied once however many need it.
+    fn dense(&mut self, from: &Place, id: NodeId) -> Result<Place, CompileError> {
+        let known = self.dense.get(&from.root).and_then(|list| {
+            list.iter().find(|(layout, _)| *layout == from.layout).map(|(_, place)| place.clone())
+        });
+        if let Some(place) = known {
+            return Ok(place);
+        }
+        let place = self.copy(from, id, None)?;
+        self.dense
+            .entry(from.root)
+            .or_default()
+            .push((from.layout.clone(), place.clone()));
+        Ok(place)
+    }
+
+    fn copy(&mut self, from: &Place, id: NodeId, to: Option<Root>) -> Result<Place, CompileError> {
+        let ty = Type::new(from.dtype, from.layout.shape().to_vec());
+        let site = Site { id, op: "copy", kernel: "copy" };
+        let forced = to.is_some();
+        let places = self.emit(site, copy_kernel(), vec![from.clone()], &[ty], to, forced)?;
+        Ok(places.into_iter().next().expect("invariant: a copy has one result"))
+    }
+
+    fn emit(
+        &mut self,
+        site: Site,
+        lowered: Lowered,
+        mut ins: Vec<Place>,
+        results: &[Type],
+        home: Option<Root>,
+        varies: bool,
+    ) -> Result<Vec<Place>, CompileError> {
+        let Lowered { run, accepts, fallible, in_place, scratch, pack, work, undo } = lowered;
+        let varies = varies || ins.iter().any(|p| !matches!(p.root, Root::Const(_)));
+        for (place, accept) in ins.iter_mut().zip(&accepts) {
+            if !accept.takes(&place.layout) {
+                *place = self.dense(place, site.id)?;
+            }
+        }
+        let mut operands: Vec<Operand> = ins.iter().map(Place::operand).collect();
+        let mut packed = None;
+        if let Some((at, pack)) = pack
+            && let Some(Root::Const(of)) = operands.get(at).map(|o| o.root)
+        {
+            operands[at].absent = true;
+            let operand = Operand { absent: false, ..operands[at].clone() };
+            self.program.packs.push(PackDef { operand, pack, of, node: site.id, op: site.op });
+            packed = Some(self.program.packs.len() - 1);
+        }
+        let mut places = Vec::with_capacity(results.len());
+        let params = self.params_of(&operands);
+        for (port, ty) in results.iter().enumerate() {
+            let root = match (home, varies) {
+                (Some(root), _) if port == 0 => root,
+                (_, true) => self.slot(ty)?,
+                (_, false) => {
+                    let step = self.program.prepare.len();
+                    self.constant(Source::Step { step, port }, params.clone())
+                }
+            };
+            let layout = SymLayout::dense(&ty.shape).ok_or_else(|| too_large(ty))?;
+            places.push(Place { root, layout, dtype: ty.dtype });
+        }
+        if let Some(root) = home {
+            self.dense.remove(&root);
+        }
+        let n_ins = operands.len();
+        operands.extend(places.iter().map(Place::operand));
+        let scratch = match scratch {
+            Some(size) => Some((self.scratch(&operands, &size)?, size)),
+            None => None,
+        };
+        let start = self.program.operands.len();
+        self.program.operands.append(&mut operands);
+        let step = Step {
+            op: site.op,
+            kernel: site.kernel,
+            node: site.id,
+            run,
+            operands: start..self.program.operands.len(),
+            ins: n_ins,
+            scratch,
+            pack: packed,
+            fallible,
+            in_place,
+            work,
+            undo: undo.filter(|_| home.is_some_and(|root| matches!(root, Root::State(_)))),
+        };
+        match varies {
+            true => self.program.steps.push(step),
+            false => self.program.prepare.push(step),
+        }
+        Ok(places)
+    }
+
+    /// A slot for scratch memory, sized at the bounds.
+    fn scratch(
+        &mut self,
+        operands: &[Operand],
+        size: &crate::lower::Scratch,
+    ) -> Result<usize, CompileError> {
+        let layouts: Result<Vec<_>, _> = operands.iter().map(|o| o.layout.eval(self.bounds)).collect();
+        let bytes = size(&layouts?, self.threads);
+        self.slots.push(SlotDraft { numel: None, elem_bytes: 1, bytes, pinned: false });
+        Ok(self.slots.len() - 1)
+    }
+
+    fn params_of(&self, operands: &[Operand]) -> Vec<usize> {
+        let mut params: Vec<usize> = operands
+            .iter()
+            .filter_map(|o| match o.root {
+                Root::Const(c) => Some(self.program.consts[c].params.iter().copied()),
+                Root::Input(_) | Root::State(_) | Root::Output(_) | Root::Slot(_) => None,
+            })
+            .flatten()
+            .collect();
+        params.sort_unstable();
+        params.dedup();
+        params
+    }
+
+    /// Outputs are computed where they are wanted if they are the whole of a slot, else copied.
+    fn outputs(&mut self) -> Result<(), CompileError> {
+        let mut renamed: HashMap<usize, usize> = HashMap::new();
+        let mut copies = Vec::new();
+        for (i, output) in self.graph.outputs().iter().enumerate() {
+            let place = self.place(output.value).clone();
+            match place.root {
+                Root::Slot(s)
+                    if !renamed.contains_key(&s)
+                        && place.layout.is_whole(self.slots[s].numel.as_ref())
+                        && place.dtype.size_bytes() == self.slots[s].elem_bytes =>
+                {
+                    renamed.insert(s, i);
+                }
+                Root::Slot(_) | Root::Input(_) | Root::Const(_) | Root::State(_) | Root::Output(_) => {
+                    copies.push((i, place, output.value.node));
+                }
+            }
+        }
+        let rename = |root: &mut Root| {
+            if let Root::Slot(s) = *root
+                && let Some(&i) = renamed.get(&s)
+            {
+                *root = Root::Output(i);
+            }
+        };
+        self.program.operands.iter_mut().for_each(|o| rename(&mut o.root));
+        self.places.iter_mut().flatten().for_each(|p| rename(&mut p.root));
+        for (i, mut place, id) in copies {
+            rename(&mut place.root);
+            self.copy(&place, id, Some(Root::Output(i)))?;
+        }
+        Ok(())
+    }
+
+    fn assigns(&mut self) -> Result<(), CompileError> {
+        for assign in self.graph.assigns() {
+            let Root::State(state) = self.place(assign.state).root else {
+                unreachable!("invariant: assignments are to states");
+            };
+            let mut place = self.place(assign.value).clone();
+            if place.root == Root::State(state) && place.layout.is_contiguous() {
+                continue;
+            }
+            // Commits come one after the other: what reads a state is copied before any writes.
+            if matches!(place.root, Root::State(_)) {
+                place = self.copy(&place, assign.value.node, None)?;
+            }
+            let from = self.program.operands.len();
+            self.program.operands.push(place.operand());
+            self.program.commits.push(Commit { state, from });
+        }
+        Ok(())
+    }
+}
+
+struct Site {
+    id: NodeId,
+    op: &'static str,
+    kernel: &'static str,
+}
