@@ -279,7 +279,9 @@ impl SymLayout {
                     return None;
                 }
             }
-            let mut stride = group.last().map_or(Term::of(Dim::Known(1)), |&a| self.strides[a].clone());
+            let mut stride = group
+                .last()
+                .map_or(Term::of(Dim::Known(1)), |&a| self.strides[a].clone());
             let at = strides.len();
             for &t in targets.iter().rev() {
                 strides.insert(at, stride.clone());
@@ -374,7 +376,10 @@ mod tests {
             .unwrap()
             .transpose(&[1, 0]);
         let l = v.eval(&Bindings::new()).unwrap();
-        assert_eq!((l.offset, l.shape(), l.strides()), (11, &[3, 2][..], &[-2, 6][..]));
+        assert_eq!(
+            (l.offset, l.shape(), l.strides()),
+            (11, &[3, 2][..], &[-2, 6][..])
+        );
         assert!(!v.has_dense_rows());
         assert_eq!(v.reshape(&k(&[6])), None);
     }
@@ -390,13 +395,17 @@ mod tests {
         let q = qkv
             .slice(&[cut(0), cut(4)], &[s.clone(), Dim::Known(4)])
             .unwrap();
-        let heads = q.reshape(&[s.clone(), Dim::Known(2), Dim::Known(2)]).unwrap();
+        let heads = q
+            .reshape(&[s.clone(), Dim::Known(2), Dim::Known(2)])
+            .unwrap();
         let l = heads.eval(&Bindings::new().with("s", 3)).unwrap();
         assert_eq!((l.offset, l.strides()), (4, &[12, 2, 1][..]));
         assert_eq!(heads.reshape(&[s.clone(), Dim::Known(4)]), Some(q.clone()));
         let flat = s.checked_mul(&Dim::Known(4)).unwrap();
         assert_eq!(q.reshape(&[flat]), None);
-        let batched = q.reshape(&[Dim::Known(1), s, Dim::Known(4), Dim::Known(1)]).unwrap();
+        let batched = q
+            .reshape(&[Dim::Known(1), s, Dim::Known(4), Dim::Known(1)])
+            .unwrap();
         let l = batched.eval(&Bindings::new().with("s", 3)).unwrap();
         assert_eq!(&l.strides()[1..3], &[12, 1]);
     }
@@ -404,7 +413,11 @@ mod tests {
     #[test]
     fn expanded_axes_have_stride_zero() {
         let v = SymLayout::dense(&k(&[3, 1])).unwrap();
-        let l = v.expand(&k(&[2, 3, 5])).unwrap().eval(&Bindings::new()).unwrap();
+        let l = v
+            .expand(&k(&[2, 3, 5]))
+            .unwrap()
+            .eval(&Bindings::new())
+            .unwrap();
         assert_eq!(l.strides(), [0, 1, 0]);
         assert!(!l.is_dense());
     }

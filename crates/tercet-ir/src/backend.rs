@@ -324,7 +324,7 @@ pub trait Executable: Send {
     fn try_clone(&self) -> Result<Box<dyn Executable>, RunError>;
 }
 
-impl dyn Executable {
+impl dyn Executable + '_ {
     /// Runs the graph on these inputs and returns the results in the order of the outputs.
     ///
     /// # Errors

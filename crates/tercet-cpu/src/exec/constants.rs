@@ -86,7 +86,12 @@ impl Constants {
         for (port, set) in program.signature.params.iter().zip(&self.set) {
             if !set {
                 let (name, ty) = (port.name.clone(), port.ty.clone());
-                return Err(RunError::Missing { what: "param", name, ty }.into());
+                return Err(RunError::Missing {
+                    what: "param",
+                    name,
+                    ty,
+                }
+                .into());
             }
         }
         let mut scratch = Buffer::default();
@@ -96,8 +101,7 @@ impl Constants {
                 self.require(program, def.of, parallel, &mut scratch)?;
                 let layout = layout_of(&def.operand)?;
                 let view = self.view(&def.operand, &layout);
-                let packed =
-                    (def.pack)(&view).map_err(|e| Failure::Node(def.node, def.op, e))?;
+                let packed = (def.pack)(&view).map_err(|e| Failure::Node(def.node, def.op, e))?;
                 self.packs[p] = Some(Arc::new(packed));
                 // Peak memory: a weight goes as soon as its packed form is there.
                 self.drop_unless_needed(program, def.of);
@@ -130,7 +134,11 @@ impl Constants {
         let mut at = 0;
         while let Some(&next) = needed.get(at) {
             let operands = operands_of(program, next).iter().filter(|o| !o.absent);
-            needed.extend(operands.filter_map(const_of).filter(|&of| self.values[of].is_none()));
+            needed.extend(
+                operands
+                    .filter_map(const_of)
+                    .filter(|&of| self.values[of].is_none()),
+            );
             at += 1;
         }
         // Constants are numbered after what they are made of.
@@ -193,7 +201,10 @@ impl Constants {
             layout,
         });
         let outs = outs.collect();
-        let needed = step.scratch.as_ref().map_or(0, |(s, _)| program.slots[*s].bytes);
+        let needed = step
+            .scratch
+            .as_ref()
+            .map_or(0, |(s, _)| program.slots[*s].bytes);
         if scratch.bytes().len() < needed {
             *scratch = Buffer::zeroed(needed, "scratch memory")?;
         }
@@ -223,7 +234,11 @@ impl Constants {
     fn drop_unless_needed(&mut self, program: &Program, c: usize) {
         let def = &program.consts[c];
         let packs_wait = |of: usize| {
-            program.packs.iter().zip(&self.packs).any(|(p, done)| p.of == of && done.is_none())
+            program
+                .packs
+                .iter()
+                .zip(&self.packs)
+                .any(|(p, done)| p.of == of && done.is_none())
         };
         if def.wanted || packs_wait(c) {
             return;
@@ -236,12 +251,17 @@ impl Constants {
                     other.params.binary_search(&def.params[0]).is_err()
                         || (other.params.len() == 1 && other.params == def.params)
                 });
-                let computed = program.consts.iter().zip(&self.values).all(|(other, value)| {
-                    other.params != def.params || !other.wanted || value.is_some()
-                });
-                let packed = program.packs.iter().zip(&self.packs).all(|(p, done)| {
-                    program.consts[p.of].params != def.params || done.is_some()
-                });
+                let computed = program
+                    .consts
+                    .iter()
+                    .zip(&self.values)
+                    .all(|(other, value)| {
+                        other.params != def.params || !other.wanted || value.is_some()
+                    });
+                let packed =
+                    program.packs.iter().zip(&self.packs).all(|(p, done)| {
+                        program.consts[p.of].params != def.params || done.is_some()
+                    });
                 if alone && computed && packed {
                     self.values[c] = None;
                 }
@@ -251,7 +271,10 @@ impl Constants {
 }
 
 fn layout_of(operand: &Operand) -> Result<Layout, Failure> {
-    operand.layout.eval(&Bindings::new()).map_err(|e| Failure::Run(e.into()))
+    operand
+        .layout
+        .eval(&Bindings::new())
+        .map_err(|e| Failure::Run(e.into()))
 }
 
 fn const_of(operand: &Operand) -> Option<usize> {

@@ -37,7 +37,9 @@ impl Buffer {
         let bytes = len as u64;
         let words: Box<[Word]> =
             try_zeroed_slice_box(words).map_err(|()| RunError::OutOfMemory { what, bytes })?;
-        let start = bytemuck::cast_slice::<Word, u8>(&words).as_ptr().align_offset(ALIGN_BYTES);
+        let start = bytemuck::cast_slice::<Word, u8>(&words)
+            .as_ptr()
+            .align_offset(ALIGN_BYTES);
         Ok(Buffer { words, start, len })
     }
 
@@ -101,7 +103,12 @@ impl<'m> Memory<'m> {
         call: &Call<'_>,
         f: &(dyn Fn(&mut Args<'_>) -> Result<(), EvalError> + Send + Sync),
     ) -> Result<(), EvalError> {
-        let Call { step, operands, layouts, .. } = *call;
+        let Call {
+            step,
+            operands,
+            layouts,
+            ..
+        } = *call;
         let outs = &operands[step.ins..];
         let mut taken: SmallVec<[Taken<'m>; 3]> = outs
             .iter()
@@ -138,16 +145,27 @@ impl<'m> Memory<'m> {
         for (at, out) in outs.iter().enumerate() {
             if let Root::Slot(s) = out.root {
                 let len = layouts[step.ins + at].numel() * out.dtype.size_bytes();
-                ranges.push(Written { at, start: self.slots[s].offset, len });
+                ranges.push(Written {
+                    at,
+                    start: self.slots[s].offset,
+                    len,
+                });
             }
         }
         if let Some((s, _)) = &step.scratch {
             let Slot { offset, bytes } = self.slots[*s];
-            ranges.push(Written { at: outs.len(), start: offset, len: bytes });
+            ranges.push(Written {
+                at: outs.len(),
+                start: offset,
+                len: bytes,
+            });
         }
         ranges.sort_unstable_by_key(|r| r.start);
         let split = Split::new(self.arena, &ranges);
-        let Split { shared, mut written } = split;
+        let Split {
+            shared,
+            mut written,
+        } = split;
         let ins = ins.iter().zip(layouts).map(|(operand, layout)| {
             let root: &[u8] = match operand.root {
                 _ if operand.absent || layout.numel() == 0 => &[],
@@ -157,7 +175,11 @@ impl<'m> Memory<'m> {
                 Root::Output(o) => self.outputs[o],
                 Root::Slot(s) => shared_range(&shared, self.slots[s]),
             };
-            View { root, dtype: operand.dtype, layout }
+            View {
+                root,
+                dtype: operand.dtype,
+                layout,
+            }
         });
         let ins = ins.collect();
         let mut results: SmallVec<[ViewMut<'_>; 3]> = SmallVec::new();
@@ -169,7 +191,11 @@ impl<'m> Memory<'m> {
                 Taken::Output(_, bytes) => bytes,
                 Taken::State(_, buffer) => buffer.bytes_mut(),
             };
-            results.push(ViewMut { bytes, dtype: out.dtype, layout });
+            results.push(ViewMut {
+                bytes,
+                dtype: out.dtype,
+                layout,
+            });
         }
         let scratch = take_written(&mut written, outs.len());
         f(&mut Args {
@@ -207,7 +233,10 @@ struct Split<'a> {
 impl<'a> Split<'a> {
     /// `ranges` ascend and do not overlap.
     fn new(arena: &'a mut [u8], ranges: &[Written]) -> Split<'a> {
-        let mut split = Split { shared: SmallVec::new(), written: SmallVec::new() };
+        let mut split = Split {
+            shared: SmallVec::new(),
+            written: SmallVec::new(),
+        };
         let mut rest = arena;
         let mut at = 0;
         for range in ranges {

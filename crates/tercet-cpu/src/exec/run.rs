@@ -72,12 +72,14 @@ impl CpuExecutable {
         }
         self.outputs.clear();
         for ty in &self.program.outputs {
-            self.outputs.push(Layout::dense(&ty.shape.eval(&self.sizes)?));
+            self.outputs
+                .push(Layout::dense(&ty.shape.eval(&self.sizes)?));
         }
         self.parallel.clear();
         for step in &self.program.steps {
             let work = (step.work)(&self.layouts[step.operands.clone()]);
-            self.parallel.push(work >= PARALLEL_WORK && self.pool.threads() > 1);
+            self.parallel
+                .push(work >= PARALLEL_WORK && self.pool.threads() > 1);
         }
         self.sized = Some(self.sizes.clone());
         Ok(())
@@ -147,7 +149,9 @@ fn play(
         let Err(e) = done else { continue };
         for (earlier, step) in program.steps[..at].iter().enumerate().rev() {
             if let Some(undo) = &step.undo {
-                memory.call(&call(earlier), &**undo).map_err(|e| (earlier, e))?;
+                memory
+                    .call(&call(earlier), &**undo)
+                    .map_err(|e| (earlier, e))?;
             }
         }
         return Err((at, e));
@@ -187,7 +191,9 @@ impl Executable for CpuExecutable {
             .signature
             .bind(inputs, &self.bounds, &mut self.sizes)?;
         self.resize()?;
-        let prepared = self.constants.prepare(&self.program, self.pool.threads() > 1);
+        let prepared = self
+            .constants
+            .prepare(&self.program, self.pool.threads() > 1);
         prepared.map_err(|e| match e {
             Failure::Node(node, op, source) => self.fail(node, op, source),
             Failure::Run(e) => e,
@@ -247,8 +253,10 @@ impl Executable for CpuExecutable {
         let shape = port.ty.shape.eval(&Bindings::new())?;
         let ty = TensorType::new(port.ty.dtype, &shape);
         let bytes = ty.size_bytes() as u64;
-        Tensor::from_bytes(ty, self.states[at].bytes())
-            .map_err(|_| RunError::OutOfMemory { what: "a copy of a state", bytes })
+        Tensor::from_bytes(ty, self.states[at].bytes()).map_err(|_| RunError::OutOfMemory {
+            what: "a copy of a state",
+            bytes,
+        })
     }
 
     fn reset(&mut self) {
@@ -311,7 +319,11 @@ impl Memory<'_> {
             let intact = self.arena[end..end + crate::plan::SENTINEL_BYTES]
                 .iter()
                 .all(|&b| b == SENTINEL);
-            assert!(intact, "invariant: kernel {} writes only its result", step.kernel);
+            assert!(
+                intact,
+                "invariant: kernel {} writes only its result",
+                step.kernel
+            );
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use tercet_ir::{
-    Bindings, CompileError, Graph, Node, NodeId, Op, Signature, Type, Value,
-};
+use tercet_ir::{Bindings, CompileError, Graph, Node, NodeId, Op, Signature, Type, Value};
 
 use super::state::in_place_updates;
-use super::{Commit, Const, Operand, PackDef, Place, Program, Root, SlotDraft, Source, Step, finish};
+use super::{
+    Commit, Const, Operand, PackDef, Place, Program, Root, SlotDraft, Source, Step, finish,
+};
 use crate::layout::{SymLayout, numel};
 use crate::lower::{Accept, Lower, Lowered, ViewOp, copy_kernel, find, varies, view_of};
 
@@ -39,7 +39,11 @@ pub(crate) fn build(
             commits: Vec::new(),
             slots: Vec::new(),
             arena_bytes: 0,
-            outputs: graph.outputs().iter().map(|o| graph.ty(o.value).clone()).collect(),
+            outputs: graph
+                .outputs()
+                .iter()
+                .map(|o| graph.ty(o.value).clone())
+                .collect(),
             origins: Vec::new(),
         },
     };
@@ -89,15 +93,33 @@ impl Builder<'_> {
                     ViewOp::NeedsDense => self.dense(&from, id)?,
                 };
                 match view_of(node, operand, &layout.layout) {
-                    ViewOp::Free(view) => Ok(vec![Place { layout: view, ..layout }]),
+                    ViewOp::Free(view) => Ok(vec![Place {
+                        layout: view,
+                        ..layout
+                    }]),
                     ViewOp::NeedsDense => Err(too_large(&node.outputs[0])),
                 }
             }
             Lower::Kernel(lower) => {
                 let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
-                let site = Site { id, op: node.op.kind().doc().name, kernel: kernel.name };
-                let home = self.updates.get(&id).copied().map(|s| self.places[s.index()][0].root);
-                self.emit(site, lower(self.graph, node), ins, &node.outputs, home, varies(&node.op))
+                let site = Site {
+                    id,
+                    op: node.op.kind().doc().name,
+                    kernel: kernel.name,
+                };
+                let home = self
+                    .updates
+                    .get(&id)
+                    .copied()
+                    .map(|s| self.places[s.index()][0].root);
+                self.emit(
+                    site,
+                    lower(self.graph, node),
+                    ins,
+                    &node.outputs,
+                    home,
+                    varies(&node.op),
+                )
             }
         }
     }
@@ -122,11 +144,19 @@ impl Builder<'_> {
             _ => unreachable!("invariant: the table has four leaves"),
         };
         let layout = SymLayout::dense(&ty.shape).ok_or_else(|| too_large(ty))?;
-        Ok(Place { root, layout, dtype: ty.dtype })
+        Ok(Place {
+            root,
+            layout,
+            dtype: ty.dtype,
+        })
     }
 
     fn constant(&mut self, source: Source, params: Vec<usize>) -> Root {
-        self.program.consts.push(Const { source, params, wanted: false });
+        self.program.consts.push(Const {
+            source,
+            params,
+            wanted: false,
+        });
         Root::Const(self.program.consts.len() - 1)
     }
 
@@ -148,7 +178,9 @@ impl Builder<'_> {
     /// The value as dense memory, copied once however many need it.
     fn dense(&mut self, from: &Place, id: NodeId) -> Result<Place, CompileError> {
         let known = self.dense.get(&from.root).and_then(|list| {
-            list.iter().find(|(layout, _)| *layout == from.layout).map(|(_, place)| place.clone())
+            list.iter()
+                .find(|(layout, _)| *layout == from.layout)
+                .map(|(_, place)| place.clone())
         });
         if let Some(place) = known {
             return Ok(place);
@@ -163,10 +195,17 @@ impl Builder<'_> {
 
     fn copy(&mut self, from: &Place, id: NodeId, to: Option<Root>) -> Result<Place, CompileError> {
         let ty = Type::new(from.dtype, from.layout.shape().to_vec());
-        let site = Site { id, op: "copy", kernel: "copy" };
+        let site = Site {
+            id,
+            op: "copy",
+            kernel: "copy",
+        };
         let forced = to.is_some();
         let places = self.emit(site, copy_kernel(), vec![from.clone()], &[ty], to, forced)?;
-        Ok(places.into_iter().next().expect("invariant: a copy has one result"))
+        Ok(places
+            .into_iter()
+            .next()
+            .expect("invariant: a copy has one result"))
     }
 
     fn emit(
@@ -178,7 +217,16 @@ impl Builder<'_> {
         home: Option<Root>,
         varies: bool,
     ) -> Result<Vec<Place>, CompileError> {
-        let Lowered { run, accepts, fallible, in_place, scratch, pack, work, undo } = lowered;
+        let Lowered {
+            run,
+            accepts,
+            fallible,
+            in_place,
+            scratch,
+            pack,
+            work,
+            undo,
+        } = lowered;
         let varies = varies || ins.iter().any(|p| !matches!(p.root, Root::Const(_)));
         for (place, accept) in ins.iter_mut().zip(&accepts) {
             if !accept.takes(&place.layout) {
@@ -191,8 +239,17 @@ impl Builder<'_> {
             && let Some(Root::Const(of)) = operands.get(at).map(|o| o.root)
         {
             operands[at].absent = true;
-            let operand = Operand { absent: false, ..operands[at].clone() };
-            self.program.packs.push(PackDef { operand, pack, of, node: site.id, op: site.op });
+            let operand = Operand {
+                absent: false,
+                ..operands[at].clone()
+            };
+            self.program.packs.push(PackDef {
+                operand,
+                pack,
+                of,
+                node: site.id,
+                op: site.op,
+            });
             packed = Some(self.program.packs.len() - 1);
         }
         let mut places = Vec::with_capacity(results.len());
@@ -207,7 +264,11 @@ impl Builder<'_> {
                 }
             };
             let layout = SymLayout::dense(&ty.shape).ok_or_else(|| too_large(ty))?;
-            places.push(Place { root, layout, dtype: ty.dtype });
+            places.push(Place {
+                root,
+                layout,
+                dtype: ty.dtype,
+            });
         }
         if let Some(root) = home {
             self.dense.remove(&root);
@@ -247,9 +308,17 @@ impl Builder<'_> {
         operands: &[Operand],
         size: &crate::lower::Scratch,
     ) -> Result<usize, CompileError> {
-        let layouts: Result<Vec<_>, _> = operands.iter().map(|o| o.layout.eval(self.bounds)).collect();
+        let layouts: Result<Vec<_>, _> = operands
+            .iter()
+            .map(|o| o.layout.eval(self.bounds))
+            .collect();
         let bytes = size(&layouts?, self.threads);
-        self.slots.push(SlotDraft { numel: None, elem_bytes: 1, bytes, pinned: false });
+        self.slots.push(SlotDraft {
+            numel: None,
+            elem_bytes: 1,
+            bytes,
+            pinned: false,
+        });
         Ok(self.slots.len() - 1)
     }
 
@@ -281,7 +350,11 @@ impl Builder<'_> {
                 {
                     renamed.insert(s, i);
                 }
-                Root::Slot(_) | Root::Input(_) | Root::Const(_) | Root::State(_) | Root::Output(_) => {
+                Root::Slot(_)
+                | Root::Input(_)
+                | Root::Const(_)
+                | Root::State(_)
+                | Root::Output(_) => {
                     copies.push((i, place, output.value.node));
                 }
             }
@@ -293,8 +366,14 @@ impl Builder<'_> {
                 *root = Root::Output(i);
             }
         };
-        self.program.operands.iter_mut().for_each(|o| rename(&mut o.root));
-        self.places.iter_mut().flatten().for_each(|p| rename(&mut p.root));
+        self.program
+            .operands
+            .iter_mut()
+            .for_each(|o| rename(&mut o.root));
+        self.places
+            .iter_mut()
+            .flatten()
+            .for_each(|p| rename(&mut p.root));
         for (i, mut place, id) in copies {
             rename(&mut place.root);
             self.copy(&place, id, Some(Root::Output(i)))?;

@@ -8,7 +8,11 @@ use crate::layout::SymLayout;
 
 /// Bytes after each slot that debug builds fill and check, so that a kernel that writes past its
 /// result is found by the first test that runs it.
-pub(crate) const SENTINEL_BYTES: usize = if cfg!(debug_assertions) { ALIGN_BYTES } else { 0 };
+pub(crate) const SENTINEL_BYTES: usize = if cfg!(debug_assertions) {
+    ALIGN_BYTES
+} else {
+    0
+};
 
 /// Completes a program whose steps and operands are known.
 ///
@@ -37,7 +41,11 @@ pub(super) fn finish(
                 (Some(life), Root::Slot(own)) if *own == s => life.bytes + SENTINEL_BYTES,
                 _ => 0,
             },
-            ..life.unwrap_or(Life { bytes: 0, first: 0, last: 0 })
+            ..life.unwrap_or(Life {
+                bytes: 0,
+                first: 0,
+                last: 0,
+            })
         })
         .collect();
     let (offsets, total) = place(&sized).ok_or(CompileError::OutOfMemory {
@@ -47,7 +55,10 @@ pub(super) fn finish(
     program.slots = offsets
         .iter()
         .zip(&drafts)
-        .map(|(&offset, draft)| Slot { offset, bytes: draft.bytes })
+        .map(|(&offset, draft)| Slot {
+            offset,
+            bytes: draft.bytes,
+        })
         .collect();
     program.arena_bytes = total;
     Ok(program)
@@ -72,7 +83,11 @@ fn lives(program: &Program, drafts: &[SlotDraft]) -> Vec<Option<Life>> {
     let end = program.steps.len();
     let mut touch = |slot: usize, at: usize| {
         let last = if drafts[slot].pinned { end } else { at };
-        let life = lives[slot].get_or_insert(Life { bytes: drafts[slot].bytes, first: at, last });
+        let life = lives[slot].get_or_insert(Life {
+            bytes: drafts[slot].bytes,
+            first: at,
+            last,
+        });
         life.last = life.last.max(last);
     };
     for (at, step) in program.steps.iter().enumerate() {
@@ -100,11 +115,7 @@ fn lives(program: &Program, drafts: &[SlotDraft]) -> Vec<Option<Life>> {
 }
 
 /// Lets results take the place of operands that die in the same step. Gives the root of each slot.
-fn share(
-    program: &mut Program,
-    drafts: &[SlotDraft],
-    lives: &mut [Option<Life>],
-) -> Vec<Root> {
+fn share(program: &mut Program, drafts: &[SlotDraft], lives: &mut [Option<Life>]) -> Vec<Root> {
     let mut homes: Vec<Root> = (0..drafts.len()).map(Root::Slot).collect();
     for at in 0..program.steps.len() {
         let step = &program.steps[at];
@@ -141,7 +152,9 @@ fn dying_operand(
     let operands = &program.operands[step.operands.clone()];
     let (ins, outs) = operands.split_at(step.ins);
     let result = outs.first()?;
-    let Root::Slot(to) = result.root else { return None };
+    let Root::Slot(to) = result.root else {
+        return None;
+    };
     let home = |o: &Operand| match o.root {
         Root::Slot(s) => Some(resolve(homes, s)),
         Root::Input(_) | Root::Const(_) | Root::State(_) | Root::Output(_) => None,

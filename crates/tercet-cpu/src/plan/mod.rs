@@ -20,8 +20,8 @@ use crate::layout::SymLayout;
 use crate::lower::{Pack, Run, Scratch};
 
 pub(crate) use arena::ALIGN_BYTES;
-pub(crate) use finish::SENTINEL_BYTES;
 pub(crate) use build::build;
+pub(crate) use finish::SENTINEL_BYTES;
 
 /// The memory that a value lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
