@@ -1,5 +1,21 @@
 //! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy
 //! as 1, 2, 3", SC 2011). The same bits on every executor.
+//!
+//! A [`Stream`] gives the words of one operator in one run; the recipes that turn words into numbers
+//! are here, so that executors share or repeat them:
+//!
+//! - *unit*, 24 bits (`F32 F16 BF16` and sampling): element `4 i + j` takes word `j` of block `i`;
+//!   `u = (word >> 8) * 2^-24`, exact in F32, in `[0, 1)`.
+//! - *unit*, 53 bits (`F64`): element `2 i + j` takes words `2 j` (high) and `2 j + 1` (low) of block
+//!   `i`; `u = ((high << 32 | low) >> 11) * 2^-53`.
+//! - *uniform* in `[lo, hi)`: [`UniformRange`].
+//! - *normal*: Box and Muller (1958) on pairs of elements, `u1` from the first word of the pair and
+//!   `u2` from the second (for F64 from the first and second two): `r = sqrt(-2 ln(u1 + 2^-24))`
+//!   (`2^-53` for F64), `t = 2 pi u2`; the even element is `r cos(t)`, the odd one `r sin(t)`.
+
+use half::{bf16, f16};
+
+use crate::dtype::DType;
 
 const M0: u32 = 0xD251_1F53;
 const M1: u32 = 0xCD9E_8D57;
@@ -27,9 +43,155 @@ pub const fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
+/// The random words of one operator in one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// The key.
+    pub seed: u64,
+    /// Tells operators of one graph apart.
+    pub stream: u32,
+    /// The number of completed runs.
+    pub step: u64,
+}
+
+impl Stream {
+    /// The four words of a block. Blocks repeat after 2^32 of them.
+    pub const fn block(self, index: u64) -> [u32; 4] {
+        let counter = [
+            index as u32,
+            self.stream,
+            self.step as u32,
+            (self.step >> 32) as u32,
+        ];
+        philox4x32(counter, [self.seed as u32, (self.seed >> 32) as u32])
+    }
+
+    /// The number in `[0, 1)` of an element: 53 bits for `F64`, 24 bits for every other dtype.
+    pub fn unit(self, dtype: DType, element: u64) -> f64 {
+        if dtype == DType::F64 {
+            let w = self.block(element / 2);
+            let j = (element % 2) as usize * 2;
+            return unit53(w[j], w[j + 1]);
+        }
+        unit24(self.block(element / 4)[(element % 4) as usize])
+    }
+
+    /// The standard normal number of an element, before it is rounded to `dtype`; 53 bits for
+    /// `F64`, 24 bits for every other dtype.
+    pub fn normal(self, dtype: DType, element: u64) -> f64 {
+        let (u1, u2) = if dtype == DType::F64 {
+            let w = self.block(element / 2);
+            (unit53(w[0], w[1]) + UNIT53, unit53(w[2], w[3]))
+        } else {
+            let w = self.block(element / 4);
+            let j = (element % 4 / 2) as usize * 2;
+            (unit24(w[j]) + UNIT24, unit24(w[j + 1]))
+        };
+        // `libm` gives the same bits on every platform; the standard library need not.
+        let radius = (-2.0 * libm::log(u1)).sqrt();
+        let (sin, cos) = libm::sincos(std::f64::consts::TAU * u2);
+        radius * if element % 2 == 0 { cos } else { sin }
+    }
+}
+
+const UNIT24: f64 = 1.0 / (1u64 << 24) as f64;
+const UNIT53: f64 = 1.0 / (1u64 << 53) as f64;
+
+fn unit24(word: u32) -> f64 {
+    f64::from(word >> 8) * UNIT24
+}
+
+fn unit53(high: u32, low: u32) -> f64 {
+    ((u64::from(high) << 32 | u64::from(low)) >> 11) as f64 * UNIT53
+}
+
+/// The uniform distribution over `[lo, hi)` in a float dtype.
+///
+/// `lo` and `hi` are rounded to the dtype and `span = hi - lo` to F32 (exact in F64 for `F64`).
+/// `y = lo + span * u`, the product and the sum each rounded to F32 (F64 for `F64`; no fused
+/// multiply-add), then rounded to the dtype and, where that gives `hi`, lowered to the greatest
+/// number below `hi`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UniformRange {
+    /// The dtype.
+    pub dtype: DType,
+    /// The least number, of the dtype.
+    pub lo: f64,
+    /// `hi - lo`, rounded to F32 for every dtype but `F64`.
+    pub span: f64,
+    /// The greatest number of the dtype below `hi`.
+    pub last: f64,
+}
+
+impl UniformRange {
+    /// The distribution; `None` unless `lo < hi` in the dtype with a finite span.
+    pub fn new(dtype: DType, lo: f64, hi: f64) -> Option<UniformRange> {
+        let (lo, hi) = (dtype.round_f64(lo), dtype.round_f64(hi));
+        let span = match dtype {
+            DType::F64 => hi - lo,
+            _ => f64::from((hi - lo) as f32),
+        };
+        let last = below(dtype, hi)?;
+        (lo < hi && span.is_finite()).then_some(UniformRange {
+            dtype,
+            lo,
+            span,
+            last,
+        })
+    }
+
+    /// The number for `unit` in `[0, 1)`.
+    pub fn value(&self, unit: f64) -> f64 {
+        let y = match self.dtype {
+            DType::F64 => self.lo + self.span * unit,
+            dtype => {
+                let y = self.lo as f32 + self.span as f32 * unit as f32;
+                dtype.round_f64(f64::from(y))
+            }
+        };
+        y.min(self.last)
+    }
+}
+
+/// The greatest number of a float dtype below `x`, a finite number of that dtype.
+fn below(dtype: DType, x: f64) -> Option<f64> {
+    // The bits of a float count up with its magnitude.
+    let half_bits = |bits: u16| match (x > 0.0, x == 0.0) {
+        (true, _) => bits - 1,
+        (false, true) => 0x8001,
+        (false, false) => bits + 1,
+    };
+    if !x.is_finite() {
+        return None;
+    }
+    match dtype {
+        DType::F64 => Some(x.next_down()),
+        DType::F32 => Some(f64::from((x as f32).next_down())),
+        DType::F16 => Some(f16::from_bits(half_bits(f16::from_f64(x).to_bits())).to_f64()),
+        DType::BF16 => Some(bf16::from_bits(half_bits(bf16::from_f64(x).to_bits())).to_f64()),
+        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn uniform_stays_below_its_end() {
+        for &dtype in DType::FLOATS {
+            for (lo, hi) in [(0.0, 1.0), (-1.0, 0.0), (-3.0, -2.0), (1000.0, 1001.0)] {
+                if let Some(range) = UniformRange::new(dtype, lo, hi) {
+                    let top = range.value(1.0 - UNIT53).max(range.value(1.0 - UNIT24));
+                    assert!(top < dtype.round_f64(hi), "{dtype} {lo} {hi}: {top}");
+                    assert_eq!(range.value(0.0), dtype.round_f64(lo));
+                }
+            }
+        }
+        assert_eq!(UniformRange::new(DType::F16, 1.0, 1.0001), None);
+        assert_eq!(UniformRange::new(DType::F32, -3e38, 3e38), None);
+        assert_eq!(UniformRange::new(DType::F32, 0.0, f64::NAN), None);
+    }
 
     /// Known answers of the Random123 distribution.
     #[test]

@@ -11,6 +11,7 @@ use crate::op::{Doc, EvalCtx, OpSpec};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
+mod attention;
 mod binary;
 mod cast;
 mod clamp;
@@ -32,6 +33,9 @@ mod pad;
 mod reduce;
 mod reshape;
 mod residual_norm;
+mod rng;
+mod rope;
+mod sample;
 mod select;
 mod slice;
 mod softmax;
@@ -41,11 +45,14 @@ mod transpose;
 mod unary;
 pub(crate) mod util;
 
+pub use attention::{AttentionMask, AttentionOptions, Layout, MaskKind};
 pub use cumsum::ScanFn;
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
 pub use pad::PadMode;
 pub use reduce::ReduceFn;
 pub use reshape::NewShape;
+pub use rope::RopeStyle;
+pub use sample::SampleOptions;
 pub use slice::SliceAxis;
 
 crate::define_ops! {
@@ -80,4 +87,9 @@ crate::define_ops! {
     dot_general::DotGeneral,
     dequant::Dequantize,
     dequant::DequantMatMul,
+    attention::Attention,
+    rope::Rope,
+    rng::RngUniform,
+    rng::RngNormal,
+    sample::Sample,
 }

@@ -71,6 +71,8 @@ fn fold(rw: &Rewriter<'_>, node: &Node) -> Option<Vec<Tensor>> {
 
 /// True for operators whose results depend on the run's step.
 pub(super) fn is_random(kind: OpKind) -> bool {
-    let _ = kind;
-    false
+    matches!(
+        kind,
+        OpKind::RngUniform | OpKind::RngNormal | OpKind::Sample
+    )
 }

@@ -1,0 +1,495 @@
+//! Cases of attention: every mask, layout and mask shape, the alignment of queries to keys, and
+//! queries that see nothing.
+
+use super::{Attention, AttentionOptions, Layout, MaskKind};
+use crate::attr::Real;
+use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::dtype::DType;
+use crate::error::OpError;
+use crate::graph::{Graph, Value};
+use crate::types::{Shape, Type};
+
+/// Sizes of a case.
+#[derive(Clone, Copy)]
+struct Dims {
+    b: usize,
+    sq: usize,
+    sk: usize,
+    q_heads: usize,
+    kv_heads: usize,
+    d: usize,
+    dv: usize,
+    layout: Layout,
+}
+
+const BASE: Dims = Dims {
+    b: 2,
+    sq: 5,
+    sk: 7,
+    q_heads: 4,
+    kv_heads: 2,
+    d: 8,
+    dv: 8,
+    layout: Layout::Bshd,
+};
+const HEADS_FIRST: Dims = Dims {
+    layout: Layout::Bhsd,
+    ..BASE
+};
+
+impl Dims {
+    fn shape(self, s: usize, h: usize, d: usize) -> [usize; 4] {
+        match self.layout {
+            Layout::Bshd => [self.b, s, h, d],
+            Layout::Bhsd => [self.b, h, s, d],
+        }
+    }
+}
+
+type Choose = fn(&mut CaseGraph, AttentionOptions) -> Result<AttentionOptions, OpError>;
+
+/// A case of normal data.
+fn random(name: &str, dims: Dims, choose: Choose) -> Case {
+    Case::new(name, move |c| {
+        let q = c.input("q", dims.shape(dims.sq, dims.q_heads, dims.d), Fill::Normal)?;
+        let k = c.input(
+            "k",
+            dims.shape(dims.sk, dims.kv_heads, dims.d),
+            Fill::Normal,
+        )?;
+        let v = c.input(
+            "v",
+            dims.shape(dims.sk, dims.kv_heads, dims.dv),
+            Fill::Normal,
+        )?;
+        let options = AttentionOptions::new(dims.q_heads, dims.kv_heads, dims.layout);
+        let options = choose(c, options)?;
+        let y = c.graph.attention(q, k, v, options)?;
+        c.output(y)
+    })
+}
+
+fn bools(c: &mut CaseGraph, shape: &[usize]) -> Result<Value, OpError> {
+    c.input_of("mask", Type::new(DType::Bool, shape), Fill::Normal)
+}
+
+fn lens(c: &mut CaseGraph, shape: &[usize], values: &[f64]) -> Result<Value, OpError> {
+    c.input_of(
+        "kv_len",
+        Type::new(DType::I32, shape),
+        Fill::Values(values.to_vec()),
+    )
+}
+
+/// A case of one head and one element per head whose queries are zero, so that each gives the mean
+/// of the values that it sees: `v` holds `[b][sk]`, `want` `[b][sq]`.
+fn means(
+    name: &str,
+    [b, sq]: [usize; 2],
+    v: &'static [f64],
+    want: &'static [f64],
+    choose: Choose,
+) -> Case {
+    Case::new(name, move |c| {
+        let sk = v.len() / b;
+        let q = c.input("q", [b, sq, 1, 1], Fill::Values(vec![0.0; b * sq]))?;
+        // A key is NaN where its value is: neither may be read there.
+        let k = v.iter().map(|x| if x.is_nan() { *x } else { 1.0 });
+        let k = c.input("k", [b, sk, 1, 1], Fill::Values(k.collect()))?;
+        let v = c.input("v", [b, sk, 1, 1], Fill::Values(v.to_vec()))?;
+        let options = choose(c, AttentionOptions::new(1, 1, Layout::Bshd))?;
+        let y = c.graph.attention(q, k, v, options)?;
+        c.output_expect(y, want)
+    })
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut all = random_cases();
+    all.extend(mean_cases());
+    all.extend(special_cases());
+    all
+}
+
+fn random_cases() -> Vec<Case> {
+    let wide = Dims {
+        d: 80,
+        dv: 13,
+        ..BASE
+    };
+    let long = Dims {
+        sq: 33,
+        sk: 300,
+        d: 64,
+        dv: 64,
+        ..BASE
+    };
+    let decode = Dims {
+        sq: 1,
+        sk: 129,
+        ..long
+    };
+    let single = Dims {
+        kv_heads: 1,
+        q_heads: 3,
+        ..BASE
+    };
+    vec![
+        random("none_bshd", BASE, |_, o| Ok(o)),
+        random("none_bhsd", HEADS_FIRST, |_, o| Ok(o)),
+        random("causal_bshd", BASE, |_, o| Ok(o.causal())),
+        random("causal_bhsd", HEADS_FIRST, |_, o| Ok(o.causal())),
+        random("window_bshd", BASE, |_, o| Ok(o.window(3))),
+        random("window_beyond_the_keys", BASE, |_, o| Ok(o.window(1000))),
+        random("value_dim_differs", wide, |_, o| Ok(o.causal())),
+        random("one_kv_head", single, |_, o| Ok(o.causal())),
+        random(
+            "as_many_kv_heads",
+            Dims {
+                kv_heads: 4,
+                ..BASE
+            },
+            |_, o| Ok(o),
+        ),
+        random("long_causal", long, |_, o| Ok(o.causal())),
+        random("long_window", long, |_, o| Ok(o.window(100))),
+        random("decode", decode, |_, o| Ok(o.causal())),
+        random("decode_kv_len", decode, |c, o| {
+            Ok(o.causal().kv_len(lens(c, &[2], &[129.0, 70.0])?))
+        }),
+        random("scale", BASE, |_, o| Ok(o.scale(0.25))),
+        random("softcap", BASE, |_, o| {
+            Ok(o.causal().scale(2.0).softcap(1.5))
+        }),
+        random("kv_len_scalar", BASE, |c, o| {
+            Ok(o.kv_len(lens(c, &[], &[4.0])?))
+        }),
+        random("kv_len_causal", HEADS_FIRST, |c, o| {
+            Ok(o.causal().kv_len(lens(c, &[2], &[6.0, 3.0])?))
+        }),
+        random("kv_len_window", BASE, |c, o| {
+            Ok(o.window(2).kv_len(lens(c, &[2], &[7.0, 1.0])?))
+        }),
+        random("keep_keys", BASE, |c, o| Ok(o.keep(bools(c, &[2, 7])?))),
+        random("keep_queries", BASE, |c, o| {
+            Ok(o.keep(bools(c, &[2, 5, 7])?))
+        }),
+        random("keep_heads", HEADS_FIRST, |c, o| {
+            Ok(o.keep(bools(c, &[2, 4, 5, 7])?))
+        }),
+        random("keep_broadcast", BASE, |c, o| {
+            Ok(o.keep(bools(c, &[1, 1, 5, 7])?))
+        }),
+        random("bias_heads", BASE, |c, o| {
+            Ok(o.bias(c.input("bias", [2, 4, 5, 7], Fill::Normal)?))
+        }),
+        random("bias_broadcast_keys", HEADS_FIRST, |c, o| {
+            Ok(o.bias(c.input("bias", [1, 4, 5, 1], Fill::Normal)?))
+        }),
+        random("bias_keys_softcap_kv_len", BASE, |c, o| {
+            let bias = c.input("bias", [2, 7], Fill::Normal)?;
+            Ok(o.bias(bias)
+                .softcap(2.0)
+                .kv_len(lens(c, &[2], &[5.0, 7.0])?))
+        }),
+        random("no_queries", Dims { sq: 0, ..BASE }, |_, o| Ok(o.causal())),
+        random("no_keys", Dims { sk: 0, ..BASE }, |_, o| Ok(o)),
+        random("no_batch", Dims { b: 0, ..BASE }, |c, o| {
+            Ok(o.kv_len(lens(c, &[0], &[])?))
+        }),
+        random("head_dim_zero", Dims { d: 0, ..BASE }, |_, o| Ok(o)),
+    ]
+}
+
+fn mean_cases() -> Vec<Case> {
+    const NAN: f64 = f64::NAN;
+    const FOUR: &[f64] = &[2.0, 4.0, 8.0, 16.0];
+    vec![
+        means("pinned_none", [1, 2], FOUR, &[7.5, 7.5], |_, o| Ok(o)),
+        means("pinned_causal_last_query", [1, 1], FOUR, &[7.5], |_, o| {
+            Ok(o.causal())
+        }),
+        // The first query stands before the first key.
+        means(
+            "pinned_causal_more_queries",
+            [1, 3],
+            &[2.0, 4.0],
+            &[0.0, 2.0, 3.0],
+            |_, o| Ok(o.causal()),
+        ),
+        means(
+            "pinned_causal_kv_len",
+            [3, 2],
+            &[2.0, 4.0, NAN, 2.0, NAN, NAN, NAN, NAN, NAN],
+            &[2.0, 3.0, 0.0, 2.0, 0.0, 0.0],
+            |c, o| Ok(o.causal().kv_len(lens(c, &[3], &[2.0, 1.0, 0.0])?)),
+        ),
+        means(
+            "pinned_kv_len",
+            [2, 1],
+            &[2.0, 4.0, 6.0, NAN],
+            &[3.0, 6.0],
+            |c, o| Ok(o.kv_len(lens(c, &[2], &[2.0, 1.0])?)),
+        ),
+        means(
+            "pinned_window",
+            [1, 4],
+            FOUR,
+            &[2.0, 3.0, 6.0, 12.0],
+            |_, o| Ok(o.window(2)),
+        ),
+        means(
+            "pinned_window_of_one",
+            [1, 2],
+            FOUR,
+            &[8.0, 16.0],
+            |_, o| Ok(o.window(1)),
+        ),
+        means(
+            "pinned_window_kv_len",
+            [1, 2],
+            &[2.0, 4.0, 8.0, NAN],
+            &[3.0, 6.0],
+            |c, o| Ok(o.window(2).kv_len(lens(c, &[], &[3.0])?)),
+        ),
+        means(
+            "pinned_keep",
+            [2, 1],
+            &[2.0, NAN, 6.0, NAN, NAN, NAN],
+            &[4.0, 0.0],
+            |c, o| {
+                let mask = Type::new(DType::Bool, [2, 3]);
+                let keep = Fill::Values(vec![1.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+                Ok(o.keep(c.input_of("mask", mask, keep)?))
+            },
+        ),
+        means(
+            "pinned_bias_masks",
+            [2, 1],
+            &[2.0, NAN, 6.0, NAN, NAN, NAN],
+            &[4.0, 0.0],
+            |c, o| {
+                let inf = f64::NEG_INFINITY;
+                let bias = Fill::Values(vec![3.0, inf, 3.0, inf, inf, inf]);
+                Ok(o.bias(c.input("bias", [2, 3], bias)?))
+            },
+        ),
+        means("pinned_keep_within_kv_len", [1, 1], FOUR, &[4.0], |c, o| {
+            let mask = Type::new(DType::Bool, [1, 4]);
+            let mask = c.input_of("mask", mask, Fill::Values(vec![0.0, 1.0, 0.0, 1.0]))?;
+            Ok(o.keep(mask).kv_len(lens(c, &[1], &[3.0])?))
+        }),
+        means("nan_bias_gives_nan", [1, 1], FOUR, &[NAN], |c, o| {
+            let bias = Fill::Values(vec![0.0, NAN, 0.0, 0.0]);
+            Ok(o.bias(c.input("bias", [1, 4], bias)?))
+        }),
+    ]
+}
+
+fn special_cases() -> Vec<Case> {
+    let fault = |name: &str, len: f64, message: &'static str| {
+        Case::new(name, move |c| {
+            let x = c.input("x", [1, 3, 1, 2], Fill::Normal)?;
+            let options = AttentionOptions::new(1, 1, Layout::Bshd);
+            let options = options.kv_len(lens(c, &[], &[len])?);
+            let y = c.graph.attention(x, x, x, options)?;
+            c.expect_fault(message);
+            c.output(y)
+        })
+    };
+    vec![
+        fault("kv_len_too_long", 4.0, "kv_len is 4; accepted: 0 to 3"),
+        fault("kv_len_negative", -1.0, "kv_len is -1; accepted: 0 to 3"),
+        Case::new("pinned_grouped_heads", |c| {
+            let q = c.input("q", [1, 1, 4, 2], Fill::Normal)?;
+            let k = c.input("k", [1, 1, 2, 2], Fill::Normal)?;
+            let v = c.input("v", [1, 1, 2, 1], Fill::Values(vec![3.0, 5.0]))?;
+            let y = c
+                .graph
+                .attention(q, k, v, AttentionOptions::new(4, 2, Layout::Bshd))?;
+            c.output_expect(y, &[3.0, 3.0, 5.0, 5.0])
+        }),
+        // Scores of 0 and 8192: the greatest is taken off before the exponential.
+        Case::new("large_scores_do_not_overflow", |c| {
+            let q = c.input("q", [1, 1, 1, 4], Fill::Values(vec![64.0; 4]))?;
+            let k = [0.0, 64.0].iter().flat_map(|&x| [x; 4]).collect();
+            let k = c.input("k", [1, 2, 1, 4], Fill::Values(k))?;
+            let v = c.input("v", [1, 2, 1, 1], Fill::Values(vec![2.0, 7.0]))?;
+            let y = c
+                .graph
+                .attention(q, k, v, AttentionOptions::new(1, 1, Layout::Bshd))?;
+            c.output_expect(y, &[7.0])
+        }),
+        Case::new("symbolic_sequences", |c| {
+            let (b, s, n) = (c.sym("b", 2, 4), c.sym("s", 3, 8), c.sym("n", 6, 16));
+            let q: Shape = [b.clone(), s, 4.into(), 8.into()].into();
+            let kv: Shape = [b.clone(), n, 2.into(), 8.into()].into();
+            let q = c.input("q", q, Fill::Normal)?;
+            let k = c.input("k", kv.clone(), Fill::Normal)?;
+            let v = c.input("v", kv, Fill::Normal)?;
+            let len = Fill::Values(vec![6.0, 4.0]);
+            let len = c.input_of("kv_len", Type::new(DType::I32, [b]), len)?;
+            let options = AttentionOptions::new(4, 2, Layout::Bshd).causal();
+            let y = c.graph.attention(q, k, v, options.kv_len(len))?;
+            c.output(y)
+        }),
+    ]
+}
+
+/// Attention of `f32[2, 5, 4, 8]` over `f32[2, 7, 2, 8]`, heads and mask as given.
+fn try_attention(
+    g: &mut Graph,
+    q_heads: usize,
+    kv_heads: usize,
+    choose: impl Fn(&mut Graph, AttentionOptions) -> Result<AttentionOptions, OpError>,
+) -> Result<Value, OpError> {
+    let q = g.input("q", Type::new(DType::F32, [2, 5, 4, 8]))?;
+    let k = g.input("k", Type::new(DType::F32, [2, 7, 2, 8]))?;
+    let options = AttentionOptions::new(q_heads, kv_heads, Layout::Bshd);
+    let options = choose(g, options)?;
+    g.attention(q, k, k, options)
+}
+
+pub(super) fn rejects() -> Vec<Reject> {
+    let reject = |name, message, build| Reject {
+        name,
+        message,
+        build,
+    };
+    vec![
+        reject(
+            "heads_not_a_multiple",
+            "4 is not a positive multiple of kv_heads = 3",
+            |g| try_attention(g, 4, 3, |_, o| Ok(o)),
+        ),
+        reject("no_heads", "attribute `q_heads`", |g| {
+            try_attention(g, 0, 0, |_, o| Ok(o))
+        }),
+        reject(
+            "heads_of_q",
+            "heads of q and q_heads: 4 and 8 differ",
+            |g| try_attention(g, 8, 2, |_, o| Ok(o)),
+        ),
+        reject(
+            "heads_of_k",
+            "heads of k and kv_heads: 2 and 4 differ",
+            |g| try_attention(g, 4, 4, |_, o| Ok(o)),
+        ),
+        reject("window_of_zero", "a window of 0", |g| {
+            try_attention(g, 4, 2, |_, o| Ok(o.window(0)))
+        }),
+        reject("softcap", "attribute `softcap`: 0.0", |g| {
+            try_attention(g, 4, 2, |_, o| Ok(o.softcap(0.0)))
+        }),
+        reject("scale", "attribute `scale`", |g| {
+            try_attention(g, 4, 2, |_, o| Ok(o.scale(f64::NAN)))
+        }),
+        reject(
+            "keep_of_floats",
+            "operand mask is f32; accepted: bool",
+            |g| {
+                try_attention(g, 4, 2, |g, o| {
+                    Ok(o.keep(g.input("m", Type::new(DType::F32, [2, 7]))?))
+                })
+            },
+        ),
+        reject("bias_of_bools", "operand mask is bool", |g| {
+            try_attention(g, 4, 2, |g, o| {
+                Ok(o.bias(g.input("m", Type::new(DType::Bool, [2, 7]))?))
+            })
+        }),
+        reject("mask_sizes", "axis 1 of mask: 5 and 7 differ", |g| {
+            try_attention(g, 4, 2, |g, o| {
+                Ok(o.keep(g.input("m", Type::new(DType::Bool, [2, 5]))?))
+            })
+        }),
+        reject("mask_rank", "expected [B, Sk]", |g| {
+            try_attention(g, 4, 2, |g, o| {
+                Ok(o.keep(g.input("m", Type::new(DType::Bool, [7]))?))
+            })
+        }),
+        reject(
+            "kv_len_dtype",
+            "operand kv_len is i64; accepted: i32",
+            |g| {
+                try_attention(g, 4, 2, |g, o| {
+                    Ok(o.kv_len(g.input("n", Type::new(DType::I64, [0; 0]))?))
+                })
+            },
+        ),
+        reject(
+            "kv_len_batch",
+            "kv_len and the batch: 3 and 2 differ",
+            |g| {
+                try_attention(g, 4, 2, |g, o| {
+                    Ok(o.kv_len(g.input("n", Type::new(DType::I32, [3]))?))
+                })
+            },
+        ),
+        reject("mask_operand_missing", "expected 4 operands, got 3", |g| {
+            let x = g.input("x", Type::new(DType::F32, [1, 2, 1, 4]))?;
+            let op = Attention {
+                q_heads: 1,
+                kv_heads: 1,
+                layout: Layout::Bshd,
+                mask: MaskKind::Keep,
+                scale: Some(Real(1.0)),
+                softcap: None,
+                kv_len: false,
+            };
+            g.add(op, &[x, x, x])
+        }),
+        reject("rank", "expected rank 4", |g| {
+            let x = g.input("x", Type::new(DType::F32, [2, 1, 4]))?;
+            g.attention(x, x, x, AttentionOptions::new(1, 1, Layout::Bshd))
+        }),
+        reject("dtypes", "operand k is f16", |g| {
+            let q = g.input("q", Type::new(DType::F32, [1, 2, 1, 4]))?;
+            let k = g.input("k", Type::new(DType::F16, [1, 2, 1, 4]))?;
+            g.attention(q, k, k, AttentionOptions::new(1, 1, Layout::Bshd))
+        }),
+        reject("head_dims", "head dim of q and k: 4 and 8 differ", |g| {
+            let q = g.input("q", Type::new(DType::F32, [1, 2, 1, 4]))?;
+            let k = g.input("k", Type::new(DType::F32, [1, 2, 1, 8]))?;
+            g.attention(q, k, k, AttentionOptions::new(1, 1, Layout::Bshd))
+        }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::{EvalCtx, Tensor, evaluate};
+
+    /// Attention of one query `2` over keys `1, -0.5` with values `0, 1`: the weight of the second.
+    fn second_weight(
+        choose: impl Fn(AttentionOptions, Value) -> AttentionOptions,
+    ) -> Result<f64, Box<dyn std::error::Error>> {
+        let mut g = Graph::new();
+        let f64s = |shape: &[usize], x: &[f64]| Tensor::from_slice(shape, x);
+        let q = g.constant(f64s(&[1, 1, 1, 1], &[2.0])?)?;
+        let k = g.constant(f64s(&[1, 2, 1, 1], &[1.0, -0.5])?)?;
+        let v = g.constant(f64s(&[1, 2, 1, 1], &[0.0, 1.0])?)?;
+        let bias = g.constant(f64s(&[1, 2], &[0.25, 1.0])?)?;
+        let options = choose(AttentionOptions::new(1, 1, Layout::Bshd), bias);
+        let y = g.attention(q, k, v, options)?;
+        let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
+        Ok(done.get(y).as_slice::<f64>()?[0])
+    }
+
+    #[test]
+    fn scale_then_softcap_then_bias() -> Result<(), Box<dyn std::error::Error>> {
+        // Of two scores the second has weight 1 / (1 + exp(first - second)).
+        let weight = |a: f64, b: f64| 1.0 / (1.0 + (a - b).exp());
+        let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-14, "{got} {want}");
+        near(second_weight(|o, _| o)?, weight(2.0, -1.0));
+        near(second_weight(|o, _| o.scale(0.5))?, weight(1.0, -0.5));
+        let cap = |s: f64| 0.75 * (s / 0.75f64).tanh();
+        let got = second_weight(|o, _| o.scale(0.5).softcap(0.75))?;
+        near(got, weight(cap(1.0), cap(-0.5)));
+        let got = second_weight(|o, bias| o.scale(0.5).softcap(0.75).bias(bias))?;
+        near(got, weight(cap(1.0) + 0.25, cap(-0.5) + 1.0));
+        Ok(())
+    }
+}

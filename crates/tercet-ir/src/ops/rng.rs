@@ -1,0 +1,379 @@
+//! Random tensors. The recipes from random words to numbers are in [`random`](crate::random).
+
+use crate::accuracy::Accuracy;
+use crate::attr::Real;
+use crate::attrs;
+use crate::case::{Case, Reject};
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::exactly;
+use crate::random::{Stream, UniformRange};
+use crate::tensor::Tensor;
+use crate::types::{Shape, TensorType, Type};
+
+attrs! {
+    /// Uniform random numbers in `[lo, hi)`, others at each run. The bits are those of
+    /// [`UniformRange`], the same on every executor.
+    pub struct RngUniform {
+        /// The shape of the result.
+        pub shape: Shape,
+        /// Its dtype, a float.
+        pub dtype: DType,
+        /// The least number.
+        pub lo: Real,
+        /// The end, never reached.
+        pub hi: Real,
+        /// The key of the generator.
+        pub seed: u64,
+        /// Tells the random operators of a graph apart.
+        pub stream: u32,
+    }
+}
+
+attrs! {
+    /// Normal random numbers `mean + std * z`, others at each run, with `z` from
+    /// [`Stream::normal`]. Executors agree on the random words; logarithm, sine and cosine are
+    /// functions that they may round differently.
+    pub struct RngNormal {
+        /// The shape of the result.
+        pub shape: Shape,
+        /// Its dtype, a float.
+        pub dtype: DType,
+        /// The mean.
+        pub mean: Real,
+        /// The standard deviation.
+        pub std: Real,
+        /// The key of the generator.
+        pub seed: u64,
+        /// Tells the random operators of a graph apart.
+        pub stream: u32,
+    }
+}
+
+fn infer_random(dtype: DType, shape: &Shape, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+    let [] = exactly(operands)?;
+    if dtype.is_float() {
+        return Ok(vec![Type::new(dtype, shape.clone())]);
+    }
+    let reason = format!("{dtype} is not a float; cast the result instead");
+    Err(TypeError::Attr {
+        name: "dtype",
+        reason,
+    })
+}
+
+fn generate(result: &TensorType, f: impl Fn(u64) -> f64) -> Result<Vec<Tensor>, EvalError> {
+    let values: Vec<f64> = (0..result.numel() as u64).map(f).collect();
+    Ok(vec![Tensor::from_f64s(result.clone(), &values)?])
+}
+
+impl RngUniform {
+    fn range(&self) -> Option<UniformRange> {
+        UniformRange::new(self.dtype, self.lo.0, self.hi.0)
+    }
+}
+
+impl OpSpec for RngUniform {
+    const DOC: Doc = Doc {
+        name: "rng_uniform",
+        text: "Uniform random numbers in `[lo, hi)`, others at each run.",
+        operands: &[],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Exact,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let types = infer_random(self.dtype, &self.shape, operands)?;
+        if self.range().is_some() {
+            return Ok(types);
+        }
+        let (lo, hi, dtype) = (self.lo, self.hi, self.dtype);
+        let reason = format!(
+            "{hi:?} must be above lo = {lo:?} after rounding to {dtype}, and hi - lo finite"
+        );
+        Err(TypeError::Attr { name: "hi", reason })
+    }
+
+    fn eval(
+        &self,
+        ctx: &EvalCtx,
+        _: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let range = self.range().expect("invariant: infer checked the range");
+        let stream = Stream {
+            seed: self.seed,
+            stream: self.stream,
+            step: ctx.step,
+        };
+        generate(&results[0], |i| range.value(stream.unit(self.dtype, i)))
+    }
+
+    fn cases() -> Vec<Case> {
+        let fixed = |name: &str, shape: &'static [usize], lo: f64, hi: f64| {
+            Case::new(name, move |c| {
+                let y = c.graph.rng_uniform(shape, c.dtype, lo, hi, 11)?;
+                c.output(y)
+            })
+        };
+        let op = |dtype, n: usize, (lo, hi): (f64, f64), seed, stream| RngUniform {
+            shape: [n].into(),
+            dtype,
+            lo: Real(lo),
+            hi: Real(hi),
+            seed,
+            stream,
+        };
+        vec![
+            fixed("odd_3x7", &[3, 7], 0.0, 1.0),
+            fixed("ends_at_zero", &[1001], -1.0, 0.0),
+            fixed("narrow_range", &[257], 1.0, 1.03125),
+            fixed("scalar", &[], -1.0, 1.0),
+            fixed("empty", &[2, 0], 0.0, 1.0),
+            Case::new("pinned_third_run", move |c| {
+                let y = c.graph.add(op(c.dtype, 6, (-2.0, 3.0), 7, 3), &[])?;
+                c.runs = 3;
+                let want = [
+                    -1.8849918842315674,
+                    -1.737246036529541,
+                    -0.797583818435669,
+                    -0.5074126720428467,
+                    -1.8109352588653564,
+                    -1.7311820983886719,
+                ];
+                c.output_expect(y, &want)
+            })
+            .only(&[DType::F32, DType::F16, DType::BF16]),
+            Case::new("pinned_all_words_of_the_counter", move |c| {
+                let seed = 0x1234_5678_9abc_def0;
+                let y = c
+                    .graph
+                    .add(op(c.dtype, 5, (0.0, 1.0), seed, u32::MAX), &[])?;
+                let want = [
+                    0.6253355741500854,
+                    0.6079283952713013,
+                    0.1443026065826416,
+                    0.09002971649169922,
+                    0.9416980147361755,
+                ];
+                c.output_expect(y, &want)
+            })
+            .only(&[DType::F32]),
+            Case::new("pinned_f64", move |c| {
+                let y = c.graph.add(op(c.dtype, 3, (0.0, 1.0), 7, 3), &[])?;
+                c.runs = 3;
+                let want = [
+                    0.023001663166226538,
+                    0.2404832291180541,
+                    0.03781298851914783,
+                ];
+                c.output_expect(y, &want)
+            })
+            .only(&[DType::F64]),
+            Case::new("two_nodes_differ_symbolic", |c| {
+                let s = c.sym("s", 5, 9);
+                let x = c.input("x", [s.clone()], crate::case::Fill::Normal)?;
+                let a = c.graph.rng_uniform([s.clone()], c.dtype, 0.0, 1.0, 1)?;
+                let b = c.graph.rng_uniform([s], c.dtype, 0.0, 1.0, 1)?;
+                c.runs = 3;
+                c.output(x)?;
+                c.output(a)?;
+                c.output(b)
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "integers",
+                message: "i32 is not a float",
+                build: |g| g.rng_uniform([2], DType::I32, 0.0, 8.0, 1),
+            },
+            Reject {
+                name: "empty_range",
+                message: "attribute `hi`",
+                build: |g| g.rng_uniform([2], DType::F32, 1.0, 1.0, 1),
+            },
+            Reject {
+                name: "empty_after_rounding",
+                message: "after rounding to f16",
+                build: |g| g.rng_uniform([2], DType::F16, 1.0, 1.0001, 1),
+            },
+            Reject {
+                name: "infinite_range",
+                message: "attribute `hi`",
+                build: |g| g.rng_uniform([2], DType::F32, 0.0, f64::INFINITY, 1),
+            },
+        ]
+    }
+}
+
+impl OpSpec for RngNormal {
+    const DOC: Doc = Doc {
+        name: "rng_normal",
+        text: "Normal random numbers of this mean and standard deviation, others at each run.",
+        operands: &[],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Reduction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let types = infer_random(self.dtype, &self.shape, operands)?;
+        let bad = |name, x: Real| {
+            let reason = format!("{x:?} is not accepted; a finite number is, for std not negative");
+            Err(TypeError::Attr { name, reason })
+        };
+        if !self.mean.0.is_finite() {
+            return bad("mean", self.mean);
+        }
+        if !(self.std.0.is_finite() && self.std.0 >= 0.0) {
+            return bad("std", self.std);
+        }
+        Ok(types)
+    }
+
+    fn eval(
+        &self,
+        ctx: &EvalCtx,
+        _: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let stream = Stream {
+            seed: self.seed,
+            stream: self.stream,
+            step: ctx.step,
+        };
+        let (mean, std) = (self.mean.0, self.std.0);
+        generate(&results[0], |i| mean + std * stream.normal(self.dtype, i))
+    }
+
+    fn cases() -> Vec<Case> {
+        let fixed = |name: &str, shape: &'static [usize], mean: f64, std: f64| {
+            Case::new(name, move |c| {
+                let y = c.graph.rng_normal(shape, c.dtype, mean, std, 11)?;
+                c.runs = 3;
+                c.output(y)
+            })
+        };
+        let op = |dtype, n: usize, mean: f64, std: f64| RngNormal {
+            shape: [n].into(),
+            dtype,
+            mean: Real(mean),
+            std: Real(std),
+            seed: 7,
+            stream: 3,
+        };
+        vec![
+            fixed("odd_3x7", &[3, 7], 0.0, 1.0),
+            fixed("many", &[4099], 0.5, 3.0),
+            fixed("empty", &[0, 3], 0.0, 1.0),
+            Case::new("no_deviation", |c| {
+                let y = c.graph.rng_normal([3], c.dtype, -1.5, 0.0, 2)?;
+                c.output_expect(y, &[-1.5; 3])
+            }),
+            Case::new("pinned_third_run", move |c| {
+                let y = c.graph.add(op(c.dtype, 6, 1.0, 2.0), &[])?;
+                c.runs = 3;
+                let want = [
+                    6.196662425994873,
+                    2.7810683250427246,
+                    -0.013441993854939938,
+                    4.220834255218506,
+                    5.829385757446289,
+                    2.6964221000671387,
+                ];
+                c.output_expect(y, &want)
+            })
+            .only(&[DType::F32]),
+            Case::new("pinned_f64", move |c| {
+                let y = c.graph.add(op(c.dtype, 3, 0.0, 1.0), &[])?;
+                c.runs = 3;
+                let want = [0.16414299462439305, 2.7417940450552223, -0.8802661226242645];
+                c.output_expect(y, &want)
+            })
+            .only(&[DType::F64]),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            Reject {
+                name: "negative_std",
+                message: "attribute `std`: -1.0",
+                build: |g| g.rng_normal([2], DType::F32, 0.0, -1.0, 1),
+            },
+            Reject {
+                name: "nan_mean",
+                message: "attribute `mean`",
+                build: |g| g.rng_normal([2], DType::F32, f64::NAN, 1.0, 1),
+            },
+            Reject {
+                name: "bools",
+                message: "bool is not a float",
+                build: |g| g.rng_normal([2], DType::Bool, 0.0, 1.0, 1),
+            },
+        ]
+    }
+}
+
+impl Graph {
+    /// The stream of a random operator that is added next: its index, which later passes keep.
+    pub(crate) fn next_stream(&self) -> u32 {
+        // A graph has fewer than 2^32 nodes.
+        self.len() as u32
+    }
+
+    /// Uniform random numbers in `[lo, hi)` of a float dtype, others at each run; the same seed
+    /// gives the same numbers for the same graph.
+    ///
+    /// # Errors
+    /// [`OpError`] when `dtype` is not a float, or `lo < hi` does not hold in it.
+    pub fn rng_uniform(
+        &mut self,
+        shape: impl Into<Shape>,
+        dtype: DType,
+        lo: f64,
+        hi: f64,
+        seed: u64,
+    ) -> Result<Value, OpError> {
+        let op = RngUniform {
+            shape: shape.into(),
+            dtype,
+            lo: Real(lo),
+            hi: Real(hi),
+            seed,
+            stream: self.next_stream(),
+        };
+        self.add(op, &[])
+    }
+
+    /// Normal random numbers of a float dtype, others at each run; the same seed gives the same
+    /// numbers for the same graph.
+    ///
+    /// # Errors
+    /// [`OpError`] when `dtype` is not a float, `mean` is not finite, or `std` is negative or not
+    /// finite.
+    pub fn rng_normal(
+        &mut self,
+        shape: impl Into<Shape>,
+        dtype: DType,
+        mean: f64,
+        std: f64,
+        seed: u64,
+    ) -> Result<Value, OpError> {
+        let op = RngNormal {
+            shape: shape.into(),
+            dtype,
+            mean: Real(mean),
+            std: Real(std),
+            seed,
+            stream: self.next_stream(),
+        };
+        self.add(op, &[])
+    }
+}
