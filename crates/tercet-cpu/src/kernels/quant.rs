@@ -239,81 +239,18 @@ unsafe fn few_rows_body<S: Simd>(
 #[inline(always)]
 unsafe fn dot<S: Simd>(scheme: Scheme, bytes: &[u8], x: &[f32]) -> f32 {
     match scheme {
-        Scheme::F16 | Scheme::BF16 => dot_half::<S>(scheme, bytes, x),
-        Scheme::Q8_0 => dot_blocks::<S, 34, 32>(bytes, x, |b, x, acc| {
-            let scale = S::splat(half_at(b, 0));
-            for (v, i) in (0..32).step_by(S::LANES).enumerate() {
-                let q = S::from_i8(b.as_ptr().add(2 + i).cast());
-                acc[v % 4] = S::fma(S::mul(q, S::load(x.add(i))), scale, acc[v % 4]);
-            }
-        }),
-        Scheme::Q4_0 => dot_blocks::<S, 18, 32>(bytes, x, |b, x, acc| {
-            let scale = S::splat(half_at(b, 0));
-            let eight = S::splat(-8.0);
-            for (v, i) in (0..16).step_by(S::LANES).enumerate() {
-                let low = S::add(S::from_nibbles::<false>(b.as_ptr().add(2 + i)), eight);
-                let high = S::add(S::from_nibbles::<true>(b.as_ptr().add(2 + i)), eight);
-                acc[v] = S::fma(S::mul(low, S::load(x.add(i))), scale, acc[v]);
-                acc[v + 2] = S::fma(S::mul(high, S::load(x.add(16 + i))), scale, acc[v + 2]);
-            }
-        }),
-        Scheme::Q4K => dot_blocks::<S, 144, 256>(bytes, x, |b, x, acc| {
-            let (d, dmin) = (half_at(b, 0), half_at(b, 2));
-            let packed: &[u8; 12] = &*b.as_ptr().add(4).cast();
-            for pair in 0..4 {
-                let (low, low_min) = tercet_ir::quant::scale_and_min(packed, 2 * pair);
-                let (high, high_min) = tercet_ir::quant::scale_and_min(packed, 2 * pair + 1);
-                let (sl, ml) = (
-                    S::splat(d * f32::from(low)),
-                    S::splat(-dmin * f32::from(low_min)),
-                );
-                let (sh, mh) = (
-                    S::splat(d * f32::from(high)),
-                    S::splat(-dmin * f32::from(high_min)),
-                );
-                let (q, x) = (b.as_ptr().add(16 + 32 * pair), x.add(64 * pair));
-                for (v, i) in (0..32).step_by(S::LANES).enumerate() {
-                    let wl = S::fma(S::from_nibbles::<false>(q.add(i)), sl, ml);
-                    let wh = S::fma(S::from_nibbles::<true>(q.add(i)), sh, mh);
-                    acc[v % 2] = S::fma(wl, S::load(x.add(i)), acc[v % 2]);
-                    acc[2 + v % 2] = S::fma(wh, S::load(x.add(32 + i)), acc[2 + v % 2]);
-                }
-            }
-        }),
-        Scheme::Q6K => dot_blocks::<S, 210, 256>(bytes, x, |b, x, acc| {
-            let d = half_at(b, 208);
-            // The six bits are put together as bytes, which the compiler
-            // vectorises, then widened like those of Q8_0.
-            let mut q = [0i8; 256];
-            for half in 0..2 {
-                let (ql, qh) = (
-                    &b[64 * half..64 * half + 64],
-                    &b[128 + 32 * half..160 + 32 * half],
-                );
-                let q = &mut q[128 * half..128 * half + 128];
-                for i in 0..32 {
-                    q[i] = ((ql[i] & 15) | ((qh[i] & 3) << 4)) as i8 - 32;
-                    q[i + 32] = ((ql[i + 32] & 15) | (((qh[i] >> 2) & 3) << 4)) as i8 - 32;
-                    q[i + 64] = ((ql[i] >> 4) | (((qh[i] >> 4) & 3) << 4)) as i8 - 32;
-                    q[i + 96] = ((ql[i + 32] >> 4) | ((qh[i] >> 6) << 4)) as i8 - 32;
-                }
-            }
-            for group in 0..16 {
-                let scale = S::splat(d * f32::from(b[192 + group] as i8));
-                for (v, i) in (0..16).step_by(S::LANES).enumerate() {
-                    let at = 16 * group + i;
-                    let product = S::mul(S::from_i8(q.as_ptr().add(at)), S::load(x.add(at)));
-                    let a = 2 * (group % 2) + v;
-                    acc[a] = S::fma(product, scale, acc[a]);
-                }
-            }
-        }),
-        Scheme::Q4_1 => dot_generic::<S, 20, 32>(scheme, bytes, x),
-        Scheme::Q5_0 => dot_generic::<S, 22, 32>(scheme, bytes, x),
-        Scheme::Q5_1 => dot_generic::<S, 24, 32>(scheme, bytes, x),
-        Scheme::Q2K => dot_generic::<S, 84, 256>(scheme, bytes, x),
-        Scheme::Q3K => dot_generic::<S, 110, 256>(scheme, bytes, x),
-        Scheme::Q5K => dot_generic::<S, 176, 256>(scheme, bytes, x),
+        Scheme::F16 => dot_half::<S, false>(bytes, x),
+        Scheme::BF16 => dot_half::<S, true>(bytes, x),
+        Scheme::Q8_0 => dot_blocks::<S, Q8_0, 34, 32>(scheme, bytes, x),
+        Scheme::Q4_0 => dot_blocks::<S, Q4_0, 18, 32>(scheme, bytes, x),
+        Scheme::Q4K => dot_blocks::<S, Q4K, 144, 256>(scheme, bytes, x),
+        Scheme::Q6K => dot_blocks::<S, Q6K, 210, 256>(scheme, bytes, x),
+        Scheme::Q4_1 => dot_blocks::<S, Decoded<32>, 20, 32>(scheme, bytes, x),
+        Scheme::Q5_0 => dot_blocks::<S, Decoded<32>, 22, 32>(scheme, bytes, x),
+        Scheme::Q5_1 => dot_blocks::<S, Decoded<32>, 24, 32>(scheme, bytes, x),
+        Scheme::Q2K => dot_blocks::<S, Decoded<256>, 84, 256>(scheme, bytes, x),
+        Scheme::Q3K => dot_blocks::<S, Decoded<256>, 110, 256>(scheme, bytes, x),
+        Scheme::Q5K => dot_blocks::<S, Decoded<256>, 176, 256>(scheme, bytes, x),
     }
 }
 
@@ -323,48 +260,141 @@ fn half_at(b: &[u8], at: usize) -> f32 {
     f16_bits_to_f32(u16::from_le_bytes([b[at], b[at + 1]]))
 }
 
-/// Sums blocks of `BYTES` bytes that hold `LEN` weights into four accumulators.
-///
-/// # Safety
-/// Needs the instructions of `S`; `block` reads `LEN` floats from its pointer.
-#[inline(always)]
-unsafe fn dot_blocks<S: Simd, const BYTES: usize, const LEN: usize>(
-    bytes: &[u8],
-    x: &[f32],
-    block: impl Fn(&[u8; BYTES], *const f32, &mut [S::V; 4]),
-) -> f32 {
-    let mut acc = [S::splat(0.0); 4];
-    let (blocks, _) = bytes.as_chunks::<BYTES>();
-    let (xs, _) = x.as_chunks::<LEN>();
-    for (b, x) in blocks.iter().zip(xs) {
-        block(b, x.as_ptr(), &mut acc);
-    }
-    S::sum(S::add(S::add(acc[0], acc[1]), S::add(acc[2], acc[3])))
+/// Adds one block's products to four accumulators. A trait, not a closure: its
+/// body must be inlined into the function that has the level's features.
+trait BlockDot<const BYTES: usize> {
+    /// # Safety
+    /// Needs the instructions of `S`; `x` is valid for the block's weights.
+    unsafe fn add<S: Simd>(scheme: Scheme, b: &[u8; BYTES], x: *const f32, acc: &mut [S::V; 4]);
 }
 
-/// Any scheme: decode a block to the stack, then dot.
-///
-/// # Safety
-/// Needs the instructions of `S`.
-#[inline(always)]
-unsafe fn dot_generic<S: Simd, const BYTES: usize, const LEN: usize>(
-    scheme: Scheme,
-    bytes: &[u8],
-    x: &[f32],
-) -> f32 {
-    dot_blocks::<S, BYTES, LEN>(bytes, x, |b, x, acc| {
+struct Q8_0;
+
+impl BlockDot<34> for Q8_0 {
+    #[inline(always)]
+    unsafe fn add<S: Simd>(_: Scheme, b: &[u8; 34], x: *const f32, acc: &mut [S::V; 4]) {
+        let scale = S::splat(half_at(b, 0));
+        for (v, i) in (0..32).step_by(S::LANES).enumerate() {
+            let q = S::from_i8(b.as_ptr().add(2 + i).cast());
+            acc[v % 4] = S::fma(S::mul(q, S::load(x.add(i))), scale, acc[v % 4]);
+        }
+    }
+}
+
+struct Q4_0;
+
+impl BlockDot<18> for Q4_0 {
+    #[inline(always)]
+    unsafe fn add<S: Simd>(_: Scheme, b: &[u8; 18], x: *const f32, acc: &mut [S::V; 4]) {
+        let scale = S::splat(half_at(b, 0));
+        let eight = S::splat(-8.0);
+        for (v, i) in (0..16).step_by(S::LANES).enumerate() {
+            let low = S::add(S::from_nibbles::<false>(b.as_ptr().add(2 + i)), eight);
+            let high = S::add(S::from_nibbles::<true>(b.as_ptr().add(2 + i)), eight);
+            acc[v] = S::fma(S::mul(low, S::load(x.add(i))), scale, acc[v]);
+            acc[v + 2] = S::fma(S::mul(high, S::load(x.add(16 + i))), scale, acc[v + 2]);
+        }
+    }
+}
+
+struct Q4K;
+
+impl BlockDot<144> for Q4K {
+    #[inline(always)]
+    unsafe fn add<S: Simd>(_: Scheme, b: &[u8; 144], x: *const f32, acc: &mut [S::V; 4]) {
+        let (d, dmin) = (half_at(b, 0), half_at(b, 2));
+        let packed: &[u8; 12] = &*b.as_ptr().add(4).cast();
+        for pair in 0..4 {
+            let (low, low_min) = tercet_ir::quant::scale_and_min(packed, 2 * pair);
+            let (high, high_min) = tercet_ir::quant::scale_and_min(packed, 2 * pair + 1);
+            let (sl, ml) = (
+                S::splat(d * f32::from(low)),
+                S::splat(-dmin * f32::from(low_min)),
+            );
+            let (sh, mh) = (
+                S::splat(d * f32::from(high)),
+                S::splat(-dmin * f32::from(high_min)),
+            );
+            let (q, x) = (b.as_ptr().add(16 + 32 * pair), x.add(64 * pair));
+            for (v, i) in (0..32).step_by(S::LANES).enumerate() {
+                let wl = S::fma(S::from_nibbles::<false>(q.add(i)), sl, ml);
+                let wh = S::fma(S::from_nibbles::<true>(q.add(i)), sh, mh);
+                acc[v % 2] = S::fma(wl, S::load(x.add(i)), acc[v % 2]);
+                acc[2 + v % 2] = S::fma(wh, S::load(x.add(32 + i)), acc[2 + v % 2]);
+            }
+        }
+    }
+}
+
+struct Q6K;
+
+impl BlockDot<210> for Q6K {
+    #[inline(always)]
+    unsafe fn add<S: Simd>(_: Scheme, b: &[u8; 210], x: *const f32, acc: &mut [S::V; 4]) {
+        let d = half_at(b, 208);
+        // The six bits are put together as bytes, which the compiler
+        // vectorises, then widened like those of Q8_0.
+        let mut q = [0i8; 256];
+        for half in 0..2 {
+            let (ql, qh) = (
+                &b[64 * half..64 * half + 64],
+                &b[128 + 32 * half..160 + 32 * half],
+            );
+            let q = &mut q[128 * half..128 * half + 128];
+            for i in 0..32 {
+                q[i] = ((ql[i] & 15) | ((qh[i] & 3) << 4)) as i8 - 32;
+                q[i + 32] = ((ql[i + 32] & 15) | (((qh[i] >> 2) & 3) << 4)) as i8 - 32;
+                q[i + 64] = ((ql[i] >> 4) | (((qh[i] >> 4) & 3) << 4)) as i8 - 32;
+                q[i + 96] = ((ql[i + 32] >> 4) | ((qh[i] >> 6) << 4)) as i8 - 32;
+            }
+        }
+        for group in 0..16 {
+            let scale = S::splat(d * f32::from(b[192 + group] as i8));
+            for (v, i) in (0..16).step_by(S::LANES).enumerate() {
+                let at = 16 * group + i;
+                let product = S::mul(S::from_i8(q.as_ptr().add(at)), S::load(x.add(at)));
+                let a = 2 * (group % 2) + v;
+                acc[a] = S::fma(product, scale, acc[a]);
+            }
+        }
+    }
+}
+
+/// Any scheme: a block of `LEN` is decoded to the stack, then multiplied.
+struct Decoded<const LEN: usize>;
+
+impl<const BYTES: usize, const LEN: usize> BlockDot<BYTES> for Decoded<LEN> {
+    #[inline(always)]
+    unsafe fn add<S: Simd>(scheme: Scheme, b: &[u8; BYTES], x: *const f32, acc: &mut [S::V; 4]) {
         let mut w = [0.0f32; LEN];
         scheme.dequantize_block(b, &mut w);
         for (v, i) in (0..LEN).step_by(S::LANES).enumerate() {
             acc[v % 4] = S::fma(S::load(w.as_ptr().add(i)), S::load(x.add(i)), acc[v % 4]);
         }
-    })
+    }
+}
+
+/// # Safety
+/// Needs the instructions of `S`; `bytes` are the blocks of `x.len()` weights.
+#[inline(always)]
+unsafe fn dot_blocks<S: Simd, B: BlockDot<BYTES>, const BYTES: usize, const LEN: usize>(
+    scheme: Scheme,
+    bytes: &[u8],
+    x: &[f32],
+) -> f32 {
+    let mut acc = [S::splat(0.0); 4];
+    let (blocks, _) = bytes.as_chunks::<BYTES>();
+    let (xs, _) = x.as_chunks::<LEN>();
+    for (b, x) in blocks.iter().zip(xs) {
+        B::add::<S>(scheme, b, x.as_ptr(), &mut acc);
+    }
+    S::sum(S::add(S::add(acc[0], acc[1]), S::add(acc[2], acc[3])))
 }
 
 /// # Safety
 /// Needs the instructions of `S`; `bytes` are `2 * x.len()`.
 #[inline(always)]
-unsafe fn dot_half<S: Simd>(scheme: Scheme, bytes: &[u8], x: &[f32]) -> f32 {
+unsafe fn dot_half<S: Simd, const BF16: bool>(bytes: &[u8], x: &[f32]) -> f32 {
     let mut acc = [S::splat(0.0); 4];
     let (p, step) = (bytes.as_ptr(), 4 * S::LANES);
     let mut i = 0;
@@ -372,7 +402,7 @@ unsafe fn dot_half<S: Simd>(scheme: Scheme, bytes: &[u8], x: &[f32]) -> f32 {
         for (v, acc) in acc.iter_mut().enumerate() {
             let at = i + v * S::LANES;
             *acc = S::fma(
-                load_half::<S>(scheme, p.add(2 * at)),
+                load_half::<S>(if BF16 { Scheme::BF16 } else { Scheme::F16 }, p.add(2 * at)),
                 S::load(x.as_ptr().add(at)),
                 *acc,
             );
@@ -382,9 +412,10 @@ unsafe fn dot_half<S: Simd>(scheme: Scheme, bytes: &[u8], x: &[f32]) -> f32 {
     let mut sum = S::sum(S::add(S::add(acc[0], acc[1]), S::add(acc[2], acc[3])));
     for (i, x) in x.iter().enumerate().skip(i) {
         let bits = u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]);
-        let w = match scheme {
-            Scheme::F16 => f16_bits_to_f32(bits),
-            _ => f32::from_bits(u32::from(bits) << 16),
+        let w = if BF16 {
+            f32::from_bits(u32::from(bits) << 16)
+        } else {
+            f16_bits_to_f32(bits)
         };
         sum = S::fmaf(w, *x, sum);
     }
