@@ -11,6 +11,7 @@ use crate::op::{Doc, EvalCtx, OpSpec};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
+mod arg_extreme;
 mod attention;
 mod binary;
 mod cast;
@@ -21,8 +22,10 @@ mod contract;
 mod cumsum;
 mod dequant;
 mod dot_general;
+mod dynamic_slice;
 mod expand;
 mod fma;
+mod gather;
 mod leaf;
 mod linear;
 mod log_softmax;
@@ -41,6 +44,7 @@ mod slice;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod top_k;
 mod transpose;
 mod unary;
 pub(crate) mod util;
@@ -74,6 +78,12 @@ crate::define_ops! {
     concat::Concat,
     expand::Expand,
     pad::Pad,
+    gather::Gather,
+    dynamic_slice::DynamicSlice,
+    dynamic_slice::DynamicUpdateSlice,
+    top_k::TopK,
+    arg_extreme::ArgMax,
+    arg_extreme::ArgMin,
     softmax::Softmax,
     log_softmax::LogSoftmax,
     cumsum::CumSum,

@@ -1,5 +1,7 @@
 //! What operators share: checking operands and walking tensors.
 
+use std::cmp::Ordering;
+
 use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -356,4 +358,25 @@ pub(crate) fn reject(
         message,
         build,
     }
+}
+
+/// The dtypes of indices.
+pub(crate) const INDEX_DTYPES: &[DType] = &[DType::I32, DType::I64];
+
+/// The order in which extremes are taken: NaN first, then the greatest (or the least) first. Equal
+/// numbers compare equal, so that a stable search keeps the lower index.
+pub(crate) fn extreme_order(a: Scalar, b: Scalar, largest: bool) -> Ordering {
+    let order = match (a, b) {
+        (Scalar::I(a), Scalar::I(b)) => a.cmp(&b),
+        (a, b) => {
+            let (a, b) = (a.as_f64(), b.as_f64());
+            match (a.is_nan(), b.is_nan()) {
+                (true, true) => return Ordering::Equal,
+                (true, false) => return Ordering::Less,
+                (false, true) => return Ordering::Greater,
+                (false, false) => a.partial_cmp(&b).unwrap_or(Ordering::Equal),
+            }
+        }
+    };
+    if largest { order.reverse() } else { order }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! graph {
 //!   %0 = input{name="x", ty=f32[s, 4]}() : f32[s, 4]
-//!   %1 = topk{k=2, axis=1, largest=true}(%0) : f32[s, 2], i32[s, 2]
+//!   %1 = top_k{k=2, axis=1, largest=true}(%0) : f32[s, 2], i32[s, 2]
 //!   return %1 as "values", %1.1 as "indices"
 //! }
 //! ```

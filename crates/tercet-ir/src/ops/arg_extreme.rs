@@ -1,0 +1,232 @@
+//! The index of the extreme element along an axis.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{AxisView, exactly, expect_axis, extreme_order, reject, scalars};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// The `I32` index of the greatest element along an axis; NaN is the greatest, ties go to the
+    /// lower index.
+    pub struct ArgMax {
+        /// The axis, of at least one element.
+        pub axis: usize,
+        /// Keep the axis with size 1, else remove it.
+        pub keep_dim: bool,
+    }
+}
+
+attrs! {
+    /// The `I32` index of the least element along an axis; NaN is the least, ties go to the lower
+    /// index.
+    pub struct ArgMin {
+        /// The axis, of at least one element.
+        pub axis: usize,
+        /// Keep the axis with size 1, else remove it.
+        pub keep_dim: bool,
+    }
+}
+
+const fn doc(name: &'static str, text: &'static str) -> Doc {
+    Doc {
+        name,
+        text,
+        operands: &["x"],
+        dtypes: DType::ALL,
+        accuracy: Accuracy::Exact,
+        tier: Tier::Core,
+    }
+}
+
+const EMPTY: &str = "an axis of size 0 has no extreme element";
+
+fn infer(operands: &[&Type], axis: usize, keep_dim: bool) -> Result<Vec<Type>, TypeError> {
+    let [x] = exactly(operands)?;
+    expect_axis(axis, x.rank())?;
+    let mut dims = x.shape.to_vec();
+    let size = dims.remove(axis);
+    if size == Dim::Known(0) && !dims.contains(&Dim::Known(0)) {
+        return Err(TypeError::Other(EMPTY.to_string()));
+    }
+    if keep_dim {
+        dims.insert(axis, Dim::Known(1));
+    }
+    Ok(vec![Type::new(DType::I32, dims)])
+}
+
+fn eval(x: &Tensor, axis: usize, largest: bool, ty: &TensorType) -> Result<Vec<Tensor>, EvalError> {
+    let data = scalars(x);
+    let view = AxisView::of(x.shape(), axis);
+    let lines = view.outer * view.inner;
+    if view.len == 0 && lines > 0 {
+        return Err(EvalError::Data(EMPTY.to_string()));
+    }
+    let mut indices = Vec::with_capacity(lines);
+    view.for_each_line(|start| {
+        let at = |i: usize| data[start + i * view.inner];
+        let first = |best: usize, i: usize| match extreme_order(at(i), at(best), largest) {
+            std::cmp::Ordering::Less => i,
+            std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => best,
+        };
+        indices.push((1..view.len).fold(0, first) as i64);
+    });
+    Ok(vec![Tensor::from_i64s(ty.clone(), &indices)?])
+}
+
+/// How a builder makes one of the two operators.
+type Build = fn(&mut Graph, Value, usize, bool) -> Result<Value, OpError>;
+
+fn cases_of(build: Build, largest: bool) -> Vec<Case> {
+    let shaped = |name: &str, shape: &'static [usize], axis: usize, keep: bool, fill: Fill| {
+        Case::new(name, move |c| {
+            let x = c.input("x", shape, fill.clone())?;
+            let y = build(&mut c.graph, x, axis, keep)?;
+            c.output(y)
+        })
+    };
+    // The values are negated for the least, so that both operators give the same index.
+    let line = |name: &str, x: &[f64], expected: f64| {
+        let x: Vec<f64> = x.iter().map(|v| if largest { *v } else { -v }).collect();
+        Case::new(name, move |c| {
+            let x = c.input("x", [x.len()], Fill::Values(x.clone()))?;
+            let y = build(&mut c.graph, x, 0, false)?;
+            c.output_expect(y, &[expected])
+        })
+    };
+    const SIGNED: &[DType] = &[DType::I32, DType::I64];
+    const NAN: f64 = f64::NAN;
+    vec![
+        shaped("odd_7x33", &[7, 33], 1, false, Fill::Normal),
+        shaped("keep_dim", &[7, 33], 1, true, Fill::Normal),
+        shaped("first_axis", &[33, 7], 0, false, Fill::Normal),
+        shaped("middle_axis", &[2, 5, 3], 1, true, Fill::Normal),
+        shaped("special", &[5, 21], 1, false, Fill::Special),
+        shaped("one_element", &[1], 0, false, Fill::Normal),
+        shaped("long_line", &[3000], 0, false, Fill::Normal),
+        shaped("no_rows", &[0, 4], 1, false, Fill::Normal),
+        shaped("no_rows_of_nothing", &[0, 0], 1, true, Fill::Normal),
+        line("ties_to_the_lower_index", &[1.0, 3.0, 2.0, 3.0], 1.0).only(DType::FLOATS),
+        line("ties_of_integers", &[1.0, 3.0, 2.0, 3.0], 1.0).only(SIGNED),
+        line("first_nan_wins", &[1.0, NAN, f64::INFINITY, NAN], 1.0).only(DType::FLOATS),
+        line("nan_at_the_start", &[NAN, f64::INFINITY], 0.0).only(DType::FLOATS),
+        line("zeros_are_equal", &[-1.0, -0.0, 0.0], 1.0).only(DType::FLOATS),
+        line("all_infinite", &[-f64::INFINITY, -f64::INFINITY], 0.0).only(DType::FLOATS),
+        line("wide_integers", &[16_777_216.0, 16_777_217.0], 1.0).only(SIGNED),
+        Case::new("symbolic_axis", move |c| {
+            let s = c.sym("s", 5, 9);
+            let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+            let y = build(&mut c.graph, x, 0, false)?;
+            c.output(y)
+        }),
+        Case::new("symbolic_axis_of_nothing", move |c| {
+            let s = c.sym("s", 0, 9);
+            let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+            let y = build(&mut c.graph, x, 0, false)?;
+            c.expect_fault(EMPTY);
+            c.output(y)
+        }),
+    ]
+}
+
+impl OpSpec for ArgMax {
+    const DOC: Doc = doc(
+        "arg_max",
+        "The `i32` index of the greatest element along an axis; NaN is the greatest, ties go to \
+         the lower index.",
+    );
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        infer(operands, self.axis, self.keep_dim)
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        eval(operands[0], self.axis, true, &results[0])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases_of(Graph::arg_max, true)
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            reject("axis", "axis 1 is out of range for rank 1", |g| {
+                let x = g.input("x", Type::new(DType::F32, [3]))?;
+                g.arg_max(x, 1, false)
+            }),
+            reject("empty", EMPTY, |g| {
+                let x = g.input("x", Type::new(DType::F32, [3, 0]))?;
+                g.arg_max(x, 1, false)
+            }),
+        ]
+    }
+}
+
+impl OpSpec for ArgMin {
+    const DOC: Doc = doc(
+        "arg_min",
+        "The `i32` index of the least element along an axis; NaN is the least, ties go to the \
+         lower index.",
+    );
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        infer(operands, self.axis, self.keep_dim)
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        eval(operands[0], self.axis, false, &results[0])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases_of(Graph::arg_min, false)
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            reject("axis", "axis 1 is out of range for rank 1", |g| {
+                let x = g.input("x", Type::new(DType::F32, [3]))?;
+                g.arg_min(x, 1, false)
+            }),
+            reject("empty", EMPTY, |g| {
+                let x = g.input("x", Type::new(DType::F32, [3, 0]))?;
+                g.arg_min(x, 1, false)
+            }),
+        ]
+    }
+}
+
+impl Graph {
+    /// The `I32` index of the greatest element of `x`, of any dtype, along `axis`, which `keep_dim`
+    /// keeps with size 1; NaN is the greatest, ties go to the lower index.
+    ///
+    /// # Errors
+    /// [`OpError`] when `axis` is out of range or of size 0.
+    pub fn arg_max(&mut self, x: Value, axis: usize, keep_dim: bool) -> Result<Value, OpError> {
+        self.add(ArgMax { axis, keep_dim }, &[x])
+    }
+
+    /// The `I32` index of the least element of `x`, of any dtype, along `axis`, which `keep_dim`
+    /// keeps with size 1; NaN is the least, ties go to the lower index.
+    ///
+    /// # Errors
+    /// [`OpError`] when `axis` is out of range or of size 0.
+    pub fn arg_min(&mut self, x: Value, axis: usize, keep_dim: bool) -> Result<Value, OpError> {
+        self.add(ArgMin { axis, keep_dim }, &[x])
+    }
+}
