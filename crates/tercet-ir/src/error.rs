@@ -220,6 +220,12 @@ pub enum CompileError {
         /// The names of the passes.
         known: String,
     },
+    /// A graph cannot be computed in this dtype.
+    #[error("cannot compute in {dtype}; accepted: f32, f16, bf16")]
+    Precision {
+        /// The dtype asked for.
+        dtype: DType,
+    },
     /// A size at the symbols' bounds is not possible.
     #[error("at the symbols' bounds")]
     Bounds(#[from] DimError),

@@ -70,7 +70,7 @@ fn fold(rw: &Rewriter<'_>, node: &Node) -> Option<Vec<Tensor>> {
 }
 
 /// True for operators whose results depend on the run's step.
-pub(super) fn is_random(kind: OpKind) -> bool {
+fn is_random(kind: OpKind) -> bool {
     matches!(
         kind,
         OpKind::RngUniform | OpKind::RngNormal | OpKind::Sample

@@ -16,9 +16,15 @@
 mod cse;
 mod dce;
 mod fold;
+mod fuse_elementwise;
+mod fuse_epilogue;
+mod pack_qkv;
+mod precision;
 mod rewrite;
 mod simplify;
+mod view;
 
+pub use precision::convert_precision;
 pub(crate) use rewrite::is_named_leaf;
 pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};
 
@@ -39,6 +45,10 @@ pub struct Pass {
 }
 
 /// The passes in the order in which they run.
+///
+/// Folding and simplification come before merging, since they make nodes equal. Products take their
+/// bias before they are packed, so that biases are packed too, and both happen before elementwise
+/// fusion would take the sums away. What the others leave unread goes last.
 pub const PIPELINE: &[Pass] = &[
     Pass {
         name: "fold_constants",
@@ -54,6 +64,21 @@ pub const PIPELINE: &[Pass] = &[
         name: "cse",
         doc: "Computes equal nodes once.",
         apply: cse::merge_equal,
+    },
+    Pass {
+        name: "fuse_epilogue",
+        doc: "Bias and activation into the product before them; residual sums into their norms.",
+        apply: fuse_epilogue::fuse_epilogue,
+    },
+    Pass {
+        name: "pack_qkv",
+        doc: "Products of one operand with several parameters become one product and its slices.",
+        apply: pack_qkv::pack_qkv,
+    },
+    Pass {
+        name: "fuse_elementwise",
+        doc: "Elementwise regions, with the broadcasts and views they read, become Map.",
+        apply: fuse_elementwise::fuse_elementwise,
     },
     Pass {
         name: "dce",

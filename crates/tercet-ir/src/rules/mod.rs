@@ -2,7 +2,14 @@
 //!
 //! A rule turns one operator into others that are nearer to the core. It is directional: no rule
 //! builds what another takes apart. Floats narrower than F32 are widened for sums, norms and
-//! contractions, so that a decomposition accumulates as the fused operator does.
+//! contractions with an epilogue, so that a decomposition rounds where the fused operator does.
+
+mod attention;
+mod contract;
+mod elementwise;
+mod norm;
+mod softmax;
+mod util;
 
 use crate::error::OpError;
 use crate::graph::Value;
@@ -24,4 +31,10 @@ pub struct Rule {
 pub type Applied = Result<Option<Vec<Value>>, OpError>;
 
 /// Every rule, by family; the first that applies is taken.
-pub const RULES: &[&[Rule]] = &[];
+pub const RULES: &[&[Rule]] = &[
+    attention::RULES,
+    contract::RULES,
+    elementwise::RULES,
+    norm::RULES,
+    softmax::RULES,
+];

@@ -15,7 +15,6 @@ use super::rewrite::{Rewriter, rebuild};
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, Value};
 use crate::ops::{Op, OpKind};
-use crate::tensor::Tensor;
 use crate::types::Type;
 
 /// A rule of the simplifier.
@@ -106,13 +105,5 @@ impl Simplifier<'_, '_> {
         let types: Vec<&Type> = inputs.iter().map(|v| self.ty(*v)).collect();
         let [ty] = <[Type; 1]>::try_from(op.infer(&types).ok()?).ok()?;
         Some(ty)
-    }
-
-    /// The constant that a value is, if any.
-    fn constant(&self, v: Value) -> Option<&Tensor> {
-        match &self.node(v).op {
-            Op::Const(c) => Some(&c.tensor),
-            _ => None,
-        }
     }
 }

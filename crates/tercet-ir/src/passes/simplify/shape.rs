@@ -1,5 +1,214 @@
 //! Rules of operators that move data.
 
-use super::Simplification;
+use super::{Simplification, Simplified, Simplifier};
+use crate::graph::Value;
+use crate::ops::{Op, OpKind, Reshape, Slice, Transpose};
+use crate::passes::view::{first_index, takes_all};
 
-pub(super) const RULES: &[Simplification] = &[];
+pub(super) const RULES: &[Simplification] = &[
+    Simplification {
+        name: "reshape_to_same",
+        doc: "reshape(x) = x for the shape of x",
+        on: OpKind::Reshape,
+        apply: to_same_type,
+    },
+    Simplification {
+        name: "reshape_of_reshape",
+        doc: "reshape(reshape(x)) = reshape(x)",
+        on: OpKind::Reshape,
+        apply: same_op_below,
+    },
+    Simplification {
+        name: "transpose_of_transpose",
+        doc: "transpose(transpose(x)) = transpose(x)",
+        on: OpKind::Transpose,
+        apply: transpose_of_transpose,
+    },
+    Simplification {
+        name: "transpose_in_order",
+        doc: "transpose(x) = x for the permutation 0, 1, ..",
+        on: OpKind::Transpose,
+        apply: transpose_in_order,
+    },
+    Simplification {
+        name: "transpose_of_unit_axes",
+        doc: "transpose(x) = reshape(x) where only axes of size 1 change places",
+        on: OpKind::Transpose,
+        apply: transpose_of_unit_axes,
+    },
+    Simplification {
+        name: "expand_to_same",
+        doc: "expand(x) = x for the shape of x",
+        on: OpKind::Expand,
+        apply: to_same_type,
+    },
+    Simplification {
+        name: "expand_of_expand",
+        doc: "expand(expand(x)) = expand(x)",
+        on: OpKind::Expand,
+        apply: same_op_below,
+    },
+    Simplification {
+        name: "slice_of_all",
+        doc: "slice(x) = x where every axis is taken whole",
+        on: OpKind::Slice,
+        apply: slice_of_all,
+    },
+    Simplification {
+        name: "slice_of_slice",
+        doc: "slice(slice(x)) = slice(x) where the sizes are known or one of them takes all",
+        on: OpKind::Slice,
+        apply: slice_of_slice,
+    },
+    Simplification {
+        name: "concat_of_one",
+        doc: "concat(x) = x",
+        on: OpKind::Concat,
+        apply: concat_of_one,
+    },
+    Simplification {
+        name: "pad_of_nothing",
+        doc: "pad(x) = x where nothing is added",
+        on: OpKind::Pad,
+        apply: pad_of_nothing,
+    },
+];
+
+fn to_same_type(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+    let &[x] = inputs else {
+        return Ok(None);
+    };
+    Ok((s.infer(op, inputs).as_ref() == Some(s.ty(x))).then_some(x))
+}
+
+/// The last operator of the kind decides; the one below it may be left out.
+fn same_op_below(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+    let &[y] = inputs else {
+        return Ok(None);
+    };
+    match (
+        s.node(y).op.kind() == op.kind(),
+        s.node(y).inputs.as_slice(),
+    ) {
+        (true, &[x]) => s.add(op.clone(), &[x]).map(Some),
+        (_, _) => Ok(None),
+    }
+}
+
+fn transpose_of_transpose(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+    let (Op::Transpose(outer), &[y]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let (Op::Transpose(inner), &[x]) = (&s.node(y).op, s.node(y).inputs.as_slice()) else {
+        return Ok(None);
+    };
+    let perm = outer.perm.iter().map(|&p| inner.perm[p]).collect();
+    s.add(Transpose { perm }, &[x]).map(Some)
+}
+
+fn transpose_in_order(_: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+    let (Op::Transpose(o), &[x]) = (op, inputs) else {
+        return Ok(None);
+    };
+    Ok(o.perm.iter().copied().eq(0..o.perm.len()).then_some(x))
+}
+
+fn transpose_of_unit_axes(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+    let (Op::Transpose(o), &[x]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let shape = &s.ty(x).shape;
+    let moved: Vec<usize> = (o.perm.iter().copied())
+        .filter(|&a| !shape[a].is_one())
+        .collect();
+    if !moved.is_sorted() {
+        return Ok(None);
+    }
+    let shape = o.perm.iter().map(|&a| shape[a].clone()).collect();
+    s.add(Reshape { shape }, &[x]).map(Some)
+}
+
+fn slice_of_all(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+    let (Op::Slice(o), &[x]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let all = (s.ty(x).shape.iter().enumerate()).all(|(axis, n)| takes_all(o, axis, n));
+    Ok(all.then_some(x))
+}
+
+fn slice_of_slice(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+    let (Op::Slice(outer), &[y]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let (Op::Slice(inner), &[x]) = (&s.node(y).op, s.node(y).inputs.as_slice()) else {
+        return Ok(None);
+    };
+    let (from, via) = (&s.ty(x).shape, &s.ty(y).shape);
+    let Some(to) = s.infer(op, inputs) else {
+        return Ok(None);
+    };
+    let mut joined = Slice {
+        starts: Vec::new(),
+        ends: Vec::new(),
+        steps: Vec::new(),
+    };
+    for axis in 0..from.rank() {
+        let one = match (
+            takes_all(inner, axis, &from[axis]),
+            takes_all(outer, axis, &via[axis]),
+        ) {
+            (true, _) => (outer.starts[axis], outer.ends[axis], outer.steps[axis]),
+            (_, true) => (inner.starts[axis], inner.ends[axis], inner.steps[axis]),
+            (false, false) => {
+                let sizes = (
+                    from[axis].known(),
+                    via[axis].known(),
+                    to.shape[axis].known(),
+                );
+                let (Some(from), Some(via), Some(to)) = sizes else {
+                    return Ok(None);
+                };
+                let start = first_index(inner, axis, from)
+                    + inner.steps[axis] * first_index(outer, axis, via);
+                let step = inner.steps[axis].saturating_mul(outer.steps[axis]);
+                known_range(start, step, to)
+            }
+        };
+        joined.starts.push(one.0);
+        joined.ends.push(one.1);
+        joined.steps.push(one.2);
+    }
+    s.add(joined, &[x]).map(Some)
+}
+
+/// Start, end and step that take `count` elements from `start` on.
+fn known_range(start: i64, step: i64, count: usize) -> (i64, i64, i64) {
+    match count {
+        0 => return (0, 0, 1),
+        1 => return (start, start + 1, 1),
+        _ => {}
+    }
+    let last = start + step * (count as i64 - 1);
+    let end = match step > 0 {
+        true => last + 1,
+        // An end of -1 would count from the back.
+        false if last == 0 => i64::MIN,
+        false => last - 1,
+    };
+    (start, end, step)
+}
+
+fn concat_of_one(_: &mut Simplifier<'_, '_>, _: &Op, inputs: &[Value]) -> Simplified {
+    match inputs {
+        &[x] => Ok(Some(x)),
+        _ => Ok(None),
+    }
+}
+
+fn pad_of_nothing(_: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+    let (Op::Pad(o), &[x]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let nothing = o.before.iter().chain(&o.after).all(|&n| n == 0);
+    Ok(nothing.then_some(x))
+}

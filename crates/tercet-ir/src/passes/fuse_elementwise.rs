@@ -1,0 +1,323 @@
+//! Elementwise fusion: regions of elementwise operators become one [`Map`].
+//!
+//! A region grows from its last node (the root) towards the operands. A producer joins when it has
+//! the root's shape and every other reader of it comes after the root; then it can be computed
+//! where the root is, and what is still read elsewhere becomes a further result of the map. A
+//! widening `Cast` that is read elsewhere too is computed again: reading the narrow operand is
+//! cheaper than reading its copy. Constants of one value become steps.
+//!
+//! Transposes, broadcasts, slices and reshapes that only add or drop axes of size 1 are absorbed
+//! into the index maps of the operands. Nothing is fused across a change of the number of elements,
+//! and every step rounds to its own dtype, so that the results are those of the unfused graph.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::rewrite::{Uses, live_nodes, rebuild};
+use super::view::{Read, read_through};
+use crate::attr::Real;
+use crate::dtype::DType;
+use crate::error::CompileError;
+use crate::graph::{Graph, Node, NodeId, Value};
+use crate::ops::{IndexMap, Map, MapArg, MapStep, Op};
+use crate::scalar::ScalarOp;
+use crate::tensor::Tensor;
+
+/// Operands of a map: more would not fit the bindings of small GPUs.
+const MAX_INPUTS: usize = 8;
+/// Steps of a map.
+const MAX_STEPS: usize = 64;
+
+/// Fuses elementwise regions.
+pub(super) fn fuse_elementwise(graph: &Graph) -> Result<Graph, CompileError> {
+    let fusion = Fusion::of(graph);
+    rebuild(graph, |rw, id, _| {
+        if !fusion.live[id.index()] {
+            return Ok(());
+        }
+        let Some(region) = fusion.region_of(id) else {
+            return rw.copy(id);
+        };
+        if region.root != id {
+            return Ok(());
+        }
+        let inputs: Vec<Value> = region
+            .plan
+            .inputs
+            .iter()
+            .map(|r| rw.value(r.source))
+            .collect();
+        let map = rw.add(region.plan.map.clone(), &inputs)?;
+        for (port, result) in region.plan.results.iter().enumerate() {
+            rw.bind(*result, map.port(port as u8));
+        }
+        Ok(())
+    })
+}
+
+struct Region {
+    root: NodeId,
+    plan: Plan,
+}
+
+/// The regions of a graph and which one each node belongs to.
+struct Fusion {
+    live: Vec<bool>,
+    regions: Vec<Region>,
+    member_of: Vec<Option<usize>>,
+}
+
+impl Fusion {
+    fn of(graph: &Graph) -> Fusion {
+        let uses = Uses::of(graph);
+        let mut fusion = Fusion {
+            live: live_nodes(graph),
+            regions: Vec::new(),
+            member_of: vec![None; graph.len()],
+        };
+        for (id, node) in graph.nodes().rev() {
+            let free = fusion.live[id.index()] && fusion.member_of[id.index()].is_none();
+            if !free || scalar_op(&node.op).is_none() {
+                continue;
+            }
+            let mut grower = Grower {
+                graph,
+                uses: &uses,
+                fusion: &fusion,
+                root: id,
+                members: BTreeSet::from([id]),
+                copies: BTreeSet::new(),
+            };
+            let Some(plan) = grower.grow() else {
+                continue;
+            };
+            let members = grower.members;
+            for m in members {
+                fusion.member_of[m.index()] = Some(fusion.regions.len());
+            }
+            fusion.regions.push(Region { root: id, plan });
+        }
+        fusion
+    }
+
+    fn region_of(&self, id: NodeId) -> Option<&Region> {
+        self.member_of[id.index()].map(|r| &self.regions[r])
+    }
+
+    /// Where the results of a node are computed in the new order.
+    fn position(&self, id: NodeId) -> NodeId {
+        self.region_of(id).map_or(id, |r| r.root)
+    }
+}
+
+/// One region on its way.
+struct Grower<'a> {
+    graph: &'a Graph,
+    uses: &'a Uses,
+    fusion: &'a Fusion,
+    root: NodeId,
+    /// Nodes that are computed in this region only.
+    members: BTreeSet<NodeId>,
+    /// Nodes that are computed in this region too.
+    copies: BTreeSet<NodeId>,
+}
+
+impl Grower<'_> {
+    /// Takes in all producers it can; the plan, if the region is worth a map.
+    fn grow(&mut self) -> Option<Plan> {
+        let mut plan = self.plan()?;
+        let producers = |id: NodeId| self.graph.node(id).inputs.iter().map(|v| v.node);
+        let mut candidates: BTreeSet<NodeId> = producers(self.root).collect();
+        // From the greatest id downwards: when a node comes up, all its readers were decided.
+        while let Some(id) = candidates.pop_last() {
+            let Some(joins) = self.joins(id) else {
+                continue;
+            };
+            match joins {
+                Joins::Moves => self.members.insert(id),
+                Joins::Copied => self.copies.insert(id),
+            };
+            match self.plan() {
+                Some(larger) => {
+                    plan = larger;
+                    if joins == Joins::Moves {
+                        candidates.extend(producers(id));
+                    }
+                }
+                None => {
+                    self.members.remove(&id);
+                    self.copies.remove(&id);
+                }
+            }
+        }
+        let worth = self.members.len() + self.copies.len() > 1 || plan.absorbs_views;
+        worth.then_some(plan)
+    }
+
+    /// Whether and how a producer of a member can join.
+    fn joins(&self, id: NodeId) -> Option<Joins> {
+        let node = self.graph.node(id);
+        let scalar = scalar_op(&node.op)?;
+        let root = self.graph.node(self.root);
+        if node.outputs[0].shape != root.outputs[0].shape
+            || self.fusion.member_of[id.index()].is_some()
+        {
+            return None;
+        }
+        let readers = &self.uses.of_value(Value { node: id, port: 0 }).nodes;
+        let later = |r: &NodeId| self.members.contains(r) || self.fusion.position(*r) > self.root;
+        if readers.iter().all(later) {
+            return Some(Joins::Moves);
+        }
+        let from = self.graph.ty(*node.inputs.first()?).dtype;
+        match scalar {
+            ScalarOp::Cast(to) if to.size_bytes() > from.size_bytes() => Some(Joins::Copied),
+            ScalarOp::Cast(_)
+            | ScalarOp::Const(..)
+            | ScalarOp::Unary(_)
+            | ScalarOp::Binary(_)
+            | ScalarOp::Compare(_)
+            | ScalarOp::Where
+            | ScalarOp::Fma
+            | ScalarOp::Clamp { .. } => None,
+        }
+    }
+
+    /// The map of the region as it is; nothing when it exceeds the limits.
+    fn plan(&self) -> Option<Plan> {
+        let shape = &self.graph.node(self.root).outputs[0].shape;
+        let mut body = Body::default();
+        let mut absorbs_views = false;
+        let mut results = Vec::new();
+        let mut result_steps = Vec::new();
+        for &id in self.members.union(&self.copies) {
+            let node = self.graph.node(id);
+            let op = scalar_op(&node.op)?;
+            let mut args = Vec::with_capacity(node.inputs.len());
+            for &v in &node.inputs {
+                if let Some(&step) = body.step_of.get(&v) {
+                    args.push(MapArg::Step(step));
+                } else if let Some((dtype, value)) = splat(self.graph, v) {
+                    args.push(body.constant(dtype, value));
+                } else {
+                    let read = read_through(self.graph, self.uses, v, shape);
+                    absorbs_views |= read.absorbed;
+                    args.push(body.input(read));
+                }
+            }
+            let own = Value { node: id, port: 0 };
+            let step = body.push(MapStep::new(op, args));
+            body.step_of.insert(own, step);
+            let readers = self.uses.of_value(own);
+            let outside = |r: &NodeId| !self.members.contains(r) && !self.copies.contains(r);
+            if self.members.contains(&id) && (readers.result || readers.nodes.iter().any(outside)) {
+                results.push(own);
+                result_steps.push(step);
+            }
+        }
+        if body.inputs.len() > MAX_INPUTS || body.steps.len() > MAX_STEPS {
+            return None;
+        }
+        let axes = |r: &Read| IndexMap {
+            axes: r.axes.clone(),
+        };
+        Some(Plan {
+            map: Map {
+                shape: shape.clone(),
+                inputs: body.inputs.iter().map(axes).collect(),
+                body: body.steps,
+                results: result_steps,
+            },
+            inputs: body.inputs,
+            results,
+            absorbs_views,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Joins {
+    Moves,
+    Copied,
+}
+
+/// A map with the old values that it reads and stands for.
+struct Plan {
+    map: Map,
+    inputs: Vec<Read>,
+    results: Vec<Value>,
+    absorbs_views: bool,
+}
+
+/// The steps and operands of a map under construction, each once.
+#[derive(Default)]
+struct Body {
+    steps: Vec<MapStep>,
+    inputs: Vec<Read>,
+    step_of: HashMap<Value, usize>,
+    constants: HashMap<(DType, Real), usize>,
+}
+
+impl Body {
+    fn push(&mut self, step: MapStep) -> usize {
+        self.steps.push(step);
+        self.steps.len() - 1
+    }
+
+    fn constant(&mut self, dtype: DType, value: Real) -> MapArg {
+        let key = (dtype, value);
+        if let Some(&step) = self.constants.get(&key) {
+            return MapArg::Step(step);
+        }
+        let step = self.push(MapStep::new(ScalarOp::Const(dtype, value), []));
+        self.constants.insert(key, step);
+        MapArg::Step(step)
+    }
+
+    fn input(&mut self, read: Read) -> MapArg {
+        let same = |r: &Read| r.source == read.source && r.axes == read.axes;
+        let at = self.inputs.iter().position(same).unwrap_or_else(|| {
+            self.inputs.push(read.clone());
+            self.inputs.len() - 1
+        });
+        MapArg::Input(at)
+    }
+}
+
+/// The scalar function of an elementwise operator.
+fn scalar_op(op: &Op) -> Option<ScalarOp> {
+    match op {
+        Op::Unary(o) => Some(ScalarOp::Unary(o.f)),
+        Op::Binary(o) => Some(ScalarOp::Binary(o.f)),
+        Op::Compare(o) => Some(ScalarOp::Compare(o.f)),
+        Op::Where(_) => Some(ScalarOp::Where),
+        Op::Fma(_) => Some(ScalarOp::Fma),
+        Op::Clamp(o) => Some(ScalarOp::Clamp { lo: o.lo, hi: o.hi }),
+        Op::Cast(o) => Some(ScalarOp::Cast(o.to)),
+        _ => None,
+    }
+}
+
+/// The one value of a constant, if it has one that a step can spell exactly.
+fn splat(graph: &Graph, v: Value) -> Option<(DType, Real)> {
+    let Node {
+        op: Op::Const(c), ..
+    } = graph.node(v.node)
+    else {
+        return None;
+    };
+    splat_value(&c.tensor).map(|x| (c.tensor.dtype(), Real(x)))
+}
+
+/// The value that every element of a tensor has, if an `f64` holds it.
+pub(super) fn splat_value(t: &Tensor) -> Option<f64> {
+    let size = t.dtype().size_bytes();
+    let first = t.bytes().get(..size)?;
+    if !t.bytes().chunks_exact(size).all(|x| x == first) {
+        return None;
+    }
+    let one = Tensor::from_bytes(crate::TensorType::new(t.dtype(), &[]), first).ok()?;
+    let value = *one.to_f64s().first()?;
+    let exact = t.dtype().is_float() || one.to_i64s().first() == Some(&(value as i64));
+    // 2^63 as i64::MAX would pass the comparison by saturation.
+    (exact && (t.dtype().is_float() || value.abs() < 9e18)).then_some(value)
+}

@@ -1,0 +1,226 @@
+//! Narrow arithmetic by choice: an F32 graph computed in F16 or BF16.
+//!
+//! Inputs, parameters and outputs keep their declared types; casts stand at the border, and what
+//! depends on parameters only is computed once by executors. States of F32 become narrow: that is
+//! what halves a KV cache. Sums, norms and softmax accumulate in F32 by their own semantics.
+//!
+//! What stays in F32: rotary tables and everything that leads to them, numbers made from integers
+//! (positions, counts) until they meet activations, random numbers, and dequantised weights, which
+//! are cast after. Integers and truth values are untouched, and so are F64 parts.
+
+use std::collections::HashMap;
+
+use crate::accuracy::Accuracy;
+use crate::dtype::DType;
+use crate::error::{CompileError, OpError, TypeError};
+use crate::graph::{Graph, Node, NodeId, Value};
+use crate::ops::{Cast, Const, Map, Op, OpKind, State};
+use crate::scalar::ScalarOp;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+/// The graph with its F32 arithmetic done in `dtype`, `F16` or `BF16`; `F32` changes nothing.
+///
+/// # Errors
+/// [`CompileError::Precision`] for another dtype; [`CompileError::Rewrite`] when an operator takes
+/// neither the narrow nor the F32 operands.
+pub fn convert_precision(graph: &Graph, dtype: DType) -> Result<Graph, CompileError> {
+    match dtype {
+        DType::F32 => return Ok(graph.clone()),
+        DType::F16 | DType::BF16 => {}
+        DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => {
+            return Err(CompileError::Precision { dtype });
+        }
+    }
+    let mut c = Converter {
+        old: graph,
+        new: Graph::new(),
+        dtype,
+        map: Vec::with_capacity(graph.len()),
+        casts: HashMap::new(),
+    };
+    let keeps = wide_nodes(graph);
+    for (id, node) in graph.nodes() {
+        let first = c.convert(id, node, keeps[id.index()]);
+        let first = first.map_err(|source| CompileError::Rewrite { node: id, source })?;
+        let ports = 0..node.outputs.len() as u8;
+        c.map.push(ports.map(|p| first.port(p)).collect());
+    }
+    let fail = |node: NodeId| move |source| CompileError::Rewrite { node, source };
+    for o in graph.outputs() {
+        let declared = graph.ty(o.value).dtype;
+        let at = o.value.node;
+        let value = c.read(o.value, declared).map_err(fail(at))?;
+        c.new.output(&o.name, value).map_err(fail(at))?;
+    }
+    for a in graph.assigns() {
+        let at = a.value.node;
+        let state = c.map[a.state.node.index()][0];
+        let to = c.new.ty(state).dtype;
+        let value = c.read(a.value, to).map_err(fail(at))?;
+        c.new.assign(state, value).map_err(fail(at))?;
+    }
+    Ok(c.new)
+}
+
+/// Which nodes stay in F32 whatever they would accept.
+fn wide_nodes(graph: &Graph) -> Vec<bool> {
+    let mut wide = vec![false; graph.len()];
+    // Rotary tables, backwards from where they are used.
+    for (id, node) in graph.nodes().rev() {
+        match node.op.kind() {
+            OpKind::Rope => (node.inputs[1..].iter()).for_each(|v| wide[v.node.index()] = true),
+            _ if wide[id.index()] => {
+                (node.inputs.iter()).for_each(|v| wide[v.node.index()] = true);
+            }
+            _ => {}
+        }
+    }
+    // Numbers made from integers, forwards until they meet others.
+    let mut from_integers = vec![false; graph.len()];
+    for (id, node) in graph.nodes() {
+        let floats: Vec<Value> = (node.inputs.iter().copied())
+            .filter(|v| graph.ty(*v).dtype.is_float())
+            .collect();
+        let constant = |v: &Value| matches!(graph.node(v.node).op, Op::Const(_));
+        from_integers[id.index()] = match &node.op {
+            Op::Cast(c) => match floats.as_slice() {
+                [] => c.to == DType::F32,
+                [x, ..] => from_integers[x.node.index()],
+            },
+            op => {
+                op.kind().doc().accuracy != Accuracy::Contraction
+                    && floats.iter().any(|v| from_integers[v.node.index()])
+                    && floats
+                        .iter()
+                        .all(|v| from_integers[v.node.index()] || constant(v))
+            }
+        };
+    }
+    wide.iter_mut()
+        .zip(&from_integers)
+        .for_each(|(w, f)| *w |= f);
+    wide
+}
+
+struct Converter<'g> {
+    old: &'g Graph,
+    new: Graph,
+    dtype: DType,
+    map: Vec<Vec<Value>>,
+    casts: HashMap<(Value, DType), Value>,
+}
+
+impl Converter<'_> {
+    /// The new value of an old one in a dtype; each cast is made once.
+    fn read(&mut self, old: Value, to: DType) -> Result<Value, OpError> {
+        let v = self.map[old.node.index()][old.port as usize];
+        if self.new.ty(v).dtype == to {
+            return Ok(v);
+        }
+        if let Some(&done) = self.casts.get(&(v, to)) {
+            return Ok(done);
+        }
+        let narrowed = match &self.new.node(v.node).op {
+            Op::Const(c) => retyped(&c.tensor, to),
+            _ => None,
+        };
+        let new = match narrowed {
+            Some(tensor) => self.new.add(Const { tensor }, &[])?,
+            None => self.new.add(Cast { to }, &[v])?,
+        };
+        self.casts.insert((v, to), new);
+        Ok(new)
+    }
+
+    /// The dtype in which a value of the old graph is read by narrow arithmetic.
+    fn narrow(&self, dtype: DType) -> DType {
+        if dtype == DType::F32 {
+            self.dtype
+        } else {
+            dtype
+        }
+    }
+
+    /// Adds the new form of a node: narrow if it may be and its operator accepts that.
+    fn convert(&mut self, id: NodeId, node: &Node, stays: bool) -> Result<Value, OpError> {
+        match &node.op {
+            Op::Input(_) | Op::Param(_) | Op::Const(_) => {
+                return self.new.add(node.op.clone(), &[]);
+            }
+            Op::State(s) => {
+                let ty = s.ty.with_dtype(self.narrow(s.ty.dtype));
+                let name = s.name.clone();
+                return self.new.add(State { name, ty }, &[]);
+            }
+            _ => {}
+        }
+        let old_dtypes: Vec<DType> = (node.inputs.iter())
+            .map(|v| self.old.ty(*v).dtype)
+            .collect();
+        if !stays {
+            let op = narrow_op(&node.op, self.dtype);
+            let all: Vec<DType> = old_dtypes.iter().map(|d| self.narrow(*d)).collect();
+            // The first operand alone: its companions may have to stay, as rotary tables do.
+            let mut first = old_dtypes.clone();
+            first.iter_mut().take(1).for_each(|d| *d = self.narrow(*d));
+            for dtypes in [first, all] {
+                let mixed = dtypes.iter().any(|d| *d == DType::F32);
+                if mixed && node.op.kind() != OpKind::Rope {
+                    continue;
+                }
+                if self.accepts(&op, node, &dtypes) {
+                    return self.add(op, node, &dtypes);
+                }
+            }
+        }
+        debug_assert!(id.index() == self.map.len());
+        self.add(node.op.clone(), node, &old_dtypes)
+    }
+
+    fn accepts(&self, op: &Op, node: &Node, dtypes: &[DType]) -> bool {
+        let types: Vec<Type> = (node.inputs.iter().zip(dtypes))
+            .map(|(v, d)| self.old.ty(*v).with_dtype(*d))
+            .collect();
+        let inferred: Result<_, TypeError> = op.infer(&types.iter().collect::<Vec<_>>());
+        inferred.is_ok()
+    }
+
+    fn add(&mut self, op: Op, node: &Node, dtypes: &[DType]) -> Result<Value, OpError> {
+        let mut inputs = Vec::with_capacity(dtypes.len());
+        for (v, d) in node.inputs.iter().zip(dtypes) {
+            inputs.push(self.read(*v, *d)?);
+        }
+        self.new.add(op, &inputs)
+    }
+}
+
+/// The constant in another float dtype.
+fn retyped(tensor: &Tensor, to: DType) -> Option<Tensor> {
+    let ty = TensorType::new(to, tensor.shape());
+    Tensor::from_f64s(ty, &tensor.to_f64s()).ok()
+}
+
+/// The operator with `dtype` for the F32 that its attributes name.
+fn narrow_op(op: &Op, dtype: DType) -> Op {
+    let narrow = |d: DType| if d == DType::F32 { dtype } else { d };
+    match op {
+        Op::Cast(c) => Cast { to: narrow(c.to) }.into(),
+        Op::Map(m) => {
+            let mut m: Map = m.clone();
+            for step in &mut m.body {
+                match &mut step.op {
+                    ScalarOp::Const(d, _) | ScalarOp::Cast(d) => *d = narrow(*d),
+                    ScalarOp::Unary(_)
+                    | ScalarOp::Binary(_)
+                    | ScalarOp::Compare(_)
+                    | ScalarOp::Where
+                    | ScalarOp::Fma
+                    | ScalarOp::Clamp { .. } => {}
+                }
+            }
+            m.into()
+        }
+        op => op.clone(),
+    }
+}

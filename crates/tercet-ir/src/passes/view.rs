@@ -1,0 +1,155 @@
+//! Reading through operators that only move data: what an elementwise operator can take as an index
+//! map instead of a copy.
+
+use super::rewrite::Uses;
+use crate::dim::Dim;
+use crate::graph::{Graph, Value};
+use crate::ops::{AxisMap, Op, Slice};
+use crate::types::Shape;
+
+/// How an operand of an elementwise region is read.
+#[derive(Clone, Debug)]
+pub(super) struct Read {
+    /// The value that is read.
+    pub(super) source: Value,
+    /// For each of its axes, the index that belongs to an index of the region's shape.
+    pub(super) axes: Vec<AxisMap>,
+    /// Whether it stands for a view of itself, beyond the broadcasting of the operator.
+    pub(super) absorbed: bool,
+}
+
+/// Follows `v`, an operand that broadcasts to `out`, through views to what they are views of.
+pub(super) fn read_through(graph: &Graph, uses: &Uses, v: Value, out: &Shape) -> Read {
+    let from = &graph.ty(v).shape;
+    let missing = out.rank() - from.rank();
+    let mut read = Read {
+        source: v,
+        axes: (0..from.rank())
+            .map(|i| match from[i].is_one() {
+                true => AxisMap::constant(0),
+                false => AxisMap::axis(i + missing),
+            })
+            .collect(),
+        absorbed: false,
+    };
+    while let Some((source, axes)) = through(graph, uses, &read) {
+        read = Read {
+            source,
+            axes,
+            absorbed: true,
+        };
+    }
+    // An axis of size 1 is read at 0 either way; spelled as the result's own axis where that has
+    // size 1 too, an operand of the result's shape is recognisably the identity.
+    let own = &graph.ty(read.source).shape;
+    if own.rank() == out.rank() {
+        for (i, axis) in read.axes.iter_mut().enumerate() {
+            if own[i].is_one() && out[i].is_one() {
+                *axis = AxisMap::axis(i);
+            }
+        }
+    }
+    read
+}
+
+/// One view less, if `read.source` is a view.
+fn through(graph: &Graph, uses: &Uses, read: &Read) -> Option<(Value, Vec<AxisMap>)> {
+    let node = graph.node(read.source.node);
+    let &x = node.inputs.first()?;
+    let (x_shape, y_shape) = (&graph.ty(x).shape, &node.outputs[0].shape);
+    let axes = match &node.op {
+        // Reading across rows costs more than reading along them; it pays only if the transposed
+        // tensor need not exist at all.
+        Op::Transpose(t) => {
+            uses.of_value(read.source).only()?;
+            let mut axes = read.axes.clone();
+            for (&from, axis) in t.perm.iter().zip(&read.axes) {
+                axes[from] = *axis;
+            }
+            axes
+        }
+        Op::Expand(_) => {
+            let missing = y_shape.rank() - x_shape.rank();
+            x_shape
+                .iter()
+                .zip(&read.axes[missing..])
+                .map(|(d, axis)| match d.is_one() {
+                    true => AxisMap::constant(0),
+                    false => *axis,
+                })
+                .collect()
+        }
+        // Of nothing there is no first index.
+        Op::Slice(s) if !y_shape.contains(&Dim::Known(0)) => {
+            let axis = |i: usize| -> Option<AxisMap> {
+                if takes_all(s, i, &x_shape[i]) {
+                    return Some(read.axes[i]);
+                }
+                let (start, step) = (first_index(s, i, x_shape[i].known()?), s.steps[i]);
+                let AxisMap { from, .. } = read.axes[i];
+                Some(AxisMap {
+                    from,
+                    start: start.checked_add(step.checked_mul(read.axes[i].start)?)?,
+                    step: step.checked_mul(read.axes[i].step)?,
+                    shift: read.axes[i].shift,
+                })
+            };
+            (0..x_shape.rank()).map(axis).collect::<Option<Vec<_>>>()?
+        }
+        Op::Reshape(_) => {
+            let kept =
+                |s: &Shape| -> Vec<Dim> { s.iter().filter(|d| !d.is_one()).cloned().collect() };
+            if kept(x_shape) != kept(y_shape) {
+                return None;
+            }
+            let mut kept_axes = (y_shape.iter().zip(&read.axes))
+                .filter(|(d, _)| !d.is_one())
+                .map(|(_, axis)| *axis);
+            let axis = |d: &Dim| match d.is_one() {
+                true => Some(AxisMap::constant(0)),
+                false => kept_axes.next(),
+            };
+            x_shape.iter().map(axis).collect::<Option<Vec<_>>>()?
+        }
+        _ => return None,
+    };
+    Some((x, axes))
+}
+
+/// True for parameters, constants and what only moves or converts their data.
+pub(super) fn is_weight(graph: &Graph, mut v: Value) -> bool {
+    loop {
+        let node = graph.node(v.node);
+        v = match (&node.op, node.inputs.as_slice()) {
+            (Op::Param(_) | Op::Const(_), _) => return true,
+            (
+                Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::Expand(_) | Op::Cast(_),
+                &[x],
+            ) => x,
+            (_, _) => return false,
+        };
+    }
+}
+
+/// True if a slice takes an axis whole and in order.
+pub(super) fn takes_all(slice: &Slice, axis: usize, n: &Dim) -> bool {
+    let past = |end: i64| n.known().is_some_and(|n| end >= n as i64);
+    let end = slice.ends[axis];
+    slice.starts[axis] == 0 && slice.steps[axis] == 1 && (end == i64::MAX || past(end))
+}
+
+/// The first index that a slice takes of an axis of `n`, if it takes any: negative starts count
+/// from the end, others are clamped.
+pub(super) fn first_index(slice: &Slice, axis: usize, n: usize) -> i64 {
+    let n = n as i64;
+    let start = slice.starts[axis];
+    let start = if start < 0 {
+        start.saturating_add(n)
+    } else {
+        start
+    };
+    match slice.steps[axis] > 0 {
+        true => start.clamp(0, n),
+        false => start.clamp(-1, n - 1),
+    }
+}

@@ -1,0 +1,322 @@
+//! Attention, down to two products and a softmax, and rotary embedding.
+
+use super::util::Built;
+use super::{Applied, Rule};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::OpError;
+use crate::graph::Value;
+use crate::legalize::Builder;
+use crate::ops::{Attention, Concat, Gather, Layout, MaskKind, Op, OpKind, RopeStyle, Softmax};
+use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
+use crate::types::Shape;
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "attention_as_products_and_softmax",
+        on: OpKind::Attention,
+        apply: attention,
+    },
+    Rule {
+        name: "rope_as_rotated_halves",
+        on: OpKind::Rope,
+        apply: rope,
+    },
+];
+
+/// Sizes of an attention.
+struct Dims {
+    batch: Dim,
+    queries: Dim,
+    keys: Dim,
+    value_dim: Dim,
+    /// Rows of scores of one key head: query heads per key head times queries.
+    rows: Dim,
+}
+
+/// The groups of query heads that share a key head are rows of one product, so that keys are not
+/// copied per query head. Everything is computed in F32 or wider, and rounded once.
+fn attention(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::Attention(o), &[q, k, v, ref rest @ ..]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let dtype = b.dtype(q);
+    let q = heads_first(b, q, o.layout)?;
+    let k = heads_first(b, k, o.layout)?;
+    let v = heads_first(b, v, o.layout)?;
+    let (q_shape, v_shape) = (b.shape(q), b.shape(v));
+    let Some(rows) = q_shape[2].checked_mul(&Dim::Known(o.q_heads / o.kv_heads)) else {
+        return Ok(None);
+    };
+    let dims = Dims {
+        batch: q_shape[0].clone(),
+        queries: q_shape[2].clone(),
+        keys: v_shape[2].clone(),
+        value_dim: v_shape[3].clone(),
+        rows,
+    };
+    let Some(head_dim) = q_shape[3].known() else {
+        return Ok(None);
+    };
+    let mut rest = rest.iter().copied();
+    let mask = match o.has_mask_operand() {
+        true => rest.next(),
+        false => None,
+    };
+    let len = match rest.next() {
+        Some(len) => Some(checked_len(b, len, &dims)?),
+        None => None,
+    };
+    let scores = scores(b, o, q, k, head_dim, &dims)?;
+    let scores = masked(b, o, scores, mask, len, &dims)?;
+    let p = b.add(Softmax { axis: 3 }, &[scores])?;
+    let kv_heads = Dim::Known(o.kv_heads);
+    let grouped = vec![
+        dims.batch.clone(),
+        kv_heads,
+        dims.rows.clone(),
+        dims.keys.clone(),
+    ];
+    let p = b.reshape(p, grouped)?;
+    let y = match o.mask == MaskKind::None && len.is_none() {
+        true => b.matmul(p, v)?,
+        false => weighted_values(b, p, v)?,
+    };
+    let heads = vec![
+        dims.batch,
+        Dim::Known(o.q_heads),
+        dims.queries,
+        dims.value_dim,
+    ];
+    let y = b.reshape(y, heads)?;
+    let y = match o.layout {
+        Layout::Bhsd => y,
+        Layout::Bshd => b.transpose(y, &[0, 2, 1, 3])?,
+    };
+    Ok(Some(vec![b.cast(y, dtype)?]))
+}
+
+/// `[batch, heads, sequence, head dim]`, wide.
+fn heads_first(b: &mut Builder<'_>, x: Value, layout: Layout) -> Built {
+    let x = b.widen(x)?;
+    match layout {
+        Layout::Bhsd => Ok(x),
+        Layout::Bshd => b.transpose(x, &[0, 2, 1, 3]),
+    }
+}
+
+/// `softcap * tanh(scale * q k / softcap)` as `[B, H, Sq, Sk]`.
+fn scores(
+    b: &mut Builder<'_>,
+    o: &Attention,
+    q: Value,
+    k: Value,
+    head_dim: usize,
+    dims: &Dims,
+) -> Built {
+    let dtype = b.dtype(q);
+    let grouped = vec![
+        dims.batch.clone(),
+        Dim::Known(o.kv_heads),
+        dims.rows.clone(),
+        Dim::Known(head_dim),
+    ];
+    let q = b.reshape(q, grouped)?;
+    let k = b.swap_last(k)?;
+    let s = b.matmul(q, k)?;
+    let full = vec![
+        dims.batch.clone(),
+        Dim::Known(o.q_heads),
+        dims.queries.clone(),
+        dims.keys.clone(),
+    ];
+    let s = b.reshape(s, full)?;
+    let scale = b.scalar(dtype, o.scale_for(head_dim))?;
+    let s = b.binary(BinaryFn::Mul, s, scale)?;
+    let Some(cap) = o.softcap else {
+        return Ok(s);
+    };
+    let cap = b.scalar(dtype, cap.0)?;
+    let s = b.binary(BinaryFn::Div, s, cap)?;
+    let s = b.unary(UnaryFn::Tanh, s)?;
+    b.binary(BinaryFn::Mul, s, cap)
+}
+
+/// `kv_len` as `[B, 1, 1, 1]` or `[1, 1, 1, 1]`. Read through a gather from `0 ..= Sk`, so that a
+/// length outside ends the run, as it does in the fused operator.
+fn checked_len(b: &mut Builder<'_>, len: Value, dims: &Dims) -> Built {
+    let zero = b.scalar(DType::I32, 0.0)?;
+    let outside = b.scalar(DType::I32, f64::from(i32::MAX))?;
+    let negative = b.compare(CompareFn::Lt, len, zero)?;
+    let index = b.select(negative, outside, len)?;
+    let lengths = dims.keys.checked_add(&Dim::Known(1));
+    let lengths = b.iota(&lengths.unwrap_or_else(|| dims.keys.clone()), false)?;
+    let len = b.add(Gather { axis: 0 }, &[lengths, index])?;
+    let one = Dim::Known(1);
+    let batch = b.ty(len).shape.first().cloned().unwrap_or(one.clone());
+    b.reshape(len, vec![batch, one.clone(), one.clone(), one])
+}
+
+/// `p v` without the values of weight 0: a key that a query does not see may hold anything, and
+/// `0 * NaN` is NaN. So NaNs and infinities are left out of the product, and what gives them a
+/// weight becomes NaN.
+fn weighted_values(b: &mut Builder<'_>, p: Value, v: Value) -> Built {
+    let dtype = b.dtype(v);
+    let zero = b.scalar(dtype, 0.0)?;
+    let most = b.scalar(dtype, f64::INFINITY)?;
+    let nan = b.scalar(dtype, f64::NAN)?;
+    let size = b.unary(UnaryFn::Abs, v)?;
+    let finite = b.compare(CompareFn::Lt, size, most)?;
+    let ordinary = b.select(finite, v, zero)?;
+    let y = b.matmul(p, ordinary)?;
+    let other = b.unary(UnaryFn::Not, finite)?;
+    let other = b.cast(other, dtype)?;
+    let weighs = b.compare(CompareFn::Gt, p, zero)?;
+    let weighs = b.cast(weighs, dtype)?;
+    let hits = b.matmul(weighs, other)?;
+    let hit = b.compare(CompareFn::Gt, hits, zero)?;
+    b.select(hit, nan, y)
+}
+
+/// The scores with `-inf` where a query does not see a key.
+fn masked(
+    b: &mut Builder<'_>,
+    o: &Attention,
+    scores: Value,
+    mask: Option<Value>,
+    len: Option<Value>,
+    dims: &Dims,
+) -> Built {
+    let least = b.scalar(b.dtype(scores), f64::NEG_INFINITY)?;
+    let mut scores = scores;
+    let mut seen = by_position(b, o, len, dims)?;
+    if let Some(mask) = mask {
+        let mask = mask_of_rank_4(b, mask)?;
+        let by_operand = if o.mask == MaskKind::Bias {
+            let bias = b.widen(mask)?;
+            scores = b.binary(BinaryFn::Add, scores, bias)?;
+            b.compare(CompareFn::Ne, bias, least)?
+        } else {
+            mask
+        };
+        seen.push(by_operand);
+    }
+    for seen in seen {
+        scores = b.select(seen, scores, least)?;
+    }
+    Ok(scores)
+}
+
+/// Conditions on the position of key `j` for query `i`. With `r = Sq - 1 - i` the query stands at
+/// position `n - 1 - r`; without a length, `n = Sk` and `n - 1 - j` is an index from the end too, so
+/// that no size need be known.
+fn by_position(
+    b: &mut Builder<'_>,
+    o: &Attention,
+    len: Option<Value>,
+    dims: &Dims,
+) -> Result<Vec<Value>, OpError> {
+    let window = match o.mask {
+        MaskKind::None | MaskKind::Keep | MaskKind::Bias => {
+            let Some(len) = len else {
+                return Ok(vec![]);
+            };
+            let j = b.iota(&dims.keys, false)?;
+            return Ok(vec![b.compare(CompareFn::Lt, j, len)?]);
+        }
+        MaskKind::Causal => None,
+        MaskKind::Window(w) => Some(w.min(i32::MAX as usize)),
+    };
+    let r = b.iota(&dims.queries, true)?;
+    let r = b.reshape(r, vec![dims.queries.clone(), Dim::Known(1)])?;
+    // How far the key is before the query: 0 at its own position, negative after it.
+    let distance = match len {
+        Some(len) => {
+            let j = b.iota(&dims.keys, false)?;
+            let one = b.scalar(DType::I32, 1.0)?;
+            let last = b.binary(BinaryFn::Sub, len, one)?;
+            let after = b.binary(BinaryFn::Add, r, j)?;
+            b.binary(BinaryFn::Sub, last, after)?
+        }
+        None => {
+            let from_end = b.iota(&dims.keys, true)?;
+            b.binary(BinaryFn::Sub, from_end, r)?
+        }
+    };
+    let zero = b.scalar(DType::I32, 0.0)?;
+    let mut seen = vec![b.compare(CompareFn::Ge, distance, zero)?];
+    if let Some(w) = window {
+        let w = b.scalar(DType::I32, w as f64)?;
+        seen.push(b.compare(CompareFn::Lt, distance, w)?);
+    }
+    Ok(seen)
+}
+
+/// `[B, Sk]` as `[B, 1, 1, Sk]`, `[B, Sq, Sk]` as `[B, 1, Sq, Sk]`.
+fn mask_of_rank_4(b: &mut Builder<'_>, mask: Value) -> Built {
+    let mut shape = b.shape(mask).into_dims();
+    while shape.len() < 4 {
+        shape.insert(1, Dim::Known(1));
+    }
+    b.reshape(mask, shape)
+}
+
+fn rope(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::Rope(o), &[x, cos, sin]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let dtype = b.dtype(x);
+    let x = b.widen(x)?;
+    let (cos, sin) = (table(b, cos, x, o.layout)?, table(b, sin, x, o.layout)?);
+    let n = o.n_rot as i64;
+    let (p, q) = match o.style {
+        RopeStyle::NeoX => (b.slice(x, 3, 0, n / 2, 1)?, b.slice(x, 3, n / 2, n, 1)?),
+        RopeStyle::GptJ => (b.slice(x, 3, 0, n, 2)?, b.slice(x, 3, 1, n.max(1), 2)?),
+    };
+    let turned = |b: &mut Builder<'_>, f, a, c, d, e| -> Built {
+        let left = b.binary(BinaryFn::Mul, a, c)?;
+        let right = b.binary(BinaryFn::Mul, d, e)?;
+        b.binary(f, left, right)
+    };
+    let p2 = turned(b, BinaryFn::Sub, p, cos, q, sin)?;
+    let q2 = turned(b, BinaryFn::Add, p, sin, q, cos)?;
+    let rotated = match o.style {
+        RopeStyle::NeoX => b.add(Concat { axis: 3 }, &[p2, q2])?,
+        RopeStyle::GptJ => interleaved(b, p2, q2)?,
+    };
+    let head_dim = b.ty(x).shape[3].known();
+    let y = match head_dim == Some(o.n_rot) {
+        true => rotated,
+        false => {
+            let rest = b.slice(x, 3, n, i64::MAX, 1)?;
+            b.add(Concat { axis: 3 }, &[rotated, rest])?
+        }
+    };
+    Ok(Some(vec![b.cast(y, dtype)?]))
+}
+
+/// A table of angles that broadcasts over the heads of `x`, in its dtype.
+fn table(b: &mut Builder<'_>, table: Value, x: Value, layout: Layout) -> Built {
+    let table = b.cast(table, b.dtype(x))?;
+    let mut shape = b.shape(table).into_dims();
+    shape.insert(shape.len() - 2, Dim::Known(1));
+    if layout == Layout::Bshd {
+        let rank = shape.len();
+        shape.swap(rank - 3, rank - 2);
+    }
+    b.reshape(table, shape)
+}
+
+/// `a0 b0 a1 b1 ..` along the last axis.
+fn interleaved(b: &mut Builder<'_>, p: Value, q: Value) -> Built {
+    let half = b.shape(p);
+    let column: Shape = half.iter().cloned().chain([Dim::Known(1)]).collect();
+    let (p, q) = (b.reshape(p, column.clone())?, b.reshape(q, column)?);
+    let pairs = b.add(Concat { axis: 4 }, &[p, q])?;
+    let mut flat = half.into_dims();
+    let last = flat.len() - 1;
+    flat[last] = flat[last]
+        .checked_mul(&Dim::Known(2))
+        .unwrap_or_else(|| flat[last].clone());
+    b.reshape(pairs, flat)
+}

@@ -1,0 +1,67 @@
+//! Passes and legalization keep the meaning of graphs.
+//!
+//! `random` generates graphs and compares the reference before and after; `directed` shows what each
+//! pass does, as text; `rules` runs every operator's cases decomposed.
+
+mod directed;
+mod random;
+mod rules;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+
+use tercet_ir::accuracy::{Accuracy, tolerance};
+use tercet_ir::{EvalCtx, Graph, Op, RunError, Tensor, evaluate};
+
+/// An error with its sources.
+fn chain(e: &dyn Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(e) = source {
+        text += &format!(": {e}");
+        source = e.source();
+    }
+    text
+}
+
+/// The outputs and then the assigned values of one run. `leaves` takes the new states.
+fn run(
+    graph: &Graph,
+    step: u64,
+    leaves: &mut BTreeMap<String, Tensor>,
+) -> Result<Vec<Tensor>, RunError> {
+    let done = evaluate(graph, &EvalCtx { step }, leaves)?;
+    for a in graph.assigns() {
+        let Op::State(s) = &graph.node(a.state.node).op else {
+            panic!("assignments are to states");
+        };
+        leaves.insert(s.name.clone(), done.get(a.value).clone());
+    }
+    Ok(graph.results().map(|v| done.get(v).clone()).collect())
+}
+
+/// What is wrong with `got`, by the tolerance table.
+fn difference(class: Accuracy, got: &Tensor, want: &Tensor) -> Option<String> {
+    if got.ty() != want.ty() {
+        return Some(format!("{} instead of {}", got.ty(), want.ty()));
+    }
+    let (g, w) = (got.to_f64s(), want.to_f64s());
+    let finite = w.iter().copied().filter(|x| x.is_finite());
+    let scale = finite.fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
+    let tolerance = tolerance(class, want.dtype());
+    let worst = (0..g.len()).max_by(|&a, &b| {
+        let units = |i: usize| tolerance.units(g[i], w[i], scale);
+        units(a).total_cmp(&units(b))
+    })?;
+    let units = tolerance.units(g[worst], w[worst], scale);
+    let same =
+        units <= 1.0 && (class != Accuracy::Exact || got.bytes() == want.bytes() || units == 0.0);
+    (!same).then(|| {
+        format!(
+            "element {worst} of {}: {:?} instead of {:?}, {units} tolerances",
+            want.ty(),
+            g[worst],
+            w[worst]
+        )
+    })
+}
