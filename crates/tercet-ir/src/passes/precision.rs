@@ -165,7 +165,7 @@ impl Converter<'_> {
             let mut first = old_dtypes.clone();
             first.iter_mut().take(1).for_each(|d| *d = self.narrow(*d));
             for dtypes in [first, all] {
-                let mixed = dtypes.iter().any(|d| *d == DType::F32);
+                let mixed = dtypes.contains(&DType::F32);
                 if mixed && node.op.kind() != OpKind::Rope {
                     continue;
                 }
