@@ -165,12 +165,13 @@ impl Dim {
         }
     }
 
-    fn terms(&self) -> BTreeMap<Monomial, i64> {
-        match self {
+    /// The terms of the sum; `None` for a constant that is no `i64`.
+    fn terms(&self) -> Option<BTreeMap<Monomial, i64>> {
+        Some(match self {
             Dim::Known(0) => BTreeMap::new(),
-            Dim::Known(n) => BTreeMap::from([(Vec::new(), *n as i64)]),
+            Dim::Known(n) => BTreeMap::from([(Vec::new(), i64::try_from(*n).ok()?)]),
             Dim::Sym(p) => p.0.iter().cloned().collect(),
-        }
+        })
     }
 
     /// The canonical dimension of a sum of terms; `None` when it is a negative constant.
@@ -197,8 +198,8 @@ impl Dim {
     }
 
     fn add_scaled(&self, other: &Dim, sign: i64) -> Option<Dim> {
-        let mut terms = self.terms();
-        for (m, c) in other.terms() {
+        let mut terms = self.terms()?;
+        for (m, c) in other.terms()? {
             let slot = terms.entry(m).or_insert(0);
             *slot = slot.checked_add(c.checked_mul(sign)?)?;
         }
@@ -208,13 +209,14 @@ impl Dim {
     /// `self * other`; `None` on overflow.
     pub fn checked_mul(&self, other: &Dim) -> Option<Dim> {
         let mut terms = BTreeMap::new();
-        for (ma, ca) in self.terms() {
-            for (mb, cb) in other.terms() {
+        let right = other.terms()?;
+        for (ma, ca) in self.terms()? {
+            for (mb, cb) in &right {
                 let mut m = ma.clone();
-                m.extend(mb);
+                m.extend(mb.iter().cloned());
                 m.sort();
                 let slot = terms.entry(m).or_insert(0i64);
-                *slot = slot.checked_add(ca.checked_mul(cb)?)?;
+                *slot = slot.checked_add(ca.checked_mul(*cb)?)?;
             }
         }
         Dim::from_terms(terms)
@@ -229,10 +231,10 @@ impl Dim {
         if self == other {
             return Some(Dim::Known(1));
         }
-        let divisor = other.terms();
+        let divisor = other.terms()?;
         let (dm, dc) = (divisor.len() == 1).then(|| divisor.into_iter().next())??;
         let mut terms = BTreeMap::new();
-        for (mut m, c) in self.terms() {
+        for (mut m, c) in self.terms()? {
             for s in &dm {
                 let at = m.iter().position(|x| x == s)?;
                 m.remove(at);
@@ -353,6 +355,14 @@ impl fmt::Display for Dim {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn constants_beyond_i64_overflow() {
+        let huge = Dim::Known(usize::MAX);
+        assert_eq!(huge.checked_mul(&huge), None);
+        assert_eq!(huge.checked_mul(&Dim::sym("s")), None);
+        assert_eq!(huge.checked_add(&Dim::Known(1)), None);
+    }
 
     fn k(n: usize) -> Dim {
         Dim::Known(n)

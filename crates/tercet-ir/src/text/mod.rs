@@ -14,5 +14,7 @@
 mod lex;
 mod parse;
 mod print;
+#[cfg(test)]
+mod tests;
 
 pub use parse::{TextError, parse};

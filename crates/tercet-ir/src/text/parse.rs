@@ -63,6 +63,22 @@ pub fn parse(text: &str) -> Result<Graph, TextError> {
     Ok(parser.graph)
 }
 
+/// Parses one literal, for the tests of the value language.
+#[cfg(test)]
+pub(super) fn parse_literal(text: &str) -> Result<Literal, TextError> {
+    let mut parser = Parser {
+        tokens: lex(text)?,
+        at: 0,
+        graph: Graph::new(),
+        names: HashMap::new(),
+    };
+    let literal = parser.literal(0)?;
+    match parser.peek() {
+        Token::End => Ok(literal),
+        _ => parser.expected("the end of the text"),
+    }
+}
+
 impl FromStr for Graph {
     type Err = TextError;
     fn from_str(text: &str) -> Result<Graph, TextError> {
@@ -78,6 +94,13 @@ struct Parser {
 }
 
 type Parsed<T> = Result<T, TextError>;
+
+fn check_depth(place: Place, depth: usize) -> Parsed<()> {
+    if depth > MAX_DEPTH {
+        return Err(TextError::new(place, "literal is nested too deep".into()));
+    }
+    Ok(())
+}
 
 /// An error and its sources in one line.
 fn chain(e: &dyn std::error::Error) -> String {
@@ -305,12 +328,6 @@ impl Parser {
     }
 
     fn literal(&mut self, depth: usize) -> Parsed<Literal> {
-        if depth > MAX_DEPTH {
-            return Err(TextError::new(
-                self.place(),
-                "literal is nested too deep".into(),
-            ));
-        }
         match self.peek().clone() {
             Token::Str(s) => {
                 self.bump();
@@ -328,6 +345,7 @@ impl Parser {
     }
 
     fn list(&mut self, close: char, depth: usize) -> Parsed<Vec<Literal>> {
+        check_depth(self.place(), depth)?;
         let mut items = Vec::new();
         if self.accept(close) {
             return Ok(items);
@@ -344,6 +362,7 @@ impl Parser {
     /// A number, a name, a call, a type, or a sum of products of symbols and integers.
     fn expression(&mut self, depth: usize) -> Parsed<Literal> {
         let place = self.place();
+        check_depth(place, depth)?;
         let negative = self.accept('-');
         let first = self.bump();
         let literal = match first {
@@ -364,7 +383,7 @@ impl Parser {
                 let dtype =
                     dtype.ok_or_else(|| TextError::new(place, format!("`{s}` is not a dtype")))?;
                 return self
-                    .shape()
+                    .shape(depth + 1)
                     .map(|shape| Literal::Type(Type { dtype, shape }));
             }
             Token::Int(i) => Literal::Int(if negative { -i } else { i }),
@@ -426,7 +445,7 @@ impl Parser {
         factor.ok_or_else(|| TextError::new(place, "expected a symbol or an integer".into()))
     }
 
-    fn shape(&mut self) -> Parsed<Shape> {
+    fn shape(&mut self, depth: usize) -> Parsed<Shape> {
         self.punct('[')?;
         let mut dims = Vec::new();
         if self.accept(']') {
@@ -434,7 +453,7 @@ impl Parser {
         }
         loop {
             let place = self.place();
-            let literal = self.expression(0)?;
+            let literal = self.expression(depth)?;
             let dim = <Dim as crate::attr::AttrValue>::from_literal(&literal);
             dims.push(dim.map_err(|e| TextError::new(place, e.to_string()))?);
             if !self.accept(',') {

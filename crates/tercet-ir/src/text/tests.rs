@@ -1,0 +1,266 @@
+//! Properties of the text form: what is printed parses to the same, and no text makes the parser
+//! panic.
+
+use proptest::prelude::*;
+
+use super::parse;
+use super::parse::parse_literal;
+use crate::attr::{AttrValue, Literal};
+use crate::{DType, Dim, OpKind, Shape, Tensor, TensorType, Type};
+
+fn ident() -> impl Strategy<Value = String> {
+    // `inf` and `nan` are numbers.
+    "[a-z_][a-z0-9_]{0,6}".prop_filter("a number", |s| s != "inf" && s != "nan")
+}
+
+fn dim() -> impl Strategy<Value = Dim> {
+    let term = (
+        prop::collection::vec(ident(), 0..3),
+        1usize..50,
+        any::<bool>(),
+    );
+    prop::collection::vec(term, 1..4).prop_filter_map("a negative constant", |terms| {
+        let mut sum = Dim::Known(0);
+        for (symbols, factor, minus) in terms {
+            let mut product = Dim::Known(factor);
+            for s in symbols {
+                product = product.checked_mul(&Dim::sym(&s))?;
+            }
+            sum = match minus {
+                true => sum.checked_sub(&product)?,
+                false => sum.checked_add(&product)?,
+            };
+        }
+        Some(sum)
+    })
+}
+
+fn ty() -> impl Strategy<Value = Type> {
+    let dtype = prop::sample::select(DType::ALL);
+    (dtype, prop::collection::vec(dim(), 0..4)).prop_map(|(d, dims)| Type::new(d, Shape::new(dims)))
+}
+
+fn literal() -> impl Strategy<Value = Literal> {
+    let leaf = prop_oneof![
+        (i128::MIN + 1..=i128::MAX).prop_map(Literal::Int),
+        any::<f64>().prop_map(Literal::Float),
+        prop::num::f64::ANY.prop_map(Literal::Float),
+        ident().prop_map(Literal::Ident),
+        any::<String>().prop_map(Literal::Str),
+        dim().prop_map(|d| d.to_literal()),
+        ty().prop_map(Literal::Type),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        let items = prop::collection::vec(inner, 0..4);
+        prop_oneof![
+            items.clone().prop_map(Literal::List),
+            (ident(), items).prop_map(|(name, args)| Literal::Call(name, args)),
+        ]
+    })
+}
+
+/// Pieces of which hostile texts are made.
+const PIECES: &[&str] = &[
+    "graph",
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    "=",
+    ",",
+    ":",
+    ".",
+    "+",
+    "-",
+    "*",
+    "%0",
+    "%1",
+    "%x",
+    "input",
+    "name",
+    "ty",
+    "\"x\"",
+    "\"",
+    "f32",
+    "f32[2, s]",
+    "const",
+    "tensor",
+    "dense",
+    "hex",
+    "softmax",
+    "axis",
+    "0",
+    "1",
+    "2",
+    "18446744073709551615",
+    "1e999",
+    "1.",
+    "1e",
+    "inf",
+    "nan",
+    "return",
+    "as",
+    "assign",
+    "//",
+    "\n",
+    "\\u{",
+    "é",
+    "%0 = input{name=\"x\", ty=f32[2, s]}()",
+    "graph {",
+    "softmax{axis=",
+    "}(%0)",
+    "\u{0}",
+    "/",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn literals_round_trip(literal in literal()) {
+        let text = literal.to_string();
+        let back = parse_literal(&text);
+        prop_assert!(back.is_ok(), "{text}: {back:?}");
+        // A NaN is not equal to itself; its spelling is.
+        prop_assert_eq!(back.unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn numbers_keep_their_bits(x in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO | prop::num::f64::INFINITE) {
+        match parse_literal(&Literal::Float(x).to_string()) {
+            Ok(Literal::Float(y)) => prop_assert_eq!(x.to_bits(), y.to_bits()),
+            other => prop_assert!(false, "{x:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn tensors_keep_their_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40), at in 0..DType::ALL.len()) {
+        let dtype = DType::ALL[at];
+        let n = bytes.len() / dtype.size_bytes();
+        let data = &bytes[..n * dtype.size_bytes()];
+        let tensor = Tensor::from_bytes(TensorType::new(dtype, &[n]), data).unwrap();
+        let literal = parse_literal(&tensor.to_literal().to_string()).unwrap();
+        prop_assert_eq!(Tensor::from_literal(&literal).unwrap(), tensor);
+    }
+
+    #[test]
+    fn no_soup_of_tokens_panics(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..40), spaced in any::<bool>()) {
+        let text = pieces.join(if spaced { " " } else { "" });
+        let _ = parse(&text);
+        let _ = parse(&format!("graph {{ %0 = input{{name=\"x\", ty=f32[2, s]}}()\n {text} }}"));
+    }
+
+    #[test]
+    fn no_string_panics(text in any::<String>()) {
+        let _ = parse(&text);
+        let _ = parse_literal(&text);
+    }
+}
+
+#[test]
+fn deep_nesting_is_refused() {
+    for open in ["[", "f(", "[f(", "f32[", "-", "s*", "s+"] {
+        let text = open.repeat(20_000);
+        let graph = format!("graph {{ %0 = softmax{{axis={text}");
+        assert!(parse(&graph).is_err(), "{open}");
+    }
+    let nested = format!("{}{}", "[".repeat(20), "]".repeat(20));
+    assert!(parse_literal(&nested).is_ok());
+}
+
+#[test]
+fn huge_numbers_are_errors() {
+    let digits = "9".repeat(5000);
+    let input = |ty: &str| parse(&format!("graph {{ %0 = input{{name=\"x\", ty={ty}}}() }}"));
+    for size in [
+        digits.as_str(),
+        "18446744073709551615",
+        "9223372036854775808*s",
+        "-1",
+        "1.5",
+    ] {
+        assert!(input(&format!("f32[{size}]")).is_err(), "{size}");
+    }
+    assert!(input("f32[18446744073709551615, 18446744073709551615]").is_err());
+    assert!(input("f32[s*9223372036854775807*9223372036854775807]").is_err());
+    assert!(parse_literal(&digits).is_err());
+    assert_eq!(
+        parse_literal("1e999").unwrap(),
+        Literal::Float(f64::INFINITY)
+    );
+}
+
+/// The printed graphs of a few cases of every operator.
+fn printed() -> Vec<String> {
+    let mut texts = Vec::new();
+    for &kind in OpKind::ALL {
+        for case in kind.cases().iter().take(2) {
+            let dtype = kind.doc().dtypes.iter().find(|d| case.runs_with(**d));
+            let dtype = *dtype.expect("every case runs with a dtype");
+            texts.push(case.build(dtype).expect("cases build").graph.to_string());
+        }
+    }
+    texts
+}
+
+/// Every whole number of the graphs, one at a time, becomes an extreme one: neither parsing nor type
+/// inference may panic.
+#[test]
+fn extreme_attributes_do_not_panic() {
+    const EXTREMES: &[&str] = &[
+        "0",
+        "-1",
+        "2147483648",
+        "4611686018427387904",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "18446744073709551615",
+        "s",
+        "none",
+        "[]",
+        "1e300",
+    ];
+    for text in printed() {
+        let bytes = text.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            let len = bytes[at..]
+                .iter()
+                .take_while(|b| b.is_ascii_digit())
+                .count();
+            let inside_word = at > 0
+                && (bytes[at - 1].is_ascii_alphanumeric() || b"%_.".contains(&bytes[at - 1]));
+            // Without the stated types, so that inference and not the comparison decides.
+            if len > 0 && !inside_word {
+                for extreme in EXTREMES {
+                    let changed = format!("{}{extreme}{}", &text[..at], &text[at + len..]);
+                    let _ = parse(&changed);
+                    let untyped: Vec<&str> = changed
+                        .lines()
+                        .map(|l| l.split(") : ").next().unwrap_or(l))
+                        .collect();
+                    let untyped = untyped.iter().map(|l| {
+                        if l.contains(" = ") && !l.ends_with(')') {
+                            format!("{l})")
+                        } else {
+                            l.to_string()
+                        }
+                    });
+                    let _ = parse(&untyped.collect::<Vec<_>>().join("\n"));
+                }
+            }
+            at += len.max(1);
+        }
+    }
+}
+
+#[test]
+fn truncated_graphs_are_errors() {
+    for text in printed().iter().step_by(7) {
+        for end in (0..text.len()).filter(|&i| text.is_char_boundary(i)) {
+            assert!(parse(&text[..end]).is_err(), "{}", &text[..end]);
+        }
+    }
+}
