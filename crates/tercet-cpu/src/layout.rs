@@ -336,15 +336,14 @@ impl SymLayout {
             layout.shape[axis] = self.shape[axis].eval(sizes)?;
             layout.strides[axis] = self.strides[axis].eval(sizes)?;
         }
-        let mut offset = 0;
-        for term in &self.offset {
-            offset += term.eval(sizes)?;
+        // A view without elements may start outside its root; it is never read.
+        if layout.numel() > 0 {
+            let mut offset = 0;
+            for term in &self.offset {
+                offset += term.eval(sizes)?;
+            }
+            layout.offset = usize::try_from(offset).unwrap_or(0);
         }
-        // A view without elements may start past the end of its root; it is never read.
-        layout.offset = match layout.numel() {
-            0 => 0,
-            _ => usize::try_from(offset).unwrap_or(0),
-        };
         Ok(layout)
     }
 }

@@ -26,7 +26,7 @@ impl Accuracy {
     ];
 }
 
-/// `|got - want| <= abs * scale + rel * |want|`, where `scale` is the greatest finite magnitude
+/// `|got - want| <= abs * scale + rel * |want| + least`, where `scale` is the greatest finite magnitude
 /// among the wanted values of the tensor (at least the least normal number).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
@@ -34,6 +34,9 @@ pub struct Tolerance {
     pub abs: f64,
     /// Part of the element's own magnitude.
     pub rel: f64,
+    /// The spacing of the dtype's subnormal numbers, where relative accuracy ends: an intermediate
+    /// rounding next to a tie may go either way there. 0 for exact classes.
+    pub least: f64,
 }
 
 impl Tolerance {
@@ -46,7 +49,7 @@ impl Tolerance {
         if !got.is_finite() || !want.is_finite() {
             return f64::INFINITY;
         }
-        (got - want).abs() / (self.abs * scale + self.rel * want.abs())
+        (got - want).abs() / (self.abs * scale + self.rel * want.abs() + self.least)
     }
 }
 
@@ -80,6 +83,23 @@ pub fn tolerance(class: Accuracy, dtype: DType) -> Tolerance {
     Tolerance {
         abs: abs * u,
         rel: rel * u,
+        least: match class {
+            Accuracy::Exact => 0.0,
+            Accuracy::Elementwise | Accuracy::Reduction | Accuracy::Contraction => {
+                least_subnormal(dtype)
+            }
+        },
+    }
+}
+
+/// The spacing of subnormal numbers.
+const fn least_subnormal(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 5e-324,
+        DType::F32 => 1.401298464324817e-45,
+        DType::F16 => 5.960464477539063e-8,
+        DType::BF16 => 9.183549615799121e-41,
+        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => 0.0,
     }
 }
 

@@ -166,7 +166,7 @@ impl Constants {
         let operands = &program.operands[step.operands.clone()];
         let layouts: Result<Vec<Layout>, _> = operands.iter().map(layout_of).collect();
         let layouts = layouts?;
-        let (ins, outs) = operands.split_at(step.ins);
+        let outs = &operands[step.ins..];
         let mut results = Vec::with_capacity(outs.len());
         for (out, layout) in outs.iter().zip(&layouts[step.ins..]) {
             let ty = TensorType::new(out.dtype, layout.shape());

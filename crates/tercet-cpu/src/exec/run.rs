@@ -66,6 +66,10 @@ impl CpuExecutable {
             return Ok(());
         }
         self.sized = None;
+        for check in &self.program.checks {
+            let (from, to) = (check.from.eval(&self.sizes)?, check.to.eval(&self.sizes)?);
+            (check.check)(&from, &to).map_err(|e| self.fail(check.node, check.op, e))?;
+        }
         self.layouts.clear();
         for operand in &self.program.operands {
             self.layouts.push(operand.layout.eval(&self.sizes)?);

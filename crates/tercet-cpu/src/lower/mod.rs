@@ -4,6 +4,7 @@
 //! off this table: the first row of the operator's kind whose `supports` accepts the node runs it.
 
 mod copy;
+mod map;
 mod reference_eval;
 mod view;
 
@@ -15,7 +16,7 @@ use crate::args::{Args, View};
 use crate::layout::{Layout, SymLayout};
 
 pub(crate) use copy::{copy_kernel, copy_view};
-pub(crate) use view::{View as ViewOp, view_of};
+pub(crate) use view::{Check, View as ViewOp, check_of, view_of};
 
 /// What a kernel makes of a constant operand once: packed weights.
 pub(crate) type Packed = Box<dyn Any + Send + Sync>;
@@ -135,7 +136,24 @@ pub(crate) const KERNELS: &[Kernel] = &[
     row("param", OpKind::Param, Lower::Leaf),
     row("const", OpKind::Const, Lower::Leaf),
     row("state", OpKind::State, Lower::Leaf),
+    row("view", OpKind::Reshape, Lower::View),
+    row("view", OpKind::Transpose, Lower::View),
+    row("view", OpKind::Slice, Lower::View),
+    row("view", OpKind::Expand, Lower::View),
+    row("map", OpKind::Unary, MAP),
+    row("map", OpKind::Binary, MAP),
+    row("map", OpKind::Compare, MAP),
+    row("map", OpKind::Where, MAP),
+    row("map", OpKind::Fma, MAP),
+    row("map", OpKind::Clamp, MAP),
+    row("map", OpKind::Cast, MAP),
+    Kernel {
+        supports: map::supports,
+        ..row("map", OpKind::Map, MAP)
+    },
 ];
+
+const MAP: Lower = Lower::Kernel(map::lower);
 
 /// What runs the nodes that no row supports: the operator's own reference evaluation.
 pub(crate) const REFERENCE_EVAL: Kernel = Kernel {

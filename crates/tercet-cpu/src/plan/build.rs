@@ -6,10 +6,11 @@ use tercet_ir::{Bindings, CompileError, Graph, Node, NodeId, Op, Signature, Type
 
 use super::state::in_place_updates;
 use super::{
-    Commit, Const, Operand, PackDef, Place, Program, Root, SlotDraft, Source, Step, finish,
+    Commit, Const, Operand, PackDef, Place, Program, Root, SizeCheck, SlotDraft, Source, Step,
+    finish,
 };
 use crate::layout::{SymLayout, numel};
-use crate::lower::{Accept, Lower, Lowered, ViewOp, copy_kernel, find, varies, view_of};
+use crate::lower::{Lower, Lowered, ViewOp, check_of, copy_kernel, find, varies, view_of};
 
 /// The program of a legal graph.
 ///
@@ -35,6 +36,7 @@ pub(crate) fn build(
             steps: Vec::new(),
             operands: Vec::new(),
             consts: Vec::new(),
+            checks: Vec::new(),
             packs: Vec::new(),
             commits: Vec::new(),
             slots: Vec::new(),
@@ -88,6 +90,15 @@ impl Builder<'_> {
             Lower::View => {
                 let from = self.place(node.inputs[0]).clone();
                 let operand = self.graph.ty(node.inputs[0]);
+                if let Some(check) = check_of(node, operand) {
+                    self.program.checks.push(SizeCheck {
+                        node: id,
+                        op: node.op.kind().doc().name,
+                        check,
+                        from: operand.shape.clone(),
+                        to: node.outputs[0].shape.clone(),
+                    });
+                }
                 let layout = match view_of(node, operand, &from.layout) {
                     ViewOp::Free(layout) => return Ok(vec![Place { layout, ..from }]),
                     ViewOp::NeedsDense => self.dense(&from, id)?,

@@ -14,10 +14,10 @@ mod state;
 
 use std::ops::Range;
 
-use tercet_ir::{DType, Dim, NodeId, Signature, Tensor, Type};
+use tercet_ir::{DType, Dim, NodeId, Shape, Signature, Tensor, Type};
 
 use crate::layout::SymLayout;
-use crate::lower::{Pack, Run, Scratch};
+use crate::lower::{Check, Pack, Run, Scratch};
 
 pub(crate) use arena::ALIGN_BYTES;
 pub(crate) use build::build;
@@ -120,6 +120,20 @@ pub(crate) struct PackDef {
     pub(crate) op: &'static str,
 }
 
+/// What must hold of the sizes of a run.
+pub(crate) struct SizeCheck {
+    /// The node, of the legal graph.
+    pub(crate) node: NodeId,
+    /// Its operator.
+    pub(crate) op: &'static str,
+    /// The condition.
+    pub(crate) check: Check,
+    /// The shape of its operand.
+    pub(crate) from: Shape,
+    /// The shape of its result.
+    pub(crate) to: Shape,
+}
+
 /// What a state takes after the last step.
 #[derive(Clone, Debug)]
 pub(crate) struct Commit {
@@ -150,6 +164,8 @@ pub(crate) struct Program {
     pub(crate) operands: Vec<Operand>,
     /// The constants.
     pub(crate) consts: Vec<Const>,
+    /// What must hold of the sizes of a run.
+    pub(crate) checks: Vec<SizeCheck>,
     /// The packed constants.
     pub(crate) packs: Vec<PackDef>,
     /// What states take.

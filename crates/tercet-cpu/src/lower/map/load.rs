@@ -1,0 +1,184 @@
+//! Operands into registers, registers into results.
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use smallvec::SmallVec;
+use tercet_ir::DType;
+
+use super::body::{Class, Reg};
+use super::geometry::{Block, Walk};
+use super::{BLOCK, Job};
+use crate::kernels::{SimdLevel, convert};
+
+/// Where the elements of an operand are for one block.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// In the operand's memory from this element on.
+    Root(usize),
+    /// In the operand's register.
+    Reg,
+}
+
+/// Loads what cannot be read where it lies.
+pub(super) fn load(
+    job: &Job<'_>,
+    block: &Block,
+    outs: &[&mut [u8]],
+    scratch: &mut [u8],
+    first: bool,
+) -> SmallVec<[Source; 8]> {
+    let inputs = job.body.inputs.iter().zip(job.ins).zip(&job.geometry.walks);
+    inputs
+        .map(|((input, view), walk)| {
+            if let Some(start) = direct(job, block, walk, input.dtype)
+                && !view.root.is_empty()
+            {
+                return Source::Root(start);
+            }
+            if first || !walk.uniform {
+                let to = &mut scratch[input.reg.range(block_capacity(block, walk))];
+                // An operand whose memory the first result took lies where that is written.
+                let from = match view.root.is_empty() {
+                    true => From::Block(&*outs[0]),
+                    false => From::Walk(view.root, walk),
+                };
+                widen(job, block, input.dtype, &from, to);
+            }
+            Source::Reg
+        })
+        .collect()
+}
+
+/// A uniform operand is loaded once for blocks of any length.
+fn block_capacity(block: &Block, walk: &Walk) -> usize {
+    if walk.uniform { BLOCK } else { block.len }
+}
+
+fn direct(job: &Job<'_>, block: &Block, walk: &Walk, dtype: DType) -> Option<usize> {
+    let (start, stride) = job.geometry.row(walk, block.row);
+    let dense = stride == 1 && job.geometry.row_shift(walk) == 0 && block.rows == 1;
+    (dense && Class::is_native(dtype)).then(|| start as usize + block.col)
+}
+
+enum From<'a> {
+    /// The elements of the block, one after the other.
+    Block(&'a [u8]),
+    /// The operand's memory.
+    Walk(&'a [u8], &'a Walk),
+}
+
+fn widen(job: &Job<'_>, block: &Block, dtype: DType, from: &From<'_>, to: &mut [u8]) {
+    match dtype {
+        DType::F32 => each::<f32, f32>(job, block, from, to, |x| x),
+        DType::F64 => each::<f64, f64>(job, block, from, to, |x| x),
+        DType::Bool => each::<u8, u8>(job, block, from, to, |x| x),
+        DType::I32 => each::<i32, i64>(job, block, from, to, i64::from),
+        DType::U32 => each::<u32, i64>(job, block, from, to, i64::from),
+        DType::I64 => each::<i64, i64>(job, block, from, to, |x| x),
+        DType::I8 => each::<i8, i64>(job, block, from, to, i64::from),
+        DType::U8 => each::<u8, i64>(job, block, from, to, i64::from),
+        DType::F16 | DType::BF16 => {
+            let mut halves = [0u16; BLOCK];
+            let to: &mut [f32] = cast_slice_mut(to);
+            let halves = &mut halves[..to.len()];
+            each::<u16, u16>(job, block, from, cast_slice_mut(halves), |x| x);
+            match dtype {
+                DType::F16 => convert::f16_to_f32(job.level, halves, to),
+                _ => convert::bf16_to_f32(job.level, halves, to),
+            }
+        }
+    }
+}
+
+fn each<T: Pod, U: Pod>(
+    job: &Job<'_>,
+    block: &Block,
+    from: &From<'_>,
+    to: &mut [u8],
+    f: impl Fn(T) -> U,
+) {
+    let to: &mut [U] = cast_slice_mut(to);
+    let (root, walk) = match from {
+        From::Block(bytes) => {
+            let elements = cast_slice::<u8, T>(bytes);
+            to.iter_mut().zip(elements).for_each(|(o, &x)| *o = f(x));
+            return;
+        }
+        From::Walk(root, walk) => (root, walk),
+    };
+    let root: &[T] = cast_slice(&root[..root.len() / size_of::<T>() * size_of::<T>()]);
+    if walk.uniform {
+        to.fill(f(root[walk.offset as usize]));
+        return;
+    }
+    let shift = job.geometry.row_shift(walk);
+    for (r, part) in to.chunks_mut(block.cols).enumerate() {
+        let (at, stride) = job.geometry.row(walk, block.row + r);
+        if shift > 0 {
+            for (j, o) in part.iter_mut().enumerate() {
+                let index = ((block.col + j) >> shift) as isize;
+                *o = f(root[(at + index * stride) as usize]);
+            }
+            continue;
+        }
+        let at = at + block.col as isize * stride;
+        match stride {
+            0 => part.fill(f(root[at as usize])),
+            1 => {
+                let run = &root[at as usize..][..part.len()];
+                part.iter_mut().zip(run).for_each(|(o, &x)| *o = f(x));
+            }
+            _ => {
+                let mut at = at;
+                for o in part {
+                    *o = f(root[at as usize]);
+                    at += stride;
+                }
+            }
+        }
+    }
+}
+
+/// Writes a register as a result of this dtype.
+pub(super) fn store(level: SimdLevel, reg: Reg, dtype: DType, scratch: &[u8], out: &mut [u8]) {
+    let len = out.len() / dtype.size_bytes();
+    let from = &scratch[reg.range(len)];
+    match dtype {
+        DType::F32 | DType::F64 | DType::Bool | DType::I64 => out.copy_from_slice(from),
+        DType::F16 => convert::f32_to_f16(level, cast_slice(from), cast_slice_mut(out)),
+        DType::BF16 => convert::f32_to_bf16(level, cast_slice(from), cast_slice_mut(out)),
+        DType::I32 => narrow::<i32>(from, out, |x| x as i32),
+        DType::U32 => narrow::<u32>(from, out, |x| x as u32),
+        DType::I8 => narrow::<i8>(from, out, |x| x as i8),
+        DType::U8 => narrow::<u8>(from, out, |x| x as u8),
+    }
+}
+
+fn narrow<T: Pod>(from: &[u8], out: &mut [u8], f: impl Fn(i64) -> T) {
+    let from = cast_slice::<u8, i64>(from);
+    let out = cast_slice_mut::<u8, T>(out);
+    out.iter_mut().zip(from).for_each(|(o, &x)| *o = f(x));
+}
+
+/// Rounds f32 values to a narrower float dtype, in place.
+pub(super) fn round(level: SimdLevel, dtype: DType, x: &mut [f32]) {
+    let mut halves = [0u16; BLOCK];
+    let halves = &mut halves[..x.len()];
+    match dtype {
+        DType::F16 => {
+            convert::f32_to_f16(level, x, halves);
+            convert::f16_to_f32(level, halves, x);
+        }
+        DType::BF16 => {
+            convert::f32_to_bf16(level, x, halves);
+            convert::bf16_to_f32(level, halves, x);
+        }
+        DType::F32
+        | DType::F64
+        | DType::I32
+        | DType::U32
+        | DType::I64
+        | DType::I8
+        | DType::U8
+        | DType::Bool => {}
+    }
+}

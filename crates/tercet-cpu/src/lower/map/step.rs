@@ -1,0 +1,258 @@
+//! One step over one block: the vector functions where the class is f32, else the IR's own scalar
+//! functions element by element.
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use tercet_ir::DType;
+use tercet_ir::scalar::{BinaryFn, CompareFn, Scalar, ScalarOp, UnaryFn};
+
+use super::body::{Arg, Class, Dst, Reg, Step};
+use super::geometry::Block;
+use super::load::{Source, round};
+use super::{BLOCK, Job};
+use crate::kernels::vmath::{self, Comparison};
+
+/// The operands of a step for one block.
+struct Operands<'a> {
+    job: &'a Job<'a>,
+    sources: &'a [Source],
+    args: &'a [Arg],
+    len: usize,
+    /// The scratch memory before and after the step's own register.
+    low: &'a [u8],
+    high: &'a [u8],
+    high_start: usize,
+}
+
+impl Operands<'_> {
+    fn get<T: Pod>(&self, at: usize) -> &[T] {
+        let reg = match self.args[at] {
+            Arg::Reg(reg) => reg,
+            Arg::Input(i) => match self.sources[i] {
+                Source::Root(start) => return &self.job.ins[i].root_as()[start..start + self.len],
+                Source::Reg => self.job.body.inputs[i].reg,
+            },
+        };
+        cast_slice(self.reg(reg))
+    }
+
+    fn reg(&self, reg: Reg) -> &[u8] {
+        let range = reg.range(self.len);
+        match range.start < self.high_start {
+            true => &self.low[range],
+            false => &self.high[range.start - self.high_start..range.end - self.high_start],
+        }
+    }
+
+    fn class(&self, at: usize) -> Class {
+        match self.args[at] {
+            Arg::Reg(reg) => reg.class,
+            Arg::Input(i) => self.job.body.inputs[i].reg.class,
+        }
+    }
+}
+
+/// Runs step `at` of the body.
+pub(super) fn run(
+    job: &Job<'_>,
+    at: usize,
+    block: &Block,
+    sources: &[Source],
+    outs: &mut [&mut [u8]],
+    scratch: &mut [u8],
+) {
+    let step = &job.body.steps[at];
+    let mut x = Operands {
+        job,
+        sources,
+        args: &step.args,
+        len: block.len,
+        low: &[],
+        high: &[],
+        high_start: usize::MAX,
+    };
+    match step.dst {
+        Dst::Out(k) => {
+            x.low = scratch;
+            apply(step, &x, outs[k]);
+        }
+        Dst::Reg(reg) => {
+            // A constant fills its register for blocks of every length.
+            let len = if step.once { BLOCK } else { block.len };
+            let range = reg.range(len);
+            let (low, rest) = scratch.split_at_mut(range.start);
+            let (own, high) = rest.split_at_mut(range.len());
+            (x.low, x.high, x.high_start) = (low, high, range.end);
+            apply(step, &x, own);
+        }
+    }
+}
+
+fn apply(step: &Step, x: &Operands<'_>, out: &mut [u8]) {
+    match Class::of(step.dtype) {
+        Class::F32 => {
+            let out: &mut [f32] = cast_slice_mut(out);
+            if floats(step, x, out) {
+                return round(x.job.level, step.dtype, out);
+            }
+            scalars(step, x, out, |s| s.as_f64() as f32);
+        }
+        Class::F64 => scalars::<f64>(step, x, cast_slice_mut(out), Scalar::as_f64),
+        Class::Int => scalars::<i64>(step, x, cast_slice_mut(out), Scalar::as_i64),
+        Class::Bool => {
+            if !truths(step, x, out) {
+                scalars::<u8>(step, x, out, |s| u8::from(s.truth()));
+            }
+        }
+    }
+}
+
+/// Functions of f32 registers to f32 registers that are vectorised; false if this is none. The
+/// caller rounds.
+fn floats(step: &Step, x: &Operands<'_>, out: &mut [f32]) -> bool {
+    let level = x.job.level;
+    match &step.op {
+        ScalarOp::Unary(f) => return unary(x, *f, out),
+        ScalarOp::Binary(f) => {
+            let apply = match f {
+                BinaryFn::Add => vmath::add,
+                BinaryFn::Sub => vmath::sub,
+                BinaryFn::Mul => vmath::mul,
+                BinaryFn::Div => vmath::div,
+                BinaryFn::Max => vmath::max,
+                BinaryFn::Min => vmath::min,
+                BinaryFn::Rem => |_, a: &[f32], b: &[f32], out: &mut [f32]| {
+                    let pairs = out.iter_mut().zip(a).zip(b);
+                    pairs.for_each(|((o, a), b)| *o = a % b);
+                },
+                BinaryFn::Pow
+                | BinaryFn::Atan2
+                | BinaryFn::And
+                | BinaryFn::Or
+                | BinaryFn::Xor
+                | BinaryFn::Shl
+                | BinaryFn::Shr => return false,
+            };
+            apply(level, x.get(0), x.get(1), out);
+        }
+        ScalarOp::Where => vmath::select(level, x.get(0), x.get(1), x.get(2), out),
+        // One rounding: f32's own; narrower floats go through f64.
+        ScalarOp::Fma if step.dtype == DType::F32 => {
+            vmath::fma(level, x.get(0), x.get(1), x.get(2), out);
+        }
+        ScalarOp::Clamp { lo, hi } => {
+            let bound = |b: f64| [step.from.round_f64(b) as f32; 64];
+            let (lo, hi) = (bound(lo.0), bound(hi.0));
+            let from: &[f32] = x.get(0);
+            for (out, from) in out.chunks_mut(64).zip(from.chunks(64)) {
+                let n = out.len();
+                let mut raised = [0f32; 64];
+                vmath::max(level, from, &lo[..n], &mut raised[..n]);
+                vmath::min(level, &raised[..n], &hi[..n], out);
+            }
+        }
+        ScalarOp::Cast(_) if x.class(0) == Class::F32 => out.copy_from_slice(x.get(0)),
+        ScalarOp::Cast(_) if x.class(0) == Class::Bool => {
+            let from: &[u8] = x.get(0);
+            out.iter_mut()
+                .zip(from)
+                .for_each(|(o, &b)| *o = f32::from(b));
+        }
+        ScalarOp::Cast(_) if step.dtype == DType::F32 && x.class(0) == Class::Int => {
+            let from: &[i64] = x.get(0);
+            out.iter_mut().zip(from).for_each(|(o, &i)| *o = i as f32);
+        }
+        ScalarOp::Const(..) | ScalarOp::Compare(_) | ScalarOp::Fma | ScalarOp::Cast(_) => {
+            return false;
+        }
+    }
+    true
+}
+
+fn unary(x: &Operands<'_>, f: UnaryFn, out: &mut [f32]) -> bool {
+    use UnaryFn::*;
+    let apply = match f {
+        Relu => vmath::relu,
+        Sigmoid => vmath::sigmoid,
+        Tanh => vmath::tanh,
+        Exp => vmath::exp,
+        Ln => vmath::ln,
+        Sqrt => vmath::sqrt,
+        Rsqrt => vmath::rsqrt,
+        Recip => vmath::recip,
+        Neg => vmath::neg,
+        Abs => vmath::abs,
+        Gelu => vmath::gelu,
+        GeluTanh => vmath::gelu_tanh,
+        Silu => vmath::silu,
+        Softplus => vmath::softplus,
+        Erf => vmath::erf,
+        Sin => vmath::sin,
+        Cos => vmath::cos,
+        Floor => vmath::floor,
+        Ceil => vmath::ceil,
+        Round => vmath::round,
+        Exp2 => vmath::exp2,
+        Log2 => vmath::log2,
+        Log1p => vmath::log1p,
+        Expm1 => vmath::expm1,
+        Sign | Tan | Asin | Acos | Atan | Sinh | Cosh | Not | IsNan | IsInf => return false,
+    };
+    apply(x.job.level, x.get(0), out);
+    true
+}
+
+/// Predicates of f32 registers that are vectorised; false if this is none.
+fn truths(step: &Step, x: &Operands<'_>, out: &mut [u8]) -> bool {
+    match &step.op {
+        ScalarOp::Compare(f) if x.class(0) == Class::F32 => {
+            let op = match f {
+                CompareFn::Eq => Comparison::Eq,
+                CompareFn::Ne => Comparison::Ne,
+                CompareFn::Lt => Comparison::Lt,
+                CompareFn::Le => Comparison::Le,
+                CompareFn::Gt => Comparison::Gt,
+                CompareFn::Ge => Comparison::Ge,
+            };
+            vmath::compare(x.job.level, op, x.get(0), x.get(1), out);
+        }
+        ScalarOp::Unary(UnaryFn::Not) => {
+            let from: &[u8] = x.get(0);
+            out.iter_mut().zip(from).for_each(|(o, &b)| *o = b ^ 1);
+        }
+        ScalarOp::Binary(f @ (BinaryFn::And | BinaryFn::Or | BinaryFn::Xor)) => {
+            let (a, b): (&[u8], &[u8]) = (x.get(0), x.get(1));
+            let pairs = out.iter_mut().zip(a).zip(b);
+            match f {
+                BinaryFn::And => pairs.for_each(|((o, a), b)| *o = a & b),
+                BinaryFn::Or => pairs.for_each(|((o, a), b)| *o = a | b),
+                _ => pairs.for_each(|((o, a), b)| *o = a ^ b),
+            }
+        }
+        ScalarOp::Const(..)
+        | ScalarOp::Unary(_)
+        | ScalarOp::Binary(_)
+        | ScalarOp::Compare(_)
+        | ScalarOp::Where
+        | ScalarOp::Fma
+        | ScalarOp::Clamp { .. }
+        | ScalarOp::Cast(_) => return false,
+    }
+    true
+}
+
+/// Any step by the IR's own scalar function, which rounds to the step's dtype.
+fn scalars<U: Copy>(step: &Step, x: &Operands<'_>, out: &mut [U], to: impl Fn(Scalar) -> U) {
+    let mut args = [Scalar::I(0); 3];
+    let n = step.args.len();
+    for (i, out) in out.iter_mut().enumerate() {
+        for (a, arg) in args[..n].iter_mut().enumerate() {
+            *arg = match x.class(a) {
+                Class::F32 => Scalar::F(f64::from(x.get::<f32>(a)[i])),
+                Class::F64 => Scalar::F(x.get::<f64>(a)[i]),
+                Class::Int => Scalar::I(x.get::<i64>(a)[i]),
+                Class::Bool => Scalar::I(i64::from(x.get::<u8>(a)[i])),
+            };
+        }
+        *out = to(step.op.eval(step.from, step.dtype, &args[..n]));
+    }
+}
