@@ -27,6 +27,7 @@ mod view;
 pub use precision::convert_precision;
 pub(crate) use rewrite::is_named_leaf;
 pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};
+pub(crate) use view::known_range;
 
 use crate::backend::CompileOptions;
 use crate::error::CompileError;

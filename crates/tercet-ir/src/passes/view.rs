@@ -153,3 +153,20 @@ pub(super) fn first_index(slice: &Slice, axis: usize, n: usize) -> i64 {
         false => start.clamp(-1, n - 1),
     }
 }
+
+/// Start, end and step that take `count` elements from `start` on.
+pub(crate) fn known_range(start: i64, step: i64, count: usize) -> (i64, i64, i64) {
+    match count {
+        0 => return (0, 0, 1),
+        1 => return (start, start + 1, 1),
+        _ => {}
+    }
+    let last = start + step * (count as i64 - 1);
+    let end = match step > 0 {
+        true => last + 1,
+        // An end of -1 would count from the back.
+        false if last == 0 => i64::MIN,
+        false => last - 1,
+    };
+    (start, end, step)
+}

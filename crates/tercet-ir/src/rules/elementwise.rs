@@ -11,6 +11,7 @@ use crate::ops::{
     AxisMap, Binary, Cast, Clamp, Compare, Fma, Gather, IndexMap, Map, MapArg, Op, OpKind, Unary,
     Where,
 };
+use crate::passes::known_range;
 use crate::scalar::ScalarOp;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, broadcast_shapes, row_major_strides};
@@ -113,7 +114,7 @@ fn operand(
     v: Value,
     index: &IndexMap,
 ) -> Result<Option<Value>, OpError> {
-    if index.is_identity(map.shape.rank()) {
+    if index.is_identity(map.shape.rank()) && b.ty(v).shape == map.shape {
         return Ok(Some(v));
     }
     if map.shape.contains(&Dim::Known(0)) {
@@ -179,6 +180,10 @@ fn picked(
         return Ok(Some(x));
     }
     if let Some(count) = count.known() {
+        if axis.shift == 0 && axis.step != 0 {
+            let (start, end, step) = known_range(axis.start, axis.step, count);
+            return b.slice(x, i, start, end, step).map(Some);
+        }
         let indices: Vec<i64> = (0..count)
             .map(|k| axis.start + axis.step * (k >> axis.shift) as i64)
             .collect();

@@ -12,7 +12,7 @@ use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support, Target, T
 use crate::{chain, difference, run};
 
 /// Core operators only, and of those only the plain form.
-struct Strict;
+pub(crate) struct Strict;
 
 impl Target for Strict {
     fn name(&self) -> &'static str {

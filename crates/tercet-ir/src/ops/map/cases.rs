@@ -106,6 +106,13 @@ fn index_cases() -> Vec<Case> {
             &[1.0, 3.0, 5.0],
         ),
         reading(
+            "leading_columns",
+            &[2, 3],
+            &[2, 2],
+            straight(2),
+            &[0.0, 1.0, 3.0, 4.0],
+        ),
+        reading(
             "reverse",
             &[4],
             &[4],

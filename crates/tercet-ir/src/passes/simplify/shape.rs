@@ -3,7 +3,7 @@
 use super::{Simplification, Simplified, Simplifier};
 use crate::graph::Value;
 use crate::ops::{Op, OpKind, Reshape, Slice, Transpose};
-use crate::passes::view::{first_index, takes_all};
+use crate::passes::view::{first_index, known_range, takes_all};
 
 pub(super) const RULES: &[Simplification] = &[
     Simplification {
@@ -179,23 +179,6 @@ fn slice_of_slice(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simp
         joined.steps.push(one.2);
     }
     s.add(joined, &[x]).map(Some)
-}
-
-/// Start, end and step that take `count` elements from `start` on.
-fn known_range(start: i64, step: i64, count: usize) -> (i64, i64, i64) {
-    match count {
-        0 => return (0, 0, 1),
-        1 => return (start, start + 1, 1),
-        _ => {}
-    }
-    let last = start + step * (count as i64 - 1);
-    let end = match step > 0 {
-        true => last + 1,
-        // An end of -1 would count from the back.
-        false if last == 0 => i64::MIN,
-        false => last - 1,
-    };
-    (start, end, step)
 }
 
 fn concat_of_one(_: &mut Simplifier<'_, '_>, _: &Op, inputs: &[Value]) -> Simplified {
