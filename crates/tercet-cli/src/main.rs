@@ -1,10 +1,61 @@
-//! The `tercet` command.
+//! The `tercet` command: generate text, embed sentences, inspect model files, run graphs.
+//!
+//! Each command is a module of [`commands`] with its arguments and one `run`. What a person reads
+//! goes to the terminal, progress to standard error; with `--json` one JSON document goes to
+//! standard output. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+#![forbid(unsafe_code)]
 
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the `run` command reads its inputs with it"
-)]
+mod commands;
+mod error;
+mod interrupt;
 mod npy;
+mod output;
+mod progress;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::{CliError, Outcome};
+
+/// Machine-learning models on any machine: no Python, no CUDA.
+#[derive(Parser)]
+#[command(name = "tercet", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write text with a language model
+    Generate(commands::generate::Args),
+    /// Turn sentences into vectors, or compare them
+    Embed(commands::embed::Args),
+    /// Show what is in a model file: metadata, tensors, parameters, memory
+    Inspect(commands::inspect::Args),
+    /// Run a graph in text form on .npy or .npz inputs
+    Run(commands::run::Args),
+    /// List the devices of this machine
+    Devices(commands::devices::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Generate(args) => commands::generate::run(&args),
+        Command::Embed(args) => commands::embed::run(&args),
+        Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Run(args) => commands::run::run(&args),
+        Command::Devices(args) => commands::devices::run(&args),
+    };
+    match result {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Interrupted) => ExitCode::from(130),
+        // The reader of our output has gone: nobody is left to tell.
+        Err(e) if e.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(e) => {
+            error::report(&e);
+            ExitCode::from(if matches!(e, CliError::Usage(_)) { 2 } else { 1 })
+        }
+    }
+}

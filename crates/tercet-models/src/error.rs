@@ -1,5 +1,6 @@
 //! One error for callers that open models of any kind.
 
+use crate::builder::ModelError;
 use crate::config::ConfigError;
 use crate::gguf::GgufError;
 use crate::hf::HfError;
@@ -33,4 +34,13 @@ pub enum Error {
     /// A tensor of a file could not be used.
     #[error("weight")]
     Weight(#[from] WeightError),
+    /// A model could not be built or run.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// There is no builder for the architecture.
+    #[error("architecture `{name}` is not supported; supported: llama, mistral, bert")]
+    Architecture {
+        /// The architecture.
+        name: String,
+    },
 }

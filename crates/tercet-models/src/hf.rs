@@ -219,6 +219,20 @@ impl HfFolder {
             .map_err(|source| HfError::Config { path, source })
     }
 
+    /// The pooling modes that the folder of a sentence encoder turns on, as `1_Pooling/config.json`
+    /// names them (`mean_tokens`, `cls_token`, ...), if it says.
+    ///
+    /// # Errors
+    /// [`HfError::Json`].
+    pub fn pooling_modes(&self) -> Result<Option<Vec<String>>, HfError> {
+        let json = read_optional_json(&self.dir.join("1_Pooling").join("config.json"))?;
+        let on = |json: Map<String, Value>| {
+            let modes = json.into_iter().filter(|(_, v)| v.as_bool() == Some(true));
+            modes.filter_map(|(k, _)| k.strip_prefix("pooling_mode_").map(str::to_owned)).collect()
+        };
+        Ok(json.map(on))
+    }
+
     /// The tokenizer of `tokenizer.json`.
     ///
     /// Whether a text begins with the BOS token is what the post-processor of `tokenizer.json`

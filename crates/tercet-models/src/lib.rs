@@ -16,19 +16,25 @@
 //! A Hugging Face folder is opened with [`HfFolder::open`], a GGUF file with [`Gguf::open`];
 //! [`LlamaConfig::from_gguf`] and [`Tokenizer::from_gguf`] take the second one further.
 
+mod builder;
 pub mod config;
 mod error;
 pub mod gguf;
 pub mod hf;
 pub mod mmap;
+mod open;
 pub mod safetensors;
 pub mod tokenizer;
 pub mod weight;
 
+pub use builder::{
+    Bert, Embedder, Generator, Llama, LlamaOptions, Model, ModelError, Pooling, Sampling, Step, Weights,
+};
 pub use config::{BertActivation, BertConfig, ConfigError, LlamaConfig, RopeLayout};
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{HfError, HfFolder, HfWeights};
+pub use open::{Family, ModelFiles};
 pub use mmap::{FileError, MappedFile};
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use tokenizer::{Batch, StreamDecoder, Tokenizer, TokenizerError};

@@ -1,1 +1,38 @@
-//! tercet
+//! Tercet: one typed graph, sibling executors that agree.
+//!
+//! Build a [`Graph`] (or load a model with `tercet-models`), pick a [`Device`], compile, run:
+//!
+//! ```
+//! use tercet::{CompileOptions, DType, Device, Dim, Graph, Tensor, Type};
+//!
+//! let mut g = Graph::new();
+//! let x = g.input("x", Type::new(DType::F32, [Dim::sym("rows"), Dim::Known(3)]))?;
+//! let y = g.softmax(x, 1)?;
+//! g.output("y", y)?;
+//!
+//! let device = Device::cpu();
+//! let mut exe = device.compile(&g, &CompileOptions::new().bound("rows", 64))?;
+//! let x = Tensor::from_slice(&[1, 3], &[0f32, 0.0, 0.0])?;
+//! let outputs = exe.run(&[("x", &x)])?;
+//! assert_eq!(outputs[0].as_slice::<f32>()?, [1.0 / 3.0; 3]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | feature | executor |
+//! |---|---|
+//! | `cpu` (default) | [`Device::cpu`], the fast CPU executor, and [`Device::reference`] |
+//!
+//! The executors are chosen by feature; nothing falls back from one to another. What a device cannot
+//! run is an error of [`Device::compile`] that lists every node with the reason and a remedy.
+#![forbid(unsafe_code)]
+
+mod device;
+
+pub use device::{Device, DeviceError, DeviceInfo, devices};
+pub use tercet_ir::{
+    Backend, Bindings, ByteOwner, CompileError, CompileOptions, DType, Dim, DimError, Element,
+    EvalCtx, EvalError, Evaluation, Executable, Graph, MAX_RANK, Node, NodeId, Op, OpError, OpKind,
+    Port, RunError, Scheme, Shape, Signature, Support, Symbol, Target, Tensor, TensorError,
+    TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy, attr, case,
+    evaluate, ops, parse, passes, quant, random, scalar,
+};

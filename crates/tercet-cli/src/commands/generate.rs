@@ -1,0 +1,265 @@
+//! `tercet generate`: text from a language model, token by token.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tercet_models::{Generator, Llama, LlamaOptions, ModelFiles, Sampling, Tokenizer};
+
+use super::{Precision, device, within};
+use crate::error::{CliError, Outcome};
+use crate::interrupt::{self, interrupted};
+use crate::{output, progress};
+
+/// A 3.5-million-parameter llama trained on the Rust documentation.
+const EMBEDDED: &[u8] = include_bytes!("../../../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+const EMBEDDED_PROMPT: &str = "Ownership is";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A GGUF file or a folder with config.json and safetensors [default: the embedded model]
+    #[arg(short, long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    /// The beginning of the text; `-` reads standard input
+    #[arg(short, long, default_value = EMBEDDED_PROMPT)]
+    prompt: String,
+    /// The most tokens to write
+    #[arg(short = 'n', long, default_value_t = 128, value_name = "N")]
+    tokens: usize,
+    /// Capacity in tokens, prompt included [default: what the model was trained for]
+    #[arg(short, long, value_name = "N")]
+    context: Option<usize>,
+    /// 0 always takes the likeliest token; higher is more surprising
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    temp: f64,
+    /// Choose among the K likeliest tokens; 0 for all
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    top_k: usize,
+    /// Choose among the likeliest tokens that have this probability together
+    #[arg(long, default_value_t = 1.0, value_name = "P")]
+    top_p: f64,
+    /// Seed of the random numbers
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    /// Where to run; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// The float type to compute in
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    dtype: Precision,
+    /// Print one JSON document at the end instead of streaming
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why the text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Stop {
+    /// The model ended it.
+    End,
+    /// As many tokens as asked for.
+    Length,
+    /// The context is full.
+    Context,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+#[derive(Serialize)]
+struct Phase {
+    tokens: usize,
+    seconds: f64,
+    tokens_per_second: f64,
+}
+
+impl Phase {
+    fn new(tokens: usize, time: Duration) -> Phase {
+        let seconds = time.as_secs_f64();
+        Phase { tokens, seconds, tokens_per_second: tokens as f64 / seconds.max(1e-9) }
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    device: &'a str,
+    prompt: &'a str,
+    text: String,
+    prompt_tokens: &'a [u32],
+    tokens: Vec<u32>,
+    stop: Stop,
+    load_seconds: f64,
+    prefill: Phase,
+    decode: Phase,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    let sampling = Sampling {
+        temperature: within("--temp", args.temp, 0.0, 1e6)?,
+        top_k: args.top_k,
+        top_p: within("--top-p", args.top_p, 0.0, 1.0)?,
+        seed: args.seed,
+    };
+    let device = device(&args.device)?;
+    let prompt = read_prompt(&args.prompt)?;
+    interrupt::listen();
+
+    let started = Instant::now();
+    let spinner = progress::spinner("loading");
+    let (files, what) = match &args.model {
+        Some(path) => {
+            let what = path.display().to_string();
+            (ModelFiles::open(path).map_err(CliError::model(what.clone()))?, what)
+        }
+        None => {
+            let files = ModelFiles::from_gguf_bytes(EMBEDDED);
+            (files.map_err(CliError::model("the embedded model"))?, "the embedded model".into())
+        }
+    };
+    let llama = files
+        .llama(|config| LlamaOptions {
+            context: args.context.unwrap_or(config.context),
+            chunk: 512.min(args.context.unwrap_or(config.context)),
+            dtype: args.dtype.dtype(),
+            sampling: Some(sampling),
+            ..LlamaOptions::new(config)
+        })
+        .map_err(CliError::model(what.clone()))?;
+    let tokenizer = files.tokenizer().map_err(CliError::model(what.clone()))?;
+    let generator = llama.generator(&device).map_err(CliError::model(what.clone()))?;
+    spinner.finish_and_clear();
+    if args.context.is_some_and(|c| c > llama.config.context) {
+        let trained = llama.config.context;
+        eprintln!("note: the model was trained for a context of {trained}; beyond it, it may ramble");
+    }
+    let ids = tokenizer.encode(&prompt, true).map_err(CliError::model("the prompt"))?;
+    let mut session = Session { generator, tokenizer: &tokenizer, llama: &llama, json: args.json };
+    let report = session.write(&prompt, &ids, args.tokens, started.elapsed(), device.name())?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        eprintln!("{}", summary(&report));
+    }
+    Ok(if report.stop == Stop::Interrupted { Outcome::Interrupted } else { Outcome::Done })
+}
+
+fn read_prompt(prompt: &str) -> Result<String, CliError> {
+    if prompt != "-" {
+        return Ok(prompt.to_string());
+    }
+    let mut text = String::new();
+    let read = std::io::stdin().read_to_string(&mut text);
+    read.map_err(|source| CliError::File { path: "standard input".into(), source })?;
+    Ok(text)
+}
+
+fn summary(report: &Report<'_>) -> String {
+    let Report { prefill, decode, stop, .. } = report;
+    let ended = match stop {
+        Stop::End => "end of text",
+        Stop::Length => "length",
+        Stop::Context => "context full",
+        Stop::Interrupted => "interrupted",
+    };
+    format!(
+        "prefill {} tokens, {:.0} tokens/s; decode {} tokens, {:.0} tokens/s; loaded in {:.2} s; \
+         stopped: {ended}",
+        prefill.tokens,
+        prefill.tokens_per_second,
+        decode.tokens,
+        decode.tokens_per_second,
+        report.load_seconds,
+    )
+}
+
+struct Session<'a> {
+    generator: Generator,
+    tokenizer: &'a Tokenizer,
+    llama: &'a Llama,
+    json: bool,
+}
+
+impl Session<'_> {
+    fn write<'r>(
+        &mut self,
+        prompt: &'r str,
+        ids: &'r [u32],
+        limit: usize,
+        load: Duration,
+        device: &'r str,
+    ) -> Result<Report<'r>, CliError> {
+        self.show(prompt)?;
+        let started = Instant::now();
+        let first = self.prefill(ids)?;
+        let prefill = Phase::new(self.generator.position(), started.elapsed());
+
+        let started = Instant::now();
+        let (tokens, text, stop) = self.decode(first, limit)?;
+        // The first token came with the prefill.
+        let decode = Phase::new(tokens.len().saturating_sub(1), started.elapsed());
+        if !self.json {
+            writeln!(std::io::stdout())?;
+        }
+        let load_seconds = load.as_secs_f64();
+        let prompt_tokens = ids;
+        Ok(Report { device, prompt, text, prompt_tokens, tokens, stop, load_seconds, prefill, decode })
+    }
+
+    /// Prints text at once, unless everything is printed as JSON at the end.
+    fn show(&self, text: &str) -> Result<(), CliError> {
+        if !self.json {
+            let mut out = std::io::stdout().lock();
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    /// The first new token, or none if interrupted.
+    fn prefill(&mut self, ids: &[u32]) -> Result<Option<u32>, CliError> {
+        let bar = progress::bar("prefill", ids.len(), "tokens");
+        let step = self.generator.feed_with(ids, &mut |done| {
+            bar.set_position(done as u64);
+            !interrupted()
+        });
+        let next = step.map_err(CliError::model("the prompt"))?.next;
+        bar.finish_and_clear();
+        Ok(if interrupted() { None } else { next })
+    }
+
+    fn decode(
+        &mut self,
+        first: Option<u32>,
+        limit: usize,
+    ) -> Result<(Vec<u32>, String, Stop), CliError> {
+        let mut stream = self.tokenizer.stream();
+        let (mut tokens, mut text) = (Vec::new(), String::new());
+        let mut next = first;
+        let stop = loop {
+            let Some(token) = next.filter(|_| !interrupted()) else { break Stop::Interrupted };
+            if tokens.len() == limit {
+                break Stop::Length;
+            }
+            if self.llama.config.eos.contains(&token) {
+                break Stop::End;
+            }
+            tokens.push(token);
+            let piece = stream.push(token).map_err(CliError::model("the token stream"))?;
+            self.show(&piece)?;
+            text += &piece;
+            if tokens.len() == limit {
+                break Stop::Length;
+            }
+            if self.generator.position() == self.generator.context() {
+                break Stop::Context;
+            }
+            let step = self.generator.feed(&[token]);
+            next = step.map_err(CliError::model("the next token"))?.next;
+        };
+        let rest = stream.finish().map_err(CliError::model("the token stream"))?;
+        self.show(&rest)?;
+        text += &rest;
+        Ok((tokens, text, stop))
+    }
+}

@@ -1,0 +1,168 @@
+//! `tercet inspect`: what is in a model file.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tercet_models::{Family, ModelFiles};
+
+use crate::error::{CliError, Outcome};
+use crate::output;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A GGUF file or a folder with config.json and safetensors
+    model: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct TensorRow {
+    name: String,
+    format: String,
+    shape: Vec<usize>,
+    parameters: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Memory {
+    weights_bytes: u64,
+    /// Keys and values of one token, computed in F32.
+    cache_bytes_per_token: Option<u64>,
+    /// The same at the context that the model was trained for.
+    cache_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    format: String,
+    metadata: BTreeMap<String, String>,
+    tensors: Vec<TensorRow>,
+    parameters: u64,
+    memory: Memory,
+    /// Why this version cannot run the model, if it cannot.
+    unsupported: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    let what = args.model.display().to_string();
+    let files = ModelFiles::open(&args.model).map_err(CliError::model(what))?;
+    let report = report(&files);
+    if args.json {
+        output::json(&report)?;
+    } else {
+        print(&report)?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn report(files: &ModelFiles) -> Report {
+    let (format, metadata, tensors) = match files {
+        ModelFiles::Gguf(gguf) => {
+            let metadata =
+                gguf.metadata().iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let tensors = gguf
+                .tensors()
+                .iter()
+                .map(|t| TensorRow {
+                    name: t.name().to_string(),
+                    format: t.ggml_type().name().to_string(),
+                    shape: t.shape(),
+                    parameters: t.element_count(),
+                    bytes: t.range().len() as u64,
+                })
+                .collect();
+            (format!("GGUF v{}", gguf.version()), metadata, tensors)
+        }
+        ModelFiles::Hf(folder) => {
+            let config = folder.config().iter();
+            let metadata = config.map(|(k, v)| (k.clone(), v.to_string())).collect();
+            let tensors = folder
+                .weights()
+                .tensors()
+                .map(|(_, t)| TensorRow {
+                    name: t.name().to_string(),
+                    format: t.dtype().name().to_string(),
+                    shape: t.shape().to_vec(),
+                    parameters: t.element_count() as u64,
+                    bytes: t.range().len() as u64,
+                })
+                .collect();
+            ("Hugging Face folder".to_string(), metadata, tensors)
+        }
+    };
+    let parameters = tensors.iter().map(|t: &TensorRow| t.parameters).sum();
+    let weights_bytes = tensors.iter().map(|t| t.bytes).sum();
+    let (cache, unsupported) = cache_bytes(files);
+    let memory = Memory {
+        weights_bytes,
+        cache_bytes_per_token: cache.map(|(per_token, _)| per_token),
+        cache_bytes: cache.map(|(_, all)| all),
+    };
+    Report { format, metadata, tensors, parameters, memory, unsupported }
+}
+
+/// Bytes of the cache per token and in all, for models that have one; and why not, if the
+/// configuration is refused.
+fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
+    let checked = files.family().and_then(|family| match family {
+        Family::Llama => files.llama_config().map(Some),
+        Family::Bert => files.bert_config().map(|_| None),
+    });
+    match checked {
+        Ok(Some(c)) => {
+            let per_token = (2 * 4 * c.layers * c.kv_heads * c.head_dim) as u64;
+            (Some((per_token, per_token.saturating_mul(c.context as u64))), None)
+        }
+        Ok(None) => (None, None),
+        Err(e) => (None, Some(chain(&e))),
+    }
+}
+
+fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn print(report: &Report) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}\n\nmetadata", report.format)?;
+    for (key, value) in &report.metadata {
+        writeln!(out, "  {key:<40} {}", output::clip(value, 100))?;
+    }
+    writeln!(out, "\ntensors")?;
+    let width = report.tensors.iter().map(|t| t.name.len()).max().unwrap_or(0).min(60);
+    for t in &report.tensors {
+        let shape = format!("{:?}", t.shape);
+        let bytes = output::bytes(t.bytes);
+        writeln!(out, "  {:<width$}  {:<6} {shape:<20} {bytes:>12}", t.name, t.format)?;
+    }
+    let mut formats: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    for t in &report.tensors {
+        let entry = formats.entry(&t.format).or_default();
+        *entry = (entry.0 + 1, entry.1 + t.bytes);
+    }
+    writeln!(out, "\nparameters  {}", output::count(report.parameters))?;
+    for (format, (n, bytes)) in formats {
+        writeln!(out, "  {format:<6} {n:>5} tensors {:>12}", output::bytes(bytes))?;
+    }
+    let Memory { weights_bytes, cache_bytes_per_token, cache_bytes } = &report.memory;
+    writeln!(out, "memory\n  weights {:>12}", output::bytes(*weights_bytes))?;
+    if let (Some(per_token), Some(all)) = (cache_bytes_per_token, cache_bytes) {
+        let (all, each) = (output::bytes(*all), output::bytes(*per_token));
+        writeln!(out, "  cache   {all:>12} at full context in F32 ({each} a token)")?;
+    }
+    if let Some(reason) = &report.unsupported {
+        writeln!(out, "\nthis version cannot run the model: {reason}")?;
+    }
+    Ok(())
+}

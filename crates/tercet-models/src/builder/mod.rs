@@ -1,0 +1,210 @@
+//! Model builders: graphs on the public API of `tercet`, with the weights of a file.
+//!
+//! A builder turns a configuration and [`Weights`] into a [`Model`]: a graph whose parameters are
+//! named after the file's tensors, and those tensors, mapped rather than read. Quantised and
+//! half-precision weights stay as stored; the graph computes in F32 unless it is converted.
+
+mod bert;
+mod llama;
+mod weights;
+
+use tercet::{CompileError, CompileOptions, Device, Executable, Graph, OpError, RunError, Tensor, TensorError};
+use tercet::ops::Op;
+use tercet::{DType, Type, Value};
+
+pub use bert::{Bert, Embedder, Pooling};
+pub use llama::{Generator, Llama, LlamaOptions, Sampling, Step};
+pub use weights::Weights;
+use weights::Matrix;
+use crate::weight::WeightError;
+
+/// Why a model could not be built or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A weight is stored in a way that is not read.
+    #[error(transparent)]
+    Weight(#[from] WeightError),
+    /// A weight is missing.
+    #[error("the model has no tensor `{tensor}`")]
+    MissingWeight {
+        /// Its name.
+        tensor: String,
+    },
+    /// A weight has another shape than the configuration says.
+    #[error("tensor `{tensor}` is {found:?}; the configuration makes it {expected:?}")]
+    WeightShape {
+        /// Its name.
+        tensor: String,
+        /// The shape that the configuration gives.
+        expected: Vec<usize>,
+        /// The shape in the file.
+        found: Vec<usize>,
+    },
+    /// The bytes of a weight do not make a tensor of its type.
+    #[error("tensor `{tensor}`")]
+    WeightBytes {
+        /// Its name.
+        tensor: String,
+        /// What is wrong.
+        #[source]
+        source: TensorError,
+    },
+    /// The graph of the model is not well typed: configuration and weights contradict each other.
+    #[error("the model's configuration and weights contradict each other")]
+    Graph(#[from] OpError),
+    /// The device cannot run the model.
+    #[error("the model cannot be compiled for this device")]
+    Compile(#[from] CompileError),
+    /// A run failed.
+    #[error("the model could not be run")]
+    Run(#[from] RunError),
+    /// The text does not fit the context.
+    #[error("{tokens} tokens do not fit the context of {context}; raise it or shorten the text")]
+    Context {
+        /// Tokens in all, those before included.
+        tokens: usize,
+        /// The context the model was compiled with.
+        context: usize,
+    },
+    /// Nothing to run on.
+    #[error("no tokens were given; a model needs at least one")]
+    NoTokens,
+    /// A token is outside the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocab}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// The size of the vocabulary.
+        vocab: usize,
+    },
+    /// A configuration that the builder does not implement.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// A graph and its parameters.
+#[derive(Debug)]
+pub struct Model {
+    /// The graph.
+    pub graph: Graph,
+    /// The tensor of each parameter, by name.
+    pub params: Vec<(String, Tensor)>,
+}
+
+impl Model {
+    /// Bytes of all parameters.
+    pub fn param_bytes(&self) -> usize {
+        self.params.iter().map(|(_, t)| t.bytes().len()).sum()
+    }
+
+    /// Compiles the graph and sets its parameters.
+    ///
+    /// # Errors
+    /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
+    pub fn compile(
+        &self,
+        device: &Device,
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Executable>, ModelError> {
+        let mut exe = device.compile(&self.graph, options)?;
+        for (name, tensor) in &self.params {
+            exe.set_param(name, tensor.clone())?;
+        }
+        Ok(exe)
+    }
+
+    /// The model computed in another float dtype; inputs, outputs and parameters keep their types.
+    ///
+    /// # Errors
+    /// [`ModelError::Compile`] when `dtype` is not a float.
+    pub fn with_precision(self, dtype: DType) -> Result<Model, ModelError> {
+        if dtype == DType::F32 {
+            return Ok(self);
+        }
+        let graph = tercet::passes::convert_precision(&self.graph, dtype)?;
+        Ok(Model { graph, params: self.params })
+    }
+}
+
+/// A graph under construction, with the weights it draws on.
+struct Builder<'a> {
+    graph: Graph,
+    params: Vec<(String, Tensor)>,
+    weights: &'a Weights,
+}
+
+impl<'a> Builder<'a> {
+    fn new(weights: &'a Weights) -> Builder<'a> {
+        Builder { graph: Graph::new(), params: Vec::new(), weights }
+    }
+
+    fn finish(self) -> Model {
+        Model { graph: self.graph, params: self.params }
+    }
+
+    /// The parameter of this name, made once.
+    fn param(&mut self, name: &str, tensor: Tensor) -> Result<Value, ModelError> {
+        if let Some(node) = self.graph.leaf(name) {
+            debug_assert!(matches!(self.graph.node(node).op, Op::Param(_)));
+            return Ok(Value { node, port: 0 });
+        }
+        let value = self.graph.param(name, Type::from(tensor.ty()))?;
+        self.params.push((name.to_string(), tensor));
+        Ok(value)
+    }
+
+    /// A vector of `len` F32 numbers: a norm's gain or a bias.
+    fn vector(&mut self, name: &str, len: usize) -> Result<Value, ModelError> {
+        let tensor = self.weights.dense_f32(name, &[len])?;
+        self.param(name, tensor)
+    }
+
+    /// `x W^T (+ b)` for a weight `[outputs, inputs]` of any storage.
+    fn linear(
+        &mut self,
+        x: Value,
+        name: &str,
+        bias: Option<&str>,
+        shape: [usize; 2],
+    ) -> Result<Value, ModelError> {
+        let y = match self.weights.matrix(name, shape)? {
+            Matrix::Dense(tensor) => {
+                let w = self.param(name, tensor)?;
+                let w = self.graph.transpose(w, &[1, 0])?;
+                self.graph.matmul(x, w)?
+            }
+            Matrix::Packed(scheme, tensor) => {
+                let w = self.param(name, tensor)?;
+                self.graph.dequant_matmul(x, w, scheme)?
+            }
+        };
+        match bias {
+            Some(bias) => {
+                let b = self.vector(bias, shape[0])?;
+                Ok(self.graph.plus(y, b)?)
+            }
+            None => Ok(y),
+        }
+    }
+
+    /// The F32 rows of an embedding `[rows, width]` at `ids`.
+    fn embedding(
+        &mut self,
+        ids: Value,
+        name: &str,
+        shape: [usize; 2],
+    ) -> Result<Value, ModelError> {
+        match self.weights.matrix(name, shape)? {
+            Matrix::Dense(tensor) => {
+                let table = self.param(name, tensor)?;
+                Ok(self.graph.gather(table, ids, 0)?)
+            }
+            Matrix::Packed(scheme, tensor) => {
+                let table = self.param(name, tensor)?;
+                let packed = self.graph.gather(table, ids, 0)?;
+                Ok(self.graph.dequantize(packed, scheme)?)
+            }
+        }
+    }
+}

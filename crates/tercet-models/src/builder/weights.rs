@@ -1,0 +1,99 @@
+//! Weights of a model, from either kind of file, checked against the shapes that a builder expects.
+
+use tercet::{DType, Scheme, Tensor, TensorError, TensorType};
+
+use super::ModelError;
+use crate::gguf::Gguf;
+use crate::hf::HfWeights;
+use crate::weight::{Weight, gguf_weight, safetensors_tensor};
+
+/// A matrix as contractions take it.
+pub(super) enum Matrix {
+    /// F32 `[rows, columns]`.
+    Dense(Tensor),
+    /// Blocks, U8 `[rows, row bytes]`, or F16/BF16 `[rows, columns]`.
+    Packed(Scheme, Tensor),
+}
+
+/// The weights of a model file or folder. Tensors are views of the mapped files.
+#[derive(Clone, Debug)]
+pub enum Weights {
+    /// Of a GGUF file.
+    Gguf(Gguf),
+    /// Of a Hugging Face folder.
+    Hf(HfWeights),
+}
+
+impl Weights {
+    /// True if there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        match self {
+            Weights::Gguf(gguf) => gguf.has_tensor(name),
+            Weights::Hf(weights) => weights.find(name).is_some(),
+        }
+    }
+
+    /// The tensor of this name in its storage.
+    ///
+    /// # Errors
+    /// [`ModelError::MissingWeight`], or [`ModelError::Weight`] for a storage that is not read.
+    pub fn get(&self, name: &str) -> Result<Weight, ModelError> {
+        let missing = || ModelError::MissingWeight { tensor: name.to_string() };
+        match self {
+            Weights::Gguf(gguf) => {
+                let info = gguf.tensor(name).map_err(|_| missing())?;
+                Ok(gguf_weight(gguf, info)?)
+            }
+            Weights::Hf(weights) => {
+                let (file, info) = weights.find(name).ok_or_else(missing)?;
+                Ok(Weight::Dense(safetensors_tensor(file, info)?))
+            }
+        }
+    }
+
+    fn shaped(&self, name: &str, shape: &[usize]) -> Result<Weight, ModelError> {
+        let weight = self.get(name)?;
+        if weight.shape() != shape {
+            return Err(ModelError::WeightShape {
+                tensor: name.to_string(),
+                expected: shape.to_vec(),
+                found: weight.shape().to_vec(),
+            });
+        }
+        Ok(weight)
+    }
+
+    /// The matrix of this name; F16 and BF16 stay as stored.
+    pub(super) fn matrix(&self, name: &str, [rows, cols]: [usize; 2]) -> Result<Matrix, ModelError> {
+        match self.shaped(name, &[rows, cols])? {
+            Weight::Packed { scheme, blocks, .. } => Ok(Matrix::Packed(scheme, blocks)),
+            Weight::Dense(t) if t.dtype() == DType::F16 => Ok(Matrix::Packed(Scheme::F16, t)),
+            Weight::Dense(t) if t.dtype() == DType::BF16 => Ok(Matrix::Packed(Scheme::BF16, t)),
+            Weight::Dense(t) => to_f32(name, &t).map(Matrix::Dense),
+        }
+    }
+
+    /// A small tensor of this name as F32: a norm's gain, a bias.
+    pub(super) fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+        match self.shaped(name, shape)? {
+            Weight::Dense(tensor) => to_f32(name, &tensor),
+            Weight::Packed { scheme, blocks, shape } => {
+                let mut values = vec![0f32; shape.iter().product()];
+                scheme.dequantize(blocks.bytes(), &mut values);
+                Tensor::from_slice(&shape, &values).map_err(|e| bytes_error(name, e))
+            }
+        }
+    }
+}
+
+fn bytes_error(name: &str, source: TensorError) -> ModelError {
+    ModelError::WeightBytes { tensor: name.to_string(), source }
+}
+
+fn to_f32(name: &str, tensor: &Tensor) -> Result<Tensor, ModelError> {
+    if tensor.dtype() == DType::F32 {
+        return Ok(tensor.clone());
+    }
+    let ty = TensorType::new(DType::F32, tensor.shape());
+    Tensor::from_f64s(ty, &tensor.to_f64s()).map_err(|e| bytes_error(name, e))
+}

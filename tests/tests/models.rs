@@ -1,0 +1,344 @@
+//! Whole models against the outputs of other implementations, on every executor of the build.
+//!
+//! Two references: the demo model (`tests/data/tiny-rust-llama/reference.json`: logits and greedy
+//! tokens of another implementation in F32) and all-MiniLM-L6-v2 (`tests/data/minilm`, F64). The
+//! weights of the second are fetched by `cargo xtask fetch minilm`; without them its trials are
+//! ignored with the reason, or fail where `TERCET_REQUIRE` is set.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde_json::Value as Json;
+use tercet::{DType, Device};
+use tercet_models::{Embedder, Generator, LlamaOptions, ModelFiles, Pooling, Tokenizer};
+
+/// The issue of each figure: the demo model in F32 arithmetic, and in Q8_0.
+const LOGITS_F32: f64 = 2e-3;
+const LOGITS_Q8: f64 = 0.15;
+const GREEDY_TOKENS: usize = 96;
+const GREEDY_PREFIX_Q8: usize = 24;
+/// Two orders of summation of the same F32 model.
+const LOGITS_REORDERED: f64 = 1e-3;
+/// Half-precision arithmetic of the same model.
+const LOGITS_HALF: f64 = 0.5;
+const EMBEDDING_ABS: f64 = 2e-5;
+const EMBEDDING_COSINE: f64 = 0.99999;
+
+type Test = Result<(), Failed>;
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(path)
+}
+
+fn json(path: &str) -> Result<Json, Failed> {
+    Ok(serde_json::from_slice(&std::fs::read(data(path))?)?)
+}
+
+fn fail<T>(message: String) -> Result<T, Failed> {
+    Err(Failed::from(message))
+}
+
+fn numbers(json: &Json) -> Vec<f64> {
+    json.as_array().map(|a| a.iter().filter_map(Json::as_f64).collect()).unwrap_or_default()
+}
+
+fn ids(json: &Json) -> Vec<u32> {
+    numbers(json).into_iter().map(|x| x as u32).collect()
+}
+
+fn max_difference(a: &[f32], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(&a, b)| (f64::from(a) - b).abs()).fold(0.0, f64::max)
+}
+
+/// One prompt of the reference.
+struct Prompt {
+    name: &'static str,
+    text: String,
+    ids: Vec<u32>,
+    logits: Vec<f64>,
+    greedy: Vec<u32>,
+    written: String,
+}
+
+const PROMPTS: [&str; 4] = ["ownership", "trait", "fn", "borrow"];
+
+fn prompts() -> Result<Vec<Prompt>, Failed> {
+    let all = json("tiny-rust-llama/reference.json")?;
+    let text = |j: &Json| j.as_str().unwrap_or_default().to_string();
+    let of = |name: &'static str| {
+        let p = &all[name];
+        Prompt {
+            name,
+            text: text(&p["prompt"]),
+            ids: ids(&p["ids"]),
+            logits: numbers(&p["last_logits"]),
+            greedy: ids(&p["greedy"]),
+            written: text(&p["text"]),
+        }
+    };
+    Ok(PROMPTS.into_iter().map(of).collect())
+}
+
+struct Demo {
+    generator: Generator,
+    tokenizer: Tokenizer,
+}
+
+fn demo(
+    file: &str,
+    device: &Device,
+    change: impl FnOnce(&mut LlamaOptions),
+) -> Result<Demo, Failed> {
+    let files = ModelFiles::open(data("tiny-rust-llama").join(file))?;
+    let llama = files.llama(|config| {
+        let mut options = LlamaOptions::new(config);
+        change(&mut options);
+        options
+    })?;
+    Ok(Demo { generator: llama.generator(device)?, tokenizer: files.tokenizer()? })
+}
+
+impl Demo {
+    /// The logits after the prompt and the greedy continuation of `n` tokens.
+    fn greedy(&mut self, prompt: &[u32], n: usize) -> Result<(Vec<f32>, Vec<u32>), Failed> {
+        self.generator.reset();
+        let step = self.generator.feed(prompt)?;
+        let logits = step.logits.to_vec();
+        let mut next = step.next;
+        let mut tokens = prompt.to_vec();
+        for i in 0..n {
+            let token = next.ok_or("the graph does not sample")?;
+            tokens.push(token);
+            if i + 1 < n {
+                next = self.generator.feed(&[token])?.next;
+            }
+        }
+        Ok((logits, tokens))
+    }
+}
+
+/// F32 arithmetic: every greedy token, logits and text as in the reference.
+fn exact_model(file: &'static str, device: &Device) -> Test {
+    let mut demo = demo(file, device, |_| ())?;
+    for p in prompts()? {
+        let encoded = demo.tokenizer.encode(&p.text, true)?;
+        if encoded != p.ids {
+            return fail(format!("{}: ids {encoded:?}, want {:?}", p.name, p.ids));
+        }
+        let (logits, tokens) = demo.greedy(&p.ids, GREEDY_TOKENS)?;
+        let worst = max_difference(&logits, &p.logits);
+        if logits.len() != p.logits.len() || worst > LOGITS_F32 {
+            return fail(format!("{}: logits differ by {worst}", p.name));
+        }
+        if tokens != p.greedy {
+            let at = tokens.iter().zip(&p.greedy).position(|(a, b)| a != b);
+            return fail(format!("{}: tokens differ from {at:?} on", p.name));
+        }
+        let written = demo.tokenizer.decode(&tokens)?;
+        if written != p.written {
+            return fail(format!("{}: {written:?}, want {:?}", p.name, p.written));
+        }
+    }
+    Ok(())
+}
+
+/// Q8_0: a greedy prefix as in the F32 reference, or logits near it.
+fn quantised_model(device: &Device) -> Test {
+    let mut demo = demo("tiny-rust-llama-q8_0.gguf", device, |_| ())?;
+    for p in prompts()? {
+        let (logits, tokens) = demo.greedy(&p.ids, GREEDY_TOKENS)?;
+        let worst = max_difference(&logits, &p.logits);
+        let same = tokens.iter().zip(&p.greedy).take_while(|(a, b)| a == b).count();
+        let prefix = same - p.ids.len();
+        if prefix < GREEDY_PREFIX_Q8 && worst > LOGITS_Q8 {
+            return fail(format!("{}: {prefix} tokens, logits differ by {worst}", p.name));
+        }
+    }
+    Ok(())
+}
+
+/// The reference interpreter on the first prompt: too slow for all.
+fn reference_model(file: &'static str) -> Test {
+    let mut demo = demo(file, &Device::reference(), |_| ())?;
+    let p = &prompts()?[0];
+    let (logits, tokens) = demo.greedy(&p.ids, 4)?;
+    let worst = max_difference(&logits, &p.logits);
+    if worst > LOGITS_F32 || tokens[..] != p.greedy[..tokens.len()] {
+        return fail(format!("logits differ by {worst}, tokens {tokens:?}"));
+    }
+    Ok(())
+}
+
+/// However a prompt is cut into parts, token by token included, the logits are the same.
+fn parts_agree(device: &Device) -> Test {
+    let p = prompts()?.pop().ok_or("no prompts")?;
+    let whole: Vec<f64> = {
+        let mut demo = demo("model.safetensors", device, |_| ())?;
+        demo.generator.feed(&p.greedy)?.logits.iter().map(|&x| x.into()).collect()
+    };
+    for chunk in [1, 2, 7, 64] {
+        let mut demo = demo("model.safetensors", device, |o| o.chunk = chunk)?;
+        let worst = max_difference(demo.generator.feed(&p.greedy)?.logits, &whole);
+        if worst > LOGITS_REORDERED {
+            return fail(format!("parts of {chunk}: logits differ by {worst}"));
+        }
+    }
+    Ok(())
+}
+
+/// Tokens that were taken back leave no trace.
+fn truncation_forgets(device: &Device) -> Test {
+    let [p, q] = &prompts()?[..2] else { return fail("two prompts".into()) };
+    let mut demo = demo("model.safetensors", device, |_| ())?;
+    let want: Vec<f64> = demo.generator.feed(&p.greedy)?.logits.iter().map(|&x| x.into()).collect();
+    demo.generator.truncate(3);
+    demo.generator.feed(&q.greedy)?;
+    demo.generator.truncate(3);
+    let worst = max_difference(demo.generator.feed(&p.greedy[3..])?.logits, &want);
+    if worst > LOGITS_REORDERED {
+        return fail(format!("logits differ by {worst}"));
+    }
+    Ok(())
+}
+
+/// A full context is a typed error, before and after which everything works.
+fn context_is_guarded(device: &Device) -> Test {
+    let p = &prompts()?[0];
+    let mut demo = demo("model.safetensors", device, |o| o.context = 8)?;
+    demo.generator.feed(&p.greedy[..6])?;
+    for (tokens, part) in [(&p.greedy[6..9], "fit the context"), (&[], "no tokens"), (&[9999], "vocab")] {
+        match demo.generator.feed(tokens) {
+            Ok(_) => return fail(format!("{tokens:?} were accepted")),
+            Err(e) if e.to_string().contains(part) => {}
+            Err(e) => return fail(format!("{tokens:?}: {e}")),
+        }
+    }
+    demo.generator.feed(&p.greedy[6..8])?;
+    Ok(())
+}
+
+/// Half precision changes the logits a little, not the model.
+fn half_precision(device: &Device, dtype: DType) -> Test {
+    let mut demo = demo("model.safetensors", device, |o| o.dtype = dtype)?;
+    for p in prompts()? {
+        let (logits, _) = demo.greedy(&p.ids, 1)?;
+        let worst = max_difference(&logits, &p.logits);
+        if worst > LOGITS_HALF || worst == 0.0 {
+            return fail(format!("{}: logits differ by {worst}", p.name));
+        }
+    }
+    Ok(())
+}
+
+/// Sampling is repeatable by its seed, and another seed writes another text.
+fn sampling_is_seeded(device: &Device) -> Test {
+    let p = &prompts()?[0];
+    let mut write = |seed: u64| -> Result<Vec<u32>, Failed> {
+        let mut demo = demo("model.safetensors", device, |o| {
+            let sampling = o.sampling.get_or_insert(tercet_models::Sampling::GREEDY);
+            (sampling.temperature, sampling.top_k, sampling.seed) = (1.0, 50, seed);
+        })?;
+        Ok(demo.greedy(&p.ids, 24)?.1)
+    };
+    let (a, b, c) = (write(1)?, write(1)?, write(2)?);
+    if a != b || a == c {
+        return fail(format!("seed 1: {a:?} and {b:?}; seed 2: {c:?}"));
+    }
+    Ok(())
+}
+
+/// The 8-byte floats behind the header of a small `.npy` file.
+fn npy_f64(path: &str) -> Result<Vec<f64>, Failed> {
+    let bytes = std::fs::read(data(path))?;
+    let header = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
+    let values = bytes[10 + header..].chunks_exact(8);
+    Ok(values.map(|b| f64::from_le_bytes(b.try_into().unwrap_or_default())).collect())
+}
+
+fn minilm(dir: &Path, device: &Device) -> Test {
+    let files = ModelFiles::open(dir)?;
+    let bert = files.bert(Pooling::MeanNormalized, DType::F32)?;
+    let reference = json("minilm/reference.json")?;
+    let max_len = reference["max_seq_length"].as_u64().unwrap_or_default() as usize;
+    let want = npy_f64("minilm/embeddings_f64.npy")?;
+    let texts: Vec<&str> = reference["sentences"]
+        .as_array()
+        .map(|a| a.iter().filter_map(Json::as_str).collect())
+        .unwrap_or_default();
+    let width = want.len() / texts.len();
+    // One by one, and in batches of mixed lengths, where the mask matters.
+    for batch in [1, 7, texts.len()] {
+        let mut embedder = Embedder::new(&bert, files.tokenizer()?, device, batch, max_len)?;
+        let got = embedder.embed(&texts, &mut |_| true)?;
+        for (i, (got, want)) in got.iter().zip(want.chunks(width)).enumerate() {
+            let worst = max_difference(got, want);
+            let dot: f64 = got.iter().zip(want).map(|(&a, b)| f64::from(a) * b).sum();
+            let norm: f64 = got.iter().map(|&a| f64::from(a).powi(2)).sum::<f64>().sqrt();
+            if worst > EMBEDDING_ABS || dot / norm < EMBEDDING_COSINE || got.len() != width {
+                return fail(format!("batch {batch}, sentence {i}: {worst}, cosine {}", dot / norm));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn minilm_tokens(dir: &Path) -> Test {
+    let tokenizer = ModelFiles::open(dir)?.tokenizer()?;
+    let reference = json("minilm/reference.json")?;
+    let pairs = reference["sentences"].as_array().into_iter().flatten();
+    for (text, want) in pairs.zip(reference["token_ids"].as_array().into_iter().flatten()) {
+        let batch = tokenizer.encode_batch(&[text.as_str().unwrap_or_default()], 256)?;
+        if batch.ids != ids(want) {
+            return fail(format!("{text}: {:?}, want {want}", batch.ids));
+        }
+    }
+    Ok(())
+}
+
+fn main() {
+    let args = Arguments::from_args();
+    let device = Arc::new(Device::cpu());
+    let mut trials = Vec::new();
+    let mut add = |name: &str, test: Box<dyn FnOnce(&Device) -> Test + Send>| {
+        let device = device.clone();
+        let name = format!("{name}/{}", device.name());
+        trials.push(Trial::test(name, move || test(&device)));
+    };
+    add("llama/safetensors_f16", Box::new(|d| exact_model("model.safetensors", d)));
+    add("llama/gguf_f16", Box::new(|d| exact_model("tiny-rust-llama-f16.gguf", d)));
+    add("llama/gguf_q8_0", Box::new(quantised_model));
+    add("llama/parts_agree", Box::new(parts_agree));
+    add("llama/truncation_forgets", Box::new(truncation_forgets));
+    add("llama/context_is_guarded", Box::new(context_is_guarded));
+    add("llama/f16", Box::new(|d| half_precision(d, DType::F16)));
+    add("llama/bf16", Box::new(|d| half_precision(d, DType::BF16)));
+    add("llama/sampling_is_seeded", Box::new(sampling_is_seeded));
+    for file in ["model.safetensors", "tiny-rust-llama-q8_0.gguf"] {
+        trials.push(Trial::test(format!("llama/{file}/reference"), move || match file {
+            "model.safetensors" => reference_model(file),
+            _ => {
+                let p = &prompts()?[0];
+                let mut demo = demo(file, &Device::reference(), |_| ())?;
+                let worst = max_difference(&demo.greedy(&p.ids, 1)?.0, &p.logits);
+                if worst > LOGITS_Q8 { fail(format!("logits differ by {worst}")) } else { Ok(()) }
+            }
+        }));
+    }
+    let dir = std::env::var_os("TERCET_MINILM_DIR").map(PathBuf::from);
+    let required = std::env::var_os("TERCET_REQUIRE").is_some();
+    let reason = "no weights: run `cargo xtask fetch minilm` and set TERCET_MINILM_DIR";
+    for name in ["minilm/embeddings", "minilm/tokens"] {
+        let (dir, device) = (dir.clone(), device.clone());
+        let trial = match dir {
+            Some(dir) if name == "minilm/embeddings" => {
+                Trial::test(format!("{name}/{}", device.name()), move || minilm(&dir, &device))
+            }
+            Some(dir) => Trial::test(name, move || minilm_tokens(&dir)),
+            None if required => Trial::test(name, move || fail(reason.into())),
+            None => Trial::test(format!("{name} ({reason})"), || Ok(())).with_ignored_flag(true),
+        };
+        trials.push(trial);
+    }
+    libtest_mimic::run(&args, trials).exit();
+}
