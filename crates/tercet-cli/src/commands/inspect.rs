@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
 }
 
 fn report(files: &ModelFiles) -> Report {
-    let (format, metadata, tensors) = match files {
+    let (format, metadata, tensors): (_, _, Vec<TensorRow>) = match files {
         ModelFiles::Gguf(gguf) => {
             let metadata =
                 gguf.metadata().iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
@@ -95,7 +95,7 @@ fn report(files: &ModelFiles) -> Report {
             ("Hugging Face folder".to_string(), metadata, tensors)
         }
     };
-    let parameters = tensors.iter().map(|t: &TensorRow| t.parameters).sum();
+    let parameters = tensors.iter().map(|t| t.parameters).sum();
     let weights_bytes = tensors.iter().map(|t| t.bytes).sum();
     let (cache, unsupported) = cache_bytes(files);
     let memory = Memory {

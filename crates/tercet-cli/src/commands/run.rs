@@ -127,7 +127,7 @@ fn to_tensor(name: &str, array: NpyArray, wanted: DType) -> Result<Tensor, CliEr
     Ok(tensor)
 }
 
-fn to_array(tensor: &Tensor) -> Result<NpyArray, CliError> {
+fn to_array(tensor: &Tensor) -> NpyArray {
     let shape = tensor.shape().to_vec();
     let (dtype, bytes) = match tensor.dtype() {
         DType::F16 => (NpyDtype::F16, tensor.bytes().to_vec()),
@@ -145,15 +145,14 @@ fn to_array(tensor: &Tensor) -> Result<NpyArray, CliError> {
             (NpyDtype::F32, wide)
         }
     };
-    Ok(NpyArray::new(dtype, shape, bytes)?)
+    NpyArray::new(dtype, shape, bytes).expect("invariant: a tensor's bytes fit its shape")
 }
 
 fn show(args: &Args, signature: &Signature, results: &[Tensor]) -> Result<(), CliError> {
     let named = || signature.outputs.iter().map(|o| o.name.as_str()).zip(results);
     if let Some(path) = &args.output {
-        let arrays: Result<Vec<_>, CliError> =
-            named().map(|(name, t)| Ok((name.to_string(), to_array(t)?))).collect();
-        write_npz(path, &arrays?)?;
+        let arrays: Vec<_> = named().map(|(name, t)| (name.to_string(), to_array(t))).collect();
+        write_npz(path, &arrays)?;
     }
     if args.json {
         let rows: Vec<Row<'_>> = named()

@@ -262,8 +262,9 @@ impl Embedder {
         for part in order.chunks(self.batch) {
             let of_part: Vec<&str> = part.iter().map(|&i| texts[i].as_ref()).collect();
             let batch = self.tokenizer.encode_batch(&of_part, self.len)?;
+            let width = self.hidden;
             let rows = self.run(&batch)?;
-            for (&i, row) in part.iter().zip(rows.chunks_exact(self.hidden)) {
+            for (&i, row) in part.iter().zip(rows.chunks_exact(width)) {
                 embeddings[i] = row.to_vec();
             }
             done += part.len();

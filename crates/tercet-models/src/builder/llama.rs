@@ -15,7 +15,9 @@
 //! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
 
 use tercet::ops::{AttentionOptions, Layout, RopeStyle, SampleOptions};
-use tercet::{CompileOptions, DType, Device, Dim, Executable, Tensor, TensorType, Type, Value};
+use tercet::{
+    CompileOptions, DType, Device, Dim, Executable, Shape, Tensor, TensorType, Type, Value,
+};
 
 use super::{Builder, Model, ModelError, Weights};
 use crate::config::{LlamaConfig, RopeLayout};
@@ -154,7 +156,7 @@ impl Llama {
         let tokens = b.graph.input("tokens", Type::new(DType::I32, [len.clone()]))?;
         let positions = b.graph.input("positions", Type::new(DType::I32, [len.clone()]))?;
         let start = b.graph.input("start", Type::new(DType::I32, [4]))?;
-        let kv_len = b.graph.input("kv_len", Type::new(DType::I32, []))?;
+        let kv_len = b.graph.input("kv_len", Type::new(DType::I32, Shape::default()))?;
         let rows = b.graph.input("rows", Type::new(DType::I32, [Dim::sym("r")]))?;
 
         let (cos, sin) = rope_tables(&mut b, config, options.context, positions)?;
