@@ -122,7 +122,7 @@ impl Model {
         if dtype == DType::F32 {
             return Ok(self);
         }
-        let graph = self.graph; // TEMP
+        let graph = tercet::passes::convert_precision(&self.graph, dtype)?;
         Ok(Model { graph, params: self.params })
     }
 }
