@@ -76,6 +76,27 @@ impl Stream {
         unit24(self.block(element / 4)[(element % 4) as usize])
     }
 
+    /// The numbers in `[0, 1)` of elements `4 group` to `4 group + 3`: [`Stream::unit`] of each.
+    pub fn units(self, dtype: DType, group: u64) -> [f64; 4] {
+        if dtype != DType::F64 {
+            return self.block(group).map(unit24);
+        }
+        let (a, b) = (self.block(2 * group), self.block(2 * group + 1));
+        [(a[0], a[1]), (a[2], a[3]), (b[0], b[1]), (b[2], b[3])].map(|(h, l)| unit53(h, l))
+    }
+
+    /// The standard normal numbers of elements `4 group` to `4 group + 3`: [`Stream::normal`] of
+    /// each.
+    pub fn normals(self, dtype: DType, group: u64) -> [f64; 4] {
+        let u = self.units(dtype, group);
+        let least = if dtype == DType::F64 { UNIT53 } else { UNIT24 };
+        let (a, b) = (
+            normal_pair(u[0] + least, u[1]),
+            normal_pair(u[2] + least, u[3]),
+        );
+        [a.0, a.1, b.0, b.1]
+    }
+
     /// The standard normal number of an element, before it is rounded to `dtype`; 53 bits for
     /// `F64`, 24 bits for every other dtype.
     pub fn normal(self, dtype: DType, element: u64) -> f64 {
@@ -87,11 +108,17 @@ impl Stream {
             let j = (element % 4 / 2) as usize * 2;
             (unit24(w[j]) + UNIT24, unit24(w[j + 1]))
         };
-        // `libm` gives the same bits on every platform; the standard library need not.
-        let radius = (-2.0 * libm::log(u1)).sqrt();
-        let (sin, cos) = libm::sincos(std::f64::consts::TAU * u2);
-        radius * if element % 2 == 0 { cos } else { sin }
+        let (even, odd) = normal_pair(u1, u2);
+        if element.is_multiple_of(2) { even } else { odd }
     }
+}
+
+/// Two independent standard normal numbers from `u1` in `(0, 1]` and `u2` in `[0, 1)`.
+fn normal_pair(u1: f64, u2: f64) -> (f64, f64) {
+    // `libm` gives the same bits on every platform; the standard library need not.
+    let radius = (-2.0 * libm::log(u1)).sqrt();
+    let (sin, cos) = libm::sincos(std::f64::consts::TAU * u2);
+    (radius * cos, radius * sin)
 }
 
 const UNIT24: f64 = 1.0 / (1u64 << 24) as f64;
@@ -191,6 +218,28 @@ mod tests {
         assert_eq!(UniformRange::new(DType::F16, 1.0, 1.0001), None);
         assert_eq!(UniformRange::new(DType::F32, -3e38, 3e38), None);
         assert_eq!(UniformRange::new(DType::F32, 0.0, f64::NAN), None);
+    }
+
+    #[test]
+    fn groups_are_their_elements() {
+        let stream = Stream {
+            seed: 0x1234_5678_9abc,
+            stream: 7,
+            step: 3,
+        };
+        for &dtype in DType::FLOATS {
+            for group in [0, 1, 77] {
+                let each = [0, 1, 2, 3].map(|j| 4 * group + j);
+                assert_eq!(
+                    stream.units(dtype, group),
+                    each.map(|i| stream.unit(dtype, i))
+                );
+                assert_eq!(
+                    stream.normals(dtype, group),
+                    each.map(|i| stream.normal(dtype, i))
+                );
+            }
+        }
     }
 
     /// Known answers of the Random123 distribution.

@@ -22,6 +22,7 @@
 mod simd;
 
 pub mod attention;
+pub mod columns;
 pub mod convert;
 pub mod gemm;
 pub mod layout;

@@ -3,9 +3,23 @@
 //! [`KERNELS`] lists which kernel runs which operator. What [`crate::CpuTarget`] supports is read
 //! off this table: the first row of the operator's kind whose `supports` accepts the node runs it.
 
+mod arg_extreme;
+mod concat;
 mod copy;
+mod cumsum;
+mod dequantize;
+mod dynamic_slice;
+mod elem;
+mod gather;
+mod log_softmax;
 mod map;
+mod pad;
+mod rank;
+mod reduce;
 mod reference_eval;
+mod rng;
+mod sample;
+mod top_k;
 mod view;
 
 use std::any::Any;
@@ -130,6 +144,20 @@ const fn row(name: &'static str, op: OpKind, lower: Lower) -> Kernel {
     }
 }
 
+const fn kernel(
+    name: &'static str,
+    op: OpKind,
+    supports: fn(&Graph, &Node) -> Support,
+    lower: fn(&Graph, &Node) -> Lowered,
+) -> Kernel {
+    Kernel {
+        name,
+        op,
+        supports,
+        lower: Lower::Kernel(lower),
+    }
+}
+
 /// Every kernel; the first row that supports a node runs it.
 pub(crate) const KERNELS: &[Kernel] = &[
     row("input", OpKind::Input, Lower::Leaf),
@@ -151,6 +179,30 @@ pub(crate) const KERNELS: &[Kernel] = &[
         supports: map::supports,
         ..row("map", OpKind::Map, MAP)
     },
+    kernel("reduce", OpKind::Reduce, reduce::supports, reduce::lower),
+    kernel("cum_sum", OpKind::CumSum, cumsum::supports, cumsum::lower),
+    kernel(
+        "log_softmax",
+        OpKind::LogSoftmax,
+        log_softmax::supports,
+        log_softmax::lower,
+    ),
+    kernel("dequantize", OpKind::Dequantize, always, dequantize::lower),
+    kernel("gather", OpKind::Gather, always, gather::lower),
+    kernel("concat", OpKind::Concat, always, concat::lower),
+    kernel("pad", OpKind::Pad, always, pad::lower),
+    kernel(
+        "dynamic_slice",
+        OpKind::DynamicSlice,
+        always,
+        dynamic_slice::lower,
+    ),
+    kernel("top_k", OpKind::TopK, top_k::supports, top_k::lower),
+    kernel("arg_max", OpKind::ArgMax, always, arg_extreme::lower),
+    kernel("arg_min", OpKind::ArgMin, always, arg_extreme::lower),
+    kernel("rng_uniform", OpKind::RngUniform, always, rng::lower),
+    kernel("rng_normal", OpKind::RngNormal, always, rng::lower),
+    kernel("sample", OpKind::Sample, sample::supports, sample::lower),
 ];
 
 const MAP: Lower = Lower::Kernel(map::lower);
@@ -175,5 +227,8 @@ pub(crate) fn find(graph: &Graph, node: &Node) -> &'static Kernel {
 /// True for leaves that get their value from outside or from an earlier run, or that give another
 /// value at each run: what depends on them is computed in every run.
 pub(crate) fn varies(op: &Op) -> bool {
-    matches!(op, Op::Input(_) | Op::State(_))
+    matches!(
+        op,
+        Op::Input(_) | Op::State(_) | Op::RngUniform(_) | Op::RngNormal(_) | Op::Sample(_)
+    )
 }

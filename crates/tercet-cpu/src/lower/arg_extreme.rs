@@ -1,0 +1,114 @@
+//! `ArgMax` and `ArgMin`: vector kernels for rows of F32, ranks for everything else.
+
+use tercet_ir::{DType, Graph, Node, Op};
+
+use crate::args::Args;
+use crate::kernels::{SimdLevel, rows};
+use crate::lower::Lowered;
+use crate::lower::elem::{AxisView, for_element, parts};
+use crate::lower::rank::Ranked;
+use crate::lower::reference_eval::evaluate;
+
+/// Neighbouring lines that are searched together.
+const TILE: usize = 128;
+/// Elements read by a parallel task, at least.
+const TASK: usize = 1 << 15;
+
+#[derive(Clone, Copy, Debug)]
+struct Search {
+    axis: usize,
+    largest: bool,
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let search = match &node.op {
+        Op::ArgMax(op) => Search {
+            axis: op.axis,
+            largest: true,
+        },
+        Op::ArgMin(op) => Search {
+            axis: op.axis,
+            largest: false,
+        },
+        _ => unreachable!("invariant: the table gives this row `ArgMax` and `ArgMin` only"),
+    };
+    let op = node.op.clone();
+    let dtype = graph.ty(node.inputs[0]).dtype;
+    let lines = for_element!(dtype, lines);
+    let level = SimdLevel::detect();
+    Lowered {
+        fallible: true,
+        ..Lowered::new(1, move |args: &mut Args<'_>| {
+            let view = AxisView::of(args.ins[0].shape(), search.axis);
+            if view.outer * view.inner == 0 {
+                return Ok(());
+            }
+            match (view.len, view.inner, dtype) {
+                (0, _, _) => return evaluate(&op, args),
+                (_, 1, DType::F32) => f32_rows(level, search.largest, view.len, args),
+                (_, _, _) => lines(search.largest, view, args),
+            }
+            Ok(())
+        })
+    }
+}
+
+fn f32_rows(level: SimdLevel, largest: bool, len: usize, args: &mut Args<'_>) {
+    let x: &[f32] = args.ins[0].dense();
+    let task = TASK.div_ceil(len);
+    parts(
+        args.parallel,
+        args.outs[0].as_mut::<i32>(),
+        task,
+        |i, out| {
+            for (y, x) in out.iter_mut().zip(x[i * task * len..].chunks_exact(len)) {
+                *y = match largest {
+                    true => rows::argmax(level, x),
+                    false => rows::argmin(level, x),
+                } as i32;
+            }
+        },
+    );
+}
+
+fn lines<T: Ranked>(largest: bool, view: AxisView, args: &mut Args<'_>) {
+    let AxisView {
+        outer: _,
+        len,
+        inner,
+    } = view;
+    let x: &[T] = args.ins[0].dense();
+    let task = TASK.div_ceil(len * inner);
+    parts(
+        args.parallel,
+        args.outs[0].as_mut::<i32>(),
+        task * inner,
+        |i, out| {
+            let blocks = x[i * task * inner * len..].chunks_exact(inner * len);
+            for (x, out) in blocks.zip(out.chunks_exact_mut(inner)) {
+                match inner {
+                    1 => block::<T, 1>(largest, inner, x, out),
+                    _ => block::<T, TILE>(largest, inner, x, out),
+                }
+            }
+        },
+    );
+}
+
+/// The lines of one outer index, whose elements are `inner` apart, `N` at a time.
+fn block<T: Ranked, const N: usize>(largest: bool, inner: usize, x: &[T], out: &mut [i32]) {
+    for (tile, out) in out.chunks_mut(N).enumerate() {
+        let mut best = [u64::MAX; N];
+        out.fill(0);
+        for (i, row) in x.chunks_exact(inner).enumerate() {
+            let row = &row[tile * N..][..out.len()];
+            for ((y, best), x) in out.iter_mut().zip(&mut best).zip(row) {
+                let rank = x.rank(largest);
+                // The first of equals stays.
+                if rank < *best {
+                    (*best, *y) = (rank, i as i32);
+                }
+            }
+        }
+    }
+}

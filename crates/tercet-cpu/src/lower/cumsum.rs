@@ -1,0 +1,157 @@
+//! `CumSum`: running sums, products and maxima, wide for floats and wrapped for integers.
+//!
+//! A line runs in order on one thread; lines along the last axis are spread over threads, and along
+//! another axis a tile of neighbouring lines runs together.
+
+use half::{bf16, f16};
+use tercet_ir::ops::{CumSum, ScanFn};
+use tercet_ir::{DType, Element, Graph, Node, Op, Support};
+
+use crate::args::Args;
+use crate::lower::Lowered;
+use crate::lower::elem::{AxisView, Int, for_element, native_for, parts};
+
+/// Neighbouring lines that run together.
+const TILE: usize = 128;
+/// Elements of a parallel task, at least.
+const TASK: usize = 1 << 14;
+
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    native_for(DType::NUMBERS, graph.ty(node.inputs[0]).dtype)
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let Op::CumSum(op) = &node.op else {
+        unreachable!("invariant: the table gives this row `CumSum` only")
+    };
+    let op = op.clone();
+    let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
+    Lowered::new(1, move |args: &mut Args<'_>| {
+        run(&op, args);
+        Ok(())
+    })
+}
+
+/// An element with its running result.
+trait Scan: Element {
+    /// The running result: `f64` for floats, itself for integers.
+    type Wide: Copy;
+
+    fn identity(f: ScanFn) -> Self::Wide;
+    fn combine(f: ScanFn, so_far: Self::Wide, x: Self) -> Self::Wide;
+    fn result(so_far: Self::Wide) -> Self;
+}
+
+macro_rules! float_scans {
+    ($($t:ty: $from:expr, $into:expr);* $(;)?) => {$(impl Scan for $t {
+        type Wide = f64;
+
+        fn identity(f: ScanFn) -> f64 {
+            match f {
+                ScanFn::Sum => 0.0,
+                ScanFn::Prod => 1.0,
+                ScanFn::Max => f64::NEG_INFINITY,
+            }
+        }
+
+        #[inline(always)]
+        fn combine(f: ScanFn, so_far: f64, x: $t) -> f64 {
+            let x: f64 = $from(x);
+            match f {
+                ScanFn::Sum => so_far + x,
+                ScanFn::Prod => so_far * x,
+                ScanFn::Max if so_far.is_nan() || so_far > x => so_far,
+                ScanFn::Max => x,
+            }
+        }
+
+        #[inline(always)]
+        fn result(so_far: f64) -> $t {
+            $into(so_far)
+        }
+    })*};
+}
+float_scans! {
+    f32: f64::from, |x| x as f32;
+    f64: |x| x, |x| x;
+    f16: f16::to_f64, |x| f16::from_f32(x as f32);
+    bf16: bf16::to_f64, |x| bf16::from_f32(x as f32);
+}
+
+macro_rules! int_scans {
+    ($($t:ty),*) => {$(impl Scan for $t {
+        type Wide = $t;
+
+        fn identity(f: ScanFn) -> $t {
+            match f {
+                ScanFn::Sum => 0,
+                ScanFn::Prod => 1,
+                ScanFn::Max => <$t>::LEAST,
+            }
+        }
+
+        #[inline(always)]
+        fn combine(f: ScanFn, so_far: $t, x: $t) -> $t {
+            match f {
+                ScanFn::Sum => so_far.plus(x),
+                ScanFn::Prod => so_far.times(x),
+                ScanFn::Max => so_far.max(x),
+            }
+        }
+
+        #[inline(always)]
+        fn result(so_far: $t) -> $t {
+            so_far
+        }
+    })*};
+}
+int_scans!(i32, u32, i64, i8, u8);
+
+fn run<T: Scan>(op: &CumSum, args: &mut Args<'_>) {
+    let AxisView { outer, len, inner } = AxisView::of(args.ins[0].shape(), op.axis);
+    let block = len * inner;
+    if outer * block == 0 {
+        return;
+    }
+    let x: &[T] = args.ins[0].dense();
+    let blocks = TASK.div_ceil(block);
+    parts(
+        args.parallel,
+        args.outs[0].as_mut(),
+        blocks * block,
+        |i, out| {
+            let x = &x[i * blocks * block..][..out.len()];
+            for (x, out) in x.chunks_exact(block).zip(out.chunks_exact_mut(block)) {
+                match inner {
+                    1 => lines::<T, 1>(op, inner, x, out),
+                    _ => lines::<T, TILE>(op, inner, x, out),
+                }
+            }
+        },
+    );
+}
+
+/// The lines of one outer index, whose elements are `inner` apart, `N` at a time.
+fn lines<T: Scan, const N: usize>(op: &CumSum, inner: usize, x: &[T], out: &mut [T]) {
+    let CumSum {
+        axis: _,
+        f,
+        exclusive,
+        reverse,
+    } = *op;
+    let len = x.len() / inner;
+    for first in (0..inner).step_by(N) {
+        let n = N.min(inner - first);
+        let mut so_far = [T::identity(f); N];
+        for step in 0..len {
+            let i = if reverse { len - 1 - step } else { step };
+            let at = i * inner + first;
+            let row = x[at..at + n].iter().zip(&mut out[at..at + n]);
+            for (so_far, (x, y)) in so_far.iter_mut().zip(row) {
+                let with = T::combine(f, *so_far, *x);
+                *y = T::result(if exclusive { *so_far } else { with });
+                *so_far = with;
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `Pad`: rows along the last axis, each from the row of the operand that its outer index takes.
+
+use bytemuck::Pod;
+use tercet_ir::ops::Pad;
+use tercet_ir::scalar::{Scalar, convert};
+use tercet_ir::{DType, EvalError, Graph, Node, Op};
+
+use crate::args::{Args, View};
+use crate::lower::elem::parts;
+use crate::lower::reference_eval::evaluate;
+use crate::lower::{Accept, Lowered};
+
+/// Elements of a parallel task, at least.
+const TASK: usize = 1 << 14;
+
+pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+    let Op::Pad(pad) = &node.op else {
+        unreachable!("invariant: the table gives this row `Pad` only")
+    };
+    let (op, pad) = (node.op.clone(), pad.clone());
+    let value = bits(&pad, node.outputs[0].dtype);
+    Lowered {
+        accepts: vec![Accept::Rows],
+        fallible: true,
+        ..Lowered::new(1, move |args: &mut Args<'_>| {
+            let sizes = args.ins[0].shape().iter().enumerate();
+            let fits =
+                |(axis, &n): (usize, &usize)| pad.mode.fits(pad.before[axis], pad.after[axis], n);
+            if !sizes.clone().all(fits) {
+                return evaluate(&op, args);
+            }
+            match args.outs[0].dtype.size_bytes() {
+                1 => run(&pad, value as u8, args),
+                2 => run(&pad, value as u16, args),
+                4 => run(&pad, value as u32, args),
+                _ => run(&pad, value, args),
+            }
+        })
+    }
+}
+
+/// The bits of the value in its dtype.
+fn bits(pad: &Pad, dtype: DType) -> u64 {
+    let (real, int) = match convert(Scalar::F(pad.value.0), dtype) {
+        Scalar::F(x) => (x, 0),
+        Scalar::I(i) => (0.0, i),
+    };
+    match dtype {
+        DType::F32 => u64::from((real as f32).to_bits()),
+        DType::F16 => u64::from(half::f16::from_f64(real).to_bits()),
+        DType::BF16 => u64::from(half::bf16::from_f64(real).to_bits()),
+        DType::F64 => real.to_bits(),
+        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => int as u64,
+    }
+}
+
+fn run<T: Pod + Send + Sync>(pad: &Pad, value: T, args: &mut Args<'_>) -> Result<(), EvalError> {
+    let (x, out) = (args.ins[0], &mut args.outs[0]);
+    let shape = out.layout.shape();
+    let len = shape.last().copied().unwrap_or(1);
+    if out.layout.numel() == 0 {
+        return Ok(());
+    }
+    let to: &mut [T] = bytemuck::cast_slice_mut(out.bytes);
+    let rows = TASK.div_ceil(len);
+    parts(args.parallel, to, rows * len, |i, to| {
+        for (j, to) in to.chunks_exact_mut(len).enumerate() {
+            row(pad, value, &x, shape, i * rows + j, to);
+        }
+    });
+    Ok(())
+}
+
+/// Row `index` of the result.
+fn row<T: Pod>(pad: &Pad, value: T, x: &View<'_>, shape: &[usize], mut index: usize, to: &mut [T]) {
+    let (sizes, strides) = (x.layout.shape(), x.layout.strides());
+    let outer = shape.len().saturating_sub(1);
+    let mut at = x.layout.offset as isize;
+    for axis in (0..outer).rev() {
+        let place = pad
+            .mode
+            .source(index % shape[axis], pad.before[axis], sizes[axis]);
+        let Some(place) = place else {
+            return to.fill(value);
+        };
+        at += place as isize * strides[axis];
+        index /= shape[axis];
+    }
+    let n = sizes.last().copied().unwrap_or(1);
+    let before = pad.before.last().copied().unwrap_or(0);
+    let from: &[T] = match x.layout.numel() {
+        0 => &[],
+        _ => &x.root_as()[at as usize..][..n],
+    };
+    let (head, tail) = to.split_at_mut(before);
+    let (middle, tail) = tail.split_at_mut(n);
+    if !from.is_empty() {
+        middle.copy_from_slice(from);
+    }
+    for (i, y) in head.iter_mut().enumerate() {
+        *y = pad.mode.source(i, before, n).map_or(value, |i| from[i]);
+    }
+    for (i, y) in tail.iter_mut().enumerate() {
+        *y = pad
+            .mode
+            .source(before + n + i, before, n)
+            .map_or(value, |i| from[i]);
+    }
+}

@@ -1,0 +1,497 @@
+//! `Reduce` over any axes.
+//!
+//! Axes of size 1 are dropped and neighbours of one kind merged. What is left ends in a reduced axis
+//! (*rows*: a vector kernel folds each) or in a kept one (*columns*: rows are added up tile by tile).
+//! Either way a result is folded over the other reduced axes in their order.
+//!
+//! Invariant: the order of the operations depends on the shape alone. A few long results are cut
+//! into blocks that threads share; the partial results are folded in the same order as on one thread.
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use tercet_ir::ops::{Reduce, ReduceFn};
+use tercet_ir::{DType, Element, Graph, MAX_RANK, Node, Op, Support};
+
+use crate::args::Args;
+use crate::kernels::columns::{Column, fold_row};
+use crate::kernels::{SimdLevel, rows};
+use crate::layout::Layout;
+use crate::lower::elem::{BUFFER, Int, Real, for_element, native_for, parts};
+use crate::lower::{Accept, Lowered};
+
+/// Elements of a row that are folded at once.
+const BLOCK: usize = 1 << 14;
+/// Columns that are folded together.
+const TILE: usize = 512;
+/// Rows whose column sums are kept in `f32` before they join the `f64` ones.
+const RUN: usize = 64;
+/// Elements read by a parallel task, at least.
+const TASK: usize = 1 << 15;
+/// Up to so many results, blocks of rows are spread over threads instead of results.
+const FEW: usize = 16;
+
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    native_for(DType::NUMBERS, graph.ty(node.inputs[0]).dtype)
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let Op::Reduce(op) = &node.op else {
+        unreachable!("invariant: the table gives this row `Reduce` only")
+    };
+    let (op, sizing) = (op.clone(), op.clone());
+    let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
+    let level = SimdLevel::detect();
+    Lowered {
+        accepts: vec![Accept::Rows],
+        scratch: Some(Box::new(move |layouts, _| {
+            Shape::of(&layouts[0], &sizing).partial_bytes()
+        })),
+        ..Lowered::new(1, move |args: &mut Args<'_>| {
+            run(level, &op, args);
+            Ok(())
+        })
+    }
+}
+
+/// Merged axes of one kind, outermost first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Axes {
+    rank: usize,
+    len: [usize; MAX_RANK],
+    stride: [isize; MAX_RANK],
+}
+
+impl Axes {
+    fn push(&mut self, len: usize, stride: isize) {
+        self.len[self.rank] = len;
+        self.stride[self.rank] = stride;
+        self.rank += 1;
+    }
+
+    fn count(&self) -> usize {
+        self.len[..self.rank].iter().product()
+    }
+
+    /// How far the element of a row-major index lies from the first.
+    fn offset(&self, mut index: usize) -> usize {
+        let mut at = 0;
+        for axis in (0..self.rank).rev() {
+            at += (index % self.len[axis]) as isize * self.stride[axis];
+            index /= self.len[axis];
+        }
+        at as usize
+    }
+
+    /// The offsets of every index, in row-major order.
+    fn offsets(self) -> Offsets {
+        Offsets {
+            left: self.count(),
+            axes: self,
+            index: [0; MAX_RANK],
+            at: 0,
+        }
+    }
+}
+
+struct Offsets {
+    axes: Axes,
+    index: [usize; MAX_RANK],
+    at: isize,
+    left: usize,
+}
+
+impl Iterator for Offsets {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        self.left = self.left.checked_sub(1)?;
+        let at = self.at as usize;
+        for axis in (0..self.axes.rank).rev() {
+            self.index[axis] += 1;
+            self.at += self.axes.stride[axis];
+            if self.index[axis] < self.axes.len[axis] {
+                break;
+            }
+            self.at -= self.axes.stride[axis] * self.axes.len[axis] as isize;
+            self.index[axis] = 0;
+        }
+        Some(at)
+    }
+}
+
+/// What the innermost axis is; its elements lie side by side.
+#[derive(Clone, Copy, Debug)]
+enum Inner {
+    Rows(usize),
+    Columns(usize),
+}
+
+/// An operand of at least one element and the axes to reduce, merged.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    kept: Axes,
+    reduced: Axes,
+    inner: Inner,
+}
+
+impl Shape {
+    fn of(layout: &Layout, op: &Reduce) -> Shape {
+        let mut axes: [(usize, isize, bool); MAX_RANK] = Default::default();
+        let mut n = 0;
+        for (axis, (&len, &stride)) in layout.shape().iter().zip(layout.strides()).enumerate() {
+            let reduced = op.axes.contains(&axis);
+            if len == 1 {
+                continue;
+            }
+            match axes[..n].last_mut() {
+                Some((outer, s, r)) if *r == reduced && *s == stride * len as isize => {
+                    *outer *= len;
+                    *s = stride;
+                }
+                Some(_) | None => {
+                    axes[n] = (len, stride, reduced);
+                    n += 1;
+                }
+            }
+        }
+        // Where the last axis has size 1, the next one may have any stride.
+        let inner = match axes[..n].last() {
+            Some(&(len, 1, reduced)) => {
+                n -= 1;
+                if reduced {
+                    Inner::Rows(len)
+                } else {
+                    Inner::Columns(len)
+                }
+            }
+            Some(_) | None => Inner::Columns(1),
+        };
+        let (mut kept, mut reduced) = (Axes::default(), Axes::default());
+        for &(len, stride, is_reduced) in &axes[..n] {
+            if is_reduced { &mut reduced } else { &mut kept }.push(len, stride);
+        }
+        Shape {
+            kept,
+            reduced,
+            inner,
+        }
+    }
+
+    /// Scratch memory for partial results where few results are long, else 0.
+    fn partial_bytes(&self) -> usize {
+        match self.inner {
+            Inner::Rows(len) => {
+                let (results, blocks) = (self.kept.count(), self.blocks(len));
+                match results <= FEW && blocks > 1 && blocks <= BLOCK {
+                    true => results * blocks * size_of::<f64>(),
+                    false => 0,
+                }
+            }
+            Inner::Columns(_) => 0,
+        }
+    }
+
+    /// Blocks of the rows of one result.
+    fn blocks(&self, len: usize) -> usize {
+        self.reduced.count() * len.div_ceil(BLOCK)
+    }
+
+    /// Elements of one result.
+    fn reduced_count(&self) -> usize {
+        match self.inner {
+            Inner::Rows(len) => self.reduced.count() * len,
+            Inner::Columns(_) => self.reduced.count(),
+        }
+    }
+}
+
+/// An element with the way it is folded.
+trait Fold: Element {
+    /// A partial result: `f64` for floats, itself for integers.
+    type Wide: bytemuck::Pod + Send + Sync;
+
+    fn identity(f: ReduceFn) -> Self::Wide;
+    fn combine(f: ReduceFn, a: Self::Wide, b: Self::Wide) -> Self::Wide;
+    /// At most [`BLOCK`] elements.
+    fn block(level: SimdLevel, f: ReduceFn, x: &[Self]) -> Self::Wide;
+    /// The result of `n` elements.
+    fn result(f: ReduceFn, wide: Self::Wide, n: usize) -> Self;
+    /// At most [`TILE`] columns of rows that begin at these places of `x`.
+    fn columns(
+        level: SimdLevel,
+        f: ReduceFn,
+        x: &[Self],
+        rows: impl Iterator<Item = usize>,
+        n: usize,
+        out: &mut [Self],
+    );
+}
+
+fn run<T: Fold>(level: SimdLevel, op: &Reduce, args: &mut Args<'_>) {
+    let (from, f, parallel) = (args.ins[0], op.f, args.parallel);
+    let out = args.outs[0].as_mut::<T>();
+    if from.layout.numel() == 0 {
+        return out.fill(T::result(f, T::identity(f), 0));
+    }
+    let x: &[T] = from.tail();
+    let shape = Shape::of(from.layout, op);
+    let n = shape.reduced_count();
+    match shape.inner {
+        Inner::Rows(len) => {
+            let fold = |base: usize| {
+                let starts = shape.reduced.offsets();
+                let blocks = starts.flat_map(|at| x[base + at..][..len].chunks(BLOCK));
+                let parts = blocks.map(|block| T::block(level, f, block));
+                T::result(f, parts.fold(T::identity(f), |a, b| T::combine(f, a, b)), n)
+            };
+            let blocks = shape.blocks(len);
+            let bytes = out.len() * blocks * size_of::<T::Wide>();
+            let share = parallel && shape.partial_bytes() > 0;
+            if let Some(partial) = args.scratch.get_mut(..bytes).filter(|_| share) {
+                return few_rows(
+                    level,
+                    f,
+                    &shape,
+                    len,
+                    x,
+                    bytemuck::cast_slice_mut(partial),
+                    out,
+                );
+            }
+            let task = TASK.div_ceil(n);
+            parts(parallel, out, task, |i, out| {
+                for (j, y) in out.iter_mut().enumerate() {
+                    *y = fold(shape.kept.offset(i * task + j));
+                }
+            });
+        }
+        Inner::Columns(len) if len * n >= TASK => {
+            parts(parallel, out, len, |i, out| {
+                let base = shape.kept.offset(i);
+                parts(parallel, out, TILE, |tile, out| {
+                    let x = &x[base + tile * TILE..];
+                    T::columns(level, f, x, shape.reduced.offsets(), n, out);
+                });
+            });
+        }
+        Inner::Columns(len) => {
+            let task = TASK.div_ceil(len * n);
+            parts(parallel, out, task * len, |i, out| {
+                for (j, out) in out.chunks_exact_mut(len).enumerate() {
+                    let base = shape.kept.offset(i * task + j);
+                    for (tile, out) in out.chunks_mut(TILE).enumerate() {
+                        let x = &x[base + tile * TILE..];
+                        T::columns(level, f, x, shape.reduced.offsets(), n, out);
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// A few long results: threads share their blocks.
+fn few_rows<T: Fold>(
+    level: SimdLevel,
+    f: ReduceFn,
+    shape: &Shape,
+    len: usize,
+    x: &[T],
+    partial: &mut [T::Wide],
+    out: &mut [T],
+) {
+    let (per_row, blocks) = (len.div_ceil(BLOCK), shape.blocks(len));
+    partial.par_iter_mut().enumerate().for_each(|(i, partial)| {
+        let (result, block) = (i / blocks, i % blocks);
+        let row = shape.kept.offset(result) + shape.reduced.offset(block / per_row);
+        let first = block % per_row * BLOCK;
+        *partial = T::block(level, f, &x[row + first..][..BLOCK.min(len - first)]);
+    });
+    for (y, partial) in out.iter_mut().zip(partial.chunks_exact(blocks)) {
+        let parts = partial.iter().copied();
+        let wide = parts.fold(T::identity(f), |a, b| T::combine(f, a, b));
+        *y = T::result(f, wide, shape.reduced_count());
+    }
+}
+
+fn float_identity(f: ReduceFn) -> f64 {
+    match f {
+        ReduceFn::Sum | ReduceFn::Mean => 0.0,
+        ReduceFn::Prod => 1.0,
+        ReduceFn::Max => f64::NEG_INFINITY,
+        ReduceFn::Min => f64::INFINITY,
+    }
+}
+
+#[inline(always)]
+fn float_combine(f: ReduceFn, a: f64, b: f64) -> f64 {
+    match f {
+        ReduceFn::Sum | ReduceFn::Mean => a + b,
+        ReduceFn::Prod => a * b,
+        ReduceFn::Max if a.is_nan() || a > b => a,
+        ReduceFn::Min if a.is_nan() || a < b => a,
+        ReduceFn::Max | ReduceFn::Min => b,
+    }
+}
+
+fn float_result(f: ReduceFn, wide: f64, n: usize) -> f64 {
+    match f {
+        ReduceFn::Mean => wide / n as f64,
+        ReduceFn::Sum | ReduceFn::Prod | ReduceFn::Max | ReduceFn::Min => wide,
+    }
+}
+
+fn real_block<T: Real>(level: SimdLevel, f: ReduceFn, x: &[T]) -> f64 {
+    let mut buffer = [0.0; BUFFER];
+    // Narrow floats pass through the buffer.
+    let step = if T::DTYPE == DType::F32 {
+        BLOCK
+    } else {
+        BUFFER
+    };
+    let mut wide = float_identity(f);
+    for x in x.chunks(step) {
+        let x = T::widen(level, x, &mut buffer);
+        let part = match f {
+            ReduceFn::Sum | ReduceFn::Mean => f64::from(rows::sum(level, x)),
+            ReduceFn::Max => f64::from(rows::max(level, x)),
+            ReduceFn::Min => f64::from(rows::min(level, x)),
+            // The running product of few numbers leaves the range of f32 where the whole does not.
+            ReduceFn::Prod => x.iter().map(|&x| f64::from(x)).product(),
+        };
+        wide = float_combine(f, wide, part);
+    }
+    wide
+}
+
+fn real_columns<T: Real>(
+    level: SimdLevel,
+    f: ReduceFn,
+    x: &[T],
+    mut rows: impl Iterator<Item = usize>,
+    wide: &mut [f64],
+) {
+    let n = wide.len();
+    wide.fill(float_identity(f));
+    let column = match f {
+        ReduceFn::Sum | ReduceFn::Mean => Column::Sum,
+        ReduceFn::Max => Column::Max,
+        ReduceFn::Min => Column::Min,
+        ReduceFn::Prod => {
+            let mut buffer = [0.0; TILE];
+            for at in rows {
+                let row = T::widen(level, &x[at..at + n], &mut buffer);
+                wide.iter_mut()
+                    .zip(row)
+                    .for_each(|(w, &x)| *w *= f64::from(x));
+            }
+            return;
+        }
+    };
+    let (mut acc, mut buffer) = ([0.0; TILE], [0.0; TILE]);
+    let acc = &mut acc[..n];
+    loop {
+        acc.fill(column.identity());
+        let mut folded = 0;
+        for at in rows.by_ref().take(RUN) {
+            fold_row(
+                level,
+                column,
+                acc,
+                T::widen(level, &x[at..at + n], &mut buffer),
+            );
+            folded += 1;
+        }
+        let pairs = wide.iter_mut().zip(&*acc);
+        pairs.for_each(|(w, &a)| *w = float_combine(f, *w, f64::from(a)));
+        if folded < RUN {
+            return;
+        }
+    }
+}
+
+macro_rules! real_folds {
+    ($($t:ty: $narrow:expr);* $(;)?) => {$(impl Fold for $t {
+        type Wide = f64;
+
+        fn identity(f: ReduceFn) -> f64 { float_identity(f) }
+        fn combine(f: ReduceFn, a: f64, b: f64) -> f64 { float_combine(f, a, b) }
+        fn block(level: SimdLevel, f: ReduceFn, x: &[$t]) -> f64 { real_block(level, f, x) }
+        fn result(f: ReduceFn, wide: f64, n: usize) -> $t { $narrow(float_result(f, wide, n)) }
+        fn columns(
+            level: SimdLevel,
+            f: ReduceFn,
+            x: &[$t],
+            rows: impl Iterator<Item = usize>,
+            n: usize,
+            out: &mut [$t],
+        ) {
+            let mut wide = [0.0; TILE];
+            let wide = &mut wide[..out.len()];
+            real_columns(level, f, x, rows, wide);
+            out.iter_mut().zip(&*wide).for_each(|(y, &w)| *y = Self::result(f, w, n));
+        }
+    })*};
+}
+real_folds! {
+    f32: |x| x as f32;
+    f16: |x| f16::from_f32(x as f32);
+    bf16: |x| bf16::from_f32(x as f32);
+}
+
+fn int_identity<T: Int>(f: ReduceFn) -> T {
+    match f {
+        ReduceFn::Sum | ReduceFn::Mean => T::ZERO,
+        ReduceFn::Prod => T::ONE,
+        ReduceFn::Max => T::LEAST,
+        ReduceFn::Min => T::GREATEST,
+    }
+}
+
+#[inline(always)]
+fn int_combine<T: Int>(f: ReduceFn, a: T, b: T) -> T {
+    match f {
+        ReduceFn::Sum | ReduceFn::Mean => a.plus(b),
+        ReduceFn::Prod => a.times(b),
+        ReduceFn::Max => a.max(b),
+        ReduceFn::Min => a.min(b),
+    }
+}
+
+/// Elements that are their own partial result.
+macro_rules! own_folds {
+    ($($t:ty: $identity:path, $combine:path, $result:expr);* $(;)?) => {$(impl Fold for $t {
+        type Wide = $t;
+
+        fn identity(f: ReduceFn) -> $t { $identity(f) }
+        #[inline(always)]
+        fn combine(f: ReduceFn, a: $t, b: $t) -> $t { $combine(f, a, b) }
+        fn block(_: SimdLevel, f: ReduceFn, x: &[$t]) -> $t {
+            x.iter().fold($identity(f), |a, &b| $combine(f, a, b))
+        }
+        fn result(f: ReduceFn, wide: $t, n: usize) -> $t { $result(f, wide, n) }
+        fn columns(
+            _: SimdLevel,
+            f: ReduceFn,
+            x: &[$t],
+            rows: impl Iterator<Item = usize>,
+            n: usize,
+            out: &mut [$t],
+        ) {
+            out.fill($identity(f));
+            for at in rows {
+                let row = &x[at..at + out.len()];
+                out.iter_mut().zip(row).for_each(|(y, &x)| *y = $combine(f, *y, x));
+            }
+            out.iter_mut().for_each(|y| *y = $result(f, *y, n));
+        }
+    })*};
+}
+own_folds! {
+    f64: float_identity, float_combine, float_result;
+    i32: int_identity, int_combine, |_, x, _| x;
+    u32: int_identity, int_combine, |_, x, _| x;
+    i64: int_identity, int_combine, |_, x, _| x;
+    i8: int_identity, int_combine, |_, x, _| x;
+    u8: int_identity, int_combine, |_, x, _| x;
+}

@@ -1,0 +1,97 @@
+//! `RngUniform` and `RngNormal`: four elements (two of F64) for each block of random words, by the
+//! recipes of [`tercet_ir::random`], bit for bit those of the reference.
+
+use half::{bf16, f16};
+use tercet_ir::random::{Stream, UniformRange};
+use tercet_ir::{DType, Element, EvalCtx, Graph, Node, Op};
+
+use crate::args::Args;
+use crate::layout::Layout;
+use crate::lower::Lowered;
+use crate::lower::elem::parts;
+
+/// Elements of a parallel task: whole blocks of words.
+const TASK: usize = 1 << 12;
+/// Elements that are made together.
+const GROUP: usize = 4;
+
+/// What the elements of four consecutive places become.
+#[derive(Clone, Copy, Debug)]
+enum Draw {
+    Uniform(UniformRange),
+    Normal { mean: f64, std: f64 },
+}
+
+impl Draw {
+    /// The elements from `4 * group` on.
+    fn group(self, stream: Stream, dtype: DType, group: u64) -> [f64; GROUP] {
+        match self {
+            Draw::Uniform(range) => stream.units(dtype, group).map(|u| range.value(u)),
+            Draw::Normal { mean, std } => stream.normals(dtype, group).map(|z| mean + std * z),
+        }
+    }
+}
+
+pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+    let dtype = node.outputs[0].dtype;
+    let (draw, seed, stream) = match &node.op {
+        Op::RngUniform(op) => {
+            let range = UniformRange::new(dtype, op.lo.0, op.hi.0);
+            let range = range.expect("invariant: inference checked the range");
+            (Draw::Uniform(range), op.seed, op.stream)
+        }
+        Op::RngNormal(op) => {
+            let draw = Draw::Normal {
+                mean: op.mean.0,
+                std: op.std.0,
+            };
+            (draw, op.seed, op.stream)
+        }
+        _ => unreachable!("invariant: the table gives this row random tensors only"),
+    };
+    let stream_at = move |ctx: &EvalCtx| Stream {
+        seed,
+        stream,
+        step: ctx.step,
+    };
+    Lowered {
+        work: |layouts| layouts.iter().map(Layout::numel).sum::<usize>() * 16,
+        ..Lowered::new(0, move |args: &mut Args<'_>| {
+            let stream = stream_at(&args.ctx);
+            match dtype {
+                DType::F16 => fill(draw, stream, args, |x| {
+                    f16::from_f64(DType::F16.round_f64(x))
+                }),
+                DType::BF16 => {
+                    fill(draw, stream, args, |x| {
+                        bf16::from_f64(DType::BF16.round_f64(x))
+                    });
+                }
+                DType::F64 => fill(draw, stream, args, |x| x),
+                DType::F32
+                | DType::I32
+                | DType::U32
+                | DType::I64
+                | DType::I8
+                | DType::U8
+                | DType::Bool => fill(draw, stream, args, |x| x as f32),
+            }
+            Ok(())
+        })
+    }
+}
+
+fn fill<T: Element>(
+    draw: Draw,
+    stream: Stream,
+    args: &mut Args<'_>,
+    round: impl Fn(f64) -> T + Send + Sync,
+) {
+    parts(args.parallel, args.outs[0].as_mut::<T>(), TASK, |i, out| {
+        for (j, out) in out.chunks_mut(GROUP).enumerate() {
+            let group = (i * TASK / GROUP + j) as u64;
+            let values = draw.group(stream, T::DTYPE, group);
+            out.iter_mut().zip(values).for_each(|(y, x)| *y = round(x));
+        }
+    });
+}

@@ -1,0 +1,137 @@
+//! `TopK` of elements of up to 4 bytes: each line becomes keys of rank and index in scratch memory,
+//! of which the lowest `k` are selected and sorted. Equal elements keep the order of their indices,
+//! which are the lower part of the keys.
+
+use bytemuck::{Pod, cast_slice_mut};
+use rayon::prelude::*;
+use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
+
+use crate::args::Args;
+use crate::lower::Lowered;
+use crate::lower::elem::{AxisView, for_element, native_for};
+use crate::lower::rank::Ranked;
+use crate::lower::reference_eval::evaluate;
+
+const NARROW: &[DType] = &[
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I32,
+    DType::U32,
+    DType::I8,
+    DType::U8,
+    DType::Bool,
+];
+
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    native_for(NARROW, graph.ty(node.inputs[0]).dtype)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Top {
+    k: usize,
+    axis: usize,
+    largest: bool,
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let Op::TopK(top) = &node.op else {
+        unreachable!("invariant: the table gives this row `TopK` only")
+    };
+    let top = Top {
+        k: top.k,
+        axis: top.axis,
+        largest: top.largest,
+    };
+    let op = node.op.clone();
+    let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
+    let axis = top.axis;
+    Lowered {
+        fallible: true,
+        scratch: Some(Box::new(move |layouts, threads| {
+            layouts[0].shape()[axis] * size_of::<u64>() * threads.max(1)
+        })),
+        work: |layouts| layouts[0].numel() * 8,
+        ..Lowered::new(1, move |args: &mut Args<'_>| {
+            match args.ins[0].shape()[top.axis] < top.k {
+                true => evaluate(&op, args),
+                false => run(top, args),
+            }
+        })
+    }
+}
+
+fn run<T: Ranked>(top: Top, args: &mut Args<'_>) -> Result<(), EvalError> {
+    let view = AxisView::of(args.ins[0].shape(), top.axis);
+    let [values, indices] = args.outs.as_mut_slice() else {
+        unreachable!("invariant: the operator has two results")
+    };
+    if values.layout.numel() == 0 {
+        return Ok(());
+    }
+    let x: &[T] = args.ins[0].dense();
+    let (values, indices) = (values.as_mut::<T>(), indices.as_mut::<i32>());
+    let keys: &mut [u64] = keys_of(args.scratch);
+    let workers = match args.parallel {
+        true => (keys.len() / view.len).min(view.outer),
+        false => 1,
+    };
+    let blocks = view.outer.div_ceil(workers);
+    let (from, to) = (blocks * view.len * view.inner, blocks * top.k * view.inner);
+    let run = |x: &[T], values: &mut [T], indices: &mut [i32], keys: &mut [u64]| {
+        let results = values.chunks_exact_mut(top.k * view.inner);
+        let results = results.zip(indices.chunks_exact_mut(top.k * view.inner));
+        for (x, (values, indices)) in x.chunks_exact(view.len * view.inner).zip(results) {
+            lines(top, view.inner, x, values, indices, keys);
+        }
+    };
+    if workers == 1 {
+        run(x, values, indices, &mut keys[..view.len]);
+        return Ok(());
+    }
+    let results = values.par_chunks_mut(to).zip(indices.par_chunks_mut(to));
+    let work = x
+        .par_chunks(from)
+        .zip(results)
+        .zip(keys.par_chunks_mut(view.len));
+    work.for_each(|((x, (values, indices)), keys)| run(x, values, indices, keys));
+    Ok(())
+}
+
+/// Scratch memory as whole words.
+pub(crate) fn keys_of<T: Pod>(scratch: &mut [u8]) -> &mut [T] {
+    let whole = scratch.len() / size_of::<T>() * size_of::<T>();
+    cast_slice_mut(&mut scratch[..whole])
+}
+
+/// The lines of one outer index, whose elements are `inner` apart.
+fn lines<T: Ranked>(
+    top: Top,
+    inner: usize,
+    x: &[T],
+    values: &mut [T],
+    indices: &mut [i32],
+    keys: &mut [u64],
+) {
+    for line in 0..inner {
+        let elements = x[line..].iter().step_by(inner);
+        for (i, (key, x)) in keys.iter_mut().zip(elements).enumerate() {
+            *key = x.rank(top.largest) << 32 | i as u64;
+        }
+        for (rank, key) in lowest(keys, top.k).iter().enumerate() {
+            let i = *key as u32 as usize;
+            values[rank * inner + line] = x[i * inner + line];
+            indices[rank * inner + line] = i as i32;
+        }
+    }
+}
+
+/// The lowest `k` keys in order.
+pub(crate) fn lowest(keys: &mut [u64], k: usize) -> &mut [u64] {
+    if k > 0 && k < keys.len() {
+        keys.select_nth_unstable(k - 1);
+    }
+    let keys = &mut keys[..k];
+    keys.sort_unstable();
+    keys
+}
