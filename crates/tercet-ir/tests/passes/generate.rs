@@ -173,13 +173,13 @@ impl Generator<'_> {
     }
 
     fn step(&mut self) {
-        match self.next(16) {
+        match self.next(17) {
             0..=4 => self.elementwise(),
             5..=9 => self.movement(),
             10 | 11 => self.product(),
             12 => self.line(),
             13 => self.norm(),
-            14 => self.constant(),
+            14 | 15 => self.constant(),
             _ => self.rare(),
         };
     }
@@ -418,9 +418,9 @@ impl Generator<'_> {
     }
 
     fn constant(&mut self) -> Option<Value> {
-        let dtype = self.pick(&[DType::F32, DType::F32, DType::I32, DType::Bool, DType::F16]);
+        let dtype = self.pick(&[DType::F32, DType::F32, DType::F32, DType::I32, DType::F16]);
         let value = match self.kind {
-            Kind::Wild => self.pick(&[0.0, -0.0, 1.0, 1.0, 2.0, f64::INFINITY]),
+            Kind::Wild => self.pick(&[0.0, 0.0, -0.0, 1.0, 1.0, f64::INFINITY]),
             Kind::Smooth => self.pick(&[0.0, -0.0, 1.0, 0.5]),
         };
         let shape: &[usize] = self.pick(&[&[], &[4], &[1, 4]]);
@@ -430,7 +430,21 @@ impl Generator<'_> {
             0 => Fill::Normal.tensor("constant", ty),
             _ => Tensor::from_f64s(ty, &values).unwrap(),
         };
-        self.push(Const { tensor }, &[])
+        let constant = self.push(Const { tensor }, &[])?;
+        // Most rules of the simplifier are about an operation with a constant.
+        let f = match self.kind {
+            Kind::Wild => {
+                use BinaryFn::*;
+                self.pick(&[Add, Add, Add, Sub, Sub, Mul, Mul, Div, Pow, And, Or, Shl])
+            }
+            Kind::Smooth => self.pick(&[BinaryFn::Add, BinaryFn::Sub, BinaryFn::Mul]),
+        };
+        let op: Op = Binary { f }.into();
+        let other = self.operand(&op, &[constant], 0)?;
+        match self.next(2) {
+            0 => self.push(op, &[constant, other]),
+            _ => self.push(op, &[other, constant]),
+        }
     }
 
     fn rare(&mut self) -> Option<Value> {

@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tercet_ir::accuracy::Accuracy;
 use tercet_ir::backend::Signature;
+use tercet_ir::legalize::legalize;
 use tercet_ir::passes::{PIPELINE, optimize};
 use tercet_ir::verify::verify;
 use tercet_ir::{CompileOptions, Graph};
 
 use crate::generate::{Kind, Sample, sample};
+use crate::rules::Strict;
 use crate::{chain, difference, run};
 
 /// The pass that saves roundings.
@@ -90,6 +92,14 @@ proptest! {
         let after = (pass.apply)(&sample.graph)
             .map_err(|e| TestCaseError::fail(chain(&e)))?;
         agree(Accuracy::Contraction, &sample, &after, INEXACT)?;
+    }
+
+    #[test]
+    fn optimized_and_legalized_is_within_tolerance(d in decisions()) {
+        let sample = sample(Kind::Smooth, &d);
+        let after = optimized(&sample.graph, &CompileOptions::new())?;
+        let legal = legalize(&after, &Strict).map_err(|e| TestCaseError::fail(chain(&e)))?;
+        agree(Accuracy::Contraction, &sample, &legal, "optimized and legalized")?;
     }
 
     #[test]
