@@ -1,0 +1,197 @@
+//! Operands large enough to be spread over threads: the same bits on one thread and on several, and
+//! the reference's values. The cases of the operators themselves are small.
+
+use tercet_cpu::{CpuBackend, ReferenceBackend};
+use tercet_ir::accuracy::tolerance;
+use tercet_ir::ops::{CumSum, PadMode, SampleOptions, ScanFn};
+use tercet_ir::{
+    Backend, CompileOptions, DType, Graph, OpError, Scheme, Tensor, TensorType, Type, Value,
+};
+
+/// Numbers without a pattern that rows or columns share.
+fn numbers(dtype: DType, shape: &[usize]) -> Tensor {
+    let ty = TensorType::new(dtype, shape);
+    let mut state = 12345u32;
+    let values: Vec<f64> = (0..ty.numel())
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f64::from(state >> 8) / f64::from(1 << 22) - 2.0
+        })
+        .collect();
+    match dtype.is_float() {
+        true => Tensor::from_f64s(ty, &values).unwrap(),
+        false => {
+            let whole: Vec<i64> = values.iter().map(|x| (x * 40.0) as i64).collect();
+            Tensor::from_i64s(ty, &whole).unwrap()
+        }
+    }
+}
+
+fn indices(count: usize, of: usize) -> Tensor {
+    let values: Vec<i32> = (0..count)
+        .map(|i| (i * 7919 % of) as i32 - if i % 3 == 0 { of as i32 } else { 0 })
+        .collect();
+    Tensor::from_slice(&[count], &values).unwrap()
+}
+
+/// Runs a graph over `inputs` on the reference, one thread and four, twice each.
+fn check(inputs: &[Tensor], build: impl Fn(&mut Graph, &[Value]) -> Result<Value, OpError>) {
+    let mut g = Graph::new();
+    let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
+    let mut values = Vec::new();
+    for (name, x) in names.iter().zip(inputs) {
+        let ty = Type::new(x.dtype(), x.shape());
+        values.push(g.input(name, ty).unwrap());
+    }
+    let y = build(&mut g, &values).unwrap();
+    let doc = g.node(y.node).op.kind().doc();
+    for port in 0..g.node(y.node).outputs.len() as u8 {
+        g.output(&format!("y{port}"), y.port(port)).unwrap();
+    }
+    let named: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(inputs).collect();
+    let run = |backend: &dyn Backend| {
+        let mut exe = backend.compile(&g, &CompileOptions::new()).unwrap();
+        let mut outputs = exe.run(&named).unwrap();
+        outputs.extend(exe.run(&named).unwrap());
+        outputs
+    };
+    let want = run(&ReferenceBackend::new());
+    let one = run(&CpuBackend::with_threads(1).unwrap());
+    let four = run(&CpuBackend::with_threads(4).unwrap());
+    for ((want, one), four) in want.iter().zip(&one).zip(&four) {
+        assert_eq!(one, four, "{} depends on the threads", doc.name);
+        assert_eq!(one.ty(), want.ty(), "{}", doc.name);
+        let (got, want) = (one.to_f64s(), want.to_f64s());
+        let scale = want.iter().fold(f64::from(f32::MIN_POSITIVE), |m, x| {
+            if x.is_finite() { m.max(x.abs()) } else { m }
+        });
+        let allowed = tolerance(doc.accuracy, one.dtype());
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            let units = allowed.units(*got, *want, scale);
+            assert!(units <= 1.0, "{} element {i}: {got} for {want}", doc.name);
+        }
+    }
+}
+
+#[test]
+fn gathers() {
+    let rows = [numbers(DType::F32, &[500, 161]), indices(1000, 500)];
+    check(&rows, |g, x| g.gather(x[0], x[1], 0));
+    let columns = [numbers(DType::F16, &[401, 500]), indices(333, 500)];
+    check(&columns, |g, x| g.gather(x[0], x[1], 1));
+    let packed = [numbers(DType::U8, &[500, 340]), indices(900, 500)];
+    check(&packed, |g, x| g.gather(x[0], x[1], 0));
+}
+
+#[test]
+fn concatenations_of_dense_operands_and_views() {
+    let parts = [
+        numbers(DType::F32, &[300, 401]),
+        numbers(DType::F32, &[401, 300]),
+    ];
+    for axis in [0, 1] {
+        check(&parts, |g, x| {
+            let turned = g.transpose(x[1], &[1, 0])?;
+            g.concat(&[x[0], turned, x[0]], axis)
+        });
+    }
+}
+
+#[test]
+fn windows_and_paddings() {
+    let x = [numbers(DType::F32, &[401, 500])];
+    for &mode in PadMode::ALL {
+        check(&x, |g, x| g.pad(x[0], &[3, 7], &[2, 5], mode, 0.0));
+    }
+    let starts = Tensor::from_slice(&[2], &[-300i32, 900]).unwrap();
+    let window = [x[0].clone(), starts];
+    check(&window, |g, x| g.dynamic_slice(x[0], x[1], [390, 450]));
+}
+
+#[test]
+fn extremes() {
+    for dtype in [DType::F32, DType::BF16, DType::I8, DType::I64] {
+        let rows = [numbers(dtype, &[50, 4001])];
+        check(&rows, |g, x| g.top_k(x[0], 40, 1, true));
+        check(&rows, |g, x| g.arg_max(x[0], 1, false));
+        let middle = [numbers(dtype, &[7, 300, 100])];
+        check(&middle, |g, x| g.top_k(x[0], 3, 1, false));
+        check(&middle, |g, x| g.arg_min(x[0], 1, true));
+    }
+}
+
+#[test]
+fn reductions() {
+    let shapes: [(&[usize], &[usize]); 7] = [
+        (&[300_007], &[0]),
+        (&[3, 100_003], &[1]),
+        (&[301, 701], &[1]),
+        (&[701, 301], &[0]),
+        (&[140, 1301], &[0]),
+        (&[7, 200, 151], &[1]),
+        (&[20, 101, 100], &[0, 2]),
+    ];
+    for dtype in [DType::F32, DType::F16, DType::F64, DType::I32, DType::U8] {
+        for (shape, axes) in shapes {
+            let x = [numbers(dtype, shape)];
+            check(&x, |g, x| g.reduce_sum(x[0], axes, false));
+            check(&x, |g, x| g.reduce_max(x[0], axes, false));
+            check(&x, |g, x| g.reduce_min(x[0], axes, true));
+        }
+    }
+    let x = [numbers(DType::F32, &[500, 301])];
+    check(&x, |g, x| {
+        let turned = g.transpose(x[0], &[1, 0])?;
+        g.reduce_mean(turned, &[0], false)
+    });
+}
+
+#[test]
+fn scans_and_log_softmax() {
+    for dtype in [DType::F32, DType::BF16, DType::I64] {
+        for (shape, axis) in [(&[400, 401][..], 1), (&[11, 100, 200], 1)] {
+            let x = [numbers(dtype, shape)];
+            for &f in ScanFn::ALL {
+                let (exclusive, reverse) = (f == ScanFn::Sum, f == ScanFn::Max);
+                let scan = CumSum {
+                    axis,
+                    f,
+                    exclusive,
+                    reverse,
+                };
+                check(&x, |g, x| g.scan(x[0], scan.clone()));
+            }
+            if dtype.is_float() {
+                check(&x, |g, x| g.log_softmax(x[0], axis));
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_weights() {
+    for &scheme in Scheme::ALL.iter().filter(|s| s.storage() == DType::U8) {
+        let row = scheme.row_bytes(512).unwrap();
+        // Scales below the infinities of f16.
+        let bytes: Vec<u8> = (0..401 * row).map(|i| (i * 7 % 120) as u8).collect();
+        let w = [Tensor::from_slice(&[401, row], &bytes).unwrap()];
+        check(&w, |g, x| g.dequantize(x[0], scheme));
+    }
+}
+
+#[test]
+fn random_numbers() {
+    for &dtype in DType::FLOATS {
+        check(&[], |g, _| g.rng_uniform([401, 503], dtype, -1.0, 3.0, 9));
+        check(&[], |g, _| g.rng_normal([401, 503], dtype, 1.0, 2.0, 9));
+        let logits = [numbers(dtype, &[41, 5001])];
+        for (top_k, top_p, temperature) in [(0, 1.0, 0.0), (40, 0.95, 0.7), (0, 0.9, 1.0)] {
+            let options = SampleOptions {
+                top_k,
+                top_p,
+                temperature,
+            };
+            check(&logits, |g, x| g.sample(x[0], options, 5));
+        }
+    }
+}
