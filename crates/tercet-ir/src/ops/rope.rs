@@ -63,7 +63,7 @@ impl OpSpec for Rope {
         let head_dim = x.shape[3].known().ok_or_else(|| {
             TypeError::Other("the head dim of x must be a known size".to_string())
         })?;
-        if self.n_rot % 2 != 0 || self.n_rot > head_dim {
+        if !self.n_rot.is_multiple_of(2) || self.n_rot > head_dim {
             let reason = format!(
                 "{} is not an even number up to the head dim {head_dim}",
                 self.n_rot
