@@ -21,7 +21,10 @@ impl Target for CpuTarget {
     }
 
     fn supports(&self, graph: &Graph, node: &Node) -> Support {
-        (lower::find(graph, node).supports)(graph, node)
+        match lower::find(graph, node) {
+            Ok(_) => Support::Native,
+            Err(reason) => Support::Missing { reason },
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tercet_ir::{Bindings, EvalCtx, EvalError, RunError, Tensor, TensorType};
 
 use crate::args::{Args, View, ViewMut};
-use crate::exec::memory::Buffer;
+use crate::exec::memory::{Buffer, nothing};
 use crate::layout::Layout;
 use crate::lower::Packed;
 use crate::plan::{Operand, Program, Root, Source, Step};
@@ -224,7 +224,7 @@ impl Constants {
         View {
             root: match (value, operand.absent) {
                 (Some(t), false) => t.bytes(),
-                (_, true) | (None, _) => &[],
+                (_, true) | (None, _) => nothing(),
             },
             dtype: operand.dtype,
             layout,

@@ -168,7 +168,7 @@ impl<'m> Memory<'m> {
         } = split;
         let ins = ins.iter().zip(layouts).map(|(operand, layout)| {
             let root: &[u8] = match operand.root {
-                _ if operand.absent || layout.numel() == 0 => &[],
+                _ if operand.absent || layout.numel() == 0 => nothing(),
                 Root::Input(i) => self.inputs[i].bytes(),
                 Root::Const(c) => const_bytes(self.consts, c),
                 Root::State(s) => self.states[s].bytes(),
@@ -207,6 +207,11 @@ impl<'m> Memory<'m> {
             packed: call.packed,
         })
     }
+}
+
+/// No bytes, aligned for every dtype.
+pub(crate) fn nothing<'a>() -> &'a [u8] {
+    bytemuck::cast_slice::<Word, u8>(&[])
 }
 
 fn const_bytes(consts: &[Option<Tensor>], c: usize) -> &[u8] {
@@ -271,6 +276,7 @@ fn shared_range<'a>(parts: &[(usize, &'a [u8])], slot: Slot) -> &'a [u8] {
 fn take_written<'a>(written: &mut SmallVec<[(usize, &'a mut [u8]); 4]>, at: usize) -> &'a mut [u8] {
     match written.iter().position(|(i, _)| *i == at) {
         Some(i) => written.swap_remove(i).1,
-        None => &mut [],
+        // Aligned for every dtype, as all memory is.
+        None => bytemuck::cast_slice_mut::<Word, u8>(&mut []),
     }
 }

@@ -286,10 +286,60 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
         let [sb, sh, sq] = job.out_strides;
         let out = job.out.slice(job.b * sb + head * sh + query * sq, a.dv);
         let scale = if sum[r] == 0.0 { 0.0 } else { 1.0 / sum[r] };
+        let mut poisoned = false;
         for (out, x) in out.iter_mut().zip(&acc[r * a.dv..(r + 1) * a.dv]) {
             *out = x * scale;
+            poisoned |= out.is_nan();
+        }
+        if poisoned && !matches!(a.mask, Mask::None) {
+            masked_row::<S>(job, r, kv_len, out);
         }
     }
+}
+
+/// One row again, key by key, leaving out the keys that are not seen: blocks give those the weight
+/// zero, which does not hide what is not finite.
+#[inline(always)]
+fn masked_row<S: Simd>(job: &Job<'_>, r: usize, kv_len: usize, out: &mut [f32]) {
+    let a = job.a;
+    let (head, query) = job.row(r);
+    let start = job.b * job.q.strides[0] + head * job.q.strides[1] + query * job.q.strides[2];
+    let q = &job.q.data[start..start + a.dk];
+    let at = |s: &[usize; 3], j: usize| job.b * s[0] + job.kv_head * s[1] + j * s[2];
+    let masked = |s: &[usize; 4], j: usize| job.b * s[0] + head * s[1] + query * s[2] + j * s[3];
+    let score = |j: usize| {
+        let k = &job.k.data[at(&job.k.strides, j)..][..a.dk];
+        let mut s = a.scale * q.iter().zip(k).map(|(q, k)| q * k).sum::<f32>();
+        if let Some(cap) = a.softcap {
+            s = cap * scalar::tanh::<S>(s / cap);
+        }
+        match &a.mask {
+            Mask::Keep(keep, strides) if keep[masked(strides, j)] == 0 => None,
+            Mask::Bias(bias, strides) => {
+                let bias = bias[masked(strides, j)];
+                (bias != f32::NEG_INFINITY).then_some(s + bias)
+            }
+            Mask::None | Mask::Causal | Mask::SlidingWindow(_) | Mask::Keep(..) => Some(s),
+        }
+    };
+    let keys = a.visible(query, kv_len);
+    let max = keys
+        .clone()
+        .filter_map(score)
+        .fold(f32::NEG_INFINITY, scalar::maximum);
+    out.fill(0.0);
+    if max == f32::NEG_INFINITY {
+        return;
+    }
+    let mut sum = 0.0;
+    for j in keys {
+        let Some(s) = score(j) else { continue };
+        let p = scalar::exp::<S>(s - max);
+        sum += p;
+        let v = &job.v.data[at(&job.v.strides, j)..][..a.dv];
+        out.iter_mut().zip(v).for_each(|(o, v)| *o += p * v);
+    }
+    out.iter_mut().for_each(|o| *o /= sum);
 }
 
 /// `scores[r, j] = queries[r] . k[keys.start + j]`.

@@ -173,6 +173,11 @@ unsafe fn log_softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
         .zip(out.chunks_exact_mut(cols.max(1)))
     {
         let max = max_body::<S>(x);
+        if max == f32::NEG_INFINITY {
+            // Every element is `-inf`, and stays so.
+            out.copy_from_slice(x);
+            continue;
+        }
         for (out, x) in out.iter_mut().zip(x) {
             *out = scalar::exp::<S>(x - max);
         }

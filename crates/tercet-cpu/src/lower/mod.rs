@@ -4,27 +4,31 @@
 //! off this table: the first row of the operator's kind whose `supports` accepts the node runs it.
 
 mod arg_extreme;
+mod attention;
 mod concat;
 mod copy;
 mod cumsum;
 mod dequantize;
 mod dynamic_slice;
+mod dynamic_update;
 mod elem;
 mod gather;
 mod log_softmax;
 mod map;
+mod matmul;
 mod pad;
 mod rank;
 mod reduce;
 mod reference_eval;
 mod rng;
+mod rows;
 mod sample;
 mod top_k;
 mod view;
 
 use std::any::Any;
 
-use tercet_ir::{EvalError, Graph, Node, Op, OpKind, Support};
+use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind, Support, Tier};
 
 use crate::args::{Args, View};
 use crate::layout::{Layout, SymLayout};
@@ -144,20 +148,6 @@ const fn row(name: &'static str, op: OpKind, lower: Lower) -> Kernel {
     }
 }
 
-const fn kernel(
-    name: &'static str,
-    op: OpKind,
-    supports: fn(&Graph, &Node) -> Support,
-    lower: fn(&Graph, &Node) -> Lowered,
-) -> Kernel {
-    Kernel {
-        name,
-        op,
-        supports,
-        lower: Lower::Kernel(lower),
-    }
-}
-
 /// Every kernel; the first row that supports a node runs it.
 pub(crate) const KERNELS: &[Kernel] = &[
     row("input", OpKind::Input, Lower::Leaf),
@@ -203,11 +193,91 @@ pub(crate) const KERNELS: &[Kernel] = &[
     kernel("rng_uniform", OpKind::RngUniform, always, rng::lower),
     kernel("rng_normal", OpKind::RngNormal, always, rng::lower),
     kernel("sample", OpKind::Sample, sample::supports, sample::lower),
+    kernel("gemm", OpKind::MatMul, matmul::supports, matmul::lower),
+    kernel("gemm", OpKind::Linear, matmul::supports, matmul::lower),
+    kernel(
+        "quant_matmul",
+        OpKind::DequantMatMul,
+        matmul::supports,
+        matmul::lower_dequant,
+    ),
+    kernel("rows", OpKind::Softmax, rows::supports, rows::lower_map),
+    kernel("rows", OpKind::LayerNorm, rows::supports, rows::lower_norm),
+    kernel("rows", OpKind::RmsNorm, rows::supports, rows::lower_norm),
+    kernel(
+        "rows",
+        OpKind::ResidualLayerNorm,
+        rows::supports,
+        rows::lower_residual_norm,
+    ),
+    kernel(
+        "rows",
+        OpKind::ResidualRmsNorm,
+        rows::supports,
+        rows::lower_residual_norm,
+    ),
+    kernel(
+        "attention",
+        OpKind::Attention,
+        attention::supports,
+        attention::lower,
+    ),
+    kernel(
+        "rope",
+        OpKind::Rope,
+        attention::supports,
+        attention::lower_rope,
+    ),
+    kernel(
+        "dynamic_update_slice",
+        OpKind::DynamicUpdateSlice,
+        always,
+        dynamic_update::lower,
+    ),
 ];
+
+const fn kernel(
+    name: &'static str,
+    op: OpKind,
+    supports: fn(&Graph, &Node) -> Support,
+    lower: fn(&Graph, &Node) -> Lowered,
+) -> Kernel {
+    Kernel {
+        name,
+        op,
+        supports,
+        lower: Lower::Kernel(lower),
+    }
+}
+
+/// The refusal of a kernel.
+pub(crate) fn missing(reason: &str) -> Support {
+    Support::Missing {
+        reason: reason.to_string(),
+    }
+}
+
+/// Scratch memory as floats.
+pub(crate) fn floats_mut(scratch: &mut [u8]) -> &mut [f32] {
+    bytemuck::cast_slice_mut(scratch)
+}
+
+/// The elements of a dense I32 or I64 operand.
+pub(crate) fn indices<'a>(view: &View<'a>) -> impl Iterator<Item = i64> + 'a {
+    let (narrow, wide): (&[i32], &[i64]) = match view.dtype {
+        DType::I64 => (&[], view.dense()),
+        _ => (view.dense(), &[]),
+    };
+    narrow
+        .iter()
+        .map(|&i| i64::from(i))
+        .chain(wide.iter().copied())
+}
 
 const MAP: Lower = Lower::Kernel(map::lower);
 
-/// What runs the nodes that no row supports: the operator's own reference evaluation.
+/// What runs core operators that no row supports: their own reference evaluation. Composite ones
+/// are decomposed by the legalizer instead.
 pub(crate) const REFERENCE_EVAL: Kernel = Kernel {
     name: "reference_eval",
     op: OpKind::Const,
@@ -216,12 +286,22 @@ pub(crate) const REFERENCE_EVAL: Kernel = Kernel {
 };
 
 /// The row that runs a node.
-pub(crate) fn find(graph: &Graph, node: &Node) -> &'static Kernel {
+///
+/// # Errors
+/// Why no row does.
+pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static Kernel, String> {
     let kind = node.op.kind();
-    KERNELS
-        .iter()
-        .find(|k| k.op == kind && (k.supports)(graph, node).is_native())
-        .unwrap_or(&REFERENCE_EVAL)
+    let mut why = "no kernel".to_string();
+    for kernel in KERNELS.iter().filter(|k| k.op == kind) {
+        match (kernel.supports)(graph, node) {
+            Support::Native => return Ok(kernel),
+            Support::Missing { reason } => why = reason,
+        }
+    }
+    match kind.doc().tier {
+        Tier::Core => Ok(&REFERENCE_EVAL),
+        Tier::Composite => Err(why),
+    }
 }
 
 /// True for leaves that get their value from outside or from an earlier run, or that give another

@@ -84,7 +84,8 @@ impl Builder<'_> {
     }
 
     fn node(&mut self, id: NodeId, node: &Node) -> Result<Vec<Place>, CompileError> {
-        let kernel = find(self.graph, node);
+        let kernel = find(self.graph, node)
+            .expect("invariant: the legalizer leaves nodes that have a kernel");
         match kernel.lower {
             Lower::Leaf => Ok(vec![self.leaf(node)?]),
             Lower::View => {

@@ -23,8 +23,7 @@ pub(crate) fn in_place_updates(graph: &Graph) -> HashMap<NodeId, NodeId> {
 }
 
 fn is_update(op: &Op) -> bool {
-    let _ = op;
-    false
+    matches!(op, Op::DynamicUpdateSlice(_))
 }
 
 /// The state whose memory each value looks at, if any, through views.
@@ -44,7 +43,7 @@ fn aliases(graph: &Graph) -> HashMap<Value, NodeId> {
 }
 
 fn is_view(graph: &Graph, node: &Node) -> bool {
-    matches!(find(graph, node).lower, Lower::View)
+    find(graph, node).is_ok_and(|kernel| matches!(kernel.lower, Lower::View))
 }
 
 fn old_is_read_later(

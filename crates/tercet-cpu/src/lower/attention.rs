@@ -1,0 +1,215 @@
+//! Attention and rotary embedding of f32.
+
+use rayon::prelude::*;
+use smallvec::SmallVec;
+use tercet_ir::ops::{Attention as AttentionOp, RopeStyle};
+use tercet_ir::ops::{Layout as Axes, MaskKind};
+use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
+
+use crate::args::{Args, View};
+use crate::kernels::attention::{
+    Attention, HeadsView, HeadsViewMut, Mask, attention, attention_scratch_len,
+};
+use crate::kernels::rows::{RopePairs, rope};
+use crate::kernels::{SimdLevel, Threads};
+use crate::layout::Layout;
+use crate::lower::matmul::threads;
+use crate::lower::{Accept, Lowered, floats_mut, indices, missing};
+
+/// f32 with heads that have elements.
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    let empty = |v: &tercet_ir::Value| {
+        graph
+            .ty(*v)
+            .shape
+            .last()
+            .is_some_and(|d| d.known() == Some(0))
+    };
+    if node.inputs.iter().take(3).any(empty) {
+        return missing("heads without elements");
+    }
+    match graph.ty(node.inputs[0]).dtype {
+        DType::F32 => Support::Native,
+        _ => missing("only f32"),
+    }
+}
+
+/// Strides of batch, head and position.
+fn strides(axes: Axes, layout: &Layout) -> [usize; 3] {
+    let s = layout.strides();
+    [s[0], s[axes.head_axis()], s[axes.seq_axis()]].map(|s| s as usize)
+}
+
+fn heads<'a>(axes: Axes, view: &View<'a>) -> HeadsView<'a> {
+    HeadsView {
+        data: view.tail(),
+        strides: strides(axes, view.layout),
+    }
+}
+
+/// The attention of these layouts, without mask data.
+fn sized<'a>(op: &AttentionOp, layouts: [&Layout; 3], kv_lens: &'a [usize]) -> Attention<'a> {
+    let [q, k, v] = layouts;
+    let dk = q.shape()[3];
+    Attention {
+        batch: q.shape()[0],
+        q_heads: op.q_heads,
+        kv_heads: op.kv_heads,
+        q_len: q.shape()[op.layout.seq_axis()],
+        kv_lens,
+        dk,
+        dv: v.shape()[3],
+        scale: op.scale_for(dk) as f32,
+        softcap: op.softcap.map(|c| c.0 as f32),
+        mask: match (op.mask, k.shape().len()) {
+            (MaskKind::Causal, _) => Mask::Causal,
+            (MaskKind::Window(w), _) => Mask::SlidingWindow(w),
+            (MaskKind::None | MaskKind::Keep | MaskKind::Bias, _) => Mask::None,
+        },
+    }
+}
+
+/// Strides of `[batch, head, query, key]` of a mask operand, 0 where it broadcasts.
+fn mask_strides(layout: &Layout) -> [usize; 4] {
+    let axes: &[usize] = match layout.rank() {
+        2 => &[0, 3],
+        3 => &[0, 2, 3],
+        _ => &[0, 1, 2, 3],
+    };
+    let mut strides = [0; 4];
+    let own = layout.shape().iter().zip(layout.strides());
+    for (&axis, (&n, &s)) in axes.iter().zip(own) {
+        strides[axis] = if n == 1 { 0 } else { s as usize };
+    }
+    strides
+}
+
+/// `Attention`.
+pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+    let Op::Attention(op) = node.op.clone() else {
+        unreachable!("invariant: the table gives this kernel one operator")
+    };
+    let level = SimdLevel::detect();
+    let sizing = op.clone();
+    let fallible = op.kv_len;
+    let run = move |args: &mut Args<'_>| {
+        let [q, k, v] = [args.ins[0], args.ins[1], args.ins[2]];
+        let keys = k.shape()[op.layout.seq_axis()];
+        let lens = match op.kv_len {
+            true => kv_lens(&args.ins[args.ins.len() - 1], keys)?,
+            false => SmallVec::from_slice(&[keys]),
+        };
+        let mut a = sized(&op, [q.layout, k.layout, v.layout], &lens);
+        match op.mask {
+            MaskKind::Keep => {
+                let mask = args.ins[3];
+                a.mask = Mask::Keep(mask.dense_bytes(), mask_strides(mask.layout));
+            }
+            MaskKind::Bias => {
+                let mask = args.ins[3];
+                a.mask = Mask::Bias(mask.dense(), mask_strides(mask.layout));
+            }
+            MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => {}
+        }
+        let out = HeadsViewMut {
+            strides: strides(op.layout, args.outs[0].layout),
+            data: args.outs[0].as_mut(),
+        };
+        let (q, k, v) = (
+            heads(op.layout, &q),
+            heads(op.layout, &k),
+            heads(op.layout, &v),
+        );
+        let scratch = floats_mut(args.scratch);
+        attention(level, threads(args.parallel), &a, q, k, v, out, scratch);
+        Ok(())
+    };
+    let mut accepts = vec![Accept::Dense; node.inputs.len()];
+    accepts[..3].fill(Accept::Rows);
+    Lowered {
+        accepts,
+        fallible,
+        scratch: Some(Box::new(move |layouts, threads| {
+            let [q, k, v] = [&layouts[0], &layouts[1], &layouts[2]];
+            let a = sized(&sizing, [q, k, v], &[]);
+            4 * threads * attention_scratch_len(level, Threads::Serial, &a)
+        })),
+        work: |layouts| {
+            // Scores and sums: about two products of the queries with every key.
+            let keys = layouts[1].numel() / layouts[1].shape()[3].max(1);
+            layouts[0].numel() * keys / 16
+        },
+        ..Lowered::new(node.inputs.len(), run)
+    }
+}
+
+fn kv_lens(lens: &View<'_>, keys: usize) -> Result<SmallVec<[usize; 16]>, EvalError> {
+    indices(lens)
+        .map(|n| {
+            let len = usize::try_from(n).ok().filter(|&n| n <= keys);
+            len.ok_or_else(|| {
+                EvalError::Data(format!(
+                    "kv_len is {n}; accepted: 0 to {keys}, the keys given"
+                ))
+            })
+        })
+        .collect()
+}
+
+/// `Rope`.
+pub(crate) fn lower_rope(_: &Graph, node: &Node) -> Lowered {
+    let Op::Rope(op) = node.op.clone() else {
+        unreachable!("invariant: the table gives this kernel one operator")
+    };
+    let level = SimdLevel::detect();
+    let pairs = match op.style {
+        RopeStyle::NeoX => RopePairs::NeoX,
+        RopeStyle::GptJ => RopePairs::GptJ,
+    };
+    let run = move |args: &mut Args<'_>| {
+        let [x, cos, sin] = [args.ins[0], args.ins[1], args.ins[2]];
+        let half = op.n_rot / 2;
+        let (shape, from) = (x.shape(), heads(op.layout, &x));
+        let (seq, n_heads, dim) = (
+            shape[op.layout.seq_axis()],
+            shape[op.layout.head_axis()],
+            shape[3],
+        );
+        if x.layout.numel() == 0 {
+            return Ok(());
+        }
+        let (cos_data, sin_data): (&[f32], &[f32]) = (cos.dense(), sin.dense());
+        let row = |table: &View<'_>, b: usize, s: usize| match table.shape().len() {
+            2 => s * half,
+            _ => (b * seq + s) * half,
+        };
+        let y: &mut [f32] = args.outs[0].as_mut();
+        // Head `i` of the result, in its own order of axes.
+        let one = |(i, y): (usize, &mut [f32])| {
+            let (outer, inner) = (i / shape[2] % shape[1], i % shape[2]);
+            let b = i / (shape[1] * shape[2]);
+            let (s, h) = match op.layout {
+                Axes::Bshd => (outer, inner),
+                Axes::Bhsd => (inner, outer),
+            };
+            debug_assert!(s < seq && h < n_heads);
+            let at = b * from.strides[0] + h * from.strides[1] + s * from.strides[2];
+            let cos = &cos_data[row(&cos, b, s)..][..half];
+            let sin = &sin_data[row(&sin, b, s)..][..half];
+            rope(level, pairs, &from.data[at..at + dim], cos, sin, y);
+        };
+        match args.parallel {
+            true => y
+                .par_chunks_mut(dim)
+                .enumerate()
+                .with_min_len(64)
+                .for_each(one),
+            false => y.chunks_mut(dim).enumerate().for_each(one),
+        }
+        Ok(())
+    };
+    Lowered {
+        accepts: vec![Accept::Rows, Accept::Dense, Accept::Dense],
+        ..Lowered::new(3, run)
+    }
+}

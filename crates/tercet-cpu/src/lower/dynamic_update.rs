@@ -1,0 +1,140 @@
+//! `DynamicUpdateSlice`, for every dtype. A KV cache is written where it lies.
+
+use tercet_ir::{EvalError, Graph, MAX_RANK, Node};
+
+use crate::args::{Args, View};
+use crate::layout::Layout;
+use crate::lower::copy::copy_view;
+use crate::lower::{Accept, Lowered, Run, indices};
+
+/// Where a window begins, clamped so that it fits.
+fn window(
+    starts: &View<'_>,
+    shape: &[usize],
+    window: &[usize],
+) -> Result<[usize; MAX_RANK], EvalError> {
+    let mut at = [0; MAX_RANK];
+    for (axis, start) in indices(starts).enumerate() {
+        let (n, w) = (shape[axis], window[axis]);
+        let Some(last) = n.checked_sub(w) else {
+            let reason = format!("a window of {w} does not fit axis {axis} of size {n}");
+            return Err(EvalError::Data(reason));
+        };
+        let start = if start < 0 {
+            start.saturating_add(n as i64)
+        } else {
+            start
+        };
+        at[axis] = start.clamp(0, last as i64) as usize;
+    }
+    Ok(at)
+}
+
+/// The window of these sizes at `at`, in a tensor of this layout.
+fn inside(layout: &Layout, at: &[usize], sizes: &[usize]) -> Layout {
+    let offset: isize = at
+        .iter()
+        .zip(layout.strides())
+        .map(|(&i, s)| i as isize * s)
+        .sum();
+    let offset = layout.offset as isize + offset;
+    Layout::new(sizes, layout.strides(), offset.max(0) as usize)
+}
+
+/// Bytes before the saved window: its place.
+const HEADER_BYTES: usize = 8 * MAX_RANK;
+
+/// `DynamicUpdateSlice`: in the operand's own memory where that is a state or dies here. What a
+/// state held in the window is saved, so that a failed run can put it back.
+pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+    let run = |args: &mut Args<'_>| {
+        let (x, update) = (args.ins[0], args.ins[1]);
+        let at = window(&args.ins[2], x.shape(), update.shape())?;
+        let at = &at[..x.shape().len()];
+        let out = &mut args.outs[0];
+        let size = out.dtype.size_bytes();
+        let layout = inside(out.layout, at, update.shape());
+        if x.root.is_empty() {
+            let (header, saved) = args.scratch.split_at_mut(HEADER_BYTES);
+            let place = View {
+                root: out.bytes,
+                dtype: out.dtype,
+                layout: &layout,
+            };
+            copy_view(&place, &mut saved[..layout.numel() * size], false);
+            for (slot, &at) in header.chunks_exact_mut(8).zip(at) {
+                slot.copy_from_slice(&(at as u64).to_le_bytes());
+            }
+        } else {
+            copy_view(&x, out.bytes, args.parallel);
+        }
+        write_window(&update, out.bytes, &layout);
+        Ok(())
+    };
+    let undo: Run = Box::new(|args| {
+        let update = args.ins[1];
+        let out = &mut args.outs[0];
+        let (header, saved) = args.scratch.split_at(HEADER_BYTES);
+        let mut at = [0; MAX_RANK];
+        for (at, slot) in at.iter_mut().zip(header.chunks_exact(8)) {
+            *at = u64::from_le_bytes(slot.try_into().unwrap_or_default()) as usize;
+        }
+        let layout = inside(out.layout, &at[..update.shape().len()], update.shape());
+        let dense = Layout::dense(update.shape());
+        let saved = View {
+            root: saved,
+            dtype: out.dtype,
+            layout: &dense,
+        };
+        write_window(&saved, out.bytes, &layout);
+        Ok(())
+    });
+    let size = node.outputs[0].dtype.size_bytes();
+    Lowered {
+        accepts: vec![Accept::Any, Accept::Any, Accept::Dense],
+        fallible: true,
+        in_place: vec![0],
+        scratch: Some(Box::new(move |layouts, _| {
+            HEADER_BYTES + layouts[1].numel() * size
+        })),
+        work: |layouts| layouts[1].numel(),
+        undo: Some(undo),
+        ..Lowered::new(3, run)
+    }
+}
+
+/// Writes a view into a window of a dense tensor, row by row.
+fn write_window(from: &View<'_>, to: &mut [u8], window: &Layout) {
+    let shape = window.shape();
+    if window.numel() == 0 {
+        return;
+    }
+    let size = from.dtype.size_bytes();
+    // The longest run that is dense on both sides.
+    let mut axes = shape.len();
+    let mut run = 1;
+    while axes > 0 {
+        let (n, axis) = (shape[axes - 1], axes - 1);
+        let dense = |l: &Layout| n == 1 || l.strides()[axis] == run as isize;
+        if !dense(window) || !dense(from.layout) {
+            break;
+        }
+        run *= n;
+        axes -= 1;
+    }
+    let mut index = [0; MAX_RANK];
+    loop {
+        let place = |l: &Layout| -> usize {
+            let outer = index[..axes].iter().zip(l.strides());
+            let at: isize = outer.map(|(&i, s)| i as isize * s).sum();
+            (l.offset as isize + at) as usize * size
+        };
+        let (source, target) = (place(from.layout), place(window));
+        to[target..target + run * size].copy_from_slice(&from.root[source..source + run * size]);
+        let Some(axis) = (0..axes).rev().find(|&a| index[a] + 1 < shape[a]) else {
+            return;
+        };
+        index[axis] += 1;
+        index[axis + 1..axes].fill(0);
+    }
+}

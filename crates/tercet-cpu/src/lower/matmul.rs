@@ -1,0 +1,283 @@
+//! Matrix products of f32: `MatMul`, `Linear`, and `DequantMatMul` from packed blocks.
+//!
+//! A constant right-hand side is packed once; one that changes is packed in scratch memory at each
+//! call. Quantised weights stay as they are.
+
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{DType, EvalError, Graph, Node, Op, Scheme, Support};
+
+use crate::args::{Args, View};
+use crate::kernels::gemm::{
+    Activation, Epilogue, MatView, PackedB, gemm, gemm_packed, gemm_packed_scratch_len, pack_b,
+    packed_b_len,
+};
+use crate::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
+use crate::kernels::{SimdLevel, Threads};
+use crate::layout::Layout;
+use crate::lower::{Accept, Lowered, Pack, Packed, floats_mut, missing};
+
+/// f32 operands only; other dtypes have no packed kernels yet.
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    if graph.ty(node.inputs[0]).dtype != DType::F32 {
+        return missing("only f32");
+    }
+    match &node.op {
+        Op::Linear(o) if o.activation.is_some_and(|f| activation(Some(f)).is_none()) => {
+            missing("no fused epilogue for this activation")
+        }
+        _ => Support::Native,
+    }
+}
+
+fn activation(f: Option<UnaryFn>) -> Option<Activation> {
+    Some(match f {
+        None => Activation::None,
+        Some(UnaryFn::Relu) => Activation::Relu,
+        Some(UnaryFn::Gelu) => Activation::Gelu,
+        Some(UnaryFn::GeluTanh) => Activation::GeluTanh,
+        Some(UnaryFn::Silu) => Activation::Silu,
+        Some(UnaryFn::Sigmoid) => Activation::Sigmoid,
+        Some(UnaryFn::Tanh) => Activation::Tanh,
+        Some(_) => return None,
+    })
+}
+
+/// `MatMul` and `Linear`.
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let fused = match &node.op {
+        Op::Linear(o) => activation(o.activation).unwrap_or(Activation::None),
+        _ => Activation::None,
+    };
+    let level = SimdLevel::detect();
+    let accepts = node.inputs.iter().enumerate().map(|(i, v)| {
+        // Leading axes merge into rows only where they are dense; two axes may have any strides.
+        match (i, graph.ty(*v).rank()) {
+            (0 | 1, 2) => Accept::Matrix,
+            (1, n) if n > 2 => Accept::Matrix,
+            _ => Accept::Dense,
+        }
+    });
+    let accepts = accepts.collect();
+    let shared_rhs = graph.ty(node.inputs[1]).rank() <= 2;
+    let run = move |args: &mut Args<'_>| {
+        run(level, fused, shared_rhs, args);
+        Ok(())
+    };
+    let pack: Pack = Box::new(move |w| Ok(pack(level, w)));
+    Lowered {
+        accepts,
+        scratch: Some(Box::new(move |layouts, threads| {
+            let (m, k, n) = sizes(&layouts[0], &layouts[1], shared_rhs);
+            let a = gemm_packed_scratch_len(level, Threads::Serial, m, k) * threads;
+            4 * (a + packed_b_len(level, k, n))
+        })),
+        pack: shared_rhs.then_some((1, pack)),
+        work: |layouts| {
+            let k = layouts[0].shape().last().copied().unwrap_or(1);
+            layouts.last().map_or(0, Layout::numel) * k / 16
+        },
+        ..Lowered::new(node.inputs.len(), run)
+    }
+}
+
+/// Rows, depth and columns of one product; leading axes count as rows where the right-hand side is
+/// one matrix.
+fn sizes(a: &Layout, b: &Layout, shared_rhs: bool) -> (usize, usize, usize) {
+    let (a, b) = (a.shape(), b.shape());
+    let (lead, k) = a.split_at(a.len() - 1);
+    let m = match shared_rhs {
+        true => lead.iter().product(),
+        false => lead.last().copied().unwrap_or(1),
+    };
+    let n = if b.len() == 1 { 1 } else { b[b.len() - 1] };
+    (m, k[0], n)
+}
+
+fn pack(level: SimdLevel, w: &View<'_>) -> Packed {
+    let b = right(w, w.tail());
+    let mut packed = vec![0f32; packed_b_len(level, b.rows, b.cols)];
+    pack_b(level, Threads::Pool, b, &mut packed);
+    Box::new(packed)
+}
+
+/// The last two axes as a matrix; one axis is a column.
+fn right<'a>(w: &View<'_>, data: &'a [f32]) -> MatView<'a> {
+    let (shape, strides) = (w.shape(), w.layout.strides());
+    let at = shape.len().saturating_sub(2);
+    match shape.len() {
+        1 => MatView {
+            data,
+            rows: shape[0],
+            cols: 1,
+            row_stride: strides[0] as usize,
+            col_stride: 1,
+        },
+        _ => MatView {
+            data,
+            rows: shape[at],
+            cols: shape[at + 1],
+            row_stride: strides[at] as usize,
+            col_stride: strides[at + 1] as usize,
+        },
+    }
+}
+
+/// The rows of the left-hand side: two axes with their strides, or everything before the last axis
+/// of a dense operand.
+fn left<'a>(x: &View<'a>, m: usize, k: usize) -> MatView<'a> {
+    let (row_stride, col_stride) = match x.layout.strides() {
+        // Rows without elements all begin where the data ends.
+        _ if k == 0 => (0, 1),
+        [row, col] => (*row as usize, *col as usize),
+        _ => (k, 1),
+    };
+    MatView {
+        data: x.tail(),
+        rows: m,
+        cols: k,
+        row_stride,
+        col_stride,
+    }
+}
+
+fn run(level: SimdLevel, activation: Activation, shared_rhs: bool, args: &mut Args<'_>) {
+    let threads = threads(args.parallel);
+    let (a, b) = (args.ins[0], args.ins[1]);
+    let (m, k, n) = sizes(a.layout, b.layout, shared_rhs);
+    let epilogue = Epilogue {
+        bias: args.ins.get(2).map(View::dense),
+        activation,
+        residual: None,
+    };
+    let scratch = floats_mut(args.scratch);
+    let y: &mut [f32] = args.outs[0].as_mut();
+    if shared_rhs {
+        let a = left(&a, m, k);
+        match args.packed.and_then(|p| p.downcast_ref::<Vec<f32>>()) {
+            Some(packed) => {
+                let packed = PackedB::new(level, packed, k, n);
+                gemm_packed(level, threads, a, packed, y, n, &epilogue, scratch);
+            }
+            None => gemm(
+                level,
+                threads,
+                a,
+                right(&b, b.tail()),
+                y,
+                n,
+                &epilogue,
+                scratch,
+            ),
+        }
+        return;
+    }
+    batched(level, threads, &a, &b, (m, k, n), y, scratch);
+}
+
+/// One product per index of the leading axes, which broadcast.
+fn batched(
+    level: SimdLevel,
+    threads: Threads,
+    a: &View<'_>,
+    b: &View<'_>,
+    (m, k, n): (usize, usize, usize),
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let rank = |v: &View<'_>| v.shape().len().saturating_sub(2);
+    let lead = rank(a).max(rank(b));
+    let mut index = [0usize; tercet_ir::MAX_RANK];
+    let mut shape = [1usize; tercet_ir::MAX_RANK];
+    for v in [a, b] {
+        let skip = lead - rank(v);
+        for axis in 0..rank(v) {
+            if v.shape()[axis] != 1 {
+                shape[skip + axis] = v.shape()[axis];
+            }
+        }
+    }
+    let offset = |v: &View<'_>, index: &[usize]| -> usize {
+        let skip = lead - rank(v);
+        let axes = (0..rank(v)).filter(|&axis| v.shape()[axis] != 1);
+        axes.map(|axis| index[skip + axis] * v.layout.strides()[axis] as usize)
+            .sum()
+    };
+    for y in y.chunks_mut((m * n).max(1)) {
+        let (own_a, own_b) = (a.tail::<f32>(), b.tail::<f32>());
+        let own_a = own_a.get(offset(a, &index)..).unwrap_or(&[]);
+        let own_b = own_b.get(offset(b, &index)..).unwrap_or(&[]);
+        let mut rows = right(a, own_a);
+        if a.shape().len() == 1 {
+            rows = rows.transposed();
+        }
+        let cols = right(b, own_b);
+        gemm(level, threads, rows, cols, y, n, &Epilogue::NONE, scratch);
+        for axis in (0..lead).rev() {
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    debug_assert!(k == a.shape().last().copied().unwrap_or(1));
+}
+
+/// `DequantMatMul` of f32 activations.
+pub(crate) fn lower_dequant(graph: &Graph, node: &Node) -> Lowered {
+    let Op::DequantMatMul(op) = &node.op else {
+        unreachable!("invariant: the table gives this kernel one operator")
+    };
+    let scheme: Scheme = op.scheme;
+    let level = SimdLevel::detect();
+    let x_rank = graph.ty(node.inputs[0]).rank();
+    let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
+        let (x, w) = (args.ins[0], args.ins[1]);
+        let k = x.shape().last().copied().unwrap_or(1);
+        let n = w.shape()[0];
+        let m = x.shape()[..x.shape().len() - 1].iter().product();
+        let w = QuantView {
+            scheme,
+            bytes: w.dense_bytes(),
+            n,
+            k,
+        };
+        let scratch = floats_mut(args.scratch);
+        let y = args.outs[0].as_mut();
+        let x = left(&x, m, k);
+        let threads = threads(args.parallel);
+        quant_matmul(level, threads, x, w, y, n, &Epilogue::NONE, scratch);
+        Ok(())
+    };
+    Lowered {
+        accepts: vec![
+            if x_rank == 2 {
+                Accept::Rows
+            } else {
+                Accept::Dense
+            },
+            Accept::Dense,
+        ],
+        scratch: Some(Box::new(move |layouts, threads| {
+            let x = layouts[0].shape();
+            let (lead, k) = x.split_at(x.len() - 1);
+            // Few and many rows take different paths: room for either.
+            let m: usize = lead.iter().product();
+            let of = |m| quant_matmul_scratch_len(level, Threads::Serial, m, k[0]);
+            4 * threads * (of(1).max(of(m)))
+        })),
+        work: |layouts| {
+            let k = layouts[0].shape().last().copied().unwrap_or(1);
+            layouts.last().map_or(0, Layout::numel) * k / 4
+        },
+        ..Lowered::new(2, run)
+    }
+}
+
+pub(crate) fn threads(parallel: bool) -> Threads {
+    if parallel {
+        Threads::Pool
+    } else {
+        Threads::Serial
+    }
+}

@@ -1,0 +1,142 @@
+//! Softmax and norms of f32 along the last axis.
+
+use rayon::prelude::*;
+use tercet_ir::{DType, Graph, Node, Op, Support};
+
+use crate::args::{Args, View};
+use crate::kernels::SimdLevel;
+use crate::kernels::rows::{self, Norm};
+use crate::lower::{Lowered, missing};
+
+/// Elements of a parallel task.
+const TASK: usize = 1 << 14;
+
+/// f32 along the last axis.
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    let x = graph.ty(node.inputs[0]);
+    if x.dtype != DType::F32 {
+        return missing("only f32");
+    }
+    let last = x.rank().saturating_sub(1);
+    let along_last = match &node.op {
+        Op::Softmax(o) => o.axis == last,
+        Op::LayerNorm(_) | Op::RmsNorm(_) => true,
+        Op::ResidualLayerNorm(_) | Op::ResidualRmsNorm(_) => true,
+        _ => false,
+    };
+    if along_last {
+        Support::Native
+    } else {
+        missing("only the last axis")
+    }
+}
+
+type RowFn = Box<dyn Fn(SimdLevel, &[f32], usize, &mut [f32]) + Send + Sync>;
+
+/// The operators of one operand and a result of the same shape.
+pub(crate) fn lower_map(_: &Graph, node: &Node) -> Lowered {
+    let f: RowFn = match &node.op {
+        Op::Softmax(_) => Box::new(rows::softmax),
+        _ => unreachable!("invariant: the table gives this kernel one operator"),
+    };
+    let level = SimdLevel::detect();
+    let run = move |args: &mut Args<'_>| {
+        let x = args.ins[0];
+        let cols = x.shape().last().copied().unwrap_or(1);
+        if x.layout.numel() == 0 {
+            return Ok(());
+        }
+        let (x, y): (&[f32], &mut [f32]) = (x.dense(), args.outs[0].as_mut());
+        let part = TASK.div_ceil(cols) * cols;
+        if args.parallel {
+            let parts = y.par_chunks_mut(part).zip(x.par_chunks(part));
+            parts.for_each(|(y, x)| f(level, x, cols, y));
+        } else {
+            f(level, x, cols, y);
+        }
+        Ok(())
+    };
+    Lowered {
+        work: |layouts| 4 * layouts[0].numel(),
+        ..Lowered::new(1, run)
+    }
+}
+
+/// `LayerNorm` and `RmsNorm`.
+pub(crate) fn lower_norm(_: &Graph, node: &Node) -> Lowered {
+    let (kind, eps, axes) = match &node.op {
+        Op::LayerNorm(o) => (Norm::Layer, o.eps.0, node.outputs[0].rank() - o.axis),
+        Op::RmsNorm(o) => (Norm::Rms, o.eps.0, 1),
+        _ => unreachable!("invariant: the table gives this kernel two operators"),
+    };
+    let level = SimdLevel::detect();
+    let run = move |args: &mut Args<'_>| {
+        let x = args.ins[0];
+        let outer = x.shape().len() - axes;
+        let cols: usize = x.shape()[outer..].iter().product();
+        if x.layout.numel() == 0 {
+            return Ok(());
+        }
+        let gamma: &[f32] = args.ins[1].dense();
+        let beta: Option<&[f32]> = args.ins.get(2).map(View::dense);
+        let (x, y): (&[f32], &mut [f32]) = (x.dense(), args.outs[0].as_mut());
+        let part = TASK.div_ceil(cols) * cols;
+        let eps = eps as f32;
+        if args.parallel {
+            let parts = y.par_chunks_mut(part).zip(x.par_chunks(part));
+            parts.for_each(|(y, x)| rows::norm(level, kind, eps, x, gamma, beta, y));
+        } else {
+            rows::norm(level, kind, eps, x, gamma, beta, y);
+        }
+        Ok(())
+    };
+    Lowered {
+        work: |layouts| 2 * layouts[0].numel(),
+        ..Lowered::new(node.inputs.len(), run)
+    }
+}
+
+/// `ResidualLayerNorm` and `ResidualRmsNorm`.
+pub(crate) fn lower_residual_norm(_: &Graph, node: &Node) -> Lowered {
+    let (kind, eps, betas) = match &node.op {
+        Op::ResidualLayerNorm(o) => (Norm::Layer, o.eps.0, 1),
+        Op::ResidualRmsNorm(o) => (Norm::Rms, o.eps.0, 0),
+        _ => unreachable!("invariant: the table gives this kernel two operators"),
+    };
+    let level = SimdLevel::detect();
+    let run = move |args: &mut Args<'_>| {
+        let cols = args.ins[0].shape().last().copied().unwrap_or(1);
+        if args.ins[0].layout.numel() == 0 {
+            return Ok(());
+        }
+        let (x, residual): (&[f32], &[f32]) = (args.ins[0].dense(), args.ins[1].dense());
+        let gamma: &[f32] = args.ins[2].dense();
+        let beta: Option<&[f32]> = (betas == 1).then(|| args.ins[3].dense());
+        let bias: Option<&[f32]> = args.ins.get(3 + betas).map(View::dense);
+        let [out, sum] = &mut args.outs[..] else {
+            unreachable!("invariant: two results")
+        };
+        let (out, sum): (&mut [f32], &mut [f32]) = (out.as_mut(), sum.as_mut());
+        let eps = eps as f32;
+        let part = if args.parallel {
+            TASK.div_ceil(cols) * cols
+        } else {
+            x.len()
+        };
+        let norm = |((out, sum), (x, r)): ((&mut [f32], &mut [f32]), (&[f32], &[f32]))| {
+            rows::residual_norm(level, kind, eps, x, r, bias, gamma, beta, out, sum);
+        };
+        if args.parallel {
+            let outs = out.par_chunks_mut(part).zip(sum.par_chunks_mut(part));
+            let ins = x.par_chunks(part).zip(residual.par_chunks(part));
+            outs.zip(ins).for_each(norm);
+        } else {
+            norm(((out, sum), (x, residual)));
+        }
+        Ok(())
+    };
+    Lowered {
+        work: |layouts| 2 * layouts[0].numel(),
+        ..Lowered::new(node.inputs.len(), run)
+    }
+}

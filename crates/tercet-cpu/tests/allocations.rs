@@ -1,0 +1,112 @@
+//! A steady-state run allocates nothing.
+//!
+//! The allocator of this test program counts what the testing thread asks for. The executables run
+//! on that thread alone (`with_threads(1)`): what rayon's own queues allocate when work is spread is
+//! not ours and not counted.
+#![allow(unsafe_code, reason = "a global allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout as AllocLayout, System};
+use std::cell::Cell;
+
+use tercet_cpu::CpuBackend;
+use tercet_ir::case::Fill;
+use tercet_ir::ops::{AttentionOptions, Layout};
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{Backend, CompileOptions, DType, Dim, Graph, OpError, Tensor, TensorType, Type};
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: AllocLayout) -> *mut u8 {
+        let _ = COUNT.try_with(|c| c.set(c.get() + 1));
+        // SAFETY: as this function's own contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: AllocLayout) {
+        // SAFETY: as this function's own contract.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Allocations of the third run, after two of the same sizes.
+fn allocations(graph: &Graph, inputs: &[(&str, &Tensor)]) -> usize {
+    let backend = CpuBackend::with_threads(1).expect("a pool of one thread");
+    let options = CompileOptions::new().bound("s", 16);
+    let mut exe = backend
+        .compile(graph, &options)
+        .expect("the graph compiles");
+    for port in exe.signature().params.clone() {
+        let shape = port.ty.shape.as_known().expect("params have known sizes");
+        let ty = TensorType::new(port.ty.dtype, &shape);
+        exe.set_param(&port.name, Fill::Normal.tensor(&port.name, ty))
+            .expect("the type is right");
+    }
+    let mut outputs = Vec::new();
+    for _ in 0..2 {
+        exe.run_into(inputs, &mut outputs).expect("the graph runs");
+    }
+    let before = COUNT.get();
+    exe.run_into(inputs, &mut outputs).expect("the graph runs");
+    COUNT.get() - before
+}
+
+fn f32s(shape: &[usize]) -> Type {
+    Type::new(DType::F32, shape)
+}
+
+fn filled(name: &str, shape: &[usize]) -> Tensor {
+    Fill::Normal.tensor(name, TensorType::new(DType::F32, shape))
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = COUNT.get();
+    let data = std::hint::black_box(vec![1u8; 100]);
+    assert!(COUNT.get() > before, "{}", data.len());
+}
+
+#[test]
+fn an_mlp_allocates_nothing() -> Result<(), OpError> {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(DType::F32, [Dim::sym("s"), Dim::Known(32)]))?;
+    let w = g.param("w", f32s(&[32, 64]))?;
+    let b = g.param("b", f32s(&[64]))?;
+    let h = g.linear(x, w, Some(b), Some(UnaryFn::Gelu))?;
+    let v = g.param("v", f32s(&[64, 32]))?;
+    let y = g.linear(h, v, None, None)?;
+    let z = g.plus(x, y)?;
+    g.output("z", z)?;
+    assert_eq!(allocations(&g, &[("x", &filled("x", &[7, 32]))]), 0);
+    Ok(())
+}
+
+#[test]
+fn attention_with_a_cache_allocates_nothing() -> Result<(), OpError> {
+    let mut g = Graph::new();
+    let x = g.input("x", f32s(&[1, 1, 2, 16]))?;
+    let at = g.input("at", Type::new(DType::I32, [4]))?;
+    let n = g.input("n", Type::new(DType::I32, []))?;
+    let k = g.state("k", f32s(&[1, 8, 2, 16]))?;
+    let new_k = g.dynamic_update_slice(k, x, at)?;
+    g.assign(k, new_k)?;
+    let options = AttentionOptions {
+        kv_len: Some(n),
+        ..AttentionOptions::new(2, 2, Layout::Bshd)
+    };
+    let y = g.attention(x, new_k, new_k, options)?;
+    g.output("y", y)?;
+    let x = filled("x", &[1, 1, 2, 16]);
+    let at = Tensor::from_slice(&[4], &[0i32, 3, 0, 0]).expect("four starts");
+    let n = Tensor::scalar(4i32);
+    assert_eq!(allocations(&g, &[("x", &x), ("at", &at), ("n", &n)]), 0);
+    Ok(())
+}
