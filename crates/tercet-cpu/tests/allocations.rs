@@ -94,7 +94,7 @@ fn attention_with_a_cache_allocates_nothing() -> Result<(), OpError> {
     let mut g = Graph::new();
     let x = g.input("x", f32s(&[1, 1, 2, 16]))?;
     let at = g.input("at", Type::new(DType::I32, [4]))?;
-    let n = g.input("n", Type::new(DType::I32, []))?;
+    let n = g.input("n", Type::new(DType::I32, [0usize; 0]))?;
     let k = g.state("k", f32s(&[1, 8, 2, 16]))?;
     let new_k = g.dynamic_update_slice(k, x, at)?;
     g.assign(k, new_k)?;

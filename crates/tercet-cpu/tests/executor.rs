@@ -58,7 +58,7 @@ fn mlp() -> Result<Graph, OpError> {
     let w = g.param("w", Type::new(DType::F32, [300, 400]))?;
     let scale = g.param("scale", Type::new(DType::F32, [400]))?;
     let scaled = g.mul(w, scale)?;
-    let h = g.mat_mul(x, scaled)?;
+    let h = g.matmul(x, scaled)?;
     let h = g.gelu(h)?;
     let y = g.softmax(h, 1)?;
     g.output("y", y)?;
