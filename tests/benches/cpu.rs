@@ -39,7 +39,8 @@ fn minilm(c: &mut Criterion) -> Result<()> {
         group.bench_function(format!("{batch}x{seq}"), |b| {
             b.iter(|| {
                 let inputs = [("ids", &ids), ("type_ids", &type_ids), ("mask", &mask)];
-                exe.run_into(black_box(&inputs), &mut outputs).expect("the encoder runs");
+                exe.run_into(black_box(&inputs), &mut outputs)
+                    .expect("the encoder runs");
             });
         });
     }
@@ -58,11 +59,16 @@ fn demo_model(c: &mut Criterion) -> Result<()> {
         let prompt: Vec<u32> = (0..256).map(|i| i * 31 % 2048).collect();
 
         let mut group = c.benchmark_group("prefill");
-        group.sample_size(20).throughput(Throughput::Elements(prompt.len() as u64));
+        group
+            .sample_size(20)
+            .throughput(Throughput::Elements(prompt.len() as u64));
         group.bench_function(name, |b| {
             b.iter(|| {
                 generator.truncate(0);
-                generator.feed(black_box(&prompt)).expect("the prompt runs").next
+                generator
+                    .feed(black_box(&prompt))
+                    .expect("the prompt runs")
+                    .next
             });
         });
         group.finish();
@@ -75,7 +81,10 @@ fn demo_model(c: &mut Criterion) -> Result<()> {
                 if generator.position() >= 384 {
                     generator.truncate(256);
                 }
-                generator.feed(black_box(&[17])).expect("the token runs").next
+                generator
+                    .feed(black_box(&[17]))
+                    .expect("the token runs")
+                    .next
             });
         });
         group.finish();
@@ -87,8 +96,10 @@ fn demo_model(c: &mut Criterion) -> Result<()> {
 fn chain_graph() -> std::result::Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [CHAIN_LEN]))?;
-    let k: Vec<_> =
-        [1.5, -0.25, 0.75, 3.0].iter().map(|&k| g.scalar(DType::F32, k)).collect::<std::result::Result<_, _>>()?;
+    let k: Vec<_> = [1.5, -0.25, 0.75, 3.0]
+        .iter()
+        .map(|&k| g.scalar(DType::F32, k))
+        .collect::<std::result::Result<_, _>>()?;
     let mut y = g.mul(x, k[0])?;
     y = g.plus(y, k[1])?;
     y = g.relu(y)?;
@@ -103,13 +114,18 @@ fn chain_graph() -> std::result::Result<Graph, OpError> {
 
 fn chain(c: &mut Criterion) -> Result<()> {
     let mut exe = Device::cpu().compile(&chain_graph()?, &CompileOptions::new())?;
-    let values: Vec<f32> = (0..CHAIN_LEN).map(|i| (i % 1000) as f32 * 0.01 - 5.0).collect();
+    let values: Vec<f32> = (0..CHAIN_LEN)
+        .map(|i| (i % 1000) as f32 * 0.01 - 5.0)
+        .collect();
     let x = Tensor::from_slice(&[CHAIN_LEN], &values)?;
     let mut outputs = Vec::new();
     let mut group = c.benchmark_group("chain");
     group.throughput(Throughput::Bytes(2 * 4 * CHAIN_LEN as u64));
     group.bench_function("8_ops_4m", |b| {
-        b.iter(|| exe.run_into(black_box(&[("x", &x)]), &mut outputs).expect("the chain runs"));
+        b.iter(|| {
+            exe.run_into(black_box(&[("x", &x)]), &mut outputs)
+                .expect("the chain runs")
+        });
     });
     let mut copy = vec![0f32; CHAIN_LEN];
     group.bench_function(BenchmarkId::new("8_ops_4m", "peer-copy"), |b| {

@@ -28,7 +28,9 @@ const EMBEDDING_COSINE: f64 = 0.99999;
 type Test = Result<(), Failed>;
 
 fn data(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("data")
+        .join(path)
 }
 
 fn json(path: &str) -> Result<Json, Failed> {
@@ -40,7 +42,9 @@ fn fail<T>(message: String) -> Result<T, Failed> {
 }
 
 fn numbers(json: &Json) -> Vec<f64> {
-    json.as_array().map(|a| a.iter().filter_map(Json::as_f64).collect()).unwrap_or_default()
+    json.as_array()
+        .map(|a| a.iter().filter_map(Json::as_f64).collect())
+        .unwrap_or_default()
 }
 
 fn ids(json: &Json) -> Vec<u32> {
@@ -48,7 +52,10 @@ fn ids(json: &Json) -> Vec<u32> {
 }
 
 fn max_difference(a: &[f32], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(&a, b)| (f64::from(a) - b).abs()).fold(0.0, f64::max)
+    a.iter()
+        .zip(b)
+        .map(|(&a, b)| (f64::from(a) - b).abs())
+        .fold(0.0, f64::max)
 }
 
 /// One prompt of the reference.
@@ -96,7 +103,10 @@ fn demo(
         change(&mut options);
         options
     })?;
-    Ok(Demo { generator: llama.generator(device)?, tokenizer: files.tokenizer()? })
+    Ok(Demo {
+        generator: llama.generator(device)?,
+        tokenizer: files.tokenizer()?,
+    })
 }
 
 impl Demo {
@@ -149,10 +159,17 @@ fn quantised_model(device: &Device) -> Test {
     for p in prompts()? {
         let (logits, tokens) = demo.greedy(&p.ids, GREEDY_TOKENS)?;
         let worst = max_difference(&logits, &p.logits);
-        let same = tokens.iter().zip(&p.greedy).take_while(|(a, b)| a == b).count();
+        let same = tokens
+            .iter()
+            .zip(&p.greedy)
+            .take_while(|(a, b)| a == b)
+            .count();
         let prefix = same - p.ids.len();
         if prefix < GREEDY_PREFIX_Q8 && worst > LOGITS_Q8 {
-            return fail(format!("{}: {prefix} tokens, logits differ by {worst}", p.name));
+            return fail(format!(
+                "{}: {prefix} tokens, logits differ by {worst}",
+                p.name
+            ));
         }
     }
     Ok(())
@@ -175,7 +192,12 @@ fn parts_agree(device: &Device) -> Test {
     let p = prompts()?.pop().ok_or("no prompts")?;
     let whole: Vec<f64> = {
         let mut demo = demo("model.safetensors", device, |_| ())?;
-        demo.generator.feed(&p.greedy)?.logits.iter().map(|&x| x.into()).collect()
+        demo.generator
+            .feed(&p.greedy)?
+            .logits
+            .iter()
+            .map(|&x| x.into())
+            .collect()
     };
     for chunk in [1, 2, 7, 64] {
         let mut demo = demo("model.safetensors", device, |o| o.chunk = chunk)?;
@@ -189,9 +211,17 @@ fn parts_agree(device: &Device) -> Test {
 
 /// Tokens that were taken back leave no trace.
 fn truncation_forgets(device: &Device) -> Test {
-    let [p, q] = &prompts()?[..2] else { return fail("two prompts".into()) };
+    let [p, q] = &prompts()?[..2] else {
+        return fail("two prompts".into());
+    };
     let mut demo = demo("model.safetensors", device, |_| ())?;
-    let want: Vec<f64> = demo.generator.feed(&p.greedy)?.logits.iter().map(|&x| x.into()).collect();
+    let want: Vec<f64> = demo
+        .generator
+        .feed(&p.greedy)?
+        .logits
+        .iter()
+        .map(|&x| x.into())
+        .collect();
     demo.generator.truncate(3);
     demo.generator.feed(&q.greedy)?;
     demo.generator.truncate(3);
@@ -207,7 +237,11 @@ fn context_is_guarded(device: &Device) -> Test {
     let p = &prompts()?[0];
     let mut demo = demo("model.safetensors", device, |o| o.context = 8)?;
     demo.generator.feed(&p.greedy[..6])?;
-    for (tokens, part) in [(&p.greedy[6..9], "fit the context"), (&[], "no tokens"), (&[9999], "vocab")] {
+    for (tokens, part) in [
+        (&p.greedy[6..9], "fit the context"),
+        (&[], "no tokens"),
+        (&[9999], "vocab"),
+    ] {
         match demo.generator.feed(tokens) {
             Ok(_) => return fail(format!("{tokens:?} were accepted")),
             Err(e) if e.to_string().contains(part) => {}
@@ -253,7 +287,9 @@ fn npy_f64(path: &str) -> Result<Vec<f64>, Failed> {
     let bytes = std::fs::read(data(path))?;
     let header = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
     let values = bytes[10 + header..].chunks_exact(8);
-    Ok(values.map(|b| f64::from_le_bytes(b.try_into().unwrap_or_default())).collect())
+    Ok(values
+        .map(|b| f64::from_le_bytes(b.try_into().unwrap_or_default()))
+        .collect())
 }
 
 fn minilm(dir: &Path, device: &Device) -> Test {
@@ -274,9 +310,16 @@ fn minilm(dir: &Path, device: &Device) -> Test {
         for (i, (got, want)) in got.iter().zip(want.chunks(width)).enumerate() {
             let worst = max_difference(got, want);
             let dot: f64 = got.iter().zip(want).map(|(&a, b)| f64::from(a) * b).sum();
-            let norm: f64 = got.iter().map(|&a| f64::from(a).powi(2)).sum::<f64>().sqrt();
+            let norm: f64 = got
+                .iter()
+                .map(|&a| f64::from(a).powi(2))
+                .sum::<f64>()
+                .sqrt();
             if worst > EMBEDDING_ABS || dot / norm < EMBEDDING_COSINE || got.len() != width {
-                return fail(format!("batch {batch}, sentence {i}: {worst}, cosine {}", dot / norm));
+                return fail(format!(
+                    "batch {batch}, sentence {i}: {worst}, cosine {}",
+                    dot / norm
+                ));
             }
         }
     }
@@ -305,8 +348,14 @@ fn main() {
         let name = format!("{name}/{}", device.name());
         trials.push(Trial::test(name, move || test(&device)));
     };
-    add("llama/safetensors_f16", Box::new(|d| exact_model("model.safetensors", d)));
-    add("llama/gguf_f16", Box::new(|d| exact_model("tiny-rust-llama-f16.gguf", d)));
+    add(
+        "llama/safetensors_f16",
+        Box::new(|d| exact_model("model.safetensors", d)),
+    );
+    add(
+        "llama/gguf_f16",
+        Box::new(|d| exact_model("tiny-rust-llama-f16.gguf", d)),
+    );
     add("llama/gguf_q8_0", Box::new(quantised_model));
     add("llama/parts_agree", Box::new(parts_agree));
     add("llama/truncation_forgets", Box::new(truncation_forgets));
@@ -315,15 +364,22 @@ fn main() {
     add("llama/bf16", Box::new(|d| half_precision(d, DType::BF16)));
     add("llama/sampling_is_seeded", Box::new(sampling_is_seeded));
     for file in ["model.safetensors", "tiny-rust-llama-q8_0.gguf"] {
-        trials.push(Trial::test(format!("llama/{file}/reference"), move || match file {
-            "model.safetensors" => reference_model(file),
-            _ => {
-                let p = &prompts()?[0];
-                let mut demo = demo(file, &Device::reference(), |_| ())?;
-                let worst = max_difference(&demo.greedy(&p.ids, 1)?.0, &p.logits);
-                if worst > LOGITS_Q8 { fail(format!("logits differ by {worst}")) } else { Ok(()) }
-            }
-        }));
+        trials.push(Trial::test(
+            format!("llama/{file}/reference"),
+            move || match file {
+                "model.safetensors" => reference_model(file),
+                _ => {
+                    let p = &prompts()?[0];
+                    let mut demo = demo(file, &Device::reference(), |_| ())?;
+                    let worst = max_difference(&demo.greedy(&p.ids, 1)?.0, &p.logits);
+                    if worst > LOGITS_Q8 {
+                        fail(format!("logits differ by {worst}"))
+                    } else {
+                        Ok(())
+                    }
+                }
+            },
+        ));
     }
     let dir = std::env::var_os("TERCET_MINILM_DIR").map(PathBuf::from);
     let required = std::env::var_os("TERCET_REQUIRE").is_some();
@@ -332,7 +388,9 @@ fn main() {
         let (dir, device) = (dir.clone(), device.clone());
         let trial = match dir {
             Some(dir) if name == "minilm/embeddings" => {
-                Trial::test(format!("{name}/{}", device.name()), move || minilm(&dir, &device))
+                Trial::test(format!("{name}/{}", device.name()), move || {
+                    minilm(&dir, &device)
+                })
             }
             Some(dir) => Trial::test(name, move || minilm_tokens(&dir)),
             None if required => Trial::test(name, move || fail(reason.into())),

@@ -2,7 +2,7 @@
 
 use bytemuck::cast_slice;
 use smallvec::SmallVec;
-use tercet_ir::{DType, Element, EvalCtx, EvalError, Tensor, TensorType};
+use tercet_ir::{DType, Element, EvalCtx};
 
 use crate::layout::Layout;
 use crate::lower::Packed;
@@ -49,15 +49,6 @@ impl<'a> View<'a> {
             return &[];
         }
         &self.root_as()[self.layout.offset..]
-    }
-
-    /// A copy as a tensor.
-    ///
-    /// # Errors
-    /// [`EvalError`] when there is no room.
-    pub(crate) fn to_tensor(self) -> Result<Tensor, EvalError> {
-        let ty = TensorType::new(self.dtype, self.shape());
-        Ok(Tensor::from_bytes(ty, self.dense_bytes())?)
     }
 }
 

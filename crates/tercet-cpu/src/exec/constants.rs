@@ -46,7 +46,7 @@ impl Constants {
     pub(crate) fn new(program: &Program) -> Constants {
         let values = program.consts.iter().map(|c| match &c.source {
             Source::Tensor(t) => Some(t.clone()),
-            Source::Param(_) | Source::Step { .. } => None,
+            Source::Param | Source::Step(_) => None,
         });
         Constants {
             values: values.collect(),
@@ -63,8 +63,8 @@ impl Constants {
         for (c, def) in program.consts.iter().enumerate() {
             if def.params.binary_search(&param).is_ok() {
                 self.values[c] = match def.source {
-                    Source::Param(_) => Some(tensor.clone()),
-                    Source::Tensor(_) | Source::Step { .. } => None,
+                    Source::Param => Some(tensor.clone()),
+                    Source::Tensor(_) | Source::Step(_) => None,
                 };
             }
         }
@@ -159,7 +159,7 @@ impl Constants {
         parallel: bool,
         scratch: &mut Buffer,
     ) -> Result<(), Failure> {
-        let Source::Step { step, .. } = program.consts[c].source else {
+        let Source::Step(step) = program.consts[c].source else {
             return Ok(());
         };
         let step = &program.prepare[step];
@@ -245,8 +245,8 @@ impl Constants {
         }
         match def.source {
             Source::Tensor(_) => {}
-            Source::Step { .. } => self.values[c] = None,
-            Source::Param(_) => {
+            Source::Step(_) => self.values[c] = None,
+            Source::Param => {
                 let alone = program.consts.iter().all(|other| {
                     other.params.binary_search(&def.params[0]).is_err()
                         || (other.params.len() == 1 && other.params == def.params)
@@ -286,10 +286,10 @@ fn const_of(operand: &Operand) -> Option<usize> {
 
 fn operands_of(program: &Program, c: usize) -> &[Operand] {
     match program.consts[c].source {
-        Source::Step { step, .. } => {
+        Source::Step(step) => {
             let step = &program.prepare[step];
             &program.operands[step.operands.clone()][..step.ins]
         }
-        Source::Param(_) | Source::Tensor(_) => &[],
+        Source::Param | Source::Tensor(_) => &[],
     }
 }

@@ -96,6 +96,11 @@ pub(crate) fn lower_norm(_: &Graph, node: &Node) -> Lowered {
     }
 }
 
+/// The normed rows and the sums.
+type Results<'a> = (&'a mut [f32], &'a mut [f32]);
+/// The rows and the residual's.
+type Operands<'a> = (&'a [f32], &'a [f32]);
+
 /// `ResidualLayerNorm` and `ResidualRmsNorm`.
 pub(crate) fn lower_residual_norm(_: &Graph, node: &Node) -> Lowered {
     let (kind, eps, betas) = match &node.op {
@@ -123,7 +128,7 @@ pub(crate) fn lower_residual_norm(_: &Graph, node: &Node) -> Lowered {
         } else {
             x.len()
         };
-        let norm = |((out, sum), (x, r)): ((&mut [f32], &mut [f32]), (&[f32], &[f32]))| {
+        let norm = |((out, sum), (x, r)): (Results<'_>, Operands<'_>)| {
             rows::residual_norm(level, kind, eps, x, r, bias, gamma, beta, out, sum);
         };
         if args.parallel {

@@ -150,7 +150,7 @@ impl Builder<'_> {
             Op::State(o) => Root::State(find(&signature.states, &o.name)),
             Op::Param(o) => {
                 let param = find(&signature.params, &o.name);
-                self.constant(Source::Param(param), vec![param])
+                self.constant(Source::Param, vec![param])
             }
             Op::Const(o) => self.constant(Source::Tensor(o.tensor.clone()), vec![]),
             _ => unreachable!("invariant: the table has four leaves"),
@@ -272,7 +272,7 @@ impl Builder<'_> {
                 (_, true) => self.slot(ty)?,
                 (_, false) => {
                     let step = self.program.prepare.len();
-                    self.constant(Source::Step { step, port }, params.clone())
+                    self.constant(Source::Step(step), params.clone())
                 }
             };
             let layout = SymLayout::dense(&ty.shape).ok_or_else(|| too_large(ty))?;

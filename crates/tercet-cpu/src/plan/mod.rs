@@ -82,17 +82,12 @@ pub(crate) struct Step {
 /// Where a constant comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// A parameter, by its place in the signature.
-    Param(usize),
+    /// A parameter: the one of [`Const::params`].
+    Param,
     /// A tensor of the graph.
     Tensor(Tensor),
-    /// Result `port` of a step of [`Program::prepare`].
-    Step {
-        /// The step.
-        step: usize,
-        /// Which result.
-        port: usize,
-    },
+    /// A result of this step of [`Program::prepare`].
+    Step(usize),
 }
 
 /// A constant of the program.

@@ -194,10 +194,10 @@ impl Body {
                 once: constant,
             });
             // A register is free again after its last reader; results and constants stay.
-            for s in 0..=at {
+            for (s, step) in steps.iter().enumerate() {
                 let done = last_read(s).unwrap_or(s) == at;
-                let kept = map.results.contains(&s) || steps[s].once;
-                if let (true, false, Dst::Reg(reg)) = (done, kept, steps[s].dst) {
+                let kept = map.results.contains(&s) || step.once;
+                if let (true, false, Dst::Reg(reg)) = (done, kept, step.dst) {
                     registers.free.push(reg);
                 }
             }
