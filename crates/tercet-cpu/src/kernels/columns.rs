@@ -47,3 +47,25 @@ unsafe fn fold_row_body<S: Simd>(column: Column, acc: &mut [f32], x: &[f32]) {
         Column::Min => pairs.for_each(|(acc, x)| *acc = scalar::minimum(*acc, *x)),
     }
 }
+
+simd_dispatch!(
+    /// One row folded to one value: many lanes, which are then folded in order.
+    pub fn fold_all(column: Column, x: &[f32]) -> f32 = fold_all_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn fold_all_body<S: Simd>(column: Column, x: &[f32]) -> f32 {
+    const LANES: usize = 128;
+    let mut acc = [column.identity(); LANES];
+    for x in x.chunks(LANES) {
+        fold_row_body::<S>(column, &mut acc[..x.len()], x);
+    }
+    acc.into_iter()
+        .fold(column.identity(), |a, b| match column {
+            Column::Sum => a + b,
+            Column::Max => scalar::maximum(a, b),
+            Column::Min => scalar::minimum(a, b),
+        })
+}

@@ -6,7 +6,7 @@
 use tercet_ir::{Graph, Node, Op, Support};
 
 use crate::args::Args;
-use crate::kernels::columns::{Column, fold_row};
+use crate::kernels::columns::{Column, fold_all, fold_row};
 use crate::kernels::{SimdLevel, rows, vmath};
 use crate::layout::Layout;
 use crate::lower::Lowered;
@@ -63,7 +63,7 @@ fn line<T: Real>(level: SimdLevel, x: &[T], out: &mut [T]) {
     let (mut wide, mut y, mut e) = ([0.0; BUFFER], [0.0; BUFFER], [0.0; BUFFER]);
     let mut max = f32::NEG_INFINITY;
     for x in x.chunks(BUFFER) {
-        let most = rows::max(level, T::widen(level, x, &mut wide));
+        let most = fold_all(level, Column::Max, T::widen(level, x, &mut wide));
         max = if most.is_nan() || most > max {
             most
         } else {

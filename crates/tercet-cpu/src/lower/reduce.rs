@@ -13,7 +13,7 @@ use tercet_ir::ops::{Reduce, ReduceFn};
 use tercet_ir::{DType, Element, Graph, MAX_RANK, Node, Op, Support};
 
 use crate::args::Args;
-use crate::kernels::columns::{Column, fold_row};
+use crate::kernels::columns::{Column, fold_all, fold_row};
 use crate::kernels::{SimdLevel, rows};
 use crate::layout::Layout;
 use crate::lower::elem::{BUFFER, Int, Real, for_element, native_for, parts};
@@ -354,8 +354,8 @@ fn real_block<T: Real>(level: SimdLevel, f: ReduceFn, x: &[T]) -> f64 {
         let x = T::widen(level, x, &mut buffer);
         let part = match f {
             ReduceFn::Sum | ReduceFn::Mean => f64::from(rows::sum(level, x)),
-            ReduceFn::Max => f64::from(rows::max(level, x)),
-            ReduceFn::Min => f64::from(rows::min(level, x)),
+            ReduceFn::Max => f64::from(fold_all(level, Column::Max, x)),
+            ReduceFn::Min => f64::from(fold_all(level, Column::Min, x)),
             // The running product of few numbers leaves the range of f32 where the whole does not.
             ReduceFn::Prod => x.iter().map(|&x| f64::from(x)).product(),
         };
