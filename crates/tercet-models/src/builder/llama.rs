@@ -264,7 +264,7 @@ fn attention(
 ) -> Result<Value, ModelError> {
     let LlamaConfig { hidden, heads, kv_heads, head_dim, .. } = *config;
     let h = norm(b, config, Part::AttentionNorm, layer, x)?;
-    let mut heads_of = |b: &mut Builder<'_>, part, n: usize| -> Result<Value, ModelError> {
+    let heads_of = |b: &mut Builder<'_>, part, n: usize| -> Result<Value, ModelError> {
         let y = project(b, part, layer, h, [n * head_dim, hidden], config.qkv_bias)?;
         let shape = [1.into(), shared.len.clone(), n.into(), head_dim.into()];
         Ok(b.graph.reshape(y, shape)?)
@@ -276,7 +276,7 @@ fn attention(
         RopeLayout::Halves => RopeStyle::NeoX,
         RopeLayout::Pairs => RopeStyle::GptJ,
     };
-    let mut rope = |b: &mut Builder<'_>, x| {
+    let rope = |b: &mut Builder<'_>, x| {
         b.graph.rope(x, shared.cos, shared.sin, style, config.rope_dims, Layout::Bshd)
     };
     let q = rope(b, q)?;
@@ -446,7 +446,7 @@ impl Generator {
     fn run(&mut self, part: &[u32]) -> Result<(), ModelError> {
         let (n, start) = (part.len(), self.position);
         let [tokens, positions, at, kv_len, rows] = &mut self.inputs;
-        let mut write = |t: &mut Tensor, shape: &[usize], f: &dyn Fn(usize) -> usize| {
+        let write = |t: &mut Tensor, shape: &[usize], f: &dyn Fn(usize) -> usize| {
             t.reset_to(DType::I32, shape).expect("invariant: small shapes fit memory");
             let slots = t.as_slice_mut::<i32>().expect("invariant: the inputs are I32");
             slots.iter_mut().enumerate().for_each(|(i, x)| *x = f(i) as i32);

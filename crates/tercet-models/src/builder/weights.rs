@@ -79,7 +79,8 @@ impl Weights {
             Weight::Dense(tensor) => to_f32(name, &tensor),
             Weight::Packed { scheme, blocks, shape } => {
                 let mut values = vec![0f32; shape.iter().product()];
-                scheme.dequantize(blocks.bytes(), &mut values);
+                let done = scheme.dequantize(blocks.bytes(), &mut values);
+                done.map_err(|e| ModelError::Unsupported(format!("tensor `{name}`: {e}")))?;
                 Tensor::from_slice(&shape, &values).map_err(|e| bytes_error(name, e))
             }
         }
