@@ -239,7 +239,10 @@ impl Builder<'_> {
             work,
             undo,
         } = lowered;
-        let varies = varies || ins.iter().any(|p| !matches!(p.root, Root::Const(_)));
+        // A result whose size depends on the run cannot be made before it.
+        let sized_by_run = results.iter().any(|ty| ty.shape.as_known().is_none());
+        let varies =
+            varies || sized_by_run || ins.iter().any(|p| !matches!(p.root, Root::Const(_)));
         for (place, accept) in ins.iter_mut().zip(&accepts) {
             if !accept.takes(&place.layout) {
                 *place = self.dense(place, site.id)?;
