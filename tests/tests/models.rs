@@ -29,7 +29,9 @@ type Failure = Box<dyn std::error::Error>;
 type Test = Result<(), Failure>;
 
 fn data(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("data")
+        .join(path)
 }
 
 fn json(path: &str) -> Result<Json, Failure> {
@@ -56,7 +58,9 @@ fn trial(name: String, test: impl FnOnce() -> Test + Send + 'static) -> Trial {
 }
 
 fn numbers(json: &Json) -> Vec<f64> {
-    json.as_array().map(|a| a.iter().filter_map(Json::as_f64).collect()).unwrap_or_default()
+    json.as_array()
+        .map(|a| a.iter().filter_map(Json::as_f64).collect())
+        .unwrap_or_default()
 }
 
 fn ids(json: &Json) -> Vec<u32> {
@@ -64,7 +68,10 @@ fn ids(json: &Json) -> Vec<u32> {
 }
 
 fn max_difference(a: &[f32], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(&a, b)| (f64::from(a) - b).abs()).fold(0.0, f64::max)
+    a.iter()
+        .zip(b)
+        .map(|(&a, b)| (f64::from(a) - b).abs())
+        .fold(0.0, f64::max)
 }
 
 /// One prompt of the reference.
@@ -112,7 +119,10 @@ fn demo(
         change(&mut options);
         options
     })?;
-    Ok(Demo { generator: llama.generator(device)?, tokenizer: files.tokenizer()? })
+    Ok(Demo {
+        generator: llama.generator(device)?,
+        tokenizer: files.tokenizer()?,
+    })
 }
 
 impl Demo {
@@ -165,10 +175,17 @@ fn quantised_model(device: &Device) -> Test {
     for p in prompts()? {
         let (logits, tokens) = demo.greedy(&p.ids, GREEDY_TOKENS)?;
         let worst = max_difference(&logits, &p.logits);
-        let same = tokens.iter().zip(&p.greedy).take_while(|(a, b)| a == b).count();
+        let same = tokens
+            .iter()
+            .zip(&p.greedy)
+            .take_while(|(a, b)| a == b)
+            .count();
         let prefix = same - p.ids.len();
         if prefix < GREEDY_PREFIX_Q8 && worst > LOGITS_Q8 {
-            return fail(format!("{}: {prefix} tokens, logits differ by {worst}", p.name));
+            return fail(format!(
+                "{}: {prefix} tokens, logits differ by {worst}",
+                p.name
+            ));
         }
     }
     Ok(())
@@ -199,7 +216,12 @@ fn parts_agree(device: &Device) -> Test {
     let p = prompts()?.pop().ok_or("no prompts")?;
     let whole: Vec<f64> = {
         let mut demo = demo("model.safetensors", device, |_| ())?;
-        demo.generator.feed(&p.greedy)?.logits.iter().map(|&x| x.into()).collect()
+        demo.generator
+            .feed(&p.greedy)?
+            .logits
+            .iter()
+            .map(|&x| x.into())
+            .collect()
     };
     for chunk in [1, 2, 7, 64] {
         let mut demo = demo("model.safetensors", device, |o| o.chunk = chunk)?;
@@ -213,9 +235,17 @@ fn parts_agree(device: &Device) -> Test {
 
 /// Tokens that were taken back leave no trace.
 fn truncation_forgets(device: &Device) -> Test {
-    let [p, q] = &prompts()?[..2] else { return fail("two prompts".into()) };
+    let [p, q] = &prompts()?[..2] else {
+        return fail("two prompts".into());
+    };
     let mut demo = demo("model.safetensors", device, |_| ())?;
-    let want: Vec<f64> = demo.generator.feed(&p.greedy)?.logits.iter().map(|&x| x.into()).collect();
+    let want: Vec<f64> = demo
+        .generator
+        .feed(&p.greedy)?
+        .logits
+        .iter()
+        .map(|&x| x.into())
+        .collect();
     demo.generator.truncate(3);
     demo.generator.feed(&q.greedy)?;
     demo.generator.truncate(3);
@@ -231,7 +261,11 @@ fn context_is_guarded(device: &Device) -> Test {
     let p = &prompts()?[0];
     let mut demo = demo("model.safetensors", device, |o| o.context = 8)?;
     demo.generator.feed(&p.greedy[..6])?;
-    for (tokens, part) in [(&p.greedy[6..9], "fit the context"), (&[], "no tokens"), (&[9999], "vocab")] {
+    for (tokens, part) in [
+        (&p.greedy[6..9], "fit the context"),
+        (&[], "no tokens"),
+        (&[9999], "vocab"),
+    ] {
         match demo.generator.feed(tokens) {
             Ok(_) => return fail(format!("{tokens:?} were accepted")),
             Err(e) if e.to_string().contains(part) => {}
@@ -277,7 +311,9 @@ fn npy_f64(path: &str) -> Result<Vec<f64>, Failure> {
     let bytes = std::fs::read(data(path))?;
     let header = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
     let values = bytes[10 + header..].chunks_exact(8);
-    Ok(values.map(|b| f64::from_le_bytes(b.try_into().unwrap_or_default())).collect())
+    Ok(values
+        .map(|b| f64::from_le_bytes(b.try_into().unwrap_or_default()))
+        .collect())
 }
 
 fn minilm(dir: &Path, device: &Device) -> Test {
@@ -298,9 +334,16 @@ fn minilm(dir: &Path, device: &Device) -> Test {
         for (i, (got, want)) in got.iter().zip(want.chunks(width)).enumerate() {
             let worst = max_difference(got, want);
             let dot: f64 = got.iter().zip(want).map(|(&a, b)| f64::from(a) * b).sum();
-            let norm: f64 = got.iter().map(|&a| f64::from(a).powi(2)).sum::<f64>().sqrt();
+            let norm: f64 = got
+                .iter()
+                .map(|&a| f64::from(a).powi(2))
+                .sum::<f64>()
+                .sqrt();
             if worst > EMBEDDING_ABS || dot / norm < EMBEDDING_COSINE || got.len() != width {
-                return fail(format!("batch {batch}, sentence {i}: {worst}, cosine {}", dot / norm));
+                return fail(format!(
+                    "batch {batch}, sentence {i}: {worst}, cosine {}",
+                    dot / norm
+                ));
             }
         }
     }
@@ -329,8 +372,14 @@ fn main() {
         let name = format!("{name}/{}", device.name());
         trials.push(trial(name, move || test(&device)));
     };
-    add("llama/safetensors_f16", Box::new(|d| exact_model("model.safetensors", d)));
-    add("llama/gguf_f16", Box::new(|d| exact_model("tiny-rust-llama-f16.gguf", d)));
+    add(
+        "llama/safetensors_f16",
+        Box::new(|d| exact_model("model.safetensors", d)),
+    );
+    add(
+        "llama/gguf_f16",
+        Box::new(|d| exact_model("tiny-rust-llama-f16.gguf", d)),
+    );
     add("llama/gguf_q8_0", Box::new(quantised_model));
     add("llama/parts_agree", Box::new(parts_agree));
     add("llama/truncation_forgets", Box::new(truncation_forgets));
@@ -338,8 +387,14 @@ fn main() {
     add("llama/f16", Box::new(|d| half_precision(d, DType::F16)));
     add("llama/bf16", Box::new(|d| half_precision(d, DType::BF16)));
     add("llama/sampling_is_seeded", Box::new(sampling_is_seeded));
-    add("llama/reference_f16", Box::new(|d| reference_model("model.safetensors", d)));
-    add("llama/reference_q8_0", Box::new(|d| reference_model("tiny-rust-llama-q8_0.gguf", d)));
+    add(
+        "llama/reference_f16",
+        Box::new(|d| reference_model("model.safetensors", d)),
+    );
+    add(
+        "llama/reference_q8_0",
+        Box::new(|d| reference_model("tiny-rust-llama-q8_0.gguf", d)),
+    );
     let dir = std::env::var_os("TERCET_MINILM_DIR").map(PathBuf::from);
     let required = std::env::var_os("TERCET_REQUIRE").is_some();
     let reason = "no weights: run `cargo xtask fetch minilm` and set TERCET_MINILM_DIR";
@@ -347,7 +402,9 @@ fn main() {
         let (dir, device) = (dir.clone(), device.clone());
         let trial = match dir {
             Some(dir) if name == "minilm/embeddings" => {
-                trial(format!("{name}/{}", device.name()), move || minilm(&dir, &device))
+                trial(format!("{name}/{}", device.name()), move || {
+                    minilm(&dir, &device)
+                })
             }
             Some(dir) => trial(name.into(), move || minilm_tokens(&dir)),
             None if required => trial(name.into(), move || fail(reason.into())),

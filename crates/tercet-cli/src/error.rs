@@ -18,15 +18,24 @@ pub(crate) enum CliError {
     #[error("{0}")]
     Usage(String),
     #[error("{path}", path = path.display())]
-    File { path: PathBuf, source: std::io::Error },
+    File {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("cannot write the output")]
     Output(#[from] std::io::Error),
     #[error("{what}")]
-    Model { what: String, source: tercet_models::Error },
+    Model {
+        what: String,
+        source: tercet_models::Error,
+    },
     #[error(transparent)]
     Device(#[from] tercet::DeviceError),
     #[error("{path}", path = path.display())]
-    Graph { path: PathBuf, source: tercet::TextError },
+    Graph {
+        path: PathBuf,
+        source: tercet::TextError,
+    },
     #[error("the graph cannot be compiled for this device")]
     Compile(#[from] tercet::CompileError),
     #[error("the run failed")]
@@ -34,7 +43,10 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Npy(#[from] crate::npy::NpyError),
     #[error("{what}")]
-    Tensor { what: String, source: tercet::TensorError },
+    Tensor {
+        what: String,
+        source: tercet::TensorError,
+    },
 }
 
 impl CliError {
@@ -43,7 +55,10 @@ impl CliError {
         what: impl Into<String>,
     ) -> impl FnOnce(E) -> CliError {
         let what = what.into();
-        move |e| CliError::Model { what, source: e.into() }
+        move |e| CliError::Model {
+            what,
+            source: e.into(),
+        }
     }
 
     pub(crate) fn is_broken_pipe(&self) -> bool {

@@ -55,7 +55,11 @@ fn main() -> ExitCode {
         Err(e) if e.is_broken_pipe() => ExitCode::SUCCESS,
         Err(e) => {
             error::report(&e);
-            ExitCode::from(if matches!(e, CliError::Usage(_)) { 2 } else { 1 })
+            ExitCode::from(if matches!(e, CliError::Usage(_)) {
+                2
+            } else {
+                1
+            })
         }
     }
 }

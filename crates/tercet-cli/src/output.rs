@@ -44,7 +44,10 @@ pub(crate) fn count(n: u64) -> String {
 
 /// At most `max` characters of a text on one line.
 pub(crate) fn clip(text: &str, max: usize) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     if line.chars().count() <= max {
         return line;
     }

@@ -228,7 +228,9 @@ impl HfFolder {
         let json = read_optional_json(&self.dir.join("1_Pooling").join("config.json"))?;
         let on = |json: Map<String, Value>| {
             let modes = json.into_iter().filter(|(_, v)| v.as_bool() == Some(true));
-            modes.filter_map(|(k, _)| k.strip_prefix("pooling_mode_").map(str::to_owned)).collect()
+            modes
+                .filter_map(|(k, _)| k.strip_prefix("pooling_mode_").map(str::to_owned))
+                .collect()
         };
         Ok(json.map(on))
     }

@@ -28,14 +28,15 @@ pub mod tokenizer;
 pub mod weight;
 
 pub use builder::{
-    Bert, Embedder, Generator, Llama, LlamaOptions, Model, ModelError, Pooling, Sampling, Step, Weights,
+    Bert, Embedder, Generator, Llama, LlamaOptions, Model, ModelError, Pooling, Sampling, Step,
+    Weights,
 };
 pub use config::{BertActivation, BertConfig, ConfigError, LlamaConfig, RopeLayout};
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{HfError, HfFolder, HfWeights};
-pub use open::{Family, ModelFiles};
 pub use mmap::{FileError, MappedFile};
+pub use open::{Family, ModelFiles};
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use tokenizer::{Batch, StreamDecoder, Tokenizer, TokenizerError};
 pub use weight::{Weight, WeightError, gguf_weight, safetensors_tensor};

@@ -39,7 +39,9 @@ impl ModelFiles {
         if path.is_dir() {
             return Ok(ModelFiles::Hf(HfFolder::open(path)?));
         }
-        let of_folder = path.extension().is_some_and(|e| e == "safetensors" || e == "json");
+        let of_folder = path
+            .extension()
+            .is_some_and(|e| e == "safetensors" || e == "json");
         match path.parent() {
             Some(dir) if of_folder && path.is_file() => Ok(ModelFiles::Hf(HfFolder::open(dir)?)),
             _ => Ok(ModelFiles::Gguf(Gguf::open(path)?)),
@@ -51,7 +53,9 @@ impl ModelFiles {
     /// # Errors
     /// [`Error::Gguf`] when the bytes are not one.
     pub fn from_gguf_bytes(bytes: &[u8]) -> Result<ModelFiles, Error> {
-        Ok(ModelFiles::Gguf(Gguf::parse(MappedFile::from_vec(bytes.to_vec()))?))
+        Ok(ModelFiles::Gguf(Gguf::parse(MappedFile::from_vec(
+            bytes.to_vec(),
+        ))?))
     }
 
     /// The family that the configuration names.
@@ -66,7 +70,9 @@ impl ModelFiles {
         match name {
             "llama" | "mistral" => Ok(Family::Llama),
             "bert" => Ok(Family::Bert),
-            _ => Err(Error::Architecture { name: name.chars().take(64).collect() }),
+            _ => Err(Error::Architecture {
+                name: name.chars().take(64).collect(),
+            }),
         }
     }
 
@@ -106,7 +112,9 @@ impl ModelFiles {
     /// [`Error`] when it is not one, or a field is not supported.
     pub fn bert_config(&self) -> Result<BertConfig, Error> {
         match self {
-            ModelFiles::Gguf(_) => Err(Error::Architecture { name: "bert in GGUF".to_string() }),
+            ModelFiles::Gguf(_) => Err(Error::Architecture {
+                name: "bert in GGUF".to_string(),
+            }),
             ModelFiles::Hf(folder) => Ok(folder.bert_config()?),
         }
     }
@@ -139,6 +147,11 @@ impl ModelFiles {
             let reason = format!("the model pools by `{modes}`; supported: mean_tokens");
             return Err(ModelError::Unsupported(reason).into());
         }
-        Ok(Bert::build(&self.bert_config()?, &self.weights(), pooling, dtype)?)
+        Ok(Bert::build(
+            &self.bert_config()?,
+            &self.weights(),
+            pooling,
+            dtype,
+        )?)
     }
 }

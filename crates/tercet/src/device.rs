@@ -80,7 +80,12 @@ const DEVICES: &[Entry] = &[
 /// ```
 pub fn devices() -> Vec<DeviceInfo> {
     let usable = DEVICES.iter().filter(|e| e.make.is_some());
-    usable.map(|e| DeviceInfo { name: e.name, description: (e.description)() }).collect()
+    usable
+        .map(|e| DeviceInfo {
+            name: e.name,
+            description: (e.description)(),
+        })
+        .collect()
 }
 
 impl Device {
@@ -118,14 +123,22 @@ impl Device {
         if name == "auto" {
             return Device::auto();
         }
-        let entry = DEVICES.iter().find(|e| e.name == name).ok_or_else(|| unknown(name))?;
+        let entry = DEVICES
+            .iter()
+            .find(|e| e.name == name)
+            .ok_or_else(|| unknown(name))?;
         let Entry { name, feature, .. } = *entry;
-        entry.make.map(|make| make()).ok_or(DeviceError::Feature { name, feature })
+        entry
+            .make
+            .map(|make| make())
+            .ok_or(DeviceError::Feature { name, feature })
     }
 
     /// A device of a backend made by other means.
     pub fn from_backend(backend: impl Backend + 'static) -> Device {
-        Device { backend: Arc::new(backend) }
+        Device {
+            backend: Arc::new(backend),
+        }
     }
 
     /// The executor's name.
@@ -150,7 +163,10 @@ impl Device {
 fn unknown(name: &str) -> DeviceError {
     let mut known = vec!["auto"];
     known.extend(DEVICES.iter().filter(|e| e.make.is_some()).map(|e| e.name));
-    DeviceError::Unknown { name: name.to_string(), known: known.join(", ") }
+    DeviceError::Unknown {
+        name: name.to_string(),
+        known: known.join(", "),
+    }
 }
 
 impl fmt::Debug for Device {

@@ -23,7 +23,10 @@ struct Row {
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let rows: Vec<Row> = tercet::devices()
         .into_iter()
-        .map(|d| Row { name: d.name, description: d.description })
+        .map(|d| Row {
+            name: d.name,
+            description: d.description,
+        })
         .collect();
     if args.json {
         output::json(&rows)?;

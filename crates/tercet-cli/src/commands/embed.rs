@@ -50,7 +50,9 @@ struct Row<'a> {
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let texts = sentences(args)?;
     if texts.is_empty() {
-        return Err(CliError::Usage("give sentences, or a file of them with --file".into()));
+        return Err(CliError::Usage(
+            "give sentences, or a file of them with --file".into(),
+        ));
     }
     if !args.json && texts.len() > MAX_TABLE {
         let n = texts.len();
@@ -62,7 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     interrupt::listen();
     let what = args.model.display().to_string();
     let spinner = progress::spinner("loading");
-    let mut embedder = load(args, &device, &texts).map_err(|e| CliError::Model { what, source: e })?;
+    let mut embedder =
+        load(args, &device, &texts).map_err(|e| CliError::Model { what, source: e })?;
     spinner.finish_and_clear();
 
     let bar = progress::bar("embed", texts.len(), "sentences");
@@ -102,14 +105,27 @@ fn load(
     let positions = bert.config.max_positions;
     let len = args.max_len.or(said).unwrap_or(positions).min(positions);
     let batch = args.batch.clamp(1, texts.len());
-    Ok(Embedder::new(&bert, files.tokenizer()?, device, batch, len)?)
+    Ok(Embedder::new(
+        &bert,
+        files.tokenizer()?,
+        device,
+        batch,
+        len,
+    )?)
 }
 
 fn sentences(args: &Args) -> Result<Vec<String>, CliError> {
     let mut texts = args.sentences.clone();
     for path in &args.file {
-        let text = read_text(path).map_err(|source| CliError::File { path: path.clone(), source })?;
-        texts.extend(text.lines().filter(|l| !l.trim().is_empty()).map(str::to_string));
+        let text = read_text(path).map_err(|source| CliError::File {
+            path: path.clone(),
+            source,
+        })?;
+        texts.extend(
+            text.lines()
+                .filter(|l| !l.trim().is_empty())
+                .map(str::to_string),
+        );
     }
     Ok(texts)
 }
@@ -132,7 +148,11 @@ fn table(texts: &[String], embeddings: &[Vec<f32>]) -> Result<(), CliError> {
     }
     writeln!(out)?;
     for (i, (text, a)) in texts.iter().zip(embeddings).enumerate() {
-        write!(out, "{:<44}", output::clip(&format!("[{}] {text}", i + 1), 44))?;
+        write!(
+            out,
+            "{:<44}",
+            output::clip(&format!("[{}] {text}", i + 1), 44)
+        )?;
         for b in embeddings {
             let cosine: f32 = a.iter().zip(b).map(|(x, y)| x * y).sum();
             write!(out, " {cosine:>6.3}")?;

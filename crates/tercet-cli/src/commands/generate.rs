@@ -13,7 +13,8 @@ use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
 
 /// A 3.5-million-parameter llama trained on the Rust documentation.
-const EMBEDDED: &[u8] = include_bytes!("../../../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+const EMBEDDED: &[u8] =
+    include_bytes!("../../../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
 const EMBEDDED_PROMPT: &str = "Ownership is";
 
 #[derive(clap::Args)]
@@ -77,7 +78,11 @@ struct Phase {
 impl Phase {
     fn new(tokens: usize, time: Duration) -> Phase {
         let seconds = time.as_secs_f64();
-        Phase { tokens, seconds, tokens_per_second: tokens as f64 / seconds.max(1e-9) }
+        Phase {
+            tokens,
+            seconds,
+            tokens_per_second: tokens as f64 / seconds.max(1e-9),
+        }
     }
 }
 
@@ -110,11 +115,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let (files, what) = match &args.model {
         Some(path) => {
             let what = path.display().to_string();
-            (ModelFiles::open(path).map_err(CliError::model(what.clone()))?, what)
+            (
+                ModelFiles::open(path).map_err(CliError::model(what.clone()))?,
+                what,
+            )
         }
         None => {
             let files = ModelFiles::from_gguf_bytes(EMBEDDED);
-            (files.map_err(CliError::model("the embedded model"))?, "the embedded model".into())
+            (
+                files.map_err(CliError::model("the embedded model"))?,
+                "the embedded model".into(),
+            )
         }
     };
     let llama = files
@@ -127,21 +138,36 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         })
         .map_err(CliError::model(what.clone()))?;
     let tokenizer = files.tokenizer().map_err(CliError::model(what.clone()))?;
-    let generator = llama.generator(&device).map_err(CliError::model(what.clone()))?;
+    let generator = llama
+        .generator(&device)
+        .map_err(CliError::model(what.clone()))?;
     spinner.finish_and_clear();
     if args.context.is_some_and(|c| c > llama.config.context) {
         let trained = llama.config.context;
-        eprintln!("note: the model was trained for a context of {trained}; beyond it, it may ramble");
+        eprintln!(
+            "note: the model was trained for a context of {trained}; beyond it, it may ramble"
+        );
     }
-    let ids = tokenizer.encode(&prompt, true).map_err(CliError::model("the prompt"))?;
-    let mut session = Session { generator, tokenizer: &tokenizer, llama: &llama, json: args.json };
+    let ids = tokenizer
+        .encode(&prompt, true)
+        .map_err(CliError::model("the prompt"))?;
+    let mut session = Session {
+        generator,
+        tokenizer: &tokenizer,
+        llama: &llama,
+        json: args.json,
+    };
     let report = session.write(&prompt, &ids, args.tokens, started.elapsed(), device.name())?;
     if args.json {
         output::json(&report)?;
     } else {
         eprintln!("{}", summary(&report));
     }
-    Ok(if report.stop == Stop::Interrupted { Outcome::Interrupted } else { Outcome::Done })
+    Ok(if report.stop == Stop::Interrupted {
+        Outcome::Interrupted
+    } else {
+        Outcome::Done
+    })
 }
 
 fn read_prompt(prompt: &str) -> Result<String, CliError> {
@@ -150,12 +176,20 @@ fn read_prompt(prompt: &str) -> Result<String, CliError> {
     }
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);
-    read.map_err(|source| CliError::File { path: "standard input".into(), source })?;
+    read.map_err(|source| CliError::File {
+        path: "standard input".into(),
+        source,
+    })?;
     Ok(text)
 }
 
 fn summary(report: &Report<'_>) -> String {
-    let Report { prefill, decode, stop, .. } = report;
+    let Report {
+        prefill,
+        decode,
+        stop,
+        ..
+    } = report;
     let ended = match stop {
         Stop::End => "end of text",
         Stop::Length => "length",
@@ -203,7 +237,17 @@ impl Session<'_> {
         }
         let load_seconds = load.as_secs_f64();
         let prompt_tokens = ids;
-        Ok(Report { device, prompt, text, prompt_tokens, tokens, stop, load_seconds, prefill, decode })
+        Ok(Report {
+            device,
+            prompt,
+            text,
+            prompt_tokens,
+            tokens,
+            stop,
+            load_seconds,
+            prefill,
+            decode,
+        })
     }
 
     /// Prints text at once, unless everything is printed as JSON at the end.
@@ -237,7 +281,9 @@ impl Session<'_> {
         let (mut tokens, mut text) = (Vec::new(), String::new());
         let mut next = first;
         let stop = loop {
-            let Some(token) = next.filter(|_| !interrupted()) else { break Stop::Interrupted };
+            let Some(token) = next.filter(|_| !interrupted()) else {
+                break Stop::Interrupted;
+            };
             if tokens.len() == limit {
                 break Stop::Length;
             }
@@ -245,7 +291,9 @@ impl Session<'_> {
                 break Stop::End;
             }
             tokens.push(token);
-            let piece = stream.push(token).map_err(CliError::model("the token stream"))?;
+            let piece = stream
+                .push(token)
+                .map_err(CliError::model("the token stream"))?;
             self.show(&piece)?;
             text += &piece;
             if tokens.len() == limit {
@@ -257,7 +305,9 @@ impl Session<'_> {
             let step = self.generator.feed(&[token]);
             next = step.map_err(CliError::model("the next token"))?.next;
         };
-        let rest = stream.finish().map_err(CliError::model("the token stream"))?;
+        let rest = stream
+            .finish()
+            .map_err(CliError::model("the token stream"))?;
         self.show(&rest)?;
         text += &rest;
         Ok((tokens, text, stop))

@@ -63,8 +63,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
 fn report(files: &ModelFiles) -> Report {
     let (format, metadata, tensors): (_, _, Vec<TensorRow>) = match files {
         ModelFiles::Gguf(gguf) => {
-            let metadata =
-                gguf.metadata().iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let metadata = gguf
+                .metadata()
+                .iter()
+                .map(|(k, v)| (k.to_string(), v.to_string()))
+                .collect();
             let tensors = gguf
                 .tensors()
                 .iter()
@@ -103,7 +106,14 @@ fn report(files: &ModelFiles) -> Report {
         cache_bytes_per_token: cache.map(|(per_token, _)| per_token),
         cache_bytes: cache.map(|(_, all)| all),
     };
-    Report { format, metadata, tensors, parameters, memory, unsupported }
+    Report {
+        format,
+        metadata,
+        tensors,
+        parameters,
+        memory,
+        unsupported,
+    }
 }
 
 /// Bytes of the cache per token and in all, for models that have one; and why not, if the
@@ -116,7 +126,10 @@ fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
     match checked {
         Ok(Some(c)) => {
             let per_token = (2 * 4 * c.layers * c.kv_heads * c.head_dim) as u64;
-            (Some((per_token, per_token.saturating_mul(c.context as u64))), None)
+            (
+                Some((per_token, per_token.saturating_mul(c.context as u64))),
+                None,
+            )
         }
         Ok(None) => (None, None),
         Err(e) => (None, Some(chain(&e))),
@@ -140,11 +153,21 @@ fn print(report: &Report) -> Result<(), CliError> {
         writeln!(out, "  {key:<40} {}", output::clip(value, 100))?;
     }
     writeln!(out, "\ntensors")?;
-    let width = report.tensors.iter().map(|t| t.name.len()).max().unwrap_or(0).min(60);
+    let width = report
+        .tensors
+        .iter()
+        .map(|t| t.name.len())
+        .max()
+        .unwrap_or(0)
+        .min(60);
     for t in &report.tensors {
         let shape = format!("{:?}", t.shape);
         let bytes = output::bytes(t.bytes);
-        writeln!(out, "  {:<width$}  {:<6} {shape:<20} {bytes:>12}", t.name, t.format)?;
+        writeln!(
+            out,
+            "  {:<width$}  {:<6} {shape:<20} {bytes:>12}",
+            t.name, t.format
+        )?;
     }
     let mut formats: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for t in &report.tensors {
@@ -153,13 +176,28 @@ fn print(report: &Report) -> Result<(), CliError> {
     }
     writeln!(out, "\nparameters  {}", output::count(report.parameters))?;
     for (format, (n, bytes)) in formats {
-        writeln!(out, "  {format:<6} {n:>5} tensors {:>12}", output::bytes(bytes))?;
+        writeln!(
+            out,
+            "  {format:<6} {n:>5} tensors {:>12}",
+            output::bytes(bytes)
+        )?;
     }
-    let Memory { weights_bytes, cache_bytes_per_token, cache_bytes } = &report.memory;
-    writeln!(out, "memory\n  weights {:>12}", output::bytes(*weights_bytes))?;
+    let Memory {
+        weights_bytes,
+        cache_bytes_per_token,
+        cache_bytes,
+    } = &report.memory;
+    writeln!(
+        out,
+        "memory\n  weights {:>12}",
+        output::bytes(*weights_bytes)
+    )?;
     if let (Some(per_token), Some(all)) = (cache_bytes_per_token, cache_bytes) {
         let (all, each) = (output::bytes(*all), output::bytes(*per_token));
-        writeln!(out, "  cache   {all:>12} at full context in F32 ({each} a token)")?;
+        writeln!(
+            out,
+            "  cache   {all:>12} at full context in F32 ({each} a token)"
+        )?;
     }
     if let Some(reason) = &report.unsupported {
         writeln!(out, "\nthis version cannot run the model: {reason}")?;

@@ -41,5 +41,7 @@ pub(crate) fn within(what: &str, x: f64, lo: f64, hi: f64) -> Result<f64, CliErr
     if (lo..=hi).contains(&x) {
         return Ok(x);
     }
-    Err(CliError::Usage(format!("{what} must be from {lo} to {hi}, got {x}")))
+    Err(CliError::Usage(format!(
+        "{what} must be from {lo} to {hi}, got {x}"
+    )))
 }

@@ -40,9 +40,13 @@ struct Row<'a> {
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let device = device(&args.device)?;
     let path = args.graph.clone();
-    let text = std::fs::read_to_string(&path)
-        .map_err(|source| CliError::File { path: path.clone(), source })?;
-    let graph: Graph = text.parse().map_err(|source| CliError::Graph { path, source })?;
+    let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
+        path: path.clone(),
+        source,
+    })?;
+    let graph: Graph = text
+        .parse()
+        .map_err(|source| CliError::Graph { path, source })?;
     let signature = Signature::of(&graph);
     let mut given = Vec::new();
     for input in &args.input {
@@ -59,7 +63,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     // The graph runs once: its bounds are the sizes at hand.
     let mut sizes = Bindings::new();
     signature.bind(&inputs, &Bindings::new(), &mut sizes)?;
-    let mut exe = device.compile(&graph, &CompileOptions { bounds: sizes, ..Default::default() })?;
+    let mut exe = device.compile(
+        &graph,
+        &CompileOptions {
+            bounds: sizes,
+            ..Default::default()
+        },
+    )?;
     for (name, tensor) in of(&signature.params) {
         exe.set_param(&name, tensor)?;
     }
@@ -87,12 +97,20 @@ fn to_tensors(
     arrays: Vec<(String, NpyArray)>,
 ) -> Result<Vec<(String, Tensor)>, CliError> {
     let mut tensors: Vec<(String, Tensor)> = Vec::new();
-    let ports = || signature.inputs.iter().chain(&signature.params).chain(&signature.states);
+    let ports = || {
+        signature
+            .inputs
+            .iter()
+            .chain(&signature.params)
+            .chain(&signature.states)
+    };
     for (name, array) in arrays {
         let Some(port) = ports().find(|p| p.name == name) else {
             let known: Vec<&str> = ports().map(|p| p.name.as_str()).collect();
             let known = known.join(", ");
-            return Err(CliError::Usage(format!("the graph has no `{name}`; it takes: {known}")));
+            return Err(CliError::Usage(format!(
+                "the graph has no `{name}`; it takes: {known}"
+            )));
         };
         if tensors.iter().any(|(n, _)| *n == name) {
             return Err(CliError::Usage(format!("`{name}` is given twice")));
@@ -118,7 +136,10 @@ fn to_tensor(name: &str, array: NpyArray, wanted: DType) -> Result<Tensor, CliEr
         NpyDtype::U32 => DType::U32,
         NpyDtype::Bool => DType::Bool,
     };
-    let bad = |source| CliError::Tensor { what: format!("array `{name}`"), source };
+    let bad = |source| CliError::Tensor {
+        what: format!("array `{name}`"),
+        source,
+    };
     let tensor = Tensor::from_bytes(TensorType::new(dtype, &shape), &bytes).map_err(bad)?;
     if dtype == DType::F32 && wanted == DType::BF16 {
         let ty = TensorType::new(wanted, &shape);
@@ -140,8 +161,11 @@ fn to_array(tensor: &Tensor) -> NpyArray {
         DType::U32 => (NpyDtype::U32, tensor.bytes().to_vec()),
         DType::Bool => (NpyDtype::Bool, tensor.bytes().to_vec()),
         DType::BF16 => {
-            let wide: Vec<u8> =
-                tensor.to_f64s().iter().flat_map(|&x| (x as f32).to_le_bytes()).collect();
+            let wide: Vec<u8> = tensor
+                .to_f64s()
+                .iter()
+                .flat_map(|&x| (x as f32).to_le_bytes())
+                .collect();
             (NpyDtype::F32, wide)
         }
     };
@@ -149,9 +173,17 @@ fn to_array(tensor: &Tensor) -> NpyArray {
 }
 
 fn show(args: &Args, signature: &Signature, results: &[Tensor]) -> Result<(), CliError> {
-    let named = || signature.outputs.iter().map(|o| o.name.as_str()).zip(results);
+    let named = || {
+        signature
+            .outputs
+            .iter()
+            .map(|o| o.name.as_str())
+            .zip(results)
+    };
     if let Some(path) = &args.output {
-        let arrays: Vec<_> = named().map(|(name, t)| (name.to_string(), to_array(t))).collect();
+        let arrays: Vec<_> = named()
+            .map(|(name, t)| (name.to_string(), to_array(t)))
+            .collect();
         write_npz(path, &arrays)?;
     }
     if args.json {

@@ -49,10 +49,16 @@ impl Bert {
         let mut b = Builder::new(weights);
         let shape = [Dim::sym("b"), Dim::sym("s")];
         let ids = b.graph.input("ids", Type::new(DType::I32, shape.clone()))?;
-        let type_ids = b.graph.input("type_ids", Type::new(DType::I32, shape.clone()))?;
+        let type_ids = b
+            .graph
+            .input("type_ids", Type::new(DType::I32, shape.clone()))?;
         let mask = b.graph.input("mask", Type::new(DType::Bool, shape))?;
         // Checkpoints of the bare encoder have no prefix, those with a head have one.
-        let prefix = if weights.has("bert.embeddings.word_embeddings.weight") { "bert." } else { "" };
+        let prefix = if weights.has("bert.embeddings.word_embeddings.weight") {
+            "bert."
+        } else {
+            ""
+        };
         let mut x = embeddings(&mut b, config, prefix, ids, type_ids)?;
         for layer in 0..config.layers {
             let at = format!("{prefix}encoder.layer.{layer}");
@@ -67,7 +73,10 @@ impl Bert {
             }
         }
         let model = b.finish().with_precision(dtype)?;
-        Ok(Bert { model, config: config.clone() })
+        Ok(Bert {
+            model,
+            config: config.clone(),
+        })
     }
 
     /// Compiles the encoder for at most `batch` texts of at most `len` tokens at once.
@@ -82,7 +91,10 @@ impl Bert {
         len: usize,
     ) -> Result<Box<dyn Executable>, ModelError> {
         if len > self.config.max_positions {
-            return Err(ModelError::Context { tokens: len, context: self.config.max_positions });
+            return Err(ModelError::Context {
+                tokens: len,
+                context: self.config.max_positions,
+            });
         }
         let options = CompileOptions::new().bound("b", batch).bound("s", len);
         self.model.compile(device, &options)
@@ -98,7 +110,8 @@ fn layer_norm(
     let gamma = b.vector(&format!("{name}.weight"), config.hidden)?;
     let beta = b.vector(&format!("{name}.bias"), config.hidden)?;
     let axis = b.graph.ty(x).rank() - 1;
-    Ok(b.graph.layer_norm(x, gamma, Some(beta), axis, f64::from(config.layer_norm_eps))?)
+    Ok(b.graph
+        .layer_norm(x, gamma, Some(beta), axis, f64::from(config.layer_norm_eps))?)
 }
 
 fn linear(
@@ -107,7 +120,12 @@ fn linear(
     x: Value,
     shape: [usize; 2],
 ) -> Result<Value, ModelError> {
-    b.linear(x, &format!("{name}.weight"), Some(&format!("{name}.bias")), shape)
+    b.linear(
+        x,
+        &format!("{name}.weight"),
+        Some(&format!("{name}.bias")),
+        shape,
+    )
 }
 
 fn embeddings(
@@ -120,12 +138,22 @@ fn embeddings(
     let hidden = config.hidden;
     let name = |what: &str| format!("{prefix}embeddings.{what}.weight");
     let words = b.embedding(ids, &name("word_embeddings"), [config.vocab, hidden])?;
-    let types = b.embedding(type_ids, &name("token_type_embeddings"), [config.token_types, hidden])?;
-    let table = b.weights.dense_f32(&name("position_embeddings"), &[config.max_positions, hidden])?;
+    let types = b.embedding(
+        type_ids,
+        &name("token_type_embeddings"),
+        [config.token_types, hidden],
+    )?;
+    let table = b.weights.dense_f32(
+        &name("position_embeddings"),
+        &[config.max_positions, hidden],
+    )?;
     let table = b.param(&name("position_embeddings"), table)?;
-    let zeros = b.graph.constant(Tensor::from_slice(&[2], &[0i32, 0])
-        .expect("invariant: two numbers make a vector of two"))?;
-    let positions = b.graph.dynamic_slice(table, zeros, [Dim::sym("s"), hidden.into()])?;
+    let zeros = b.graph.constant(
+        Tensor::from_slice(&[2], &[0i32, 0]).expect("invariant: two numbers make a vector of two"),
+    )?;
+    let positions = b
+        .graph
+        .dynamic_slice(table, zeros, [Dim::sym("s"), hidden.into()])?;
     let x = b.graph.plus(words, types)?;
     let x = b.graph.plus(x, positions)?;
     layer_norm(b, config, &format!("{prefix}embeddings.LayerNorm"), x)
@@ -139,16 +167,33 @@ fn attention(
     mask: Value,
 ) -> Result<Value, ModelError> {
     let BertConfig { hidden, heads, .. } = *config;
-    let split = [Dim::sym("b"), Dim::sym("s"), heads.into(), config.head_dim().into()];
+    let split = [
+        Dim::sym("b"),
+        Dim::sym("s"),
+        heads.into(),
+        config.head_dim().into(),
+    ];
     let mut heads_of = |what: &str| -> Result<Value, ModelError> {
-        let y = linear(b, &format!("{at}.attention.self.{what}"), x, [hidden, hidden])?;
+        let y = linear(
+            b,
+            &format!("{at}.attention.self.{what}"),
+            x,
+            [hidden, hidden],
+        )?;
         Ok(b.graph.reshape(y, split.clone())?)
     };
     let (q, k, v) = (heads_of("query")?, heads_of("key")?, heads_of("value")?);
     let attention = AttentionOptions::new(heads, heads, Layout::Bshd).keep(mask);
     let y = b.graph.attention(q, k, v, attention)?;
-    let y = b.graph.reshape(y, [Dim::sym("b"), Dim::sym("s"), hidden.into()])?;
-    let y = linear(b, &format!("{at}.attention.output.dense"), y, [hidden, hidden])?;
+    let y = b
+        .graph
+        .reshape(y, [Dim::sym("b"), Dim::sym("s"), hidden.into()])?;
+    let y = linear(
+        b,
+        &format!("{at}.attention.output.dense"),
+        y,
+        [hidden, hidden],
+    )?;
     let x = b.graph.plus(y, x)?;
     layer_norm(b, config, &format!("{at}.attention.output.LayerNorm"), x)
 }
@@ -219,9 +264,15 @@ impl Embedder {
         len: usize,
     ) -> Result<Embedder, ModelError> {
         let exe = bert.compile(device, batch.max(1), len)?;
-        if exe.signature().outputs.first().is_none_or(|o| o.name != "embedding") {
+        if exe
+            .signature()
+            .outputs
+            .first()
+            .is_none_or(|o| o.name != "embedding")
+        {
             return Err(ModelError::Unsupported(
-                "the encoder was built without pooling; build it with Pooling::MeanNormalized".into(),
+                "the encoder was built without pooling; build it with Pooling::MeanNormalized"
+                    .into(),
             ));
         }
         let empty = |dtype| {
@@ -285,10 +336,16 @@ impl Embedder {
         for (tensor, values) in [(ids, &batch.ids), (type_ids, &batch.type_ids)] {
             tensor.reset_to(DType::I32, &shape).map_err(tensor_error)?;
             let slots = tensor.as_slice_mut::<i32>().map_err(tensor_error)?;
-            slots.iter_mut().zip(values).for_each(|(x, &v)| *x = v as i32);
+            slots
+                .iter_mut()
+                .zip(values)
+                .for_each(|(x, &v)| *x = v as i32);
         }
         mask.reset_to(DType::Bool, &shape).map_err(tensor_error)?;
-        mask.bytes_mut().iter_mut().zip(&batch.mask).for_each(|(x, &v)| *x = u8::from(v));
+        mask.bytes_mut()
+            .iter_mut()
+            .zip(&batch.mask)
+            .for_each(|(x, &v)| *x = u8::from(v));
         let inputs: [(&str, &Tensor); 3] = std::array::from_fn(|i| (INPUTS[i], &self.inputs[i]));
         self.exe.run_into(&inputs, &mut self.outputs)?;
         self.outputs[0].as_slice::<f32>().map_err(tensor_error)

@@ -37,7 +37,12 @@ pub struct Sampling {
 
 impl Sampling {
     /// The greatest logit, the lowest token among equals.
-    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        seed: 0,
+    };
 }
 
 /// Choices of a llama graph.
@@ -96,7 +101,10 @@ impl Part {
             Part::Key => ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),
             Part::Value => ("model.layers.{}.self_attn.v_proj", "blk.{}.attn_v"),
             Part::AttentionOutput => ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"),
-            Part::FfnNorm => ("model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"),
+            Part::FfnNorm => (
+                "model.layers.{}.post_attention_layernorm",
+                "blk.{}.ffn_norm",
+            ),
             Part::Gate => ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
             Part::Up => ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
             Part::Down => ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
@@ -153,14 +161,28 @@ impl Llama {
         }
         let mut b = Builder::new(weights);
         let len = Dim::sym("s");
-        let tokens = b.graph.input("tokens", Type::new(DType::I32, [len.clone()]))?;
-        let positions = b.graph.input("positions", Type::new(DType::I32, [len.clone()]))?;
+        let tokens = b
+            .graph
+            .input("tokens", Type::new(DType::I32, [len.clone()]))?;
+        let positions = b
+            .graph
+            .input("positions", Type::new(DType::I32, [len.clone()]))?;
         let start = b.graph.input("start", Type::new(DType::I32, [4]))?;
-        let kv_len = b.graph.input("kv_len", Type::new(DType::I32, Shape::default()))?;
-        let rows = b.graph.input("rows", Type::new(DType::I32, [Dim::sym("r")]))?;
+        let kv_len = b
+            .graph
+            .input("kv_len", Type::new(DType::I32, Shape::default()))?;
+        let rows = b
+            .graph
+            .input("rows", Type::new(DType::I32, [Dim::sym("r")]))?;
 
         let (cos, sin) = rope_tables(&mut b, config, options.context, positions)?;
-        let shared = Shared { start, kv_len, cos, sin, len };
+        let shared = Shared {
+            start,
+            kv_len,
+            cos,
+            sin,
+            len,
+        };
         let embedding = Part::Embedding.name(weights, 0, "weight");
         let mut x = b.embedding(tokens, &embedding, [config.vocab, config.hidden])?;
         for layer in 0..config.layers {
@@ -185,7 +207,11 @@ impl Llama {
             b.graph.output("next", next)?;
         }
         let model = b.finish().with_precision(options.dtype)?;
-        Ok(Llama { model, config: config.clone(), options })
+        Ok(Llama {
+            model,
+            config: config.clone(),
+            options,
+        })
     }
 
     /// The bounds of the graph's symbols.
@@ -251,7 +277,12 @@ fn project(
     bias: bool,
 ) -> Result<Value, ModelError> {
     let bias = bias.then(|| part.name(b.weights, layer, "bias"));
-    b.linear(x, &part.name(b.weights, layer, "weight"), bias.as_deref(), shape)
+    b.linear(
+        x,
+        &part.name(b.weights, layer, "weight"),
+        bias.as_deref(),
+        shape,
+    )
 }
 
 fn attention(
@@ -262,7 +293,13 @@ fn attention(
     layer: usize,
     x: Value,
 ) -> Result<Value, ModelError> {
-    let LlamaConfig { hidden, heads, kv_heads, head_dim, .. } = *config;
+    let LlamaConfig {
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        ..
+    } = *config;
     let h = norm(b, config, Part::AttentionNorm, layer, x)?;
     let heads_of = |b: &mut Builder<'_>, part, n: usize| -> Result<Value, ModelError> {
         let y = project(b, part, layer, h, [n * head_dim, hidden], config.qkv_bias)?;
@@ -277,20 +314,51 @@ fn attention(
         RopeLayout::Pairs => RopeStyle::GptJ,
     };
     let rope = |b: &mut Builder<'_>, x| {
-        b.graph.rope(x, shared.cos, shared.sin, style, config.rope_dims, Layout::Bshd)
+        b.graph.rope(
+            x,
+            shared.cos,
+            shared.sin,
+            style,
+            config.rope_dims,
+            Layout::Bshd,
+        )
     };
     let q = rope(b, q)?;
     let k = rope(b, k)?;
-    let k = append(b, options, shared, &format!("cache.{layer}.k"), k, [kv_heads, head_dim])?;
-    let v = append(b, options, shared, &format!("cache.{layer}.v"), v, [kv_heads, head_dim])?;
+    let k = append(
+        b,
+        options,
+        shared,
+        &format!("cache.{layer}.k"),
+        k,
+        [kv_heads, head_dim],
+    )?;
+    let v = append(
+        b,
+        options,
+        shared,
+        &format!("cache.{layer}.v"),
+        v,
+        [kv_heads, head_dim],
+    )?;
     let q = cast(b, q, options.dtype)?;
-    let attention =
-        AttentionOptions::new(heads, kv_heads, Layout::Bshd).causal().kv_len(shared.kv_len);
+    let attention = AttentionOptions::new(heads, kv_heads, Layout::Bshd)
+        .causal()
+        .kv_len(shared.kv_len);
     let y = b.graph.attention(q, k, v, attention)?;
     let y = cast(b, y, DType::F32)?;
-    let y = b.graph.reshape(y, [shared.len.clone(), (heads * head_dim).into()])?;
+    let y = b
+        .graph
+        .reshape(y, [shared.len.clone(), (heads * head_dim).into()])?;
     let shape = [hidden, heads * head_dim];
-    let y = project(b, Part::AttentionOutput, layer, y, shape, config.output_bias)?;
+    let y = project(
+        b,
+        Part::AttentionOutput,
+        layer,
+        y,
+        shape,
+        config.output_bias,
+    )?;
     Ok(b.graph.plus(x, y)?)
 }
 
@@ -324,7 +392,12 @@ fn feed_forward(
     layer: usize,
     x: Value,
 ) -> Result<Value, ModelError> {
-    let LlamaConfig { hidden, ffn, mlp_bias, .. } = *config;
+    let LlamaConfig {
+        hidden,
+        ffn,
+        mlp_bias,
+        ..
+    } = *config;
     let h = norm(b, config, Part::FfnNorm, layer, x)?;
     let gate = project(b, Part::Gate, layer, h, [ffn, hidden], mlp_bias)?;
     let up = project(b, Part::Up, layer, h, [ffn, hidden], mlp_bias)?;
@@ -369,7 +442,13 @@ impl Generator {
             context: options.context,
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
-            inputs: [empty(&[0]), empty(&[0]), empty(&[4]), empty(&[]), empty(&[1])],
+            inputs: [
+                empty(&[0]),
+                empty(&[0]),
+                empty(&[4]),
+                empty(&[]),
+                empty(&[1]),
+            ],
             outputs: Vec::new(),
         }
     }
@@ -419,10 +498,16 @@ impl Generator {
         }
         let total = self.position + tokens.len();
         if total > self.context {
-            return Err(ModelError::Context { tokens: total, context: self.context });
+            return Err(ModelError::Context {
+                tokens: total,
+                context: self.context,
+            });
         }
         if let Some(&token) = tokens.iter().find(|&&t| t as usize >= self.vocab) {
-            return Err(ModelError::Token { token, vocab: self.vocab });
+            return Err(ModelError::Token {
+                token,
+                vocab: self.vocab,
+            });
         }
         let mut done = 0;
         for part in tokens.chunks(self.chunk) {
@@ -432,10 +517,14 @@ impl Generator {
                 break;
             }
         }
-        let logits = self.outputs[0].as_slice::<f32>().map_err(|e| not_the_output("logits", &e))?;
+        let logits = self.outputs[0]
+            .as_slice::<f32>()
+            .map_err(|e| not_the_output("logits", &e))?;
         let next = match self.outputs.get(1) {
             Some(t) => {
-                let next = t.as_slice::<i32>().map_err(|e| not_the_output("next", &e))?;
+                let next = t
+                    .as_slice::<i32>()
+                    .map_err(|e| not_the_output("next", &e))?;
                 next.first().map(|&t| t as u32)
             }
             None => None,
@@ -447,9 +536,15 @@ impl Generator {
         let (n, start) = (part.len(), self.position);
         let [tokens, positions, at, kv_len, rows] = &mut self.inputs;
         let write = |t: &mut Tensor, shape: &[usize], f: &dyn Fn(usize) -> usize| {
-            t.reset_to(DType::I32, shape).expect("invariant: small shapes fit memory");
-            let slots = t.as_slice_mut::<i32>().expect("invariant: the inputs are I32");
-            slots.iter_mut().enumerate().for_each(|(i, x)| *x = f(i) as i32);
+            t.reset_to(DType::I32, shape)
+                .expect("invariant: small shapes fit memory");
+            let slots = t
+                .as_slice_mut::<i32>()
+                .expect("invariant: the inputs are I32");
+            slots
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, x)| *x = f(i) as i32);
         };
         write(tokens, &[n], &|i| part[i] as usize);
         write(positions, &[n], &|i| start + i);

@@ -8,15 +8,17 @@ mod bert;
 mod llama;
 mod weights;
 
-use tercet::{CompileError, CompileOptions, Device, Executable, Graph, OpError, RunError, Tensor, TensorError};
 use tercet::ops::Op;
+use tercet::{
+    CompileError, CompileOptions, Device, Executable, Graph, OpError, RunError, Tensor, TensorError,
+};
 use tercet::{DType, Type, Value};
 
+use crate::weight::WeightError;
 pub use bert::{Bert, Embedder, Pooling};
 pub use llama::{Generator, Llama, LlamaOptions, Sampling, Step};
-pub use weights::Weights;
 use weights::Matrix;
-use crate::weight::WeightError;
+pub use weights::Weights;
 
 /// Why a model could not be built or run.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +125,10 @@ impl Model {
             return Ok(self);
         }
         let graph = tercet::passes::convert_precision(&self.graph, dtype)?;
-        Ok(Model { graph, params: self.params })
+        Ok(Model {
+            graph,
+            params: self.params,
+        })
     }
 }
 
@@ -136,11 +141,18 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(weights: &'a Weights) -> Builder<'a> {
-        Builder { graph: Graph::new(), params: Vec::new(), weights }
+        Builder {
+            graph: Graph::new(),
+            params: Vec::new(),
+            weights,
+        }
     }
 
     fn finish(self) -> Model {
-        Model { graph: self.graph, params: self.params }
+        Model {
+            graph: self.graph,
+            params: self.params,
+        }
     }
 
     /// The parameter of this name, made once.

@@ -38,7 +38,9 @@ impl Weights {
     /// # Errors
     /// [`ModelError::MissingWeight`], or [`ModelError::Weight`] for a storage that is not read.
     pub fn get(&self, name: &str) -> Result<Weight, ModelError> {
-        let missing = || ModelError::MissingWeight { tensor: name.to_string() };
+        let missing = || ModelError::MissingWeight {
+            tensor: name.to_string(),
+        };
         match self {
             Weights::Gguf(gguf) => {
                 let info = gguf.tensor(name).map_err(|_| missing())?;
@@ -64,7 +66,11 @@ impl Weights {
     }
 
     /// The matrix of this name; F16 and BF16 stay as stored.
-    pub(super) fn matrix(&self, name: &str, [rows, cols]: [usize; 2]) -> Result<Matrix, ModelError> {
+    pub(super) fn matrix(
+        &self,
+        name: &str,
+        [rows, cols]: [usize; 2],
+    ) -> Result<Matrix, ModelError> {
         match self.shaped(name, &[rows, cols])? {
             Weight::Packed { scheme, blocks, .. } => Ok(Matrix::Packed(scheme, blocks)),
             Weight::Dense(t) if t.dtype() == DType::F16 => Ok(Matrix::Packed(Scheme::F16, t)),
@@ -77,7 +83,11 @@ impl Weights {
     pub(super) fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         match self.shaped(name, shape)? {
             Weight::Dense(tensor) => to_f32(name, &tensor),
-            Weight::Packed { scheme, blocks, shape } => {
+            Weight::Packed {
+                scheme,
+                blocks,
+                shape,
+            } => {
                 let mut values = vec![0f32; shape.iter().product()];
                 let done = scheme.dequantize(blocks.bytes(), &mut values);
                 done.map_err(|e| ModelError::Unsupported(format!("tensor `{name}`: {e}")))?;
@@ -88,7 +98,10 @@ impl Weights {
 }
 
 fn bytes_error(name: &str, source: TensorError) -> ModelError {
-    ModelError::WeightBytes { tensor: name.to_string(), source }
+    ModelError::WeightBytes {
+        tensor: name.to_string(),
+        source,
+    }
 }
 
 fn to_f32(name: &str, tensor: &Tensor) -> Result<Tensor, ModelError> {
