@@ -5,11 +5,11 @@
 //! still shares each key among its group. Keys pass by in blocks, with a running
 //! maximum and sum per row (Milakov and Gimelshein, "Online normalizer
 //! calculation for softmax"); blocks that no row may see are skipped. Many rows
-//! multiply through the packed tile kernel, few by dot products in place.
+//! multiply through the tile kernel, few by dot products in place.
 
 use std::ops::Range;
 
-use super::gemm::{self, MatView, tile_any};
+use super::gemm::{self, Columns, MatView, Tile};
 use super::parallel::{self, SharedMut, Threads};
 use super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::vmath::scalar;
@@ -18,7 +18,9 @@ use super::vmath::scalar;
 const ROW_BLOCK: usize = 128;
 /// Keys of one pass.
 const KEY_BLOCK: usize = 128;
-/// Rows from which packing keys and values pays.
+/// Multiply-adds that one thread does in about 50 us.
+const SERIAL_WORK: usize = 500_000;
+/// Rows from which packing keys pays.
 const TILED_ROWS: usize = 6;
 
 /// A `[batch, head, sequence, dim]` operand; `dim` is contiguous. Both layouts
@@ -107,7 +109,7 @@ impl Attention<'_> {
         out: &HeadsViewMut<'_>,
     ) {
         assert!(
-            self.kv_heads > 0 && self.q_heads % self.kv_heads == 0,
+            self.kv_heads > 0 && self.q_heads.is_multiple_of(self.kv_heads),
             "query heads must be a multiple of key heads"
         );
         assert!(
@@ -141,6 +143,31 @@ impl Attention<'_> {
             ),
             "out is too short"
         );
+        let (len, strides) = match &self.mask {
+            Mask::None | Mask::Causal | Mask::SlidingWindow(_) => return,
+            Mask::Keep(keep, strides) => (keep.len(), strides),
+            Mask::Bias(bias, strides) => (bias.len(), strides),
+        };
+        let sizes = [self.batch, self.q_heads, self.q_len, kv_len];
+        let last = sizes
+            .iter()
+            .zip(strides)
+            .map(|(n, s)| n.saturating_sub(1) * s);
+        assert!(
+            sizes.contains(&0) || last.sum::<usize>() < len,
+            "the mask is too short"
+        );
+    }
+
+    /// [`Threads::Serial`] where the work is less than waking a thread costs.
+    fn threads(&self, threads: Threads) -> Threads {
+        let keys = self.kv_lens.iter().copied().max().unwrap_or(0);
+        let rows = self.batch * self.q_heads * self.q_len;
+        if rows * keys * (self.dk + self.dv) < SERIAL_WORK {
+            Threads::Serial
+        } else {
+            threads
+        }
     }
 }
 
@@ -156,7 +183,7 @@ fn rows_per_task(a: &Attention<'_>) -> usize {
 
 fn part_len(level: SimdLevel, a: &Attention<'_>) -> usize {
     let (_, nr) = gemm::tile_shape(level);
-    rows_per_task(a) * (a.dk + KEY_BLOCK + a.dv + 2) + nr * (a.dk + KEY_BLOCK)
+    rows_per_task(a) * (a.dk + KEY_BLOCK + a.dv + 2) + nr * a.dk
 }
 
 /// `out = softmax(mask(softcap(scale q k^T))) v`; a row that sees no key is zeros.
@@ -185,7 +212,7 @@ pub fn attention(
     let blocks = rows.div_ceil(rows_per_task(a));
     let tasks = a.batch * a.kv_heads * blocks;
     parallel::for_each_with_scratch(
-        threads,
+        a.threads(threads),
         tasks,
         scratch,
         part_len(level, a),
@@ -246,7 +273,7 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
     let (acc, scratch) = scratch.split_at_mut(n * a.dv);
     let (max, scratch) = scratch.split_at_mut(n);
     let (sum, scratch) = scratch.split_at_mut(n);
-    let (panel, _) = scratch.split_at_mut(nr * a.dk.max(KEY_BLOCK));
+    let (panel, _) = scratch.split_at_mut(nr * a.dk);
     let kv_len = a.kv_len(job.b);
     let (mut first, mut end) = (kv_len, 0);
     for r in 0..n {
@@ -278,7 +305,7 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
                     .for_each(|x| *x *= grown);
             }
         }
-        add_values::<S>(job, n, keys.clone(), scores, acc, panel);
+        add_values::<S>(job, n, keys.clone(), scores, acc);
         key = keys.end;
     }
     for r in 0..n {
@@ -359,10 +386,16 @@ unsafe fn score_block<S: Simd>(
     let base =
         job.b * job.k.strides[0] + job.kv_head * job.k.strides[1] + keys.start * job.k.strides[2];
     if n < TILED_ROWS || dk == 0 {
-        for j in 0..keys.len() {
-            let k = job.k.data[base + j * job.k.strides[2]..][..dk].as_ptr();
+        for j in (0..keys.len()).step_by(4) {
+            let count = 4.min(keys.len() - j);
+            // The last key repeats where fewer than four are left.
+            let four = std::array::from_fn(|v| {
+                let key = j + v.min(count - 1);
+                job.k.data[base + key * job.k.strides[2]..][..dk].as_ptr()
+            });
             for r in 0..n {
-                scores[r * KEY_BLOCK + j] = dot::<S>(dk, queries.as_ptr().add(r * dk), k);
+                let dots = gemm::dot4::<S>(dk, queries.as_ptr().add(r * dk), four);
+                scores[r * KEY_BLOCK + j..][..count].copy_from_slice(&dots[..count]);
             }
         }
         return;
@@ -375,16 +408,70 @@ unsafe fn score_block<S: Simd>(
         col_stride: job.k.strides[2],
     };
     for col in (0..keys.len()).step_by(nr) {
-        gemm::pack_panel(&view, col, nr, &mut panel[..dk * nr]);
-        let cols = nr.min(keys.len() - col);
-        let mut r = 0;
-        while r < n {
-            let rows = S::TILE_ROWS.min(n - r);
-            let c = scores.as_mut_ptr().add(r * KEY_BLOCK + col);
-            let q = queries.as_ptr().add(r * dk);
-            tile_any::<S, false>(rows, dk, q, dk, panel.as_ptr(), c, KEY_BLOCK, cols, false);
-            r += rows;
-        }
+        gemm::pack_panel::<S>(&view, col, panel);
+        let rows = Operand {
+            data: queries.as_ptr(),
+            stride: dk,
+        };
+        let c = scores.as_mut_ptr().add(col);
+        tiles::<S>(
+            n,
+            dk,
+            rows,
+            (panel.as_ptr(), nr),
+            c,
+            KEY_BLOCK,
+            keys.len() - col,
+            Columns::Padded,
+        );
+    }
+}
+
+/// Rows of A: the distance between them.
+#[derive(Clone, Copy)]
+struct Operand {
+    data: *const f32,
+    stride: usize,
+}
+
+/// `c[0..n, 0..cols] = a[0..n, 0..k] b` for a packed panel, `+=` for a `b` of
+/// [`Columns::Exact`], for at most the columns of one panel;
+/// `b` is a pointer and the distance between rows.
+///
+/// # Safety
+/// Needs the instructions of `S`; all operands are valid for these sizes.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "operands and sizes of a product")]
+unsafe fn tiles<S: Simd>(
+    n: usize,
+    k: usize,
+    a: Operand,
+    b: (*const f32, usize),
+    c: *mut f32,
+    c_row: usize,
+    cols: usize,
+    columns: Columns,
+) {
+    let nr = S::TILE_VECTORS * S::LANES;
+    let cols = cols.min(nr);
+    let vectors = cols.div_ceil(S::LANES);
+    let count = n.div_ceil(S::TILE_ROWS);
+    for i in 0..count {
+        let (row, end) = (i * n / count, (i + 1) * n / count);
+        let tile = Tile {
+            k,
+            a: a.data.add(row * a.stride),
+            a_row: a.stride,
+            a_step: 1,
+            b: b.0,
+            b_step: b.1,
+            c: c.add(row * c_row),
+            c_row,
+            next: b.0,
+            last: cols - (vectors - 1) * S::LANES,
+            add: columns == Columns::Exact,
+        };
+        gemm::tile_function(S::LEVEL, end - row, vectors, columns)(&tile);
     }
 }
 
@@ -399,7 +486,6 @@ unsafe fn add_values<S: Simd>(
     keys: Range<usize>,
     scores: &[f32],
     acc: &mut [f32],
-    panel: &mut [f32],
 ) {
     let dv = job.a.dv;
     let nr = S::TILE_VECTORS * S::LANES;
@@ -421,59 +507,24 @@ unsafe fn add_values<S: Simd>(
         }
         return;
     }
-    let view = MatView {
-        data: &job.v.data[base..],
-        rows: keys.len(),
-        cols: dv,
-        row_stride: stride,
-        col_stride: 1,
+    let rows = Operand {
+        data: scores.as_ptr(),
+        stride: KEY_BLOCK,
     };
     for col in (0..dv).step_by(nr) {
-        gemm::pack_panel(&view, col, nr, &mut panel[..keys.len() * nr]);
-        let cols = nr.min(dv - col);
-        let mut r = 0;
-        while r < n {
-            let rows = S::TILE_ROWS.min(n - r);
-            let p = scores.as_ptr().add(r * KEY_BLOCK);
-            let c = acc.as_mut_ptr().add(r * dv + col);
-            tile_any::<S, false>(
-                rows,
-                keys.len(),
-                p,
-                KEY_BLOCK,
-                panel.as_ptr(),
-                c,
-                dv,
-                cols,
-                true,
-            );
-            r += rows;
-        }
-    }
-}
-
-/// # Safety
-/// Needs the instructions of `S`; both pointers are valid for `n` floats.
-#[inline(always)]
-unsafe fn dot<S: Simd>(n: usize, a: *const f32, b: *const f32) -> f32 {
-    let mut acc = [S::splat(0.0); 2];
-    let mut i = 0;
-    while i + 2 * S::LANES <= n {
-        acc[0] = S::fma(S::load(a.add(i)), S::load(b.add(i)), acc[0]);
-        let j = i + S::LANES;
-        acc[1] = S::fma(S::load(a.add(j)), S::load(b.add(j)), acc[1]);
-        i += 2 * S::LANES;
-    }
-    while i < n {
-        let lanes = S::LANES.min(n - i);
-        acc[0] = S::fma(
-            S::load_n(a.add(i), lanes),
-            S::load_n(b.add(i), lanes),
-            acc[0],
+        let v = job.v.data[base + col..].as_ptr();
+        let c = acc.as_mut_ptr().add(col);
+        tiles::<S>(
+            n,
+            keys.len(),
+            rows,
+            (v, stride),
+            c,
+            dv,
+            dv - col,
+            Columns::Exact,
         );
-        i += lanes;
     }
-    S::sum(S::add(acc[0], acc[1]))
 }
 
 /// Softcap and mask of one row of scores.
@@ -502,15 +553,31 @@ fn mask_row<S: Simd>(
             scores[to.max(from)..].fill(f32::NEG_INFINITY);
         }
         Mask::Keep(keep, strides) => {
-            for (j, s) in scores.iter_mut().enumerate() {
-                if keep[start(strides) + j * strides[3]] == 0 {
-                    *s = f32::NEG_INFINITY;
-                }
-            }
+            let keep = &keep[start(strides)..];
+            masked(scores, keep, strides[3], |s, keep| {
+                if keep == 0 { f32::NEG_INFINITY } else { s }
+            });
         }
         Mask::Bias(bias, strides) => {
-            for (j, s) in scores.iter_mut().enumerate() {
-                *s += bias[start(strides) + j * strides[3]];
+            let bias = &bias[start(strides)..];
+            masked(scores, bias, strides[3], |s, bias| s + bias);
+        }
+    }
+}
+
+/// `scores[j] = f(scores[j], mask[j * step])`.
+#[inline(always)]
+fn masked<T: Copy>(scores: &mut [f32], mask: &[T], step: usize, f: impl Fn(f32, T) -> f32) {
+    match step {
+        0 => scores.iter_mut().for_each(|s| *s = f(*s, mask[0])),
+        1 => {
+            for (s, mask) in scores.iter_mut().zip(mask) {
+                *s = f(*s, *mask);
+            }
+        }
+        _ => {
+            for (s, mask) in scores.iter_mut().zip(mask.iter().step_by(step)) {
+                *s = f(*s, *mask);
             }
         }
     }

@@ -1,6 +1,8 @@
 //! How kernels spread work: a fixed grid of independent tasks, so that the
 //! result never depends on how many threads ran them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use rayon::prelude::*;
 
 /// Whether a kernel may use the current rayon pool.
@@ -25,15 +27,19 @@ impl Threads {
 
 /// Runs `task(0..tasks)`, each exactly once, in any order.
 pub fn for_each(threads: Threads, tasks: usize, task: impl Fn(usize) + Send + Sync) {
-    if tasks <= 1 || threads.count() <= 1 {
-        (0..tasks).for_each(task);
-    } else {
-        (0..tasks).into_par_iter().with_max_len(1).for_each(task);
+    let workers = threads.count().min(tasks);
+    if workers <= 1 {
+        return (0..tasks).for_each(task);
     }
+    let queue = Queue::new(tasks);
+    (0..workers)
+        .into_par_iter()
+        .with_max_len(1)
+        .for_each(|_| queue.take().for_each(&task));
 }
 
-/// Runs `task(i, part)` where each task owns its own part of `scratch`, cut
-/// into equal parts of `part_len`; at most as many tasks run as there are parts.
+/// Runs `task(i, part)` where each worker owns its own part of `scratch`, cut
+/// into equal parts of `part_len`.
 pub(crate) fn for_each_with_scratch(
     threads: Threads,
     tasks: usize,
@@ -41,29 +47,40 @@ pub(crate) fn for_each_with_scratch(
     part_len: usize,
     task: impl Fn(usize, &mut [f32]) + Send + Sync,
 ) {
-    let workers = threads.count().min(tasks.max(1));
-    if workers <= 1 || part_len == 0 {
-        if part_len == 0 {
-            return for_each(threads, tasks, |i| task(i, &mut []));
-        }
+    if part_len == 0 {
+        return for_each(threads, tasks, |i| task(i, &mut []));
+    }
+    let workers = threads.count().min(tasks);
+    if workers <= 1 {
         let part = &mut scratch[..part_len];
         return (0..tasks).for_each(|i| task(i, part));
     }
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    // Workers take tasks from a shared counter: balanced, and each worker keeps
-    // its scratch hot.
+    let queue = Queue::new(tasks);
     scratch[..workers * part_len]
         .par_chunks_exact_mut(part_len)
         .with_max_len(1)
-        .for_each(|part| {
-            loop {
-                let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                if i >= tasks {
-                    break;
-                }
-                task(i, part);
-            }
-        });
+        .for_each(|part| queue.take().for_each(|i| task(i, part)));
+}
+
+/// Tasks that workers take one by one: balanced whatever else the machine does,
+/// for one fork and join per kernel.
+struct Queue {
+    next: AtomicUsize,
+    end: usize,
+}
+
+impl Queue {
+    fn new(end: usize) -> Self {
+        Self {
+            next: AtomicUsize::new(0),
+            end,
+        }
+    }
+
+    fn take(&self) -> impl Iterator<Item = usize> + '_ {
+        std::iter::from_fn(|| Some(self.next.fetch_add(1, Ordering::Relaxed)))
+            .take_while(|i| *i < self.end)
+    }
 }
 
 /// A pointer that tasks with disjoint targets may share.

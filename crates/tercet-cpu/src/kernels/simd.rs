@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 /// A set of vector instructions that this machine is known to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SimdLevel(pub(super) Level);
+pub struct SimdLevel(pub(crate) Level);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(crate) enum Level {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -82,11 +82,16 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const LANES: usize;
     /// Whether `mul_add` is one instruction.
     const FMA: bool;
-    /// Rows of the register tile of a matrix product.
+    const LEVEL: Level;
+    /// Accumulators of a matrix product that leave registers for its operands:
+    /// rows and vectors per row of the register tile.
     const TILE_ROWS: usize;
-    /// Vectors per row of that tile.
     const TILE_VECTORS: usize;
+    /// Rows of activations that one pass over quantised weights serves.
+    const DOT_ROWS: usize;
     type V: Copy;
+    /// `scale * code + offset` for codes below 16, in the form that decodes fastest.
+    type Table: Copy;
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
     /// The first `n` lanes; the others are 0.
@@ -105,8 +110,19 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn from_f16(p: *const u16) -> Self::V;
     /// `LANES` bfloat16 values as floats.
     unsafe fn from_bf16(p: *const u16) -> Self::V;
-    /// The low (`HIGH = false`) or high four bits of `LANES` bytes as floats.
-    unsafe fn from_nibbles<const HIGH: bool>(p: *const u8) -> Self::V;
+    unsafe fn table(scale: f32, offset: f32) -> Self::Table;
+    /// What the low and the high four bits of `LANES` bytes mean.
+    unsafe fn decode(p: *const u8, low: Self::Table, high: Self::Table) -> (Self::V, Self::V);
+    /// The little-endian half at `p`.
+    unsafe fn half(p: *const u8) -> f32;
+    /// The sums of four vectors.
+    unsafe fn sum4(v: [Self::V; 4]) -> [f32; 4];
+    /// Asks for the cache line of `p`, which may lie anywhere.
+    unsafe fn prefetch(p: *const u8);
+    /// As [`Self::prefetch`], into the second-level cache only.
+    unsafe fn prefetch_far(p: *const u8);
+    /// `dst[j][i] = src[i][j]` for 8 rows of 8 at these strides.
+    unsafe fn transpose8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize);
     /// Scalar `a * b + c` with the rounding of this level.
     #[inline(always)]
     fn fmaf(a: f32, b: f32, c: f32) -> f32 {
@@ -143,9 +159,12 @@ fn lanes(f: impl Fn(usize) -> f32) -> [f32; P] {
 impl Simd for Portable {
     const LANES: usize = P;
     const FMA: bool = cfg!(target_arch = "aarch64");
+    const LEVEL: Level = Level::Portable;
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 1;
+    const DOT_ROWS: usize = 2;
     type V = [f32; P];
+    type Table = (f32, f32);
     #[inline(always)] unsafe fn splat(x: f32) -> [f32; P] { [x; P] }
     #[inline(always)] unsafe fn load(p: *const f32) -> [f32; P] { p.cast::<[f32; P]>().read_unaligned() }
     #[inline(always)] unsafe fn load_n(p: *const f32, n: usize) -> [f32; P] {
@@ -166,8 +185,26 @@ impl Simd for Portable {
     #[inline(always)] unsafe fn from_i8(p: *const i8) -> [f32; P] { lanes(|i| f32::from(*p.add(i))) }
     #[inline(always)] unsafe fn from_f16(p: *const u16) -> [f32; P] { lanes(|i| super::convert::f16_bits_to_f32(p.add(i).read_unaligned())) }
     #[inline(always)] unsafe fn from_bf16(p: *const u16) -> [f32; P] { lanes(|i| f32::from_bits(u32::from(p.add(i).read_unaligned()) << 16)) }
-    #[inline(always)] unsafe fn from_nibbles<const HIGH: bool>(p: *const u8) -> [f32; P] {
-        lanes(|i| f32::from(if HIGH { *p.add(i) >> 4 } else { *p.add(i) & 15 }))
+    #[inline(always)] unsafe fn table(scale: f32, offset: f32) -> (f32, f32) { (scale, offset) }
+    #[inline(always)] unsafe fn decode(p: *const u8, low: (f32, f32), high: (f32, f32)) -> ([f32; P], [f32; P]) {
+        (
+            lanes(|i| Self::fmaf(f32::from(*p.add(i) & 15), low.0, low.1)),
+            lanes(|i| Self::fmaf(f32::from(*p.add(i) >> 4), high.0, high.1)),
+        )
+    }
+    #[inline(always)] unsafe fn half(p: *const u8) -> f32 { super::convert::f16_bits_to_f32(u16::from_le_bytes([*p, *p.add(1)])) }
+    #[inline(always)] unsafe fn sum4(v: [[f32; P]; 4]) -> [f32; 4] {
+        // SAFETY: plain code.
+        v.map(|v| unsafe { Self::sum(v) })
+    }
+    #[inline(always)] unsafe fn prefetch(_: *const u8) {}
+    #[inline(always)] unsafe fn prefetch_far(_: *const u8) {}
+    #[inline(always)] unsafe fn transpose8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+        for i in 0..8 {
+            for j in 0..8 {
+                *dst.add(j * dst_stride + i) = *src.add(i * src_stride + j);
+            }
+        }
     }
 }
 
@@ -179,7 +216,7 @@ pub(crate) use x86::Avx512;
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 mod x86 {
-    use super::Simd;
+    use super::{Level, Simd};
     use std::arch::x86_64::*;
 
     /// Eight lanes; needs AVX2, FMA and F16C.
@@ -196,9 +233,12 @@ mod x86 {
     impl Simd for Avx2 {
         const LANES: usize = 8;
         const FMA: bool = true;
+        const LEVEL: Level = Level::Avx2;
         const TILE_ROWS: usize = 6;
         const TILE_VECTORS: usize = 2;
+        const DOT_ROWS: usize = 4;
         type V = __m256;
+        type Table = (__m256, __m256);
         #[inline(always)] unsafe fn splat(x: f32) -> __m256 { _mm256_set1_ps(x) }
         #[inline(always)] unsafe fn load(p: *const f32) -> __m256 { _mm256_loadu_ps(p) }
         #[inline(always)] unsafe fn load_n(p: *const f32, n: usize) -> __m256 { _mm256_maskload_ps(p, mask8(n)) }
@@ -217,9 +257,46 @@ mod x86 {
         #[inline(always)] unsafe fn from_bf16(p: *const u16) -> __m256 {
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))))
         }
-        #[inline(always)] unsafe fn from_nibbles<const HIGH: bool>(p: *const u8) -> __m256 {
+        #[inline(always)] unsafe fn table(scale: f32, offset: f32) -> (__m256, __m256) { (_mm256_set1_ps(scale), _mm256_set1_ps(offset)) }
+        #[inline(always)] unsafe fn decode(p: *const u8, low: (__m256, __m256), high: (__m256, __m256)) -> (__m256, __m256) {
             let b = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-            _mm256_cvtepi32_ps(if HIGH { _mm256_srli_epi32::<4>(b) } else { _mm256_and_si256(b, _mm256_set1_epi32(15)) })
+            let l = _mm256_cvtepi32_ps(_mm256_and_si256(b, _mm256_set1_epi32(15)));
+            let h = _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(b));
+            (_mm256_fmadd_ps(l, low.0, low.1), _mm256_fmadd_ps(h, high.0, high.1))
+        }
+        #[inline(always)] unsafe fn half(p: *const u8) -> f32 {
+            let bits = p.cast::<u16>().read_unaligned();
+            _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
+        }
+        #[inline(always)] unsafe fn sum4(v: [__m256; 4]) -> [f32; 4] {
+            let ab = _mm256_hadd_ps(v[0], v[1]);
+            let cd = _mm256_hadd_ps(v[2], v[3]);
+            let all = _mm256_hadd_ps(ab, cd);
+            let sums = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), sums);
+            out
+        }
+        #[inline(always)] unsafe fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        #[inline(always)] unsafe fn prefetch_far(p: *const u8) { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+        #[inline(always)] unsafe fn transpose8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+            // Halves of rows i and i + 4 share a register, so that the swap of
+            // 128-bit halves happens while loading.
+            let pair = |i: usize, half: usize| {
+                let low = _mm_loadu_ps(src.add(i * src_stride + 4 * half));
+                let high = _mm_loadu_ps(src.add((i + 4) * src_stride + 4 * half));
+                _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
+            };
+            for half in 0..2 {
+                let (r0, r1, r2, r3) = (pair(0, half), pair(1, half), pair(2, half), pair(3, half));
+                let (t0, t1) = (_mm256_unpacklo_ps(r0, r1), _mm256_unpackhi_ps(r0, r1));
+                let (t2, t3) = (_mm256_unpacklo_ps(r2, r3), _mm256_unpackhi_ps(r2, r3));
+                let dst = dst.add(4 * half * dst_stride);
+                _mm256_storeu_ps(dst, _mm256_shuffle_ps::<0x44>(t0, t2));
+                _mm256_storeu_ps(dst.add(dst_stride), _mm256_shuffle_ps::<0xEE>(t0, t2));
+                _mm256_storeu_ps(dst.add(2 * dst_stride), _mm256_shuffle_ps::<0x44>(t1, t3));
+                _mm256_storeu_ps(dst.add(3 * dst_stride), _mm256_shuffle_ps::<0xEE>(t1, t3));
+            }
         }
     }
 
@@ -236,9 +313,12 @@ mod x86 {
     impl Simd for Avx512 {
         const LANES: usize = 16;
         const FMA: bool = true;
-        const TILE_ROWS: usize = 14;
-        const TILE_VECTORS: usize = 2;
+        const LEVEL: Level = Level::Avx512;
+        const TILE_ROWS: usize = 8;
+        const TILE_VECTORS: usize = 3;
+        const DOT_ROWS: usize = 4;
         type V = __m512;
+        type Table = __m512;
         #[inline(always)] unsafe fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
         #[inline(always)] unsafe fn load(p: *const f32) -> __m512 { _mm512_loadu_ps(p) }
         #[inline(always)] unsafe fn load_n(p: *const f32, n: usize) -> __m512 { _mm512_maskz_loadu_ps(mask16(n), p) }
@@ -256,9 +336,24 @@ mod x86 {
         #[inline(always)] unsafe fn from_bf16(p: *const u16) -> __m512 {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
         }
-        #[inline(always)] unsafe fn from_nibbles<const HIGH: bool>(p: *const u8) -> __m512 {
+        #[inline(always)] unsafe fn table(scale: f32, offset: f32) -> __m512 {
+            let codes = _mm512_setr_ps(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0);
+            _mm512_fmadd_ps(codes, _mm512_set1_ps(scale), _mm512_set1_ps(offset))
+        }
+        #[inline(always)] unsafe fn decode(p: *const u8, low: __m512, high: __m512) -> (__m512, __m512) {
+            // The permutation looks at the low four bits of each index only.
             let b = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
-            _mm512_cvtepi32_ps(if HIGH { _mm512_srli_epi32::<4>(b) } else { _mm512_and_si512(b, _mm512_set1_epi32(15)) })
+            (_mm512_permutexvar_ps(b, low), _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(b), high))
+        }
+        #[inline(always)] unsafe fn half(p: *const u8) -> f32 { Avx2::half(p) }
+        #[inline(always)] unsafe fn sum4(v: [__m512; 4]) -> [f32; 4] {
+            // SAFETY: the caller has the instructions.
+            Avx2::sum4(v.map(|v| unsafe { _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)) }))
+        }
+        #[inline(always)] unsafe fn prefetch(p: *const u8) { Avx2::prefetch(p) }
+        #[inline(always)] unsafe fn prefetch_far(p: *const u8) { Avx2::prefetch_far(p) }
+        #[inline(always)] unsafe fn transpose8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+            Avx2::transpose8(src, src_stride, dst, dst_stride)
         }
     }
 }

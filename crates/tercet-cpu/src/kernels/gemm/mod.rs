@@ -3,24 +3,33 @@
 //! B is packed into column panels `[ceil(n / nr)][k][nr]` (the last one padded
 //! with zeros): once for weights, into scratch otherwise. A tile of C of
 //! `mr x nr` stays in registers over one block of k; the panel block stays in
-//! the first-level cache while the rows of A pass by. A is read where it lies
-//! unless its stride would map all rows of a tile onto the same cache sets.
+//! the nearest caches while the rows of A pass by. A is read where it lies, at
+//! any strides: a tile has few rows, so broadcasts from them stay in cache.
+//! Products of a few rows read an unpacked B in place ([`small`]).
 //!
-//! Each element of C is one chain of `fma` over k in ascending order, whatever
-//! the tiles and threads, so results do not depend on them.
+//! Each element of a packed product is one chain of `fma` over k in ascending
+//! order; no result depends on tiles or threads.
 
 mod block;
 mod epilogue;
 mod pack;
+mod small;
+mod tile;
 
 pub use epilogue::{Activation, Epilogue};
 pub use pack::{PackedB, pack_b, packed_b_len};
 
 use super::parallel::{self, SharedMut, Threads};
-use super::simd::{Level, SimdLevel};
-pub(crate) use block::tile_any;
-use block::{Block, OperandA, run_block};
+#[cfg(target_arch = "x86_64")]
+use super::simd::Avx2;
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+use super::simd::Avx512;
+use super::simd::Portable;
+use super::simd::{Level, Simd, SimdLevel};
+use block::{Block, run_block};
 pub(crate) use pack::pack_panel;
+pub(crate) use small::dot4;
+pub(crate) use tile::{Columns, Tile, function as tile_function};
 
 /// A matrix of `f32` inside a slice, with any non-negative strides (in elements).
 #[derive(Clone, Copy, Debug)]
@@ -81,49 +90,57 @@ impl<'a> MatView<'a> {
 
 /// The register tile of a level: rows and columns.
 pub(crate) fn tile_shape(level: SimdLevel) -> (usize, usize) {
+    fn of<S: Simd>() -> (usize, usize) {
+        (S::TILE_ROWS, S::TILE_VECTORS * S::LANES)
+    }
     match level.0 {
         #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-        Level::Avx512 => (14, 32),
+        Level::Avx512 => of::<Avx512>(),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => (6, 16),
-        Level::Portable => (4, 8),
+        Level::Avx2 => of::<Avx2>(),
+        Level::Portable => of::<Portable>(),
     }
 }
 
-/// Columns of k that one pass covers: a panel block of about 48 KiB.
-fn k_block(level: SimdLevel, k: usize) -> usize {
-    let (_, nr) = tile_shape(level);
-    let most = 12 * 1024 / nr;
-    k.div_ceil(k.div_ceil(most).max(1)).max(1)
+/// Columns of k that one pass covers. A product of few rows makes one pass: it
+/// is bound by reading B once, in order.
+fn k_block(m: usize, k: usize) -> usize {
+    const MOST: usize = 512;
+    if m <= FEW_ROWS {
+        return k.max(1);
+    }
+    k.div_ceil(k.div_ceil(MOST).max(1)).max(1)
 }
 
-/// Rows that one task covers at most: its packed A stays in the second-level cache.
+/// Rows up to which B is read in place rather than packed.
+const FEW_ROWS: usize = 8;
+
+/// Rows that one task covers at most: their block of A stays in the second-level cache.
 const ROWS_PER_TASK: usize = 256;
 
-/// Rows of a byte stride whose lines fall into few cache sets of an 8 to 12-way
-/// first-level cache.
-fn stride_collides(a: &MatView<'_>) -> bool {
-    let line_step = a.row_stride % 1024;
-    a.rows > 4 && a.row_stride != 0 && (line_step < 16 || 1024 - line_step < 16 || line_step == 512)
+/// Multiply-adds below which waking another thread costs more than it gains.
+const SERIAL_WORK: usize = 50_000;
+
+/// [`Threads::Serial`] for little work.
+pub(crate) fn threads_for(threads: Threads, m: usize, n: usize, k: usize) -> Threads {
+    if m * n * k < SERIAL_WORK {
+        Threads::Serial
+    } else {
+        threads
+    }
 }
 
-/// Whether A is copied to scratch before use.
-fn packs_a(a: &MatView<'_>) -> bool {
-    a.col_stride != 1 || stride_collides(a)
-}
-
-/// Scratch (in floats) of [`gemm_packed`] for operands of this shape.
+/// Scratch (in floats) of [`gemm_packed`] for operands of this shape: none, as
+/// A is read in place.
 #[must_use]
-pub fn gemm_packed_scratch_len(level: SimdLevel, threads: Threads, m: usize, k: usize) -> usize {
-    let (mr, _) = tile_shape(level);
-    let rows = m.min(ROWS_PER_TASK + mr).next_multiple_of(mr);
-    threads.count() * rows * k_block(level, k)
+pub fn gemm_packed_scratch_len(_: SimdLevel, _: Threads, _m: usize, _k: usize) -> usize {
+    0
 }
 
-/// Scratch (in floats) of [`gemm`]: the packed B and that of [`gemm_packed`].
+/// Scratch (in floats) of [`gemm`]: the packed B, where it is packed.
 #[must_use]
-pub fn gemm_scratch_len(level: SimdLevel, threads: Threads, m: usize, n: usize, k: usize) -> usize {
-    packed_b_len(level, k, n) + gemm_packed_scratch_len(level, threads, m, k)
+pub fn gemm_scratch_len(level: SimdLevel, _: Threads, _m: usize, n: usize, k: usize) -> usize {
+    packed_b_len(level, k, n)
 }
 
 /// `c[i * c_stride + j] = epilogue(sum_p a[i, p] b[p, j])` with packed `b`.
@@ -143,7 +160,7 @@ pub fn gemm_packed(
     c: &mut [f32],
     c_stride: usize,
     epilogue: &Epilogue<'_>,
-    scratch: &mut [f32],
+    _scratch: &mut [f32],
 ) {
     let (mr, nr) = tile_shape(level);
     let (m, n, k) = (a.rows, b.n, b.k);
@@ -158,48 +175,32 @@ pub fn gemm_packed(
         c_stride >= n && (m - 1) * c_stride + n <= c.len(),
         "c is too short"
     );
-    let kc = k_block(level, k);
-    let pack = packs_a(&a);
+    let threads = threads_for(threads, m, n, k);
     let grid = Grid::new(threads, m, n, k, mr, nr);
-    let part_len = if pack {
-        grid.rows_per_task.next_multiple_of(mr) * kc
-    } else {
-        0
-    };
     let out = SharedMut::new(c);
-    let run = |task: usize, a_scratch: &mut [f32]| {
+    parallel::for_each(threads, grid.tasks(), |task| {
         let (rows, panels) = grid.task(task, m, n.div_ceil(nr));
+        // Tasks cover disjoint rectangles of C.
         let block = Block {
-            a: if pack {
-                OperandA::Packed
-            } else {
-                OperandA::InPlace
-            },
-            view: a,
+            a,
             b: b.data,
             k,
             n,
-            kc,
+            kc: k_block(m, k),
             rows,
             panels,
-            // Tasks cover disjoint rectangles of C.
             c: out,
             c_stride,
             col0: 0,
             epilogue,
         };
-        run_block(level, &block, a_scratch);
-    };
-    parallel::for_each_with_scratch(threads, grid.tasks(), scratch, part_len, run);
+        run_block(level, &block);
+    });
 }
 
 /// A product by one task for the columns from `col0` of a wider `c`: for callers
-/// that make B one panel at a time. The caller checked all bounds, and no other
-/// task touches these columns.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "operands, output, epilogue, scratch"
-)]
+/// that make B a few panels at a time. The caller checked all bounds, and no
+/// other task touches these columns.
 pub(crate) fn gemm_packed_columns(
     level: SimdLevel,
     a: MatView<'_>,
@@ -208,25 +209,18 @@ pub(crate) fn gemm_packed_columns(
     c_stride: usize,
     col0: usize,
     epilogue: &Epilogue<'_>,
-    scratch: &mut [f32],
 ) {
     let (mr, nr) = tile_shape(level);
     let (m, n, k) = (a.rows, b.n, b.k);
     let grid = Grid::new(Threads::Serial, m, n, k, mr, nr);
-    let operand = if packs_a(&a) {
-        OperandA::Packed
-    } else {
-        OperandA::InPlace
-    };
     for task in 0..grid.tasks() {
         let (rows, panels) = grid.task(task, m, n.div_ceil(nr));
         let block = Block {
-            a: operand,
-            view: a,
+            a,
             b: b.data,
             k,
             n,
-            kc: k_block(level, k),
+            kc: k_block(m, k),
             rows,
             panels,
             c,
@@ -234,7 +228,7 @@ pub(crate) fn gemm_packed_columns(
             col0,
             epilogue,
         };
-        run_block(level, &block, scratch);
+        run_block(level, &block);
     }
 }
 
@@ -256,6 +250,9 @@ pub fn gemm(
     epilogue: &Epilogue<'_>,
     scratch: &mut [f32],
 ) {
+    if a.rows <= FEW_ROWS && small::reads_in_place(&b) {
+        return small::gemm_few_rows(level, threads, a, b, c, c_stride, epilogue);
+    }
     let (packed, rest) = scratch.split_at_mut(packed_b_len(level, b.rows, b.cols));
     pack_b(level, threads, b, packed);
     let packed = PackedB::new(level, packed, b.rows, b.cols);
@@ -272,8 +269,8 @@ struct Grid {
 
 impl Grid {
     fn new(threads: Threads, m: usize, n: usize, k: usize, mr: usize, nr: usize) -> Self {
-        /// Multiply-adds below which another task costs more than it gains.
-        const TASK_WORK: usize = 1 << 20;
+        /// Multiply-adds of a task that make taking it negligible.
+        const TASK_WORK: usize = 1 << 18;
         let workers = threads.count();
         let panels = n.div_ceil(nr);
         let row_tasks = m.div_ceil(ROWS_PER_TASK);

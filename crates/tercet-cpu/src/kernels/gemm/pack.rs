@@ -1,7 +1,7 @@
 //! B packed into column panels.
 
 use super::super::parallel::{self, SharedMut, Threads};
-use super::super::simd::SimdLevel;
+use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::{MatView, tile_shape};
 
 /// A packed B of `k x n`: made by [`pack_b`] for one level.
@@ -59,32 +59,53 @@ pub fn pack_b(level: SimdLevel, threads: Threads, b: MatView<'_>, out: &mut [f32
     parallel::for_each(threads, panels, |panel| {
         // SAFETY: each task owns its own panel, `k * nr` floats inside `out`.
         let dst = unsafe { shared.slice(panel * k * nr, k * nr) };
-        pack_panel(&b, panel * nr, nr, dst);
+        pack_one(level, &b, panel * nr, dst);
     });
 }
 
-/// Packs the columns `col0..col0 + nr` of `b`, padding with zeros.
-pub(crate) fn pack_panel(b: &MatView<'_>, col0: usize, nr: usize, dst: &mut [f32]) {
-    let cols = nr.min(b.cols - col0);
-    if cols < nr {
-        dst.fill(0.0);
-    }
+simd_dispatch!(fn pack_one(b: &MatView<'_>, col0: usize, dst: &mut [f32]) = pack_panel);
+
+/// Packs the columns `col0..col0 + nr` of `b` into `dst`, all of its `rows * nr`,
+/// padding with zeros.
+///
+/// # Safety
+/// Needs the instructions of `S`; `b` was checked.
+#[inline(always)]
+pub(crate) unsafe fn pack_panel<S: Simd>(b: &MatView<'_>, col0: usize, dst: &mut [f32]) {
+    let nr = S::TILE_VECTORS * S::LANES;
+    let (k, cols) = (b.rows, nr.min(b.cols - col0));
+    let dst = &mut dst[..k * nr];
     if b.col_stride == 1 {
-        for (p, row) in dst.chunks_exact_mut(nr).enumerate() {
-            let src = p * b.row_stride + col0;
-            row[..cols].copy_from_slice(&b.data[src..src + cols]);
+        let src = b.data.as_ptr().wrapping_add(col0);
+        for p in 0..k {
+            let (src, dst) = (
+                src.wrapping_add(p * b.row_stride),
+                dst.as_mut_ptr().add(p * nr),
+            );
+            for v in 0..S::TILE_VECTORS {
+                let lanes = cols.saturating_sub(v * S::LANES).min(S::LANES);
+                // No lanes, no access: only the address is made.
+                S::store(
+                    dst.add(v * S::LANES),
+                    S::load_n(src.wrapping_add(v * S::LANES), lanes),
+                );
+            }
         }
         return;
     }
-    // Blocks of k keep both the lines read and the lines written in cache.
-    const K_STEP: usize = 16;
-    for (block, rows) in dst.chunks_mut(nr * K_STEP).enumerate() {
-        let p0 = block * K_STEP;
-        for j in 0..cols {
-            let base = (col0 + j) * b.col_stride;
-            for (p, row) in rows.chunks_exact_mut(nr).enumerate() {
-                row[j] = b.data[base + (p0 + p) * b.row_stride];
-            }
+    if cols < nr {
+        dst.fill(0.0);
+    }
+    let whole = |n: usize| if b.row_stride == 1 { n / 8 * 8 } else { 0 };
+    for p in (0..whole(k)).step_by(8) {
+        for j in (0..whole(cols)).step_by(8) {
+            let src = b.data.as_ptr().add((col0 + j) * b.col_stride + p);
+            S::transpose8(src, b.col_stride, dst.as_mut_ptr().add(p * nr + j), nr);
         }
     }
+    let mut one = |p: usize, j: usize| {
+        dst[p * nr + j] = b.data[p * b.row_stride + (col0 + j) * b.col_stride];
+    };
+    (whole(k)..k).for_each(|p| (0..cols).for_each(|j| one(p, j)));
+    (0..whole(k)).for_each(|p| (whole(cols)..cols).for_each(|j| one(p, j)));
 }

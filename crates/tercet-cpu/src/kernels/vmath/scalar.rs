@@ -7,6 +7,8 @@
 //! comment beside each gives interval and error. Functions that would lose
 //! accuracy to cancellation compute in f64 and round once.
 
+#![allow(clippy::excessive_precision, reason = "polynomials as fitted")]
+
 use std::f64::consts::{LN_2, LOG2_E};
 
 use super::super::simd::Simd;
@@ -63,7 +65,6 @@ fn poly64<S: Simd>(x: f64, coefficients: &[f64]) -> f64 {
 }
 
 /// `(e^r - 1 - r) / r^2`, |r| <= 0.3476, 2^-34.
-#[allow(clippy::excessive_precision, reason = "digits as fitted")]
 const EXP32: [f32; 6] = [
     0.500_000_008_03,
     0.166_666_668_265,
@@ -224,7 +225,6 @@ pub(crate) fn softplus<S: Simd>(x: f32) -> f32 {
 }
 
 /// `(tanh(x) / x - 1) / x^2` in `x^2 <= 0.4225`, 2^-32.
-#[allow(clippy::excessive_precision, reason = "digits as fitted")]
 const TANH: [f32; 6] = [
     -0.333_333_296_1,
     0.133_331_577_9,
@@ -259,7 +259,6 @@ pub(crate) fn silu<S: Simd>(x: f32) -> f32 {
 }
 
 /// `erf(x) / x - 1` in `x^2 <= 0.9025`, 2^-30.
-#[allow(clippy::excessive_precision, reason = "digits as fitted")]
 const ERF: [f32; 7] = [
     0.128_379_166_49,
     -0.376_126_322_84,
@@ -270,7 +269,6 @@ const ERF: [f32; 7] = [
     8.215_352_47e-5,
 ];
 /// `-ln(erfc(t)) / t` on [0.9, 4.1], 2^-32 in erfc.
-#[allow(clippy::excessive_precision, reason = "digits as fitted")]
 const ERFC: [f32; 8] = [
     1.128_544_926_9,
     0.635_656_392_38,
@@ -293,7 +291,6 @@ pub(crate) fn erf<S: Simd>(x: f32) -> f32 {
 }
 
 /// `e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)`, 0 <= a <= 14.5, 2^-26.6.
-#[allow(clippy::excessive_precision, reason = "digits as fitted")]
 const TAIL: [f32; 10] = [
     5.310_887_94e-6,
     0.132_833_703_00,

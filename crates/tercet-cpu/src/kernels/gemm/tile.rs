@@ -1,0 +1,183 @@
+//! The register kernels: a tile of C in registers over a run of k.
+//!
+//! One function per level, number of rows, number of vectors and kind of B, so
+//! that each is fully unrolled under its own target features; callers pick one
+//! by [`function`]. Per step of k a tile loads its vectors of B, broadcasts each
+//! element of A once from memory, and does `rows * vectors` fused multiply-adds.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "indices name the rows and vectors of the tile in several arrays at once"
+)]
+
+#[cfg(target_arch = "x86_64")]
+use super::super::simd::Avx2;
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+use super::super::simd::Avx512;
+use super::super::simd::{Level, Portable, Simd};
+
+/// Operands of one tile. All strides are in elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    pub(crate) k: usize,
+    pub(crate) a: *const f32,
+    /// From one row of A to the next.
+    pub(crate) a_row: usize,
+    /// From one column of A to the next.
+    pub(crate) a_step: usize,
+    pub(crate) b: *const f32,
+    /// From one row of B to the next.
+    pub(crate) b_step: usize,
+    pub(crate) c: *mut f32,
+    pub(crate) c_row: usize,
+    /// Lanes of the last vector that are columns of C.
+    pub(crate) last: usize,
+    /// Where memory to be used by later tiles begins: one line of it is asked
+    /// for per step of k. It may lie anywhere.
+    pub(crate) next: *const f32,
+    /// Adds to C instead of replacing it.
+    pub(crate) add: bool,
+}
+
+/// A kernel of `R` rows and `NV` vectors.
+///
+/// # Safety
+/// The machine has the level's instructions; A is valid for `R x k`, C for `R`
+/// rows of `(NV - 1) * LANES + last` columns, B for `k` rows of as many columns,
+/// or of `NV * LANES` where it is padded.
+pub(crate) type TileFn = unsafe fn(&Tile);
+
+/// Whether rows of B can be read to the end of the last vector.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Columns {
+    /// As in a packed panel.
+    Padded,
+    /// As in a caller's matrix.
+    Exact,
+}
+
+/// The kernel of a tile: `1 <= rows <= TILE_ROWS`, `1 <= vectors <= TILE_VECTORS`.
+#[inline]
+pub(crate) fn function(level: Level, rows: usize, vectors: usize, columns: Columns) -> TileFn {
+    let kind = usize::from(columns == Columns::Exact);
+    match level {
+        #[cfg(all(target_arch = "x86_64", tercet_avx512))]
+        Level::Avx512 => AVX512[kind][rows - 1][vectors - 1],
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => AVX2[kind][rows - 1][vectors - 1],
+        Level::Portable => PORTABLE[kind][rows - 1][vectors - 1],
+    }
+}
+
+/// `table!(f, 2, [1 2])` is `[[[f::<1, 1, false>, f::<1, 2, false>], ...], [...]]`:
+/// kernels by kind of B, rows, vectors.
+macro_rules! table {
+    ($f:ident, 1, [$($r:literal)*]) => {
+        [[$([$f::<$r, 1, false>]),*], [$([$f::<$r, 1, true>]),*]]
+    };
+    ($f:ident, 2, [$($r:literal)*]) => {
+        [
+            [$([$f::<$r, 1, false>, $f::<$r, 2, false>]),*],
+            [$([$f::<$r, 1, true>, $f::<$r, 2, true>]),*],
+        ]
+    };
+    ($f:ident, 3, [$($r:literal)*]) => {
+        [
+            [$([$f::<$r, 1, false>, $f::<$r, 2, false>, $f::<$r, 3, false>]),*],
+            [$([$f::<$r, 1, true>, $f::<$r, 2, true>, $f::<$r, 3, true>]),*],
+        ]
+    };
+}
+
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+static AVX512: [[[TileFn; Avx512::TILE_VECTORS]; Avx512::TILE_ROWS]; 2] =
+    table!(avx512, 3, [1 2 3 4 5 6 7 8]);
+#[cfg(target_arch = "x86_64")]
+static AVX2: [[[TileFn; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS]; 2] = table!(avx2, 2, [1 2 3 4 5 6]);
+static PORTABLE: [[[TileFn; Portable::TILE_VECTORS]; Portable::TILE_ROWS]; 2] =
+    table!(portable, 1, [1 2 3 4]);
+
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn avx512<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
+    tile::<Avx512, R, NV, EXACT>(t);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
+    tile::<Avx2, R, NV, EXACT>(t);
+}
+
+unsafe fn portable<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
+    tile::<Portable, R, NV, EXACT>(t);
+}
+
+/// Bytes of B asked for ahead of their use: the hardware follows one panel too,
+/// but stops at each page.
+const AHEAD: usize = 2048;
+
+/// # Safety
+/// As [`TileFn`].
+#[inline(always)]
+unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
+    let mut acc = [[S::splat(0.0); NV]; R];
+    // C is needed at the end: its lines, a page apart, arrive meanwhile.
+    for i in 0..R {
+        for v in 0..NV {
+            S::prefetch(t.c.wrapping_add(i * t.c_row + v * S::LANES).cast());
+        }
+    }
+    let mut rows = [t.a; R];
+    for i in 1..R {
+        rows[i] = t.a.add(i * t.a_row);
+    }
+    let (mut b, mut at, mut next) = (t.b, 0, t.next);
+    for _ in 0..t.k {
+        let mut columns = [S::splat(0.0); NV];
+        for v in 0..NV {
+            let p = b.add(v * S::LANES);
+            if !EXACT {
+                S::prefetch(p.cast::<u8>().wrapping_add(AHEAD));
+            }
+            columns[v] = if EXACT && v == NV - 1 {
+                S::load_n(p, t.last)
+            } else {
+                S::load(p)
+            };
+        }
+        for i in 0..R {
+            let x = S::splat(*rows[i].add(at));
+            for v in 0..NV {
+                acc[i][v] = S::fma(x, columns[v], acc[i][v]);
+            }
+        }
+        if !EXACT {
+            S::prefetch_far(next.cast());
+            next = next.wrapping_add(16);
+        }
+        b = b.wrapping_add(t.b_step);
+        at += t.a_step;
+    }
+    for i in 0..R {
+        let c = t.c.add(i * t.c_row);
+        for v in 0..NV {
+            let (c, lanes) = (
+                c.add(v * S::LANES),
+                if v == NV - 1 { t.last } else { S::LANES },
+            );
+            let mut sum = acc[i][v];
+            if lanes == S::LANES {
+                if t.add {
+                    sum = S::add(sum, S::load(c));
+                }
+                S::store(c, sum);
+            } else {
+                if t.add {
+                    sum = S::add(sum, S::load_n(c, lanes));
+                }
+                S::store_n(c, sum, lanes);
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Weights of one block as vectors of floats, in order, handed to a [`Sink`].
+//!
+//! Formats of plain nibbles are looked up in a 16-entry table per scale; the
+//! others are put together as signed bytes first, in loops that compilers
+//! vectorise, then widened and scaled. Layouts: `tercet_ir::quant`.
+
+use super::super::simd::Simd;
+
+/// Takes `LANES` weights from element `at` of the block. A trait, not a closure:
+/// its body must be inlined into the function that has the level's features.
+pub(super) trait Sink<S: Simd> {
+    /// `chain` (0 or 1, a literal where it is inlined) tells apart two sums that
+    /// can run at the same time.
+    ///
+    /// # Safety
+    /// Needs the instructions of `S`; `at + LANES` is at most the block's length.
+    unsafe fn put(&mut self, at: usize, chain: usize, weights: S::V);
+
+    /// Takes the first `n` lanes.
+    ///
+    /// # Safety
+    /// As [`Self::put`].
+    unsafe fn put_n(&mut self, at: usize, n: usize, weights: S::V);
+
+    /// Goes on by `len` weights.
+    ///
+    /// # Safety
+    /// The block had `len` weights.
+    unsafe fn advance(&mut self, len: usize);
+}
+
+/// A block format.
+pub(super) trait Block {
+    /// Weights of a block.
+    const LEN: usize;
+    /// Its size.
+    const BYTES: usize;
+
+    /// # Safety
+    /// Needs the instructions of `S`; `b` is valid for `BYTES`.
+    unsafe fn decode<S: Simd>(b: *const u8, sink: &mut impl Sink<S>);
+}
+
+/// Declares a format: `blocks! { Name[LEN, BYTES] = |S, b, sink| body; }` gives a
+/// type and its [`Block`] implementation, with `b: *const u8`.
+macro_rules! blocks {
+    ($($(#[$meta:meta])* $name:ident[$len:literal, $bytes:literal] = |$s:ident, $b:ident, $sink:ident| $body:block)*) => {$(
+        $(#[$meta])*
+        pub(super) struct $name;
+
+        impl Block for $name {
+            const LEN: usize = $len;
+            const BYTES: usize = $bytes;
+
+            #[inline(always)]
+            unsafe fn decode<$s: Simd>($b: *const u8, $sink: &mut impl Sink<$s>) $body
+        }
+    )*};
+}
+
+blocks! {
+    F16[32, 64] = |S, b, sink| {
+        for i in (0..32).step_by(S::LANES) {
+            sink.put(i, i / S::LANES % 2, S::from_f16(b.add(2 * i).cast()));
+        }
+    }
+    BF16[32, 64] = |S, b, sink| {
+        for i in (0..32).step_by(S::LANES) {
+            sink.put(i, i / S::LANES % 2, S::from_bf16(b.add(2 * i).cast()));
+        }
+    }
+    /// `d q`.
+    Q8_0[32, 34] = |S, b, sink| {
+        let scale = S::splat(S::half(b));
+        for i in (0..32).step_by(S::LANES) {
+            sink.put(i, i / S::LANES % 2, S::mul(S::from_i8(b.add(2 + i).cast()), scale));
+        }
+    }
+    /// `d (q - 8)`.
+    Q4_0[32, 18] = |S, b, sink| {
+        let d = S::half(b);
+        nibbles::<S, 16>(b.add(2), S::table(d, -8.0 * d), S::table(d, -8.0 * d), 0, sink);
+    }
+    /// `d q + m`.
+    Q4_1[32, 20] = |S, b, sink| {
+        let table = S::table(S::half(b), S::half(b.add(2)));
+        nibbles::<S, 16>(b.add(4), table, table, 0, sink);
+    }
+    /// `d (q - 16)`.
+    Q5_0[32, 22] = |S, b, sink| {
+        let codes = five_bits(b.add(2), b.add(6), -16);
+        groups::<S, 32, 32, 1>(&codes, &[S::half(b)], &[0.0], sink);
+    }
+    /// `d q + m`.
+    Q5_1[32, 24] = |S, b, sink| {
+        let codes = five_bits(b.add(4), b.add(8), 0);
+        groups::<S, 32, 32, 1>(&codes, &[S::half(b)], &[S::half(b.add(2))], sink);
+    }
+    /// `(d s) q - (m t)`, sub-blocks of 32.
+    Q4K[256, 144] = |S, b, sink| {
+        let (scales, offsets) = scales_and_offsets::<S>(b);
+        for pair in 0..4 {
+            let low = S::table(scales[2 * pair], offsets[2 * pair]);
+            let high = S::table(scales[2 * pair + 1], offsets[2 * pair + 1]);
+            nibbles::<S, 32>(b.add(16 + 32 * pair), low, high, 64 * pair, sink);
+        }
+    }
+    /// As Q4_K with a fifth bit.
+    Q5K[256, 176] = |S, b, sink| {
+        let (scales, offsets) = scales_and_offsets::<S>(b);
+        let high = &*b.add(16).cast::<[u8; 32]>();
+        let low = &*b.add(48).cast::<[[u8; 32]; 4]>();
+        let mut codes = [0i8; 256];
+        let (parts, _) = codes.as_chunks_mut::<32>();
+        for pair in 0..4 {
+            for i in 0..32 {
+                parts[2 * pair][i] = ((low[pair][i] & 15) | ((high[i] >> (2 * pair) & 1) << 4)) as i8;
+                parts[2 * pair + 1][i] =
+                    ((low[pair][i] >> 4) | ((high[i] >> (2 * pair + 1) & 1) << 4)) as i8;
+            }
+        }
+        groups::<S, 256, 32, 8>(&codes, &scales, &offsets, sink);
+    }
+    /// `(d s) q - (m t)`, sub-blocks of 16.
+    Q2K[256, 84] = |S, b, sink| {
+        let (d, m) = (S::half(b.add(80)), S::half(b.add(82)));
+        let packed = &*b.cast::<[u8; 16]>();
+        let scales: [f32; 16] = std::array::from_fn(|j| d * f32::from(packed[j] & 15));
+        let offsets: [f32; 16] = std::array::from_fn(|j| -m * f32::from(packed[j] >> 4));
+        let low = &*b.add(16).cast::<[[u8; 32]; 2]>();
+        let mut codes = [0i8; 256];
+        let (parts, _) = codes.as_chunks_mut::<32>();
+        for (j, part) in parts.iter_mut().enumerate() {
+            for i in 0..32 {
+                part[i] = (low[j / 4][i] >> (2 * (j % 4)) & 3) as i8;
+            }
+        }
+        groups::<S, 256, 16, 16>(&codes, &scales, &offsets, sink);
+    }
+    /// `(d (s - 32)) (q - 4)`, sub-blocks of 16.
+    Q3K[256, 110] = |S, b, sink| {
+        let d = S::half(b.add(108));
+        let high = &*b.cast::<[u8; 32]>();
+        let low = &*b.add(32).cast::<[[u8; 32]; 2]>();
+        let packed = &*b.add(96).cast::<[u8; 12]>();
+        let scales: [f32; 16] = std::array::from_fn(|j| {
+            let nibble = packed[j % 8] >> (4 * (j / 8)) & 15;
+            let top = packed[8 + j % 4] >> (2 * (j / 4)) & 3;
+            d * (f32::from(nibble | top << 4) - 32.0)
+        });
+        let mut codes = [0i8; 256];
+        let (parts, _) = codes.as_chunks_mut::<32>();
+        for (j, part) in parts.iter_mut().enumerate() {
+            for i in 0..32 {
+                let code = (low[j / 4][i] >> (2 * (j % 4)) & 3) | ((high[i] >> j & 1) << 2);
+                part[i] = code as i8 - 4;
+            }
+        }
+        groups::<S, 256, 16, 16>(&codes, &scales, &[0.0; 16], sink);
+    }
+    /// `(d s) (q - 32)`, sub-blocks of 16.
+    Q6K[256, 210] = |S, b, sink| {
+        let d = S::half(b.add(208));
+        let packed = &*b.add(192).cast::<[i8; 16]>();
+        let scales: [f32; 16] = std::array::from_fn(|j| d * f32::from(packed[j]));
+        let low = &*b.cast::<[[u8; 32]; 4]>();
+        let high = &*b.add(128).cast::<[[u8; 32]; 2]>();
+        let mut codes = [0i8; 256];
+        let (parts, _) = codes.as_chunks_mut::<32>();
+        for half in 0..2 {
+            let (l0, l1, h) = (&low[2 * half], &low[2 * half + 1], &high[half]);
+            let parts = &mut parts[4 * half..4 * half + 4];
+            for i in 0..32 {
+                parts[0][i] = ((l0[i] & 15) | ((h[i] & 3) << 4)) as i8 - 32;
+                parts[1][i] = ((l1[i] & 15) | ((h[i] >> 2 & 3) << 4)) as i8 - 32;
+                parts[2][i] = ((l0[i] >> 4) | ((h[i] >> 4 & 3) << 4)) as i8 - 32;
+                parts[3][i] = ((l1[i] >> 4) | ((h[i] >> 6) << 4)) as i8 - 32;
+            }
+        }
+        groups::<S, 256, 16, 16>(&codes, &scales, &[0.0; 16], sink);
+    }
+}
+
+/// `N` bytes whose low nibbles are the elements from `at`, whose high nibbles
+/// the next `N`.
+///
+/// # Safety
+/// Needs the instructions of `S`; `q` is valid for `N` bytes.
+#[inline(always)]
+unsafe fn nibbles<S: Simd, const N: usize>(
+    q: *const u8,
+    low: S::Table,
+    high: S::Table,
+    at: usize,
+    sink: &mut impl Sink<S>,
+) {
+    for i in (0..N).step_by(S::LANES) {
+        let (l, h) = S::decode(q.add(i), low, high);
+        sink.put(at + i, 0, l);
+        sink.put(at + N + i, 1, h);
+    }
+}
+
+/// `scale q + offset` for groups of `G` codes.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn groups<S: Simd, const LEN: usize, const G: usize, const N: usize>(
+    codes: &[i8; LEN],
+    scales: &[f32; N],
+    offsets: &[f32; N],
+    sink: &mut impl Sink<S>,
+) {
+    // SAFETY: as this function.
+    let part = |j: usize| unsafe { (S::splat(scales[j]), S::splat(offsets[j])) };
+    // SAFETY: as this function; `j < N` and `i + LANES <= G`.
+    let mut one = |j: usize, i: usize, chain: usize, (scale, offset): (S::V, S::V)| unsafe {
+        let q = S::from_i8(codes.as_ptr().add(j * G + i));
+        sink.put(j * G + i, chain, S::fma(q, scale, offset));
+    };
+    for j in (0..N / 2 * 2).step_by(2) {
+        let (even, odd) = (part(j), part(j + 1));
+        for i in (0..G).step_by(S::LANES) {
+            one(j, i, 0, even);
+            one(j + 1, i, 1, odd);
+        }
+    }
+    if N % 2 == 1 {
+        for i in (0..G).step_by(S::LANES) {
+            one(N - 1, i, i / S::LANES % 2, part(N - 1));
+        }
+    }
+}
+
+/// The codes of a 5-bit block of 32: nibbles at `low`, fifth bits at `fifth`,
+/// plus `offset`.
+///
+/// # Safety
+/// `fifth` is valid for 4 bytes, `low` for 16.
+#[inline(always)]
+unsafe fn five_bits(fifth: *const u8, low: *const u8, offset: i8) -> [i8; 32] {
+    let fifth = u32::from_le_bytes(*fifth.cast());
+    let low = &*low.cast::<[u8; 16]>();
+    let mut codes = [0i8; 32];
+    for i in 0..16 {
+        let bits = [fifth >> i & 1, fifth >> (i + 16) & 1];
+        codes[i] = ((low[i] & 15) | (bits[0] << 4) as u8) as i8 + offset;
+        codes[i + 16] = ((low[i] >> 4) | (bits[1] << 4) as u8) as i8 + offset;
+    }
+    codes
+}
+
+/// The scales `d s` and offsets `-m t` of the eight sub-blocks of Q4_K and Q5_K:
+/// d, m, then 6-bit `s` and `t`, four of them in each 32-bit word at a time.
+///
+/// # Safety
+/// Needs the instructions of `S`; `b` is valid for 16 bytes.
+#[inline(always)]
+unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f32; 8]) {
+    let (d, m) = (S::half(b), S::half(b.add(2)));
+    // SAFETY: the three words lie inside the 16 bytes.
+    let word = |i: usize| unsafe { b.add(4 + 4 * i).cast::<u32>().read_unaligned() };
+    let (scale, min, rest) = (word(0).to_le(), word(1).to_le(), word(2).to_le());
+    let both = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+    let s = both(
+        scale & 0x3F3F_3F3F,
+        (rest & 0x0F0F_0F0F) | ((scale >> 2) & 0x3030_3030),
+    );
+    let t = both(
+        min & 0x3F3F_3F3F,
+        ((rest >> 4) & 0x0F0F_0F0F) | ((min >> 2) & 0x3030_3030),
+    );
+    (s.map(|s| d * f32::from(s)), t.map(|t| -m * f32::from(t)))
+}

@@ -1,0 +1,406 @@
+//! `y[m, n] = x[m, k] W[n, k]^T` with W in GGUF blocks and `x` in f32.
+//!
+//! The activations are never quantised: weights become floats in registers (few
+//! rows) or a few panels at a time in scratch (many rows), so the answer differs
+//! from the dequantised product only by the order of its sums.
+//!
+//! Few rows: each row of W is a dot product with several rows of `x` at once, so
+//! a block is decoded once for them. [`MANY_ROWS`] and more go through the packed
+//! tile kernel.
+
+mod decode;
+
+use std::ops::Range;
+
+use tercet_ir::Scheme;
+
+use super::gemm::{self, Epilogue, MatView, PackedB};
+use super::parallel::{self, SharedMut, Threads};
+use super::simd::{Simd, SimdLevel, simd_dispatch};
+use decode::{Block, Sink};
+
+/// Rows of `x` from which a dequantised panel pays.
+const MANY_ROWS: usize = 9;
+/// Columns of y that one task covers when rows are many: whole panels of every level.
+const PANEL_COLS: usize = 96;
+/// Weights of a row of W that are decoded before they are transposed into a
+/// panel: whole blocks of every scheme, and the decoded rows stay in cache.
+const K_CHUNK: usize = 256;
+/// Bytes of W that one task covers when rows are few.
+const TASK_BYTES: usize = 32 * 1024;
+/// Bytes of W asked for ahead of their use.
+const AHEAD: usize = 1024;
+
+/// Packed weights of `n` rows of `k`.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantView<'a> {
+    /// The block format.
+    pub scheme: Scheme,
+    /// `n` rows of `scheme.row_bytes(k)` bytes.
+    pub bytes: &'a [u8],
+    /// Rows: outputs.
+    pub n: usize,
+    /// Weights of a row: whole blocks.
+    pub k: usize,
+}
+
+impl QuantView<'_> {
+    fn row_bytes(&self) -> usize {
+        self.k / self.scheme.block_len() * self.scheme.block_bytes()
+    }
+
+    fn check(&self) {
+        assert_eq!(self.k % self.scheme.block_len(), 0, "k is not whole blocks");
+        assert!(
+            self.bytes.len() >= self.n * self.row_bytes(),
+            "the weights are too short"
+        );
+    }
+}
+
+/// Floats of scratch that [`quant_matmul`] needs for `m` rows.
+#[must_use]
+pub fn quant_matmul_scratch_len(level: SimdLevel, threads: Threads, m: usize, k: usize) -> usize {
+    if m < MANY_ROWS {
+        0
+    } else {
+        threads.count() * panel_scratch(level, k)
+    }
+}
+
+/// Decoded rows and packed panels of one task.
+fn panel_scratch(level: SimdLevel, k: usize) -> usize {
+    PANEL_COLS * K_CHUNK.min(k) + gemm::packed_b_len(level, k, PANEL_COLS)
+}
+
+/// `y[i * y_stride + j] = epilogue(sum_p x[i, p] w[j, p])`.
+///
+/// # Panics
+/// If `k` is not whole blocks, sizes disagree, `x` has a column stride other
+/// than 1, or `scratch` is shorter than [`quant_matmul_scratch_len`].
+#[allow(
+    clippy::too_many_arguments,
+    reason = "operands, output, epilogue, scratch"
+)]
+pub fn quant_matmul(
+    level: SimdLevel,
+    threads: Threads,
+    x: MatView<'_>,
+    w: QuantView<'_>,
+    y: &mut [f32],
+    y_stride: usize,
+    epilogue: &Epilogue<'_>,
+    scratch: &mut [f32],
+) {
+    let (m, n, k) = (x.rows, w.n, w.k);
+    x.check();
+    assert!(
+        x.cols == k && (x.col_stride == 1 || k <= 1),
+        "x must have {k} contiguous columns"
+    );
+    w.check();
+    epilogue.check(m, n);
+    if m == 0 || n == 0 {
+        return;
+    }
+    assert!(
+        y_stride >= n && (m - 1) * y_stride + n <= y.len(),
+        "y is too short"
+    );
+    let threads = gemm::threads_for(threads, m, n, k);
+    let out = SharedMut::new(y);
+    if m < MANY_ROWS {
+        let step = (TASK_BYTES / w.row_bytes().max(1)).clamp(4, 256);
+        parallel::for_each(threads, n.div_ceil(step), |task| {
+            let rows = task * step..n.min((task + 1) * step);
+            few_rows(level, &x, &w, rows, out, y_stride, epilogue);
+        });
+        return;
+    }
+    let part = panel_scratch(level, k);
+    let tasks = n.div_ceil(PANEL_COLS);
+    parallel::for_each_with_scratch(threads, tasks, scratch, part, |task, scratch| {
+        let cols = task * PANEL_COLS..n.min((task + 1) * PANEL_COLS);
+        let (chunk, panels) = scratch.split_at_mut(PANEL_COLS * K_CHUNK.min(k));
+        decode_panels(level, &w, cols.clone(), chunk, panels);
+        let b = PackedB::new(level, panels, k, cols.len());
+        // Tasks own disjoint columns of y.
+        gemm::gemm_packed_columns(level, x, b, out, y_stride, cols.start, epilogue);
+    });
+}
+
+/// Writes the rows `rows` of W as floats.
+///
+/// # Panics
+/// If `k` is not whole blocks, the weights are short of `rows.end` rows, or `out`
+/// is shorter than `rows.len() * k`.
+pub fn dequantize_rows(level: SimdLevel, w: &QuantView<'_>, rows: Range<usize>, out: &mut [f32]) {
+    w.check();
+    assert!(rows.end <= w.n, "the weights have {} rows", w.n);
+    let (whole, stride) = (0..w.k, w.k);
+    decode_chunk(level, w, rows, whole, out, stride);
+}
+
+simd_dispatch!(
+    /// Writes the weights `ks` (from a block's first to a block's last) of the
+    /// rows `rows`, each row at `stride` of `out`.
+    fn decode_chunk(
+        w: &QuantView<'_>,
+        rows: Range<usize>,
+        ks: Range<usize>,
+        out: &mut [f32],
+        stride: usize,
+    ) = decode_chunk_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`; `w` was checked.
+#[inline(always)]
+unsafe fn decode_chunk_body<S: Simd>(
+    w: &QuantView<'_>,
+    rows: Range<usize>,
+    ks: Range<usize>,
+    out: &mut [f32],
+    stride: usize,
+) {
+    let row_bytes = w.row_bytes();
+    let at = |k: usize| k / w.scheme.block_len() * w.scheme.block_bytes();
+    for (i, row) in rows.enumerate() {
+        let out = &mut out[i * stride..i * stride + ks.len()];
+        let bytes = &w.bytes[row * row_bytes + at(ks.start)..row * row_bytes + at(ks.end)];
+        let mut write = Write(out.as_mut_ptr());
+        visit::<S>(w.scheme, bytes, ks.len(), &mut write);
+    }
+}
+
+simd_dispatch!(
+    /// Writes the rows `cols` of W as packed panels; `chunk` holds decoded rows.
+    fn decode_panels(
+        w: &QuantView<'_>,
+        cols: Range<usize>,
+        chunk: &mut [f32],
+        panels: &mut [f32],
+    ) = decode_panels_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`; `w` was checked.
+#[inline(always)]
+unsafe fn decode_panels_body<S: Simd>(
+    w: &QuantView<'_>,
+    cols: Range<usize>,
+    chunk: &mut [f32],
+    panels: &mut [f32],
+) {
+    let nr = S::TILE_VECTORS * S::LANES;
+    let stride = K_CHUNK.min(w.k);
+    let mut k0 = 0;
+    while k0 < w.k {
+        let ks = k0..w.k.min(k0 + K_CHUNK);
+        decode_chunk_body::<S>(w, cols.clone(), ks.clone(), chunk, stride);
+        let view = MatView {
+            data: chunk,
+            rows: ks.len(),
+            cols: cols.len(),
+            row_stride: 1,
+            col_stride: stride,
+        };
+        for panel in 0..cols.len().div_ceil(nr) {
+            let to = (panel * w.k + k0) * nr;
+            gemm::pack_panel::<S>(&view, panel * nr, &mut panels[to..to + ks.len() * nr]);
+        }
+        k0 = ks.end;
+    }
+}
+
+simd_dispatch!(
+    fn few_rows(
+        x: &MatView<'_>,
+        w: &QuantView<'_>,
+        rows: Range<usize>,
+        out: SharedMut<f32>,
+        stride: usize,
+        epilogue: &Epilogue<'_>,
+    ) = few_rows_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`; operands were checked; no other task touches
+/// the columns `rows` of y.
+#[inline(always)]
+unsafe fn few_rows_body<S: Simd>(
+    x: &MatView<'_>,
+    w: &QuantView<'_>,
+    rows: Range<usize>,
+    out: SharedMut<f32>,
+    stride: usize,
+    epilogue: &Epilogue<'_>,
+) {
+    let mut i = 0;
+    while i < x.rows {
+        let count = S::DOT_ROWS.min(x.rows - i);
+        let to = out.ptr().add(i * stride);
+        let from = x.data.as_ptr().wrapping_add(i * x.row_stride);
+        match count {
+            1 => dot_rows::<S, 1>(w, rows.clone(), from, x.row_stride, to, stride),
+            2 => dot_rows::<S, 2>(w, rows.clone(), from, x.row_stride, to, stride),
+            3 => dot_rows::<S, 3>(w, rows.clone(), from, x.row_stride, to, stride),
+            4 => dot_rows::<S, 4>(w, rows.clone(), from, x.row_stride, to, stride),
+            _ => unreachable!("a level takes at most four rows at once"),
+        }
+        i += count;
+    }
+    if !epilogue.is_none() {
+        for i in 0..x.rows {
+            let y = out.slice(i * stride + rows.start, rows.len());
+            epilogue.apply::<S>(y, i, rows.start);
+        }
+    }
+}
+
+/// `y[i, j]` for `R` rows of x and the rows `rows` of W.
+///
+/// # Safety
+/// As [`few_rows_body`]; `x` and `y` point to the first of the `R` rows.
+#[inline(always)]
+unsafe fn dot_rows<S: Simd, const R: usize>(
+    w: &QuantView<'_>,
+    rows: Range<usize>,
+    x: *const f32,
+    x_stride: usize,
+    y: *mut f32,
+    y_stride: usize,
+) {
+    let row_bytes = w.row_bytes();
+    for j in rows {
+        let bytes = &w.bytes[j * row_bytes..(j + 1) * row_bytes];
+        let mut dot = Dot::<S, R> {
+            x,
+            x_stride,
+            acc: [[S::splat(0.0); 2]; R],
+        };
+        visit::<S>(w.scheme, bytes, w.k, &mut dot);
+        for (i, [a, b]) in dot.acc.into_iter().enumerate() {
+            *y.add(i * y_stride + j) = S::sum(S::add(a, b));
+        }
+    }
+}
+
+/// Multiplies weights with `R` rows of activations.
+struct Dot<S: Simd, const R: usize> {
+    x: *const f32,
+    x_stride: usize,
+    acc: [[S::V; 2]; R],
+}
+
+impl<S: Simd, const R: usize> Sink<S> for Dot<S, R> {
+    #[inline(always)]
+    unsafe fn put(&mut self, at: usize, chain: usize, weights: S::V) {
+        for i in 0..R {
+            let x = S::load(self.x.add(i * self.x_stride + at));
+            self.acc[i][chain] = S::fma(weights, x, self.acc[i][chain]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_n(&mut self, at: usize, n: usize, weights: S::V) {
+        for i in 0..R {
+            let x = S::load_n(self.x.add(i * self.x_stride + at), n);
+            self.acc[i][0] = S::fma(weights, x, self.acc[i][0]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn advance(&mut self, len: usize) {
+        self.x = self.x.wrapping_add(len);
+    }
+}
+
+/// Writes weights one after another.
+struct Write(*mut f32);
+
+impl<S: Simd> Sink<S> for Write {
+    #[inline(always)]
+    unsafe fn put(&mut self, at: usize, _: usize, weights: S::V) {
+        S::store(self.0.add(at), weights);
+    }
+
+    #[inline(always)]
+    unsafe fn put_n(&mut self, at: usize, n: usize, weights: S::V) {
+        S::store_n(self.0.add(at), weights, n);
+    }
+
+    #[inline(always)]
+    unsafe fn advance(&mut self, len: usize) {
+        self.0 = self.0.wrapping_add(len);
+    }
+}
+
+/// Gives the `k` weights of `bytes` to `sink`.
+///
+/// # Safety
+/// Needs the instructions of `S`; `sink` takes `k` weights.
+#[inline(always)]
+unsafe fn visit<S: Simd>(scheme: Scheme, bytes: &[u8], k: usize, sink: &mut impl Sink<S>) {
+    use decode as d;
+    match scheme {
+        Scheme::F16 => {
+            blocks::<S, d::F16>(bytes, sink);
+            // SAFETY: as this function.
+            tail::<S>(bytes, k, |p| unsafe { S::from_f16(p) }, sink);
+        }
+        Scheme::BF16 => {
+            blocks::<S, d::BF16>(bytes, sink);
+            // SAFETY: as this function.
+            tail::<S>(bytes, k, |p| unsafe { S::from_bf16(p) }, sink);
+        }
+        Scheme::Q8_0 => blocks::<S, d::Q8_0>(bytes, sink),
+        Scheme::Q4_0 => blocks::<S, d::Q4_0>(bytes, sink),
+        Scheme::Q4_1 => blocks::<S, d::Q4_1>(bytes, sink),
+        Scheme::Q5_0 => blocks::<S, d::Q5_0>(bytes, sink),
+        Scheme::Q5_1 => blocks::<S, d::Q5_1>(bytes, sink),
+        Scheme::Q2K => blocks::<S, d::Q2K>(bytes, sink),
+        Scheme::Q3K => blocks::<S, d::Q3K>(bytes, sink),
+        Scheme::Q4K => blocks::<S, d::Q4K>(bytes, sink),
+        Scheme::Q5K => blocks::<S, d::Q5K>(bytes, sink),
+        Scheme::Q6K => blocks::<S, d::Q6K>(bytes, sink),
+    }
+}
+
+/// # Safety
+/// As [`visit`], for the whole blocks of `bytes`.
+#[inline(always)]
+unsafe fn blocks<S: Simd, B: Block>(bytes: &[u8], sink: &mut impl Sink<S>) {
+    let p = bytes.as_ptr();
+    for i in 0..bytes.len() / B::BYTES {
+        let b = p.add(i * B::BYTES);
+        for line in 0..B::BYTES.div_ceil(64) {
+            S::prefetch(b.wrapping_add(AHEAD + 64 * line));
+        }
+        B::decode::<S>(b, sink);
+        sink.advance(B::LEN);
+    }
+}
+
+/// The weights of two bytes each after the whole blocks.
+///
+/// # Safety
+/// As [`visit`].
+#[inline(always)]
+unsafe fn tail<S: Simd>(
+    bytes: &[u8],
+    k: usize,
+    widen: impl Fn(*const u16) -> S::V,
+    sink: &mut impl Sink<S>,
+) {
+    let rest = k % decode::F16::LEN;
+    let mut padded = [0u16; decode::F16::LEN];
+    std::ptr::copy_nonoverlapping(
+        bytes.as_ptr().add(2 * (k - rest)),
+        padded.as_mut_ptr().cast(),
+        2 * rest,
+    );
+    for at in (0..rest).step_by(S::LANES) {
+        sink.put_n(at, S::LANES.min(rest - at), widen(padded.as_ptr().add(at)));
+    }
+}
