@@ -1,6 +1,8 @@
 //! Operands large enough to be spread over threads: the same bits on one thread and on several, and
 //! the reference's values. The cases of the operators themselves are small.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
 use tercet_cpu::{CpuBackend, ReferenceBackend};
 use tercet_ir::accuracy::tolerance;
 use tercet_ir::ops::{CumSum, PadMode, SampleOptions, ScanFn};

@@ -46,14 +46,16 @@ struct Entry {
     name: &'static str,
     feature: &'static str,
     description: fn() -> String,
-    make: Option<fn() -> Device>,
+    make: Make,
 }
 
+/// How a device is made; `None` without its feature.
+type Make = Option<fn() -> Device>;
+
 #[cfg(feature = "cpu")]
-const CPU: (Option<fn() -> Device>, Option<fn() -> Device>) =
-    (Some(Device::cpu), Some(Device::reference));
+const CPU: [Make; 2] = [Some(Device::cpu), Some(Device::reference)];
 #[cfg(not(feature = "cpu"))]
-const CPU: (Option<fn() -> Device>, Option<fn() -> Device>) = (None, None);
+const CPU: [Make; 2] = [None, None];
 
 const DEVICES: &[Entry] = &[
     Entry {
@@ -63,13 +65,13 @@ const DEVICES: &[Entry] = &[
             let threads = std::thread::available_parallelism().map_or(1, usize::from);
             format!("{} CPU, {threads} threads", std::env::consts::ARCH)
         },
-        make: CPU.0,
+        make: CPU[0],
     },
     Entry {
         name: "reference",
         feature: "cpu",
         description: || "the meaning of every operator, evaluated plainly in f64: slow".to_string(),
-        make: CPU.1,
+        make: CPU[1],
     },
 ];
 
