@@ -26,6 +26,7 @@
 mod simd;
 
 pub mod attention;
+pub mod chain;
 pub mod columns;
 pub mod convert;
 pub mod gemm;

@@ -5,6 +5,7 @@ use tercet_ir::scalar::ScalarOp;
 use tercet_ir::{DType, DTypeClass, Dim, Op, Shape};
 
 use super::BLOCK;
+use super::chain::{self, CHAIN_BLOCK, Chain};
 
 /// How the elements of a register are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +104,10 @@ pub(super) struct Body {
     pub(super) result_bytes: Vec<usize>,
     /// The registers of one task.
     pub(super) scratch_bytes: usize,
+    /// Elements of a block and of a register.
+    pub(super) block: usize,
+    /// The steps in one call, where all values are f32.
+    pub(super) chain: Option<Chain>,
 }
 
 /// An elementwise operator as a map.
@@ -129,8 +134,8 @@ pub(super) fn as_map(op: &Op, operands: &[&[Dim]], shape: &Shape) -> Map {
 }
 
 /// Hands out registers and takes them back.
-#[derive(Default)]
 struct Registers {
+    block: usize,
     free: Vec<Reg>,
     bytes: usize,
 }
@@ -144,14 +149,20 @@ impl Registers {
             offset: self.bytes,
             class,
         };
-        self.bytes += BLOCK * class.bytes();
+        self.bytes += self.block * class.bytes();
         reg
     }
 }
 
 impl Body {
     pub(super) fn new(map: &Map, inputs: &[DType], dtypes: &[DType]) -> Body {
-        let mut registers = Registers::default();
+        let chained = is_chain(map, inputs, dtypes);
+        let block = if chained { CHAIN_BLOCK } else { BLOCK };
+        let mut registers = Registers {
+            block,
+            free: Vec::new(),
+            bytes: 0,
+        };
         let inputs: Vec<Input> = map
             .inputs
             .iter()
@@ -202,7 +213,7 @@ impl Body {
                 }
             }
         }
-        Body {
+        let mut body = Body {
             result_bytes: map
                 .results
                 .iter()
@@ -212,6 +223,23 @@ impl Body {
             steps,
             results: map.results.clone(),
             scratch_bytes: registers.bytes,
+            block,
+            chain: None,
+        };
+        if chained {
+            let register_bytes = block * Class::F32.bytes();
+            let (chain, bytes) = Chain::new(&body, register_bytes);
+            body.scratch_bytes = body.inputs.len() * register_bytes + bytes;
+            body.chain = Some(chain);
         }
+        body
     }
+}
+
+/// True if a [`Chain`] can run the map.
+fn is_chain(map: &Map, inputs: &[DType], dtypes: &[DType]) -> bool {
+    let constant = |&s: &usize| matches!(map.body[s].op, ScalarOp::Const(..));
+    inputs.iter().chain(dtypes).all(|&d| d == DType::F32)
+        && map.body.iter().all(|step| chain::takes(&step.op))
+        && !map.results.iter().any(constant)
 }

@@ -32,6 +32,8 @@ pub(super) struct Geometry {
     rows: usize,
     /// Blocks of a row, where rows are long.
     blocks_per_row: usize,
+    /// Elements of a block of a long row.
+    block: usize,
     /// Rows of a block, where rows are short.
     rows_per_block: usize,
 }
@@ -50,7 +52,12 @@ pub(super) struct Block {
 }
 
 impl Geometry {
-    pub(super) fn new(inputs: &[Input], views: &[View<'_>], shape: &[usize]) -> Geometry {
+    pub(super) fn new(
+        inputs: &[Input],
+        views: &[View<'_>],
+        shape: &[usize],
+        block: usize,
+    ) -> Geometry {
         let mut walks: SmallVec<[Walk; 8]> = inputs
             .iter()
             .zip(views)
@@ -71,10 +78,11 @@ impl Geometry {
             inner,
             rows,
             blocks_per_row: if long {
-                inner.div_ceil(BLOCK).max(1)
+                inner.div_ceil(block).max(1)
             } else {
                 1
             },
+            block,
             rows_per_block: if long { 1 } else { (BLOCK / inner).max(1) },
         }
     }
@@ -86,14 +94,14 @@ impl Geometry {
     /// The first element of a block; the number of elements for the block after the last.
     pub(super) fn start(&self, block: usize) -> usize {
         let row = (block / self.blocks_per_row * self.rows_per_block).min(self.rows);
-        row * self.inner + block % self.blocks_per_row * BLOCK
+        row * self.inner + block % self.blocks_per_row * self.block
     }
 
     pub(super) fn block(&self, block: usize) -> Block {
         let row = block / self.blocks_per_row * self.rows_per_block;
-        let col = block % self.blocks_per_row * BLOCK;
+        let col = block % self.blocks_per_row * self.block;
         let rows = self.rows_per_block.min(self.rows - row);
-        let cols = (self.inner - col).min(BLOCK);
+        let cols = (self.inner - col).min(self.block);
         Block {
             start: row * self.inner + col,
             len: rows * cols,

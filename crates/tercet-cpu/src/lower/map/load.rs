@@ -37,11 +37,10 @@ pub(super) fn load(
             if first || !walk.uniform {
                 let to = &mut scratch[input.reg.range(block_capacity(block, walk))];
                 // An operand whose memory the first result took lies where that is written.
-                let from = match view.root.is_empty() {
-                    true => From::Block(&*outs[0]),
-                    false => From::Walk(view.root, walk),
-                };
-                widen(job, block, input.dtype, &from, to);
+                match view.root.is_empty() {
+                    true => widen(job, block, input.dtype, &From::Block(&*outs[0]), to),
+                    false => gather(job, block, input.dtype, view.root, walk, to),
+                }
             }
             Source::Reg
         })
@@ -53,10 +52,23 @@ fn block_capacity(block: &Block, walk: &Walk) -> usize {
     if walk.uniform { BLOCK } else { block.len }
 }
 
-fn direct(job: &Job<'_>, block: &Block, walk: &Walk, dtype: DType) -> Option<usize> {
+/// The element of the operand where the block lies in one piece, if it does.
+pub(super) fn direct(job: &Job<'_>, block: &Block, walk: &Walk, dtype: DType) -> Option<usize> {
     let (start, stride) = job.geometry.row(walk, block.row);
     let dense = stride == 1 && job.geometry.row_shift(walk) == 0 && block.rows == 1;
     (dense && Class::is_native(dtype)).then(|| start as usize + block.col)
+}
+
+/// Loads the elements of a block from an operand's memory.
+pub(super) fn gather(
+    job: &Job<'_>,
+    block: &Block,
+    dtype: DType,
+    root: &[u8],
+    walk: &Walk,
+    to: &mut [u8],
+) {
+    widen(job, block, dtype, &From::Walk(root, walk), to);
 }
 
 enum From<'a> {

@@ -3,13 +3,15 @@
 //! A block interpreter: the result is cut into blocks of [`BLOCK`] elements; for each block the
 //! steps run one after the other, each one function over whole registers that stay in the first
 //! cache level. Operands are read where they lie if they are f32 and dense within the block, else
-//! loaded into a register.
+//! loaded into a register. Where all values are f32, a block goes through the steps tile by tile in
+//! one call ([`chain`]).
 //!
 //! Invariants: f16 and bf16 are computed in f32 and rounded after each step; integers and f64 are
 //! exact, through the IR's own scalar functions; a result does not depend on how blocks are spread
 //! over threads.
 
 mod body;
+mod chain;
 mod geometry;
 mod load;
 mod step;
@@ -29,6 +31,9 @@ pub(crate) const BLOCK: usize = 1024;
 
 /// Tasks per thread, so that uneven threads even out.
 const TASKS_PER_THREAD: usize = 4;
+
+/// Elements of a task, at least.
+const TASK: usize = 1 << 14;
 
 /// The kernel of an elementwise node.
 pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
@@ -89,7 +94,7 @@ fn run(level: SimdLevel, body: &Body, args: &mut Args<'_>) {
         parallel,
         ..
     } = args;
-    let geometry = Geometry::new(&body.inputs, ins, outs[0].layout.shape());
+    let geometry = Geometry::new(&body.inputs, ins, outs[0].layout.shape(), body.block);
     if geometry.blocks() == 0 {
         return;
     }
@@ -105,6 +110,7 @@ fn run(level: SimdLevel, body: &Body, args: &mut Args<'_>) {
         (true, 0) => rayon::current_num_threads() * TASKS_PER_THREAD,
         (true, n) => scratch.len() / n,
     };
+    let tasks = tasks.min(outs[0].layout.numel() / TASK);
     let outs = outs.iter_mut().map(|o| &mut *o.bytes).collect();
     job.split(0..geometry.blocks(), tasks.max(1), outs, scratch);
 }
@@ -160,6 +166,10 @@ impl Job<'_> {
                 .zip(&self.body.result_bytes)
                 .map(|(o, size)| &mut o[from * size..(from + block.len) * size])
                 .collect();
+            if let Some(chain) = &self.body.chain {
+                chain.run(self, &block, &mut parts, scratch);
+                continue;
+            }
             let sources = load::load(self, &block, &parts, scratch, at == 0);
             for (i, step) in self.body.steps.iter().enumerate() {
                 if at > 0 && step.once {

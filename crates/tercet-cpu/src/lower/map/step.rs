@@ -9,6 +9,7 @@ use super::body::{Arg, Class, Dst, Reg, Step};
 use super::geometry::Block;
 use super::load::{Source, round};
 use super::{BLOCK, Job};
+use crate::kernels::chain::Function;
 use crate::kernels::vmath::{self, Comparison};
 
 /// The operands of a step for one block.
@@ -169,8 +170,17 @@ fn floats(step: &Step, x: &Operands<'_>, out: &mut [f32]) -> bool {
 }
 
 fn unary(x: &Operands<'_>, f: UnaryFn, out: &mut [f32]) -> bool {
+    let Some(apply) = unary_function(f) else {
+        return false;
+    };
+    apply(x.job.level, x.get(0), out);
+    true
+}
+
+/// The vectorised function of f32, if there is one.
+pub(super) fn unary_function(f: UnaryFn) -> Option<Function> {
     use UnaryFn::*;
-    let apply = match f {
+    Some(match f {
         Relu => vmath::relu,
         Sigmoid => vmath::sigmoid,
         Tanh => vmath::tanh,
@@ -195,10 +205,8 @@ fn unary(x: &Operands<'_>, f: UnaryFn, out: &mut [f32]) -> bool {
         Log2 => vmath::log2,
         Log1p => vmath::log1p,
         Expm1 => vmath::expm1,
-        Sign | Tan | Asin | Acos | Atan | Sinh | Cosh | Not | IsNan | IsInf => return false,
-    };
-    apply(x.job.level, x.get(0), out);
-    true
+        Sign | Tan | Asin | Acos | Atan | Sinh | Cosh | Not | IsNan | IsInf => return None,
+    })
 }
 
 /// Predicates of f32 registers that are vectorised; false if this is none.

@@ -1,0 +1,261 @@
+//! A chain of elementwise steps over `f32`, run tile by tile.
+//!
+//! A [`Step`] list is interpreted once per [`TILE`] elements, so that what lies between the steps
+//! stays in the first cache level and the choice of a step costs little per element. The first steps
+//! read the operands where they lie, the last ones write the results; a constant stays a scalar.
+//!
+//! Each step gives the bits that the function of [`super::vmath`] gives: nothing is contracted or
+//! reordered.
+
+use super::SimdLevel;
+use super::simd::{Simd, simd_dispatch};
+use super::vmath::scalar;
+
+/// Elements that go through all steps together: 1 KiB per tile.
+pub const TILE: usize = 256;
+
+/// A function over slices of [`super::vmath`].
+pub type Function = fn(SimdLevel, &[f32], &mut [f32]);
+
+/// Where a step finds an operand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Source {
+    /// An operand of the chain.
+    Input(usize),
+    /// What an earlier step left in a tile.
+    Tile(usize),
+    /// A constant.
+    Const(f32),
+}
+
+/// Where a step writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A tile that is none of the step's operands.
+    Tile(usize),
+    /// A result of the chain.
+    Out(usize),
+}
+
+/// What a step computes.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the usual names")]
+pub enum Action {
+    Copy(Source),
+    Relu(Source),
+    Abs(Source),
+    Neg(Source),
+    /// Any other function of one operand.
+    Call(Function, Source),
+    Add(Source, Source),
+    Sub(Source, Source),
+    Mul(Source, Source),
+    Div(Source, Source),
+    /// NaN wins.
+    Max(Source, Source),
+    /// NaN wins.
+    Min(Source, Source),
+    /// `a * b + c` with one rounding.
+    Fma(Source, Source, Source),
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// What it computes.
+    pub action: Action,
+    /// Where it writes.
+    pub to: Target,
+}
+
+/// An operand of a chain.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// As many elements as the results have.
+    Slice(&'a [f32]),
+    /// One element for all.
+    Scalar(f32),
+    /// What the first result holds before the chain overwrites it.
+    InPlace,
+}
+
+/// Floats of scratch memory for a chain with this many tiles.
+#[must_use]
+pub fn scratch_len(tiles: usize) -> usize {
+    (tiles + 1) * TILE
+}
+
+/// Runs the steps over results of one length; `scratch` has [`scratch_len`] elements.
+///
+/// # Panics
+/// If an operand, a result or the scratch memory is shorter than the first result asks for, or a
+/// step names one that is not there.
+pub fn run(
+    level: SimdLevel,
+    steps: &[Step],
+    inputs: &[Input<'_>],
+    outs: &mut [&mut [f32]],
+    scratch: &mut [f32],
+) {
+    dispatch(level, level, steps, inputs, outs, scratch);
+}
+
+simd_dispatch!(
+    fn dispatch(own: SimdLevel, steps: &[Step], inputs: &[Input<'_>], outs: &mut [&mut [f32]], scratch: &mut [f32]) = body
+);
+
+/// An operand within one tile.
+#[derive(Clone, Copy)]
+enum Arg<'a> {
+    Slice(&'a [f32]),
+    Scalar(f32),
+}
+
+/// The operands of a step for one tile.
+struct Operands<'a> {
+    inputs: &'a [Input<'a>],
+    from: usize,
+    n: usize,
+    /// What the first result held.
+    held: &'a [f32],
+    /// The tiles before and after the step's own.
+    low: &'a [f32],
+    high: &'a [f32],
+    high_at: usize,
+}
+
+impl Operands<'_> {
+    #[inline(always)]
+    fn get(&self, source: Source) -> Arg<'_> {
+        match source {
+            Source::Const(c) => Arg::Scalar(c),
+            Source::Tile(t) if t < self.high_at => Arg::Slice(&self.low[t * TILE..][..self.n]),
+            Source::Tile(t) => Arg::Slice(&self.high[(t - self.high_at) * TILE..][..self.n]),
+            Source::Input(i) => match self.inputs[i] {
+                Input::Slice(x) => Arg::Slice(&x[self.from..][..self.n]),
+                Input::Scalar(x) => Arg::Scalar(x),
+                Input::InPlace => Arg::Slice(&self.held[..self.n]),
+            },
+        }
+    }
+}
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn body<S: Simd>(
+    level: SimdLevel,
+    steps: &[Step],
+    inputs: &[Input<'_>],
+    outs: &mut [&mut [f32]],
+    scratch: &mut [f32],
+) {
+    let len = outs.first().map_or(0, |o| o.len());
+    let in_place = inputs.iter().any(|i| matches!(i, Input::InPlace));
+    let (held, tiles) = scratch.split_at_mut(TILE);
+    for from in (0..len).step_by(TILE) {
+        let n = TILE.min(len - from);
+        if in_place {
+            held[..n].copy_from_slice(&outs[0][from..][..n]);
+        }
+        for step in steps {
+            let (out, low, high, high_at) = match step.to {
+                Target::Out(k) => (&mut outs[k][from..][..n], &*tiles, &[][..], usize::MAX),
+                Target::Tile(t) => {
+                    let (low, rest) = tiles.split_at_mut(t * TILE);
+                    let (own, high) = rest.split_at_mut(TILE);
+                    (&mut own[..n], &*low, &*high, t + 1)
+                }
+            };
+            let x = Operands {
+                inputs,
+                from,
+                n,
+                held,
+                low,
+                high,
+                high_at,
+            };
+            apply::<S>(level, step.action, &x, out);
+        }
+    }
+}
+
+#[inline(always)]
+fn apply<S: Simd>(level: SimdLevel, action: Action, x: &Operands<'_>, out: &mut [f32]) {
+    match action {
+        Action::Copy(a) => each(x.get(a), out, |a| a),
+        // Below, what `vmath::relu` gives: NaN and +0 stay, -0 becomes +0.
+        Action::Relu(a) => each(x.get(a), out, |a| if a <= 0.0 { 0.0 } else { a }),
+        Action::Abs(a) => each(x.get(a), out, f32::abs),
+        Action::Neg(a) => each(x.get(a), out, |a| -a),
+        Action::Call(f, a) => match x.get(a) {
+            Arg::Slice(a) => f(level, a, out),
+            Arg::Scalar(a) => f(level, &[a; TILE][..out.len()], out),
+        },
+        Action::Add(a, b) => both(x.get(a), x.get(b), out, |a, b| a + b),
+        Action::Sub(a, b) => both(x.get(a), x.get(b), out, |a, b| a - b),
+        Action::Mul(a, b) => both(x.get(a), x.get(b), out, |a, b| a * b),
+        Action::Div(a, b) => both(x.get(a), x.get(b), out, |a, b| a / b),
+        Action::Max(a, b) => match (x.get(a), x.get(b)) {
+            (Arg::Slice(a), Arg::Scalar(c)) | (Arg::Scalar(c), Arg::Slice(a)) if is_bound(c) => {
+                each(Arg::Slice(a), out, |a| if a < c { c } else { a });
+            }
+            (a, b) => both(a, b, out, scalar::maximum),
+        },
+        Action::Min(a, b) => match (x.get(a), x.get(b)) {
+            (Arg::Slice(a), Arg::Scalar(c)) | (Arg::Scalar(c), Arg::Slice(a)) if is_bound(c) => {
+                each(Arg::Slice(a), out, |a| if a > c { c } else { a });
+            }
+            (a, b) => both(a, b, out, scalar::minimum),
+        },
+        Action::Fma(a, b, c) => {
+            let mut spare = [[0f32; TILE]; 3];
+            let [s, t, u] = &mut spare;
+            let (a, b, c) = (
+                spread(x.get(a), s, out.len()),
+                spread(x.get(b), t, out.len()),
+                spread(x.get(c), u, out.len()),
+            );
+            super::vmath::fma(level, a, b, c, out);
+        }
+    }
+}
+
+/// True if one comparison with `c` is the whole of a maximum or minimum: no NaN, and no zero whose
+/// sign counts.
+#[inline(always)]
+fn is_bound(c: f32) -> bool {
+    !c.is_nan() && c != 0.0
+}
+
+fn spread<'a>(x: Arg<'a>, spare: &'a mut [f32; TILE], n: usize) -> &'a [f32] {
+    match x {
+        Arg::Slice(x) => x,
+        Arg::Scalar(x) => {
+            spare.fill(x);
+            &spare[..n]
+        }
+    }
+}
+
+#[inline(always)]
+fn each(x: Arg<'_>, out: &mut [f32], f: impl Fn(f32) -> f32) {
+    match x {
+        Arg::Slice(x) => out.iter_mut().zip(x).for_each(|(o, x)| *o = f(*x)),
+        Arg::Scalar(x) => out.fill(f(x)),
+    }
+}
+
+#[inline(always)]
+fn both(a: Arg<'_>, b: Arg<'_>, out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+    match (a, b) {
+        (Arg::Slice(a), Arg::Slice(b)) => {
+            let pairs = out.iter_mut().zip(a).zip(b);
+            pairs.for_each(|((o, a), b)| *o = f(*a, *b));
+        }
+        (Arg::Slice(a), Arg::Scalar(b)) => each(Arg::Slice(a), out, |a| f(a, b)),
+        (Arg::Scalar(a), Arg::Slice(b)) => each(Arg::Slice(b), out, |b| f(a, b)),
+        (Arg::Scalar(a), Arg::Scalar(b)) => out.fill(f(a, b)),
+    }
+}
