@@ -173,8 +173,13 @@ fn remove_dir(path: &Path) -> Result<(), Error> {
 /// A Python interpreter that starts.
 pub(crate) struct Python(PathBuf);
 
-/// Finds `python3`.
+/// Finds `python3`; on Debian, as root, installs it where it or its pip is missing.
 fn python() -> Result<Python, Error> {
+    let has = |args: [&str; 2]| process::works(Command::new("python3").args(args));
+    if !has(["-m", "pip"]) && !has(["-c", "import ensurepip"]) && process::can_install() {
+        eprintln!("installing python3 and python3-venv to {PURPOSE}");
+        process::apt_install(&["python3", "python3-venv"])?;
+    }
     Python::find(PURPOSE)
 }
 

@@ -47,6 +47,26 @@ pub(crate) fn works(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// Whether Debian packages can be installed without asking: as root, with `apt-get`.
+pub(crate) fn can_install() -> bool {
+    let root = Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|o| o.stdout == b"0\n");
+    root && works(Command::new("apt-get").arg("--version"))
+}
+
+/// Installs Debian packages.
+pub(crate) fn apt_install(packages: &[&str]) -> Result<(), Error> {
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.arg("-qq").env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    };
+    run(apt().arg("update"))?;
+    run(apt().args(["install", "--yes"]).args(packages))
+}
+
 /// The cargo that runs this program, in the workspace's root folder.
 pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));

@@ -53,7 +53,7 @@ impl OpSpec for Rope {
         operands: &["x", "cos", "sin"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
-        tier: Tier::Core,
+        tier: Tier::Composite,
     };
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
