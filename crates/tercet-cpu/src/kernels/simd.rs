@@ -113,8 +113,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn table(scale: f32, offset: f32) -> Self::Table;
     /// What the low and the high four bits of `LANES` bytes mean.
     unsafe fn decode(p: *const u8, low: Self::Table, high: Self::Table) -> (Self::V, Self::V);
-    /// The little-endian half at `p`.
-    unsafe fn half(p: *const u8) -> f32;
+    /// The two little-endian halves in the four bytes at `p`.
+    unsafe fn halves(p: *const u8) -> (f32, f32);
+    /// `factor * codes[i]`.
+    unsafe fn scale8(codes: [i8; 8], factor: f32) -> [f32; 8];
     /// The sums of four vectors.
     unsafe fn sum4(v: [Self::V; 4]) -> [f32; 4];
     /// Asks for the cache line of `p`, which may lie anywhere.
@@ -192,7 +194,12 @@ impl Simd for Portable {
             lanes(|i| Self::fmaf(f32::from(*p.add(i) >> 4), high.0, high.1)),
         )
     }
-    #[inline(always)] unsafe fn half(p: *const u8) -> f32 { super::convert::f16_bits_to_f32(u16::from_le_bytes([*p, *p.add(1)])) }
+    #[inline(always)] unsafe fn halves(p: *const u8) -> (f32, f32) {
+        let [a, b, c, d] = *p.cast::<[u8; 4]>();
+        let widen = super::convert::f16_bits_to_f32;
+        (widen(u16::from_le_bytes([a, b])), widen(u16::from_le_bytes([c, d])))
+    }
+    #[inline(always)] unsafe fn scale8(codes: [i8; 8], factor: f32) -> [f32; 8] { codes.map(|c| factor * f32::from(c)) }
     #[inline(always)] unsafe fn sum4(v: [[f32; P]; 4]) -> [f32; 4] {
         // SAFETY: plain code.
         v.map(|v| unsafe { Self::sum(v) })
@@ -264,9 +271,20 @@ mod x86 {
             let h = _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(b));
             (_mm256_fmadd_ps(l, low.0, low.1), _mm256_fmadd_ps(h, high.0, high.1))
         }
-        #[inline(always)] unsafe fn half(p: *const u8) -> f32 {
-            let bits = p.cast::<u16>().read_unaligned();
-            _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
+        #[inline(always)] unsafe fn halves(p: *const u8) -> (f32, f32) {
+            // Through a general register: compilers turn a load of the low half into
+            // an insertion into whatever the vector register held, which chains
+            // each block to the one before.
+            let mut bits = p.cast::<u32>().read_unaligned();
+            std::arch::asm!("/* {0:e} */", inout(reg) bits, options(pure, nomem, nostack, preserves_flags));
+            let both = _mm_cvtph_ps(_mm_cvtsi32_si128(bits as i32));
+            (_mm_cvtss_f32(both), _mm_cvtss_f32(_mm_movehdup_ps(both)))
+        }
+        #[inline(always)] unsafe fn scale8(codes: [i8; 8], factor: f32) -> [f32; 8] {
+            let codes = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(i64::from_ne_bytes(codes.map(|c| c as u8))));
+            let mut out = [0.0; 8];
+            _mm256_storeu_ps(out.as_mut_ptr(), _mm256_mul_ps(_mm256_cvtepi32_ps(codes), _mm256_set1_ps(factor)));
+            out
         }
         #[inline(always)] unsafe fn sum4(v: [__m256; 4]) -> [f32; 4] {
             let ab = _mm256_hadd_ps(v[0], v[1]);
@@ -345,7 +363,8 @@ mod x86 {
             let b = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
             (_mm512_permutexvar_ps(b, low), _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(b), high))
         }
-        #[inline(always)] unsafe fn half(p: *const u8) -> f32 { Avx2::half(p) }
+        #[inline(always)] unsafe fn halves(p: *const u8) -> (f32, f32) { Avx2::halves(p) }
+        #[inline(always)] unsafe fn scale8(codes: [i8; 8], factor: f32) -> [f32; 8] { Avx2::scale8(codes, factor) }
         #[inline(always)] unsafe fn sum4(v: [__m512; 4]) -> [f32; 4] {
             // SAFETY: the caller has the instructions.
             Avx2::sum4(v.map(|v| unsafe { _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)) }))

@@ -71,30 +71,32 @@ blocks! {
     }
     /// `d q`.
     Q8_0[32, 34] = |S, b, sink| {
-        let scale = S::splat(S::half(b));
+        let scale = S::splat(S::halves(b).0);
         for i in (0..32).step_by(S::LANES) {
             sink.put(i, i / S::LANES % 2, S::mul(S::from_i8(b.add(2 + i).cast()), scale));
         }
     }
     /// `d (q - 8)`.
     Q4_0[32, 18] = |S, b, sink| {
-        let d = S::half(b);
+        let (d, _) = S::halves(b);
         nibbles::<S, 16>(b.add(2), S::table(d, -8.0 * d), S::table(d, -8.0 * d), 0, sink);
     }
     /// `d q + m`.
     Q4_1[32, 20] = |S, b, sink| {
-        let table = S::table(S::half(b), S::half(b.add(2)));
+        let (d, m) = S::halves(b);
+        let table = S::table(d, m);
         nibbles::<S, 16>(b.add(4), table, table, 0, sink);
     }
     /// `d (q - 16)`.
     Q5_0[32, 22] = |S, b, sink| {
         let codes = five_bits(b.add(2), b.add(6), -16);
-        groups::<S, 32, 32, 1>(&codes, &[S::half(b)], &[0.0], sink);
+        groups::<S, 32, 32, 1>(&codes, &[S::halves(b).0], &[0.0], sink);
     }
     /// `d q + m`.
     Q5_1[32, 24] = |S, b, sink| {
         let codes = five_bits(b.add(4), b.add(8), 0);
-        groups::<S, 32, 32, 1>(&codes, &[S::half(b)], &[S::half(b.add(2))], sink);
+        let (d, m) = S::halves(b);
+        groups::<S, 32, 32, 1>(&codes, &[d], &[m], sink);
     }
     /// `(d s) q - (m t)`, sub-blocks of 32.
     Q4K[256, 144] = |S, b, sink| {
@@ -123,10 +125,10 @@ blocks! {
     }
     /// `(d s) q - (m t)`, sub-blocks of 16.
     Q2K[256, 84] = |S, b, sink| {
-        let (d, m) = (S::half(b.add(80)), S::half(b.add(82)));
+        let (d, m) = S::halves(b.add(80));
         let packed = &*b.cast::<[u8; 16]>();
-        let scales: [f32; 16] = std::array::from_fn(|j| d * f32::from(packed[j] & 15));
-        let offsets: [f32; 16] = std::array::from_fn(|j| -m * f32::from(packed[j] >> 4));
+        let scales = scale16::<S>(&packed.map(|p| (p & 15) as i8), d);
+        let offsets = scale16::<S>(&packed.map(|p| (p >> 4) as i8), -m);
         let low = &*b.add(16).cast::<[[u8; 32]; 2]>();
         let mut codes = [0i8; 256];
         let (parts, _) = codes.as_chunks_mut::<32>();
@@ -139,15 +141,20 @@ blocks! {
     }
     /// `(d (s - 32)) (q - 4)`, sub-blocks of 16.
     Q3K[256, 110] = |S, b, sink| {
-        let d = S::half(b.add(108));
+        let (_, d) = S::halves(b.add(106));
         let high = &*b.cast::<[u8; 32]>();
         let low = &*b.add(32).cast::<[[u8; 32]; 2]>();
         let packed = &*b.add(96).cast::<[u8; 12]>();
-        let scales: [f32; 16] = std::array::from_fn(|j| {
-            let nibble = packed[j % 8] >> (4 * (j / 8)) & 15;
-            let top = packed[8 + j % 4] >> (2 * (j / 4)) & 3;
-            d * (f32::from(nibble | top << 4) - 32.0)
-        });
+        let mut packed_scales = [0i8; 16];
+        for j in 0..4 {
+            for part in 0..4 {
+                // Scale 4 part + j: its nibble is in byte j or 4 + j, low half first.
+                let nibble = packed[4 * (part % 2) + j] >> (4 * (part / 2)) & 15;
+                let top = packed[8 + j] >> (2 * part) & 3;
+                packed_scales[4 * part + j] = (nibble | top << 4) as i8 - 32;
+            }
+        }
+        let scales = scale16::<S>(&packed_scales, d);
         let mut codes = [0i8; 256];
         let (parts, _) = codes.as_chunks_mut::<32>();
         for (j, part) in parts.iter_mut().enumerate() {
@@ -160,9 +167,9 @@ blocks! {
     }
     /// `(d s) (q - 32)`, sub-blocks of 16.
     Q6K[256, 210] = |S, b, sink| {
-        let d = S::half(b.add(208));
+        let (_, d) = S::halves(b.add(206));
         let packed = &*b.add(192).cast::<[i8; 16]>();
-        let scales: [f32; 16] = std::array::from_fn(|j| d * f32::from(packed[j]));
+        let scales = scale16::<S>(packed, d);
         let low = &*b.cast::<[[u8; 32]; 4]>();
         let high = &*b.add(128).cast::<[[u8; 32]; 2]>();
         let mut codes = [0i8; 256];
@@ -258,7 +265,7 @@ unsafe fn five_bits(fifth: *const u8, low: *const u8, offset: i8) -> [i8; 32] {
 /// Needs the instructions of `S`; `b` is valid for 16 bytes.
 #[inline(always)]
 unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f32; 8]) {
-    let (d, m) = (S::half(b), S::half(b.add(2)));
+    let (d, m) = S::halves(b);
     // SAFETY: the three words lie inside the 16 bytes.
     let word = |i: usize| unsafe { b.add(4 + 4 * i).cast::<u32>().read_unaligned() };
     let (scale, min, rest) = (word(0).to_le(), word(1).to_le(), word(2).to_le());
@@ -271,5 +278,21 @@ unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f32; 8]) {
         min & 0x3F3F_3F3F,
         ((rest >> 4) & 0x0F0F_0F0F) | ((min >> 2) & 0x3030_3030),
     );
-    (s.map(|s| d * f32::from(s)), t.map(|t| -m * f32::from(t)))
+    (
+        S::scale8(s.map(|s| s as i8), d),
+        S::scale8(t.map(|t| t as i8), -m),
+    )
+}
+
+/// `factor * codes[i]`.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn scale16<S: Simd>(codes: &[i8; 16], factor: f32) -> [f32; 16] {
+    let (halves, _) = codes.as_chunks::<8>();
+    let mut out = [0.0; 16];
+    out[..8].copy_from_slice(&S::scale8(halves[0], factor));
+    out[8..].copy_from_slice(&S::scale8(halves[1], factor));
+    out
 }
