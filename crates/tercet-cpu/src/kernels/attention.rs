@@ -1,6 +1,6 @@
 //! Attention in f32 that never stores a whole score matrix.
 //!
-//! A task takes one key-value head of one batch entry and up to [`ROW_BLOCK`]
+//! A task takes one key-value head of one batch entry and up to `ROW_BLOCK`
 //! rows; a row is one query of one of the grouped heads, so that a single query
 //! still shares each key among its group. Keys pass by in blocks, with a running
 //! maximum and sum per row (Milakov and Gimelshein, "Online normalizer

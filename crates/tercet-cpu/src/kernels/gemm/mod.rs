@@ -5,7 +5,7 @@
 //! `mr x nr` stays in registers over one block of k; the panel block stays in
 //! the nearest caches while the rows of A pass by. A is read where it lies, at
 //! any strides: a tile has few rows, so broadcasts from them stay in cache.
-//! Products of a few rows read an unpacked B in place ([`small`]).
+//! Products of a few rows read an unpacked B in place (`small`).
 //!
 //! Each element of a packed product is one chain of `fma` over k in ascending
 //! order; no result depends on tiles or threads.

@@ -5,7 +5,7 @@
 //! from the dequantised product only by the order of its sums.
 //!
 //! Few rows: each row of W is a dot product with several rows of `x` at once, so
-//! a block is decoded once for them. [`MANY_ROWS`] and more go through the packed
+//! a block is decoded once for them. `MANY_ROWS` and more go through the packed
 //! tile kernel.
 
 mod decode;
