@@ -2,7 +2,7 @@
 //!
 //! Each function maps equally long slices, element by element; the transcendental
 //! ones are within 2 ulp of the exact value (silu 3, gelu 5) at every level, and follow
-//! IEEE 754 for NaN, infinities and signed zeros. The bodies are in [`scalar`]
+//! IEEE 754 for NaN, infinities and signed zeros. The bodies are in `scalar`
 //! and are vectorised by the compiler, once per level.
 //!
 //! # Panics
