@@ -315,7 +315,7 @@ impl OpSpec for Attention {
         operands: &["q", "k", "v", "mask?", "kv_len?"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
-        tier: Tier::Composite,
+        tier: Tier::Core,
     };
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
