@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::path::PathBuf;
 
+use crate::output;
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -17,7 +19,7 @@ pub(crate) enum CliError {
     /// Arguments that contradict each other or the model.
     #[error("{0}")]
     Usage(String),
-    #[error("{path}", path = path.display())]
+    #[error("cannot read {path}", path = path.display())]
     File {
         path: PathBuf,
         source: std::io::Error,
@@ -31,7 +33,7 @@ pub(crate) enum CliError {
     },
     #[error(transparent)]
     Device(#[from] tercet::DeviceError),
-    #[error("{path}", path = path.display())]
+    #[error("{path} is no graph in text form", path = path.display())]
     Graph {
         path: PathBuf,
         source: tercet::TextError,
@@ -66,17 +68,51 @@ impl CliError {
     }
 }
 
-/// Prints an error and its causes to standard error. Causes that repeat the line above are left out.
+/// Prints an error and its causes to standard error.
 pub(crate) fn report(e: &CliError) {
-    eprintln!("error: {e}");
+    output::note(format_args!("error: {e}"));
+    for cause in causes(e) {
+        output::note(format_args!("  because: {cause}"));
+    }
+}
+
+/// What stands behind an error, outermost first. Left out: names of readers, which say nothing that
+/// their own errors do not, lines that repeat the one above, and a path that it ends with.
+pub(crate) fn causes(e: &(dyn Error + 'static)) -> Vec<String> {
+    let mut lines = Vec::new();
     let mut last = e.to_string();
     let mut source = e.source();
     while let Some(cause) = source {
-        let text = cause.to_string();
-        if text != last {
-            eprintln!("  because: {text}");
-        }
-        last = text;
         source = cause.source();
+        if is_reader(cause) {
+            continue;
+        }
+        let mut text = cause.to_string();
+        if let Some((head, rest)) = text.split_once(": ")
+            && last.ends_with(head)
+        {
+            text = rest.to_string();
+        }
+        if text != last {
+            lines.push(text.clone());
+            last = text;
+        }
     }
+    lines
+}
+
+/// Errors of the models crate that only say which reader refused.
+pub(crate) fn is_reader(e: &(dyn Error + 'static)) -> bool {
+    use tercet_models::Error as Models;
+    matches!(
+        e.downcast_ref(),
+        Some(
+            Models::Gguf(_)
+                | Models::SafeTensors(_)
+                | Models::Hf(_)
+                | Models::Config(_)
+                | Models::Tokenizer(_)
+                | Models::Weight(_)
+        )
+    )
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::output;
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Starts listening. Where no handler can be set, Ctrl-C ends the process as usual.
@@ -12,7 +14,7 @@ pub(crate) fn listen() {
         }
     });
     if let Err(e) = set {
-        eprintln!("note: Ctrl-C will not stop cleanly ({e})");
+        output::note(format_args!("note: Ctrl-C will not stop cleanly ({e})"));
     }
 }
 

@@ -50,21 +50,6 @@ impl NpyDtype {
         Self::I64,
     ];
 
-    /// The name as the IR spells it, for example `f32`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Bool => "bool",
-            Self::I8 => "i8",
-            Self::U8 => "u8",
-            Self::F16 => "f16",
-            Self::F32 => "f32",
-            Self::I32 => "i32",
-            Self::U32 => "u32",
-            Self::F64 => "f64",
-            Self::I64 => "i64",
-        }
-    }
-
     /// NumPy's code: kind and size in bytes.
     fn code(self) -> &'static str {
         match self {
@@ -117,18 +102,6 @@ impl NpyArray {
             shape,
             bytes,
         })
-    }
-
-    pub(crate) fn dtype(&self) -> NpyDtype {
-        self.dtype
-    }
-
-    pub(crate) fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
     }
 
     /// Element type, shape, bytes.

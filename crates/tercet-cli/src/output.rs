@@ -14,6 +14,11 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Prints a line to standard error; that it is closed concerns nobody.
+pub(crate) fn note(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// `1.5 MiB`
 pub(crate) fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -27,17 +27,17 @@ pub(crate) struct Args {
     /// Print the vectors as JSON instead of a table of cosine similarities
     #[arg(long)]
     json: bool,
-    /// Sentences of one run
-    #[arg(long, default_value_t = 32, value_name = "N")]
+    /// How many sentences to run at a time
+    #[arg(long, default_value_t = 32, value_name = "N", value_parser = super::positive)]
     batch: usize,
-    /// Cut sentences at so many tokens [default: what the model says, else its positions]
-    #[arg(long, value_name = "N")]
+    /// Cut sentences at so many tokens [default: as the model says]
+    #[arg(long, value_name = "N", value_parser = super::positive)]
     max_len: Option<usize>,
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// The float type to compute in
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    /// The float type to compute in; f16 and bf16 add up in f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
     dtype: Precision,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let texts = sentences(args)?;
     if texts.is_empty() {
         return Err(CliError::Usage(
-            "give sentences, or a file of them with --file".into(),
+            "no sentences; give some as arguments, or a file of them with --file".into(),
         ));
     }
     if !args.json && texts.len() > MAX_TABLE {
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     }
     let device = device(&args.device)?;
     interrupt::listen();
-    let what = args.model.display().to_string();
+    let what = format!("cannot load the model {}", args.model.display());
     let spinner = progress::spinner("loading");
     let mut embedder =
         load(args, &device, &texts).map_err(|e| CliError::Model { what, source: e })?;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         bar.set_position(done as u64);
         !interrupted()
     });
-    let embeddings = embeddings.map_err(CliError::model("the sentences"))?;
+    let embeddings = embeddings.map_err(CliError::model("cannot embed the sentences"))?;
     bar.finish_and_clear();
     if interrupted() {
         return Ok(Outcome::Interrupted);

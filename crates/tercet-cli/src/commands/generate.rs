@@ -19,26 +19,26 @@ const EMBEDDED_PROMPT: &str = "Ownership is";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A GGUF file or a folder with config.json and safetensors [default: the embedded model]
+    /// A GGUF file, or a folder with safetensors [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// The beginning of the text; `-` reads standard input
-    #[arg(short, long, default_value = EMBEDDED_PROMPT)]
+    #[arg(short, long, default_value = EMBEDDED_PROMPT, value_name = "TEXT")]
     prompt: String,
     /// The most tokens to write
     #[arg(short = 'n', long, default_value_t = 128, value_name = "N")]
     tokens: usize,
-    /// Capacity in tokens, prompt included [default: what the model was trained for]
-    #[arg(short, long, value_name = "N")]
+    /// Capacity in tokens, prompt included [default: as trained]
+    #[arg(short, long, value_name = "N", value_parser = super::positive)]
     context: Option<usize>,
     /// 0 always takes the likeliest token; higher is more surprising
-    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = within(0.0..=1e6))]
     temp: f64,
     /// Choose among the K likeliest tokens; 0 for all
     #[arg(long, default_value_t = 0, value_name = "K")]
     top_k: usize,
-    /// Choose among the likeliest tokens that have this probability together
-    #[arg(long, default_value_t = 1.0, value_name = "P")]
+    /// Choose among the likeliest tokens that together have this probability
+    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true, value_parser = within(0.0..=1.0))]
     top_p: f64,
     /// Seed of the random numbers
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -46,8 +46,8 @@ pub(crate) struct Args {
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// The float type to compute in
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    /// The float type to compute in; f16 and bf16 add up in f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
     dtype: Precision,
     /// Print one JSON document at the end instead of streaming
     #[arg(long)]
@@ -101,9 +101,9 @@ struct Report<'a> {
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let sampling = Sampling {
-        temperature: within("--temp", args.temp, 0.0, 1e6)?,
+        temperature: args.temp,
         top_k: args.top_k,
-        top_p: within("--top-p", args.top_p, 0.0, 1.0)?,
+        top_p: args.top_p,
         seed: args.seed,
     };
     let device = device(&args.device)?;
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let spinner = progress::spinner("loading");
     let (files, what) = match &args.model {
         Some(path) => {
-            let what = path.display().to_string();
+            let what = format!("cannot load the model {}", path.display());
             (
                 ModelFiles::open(path).map_err(CliError::model(what.clone()))?,
                 what,
@@ -123,8 +123,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         None => {
             let files = ModelFiles::from_gguf_bytes(EMBEDDED);
             (
-                files.map_err(CliError::model("the embedded model"))?,
-                "the embedded model".into(),
+                files.map_err(CliError::model("cannot load the embedded model"))?,
+                "cannot load the embedded model".into(),
             )
         }
     };
@@ -144,13 +144,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     spinner.finish_and_clear();
     if args.context.is_some_and(|c| c > llama.config.context) {
         let trained = llama.config.context;
-        eprintln!(
+        output::note(format_args!(
             "note: the model was trained for a context of {trained}; beyond it, it may ramble"
-        );
+        ));
     }
     let ids = tokenizer
         .encode(&prompt, true)
-        .map_err(CliError::model("the prompt"))?;
+        .map_err(CliError::model("cannot process the prompt"))?;
     let mut session = Session {
         generator,
         tokenizer: &tokenizer,
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if args.json {
         output::json(&report)?;
     } else {
-        eprintln!("{}", summary(&report));
+        output::note(format_args!("{}", summary(&report)));
     }
     Ok(if report.stop == Stop::Interrupted {
         Outcome::Interrupted
@@ -196,13 +196,14 @@ fn summary(report: &Report<'_>) -> String {
         Stop::Context => "context full",
         Stop::Interrupted => "interrupted",
     };
+    let phase = |name: &str, phase: &Phase| match phase.tokens {
+        0 => format!("{name} 0 tokens"),
+        n => format!("{name} {n} tokens, {:.0}/s", phase.tokens_per_second),
+    };
     format!(
-        "prefill {} tokens, {:.0} tokens/s; decode {} tokens, {:.0} tokens/s; loaded in {:.2} s; \
-         stopped: {ended}",
-        prefill.tokens,
-        prefill.tokens_per_second,
-        decode.tokens,
-        decode.tokens_per_second,
+        "{}; {}; loaded in {:.2} s; stopped: {ended}",
+        phase("prefill", prefill),
+        phase("decode", decode),
         report.load_seconds,
     )
 }
@@ -223,18 +224,20 @@ impl Session<'_> {
         load: Duration,
         device: &'r str,
     ) -> Result<Report<'r>, CliError> {
-        self.show(prompt)?;
         let started = Instant::now();
         let first = self.prefill(ids)?;
         let prefill = Phase::new(self.generator.position(), started.elapsed());
+        // Not before the prefill: its progress bar would overwrite the line.
+        self.show(prompt)?;
 
         let started = Instant::now();
-        let (tokens, text, stop) = self.decode(first, limit)?;
+        let decoded = self.decode(first, limit);
+        let elapsed = started.elapsed();
+        // Whatever follows, an error or the summary, begins a line.
+        self.show("\n")?;
+        let (tokens, text, stop) = decoded?;
         // The first token came with the prefill.
-        let decode = Phase::new(tokens.len().saturating_sub(1), started.elapsed());
-        if !self.json {
-            writeln!(std::io::stdout())?;
-        }
+        let decode = Phase::new(tokens.len().saturating_sub(1), elapsed);
         let load_seconds = load.as_secs_f64();
         let prompt_tokens = ids;
         Ok(Report {
@@ -267,7 +270,9 @@ impl Session<'_> {
             bar.set_position(done as u64);
             !interrupted()
         });
-        let next = step.map_err(CliError::model("the prompt"))?.next;
+        let next = step
+            .map_err(CliError::model("cannot process the prompt"))?
+            .next;
         bar.finish_and_clear();
         Ok(if interrupted() { None } else { next })
     }
@@ -293,7 +298,7 @@ impl Session<'_> {
             tokens.push(token);
             let piece = stream
                 .push(token)
-                .map_err(CliError::model("the token stream"))?;
+                .map_err(CliError::model("cannot turn tokens into text"))?;
             self.show(&piece)?;
             text += &piece;
             if tokens.len() == limit {
@@ -303,11 +308,13 @@ impl Session<'_> {
                 break Stop::Context;
             }
             let step = self.generator.feed(&[token]);
-            next = step.map_err(CliError::model("the next token"))?.next;
+            next = step
+                .map_err(CliError::model("cannot compute the next token"))?
+                .next;
         };
         let rest = stream
             .finish()
-            .map_err(CliError::model("the token stream"))?;
+            .map_err(CliError::model("cannot turn tokens into text"))?;
         self.show(&rest)?;
         text += &rest;
         Ok((tokens, text, stop))

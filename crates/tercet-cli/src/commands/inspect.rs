@@ -7,8 +7,12 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tercet_models::{Family, ModelFiles};
 
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, Outcome, causes, is_reader};
 use crate::output;
+
+/// Names are cut at this many characters, and lines at these.
+const NAME_WIDTH: usize = 60;
+const LINE_WIDTH: usize = 120;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -49,7 +53,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let what = args.model.display().to_string();
+    let what = format!("cannot read the model {}", args.model.display());
     let files = ModelFiles::open(&args.model).map_err(CliError::model(what))?;
     let report = report(&files);
     if args.json {
@@ -136,37 +140,39 @@ fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
     }
 }
 
-fn chain(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(cause) = source {
-        text += &format!(": {cause}");
-        source = cause.source();
-    }
-    text
+/// An error and its causes on one line.
+fn chain(e: &(dyn std::error::Error + 'static)) -> String {
+    let own = (!is_reader(e)).then(|| e.to_string());
+    let lines: Vec<String> = own.into_iter().chain(causes(e)).collect();
+    lines.join(": ")
 }
 
 fn print(report: &Report) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}\n\nmetadata", report.format)?;
+    let width = report.metadata.keys().map(|k| k.chars().count()).max();
+    let width = width.unwrap_or(0).min(NAME_WIDTH);
     for (key, value) in &report.metadata {
-        writeln!(out, "  {key:<40} {}", output::clip(value, 100))?;
+        let key = output::clip(key, NAME_WIDTH);
+        let value = output::clip(value, LINE_WIDTH - 4 - width);
+        writeln!(out, "  {key:<width$}  {value}")?;
     }
     writeln!(out, "\ntensors")?;
     let width = report
         .tensors
         .iter()
-        .map(|t| t.name.len())
+        .map(|t| t.name.chars().count())
         .max()
         .unwrap_or(0)
-        .min(60);
+        .min(NAME_WIDTH);
     for t in &report.tensors {
         let shape = format!("{:?}", t.shape);
         let bytes = output::bytes(t.bytes);
         writeln!(
             out,
             "  {:<width$}  {:<6} {shape:<20} {bytes:>12}",
-            t.name, t.format
+            output::clip(&t.name, NAME_WIDTH),
+            t.format
         )?;
     }
     let mut formats: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
@@ -189,7 +195,7 @@ fn print(report: &Report) -> Result<(), CliError> {
     } = &report.memory;
     writeln!(
         out,
-        "memory\n  weights {:>12}",
+        "\nmemory\n  weights {:>12}",
         output::bytes(*weights_bytes)
     )?;
     if let (Some(per_token), Some(all)) = (cache_bytes_per_token, cache_bytes) {

@@ -14,11 +14,8 @@ use crate::error::CliError;
 /// Float types that a model can be computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Precision {
-    /// As the model's graph says: 32 bits
     F32,
-    /// IEEE binary16 with 32-bit accumulation
     F16,
-    /// bfloat16 with 32-bit accumulation
     Bf16,
 }
 
@@ -36,12 +33,22 @@ pub(crate) fn device(name: &str) -> Result<Device, CliError> {
     Device::by_name(name).map_err(|e| CliError::Usage(e.to_string()))
 }
 
-/// A float argument within a range; both ends included.
-pub(crate) fn within(what: &str, x: f64, lo: f64, hi: f64) -> Result<f64, CliError> {
-    if (lo..=hi).contains(&x) {
-        return Ok(x);
+/// Parses a float argument of a range; both ends included.
+pub(crate) fn within(
+    range: std::ops::RangeInclusive<f64>,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync {
+    move |text| {
+        let x: Option<f64> = text.parse().ok();
+        x.filter(|x| range.contains(x)).ok_or_else(|| {
+            let (lo, hi) = (range.start(), range.end());
+            format!("expected a number from {lo} to {hi}")
+        })
     }
-    Err(CliError::Usage(format!(
-        "{what} must be from {lo} to {hi}, got {x}"
-    )))
+}
+
+/// Parses a count of at least 1.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    let n: Option<usize> = text.parse().ok();
+    n.filter(|&n| n > 0)
+        .ok_or_else(|| "expected a whole number from 1 on".to_string())
 }

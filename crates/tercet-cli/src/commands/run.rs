@@ -4,22 +4,29 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tercet::{Bindings, CompileOptions, DType, Graph, Port, Signature, Tensor, TensorType};
+use serde_json::Value;
+use tercet::{
+    Bindings, CompileError, CompileOptions, DType, Graph, Port, Signature, Tensor, TensorType,
+};
 
 use super::device;
 use crate::error::{CliError, Outcome};
-use crate::npy::{NpyArray, NpyDtype, read_npy, read_npz, write_npz};
+use crate::npy::{NpyArray, NpyDtype, read_npy, read_npz, write_npy, write_npz};
 use crate::output;
+
+/// What of a tensor a person is shown.
+const MAX_ROWS: usize = 16;
+const MAX_COLUMNS: usize = 8;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The graph; docs/text-form.md has the language
     graph: PathBuf,
-    /// NAME=FILE.npy for an input, parameter or state, or FILE.npz with arrays by those names
+    /// An array as NAME=FILE.npy, or several by name as FILE.npz
     #[arg(short, long, value_name = "[NAME=]FILE")]
     input: Vec<String>,
-    /// Write all results to this .npz file
-    #[arg(short, long, value_name = "FILE.npz")]
+    /// Write the results to an .npz file, or a single one to .npy
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
@@ -34,7 +41,8 @@ struct Row<'a> {
     name: &'a str,
     dtype: &'static str,
     shape: &'a [usize],
-    values: Vec<f64>,
+    /// In the shortest form that gives the same number; NaN and infinities as strings.
+    values: Vec<Value>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
@@ -48,6 +56,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         .parse()
         .map_err(|source| CliError::Graph { path, source })?;
     let signature = Signature::of(&graph);
+    let target = match &args.output {
+        Some(path) => Some(target(path, &signature)?),
+        None => None,
+    };
     let mut given = Vec::new();
     for input in &args.input {
         given.extend(read_arrays(input)?);
@@ -58,18 +70,24 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         let is_of = |name: &str| ports.iter().any(|p| p.name == name);
         tensors.iter().filter(|(n, _)| is_of(n)).cloned().collect()
     };
+    for port in signature.inputs.iter().chain(&signature.params) {
+        let Port { name, ty } = port;
+        if !tensors.iter().any(|(n, _)| n == name) {
+            return Err(CliError::Usage(format!(
+                "`{name}` of type {ty} is missing; give it with --input {name}=FILE.npy"
+            )));
+        }
+    }
     let inputs = of(&signature.inputs);
     let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
     // The graph runs once: its bounds are the sizes at hand.
     let mut sizes = Bindings::new();
     signature.bind(&inputs, &Bindings::new(), &mut sizes)?;
-    let mut exe = device.compile(
-        &graph,
-        &CompileOptions {
-            bounds: sizes,
-            ..Default::default()
-        },
-    )?;
+    let options = CompileOptions {
+        bounds: sizes,
+        ..Default::default()
+    };
+    let mut exe = device.compile(&graph, &options).map_err(compile_error)?;
     for (name, tensor) in of(&signature.params) {
         exe.set_param(&name, tensor)?;
     }
@@ -77,8 +95,52 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         exe.write_state(&name, &tensor)?;
     }
     let results = exe.run(&inputs)?;
+    if let Some(target) = target {
+        save(target, &signature, &results)?;
+    }
     show(args, &signature, &results)?;
     Ok(Outcome::Done)
+}
+
+/// Here only inputs give sizes, so the remedy of a symbol without one is another than in a program.
+fn compile_error(e: CompileError) -> CliError {
+    if let CompileError::Unbounded { symbol } = &e {
+        return CliError::Usage(format!(
+            "no input has the size `{symbol}`; write a number in its place in the graph"
+        ));
+    }
+    e.into()
+}
+
+/// Where results go.
+enum Target<'a> {
+    Npy(&'a Path),
+    Npz(&'a Path),
+}
+
+fn target<'a>(path: &'a Path, signature: &Signature) -> Result<Target<'a>, CliError> {
+    let shown = path.display();
+    let n = signature.outputs.len();
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("npz") => Ok(Target::Npz(path)),
+        Some("npy") if n == 1 => Ok(Target::Npy(path)),
+        Some("npy") => Err(CliError::Usage(format!(
+            "the graph has {n} outputs and {shown} holds one; write to an .npz file"
+        ))),
+        Some(_) | None => Err(CliError::Usage(format!(
+            "cannot write to {shown}; results go to .npz or .npy files"
+        ))),
+    }
+}
+
+fn save(target: Target<'_>, signature: &Signature, results: &[Tensor]) -> Result<(), CliError> {
+    let named = signature.outputs.iter().zip(results);
+    let arrays: Vec<_> = named.map(|(o, t)| (o.name.clone(), to_array(t))).collect();
+    match (target, arrays.as_slice()) {
+        (Target::Npy(path), [(_, array)]) => write_npy(path, array)?,
+        (Target::Npy(path) | Target::Npz(path), arrays) => write_npz(path, arrays)?,
+    }
+    Ok(())
 }
 
 /// The arrays of `NAME=FILE.npy` or `FILE.npz`.
@@ -107,7 +169,10 @@ fn to_tensors(
     for (name, array) in arrays {
         let Some(port) = ports().find(|p| p.name == name) else {
             let known: Vec<&str> = ports().map(|p| p.name.as_str()).collect();
-            let known = known.join(", ");
+            let known = match known.as_slice() {
+                [] => "nothing".to_string(),
+                known => known.join(", "),
+            };
             return Err(CliError::Usage(format!(
                 "the graph has no `{name}`; it takes: {known}"
             )));
@@ -116,6 +181,12 @@ fn to_tensors(
             return Err(CliError::Usage(format!("`{name}` is given twice")));
         }
         let tensor = to_tensor(&name, array, port.ty.dtype)?;
+        let (found, wanted) = (tensor.dtype(), port.ty.dtype);
+        if found != wanted {
+            return Err(CliError::Usage(format!(
+                "array `{name}` is {found}, the graph takes {wanted}; convert it with numpy's astype"
+            )));
+        }
         tensors.push((name, tensor));
     }
     Ok(tensors)
@@ -180,26 +251,71 @@ fn show(args: &Args, signature: &Signature, results: &[Tensor]) -> Result<(), Cl
             .map(|o| o.name.as_str())
             .zip(results)
     };
-    if let Some(path) = &args.output {
-        let arrays: Vec<_> = named()
-            .map(|(name, t)| (name.to_string(), to_array(t)))
-            .collect();
-        write_npz(path, &arrays)?;
-    }
     if args.json {
         let rows: Vec<Row<'_>> = named()
             .map(|(name, t)| Row {
                 name,
                 dtype: t.dtype().name(),
                 shape: t.shape(),
-                values: t.to_f64s(),
+                values: values(t),
             })
             .collect();
         return output::json(&rows);
     }
     let mut out = std::io::stdout().lock();
     for (name, tensor) in named() {
-        writeln!(out, "{name}: {tensor:?}")?;
+        writeln!(out, "{name}: {}", tensor.ty())?;
+        print(&mut out, tensor)?;
     }
     Ok(())
+}
+
+/// The first rows of the last axis, a line each.
+fn print(out: &mut impl Write, tensor: &Tensor) -> std::io::Result<()> {
+    let all = values(tensor);
+    let row = tensor.shape().last().map_or(1, |&n| n.max(1));
+    for (i, values) in all.chunks(row).enumerate() {
+        if i == MAX_ROWS {
+            return writeln!(out, "  ... {} more rows", all.len() / row - MAX_ROWS);
+        }
+        write!(out, " ")?;
+        for value in values.iter().take(MAX_COLUMNS) {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                value => value.to_string(),
+            };
+            write!(out, " {text:>12}")?;
+        }
+        if values.len() > MAX_COLUMNS {
+            write!(out, "  ... {} more", values.len() - MAX_COLUMNS)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// The elements as JSON. Wide integers keep every digit; a float is printed as its own type is.
+fn values(tensor: &Tensor) -> Vec<Value> {
+    let float = |x: f64| match x {
+        _ if x.is_nan() => Value::from("nan"),
+        f64::INFINITY => Value::from("inf"),
+        f64::NEG_INFINITY => Value::from("-inf"),
+        x => Value::from(x),
+    };
+    // The shortest decimal of an f32, which serde_json would print as the f64 that it equals.
+    let short = |x: f64| match (x as f32).to_string().parse() {
+        Ok(x) => float(x),
+        Err(_) => float(x),
+    };
+    match tensor.dtype() {
+        DType::F64 => tensor.to_f64s().into_iter().map(float).collect(),
+        DType::F32 | DType::F16 | DType::BF16 => tensor.to_f64s().into_iter().map(short).collect(),
+        DType::I8 | DType::I32 | DType::I64 | DType::U8 | DType::U32 => {
+            tensor.to_i64s().into_iter().map(Value::from).collect()
+        }
+        DType::Bool => {
+            let bits = tensor.to_i64s().into_iter();
+            bits.map(|x| Value::from(x != 0)).collect()
+        }
+    }
 }

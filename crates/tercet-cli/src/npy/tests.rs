@@ -97,9 +97,12 @@ fn scalars_vectors_and_empty_arrays_keep_their_shape() {
         (NpyDtype::F32, vec![], 2.5_f32.to_le_bytes().to_vec())
     );
     let vector = read_npy(&data("vector.npy")).unwrap();
-    assert_eq!((vector.dtype(), vector.shape()), (NpyDtype::I32, &[3][..]));
+    assert_eq!((vector.dtype, &vector.shape[..]), (NpyDtype::I32, &[3][..]));
     let empty = read_npy(&data("empty.npy")).unwrap();
-    assert_eq!((empty.shape(), empty.bytes()), (&[2, 0, 3][..], &[][..]));
+    assert_eq!(
+        (&empty.shape[..], &empty.bytes[..]),
+        (&[2, 0, 3][..], &[][..])
+    );
 }
 
 #[test]
@@ -240,7 +243,7 @@ fn promises_of_size_cost_no_memory() {
 fn booleans_other_than_zero_and_one_become_one() {
     let dictionary = "{'descr': '|b1', 'fortran_order': False, 'shape': (3,)}";
     let array = parse(&raw(dictionary, &[0, 1, 0xfe])).unwrap();
-    assert_eq!(array.bytes(), [0, 1, 1]);
+    assert_eq!(array.bytes, [0, 1, 1]);
 }
 
 #[test]
