@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, default_value_t = 128, value_name = "N")]
     tokens: usize,
     /// Capacity in tokens, prompt included [default: as trained]
-    #[arg(short, long, value_name = "N", value_parser = super::positive)]
+    #[arg(short, long, value_name = "N", value_parser = capacity)]
     context: Option<usize>,
     /// 0 always takes the likeliest token; higher is more surprising
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = within(0.0..=1e6))]
@@ -168,6 +168,15 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     } else {
         Outcome::Done
     })
+}
+
+/// More than any model of today takes; tables and cache of a mistyped number would fill the memory.
+const MAX_CONTEXT: usize = 1 << 20;
+
+fn capacity(text: &str) -> Result<usize, String> {
+    let n: Option<usize> = text.parse().ok();
+    n.filter(|n| (1..=MAX_CONTEXT).contains(n))
+        .ok_or_else(|| format!("expected a whole number from 1 to {MAX_CONTEXT}"))
 }
 
 fn read_prompt(prompt: &str) -> Result<String, CliError> {
