@@ -7,8 +7,9 @@
 //! any strides: a tile has few rows, so broadcasts from them stay in cache.
 //! Products of a few rows read an unpacked B in place (`small`).
 //!
-//! Each element of a packed product is one chain of `fma` over k in ascending
-//! order; no result depends on tiles or threads.
+//! Each element of a packed product is a chain of `fma` over k in ascending
+//! order, one for each block of k, added block by block; no result depends on
+//! tiles or threads.
 
 mod block;
 mod epilogue;
