@@ -90,6 +90,24 @@ fn an_mlp_allocates_nothing() -> Result<(), OpError> {
 }
 
 #[test]
+fn narrow_floats_allocate_nothing() -> Result<(), OpError> {
+    for dtype in [DType::F16, DType::BF16] {
+        let mut g = Graph::new();
+        let x = g.input("x", Type::new(dtype, [7, 32]))?;
+        let w = g.param("w", Type::new(dtype, [32, 32]))?;
+        let gamma = g.param("gamma", Type::new(dtype, [32]))?;
+        let y = g.linear(x, w, None, Some(UnaryFn::Silu))?;
+        let y = g.rms_norm(y, gamma, None, 1e-5)?;
+        let y = g.softmax(y, 1)?;
+        let y = g.matmul(y, w)?;
+        g.output("y", y)?;
+        let x = Fill::Normal.tensor("x", TensorType::new(dtype, &[7, 32]));
+        assert_eq!(allocations(&g, &[("x", &x)]), 0, "{dtype}");
+    }
+    Ok(())
+}
+
+#[test]
 fn attention_with_a_cache_allocates_nothing() -> Result<(), OpError> {
     let mut g = Graph::new();
     let x = g.input("x", f32s(&[1, 1, 2, 16]))?;

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use smallvec::SmallVec;
 use tercet_ir::ops::{Attention as AttentionOp, RopeStyle};
 use tercet_ir::ops::{Layout as Axes, MaskKind};
-use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
+use tercet_ir::{EvalError, Graph, Node, Op, Support};
 
 use crate::args::{Args, View};
 use crate::kernels::attention::{
@@ -13,10 +13,11 @@ use crate::kernels::attention::{
 use crate::kernels::rows::{RopePairs, rope};
 use crate::kernels::{SimdLevel, Threads};
 use crate::layout::Layout;
+use crate::lower::elem::{REALS, native_for};
 use crate::lower::matmul::threads;
 use crate::lower::{Accept, Lowered, floats_mut, indices, missing};
 
-/// f32 with heads that have elements.
+/// Real numbers, with heads that have elements.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     let empty = |v: &tercet_ir::Value| {
         graph
@@ -28,10 +29,7 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     if node.inputs.iter().take(3).any(empty) {
         return missing("heads without elements");
     }
-    match graph.ty(node.inputs[0]).dtype {
-        DType::F32 => Support::Native,
-        _ => missing("only f32"),
-    }
+    native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
 /// Strides of batch, head and position.

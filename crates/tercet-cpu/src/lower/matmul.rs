@@ -4,7 +4,7 @@
 //! call. Quantised weights stay as they are.
 
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{DType, EvalError, Graph, Node, Op, Scheme, Support};
+use tercet_ir::{EvalError, Graph, Node, Op, Scheme, Support};
 
 use crate::args::{Args, View};
 use crate::kernels::gemm::{
@@ -14,12 +14,14 @@ use crate::kernels::gemm::{
 use crate::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
 use crate::kernels::{SimdLevel, Threads};
 use crate::layout::Layout;
+use crate::lower::elem::{REALS, native_for};
 use crate::lower::{Accept, Lowered, Pack, Packed, floats_mut, missing};
 
-/// f32 operands only; other dtypes have no packed kernels yet.
+/// Real numbers; integers and f64 have no packed kernels.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
-    if graph.ty(node.inputs[0]).dtype != DType::F32 {
-        return missing("only f32");
+    let dtype = graph.ty(node.inputs[0]).dtype;
+    if !REALS.contains(&dtype) {
+        return native_for(REALS, dtype);
     }
     match &node.op {
         Op::Linear(o) if o.activation.is_some_and(|f| activation(Some(f)).is_none()) => {

@@ -13,6 +13,7 @@ mod dynamic_slice;
 mod dynamic_update;
 mod elem;
 mod gather;
+mod halves;
 mod log_softmax;
 mod map;
 mod matmul;
@@ -133,6 +134,23 @@ pub(crate) struct Kernel {
     pub(crate) supports: fn(&Graph, &Node) -> Support,
     /// How.
     pub(crate) lower: Lower,
+    /// Computes in f32: F16 and BF16 are converted before and after.
+    through_f32: bool,
+}
+
+impl Kernel {
+    /// What the table's function makes of a node.
+    pub(crate) fn make(
+        &self,
+        lower: fn(&Graph, &Node) -> Lowered,
+        graph: &Graph,
+        node: &Node,
+    ) -> Lowered {
+        match self.through_f32 {
+            true => halves::lower(lower, graph, node),
+            false => lower(graph, node),
+        }
+    }
 }
 
 fn always(_: &Graph, _: &Node) -> Support {
@@ -145,6 +163,7 @@ const fn row(name: &'static str, op: OpKind, lower: Lower) -> Kernel {
         op,
         supports: always,
         lower,
+        through_f32: false,
     }
 }
 
@@ -193,36 +212,36 @@ pub(crate) const KERNELS: &[Kernel] = &[
     kernel("rng_uniform", OpKind::RngUniform, always, rng::lower),
     kernel("rng_normal", OpKind::RngNormal, always, rng::lower),
     kernel("sample", OpKind::Sample, sample::supports, sample::lower),
-    kernel("gemm", OpKind::MatMul, matmul::supports, matmul::lower),
-    kernel("gemm", OpKind::Linear, matmul::supports, matmul::lower),
-    kernel(
+    through_f32("gemm", OpKind::MatMul, matmul::supports, matmul::lower),
+    through_f32("gemm", OpKind::Linear, matmul::supports, matmul::lower),
+    through_f32(
         "quant_matmul",
         OpKind::DequantMatMul,
         matmul::supports,
         matmul::lower_dequant,
     ),
-    kernel("rows", OpKind::Softmax, rows::supports, rows::lower_map),
-    kernel("rows", OpKind::LayerNorm, rows::supports, rows::lower_norm),
-    kernel("rows", OpKind::RmsNorm, rows::supports, rows::lower_norm),
-    kernel(
+    through_f32("rows", OpKind::Softmax, rows::supports, rows::lower_map),
+    through_f32("rows", OpKind::LayerNorm, rows::supports, rows::lower_norm),
+    through_f32("rows", OpKind::RmsNorm, rows::supports, rows::lower_norm),
+    through_f32(
         "rows",
         OpKind::ResidualLayerNorm,
         rows::supports,
         rows::lower_residual_norm,
     ),
-    kernel(
+    through_f32(
         "rows",
         OpKind::ResidualRmsNorm,
         rows::supports,
         rows::lower_residual_norm,
     ),
-    kernel(
+    through_f32(
         "attention",
         OpKind::Attention,
         attention::supports,
         attention::lower,
     ),
-    kernel(
+    through_f32(
         "rope",
         OpKind::Rope,
         attention::supports,
@@ -247,6 +266,19 @@ const fn kernel(
         op,
         supports,
         lower: Lower::Kernel(lower),
+        through_f32: false,
+    }
+}
+
+const fn through_f32(
+    name: &'static str,
+    op: OpKind,
+    supports: fn(&Graph, &Node) -> Support,
+    lower: fn(&Graph, &Node) -> Lowered,
+) -> Kernel {
+    Kernel {
+        through_f32: true,
+        ..kernel(name, op, supports, lower)
     }
 }
 
@@ -283,6 +315,7 @@ pub(crate) const REFERENCE_EVAL: Kernel = Kernel {
     op: OpKind::Const,
     supports: always,
     lower: Lower::Kernel(reference_eval::lower),
+    through_f32: false,
 };
 
 /// The row that runs a node.

@@ -1,6 +1,14 @@
 //! `reference_eval`: runs an operator's own `eval` on copies of its operands. Slow, exact, and the
 //! only kernel that allocates; the table says which operators and dtypes come to it. Other kernels
 //! come to it for operand data that the operator does not accept, so that its errors are said once.
+//!
+//! Core operators that come here, with the dtypes that do (in part: some cases only):
+//!
+//! - `top_k`: f64, i64
+//! - `mat_mul`: f64, i32, i64, i8, u32, u8
+//! - `attention`: bf16 (in part), f16 (in part), f32 (in part), f64
+//! - `rope`: bf16 (in part), f16 (in part), f32 (in part), f64
+//! - `sample`: f64
 
 use tercet_ir::{EvalError, Graph, Node, Op, Tensor, TensorType};
 
@@ -38,4 +46,58 @@ fn copy(view: &View<'_>) -> Result<Tensor, EvalError> {
     let mut tensor = Tensor::zeros(TensorType::new(view.dtype, view.shape()))?;
     copy_view(view, tensor.bytes_mut(), false);
     Ok(tensor)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tercet_ir::{OpKind, Tier};
+
+    use crate::lower::{REFERENCE_EVAL, find};
+
+    /// `//! - op: dtypes` of each core operator that comes here, from the cases of all operators.
+    fn listed() -> Vec<String> {
+        let mut lines = Vec::new();
+        for &kind in OpKind::ALL.iter().filter(|k| k.doc().tier == Tier::Core) {
+            let mut dtypes: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+            for case in kind.cases() {
+                for &dtype in kind.doc().dtypes.iter().filter(|d| case.runs_with(**d)) {
+                    let built = case.build(dtype).expect("the case is right");
+                    for (_, node) in built.graph.nodes().filter(|(_, n)| n.op.kind() == kind) {
+                        let kernel = find(&built.graph, node).expect("core operators always run");
+                        let (here, all) = dtypes.entry(dtype.to_string()).or_default();
+                        *here += usize::from(kernel.name == REFERENCE_EVAL.name);
+                        *all += 1;
+                    }
+                }
+            }
+            let names = dtypes.iter().filter(|(_, (here, _))| *here > 0);
+            let names: Vec<String> = names
+                .map(|(name, (here, all))| match here == all {
+                    true => name.clone(),
+                    false => format!("{name} (in part)"),
+                })
+                .collect();
+            if !names.is_empty() {
+                lines.push(format!("//! - `{}`: {}", kind.doc().name, names.join(", ")));
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn the_module_doc_lists_what_comes_here() {
+        let written: Vec<&str> = include_str!("reference_eval.rs")
+            .lines()
+            .filter(|line| line.starts_with("//! - `"))
+            .collect();
+        let listed = listed();
+        assert_eq!(
+            written,
+            listed,
+            "the list should be:\n{}",
+            listed.join("\n")
+        );
+    }
 }

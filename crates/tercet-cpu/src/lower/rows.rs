@@ -1,21 +1,22 @@
 //! Softmax and norms of f32 along the last axis.
 
 use rayon::prelude::*;
-use tercet_ir::{DType, Graph, Node, Op, Support};
+use tercet_ir::{Graph, Node, Op, Support};
 
 use crate::args::{Args, View};
 use crate::kernels::SimdLevel;
 use crate::kernels::rows::{self, Norm};
+use crate::lower::elem::{REALS, native_for};
 use crate::lower::{Lowered, missing};
 
 /// Elements of a parallel task.
 const TASK: usize = 1 << 14;
 
-/// f32 along the last axis.
+/// Real numbers along the last axis.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     let x = graph.ty(node.inputs[0]);
-    if x.dtype != DType::F32 {
-        return missing("only f32");
+    if !REALS.contains(&x.dtype) {
+        return native_for(REALS, x.dtype);
     }
     let last = x.rank().saturating_sub(1);
     let along_last = match &node.op {

@@ -126,7 +126,7 @@ impl Builder<'_> {
                     .map(|s| self.places[s.index()][0].root);
                 self.emit(
                     site,
-                    lower(self.graph, node),
+                    kernel.make(lower, self.graph, node),
                     ins,
                     &node.outputs,
                     home,

@@ -1,0 +1,145 @@
+//! F16 and BF16 operands of kernels that compute in f32: the operands are widened into scratch
+//! memory, the kernel runs, its results are rounded once. A constant operand that the kernel packs
+//! is packed from its f32 values, once.
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use smallvec::SmallVec;
+use tercet_ir::{DType, EvalError, Graph, Node};
+
+use crate::args::{Args, View, ViewMut};
+use crate::kernels::{SimdLevel, convert};
+use crate::layout::Layout;
+use crate::lower::{Accept, Lowered, Pack, Run};
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// Bytes of scratch memory for this many elements; what follows stays aligned.
+fn wide_bytes(numel: usize) -> usize {
+    (4 * numel).next_multiple_of(64)
+}
+
+/// What `lower` makes of the node, behind conversions if an operand is F16 or BF16.
+pub(crate) fn lower(lower: fn(&Graph, &Node) -> Lowered, graph: &Graph, node: &Node) -> Lowered {
+    let inner = lower(graph, node);
+    let ins = node.inputs.iter().map(|v| graph.ty(*v).dtype);
+    let outs = node.outputs.iter().map(|ty| ty.dtype);
+    let halves: Vec<bool> = ins.chain(outs).map(is_half).collect();
+    if !halves.contains(&true) {
+        return inner;
+    }
+    let Lowered {
+        run,
+        mut accepts,
+        fallible,
+        scratch,
+        pack,
+        work,
+        ..
+    } = inner;
+    for (accept, _) in accepts.iter_mut().zip(&halves).filter(|(_, half)| **half) {
+        *accept = Accept::Dense;
+    }
+    let level = SimdLevel::detect();
+    let pack = pack.map(|(at, pack)| match halves[at] {
+        true => (at, widened_pack(level, pack)),
+        false => (at, pack),
+    });
+    Lowered {
+        run: Box::new(move |args| call(level, &run, args)),
+        accepts,
+        fallible,
+        in_place: Vec::new(),
+        scratch: Some(Box::new(move |layouts, threads| {
+            let wide = layouts.iter().zip(&halves).filter(|(_, half)| **half);
+            let wide: usize = wide.map(|(layout, _)| wide_bytes(layout.numel())).sum();
+            wide + scratch.as_ref().map_or(0, |size| size(layouts, threads))
+        })),
+        pack,
+        work,
+        undo: None,
+    }
+}
+
+fn widen(level: SimdLevel, view: &View<'_>, out: &mut [f32]) {
+    match view.dtype {
+        DType::BF16 => convert::bf16_to_f32(level, cast_slice(view.dense_bytes()), out),
+        _ => convert::f16_to_f32(level, cast_slice(view.dense_bytes()), out),
+    }
+}
+
+fn widened_pack(level: SimdLevel, pack: Pack) -> Pack {
+    Box::new(move |view| {
+        let mut wide = vec![0f32; view.layout.numel()];
+        widen(level, view, &mut wide);
+        pack(&View {
+            root: cast_slice(&wide),
+            dtype: DType::F32,
+            layout: &Layout::dense(view.shape()),
+        })
+    })
+}
+
+/// Takes memory for `numel` floats from the front of the scratch memory.
+fn take<'a>(scratch: &mut &'a mut [u8], numel: usize) -> &'a mut [u8] {
+    let (own, rest) = std::mem::take(scratch).split_at_mut(wide_bytes(numel));
+    *scratch = rest;
+    &mut own[..4 * numel]
+}
+
+fn call(level: SimdLevel, run: &Run, args: &mut Args<'_>) -> Result<(), EvalError> {
+    let mut scratch = &mut *args.scratch;
+    let layouts: SmallVec<[Layout; 8]> =
+        args.ins.iter().map(|v| Layout::dense(v.shape())).collect();
+    let mut ins: SmallVec<[View<'_>; 8]> = SmallVec::new();
+    for (view, layout) in args.ins.iter().zip(&layouts) {
+        // A packed operand has no memory here.
+        if !is_half(view.dtype) || view.root.is_empty() {
+            ins.push(*view);
+            continue;
+        }
+        let wide = take(&mut scratch, layout.numel());
+        widen(level, view, cast_slice_mut(wide));
+        ins.push(View {
+            root: wide,
+            dtype: DType::F32,
+            layout,
+        });
+    }
+    let narrow = args.outs.iter().filter(|out| is_half(out.dtype));
+    let wide = narrow.map(|out| wide_bytes(out.layout.numel())).sum();
+    let (wide, scratch) = scratch.split_at_mut(wide);
+    let mut parts = &mut *wide;
+    let outs = args.outs.iter_mut().map(|out| match is_half(out.dtype) {
+        true => ViewMut {
+            bytes: take(&mut parts, out.layout.numel()),
+            dtype: DType::F32,
+            layout: out.layout,
+        },
+        false => ViewMut {
+            bytes: &mut *out.bytes,
+            dtype: out.dtype,
+            layout: out.layout,
+        },
+    });
+    let outs = outs.collect();
+    run(&mut Args {
+        ctx: args.ctx,
+        parallel: args.parallel,
+        ins,
+        outs,
+        scratch,
+        packed: args.packed,
+    })?;
+    let mut parts = wide;
+    for out in args.outs.iter_mut().filter(|out| is_half(out.dtype)) {
+        let from = cast_slice(take(&mut parts, out.layout.numel()));
+        let to = cast_slice_mut(out.bytes);
+        match out.dtype {
+            DType::BF16 => convert::f32_to_bf16(level, from, to),
+            _ => convert::f32_to_f16(level, from, to),
+        }
+    }
+    Ok(())
+}
