@@ -2,9 +2,11 @@
 //! memory, the kernel runs, its results are rounded once. A constant operand that the kernel packs
 //! is packed from its f32 values, once.
 
+use std::sync::Arc;
+
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
-use tercet_ir::{DType, EvalError, Graph, Node};
+use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
 use crate::args::{Args, View, ViewMut};
 use crate::kernels::{SimdLevel, convert};
@@ -23,9 +25,13 @@ fn wide_bytes(numel: usize) -> usize {
 /// What `lower` makes of the node, behind conversions if an operand is F16 or BF16.
 pub(crate) fn lower(lower: fn(&Graph, &Node) -> Lowered, graph: &Graph, node: &Node) -> Lowered {
     let inner = lower(graph, node);
-    let ins = node.inputs.iter().map(|v| graph.ty(*v).dtype);
-    let outs = node.outputs.iter().map(|ty| ty.dtype);
-    let halves: Vec<bool> = ins.chain(outs).map(is_half).collect();
+    let stored = stored_operand(&node.op);
+    let ins = node.inputs.iter().enumerate().map(|(i, v)| {
+        let dtype = graph.ty(*v).dtype;
+        is_half(dtype) && stored != Some(i)
+    });
+    let outs = node.outputs.iter().map(|ty| is_half(ty.dtype));
+    let halves: Arc<[bool]> = ins.chain(outs).collect();
     if !halves.contains(&true) {
         return inner;
     }
@@ -38,7 +44,11 @@ pub(crate) fn lower(lower: fn(&Graph, &Node) -> Lowered, graph: &Graph, node: &N
         work,
         ..
     } = inner;
-    for (accept, _) in accepts.iter_mut().zip(&halves).filter(|(_, half)| **half) {
+    for (accept, _) in accepts
+        .iter_mut()
+        .zip(halves.iter())
+        .filter(|(_, half)| **half)
+    {
         *accept = Accept::Dense;
     }
     let level = SimdLevel::detect();
@@ -47,12 +57,15 @@ pub(crate) fn lower(lower: fn(&Graph, &Node) -> Lowered, graph: &Graph, node: &N
         false => (at, pack),
     });
     Lowered {
-        run: Box::new(move |args| call(level, &run, args)),
+        run: {
+            let halves = halves.clone();
+            Box::new(move |args| call(level, &run, &halves, args))
+        },
         accepts,
         fallible,
         in_place: Vec::new(),
         scratch: Some(Box::new(move |layouts, threads| {
-            let wide = layouts.iter().zip(&halves).filter(|(_, half)| **half);
+            let wide = layouts.iter().zip(halves.iter()).filter(|(_, half)| **half);
             let wide: usize = wide.map(|(layout, _)| wide_bytes(layout.numel())).sum();
             wide + scratch.as_ref().map_or(0, |size| size(layouts, threads))
         })),
@@ -60,6 +73,11 @@ pub(crate) fn lower(lower: fn(&Graph, &Node) -> Lowered, graph: &Graph, node: &N
         work,
         undo: None,
     }
+}
+
+/// The operand that the kernel decodes itself, whatever its dtype.
+fn stored_operand(op: &Op) -> Option<usize> {
+    matches!(op, Op::DequantMatMul(_)).then_some(1)
 }
 
 fn widen(level: SimdLevel, view: &View<'_>, out: &mut [f32]) {
@@ -88,14 +106,19 @@ fn take<'a>(scratch: &mut &'a mut [u8], numel: usize) -> &'a mut [u8] {
     &mut own[..4 * numel]
 }
 
-fn call(level: SimdLevel, run: &Run, args: &mut Args<'_>) -> Result<(), EvalError> {
+fn call(
+    level: SimdLevel,
+    run: &Run,
+    halves: &[bool],
+    args: &mut Args<'_>,
+) -> Result<(), EvalError> {
     let mut scratch = &mut *args.scratch;
     let layouts: SmallVec<[Layout; 8]> =
         args.ins.iter().map(|v| Layout::dense(v.shape())).collect();
     let mut ins: SmallVec<[View<'_>; 8]> = SmallVec::new();
-    for (view, layout) in args.ins.iter().zip(&layouts) {
+    for ((view, layout), &half) in args.ins.iter().zip(&layouts).zip(halves) {
         // A packed operand has no memory here.
-        if !is_half(view.dtype) || view.root.is_empty() {
+        if !half || view.root.is_empty() {
             ins.push(*view);
             continue;
         }

@@ -7,7 +7,6 @@
 //! - `top_k`: f64, i64
 //! - `mat_mul`: f64, i32, i64, i8, u32, u8
 //! - `attention`: bf16 (in part), f16 (in part), f32 (in part), f64
-//! - `rope`: bf16 (in part), f16 (in part), f32 (in part), f64
 //! - `sample`: f64
 
 use tercet_ir::{EvalError, Graph, Node, Op, Tensor, TensorType};
