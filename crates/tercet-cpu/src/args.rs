@@ -4,8 +4,8 @@ use bytemuck::cast_slice;
 use smallvec::SmallVec;
 use tercet_ir::{DType, Element, EvalCtx};
 
-use crate::layout::Layout;
 use crate::lower::Packed;
+use tercet_ir::layout::Layout;
 
 /// An operand: bytes of its root and where the elements lie in them.
 #[derive(Clone, Copy)]

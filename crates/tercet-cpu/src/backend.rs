@@ -1,15 +1,17 @@
 //! The fast executor as a backend: passes, legalization, plan.
 
+use tercet_ir::backend::{Explanation, check_borders};
 use tercet_ir::{
-    Backend, CompileError, CompileOptions, Executable, Graph, Node, NodeId, OpKind, RunError,
-    Signature, Support, Target, legalize::legalize, passes,
+    Backend, CompileError, CompileOptions, Executable, Graph, Node, Port, RunError, Signature,
+    Support, Target, TensorType,
+    legalize::{legalize, origins},
+    passes,
 };
 
 use crate::exec::CpuExecutable;
 use crate::lower;
-use crate::plan::build;
+use crate::plan::{Program, build};
 use crate::pool::Pool;
-use crate::reference::check_borders;
 
 /// What the fast executor runs, read off its kernel table.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,6 +70,18 @@ impl CpuBackend {
     }
 }
 
+impl CpuBackend {
+    fn program(&self, graph: &Graph, options: &CompileOptions) -> Result<Program, CompileError> {
+        check_borders(graph, &options.bounds)?;
+        let optimized = passes::optimize(graph, options)?;
+        let legal = legalize(&optimized, &CpuTarget)?;
+        let threads = self.pool.threads();
+        let mut program = build(&legal, Signature::of(graph), &options.bounds, threads)?;
+        program.origins = origins(graph, &legal);
+        Ok(program)
+    }
+}
+
 impl Backend for CpuBackend {
     fn name(&self) -> &'static str {
         "cpu"
@@ -78,12 +92,7 @@ impl Backend for CpuBackend {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, CompileError> {
-        check_borders(graph, &options.bounds)?;
-        let optimized = passes::optimize(graph, options)?;
-        let legal = legalize(&optimized, &CpuTarget)?;
-        let threads = self.pool.threads();
-        let mut program = build(&legal, Signature::of(graph), &options.bounds, threads)?;
-        program.origins = origins(graph, &legal);
+        let program = self.program(graph, options)?;
         let exe = CpuExecutable::new(program, self.pool.clone(), options.bounds.clone());
         exe.map(|exe| Box::new(exe) as Box<dyn Executable>)
             .map_err(|e| match e {
@@ -94,39 +103,46 @@ impl Backend for CpuBackend {
                 | RunError::Type { .. }
                 | RunError::AboveBound { .. }
                 | RunError::Conflict { .. }
+                | RunError::Narrow { .. }
+                | RunError::Rows { .. }
+                | RunError::Tensor(_)
                 | RunError::Node { .. }
                 | RunError::DeviceLost { .. } => {
                     unreachable!("invariant: making states needs sizes and memory only")
                 }
             })
     }
-}
 
-/// For each node of the legal graph, the node of the given graph whose fault it would report.
-///
-/// Passes keep the order of the operators that can fault (indexing and the like), so that the k-th
-/// of a kind is the k-th of the given graph where both have as many; else the first one with the
-/// same attributes and result types.
-fn origins(given: &Graph, legal: &Graph) -> Vec<Option<NodeId>> {
-    let of_kind = |graph: &Graph, kind: OpKind| -> Vec<NodeId> {
-        let nodes = graph.nodes().filter(|(_, n)| n.op.kind() == kind);
-        nodes.map(|(id, _)| id).collect()
-    };
-    let mut origins = vec![None; legal.len()];
-    for &kind in OpKind::ALL {
-        let (from, to) = (of_kind(given, kind), of_kind(legal, kind));
-        for (i, id) in to.iter().enumerate() {
-            let node = legal.node(*id);
-            origins[id.index()] = if from.len() == to.len() {
-                Some(from[i])
-            } else {
-                let same = |g: &&NodeId| {
-                    let g = given.node(**g);
-                    g.op == node.op && g.outputs == node.outputs
-                };
-                from.iter().find(same).copied()
-            };
-        }
+    fn explain(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Explanation, CompileError> {
+        let program = self.program(graph, options)?;
+        let calls = program.steps.iter();
+        let kernels = Explanation::count(calls.map(|s| (s.op, s.kernel.to_string())));
+        let bytes_of = |ports: &[Port]| -> Result<u64, CompileError> {
+            let mut sum = 0;
+            for port in ports {
+                let shape = port.ty.shape.upper_bound(&options.bounds)?;
+                sum += TensorType::new(port.ty.dtype, &shape).size_bytes() as u64;
+            }
+            Ok(sum)
+        };
+        let signature = &program.signature;
+        Ok(Explanation {
+            target: "cpu",
+            dispatches: program.steps.len(),
+            prepare: program.prepare.len(),
+            kernels,
+            bytes: vec![
+                ("inputs", bytes_of(&signature.inputs)?),
+                ("outputs", bytes_of(&signature.outputs)?),
+                ("params", bytes_of(&signature.params)?),
+                ("states", bytes_of(&signature.states)?),
+                ("arena", program.arena_bytes as u64),
+            ],
+            ..Explanation::default()
+        })
     }
-    origins
 }

@@ -16,7 +16,6 @@ mod args;
 mod backend;
 mod exec;
 pub mod kernels;
-mod layout;
 mod lower;
 mod plan;
 mod pool;

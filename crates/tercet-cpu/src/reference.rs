@@ -4,8 +4,10 @@
 //! nothing is shared between runs but parameters, states and the step counter.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
+use tercet_ir::backend::{Explanation, LastRun, StepTime, Wanted, check_borders, places};
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, EvalCtx, Executable, Graph, Op, RunError,
     Signature, Tensor, TensorType, backend::find_port, evaluate,
@@ -39,22 +41,27 @@ impl Backend for ReferenceBackend {
             bounds: options.bounds.clone(),
             leaves: BTreeMap::new(),
             step: 0,
+            last: LastRun::default(),
         }))
     }
-}
 
-/// Refuses graphs without results and symbols without bounds.
-pub(crate) fn check_borders(graph: &Graph, bounds: &Bindings) -> Result<(), CompileError> {
-    if graph.results().next().is_none() {
-        return Err(CompileError::NoOutputs);
-    }
-    match graph
-        .symbols()
-        .into_iter()
-        .find(|s| bounds.get(s).is_none())
-    {
-        Some(symbol) => Err(CompileError::Unbounded { symbol }),
-        None => Ok(()),
+    fn explain(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Explanation, CompileError> {
+        check_borders(graph, &options.bounds)?;
+        let calls = graph.nodes().map(|(_, n)| {
+            let op = n.op.kind().doc().name;
+            (op, "eval".to_string())
+        });
+        Ok(Explanation {
+            target: "reference",
+            dispatches: graph.len(),
+            kernels: Explanation::count(calls),
+            listing: graph.to_string(),
+            ..Explanation::default()
+        })
     }
 }
 
@@ -66,6 +73,7 @@ struct Reference {
     /// Parameters and states by name; inputs only during a run. A state that is absent is zeros.
     leaves: BTreeMap<String, Tensor>,
     step: u64,
+    last: LastRun,
 }
 
 impl Executable for Reference {
@@ -86,6 +94,7 @@ impl Executable for Reference {
         inputs: &[(&str, &Tensor)],
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
+        self.last.forget();
         self.signature
             .bind(inputs, &self.bounds, &mut Bindings::new())?;
         for (name, tensor) in inputs {
@@ -111,7 +120,29 @@ impl Executable for Reference {
             }
         }
         self.step += 1;
+        self.last.keep(outputs);
         Ok(())
+    }
+
+    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
+        let places = places(&self.signature, wanted)?;
+        let mut outputs = self.last.reuse();
+        self.run_into(inputs, &mut outputs)?;
+        self.last.want(places);
+        Ok(())
+    }
+
+    fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
+        self.last.take(outputs);
+        Ok(())
+    }
+
+    fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {
+        self.last.rows(&self.signature, output, &rows)
+    }
+
+    fn timings(&mut self) -> Vec<StepTime> {
+        Vec::new()
     }
 
     fn write_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), RunError> {

@@ -1,7 +1,10 @@
 //! The one tolerance table: how far an executor may be from the reference, by accuracy class and
 //! dtype. Parity tests and `verify` read it; no other place states a tolerance.
 
+use std::fmt;
+
 use crate::dtype::DType;
+use crate::tensor::Tensor;
 
 /// How much rounding an operator's definition leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +54,66 @@ impl Tolerance {
         }
         (got - want).abs() / (self.abs * scale + self.rel * want.abs() + self.least)
     }
+}
+
+/// The element of a tensor that is furthest from what is wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Furthest {
+    /// Its place in row-major order.
+    pub element: usize,
+    /// The value there.
+    pub got: f64,
+    /// The value wanted there.
+    pub want: f64,
+    /// The difference in tolerances: at most 1 passes.
+    pub units: f64,
+}
+
+impl fmt::Display for Furthest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Furthest {
+            element,
+            got,
+            want,
+            units,
+        } = self;
+        write!(
+            f,
+            "element {element} is {got:e} instead of {want:e}, {units:.1} tolerances off"
+        )
+    }
+}
+
+/// Compares tensors of one type by the table: the element that is furthest off, `None` without
+/// elements. Integers and truth values must be equal; else they are infinitely far.
+pub fn furthest(class: Accuracy, got: &Tensor, want: &Tensor) -> Option<Furthest> {
+    let (g, w) = (got.to_f64s(), want.to_f64s());
+    let mut units: Box<dyn Iterator<Item = f64>> = if want.dtype().is_float() {
+        let finite = w.iter().filter(|x| x.is_finite());
+        let scale = finite.fold(f64::from(f32::MIN_POSITIVE), |m, x| m.max(x.abs()));
+        let allowed = tolerance(class, want.dtype());
+        // The units of a NaN are infinite, never NaN.
+        Box::new(
+            g.iter()
+                .zip(&w)
+                .map(move |(&g, &w)| allowed.units(g, w, scale)),
+        )
+    } else {
+        let pairs = got.to_i64s().into_iter().zip(want.to_i64s());
+        Box::new(pairs.map(|(g, w)| if g == w { 0.0 } else { f64::INFINITY }))
+    };
+    let first = units.next()?;
+    let (element, units) =
+        units.enumerate().fold(
+            (0, first),
+            |best, (i, u)| if u > best.1 { (i + 1, u) } else { best },
+        );
+    Some(Furthest {
+        element,
+        got: g[element],
+        want: w[element],
+        units,
+    })
 }
 
 /// Half the spacing of numbers at 1: the relative error of one rounding.
@@ -115,6 +178,25 @@ mod tests {
                 assert!(a.abs + a.rel <= b.abs + b.rel, "{d} {pair:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_furthest_element_is_found() {
+        let want = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0]).unwrap();
+        let got = Tensor::from_slice(&[3], &[1f32, 2.5, f32::NAN]).unwrap();
+        let f = furthest(Accuracy::Elementwise, &got, &want).unwrap();
+        assert_eq!((f.element, f.want, f.units), (2, 4.0, f64::INFINITY));
+        let same = furthest(Accuracy::Exact, &want, &want).unwrap();
+        assert_eq!((same.element, same.units), (0, 0.0));
+        // Beyond 2^53, where floats would call them equal.
+        let (a, b) = (i64::MAX, i64::MAX - 1);
+        let (a, b) = (Tensor::scalar(a), Tensor::scalar(b));
+        assert_eq!(
+            furthest(Accuracy::Exact, &a, &b).unwrap().units,
+            f64::INFINITY
+        );
+        let none = Tensor::from_slice::<f32>(&[0], &[]).unwrap();
+        assert_eq!(furthest(Accuracy::Exact, &none, &none), None);
     }
 
     #[test]

@@ -1,5 +1,11 @@
 //! What every executor offers: [`Backend`] compiles a graph, [`Executable`] runs it.
 
+mod explain;
+mod last_run;
+
+pub use explain::{Explanation, KernelUse};
+pub use last_run::{LastRun, no_run, places, rows_of};
+
 use crate::dim::{Bindings, Symbol};
 use crate::error::{CompileError, RunError};
 use crate::graph::{Graph, Node};
@@ -60,6 +66,24 @@ impl CompileOptions {
     pub fn without_pass(mut self, name: &str) -> CompileOptions {
         self.without_passes.push(name.to_string());
         self
+    }
+}
+
+/// Refuses graphs without results and symbols without bounds.
+///
+/// # Errors
+/// [`CompileError::NoOutputs`] or [`CompileError::Unbounded`].
+pub fn check_borders(graph: &Graph, bounds: &Bindings) -> Result<(), CompileError> {
+    if graph.results().next().is_none() {
+        return Err(CompileError::NoOutputs);
+    }
+    match graph
+        .symbols()
+        .into_iter()
+        .find(|s| bounds.get(s).is_none())
+    {
+        Some(symbol) => Err(CompileError::Unbounded { symbol }),
+        None => Ok(()),
     }
 }
 
@@ -259,6 +283,28 @@ pub fn find_port<'a>(
         })
 }
 
+/// How long a step took on the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepTime {
+    /// The operator.
+    pub op: &'static str,
+    /// The kernel.
+    pub kernel: String,
+    /// When it started, in nanoseconds from the start of the first step.
+    pub start_ns: u64,
+    /// How long it took, in nanoseconds.
+    pub ns: u64,
+}
+
+/// Which outputs of a run are read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// All, in the order of the signature.
+    All,
+    /// These, in this order.
+    Only(&'a [&'a str]),
+}
+
 /// A device that compiles graphs.
 pub trait Backend: Send + Sync {
     /// The executor's name: `cpu`, `reference`, `wgpu`, `vulkan`.
@@ -274,6 +320,13 @@ pub trait Backend: Send + Sync {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, CompileError>;
+
+    /// What [`Backend::compile`] would run; nothing is allocated on the device.
+    ///
+    /// # Errors
+    /// As [`Backend::compile`].
+    fn explain(&self, graph: &Graph, options: &CompileOptions)
+    -> Result<Explanation, CompileError>;
 }
 
 /// A compiled graph with its parameters and state.
@@ -300,6 +353,35 @@ pub trait Executable: Send {
         inputs: &[(&str, &Tensor)],
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError>;
+
+    /// Starts a run on these inputs, which are copied; [`Executable::wait`] gives its results. A run
+    /// that was started before and not waited for is finished first, its results dropped.
+    ///
+    /// # Errors
+    /// [`RunError`] that names the input, output or symbol.
+    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError>;
+
+    /// Waits for the run started last and writes the wanted outputs into `outputs`, whose memory is
+    /// reused; without such a run `outputs` is emptied.
+    ///
+    /// # Errors
+    /// [`RunError`] that names the node.
+    fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError>;
+
+    /// Rows of an output of the last completed run: `rows` of its first axis. Outputs stay where
+    /// they were computed, so that a large one need not be read back to see a part.
+    ///
+    /// # Errors
+    /// [`RunError`] when there is no such output, no run yet, or no such rows.
+    fn read_output_rows(
+        &mut self,
+        output: &str,
+        rows: std::ops::Range<usize>,
+    ) -> Result<Tensor, RunError>;
+
+    /// The times on the device of the steps of the last run, where the device was opened to measure
+    /// them; else empty.
+    fn timings(&mut self) -> Vec<StepTime>;
 
     /// Replaces the contents of a state.
     ///
@@ -333,5 +415,20 @@ impl dyn Executable + '_ {
         let mut outputs = Vec::new();
         self.run_into(inputs, &mut outputs)?;
         Ok(outputs)
+    }
+
+    /// Runs the graph on these inputs and returns only the named outputs, in this order.
+    ///
+    /// # Errors
+    /// [`RunError`] that names the input, output, symbol or node.
+    pub fn run_outputs(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        outputs: &[&str],
+    ) -> Result<Vec<Tensor>, RunError> {
+        let mut results = Vec::new();
+        self.submit(inputs, Wanted::Only(outputs))?;
+        self.wait(&mut results)?;
+        Ok(results)
     }
 }

@@ -226,6 +226,35 @@ pub enum CompileError {
         /// The dtype asked for.
         dtype: DType,
     },
+    /// A constant does not fit the target's integers.
+    #[error("{node} holds {value}, which does not fit i32; this target computes i64 as i32")]
+    Narrow {
+        /// The constant.
+        node: NodeId,
+        /// The value.
+        value: i64,
+    },
+    /// A tensor exceeds what the target can address at once.
+    #[error(
+        "{node} ({op}) takes {bytes} bytes, above the target's {limit} for one tensor; \
+         lower the symbols' bounds or split it"
+    )]
+    TooLarge {
+        /// The node.
+        node: NodeId,
+        /// Its operator.
+        op: &'static str,
+        /// The size at the symbols' bounds.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The device failed while the program was made ready.
+    #[error("device: {reason}")]
+    Device {
+        /// What the driver said.
+        reason: String,
+    },
     /// A size at the symbols' bounds is not possible.
     #[error("at the symbols' bounds")]
     Bounds(#[from] DimError),
@@ -302,6 +331,33 @@ pub enum RunError {
         /// Where.
         second_input: String,
     },
+    /// A value does not fit the executor's integers.
+    #[error(
+        "{what} `{name}` holds {value}, which does not fit i32; this executor computes i64 as i32"
+    )]
+    Narrow {
+        /// `input`, `param` or `state`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// The value.
+        value: i64,
+    },
+    /// Rows that an output does not have.
+    #[error("rows {start} to {end} of output `{name}`, which is {ty}")]
+    Rows {
+        /// The output.
+        name: String,
+        /// Its type in the last run.
+        ty: TensorType,
+        /// First row.
+        start: usize,
+        /// One past the last row.
+        end: usize,
+    },
+    /// A tensor could not be made.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
     /// A dimension has no value for the given sizes.
     #[error("the sizes of this run are not possible")]
     Dim(#[from] DimError),

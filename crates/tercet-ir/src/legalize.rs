@@ -12,7 +12,7 @@
 use crate::backend::Target;
 use crate::error::{CompileError, OpError, UnsupportedNode};
 use crate::graph::{Graph, Node, NodeId, Value};
-use crate::ops::Op;
+use crate::ops::{Op, OpKind};
 use crate::passes::is_named_leaf;
 pub use crate::rules::{RULES, Rule};
 use crate::types::Type;
@@ -219,4 +219,33 @@ pub fn legalize_traced(
             .map_err(|source| CompileError::Rewrite { node, source })?;
     }
     Ok((b.graph, b.fired))
+}
+
+/// For each node of the legal graph, the node of the given graph whose fault it would report.
+///
+/// Passes keep the order of the operators that can fault (indexing and the like), so that the k-th
+/// of a kind is the k-th of the given graph where both have as many; else the first one with the
+/// same attributes and result types.
+pub fn origins(given: &Graph, legal: &Graph) -> Vec<Option<NodeId>> {
+    let of_kind = |graph: &Graph, kind: OpKind| -> Vec<NodeId> {
+        let nodes = graph.nodes().filter(|(_, n)| n.op.kind() == kind);
+        nodes.map(|(id, _)| id).collect()
+    };
+    let mut origins = vec![None; legal.len()];
+    for &kind in OpKind::ALL {
+        let (from, to) = (of_kind(given, kind), of_kind(legal, kind));
+        for (i, id) in to.iter().enumerate() {
+            let node = legal.node(*id);
+            origins[id.index()] = if from.len() == to.len() {
+                Some(from[i])
+            } else {
+                let same = |g: &&NodeId| {
+                    let g = given.node(**g);
+                    g.op == node.op && g.outputs == node.outputs
+                };
+                from.iter().find(same).copied()
+            };
+        }
+    }
+    origins
 }

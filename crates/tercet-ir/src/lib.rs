@@ -31,6 +31,7 @@ mod dtype;
 mod error;
 mod graph;
 mod interp;
+pub mod layout;
 pub mod legalize;
 mod op;
 pub mod ops;

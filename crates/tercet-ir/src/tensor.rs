@@ -123,6 +123,22 @@ impl Tensor {
         Tensor::from_bytes(ty, bytemuck::cast_slice(data))
     }
 
+    /// Takes the type and the memory of another tensor, which are then shared as by cloning; allocates
+    /// nothing where the rank is the same.
+    pub fn share(&mut self, other: &Tensor) {
+        self.ty.dtype = other.ty.dtype;
+        self.ty.shape.clone_from(&other.ty.shape);
+        self.storage = other.storage.clone();
+    }
+
+    /// Gives up the memory, not that of the shape: a tensor without elements is left.
+    pub fn release(&mut self) {
+        static NOTHING: std::sync::OnceLock<Arc<Vec<Word>>> = std::sync::OnceLock::new();
+        self.ty.shape.clear();
+        self.ty.shape.push(0);
+        self.storage = Storage::Owned(Arc::clone(NOTHING.get_or_init(Arc::default)));
+    }
+
     /// A rank 0 tensor.
     pub fn scalar<T: Element>(value: T) -> Tensor {
         Tensor::from_slice(&[], &[value]).expect("invariant: one element fits a scalar")

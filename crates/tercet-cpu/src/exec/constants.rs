@@ -12,9 +12,9 @@ use tercet_ir::{Bindings, EvalCtx, EvalError, RunError, Tensor, TensorType};
 
 use crate::args::{Args, View, ViewMut};
 use crate::exec::memory::{Buffer, nothing};
-use crate::layout::Layout;
 use crate::lower::Packed;
 use crate::plan::{Operand, Program, Root, Source, Step};
+use tercet_ir::layout::Layout;
 
 /// The constants of an executable. Clones share the memory.
 #[derive(Clone)]

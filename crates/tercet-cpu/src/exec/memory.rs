@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use tercet_ir::{EvalCtx, EvalError, RunError, Tensor};
 
 use crate::args::{Args, View, ViewMut};
-use crate::layout::Layout;
 use crate::lower::Packed;
 use crate::plan::{ALIGN_BYTES, Operand, Root, Slot, Step};
+use tercet_ir::layout::Layout;
 
 type Word = u128;
 

@@ -1,20 +1,21 @@
 //! The executable: binds sizes, runs the steps, keeps the states.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tercet_ir::{
     Bindings, EvalCtx, EvalError, Executable, NodeId, RunError, Signature, Tensor, TensorType,
-    backend::find_port,
+    backend::{LastRun, StepTime, Wanted, find_port, places},
 };
 
 use crate::args::View;
 use crate::exec::constants::{Constants, Failure};
 use crate::exec::memory::{Buffer, Call, Memory};
-use crate::layout::Layout;
 use crate::lower::copy_view;
 use crate::plan::{Program, Root};
 use crate::pool::Pool;
+use tercet_ir::layout::Layout;
 
 /// Element operations from which a step, or a run, is worth waking other threads for.
 const PARALLEL_WORK: usize = 1 << 17;
@@ -35,6 +36,7 @@ pub(crate) struct CpuExecutable {
     /// Per step, whether it is spread over threads.
     parallel: Vec<bool>,
     runs: u64,
+    last: LastRun,
 }
 
 impl CpuExecutable {
@@ -57,6 +59,7 @@ impl CpuExecutable {
             outputs: Vec::new(),
             parallel: Vec::new(),
             runs: 0,
+            last: LastRun::default(),
         })
     }
 
@@ -68,7 +71,8 @@ impl CpuExecutable {
         self.sized = None;
         for check in &self.program.checks {
             let (from, to) = (check.from.eval(&self.sizes)?, check.to.eval(&self.sizes)?);
-            (check.check)(&from, &to).map_err(|e| self.fail(check.node, check.op, e))?;
+            let slice = check.slice.axes(&from, &to);
+            slice.map_err(|e| self.fail(check.node, check.op, e))?;
         }
         self.layouts.clear();
         for operand in &self.program.operands {
@@ -191,6 +195,7 @@ impl Executable for CpuExecutable {
         inputs: &[(&str, &Tensor)],
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
+        self.last.forget();
         self.program
             .signature
             .bind(inputs, &self.bounds, &mut self.sizes)?;
@@ -236,6 +241,7 @@ impl Executable for CpuExecutable {
         match done {
             Ok(()) => {
                 self.runs += 1;
+                self.last.keep(outputs);
                 Ok(())
             }
             Err((at, source)) => {
@@ -243,6 +249,27 @@ impl Executable for CpuExecutable {
                 Err(self.fail(step.node, step.op, source))
             }
         }
+    }
+
+    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
+        let places = places(&self.program.signature, wanted)?;
+        let mut outputs = self.last.reuse();
+        self.run_into(inputs, &mut outputs)?;
+        self.last.want(places);
+        Ok(())
+    }
+
+    fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
+        self.last.take(outputs);
+        Ok(())
+    }
+
+    fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {
+        self.last.rows(&self.program.signature, output, &rows)
+    }
+
+    fn timings(&mut self) -> Vec<StepTime> {
+        Vec::new()
     }
 
     fn write_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), RunError> {
@@ -288,6 +315,7 @@ impl Executable for CpuExecutable {
             outputs: Vec::new(),
             parallel: Vec::new(),
             runs: self.runs,
+            last: LastRun::default(),
         }))
     }
 }

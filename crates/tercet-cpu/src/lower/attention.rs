@@ -12,10 +12,10 @@ use crate::kernels::attention::{
 };
 use crate::kernels::rows::{RopePairs, rope};
 use crate::kernels::{SimdLevel, Threads};
-use crate::layout::Layout;
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::matmul::threads;
 use crate::lower::{Accept, Lowered, floats_mut, indices, missing};
+use tercet_ir::layout::Layout;
 
 /// Real numbers, with heads that have elements.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {

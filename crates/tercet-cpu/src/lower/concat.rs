@@ -3,9 +3,9 @@
 use tercet_ir::{Graph, Node, Op};
 
 use crate::args::{Args, View};
-use crate::layout::Layout;
 use crate::lower::elem::{AxisView, parts};
 use crate::lower::{Accept, Lowered, copy_view};
+use tercet_ir::layout::Layout;
 
 /// Bytes of a parallel task, at least.
 const TASK_BYTES: usize = 1 << 16;

@@ -4,8 +4,8 @@ use bytemuck::Pod;
 use rayon::prelude::*;
 
 use crate::args::{Args, View};
-use crate::layout::Layout;
 use crate::lower::{Accept, Lowered};
+use tercet_ir::layout::Layout;
 
 /// Elements per parallel task.
 const TASK: usize = 1 << 16;

@@ -3,9 +3,9 @@
 use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
 use crate::args::{Args, View};
-use crate::layout::Layout;
 use crate::lower::reference_eval::evaluate;
 use crate::lower::{Accept, Lowered, copy_view};
+use tercet_ir::layout::Layout;
 
 pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
     let op = node.op.clone();

@@ -3,9 +3,9 @@
 use tercet_ir::{EvalError, Graph, MAX_RANK, Node};
 
 use crate::args::{Args, View};
-use crate::layout::Layout;
 use crate::lower::copy::copy_view;
 use crate::lower::{Accept, Lowered, Run, indices};
+use tercet_ir::layout::Layout;
 
 /// Where a window begins, clamped so that it fits.
 fn window(

@@ -10,8 +10,8 @@ use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
 use crate::args::{Args, View, ViewMut};
 use crate::kernels::{SimdLevel, convert};
-use crate::layout::Layout;
 use crate::lower::{Accept, Lowered, Pack, Run};
+use tercet_ir::layout::Layout;
 
 fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)

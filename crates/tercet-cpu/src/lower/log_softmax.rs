@@ -8,9 +8,9 @@ use tercet_ir::{Graph, Node, Op, Support};
 use crate::args::Args;
 use crate::kernels::columns::{Column, fold_all, fold_row};
 use crate::kernels::{SimdLevel, rows, vmath};
-use crate::layout::Layout;
 use crate::lower::Lowered;
 use crate::lower::elem::{AxisView, BUFFER, REALS, Real, for_real, native_for, parts};
+use tercet_ir::layout::Layout;
 
 /// Neighbouring lines that are worked on together.
 const TILE: usize = 256;

@@ -13,9 +13,9 @@ use crate::kernels::gemm::{
 };
 use crate::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
 use crate::kernels::{SimdLevel, Threads};
-use crate::layout::Layout;
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::{Accept, Lowered, Pack, Packed, floats_mut, missing};
+use tercet_ir::layout::Layout;
 
 /// Real numbers; integers and f64 have no packed kernels.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {

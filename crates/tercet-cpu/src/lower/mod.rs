@@ -25,17 +25,15 @@ mod rng;
 mod rows;
 mod sample;
 mod top_k;
-mod view;
 
 use std::any::Any;
 
 use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind, Support, Tier};
 
 use crate::args::{Args, View};
-use crate::layout::{Layout, SymLayout};
+use tercet_ir::layout::{Layout, SymLayout};
 
 pub(crate) use copy::{copy_kernel, copy_view};
-pub(crate) use view::{Check, View as ViewOp, check_of, view_of};
 
 /// What a kernel makes of a constant operand once: packed weights.
 pub(crate) type Packed = Box<dyn Any + Send + Sync>;

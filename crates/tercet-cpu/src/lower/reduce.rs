@@ -15,9 +15,9 @@ use tercet_ir::{DType, Element, Graph, MAX_RANK, Node, Op, Support};
 use crate::args::Args;
 use crate::kernels::columns::{Column, fold_all, fold_row};
 use crate::kernels::{SimdLevel, rows};
-use crate::layout::Layout;
 use crate::lower::elem::{BUFFER, Int, Real, for_element, native_for, parts};
 use crate::lower::{Accept, Lowered};
+use tercet_ir::layout::Layout;
 
 /// Elements of a row that are folded at once.
 const BLOCK: usize = 1 << 14;

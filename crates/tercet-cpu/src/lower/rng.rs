@@ -6,9 +6,9 @@ use tercet_ir::random::{Stream, UniformRange};
 use tercet_ir::{DType, Element, EvalCtx, Graph, Node, Op};
 
 use crate::args::Args;
-use crate::layout::Layout;
 use crate::lower::Lowered;
 use crate::lower::elem::parts;
+use tercet_ir::layout::Layout;
 
 /// Elements of a parallel task: whole blocks of words.
 const TASK: usize = 1 << 12;

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 
 use tercet_ir::{Bindings, CompileError, Graph, Node, NodeId, Op, Signature, Type, Value};
 
-use super::state::in_place_updates;
 use super::{
     Commit, Const, Operand, PackDef, Place, Program, Root, SizeCheck, SlotDraft, Source, Step,
     finish,
 };
-use crate::layout::{SymLayout, numel};
-use crate::lower::{Lower, Lowered, ViewOp, check_of, copy_kernel, find, varies, view_of};
+use crate::lower::{Lower, Lowered, copy_kernel, find, varies};
+use tercet_ir::layout::{SymLayout, View, check_slice, in_place_updates, numel, view_of};
 
 /// The program of a legal graph.
 ///
@@ -91,25 +90,25 @@ impl Builder<'_> {
             Lower::View => {
                 let from = self.place(node.inputs[0]).clone();
                 let operand = self.graph.ty(node.inputs[0]);
-                if let Some(check) = check_of(node, operand) {
+                if let Some(slice) = check_slice(node, operand) {
                     self.program.checks.push(SizeCheck {
                         node: id,
                         op: node.op.kind().doc().name,
-                        check,
+                        slice: slice.clone(),
                         from: operand.shape.clone(),
                         to: node.outputs[0].shape.clone(),
                     });
                 }
                 let layout = match view_of(node, operand, &from.layout) {
-                    ViewOp::Free(layout) => return Ok(vec![Place { layout, ..from }]),
-                    ViewOp::NeedsDense => self.dense(&from, id)?,
+                    View::Free(layout) => return Ok(vec![Place { layout, ..from }]),
+                    View::NeedsDense => self.dense(&from, id)?,
                 };
                 match view_of(node, operand, &layout.layout) {
-                    ViewOp::Free(view) => Ok(vec![Place {
+                    View::Free(view) => Ok(vec![Place {
                         layout: view,
                         ..layout
                     }]),
-                    ViewOp::NeedsDense => Err(too_large(&node.outputs[0])),
+                    View::NeedsDense => Err(too_large(&node.outputs[0])),
                 }
             }
             Lower::Kernel(lower) => {

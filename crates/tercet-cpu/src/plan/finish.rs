@@ -2,9 +2,11 @@
 
 use tercet_ir::CompileError;
 
-use super::arena::{ALIGN_BYTES, Life, place};
+use tercet_ir::layout::{Life, place};
+
+use super::ALIGN_BYTES;
 use super::{Operand, Program, Root, Slot, SlotDraft, Step};
-use crate::layout::SymLayout;
+use tercet_ir::layout::SymLayout;
 
 /// Bytes after each slot that debug builds fill and check, so that a kernel that writes past its
 /// result is found by the first test that runs it.
@@ -48,7 +50,7 @@ pub(super) fn finish(
             })
         })
         .collect();
-    let (offsets, total) = place(&sized).ok_or(CompileError::OutOfMemory {
+    let (offsets, total) = place(&sized, ALIGN_BYTES).ok_or(CompileError::OutOfMemory {
         what: "the arena at the symbols' bounds",
         bytes: u64::MAX,
     })?;

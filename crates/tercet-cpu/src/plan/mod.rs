@@ -7,21 +7,21 @@
 //! Invariants: a step writes roots that no other operand of it reads, unless the kernel works in
 //! place; what depends on parameters and constants only is in `prepare`, not in `steps`.
 
-mod arena;
 mod build;
 mod finish;
-mod state;
 
 use std::ops::Range;
 
 use tercet_ir::{DType, Dim, NodeId, Shape, Signature, Tensor, Type};
 
-use crate::layout::SymLayout;
-use crate::lower::{Check, Pack, Run, Scratch};
+use crate::lower::{Pack, Run, Scratch};
+use tercet_ir::layout::SymLayout;
 
-pub(crate) use arena::ALIGN_BYTES;
 pub(crate) use build::build;
 pub(crate) use finish::SENTINEL_BYTES;
+
+/// Every slot starts at a multiple of this: a cache line, and the widest vector.
+pub(crate) const ALIGN_BYTES: usize = 64;
 
 /// The memory that a value lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,7 +74,7 @@ pub(crate) struct Step {
     /// Operands that may lie in the first result.
     pub(crate) in_place: Vec<usize>,
     /// Rough work, from the layouts.
-    pub(crate) work: fn(&[crate::layout::Layout]) -> usize,
+    pub(crate) work: fn(&[tercet_ir::layout::Layout]) -> usize,
     /// What takes back the writing of a state, where a later step can fail.
     pub(crate) undo: Option<Run>,
 }
@@ -121,8 +121,8 @@ pub(crate) struct SizeCheck {
     pub(crate) node: NodeId,
     /// Its operator.
     pub(crate) op: &'static str,
-    /// The condition.
-    pub(crate) check: Check,
+    /// The slice that must exist.
+    pub(crate) slice: tercet_ir::ops::Slice,
     /// The shape of its operand.
     pub(crate) from: Shape,
     /// The shape of its result.

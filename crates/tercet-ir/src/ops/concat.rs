@@ -100,6 +100,37 @@ impl OpSpec for Concat {
             joined("empty_part", &[&[2, 0], &[2, 3], &[2, 0]], 1),
             joined("all_empty", &[&[2, 0], &[2, 0]], 1),
             joined("no_rows", &[&[0, 3], &[0, 4]], 1),
+            joined(
+                "many_odd_columns",
+                &[
+                    &[3, 1],
+                    &[3, 2],
+                    &[3, 5],
+                    &[3, 1],
+                    &[3, 3],
+                    &[3, 0],
+                    &[3, 1],
+                    &[3, 7],
+                    &[3, 1],
+                    &[3, 2],
+                    &[3, 1],
+                    &[3, 4],
+                    &[3, 1],
+                    &[3, 1],
+                    &[3, 6],
+                    &[3, 3],
+                ],
+                1,
+            ),
+            joined("whole_words", &[&[3, 8], &[3, 4], &[3, 12]], 1),
+            Case::new("views", |c| {
+                let a = c.input("a", [3, 5], Fill::Special)?;
+                let b = c.input("b", [5, 7], Fill::Special)?;
+                let turned = c.graph.transpose(a, &[1, 0])?;
+                let cut = c.graph.slice(b, &[0, 1], &[5, 6], &[1, 2])?;
+                let y = c.graph.concat(&[turned, b, cut], 1)?;
+                c.output(y)
+            }),
             Case::new("values", |c| {
                 let a = c.input("a", [2, 1], Fill::Values(vec![1.0, 2.0]))?;
                 let b = c.input("b", [2, 2], Fill::Values(vec![3.0, 4.0, 5.0, 6.0]))?;

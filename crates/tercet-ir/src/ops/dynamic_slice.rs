@@ -263,6 +263,21 @@ impl OpSpec for DynamicUpdateSlice {
                 c.output(x)
             })
         };
+        let cache = |name: &str,
+                     shape: &'static [usize],
+                     update: &'static [usize],
+                     starts: &'static [f64]| {
+            Case::new(name, move |c| {
+                let cache = c.state_of("cache", Type::new(c.dtype, shape), Fill::Normal)?;
+                let update = c.input("update", update, Fill::Special)?;
+                let at = Type::new(DType::I32, [starts.len()]);
+                let at = c.input_of("at", at, Fill::Values(starts.to_vec()))?;
+                let y = c.graph.dynamic_update_slice(cache, update, at)?;
+                c.graph.assign(cache, y)?;
+                c.runs = 2;
+                c.output(y)
+            })
+        };
         vec![
             line("inside", DType::I32, 1.0, &[0.0, 5.0, 6.0, 0.0]),
             line("inside_by_i64", DType::I64, 0.0, &[5.0, 6.0, 0.0, 0.0]),
@@ -290,6 +305,35 @@ impl OpSpec for DynamicUpdateSlice {
                 c.output_expect(cache, &[0.0, 0.0, 1.0, 2.0, 0.0, 0.0])
             })
             .only(&[DType::F32, DType::F16, DType::BF16]),
+            cache("state_odd_window", &[5, 7], &[3, 4], &[1.0, 2.0]),
+            cache("state_odd_rows", &[3, 4, 5], &[2, 3, 5], &[1.0, 1.0, 0.0]),
+            cache("state_narrow_rows", &[9, 3], &[7, 1], &[1.0, 1.0]),
+            cache("state_heads", &[2, 5, 8], &[2, 1, 8], &[0.0, 3.0, 0.0]),
+            cache("state_whole", &[3, 5], &[3, 5], &[2.0, -1.0]),
+            cache("state_rank_0", &[], &[], &[]),
+            Case::new("state_of_a_turned_update", |c| {
+                let cache = c.state_of("cache", Type::new(c.dtype, [5, 7]), Fill::Normal)?;
+                let x = c.input("x", [3, 2], Fill::Special)?;
+                let update = c.graph.transpose(x, &[1, 0])?;
+                let at = Type::new(DType::I32, [2]);
+                let at = c.input_of("at", at, Fill::Values(vec![1.0, 3.0]))?;
+                let y = c.graph.dynamic_update_slice(cache, update, at)?;
+                c.graph.assign(cache, y)?;
+                c.output(y)
+            }),
+            Case::new("state_kept_by_a_fault", |c| {
+                let cache = c.state_of("cache", Type::new(c.dtype, [4, 3]), Fill::Normal)?;
+                let x = c.input("x", [2, 3], Fill::Normal)?;
+                let idx = Type::new(DType::I32, [1]);
+                let idx = c.input_of("idx", idx, Fill::Values(vec![5.0]))?;
+                let row = c.graph.gather(x, idx, 0)?;
+                let at = Type::new(DType::I32, [2]);
+                let at = c.input_of("at", at, Fill::Values(vec![1.0, 0.0]))?;
+                let y = c.graph.dynamic_update_slice(cache, row, at)?;
+                c.graph.assign(cache, y)?;
+                c.expect_fault("index 5 is out of range for axis of 2");
+                c.output(y)
+            }),
             Case::new("symbolic_rows", |c| {
                 let s = c.sym("s", 3, 4);
                 let x = c.input("x", [8, 2], Fill::Normal)?;

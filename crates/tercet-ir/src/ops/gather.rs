@@ -92,6 +92,7 @@ impl OpSpec for Gather {
             taken("rows_33x7", &[33, 7], &[17], 0, DType::I32),
             taken("rows_by_i64", &[33, 7], &[17], 0, DType::I64),
             taken("rows_of_batches", &[11, 5], &[2, 3], 0, DType::I32),
+            taken("rows_of_words", &[9, 2, 4], &[6], 0, DType::I32),
             taken("columns", &[3, 9], &[5], 1, DType::I32),
             taken("middle", &[2, 5, 3], &[4, 1], 1, DType::I32),
             taken("one_index", &[5, 3], &[], 0, DType::I32),
@@ -105,6 +106,13 @@ impl OpSpec for Gather {
                 let idx = c.input_of("idx", idx, Fill::Values(vec![-1.0, 0.0, -3.0, 2.0]))?;
                 let y = c.graph.gather(x, idx, 0)?;
                 c.output_expect(y, &[4.0, 5.0, 0.0, 1.0, 0.0, 1.0, 4.0, 5.0])
+            }),
+            Case::new("rows_of_a_view", |c| {
+                let x = c.input("data", [3, 5, 7], Fill::Special)?;
+                let x = c.graph.transpose(x, &[2, 0, 1])?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [4]), Fill::Index(3))?;
+                let y = c.graph.gather(x, idx, 1)?;
+                c.output(y)
             }),
             fault(
                 "index_at_the_end",

@@ -194,10 +194,18 @@ fn shaped_cases() -> Vec<Case> {
         ("softplus", UnaryFn::Softplus),
     ];
     let relu = pair("relu_7x33x5", &[7, 33], 5, Some(UnaryFn::Relu));
+    let tiles = pair(
+        "gelu_tiles_and_rest_65x40x129",
+        &[65, 40],
+        129,
+        Some(UnaryFn::Gelu),
+    )
+    .map(|case| case.only(DType::FLOATS));
     plain
         .into_iter()
         .flat_map(|(name, x, n)| pair(name, x, n, None))
         .chain(relu)
+        .chain(tiles)
         .chain(activations.into_iter().flat_map(|(name, f)| {
             pair(name, &[3, 11], 13, Some(f)).map(|case| case.only(DType::FLOATS))
         }))
@@ -214,6 +222,14 @@ fn value_cases() -> Vec<Case> {
             let y = c.graph.linear(x, w, Some(bias), Some(UnaryFn::Relu))?;
             c.output(y)
         }),
+        Case::new("one_row_by_transposed_weight", |c| {
+            let x = c.input("x", [1, 70], Fill::Normal)?;
+            let w = c.param_of("w", Type::new(c.dtype, [41, 70]), Fill::Normal)?;
+            let w = c.graph.transpose(w, &[1, 0])?;
+            let y = c.graph.linear(x, w, None, Some(UnaryFn::Silu))?;
+            c.output(y)
+        })
+        .only(DType::FLOATS),
         Case::new("empty_sum_is_the_bias", |c| {
             let x = c.input("x", [2, 0], Fill::Normal)?;
             let w = c.input("w", [0, 2], Fill::Normal)?;

@@ -265,6 +265,22 @@ impl OpSpec for Sample {
                 c.expect_fault("a row without logits cannot be sampled");
                 c.output(y)
             }),
+            Case::new("symbolic_rows_of_a_whole_vocabulary", |c| {
+                let s = c.sym("s", 2, 3);
+                let x = c.input("logits", [s, 1300.into()], Fill::Normal)?;
+                let options = SampleOptions {
+                    top_p: 0.9,
+                    temperature: 0.25,
+                    ..SampleOptions::default()
+                };
+                let y = c.graph.sample(x, options, 9)?;
+                let any = c.graph.sample(x, SampleOptions::default(), 10)?;
+                let greedy = c.graph.sample(x, SampleOptions::greedy(), 11)?;
+                c.runs = 2;
+                c.output(y)?;
+                c.output(any)?;
+                c.output(greedy)
+            }),
             Case::new("symbolic_rows_long", |c| {
                 let s = c.sym("s", 3, 8);
                 let x = c.input("logits", [s, 1000.into()], Fill::Normal)?;

@@ -1,6 +1,8 @@
 //! Cases of attention: every mask, layout and mask shape, the alignment of queries to keys, and
 //! queries that see nothing.
 
+mod sizes;
+
 use super::{Attention, AttentionOptions, Layout, MaskKind};
 use crate::attr::Real;
 use crate::case::{Case, CaseGraph, Fill, Reject};
@@ -107,6 +109,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut all = random_cases();
     all.extend(mean_cases());
     all.extend(special_cases());
+    all.extend(sizes::cases());
     all
 }
 

@@ -1,26 +1,35 @@
 //! Where the elements of a value lie: sizes, strides and offset over a dense root.
 //!
-//! A [`SymLayout`] is known when compiling, in terms of the symbols; [`SymLayout::eval_into`] gives
+//! A [`SymLayout`] is known when compiling, in terms of the symbols; [`SymLayout::eval`] gives
 //! the [`Layout`] of a run. Views (reshape, transpose, slice, expand) only change layouts.
 //!
 //! Invariant: every element that a layout reaches lies inside its root, because operators checked
 //! their attributes when the graph was built.
 
-use tercet_ir::{Bindings, Dim, DimError, MAX_RANK};
+mod arena;
+mod state;
+mod view;
+
+pub use arena::{Life, place};
+pub use state::in_place_updates;
+pub use view::{View, check_slice, is_view, view_of};
+
+use crate::dim::{Bindings, Dim, DimError};
+use crate::types::MAX_RANK;
 
 /// Sizes, strides and offset of a run, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub struct Layout {
     rank: usize,
     shape: [usize; MAX_RANK],
     strides: [isize; MAX_RANK],
     /// The element of index zero.
-    pub(crate) offset: usize,
+    pub offset: usize,
 }
 
 impl Layout {
     /// The layout of a rank 0 value at the start of its root.
-    pub(crate) const SCALAR: Layout = Layout {
+    pub const SCALAR: Layout = Layout {
         rank: 0,
         shape: [0; MAX_RANK],
         strides: [0; MAX_RANK],
@@ -28,7 +37,7 @@ impl Layout {
     };
 
     /// A layout of these sizes and strides.
-    pub(crate) fn new(shape: &[usize], strides: &[isize], offset: usize) -> Layout {
+    pub fn new(shape: &[usize], strides: &[isize], offset: usize) -> Layout {
         let mut layout = Layout {
             rank: shape.len(),
             offset,
@@ -40,7 +49,7 @@ impl Layout {
     }
 
     /// The row-major layout of these sizes.
-    pub(crate) fn dense(shape: &[usize]) -> Layout {
+    pub fn dense(shape: &[usize]) -> Layout {
         let mut layout = Layout {
             rank: shape.len(),
             ..Layout::SCALAR
@@ -55,27 +64,27 @@ impl Layout {
     }
 
     /// The sizes.
-    pub(crate) fn shape(&self) -> &[usize] {
+    pub fn shape(&self) -> &[usize] {
         &self.shape[..self.rank]
     }
 
     /// The strides in elements; 0 where an axis is broadcast, negative where it is reversed.
-    pub(crate) fn strides(&self) -> &[isize] {
+    pub fn strides(&self) -> &[isize] {
         &self.strides[..self.rank]
     }
 
     /// The number of axes.
-    pub(crate) fn rank(&self) -> usize {
+    pub fn rank(&self) -> usize {
         self.rank
     }
 
     /// The number of elements.
-    pub(crate) fn numel(&self) -> usize {
+    pub fn numel(&self) -> usize {
         self.shape().iter().product()
     }
 
     /// True if the elements lie one after the other in row-major order.
-    pub(crate) fn is_dense(&self) -> bool {
+    pub fn is_dense(&self) -> bool {
         let mut expected = 1;
         for (&n, &s) in self.shape().iter().zip(self.strides()).rev() {
             if n != 1 && s != expected {
@@ -89,7 +98,7 @@ impl Layout {
 
 /// A product of a dimension and a signed factor: a stride, or a part of an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Term {
+pub struct Term {
     dim: Dim,
     factor: i64,
 }
@@ -99,6 +108,16 @@ impl Term {
         dim: Dim::Known(1),
         factor: 0,
     };
+
+    /// The dimension of the product.
+    pub fn dim(&self) -> &Dim {
+        &self.dim
+    }
+
+    /// The factor of the product.
+    pub fn factor(&self) -> i64 {
+        self.factor
+    }
 
     fn of(dim: Dim) -> Term {
         match dim {
@@ -141,7 +160,7 @@ impl Term {
 
 /// A layout in terms of the symbols.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SymLayout {
+pub struct SymLayout {
     shape: Vec<Dim>,
     strides: Vec<Term>,
     /// The sum of these terms.
@@ -150,16 +169,16 @@ pub(crate) struct SymLayout {
 
 /// The part of an axis that a slice keeps: element `i` is `start + i * step` of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub struct Cut {
     /// The first element.
-    pub(crate) start: Dim,
+    pub start: Dim,
     /// The distance; negative reverses.
-    pub(crate) step: i64,
+    pub step: i64,
 }
 
 impl SymLayout {
     /// The row-major layout of a shape; `None` when a stride overflows.
-    pub(crate) fn dense(shape: &[Dim]) -> Option<SymLayout> {
+    pub fn dense(shape: &[Dim]) -> Option<SymLayout> {
         let mut stride = Dim::Known(1);
         let mut strides = Vec::with_capacity(shape.len());
         for dim in shape.iter().rev() {
@@ -178,12 +197,22 @@ impl SymLayout {
     }
 
     /// The dimensions.
-    pub(crate) fn shape(&self) -> &[Dim] {
+    pub fn shape(&self) -> &[Dim] {
         &self.shape
     }
 
+    /// The strides in elements, one for each axis.
+    pub fn strides(&self) -> &[Term] {
+        &self.strides
+    }
+
+    /// The terms whose sum is the element of index zero.
+    pub fn offset(&self) -> &[Term] {
+        &self.offset
+    }
+
     /// True if the elements lie one after the other from wherever the view starts.
-    pub(crate) fn is_contiguous(&self) -> bool {
+    pub fn is_contiguous(&self) -> bool {
         SymLayout::dense(&self.shape).is_some_and(|d| {
             let axes = self.shape.iter().zip(&self.strides).zip(&d.strides);
             axes.into_iter().all(|((n, a), b)| n.is_one() || a == b)
@@ -191,7 +220,7 @@ impl SymLayout {
     }
 
     /// True if the value is its whole root, in order.
-    pub(crate) fn is_whole(&self, numel_of_root: Option<&Dim>) -> bool {
+    pub fn is_whole(&self, numel_of_root: Option<&Dim>) -> bool {
         self.offset.is_empty()
             && self.is_contiguous()
             && numel_of_root.is_some_and(|root| numel(&self.shape).as_ref() == Some(root))
@@ -199,14 +228,14 @@ impl SymLayout {
 
     /// True if neighbours along the last axis lie side by side and no axis is reversed; rows may
     /// lie anywhere, also on one another.
-    pub(crate) fn has_dense_rows(&self) -> bool {
+    pub fn has_dense_rows(&self) -> bool {
         let last = self.shape.last().zip(self.strides.last());
         last.is_none_or(|(n, s)| n.is_one() || s.is(1))
             && self.strides.iter().all(|s| s.factor >= 0)
     }
 
     /// True if no axis is reversed and one of the last two axes has stride 1.
-    pub(crate) fn is_matrix(&self) -> bool {
+    pub fn is_matrix(&self) -> bool {
         let n = self.strides.len();
         n >= 2
             && self.strides.iter().all(|s| s.factor >= 0)
@@ -214,7 +243,7 @@ impl SymLayout {
     }
 
     /// The view with permuted axes: axis `i` is axis `perm[i]` of the source.
-    pub(crate) fn transpose(&self, perm: &[usize]) -> SymLayout {
+    pub fn transpose(&self, perm: &[usize]) -> SymLayout {
         SymLayout {
             shape: perm.iter().map(|&a| self.shape[a].clone()).collect(),
             strides: perm.iter().map(|&a| self.strides[a].clone()).collect(),
@@ -223,7 +252,7 @@ impl SymLayout {
     }
 
     /// The view stretched to `to` by NumPy's rule.
-    pub(crate) fn expand(&self, to: &[Dim]) -> Option<SymLayout> {
+    pub fn expand(&self, to: &[Dim]) -> Option<SymLayout> {
         let missing = to.len().checked_sub(self.shape.len())?;
         let strides = to
             .iter()
@@ -240,7 +269,7 @@ impl SymLayout {
     }
 
     /// The view of one cut per axis, with the sizes `to`.
-    pub(crate) fn slice(&self, cuts: &[Cut], to: &[Dim]) -> Option<SymLayout> {
+    pub fn slice(&self, cuts: &[Cut], to: &[Dim]) -> Option<SymLayout> {
         let mut view = SymLayout {
             shape: to.to_vec(),
             ..self.clone()
@@ -257,7 +286,7 @@ impl SymLayout {
 
     /// The view with other sizes in the same row-major order; `None` where the elements would need
     /// to move.
-    pub(crate) fn reshape(&self, to: &[Dim]) -> Option<SymLayout> {
+    pub fn reshape(&self, to: &[Dim]) -> Option<SymLayout> {
         if self.is_contiguous() {
             return Some(SymLayout {
                 offset: self.offset.clone(),
@@ -327,7 +356,7 @@ impl SymLayout {
     ///
     /// # Errors
     /// [`DimError`] when a size is not possible.
-    pub(crate) fn eval(&self, sizes: &Bindings) -> Result<Layout, DimError> {
+    pub fn eval(&self, sizes: &Bindings) -> Result<Layout, DimError> {
         let mut layout = Layout {
             rank: self.shape.len(),
             ..Layout::SCALAR
@@ -349,7 +378,7 @@ impl SymLayout {
 }
 
 /// The product of dimensions.
-pub(crate) fn numel(shape: &[Dim]) -> Option<Dim> {
+pub fn numel(shape: &[Dim]) -> Option<Dim> {
     shape
         .iter()
         .try_fold(Dim::Known(1), |n, d| n.checked_mul(d))

@@ -1,23 +1,29 @@
 //! Operators that only change how their operand is looked at.
 
-use tercet_ir::ops::Slice;
-use tercet_ir::{Dim, EvalError, Node, Op, Type};
-
-use crate::layout::{Cut, SymLayout};
+use super::{Cut, SymLayout};
+use crate::dim::Dim;
+use crate::graph::Node;
+use crate::ops::{Op, OpKind, Slice};
+use crate::types::Type;
 
 /// What becomes of a view operator.
-pub(crate) enum View {
+pub enum View {
     /// The result is the operand's memory under another layout.
     Free(SymLayout),
     /// The operand must be made dense first.
     NeedsDense,
 }
 
-/// Refuses the sizes of a run for which a view does not exist.
-pub(crate) type Check = Box<dyn Fn(&[usize], &[usize]) -> Result<(), EvalError> + Send + Sync>;
+/// True for operators that only change how their operand is looked at.
+pub fn is_view(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Reshape | OpKind::Transpose | OpKind::Slice | OpKind::Expand
+    )
+}
 
 /// The layout of the result of a view operator over an operand of this type and layout.
-pub(crate) fn view_of(node: &Node, operand: &Type, from: &SymLayout) -> View {
+pub fn view_of(node: &Node, operand: &Type, from: &SymLayout) -> View {
     let to = &node.outputs[0].shape;
     let view = match &node.op {
         Op::Transpose(o) => Some(from.transpose(&o.perm)),
@@ -28,13 +34,11 @@ pub(crate) fn view_of(node: &Node, operand: &Type, from: &SymLayout) -> View {
     view.map_or(View::NeedsDense, View::Free)
 }
 
-/// What must hold of the sizes of a run for the view to exist: only slices of symbolic axes ask.
-pub(crate) fn check_of(node: &Node, operand: &Type) -> Option<Check> {
+/// The slice whose sizes must be checked at each run: only slices of symbolic axes may not exist
+/// for some sizes. [`Slice::axes`] checks them.
+pub fn check_slice<'a>(node: &'a Node, operand: &Type) -> Option<&'a Slice> {
     match &node.op {
-        Op::Slice(o) if operand.shape.as_known().is_none() => {
-            let slice = o.clone();
-            Some(Box::new(move |from, to| slice.axes(from, to).map(|_| ())))
-        }
+        Op::Slice(o) if operand.shape.as_known().is_none() => Some(o),
         _ => None,
     }
 }

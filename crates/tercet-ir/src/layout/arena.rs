@@ -4,18 +4,15 @@
 //! its whole life. (Greedy by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
 //! Net Inference", 2020.) Invariant: two slots that live in one step never overlap.
 
-/// Every slot starts at a multiple of this: a cache line, and the widest vector.
-pub(crate) const ALIGN_BYTES: usize = 64;
-
 /// What a slot needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
+pub struct Life {
     /// Its size at the symbols' bounds.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
     /// The step that writes it.
-    pub(crate) first: usize,
+    pub first: usize,
     /// The last step that reads it, at least `first`.
-    pub(crate) last: usize,
+    pub last: usize,
 }
 
 impl Life {
@@ -24,15 +21,15 @@ impl Life {
     }
 }
 
-/// Where every slot lies, and the size of the arena; `None` when it exceeds the address space.
-pub(crate) fn place(lives: &[Life]) -> Option<(Vec<usize>, usize)> {
+/// Where every slot lies, at multiples of `align_bytes`, and the size of the arena; `None` when it exceeds the address space.
+pub fn place(lives: &[Life], align_bytes: usize) -> Option<(Vec<usize>, usize)> {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));
     let mut offsets = vec![0; lives.len()];
     let mut placed: Vec<usize> = Vec::new();
     let mut total = 0;
     for i in order {
-        let size = lives[i].bytes.checked_next_multiple_of(ALIGN_BYTES)?;
+        let size = lives[i].bytes.checked_next_multiple_of(align_bytes)?;
         if size == 0 {
             continue;
         }
@@ -42,7 +39,7 @@ pub(crate) fn place(lives: &[Life]) -> Option<(Vec<usize>, usize)> {
             .map(|&j| (offsets[j], lives[j].bytes))
             .collect();
         taken.sort_unstable();
-        offsets[i] = best_gap(&taken, size);
+        offsets[i] = best_gap(&taken, size, align_bytes);
         total = total.max(offsets[i].checked_add(size)?);
         placed.push(i);
     }
@@ -51,7 +48,7 @@ pub(crate) fn place(lives: &[Life]) -> Option<(Vec<usize>, usize)> {
 }
 
 /// The start of the smallest gap that holds `size`, else the end.
-fn best_gap(taken: &[(usize, usize)], size: usize) -> usize {
+fn best_gap(taken: &[(usize, usize)], size: usize, align_bytes: usize) -> usize {
     let mut best: Option<(usize, usize)> = None;
     let mut end = 0;
     for &(start, bytes) in taken {
@@ -61,7 +58,7 @@ fn best_gap(taken: &[(usize, usize)], size: usize) -> usize {
                 best = Some((gap, end));
             }
         }
-        end = end.max((start + bytes).next_multiple_of(ALIGN_BYTES));
+        end = end.max((start + bytes).next_multiple_of(align_bytes));
     }
     best.map_or(end, |(_, at)| at)
 }
@@ -70,6 +67,8 @@ fn best_gap(taken: &[(usize, usize)], size: usize) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const ALIGN_BYTES: usize = 64;
 
     fn life() -> impl Strategy<Value = Life> {
         (0usize..5000, 0usize..40, 0usize..10).prop_map(|(bytes, first, len)| Life {
@@ -82,7 +81,7 @@ mod tests {
     proptest! {
         #[test]
         fn live_slots_never_overlap(lives in proptest::collection::vec(life(), 0..60)) {
-            let (offsets, total) = place(&lives).unwrap();
+            let (offsets, total) = place(&lives, ALIGN_BYTES).unwrap();
             for (i, a) in lives.iter().enumerate() {
                 prop_assert!(offsets[i] % ALIGN_BYTES == 0);
                 prop_assert!(a.bytes == 0 || offsets[i] + a.bytes <= total);
@@ -104,7 +103,7 @@ mod tests {
                 last: i + 1,
             })
             .collect();
-        assert_eq!(place(&lives).unwrap().1, 2 * 1024);
+        assert_eq!(place(&lives, ALIGN_BYTES).unwrap().1, 2 * 1024);
     }
 
     #[test]
@@ -114,6 +113,6 @@ mod tests {
             first: 0,
             last: 0,
         };
-        assert_eq!(place(&[huge]), None);
+        assert_eq!(place(&[huge], ALIGN_BYTES), None);
     }
 }

@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 
-use tercet_ir::{Graph, Node, NodeId, Op, Value};
-
-use crate::lower::{Lower, find};
+use super::is_view;
+use crate::graph::{Graph, NodeId, Value};
+use crate::ops::Op;
 
 /// For each node that may write the state it reads, that state's leaf.
-pub(crate) fn in_place_updates(graph: &Graph) -> HashMap<NodeId, NodeId> {
+pub fn in_place_updates(graph: &Graph) -> HashMap<NodeId, NodeId> {
     let aliases = aliases(graph);
     let candidates = graph.assigns().iter().filter(|a| {
         let node = graph.node(a.value.node);
@@ -33,17 +33,13 @@ fn aliases(graph: &Graph) -> HashMap<Value, NodeId> {
         let value = Value { node: id, port: 0 };
         if matches!(node.op, Op::State(_)) {
             aliases.insert(value, id);
-        } else if is_view(graph, node)
+        } else if is_view(node.op.kind())
             && let Some(state) = node.inputs.first().and_then(|v| aliases.get(v)).copied()
         {
             aliases.insert(value, state);
         }
     }
     aliases
-}
-
-fn is_view(graph: &Graph, node: &Node) -> bool {
-    find(graph, node).is_ok_and(|kernel| matches!(kernel.lower, Lower::View))
 }
 
 fn old_is_read_later(
@@ -60,7 +56,7 @@ fn old_is_read_later(
         } else {
             id > update && node.inputs.iter().any(is_old)
         };
-        reads && !is_view(graph, node)
+        reads && !is_view(node.op.kind())
     });
     by_node || graph.results().any(|v| is_old(&v))
 }

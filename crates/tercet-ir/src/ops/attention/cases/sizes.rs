@@ -1,0 +1,155 @@
+//! Cases by size: many queries with every kind of mask, wide and odd heads, long keys, views.
+
+use super::{BASE, Dims, HEADS_FIRST, bools, lens, random};
+use crate::case::{Case, Fill};
+use crate::dtype::DType;
+use crate::ops::attention::{AttentionOptions, Layout};
+use crate::types::{Shape, Type};
+
+const MANY: Dims = Dims {
+    sq: 21,
+    sk: 40,
+    ..BASE
+};
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut all = many_queries();
+    all.extend(wide_heads());
+    all.extend(long_keys());
+    all.extend(views());
+    all
+}
+
+fn many_queries() -> Vec<Case> {
+    let heads_first = Dims {
+        sq: 9,
+        ..HEADS_FIRST
+    };
+    let many_causal = Dims {
+        sq: 40,
+        sk: 17,
+        ..MANY
+    };
+    vec![
+        random("many_keep_heads", MANY, |c, o| {
+            Ok(o.keep(bools(c, &[2, 4, 21, 40])?))
+        }),
+        random("many_bias_softcap", MANY, |c, o| {
+            let bias = c.input("bias", [2, 1, 21, 40], Fill::Normal)?;
+            Ok(o.bias(bias).softcap(2.0))
+        }),
+        random("many_window_kv_len", MANY, |c, o| {
+            Ok(o.window(5).kv_len(lens(c, &[2], &[39.0, 7.0])?))
+        }),
+        random("many_kv_len", heads_first, |c, o| {
+            Ok(o.kv_len(lens(c, &[], &[3.0])?))
+        }),
+        random("more_queries_than_keys", many_causal, |_, o| Ok(o.causal())),
+    ]
+}
+
+fn wide_heads() -> Vec<Case> {
+    let odd = Dims {
+        d: 33,
+        dv: 71,
+        ..MANY
+    };
+    let wide = Dims {
+        b: 1,
+        d: 320,
+        dv: 576,
+        ..MANY
+    };
+    let latent = Dims {
+        sq: 1,
+        d: 576,
+        dv: 512,
+        q_heads: 8,
+        kv_heads: 1,
+        ..wide
+    };
+    let widest = Dims {
+        sq: 1,
+        sk: 5,
+        d: 1100,
+        dv: 1030,
+        ..wide
+    };
+    vec![
+        random("odd_heads", odd, |_, o| Ok(o.causal())),
+        random("heads_of_320_and_576", wide, |_, o| Ok(o.causal())),
+        random("one_latent_head", latent, |_, o| Ok(o)),
+        random("heads_of_1100_and_1030", widest, |_, o| Ok(o)),
+    ]
+}
+
+fn long_keys() -> Vec<Case> {
+    let long = Dims {
+        sq: 2,
+        sk: 700,
+        d: 16,
+        dv: 24,
+        ..BASE
+    };
+    let odd = Dims { dv: 7, ..long };
+    vec![
+        random("long_keys_causal", long, |_, o| Ok(o.causal())),
+        random("long_keys_window", long, |c, o| {
+            Ok(o.window(150).kv_len(lens(c, &[2], &[700.0, 333.0])?))
+        }),
+        random("long_keys_kv_len", odd, |c, o| {
+            Ok(o.causal().kv_len(lens(c, &[2], &[1.0, 0.0])?))
+        }),
+        random("long_keys_keep", long, |c, o| {
+            Ok(o.keep(bools(c, &[2, 700])?))
+        }),
+        // Queries and keys of one executable, from one query to more than a tile.
+        Case::new("symbolic_prefill_and_decode", |c| {
+            let (s, n) = (c.sym("s", 3, 40), c.sym("n", 150, 300));
+            let q: Shape = [1.into(), 4.into(), s, 8.into()].into();
+            let kv: Shape = [1.into(), 2.into(), n, 8.into()].into();
+            let q = c.input("q", q, Fill::Normal)?;
+            let k = c.input("k", kv.clone(), Fill::Normal)?;
+            let v = c.input("v", kv, Fill::Normal)?;
+            let options = AttentionOptions::new(4, 2, Layout::Bhsd).causal();
+            let y = c.graph.attention(q, k, v, options)?;
+            c.output(y)
+        }),
+    ]
+}
+
+fn views() -> Vec<Case> {
+    // Rows of queries, keys and values of 8 heads together.
+    let packed = |name: &str, s: usize| {
+        Case::new(name, move |c| {
+            let x = c.input("qkv", [2, s, 8, 8], Fill::Normal)?;
+            let q = c.graph.narrow(x, 2, 0, 4)?;
+            let k = c.graph.narrow(x, 2, 4, 2)?;
+            let v = c.graph.narrow(x, 2, 6, 2)?;
+            let options = AttentionOptions::new(4, 2, Layout::Bshd).causal();
+            let y = c.graph.attention(q, k, v, options)?;
+            c.output(y)
+        })
+    };
+    let turned = |name: &str, s: usize| {
+        Case::new(name, move |c| {
+            let q = c.input("q", [2, 6, s, 4], Fill::Normal)?;
+            let k = c.input("k", [2, 2, 6, 15], Fill::Normal)?;
+            let v = c.input("v", [2, 10, 2, 15], Fill::Normal)?;
+            let mask = c.input_of("mask", Type::new(DType::Bool, [15, 2]), Fill::Normal)?;
+            let q = c.graph.transpose(q, &[0, 3, 2, 1])?;
+            let k = c.graph.transpose(k, &[0, 1, 3, 2])?;
+            let v = c.graph.transpose(v, &[0, 2, 3, 1])?;
+            let mask = c.graph.transpose(mask, &[1, 0])?;
+            let options = AttentionOptions::new(4, 2, Layout::Bhsd).keep(mask);
+            let y = c.graph.attention(q, k, v, options)?;
+            c.output(y)
+        })
+    };
+    vec![
+        packed("packed_few", 5),
+        packed("packed_many", 19),
+        turned("turned_few", 3),
+        turned("turned_many", 35),
+    ]
+}
