@@ -28,8 +28,8 @@ pub mod tokenizer;
 pub mod weight;
 
 pub use builder::{
-    Bert, Embedder, Generator, Llama, LlamaOptions, Model, ModelError, Pooling, Sampling, Step,
-    Weights,
+    Bert, Embedder, Generator, Llama, LlamaOptions, MadeUp, Model, ModelError, Pooling, Sampling,
+    Step, Weights,
 };
 pub use config::{BertActivation, BertConfig, ConfigError, LlamaConfig, RopeLayout};
 pub use error::Error;

@@ -16,7 +16,7 @@
 
 use tercet::ops::{AttentionOptions, Layout, RopeStyle, SampleOptions};
 use tercet::{
-    CompileOptions, DType, Device, Dim, Executable, Shape, Tensor, TensorType, Type, Value,
+    CompileOptions, DType, Device, Dim, Executable, Shape, Tensor, TensorType, Type, Value, Wanted,
 };
 
 use super::{Builder, Model, ModelError, Weights};
@@ -116,7 +116,7 @@ impl Part {
     fn name(self, weights: &Weights, layer: usize, suffix: &str) -> String {
         let (hf, gguf) = self.names();
         let base = match weights {
-            Weights::Hf(_) => hf,
+            Weights::Hf(_) | Weights::MadeUp(_) => hf,
             Weights::Gguf(_) => gguf,
         };
         format!("{}.{suffix}", base.replace("{}", &layer.to_string()))
@@ -410,7 +410,7 @@ fn feed_forward(
 /// What one run gave for its last token.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// The logits of the next token.
+    /// The logits of the next token; empty after [`Generator::skip_logits`].
     pub logits: &'a [f32],
     /// The token chosen, when the graph samples.
     pub next: Option<u32>,
@@ -425,6 +425,7 @@ pub struct Generator {
     vocab: usize,
     inputs: [Tensor; 5],
     outputs: Vec<Tensor>,
+    next_only: bool,
 }
 
 /// The inputs in the order of [`Generator::inputs`].
@@ -450,7 +451,30 @@ impl Generator {
                 empty(&[1]),
             ],
             outputs: Vec::new(),
+            next_only: false,
         }
+    }
+
+    /// Leaves the logits on the device from now on, if the graph samples: each step then reads back
+    /// one number. [`Generator::logits`] still gives them.
+    pub fn skip_logits(&mut self) {
+        let outputs = &self.exe.signature().outputs;
+        self.next_only = outputs.iter().any(|o| o.name == "next");
+    }
+
+    /// The logits of the last step, read from the device.
+    ///
+    /// # Errors
+    /// [`ModelError::Run`] of the device, or when nothing was fed yet.
+    pub fn logits(&mut self) -> Result<Vec<f32>, ModelError> {
+        let rows = self.exe.read_output_rows("logits", 0..1)?;
+        let logits = rows.as_slice::<f32>();
+        Ok(logits.map_err(|e| not_the_output("logits", &e))?.to_vec())
+    }
+
+    /// How long each step of the last run took on the device, where it measures.
+    pub fn timings(&mut self) -> Vec<tercet::StepTime> {
+        self.exe.timings()
     }
 
     /// The number of tokens in the cache.
@@ -517,10 +541,17 @@ impl Generator {
                 break;
             }
         }
-        let logits = self.outputs[0]
-            .as_slice::<f32>()
-            .map_err(|e| not_the_output("logits", &e))?;
-        let next = match self.outputs.get(1) {
+        let (logits, next) = match self.outputs.as_slice() {
+            [next] if self.next_only => (None, Some(next)),
+            [logits, next, ..] => (Some(logits), Some(next)),
+            [logits] => (Some(logits), None),
+            [] => (None, None),
+        };
+        let logits: &[f32] = match logits {
+            Some(t) => t.as_slice().map_err(|e| not_the_output("logits", &e))?,
+            None => &[],
+        };
+        let next = match next {
             Some(t) => {
                 let next = t
                     .as_slice::<i32>()
@@ -552,7 +583,13 @@ impl Generator {
         write(kv_len, &[], &|_| start + n);
         write(rows, &[1], &|_| n - 1);
         let inputs: [(&str, &Tensor); 5] = std::array::from_fn(|i| (INPUTS[i], &self.inputs[i]));
-        self.exe.run_into(&inputs, &mut self.outputs)?;
+        match self.next_only {
+            true => {
+                self.exe.submit(&inputs, Wanted::Only(&["next"]))?;
+                self.exe.wait(&mut self.outputs)?;
+            }
+            false => self.exe.run_into(&inputs, &mut self.outputs)?,
+        }
         self.position += n;
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 mod bert;
 mod llama;
+mod made_up;
 mod weights;
 
 use tercet::ops::Op;
@@ -17,6 +18,7 @@ use tercet::{DType, Type, Value};
 use crate::weight::WeightError;
 pub use bert::{Bert, Embedder, Pooling};
 pub use llama::{Generator, Llama, LlamaOptions, Sampling, Step};
+pub use made_up::MadeUp;
 use weights::Matrix;
 pub use weights::Weights;
 

@@ -3,6 +3,7 @@
 use tercet::{DType, Scheme, Tensor, TensorError, TensorType};
 
 use super::ModelError;
+use super::made_up::MadeUp;
 use crate::gguf::Gguf;
 use crate::hf::HfWeights;
 use crate::weight::{Weight, gguf_weight, safetensors_tensor};
@@ -22,6 +23,8 @@ pub enum Weights {
     Gguf(Gguf),
     /// Of a Hugging Face folder.
     Hf(HfWeights),
+    /// Made up, in a storage of choice: a model of any size without a file, to measure with.
+    MadeUp(MadeUp),
 }
 
 impl Weights {
@@ -30,6 +33,8 @@ impl Weights {
         match self {
             Weights::Gguf(gguf) => gguf.has_tensor(name),
             Weights::Hf(weights) => weights.find(name).is_some(),
+            // Names of the bare encoder.
+            Weights::MadeUp(_) => !name.starts_with("bert."),
         }
     }
 
@@ -50,10 +55,15 @@ impl Weights {
                 let (file, info) = weights.find(name).ok_or_else(missing)?;
                 Ok(Weight::Dense(safetensors_tensor(file, info)?))
             }
+            // What is made up follows the shape asked for: see `shaped`.
+            Weights::MadeUp(_) => Err(missing()),
         }
     }
 
     fn shaped(&self, name: &str, shape: &[usize]) -> Result<Weight, ModelError> {
+        if let Weights::MadeUp(made_up) = self {
+            return made_up.weight(name, shape);
+        }
         let weight = self.get(name)?;
         if weight.shape() != shape {
             return Err(ModelError::WeightShape {
@@ -97,7 +107,7 @@ impl Weights {
     }
 }
 
-fn bytes_error(name: &str, source: TensorError) -> ModelError {
+pub(super) fn bytes_error(name: &str, source: TensorError) -> ModelError {
     ModelError::WeightBytes {
         tensor: name.to_string(),
         source,
