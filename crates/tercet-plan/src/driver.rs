@@ -1,0 +1,480 @@
+//! An executable of a program, whatever plays it.
+//!
+//! A player implements [`Driver`]: buffers, submission, waiting. [`GpuExecutable`] does the rest once
+//! for all players: names, types and sizes are checked, I64 is narrowed and widened, numbers are
+//! computed, faults become errors that name node and index.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tercet_ir::backend::{StepTime, Wanted, find_port, no_run, places, rows_of};
+use tercet_ir::{
+    Bindings, DType, EvalError, Executable, Port, RunError, Signature, Tensor, TensorType,
+};
+
+use crate::launch::Launch;
+use crate::narrow;
+use crate::program::{Buffer, CheckKind, Io, Program, Work};
+
+/// A range of a buffer to be read after a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// Where the range starts, a multiple of 4.
+    pub offset_bytes: u64,
+    /// Its size, a multiple of 4.
+    pub bytes: u64,
+}
+
+/// The device side of one executable.
+///
+/// A driver holds the buffers of [`Program::buffers`], zeroed at first but for the constants, which
+/// hold their tensors. Calls come from one thread at a time; between `submit` and `wait` only `wait`
+/// is called. After an error the driver remains usable unless the device is lost.
+pub trait Driver: Send + Sized + 'static {
+    /// Writes into a buffer, before the next submission. `offset_bytes` is a multiple of 4; the end
+    /// of the bytes need not be: the rest of the last word is then zeroed.
+    ///
+    /// # Errors
+    /// [`RunError::OutOfMemory`], [`RunError::DeviceLost`].
+    fn write(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), RunError>;
+
+    /// Writes zeros all over a buffer.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn clear(&mut self, buffer: Buffer) -> Result<(), RunError>;
+
+    /// Runs [`Program::prepare`] with the numbers of `launch` and waits for it.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn prepare(&mut self, launch: &Launch) -> Result<(), RunError>;
+
+    /// Starts [`Program::steps`] and, after them, the copies for `reads`. `changed` says whether
+    /// the numbers differ from those of the last submission.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn submit(&mut self, launch: &Launch, changed: bool, reads: &[Read]) -> Result<(), RunError>;
+
+    /// Waits for the submission and gives the bytes of each of its reads, in order.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError>;
+
+    /// Reads a range now.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
+
+    /// When each step of the last run started, in nanoseconds from the first, and how long it took, as
+    /// (step, start, duration); empty where the device does not measure.
+    fn step_times(&mut self) -> Vec<(usize, u64, u64)>;
+
+    /// Another driver of the same program that shares parameters, constants and prepared values and
+    /// has a copy of the states.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn try_clone(&mut self) -> Result<Self, RunError>;
+
+    /// Makes this driver's parameters, and what is prepared from them, its own before one is
+    /// written: clones keep theirs.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn unshare_params(&mut self) -> Result<(), RunError>;
+}
+
+/// What a run in flight was started with.
+#[derive(Clone, Debug)]
+struct Flight {
+    /// Places of the wanted outputs.
+    wanted: Vec<usize>,
+    sizes: Bindings,
+}
+
+/// An executable of a program through a driver.
+pub struct GpuExecutable<D: Driver> {
+    program: Arc<Program>,
+    driver: std::cell::RefCell<D>,
+    bounds: Bindings,
+    launch: Launch,
+    /// The sizes and the step that `launch` was computed for.
+    launched: Option<(Bindings, u64)>,
+    sizes: Bindings,
+    step: u64,
+    params_set: Vec<bool>,
+    prepared: bool,
+    flight: Option<Flight>,
+    last: Option<Bindings>,
+    reads: Vec<Read>,
+    scratch: Vec<u8>,
+}
+
+impl<D: Driver> GpuExecutable<D> {
+    /// An executable of a program, planned for these bounds.
+    pub fn new(program: Arc<Program>, driver: D, bounds: Bindings) -> GpuExecutable<D> {
+        GpuExecutable {
+            params_set: vec![false; program.signature.params.len()],
+            program,
+            driver: std::cell::RefCell::new(driver),
+            bounds,
+            launch: Launch::default(),
+            launched: None,
+            sizes: Bindings::new(),
+            step: 0,
+            prepared: false,
+            flight: None,
+            last: None,
+            reads: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// The driver.
+    pub fn driver(&mut self) -> &mut D {
+        self.driver.get_mut()
+    }
+
+    /// Binds the inputs, computes the numbers, uploads and submits.
+    ///
+    /// # Errors
+    /// [`RunError`] that names the input, symbol or parameter.
+    pub fn start(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: Wanted<'_>,
+    ) -> Result<(), RunError> {
+        if self.flight.take().is_some() {
+            self.driver.get_mut().wait(&mut |_, _| {})?;
+        }
+        let program = Arc::clone(&self.program);
+        let places = places(&program.signature, wanted)?;
+        (program.signature).bind(inputs, &self.bounds, &mut self.sizes)?;
+        for (port, set) in program.signature.params.iter().zip(&self.params_set) {
+            if !set {
+                let (name, ty) = (port.name.clone(), port.ty.clone());
+                return Err(RunError::Missing {
+                    what: "param",
+                    name,
+                    ty,
+                });
+            }
+        }
+        let changed = {
+            let _span = tracing::debug_span!("numbers").entered();
+            self.compute(&program)?
+        };
+        if !self.prepared && !program.prepare.is_empty() {
+            let _span = tracing::debug_span!("prepare").entered();
+            self.driver.get_mut().prepare(&self.launch)?;
+        }
+        self.prepared = true;
+        for (port, io) in program.signature.inputs.iter().zip(&program.inputs) {
+            let Some((_, tensor)) = inputs.iter().find(|(name, _)| *name == port.name) else {
+                continue; // `bind` found every input.
+            };
+            self.upload("input", port, io, tensor)?;
+        }
+        self.reads.clear();
+        if let Some(faults) = faults(&program) {
+            self.reads.push(faults);
+        }
+        for &place in &places {
+            let read = whole(&program, &self.launch, &program.outputs[place]);
+            self.reads.extend(read.filter(|r| r.bytes > 0));
+        }
+        {
+            let _span = tracing::debug_span!("submit").entered();
+            (self.driver.get_mut()).submit(&self.launch, changed, &self.reads)?;
+        }
+        self.flight = Some(Flight {
+            wanted: places,
+            sizes: self.sizes.clone(),
+        });
+        Ok(())
+    }
+
+    /// Waits for the run started last and takes its outputs.
+    ///
+    /// # Errors
+    /// [`RunError::Node`] when a check of data failed; states are then as before the run.
+    pub fn finish(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
+        let Some(flight) = self.flight.take() else {
+            outputs.clear();
+            return Ok(());
+        };
+        let program = Arc::clone(&self.program);
+        outputs.truncate(flight.wanted.len());
+        let mut types = Vec::with_capacity(flight.wanted.len());
+        for (at, &place) in flight.wanted.iter().enumerate() {
+            let ty = program.outputs[place].ty.eval(&flight.sizes)?;
+            match outputs.get(at) {
+                Some(old) if *old.ty() == ty => {}
+                Some(_) => outputs[at] = Tensor::zeros(ty.clone())?,
+                None => outputs.push(Tensor::zeros(ty.clone())?),
+            }
+            types.push(ty);
+        }
+        let full: Vec<usize> = (0..types.len()).filter(|&i| types[i].numel() > 0).collect();
+        let has_faults = faults(&program).is_some();
+        let mut fault = None;
+        let launch = &self.launch;
+        let _span = tracing::debug_span!("wait and read back").entered();
+        self.driver.get_mut().wait(
+            &mut |i, bytes| match i.checked_sub(usize::from(has_faults)) {
+                None => fault = fault_of(&program, launch, bytes),
+                Some(i) => narrow::decode(bytes, &mut outputs[full[i]]),
+            },
+        )?;
+        match fault {
+            Some(fault) => Err(fault),
+            None => {
+                self.step += 1;
+                self.last = Some(flight.sizes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Computes the numbers if the sizes, or what depends on the count of runs, changed.
+    fn compute(&mut self, program: &Program) -> Result<bool, RunError> {
+        let same = self.launched.as_ref().is_some_and(|(sizes, step)| {
+            *sizes == self.sizes && (*step == self.step || !program.tape.counts_runs())
+        });
+        if same {
+            return Ok(false);
+        }
+        self.launched = None;
+        self.launch.compute(program, &self.sizes, self.step)?;
+        self.launched = Some((self.sizes.clone(), self.step));
+        Ok(true)
+    }
+
+    fn upload(
+        &mut self,
+        what: &'static str,
+        port: &Port,
+        io: &Io,
+        tensor: &Tensor,
+    ) -> Result<(), RunError> {
+        let _span = tracing::debug_span!("upload").entered();
+        let slot = *self.program.slot(io.slot);
+        let bytes = narrow::encode(what, &port.name, tensor, &mut self.scratch)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        (self.driver.get_mut()).write(slot.buffer, slot.offset_bytes, bytes)
+    }
+}
+
+/// The range of the records of data checks.
+fn faults(program: &Program) -> Option<Read> {
+    let bytes = program.bytes_of(|b| b == Buffer::Faults);
+    (!program.data_checks.is_empty()).then_some(Read {
+        buffer: Buffer::Faults,
+        offset_bytes: 0,
+        bytes,
+    })
+}
+
+/// Outputs up to this size are read back whole, whatever their size in a run, so that players need
+/// not prepare another copy for new sizes.
+const SMALL_OUTPUT_BYTES: u64 = 64 << 10;
+
+/// The range to read for the sizes of a launch.
+fn whole(program: &Program, launch: &Launch, io: &Io) -> Option<Read> {
+    let slot = program.slot(io.slot);
+    let bytes = u64::try_from(launch.value(io.bytes)).ok()?;
+    Some(Read {
+        buffer: slot.buffer,
+        offset_bytes: slot.offset_bytes,
+        bytes: match bytes {
+            0 => 0,
+            _ if slot.bytes <= SMALL_OUTPUT_BYTES => slot.bytes,
+            bytes => bytes,
+        },
+    })
+}
+
+/// The error of the first check that failed, by the order of the nodes.
+fn fault_of(program: &Program, launch: &Launch, records: &[u8]) -> Option<RunError> {
+    let word = |at: usize| -> u32 {
+        let bytes = records.get(at..at + 4);
+        bytes.map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    };
+    let failed = program.data_checks.iter().find_map(|check| {
+        let at = program.slot(check.record).offset_bytes as usize;
+        (word(at) != 0).then(|| (check, word(at + 4) as i32))
+    });
+    failed.map(|(check, value)| {
+        let len = launch.value(check.len) as usize;
+        let source = match check.kind {
+            CheckKind::Index => EvalError::Index {
+                index: i64::from(value),
+                len,
+            },
+            CheckKind::KvLen => EvalError::Data(format!(
+                "kv_len is {value}; accepted: 0 to {len}, the keys given"
+            )),
+        };
+        RunError::Node {
+            node: check.node,
+            op: check.op,
+            source,
+        }
+    })
+}
+
+impl<D: Driver> Executable for GpuExecutable<D> {
+    fn signature(&self) -> &Signature {
+        &self.program.signature
+    }
+
+    fn set_param(&mut self, name: &str, tensor: Tensor) -> Result<(), RunError> {
+        let program = Arc::clone(&self.program);
+        let (at, port) = find_port(&program.signature.params, "param", name)?;
+        port.check("param", &tensor)?;
+        self.driver.get_mut().unshare_params()?;
+        self.prepared = false;
+        self.params_set[at] = false;
+        self.upload("param", port, &program.param_io[at], &tensor)?;
+        self.params_set[at] = true;
+        Ok(())
+    }
+
+    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
+        self.start(inputs, wanted)
+    }
+
+    fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
+        self.finish(outputs)
+    }
+
+    fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {
+        let program = Arc::clone(&self.program);
+        let (at, port) = find_port(&program.signature.outputs, "output", output)?;
+        let io = &program.outputs[at];
+        let Some(sizes) = &self.last else {
+            return Err(no_run(port));
+        };
+        let full = io.ty.eval(sizes)?;
+        let part = rows_of(output, &full, &rows)?;
+        let mut tensor = Tensor::zeros(part.clone())?;
+        if part.numel() == 0 {
+            return Ok(tensor);
+        }
+        let slot = *program.slot(io.slot);
+        let row = narrow::device_bytes(&part) / rows.len();
+        let start = row * rows.start;
+        let aligned = start / 4 * 4;
+        let read = Read {
+            buffer: slot.buffer,
+            offset_bytes: slot.offset_bytes + aligned as u64,
+            bytes: ((row * rows.end).next_multiple_of(4) - aligned) as u64,
+        };
+        self.driver.get_mut().read(read, &mut |bytes| {
+            narrow::decode(&bytes[start - aligned..], &mut tensor);
+        })?;
+        Ok(tensor)
+    }
+
+    fn timings(&mut self) -> Vec<StepTime> {
+        let program = &self.program;
+        let times = self.driver.get_mut().step_times().into_iter();
+        let timed = times.map(|(at, start_ns, ns)| {
+            let step = &program.steps[at];
+            let kernel = match &step.work {
+                Work::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),
+                Work::Copy { .. } => "copy".to_string(),
+                Work::Fill { .. } => "fill".to_string(),
+            };
+            let op = step.op;
+            StepTime {
+                op,
+                kernel,
+                start_ns,
+                ns,
+            }
+        });
+        timed.collect()
+    }
+
+    fn run_into(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        outputs: &mut Vec<Tensor>,
+    ) -> Result<(), RunError> {
+        self.start(inputs, Wanted::All)?;
+        self.finish(outputs)
+    }
+
+    fn write_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), RunError> {
+        let program = Arc::clone(&self.program);
+        let (at, port) = find_port(&program.signature.states, "state", name)?;
+        port.check("state", tensor)?;
+        self.upload("state", port, &program.states[at], tensor)
+    }
+
+    fn read_state(&self, name: &str) -> Result<Tensor, RunError> {
+        let (at, port) = find_port(&self.program.signature.states, "state", name)?;
+        let ty: TensorType = port.ty.eval(&Bindings::new())?;
+        let slot = *self.program.slot(self.program.states[at].slot);
+        let mut tensor = Tensor::zeros(ty.clone())?;
+        if ty.numel() == 0 {
+            return Ok(tensor);
+        }
+        let read = Read {
+            buffer: slot.buffer,
+            offset_bytes: slot.offset_bytes,
+            bytes: narrow::device_bytes(&ty).next_multiple_of(4) as u64,
+        };
+        let take = &mut |bytes: &[u8]| narrow::decode(bytes, &mut tensor);
+        self.driver.borrow_mut().read(read, take)?;
+        Ok(tensor)
+    }
+
+    fn reset(&mut self) {
+        self.step = 0;
+        for at in 0..self.program.signature.states.len() {
+            // A lost device says so at the next run.
+            let _ = self.driver.get_mut().clear(Buffer::State(at as u32));
+        }
+    }
+
+    fn try_clone(&self) -> Result<Box<dyn Executable>, RunError> {
+        let driver = self.driver.borrow_mut().try_clone()?;
+        let program = Arc::clone(&self.program);
+        let mut clone = GpuExecutable::new(program, driver, self.bounds.clone());
+        clone.params_set.clone_from(&self.params_set);
+        clone.prepared = self.prepared;
+        clone.step = self.step;
+        Ok(Box::new(clone))
+    }
+}
+
+/// The dtype that the device holds values of a dtype in.
+pub(crate) fn device_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::I64 => DType::I32,
+        DType::F32
+        | DType::F16
+        | DType::BF16
+        | DType::F64
+        | DType::I32
+        | DType::U32
+        | DType::I8
+        | DType::U8
+        | DType::Bool => dtype,
+    }
+}

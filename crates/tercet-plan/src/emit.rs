@@ -1,0 +1,573 @@
+//! What a family may do while it lowers a node: look at operands, take slots, dispatch kernels.
+//!
+//! Order of work for a family: [`Emit::view`] the operands; [`Emit::dense`] those whose strides its
+//! kernel does not take; [`Emit::result`] for each result; [`Emit::dispatch`]. Sizes are [`Num`]s
+//! ([`Emit::num`] and the arithmetic beside it): known, or computed at each run. What decides which
+//! kernel runs may only look at [`Emit::bound`].
+//!
+//! Invariant: what a family emits depends on the graph, the capabilities and the bounds only.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+use tercet_ir::layout::{SymLayout, Term, numel};
+use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, NodeId, Signature, Value};
+
+use crate::caps::Caps;
+use crate::families::{check, copy};
+use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
+use crate::num::{Num, Tape};
+use crate::program::{
+    Buffer, CheckKind, DataCheck, Dispatch, KernelId, SizeCheck, SizeRule, SlotId, Step, Work,
+};
+
+/// The distance of the records of data checks: the largest alignment a device may ask for.
+pub(crate) const RECORD_BYTES: u64 = 256;
+
+/// A value: a slot and how its elements lie in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// The slot.
+    pub slot: SlotId,
+    /// Sizes, strides and offset in elements.
+    pub layout: SymLayout,
+    /// The element type.
+    pub dtype: DType,
+}
+
+/// What memory a slot gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// A range of the arena, shared over time.
+    Arena,
+    /// A range of the prepared values.
+    Prepared,
+    /// A range of the outputs.
+    Output,
+    /// A range of the inputs.
+    Input,
+    /// A buffer, from this offset.
+    At(Buffer, u64),
+}
+
+impl Home {
+    /// True if the contents are the same in every run with the same parameters.
+    pub(crate) fn is_constant(self) -> bool {
+        match self {
+            Home::Prepared | Home::At(Buffer::Const(_) | Buffer::Param(_), _) => true,
+            Home::Arena | Home::Output | Home::Input | Home::At(..) => false,
+        }
+    }
+}
+
+/// A slot while the program is made.
+#[derive(Clone, Debug)]
+pub(crate) struct SlotDraft {
+    pub(crate) bytes: u64,
+    pub(crate) dtype: DType,
+    /// Elements, to tell whether a view is the whole slot.
+    pub(crate) numel: Option<Dim>,
+    pub(crate) home: Home,
+}
+
+/// A program while it is made.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    pub(crate) slots: Vec<SlotDraft>,
+    pub(crate) kernels: Vec<Instance>,
+    known: HashMap<Instance, KernelId>,
+    pub(crate) prepare: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) params: Vec<Word>,
+    pub(crate) tape: Tape,
+    pub(crate) data_checks: Vec<DataCheck>,
+    pub(crate) size_checks: Vec<SizeCheck>,
+    /// Words of parameter blocks that take the number of data checks.
+    pub(crate) guards: Vec<usize>,
+    /// The slot over all records of data checks.
+    pub(crate) faults: Option<SlotId>,
+    /// Checks made so far: operand, kind, size.
+    checked: Vec<(View, CheckKind, Num)>,
+}
+
+/// The state of planning, as families see it.
+pub struct Emit<'a> {
+    /// The legal graph.
+    pub graph: &'a Graph,
+    /// What the device offers.
+    pub caps: &'a Caps,
+    pub(crate) bounds: &'a Bindings,
+    pub(crate) signature: &'a Signature,
+    pub(crate) draft: Draft,
+    pub(crate) places: Vec<Vec<View>>,
+    /// For each legal node the node of the graph as it was given.
+    pub(crate) origins: Vec<Option<NodeId>>,
+    pub(crate) at: NodeId,
+    pub(crate) op: &'static str,
+    /// What is emitted now depends on parameters and constants only.
+    pub(crate) constant: bool,
+    /// The state that the first result of this node is written into.
+    pub(crate) into_state: Option<SlotId>,
+    pub(crate) results: Vec<Option<View>>,
+    dense: Vec<(View, View)>,
+}
+
+impl<'a> Emit<'a> {
+    pub(crate) fn new(
+        graph: &'a Graph,
+        caps: &'a Caps,
+        bounds: &'a Bindings,
+        signature: &'a Signature,
+        origins: Vec<Option<NodeId>>,
+    ) -> Emit<'a> {
+        Emit {
+            graph,
+            caps,
+            bounds,
+            signature,
+            draft: Draft::default(),
+            places: Vec::with_capacity(graph.len()),
+            origins,
+            at: NodeId(0),
+            op: "",
+            constant: false,
+            into_state: None,
+            results: Vec::new(),
+            dense: Vec::new(),
+        }
+    }
+
+    /// The value as it lies, without any copy.
+    pub fn view(&self, v: Value) -> View {
+        self.places[v.node.index()][v.port as usize].clone()
+    }
+
+    /// The value as a dense slot from element 0: itself, or a copy that is made once however many
+    /// ask for it.
+    ///
+    /// # Errors
+    /// [`CompileError`] when the copy is too large.
+    pub fn dense(&mut self, view: &View) -> Result<View, CompileError> {
+        if view.layout.is_contiguous() && view.layout.offset().is_empty() {
+            return Ok(view.clone());
+        }
+        if let Some((_, done)) = self.dense.iter().find(|(from, _)| from == view) {
+            return Ok(done.clone());
+        }
+        let constant = self.is_constant(view) && all_known(view.layout.shape());
+        let before = std::mem::replace(&mut self.constant, constant);
+        let to = self.temp(view.dtype, view.layout.shape());
+        let done = to.and_then(|to| copy::emit(self, view, &to).map(|()| to));
+        self.constant = before;
+        let done = done?;
+        // A state changes in the run: a copy of it is good only where it was made.
+        if !matches!(self.home(view.slot), Home::At(Buffer::State(_), _)) {
+            self.dense.push((view.clone(), done.clone()));
+        }
+        Ok(done)
+    }
+
+    /// A new slot of this type that lives as long as steps use it.
+    ///
+    /// # Errors
+    /// [`CompileError::TooLarge`] when it exceeds what one binding reaches.
+    pub fn temp(&mut self, dtype: DType, shape: &[Dim]) -> Result<View, CompileError> {
+        let home = if self.constant {
+            Home::Prepared
+        } else {
+            Home::Arena
+        };
+        self.place(dtype, shape, home)
+    }
+
+    /// The slot of a result, dense; the state's own where the node updates a state in place.
+    ///
+    /// # Errors
+    /// As [`Emit::temp`].
+    pub fn result(&mut self, port: usize) -> Result<View, CompileError> {
+        let graph = self.graph;
+        let ty = &graph.node(self.at).outputs[port];
+        let view = match self.into_state {
+            Some(slot) if port == 0 => View {
+                slot,
+                layout: self.dense_layout(&ty.shape)?,
+                dtype: ty.dtype,
+            },
+            Some(_) | None => self.temp(ty.dtype, &ty.shape)?,
+        };
+        self.results[port] = Some(view.clone());
+        Ok(view)
+    }
+
+    /// Makes a value that exists already the result, instead of a new slot.
+    pub fn forward(&mut self, port: usize, view: View) {
+        self.results[port] = Some(view);
+    }
+
+    /// True if this node's first result is written into the state that its first operand reads.
+    pub fn updates_in_place(&self) -> bool {
+        self.into_state.is_some()
+    }
+
+    /// True if the value is the same in every run with the same parameters.
+    pub fn is_constant(&self, view: &View) -> bool {
+        self.home(view.slot).is_constant()
+    }
+
+    fn home(&self, slot: SlotId) -> Home {
+        self.draft.slots[slot.0 as usize].home
+    }
+
+    fn dense_layout(&self, shape: &[Dim]) -> Result<SymLayout, CompileError> {
+        SymLayout::dense(shape).ok_or_else(|| self.too_large(u64::MAX))
+    }
+
+    fn too_large(&self, bytes: u64) -> CompileError {
+        let node = self.origins.get(self.at.index()).copied().flatten();
+        CompileError::TooLarge {
+            node: node.unwrap_or(self.at),
+            op: self.op,
+            bytes,
+            limit: self.caps.max_binding_bytes,
+        }
+    }
+
+    pub(crate) fn place(
+        &mut self,
+        dtype: DType,
+        shape: &[Dim],
+        home: Home,
+    ) -> Result<View, CompileError> {
+        let mut bytes = Some(dtype.size_bytes());
+        for dim in shape {
+            let size = dim.upper_bound(self.bounds)?;
+            bytes = bytes.and_then(|n| n.checked_mul(size));
+        }
+        let bytes = bytes.map_or(u64::MAX, |n| n as u64);
+        if bytes > self.caps.max_binding_bytes {
+            return Err(self.too_large(bytes));
+        }
+        let layout = self.dense_layout(shape)?;
+        let slot = self.slot(SlotDraft {
+            // A binding cannot be empty.
+            bytes: bytes.next_multiple_of(4).max(4),
+            dtype,
+            numel: numel(shape),
+            home,
+        });
+        Ok(View {
+            slot,
+            layout,
+            dtype,
+        })
+    }
+
+    pub(crate) fn slot(&mut self, draft: SlotDraft) -> SlotId {
+        self.draft.slots.push(draft);
+        SlotId(self.draft.slots.len() as u32 - 1)
+    }
+
+    /// The size at the symbols' bounds: what choices may depend on.
+    ///
+    /// # Errors
+    /// [`CompileError::Bounds`] when it is not possible.
+    pub fn bound(&self, dim: &Dim) -> Result<usize, CompileError> {
+        Ok(dim.upper_bound(self.bounds)?)
+    }
+
+    /// The size at each run.
+    pub fn num(&mut self, dim: &Dim) -> Num {
+        self.draft.tape.dim(dim)
+    }
+
+    /// The number of elements at each run.
+    pub fn numel(&mut self, shape: &[Dim]) -> Num {
+        let mut n = Num::ONE;
+        for dim in shape {
+            let d = self.num(dim);
+            n = self.draft.tape.mul(n, d);
+        }
+        n
+    }
+
+    /// The tape, for further arithmetic.
+    pub fn tape(&mut self) -> &mut Tape {
+        &mut self.draft.tape
+    }
+
+    /// The words that a dense tensor of this dtype takes at each run.
+    pub fn words(&mut self, dtype: DType, shape: &[Dim]) -> Num {
+        let n = self.numel(shape);
+        let lanes = (4 / dtype.size_bytes().min(4)) as u32;
+        self.draft.tape.ceil_div(n, lanes)
+    }
+
+    /// The offset of a view in elements.
+    pub fn offset(&mut self, view: &View) -> Num {
+        let mut sum = Num::ZERO;
+        for term in view.layout.offset() {
+            let t = self.term(term);
+            sum = self.draft.tape.add(sum, t);
+        }
+        sum
+    }
+
+    /// The strides of a view in elements, one for each axis.
+    pub fn strides(&mut self, view: &View) -> SmallVec<[Num; 8]> {
+        view.layout.strides().iter().map(|t| self.term(t)).collect()
+    }
+
+    /// The sizes of a view.
+    pub fn sizes(&mut self, shape: &[Dim]) -> SmallVec<[Num; 8]> {
+        shape.iter().map(|d| self.num(d)).collect()
+    }
+
+    fn term(&mut self, term: &Term) -> Num {
+        let dim = self.num(term.dim());
+        self.draft.tape.mul(dim, Num::Const(term.factor()))
+    }
+
+    /// A grid of `groups` workgroups, split over two axes where one is too short. The kernel's flat
+    /// group is `group.y * count.x + group.x`; groups beyond `groups` must do nothing.
+    pub fn flat_grid(&mut self, groups: Num) -> [Num; 3] {
+        let max = Num::Const(i64::from(self.caps.max_grid));
+        let tape = &mut self.draft.tape;
+        [tape.min(groups, max), tape.ceil_div(groups, max), Num::ONE]
+    }
+
+    /// The grid for `items` invocations in workgroups of `size`.
+    pub fn grid_of(&mut self, items: Num, size: u32) -> [Num; 3] {
+        let groups = self.draft.tape.ceil_div(items, size);
+        self.flat_grid(groups)
+    }
+
+    /// A slot to bind where a kernel's optional argument is absent. Its kernel never reads it.
+    pub fn absent(&mut self, like: &View) -> SlotId {
+        like.slot
+    }
+
+    /// Runs a kernel: `consts` in the order of its constants, `args` in the order of its bindings. A
+    /// grid that is known to be empty emits nothing.
+    pub fn dispatch<P: Params>(
+        &mut self,
+        kernel: &Kernel<P>,
+        consts: &[u32],
+        args: &[SlotId],
+        params: &P,
+        grid: [Num; 3],
+    ) {
+        let instance = Instance::of(&kernel.def, consts);
+        debug_assert_eq!(instance.block_bytes, block_bytes(P::FIELDS));
+        self.dispatch_instance(instance, args, &params.words(), grid);
+    }
+
+    /// As [`Emit::dispatch`], for a kernel that writes a state: its last argument, the records of
+    /// data checks, and its last parameter, their number, are added here. It must write nothing if
+    /// the first word of any record is not zero; records are 64 words apart.
+    pub fn dispatch_guarded<P: Params>(
+        &mut self,
+        kernel: &Kernel<P>,
+        consts: &[u32],
+        args: &[SlotId],
+        params: &P,
+        grid: [Num; 3],
+    ) {
+        let faults = self.faults();
+        let mut args = args.to_vec();
+        args.push(faults);
+        let words = params.words();
+        let before = self.draft.params.len();
+        let instance = Instance::of(&kernel.def, consts);
+        self.dispatch_instance(instance, &args, &words, grid);
+        if self.draft.params.len() > before {
+            let block = self.last_block();
+            self.draft.guards.push(block as usize + words.len() - 1);
+        }
+    }
+
+    fn last_block(&self) -> u32 {
+        let list = if self.constant {
+            &self.draft.prepare
+        } else {
+            &self.draft.steps
+        };
+        list.last().map_or(0, |s| match &s.work {
+            Work::Dispatch(d) => d.block,
+            Work::Copy { .. } | Work::Fill { .. } => 0,
+        })
+    }
+
+    fn faults(&mut self) -> SlotId {
+        if let Some(slot) = self.draft.faults {
+            return slot;
+        }
+        let slot = self.slot(SlotDraft {
+            bytes: RECORD_BYTES,
+            dtype: DType::U32,
+            numel: None,
+            home: Home::At(Buffer::Faults, 0),
+        });
+        self.draft.faults = Some(slot);
+        slot
+    }
+
+    /// Runs generated WGSL whose parameter block is `words`.
+    pub fn dispatch_wgsl(
+        &mut self,
+        name: &str,
+        text: String,
+        access: &[Access],
+        args: &[SlotId],
+        words: &[Word],
+        grid: [Num; 3],
+    ) {
+        let instance = Instance {
+            name: name.to_string(),
+            source: Source::Wgsl(text.into()),
+            args: access.to_vec(),
+            block_bytes: (words.len() as u32 * 4).next_multiple_of(16),
+        };
+        self.dispatch_instance(instance, args, words, grid);
+    }
+
+    fn dispatch_instance(
+        &mut self,
+        instance: Instance,
+        args: &[SlotId],
+        words: &[Word],
+        grid: [Num; 3],
+    ) {
+        assert_eq!(
+            instance.args.len(),
+            args.len(),
+            "invariant: {} takes other arguments",
+            instance.name
+        );
+        if grid.contains(&Num::ZERO) {
+            return;
+        }
+        let block = self.block(words);
+        let kernel = match self.draft.known.get(&instance) {
+            Some(&id) => id,
+            None => {
+                let id = KernelId(self.draft.kernels.len() as u32);
+                self.draft.kernels.push(instance.clone());
+                self.draft.known.insert(instance, id);
+                id
+            }
+        };
+        self.push(Work::Dispatch(Dispatch {
+            kernel,
+            args: args.iter().copied().collect(),
+            block,
+            grid,
+        }));
+    }
+
+    fn push(&mut self, work: Work) {
+        let step = Step {
+            work,
+            barrier: false,
+            node: self.at,
+            op: self.op,
+        };
+        match self.constant {
+            true => self.draft.prepare.push(step),
+            false => self.draft.steps.push(step),
+        }
+    }
+
+    /// Appends a parameter block, padded so that the next one is aligned.
+    fn block(&mut self, words: &[Word]) -> u32 {
+        let at = self.draft.params.len();
+        self.draft.params.extend_from_slice(words);
+        let align = (self.caps.uniform_align_bytes.max(16) / 4) as usize;
+        let end = self
+            .draft
+            .params
+            .len()
+            .next_multiple_of(align)
+            .max(at + align);
+        self.draft.params.resize(end, Word::Num(Num::ZERO));
+        at as u32
+    }
+
+    /// Checks that `less <= more` for the sizes of each run, else the run fails with an error that
+    /// names the node; `{less}` and `{more}` in `reason` stand for the sizes.
+    pub fn check_at_most(&mut self, less: Num, more: Num, reason: String) {
+        if let (Some(less), Some(more)) = (less.known(), more.known())
+            && less <= more
+        {
+            return;
+        }
+        let node = self.origins.get(self.at.index()).copied().flatten();
+        self.draft.size_checks.push(SizeCheck {
+            node: node.unwrap_or(self.at),
+            op: self.op,
+            rule: SizeRule::AtMost { less, more, reason },
+        });
+    }
+
+    /// Checks I32 data on the device before any state is written: the run fails with an error that
+    /// names the node and the first element outside `[-len, len)` (indices) or `[0, len]` (counts).
+    /// Kernels that use the data must clamp it, so that they stay inside in a run that fails.
+    ///
+    /// # Errors
+    /// As [`Emit::dense`].
+    pub fn check_data(
+        &mut self,
+        data: &View,
+        kind: CheckKind,
+        len: &Dim,
+    ) -> Result<(), CompileError> {
+        let len = self.num(len);
+        let known = |(v, k, n): &(View, CheckKind, Num)| v == data && *k == kind && *n == len;
+        if self.draft.checked.iter().any(known) {
+            return Ok(());
+        }
+        self.draft.checked.push((data.clone(), kind.clone(), len));
+        let at = self.draft.data_checks.len() as u64;
+        let faults = self.faults();
+        self.draft.slots[faults.0 as usize].bytes = (at + 1) * RECORD_BYTES;
+        let record = self.slot(SlotDraft {
+            bytes: 8,
+            dtype: DType::U32,
+            numel: None,
+            home: Home::At(Buffer::Faults, at * RECORD_BYTES),
+        });
+        let dense = self.dense(data)?;
+        let before = std::mem::replace(&mut self.constant, false);
+        let first = self.draft.steps.len();
+        check::emit(self, &dense, &kind, len, record);
+        self.constant = before;
+        self.hoist(first, dense.slot);
+        let node = self.origins.get(self.at.index()).copied().flatten();
+        self.draft.data_checks.push(DataCheck {
+            kind,
+            record,
+            len,
+            node: node.unwrap_or(self.at),
+            op: self.op,
+        });
+        Ok(())
+    }
+
+    /// Moves the steps from `first` on to just after the step that writes their operand, so that
+    /// states are written after every check.
+    fn hoist(&mut self, first: usize, operand: SlotId) {
+        let kernels = &self.draft.kernels;
+        let writes = |s: &Step| {
+            let mut accesses = s.accesses(kernels).into_iter();
+            accesses.any(|(slot, a)| slot == operand && a == Access::Write)
+        };
+        let after = self.draft.steps[..first].iter().rposition(writes);
+        let to = after.map_or(0, |at| at + 1);
+        let moved: Vec<Step> = self.draft.steps.drain(first..).collect();
+        self.draft.steps.splice(to..to, moved);
+    }
+}
+
+/// True if every dimension is known.
+pub(crate) fn all_known(shape: &[Dim]) -> bool {
+    shape.iter().all(|d| d.known().is_some())
+}

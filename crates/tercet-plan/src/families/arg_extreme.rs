@@ -1,0 +1,113 @@
+//! The index of the greatest or least element along any axis; few long rows in two stages.
+
+use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
+
+use super::rows::Rows;
+use super::{Family, always, code, portable};
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+
+crate::params! {
+    /// The block of `arg_extreme.wgsl`.
+    pub struct ArgExtremeParams {
+        sizes: U32x8,
+        strides: U32x8,
+        kept: U32,
+        offset: U32,
+        rows: U32,
+        len: U32,
+        stride: U32,
+        parts: U32,
+        chunk: U32,
+    }
+}
+
+/// Rows to indices, or parts of rows to (key, index), or those to indices.
+static ARG_EXTREME: Kernel<ArgExtremeParams> = Kernel::wgsl(
+    "arg_extreme",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("strided.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("arg_extreme.wgsl"),
+    ],
+    &[Access::Read, Access::Write],
+    &["IN", "LEAST", "THREADS", "ACROSS", "KEYS", "PAIRS"],
+);
+
+/// Indices of extremes.
+pub(crate) static ARG_EXTREMES: Family = Family {
+    name: "arg_extreme",
+    ops: &[OpKind::ArgMax, OpKind::ArgMin],
+    kernels: &[&ARG_EXTREME.def],
+    supports: always,
+    lower,
+};
+
+/// Which dispatch of a search this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Only,
+    /// Of two: into this many parts a row.
+    First(usize),
+    Second,
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let (axis, least) = match &node.op {
+        Op::ArgMax(op) => (op.axis, false),
+        Op::ArgMin(op) => (op.axis, true),
+        _ => unreachable!("invariant: the family's operators only"),
+    };
+    let x = e.view(node.inputs[0]);
+    let y = e.result(0)?;
+    let rows = Rows::of(e, &x, &[axis])?;
+    // Rows, if there are any, have an element.
+    let some = e.tape().min(rows.rows, Num::ONE);
+    let reason = "an axis of size 0 has no extreme element".to_string();
+    e.check_at_most(some, rows.len, reason);
+    let parts = rows.parts(rows.bounds.len, rows.share(rows.bounds.len, 1));
+    if parts == 1 {
+        dispatch(e, least, &x, &rows, &y, Stage::Only);
+        return Ok(());
+    }
+    let pairs = e.temp(DType::U32, &[rows.row_dim.clone(), Dim::Known(2 * parts)])?;
+    dispatch(e, least, &x, &rows, &pairs, Stage::First(parts));
+    let mut rows = Rows::of(e, &pairs, &[1])?;
+    rows.len = Num::Const(parts as i64);
+    rows.bounds.len = parts;
+    dispatch(e, least, &pairs, &rows, &y, Stage::Second);
+    Ok(())
+}
+
+fn dispatch(e: &mut Emit<'_>, least: bool, x: &View, rows: &Rows, y: &View, stage: Stage) {
+    let share = rows.share(rows.bounds.len, 1);
+    let parts = match stage {
+        Stage::First(parts) => Num::Const(parts as i64),
+        Stage::Only | Stage::Second => Num::ONE,
+    };
+    let params = ArgExtremeParams {
+        sizes: rows.sizes,
+        strides: rows.strides,
+        kept: rows.kept.into(),
+        offset: rows.offset,
+        rows: rows.rows,
+        len: rows.len,
+        stride: rows.stride(),
+        parts,
+        chunk: e.tape().ceil_div(rows.len, parts),
+    };
+    let consts = [
+        code(x.dtype),
+        least.into(),
+        share.threads,
+        share.across.into(),
+        matches!(stage, Stage::First(_)).into(),
+        u32::from(stage == Stage::Second),
+    ];
+    let groups = e.tape().ceil_div(rows.rows, share.rows());
+    let groups = e.tape().mul(groups, parts);
+    let grid = e.flat_grid(groups);
+    e.dispatch(&ARG_EXTREME, &consts, &[x.slot, y.slot], &params, grid);
+}

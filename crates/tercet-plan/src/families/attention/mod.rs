@@ -1,0 +1,359 @@
+//! Attention: `softmax(mask(softcap(scale q k^T))) v` without holding the scores.
+//!
+//! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
+//! see; `attention_decode` takes few rows and splits the keys over workgroups, whose results
+//! `attention_combine` puts together. Query heads of one key head are taken together, as rows. Where
+//! the bound of the queries allows both, both are planned, and the grid of one of them is empty.
+//!
+//! Invariant: no word of the result belongs to two workgroups. Rows of F16 and BF16 whose length is
+//! odd are made in F32 first, and packed by `attention_pack`.
+
+mod ways;
+
+use tercet_ir::ops::{Attention, MaskKind};
+use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
+
+use super::{Family, always, portable};
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+use crate::program::{CheckKind, SlotId};
+use crate::scalar::{PRELUDE, Piece};
+
+use super::code;
+
+crate::params! {
+    /// The block of `attention_common.wgsl`.
+    pub struct AttentionParams {
+        q_offset: U32,
+        q_batch: U32,
+        q_head: U32,
+        q_seq: U32,
+        q_dim: U32,
+        k_offset: U32,
+        k_batch: U32,
+        k_head: U32,
+        k_seq: U32,
+        k_dim: U32,
+        v_offset: U32,
+        v_batch: U32,
+        v_head: U32,
+        v_seq: U32,
+        v_dim: U32,
+        mask_offset: U32,
+        mask_batch: U32,
+        mask_head: U32,
+        mask_query: U32,
+        mask_key: U32,
+        y_batch: U32,
+        y_head: U32,
+        y_seq: U32,
+        lens_offset: U32,
+        lens_stride: U32,
+        has_lens: U32,
+        causal: U32,
+        window: U32,
+        queries: U32,
+        keys: U32,
+        batch: U32,
+        kv_heads: U32,
+        group: U32,
+        head_dim: U32,
+        value_dim: U32,
+        tiles: U32,
+        slices: U32,
+        splits: U32,
+        split_keys: U32,
+        groups: U32,
+        scale: F32,
+        softcap: F32,
+    }
+    /// The block of `attention_combine.wgsl`.
+    pub struct CombineParams {
+        y_batch: U32,
+        y_head: U32,
+        y_seq: U32,
+        lens_offset: U32,
+        lens_stride: U32,
+        has_lens: U32,
+        causal: U32,
+        window: U32,
+        queries: U32,
+        keys: U32,
+        kv_heads: U32,
+        group: U32,
+        value_dim: U32,
+        splits: U32,
+        split_keys: U32,
+        blocks: U32,
+        groups: U32,
+    }
+    /// The block of `attention_pack.wgsl`.
+    pub struct PackParams {
+        numel: U32,
+    }
+}
+
+/// Many queries.
+static TILES: Kernel<AttentionParams> = Kernel::wgsl(
+    "attention",
+    &[
+        PRELUDE,
+        Piece::Base.text(),
+        Piece::Exp.text(),
+        Piece::Hyperbolic.text(),
+        portable!("attention_range.wgsl"),
+        portable!("attention_common.wgsl"),
+        portable!("attention_store.wgsl"),
+        portable!("attention.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+    &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
+);
+
+/// Few queries.
+static DECODE: Kernel<AttentionParams> = Kernel::wgsl(
+    "attention_decode",
+    &[
+        PRELUDE,
+        Piece::Base.text(),
+        Piece::Exp.text(),
+        Piece::Hyperbolic.text(),
+        portable!("attention_range.wgsl"),
+        portable!("attention_common.wgsl"),
+        portable!("attention_store.wgsl"),
+        portable!("attention_decode.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+    ],
+    &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS", "SPLIT"],
+);
+
+/// The ranges of keys of few queries, together.
+static COMBINE: Kernel<CombineParams> = Kernel::wgsl(
+    "attention_combine",
+    &[
+        PRELUDE,
+        portable!("attention_range.wgsl"),
+        portable!("attention_combine.wgsl"),
+    ],
+    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &["OUT"],
+);
+
+/// Rows that share words.
+static PACK: Kernel<PackParams> = Kernel::wgsl(
+    "attention_pack",
+    &[PRELUDE, portable!("attention_pack.wgsl")],
+    &[Access::Read, Access::Write],
+    &["OUT"],
+);
+
+/// `Attention`.
+pub(crate) static FAMILY: Family = Family {
+    name: "attention",
+    ops: &[OpKind::Attention],
+    kernels: &[&TILES.def, &DECODE.def, &COMBINE.def, &PACK.def],
+    supports: always,
+    lower,
+};
+
+/// An attention to lower: what both ways need.
+struct Problem<'g> {
+    op: &'g Attention,
+    /// Of q, k, v; mask and lens stand for themselves or are never read.
+    slots: [SlotId; 5],
+    dtype: DType,
+    batch: &'g Dim,
+    queries: &'g Dim,
+    keys: &'g Dim,
+    head_dim: usize,
+    value_dim: usize,
+    /// Where the numbers that both ways share are; `tiles` to `groups` are those of each.
+    block: AttentionParams,
+}
+
+impl Problem<'_> {
+    /// Query heads of one key head.
+    fn group(&self) -> usize {
+        self.op.q_heads / self.op.kv_heads
+    }
+
+    /// The constants that both ways begin with, for results of this dtype.
+    fn consts(&self, out: DType) -> Vec<u32> {
+        let mask = match self.op.mask {
+            MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => 0,
+            MaskKind::Keep => 1,
+            MaskKind::Bias => 2,
+        };
+        let capped = u32::from(self.op.softcap.is_some());
+        vec![code(self.dtype), code(out), mask, capped]
+    }
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let Op::Attention(op) = &node.op else {
+        unreachable!("invariant: this family has one operator")
+    };
+    let [q, k, v] = [0, 1, 2].map(|i| e.view(node.inputs[i]));
+    let mask = op.has_mask_operand().then(|| e.view(node.inputs[3]));
+    let lens = match op.kv_len {
+        true => node.inputs.last().map(|v| e.view(*v)),
+        false => None,
+    };
+    let k_shape = &e.graph.ty(node.inputs[1]).shape;
+    let keys = &k_shape[op.layout.seq_axis()];
+    if let Some(lens) = &lens {
+        e.check_data(lens, CheckKind::KvLen, keys)?;
+    }
+    let result = e.result(0)?;
+    let out_shape = &e.graph.ty(node.inputs[0]).shape;
+    // Rows of an odd length share words.
+    let known = |view: &View| view.layout.shape()[3].known().unwrap_or(0);
+    let (head_dim, value_dim) = (known(&q), known(&v));
+    let shares_words = result.dtype != DType::F32 && value_dim % 2 == 1;
+    let y = match shares_words {
+        true => e.temp(DType::F32, result.layout.shape())?,
+        false => result.clone(),
+    };
+    let problem = Problem {
+        op,
+        slots: [
+            q.slot,
+            k.slot,
+            v.slot,
+            mask.as_ref().map_or(e.absent(&q), |m| m.slot),
+            lens.as_ref().map_or(e.absent(&q), |l| l.slot),
+        ],
+        dtype: q.dtype,
+        batch: &out_shape[0],
+        queries: &out_shape[op.layout.seq_axis()],
+        keys,
+        head_dim,
+        value_dim,
+        block: block(e, op, [&q, &k, &v, &y], mask.as_ref(), lens.as_ref()),
+    };
+    ways::emit(e, &problem, &y)?;
+    if shares_words {
+        let shape = result.layout.shape();
+        let numel = e.numel(shape);
+        let words = e.words(result.dtype, shape);
+        let grid = e.grid_of(words, 256);
+        let consts = [code(result.dtype)];
+        let args = [y.slot, result.slot];
+        e.dispatch(&PACK, &consts, &args, &PackParams { numel }, grid);
+    }
+    Ok(())
+}
+
+/// Strides of batch, head, position and element.
+fn strides(e: &mut Emit<'_>, op: &Attention, view: &View) -> [Num; 4] {
+    let s = e.strides(view);
+    let (head, seq) = (op.layout.head_axis(), op.layout.seq_axis());
+    [s[0], s[head], s[seq], s[3]]
+}
+
+/// Strides of batch, head, query and key of a mask, 0 where it broadcasts.
+fn mask_strides(e: &mut Emit<'_>, mask: &View) -> [Num; 4] {
+    let shape = mask.layout.shape();
+    let axes: &[usize] = match shape.len() {
+        2 => &[0, 3],
+        3 => &[0, 2, 3],
+        _ => &[0, 1, 2, 3],
+    };
+    let own = e.strides(mask);
+    let mut strides = [Num::ZERO; 4];
+    for (axis, &to) in axes.iter().enumerate() {
+        if !shape[axis].is_one() {
+            strides[to] = own[axis];
+        }
+    }
+    strides
+}
+
+/// The numbers that do not depend on the way.
+fn block(
+    e: &mut Emit<'_>,
+    op: &Attention,
+    [q, k, v, y]: [&View; 4],
+    mask: Option<&View>,
+    lens: Option<&View>,
+) -> AttentionParams {
+    let [q_batch, q_head, q_seq, q_dim] = strides(e, op, q);
+    let [k_batch, k_head, k_seq, k_dim] = strides(e, op, k);
+    let [v_batch, v_head, v_seq, v_dim] = strides(e, op, v);
+    let [y_batch, y_head, y_seq, _] = strides(e, op, y);
+    let [mask_batch, mask_head, mask_query, mask_key] = match mask {
+        Some(mask) => mask_strides(e, mask),
+        None => [Num::ZERO; 4],
+    };
+    let lens_stride = lens.and_then(|l| e.strides(l).first().copied());
+    let seq = op.layout.seq_axis();
+    let q_shape = q.layout.shape();
+    let head_dim = q_shape[3].known().unwrap_or(0);
+    // A window that holds every position: no sequence is as long.
+    const UNBOUNDED: usize = 1 << 30;
+    let (causal, window) = match op.mask {
+        MaskKind::Causal => (true, UNBOUNDED),
+        MaskKind::Window(w) => (true, w.min(UNBOUNDED)),
+        MaskKind::None | MaskKind::Keep | MaskKind::Bias => (false, UNBOUNDED),
+    };
+    AttentionParams {
+        q_offset: e.offset(q),
+        q_batch,
+        q_head,
+        q_seq,
+        q_dim,
+        k_offset: e.offset(k),
+        k_batch,
+        k_head,
+        k_seq,
+        k_dim,
+        v_offset: e.offset(v),
+        v_batch,
+        v_head,
+        v_seq,
+        v_dim,
+        mask_offset: mask.map_or(Num::ZERO, |m| e.offset(m)),
+        mask_batch,
+        mask_head,
+        mask_query,
+        mask_key,
+        y_batch,
+        y_head,
+        y_seq,
+        lens_offset: lens.map_or(Num::ZERO, |l| e.offset(l)),
+        lens_stride: lens_stride.unwrap_or(Num::ZERO),
+        has_lens: lens.is_some().into(),
+        causal: causal.into(),
+        window: Num::Const(window as i64),
+        queries: e.num(&q_shape[seq]),
+        keys: e.num(&k.layout.shape()[seq]),
+        batch: e.num(&q_shape[0]),
+        kv_heads: Num::Const(op.kv_heads as i64),
+        group: Num::Const((op.q_heads / op.kv_heads) as i64),
+        head_dim: Num::Const(head_dim as i64),
+        value_dim: e.num(&v.layout.shape()[3]),
+        tiles: Num::ZERO,
+        slices: Num::ZERO,
+        splits: Num::ONE,
+        split_keys: Num::ZERO,
+        groups: Num::ZERO,
+        scale: op.scale_for(head_dim) as f32,
+        softcap: op.softcap.map_or(1.0, |c| c.0 as f32),
+    }
+}

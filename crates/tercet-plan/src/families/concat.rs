@@ -1,0 +1,176 @@
+//! `Concat`: any number of operands of any dtype and strides, up to seven in a dispatch.
+
+use tercet_ir::ops::Op;
+use tercet_ir::{CompileError, Node, OpKind};
+
+use super::words::{are_whole_words, eight, in_words, lanes, product};
+use super::{Family, always, portable};
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+use crate::program::SlotId;
+use crate::scalar::PRELUDE;
+
+crate::params! {
+    /// The block of `concat.wgsl`.
+    pub struct ConcatParams {
+        shape: U32x8,
+        starts: U32x8,
+        offsets: U32x8,
+        strides0: U32x8,
+        strides1: U32x8,
+        strides2: U32x8,
+        strides3: U32x8,
+        strides4: U32x8,
+        strides5: U32x8,
+        strides6: U32x8,
+        numel: U32,
+        axis: U32,
+        operands: U32,
+        keep: U32,
+    }
+}
+
+/// The operands of one dispatch: with the result, as many buffers as a browser's kernel may have.
+const OPERANDS: usize = 7;
+
+static KERNEL: Kernel<ConcatParams> = Kernel::wgsl(
+    "concat",
+    &[PRELUDE, portable!("concat.wgsl")],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+    &["ELEM_BYTES", "RANK"],
+);
+
+/// `Concat`.
+pub(crate) static CONCATS: Family = Family {
+    name: "concat",
+    ops: &[OpKind::Concat],
+    kernels: &[&KERNEL.def],
+    supports: always,
+    lower,
+};
+
+/// The result's sizes and, for each operand, its size along the axis, strides and offset, in units of
+/// `bytes`.
+struct Joined {
+    bytes: u32,
+    axis: usize,
+    sizes: Vec<Num>,
+    parts: Vec<Part>,
+}
+
+struct Part {
+    slot: SlotId,
+    along: Num,
+    strides: Vec<Num>,
+    offset: Num,
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let Op::Concat(op) = &node.op else {
+        unreachable!("invariant: a family lowers its own operators")
+    };
+    let views: Vec<View> = node.inputs.iter().map(|v| e.view(*v)).collect();
+    if let [only] = &views[..] {
+        e.forward(0, only.clone());
+        return Ok(());
+    }
+    let y = e.result(0)?;
+    let joined = joined(e, &views, &y, op.axis);
+    let numel = product(e, &joined.sizes);
+    let words = e.tape().ceil_div(numel, 4 / joined.bytes);
+    let grid = e.grid_of(words, 256);
+    let consts = [joined.bytes, joined.sizes.len() as u32];
+    let mut start = Num::ZERO;
+    for (i, parts) in joined.parts.chunks(OPERANDS).enumerate() {
+        let mut starts = vec![start];
+        for part in parts {
+            start = e.tape().add(start, part.along);
+            starts.push(start);
+        }
+        let strides = |k: usize| parts.get(k).map_or([Num::ZERO; 8], |p| eight(&p.strides));
+        let offsets: Vec<Num> = parts.iter().map(|p| p.offset).collect();
+        let params = ConcatParams {
+            shape: eight(&joined.sizes),
+            starts: eight(&starts),
+            offsets: eight(&offsets),
+            strides0: strides(0),
+            strides1: strides(1),
+            strides2: strides(2),
+            strides3: strides(3),
+            strides4: strides(4),
+            strides5: strides(5),
+            strides6: strides(6),
+            numel,
+            axis: Num::Const(joined.axis as i64),
+            operands: Num::Const(parts.len() as i64),
+            // Words at the borders hold elements of the operands before.
+            keep: (i > 0).into(),
+        };
+        // The first operand stands in for those that are absent.
+        let slot = |k: usize| parts.get(k).unwrap_or(&parts[0]).slot;
+        let mut args: Vec<SlotId> = (0..OPERANDS).map(slot).collect();
+        args.push(y.slot);
+        e.dispatch(&KERNEL, &consts, &args, &params, grid);
+    }
+    Ok(())
+}
+
+/// Dense operands have two axes, the rest of the axis taken into it; they are taken as words where
+/// all of them are whole ones.
+fn joined(e: &mut Emit<'_>, views: &[View], y: &View, axis: usize) -> Joined {
+    let shape = y.layout.shape();
+    let bytes = y.dtype.size_bytes() as u32;
+    if !views.iter().all(|v| v.layout.is_contiguous()) {
+        let parts = views.iter().map(|v| Part {
+            slot: v.slot,
+            along: e.num(&v.layout.shape()[axis]),
+            strides: e.strides(v).to_vec(),
+            offset: e.offset(v),
+        });
+        return Joined {
+            bytes,
+            axis,
+            parts: parts.collect(),
+            sizes: e.sizes(shape).to_vec(),
+        };
+    }
+    let parts = views.iter().map(|v| {
+        let along = e.numel(&v.layout.shape()[axis..]);
+        Part {
+            slot: v.slot,
+            along,
+            strides: vec![along, Num::ONE],
+            offset: e.offset(v),
+        }
+    });
+    let mut parts: Vec<Part> = parts.collect();
+    let mut row = e.numel(&shape[axis..]);
+    let are_words = lanes(y.dtype) > 1
+        && parts
+            .iter()
+            .all(|p| are_whole_words(y.dtype, &[p.along, p.offset]));
+    if are_words {
+        for p in &mut parts {
+            p.along = in_words(y.dtype, p.along);
+            p.offset = in_words(y.dtype, p.offset);
+            p.strides[0] = p.along;
+        }
+        row = in_words(y.dtype, row);
+    }
+    Joined {
+        bytes: if are_words { 4 } else { bytes },
+        axis: 1,
+        sizes: vec![e.numel(&shape[..axis]), row],
+        parts,
+    }
+}

@@ -1,0 +1,174 @@
+//! The modules declare what Rust says of them, and tilings keep the shader's constraints.
+
+use std::collections::HashMap;
+
+use super::*;
+use crate::kernel::{Code, FieldType, KernelDef};
+
+/// What a SPIR-V module says of its interface.
+#[derive(Default)]
+struct Module {
+    names: HashMap<u32, String>,
+    members: HashMap<(u32, u32), String>,
+    /// (target, decoration) to its operand.
+    decorations: HashMap<(u32, u32), u32>,
+    member_decorations: HashMap<(u32, u32, u32), u32>,
+    pointees: HashMap<u32, u32>,
+    structs: HashMap<u32, Vec<u32>>,
+    unsigned: Vec<u32>,
+    /// (id, pointer type, storage class)
+    variables: Vec<(u32, u32, u32)>,
+}
+
+const SPEC_ID: u32 = 1;
+const NON_WRITABLE: u32 = 24;
+const BINDING: u32 = 33;
+const OFFSET: u32 = 35;
+const UNIFORM: u32 = 2;
+const STORAGE_BUFFER: u32 = 12;
+
+impl Module {
+    fn read(bytes: &[u8]) -> Module {
+        let words: Vec<u32> = bytes
+            .chunks_exact(4)
+            .map(|w| u32::from_le_bytes(w.try_into().unwrap()))
+            .collect();
+        assert_eq!(words[0], 0x0723_0203);
+        let mut module = Module::default();
+        let mut at = 5;
+        while at < words.len() {
+            let len = (words[at] >> 16) as usize;
+            module.instruction(words[at] & 0xffff, &words[at + 1..at + len]);
+            at += len;
+        }
+        module
+    }
+
+    fn instruction(&mut self, opcode: u32, w: &[u32]) {
+        match opcode {
+            5 => drop(self.names.insert(w[0], text(&w[1..]))),
+            6 => drop(self.members.insert((w[0], w[1]), text(&w[2..]))),
+            21 if w[1..] == [32, 0] => self.unsigned.push(w[0]),
+            30 => drop(self.structs.insert(w[0], w[1..].to_vec())),
+            32 => drop(self.pointees.insert(w[0], w[2])),
+            59 => self.variables.push((w[1], w[0], w[2])),
+            71 => {
+                let operand = w.get(2).copied().unwrap_or(0);
+                self.decorations.insert((w[0], w[1]), operand);
+            }
+            72 => {
+                let operand = w.get(3).copied().unwrap_or(0);
+                self.member_decorations.insert((w[0], w[1], w[2]), operand);
+            }
+            _ => {}
+        }
+    }
+
+    /// The names of the specialization constants by their ids.
+    fn constants(&self) -> Vec<&str> {
+        let mut found: Vec<(u32, &str)> = self
+            .decorations
+            .iter()
+            .filter(|((_, decoration), _)| *decoration == SPEC_ID)
+            .filter_map(|((id, _), at)| Some((*at, self.names.get(id)?.as_str())))
+            .filter(|(_, name)| !name.is_empty())
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Name and offset of the fields of the uniform block at binding 0, all `u32`.
+    fn fields(&self) -> Vec<(String, u32)> {
+        let (id, pointer, _) = self.variables.iter().find(|v| v.2 == UNIFORM).unwrap();
+        assert_eq!(self.decorations[&(*id, BINDING)], 0);
+        let block = self.pointees[pointer];
+        let types = &self.structs[&block];
+        assert!(types.iter().all(|t| self.unsigned.contains(t)));
+        (0..types.len() as u32)
+            .map(|at| {
+                let name = self.members[&(block, at)].clone();
+                (name, self.member_decorations[&(block, at, OFFSET)])
+            })
+            .collect()
+    }
+
+    /// The access of each storage binding from 1 on.
+    fn args(&self) -> Vec<Access> {
+        let mut found: Vec<(u32, Access)> = Vec::new();
+        for (id, pointer, _) in self.variables.iter().filter(|v| v.2 == STORAGE_BUFFER) {
+            let block = self.pointees[pointer];
+            let read = self.decorations.contains_key(&(*id, NON_WRITABLE))
+                || self
+                    .member_decorations
+                    .contains_key(&(block, 0, NON_WRITABLE));
+            let access = if read { Access::Read } else { Access::Write };
+            let entry = (self.decorations[&(*id, BINDING)], access);
+            if !found.contains(&entry) {
+                found.push(entry);
+            }
+        }
+        found.sort_by_key(|(binding, _)| *binding);
+        let bindings: Vec<u32> = found.iter().map(|(binding, _)| *binding).collect();
+        assert_eq!(bindings, (1..=found.len() as u32).collect::<Vec<_>>());
+        found.into_iter().map(|(_, access)| access).collect()
+    }
+}
+
+fn text(words: &[u32]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let end = bytes.iter().position(|b| *b == 0).unwrap();
+    String::from_utf8(bytes[..end].to_vec()).unwrap()
+}
+
+#[test]
+fn modules_declare_the_block_the_arguments_and_the_constants() {
+    for ty in [CoopType::F16, CoopType::BF16] {
+        let def: &KernelDef = &kernel(ty).def;
+        let Code::SpirV(bytes) = def.code else {
+            panic!("{} is SPIR-V", def.name)
+        };
+        let module = Module::read(bytes);
+        let fields: Vec<(String, u32)> = def
+            .fields
+            .iter()
+            .map(|f| {
+                assert_eq!(f.ty, FieldType::U32);
+                (f.name.to_string(), f.offset_bytes)
+            })
+            .collect();
+        assert_eq!(module.fields(), fields, "{}", def.name);
+        assert_eq!(module.args(), def.args, "{}", def.name);
+        assert_eq!(module.constants(), def.consts, "{}", def.name);
+    }
+}
+
+#[test]
+fn tilings_keep_the_constraints_of_the_shader() {
+    let mut software = Caps::h200();
+    software.subgroup = Some(8);
+    software.workgroup_bytes = 32 << 10;
+    software.coop = vec![CoopShape {
+        ty: CoopType::F16,
+        m: 8,
+        n: 8,
+        k: 8,
+    }];
+    for caps in [Caps::h200(), software] {
+        for size in [1, 100, 1000, 8192] {
+            let t = Tiling::choose(&caps, CoopType::F16, size, size).unwrap();
+            let ([fm, fn_, fk], [bm, bn, bk], [wm, wn]) = (t.fragment, t.tile, t.part);
+            assert!(fk % 8 == 0 && fn_ % 4 == 0 && bn % 8 == 0, "{t:?}");
+            assert!(bm % wm == 0 && bn % wn == 0 && bk % fk == 0, "{t:?}");
+            assert!(wm % fm == 0 && wn % fn_ == 0, "{t:?}");
+            assert!(t.shared_bytes(false) <= caps.workgroup_bytes, "{t:?}");
+        }
+    }
+    let large = Tiling::choose(&Caps::h200(), CoopType::BF16, 4096, 4096).unwrap();
+    assert_eq!((large.tile, large.part), ([128, 128, 32], [64, 64]));
+    let small = Tiling::choose(&Caps::h200(), CoopType::F16, 256, 256).unwrap();
+    assert_eq!((small.tile, small.part), ([64, 64, 32], [32, 32]));
+    assert_eq!(
+        Tiling::choose(&Caps::browser(), CoopType::F16, 256, 256),
+        None
+    );
+}

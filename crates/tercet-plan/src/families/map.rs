@@ -1,0 +1,308 @@
+//! Elementwise operators: `Unary`, `Binary`, `Compare`, `Where`, `Fma`, `Clamp`, `Cast` as maps of one
+//! step, and `Map`.
+//!
+//! A map becomes WGSL text of its own (`map/text.rs`). The text depends on the steps, the dtypes and on
+//! which axes operands are read along; sizes, strides and offsets are numbers of its parameter block. A
+//! map of more operands than a kernel may have runs as several, with steps in between kept in memory.
+//!
+//! Next: `map/operand.rs` for how operands are read.
+
+mod operand;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::BTreeSet;
+
+use tercet_ir::ops::{IndexMap, Map, MapArg, MapStep, Op};
+use tercet_ir::scalar::ScalarOp;
+use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Shape, Support};
+
+use self::operand::{Coordinates, Operand};
+use self::text::{Kernel, Read};
+use super::{Family, missing, refused};
+use crate::caps::Caps;
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Word};
+use crate::num::Num;
+
+/// Elementwise operators.
+pub(crate) static MAP: Family = Family {
+    name: "map",
+    ops: &[
+        OpKind::Unary,
+        OpKind::Binary,
+        OpKind::Compare,
+        OpKind::Where,
+        OpKind::Fma,
+        OpKind::Clamp,
+        OpKind::Cast,
+        OpKind::Map,
+    ],
+    kernels: &[],
+    supports,
+    lower,
+};
+
+/// Every map whose steps are of dtypes that GPUs have.
+fn supports(graph: &Graph, node: &Node, _: &Caps) -> Support {
+    let steps = match &node.op {
+        Op::Map(map) => step_dtypes(graph, node, map),
+        _ => Vec::new(),
+    };
+    match steps.into_iter().find_map(refused) {
+        Some(reason) => missing(reason),
+        None => Support::Native,
+    }
+}
+
+fn step_dtypes(graph: &Graph, node: &Node, map: &Map) -> Vec<DType> {
+    let inputs: Vec<DType> = node.inputs.iter().map(|v| graph.ty(*v).dtype).collect();
+    map.step_dtypes(&inputs)
+        .unwrap_or_else(|e| unreachable!("invariant: the graph is well typed: {e}"))
+}
+
+/// The step of an operator of one step.
+fn step_of(op: &Op) -> Option<ScalarOp> {
+    match op {
+        Op::Unary(o) => Some(ScalarOp::Unary(o.f)),
+        Op::Binary(o) => Some(ScalarOp::Binary(o.f)),
+        Op::Compare(o) => Some(ScalarOp::Compare(o.f)),
+        Op::Where(_) => Some(ScalarOp::Where),
+        Op::Fma(_) => Some(ScalarOp::Fma),
+        Op::Clamp(o) => Some(ScalarOp::Clamp { lo: o.lo, hi: o.hi }),
+        Op::Cast(o) => Some(ScalarOp::Cast(o.to)),
+        _ => None,
+    }
+}
+
+fn as_map(graph: &Graph, node: &Node) -> Map {
+    if let Op::Map(map) = &node.op {
+        return map.clone();
+    }
+    let op = step_of(&node.op)
+        .unwrap_or_else(|| unreachable!("invariant: {:?} is of this family", node.op.kind()));
+    let shape = node.outputs[0].shape.clone();
+    let inputs = node.inputs.iter();
+    let args: Vec<MapArg> = (0..node.inputs.len()).map(MapArg::Input).collect();
+    Map {
+        inputs: inputs
+            .map(|v| IndexMap::broadcast(&graph.ty(*v).shape, &shape))
+            .collect(),
+        shape,
+        body: vec![MapStep::new(op, args)],
+        results: vec![0],
+    }
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let map = as_map(e.graph, node);
+    let mut region = Region::new(e, node, &map);
+    let limit = e.caps.max_storage_buffers as usize;
+    while let Some(step) = region.too_wide(limit) {
+        region.keep(e, step)?;
+    }
+    let mut results = Vec::new();
+    for (port, &step) in map.results.iter().enumerate() {
+        results.push((step, e.result(port)?));
+    }
+    for group in region.groups(&results, limit) {
+        region.dispatch(e, group);
+    }
+    Ok(())
+}
+
+/// A map while it is lowered.
+struct Region<'m> {
+    shape: &'m Shape,
+    body: &'m [MapStep],
+    /// The dtype of each step.
+    dtypes: Vec<DType>,
+    /// The operands of the map, then steps that are kept in memory.
+    operands: Vec<Operand>,
+    /// The operand that holds a step.
+    kept: Vec<Option<usize>>,
+}
+
+impl<'m> Region<'m> {
+    fn new(e: &mut Emit<'_>, node: &Node, map: &'m Map) -> Region<'m> {
+        let operands = (node.inputs.iter().zip(&map.inputs)).map(|(v, index)| {
+            let view = e.view(*v);
+            Operand::of(e, &view, index, &map.shape)
+        });
+        Region {
+            operands: operands.collect(),
+            shape: &map.shape,
+            body: &map.body,
+            dtypes: step_dtypes(e.graph, node, map),
+            kept: vec![None; map.body.len()],
+        }
+    }
+
+    /// The operand that an argument reads, if it is not a step to be computed.
+    fn operand(&self, arg: MapArg) -> Option<usize> {
+        match arg {
+            MapArg::Input(i) => Some(i),
+            MapArg::Step(s) => self.kept[s],
+        }
+    }
+
+    /// For each step the operands that it depends on.
+    fn leaves(&self) -> Vec<BTreeSet<usize>> {
+        let mut all: Vec<BTreeSet<usize>> = Vec::with_capacity(self.body.len());
+        for (at, step) in self.body.iter().enumerate() {
+            let mut own = BTreeSet::new();
+            for &arg in &step.args {
+                match (self.operand(arg), arg) {
+                    (Some(i), _) | (None, MapArg::Input(i)) => _ = own.insert(i),
+                    (None, MapArg::Step(s)) => own.extend(&all[s]),
+                }
+            }
+            if let Some(i) = self.kept[at] {
+                own = BTreeSet::from([i]);
+            }
+            all.push(own);
+        }
+        all
+    }
+
+    /// A step to keep in memory because one that uses it has too many operands: that of its arguments
+    /// with the most. A step has at most three arguments, so keeping that one leaves fewer.
+    fn too_wide(&self, limit: usize) -> Option<usize> {
+        let leaves = self.leaves();
+        let wide = leaves.iter().position(|own| own.len() >= limit)?;
+        let steps = self.body[wide].args.iter().filter_map(|arg| match *arg {
+            MapArg::Step(s) => Some(s),
+            MapArg::Input(_) => None,
+        });
+        steps.max_by_key(|&s| leaves[s].len())
+    }
+
+    fn keep(&mut self, e: &mut Emit<'_>, step: usize) -> Result<(), CompileError> {
+        let to = e.temp(self.dtypes[step], self.shape)?;
+        self.dispatch(e, &[(step, to.clone())]);
+        self.kept[step] = Some(self.operands.len());
+        let straight = IndexMap::identity(self.shape.len());
+        self.operands
+            .push(Operand::of(e, &to, &straight, self.shape));
+        Ok(())
+    }
+
+    /// The results in groups that one kernel computes.
+    fn groups<'r>(&self, results: &'r [(usize, View)], limit: usize) -> Vec<&'r [(usize, View)]> {
+        let leaves = self.leaves();
+        let mut groups = Vec::new();
+        let (mut start, mut operands) = (0, BTreeSet::new());
+        for (at, (step, _)) in results.iter().enumerate() {
+            let more: BTreeSet<usize> = operands.union(&leaves[*step]).copied().collect();
+            if at > start && more.len() + (at + 1 - start) > limit {
+                groups.push(&results[start..at]);
+                (start, operands) = (at, leaves[*step].clone());
+            } else {
+                operands = more;
+            }
+        }
+        groups.push(&results[start..]);
+        groups
+    }
+
+    /// The steps that these results need, in order.
+    fn live(&self, results: &[(usize, View)]) -> Vec<usize> {
+        let mut live = vec![false; self.body.len()];
+        for (step, _) in results {
+            live[*step] = true;
+        }
+        for at in (0..self.body.len()).rev() {
+            if live[at] && self.kept[at].is_none() {
+                for arg in &self.body[at].args {
+                    if let MapArg::Step(s) = *arg {
+                        live[s] = true;
+                    }
+                }
+            }
+        }
+        (0..self.body.len()).filter(|&s| live[s]).collect()
+    }
+
+    /// One kernel that writes these results.
+    fn dispatch(&self, e: &mut Emit<'_>, results: &[(usize, View)]) {
+        let live = self.live(results);
+        let mut reads: Vec<Read> = Vec::new();
+        let mut operands: Vec<&Operand> = Vec::new();
+        let mut read_of = vec![0; self.operands.len()];
+        for &step in &live {
+            let own = self.kept[step].into_iter();
+            let args = self.body[step].args.iter().filter_map(|a| self.operand(*a));
+            for i in own.chain(args.filter(|_| self.kept[step].is_none())) {
+                let operand = &self.operands[i];
+                read_of[i] = match operands.iter().position(|o| *o == operand) {
+                    Some(known) => known,
+                    None => {
+                        operands.push(operand);
+                        operands.len() - 1
+                    }
+                };
+            }
+        }
+        let numel = e.numel(self.shape);
+        let coordinates = Coordinates::of(e, self.shape, &operands);
+        // The number of elements, and a zero for what must be opaque to compilers.
+        let mut words = vec![numel, Num::ZERO];
+        words.extend(&coordinates.sizes);
+        for operand in &operands {
+            reads.push(coordinates.read(e, operand, &mut words));
+        }
+        let kernel = Kernel {
+            axes: coordinates.sizes.len() + 1,
+            reads,
+            steps: self.written(&live, &read_of),
+            results: (results.iter())
+                .map(|(step, view)| (*step, view.dtype))
+                .collect(),
+            words: words.len(),
+        };
+        let mut access = vec![Access::Read; operands.len()];
+        let mut slots: Vec<_> = operands.iter().map(|o| o.slot).collect();
+        for (_, view) in results {
+            access.push(Access::Write);
+            slots.push(view.slot);
+        }
+        let items = e.tape().ceil_div(numel, kernel.lanes());
+        let grid = e.grid_of(items, text::GROUP);
+        let words: Vec<Word> = words.into_iter().map(Word::Num).collect();
+        e.dispatch_wgsl(&kernel.name(), kernel.text(), &access, &slots, &words, grid);
+    }
+
+    /// The live steps with the names of their arguments.
+    fn written(&self, live: &[usize], read_of: &[usize]) -> Vec<text::Step<'m>> {
+        let body: &'m [MapStep] = self.body;
+        let steps = live.iter().map(|&at| {
+            let step = &body[at];
+            let name = |arg: &MapArg| match (self.operand(*arg), *arg) {
+                (Some(i), _) | (None, MapArg::Input(i)) => format!("v{}", read_of[i]),
+                (None, MapArg::Step(s)) => format!("s{s}"),
+            };
+            text::Step {
+                at,
+                op: &step.op,
+                args: match self.kept[at] {
+                    Some(_) => Vec::new(),
+                    None => step.args.iter().map(name).collect(),
+                },
+                kept: self.kept[at].map(|i| format!("v{}", read_of[i])),
+                from: self.from(step),
+                to: self.dtypes[at],
+            }
+        });
+        steps.collect()
+    }
+
+    /// The dtype of a step's last argument.
+    fn from(&self, step: &MapStep) -> DType {
+        match step.args.last() {
+            Some(MapArg::Input(i)) => self.operands[*i].dtype,
+            Some(MapArg::Step(s)) => self.dtypes[*s],
+            None => DType::F32,
+        }
+    }
+}

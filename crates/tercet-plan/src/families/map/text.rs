@@ -1,0 +1,290 @@
+//! The text of a map's kernel.
+//!
+//! ```text
+//! struct Params { w: array<vec4<u32>, 1> }
+//! @group(0) @binding(0) var<uniform> p: Params;
+//! @group(0) @binding(1) var<storage, read> x0: array<u32>;
+//! @group(0) @binding(2) var<storage, read_write> y0: array<u32>;
+//! fn main(..) {
+//!     let first = (flat_group(group, groups) * 256u + local) * 2u;
+//!     var word0 = 0u;
+//!     for (var i = first; i < min(first + 2u, p.w[0].x); i += 1u) {
+//!         let v0 = float_of(x0[i >> 1u], i & 1u, 1u);
+//!         let s0 = round_to(f_exp(v0), 1u);
+//!         word0 |= float_bits(s0, 1u) << (16u * (i & 1u));
+//!         if ((i & 1u) == 1u || i + 1u == p.w[0].x) { y0[i >> 1u] = word0; word0 = 0u; }
+//!     }
+//! }
+//! ```
+//!
+//! An invocation computes the elements of whole words of every result: as many as the result with the
+//! most elements in a word has there.
+
+use std::fmt::Write;
+
+use tercet_ir::DType;
+use tercet_ir::scalar::ScalarOp;
+
+use crate::families::code;
+use crate::scalar::{self, Class, Piece, class};
+
+/// Invocations of a workgroup.
+pub(super) const GROUP: u32 = 256;
+
+/// How an operand is read.
+pub(super) struct Read {
+    pub(super) dtype: DType,
+    /// At the result's own index.
+    pub(super) flat: bool,
+    /// The word of the element where the index is zero; zero without one.
+    pub(super) offset: Option<usize>,
+    pub(super) terms: Vec<Term>,
+}
+
+impl Read {
+    /// Its dtype, and the groups of axes that it follows: `f32`, `f16[0,1>>1]`.
+    fn name(&self) -> String {
+        let terms = self.terms.iter().map(|t| match t.shift {
+            0 => t.group.to_string(),
+            n => format!("{}>>{n}", t.group),
+        });
+        let terms: Vec<String> = terms.collect();
+        match self.flat {
+            true => self.dtype.name().to_string(),
+            false => format!("{}[{}]", self.dtype.name(), terms.join(",")),
+        }
+    }
+}
+
+/// Adds `word * (coordinate of the group >> shift)`.
+pub(super) struct Term {
+    pub(super) group: usize,
+    pub(super) shift: u8,
+    pub(super) word: usize,
+}
+
+/// A step with the names of its arguments.
+pub(super) struct Step<'m> {
+    pub(super) at: usize,
+    pub(super) op: &'m ScalarOp,
+    pub(super) args: Vec<String>,
+    /// The operand that holds its value already.
+    pub(super) kept: Option<String>,
+    pub(super) from: DType,
+    pub(super) to: DType,
+}
+
+/// What the text depends on.
+pub(super) struct Kernel<'m> {
+    /// Groups of axes; the sizes of all but the outermost are the words from 2 on.
+    pub(super) axes: usize,
+    pub(super) reads: Vec<Read>,
+    pub(super) steps: Vec<Step<'m>>,
+    /// The step and dtype of each result.
+    pub(super) results: Vec<(usize, DType)>,
+    /// Words of the parameter block.
+    pub(super) words: usize,
+}
+
+/// Elements in a word.
+fn lanes(dtype: DType) -> u32 {
+    4 / dtype.size_bytes() as u32
+}
+
+fn word(at: usize) -> String {
+    format!("p.w[{}].{}", at / 4, ["x", "y", "z", "w"][at % 4])
+}
+
+impl Kernel<'_> {
+    /// The elements of an invocation.
+    pub(super) fn lanes(&self) -> u32 {
+        let each = self.results.iter().map(|(_, dtype)| lanes(*dtype));
+        each.max().unwrap_or(1)
+    }
+
+    /// What it computes, for people: steps and dtypes.
+    pub(super) fn name(&self) -> String {
+        const SHOWN: usize = 6;
+        let mut name = "map".to_string();
+        for step in self.steps.iter().take(SHOWN) {
+            name += " ";
+            name += step_name(step.op);
+        }
+        if let Some(more) = self.steps.len().checked_sub(SHOWN + 1) {
+            name += &format!(" and {} more", more + 1);
+        }
+        let from: Vec<String> = self.reads.iter().map(Read::name).collect();
+        let to: Vec<&str> = self.results.iter().map(|(_, d)| d.name()).collect();
+        format!("{name} {}->{}", from.join(","), to.join(","))
+    }
+
+    /// The whole module.
+    pub(super) fn text(&self) -> String {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut body = String::new();
+        for (i, read) in self.reads.iter().enumerate() {
+            body += &load(i, read);
+        }
+        for step in &self.steps {
+            let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
+            let (value, piece) = match &step.kept {
+                Some(name) => (name.clone(), None),
+                None => scalar::expression(step.op, step.from, step.to, &args),
+            };
+            pieces.extend(piece);
+            body += &format!("        let s{} = {value};\n", step.at);
+        }
+        for (i, (step, dtype)) in self.results.iter().enumerate() {
+            body += &store(i, *step, *dtype);
+        }
+        let mut text = scalar::text(&pieces);
+        text += "\n";
+        text += &self.bindings();
+        text += &self.main(&body, scalar::closure(&pieces).contains(&Piece::Base));
+        text
+    }
+
+    fn bindings(&self) -> String {
+        let rows = self.words.div_ceil(4);
+        let mut text = format!(
+            "struct Params {{ w: array<vec4<u32>, {rows}> }}\n\
+             @group(0) @binding(0) var<uniform> p: Params;\n"
+        );
+        let reads = (0..self.reads.len()).map(|i| (format!("x{i}"), "read"));
+        let writes = (0..self.results.len()).map(|i| (format!("y{i}"), "read_write"));
+        for (at, (name, access)) in reads.chain(writes).enumerate() {
+            text += &format!(
+                "@group(0) @binding({}) var<storage, {access}> {name}: array<u32>;\n",
+                at + 1
+            );
+        }
+        text
+    }
+
+    fn main(&self, body: &str, has_zero: bool) -> String {
+        let (numel, n) = (word(0), self.lanes());
+        let zero = match has_zero {
+            true => format!("    opaque_zero = {};\n", word(1)),
+            false => String::new(),
+        };
+        let packed = self.results.iter().enumerate();
+        let words: String = packed
+            .filter(|(_, (_, dtype))| lanes(*dtype) > 1)
+            .map(|(i, _)| format!("    var word{i} = 0u;\n"))
+            .collect();
+        let coordinates = self.coordinates();
+        format!(
+            "\n@compute @workgroup_size({GROUP})\n\
+             fn main(\n    \
+                 @builtin(workgroup_id) group: vec3<u32>,\n    \
+                 @builtin(num_workgroups) groups: vec3<u32>,\n    \
+                 @builtin(local_invocation_index) local: u32,\n\
+             ) {{\n{zero}{words}    \
+                 let first = (flat_group(group, groups) * {GROUP}u + local) * {n}u;\n    \
+                 for (var i = first; i < min(first + {n}u, {numel}); i += 1u) {{\n\
+             {coordinates}{body}    }}\n}}\n"
+        )
+    }
+
+    /// The coordinates that some operand uses, from the inside.
+    fn coordinates(&self) -> String {
+        let used = |group: usize| {
+            let terms = self.reads.iter().flat_map(|r| &r.terms);
+            terms.into_iter().any(|t| t.group == group)
+        };
+        let mut text = String::new();
+        let mut rest = "i".to_string();
+        for group in (0..self.axes).rev() {
+            if !(0..=group).any(used) {
+                break;
+            }
+            // Sizes start at word 2 with the second group.
+            let size = (group > 0).then(|| word(group + 1));
+            if used(group) {
+                text += &match &size {
+                    Some(size) => format!("        let c{group} = {rest} % {size};\n"),
+                    None => format!("        let c{group} = {rest};\n"),
+                };
+            }
+            if let Some(size) = size.filter(|_| (0..group).any(used)) {
+                text += &format!("        let r{group} = {rest} / {size};\n");
+                rest = format!("r{group}");
+            }
+        }
+        text
+    }
+}
+
+/// Loads an operand's element.
+fn load(i: usize, read: &Read) -> String {
+    let mut at = match (read.flat, read.offset) {
+        (true, Some(offset)) => format!("i + {}", word(offset)),
+        (true, None) => "i".to_string(),
+        (false, Some(offset)) => word(offset),
+        (false, None) => String::new(),
+    };
+    for term in &read.terms {
+        if !at.is_empty() {
+            at += " + ";
+        }
+        let _ = match term.shift {
+            0 => write!(at, "c{} * {}", term.group, word(term.word)),
+            n => write!(at, "(c{} >> {n}u) * {}", term.group, word(term.word)),
+        };
+    }
+    if at.is_empty() {
+        at += "0u";
+    }
+    let n = lanes(read.dtype);
+    let (element, lane) = match n {
+        1 => (format!("x{i}[a{i}]"), "0u".to_string()),
+        _ => (
+            format!("x{i}[a{i} >> {}u]", n.trailing_zeros()),
+            format!("a{i} & {}u", n - 1),
+        ),
+    };
+    let dtype = code(read.dtype);
+    let value = match class(read.dtype) {
+        Class::Float => format!("float_of({element}, {lane}, {dtype}u)"),
+        Class::Int => format!("int_of({element}, {lane}, {dtype}u)"),
+        Class::Uint => format!("uint_of({element}, {lane}, {dtype}u)"),
+        Class::Bool => format!("uint_of({element}, {lane}, {dtype}u) != 0u"),
+    };
+    format!("        let a{i} = {at};\n        let v{i} = {value};\n")
+}
+
+/// Stores a result's element: at once where it is a word, else with its word's last one.
+fn store(i: usize, step: usize, dtype: DType) -> String {
+    let value = match class(dtype) {
+        Class::Float => format!("float_bits(s{step}, {}u)", code(dtype)),
+        Class::Int => format!("int_bits(s{step}, {}u)", code(dtype)),
+        Class::Uint => format!("s{step}"),
+        Class::Bool => format!("u32(s{step})"),
+    };
+    let n = lanes(dtype);
+    if n == 1 {
+        return format!("        y{i}[i] = {value};\n");
+    }
+    let (bits, last, shift) = (32 / n, n - 1, n.trailing_zeros());
+    format!(
+        "        word{i} |= {value} << ({bits}u * (i & {last}u));\n        \
+         if ((i & {last}u) == {last}u || i + 1u == {}) {{\n            \
+             y{i}[i >> {shift}u] = word{i};\n            \
+             word{i} = 0u;\n        \
+         }}\n",
+        word(0)
+    )
+}
+
+fn step_name(op: &ScalarOp) -> &'static str {
+    match op {
+        ScalarOp::Const(..) => "const",
+        ScalarOp::Unary(f) => f.name(),
+        ScalarOp::Binary(f) => f.name(),
+        ScalarOp::Compare(f) => f.name(),
+        ScalarOp::Where => "where",
+        ScalarOp::Fma => "fma",
+        ScalarOp::Clamp { .. } => "clamp",
+        ScalarOp::Cast(_) => "cast",
+    }
+}

@@ -1,0 +1,103 @@
+//! Matrix products: `MatMul`, `Linear` and `DequantMatMul`. `DotGeneral` is decomposed to `MatMul`.
+//!
+//! A node becomes a [`Product`]: operands as views with a stride for each axis, so that transposes,
+//! slices and broadcasts cost no copy. Which kernels run is decided at the bounds of its sizes; where
+//! the number of rows is symbolic, a kernel for one row, one for up to eight and a tiled one are all
+//! emitted, and the grids of all but one are empty.
+//!
+//! Tiles of 16-bit floats run on cooperative matrices where the device has them.
+//!
+//! Next: `matmul/product.rs` for operands, `matmul/portable.rs` for the choice, `matmul/kernels.rs`.
+
+mod coop;
+mod kernels;
+mod portable;
+mod product;
+#[cfg(test)]
+mod tests;
+
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
+
+use self::product::{Product, Side, activation_code};
+use super::{Family, missing};
+use crate::caps::Caps;
+use crate::emit::Emit;
+
+/// Products of numbers.
+pub(crate) static MATMUL: Family = Family {
+    name: "matmul",
+    ops: &[OpKind::MatMul, OpKind::Linear],
+    kernels: kernels::OF_NUMBERS,
+    supports,
+    lower,
+};
+
+/// Products with packed weights.
+pub(crate) static DEQUANT_MATMUL: Family = Family {
+    name: "dequant_matmul",
+    ops: &[OpKind::DequantMatMul],
+    kernels: kernels::OF_BLOCKS,
+    supports: super::always,
+    lower: lower_dequant,
+};
+
+fn activation_of(op: &Op) -> Option<UnaryFn> {
+    match op {
+        Op::Linear(o) => o.activation,
+        _ => None,
+    }
+}
+
+/// Every product, but for functions of its sums that are better an operator of their own.
+fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
+    let float = node.outputs[0].dtype.is_float();
+    match activation_of(&node.op) {
+        None | Some(UnaryFn::Relu) => Support::Native,
+        f if float && activation_code(f).is_some() => Support::Native,
+        Some(_) => missing("the kernels do not apply this activation"),
+    }
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let (a, b) = (e.view(node.inputs[0]), e.view(node.inputs[1]));
+    let bias = node.inputs.get(2).map(|v| e.view(*v));
+    let activation = activation_of(&node.op);
+    let product = Product::of(e, &a, &b, bias, activation)?;
+    let y = e.result(0)?;
+    match y.dtype.is_float() {
+        true => portable::floats(e, &product, &y),
+        false => {
+            portable::ints(e, &product, &y);
+            Ok(())
+        }
+    }
+}
+
+fn lower_dequant(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let (x, w) = (e.view(node.inputs[0]), e.view(node.inputs[1]));
+    let y = e.result(0)?;
+    match scheme_of(&node.op) {
+        Some(scheme) if scheme.storage() == DType::U8 => {
+            let w = super::dequant::blocks(e, &w)?;
+            let product = Product::rows_times(e, &x, |e| Side::packed(e, &w, scheme))?;
+            portable::packed(e, &product, scheme, &y)
+        }
+        // Plain floats: a product with the transpose, of two dtypes.
+        Some(_) | None => {
+            let w = crate::emit::View {
+                layout: w.layout.transpose(&[1, 0]),
+                ..w
+            };
+            let product = Product::of(e, &x, &w, None, None)?;
+            portable::floats(e, &product, &y)
+        }
+    }
+}
+
+fn scheme_of(op: &Op) -> Option<Scheme> {
+    match op {
+        Op::DequantMatMul(o) => Some(o.scheme),
+        _ => None,
+    }
+}

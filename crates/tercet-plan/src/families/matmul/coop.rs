@@ -1,0 +1,163 @@
+//! Products of 16-bit floats on cooperative matrices, where the device has them.
+
+use tercet_ir::{CompileError, DType};
+
+use super::portable::Given;
+use super::product::{Axis, Product, Side};
+use crate::caps::CoopType;
+use crate::emit::{Emit, View};
+use crate::families::gemm_coop::{GemmCoopParams, Options, Tiling, constants, kernel};
+use crate::num::Num;
+
+/// The steps that load rows of operands read so many elements at a time.
+const LOAD: u64 = 8;
+
+/// A product that the kernel takes, and how.
+pub(super) struct Coop {
+    ty: CoopType,
+    tiling: Tiling,
+    options: Options,
+    batch: [BatchAxis; 2],
+}
+
+/// A batch axis with the distances of both operands.
+#[derive(Clone, Copy)]
+struct BatchAxis {
+    size: Num,
+    a: Num,
+    b: Num,
+}
+
+impl BatchAxis {
+    const ONE: BatchAxis = BatchAxis {
+        size: Num::ONE,
+        a: Num::ZERO,
+        b: Num::ZERO,
+    };
+}
+
+impl Coop {
+    /// How the kernel computes this product into `y`; none where it does not.
+    pub(super) fn of(
+        e: &mut Emit<'_>,
+        p: &Product,
+        y: &View,
+    ) -> Result<Option<Coop>, CompileError> {
+        let ty = match (p.a.dtype, p.b.dtype) {
+            (DType::F16, DType::F16) => CoopType::F16,
+            (DType::BF16, DType::BF16) => CoopType::BF16,
+            _ => return Ok(None),
+        };
+        let mut rows = e.bound(&p.m)?;
+        for dim in &p.batch {
+            rows = rows.saturating_mul(e.bound(dim)?);
+        }
+        let Some(tiling) = Tiling::choose(e.caps, ty, rows, e.bound(&p.n)?) else {
+            return Ok(None);
+        };
+        let Some(batch) = two_axes(e, p) else {
+            return Ok(None);
+        };
+        let b_transposed = p.b.summed.unit;
+        let bias_has_unit = p.bias.as_ref().is_none_or(|b| b.layout.is_contiguous());
+        if !p.a.summed.unit || !(b_transposed || p.b.own.unit) || !bias_has_unit {
+            return Ok(None);
+        }
+        let whole = |known: &tercet_ir::Dim| {
+            known
+                .known()
+                .is_some_and(|n| (n as u64).is_multiple_of(LOAD))
+        };
+        let aligned = |side: &Side, line: Axis, len| side.is_multiple(LOAD, line) && whole(len);
+        let options = Options {
+            b_transposed,
+            aligned_a: aligned(&p.a, p.a.own, &p.k),
+            aligned_b: match b_transposed {
+                true => aligned(&p.b, p.b.own, &p.k),
+                false => aligned(&p.b, p.b.summed, &p.n),
+            },
+            activation: p.activation,
+            bias_f32: p.bias.as_ref().map(|b| b.dtype == DType::F32),
+            residual_f32: None,
+            out_f32: y.dtype == DType::F32,
+        };
+        Ok(Some(Coop {
+            ty,
+            tiling,
+            options,
+            batch,
+        }))
+    }
+
+    /// Runs it; `on` is a factor of the grid.
+    pub(super) fn dispatch(&self, e: &mut Emit<'_>, given: &Given, on: Num) {
+        let p = &given.params;
+        let [outer, inner] = self.batch;
+        let len = e.tape().mul(p.m, p.n);
+        let params = GemmCoopParams {
+            m: p.m,
+            n: p.n,
+            k: p.k,
+            batches: p.batch,
+            batch_inner: inner.size,
+            lda: p.a_row,
+            ldb: match self.options.b_transposed {
+                true => p.b_col,
+                false => p.b_row,
+            },
+            ldc: p.n,
+            ld_residual: Num::ZERO,
+            offset_a: p.a_offset,
+            offset_b: p.b_offset,
+            offset_c: Num::ZERO,
+            offset_bias: p.bias_offset,
+            offset_residual: Num::ZERO,
+            outer_a: outer.a,
+            outer_b: outer.b,
+            outer_c: e.tape().mul(inner.size, len),
+            outer_residual: Num::ZERO,
+            inner_a: inner.a,
+            inner_b: inner.b,
+            inner_c: len,
+            inner_residual: Num::ZERO,
+            len_c: e.tape().mul(p.batch, len),
+        };
+        let [bm, bn, _] = self.tiling.tile;
+        let grid = given.tile_grid(e, [bm, bn], on);
+        let [a, b, bias, y] = given.args;
+        let consts = constants(&self.tiling, &self.options);
+        e.dispatch(kernel(self.ty), &consts, &[a, b, bias, a, y], &params, grid);
+    }
+}
+
+/// The batch axes as an outer and an inner one; none where there are more.
+fn two_axes(e: &mut Emit<'_>, p: &Product) -> Option<[BatchAxis; 2]> {
+    let sizes = e.sizes(&p.batch);
+    let mut axes: Vec<BatchAxis> = Vec::new();
+    for (at, size) in sizes
+        .into_iter()
+        .enumerate()
+        .filter(|(_, n)| *n != Num::ONE)
+    {
+        let (a, b) = (p.a.batch[at].stride, p.b.batch[at].stride);
+        let outer = axes.last_mut();
+        let tape = e.tape();
+        match outer {
+            // A step of the outer axis is as the whole of this one.
+            Some(outer) if outer.a == tape.mul(a, size) && outer.b == tape.mul(b, size) => {
+                *outer = BatchAxis {
+                    size: tape.mul(outer.size, size),
+                    a,
+                    b,
+                };
+            }
+            Some(_) | None => axes.push(BatchAxis { size, a, b }),
+        }
+    }
+    match axes[..] {
+        [] => Some([BatchAxis::ONE; 2]),
+        [inner] => Some([BatchAxis::ONE, inner]),
+        [outer, inner] => Some([outer, inner]),
+        _ => None,
+    }
+}

@@ -1,0 +1,177 @@
+//! The kernels of products. All have the block and the bindings of `operands.wgsl`.
+
+use crate::families::dequant::BLOCKS;
+use crate::families::{gemm_coop, portable};
+use crate::kernel::{Access, Kernel, KernelDef};
+use crate::scalar::{PRELUDE, Piece};
+
+crate::params! {
+    /// The block of `matmul/operands.wgsl`.
+    pub struct ProductParams {
+        batch_sizes: U32x8,
+        a_batches: U32x8,
+        b_batches: U32x8,
+        batch_axes: U32,
+        batch: U32,
+        m: U32,
+        n: U32,
+        k: U32,
+        a_offset: U32,
+        a_row: U32,
+        a_col: U32,
+        b_offset: U32,
+        b_row: U32,
+        b_col: U32,
+        bias_offset: U32,
+        bias_stride: U32,
+        zero: U32,
+    }
+    /// The block of `matmul/narrow.wgsl`.
+    pub struct NarrowParams {
+        count: U32,
+    }
+}
+
+const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+const OPERANDS: &str = portable!("matmul/operands.wgsl");
+const FLOATS: &str = portable!("matmul/floats.wgsl");
+const PLAIN: &str = portable!("matmul/plain.wgsl");
+const ACTIVATED: &str = portable!("matmul/activated.wgsl");
+const GEMM: &str = portable!("matmul/gemm.wgsl");
+const GEMV: &str = portable!("matmul/gemv.wgsl");
+
+/// A product of floats: its own pieces and constants after those that all share, once with short
+/// functions of a sum and once with all.
+macro_rules! of_floats {
+    ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
+     [$($piece:expr),*], [$($name:literal),*]) => {
+        pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
+            $plain_name,
+            &[PRELUDE, OPERANDS, PLAIN, FLOATS, $($piece),*],
+            ARGS,
+            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
+        );
+        pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
+            $full_name,
+            &[
+                PRELUDE,
+                Piece::Base.text(),
+                Piece::Exp.text(),
+                Piece::Log.text(),
+                Piece::Softplus.text(),
+                Piece::Hyperbolic.text(),
+                Piece::Gate.text(),
+                Piece::Erf.text(),
+                OPERANDS,
+                ACTIVATED,
+                FLOATS,
+                $($piece),*
+            ],
+            ARGS,
+            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
+        );
+    };
+}
+
+of_floats!(
+    GEMM_PLAIN "gemm", GEMM_ACTIVATED "gemm_activated",
+    [GEMM, portable!("matmul/gemm_floats.wgsl")],
+    ["B_TYPE", "SIDE", "WIDE", "A_ALONG", "B_ALONG"]
+);
+
+of_floats!(
+    ALONG_PLAIN "gemv_along", ALONG_ACTIVATED "gemv_along_activated",
+    [GEMV, portable!("matmul/gemv_along.wgsl")],
+    ["B_TYPE", "ROWS", "B_WORDS"]
+);
+
+of_floats!(
+    ACROSS_PLAIN "gemv_across", ACROSS_ACTIVATED "gemv_across_activated",
+    [GEMV, portable!("matmul/gemv_across.wgsl")],
+    ["B_TYPE", "ROWS", "PER"]
+);
+
+/// Tiles of packed weights.
+pub(super) static GEMM_PACKED: Kernel<ProductParams> = Kernel::wgsl(
+    "gemm_packed",
+    &[
+        PRELUDE,
+        OPERANDS,
+        PLAIN,
+        FLOATS,
+        GEMM,
+        BLOCKS,
+        portable!("matmul/gemm_packed.wgsl"),
+    ],
+    ARGS,
+    &[
+        "BIAS",
+        "ACTIVATION",
+        "A_TYPE",
+        "Y_TYPE",
+        "SCHEME",
+        "BLOCK_LEN",
+        "BLOCK_BYTES",
+        "HAS_MIN",
+        "SIDE",
+        "WIDE",
+        "A_ALONG",
+    ],
+);
+
+/// Few rows times packed weights.
+pub(super) static GEMV_PACKED: Kernel<ProductParams> = Kernel::wgsl(
+    "gemv_packed",
+    &[
+        PRELUDE,
+        OPERANDS,
+        PLAIN,
+        FLOATS,
+        GEMV,
+        BLOCKS,
+        portable!("matmul/gemv_packed.wgsl"),
+    ],
+    ARGS,
+    &[
+        "BIAS",
+        "ACTIVATION",
+        "A_TYPE",
+        "Y_TYPE",
+        "SCHEME",
+        "BLOCK_LEN",
+        "BLOCK_BYTES",
+        "HAS_MIN",
+        "ROWS",
+    ],
+);
+
+/// Integers of any width.
+pub(super) static INTS: Kernel<ProductParams> = Kernel::wgsl(
+    "matmul_ints",
+    &[PRELUDE, OPERANDS, portable!("matmul/ints.wgsl")],
+    ARGS,
+    &["BIAS", "ACTIVATION", "DTYPE"],
+);
+
+/// F32 sums to a 16-bit result whose rows do not begin with words.
+pub(super) static NARROW: Kernel<NarrowParams> = Kernel::wgsl(
+    "matmul_narrow",
+    &[PRELUDE, portable!("matmul/narrow.wgsl")],
+    &[Access::Read, Access::Write],
+    &["Y_TYPE"],
+);
+
+pub(super) static OF_NUMBERS: &[&KernelDef] = &[
+    &GEMM_PLAIN.def,
+    &GEMM_ACTIVATED.def,
+    &ALONG_PLAIN.def,
+    &ALONG_ACTIVATED.def,
+    &ACROSS_PLAIN.def,
+    &ACROSS_ACTIVATED.def,
+    &INTS.def,
+    &NARROW.def,
+    &gemm_coop::F16.def,
+    &gemm_coop::BF16.def,
+];
+
+pub(super) static OF_BLOCKS: &[&KernelDef] = &[&GEMM_PACKED.def, &GEMV_PACKED.def];

@@ -1,0 +1,354 @@
+//! Which kernels compute a product, and their numbers.
+
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{CompileError, DType, Scheme};
+
+use super::coop::Coop;
+use super::kernels::{
+    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, GEMM_ACTIVATED, GEMM_PACKED,
+    GEMM_PLAIN, GEMV_PACKED, INTS, NARROW, NarrowParams, ProductParams,
+};
+use super::product::{Product, activation_code};
+use crate::emit::{Emit, View};
+use crate::families::code;
+use crate::families::dequant::scheme_consts;
+use crate::kernel::Kernel;
+use crate::num::Num;
+use crate::program::SlotId;
+
+/// Up to so many rows run as rows, more as tiles.
+const FEW_ROWS: usize = 8;
+
+/// Two kernels that differ in what functions of a sum they have.
+struct Pair {
+    plain: &'static Kernel<ProductParams>,
+    activated: &'static Kernel<ProductParams>,
+}
+
+impl Pair {
+    fn pick(&self, activation: Option<UnaryFn>) -> &'static Kernel<ProductParams> {
+        match activation {
+            None | Some(UnaryFn::Relu) => self.plain,
+            Some(_) => self.activated,
+        }
+    }
+}
+
+static GEMM: Pair = Pair {
+    plain: &GEMM_PLAIN,
+    activated: &GEMM_ACTIVATED,
+};
+static ALONG: Pair = Pair {
+    plain: &ALONG_PLAIN,
+    activated: &ALONG_ACTIVATED,
+};
+static ACROSS: Pair = Pair {
+    plain: &ACROSS_PLAIN,
+    activated: &ACROSS_ACTIVATED,
+};
+
+/// Which kernels may be needed within the bounds, each with the factor of its grid: 1 in the runs
+/// that it computes.
+pub(super) struct Plan {
+    pub(super) one_row: Option<Num>,
+    pub(super) few_rows: Option<Num>,
+    pub(super) tiles: Option<Num>,
+}
+
+impl Plan {
+    /// By the number of rows. For a known number it is one kernel.
+    pub(super) fn of(e: &mut Emit<'_>, p: &Product) -> Result<Plan, CompileError> {
+        let bound = e.bound(&p.m)?;
+        let rows = e.num(&p.m);
+        let mut plan = Plan {
+            one_row: None,
+            few_rows: None,
+            tiles: None,
+        };
+        if rows.known().is_some() {
+            match bound {
+                0 | 1 => plan.one_row = Some(Num::ONE),
+                2..=FEW_ROWS => plan.few_rows = Some(Num::ONE),
+                _ => plan.tiles = Some(Num::ONE),
+            }
+            return Ok(plan);
+        }
+        let tape = e.tape();
+        let one = tape.at_most(rows, 1u32);
+        let few = tape.at_most(rows, FEW_ROWS as u32);
+        plan.one_row = Some(one);
+        if bound > 1 {
+            plan.few_rows = Some(tape.sub(few, one));
+        }
+        if bound > FEW_ROWS {
+            plan.tiles = Some(tape.sub(Num::ONE, few));
+        }
+        Ok(plan)
+    }
+}
+
+/// The invocations of a side of a workgroup, and whether each has 8 x 8 results instead of 4 x 4.
+#[derive(Clone, Copy)]
+struct Tile {
+    side: u32,
+    wide: bool,
+}
+
+impl Tile {
+    fn len(self) -> u32 {
+        self.side * 4 * (1 + u32::from(self.wide))
+    }
+
+    /// The largest that still gives work to the whole device.
+    fn of(e: &Emit<'_>, p: &Product) -> Result<Tile, CompileError> {
+        const SIZES: [Tile; 3] = [
+            Tile {
+                side: 16,
+                wide: true,
+            },
+            Tile {
+                side: 16,
+                wide: false,
+            },
+            Tile {
+                side: 8,
+                wide: false,
+            },
+        ];
+        let (m, n) = (e.bound(&p.m)?, e.bound(&p.n)?);
+        let mut batch = 1usize;
+        for dim in &p.batch {
+            batch = batch.saturating_mul(e.bound(dim)?);
+        }
+        let units = match e.caps.compute_units {
+            0 => 16,
+            units => units as usize,
+        };
+        let fits = |t: &Tile| {
+            let len = t.len() as usize;
+            let tiles = m.div_ceil(len).saturating_mul(n.div_ceil(len));
+            m.min(n) > len / 2 && tiles.saturating_mul(batch) >= units
+        };
+        Ok(SIZES.into_iter().find(fits).unwrap_or(SIZES[2]))
+    }
+}
+
+/// What all kernels of a product are given.
+pub(super) struct Given {
+    pub(super) params: ProductParams,
+    /// The operands, the bias or what stands in for it, the result.
+    pub(super) args: [SlotId; 4],
+    /// BIAS, ACTIVATION, A_TYPE, Y_TYPE.
+    consts: [u32; 4],
+    /// Workgroups along z.
+    batches: Num,
+}
+
+fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Given {
+    let mut params = ProductParams {
+        batch_sizes: [Num::ONE; 8],
+        a_batches: [Num::ZERO; 8],
+        b_batches: [Num::ZERO; 8],
+        batch_axes: Num::Const(p.batch.len() as i64),
+        batch: e.numel(&p.batch),
+        m: e.num(&p.m),
+        n: e.num(&p.n),
+        k: e.num(&p.k),
+        a_offset: p.a.offset,
+        a_row: p.a.own.stride,
+        a_col: p.a.summed.stride,
+        b_offset: p.b.offset,
+        b_row: p.b.summed.stride,
+        b_col: p.b.own.stride,
+        bias_offset: Num::ZERO,
+        bias_stride: Num::ZERO,
+        zero: Num::ZERO,
+    };
+    for (axis, size) in e.sizes(&p.batch).into_iter().enumerate() {
+        params.batch_sizes[axis] = size;
+        params.a_batches[axis] = p.a.batch[axis].stride;
+        params.b_batches[axis] = p.b.batch[axis].stride;
+    }
+    let mut bias = p.a.slot;
+    if let Some(view) = &p.bias {
+        bias = view.slot;
+        params.bias_offset = e.offset(view);
+        params.bias_stride = e.strides(view)[0];
+    }
+    let limit = e.caps.max_grid;
+    let batches = e.tape().min(params.batch, limit);
+    Given {
+        args: [p.a.slot, p.b.slot, bias, y.slot],
+        consts: [
+            u32::from(p.bias.is_some()),
+            activation_code(p.activation).unwrap_or(0),
+            code(p.a.dtype),
+            code(y.dtype),
+        ],
+        params,
+        batches,
+    }
+}
+
+impl Given {
+    fn dispatch(
+        &self,
+        e: &mut Emit<'_>,
+        kernel: &Kernel<ProductParams>,
+        own: &[u32],
+        grid: [Num; 3],
+    ) {
+        let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
+        e.dispatch(kernel, &consts, &self.args, &self.params, grid);
+    }
+
+    /// A kernel of few rows, `columns` of them for each workgroup.
+    fn rows(
+        &self,
+        e: &mut Emit<'_>,
+        kernel: &Kernel<ProductParams>,
+        own: &[u32],
+        columns: u32,
+        on: Num,
+    ) {
+        let groups = e.tape().ceil_div(self.params.n, columns);
+        let groups = e.tape().mul(groups, on);
+        let [x, y, _] = e.flat_grid(groups);
+        self.dispatch(e, kernel, own, [x, y, self.batches]);
+    }
+
+    /// The grid of tiles of so many rows and columns; flat over x and y.
+    pub(super) fn tile_grid(&self, e: &mut Emit<'_>, tile: [u32; 2], on: Num) -> [Num; 3] {
+        let tape = e.tape();
+        let down = tape.ceil_div(self.params.m, tile[0]);
+        let across = tape.ceil_div(self.params.n, tile[1]);
+        let groups = tape.mul(down, across);
+        let groups = tape.mul(groups, on);
+        let [x, y, _] = e.flat_grid(groups);
+        [x, y, self.batches]
+    }
+
+    fn tiles(
+        &self,
+        e: &mut Emit<'_>,
+        kernel: &Kernel<ProductParams>,
+        own: &[u32],
+        tile: Tile,
+        on: Num,
+    ) {
+        let grid = self.tile_grid(e, [tile.len(); 2], on);
+        self.dispatch(e, kernel, own, grid);
+    }
+}
+
+/// The sums of a product of floats, in the dtype of `y` where rows of `y` begin with words, else in
+/// F32 and rounded by a kernel of its own.
+pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), CompileError> {
+    let p = &p.clone().of_one_column_as_row();
+    through_f32(e, p, y, |e, sums| {
+        let plan = Plan::of(e, p)?;
+        let given = given(e, p, sums);
+        let b_type = code(p.b.dtype);
+        for (rows, on) in [(1, plan.one_row), (8, plan.few_rows)] {
+            let Some(on) = on else { continue };
+            if p.b.summed.unit {
+                let words = u32::from(p.b.has_words(p.b.summed, p.b.own));
+                let kernel = ALONG.pick(p.activation);
+                given.rows(e, kernel, &[b_type, rows, words], 8, on);
+            } else {
+                let per = 1 + u32::from(p.b.has_words(p.b.own, p.b.summed));
+                let kernel = ACROSS.pick(p.activation);
+                given.rows(e, kernel, &[b_type, rows, per], 16 * per, on);
+            }
+        }
+        if let Some(on) = plan.tiles {
+            if let Some(coop) = Coop::of(e, p, sums)? {
+                coop.dispatch(e, &given, on);
+                return Ok(());
+            }
+            let tile = Tile::of(e, p)?;
+            let own = [
+                b_type,
+                tile.side,
+                u32::from(tile.wide),
+                u32::from(p.a.own.unit),
+                u32::from(p.b.own.unit),
+            ];
+            given.tiles(e, GEMM.pick(p.activation), &own, tile, on);
+        }
+        Ok(())
+    })
+}
+
+/// As [`floats`], for weights in packed blocks.
+pub(super) fn packed(
+    e: &mut Emit<'_>,
+    p: &Product,
+    scheme: Scheme,
+    y: &View,
+) -> Result<(), CompileError> {
+    through_f32(e, p, y, |e, sums| {
+        let plan = Plan::of(e, p)?;
+        let given = given(e, p, sums);
+        let scheme = scheme_consts(scheme);
+        for (rows, on) in [(1, plan.one_row), (8, plan.few_rows)] {
+            let Some(on) = on else { continue };
+            let own: Vec<u32> = scheme.into_iter().chain([rows]).collect();
+            given.rows(e, &GEMV_PACKED, &own, 8, on);
+        }
+        if let Some(on) = plan.tiles {
+            // An invocation decodes as many weights as the tile has for each: 64 x 16 for 64.
+            let tile = Tile {
+                side: 8,
+                wide: true,
+            };
+            let own = [tile.side, 1, u32::from(p.a.own.unit)];
+            let own: Vec<u32> = scheme.into_iter().chain(own).collect();
+            given.tiles(e, &GEMM_PACKED, &own, tile, on);
+        }
+        Ok(())
+    })
+}
+
+fn through_f32(
+    e: &mut Emit<'_>,
+    p: &Product,
+    y: &View,
+    emit: impl FnOnce(&mut Emit<'_>, &View) -> Result<(), CompileError>,
+) -> Result<(), CompileError> {
+    if y.dtype == DType::F32 || rows_are_words(e, p)? {
+        return emit(e, y);
+    }
+    let sums = e.temp(DType::F32, y.layout.shape())?;
+    emit(e, &sums)?;
+    let count = e.numel(y.layout.shape());
+    let words = e.words(y.dtype, y.layout.shape());
+    let grid = e.grid_of(words, 256);
+    let params = NarrowParams { count };
+    e.dispatch(
+        &NARROW,
+        &[code(y.dtype)],
+        &[sums.slot, y.slot],
+        &params,
+        grid,
+    );
+    Ok(())
+}
+
+/// True if every row of a 16-bit result begins with a word.
+fn rows_are_words(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
+    let mut rows = e.bound(&p.m)?;
+    for dim in &p.batch {
+        rows = rows.saturating_mul(e.bound(dim)?);
+    }
+    Ok(rows <= 1 || p.n.known().is_some_and(|n| n % 2 == 0))
+}
+
+/// A product of integers.
+pub(super) fn ints(e: &mut Emit<'_>, p: &Product, y: &View) {
+    let given = given(e, p, y);
+    let words = e.words(y.dtype, y.layout.shape());
+    let grid = e.grid_of(words, 64);
+    let consts = [given.consts[0], given.consts[1], code(y.dtype)];
+    e.dispatch(&INTS, &consts, &given.args, &given.params, grid);
+}

@@ -1,0 +1,270 @@
+//! A product: which elements of two views meet.
+
+use tercet_ir::layout::{Term, numel};
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{CompileError, DType, Dim, Scheme};
+
+use crate::emit::{Emit, View};
+use crate::families::gemm_coop::ACTIVATIONS;
+use crate::num::Num;
+use crate::program::SlotId;
+
+/// The code of a function of a sum in the kernels; `None` where they do not have it.
+pub(super) fn activation_code(f: Option<UnaryFn>) -> Option<u32> {
+    match f {
+        None => Some(0),
+        Some(f) => {
+            let at = ACTIVATIONS.iter().position(|known| *known == f)?;
+            Some(1 + at as u32)
+        }
+    }
+}
+
+/// How an operand moves along an axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Axis {
+    /// Elements, or bytes along the rows of packed blocks.
+    pub(super) stride: Num,
+    /// The stride is 1.
+    pub(super) unit: bool,
+    /// The greatest power of two up to 8 that the stride is a multiple of in every run.
+    pub(super) multiple: u64,
+}
+
+impl Axis {
+    /// An axis that the operand does not have.
+    const NONE: Axis = Axis {
+        stride: Num::ZERO,
+        unit: false,
+        multiple: 8,
+    };
+
+    fn of(stride: Num, term: &Term) -> Axis {
+        Axis {
+            stride,
+            unit: term.factor() == 1 && *term.dim() == Dim::Known(1),
+            multiple: multiple_of(term.factor()),
+        }
+    }
+}
+
+/// The greatest power of two up to 8 that divides `n`.
+fn multiple_of(n: i64) -> u64 {
+    1 << n.unsigned_abs().trailing_zeros().min(3)
+}
+
+/// An operand. The left one's own axis is m, the right one's is n.
+#[derive(Clone, Debug)]
+pub(super) struct Side {
+    pub(super) slot: SlotId,
+    pub(super) dtype: DType,
+    pub(super) offset: Num,
+    /// As [`Axis::multiple`].
+    pub(super) offset_multiple: u64,
+    /// Along the batch axes of the product.
+    pub(super) batch: Vec<Axis>,
+    pub(super) own: Axis,
+    pub(super) summed: Axis,
+}
+
+impl Side {
+    /// An operand whose last axes are `own` and `summed`, where it has them, and whose others line
+    /// up with the last ones of `batch`.
+    fn of(e: &mut Emit<'_>, view: &View, own: Option<usize>, summed: usize, batch: &[Dim]) -> Side {
+        let strides = e.strides(view);
+        let terms = view.layout.strides();
+        let axis = |at: usize| Axis::of(strides[at], &terms[at]);
+        let lead = terms.len() - 1 - usize::from(own.is_some());
+        let mut axes = vec![Axis::NONE; batch.len() - lead];
+        // NumPy's broadcasting: a size of 1 against another stays where it is.
+        axes.extend((0..lead).map(|at| {
+            let size = &view.layout.shape()[at];
+            match *size == batch[batch.len() - lead + at] {
+                true => axis(at),
+                false => Axis::NONE,
+            }
+        }));
+        let terms = view.layout.offset().iter();
+        Side {
+            slot: view.slot,
+            dtype: view.dtype,
+            offset: e.offset(view),
+            offset_multiple: terms.map(|t| multiple_of(t.factor())).min().unwrap_or(8),
+            batch: axes,
+            own: own.map_or(Axis::NONE, axis),
+            summed: axis(summed),
+        }
+    }
+
+    /// Rows `[n, row_bytes]` of packed blocks, dense from an even byte on.
+    pub(super) fn packed(e: &mut Emit<'_>, w: &View, scheme: Scheme) -> (Side, Dim) {
+        let strides = e.strides(w);
+        let row = &w.layout.shape()[1];
+        let blocks = row.known().unwrap_or(0) / scheme.block_bytes();
+        let axis = |at: usize| Axis::of(strides[at], &w.layout.strides()[at]);
+        let side = Side {
+            slot: w.slot,
+            dtype: w.dtype,
+            offset: e.offset(w),
+            offset_multiple: 1,
+            batch: Vec::new(),
+            // A row without blocks has no stride of its own; it is never read.
+            own: if blocks == 0 { Axis::NONE } else { axis(0) },
+            summed: Axis::NONE,
+        };
+        (side, w.layout.shape()[0].clone())
+    }
+
+    /// True if elements in pairs along the axis of stride 1 are words: what moves along the others
+    /// moves by words.
+    pub(super) fn has_words(&self, along: Axis, other: Axis) -> bool {
+        let two_bytes = matches!(self.dtype, DType::F16 | DType::BF16);
+        two_bytes && along.unit && self.is_multiple(2, other)
+    }
+
+    /// True if the offset and every stride but that of the remaining axis are multiples of `n`, a
+    /// power of two up to 8.
+    pub(super) fn is_multiple(&self, n: u64, other: Axis) -> bool {
+        let strides = self.batch.iter().chain([&other]).map(|a| a.multiple);
+        strides.chain([self.offset_multiple]).all(|m| m >= n)
+    }
+}
+
+/// `y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] + bias[j])`, dense in this order.
+#[derive(Clone, Debug)]
+pub(super) struct Product {
+    pub(super) batch: Vec<Dim>,
+    pub(super) m: Dim,
+    pub(super) n: Dim,
+    pub(super) k: Dim,
+    pub(super) a: Side,
+    pub(super) b: Side,
+    pub(super) bias: Option<View>,
+    pub(super) activation: Option<UnaryFn>,
+}
+
+impl Product {
+    /// The product as NumPy's `matmul` has it. Batch axes that the right operand does not have
+    /// become rows.
+    pub(super) fn of(
+        e: &mut Emit<'_>,
+        a: &View,
+        b: &View,
+        bias: Option<View>,
+        activation: Option<UnaryFn>,
+    ) -> Result<Product, CompileError> {
+        let b_shape = b.layout.shape();
+        let lead = b_shape.len().saturating_sub(2);
+        let shared = (0..lead).all(|at| {
+            b_shape[at].is_one()
+                || (b.layout.strides()[at].factor() == 0
+                    && a.layout.shape().len() == b_shape.len()
+                    && a.layout.shape()[at] == b_shape[at])
+        });
+        let own = (b_shape.len() > 1).then_some(lead + 1);
+        let summed = if own.is_some() { lead } else { 0 };
+        let n = own.map_or(Dim::Known(1), |at| b_shape[at].clone());
+        if shared {
+            // Its axes of size 1 or stride 0 do not move.
+            let right = |e: &mut Emit<'_>| {
+                let batch = &b_shape[..lead];
+                let mut side = Side::of(e, b, own, summed, batch);
+                side.batch.clear();
+                (side, n)
+            };
+            let product = Product::rows_times(e, a, right)?;
+            return Ok(Product {
+                bias,
+                activation,
+                ..product
+            });
+        }
+        let a_shape = a.layout.shape();
+        let a_lead = a_shape.len().saturating_sub(2);
+        let a_own = (a_shape.len() > 1).then_some(a_lead);
+        let batch = broadcast(&a_shape[..a_lead], &b_shape[..lead]);
+        Ok(Product {
+            m: a_own.map_or(Dim::Known(1), |at| a_shape[at].clone()),
+            k: a_shape[a_shape.len() - 1].clone(),
+            n,
+            a: Side::of(e, a, a_own, a_shape.len() - 1, &batch),
+            b: Side::of(e, b, own, summed, &batch),
+            batch,
+            bias,
+            activation,
+        })
+    }
+
+    /// The product of all rows of `a` with one matrix, whose columns the closure also tells.
+    pub(super) fn rows_times(
+        e: &mut Emit<'_>,
+        a: &View,
+        right: impl FnOnce(&mut Emit<'_>) -> (Side, Dim),
+    ) -> Result<Product, CompileError> {
+        let a = as_matrix(e, a)?;
+        let [m, k] = [0, 1].map(|at| a.layout.shape()[at].clone());
+        let (b, n) = right(e);
+        Ok(Product {
+            batch: Vec::new(),
+            m,
+            n,
+            k,
+            a: Side::of(e, &a, Some(0), 1, &[]),
+            b,
+            bias: None,
+            activation: None,
+        })
+    }
+
+    /// `y^T = b^T a^T`, which for one column is the same result: products with a vector run as
+    /// products of one row.
+    pub(super) fn of_one_column_as_row(self) -> Product {
+        if !self.n.is_one() || self.m.is_one() || self.bias.is_some() {
+            return self;
+        }
+        Product {
+            m: self.n,
+            n: self.m,
+            a: self.b,
+            b: self.a,
+            ..self
+        }
+    }
+}
+
+/// The axes of both, where a size of 1 gives way to the other.
+fn broadcast(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
+    let rank = a.len().max(b.len());
+    let at = |dims: &[Dim], axis: usize| {
+        let own = (axis + dims.len()).checked_sub(rank);
+        own.map_or(Dim::Known(1), |own| dims[own].clone())
+    };
+    let dims = (0..rank).map(|axis| match at(a, axis) {
+        d if d.is_one() => at(b, axis),
+        d => d,
+    });
+    dims.collect()
+}
+
+/// The leading axes as one, by a copy where the elements would need to move.
+fn as_matrix(e: &mut Emit<'_>, a: &View) -> Result<View, CompileError> {
+    let shape = a.layout.shape();
+    let (lead, last) = shape.split_at(shape.len() - 1);
+    if lead.len() == 1 {
+        return Ok(a.clone());
+    }
+    let too_large = || CompileError::OutOfMemory {
+        what: "the rows of a matrix product at the symbols' bounds",
+        bytes: u64::MAX,
+    };
+    let matrix = [numel(lead).ok_or_else(too_large)?, last[0].clone()];
+    if let Some(layout) = a.layout.reshape(&matrix) {
+        return Ok(View {
+            layout,
+            ..a.clone()
+        });
+    }
+    let dense = e.dense(a)?;
+    let layout = dense.layout.reshape(&matrix).ok_or_else(too_large)?;
+    Ok(View { layout, ..dense })
+}

@@ -1,0 +1,184 @@
+//! Every text of a product is valid; which kernels run for which sizes.
+
+use std::collections::HashSet;
+
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{CompileOptions, DType, Graph, OpKind, Scheme, Type};
+
+use crate::caps::Caps;
+use crate::kernel::{Instance, Source};
+use crate::launch::Launch;
+use crate::program::{Program, Work};
+
+fn validate(instance: &Instance) {
+    let Source::Wgsl(text) = &instance.source else {
+        return;
+    };
+    let fail = |e: String| -> ! { panic!("{instance}: {e}") };
+    let module =
+        naga::front::wgsl::parse_str(text).unwrap_or_else(|e| fail(e.emit_to_string(text)));
+    naga::valid::Validator::new(
+        naga::valid::ValidationFlags::all(),
+        // Core WGSL; naga names it because OpenGL may lack it.
+        naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32,
+    )
+    .validate(&module)
+    .unwrap_or_else(|e| fail(e.emit_to_string(text)));
+}
+
+#[test]
+fn texts_of_all_cases_are_valid() {
+    let mut seen = HashSet::new();
+    let kinds = [
+        OpKind::MatMul,
+        OpKind::Linear,
+        OpKind::DotGeneral,
+        OpKind::DequantMatMul,
+        OpKind::Dequantize,
+    ];
+    for kind in kinds {
+        for case in kind.cases() {
+            let wide = [DType::F64, DType::I64];
+            let dtypes = kind.doc().dtypes.iter();
+            for &dtype in dtypes.filter(|d| case.runs_with(**d) && !wide.contains(d)) {
+                let built = case.build(dtype).unwrap();
+                let options = CompileOptions {
+                    bounds: built.bounds.clone(),
+                    ..CompileOptions::new()
+                };
+                for caps in [Caps::browser(), Caps::h200(), Caps::lavapipe()] {
+                    let program = crate::compile(&built.graph, &options, &caps)
+                        .unwrap_or_else(|e| panic!("{kind:?} {} {dtype}: {e}", case.name));
+                    let new = program
+                        .kernels
+                        .into_iter()
+                        .filter(|i| seen.insert(i.clone()));
+                    new.for_each(|i| validate(&i));
+                }
+            }
+        }
+    }
+    assert!(seen.len() > 100, "{}", seen.len());
+}
+
+/// The kernels that do something when the symbol `m` has this size.
+fn running(program: &Program, m: usize) -> Vec<&str> {
+    let mut launch = Launch::default();
+    let sizes = tercet_ir::Bindings::new().with("m", m);
+    launch.compute(program, &sizes, 0).unwrap();
+    let steps = program.steps.iter().zip(&launch.grids);
+    let on = steps.filter_map(|(step, grid)| match &step.work {
+        Work::Dispatch(d) if !grid.contains(&0) => Some(d.kernel),
+        Work::Dispatch(_) | Work::Copy { .. } | Work::Fill { .. } => None,
+    });
+    on.map(|k| {
+        let name = &program.kernels[k.0 as usize].name;
+        name.split(' ').next().unwrap()
+    })
+    .collect()
+}
+
+#[test]
+fn one_program_serves_one_row_few_and_many() {
+    let mut g = Graph::new();
+    let m = tercet_ir::Dim::sym("m");
+    let x = g.input("x", Type::new(DType::F32, [m, 64.into()])).unwrap();
+    let w = g.param("w", Type::new(DType::F32, [64, 96])).unwrap();
+    let y = g.matmul(x, w).unwrap();
+    g.output("y", y).unwrap();
+    let row = Scheme::Q4_0.row_bytes(96).unwrap();
+    let w = g.param("q", Type::new(DType::U8, [5, row])).unwrap();
+    let z = g.dequant_matmul(y, w, Scheme::Q4_0).unwrap();
+    g.output("z", z).unwrap();
+    let options = CompileOptions::new().bound("m", 512);
+    let program = crate::compile(&g, &options, &Caps::laptop()).unwrap();
+    for (m, names) in [
+        (1, ["gemv_across", "gemv_packed"]),
+        (8, ["gemv_across", "gemv_packed"]),
+        (9, ["gemm", "gemm_packed"]),
+        (512, ["gemm", "gemm_packed"]),
+    ] {
+        assert_eq!(running(&program, m), names, "{m}");
+    }
+}
+
+#[test]
+fn views_of_operands_cost_no_copy() {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(DType::F16, [6, 4, 96])).unwrap();
+    let q = g.slice(x, &[0, 0, 0], &[6, 4, 32], &[1, 1, 1]).unwrap();
+    let k = g.slice(x, &[0, 0, 32], &[6, 4, 64], &[1, 1, 1]).unwrap();
+    let k = g.transpose(k, &[0, 2, 1]).unwrap();
+    let y = g.matmul(q, k).unwrap();
+    g.output("y", y).unwrap();
+    let program = crate::compile(&g, &CompileOptions::new(), &Caps::laptop()).unwrap();
+    let names: Vec<&str> = program.kernels.iter().map(|k| k.name.as_str()).collect();
+    assert!(
+        matches!(names[..], [one] if one.starts_with("gemv_along")),
+        "{names:?}"
+    );
+    assert!(names[0].contains("B_WORDS=1"), "{names:?}");
+}
+
+/// The kernels of `[batch.., m, 768] x [768, 3072]` with bias and gelu in a dtype.
+fn of_linear(dtype: DType, caps: &Caps, m: usize) -> Vec<String> {
+    let mut g = Graph::new();
+    let rows = tercet_ir::Dim::sym("m");
+    let x = g.input("x", Type::new(dtype, [2.into(), rows, 768.into()]));
+    let w = g.param("w", Type::new(dtype, [768, 3072])).unwrap();
+    let bias = g.param("bias", Type::new(dtype, [3072])).unwrap();
+    let y = g.linear(x.unwrap(), w, Some(bias), Some(UnaryFn::Gelu));
+    g.output("y", y.unwrap()).unwrap();
+    let options = CompileOptions::new().bound("m", 512);
+    let program = crate::compile(&g, &options, caps).unwrap();
+    let on = running(&program, m);
+    let names = program.kernels.iter().map(|k| k.name.clone());
+    names
+        .filter(|n| on.iter().any(|on| n.starts_with(&format!("{on} "))))
+        .collect()
+}
+
+#[test]
+fn tiles_of_16_bit_floats_run_on_cooperative_matrices() {
+    for (dtype, name) in [
+        (DType::F16, "gemm_coop_f16"),
+        (DType::BF16, "gemm_coop_bf16"),
+    ] {
+        let names = of_linear(dtype, &Caps::h200(), 128);
+        assert_eq!(names.len(), 1, "{names:?}");
+        assert!(names[0].starts_with(name), "{names:?}");
+        for constant in ["ALIGNED_A=1", "ALIGNED_B=1", "ACTIVATION=4", "HAS_BIAS=1"] {
+            assert!(names[0].contains(constant), "{names:?}");
+        }
+        // Few rows, a device without them, and f32 take the portable kernels.
+        let names = of_linear(dtype, &Caps::h200(), 2);
+        assert!(names[0].starts_with("gemv_across_activated"), "{names:?}");
+        let names = of_linear(dtype, &Caps::laptop(), 128);
+        assert!(names[0].starts_with("gemm_activated"), "{names:?}");
+    }
+    let names = of_linear(DType::F32, &Caps::h200(), 128);
+    assert!(names[0].starts_with("gemm_activated"), "{names:?}");
+}
+
+#[test]
+fn a_batch_of_heads_runs_on_cooperative_matrices_without_copies() {
+    let mut g = Graph::new();
+    let qkv = g
+        .input("qkv", Type::new(DType::F16, [2, 64, 3, 4, 32]))
+        .unwrap();
+    let head = |g: &mut Graph, at: usize, perm: [usize; 4]| {
+        let part = g.narrow(qkv, 2, at, 1).unwrap();
+        let part = g.reshape(part, [2, 64, 4, 32]).unwrap();
+        g.transpose(part, &perm).unwrap()
+    };
+    let q = head(&mut g, 0, [0, 2, 1, 3]);
+    let k = head(&mut g, 1, [0, 2, 3, 1]);
+    let y = g.matmul(q, k).unwrap();
+    g.output("y", y).unwrap();
+    let program = crate::compile(&g, &CompileOptions::new(), &Caps::h200()).unwrap();
+    let names: Vec<&str> = program.kernels.iter().map(|k| k.name.as_str()).collect();
+    assert!(
+        matches!(names[..], [one] if one.contains("B_TRANSPOSED=1")),
+        "{names:?}"
+    );
+}

@@ -1,0 +1,186 @@
+//! Families: what lowers which operators, one file each, and the one list of them.
+//!
+//! [`FAMILIES`] is explicit: the first family of an operator's kind that supports a node lowers it.
+//! What [`PlanTarget`] supports is read off this list, so that legalization and lowering agree.
+
+mod arg_extreme;
+mod attention;
+pub(crate) mod check;
+mod concat;
+pub(crate) mod copy;
+mod cumsum;
+mod dequant;
+mod dynamic_slice;
+mod gather;
+pub mod gemm_coop;
+mod map;
+mod matmul;
+mod norm;
+mod pad;
+mod reduce;
+mod rng;
+mod rope;
+mod rows;
+mod sample;
+mod softmax;
+mod top_k;
+mod words;
+
+use tercet_ir::layout::is_view;
+use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Support, Target};
+
+use crate::caps::Caps;
+use crate::emit::Emit;
+use crate::kernel::KernelDef;
+
+/// How some operators are lowered.
+pub struct Family {
+    /// Its name, for errors and plans.
+    pub name: &'static str,
+    /// The operators.
+    pub ops: &'static [OpKind],
+    /// Its kernels; generated ones are not listed.
+    pub kernels: &'static [&'static KernelDef],
+    /// Whether it lowers this node.
+    pub supports: fn(&Graph, &Node, &Caps) -> Support,
+    /// Lowers it.
+    pub lower: fn(&mut Emit<'_>, &Node) -> Result<(), CompileError>,
+}
+
+/// Every family; the first that supports a node lowers it.
+pub static FAMILIES: &[&Family] = &[
+    &map::MAP,
+    &softmax::SOFTMAXES,
+    &norm::NORMS,
+    &reduce::REDUCES,
+    &cumsum::SCANS,
+    &arg_extreme::ARG_EXTREMES,
+    &attention::FAMILY,
+    &rope::FAMILY,
+    &gather::GATHERS,
+    &concat::CONCATS,
+    &pad::PADS,
+    &dynamic_slice::WINDOWS,
+    &top_k::TOP_KS,
+    &rng::RANDOMS,
+    &sample::SAMPLES,
+    &matmul::MATMUL,
+    &matmul::DEQUANT_MATMUL,
+    &dequant::DEQUANTIZE,
+];
+
+/// Kernels that planning itself uses.
+static SERVICE: &[&KernelDef] = &[&copy::COPY.def, &copy::COMMIT.def, &check::CHECK.def];
+
+/// Every registered kernel; generated ones are not.
+pub fn kernels() -> impl Iterator<Item = &'static KernelDef> {
+    let of_families = FAMILIES.iter().flat_map(|f| f.kernels);
+    SERVICE.iter().chain(of_families).copied()
+}
+
+/// What a device with these capabilities runs.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanTarget<'a>(pub &'a Caps);
+
+impl Target for PlanTarget<'_> {
+    fn name(&self) -> &'static str {
+        self.0.target
+    }
+
+    fn supports(&self, graph: &Graph, node: &Node) -> Support {
+        let types = node
+            .inputs
+            .iter()
+            .map(|v| graph.ty(*v))
+            .chain(&node.outputs);
+        for ty in types {
+            if let Some(reason) = refused(ty.dtype) {
+                return missing(reason);
+            }
+        }
+        let kind = node.op.kind();
+        if is_view(kind)
+            || matches!(
+                kind,
+                OpKind::Input | OpKind::Param | OpKind::Const | OpKind::State
+            )
+        {
+            return Support::Native;
+        }
+        match find(graph, node, self.0) {
+            Ok(_) => Support::Native,
+            Err(reason) => Support::Missing { reason },
+        }
+    }
+}
+
+/// Why no kernel takes a dtype.
+pub(crate) fn refused(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::F64 => Some("GPUs compute in f32 and below"),
+        DType::I64 => Some("GPUs compute i64 as i32; the graph was not narrowed"),
+        DType::F32
+        | DType::F16
+        | DType::BF16
+        | DType::I32
+        | DType::U32
+        | DType::I8
+        | DType::U8
+        | DType::Bool => None,
+    }
+}
+
+/// The family that lowers a node.
+///
+/// # Errors
+/// Why none does.
+pub(crate) fn find(graph: &Graph, node: &Node, caps: &Caps) -> Result<&'static Family, String> {
+    let kind = node.op.kind();
+    let mut why = "no kernel".to_string();
+    for family in FAMILIES.iter().filter(|f| f.ops.contains(&kind)) {
+        match (family.supports)(graph, node, caps) {
+            Support::Native => return Ok(family),
+            Support::Missing { reason } => why = reason,
+        }
+    }
+    Err(why)
+}
+
+/// Supports every node.
+pub(crate) fn always(_: &Graph, _: &Node, _: &Caps) -> Support {
+    Support::Native
+}
+
+/// A refusal.
+pub(crate) fn missing(reason: &str) -> Support {
+    Support::Missing {
+        reason: reason.to_string(),
+    }
+}
+
+/// The code of a dtype in the shaders' prelude.
+pub(crate) fn code(dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        DType::I32 => 3,
+        DType::U32 => 4,
+        DType::I8 => 5,
+        DType::U8 => 6,
+        DType::Bool => 7,
+        DType::F64 | DType::I64 => unreachable!("invariant: GPU targets refuse {dtype}"),
+    }
+}
+
+/// Text of a shader under `shaders/portable/`.
+macro_rules! portable {
+    ($file:literal) => {
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../shaders/portable/",
+            $file
+        ))
+    };
+}
+pub(crate) use portable;

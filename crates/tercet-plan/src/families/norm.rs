@@ -1,0 +1,310 @@
+//! Layer norm and RMS norm, alone and of a residual sum.
+//!
+//! Rows of whole words go through one kernel. Where a word of a narrow dtype holds elements of several
+//! rows, one kernel makes the residual sum, one finds out about the rows, one writes words.
+
+use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
+
+use super::rows::{Rows, Share};
+use super::softmax::cache;
+use super::{Family, always, code, portable};
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+use crate::program::SlotId;
+
+crate::params! {
+    /// The block of `norm.wgsl` and `norm_apply.wgsl`.
+    pub struct NormParams {
+        rows: U32,
+        len: U32,
+        x_offset: U32,
+        x_row: U32,
+        x_stride: U32,
+        eps: F32,
+    }
+    /// The block of `norm_residual.wgsl` and `norm_sum.wgsl`.
+    pub struct ResidualParams {
+        rows: U32,
+        len: U32,
+        x_offset: U32,
+        x_row: U32,
+        x_stride: U32,
+        r_offset: U32,
+        r_row: U32,
+        r_stride: U32,
+        eps: F32,
+    }
+}
+
+/// A norm, or what is known of each row.
+static NORM: Kernel<NormParams> = Kernel::wgsl(
+    "norm",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_floats.wgsl"),
+        portable!("norm_value.wgsl"),
+        portable!("norm.wgsl"),
+        portable!("norm_row.wgsl"),
+    ],
+    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &[
+        "DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "RMS", "BETA", "STATS",
+    ],
+);
+
+/// A residual sum and its norm.
+static RESIDUAL: Kernel<ResidualParams> = Kernel::wgsl(
+    "norm_residual",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_floats.wgsl"),
+        portable!("norm_value.wgsl"),
+        portable!("norm_residual.wgsl"),
+        portable!("norm_row.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+    ],
+    &[
+        "DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "RMS", "BETA", "BIAS",
+    ],
+);
+
+/// A norm, given what is known of each row.
+static APPLY: Kernel<NormParams> = Kernel::wgsl(
+    "norm_apply",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("norm_value.wgsl"),
+        portable!("norm_apply.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+    &["DTYPE", "RMS", "BETA"],
+);
+
+/// A residual sum.
+static SUM: Kernel<ResidualParams> = Kernel::wgsl(
+    "norm_sum",
+    &[portable!("prelude.wgsl"), portable!("norm_sum.wgsl")],
+    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &["DTYPE", "BIAS"],
+);
+
+/// Norms.
+pub(crate) static NORMS: Family = Family {
+    name: "norm",
+    ops: &[
+        OpKind::LayerNorm,
+        OpKind::RmsNorm,
+        OpKind::ResidualLayerNorm,
+        OpKind::ResidualRmsNorm,
+    ],
+    kernels: &[&NORM.def, &RESIDUAL.def, &APPLY.def, &SUM.def],
+    supports: always,
+    lower,
+};
+
+/// What a norm needs apart from its rows.
+struct Norm {
+    rms: bool,
+    eps: f32,
+    gamma: View,
+    beta: Option<View>,
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let rank = node.outputs[0].shape.len();
+    // Operands: x, (residual,) gamma, beta, bias.
+    let (rms, eps, axis, [gamma, beta, bias]) = match &node.op {
+        Op::LayerNorm(op) => (false, op.eps, op.axis, [1, 2, usize::MAX]),
+        Op::RmsNorm(op) => (true, op.eps, rank - 1, [1, 2, usize::MAX]),
+        Op::ResidualLayerNorm(op) => (false, op.eps, rank - 1, [2, 3, 4]),
+        Op::ResidualRmsNorm(op) => (true, op.eps, rank - 1, [2, usize::MAX, 3]),
+        _ => unreachable!("invariant: the family's operators only"),
+    };
+    let dense = |e: &mut Emit<'_>, at: usize| -> Result<Option<View>, CompileError> {
+        let value = node.inputs.get(at).map(|v| e.view(*v));
+        value.map(|v| e.dense(&v)).transpose()
+    };
+    let gamma = dense(e, gamma)?;
+    let norm = Norm {
+        rms,
+        eps: eps.0 as f32,
+        gamma: gamma.unwrap_or_else(|| unreachable!("invariant: gamma is required")),
+        beta: dense(e, beta)?,
+    };
+    let x = e.view(node.inputs[0]);
+    let (x, rows) = matrix(e, &x, axis)?;
+    let y = e.result(0)?;
+    if node.outputs.len() == 1 {
+        return plain(e, &norm, &x, &rows, &y);
+    }
+    let bias = dense(e, bias)?;
+    let residual = e.view(node.inputs[1]);
+    let residual = matrix(e, &residual, axis)?;
+    let sum = e.result(1)?;
+    let sums = Residual {
+        x: (x, rows),
+        residual,
+        bias,
+        sum,
+    };
+    sums.lower(e, &norm, &y, axis)
+}
+
+/// A view as rows of one axis each with equal distances, a dense copy where it is not.
+fn matrix(e: &mut Emit<'_>, view: &View, axis: usize) -> Result<(View, Rows), CompileError> {
+    let axes: Vec<usize> = (axis..view.layout.shape().len()).collect();
+    let rows = Rows::of(e, view, &axes)?;
+    if rows.kept == 1 && rows.along == 1 {
+        return Ok((view.clone(), rows));
+    }
+    let view = e.dense(view)?;
+    let rows = Rows::of(e, &view, &axes)?;
+    Ok((view, rows))
+}
+
+/// The shape of a norm's workgroups: never across rows, whose places are not known to be neighbours.
+fn share(rows: &Rows, units: usize) -> Share {
+    let along = Rows {
+        across: false,
+        ..rows.clone()
+    };
+    along.share(units, 1)
+}
+
+fn groups(e: &mut Emit<'_>, rows: &Rows, share: Share) -> [Num; 3] {
+    let groups = e.tape().ceil_div(rows.rows, share.rows());
+    e.flat_grid(groups)
+}
+
+fn plain(
+    e: &mut Emit<'_>,
+    norm: &Norm,
+    x: &View,
+    rows: &Rows,
+    y: &View,
+) -> Result<(), CompileError> {
+    let params = NormParams {
+        rows: rows.rows,
+        len: rows.len,
+        x_offset: rows.offset,
+        x_row: rows.strides[0],
+        x_stride: rows.stride(),
+        eps: norm.eps,
+    };
+    let per = rows.per_word(x.dtype);
+    let whole = per > 1 || x.dtype == DType::F32;
+    let stats = match whole {
+        true => None,
+        false => Some(e.temp(DType::F32, &[rows.row_dim.clone(), Dim::Known(4)])?),
+    };
+    let units = rows.bounds.len / per as usize;
+    let share = share(rows, units);
+    let (dtype, rms) = (code(x.dtype), u32::from(norm.rms));
+    let (has_beta, beta) = optional(e, &norm.beta, &norm.gamma);
+    let cached = cache(units, share.threads);
+    let consts = [
+        dtype,
+        per,
+        share.threads,
+        0,
+        cached,
+        rms,
+        has_beta,
+        u32::from(!whole),
+    ];
+    let to = stats.as_ref().unwrap_or(y).slot;
+    let args = [x.slot, norm.gamma.slot, beta, to];
+    let grid = groups(e, rows, share);
+    e.dispatch(&NORM, &consts, &args, &params, grid);
+    if let Some(stats) = stats {
+        let args = [x.slot, norm.gamma.slot, beta, stats.slot, y.slot];
+        let words = e.words(y.dtype, y.layout.shape());
+        let grid = e.grid_of(words, 256);
+        e.dispatch(&APPLY, &[dtype, rms, has_beta], &args, &params, grid);
+    }
+    Ok(())
+}
+
+/// 1 and the slot of an optional operand, or 0 and another one to bind.
+fn optional(e: &mut Emit<'_>, view: &Option<View>, other: &View) -> (u32, SlotId) {
+    match view {
+        Some(view) => (1, view.slot),
+        None => (0, e.absent(other)),
+    }
+}
+
+/// The operands of a residual sum, and the sum.
+struct Residual {
+    x: (View, Rows),
+    residual: (View, Rows),
+    bias: Option<View>,
+    sum: View,
+}
+
+impl Residual {
+    fn lower(
+        &self,
+        e: &mut Emit<'_>,
+        norm: &Norm,
+        y: &View,
+        axis: usize,
+    ) -> Result<(), CompileError> {
+        let Residual {
+            x: (x, rows),
+            residual: (residual, other),
+            bias,
+            sum,
+        } = self;
+        let params = ResidualParams {
+            rows: rows.rows,
+            len: rows.len,
+            x_offset: rows.offset,
+            x_row: rows.strides[0],
+            x_stride: rows.stride(),
+            r_offset: other.offset,
+            r_row: other.strides[0],
+            r_stride: other.stride(),
+            eps: norm.eps,
+        };
+        let dtype = code(x.dtype);
+        let (has_bias, bias) = optional(e, bias, &norm.gamma);
+        let per = rows.per_word(x.dtype).min(other.per_word(x.dtype));
+        if per == 1 && x.dtype != DType::F32 {
+            let args = [x.slot, residual.slot, bias, sum.slot];
+            let words = e.words(sum.dtype, sum.layout.shape());
+            let grid = e.grid_of(words, 256);
+            e.dispatch(&SUM, &[dtype, has_bias], &args, &params, grid);
+            let (sum, rows) = matrix(e, sum, axis)?;
+            return plain(e, norm, &sum, &rows, y);
+        }
+        let units = rows.bounds.len / per as usize;
+        let share = share(rows, units);
+        let (has_beta, beta) = optional(e, &norm.beta, &norm.gamma);
+        let (threads, rms) = (share.threads, u32::from(norm.rms));
+        let cached = cache(units, threads);
+        let consts = [dtype, per, threads, 0, cached, rms, has_beta, has_bias];
+        let weights = [norm.gamma.slot, beta, bias];
+        let [gamma, beta, bias] = weights;
+        let args = [x.slot, residual.slot, gamma, beta, bias, y.slot, sum.slot];
+        let grid = groups(e, rows, share);
+        e.dispatch(&RESIDUAL, &consts, &args, &params, grid);
+        Ok(())
+    }
+}

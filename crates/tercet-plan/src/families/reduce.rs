@@ -1,0 +1,143 @@
+//! Sums, means, products and extremes over any axes; few long rows in two stages.
+
+use tercet_ir::ops::ReduceFn;
+use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
+
+use super::rows::{Rows, lanes};
+use super::{Family, always, code, portable};
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+
+crate::params! {
+    /// The block of `reduce.wgsl`.
+    pub struct ReduceParams {
+        sizes: U32x8,
+        strides: U32x8,
+        kept: U32,
+        along: U32,
+        offset: U32,
+        rows: U32,
+        len: U32,
+        parts: U32,
+        chunk: U32,
+        mean: U32,
+        count: U32,
+    }
+}
+
+/// Rows, or parts of them, to a number each.
+static REDUCE: Kernel<ReduceParams> = Kernel::wgsl(
+    "reduce",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("strided.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_numbers.wgsl"),
+        portable!("reduce.wgsl"),
+    ],
+    &[Access::Read, Access::Write],
+    &["IN", "OUT", "OP", "PER", "THREADS", "ACROSS"],
+);
+
+/// Reductions.
+pub(crate) static REDUCES: Family = Family {
+    name: "reduce",
+    ops: &[OpKind::Reduce],
+    kernels: &[&REDUCE.def],
+    supports: always,
+    lower,
+};
+
+/// The dtype in which numbers of a dtype are combined.
+pub(crate) fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::U32 | DType::U8 | DType::Bool => DType::U32,
+        DType::I32 | DType::I8 | DType::I64 => DType::I32,
+        DType::F32 | DType::F16 | DType::BF16 | DType::F64 => DType::F32,
+    }
+}
+
+/// The function's number in the shaders; a mean is a sum that is divided at the end.
+pub(crate) fn op_code(f: ReduceFn) -> u32 {
+    match f {
+        ReduceFn::Sum | ReduceFn::Mean => 0,
+        ReduceFn::Prod => 1,
+        ReduceFn::Max => 2,
+        ReduceFn::Min => 3,
+    }
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let Op::Reduce(op) = &node.op else {
+        unreachable!("invariant: the family's operator only")
+    };
+    let x = e.view(node.inputs[0]);
+    let y = e.result(0)?;
+    let rows = Rows::of(e, &x, &op.axes)?;
+    let last = Last {
+        mean: op.f == ReduceFn::Mean,
+        count: rows.len,
+    };
+    let units = rows.bounds.len / rows.per_word(x.dtype) as usize;
+    let parts = rows.parts(units, rows.share(units, 1));
+    if parts == 1 {
+        stage(e, op.f, &x, &rows, &y, 1, Some(last));
+        return Ok(());
+    }
+    let partial = [rows.row_dim.clone(), Dim::Known(parts)];
+    let partial = e.temp(wide(x.dtype), &partial)?;
+    stage(e, op.f, &x, &rows, &partial, parts, None);
+    let rows = Rows::of(e, &partial, &[1])?;
+    stage(e, op.f, &partial, &rows, &y, 1, Some(last));
+    Ok(())
+}
+
+/// What is done to the results of the last stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Last {
+    /// Divide by the count.
+    mean: bool,
+    count: Num,
+}
+
+/// Reduces each of `parts` parts of each row into `to`, of one element for each.
+pub(crate) fn stage(
+    e: &mut Emit<'_>,
+    f: ReduceFn,
+    x: &View,
+    rows: &Rows,
+    to: &View,
+    parts: usize,
+    last: Option<Last>,
+) {
+    let per = rows.per_word(x.dtype);
+    let share = rows.share(rows.bounds.len / per as usize, lanes(to.dtype));
+    let units = e.tape().div(rows.len, per);
+    let parts = Num::Const(parts as i64);
+    let params = ReduceParams {
+        sizes: rows.sizes,
+        strides: rows.strides,
+        kept: rows.kept.into(),
+        along: rows.along.into(),
+        offset: rows.offset,
+        rows: rows.rows,
+        len: rows.len,
+        parts,
+        chunk: e.tape().ceil_div(units, parts),
+        mean: last.is_some_and(|l| l.mean).into(),
+        count: last.map_or(Num::ZERO, |l| l.count),
+    };
+    let consts = [
+        code(x.dtype),
+        code(to.dtype),
+        op_code(f),
+        per,
+        share.threads,
+        share.across.into(),
+    ];
+    let groups = e.tape().ceil_div(rows.rows, share.rows());
+    let groups = e.tape().mul(groups, parts);
+    let grid = e.flat_grid(groups);
+    e.dispatch(&REDUCE, &consts, &[x.slot, to.slot], &params, grid);
+}

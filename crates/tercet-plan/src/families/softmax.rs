@@ -1,0 +1,138 @@
+//! Softmax and its logarithm along any axis.
+//!
+//! Rows of whole words go through one kernel. Where a word of a narrow dtype holds elements of several
+//! rows, one kernel finds out about the rows and another one writes words.
+
+use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
+
+use super::rows::{Rows, product};
+use super::{Family, always, code, portable};
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Kernel};
+
+crate::params! {
+    /// The block of `softmax.wgsl` and `softmax_apply.wgsl`.
+    pub struct SoftmaxParams {
+        sizes: U32x8,
+        strides: U32x8,
+        kept: U32,
+        offset: U32,
+        rows: U32,
+        len: U32,
+        stride: U32,
+        inner: U32,
+    }
+}
+
+/// Softmax, or what is known of each row.
+static SOFTMAX: Kernel<SoftmaxParams> = Kernel::wgsl(
+    "softmax",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("scalar/base.wgsl"),
+        portable!("scalar/log.wgsl"),
+        portable!("strided.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_floats.wgsl"),
+        portable!("softmax_value.wgsl"),
+        portable!("softmax.wgsl"),
+    ],
+    &[Access::Read, Access::Write],
+    &["DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "LOG", "STATS"],
+);
+
+/// Softmax, given what is known of each row.
+static APPLY: Kernel<SoftmaxParams> = Kernel::wgsl(
+    "softmax_apply",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("strided.wgsl"),
+        portable!("softmax_value.wgsl"),
+        portable!("softmax_apply.wgsl"),
+    ],
+    &[Access::Read, Access::Read, Access::Write],
+    &["DTYPE", "LOG"],
+);
+
+/// Softmax and its logarithm.
+pub(crate) static SOFTMAXES: Family = Family {
+    name: "softmax",
+    ops: &[OpKind::Softmax, OpKind::LogSoftmax],
+    kernels: &[&SOFTMAX.def, &APPLY.def],
+    supports: always,
+    lower,
+};
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let (axis, log) = match &node.op {
+        Op::Softmax(op) => (op.axis, false),
+        Op::LogSoftmax(op) => (op.axis, true),
+        _ => unreachable!("invariant: the family's operators only"),
+    };
+    let x = e.view(node.inputs[0]);
+    let y = e.result(0)?;
+    let rows = Rows::of(e, &x, &[axis])?;
+    let inner = product(&x.layout.shape()[axis + 1..]);
+    let params = SoftmaxParams {
+        sizes: rows.sizes,
+        strides: rows.strides,
+        kept: rows.kept.into(),
+        offset: rows.offset,
+        rows: rows.rows,
+        len: rows.len,
+        stride: rows.stride(),
+        inner: e.num(&inner),
+    };
+    let log = u32::from(log);
+    let per = match inner.is_one() {
+        true => rows.per_word(x.dtype),
+        false => 1,
+    };
+    if per > 1 || x.dtype == DType::F32 {
+        dispatch(e, &x, &y, &rows, per, log, false, &params);
+        return Ok(());
+    }
+    let stats = e.temp(DType::F32, &[rows.row_dim.clone(), Dim::Known(2)])?;
+    dispatch(e, &x, &stats, &rows, 1, log, true, &params);
+    let words = e.words(y.dtype, y.layout.shape());
+    let grid = e.grid_of(words, 256);
+    let args = [x.slot, stats.slot, y.slot];
+    e.dispatch(&APPLY, &[code(x.dtype), log], &args, &params, grid);
+    Ok(())
+}
+
+#[allow(clippy::too_many_arguments, reason = "each is one word of the kernel")]
+fn dispatch(
+    e: &mut Emit<'_>,
+    x: &View,
+    to: &View,
+    rows: &Rows,
+    per: u32,
+    log: u32,
+    stats: bool,
+    params: &SoftmaxParams,
+) {
+    let units = rows.bounds.len / per as usize;
+    let share = rows.share(units, 1);
+    let consts = [
+        code(x.dtype),
+        per,
+        share.threads,
+        share.across.into(),
+        cache(units, share.threads),
+        log,
+        stats.into(),
+    ];
+    let groups = e.tape().ceil_div(rows.rows, share.rows());
+    let grid = e.flat_grid(groups);
+    e.dispatch(&SOFTMAX, &consts, &[x.slot, to.slot], params, grid);
+}
+
+/// The units of a row that an invocation keeps: 4 or 16, or 0 for rows of more.
+pub(crate) fn cache(units: usize, threads: u32) -> u32 {
+    match units.div_ceil(threads as usize) {
+        0..=4 => 4,
+        5..=16 => 16,
+        _ => 0,
+    }
+}

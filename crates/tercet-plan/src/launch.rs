@@ -1,0 +1,86 @@
+//! The numbers of a run: parameter blocks and grids for actual sizes.
+
+use tercet_ir::{Bindings, EvalError, RunError};
+
+use crate::kernel::Word;
+use crate::num::get;
+use crate::program::{Program, SizeCheck, SizeRule, Work};
+
+/// The numbers of a run. Reused from run to run: the same sizes allocate nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launch {
+    /// The parameter blocks as the device reads them: the words of [`Program::params`].
+    pub params: Vec<u32>,
+    /// The grid of each step of [`Program::steps`]; for copies, the bytes in the first number.
+    pub grids: Vec<[u32; 3]>,
+    /// The grid of each step of [`Program::prepare`].
+    pub prepare_grids: Vec<[u32; 3]>,
+    values: Vec<i64>,
+}
+
+impl Launch {
+    /// Computes the numbers for these sizes, checked against the bounds, and the count of completed
+    /// runs.
+    ///
+    /// # Errors
+    /// [`RunError::Dim`] when a size is not possible, [`RunError::Node`] when a slice does not
+    /// exist for these sizes.
+    pub fn compute(
+        &mut self,
+        program: &Program,
+        sizes: &Bindings,
+        step: u64,
+    ) -> Result<(), RunError> {
+        for check in &program.size_checks {
+            if let SizeRule::Slice { slice, from, to } = &check.rule {
+                let (from, to) = (from.eval(sizes)?, to.eval(sizes)?);
+                slice
+                    .axes(&from, &to)
+                    .map_err(|source| failed(check, source))?;
+            }
+        }
+        program.tape.eval(sizes, step, &mut self.values)?;
+        let values = &self.values;
+        for check in &program.size_checks {
+            if let SizeRule::AtMost { less, more, reason } = &check.rule {
+                let (less, more) = (get(*less, values), get(*more, values));
+                if less > more {
+                    let reason = reason.replace("{less}", &less.to_string());
+                    let reason = reason.replace("{more}", &more.to_string());
+                    return Err(failed(check, EvalError::Data(reason)));
+                }
+            }
+        }
+        self.params.clear();
+        self.params.extend(program.params.iter().map(|w| match *w {
+            Word::Num(n) => get(n, values) as u32,
+            Word::F32(x) => x.to_bits(),
+        }));
+        let grids = [
+            (&program.steps, &mut self.grids),
+            (&program.prepare, &mut self.prepare_grids),
+        ];
+        for (steps, out) in grids {
+            out.clear();
+            out.extend(steps.iter().map(|step| match &step.work {
+                Work::Dispatch(d) => d.grid.map(|n| get(n, values) as u32),
+                Work::Copy { bytes, .. } => [get(*bytes, values) as u32, 1, 1],
+                Work::Fill { .. } => [1, 1, 1],
+            }));
+        }
+        Ok(())
+    }
+
+    /// The value of a number for the sizes last computed.
+    pub fn value(&self, n: crate::Num) -> i64 {
+        get(n, &self.values)
+    }
+}
+
+fn failed(check: &SizeCheck, source: EvalError) -> RunError {
+    RunError::Node {
+        node: check.node,
+        op: check.op,
+        source,
+    }
+}

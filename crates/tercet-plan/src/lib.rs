@@ -1,0 +1,43 @@
+//! From a legal graph to a GPU program.
+//!
+//! [`plan`] turns a legal graph into a [`Program`]: kernel instances, steps, memory and barriers as
+//! plain data. [`FAMILIES`] lists what lowers which operator. A [`Launch`] holds the numbers of a run:
+//! new sizes give new numbers only. [`GpuExecutable`] runs a program through a [`Driver`], which a
+//! player implements.
+//!
+//! Next: `emit.rs` for what a family may do, `families/` for the kernels, `plan.rs` for the order of work.
+#![forbid(unsafe_code)]
+
+mod caps;
+mod driver;
+mod emit;
+mod families;
+pub mod kernel;
+mod launch;
+mod narrow;
+mod num;
+mod plan;
+mod print;
+mod program;
+mod races;
+mod scalar;
+mod schedule;
+
+pub use caps::{Caps, CoopShape, CoopType};
+pub use driver::{Driver, GpuExecutable, Read};
+pub use emit::{Emit, View};
+pub use families::gemm_coop;
+pub use families::{FAMILIES, Family, PlanTarget, kernels};
+pub use kernel::{
+    Access, Code, Field, FieldType, Instance, Kernel, KernelDef, Params, Source, Word,
+};
+pub use launch::Launch;
+pub use narrow::narrow_i64;
+pub use num::{Expr, ExprId, Num, Shown, Tape};
+pub use plan::{PlanOptions, compile, compile_with, plan};
+pub use print::explain;
+pub use program::{
+    Buffer, CheckKind, DataCheck, Dispatch, Io, KernelId, Program, SizeCheck, SizeRule, Slot,
+    SlotId, Step, Work,
+};
+pub use races::{Race, check_races};

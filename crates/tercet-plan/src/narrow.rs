@@ -1,0 +1,128 @@
+//! I64 on devices that have none: graphs are narrowed to I32, data is checked where it enters.
+//!
+//! Indices and counts are I64 in many model files and small in practice. A value that does not fit
+//! is a typed error that names it; arithmetic on narrowed values is that of I32.
+
+use tercet_ir::ops::{Cast, Const, Input, Map, Op, Param, State};
+use tercet_ir::scalar::ScalarOp;
+use tercet_ir::{CompileError, DType, Graph, NodeId, RunError, Tensor, TensorType, Value};
+
+use crate::driver::device_dtype;
+
+/// The graph with I32 in place of I64, node for node.
+///
+/// # Errors
+/// [`CompileError::Narrow`] for a constant that does not fit; [`CompileError::Rewrite`] when an
+/// operator refuses I32.
+pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
+    let wide = |(_, n): (NodeId, &tercet_ir::Node)| n.outputs.iter().any(|t| t.dtype == DType::I64);
+    if !graph.nodes().any(wide) {
+        return Ok(graph.clone());
+    }
+    let mut new = Graph::new();
+    for (id, node) in graph.nodes() {
+        let op = narrow_op(id, &node.op)?;
+        // Node for node: ids and ports stay.
+        new.add(op, &node.inputs)
+            .map_err(|source| CompileError::Rewrite { node: id, source })?;
+    }
+    let fail = |v: Value| {
+        move |source| CompileError::Rewrite {
+            node: v.node,
+            source,
+        }
+    };
+    for o in graph.outputs() {
+        new.output(&o.name, o.value).map_err(fail(o.value))?;
+    }
+    for a in graph.assigns() {
+        new.assign(a.state, a.value).map_err(fail(a.value))?;
+    }
+    Ok(new)
+}
+
+fn narrow_op(id: NodeId, op: &Op) -> Result<Op, CompileError> {
+    let narrow = |ty: &tercet_ir::Type| ty.with_dtype(device_dtype(ty.dtype));
+    Ok(match op {
+        Op::Input(o) => Op::Input(Input {
+            ty: narrow(&o.ty),
+            ..o.clone()
+        }),
+        Op::Param(o) => Op::Param(Param {
+            ty: narrow(&o.ty),
+            ..o.clone()
+        }),
+        Op::State(o) => Op::State(State {
+            ty: narrow(&o.ty),
+            ..o.clone()
+        }),
+        Op::Const(o) if o.tensor.dtype() == DType::I64 => {
+            let values = o.tensor.to_i64s();
+            if let Some(&value) = values.iter().find(|&&v| i32::try_from(v).is_err()) {
+                return Err(CompileError::Narrow { node: id, value });
+            }
+            let narrow: Vec<i32> = values.iter().map(|&v| v as i32).collect();
+            let tensor = Tensor::from_slice(o.tensor.shape(), &narrow);
+            let tensor = tensor.map_err(|_| CompileError::OutOfMemory {
+                what: "a constant",
+                bytes: 4 * narrow.len() as u64,
+            })?;
+            Op::Const(Const { tensor })
+        }
+        Op::Cast(o) => Op::Cast(Cast {
+            to: device_dtype(o.to),
+        }),
+        Op::Map(m) => {
+            let mut m: Map = m.clone();
+            for step in &mut m.body {
+                if let ScalarOp::Const(d, _) | ScalarOp::Cast(d) = &mut step.op {
+                    *d = device_dtype(*d);
+                }
+            }
+            Op::Map(m)
+        }
+        op => op.clone(),
+    })
+}
+
+/// The bytes of a tensor as the device holds it, without padding.
+pub(crate) fn device_bytes(ty: &TensorType) -> usize {
+    ty.numel() * device_dtype(ty.dtype).size_bytes()
+}
+
+/// The bytes of a tensor as the device holds them; `scratch` is used where they differ.
+pub(crate) fn encode<'a>(
+    what: &'static str,
+    name: &str,
+    tensor: &'a Tensor,
+    scratch: &'a mut Vec<u8>,
+) -> Result<&'a [u8], RunError> {
+    if tensor.dtype() != DType::I64 {
+        return Ok(tensor.bytes());
+    }
+    scratch.clear();
+    for value in tensor.to_i64s() {
+        let narrow = i32::try_from(value).map_err(|_| RunError::Narrow {
+            what,
+            name: name.to_string(),
+            value,
+        })?;
+        scratch.extend_from_slice(&narrow.to_le_bytes());
+    }
+    Ok(scratch)
+}
+
+/// Fills a tensor from bytes as the device holds them, padding after the end ignored.
+pub(crate) fn decode(bytes: &[u8], tensor: &mut Tensor) {
+    if tensor.dtype() != DType::I64 {
+        let out = tensor.bytes_mut();
+        let n = out.len();
+        out.copy_from_slice(&bytes[..n]);
+        return;
+    }
+    let words = bytes.chunks_exact(4);
+    for (out, b) in tensor.bytes_mut().chunks_exact_mut(8).zip(words) {
+        let value = i32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+        out.copy_from_slice(&i64::from(value).to_le_bytes());
+    }
+}

@@ -1,0 +1,129 @@
+//! A program as text: what runs, on what, with which numbers.
+
+use std::fmt;
+
+use tercet_ir::backend::Explanation;
+
+use crate::kernel::{Access, Word};
+use crate::num::{Num, Shown};
+use crate::program::{Buffer, Program, SlotId, Step, Work};
+
+/// The text has one line per symbol, buffer and step. Numbers that depend on sizes are shown as
+/// expressions over the symbols.
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (symbol, bound) in &self.symbols {
+            writeln!(f, "symbol {symbol} <= {bound}")?;
+        }
+        for (buffer, bytes) in self.buffers() {
+            writeln!(f, "buffer {buffer:?} {bytes} bytes")?;
+        }
+        let io = [
+            ("input", &self.signature.inputs, &self.inputs),
+            ("param", &self.signature.params, &self.param_io),
+            ("state", &self.signature.states, &self.states),
+            ("output", &self.signature.outputs, &self.outputs),
+        ];
+        for (what, ports, list) in io {
+            for (port, io) in ports.iter().zip(list) {
+                write!(f, "{what} {}: {} = ", port.name, port.ty)?;
+                self.show_slot(f, io.slot)?;
+                writeln!(f)?;
+            }
+        }
+        for (title, steps) in [("prepare", &self.prepare), ("run", &self.steps)] {
+            if !steps.is_empty() {
+                writeln!(f, "{title}:")?;
+            }
+            for step in steps {
+                self.show_step(f, step)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Program {
+    fn show_slot(&self, f: &mut fmt::Formatter<'_>, id: SlotId) -> fmt::Result {
+        let s = self.slot(id);
+        let (start, end) = (s.offset_bytes, s.offset_bytes + s.bytes);
+        write!(f, "{:?}[{start}..{end}] {}", s.buffer, s.dtype)
+    }
+
+    fn show_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
+        if step.barrier {
+            writeln!(f, "  --")?;
+        }
+        let shown = |n: Num| Shown(n, &self.tape);
+        match &step.work {
+            Work::Dispatch(d) => {
+                let kernel = &self.kernels[d.kernel.0 as usize];
+                let [x, y, z] = d.grid.map(shown);
+                write!(f, "  {} {kernel} grid {x} {y} {z} (", step.op)?;
+                for (i, (slot, access)) in d.args.iter().zip(&kernel.args).enumerate() {
+                    let comma = if i > 0 { ", " } else { "" };
+                    let arrow = if *access == Access::Write { "-> " } else { "" };
+                    write!(f, "{comma}{arrow}")?;
+                    self.show_slot(f, *slot)?;
+                }
+                write!(f, ") [")?;
+                let words = (kernel.block_bytes / 4) as usize;
+                for (i, word) in self.params[d.block as usize..]
+                    .iter()
+                    .take(words)
+                    .enumerate()
+                {
+                    let comma = if i > 0 { " " } else { "" };
+                    match word {
+                        Word::Num(n) => write!(f, "{comma}{}", shown(*n))?,
+                        Word::F32(x) => write!(f, "{comma}{x:?}")?,
+                    }
+                }
+                writeln!(f, "]")
+            }
+            Work::Copy { src, dst, bytes } => {
+                write!(f, "  copy {} bytes ", shown(*bytes))?;
+                self.show_slot(f, *src)?;
+                write!(f, " -> ")?;
+                self.show_slot(f, *dst)?;
+                writeln!(f)
+            }
+            Work::Fill { dst, word } => {
+                write!(f, "  fill {word:#x} ")?;
+                self.show_slot(f, *dst)?;
+                writeln!(f)
+            }
+        }
+    }
+}
+
+/// What a program runs, for `explain`.
+pub fn explain(program: &Program, target: &'static str) -> Explanation {
+    let kernel = |step: &Step| match &step.work {
+        Work::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),
+        Work::Copy { .. } => "copy".to_string(),
+        Work::Fill { .. } => "fill".to_string(),
+    };
+    type Kind = (&'static str, fn(Buffer) -> bool);
+    let kinds: [Kind; 7] = [
+        ("inputs", |b| b == Buffer::Input),
+        ("outputs", |b| matches!(b, Buffer::Output | Buffer::Faults)),
+        ("params", |b| matches!(b, Buffer::Param(_))),
+        ("constants", |b| matches!(b, Buffer::Const(_))),
+        ("prepared", |b| b == Buffer::Prepared),
+        ("states", |b| matches!(b, Buffer::State(_))),
+        ("arena", |b| b == Buffer::Arena),
+    ];
+    let bytes = kinds.map(|(name, kind)| (name, program.bytes_of(kind)));
+    Explanation {
+        target,
+        kernels: Explanation::count(program.steps.iter().map(|s| (s.op, kernel(s)))),
+        dispatches: program.steps.len(),
+        barriers: program.barriers(),
+        prepare: program.prepare.len(),
+        // A program has no step that runs on the host.
+        host_fallbacks: 0,
+        bytes: bytes.to_vec(),
+        listing: program.to_string(),
+    }
+}

@@ -1,0 +1,8 @@
+//! Programs of every operator's cases for every device profile, without any device: they plan, their
+//! shaders are valid, they have no races, and new sizes change numbers only.
+
+mod blocks;
+mod common;
+mod planning;
+mod races;
+mod snapshots;

@@ -1,0 +1,122 @@
+// y = the index of the greatest (LEAST = 0) or least element of each row, of any stride: NaN is the most
+// extreme, ties go to the lower index. Elements are compared as keys, integers in their order.
+//
+// A workgroup takes 256 / THREADS rows, or part number group % parts of them, `chunk` elements each. With KEYS = 1 y
+// holds (key, index) of each part instead; with PAIRS = 1 x holds such pairs.
+
+struct Params {
+    sizes: array<vec4<u32>, 2>,
+    strides: array<vec4<u32>, 2>,
+    kept: u32,
+    offset: u32,
+    rows: u32,
+    len: u32,
+    stride: u32,
+    parts: u32,
+    chunk: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read_write> y: array<u32>;
+
+override IN: u32 = 0u;
+override LEAST: u32 = 0u;
+override KEYS: u32 = 0u;
+override PAIRS: u32 = 0u;
+
+var<workgroup> pool: array<vec2<u32>, 272>;
+
+const NAN_KEY: u32 = 0xffffffffu;
+
+// Greater for more extreme elements; equal for equal ones, so also for 0 and -0.
+fn key_of(word: u32, lane: u32) -> u32 {
+    var key = 0u;
+    if IN <= BF16 {
+        let value = float_of(word, lane, IN);
+        if is_nan(value) {
+            return NAN_KEY;
+        }
+        let bits = select(bitcast<u32>(value), 0u, magnitude(value) == 0u);
+        key = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+    } else if IN == I32 || IN == I8 {
+        key = bitcast<u32>(int_of(word, lane, IN)) ^ 0x80000000u;
+    } else {
+        key = uint_of(word, lane, IN);
+    }
+    return select(key, ~key, LEAST == 1u);
+}
+
+// The more extreme of two (key, index).
+fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let second = b.x > a.x || (b.x == a.x && b.y < a.y);
+    return select(a, b, second);
+}
+
+fn candidate(start: u32, i: u32) -> vec2<u32> {
+    if PAIRS == 1u {
+        return vec2<u32>(x[start + i * 2u], x[start + i * 2u + 1u]);
+    }
+    let at = start + i * p.stride;
+    return vec2<u32>(key_of(x[word_of(at, IN)], lane_of(at, IN)), i);
+}
+
+// Every invocation of the workgroup must call this.
+fn over_row(mine: vec2<u32>) -> vec2<u32> {
+    pool[local] = mine;
+    workgroupBarrier();
+    if THREADS <= 16u {
+        var best = pool[mate(0u)];
+        for (var k = 1u; k < THREADS; k += 1u) {
+            best = better(best, pool[mate(k)]);
+        }
+        return best;
+    }
+    let groups = THREADS / 16u;
+    let tops = 256u + own_row * groups;
+    if thread < groups {
+        var some = pool[mate(thread)];
+        for (var k = 1u; k < 16u; k += 1u) {
+            some = better(some, pool[mate(thread + k * groups)]);
+        }
+        pool[tops + thread] = some;
+    }
+    workgroupBarrier();
+    var best = pool[tops];
+    for (var k = 1u; k < groups; k += 1u) {
+        best = better(best, pool[tops + k]);
+    }
+    return best;
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) index: u32,
+) {
+    take_place(index);
+    let flat = flat_group(group, groups);
+    let row = (flat / p.parts) * group_rows() + own_row;
+    let part = flat % p.parts;
+    var best = vec2<u32>(0u, 0xffffffffu);
+    let live = row < p.rows;
+    if live {
+        let start = row_start(row);
+        let begin = min(part * p.chunk, p.len) + thread;
+        let to = min(part * p.chunk + p.chunk, p.len);
+        for (var i = begin; i < to; i += THREADS) {
+            best = better(best, candidate(start, i));
+        }
+    }
+    best = over_row(best);
+    if live && thread == 0u {
+        let at = row * p.parts + part;
+        if KEYS == 1u {
+            y[at * 2u] = best.x;
+            y[at * 2u + 1u] = best.y;
+        } else {
+            y[at] = best.y;
+        }
+    }
+}

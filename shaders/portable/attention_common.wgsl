@@ -1,0 +1,211 @@
+// Operands and scores of attention: what the kernel of many queries and that of few share.
+//
+// Query heads that read the same key head are taken together: row r of a key head is query r / group
+// of query head head * group + r % group. Strides are in elements and may be those of any view.
+
+struct Params {
+    q_offset: u32,
+    q_batch: u32,
+    q_head: u32,
+    q_seq: u32,
+    q_dim: u32,
+    k_offset: u32,
+    k_batch: u32,
+    k_head: u32,
+    k_seq: u32,
+    k_dim: u32,
+    v_offset: u32,
+    v_batch: u32,
+    v_head: u32,
+    v_seq: u32,
+    v_dim: u32,
+    mask_offset: u32,
+    mask_batch: u32,
+    mask_head: u32,
+    mask_query: u32,
+    mask_key: u32,
+    y_batch: u32,
+    y_head: u32,
+    y_seq: u32,
+    lens_offset: u32,
+    lens_stride: u32,
+    has_lens: u32,
+    causal: u32,
+    window: u32,
+    queries: u32,
+    keys: u32,
+    batch: u32,
+    kv_heads: u32,
+    group: u32,
+    head_dim: u32,
+    value_dim: u32,
+    tiles: u32,
+    slices: u32,
+    splits: u32,
+    split_keys: u32,
+    groups: u32,
+    scale: f32,
+    softcap: f32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> q: array<u32>;
+@group(0) @binding(2) var<storage, read> k: array<u32>;
+@group(0) @binding(3) var<storage, read> v: array<u32>;
+@group(0) @binding(4) var<storage, read> mask: array<u32>;
+@group(0) @binding(5) var<storage, read> lens: array<u32>;
+
+// The dtype of q, k, v and of a bias.
+override DTYPE: u32 = 0u;
+// 0: no mask operand; 1: keep; 2: bias.
+override MASK: u32 = 0u;
+// 1: softcap.
+override CAPPED: u32 = 0u;
+
+// Four elements of two whole words of F16 or BF16.
+fn halves(a: u32, b: u32) -> vec4<f32> {
+    if (DTYPE == F16) {
+        return vec4<f32>(unpack2x16float(a), unpack2x16float(b));
+    }
+    let words = vec4<u32>(a << 16u, a & 0xffff0000u, b << 16u, b & 0xffff0000u);
+    return bitcast<vec4<f32>>(words);
+}
+
+fn in_whole_words(at: u32, step: u32, count: u32) -> bool {
+    return DTYPE != F32 && step == 1u && (at & 1u) == 0u && count >= 4u;
+}
+
+fn q_element(at: u32) -> f32 {
+    return float_of(q[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+}
+
+fn k_element(at: u32) -> f32 {
+    return float_of(k[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+}
+
+fn v_element(at: u32) -> f32 {
+    return float_of(v[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+}
+
+// Up to four elements of q, `step` apart; 0 beyond `count`.
+fn q_four(at: u32, step: u32, count: u32) -> vec4<f32> {
+    if (in_whole_words(at, step, count)) {
+        return halves(q[at / 2u], q[at / 2u + 1u]);
+    }
+    if (DTYPE == F32 && count >= 4u) {
+        let low = vec2<u32>(q[at], q[at + step]);
+        let high = vec2<u32>(q[at + 2u * step], q[at + 3u * step]);
+        return bitcast<vec4<f32>>(vec4<u32>(low, high));
+    }
+    var out = vec4<f32>();
+    if (count > 0u) { out.x = q_element(at); }
+    if (count > 1u) { out.y = q_element(at + step); }
+    if (count > 2u) { out.z = q_element(at + 2u * step); }
+    if (count > 3u) { out.w = q_element(at + 3u * step); }
+    return out;
+}
+
+fn k_four(at: u32, step: u32, count: u32) -> vec4<f32> {
+    if (in_whole_words(at, step, count)) {
+        return halves(k[at / 2u], k[at / 2u + 1u]);
+    }
+    if (DTYPE == F32 && count >= 4u) {
+        let low = vec2<u32>(k[at], k[at + step]);
+        let high = vec2<u32>(k[at + 2u * step], k[at + 3u * step]);
+        return bitcast<vec4<f32>>(vec4<u32>(low, high));
+    }
+    var out = vec4<f32>();
+    if (count > 0u) { out.x = k_element(at); }
+    if (count > 1u) { out.y = k_element(at + step); }
+    if (count > 2u) { out.z = k_element(at + 2u * step); }
+    if (count > 3u) { out.w = k_element(at + 3u * step); }
+    return out;
+}
+
+fn v_four(at: u32, step: u32, count: u32) -> vec4<f32> {
+    if (in_whole_words(at, step, count)) {
+        return halves(v[at / 2u], v[at / 2u + 1u]);
+    }
+    if (DTYPE == F32 && count >= 4u) {
+        let low = vec2<u32>(v[at], v[at + step]);
+        let high = vec2<u32>(v[at + 2u * step], v[at + 3u * step]);
+        return bitcast<vec4<f32>>(vec4<u32>(low, high));
+    }
+    var out = vec4<f32>();
+    if (count > 0u) { out.x = v_element(at); }
+    if (count > 1u) { out.y = v_element(at + step); }
+    if (count > 2u) { out.z = v_element(at + 2u * step); }
+    if (count > 3u) { out.w = v_element(at + 3u * step); }
+    return out;
+}
+
+// What is left of `size` from `at` on.
+fn left_of(size: u32, at: u32) -> u32 {
+    return size - min(size, at);
+}
+
+// The elements of q, k and v of a batch entry and a head.
+fn q_start(batch: u32, head: u32, row: u32) -> u32 {
+    let query_head = head * p.group + row % p.group;
+    return p.q_offset + batch * p.q_batch + query_head * p.q_head + row / p.group * p.q_seq;
+}
+
+fn k_start(batch: u32, head: u32) -> u32 {
+    return p.k_offset + batch * p.k_batch + head * p.k_head;
+}
+
+fn v_start(batch: u32, head: u32) -> u32 {
+    return p.v_offset + batch * p.v_batch + head * p.v_head;
+}
+
+// The score of a row and a key as an ordered integer, given the product of the query and the key.
+fn score(product: f32, batch: u32, head: u32, row: u32, key: i32, seen: vec2<i32>) -> i32 {
+    if (key < seen.x || key >= seen.y) {
+        return UNSEEN;
+    }
+    var s = product * p.scale;
+    if (CAPPED == 1u) {
+        s = p.softcap * f_tanh(s / p.softcap);
+    }
+    if (MASK != 0u) {
+        let query_head = head * p.group + row % p.group;
+        let at = p.mask_offset + batch * p.mask_batch + query_head * p.mask_head
+            + row / p.group * p.mask_query + u32(key) * p.mask_key;
+        if (MASK == 1u) {
+            if (bits_of(mask[at / 4u], at % 4u, 1u) == 0u) {
+                return UNSEEN;
+            }
+        } else {
+            let bias = float_of(mask[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+            if (bitcast<u32>(bias) == 0xff800000u) {
+                return UNSEEN;
+            }
+            s += bias;
+        }
+    }
+    return key_of(s);
+}
+
+// A vector for each of four rows.
+struct Four {
+    a: vec4<f32>,
+    b: vec4<f32>,
+    c: vec4<f32>,
+    d: vec4<f32>,
+}
+
+// Adds a value with the weight of each row. A row takes nothing of a value that it does not see,
+// which may be NaN.
+fn add_seen(sum: Four, weights: vec4<f32>, value: vec4<f32>) -> Four {
+    let seen = bitcast<vec4<u32>>(weights) != vec4<u32>(0x80000000u);
+    return Four(
+        select(sum.a, sum.a + weights.x * value, seen.x),
+        select(sum.b, sum.b + weights.y * value, seen.y),
+        select(sum.c, sum.c + weights.z * value, seen.z),
+        select(sum.d, sum.d + weights.w * value, seen.w),
+    );
+}
+
+fn scale_rows(sum: Four, by: vec4<f32>) -> Four {
+    return Four(sum.a * by.x, sum.b * by.y, sum.c * by.z, sum.d * by.w);
+}

@@ -1,0 +1,257 @@
+// Attention of few queries over many keys: the keys are split over workgroups.
+//
+// A workgroup takes ROWS rows of one batch entry and key head (rows: see attention_common.wgsl), one
+// range of `split_keys` keys and up to 4 COLS columns of the values, and walks its keys 64 at a time.
+// For the products, 8 invocations share a key; for the values, COLS invocations share one, each with 4
+// columns. Where there is one range, y is the result. Else y is F32 `[row, range, column]`, the sums
+// of this range, and `stats` `[row, range, 2]` their maximum (an ordered integer) and the sum of the
+// weights (an F32); attention_combine.wgsl adds them up. Ranges that no row sees are left as they are.
+//
+// The flat group is ((tile * slices + slice) * splits + split) * heads + head.
+
+@group(0) @binding(7) var<storage, read_write> stats: array<u32>;
+
+// Rows of a workgroup: 1, 2, 4 or 8.
+override ROWS: u32 = 8u;
+// Invocations that share a key of the values: 4 to 256, a power of two.
+override COLS: u32 = 32u;
+// 1: y is of one range of many.
+override SPLIT: u32 = 0u;
+
+// Sums of products of one invocation by (row, key); the pitch keeps invocations off each other's banks.
+fn pitch() -> u32 {
+    return 32u * ROWS + 4u;
+}
+
+var<workgroup> queries: array<vec4<f32>, 256>;
+var<workgroup> scratch: array<f32, 2080>;
+var<workgroup> weights: array<f32, 512>;
+var<workgroup> tops: array<atomic<i32>, 8>;
+
+// The products of four rows with a piece of a key, the rows from `first` on.
+fn products(first: u32, vectors: u32, at: u32, x: vec4<f32>) -> vec4<f32> {
+    var out = vec4<f32>();
+    out.x = dot(queries[first * vectors + at], x);
+    if (ROWS > 1u) {
+        out.y = dot(queries[(first + 1u) * vectors + at], x);
+    }
+    if (ROWS > 2u) {
+        out.z = dot(queries[(first + 2u) * vectors + at], x);
+        out.w = dot(queries[(first + 3u) * vectors + at], x);
+    }
+    return out;
+}
+
+// Leaves the sums of four rows for the invocations that add them up.
+fn leave(first: u32, local: u32, x: vec4<f32>) {
+    let at = local % 8u * pitch() + first * 32u + local / 8u;
+    scratch[at] = x.x;
+    if (ROWS > 1u) {
+        scratch[at + 32u] = x.y;
+    }
+    if (ROWS > 2u) {
+        scratch[at + 64u] = x.z;
+        scratch[at + 96u] = x.w;
+    }
+}
+
+// The maxima of four rows.
+fn tops_of(first: u32) -> vec4<i32> {
+    var out = vec4<i32>(UNSEEN);
+    out.x = atomicLoad(&tops[first]);
+    out.y = atomicLoad(&tops[first + 1u]);
+    out.z = atomicLoad(&tops[first + 2u]);
+    out.w = atomicLoad(&tops[first + 3u]);
+    return out;
+}
+
+fn rescales(before: vec4<i32>, now: vec4<i32>) -> vec4<f32> {
+    return vec4<f32>(
+        rescale(before.x, center_of(now.x)),
+        rescale(before.y, center_of(now.y)),
+        rescale(before.z, center_of(now.z)),
+        rescale(before.w, center_of(now.w)),
+    );
+}
+
+// The weights of four rows for a key of the 64.
+fn weights_of(key: u32, first: u32) -> vec4<f32> {
+    let at = key * ROWS + first;
+    var out = vec4<f32>(as_float(0x80000000u));
+    out.x = weights[at];
+    if (ROWS > 1u) {
+        out.y = weights[at + 1u];
+    }
+    if (ROWS > 2u) {
+        out.z = weights[at + 2u];
+        out.w = weights[at + 3u];
+    }
+    return out;
+}
+
+fn pick(sum: Four, i: u32) -> vec4<f32> {
+    return select(select(sum.a, sum.b, i == 1u), select(sum.c, sum.d, i == 3u), i >= 2u);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let flat = flat_group(group, count);
+    if (flat >= p.groups) {
+        return;
+    }
+    let heads = p.batch * p.kv_heads;
+    let batch = flat % heads / p.kv_heads;
+    let head = flat % p.kv_heads;
+    let split = flat / heads % p.splits;
+    let slice = flat / (heads * p.splits) % p.slices;
+    let first_row = flat / (heads * p.splits * p.slices) * ROWS;
+    let rows = p.queries * p.group;
+    let last_row = min(first_row + ROWS, rows) - 1u;
+
+    let n = keys_of(batch);
+    let split_start = i32(split * p.split_keys);
+    let start = max(seen_by(first_row / p.group, n).x, split_start);
+    let end = min(seen_by(last_row / p.group, n).y, split_start + i32(p.split_keys));
+    if (SPLIT == 1u && start >= end) {
+        return;
+    }
+
+    let vectors = (p.head_dim + 3u) / 4u;
+    for (var at = local; at < vectors * ROWS; at += 256u) {
+        let r = at / vectors;
+        let d = at % vectors * 4u;
+        var x = vec4<f32>();
+        if (first_row + r < rows) {
+            let q_at = q_start(batch, head, first_row + r) + d * p.q_dim;
+            x = q_four(q_at, p.q_dim, left_of(p.head_dim, d));
+        }
+        queries[at] = x;
+    }
+    if (local < 8u) {
+        atomicStore(&tops[local], UNSEEN);
+    }
+    workgroupBarrier();
+
+    // What this invocation does: the score of a row and a key of 32, a column and a subset of the keys.
+    let own_row = local / 32u;
+    let has_row = own_row < ROWS && first_row + own_row < rows;
+    let own_seen = seen_by((first_row + own_row) / p.group, n);
+    let column = slice * 4u * COLS + local % COLS * 4u;
+    let subset = local / COLS;
+    let subsets = 256u / COLS;
+    let columns = left_of(p.value_dim, column);
+    let k_at = k_start(batch, head);
+    let v_at = v_start(batch, head) + column * p.v_dim;
+
+    var low = Four();
+    var high = Four();
+    var low_sums = vec4<f32>();
+    var high_sums = vec4<f32>();
+    var low_top = vec4<i32>(UNSEEN);
+    var high_top = vec4<i32>(UNSEEN);
+    for (var key0 = start; key0 < end; key0 += 64) {
+        var own = vec2<i32>(UNSEEN);
+        for (var round = 0u; round < 2u; round += 1u) {
+            let key = key0 + i32(round * 32u + local / 8u);
+            var low_dots = vec4<f32>();
+            var high_dots = vec4<f32>();
+            if (key < end) {
+                for (var at = local % 8u; at < vectors; at += 8u) {
+                    let k_part = k_at + u32(key) * p.k_seq + at * 4u * p.k_dim;
+                    let x = k_four(k_part, p.k_dim, left_of(p.head_dim, at * 4u));
+                    low_dots += products(0u, vectors, at, x);
+                    if (ROWS > 4u) {
+                        high_dots += products(4u, vectors, at, x);
+                    }
+                }
+            }
+            leave(0u, local, low_dots);
+            if (ROWS > 4u) {
+                leave(4u, local, high_dots);
+            }
+            workgroupBarrier();
+            if (has_row) {
+                var product = 0.0;
+                for (var part = 0u; part < 8u; part += 1u) {
+                    product += scratch[part * pitch() + local];
+                }
+                let own_key = key0 + i32(round * 32u + local % 32u);
+                let seen = vec2<i32>(own_seen.x, min(own_seen.y, end));
+                let s = score(product, batch, head, first_row + own_row, own_key, seen);
+                own = select(vec2<i32>(own.x, s), vec2<i32>(s, own.y), round == 0u);
+                atomicMax(&tops[own_row], s);
+            }
+            workgroupBarrier();
+        }
+        if (own_row < ROWS) {
+            let center = center_of(atomicLoad(&tops[own_row]));
+            weights[local % 32u * ROWS + own_row] = weight(own.x, center);
+            weights[(local % 32u + 32u) * ROWS + own_row] = weight(own.y, center);
+        }
+        let low_now = tops_of(0u);
+        let low_by = rescales(low_top, low_now);
+        low_top = low_now;
+        low_sums *= low_by;
+        low = scale_rows(low, low_by);
+        if (ROWS > 4u) {
+            let high_now = tops_of(4u);
+            let high_by = rescales(high_top, high_now);
+            high_top = high_now;
+            high_sums *= high_by;
+            high = scale_rows(high, high_by);
+        }
+        workgroupBarrier();
+        for (var key = subset; key < 64u && key0 + i32(key) < end; key += subsets) {
+            let x = v_four(v_at + u32(key0 + i32(key)) * p.v_seq, p.v_dim, columns);
+            let low_weights = weights_of(key, 0u);
+            low_sums += low_weights;
+            low = add_seen(low, low_weights, x);
+            if (ROWS > 4u) {
+                let high_weights = weights_of(key, 4u);
+                high_sums += high_weights;
+                high = add_seen(high, high_weights, x);
+            }
+        }
+        workgroupBarrier();
+    }
+
+    // The subsets of the keys together, row by row.
+    for (var r = 0u; r < ROWS; r += 1u) {
+        let is_high = r >= 4u;
+        let own_sum = select(pick(low, r), pick(high, r - 4u), is_high);
+        scratch[local * 4u] = own_sum.x;
+        scratch[local * 4u + 1u] = own_sum.y;
+        scratch[local * 4u + 2u] = own_sum.z;
+        scratch[local * 4u + 3u] = own_sum.w;
+        if (local % COLS == 0u) {
+            scratch[1024u + subset] = select(low_sums[r % 4u], high_sums[r % 4u], is_high);
+        }
+        workgroupBarrier();
+        let row = first_row + r;
+        if (subset == 0u && row < rows) {
+            var sum = vec4<f32>();
+            var total = 0.0;
+            for (var s = 0u; s < subsets; s += 1u) {
+                let at = (local + s * COLS) * 4u;
+                sum += vec4<f32>(scratch[at], scratch[at + 1u], scratch[at + 2u], scratch[at + 3u]);
+                total += scratch[1024u + s];
+            }
+            let top = select(low_top[r % 4u], high_top[r % 4u], is_high);
+            if (SPLIT == 1u) {
+                let part = ((batch * p.kv_heads + head) * rows + row) * p.splits + split;
+                y_four(part * p.value_dim + column, columns, sum);
+                if (column == 0u) {
+                    stats[part * 2u] = bitcast<u32>(top);
+                    stats[part * 2u + 1u] = bitcast<u32>(total);
+                }
+            } else {
+                y_four(y_start(batch, head, row, column), columns, normalized(sum, total, top));
+            }
+        }
+        workgroupBarrier();
+    }
+}

@@ -1,0 +1,65 @@
+// Which keys a query sees, and numbers in order as integers: shared by the attention kernels, which
+// declare `p` and `lens`.
+
+// Scores and their maxima are floats as ordered integers (`order`); this is below all of them: a key
+// that the query does not see.
+const UNSEEN: i32 = -2147483648;
+const MINUS_INF: i32 = -2139095041;
+const PLUS_INF: i32 = 0x7f800000;
+
+// The inverse of `order`.
+fn float_at(key: i32) -> f32 {
+    return bitcast<f32>(select(key, key ^ 0x7fffffff, key < 0));
+}
+
+// `order`, with every NaN above infinity.
+fn key_of(x: f32) -> i32 {
+    return select(order(x), 0x7fc00000, is_nan(x));
+}
+
+// What is taken off the scores before the exponential, given their maximum.
+fn center_of(top: i32) -> f32 {
+    return select(float_at(top), 0.0, top <= MINUS_INF);
+}
+
+// exp(score - center); -0 for a key that is not seen, which no exponential gives.
+fn weight(key: i32, center: f32) -> f32 {
+    if (key == UNSEEN) {
+        return as_float(0x80000000u);
+    }
+    // Below -104 the result is 0 in f32.
+    return select(exp(max(float_at(key) - center, -104.0)), 0.0, key == MINUS_INF);
+}
+
+// The factor of what was summed under the maximum `before`, now that the center is another.
+fn rescale(before: i32, center: f32) -> f32 {
+    return select(exp(max(float_at(before) - center, -104.0)), 0.0, before <= MINUS_INF);
+}
+
+// The softmax's result: 0 where no score is above -inf, NaN where one is NaN or +inf.
+fn normalized(sum: vec4<f32>, weights: f32, top: i32) -> vec4<f32> {
+    if (top <= MINUS_INF) {
+        return vec4<f32>();
+    }
+    if (top >= PLUS_INF) {
+        return vec4<f32>(nan());
+    }
+    return sum / weights;
+}
+
+// The number of keys of a batch entry.
+fn keys_of(batch: u32) -> i32 {
+    if (p.has_lens == 0u) {
+        return i32(p.keys);
+    }
+    return clamp(bitcast<i32>(lens[p.lens_offset + batch * p.lens_stride]), 0, i32(p.keys));
+}
+
+// The first key that query `i` sees and the one after the last, before `keep` and `bias`; `n` keys.
+fn seen_by(i: u32, n: i32) -> vec2<i32> {
+    if (p.causal == 0u) {
+        return vec2<i32>(0, n);
+    }
+    let end = n - i32(p.queries) + i32(i) + 1;
+    return vec2<i32>(max(end - i32(p.window), 0), clamp(end, 0, n));
+}

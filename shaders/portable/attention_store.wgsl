@@ -1,0 +1,26 @@
+// Writes results of attention: `y` at binding 6, F32 or, with an even head dim of the values, F16 or
+// BF16, so that no word belongs to two rows.
+
+@group(0) @binding(6) var<storage, read_write> y: array<u32>;
+
+// The dtype of y.
+override OUT: u32 = 0u;
+
+// Writes up to four elements from element `at` on; whole words.
+fn y_four(at: u32, count: u32, x: vec4<f32>) {
+    if (OUT == F32) {
+        if (count > 0u) { y[at] = bitcast<u32>(x.x); }
+        if (count > 1u) { y[at + 1u] = bitcast<u32>(x.y); }
+        if (count > 2u) { y[at + 2u] = bitcast<u32>(x.z); }
+        if (count > 3u) { y[at + 3u] = bitcast<u32>(x.w); }
+        return;
+    }
+    if (count > 0u) { y[at / 2u] = float_bits(x.x, OUT) | (float_bits(x.y, OUT) << 16u); }
+    if (count > 2u) { y[at / 2u + 1u] = float_bits(x.z, OUT) | (float_bits(x.w, OUT) << 16u); }
+}
+
+// The element of y at a column of a row.
+fn y_start(batch: u32, head: u32, row: u32, column: u32) -> u32 {
+    let query_head = head * p.group + row % p.group;
+    return batch * p.y_batch + query_head * p.y_head + row / p.group * p.y_seq + column;
+}

@@ -1,0 +1,49 @@
+// record = [position + 1, element] of the first element outside its range, or [0, 0]. KIND 0:
+// indices in [-len, len); KIND 1: counts in [0, len]. One workgroup walks all elements.
+
+struct Params {
+    count: u32,
+    len: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read_write> record: array<u32>;
+
+override KIND: u32 = 0u;
+
+var<workgroup> first: atomic<u32>;
+
+fn is_bad(value: u32) -> bool {
+    let negative = value >= 0x80000000u;
+    if KIND == 1u {
+        return negative || value > p.len;
+    }
+    // -value in two's complement; -2^31 stays 2^31, above every length.
+    return select(value >= p.len, (~value + 1u) > p.len, negative);
+}
+
+@compute @workgroup_size(256)
+fn main(@builtin(local_invocation_index) local: u32) {
+    if local == 0u {
+        atomicStore(&first, 0xffffffffu);
+    }
+    workgroupBarrier();
+    for (var i = local; i < p.count; i += 256u) {
+        if is_bad(x[i]) {
+            atomicMin(&first, i);
+            break;
+        }
+    }
+    workgroupBarrier();
+    if local == 0u {
+        let at = atomicLoad(&first);
+        if at < p.count {
+            record[0] = at + 1u;
+            record[1] = x[at];
+        } else {
+            record[0] = 0u;
+            record[1] = 0u;
+        }
+    }
+}

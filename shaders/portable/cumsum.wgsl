@@ -1,0 +1,135 @@
+// y[k] = f(x[0], .., x[k]) along rows of any stride, f a sum, product or the greatest; y[k] = f(x[0], ..,
+// x[k - 1]) where p.exclusive is 1. Rows from the end have a negative stride. Numbers are handled as 32
+// bits: f32 for floats, integers that wrap. OUT has 32 bits.
+//
+// A workgroup takes 256 / THREADS rows, or part number group % parts of them, `chunk` elements each; carry (with
+// CARRY = 1) then holds the result over the parts before each. THREADS invocations take 8 elements each
+// at a time.
+
+struct Params {
+    sizes: array<vec4<u32>, 2>,
+    strides: array<vec4<u32>, 2>,
+    kept: u32,
+    offset: u32,
+    rows: u32,
+    len: u32,
+    stride: u32,
+    // Element k of row (o, i) of the result is o * len * inner + i + first + k * step.
+    inner: u32,
+    first: u32,
+    step: u32,
+    parts: u32,
+    chunk: u32,
+    exclusive: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read> carry: array<u32>;
+@group(0) @binding(3) var<storage, read_write> y: array<u32>;
+
+override IN: u32 = 0u;
+override CARRY: u32 = 0u;
+
+const EACH: u32 = 8u;
+
+struct Before {
+    // The result over the invocations of the row before this one, and over all.
+    own: u32,
+    all: u32,
+}
+
+// Every invocation of the workgroup must call this.
+fn before_me(mine: u32) -> Before {
+    var own = identity();
+    if THREADS == 1u {
+        return Before(own, mine);
+    }
+    workgroupBarrier();
+    pool[local] = mine;
+    workgroupBarrier();
+    let first = thread & ~15u;
+    for (var k = first; k < thread; k += 1u) {
+        own = combine(own, pool[mate(k)]);
+    }
+    if THREADS <= 16u {
+        var all = own;
+        for (var k = thread; k < THREADS; k += 1u) {
+            all = combine(all, pool[mate(k)]);
+        }
+        return Before(own, all);
+    }
+    let groups = THREADS / 16u;
+    let tops = 256u + own_row * groups;
+    if (thread & 15u) == 15u {
+        pool[tops + thread / 16u] = combine(own, mine);
+    }
+    workgroupBarrier();
+    var all = identity();
+    var earlier = identity();
+    for (var k = 0u; k < groups; k += 1u) {
+        if k * 16u == first {
+            earlier = all;
+        }
+        all = combine(all, pool[tops + k]);
+    }
+    return Before(combine(earlier, own), all);
+}
+
+fn element(start: u32, k: u32) -> u32 {
+    let at = start + k * p.stride;
+    return number_of(x[word_of(at, IN)], lane_of(at, IN), IN);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) index: u32,
+) {
+    take_place(index);
+    let flat = flat_group(group, groups);
+    let row = (flat / p.parts) * group_rows() + own_row;
+    let part = flat % p.parts;
+    let begin = min(part * p.chunk, p.len);
+    let to = min(part * p.chunk + p.chunk, p.len);
+    var start = 0u;
+    var target_start = 0u;
+    var so_far = identity();
+    let live = row < p.rows;
+    if live {
+        start = row_start(row);
+        target_start = (row / p.inner) * p.len * p.inner + row % p.inner + p.first;
+        if CARRY == 1u {
+            so_far = carry[row * p.parts + part];
+        }
+    }
+    let at_once = THREADS * EACH;
+    let turns = (to - begin + at_once - 1u) / at_once;
+    for (var turn = 0u; turn < turns; turn += 1u) {
+        let first = begin + turn * at_once + thread * EACH;
+        var held: array<u32, EACH>;
+        var all = identity();
+        for (var k = 0u; k < EACH; k += 1u) {
+            if live && first + k < to {
+                all = combine(all, element(start, first + k));
+            }
+            held[k] = all;
+        }
+        let before = before_me(all);
+        let base = combine(so_far, before.own);
+        for (var k = 0u; k < EACH; k += 1u) {
+            if live && first + k < to {
+                var value = combine(base, held[k]);
+                if p.exclusive == 1u {
+                    value = base;
+                    if k > 0u {
+                        value = combine(base, held[max(k, 1u) - 1u]);
+                    }
+                }
+                y[target_start + (first + k) * p.step] = value;
+            }
+        }
+        so_far = combine(so_far, before.all);
+    }
+}

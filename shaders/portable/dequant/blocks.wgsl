@@ -1,0 +1,167 @@
+// Weights in the block formats of GGUF: weight j of a block is scale.x * code + scale.y, where groups of
+// 16 weights have one scale. j is a multiple of 4 (codes) or lies in the group (scales); block is the byte
+// where the block begins, which is even. The code that includes this has packed_word(i), word i of the
+// weights.
+//
+// Products of an f16 and the small integers of all schemes with a minimum are exact in f32, so that
+// scale.x * code + scale.y rounds once, whether or not a compiler contracts it.
+
+const Q4_0: u32 = 0u;
+const Q4_1: u32 = 1u;
+const Q5_0: u32 = 2u;
+const Q5_1: u32 = 3u;
+const Q8_0: u32 = 4u;
+const Q2_K: u32 = 5u;
+const Q3_K: u32 = 6u;
+const Q4_K: u32 = 7u;
+const Q5_K: u32 = 8u;
+const Q6_K: u32 = 9u;
+
+override SCHEME: u32 = 0u;
+override BLOCK_LEN: u32 = 32u;
+override BLOCK_BYTES: u32 = 18u;
+override HAS_MIN: u32 = 0u;
+
+// The 4 bytes from byte i on; i is even.
+fn quad_at(i: u32) -> u32 {
+    let word = packed_word(i / 4u);
+    if (i & 2u) == 0u {
+        return word;
+    }
+    return (word >> 16u) | (packed_word(i / 4u + 1u) << 16u);
+}
+
+fn byte_at(i: u32) -> u32 {
+    return (packed_word(i / 4u) >> (8u * (i % 4u))) & 255u;
+}
+
+// The f16 at byte i, which is even.
+fn half_at(i: u32) -> f32 {
+    return from_half((packed_word(i / 4u) >> (8u * (i & 2u))) & 0xffffu);
+}
+
+fn bytes_of(quad: u32) -> vec4<u32> {
+    return (vec4<u32>(quad) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u);
+}
+
+// Nibbles of 4 bytes, the low ones or the high ones.
+fn nibbles_of(quad: u32, high: bool) -> vec4<u32> {
+    return bytes_of(select(quad, quad >> 4u, high) & 0x0f0f0f0fu);
+}
+
+// Bits 2 s and 2 s + 1 of 4 bytes.
+fn two_bits_of(quad: u32, s: u32) -> vec4<u32> {
+    return bytes_of((quad >> (2u * s)) & 0x03030303u);
+}
+
+// Bit s of 4 bytes.
+fn one_bit_of(quad: u32, s: u32) -> vec4<u32> {
+    return bytes_of((quad >> s) & 0x01010101u);
+}
+
+// The fifth bits of 4 weights, from the u32 at byte i.
+fn fifth_bits(i: u32, j: u32) -> vec4<u32> {
+    return (vec4<u32>(quad_at(i) >> j) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
+}
+
+// The scale and the minimum of sub-block s of Q4_K and Q5_K, 6 bits each: the first four of each are the
+// low 6 bits of bytes 0 to 3 and 4 to 7; of the last four, bytes 8 to 11 have the low nibbles (scale low,
+// minimum high), bytes 0 to 7 the top 2 bits.
+fn scale_and_min(packed: u32, s: u32) -> vec2<f32> {
+    let i = packed + s % 4u;
+    let scale = byte_at(i);
+    let least = byte_at(i + 4u);
+    if s < 4u {
+        return vec2<f32>(f32(scale & 63u), f32(least & 63u));
+    }
+    let rest = byte_at(i + 8u);
+    return vec2<f32>(f32((rest & 15u) | ((scale >> 6u) << 4u)), f32((rest >> 4u) | ((least >> 6u) << 4u)));
+}
+
+fn scale_of(block: u32, j: u32) -> vec2<f32> {
+    switch SCHEME {
+        case Q4_1, Q5_1: {
+            return vec2<f32>(half_at(block), half_at(block + 2u));
+        }
+        case Q2_K: {
+            let packed = byte_at(block + j / 16u);
+            let d = half_at(block + 80u);
+            let m = half_at(block + 82u);
+            return vec2<f32>(d * f32(packed & 15u), -(m * f32(packed >> 4u)));
+        }
+        case Q3_K: {
+            // Scale s: its low nibble in byte s % 8, its top 2 bits in byte 8 + s % 4.
+            let s = j / 16u;
+            let low = (byte_at(block + 96u + s % 8u) >> (4u * (s / 8u))) & 15u;
+            let high = (byte_at(block + 104u + s % 4u) >> (2u * (s / 4u))) & 3u;
+            return vec2<f32>(half_at(block + 108u) * (f32(low | (high << 4u)) - 32.0), 0.0);
+        }
+        case Q4_K, Q5_K: {
+            let s = scale_and_min(block + 4u, j / 32u);
+            return vec2<f32>(half_at(block) * s.x, -(half_at(block + 2u) * s.y));
+        }
+        case Q6_K: {
+            let s = sign_extend8(byte_at(block + 192u + j / 16u));
+            return vec2<f32>(half_at(block + 208u) * f32(s), 0.0);
+        }
+        default: {
+            return vec2<f32>(half_at(block), 0.0);
+        }
+    }
+}
+
+fn codes_of(block: u32, j: u32) -> vec4<f32> {
+    switch SCHEME {
+        case Q4_0: {
+            return vec4<f32>(nibbles_of(quad_at(block + 2u + j % 16u), j >= 16u)) - vec4<f32>(8.0);
+        }
+        case Q4_1: {
+            return vec4<f32>(nibbles_of(quad_at(block + 4u + j % 16u), j >= 16u));
+        }
+        case Q5_0: {
+            let low = nibbles_of(quad_at(block + 6u + j % 16u), j >= 16u);
+            return vec4<f32>(low | (fifth_bits(block + 2u, j) << vec4<u32>(4u))) - vec4<f32>(16.0);
+        }
+        case Q5_1: {
+            let low = nibbles_of(quad_at(block + 8u + j % 16u), j >= 16u);
+            return vec4<f32>(low | (fifth_bits(block + 4u, j) << vec4<u32>(4u)));
+        }
+        case Q8_0: {
+            let quad = vec4<u32>(quad_at(block + 2u + j));
+            return vec4<f32>(bitcast<vec4<i32>>(quad << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
+        }
+        case Q2_K: {
+            let quad = quad_at(block + 16u + 32u * (j / 128u) + j % 32u);
+            return vec4<f32>(two_bits_of(quad, (j / 32u) % 4u));
+        }
+        case Q3_K: {
+            let low = two_bits_of(quad_at(block + 32u + 32u * (j / 128u) + j % 32u), (j / 32u) % 4u);
+            let high = one_bit_of(quad_at(block + j % 32u), j / 32u);
+            return vec4<f32>(low | (high << vec4<u32>(2u))) - vec4<f32>(4.0);
+        }
+        case Q4_K: {
+            let quad = quad_at(block + 16u + 32u * (j / 64u) + j % 32u);
+            return vec4<f32>(nibbles_of(quad, (j / 32u) % 2u == 1u));
+        }
+        case Q5_K: {
+            let low = nibbles_of(quad_at(block + 48u + 32u * (j / 64u) + j % 32u), (j / 32u) % 2u == 1u);
+            let high = one_bit_of(quad_at(block + 16u + j % 32u), j / 32u);
+            return vec4<f32>(low | (high << vec4<u32>(4u)));
+        }
+        default: {
+            let low = nibbles_of(quad_at(block + 64u * (j / 128u) + j % 64u), (j / 64u) % 2u == 1u);
+            let high = two_bits_of(quad_at(block + 128u + 32u * (j / 128u) + j % 32u), (j / 32u) % 4u);
+            return vec4<f32>(low | (high << vec4<u32>(4u))) - vec4<f32>(32.0);
+        }
+    }
+}
+
+// Weights j to j + 3.
+fn weights(block: u32, j: u32) -> vec4<f32> {
+    let scale = scale_of(block, j);
+    let values = scale.x * codes_of(block, j);
+    if HAS_MIN == 1u {
+        return values + vec4<f32>(scale.y);
+    }
+    return values;
+}

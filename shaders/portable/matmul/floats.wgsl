@@ -1,0 +1,36 @@
+// Elements of a, and what is done to a sum before it is stored, for products of floats. Elements outside
+// the matrix are 0.
+
+override A_TYPE: u32 = 0u;
+override Y_TYPE: u32 = 0u;
+
+fn pair_of(word: u32, dtype: u32) -> vec2<f32> {
+    if dtype == F16 {
+        return unpack2x16float(word);
+    }
+    return vec2<f32>(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
+}
+
+fn element_of(word: u32, at: u32, dtype: u32) -> f32 {
+    if dtype == F32 {
+        return bitcast<f32>(word);
+    }
+    let pair = pair_of(word, dtype);
+    return select(pair.x, pair.y, (at & 1u) == 1u);
+}
+
+fn a_at(row: u32, k: u32) -> f32 {
+    let inside = row < p.m && k < p.k;
+    let at = select(0u, a_base + row * p.a_row + k * p.a_col, inside);
+    return select(0.0, element_of(a_data[word_of(at, A_TYPE)], at, A_TYPE), inside);
+}
+
+// The result for a sum of column j < n.
+fn finish(sum: f32, j: u32) -> f32 {
+    var value = sum;
+    if BIAS == 1u {
+        let at = p.bias_offset + j * p.bias_stride;
+        value += element_of(bias_data[word_of(at, A_TYPE)], at, A_TYPE);
+    }
+    return activate(value);
+}

@@ -1,0 +1,46 @@
+// b is walked along n: an invocation takes every SLICES-th row of b, of PER columns: both elements of a
+// word where PER is 2 (16-bit, stride 1, and rows begin with a word), else one element. Four rows are
+// loaded before any is used.
+
+override B_TYPE: u32 = 0u;
+override PER: u32 = 1u;
+
+const ACROSS: u32 = 1u;
+
+fn piece(col: u32, k: u32) -> vec2<f32> {
+    let inside = k < p.k;
+    let at = select(0u, b_base + k * p.b_row + col * p.b_col, inside);
+    let word = b_data[word_of(at, B_TYPE)];
+    if PER == 2u {
+        return select(vec2<f32>(), pair_of(word, B_TYPE), inside);
+    }
+    return vec2<f32>(select(0.0, element_of(word, at, B_TYPE), inside), 0.0);
+}
+
+fn take(weights: vec2<f32>, k: u32) {
+    let low = low_rows(k);
+    first_low += weights.x * low;
+    if PER == 2u {
+        second_low += weights.y * low;
+    }
+    if ROWS > 1u {
+        let high = high_rows(k);
+        first_high += weights.x * high;
+        if PER == 2u {
+            second_high += weights.y * high;
+        }
+    }
+}
+
+fn accumulate(col: u32, slice: u32) {
+    for (var k = slice; k < p.k; k += 4u * SLICES) {
+        let w0 = piece(col, k);
+        let w1 = piece(col, k + SLICES);
+        let w2 = piece(col, k + 2u * SLICES);
+        let w3 = piece(col, k + 3u * SLICES);
+        take(w0, k);
+        take(w1, k + SLICES);
+        take(w2, k + 2u * SLICES);
+        take(w3, k + 3u * SLICES);
+    }
+}

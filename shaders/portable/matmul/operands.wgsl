@@ -1,0 +1,51 @@
+// y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] + bias[j]), z over up to six batch axes: what all products
+// share. Both operands are views: offsets and strides in elements, reversed axes wrap; y is dense.
+
+struct Params {
+    batch_sizes: array<vec4<u32>, 2>,
+    a_batches: array<vec4<u32>, 2>,
+    b_batches: array<vec4<u32>, 2>,
+    batch_axes: u32,
+    batch: u32,
+    m: u32,
+    n: u32,
+    k: u32,
+    a_offset: u32,
+    a_row: u32,
+    a_col: u32,
+    b_offset: u32,
+    b_row: u32,
+    b_col: u32,
+    bias_offset: u32,
+    bias_stride: u32,
+    zero: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> a_data: array<u32>;
+@group(0) @binding(2) var<storage, read> b_data: array<u32>;
+@group(0) @binding(3) var<storage, read> bias_data: array<u32>;
+@group(0) @binding(4) var<storage, read_write> y_data: array<u32>;
+
+override BIAS: u32 = 0u;
+override ACTIVATION: u32 = 0u;
+
+// The first elements of the current batch.
+var<private> a_base: u32;
+var<private> b_base: u32;
+var<private> y_base: u32;
+
+fn enter_batch(batch: u32) {
+    var rest = batch;
+    a_base = p.a_offset;
+    b_base = p.b_offset;
+    y_base = batch * p.m * p.n;
+    for (var left = p.batch_axes; left > 0u; left -= 1u) {
+        let axis = left - 1u;
+        let size = p.batch_sizes[axis / 4u][axis % 4u];
+        let at = rest % size;
+        rest /= size;
+        a_base += at * p.a_batches[axis / 4u][axis % 4u];
+        b_base += at * p.b_batches[axis / 4u][axis % 4u];
+    }
+}

@@ -1,0 +1,152 @@
+// y = (v - mean) / sqrt(mean((v - mean)^2) + eps) * gamma + beta of dense rows, or
+// v / sqrt(mean(v^2) + eps) * gamma + beta with RMS = 1. The kernel that includes this says what v is,
+// with `element` and `keep`, and where the results go, with `finish`.
+//
+// A workgroup takes 256 / THREADS rows. A unit is a whole word of PER elements where rows are dense and aligned,
+// else one element. Up to CACHE units a thread are read once; rows of more (CACHE = 0) several times.
+// The mean is corrected by the mean of what is left after it, so that large means lose nothing.
+
+override DTYPE: u32 = 0u;
+override PER: u32 = 1u;
+override CACHE: u32 = 4u;
+// The most that CACHE * PER is.
+const HELD: u32 = 32u;
+
+// The sum of v, v^2 or (v - mean)^2 is of scaled elements.
+fn about_size(size: f32) -> f32 {
+    // The squares of an f16 fit.
+    if DTYPE == F16 {
+        return 1.0;
+    }
+    return scale_for(over_row(vec2<f32>(size, 0.0), GREATEST).x);
+}
+
+fn mean_of(own_sum: f32) -> f32 {
+    if RMS == 1u {
+        return 0.0;
+    }
+    return over_row(vec2<f32>(own_sum, 0.0), SUM).x / f32(p.len);
+}
+
+fn row_of(scale: f32, mean: f32, own_sums: vec2<f32>) -> Row {
+    let means = over_row(own_sums, SUM) / f32(p.len);
+    let rest = select(means.x, 0.0, RMS == 1u);
+    let variance = max(means.y - rest * rest, 0.0);
+    let spread = select(variance, means.y, RMS == 1u || is_nan(means.y));
+    return Row(scale, mean, rest, inverseSqrt(spread + scaled_eps(p.eps, scale)));
+}
+
+fn size_of(size: f32, v: f32) -> f32 {
+    return as_float(max(magnitude(size), magnitude(v)));
+}
+
+fn sums_of(v: f32) -> vec2<f32> {
+    return vec2<f32>(v, v * v);
+}
+
+fn held_rows(row: u32, units: u32) {
+    var held: array<f32, HELD>;
+    var size = 0.0;
+    for (var i = 0u; i < CACHE; i += 1u) {
+        let unit = i * THREADS + thread;
+        for (var lane = 0u; lane < PER; lane += 1u) {
+            var v = 0.0;
+            if unit < units {
+                v = element(row, unit, lane);
+            }
+            held[i * PER + lane] = v;
+            size = size_of(size, v);
+        }
+        if unit < units {
+            var word = 0u;
+            for (var lane = 0u; lane < PER; lane += 1u) {
+                word |= float_bits(held[i * PER + lane], DTYPE) << (16u * lane);
+            }
+            keep(row, unit, word);
+        }
+    }
+    let scale = about_size(size);
+    var sum = 0.0;
+    if RMS == 0u {
+        for (var i = 0u; i < CACHE * PER; i += 1u) {
+            sum += held[i] * scale;
+        }
+    }
+    let mean = mean_of(sum);
+    var sums = vec2<f32>();
+    for (var i = 0u; i < CACHE; i += 1u) {
+        if i * THREADS + thread < units {
+            for (var lane = 0u; lane < PER; lane += 1u) {
+                sums += sums_of(held[i * PER + lane] * scale - mean);
+            }
+        }
+    }
+    let about = row_of(scale, mean, sums);
+    finish_row(row, about);
+    for (var i = 0u; i < CACHE; i += 1u) {
+        let unit = i * THREADS + thread;
+        if unit < units {
+            var word = 0u;
+            for (var lane = 0u; lane < PER; lane += 1u) {
+                let v = normalized(held[i * PER + lane], about);
+                word |= float_bits(weigh(v, unit, lane), DTYPE) << (16u * lane);
+            }
+            finish(row, unit, word);
+        }
+    }
+}
+
+fn long_rows(row: u32, units: u32) {
+    var size = 0.0;
+    for (var unit = thread; unit < units; unit += THREADS) {
+        var word = 0u;
+        for (var lane = 0u; lane < PER; lane += 1u) {
+            let v = element(row, unit, lane);
+            size = size_of(size, v);
+            word |= float_bits(v, DTYPE) << (16u * lane);
+        }
+        keep(row, unit, word);
+    }
+    let scale = about_size(size);
+    var total: Total;
+    if RMS == 0u {
+        for (var unit = thread; unit < units; unit += THREADS) {
+            for (var lane = 0u; lane < PER; lane += 1u) {
+                total = add(total, vec2<f32>(element(row, unit, lane) * scale, 0.0));
+            }
+        }
+    }
+    let mean = mean_of(total.high.x + total.low.x);
+    total = Total();
+    for (var unit = thread; unit < units; unit += THREADS) {
+        for (var lane = 0u; lane < PER; lane += 1u) {
+            total = add(total, sums_of(element(row, unit, lane) * scale - mean));
+        }
+    }
+    let about = row_of(scale, mean, total.high + total.low);
+    finish_row(row, about);
+    for (var unit = thread; unit < units; unit += THREADS) {
+        var word = 0u;
+        for (var lane = 0u; lane < PER; lane += 1u) {
+            let v = normalized(element(row, unit, lane), about);
+            word |= float_bits(weigh(v, unit, lane), DTYPE) << (16u * lane);
+        }
+        finish(row, unit, word);
+    }
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) index: u32,
+) {
+    take_place(index);
+    let row = flat_group(group, groups) * group_rows() + own_row;
+    let units = select(0u, p.len / PER, row < p.rows);
+    if CACHE > 0u {
+        held_rows(row, units);
+    } else {
+        long_rows(row, units);
+    }
+}

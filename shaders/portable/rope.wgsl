@@ -1,0 +1,96 @@
+// y = x with pairs (a, b) of the first n_rot elements of each head turned to (a cos - b sin, a sin +
+// b cos); pairs are elements (i, i + n_rot / 2), or (2 i, 2 i + 1) where `adjacent`.
+//
+// y is dense, [batch, axis 1, axis 2, head dim]; strides are those of views: of the four axes of x; of
+// batch, axis 1, axis 2 and pair of the tables, 0 where they do not vary. One invocation writes one
+// word.
+
+struct Params {
+    x_offset: u32,
+    x_batch: u32,
+    x_first: u32,
+    x_second: u32,
+    x_dim: u32,
+    cos_offset: u32,
+    cos_batch: u32,
+    cos_first: u32,
+    cos_second: u32,
+    cos_pair: u32,
+    sin_offset: u32,
+    sin_batch: u32,
+    sin_first: u32,
+    sin_second: u32,
+    sin_pair: u32,
+    first: u32,
+    second: u32,
+    head_dim: u32,
+    n_rot: u32,
+    adjacent: u32,
+    numel: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read> cosines: array<u32>;
+@group(0) @binding(3) var<storage, read> sines: array<u32>;
+@group(0) @binding(4) var<storage, read_write> y: array<u32>;
+
+override DTYPE: u32 = 0u;
+override COS: u32 = 0u;
+override SIN: u32 = 0u;
+
+fn x_bits(at: u32) -> u32 {
+    return bits_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE), 4u / lanes(DTYPE));
+}
+
+fn x_element(at: u32) -> f32 {
+    return float_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+}
+
+// The bits of an element of the result.
+fn turned(i: u32) -> u32 {
+    let d = i % p.head_dim;
+    let second = i / p.head_dim % p.second;
+    let first = i / p.head_dim / p.second % p.first;
+    let batch = i / p.head_dim / p.second / p.first;
+    let start = p.x_offset + batch * p.x_batch + first * p.x_first + second * p.x_second;
+    if (d >= p.n_rot) {
+        return x_bits(start + d * p.x_dim);
+    }
+    let half = p.n_rot / 2u;
+    var pair = d % half;
+    var is_b = d >= half;
+    var other = select(d + half, d - half, is_b);
+    if (p.adjacent == 1u) {
+        pair = d / 2u;
+        is_b = d % 2u == 1u;
+        other = select(d + 1u, d - 1u, is_b);
+    }
+    let cos_at = p.cos_offset + batch * p.cos_batch + first * p.cos_first + second * p.cos_second
+        + pair * p.cos_pair;
+    let sin_at = p.sin_offset + batch * p.sin_batch + first * p.sin_first + second * p.sin_second
+        + pair * p.sin_pair;
+    let c = float_of(cosines[word_of(cos_at, COS)], lane_of(cos_at, COS), COS);
+    let s = float_of(sines[word_of(sin_at, SIN)], lane_of(sin_at, SIN), SIN);
+    let own = x_element(start + d * p.x_dim) * c;
+    let mixed = x_element(start + other * p.x_dim) * s;
+    return float_bits(select(own - mixed, own + mixed, is_b), DTYPE);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let word = flat_group(group, count) * 256u + local;
+    let n = lanes(DTYPE);
+    if (word * n >= p.numel) {
+        return;
+    }
+    var bits = turned(word * n);
+    if (n == 2u && word * 2u + 1u < p.numel) {
+        bits |= turned(word * 2u + 1u) << 16u;
+    }
+    y[word] = bits;
+}

@@ -1,0 +1,59 @@
+// What the invocations of a row find out together: sums of two floats, or the greatest of one. The order
+// is fixed: 16 sums of every 16th invocation, then their sum.
+
+const SUM: u32 = 0u;
+const GREATEST: u32 = 1u;
+
+var<workgroup> pool: array<vec2<f32>, 272>;
+
+fn join(a: vec2<f32>, b: vec2<f32>, how: u32) -> vec2<f32> {
+    if how == GREATEST {
+        return vec2<f32>(fmax(a.x, b.x), 0.0);
+    }
+    return a + b;
+}
+
+// Every invocation of the workgroup must call this.
+fn over_row(x: vec2<f32>, how: u32) -> vec2<f32> {
+    workgroupBarrier();
+    pool[local] = x;
+    workgroupBarrier();
+    if THREADS <= 16u {
+        var all = pool[mate(0u)];
+        for (var k = 1u; k < THREADS; k += 1u) {
+            all = join(all, pool[mate(k)], how);
+        }
+        return all;
+    }
+    let groups = THREADS / 16u;
+    let tops = 256u + own_row * groups;
+    if thread < groups {
+        var some = pool[mate(thread)];
+        for (var k = 1u; k < 16u; k += 1u) {
+            some = join(some, pool[mate(thread + k * groups)], how);
+        }
+        pool[tops + thread] = some;
+    }
+    workgroupBarrier();
+    var all = pool[tops];
+    for (var k = 1u; k < groups; k += 1u) {
+        all = join(all, pool[tops + k], how);
+    }
+    return all;
+}
+
+// A sum that is added to often: by blocks of 64, so that its error grows slowly.
+struct Total {
+    low: vec2<f32>,
+    high: vec2<f32>,
+    count: u32,
+}
+
+fn add(total: Total, x: vec2<f32>) -> Total {
+    let low = total.low + x;
+    let count = total.count + 1u;
+    if (count & 63u) == 0u {
+        return Total(vec2<f32>(), total.high + low, count);
+    }
+    return Total(low, total.high, count);
+}

@@ -1,0 +1,55 @@
+// Sigmoid, and products with it.
+
+// x / (1 + e^-(z + low)) for a finite x that is not zero and z of its sign, with |z| < 400.
+fn gated(x: f32, z: f32, low: f32) -> f32 {
+    let x_parts = parts(x);
+    let p = power(-abs(z), select(-low, low, z < 0.0));
+    let e = pair_sum(1.0, p.q);
+    let tail = scaled(e.x, p.n);
+    let below = pair_sum(1.0, tail);
+    var above = vec2<f32>(x_parts.a, 0.0);
+    var n = x_parts.e;
+    if (z < 0.0) {
+        above = pair_product(x_parts.a, e.x);
+        above.y += x_parts.a * e.y;
+        n += p.n;
+    }
+    let rest = below.y + select(0.0, scaled(e.y, p.n), p.n > -60);
+    let q = pair_quotient(above.x, above.y, below.x, rest);
+    return scaled(q.x + q.y, n);
+}
+
+fn f_sigmoid(x: f32) -> f32 {
+    if (is_nan(x)) {
+        return x;
+    }
+    return gated(1.0, clamp(x, -120.0, 120.0), 0.0);
+}
+
+// x gated by something that is 0 or 1 to the last bit; also for what is not finite, and for zeros.
+fn gate_limit(x: f32) -> f32 {
+    return select(x, bitcast<f32>(0x80000000u), x < -1.0);
+}
+
+fn f_silu(x: f32) -> f32 {
+    let size = magnitude(x);
+    if (size == 0u || size > 0x43200000u) {
+        return gate_limit(x);
+    }
+    return gated(x, x, 0.0);
+}
+
+fn f_gelu_tanh(x: f32) -> f32 {
+    let size = magnitude(x);
+    if (size == 0u || size > 0x41800000u) {
+        return gate_limit(x);
+    }
+    // 0.5 (1 + tanh(y)) = sigmoid(2 y), and 2 y = x (c + d x^2) reaches 100: in two parts.
+    let square = pair_product(x, x);
+    let cubic = pair_product(square.x, 0.0713548139);
+    let inner = pair_sum(max(cubic.x, 1.59576917), min(cubic.x, 1.59576917));
+    let rest = square.x * 2.39883247e-9 - exact(4.53406805e-8, x);
+    let low = inner.y + (cubic.y + square.y * 0.0713548139 + rest);
+    let z = pair_product(x, inner.x);
+    return gated(x, z.x, z.y + x * low);
+}

@@ -1,0 +1,63 @@
+// Signs, roundings to integers and predicates of floats.
+
+fn f_neg(x: f32) -> f32 {
+    return negated(x);
+}
+
+fn f_abs(x: f32) -> f32 {
+    return bitcast<f32>(magnitude(x));
+}
+
+fn f_sign(x: f32) -> f32 {
+    return select(copy_sign(1.0, x), x, magnitude(x) == 0u || is_nan(x));
+}
+
+fn f_relu(x: f32) -> f32 {
+    return fmax(x, 0.0);
+}
+
+// The integer towards zero, with the sign of x.
+fn towards_zero(x: f32) -> f32 {
+    let size = magnitude(x);
+    let e = size >> 23u;
+    if (e >= 150u) {
+        return x;
+    }
+    let keep = select(0x80000000u, ~(0x7fffffu >> (min(max(e, 127u), 149u) - 127u)), e >= 127u);
+    return bitcast<f32>(bitcast<u32>(x) & keep);
+}
+
+fn f_floor(x: f32) -> f32 {
+    let whole = towards_zero(x);
+    let below = bitcast<u32>(x) >= 0x80000000u && bitcast<u32>(whole) != bitcast<u32>(x);
+    return select(whole, whole - 1.0, below);
+}
+
+fn f_ceil(x: f32) -> f32 {
+    let whole = towards_zero(x);
+    let above = bitcast<u32>(x) < 0x80000000u && bitcast<u32>(whole) != bitcast<u32>(x);
+    return select(whole, whole + 1.0, above);
+}
+
+fn f_round(x: f32) -> f32 {
+    let size = magnitude(x);
+    if (size >= 0x4b000000u) {
+        return x;
+    }
+    let whole = towards_zero(as_float(size));
+    let rest = as_float(size) - whole;
+    let up = rest > 0.5 || (rest == 0.5 && (u32(whole) & 1u) == 1u);
+    return copy_sign(select(whole, whole + 1.0, up), x);
+}
+
+fn f_is_nan(x: f32) -> bool {
+    return is_nan(x);
+}
+
+fn f_is_inf(x: f32) -> bool {
+    return magnitude(x) == 0x7f800000u;
+}
+
+fn f_clamp(x: f32, low: f32, high: f32) -> f32 {
+    return fmin(fmax(x, low), high);
+}

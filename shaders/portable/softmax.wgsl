@@ -1,0 +1,177 @@
+// y = exp(x - max) / sum(exp(x - max)), or x - max - ln(sum(exp(x - max))) with LOG = 1, along one axis
+// of any stride; of STATS = 1 only (max, 1 / sum or ln(sum)) of each row.
+//
+// A workgroup takes 256 / THREADS rows. An element is a whole word of PER elements where rows are dense and
+// aligned, else one element. Up to CACHE words a thread are read once; rows of more (CACHE = 0) are read
+// three times.
+
+struct Params {
+    sizes: array<vec4<u32>, 2>,
+    strides: array<vec4<u32>, 2>,
+    kept: u32,
+    offset: u32,
+    rows: u32,
+    len: u32,
+    stride: u32,
+    inner: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read_write> y: array<u32>;
+
+override DTYPE: u32 = 0u;
+override PER: u32 = 1u;
+override CACHE: u32 = 4u;
+override STATS: u32 = 0u;
+// The most that CACHE * PER is.
+const HELD: u32 = 32u;
+
+fn element(start: u32, unit: u32, lane: u32) -> f32 {
+    if PER > 1u {
+        return float_of(x[word_of(start, DTYPE) + unit], lane, DTYPE);
+    }
+    let i = start + unit * p.stride;
+    return float_of(x[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+}
+
+// The greatest so far, with NaN noticed in `size`: the builtin may drop one.
+struct Top {
+    greatest: f32,
+    size: u32,
+}
+
+fn raise(top: Top, x: f32) -> Top {
+    return Top(max(top.greatest, x), max(top.size, magnitude(x)));
+}
+
+fn greatest_of(top: Top) -> f32 {
+    let own = select(top.greatest, nan(), top.size > 0x7f800000u);
+    return over_row(vec2<f32>(own, 0.0), GREATEST).x;
+}
+
+fn row_of(greatest: f32, own_sum: f32) -> Row {
+    let sum = over_row(vec2<f32>(own_sum, 0.0), SUM).x;
+    if LOG == 1u {
+        return Row(greatest, f_ln(sum));
+    }
+    return Row(greatest, 1.0 / sum);
+}
+
+fn exp_of(part: f32) -> f32 {
+    if LOG == 1u {
+        return exp_below(part);
+    }
+    return part;
+}
+
+// The word of `PER` elements of the result.
+fn put(row: u32, unit: u32, word: u32) {
+    let outer = row / p.inner;
+    let first = outer * p.len * p.inner + row % p.inner;
+    if PER > 1u {
+        y[word_of(first, DTYPE) + unit] = word;
+    } else {
+        y[first + unit * p.inner] = word;
+    }
+}
+
+fn bits_at(value: f32, lane: u32) -> u32 {
+    return float_bits(value, DTYPE) << (16u * lane);
+}
+
+fn held_rows(row: u32, start: u32, units: u32) {
+    var held: array<f32, HELD>;
+    var top = Top(as_float(0xff800000u), 0u);
+    for (var i = 0u; i < CACHE; i += 1u) {
+        let unit = i * THREADS + thread;
+        for (var lane = 0u; lane < PER; lane += 1u) {
+            var v = as_float(0xff800000u);
+            if unit < units {
+                v = element(start, unit, lane);
+            }
+            held[i * PER + lane] = v;
+            top = raise(top, v);
+        }
+    }
+    let greatest = greatest_of(top);
+    var sum = 0.0;
+    for (var i = 0u; i < CACHE * PER; i += 1u) {
+        let part = part_of(held[i], greatest);
+        held[i] = part;
+        sum += exp_of(part);
+    }
+    let about = row_of(greatest, sum);
+    if STATS == 1u {
+        put_stats(row, about);
+        return;
+    }
+    for (var i = 0u; i < CACHE; i += 1u) {
+        let unit = i * THREADS + thread;
+        var word = 0u;
+        for (var lane = 0u; lane < PER; lane += 1u) {
+            word |= bits_at(value_of(held[i * PER + lane], about), lane);
+        }
+        if unit < units {
+            put(row, unit, word);
+        }
+    }
+}
+
+fn long_rows(row: u32, start: u32, units: u32) {
+    var top = Top(as_float(0xff800000u), 0u);
+    for (var unit = thread; unit < units; unit += THREADS) {
+        for (var lane = 0u; lane < PER; lane += 1u) {
+            top = raise(top, element(start, unit, lane));
+        }
+    }
+    let greatest = greatest_of(top);
+    var total: Total;
+    for (var unit = thread; unit < units; unit += THREADS) {
+        for (var lane = 0u; lane < PER; lane += 1u) {
+            let part = part_of(element(start, unit, lane), greatest);
+            total = add(total, vec2<f32>(exp_of(part), 0.0));
+        }
+    }
+    let about = row_of(greatest, (total.high + total.low).x);
+    if STATS == 1u {
+        put_stats(row, about);
+        return;
+    }
+    for (var unit = thread; unit < units; unit += THREADS) {
+        var word = 0u;
+        for (var lane = 0u; lane < PER; lane += 1u) {
+            let part = part_of(element(start, unit, lane), greatest);
+            word |= bits_at(value_of(part, about), lane);
+        }
+        put(row, unit, word);
+    }
+}
+
+fn put_stats(row: u32, about: Row) {
+    if thread == 0u && row < p.rows {
+        y[row * 2u] = bitcast<u32>(about.greatest);
+        y[row * 2u + 1u] = bitcast<u32>(about.factor);
+    }
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) index: u32,
+) {
+    take_place(index);
+    let row = flat_group(group, groups) * group_rows() + own_row;
+    var start = 0u;
+    var units = 0u;
+    if row < p.rows {
+        start = row_start(row);
+        units = p.len / PER;
+    }
+    if CACHE > 0u {
+        held_rows(row, start, units);
+    } else {
+        long_rows(row, start, units);
+    }
+}

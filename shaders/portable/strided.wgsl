@@ -1,0 +1,15 @@
+// Where the rows of a strided operand begin. The block p of a kernel that includes this has sizes and
+// strides of at least one axis that numbers the rows, the outermost first, their count kept, and offset.
+
+// The first element of a row. Strides may be negative: the sum wraps.
+fn row_start(row: u32) -> u32 {
+    var rest = row;
+    var at = p.offset;
+    for (var k = p.kept; k > 1u; k -= 1u) {
+        let axis = k - 1u;
+        let size = p.sizes[axis / 4u][axis % 4u];
+        at += (rest % size) * p.strides[axis / 4u][axis % 4u];
+        rest /= size;
+    }
+    return at + rest * p.strides[0].x;
+}

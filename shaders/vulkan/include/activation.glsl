@@ -1,0 +1,67 @@
+// What a contraction applies to its sums. The codes are the places in the list of the pass that fuses
+// them: 0 none, 1 relu, 2 sigmoid, 3 tanh, 4 gelu, 5 gelu_tanh, 6 silu, 7 softplus.
+//
+// NaN goes through unchanged and is tested by its bits: a compiler may assume that there is none.
+
+bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+
+bool is_negative_infinity(float x) { return floatBitsToUint(x) == 0xff800000u; }
+
+float sigmoid(float x) {
+    // exp of minus the magnitude does not overflow.
+    float e = exp(-abs(x));
+    return (x < 0.0 ? e : 1.0) / (1.0 + e);
+}
+
+// The complement of the error function, relative error 1.2e-7 (Numerical Recipes, section 6.2).
+float erfc(float x) {
+    float z = abs(x);
+    float t = 1.0 / (1.0 + 0.5 * z);
+    float poly = 0.17087277;
+    poly = poly * t - 0.82215223;
+    poly = poly * t + 1.48851587;
+    poly = poly * t - 1.13520398;
+    poly = poly * t + 0.27886807;
+    poly = poly * t - 0.18628806;
+    poly = poly * t + 0.09678418;
+    poly = poly * t + 0.37409196;
+    poly = poly * t + 1.00002368;
+    poly = poly * t - 1.26551223;
+    float tail = t * exp(poly - z * z);
+    return x < 0.0 ? 2.0 - tail : tail;
+}
+
+float softplus(float x) {
+    float e = exp(-abs(x));
+    // log(1 + e), to first order where 1 + e rounds.
+    float log_term = e < 1e-4 ? e - 0.5 * e * e : log(1.0 + e);
+    return (x > 0.0 ? x : 0.0) + log_term;
+}
+
+float activate(uint code, float x) {
+    if (code == 0u || is_nan(x)) {
+        return x;
+    }
+    if (is_negative_infinity(x)) {
+        return code == 3u ? -1.0 : (code >= 4u && code <= 6u ? -0.0 : 0.0);
+    }
+    switch (code) {
+    case 1u:
+        return x < 0.0 ? 0.0 : x;
+    case 2u:
+        return sigmoid(x);
+    case 3u: {
+        float y = 2.0 * sigmoid(2.0 * abs(x)) - 1.0;
+        float near = x - x * x * x * (1.0 / 3.0) * (1.0 - 0.4 * x * x);
+        return abs(x) < 0.1 ? near : (x < 0.0 ? -y : y);
+    }
+    case 4u:
+        return 0.5 * x * erfc(-x * 0.70710678118654752);
+    case 5u:
+        return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x));
+    case 6u:
+        return x * sigmoid(x);
+    default:
+        return softplus(x);
+    }
+}

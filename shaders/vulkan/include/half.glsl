@@ -1,0 +1,52 @@
+// Two-byte floats as the low 16 bits of a word. Conversions are in integers: a driver's own may round
+// to zero or flush subnormal numbers.
+
+float f16_to_f32(uint h) {
+    uint sign = (h & 0x8000u) << 16;
+    uint exponent = (h >> 10) & 31u;
+    uint fraction = h & 0x3ffu;
+    if (exponent == 0u) {
+        float magnitude = float(fraction) * 5.9604644775390625e-8; // 2^-24
+        return uintBitsToFloat(floatBitsToUint(magnitude) | sign);
+    }
+    uint wide = exponent == 31u ? 0x7f800000u : (exponent + 112u) << 23;
+    return uintBitsToFloat(sign | wide | (fraction << 13));
+}
+
+// To nearest, ties to even.
+uint f32_to_f16(float x) {
+    uint bits = floatBitsToUint(x);
+    uint sign = (bits >> 16) & 0x8000u;
+    uint magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+        return sign | 0x7e00u;
+    }
+    if (magnitude >= 0x477ff000u) { // 65520 and more
+        return sign | 0x7c00u;
+    }
+    if (magnitude < 0x38800000u) { // subnormal: units of 2^-24
+        uint shift = 126u - (magnitude >> 23);
+        if (shift > 24u) {
+            return sign;
+        }
+        uint whole = (magnitude & 0x7fffffu) | 0x800000u;
+        uint kept = whole >> shift;
+        uint rest = whole & ((1u << shift) - 1u);
+        uint half_way = 1u << (shift - 1u);
+        bool up = rest > half_way || (rest == half_way && (kept & 1u) != 0u);
+        return sign | (kept + (up ? 1u : 0u));
+    }
+    uint rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+    return sign | ((rounded - 0x38000000u) >> 13);
+}
+
+float bf16_to_f32(uint h) { return uintBitsToFloat(h << 16); }
+
+// To nearest, ties to even.
+uint f32_to_bf16(float x) {
+    uint bits = floatBitsToUint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return (bits >> 16) | 0x40u;
+    }
+    return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
