@@ -1,0 +1,186 @@
+//! The open device as a [`Backend`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tercet_ir::backend::Explanation;
+use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph};
+use tercet_plan::{Caps, GpuExecutable, PlanOptions, Program};
+
+use crate::device::Device;
+use crate::driver::{Counters, VulkanDriver};
+use crate::error::{GpuError, OpenError};
+use crate::instance::{DeviceInfo, Instance};
+use crate::pipeline::Pipelines;
+use crate::staging::Staging;
+
+/// How a device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct VulkanOptions {
+    /// The device: its index in [`VulkanBackend::devices`] or a part of its name; else the best.
+    pub device: Option<String>,
+    /// Core and synchronisation validation; see [`VulkanBackend::messages`].
+    pub validation: bool,
+    /// The folder of the pipeline cache; without one every process makes its pipelines anew.
+    pub cache_dir: Option<PathBuf>,
+    /// Leave gaps between the slots of programs, and say in [`VulkanBackend::messages`] which ones
+    /// were written after each run. Slow: for tests.
+    pub sentinels: bool,
+    /// Measure each step of a run; see [`Executable::timings`].
+    pub timestamps: bool,
+}
+
+/// What executables of one device share.
+pub(crate) struct Shared {
+    pub(crate) pipelines: Pipelines,
+    pub(crate) staging: Staging,
+    pub(crate) caps: Caps,
+    pub(crate) timestamps: bool,
+    pub(crate) sentinels: bool,
+    pub(crate) recorded: AtomicU64,
+    pub(crate) reads_recorded: AtomicU64,
+    /// Dropped last.
+    pub(crate) device: Arc<Device>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.pipelines.save();
+    }
+}
+
+/// An open Vulkan device.
+pub struct VulkanBackend {
+    shared: Arc<Shared>,
+}
+
+impl VulkanBackend {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`OpenError`] that says what is missing and what to do.
+    pub fn new(options: VulkanOptions) -> Result<VulkanBackend, OpenError> {
+        let VulkanOptions {
+            device,
+            validation,
+            cache_dir,
+            sentinels,
+            timestamps,
+        } = options;
+        let device = Arc::new(Device::open(device.as_deref(), validation)?);
+        let failed = |e: GpuError| OpenError::Setup {
+            device: device.info.name.clone(),
+            reason: CompileError::from(e).to_string(),
+        };
+        Ok(VulkanBackend {
+            shared: Arc::new(Shared {
+                pipelines: Pipelines::new(&device, cache_dir, validation).map_err(failed)?,
+                staging: Staging::new(&device).map_err(failed)?,
+                caps: device.features.caps(),
+                timestamps,
+                sentinels,
+                recorded: AtomicU64::new(0),
+                reads_recorded: AtomicU64::new(0),
+                device: Arc::clone(&device),
+            }),
+        })
+    }
+
+    /// The devices of this machine, in the loader's order.
+    ///
+    /// # Errors
+    /// [`OpenError`] when there is no loader or no driver.
+    pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
+        let devices = Instance::new(false)?.devices()?;
+        Ok(devices.into_iter().map(|(_, info)| info).collect())
+    }
+
+    /// The device.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.shared.device.info
+    }
+
+    /// What plans for this device depend on.
+    pub fn caps(&self) -> &Caps {
+        &self.shared.caps
+    }
+
+    /// What the validation layer said so far, and what was written between slots where the options
+    /// ask for gaps there.
+    pub fn messages(&self) -> Vec<String> {
+        self.shared.device.instance.messages.all()
+    }
+
+    /// What was done on this device so far, by all executables.
+    pub fn counters(&self) -> Counters {
+        let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Counters {
+            recorded: of(&self.shared.recorded),
+            reads_recorded: of(&self.shared.reads_recorded),
+            submissions: of(&self.shared.device.submissions),
+            upload_bytes: of(&self.shared.staging.upload_bytes),
+            pipelines_compiled: of(&self.shared.pipelines.compiled),
+        }
+    }
+
+    /// Bytes of all buffers that exist on this device.
+    pub fn used_bytes(&self) -> u64 {
+        self.shared.device.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Makes pipelines, buffers and commands for a program that was planned for [`Self::caps`].
+    ///
+    /// # Errors
+    /// [`CompileError::OutOfMemory`], [`CompileError::Device`].
+    pub fn load(&self, program: &Arc<Program>) -> Result<VulkanDriver, CompileError> {
+        Ok(VulkanDriver::load(&self.shared, program)?)
+    }
+
+    /// Compiles a graph, as [`Backend::compile`] does, and gives the executable by its own type.
+    ///
+    /// # Errors
+    /// As [`Backend::compile`].
+    pub fn compile_gpu(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<GpuExecutable<VulkanDriver>, CompileError> {
+        let choices = PlanOptions {
+            sentinels: self.shared.sentinels,
+        };
+        let program = tercet_plan::compile_with(graph, options, self.caps(), choices)?;
+        let program = Arc::new(program);
+        let driver = self.load(&program)?;
+        Ok(GpuExecutable::new(program, driver, options.bounds.clone()))
+    }
+
+    /// Behaves from now on as if the device were lost, for tests.
+    #[doc(hidden)]
+    pub fn lose_device(&self) {
+        self.shared.device.lose("told to be lost");
+    }
+}
+
+impl Backend for VulkanBackend {
+    fn name(&self) -> &'static str {
+        "vulkan"
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Executable>, CompileError> {
+        Ok(Box::new(self.compile_gpu(graph, options)?))
+    }
+
+    fn explain(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Explanation, CompileError> {
+        let program = tercet_plan::compile(graph, options, self.caps())?;
+        Ok(tercet_plan::explain(&program, "vulkan"))
+    }
+}

@@ -1,0 +1,218 @@
+//! The open device: its queue, the timeline of submissions, memory, and whether it is lost.
+//!
+//! There is one queue, used behind a mutex. Every submission signals the next value of one timeline
+//! semaphore, so that a value says "this and all before it are done".
+
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ash::vk;
+use gpu_allocator::AllocationSizes;
+use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
+
+use crate::error::{GpuError, OpenError};
+use crate::features::Features;
+use crate::instance::{DeviceInfo, Instance, failed};
+
+/// A point of the timeline: the submission of this number. 0 is always done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+struct Queue {
+    raw: vk::Queue,
+    last: Ticket,
+}
+
+/// An open device.
+pub(crate) struct Device {
+    pub(crate) raw: ash::Device,
+    queue: Mutex<Queue>,
+    timeline: vk::Semaphore,
+    /// The last submission that was seen done.
+    done: AtomicU64,
+    lost: OnceLock<String>,
+    allocator: ManuallyDrop<Mutex<Allocator>>,
+    /// Bytes of buffers that exist.
+    pub(crate) used_bytes: AtomicU64,
+    /// Submissions so far.
+    pub(crate) submissions: AtomicU64,
+    pub(crate) features: Features,
+    pub(crate) info: DeviceInfo,
+    /// Outlives the device.
+    pub(crate) instance: Instance,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: pipelines, buffers and drivers hold an `Arc` of this and are gone; their last
+        // submissions were waited for. The allocator is dropped once, before its device.
+        unsafe {
+            // The result does not matter: of a lost device nothing is left to wait for.
+            let _ = self.raw.device_wait_idle();
+            ManuallyDrop::drop(&mut self.allocator);
+            self.raw.destroy_semaphore(self.timeline, None);
+            self.raw.destroy_device(None);
+        }
+    }
+}
+
+impl Device {
+    /// Opens the device asked for by index or part of its name, else the best.
+    pub(crate) fn open(wanted: Option<&str>, validation: bool) -> Result<Device, OpenError> {
+        let instance = Instance::new(validation)?;
+        let (physical, info) = instance.choose(wanted)?;
+        let features = Features::query(&instance, physical, &info)?;
+        let raw = features.create_device(&instance, physical)?;
+        // SAFETY: the family and index were given when creating the device.
+        let queue = unsafe { raw.get_device_queue(features.queue_family, 0) };
+        let made = AllocatorCreateDesc {
+            instance: instance.raw.clone(),
+            device: raw.clone(),
+            physical_device: physical,
+            debug_settings: Default::default(),
+            buffer_device_address: false,
+            allocation_sizes: AllocationSizes::new(32 << 20, 8 << 20)
+                .with_max_device_memblock_size(256 << 20)
+                .with_max_host_memblock_size(64 << 20),
+        };
+        let allocator = Allocator::new(&made);
+        let mut kind = vk::SemaphoreTypeCreateInfo::default()
+            .semaphore_type(vk::SemaphoreType::TIMELINE)
+            .initial_value(0);
+        let semaphore = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: timeline semaphores are enabled.
+        let timeline = unsafe { raw.create_semaphore(&semaphore, None) };
+        let (allocator, timeline) = match (allocator, timeline) {
+            (Ok(allocator), Ok(timeline)) => (allocator, timeline),
+            (allocator, timeline) => {
+                drop(allocator);
+                // SAFETY: nothing else of the device exists.
+                unsafe {
+                    if let Ok(timeline) = timeline {
+                        raw.destroy_semaphore(timeline, None);
+                    }
+                    raw.destroy_device(None);
+                }
+                let result = timeline
+                    .err()
+                    .unwrap_or(vk::Result::ERROR_INITIALIZATION_FAILED);
+                return Err(failed("vkCreateSemaphore")(result));
+            }
+        };
+        Ok(Device {
+            raw,
+            queue: Mutex::new(Queue {
+                raw: queue,
+                last: Ticket(0),
+            }),
+            timeline,
+            done: AtomicU64::new(0),
+            lost: OnceLock::new(),
+            allocator: ManuallyDrop::new(Mutex::new(allocator)),
+            used_bytes: AtomicU64::new(0),
+            submissions: AtomicU64::new(0),
+            features,
+            info,
+            instance,
+        })
+    }
+
+    /// The allocator, for a moment.
+    pub(crate) fn allocator(&self) -> MutexGuard<'_, Allocator> {
+        self.allocator
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts command buffers in order; the ticket is done when they are.
+    ///
+    /// # Safety
+    /// The command buffers are recorded, not pending, and what they use lives until the ticket is
+    /// done.
+    pub(crate) unsafe fn submit(&self, commands: &[vk::CommandBuffer]) -> Result<Ticket, GpuError> {
+        self.check_lost()?;
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = Ticket(queue.last.0 + 1);
+        let (values, semaphores) = ([next.0], [self.timeline]);
+        let mut timeline =
+            vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let submit = vk::SubmitInfo::default()
+            .command_buffers(commands)
+            .signal_semaphores(&semaphores)
+            .push_next(&mut timeline);
+        // SAFETY: the queue is locked; the rest is the caller's promise.
+        unsafe {
+            self.raw
+                .queue_submit(queue.raw, &[submit], vk::Fence::null())
+        }
+        .map_err(self.failed("vkQueueSubmit"))?;
+        queue.last = next;
+        self.submissions.fetch_add(1, Ordering::Relaxed);
+        Ok(next)
+    }
+
+    /// Waits until a submission is done.
+    pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), GpuError> {
+        if ticket.0 <= self.done.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (values, semaphores) = ([ticket.0], [self.timeline]);
+        let info = vk::SemaphoreWaitInfo::default()
+            .semaphores(&semaphores)
+            .values(&values);
+        // SAFETY: the semaphore is valid, and the value is one that a submission signals.
+        unsafe { self.raw.wait_semaphores(&info, u64::MAX) }
+            .map_err(self.failed("vkWaitSemaphores"))?;
+        self.done.fetch_max(ticket.0, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Waits for everything that was submitted.
+    pub(crate) fn wait_all(&self) -> Result<(), GpuError> {
+        let last = self
+            .queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .last;
+        self.wait(last)
+    }
+
+    /// Refuses when the device is lost.
+    pub(crate) fn check_lost(&self) -> Result<(), GpuError> {
+        match self.lost.get() {
+            Some(reason) => Err(GpuError::Lost {
+                reason: reason.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Marks the device as lost: every later call says so.
+    pub(crate) fn lose(&self, reason: &str) {
+        self.lost.get_or_init(|| reason.to_string());
+    }
+
+    /// The error of a failed call; a loss is remembered.
+    pub(crate) fn failed(&self, call: &'static str) -> impl Fn(vk::Result) -> GpuError + '_ {
+        move |result| match result {
+            vk::Result::ERROR_DEVICE_LOST => {
+                let reason = self
+                    .lost
+                    .get_or_init(|| format!("{call} on {}", self.info.name));
+                GpuError::Lost {
+                    reason: reason.clone(),
+                }
+            }
+            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
+                GpuError::OutOfMemory {
+                    what: call,
+                    bytes: 0,
+                }
+            }
+            result => GpuError::Failed {
+                reason: format!("{call}: {result}"),
+            },
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! The device side of one executable: buffers, recorded commands, submission, reading back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ash::vk;
+use smallvec::SmallVec;
+use tercet_ir::RunError;
+use tercet_plan::{Buffer, Driver, Launch, Program, Read};
+
+use crate::backend::Shared;
+use crate::bind::{Calls, Sets, copy_kernel, flatten};
+use crate::buffers::{
+    Memories, SENTINEL, allocate, complaint, fill, fill_gaps, is_const, is_own, is_param, place,
+};
+use crate::device::Ticket;
+use crate::error::GpuError;
+use crate::memory::{Memory, Place};
+use crate::pipeline::Pipeline;
+use crate::readback::Readback;
+use crate::record::{CommandPool, Player, Queries};
+
+/// What was done so far, for tests and traces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Command buffers of programs that were recorded.
+    pub recorded: u64,
+    /// Command buffers that only copy results for the host, recorded when what is read changes.
+    pub reads_recorded: u64,
+    /// Submissions to the queue.
+    pub submissions: u64,
+    /// Bytes of tensors that went from host to device.
+    pub upload_bytes: u64,
+    /// Pipelines made on this device.
+    pub pipelines_compiled: u64,
+}
+
+/// What executables of one program share for good.
+struct Loaded {
+    program: Arc<Program>,
+    calls: Calls,
+    pipelines: Vec<Arc<Pipeline>>,
+    /// Constants, which nothing writes.
+    consts: Memories,
+}
+
+/// Command buffers with what they bind.
+struct Recorded {
+    steps: vk::CommandBuffer,
+    prepare: vk::CommandBuffer,
+    queries: Option<Queries>,
+    /// A run wrote the queries.
+    stamped: bool,
+    _sets: Sets,
+    _pool: CommandPool,
+}
+
+/// The buffers of one executable.
+struct Buffers {
+    /// Inputs, outputs, states and what lies between.
+    own: Memories,
+    /// Parameters and what is prepared from them; shared by clones until one is written.
+    params: Arc<Memories>,
+    loaded: Arc<Loaded>,
+}
+
+impl Buffers {
+    fn memory(&self, buffer: Buffer) -> &Memory {
+        let all = [&self.own, &*self.params, &self.loaded.consts];
+        let found = all.iter().find_map(|m| m.get(&buffer));
+        found.expect("invariant: every buffer of a program's slots is allocated")
+    }
+}
+
+/// The device side of one executable.
+pub struct VulkanDriver {
+    buffers: Buffers,
+    words: Memory,
+    grids: Memory,
+    /// The numbers in `words` and `grids` are those of the last launch.
+    numbers: bool,
+    recorded: Option<Recorded>,
+    /// For what runs read.
+    run_reads: Readback,
+    /// For reads between runs.
+    single_read: Readback,
+    /// For the gaps between slots, where a program has them.
+    gap_reads: Readback,
+    /// The last submission was a run with reads.
+    running: bool,
+    /// The last submission that uses anything of this driver.
+    last: Ticket,
+    counters: Counters,
+    shared: Arc<Shared>,
+}
+
+impl Drop for VulkanDriver {
+    fn drop(&mut self) {
+        // Of a lost device nothing is left to wait for.
+        let _ = self.shared.device.wait(self.last);
+    }
+}
+
+impl VulkanDriver {
+    /// Makes pipelines, buffers and commands for a program.
+    pub(crate) fn load(
+        shared: &Arc<Shared>,
+        program: &Arc<Program>,
+    ) -> Result<VulkanDriver, GpuError> {
+        let calls = flatten(program, shared.caps.uniform_align_bytes);
+        let making = tracing::debug_span!("pipelines").entered();
+        let mut pipelines = shared.pipelines.get_all(&program.kernels)?;
+        if calls.copies {
+            pipelines.extend(shared.pipelines.get_all(&[copy_kernel()])?);
+        }
+        drop(making);
+        let _span = tracing::debug_span!("memory and constants").entered();
+        let consts = allocate(&shared.device, program, is_const)?;
+        let params = allocate(&shared.device, program, is_param)?;
+        let filled = fill(shared, program, &consts, &params);
+        // Nothing is pending when what was allocated here may be freed.
+        shared.device.wait_all()?;
+        filled?;
+        let loaded = Loaded {
+            program: Arc::clone(program),
+            calls,
+            pipelines,
+            consts,
+        };
+        VulkanDriver::make(shared, Arc::new(loaded), Arc::new(params))
+    }
+
+    /// A driver with buffers of its own, zeroed, for what is loaded.
+    fn make(
+        shared: &Arc<Shared>,
+        loaded: Arc<Loaded>,
+        params: Arc<Memories>,
+    ) -> Result<VulkanDriver, GpuError> {
+        let device = &shared.device;
+        let calls = &loaded.calls;
+        let own = allocate(device, &loaded.program, is_own)?;
+        let words = Memory::new(
+            device,
+            Place::Shared,
+            calls.words_bytes(),
+            "parameter blocks",
+        )?;
+        let grids = Memory::new(device, Place::Shared, calls.grids_bytes(), "grids")?;
+        let mut driver = VulkanDriver {
+            buffers: Buffers {
+                own,
+                params,
+                loaded,
+            },
+            words,
+            grids,
+            numbers: false,
+            recorded: None,
+            run_reads: Readback::new(),
+            single_read: Readback::new(),
+            gap_reads: Readback::new(),
+            running: false,
+            last: Ticket::default(),
+            counters: Counters::default(),
+            shared: Arc::clone(shared),
+        };
+        driver.last = shared.staging.clear(driver.buffers.own.values())?;
+        let Buffers { loaded, own, .. } = &driver.buffers;
+        driver.last = driver.last.max(fill_gaps(shared, &loaded.program, own)?);
+        driver.record()?;
+        Ok(driver)
+    }
+
+    /// What was done for this executable so far.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            pipelines_compiled: self.shared.pipelines.compiled.load(Ordering::Relaxed),
+            ..self.counters
+        }
+    }
+
+    /// Records the commands of the program, unless they are.
+    fn record(&mut self) -> Result<(), GpuError> {
+        if self.recorded.is_some() {
+            return Ok(());
+        }
+        let device = &self.shared.device;
+        let Loaded {
+            program,
+            calls,
+            pipelines,
+            ..
+        } = &*self.buffers.loaded;
+        let memory = |slot| self.buffers.memory(program.slot(slot).buffer);
+        let sets = Sets::new(device, program, calls, pipelines, &self.words, memory)?;
+        let pool = CommandPool::new(device)?;
+        let timed = self.shared.timestamps && device.features.timestamp_bits > 0;
+        let queries = match timed {
+            true => Some(Queries::new(device, calls.steps.len())?),
+            false => None,
+        };
+        let (steps, prepare) = (pool.buffer()?, pool.buffer()?);
+        let player = Player {
+            device,
+            program,
+            calls,
+            pipelines,
+            sets: &sets,
+            grids: &self.grids,
+            memory,
+        };
+        player.record(steps, &calls.steps, queries.as_ref())?;
+        player.record(prepare, &calls.prepare, None)?;
+        self.recorded = Some(Recorded {
+            steps,
+            prepare,
+            queries,
+            stamped: false,
+            _sets: sets,
+            _pool: pool,
+        });
+        self.count_recorded(2);
+        Ok(())
+    }
+
+    fn count_recorded(&mut self, n: u64) {
+        self.counters.recorded += n;
+        self.shared.recorded.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Complains of every gap that a kernel wrote into, where the program has gaps, and mends them.
+    fn check_gaps(&mut self) -> Result<(), GpuError> {
+        let program = Arc::clone(&self.buffers.loaded.program);
+        if program.gaps.is_empty() {
+            return Ok(());
+        }
+        let reads: Vec<Read> = program
+            .gaps
+            .iter()
+            .map(|g| Read {
+                buffer: g.buffer,
+                offset_bytes: g.offset_bytes,
+                bytes: g.bytes,
+            })
+            .collect();
+        let of = |b| self.buffers.memory(b);
+        self.gap_reads.record(&self.shared.device, &reads, of)?;
+        self.start(self.gap_reads.commands().as_slice())?;
+        self.finish()?;
+        let messages = &self.shared.device.instance.messages;
+        let mut broken = false;
+        self.gap_reads.take(&mut |i, bytes| {
+            let whole = bytes.chunks_exact(4).all(|w| w == SENTINEL.to_ne_bytes());
+            if !whole {
+                broken = true;
+                messages.push(complaint(&program, &program.gaps[i]));
+            }
+        });
+        if broken {
+            for memories in [&self.buffers.own, &*self.buffers.params] {
+                let ticket = fill_gaps(&self.shared, &program, memories)?;
+                self.last = self.last.max(ticket);
+            }
+        }
+        Ok(())
+    }
+
+    fn count_read(&mut self) {
+        self.counters.reads_recorded += 1;
+        self.shared.reads_recorded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn put_numbers(&mut self, launch: &Launch) {
+        let (words, grids) = (self.words.bytes_mut(), self.grids.bytes_mut());
+        self.buffers.loaded.calls.write(launch, words, grids);
+        self.numbers = true;
+    }
+
+    /// Waits for everything that this driver started.
+    fn finish(&self) -> Result<(), GpuError> {
+        self.shared.device.check_lost()?;
+        self.shared.device.wait(self.last)
+    }
+
+    /// Submits command buffers of this driver.
+    fn start(&mut self, commands: &[vk::CommandBuffer]) -> Result<(), GpuError> {
+        // SAFETY: they are recorded; the driver waits for one submission before it makes the next,
+        // and keeps what they use until the last one is done.
+        self.last = unsafe { self.shared.device.submit(commands) }?;
+        self.counters.submissions += 1;
+        Ok(())
+    }
+
+    fn submit_run(
+        &mut self,
+        launch: &Launch,
+        changed: bool,
+        reads: &[Read],
+    ) -> Result<(), GpuError> {
+        // Transfers of this driver use other command buffers, runs use these.
+        self.record()?;
+        if !reads.is_empty() {
+            let of = |b| self.buffers.memory(b);
+            if self.run_reads.record(&self.shared.device, reads, of)? {
+                self.count_read();
+            }
+        }
+        if changed || !self.numbers {
+            self.put_numbers(launch);
+        }
+        let Some(recorded) = &self.recorded else {
+            return Ok(());
+        };
+        self.running = !reads.is_empty();
+        let reading = self.run_reads.commands().filter(|_| self.running);
+        let commands: SmallVec<[_; 2]> = [recorded.steps].into_iter().chain(reading).collect();
+        self.start(&commands)?;
+        if let Some(recorded) = &mut self.recorded {
+            recorded.stamped = true;
+        }
+        Ok(())
+    }
+
+    fn run_prepare(&mut self, launch: &Launch) -> Result<(), GpuError> {
+        self.record()?;
+        self.put_numbers(launch);
+        let Some(recorded) = &self.recorded else {
+            return Ok(());
+        };
+        let commands = [recorded.prepare];
+        self.start(&commands)?;
+        self.shared.device.wait(self.last)
+    }
+
+    fn write_bytes(&mut self, buffer: Buffer, at: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        self.shared.device.check_lost()?;
+        self.counters.upload_bytes += bytes.len() as u64;
+        if place(buffer).0 == Place::Shared
+            && let Some(memory) = self.buffers.own.get_mut(&buffer)
+        {
+            let uploads = &self.shared.staging.upload_bytes;
+            uploads.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            // Clearing it at first may not be done yet.
+            self.shared.device.wait(self.last)?;
+            let to = &mut memory.bytes_mut()[at as usize..];
+            to[..bytes.len()].copy_from_slice(bytes);
+            to[bytes.len()..bytes.len().next_multiple_of(4)].fill(0);
+            return Ok(());
+        }
+        let ticket = self
+            .shared
+            .staging
+            .upload(self.buffers.memory(buffer), at, bytes)?;
+        self.last = self.last.max(ticket);
+        Ok(())
+    }
+
+    fn clone_driver(&mut self) -> Result<VulkanDriver, GpuError> {
+        let params = Arc::clone(&self.buffers.params);
+        let loaded = Arc::clone(&self.buffers.loaded);
+        let mut clone = VulkanDriver::make(&self.shared, loaded, params)?;
+        let states = |b: &Buffer| matches!(b, Buffer::State(_));
+        let copies: Vec<_> = self.buffers.own.iter().filter(|(b, _)| states(b)).collect();
+        let copies: Vec<_> = copies
+            .into_iter()
+            .map(|(b, from)| (from, clone.buffers.memory(*b), all_of(from)))
+            .collect();
+        let ticket = self.shared.staging.copy(&copies)?;
+        self.last = self.last.max(ticket);
+        clone.last = clone.last.max(ticket);
+        Ok(clone)
+    }
+
+    fn own_params(&mut self) -> Result<(), GpuError> {
+        if Arc::strong_count(&self.buffers.params) == 1 {
+            return Ok(());
+        }
+        let device = &self.shared.device;
+        let new = allocate(device, &self.buffers.loaded.program, is_param)?;
+        let copies: Vec<_> = self
+            .buffers
+            .params
+            .iter()
+            .map(|(b, from)| (from, &new[b], all_of(from)))
+            .collect();
+        let ticket = self.shared.staging.copy(&copies)?;
+        // The old ones may go when nobody shares them any more: nothing of ours may be pending.
+        device.wait(self.last.max(ticket))?;
+        self.last = self.last.max(ticket);
+        self.buffers.params = Arc::new(new);
+        self.recorded = None;
+        self.run_reads.forget();
+        self.single_read.forget();
+        self.gap_reads.forget();
+        Ok(())
+    }
+}
+
+fn all_of(memory: &Memory) -> vk::BufferCopy {
+    vk::BufferCopy::default().size(memory.bytes)
+}
+
+impl Driver for VulkanDriver {
+    fn write(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), RunError> {
+        Ok(self.write_bytes(buffer, offset_bytes, bytes)?)
+    }
+
+    fn clear(&mut self, buffer: Buffer) -> Result<(), RunError> {
+        let ticket = self.shared.staging.clear([self.buffers.memory(buffer)])?;
+        self.last = self.last.max(ticket);
+        Ok(())
+    }
+
+    fn prepare(&mut self, launch: &Launch) -> Result<(), RunError> {
+        Ok(self.run_prepare(launch)?)
+    }
+
+    fn submit(&mut self, launch: &Launch, changed: bool, reads: &[Read]) -> Result<(), RunError> {
+        Ok(self.submit_run(launch, changed, reads)?)
+    }
+
+    fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {
+        self.finish()?;
+        if self.running {
+            self.run_reads.take(take);
+        }
+        Ok(self.check_gaps()?)
+    }
+
+    fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
+        self.finish()?;
+        let of = |b| self.buffers.memory(b);
+        if self.single_read.record(&self.shared.device, &[read], of)? {
+            self.count_read();
+        }
+        self.start(self.single_read.commands().as_slice())?;
+        self.finish()?;
+        self.single_read.take(&mut |_, bytes| take(bytes));
+        Ok(())
+    }
+
+    fn step_times(&mut self) -> Vec<(usize, u64, u64)> {
+        let recorded = self.recorded.as_ref().filter(|r| r.stamped);
+        let queries = recorded.and_then(|r| r.queries.as_ref());
+        let Some(queries) = queries.filter(|_| self.finish().is_ok()) else {
+            return Vec::new();
+        };
+        let stamps = queries.nanoseconds();
+        let pairs = stamps.windows(2).enumerate();
+        pairs.map(|(step, w)| (step, w[0], w[1] - w[0])).collect()
+    }
+
+    fn try_clone(&mut self) -> Result<VulkanDriver, RunError> {
+        Ok(self.clone_driver()?)
+    }
+
+    fn unshare_params(&mut self) -> Result<(), RunError> {
+        Ok(self.own_params()?)
+    }
+}

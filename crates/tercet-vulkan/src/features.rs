@@ -1,0 +1,402 @@
+//! What a device offers and what of it is used: features, extensions, limits.
+//!
+//! [`Features::query`] finds; [`Features::create_device`] enables exactly what was found of what
+//! kernels can use; [`Features::caps`] tells the planner.
+
+use std::ffi::{CStr, c_void};
+
+use ash::{khr, vk};
+use tercet_plan::{Caps, CoopShape, CoopType};
+
+use crate::error::OpenError;
+use crate::instance::{DeviceInfo, Instance, failed};
+
+/// `VkPhysicalDeviceShaderBfloat16FeaturesKHR`, newer than the bindings.
+#[repr(C)]
+struct Bfloat16Features {
+    s_type: vk::StructureType,
+    p_next: *mut c_void,
+    types: vk::Bool32,
+    dot_product: vk::Bool32,
+    cooperative_matrix: vk::Bool32,
+}
+
+// SAFETY: the specification of VK_KHR_shader_bfloat16 says that it extends both structures.
+unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Bfloat16Features {}
+// SAFETY: as above.
+unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features {}
+
+impl Bfloat16Features {
+    const EXTENSION: &'static CStr = c"VK_KHR_shader_bfloat16";
+    const S_TYPE: vk::StructureType = vk::StructureType::from_raw(1_000_141_000);
+    const COMPONENT: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_141_000);
+
+    fn new() -> Bfloat16Features {
+        Bfloat16Features {
+            s_type: Bfloat16Features::S_TYPE,
+            p_next: std::ptr::null_mut(),
+            types: 0,
+            dot_product: 0,
+            cooperative_matrix: 0,
+        }
+    }
+}
+
+/// How subgroups behave in compute shaders.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subgroups {
+    /// The size that kernels see.
+    pub(crate) size: u32,
+    /// The size must be required of each pipeline that uses subgroups.
+    pub(crate) require: bool,
+    /// Full subgroups can be required.
+    pub(crate) full: bool,
+}
+
+/// What was found of a device, all of it enabled.
+pub(crate) struct Features {
+    limits: vk::PhysicalDeviceLimits,
+    extensions: Vec<&'static CStr>,
+    /// 16-bit values in storage buffers.
+    storage16: bool,
+    /// 8-bit values in storage buffers.
+    storage8: bool,
+    float16: bool,
+    int8: bool,
+    int16: bool,
+    memory_model: bool,
+    memory_model_device: bool,
+    coop: Vec<CoopShape>,
+    bfloat16: bool,
+    bfloat16_coop: bool,
+    size_control: bool,
+    pub(crate) subgroups: Option<Subgroups>,
+    compute_units: u32,
+    pub(crate) queue_family: u32,
+    /// Bits of a timestamp; 0 where there are none.
+    pub(crate) timestamp_bits: u32,
+    /// The most bytes of one allocation.
+    pub(crate) max_allocation: u64,
+    /// Nanoseconds per tick of a timestamp.
+    pub(crate) timestamp_ns: f32,
+    /// Who wrote the driver's caches.
+    pub(crate) identity: Identity,
+}
+
+/// What a pipeline cache must have been written by to be of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) vendor: u32,
+    pub(crate) device: u32,
+    pub(crate) driver_version: u32,
+    pub(crate) driver_uuid: [u8; 16],
+    pub(crate) cache_uuid: [u8; 16],
+}
+
+impl Features {
+    /// Looks at a device.
+    pub(crate) fn query(
+        instance: &Instance,
+        device: vk::PhysicalDevice,
+        info: &DeviceInfo,
+    ) -> Result<Features, OpenError> {
+        let raw = &instance.raw;
+        // SAFETY: a device of this instance.
+        let extensions = unsafe { raw.enumerate_device_extension_properties(device) }
+            .map_err(failed("vkEnumerateDeviceExtensionProperties"))?;
+        let has = |name: &CStr| {
+            let same = |e: &vk::ExtensionProperties| e.extension_name_as_c_str() == Ok(name);
+            extensions.iter().any(same)
+        };
+        let new = info.api >= [1, 3, 0];
+        let mut used = Vec::new();
+
+        let mut v11 = vk::PhysicalDeviceVulkan11Features::default();
+        let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
+        let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default();
+        let mut coop = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+        let mut bfloat16 = Bfloat16Features::new();
+        let mut all = vk::PhysicalDeviceFeatures2::default()
+            .push_next(&mut v11)
+            .push_next(&mut v12);
+        if new || has(ash::ext::subgroup_size_control::NAME) {
+            all = all.push_next(&mut control);
+        }
+        if has(khr::cooperative_matrix::NAME) {
+            all = all.push_next(&mut coop);
+        }
+        if has(Bfloat16Features::EXTENSION) {
+            all = all.push_next(&mut bfloat16);
+        }
+        // SAFETY: a device of this instance; every structure of the chain belongs to its version
+        // or to an extension that it has.
+        unsafe { raw.get_physical_device_features2(device, &mut all) };
+        let int16 = all.features.shader_int16 == vk::TRUE;
+        if v12.timeline_semaphore == vk::FALSE {
+            return Err(OpenError::MissingFeature {
+                device: info.name.clone(),
+                feature: "timeline semaphores",
+            });
+        }
+
+        let properties = Properties::query(instance, device, new, &has);
+        let size_control = control.subgroup_size_control == vk::TRUE;
+        if size_control && !new {
+            used.push(ash::ext::subgroup_size_control::NAME);
+        }
+        let full = control.compute_full_subgroups == vk::TRUE;
+        let memory_model = v12.vulkan_memory_model == vk::TRUE;
+        let bfloat16_coop = bfloat16.types == vk::TRUE && bfloat16.cooperative_matrix == vk::TRUE;
+        let shapes = match coop.cooperative_matrix == vk::TRUE && memory_model {
+            true => coop_shapes(instance, device, bfloat16_coop)?,
+            false => Vec::new(),
+        };
+        if !shapes.is_empty() {
+            used.push(khr::cooperative_matrix::NAME);
+        }
+        if bfloat16.types == vk::TRUE {
+            used.push(Bfloat16Features::EXTENSION);
+        }
+        let (queue_family, timestamp_bits) = queue_family(instance, device, info)?;
+        Ok(Features {
+            extensions: used,
+            storage16: v11.storage_buffer16_bit_access == vk::TRUE,
+            storage8: v12.storage_buffer8_bit_access == vk::TRUE,
+            float16: v12.shader_float16 == vk::TRUE,
+            int8: v12.shader_int8 == vk::TRUE,
+            int16,
+            memory_model,
+            memory_model_device: v12.vulkan_memory_model_device_scope == vk::TRUE,
+            coop: shapes,
+            bfloat16: bfloat16.types == vk::TRUE,
+            bfloat16_coop,
+            size_control,
+            subgroups: properties.subgroups(size_control, size_control && full),
+            compute_units: properties.compute_units,
+            queue_family,
+            timestamp_bits,
+            max_allocation: properties.max_allocation,
+            timestamp_ns: properties.limits.timestamp_period,
+            identity: properties.identity,
+            limits: properties.limits,
+        })
+    }
+
+    /// Makes the device with one queue.
+    pub(crate) fn create_device(
+        &self,
+        instance: &Instance,
+        device: vk::PhysicalDevice,
+    ) -> Result<ash::Device, OpenError> {
+        let on = u32::from;
+        let mut v11 = vk::PhysicalDeviceVulkan11Features::default()
+            .storage_buffer16_bit_access(self.storage16);
+        let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
+            .timeline_semaphore(true)
+            .storage_buffer8_bit_access(self.storage8)
+            .shader_float16(self.float16)
+            .shader_int8(self.int8)
+            .vulkan_memory_model(self.memory_model)
+            .vulkan_memory_model_device_scope(self.memory_model_device);
+        let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default()
+            .subgroup_size_control(true)
+            .compute_full_subgroups(self.subgroups.is_some_and(|s| s.full));
+        let mut coop =
+            vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+        let mut bfloat16 = Bfloat16Features {
+            types: on(self.bfloat16),
+            cooperative_matrix: on(self.bfloat16_coop),
+            ..Bfloat16Features::new()
+        };
+        let mut features = vk::PhysicalDeviceFeatures2::default()
+            .features(vk::PhysicalDeviceFeatures::default().shader_int16(self.int16));
+        let queues = [vk::DeviceQueueCreateInfo::default()
+            .queue_family_index(self.queue_family)
+            .queue_priorities(&[1.0])];
+        let extensions: Vec<_> = self.extensions.iter().map(|e| e.as_ptr()).collect();
+        let mut info = vk::DeviceCreateInfo::default()
+            .queue_create_infos(&queues)
+            .enabled_extension_names(&extensions)
+            .push_next(&mut features)
+            .push_next(&mut v11)
+            .push_next(&mut v12);
+        if self.size_control {
+            info = info.push_next(&mut control);
+        }
+        if !self.coop.is_empty() {
+            info = info.push_next(&mut coop);
+        }
+        if self.bfloat16 {
+            info = info.push_next(&mut bfloat16);
+        }
+        // SAFETY: everything in `info` was found on this device and lives until the call returns.
+        unsafe { instance.raw.create_device(device, &info, None) }.map_err(failed("vkCreateDevice"))
+    }
+
+    /// What plans depend on.
+    pub(crate) fn caps(&self) -> Caps {
+        let l = &self.limits;
+        let storage_align = l.min_storage_buffer_offset_alignment.max(64);
+        let uniform_align = l.min_uniform_buffer_offset_alignment.max(64);
+        Caps {
+            target: "vulkan",
+            max_binding_bytes: u64::from(l.max_storage_buffer_range),
+            max_storage_buffers: l
+                .max_per_stage_descriptor_storage_buffers
+                .min(l.max_descriptor_set_storage_buffers)
+                .min(l.max_per_stage_resources.saturating_sub(1))
+                .min(32),
+            storage_align_bytes: storage_align as u32,
+            uniform_align_bytes: uniform_align as u32,
+            workgroup_bytes: l.max_compute_shared_memory_size,
+            max_workgroup: (l.max_compute_work_group_invocations)
+                .min(l.max_compute_work_group_size[0]),
+            max_grid: l
+                .max_compute_work_group_count
+                .into_iter()
+                .min()
+                .unwrap_or(65535)
+                .min(65535),
+            subgroup: self.subgroups.map(|s| s.size),
+            spirv: true,
+            coop: self.coop.clone(),
+            compute_units: self.compute_units,
+        }
+    }
+}
+
+/// Limits and other properties.
+struct Properties {
+    limits: vk::PhysicalDeviceLimits,
+    subgroup_size: u32,
+    subgroup_compute: bool,
+    subgroup_sizes: Option<(u32, u32)>,
+    size_control_compute: bool,
+    max_allocation: u64,
+    compute_units: u32,
+    identity: Identity,
+}
+
+impl Properties {
+    fn query(
+        instance: &Instance,
+        device: vk::PhysicalDevice,
+        new: bool,
+        has: &dyn Fn(&CStr) -> bool,
+    ) -> Properties {
+        let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
+        let mut control = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
+        let mut nv = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+        let mut amd = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
+        let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut v11);
+        let sizes = new || has(ash::ext::subgroup_size_control::NAME);
+        if sizes {
+            all = all.push_next(&mut control);
+        }
+        if has(ash::nv::shader_sm_builtins::NAME) {
+            all = all.push_next(&mut nv);
+        }
+        if has(ash::amd::shader_core_properties2::NAME) {
+            all = all.push_next(&mut amd);
+        }
+        // SAFETY: a device of this instance; every structure of the chain belongs to its version
+        // or to an extension that it has.
+        unsafe {
+            instance
+                .raw
+                .get_physical_device_properties2(device, &mut all)
+        };
+        let plain = all.properties;
+        let operations = vk::SubgroupFeatureFlags::BASIC
+            | vk::SubgroupFeatureFlags::ARITHMETIC
+            | vk::SubgroupFeatureFlags::BALLOT
+            | vk::SubgroupFeatureFlags::SHUFFLE;
+        let compute = vk::ShaderStageFlags::COMPUTE;
+        Properties {
+            limits: plain.limits,
+            subgroup_size: v11.subgroup_size,
+            subgroup_compute: v11.subgroup_supported_stages.contains(compute)
+                && v11.subgroup_supported_operations.contains(operations),
+            subgroup_sizes: sizes.then_some((control.min_subgroup_size, control.max_subgroup_size)),
+            size_control_compute: control.required_subgroup_size_stages.contains(compute),
+            max_allocation: v11.max_memory_allocation_size,
+            compute_units: nv.shader_sm_count.max(amd.active_compute_unit_count),
+            identity: Identity {
+                vendor: plain.vendor_id,
+                device: plain.device_id,
+                driver_version: plain.driver_version,
+                driver_uuid: v11.driver_uuid,
+                cache_uuid: plain.pipeline_cache_uuid,
+            },
+        }
+    }
+
+    /// Subgroups, where all have one size or can be made to.
+    fn subgroups(&self, size_control: bool, full: bool) -> Option<Subgroups> {
+        let size = self.subgroup_size;
+        let fixed = self.subgroup_sizes == Some((size, size));
+        let require = !fixed && size_control && self.size_control_compute;
+        let usable = self.subgroup_compute && (fixed || require);
+        usable.then_some(Subgroups {
+            size,
+            require,
+            full,
+        })
+    }
+}
+
+/// Shapes of subgroup scope with `f32` accumulators.
+fn coop_shapes(
+    instance: &Instance,
+    device: vk::PhysicalDevice,
+    bfloat16: bool,
+) -> Result<Vec<CoopShape>, OpenError> {
+    let functions = khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
+    // SAFETY: the device has the extension.
+    let all = unsafe { functions.get_physical_device_cooperative_matrix_properties(device) }
+        .map_err(failed("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"))?;
+    let f32_ = vk::ComponentTypeKHR::FLOAT32;
+    let mut shapes = Vec::new();
+    for p in all {
+        let ty = match p.a_type {
+            vk::ComponentTypeKHR::FLOAT16 => CoopType::F16,
+            t if t == Bfloat16Features::COMPONENT && bfloat16 => CoopType::BF16,
+            _ => continue,
+        };
+        let shape = CoopShape {
+            ty,
+            m: p.m_size,
+            n: p.n_size,
+            k: p.k_size,
+        };
+        let accumulates = p.c_type == f32_ && p.result_type == f32_;
+        let one_subgroup = p.scope == vk::ScopeKHR::SUBGROUP;
+        let same = p.b_type == p.a_type && p.saturating_accumulation == vk::FALSE;
+        if accumulates && one_subgroup && same && !shapes.contains(&shape) {
+            shapes.push(shape);
+        }
+    }
+    Ok(shapes)
+}
+
+/// The first family of queues that computes, and the bits of its timestamps.
+fn queue_family(
+    instance: &Instance,
+    device: vk::PhysicalDevice,
+    info: &DeviceInfo,
+) -> Result<(u32, u32), OpenError> {
+    // SAFETY: a device of this instance.
+    let all = unsafe {
+        instance
+            .raw
+            .get_physical_device_queue_family_properties(device)
+    };
+    let computes = |q: &vk::QueueFamilyProperties| q.queue_flags.contains(vk::QueueFlags::COMPUTE);
+    match all.iter().position(computes) {
+        Some(at) => Ok((at as u32, all[at].timestamp_valid_bits)),
+        None => Err(OpenError::MissingFeature {
+            device: info.name.clone(),
+            feature: "a compute queue",
+        }),
+    }
+}

@@ -1,0 +1,339 @@
+//! The loader, the instance, and the list of devices.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use ash::{ext, vk};
+
+use crate::error::OpenError;
+use crate::validation::{LAYER, Messages, Messenger, messenger_info, settings};
+
+/// The kind of a device, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeviceKind {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the processor's memory.
+    Integrated,
+    /// A GPU of a virtual machine.
+    Virtual,
+    /// The processor.
+    Cpu,
+    /// Something else.
+    Other,
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeviceKind::Discrete => "discrete GPU",
+            DeviceKind::Integrated => "integrated GPU",
+            DeviceKind::Virtual => "virtual GPU",
+            DeviceKind::Cpu => "CPU",
+            DeviceKind::Other => "other",
+        })
+    }
+}
+
+/// A device of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its place in the list; `device: Some("1")` of the options means the second.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// The driver with its version, as the driver writes it.
+    pub driver: String,
+    /// The Vulkan version: major, minor, patch.
+    pub api: [u32; 3],
+    /// The size of its own memory.
+    pub memory_bytes: u64,
+}
+
+impl fmt::Display for DeviceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.api;
+        write!(
+            f,
+            "{}: {} ({}, {}, Vulkan {major}.{minor}.{patch})",
+            self.index, self.name, self.kind, self.driver
+        )
+    }
+}
+
+/// The loaded library with an instance.
+pub(crate) struct Instance {
+    pub(crate) raw: ash::Instance,
+    messenger: Option<Messenger>,
+    /// Boxed, because the messenger holds its address.
+    pub(crate) messages: Box<Messages>,
+    /// The library, unloaded last.
+    pub(crate) entry: ash::Entry,
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if let Some(messenger) = &self.messenger {
+            messenger.destroy();
+        }
+        // SAFETY: devices hold an `Arc` of this and are gone.
+        unsafe { self.raw.destroy_instance(None) };
+    }
+}
+
+impl Instance {
+    /// Loads the library and makes an instance, with the validation layer if asked.
+    pub(crate) fn new(validation: bool) -> Result<Instance, OpenError> {
+        // SAFETY: the system's Vulkan loader is a library meant to be loaded this way.
+        let entry = unsafe { ash::Entry::load() }.map_err(|e| OpenError::NoLoader {
+            reason: e.to_string(),
+        })?;
+        // SAFETY: a loaded entry.
+        let version = unsafe { entry.try_enumerate_instance_version() }
+            .map_err(failed("vkEnumerateInstanceVersion"))?
+            .unwrap_or(vk::API_VERSION_1_0);
+        if version < vk::API_VERSION_1_2 {
+            let [major, minor, _] = api(version);
+            return Err(OpenError::TooOld {
+                what: "the Vulkan loader".to_string(),
+                found: format!("{major}.{minor}"),
+            });
+        }
+        let app = vk::ApplicationInfo::default()
+            .application_name(c"tercet")
+            .engine_name(c"tercet")
+            .api_version(version.min(vk::API_VERSION_1_3));
+        let mut layers = Vec::new();
+        let mut extensions = Vec::new();
+        let mut has_settings = false;
+        if validation {
+            if !has_layer(&entry)? {
+                return Err(OpenError::NoValidation);
+            }
+            layers.push(LAYER.as_ptr());
+            extensions.push(ext::debug_utils::NAME.as_ptr());
+            has_settings = layer_has(&entry, ext::layer_settings::NAME)?;
+            let control = match has_settings {
+                true => ext::layer_settings::NAME,
+                false => ext::validation_features::NAME,
+            };
+            extensions.push(control.as_ptr());
+        }
+        let messages = Box::new(Messages::default());
+        let enabled = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
+        let mut features =
+            vk::ValidationFeaturesEXT::default().enabled_validation_features(&enabled);
+        let settings = settings();
+        let mut settings = vk::LayerSettingsCreateInfoEXT::default().settings(&settings);
+        let mut early = messenger_info(&messages);
+        let mut info = vk::InstanceCreateInfo::default()
+            .application_info(&app)
+            .enabled_layer_names(&layers)
+            .enabled_extension_names(&extensions);
+        if validation {
+            info = info.push_next(&mut early);
+            info = match has_settings {
+                true => info.push_next(&mut settings),
+                false => info.push_next(&mut features),
+            };
+        }
+        // SAFETY: all pointers of `info` live until the call returns.
+        let raw = unsafe { entry.create_instance(&info, None) }.map_err(|result| match result {
+            vk::Result::ERROR_INCOMPATIBLE_DRIVER => OpenError::NoDriver {
+                reason: "the loader found none".to_string(),
+            },
+            result => OpenError::Driver {
+                call: "vkCreateInstance",
+                result,
+            },
+        })?;
+        let mut instance = Instance {
+            raw,
+            messenger: None,
+            messages,
+            entry,
+        };
+        if validation {
+            let made = Messenger::new(&instance.entry, &instance.raw, &instance.messages);
+            instance.messenger = Some(made.map_err(failed("vkCreateDebugUtilsMessengerEXT"))?);
+        }
+        Ok(instance)
+    }
+
+    /// The devices in the loader's order.
+    pub(crate) fn devices(&self) -> Result<Vec<(vk::PhysicalDevice, DeviceInfo)>, OpenError> {
+        // SAFETY: a valid instance.
+        let all = match unsafe { self.raw.enumerate_physical_devices() } {
+            Ok(all) => all,
+            Err(vk::Result::ERROR_INITIALIZATION_FAILED) => {
+                return Err(OpenError::NoDriver {
+                    reason: "a driver is installed but does not start".to_string(),
+                });
+            }
+            Err(result) => return Err(failed("vkEnumeratePhysicalDevices")(result)),
+        };
+        let infos = all.into_iter().enumerate();
+        Ok(infos.map(|(i, d)| (d, self.info(i, d))).collect())
+    }
+
+    fn info(&self, index: usize, device: vk::PhysicalDevice) -> DeviceInfo {
+        // SAFETY: a device of this instance.
+        let plain = unsafe { self.raw.get_physical_device_properties(device) };
+        let mut driver = vk::PhysicalDeviceDriverProperties::default();
+        if plain.api_version >= vk::API_VERSION_1_2 {
+            let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut driver);
+            // SAFETY: a device of this instance; its version has both structures.
+            unsafe { self.raw.get_physical_device_properties2(device, &mut all) };
+        }
+        // SAFETY: a device of this instance.
+        let memory = unsafe { self.raw.get_physical_device_memory_properties(device) };
+        let heaps = memory.memory_heaps_as_slice().iter();
+        let own = heaps.filter(|h| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+        let text = |s: Result<&CStr, _>| {
+            s.map_or_else(
+                |_: std::ffi::FromBytesUntilNulError| String::new(),
+                |s| s.to_string_lossy().into_owned(),
+            )
+        };
+        let driver_text = format!(
+            "{} {}",
+            text(driver.driver_name_as_c_str()),
+            text(driver.driver_info_as_c_str())
+        );
+        DeviceInfo {
+            index,
+            name: text(plain.device_name_as_c_str()),
+            kind: match plain.device_type {
+                vk::PhysicalDeviceType::DISCRETE_GPU => DeviceKind::Discrete,
+                vk::PhysicalDeviceType::INTEGRATED_GPU => DeviceKind::Integrated,
+                vk::PhysicalDeviceType::VIRTUAL_GPU => DeviceKind::Virtual,
+                vk::PhysicalDeviceType::CPU => DeviceKind::Cpu,
+                _ => DeviceKind::Other,
+            },
+            driver: driver_text.trim().to_string(),
+            api: api(plain.api_version),
+            memory_bytes: own.map(|h| h.size).max().unwrap_or(0),
+        }
+    }
+
+    /// The device asked for by index or part of its name, else the best.
+    pub(crate) fn choose(
+        &self,
+        wanted: Option<&str>,
+    ) -> Result<(vk::PhysicalDevice, DeviceInfo), OpenError> {
+        let devices = self.devices()?;
+        if devices.is_empty() {
+            return Err(OpenError::NoDevice);
+        }
+        let list: Vec<DeviceInfo> = devices.iter().map(|(_, d)| d.clone()).collect();
+        let at = pick(&list, wanted)?;
+        Ok(devices[at].clone())
+    }
+}
+
+/// The place of the device asked for by index or part of its name, else of the best.
+fn pick(list: &[DeviceInfo], wanted: Option<&str>) -> Result<usize, OpenError> {
+    let new_enough = |d: &&DeviceInfo| d.api >= [1, 2, 0];
+    let best = |of: &mut dyn Iterator<Item = &DeviceInfo>| {
+        of.min_by_key(|d| (d.kind, d.index)).map(|d| d.index)
+    };
+    let found = match wanted {
+        None => best(&mut list.iter().filter(new_enough)).or_else(|| best(&mut list.iter())),
+        Some(wanted) => match wanted.parse::<usize>() {
+            Ok(index) => list.get(index).map(|d| d.index),
+            Err(_) => {
+                let part = wanted.to_lowercase();
+                best(
+                    &mut list
+                        .iter()
+                        .filter(|d| d.name.to_lowercase().contains(&part)),
+                )
+            }
+        },
+    };
+    let at = found.ok_or_else(|| OpenError::NotFound {
+        wanted: wanted.unwrap_or_default().to_string(),
+        found: list
+            .iter()
+            .map(DeviceInfo::to_string)
+            .collect::<Vec<_>>()
+            .join("; "),
+    })?;
+    let device = &list[at];
+    if device.api < [1, 2, 0] {
+        return Err(OpenError::TooOld {
+            what: device.name.clone(),
+            found: format!("{}.{}", device.api[0], device.api[1]),
+        });
+    }
+    Ok(at)
+}
+
+fn has_layer(entry: &ash::Entry) -> Result<bool, OpenError> {
+    // SAFETY: a loaded entry.
+    let layers = unsafe { entry.enumerate_instance_layer_properties() }
+        .map_err(failed("vkEnumerateInstanceLayerProperties"))?;
+    Ok(layers.iter().any(|l| l.layer_name_as_c_str() == Ok(LAYER)))
+}
+
+/// Whether the validation layer offers an extension.
+fn layer_has(entry: &ash::Entry, name: &CStr) -> Result<bool, OpenError> {
+    // SAFETY: a loaded entry that has the layer.
+    let all = unsafe { entry.enumerate_instance_extension_properties(Some(LAYER)) }
+        .map_err(failed("vkEnumerateInstanceExtensionProperties"))?;
+    Ok(all.iter().any(|e| e.extension_name_as_c_str() == Ok(name)))
+}
+
+/// Major, minor and patch of a version.
+fn api(version: u32) -> [u32; 3] {
+    [
+        vk::api_version_major(version),
+        vk::api_version_minor(version),
+        vk::api_version_patch(version),
+    ]
+}
+
+/// The error of a call that failed.
+pub(crate) fn failed(call: &'static str) -> impl Fn(vk::Result) -> OpenError {
+    move |result| OpenError::Driver { call, result }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(index: usize, name: &str, kind: DeviceKind, api: [u32; 3]) -> DeviceInfo {
+        DeviceInfo {
+            index,
+            name: name.to_string(),
+            kind,
+            driver: String::new(),
+            api,
+            memory_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn the_best_device_is_chosen_and_a_named_one_is_found() {
+        let list = [
+            device(0, "llvmpipe", DeviceKind::Cpu, [1, 3, 0]),
+            device(1, "Old GPU", DeviceKind::Discrete, [1, 1, 0]),
+            device(2, "Arc", DeviceKind::Integrated, [1, 3, 0]),
+            device(3, "GPU 9000", DeviceKind::Discrete, [1, 4, 0]),
+        ];
+        assert_eq!(pick(&list, None).unwrap(), 3);
+        assert_eq!(pick(&list[..2], None).unwrap(), 0);
+        assert_eq!(pick(&list, Some("2")).unwrap(), 2);
+        assert_eq!(pick(&list, Some("LLVM")).unwrap(), 0);
+        let old = pick(&list, Some("old")).unwrap_err().to_string();
+        assert_eq!(
+            old,
+            "Old GPU has Vulkan 1.1; 1.2 is needed: update the driver"
+        );
+        let none = pick(&list, Some("radeon")).unwrap_err().to_string();
+        assert!(none.contains("no Vulkan device matches `radeon`; there are: 0: llvmpipe"));
+        assert!(pick(&list, Some("4")).is_err());
+    }
+}

@@ -1,0 +1,321 @@
+//! Pipelines of kernels, made once for a device however many programs use them.
+//!
+//! They are found by content: code, constants, bindings. Several are made at once on a few threads;
+//! two threads that want the same one make it once.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use ash::vk;
+use tercet_plan::{Instance, Source};
+
+use crate::cache;
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::spirv;
+
+/// The most threads that make pipelines.
+const MAX_THREADS: usize = 8;
+/// Pipelines that no program uses are dropped above this number.
+const MAX_KEPT: usize = 4096;
+
+/// How a pipeline's arguments are bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Bindings {
+    /// A parameter block at binding 0.
+    block: bool,
+    /// Storage buffers from binding 1.
+    buffers: u32,
+}
+
+/// The layouts that belong to [`Bindings`].
+#[derive(Clone, Copy)]
+struct Layout {
+    set: vk::DescriptorSetLayout,
+    pipeline: vk::PipelineLayout,
+}
+
+/// A compute pipeline.
+pub(crate) struct Pipeline {
+    pub(crate) raw: vk::Pipeline,
+    pub(crate) layout: vk::PipelineLayout,
+    pub(crate) set: vk::DescriptorSetLayout,
+    device: Arc<Device>,
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        // SAFETY: drivers hold an `Arc` of what they use until their last submission is done.
+        unsafe { self.device.raw.destroy_pipeline(self.raw, None) };
+    }
+}
+
+/// What a pipeline is found by.
+type Key = (Source, Bindings);
+type Made = Arc<OnceLock<Result<Arc<Pipeline>, GpuError>>>;
+
+/// The pipelines of a device.
+pub(crate) struct Pipelines {
+    made: Mutex<HashMap<Key, Made>>,
+    layouts: Mutex<HashMap<Bindings, Layout>>,
+    driver_cache: vk::PipelineCache,
+    file: Option<PathBuf>,
+    saved: Mutex<u64>,
+    validation: bool,
+    /// Pipelines made so far.
+    pub(crate) compiled: AtomicU64,
+    device: Arc<Device>,
+}
+
+impl Drop for Pipelines {
+    fn drop(&mut self) {
+        let layouts = self
+            .layouts
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: drivers hold the owner of this, so that no pipeline is in use any more.
+        unsafe {
+            for layout in layouts.values() {
+                self.device
+                    .raw
+                    .destroy_pipeline_layout(layout.pipeline, None);
+                self.device
+                    .raw
+                    .destroy_descriptor_set_layout(layout.set, None);
+            }
+            self.device
+                .raw
+                .destroy_pipeline_cache(self.driver_cache, None);
+        }
+    }
+}
+
+impl Pipelines {
+    /// No pipelines yet; what the cache file in `cache_dir` holds is given to the driver.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        cache_dir: Option<PathBuf>,
+        validation: bool,
+    ) -> Result<Pipelines, GpuError> {
+        let identity = device.features.identity;
+        let file = cache_dir.map(|dir| dir.join(cache::file_name(&identity)));
+        let blob = file
+            .as_deref()
+            .and_then(|f| cache::load(f, &identity))
+            .unwrap_or_default();
+        let create = |blob: &[u8]| {
+            let info = vk::PipelineCacheCreateInfo::default().initial_data(blob);
+            // SAFETY: the data is what this driver gave, by its header and checksum, or empty.
+            unsafe { device.raw.create_pipeline_cache(&info, None) }
+        };
+        let driver_cache = create(&blob)
+            .or_else(|_| create(&[]))
+            .map_err(device.failed("vkCreatePipelineCache"))?;
+        Ok(Pipelines {
+            made: Mutex::default(),
+            layouts: Mutex::default(),
+            driver_cache,
+            file,
+            saved: Mutex::default(),
+            validation,
+            compiled: AtomicU64::new(0),
+            device: Arc::clone(device),
+        })
+    }
+
+    /// The pipelines of kernels, in order.
+    pub(crate) fn get_all(&self, kernels: &[Instance]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
+        let cells: Vec<Made> = {
+            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            if made.len() > MAX_KEPT {
+                made.retain(|_, cell| match cell.get() {
+                    Some(Ok(pipeline)) => Arc::strong_count(pipeline) > 1,
+                    Some(Err(_)) => false,
+                    None => true,
+                });
+            }
+            let cell = |k| Arc::clone(made.entry(key(k)).or_default());
+            kernels.iter().map(cell).collect()
+        };
+        let missing: Vec<usize> = (0..cells.len())
+            .filter(|&i| cells[i].get().is_none())
+            .collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(&i) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                cells[i].get_or_init(|| self.make(&kernels[i]).map(Arc::new));
+            }
+        };
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        thread::scope(|scope| {
+            for _ in 1..missing.len().min(cores).min(MAX_THREADS) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let result = cells.iter().zip(kernels).map(|(cell, kernel)| {
+            let made = cell.get_or_init(|| self.make(kernel).map(Arc::new)).clone();
+            if made.is_err() {
+                // The next program tries again: memory may be free then.
+                let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+                all.remove(&key(kernel));
+            }
+            made
+        });
+        let result = result.collect();
+        if !missing.is_empty() {
+            self.save();
+        }
+        result
+    }
+
+    /// Writes the cache file, if pipelines were made since it was last written. Failure costs
+    /// start-up time only.
+    pub(crate) fn save(&self) {
+        let Some(file) = &self.file else { return };
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiled = self.compiled.load(Ordering::Relaxed);
+        if *saved == compiled {
+            return;
+        }
+        // SAFETY: the cache is valid.
+        if let Ok(blob) = unsafe { self.device.raw.get_pipeline_cache_data(self.driver_cache) } {
+            cache::store(file, &self.device.features.identity, &blob);
+        }
+        *saved = compiled;
+    }
+
+    fn layout(&self, bindings: Bindings) -> Result<Layout, GpuError> {
+        let mut layouts = self.layouts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&layout) = layouts.get(&bindings) {
+            return Ok(layout);
+        }
+        let binding = |at, ty| {
+            vk::DescriptorSetLayoutBinding::default()
+                .binding(at)
+                .descriptor_type(ty)
+                .descriptor_count(1)
+                .stage_flags(vk::ShaderStageFlags::COMPUTE)
+        };
+        let block = bindings
+            .block
+            .then(|| binding(0, vk::DescriptorType::UNIFORM_BUFFER));
+        let buffers =
+            (1..=bindings.buffers).map(|i| binding(i, vk::DescriptorType::STORAGE_BUFFER));
+        let list: Vec<_> = block.into_iter().chain(buffers).collect();
+        let raw = &self.device.raw;
+        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&list);
+        // SAFETY: a valid description.
+        let set = unsafe { raw.create_descriptor_set_layout(&info, None) }
+            .map_err(self.device.failed("vkCreateDescriptorSetLayout"))?;
+        let sets = [set];
+        let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets);
+        // SAFETY: a valid description.
+        let pipeline = unsafe { raw.create_pipeline_layout(&info, None) }.map_err(|e| {
+            // SAFETY: nothing uses the layout.
+            unsafe { raw.destroy_descriptor_set_layout(set, None) };
+            self.device.failed("vkCreatePipelineLayout")(e)
+        })?;
+        let layout = Layout { set, pipeline };
+        layouts.insert(bindings, layout);
+        Ok(layout)
+    }
+
+    fn make(&self, kernel: &Instance) -> Result<Pipeline, GpuError> {
+        self.device.check_lost()?;
+        let layout = self.layout(bindings(kernel))?;
+        let words = spirv::words(&kernel.name, &kernel.source, self.validation)?;
+        let raw = &self.device.raw;
+        let info = vk::ShaderModuleCreateInfo::default().code(&words);
+        // SAFETY: naga's modules are valid by construction, SPIR-V ones are checked in CI.
+        let module = unsafe { raw.create_shader_module(&info, None) }
+            .map_err(self.device.failed("vkCreateShaderModule"))?;
+        let made = self.make_of(module, kernel, layout, spirv::uses(&words));
+        // SAFETY: a module is not needed after its pipeline was made.
+        unsafe { raw.destroy_shader_module(module, None) };
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        Ok(Pipeline {
+            raw: made.map_err(|result| {
+                match self.device.failed("vkCreateComputePipelines")(result) {
+                    GpuError::Failed { reason } => GpuError::Failed {
+                        reason: format!("kernel {}: {reason}", kernel.name),
+                    },
+                    e @ (GpuError::OutOfMemory { .. } | GpuError::Lost { .. }) => e,
+                }
+            })?,
+            layout: layout.pipeline,
+            set: layout.set,
+            device: Arc::clone(&self.device),
+        })
+    }
+
+    fn make_of(
+        &self,
+        module: vk::ShaderModule,
+        kernel: &Instance,
+        layout: Layout,
+        uses: spirv::Uses,
+    ) -> Result<vk::Pipeline, vk::Result> {
+        let constants: &[u32] = match &kernel.source {
+            Source::Wgsl(_) => &[],
+            Source::SpirV { constants, .. } => constants,
+        };
+        let entries: Vec<_> = (0..constants.len() as u32)
+            .map(|id| {
+                vk::SpecializationMapEntry::default()
+                    .constant_id(id)
+                    .offset(id * 4)
+                    .size(4)
+            })
+            .collect();
+        let data: Vec<u8> = constants.iter().flat_map(|c| c.to_ne_bytes()).collect();
+        let constants = vk::SpecializationInfo::default()
+            .map_entries(&entries)
+            .data(&data);
+        let mut stage = vk::PipelineShaderStageCreateInfo::default()
+            .stage(vk::ShaderStageFlags::COMPUTE)
+            .module(module)
+            .name(c"main")
+            .specialization_info(&constants);
+        let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
+        if let Some(subgroups) = self.device.features.subgroups
+            && (uses.subgroups || uses.coop)
+        {
+            if subgroups.require {
+                size = size.required_subgroup_size(subgroups.size);
+                stage = stage.push_next(&mut size);
+            }
+            if subgroups.full && uses.coop {
+                stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
+            }
+        }
+        let info = vk::ComputePipelineCreateInfo::default()
+            .stage(stage)
+            .layout(layout.pipeline);
+        // SAFETY: a valid description; the bindings of the layout are those that the kernel
+        // declares, which the tests of kernels compare.
+        let made = unsafe {
+            self.device
+                .raw
+                .create_compute_pipelines(self.driver_cache, &[info], None)
+        };
+        match made {
+            Ok(all) => Ok(all[0]),
+            Err((_, result)) => Err(result),
+        }
+    }
+}
+
+fn bindings(kernel: &Instance) -> Bindings {
+    Bindings {
+        block: kernel.block_bytes > 0,
+        buffers: kernel.args.len() as u32,
+    }
+}
+
+fn key(kernel: &Instance) -> Key {
+    (kernel.source.clone(), bindings(kernel))
+}

@@ -1,0 +1,77 @@
+//! Reading device buffers back: copies into memory that the host sees, recorded only when what is
+//! read changes.
+
+use std::sync::Arc;
+
+use ash::vk;
+use tercet_plan::{Buffer, Read};
+
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::memory::{Memory, Place};
+use crate::record::{CommandPool, record_reads};
+
+/// Copies from device buffers for the host.
+#[derive(Default)]
+pub(crate) struct Readback {
+    commands: Option<(CommandPool, vk::CommandBuffer)>,
+    /// What the commands copy.
+    reads: Vec<Read>,
+    memory: Option<Memory>,
+}
+
+impl Readback {
+    /// Nothing is made before something is read.
+    pub(crate) fn new() -> Readback {
+        Readback::default()
+    }
+
+    /// The commands that were recorded last.
+    pub(crate) fn commands(&self) -> Option<vk::CommandBuffer> {
+        self.commands.as_ref().map(|(_, commands)| *commands)
+    }
+
+    /// Forgets what the commands copy: the buffers are others now.
+    pub(crate) fn forget(&mut self) {
+        self.reads.clear();
+    }
+
+    /// Makes the commands copy `reads`, unless they do; true if they were recorded.
+    pub(crate) fn record<'m>(
+        &mut self,
+        device: &Arc<Device>,
+        reads: &[Read],
+        of: impl Fn(Buffer) -> &'m Memory,
+    ) -> Result<bool, GpuError> {
+        if self.reads == reads {
+            return Ok(false);
+        }
+        self.reads.clear();
+        let bytes: u64 = reads.iter().map(|r| r.bytes).sum();
+        if self.memory.as_ref().is_none_or(|m| m.bytes < bytes) {
+            // A little more, for lists that grow from run to run.
+            let bytes = bytes.next_multiple_of(4096);
+            self.memory = Some(Memory::new(device, Place::Host, bytes, "readback buffer")?);
+        }
+        if self.commands.is_none() {
+            let pool = CommandPool::new(device)?;
+            let commands = pool.buffer()?;
+            self.commands = Some((pool, commands));
+        }
+        if let (Some(to), Some((_, commands))) = (&self.memory, &self.commands) {
+            record_reads(device, *commands, reads, to, of)?;
+        }
+        self.reads.extend_from_slice(reads);
+        Ok(true)
+    }
+
+    /// Gives the bytes of each read.
+    pub(crate) fn take(&self, take: &mut dyn FnMut(usize, &[u8])) {
+        let mut bytes = self.memory.as_ref().map(Memory::bytes).unwrap_or_default();
+        for (i, read) in self.reads.iter().enumerate() {
+            let (one, rest) = bytes.split_at(read.bytes as usize);
+            take(i, one);
+            bytes = rest;
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Command buffers: recorded once, submitted for every run.
+//!
+//! Each begins with a barrier against all work before it on the queue, so that submissions need no
+//! semaphores between them. Barriers inside are those of the program.
+
+use std::sync::Arc;
+
+use ash::vk;
+use tercet_plan::{Program, Read, SlotId};
+
+use crate::bind::{Call, Calls, Grid, Sets};
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::memory::Memory;
+use crate::pipeline::Pipeline;
+
+/// A command pool.
+pub(crate) struct CommandPool {
+    raw: vk::CommandPool,
+    device: Arc<Device>,
+}
+
+impl Drop for CommandPool {
+    fn drop(&mut self) {
+        // SAFETY: the owner waited for the last submission of its command buffers.
+        unsafe { self.device.raw.destroy_command_pool(self.raw, None) };
+    }
+}
+
+impl CommandPool {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<CommandPool, GpuError> {
+        let info = vk::CommandPoolCreateInfo::default()
+            .queue_family_index(device.features.queue_family)
+            .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
+        // SAFETY: the family is the one the device was made with.
+        let raw = unsafe { device.raw.create_command_pool(&info, None) }
+            .map_err(device.failed("vkCreateCommandPool"))?;
+        Ok(CommandPool {
+            raw,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// A new command buffer, freed with the pool.
+    pub(crate) fn buffer(&self) -> Result<vk::CommandBuffer, GpuError> {
+        let info = vk::CommandBufferAllocateInfo::default()
+            .command_pool(self.raw)
+            .command_buffer_count(1);
+        // SAFETY: a valid pool, used by one thread at a time.
+        let all = unsafe { self.device.raw.allocate_command_buffers(&info) }
+            .map_err(self.device.failed("vkAllocateCommandBuffers"))?;
+        Ok(all[0])
+    }
+}
+
+/// A barrier between all work before it and after it, of any submission, and the host.
+pub(crate) fn barrier_all(device: &Device, commands: vk::CommandBuffer) {
+    let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
+    let after = stages | vk::PipelineStageFlags::DRAW_INDIRECT | vk::PipelineStageFlags::HOST;
+    let writes = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
+    let any = writes
+        | vk::AccessFlags::SHADER_READ
+        | vk::AccessFlags::UNIFORM_READ
+        | vk::AccessFlags::TRANSFER_READ
+        | vk::AccessFlags::INDIRECT_COMMAND_READ
+        | vk::AccessFlags::HOST_READ;
+    let before = (
+        stages | vk::PipelineStageFlags::HOST,
+        writes | vk::AccessFlags::HOST_WRITE,
+    );
+    barrier(device, commands, before, (after, any));
+}
+
+/// A barrier of a program.
+fn barrier_step(device: &Device, commands: vk::CommandBuffer, transfers: bool) {
+    let mut stages = vk::PipelineStageFlags::COMPUTE_SHADER;
+    let mut writes = vk::AccessFlags::SHADER_WRITE;
+    let mut reads = vk::AccessFlags::SHADER_READ;
+    if transfers {
+        stages |= vk::PipelineStageFlags::TRANSFER;
+        writes |= vk::AccessFlags::TRANSFER_WRITE;
+        reads |= vk::AccessFlags::TRANSFER_READ;
+    }
+    barrier(device, commands, (stages, writes), (stages, writes | reads));
+}
+
+fn barrier(
+    device: &Device,
+    commands: vk::CommandBuffer,
+    before: (vk::PipelineStageFlags, vk::AccessFlags),
+    after: (vk::PipelineStageFlags, vk::AccessFlags),
+) {
+    let memory = vk::MemoryBarrier::default()
+        .src_access_mask(before.1)
+        .dst_access_mask(after.1);
+    let none = vk::DependencyFlags::empty();
+    // SAFETY: the command buffer is being recorded.
+    unsafe {
+        let (before, after) = (before.0, after.0);
+        device
+            .raw
+            .cmd_pipeline_barrier(commands, before, after, none, &[memory], &[], &[]);
+    }
+}
+
+/// Records into a command buffer that is not pending.
+pub(crate) fn record(
+    device: &Device,
+    commands: vk::CommandBuffer,
+    body: impl FnOnce(),
+) -> Result<(), GpuError> {
+    let info = vk::CommandBufferBeginInfo::default();
+    // SAFETY: not pending, by the caller; beginning resets it.
+    unsafe { device.raw.begin_command_buffer(commands, &info) }
+        .map_err(device.failed("vkBeginCommandBuffer"))?;
+    barrier_all(device, commands);
+    body();
+    // SAFETY: begun above.
+    unsafe { device.raw.end_command_buffer(commands) }.map_err(device.failed("vkEndCommandBuffer"))
+}
+
+/// Timestamps before the first step and after each.
+pub(crate) struct Queries {
+    raw: vk::QueryPool,
+    count: u32,
+    device: Arc<Device>,
+}
+
+impl Drop for Queries {
+    fn drop(&mut self) {
+        // SAFETY: the owner waited for the last submission that writes them.
+        unsafe { self.device.raw.destroy_query_pool(self.raw, None) };
+    }
+}
+
+impl Queries {
+    pub(crate) fn new(device: &Arc<Device>, steps: usize) -> Result<Queries, GpuError> {
+        let count = steps as u32 + 1;
+        let info = vk::QueryPoolCreateInfo::default()
+            .query_type(vk::QueryType::TIMESTAMP)
+            .query_count(count);
+        // SAFETY: a valid description.
+        let raw = unsafe { device.raw.create_query_pool(&info, None) }
+            .map_err(device.failed("vkCreateQueryPool"))?;
+        Ok(Queries {
+            raw,
+            count,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// The timestamps of the last run, from the first; empty when none was written yet.
+    pub(crate) fn nanoseconds(&self) -> Vec<u64> {
+        let mut stamps = vec![0u64; self.count as usize];
+        let flags = vk::QueryResultFlags::TYPE_64;
+        // SAFETY: `stamps` has room for every query.
+        let got =
+            unsafe { (self.device.raw).get_query_pool_results(self.raw, 0, &mut stamps, flags) };
+        if got.is_err() {
+            return Vec::new();
+        }
+        let features = &self.device.features;
+        let mask = u64::MAX >> (64 - features.timestamp_bits.clamp(1, 64));
+        let first = stamps[0];
+        let ns = |t: u64| {
+            let ticks = t.wrapping_sub(first) & mask;
+            (ticks as f64 * f64::from(features.timestamp_ns)) as u64
+        };
+        stamps.into_iter().map(ns).collect()
+    }
+
+    fn reset(&self, commands: vk::CommandBuffer) {
+        // SAFETY: the command buffer is being recorded.
+        unsafe {
+            self.device
+                .raw
+                .cmd_reset_query_pool(commands, self.raw, 0, self.count)
+        };
+    }
+
+    fn stamp(&self, commands: vk::CommandBuffer, at: usize) {
+        let stage = vk::PipelineStageFlags::BOTTOM_OF_PIPE;
+        // SAFETY: as above; `at` is at most the number of steps.
+        unsafe {
+            self.device
+                .raw
+                .cmd_write_timestamp(commands, stage, self.raw, at as u32)
+        };
+    }
+}
+
+/// What recording a program's calls needs.
+pub(crate) struct Player<'a, F> {
+    pub(crate) device: &'a Device,
+    pub(crate) program: &'a Program,
+    pub(crate) calls: &'a Calls,
+    pub(crate) pipelines: &'a [Arc<Pipeline>],
+    pub(crate) sets: &'a Sets,
+    pub(crate) grids: &'a Memory,
+    pub(crate) memory: F,
+}
+
+impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
+    /// Records calls, with timestamps between them if asked.
+    pub(crate) fn record(
+        &self,
+        commands: vk::CommandBuffer,
+        calls: &[(bool, Call)],
+        queries: Option<&Queries>,
+    ) -> Result<(), GpuError> {
+        record(self.device, commands, || {
+            if let Some(queries) = queries {
+                queries.reset(commands);
+                queries.stamp(commands, 0);
+            }
+            let mut bound = None;
+            for (at, &(barrier, call)) in calls.iter().enumerate() {
+                if barrier {
+                    barrier_step(self.device, commands, self.calls.transfers);
+                }
+                self.call(commands, call, &mut bound);
+                if let Some(queries) = queries {
+                    queries.stamp(commands, at + 1);
+                }
+            }
+        })
+    }
+
+    fn call(&self, commands: vk::CommandBuffer, call: Call, bound: &mut Option<vk::Pipeline>) {
+        match call {
+            Call::Run { set, grid } => self.run(commands, set, grid, bound),
+            Call::Copy { src, dst, bytes } => {
+                let (from, to) = (self.program.slot(src), self.program.slot(dst));
+                let region = vk::BufferCopy::default()
+                    .src_offset(from.offset_bytes)
+                    .dst_offset(to.offset_bytes)
+                    .size(bytes);
+                let (from, to) = ((self.memory)(src).buffer, (self.memory)(dst).buffer);
+                // SAFETY: recording; the ranges lie inside their slots.
+                unsafe {
+                    self.device
+                        .raw
+                        .cmd_copy_buffer(commands, from, to, &[region])
+                };
+            }
+            Call::Fill { dst, word } => {
+                let slot = self.program.slot(dst);
+                let (buffer, at) = ((self.memory)(dst).buffer, slot.offset_bytes);
+                // SAFETY: recording; the range is a slot, whole words.
+                unsafe {
+                    self.device
+                        .raw
+                        .cmd_fill_buffer(commands, buffer, at, slot.bytes, word);
+                }
+            }
+            Call::Nothing => {}
+        }
+    }
+
+    fn run(
+        &self,
+        commands: vk::CommandBuffer,
+        set: usize,
+        grid: Grid,
+        bound: &mut Option<vk::Pipeline>,
+    ) {
+        let pipeline = &self.pipelines[self.calls.sets[set].pipeline];
+        let (raw, point) = (&self.device.raw, vk::PipelineBindPoint::COMPUTE);
+        // SAFETY: recording; pipeline, set and buffers live as long as the command buffer is used,
+        // for one driver owns them all.
+        unsafe {
+            if *bound != Some(pipeline.raw) {
+                raw.cmd_bind_pipeline(commands, point, pipeline.raw);
+                *bound = Some(pipeline.raw);
+            }
+            let sets = &self.sets.sets[set..=set];
+            raw.cmd_bind_descriptor_sets(commands, point, pipeline.layout, 0, sets, &[]);
+            match grid {
+                Grid::Direct([x, y, z]) => raw.cmd_dispatch(commands, x, y, z),
+                Grid::Indirect(at) => raw.cmd_dispatch_indirect(commands, self.grids.buffer, at),
+            }
+        }
+    }
+}
+
+/// Records the copies of ranges to the start of `to`, one after the other.
+pub(crate) fn record_reads<'m>(
+    device: &Device,
+    commands: vk::CommandBuffer,
+    reads: &[Read],
+    to: &Memory,
+    memory: impl Fn(tercet_plan::Buffer) -> &'m Memory,
+) -> Result<(), GpuError> {
+    record(device, commands, || {
+        let mut at = 0;
+        for read in reads {
+            let region = vk::BufferCopy::default()
+                .src_offset(read.offset_bytes)
+                .dst_offset(at)
+                .size(read.bytes);
+            let from = memory(read.buffer).buffer;
+            // SAFETY: recording; `to` has room for all reads, which lie inside their buffers.
+            unsafe {
+                device
+                    .raw
+                    .cmd_copy_buffer(commands, from, to.buffer, &[region])
+            };
+            at += read.bytes;
+        }
+        barrier_all(device, commands);
+    })
+}

@@ -1,0 +1,183 @@
+//! Transfers outside of programs: uploads in chunks through a ring, fills, copies.
+//!
+//! The ring has two halves, each with a command buffer: the host fills one while the device copies
+//! from the other. Transfers are started, not waited for; later submissions come after them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ash::vk;
+
+use crate::device::{Device, Ticket};
+use crate::error::GpuError;
+use crate::memory::{Memory, Place};
+use crate::record::{CommandPool, barrier_all};
+
+/// The bytes of a half of the ring.
+const HALF_BYTES: usize = 8 << 20;
+
+struct Half {
+    memory: Option<Memory>,
+    commands: vk::CommandBuffer,
+    /// The last submission of `commands`.
+    last: Ticket,
+}
+
+struct Ring {
+    halves: [Half; 2],
+    next: usize,
+    _pool: CommandPool,
+}
+
+/// The ring of a device.
+pub(crate) struct Staging {
+    ring: Mutex<Ring>,
+    device: Arc<Device>,
+    /// Bytes that went from host to device.
+    pub(crate) upload_bytes: AtomicU64,
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for half in &ring.halves {
+            // Of a lost device nothing is left to wait for.
+            let _ = self.device.wait(half.last);
+        }
+    }
+}
+
+impl Staging {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Staging, GpuError> {
+        let pool = CommandPool::new(device)?;
+        let half = || {
+            Ok::<Half, GpuError>(Half {
+                memory: None,
+                commands: pool.buffer()?,
+                last: Ticket::default(),
+            })
+        };
+        Ok(Staging {
+            ring: Mutex::new(Ring {
+                halves: [half()?, half()?],
+                next: 0,
+                _pool: pool,
+            }),
+            device: Arc::clone(device),
+            upload_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Writes bytes into a buffer; the rest of the last word is zeroed.
+    pub(crate) fn upload(
+        &self,
+        to: &Memory,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<Ticket, GpuError> {
+        let mut ticket = Ticket::default();
+        let mut at = offset_bytes;
+        for chunk in bytes.chunks(HALF_BYTES) {
+            ticket = self.with_half(true, |device, half| {
+                let Some(memory) = &mut half.memory else {
+                    return;
+                };
+                let whole = chunk.len().next_multiple_of(4);
+                memory.bytes_mut()[..chunk.len()].copy_from_slice(chunk);
+                memory.bytes_mut()[chunk.len()..whole].fill(0);
+                let region = vk::BufferCopy::default().dst_offset(at).size(whole as u64);
+                // SAFETY: recording; both buffers outlive the submission: the half waits for it
+                // before it is used or dropped, the owner of `to` keeps the ticket.
+                unsafe {
+                    device
+                        .raw
+                        .cmd_copy_buffer(half.commands, memory.buffer, to.buffer, &[region]);
+                }
+            })?;
+            at += chunk.len() as u64;
+        }
+        self.upload_bytes
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(ticket)
+    }
+
+    /// Writes zeros all over buffers.
+    pub(crate) fn clear<'a>(
+        &self,
+        to: impl IntoIterator<Item = &'a Memory>,
+    ) -> Result<Ticket, GpuError> {
+        self.fill(to.into_iter().map(|m| (m, 0, m.bytes)), 0)
+    }
+
+    /// Writes a word all over ranges, given as offset and size in bytes.
+    pub(crate) fn fill<'a>(
+        &self,
+        ranges: impl Iterator<Item = (&'a Memory, u64, u64)>,
+        word: u32,
+    ) -> Result<Ticket, GpuError> {
+        self.with_half(false, |device, half| {
+            for (memory, at, bytes) in ranges {
+                // SAFETY: recording; the owner of the buffer keeps the ticket.
+                unsafe {
+                    let (commands, buffer) = (half.commands, memory.buffer);
+                    device
+                        .raw
+                        .cmd_fill_buffer(commands, buffer, at, bytes, word);
+                }
+            }
+        })
+    }
+
+    /// Copies ranges between buffers.
+    pub(crate) fn copy(
+        &self,
+        copies: &[(&Memory, &Memory, vk::BufferCopy)],
+    ) -> Result<Ticket, GpuError> {
+        self.with_half(false, |device, half| {
+            for (from, to, region) in copies {
+                // SAFETY: recording; the owners of the buffers keep the ticket.
+                unsafe {
+                    let (from, to) = (from.buffer, to.buffer);
+                    device
+                        .raw
+                        .cmd_copy_buffer(half.commands, from, to, &[*region]);
+                }
+            }
+        })
+    }
+
+    /// Records into the next half, once it is free and has memory if `memory`, and submits it.
+    fn with_half(
+        &self,
+        memory: bool,
+        record: impl FnOnce(&Device, &mut Half),
+    ) -> Result<Ticket, GpuError> {
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = ring.next;
+        let device = &self.device;
+        let half = &mut ring.halves[at];
+        device.wait(half.last)?;
+        if memory && half.memory.is_none() {
+            let size = HALF_BYTES as u64;
+            half.memory = Some(Memory::new(device, Place::Host, size, "staging buffer")?);
+        }
+        let once = vk::CommandBufferBeginInfo::default()
+            .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+        // SAFETY: the command buffer is not pending, for its last submission is done; beginning
+        // resets it.
+        unsafe { device.raw.begin_command_buffer(half.commands, &once) }
+            .map_err(device.failed("vkBeginCommandBuffer"))?;
+        barrier_all(device, half.commands);
+        record(device, half);
+        // The host may read what a copy wrote when the ticket is done.
+        barrier_all(device, half.commands);
+        // SAFETY: recording was begun above.
+        unsafe { device.raw.end_command_buffer(half.commands) }
+            .map_err(device.failed("vkEndCommandBuffer"))?;
+        // SAFETY: recorded, not pending; buffers live as promised by the callers.
+        half.last = unsafe { device.submit(&[half.commands]) }?;
+        let ticket = half.last;
+        ring.next = 1 - at;
+        Ok(ticket)
+    }
+}

@@ -1,0 +1,109 @@
+//! The Khronos validation layer and what it says.
+//!
+//! Core and synchronisation validation are on together, in the way that the layer at hand knows. The
+//! layer of Debian 12 sees hazards through the access chains that naga writes only after `spirv-opt`
+//! has combined them; see `spirv.rs`.
+
+use std::ffi::{CStr, c_void};
+use std::sync::{Mutex, PoisonError};
+
+use ash::{ext, vk};
+
+/// The layer's name.
+pub(crate) const LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
+
+/// What newer layers are told by VK_EXT_layer_settings. They leave out what shaders read and write
+/// in storage buffers unless asked.
+const SETTINGS: [&CStr; 2] = [c"validate_sync", c"syncval_shader_accesses_heuristic"];
+const ON: vk::Bool32 = vk::TRUE;
+
+/// The settings that newer layers take.
+pub(crate) fn settings() -> [vk::LayerSettingEXT<'static>; 2] {
+    SETTINGS.map(|name| {
+        let mut setting = vk::LayerSettingEXT::default()
+            .layer_name(LAYER)
+            .setting_name(name)
+            .ty(vk::LayerSettingTypeEXT::BOOL32);
+        setting.value_count = 1;
+        setting.p_values = std::ptr::from_ref(&ON).cast();
+        setting
+    })
+}
+
+/// Messages of the layer, and of broken gaps, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Messages(Mutex<Vec<String>>);
+
+impl Messages {
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn push(&self, message: String) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(message);
+    }
+}
+
+/// How messages reach `messages`, which must outlive the instance made with it.
+pub(crate) fn messenger_info(messages: &Messages) -> vk::DebugUtilsMessengerCreateInfoEXT<'_> {
+    vk::DebugUtilsMessengerCreateInfoEXT::default()
+        .message_severity(
+            vk::DebugUtilsMessageSeverityFlagsEXT::WARNING
+                | vk::DebugUtilsMessageSeverityFlagsEXT::ERROR,
+        )
+        .message_type(vk::DebugUtilsMessageTypeFlagsEXT::VALIDATION)
+        .pfn_user_callback(Some(on_message))
+        .user_data(std::ptr::from_ref(messages).cast::<c_void>().cast_mut())
+}
+
+/// What the layer calls.
+unsafe extern "system" fn on_message(
+    _: vk::DebugUtilsMessageSeverityFlagsEXT,
+    _: vk::DebugUtilsMessageTypeFlagsEXT,
+    data: *const vk::DebugUtilsMessengerCallbackDataEXT<'_>,
+    user: *mut c_void,
+) -> vk::Bool32 {
+    // SAFETY: `user` is the `Messages` of `messenger_info`, which outlives the messenger.
+    let messages = unsafe { &*user.cast::<Messages>() };
+    // SAFETY: the layer passes a valid structure whose strings end with zero, or null.
+    let text = unsafe {
+        data.as_ref()
+            .filter(|d| !d.p_message.is_null())
+            .map(|d| CStr::from_ptr(d.p_message).to_string_lossy().into_owned())
+    };
+    messages.push(text.unwrap_or_else(|| "a message without text".to_string()));
+    vk::FALSE
+}
+
+/// The registered messenger.
+pub(crate) struct Messenger {
+    functions: ext::debug_utils::Instance,
+    handle: vk::DebugUtilsMessengerEXT,
+}
+
+impl Messenger {
+    pub(crate) fn new(
+        entry: &ash::Entry,
+        instance: &ash::Instance,
+        messages: &Messages,
+    ) -> Result<Messenger, vk::Result> {
+        let functions = ext::debug_utils::Instance::new(entry, instance);
+        // SAFETY: the extension is enabled, and the owner keeps `messages` longer than this.
+        let handle =
+            unsafe { functions.create_debug_utils_messenger(&messenger_info(messages), None) }?;
+        Ok(Messenger { functions, handle })
+    }
+
+    /// Ends it, before its instance.
+    pub(crate) fn destroy(&self) {
+        // SAFETY: the handle is valid and this is called once, by the owner of the instance.
+        unsafe {
+            self.functions
+                .destroy_debug_utils_messenger(self.handle, None);
+        }
+    }
+}

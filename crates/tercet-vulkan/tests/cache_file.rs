@@ -1,0 +1,162 @@
+//! The pipeline cache: whatever happens to its file, programs run and give the same answers.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::{affine, ints, run};
+use tercet_ir::Dim;
+use tercet_vulkan::VulkanOptions;
+
+/// Names the folder of a process that writes the cache until it is killed.
+const WRITER: &str = "TERCET_TEST_CACHE_WRITER";
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let dir = std::env::temp_dir().join(format!("tercet-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Folder(dir)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Opens a device with the cache, runs a program, closes. False without a device.
+fn play(dir: &Path) -> bool {
+    let options = VulkanOptions {
+        cache_dir: Some(dir.to_path_buf()),
+        ..VulkanOptions::default()
+    };
+    let Some(backend) = common::open(options) else {
+        return false;
+    };
+    let mut exe = affine(&backend, Dim::Known(77), 77).load(&backend);
+    assert_eq!(
+        run(&mut exe, &ints(0..77))[0],
+        ints((0..77).map(|i| i * 3 + 1))
+    );
+    true
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries.map(|e| e.unwrap().path()).collect()
+}
+
+fn the_file(dir: &Path) -> PathBuf {
+    let files = files(dir);
+    assert_eq!(files.len(), 1, "{files:?}");
+    files[0].clone()
+}
+
+#[test]
+fn damage_costs_nothing_but_time() {
+    let folder = Folder::new("damage");
+    if !play(&folder.0) {
+        return;
+    }
+    let file = the_file(&folder.0);
+    assert!(file.extension().is_some_and(|e| e == "bin"));
+    let good = fs::read(&file).unwrap();
+    assert!(play(&folder.0));
+    let flipped: Vec<u8> = good.iter().map(|b| !b).collect();
+    let cut = &good[..good.len() / 2];
+    let mut one_bit = good.clone();
+    *one_bit.last_mut().unwrap() ^= 1;
+    let empty: &[u8] = &[];
+    for bad in [&flipped, cut, &one_bit, &good[..3], empty, b"garbage"] {
+        fs::write(&file, bad).unwrap();
+        assert!(play(&folder.0));
+        // It is whole again.
+        assert!(fs::read(&file).unwrap().len() >= good.len() / 2);
+    }
+    fs::remove_file(&file).unwrap();
+    assert!(play(&folder.0));
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert!(play(&folder.0));
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_no_error() {
+    let folder = Folder::new("denied");
+    let file = folder.0.join("file");
+    fs::write(&file, b"not a folder").unwrap();
+    if !play(&file.join("below")) {
+        return;
+    }
+    let mut rights = fs::metadata(&folder.0).unwrap().permissions();
+    rights.set_readonly(true);
+    fs::set_permissions(&folder.0, rights.clone()).unwrap();
+    assert!(play(&folder.0));
+    assert!(play(&folder.0.join("new")));
+    #[allow(
+        clippy::permissions_set_readonly_false,
+        reason = "a folder of this test"
+    )]
+    rights.set_readonly(false);
+    fs::set_permissions(&folder.0, rights).unwrap();
+}
+
+#[test]
+fn writers_at_once_leave_one_whole_file() {
+    let folder = Folder::new("writers");
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| play(&folder.0));
+        }
+    });
+    if play(&folder.0) {
+        the_file(&folder.0);
+    }
+}
+
+#[test]
+fn a_killed_writer_leaves_a_file_that_works() {
+    if let Some(dir) = std::env::var_os(WRITER) {
+        loop {
+            let dir = Path::new(&dir);
+            for file in files(dir) {
+                let _ = fs::remove_file(file);
+            }
+            play(dir);
+        }
+    }
+    let folder = Folder::new("killed");
+    if !play(&folder.0) {
+        return;
+    }
+    // Not `current_exe`: under the runner for the newer lavapipe that is a dynamic loader.
+    let test = std::env::args_os().next().unwrap();
+    for round in 0..4 {
+        let mut writer = Command::new(&test)
+            .args(["--exact", "a_killed_writer_leaves_a_file_that_works"])
+            .env(WRITER, &folder.0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        thread::sleep(Duration::from_millis(300 + round * 170));
+        assert_eq!(
+            writer.try_wait().unwrap(),
+            None,
+            "the writer ended by itself"
+        );
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        assert!(play(&folder.0));
+    }
+}

@@ -1,0 +1,276 @@
+//! One device for all tests of a file, and programs made by hand.
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+
+use std::sync::{Arc, OnceLock};
+
+use tercet_ir::{
+    Bindings, CompileError, DType, Dim, Executable, NodeId, Port, Shape, Signature, Tensor, Type,
+};
+use tercet_plan::{
+    Access, Buffer, Dispatch, GpuExecutable, Instance, Io, KernelId, Num, Program, Slot, SlotId,
+    Source, Step, Tape, Word, Work,
+};
+use tercet_vulkan::{OpenError, VulkanBackend, VulkanDriver, VulkanOptions};
+
+/// Opens a device, or says why there is none; where `TERCET_REQUIRE` names `vulkan`, that fails.
+pub fn open(options: VulkanOptions) -> Option<VulkanBackend> {
+    match VulkanBackend::new(options) {
+        Ok(backend) => Some(backend),
+        Err(e) => {
+            let required = std::env::var("TERCET_REQUIRE").unwrap_or_default();
+            let required = required.split(',').any(|name| name.trim() == "vulkan");
+            assert!(!required, "TERCET_REQUIRE names vulkan: {e}");
+            eprintln!("ignored: {e}");
+            None
+        }
+    }
+}
+
+/// As [`open`], under validation where its layer is installed. `TERCET_VALIDATION` set to 0 leaves
+/// it off, set to 1 makes a missing layer a failure.
+pub fn open_validated(options: VulkanOptions) -> Option<VulkanBackend> {
+    let choice = std::env::var("TERCET_VALIDATION").unwrap_or_default();
+    if choice == "0" {
+        return open(options);
+    }
+    let validated = VulkanOptions {
+        validation: true,
+        ..options.clone()
+    };
+    match VulkanBackend::new(validated) {
+        Err(e @ OpenError::NoValidation) => {
+            assert!(choice != "1", "TERCET_VALIDATION is 1: {e}");
+            eprintln!("without validation: {e}");
+            open(options)
+        }
+        Ok(backend) => Some(backend),
+        Err(_) => open(options),
+    }
+}
+
+/// The device of a file's tests, under validation where its layer is installed.
+pub fn backend() -> Option<&'static VulkanBackend> {
+    static BACKEND: OnceLock<Option<VulkanBackend>> = OnceLock::new();
+    BACKEND
+        .get_or_init(|| open_validated(VulkanOptions::default()))
+        .as_ref()
+}
+
+/// Runs an executable on one input.
+pub fn run(exe: &mut dyn Executable, x: &Tensor) -> Vec<Tensor> {
+    exe.run(&[("x", x)]).unwrap()
+}
+
+/// No message of validation so far.
+pub fn assert_silent(backend: &VulkanBackend) {
+    let messages = backend.messages();
+    assert!(messages.is_empty(), "{}", messages.join("\n"));
+}
+
+/// A kernel `y[i] = f(x[i])` over words, `body` giving `f` of `x`; `n` words by its block.
+pub fn kernel(name: &str, body: &str) -> Instance {
+    let text = format!(
+        "struct Params {{ n: u32 }}
+        @group(0) @binding(0) var<uniform> p: Params;
+        @group(0) @binding(1) var<storage, read> a: array<u32>;
+        @group(0) @binding(2) var<storage, read_write> y: array<u32>;
+        @compute @workgroup_size(64)
+        fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
+            let i = id.x;
+            if (i < p.n) {{ let x = a[i]; y[i] = {body}; }}
+        }}"
+    );
+    Instance {
+        name: name.to_string(),
+        source: Source::Wgsl(text.into()),
+        args: vec![Access::Read, Access::Write],
+        block_bytes: 16,
+    }
+}
+
+/// A program over `I32` vectors made by hand.
+pub struct Builder {
+    pub program: Program,
+    len: Num,
+    shape: Shape,
+    align_words: usize,
+    bound: usize,
+}
+
+impl Builder {
+    /// Vectors of `len` elements, at most `bound`.
+    pub fn new(backend: &VulkanBackend, len: Dim, bound: usize) -> Builder {
+        let mut tape = Tape::default();
+        let n = tape.dim(&len);
+        Builder {
+            program: Program {
+                signature: Signature::default(),
+                symbols: Vec::new(),
+                kernels: Vec::new(),
+                slots: Vec::new(),
+                prepare: Vec::new(),
+                steps: Vec::new(),
+                params: Vec::new(),
+                tape,
+                consts: Vec::new(),
+                inputs: Vec::new(),
+                param_io: Vec::new(),
+                states: Vec::new(),
+                outputs: Vec::new(),
+                data_checks: Vec::new(),
+                size_checks: Vec::new(),
+                gaps: Vec::new(),
+            },
+            len: n,
+            shape: [len].into_iter().collect(),
+            align_words: backend.caps().uniform_align_bytes as usize / 4,
+            bound,
+        }
+    }
+
+    pub fn slot(&mut self, buffer: Buffer) -> SlotId {
+        let bytes = (self.bound * 4) as u64;
+        let same = self.program.slots.iter().filter(|s| s.buffer == buffer);
+        let at = same.map(|s| s.offset_bytes + s.bytes).max().unwrap_or(0);
+        self.program.slots.push(Slot {
+            buffer,
+            offset_bytes: at.next_multiple_of(64),
+            bytes,
+            dtype: DType::I32,
+        });
+        SlotId(self.program.slots.len() as u32 - 1)
+    }
+
+    fn io(&mut self, name: &str, buffer: Buffer) -> (Port, Io, SlotId) {
+        let slot = self.slot(buffer);
+        let ty = Type::new(DType::I32, self.shape.clone());
+        let name = name.to_string();
+        let bytes = self.program.tape.mul(self.len, 4u32.into());
+        let port = Port {
+            name,
+            ty: ty.clone(),
+        };
+        (port, Io { ty, slot, bytes }, slot)
+    }
+
+    pub fn input(&mut self, name: &str) -> SlotId {
+        let (port, io, slot) = self.io(name, Buffer::Input);
+        self.program.signature.inputs.push(port);
+        self.program.inputs.push(io);
+        slot
+    }
+
+    pub fn output(&mut self, name: &str) -> SlotId {
+        let (port, io, slot) = self.io(name, Buffer::Output);
+        self.program.signature.outputs.push(port);
+        self.program.outputs.push(io);
+        slot
+    }
+
+    pub fn state(&mut self, name: &str) -> SlotId {
+        let at = self.program.states.len() as u32;
+        let (port, io, slot) = self.io(name, Buffer::State(at));
+        self.program.signature.states.push(port);
+        self.program.states.push(io);
+        slot
+    }
+
+    pub fn param(&mut self, name: &str) -> SlotId {
+        let at = self.program.param_io.len() as u32;
+        let (port, io, slot) = self.io(name, Buffer::Param(at));
+        self.program.signature.params.push(port);
+        self.program.param_io.push(io);
+        slot
+    }
+
+    /// Adds `y = kernel(x)`.
+    pub fn map(&mut self, kernel: Instance, x: SlotId, y: SlotId, barrier: bool) {
+        let step = self.step_of(kernel, x, y, barrier);
+        self.program.steps.push(step);
+    }
+
+    /// Adds `y = kernel(x)` to the preparation.
+    pub fn prepare(&mut self, kernel: Instance, x: SlotId, y: SlotId) {
+        let step = self.step_of(kernel, x, y, false);
+        self.program.prepare.push(step);
+    }
+
+    pub fn copy(&mut self, src: SlotId, dst: SlotId, barrier: bool) {
+        let bytes = self.program.tape.mul(self.len, 4u32.into());
+        self.program
+            .steps
+            .push(step(Work::Copy { src, dst, bytes }, barrier));
+    }
+
+    pub fn fill(&mut self, dst: SlotId, word: u32, barrier: bool) {
+        self.program
+            .steps
+            .push(step(Work::Fill { dst, word }, barrier));
+    }
+
+    /// Adds a constant.
+    pub fn constant(&mut self, tensor: Tensor) -> SlotId {
+        self.program.consts.push(tensor);
+        self.slot(Buffer::Const(self.program.consts.len() as u32 - 1))
+    }
+
+    fn step_of(&mut self, kernel: Instance, x: SlotId, y: SlotId, barrier: bool) -> Step {
+        let kernels = &mut self.program.kernels;
+        let known = kernels.iter().position(|k| *k == kernel);
+        let at = known.unwrap_or_else(|| {
+            kernels.push(kernel);
+            kernels.len() - 1
+        });
+        let params = &mut self.program.params;
+        let block = params.len().next_multiple_of(self.align_words);
+        params.resize(block, Word::Num(Num::ZERO));
+        params.push(Word::Num(self.len));
+        params.extend([Word::Num(Num::ZERO); 3]);
+        let groups = self.program.tape.ceil_div(self.len, 64u32);
+        let dispatch = Dispatch {
+            kernel: KernelId(at as u32),
+            args: [x, y].into_iter().collect(),
+            block: block as u32,
+            grid: [groups, Num::ONE, Num::ONE],
+        };
+        step(Work::Dispatch(dispatch), barrier)
+    }
+
+    pub fn load(self, backend: &VulkanBackend) -> GpuExecutable<VulkanDriver> {
+        self.try_load(backend).unwrap()
+    }
+
+    pub fn try_load(
+        self,
+        backend: &VulkanBackend,
+    ) -> Result<GpuExecutable<VulkanDriver>, CompileError> {
+        let program = Arc::new(self.program);
+        let driver = backend.load(&program)?;
+        let bounds = Bindings::new().with("n", self.bound);
+        Ok(GpuExecutable::new(program, driver, bounds))
+    }
+}
+
+fn step(work: Work, barrier: bool) -> Step {
+    Step {
+        work,
+        barrier,
+        node: NodeId(0),
+        op: "test",
+    }
+}
+
+pub fn ints(values: impl IntoIterator<Item = i32>) -> Tensor {
+    let values: Vec<i32> = values.into_iter().collect();
+    Tensor::from_slice(&[values.len()], &values).unwrap()
+}
+
+/// `y = 3 x + 1` by two kernels over vectors of `n` elements.
+pub fn affine(backend: &VulkanBackend, len: Dim, bound: usize) -> Builder {
+    let mut b = Builder::new(backend, len, bound);
+    let (x, y, t) = (b.input("x"), b.output("y"), b.slot(Buffer::Arena));
+    b.map(kernel("times_three", "x * 3u"), x, t, false);
+    b.map(kernel("plus_one", "x + 1u"), t, y, true);
+    b
+}

@@ -1,0 +1,536 @@
+//! The cooperative-matrix product against sums in f64: edges, layouts, offsets, batches, epilogues.
+//!
+//! A device without cooperative matrices is passed over with a printed reason; where
+//! `TERCET_REQUIRE` names `coop`, as on the newer software device, that fails.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+
+mod common;
+
+use common::{Builder, assert_silent, backend, ints};
+use tercet_ir::accuracy::{Accuracy, tolerance};
+use tercet_ir::{DType, Dim, Executable, NodeId, Tensor, TensorType};
+use tercet_plan::gemm_coop::{self, ACTIVATIONS, GemmCoopParams, Options, Tiling};
+use tercet_plan::{CoopType, Dispatch, Instance, KernelId, Num, Params, Step, Work};
+use tercet_vulkan::VulkanBackend;
+
+/// What C is filled with before, so that a store outside of it shows.
+const UNTOUCHED: u32 = 0xABAB_ABAB;
+
+/// `m x n x k`, in `outer x inner` batches.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    m: usize,
+    n: usize,
+    k: usize,
+    outer: usize,
+    inner: usize,
+    /// Elements between rows of A, B and C.
+    pad: [usize; 3],
+    /// Elements before A, B and C.
+    offset: [usize; 3],
+    /// All batches have one B.
+    one_b: bool,
+    /// A grid of several rows and fewer batches than there are.
+    folded_grid: bool,
+    options: Options,
+}
+
+const PLAIN: Options = Options {
+    b_transposed: false,
+    aligned_a: false,
+    aligned_b: false,
+    activation: None,
+    bias_f32: None,
+    residual_f32: None,
+    out_f32: false,
+};
+
+const ODD: Case = Case {
+    m: 37,
+    n: 45,
+    k: 53,
+    outer: 1,
+    inner: 1,
+    pad: [0; 3],
+    offset: [0; 3],
+    one_b: false,
+    folded_grid: false,
+    options: PLAIN,
+};
+
+/// Shapes, each for both layouts of B.
+const SHAPES: &[Case] = &[
+    ODD,
+    Case {
+        m: 1,
+        n: 1,
+        k: 1,
+        ..ODD
+    },
+    Case {
+        m: 1,
+        n: 130,
+        k: 257,
+        ..ODD
+    },
+    Case { k: 0, ..ODD },
+    Case {
+        m: 70,
+        n: 2,
+        k: 8,
+        offset: [1, 3, 5],
+        ..ODD
+    },
+    Case {
+        pad: [3, 1, 1],
+        offset: [1, 3, 5],
+        ..ODD
+    },
+    Case {
+        outer: 3,
+        inner: 2,
+        pad: [3, 1, 2],
+        offset: [1, 3, 4],
+        folded_grid: true,
+        ..ODD
+    },
+    Case {
+        outer: 3,
+        inner: 2,
+        one_b: true,
+        ..ODD
+    },
+    Case {
+        m: 300,
+        n: 100,
+        k: 24,
+        folded_grid: true,
+        ..ODD
+    },
+    Case {
+        m: 130,
+        n: 72,
+        k: 104,
+        pad: [8, 16, 0],
+        offset: [8, 16, 0],
+        options: Options {
+            aligned_a: true,
+            aligned_b: true,
+            ..PLAIN
+        },
+        ..ODD
+    },
+    Case {
+        m: 64,
+        n: 61,
+        k: 64,
+        options: Options {
+            aligned_a: true,
+            ..PLAIN
+        },
+        ..ODD
+    },
+    Case {
+        outer: 2,
+        pad: [0, 0, 3],
+        options: Options {
+            bias_f32: Some(true),
+            residual_f32: Some(true),
+            out_f32: true,
+            ..PLAIN
+        },
+        ..ODD
+    },
+    Case {
+        options: Options {
+            bias_f32: Some(false),
+            residual_f32: Some(false),
+            ..PLAIN
+        },
+        ..ODD
+    },
+];
+
+/// Numbers in [-1, 1) that do not repeat in a way that a wrong index could hit.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f64 / f64::from(1u32 << 23) - 1.0
+    }
+}
+
+/// A buffer of elements: NaN but where it is set, rounded to the dtype.
+struct Elements {
+    dtype: DType,
+    values: Vec<f64>,
+}
+
+impl Elements {
+    fn new(dtype: DType, len: usize) -> Elements {
+        let values = vec![f64::NAN; len];
+        Elements { dtype, values }
+    }
+
+    /// Sets an element and gives what it is rounded to.
+    fn set(&mut self, at: usize, value: f64) -> f64 {
+        let one = Tensor::from_f64s(TensorType::new(self.dtype, &[1]), &[value]).unwrap();
+        self.values[at] = one.to_f64s()[0];
+        self.values[at]
+    }
+
+    /// As words, at least `words` of them.
+    fn words(&self, words: usize) -> Tensor {
+        let ty = TensorType::new(self.dtype, &[self.values.len()]);
+        let mut bytes = Tensor::from_f64s(ty, &self.values)
+            .unwrap()
+            .bytes()
+            .to_vec();
+        bytes.resize(words * 4, 0xFF);
+        ints(
+            bytes
+                .chunks_exact(4)
+                .map(|w| i32::from_le_bytes(w.try_into().unwrap())),
+        )
+    }
+}
+
+/// Where the elements of the operands lie.
+struct Places {
+    lda: usize,
+    ldb: usize,
+    ldc: usize,
+    ldr: usize,
+    inner: [usize; 4],
+    outer: [usize; 4],
+}
+
+const OFFSET_BIAS: usize = 5;
+const OFFSET_RESIDUAL: usize = 7;
+
+impl Places {
+    fn of(c: &Case) -> Places {
+        let (b_lines, b_cols) = match c.options.b_transposed {
+            true => (c.n, c.k),
+            false => (c.k, c.n),
+        };
+        let (lda, ldb, ldc, ldr) = (c.k + c.pad[0], b_cols + c.pad[1], c.n + c.pad[2], c.n + 3);
+        let b = if c.one_b { 0 } else { b_lines * ldb };
+        let inner = [c.m * lda, b, c.m * ldc, c.m * ldr];
+        Places {
+            lda,
+            ldb,
+            ldc,
+            ldr,
+            inner,
+            outer: inner.map(|stride| stride * c.inner),
+        }
+    }
+
+    fn batch(&self, c: &Case, operand: usize, t: usize) -> usize {
+        t / c.inner * self.outer[operand] + t % c.inner * self.inner[operand]
+    }
+
+    fn a(&self, c: &Case, t: usize, i: usize, l: usize) -> usize {
+        c.offset[0] + self.batch(c, 0, t) + i * self.lda + l
+    }
+
+    fn b(&self, c: &Case, t: usize, l: usize, j: usize) -> usize {
+        let (line, col) = match c.options.b_transposed {
+            true => (j, l),
+            false => (l, j),
+        };
+        c.offset[1] + self.batch(c, 1, t) + line * self.ldb + col
+    }
+
+    fn c(&self, c: &Case, t: usize, i: usize, j: usize) -> usize {
+        c.offset[2] + self.batch(c, 2, t) + i * self.ldc + j
+    }
+
+    fn residual(&self, c: &Case, t: usize, i: usize, j: usize) -> usize {
+        OFFSET_RESIDUAL + self.batch(c, 3, t) + i * self.ldr + j
+    }
+}
+
+/// Operands and the wanted result of a case.
+struct Data {
+    a: Elements,
+    b: Elements,
+    bias: Elements,
+    residual: Elements,
+    /// Place in C and value.
+    wanted: Vec<(usize, f64)>,
+    /// The end of C.
+    len_c: usize,
+}
+
+fn data(c: &Case, p: &Places, element: DType) -> Data {
+    let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15);
+    let batches = c.outer * c.inner;
+    let dtype = |f32_: Option<bool>| {
+        if f32_ == Some(true) {
+            DType::F32
+        } else {
+            element
+        }
+    };
+    let last = batches - 1;
+    // The padding after the last row belongs to nobody.
+    let end = |at: usize| at + 1;
+    let some = |n: usize| n.max(1) - 1;
+    let mut a = Elements::new(
+        element,
+        end(p.a(c, last, c.m - 1, some(c.k))).next_multiple_of(8),
+    );
+    let end_b = end(p.b(c, last, some(c.k), c.n - 1));
+    let mut b = Elements::new(element, end_b.next_multiple_of(8));
+    let mut bias = Elements::new(dtype(c.options.bias_f32), OFFSET_BIAS + c.n);
+    let len = end(p.residual(c, last, c.m - 1, c.n - 1));
+    let mut residual = Elements::new(dtype(c.options.residual_f32), len);
+    for t in 0..batches {
+        for i in 0..c.m {
+            for l in 0..c.k {
+                a.set(p.a(c, t, i, l), numbers.next());
+            }
+            for j in 0..c.n {
+                residual.set(p.residual(c, t, i, j), numbers.next());
+            }
+        }
+        for l in 0..c.k {
+            for j in 0..c.n {
+                b.set(p.b(c, t, l, j), numbers.next());
+            }
+        }
+    }
+    for j in 0..c.n {
+        bias.set(OFFSET_BIAS + j, numbers.next());
+    }
+    let mut wanted = Vec::new();
+    for t in 0..batches {
+        for i in 0..c.m {
+            for j in 0..c.n {
+                let product = |l| a.values[p.a(c, t, i, l)] * b.values[p.b(c, t, l, j)];
+                let mut x: f64 = (0..c.k).map(product).sum();
+                if c.options.bias_f32.is_some() {
+                    x += bias.values[OFFSET_BIAS + j];
+                }
+                if let Some(f) = c.options.activation {
+                    x = f.eval_f64(x);
+                }
+                if c.options.residual_f32.is_some() {
+                    x += residual.values[p.residual(c, t, i, j)];
+                }
+                wanted.push((p.c(c, t, i, j), x));
+            }
+        }
+    }
+    let len_c = end(p.c(c, last, c.m - 1, c.n - 1));
+    Data {
+        a,
+        b,
+        bias,
+        residual,
+        wanted,
+        len_c,
+    }
+}
+
+fn block(c: &Case, p: &Places, len_c: usize) -> GemmCoopParams {
+    let num = |n: usize| Num::Const(n as i64);
+    GemmCoopParams {
+        m: num(c.m),
+        n: num(c.n),
+        k: num(c.k),
+        batches: num(c.outer * c.inner),
+        batch_inner: num(c.inner),
+        lda: num(p.lda),
+        ldb: num(p.ldb),
+        ldc: num(p.ldc),
+        ld_residual: num(p.ldr),
+        offset_a: num(c.offset[0]),
+        offset_b: num(c.offset[1]),
+        offset_c: num(c.offset[2]),
+        offset_bias: num(OFFSET_BIAS),
+        offset_residual: num(OFFSET_RESIDUAL),
+        outer_a: num(p.outer[0]),
+        outer_b: num(p.outer[1]),
+        outer_c: num(p.outer[2]),
+        outer_residual: num(p.outer[3]),
+        inner_a: num(p.inner[0]),
+        inner_b: num(p.inner[1]),
+        inner_c: num(p.inner[2]),
+        inner_residual: num(p.inner[3]),
+        len_c: num(len_c),
+    }
+}
+
+/// Fills C, multiplies, and gives the words of C.
+fn run(
+    backend: &VulkanBackend,
+    (c, p): (&Case, &Places),
+    (ty, tiling): (CoopType, &Tiling),
+    data: &Data,
+) -> Vec<u8> {
+    let element_words = |e: &Elements| (e.values.len() * e.dtype.size_bytes()).div_ceil(4);
+    let operands = [&data.a, &data.b, &data.bias, &data.residual];
+    let words = operands.map(element_words).into_iter().max().unwrap_or(0);
+    let words = words.max(data.len_c) + 16;
+    let mut builder = Builder::new(backend, Dim::Known(words), words);
+    let names = ["a", "b", "bias", "residual"];
+    let mut args: Vec<_> = names.map(|name| builder.input(name)).to_vec();
+    let result = builder.output("c");
+    args.push(result);
+    builder.fill(result, UNTOUCHED, false);
+    let constants = gemm_coop::constants(tiling, &c.options);
+    let kernel = Instance::of(&gemm_coop::kernel(ty).def, &constants);
+    builder.program.params = block(c, p, data.len_c).words();
+    let rows = if c.folded_grid { 3 } else { 1 };
+    let groups = tiling.groups(c.m, c.n).div_ceil(rows);
+    let batches = c.outer * c.inner;
+    let depth = if c.folded_grid {
+        batches.div_ceil(2)
+    } else {
+        batches
+    };
+    builder.program.kernels.push(kernel);
+    builder.program.steps.push(Step {
+        work: Work::Dispatch(Dispatch {
+            kernel: KernelId(0),
+            args: args.into_iter().collect(),
+            block: 0,
+            grid: [groups, rows, depth].map(|n| Num::Const(n as i64)),
+        }),
+        barrier: true,
+        node: NodeId(0),
+        op: "test",
+    });
+    let inputs = operands.map(|e| e.words(words));
+    let inputs: Vec<_> = names.into_iter().zip(&inputs).collect();
+    let exe: &mut dyn Executable = &mut builder.load(backend);
+    exe.run(&inputs).unwrap()[0].bytes().to_vec()
+}
+
+fn check(backend: &VulkanBackend, c: &Case, ty: CoopType, tiling: &Tiling) {
+    let element = match ty {
+        CoopType::F16 => DType::F16,
+        CoopType::BF16 => DType::BF16,
+    };
+    let p = Places::of(c);
+    let data = data(c, &p, element);
+    let bytes = run(backend, (c, &p), (ty, tiling), &data);
+    let what = format!("{element} {c:?} {tiling:?}");
+
+    let out = if c.options.out_f32 {
+        DType::F32
+    } else {
+        element
+    };
+    let size = out.size_bytes();
+    let all = TensorType::new(out, &[bytes.len() / size]);
+    let got = Tensor::from_bytes(all, &bytes).unwrap().to_f64s();
+    let scale = data.wanted.iter().map(|w| w.1.abs()).fold(1e-30, f64::max);
+    let allowed = tolerance(Accuracy::Contraction, out);
+    let mut written = vec![false; got.len()];
+    for &(at, wanted) in &data.wanted {
+        written[at] = true;
+        let units = allowed.units(got[at], wanted, scale);
+        assert!(units <= 1.0, "{what}: [{at}] is {}, not {wanted}", got[at]);
+    }
+    let untouched = UNTOUCHED.to_le_bytes();
+    for (at, element) in bytes.chunks_exact(size).enumerate() {
+        // Half a word after the last element is padding, which is 0.
+        let padding = at == data.len_c && size == 2 && at % 2 == 1;
+        let wanted = if padding { &[0, 0] } else { &untouched[..size] };
+        assert!(
+            written[at] || element == wanted,
+            "{what}: [{at}] is touched"
+        );
+    }
+}
+
+/// The types that a device's matrices multiply, with a large and a small tiling.
+type Types = Vec<(CoopType, Vec<Tiling>)>;
+
+/// The device and what its matrices multiply.
+fn device() -> Option<(&'static VulkanBackend, Types)> {
+    let backend = backend()?;
+    let types = [CoopType::F16, CoopType::BF16].map(|ty| {
+        let sizes = [1 << 20, 1];
+        let mut tilings: Vec<Tiling> = sizes
+            .iter()
+            .filter_map(|&n| Tiling::choose(backend.caps(), ty, n, n))
+            .collect();
+        tilings.dedup();
+        (ty, tilings)
+    });
+    let types: Vec<_> = types.into_iter().filter(|(_, t)| !t.is_empty()).collect();
+    if types.is_empty() {
+        let reason = format!("{} has no cooperative matrices", backend.device().name);
+        let required = std::env::var("TERCET_REQUIRE").unwrap_or_default();
+        let required = required.split(',').any(|name| name.trim() == "coop");
+        assert!(!required, "TERCET_REQUIRE names coop: {reason}");
+        eprintln!("ignored: {reason}");
+        return None;
+    }
+    Some((backend, types))
+}
+
+#[test]
+fn products_of_every_layout_agree_with_f64() {
+    let Some((backend, types)) = device() else {
+        return;
+    };
+    for (ty, tilings) in &types {
+        // Small tiles are compiled several times faster on a CPU.
+        let (main, others) = tilings.split_last().expect("at least one");
+        for b_transposed in [false, true] {
+            let case = |shape: &Case| Case {
+                options: Options {
+                    b_transposed,
+                    ..shape.options
+                },
+                ..*shape
+            };
+            for shape in SHAPES {
+                check(backend, &case(shape), *ty, main);
+            }
+            let two_stages = Tiling { stages: 2, ..*main };
+            for tiling in others.iter().chain([&two_stages]) {
+                if tiling.shared_bytes(b_transposed) <= backend.caps().workgroup_bytes {
+                    check(backend, &case(&ODD), *ty, tiling);
+                }
+            }
+        }
+    }
+    assert_silent(backend);
+}
+
+#[test]
+fn activations_agree_with_f64() {
+    let Some((backend, types)) = device() else {
+        return;
+    };
+    for (ty, tilings) in &types {
+        for (at, &f) in ACTIVATIONS.iter().enumerate() {
+            let out_f32 = at % 2 == 0;
+            let options = Options {
+                activation: Some(f),
+                bias_f32: Some(out_f32),
+                residual_f32: Some(!out_f32),
+                out_f32,
+                ..PLAIN
+            };
+            check(
+                backend,
+                &Case { options, ..ODD },
+                *ty,
+                &tilings[tilings.len() - 1],
+            );
+        }
+    }
+    assert_silent(backend);
+}
