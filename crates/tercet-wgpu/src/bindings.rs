@@ -1,0 +1,205 @@
+//! The bindings of a dispatch by WebGPU's rules.
+//!
+//! - Within one dispatch a buffer is either read or writable: arguments in a buffer that the dispatch
+//!   writes are all writable.
+//! - Writable bindings must not overlap, or a browser refuses the dispatch: arguments that do become one
+//!   binding, which covers them all.
+//! - A binding has at least one word: empty slots are bound to words that nothing else uses.
+
+use std::ops::Range;
+
+use tercet_plan::{Access, Buffer, Slot};
+
+use crate::rewrite::Bind;
+
+/// The most arguments of a kernel for which there are words to bind when they are empty.
+pub(crate) const MAX_ARGS: usize = 64;
+
+/// Where a binding lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// In a buffer of the program.
+    Of(Buffer),
+    /// In the buffer of words for empty slots.
+    Empty,
+}
+
+/// A binding of storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bound {
+    pub(crate) binding: u32,
+    pub(crate) place: Place,
+    pub(crate) bytes: Range<u64>,
+    pub(crate) writable: bool,
+}
+
+/// What becomes of the arguments, and the bindings of a dispatch.
+pub(crate) fn bindings(
+    slots: &[Slot],
+    access: &[Access],
+    storage_align_bytes: u64,
+) -> Result<(Vec<Bind>, Vec<Bound>), String> {
+    if slots.len() != access.len() || slots.len() > MAX_ARGS {
+        let (given, takes) = (slots.len(), access.len());
+        return Err(format!("it takes {takes} arguments and gets {given}"));
+    }
+    let place = |i: usize| match slots[i].bytes {
+        0 => Place::Empty,
+        _ => Place::Of(slots[i].buffer),
+    };
+    let range = |i: usize| match (slots[i].bytes, slots[i].offset_bytes) {
+        (0, _) => {
+            let at = i as u64 * storage_align_bytes;
+            at..at + 4
+        }
+        (bytes, offset) => offset..offset + bytes,
+    };
+    let writable =
+        |i: usize| (0..slots.len()).any(|j| access[j] == Access::Write && place(j) == place(i));
+    let mut binds = Vec::with_capacity(slots.len());
+    let mut bound: Vec<Bound> = Vec::with_capacity(slots.len());
+    for i in 0..slots.len() {
+        let new = Bound {
+            binding: i as u32 + 1,
+            place: place(i),
+            bytes: range(i),
+            writable: writable(i),
+        };
+        let writable = new.writable;
+        let same = (bound.iter_mut()).find(|b| writable && overlap(b, &new));
+        binds.push(match (same, writable) {
+            (Some(same), _) => {
+                if same.bytes.start != new.bytes.start {
+                    return Err(elsewhere(same, &new));
+                }
+                same.bytes.end = same.bytes.end.max(new.bytes.end);
+                Bind::SameAs(same.binding as usize - 1)
+            }
+            (None, true) => Bind::ReadWrite,
+            (None, false) => Bind::Read,
+        });
+        if !matches!(binds[i], Bind::SameAs(_)) {
+            bound.push(new);
+        }
+    }
+    // A binding that grew may have reached another.
+    for (i, a) in bound.iter().enumerate() {
+        if let Some(b) = bound[..i].iter().find(|b| a.writable && overlap(a, b)) {
+            return Err(elsewhere(b, a));
+        }
+    }
+    Ok((binds, bound))
+}
+
+fn overlap(a: &Bound, b: &Bound) -> bool {
+    a.place == b.place && a.bytes.start < b.bytes.end && b.bytes.start < a.bytes.end
+}
+
+fn elsewhere(a: &Bound, b: &Bound) -> String {
+    format!(
+        "arguments {} and {} overlap but start at bytes {} and {}",
+        a.binding - 1,
+        b.binding - 1,
+        a.bytes.start,
+        b.bytes.start
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercet_ir::DType;
+
+    fn slot(buffer: Buffer, offset_bytes: u64, bytes: u64) -> Slot {
+        Slot {
+            buffer,
+            offset_bytes,
+            bytes,
+            dtype: DType::F32,
+        }
+    }
+
+    /// The binds of arguments, and the bindings as (binding, bytes, writable).
+    fn check(args: &[(Slot, Access)], binds: &[Bind], want: &[(u32, Range<u64>, bool)]) {
+        let slots: Vec<Slot> = args.iter().map(|a| a.0).collect();
+        let access: Vec<Access> = args.iter().map(|a| a.1).collect();
+        let (got, bound) = bindings(&slots, &access, 256).unwrap();
+        assert_eq!(got, binds);
+        let bound: Vec<_> = (bound.into_iter())
+            .map(|b| (b.binding, b.bytes, b.writable))
+            .collect();
+        assert_eq!(bound, want);
+    }
+
+    use Access::{Read, Write};
+    use Bind::{ReadWrite, SameAs};
+    use Buffer::{Arena, Input};
+
+    #[test]
+    fn a_buffer_is_read_or_writable_within_a_dispatch() {
+        check(
+            &[
+                (slot(Input, 0, 8), Read),
+                (slot(Arena, 0, 8), Read),
+                (slot(Arena, 256, 8), Write),
+            ],
+            &[Bind::Read, ReadWrite, ReadWrite],
+            &[(1, 0..8, false), (2, 0..8, true), (3, 256..264, true)],
+        );
+    }
+
+    #[test]
+    fn readers_of_one_slot_overlap_where_nothing_is_written() {
+        check(
+            &[
+                (slot(Input, 0, 8), Read),
+                (slot(Input, 0, 8), Read),
+                (slot(Arena, 0, 8), Write),
+            ],
+            &[Bind::Read, Bind::Read, ReadWrite],
+            &[(1, 0..8, false), (2, 0..8, false), (3, 0..8, true)],
+        );
+    }
+
+    #[test]
+    fn views_of_one_slot_become_one_binding_where_its_buffer_is_written() {
+        check(
+            &[
+                (slot(Arena, 0, 64), Read),
+                (slot(Arena, 0, 64), Read),
+                (slot(Arena, 256, 8), Write),
+            ],
+            &[ReadWrite, SameAs(0), ReadWrite],
+            &[(1, 0..64, true), (3, 256..264, true)],
+        );
+    }
+
+    #[test]
+    fn a_result_in_place_of_an_operand_is_one_binding_of_the_larger_size() {
+        check(
+            &[
+                (slot(Arena, 0, 64), Read),
+                (slot(Input, 0, 8), Read),
+                (slot(Arena, 0, 128), Write),
+            ],
+            &[ReadWrite, Bind::Read, SameAs(0)],
+            &[(1, 0..128, true), (2, 0..8, false)],
+        );
+    }
+
+    #[test]
+    fn empty_slots_overlap_nothing() {
+        check(
+            &[(slot(Arena, 0, 0), Read), (slot(Arena, 0, 0), Write)],
+            &[ReadWrite, ReadWrite],
+            &[(1, 0..4, true), (2, 256..260, true)],
+        );
+    }
+
+    #[test]
+    fn an_overlap_that_starts_elsewhere_is_refused() {
+        let slots = [slot(Arena, 0, 512), slot(Arena, 256, 8)];
+        let e = bindings(&slots, &[Read, Write], 256).unwrap_err();
+        assert_eq!(e, "arguments 0 and 1 overlap but start at bytes 0 and 256");
+    }
+}

@@ -1,0 +1,340 @@
+//! A program as the calls of one compute pass, by WebGPU's rules; pure data.
+//!
+//! A buffer cannot be copied onto itself: copies, and fills with them, are kernels. What the bindings of
+//! a dispatch must keep to is in `bindings.rs`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tercet_ir::CompileError;
+use tercet_plan::{Access, Instance, KernelId, Launch, Program, Slot, SlotId, Source, Step, Work};
+
+use crate::bindings::{Bound, bindings};
+use crate::rewrite::{Bind, rewrite};
+
+/// The invocations of a workgroup of the kernels that copy and fill.
+const GROUP: u32 = 256;
+/// The size of their blocks.
+const BLOCK_BYTES: u32 = 16;
+
+/// A kernel as one kind of dispatch uses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Variant {
+    /// The name of its instance.
+    pub(crate) name: String,
+    /// Its text, rewritten.
+    pub(crate) text: Arc<str>,
+    /// The size of its block at binding 0; 0 for none.
+    pub(crate) block_bytes: u32,
+    /// The storage bindings and whether each is writable.
+    pub(crate) storage: Vec<(u32, bool)>,
+}
+
+/// Workgroups of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grid {
+    /// Those of its step in the launch.
+    Launch,
+    /// One invocation for each word that the step of the launch copies.
+    Copy,
+    /// One invocation per word.
+    Words(u32),
+}
+
+/// A dispatch with all that does not depend on the sizes of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// The index of its variant.
+    pub(crate) variant: usize,
+    pub(crate) bound: Vec<Bound>,
+    /// Where its block starts among the numbers.
+    pub(crate) block_offset_bytes: u64,
+    pub(crate) grid: Grid,
+    /// The index of its step.
+    pub(crate) step: usize,
+}
+
+impl Call {
+    /// The grid for the grids of the launch; a zero runs nothing.
+    pub(crate) fn grid(&self, grids: &[[u32; 3]], max_grid: u32) -> [u32; 3] {
+        match self.grid {
+            Grid::Launch => grids.get(self.step).copied().unwrap_or_default(),
+            Grid::Copy => flat(copied_words(grids, self.step), max_grid),
+            Grid::Words(words) => flat(words, max_grid),
+        }
+    }
+}
+
+/// The words that a copying step copies.
+fn copied_words(grids: &[[u32; 3]], step: usize) -> u32 {
+    grids.get(step).map_or(0, |g| g[0] / 4)
+}
+
+/// A grid for so many words.
+fn flat(words: u32, max_grid: u32) -> [u32; 3] {
+    let groups = words.div_ceil(GROUP);
+    let x = groups.min(max_grid);
+    [x, groups.div_ceil(x.max(1)), 1]
+}
+
+/// The limits that calls depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) max_binding_bytes: u64,
+    pub(crate) storage_align_bytes: u64,
+    pub(crate) uniform_align_bytes: u64,
+    pub(crate) max_grid: u32,
+}
+
+/// A block of a copy or a fill, behind the blocks of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OwnBlock {
+    at_word: usize,
+    grid: Grid,
+    step: usize,
+    /// Of [`Program::prepare`], not of [`Program::steps`].
+    prepare: bool,
+    word: u32,
+}
+
+/// The calls of a program.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    pub(crate) variants: Vec<Variant>,
+    pub(crate) prepare: Vec<Call>,
+    pub(crate) steps: Vec<Call>,
+    /// The size of the numbers.
+    pub(crate) numbers_bytes: u64,
+    pub(crate) max_grid: u32,
+    own_blocks: Vec<OwnBlock>,
+}
+
+impl Script {
+    /// The calls of a program.
+    ///
+    /// # Errors
+    /// [`CompileError::TooLarge`] for a slot above the limit of a binding, [`CompileError::Device`] for
+    /// a kernel that WebGPU cannot be made to accept.
+    pub(crate) fn new(program: &Program, rules: Rules) -> Result<Script, CompileError> {
+        let last_block = program.kernels.iter().map(|k| u64::from(k.block_bytes));
+        let words = 4 * program.params.len() as u64 + last_block.max().unwrap_or(0);
+        let mut writer = Writer {
+            program,
+            rules,
+            script: Script {
+                variants: Vec::new(),
+                prepare: Vec::new(),
+                steps: Vec::new(),
+                numbers_bytes: words.next_multiple_of(rules.uniform_align_bytes),
+                max_grid: rules.max_grid,
+                own_blocks: Vec::new(),
+            },
+            known: HashMap::new(),
+            own: [
+                own_kernel(
+                    "copy",
+                    include_str!("../../../shaders/wgpu/copy.wgsl"),
+                    true,
+                ),
+                own_kernel(
+                    "fill",
+                    include_str!("../../../shaders/wgpu/fill.wgsl"),
+                    false,
+                ),
+            ],
+        };
+        for (prepare, steps) in [(true, &program.prepare), (false, &program.steps)] {
+            for (at, step) in steps.iter().enumerate() {
+                let call = writer.call(step, at, prepare)?;
+                match prepare {
+                    true => writer.script.prepare.extend(call),
+                    false => writer.script.steps.extend(call),
+                }
+            }
+        }
+        Ok(writer.script)
+    }
+
+    /// The index of a variant, each once.
+    fn add(&mut self, variant: Variant) -> usize {
+        let same = self.variants.iter().position(|v| *v == variant);
+        same.unwrap_or_else(|| {
+            self.variants.push(variant);
+            self.variants.len() - 1
+        })
+    }
+
+    /// The numbers of a launch: the program's blocks, then those of copies and fills.
+    pub(crate) fn numbers(&self, launch: &Launch, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend(launch.params.iter().flat_map(|w| w.to_le_bytes()));
+        for block in &self.own_blocks {
+            let grids = match block.prepare {
+                true => &launch.prepare_grids,
+                false => &launch.grids,
+            };
+            let words = match block.grid {
+                Grid::Words(words) => words,
+                Grid::Copy | Grid::Launch => copied_words(grids, block.step),
+            };
+            out.resize(4 * block.at_word, 0);
+            out.extend_from_slice(&words.to_le_bytes());
+            out.extend_from_slice(&block.word.to_le_bytes());
+        }
+    }
+}
+
+fn own_kernel(name: &str, text: &str, reads: bool) -> Instance {
+    let args = match reads {
+        true => vec![Access::Read, Access::Write],
+        false => vec![Access::Write],
+    };
+    Instance {
+        name: name.to_string(),
+        source: Source::Wgsl(text.into()),
+        args,
+        block_bytes: BLOCK_BYTES,
+    }
+}
+
+/// The copying kernel, among ids; the program's count from zero.
+const COPY: KernelId = KernelId(u32::MAX);
+/// The filling kernel.
+const FILL: KernelId = KernelId(u32::MAX - 1);
+
+struct Writer<'a> {
+    program: &'a Program,
+    rules: Rules,
+    script: Script,
+    /// Variants by kernel and what its arguments become.
+    known: HashMap<(KernelId, Vec<Bind>), usize>,
+    own: [Instance; 2],
+}
+
+impl Writer<'_> {
+    fn call(
+        &mut self,
+        step: &Step,
+        at: usize,
+        prepare: bool,
+    ) -> Result<Option<Call>, CompileError> {
+        let program = self.program;
+        match &step.work {
+            Work::Dispatch(d) => {
+                let block = 4 * u64::from(d.block);
+                self.dispatch(d.kernel, &d.args, block, Grid::Launch, step, at)
+                    .map(Some)
+            }
+            Work::Copy { src, dst, .. } => {
+                if src == dst || program.slot(*dst).bytes == 0 {
+                    return Ok(None);
+                }
+                let block = self.own_block(Grid::Copy, at, prepare, 0);
+                self.dispatch(COPY, &[*src, *dst], block, Grid::Copy, step, at)
+                    .map(Some)
+            }
+            Work::Fill { dst, word } => {
+                let words = (program.slot(*dst).bytes / 4) as u32;
+                if words == 0 {
+                    return Ok(None);
+                }
+                let grid = Grid::Words(words);
+                let block = self.own_block(grid, at, prepare, *word);
+                self.dispatch(FILL, &[*dst], block, grid, step, at)
+                    .map(Some)
+            }
+        }
+    }
+
+    /// Makes room for a block and gives its offset.
+    fn own_block(&mut self, grid: Grid, step: usize, prepare: bool, word: u32) -> u64 {
+        let offset = self.script.numbers_bytes;
+        let align = self.rules.uniform_align_bytes;
+        self.script.numbers_bytes = (offset + u64::from(BLOCK_BYTES)).next_multiple_of(align);
+        self.script.own_blocks.push(OwnBlock {
+            at_word: (offset / 4) as usize,
+            grid,
+            step,
+            prepare,
+            word,
+        });
+        offset
+    }
+
+    fn dispatch(
+        &mut self,
+        id: KernelId,
+        args: &[SlotId],
+        block_offset_bytes: u64,
+        grid: Grid,
+        step: &Step,
+        at: usize,
+    ) -> Result<Call, CompileError> {
+        let slots: Vec<Slot> = args.iter().map(|&s| *self.program.slot(s)).collect();
+        let limit = self.rules.max_binding_bytes;
+        if let Some(slot) = slots.iter().find(|s| s.bytes > limit) {
+            return Err(CompileError::TooLarge {
+                node: step.node,
+                op: step.op,
+                bytes: slot.bytes,
+                limit,
+            });
+        }
+        let kernel = self.kernel(id);
+        let refused = |why: String| CompileError::Device {
+            reason: format!("kernel {} does not fit WebGPU's rules: {why}", kernel.name),
+        };
+        let (binds, bound) =
+            bindings(&slots, &kernel.args, self.rules.storage_align_bytes).map_err(refused)?;
+        let known = self.known.get(&(id, binds.clone())).copied();
+        let variant = match known {
+            Some(known) => known,
+            None => {
+                let variant = variant(kernel, &binds, &bound).map_err(refused)?;
+                let at = self.script.add(variant);
+                self.known.insert((id, binds), at);
+                at
+            }
+        };
+        Ok(Call {
+            variant,
+            bound,
+            block_offset_bytes,
+            grid,
+            step: at,
+        })
+    }
+
+    fn kernel(&self, id: KernelId) -> &Instance {
+        match id {
+            COPY => &self.own[0],
+            FILL => &self.own[1],
+            KernelId(at) => &self.program.kernels[at as usize],
+        }
+    }
+}
+
+fn variant(kernel: &Instance, binds: &[Bind], bound: &[Bound]) -> Result<Variant, String> {
+    let Source::Wgsl(text) = &kernel.source else {
+        return Err("it is SPIR-V".to_string());
+    };
+    Ok(Variant {
+        name: kernel.name.clone(),
+        text: rewrite(text, binds)?.into(),
+        block_bytes: kernel.block_bytes,
+        storage: bound.iter().map(|b| (b.binding, b.writable)).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flat_grids_cover_all_words() {
+        assert_eq!(flat(0, 65535), [0, 0, 1]);
+        assert_eq!(flat(1, 65535), [1, 1, 1]);
+        assert_eq!(flat(257, 65535), [2, 1, 1]);
+        assert_eq!(flat(256 * 65536, 65535), [65535, 2, 1]);
+    }
+}

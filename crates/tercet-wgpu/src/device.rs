@@ -1,0 +1,238 @@
+//! An open device: error scopes, loss, waiting.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tercet_ir::{CompileError, RunError};
+
+use crate::pipeline::Pipelines;
+
+/// What went wrong on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// No memory; everything that exists goes on.
+    OutOfMemory,
+    /// The device is gone.
+    Lost(String),
+    /// wgpu refused a call: a limit, or a bug of ours.
+    Refused(String),
+}
+
+impl Trouble {
+    /// As an error of compiling; `what` of `bytes` was to be made.
+    pub(crate) fn compiling(self, what: &'static str, bytes: u64) -> CompileError {
+        match self {
+            Trouble::OutOfMemory => CompileError::OutOfMemory { what, bytes },
+            Trouble::Lost(reason) => CompileError::Device {
+                reason: format!("lost: {reason}"),
+            },
+            Trouble::Refused(reason) => CompileError::Device { reason },
+        }
+    }
+
+    /// As an error of running; `what` of `bytes` was to be made.
+    pub(crate) fn running(self, what: &'static str, bytes: u64) -> RunError {
+        match self {
+            Trouble::OutOfMemory => RunError::OutOfMemory { what, bytes },
+            Trouble::Lost(reason) => RunError::DeviceLost { reason },
+            Trouble::Refused(reason) => RunError::DeviceLost {
+                reason: format!("wgpu refused {what}: {reason}"),
+            },
+        }
+    }
+}
+
+/// What wgpu tells outside of calls.
+#[derive(Debug, Default)]
+struct Health {
+    lost: Mutex<Option<String>>,
+    /// An error outside of all scopes: in browsers, where results of scopes come too late for
+    /// calls that do not wait.
+    stray: Mutex<Option<Trouble>>,
+}
+
+/// An open device.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) limits: wgpu::Limits,
+    pub(crate) features: wgpu::Features,
+    /// Whether executables measure their steps.
+    pub(crate) timings: bool,
+    pub(crate) pipelines: Pipelines,
+    health: Arc<Health>,
+}
+
+/// Errors of the calls made while it is open are its own.
+pub(crate) struct Scope {
+    // Dropped in the order in which scopes may be closed.
+    internal: wgpu::ErrorScopeGuard,
+    validation: wgpu::ErrorScopeGuard,
+    memory: wgpu::ErrorScopeGuard,
+}
+
+impl Scope {
+    /// Closes it and gives its first error, the lack of memory before what follows from it.
+    pub(crate) fn close(self) -> impl Future<Output = Option<wgpu::Error>> {
+        let internal = self.internal.pop();
+        let validation = self.validation.pop();
+        let memory = self.memory.pop();
+        async move {
+            let (internal, validation, memory) = (internal.await, validation.await, memory.await);
+            memory.or(validation).or(internal)
+        }
+    }
+}
+
+impl From<wgpu::Error> for Trouble {
+    fn from(e: wgpu::Error) -> Trouble {
+        match e {
+            wgpu::Error::OutOfMemory { .. } => Trouble::OutOfMemory,
+            wgpu::Error::Validation { description, .. }
+            | wgpu::Error::Internal { description, .. } => Trouble::Refused(one_line(&description)),
+        }
+    }
+}
+
+/// wgpu's reports are trees of lines; ours are one.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    lines.collect::<Vec<_>>().join(" / ")
+}
+
+impl Gpu {
+    pub(crate) fn new(
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        limits: wgpu::Limits,
+        features: wgpu::Features,
+        timings: bool,
+    ) -> Gpu {
+        let health = Arc::new(Health::default());
+        let told = Arc::clone(&health);
+        device.set_device_lost_callback(move |reason, message| {
+            let text = match message.is_empty() {
+                true => format!("{reason:?}").to_lowercase(),
+                false => one_line(&message),
+            };
+            lock(&told.lost).get_or_insert(text);
+        });
+        let told = Arc::clone(&health);
+        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+            lock(&told.stray).get_or_insert(e.into());
+        }));
+        Gpu {
+            device,
+            queue,
+            limits,
+            features,
+            timings,
+            pipelines: Pipelines::default(),
+            health,
+        }
+    }
+
+    /// An error if the device is lost, or if something failed outside of all scopes.
+    pub(crate) fn alive(&self) -> Result<(), Trouble> {
+        if let Some(reason) = &*lock(&self.health.lost) {
+            return Err(Trouble::Lost(reason.clone()));
+        }
+        match lock(&self.health.stray).take() {
+            Some(trouble) => Err(trouble),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens a scope on this thread.
+    pub(crate) fn scope(&self) -> Scope {
+        use wgpu::ErrorFilter::{Internal, OutOfMemory, Validation};
+        let memory = self.device.push_error_scope(OutOfMemory);
+        let validation = self.device.push_error_scope(Validation);
+        let internal = self.device.push_error_scope(Internal);
+        Scope {
+            internal,
+            validation,
+            memory,
+        }
+    }
+
+    /// Makes calls and gives their errors. In a browser, which tells errors later, they are those
+    /// of an enclosing scope, or of a later call.
+    pub(crate) fn scoped<T>(&self, calls: impl FnOnce() -> T) -> Result<T, Trouble> {
+        self.alive()?;
+        if cfg!(target_arch = "wasm32") {
+            return Ok(calls());
+        }
+        let scope = self.scope();
+        let made = calls();
+        match now(scope.close()).flatten() {
+            Some(e) => Err(e.into()),
+            // A lost device fails no scope.
+            None => self.alive().map(|()| made),
+        }
+    }
+
+    /// Sees to it that callbacks of finished work are called, and with `wait` that this submission
+    /// is finished. Does nothing in a browser.
+    pub(crate) fn poll(&self, wait: Option<&wgpu::SubmissionIndex>) -> Result<(), Trouble> {
+        self.alive()?;
+        let how = match wait {
+            Some(index) => wgpu::PollType::Wait {
+                submission_index: Some(index.clone()),
+                timeout: None,
+            },
+            None => wgpu::PollType::Poll,
+        };
+        // wgpu panics when the device is lost while it polls. That is no bug of the caller's.
+        let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
+        self.alive()?;
+        match polled {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(e)) => Err(Trouble::Refused(e.to_string())),
+            Err(_) => Err(Trouble::Lost("while waiting for it".to_string())),
+        }
+    }
+
+    /// Gives the device back to the system: every later call is an error.
+    pub(crate) fn destroy(&self) {
+        self.device.destroy();
+        lock(&self.health.lost).get_or_insert_with(|| "destroyed".to_string());
+    }
+}
+
+/// The value of a future that is ready; natively, results of scopes are.
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+/// What a panicking thread left in a lock is still whole: every change is one assignment.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a future to its end on this thread.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}

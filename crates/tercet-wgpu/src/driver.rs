@@ -1,0 +1,415 @@
+//! A program on a device.
+
+use std::sync::Arc;
+
+use tercet_ir::{CompileError, RunError};
+use tercet_plan::{Buffer, Driver, Launch, Program, Read};
+
+use crate::buffers::{Buffers, Unmade, check_sizes, describe};
+use crate::call::{Call, Rules, Script};
+use crate::device::{Gpu, Trouble};
+use crate::pipeline::Pipeline;
+use crate::readback::{Flight, Readback};
+use crate::timing::{Marks, Timer};
+
+/// The most bytes that one write hands to wgpu, which copies them.
+const CHUNK_BYTES: usize = 16 << 20;
+/// The bytes handed over after which the device gets them, so that copies do not pile up.
+const UNSENT_BYTES: u64 = 64 << 20;
+
+/// The device side of an executable.
+#[derive(Debug)]
+pub struct WgpuDriver {
+    gpu: Arc<Gpu>,
+    made: Arc<Made>,
+    buffers: Buffers,
+    /// `None` until the first run, and when a buffer was replaced.
+    groups: Option<Groups>,
+    readback: Readback,
+    flight: Option<Flight>,
+    /// The numbers as bytes, kept for its memory.
+    numbers: Vec<u8>,
+    /// Bytes written since the last submission.
+    unsent: u64,
+    timer: Option<Timer>,
+    /// The times of the last run.
+    times: Vec<(usize, u64, u64)>,
+}
+
+/// What clones of an executable have in common.
+#[derive(Debug)]
+struct Made {
+    program: Arc<Program>,
+    script: Script,
+    pipelines: Vec<Arc<Pipeline>>,
+}
+
+/// The bind groups of the calls.
+#[derive(Debug)]
+struct Groups {
+    prepare: Vec<wgpu::BindGroup>,
+    steps: Vec<wgpu::BindGroup>,
+}
+
+impl From<Unmade> for RunError {
+    fn from(e: Unmade) -> RunError {
+        e.trouble.running(e.what, e.bytes)
+    }
+}
+
+impl From<Unmade> for CompileError {
+    fn from(e: Unmade) -> CompileError {
+        e.trouble.compiling(e.what, e.bytes)
+    }
+}
+
+/// A trouble during a run that was no allocation of ours.
+fn during(what: &'static str) -> impl Fn(Trouble) -> RunError {
+    move |trouble| trouble.running(what, 0)
+}
+
+impl WgpuDriver {
+    /// Makes pipelines and buffers and uploads the constants.
+    ///
+    /// # Errors
+    /// [`CompileError`] that names the kernel or buffer.
+    pub(crate) fn new(gpu: &Arc<Gpu>, program: Arc<Program>) -> Result<WgpuDriver, CompileError> {
+        let limits = &gpu.limits;
+        check_sizes(&program, limits.max_buffer_size)?;
+        let rules = Rules {
+            max_binding_bytes: limits.max_storage_buffer_binding_size,
+            storage_align_bytes: limits.min_storage_buffer_offset_alignment.into(),
+            uniform_align_bytes: limits.min_uniform_buffer_offset_alignment.into(),
+            max_grid: limits.max_compute_workgroups_per_dimension,
+        };
+        let script = Script::new(&program, rules)?;
+        let pipelines = script.variants.iter().map(|v| {
+            let made = gpu.pipelines.get(gpu, v);
+            made.map_err(|trouble| match trouble {
+                Trouble::Refused(reason) => CompileError::Device {
+                    reason: format!("kernel {}: {reason}", v.name),
+                },
+                other => other.compiling("a pipeline", v.text.len() as u64),
+            })
+        });
+        let pipelines = pipelines.collect::<Result<_, _>>()?;
+        let buffers = Buffers::new(gpu, &program, script.numbers_bytes)?;
+        let mut driver = WgpuDriver::of(
+            gpu,
+            Arc::new(Made {
+                program,
+                script,
+                pipelines,
+            }),
+            buffers,
+        );
+        driver.make_timer()?;
+        driver.upload_consts()?;
+        Ok(driver)
+    }
+
+    fn of(gpu: &Arc<Gpu>, made: Arc<Made>, buffers: Buffers) -> WgpuDriver {
+        WgpuDriver {
+            gpu: Arc::clone(gpu),
+            made,
+            buffers,
+            groups: None,
+            readback: Readback::default(),
+            flight: None,
+            numbers: Vec::new(),
+            unsent: 0,
+            timer: None,
+            times: Vec::new(),
+        }
+    }
+
+    fn make_timer(&mut self) -> Result<(), Unmade> {
+        if self.gpu.timings {
+            self.timer = Timer::new(&self.gpu, self.made.script.steps.len())?;
+        }
+        Ok(())
+    }
+
+    fn upload_consts(&mut self) -> Result<(), CompileError> {
+        let made = Arc::clone(&self.made);
+        for (i, tensor) in made.program.consts.iter().enumerate() {
+            let bytes = tensor.bytes();
+            self.upload(Buffer::Const(i as u32), 0, bytes)
+                .map_err(|t| t.compiling("a constant", bytes.len() as u64))?;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes in chunks; a last word that is not whole is filled with zeros.
+    fn upload(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), Trouble> {
+        let gpu = Arc::clone(&self.gpu);
+        let Some(to) = self.buffers.get(buffer) else {
+            return Ok(()); // No slot lies in it.
+        };
+        let to = to.clone();
+        let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
+        let mut at = offset_bytes;
+        for chunk in whole.chunks(CHUNK_BYTES) {
+            gpu.scoped(|| gpu.queue.write_buffer(&to, at, chunk))?;
+            at += chunk.len() as u64;
+            self.unsent += chunk.len() as u64;
+            if self.unsent >= UNSENT_BYTES {
+                self.send()?;
+            }
+        }
+        if !rest.is_empty() {
+            let mut word = [0; 4];
+            word[..rest.len()].copy_from_slice(rest);
+            gpu.scoped(|| gpu.queue.write_buffer(&to, at, &word))?;
+        }
+        Ok(())
+    }
+
+    /// Hands what was written to the device and, where that can be done, waits for it.
+    fn send(&mut self) -> Result<(), Trouble> {
+        self.unsent = 0;
+        let gpu = &self.gpu;
+        let submission = gpu.scoped(|| gpu.queue.submit([]))?;
+        match cfg!(target_arch = "wasm32") {
+            true => Ok(()),
+            false => gpu.poll(Some(&submission)),
+        }
+    }
+
+    fn send_numbers(&mut self, launch: &Launch) -> Result<(), Trouble> {
+        self.made.script.numbers(launch, &mut self.numbers);
+        let (gpu, numbers) = (&self.gpu, &self.numbers);
+        match numbers.is_empty() {
+            true => Ok(()),
+            false => gpu.scoped(|| gpu.queue.write_buffer(&self.buffers.numbers, 0, numbers)),
+        }
+    }
+
+    /// Makes the bind groups if there are none.
+    fn bind(&mut self) -> Result<(), Trouble> {
+        if self.groups.is_some() {
+            return Ok(());
+        }
+        let script = &self.made.script;
+        let all = |calls: &[Call]| calls.iter().map(|c| self.group(c)).collect();
+        let groups = self.gpu.scoped(|| Groups {
+            prepare: all(&script.prepare),
+            steps: all(&script.steps),
+        })?;
+        self.groups = Some(groups);
+        Ok(())
+    }
+
+    fn group(&self, call: &Call) -> wgpu::BindGroup {
+        let variant = &self.made.script.variants[call.variant];
+        let entry = |binding, buffer, range: std::ops::Range<u64>| wgpu::BindGroupEntry {
+            binding,
+            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer,
+                offset: range.start,
+                size: wgpu::BufferSize::new(range.end - range.start),
+            }),
+        };
+        let start = call.block_offset_bytes;
+        let block = (variant.block_bytes > 0).then(|| {
+            let end = start + u64::from(variant.block_bytes);
+            entry(0, &self.buffers.numbers, start..end)
+        });
+        let storage = call.bound.iter().filter_map(|b| {
+            let buffer = self.buffers.place(b.place)?;
+            Some(entry(b.binding, buffer, b.bytes.clone()))
+        });
+        let entries: Vec<_> = block.into_iter().chain(storage).collect();
+        (self.gpu.device).create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(&variant.name),
+            layout: &self.made.pipelines[call.variant].layout,
+            entries: &entries,
+        })
+    }
+
+    /// Encodes calls: one pass, or with times of passes one for each call.
+    fn encode(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        calls: &[Call],
+        groups: &[wgpu::BindGroup],
+        grids: &[[u32; 3]],
+        timer: Option<&Timer>,
+    ) {
+        let each = match timer.map(|t| t.marks) {
+            Some(Marks::OfPass) => 1,
+            Some(Marks::InPass) | None => calls.len().max(1),
+        };
+        for (first, chunk) in (0..).step_by(each).zip(calls.chunks(each)) {
+            let of_pass = timer.filter(|t| t.marks == Marks::OfPass);
+            let in_pass = timer.filter(|t| t.marks == Marks::InPass);
+            let timestamp_writes = of_pass.map(|t| {
+                let (query_set, query) = t.queries(first);
+                wgpu::ComputePassTimestampWrites {
+                    query_set,
+                    beginning_of_pass_write_index: Some(query),
+                    end_of_pass_write_index: Some(query + 1),
+                }
+            });
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: None,
+                timestamp_writes,
+            });
+            let mut bound = None;
+            for (at, call) in (first..).zip(chunk) {
+                let queries = in_pass.map(|t| t.queries(at));
+                if let Some((set, query)) = queries {
+                    pass.write_timestamp(set, query);
+                }
+                let [x, y, z] = call.grid(grids, self.made.script.max_grid);
+                if x > 0 && y > 0 && z > 0 {
+                    if bound != Some(call.variant) {
+                        pass.set_pipeline(&self.made.pipelines[call.variant].pipeline);
+                        bound = Some(call.variant);
+                    }
+                    pass.set_bind_group(0, &groups[at], &[]);
+                    pass.dispatch_workgroups(x, y, z);
+                }
+                if let Some((set, query)) = queries {
+                    pass.write_timestamp(set, query + 1);
+                }
+            }
+        }
+    }
+
+    /// Runs the steps and the copies of `reads`.
+    fn play(&mut self, launch: &Launch, reads: &[Read]) -> Result<(), RunError> {
+        let gpu = Arc::clone(&self.gpu);
+        self.bind().map_err(during("bind groups"))?;
+        let times = self.timer.as_ref().map(Timer::bytes);
+        let sizes = reads.iter().map(|r| r.bytes).chain(times);
+        self.readback.prepare(&gpu, sizes)?;
+        let flight = gpu.scoped(|| {
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            let timer = self.timer.as_ref();
+            if let Some(groups) = &self.groups {
+                let steps = &self.made.script.steps;
+                self.encode(&mut encoder, steps, &groups.steps, &launch.grids, timer);
+            }
+            self.readback.copy(&mut encoder, &self.buffers, reads);
+            if let Some(timer) = timer {
+                let (to, at) = self.readback.spot(reads.len());
+                timer.resolve(&mut encoder, to, at);
+            }
+            let submission = gpu.queue.submit([encoder.finish()]);
+            self.readback.map(&gpu, submission)
+        });
+        self.unsent = 0;
+        self.flight = Some(flight.map_err(during("a run"))?);
+        Ok(())
+    }
+
+    /// Becomes ready when `wait` would not block.
+    ///
+    /// # Errors
+    /// [`RunError::DeviceLost`].
+    pub(crate) async fn finished(&self) -> Result<(), RunError> {
+        match &self.flight {
+            Some(flight) => {
+                let finished = flight.finished(&self.gpu).await;
+                finished.map_err(during("a run"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Driver for WgpuDriver {
+    fn write(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), RunError> {
+        let size = bytes.len() as u64;
+        self.upload(buffer, offset_bytes, bytes)
+            .map_err(|t| t.running(describe(buffer), size))
+    }
+
+    fn clear(&mut self, buffer: Buffer) -> Result<(), RunError> {
+        let Some(to) = self.buffers.get(buffer) else {
+            return Ok(());
+        };
+        let gpu = &self.gpu;
+        let cleared = gpu.scoped(|| {
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            encoder.clear_buffer(to, 0, None);
+            gpu.queue.submit([encoder.finish()]);
+        });
+        cleared.map_err(during(describe(buffer)))
+    }
+
+    /// Submissions follow each other, so that what is prepared is there for the next; nothing waits.
+    fn prepare(&mut self, launch: &Launch) -> Result<(), RunError> {
+        self.send_numbers(launch).map_err(during("numbers"))?;
+        self.bind().map_err(during("bind groups"))?;
+        let gpu = &self.gpu;
+        let prepared = gpu.scoped(|| {
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            if let Some(groups) = &self.groups {
+                let (calls, grids) = (&self.made.script.prepare, &launch.prepare_grids);
+                self.encode(&mut encoder, calls, &groups.prepare, grids, None);
+            }
+            gpu.queue.submit([encoder.finish()]);
+        });
+        prepared.map_err(during("prepared parameters"))
+    }
+
+    fn submit(&mut self, launch: &Launch, changed: bool, reads: &[Read]) -> Result<(), RunError> {
+        if changed {
+            self.send_numbers(launch).map_err(during("numbers"))?;
+        }
+        self.play(launch, reads)
+    }
+
+    fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {
+        let Some(flight) = self.flight.take() else {
+            return Ok(());
+        };
+        flight.wait(&self.gpu).map_err(during("a run"))?;
+        let reads = self.readback.len() - usize::from(self.timer.is_some());
+        let (timer, times) = (&self.timer, &mut self.times);
+        let script = &self.made.script;
+        let taken = self.readback.take(&mut |read, bytes| match timer {
+            Some(timer) if read == reads => {
+                *times = timer.times(script.steps.iter().map(|c| c.step), bytes);
+            }
+            Some(_) | None => take(read, bytes),
+        });
+        taken.map_err(during("results"))
+    }
+
+    fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
+        let gpu = Arc::clone(&self.gpu);
+        let mut readback = Readback::default();
+        readback.prepare(&gpu, std::iter::once(read.bytes))?;
+        let flight = gpu.scoped(|| {
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            readback.copy(&mut encoder, &self.buffers, &[read]);
+            let submission = gpu.queue.submit([encoder.finish()]);
+            readback.map(&gpu, submission)
+        });
+        let done = flight.and_then(|flight| flight.wait(&gpu));
+        done.map_err(during("a read"))?;
+        (readback.take(&mut |_, bytes| take(bytes))).map_err(during("a read"))
+    }
+
+    fn step_times(&mut self) -> Vec<(usize, u64, u64)> {
+        self.times.clone()
+    }
+
+    fn try_clone(&mut self) -> Result<WgpuDriver, RunError> {
+        let made = Arc::clone(&self.made);
+        let buffers = self.buffers.try_clone(&self.gpu, &made.program)?;
+        let mut clone = WgpuDriver::of(&self.gpu, made, buffers);
+        clone.make_timer()?;
+        Ok(clone)
+    }
+
+    fn unshare_params(&mut self) -> Result<(), RunError> {
+        if (self.buffers).unshare_params(&self.gpu, &self.made.program)? {
+            self.groups = None;
+        }
+        Ok(())
+    }
+}

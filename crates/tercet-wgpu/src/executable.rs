@@ -1,0 +1,102 @@
+//! A compiled graph on a wgpu device.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tercet_ir::backend::{StepTime, Wanted};
+use tercet_ir::{Executable, RunError, Signature, Tensor};
+use tercet_plan::{GpuExecutable, Program};
+
+use crate::driver::WgpuDriver;
+
+/// A compiled graph on a wgpu device.
+///
+/// In a browser, where nothing may block, [`WgpuExecutable::run_async`] runs it; what needs an answer at
+/// once (`run`, `wait`, `read_state`, `read_output_rows`) fails there.
+pub struct WgpuExecutable {
+    inner: GpuExecutable<WgpuDriver>,
+}
+
+impl WgpuExecutable {
+    pub(crate) fn new(inner: GpuExecutable<WgpuDriver>) -> WgpuExecutable {
+        WgpuExecutable { inner }
+    }
+
+    /// What it runs.
+    pub fn program(&self) -> &Arc<Program> {
+        self.inner.program()
+    }
+
+    /// Runs the graph on these inputs and writes the wanted outputs into `outputs`, without
+    /// blocking the thread. Inputs are uploaded when it is first polled. Dropped before it is ready,
+    /// it leaves a run under way, whose results the next run discards.
+    ///
+    /// # Errors
+    /// As [`Executable::run_into`].
+    pub async fn run_async(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: Wanted<'_>,
+        outputs: &mut Vec<Tensor>,
+    ) -> Result<(), RunError> {
+        self.inner.driver().finished().await?;
+        self.inner.start(inputs, wanted)?;
+        self.inner.driver().finished().await?;
+        self.inner.finish(outputs)
+    }
+
+    /// The executable as all players have it, with its driver.
+    pub fn inner(&mut self) -> &mut GpuExecutable<WgpuDriver> {
+        &mut self.inner
+    }
+}
+
+impl Executable for WgpuExecutable {
+    fn signature(&self) -> &Signature {
+        self.inner.signature()
+    }
+
+    fn set_param(&mut self, name: &str, tensor: Tensor) -> Result<(), RunError> {
+        self.inner.set_param(name, tensor)
+    }
+
+    fn run_into(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        outputs: &mut Vec<Tensor>,
+    ) -> Result<(), RunError> {
+        self.inner.run_into(inputs, outputs)
+    }
+
+    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
+        self.inner.submit(inputs, wanted)
+    }
+
+    fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
+        self.inner.wait(outputs)
+    }
+
+    fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {
+        self.inner.read_output_rows(output, rows)
+    }
+
+    fn timings(&mut self) -> Vec<StepTime> {
+        self.inner.timings()
+    }
+
+    fn write_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), RunError> {
+        self.inner.write_state(name, tensor)
+    }
+
+    fn read_state(&self, name: &str) -> Result<Tensor, RunError> {
+        self.inner.read_state(name)
+    }
+
+    fn reset(&mut self) {
+        self.inner.reset();
+    }
+
+    fn try_clone(&self) -> Result<Box<dyn Executable>, RunError> {
+        self.inner.try_clone()
+    }
+}

@@ -1,0 +1,38 @@
+//! Plays a Tercet program through wgpu: Vulkan, Metal, DX12, and WebGPU in browsers.
+//!
+//! [`WgpuBackend`] opens a device and compiles graphs; [`WgpuExecutable`] runs one, blocking
+//! (`Executable::run`) or not ([`WgpuExecutable::run_async`], the only way in a browser).
+//!
+//! A program becomes a list of calls (`call.rs`, pure data) that satisfies WebGPU's rules:
+//! within one dispatch a buffer is either read or writable, and no two writable bindings overlap.
+//! `rewrite` changes a kernel's declarations to fit. Copies and fills are kernels too, so a run is one
+//! compute pass and one submission, with the readback at its end.
+//!
+//! Invariants: this crate calls nothing that blocks but where its name says so (`wait`, `read`), and no
+//! environment is read. Errors of wgpu are caught in scopes on the thread that causes them, so one
+//! executable's trouble is not another's; only a lost device concerns all.
+//!
+//! Shader modules are made by wgpu's safe constructor, which adds bounds checks to every access and a
+//! counter to every loop. Kernels guard their accesses themselves, but the constructor without
+//! checks is `unsafe`, and this crate has none.
+//!
+//! Next: `device.rs` for scopes and waiting, `bindings.rs` for the rules, `driver.rs` for a run.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod bindings;
+mod buffers;
+mod call;
+mod device;
+mod driver;
+mod executable;
+mod options;
+mod pipeline;
+mod readback;
+mod rewrite;
+mod timing;
+
+pub use backend::WgpuBackend;
+pub use driver::WgpuDriver;
+pub use executable::WgpuExecutable;
+pub use options::{AdapterSummary, LimitSet, OpenError, WgpuOptions};

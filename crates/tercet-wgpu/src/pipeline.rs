@@ -1,0 +1,94 @@
+//! Pipelines of a device, each made once.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex};
+
+use crate::call::Variant;
+use crate::device::{Gpu, Trouble, lock};
+
+/// Pipelines kept although no executable uses them: about what the models of a process need.
+const KEPT: usize = 1024;
+
+/// A kernel made ready and the layout of its bind groups.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) pipeline: wgpu::ComputePipeline,
+    pub(crate) layout: wgpu::BindGroupLayout,
+}
+
+/// Pipelines by text. The text holds all that they depend on, the modes of the bindings included;
+/// the size of the block is its own declaration's.
+#[derive(Debug, Default)]
+pub(crate) struct Pipelines(Mutex<HashMap<Arc<str>, Arc<Pipeline>>>);
+
+impl Pipelines {
+    /// The pipeline of a kernel.
+    ///
+    /// # Errors
+    /// What wgpu says of it.
+    pub(crate) fn get(&self, gpu: &Gpu, variant: &Variant) -> Result<Arc<Pipeline>, Trouble> {
+        if let Some(found) = lock(&self.0).get(&variant.text) {
+            return Ok(Arc::clone(found));
+        }
+        // Two threads may make the same pipeline; one is then dropped.
+        let made = Arc::new(gpu.scoped(|| make(&gpu.device, variant))?);
+        let mut map = lock(&self.0);
+        if map.len() >= KEPT {
+            map.retain(|_, p| Arc::strong_count(p) > 1);
+        }
+        let kept = map.entry(Arc::clone(&variant.text)).or_insert(made);
+        Ok(Arc::clone(kept))
+    }
+}
+
+fn make(device: &wgpu::Device, variant: &Variant) -> Pipeline {
+    let label = Some(variant.name.as_str());
+    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        label,
+        source: wgpu::ShaderSource::Wgsl((&*variant.text).into()),
+    });
+    let block = NonZeroU64::new(variant.block_bytes.into());
+    let block = block.map(|bytes| entry(0, wgpu::BufferBindingType::Uniform, bytes));
+    let word = NonZeroU64::MIN.saturating_add(3);
+    let storage = variant.storage.iter().map(|&(binding, writable)| {
+        let read_only = !writable;
+        entry(
+            binding,
+            wgpu::BufferBindingType::Storage { read_only },
+            word,
+        )
+    });
+    let entries: Vec<_> = block.into_iter().chain(storage).collect();
+    let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+        label,
+        entries: &entries,
+    });
+    let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label,
+        bind_group_layouts: &[Some(&layout)],
+        immediate_size: 0,
+    });
+    let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label,
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions::default(),
+        cache: None,
+    });
+    Pipeline { pipeline, layout }
+}
+
+fn entry(binding: u32, ty: wgpu::BufferBindingType, min: NonZeroU64) -> wgpu::BindGroupLayoutEntry {
+    wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer {
+            ty,
+            has_dynamic_offset: false,
+            min_binding_size: Some(min),
+        },
+        count: None,
+    }
+}

@@ -1,0 +1,337 @@
+//! Fits a kernel's storage declarations to one use of it.
+//!
+//! A kernel declares `var<storage, read>` for what it only reads. Where the same buffer is written in
+//! the dispatch, WebGPU wants the binding writable too; where two bindings would then overlap, it
+//! wants them to be one. Both are changes of declarations and names only.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// What becomes of an argument's declaration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Bind {
+    /// `var<storage, read>`
+    Read,
+    /// `var<storage, read_write>`
+    ReadWrite,
+    /// None: the argument of this index is the same memory and stands for it.
+    SameAs(usize),
+}
+
+/// A storage variable of a kernel.
+#[derive(Debug)]
+struct Decl<'a> {
+    binding: usize,
+    name: &'a str,
+    ty: String,
+    /// Between `<` and `>`.
+    mode: Range<usize>,
+    /// From the first attribute to the semicolon.
+    whole: Range<usize>,
+}
+
+/// The text with its declarations changed: `binds` are those of bindings 1, 2, ...
+///
+/// # Errors
+/// What about the text makes it impossible.
+pub(crate) fn rewrite(text: &str, binds: &[Bind]) -> Result<String, String> {
+    let tokens = tokens(text);
+    let decls = declarations(&tokens);
+    let find = |arg: usize| {
+        let decl = decls.iter().find(|d| d.binding == arg + 1);
+        decl.ok_or_else(|| format!("it declares no storage at binding {}", arg + 1))
+    };
+    let mut edits: Vec<(Range<usize>, String)> = Vec::new();
+    let mut renamed: HashMap<&str, String> = HashMap::new();
+    for (arg, bind) in binds.iter().enumerate() {
+        let decl = find(arg)?;
+        match *bind {
+            Bind::Read => edits.push((decl.mode.clone(), "storage, read".to_string())),
+            Bind::ReadWrite => edits.push((decl.mode.clone(), "storage, read_write".to_string())),
+            Bind::SameAs(other) => {
+                let other = find(other)?;
+                if other.ty != decl.ty {
+                    let (a, b) = (decl.name, other.name);
+                    return Err(format!("`{a}` and `{b}` overlap and have two types"));
+                }
+                edits.push((decl.whole.clone(), String::new()));
+                let shared = unused(&tokens, other.name);
+                renamed.insert(other.name, shared.clone());
+                renamed.insert(decl.name, shared);
+            }
+        }
+    }
+    if !renamed.is_empty() {
+        let gone = |at: usize| {
+            edits
+                .iter()
+                .any(|(r, new)| new.is_empty() && r.contains(&at))
+        };
+        let uses: Vec<Token<'_>> = (globals(&tokens).into_iter())
+            .filter(|t| !gone(t.at))
+            .collect();
+        edits.extend(uses.iter().filter_map(|t| {
+            let new = renamed.get(t.text)?;
+            Some((t.at..t.at + t.text.len(), new.clone()))
+        }));
+    }
+    Ok(apply(text, edits))
+}
+
+/// A name that no token has: no local can hide it.
+fn unused(tokens: &[Token<'_>], name: &str) -> String {
+    let mut new = format!("{name}_shared");
+    while tokens.iter().any(|t| t.text == new) {
+        new.push('_');
+    }
+    new
+}
+
+/// The words that mean something of module scope: not members, not fields, not locals. A local is one
+/// from the end of its declaration to the end of its block; a parameter, in the whole function.
+fn globals<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
+    let mut out = Vec::new();
+    let mut scopes: Vec<Scope<'a>> = Vec::new();
+    // Parameters of the function, and locals of the statement, that is being read.
+    let (mut params, mut locals): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let (mut in_struct, mut in_signature) = (false, false);
+    for (i, token) in tokens.iter().enumerate() {
+        let before = i.checked_sub(1).map_or("", |i| tokens[i].text);
+        let after = tokens.get(i + 1).map_or("", |t| t.text);
+        match token.text {
+            "struct" => in_struct = true,
+            "fn" => in_signature = true,
+            "for" => scopes.push(Scope {
+                is_loop: true,
+                ..Scope::default()
+            }),
+            "{" => {
+                in_signature = false;
+                let hidden = std::mem::take(&mut params);
+                scopes.push(Scope {
+                    hidden,
+                    is_loop: false,
+                });
+            }
+            "}" => {
+                in_struct = false;
+                scopes.pop();
+                // The body of a loop ends the scope of its counter.
+                if scopes.last().is_some_and(|s| s.is_loop) {
+                    scopes.pop();
+                }
+            }
+            ";" => {
+                if let Some(scope) = scopes.last_mut() {
+                    scope.hidden.append(&mut locals);
+                }
+                locals.clear();
+            }
+            _ if before == "." || in_struct => {}
+            word if in_signature && after == ":" => params.push(word),
+            word if matches!(before, "let" | "var" | "const") && !scopes.is_empty() => {
+                locals.push(word);
+            }
+            word => {
+                if !scopes.iter().any(|s| s.hidden.contains(&word)) {
+                    out.push(*token);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// A block, or a loop with its counter.
+#[derive(Default)]
+struct Scope<'a> {
+    /// Names of locals declared so far.
+    hidden: Vec<&'a str>,
+    is_loop: bool,
+}
+
+fn apply(text: &str, mut edits: Vec<(Range<usize>, String)>) -> String {
+    edits.sort_by_key(|(range, _)| range.start);
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    for (range, new) in edits {
+        out.push_str(&text[at..range.start]);
+        out.push_str(&new);
+        at = range.end;
+    }
+    out.push_str(&text[at..]);
+    out
+}
+
+/// A piece of WGSL and where it starts.
+#[derive(Clone, Copy, Debug)]
+struct Token<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+/// The tokens of a text, comments left out. Words and numbers are whole, all else single characters.
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let word = |c: char| c == '_' || c.is_alphanumeric();
+    let mut out = Vec::new();
+    let mut at = 0;
+    while let Some(c) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let len = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            block_comment(rest)
+        } else if word(c) {
+            rest.find(|c| !word(c)).unwrap_or(rest.len())
+        } else {
+            c.len_utf8()
+        };
+        if !rest.starts_with("//") && !rest.starts_with("/*") && !c.is_whitespace() {
+            out.push(Token {
+                text: &rest[..len],
+                at,
+            });
+        }
+        at += len;
+    }
+    out
+}
+
+/// The length of a block comment; they nest.
+fn block_comment(text: &str) -> usize {
+    let mut depth = 0;
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        if rest.starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if rest.starts_with("*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += rest.chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    text.len()
+}
+
+/// The storage variables. Their form is `@group(0) @binding(1) var<storage, read> x: array<u32>;`.
+fn declarations<'a>(tokens: &[Token<'a>]) -> Vec<Decl<'a>> {
+    let mut decls = Vec::new();
+    let mut start = 0;
+    for (i, token) in tokens.iter().enumerate() {
+        match token.text {
+            ";" | "}" => start = i + 1,
+            "var" => decls.extend(declaration(tokens, start, i)),
+            _ => {}
+        }
+    }
+    decls
+}
+
+/// The storage variable whose first attribute is token `start` and whose `var` is token `var`.
+fn declaration<'a>(tokens: &[Token<'a>], start: usize, var: usize) -> Option<Decl<'a>> {
+    let is = |i: usize, text: &str| tokens.get(i).is_some_and(|t| t.text == text);
+    if !is(var + 1, "<") || !is(var + 2, "storage") {
+        return None;
+    }
+    let number = (start..var).find(|&i| is(i, "binding") && is(i + 1, "("))? + 2;
+    let binding = tokens[number].text.trim_end_matches('u').parse().ok()?;
+    let close = (var..tokens.len()).find(|&i| is(i, ">"))?;
+    let end = (close..tokens.len()).find(|&i| is(i, ";"))?;
+    let ty = tokens.get(close + 3..end)?;
+    Some(Decl {
+        binding,
+        name: tokens.get(close + 1)?.text,
+        ty: ty.iter().map(|t| t.text).collect(),
+        mode: tokens[var + 2].at..tokens[close].at,
+        whole: tokens[start].at..tokens[end].at + 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNEL: &str = "\
+// reads x, x and y
+struct Params { x: u32, n: u32 }
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@binding(2) @group(0) var<storage,read> y: array<u32>; /* y, /* too */ */
+@group(0) @binding(3) var<storage, read_write> z: array<u32>;
+fn main() { let v = vec2<u32>(x[0], y[p.x]); z[1] = v.x + v.y; }
+";
+
+    #[test]
+    fn modes_follow_the_binds() {
+        let got = rewrite(KERNEL, &[Bind::ReadWrite, Bind::Read, Bind::ReadWrite]);
+        let want = KERNEL
+            .replacen("var<storage, read> x", "var<storage, read_write> x", 1)
+            .replace("var<storage,read> y", "var<storage, read> y");
+        assert_eq!(got, Ok(want));
+    }
+
+    #[test]
+    fn arguments_of_one_memory_become_one_variable() {
+        let got = rewrite(KERNEL, &[Bind::ReadWrite, Bind::SameAs(0), Bind::SameAs(0)]);
+        let want = "\
+// reads x, x and y
+struct Params { x: u32, n: u32 }
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read_write> x_shared: array<u32>;
+ /* y, /* too */ */
+
+fn main() { let v = vec2<u32>(x_shared[0], x_shared[p.x]); x_shared[1] = v.x + v.y; }
+";
+        assert_eq!(got.as_deref(), Ok(want));
+    }
+
+    #[test]
+    fn locals_of_the_same_name_stay() {
+        let head = "@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read> y: array<u32>;
+var<workgroup> x_shared: u32;
+";
+        let body = "fn f(y: u32) -> u32 { return x[y]; }
+fn g() -> u32 {
+    var sum = y[0];
+    for (var x = 0u; x < 3u; x += 1u) { sum += x + y[x]; }
+    if (sum > 2u) { let y = y[1]; sum += y; } else { sum += y[2]; }
+    let x = x[4];
+    return f(x + sum) + y[5];
+}
+";
+        let got = rewrite(
+            &format!("{head}{body}"),
+            &[Bind::ReadWrite, Bind::SameAs(0)],
+        );
+        let want = "@group(0) @binding(1) var<storage, read_write> x_shared_: array<u32>;
+
+var<workgroup> x_shared: u32;
+fn f(y: u32) -> u32 { return x_shared_[y]; }
+fn g() -> u32 {
+    var sum = x_shared_[0];
+    for (var x = 0u; x < 3u; x += 1u) { sum += x + x_shared_[x]; }
+    if (sum > 2u) { let y = x_shared_[1]; sum += y; } else { sum += x_shared_[2]; }
+    let x = x_shared_[4];
+    return f(x + sum) + x_shared_[5];
+}
+";
+        assert_eq!(got.as_deref(), Ok(want));
+    }
+
+    #[test]
+    fn what_cannot_be_rewritten_is_refused() {
+        let binds = [Bind::ReadWrite, Bind::SameAs(0), Bind::ReadWrite];
+        let typed = KERNEL.replace("y: array<u32>", "y: array<vec4<u32>>");
+        let e = rewrite(&typed, &binds).unwrap_err();
+        assert_eq!(e, "`y` and `x` overlap and have two types");
+        let e = rewrite("fn main() {}", &[Bind::Read]).unwrap_err();
+        assert_eq!(e, "it declares no storage at binding 1");
+    }
+}

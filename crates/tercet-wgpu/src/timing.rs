@@ -1,0 +1,105 @@
+//! GPU times of the steps of a run.
+
+use crate::buffers::{Unmade, make};
+use crate::device::Gpu;
+
+/// Where times can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marks {
+    /// Between the dispatches of a pass.
+    InPass,
+    /// At both ends of a pass, so that each dispatch has its own.
+    OfPass,
+}
+
+/// Two times per call: queries and where they are resolved.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    pub(crate) marks: Marks,
+    sets: Vec<wgpu::QuerySet>,
+    resolved: wgpu::Buffer,
+    calls: usize,
+    period_ns: f64,
+}
+
+impl Timer {
+    /// A timer for so many calls; `None` if the device takes no times.
+    ///
+    /// # Errors
+    /// [`Unmade`] when there is no memory.
+    pub(crate) fn new(gpu: &Gpu, calls: usize) -> Result<Option<Timer>, Unmade> {
+        let has = |f| gpu.features.contains(f);
+        let marks = match (
+            has(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES),
+            has(wgpu::Features::TIMESTAMP_QUERY),
+        ) {
+            (_, false) => return Ok(None),
+            (true, true) => Marks::InPass,
+            (false, true) => Marks::OfPass,
+        };
+        let mut sets = Vec::new();
+        let mut left = 2 * calls as u32;
+        while left > 0 {
+            let count = left.min(wgpu::QUERY_SET_MAX_QUERIES);
+            let descriptor = wgpu::QuerySetDescriptor {
+                label: Some("times"),
+                ty: wgpu::QueryType::Timestamp,
+                count,
+            };
+            let set = gpu.scoped(|| gpu.device.create_query_set(&descriptor));
+            sets.push(set.map_err(|trouble| Unmade {
+                trouble,
+                what: "a set of timestamps",
+                bytes: 8 * u64::from(count),
+            })?);
+            left -= count;
+        }
+        let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
+        let bytes = 16 * calls as u64;
+        Ok(Some(Timer {
+            marks,
+            sets,
+            resolved: make(gpu, "the buffer of timestamps", bytes, usage)?,
+            calls,
+            period_ns: f64::from(gpu.queue.get_timestamp_period()),
+        }))
+    }
+
+    /// The bytes of its times.
+    pub(crate) fn bytes(&self) -> u64 {
+        16 * self.calls as u64
+    }
+
+    /// The set and the first of the two queries of a call.
+    pub(crate) fn queries(&self, call: usize) -> (&wgpu::QuerySet, u32) {
+        let (query, each) = (2 * call, wgpu::QUERY_SET_MAX_QUERIES as usize);
+        (&self.sets[query / each], (query % each) as u32)
+    }
+
+    /// Copies the times into a buffer.
+    pub(crate) fn resolve(&self, encoder: &mut wgpu::CommandEncoder, to: &wgpu::Buffer, at: u64) {
+        let each = u64::from(wgpu::QUERY_SET_MAX_QUERIES);
+        for (i, set) in self.sets.iter().enumerate() {
+            let offset = 8 * each * i as u64;
+            encoder.resolve_query_set(set, 0..set.count(), &self.resolved, offset);
+        }
+        encoder.copy_buffer_to_buffer(&self.resolved, 0, to, at, self.bytes());
+    }
+
+    /// The times of the steps from the bytes copied, as (step, start, duration) in nanoseconds.
+    pub(crate) fn times(
+        &self,
+        steps: impl Iterator<Item = usize>,
+        bytes: &[u8],
+    ) -> Vec<(usize, u64, u64)> {
+        let (words, _) = bytes.as_chunks::<8>();
+        let ticks: Vec<u64> = words.iter().map(|w| u64::from_le_bytes(*w)).collect();
+        let first = ticks.first().copied().unwrap_or(0);
+        let ns = |t: u64| (t.saturating_sub(first) as f64 * self.period_ns) as u64;
+        let (pairs, _) = ticks.as_chunks::<2>();
+        steps
+            .zip(pairs)
+            .map(|(step, &[start, end])| (step, ns(start), ns(end).saturating_sub(ns(start))))
+            .collect()
+    }
+}

@@ -1,0 +1,155 @@
+//! Programs by hand.
+
+use std::sync::Arc;
+
+use tercet_ir::{DType, Dim, NodeId, Port, Signature, Type};
+use tercet_plan::{
+    Access, Buffer, Dispatch, Instance, Io, KernelId, Num, Program, Slot, SlotId, Source, Step,
+    Tape, Word, Work,
+};
+
+/// `y[i] = scale * a[i] + b[i]` on floats.
+pub(crate) const AXPY: &str = "
+struct Params { count: u32, scale: f32 }
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> a: array<u32>;
+@group(0) @binding(2) var<storage, read> b: array<u32>;
+@group(0) @binding(3) var<storage, read_write> y: array<u32>;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if (id.x < p.count) {
+        let sum = p.scale * bitcast<f32>(a[id.x]) + bitcast<f32>(b[id.x]);
+        y[id.x] = bitcast<u32>(sum);
+    }
+}
+";
+
+/// Writes a program down.
+pub(crate) struct Maker {
+    pub(crate) program: Program,
+    pub(crate) count: Num,
+}
+
+impl Maker {
+    /// A program over the symbol `s` without steps.
+    pub(crate) fn new() -> Maker {
+        let mut tape = Tape::default();
+        let count = tape.dim(&Dim::sym("s"));
+        let program = Program {
+            signature: Signature::default(),
+            symbols: Vec::new(),
+            kernels: Vec::new(),
+            slots: Vec::new(),
+            gaps: Vec::new(),
+            prepare: Vec::new(),
+            steps: Vec::new(),
+            params: Vec::new(),
+            tape,
+            consts: Vec::new(),
+            inputs: Vec::new(),
+            param_io: Vec::new(),
+            states: Vec::new(),
+            outputs: Vec::new(),
+            data_checks: Vec::new(),
+            size_checks: Vec::new(),
+        };
+        Maker { program, count }
+    }
+
+    pub(crate) fn slot(&mut self, buffer: Buffer, offset_bytes: u64, bytes: u64) -> SlotId {
+        self.program.slots.push(Slot {
+            buffer,
+            offset_bytes,
+            bytes,
+            dtype: DType::F32,
+        });
+        SlotId(self.program.slots.len() as u32 - 1)
+    }
+
+    /// The floats of `s` elements in a slot as an input or output.
+    pub(crate) fn io(&mut self, slot: SlotId) -> (Port, Io) {
+        let ty = Type::new(DType::F32, [Dim::sym("s")]);
+        let bytes = self.program.tape.mul(self.count, Num::Const(4));
+        let name = ["x", "y", "z"][self.program.inputs.len() + self.program.outputs.len()];
+        let port = Port {
+            name: name.to_string(),
+            ty: ty.clone(),
+        };
+        (port, Io { ty, slot, bytes })
+    }
+
+    pub(crate) fn input(&mut self, slot: SlotId) {
+        let (port, io) = self.io(slot);
+        self.program.signature.inputs.push(port);
+        self.program.inputs.push(io);
+    }
+
+    pub(crate) fn output(&mut self, slot: SlotId) {
+        let (port, io) = self.io(slot);
+        self.program.signature.outputs.push(port);
+        self.program.outputs.push(io);
+    }
+
+    pub(crate) fn step(&mut self, work: Work) {
+        self.program.steps.push(Step {
+            work,
+            barrier: true,
+            node: NodeId(0),
+            op: "test",
+        });
+    }
+
+    /// `y = scale * a + b`
+    pub(crate) fn axpy(&mut self, scale: f32, a: SlotId, b: SlotId, y: SlotId) {
+        self.kernel("axpy", AXPY, scale, &[a, b, y]);
+    }
+
+    /// A kernel with the block of [`AXPY`].
+    pub(crate) fn kernel(&mut self, name: &str, text: &str, scale: f32, args: &[SlotId]) {
+        let block = self.program.params.len() as u32;
+        self.program
+            .params
+            .extend([Word::Num(self.count), Word::F32(scale)]);
+        let padded = (block as usize + 2).next_multiple_of(64);
+        self.program.params.resize(padded, Word::Num(Num::ZERO));
+        let groups = self.program.tape.ceil_div(self.count, 64u32);
+        let mut access = vec![Access::Read; args.len()];
+        access[args.len() - 1] = Access::Write;
+        self.program.kernels.push(Instance {
+            name: name.to_string(),
+            source: Source::Wgsl(text.into()),
+            args: access,
+            block_bytes: 16,
+        });
+        self.step(Work::Dispatch(Dispatch {
+            kernel: KernelId(self.program.kernels.len() as u32 - 1),
+            args: args.iter().copied().collect(),
+            block,
+            grid: [groups, Num::ONE, Num::ONE],
+        }));
+    }
+
+    pub(crate) fn finish(self) -> Arc<Program> {
+        Arc::new(self.program)
+    }
+}
+
+/// `y = 16 x` in four steps, with values between in the arena and one slot read under two names.
+pub(crate) fn two_steps(bound: u64) -> Arc<Program> {
+    let mut m = Maker::new();
+    let bytes = 4 * bound;
+    let far = bytes.next_multiple_of(256);
+    let x = m.slot(Buffer::Input, 0, bytes);
+    let t = m.slot(Buffer::Arena, 0, bytes);
+    let u = m.slot(Buffer::Arena, far, bytes);
+    let v = m.slot(Buffer::Arena, 2 * far, bytes);
+    let y = m.slot(Buffer::Output, 0, bytes);
+    m.input(x);
+    m.axpy(3.0, x, x, t);
+    // The same slot twice in a buffer that is written.
+    m.axpy(0.5, t, t, u);
+    m.axpy(1.0, t, u, v);
+    m.axpy(1.0, v, u, y);
+    m.output(y);
+    m.finish()
+}
