@@ -1,8 +1,10 @@
 //! Devices: what compiles a graph, by constructor or by name.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use tercet_ir::backend::Explanation;
 use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph};
 
 /// Why there is no such device.
@@ -24,15 +26,38 @@ pub enum DeviceError {
         /// The cargo feature to enable.
         feature: &'static str,
     },
+    /// This machine has no such device.
+    #[error("this machine has no `{name}` device: {reason}")]
+    Absent {
+        /// The device.
+        name: &'static str,
+        /// What is missing and what to do.
+        reason: String,
+    },
 }
 
 /// A device in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The name that [`Device::by_name`] takes.
-    pub name: &'static str,
-    /// What it is.
+    pub name: String,
+    /// What it is, or why it cannot be used.
     pub description: String,
+    /// Whether it can be used.
+    pub usable: bool,
+    /// Whether it is a GPU that the processor plays: right, and slow.
+    pub emulated: bool,
+}
+
+/// How GPU devices are opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// Which of several: its number in the listing or a part of its name. The fastest by default.
+    pub which: Option<String>,
+    /// The folder of the pipeline cache; none is kept by default.
+    pub cache_dir: Option<PathBuf>,
+    /// Measure each dispatch; see [`Executable::timings`](tercet_ir::Executable::timings).
+    pub timings: bool,
 }
 
 /// A device that compiles graphs. Cheap to clone.
@@ -41,53 +66,199 @@ pub struct Device {
     backend: Arc<dyn Backend>,
 }
 
-/// One row of the table of devices: the name, the feature it needs, what it is, how it is made.
+/// One row of the table of devices.
 struct Entry {
     name: &'static str,
     feature: &'static str,
-    description: fn() -> String,
-    make: Make,
+    /// How it is opened; `None` without its feature.
+    open: Option<Open>,
+    /// The devices of its kind on this machine.
+    list: fn() -> Vec<DeviceInfo>,
 }
 
-/// How a device is made; `None` without its feature.
-type Make = Option<fn() -> Device>;
+type Open = fn(&DeviceOptions) -> Result<Device, DeviceError>;
 
-#[cfg(feature = "cpu")]
-const CPU: [Make; 2] = [Some(Device::cpu), Some(Device::reference)];
-#[cfg(not(feature = "cpu"))]
-const CPU: [Make; 2] = [None, None];
-
+/// The devices in the order in which `auto` tries them.
 const DEVICES: &[Entry] = &[
+    Entry {
+        name: "vulkan",
+        feature: "vulkan",
+        open: gpu::VULKAN,
+        list: gpu::list_vulkan,
+    },
+    Entry {
+        name: "wgpu",
+        feature: "wgpu",
+        open: gpu::WGPU,
+        list: gpu::list_wgpu,
+    },
     Entry {
         name: "cpu",
         feature: "cpu",
-        description: || {
-            let threads = std::thread::available_parallelism().map_or(1, usize::from);
-            format!("{} CPU, {threads} threads", std::env::consts::ARCH)
-        },
-        make: CPU[0],
+        open: host::CPU,
+        list: host::list_cpu,
     },
     Entry {
         name: "reference",
         feature: "cpu",
-        description: || "the meaning of every operator, evaluated plainly in f64: slow".to_string(),
-        make: CPU[1],
+        open: host::REFERENCE,
+        list: host::list_reference,
     },
 ];
 
-/// The devices of this machine that this build can use, best first.
+mod host {
+    use super::{DeviceInfo, Open};
+
+    #[cfg(feature = "cpu")]
+    pub(super) const CPU: Option<Open> = Some(|_| Ok(super::Device::cpu()));
+    #[cfg(feature = "cpu")]
+    pub(super) const REFERENCE: Option<Open> = Some(|_| Ok(super::Device::reference()));
+    #[cfg(not(feature = "cpu"))]
+    pub(super) const CPU: Option<Open> = None;
+    #[cfg(not(feature = "cpu"))]
+    pub(super) const REFERENCE: Option<Open> = None;
+
+    pub(super) fn list_cpu() -> Vec<DeviceInfo> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        vec![DeviceInfo {
+            name: "cpu".to_string(),
+            description: format!("{} CPU, {threads} threads", std::env::consts::ARCH),
+            usable: true,
+            emulated: false,
+        }]
+    }
+
+    pub(super) fn list_reference() -> Vec<DeviceInfo> {
+        vec![DeviceInfo {
+            name: "reference".to_string(),
+            description: "the meaning of every operator, evaluated plainly in f64: slow".into(),
+            usable: true,
+            emulated: false,
+        }]
+    }
+}
+
+mod gpu {
+    use super::{DeviceInfo, Open};
+
+    /// An error with its causes in one line.
+    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
+    fn chain(e: &dyn std::error::Error) -> String {
+        let mut reason = e.to_string();
+        let mut source = e.source();
+        while let Some(cause) = source {
+            reason += &format!(": {cause}");
+            source = cause.source();
+        }
+        reason
+    }
+
+    /// The name that opens the device at a place of a listing: its kind's for the first.
+    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
+    fn numbered(name: &str, at: usize) -> String {
+        match at {
+            0 => name.to_string(),
+            at => format!("{name}:{at}"),
+        }
+    }
+
+    #[cfg(feature = "vulkan")]
+    pub(super) const VULKAN: Option<Open> = Some(|options| {
+        let options = tercet_vulkan::VulkanOptions {
+            device: options.which.clone(),
+            cache_dir: options.cache_dir.clone(),
+            timestamps: options.timings,
+            ..tercet_vulkan::VulkanOptions::default()
+        };
+        let opened = tercet_vulkan::VulkanBackend::new(options);
+        let opened = opened.map_err(|e| super::DeviceError::Absent {
+            name: "vulkan",
+            reason: chain(&e),
+        })?;
+        Ok(super::Device::from_backend(opened))
+    });
+
+    #[cfg(feature = "vulkan")]
+    pub(super) fn list_vulkan() -> Vec<DeviceInfo> {
+        let devices = match tercet_vulkan::VulkanBackend::devices() {
+            Ok(devices) => devices,
+            Err(e) => return vec![unusable("vulkan", chain(&e))],
+        };
+        let infos = devices.into_iter().map(|d| DeviceInfo {
+            name: numbered("vulkan", d.index),
+            emulated: d.kind == tercet_vulkan::DeviceKind::Cpu,
+            usable: true,
+            description: format!("{} ({}, {})", d.name, d.kind, d.driver),
+        });
+        infos.collect()
+    }
+
+    #[cfg(feature = "wgpu")]
+    pub(super) const WGPU: Option<Open> = Some(|options| {
+        let options = tercet_wgpu::WgpuOptions {
+            adapter: options.which.clone(),
+            timings: options.timings,
+            ..tercet_wgpu::WgpuOptions::default()
+        };
+        let opened = tercet_wgpu::WgpuBackend::new(&options);
+        let opened = opened.map_err(|e| super::DeviceError::Absent {
+            name: "wgpu",
+            reason: chain(&e),
+        })?;
+        Ok(super::Device::from_backend(opened))
+    });
+
+    #[cfg(feature = "wgpu")]
+    pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
+        let adapters = tercet_wgpu::WgpuBackend::adapters();
+        if adapters.is_empty() {
+            return vec![unusable(
+                "wgpu",
+                "no graphics adapter was found".to_string(),
+            )];
+        }
+        let infos = adapters.iter().enumerate().map(|(at, a)| DeviceInfo {
+            name: numbered("wgpu", at),
+            emulated: a.kind == "cpu",
+            usable: true,
+            description: a.to_string(),
+        });
+        infos.collect()
+    }
+
+    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
+    fn unusable(name: &str, reason: String) -> DeviceInfo {
+        DeviceInfo {
+            name: name.to_string(),
+            description: format!("cannot be used: {reason}"),
+            usable: false,
+            emulated: false,
+        }
+    }
+
+    #[cfg(not(feature = "vulkan"))]
+    pub(super) const VULKAN: Option<Open> = None;
+    #[cfg(not(feature = "vulkan"))]
+    pub(super) fn list_vulkan() -> Vec<DeviceInfo> {
+        Vec::new()
+    }
+    #[cfg(not(feature = "wgpu"))]
+    pub(super) const WGPU: Option<Open> = None;
+    #[cfg(not(feature = "wgpu"))]
+    pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
+        Vec::new()
+    }
+}
+
+/// The devices of this machine that this build knows, best first; those that cannot be used say
+/// why.
 ///
 /// ```
 /// assert!(tercet::devices().iter().any(|d| d.name == "cpu"));
 /// ```
 pub fn devices() -> Vec<DeviceInfo> {
-    let usable = DEVICES.iter().filter(|e| e.make.is_some());
-    usable
-        .map(|e| DeviceInfo {
-            name: e.name,
-            description: (e.description)(),
-        })
-        .collect()
+    let usable = DEVICES.iter().filter(|e| e.open.is_some());
+    usable.flat_map(|e| (e.list)()).collect()
 }
 
 impl Device {
@@ -103,37 +274,64 @@ impl Device {
         Device::from_backend(tercet_cpu::ReferenceBackend::new())
     }
 
-    /// The first device of the listing.
+    /// The best device of this machine: a real GPU through Vulkan, else through wgpu, else the CPU.
+    /// A GPU that is emulated on the processor is not chosen.
     ///
     /// # Errors
     /// [`DeviceError::Unknown`] in a build without executors.
     pub fn auto() -> Result<Device, DeviceError> {
-        let first = DEVICES.iter().find_map(|e| e.make);
-        first.map(|make| make()).ok_or_else(|| unknown("auto"))
+        Device::auto_with(&DeviceOptions::default())
+    }
+
+    fn auto_with(options: &DeviceOptions) -> Result<Device, DeviceError> {
+        let real = |e: &&Entry| {
+            let host = e.feature == "cpu";
+            host || (e.list)().iter().any(|d| d.usable && !d.emulated)
+        };
+        let usable = DEVICES.iter().filter(|e| e.open.is_some()).filter(real);
+        let mut opened = usable.filter_map(|e| e.open?(options).ok());
+        opened.next().ok_or_else(|| unknown("auto"))
     }
 
     /// The device of this name: `auto`, or one of [`devices`].
     ///
     /// # Errors
-    /// [`DeviceError`] that lists the names, or names the feature that is missing.
+    /// [`DeviceError`] that lists the names, or names the feature or what this machine lacks.
     ///
     /// ```
     /// let e = tercet::Device::by_name("abacus").unwrap_err();
-    /// assert!(e.to_string().contains("this build has: auto, cpu"));
+    /// assert!(e.to_string().contains("this build has: auto, "));
     /// ```
     pub fn by_name(name: &str) -> Result<Device, DeviceError> {
+        Device::open(name, &DeviceOptions::default())
+    }
+
+    /// The device of this name with these options.
+    ///
+    /// # Errors
+    /// As [`Device::by_name`].
+    pub fn open(name: &str, options: &DeviceOptions) -> Result<Device, DeviceError> {
+        // `vulkan:1` or `vulkan:h200` picks among several.
+        let (name, which) = match name.split_once(':') {
+            Some((name, which)) => (name, Some(which.to_string())),
+            None => (name, options.which.clone()),
+        };
+        let options = DeviceOptions {
+            which,
+            ..options.clone()
+        };
         if name == "auto" {
-            return Device::auto();
+            return Device::auto_with(&options);
         }
-        let entry = DEVICES
-            .iter()
-            .find(|e| e.name == name)
-            .ok_or_else(|| unknown(name))?;
-        let Entry { name, feature, .. } = *entry;
-        entry
-            .make
-            .map(|make| make())
-            .ok_or(DeviceError::Feature { name, feature })
+        let entry = DEVICES.iter().find(|e| e.name == name);
+        let Entry {
+            name,
+            feature,
+            open,
+            ..
+        } = *entry.ok_or_else(|| unknown(name))?;
+        open.ok_or(DeviceError::Feature { name, feature })
+            .and_then(|open| open(&options))
     }
 
     /// A device of a backend made by other means.
@@ -148,6 +346,11 @@ impl Device {
         self.backend.name()
     }
 
+    /// The backend.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
     /// Compiles a graph for this device.
     ///
     /// # Errors
@@ -160,11 +363,35 @@ impl Device {
     ) -> Result<Box<dyn Executable>, CompileError> {
         self.backend.compile(graph, options)
     }
+
+    /// What [`Device::compile`] would run where: kernels, dispatches, barriers, memory. Nothing is
+    /// allocated on the device.
+    ///
+    /// # Errors
+    /// As [`Device::compile`]: what the device cannot run is listed all at once, with remedies.
+    ///
+    /// ```
+    /// use tercet::{CompileOptions, DType, Device, Graph, Type};
+    /// let mut g = Graph::new();
+    /// let x = g.input("x", Type::new(DType::F32, [8]))?;
+    /// let y = g.exp(x)?;
+    /// g.output("y", y)?;
+    /// let plan = Device::cpu().explain(&g, &CompileOptions::new())?;
+    /// assert_eq!((plan.dispatches, plan.host_fallbacks), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn explain(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Explanation, CompileError> {
+        self.backend.explain(graph, options)
+    }
 }
 
 fn unknown(name: &str) -> DeviceError {
     let mut known = vec!["auto"];
-    known.extend(DEVICES.iter().filter(|e| e.make.is_some()).map(|e| e.name));
+    known.extend(DEVICES.iter().filter(|e| e.open.is_some()).map(|e| e.name));
     DeviceError::Unknown {
         name: name.to_string(),
         known: known.join(", "),

@@ -21,14 +21,19 @@
 //! | feature | executor |
 //! |---|---|
 //! | `cpu` (default) | [`Device::cpu`], the fast CPU executor, and [`Device::reference`] |
+//! | `vulkan` | `Device::by_name("vulkan")`: recorded command buffers, cooperative matrices |
+//! | `wgpu` | `Device::by_name("wgpu")`: Metal, DX12, Vulkan, WebGPU |
 //!
 //! The executors are chosen by feature; nothing falls back from one to another. What a device cannot
 //! run is an error of [`Device::compile`] that lists every node with the reason and a remedy.
 #![forbid(unsafe_code)]
 
 mod device;
+#[cfg(feature = "cpu")]
+mod verify;
 
-pub use device::{Device, DeviceError, DeviceInfo, devices};
+pub use device::{Device, DeviceError, DeviceInfo, DeviceOptions, devices};
+pub use tercet_ir::backend::{Explanation, KernelUse, StepTime, Wanted};
 pub use tercet_ir::{
     Backend, Bindings, ByteOwner, CompileError, CompileOptions, DType, Dim, DimError, Element,
     EvalCtx, EvalError, Evaluation, Executable, Graph, MAX_RANK, Node, NodeId, Op, OpError, OpKind,
@@ -36,3 +41,5 @@ pub use tercet_ir::{
     TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy, attr, case,
     evaluate, ops, parse, passes, quant, random, scalar,
 };
+#[cfg(feature = "cpu")]
+pub use verify::{NodeError, Verification, VerifyError, verify};
