@@ -40,6 +40,10 @@ pub(crate) enum CliError {
     },
     #[error("the graph cannot be compiled for this device")]
     Compile(#[from] tercet::CompileError),
+    #[error("{device} leaves the reference at {value}")]
+    Diverges { device: &'static str, value: String },
+    #[error("the graph cannot be verified")]
+    Verify(#[from] tercet::VerifyError),
     #[error("the run failed")]
     Run(#[from] tercet::RunError),
     #[error(transparent)]

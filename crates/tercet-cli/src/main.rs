@@ -36,6 +36,12 @@ enum Command {
     Inspect(commands::inspect::Args),
     /// Run a graph in text form on .npy or .npz inputs
     Run(commands::run::Args),
+    /// Show what would run where: kernels, dispatches, barriers, memory
+    Explain(commands::explain::Args),
+    /// Compare every value of a graph on a device with the reference
+    Verify(commands::verify::Args),
+    /// Record when what ran, for Perfetto or chrome://tracing
+    Trace(commands::trace::Args),
     /// List the devices of this machine
     Devices(commands::devices::Args),
 }
@@ -46,6 +52,9 @@ fn main() -> ExitCode {
         Command::Embed(args) => commands::embed::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Run(args) => commands::run::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
+        Command::Verify(args) => commands::verify::run(&args),
+        Command::Trace(args) => commands::trace::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
     };
     match result {

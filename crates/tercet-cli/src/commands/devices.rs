@@ -16,7 +16,8 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Row {
-    name: &'static str,
+    name: String,
+    usable: bool,
     description: String,
 }
 
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         .into_iter()
         .map(|d| Row {
             name: d.name,
+            usable: d.usable,
             description: d.description,
         })
         .collect();
@@ -33,7 +35,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         return Ok(Outcome::Done);
     }
     let mut out = std::io::stdout().lock();
-    for Row { name, description } in &rows {
+    for Row {
+        name, description, ..
+    } in &rows
+    {
         writeln!(out, "{name:<12} {description}")?;
     }
     Ok(Outcome::Done)

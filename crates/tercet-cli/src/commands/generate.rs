@@ -13,7 +13,7 @@ use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
 
 /// A 3.5-million-parameter llama trained on the Rust documentation.
-const EMBEDDED: &[u8] =
+pub(crate) const EMBEDDED: &[u8] =
     include_bytes!("../../../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
 const EMBEDDED_PROMPT: &str = "Ownership is";
 
@@ -138,9 +138,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         })
         .map_err(CliError::model(what.clone()))?;
     let tokenizer = files.tokenizer().map_err(CliError::model(what.clone()))?;
-    let generator = llama
+    let mut generator = llama
         .generator(&device)
         .map_err(CliError::model(what.clone()))?;
+    generator.skip_logits();
     spinner.finish_and_clear();
     if args.context.is_some_and(|c| c > llama.config.context) {
         let trained = llama.config.context;

@@ -2,12 +2,18 @@
 
 pub(crate) mod devices;
 pub(crate) mod embed;
+pub(crate) mod explain;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod run;
+pub(crate) mod source;
+pub(crate) mod trace;
+pub(crate) mod verify;
+
+use std::path::PathBuf;
 
 use clap::ValueEnum;
-use tercet::{DType, Device};
+use tercet::{DType, Device, DeviceOptions};
 
 use crate::error::CliError;
 
@@ -30,7 +36,30 @@ impl Precision {
 }
 
 pub(crate) fn device(name: &str) -> Result<Device, CliError> {
-    Device::by_name(name).map_err(|e| CliError::Usage(e.to_string()))
+    open(name, false)
+}
+
+/// As [`device`], measuring each step where `timings` is set.
+pub(crate) fn open(name: &str, timings: bool) -> Result<Device, CliError> {
+    let options = DeviceOptions {
+        which: None,
+        cache_dir: cache_dir(),
+        timings,
+    };
+    Device::open(name, &options).map_err(|e| CliError::Usage(e.to_string()))
+}
+
+/// Where compiled pipelines are kept: `TERCET_CACHE_DIR`, else the user's cache folder.
+fn cache_dir() -> Option<PathBuf> {
+    let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    if let Some(dir) = var("TERCET_CACHE_DIR") {
+        return Some(PathBuf::from(dir).join("pipelines"));
+    }
+    let cache = match var("XDG_CACHE_HOME").or_else(|| var("LOCALAPPDATA")) {
+        Some(dir) => PathBuf::from(dir),
+        None => PathBuf::from(var("HOME")?).join(".cache"),
+    };
+    Some(cache.join("tercet").join("pipelines"))
 }
 
 /// Parses a float argument of a range; both ends included.

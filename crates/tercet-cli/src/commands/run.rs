@@ -60,11 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         Some(path) => Some(target(path, &signature)?),
         None => None,
     };
-    let mut given = Vec::new();
-    for input in &args.input {
-        given.extend(read_arrays(input)?);
-    }
-    let tensors = to_tensors(&signature, given)?;
+    let tensors = read_tensors(&signature, &args.input)?;
 
     let of = |ports: &[Port]| -> Vec<(String, Tensor)> {
         let is_of = |name: &str| ports.iter().any(|p| p.name == name);
@@ -141,6 +137,18 @@ fn save(target: Target<'_>, signature: &Signature, results: &[Tensor]) -> Result
         (Target::Npy(path) | Target::Npz(path), arrays) => write_npz(path, arrays)?,
     }
     Ok(())
+}
+
+/// The tensors of `--input` arguments, by the names of the graph.
+pub(crate) fn read_tensors(
+    signature: &Signature,
+    inputs: &[String],
+) -> Result<Vec<(String, Tensor)>, CliError> {
+    let mut given = Vec::new();
+    for input in inputs {
+        given.extend(read_arrays(input)?);
+    }
+    to_tensors(signature, given)
 }
 
 /// The arrays of `NAME=FILE.npy` or `FILE.npz`.

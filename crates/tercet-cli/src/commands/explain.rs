@@ -1,0 +1,107 @@
+//! `tercet explain`: what would run where, before anything is allocated.
+
+use std::io::Write;
+
+use serde::Serialize;
+use tercet::CompileError;
+
+use super::device;
+use super::source::Source;
+use crate::error::{CliError, Outcome};
+use crate::output;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    source: Source,
+    /// Where it would run; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Print every step as well
+    #[arg(long)]
+    steps: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct KernelRow {
+    op: &'static str,
+    kernel: String,
+    calls: usize,
+}
+
+#[derive(Serialize)]
+struct UnsupportedRow {
+    node: String,
+    op: &'static str,
+    reason: String,
+    remedy: String,
+}
+
+#[derive(Serialize)]
+struct Report {
+    target: &'static str,
+    dispatches: usize,
+    barriers: usize,
+    host_fallbacks: usize,
+    prepare: usize,
+    peak_bytes: u64,
+    bytes: Vec<(&'static str, u64)>,
+    kernels: Vec<KernelRow>,
+    unsupported: Vec<UnsupportedRow>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    let device = device(&args.device)?;
+    let sourced = args.source.load()?;
+    let explained = device.explain(&sourced.graph, &sourced.options);
+    if args.json {
+        return json(device.name(), explained);
+    }
+    let explanation = explained?;
+    let mut out = std::io::stdout().lock();
+    write!(out, "{explanation}")?;
+    if args.steps {
+        write!(out, "{}", explanation.listing)?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// What is unsupported is part of the answer here, not an error.
+fn json(
+    target: &'static str,
+    explained: Result<tercet::Explanation, CompileError>,
+) -> Result<Outcome, CliError> {
+    let (explanation, unsupported) = match explained {
+        Ok(explanation) => (explanation, Vec::new()),
+        Err(CompileError::Unsupported { nodes, .. }) => {
+            let rows = nodes.into_iter().map(|n| UnsupportedRow {
+                node: n.node.to_string(),
+                op: n.op,
+                reason: n.reason,
+                remedy: n.remedy,
+            });
+            (tercet::Explanation::default(), rows.collect())
+        }
+        Err(e) => return Err(e.into()),
+    };
+    let kernels = explanation.kernels.iter().map(|k| KernelRow {
+        op: k.op,
+        kernel: k.kernel.clone(),
+        calls: k.calls,
+    });
+    output::json(&Report {
+        target,
+        dispatches: explanation.dispatches,
+        barriers: explanation.barriers,
+        host_fallbacks: explanation.host_fallbacks,
+        prepare: explanation.prepare,
+        peak_bytes: explanation.peak_bytes(),
+        bytes: explanation.bytes.clone(),
+        kernels: kernels.collect(),
+        unsupported,
+    })?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,186 @@
+//! `tercet trace`: a run as a Chrome or Perfetto trace: compile phases, uploads, each dispatch with
+//! its time on the device, readback.
+//!
+//! Host phases are spans of the `tracing` crate that the library opens; [`Recorder`] collects them.
+//! Times of dispatches come from the device and are laid beside the wait of their run.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tercet_models::{LlamaOptions, ModelFiles, Sampling};
+use tracing::span::{Attributes, Id};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::generate::EMBEDDED;
+use super::{Precision, open};
+use crate::error::{CliError, Outcome};
+use crate::output;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A GGUF file, or a folder with safetensors [default: the embedded model]
+    #[arg(short, long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    /// The beginning of the text
+    #[arg(short, long, default_value = "Ownership is", value_name = "TEXT")]
+    prompt: String,
+    /// The tokens to write after it
+    #[arg(short = 'n', long, default_value_t = 4, value_name = "N")]
+    tokens: usize,
+    /// Where to run; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// The float type to compute in
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
+    dtype: Precision,
+    /// The file to write
+    #[arg(short, long, default_value = "trace.json", value_name = "FILE")]
+    output: PathBuf,
+}
+
+/// A finished span.
+struct Span {
+    name: &'static str,
+    start: Instant,
+    end: Instant,
+}
+
+/// Collects the spans of the library.
+#[derive(Clone, Default)]
+struct Recorder {
+    spans: Arc<Mutex<Vec<Span>>>,
+}
+
+impl Recorder {
+    fn take(&self) -> Vec<Span> {
+        let mut spans = self.spans.lock().unwrap_or_else(|e| e.into_inner());
+        std::mem::take(&mut *spans)
+    }
+}
+
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
+    fn on_new_span(&self, _: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(Instant::now());
+        }
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let Some(span) = context.span(&id) else {
+            return;
+        };
+        let Some(start) = span.extensions().get::<Instant>().copied() else {
+            return;
+        };
+        let finished = Span {
+            name: span.name(),
+            start,
+            end: Instant::now(),
+        };
+        let mut spans = self.spans.lock().unwrap_or_else(|e| e.into_inner());
+        spans.push(finished);
+    }
+}
+
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+
+pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    let recorder = Recorder::default();
+    let subscriber = tracing_subscriber::registry().with(recorder.clone());
+    let zero = Instant::now();
+    let mut events = vec![
+        json!({"ph": "M", "pid": 1, "tid": HOST, "name": "thread_name", "args": {"name": "host"}}),
+        json!({"ph": "M", "pid": 1, "tid": DEVICE, "name": "thread_name", "args": {"name": args.device}}),
+    ];
+    tracing::subscriber::with_default(subscriber, || record(args, &recorder, zero, &mut events))?;
+    let n = events.len() - 2;
+    let text = json!({"traceEvents": events, "displayTimeUnit": "ms"}).to_string();
+    std::fs::write(&args.output, text)?;
+    let path = args.output.display();
+    output::note(format_args!(
+        "{n} events in {path}; open it in ui.perfetto.dev or chrome://tracing"
+    ));
+    Ok(Outcome::Done)
+}
+
+fn record(
+    args: &Args,
+    recorder: &Recorder,
+    zero: Instant,
+    events: &mut Vec<Value>,
+) -> Result<(), CliError> {
+    let what = "cannot trace the model";
+    let device = {
+        let _span = tracing::debug_span!("open device").entered();
+        open(&args.device, true)?
+    };
+    let files = match &args.model {
+        Some(path) => ModelFiles::open(path),
+        None => ModelFiles::from_gguf_bytes(EMBEDDED),
+    };
+    let files = files.map_err(CliError::model(what))?;
+    let llama = files.llama(|config| LlamaOptions {
+        dtype: args.dtype.dtype(),
+        sampling: Some(Sampling::GREEDY),
+        chunk: 512.min(config.context),
+        ..LlamaOptions::new(config)
+    });
+    let llama = llama.map_err(CliError::model(what))?;
+    let tokenizer = files.tokenizer().map_err(CliError::model(what))?;
+    let ids = tokenizer.encode(&args.prompt, true);
+    let ids = ids.map_err(CliError::model(what))?;
+    let mut generator = {
+        let _span = tracing::debug_span!("compile and load").entered();
+        llama.generator(&device).map_err(CliError::model(what))?
+    };
+    generator.skip_logits();
+    collect(recorder, zero, &[], events);
+    let mut next = ids;
+    for _ in 0..=args.tokens {
+        let step = {
+            let _span = tracing::debug_span!("run").entered();
+            generator.feed(&next).map_err(CliError::model(what))?.next
+        };
+        collect(recorder, zero, &generator.timings(), events);
+        match step {
+            Some(token) if generator.position() < generator.context() => next = vec![token],
+            Some(_) | None => break,
+        }
+    }
+    Ok(())
+}
+
+/// The spans since the last call, and the steps of the run that ended in them.
+fn collect(
+    recorder: &Recorder,
+    zero: Instant,
+    steps: &[tercet::StepTime],
+    events: &mut Vec<Value>,
+) {
+    let micros = |t: Instant| t.duration_since(zero).as_secs_f64() * 1e6;
+    let spans = recorder.take();
+    // The device works between submission and the end of the wait.
+    let submitted = spans
+        .iter()
+        .rev()
+        .find(|s| s.name == "submit")
+        .map(|s| micros(s.start));
+    for s in spans {
+        events.push(json!({
+            "ph": "X", "pid": 1, "tid": HOST, "name": s.name,
+            "ts": micros(s.start), "dur": micros(s.end) - micros(s.start),
+        }));
+    }
+    let base = submitted.unwrap_or(0.0);
+    for step in steps {
+        events.push(json!({
+            "ph": "X", "pid": 1, "tid": DEVICE, "name": step.op,
+            "ts": base + step.start_ns as f64 / 1e3, "dur": step.ns as f64 / 1e3,
+            "args": {"kernel": step.kernel},
+        }));
+    }
+}
