@@ -1,1 +1,169 @@
-//! Shared helpers of the cross-executor tests.
+//! What the cross-executor tests share: the executors of this build, opened once.
+
+use std::sync::OnceLock;
+
+use tercet::Device;
+
+/// An executor and how to get it.
+pub struct Executor {
+    /// Its name, as `TERCET_REQUIRE` has it.
+    pub name: &'static str,
+    open: fn() -> Result<Device, String>,
+    opened: OnceLock<Result<Device, String>>,
+    /// What the device's own validation found wrong so far.
+    pub complaints: fn() -> Vec<String>,
+}
+
+impl Executor {
+    fn new(
+        name: &'static str,
+        open: fn() -> Result<Device, String>,
+        complaints: fn() -> Vec<String>,
+    ) -> Executor {
+        Executor {
+            name,
+            open,
+            opened: OnceLock::new(),
+            complaints,
+        }
+    }
+
+    /// The device, the same one for all tests of a process.
+    ///
+    /// # Errors
+    /// Why this machine has none.
+    pub fn device(&self) -> Result<&Device, String> {
+        let opened = self.opened.get_or_init(self.open);
+        opened.as_ref().map_err(String::clone)
+    }
+
+    /// Whether `TERCET_REQUIRE` (a comma-separated list) names it: then it must be there.
+    pub fn is_required(&self) -> bool {
+        let required = std::env::var("TERCET_REQUIRE").unwrap_or_default();
+        required.split(',').any(|name| name.trim() == self.name)
+    }
+}
+
+/// The executors of this build.
+pub fn executors() -> &'static [Executor] {
+    static EXECUTORS: OnceLock<Vec<Executor>> = OnceLock::new();
+    EXECUTORS.get_or_init(|| {
+        vec![
+            Executor::new("cpu", || Ok(Device::cpu()), Vec::new),
+            #[cfg(feature = "vulkan")]
+            Executor::new("vulkan", vulkan::device, vulkan::complaints),
+            #[cfg(feature = "wgpu")]
+            Executor::new("wgpu", wgpu_device, Vec::new),
+        ]
+    })
+}
+
+/// Prints what the validation of any executor found and fails the process if that is anything.
+pub fn exit_on_complaints() {
+    let mut clean = true;
+    for executor in executors().iter().filter(|e| e.opened.get().is_some()) {
+        for complaint in (executor.complaints)() {
+            eprintln!("{}: {complaint}", executor.name);
+            clean = false;
+        }
+    }
+    if !clean {
+        std::process::exit(101);
+    }
+}
+
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+fn text(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// The Vulkan device, under validation and with gaps between slots where `TERCET_VALIDATION` is 1; `TERCET_VULKAN_DEVICE` chooses
+/// among several.
+#[cfg(feature = "vulkan")]
+pub mod vulkan {
+    use std::sync::{Arc, OnceLock};
+
+    use tercet::{Backend, CompileError, CompileOptions, Device, Executable, Explanation, Graph};
+    use tercet_vulkan::{VulkanBackend, VulkanOptions};
+
+    /// The backend, for what only Vulkan has: counters, messages, capabilities.
+    ///
+    /// # Errors
+    /// Why this machine has none.
+    pub fn backend() -> Result<Arc<VulkanBackend>, String> {
+        static BACKEND: OnceLock<Result<Arc<VulkanBackend>, String>> = OnceLock::new();
+        let open = || {
+            let validation = std::env::var("TERCET_VALIDATION").is_ok_and(|v| v == "1");
+            let options = VulkanOptions {
+                device: std::env::var("TERCET_VULKAN_DEVICE").ok(),
+                validation,
+                sentinels: validation,
+                ..VulkanOptions::default()
+            };
+            let opened = VulkanBackend::new(options);
+            opened.map(Arc::new).map_err(|e| super::text(&e))
+        };
+        BACKEND.get_or_init(open).clone()
+    }
+
+    pub(super) fn device() -> Result<Device, String> {
+        Ok(Device::from_backend(Shared(backend()?)))
+    }
+
+    pub(super) fn complaints() -> Vec<String> {
+        backend().map(|b| b.messages()).unwrap_or_default()
+    }
+
+    struct Shared(Arc<VulkanBackend>);
+
+    impl Backend for Shared {
+        fn name(&self) -> &'static str {
+            self.0.name()
+        }
+
+        fn compile(
+            &self,
+            graph: &Graph,
+            options: &CompileOptions,
+        ) -> Result<Box<dyn Executable>, CompileError> {
+            self.0.compile(graph, options)
+        }
+
+        fn explain(
+            &self,
+            graph: &Graph,
+            options: &CompileOptions,
+        ) -> Result<Explanation, CompileError> {
+            self.0.explain(graph, options)
+        }
+    }
+}
+
+/// The wgpu device; `TERCET_WGPU_LIMITS` may be `webgpu` for the limits of a browser, or
+/// `downlevel` for fewer bindings.
+#[cfg(feature = "wgpu")]
+fn wgpu_device() -> Result<Device, String> {
+    use tercet_wgpu::{LimitSet, WgpuBackend, WgpuOptions};
+    let limits = match std::env::var("TERCET_WGPU_LIMITS").as_deref() {
+        Ok("webgpu") => LimitSet::WebGpu,
+        Ok("downlevel") => LimitSet::Downlevel,
+        Ok(other) => {
+            return Err(format!(
+                "TERCET_WGPU_LIMITS is `{other}`; accepted: webgpu, downlevel"
+            ));
+        }
+        Err(_) => LimitSet::Found,
+    };
+    let options = WgpuOptions {
+        limits,
+        ..WgpuOptions::new()
+    };
+    let opened = WgpuBackend::new(&options).map_err(|e| text(&e))?;
+    Ok(Device::from_backend(opened))
+}

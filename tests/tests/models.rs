@@ -6,12 +6,12 @@
 //! ignored with the reason, or fail where `TERCET_REQUIRE` is set.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
 use serde_json::Value as Json;
 use tercet::{DType, Device};
 use tercet_models::{Embedder, Generator, LlamaOptions, ModelFiles, Pooling, Tokenizer};
+use tercet_tests::{executors, exit_on_complaints};
 
 /// How near the outputs of another implementation must be: in F32 arithmetic, and in Q8_0.
 const LOGITS_F32: f64 = 2e-3;
@@ -306,6 +306,31 @@ fn sampling_is_seeded(device: &Device) -> Test {
     Ok(())
 }
 
+/// Two hundred steps over one cache, only the chosen tokens read back, give what one pass over all
+/// tokens gives.
+fn long_cache(device: &Device) -> Test {
+    let p = &prompts()?[0];
+    let mut stepwise = demo("model.safetensors", device, |_| ())?;
+    stepwise.generator.skip_logits();
+    let mut tokens = p.ids.clone();
+    let mut next = stepwise.generator.feed(&p.ids)?.next;
+    for _ in 0..200 {
+        let token = next.ok_or("the graph does not sample")?;
+        tokens.push(token);
+        next = stepwise.generator.feed(&[token])?.next;
+    }
+    let by_steps = stepwise.generator.logits()?;
+    let mut whole = demo("model.safetensors", device, |_| ())?;
+    let at_once: Vec<f64> = (whole.generator.feed(&tokens)?.logits.iter())
+        .map(|&x| x.into())
+        .collect();
+    let worst = max_difference(&by_steps, &at_once);
+    match worst <= LOGITS_REORDERED {
+        true => Ok(()),
+        false => fail(format!("logits differ by {worst}")),
+    }
+}
+
 /// The 8-byte floats behind the header of a small `.npy` file.
 fn npy_f64(path: &str) -> Result<Vec<f64>, Failure> {
     let bytes = std::fs::read(data(path))?;
@@ -363,54 +388,67 @@ fn minilm_tokens(dir: &Path) -> Test {
     Ok(())
 }
 
+/// A device test and the executors that it runs on; `None` for all.
+type DeviceTest = (&'static str, Option<&'static str>, fn(&Device) -> Test);
+
+const LLAMA: &[DeviceTest] = &[
+    ("llama/safetensors_f16", None, |d| {
+        exact_model("model.safetensors", d)
+    }),
+    ("llama/gguf_f16", None, |d| {
+        exact_model("tiny-rust-llama-f16.gguf", d)
+    }),
+    ("llama/gguf_q8_0", None, quantised_model),
+    ("llama/parts_agree", None, parts_agree),
+    ("llama/truncation_forgets", None, truncation_forgets),
+    ("llama/context_is_guarded", None, context_is_guarded),
+    ("llama/f16", None, |d| half_precision(d, DType::F16)),
+    ("llama/bf16", None, |d| half_precision(d, DType::BF16)),
+    ("llama/sampling_is_seeded", None, sampling_is_seeded),
+    ("llama/long_cache", None, long_cache),
+    // The reference interpreter is slow: one executor is compared with it.
+    ("llama/reference_f16", Some("cpu"), |d| {
+        reference_model("model.safetensors", d)
+    }),
+    ("llama/reference_q8_0", Some("cpu"), |d| {
+        reference_model("tiny-rust-llama-q8_0.gguf", d)
+    }),
+];
+
 fn main() {
     let args = Arguments::from_args();
-    let device = Arc::new(Device::cpu());
     let mut trials = Vec::new();
-    let mut add = |name: &str, test: Box<dyn FnOnce(&Device) -> Test + Send>| {
-        let device = device.clone();
-        let name = format!("{name}/{}", device.name());
-        trials.push(trial(name, move || test(&device)));
-    };
-    add(
-        "llama/safetensors_f16",
-        Box::new(|d| exact_model("model.safetensors", d)),
-    );
-    add(
-        "llama/gguf_f16",
-        Box::new(|d| exact_model("tiny-rust-llama-f16.gguf", d)),
-    );
-    add("llama/gguf_q8_0", Box::new(quantised_model));
-    add("llama/parts_agree", Box::new(parts_agree));
-    add("llama/truncation_forgets", Box::new(truncation_forgets));
-    add("llama/context_is_guarded", Box::new(context_is_guarded));
-    add("llama/f16", Box::new(|d| half_precision(d, DType::F16)));
-    add("llama/bf16", Box::new(|d| half_precision(d, DType::BF16)));
-    add("llama/sampling_is_seeded", Box::new(sampling_is_seeded));
-    add(
-        "llama/reference_f16",
-        Box::new(|d| reference_model("model.safetensors", d)),
-    );
-    add(
-        "llama/reference_q8_0",
-        Box::new(|d| reference_model("tiny-rust-llama-q8_0.gguf", d)),
-    );
     let dir = std::env::var_os("TERCET_MINILM_DIR").map(PathBuf::from);
-    let required = std::env::var_os("TERCET_REQUIRE").is_some();
-    let reason = "no weights: run `cargo xtask fetch minilm` and set TERCET_MINILM_DIR";
-    for name in ["minilm/embeddings", "minilm/tokens"] {
-        let (dir, device) = (dir.clone(), device.clone());
-        let trial = match dir {
-            Some(dir) if name == "minilm/embeddings" => {
-                trial(format!("{name}/{}", device.name()), move || {
-                    minilm(&dir, &device)
-                })
+    let anything_required = std::env::var_os("TERCET_REQUIRE").is_some();
+    let no_weights = "no weights: run `cargo xtask fetch minilm` and set TERCET_MINILM_DIR";
+    for executor in executors() {
+        let missing = executor.device().err();
+        let ignored = missing.is_some() && !executor.is_required();
+        let on = |test: fn(&Device) -> Test| move || test(executor.device()?);
+        for &(name, only, test) in LLAMA {
+            if only.is_none_or(|only| only == executor.name) {
+                let name = format!("{name}/{}", executor.name);
+                trials.push(trial(name, on(test)).with_ignored_flag(ignored));
             }
-            Some(dir) => trial(name.into(), move || minilm_tokens(&dir)),
-            None if required => trial(name.into(), move || fail(reason.into())),
-            None => Trial::test(format!("{name} ({reason})"), || Ok(())).with_ignored_flag(true),
-        };
-        trials.push(trial);
+        }
+        let name = format!("minilm/embeddings/{}", executor.name);
+        trials.push(match dir.clone() {
+            Some(dir) => {
+                trial(name, move || minilm(&dir, executor.device()?)).with_ignored_flag(ignored)
+            }
+            None if anything_required => trial(name, move || fail(no_weights.into())),
+            None => {
+                Trial::test(format!("{name} ({no_weights})"), || Ok(())).with_ignored_flag(true)
+            }
+        });
     }
-    libtest_mimic::run(&args, trials).exit();
+    trials.push(match dir {
+        Some(dir) => trial("minilm/tokens".into(), move || minilm_tokens(&dir)),
+        None if anything_required => trial("minilm/tokens".into(), move || fail(no_weights.into())),
+        None => {
+            Trial::test(format!("minilm/tokens ({no_weights})"), || Ok(())).with_ignored_flag(true)
+        }
+    });
+    libtest_mimic::run(&args, trials).exit_if_failed();
+    exit_on_complaints();
 }

@@ -1,0 +1,331 @@
+//! Single operators, by their times on the device.
+
+use std::time::{Duration, Instant};
+
+use tercet::ops::{AttentionOptions, Layout, ReduceFn};
+use tercet::{
+    CompileOptions, DType, Executable, Graph, OpError, Scheme, Tensor, TensorType, Type, Value,
+    Wanted, case::Fill,
+};
+
+use crate::report::median;
+use crate::{Bench, Result};
+
+const RUNS: usize = 24;
+
+/// How long a device works before it is measured.
+pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
+
+/// A graph whose operands are states, so that nothing is uploaded or prepared.
+fn stateful(
+    operands: &[(&str, Type, Fill)],
+    build: impl FnOnce(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
+) -> Result<(Graph, Vec<(String, Tensor)>)> {
+    let mut g = Graph::new();
+    let mut values = Vec::new();
+    let mut tensors = Vec::new();
+    for (name, ty, fill) in operands {
+        values.push(g.state(name, ty.clone())?);
+        let shape = ty.shape.as_known().ok_or("operands have known sizes")?;
+        tensors.push((
+            name.to_string(),
+            pattern(&TensorType::new(ty.dtype, &shape), fill)?,
+        ));
+    }
+    let y = build(&mut g, &values)?;
+    g.output("y", y)?;
+    Ok((g, tensors))
+}
+
+/// Random data; beyond a million elements a prime number of them repeats.
+fn pattern(ty: &TensorType, fill: &Fill) -> Result<Tensor> {
+    const MOST: usize = 999_983;
+    if ty.numel() <= MOST || matches!(fill, Fill::Blocks(_)) && ty.numel() < 1 << 20 {
+        return Ok(fill.tensor("bench", ty.clone()));
+    }
+    let part = match fill {
+        Fill::Blocks(scheme) => scheme.block_bytes() * 4099,
+        _ => MOST,
+    };
+    let part = fill.tensor("bench", TensorType::new(ty.dtype, &[part]));
+    let bytes: Vec<u8> = part
+        .bytes()
+        .iter()
+        .copied()
+        .cycle()
+        .take(ty.size_bytes())
+        .collect();
+    Ok(Tensor::from_bytes(ty.clone(), &bytes)?)
+}
+
+struct Measured {
+    seconds: f64,
+    exe: Box<dyn Executable>,
+}
+
+/// The median time on the device of all steps of a run.
+fn measure(b: &Bench, graph: &Graph, tensors: &[(String, Tensor)]) -> Result<Measured> {
+    let mut exe = b.timed.compile(graph, &CompileOptions::new())?;
+    for (name, tensor) in tensors {
+        exe.write_state(name, tensor)?;
+    }
+    let mut outputs = Vec::new();
+    let mut times = Vec::new();
+    // An idle device clocks down: it is kept busy until it has had time to clock up again.
+    let began = Instant::now();
+    while times.len() < RUNS {
+        exe.submit(&[], Wanted::Only(&[]))?;
+        exe.wait(&mut outputs)?;
+        let steps = exe.timings();
+        let start = steps.iter().map(|s| s.start_ns).min().unwrap_or(0);
+        let end = steps.iter().map(|s| s.start_ns + s.ns).max().unwrap_or(0);
+        if began.elapsed() > WARM_UP {
+            times.push((end - start) as f64 * 1e-9);
+        }
+    }
+    Ok(Measured {
+        seconds: median(times),
+        exe,
+    })
+}
+
+/// Compares some elements of a product with sums in f64.
+fn check_product(
+    m: &mut Measured,
+    a: &[f64],
+    b: &[f64],
+    [rows, n, k]: [usize; 3],
+    dtype: DType,
+) -> Result<()> {
+    let row = rows / 2;
+    let got = m.exe.read_output_rows("y", row..row + 1)?.to_f64s();
+    let allowed = if dtype == DType::F32 { 1e-5 } else { 8e-3 };
+    for j in (0..n).step_by((n / 17).max(1)) {
+        let terms = (0..k).map(|i| a[row * k + i] * b[i * n + j]);
+        let want: f64 = terms.clone().sum();
+        let scale: f64 = terms.map(|t| t * t).sum::<f64>().sqrt();
+        if (got[j] - want).abs() > allowed * (want.abs() + scale) {
+            return Err(format!("product [{row}, {j}] is {} instead of {want}", got[j]).into());
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn gemm(b: &mut Bench) -> Result<()> {
+    let all: &[usize] = &[1024, 2048, 4096, 8192];
+    let sizes = if b.quick { &[256][..] } else { all };
+    let uniform = || Fill::Uniform(-1.0, 1.0);
+    let mut shapes: Vec<[usize; 3]> = sizes.iter().map(|&n| [n, n, n]).collect();
+    if !b.quick {
+        shapes.extend([[4096, 3072, 768], [4096, 768, 768], [4096, 2304, 768]]);
+    }
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
+        for &[m, n, k] in &shapes {
+            let name = format!("gemm {dtype} {m}x{n}x{k}");
+            let operands = [
+                ("a", Type::new(dtype, [m, k]), uniform()),
+                ("b", Type::new(dtype, [k, n]), uniform()),
+            ];
+            let (g, tensors) = stateful(&operands, |g, v| g.matmul(v[0], v[1]))?;
+            match measure(b, &g, &tensors) {
+                Ok(mut measured) => {
+                    let (x, y) = (tensors[0].1.to_f64s(), tensors[1].1.to_f64s());
+                    if let Err(e) = check_product(&mut measured, &x, &y, [m, n, k], dtype) {
+                        b.report.failed(&name, &e.to_string());
+                        continue;
+                    }
+                    let rate = 2.0 * (m * n * k) as f64 / measured.seconds * 1e-12;
+                    b.report
+                        .row(&name, measured.seconds, Some((rate, "TFLOP/s")));
+                }
+                Err(e) => b.report.failed(&name, &e.to_string()),
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn gemv(b: &mut Bench) -> Result<()> {
+    let shapes = if b.quick {
+        vec![(256, 256)]
+    } else {
+        vec![(4096, 4096), (14336, 4096)]
+    };
+    for scheme in [
+        Scheme::F16,
+        Scheme::Q8_0,
+        Scheme::Q4_0,
+        Scheme::Q4K,
+        Scheme::Q6K,
+    ] {
+        for &(n, k) in &shapes {
+            let stored = scheme.stored_len(k).ok_or("whole blocks")?;
+            let operands = [
+                ("x", Type::new(DType::F32, [1, k]), Fill::Uniform(-1.0, 1.0)),
+                (
+                    "w",
+                    Type::new(scheme.storage(), [n, stored]),
+                    Fill::Blocks(scheme),
+                ),
+            ];
+            let (g, tensors) = stateful(&operands, |g, v| g.dequant_matmul(v[0], v[1], scheme))?;
+            let name = format!("gemv {} {n}x{k}", scheme.name());
+            match measure(b, &g, &tensors) {
+                Ok(m) => {
+                    let bytes = tensors[1].1.bytes().len() as f64;
+                    let rate = bytes / m.seconds * 1e-9;
+                    b.report.row(&name, m.seconds, Some((rate, "GB/s")));
+                }
+                Err(e) => b.report.failed(&name, &e.to_string()),
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn rows(b: &mut Bench) -> Result<()> {
+    let [rows, cols] = if b.quick { [64, 256] } else { [8192, 4096] };
+    let x = || ("x", Type::new(DType::F32, [rows, cols]), Fill::Normal);
+    let gain = |name| (name, Type::new(DType::F32, [cols]), Fill::Normal);
+    let bytes = (rows * cols * 4) as f64;
+    type Case<'a> = (
+        &'static str,
+        Vec<(&'a str, Type, Fill)>,
+        fn(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
+        f64,
+    );
+    let cases: [Case<'_>; 7] = [
+        ("softmax", vec![x()], |g, v| g.softmax(v[0], 1), 2.0),
+        (
+            "layer_norm",
+            vec![x(), gain("g"), gain("h")],
+            |g, v| g.layer_norm(v[0], v[1], Some(v[2]), 1, 1e-5),
+            2.0,
+        ),
+        (
+            "rms_norm",
+            vec![x(), gain("g")],
+            |g, v| g.rms_norm(v[0], v[1], None, 1e-5),
+            2.0,
+        ),
+        ("gelu", vec![x()], |g, v| g.gelu(v[0]), 2.0),
+        (
+            "row sum",
+            vec![x()],
+            |g, v| g.reduce(ReduceFn::Sum, v[0], &[1], false),
+            1.0,
+        ),
+        (
+            "transpose",
+            vec![x()],
+            |g, v| g.transpose(v[0], &[1, 0]),
+            2.0,
+        ),
+        ("cumsum", vec![x()], |g, v| g.cum_sum(v[0], 1), 2.0),
+    ];
+    for (name, operands, build, passes) in cases {
+        let (g, tensors) = stateful(&operands, build)?;
+        let name = format!("{name} f32 {rows}x{cols}");
+        match measure(b, &g, &tensors) {
+            Ok(m) => {
+                let rate = passes * bytes / m.seconds * 1e-9;
+                b.report.row(&name, m.seconds, Some((rate, "GB/s")));
+            }
+            Err(e) => b.report.failed(&name, &e.to_string()),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn attention(b: &mut Bench) -> Result<()> {
+    let [batch, heads, seq, dim] = if b.quick {
+        [1, 2, 64, 64]
+    } else {
+        [8, 16, 1024, 64]
+    };
+    for dtype in [DType::F16, DType::F32] {
+        let ty = || Type::new(dtype, [batch, heads, seq, dim]);
+        let operands = ["q", "k", "v"].map(|n| (n, ty(), Fill::Normal));
+        let (g, tensors) = stateful(&operands, |g, v| {
+            let options = AttentionOptions::new(heads, heads, Layout::Bhsd);
+            g.attention(v[0], v[1], v[2], options)
+        })?;
+        let name = format!("attention {dtype} b{batch} h{heads} s{seq} d{dim}");
+        match measure(b, &g, &tensors) {
+            Ok(m) => {
+                let flops = 4.0 * (batch * heads * seq * seq * dim) as f64;
+                b.report.row(
+                    &name,
+                    m.seconds,
+                    Some((flops / m.seconds * 1e-12, "TFLOP/s")),
+                );
+            }
+            Err(e) => b.report.failed(&name, &e.to_string()),
+        }
+    }
+    Ok(())
+}
+
+/// Eight elementwise operators in one pass, beside the copy of as many bytes.
+pub(crate) fn chain(b: &mut Bench) -> Result<()> {
+    let n = if b.quick { 1 << 16 } else { 64 << 20 };
+    let x = || [("x", Type::new(DType::F32, [n]), Fill::Normal)];
+    let bytes = 8.0 * n as f64;
+    let (g, tensors) = stateful(&x(), |g, v| {
+        let mut y = v[0];
+        for _ in 0..2 {
+            y = g.mul(y, v[0])?;
+            y = g.plus(y, v[0])?;
+            y = g.relu(y)?;
+            y = g.sub(y, v[0])?;
+        }
+        Ok(y)
+    })?;
+    let m = measure(b, &g, &tensors)?;
+    let rate = bytes / m.seconds * 1e-9;
+    b.report.row(
+        &format!("chain of 8, {n} f32"),
+        m.seconds,
+        Some((rate, "GB/s")),
+    );
+    // A transpose that moves nothing is a copy of the state.
+    let (g, tensors) = stateful(&x(), |g, v| g.neg(v[0]))?;
+    let m = measure(b, &g, &tensors)?;
+    let rate = bytes / m.seconds * 1e-9;
+    b.report
+        .row(&format!("neg, {n} f32"), m.seconds, Some((rate, "GB/s")));
+    Ok(())
+}
+
+/// Three hundred small steps, each of which needs the one before.
+pub(crate) fn overhead(b: &mut Bench) -> Result<()> {
+    const STEPS: usize = 300;
+    let mut g = Graph::new();
+    let mut x = g.input("x", Type::new(DType::F32, [1, 64]))?;
+    for _ in 0..STEPS {
+        x = g.softmax(x, 1)?;
+    }
+    g.output("y", x)?;
+    let input = Fill::Normal.tensor("x", TensorType::new(DType::F32, &[1, 64]));
+    let mut exe = b.device.compile(&g, &CompileOptions::new())?;
+    let (mut wall, mut host) = (Vec::new(), Vec::new());
+    let mut outputs = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < WARM_UP || wall.len() < 50 {
+        let start = Instant::now();
+        exe.submit(&[("x", &input)], Wanted::All)?;
+        host.push(start.elapsed().as_secs_f64());
+        exe.wait(&mut outputs)?;
+        wall.push(start.elapsed().as_secs_f64());
+    }
+    let wall = median(wall);
+    let per_step = wall / STEPS as f64 * 1e6;
+    b.report.row(
+        "300 dependent dispatches, wall",
+        wall,
+        Some((per_step, "us/dispatch")),
+    );
+    b.report
+        .row("300 dependent dispatches, host", median(host), None);
+    Ok(())
+}

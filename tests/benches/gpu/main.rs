@@ -1,0 +1,92 @@
+//! What a GPU executor does with its device, as a table and as JSON. Run by `cargo xtask bench gpu`,
+//! or as `gpu --device vulkan --json gpu.json [FILTER...]`.
+//!
+//! Times of kernels come from the device (the median of many runs); times of models are wall clock
+//! from inputs to results on the host. Products are checked against sums in f64 in the same run.
+
+mod kernels;
+mod models;
+mod report;
+
+use tercet::{Device, DeviceOptions};
+
+use report::Report;
+
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// A group of measurements: its name and what it does.
+type Group = (&'static str, fn(&mut Bench) -> Result<()>);
+
+const GROUPS: &[Group] = &[
+    ("gemm", kernels::gemm),
+    ("gemv", kernels::gemv),
+    ("rows", kernels::rows),
+    ("attention", kernels::attention),
+    ("chain", kernels::chain),
+    ("overhead", kernels::overhead),
+    ("bert", models::bert),
+    ("resize", models::resize),
+    ("first_run", models::first_run),
+    ("decode", models::decode),
+];
+
+/// What a group measures with.
+pub(crate) struct Bench {
+    /// Measures nothing on the device: wall-clock times.
+    pub(crate) device: Device,
+    /// Measures each step.
+    pub(crate) timed: Device,
+    pub(crate) name: String,
+    pub(crate) report: Report,
+    /// Small sizes only, to try the bench out.
+    pub(crate) quick: bool,
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let (mut name, mut json, mut quick) = ("vulkan".to_string(), None, false);
+    let mut filters = Vec::new();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--device" => name = args.next().ok_or("--device takes a name")?,
+            "--json" => json = Some(args.next().ok_or("--json takes a path")?),
+            "--quick" => quick = true,
+            // Cargo passes it to every bench.
+            "--bench" => {}
+            _ => filters.push(arg),
+        }
+    }
+    let open = |timings| {
+        let options = DeviceOptions {
+            timings,
+            ..DeviceOptions::default()
+        };
+        Device::open(&name, &options)
+    };
+    let mut bench = Bench {
+        device: open(false)?,
+        timed: open(true)?,
+        report: Report::new(&name),
+        name,
+        quick,
+    };
+    for (group, run) in GROUPS {
+        if !filters.is_empty() && !filters.iter().any(|f| group.contains(f.as_str())) {
+            continue;
+        }
+        // One group that fails does not hide the others.
+        if let Err(e) = run(&mut bench) {
+            let mut text = e.to_string();
+            let mut source = e.source();
+            while let Some(cause) = source {
+                text += &format!(": {cause}");
+                source = cause.source();
+            }
+            bench.report.failed(group, &text);
+        }
+        if let Some(path) = &json {
+            std::fs::write(path, bench.report.json())?;
+        }
+    }
+    Ok(())
+}

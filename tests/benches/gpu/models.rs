@@ -1,0 +1,242 @@
+//! Whole models, by the wall clock from inputs to results.
+
+use std::time::Instant;
+
+use tercet::{DType, Device, DeviceOptions, Executable, Scheme, Tensor, Wanted};
+use tercet_models::{
+    Bert, BertActivation, BertConfig, Llama, LlamaConfig, LlamaOptions, MadeUp, Pooling,
+    RopeLayout, Weights,
+};
+
+use crate::kernels::WARM_UP;
+use crate::report::median;
+use crate::{Bench, Result};
+
+fn encoder(hidden: usize, layers: usize, heads: usize, ffn: usize) -> BertConfig {
+    BertConfig {
+        hidden,
+        layers,
+        heads,
+        ffn,
+        vocab: 30522,
+        max_positions: 512,
+        token_types: 2,
+        layer_norm_eps: 1e-12,
+        activation: BertActivation::Gelu,
+        pad: 0,
+    }
+}
+
+fn bert_base(b: &Bench) -> BertConfig {
+    match b.quick {
+        true => encoder(64, 2, 2, 128),
+        false => encoder(768, 12, 12, 3072),
+    }
+}
+
+fn build(config: &BertConfig, dtype: DType) -> Result<Bert> {
+    let weights = Weights::MadeUp(MadeUp::dense());
+    Ok(Bert::build(
+        config,
+        &weights,
+        Pooling::MeanNormalized,
+        dtype,
+    )?)
+}
+
+struct Batch {
+    ids: Tensor,
+    type_ids: Tensor,
+    mask: Tensor,
+}
+
+impl Batch {
+    fn new(batch: usize, seq: usize) -> Result<Batch> {
+        let n = batch * seq;
+        let shape = [batch, seq];
+        let ids: Vec<i32> = (0..n).map(|i| 1000 + (i * 7919 % 20000) as i32).collect();
+        Ok(Batch {
+            ids: Tensor::from_slice(&shape, &ids)?,
+            type_ids: Tensor::from_slice(&shape, &vec![0i32; n])?,
+            mask: Tensor::from_bools(&shape, &vec![true; n])?,
+        })
+    }
+
+    fn inputs(&self) -> [(&str, &Tensor); 3] {
+        let Batch {
+            ids,
+            type_ids,
+            mask,
+        } = self;
+        [("ids", ids), ("type_ids", type_ids), ("mask", mask)]
+    }
+}
+
+fn wall(exe: &mut dyn Executable, batch: &Batch, runs: usize) -> Result<f64> {
+    let mut outputs = Vec::new();
+    let mut times = Vec::new();
+    let began = Instant::now();
+    while times.len() < runs {
+        let start = Instant::now();
+        exe.run_into(&batch.inputs(), &mut outputs)?;
+        if began.elapsed() > WARM_UP {
+            times.push(start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(median(times))
+}
+
+pub(crate) fn bert(b: &mut Bench) -> Result<()> {
+    let models = [
+        ("bert-base", bert_base(b)),
+        ("minilm", encoder(384, 6, 12, 1536)),
+    ];
+    for (name, config) in models {
+        for dtype in [DType::F16, DType::F32] {
+            let model = build(&config, dtype)?;
+            for (batch, seq) in [(1, 128), (32, 128)] {
+                // Compiled for this size: choices depend on bounds.
+                let mut exe = model.compile(&b.device, batch, seq)?;
+                let seconds = wall(&mut *exe, &Batch::new(batch, seq)?, 20)?;
+                let rate = (batch * seq) as f64 / seconds;
+                let name = format!("{name} {dtype} b{batch} s{seq}");
+                b.report.row(&name, seconds, Some((rate, "tokens/s")));
+            }
+        }
+        if b.quick {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The host's part of a run whose sequence length differs from that of the run before.
+pub(crate) fn resize(b: &mut Bench) -> Result<()> {
+    let model = build(&bert_base(b), DType::F32)?;
+    let mut exe = model.compile(&b.device, 4, 128)?;
+    let batches: Vec<Batch> = (0..30)
+        .map(|i| Batch::new(1 + i % 4, 16 + i * 3))
+        .collect::<Result<_>>()?;
+    let mut outputs = Vec::new();
+    let mut host = |exe: &mut dyn Executable, batch: &Batch| -> Result<f64> {
+        let start = Instant::now();
+        exe.submit(&batch.inputs(), Wanted::All)?;
+        let host = start.elapsed().as_secs_f64();
+        exe.wait(&mut outputs)?;
+        Ok(host)
+    };
+    let (mut same, mut new) = (Vec::new(), Vec::new());
+    for batch in &batches {
+        new.push(host(&mut *exe, batch)?);
+        same.push(host(&mut *exe, batch)?);
+    }
+    b.report
+        .row("bert-base f32, host time, same size", median(same), None);
+    b.report
+        .row("bert-base f32, host time, new size", median(new), None);
+    Ok(())
+}
+
+/// From a graph to the first result, without and with a pipeline cache from before.
+pub(crate) fn first_run(b: &mut Bench) -> Result<()> {
+    let model = build(&bert_base(b), DType::F16)?;
+    let dir = std::env::temp_dir().join(format!("tercet-bench-{}", std::process::id()));
+    let batch = Batch::new(1, 128)?;
+    for what in ["cold", "warm"] {
+        let start = Instant::now();
+        let options = DeviceOptions {
+            cache_dir: Some(dir.clone()),
+            ..DeviceOptions::default()
+        };
+        let device = Device::open(&b.name, &options)?;
+        let opened = start.elapsed().as_secs_f64();
+        let mut exe = model.compile(&device, 1, 128)?;
+        exe.run(&batch.inputs())?;
+        let seconds = start.elapsed().as_secs_f64();
+        drop(exe);
+        drop(device);
+        b.report.row(
+            &format!("bert-base f16 first run, {what} cache"),
+            seconds,
+            None,
+        );
+        b.report
+            .row(&format!("  of it opening the device, {what}"), opened, None);
+    }
+    std::fs::remove_dir_all(&dir).ok();
+    Ok(())
+}
+
+fn llama_1b(b: &Bench) -> LlamaConfig {
+    let (hidden, layers, ffn, vocab) = match b.quick {
+        true => (256, 2, 512, 512),
+        false => (2048, 22, 5632, 32000),
+    };
+    LlamaConfig {
+        hidden,
+        layers,
+        heads: hidden / 64,
+        kv_heads: (hidden / 512).max(1),
+        head_dim: 64,
+        ffn,
+        vocab,
+        context: 2048,
+        rope_theta: 10000.0,
+        rope_dims: 64,
+        rope_layout: RopeLayout::Halves,
+        rms_eps: 1e-5,
+        tied_embeddings: false,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        bos: Some(1),
+        eos: Vec::new(),
+    }
+}
+
+pub(crate) fn decode(b: &mut Bench) -> Result<()> {
+    let config = llama_1b(b);
+    for scheme in [Scheme::F16, Scheme::Q8_0, Scheme::Q4K] {
+        let weights = Weights::MadeUp(MadeUp::packed(scheme));
+        let model = Llama::build(&config, &weights, LlamaOptions::new(&config))?;
+        let start = Instant::now();
+        let mut generator = model.generator(&b.device)?;
+        generator.skip_logits();
+        let prompt: Vec<u32> = (0..512).map(|i| i * 31 % 500).collect();
+        generator.feed(&prompt[..1])?;
+        let name = format!("llama 1.1B {}", scheme.name());
+        b.report.row(
+            &format!("{name} load and first run"),
+            start.elapsed().as_secs_f64(),
+            None,
+        );
+        let mut times = Vec::new();
+        let began = Instant::now();
+        while began.elapsed() < WARM_UP || times.len() < 5 {
+            generator.truncate(0);
+            let start = Instant::now();
+            generator.feed(&prompt)?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        let seconds = median(times);
+        b.report.row(
+            &format!("{name} prefill 512"),
+            seconds,
+            Some((512.0 / seconds, "tokens/s")),
+        );
+        generator.truncate(16);
+        let mut times = Vec::new();
+        for i in 0..100u32 {
+            let start = Instant::now();
+            generator.feed(&[i + 5])?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        let seconds = median(times);
+        b.report.row(
+            &format!("{name} decode"),
+            seconds,
+            Some((1.0 / seconds, "tokens/s")),
+        );
+    }
+    Ok(())
+}

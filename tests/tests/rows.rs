@@ -1,0 +1,384 @@
+//! Softmax, norms, reductions, scans and extremes of sizes, strides and magnitudes that the operators'
+//! own cases leave out, on every executor: rows beyond what a workgroup keeps, few rows long enough to
+//! be cut into parts, many short rows, columns, views, numbers whose squares overflow.
+
+use tercet_cpu::ReferenceBackend;
+use tercet_ir::accuracy::furthest;
+use tercet_ir::case::{Case, CaseGraph, Fill};
+use tercet_ir::ops::{CumSum, ReduceFn, ScanFn};
+use tercet_ir::passes::PIPELINE;
+use tercet_ir::{Backend, CompileOptions, DType, OpError, Tensor, Type, Value};
+use tercet_tests::executors;
+
+const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+const NUMBERS: &[DType] = &[
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I32,
+    DType::U32,
+    DType::I8,
+    DType::U8,
+];
+
+/// Shape of a dense input, and how it is looked at.
+#[derive(Clone, Copy)]
+struct Input {
+    shape: &'static [usize],
+    look: Look,
+}
+
+#[derive(Clone, Copy)]
+enum Look {
+    Plain,
+    /// With these axes.
+    Transposed(&'static [usize]),
+    /// Without the first and the last element of the last axis.
+    Cut,
+    /// The last axis from its end, every second element.
+    Backward,
+    /// Repeated this often along a new first axis.
+    Repeated(usize),
+}
+
+const fn plain(shape: &'static [usize]) -> Input {
+    let look = Look::Plain;
+    Input { shape, look }
+}
+
+const fn looked(shape: &'static [usize], look: Look) -> Input {
+    Input { shape, look }
+}
+
+impl Input {
+    fn value(self, c: &mut CaseGraph, name: &str, fill: Fill) -> Result<Value, OpError> {
+        let x = c.input(name, self.shape, fill)?;
+        let rank = self.shape.len();
+        let mut starts = vec![0; rank];
+        let mut ends: Vec<i64> = self.shape.iter().map(|n| *n as i64).collect();
+        let mut steps = vec![1; rank];
+        match self.look {
+            Look::Plain => Ok(x),
+            Look::Transposed(perm) => c.graph.transpose(x, perm),
+            Look::Cut => {
+                starts[rank - 1] = 1;
+                ends[rank - 1] -= 1;
+                c.graph.slice(x, &starts, &ends, &steps)
+            }
+            Look::Backward => {
+                starts[rank - 1] = i64::MAX;
+                ends[rank - 1] = i64::MIN;
+                steps[rank - 1] = -2;
+                c.graph.slice(x, &starts, &ends, &steps)
+            }
+            Look::Repeated(n) => {
+                let shape: Vec<usize> = [n].iter().chain(self.shape).copied().collect();
+                c.graph.expand(x, &shape[..])
+            }
+        }
+    }
+}
+
+/// Every input and every axis of it that the operators on one axis are tried along.
+const INPUTS: &[(&str, Input, &[usize])] = &[
+    ("short_rows", plain(&[1000, 3]), &[0, 1]),
+    ("rows_of_words", plain(&[70, 128]), &[0, 1]),
+    ("odd_rows", plain(&[33, 257]), &[0, 1]),
+    ("kept_rows", plain(&[3, 4096]), &[1]),
+    ("long_rows", plain(&[3, 9001]), &[1]),
+    ("long_even_rows", plain(&[2, 20000]), &[1]),
+    ("very_long_row", plain(&[1, 300000]), &[1]),
+    ("few_long_columns", plain(&[40000, 3]), &[0]),
+    ("many_columns", plain(&[300, 1500]), &[0]),
+    ("middle", plain(&[3, 70, 34]), &[1]),
+    (
+        "transposed",
+        looked(&[5, 66, 40], Look::Transposed(&[2, 0, 1])),
+        &[0, 1, 2],
+    ),
+    ("cut", looked(&[7, 60, 66], Look::Cut), &[1, 2]),
+    ("backward", looked(&[7, 130], Look::Backward), &[0, 1]),
+    ("repeated", looked(&[6, 50], Look::Repeated(3)), &[0, 1, 2]),
+];
+
+/// Fails unless every executor agrees with the reference on the case in each dtype.
+fn check(case: &Case, dtypes: &[DType], wrong: &mut Vec<String>) {
+    check_on(case, dtypes, |_| true, wrong);
+}
+
+/// As [`check`], on executors of some names only.
+fn check_on(case: &Case, dtypes: &[DType], takes_part: fn(&str) -> bool, wrong: &mut Vec<String>) {
+    for &dtype in dtypes {
+        let built = case
+            .build(dtype)
+            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let none = CompileOptions {
+            without_passes: PIPELINE.iter().map(|p| p.name.to_string()).collect(),
+            bounds: built.bounds.clone(),
+        };
+        let want = run(&ReferenceBackend::new(), &built, &none).expect("the reference runs");
+        for executor in executors().iter().filter(|e| takes_part(e.name)) {
+            let Ok(device) = executor.device() else {
+                assert!(!executor.is_required(), "{} is missing", executor.name);
+                continue;
+            };
+            let found =
+                run(device.backend(), &built, &none).and_then(|got| compare(&got, &want, &built));
+            if let Err(e) = found {
+                wrong.push(format!("{}/{dtype}/{}: {e}", case.name, executor.name));
+            }
+        }
+    }
+}
+
+fn run(
+    backend: &dyn Backend,
+    case: &CaseGraph,
+    options: &CompileOptions,
+) -> Result<Vec<Tensor>, String> {
+    let mut exe = backend
+        .compile(&case.graph, options)
+        .map_err(|e| e.to_string())?;
+    for port in exe.signature().params.clone() {
+        let tensor = case.tensors[&port.name].clone();
+        exe.set_param(&port.name, tensor)
+            .map_err(|e| e.to_string())?;
+    }
+    let inputs = exe.signature().inputs.clone();
+    let inputs: Vec<(&str, &Tensor)> = inputs
+        .iter()
+        .map(|p| (p.name.as_str(), &case.tensors[&p.name]))
+        .collect();
+    exe.run(&inputs).map_err(|e| format!("{e:?}"))
+}
+
+fn compare(got: &[Tensor], want: &[Tensor], case: &CaseGraph) -> Result<(), String> {
+    let classes = case.graph.nodes().map(|(_, n)| n.op.kind().doc().accuracy);
+    let class = classes.max().expect("a graph has nodes");
+    for (at, (got, want)) in got.iter().zip(want).enumerate() {
+        if got.ty() != want.ty() {
+            return Err(format!("output {at} is {}", got.ty()));
+        }
+        if let Some(f) = furthest(class, got, want).filter(|f| f.units > 1.0) {
+            return Err(format!("output {at}: {f}"));
+        }
+    }
+    Ok(())
+}
+
+/// Runs `build` over every input and axis.
+fn along_every_axis(
+    dtypes: &[DType],
+    build: impl Fn(&mut CaseGraph, Value, usize) -> Result<(), OpError> + Copy + Send + Sync + 'static,
+    fill: &Fill,
+) {
+    let mut wrong = Vec::new();
+    for &(name, input, axes) in INPUTS {
+        for &axis in axes {
+            let fill = fill.clone();
+            let case = Case::new(format!("{name}/{axis}"), move |c| {
+                let x = input.value(c, "x", fill.clone())?;
+                build(c, x, axis)
+            });
+            check(&case, dtypes, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn softmax() {
+    along_every_axis(
+        FLOATS,
+        |c, x, axis| {
+            let y = c.graph.softmax(x, axis)?;
+            c.output(y)
+        },
+        &Fill::Normal,
+    );
+}
+
+#[test]
+fn log_softmax() {
+    along_every_axis(
+        FLOATS,
+        |c, x, axis| {
+            let y = c.graph.log_softmax(x, axis)?;
+            c.output(y)
+        },
+        &Fill::Uniform(-30.0, 30.0),
+    );
+}
+
+#[test]
+fn reductions() {
+    for f in [ReduceFn::Sum, ReduceFn::Max, ReduceFn::Min] {
+        along_every_axis(
+            NUMBERS,
+            move |c, x, axis| {
+                let y = c.graph.reduce(f, x, &[axis], false)?;
+                c.output(y)
+            },
+            &Fill::Uniform(-20.0, 100.0),
+        );
+    }
+    along_every_axis(
+        FLOATS,
+        |c, x, axis| {
+            let y = c.graph.reduce_mean(x, &[axis], true)?;
+            c.output(y)
+        },
+        &Fill::Normal,
+    );
+}
+
+#[test]
+fn reductions_over_several_axes() {
+    let mut wrong = Vec::new();
+    let inputs: [(Input, &'static [usize]); 6] = [
+        (plain(&[4, 33, 5, 70]), &[0, 2, 3]),
+        (plain(&[4, 33, 5, 70]), &[1, 3]),
+        (plain(&[4, 33, 5, 70]), &[0, 2]),
+        (plain(&[2, 3, 2, 3, 2, 3, 2, 5]), &[0, 2, 4, 6]),
+        (plain(&[64, 3, 5000]), &[0, 2]),
+        (looked(&[9, 40, 30], Look::Transposed(&[2, 0, 1])), &[0, 2]),
+    ];
+    for (at, (input, axes)) in inputs.into_iter().enumerate() {
+        for f in [ReduceFn::Sum, ReduceFn::Max] {
+            let case = Case::new(format!("{at}/{}", f.name()), move |c| {
+                let x = input.value(c, "x", Fill::Uniform(-20.0, 100.0))?;
+                let y = c.graph.reduce(f, x, axes, false)?;
+                c.output(y)
+            });
+            check(&case, NUMBERS, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn sums_of_millions_are_accurate() {
+    let mut wrong = Vec::new();
+    for shape in [&[1 << 22][..], &[1 << 21, 2], &[3, 1 << 20]] {
+        for axis in 0..shape.len() {
+            let case = Case::new(format!("{shape:?}/{axis}"), move |c| {
+                let x = c.input("x", shape, Fill::Uniform(0.0, 1.0))?;
+                let y = c.graph.reduce_sum(x, &[axis], false)?;
+                c.output(y)
+            });
+            check(&case, &[DType::F32], &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn scans() {
+    for (f, exclusive, reverse) in [
+        (ScanFn::Sum, false, false),
+        (ScanFn::Sum, true, true),
+        (ScanFn::Max, true, false),
+        (ScanFn::Max, false, true),
+    ] {
+        along_every_axis(
+            NUMBERS,
+            move |c, x, axis| {
+                let scan = CumSum {
+                    axis,
+                    f,
+                    exclusive,
+                    reverse,
+                };
+                let y = c.graph.scan(x, scan)?;
+                c.output(y)
+            },
+            &Fill::Normal,
+        );
+    }
+}
+
+#[test]
+fn extremes() {
+    let all: Vec<DType> = NUMBERS.iter().copied().chain([DType::Bool]).collect();
+    along_every_axis(
+        &all,
+        |c, x, axis| {
+            let most = c.graph.arg_max(x, axis, false)?;
+            c.output(most)?;
+            let least = c.graph.arg_min(x, axis, true)?;
+            c.output(least)
+        },
+        &Fill::Normal,
+    );
+}
+
+/// gamma or beta of a norm.
+fn weight(c: &mut CaseGraph, name: &str, shape: &[usize]) -> Result<Value, OpError> {
+    let ty = Type::new(c.dtype, shape);
+    c.param_of(name, ty, Fill::Uniform(0.5, 1.5))
+}
+
+#[test]
+fn norms() {
+    let mut wrong = Vec::new();
+    // Norms of three elements may be as ill-conditioned as they like.
+    let wide = |(_, input, _): &&(_, Input, _)| input.shape[input.shape.len() - 1] > 3;
+    for &(name, input, _) in INPUTS.iter().filter(wide) {
+        let case = Case::new(name, move |c| {
+            let x = input.value(c, "x", Fill::Normal)?;
+            let r = input.value(c, "r", Fill::Normal)?;
+            let shape = c.graph.ty(x).shape.clone();
+            let n = shape[shape.len() - 1].known().expect("a size");
+            let (gamma, beta) = (weight(c, "gamma", &[n])?, weight(c, "beta", &[n])?);
+            let last = shape.len() - 1;
+            let y = c.graph.layer_norm(x, gamma, Some(beta), last, 1e-5)?;
+            c.output(y)?;
+            let y = c.graph.rms_norm(x, gamma, None, 1e-6)?;
+            c.output(y)?;
+            let (y, sum) = c
+                .graph
+                .residual_layer_norm(x, r, gamma, beta, Some(beta), 1e-5)?;
+            c.output(y)?;
+            c.output(sum)?;
+            let (y, sum) = c.graph.residual_rms_norm(x, r, gamma, None, 1e-5)?;
+            c.output(y)?;
+            c.output(sum)
+        });
+        check(&case, FLOATS, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn norms_of_any_magnitude() {
+    let mut wrong = Vec::new();
+    // Low, high, eps.
+    let ranges = [
+        (1000.0, 1001.0, 1e-5),
+        (-60000.0, 60000.0, 1e-5),
+        (-1e30, 1e30, 1e-5),
+        (1e25, 2e25, 0.0),
+        (-1e-25, 1e-25, 0.0),
+        (-3e-20, 3e-20, 1e-12),
+    ];
+    for (lo, hi, eps) in ranges {
+        let case = Case::new(format!("{lo:e}..{hi:e}"), move |c| {
+            for (name, n) in [("kept", 770), ("long", 9000)] {
+                let x = c.input(name, [3, n], Fill::Uniform(lo, hi))?;
+                let gamma = weight(c, &format!("gamma_{name}"), &[n])?;
+                let y = c.graph.layer_norm(x, gamma, None, 1, eps)?;
+                c.output(y)?;
+                let y = c.graph.rms_norm(x, gamma, None, eps)?;
+                c.output(y)?;
+            }
+            Ok(())
+        });
+        let dtypes: &[DType] = match hi {
+            2000.0.. if hi < 65000.0 => &[DType::F32, DType::F16],
+            _ => &[DType::F32],
+        };
+        // The CPU's norms add squares in f32 as they are.
+        check_on(&case, dtypes, |name| name != "cpu", &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,78 @@
+//! One compiled encoder at many sizes: nothing is compiled or recorded again.
+#![cfg(feature = "vulkan")]
+
+use tercet::{Backend, CompileOptions, DType, Device, Tensor};
+use tercet_models::{Bert, BertActivation, BertConfig, MadeUp, Pooling, Weights};
+use tercet_tests::executors;
+use tercet_vulkan::{VulkanBackend, VulkanOptions};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Two orders of summation of the same F32 model.
+const REORDERED: f32 = 1e-4;
+
+#[test]
+fn an_encoder_at_thirty_sizes_records_once() -> Result<(), Failure> {
+    let required = executors()
+        .iter()
+        .any(|e| e.name == "vulkan" && e.is_required());
+    // A device of its own: the counters are those of a device.
+    let backend = match VulkanBackend::new(VulkanOptions::default()) {
+        Ok(backend) => backend,
+        Err(e) if required => return Err(e.into()),
+        Err(e) => {
+            eprintln!("not run: {e}");
+            return Ok(());
+        }
+    };
+    let config = BertConfig {
+        hidden: 64,
+        layers: 2,
+        heads: 2,
+        ffn: 128,
+        vocab: 100,
+        max_positions: 64,
+        token_types: 2,
+        layer_norm_eps: 1e-12,
+        activation: BertActivation::Gelu,
+        pad: 0,
+    };
+    let weights = Weights::MadeUp(MadeUp::dense());
+    let bert = Bert::build(&config, &weights, Pooling::MeanNormalized, DType::F32)?;
+    let options = CompileOptions::new().bound("b", 5).bound("s", 48);
+    let mut exe = backend.compile(&bert.model.graph, &options)?;
+    for (name, tensor) in &bert.model.params {
+        exe.set_param(name, tensor.clone())?;
+    }
+    let mut cpu = bert.compile(&Device::cpu(), 5, 48)?;
+    let (mut state, mut first) = (7u32, None);
+    for run in 0..30 {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let (batch, seq) = (
+            1 + (state >> 16) as usize % 5,
+            1 + (state >> 20) as usize % 48,
+        );
+        let n = batch * seq;
+        let ids: Vec<i32> = (0..n).map(|i| (i * 31 % 100) as i32).collect();
+        let ids = Tensor::from_slice(&[batch, seq], &ids)?;
+        let type_ids = Tensor::from_slice(&[batch, seq], &vec![0i32; n])?;
+        let mask = Tensor::from_bools(&[batch, seq], &vec![true; n])?;
+        let inputs = [("ids", &ids), ("type_ids", &type_ids), ("mask", &mask)];
+        let (got, want) = (exe.run(&inputs)?, cpu.run(&inputs)?);
+        let (got, want) = (got[0].as_slice::<f32>()?, want[0].as_slice::<f32>()?);
+        assert_eq!(got.len(), want.len(), "run {run}");
+        let worst = got
+            .iter()
+            .zip(want)
+            .fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(worst < REORDERED, "run {run}, {batch} x {seq}: {worst}");
+        let counters = backend.counters();
+        let fixed = (counters.recorded, counters.pipelines_compiled);
+        assert_eq!(
+            *first.get_or_insert(fixed),
+            fixed,
+            "run {run}, {batch} x {seq}"
+        );
+    }
+    Ok(())
+}
