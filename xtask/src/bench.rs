@@ -17,6 +17,7 @@ mod peers;
 mod table;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -67,6 +68,16 @@ struct Report<'a> {
     processor: &'a str,
     threads: u16,
     rows: &'a [Row],
+}
+
+/// Builds and runs the bench of a GPU executor.
+///
+/// # Errors
+/// [`Error`] when it cannot be built or run.
+pub(crate) fn gpu(args: &[OsString]) -> Result<(), Error> {
+    let mut cargo = process::cargo();
+    cargo.args(["bench", "--package", "tercet-tests", "--bench", "gpu", "--"]);
+    process::run(cargo.args(args))
 }
 
 /// Measures, compares, prints.

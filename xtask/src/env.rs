@@ -1,19 +1,35 @@
 //! The environment variables of the chores and of the tests, in one place.
 //!
-//! The tests read [`REQUIRE`] and [`MINILM_DIR`]; `cargo xtask test` sets both. Without them (a
-//! plain `cargo test`) a test whose model or device is missing reports itself as ignored and says
-//! why.
+//! The tests read [`REQUIRE`], [`MINILM_DIR`] and [`VALIDATION`]; `cargo xtask test` sets them. Without
+//! them (a plain `cargo test`) a test whose model or device is missing reports itself as ignored and
+//! says why.
+
+/// Set by CI services and by `.ci/run`: nothing may be missing, Vulkan is validated.
+pub(crate) const CI: &str = "CI";
 
 /// Where fetched files and tools are kept; without it `$XDG_CACHE_HOME/tercet`, else
 /// `~/.cache/tercet`.
 pub(crate) const CACHE_DIR: &str = "TERCET_CACHE_DIR";
 
 /// The executors that must be there, separated by commas: what is missing fails instead of being
-/// ignored. `cargo xtask test` sets [`REQUIRE_DEFAULT`] unless the variable is set already.
+/// ignored. `cargo xtask test` sets [`REQUIRE_DEFAULT`], or [`REQUIRE_CI`] under [`CI`], unless the
+/// variable is set already.
 pub(crate) const REQUIRE: &str = "TERCET_REQUIRE";
 
-/// See [`REQUIRE`].
+/// See [`REQUIRE`]: any machine runs the tests of the CPU.
 pub(crate) const REQUIRE_DEFAULT: &str = "cpu";
+
+/// See [`REQUIRE`].
+pub(crate) const REQUIRE_CI: &str = "cpu,wgpu,vulkan";
+
+/// See [`REQUIRE`]: on the newer lavapipe, which has cooperative matrices.
+pub(crate) const REQUIRE_NEWER: &str = "cpu,vulkan,coop";
+
+/// `1` turns the Vulkan validation layers on in tests; any message then fails the test.
+pub(crate) const VALIDATION: &str = "TERCET_VALIDATION";
+
+/// Cargo's own variable for the program that test binaries are run through.
+pub(crate) const RUNNER: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER";
 
 /// The folder of all-MiniLM-L6-v2: `model.safetensors`, `config.json`, `tokenizer.json`.
 pub(crate) const MINILM_DIR: &str = "TERCET_MINILM_DIR";

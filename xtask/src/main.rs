@@ -3,8 +3,11 @@
 //! | command | what |
 //! |---|---|
 //! | `test [ARGS]` | every test and doc test of the workspace, with what they need set up first |
+//! | `shaders [--check]` | the GLSL kernels into the committed SPIR-V modules, or compare them |
 //! | `fetch minilm` | the MiniLM weights into the cache folder |
+//! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
 //! | `bench cpu` | the CPU benches as one table, and as JSON |
+//! | `bench gpu` | the bench of a GPU executor |
 //!
 //! Each command is one module; [`cache`] says where files are kept, [`process`] runs other
 //! programs. The environment variables that matter are listed in [`env`](mod@env).
@@ -14,7 +17,10 @@ mod cache;
 mod env;
 mod error;
 mod fetch;
+mod lavapipe;
 mod process;
+mod shaders;
+mod system;
 mod test;
 
 use std::ffi::OsString;
@@ -40,7 +46,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Fetch a model into the cache folder and print where it is
+    /// Compile the GLSL kernels into the SPIR-V modules that are committed beside them
+    Shaders {
+        /// Write nothing; fail with the name of each module that is not what its source compiles to
+        #[arg(long)]
+        check: bool,
+    },
+    /// Fetch a model or a tool into the cache folder and print where it is
     Fetch {
         #[command(subcommand)]
         what: Fetch,
@@ -56,12 +68,21 @@ enum Command {
 enum Fetch {
     /// all-MiniLM-L6-v2: weights, configuration and tokenizer (84 MB to download)
     Minilm,
+    /// Debian unstable's lavapipe (a Vulkan device on the CPU), validation layers and SPIR-V tools,
+    /// 80 MB to download, 400 MB on disk; needs apt with a Debian mirror, not root
+    Lavapipe,
 }
 
 #[derive(Subcommand)]
 enum Bench {
     /// The CPU executor: kernels, MiniLM, the demo model
     Cpu(CpuBench),
+    /// A GPU executor: kernels by their times on the device, models by the wall clock
+    Gpu {
+        /// Passed on: `--device NAME`, `--json PATH`, `--quick`, names of groups such as `gemm`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
 }
 
 /// The options of `bench cpu`.
@@ -109,9 +130,24 @@ fn run(command: Command) -> Result<(), Error> {
             println!("{}", dir.display());
             Ok(())
         }
+        Command::Fetch {
+            what: Fetch::Lavapipe,
+        } => {
+            let root = lavapipe::fetch(&cache::dir()?)?;
+            println!("{}", root.dir().display());
+            Ok(())
+        }
+        Command::Shaders { check } => shaders::run(if check {
+            shaders::Mode::Check
+        } else {
+            shaders::Mode::Write
+        }),
         Command::Bench {
             what: Bench::Cpu(options),
         } => bench::cpu(&options),
+        Command::Bench {
+            what: Bench::Gpu { args },
+        } => bench::gpu(&args),
     }
 }
 

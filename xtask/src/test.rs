@@ -1,54 +1,177 @@
 //! `cargo xtask test`: every test of the workspace, with what they need set up first.
 //!
-//! Fetches MiniLM, finds or builds nextest, then runs the tests and the doc tests. The variables
-//! of [`env`](mod@crate::env) are set so that a missing model or executor fails.
+//! Installs the Debian packages of the GPU tests (as root), fetches MiniLM, finds or builds nextest,
+//! then runs:
+//!
+//! 1. the tests of the workspace on the machine's own devices, the large suites in a process each,
+//! 2. those of this package, in a build without the GLSL compiler, which `--all-features` over the
+//!    workspace would bring in,
+//! 3. the Vulkan tests again on a newer lavapipe, which has cooperative matrices,
+//! 4. the doc tests.
+//!
+//! Every pass runs even if one before it failed: one run shows all that is wrong. With arguments for
+//! the test runner only the first two run. The variables of [`env`](mod@crate::env) are set so that
+//! a missing model or executor fails.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::Error;
-use crate::{cache, env, fetch, process};
+use crate::{cache, env, fetch, lavapipe, process, system};
 
-const SELECTION: [&str; 2] = ["--workspace", "--all-features"];
+const SELECTION: [&str; 4] = ["--workspace", "--exclude", "xtask", "--all-features"];
+const OWN: [&str; 2] = ["--package", "xtask"];
 const NEXTEST_CONFIG: &str = ".cargo/nextest.toml";
 
-/// Runs the tests; `args` go to the test runner. Doc tests have no such filters and run only when
-/// there are no `args`.
+/// The suites of thousands of trials over shared devices: each runs in one process, where nextest
+/// would open a device for every trial.
+const SUITES: [&str; 3] = ["parity", "models", "random"];
+
+/// What nextest leaves to [`SUITES`].
+const NOT_SUITES: &str = "not (binary(parity) | binary(models) | binary(random))";
+
+/// The Vulkan player's own tests, as nextest's filter.
+const PLAYER: &str = "package(tercet-vulkan)";
+
+/// Runs the tests; `args` go to the test runner. The newer lavapipe and the doc tests have filters of
+/// their own or none, so they run only when there are no `args`.
 pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
+    let ci = is_ci();
+    system::prepare(ci);
     let cache = cache::dir()?;
-    let minilm = fetch::minilm(&cache)?;
-    let tests = match nextest(&cache)? {
-        Some(runner) => process::run(prepare(runner, &minilm).args(SELECTION).args(args)),
-        None => {
-            let mut cargo = process::cargo();
-            cargo.args(["test", "--tests", "--no-fail-fast"]);
-            process::run(prepare(cargo, &minilm).args(SELECTION).args(args))
+    let setup = Setup {
+        minilm: fetch::minilm(&cache)?,
+        nextest: nextest(&cache)?,
+        cache,
+        ci,
+    };
+    let mut tests = setup.tests();
+    tests.args(SELECTION).args(args);
+    if !args.is_empty() {
+        let tests = process::run(&mut tests);
+        return tests.and(process::run(setup.own_tests().args(args)));
+    }
+    if setup.nextest.is_some() {
+        tests.args(["--filterset", NOT_SUITES]);
+    }
+    let tests = process::run(&mut tests);
+    let suites = match setup.nextest {
+        Some(_) => process::run(&mut setup.suites(&SUITES, &[])),
+        None => Ok(()),
+    };
+    let own = process::run(&mut setup.own_tests());
+    let newer = match lavapipe::fetch(&setup.cache) {
+        Ok(_) => {
+            let passes = setup.on_newer_lavapipe();
+            let results = passes.map(|mut pass| process::run(&mut pass));
+            results.into_iter().fold(Ok(()), Result::and)
+        }
+        Err(error) => {
+            eprintln!("NOT RUN: the Vulkan tests on a newer lavapipe, with cooperative matrices");
+            eprintln!("  because: {error}");
+            Ok(())
         }
     };
-    if !args.is_empty() {
-        return tests;
-    }
-    // Both run even if the first fails: one run shows all that is wrong.
     let mut doc = process::cargo();
-    doc.args(["test", "--doc"]);
-    let doc_tests = process::run(prepare(doc, &minilm).args(SELECTION));
-    tests.and(doc_tests)
+    doc.args(["test", "--doc"]).args(SELECTION);
+    let doc = process::run(setup.prepare(&mut doc));
+    tests.and(suites).and(own).and(newer).and(doc)
 }
 
-fn prepare(mut command: Command, minilm: &Path) -> Command {
-    command.env(env::MINILM_DIR, minilm);
-    if std::env::var_os(env::REQUIRE).is_none_or(|value| value.is_empty()) {
-        command.env(env::REQUIRE, env::REQUIRE_DEFAULT);
+/// Whether the run decides about a change: then nothing may be missing, and Vulkan is validated.
+fn is_ci() -> bool {
+    std::env::var_os(env::CI).is_some_and(|value| !value.is_empty())
+}
+
+/// What every pass of the tests is run with.
+struct Setup {
+    /// Absolute, as the runner script needs it.
+    cache: PathBuf,
+    minilm: PathBuf,
+    nextest: Option<PathBuf>,
+    ci: bool,
+}
+
+impl Setup {
+    /// The test runner, before its selection: nextest, or plain `cargo test` without it.
+    fn tests(&self) -> Command {
+        let mut command = match &self.nextest {
+            Some(program) => nextest_run(program),
+            None => {
+                let mut cargo = process::cargo();
+                cargo.args(["test", "--tests", "--no-fail-fast"]);
+                cargo
+            }
+        };
+        self.prepare(&mut command);
+        command
     }
-    command
+
+    fn own_tests(&self) -> Command {
+        let mut command = self.tests();
+        command.args(OWN);
+        if self.nextest.is_some() {
+            // The filter may be for the others.
+            command.arg("--no-tests=pass");
+        }
+        command
+    }
+
+    /// Suites in a process each, with arguments for them.
+    fn suites(&self, suites: &[&str], args: &[&str]) -> Command {
+        let mut command = process::cargo();
+        command.args(["test", "--no-fail-fast"]).args(SELECTION);
+        for suite in suites {
+            command.args(["--test", suite]);
+        }
+        command.args(["--", "--quiet"]).args(args);
+        self.prepare(&mut command);
+        command
+    }
+
+    /// The tests of the Vulkan player, and parity on Vulkan.
+    fn on_newer_lavapipe(&self) -> [Command; 2] {
+        // The same selection as before, so that nothing is built again for other features.
+        let mut player = self.tests();
+        match self.nextest {
+            Some(_) => player.args(SELECTION).args(["--filterset", PLAYER]),
+            None => player.args(["--package", "tercet-vulkan", "--all-features"]),
+        };
+        let parity = self.suites(&["parity"], &["vulkan"]);
+        let script = process::root().join("xtask").join("newer-lavapipe");
+        [player, parity].map(|mut command| {
+            command.env(env::RUNNER, &script);
+            command.env(env::REQUIRE, env::REQUIRE_NEWER);
+            command.env(env::CACHE_DIR, &self.cache);
+            command
+        })
+    }
+
+    fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env(env::MINILM_DIR, &self.minilm);
+        let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
+        if unset(env::REQUIRE) {
+            let required = if self.ci {
+                env::REQUIRE_CI
+            } else {
+                env::REQUIRE_DEFAULT
+            };
+            command.env(env::REQUIRE, required);
+        }
+        if self.ci && unset(env::VALIDATION) {
+            command.env(env::VALIDATION, "1");
+        }
+        command
+    }
 }
 
-/// `cargo nextest run`: from the PATH, else from the cache folder, else built into it. `None` when
-/// building fails: the tests then run under plain `cargo test`.
-fn nextest(cache: &Path) -> Result<Option<Command>, Error> {
+/// The program of `PROGRAM nextest`: cargo where it has the command, else the binary from the cache
+/// folder, built into it once. `None` when building fails: the tests then run under plain
+/// `cargo test`.
+fn nextest(cache: &Path) -> Result<Option<PathBuf>, Error> {
     if process::works(process::cargo().args(["nextest", "--version"])) {
-        return Ok(Some(nextest_run(process::cargo())));
+        return Ok(Some(PathBuf::from(process::cargo().get_program())));
     }
     let tools = cache.join("tools");
     let binary = tools.join("bin").join("cargo-nextest");
@@ -66,12 +189,12 @@ fn nextest(cache: &Path) -> Result<Option<Command>, Error> {
             return Ok(None);
         }
     }
-    let mut command = Command::new(binary);
-    command.current_dir(process::root());
-    Ok(Some(nextest_run(command)))
+    Ok(Some(binary))
 }
 
-fn nextest_run(mut command: Command) -> Command {
+fn nextest_run(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(process::root());
     command.args(["nextest", "run", "--config-file", NEXTEST_CONFIG].map(OsStr::new));
     command
 }
@@ -80,26 +203,54 @@ fn nextest_run(mut command: Command) -> Command {
 mod tests {
     use super::*;
 
+    fn setup(ci: bool) -> Setup {
+        Setup {
+            cache: PathBuf::from("/cache"),
+            minilm: PathBuf::from("/cache/minilm"),
+            nextest: Some(PathBuf::from("cargo")),
+            ci,
+        }
+    }
+
+    fn variable<'a>(command: &'a Command, name: &str) -> Option<&'a OsStr> {
+        let found = command.get_envs().find(|(key, _)| *key == name);
+        found.and_then(|(_, value)| value)
+    }
+
     #[test]
     fn tests_are_told_where_the_model_is_and_what_is_required() {
-        let command = prepare(Command::new("x"), Path::new("/cache/minilm"));
-        let value = |name: &str| {
-            command
-                .get_envs()
-                .find(|(key, _)| *key == name)
-                .and_then(|(_, value)| value)
-        };
-        assert_eq!(value(env::MINILM_DIR), Some(OsStr::new("/cache/minilm")));
-        let inherited = std::env::var_os(env::REQUIRE).is_some_and(|value| !value.is_empty());
-        assert_eq!(
-            value(env::REQUIRE),
-            (!inherited).then_some(OsStr::new("cpu"))
-        );
+        for (ci, required, validation) in [
+            (false, "cpu", None),
+            (true, "cpu,wgpu,vulkan", Some(OsStr::new("1"))),
+        ] {
+            let command = setup(ci).tests();
+            let model = Some(OsStr::new("/cache/minilm"));
+            assert_eq!(variable(&command, env::MINILM_DIR), model);
+            for (name, expected) in [
+                (env::REQUIRE, Some(OsStr::new(required))),
+                (env::VALIDATION, validation),
+            ] {
+                // What the caller set stays.
+                let inherited = std::env::var_os(name).is_some_and(|value| !value.is_empty());
+                let expected = expected.filter(|_| !inherited);
+                assert_eq!(variable(&command, name), expected, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_newer_lavapipe_is_reached_through_the_runner() {
+        for command in setup(true).on_newer_lavapipe() {
+            let script = variable(&command, env::RUNNER).map(Path::new);
+            assert!(script.is_some_and(Path::is_file), "{script:?}");
+            let required = variable(&command, env::REQUIRE);
+            assert_eq!(required, Some(OsStr::new(env::REQUIRE_NEWER)));
+        }
     }
 
     #[test]
     fn nextest_reads_the_committed_configuration() {
-        let command = nextest_run(Command::new("cargo"));
+        let command = nextest_run(Path::new("cargo"));
         let args: Vec<_> = command.get_args().collect();
         assert_eq!(args, ["nextest", "run", "--config-file", NEXTEST_CONFIG]);
         assert!(process::root().join(NEXTEST_CONFIG).is_file());

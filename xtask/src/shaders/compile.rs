@@ -1,0 +1,72 @@
+//! GLSL to SPIR-V through `shaderc`.
+
+use std::fs;
+use std::path::Path;
+
+use shaderc::{
+    CompileOptions, Compiler, EnvVersion, OptimizationLevel, ResolvedInclude, ShaderKind,
+    SpirvVersion, TargetEnv,
+};
+
+use super::folder::{Folder, Module};
+use crate::error::{self, Error};
+
+/// Compiles every kernel of the folder, in the order of their names.
+///
+/// # Errors
+///
+/// [`Error::Shaders`] with the compiler's messages of every kernel that does not compile.
+pub(crate) fn all(folder: &Folder) -> Result<Vec<Module>, Error> {
+    let compiler = Compiler::new()?;
+    let options = options(folder)?;
+    let mut modules = Vec::new();
+    let mut failures = Vec::new();
+    for name in folder.sources()? {
+        let path = folder.source_path(&name);
+        let text = fs::read_to_string(&path).map_err(error::file("read", &path))?;
+        let shown = path.to_string_lossy();
+        match compiler.compile_into_spirv(
+            &text,
+            ShaderKind::Compute,
+            &shown,
+            "main",
+            Some(&options),
+        ) {
+            Ok(artifact) => modules.push(Module {
+                name,
+                spirv: artifact.as_binary_u8().to_vec(),
+            }),
+            Err(source) => failures.push(source.to_string()),
+        }
+    }
+    if failures.is_empty() {
+        Ok(modules)
+    } else {
+        Err(Error::Shaders { problems: failures })
+    }
+}
+
+/// SPIR-V 1.5, because from 1.6 on a workgroup size by specialization constants needs a feature of the
+/// device (`maintenance4`). No optimizer: `spirv-opt` breaks modules with cooperative matrices and bfloat16, and drivers
+/// optimize anyway. It would also drop the names of parameter blocks, which a test reads.
+fn options(folder: &Folder) -> Result<CompileOptions<'static>, Error> {
+    let mut options = CompileOptions::new()?;
+    options.set_target_env(TargetEnv::Vulkan, EnvVersion::Vulkan1_3 as u32);
+    options.set_target_spirv(SpirvVersion::V1_5);
+    options.set_optimization_level(OptimizationLevel::Zero);
+    options.set_warnings_as_errors();
+    let include = folder.include_dir();
+    options.set_include_callback(move |name, _, _, _| resolve(&include, name));
+    Ok(options)
+}
+
+fn resolve(include: &Path, name: &str) -> Result<ResolvedInclude, String> {
+    let path = include.join(name);
+    match fs::read_to_string(&path) {
+        Ok(content) => Ok(ResolvedInclude {
+            resolved_name: path.to_string_lossy().into_owned(),
+            content,
+        }),
+        Err(cause) => Err(format!("cannot read {}: {cause}", path.display())),
+    }
+}

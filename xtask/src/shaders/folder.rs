@@ -1,0 +1,191 @@
+//! The folder of GLSL kernels and of the SPIR-V modules made from them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::{self, Error};
+
+const SOURCE: &str = "comp";
+const MODULE: &str = "spv";
+
+/// A compiled kernel: `NAME.comp` without its suffix, and the words of the module as bytes.
+pub(crate) struct Module {
+    pub(crate) name: String,
+    pub(crate) spirv: Vec<u8>,
+}
+
+/// `NAME.comp` in the folder itself, `spirv/NAME.spv`, and `include/` for what kernels share.
+pub(crate) struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    #[cfg(feature = "shaderc")]
+    pub(crate) fn include_dir(&self) -> PathBuf {
+        self.root.join("include")
+    }
+
+    pub(crate) fn source_path(&self, name: &str) -> PathBuf {
+        self.root.join(name).with_extension(SOURCE)
+    }
+
+    pub(crate) fn module_path(&self, name: &str) -> PathBuf {
+        self.module_dir().join(name).with_extension(MODULE)
+    }
+
+    /// The names of the kernels, sorted.
+    pub(crate) fn sources(&self) -> Result<Vec<String>, Error> {
+        names(&self.root, SOURCE)
+    }
+
+    /// Makes the folder of modules hold exactly `modules`; prints what changes.
+    pub(crate) fn write(&self, modules: &[Module]) -> Result<(), Error> {
+        let dir = self.module_dir();
+        fs::create_dir_all(&dir).map_err(error::file("create", &dir))?;
+        for Difference { name, kind } in self.differences(modules)? {
+            let path = self.module_path(&name);
+            match kind {
+                Kind::Missing | Kind::Stale => {
+                    let module = modules.iter().find(|module| module.name == name);
+                    let spirv = module.map_or(&[][..], |module| &module.spirv);
+                    fs::write(&path, spirv).map_err(error::file("write", &path))?;
+                    println!("wrote {}", path.display());
+                }
+                Kind::LeftOver => {
+                    fs::remove_file(&path).map_err(error::file("remove", &path))?;
+                    println!("removed {}", path.display());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails with the name of every module that is not what its source compiles to.
+    pub(crate) fn check(&self, modules: &[Module]) -> Result<(), Error> {
+        let problems: Vec<String> = self
+            .differences(modules)?
+            .into_iter()
+            .map(|Difference { name, kind }| {
+                let path = self.module_path(&name);
+                let what = match kind {
+                    Kind::Missing => "is missing",
+                    Kind::Stale => "is not what its source compiles to",
+                    Kind::LeftOver => "has no source",
+                };
+                format!("{} {what}", path.display())
+            })
+            .collect();
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::StaleShaders { problems })
+        }
+    }
+
+    fn module_dir(&self) -> PathBuf {
+        self.root.join("spirv")
+    }
+
+    fn differences(&self, modules: &[Module]) -> Result<Vec<Difference>, Error> {
+        let mut found = Vec::new();
+        for Module { name, spirv } in modules {
+            let path = self.module_path(name);
+            let kind = match fs::read(&path) {
+                Ok(committed) if committed == *spirv => continue,
+                Ok(_) => Kind::Stale,
+                Err(source) if source.kind() == io::ErrorKind::NotFound => Kind::Missing,
+                Err(source) => return Err(error::file("read", &path)(source)),
+            };
+            let name = name.clone();
+            found.push(Difference { name, kind });
+        }
+        for name in names(&self.module_dir(), MODULE)? {
+            if modules.iter().all(|module| module.name != name) {
+                let kind = Kind::LeftOver;
+                found.push(Difference { name, kind });
+            }
+        }
+        Ok(found)
+    }
+}
+
+struct Difference {
+    name: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Missing,
+    Stale,
+    LeftOver,
+}
+
+/// The stems of the files in `dir` with this extension, sorted; none if there is no such folder.
+fn names(dir: &Path, extension: &str) -> Result<Vec<String>, Error> {
+    let entries = match fs::read_dir(dir) {
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(error::file("list", dir))?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(error::file("list", dir))?.path();
+        if path.extension().is_some_and(|found| found == extension)
+            && let Some(stem) = path.file_stem()
+        {
+            names.push(stem.to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(name: &str, spirv: &[u8]) -> Module {
+        Module {
+            name: name.to_owned(),
+            spirv: spirv.to_vec(),
+        }
+    }
+
+    #[test]
+    fn every_stale_missing_and_left_over_module_is_named_and_mended() {
+        let root = std::env::temp_dir().join(format!("xtask-shaders-{}", std::process::id()));
+        let folder = Folder::new(root.clone());
+        fs::create_dir_all(folder.module_dir()).unwrap();
+        for name in ["same", "stale", "missing"] {
+            fs::write(folder.source_path(name), "").unwrap();
+        }
+        for (name, spirv) in [("same", "1"), ("stale", "2"), ("left-over", "3")] {
+            fs::write(folder.module_path(name), spirv).unwrap();
+        }
+        assert_eq!(folder.sources().unwrap(), ["missing", "same", "stale"]);
+
+        let modules = [
+            module("missing", b"7"),
+            module("same", b"1"),
+            module("stale", b"8"),
+        ];
+        let message = folder.check(&modules).unwrap_err().to_string();
+        for (name, what) in [
+            ("missing.spv", "is missing"),
+            ("stale.spv", "is not what"),
+            ("left-over.spv", "has no source"),
+        ] {
+            let line = message.lines().find(|line| line.contains(name));
+            assert!(line.is_some_and(|line| line.contains(what)), "{message}");
+        }
+        assert!(!message.contains("same.spv"), "{message}");
+
+        folder.write(&modules).unwrap();
+        folder.check(&modules).unwrap();
+        fs::remove_dir_all(root).unwrap();
+    }
+}
