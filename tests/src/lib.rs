@@ -72,24 +72,13 @@ pub fn exit_on_complaints() {
     }
 }
 
-#[cfg(any(feature = "vulkan", feature = "wgpu"))]
-fn text(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(cause) = source {
-        text += &format!(": {cause}");
-        source = cause.source();
-    }
-    text
-}
-
 /// The Vulkan device, under validation and with gaps between slots where `TERCET_VALIDATION` is 1; `TERCET_VULKAN_DEVICE` chooses
 /// among several.
 #[cfg(feature = "vulkan")]
 pub mod vulkan {
     use std::sync::{Arc, OnceLock};
 
-    use tercet::{Backend, CompileError, CompileOptions, Device, Executable, Explanation, Graph};
+    use tercet::Device;
     use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
     /// The backend, for what only Vulkan has: counters, messages, capabilities.
@@ -107,41 +96,17 @@ pub mod vulkan {
                 ..VulkanOptions::default()
             };
             let opened = VulkanBackend::new(options);
-            opened.map(Arc::new).map_err(|e| super::text(&e))
+            opened.map(Arc::new).map_err(|e| tercet::one_line(&e))
         };
         BACKEND.get_or_init(open).clone()
     }
 
     pub(super) fn device() -> Result<Device, String> {
-        Ok(Device::from_backend(Shared(backend()?)))
+        Ok(Device::from_backend(backend()?))
     }
 
     pub(super) fn complaints() -> Vec<String> {
         backend().map(|b| b.messages()).unwrap_or_default()
-    }
-
-    struct Shared(Arc<VulkanBackend>);
-
-    impl Backend for Shared {
-        fn name(&self) -> &'static str {
-            self.0.name()
-        }
-
-        fn compile(
-            &self,
-            graph: &Graph,
-            options: &CompileOptions,
-        ) -> Result<Box<dyn Executable>, CompileError> {
-            self.0.compile(graph, options)
-        }
-
-        fn explain(
-            &self,
-            graph: &Graph,
-            options: &CompileOptions,
-        ) -> Result<Explanation, CompileError> {
-            self.0.explain(graph, options)
-        }
     }
 }
 
@@ -164,6 +129,6 @@ fn wgpu_device() -> Result<Device, String> {
         limits,
         ..WgpuOptions::new()
     };
-    let opened = WgpuBackend::new(&options).map_err(|e| text(&e))?;
+    let opened = WgpuBackend::new(&options).map_err(|e| tercet::one_line(&e))?;
     Ok(Device::from_backend(opened))
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use libtest_mimic::{Arguments, Trial};
 use serde_json::Value as Json;
-use tercet::{DType, Device};
+use tercet::{DType, Device, one_line};
 use tercet_models::{Embedder, Generator, LlamaOptions, ModelFiles, Pooling, Tokenizer};
 use tercet_tests::{executors, exit_on_complaints};
 
@@ -44,17 +44,7 @@ fn fail<T>(message: String) -> Result<T, Failure> {
 
 /// A trial that shows an error with all its causes.
 fn trial(name: String, test: impl FnOnce() -> Test + Send + 'static) -> Trial {
-    Trial::test(name, move || {
-        test().map_err(|e| {
-            let mut text = e.to_string();
-            let mut source = e.source();
-            while let Some(cause) = source {
-                text += &format!("\n  because: {cause}");
-                source = cause.source();
-            }
-            text.into()
-        })
-    })
+    Trial::test(name, move || test().map_err(|e| one_line(&*e).into()))
 }
 
 fn numbers(json: &Json) -> Vec<f64> {

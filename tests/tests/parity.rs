@@ -10,7 +10,6 @@
 //! list), it fails.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use tercet_cpu::ReferenceBackend;
@@ -20,7 +19,7 @@ use tercet_ir::legalize::legalize;
 use tercet_ir::passes::PIPELINE;
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Node, NodeId,
-    OpKind, RunError, Signature, Support, Target, Tensor, TensorType, Tier,
+    OpKind, RunError, Signature, Support, Target, Tensor, TensorType, Tier, one_line,
 };
 use tercet_tests::{Executor, executors, exit_on_complaints};
 
@@ -256,9 +255,9 @@ fn check_run(
         (Err(got), _) if is_too_wide(&got, &inputs) => return Ok(()),
         (Err(got), Err(want)) => same_fault(&got, &want)?,
         (Ok(_), Err(want)) => {
-            return Err(format!("ran; the reference fails: {}", chain(&want)).into());
+            return Err(format!("ran; the reference fails: {}", one_line(&want)).into());
         }
-        (Err(got), Ok(_)) => return Err(format!("failed: {}", chain(&got)).into()),
+        (Err(got), Ok(_)) => return Err(format!("failed: {}", one_line(&got)).into()),
     }
     for port in case_states(case) {
         let (got, want) = (
@@ -295,12 +294,17 @@ fn compare(got: &Tensor, want: &Tensor, class: Accuracy) -> Result<(), Failed> {
 /// Both must fail at the same operator for the same reason; node numbers are those of different
 /// graphs where rules decomposed one.
 fn same_fault(got: &RunError, want: &RunError) -> Result<(), Failed> {
-    let cause = |e: &RunError| e.source().map(chain);
+    let cause = |e: &RunError| std::error::Error::source(e).map(one_line);
     let kind = std::mem::discriminant(got) == std::mem::discriminant(want);
     if kind && cause(got) == cause(want) {
         return Ok(());
     }
-    Err(format!("failed with `{}` instead of `{}`", chain(got), chain(want)).into())
+    Err(format!(
+        "failed with `{}` instead of `{}`",
+        one_line(got),
+        one_line(want)
+    )
+    .into())
 }
 
 /// The loosest class among the operators of a graph.
@@ -343,16 +347,6 @@ fn in_context(context: &str, e: Failed) -> Failed {
     format!("{context}: {}", e.message().unwrap_or("failed")).into()
 }
 
-fn text(e: impl Error) -> Failed {
-    chain(&e).into()
-}
-
-fn chain(e: &dyn Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(e) = source {
-        text += &format!(": {e}");
-        source = e.source();
-    }
-    text
+fn text(e: impl std::error::Error) -> Failed {
+    one_line(&e).into()
 }

@@ -6,6 +6,8 @@ mod last_run;
 pub use explain::{Explanation, KernelUse};
 pub use last_run::{LastRun, no_run, places, rows_of};
 
+use std::sync::Arc;
+
 use crate::dim::{Bindings, Symbol};
 use crate::error::{CompileError, RunError};
 use crate::graph::{Graph, Node};
@@ -327,6 +329,28 @@ pub trait Backend: Send + Sync {
     /// As [`Backend::compile`].
     fn explain(&self, graph: &Graph, options: &CompileOptions)
     -> Result<Explanation, CompileError>;
+}
+
+impl<B: Backend + ?Sized> Backend for Arc<B> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Executable>, CompileError> {
+        (**self).compile(graph, options)
+    }
+
+    fn explain(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Explanation, CompileError> {
+        (**self).explain(graph, options)
+    }
 }
 
 /// A compiled graph with its parameters and state.

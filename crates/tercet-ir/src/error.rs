@@ -1,5 +1,6 @@
 //! Errors of building, compiling and running graphs. Where outside, why in `source`.
 
+use std::error::Error;
 use std::fmt;
 
 use crate::dim::{Dim, DimError, Symbol};
@@ -7,6 +8,17 @@ use crate::dtype::DType;
 use crate::graph::NodeId;
 use crate::tensor::TensorError;
 use crate::types::{TensorType, Type};
+
+/// An error with its causes in one line, each after a colon.
+pub fn one_line(e: &dyn Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
 
 /// Why an operator does not accept its operands or attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -48,7 +48,7 @@ pub mod verify;
 pub use backend::{Backend, CompileOptions, Executable, Port, Signature, Support, Target};
 pub use dim::{Bindings, Dim, DimError, Symbol};
 pub use dtype::{DType, DTypeClass, Element};
-pub use error::{CompileError, EvalError, OpError, RunError, TypeError, UnsupportedNode};
+pub use error::{CompileError, EvalError, OpError, RunError, TypeError, UnsupportedNode, one_line};
 pub use graph::{Assign, Graph, Node, NodeId, Output, Value};
 pub use interp::{Evaluation, evaluate};
 pub use op::{Doc, EvalCtx, OpSpec, Tier};

@@ -139,19 +139,10 @@ mod host {
 }
 
 mod gpu {
-    use super::{DeviceInfo, Open};
-
-    /// An error with its causes in one line.
     #[cfg(any(feature = "vulkan", feature = "wgpu"))]
-    fn chain(e: &dyn std::error::Error) -> String {
-        let mut reason = e.to_string();
-        let mut source = e.source();
-        while let Some(cause) = source {
-            reason += &format!(": {cause}");
-            source = cause.source();
-        }
-        reason
-    }
+    use tercet_ir::one_line;
+
+    use super::{DeviceInfo, Open};
 
     /// The name that opens the device at a place of a listing: its kind's for the first.
     #[cfg(any(feature = "vulkan", feature = "wgpu"))]
@@ -173,7 +164,7 @@ mod gpu {
         let opened = tercet_vulkan::VulkanBackend::new(options);
         let opened = opened.map_err(|e| super::DeviceError::Absent {
             name: "vulkan",
-            reason: chain(&e),
+            reason: one_line(&e),
         })?;
         Ok(super::Device::from_backend(opened))
     });
@@ -182,7 +173,7 @@ mod gpu {
     pub(super) fn list_vulkan() -> Vec<DeviceInfo> {
         let devices = match tercet_vulkan::VulkanBackend::devices() {
             Ok(devices) => devices,
-            Err(e) => return vec![unusable("vulkan", chain(&e))],
+            Err(e) => return vec![unusable("vulkan", one_line(&e))],
         };
         let infos = devices.into_iter().map(|d| DeviceInfo {
             name: numbered("vulkan", d.index),
@@ -203,7 +194,7 @@ mod gpu {
         let opened = tercet_wgpu::WgpuBackend::new(&options);
         let opened = opened.map_err(|e| super::DeviceError::Absent {
             name: "wgpu",
-            reason: chain(&e),
+            reason: one_line(&e),
         })?;
         Ok(super::Device::from_backend(opened))
     });

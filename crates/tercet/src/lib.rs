@@ -39,7 +39,7 @@ pub use tercet_ir::{
     EvalCtx, EvalError, Evaluation, Executable, Graph, MAX_RANK, Node, NodeId, Op, OpError, OpKind,
     Port, RunError, Scheme, Shape, Signature, Support, Symbol, Target, Tensor, TensorError,
     TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy, attr, case,
-    evaluate, ops, parse, passes, quant, random, scalar,
+    evaluate, one_line, ops, parse, passes, quant, random, scalar,
 };
 #[cfg(feature = "cpu")]
 pub use verify::{NodeError, Verification, VerifyError, verify};

@@ -8,7 +8,7 @@ mod kernels;
 mod models;
 mod report;
 
-use tercet::{Device, DeviceOptions};
+use tercet::{Device, DeviceOptions, one_line};
 
 use report::Report;
 
@@ -76,13 +76,7 @@ fn main() -> Result<()> {
         }
         // One group that fails does not hide the others.
         if let Err(e) = run(&mut bench) {
-            let mut text = e.to_string();
-            let mut source = e.source();
-            while let Some(cause) = source {
-                text += &format!(": {cause}");
-                source = cause.source();
-            }
-            bench.report.failed(group, &text);
+            bench.report.failed(group, &one_line(&*e));
         }
         if let Some(path) = &json {
             std::fs::write(path, bench.report.json())?;

@@ -1,20 +1,9 @@
 //! What every operator must satisfy, from its own cases.
 
 use std::collections::{BTreeMap, HashSet};
-use std::error::Error;
 
 use crate::case::CaseGraph;
-use crate::{DType, EvalCtx, Graph, OpKind, RunError, Tensor, evaluate, parse};
-
-fn chain(e: &dyn Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(e) = source {
-        text += &format!(": {e}");
-        source = e.source();
-    }
-    text
-}
+use crate::{DType, EvalCtx, Graph, OpKind, RunError, Tensor, evaluate, one_line, parse};
 
 /// Runs `f` on every case of every operator with every dtype.
 fn for_each_case(f: impl Fn(&str, DType, CaseGraph)) {
@@ -25,7 +14,7 @@ fn for_each_case(f: impl Fn(&str, DType, CaseGraph)) {
                 let name = format!("{}/{}/{dtype}", doc.name, case.name);
                 let built = case
                     .build(dtype)
-                    .unwrap_or_else(|e| panic!("{name}: {}", chain(&e)));
+                    .unwrap_or_else(|e| panic!("{name}: {}", one_line(&e)));
                 f(&name, dtype, built);
             }
         }
@@ -107,12 +96,12 @@ fn reference_gives_what_cases_pin() {
         let outputs = match (last, c.expected_fault) {
             (Ok(outputs), None) => outputs,
             (Err(e), Some(message)) => {
-                let text = chain(&e);
+                let text = one_line(&e);
                 assert!(text.contains(message), "{name}: {text}");
                 return;
             }
             (Ok(_), Some(message)) => panic!("{name}: expected a fault with {message:?}"),
-            (Err(e), None) => panic!("{name}: {}", chain(&e)),
+            (Err(e), None) => panic!("{name}: {}", one_line(&e)),
         };
         for (output, expected) in &c.expected {
             let ty = outputs[*output].ty().clone();
@@ -146,7 +135,7 @@ fn bad_graphs_are_refused() {
             match (reject.build)(&mut Graph::new()) {
                 Ok(_) => panic!("{name} was accepted"),
                 Err(e) => {
-                    let text = chain(&e);
+                    let text = one_line(&e);
                     assert!(text.contains(reject.message), "{name}: {text}");
                 }
             }

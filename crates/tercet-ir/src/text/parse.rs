@@ -7,6 +7,7 @@ use super::lex::{Place, Token, lex};
 use crate::attr::Literal;
 use crate::dim::Dim;
 use crate::dtype::DType;
+use crate::error::one_line;
 use crate::graph::{Graph, Value};
 use crate::ops::OpKind;
 use crate::types::{Shape, Type};
@@ -102,17 +103,6 @@ fn check_depth(place: Place, depth: usize) -> Parsed<()> {
     Ok(())
 }
 
-/// An error and its sources in one line.
-fn chain(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(e) = source {
-        text += &format!(": {e}");
-        source = e.source();
-    }
-    text
-}
-
 impl Parser {
     fn peek(&self) -> &Token {
         &self.tokens[self.at].0
@@ -180,7 +170,7 @@ impl Parser {
                 self.punct('=')?;
                 let value = self.value()?;
                 let done = self.graph.assign(state, value);
-                done.map_err(|e| TextError::new(place, chain(&e)))?;
+                done.map_err(|e| TextError::new(place, one_line(&e)))?;
             } else if self.keyword("return") {
                 self.returns()?;
             } else {
@@ -206,7 +196,7 @@ impl Parser {
             self.bump();
             self.graph
                 .output(&name, value)
-                .map_err(|e| TextError::new(place, chain(&e)))?;
+                .map_err(|e| TextError::new(place, one_line(&e)))?;
             if !self.accept(',') {
                 return Ok(());
             }
@@ -258,10 +248,10 @@ impl Parser {
         let attrs = self.attrs()?;
         let op = kind
             .parse(&attrs)
-            .map_err(|e| TextError::new(op_place, chain(&e)))?;
+            .map_err(|e| TextError::new(op_place, one_line(&e)))?;
         let operands = self.operands()?;
         let added = self.graph.add(op, &operands);
-        let value = added.map_err(|e| TextError::new(op_place, chain(&e)))?;
+        let value = added.map_err(|e| TextError::new(op_place, one_line(&e)))?;
         if self.accept(':') {
             self.check_types(value)?;
         }

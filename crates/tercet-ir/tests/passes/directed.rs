@@ -12,10 +12,10 @@ use tercet_ir::backend::Signature;
 use tercet_ir::case::Fill;
 use tercet_ir::legalize::legalize;
 use tercet_ir::passes::{PIPELINE, SIMPLIFICATIONS, convert_precision, optimize, simplify_traced};
-use tercet_ir::{Bindings, CompileOptions, DType, Graph, Tensor, parse};
+use tercet_ir::{Bindings, CompileOptions, DType, Graph, Tensor, one_line, parse};
 
 use crate::rules::Strict;
-use crate::{chain, difference, run};
+use crate::{difference, run};
 
 struct Case {
     title: String,
@@ -126,7 +126,7 @@ fn cases_keep_their_meaning_through_the_pipeline() {
                     }
                 }
                 (Err(_), Err(_)) => {}
-                (a, b) => panic!("{what}: {:?}", a.err().or(b.err()).map(|e| chain(&e))),
+                (a, b) => panic!("{what}: {:?}", a.err().or(b.err()).map(|e| one_line(&e))),
             }
         }
     }

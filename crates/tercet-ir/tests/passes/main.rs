@@ -11,21 +11,9 @@ mod random;
 mod rules;
 
 use std::collections::BTreeMap;
-use std::error::Error;
 
-use tercet_ir::accuracy::{Accuracy, tolerance};
+use tercet_ir::accuracy::{Accuracy, furthest};
 use tercet_ir::{EvalCtx, Graph, Op, RunError, Tensor, evaluate};
-
-/// An error with its sources.
-fn chain(e: &dyn Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(e) = source {
-        text += &format!(": {e}");
-        source = e.source();
-    }
-    text
-}
 
 /// The outputs and then the assigned values of one run. `leaves` takes the new states.
 fn run(
@@ -63,20 +51,6 @@ fn difference(class: Accuracy, got: &Tensor, want: &Tensor) -> Option<String> {
             g[at], w[at]
         ));
     }
-    let finite = w.iter().copied().filter(|x| x.is_finite());
-    let scale = finite.fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
-    let tolerance = tolerance(class, want.dtype());
-    let worst = (0..g.len()).max_by(|&a, &b| {
-        let units = |i: usize| tolerance.units(g[i], w[i], scale);
-        units(a).total_cmp(&units(b))
-    })?;
-    let units = tolerance.units(g[worst], w[worst], scale);
-    (units > 1.0).then(|| {
-        format!(
-            "element {worst} of {}: {:?} instead of {:?}, {units} tolerances",
-            want.ty(),
-            g[worst],
-            w[worst]
-        )
-    })
+    let furthest = furthest(class, got, want).filter(|f| f.units > 1.0);
+    furthest.map(|f| format!("{}: {f}", want.ty()))
 }

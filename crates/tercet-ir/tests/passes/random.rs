@@ -11,11 +11,11 @@ use tercet_ir::backend::Signature;
 use tercet_ir::legalize::legalize;
 use tercet_ir::passes::{PIPELINE, optimize};
 use tercet_ir::verify::verify;
-use tercet_ir::{CompileOptions, Graph};
+use tercet_ir::{CompileOptions, Graph, one_line};
 
 use crate::generate::{Kind, Sample, sample};
 use crate::rules::Strict;
-use crate::{chain, difference, run};
+use crate::{difference, run};
 
 /// The pass that saves roundings.
 const INEXACT: &str = "fuse_epilogue";
@@ -24,7 +24,7 @@ const INEXACT: &str = "fuse_epilogue";
 fn agree(class: Accuracy, sample: &Sample, after: &Graph, what: &str) -> Result<(), TestCaseError> {
     let before = &sample.graph;
     let context = |e: &str| format!("{what}: {e}\nbefore {before}\nafter {after}");
-    verify(after).map_err(|e| TestCaseError::fail(context(&chain(&e))))?;
+    verify(after).map_err(|e| TestCaseError::fail(context(&one_line(&e))))?;
     prop_assert_eq!(Signature::of(before), Signature::of(after), "{}", what);
     let (mut old, mut new) = (sample.tensors.clone(), sample.tensors.clone());
     for step in 0..2 {
@@ -38,14 +38,14 @@ fn agree(class: Accuracy, sample: &Sample, after: &Graph, what: &str) -> Result<
             }
             // Dead code that fails may go.
             (Err(_), _) => return Ok(()),
-            (Ok(_), Err(e)) => return Err(TestCaseError::fail(context(&chain(&e)))),
+            (Ok(_), Err(e)) => return Err(TestCaseError::fail(context(&one_line(&e)))),
         }
     }
     Ok(())
 }
 
 fn optimized(graph: &Graph, options: &CompileOptions) -> Result<Graph, TestCaseError> {
-    optimize(graph, options).map_err(|e| TestCaseError::fail(format!("{}\n{graph}", chain(&e))))
+    optimize(graph, options).map_err(|e| TestCaseError::fail(format!("{}\n{graph}", one_line(&e))))
 }
 
 fn decisions() -> impl Strategy<Value = Vec<u16>> {
@@ -60,7 +60,7 @@ proptest! {
         let sample = sample(Kind::Wild, &d);
         for pass in PIPELINE.iter().filter(|p| p.name != INEXACT) {
             let after = (pass.apply)(&sample.graph)
-                .map_err(|e| TestCaseError::fail(format!("{}: {}", pass.name, chain(&e))))?;
+                .map_err(|e| TestCaseError::fail(format!("{}: {}", pass.name, one_line(&e))))?;
             agree(Accuracy::Exact, &sample, &after, pass.name)?;
         }
     }
@@ -90,7 +90,7 @@ proptest! {
         let sample = sample(Kind::Smooth, &d);
         let pass = PIPELINE.iter().find(|p| p.name == INEXACT).unwrap();
         let after = (pass.apply)(&sample.graph)
-            .map_err(|e| TestCaseError::fail(chain(&e)))?;
+            .map_err(|e| TestCaseError::fail(one_line(&e)))?;
         agree(Accuracy::Contraction, &sample, &after, INEXACT)?;
     }
 
@@ -98,7 +98,7 @@ proptest! {
     fn optimized_and_legalized_is_within_tolerance(d in decisions()) {
         let sample = sample(Kind::Smooth, &d);
         let after = optimized(&sample.graph, &CompileOptions::new())?;
-        let legal = legalize(&after, &Strict).map_err(|e| TestCaseError::fail(chain(&e)))?;
+        let legal = legalize(&after, &Strict).map_err(|e| TestCaseError::fail(one_line(&e)))?;
         agree(Accuracy::Contraction, &sample, &legal, "optimized and legalized")?;
     }
 

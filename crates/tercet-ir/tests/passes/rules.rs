@@ -7,9 +7,11 @@ use tercet_ir::backend::Signature;
 use tercet_ir::case::CaseGraph;
 use tercet_ir::legalize::{RULES, legalize, legalize_traced};
 use tercet_ir::verify::verify;
-use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support, Target, Tier, Type};
+use tercet_ir::{
+    CompileError, DType, Graph, Node, Op, OpKind, Support, Target, Tier, Type, one_line,
+};
 
-use crate::{chain, difference, run};
+use crate::{difference, run};
 
 /// Core operators only, and of those only the plain form.
 pub(crate) struct Strict;
@@ -48,7 +50,7 @@ fn for_each_case(mut f: impl FnMut(OpKind, &str, DType, &CaseGraph)) {
                 let name = format!("{}/{}/{dtype}", doc.name, case.name);
                 let built = case
                     .build(dtype)
-                    .unwrap_or_else(|e| panic!("{name}: {}", chain(&e)));
+                    .unwrap_or_else(|e| panic!("{name}: {}", one_line(&e)));
                 f(kind, &name, dtype, &built);
             }
         }
@@ -57,7 +59,7 @@ fn for_each_case(mut f: impl FnMut(OpKind, &str, DType, &CaseGraph)) {
 
 /// What is wrong with the decomposed form of a case.
 fn check(kind: OpKind, case: &CaseGraph, legal: &Graph) -> Result<(), String> {
-    verify(legal).map_err(|e| chain(&e))?;
+    verify(legal).map_err(|e| one_line(&e))?;
     assert_eq!(Signature::of(&case.graph), Signature::of(legal));
     for (_, node) in legal.nodes() {
         if let Support::Missing { reason } = Strict.supports(legal, node) {
@@ -77,8 +79,8 @@ fn check(kind: OpKind, case: &CaseGraph, legal: &Graph) -> Result<(), String> {
                 }
             }
             (Err(_), Err(_)) => {}
-            (Ok(_), Err(e)) => return Err(format!("fails: {}", chain(&e))),
-            (Err(e), Ok(_)) => return Err(format!("does not fail: {}", chain(&e))),
+            (Ok(_), Err(e)) => return Err(format!("fails: {}", one_line(&e))),
+            (Err(e), Ok(_)) => return Err(format!("does not fail: {}", one_line(&e))),
         }
     }
     Ok(())
@@ -90,7 +92,7 @@ fn decompositions_mean_the_same_and_every_rule_fires() {
     let mut wrong = Vec::new();
     for_each_case(
         |kind, name, _, case| match legalize_traced(&case.graph, &Strict) {
-            Err(e) => wrong.push(format!("{name}: {}", chain(&e))),
+            Err(e) => wrong.push(format!("{name}: {}", one_line(&e))),
             Ok((legal, rules)) => {
                 fired.extend(rules);
                 if let Err(e) = check(kind, case, &legal) {
