@@ -1,5 +1,6 @@
 // y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] + bias[j]), z over up to six batch axes: what all products
 // share. Both operands are views: offsets and strides in elements, reversed axes wrap; y is dense.
+// b_data is declared apart: as words, or as quads of them.
 
 struct Params {
     batch_sizes: array<vec4<u32>, 2>,
@@ -23,7 +24,6 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> a_data: array<u32>;
-@group(0) @binding(2) var<storage, read> b_data: array<u32>;
 @group(0) @binding(3) var<storage, read> bias_data: array<u32>;
 @group(0) @binding(4) var<storage, read_write> y_data: array<u32>;
 

@@ -7,9 +7,11 @@
 //!
 //! Tiles of 16-bit floats run on cooperative matrices where the device has them.
 //!
-//! Next: `matmul/product.rs` for operands, `matmul/portable.rs` for the choice, `matmul/kernels.rs`.
+//! Next: `matmul/product.rs` for operands, `matmul/portable.rs` for the choice, `matmul/gemv.rs` for
+//! few rows, `matmul/kernels.rs`.
 
 mod coop;
+mod gemv;
 mod kernels;
 mod portable;
 mod product;

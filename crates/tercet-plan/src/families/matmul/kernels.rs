@@ -34,6 +34,7 @@ crate::params! {
 
 const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
 const OPERANDS: &str = portable!("matmul/operands.wgsl");
+const B_WORDS: &str = portable!("matmul/b_words.wgsl");
 const FLOATS: &str = portable!("matmul/floats.wgsl");
 const PLAIN: &str = portable!("matmul/plain.wgsl");
 const ACTIVATED: &str = portable!("matmul/activated.wgsl");
@@ -47,7 +48,7 @@ macro_rules! of_floats {
      [$($piece:expr),*], [$($name:literal),*]) => {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
-            &[PRELUDE, OPERANDS, PLAIN, FLOATS, $($piece),*],
+            &[PRELUDE, OPERANDS, B_WORDS, PLAIN, FLOATS, $($piece),*],
             ARGS,
             &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
         );
@@ -63,6 +64,7 @@ macro_rules! of_floats {
                 Piece::Gate.text(),
                 Piece::Erf.text(),
                 OPERANDS,
+                B_WORDS,
                 ACTIVATED,
                 FLOATS,
                 $($piece),*
@@ -97,6 +99,7 @@ pub(super) static GEMM_PACKED: Kernel<ProductParams> = Kernel::wgsl(
     &[
         PRELUDE,
         OPERANDS,
+        B_WORDS,
         PLAIN,
         FLOATS,
         GEMM,
@@ -125,6 +128,7 @@ pub(super) static GEMV_PACKED: Kernel<ProductParams> = Kernel::wgsl(
     &[
         PRELUDE,
         OPERANDS,
+        B_WORDS,
         PLAIN,
         FLOATS,
         GEMV,
@@ -148,7 +152,7 @@ pub(super) static GEMV_PACKED: Kernel<ProductParams> = Kernel::wgsl(
 /// Integers of any width.
 pub(super) static INTS: Kernel<ProductParams> = Kernel::wgsl(
     "matmul_ints",
-    &[PRELUDE, OPERANDS, portable!("matmul/ints.wgsl")],
+    &[PRELUDE, OPERANDS, B_WORDS, portable!("matmul/ints.wgsl")],
     ARGS,
     &["BIAS", "ACTIVATION", "DTYPE"],
 );

@@ -4,9 +4,9 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Scheme};
 
 use super::coop::Coop;
+use super::gemv;
 use super::kernels::{
-    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, GEMM_ACTIVATED, GEMM_PACKED,
-    GEMM_PLAIN, GEMV_PACKED, INTS, NARROW, NarrowParams, ProductParams,
+    GEMM_ACTIVATED, GEMM_PACKED, GEMM_PLAIN, INTS, NARROW, NarrowParams, ProductParams,
 };
 use super::product::{Product, activation_code};
 use crate::emit::{Emit, View};
@@ -20,13 +20,13 @@ use crate::program::SlotId;
 const FEW_ROWS: usize = 8;
 
 /// Two kernels that differ in what functions of a sum they have.
-struct Pair {
-    plain: &'static Kernel<ProductParams>,
-    activated: &'static Kernel<ProductParams>,
+pub(super) struct Pair {
+    pub(super) plain: &'static Kernel<ProductParams>,
+    pub(super) activated: &'static Kernel<ProductParams>,
 }
 
 impl Pair {
-    fn pick(&self, activation: Option<UnaryFn>) -> &'static Kernel<ProductParams> {
+    pub(super) fn pick(&self, activation: Option<UnaryFn>) -> &'static Kernel<ProductParams> {
         match activation {
             None | Some(UnaryFn::Relu) => self.plain,
             Some(_) => self.activated,
@@ -37,14 +37,6 @@ impl Pair {
 static GEMM: Pair = Pair {
     plain: &GEMM_PLAIN,
     activated: &GEMM_ACTIVATED,
-};
-static ALONG: Pair = Pair {
-    plain: &ALONG_PLAIN,
-    activated: &ALONG_ACTIVATED,
-};
-static ACROSS: Pair = Pair {
-    plain: &ACROSS_PLAIN,
-    activated: &ACROSS_ACTIVATED,
 };
 
 /// Which kernels may be needed within the bounds, each with the factor of its grid: 1 in the runs
@@ -141,7 +133,7 @@ pub(super) struct Given {
     /// BIAS, ACTIVATION, A_TYPE, Y_TYPE.
     consts: [u32; 4],
     /// Workgroups along z.
-    batches: Num,
+    pub(super) batches: Num,
 }
 
 fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Given {
@@ -191,7 +183,7 @@ fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Given {
 }
 
 impl Given {
-    fn dispatch(
+    pub(super) fn dispatch(
         &self,
         e: &mut Emit<'_>,
         kernel: &Kernel<ProductParams>,
@@ -200,21 +192,6 @@ impl Given {
     ) {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
         e.dispatch(kernel, &consts, &self.args, &self.params, grid);
-    }
-
-    /// A kernel of few rows, `columns` of them for each workgroup.
-    fn rows(
-        &self,
-        e: &mut Emit<'_>,
-        kernel: &Kernel<ProductParams>,
-        own: &[u32],
-        columns: u32,
-        on: Num,
-    ) {
-        let groups = e.tape().ceil_div(self.params.n, columns);
-        let groups = e.tape().mul(groups, on);
-        let [x, y, _] = e.flat_grid(groups);
-        self.dispatch(e, kernel, own, [x, y, self.batches]);
     }
 
     /// The grid of tiles of so many rows and columns; flat over x and y.
@@ -248,18 +225,9 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), Comp
     through_f32(e, p, y, |e, sums| {
         let plan = Plan::of(e, p)?;
         let given = given(e, p, sums);
-        let b_type = code(p.b.dtype);
         for (rows, on) in [(1, plan.one_row), (8, plan.few_rows)] {
             let Some(on) = on else { continue };
-            if p.b.summed.unit {
-                let words = u32::from(p.b.has_words(p.b.summed, p.b.own));
-                let kernel = ALONG.pick(p.activation);
-                given.rows(e, kernel, &[b_type, rows, words], 8, on);
-            } else {
-                let per = 1 + u32::from(p.b.has_words(p.b.own, p.b.summed));
-                let kernel = ACROSS.pick(p.activation);
-                given.rows(e, kernel, &[b_type, rows, per], 16 * per, on);
-            }
+            gemv::floats(e, p, &given, rows, on);
         }
         if let Some(on) = plan.tiles {
             if let Some(coop) = Coop::of(e, p, sums)? {
@@ -268,7 +236,7 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), Comp
             }
             let tile = Tile::of(e, p)?;
             let own = [
-                b_type,
+                code(p.b.dtype),
                 tile.side,
                 u32::from(tile.wide),
                 u32::from(p.a.own.unit),
@@ -290,13 +258,12 @@ pub(super) fn packed(
     through_f32(e, p, y, |e, sums| {
         let plan = Plan::of(e, p)?;
         let given = given(e, p, sums);
-        let scheme = scheme_consts(scheme);
         for (rows, on) in [(1, plan.one_row), (8, plan.few_rows)] {
             let Some(on) = on else { continue };
-            let own: Vec<u32> = scheme.into_iter().chain([rows]).collect();
-            given.rows(e, &GEMV_PACKED, &own, 8, on);
+            gemv::packed(e, &given, scheme, rows, on);
         }
         if let Some(on) = plan.tiles {
+            let scheme = scheme_consts(scheme);
             // An invocation decodes as many weights as the tile has for each: 64 x 16 for 64.
             let tile = Tile {
                 side: 8,

@@ -1,0 +1,3 @@
+// The right operand as words.
+
+@group(0) @binding(2) var<storage, read> b_data: array<u32>;
