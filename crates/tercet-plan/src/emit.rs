@@ -18,7 +18,8 @@ use crate::families::{check, copy};
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::{Num, Tape};
 use crate::program::{
-    Buffer, CheckKind, DataCheck, Dispatch, KernelId, SizeCheck, SizeRule, SlotId, Step, Work,
+    Arm, Arms, Buffer, CheckKind, Choice, ChoiceId, DataCheck, Dispatch, KernelId, SizeCheck,
+    SizeRule, SlotId, Step, Work,
 };
 
 /// The distance of the records of data checks: the largest alignment a device may ask for.
@@ -79,6 +80,7 @@ pub(crate) struct Draft {
     pub(crate) prepare: Vec<Step>,
     pub(crate) steps: Vec<Step>,
     pub(crate) params: Vec<Word>,
+    pub(crate) choices: Vec<Choice>,
     pub(crate) tape: Tape,
     pub(crate) data_checks: Vec<DataCheck>,
     pub(crate) size_checks: Vec<SizeCheck>,
@@ -109,6 +111,8 @@ pub struct Emit<'a> {
     /// The state that the first result of this node is written into.
     pub(crate) into_state: Option<SlotId>,
     pub(crate) results: Vec<Option<View>>,
+    /// The arms that steps are emitted for now.
+    arms: Arms,
     dense: Vec<(View, View)>,
 }
 
@@ -133,6 +137,7 @@ impl<'a> Emit<'a> {
             constant: false,
             into_state: None,
             results: Vec::new(),
+            arms: Arms::new(),
             dense: Vec::new(),
         }
     }
@@ -185,6 +190,7 @@ impl<'a> Emit<'a> {
     /// # Errors
     /// As [`Emit::temp`].
     pub fn result(&mut self, port: usize) -> Result<View, CompileError> {
+        debug_assert!(self.arms.is_empty(), "invariant: all arms have one result");
         let graph = self.graph;
         let ty = &graph.node(self.at).outputs[port];
         let view = match self.into_state {
@@ -346,6 +352,66 @@ impl<'a> Emit<'a> {
         like.slot
     }
 
+    /// Emits a way for each range of a size: arm `i` runs where the size is above `bounds[i - 1]` and at
+    /// most `bounds[i]`, the last arm above them all. `bounds` ascend. Ranges that no run is in are left
+    /// out; where one is left, it is emitted as if there were no choice.
+    ///
+    /// Arms write into slots taken before (the result); what they take with [`Emit::temp`] or
+    /// [`Emit::dense`] is theirs, and those of different arms may share memory. An arm may be several
+    /// steps, and may choose again.
+    ///
+    /// # Errors
+    /// Those of the arms; [`CompileError::Bounds`] when the bound of the size is not possible.
+    pub fn choose(
+        &mut self,
+        value: &Dim,
+        bounds: &[u32],
+        mut arm: impl FnMut(&mut Emit<'a>, usize) -> Result<(), CompileError>,
+    ) -> Result<(), CompileError> {
+        debug_assert!(
+            bounds.is_sorted(),
+            "invariant: the ranges of a choice ascend"
+        );
+        let most = self.bound(value)?;
+        let reached = bounds.iter().filter(|b| most > **b as usize).count();
+        if value.known().is_some() || reached == 0 {
+            return arm(self, reached);
+        }
+        let choice = Choice {
+            value: self.num(value),
+            bounds: bounds[..reached].into(),
+        };
+        let choice = self.choice(choice);
+        for index in 0..=reached {
+            let copies = self.dense.len();
+            self.arms.push(Arm {
+                choice,
+                index: index as u32,
+            });
+            let done = arm(self, index);
+            self.arms.pop();
+            done?;
+            // Copies made in an arm are not there in the others.
+            let made = self.dense.split_off(copies);
+            let prepared = |e: &Emit<'a>, done: &View| e.home(done.slot) == Home::Prepared;
+            let kept = made.into_iter().filter(|(_, done)| prepared(self, done));
+            let kept: Vec<_> = kept.collect();
+            self.dense.extend(kept);
+        }
+        Ok(())
+    }
+
+    /// The id of a choice, each once.
+    fn choice(&mut self, choice: Choice) -> ChoiceId {
+        let choices = &mut self.draft.choices;
+        let at = choices.iter().position(|c| *c == choice);
+        let at = at.unwrap_or_else(|| {
+            choices.push(choice);
+            choices.len() - 1
+        });
+        ChoiceId(at as u32)
+    }
+
     /// Runs a kernel: `consts` in the order of its constants, `args` in the order of its bindings. A
     /// grid that is known to be empty emits nothing.
     pub fn dispatch<P: Params>(
@@ -468,6 +534,11 @@ impl<'a> Emit<'a> {
         let step = Step {
             work,
             barrier: false,
+            // What is prepared is there in every run.
+            arms: match self.constant {
+                true => Arms::new(),
+                false => self.arms.clone(),
+            },
             node: self.at,
             op: self.op,
         };
@@ -520,6 +591,7 @@ impl<'a> Emit<'a> {
         kind: CheckKind,
         len: &Dim,
     ) -> Result<(), CompileError> {
+        debug_assert!(self.arms.is_empty(), "invariant: every run checks its data");
         let len = self.num(len);
         let known = |(v, k, n): &(View, CheckKind, Num)| v == data && *k == kind && *n == len;
         if self.draft.checked.iter().any(known) {

@@ -11,10 +11,13 @@ use crate::program::{Program, SizeCheck, SizeRule, Work};
 pub struct Launch {
     /// The parameter blocks as the device reads them: the words of [`Program::params`].
     pub params: Vec<u32>,
-    /// The grid of each step of [`Program::steps`]; for copies, the bytes in the first number.
+    /// The grid of each step of [`Program::steps`]; for copies, the bytes in the first number. Zeros
+    /// where the step's arm is not chosen.
     pub grids: Vec<[u32; 3]>,
     /// The grid of each step of [`Program::prepare`].
     pub prepare_grids: Vec<[u32; 3]>,
+    /// The arm of each choice of the program.
+    pub chosen: Vec<u32>,
     values: Vec<i64>,
 }
 
@@ -56,6 +59,11 @@ impl Launch {
             Word::Num(n) => get(n, values) as u32,
             Word::F32(x) => x.to_bits(),
         }));
+        let choices = program.choices.iter();
+        self.chosen.clear();
+        self.chosen
+            .extend(choices.map(|c| c.arm(get(c.value, values))));
+        let chosen = &self.chosen;
         let grids = [
             (&program.steps, &mut self.grids),
             (&program.prepare, &mut self.prepare_grids),
@@ -63,6 +71,7 @@ impl Launch {
         for (steps, out) in grids {
             out.clear();
             out.extend(steps.iter().map(|step| match &step.work {
+                _ if !step.runs(chosen) => [0; 3],
                 Work::Dispatch(d) => d.grid.map(|n| get(n, values) as u32),
                 Work::Copy { bytes, .. } => [get(*bytes, values) as u32, 1, 1],
                 Work::Fill { .. } => [1, 1, 1],

@@ -37,7 +37,7 @@ pub use num::{Expr, ExprId, Num, Shown, Tape};
 pub use plan::{PlanOptions, compile, compile_with, plan};
 pub use print::explain;
 pub use program::{
-    Buffer, CheckKind, DataCheck, Dispatch, Io, KernelId, Program, SizeCheck, SizeRule, Slot,
-    SlotId, Step, Work,
+    Arm, Arms, Buffer, CheckKind, Choice, ChoiceId, DataCheck, Dispatch, Io, KernelId, Program,
+    SizeCheck, SizeRule, Slot, SlotId, Step, Work,
 };
 pub use races::{Race, check_races};

@@ -6,7 +6,7 @@ use tercet_ir::backend::Explanation;
 
 use crate::kernel::{Access, Word};
 use crate::num::{Num, Shown};
-use crate::program::{Buffer, Program, SlotId, Step, Work};
+use crate::program::{Arm, Buffer, Program, SlotId, Step, Work};
 
 /// The text has one line per symbol, buffer and step. Numbers that depend on sizes are shown as
 /// expressions over the symbols.
@@ -50,16 +50,35 @@ impl Program {
         write!(f, "{:?}[{start}..{end}] {}", s.buffer, s.dtype)
     }
 
+    /// The sizes that an arm is for.
+    fn show_arm(&self, f: &mut fmt::Formatter<'_>, arm: Arm) -> fmt::Result {
+        let choice = &self.choices[arm.choice.0 as usize];
+        let (above, upto) = choice.range(arm.index);
+        write!(f, "if ")?;
+        if above != i64::MIN {
+            write!(f, "{above} < ")?;
+        }
+        write!(f, "{}", Shown(choice.value, &self.tape))?;
+        if upto != i64::MAX {
+            write!(f, " <= {upto}")?;
+        }
+        write!(f, ": ")
+    }
+
     fn show_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
         if step.barrier {
             writeln!(f, "  --")?;
         }
         let shown = |n: Num| Shown(n, &self.tape);
+        write!(f, "  ")?;
+        for arm in &step.arms {
+            self.show_arm(f, *arm)?;
+        }
         match &step.work {
             Work::Dispatch(d) => {
                 let kernel = &self.kernels[d.kernel.0 as usize];
                 let [x, y, z] = d.grid.map(shown);
-                write!(f, "  {} {kernel} grid {x} {y} {z} (", step.op)?;
+                write!(f, "{} {kernel} grid {x} {y} {z} (", step.op)?;
                 for (i, (slot, access)) in d.args.iter().zip(&kernel.args).enumerate() {
                     let comma = if i > 0 { ", " } else { "" };
                     let arrow = if *access == Access::Write { "-> " } else { "" };
@@ -82,14 +101,14 @@ impl Program {
                 writeln!(f, "]")
             }
             Work::Copy { src, dst, bytes } => {
-                write!(f, "  copy {} bytes ", shown(*bytes))?;
+                write!(f, "copy {} bytes ", shown(*bytes))?;
                 self.show_slot(f, *src)?;
                 write!(f, " -> ")?;
                 self.show_slot(f, *dst)?;
                 writeln!(f)
             }
             Work::Fill { dst, word } => {
-                write!(f, "  fill {word:#x} ")?;
+                write!(f, "fill {word:#x} ")?;
                 self.show_slot(f, *dst)?;
                 writeln!(f)
             }

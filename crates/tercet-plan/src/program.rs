@@ -3,9 +3,12 @@
 //! Everything that follows from the symbols' bounds is fixed: kernels, slots, memory, order, barriers.
 //! What follows from the sizes of a run are numbers ([`crate::Launch`]): parameter blocks and grids.
 //!
+//! Where a size decides which of several ways is taken, the steps of every way are there, each an arm of
+//! a [`Choice`]; a run plays those of one arm ([`Program::played`]).
+//!
 //! Invariants: a slot lies inside its buffer; steps that touch the same bytes, one of them writing,
-//! have a barrier between them ([`crate::check_races`] proves it independently); kernels read
-//! and write inside their slots only.
+//! have a barrier between them or cannot both run ([`crate::check_races`] proves it independently);
+//! kernels read and write inside their slots only.
 
 use smallvec::SmallVec;
 use tercet_ir::ops::Slice;
@@ -101,6 +104,57 @@ pub enum Work {
     },
 }
 
+/// The index of a choice of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChoiceId(pub u32);
+
+/// Ways of which the size of a run takes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What decides.
+    pub value: Num,
+    /// The greatest value of each arm but the last, ascending.
+    pub bounds: SmallVec<[u32; 4]>,
+}
+
+impl Choice {
+    /// The arm for a value.
+    pub fn arm(&self, value: i64) -> u32 {
+        let below = self.bounds.iter().filter(|b| value > i64::from(**b));
+        below.count() as u32
+    }
+
+    /// The values of an arm: above the first number, up to the second.
+    pub fn range(&self, index: u32) -> (i64, i64) {
+        let bound = |at: usize| self.bounds.get(at).map_or(i64::MAX, |b| i64::from(*b));
+        let below = (index as usize).checked_sub(1);
+        (below.map_or(i64::MIN, bound), bound(index as usize))
+    }
+}
+
+/// One way of a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Arm {
+    /// The choice.
+    pub choice: ChoiceId,
+    /// Which of its ways, by ascending values.
+    pub index: u32,
+}
+
+/// The arms that a step belongs to, one of each choice that it hangs on; none for a step of every run.
+pub type Arms = SmallVec<[Arm; 2]>;
+
+/// True if no run plays both: some value would have to be in two ranges without a common number.
+pub(crate) fn exclude(choices: &[Choice], a: &[Arm], b: &[Arm]) -> bool {
+    let apart = |a: &Arm, b: &Arm| {
+        let [of_a, of_b] = [a, b].map(|arm| &choices[arm.choice.0 as usize]);
+        let (a_above, a_upto) = of_a.range(a.index);
+        let (b_above, b_upto) = of_b.range(b.index);
+        of_a.value == of_b.value && a_above.max(b_above) >= a_upto.min(b_upto)
+    };
+    a.iter().any(|a| b.iter().any(|b| apart(a, b)))
+}
+
 /// A step and what it is for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
@@ -108,6 +162,8 @@ pub struct Step {
     pub work: Work,
     /// Whether all steps before it must be finished, and their writes seen, before it starts.
     pub barrier: bool,
+    /// The arms that it runs in.
+    pub arms: Arms,
     /// The node of the legal graph that it belongs to.
     pub node: NodeId,
     /// The operator, for traces and errors.
@@ -115,6 +171,12 @@ pub struct Step {
 }
 
 impl Step {
+    /// Whether it runs where these arms, one for each choice of the program, are chosen.
+    pub fn runs(&self, chosen: &[u32]) -> bool {
+        let mut arms = self.arms.iter();
+        arms.all(|arm| chosen.get(arm.choice.0 as usize) == Some(&arm.index))
+    }
+
     /// The slots that it touches and how.
     pub fn accesses<'a>(&'a self, kernels: &'a [Instance]) -> SmallVec<[(SlotId, Access); 8]> {
         match &self.work {
@@ -210,6 +272,8 @@ pub struct Program {
     pub symbols: Vec<(Symbol, usize)>,
     /// Kernel instances, each once.
     pub kernels: Vec<Instance>,
+    /// What the sizes of a run decide.
+    pub choices: Vec<Choice>,
     /// Ranges of buffers.
     pub slots: Vec<Slot>,
     /// Ranges that nothing may write, where the plan was asked for them.
@@ -262,6 +326,11 @@ impl Program {
             .filter(|(b, _)| kind(*b))
             .map(|(_, n)| n)
             .sum()
+    }
+
+    /// True if no run plays both steps.
+    pub fn exclude(&self, a: &Step, b: &Step) -> bool {
+        exclude(&self.choices, &a.arms, &b.arms)
     }
 
     /// The steps that run a kernel.

@@ -2,19 +2,20 @@
 //!
 //! Steps are grouped by depth: a step comes one group after the last step it depends on, so that
 //! independent work stands together and there is one barrier per group, the fewest that the longest
-//! chain allows. Slots live over groups, and share memory only across a barrier; sharing adds no
-//! barrier.
+//! chain allows. Arms of one choice do not depend on each other and stand side by side. Slots live over
+//! groups, and share memory only across a barrier, or where they belong to different arms; sharing
+//! adds no barrier.
 
 use std::collections::HashMap;
 
 use tercet_ir::layout::{Life, place};
-use tercet_ir::{CompileError, Signature, Symbol};
+use tercet_ir::{CompileError, NodeId, Signature, Symbol};
 
 use crate::caps::Caps;
 use crate::emit::{Draft, Home, RECORD_BYTES};
 use crate::kernel::Access;
 use crate::plan::{Borders, PlanOptions};
-use crate::program::{Buffer, Program, Slot, SlotId, Step};
+use crate::program::{Arm, Arms, Buffer, ChoiceId, Program, Slot, SlotId, Step, exclude};
 
 /// Bytes left after each slot where sentinels are wanted.
 const GAP_BYTES: u64 = 256;
@@ -43,6 +44,7 @@ pub(crate) fn finish(
         prepare: prepare.list,
         steps: steps.list,
         params: draft.params,
+        choices: draft.choices,
         tape: draft.tape,
         consts: borders.consts,
         inputs: borders.inputs,
@@ -60,9 +62,10 @@ struct Grouped {
     groups: Vec<usize>,
 }
 
-/// What happened to a slot so far.
-#[derive(Clone, Copy, Default)]
+/// What happened to a slot so far in steps of these arms.
+#[derive(Clone, Default)]
 struct Touched {
+    arms: Arms,
     /// One past the group of the last write.
     written: usize,
     /// One past the group of the last read.
@@ -71,23 +74,28 @@ struct Touched {
 
 /// Orders steps by depth and puts a barrier at the start of each group but the first.
 fn group(steps: Vec<Step>, draft: &Draft) -> Grouped {
-    let mut touched: HashMap<SlotId, Touched> = HashMap::new();
+    let mut touched: HashMap<SlotId, Vec<Touched>> = HashMap::new();
     let mut placed: Vec<(usize, Step)> = Vec::with_capacity(steps.len());
     for step in steps {
         let accesses = expand(&step, draft);
         let mut at = 0;
         for (slot, access) in &accesses {
-            let t = touched.get(slot).copied().unwrap_or_default();
-            at = at.max(match access {
-                Access::Read => t.written,
-                Access::Write => t.written.max(t.read),
-            });
+            for t in touched.get(slot).into_iter().flatten() {
+                if exclude(&draft.choices, &t.arms, &step.arms) {
+                    continue;
+                }
+                at = at.max(match access {
+                    Access::Read => t.written,
+                    Access::Write => t.written.max(t.read),
+                });
+            }
         }
         for (slot, access) in accesses {
-            let t = touched.entry(slot).or_default();
+            let all = touched.entry(slot).or_default();
+            let t = of_arms(all, &step.arms);
             match access {
                 Access::Read => t.read = t.read.max(at + 1),
-                Access::Write => t.written = at + 1,
+                Access::Write => t.written = t.written.max(at + 1),
             }
         }
         placed.push((at, step));
@@ -104,6 +112,19 @@ fn group(steps: Vec<Step>, draft: &Draft) -> Grouped {
         grouped.list.push(step);
     }
     grouped
+}
+
+/// What happened in steps of the same arms.
+fn of_arms<'t>(all: &'t mut Vec<Touched>, arms: &Arms) -> &'t mut Touched {
+    let at = all.iter().position(|t| t.arms == *arms);
+    let at = at.unwrap_or_else(|| {
+        all.push(Touched {
+            arms: arms.clone(),
+            ..Touched::default()
+        });
+        all.len() - 1
+    });
+    &mut all[at]
 }
 
 /// The accesses of a step; the slot over all records of checks counts as each of them.
@@ -127,15 +148,15 @@ fn memory(
 ) -> Result<(Vec<Slot>, Vec<Slot>), CompileError> {
     let align = caps.storage_align_bytes.max(16) as usize;
     let gap = if choices.sentinels { GAP_BYTES } else { 0 };
-    let lives = lives(draft, groups, steps, choices, gap);
+    let uses = uses(draft, groups, steps, choices);
     let too_large = || CompileError::OutOfMemory {
         what: "the arena at the symbols' bounds",
         bytes: u64::MAX,
     };
-    let (offsets, _) = place(&lives, align).ok_or_else(too_large)?;
+    let offsets = arena(draft, &uses, align, gap).ok_or_else(too_large)?;
     let mut ends: HashMap<Buffer, u64> = HashMap::new();
     let (mut slots, mut gaps) = (Vec::with_capacity(draft.slots.len()), Vec::new());
-    for ((slot, offset), life) in draft.slots.iter().zip(&offsets).zip(&lives) {
+    for ((slot, offset), used) in draft.slots.iter().zip(&offsets).zip(&uses) {
         let mut next = |buffer: Buffer| {
             let end = ends.entry(buffer).or_insert(0);
             let at = *end;
@@ -157,7 +178,7 @@ fn memory(
         };
         // A slot of the arena that no step touches has no place of its own.
         let placed_here = match slot.home {
-            Home::Arena => life.bytes > 0,
+            Home::Arena => used.is_some(),
             Home::Output | Home::Prepared => true,
             Home::Input | Home::At(..) => false,
         };
@@ -174,36 +195,93 @@ fn memory(
     Ok((slots, gaps))
 }
 
-/// The groups over which each slot of the arena lives.
-fn lives(
+/// When a slot of the arena is used, and in which arm if in one only.
+#[derive(Clone)]
+struct Used {
+    first: usize,
+    last: usize,
+    owner: Option<(NodeId, Arm)>,
+}
+
+/// The use of each slot of the arena that some step touches.
+fn uses(
     draft: &Draft,
     groups: &[usize],
     steps: &[Step],
     choices: PlanOptions,
-    gap: u64,
-) -> Vec<Life> {
-    let mut lives: Vec<Option<Life>> = vec![None; draft.slots.len()];
+) -> Vec<Option<Used>> {
+    let mut uses: Vec<Option<Used>> = vec![None; draft.slots.len()];
     for (step, &group) in steps.iter().zip(groups) {
+        let owner = step.arms.first().map(|arm| (step.node, *arm));
         for (slot, _) in step.accesses(&draft.kernels) {
-            let draft = &draft.slots[slot.0 as usize];
-            if draft.home != Home::Arena {
+            if draft.slots[slot.0 as usize].home != Home::Arena {
                 continue;
             }
-            let life = lives[slot.0 as usize].get_or_insert(Life {
-                bytes: (draft.bytes + gap) as usize,
+            let used = uses[slot.0 as usize].get_or_insert(Used {
                 first: group,
                 last: group,
+                owner,
             });
-            life.last = life.last.max(group);
+            used.last = used.last.max(group);
+            if used.owner != owner || choices.sentinels {
+                used.owner = None;
+            }
             if choices.sentinels {
-                (life.first, life.last) = (0, usize::MAX);
+                (used.first, used.last) = (0, usize::MAX);
             }
         }
     }
-    let none = Life {
-        bytes: 0,
-        first: 0,
-        last: 0,
-    };
-    lives.into_iter().map(|l| l.unwrap_or(none)).collect()
+    uses
+}
+
+/// Slots that lie behind each other in one piece of the arena.
+struct Piece {
+    life: Life,
+    /// What is used up in each arm of the choice that the piece is for.
+    ends: HashMap<u32, usize>,
+}
+
+/// The offset of each slot of the arena. What belongs to one arm of a node shares a piece with what
+/// belongs to the other arms.
+fn arena(draft: &Draft, uses: &[Option<Used>], align: usize, gap: u64) -> Option<Vec<usize>> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut of_choice: HashMap<(NodeId, ChoiceId), usize> = HashMap::new();
+    let mut placed: Vec<Option<(usize, usize)>> = Vec::with_capacity(uses.len());
+    for (slot, used) in draft.slots.iter().zip(uses) {
+        let Some(used) = used else {
+            placed.push(None);
+            continue;
+        };
+        let bytes = usize::try_from(slot.bytes + gap).ok()?;
+        let mut new = || {
+            pieces.push(Piece {
+                life: Life {
+                    bytes: 0,
+                    first: used.first,
+                    last: used.last,
+                },
+                ends: HashMap::new(),
+            });
+            pieces.len() - 1
+        };
+        let (piece, index) = match used.owner {
+            None => (new(), 0),
+            Some((node, arm)) => {
+                let piece = of_choice.entry((node, arm.choice)).or_insert_with(new);
+                (*piece, arm.index)
+            }
+        };
+        let to = &mut pieces[piece];
+        let end = to.ends.entry(index).or_insert(0);
+        placed.push(Some((piece, *end)));
+        let filled = end.checked_add(bytes)?;
+        *end = filled.checked_next_multiple_of(align)?;
+        to.life.bytes = to.life.bytes.max(filled);
+        to.life.first = to.life.first.min(used.first);
+        to.life.last = to.life.last.max(used.last);
+    }
+    let lives: Vec<Life> = pieces.iter().map(|p| p.life).collect();
+    let (offsets, _) = place(&lives, align)?;
+    let offset = |at: Option<(usize, usize)>| at.map_or(0, |(piece, at)| offsets[piece] + at);
+    Some(placed.into_iter().map(offset).collect())
 }

@@ -130,15 +130,15 @@ pub(crate) fn flatten(program: &Program, align_bytes: u32) -> Calls {
 impl Calls {
     fn call(&mut self, program: &Program, step: &Step, prepare: bool, at: usize) -> Call {
         match &step.work {
-            Work::Dispatch(d) => self.dispatch(program, d, prepare, at),
+            Work::Dispatch(d) => self.dispatch(program, d, prepare, at, step.arms.is_empty()),
             Work::Copy { src, dst, bytes } => match bytes.known() {
                 Some(0) => Call::Nothing,
-                Some(bytes) => Call::Copy {
+                Some(bytes) if step.arms.is_empty() => Call::Copy {
                     src: *src,
                     dst: *dst,
                     bytes: bytes as u64,
                 },
-                None => self.copy(*src, *dst, prepare, at),
+                Some(_) | None => self.copy(*src, *dst, prepare, at),
             },
             Work::Fill { dst, .. } if program.slot(*dst).bytes == 0 => Call::Nothing,
             Work::Fill { dst, word } => Call::Fill {
@@ -148,13 +148,20 @@ impl Calls {
         }
     }
 
-    fn dispatch(&mut self, program: &Program, d: &Dispatch, prepare: bool, at: usize) -> Call {
+    fn dispatch(
+        &mut self,
+        program: &Program,
+        d: &Dispatch,
+        prepare: bool,
+        at: usize,
+        always: bool,
+    ) -> Call {
         if d.grid.contains(&Num::ZERO) {
             return Call::Nothing;
         }
         let known = d.grid.map(Num::known);
         let grid = match known {
-            [Some(x), Some(y), Some(z)] => Grid::Direct([x, y, z].map(|n| n as u32)),
+            [Some(x), Some(y), Some(z)] if always => Grid::Direct([x, y, z].map(|n| n as u32)),
             _ => self.indirect(prepare, at, None),
         };
         let bytes = u64::from(program.kernels[d.kernel.0 as usize].block_bytes);

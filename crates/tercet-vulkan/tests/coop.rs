@@ -405,6 +405,7 @@ fn run(
             grid: [groups, rows, depth].map(|n| Num::Const(n as i64)),
         }),
         barrier: true,
+        arms: Default::default(),
         node: NodeId(0),
         op: "test",
     });

@@ -37,7 +37,7 @@ pub(crate) enum Grid {
     Launch,
     /// One invocation for each word that the step of the launch copies.
     Copy,
-    /// One invocation per word.
+    /// One invocation per word, where the step runs.
     Words(u32),
 }
 
@@ -60,6 +60,7 @@ impl Call {
         match self.grid {
             Grid::Launch => grids.get(self.step).copied().unwrap_or_default(),
             Grid::Copy => flat(copied_words(grids, self.step), max_grid),
+            Grid::Words(_) if grids.get(self.step) == Some(&[0; 3]) => [0; 3],
             Grid::Words(words) => flat(words, max_grid),
         }
     }

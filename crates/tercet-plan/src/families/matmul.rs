@@ -2,8 +2,8 @@
 //!
 //! A node becomes a [`Product`]: operands as views with a stride for each axis, so that transposes,
 //! slices and broadcasts cost no copy. Which kernels run is decided at the bounds of its sizes; where
-//! the number of rows is symbolic, a kernel for one row, one for up to eight and a tiled one are all
-//! emitted, and the grids of all but one are empty.
+//! the number of rows is symbolic, a kernel for one row, one for up to eight and a tiled one are the arms
+//! of a choice.
 //!
 //! Tiles of 16-bit floats run on cooperative matrices where the device has them.
 //!

@@ -108,6 +108,7 @@ impl Builder {
                 signature: Signature::default(),
                 symbols: Vec::new(),
                 kernels: Vec::new(),
+                choices: Vec::new(),
                 slots: Vec::new(),
                 prepare: Vec::new(),
                 steps: Vec::new(),
@@ -256,6 +257,7 @@ fn step(work: Work, barrier: bool) -> Step {
     Step {
         work,
         barrier,
+        arms: Default::default(),
         node: NodeId(0),
         op: "test",
     }

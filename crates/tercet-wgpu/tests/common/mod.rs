@@ -39,6 +39,7 @@ impl Maker {
             signature: Signature::default(),
             symbols: Vec::new(),
             kernels: Vec::new(),
+            choices: Vec::new(),
             slots: Vec::new(),
             gaps: Vec::new(),
             prepare: Vec::new(),
@@ -94,6 +95,7 @@ impl Maker {
         self.program.steps.push(Step {
             work,
             barrier: true,
+            arms: Default::default(),
             node: NodeId(0),
             op: "test",
         });

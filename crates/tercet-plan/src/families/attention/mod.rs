@@ -3,7 +3,7 @@
 //! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
 //! see; `attention_decode` takes few rows and splits the keys over workgroups, whose results
 //! `attention_combine` puts together. Query heads of one key head are taken together, as rows. Where
-//! the bound of the queries allows both, both are planned, and the grid of one of them is empty.
+//! the bound of the queries allows both, they are the arms of a choice.
 //!
 //! Invariant: no word of the result belongs to two workgroups. Rows of F16 and BF16 whose length is
 //! odd are made in F32 first, and packed by `attention_pack`.

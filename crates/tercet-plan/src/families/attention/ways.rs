@@ -28,20 +28,17 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
         true => (FEW_ROWS / p.group()).max(1),
         false => 0,
     };
-    let queries = e.num(p.queries);
-    let is_few = match (p.queries.known(), bound <= limit) {
-        (_, true) => Num::ONE,
-        (Some(_), false) => Num::ZERO,
-        (None, false) => e.tape().at_most(queries, limit as u32),
+    let bounds: &[u32] = match limit {
+        0 => &[],
+        limit => &[limit as u32],
     };
-    if is_few != Num::ZERO {
-        few(e, p, y, bound.min(limit), is_few)?;
-    }
-    if is_few != Num::ONE {
-        let is_many = e.tape().sub(Num::ONE, is_few);
-        many(e, p, y, bound, is_many);
-    }
-    Ok(())
+    e.choose(p.queries, bounds, |e, arm| match (arm, limit) {
+        (0, 1..) => few(e, p, y, bound.min(limit)),
+        _ => {
+            many(e, p, y, bound);
+            Ok(())
+        }
+    })
 }
 
 /// The rows of a key head in each run.
@@ -57,7 +54,7 @@ fn groups(e: &mut Emit<'_>, p: &Problem<'_>, factors: &[Num]) -> Num {
 }
 
 /// Tiles of rows.
-fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize, is_on: Num) {
+fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) {
     let own_rows = match queries.saturating_mul(p.group()) {
         0..=16 => 1,
         17..=32 => 2,
@@ -71,7 +68,7 @@ fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize, is_on: Num)
     let rows = rows(e, p);
     let tiles = e.tape().ceil_div(rows, 16 * own_rows);
     let slices = Num::Const(p.value_dim.div_ceil(64 * own_columns) as i64);
-    let groups = groups(e, p, &[tiles, slices, is_on]);
+    let groups = groups(e, p, &[tiles, slices]);
     let params = AttentionParams {
         tiles,
         slices,
@@ -121,13 +118,7 @@ impl Cut {
 }
 
 /// Ranges of keys, and what puts them together.
-fn few(
-    e: &mut Emit<'_>,
-    p: &Problem<'_>,
-    y: &View,
-    queries: usize,
-    is_on: Num,
-) -> Result<(), CompileError> {
+fn few(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(), CompileError> {
     let cut = Cut::of(e, p, queries)?;
     let is_split = cut.splits > 1;
     let rows = rows(e, p);
@@ -137,7 +128,7 @@ fn few(
         true => e.tape().ceil_div(p.block.keys, cut.split_keys as u32),
         false => Num::ONE,
     };
-    let groups = groups(e, p, &[tiles, slices, splits, is_on]);
+    let groups = groups(e, p, &[tiles, slices, splits]);
     let params = AttentionParams {
         tiles,
         slices,
@@ -173,22 +164,16 @@ fn few(
     let args = [q, k, v, mask, lens, to.slot, stats.slot];
     e.dispatch(&DECODE, &consts, &args, &params, grid);
     if is_split {
-        combine(e, p, [&to, &stats, y], &params, is_on);
+        combine(e, p, [&to, &stats, y], &params);
     }
     Ok(())
 }
 
-fn combine(
-    e: &mut Emit<'_>,
-    p: &Problem<'_>,
-    [sums, stats, y]: [&View; 3],
-    of: &AttentionParams,
-    is_on: Num,
-) {
+fn combine(e: &mut Emit<'_>, p: &Problem<'_>, [sums, stats, y]: [&View; 3], of: &AttentionParams) {
     let lanes = 4 / y.dtype.size_bytes();
     let blocks = Num::Const(p.value_dim.div_ceil(64 * lanes) as i64);
     let rows = rows(e, p);
-    let groups = groups(e, p, &[rows, blocks, is_on]);
+    let groups = groups(e, p, &[rows, blocks]);
     let params = CombineParams {
         y_batch: of.y_batch,
         y_head: of.y_head,

@@ -89,8 +89,8 @@ impl Coop {
         }))
     }
 
-    /// Runs it; `on` is a factor of the grid.
-    pub(super) fn dispatch(&self, e: &mut Emit<'_>, given: &Given, on: Num) {
+    /// Runs it.
+    pub(super) fn dispatch(&self, e: &mut Emit<'_>, given: &Given) {
         let p = &given.params;
         let [outer, inner] = self.batch;
         let len = e.tape().mul(p.m, p.n);
@@ -123,7 +123,7 @@ impl Coop {
             len_c: e.tape().mul(p.batch, len),
         };
         let [bm, bn, _] = self.tiling.tile;
-        let grid = given.tile_grid(e, [bm, bn], on);
+        let grid = given.tile_grid(e, [bm, bn]);
         let [a, b, bias, y] = given.args;
         let consts = constants(&self.tiling, &self.options);
         e.dispatch(kernel(self.ty), &consts, &[a, b, bias, a, y], &params, grid);

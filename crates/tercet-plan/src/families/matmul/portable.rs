@@ -16,8 +16,29 @@ use crate::kernel::Kernel;
 use crate::num::Num;
 use crate::program::SlotId;
 
-/// Up to so many rows run as rows, more as tiles.
-const FEW_ROWS: usize = 8;
+/// One row, a few rows, more: what [`Rows`] says.
+const ROWS: &[u32] = &[1, 8];
+
+/// The ways of a product, by the number of its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    /// As rows, at most so many.
+    UpTo(u32),
+    /// As tiles.
+    Many,
+}
+
+/// Emits the way of a product, or each of them where the number of rows decides.
+fn by_rows<'a>(
+    e: &mut Emit<'a>,
+    p: &Product,
+    mut way: impl FnMut(&mut Emit<'a>, Rows) -> Result<(), CompileError>,
+) -> Result<(), CompileError> {
+    e.choose(&p.m, ROWS, |e, arm| {
+        let rows = ROWS.get(arm).map_or(Rows::Many, |n| Rows::UpTo(*n));
+        way(e, rows)
+    })
+}
 
 /// Two kernels that differ in what functions of a sum they have.
 pub(super) struct Pair {
@@ -38,46 +59,6 @@ static GEMM: Pair = Pair {
     plain: &GEMM_PLAIN,
     activated: &GEMM_ACTIVATED,
 };
-
-/// Which kernels may be needed within the bounds, each with the factor of its grid: 1 in the runs
-/// that it computes.
-pub(super) struct Plan {
-    pub(super) one_row: Option<Num>,
-    pub(super) few_rows: Option<Num>,
-    pub(super) tiles: Option<Num>,
-}
-
-impl Plan {
-    /// By the number of rows. For a known number it is one kernel.
-    pub(super) fn of(e: &mut Emit<'_>, p: &Product) -> Result<Plan, CompileError> {
-        let bound = e.bound(&p.m)?;
-        let rows = e.num(&p.m);
-        let mut plan = Plan {
-            one_row: None,
-            few_rows: None,
-            tiles: None,
-        };
-        if rows.known().is_some() {
-            match bound {
-                0 | 1 => plan.one_row = Some(Num::ONE),
-                2..=FEW_ROWS => plan.few_rows = Some(Num::ONE),
-                _ => plan.tiles = Some(Num::ONE),
-            }
-            return Ok(plan);
-        }
-        let tape = e.tape();
-        let one = tape.at_most(rows, 1u32);
-        let few = tape.at_most(rows, FEW_ROWS as u32);
-        plan.one_row = Some(one);
-        if bound > 1 {
-            plan.few_rows = Some(tape.sub(few, one));
-        }
-        if bound > FEW_ROWS {
-            plan.tiles = Some(tape.sub(Num::ONE, few));
-        }
-        Ok(plan)
-    }
-}
 
 /// The invocations of a side of a workgroup, and whether each has 8 x 8 results instead of 4 x 4.
 #[derive(Clone, Copy)]
@@ -195,25 +176,17 @@ impl Given {
     }
 
     /// The grid of tiles of so many rows and columns; flat over x and y.
-    pub(super) fn tile_grid(&self, e: &mut Emit<'_>, tile: [u32; 2], on: Num) -> [Num; 3] {
+    pub(super) fn tile_grid(&self, e: &mut Emit<'_>, tile: [u32; 2]) -> [Num; 3] {
         let tape = e.tape();
         let down = tape.ceil_div(self.params.m, tile[0]);
         let across = tape.ceil_div(self.params.n, tile[1]);
         let groups = tape.mul(down, across);
-        let groups = tape.mul(groups, on);
         let [x, y, _] = e.flat_grid(groups);
         [x, y, self.batches]
     }
 
-    fn tiles(
-        &self,
-        e: &mut Emit<'_>,
-        kernel: &Kernel<ProductParams>,
-        own: &[u32],
-        tile: Tile,
-        on: Num,
-    ) {
-        let grid = self.tile_grid(e, [tile.len(); 2], on);
+    fn tiles(&self, e: &mut Emit<'_>, kernel: &Kernel<ProductParams>, own: &[u32], tile: Tile) {
+        let grid = self.tile_grid(e, [tile.len(); 2]);
         self.dispatch(e, kernel, own, grid);
     }
 }
@@ -223,29 +196,37 @@ impl Given {
 pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), CompileError> {
     let p = &p.clone().of_one_column_as_row();
     through_f32(e, p, y, |e, sums| {
-        let plan = Plan::of(e, p)?;
         let given = given(e, p, sums);
-        for (rows, on) in [(1, plan.one_row), (8, plan.few_rows)] {
-            let Some(on) = on else { continue };
-            gemv::floats(e, p, &given, rows, on);
-        }
-        if let Some(on) = plan.tiles {
-            if let Some(coop) = Coop::of(e, p, sums)? {
-                coop.dispatch(e, &given, on);
-                return Ok(());
+        by_rows(e, p, |e, rows| match rows {
+            Rows::UpTo(rows) => {
+                gemv::floats(e, p, &given, rows);
+                Ok(())
             }
-            let tile = Tile::of(e, p)?;
-            let own = [
-                code(p.b.dtype),
-                tile.side,
-                u32::from(tile.wide),
-                u32::from(p.a.own.unit),
-                u32::from(p.b.own.unit),
-            ];
-            given.tiles(e, GEMM.pick(p.activation), &own, tile, on);
-        }
-        Ok(())
+            Rows::Many => float_tiles(e, p, &given, sums),
+        })
     })
+}
+
+fn float_tiles(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    sums: &View,
+) -> Result<(), CompileError> {
+    if let Some(coop) = Coop::of(e, p, sums)? {
+        coop.dispatch(e, given);
+        return Ok(());
+    }
+    let tile = Tile::of(e, p)?;
+    let own = [
+        code(p.b.dtype),
+        tile.side,
+        u32::from(tile.wide),
+        u32::from(p.a.own.unit),
+        u32::from(p.b.own.unit),
+    ];
+    given.tiles(e, GEMM.pick(p.activation), &own, tile);
+    Ok(())
 }
 
 /// As [`floats`], for weights in packed blocks.
@@ -256,24 +237,25 @@ pub(super) fn packed(
     y: &View,
 ) -> Result<(), CompileError> {
     through_f32(e, p, y, |e, sums| {
-        let plan = Plan::of(e, p)?;
         let given = given(e, p, sums);
-        for (rows, on) in [(1, plan.one_row), (8, plan.few_rows)] {
-            let Some(on) = on else { continue };
-            gemv::packed(e, &given, scheme, rows, on);
-        }
-        if let Some(on) = plan.tiles {
-            let scheme = scheme_consts(scheme);
-            // An invocation decodes as many weights as the tile has for each: 64 x 16 for 64.
-            let tile = Tile {
-                side: 8,
-                wide: true,
-            };
-            let own = [tile.side, 1, u32::from(p.a.own.unit)];
-            let own: Vec<u32> = scheme.into_iter().chain(own).collect();
-            given.tiles(e, &GEMM_PACKED, &own, tile, on);
-        }
-        Ok(())
+        by_rows(e, p, |e, rows| {
+            match rows {
+                Rows::UpTo(rows) => gemv::packed(e, &given, scheme, rows),
+                Rows::Many => {
+                    let scheme = scheme_consts(scheme);
+                    // An invocation decodes as many weights as the tile has for each: 64 x 16
+                    // for 64.
+                    let tile = Tile {
+                        side: 8,
+                        wide: true,
+                    };
+                    let own = [tile.side, 1, u32::from(p.a.own.unit)];
+                    let own: Vec<u32> = scheme.into_iter().chain(own).collect();
+                    given.tiles(e, &GEMM_PACKED, &own, tile);
+                }
+            }
+            Ok(())
+        })
     })
 }
 

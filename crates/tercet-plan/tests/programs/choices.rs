@@ -1,0 +1,161 @@
+//! Programs whose sizes decide what runs: made by hand, and made by `choose` from a graph.
+
+use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, NodeId, Signature, Type};
+use tercet_plan::{
+    Arm, Buffer, Caps, Choice, ChoiceId, Launch, Num, Program, Slot, SlotId, Step, Tape, Work,
+    check_races, compile,
+};
+
+/// Slots of 64 bytes of the arena at these offsets, and a choice over `s` for each list of bounds.
+fn program(offsets: &[u64], choices: &[&[u32]]) -> Program {
+    let mut tape = Tape::default();
+    let s = tape.dim(&Dim::sym("s"));
+    let slot = |offset_bytes: &u64| Slot {
+        buffer: Buffer::Arena,
+        offset_bytes: *offset_bytes,
+        bytes: 64,
+        dtype: DType::U32,
+    };
+    let choice = |bounds: &&[u32]| Choice {
+        value: s,
+        bounds: (*bounds).into(),
+    };
+    Program {
+        signature: Signature::default(),
+        symbols: Vec::new(),
+        kernels: Vec::new(),
+        choices: choices.iter().map(choice).collect(),
+        slots: offsets.iter().map(slot).collect(),
+        gaps: Vec::new(),
+        prepare: Vec::new(),
+        steps: Vec::new(),
+        params: Vec::new(),
+        tape,
+        consts: Vec::new(),
+        inputs: Vec::new(),
+        param_io: Vec::new(),
+        states: Vec::new(),
+        outputs: Vec::new(),
+        data_checks: Vec::new(),
+        size_checks: Vec::new(),
+    }
+}
+
+/// A copy of a slot in arms, as (choice, index).
+fn copy(src: u32, dst: u32, arms: &[(u32, u32)]) -> Step {
+    let arm = |&(choice, index): &(u32, u32)| Arm {
+        choice: ChoiceId(choice),
+        index,
+    };
+    Step {
+        work: Work::Copy {
+            src: SlotId(src),
+            dst: SlotId(dst),
+            bytes: Num::Const(64),
+        },
+        barrier: false,
+        arms: arms.iter().map(arm).collect(),
+        node: NodeId(0),
+        op: "test",
+    }
+}
+
+/// Whether two copies into the same bytes may stand side by side.
+fn side_by_side(choices: &[&[u32]], a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
+    // The last two slots share bytes.
+    let mut p = program(&[0, 64, 128, 160], choices);
+    p.steps = vec![copy(0, 2, a), copy(1, 3, b)];
+    check_races(&p).is_ok()
+}
+
+#[test]
+fn arms_may_share_memory_only_where_no_run_plays_both() {
+    let few: &[u32] = &[8];
+    assert!(side_by_side(&[few], &[(0, 0)], &[(0, 1)]));
+    assert!(!side_by_side(&[few], &[(0, 1)], &[(0, 1)]));
+    assert!(!side_by_side(&[few], &[(0, 0)], &[]));
+    // Ranges of one number: up to 1 and above 8 never meet, up to 8 and above 1 do.
+    let more: &[u32] = &[1, 8];
+    assert!(side_by_side(&[few, more], &[(1, 0)], &[(0, 1)]));
+    assert!(side_by_side(&[few, more], &[(0, 0)], &[(1, 2)]));
+    assert!(!side_by_side(&[few, more], &[(0, 0)], &[(1, 1)]));
+    // One choice inside another: one pair that never meets is enough.
+    assert!(side_by_side(
+        &[few, more],
+        &[(0, 0), (1, 0)],
+        &[(0, 0), (1, 1)]
+    ));
+    assert!(!side_by_side(&[few, more], &[(0, 0), (1, 0)], &[(0, 0)]));
+}
+
+#[test]
+fn choices_of_different_numbers_prove_nothing() {
+    let mut p = program(&[0, 64, 128, 160], &[&[8], &[8]]);
+    p.choices[1].value = p.tape.dim(&Dim::sym("t"));
+    p.steps = vec![copy(0, 2, &[(0, 0)]), copy(1, 3, &[(1, 1)])];
+    assert!(check_races(&p).is_err());
+}
+
+#[test]
+fn a_launch_empties_what_is_not_chosen() {
+    let mut p = program(&[0, 64, 128], &[&[1, 8]]);
+    p.steps = vec![
+        copy(0, 2, &[(0, 0)]),
+        copy(0, 2, &[(0, 1)]),
+        copy(0, 2, &[(0, 2)]),
+        copy(0, 1, &[]),
+    ];
+    let mut launch = Launch::default();
+    for (s, arm) in [(0, 0), (1, 0), (2, 1), (8, 1), (9, 2)] {
+        let sizes = Bindings::new().with("s", s);
+        launch
+            .compute(&p, &sizes, 0)
+            .expect("the sizes are possible");
+        assert_eq!(launch.chosen, [arm], "{s}");
+        let on: Vec<bool> = launch.grids.iter().map(|g| *g != [0; 3]).collect();
+        let want: Vec<bool> = (0..3).map(|i| i == arm).chain([true]).collect();
+        assert_eq!(on, want, "{s}");
+    }
+    let text = p.to_string();
+    for arm in [
+        "if s <= 1: copy",
+        "if 1 < s <= 8: copy",
+        "if 8 < s: copy",
+        "  copy",
+    ] {
+        assert!(text.contains(arm), "{text}");
+    }
+}
+
+/// Two products, the second of the first, over a symbolic number of rows.
+fn products() -> Program {
+    let mut g = Graph::new();
+    let x = Type::new(DType::F32, [Dim::sym("m"), Dim::Known(64)]);
+    let x = g.input("x", x).expect("an input");
+    let up = g.param("up", Type::new(DType::F32, [64, 96])).expect("up");
+    let down = g
+        .param("down", Type::new(DType::F32, [96, 64]))
+        .expect("down");
+    let h = g.matmul(x, up).expect("a product");
+    let y = g.matmul(h, down).expect("a product");
+    g.output("y", y).expect("an output");
+    let options = CompileOptions::new().bound("m", 512);
+    compile(&g, &options, &Caps::laptop()).expect("products are supported")
+}
+
+#[test]
+fn the_ways_of_a_product_stand_side_by_side() {
+    let program = products();
+    assert_eq!(program.choices.len(), 1, "{program}");
+    assert_eq!(
+        (program.steps.len(), program.barriers()),
+        (6, 1),
+        "{program}"
+    );
+    let arms: Vec<u32> = program.steps.iter().map(|s| s.arms[0].index).collect();
+    assert_eq!(arms, [0, 1, 2, 0, 1, 2], "{program}");
+    // Without arms they race.
+    let mut racing = program;
+    racing.steps[1].arms.clear();
+    assert!(check_races(&racing).is_err());
+}
