@@ -17,6 +17,7 @@ mod launch;
 mod narrow;
 mod num;
 mod plan;
+mod played;
 mod print;
 mod program;
 mod races;
@@ -35,6 +36,7 @@ pub use launch::Launch;
 pub use narrow::narrow_i64;
 pub use num::{Expr, ExprId, Num, Shown, Tape};
 pub use plan::{PlanOptions, compile, compile_with, plan};
+pub use played::Played;
 pub use print::explain;
 pub use program::{
     Arm, Arms, Buffer, CheckKind, Choice, ChoiceId, DataCheck, Dispatch, Io, KernelId, Program,

@@ -63,6 +63,16 @@ pub(crate) enum Call {
     Nothing,
 }
 
+impl Call {
+    /// True if it is not the work of a shader.
+    pub(crate) fn is_transfer(self) -> bool {
+        match self {
+            Call::Copy { .. } | Call::Fill { .. } => true,
+            Call::Run { .. } | Call::Nothing => false,
+        }
+    }
+}
+
 /// What a descriptor set binds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Set {
@@ -85,16 +95,14 @@ struct Dynamic {
 
 /// A program as calls.
 pub(crate) struct Calls {
-    /// Of every run, with barriers before them.
-    pub(crate) steps: Vec<(bool, Call)>,
-    /// Of preparation.
-    pub(crate) prepare: Vec<(bool, Call)>,
+    /// Of [`Program::steps`].
+    pub(crate) steps: Vec<Call>,
+    /// Of [`Program::prepare`].
+    pub(crate) prepare: Vec<Call>,
     pub(crate) sets: Vec<Set>,
     dynamic: Vec<Dynamic>,
     words: usize,
     align_words: usize,
-    /// A step copies or fills.
-    pub(crate) transfers: bool,
     /// A copy's length depends on sizes.
     pub(crate) copies: bool,
     copy_pipeline: usize,
@@ -109,19 +117,17 @@ pub(crate) fn flatten(program: &Program, align_bytes: u32) -> Calls {
         dynamic: Vec::new(),
         words: program.params.len(),
         align_words: align_bytes as usize / 4,
-        transfers: false,
         copies: false,
         copy_pipeline: program.kernels.len(),
     };
     for (prepare, steps) in [(false, &program.steps), (true, &program.prepare)] {
         for (at, step) in steps.iter().enumerate() {
             let call = calls.call(program, step, prepare, at);
-            calls.transfers |= matches!(call, Call::Copy { .. } | Call::Fill { .. });
             let list = match prepare {
                 true => &mut calls.prepare,
                 false => &mut calls.steps,
             };
-            list.push((step.barrier, call));
+            list.push(call);
         }
     }
     calls
@@ -130,15 +136,15 @@ pub(crate) fn flatten(program: &Program, align_bytes: u32) -> Calls {
 impl Calls {
     fn call(&mut self, program: &Program, step: &Step, prepare: bool, at: usize) -> Call {
         match &step.work {
-            Work::Dispatch(d) => self.dispatch(program, d, prepare, at, step.arms.is_empty()),
+            Work::Dispatch(d) => self.dispatch(program, d, prepare, at),
             Work::Copy { src, dst, bytes } => match bytes.known() {
                 Some(0) => Call::Nothing,
-                Some(bytes) if step.arms.is_empty() => Call::Copy {
+                Some(bytes) => Call::Copy {
                     src: *src,
                     dst: *dst,
                     bytes: bytes as u64,
                 },
-                Some(_) | None => self.copy(*src, *dst, prepare, at),
+                None => self.copy(*src, *dst, prepare, at),
             },
             Work::Fill { dst, .. } if program.slot(*dst).bytes == 0 => Call::Nothing,
             Work::Fill { dst, word } => Call::Fill {
@@ -148,20 +154,13 @@ impl Calls {
         }
     }
 
-    fn dispatch(
-        &mut self,
-        program: &Program,
-        d: &Dispatch,
-        prepare: bool,
-        at: usize,
-        always: bool,
-    ) -> Call {
+    fn dispatch(&mut self, program: &Program, d: &Dispatch, prepare: bool, at: usize) -> Call {
         if d.grid.contains(&Num::ZERO) {
             return Call::Nothing;
         }
         let known = d.grid.map(Num::known);
         let grid = match known {
-            [Some(x), Some(y), Some(z)] if always => Grid::Direct([x, y, z].map(|n| n as u32)),
+            [Some(x), Some(y), Some(z)] => Grid::Direct([x, y, z].map(|n| n as u32)),
             _ => self.indirect(prepare, at, None),
         };
         let bytes = u64::from(program.kernels[d.kernel.0 as usize].block_bytes);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use ash::vk;
 use smallvec::SmallVec;
 use tercet_ir::RunError;
-use tercet_plan::{Buffer, Driver, Launch, Program, Read};
+use tercet_plan::{Buffer, Driver, Launch, Played, Program, Read};
 
 use crate::backend::Shared;
 use crate::bind::{Calls, Sets, copy_kernel, flatten};
@@ -44,15 +44,46 @@ struct Loaded {
     consts: Memories,
 }
 
+/// The most combinations of arms whose commands are kept.
+const MOST_RUNS: usize = 16;
+
 /// Command buffers with what they bind.
 struct Recorded {
-    steps: vk::CommandBuffer,
+    /// One for each combination of arms, the one used last at the end.
+    runs: Vec<Run>,
     prepare: vk::CommandBuffer,
     queries: Option<Queries>,
     /// A run wrote the queries.
     stamped: bool,
-    _sets: Sets,
-    _pool: CommandPool,
+    sets: Sets,
+    pool: CommandPool,
+}
+
+/// The commands of runs that choose the same arms.
+struct Run {
+    chosen: Vec<u32>,
+    played: Vec<Played>,
+    commands: vk::CommandBuffer,
+}
+
+impl Recorded {
+    /// Moves the commands for these arms to the end; false where there are none.
+    fn find(&mut self, chosen: &[u32]) -> bool {
+        let Some(at) = self.runs.iter().rposition(|r| r.chosen == chosen) else {
+            return false;
+        };
+        self.runs[at..].rotate_left(1);
+        true
+    }
+
+    /// A command buffer that holds nothing of use: where there are enough, the one not used for
+    /// longest. None of them may be pending.
+    fn commands(&mut self) -> Result<vk::CommandBuffer, GpuError> {
+        match self.runs.len() < MOST_RUNS {
+            true => self.pool.buffer(),
+            false => Ok(self.runs.remove(0).commands),
+        }
+    }
 }
 
 /// The buffers of one executable.
@@ -179,7 +210,8 @@ impl VulkanDriver {
         }
     }
 
-    /// Records the commands of the program, unless they are.
+    /// Binds what the program's steps are given and records its preparation, unless that is done; the
+    /// steps of runs, too, where they are the same at all sizes.
     fn record(&mut self) -> Result<(), GpuError> {
         if self.recorded.is_some() {
             return Ok(());
@@ -199,7 +231,7 @@ impl VulkanDriver {
             true => Some(Queries::new(device, calls.steps.len())?),
             false => None,
         };
-        let (steps, prepare) = (pool.buffer()?, pool.buffer()?);
+        let prepare = pool.buffer()?;
         let player = Player {
             device,
             program,
@@ -209,17 +241,59 @@ impl VulkanDriver {
             grids: &self.grids,
             memory,
         };
-        player.record(steps, &calls.steps, queries.as_ref())?;
-        player.record(prepare, &calls.prepare, None)?;
+        let played = program.played(&program.prepare, &[]);
+        player.record(prepare, &calls.prepare, &played, None)?;
+        let is_fixed = program.choices.is_empty();
         self.recorded = Some(Recorded {
-            steps,
+            runs: Vec::new(),
             prepare,
             queries,
             stamped: false,
-            _sets: sets,
-            _pool: pool,
+            sets,
+            pool,
         });
-        self.count_recorded(2);
+        self.count_recorded(1);
+        match is_fixed {
+            true => self.record_run(&[]),
+            false => Ok(()),
+        }
+    }
+
+    /// Records the commands of runs that choose these arms, unless they are, and puts them at the end
+    /// of the list.
+    fn record_run(&mut self, chosen: &[u32]) -> Result<(), GpuError> {
+        let Some(recorded) = &mut self.recorded else {
+            return Ok(());
+        };
+        if recorded.find(chosen) {
+            return Ok(());
+        }
+        let device = &self.shared.device;
+        device.wait(self.last)?;
+        let commands = recorded.commands()?;
+        let Loaded {
+            program,
+            calls,
+            pipelines,
+            ..
+        } = &*self.buffers.loaded;
+        let player = Player {
+            device,
+            program,
+            calls,
+            pipelines,
+            sets: &recorded.sets,
+            grids: &self.grids,
+            memory: |slot| self.buffers.memory(program.slot(slot).buffer),
+        };
+        let played = program.played(&program.steps, chosen);
+        player.record(commands, &calls.steps, &played, recorded.queries.as_ref())?;
+        recorded.runs.push(Run {
+            chosen: chosen.to_vec(),
+            played,
+            commands,
+        });
+        self.count_recorded(1);
         Ok(())
     }
 
@@ -299,6 +373,7 @@ impl VulkanDriver {
     ) -> Result<(), GpuError> {
         // Transfers of this driver use other command buffers, runs use these.
         self.record()?;
+        self.record_run(&launch.chosen)?;
         if !reads.is_empty() {
             let of = |b| self.buffers.memory(b);
             if self.run_reads.record(&self.shared.device, reads, of)? {
@@ -308,12 +383,12 @@ impl VulkanDriver {
         if changed || !self.numbers {
             self.put_numbers(launch);
         }
-        let Some(recorded) = &self.recorded else {
+        let Some(run) = self.recorded.as_ref().and_then(|r| r.runs.last()) else {
             return Ok(());
         };
         self.running = !reads.is_empty();
         let reading = self.run_reads.commands().filter(|_| self.running);
-        let commands: SmallVec<[_; 2]> = [recorded.steps].into_iter().chain(reading).collect();
+        let commands: SmallVec<[_; 2]> = [run.commands].into_iter().chain(reading).collect();
         self.start(&commands)?;
         if let Some(recorded) = &mut self.recorded {
             recorded.stamped = true;
@@ -445,9 +520,11 @@ impl Driver for VulkanDriver {
         let Some(queries) = queries.filter(|_| self.finish().is_ok()) else {
             return Vec::new();
         };
-        let stamps = queries.nanoseconds();
-        let pairs = stamps.windows(2).enumerate();
-        pairs.map(|(step, w)| (step, w[0], w[1] - w[0])).collect()
+        let run = self.recorded.as_ref().and_then(|r| r.runs.last());
+        let played = run.map(|r| &*r.played).unwrap_or_default();
+        let stamps = queries.nanoseconds(played.len());
+        let pairs = played.iter().zip(stamps.windows(2));
+        pairs.map(|(p, w)| (p.step, w[0], w[1] - w[0])).collect()
     }
 
     fn try_clone(&mut self) -> Result<VulkanDriver, RunError> {

@@ -2,7 +2,8 @@
 //!
 //! [`VulkanBackend`] opens a device and compiles graphs for it: `tercet-plan` makes the
 //! [`tercet_plan::Program`], this crate makes pipelines of its kernels, memory of its buffers and
-//! command buffers of its steps. Those are recorded once; a run writes a few numbers and submits.
+//! command buffers of its steps. Those are recorded once for each combination of ways that sizes
+//! choose; a run writes a few numbers and submits.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,12 +1,12 @@
-//! Command buffers: recorded once, submitted for every run.
+//! Command buffers: recorded once for each combination of arms that occurs, submitted for every run.
 //!
 //! Each begins with a barrier against all work before it on the queue, so that submissions need no
-//! semaphores between them. Barriers inside are those of the program.
+//! semaphores between them. Barriers inside are those of [`Program::played`].
 
 use std::sync::Arc;
 
 use ash::vk;
-use tercet_plan::{Program, Read, SlotId};
+use tercet_plan::{Played, Program, Read, SlotId};
 
 use crate::bind::{Call, Calls, Grid, Sets};
 use crate::device::Device;
@@ -71,17 +71,23 @@ pub(crate) fn barrier_all(device: &Device, commands: vk::CommandBuffer) {
     barrier(device, commands, before, (after, any));
 }
 
-/// A barrier of a program.
-fn barrier_step(device: &Device, commands: vk::CommandBuffer, transfers: bool) {
-    let mut stages = vk::PipelineStageFlags::COMPUTE_SHADER;
-    let mut writes = vk::AccessFlags::SHADER_WRITE;
-    let mut reads = vk::AccessFlags::SHADER_READ;
-    if transfers {
-        stages |= vk::PipelineStageFlags::TRANSFER;
-        writes |= vk::AccessFlags::TRANSFER_WRITE;
-        reads |= vk::AccessFlags::TRANSFER_READ;
-    }
-    barrier(device, commands, (stages, writes), (stages, writes | reads));
+/// A barrier of a program; whether there are copies or fills among the steps before it, back to the
+/// last barrier, and after it, up to the next.
+fn barrier_step(device: &Device, commands: vk::CommandBuffer, transfers: [bool; 2]) {
+    let sides = transfers.map(|transfers| {
+        let mut stages = vk::PipelineStageFlags::COMPUTE_SHADER;
+        let mut writes = vk::AccessFlags::SHADER_WRITE;
+        let mut reads = vk::AccessFlags::SHADER_READ;
+        if transfers {
+            stages |= vk::PipelineStageFlags::TRANSFER;
+            writes |= vk::AccessFlags::TRANSFER_WRITE;
+            reads |= vk::AccessFlags::TRANSFER_READ;
+        }
+        (stages, writes, reads)
+    });
+    let [(before, writes, _), (after, own_writes, reads)] = sides;
+    let after = (after, own_writes | reads);
+    barrier(device, commands, (before, writes), after);
 }
 
 fn barrier(
@@ -119,7 +125,7 @@ pub(crate) fn record(
     unsafe { device.raw.end_command_buffer(commands) }.map_err(device.failed("vkEndCommandBuffer"))
 }
 
-/// Timestamps before the first step and after each.
+/// Timestamps before the first step that is played and after each.
 pub(crate) struct Queries {
     raw: vk::QueryPool,
     count: u32,
@@ -149,11 +155,12 @@ impl Queries {
         })
     }
 
-    /// The timestamps of the last run, from the first; empty when none was written yet.
-    pub(crate) fn nanoseconds(&self) -> Vec<u64> {
-        let mut stamps = vec![0u64; self.count as usize];
+    /// The timestamps of the last run, which played so many steps, from the first; empty when none
+    /// was written yet.
+    pub(crate) fn nanoseconds(&self, played: usize) -> Vec<u64> {
+        let mut stamps = vec![0u64; played + 1];
         let flags = vk::QueryResultFlags::TYPE_64;
-        // SAFETY: `stamps` has room for every query.
+        // SAFETY: there is a query for each step that can be played, and room for those read.
         let got =
             unsafe { (self.device.raw).get_query_pool_results(self.raw, 0, &mut stamps, flags) };
         if got.is_err() {
@@ -205,7 +212,8 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
     pub(crate) fn record(
         &self,
         commands: vk::CommandBuffer,
-        calls: &[(bool, Call)],
+        calls: &[Call],
+        played: &[Played],
         queries: Option<&Queries>,
     ) -> Result<(), GpuError> {
         record(self.device, commands, || {
@@ -213,14 +221,21 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
                 queries.reset(commands);
                 queries.stamp(commands, 0);
             }
-            let mut bound = None;
-            for (at, &(barrier, call)) in calls.iter().enumerate() {
-                if barrier {
-                    barrier_step(self.device, commands, self.calls.transfers);
+            let (mut bound, mut stamps) = (None, 0);
+            let mut before = false;
+            for group in played.chunk_by(|_, next| !next.barrier) {
+                let of_group = || group.iter().map(|p| calls[p.step]);
+                let transfers = of_group().any(Call::is_transfer);
+                if group[0].barrier {
+                    barrier_step(self.device, commands, [before, transfers]);
                 }
-                self.call(commands, call, &mut bound);
-                if let Some(queries) = queries {
-                    queries.stamp(commands, at + 1);
+                before = transfers;
+                for call in of_group() {
+                    self.call(commands, call, &mut bound);
+                    stamps += 1;
+                    if let Some(queries) = queries {
+                        queries.stamp(commands, stamps);
+                    }
                 }
             }
         })

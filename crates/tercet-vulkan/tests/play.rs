@@ -5,7 +5,7 @@ mod common;
 use common::{Builder, affine, assert_silent, backend, ints, kernel, run};
 use tercet_ir::backend::Wanted;
 use tercet_ir::{Dim, Executable, Tensor};
-use tercet_plan::Buffer;
+use tercet_plan::{Arm, Buffer, Choice, ChoiceId};
 use tercet_vulkan::VulkanOptions;
 
 #[test]
@@ -285,4 +285,95 @@ fn a_device_offers_what_every_browser_does() {
     assert!(caps.max_grid >= least.max_grid);
     let devices = tercet_vulkan::VulkanBackend::devices().unwrap();
     assert!(devices.contains(backend.device()));
+}
+
+/// `y = x + i` for the arm `i` of a choice by `n`.
+fn by_size(backend: &tercet_vulkan::VulkanBackend, bounds: &[u32]) -> Builder {
+    let mut b = Builder::new(backend, Dim::sym("n"), 500);
+    let (x, y) = (b.input("x"), b.output("y"));
+    for i in 0..=bounds.len() {
+        b.map(
+            kernel(&format!("plus{i}"), &format!("x + {i}u")),
+            x,
+            y,
+            false,
+        );
+    }
+    choose(&mut b, bounds);
+    b
+}
+
+/// Makes the steps the arms of a choice by `n`, one each.
+fn choose(b: &mut Builder, bounds: &[u32]) {
+    let value = b.program.tape.dim(&Dim::sym("n"));
+    b.program.choices.push(Choice {
+        value,
+        bounds: bounds.into(),
+    });
+    for (step, index) in b.program.steps.iter_mut().zip(0..) {
+        step.arms.push(Arm {
+            choice: ChoiceId(0),
+            index,
+        });
+    }
+}
+
+#[test]
+fn each_combination_of_arms_is_recorded_once() {
+    let Some(backend) = backend() else { return };
+    let mut exe = by_size(backend, &[10, 100]).load(backend);
+    // The preparation.
+    assert_eq!(exe.driver().counters().recorded, 1);
+    for (n, arm, recorded) in [
+        (5, 0, 2),
+        (10, 0, 2),
+        (11, 1, 3),
+        (0, 0, 3),
+        (500, 2, 4),
+        (1, 0, 4),
+        (100, 1, 4),
+        (101, 2, 4),
+    ] {
+        let got = run(&mut exe, &ints(0..n));
+        assert_eq!(got[0], ints((0..n).map(|i| i + arm)), "{n}");
+        assert_eq!(exe.driver().counters().recorded, recorded, "{n}");
+    }
+    assert_silent(backend);
+}
+
+#[test]
+fn recordings_not_used_for_longest_are_dropped() {
+    let Some(backend) = backend() else { return };
+    let bounds: Vec<u32> = (1..30).collect();
+    let mut exe = by_size(backend, &bounds).load(backend);
+    let recorded = |exe: &mut tercet_plan::GpuExecutable<tercet_vulkan::VulkanDriver>, n: i32| {
+        let got = run(exe, &ints(0..n));
+        assert_eq!(got[0], ints((0..n).map(|i| i + n - 1)), "{n}");
+        exe.driver().counters().recorded
+    };
+    for n in 1..=30 {
+        assert_eq!(recorded(&mut exe, n), 1 + n as u64);
+    }
+    assert_eq!(recorded(&mut exe, 30), 31);
+    assert_eq!(recorded(&mut exe, 25), 31);
+    assert_eq!(recorded(&mut exe, 1), 32);
+    assert_eq!(recorded(&mut exe, 25), 32);
+    assert_silent(backend);
+}
+
+#[test]
+fn copies_and_fills_run_in_their_arms_only() {
+    let Some(backend) = backend() else { return };
+    let mut b = Builder::new(backend, Dim::sym("n"), 200);
+    let (x, y) = (b.input("x"), b.output("y"));
+    b.copy(x, y, false);
+    b.fill(y, 7, false);
+    b.program.steps.push(b.program.steps[0].clone());
+    choose(&mut b, &[10, 100]);
+    let mut exe = b.load(backend);
+    for (n, filled) in [(5, false), (50, true), (150, false), (50, true)] {
+        let want = ints((0..n).map(|i| if filled { 7 } else { i }));
+        assert_eq!(run(&mut exe, &ints(0..n))[0], want, "{n}");
+    }
+    assert_silent(backend);
 }

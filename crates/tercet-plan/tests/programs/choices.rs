@@ -159,3 +159,60 @@ fn the_ways_of_a_product_stand_side_by_side() {
     racing.steps[1].arms.clear();
     assert!(check_races(&racing).is_err());
 }
+
+#[test]
+fn what_is_played_has_the_barriers_that_it_needs() {
+    let mut p = program(&[0, 64, 128, 192, 256], &[&[8]]);
+    let with_barrier = |step: Step| Step {
+        barrier: true,
+        ..step
+    };
+    p.steps = vec![
+        copy(0, 2, &[(0, 0)]),
+        copy(0, 3, &[(0, 1)]),
+        with_barrier(copy(3, 2, &[(0, 1)])),
+        with_barrier(copy(0, 4, &[])),
+        copy(2, 1, &[]),
+    ];
+    check_races(&p).expect("the program has its barriers");
+    let played = |arm| -> Vec<(usize, bool)> {
+        let played = p.played(&p.steps, &[arm]);
+        played.iter().map(|p| (p.step, p.barrier)).collect()
+    };
+    // Step 3 waits for nothing, step 4 for the one that is played of 0 and 2.
+    assert_eq!(played(0), [(0, false), (3, false), (4, true)]);
+    let all = [(1, false), (2, true), (3, false), (4, true)];
+    assert_eq!(played(1), all);
+    // A barrier that the program lacks is not made up.
+    p.steps[3].barrier = false;
+    let without = p.played(&p.steps, &[0]);
+    assert!(without.iter().all(|p| p.step != 4 || p.barrier));
+    p.steps[2].barrier = false;
+    let without = p.played(&p.steps, &[0]);
+    assert!(without.iter().all(|p| !p.barrier));
+}
+
+#[test]
+fn what_is_played_never_races() {
+    let mut program = products();
+    let sizes = [1, 5, 100].map(|m| Bindings::new().with("m", m));
+    let mut launch = Launch::default();
+    for sizes in sizes {
+        launch
+            .compute(&program, &sizes, 0)
+            .expect("sizes within bounds");
+        let played = program.played(&program.steps, &launch.chosen);
+        assert_eq!(played.len(), 2);
+        let all = program.steps.clone();
+        program.steps = played
+            .iter()
+            .map(|p| Step {
+                barrier: p.barrier,
+                arms: Default::default(),
+                ..all[p.step].clone()
+            })
+            .collect();
+        check_races(&program).unwrap_or_else(|race| panic!("{race}\n{program}"));
+        program.steps = all;
+    }
+}
