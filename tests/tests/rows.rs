@@ -312,6 +312,75 @@ fn extremes() {
     );
 }
 
+#[test]
+fn copies_of_views() {
+    let mut wrong = Vec::new();
+    let all: Vec<DType> = NUMBERS.iter().copied().chain([DType::Bool]).collect();
+    let inputs: [Input; 9] = [
+        looked(&[130, 100], Look::Transposed(&[1, 0])),
+        looked(&[33, 65], Look::Transposed(&[1, 0])),
+        looked(&[3, 40, 2, 36], Look::Transposed(&[0, 3, 2, 1])),
+        looked(&[3, 40, 2, 36], Look::Transposed(&[2, 0, 1, 3])),
+        looked(&[9, 20, 32], Look::Transposed(&[1, 0, 2])),
+        looked(&[5, 66, 40], Look::Transposed(&[2, 0, 1])),
+        looked(&[7, 60, 66], Look::Cut),
+        looked(&[7, 130], Look::Backward),
+        looked(&[6, 64], Look::Repeated(3)),
+    ];
+    for (at, input) in inputs.into_iter().enumerate() {
+        let case = Case::new(format!("{at}"), move |c| {
+            let x = input.value(c, "x", Fill::Uniform(-20.0, 100.0))?;
+            c.output(x)
+        });
+        check(&case, &all, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Sums and products whose operands, results or both are subnormal, infinite, NaN or zero, in whole
+/// vectors and with a row and a column that are read once a vector.
+#[test]
+fn sums_and_products_of_any_magnitude() {
+    let mut wrong = Vec::new();
+    let ranges = [(-1e-38, 1e-38), (-1e-19, 1e-19), (-1e38, 1e38), (-2.0, 2.0)];
+    for (lo, hi) in ranges {
+        for (rows, columns) in [(8, 64), (5, 7)] {
+            let case = Case::new(format!("{lo:e}..{hi:e}/{columns}"), move |c| {
+                let x = c.input("x", [rows, columns], Fill::Uniform(lo, hi))?;
+                let y = c.input("y", [rows, columns], Fill::Special)?;
+                let row = c.input("row", [columns], Fill::Uniform(lo, hi))?;
+                let column = c.input("column", [rows, 1], Fill::Uniform(lo, hi))?;
+                for other in [x, y, row, column] {
+                    let sum = c.graph.plus(x, other)?;
+                    c.output(sum)?;
+                    let less = c.graph.sub(other, x)?;
+                    c.output(less)?;
+                    let product = c.graph.mul(x, other)?;
+                    c.output(product)?;
+                }
+                Ok(())
+            });
+            check(&case, &[DType::F32, DType::BF16], &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// gelu over its whole range: the near part, the far one, and where they meet.
+#[test]
+fn gelu_everywhere() {
+    let mut wrong = Vec::new();
+    for (lo, hi) in [(-3.5, 3.5), (-0.01, 0.01), (-16.0, 16.0), (-1e-18, 1e-18)] {
+        let case = Case::new(format!("{lo}..{hi}"), move |c| {
+            let x = c.input("x", [64, 1024], Fill::Uniform(lo, hi))?;
+            let y = c.graph.gelu(x)?;
+            c.output(y)
+        });
+        check_on(&case, &[DType::F32], |name| name != "cpu", &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// gamma or beta of a norm.
 fn weight(c: &mut CaseGraph, name: &str, shape: &[usize]) -> Result<Value, OpError> {
     let ty = Type::new(c.dtype, shape);

@@ -191,6 +191,31 @@ impl Tape {
         self.binary(a, b.into(), Expr::AtMost)
     }
 
+    /// True if the number is a multiple of this one whatever the sizes of a run.
+    pub fn is_multiple(&self, n: Num, of: u32) -> bool {
+        of.is_power_of_two() && self.twos(n) >= of.trailing_zeros()
+    }
+
+    /// A power of two that divides the number at all sizes, at most 2^16.
+    fn twos(&self, n: Num) -> u32 {
+        const MOST: u32 = 16;
+        let id = match n {
+            Num::Const(n) => return n.trailing_zeros().min(MOST),
+            Num::Expr(id) => id,
+        };
+        match self.exprs[id.0 as usize] {
+            Expr::Add(a, b) | Expr::Sub(a, b) | Expr::Min(a, b) | Expr::Max(a, b) => {
+                self.twos(a).min(self.twos(b))
+            }
+            Expr::Mul(a, b) => (self.twos(a) + self.twos(b)).min(MOST),
+            Expr::Dim(_)
+            | Expr::Step { .. }
+            | Expr::CeilDiv(..)
+            | Expr::Div(..)
+            | Expr::AtMost(..) => 0,
+        }
+    }
+
     fn binary(&mut self, a: Num, b: Num, make: fn(Num, Num) -> Expr) -> Num {
         let e = make(a, b);
         match (a, b) {
@@ -304,5 +329,10 @@ mod tests {
             .unwrap();
         assert_eq!((get(a, &values), get(on, &values)), (2, 0));
         assert_eq!(Shown(a, &t).to_string(), "ceil(s/64)");
+        let words = t.mul(s, Num::Const(24));
+        let apart = t.add(words, Num::Const(4));
+        assert!(t.is_multiple(words, 8) && !t.is_multiple(words, 16));
+        assert!(t.is_multiple(apart, 4) && !t.is_multiple(apart, 8));
+        assert!(!t.is_multiple(s, 2) && t.is_multiple(Num::ZERO, 16));
     }
 }

@@ -11,7 +11,7 @@ mod step;
 
 use crate::families::portable;
 
-pub(crate) use step::{Class, class, expression};
+pub(crate) use step::{Class, class, expression, quick};
 
 /// What every kernel may use.
 pub(crate) const PRELUDE: &str = portable!("prelude.wgsl");
@@ -48,6 +48,8 @@ pieces! {
     Wide "scalar/wide.wgsl" [];
     /// `f_add f_sub f_mul f_div f_recip f_fma`, exact also for subnormal numbers; `soft_fma`.
     Arithmetic "scalar/arithmetic.wgsl" [Base, Wide];
+    /// `q_add q_sub q_mul`, right or else in doubt.
+    Quick "scalar/quick.wgsl" [Base];
     /// Signs, roundings to integers, predicates, `f_clamp`.
     Sign "scalar/sign.wgsl" [Base];
     /// Comparisons of floats.

@@ -49,14 +49,14 @@ fn make(device: &wgpu::Device, variant: &Variant) -> Pipeline {
         source: wgpu::ShaderSource::Wgsl((&*variant.text).into()),
     });
     let block = NonZeroU64::new(variant.block_bytes.into());
-    let block = block.map(|bytes| entry(0, wgpu::BufferBindingType::Uniform, bytes));
-    let word = NonZeroU64::MIN.saturating_add(3);
+    let block = block.map(|bytes| entry(0, wgpu::BufferBindingType::Uniform, Some(bytes)));
+    // Of storage wgpu knows the least size from the shader: a word or a vector of them.
     let storage = variant.storage.iter().map(|&(binding, writable)| {
         let read_only = !writable;
         entry(
             binding,
             wgpu::BufferBindingType::Storage { read_only },
-            word,
+            None,
         )
     });
     let entries: Vec<_> = block.into_iter().chain(storage).collect();
@@ -80,14 +80,18 @@ fn make(device: &wgpu::Device, variant: &Variant) -> Pipeline {
     Pipeline { pipeline, layout }
 }
 
-fn entry(binding: u32, ty: wgpu::BufferBindingType, min: NonZeroU64) -> wgpu::BindGroupLayoutEntry {
+fn entry(
+    binding: u32,
+    ty: wgpu::BufferBindingType,
+    min_binding_size: Option<NonZeroU64>,
+) -> wgpu::BindGroupLayoutEntry {
     wgpu::BindGroupLayoutEntry {
         binding,
         visibility: wgpu::ShaderStages::COMPUTE,
         ty: wgpu::BindingType::Buffer {
             ty,
             has_dynamic_offset: false,
-            min_binding_size: Some(min),
+            min_binding_size,
         },
         count: None,
     }

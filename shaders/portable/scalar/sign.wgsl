@@ -12,8 +12,9 @@ fn f_sign(x: f32) -> f32 {
     return select(copy_sign(1.0, x), x, magnitude(x) == 0u || is_nan(x));
 }
 
+// The greater of x and 0; NaN of either sign stays.
 fn f_relu(x: f32) -> f32 {
-    return fmax(x, 0.0);
+    return select(0.0, x, bitcast<i32>(x) > 0 || bitcast<u32>(x) > 0xff800000u);
 }
 
 // The integer towards zero, with the sign of x.

@@ -1,11 +1,18 @@
 //! Copies of any dtype by bits: strided views to dense slots, and commits to states.
+//!
+//! Three kernels for views: whole vectors where the innermost axis has them, tiles where another axis has
+//! unit stride, elements otherwise.
 
 use tercet_ir::CompileError;
 
 use super::portable;
+use super::rows::merged;
+use super::words::eight;
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
+use crate::program::SlotId;
+use crate::scalar::PRELUDE;
 
 crate::params! {
     /// The block of `copy.wgsl`.
@@ -14,6 +21,19 @@ crate::params! {
         strides: U32x8,
         numel: U32,
         offset: U32,
+    }
+    /// The block of `transpose.wgsl`.
+    pub struct TransposeParams {
+        sizes: U32x8,
+        strides: U32x8,
+        targets: U32x8,
+        axes: U32,
+        batches: U32,
+        offset: U32,
+        rows: U32,
+        columns: U32,
+        column_step: U32,
+        row_step: U32,
     }
     /// The block of `commit.wgsl`.
     pub struct CommitParams {
@@ -30,6 +50,26 @@ pub(crate) static COPY: Kernel<CopyParams> = Kernel::wgsl(
     &["ELEM_BYTES", "RANK"],
 );
 
+/// As [`COPY`], by vectors of 16 bytes.
+pub(crate) static VECTORS: Kernel<CopyParams> = Kernel::wgsl(
+    "copy_vectors",
+    &[PRELUDE, portable!("copy_vectors.wgsl")],
+    &[Access::Read, Access::Write],
+    &["RANK"],
+);
+
+/// As [`COPY`], by tiles of two axes.
+pub(crate) static TRANSPOSE: Kernel<TransposeParams> = Kernel::wgsl(
+    "transpose",
+    &[PRELUDE, portable!("transpose.wgsl")],
+    &[Access::Read, Access::Write],
+    &["ELEM_BYTES"],
+);
+
+/// The side of the tiles of [`TRANSPOSE`], and the least size of an axis that is worth them.
+const TILE: u32 = 32;
+const WORTH_TILES: usize = 8;
+
 /// A dense slot to a state, unless a check of data failed.
 pub(crate) static COMMIT: Kernel<CommitParams> = Kernel::wgsl(
     "commit",
@@ -40,26 +80,123 @@ pub(crate) static COMMIT: Kernel<CommitParams> = Kernel::wgsl(
 
 /// Copies a view into a dense slot of the same shape.
 pub(crate) fn emit(e: &mut Emit<'_>, from: &View, to: &View) -> Result<(), CompileError> {
-    let shape = from.layout.shape();
-    let (mut sizes, mut strides) = ([Num::ONE; 8], [Num::ZERO; 8]);
-    let rank = shape.len();
-    for (axis, n) in e.sizes(shape).into_iter().enumerate() {
-        sizes[axis] = n;
+    let (layout, _) = merged(from.layout.clone(), 0);
+    let view = View {
+        layout,
+        ..from.clone()
+    };
+    let shape = view.layout.shape().to_vec();
+    let walk = Walk {
+        sizes: e.sizes(&shape).to_vec(),
+        strides: e.strides(&view).to_vec(),
+        offset: e.offset(&view),
+        numel: e.numel(&shape),
+        bytes: from.dtype.size_bytes() as u32,
+    };
+    let mut bounds = Vec::with_capacity(shape.len());
+    for dim in &shape {
+        bounds.push(e.bound(dim)?);
     }
-    for (axis, s) in e.strides(from).into_iter().enumerate() {
-        strides[axis] = s;
+    let args = [from.slot, to.slot];
+    if bounds.iter().all(|&n| n > 0)
+        && (walk.in_vectors(e, &args) || walk.in_tiles(e, &bounds, &args))
+    {
+        return Ok(());
     }
     let params = CopyParams {
-        shape: sizes,
-        strides,
-        numel: e.numel(shape),
-        offset: e.offset(from),
+        shape: eight(&walk.sizes),
+        strides: eight(&walk.strides),
+        numel: walk.numel,
+        offset: walk.offset,
     };
-    let words = e.words(from.dtype, shape);
+    let words = e.words(from.dtype, &shape);
     let grid = e.grid_of(words, 256);
-    let consts = [from.dtype.size_bytes() as u32, rank as u32];
-    e.dispatch(&COPY, &consts, &[from.slot, to.slot], &params, grid);
+    let consts = [walk.bytes, shape.len() as u32];
+    e.dispatch(&COPY, &consts, &args, &params, grid);
     Ok(())
+}
+
+/// A view as sizes and strides in elements, axes that lie like one merged.
+struct Walk {
+    sizes: Vec<Num>,
+    strides: Vec<Num>,
+    offset: Num,
+    numel: Num,
+    bytes: u32,
+}
+
+impl Walk {
+    /// Copies whole vectors, if there are only such.
+    fn in_vectors(&self, e: &mut Emit<'_>, args: &[SlotId; 2]) -> bool {
+        let each = 16 / self.bytes;
+        let (Some((&size, outer)), Some((&Num::ONE, strides))) =
+            (self.sizes.split_last(), self.strides.split_last())
+        else {
+            return false;
+        };
+        let tape = e.tape();
+        let whole = |n: &Num| tape.is_multiple(*n, each);
+        if !whole(&size) || !whole(&self.offset) || !strides.iter().all(whole) {
+            return false;
+        }
+        let tape = e.tape();
+        let mut sizes = outer.to_vec();
+        sizes.push(tape.div(size, each));
+        let mut strides: Vec<Num> = strides.iter().map(|s| tape.div(*s, each)).collect();
+        strides.push(Num::ONE);
+        let params = CopyParams {
+            shape: eight(&sizes),
+            strides: eight(&strides),
+            numel: tape.div(self.numel, each),
+            offset: tape.div(self.offset, each),
+        };
+        let pairs = e.tape().ceil_div(params.numel, 2u32);
+        let grid = e.grid_of(pairs, 256);
+        e.dispatch(&VECTORS, &[sizes.len() as u32], args, &params, grid);
+        true
+    }
+
+    /// Copies through tiles, if another axis than the last one has unit stride and both are long.
+    fn in_tiles(&self, e: &mut Emit<'_>, bounds: &[usize], args: &[SlotId; 2]) -> bool {
+        let Some(last) = self.sizes.len().checked_sub(1) else {
+            return false;
+        };
+        let Some(unit) = self.strides.iter().position(|s| *s == Num::ONE) else {
+            return false;
+        };
+        let long = bounds[unit].min(bounds[last]) >= WORTH_TILES;
+        if unit == last || !long || !e.tape().is_multiple(self.sizes[last], 4 / self.bytes) {
+            return false;
+        }
+        let tape = e.tape();
+        let mut targets = vec![Num::ONE; last + 1];
+        for axis in (0..last).rev() {
+            targets[axis] = tape.mul(targets[axis + 1], self.sizes[axis + 1]);
+        }
+        let batch: Vec<usize> = (0..last).filter(|a| *a != unit).collect();
+        let of = |list: &[Num]| -> Vec<Num> { batch.iter().map(|&a| list[a]).collect() };
+        let sizes = of(&self.sizes);
+        let batches = sizes.iter().fold(Num::ONE, |n, &m| tape.mul(n, m));
+        let params = TransposeParams {
+            sizes: eight(&sizes),
+            strides: eight(&of(&self.strides)),
+            targets: eight(&of(&targets)),
+            axes: Num::Const(batch.len() as i64),
+            batches,
+            offset: self.offset,
+            rows: self.sizes[unit],
+            columns: self.sizes[last],
+            column_step: self.strides[last],
+            row_step: targets[unit],
+        };
+        let down = tape.ceil_div(params.rows, TILE);
+        let across = tape.ceil_div(params.columns, TILE);
+        let tiles = tape.mul(down, across);
+        let groups = tape.mul(batches, tiles);
+        let grid = e.flat_grid(groups);
+        e.dispatch(&TRANSPOSE, &[self.bytes], args, &params, grid);
+        true
+    }
 }
 
 /// Writes a dense value into a state at the end of a run that did not fail.

@@ -11,6 +11,7 @@ mod operand;
 #[cfg(test)]
 mod tests;
 mod text;
+mod vector;
 
 use std::collections::BTreeSet;
 
@@ -20,6 +21,7 @@ use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Shape, Support};
 
 use self::operand::{Coordinates, Operand};
 use self::text::{Kernel, Read};
+use self::vector::Vectors;
 use super::{Family, missing, refused};
 use crate::caps::Caps;
 use crate::emit::{Emit, View};
@@ -252,6 +254,11 @@ impl<'m> Region<'m> {
         for operand in &operands {
             reads.push(coordinates.read(e, operand, &mut words));
         }
+        let dtypes: Vec<DType> = results.iter().map(|(_, view)| view.dtype).collect();
+        let vectors = Vectors::of(e, &coordinates, &operands, &dtypes, self.most(e));
+        if let Some(vectors) = vectors {
+            vector::choose(e, &coordinates, &operands, &mut reads, vectors);
+        }
         let kernel = Kernel {
             axes: coordinates.sizes.len() + 1,
             reads,
@@ -260,6 +267,7 @@ impl<'m> Region<'m> {
                 .map(|(step, view)| (*step, view.dtype))
                 .collect(),
             words: words.len(),
+            vectors,
         };
         let mut access = vec![Access::Read; operands.len()];
         let mut slots: Vec<_> = operands.iter().map(|o| o.slot).collect();
@@ -271,6 +279,12 @@ impl<'m> Region<'m> {
         let grid = e.grid_of(items, text::GROUP);
         let words: Vec<Word> = words.into_iter().map(Word::Num).collect();
         e.dispatch_wgsl(&kernel.name(), kernel.text(), &access, &slots, &words, grid);
+    }
+
+    /// The number of elements at the symbols' bounds.
+    fn most(&self, e: &Emit<'_>) -> usize {
+        let sizes = self.shape.iter().map(|d| e.bound(d).unwrap_or(0));
+        sizes.fold(1, usize::saturating_mul)
     }
 
     /// The live steps with the names of their arguments.

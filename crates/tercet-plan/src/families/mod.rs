@@ -70,7 +70,13 @@ pub static FAMILIES: &[&Family] = &[
 ];
 
 /// Kernels that planning itself uses.
-static SERVICE: &[&KernelDef] = &[&copy::COPY.def, &copy::COMMIT.def, &check::CHECK.def];
+static SERVICE: &[&KernelDef] = &[
+    &copy::COPY.def,
+    &copy::VECTORS.def,
+    &copy::TRANSPOSE.def,
+    &copy::COMMIT.def,
+    &check::CHECK.def,
+];
 
 /// Every registered kernel; generated ones are not.
 pub fn kernels() -> impl Iterator<Item = &'static KernelDef> {

@@ -167,7 +167,7 @@ fn bound(e: &Emit<'_>, dims: &[Dim]) -> Result<usize, CompileError> {
 
 /// The layout with every two neighbouring axes merged that lie like one, on both sides of axis `kept`,
 /// and where that axis is then.
-fn merged(mut layout: SymLayout, mut kept: usize) -> (SymLayout, usize) {
+pub(crate) fn merged(mut layout: SymLayout, mut kept: usize) -> (SymLayout, usize) {
     let mut axis = 0;
     while axis + 1 < layout.shape().len() {
         let joined = (axis + 1 != kept).then(|| join(&layout, axis)).flatten();

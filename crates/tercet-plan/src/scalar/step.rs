@@ -22,6 +22,18 @@ pub(crate) enum Class {
     Bool,
 }
 
+impl Class {
+    /// Its name in WGSL.
+    pub(crate) fn wgsl(self) -> &'static str {
+        match self {
+            Class::Float => "f32",
+            Class::Int => "i32",
+            Class::Uint => "u32",
+            Class::Bool => "bool",
+        }
+    }
+}
+
 /// The class of a dtype that GPUs have.
 pub(crate) fn class(dtype: DType) -> Class {
     match dtype {
@@ -66,6 +78,20 @@ pub(crate) fn expression(op: &ScalarOp, from: DType, to: DType, args: &[&str]) -
             _,
         ) => unreachable!("invariant: inference checked the number of operands"),
     }
+}
+
+/// A quicker expression of a step of F32 or BF16 that sets `doubt` where it may be wrong, if there is one.
+pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Written> {
+    const NAMES: [(BinaryFn, &str); 3] = [
+        (BinaryFn::Add, "q_add"),
+        (BinaryFn::Sub, "q_sub"),
+        (BinaryFn::Mul, "q_mul"),
+    ];
+    let (ScalarOp::Binary(f), DType::F32 | DType::BF16) = (op, dtype) else {
+        return None;
+    };
+    let (_, name) = NAMES.iter().find(|(known, _)| known == f)?;
+    Some(fit(dtype, call(Piece::Quick, name, args)))
 }
 
 /// A value of a dtype.

@@ -3,7 +3,7 @@
 use tercet_ir::ops::IndexMap;
 use tercet_ir::{DType, Dim, Shape};
 
-use super::text::{Read, Term};
+use super::text::{Load, Read, Term};
 use crate::emit::{Emit, View};
 use crate::num::Num;
 use crate::program::SlotId;
@@ -13,8 +13,9 @@ use crate::program::SlotId;
 struct Walk {
     axis: usize,
     shift: u8,
-    /// The size of the distance.
+    /// The size of the distance, and the part of it that is known.
     distance: Dim,
+    factor: i64,
     backwards: bool,
 }
 
@@ -51,6 +52,7 @@ impl Operand {
                     axis,
                     shift: map.shift,
                     distance,
+                    factor,
                     backwards: factor < 0,
                 });
             }
@@ -111,6 +113,7 @@ pub(super) struct Coordinates {
     inner: Vec<usize>,
     /// The sizes of the groups, without the outermost.
     pub(super) sizes: Vec<Num>,
+    numel: Num,
 }
 
 impl Coordinates {
@@ -137,7 +140,45 @@ impl Coordinates {
         if !sizes.is_empty() {
             sizes.remove(0);
         }
-        Coordinates { inner, sizes }
+        let numel = e.numel(shape);
+        Coordinates {
+            inner,
+            sizes,
+            numel,
+        }
+    }
+
+    /// True if this many elements, from a multiple of it on, differ in the innermost coordinate only.
+    pub(super) fn keep_together(&self, e: &mut Emit<'_>, elements: u32) -> bool {
+        let row = self.sizes.last().copied().unwrap_or(self.numel);
+        let tape = e.tape();
+        tape.is_multiple(self.numel, elements) && tape.is_multiple(row, elements)
+    }
+
+    /// How an operand lies along such elements.
+    pub(super) fn along(&self, e: &mut Emit<'_>, o: &Operand, elements: u32) -> Load {
+        let starts_whole = e.tape().is_multiple(o.offset, elements);
+        let (true, false) = (!o.flat, o.walks.is_empty()) else {
+            return match (o.flat, starts_whole) {
+                (true, true) => Load::Vector,
+                (true, false) => Load::Each,
+                (false, _) => Load::Once,
+            };
+        };
+        let last = self.inner.last().copied();
+        let walked = o.walks.iter().filter(|w| self.inner.contains(&w.axis));
+        let (within, across): (Vec<&Walk>, Vec<&Walk>) = walked.partition(|w| Some(w.axis) == last);
+        match within[..] {
+            [] => Load::Once,
+            [w] if w.distance.is_one() && !w.backwards && w.shift == 0 => {
+                let whole = |w: &&Walk| w.factor % i64::from(elements) == 0;
+                match starts_whole && across.iter().all(whole) {
+                    true => Load::Vector,
+                    false => Load::Each,
+                }
+            }
+            _ => Load::Each,
+        }
     }
 
     /// How an operand is read; its numbers are appended to `words`.
@@ -166,6 +207,7 @@ impl Coordinates {
             flat: o.flat,
             offset,
             terms,
+            load: Load::Each,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use tercet_ir::{CompileOptions, DType, Graph, Type};
+use tercet_ir::{CompileOptions, DType, Dim, Graph, Type};
 
 use super::MAP;
 use crate::caps::Caps;
@@ -95,15 +95,62 @@ fn a_broadcast_reads_by_few_coordinates() {
     let Source::Wgsl(text) = &program.kernels[0].source else {
         panic!("generated text")
     };
-    let text = &text[text.find("@compute").unwrap()..];
+    let text = &text[text.find("fn map_load").unwrap()..];
     // x is read at the result's index, b along the two inner axes as one.
     assert!(
-        text.contains("let a0 = i;") && text.contains("let c1 = i % p.w[0].z;"),
+        text.contains("x0[(i) / 4u]") && text.contains("let c1 = i % p.w[0].z;"),
         "{text}"
     );
     assert!(
-        !text.contains("let c0") && !text.contains("let c2"),
+        text.contains("x1[(c1 * p.w[0].w) / 4u]") && !text.contains("c0"),
         "{text}"
     );
     assert!(matches!(program.steps[0].work, Work::Dispatch(_)));
+}
+
+/// The name of the only kernel of `x + y` where `y` is `look` of an input.
+fn name_of_sum(
+    dtype: DType,
+    shape: &[Dim],
+    look: impl Fn(&mut Graph) -> Result<tercet_ir::Value, tercet_ir::OpError>,
+) -> String {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(dtype, shape.to_vec())).unwrap();
+    let y = look(&mut g).unwrap();
+    let sum = g.plus(x, y).unwrap();
+    g.output("sum", sum).unwrap();
+    let options = CompileOptions::new().bound("s", 100);
+    let program = crate::compile(&g, &options, &Caps::browser()).unwrap();
+    program.kernels.iter().for_each(validate);
+    let last = program.kernels.last().expect("a kernel");
+    last.name.clone()
+}
+
+#[test]
+fn whole_vectors_at_any_size_are_computed_as_such() {
+    let rows = |n: usize| [Dim::sym("s"), Dim::Known(n)];
+    let same = |dtype, n| {
+        move |g: &mut Graph| g.input("y", Type::new(dtype, [Dim::sym("s"), Dim::Known(n)]))
+    };
+    let f32s = |n| name_of_sum(DType::F32, &rows(n), same(DType::F32, n));
+    let f16s = |n| name_of_sum(DType::F16, &rows(n), same(DType::F16, n));
+    assert!(f32s(12).ends_with(" by 4") && !f32s(6).contains(" by "));
+    assert!(f16s(24).ends_with(" by 8") && !f16s(12).contains(" by "));
+    // A row is shared by as many vectors as it has; a column is read once a vector.
+    let row = name_of_sum(DType::F32, &rows(12), |g| {
+        g.input("y", Type::new(DType::F32, [12]))
+    });
+    assert!(row.ends_with("f32,f32[1]->f32 by 4"), "{row}");
+    let column = name_of_sum(DType::F32, &rows(12), |g| {
+        g.input("y", Type::new(DType::F32, [Dim::sym("s"), Dim::Known(1)]))
+    });
+    assert!(column.ends_with("f32,f32[0]->f32 by 4"), "{column}");
+    // One slot read in two ways is one binding of words.
+    let cut = name_of_sum(DType::F32, &[Dim::Known(8), Dim::Known(8)], |g| {
+        let y = g.input("z", Type::new(DType::F32, [8, 9]))?;
+        let a = g.slice(y, &[0, 0], &[8, 8], &[1, 1])?;
+        let b = g.slice(y, &[0, 1], &[8, 9], &[1, 1])?;
+        g.plus(a, b)
+    });
+    assert!(cut.contains(" by 4"), "{cut}");
 }

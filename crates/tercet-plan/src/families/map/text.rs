@@ -25,11 +25,23 @@ use std::fmt::Write;
 use tercet_ir::DType;
 use tercet_ir::scalar::ScalarOp;
 
+use super::vector::Vectors;
 use crate::families::code;
 use crate::scalar::{self, Class, Piece, class};
 
 /// Invocations of a workgroup.
 pub(super) const GROUP: u32 = 256;
+
+/// How the elements of a vector are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// They are one vector of words.
+    Vector,
+    /// They are one element.
+    Once,
+    /// Each for itself.
+    Each,
+}
 
 /// How an operand is read.
 pub(super) struct Read {
@@ -39,6 +51,7 @@ pub(super) struct Read {
     /// The word of the element where the index is zero; zero without one.
     pub(super) offset: Option<usize>,
     pub(super) terms: Vec<Term>,
+    pub(super) load: Load,
 }
 
 impl Read {
@@ -84,20 +97,25 @@ pub(super) struct Kernel<'m> {
     pub(super) results: Vec<(usize, DType)>,
     /// Words of the parameter block.
     pub(super) words: usize,
+    /// Where invocations compute vectors, how.
+    pub(super) vectors: Option<Vectors>,
 }
 
 /// Elements in a word.
-fn lanes(dtype: DType) -> u32 {
+pub(super) fn lanes(dtype: DType) -> u32 {
     4 / dtype.size_bytes() as u32
 }
 
-fn word(at: usize) -> String {
+pub(super) fn word(at: usize) -> String {
     format!("p.w[{}].{}", at / 4, ["x", "y", "z", "w"][at % 4])
 }
 
 impl Kernel<'_> {
     /// The elements of an invocation.
     pub(super) fn lanes(&self) -> u32 {
+        if let Some(v) = &self.vectors {
+            return v.elements * v.turns;
+        }
         let each = self.results.iter().map(|(_, dtype)| lanes(*dtype));
         each.max().unwrap_or(1)
     }
@@ -115,25 +133,24 @@ impl Kernel<'_> {
         }
         let from: Vec<String> = self.reads.iter().map(Read::name).collect();
         let to: Vec<&str> = self.results.iter().map(|(_, d)| d.name()).collect();
-        format!("{name} {}->{}", from.join(","), to.join(","))
+        let by = match &self.vectors {
+            Some(v) => format!(" by {}", v.elements * v.turns),
+            None => String::new(),
+        };
+        format!("{name} {}->{}{by}", from.join(","), to.join(","))
     }
 
     /// The whole module.
     pub(super) fn text(&self) -> String {
+        if let Some(vectors) = &self.vectors {
+            return self.vector_text(vectors);
+        }
         let mut pieces: Vec<Piece> = Vec::new();
         let mut body = String::new();
         for (i, read) in self.reads.iter().enumerate() {
             body += &load(i, read);
         }
-        for step in &self.steps {
-            let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
-            let (value, piece) = match &step.kept {
-                Some(name) => (name.clone(), None),
-                None => scalar::expression(step.op, step.from, step.to, &args),
-            };
-            pieces.extend(piece);
-            body += &format!("        let s{} = {value};\n", step.at);
-        }
+        body += &self.values(false, &mut pieces);
         for (i, (step, dtype)) in self.results.iter().enumerate() {
             body += &store(i, *step, *dtype);
         }
@@ -144,17 +161,43 @@ impl Kernel<'_> {
         text
     }
 
+    /// The values of the steps; those of `quick` may raise a doubt instead of being right.
+    pub(super) fn values(&self, quick: bool, pieces: &mut Vec<Piece>) -> String {
+        let mut body = String::new();
+        for step in &self.steps {
+            let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
+            let exact = || scalar::expression(step.op, step.from, step.to, &args);
+            let (value, piece) = match &step.kept {
+                Some(name) => (name.clone(), None),
+                None if quick => scalar::quick(step.op, step.from, &args).unwrap_or_else(exact),
+                None => exact(),
+            };
+            pieces.extend(piece);
+            body += &format!("        let s{} = {value};\n", step.at);
+        }
+        body
+    }
+
     fn bindings(&self) -> String {
+        let reads = self.reads.iter().map(|_| "u32".to_string()).collect();
+        let results = self.results.iter().map(|_| "u32".to_string()).collect();
+        self.bindings_of(reads, results)
+    }
+
+    /// The declarations, with arrays of these types.
+    pub(super) fn bindings_of(&self, reads: Vec<String>, results: Vec<String>) -> String {
         let rows = self.words.div_ceil(4);
         let mut text = format!(
             "struct Params {{ w: array<vec4<u32>, {rows}> }}\n\
              @group(0) @binding(0) var<uniform> p: Params;\n"
         );
-        let reads = (0..self.reads.len()).map(|i| (format!("x{i}"), "read"));
-        let writes = (0..self.results.len()).map(|i| (format!("y{i}"), "read_write"));
-        for (at, (name, access)) in reads.chain(writes).enumerate() {
+        let reads = reads.into_iter().enumerate();
+        let reads = reads.map(|(i, ty)| (format!("x{i}"), ty, "read"));
+        let writes = results.into_iter().enumerate();
+        let writes = writes.map(|(i, ty)| (format!("y{i}"), ty, "read_write"));
+        for (at, (name, ty, access)) in reads.chain(writes).enumerate() {
             text += &format!(
-                "@group(0) @binding({}) var<storage, {access}> {name}: array<u32>;\n",
+                "@group(0) @binding({}) var<storage, {access}> {name}: array<{ty}>;\n",
                 at + 1
             );
         }
@@ -187,7 +230,7 @@ impl Kernel<'_> {
     }
 
     /// The coordinates that some operand uses, from the inside.
-    fn coordinates(&self) -> String {
+    pub(super) fn coordinates(&self) -> String {
         let used = |group: usize| {
             let terms = self.reads.iter().flat_map(|r| &r.terms);
             terms.into_iter().any(|t| t.group == group)
@@ -215,11 +258,15 @@ impl Kernel<'_> {
     }
 }
 
-/// Loads an operand's element.
-fn load(i: usize, read: &Read) -> String {
+/// Where the element of an operand lies that is `ahead` elements after the index.
+pub(super) fn place(read: &Read, innermost: usize, ahead: u32) -> String {
+    let ahead_of = |name: String, moves: bool| match ahead {
+        1.. if moves => format!("({name} + {ahead}u)"),
+        _ => name,
+    };
     let mut at = match (read.flat, read.offset) {
-        (true, Some(offset)) => format!("i + {}", word(offset)),
-        (true, None) => "i".to_string(),
+        (true, Some(offset)) => format!("{} + {}", ahead_of("i".into(), true), word(offset)),
+        (true, None) => ahead_of("i".into(), true),
         (false, Some(offset)) => word(offset),
         (false, None) => String::new(),
     };
@@ -227,14 +274,32 @@ fn load(i: usize, read: &Read) -> String {
         if !at.is_empty() {
             at += " + ";
         }
+        let name = ahead_of(format!("c{}", term.group), term.group == innermost);
         let _ = match term.shift {
-            0 => write!(at, "c{} * {}", term.group, word(term.word)),
-            n => write!(at, "(c{} >> {n}u) * {}", term.group, word(term.word)),
+            0 => write!(at, "{name} * {}", word(term.word)),
+            n => write!(at, "({name} >> {n}u) * {}", word(term.word)),
         };
     }
     if at.is_empty() {
         at += "0u";
     }
+    at
+}
+
+/// An element of a word as a value.
+pub(super) fn value_of(dtype: DType, element: &str, lane: &str) -> String {
+    let code = code(dtype);
+    match class(dtype) {
+        Class::Float => format!("float_of({element}, {lane}, {code}u)"),
+        Class::Int => format!("int_of({element}, {lane}, {code}u)"),
+        Class::Uint => format!("uint_of({element}, {lane}, {code}u)"),
+        Class::Bool => format!("uint_of({element}, {lane}, {code}u) != 0u"),
+    }
+}
+
+/// Loads an operand's element.
+fn load(i: usize, read: &Read) -> String {
+    let at = place(read, 0, 0);
     let n = lanes(read.dtype);
     let (element, lane) = match n {
         1 => (format!("x{i}[a{i}]"), "0u".to_string()),
@@ -243,24 +308,23 @@ fn load(i: usize, read: &Read) -> String {
             format!("a{i} & {}u", n - 1),
         ),
     };
-    let dtype = code(read.dtype);
-    let value = match class(read.dtype) {
-        Class::Float => format!("float_of({element}, {lane}, {dtype}u)"),
-        Class::Int => format!("int_of({element}, {lane}, {dtype}u)"),
-        Class::Uint => format!("uint_of({element}, {lane}, {dtype}u)"),
-        Class::Bool => format!("uint_of({element}, {lane}, {dtype}u) != 0u"),
-    };
+    let value = value_of(read.dtype, &element, &lane);
     format!("        let a{i} = {at};\n        let v{i} = {value};\n")
 }
 
-/// Stores a result's element: at once where it is a word, else with its word's last one.
-fn store(i: usize, step: usize, dtype: DType) -> String {
-    let value = match class(dtype) {
+/// The bits of a step's value, in the low end of a word.
+pub(super) fn bits_of(step: usize, dtype: DType) -> String {
+    match class(dtype) {
         Class::Float => format!("float_bits(s{step}, {}u)", code(dtype)),
         Class::Int => format!("int_bits(s{step}, {}u)", code(dtype)),
         Class::Uint => format!("s{step}"),
         Class::Bool => format!("u32(s{step})"),
-    };
+    }
+}
+
+/// Stores a result's element: at once where it is a word, else with its word's last one.
+fn store(i: usize, step: usize, dtype: DType) -> String {
+    let value = bits_of(step, dtype);
     let n = lanes(dtype);
     if n == 1 {
         return format!("        y{i}[i] = {value};\n");
