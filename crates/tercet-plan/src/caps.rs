@@ -20,6 +20,8 @@ pub struct CoopShape {
     pub n: u32,
     /// The summed size.
     pub k: u32,
+    /// There are matrices of results of the factors' type, too.
+    pub narrow_sums: bool,
 }
 
 /// Limits and features of a device.
@@ -80,6 +82,7 @@ impl Caps {
             m: 16,
             n: 16,
             k: 16,
+            narrow_sums: ty == CoopType::F16,
         };
         Caps {
             target: "vulkan",

@@ -357,17 +357,24 @@ fn coop_shapes(
         .map_err(failed("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"))?;
     let f32_ = vk::ComponentTypeKHR::FLOAT32;
     let mut shapes = Vec::new();
-    for p in all {
+    for p in &all {
         let ty = match p.a_type {
             vk::ComponentTypeKHR::FLOAT16 => CoopType::F16,
             t if t == Bfloat16Features::COMPONENT && bfloat16 => CoopType::BF16,
             _ => continue,
+        };
+        // The same matrices with results of the factors' type.
+        let is_narrow = |o: &vk::CooperativeMatrixPropertiesKHR<'_>| {
+            (o.m_size, o.n_size, o.k_size) == (p.m_size, p.n_size, p.k_size)
+                && [o.a_type, o.b_type, o.c_type, o.result_type] == [p.a_type; 4]
+                && o.scope == p.scope
         };
         let shape = CoopShape {
             ty,
             m: p.m_size,
             n: p.n_size,
             k: p.k_size,
+            narrow_sums: all.iter().any(is_narrow),
         };
         let accumulates = p.c_type == f32_ && p.result_type == f32_;
         let one_subgroup = p.scope == vk::ScopeKHR::SUBGROUP;

@@ -243,4 +243,4 @@ pub fn constants(tiling: &Tiling, options: &Options) -> [u32; CONSTS.len()] {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::families) mod tests;

@@ -1,15 +1,17 @@
 //! Attention: `softmax(mask(softcap(scale q k^T))) v` without holding the scores.
 //!
 //! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
-//! see; `attention_decode` takes few rows and splits the keys over workgroups, whose results
+//! see, F16 on cooperative matrices where the device has them (`attention_coop`); `attention_decode` takes few rows and splits the keys over workgroups, whose results
 //! `attention_combine` puts together. Query heads of one key head are taken together, as rows. Where
 //! the bound of the queries allows both, they are the arms of a choice.
 //!
 //! Invariant: no word of the result belongs to two workgroups. Rows of F16 and BF16 whose length is
 //! odd are made in F32 first, and packed by `attention_pack`.
 
+mod coop;
 mod ways;
 
+use tercet_ir::layout::Term;
 use tercet_ir::ops::{Attention, MaskKind};
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
@@ -167,7 +169,13 @@ static PACK: Kernel<PackParams> = Kernel::wgsl(
 pub(crate) static FAMILY: Family = Family {
     name: "attention",
     ops: &[OpKind::Attention],
-    kernels: &[&TILES.def, &DECODE.def, &COMBINE.def, &PACK.def],
+    kernels: &[
+        &TILES.def,
+        &DECODE.def,
+        &COMBINE.def,
+        &PACK.def,
+        &coop::F16.def,
+    ],
     supports: always,
     lower,
 };
@@ -183,6 +191,8 @@ struct Problem<'g> {
     keys: &'g Dim,
     head_dim: usize,
     value_dim: usize,
+    /// How many elements of q, k and v lie together wherever they are read: 1, 4 or 8.
+    together: usize,
     /// Where the numbers that both ways share are; `tiles` to `groups` are those of each.
     block: AttentionParams,
 }
@@ -245,6 +255,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         keys,
         head_dim,
         value_dim,
+        together: together(e, [&q, &k, &v])?,
         block: block(e, op, [&q, &k, &v, &y], mask.as_ref(), lens.as_ref()),
     };
     ways::emit(e, &problem, &y)?;
@@ -258,6 +269,35 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         e.dispatch(&PACK, &consts, &args, &PackParams { numel }, grid);
     }
     Ok(())
+}
+
+/// The most elements, 8, 4 or 1, that the rows of every view consist of.
+fn together(e: &Emit<'_>, views: [&View; 3]) -> Result<usize, CompileError> {
+    for view in views {
+        for dim in view.layout.shape() {
+            // Nothing is read, and the slot may be shorter than a vector.
+            if e.bound(dim)? == 0 {
+                return Ok(1);
+            }
+        }
+    }
+    let all = |n| views.into_iter().all(|view| is_whole(view, n));
+    Ok([8, 4].into_iter().find(|n| all(*n)).unwrap_or(1))
+}
+
+/// True if the view's rows are `n` elements at a time, one after the other.
+fn is_whole(view: &View, n: usize) -> bool {
+    let is_multiple = |t: &Term| t.factor().unsigned_abs().is_multiple_of(n as u64);
+    let shape = view.layout.shape();
+    let (last, others) = view.layout.strides().split_last().expect("rank 4");
+    let is_unit = last.factor() == 1 && *last.dim() == Dim::Known(1);
+    is_unit
+        && shape[3].known().is_some_and(|size| size.is_multiple_of(n))
+        && others
+            .iter()
+            .zip(shape)
+            .all(|(t, size)| size.is_one() || is_multiple(t))
+        && view.layout.offset().iter().all(is_multiple)
 }
 
 /// Strides of batch, head, position and element.

@@ -2,7 +2,7 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{AttentionParams, COMBINE, CombineParams, DECODE, Problem, TILES};
+use super::{AttentionParams, COMBINE, CombineParams, DECODE, Problem, TILES, coop};
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::num::Num;
@@ -35,19 +35,22 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
     e.choose(p.queries, bounds, |e, arm| match (arm, limit) {
         (0, 1..) => few(e, p, y, bound.min(limit)),
         _ => {
-            many(e, p, y, bound);
+            match coop::tiling(e, p, y, bound)? {
+                Some(tiling) => coop::dispatch(e, p, y, &tiling),
+                None => many(e, p, y, bound),
+            }
             Ok(())
         }
     })
 }
 
 /// The rows of a key head in each run.
-fn rows(e: &mut Emit<'_>, p: &Problem<'_>) -> Num {
+pub(super) fn rows(e: &mut Emit<'_>, p: &Problem<'_>) -> Num {
     e.tape().mul(p.block.queries, p.block.group)
 }
 
 /// Workgroups for each batch entry and key head, times `factors`.
-fn groups(e: &mut Emit<'_>, p: &Problem<'_>, factors: &[Num]) -> Num {
+pub(super) fn groups(e: &mut Emit<'_>, p: &Problem<'_>, factors: &[Num]) -> Num {
     let tape = e.tape();
     let heads = tape.mul(p.block.batch, p.block.kv_heads);
     factors.iter().fold(heads, |n, f| tape.mul(n, *f))

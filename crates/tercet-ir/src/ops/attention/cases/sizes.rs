@@ -1,6 +1,6 @@
 //! Cases by size: many queries with every kind of mask, wide and odd heads, long keys, views.
 
-use super::{BASE, Dims, HEADS_FIRST, bools, lens, random};
+use super::{BASE, Choose, Dims, HEADS_FIRST, bools, lens, random};
 use crate::case::{Case, Fill};
 use crate::dtype::DType;
 use crate::ops::attention::{AttentionOptions, Layout};
@@ -30,6 +30,14 @@ fn many_queries() -> Vec<Case> {
         sk: 17,
         ..MANY
     };
+    let tiles = Dims {
+        b: 1,
+        sq: 150,
+        sk: 150,
+        d: 24,
+        dv: 40,
+        ..BASE
+    };
     vec![
         random("many_keep_heads", MANY, |c, o| {
             Ok(o.keep(bools(c, &[2, 4, 21, 40])?))
@@ -45,7 +53,49 @@ fn many_queries() -> Vec<Case> {
             Ok(o.kv_len(lens(c, &[], &[3.0])?))
         }),
         random("more_queries_than_keys", many_causal, |_, o| Ok(o.causal())),
+        random("many_keep_keys", MANY, |c, o| {
+            Ok(o.keep(bools(c, &[2, 40])?))
+        }),
+        random("many_bias_keys_kv_len", MANY, |c, o| {
+            let bias = c.input("bias", [1, 1, 1, 40], Fill::Normal)?;
+            Ok(o.bias(bias).kv_len(lens(c, &[2], &[40.0, 11.0])?))
+        }),
+        random("many_causal_softcap", many_causal, |_, o| {
+            Ok(o.causal().scale(2.0).softcap(1.5))
+        }),
+        random("rows_of_several_tiles", tiles, |_, o| Ok(o.window(45))),
+        random("rows_of_several_tiles_bias", tiles, |c, o| {
+            let bias = c.input("bias", [1, 4, 150, 150], Fill::Normal)?;
+            Ok(o.bias(bias))
+        }),
+        not_finite("many_values_not_finite_causal", |_, o| Ok(o.causal())),
+        not_finite("many_values_not_finite_kv_len", |c, o| {
+            Ok(o.kv_len(lens(c, &[], &[30.0])?))
+        }),
+        not_finite("many_values_not_finite_keep", |c, o| {
+            let seen = (0..40 * 40).map(|at| f64::from(at / 40 >= 20 || at % 40 < 30));
+            let mask = Type::new(DType::Bool, [1, 40, 40]);
+            Ok(o.keep(c.input_of("mask", mask, Fill::Values(seen.collect()))?))
+        }),
     ]
+}
+
+/// 40 queries and keys, of which the values of the keys 30 and 35 are not finite.
+fn not_finite(name: &str, choose: Choose) -> Case {
+    Case::new(name, move |c| {
+        let shape = [1, 40, 1, 8];
+        let q = c.input("q", shape, Fill::Normal)?;
+        let k = c.input("k", shape, Fill::Normal)?;
+        let v = (0..40 * 8).map(|at| match (at / 8, at % 8) {
+            (30, 2) => f64::INFINITY,
+            (30, 5) | (35, _) => f64::NAN,
+            (key, column) => (key * 8 + column) as f64 / 64.0 - 2.0,
+        });
+        let v = c.input("v", shape, Fill::Values(v.collect()))?;
+        let options = choose(c, AttentionOptions::new(1, 1, Layout::Bshd))?;
+        let y = c.graph.attention(q, k, v, options)?;
+        c.output(y)
+    })
 }
 
 fn wide_heads() -> Vec<Case> {

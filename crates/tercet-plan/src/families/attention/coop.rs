@@ -1,0 +1,312 @@
+//! Attention of many queries on cooperative matrices.
+//!
+//! The shader is `shaders/vulkan/include/attention_coop.glsl`; its header says what the numbers mean.
+
+use tercet_ir::{CompileError, DType};
+
+use super::{AttentionParams, Problem};
+use crate::caps::{Caps, CoopShape, CoopType};
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+
+crate::params! {
+    /// The block of `attention_coop.glsl`.
+    pub struct AttentionCoopParams {
+        q_offset: U32,
+        q_batch: U32,
+        q_head: U32,
+        q_seq: U32,
+        k_offset: U32,
+        k_batch: U32,
+        k_head: U32,
+        k_seq: U32,
+        v_offset: U32,
+        v_batch: U32,
+        v_head: U32,
+        v_seq: U32,
+        mask_offset: U32,
+        mask_batch: U32,
+        mask_head: U32,
+        mask_query: U32,
+        mask_key: U32,
+        y_batch: U32,
+        y_head: U32,
+        y_seq: U32,
+        lens_offset: U32,
+        lens_stride: U32,
+        has_lens: U32,
+        causal: U32,
+        window: U32,
+        queries: U32,
+        keys: U32,
+        kv_heads: U32,
+        group: U32,
+        head_dim: U32,
+        value_dim: U32,
+        tiles: U32,
+        groups: U32,
+        scale: F32,
+        softcap: F32,
+    }
+}
+
+pub(super) static F16: Kernel<AttentionCoopParams> = Kernel::spirv(
+    "attention_coop_f16",
+    include_bytes!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../shaders/vulkan/spirv/attention_coop_f16.spv"
+    )),
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+    &[
+        "THREADS", "SUBGROUP", "FM", "FN", "FK", "BM", "WM", "BN", "HEAD", "VALUE", "MASK",
+        "KEY_MASK", "CAPPED",
+    ],
+);
+
+/// Elements that the kernel loads at a time.
+const LOAD: usize = 8;
+/// For devices that do not say how many workgroups run side by side.
+const TYPICAL_UNITS: usize = 32;
+/// The most 32-bit numbers of fragments that an invocation should hold.
+const MOST_HELD: u32 = 200;
+
+/// How an attention is divided over workgroups, subgroups and fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tiling {
+    /// Invocations of a subgroup.
+    subgroup: u32,
+    /// The device's matrices, `m n k`.
+    fragment: [u32; 3],
+    /// Rows of a workgroup and of a subgroup.
+    rows: [u32; 2],
+    /// Keys of a step.
+    keys: u32,
+    /// Elements of a query and of a value, in whole fragments.
+    dims: [u32; 2],
+}
+
+impl Tiling {
+    /// The tiling for heads of these sizes and `rows` rows of each of `heads` key heads; none where
+    /// the device has no cooperative matrices of F16, or not the shared memory.
+    pub(super) fn choose(
+        caps: &Caps,
+        [head_dim, value_dim]: [usize; 2],
+        rows: usize,
+        heads: usize,
+    ) -> Option<Tiling> {
+        let subgroup = caps.subgroup?;
+        if !caps.spirv {
+            return None;
+        }
+        let shape = caps
+            .coop
+            .iter()
+            .filter(|s| s.ty == CoopType::F16 && s.narrow_sums)
+            .filter(|s| s.k.is_multiple_of(8) && s.n.is_multiple_of(8))
+            .max_by_key(|s| s.m * s.n * s.k)?;
+        let dims = [
+            u32::try_from(head_dim).ok()?.next_multiple_of(shape.k),
+            u32::try_from(value_dim).ok()?.next_multiple_of(shape.n),
+        ];
+        let units = match caps.compute_units {
+            0 => TYPICAL_UNITS,
+            known => known as usize,
+        };
+        let all = Tiling::candidates(shape, subgroup, dims);
+        let fit: Vec<Tiling> = all.into_iter().filter(|t| t.fits(caps)).collect();
+        let enough = |t: &&Tiling| rows.div_ceil(t.rows[0] as usize) * heads >= units;
+        fit.iter().find(enough).or(fit.last()).copied()
+    }
+
+    /// From large, which read keys and values least often, to small, which give more workgroups.
+    fn candidates(shape: &CoopShape, subgroup: u32, dims: [u32; 2]) -> Vec<Tiling> {
+        // Wide values leave less room for scores.
+        let fragments = if dims[1] > 8 * shape.n { 2 } else { 4 };
+        let keys = (fragments * shape.n).next_multiple_of(shape.k);
+        [(2, 4), (1, 4), (1, 2)]
+            .map(|(strips, subgroups)| Tiling {
+                subgroup,
+                fragment: [shape.m, shape.n, shape.k],
+                rows: [subgroups * strips * shape.m, strips * shape.m],
+                keys,
+                dims,
+            })
+            .into_iter()
+            .filter(|t| t.rows[1] == shape.m || t.held() <= MOST_HELD)
+            .collect()
+    }
+
+    /// The 32-bit numbers of an invocation in fragments: scores, sums, weights, queries.
+    fn held(&self) -> u32 {
+        let columns = self.keys + self.dims[1] + 2 * self.fragment[1] + self.dims[0] / 2;
+        self.rows[1] * columns / self.subgroup
+    }
+
+    fn fits(&self, caps: &Caps) -> bool {
+        self.shared_bytes() <= caps.workgroup_bytes && self.threads() <= caps.max_workgroup
+    }
+
+    /// Invocations of a workgroup.
+    fn threads(&self) -> u32 {
+        self.subgroup * (self.rows[0] / self.rows[1])
+    }
+
+    /// Shared memory of a workgroup. As in the shader.
+    fn shared_bytes(&self) -> u32 {
+        let [fm, fn_, _] = self.fragment;
+        let [rows, own_rows] = self.rows;
+        let subgroups = rows / own_rows;
+        let [k_stride, v_stride] = self.dims.map(|d| d / 8 + 1);
+        let sums = subgroups * fm * (fn_ / 4 + 1);
+        let staged = (self.keys * k_stride).max(sums) + self.keys * v_stride;
+        let step = staged + rows * (self.keys / 8 + 1);
+        let results = subgroups * fm * (self.dims[1] / 4 + 1);
+        let words = step.max(rows * k_stride).max(results) + rows;
+        let numbers = 2 * rows + self.keys + fm.max(fn_);
+        16 * words + 4 * numbers + 4
+    }
+}
+
+/// How the kernel computes this attention of up to `queries` queries; none where it does not.
+pub(super) fn tiling(
+    e: &Emit<'_>,
+    p: &Problem<'_>,
+    y: &View,
+    queries: usize,
+) -> Result<Option<Tiling>, CompileError> {
+    if p.together < LOAD || p.dtype != DType::F16 || y.dtype != DType::F16 {
+        return Ok(None);
+    }
+    let rows = queries.saturating_mul(p.group());
+    let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
+    Ok(Tiling::choose(
+        e.caps,
+        [p.head_dim, p.value_dim],
+        rows,
+        heads,
+    ))
+}
+
+/// Runs it.
+pub(super) fn dispatch(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, tiling: &Tiling) {
+    let rows = super::ways::rows(e, p);
+    let tiles = e.tape().ceil_div(rows, tiling.rows[0]);
+    let groups = super::ways::groups(e, p, &[tiles]);
+    let b: AttentionParams = p.block.clone();
+    let has_key_mask =
+        p.op.has_mask_operand() && b.mask_head == Num::ZERO && b.mask_query == Num::ZERO;
+    let params = AttentionCoopParams {
+        q_offset: b.q_offset,
+        q_batch: b.q_batch,
+        q_head: b.q_head,
+        q_seq: b.q_seq,
+        k_offset: b.k_offset,
+        k_batch: b.k_batch,
+        k_head: b.k_head,
+        k_seq: b.k_seq,
+        v_offset: b.v_offset,
+        v_batch: b.v_batch,
+        v_head: b.v_head,
+        v_seq: b.v_seq,
+        mask_offset: b.mask_offset,
+        mask_batch: b.mask_batch,
+        mask_head: b.mask_head,
+        mask_query: b.mask_query,
+        mask_key: b.mask_key,
+        y_batch: b.y_batch,
+        y_head: b.y_head,
+        y_seq: b.y_seq,
+        lens_offset: b.lens_offset,
+        lens_stride: b.lens_stride,
+        has_lens: b.has_lens,
+        causal: b.causal,
+        window: b.window,
+        queries: b.queries,
+        keys: b.keys,
+        kv_heads: b.kv_heads,
+        group: b.group,
+        head_dim: b.head_dim,
+        value_dim: b.value_dim,
+        tiles,
+        groups,
+        scale: b.scale,
+        softcap: b.softcap,
+    };
+    let [fm, fn_, fk] = tiling.fragment;
+    let [_, _, mask, capped] = p.consts(y.dtype)[..] else {
+        unreachable!("invariant: dtypes, mask and cap")
+    };
+    let consts = [
+        tiling.threads(),
+        tiling.subgroup,
+        fm,
+        fn_,
+        fk,
+        tiling.rows[0],
+        tiling.rows[1],
+        tiling.keys,
+        tiling.dims[0],
+        tiling.dims[1],
+        mask,
+        has_key_mask.into(),
+        capped,
+    ];
+    let [q, k, v, mask, lens] = p.slots;
+    let grid = e.flat_grid(groups);
+    let args = [q, k, v, mask, lens, y.slot];
+    e.dispatch(&F16, &consts, &args, &params, grid);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::gemm_coop;
+
+    #[test]
+    fn the_module_declares_the_block_the_arguments_and_the_constants() {
+        gemm_coop::tests::agrees(&F16.def);
+    }
+
+    #[test]
+    fn tilings_keep_the_constraints_of_the_shader() {
+        let mut software = Caps::h200();
+        software.subgroup = Some(8);
+        software.workgroup_bytes = 32 << 10;
+        software.coop = vec![CoopShape {
+            ty: CoopType::F16,
+            m: 8,
+            n: 8,
+            k: 8,
+            narrow_sums: true,
+        }];
+        for caps in [Caps::h200(), software] {
+            for dims in [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128], [192, 64]] {
+                for rows in [1, 100, 10_000] {
+                    let t = Tiling::choose(&caps, dims, rows, 4).unwrap();
+                    let [fm, fn_, fk] = t.fragment;
+                    assert!(fk % 8 == 0 && fn_ % 8 == 0, "{t:?}");
+                    assert!(t.rows[0] % t.rows[1] == 0 && t.rows[1] % fm == 0, "{t:?}");
+                    assert!(t.keys % fn_ == 0 && t.keys % fk == 0, "{t:?}");
+                    assert!(t.keys >= 2 * fn_, "{t:?}");
+                    assert!(t.dims[0] % fk == 0 && t.dims[1] % fn_ == 0, "{t:?}");
+                    assert!(t.dims[0] as usize >= dims[0], "{t:?}");
+                    assert!(t.dims[1] as usize >= dims[1], "{t:?}");
+                    assert!(t.shared_bytes() <= caps.workgroup_bytes, "{t:?}");
+                }
+            }
+        }
+        let large = Tiling::choose(&Caps::h200(), [64, 64], 1024, 128).unwrap();
+        assert_eq!((large.rows, large.keys), ([128, 32], 64));
+        let wide = Tiling::choose(&Caps::h200(), [128, 128], 1024, 128).unwrap();
+        assert_eq!((wide.rows, wide.keys), ([64, 16], 64));
+        assert_eq!(Tiling::choose(&Caps::browser(), [64, 64], 64, 1), None);
+    }
+}
