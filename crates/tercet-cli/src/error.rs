@@ -44,6 +44,8 @@ pub(crate) enum CliError {
     Diverges { device: &'static str, value: String },
     #[error("the graph cannot be verified")]
     Verify(#[from] tercet::VerifyError),
+    #[error(transparent)]
+    Tune(#[from] tercet::TuneError),
     #[error("the run failed")]
     Run(#[from] tercet::RunError),
     #[error(transparent)]

@@ -42,6 +42,8 @@ enum Command {
     Verify(commands::verify::Args),
     /// Record when what ran, for Perfetto or chrome://tracing
     Trace(commands::trace::Args),
+    /// Measure which way of a matrix product is best for which size on a device
+    Tune(commands::tune::Args),
     /// List the devices of this machine
     Devices(commands::devices::Args),
 }
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => commands::explain::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Trace(args) => commands::trace::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
     };
     match result {

@@ -1,5 +1,7 @@
 //! What a device offers, as far as plans depend on it.
 
+use crate::tuning::Tuning;
+
 /// The kinds of numbers a cooperative matrix multiplies, with `f32` accumulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoopType {
@@ -22,6 +24,21 @@ pub struct CoopShape {
     pub k: u32,
     /// There are matrices of results of the factors' type, too.
     pub narrow_sums: bool,
+}
+
+/// Cooperative matrices of a whole workgroup, with `f32` accumulation: sizes are multiples of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CoopBlock {
+    /// The type of both factors.
+    pub ty: CoopType,
+    /// What rows of the result are a multiple of.
+    pub m: u32,
+    /// What columns of the result are a multiple of.
+    pub n: u32,
+    /// What the summed size is a multiple of.
+    pub k: u32,
+    /// The invocations of the workgroup.
+    pub threads: u32,
 }
 
 /// Limits and features of a device.
@@ -52,8 +69,12 @@ pub struct Caps {
     pub spirv: bool,
     /// Cooperative matrices.
     pub coop: Vec<CoopShape>,
+    /// Cooperative matrices of a workgroup, loaded from tensors, with functions of their elements.
+    pub coop_blocks: Vec<CoopBlock>,
     /// Units that run workgroups side by side; 0 when unknown.
     pub compute_units: u32,
+    /// What was measured on the device.
+    pub tuning: Tuning,
 }
 
 impl Caps {
@@ -71,7 +92,9 @@ impl Caps {
             subgroup: None,
             spirv: false,
             coop: Vec::new(),
+            coop_blocks: Vec::new(),
             compute_units: 0,
+            tuning: Tuning::default(),
         }
     }
 
@@ -83,6 +106,13 @@ impl Caps {
             n: 16,
             k: 16,
             narrow_sums: ty == CoopType::F16,
+        };
+        let block = |ty, threads| CoopBlock {
+            ty,
+            m: 32,
+            n: 32,
+            k: 16,
+            threads,
         };
         Caps {
             target: "vulkan",
@@ -96,7 +126,14 @@ impl Caps {
             subgroup: Some(32),
             spirv: true,
             coop: vec![shape(CoopType::F16), shape(CoopType::BF16)],
+            coop_blocks: vec![
+                block(CoopType::F16, 128),
+                block(CoopType::F16, 256),
+                block(CoopType::BF16, 128),
+                block(CoopType::BF16, 256),
+            ],
             compute_units: 132,
+            tuning: Tuning::default(),
         }
     }
 
@@ -114,7 +151,9 @@ impl Caps {
             subgroup: Some(32),
             spirv: true,
             coop: Vec::new(),
+            coop_blocks: Vec::new(),
             compute_units: 12,
+            tuning: Tuning::default(),
         }
     }
 

@@ -23,8 +23,9 @@ mod program;
 mod races;
 mod scalar;
 mod schedule;
+mod tuning;
 
-pub use caps::{Caps, CoopShape, CoopType};
+pub use caps::{Caps, CoopBlock, CoopShape, CoopType};
 pub use driver::{Driver, GpuExecutable, Read};
 pub use emit::{Emit, View};
 pub use families::gemm_coop;
@@ -43,3 +44,4 @@ pub use program::{
     SizeCheck, SizeRule, Slot, SlotId, Step, Work,
 };
 pub use races::{Race, check_races};
+pub use tuning::{Entry, Problem, Tuning, TuningError};

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercet_ir::backend::Explanation;
 use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph};
-use tercet_plan::{Caps, GpuExecutable, PlanOptions, Program};
+use tercet_plan::{Caps, GpuExecutable, PlanOptions, Program, Tuning};
 
+use crate::cache;
 use crate::device::Device;
 use crate::driver::{Counters, VulkanDriver};
 use crate::error::{GpuError, OpenError};
@@ -35,7 +36,8 @@ pub struct VulkanOptions {
 pub(crate) struct Shared {
     pub(crate) pipelines: Pipelines,
     pub(crate) staging: Staging,
-    pub(crate) caps: Caps,
+    pub(crate) uniform_align_bytes: u32,
+    tuning_file: Option<PathBuf>,
     pub(crate) timestamps: bool,
     pub(crate) sentinels: bool,
     pub(crate) recorded: AtomicU64,
@@ -53,6 +55,8 @@ impl Drop for Shared {
 /// An open Vulkan device.
 pub struct VulkanBackend {
     shared: Arc<Shared>,
+    /// Those of the device, with what was measured on it.
+    caps: Caps,
 }
 
 impl VulkanBackend {
@@ -73,18 +77,56 @@ impl VulkanBackend {
             device: device.info.name.clone(),
             reason: CompileError::from(e).to_string(),
         };
+        let tuning_file = cache_dir
+            .as_ref()
+            .map(|dir| dir.join(cache::tuning_name(&device.features.identity)));
+        let caps = Caps {
+            tuning: tuning_file
+                .as_deref()
+                .and_then(cache::load_tuning)
+                .unwrap_or_default(),
+            ..device.features.caps()
+        };
         Ok(VulkanBackend {
             shared: Arc::new(Shared {
                 pipelines: Pipelines::new(&device, cache_dir, validation).map_err(failed)?,
                 staging: Staging::new(&device).map_err(failed)?,
-                caps: device.features.caps(),
+                uniform_align_bytes: caps.uniform_align_bytes,
+                tuning_file,
                 timestamps,
                 sentinels,
                 recorded: AtomicU64::new(0),
                 reads_recorded: AtomicU64::new(0),
                 device: Arc::clone(&device),
             }),
+            caps,
         })
+    }
+
+    /// The same device, where another table of measurements decides.
+    pub fn tuned(&self, tuning: Tuning) -> VulkanBackend {
+        VulkanBackend {
+            shared: Arc::clone(&self.shared),
+            caps: Caps {
+                tuning,
+                ..self.caps.clone()
+            },
+        }
+    }
+
+    /// Writes a table beside the pipeline cache, where the next opening of the device finds it; gives
+    /// the file.
+    ///
+    /// # Errors
+    /// What the file system says; that there is no folder where the device was opened without one.
+    pub fn store_tuning(&self, tuning: &Tuning) -> std::io::Result<PathBuf> {
+        let Some(file) = &self.shared.tuning_file else {
+            return Err(std::io::Error::other(
+                "the device was opened without a cache",
+            ));
+        };
+        cache::store_tuning(file, tuning)?;
+        Ok(file.clone())
     }
 
     /// The devices of this machine, in the loader's order.
@@ -103,7 +145,7 @@ impl VulkanBackend {
 
     /// What plans for this device depend on.
     pub fn caps(&self) -> &Caps {
-        &self.shared.caps
+        &self.caps
     }
 
     /// What the validation layer said so far, and what was written between slots where the options
@@ -146,13 +188,21 @@ impl VulkanBackend {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<GpuExecutable<VulkanDriver>, CompileError> {
+        let program = Arc::new(self.plan(graph, options)?);
+        let driver = self.load(&program)?;
+        Ok(GpuExecutable::new(program, driver, options.bounds.clone()))
+    }
+
+    /// The program that [`Self::compile_gpu`] would play.
+    pub(crate) fn plan(
+        &self,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Program, CompileError> {
         let choices = PlanOptions {
             sentinels: self.shared.sentinels,
         };
-        let program = tercet_plan::compile_with(graph, options, self.caps(), choices)?;
-        let program = Arc::new(program);
-        let driver = self.load(&program)?;
-        Ok(GpuExecutable::new(program, driver, options.bounds.clone()))
+        tercet_plan::compile_with(graph, options, self.caps(), choices)
     }
 
     /// Behaves from now on as if the device were lost, for tests.

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tercet_plan::Tuning;
+
 use crate::features::Identity;
 
 const MAGIC: [u8; 8] = *b"tercetPC";
@@ -19,17 +21,40 @@ const HEADER_BYTES: usize = 8 + 4 * 4 + 2 * 16 + 8 + 8;
 /// More than this is not read: no driver's cache of our pipelines comes near.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The name of the file for a device and driver.
+/// The name of the file of pipelines for a device and driver.
 pub(crate) fn file_name(identity: &Identity) -> String {
+    format!("pipelines-{}.bin", device_name(identity))
+}
+
+/// The name of the file of measurements for a device and driver.
+pub(crate) fn tuning_name(identity: &Identity) -> String {
+    format!("tuning-{}.txt", device_name(identity))
+}
+
+fn device_name(identity: &Identity) -> String {
     let id: String = identity
         .cache_uuid
         .iter()
         .map(|b| format!("{b:02x}"))
         .collect();
-    format!(
-        "pipelines-{:04x}-{:04x}-{id}.bin",
-        identity.vendor, identity.device
-    )
+    format!("{:04x}-{:04x}-{id}", identity.vendor, identity.device)
+}
+
+/// The measurements in a file; one that is missing or damaged is as good as none.
+pub(crate) fn load_tuning(file: &Path) -> Option<Tuning> {
+    let text = fs::read_to_string(file).ok()?;
+    match text.parse() {
+        Ok(tuning) => Some(tuning),
+        Err(e) => {
+            tracing::warn!("{}: {e}", file.display());
+            None
+        }
+    }
+}
+
+/// Replaces the measurements in a file.
+pub(crate) fn store_tuning(file: &Path, tuning: &Tuning) -> std::io::Result<()> {
+    replace(file, tuning.to_string().as_bytes())
 }
 
 /// The driver's bytes in the file, if it is whole and of this device and driver.
@@ -48,13 +73,17 @@ pub(crate) fn store(file: &Path, identity: &Identity, blob: &[u8]) {
 }
 
 fn try_store(file: &Path, identity: &Identity, blob: &[u8]) -> std::io::Result<()> {
+    let mut bytes = header(identity, blob);
+    bytes.extend_from_slice(blob);
+    replace(file, &bytes)
+}
+
+fn replace(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir)?;
     }
     let temporary = temporary(file);
-    let mut bytes = header(identity, blob);
-    bytes.extend_from_slice(blob);
-    let done = fs::write(&temporary, &bytes).and_then(|()| fs::rename(&temporary, file));
+    let done = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, file));
     if done.is_err() {
         let _ = fs::remove_file(&temporary);
     }

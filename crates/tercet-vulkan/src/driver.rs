@@ -138,7 +138,7 @@ impl VulkanDriver {
         shared: &Arc<Shared>,
         program: &Arc<Program>,
     ) -> Result<VulkanDriver, GpuError> {
-        let calls = flatten(program, shared.caps.uniform_align_bytes);
+        let calls = flatten(program, shared.uniform_align_bytes);
         let making = tracing::debug_span!("pipelines").entered();
         let mut pipelines = shared.pipelines.get_all(&program.kernels)?;
         if calls.copies {

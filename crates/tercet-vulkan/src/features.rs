@@ -6,14 +6,15 @@
 use std::ffi::{CStr, c_void};
 
 use ash::{khr, vk};
-use tercet_plan::{Caps, CoopShape, CoopType};
+use tercet_plan::{Caps, CoopBlock, CoopShape, CoopType, Tuning};
 
+use crate::coop_blocks::{self, BlockFeatures};
 use crate::error::OpenError;
 use crate::instance::{DeviceInfo, Instance, failed};
 
 /// `VkPhysicalDeviceShaderBfloat16FeaturesKHR`, newer than the bindings.
 #[repr(C)]
-struct Bfloat16Features {
+pub(crate) struct Bfloat16Features {
     s_type: vk::StructureType,
     p_next: *mut c_void,
     types: vk::Bool32,
@@ -29,7 +30,8 @@ unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features {}
 impl Bfloat16Features {
     const EXTENSION: &'static CStr = c"VK_KHR_shader_bfloat16";
     const S_TYPE: vk::StructureType = vk::StructureType::from_raw(1_000_141_000);
-    const COMPONENT: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_141_000);
+    pub(crate) const COMPONENT: vk::ComponentTypeKHR =
+        vk::ComponentTypeKHR::from_raw(1_000_141_000);
 
     fn new() -> Bfloat16Features {
         Bfloat16Features {
@@ -67,6 +69,8 @@ pub(crate) struct Features {
     memory_model: bool,
     memory_model_device: bool,
     coop: Vec<CoopShape>,
+    coop_blocks: Vec<CoopBlock>,
+    maintenance4: bool,
     bfloat16: bool,
     bfloat16_coop: bool,
     size_control: bool,
@@ -116,6 +120,8 @@ impl Features {
         let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default();
         let mut coop = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
         let mut bfloat16 = Bfloat16Features::new();
+        let mut blocks = BlockFeatures::default();
+        let mut v13 = vk::PhysicalDeviceMaintenance4Features::default();
         let mut all = vk::PhysicalDeviceFeatures2::default()
             .push_next(&mut v11)
             .push_next(&mut v12);
@@ -127,6 +133,12 @@ impl Features {
         }
         if has(Bfloat16Features::EXTENSION) {
             all = all.push_next(&mut bfloat16);
+        }
+        if has(BlockFeatures::EXTENSION) {
+            all = all.push_next(&mut blocks);
+        }
+        if new {
+            all = all.push_next(&mut v13);
         }
         // SAFETY: a device of this instance; every structure of the chain belongs to its version
         // or to an extension that it has.
@@ -157,6 +169,15 @@ impl Features {
         if bfloat16.types == vk::TRUE {
             used.push(Bfloat16Features::EXTENSION);
         }
+        // The modules that use them are SPIR-V 1.6, which maintenance4 goes with.
+        let maintenance4 = v13.maintenance4 == vk::TRUE;
+        let coop_blocks = match blocks.complete() && maintenance4 && !shapes.is_empty() {
+            true => coop_blocks::query(instance, device, bfloat16_coop),
+            false => Vec::new(),
+        };
+        if !coop_blocks.is_empty() {
+            used.push(BlockFeatures::EXTENSION);
+        }
         let (queue_family, timestamp_bits) = queue_family(instance, device, info)?;
         Ok(Features {
             extensions: used,
@@ -168,6 +189,8 @@ impl Features {
             memory_model,
             memory_model_device: v12.vulkan_memory_model_device_scope == vk::TRUE,
             coop: shapes,
+            coop_blocks,
+            maintenance4,
             bfloat16: bfloat16.types == vk::TRUE,
             bfloat16_coop,
             size_control,
@@ -229,6 +252,14 @@ impl Features {
         if self.bfloat16 {
             info = info.push_next(&mut bfloat16);
         }
+        let mut blocks = BlockFeatures::used();
+        let mut v13 = vk::PhysicalDeviceMaintenance4Features::default().maintenance4(true);
+        if !self.coop_blocks.is_empty() {
+            info = info.push_next(&mut blocks);
+        }
+        if self.maintenance4 {
+            info = info.push_next(&mut v13);
+        }
         // SAFETY: everything in `info` was found on this device and lives until the call returns.
         unsafe { instance.raw.create_device(device, &info, None) }.map_err(failed("vkCreateDevice"))
     }
@@ -260,7 +291,9 @@ impl Features {
             subgroup: self.subgroups.map(|s| s.size),
             spirv: true,
             coop: self.coop.clone(),
+            coop_blocks: self.coop_blocks.clone(),
             compute_units: self.compute_units,
+            tuning: Tuning::default(),
         }
     }
 }

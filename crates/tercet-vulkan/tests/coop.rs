@@ -10,9 +10,9 @@ mod common;
 use common::{Builder, assert_silent, backend, ints};
 use tercet_ir::accuracy::{Accuracy, tolerance};
 use tercet_ir::{DType, Dim, Executable, NodeId, Tensor, TensorType};
-use tercet_plan::gemm_coop::{self, ACTIVATIONS, GemmCoopParams, Options, Tiling};
+use tercet_plan::gemm_coop::{self, ACTIVATIONS, GemmCoopParams, Options, Scope, Tiling};
 use tercet_plan::{CoopType, Dispatch, Instance, KernelId, Num, Params, Step, Work};
-use tercet_vulkan::VulkanBackend;
+use tercet_vulkan::{DeviceKind, VulkanBackend};
 
 /// What C is filled with before, so that a store outside of it shows.
 const UNTOUCHED: u32 = 0xABAB_ABAB;
@@ -44,6 +44,25 @@ const PLAIN: Options = Options {
     bias_f32: None,
     residual_f32: None,
     out_f32: false,
+    aligned_c: false,
+};
+
+const ALIGNED: Options = Options {
+    aligned_a: true,
+    aligned_b: true,
+    aligned_c: true,
+    ..PLAIN
+};
+
+/// Tiles inside and at both edges, steps inside and at the end of k, two rows of a folded grid.
+const LARGE: Case = Case {
+    m: 300,
+    n: 424,
+    k: 136,
+    pad: [8, 16, 8],
+    offset: [8, 16, 24],
+    options: ALIGNED,
+    ..ODD
 };
 
 const ODD: Case = Case {
@@ -347,6 +366,8 @@ fn block(c: &Case, p: &Places, len_c: usize) -> GemmCoopParams {
         k: num(c.k),
         batches: num(c.outer * c.inner),
         batch_inner: num(c.inner),
+        splits: num(1),
+        split_k: num(c.k),
         lda: num(p.lda),
         ldb: num(p.ldb),
         ldc: num(p.ldc),
@@ -364,6 +385,7 @@ fn block(c: &Case, p: &Places, len_c: usize) -> GemmCoopParams {
         inner_b: num(p.inner[1]),
         inner_c: num(p.inner[2]),
         inner_residual: num(p.inner[3]),
+        split_c: num(0),
         len_c: num(len_c),
     }
 }
@@ -386,7 +408,7 @@ fn run(
     args.push(result);
     builder.fill(result, UNTOUCHED, false);
     let constants = gemm_coop::constants(tiling, &c.options);
-    let kernel = Instance::of(&gemm_coop::kernel(ty).def, &constants);
+    let kernel = Instance::of(&gemm_coop::kernel(ty, tiling.scope).def, &constants);
     builder.program.params = block(c, p, data.len_c).words();
     let rows = if c.folded_grid { 3 } else { 1 };
     let groups = tiling.groups(c.m, c.n).div_ceil(rows);
@@ -453,19 +475,15 @@ fn check(backend: &VulkanBackend, c: &Case, ty: CoopType, tiling: &Tiling) {
     }
 }
 
-/// The types that a device's matrices multiply, with a large and a small tiling.
+/// The types that a device's matrices multiply, with all tilings; the smallest last.
 type Types = Vec<(CoopType, Vec<Tiling>)>;
 
 /// The device and what its matrices multiply.
 fn device() -> Option<(&'static VulkanBackend, Types)> {
     let backend = backend()?;
     let types = [CoopType::F16, CoopType::BF16].map(|ty| {
-        let sizes = [1 << 20, 1];
-        let mut tilings: Vec<Tiling> = sizes
-            .iter()
-            .filter_map(|&n| Tiling::choose(backend.caps(), ty, n, n))
-            .collect();
-        tilings.dedup();
+        let mut tilings = Tiling::candidates(backend.caps(), ty);
+        tilings.sort_by_key(|t| std::cmp::Reverse((t.tile[0] * t.tile[1], t.stages)));
         (ty, tilings)
     });
     let types: Vec<_> = types.into_iter().filter(|(_, t)| !t.is_empty()).collect();
@@ -480,30 +498,73 @@ fn device() -> Option<(&'static VulkanBackend, Types)> {
     Some((backend, types))
 }
 
+fn with_b(shape: &Case, b_transposed: bool) -> Case {
+    Case {
+        options: Options {
+            b_transposed,
+            ..shape.options
+        },
+        ..*shape
+    }
+}
+
+/// The smallest tiling of subgroups, which compiles several times faster on a CPU.
+fn smallest(tilings: &[Tiling]) -> &Tiling {
+    let of_subgroups = |t: &&Tiling| t.scope == Scope::Subgroup;
+    let last = tilings.iter().rfind(of_subgroups);
+    last.expect("a device with cooperative matrices has those of subgroups")
+}
+
 #[test]
 fn products_of_every_layout_agree_with_f64() {
     let Some((backend, types)) = device() else {
         return;
     };
     for (ty, tilings) in &types {
-        // Small tiles are compiled several times faster on a CPU.
-        let (main, others) = tilings.split_last().expect("at least one");
         for b_transposed in [false, true] {
-            let case = |shape: &Case| Case {
-                options: Options {
-                    b_transposed,
-                    ..shape.options
-                },
-                ..*shape
-            };
-            for shape in SHAPES {
-                check(backend, &case(shape), *ty, main);
+            for shape in SHAPES.iter().chain([&LARGE]) {
+                check(
+                    backend,
+                    &with_b(shape, b_transposed),
+                    *ty,
+                    smallest(tilings),
+                );
             }
-            let two_stages = Tiling { stages: 2, ..*main };
-            for tiling in others.iter().chain([&two_stages]) {
-                if tiling.shared_bytes(b_transposed) <= backend.caps().workgroup_bytes {
-                    check(backend, &case(&ODD), *ty, tiling);
-                }
+        }
+    }
+    assert_silent(backend);
+}
+
+#[test]
+fn every_tiling_agrees_with_f64() {
+    let Some((backend, types)) = device() else {
+        return;
+    };
+    for (ty, tilings) in &types {
+        // A device on the processor takes seconds to compile a large tile.
+        let small = |t: &&Tiling| backend.device().kind != DeviceKind::Cpu || t.tile[0] <= 32;
+        for (at, tiling) in tilings.iter().filter(small).enumerate() {
+            let case = with_b(&LARGE, at % 2 == 1);
+            check(backend, &case, *ty, tiling);
+            let options = Options {
+                activation: Some(ACTIVATIONS[at % ACTIVATIONS.len()]),
+                bias_f32: Some(at % 3 == 0),
+                residual_f32: (at % 4 < 2).then_some(at % 4 == 0),
+                out_f32: at % 5 == 0,
+                ..case.options
+            };
+            check(
+                backend,
+                &Case {
+                    options,
+                    outer: 2,
+                    ..case
+                },
+                *ty,
+                tiling,
+            );
+            if tiling.scope == Scope::Subgroup {
+                check(backend, &ODD, *ty, tiling);
             }
         }
     }
@@ -525,12 +586,7 @@ fn activations_agree_with_f64() {
                 out_f32,
                 ..PLAIN
             };
-            check(
-                backend,
-                &Case { options, ..ODD },
-                *ty,
-                &tilings[tilings.len() - 1],
-            );
+            check(backend, &Case { options, ..ODD }, *ty, smallest(tilings));
         }
     }
     assert_silent(backend);

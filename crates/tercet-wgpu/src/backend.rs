@@ -274,6 +274,8 @@ fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInf
         subgroup: subgroup.then_some(info.subgroup_min_size),
         spirv: false,
         coop: Vec::new(),
+        coop_blocks: Vec::new(),
+        tuning: tercet_plan::Tuning::default(),
         compute_units: 0,
     }
 }

@@ -76,6 +76,9 @@ struct Entry {
     list: fn() -> Vec<DeviceInfo>,
 }
 
+#[cfg(feature = "vulkan")]
+pub(crate) use gpu::open_vulkan;
+
 type Open = fn(&DeviceOptions) -> Result<Device, DeviceError>;
 
 /// The devices in the order in which `auto` tries them.
@@ -154,7 +157,13 @@ mod gpu {
     }
 
     #[cfg(feature = "vulkan")]
-    pub(super) const VULKAN: Option<Open> = Some(|options| {
+    pub(super) const VULKAN: Option<Open> =
+        Some(|options| Ok(super::Device::from_backend(open_vulkan(options)?)));
+
+    #[cfg(feature = "vulkan")]
+    pub(crate) fn open_vulkan(
+        options: &super::DeviceOptions,
+    ) -> Result<tercet_vulkan::VulkanBackend, super::DeviceError> {
         let options = tercet_vulkan::VulkanOptions {
             device: options.which.clone(),
             cache_dir: options.cache_dir.clone(),
@@ -162,12 +171,11 @@ mod gpu {
             ..tercet_vulkan::VulkanOptions::default()
         };
         let opened = tercet_vulkan::VulkanBackend::new(options);
-        let opened = opened.map_err(|e| super::DeviceError::Absent {
+        opened.map_err(|e| super::DeviceError::Absent {
             name: "vulkan",
             reason: one_line(&e),
-        })?;
-        Ok(super::Device::from_backend(opened))
-    });
+        })
+    }
 
     #[cfg(feature = "vulkan")]
     pub(super) fn list_vulkan() -> Vec<DeviceInfo> {

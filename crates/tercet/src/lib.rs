@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod device;
+mod tune;
 #[cfg(feature = "cpu")]
 mod verify;
 
@@ -41,5 +42,6 @@ pub use tercet_ir::{
     TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy, attr, case,
     evaluate, one_line, ops, parse, passes, quant, random, scalar,
 };
+pub use tune::{TuneError, TuneOptions, TunedProduct, tune};
 #[cfg(feature = "cpu")]
 pub use verify::{NodeError, Verification, VerifyError, verify};

@@ -18,19 +18,21 @@ use crate::error::{self, Error};
 /// [`Error::Shaders`] with the compiler's messages of every kernel that does not compile.
 pub(crate) fn all(folder: &Folder) -> Result<Vec<Module>, Error> {
     let compiler = Compiler::new()?;
-    let options = options(folder)?;
+    let plain = options(folder, SpirvVersion::V1_5)?;
+    let newer = options(folder, SpirvVersion::V1_6)?;
     let mut modules = Vec::new();
     let mut failures = Vec::new();
     for name in folder.sources()? {
         let path = folder.source_path(&name);
         let text = fs::read_to_string(&path).map_err(error::file("read", &path))?;
         let shown = path.to_string_lossy();
+        let options = if name.contains(NEWER) { &newer } else { &plain };
         match compiler.compile_into_spirv(
             &text,
             ShaderKind::Compute,
             &shown,
             "main",
-            Some(&options),
+            Some(options),
         ) {
             Ok(artifact) => modules.push(Module {
                 name,
@@ -46,13 +48,17 @@ pub(crate) fn all(folder: &Folder) -> Result<Vec<Module>, Error> {
     }
 }
 
-/// SPIR-V 1.5, because from 1.6 on a workgroup size by specialization constants needs a feature of the
-/// device (`maintenance4`). No optimizer: `spirv-opt` breaks modules with cooperative matrices and bfloat16, and drivers
+/// Modules of such names are SPIR-V 1.6: matrices of a workgroup need it, and devices that have them have
+/// `maintenance4`, too.
+const NEWER: &str = "_block_";
+
+/// Others are SPIR-V 1.5, because from 1.6 on a workgroup size by specialization constants needs a feature of
+/// the device (`maintenance4`). No optimizer: `spirv-opt` breaks modules with cooperative matrices and bfloat16, and drivers
 /// optimize anyway. It would also drop the names of parameter blocks, which a test reads.
-fn options(folder: &Folder) -> Result<CompileOptions<'static>, Error> {
+fn options(folder: &Folder, version: SpirvVersion) -> Result<CompileOptions<'static>, Error> {
     let mut options = CompileOptions::new()?;
     options.set_target_env(TargetEnv::Vulkan, EnvVersion::Vulkan1_3 as u32);
-    options.set_target_spirv(SpirvVersion::V1_5);
+    options.set_target_spirv(version);
     options.set_optimization_level(OptimizationLevel::Zero);
     options.set_warnings_as_errors();
     let include = folder.include_dir();

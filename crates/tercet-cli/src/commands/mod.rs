@@ -8,6 +8,7 @@ pub(crate) mod inspect;
 pub(crate) mod run;
 pub(crate) mod source;
 pub(crate) mod trace;
+pub(crate) mod tune;
 pub(crate) mod verify;
 
 use std::path::PathBuf;

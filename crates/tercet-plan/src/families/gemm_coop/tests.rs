@@ -2,8 +2,12 @@
 
 use std::collections::HashMap;
 
+use tercet_ir::DType;
+
 use super::*;
+use crate::caps::{Caps, CoopShape};
 use crate::kernel::{Code, FieldType, KernelDef};
+use crate::tuning::{Entry, Problem, Tuning};
 
 /// What a SPIR-V module says of its interface.
 #[derive(Default)]
@@ -129,8 +133,10 @@ fn text(words: &[u32]) -> String {
 
 #[test]
 fn modules_declare_the_block_the_arguments_and_the_constants() {
-    for ty in [CoopType::F16, CoopType::BF16] {
-        agrees(&kernel(ty).def);
+    let types = [CoopType::F16, CoopType::BF16];
+    let scopes = [Scope::Subgroup, Scope::Workgroup];
+    for (ty, scope) in types.into_iter().flat_map(|ty| scopes.map(|s| (ty, s))) {
+        agrees(&kernel(ty, scope).def);
     }
 }
 
@@ -163,21 +169,67 @@ fn tilings_keep_the_constraints_of_the_shader() {
         narrow_sums: true,
     }];
     for caps in [Caps::h200(), software] {
-        for size in [1, 100, 1000, 8192] {
-            let t = Tiling::choose(&caps, CoopType::F16, size, size).unwrap();
+        let all = Tiling::candidates(&caps, CoopType::F16);
+        assert!(all.len() > 10, "{all:?}");
+        for t in all.iter().filter(|t| t.scope == Scope::Subgroup) {
             let ([fm, fn_, fk], [bm, bn, bk], [wm, wn]) = (t.fragment, t.tile, t.part);
             assert!(fk % 8 == 0 && fn_ % 4 == 0 && bn % 8 == 0, "{t:?}");
             assert!(bm % wm == 0 && bn % wn == 0 && bk % fk == 0, "{t:?}");
-            assert!(wm % fm == 0 && wn % fn_ == 0, "{t:?}");
+            assert!(wm % fm == 0 && wn % fn_ == 0 && wn % 8 == 0, "{t:?}");
             assert!(t.shared_bytes(false) <= caps.workgroup_bytes, "{t:?}");
+            assert!(!t.ahead || t.stages == 2, "{t:?}");
         }
+        let names: std::collections::HashSet<String> = all.iter().map(Tiling::to_string).collect();
+        assert_eq!(names.len(), all.len(), "names tell candidates apart");
     }
-    let large = Tiling::choose(&Caps::h200(), CoopType::BF16, 4096, 4096).unwrap();
-    assert_eq!((large.tile, large.part), ([128, 128, 32], [64, 64]));
-    let small = Tiling::choose(&Caps::h200(), CoopType::F16, 256, 256).unwrap();
-    assert_eq!((small.tile, small.part), ([64, 64, 32], [32, 32]));
+}
+
+fn problem(m: usize, n: usize, k: usize) -> Problem {
+    Problem {
+        dtype: DType::F16,
+        b_transposed: false,
+        m,
+        n,
+        k,
+    }
+}
+
+#[test]
+fn tilings_follow_the_size_and_the_measurements() {
+    let caps = Caps::h200();
+    let choose = |caps: &Caps, p: &Problem, aligned| {
+        let tiling = Tiling::choose(caps, CoopType::F16, p, aligned)?;
+        Some(tiling.to_string())
+    };
+    let large = Tiling::choose(&caps, CoopType::F16, &problem(8192, 8192, 8192), true).unwrap();
+    let small = Tiling::choose(&caps, CoopType::F16, &problem(256, 256, 256), true).unwrap();
+    let area = |t: &Tiling| t.tile[0] * t.tile[1];
+    assert!(
+        area(&large) >= 128 * 128 && area(&small) <= 64 * 64,
+        "{large} {small}"
+    );
+    assert_eq!(large.scope, Scope::Subgroup);
     assert_eq!(
-        Tiling::choose(&Caps::browser(), CoopType::F16, 256, 256),
+        choose(&Caps::browser(), &problem(256, 256, 256), true),
         None
     );
+
+    let entries = [("128x256x64/block256", 4096), ("no such way", 512)];
+    let entries = entries.map(|(way, size)| Entry {
+        problem: problem(size, size, size),
+        way: way.to_string(),
+    });
+    let tuned = Caps {
+        tuning: Tuning::new(entries.to_vec()),
+        ..caps.clone()
+    };
+    let p = problem(4000, 4096, 4096);
+    assert_eq!(
+        choose(&tuned, &p, true).as_deref(),
+        Some("128x256x64/block256")
+    );
+    // What it cannot run, and what the device does not have, is passed over.
+    assert_eq!(choose(&tuned, &p, false), choose(&caps, &p, false));
+    let p = problem(512, 512, 512);
+    assert_eq!(choose(&tuned, &p, true), choose(&caps, &p, true));
 }

@@ -8,6 +8,7 @@ use crate::caps::CoopType;
 use crate::emit::{Emit, View};
 use crate::families::gemm_coop::{GemmCoopParams, Options, Tiling, constants, kernel};
 use crate::num::Num;
+use crate::tuning::Problem;
 
 /// The steps that load rows of operands read so many elements at a time.
 const LOAD: u64 = 8;
@@ -52,9 +53,6 @@ impl Coop {
         for dim in &p.batch {
             rows = rows.saturating_mul(e.bound(dim)?);
         }
-        let Some(tiling) = Tiling::choose(e.caps, ty, rows, e.bound(&p.n)?) else {
-            return Ok(None);
-        };
         let Some(batch) = two_axes(e, p) else {
             return Ok(None);
         };
@@ -80,8 +78,18 @@ impl Coop {
             bias_f32: p.bias.as_ref().map(|b| b.dtype == DType::F32),
             residual_f32: None,
             out_f32: y.dtype == DType::F32,
+            // The result is dense from element 0.
+            aligned_c: whole(&p.n),
         };
-        Ok(Some(Coop {
+        let problem = Problem {
+            dtype: p.a.dtype,
+            b_transposed,
+            m: rows,
+            n: e.bound(&p.n)?,
+            k: e.bound(&p.k)?,
+        };
+        let tiling = Tiling::choose(e.caps, ty, &problem, options.aligned());
+        Ok(tiling.map(|tiling| Coop {
             ty,
             tiling,
             options,
@@ -100,6 +108,8 @@ impl Coop {
             k: p.k,
             batches: p.batch,
             batch_inner: inner.size,
+            splits: Num::ONE,
+            split_k: p.k,
             lda: p.a_row,
             ldb: match self.options.b_transposed {
                 true => p.b_col,
@@ -120,13 +130,15 @@ impl Coop {
             inner_b: inner.b,
             inner_c: len,
             inner_residual: Num::ZERO,
+            split_c: Num::ZERO,
             len_c: e.tape().mul(p.batch, len),
         };
         let [bm, bn, _] = self.tiling.tile;
         let grid = given.tile_grid(e, [bm, bn]);
         let [a, b, bias, y] = given.args;
         let consts = constants(&self.tiling, &self.options);
-        e.dispatch(kernel(self.ty), &consts, &[a, b, bias, a, y], &params, grid);
+        let kernel = kernel(self.ty, self.tiling.scope);
+        e.dispatch(kernel, &consts, &[a, b, bias, a, y], &params, grid);
     }
 }
 

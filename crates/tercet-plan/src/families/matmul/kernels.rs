@@ -176,6 +176,8 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &NARROW.def,
     &gemm_coop::F16.def,
     &gemm_coop::BF16.def,
+    &gemm_coop::BLOCK_F16.def,
+    &gemm_coop::BLOCK_BF16.def,
 ];
 
 pub(super) static OF_BLOCKS: &[&KernelDef] = &[&GEMM_PACKED.def, &GEMV_PACKED.def];

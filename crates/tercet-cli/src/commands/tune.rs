@@ -1,0 +1,114 @@
+//! `tercet tune`: measures which way of a matrix product is best for which size, and keeps the table
+//! where this machine's devices find it.
+
+use std::io::Write;
+
+use tercet::{DeviceOptions, TuneOptions, TunedProduct, tune};
+
+use super::cache_dir;
+use crate::error::{CliError, Outcome};
+use crate::interrupt;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The device; see `tercet devices`
+    #[arg(long, default_value = "vulkan", value_name = "NAME")]
+    device: String,
+    /// Measure a few sizes only
+    #[arg(long)]
+    quick: bool,
+    /// Measure this product instead, rows x columns x summed; may be repeated
+    #[arg(long, value_name = "MxNxK", value_parser = shape)]
+    shape: Vec<[usize; 3]>,
+    /// Only candidates whose name contains this; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// No candidates whose name contains this; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    without: Vec<String>,
+}
+
+fn shape(text: &str) -> Result<[usize; 3], String> {
+    let sizes: Option<Vec<usize>> = text.split('x').map(|n| n.parse().ok()).collect();
+    match sizes.as_deref() {
+        Some(&[m, n, k]) if m * n * k > 0 => Ok([m, n, k]),
+        _ => Err("expected three sizes, such as 4096x768x3072".to_string()),
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    interrupt::listen();
+    let options = DeviceOptions {
+        cache_dir: cache_dir(),
+        ..DeviceOptions::default()
+    };
+    let what = TuneOptions {
+        quick: args.quick,
+        shapes: args.shape.clone(),
+        only: args.only.clone(),
+        without: args.without.clone(),
+    };
+    let mut out = std::io::stdout().lock();
+    let mut failed = None;
+    let kept = tune(&args.device, &options, &what, &mut |product| {
+        let written = writeln!(out, "{}", line(&product)).and_then(|()| out.flush());
+        failed = written.err();
+        failed.is_none() && !interrupt::interrupted()
+    })?;
+    if let Some(e) = failed {
+        return Err(e.into());
+    }
+    if let Some(file) = kept {
+        writeln!(out, "kept in {}", file.display())?;
+    }
+    Ok(match interrupt::interrupted() {
+        true => Outcome::Interrupted,
+        false => Outcome::Done,
+    })
+}
+
+/// The product, the best candidate, and all with their TFLOP/s from fast to slow.
+fn line(product: &TunedProduct) -> String {
+    let mut line = format!("{:<24}", product.name);
+    for (at, (name, outcome)) in product.candidates.iter().enumerate() {
+        line += match at {
+            0 => " best ",
+            _ => " | ",
+        };
+        line += &match outcome {
+            Ok(seconds) => format!("{name} {:.1}", product.flops / seconds * 1e-12),
+            Err(why) => format!("{name} failed: {why}"),
+        };
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_begins_with_the_best() {
+        let product = TunedProduct {
+            name: "f16 nn 1x2x3".to_string(),
+            flops: 3e12,
+            candidates: vec![
+                ("a".to_string(), Ok(1.0)),
+                ("b".to_string(), Ok(2.0)),
+                ("c".to_string(), Err("no".to_string())),
+            ],
+        };
+        assert_eq!(
+            line(&product),
+            "f16 nn 1x2x3             best a 3.0 | b 1.5 | c failed: no"
+        );
+    }
+
+    #[test]
+    fn shapes_are_three_sizes() {
+        assert_eq!(shape("4096x768x3072"), Ok([4096, 768, 3072]));
+        for wrong in ["", "1x2", "1x2x0", "1x2x3x4", "axbxc"] {
+            assert!(shape(wrong).is_err(), "{wrong}");
+        }
+    }
+}

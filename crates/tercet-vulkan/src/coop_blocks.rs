@@ -1,0 +1,165 @@
+//! Cooperative matrices of whole workgroups: `VK_NV_cooperative_matrix2`, newer than the bindings.
+
+use std::ffi::{CStr, c_void};
+
+use ash::vk;
+use tercet_plan::{CoopBlock, CoopType};
+
+use crate::features::Bfloat16Features;
+use crate::instance::Instance;
+
+/// `VkPhysicalDeviceCooperativeMatrix2FeaturesNV`.
+#[repr(C)]
+pub(crate) struct BlockFeatures {
+    s_type: vk::StructureType,
+    p_next: *mut c_void,
+    workgroup_scope: vk::Bool32,
+    flexible_dimensions: vk::Bool32,
+    reductions: vk::Bool32,
+    conversions: vk::Bool32,
+    per_element_operations: vk::Bool32,
+    tensor_addressing: vk::Bool32,
+    block_loads: vk::Bool32,
+}
+
+// SAFETY: the specification of VK_NV_cooperative_matrix2 says that it extends both structures.
+unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for BlockFeatures {}
+// SAFETY: as above.
+unsafe impl vk::ExtendsDeviceCreateInfo for BlockFeatures {}
+
+impl Default for BlockFeatures {
+    fn default() -> BlockFeatures {
+        BlockFeatures {
+            s_type: vk::StructureType::from_raw(1_000_593_000),
+            p_next: std::ptr::null_mut(),
+            workgroup_scope: 0,
+            flexible_dimensions: 0,
+            reductions: 0,
+            conversions: 0,
+            per_element_operations: 0,
+            tensor_addressing: 0,
+            block_loads: 0,
+        }
+    }
+}
+
+impl BlockFeatures {
+    pub(crate) const EXTENSION: &'static CStr = c"VK_NV_cooperative_matrix2";
+
+    /// Those that kernels use.
+    pub(crate) fn used() -> BlockFeatures {
+        BlockFeatures {
+            workgroup_scope: 1,
+            flexible_dimensions: 1,
+            per_element_operations: 1,
+            tensor_addressing: 1,
+            ..BlockFeatures::default()
+        }
+    }
+
+    /// True if the device has all that kernels use.
+    pub(crate) fn complete(&self) -> bool {
+        let needed = [
+            self.workgroup_scope,
+            self.flexible_dimensions,
+            self.per_element_operations,
+            self.tensor_addressing,
+        ];
+        needed == [vk::TRUE; 4]
+    }
+}
+
+/// `VkCooperativeMatrixFlexibleDimensionsPropertiesNV`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Flexible {
+    s_type: vk::StructureType,
+    p_next: *mut c_void,
+    m: u32,
+    n: u32,
+    k: u32,
+    a_type: vk::ComponentTypeKHR,
+    b_type: vk::ComponentTypeKHR,
+    c_type: vk::ComponentTypeKHR,
+    result_type: vk::ComponentTypeKHR,
+    saturating: vk::Bool32,
+    scope: vk::ScopeKHR,
+    threads: u32,
+}
+
+/// `vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV`.
+type Query = unsafe extern "system" fn(vk::PhysicalDevice, *mut u32, *mut Flexible) -> vk::Result;
+
+/// What a device with the extension multiplies, with `f32` accumulation; nothing where it does not
+/// say.
+pub(crate) fn query(
+    instance: &Instance,
+    device: vk::PhysicalDevice,
+    bfloat16: bool,
+) -> Vec<CoopBlock> {
+    let name = c"vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV";
+    // SAFETY: the instance is valid and the name ends with a zero.
+    let found = unsafe {
+        instance
+            .entry
+            .get_instance_proc_addr(instance.raw.handle(), name.as_ptr())
+    };
+    let Some(found) = found else {
+        return Vec::new();
+    };
+    // SAFETY: a function of this name has this type.
+    let query: Query = unsafe { std::mem::transmute(found) };
+    let mut count = 0;
+    // SAFETY: the device has the extension; without a list the call gives the number only.
+    if unsafe { query(device, &mut count, std::ptr::null_mut()) } != vk::Result::SUCCESS {
+        return Vec::new();
+    }
+    let none = Flexible {
+        s_type: vk::StructureType::from_raw(1_000_593_001),
+        p_next: std::ptr::null_mut(),
+        m: 0,
+        n: 0,
+        k: 0,
+        a_type: vk::ComponentTypeKHR::default(),
+        b_type: vk::ComponentTypeKHR::default(),
+        c_type: vk::ComponentTypeKHR::default(),
+        result_type: vk::ComponentTypeKHR::default(),
+        saturating: 0,
+        scope: vk::ScopeKHR::default(),
+        threads: 0,
+    };
+    let mut all = vec![none; count as usize];
+    // SAFETY: the list has room for `count` entries.
+    let result = unsafe { query(device, &mut count, all.as_mut_ptr()) };
+    if result != vk::Result::SUCCESS && result != vk::Result::INCOMPLETE {
+        return Vec::new();
+    }
+    all.truncate(count as usize);
+    let mut blocks = Vec::new();
+    for block in all.iter().filter_map(|p| block_of(p, bfloat16)) {
+        if !blocks.contains(&block) {
+            blocks.push(block);
+        }
+    }
+    blocks
+}
+
+fn block_of(p: &Flexible, bfloat16: bool) -> Option<CoopBlock> {
+    let f32_ = vk::ComponentTypeKHR::FLOAT32;
+    let ty = match p.a_type {
+        vk::ComponentTypeKHR::FLOAT16 => CoopType::F16,
+        t if t == Bfloat16Features::COMPONENT && bfloat16 => CoopType::BF16,
+        _ => return None,
+    };
+    let accumulates = p.c_type == f32_ && p.result_type == f32_;
+    let same = p.b_type == p.a_type && p.saturating == vk::FALSE;
+    let granular = p.m > 0 && p.n > 0 && p.k > 0;
+    let wanted = accumulates && same && granular && p.scope == vk::ScopeKHR::WORKGROUP;
+    wanted.then_some(CoopBlock {
+        ty,
+        m: p.m,
+        n: p.n,
+        k: p.k,
+        threads: p.threads,
+    })
+}

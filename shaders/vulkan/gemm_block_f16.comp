@@ -1,0 +1,10 @@
+#version 460
+// Matrix product of f16 operands on matrices of a workgroup: see include/gemm_block.glsl.
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_GOOGLE_include_directive : require
+
+#define ELEMENT float16_t
+#define ELEMENT_TO_F32 f16_to_f32
+#define F32_TO_ELEMENT f32_to_f16
+
+#include "gemm_block.glsl"

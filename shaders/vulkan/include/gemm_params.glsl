@@ -1,0 +1,75 @@
+// What kernels of C[m, n] = act(sum_k A[m, k] B[k, n] + bias[n]) + residual[m, n] are given.
+//
+// Leading dimensions, strides and offsets are in elements; B is [k, n], or [n, k] where B_TRANSPOSED.
+// Batch b has the place (b / batch_inner, b % batch_inner) in the two batch axes; a stride of 0 broadcasts.
+// Each sum may be split: part s of `splits` sums k from s split_k on, split_k of them at most, and its C
+// lies split_c elements after that of the part before. Where there are several parts, C is plain f32 sums.
+//
+// Grid: tiles of BM x BN of C, flat over x and y (what is beyond the last tile returns), batches and their
+// parts over z (a workgroup takes every gridDim.z-th). Tiles go down BAND rows of tiles before the next
+// column, so that what runs at one time shares operands in the cache.
+
+layout(set = 0, binding = 0) uniform Params {
+    uint m;
+    uint n;
+    uint k;
+    uint batches;
+    uint batch_inner;
+    uint splits;
+    uint split_k;
+    uint lda;
+    uint ldb;
+    uint ldc;
+    uint ld_residual;
+    uint offset_a;
+    uint offset_b;
+    uint offset_c;
+    uint offset_bias;
+    uint offset_residual;
+    uint outer_a;
+    uint outer_b;
+    uint outer_c;
+    uint outer_residual;
+    uint inner_a;
+    uint inner_b;
+    uint inner_c;
+    uint inner_residual;
+    uint split_c;
+    uint len_c; // elements of the whole tensor that C is, or is part of
+} p;
+
+// Where a batch begins in each operand, and the part of k that is summed.
+struct Place {
+    uint a;
+    uint b;
+    uint c;
+    uint residual;
+    uint k;
+    uint k_end;
+};
+
+Place place_of(uint z) {
+    uint part = z % p.splits;
+    uint batch = z / p.splits;
+    uvec2 at = uvec2(batch / p.batch_inner, batch % p.batch_inner);
+    Place place;
+    place.a = p.offset_a + at.x * p.outer_a + at.y * p.inner_a;
+    place.b = p.offset_b + at.x * p.outer_b + at.y * p.inner_b;
+    place.c = p.offset_c + at.x * p.outer_c + at.y * p.inner_c + part * p.split_c;
+    place.residual = p.offset_residual + at.x * p.outer_residual + at.y * p.inner_residual;
+    place.k = part * p.split_k;
+    place.k_end = min(place.k + p.split_k, p.k);
+    return place;
+}
+
+// The first row and column of a workgroup's tile; beyond the last tile, rows from m on.
+uvec2 tile_of(uint flat_tile) {
+    uvec2 tiles_of = uvec2((p.m + BM - 1u) / BM, (p.n + BN - 1u) / BN);
+    if (flat_tile >= tiles_of.x * tiles_of.y) {
+        return uvec2(p.m, 0u);
+    }
+    uint band = flat_tile / (BAND * tiles_of.y);
+    uint height = min(tiles_of.x - band * BAND, BAND);
+    uint in_band = flat_tile - band * BAND * tiles_of.y;
+    return uvec2((band * BAND + in_band % height) * BM, in_band / height * BN);
+}

@@ -1,0 +1,138 @@
+// From sums in fragments to C: a strip of FM rows of a subgroup's part at a time through shared memory.
+
+float half_of(uint word, uint at) { return ELEMENT_TO_F32((word >> ((at & 1u) * 16u)) & 0xffffu); }
+
+float bias_at(uint col) {
+    if (HAS_BIAS == 0u || col >= p.n) {
+        return 0.0;
+    }
+    uint at = p.offset_bias + col;
+    return BIAS_F32 != 0u ? uintBitsToFloat(bias[at]) : half_of(bias[at >> 1], at);
+}
+
+vec4 bias_four(uint col) {
+    return vec4(bias_at(col), bias_at(col + 1u), bias_at(col + 2u), bias_at(col + 3u));
+}
+
+// Four sums with everything that is done to them; `valid` of them are in C.
+vec4 finish(vec4 sum, vec4 added, uint residual_at, uint valid) {
+    vec4 x = sum;
+    if (HAS_BIAS != 0u) {
+        x += added;
+    }
+    if (ACTIVATION != 0u) {
+        x = vec4(
+            activate(ACTIVATION, x.x), activate(ACTIVATION, x.y), activate(ACTIVATION, x.z), activate(ACTIVATION, x.w)
+        );
+    }
+    if (HAS_RESIDUAL != 0u) {
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            if (i < valid) {
+                uint at = residual_at + i;
+                x[i] += RESIDUAL_F32 != 0u ? uintBitsToFloat(residual[at]) : half_of(residual[at >> 1], at);
+            }
+        }
+    }
+    return x;
+}
+
+uvec2 halves(vec4 x) {
+    return uvec2(
+        F32_TO_ELEMENT(x.x) | F32_TO_ELEMENT(x.y) << 16,
+        F32_TO_ELEMENT(x.z) | F32_TO_ELEMENT(x.w) << 16
+    );
+}
+
+// One two-byte result without the other half of its word, which belongs to another row; the last element
+// of the tensor takes the padding with it.
+void store_half(uint h, uint at) {
+    if ((at & 1u) == 0u && at + 1u == p.len_c) {
+        c[at >> 1] = h;
+    } else {
+        c_half[at] = uint16_t(h);
+    }
+}
+
+// Four results, of which `valid` exist; `at` is the first one's place in C.
+void store_four(vec4 x, uint at, uint valid) {
+    if (OUT_F32 != 0u) {
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            if (i < valid) {
+                c[at + i] = floatBitsToUint(x[i]);
+            }
+        }
+        return;
+    }
+    uvec2 pairs = halves(x);
+    [[unroll]] for (uint i = 0u; i < 2u; i++) {
+        bool both = 2u * i + 1u < valid;
+        if (both && (at & 1u) == 0u) {
+            c[(at >> 1) + i] = pairs[i];
+            continue;
+        }
+        if (2u * i < valid) {
+            store_half(pairs[i] & 0xffffu, at + 2u * i);
+        }
+        if (both) {
+            store_half(pairs[i] >> 16, at + 2u * i + 1u);
+        }
+    }
+}
+
+// Eight results that all exist, at a place of whole 16-byte words.
+void store_eight(vec4 low, vec4 high, uint at) {
+    if (OUT_F32 != 0u) {
+        c_vec[at >> 2] = floatBitsToUint(low);
+        c_vec[(at >> 2) + 1u] = floatBitsToUint(high);
+    } else {
+        c_vec[at >> 3] = uvec4(halves(low), halves(high));
+    }
+}
+
+// Strips belong to one subgroup each.
+void strip_barrier() {
+    controlBarrier(
+        gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease
+    );
+}
+
+// The subgroup's part of C, which begins at (row, col).
+void store_sums(Place place, uint row, uint col) {
+    uint strip = gl_SubgroupID * FM * SUM_STRIDE;
+    // Lanes that are left over have no row.
+    uint lane_row = gl_SubgroupInvocationID / ROW_LANES;
+    lane_row = lane_row < SUBGROUP / ROW_LANES ? lane_row : FM;
+    uint lane_col = gl_SubgroupInvocationID % ROW_LANES * 8u;
+    uint first = col + lane_col;
+    bool whole = ALIGNED_C != 0u && row + WM <= p.m && col + WN <= p.n;
+    vec4 bias_low = bias_four(first);
+    vec4 bias_high = bias_four(first + 4u);
+    [[unroll]] for (uint i = 0u; i < CM; i++) {
+        [[unroll]] for (uint j = 0u; j < CN; j++) {
+            uint at = strip + j * FN / 4u;
+            coopMatStore(sums[i * CN + j], tiles, at, SUM_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        strip_barrier();
+        for (uint r = lane_row; r < FM; r += SUBGROUP / ROW_LANES) {
+            uint line = row + i * FM + r;
+            uint from = strip + r * SUM_STRIDE + lane_col / 4u;
+            vec4 low = uintBitsToFloat(tiles[from]);
+            vec4 high = uintBitsToFloat(tiles[from + 1u]);
+            uint at = place.c + line * p.ldc + first;
+            uint residual_at = place.residual + line * p.ld_residual + first;
+            if (whole) {
+                low = finish(low, bias_low, residual_at, 4u);
+                high = finish(high, bias_high, residual_at + 4u, 4u);
+                store_eight(low, high, at);
+            } else if (line < p.m && first < p.n) {
+                uint valid = p.n - first;
+                store_four(finish(low, bias_low, residual_at, valid), at, valid);
+                if (valid > 4u) {
+                    high = finish(high, bias_high, residual_at + 4u, valid - 4u);
+                    store_four(high, at + 4u, valid - 4u);
+                }
+            }
+        }
+        strip_barrier();
+    }
+}
