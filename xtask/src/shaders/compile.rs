@@ -27,13 +27,8 @@ pub(crate) fn all(folder: &Folder) -> Result<Vec<Module>, Error> {
         let text = fs::read_to_string(&path).map_err(error::file("read", &path))?;
         let shown = path.to_string_lossy();
         let options = if name.contains(NEWER) { &newer } else { &plain };
-        match compiler.compile_into_spirv(
-            &text,
-            ShaderKind::Compute,
-            &shown,
-            "main",
-            Some(options),
-        ) {
+        match compiler.compile_into_spirv(&text, ShaderKind::Compute, &shown, "main", Some(options))
+        {
             Ok(artifact) => modules.push(Module {
                 name,
                 spirv: artifact.as_binary_u8().to_vec(),

@@ -178,6 +178,7 @@ fn shaped_cases() -> Vec<Case> {
     let plain = [
         ("odd_7x33x5", &[7, 33][..], 5),
         ("tiles_and_rest_65x40x129", &[65, 40], 129),
+        ("whole_words_150x48x200", &[150, 48], 200),
         ("one_row_1x70x41", &[1, 70], 41),
         ("vector", &[19], 6),
         ("rank_3", &[2, 3, 9], 17),

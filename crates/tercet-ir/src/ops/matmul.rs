@@ -187,6 +187,8 @@ fn shaped_cases() -> Vec<Case> {
         shaped("one_by_one", &[1, 1], &[1, 1]),
         shaped("odd_7x33x5", &[7, 33], &[33, 5]),
         shaped("tiles_and_rest_65x129x67", &[65, 129], &[129, 67]),
+        shaped("whole_words_40x72x88", &[40, 72], &[72, 88]),
+        shaped("whole_words_of_a_batch", &[3, 17, 24], &[3, 24, 40]),
         shaped("one_row_1x300x41", &[1, 300], &[300, 41]),
         shaped("one_column_41x300x1", &[41, 300], &[300, 1]),
         shaped("outer_product_9x1x11", &[9, 1], &[1, 11]),
@@ -202,6 +204,13 @@ fn shaped_cases() -> Vec<Case> {
         shaped("no_rows", &[0, 5], &[5, 3]),
         shaped("no_columns", &[4, 5], &[5, 0]),
         shaped("no_batch", &[0, 4, 5], &[5, 3]),
+        Case::new("whole_words_by_a_transpose", |c| {
+            let a = c.input("a", [139, 40], Fill::Normal)?;
+            let b = c.input("b", [152, 40], Fill::Normal)?;
+            let b = c.graph.transpose(b, &[1, 0])?;
+            let y = c.graph.matmul(a, b)?;
+            c.output(y)
+        }),
         Case::new("empty_sum_is_zero", |c| {
             let a = c.input("a", [2, 0], Fill::Normal)?;
             let b = c.input("b", [0, 3], Fill::Normal)?;
