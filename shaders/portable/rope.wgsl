@@ -1,11 +1,13 @@
 // y = x with pairs (a, b) of the first n_rot elements of each head turned to (a cos - b sin, a sin +
 // b cos); pairs are elements (i, i + n_rot / 2), or (2 i, 2 i + 1) where `adjacent`.
 //
-// y is dense, [batch, axis 1, axis 2, head dim]; strides are those of views: of the four axes of x; of
-// batch, axis 1, axis 2 and pair of the tables, 0 where they do not vary. One invocation writes one
-// word.
+// The result is [batch, axis 1, axis 2, head dim]; strides are those of views: of the four axes of x; of
+// batch, axis 1, axis 2 and pair of the tables, 0 where they do not vary. `sizes`, `window` and
+// `checks` are of rope_update.wgsl.
 
 struct Params {
+    sizes: array<vec4<u32>, 2>,
+    window: array<vec4<u32>, 2>,
     x_offset: u32,
     x_batch: u32,
     x_first: u32,
@@ -27,13 +29,13 @@ struct Params {
     n_rot: u32,
     adjacent: u32,
     numel: u32,
+    checks: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read> cosines: array<u32>;
 @group(0) @binding(3) var<storage, read> sines: array<u32>;
-@group(0) @binding(4) var<storage, read_write> y: array<u32>;
 
 override DTYPE: u32 = 0u;
 override COS: u32 = 0u;
@@ -75,22 +77,4 @@ fn turned(i: u32) -> u32 {
     let own = x_element(start + d * p.x_dim) * c;
     let mixed = x_element(start + other * p.x_dim) * s;
     return float_bits(select(own - mixed, own + mixed, is_b), DTYPE);
-}
-
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let word = flat_group(group, count) * 256u + local;
-    let n = lanes(DTYPE);
-    if (word * n >= p.numel) {
-        return;
-    }
-    var bits = turned(word * n);
-    if (n == 2u && word * 2u + 1u < p.numel) {
-        bits |= turned(word * 2u + 1u) << 16u;
-    }
-    y[word] = bits;
 }

@@ -7,11 +7,11 @@
 //!
 //! Invariant: what a family emits depends on the graph, the capabilities and the bounds only.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 use tercet_ir::layout::{SymLayout, Term, numel};
-use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, NodeId, Signature, Value};
+use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, Node, NodeId, Signature, Value};
 
 use crate::caps::Caps;
 use crate::families::{check, copy};
@@ -111,6 +111,8 @@ pub struct Emit<'a> {
     /// The state that the first result of this node is written into.
     pub(crate) into_state: Option<SlotId>,
     pub(crate) results: Vec<Option<View>>,
+    /// Nodes left to their only reader, without a place of their own.
+    pub(crate) deferred: HashSet<NodeId>,
     /// The arms that steps are emitted for now.
     arms: Arms,
     dense: Vec<(View, View)>,
@@ -137,6 +139,7 @@ impl<'a> Emit<'a> {
             constant: false,
             into_state: None,
             results: Vec::new(),
+            deferred: HashSet::new(),
             arms: Arms::new(),
             dense: Vec::new(),
         }
@@ -145,6 +148,12 @@ impl<'a> Emit<'a> {
     /// The value as it lies, without any copy.
     pub fn view(&self, v: Value) -> View {
         self.places[v.node.index()][v.port as usize].clone()
+    }
+
+    /// The node of a value that was left to its only reader, which is the node at hand.
+    pub(crate) fn deferred(&self, v: Value) -> Option<&'a Node> {
+        let graph = self.graph;
+        self.deferred.contains(&v.node).then(|| graph.node(v.node))
     }
 
     /// The value as a dense slot from element 0: itself, or a copy that is made once however many
@@ -220,7 +229,7 @@ impl<'a> Emit<'a> {
         self.home(view.slot).is_constant()
     }
 
-    fn home(&self, slot: SlotId) -> Home {
+    pub(crate) fn home(&self, slot: SlotId) -> Home {
         self.draft.slots[slot.0 as usize].home
     }
 

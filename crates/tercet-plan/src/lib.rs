@@ -12,6 +12,7 @@ mod caps;
 mod driver;
 mod emit;
 mod families;
+mod joined;
 pub mod kernel;
 mod launch;
 mod narrow;

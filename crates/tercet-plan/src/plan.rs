@@ -1,6 +1,8 @@
 //! The order of planning: leaves, nodes through their families, outputs, states; then schedule and
 //! memory.
 
+use std::collections::{HashMap, HashSet};
+
 use tercet_ir::backend::check_borders;
 use tercet_ir::layout::{View as Looked, check_slice, in_place_updates, is_view, view_of};
 use tercet_ir::legalize::{legalize, origins};
@@ -12,7 +14,8 @@ use tercet_ir::{
 use crate::caps::Caps;
 use crate::driver::device_dtype;
 use crate::emit::{Emit, Home, View, all_known};
-use crate::families::{PlanTarget, copy, find, refused};
+use crate::families::{PlanTarget, copy, find, refused, rope};
+use crate::joined::Joined;
 use crate::kernel::{Access, Word};
 use crate::narrow::narrow_i64;
 use crate::num::Num;
@@ -122,15 +125,29 @@ pub(crate) struct Borders {
 }
 
 fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
-    let mut borders = leaves(e)?;
+    let joined = Joined::of(e.graph, e.signature, e.caps.max_binding_bytes);
+    let mut borders = leaves(e, &joined)?;
     let updates = match in_place {
         true => in_place_updates(e.graph),
-        false => std::collections::HashMap::new(),
+        false => HashMap::new(),
     };
     let graph = e.graph;
+    let into_states = into_states(graph, &updates);
     for (id, node) in graph.nodes() {
         e.at = id;
         e.op = node.op.kind().doc().name;
+        if into_states.contains(&id) && !reads_state(e, node) {
+            e.deferred.insert(id);
+            e.places.push(Vec::new());
+            continue;
+        }
+        if let Some(&first) = joined.nodes.get(&id) {
+            let ty = &node.outputs[0];
+            let home = Home::At(Buffer::Param(first), 0);
+            let place = e.place(ty.dtype, &ty.shape, home)?;
+            e.places.push(vec![place]);
+            continue;
+        }
         let state = updates.get(&id).map(|leaf| e.places[leaf.index()][0].slot);
         let places = lower(e, &mut borders, node, state)?;
         e.places.push(places);
@@ -140,8 +157,28 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
     Ok(borders)
 }
 
+/// Nodes whose result does nothing but go into a state that is updated in place, where the kernel
+/// can write it there itself.
+fn into_states(graph: &Graph, updates: &HashMap<NodeId, NodeId>) -> HashSet<NodeId> {
+    let uses = graph.use_counts();
+    let fits = updates.iter().filter_map(|(update, state)| {
+        let value = *graph.node(*update).inputs.get(1)?;
+        let is_only_reader = uses[value.node.index()][value.port as usize] == 1;
+        let state = &graph.node(*state).outputs[0];
+        let fits = rope::fits_state(graph.node(value.node), state);
+        (is_only_reader && fits).then_some(value.node)
+    });
+    fits.collect()
+}
+
+/// True if the node reads a state where it lies: later it may hold another value.
+fn reads_state(e: &Emit<'_>, node: &Node) -> bool {
+    let mut inputs = node.inputs.iter();
+    inputs.any(|v| matches!(e.home(e.view(*v).slot), Home::At(Buffer::State(_), _)))
+}
+
 /// Slots of everything in the signature, also of what the legal graph does not read.
-fn leaves(e: &mut Emit<'_>) -> Result<Borders, CompileError> {
+fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
     let mut borders = Borders::default();
     let signature = e.signature;
     let lists = [&signature.inputs, &signature.params, &signature.states];
@@ -150,7 +187,10 @@ fn leaves(e: &mut Emit<'_>) -> Result<Borders, CompileError> {
             let i = i as u32;
             let (home, list) = match kind {
                 0 => (Home::Input, &mut borders.inputs),
-                1 => (Home::At(Buffer::Param(i), 0), &mut borders.params),
+                1 => {
+                    let (buffer, offset) = joined.homes.get(&i).copied().unwrap_or((i, 0));
+                    (Home::At(Buffer::Param(buffer), offset), &mut borders.params)
+                }
                 _ => (Home::At(Buffer::State(i), 0), &mut borders.states),
             };
             list.push(io(e, port, home)?);
@@ -180,7 +220,8 @@ fn lower(
     if let Some(view) = leaf(e, borders, node)? {
         return Ok(vec![view]);
     }
-    let inputs: Vec<View> = node.inputs.iter().map(|v| e.view(*v)).collect();
+    let placed = node.inputs.iter().filter(|v| e.deferred(**v).is_none());
+    let inputs: Vec<View> = placed.map(|v| e.view(*v)).collect();
     let constant = !varies(&node.op)
         && node.outputs.iter().all(|t| all_known(&t.shape))
         && inputs.iter().all(|v| e.is_constant(v));

@@ -171,7 +171,45 @@ impl OpSpec for Rope {
                 c.output_expect(y, &want)
             })
         };
+        // Into a state, as a decoder keeps its keys.
+        let cached = |name: &str, style: RopeStyle, layout: Layout, d: usize, starts: [f64; 4]| {
+            Case::new(name, move |c| {
+                let s = c.sym("s", 2, 3);
+                let (x, cache) = match layout {
+                    Bshd => ([2.into(), s.clone(), 3.into(), d.into()], [2, 7, 3, d]),
+                    Bhsd => ([2.into(), 3.into(), s.clone(), d.into()], [2, 3, 7, d]),
+                };
+                let x = c.input("x", x, Fill::Normal)?;
+                let table = [s, (d / 2).into()];
+                let cos = c.input("cos", table.clone(), Fill::Uniform(-1.0, 1.0))?;
+                let sin = c.input("sin", table, Fill::Uniform(-1.0, 1.0))?;
+                let at = Type::new(DType::I32, [4]);
+                let at = c.input_of("at", at, Fill::Values(starts.to_vec()))?;
+                let y = c.graph.rope(x, cos, sin, style, d / 2 * 2, layout)?;
+                let cache = c.state_of("cache", Type::new(c.dtype, cache), Fill::Normal)?;
+                let all = c.graph.dynamic_update_slice(cache, y, at)?;
+                c.graph.assign(cache, all)?;
+                c.runs = 2;
+                c.output(all)
+            })
+        };
         vec![
+            cached("into_a_cache", NeoX, Bshd, 8, [0.0, 3.0, 0.0, 0.0]),
+            cached("into_a_cache_by_head", GptJ, Bhsd, 6, [0.0, 0.0, 4.0, 0.0]),
+            cached(
+                "into_a_cache_beyond_its_end",
+                NeoX,
+                Bshd,
+                4,
+                [1.0, 9.0, -2.0, 0.0],
+            ),
+            cached(
+                "into_a_cache_of_odd_heads",
+                NeoX,
+                Bshd,
+                5,
+                [0.0, 1.0, 0.0, 0.0],
+            ),
             shaped("neox_bshd", NeoX, Bshd, [2, 5, 3, 8], 8, false),
             shaped("neox_bhsd", NeoX, Bhsd, [2, 5, 3, 8], 8, false),
             shaped("gptj_bshd", GptJ, Bshd, [2, 5, 3, 8], 8, false),

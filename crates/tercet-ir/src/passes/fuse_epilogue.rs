@@ -219,8 +219,8 @@ fn fuse_residual_norms(graph: &Graph) -> Result<Graph, CompileError> {
     })
 }
 
-/// The sum that a norm is of, with what replaces both. The weights must be leaves, since the fused
-/// node stands where the sum stood.
+/// The sum that a norm is of, with what replaces both. The weights must depend on leaves only, since the
+/// fused node stands where the sum stood.
 fn residual_norm(graph: &Graph, uses: &Uses, id: NodeId) -> Option<(NodeId, ResidualNorm)> {
     let node = graph.node(id);
     let (op, sum, weights): (Op, Value, &[Value]) = match (&node.op, node.inputs.as_slice()) {
@@ -234,7 +234,6 @@ fn residual_norm(graph: &Graph, uses: &Uses, id: NodeId) -> Option<(NodeId, Resi
         }
         (_, _) => return None,
     };
-    let leaf = |v: &Value| matches!(graph.node(v.node).op, Op::Param(_) | Op::Const(_));
     let Op::Binary(add) = &graph.node(sum.node).op else {
         return None;
     };
@@ -242,7 +241,7 @@ fn residual_norm(graph: &Graph, uses: &Uses, id: NodeId) -> Option<(NodeId, Resi
         return None;
     };
     let full = graph.ty(x) == graph.ty(sum) && graph.ty(residual) == graph.ty(sum);
-    if add.f != BinaryFn::Add || !full || !weights.iter().all(leaf) {
+    if add.f != BinaryFn::Add || !full || !weights.iter().all(|w| is_weight(graph, *w)) {
         return None;
     }
     let mut fused_bias = None;

@@ -5,8 +5,9 @@
 //! depends on parameters only once), and each former result is a slice of the packed one, a view.
 //!
 //! Joined are nodes with the same operand, operator, attributes and kind of weights: `MatMul` and
-//! `Linear` with `[K, N]` weights that are parameters or transposed parameters, and `DequantMatMul`
-//! of one scheme. The sum over K of each result is as before.
+//! `Linear` with `[K, N]` weights that are parameters, transposed or converted or as they are, and
+//! `DequantMatMul` of one scheme. Parameters are concatenated before they are converted. The sum over
+//! K of each result is as before.
 
 use std::collections::HashMap;
 
@@ -14,16 +15,23 @@ use super::rewrite::{Rewriter, live_nodes, rebuild};
 use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::{Concat, Op, Slice, Transpose};
+use crate::ops::{Cast, Concat, Op, Slice, Transpose};
 
 /// What members of a group have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     op: Op,
     x: Value,
-    with_bias: bool,
+    bias: Option<Stored>,
     layout: Layout,
-    weight_dtype: DType,
+    weight: Stored,
+}
+
+/// The dtype of a leaf, and what it is converted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Stored {
+    dtype: DType,
+    cast: Option<DType>,
 }
 
 /// Where the outputs are in a parameter.
@@ -86,23 +94,27 @@ pub(super) fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
 fn key(graph: &Graph, id: NodeId) -> Option<Key> {
     let node = graph.node(id);
     let (&x, &w) = (node.inputs.first()?, node.inputs.get(1)?);
-    let layout = match &node.op {
+    let weight = match &node.op {
         Op::MatMul(_) | Op::Linear(_) if graph.ty(w).rank() == 2 && graph.ty(x).rank() >= 2 => {
-            match parameter(graph, w)? {
-                p if p == w => Layout::Columns,
-                _ => Layout::TransposedRows,
-            }
+            weight(graph, w)?
         }
-        Op::DequantMatMul(_) if is_param(graph, w) => Layout::Rows,
+        Op::DequantMatMul(_) if is_param(graph, w) => Weight {
+            leaf: w,
+            stored: stored(graph, w, None),
+            layout: Layout::Rows,
+        },
         _ => return None,
     };
-    let bias = node.inputs.get(2);
-    bias.is_none_or(|b| is_leaf(graph, *b)).then(|| Key {
+    let bias = match node.inputs.get(2) {
+        Some(&b) => Some(vector(graph, b)?.1),
+        None => None,
+    };
+    Some(Key {
         op: node.op.clone(),
         x,
-        with_bias: bias.is_some(),
-        layout,
-        weight_dtype: graph.ty(w).dtype,
+        bias,
+        layout: weight.layout,
+        weight: weight.stored,
     })
 }
 
@@ -110,19 +122,66 @@ fn is_param(graph: &Graph, v: Value) -> bool {
     matches!(graph.node(v.node).op, Op::Param(_))
 }
 
-fn is_leaf(graph: &Graph, v: Value) -> bool {
-    matches!(graph.node(v.node).op, Op::Param(_) | Op::Const(_))
+fn stored(graph: &Graph, leaf: Value, cast: Option<DType>) -> Stored {
+    let dtype = graph.ty(leaf).dtype;
+    Stored { dtype, cast }
 }
 
-/// The parameter that a weight is, as it is or transposed.
-fn parameter(graph: &Graph, w: Value) -> Option<Value> {
-    if is_param(graph, w) {
-        return Some(w);
+/// A weight as the parameter that it is made of.
+struct Weight {
+    leaf: Value,
+    stored: Stored,
+    layout: Layout,
+}
+
+/// The parameter that a weight is: as it is, transposed, converted, or both.
+fn weight(graph: &Graph, w: Value) -> Option<Weight> {
+    let (mut leaf, mut layout, mut cast) = (w, Layout::Columns, None);
+    while !is_param(graph, leaf) {
+        let node = graph.node(leaf.node);
+        leaf = match (&node.op, node.inputs.as_slice()) {
+            (Op::Transpose(t), &[p]) if t.perm == [1, 0] && layout == Layout::Columns => {
+                layout = Layout::TransposedRows;
+                p
+            }
+            (Op::Cast(c), &[p]) if cast.is_none() => {
+                cast = Some(c.to);
+                p
+            }
+            (_, _) => return None,
+        };
     }
-    let node = graph.node(w.node);
+    Some(Weight {
+        leaf,
+        stored: stored(graph, leaf, cast),
+        layout,
+    })
+}
+
+/// The leaf that a bias is, as it is or converted.
+fn vector(graph: &Graph, b: Value) -> Option<(Value, Stored)> {
+    let is_leaf = |v: Value| matches!(graph.node(v.node).op, Op::Param(_) | Op::Const(_));
+    if is_leaf(b) {
+        return Some((b, stored(graph, b, None)));
+    }
+    let node = graph.node(b.node);
     match (&node.op, node.inputs.as_slice()) {
-        (Op::Transpose(t), &[p]) if t.perm == [1, 0] && is_param(graph, p) => Some(p),
+        (Op::Cast(c), &[p]) if is_leaf(p) => Some((p, stored(graph, p, Some(c.to)))),
         (_, _) => None,
+    }
+}
+
+/// Leaves that are stored alike as one.
+fn join(
+    rw: &mut Rewriter<'_>,
+    axis: usize,
+    leaves: &[Value],
+    stored: Stored,
+) -> Result<Value, CompileError> {
+    let all = rw.add(Concat { axis }, leaves)?;
+    match stored.cast {
+        Some(to) => rw.add(Cast { to }, &[all]),
+        None => Ok(all),
     }
 }
 
@@ -134,24 +193,25 @@ fn pack(rw: &mut Rewriter<'_>, members: &[NodeId]) -> Result<Vec<Value>, Compile
     let mut weights = Vec::with_capacity(nodes.len());
     let mut biases = Vec::new();
     for node in &nodes {
-        let w = parameter(graph, node.inputs[1]).unwrap_or(node.inputs[1]);
+        let w = weight(graph, node.inputs[1]).map_or(node.inputs[1], |w| w.leaf);
         weights.push(rw.leaf(w)?);
-        if let Some(&b) = node.inputs.get(2) {
+        let bias = node.inputs.get(2).and_then(|b| vector(graph, *b));
+        if let Some((b, _)) = bias {
             biases.push(rw.leaf(b)?);
         }
     }
     let x = rw.value(key.x);
     let w = match key.layout {
-        Layout::Columns => rw.add(Concat { axis: 1 }, &weights)?,
-        Layout::Rows => rw.add(Concat { axis: 0 }, &weights)?,
+        Layout::Columns => join(rw, 1, &weights, key.weight)?,
+        Layout::Rows => join(rw, 0, &weights, key.weight)?,
         Layout::TransposedRows => {
-            let rows = rw.add(Concat { axis: 0 }, &weights)?;
+            let rows = join(rw, 0, &weights, key.weight)?;
             rw.add(Transpose { perm: vec![1, 0] }, &[rows])?
         }
     };
     let mut inputs = vec![x, w];
-    if !biases.is_empty() {
-        inputs.push(rw.add(Concat { axis: 0 }, &biases)?);
+    if let Some(bias) = key.bias {
+        inputs.push(join(rw, 0, &biases, bias)?);
     }
     let all = rw.add(key.op, &inputs)?;
     let mut start = 0;

@@ -61,9 +61,13 @@ impl<'g> Rewriter<'g> {
         old.iter().map(|v| self.value(*v)).collect()
     }
 
-    /// The new value of a leaf, constants included, whether it was visited yet or not.
+    /// The new value of a leaf, constants included, or of what is made of leaves only, whether it was
+    /// visited yet or not.
     pub(crate) fn leaf(&mut self, old: Value) -> Result<Value, CompileError> {
         if self.map[old.node.index()][0].is_none() {
+            for input in &self.old.node(old.node).inputs {
+                self.leaf(*input)?;
+            }
             self.copy(old.node)?;
         }
         Ok(self.value(old))

@@ -4,7 +4,7 @@
 use tercet_ir::{CompileError, Dim, Node, OpKind};
 
 use super::words::{are_whole_words, eight, in_words, lanes, product};
-use super::{Family, always, portable};
+use super::{Family, always, portable, rope};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
@@ -83,6 +83,13 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     if let [_, _] = node.inputs[..] {
         let starts = starts(e, 1)?;
         return slice(e, &x, &starts);
+    }
+    if let Some(rope) = e.deferred(node.inputs[1]) {
+        let starts = starts(e, 2)?;
+        check_sizes(e, &rope.outputs[0].shape, x.layout.shape());
+        let y = e.result(0)?;
+        rope::update(e, rope, &y, &starts);
+        return Ok(());
     }
     let update = e.view(node.inputs[1]);
     let starts = starts(e, 2)?;

@@ -19,7 +19,7 @@ mod norm;
 mod pad;
 mod reduce;
 mod rng;
-mod rope;
+pub(crate) mod rope;
 mod rows;
 mod sample;
 mod softmax;

@@ -1,17 +1,21 @@
-//! Rotary position embedding, on views.
+//! Rotary position embedding, on views; into a cache where that is all that reads it.
 
 use tercet_ir::ops::RopeStyle;
-use tercet_ir::{CompileError, Node, Op, OpKind};
+use tercet_ir::{CompileError, Dim, Node, Op, OpKind, Type};
 
+use super::words::eight;
 use super::{Family, always, code, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
+use crate::program::SlotId;
 use crate::scalar::PRELUDE;
 
 crate::params! {
     /// The block of `rope.wgsl`.
     pub struct RopeParams {
+        sizes: U32x8,
+        window: U32x8,
         x_offset: U32,
         x_batch: U32,
         x_first: U32,
@@ -33,14 +37,39 @@ crate::params! {
         n_rot: U32,
         adjacent: U32,
         numel: U32,
+        checks: U32,
     }
 }
 
 /// Turns pairs of elements.
 static ROPE: Kernel<RopeParams> = Kernel::wgsl(
     "rope",
-    &[PRELUDE, portable!("rope.wgsl")],
+    &[
+        PRELUDE,
+        portable!("rope.wgsl"),
+        portable!("rope_whole.wgsl"),
+    ],
     &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &["DTYPE", "COS", "SIN"],
+);
+
+/// Turns pairs of elements into a window of a state.
+static UPDATE: Kernel<RopeParams> = Kernel::wgsl(
+    "rope_update",
+    &[
+        PRELUDE,
+        portable!("rope.wgsl"),
+        portable!("window.wgsl"),
+        portable!("rope_update.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Read,
+    ],
     &["DTYPE", "COS", "SIN"],
 );
 
@@ -48,7 +77,7 @@ static ROPE: Kernel<RopeParams> = Kernel::wgsl(
 pub(crate) static FAMILY: Family = Family {
     name: "rope",
     ops: &[OpKind::Rope],
-    kernels: &[&ROPE.def],
+    kernels: &[&ROPE.def, &UPDATE.def],
     supports: always,
     lower,
 };
@@ -72,28 +101,37 @@ fn table_strides(e: &mut Emit<'_>, table: &View, seq_axis: usize) -> [Num; 4] {
     strides
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+/// An embedding to lower.
+struct Turn {
+    operands: [View; 3],
+    params: RopeParams,
+}
+
+/// The operands of a `Rope` and its numbers.
+fn turn(e: &mut Emit<'_>, node: &Node) -> Turn {
     let Op::Rope(op) = &node.op else {
         unreachable!("invariant: this family has one operator")
     };
-    let [x, cos, sin] = [0, 1, 2].map(|i| e.view(node.inputs[i]));
-    let y = e.result(0)?;
-    let shape = y.layout.shape();
-    let own = e.strides(&x);
-    let [cos_batch, cos_first, cos_second, cos_pair] = table_strides(e, &cos, op.layout.seq_axis());
-    let [sin_batch, sin_first, sin_second, sin_pair] = table_strides(e, &sin, op.layout.seq_axis());
+    let operands = [0, 1, 2].map(|i| e.view(node.inputs[i]));
+    let [x, cos, sin] = &operands;
+    let shape = &node.outputs[0].shape;
+    let own = e.strides(x);
+    let [cos_batch, cos_first, cos_second, cos_pair] = table_strides(e, cos, op.layout.seq_axis());
+    let [sin_batch, sin_first, sin_second, sin_pair] = table_strides(e, sin, op.layout.seq_axis());
     let params = RopeParams {
-        x_offset: e.offset(&x),
+        sizes: [Num::ONE; 8],
+        window: [Num::ONE; 8],
+        x_offset: e.offset(x),
         x_batch: own[0],
         x_first: own[1],
         x_second: own[2],
         x_dim: own[3],
-        cos_offset: e.offset(&cos),
+        cos_offset: e.offset(cos),
         cos_batch,
         cos_first,
         cos_second,
         cos_pair,
-        sin_offset: e.offset(&sin),
+        sin_offset: e.offset(sin),
         sin_batch,
         sin_first,
         sin_second,
@@ -104,11 +142,53 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         n_rot: Num::Const(op.n_rot as i64),
         adjacent: matches!(op.style, RopeStyle::GptJ).into(),
         numel: e.numel(shape),
+        checks: Num::ZERO,
     };
-    let words = e.words(y.dtype, shape);
+    Turn { operands, params }
+}
+
+impl Turn {
+    fn consts(&self) -> [u32; 3] {
+        [0, 1, 2].map(|i| code(self.operands[i].dtype))
+    }
+
+    fn slots(&self) -> [SlotId; 3] {
+        [0, 1, 2].map(|i| self.operands[i].slot)
+    }
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let y = e.result(0)?;
+    let turn = turn(e, node);
+    let words = e.words(y.dtype, y.layout.shape());
     let grid = e.grid_of(words, 256);
-    let consts = [code(x.dtype), code(cos.dtype), code(sin.dtype)];
-    let args = [x.slot, cos.slot, sin.slot, y.slot];
-    e.dispatch(&ROPE, &consts, &args, &params, grid);
+    let [x, cos, sin] = turn.slots();
+    let args = [x, cos, sin, y.slot];
+    e.dispatch(&ROPE, &turn.consts(), &args, &turn.params, grid);
     Ok(())
+}
+
+/// True if the result of this node can be written straight into a state of this type, in whole words.
+pub(crate) fn fits_state(node: &Node, state: &Type) -> bool {
+    let Op::Rope(_) = &node.op else {
+        return false;
+    };
+    let ty = &node.outputs[0];
+    let head = (ty.shape[3].known(), state.shape.get(3).and_then(Dim::known));
+    let lanes = 4 / ty.dtype.size_bytes().min(4);
+    ty.dtype == state.dtype
+        && matches!(head, (Some(own), Some(all)) if own == all && own % lanes == 0)
+}
+
+/// Writes the result of a `Rope` into the window of `state`, dense, at `starts`.
+pub(crate) fn update(e: &mut Emit<'_>, node: &Node, state: &View, starts: &View) {
+    let mut turn = turn(e, node);
+    let shape = &node.outputs[0].shape;
+    turn.params.sizes = eight(&e.sizes(state.layout.shape()));
+    turn.params.window = eight(&e.sizes(shape));
+    let words = e.words(state.dtype, shape);
+    let grid = e.grid_of(words, 256);
+    let [x, cos, sin] = turn.slots();
+    let args = [x, cos, sin, starts.slot, state.slot];
+    e.dispatch_guarded(&UPDATE, &turn.consts(), &args, &turn.params, grid);
 }

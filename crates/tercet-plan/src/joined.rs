@@ -1,0 +1,81 @@
+//! Parameters that lie behind each other in one buffer, so that their concatenation along the first axis
+//! is there without a copy: products of one operand that became one hold their weights once.
+
+use std::collections::HashMap;
+
+use tercet_ir::{Graph, Node, NodeId, Op, Signature, Value};
+
+use crate::driver::device_dtype;
+use crate::emit::all_known;
+
+/// Which parameters lie where, and what they are together.
+#[derive(Debug, Default)]
+pub(crate) struct Joined {
+    /// For a parameter, by its place in the signature: the first one of its buffer, and its offset in
+    /// bytes.
+    pub(crate) homes: HashMap<u32, (u32, u64)>,
+    /// Concatenations that need no copy, with the first parameter of the buffer that they are.
+    pub(crate) nodes: HashMap<NodeId, u32>,
+}
+
+impl Joined {
+    /// The concatenations of parameters that nothing else reads, up to this many bytes each.
+    pub(crate) fn of(graph: &Graph, signature: &Signature, max_bytes: u64) -> Joined {
+        let mut uses: HashMap<Value, usize> = HashMap::new();
+        let inputs = graph.nodes().flat_map(|(_, node)| node.inputs.iter());
+        for value in inputs.copied().chain(graph.results()) {
+            *uses.entry(value).or_default() += 1;
+        }
+        let mut joined = Joined::default();
+        for (id, node) in graph.nodes() {
+            let is_only_reader = node.inputs.iter().all(|v| uses.get(v) == Some(&1));
+            let Some(parts) = parts(graph, signature, node).filter(|_| is_only_reader) else {
+                continue;
+            };
+            let total: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
+            let [(first, _), ..] = parts[..] else {
+                continue;
+            };
+            if total > max_bytes {
+                continue;
+            }
+            let mut offset = 0;
+            for (param, bytes) in parts {
+                joined.homes.insert(param, (first, offset));
+                offset += bytes;
+            }
+            joined.nodes.insert(id, first);
+        }
+        joined
+    }
+}
+
+/// The operands of a concatenation along the first axis as parameters with their sizes in bytes; none
+/// where the bytes of one do not begin with a word.
+fn parts(graph: &Graph, signature: &Signature, node: &Node) -> Option<Vec<(u32, u64)>> {
+    let Op::Concat(concat) = &node.op else {
+        return None;
+    };
+    if concat.axis != 0 || node.inputs.len() < 2 {
+        return None;
+    }
+    let parts = node.inputs.iter().map(|v| {
+        let Op::Param(param) = &graph.node(v.node).op else {
+            return None;
+        };
+        let at = signature.params.iter().position(|p| p.name == param.name)?;
+        let ty = graph.ty(*v);
+        if !all_known(&ty.shape) || device_dtype(signature.params[at].ty.dtype) != ty.dtype {
+            return None;
+        }
+        let sizes = ty.shape.iter().filter_map(|d| d.known());
+        let bytes = sizes.fold(ty.dtype.size_bytes() as u64, |n, d| {
+            n.saturating_mul(d as u64)
+        });
+        (bytes > 0).then_some((at as u32, bytes))
+    });
+    let parts: Vec<(u32, u64)> = parts.collect::<Option<_>>()?;
+    let (_, all_but_last) = parts.split_last()?;
+    let are_words = all_but_last.iter().all(|(_, bytes)| bytes % 4 == 0);
+    are_words.then_some(parts)
+}

@@ -1,0 +1,36 @@
+// What rope.wgsl turns, into a window at starts that are data of a dense state y of as long heads, which
+// are whole words; nothing is written if the record of some data check says that the run failed. One
+// invocation writes one word.
+
+@group(0) @binding(4) var<storage, read> starts: array<u32>;
+@group(0) @binding(5) var<storage, read_write> y: array<u32>;
+@group(0) @binding(6) var<storage, read> faults: array<u32>;
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let word = flat_group(group, count) * 256u + local;
+    let n = lanes(DTYPE);
+    let i = word * n;
+    if (i >= p.numel) {
+        return;
+    }
+    for (var check = 0u; check < p.checks; check += 1u) {
+        if (faults[check * 64u] != 0u) {
+            return;
+        }
+    }
+    let second = i / p.head_dim % p.second;
+    let first = i / p.head_dim / p.second % p.first;
+    let batch = i / p.head_dim / p.second / p.first;
+    let row = ((start_of(0u) + batch) * size_of(1u) + start_of(1u) + first) * size_of(2u)
+        + start_of(2u) + second;
+    var bits = turned(i);
+    if (n == 2u) {
+        bits |= turned(i + 1u) << 16u;
+    }
+    y[(row * p.head_dim + i % p.head_dim) / n] = bits;
+}

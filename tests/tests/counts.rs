@@ -1,0 +1,131 @@
+//! How much a run of a model plays on a large GPU: dispatches and barriers of one layer.
+
+use tercet::{Bindings, CompileOptions, DType, Graph, Scheme};
+use tercet_models::{
+    Bert, BertActivation, BertConfig, Llama, LlamaConfig, LlamaOptions, MadeUp, Pooling,
+    RopeLayout, Weights,
+};
+use tercet_plan::{Caps, Launch, compile};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Dispatches and barriers.
+type Count = [usize; 2];
+
+fn count(
+    graph: &Graph,
+    bounds: &[(&str, usize)],
+    sizes: &[(&str, usize)],
+) -> Result<Count, Failure> {
+    let options = bounds.iter();
+    let options = options.fold(CompileOptions::new(), |o, (name, n)| o.bound(name, *n));
+    let program = compile(graph, &options, &Caps::h200())?;
+    let sizes = sizes
+        .iter()
+        .fold(Bindings::new(), |s, (name, n)| s.with(name, *n));
+    let mut launch = Launch::default();
+    launch.compute(&program, &sizes, 1)?;
+    let played = program.played(&program.steps, &launch.chosen);
+    if std::env::var("TERCET_LIST").is_ok() {
+        for p in &played {
+            let step = &program.steps[p.step];
+            println!(
+                "{} {} {:?}",
+                if p.barrier { "--" } else { "  " },
+                step.op,
+                step.work
+            );
+        }
+    }
+    Ok([played.len(), played.iter().filter(|p| p.barrier).count()])
+}
+
+/// What one more layer adds, and what all of `layers` make.
+fn per_layer(
+    of: impl Fn(usize) -> Result<Count, Failure>,
+    layers: usize,
+) -> Result<[Count; 2], Failure> {
+    let (two, three) = (of(2)?, of(3)?);
+    let layer = [three[0] - two[0], three[1] - two[1]];
+    let all = [0, 1].map(|i| two[i] + layer[i] * (layers - 2));
+    Ok([layer, all])
+}
+
+fn bert(layers: usize, dtype: DType) -> Result<Bert, Failure> {
+    let config = BertConfig {
+        hidden: 128,
+        layers,
+        heads: 2,
+        ffn: 512,
+        vocab: 100,
+        max_positions: 512,
+        token_types: 2,
+        layer_norm_eps: 1e-12,
+        activation: BertActivation::Gelu,
+        pad: 0,
+    };
+    let weights = Weights::MadeUp(MadeUp::dense());
+    Ok(Bert::build(
+        &config,
+        &weights,
+        Pooling::MeanNormalized,
+        dtype,
+    )?)
+}
+
+#[test]
+fn an_encoder_layer() -> Result<(), Failure> {
+    for dtype in [DType::F16, DType::F32] {
+        let of = |layers| {
+            let bert = bert(layers, dtype)?;
+            let sizes = [("b", 1), ("s", 128)];
+            count(&bert.model.graph, &sizes, &sizes)
+        };
+        let [layer, all] = per_layer(of, 12)?;
+        println!("bert-base {dtype}: {layer:?} a layer, {all:?} for 12");
+        assert!(layer[0] <= 99 && layer[1] <= 99, "{dtype}: {layer:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_decoder_layer() -> Result<(), Failure> {
+    for scheme in [Scheme::F16, Scheme::Q8_0, Scheme::Q4K] {
+        for (tokens, most) in [(1, [12, 10]), (512, [11, 10])] {
+            let of = |layers| {
+                let config = LlamaConfig {
+                    hidden: 512,
+                    layers,
+                    heads: 8,
+                    kv_heads: 2,
+                    head_dim: 64,
+                    ffn: 1536,
+                    vocab: 256,
+                    context: 2048,
+                    rope_theta: 10000.0,
+                    rope_dims: 64,
+                    rope_layout: RopeLayout::Halves,
+                    rms_eps: 1e-5,
+                    tied_embeddings: false,
+                    qkv_bias: false,
+                    output_bias: false,
+                    mlp_bias: false,
+                    bos: Some(1),
+                    eos: Vec::new(),
+                };
+                let weights = Weights::MadeUp(MadeUp::packed(scheme));
+                let llama = Llama::build(&config, &weights, LlamaOptions::new(&config))?;
+                let bounds = [("s", 512), ("r", 1)];
+                count(&llama.model.graph, &bounds, &[("s", tokens), ("r", 1)])
+            };
+            let [layer, all] = per_layer(of, 22)?;
+            println!(
+                "llama {}, {tokens} tokens: {layer:?} a layer, {all:?} for 22",
+                scheme.name()
+            );
+            let is_less = layer[0] <= most[0] && layer[1] <= most[1];
+            assert!(is_less, "{}, {tokens}: {layer:?}", scheme.name());
+        }
+    }
+    Ok(())
+}
