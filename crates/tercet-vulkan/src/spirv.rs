@@ -5,6 +5,8 @@
 //! accesses only through combined access chains. Modules that come as SPIR-V stay as they are:
 //! `spirv-opt` breaks some cooperative-matrix modules.
 
+mod layout;
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -22,6 +24,7 @@ pub(crate) fn words(name: &str, source: &Source, validation: bool) -> Result<Vec
             let words = from_wgsl(text).map_err(|e| GpuError::Failed {
                 reason: format!("kernel {name}: {e}"),
             })?;
+            let words = layout::without_workgroup_layout(&words);
             Ok(match validation {
                 true => combined(&words).unwrap_or(words),
                 false => words,
