@@ -49,9 +49,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> q: array<u32>;
-@group(0) @binding(2) var<storage, read> k: array<u32>;
-@group(0) @binding(3) var<storage, read> v: array<u32>;
 @group(0) @binding(4) var<storage, read> mask: array<u32>;
 @group(0) @binding(5) var<storage, read> lens: array<u32>;
 
@@ -69,74 +66,6 @@ fn halves(a: u32, b: u32) -> vec4<f32> {
     }
     let words = vec4<u32>(a << 16u, a & 0xffff0000u, b << 16u, b & 0xffff0000u);
     return bitcast<vec4<f32>>(words);
-}
-
-fn in_whole_words(at: u32, step: u32, count: u32) -> bool {
-    return DTYPE != F32 && step == 1u && (at & 1u) == 0u && count >= 4u;
-}
-
-fn q_element(at: u32) -> f32 {
-    return float_of(q[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
-}
-
-fn k_element(at: u32) -> f32 {
-    return float_of(k[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
-}
-
-fn v_element(at: u32) -> f32 {
-    return float_of(v[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
-}
-
-// Up to four elements of q, `step` apart; 0 beyond `count`.
-fn q_four(at: u32, step: u32, count: u32) -> vec4<f32> {
-    if (in_whole_words(at, step, count)) {
-        return halves(q[at / 2u], q[at / 2u + 1u]);
-    }
-    if (DTYPE == F32 && count >= 4u) {
-        let low = vec2<u32>(q[at], q[at + step]);
-        let high = vec2<u32>(q[at + 2u * step], q[at + 3u * step]);
-        return bitcast<vec4<f32>>(vec4<u32>(low, high));
-    }
-    var out = vec4<f32>();
-    if (count > 0u) { out.x = q_element(at); }
-    if (count > 1u) { out.y = q_element(at + step); }
-    if (count > 2u) { out.z = q_element(at + 2u * step); }
-    if (count > 3u) { out.w = q_element(at + 3u * step); }
-    return out;
-}
-
-fn k_four(at: u32, step: u32, count: u32) -> vec4<f32> {
-    if (in_whole_words(at, step, count)) {
-        return halves(k[at / 2u], k[at / 2u + 1u]);
-    }
-    if (DTYPE == F32 && count >= 4u) {
-        let low = vec2<u32>(k[at], k[at + step]);
-        let high = vec2<u32>(k[at + 2u * step], k[at + 3u * step]);
-        return bitcast<vec4<f32>>(vec4<u32>(low, high));
-    }
-    var out = vec4<f32>();
-    if (count > 0u) { out.x = k_element(at); }
-    if (count > 1u) { out.y = k_element(at + step); }
-    if (count > 2u) { out.z = k_element(at + 2u * step); }
-    if (count > 3u) { out.w = k_element(at + 3u * step); }
-    return out;
-}
-
-fn v_four(at: u32, step: u32, count: u32) -> vec4<f32> {
-    if (in_whole_words(at, step, count)) {
-        return halves(v[at / 2u], v[at / 2u + 1u]);
-    }
-    if (DTYPE == F32 && count >= 4u) {
-        let low = vec2<u32>(v[at], v[at + step]);
-        let high = vec2<u32>(v[at + 2u * step], v[at + 3u * step]);
-        return bitcast<vec4<f32>>(vec4<u32>(low, high));
-    }
-    var out = vec4<f32>();
-    if (count > 0u) { out.x = v_element(at); }
-    if (count > 1u) { out.y = v_element(at + step); }
-    if (count > 2u) { out.z = v_element(at + 2u * step); }
-    if (count > 3u) { out.w = v_element(at + 3u * step); }
-    return out;
 }
 
 // What is left of `size` from `at` on.

@@ -17,6 +17,13 @@ fn key_of(x: f32) -> i32 {
     return select(order(x), 0x7fc00000, is_nan(x));
 }
 
+fn keys_in_order(x: vec4<f32>) -> vec4<i32> {
+    let bits = bitcast<vec4<i32>>(x);
+    let ordered = select(bits, bits ^ vec4<i32>(0x7fffffff), bits < vec4<i32>());
+    let size = bits & vec4<i32>(0x7fffffff);
+    return select(ordered, vec4<i32>(0x7fc00000), size > vec4<i32>(0x7f800000));
+}
+
 // What is taken off the scores before the exponential, given their maximum.
 fn center_of(top: i32) -> f32 {
     return select(float_at(top), 0.0, top <= MINUS_INF);

@@ -237,31 +237,96 @@ pub(crate) fn rows(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
+/// An attention to measure: query heads and key heads, queries and keys.
+struct Heads {
+    what: &'static str,
+    dtype: DType,
+    batch: usize,
+    heads: [usize; 2],
+    seq: [usize; 2],
+    dim: usize,
+    causal: bool,
+}
+
 pub(crate) fn attention(b: &mut Bench) -> Result<()> {
-    let [batch, heads, seq, dim] = if b.quick {
-        [1, 2, 64, 64]
-    } else {
-        [8, 16, 1024, 64]
+    let of = |what, dtype, causal| Heads {
+        what,
+        dtype,
+        batch: if b.quick { 1 } else { 8 },
+        heads: if b.quick { [2, 2] } else { [16, 16] },
+        seq: if b.quick { [64, 64] } else { [1024, 1024] },
+        dim: 64,
+        causal,
     };
-    for dtype in [DType::F16, DType::F32] {
-        let ty = || Type::new(dtype, [batch, heads, seq, dim]);
-        let operands = ["q", "k", "v"].map(|n| (n, ty(), Fill::Normal));
-        let (g, tensors) = stateful(&operands, |g, v| {
-            let options = AttentionOptions::new(heads, heads, Layout::Bhsd);
-            g.attention(v[0], v[1], v[2], options)
-        })?;
-        let name = format!("attention {dtype} b{batch} h{heads} s{seq} d{dim}");
-        match measure(b, &g, &tensors) {
-            Ok(m) => {
-                let flops = 4.0 * (batch * heads * seq * seq * dim) as f64;
-                b.report.row(
-                    &name,
-                    m.seconds,
-                    Some((flops / m.seconds * 1e-12, "TFLOP/s")),
-                );
-            }
-            Err(e) => b.report.failed(&name, &e.to_string()),
+    let keys = if b.quick { 256 } else { 4096 };
+    let decode = |dtype| Heads {
+        what: "decode attention",
+        dtype,
+        batch: 1,
+        heads: [32, 8],
+        seq: [1, keys],
+        dim: 128,
+        causal: true,
+    };
+    let all = [
+        of("attention", DType::F16, false),
+        of("attention", DType::F32, false),
+        of("causal attention", DType::F16, true),
+        of("causal attention", DType::F32, true),
+        Heads {
+            dim: 128,
+            ..of("attention", DType::F16, false)
+        },
+        decode(DType::F16),
+        decode(DType::F32),
+    ];
+    for case in all {
+        one_attention(b, &case)?;
+    }
+    Ok(())
+}
+
+fn one_attention(b: &mut Bench, case: &Heads) -> Result<()> {
+    let Heads {
+        what,
+        dtype,
+        batch,
+        heads: [q_heads, kv_heads],
+        seq: [queries, keys],
+        dim,
+        causal,
+    } = *case;
+    let ty = |heads, seq| Type::new(dtype, [batch, heads, seq, dim]);
+    let operands = [
+        ("q", ty(q_heads, queries), Fill::Normal),
+        ("k", ty(kv_heads, keys), Fill::Normal),
+        ("v", ty(kv_heads, keys), Fill::Normal),
+    ];
+    let (g, tensors) = stateful(&operands, |g, v| {
+        let options = AttentionOptions::new(q_heads, kv_heads, Layout::Bhsd);
+        let options = if causal { options.causal() } else { options };
+        g.attention(v[0], v[1], v[2], options)
+    })?;
+    let heads = match q_heads == kv_heads {
+        true => format!("h{q_heads}"),
+        false => format!("h{kv_heads}x{}", q_heads / kv_heads),
+    };
+    let name = format!("{what} {dtype} b{batch} {heads} s{keys} d{dim}");
+    match measure(b, &g, &tensors) {
+        Ok(m) => {
+            // One query reads every key and value once; many multiply with those that they see.
+            let rate = if queries == 1 {
+                let elements = 2 * batch * kv_heads * keys * dim;
+                let bytes = (elements * dtype.size_bytes()) as f64;
+                (bytes / m.seconds * 1e-9, "GB/s")
+            } else {
+                let pairs = (batch * q_heads * queries * keys) as f64;
+                let seen = if causal { 0.5 * pairs } else { pairs };
+                (4.0 * seen * dim as f64 / m.seconds * 1e-12, "TFLOP/s")
+            };
+            b.report.row(&name, m.seconds, Some(rate));
         }
+        Err(e) => b.report.failed(&name, &e.to_string()),
     }
     Ok(())
 }

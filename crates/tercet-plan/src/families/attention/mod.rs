@@ -96,53 +96,110 @@ crate::params! {
     }
 }
 
-/// Many queries.
-static TILES: Kernel<AttentionParams> = Kernel::wgsl(
-    "attention",
-    &[
-        PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Hyperbolic.text(),
-        portable!("attention_range.wgsl"),
-        portable!("attention_common.wgsl"),
-        portable!("attention_store.wgsl"),
-        portable!("attention.wgsl"),
-    ],
-    &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-    ],
-    &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
+/// The two kernels of operands read by `$operands`.
+macro_rules! kernels {
+    ($many:literal, $few:literal, $operands:literal) => {
+        Kernels {
+            tiles: Kernel::wgsl(
+                $many,
+                &[
+                    PRELUDE,
+                    Piece::Base.text(),
+                    Piece::Exp.text(),
+                    Piece::Hyperbolic.text(),
+                    portable!("attention_range.wgsl"),
+                    portable!($operands),
+                    portable!("attention_common.wgsl"),
+                    portable!("attention_store.wgsl"),
+                    portable!("attention.wgsl"),
+                ],
+                TILES_ARGS,
+                &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
+            ),
+            decode: Kernel::wgsl(
+                $few,
+                &[
+                    PRELUDE,
+                    Piece::Base.text(),
+                    Piece::Exp.text(),
+                    Piece::Hyperbolic.text(),
+                    portable!("attention_range.wgsl"),
+                    portable!($operands),
+                    portable!("attention_common.wgsl"),
+                    portable!("attention_store.wgsl"),
+                    portable!("attention_few.wgsl"),
+                    portable!("attention_decode.wgsl"),
+                ],
+                DECODE_ARGS,
+                &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS", "SPLIT"],
+            ),
+        }
+    };
+}
+
+/// q, k, v, mask, lens, y.
+const TILES_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+];
+
+/// The same and what is known of each range of keys.
+const DECODE_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Write,
+];
+
+/// The kernels of many queries and of few.
+struct Kernels {
+    tiles: Kernel<AttentionParams>,
+    decode: Kernel<AttentionParams>,
+}
+
+/// Views of any strides.
+static WORDS: Kernels = kernels!("attention", "attention_decode", "attention_words.wgsl");
+
+/// F32 in whole 16 bytes.
+static VEC4: Kernels = kernels!(
+    "attention_vec4",
+    "attention_decode_vec4",
+    "attention_vec4.wgsl"
 );
 
-/// Few queries.
-static DECODE: Kernel<AttentionParams> = Kernel::wgsl(
-    "attention_decode",
+/// F16 and BF16 in whole 8 bytes.
+static VEC2: Kernels = kernels!(
+    "attention_vec2",
+    "attention_decode_vec2",
+    "attention_vec2.wgsl"
+);
+
+/// Few queries of F16 and BF16 in whole 16 bytes.
+static DECODE_WIDE: Kernel<AttentionParams> = Kernel::wgsl(
+    "attention_decode_wide",
     &[
         PRELUDE,
         Piece::Base.text(),
         Piece::Exp.text(),
         Piece::Hyperbolic.text(),
         portable!("attention_range.wgsl"),
+        portable!("attention_vec8.wgsl"),
         portable!("attention_common.wgsl"),
         portable!("attention_store.wgsl"),
-        portable!("attention_decode.wgsl"),
+        portable!("attention_few.wgsl"),
+        portable!("attention_decode_wide.wgsl"),
     ],
+    DECODE_ARGS,
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
+        "DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS", "SPLIT", "PARTS",
     ],
-    &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS", "SPLIT"],
 );
 
 /// The ranges of keys of few queries, together.
@@ -170,8 +227,13 @@ pub(crate) static FAMILY: Family = Family {
     name: "attention",
     ops: &[OpKind::Attention],
     kernels: &[
-        &TILES.def,
-        &DECODE.def,
+        &WORDS.tiles.def,
+        &WORDS.decode.def,
+        &VEC4.tiles.def,
+        &VEC4.decode.def,
+        &VEC2.tiles.def,
+        &VEC2.decode.def,
+        &DECODE_WIDE.def,
         &COMBINE.def,
         &PACK.def,
         &coop::F16.def,
@@ -201,6 +263,15 @@ impl Problem<'_> {
     /// Query heads of one key head.
     fn group(&self) -> usize {
         self.op.q_heads / self.op.kv_heads
+    }
+
+    /// The kernels that read the operands best.
+    fn kernels(&self) -> &'static Kernels {
+        match (self.together, self.dtype) {
+            (1, _) => &WORDS,
+            (_, DType::F32) => &VEC4,
+            (_, _) => &VEC2,
+        }
     }
 
     /// The constants that both ways begin with, for results of this dtype.

@@ -2,7 +2,7 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{AttentionParams, COMBINE, CombineParams, DECODE, Problem, TILES, coop};
+use super::{AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, coop};
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::num::Num;
@@ -11,10 +11,16 @@ use crate::num::Num;
 const FEW_ROWS: usize = 16;
 /// Vectors of four elements that the queries of a workgroup take in shared memory.
 const QUERY_VECTORS: usize = 256;
-/// The least keys of a workgroup.
+/// The least keys of a workgroup where it is not known how many keep the device busy.
 const LEAST_KEYS: usize = 128;
-/// The keys of one step of `attention_decode`.
+/// The keys of one step of the kernels of few rows.
 const STEP_KEYS: usize = 64;
+/// The most elements of a query and of a value that `attention_decode_wide` takes.
+const WIDE_DIM: usize = 128;
+/// Shared memory of `attention` where an invocation takes 8 rows.
+const MANY_ROWS_BYTES: u32 = 24 << 10;
+/// The least workgroups of so many rows.
+const MANY_GROUPS: usize = 32;
 /// Workgroups that keep the largest devices busy.
 const ENOUGH_GROUPS: usize = 2048;
 
@@ -28,19 +34,21 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
         true => (FEW_ROWS / p.group()).max(1),
         false => 0,
     };
+    // One query is worth kernels of as many rows as it has.
     let bounds: &[u32] = match limit {
         0 => &[],
-        limit => &[limit as u32],
+        1 => &[1],
+        limit => &[1, limit as u32],
     };
-    e.choose(p.queries, bounds, |e, arm| match (arm, limit) {
-        (0, 1..) => few(e, p, y, bound.min(limit)),
-        _ => {
-            match coop::tiling(e, p, y, bound)? {
-                Some(tiling) => coop::dispatch(e, p, y, &tiling),
-                None => many(e, p, y, bound),
+    e.choose(p.queries, bounds, |e, arm| match bounds.get(arm) {
+        Some(&most) => few(e, p, y, bound.min(most as usize)),
+        None => match coop::tiling(e, p, y, bound)? {
+            Some(tiling) => {
+                coop::dispatch(e, p, y, &tiling);
+                Ok(())
             }
-            Ok(())
-        }
+            None => many(e, p, y, bound),
+        },
     })
 }
 
@@ -56,18 +64,34 @@ pub(super) fn groups(e: &mut Emit<'_>, p: &Problem<'_>, factors: &[Num]) -> Num 
     factors.iter().fold(heads, |n, f| tape.mul(n, *f))
 }
 
-/// Tiles of rows.
-fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) {
-    let own_rows = match queries.saturating_mul(p.group()) {
+/// Rows of an invocation of `attention`: more read keys and values less often, fewer make more
+/// workgroups and take less shared memory.
+fn own_rows(
+    e: &Emit<'_>,
+    p: &Problem<'_>,
+    queries: usize,
+    own_columns: usize,
+) -> Result<u32, CompileError> {
+    let rows = queries.saturating_mul(p.group());
+    let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
+    let groups = rows.div_ceil(128).saturating_mul(heads);
+    let has_room = e.caps.workgroup_bytes >= MANY_ROWS_BYTES && own_columns == 1;
+    Ok(match rows {
         0..=16 => 1,
         17..=32 => 2,
+        _ if has_room && groups >= (e.caps.compute_units as usize).max(MANY_GROUPS) => 8,
         _ => 4,
-    };
+    })
+}
+
+/// Tiles of rows.
+fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(), CompileError> {
     let own_columns: usize = match p.value_dim {
         0..=64 => 1,
         65..=128 => 2,
         _ => 4,
     };
+    let own_rows = own_rows(e, p, queries, own_columns)?;
     let rows = rows(e, p);
     let tiles = e.tape().ceil_div(rows, 16 * own_rows);
     let slices = Num::Const(p.value_dim.div_ceil(64 * own_columns) as i64);
@@ -83,15 +107,25 @@ fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) {
     let [q, k, v, mask, lens] = p.slots;
     let grid = e.flat_grid(groups);
     let args = [q, k, v, mask, lens, y.slot];
-    e.dispatch(&TILES, &consts, &args, &params, grid);
+    e.dispatch(&p.kernels().tiles, &consts, &args, &params, grid);
+    Ok(())
+}
+
+/// True if few rows run on `attention_decode_wide`.
+fn is_wide(p: &Problem<'_>) -> bool {
+    let dims = [p.head_dim, p.value_dim];
+    p.together == 8
+        && p.dtype != DType::F32
+        && dims.into_iter().all(|d| (1..=WIDE_DIM).contains(&d))
 }
 
 /// How few rows are cut.
 struct Cut {
     /// Rows of a workgroup.
     rows: usize,
-    /// Invocations that share a value.
+    /// Invocations that share a value, and columns of each.
     columns: usize,
+    own_columns: usize,
     /// Keys of a workgroup, and how many such ranges there are at the bounds.
     split_keys: usize,
     splits: usize,
@@ -105,15 +139,20 @@ impl Cut {
             .next_power_of_two()
             .min(1 << held.max(1).ilog2())
             .min(8);
-        let columns = p.value_dim.div_ceil(4).next_power_of_two().clamp(4, 256);
+        let (own_columns, most) = if is_wide(p) { (8, 16) } else { (4, 256) };
+        let columns = p.value_dim.div_ceil(own_columns).next_power_of_two();
         let keys = e.bound(p.keys)?;
         let others = e.bound(p.batch)?.max(1) * p.op.kv_heads * rows.div_ceil(own_rows);
-        let wanted = ENOUGH_GROUPS.div_ceil(others).min(256);
-        let least = keys.div_ceil(wanted).next_multiple_of(STEP_KEYS);
-        let split_keys = least.max(LEAST_KEYS);
+        let (enough, least) = match e.caps.compute_units {
+            0 => (ENOUGH_GROUPS, LEAST_KEYS),
+            known => (2 * known as usize, STEP_KEYS),
+        };
+        let wanted = enough.div_ceil(others).min(256);
+        let split_keys = keys.div_ceil(wanted).next_multiple_of(STEP_KEYS).max(least);
         Ok(Cut {
             rows: own_rows,
-            columns,
+            columns: columns.clamp(4, most),
+            own_columns,
             split_keys,
             splits: keys.div_ceil(split_keys).max(1),
         })
@@ -126,7 +165,7 @@ fn few(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<()
     let is_split = cut.splits > 1;
     let rows = rows(e, p);
     let tiles = e.tape().ceil_div(rows, cut.rows as u32);
-    let slices = Num::Const(p.value_dim.div_ceil(4 * cut.columns) as i64);
+    let slices = Num::Const(p.value_dim.div_ceil(cut.own_columns * cut.columns) as i64);
     let splits = match is_split {
         true => e.tape().ceil_div(p.block.keys, cut.split_keys as u32),
         false => Num::ONE,
@@ -165,7 +204,15 @@ fn few(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<()
     consts.extend([cut.rows as u32, cut.columns as u32, u32::from(is_split)]);
     let [q, k, v, mask, lens] = p.slots;
     let args = [q, k, v, mask, lens, to.slot, stats.slot];
-    e.dispatch(&DECODE, &consts, &args, &params, grid);
+    let kernel = match is_wide(p) {
+        true => {
+            // 8 elements for each of 4 invocations.
+            consts.push(p.head_dim.div_ceil(32) as u32);
+            &DECODE_WIDE
+        }
+        false => &p.kernels().decode,
+    };
+    e.dispatch(kernel, &consts, &args, &params, grid);
     if is_split {
         combine(e, p, [&to, &stats, y], &params);
     }

@@ -38,6 +38,14 @@ fn many_queries() -> Vec<Case> {
         dv: 40,
         ..BASE
     };
+    let many_heads = Dims {
+        b: 4,
+        sq: 40,
+        sk: 90,
+        q_heads: 8,
+        kv_heads: 8,
+        ..BASE
+    };
     vec![
         random("many_keep_heads", MANY, |c, o| {
             Ok(o.keep(bools(c, &[2, 4, 21, 40])?))
@@ -67,6 +75,10 @@ fn many_queries() -> Vec<Case> {
         random("rows_of_several_tiles_bias", tiles, |c, o| {
             let bias = c.input("bias", [1, 4, 150, 150], Fill::Normal)?;
             Ok(o.bias(bias))
+        }),
+        random("many_heads_causal", many_heads, |_, o| Ok(o.causal())),
+        random("many_heads_kv_len", many_heads, |c, o| {
+            Ok(o.kv_len(lens(c, &[4], &[90.0, 64.0, 1.0, 0.0])?))
         }),
         not_finite("many_values_not_finite_causal", |_, o| Ok(o.causal())),
         not_finite("many_values_not_finite_kv_len", |c, o| {
@@ -142,7 +154,19 @@ fn long_keys() -> Vec<Case> {
         ..BASE
     };
     let odd = Dims { dv: 7, ..long };
+    let of_128 = Dims {
+        sq: 1,
+        sk: 300,
+        d: 128,
+        dv: 128,
+        q_heads: 8,
+        ..BASE
+    };
     vec![
+        random("long_keys_of_128", of_128, |_, o| Ok(o.causal())),
+        random("long_keys_of_128_kv_len", of_128, |c, o| {
+            Ok(o.kv_len(lens(c, &[2], &[299.0, 130.0])?))
+        }),
         random("long_keys_causal", long, |_, o| Ok(o.causal())),
         random("long_keys_window", long, |c, o| {
             Ok(o.window(150).kv_len(lens(c, &[2], &[700.0, 333.0])?))
