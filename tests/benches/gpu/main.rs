@@ -6,6 +6,7 @@
 
 mod kernels;
 mod models;
+mod profile;
 mod report;
 
 use tercet::{Device, DeviceOptions, one_line};
@@ -28,6 +29,7 @@ const GROUPS: &[Group] = &[
     ("resize", models::resize),
     ("first_run", models::first_run),
     ("decode", models::decode),
+    ("profile", profile::profile),
 ];
 
 /// What a group measures with.

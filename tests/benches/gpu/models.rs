@@ -27,14 +27,14 @@ fn encoder(hidden: usize, layers: usize, heads: usize, ffn: usize) -> BertConfig
     }
 }
 
-fn bert_base(b: &Bench) -> BertConfig {
+pub(crate) fn bert_base(b: &Bench) -> BertConfig {
     match b.quick {
         true => encoder(64, 2, 2, 128),
         false => encoder(768, 12, 12, 3072),
     }
 }
 
-fn build(config: &BertConfig, dtype: DType) -> Result<Bert> {
+pub(crate) fn build(config: &BertConfig, dtype: DType) -> Result<Bert> {
     let weights = Weights::MadeUp(MadeUp::dense());
     Ok(Bert::build(
         config,
@@ -44,14 +44,14 @@ fn build(config: &BertConfig, dtype: DType) -> Result<Bert> {
     )?)
 }
 
-struct Batch {
+pub(crate) struct Batch {
     ids: Tensor,
     type_ids: Tensor,
     mask: Tensor,
 }
 
 impl Batch {
-    fn new(batch: usize, seq: usize) -> Result<Batch> {
+    pub(crate) fn new(batch: usize, seq: usize) -> Result<Batch> {
         let n = batch * seq;
         let shape = [batch, seq];
         let ids: Vec<i32> = (0..n).map(|i| 1000 + (i * 7919 % 20000) as i32).collect();
@@ -62,7 +62,7 @@ impl Batch {
         })
     }
 
-    fn inputs(&self) -> [(&str, &Tensor); 3] {
+    pub(crate) fn inputs(&self) -> [(&str, &Tensor); 3] {
         let Batch {
             ids,
             type_ids,
@@ -167,7 +167,7 @@ pub(crate) fn first_run(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-fn llama_1b(b: &Bench) -> LlamaConfig {
+pub(crate) fn llama_1b(b: &Bench) -> LlamaConfig {
     let (hidden, layers, ffn, vocab) = match b.quick {
         true => (256, 2, 512, 512),
         false => (2048, 22, 5632, 32000),

@@ -1,0 +1,70 @@
+//! Where the time of a model goes: its kernels by their time on the device, summed over one run.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use tercet::{DType, Scheme, StepTime};
+use tercet_models::{Llama, LlamaOptions, MadeUp, Weights};
+
+use crate::kernels::WARM_UP;
+use crate::models::{Batch, bert_base, build, llama_1b};
+use crate::{Bench, Result};
+
+/// Kernels shown of each model.
+const SHOWN: usize = 14;
+
+pub(crate) fn profile(b: &mut Bench) -> Result<()> {
+    let model = build(&bert_base(b), DType::F16)?;
+    for batch in [1, 32] {
+        let mut exe = model.compile(&b.timed, batch, 128)?;
+        let batch_data = Batch::new(batch, 128)?;
+        let mut outputs = Vec::new();
+        let began = Instant::now();
+        while began.elapsed() < WARM_UP {
+            exe.run_into(&batch_data.inputs(), &mut outputs)?;
+        }
+        let steps = exe.timings();
+        show(b, &format!("bert-base f16 b{batch}"), &steps);
+    }
+    let config = llama_1b(b);
+    for scheme in [Scheme::F16, Scheme::Q4K] {
+        let weights = Weights::MadeUp(MadeUp::packed(scheme));
+        let model = Llama::build(&config, &weights, LlamaOptions::new(&config))?;
+        let mut generator = model.generator(&b.timed)?;
+        generator.skip_logits();
+        let prompt: Vec<u32> = (0..512).map(|i| i * 31 % 500).collect();
+        generator.feed(&prompt[..1])?;
+        let began = Instant::now();
+        while began.elapsed() < WARM_UP {
+            generator.truncate(0);
+            generator.feed(&prompt)?;
+        }
+        let name = format!("llama 1.1B {}", scheme.name());
+        show(b, &format!("{name} prefill 512"), &generator.timings());
+        for token in 0..20 {
+            generator.feed(&[token])?;
+        }
+        show(b, &format!("{name} decode"), &generator.timings());
+    }
+    Ok(())
+}
+
+/// Rows of the kernels that take longest, with the number of their calls.
+fn show(b: &mut Bench, name: &str, steps: &[StepTime]) {
+    let mut kernels: HashMap<(&str, &str), (u64, usize)> = HashMap::new();
+    for step in steps {
+        let sum = kernels.entry((step.op, &step.kernel)).or_default();
+        *sum = (sum.0 + step.ns, sum.1 + 1);
+    }
+    let mut kernels: Vec<_> = kernels.into_iter().collect();
+    kernels.sort_by_key(|(_, (ns, _))| std::cmp::Reverse(*ns));
+    let all: u64 = steps.iter().map(|s| s.ns).sum();
+    let calls = Some((steps.len() as f64, "calls"));
+    b.report
+        .row(&format!("{name}, steps"), all as f64 * 1e-9, calls);
+    for ((op, kernel), (ns, calls)) in kernels.into_iter().take(SHOWN) {
+        let seconds = ns as f64 * 1e-9;
+        let row = format!("  {op} {kernel}");
+        b.report.row(&row, seconds, Some((calls as f64, "calls")));
+    }
+}
