@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use tercet_ir::Bindings;
 use tercet_ir::backend::Explanation;
 
 use crate::kernel::{Access, Word};
+use crate::launch::Launch;
 use crate::num::{Num, Shown};
+use crate::played::Played;
 use crate::program::{Arm, Buffer, Program, SlotId, Step, Work};
 
 /// The text has one line per symbol, buffer and step. Numbers that depend on sizes are shown as
@@ -116,7 +119,25 @@ impl Program {
     }
 }
 
-/// What a program runs, for `explain`.
+/// What a run at the symbols' bounds plays; every step where no run has these sizes.
+fn at_bounds(program: &Program) -> Vec<Played> {
+    let symbols = program.symbols.iter();
+    let sizes = symbols.fold(Bindings::new(), |b, (s, n)| b.with(s.name(), *n));
+    let mut launch = Launch::default();
+    let steps = program.steps.iter().enumerate();
+    match launch.compute(program, &sizes, 0) {
+        Ok(()) => program.played(&program.steps, &launch.chosen),
+        Err(_) => steps
+            .map(|(step, s)| Played {
+                step,
+                barrier: s.barrier,
+            })
+            .collect(),
+    }
+}
+
+/// What a program runs, for `explain`. Dispatches and barriers are those of a run at the symbols'
+/// bounds, kernels those of runs of all sizes.
 pub fn explain(program: &Program, target: &'static str) -> Explanation {
     let kernel = |step: &Step| match &step.work {
         Work::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),
@@ -133,12 +154,13 @@ pub fn explain(program: &Program, target: &'static str) -> Explanation {
         ("states", |b| matches!(b, Buffer::State(_))),
         ("arena", |b| b == Buffer::Arena),
     ];
+    let played = at_bounds(program);
     let bytes = kinds.map(|(name, kind)| (name, program.bytes_of(kind)));
     Explanation {
         target,
         kernels: Explanation::count(program.steps.iter().map(|s| (s.op, kernel(s)))),
-        dispatches: program.steps.len(),
-        barriers: program.barriers(),
+        dispatches: played.len(),
+        barriers: played.iter().filter(|p| p.barrier).count(),
         prepare: program.prepare.len(),
         // A program has no step that runs on the host.
         host_fallbacks: 0,

@@ -93,6 +93,19 @@ struct Dynamic {
     copy_block: Option<usize>,
 }
 
+impl Dynamic {
+    /// The grid, where these are the grids of the steps of its list.
+    fn grid(&self, grids: &[[u32; 3]]) -> [u32; 3] {
+        let own = grids[self.step];
+        if self.copy_block.is_none() {
+            return own;
+        }
+        let groups = (own[0] / 4).div_ceil(COPY_WORKGROUP);
+        let x = groups.min(65535);
+        [x, if x == 0 { 0 } else { groups.div_ceil(x) }, 1]
+    }
+}
+
 /// A program as calls.
 pub(crate) struct Calls {
     /// Of [`Program::steps`].
@@ -219,15 +232,29 @@ impl Calls {
                 true => &launch.prepare_grids,
                 false => &launch.grids,
             };
-            let mut grid = list[d.step];
             if let Some(block) = d.copy_block {
-                let len = grid[0] / 4;
-                put(words, block, &[len]);
-                let groups = len.div_ceil(COPY_WORKGROUP);
-                let x = groups.min(65535);
-                grid = [x, if x == 0 { 0 } else { groups.div_ceil(x) }, 1];
+                put(words, block, &[list[d.step][0] / 4]);
             }
-            put(grids, i * (GRID_BYTES as usize / 4), &grid);
+            put(grids, i * (GRID_BYTES as usize / 4), &d.grid(list));
+        }
+    }
+
+    /// A call of [`Program::steps`] where these are the grids of the steps.
+    pub(crate) fn fixed(&self, call: Call, grids: &[[u32; 3]]) -> Call {
+        let Call::Run {
+            set,
+            grid: Grid::Indirect(at),
+        } = call
+        else {
+            return call;
+        };
+        let grid = self.dynamic[(at / GRID_BYTES) as usize].grid(grids);
+        match grid.contains(&0) {
+            true => Call::Nothing,
+            false => Call::Run {
+                set,
+                grid: Grid::Direct(grid),
+            },
         }
     }
 }

@@ -47,10 +47,18 @@ struct Loaded {
 /// The most combinations of arms whose commands are kept.
 const MOST_RUNS: usize = 16;
 
+/// After so many runs of the same sizes, commands for these sizes alone are recorded: the device then
+/// reads no grids from memory. A decoder has one size for every token.
+const STEADY_RUNS: u32 = 4;
+
 /// Command buffers with what they bind.
 struct Recorded {
-    /// One for each combination of arms, the one used last at the end.
+    /// One for each combination of arms, and for each sizes that stayed; the one used last at the
+    /// end.
     runs: Vec<Run>,
+    /// How many runs in a row had the grids of the last one.
+    steady: u32,
+    last_grids: Vec<[u32; 3]>,
     prepare: vk::CommandBuffer,
     queries: Option<Queries>,
     /// A run wrote the queries.
@@ -62,14 +70,30 @@ struct Recorded {
 /// The commands of runs that choose the same arms.
 struct Run {
     chosen: Vec<u32>,
+    /// The grids of all steps, where the commands are for these alone.
+    grids: Option<Vec<[u32; 3]>>,
     played: Vec<Played>,
     commands: vk::CommandBuffer,
 }
 
 impl Recorded {
-    /// Moves the commands for these arms to the end; false where there are none.
-    fn find(&mut self, chosen: &[u32]) -> bool {
-        let Some(at) = self.runs.iter().rposition(|r| r.chosen == chosen) else {
+    /// Counts a run; the grids that its commands may be for alone.
+    fn count<'l>(&mut self, launch: &'l Launch) -> Option<&'l [[u32; 3]]> {
+        match self.last_grids == launch.grids {
+            true => self.steady = self.steady.saturating_add(1),
+            false => {
+                self.steady = 1;
+                self.last_grids.clone_from(&launch.grids);
+            }
+        }
+        (self.steady >= STEADY_RUNS).then_some(&launch.grids)
+    }
+
+    /// Moves the commands for these arms and grids to the end; false where there are none.
+    fn find(&mut self, chosen: &[u32], grids: Option<&[[u32; 3]]>) -> bool {
+        let mut runs = self.runs.iter();
+        let is_it = |r: &Run| r.chosen == chosen && r.grids.as_deref() == grids;
+        let Some(at) = runs.rposition(is_it) else {
             return false;
         };
         self.runs[at..].rotate_left(1);
@@ -239,6 +263,7 @@ impl VulkanDriver {
             pipelines,
             sets: &sets,
             grids: &self.grids,
+            known: None,
             memory,
         };
         let played = program.played(&program.prepare, &[]);
@@ -246,6 +271,8 @@ impl VulkanDriver {
         let is_fixed = program.choices.is_empty();
         self.recorded = Some(Recorded {
             runs: Vec::new(),
+            steady: 0,
+            last_grids: Vec::new(),
             prepare,
             queries,
             stamped: false,
@@ -254,18 +281,18 @@ impl VulkanDriver {
         });
         self.count_recorded(1);
         match is_fixed {
-            true => self.record_run(&[]),
+            true => self.record_run(&[], None),
             false => Ok(()),
         }
     }
 
-    /// Records the commands of runs that choose these arms, unless they are, and puts them at the end
-    /// of the list.
-    fn record_run(&mut self, chosen: &[u32]) -> Result<(), GpuError> {
+    /// Records the commands of runs that choose these arms, for these grids alone if they are given,
+    /// unless that is done, and puts them at the end of the list.
+    fn record_run(&mut self, chosen: &[u32], grids: Option<&[[u32; 3]]>) -> Result<(), GpuError> {
         let Some(recorded) = &mut self.recorded else {
             return Ok(());
         };
-        if recorded.find(chosen) {
+        if recorded.find(chosen, grids) {
             return Ok(());
         }
         let device = &self.shared.device;
@@ -284,12 +311,14 @@ impl VulkanDriver {
             pipelines,
             sets: &recorded.sets,
             grids: &self.grids,
+            known: grids,
             memory: |slot| self.buffers.memory(program.slot(slot).buffer),
         };
         let played = program.played(&program.steps, chosen);
         player.record(commands, &calls.steps, &played, recorded.queries.as_ref())?;
         recorded.runs.push(Run {
             chosen: chosen.to_vec(),
+            grids: grids.map(<[_]>::to_vec),
             played,
             commands,
         });
@@ -373,7 +402,10 @@ impl VulkanDriver {
     ) -> Result<(), GpuError> {
         // Transfers of this driver use other command buffers, runs use these.
         self.record()?;
-        self.record_run(&launch.chosen)?;
+        let has_grids = self.buffers.loaded.calls.grids_bytes() > 0;
+        let recorded = self.recorded.as_mut().filter(|_| has_grids);
+        let grids = recorded.and_then(|r| r.count(launch));
+        self.record_run(&launch.chosen, grids)?;
         if !reads.is_empty() {
             let of = |b| self.buffers.memory(b);
             if self.run_reads.record(&self.shared.device, reads, of)? {

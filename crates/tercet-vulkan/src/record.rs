@@ -204,6 +204,8 @@ pub(crate) struct Player<'a, F> {
     pub(crate) pipelines: &'a [Arc<Pipeline>],
     pub(crate) sets: &'a Sets,
     pub(crate) grids: &'a Memory,
+    /// The grids of [`Program::steps`] where the commands are for these alone.
+    pub(crate) known: Option<&'a [[u32; 3]]>,
     pub(crate) memory: F,
 }
 
@@ -231,6 +233,10 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
                 }
                 before = transfers;
                 for call in of_group() {
+                    let call = match self.known {
+                        Some(grids) => self.calls.fixed(call, grids),
+                        None => call,
+                    };
                     self.call(commands, call, &mut bound);
                     stamps += 1;
                     if let Some(queries) = queries {

@@ -342,6 +342,31 @@ fn each_combination_of_arms_is_recorded_once() {
 }
 
 #[test]
+fn sizes_that_stay_are_recorded_for_themselves() {
+    let Some(backend) = backend() else { return };
+    let mut exe = by_size(backend, &[10]).load(backend);
+    let mut recorded = |n: i32| {
+        let x = ints((0..n).map(|i| i * 7));
+        let arm = i32::from(n > 10);
+        assert_eq!(
+            run(&mut exe, &x)[0],
+            ints((0..n).map(|i| i * 7 + arm)),
+            "{n}"
+        );
+        exe.driver().counters().recorded
+    };
+    // Three runs with the commands of all sizes, then those of this size.
+    let counts = [9; 6].map(&mut recorded);
+    assert_eq!(counts, [2, 2, 2, 3, 3, 3]);
+    // Another size, also of the same arm, and back again: nothing new before it stays.
+    assert_eq!([3, 300, 9].map(&mut recorded), [3, 4, 4]);
+    assert_eq!([9; 4].map(&mut recorded), [4; 4]);
+    assert_eq!([400; 5].map(&mut recorded), [4, 4, 4, 5, 5]);
+    assert_eq!([0; 5].map(&mut recorded), [5, 5, 5, 6, 6]);
+    assert_silent(backend);
+}
+
+#[test]
 fn recordings_not_used_for_longest_are_dropped() {
     let Some(backend) = backend() else { return };
     let bounds: Vec<u32> = (1..30).collect();
