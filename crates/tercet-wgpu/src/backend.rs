@@ -10,6 +10,7 @@ use crate::device::{Gpu, Trouble};
 use crate::driver::WgpuDriver;
 use crate::executable::WgpuExecutable;
 use crate::options::{AdapterSummary, LimitSet, OpenError, WgpuOptions};
+use crate::pipeline::Checks;
 
 /// An open device that compiles graphs. Clones are the same device.
 #[derive(Clone, Debug)]
@@ -79,7 +80,7 @@ impl WgpuBackend {
         })?;
         Ok(WgpuBackend {
             caps: caps(&limits, features, &info),
-            gpu: Arc::new(Gpu::new(device, queue, limits, features, options.timings)),
+            gpu: Arc::new(Gpu::new(device, queue, limits, features, options)),
             adapter: AdapterSummary::of(&info),
         })
     }
@@ -119,10 +120,15 @@ impl WgpuBackend {
         options: &CompileOptions,
     ) -> Result<WgpuExecutable, CompileError> {
         let program = tercet_plan::compile(graph, options, &self.caps)?;
-        self.load(Arc::new(program), options.bounds.clone())
+        let checks = match self.gpu.checked {
+            true => Checks::All,
+            false => Checks::None,
+        };
+        self.load_with(Arc::new(program), options.bounds.clone(), checks)
     }
 
-    /// Makes a program ready to run; `bounds` are those that it was planned for.
+    /// Makes a program ready to run; `bounds` are those that it was planned for. Its shaders check what they
+    /// do, wherever it comes from.
     ///
     /// # Errors
     /// [`CompileError`] that names the kernel, or the buffer for which there is no room.
@@ -131,8 +137,17 @@ impl WgpuBackend {
         program: Arc<Program>,
         bounds: Bindings,
     ) -> Result<WgpuExecutable, CompileError> {
+        self.load_with(program, bounds, Checks::All)
+    }
+
+    fn load_with(
+        &self,
+        program: Arc<Program>,
+        bounds: Bindings,
+        checks: Checks,
+    ) -> Result<WgpuExecutable, CompileError> {
         let _span = tracing::debug_span!("pipelines and memory").entered();
-        let driver = WgpuDriver::new(&self.gpu, Arc::clone(&program))?;
+        let driver = WgpuDriver::new(&self.gpu, Arc::clone(&program), checks)?;
         Ok(WgpuExecutable::new(GpuExecutable::new(
             program, driver, bounds,
         )))
