@@ -93,7 +93,7 @@ impl WgpuDriver {
                 Trouble::Refused(reason) => CompileError::Device {
                     reason: format!("kernel {}: {reason}", v.name),
                 },
-                other => other.compiling("a pipeline", v.text.len() as u64),
+                other => other.compiling("a pipeline", v.code_bytes()),
             })
         });
         let pipelines = pipelines.collect::<Result<_, _>>()?;

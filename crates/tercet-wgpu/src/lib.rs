@@ -30,6 +30,7 @@ mod options;
 mod pipeline;
 mod readback;
 mod rewrite;
+mod spirv;
 mod timing;
 mod trusted;
 

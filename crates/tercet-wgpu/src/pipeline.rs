@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
-use crate::call::Variant;
+use crate::call::{Code, Variant};
 use crate::device::{Gpu, Trouble, lock};
 use crate::trusted;
 
@@ -27,10 +27,10 @@ pub(crate) enum Checks {
     None,
 }
 
-/// Pipelines by text and checks. The text holds all else that they depend on, the modes of the
+/// Pipelines by code and checks. The text of one holds all else that they depend on, the modes of the
 /// bindings included; the size of the block is its own declaration's.
 #[derive(Debug, Default)]
-pub(crate) struct Pipelines(Mutex<HashMap<(Arc<str>, Checks), Arc<Pipeline>>>);
+pub(crate) struct Pipelines(Mutex<HashMap<(Code, Checks), Arc<Pipeline>>>);
 
 impl Pipelines {
     /// The pipeline of a kernel.
@@ -43,7 +43,7 @@ impl Pipelines {
         variant: &Variant,
         checks: Checks,
     ) -> Result<Arc<Pipeline>, Trouble> {
-        let key = (Arc::clone(&variant.text), checks);
+        let key = (variant.code.clone(), checks);
         if let Some(found) = lock(&self.0).get(&key) {
             return Ok(Arc::clone(found));
         }
@@ -60,13 +60,18 @@ impl Pipelines {
 
 fn make(device: &wgpu::Device, variant: &Variant, checks: Checks) -> Pipeline {
     let label = Some(variant.name.as_str());
-    let source = wgpu::ShaderModuleDescriptor {
-        label,
-        source: wgpu::ShaderSource::Wgsl((&*variant.text).into()),
-    };
-    let module = match checks {
-        Checks::All => device.create_shader_module(source),
-        Checks::None => trusted::shader_module(device, source),
+    let module = match &variant.code {
+        Code::Wgsl(text) => {
+            let source = wgpu::ShaderModuleDescriptor {
+                label,
+                source: wgpu::ShaderSource::Wgsl((&**text).into()),
+            };
+            match checks {
+                Checks::All => device.create_shader_module(source),
+                Checks::None => trusted::shader_module(device, source),
+            }
+        }
+        Code::SpirV(words) => trusted::spirv_module(device, label, words),
     };
     let block = NonZeroU64::new(variant.block_bytes.into());
     let block = block.map(|bytes| entry(0, wgpu::BufferBindingType::Uniform, Some(bytes)));

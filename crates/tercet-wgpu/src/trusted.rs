@@ -21,3 +21,31 @@ pub(crate) fn shader_module(
     // tests watch the bytes around every slot.
     unsafe { device.create_shader_module_trusted(source, checks) }
 }
+
+/// A module of SPIR-V as Vulkan gets it.
+pub(crate) fn spirv_module(
+    device: &wgpu::Device,
+    label: Option<&str>,
+    words: &[u32],
+) -> wgpu::ShaderModule {
+    let source = wgpu::ShaderModuleDescriptorPassthrough {
+        label,
+        spirv: Some(words.into()),
+        entry_points: vec![wgpu::PassthroughShaderEntryPoint {
+            name: "main".into(),
+            workgroup_size: (0, 0, 0),
+        }]
+        .into(),
+        ..Default::default()
+    };
+    // SAFETY: as above: programs have SPIR-V only of `tercet_plan`'s own modules, which are checked when
+    // they are made, and only where `Caps` say that the device has what they use.
+    unsafe { device.create_shader_module_passthrough(source) }
+}
+
+/// wgpu's leave to ask for features that it calls experimental: cooperative matrices, so that the device
+/// is made for modules that use them.
+pub(crate) fn experimental() -> wgpu::ExperimentalFeatures {
+    // SAFETY: of those features only the one is asked for, and no shader that wgpu itself translates uses it.
+    unsafe { wgpu::ExperimentalFeatures::enabled() }
+}
