@@ -127,7 +127,9 @@ impl Rows {
         let whole = starts.all(|a| tape.is_multiple(self.strides[a], per))
             && tape.is_multiple(self.offset, per)
             && tape.is_multiple(self.len, per);
-        (dense && whole && self.bounds.len > 0 && self.bounds.rows > 0).then_some(per)
+        // Kernels read the last vector of a row in place of those beyond it: there must be one.
+        let some = self.len.known().is_some_and(|n| n > 0) && self.bounds.rows > 0;
+        (dense && whole && some).then_some(per)
     }
 
     /// The elements of a vector, or else of a word, or else 1.
