@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use tercet_ir::backend::Explanation;
 use tercet_ir::{Backend, Bindings, CompileError, CompileOptions, Executable, Graph};
-use tercet_plan::{Caps, GpuExecutable, Program};
+use tercet_plan::{Caps, CoopShape, CoopType, GpuExecutable, Program};
 
 use crate::device::{Gpu, Trouble};
 use crate::driver::WgpuDriver;
 use crate::executable::WgpuExecutable;
 use crate::options::{AdapterSummary, LimitSet, OpenError, WgpuOptions};
+use crate::pipeline::Checks;
+use crate::trusted;
 
 /// An open device that compiles graphs. Clones are the same device.
 #[derive(Clone, Debug)]
@@ -67,7 +69,10 @@ impl WgpuBackend {
             label: Some("tercet"),
             required_features: features,
             required_limits: limits.clone(),
-            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            experimental_features: match features.contains(MATRICES) {
+                true => trusted::experimental(),
+                false => wgpu::ExperimentalFeatures::disabled(),
+            },
             // Large buffers have memory of their own either way; this keeps blocks for small ones small.
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
@@ -78,8 +83,15 @@ impl WgpuBackend {
             source,
         })?;
         Ok(WgpuBackend {
-            caps: caps(&limits, features, &info),
-            gpu: Arc::new(Gpu::new(device, queue, limits, features, options.timings)),
+            caps: Caps {
+                spirv: features.contains(MATRICES),
+                coop: match features.contains(MATRICES) {
+                    true => coop_shapes(adapter),
+                    false => Vec::new(),
+                },
+                ..caps(&limits, features, &info)
+            },
+            gpu: Arc::new(Gpu::new(device, queue, limits, features, options)),
             adapter: AdapterSummary::of(&info),
         })
     }
@@ -119,10 +131,15 @@ impl WgpuBackend {
         options: &CompileOptions,
     ) -> Result<WgpuExecutable, CompileError> {
         let program = tercet_plan::compile(graph, options, &self.caps)?;
-        self.load(Arc::new(program), options.bounds.clone())
+        let checks = match self.gpu.checked {
+            true => Checks::All,
+            false => Checks::None,
+        };
+        self.load_with(Arc::new(program), options.bounds.clone(), checks)
     }
 
-    /// Makes a program ready to run; `bounds` are those that it was planned for.
+    /// Makes a program ready to run; `bounds` are those that it was planned for. Its shaders check what they
+    /// do, wherever it comes from.
     ///
     /// # Errors
     /// [`CompileError`] that names the kernel, or the buffer for which there is no room.
@@ -131,8 +148,17 @@ impl WgpuBackend {
         program: Arc<Program>,
         bounds: Bindings,
     ) -> Result<WgpuExecutable, CompileError> {
+        self.load_with(program, bounds, Checks::All)
+    }
+
+    fn load_with(
+        &self,
+        program: Arc<Program>,
+        bounds: Bindings,
+        checks: Checks,
+    ) -> Result<WgpuExecutable, CompileError> {
         let _span = tracing::debug_span!("pipelines and memory").entered();
-        let driver = WgpuDriver::new(&self.gpu, Arc::clone(&program))?;
+        let driver = WgpuDriver::new(&self.gpu, Arc::clone(&program), checks)?;
         Ok(WgpuExecutable::new(GpuExecutable::new(
             program, driver, bounds,
         )))
@@ -242,6 +268,42 @@ fn limits(set: LimitSet, adapter: &wgpu::Adapter) -> wgpu::Limits {
     }
 }
 
+/// What modules with cooperative matrices need of a device, all or none of it.
+const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+    .union(wgpu::Features::PASSTHROUGH_SHADERS)
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::SUBGROUP);
+
+/// Whether all subgroups have one size.
+fn is_one_size(info: &wgpu::AdapterInfo) -> bool {
+    info.subgroup_min_size == info.subgroup_max_size
+}
+
+/// The shapes of matrices of F16 with sums in F32; wgpu has no bfloat16.
+fn coop_shapes(adapter: &wgpu::Adapter) -> Vec<CoopShape> {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    let all = adapter.cooperative_matrix_properties();
+    let mut shapes = Vec::new();
+    for p in &all {
+        let is_narrow = |o: &wgpu::CooperativeMatrixProperties| {
+            (o.m_size, o.n_size, o.k_size) == (p.m_size, p.n_size, p.k_size)
+                && (o.ab_type, o.cr_type) == (F16, F16)
+        };
+        let shape = CoopShape {
+            ty: CoopType::F16,
+            m: p.m_size,
+            n: p.n_size,
+            k: p.k_size,
+            narrow_sums: all.iter().any(is_narrow),
+        };
+        let fits = (p.ab_type, p.cr_type) == (F16, F32) && !p.saturating_accumulation;
+        if fits && !shapes.contains(&shape) {
+            shapes.push(shape);
+        }
+    }
+    shapes
+}
+
 /// The features that are used where they are found.
 fn features(set: LimitSet, adapter: &wgpu::Adapter) -> wgpu::Features {
     let used = wgpu::Features::TIMESTAMP_QUERY
@@ -249,16 +311,26 @@ fn features(set: LimitSet, adapter: &wgpu::Adapter) -> wgpu::Features {
         | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES
         | wgpu::Features::SUBGROUP;
     match set {
-        LimitSet::Found => adapter.features() & used,
+        LimitSet::Found => {
+            let found = adapter.features();
+            let same_size = is_one_size(&adapter.get_info());
+            let is_vulkan = adapter.get_info().backend == wgpu::Backend::Vulkan;
+            let matrices = match is_vulkan && same_size && found.contains(MATRICES) {
+                true => MATRICES,
+                false => wgpu::Features::empty(),
+            };
+            found & used | matrices
+        }
         LimitSet::WebGpu | LimitSet::Downlevel => wgpu::Features::empty(),
     }
 }
 
 fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInfo) -> Caps {
-    // One size for all kernels, and hardware that runs a subgroup in step.
+    // One size for all kernels, and hardware that runs a subgroup in step; a processor with matrices does,
+    // for tests of the kernels that use them.
     let subgroup = features.contains(wgpu::Features::SUBGROUP)
-        && info.subgroup_min_size == info.subgroup_max_size
-        && info.device_type != wgpu::DeviceType::Cpu;
+        && is_one_size(info)
+        && (info.device_type != wgpu::DeviceType::Cpu || features.contains(MATRICES));
     let binding = limits.max_storage_buffer_binding_size;
     let invocations = limits.max_compute_invocations_per_workgroup;
     Caps {

@@ -33,11 +33,21 @@ pub(crate) struct Bound {
     pub(crate) writable: bool,
 }
 
+/// What becomes of writable arguments that overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overlap {
+    /// They are one binding, as browsers want it.
+    Joined,
+    /// They stay: the kernel's code cannot be changed. Native devices take them.
+    Kept,
+}
+
 /// What becomes of the arguments, and the bindings of a dispatch.
 pub(crate) fn bindings(
     slots: &[Slot],
     access: &[Access],
     storage_align_bytes: u64,
+    overlaps: Overlap,
 ) -> Result<(Vec<Bind>, Vec<Bound>), String> {
     if slots.len() != access.len() || slots.len() > MAX_ARGS {
         let (given, takes) = (slots.len(), access.len());
@@ -56,6 +66,7 @@ pub(crate) fn bindings(
     };
     let writable =
         |i: usize| (0..slots.len()).any(|j| access[j] == Access::Write && place(j) == place(i));
+    let joined = overlaps == Overlap::Joined;
     let mut binds = Vec::with_capacity(slots.len());
     let mut bound: Vec<Bound> = Vec::with_capacity(slots.len());
     for i in 0..slots.len() {
@@ -66,7 +77,7 @@ pub(crate) fn bindings(
             writable: writable(i),
         };
         let writable = new.writable;
-        let same = (bound.iter_mut()).find(|b| writable && overlap(b, &new));
+        let same = (bound.iter_mut()).find(|b| writable && joined && overlap(b, &new));
         binds.push(match (same, writable) {
             (Some(same), _) => {
                 if same.bytes.start != new.bytes.start {
@@ -84,7 +95,11 @@ pub(crate) fn bindings(
     }
     // A binding that grew may have reached another.
     for (i, a) in bound.iter().enumerate() {
-        if let Some(b) = bound[..i].iter().find(|b| a.writable && overlap(a, b)) {
+        let other = bound[..i].iter();
+        if let Some(b) = other
+            .into_iter()
+            .find(|b| joined && a.writable && overlap(a, b))
+        {
             return Err(elsewhere(b, a));
         }
     }
@@ -123,7 +138,7 @@ mod tests {
     fn check(args: &[(Slot, Access)], binds: &[Bind], want: &[(u32, Range<u64>, bool)]) {
         let slots: Vec<Slot> = args.iter().map(|a| a.0).collect();
         let access: Vec<Access> = args.iter().map(|a| a.1).collect();
-        let (got, bound) = bindings(&slots, &access, 256).unwrap();
+        let (got, bound) = bindings(&slots, &access, 256, Overlap::Joined).unwrap();
         assert_eq!(got, binds);
         let bound: Vec<_> = (bound.into_iter())
             .map(|b| (b.binding, b.bytes, b.writable))
@@ -197,9 +212,19 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_joined_stays_and_is_writable() {
+        let slots = [slot(Arena, 0, 64), slot(Arena, 0, 64), slot(Arena, 256, 8)];
+        let access = [Read, Read, Write];
+        let (binds, bound) = bindings(&slots, &access, 256, Overlap::Kept).unwrap();
+        assert_eq!(binds, [ReadWrite; 3]);
+        let bytes: Vec<_> = bound.iter().map(|b| (b.binding, b.bytes.clone())).collect();
+        assert_eq!(bytes, [(1, 0..64), (2, 0..64), (3, 256..264)]);
+    }
+
+    #[test]
     fn an_overlap_that_starts_elsewhere_is_refused() {
         let slots = [slot(Arena, 0, 512), slot(Arena, 256, 8)];
-        let e = bindings(&slots, &[Read, Write], 256).unwrap_err();
+        let e = bindings(&slots, &[Read, Write], 256, Overlap::Joined).unwrap_err();
         assert_eq!(e, "arguments 0 and 1 overlap but start at bytes 0 and 256");
     }
 }

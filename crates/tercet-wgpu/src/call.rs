@@ -9,25 +9,45 @@ use std::sync::Arc;
 use tercet_ir::CompileError;
 use tercet_plan::{Access, Instance, KernelId, Launch, Program, Slot, SlotId, Source, Step, Work};
 
-use crate::bindings::{Bound, bindings};
+use crate::bindings::{Bound, Overlap, bindings};
 use crate::rewrite::{Bind, rewrite};
+use crate::spirv::{specialized, words};
 
 /// The invocations of a workgroup of the kernels that copy and fill.
 const GROUP: u32 = 256;
 /// The size of their blocks.
 const BLOCK_BYTES: u32 = 16;
 
+/// What a device is given of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Code {
+    /// WGSL, rewritten.
+    Wgsl(Arc<str>),
+    /// SPIR-V with the values of its constants.
+    SpirV(Arc<[u32]>),
+}
+
 /// A kernel as one kind of dispatch uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Variant {
     /// The name of its instance.
     pub(crate) name: String,
-    /// Its text, rewritten.
-    pub(crate) text: Arc<str>,
+    /// Its code, made to fit.
+    pub(crate) code: Code,
     /// The size of its block at binding 0; 0 for none.
     pub(crate) block_bytes: u32,
     /// The storage bindings and whether each is writable.
     pub(crate) storage: Vec<(u32, bool)>,
+}
+
+impl Variant {
+    /// The size of its code.
+    pub(crate) fn code_bytes(&self) -> u64 {
+        match &self.code {
+            Code::Wgsl(text) => text.len() as u64,
+            Code::SpirV(words) => 4 * words.len() as u64,
+        }
+    }
 }
 
 /// Workgroups of a call.
@@ -285,8 +305,12 @@ impl Writer<'_> {
         let refused = |why: String| CompileError::Device {
             reason: format!("kernel {} does not fit WebGPU's rules: {why}", kernel.name),
         };
-        let (binds, bound) =
-            bindings(&slots, &kernel.args, self.rules.storage_align_bytes).map_err(refused)?;
+        let overlap = match kernel.source {
+            Source::Wgsl(_) => Overlap::Joined,
+            Source::SpirV { .. } => Overlap::Kept,
+        };
+        let align = self.rules.storage_align_bytes;
+        let (binds, bound) = bindings(&slots, &kernel.args, align, overlap).map_err(refused)?;
         let known = self.known.get(&(id, binds.clone())).copied();
         let variant = match known {
             Some(known) => known,
@@ -316,12 +340,15 @@ impl Writer<'_> {
 }
 
 fn variant(kernel: &Instance, binds: &[Bind], bound: &[Bound]) -> Result<Variant, String> {
-    let Source::Wgsl(text) = &kernel.source else {
-        return Err("it is SPIR-V".to_string());
+    let code = match &kernel.source {
+        Source::Wgsl(text) => Code::Wgsl(rewrite(text, binds)?.into()),
+        Source::SpirV { module, constants } => {
+            Code::SpirV(specialized(words(module)?, constants)?.into())
+        }
     };
     Ok(Variant {
         name: kernel.name.clone(),
-        text: rewrite(text, binds)?.into(),
+        code,
         block_bytes: kernel.block_bytes,
         storage: bound.iter().map(|b| (b.binding, b.writable)).collect(),
     })

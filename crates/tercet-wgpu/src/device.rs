@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use tercet_ir::{CompileError, RunError};
 
+use crate::options::WgpuOptions;
 use crate::pipeline::Pipelines;
 
 /// What went wrong on a device.
@@ -63,6 +64,8 @@ pub(crate) struct Gpu {
     pub(crate) features: wgpu::Features,
     /// Whether executables measure their steps.
     pub(crate) timings: bool,
+    /// Whether shaders check what they do.
+    pub(crate) checked: bool,
     pub(crate) pipelines: Pipelines,
     health: Arc<Health>,
 }
@@ -110,7 +113,7 @@ impl Gpu {
         queue: wgpu::Queue,
         limits: wgpu::Limits,
         features: wgpu::Features,
-        timings: bool,
+        options: &WgpuOptions,
     ) -> Gpu {
         let health = Arc::new(Health::default());
         let told = Arc::clone(&health);
@@ -130,7 +133,8 @@ impl Gpu {
             queue,
             limits,
             features,
-            timings,
+            timings: options.timings,
+            checked: options.checked,
             pipelines: Pipelines::default(),
             health,
         }

@@ -8,7 +8,7 @@ use tercet_plan::{Buffer, Driver, Launch, Program, Read};
 use crate::buffers::{Buffers, Unmade, check_sizes, describe};
 use crate::call::{Call, Rules, Script};
 use crate::device::{Gpu, Trouble};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Checks, Pipeline};
 use crate::readback::{Flight, Readback};
 use crate::timing::{Marks, Timer};
 
@@ -73,7 +73,11 @@ impl WgpuDriver {
     ///
     /// # Errors
     /// [`CompileError`] that names the kernel or buffer.
-    pub(crate) fn new(gpu: &Arc<Gpu>, program: Arc<Program>) -> Result<WgpuDriver, CompileError> {
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        program: Arc<Program>,
+        checks: Checks,
+    ) -> Result<WgpuDriver, CompileError> {
         let limits = &gpu.limits;
         check_sizes(&program, limits.max_buffer_size)?;
         let rules = Rules {
@@ -84,12 +88,12 @@ impl WgpuDriver {
         };
         let script = Script::new(&program, rules)?;
         let pipelines = script.variants.iter().map(|v| {
-            let made = gpu.pipelines.get(gpu, v);
+            let made = gpu.pipelines.get(gpu, v, checks);
             made.map_err(|trouble| match trouble {
                 Trouble::Refused(reason) => CompileError::Device {
                     reason: format!("kernel {}: {reason}", v.name),
                 },
-                other => other.compiling("a pipeline", v.text.len() as u64),
+                other => other.compiling("a pipeline", v.code_bytes()),
             })
         });
         let pipelines = pipelines.collect::<Result<_, _>>()?;

@@ -25,6 +25,9 @@ pub struct WgpuOptions {
     /// Whether executables measure their steps, where the device takes times; see
     /// [`Executable::timings`](tercet_ir::Executable::timings).
     pub timings: bool,
+    /// Whether shaders check every access, count the turns of loops and zero workgroup memory. Kernels
+    /// guard their accesses themselves and programs are checked, so that this is for finding bugs.
+    pub checked: bool,
     /// Whether the API's own validation is asked for, where it is installed.
     pub validation: bool,
 }

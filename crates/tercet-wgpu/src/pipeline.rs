@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
-use crate::call::Variant;
+use crate::call::{Code, Variant};
 use crate::device::{Gpu, Trouble, lock};
+use crate::trusted;
 
 /// Pipelines kept although no executable uses them: about what the models of a process need.
 const KEPT: usize = 1024;
@@ -17,37 +18,61 @@ pub(crate) struct Pipeline {
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
-/// Pipelines by text. The text holds all that they depend on, the modes of the bindings included;
-/// the size of the block is its own declaration's.
+/// What a shader does about mistakes of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Checks {
+    /// It stays inside its bindings and ends.
+    All,
+    /// Nothing: it makes none.
+    None,
+}
+
+/// Pipelines by code and checks. The text of one holds all else that they depend on, the modes of the
+/// bindings included; the size of the block is its own declaration's.
 #[derive(Debug, Default)]
-pub(crate) struct Pipelines(Mutex<HashMap<Arc<str>, Arc<Pipeline>>>);
+pub(crate) struct Pipelines(Mutex<HashMap<(Code, Checks), Arc<Pipeline>>>);
 
 impl Pipelines {
     /// The pipeline of a kernel.
     ///
     /// # Errors
     /// What wgpu says of it.
-    pub(crate) fn get(&self, gpu: &Gpu, variant: &Variant) -> Result<Arc<Pipeline>, Trouble> {
-        if let Some(found) = lock(&self.0).get(&variant.text) {
+    pub(crate) fn get(
+        &self,
+        gpu: &Gpu,
+        variant: &Variant,
+        checks: Checks,
+    ) -> Result<Arc<Pipeline>, Trouble> {
+        let key = (variant.code.clone(), checks);
+        if let Some(found) = lock(&self.0).get(&key) {
             return Ok(Arc::clone(found));
         }
         // Two threads may make the same pipeline; one is then dropped.
-        let made = Arc::new(gpu.scoped(|| make(&gpu.device, variant))?);
+        let made = Arc::new(gpu.scoped(|| make(&gpu.device, variant, checks))?);
         let mut map = lock(&self.0);
         if map.len() >= KEPT {
             map.retain(|_, p| Arc::strong_count(p) > 1);
         }
-        let kept = map.entry(Arc::clone(&variant.text)).or_insert(made);
+        let kept = map.entry(key).or_insert(made);
         Ok(Arc::clone(kept))
     }
 }
 
-fn make(device: &wgpu::Device, variant: &Variant) -> Pipeline {
+fn make(device: &wgpu::Device, variant: &Variant, checks: Checks) -> Pipeline {
     let label = Some(variant.name.as_str());
-    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
-        label,
-        source: wgpu::ShaderSource::Wgsl((&*variant.text).into()),
-    });
+    let module = match &variant.code {
+        Code::Wgsl(text) => {
+            let source = wgpu::ShaderModuleDescriptor {
+                label,
+                source: wgpu::ShaderSource::Wgsl((&**text).into()),
+            };
+            match checks {
+                Checks::All => device.create_shader_module(source),
+                Checks::None => trusted::shader_module(device, source),
+            }
+        }
+        Code::SpirV(words) => trusted::spirv_module(device, label, words),
+    };
     let block = NonZeroU64::new(variant.block_bytes.into());
     let block = block.map(|bytes| entry(0, wgpu::BufferBindingType::Uniform, Some(bytes)));
     // Of storage wgpu knows the least size from the shader: a word or a vector of them.
@@ -74,7 +99,10 @@ fn make(device: &wgpu::Device, variant: &Variant) -> Pipeline {
         layout: Some(&pipeline_layout),
         module: &module,
         entry_point: Some("main"),
-        compilation_options: wgpu::PipelineCompilationOptions::default(),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: checks == Checks::All,
+            ..wgpu::PipelineCompilationOptions::default()
+        },
         cache: None,
     });
     Pipeline { pipeline, layout }

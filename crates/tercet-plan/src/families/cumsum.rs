@@ -44,10 +44,26 @@ static CUMSUM: Kernel<CumSumParams> = Kernel::wgsl(
         portable!("strided.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_numbers.wgsl"),
+        portable!("scan.wgsl"),
         portable!("cumsum.wgsl"),
     ],
     &[Access::Read, Access::Read, Access::Write],
     &["IN", "OP", "THREADS", "ACROSS", "CARRY"],
+);
+
+/// Running results of rows of whole vectors of 32-bit elements.
+static VECTORS: Kernel<CumSumParams> = Kernel::wgsl(
+    "cumsum_vectors",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("strided.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_numbers.wgsl"),
+        portable!("scan.wgsl"),
+        portable!("cumsum_vectors.wgsl"),
+    ],
+    &[Access::Read, Access::Write],
+    &["IN", "OP", "THREADS", "ACROSS"],
 );
 
 /// Numbers of 32 bits to fewer.
@@ -62,7 +78,7 @@ static PACK: Kernel<PackParams> = Kernel::wgsl(
 pub(crate) static SCANS: Family = Family {
     name: "cumsum",
     ops: &[OpKind::CumSum],
-    kernels: &[&CUMSUM.def, &PACK.def],
+    kernels: &[&CUMSUM.def, &VECTORS.def, &PACK.def],
     supports: always,
     lower,
 };
@@ -154,7 +170,7 @@ fn dispatch(
         None => (0, e.absent(x), Num::ONE),
     };
     // The reduction of parts cuts rows between words.
-    let per = rows.per_word(x.dtype);
+    let per = rows.per_unit(e, x.dtype);
     let words = e.tape().ceil_div(rows.len, per);
     let chunk = e.tape().ceil_div(words, parts);
     let chunk = e.tape().mul(chunk, per.into());
@@ -174,6 +190,15 @@ fn dispatch(
         exclusive: target.exclusive.into(),
     };
     let f: ReduceFn = f.reduction();
+    let straight = target.step == Num::ONE && lanes(x.dtype) == 1 && has_carry == 0;
+    if straight && let Some(per) = rows.per_vector(e, x.dtype) {
+        let share = rows.share(rows.bounds.len / per as usize, 1);
+        let groups = e.tape().ceil_div(rows.rows, share.rows());
+        let grid = e.flat_grid(groups);
+        let consts = [code(x.dtype), op_code(f), share.threads, 0];
+        e.dispatch(&VECTORS, &consts, &[x.slot, y.slot], &params, grid);
+        return;
+    }
     let consts = [
         code(x.dtype),
         op_code(f),

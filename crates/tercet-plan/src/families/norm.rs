@@ -5,7 +5,7 @@
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::rows::{Rows, Share};
+use super::rows::{Rows, Share, held_vectors};
 use super::softmax::cache;
 use super::{Family, always, code, portable};
 use crate::emit::{Emit, View};
@@ -46,6 +46,7 @@ static NORM: Kernel<NormParams> = Kernel::wgsl(
         portable!("row_floats.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm.wgsl"),
+        portable!("norm_about.wgsl"),
         portable!("norm_row.wgsl"),
     ],
     &[Access::Read, Access::Read, Access::Read, Access::Write],
@@ -63,6 +64,7 @@ static RESIDUAL: Kernel<ResidualParams> = Kernel::wgsl(
         portable!("row_floats.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm_residual.wgsl"),
+        portable!("norm_about.wgsl"),
         portable!("norm_row.wgsl"),
     ],
     &[
@@ -76,6 +78,50 @@ static RESIDUAL: Kernel<ResidualParams> = Kernel::wgsl(
     ],
     &[
         "DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "RMS", "BETA", "BIAS",
+    ],
+);
+
+/// A norm of rows of whole vectors.
+static VECTORS: Kernel<NormParams> = Kernel::wgsl(
+    "norm_vectors",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_floats.wgsl"),
+        portable!("row_vectors.wgsl"),
+        portable!("norm_value.wgsl"),
+        portable!("norm_about.wgsl"),
+        portable!("norm_plain_vectors.wgsl"),
+        portable!("norm_vectors.wgsl"),
+    ],
+    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &["DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "BETA"],
+);
+
+/// A residual sum and its norm, of rows of whole vectors.
+static RESIDUAL_VECTORS: Kernel<ResidualParams> = Kernel::wgsl(
+    "norm_residual_vectors",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_floats.wgsl"),
+        portable!("row_vectors.wgsl"),
+        portable!("norm_value.wgsl"),
+        portable!("norm_about.wgsl"),
+        portable!("norm_residual_vectors.wgsl"),
+        portable!("norm_vectors.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+    ],
+    &[
+        "DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "BETA", "BIAS",
     ],
 );
 
@@ -114,7 +160,14 @@ pub(crate) static NORMS: Family = Family {
         OpKind::ResidualLayerNorm,
         OpKind::ResidualRmsNorm,
     ],
-    kernels: &[&NORM.def, &RESIDUAL.def, &APPLY.def, &SUM.def],
+    kernels: &[
+        &NORM.def,
+        &VECTORS.def,
+        &RESIDUAL.def,
+        &RESIDUAL_VECTORS.def,
+        &APPLY.def,
+        &SUM.def,
+    ],
     supports: always,
     lower,
 };
@@ -188,6 +241,13 @@ fn share(rows: &Rows, units: usize) -> Share {
     along.share(units, 1)
 }
 
+/// The vectors that an invocation keeps and the shape of workgroups, for rows of few enough whole ones.
+fn in_vectors(e: &mut Emit<'_>, rows: &Rows, dtype: DType) -> Option<(u32, Share)> {
+    let units = rows.bounds.len / rows.per_vector(e, dtype)? as usize;
+    let share = share(rows, units);
+    Some((held_vectors(units, share.threads)?, share))
+}
+
 fn groups(e: &mut Emit<'_>, rows: &Rows, share: Share) -> [Num; 3] {
     let groups = e.tape().ceil_div(rows.rows, share.rows());
     e.flat_grid(groups)
@@ -208,6 +268,15 @@ fn plain(
         x_stride: rows.stride(),
         eps: norm.eps,
     };
+    if let Some((vectors, share)) = in_vectors(e, rows, x.dtype) {
+        let (has_beta, beta) = optional(e, &norm.beta, &norm.gamma);
+        let (threads, rms) = (share.threads, u32::from(norm.rms));
+        let consts = [code(x.dtype), vectors, threads, 0, rms, has_beta];
+        let args = [x.slot, norm.gamma.slot, beta, y.slot];
+        let grid = groups(e, rows, share);
+        e.dispatch(&VECTORS, &consts, &args, &params, grid);
+        return Ok(());
+    }
     let per = rows.per_word(x.dtype);
     let whole = per > 1 || x.dtype == DType::F32;
     let stats = match whole {
@@ -285,6 +354,18 @@ impl Residual {
         };
         let dtype = code(x.dtype);
         let (has_bias, bias) = optional(e, bias, &norm.gamma);
+        if let (Some((vectors, share)), Some(_)) =
+            (in_vectors(e, rows, x.dtype), other.per_vector(e, x.dtype))
+        {
+            let (has_beta, beta) = optional(e, &norm.beta, &norm.gamma);
+            let (threads, rms) = (share.threads, u32::from(norm.rms));
+            let consts = [dtype, vectors, threads, 0, rms, has_beta, has_bias];
+            let gamma = norm.gamma.slot;
+            let args = [x.slot, residual.slot, gamma, beta, bias, y.slot, sum.slot];
+            let grid = groups(e, rows, share);
+            e.dispatch(&RESIDUAL_VECTORS, &consts, &args, &params, grid);
+            return Ok(());
+        }
         let per = rows.per_word(x.dtype).min(other.per_word(x.dtype));
         if per == 1 && x.dtype != DType::F32 {
             let args = [x.slot, residual.slot, bias, sum.slot];

@@ -34,6 +34,22 @@ static REDUCE: Kernel<ReduceParams> = Kernel::wgsl(
         portable!("strided.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_numbers.wgsl"),
+        portable!("reduce_units.wgsl"),
+        portable!("reduce.wgsl"),
+    ],
+    &[Access::Read, Access::Write],
+    &["IN", "OUT", "OP", "PER", "THREADS", "ACROSS"],
+);
+
+/// As [`REDUCE`], of rows of whole vectors.
+static VECTORS: Kernel<ReduceParams> = Kernel::wgsl(
+    "reduce_vectors",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("strided.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_numbers.wgsl"),
+        portable!("reduce_vectors.wgsl"),
         portable!("reduce.wgsl"),
     ],
     &[Access::Read, Access::Write],
@@ -44,7 +60,7 @@ static REDUCE: Kernel<ReduceParams> = Kernel::wgsl(
 pub(crate) static REDUCES: Family = Family {
     name: "reduce",
     ops: &[OpKind::Reduce],
-    kernels: &[&REDUCE.def],
+    kernels: &[&REDUCE.def, &VECTORS.def],
     supports: always,
     lower,
 };
@@ -79,7 +95,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         mean: op.f == ReduceFn::Mean,
         count: rows.len,
     };
-    let units = rows.bounds.len / rows.per_word(x.dtype) as usize;
+    let units = rows.bounds.len / rows.per_unit(e, x.dtype) as usize;
     let parts = rows.parts(units, rows.share(units, 1));
     if parts == 1 {
         stage(e, op.f, &x, &rows, &y, 1, Some(last));
@@ -111,7 +127,11 @@ pub(crate) fn stage(
     parts: usize,
     last: Option<Last>,
 ) {
-    let per = rows.per_word(x.dtype);
+    let per = rows.per_unit(e, x.dtype);
+    let kernel = match rows.per_vector(e, x.dtype) {
+        Some(_) => &VECTORS,
+        None => &REDUCE,
+    };
     let share = rows.share(rows.bounds.len / per as usize, lanes(to.dtype));
     let units = e.tape().div(rows.len, per);
     let parts = Num::Const(parts as i64);
@@ -139,5 +159,5 @@ pub(crate) fn stage(
     let groups = e.tape().ceil_div(rows.rows, share.rows());
     let groups = e.tape().mul(groups, parts);
     let grid = e.flat_grid(groups);
-    e.dispatch(&REDUCE, &consts, &[x.slot, to.slot], &params, grid);
+    e.dispatch(kernel, &consts, &[x.slot, to.slot], &params, grid);
 }

@@ -116,6 +116,28 @@ impl Rows {
         }
     }
 
+    /// The elements of a vector of 16 bytes, where every row is dense and begins and ends with a vector at
+    /// all sizes.
+    pub(crate) fn per_vector(&self, e: &mut Emit<'_>, dtype: DType) -> Option<u32> {
+        let per = 16 / dtype.size_bytes() as u32;
+        let dense = self.along == 1 && self.stride() == Num::ONE;
+        let tape = e.tape();
+        let kept = 0..self.kept as usize;
+        let mut starts = kept.filter(|&a| self.sizes[a] != Num::ONE);
+        let whole = starts.all(|a| tape.is_multiple(self.strides[a], per))
+            && tape.is_multiple(self.offset, per)
+            && tape.is_multiple(self.len, per);
+        // Kernels read the last vector of a row in place of those beyond it: there must be one.
+        let some = self.len.known().is_some_and(|n| n > 0) && self.bounds.rows > 0;
+        (dense && whole && some).then_some(per)
+    }
+
+    /// The elements of a vector, or else of a word, or else 1.
+    pub(crate) fn per_unit(&self, e: &mut Emit<'_>, dtype: DType) -> u32 {
+        let vector = self.per_vector(e, dtype);
+        vector.unwrap_or_else(|| self.per_word(dtype))
+    }
+
     /// How a workgroup shares rows of `units` units out, at least `least` rows of them.
     pub(crate) fn share(&self, units: usize, least: u32) -> Share {
         let most = WORKGROUP / least;
@@ -144,6 +166,12 @@ impl Rows {
         }
         (units / least).min(1024 / groups).max(1)
     }
+}
+
+/// The vectors of a row that an invocation keeps, where they are few enough.
+pub(crate) fn held_vectors(units: usize, threads: u32) -> Option<u32> {
+    let each = units.div_ceil(threads as usize);
+    [1, 2, 4, 8].into_iter().find(|&n| each <= n as usize)
 }
 
 /// Elements of a dtype in a word.

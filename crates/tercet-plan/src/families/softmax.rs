@@ -5,7 +5,7 @@
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::rows::{Rows, product};
+use super::rows::{Rows, held_vectors, product};
 use super::{Family, always, code, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -35,10 +35,30 @@ static SOFTMAX: Kernel<SoftmaxParams> = Kernel::wgsl(
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
         portable!("softmax_value.wgsl"),
+        portable!("softmax_row.wgsl"),
         portable!("softmax.wgsl"),
     ],
     &[Access::Read, Access::Write],
     &["DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "LOG", "STATS"],
+);
+
+/// Softmax of rows of whole vectors.
+static VECTORS: Kernel<SoftmaxParams> = Kernel::wgsl(
+    "softmax_vectors",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("scalar/base.wgsl"),
+        portable!("scalar/log.wgsl"),
+        portable!("strided.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_floats.wgsl"),
+        portable!("row_vectors.wgsl"),
+        portable!("softmax_value.wgsl"),
+        portable!("softmax_row.wgsl"),
+        portable!("softmax_vectors.wgsl"),
+    ],
+    &[Access::Read, Access::Write],
+    &["DTYPE", "VECTORS", "THREADS", "ACROSS", "LOG"],
 );
 
 /// Softmax, given what is known of each row.
@@ -58,7 +78,7 @@ static APPLY: Kernel<SoftmaxParams> = Kernel::wgsl(
 pub(crate) static SOFTMAXES: Family = Family {
     name: "softmax",
     ops: &[OpKind::Softmax, OpKind::LogSoftmax],
-    kernels: &[&SOFTMAX.def, &APPLY.def],
+    kernels: &[&SOFTMAX.def, &VECTORS.def, &APPLY.def],
     supports: always,
     lower,
 };
@@ -84,6 +104,9 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         inner: e.num(&inner),
     };
     let log = u32::from(log);
+    if inner.is_one() && in_vectors(e, &x, &y, &rows, log, &params) {
+        return Ok(());
+    }
     let per = match inner.is_one() {
         true => rows.per_word(x.dtype),
         false => 1,
@@ -99,6 +122,30 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let args = [x.slot, stats.slot, y.slot];
     e.dispatch(&APPLY, &[code(x.dtype), log], &args, &params, grid);
     Ok(())
+}
+
+/// Computes rows of whole vectors that invocations can keep, if these are such.
+fn in_vectors(
+    e: &mut Emit<'_>,
+    x: &View,
+    y: &View,
+    rows: &Rows,
+    log: u32,
+    params: &SoftmaxParams,
+) -> bool {
+    let Some(per) = rows.per_vector(e, x.dtype) else {
+        return false;
+    };
+    let units = rows.bounds.len / per as usize;
+    let share = rows.share(units, 1);
+    let Some(vectors) = held_vectors(units, share.threads) else {
+        return false;
+    };
+    let groups = e.tape().ceil_div(rows.rows, share.rows());
+    let grid = e.flat_grid(groups);
+    let consts = [code(x.dtype), vectors, share.threads, 0, log];
+    e.dispatch(&VECTORS, &consts, &[x.slot, y.slot], params, grid);
+    true
 }
 
 #[allow(clippy::too_many_arguments, reason = "each is one word of the kernel")]

@@ -1,0 +1,103 @@
+//! Kernels that come as SPIR-V. wgpu hands them to Vulkan as they are, without values for their
+//! specialization constants: those are written into the module.
+
+const SPEC_CONSTANT: u32 = 50;
+const DECORATE: u32 = 71;
+const SPEC_ID: u32 = 1;
+/// Words before the first instruction.
+const HEADER: usize = 5;
+
+/// The words of a module.
+///
+/// # Errors
+/// What about the bytes is no module.
+pub(crate) fn words(bytes: &[u8]) -> Result<Vec<u32>, String> {
+    let whole = bytes.chunks_exact(4);
+    if !whole.remainder().is_empty() || bytes.len() < 4 * HEADER {
+        return Err("it is no SPIR-V".to_string());
+    }
+    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    Ok(whole.map(word).collect())
+}
+
+/// The module with `values` as its specialization constants 0, 1, ..., all of 32 bits.
+///
+/// # Errors
+/// What about the module is not as it should be.
+pub(crate) fn specialized(mut module: Vec<u32>, values: &[u32]) -> Result<Vec<u32>, String> {
+    let places = instructions(&module)?;
+    let decorated = places.iter().filter_map(|&at| match module[at..] {
+        [head, target, SPEC_ID, id, ..] if head & 0xffff == DECORATE => Some((target, id)),
+        _ => None,
+    });
+    let ids: std::collections::HashMap<u32, u32> = decorated.collect();
+    let mut written = vec![false; values.len()];
+    for at in places {
+        let [head, _, result, _, ..] = module[at..] else {
+            continue;
+        };
+        let Some(&id) = ids.get(&result).filter(|_| head & 0xffff == SPEC_CONSTANT) else {
+            continue;
+        };
+        let Some(value) = values.get(id as usize) else {
+            return Err(format!("its specialization constant {id} has no value"));
+        };
+        module[at + 3] = *value;
+        written[id as usize] = true;
+    }
+    match written.iter().position(|done| !done) {
+        None => Ok(module),
+        Some(id) => Err(format!("it has no specialization constant {id}")),
+    }
+}
+
+/// Where the instructions of a module start.
+fn instructions(module: &[u32]) -> Result<Vec<usize>, String> {
+    let mut places = Vec::new();
+    let mut at = HEADER;
+    while let Some(head) = module.get(at) {
+        let words = (head >> 16) as usize;
+        if words == 0 || at + words > module.len() {
+            return Err(format!("its instruction at word {at} is not whole"));
+        }
+        places.push(at);
+        at += words;
+    }
+    Ok(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two constants of type 1: result 2 is number 1, result 3 is number 0.
+    fn module() -> Vec<u32> {
+        let mut m = vec![0x0723_0203, 0x10500, 0, 4, 0];
+        m.extend([4 << 16 | DECORATE, 2, SPEC_ID, 1]);
+        m.extend([4 << 16 | DECORATE, 3, SPEC_ID, 0]);
+        m.extend([4 << 16 | SPEC_CONSTANT, 1, 2, 77]);
+        m.extend([4 << 16 | SPEC_CONSTANT, 1, 3, 78]);
+        m
+    }
+
+    #[test]
+    fn constants_get_their_values() {
+        let made = specialized(module(), &[5, 6]).unwrap();
+        assert_eq!(made[16], 6);
+        assert_eq!(made[20], 5);
+        assert_eq!(made[..13], module()[..13]);
+    }
+
+    #[test]
+    fn other_modules_are_refused() {
+        let e = specialized(module(), &[5]).unwrap_err();
+        assert_eq!(e, "its specialization constant 1 has no value");
+        let e = specialized(module(), &[5, 6, 7]).unwrap_err();
+        assert_eq!(e, "it has no specialization constant 2");
+        let mut cut = module();
+        cut.pop();
+        let e = specialized(cut, &[5, 6]).unwrap_err();
+        assert_eq!(e, "its instruction at word 17 is not whole");
+        assert_eq!(words(&[3, 2]).unwrap_err(), "it is no SPIR-V");
+    }
+}

@@ -1,0 +1,51 @@
+//! Shader modules of kernels that need no checks: the only unsafe code of this crate (ADR 0005).
+#![allow(
+    unsafe_code,
+    reason = "wgpu's constructor without checks is unsafe; kernels keep its conditions"
+)]
+
+/// A module whose accesses and loops are not checked. Divisions of integers are: what they give for a zero
+/// is part of WGSL, and kernels rely on it.
+pub(crate) fn shader_module(
+    device: &wgpu::Device,
+    source: wgpu::ShaderModuleDescriptor<'_>,
+) -> wgpu::ShaderModule {
+    let checks = wgpu::ShaderRuntimeChecks {
+        bounds_checks: false,
+        force_loop_bounding: false,
+        ..wgpu::ShaderRuntimeChecks::checked()
+    };
+    // SAFETY: the module is a kernel of a program that `tercet_plan` compiled for this call. Its kernels guard every access
+    // by sizes in their parameter blocks, slots lie inside of their buffers, and the counters of all loops
+    // run to such a size or to a constant. The same kernels run without checks on `tercet-vulkan`, where
+    // tests watch the bytes around every slot.
+    unsafe { device.create_shader_module_trusted(source, checks) }
+}
+
+/// A module of SPIR-V as Vulkan gets it.
+pub(crate) fn spirv_module(
+    device: &wgpu::Device,
+    label: Option<&str>,
+    words: &[u32],
+) -> wgpu::ShaderModule {
+    let source = wgpu::ShaderModuleDescriptorPassthrough {
+        label,
+        spirv: Some(words.into()),
+        entry_points: vec![wgpu::PassthroughShaderEntryPoint {
+            name: "main".into(),
+            workgroup_size: (0, 0, 0),
+        }]
+        .into(),
+        ..Default::default()
+    };
+    // SAFETY: as above: programs have SPIR-V only of `tercet_plan`'s own modules, which are checked when
+    // they are made, and only where `Caps` say that the device has what they use.
+    unsafe { device.create_shader_module_passthrough(source) }
+}
+
+/// wgpu's leave to ask for features that it calls experimental: cooperative matrices, so that the device
+/// is made for modules that use them.
+pub(crate) fn experimental() -> wgpu::ExperimentalFeatures {
+    // SAFETY: of those features only the one is asked for, and no shader that wgpu itself translates uses it.
+    unsafe { wgpu::ExperimentalFeatures::enabled() }
+}

@@ -1,0 +1,33 @@
+// What the invocations of a row find out together for its norm.
+
+// The sum of v, v^2 or (v - mean)^2 is of scaled elements.
+fn about_size(size: f32) -> f32 {
+    // The squares of an f16 fit.
+    if DTYPE == F16 {
+        return 1.0;
+    }
+    return scale_for(over_row(vec2<f32>(size, 0.0), GREATEST).x);
+}
+
+fn mean_of(own_sum: f32) -> f32 {
+    if RMS == 1u {
+        return 0.0;
+    }
+    return over_row(vec2<f32>(own_sum, 0.0), SUM).x / f32(p.len);
+}
+
+fn row_of(scale: f32, mean: f32, own_sums: vec2<f32>) -> Row {
+    let means = over_row(own_sums, SUM) / f32(p.len);
+    let rest = select(means.x, 0.0, RMS == 1u);
+    let variance = max(means.y - rest * rest, 0.0);
+    let spread = select(variance, means.y, RMS == 1u || is_nan(means.y));
+    return Row(scale, mean, rest, inverseSqrt(spread + scaled_eps(p.eps, scale)));
+}
+
+fn size_of(size: f32, v: f32) -> f32 {
+    return as_float(max(magnitude(size), magnitude(v)));
+}
+
+fn sums_of(v: f32) -> vec2<f32> {
+    return vec2<f32>(v, v * v);
+}

@@ -1,0 +1,33 @@
+// A norm of rows of whole vectors. See norm_vectors.wgsl.
+
+struct Params {
+    rows: u32,
+    len: u32,
+    x_offset: u32,
+    x_row: u32,
+    x_stride: u32,
+    eps: f32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> gamma: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> beta: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read_write> y: array<vec4<u32>>;
+
+override BETA: u32 = 0u;
+
+// Fills `held`, with zeros beyond the row.
+fn elements(row: u32, units: u32) {
+    let start = vectors_in(p.x_offset + min(row, p.rows - 1u) * p.x_row);
+    var words: array<vec4<u32>, VECTORS>;
+    for (var i = 0u; i < VECTORS; i += 1u) {
+        words[i] = x[start + min(i * THREADS + thread, units - 1u)];
+    }
+    for (var i = 0u; i < VECTORS; i += 1u) {
+        for (var part = 0u; part < PARTS; part += 1u) {
+            let v = floats(words[i], part);
+            held[i * PARTS + part] = select(vec4<f32>(), v, i * THREADS + thread < units);
+        }
+    }
+}

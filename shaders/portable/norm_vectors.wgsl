@@ -1,0 +1,68 @@
+// As norm_row.wgsl for rows of whole vectors; see row_vectors.wgsl. The kernel that includes this says
+// what the rows are, with `elements`, which stores a sum where there is one, and where weights are.
+
+fn means_of(v: vec4<f32>, scale: f32, mean: f32) -> vec2<f32> {
+    let apart = v * scale - vec4<f32>(mean);
+    return vec2<f32>(sum_of(apart), sum_of(apart * apart));
+}
+
+fn normalized_all(v: vec4<f32>, about: Row) -> vec4<f32> {
+    return vec4<f32>(
+        normalized(v.x, about),
+        normalized(v.y, about),
+        normalized(v.z, about),
+        normalized(v.w, about),
+    );
+}
+
+fn sizes_of(size: f32, v: vec4<f32>) -> f32 {
+    return size_of(size_of(size_of(size_of(size, v.x), v.y), v.z), v.w);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) index: u32,
+) {
+    take_place(index);
+    let row = flat_group(group, groups) * group_rows() + own_row;
+    let units = vectors_in(p.len);
+    elements(row, units);
+    var size = 0.0;
+    for (var i = 0u; i < VECTORS * PARTS; i += 1u) {
+        size = sizes_of(size, held[i]);
+    }
+    let scale = about_size(size);
+    var sum = 0.0;
+    if RMS == 0u {
+        for (var i = 0u; i < VECTORS * PARTS; i += 1u) {
+            sum += sum_of(held[i] * scale);
+        }
+    }
+    let mean = mean_of(sum);
+    var sums = vec2<f32>();
+    for (var i = 0u; i < VECTORS; i += 1u) {
+        if i * THREADS + thread < units {
+            for (var part = 0u; part < PARTS; part += 1u) {
+                sums += means_of(held[i * PARTS + part], scale, mean);
+            }
+        }
+    }
+    let about = row_of(scale, mean, sums);
+    let first = vectors_in(row * p.len);
+    for (var i = 0u; i < VECTORS; i += 1u) {
+        let unit = i * THREADS + thread;
+        if row < p.rows && unit < units {
+            let gains = gamma[unit];
+            var a = normalized_all(held[i * PARTS], about) * floats(gains, 0u);
+            var b = normalized_all(held[i * PARTS + PARTS - 1u], about) * floats(gains, PARTS - 1u);
+            if BETA == 1u {
+                let more = beta[unit];
+                a += floats(more, 0u);
+                b += floats(more, PARTS - 1u);
+            }
+            y[first + unit] = words_of(a, b);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+// Rows of whole vectors of 16 bytes, dense and aligned: an invocation keeps up to VECTORS of them, every
+// THREADS-th, and reads all before it uses one. A vector is PARTS times four floats.
+
+override DTYPE: u32 = 0u;
+override VECTORS: u32 = 4u;
+const PARTS: u32 = select(2u, 1u, DTYPE == F32);
+// The most that VECTORS * PARTS is.
+const HELD: u32 = 16u;
+
+var<private> held: array<vec4<f32>, HELD>;
+
+// Four floats of a vector.
+fn floats(words: vec4<u32>, part: u32) -> vec4<f32> {
+    if DTYPE == F32 {
+        return bitcast<vec4<f32>>(words);
+    }
+    let two = select(words.xy, words.zw, part == 1u);
+    return vec4<f32>(
+        float_of(two.x, 0u, DTYPE),
+        float_of(two.x, 1u, DTYPE),
+        float_of(two.y, 0u, DTYPE),
+        float_of(two.y, 1u, DTYPE),
+    );
+}
+
+fn pair(a: f32, b: f32) -> u32 {
+    return float_bits(a, DTYPE) | (float_bits(b, DTYPE) << 16u);
+}
+
+// The vector of PARTS times four floats; `b` is of no use where there is one.
+fn words_of(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
+    if DTYPE == F32 {
+        return bitcast<vec4<u32>>(a);
+    }
+    return vec4<u32>(pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w));
+}
+
+// Vectors in this many elements.
+fn vectors_in(elements: u32) -> u32 {
+    return elements / (4u * PARTS);
+}
+
+fn sum_of(v: vec4<f32>) -> f32 {
+    return (v.x + v.y) + (v.z + v.w);
+}
