@@ -1,14 +1,23 @@
-// Product for up to ROWS rows (1 or 8). A workgroup of 256 computes UNITS units of PER columns, SLICES
-// invocations each; groups in x and y of the grid, batches in z. An invocation sums its share of k, then
-// the shares meet in shared memory. Where ACROSS is 1, neighbouring invocations walk along n (b is [K, N]),
-// else along k (b is [N, K]). 16-bit results have an even n, or there is one row.
+// Product for up to ROWS rows (1, 4 or 8). A workgroup of 256 computes UNITS units of PER columns (1 or 2) at
+// a time, SLICES invocations each, and goes on by the size of the grid; groups in x and y, batches in z.
+// An invocation sums its share of k, then the shares meet in shared memory. Where ACROSS is 1,
+// neighbouring invocations walk along n (b is [K, N]), else along k (b is [N, K]). 16-bit results have
+// an even n, or there is one row.
 
 override ROWS: u32 = 1u;
 
-const UNITS: u32 = 8u + 8u * ACROSS;
 const SLICES: u32 = 256u / UNITS;
+const COLUMNS: u32 = UNITS * PER;
+// Vectors of 4 rows.
+const ROW_QUADS: u32 = ROWS / 4u;
+const SEVERAL_ROWS: u32 = min(ROW_QUADS, 1u);
+// The sums of an invocation: those of its columns for one row, or of 4 rows of a column in each.
+const VECS: u32 = max(ROW_QUADS * PER, 1u);
+// Rows of a stay in shared memory from one set of columns to the next where there is one row, else the
+// shares take their place.
+const SHARES_AT: u32 = X_QUADS * (1u - SEVERAL_ROWS);
 
-var<workgroup> shares: array<f32, 256u * ROWS * PER>;
+var<workgroup> memory: array<vec4<f32>, max(X_QUADS, SHARES_AT + 256u * VECS)>;
 
 // Sums of rows 0 to 3 and 4 to 7 for the first and the second column of the unit.
 var<private> first_low: vec4<f32>;
@@ -16,29 +25,55 @@ var<private> first_high: vec4<f32>;
 var<private> second_low: vec4<f32>;
 var<private> second_high: vec4<f32>;
 
-// Column k of a: rows 0 to 3, and 4 to 7. Rows from m on are 0.
-fn low_rows(k: u32) -> vec4<f32> {
+fn share(own: u32) {
+    let at = SHARES_AT + own;
     if ROWS == 1u {
-        return vec4<f32>(a_at(0u, k), 0.0, 0.0, 0.0);
+        memory[at] = vec4<f32>(first_low.x, second_low.x, 0.0, 0.0);
+        return;
     }
-    return vec4<f32>(a_at(0u, k), a_at(1u, k), a_at(2u, k), a_at(3u, k));
+    memory[at] = first_low;
+    if ROWS == 8u {
+        memory[at + 256u] = first_high;
+    }
+    if PER == 2u {
+        memory[at + ROW_QUADS * 256u] = second_low;
+        if ROWS == 8u {
+            memory[at + 768u] = second_high;
+        }
+    }
 }
 
-fn high_rows(k: u32) -> vec4<f32> {
-    return vec4<f32>(a_at(4u, k), a_at(5u, k), a_at(6u, k), a_at(7u, k));
+// Adds the shares of each unit to that of its first slice.
+fn meet(own: u32, slice: u32) {
+    for (var left = SLICES; left > 1u;) {
+        workgroupBarrier();
+        let part = max(left / 4u, 1u);
+        if slice < part {
+            for (var i = 0u; i < VECS; i += 1u) {
+                let at = SHARES_AT + i * 256u + own;
+                var sum = memory[at];
+                for (var other = part; other < left; other += part) {
+                    sum += memory[at + other];
+                }
+                memory[at] = sum;
+            }
+        }
+        left = part;
+    }
+    workgroupBarrier();
 }
 
-fn share_of(column: u32, row: u32) -> f32 {
-    var sums = select(first_low, first_high, row >= 4u);
-    if column == 1u {
-        sums = select(second_low, second_high, row >= 4u);
+fn sum_of(unit: u32, column: u32, row: u32) -> f32 {
+    let at = SHARES_AT + unit * SLICES;
+    if ROWS == 1u {
+        return memory[at][column];
     }
-    return sums[row % 4u];
+    return memory[at + (column * ROW_QUADS + row / 4u) * 256u][row % 4u];
 }
 
 // The words of the results from the sums.
 fn store(first: u32, local: u32) {
-    let per_row = UNITS * PER / lanes(Y_TYPE);
+    let per_row = COLUMNS / lanes(Y_TYPE);
     let row = local / per_row;
     if local >= ROWS * per_row || row >= p.m {
         return;
@@ -49,9 +84,7 @@ fn store(first: u32, local: u32) {
     for (var lane = 0u; lane < lanes(Y_TYPE); lane += 1u) {
         let j = first + within + lane;
         if j < p.n {
-            let unit = (within + lane) / PER;
-            let column = (within + lane) % PER;
-            let sum = shares[(column * ROWS + row) * 256u + unit * SLICES];
+            let sum = sum_of((within + lane) / PER, (within + lane) % PER, row);
             word |= float_bits(finish(sum, j), Y_TYPE) << (16u * lane);
             some = true;
         }
@@ -68,10 +101,6 @@ fn main(
     @builtin(local_invocation_index) local: u32,
 ) {
     begin();
-    let first = flat_group(group, groups) * UNITS * PER;
-    if first >= p.n {
-        return;
-    }
     var unit = local / SLICES;
     var slice = local % SLICES;
     if ACROSS == 1u {
@@ -79,28 +108,20 @@ fn main(
         slice = local / UNITS;
     }
     let own = unit * SLICES + slice;
+    let start = flat_group(group, groups) * COLUMNS;
+    let stride = groups.x * groups.y * COLUMNS;
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
         enter_batch(batch);
-        first_low = vec4<f32>();
-        first_high = vec4<f32>();
-        second_low = vec4<f32>();
-        second_high = vec4<f32>();
-        accumulate(min(first + unit * PER, (p.n - 1u) / PER * PER), slice);
-        for (var column = 0u; column < PER; column += 1u) {
-            for (var row = 0u; row < ROWS; row += 1u) {
-                shares[(column * ROWS + row) * 256u + own] = share_of(column, row);
-            }
-        }
-        for (var half = SLICES / 2u; half > 0u; half /= 2u) {
+        for (var first = start; first < p.n; first += stride) {
+            first_low = vec4<f32>();
+            first_high = vec4<f32>();
+            second_low = vec4<f32>();
+            second_high = vec4<f32>();
+            accumulate(min(first + unit * PER, (p.n - 1u) / PER * PER), slice, local, first == start);
+            share(own);
+            meet(own, slice);
+            store(first, local);
             workgroupBarrier();
-            if slice < half {
-                for (var i = 0u; i < ROWS * PER; i += 1u) {
-                    shares[i * 256u + own] += shares[i * 256u + own + half];
-                }
-            }
         }
-        workgroupBarrier();
-        store(first, local);
-        workgroupBarrier();
     }
 }

@@ -23,7 +23,7 @@ fn take(weights: vec2<f32>, k: u32) {
     if PER == 2u {
         second_low += weights.y * low;
     }
-    if ROWS > 1u {
+    if ROWS == 8u {
         let high = high_rows(k);
         first_high += weights.x * high;
         if PER == 2u {
@@ -32,7 +32,7 @@ fn take(weights: vec2<f32>, k: u32) {
     }
 }
 
-fn accumulate(col: u32, slice: u32) {
+fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
     for (var k = slice; k < p.k; k += 4u * SLICES) {
         let w0 = piece(col, k);
         let w1 = piece(col, k + SLICES);

@@ -24,7 +24,7 @@ fn take(weights: vec2<f32>, k: u32) {
     if B_WORDS == 1u {
         first_low += weights.y * low_rows(k + 1u);
     }
-    if ROWS > 1u {
+    if ROWS == 8u {
         first_high += weights.x * high_rows(k);
         if B_WORDS == 1u {
             first_high += weights.y * high_rows(k + 1u);
@@ -32,7 +32,7 @@ fn take(weights: vec2<f32>, k: u32) {
     }
 }
 
-fn accumulate(col: u32, slice: u32) {
+fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
     let column = b_base + col * p.b_col;
     let step = SLICES * (1u + B_WORDS);
     for (var k = slice * (1u + B_WORDS); k < p.k; k += 4u * step) {

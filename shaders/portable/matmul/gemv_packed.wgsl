@@ -1,50 +1,133 @@
-// Columns of b are rows of packed blocks: an invocation takes every SLICES-th group of 16 weights, which
-// have one scale in every scheme. b_col is in bytes.
+// Columns of b are rows of packed blocks, taken in the pieces of `dequant/pieces.wgsl`; b_col is in bytes.
+// The next piece of each column is under way while one is used; the first are asked for before the tile
+// is filled.
 
-const ACROSS: u32 = 0u;
-const PER: u32 = 1u;
+const QUADS: u32 = 4u * GROUPS;
 
-fn packed_word(i: u32) -> u32 {
-    return b_data[i];
+fn spot_of(i: u32) -> vec2<u32> {
+    return spot_in(i / BLOCK_LEN, i % BLOCK_LEN);
 }
 
-fn four_of(row: u32, k: u32) -> vec4<f32> {
-    return vec4<f32>(a_at(row, k), a_at(row, k + 1u), a_at(row, k + 2u), a_at(row, k + 3u));
+// Per column: the sums of codes times elements by group, and of the elements by group.
+struct Sums {
+    u0: vec4<f32>,
+    u1: vec4<f32>,
+    v0: vec4<f32>,
+    v1: vec4<f32>,
+    x0: vec4<f32>,
+    x1: vec4<f32>,
 }
 
-// Per row: the sum of codes times elements in x, of the elements in y.
-fn add(sums: vec2<f32>, codes: vec4<f32>, row: u32, k: u32) -> vec2<f32> {
-    let x = four_of(row, k);
-    return sums + vec2<f32>(dot(codes, x), select(0.0, (x.x + x.y) + (x.z + x.w), HAS_MIN == 1u));
+var<private> sums: Sums;
+
+fn total(x: vec4<f32>) -> f32 {
+    return (x.x + x.y) + (x.z + x.w);
 }
 
-fn one_row(block: u32, j: u32, k: u32, scale: vec2<f32>) {
-    var sums = vec2<f32>();
-    for (var i = 0u; i < 16u; i += 4u) {
-        sums = add(sums, codes_of(block, j + i), 0u, k + i);
+// One row: what belongs to word i of the codes.
+fn add_word(u: Raw, v: Raw, i: u32, step: u32, slice: u32) {
+    let x0 = x_at(step, 0u, i, slice);
+    sums.u0 += codes(u, 0u, i) * x0;
+    if PER == 2u {
+        sums.v0 += codes(v, 0u, i) * x0;
     }
-    first_low.x += scale.x * sums.x + scale.y * sums.y;
-}
-
-fn eight_rows(block: u32, j: u32, k: u32, scale: vec2<f32>) {
-    for (var i = 0u; i < 16u; i += 4u) {
-        let w = scale.x * codes_of(block, j + i) + vec4<f32>(scale.y);
-        let at = k + i;
-        first_low += vec4<f32>(dot(w, four_of(0u, at)), dot(w, four_of(1u, at)), dot(w, four_of(2u, at)), dot(w, four_of(3u, at)));
-        first_high += vec4<f32>(dot(w, four_of(4u, at)), dot(w, four_of(5u, at)), dot(w, four_of(6u, at)), dot(w, four_of(7u, at)));
+    if HAS_MIN == 1u {
+        sums.x0 += x0;
+    }
+    if GROUPS == 2u {
+        let x1 = x_at(step, 0u, 4u + i, slice);
+        sums.u1 += codes(u, 1u, i) * x1;
+        if PER == 2u {
+            sums.v1 += codes(v, 1u, i) * x1;
+        }
+        if HAS_MIN == 1u {
+            sums.x1 += x1;
+        }
     }
 }
 
-fn accumulate(col: u32, slice: u32) {
-    let column = b_base + col * p.b_col;
-    for (var k = slice * 16u; k < p.k; k += SLICES * 16u) {
-        let block = column + (k / BLOCK_LEN) * BLOCK_BYTES;
-        let j = k % BLOCK_LEN;
-        let scale = scale_of(block, j);
-        if ROWS == 1u {
-            one_row(block, j, k, scale);
-        } else {
-            eight_rows(block, j, k, scale);
+// The sum of a piece, from those of its groups.
+fn scaled(scale: vec4<f32>, codes0: vec4<f32>, codes1: vec4<f32>, x: vec2<f32>) -> f32 {
+    var sum = scale.x * total(codes0);
+    if GROUPS == 2u {
+        sum += scale.z * total(codes1);
+    }
+    if HAS_MIN == 1u {
+        sum += scale.y * x.x + scale.w * x.y;
+    }
+    return sum;
+}
+
+fn one_row(u: Raw, v: Raw, step: u32, slice: u32) {
+    sums = Sums();
+    add_word(u, v, 0u, step, slice);
+    add_word(u, v, 1u, step, slice);
+    add_word(u, v, 2u, step, slice);
+    add_word(u, v, 3u, step, slice);
+    let x = vec2<f32>(total(sums.x0), total(sums.x1));
+    first_low.x += scaled(scales(u), sums.u0, sums.u1, x);
+    if PER == 2u {
+        second_low.x += scaled(scales(v), sums.v0, sums.v1, x);
+    }
+}
+
+fn weights_of(raw: Raw, scale: vec2<f32>, group: u32, i: u32) -> vec4<f32> {
+    let values = scale.x * codes(raw, group, i);
+    if HAS_MIN == 1u {
+        return values + vec4<f32>(scale.y);
+    }
+    return values;
+}
+
+fn all_rows(u: Raw, v: Raw, step: u32, slice: u32) {
+    let us = scales(u);
+    let vs = scales(v);
+    for (var i = 0u; i < 4u; i += 1u) {
+        add_quad(weights_of(u, us.xy, 0u, i), weights_of(v, vs.xy, 0u, i), step, i, slice);
+        if GROUPS == 2u {
+            add_quad(weights_of(u, us.zw, 1u, i), weights_of(v, vs.zw, 1u, i), step, 4u + i, slice);
+        }
+    }
+}
+
+fn piece_of(column: u32, piece: u32) -> Raw {
+    return raw_of(column + piece / PARTS * BLOCK_BYTES, piece % PARTS);
+}
+
+fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
+    let pieces = p.k / PIECE;
+    if pieces == 0u {
+        return;
+    }
+    let u = b_base + col * p.b_col;
+    let v = b_base + min(col + 1u, p.n - 1u) * p.b_col;
+    let last = pieces - 1u;
+    var next_u = piece_of(u, min(slice, last));
+    var next_v = next_u;
+    if PER == 2u {
+        next_v = piece_of(v, min(slice, last));
+    }
+    for (var first = 0u; first < pieces; first += STEPS * SLICES) {
+        turn_to(first, local, fresh);
+        for (var step = 0u; step < STEPS; step += 1u) {
+            let piece = first + step * SLICES + slice;
+            if piece >= pieces {
+                break;
+            }
+            let now_u = next_u;
+            let now_v = next_v;
+            let after = piece + SLICES;
+            if after < pieces {
+                next_u = piece_of(u, after);
+                if PER == 2u {
+                    next_v = piece_of(v, after);
+                }
+            }
+            if ROWS == 1u {
+                one_row(now_u, now_v, step, slice);
+            } else {
+                all_rows(now_u, now_v, step, slice);
+            }
         }
     }
 }

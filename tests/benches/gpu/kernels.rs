@@ -145,39 +145,94 @@ pub(crate) fn gemm(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
+/// Few rows times weights: two large matrices of each format, one of them with a few rows, then what a
+/// decoded token of a 1.1B model multiplies.
 pub(crate) fn gemv(b: &mut Bench) -> Result<()> {
-    let shapes = if b.quick {
-        vec![(256, 256)]
-    } else {
-        vec![(4096, 4096), (14336, 4096)]
-    };
-    for scheme in [
+    let large = [
         Scheme::F16,
         Scheme::Q8_0,
         Scheme::Q4_0,
         Scheme::Q4K,
         Scheme::Q6K,
-    ] {
-        for &(n, k) in &shapes {
-            let stored = scheme.stored_len(k).ok_or("whole blocks")?;
-            let operands = [
-                ("x", Type::new(DType::F32, [1, k]), Fill::Uniform(-1.0, 1.0)),
-                (
-                    "w",
-                    Type::new(scheme.storage(), [n, stored]),
-                    Fill::Blocks(scheme),
-                ),
-            ];
-            let (g, tensors) = stateful(&operands, |g, v| g.dequant_matmul(v[0], v[1], scheme))?;
-            let name = format!("gemv {} {n}x{k}", scheme.name());
-            match measure(b, &g, &tensors) {
-                Ok(m) => {
-                    let bytes = tensors[1].1.bytes().len() as f64;
-                    let rate = bytes / m.seconds * 1e-9;
-                    b.report.row(&name, m.seconds, Some((rate, "GB/s")));
-                }
-                Err(e) => b.report.failed(&name, &e.to_string()),
-            }
+    ];
+    if b.quick {
+        return large.into_iter().try_for_each(|s| {
+            [1, 3]
+                .into_iter()
+                .try_for_each(|m| gemv_of(b, s, [m, 256, 256]))
+        });
+    }
+    for scheme in large {
+        for shape in [
+            [1, 4096, 4096],
+            [1, 14336, 4096],
+            [4, 14336, 4096],
+            [8, 14336, 4096],
+        ] {
+            gemv_of(b, scheme, shape)?;
+        }
+    }
+    for scheme in [Scheme::F16, Scheme::Q8_0, Scheme::Q4K] {
+        for [n, k] in [
+            [2048, 2048],
+            [256, 2048],
+            [5632, 2048],
+            [2048, 5632],
+            [32000, 2048],
+        ] {
+            gemv_of(b, scheme, [1, n, k])?;
+        }
+    }
+    Ok(())
+}
+
+fn gemv_of(b: &mut Bench, scheme: Scheme, [m, n, k]: [usize; 3]) -> Result<()> {
+    let stored = scheme.stored_len(k).ok_or("whole blocks")?;
+    let weights = Type::new(scheme.storage(), [n, stored]);
+    let operands = [
+        ("x", Type::new(DType::F32, [m, k]), Fill::Uniform(-1.0, 1.0)),
+        ("w", weights, Fill::Blocks(scheme)),
+    ];
+    let (g, tensors) = stateful(&operands, |g, v| g.dequant_matmul(v[0], v[1], scheme))?;
+    let name = match m {
+        1 => format!("gemv {} {n}x{k}", scheme.name()),
+        _ => format!("gemv {} {n}x{k}, {m} rows", scheme.name()),
+    };
+    let mut measured = match measure(b, &g, &tensors) {
+        Ok(measured) => measured,
+        Err(e) => {
+            b.report.failed(&name, &e.to_string());
+            return Ok(());
+        }
+    };
+    if let Err(e) = check_weights(&mut measured, &tensors, scheme, [m, n, k]) {
+        b.report.failed(&name, &e.to_string());
+        return Ok(());
+    }
+    let rate = tensors[1].1.bytes().len() as f64 / measured.seconds * 1e-9;
+    b.report.row(&name, measured.seconds, Some((rate, "GB/s")));
+    Ok(())
+}
+
+/// Compares some elements of the last row with sums in f64 over decoded weights.
+fn check_weights(
+    measured: &mut Measured,
+    tensors: &[(String, Tensor)],
+    scheme: Scheme,
+    [m, n, k]: [usize; 3],
+) -> Result<()> {
+    let (x, w) = (tensors[0].1.to_f64s(), tensors[1].1.bytes());
+    let row_bytes = w.len() / n;
+    let got = measured.exe.read_output_rows("y", m - 1..m)?.to_f64s();
+    let mut weights = vec![0.0; k];
+    for j in (0..n).step_by((n / 17).max(1)).chain([n - 1]) {
+        scheme.dequantize(&w[j * row_bytes..][..row_bytes], &mut weights)?;
+        let terms = weights.iter().zip(&x[(m - 1) * k..]);
+        let terms = terms.map(|(w, x)| f64::from(*w) * x);
+        let want: f64 = terms.clone().sum();
+        let scale: f64 = terms.map(|t| t * t).sum::<f64>().sqrt();
+        if (got[j] - want).abs() > 1e-5 * (want.abs() + scale) {
+            return Err(format!("column {j} is {} instead of {want}", got[j]).into());
         }
     }
     Ok(())

@@ -230,9 +230,28 @@ impl OpSpec for DequantMatMul {
                 multiplied(s, "decode_1x2_blocks", &[1], 2, 41),
                 multiplied(s, "prefill_7x3_blocks", &[7], 3, 5),
                 multiplied(s, "vector", &[], 1, 3),
+                multiplied(s, "few_rows_3x9_blocks", &[3], 9, 21),
             ]
         });
         let shapes = [
+            // Rows longer than what a workgroup keeps of them, and columns for several turns of it.
+            multiplied(Scheme::Q4K, "long_row", &[1], 37, 37),
+            multiplied(Scheme::Q4K, "long_rows", &[8], 11, 9),
+            multiplied(Scheme::Q5K, "long_row", &[1], 37, 6),
+            multiplied(Scheme::Q6K, "long_row", &[1], 37, 37),
+            multiplied(Scheme::Q6K, "long_rows", &[5], 11, 9),
+            multiplied(Scheme::Q4_0, "long_row", &[1], 303, 37),
+            multiplied(Scheme::Q5_0, "long_row", &[1], 303, 6),
+            multiplied(Scheme::Q8_0, "long_row", &[1], 303, 37),
+            multiplied(Scheme::F16, "long_row", &[1], 216, 37),
+            multiplied(Scheme::BF16, "long_rows", &[8], 48, 9),
+            multiplied(Scheme::Q8_0, "many_columns", &[1], 1, 32801),
+            multiplied(Scheme::Q4_1, "many_columns", &[2], 1, 1601),
+            later_rows(Scheme::Q4_0, 7),
+            later_rows(Scheme::Q8_0, 13),
+            later_rows(Scheme::Q4K, 5),
+            later_rows(Scheme::Q6K, 5),
+            later_rows(Scheme::F16, 5),
             multiplied(Scheme::Q8_0, "tiles_and_rest_65", &[65], 3, 67),
             multiplied(Scheme::Q8_0, "whole_words_70", &[70], 3, 72),
             multiplied(Scheme::Q4K, "whole_words_70", &[70], 2, 72),
@@ -315,6 +334,18 @@ fn multiplied(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize,
         let dims: Vec<usize> = lead.iter().copied().chain([k]).collect();
         let x = c.input("x", &dims[..], Fill::Normal)?;
         let w = c.param_of("w", stored(scheme, &[n], k), Fill::Blocks(scheme))?;
+        let y = c.graph.dequant_matmul(x, w, scheme)?;
+        c.output(y)
+    })
+}
+
+/// A row of 3 blocks, or of 24 floats, times all rows of the weights but the first.
+fn later_rows(scheme: Scheme, n: usize) -> Case {
+    Case::new(format!("{}_later_rows", scheme.name()), move |c| {
+        let k = weights(scheme, 3 * 8_usize.div_ceil(scheme.block_len()));
+        let x = c.input("x", [1, k], Fill::Normal)?;
+        let w = c.param_of("w", stored(scheme, &[n + 1], k), Fill::Blocks(scheme))?;
+        let w = c.graph.narrow(w, 0, 1, n)?;
         let y = c.graph.dequant_matmul(x, w, scheme)?;
         c.output(y)
     })

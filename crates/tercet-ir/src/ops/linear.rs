@@ -215,6 +215,16 @@ fn shaped_cases() -> Vec<Case> {
 
 fn value_cases() -> Vec<Case> {
     vec![
+        Case::new("few_rows_of_transposed_gelu", |c| {
+            let dtype = c.dtype;
+            let x = c.input("x", [2, 64], Fill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, [10, 64]), Fill::Normal)?;
+            let w = c.graph.transpose(w, &[1, 0])?;
+            let bias = c.param_of("bias", Type::new(dtype, [10]), Fill::Normal)?;
+            let y = c.graph.linear(x, w, Some(bias), Some(UnaryFn::Gelu))?;
+            c.output(y)
+        })
+        .only(DType::FLOATS),
         Case::new("symbolic_rows", |c| {
             let (b, s, dtype) = (c.sym("b", 2, 4), c.sym("s", 5, 8), c.dtype);
             let x = c.input("x", [b, s, 12.into()], Fill::Normal)?;

@@ -217,6 +217,22 @@ fn shaped_cases() -> Vec<Case> {
             let y = c.graph.matmul(a, b)?;
             c.output_expect(y, &[0.0; 6])
         }),
+        transposed("one_row_transposed", 1, 3000, 37),
+        transposed("few_rows_transposed", 6, 520, 11),
+        transposed("one_row_transposed_odd", 1, 301, 10),
+        Case::new("one_row_of_a_transposed_batch", |c| {
+            let a = c.input("a", [3, 1, 64], Fill::Normal)?;
+            let b = c.input("b", [3, 18, 64], Fill::Normal)?;
+            let b = c.graph.transpose(b, &[0, 2, 1])?;
+            let y = c.graph.matmul(a, b)?;
+            c.output(y)
+        }),
+        Case::new("rows_times_themselves", |c| {
+            let a = c.input("a", [5, 16], Fill::Normal)?;
+            let b = c.graph.transpose(a, &[1, 0])?;
+            let y = c.graph.matmul(a, b)?;
+            c.output(y)
+        }),
         Case::new("symbolic_rows_and_depth", |c| {
             let (m, k) = (c.sym("m", 5, 9), c.sym("k", 13, 32));
             let a = c.input("a", [m, k.clone()], Fill::Normal)?;
@@ -232,6 +248,17 @@ fn shaped_cases() -> Vec<Case> {
             c.output(y)
         }),
     ]
+}
+
+/// `[m, k]` times the transpose of `[n, k]`.
+fn transposed(name: &str, m: usize, k: usize, n: usize) -> Case {
+    Case::new(name, move |c| {
+        let a = c.input("a", [m, k], Fill::Normal)?;
+        let b = c.input("b", [n, k], Fill::Normal)?;
+        let b = c.graph.transpose(b, &[1, 0])?;
+        let y = c.graph.matmul(a, b)?;
+        c.output(y)
+    })
 }
 
 fn value_cases() -> Vec<Case> {

@@ -33,6 +33,13 @@ crate::params! {
 /// Decoding of every scheme; a kernel with it has `packed_word`.
 pub(super) const BLOCKS: &str = portable!("dequant/blocks.wgsl");
 
+/// Decoding of pieces, for kernels that decode many at a time; after [`BLOCKS`] and one of [`WORDS`] and
+/// [`QUADS`], which bind the blocks.
+pub(super) const PIECES: &str = portable!("dequant/pieces.wgsl");
+pub(super) const WORDS: &str = portable!("dequant/packed_words.wgsl");
+/// Blocks whose sizes and offsets are multiples of 16 bytes.
+pub(super) const QUADS: &str = portable!("dequant/packed_quads.wgsl");
+
 static UNPACK: Kernel<UnpackParams> = Kernel::wgsl(
     "dequantize",
     &[PRELUDE, BLOCKS, portable!("dequant/unpack.wgsl")],
@@ -68,6 +75,18 @@ pub(super) fn scheme_consts(scheme: Scheme) -> [u32; 4] {
         scheme.block_bytes() as u32,
         u32::from(has_min),
     ]
+}
+
+/// The constants `GROUPS` and `SECOND` of `dequant/pieces.wgsl`.
+pub(super) fn piece_consts(scheme: Scheme) -> [u32; 2] {
+    match scheme {
+        Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not packed"),
+        // One group: the distance is not used.
+        Scheme::Q8_0 => [1, 32],
+        Scheme::Q4_0 | Scheme::Q4_1 | Scheme::Q5_0 | Scheme::Q5_1 => [2, 16],
+        Scheme::Q2K | Scheme::Q3K | Scheme::Q4K | Scheme::Q5K => [2, 32],
+        Scheme::Q6K => [2, 64],
+    }
 }
 
 /// Packed weights as kernels take them: dense, from an even byte on.

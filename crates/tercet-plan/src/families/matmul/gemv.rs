@@ -1,16 +1,27 @@
 //! Products of few rows: which kernel, its constants and its grid.
+//!
+//! Weights along k are read 16 bytes at a time where they are aligned, packed ones in pieces of 16 bytes
+//! of quants. The rows wait in shared memory in the order in which they are taken.
 
-use tercet_ir::Scheme;
+use tercet_ir::{CompileError, DType, Scheme};
 
 use super::kernels::{
-    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, GEMV_PACKED, ProductParams,
+    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, PACKED_QUADS, PACKED_WORDS,
+    ProductParams, WIDE_ACTIVATED, WIDE_PLAIN,
 };
 use super::portable::{Given, Pair};
 use super::product::Product;
 use crate::emit::Emit;
 use crate::families::code;
-use crate::families::dequant::scheme_consts;
+use crate::families::dequant::{piece_consts, scheme_consts};
 use crate::kernel::Kernel;
+
+/// Invocations of a workgroup.
+const WORKGROUP: u32 = 256;
+/// Shared memory that is used where there is more than the least a device has: three workgroups of this
+/// size fit on a unit of most devices.
+const SHARED_BYTES: u32 = 32 << 10;
+const LEAST_SHARED_BYTES: u32 = 16 << 10;
 
 static ALONG: Pair = Pair {
     plain: &ALONG_PLAIN,
@@ -20,11 +31,27 @@ static ACROSS: Pair = Pair {
     plain: &ACROSS_PLAIN,
     activated: &ACROSS_ACTIVATED,
 };
+static WIDE: Pair = Pair {
+    plain: &WIDE_PLAIN,
+    activated: &WIDE_ACTIVATED,
+};
 
-/// Up to `rows` rows (1 or 8) of a product of floats.
-pub(super) fn floats(e: &mut Emit<'_>, p: &Product, given: &Given, rows: u32) {
+/// The rows of a product of floats, of which a run has up to `rows` (1 or 8).
+pub(super) fn floats(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    rows: u32,
+) -> Result<(), CompileError> {
+    let rows = rows_of(e, p, rows)?;
     let b_type = code(p.b.dtype);
-    if p.b.summed.unit {
+    let quads = if p.b.dtype == DType::F32 { 1 } else { 2 };
+    if reads_quads(e, p, given, 4 * quads)? {
+        let teams = Teams::of(e, p, rows, quads, 2)?;
+        let kernel = WIDE.pick(p.activation);
+        let own = [b_type, rows, teams.units, teams.per, teams.steps];
+        dispatch(e, given, kernel, &own, teams.units * teams.per);
+    } else if p.b.summed.unit {
         let words = u32::from(p.b.has_words(p.b.summed, p.b.own));
         let kernel = ALONG.pick(p.activation);
         dispatch(e, given, kernel, &[b_type, rows, words], 8);
@@ -33,15 +60,113 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, given: &Given, rows: u32) {
         let kernel = ACROSS.pick(p.activation);
         dispatch(e, given, kernel, &[b_type, rows, per], 16 * per);
     }
+    Ok(())
 }
 
-/// Up to `rows` rows (1 or 8) times weights in packed blocks.
-pub(super) fn packed(e: &mut Emit<'_>, given: &Given, scheme: Scheme, rows: u32) {
-    let own: Vec<u32> = scheme_consts(scheme).into_iter().chain([rows]).collect();
-    dispatch(e, given, &GEMV_PACKED, &own, 8);
+/// The rows that the kernel has sums for.
+fn rows_of(e: &Emit<'_>, p: &Product, rows: u32) -> Result<u32, CompileError> {
+    let few = rows > 1 && e.bound(&p.m)? <= 4;
+    Ok(if few { 4 } else { rows })
 }
 
-/// Runs a kernel that gives each workgroup so many columns.
+/// True if the weights can be bound as quads of words, `len` elements each, and columns are such quads.
+fn reads_quads(e: &Emit<'_>, p: &Product, given: &Given, len: u32) -> Result<bool, CompileError> {
+    let len = len as usize;
+    let whole = p.k.known().is_some_and(|k| k >= len && k % len == 0);
+    let aligned = p.b.summed.unit && p.b.is_multiple(len as u64, p.b.own);
+    Ok(whole && aligned && is_apart(given) && e.bound(&p.n)? > 0)
+}
+
+/// True if no other operand has the slot of the weights. One that does would be bound as words.
+fn is_apart(given: &Given) -> bool {
+    let [a, b, bias, _] = given.args;
+    a != b && bias != b
+}
+
+/// As [`floats`], for weights in packed blocks.
+pub(super) fn packed(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    scheme: Scheme,
+    rows: u32,
+) -> Result<(), CompileError> {
+    let rows = rows_of(e, p, rows)?;
+    let [groups, second] = piece_consts(scheme);
+    let teams = Teams::of(e, p, rows, 4 * groups, 1)?;
+    let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
+    let whole = scheme.block_bytes() % 16 == 0 && p.b.is_multiple(16, p.b.own);
+    let kernel = match some && whole && is_apart(given) {
+        true => &PACKED_QUADS,
+        false => &PACKED_WORDS,
+    };
+    let mut own = scheme_consts(scheme).to_vec();
+    own.extend([groups, second, rows, teams.units, teams.per, teams.steps]);
+    dispatch(e, given, kernel, &own, teams.units * teams.per);
+    Ok(())
+}
+
+/// How the invocations of a workgroup share its columns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Teams {
+    /// Teams, each of `per` columns at a time.
+    units: u32,
+    per: u32,
+    /// Pieces of k for each invocation whose elements of the rows fit in shared memory.
+    steps: u32,
+}
+
+impl Teams {
+    /// For pieces of `quads` vectors, of which an invocation takes `unroll` at a time.
+    fn of(
+        e: &Emit<'_>,
+        p: &Product,
+        rows: u32,
+        quads: u32,
+        unroll: u32,
+    ) -> Result<Teams, CompileError> {
+        let n = e.bound(&p.n)?;
+        let pieces = e.bound(&p.k)?.div_ceil(4 * quads as usize);
+        let device = match e.caps.compute_units {
+            0 => 16,
+            units => units as usize,
+        };
+        // The sums of one row lie beside the tile, those of several take its place.
+        let (bytes, sums) = match rows {
+            1 => (e.caps.workgroup_bytes.min(SHARED_BYTES), WORKGROUP),
+            _ => (LEAST_SHARED_BYTES, 0),
+        };
+        let steps = |units: u32| {
+            let slices = WORKGROUP / units;
+            let step = match rows {
+                1 => quads * (slices + 1),
+                _ => rows * quads * slices,
+            };
+            let wanted = pieces.div_ceil(slices as usize) as u32;
+            let fit = (bytes / 16 - sums) / step / unroll * unroll;
+            fit.min(wanted.next_multiple_of(unroll))
+        };
+        // Larger teams where columns are too few for all units and long enough for more invocations.
+        let mut units = if rows == 8 { 16 } else { 8 };
+        while rows == 1
+            && units > 2
+            && 2 * n < device * units as usize
+            && pieces * units as usize > WORKGROUP as usize
+            && steps(units / 2) > 0
+        {
+            units /= 2;
+        }
+        Ok(Teams {
+            units,
+            // Two columns share what is read of the rows, where that leaves work for all units.
+            per: 1 + u32::from(n >= 24 * device),
+            steps: steps(units).max(unroll),
+        })
+    }
+}
+
+/// Runs a kernel that gives each workgroup so many columns at a time. Of many more groups than run side by
+/// side, some take several turns instead, so that what they hold of the rows serves all.
 fn dispatch(
     e: &mut Emit<'_>,
     given: &Given,
@@ -49,7 +174,12 @@ fn dispatch(
     own: &[u32],
     columns: u32,
 ) {
+    let most = match e.caps.compute_units {
+        0 => 2048,
+        units => units.saturating_mul(8),
+    };
     let groups = e.tape().ceil_div(given.params.n, columns);
+    let groups = e.tape().min(groups, most);
     let [x, y, _] = e.flat_grid(groups);
     given.dispatch(e, kernel, own, [x, y, given.batches]);
 }

@@ -1,6 +1,6 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
-use crate::families::dequant::BLOCKS;
+use crate::families::dequant::{BLOCKS, PIECES, QUADS, WORDS};
 use crate::families::{gemm_coop, portable};
 use crate::kernel::{Access, Kernel, KernelDef};
 use crate::scalar::{PRELUDE, Piece};
@@ -40,6 +40,8 @@ const PLAIN: &str = portable!("matmul/plain.wgsl");
 const ACTIVATED: &str = portable!("matmul/activated.wgsl");
 const GEMM: &str = portable!("matmul/gemm.wgsl");
 const GEMV: &str = portable!("matmul/gemv.wgsl");
+const LOOSE: &str = portable!("matmul/gemv_loose.wgsl");
+const TILE: &str = portable!("matmul/gemv_tile.wgsl");
 
 /// A product of floats: its own pieces and constants after those that all share, once with short
 /// functions of a sum and once with all.
@@ -48,7 +50,7 @@ macro_rules! of_floats {
      [$($piece:expr),*], [$($name:literal),*]) => {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
-            &[PRELUDE, OPERANDS, B_WORDS, PLAIN, FLOATS, $($piece),*],
+            &[PRELUDE, OPERANDS, PLAIN, FLOATS, $($piece),*],
             ARGS,
             &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
         );
@@ -64,7 +66,6 @@ macro_rules! of_floats {
                 Piece::Gate.text(),
                 Piece::Erf.text(),
                 OPERANDS,
-                B_WORDS,
                 ACTIVATED,
                 FLOATS,
                 $($piece),*
@@ -77,19 +78,19 @@ macro_rules! of_floats {
 
 of_floats!(
     GEMM_PLAIN "gemm", GEMM_ACTIVATED "gemm_activated",
-    [GEMM, portable!("matmul/gemm_floats.wgsl")],
+    [B_WORDS, GEMM, portable!("matmul/gemm_floats.wgsl")],
     ["B_TYPE", "SIDE", "WIDE", "A_ALONG", "B_ALONG"]
 );
 
 of_floats!(
     ALONG_PLAIN "gemv_along", ALONG_ACTIVATED "gemv_along_activated",
-    [GEMV, portable!("matmul/gemv_along.wgsl")],
+    [B_WORDS, GEMV, LOOSE, portable!("matmul/gemv_along.wgsl")],
     ["B_TYPE", "ROWS", "B_WORDS"]
 );
 
 of_floats!(
     ACROSS_PLAIN "gemv_across", ACROSS_ACTIVATED "gemv_across_activated",
-    [GEMV, portable!("matmul/gemv_across.wgsl")],
+    [B_WORDS, GEMV, LOOSE, portable!("matmul/gemv_across.wgsl")],
     ["B_TYPE", "ROWS", "PER"]
 );
 
@@ -122,32 +123,52 @@ pub(super) static GEMM_PACKED: Kernel<ProductParams> = Kernel::wgsl(
     ],
 );
 
-/// Few rows times packed weights.
-pub(super) static GEMV_PACKED: Kernel<ProductParams> = Kernel::wgsl(
-    "gemv_packed",
-    &[
-        PRELUDE,
-        OPERANDS,
-        B_WORDS,
-        PLAIN,
-        FLOATS,
-        GEMV,
-        BLOCKS,
-        portable!("matmul/gemv_packed.wgsl"),
-    ],
-    ARGS,
-    &[
-        "BIAS",
-        "ACTIVATION",
-        "A_TYPE",
-        "Y_TYPE",
-        "SCHEME",
-        "BLOCK_LEN",
-        "BLOCK_BYTES",
-        "HAS_MIN",
-        "ROWS",
-    ],
+of_floats!(
+    WIDE_PLAIN "gemv_wide", WIDE_ACTIVATED "gemv_wide_activated",
+    [GEMV, TILE, portable!("matmul/gemv_wide.wgsl")],
+    ["B_TYPE", "ROWS", "UNITS", "PER", "STEPS"]
 );
+
+/// Few rows times packed weights, which are read through this piece.
+macro_rules! of_pieces {
+    ($name:ident $text:literal, $access:expr) => {
+        pub(super) static $name: Kernel<ProductParams> = Kernel::wgsl(
+            $text,
+            &[
+                PRELUDE,
+                OPERANDS,
+                PLAIN,
+                FLOATS,
+                GEMV,
+                TILE,
+                BLOCKS,
+                $access,
+                PIECES,
+                portable!("matmul/gemv_packed.wgsl"),
+            ],
+            ARGS,
+            &[
+                "BIAS",
+                "ACTIVATION",
+                "A_TYPE",
+                "Y_TYPE",
+                "SCHEME",
+                "BLOCK_LEN",
+                "BLOCK_BYTES",
+                "HAS_MIN",
+                "GROUPS",
+                "SECOND",
+                "ROWS",
+                "UNITS",
+                "PER",
+                "STEPS",
+            ],
+        );
+    };
+}
+
+of_pieces!(PACKED_WORDS "gemv_packed", WORDS);
+of_pieces!(PACKED_QUADS "gemv_packed_wide", QUADS);
 
 /// Integers of any width.
 pub(super) static INTS: Kernel<ProductParams> = Kernel::wgsl(
@@ -172,6 +193,8 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &ALONG_ACTIVATED.def,
     &ACROSS_PLAIN.def,
     &ACROSS_ACTIVATED.def,
+    &WIDE_PLAIN.def,
+    &WIDE_ACTIVATED.def,
     &INTS.def,
     &NARROW.def,
     &gemm_coop::F16.def,
@@ -180,4 +203,5 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &gemm_coop::BLOCK_BF16.def,
 ];
 
-pub(super) static OF_BLOCKS: &[&KernelDef] = &[&GEMM_PACKED.def, &GEMV_PACKED.def];
+pub(super) static OF_BLOCKS: &[&KernelDef] =
+    &[&GEMM_PACKED.def, &PACKED_WORDS.def, &PACKED_QUADS.def];

@@ -198,10 +198,7 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), Comp
     through_f32(e, p, y, |e, sums| {
         let given = given(e, p, sums);
         by_rows(e, p, |e, rows| match rows {
-            Rows::UpTo(rows) => {
-                gemv::floats(e, p, &given, rows);
-                Ok(())
-            }
+            Rows::UpTo(rows) => gemv::floats(e, p, &given, rows),
             Rows::Many => float_tiles(e, p, &given, sums),
         })
     })
@@ -240,7 +237,7 @@ pub(super) fn packed(
         let given = given(e, p, sums);
         by_rows(e, p, |e, rows| {
             match rows {
-                Rows::UpTo(rows) => gemv::packed(e, &given, scheme, rows),
+                Rows::UpTo(rows) => gemv::packed(e, p, &given, scheme, rows)?,
                 Rows::Many => {
                     let scheme = scheme_consts(scheme);
                     // An invocation decodes as many weights as the tile has for each: 64 x 16

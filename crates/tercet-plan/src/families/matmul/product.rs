@@ -27,7 +27,7 @@ pub(super) struct Axis {
     pub(super) stride: Num,
     /// The stride is 1.
     pub(super) unit: bool,
-    /// The greatest power of two up to 8 that the stride is a multiple of in every run.
+    /// The greatest power of two up to 16 that the stride is a multiple of in every run.
     pub(super) multiple: u64,
 }
 
@@ -36,7 +36,7 @@ impl Axis {
     const NONE: Axis = Axis {
         stride: Num::ZERO,
         unit: false,
-        multiple: 8,
+        multiple: 16,
     };
 
     fn of(stride: Num, term: &Term) -> Axis {
@@ -48,9 +48,15 @@ impl Axis {
     }
 }
 
-/// The greatest power of two up to 8 that divides `n`.
+/// The greatest power of two up to 16 that divides `n`.
 fn multiple_of(n: i64) -> u64 {
-    1 << n.unsigned_abs().trailing_zeros().min(3)
+    1 << n.unsigned_abs().trailing_zeros().min(4)
+}
+
+/// As [`Axis::multiple`], for the offset of a view.
+fn offset_multiple(view: &View) -> u64 {
+    let terms = view.layout.offset().iter();
+    terms.map(|t| multiple_of(t.factor())).min().unwrap_or(16)
 }
 
 /// An operand. The left one's own axis is m, the right one's is n.
@@ -84,12 +90,11 @@ impl Side {
                 false => Axis::NONE,
             }
         }));
-        let terms = view.layout.offset().iter();
         Side {
             slot: view.slot,
             dtype: view.dtype,
             offset: e.offset(view),
-            offset_multiple: terms.map(|t| multiple_of(t.factor())).min().unwrap_or(8),
+            offset_multiple: offset_multiple(view),
             batch: axes,
             own: own.map_or(Axis::NONE, axis),
             summed: axis(summed),
@@ -106,7 +111,7 @@ impl Side {
             slot: w.slot,
             dtype: w.dtype,
             offset: e.offset(w),
-            offset_multiple: 1,
+            offset_multiple: offset_multiple(w),
             batch: Vec::new(),
             // A row without blocks has no stride of its own; it is never read.
             own: if blocks == 0 { Axis::NONE } else { axis(0) },
@@ -123,7 +128,7 @@ impl Side {
     }
 
     /// True if the offset and every stride but that of the remaining axis are multiples of `n`, a
-    /// power of two up to 8.
+    /// power of two up to 16.
     pub(super) fn is_multiple(&self, n: u64, other: Axis) -> bool {
         let strides = self.batch.iter().chain([&other]).map(|a| a.multiple);
         strides.chain([self.offset_multiple]).all(|m| m >= n)
