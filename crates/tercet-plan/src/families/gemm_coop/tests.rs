@@ -97,7 +97,10 @@ impl Module {
                     true => FieldType::F32,
                     false => FieldType::U32,
                 };
-                assert!(self.floats.contains(&id) || self.unsigned.contains(&id), "{name}");
+                assert!(
+                    self.floats.contains(&id) || self.unsigned.contains(&id),
+                    "{name}"
+                );
                 (name, ty, self.member_decorations[&(block, at, OFFSET)])
             })
             .collect()
