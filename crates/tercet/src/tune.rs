@@ -152,7 +152,10 @@ mod vulkan {
                     k,
                 })
         };
-        of(DType::F16).chain(of(DType::BF16)).collect()
+        let mut all: Vec<Problem> = of(DType::F16).chain(of(DType::BF16)).collect();
+        // Large ones first: an idle device clocks up while they run.
+        all.sort_by_key(|p| std::cmp::Reverse(p.m * p.n * p.k));
+        all
     }
 
     fn names(backend: &VulkanBackend, dtype: DType, what: &TuneOptions) -> Vec<String> {

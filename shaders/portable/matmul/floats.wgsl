@@ -1,5 +1,4 @@
-// Elements of a, and what is done to a sum before it is stored, for products of floats. Elements outside
-// the matrix are 0.
+// What is done to a sum before it is stored, for products of floats.
 
 override A_TYPE: u32 = 0u;
 override Y_TYPE: u32 = 0u;
@@ -17,12 +16,6 @@ fn element_of(word: u32, at: u32, dtype: u32) -> f32 {
     }
     let pair = pair_of(word, dtype);
     return select(pair.x, pair.y, (at & 1u) == 1u);
-}
-
-fn a_at(row: u32, k: u32) -> f32 {
-    let inside = row < p.m && k < p.k;
-    let at = select(0u, a_base + row * p.a_row + k * p.a_col, inside);
-    return select(0.0, element_of(a_data[word_of(at, A_TYPE)], at, A_TYPE), inside);
 }
 
 // The result for a sum of column j < n.

@@ -23,9 +23,7 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> a_data: array<u32>;
 @group(0) @binding(3) var<storage, read> bias_data: array<u32>;
-@group(0) @binding(4) var<storage, read_write> y_data: array<u32>;
 
 override BIAS: u32 = 0u;
 override ACTIVATION: u32 = 0u;

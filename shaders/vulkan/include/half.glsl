@@ -13,31 +13,17 @@ float f16_to_f32(uint h) {
     return uintBitsToFloat(sign | wide | (fraction << 13));
 }
 
-// To nearest, ties to even.
+// To nearest, ties to even. Without branches: a result of each kind, of which one is taken.
 uint f32_to_f16(float x) {
     uint bits = floatBitsToUint(x);
-    uint sign = (bits >> 16) & 0x8000u;
     uint magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) {
-        return sign | 0x7e00u;
-    }
-    if (magnitude >= 0x477ff000u) { // 65520 and more
-        return sign | 0x7c00u;
-    }
-    if (magnitude < 0x38800000u) { // subnormal: units of 2^-24
-        uint shift = 126u - (magnitude >> 23);
-        if (shift > 24u) {
-            return sign;
-        }
-        uint whole = (magnitude & 0x7fffffu) | 0x800000u;
-        uint kept = whole >> shift;
-        uint rest = whole & ((1u << shift) - 1u);
-        uint half_way = 1u << (shift - 1u);
-        bool up = rest > half_way || (rest == half_way && (kept & 1u) != 0u);
-        return sign | (kept + (up ? 1u : 0u));
-    }
-    uint rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-    return sign | ((rounded - 0x38000000u) >> 13);
+    // Beside 0.5, the last place of a float is that of subnormal numbers: 2^-24.
+    uint subnormal = floatBitsToUint(uintBitsToFloat(magnitude) + 0.5) - 0x3f000000u;
+    uint normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+    uint h = magnitude < 0x38800000u ? subnormal : normal;
+    h = magnitude >= 0x477ff000u ? 0x7c00u : h; // 65520 and more
+    h = magnitude > 0x7f800000u ? 0x7e00u : h;
+    return ((bits >> 16) & 0x8000u) | h;
 }
 
 float bf16_to_f32(uint h) { return uintBitsToFloat(h << 16); }

@@ -202,11 +202,15 @@ fn shaped_cases() -> Vec<Case> {
         Some(UnaryFn::Gelu),
     )
     .map(|case| case.only(DType::FLOATS));
+    let gelu = Some(UnaryFn::Gelu);
+    let words = pair("gelu_whole_words_150x48x200", &[150, 48], 200, gelu);
+    let words = words.map(|case| case.only(DType::FLOATS));
     plain
         .into_iter()
         .flat_map(|(name, x, n)| pair(name, x, n, None))
         .chain(relu)
         .chain(tiles)
+        .chain(words)
         .chain(activations.into_iter().flat_map(|(name, f)| {
             pair(name, &[3, 11], 13, Some(f)).map(|case| case.only(DType::FLOATS))
         }))

@@ -15,6 +15,7 @@ mod gemv;
 mod kernels;
 mod portable;
 mod product;
+mod quads;
 #[cfg(test)]
 mod tests;
 

@@ -33,9 +33,19 @@ crate::params! {
 }
 
 const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
-const OPERANDS: &str = portable!("matmul/operands.wgsl");
+/// What all products share but for the bindings of the left operand and the result.
+const SHARED: &str = portable!("matmul/operands.wgsl");
+const OPERANDS: &str = concat!(
+    portable!("matmul/operands.wgsl"),
+    portable!("matmul/words.wgsl")
+);
 const B_WORDS: &str = portable!("matmul/b_words.wgsl");
-const FLOATS: &str = portable!("matmul/floats.wgsl");
+/// What is done to sums of floats.
+const SUMS: &str = portable!("matmul/floats.wgsl");
+const FLOATS: &str = concat!(
+    portable!("matmul/floats.wgsl"),
+    portable!("matmul/a_words.wgsl")
+);
 const PLAIN: &str = portable!("matmul/plain.wgsl");
 const ACTIVATED: &str = portable!("matmul/activated.wgsl");
 const GEMM: &str = portable!("matmul/gemm.wgsl");
@@ -129,6 +139,83 @@ of_floats!(
     ["B_TYPE", "ROWS", "UNITS", "PER", "STEPS"]
 );
 
+const QUAD_TILES: &str = portable!("matmul/gemm_quads.wgsl");
+const QUADS_WIDE: &str = portable!("matmul/quads_wide.wgsl");
+const QUADS_HALF: &str = portable!("matmul/quads_half.wgsl");
+const B_QUADS_WIDE: &str = portable!("matmul/b_quads_wide.wgsl");
+const B_QUADS_HALF: &str = portable!("matmul/b_quads_half.wgsl");
+const B_QUADS_PACKED: &str = portable!("matmul/b_quads_packed.wgsl");
+
+/// Tiles of operands that lie in quads, with short functions of a sum.
+macro_rules! of_quads {
+    ($kernel:ident $label:literal, [$($piece:expr),*], [$($name:literal),*]) => {
+        pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
+            $label,
+            &[PRELUDE, SHARED, PLAIN, SUMS, QUAD_TILES, $($piece),*],
+            ARGS,
+            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", $($name),*],
+        );
+    };
+}
+
+/// The same with all functions of a sum.
+macro_rules! of_quads_activated {
+    ($kernel:ident $label:literal, [$($piece:expr),*], [$($name:literal),*]) => {
+        pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
+            $label,
+            &[
+                PRELUDE,
+                Piece::Base.text(),
+                Piece::Exp.text(),
+                Piece::Log.text(),
+                Piece::Softplus.text(),
+                Piece::Hyperbolic.text(),
+                Piece::Gate.text(),
+                Piece::Erf.text(),
+                SHARED,
+                ACTIVATED,
+                SUMS,
+                QUAD_TILES,
+                $($piece),*
+            ],
+            ARGS,
+            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", $($name),*],
+        );
+    };
+}
+
+of_quads!(QUADS_F32 "gemm_quads", [QUADS_WIDE, B_QUADS_WIDE], ["B_ALONG"]);
+of_quads_activated!(
+    QUADS_F32_ACTIVATED "gemm_quads_activated",
+    [QUADS_WIDE, B_QUADS_WIDE],
+    ["B_ALONG"]
+);
+of_quads!(
+    QUADS_16 "gemm_quads_half",
+    [QUADS_HALF, B_QUADS_HALF],
+    ["B_ALONG", "B_TYPE"]
+);
+of_quads_activated!(
+    QUADS_16_ACTIVATED "gemm_quads_half_activated",
+    [QUADS_HALF, B_QUADS_HALF],
+    ["B_ALONG", "B_TYPE"]
+);
+of_quads!(
+    QUADS_MIXED "gemm_quads_mixed",
+    [QUADS_WIDE, B_QUADS_HALF],
+    ["B_ALONG", "B_TYPE"]
+);
+of_quads!(
+    QUADS_PACKED_F32 "gemm_quads_packed",
+    [QUADS_WIDE, B_WORDS, BLOCKS, B_QUADS_PACKED],
+    ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN"]
+);
+of_quads!(
+    QUADS_PACKED_16 "gemm_quads_packed_half",
+    [QUADS_HALF, B_WORDS, BLOCKS, B_QUADS_PACKED],
+    ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN"]
+);
+
 /// Few rows times packed weights, which are read through this piece.
 macro_rules! of_pieces {
     ($name:ident $text:literal, $access:expr) => {
@@ -189,6 +276,10 @@ pub(super) static NARROW: Kernel<NarrowParams> = Kernel::wgsl(
 pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &GEMM_PLAIN.def,
     &GEMM_ACTIVATED.def,
+    &QUADS_F32.def,
+    &QUADS_F32_ACTIVATED.def,
+    &QUADS_16.def,
+    &QUADS_16_ACTIVATED.def,
     &ALONG_PLAIN.def,
     &ALONG_ACTIVATED.def,
     &ACROSS_PLAIN.def,
@@ -203,5 +294,11 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &gemm_coop::BLOCK_BF16.def,
 ];
 
-pub(super) static OF_BLOCKS: &[&KernelDef] =
-    &[&GEMM_PACKED.def, &PACKED_WORDS.def, &PACKED_QUADS.def];
+pub(super) static OF_BLOCKS: &[&KernelDef] = &[
+    &GEMM_PACKED.def,
+    &PACKED_WORDS.def,
+    &PACKED_QUADS.def,
+    &QUADS_MIXED.def,
+    &QUADS_PACKED_F32.def,
+    &QUADS_PACKED_16.def,
+];

@@ -9,6 +9,7 @@ use super::kernels::{
     GEMM_ACTIVATED, GEMM_PACKED, GEMM_PLAIN, INTS, NARROW, NarrowParams, ProductParams,
 };
 use super::product::{Product, activation_code};
+use super::quads;
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::families::dequant::scheme_consts;
@@ -62,14 +63,23 @@ static GEMM: Pair = Pair {
 
 /// The invocations of a side of a workgroup, and whether each has 8 x 8 results instead of 4 x 4.
 #[derive(Clone, Copy)]
-struct Tile {
+pub(super) struct Tile {
     side: u32,
     wide: bool,
 }
 
 impl Tile {
-    fn len(self) -> u32 {
+    pub(super) fn len(self) -> u32 {
         self.side * 4 * (1 + u32::from(self.wide))
+    }
+
+    /// How fast it is beside a kernel of quads, per result: an estimate.
+    pub(super) fn rate(self) -> f64 {
+        match (self.wide, self.side) {
+            (true, _) => 0.55,
+            (false, 16) => 0.45,
+            (false, _) => 0.35,
+        }
     }
 
     /// The largest that still gives work to the whole device.
@@ -215,6 +225,9 @@ fn float_tiles(
         return Ok(());
     }
     let tile = Tile::of(e, p)?;
+    if quads::floats(e, p, given, sums, tile)? {
+        return Ok(());
+    }
     let own = [
         code(p.b.dtype),
         tile.side,
@@ -239,6 +252,9 @@ pub(super) fn packed(
             match rows {
                 Rows::UpTo(rows) => gemv::packed(e, p, &given, scheme, rows)?,
                 Rows::Many => {
+                    if quads::packed(e, p, &given, scheme, sums)? {
+                        return Ok(());
+                    }
                     let scheme = scheme_consts(scheme);
                     // An invocation decodes as many weights as the tile has for each: 64 x 16
                     // for 64.

@@ -1,0 +1,163 @@
+//! Tiled products of operands whose rows are whole quads: 4 elements at a time from memory.
+
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{CompileError, DType, Dim, Scheme};
+
+use super::kernels::{
+    ProductParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_F32, QUADS_F32_ACTIVATED, QUADS_MIXED,
+    QUADS_PACKED_16, QUADS_PACKED_F32,
+};
+use super::portable::{Given, Pair, Tile};
+use super::product::Product;
+use crate::emit::{Emit, View};
+use crate::families::code;
+use crate::families::dequant::scheme_consts;
+use crate::kernel::Kernel;
+
+/// Elements of a quad.
+const QUAD: u64 = 4;
+
+static F32: Pair = Pair {
+    plain: &QUADS_F32,
+    activated: &QUADS_F32_ACTIVATED,
+};
+static HALF: Pair = Pair {
+    plain: &QUADS_16,
+    activated: &QUADS_16_ACTIVATED,
+};
+
+/// Invocations along m and n; each has 8 x 8 results.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Quads {
+    rows: u32,
+    columns: u32,
+    /// How fast it is beside the largest, per result; measured by nobody yet.
+    rate: f64,
+}
+
+const SIZES: [Quads; 4] = [
+    Quads {
+        rows: 16,
+        columns: 16,
+        rate: 1.0,
+    },
+    Quads {
+        rows: 8,
+        columns: 16,
+        rate: 0.95,
+    },
+    Quads {
+        rows: 16,
+        columns: 8,
+        rate: 0.95,
+    },
+    Quads {
+        rows: 8,
+        columns: 8,
+        rate: 0.85,
+    },
+];
+
+impl Quads {
+    fn tile(self) -> [u32; 2] {
+        [8 * self.rows, 8 * self.columns]
+    }
+}
+
+/// The results of the busiest unit, where a kernel has tiles of so many rows and columns.
+fn load(e: &Emit<'_>, p: &Product, tile: [u32; 2]) -> Result<f64, CompileError> {
+    let units = match e.caps.compute_units {
+        0 => 16,
+        units => units as usize,
+    };
+    let [rows, columns] = tile.map(|n| n as usize);
+    let mut tiles = e.bound(&p.m)?.div_ceil(rows);
+    tiles = tiles.saturating_mul(e.bound(&p.n)?.div_ceil(columns));
+    for dim in &p.batch {
+        tiles = tiles.saturating_mul(e.bound(dim)?);
+    }
+    Ok(tiles.div_ceil(units) as f64 * (rows * columns) as f64)
+}
+
+fn best(e: &Emit<'_>, p: &Product) -> Result<(Quads, f64), CompileError> {
+    let mut found = (SIZES[0], f64::INFINITY);
+    for size in SIZES {
+        let time = load(e, p, size.tile())? / size.rate;
+        if time < found.1 {
+            found = (size, time);
+        }
+    }
+    Ok(found)
+}
+
+fn whole(dim: &Dim) -> bool {
+    dim.known().is_some_and(|n| (n as u64).is_multiple_of(QUAD))
+}
+
+/// True if rows of the left operand and of the result are whole quads of one type.
+fn rows_are_quads(p: &Product, y: &View) -> bool {
+    let rows = p.a.summed.unit && p.a.is_multiple(QUAD, p.a.own) && whole(&p.k);
+    rows && whole(&p.n) && y.dtype == p.a.dtype
+}
+
+fn kernel_of(p: &Product, activation: Option<UnaryFn>) -> Option<&'static Kernel<ProductParams>> {
+    let half = |dtype| matches!(dtype, DType::F16 | DType::BF16);
+    match (p.a.dtype, p.b.dtype) {
+        (DType::F32, DType::F32) => Some(F32.pick(activation)),
+        (a, b) if half(a) && half(b) => Some(HALF.pick(activation)),
+        (DType::F32, b) if half(b) && activation.is_none() => Some(&QUADS_MIXED),
+        _ => None,
+    }
+}
+
+/// Emits a product of floats in this way where it applies, and beats `other`.
+pub(super) fn floats(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    y: &View,
+    other: Tile,
+) -> Result<bool, CompileError> {
+    let across = p.b.own.unit && p.b.is_multiple(QUAD, p.b.summed);
+    let along = p.b.summed.unit && p.b.is_multiple(QUAD, p.b.own);
+    let Some(kernel) = kernel_of(p, p.activation) else {
+        return Ok(false);
+    };
+    if !rows_are_quads(p, y) || !(across || along) {
+        return Ok(false);
+    }
+    let (size, time) = best(e, p)?;
+    if load(e, p, [other.len(); 2])? / other.rate() < time {
+        return Ok(false);
+    }
+    let mut own = vec![size.rows, size.columns, u32::from(!along)];
+    if p.b.dtype != DType::F32 {
+        own.push(code(p.b.dtype));
+    }
+    let grid = given.tile_grid(e, size.tile());
+    given.dispatch(e, kernel, &own, grid);
+    Ok(true)
+}
+
+/// As [`floats`], for weights in packed blocks.
+pub(super) fn packed(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    scheme: Scheme,
+    y: &View,
+) -> Result<bool, CompileError> {
+    if !rows_are_quads(p, y) {
+        return Ok(false);
+    }
+    let kernel = match p.a.dtype {
+        DType::F32 => &QUADS_PACKED_F32,
+        _ => &QUADS_PACKED_16,
+    };
+    let (size, _) = best(e, p)?;
+    let mut own = vec![size.rows, size.columns];
+    own.extend(scheme_consts(scheme));
+    let grid = given.tile_grid(e, size.tile());
+    given.dispatch(e, kernel, &own, grid);
+    Ok(true)
+}

@@ -1,0 +1,16 @@
+// Quads of b from packed blocks: a column is a row of blocks, b_col bytes from the one before. k is whole
+// blocks.
+
+const B_ALONG: u32 = 0u;
+
+fn packed_word(i: u32) -> u32 {
+    return b_data[i];
+}
+
+fn b_line(col: u32) -> u32 {
+    return b_base + col * p.b_col;
+}
+
+fn b_quad(line: u32, at: u32) -> vec4<f32> {
+    return weights(line + (at / BLOCK_LEN) * BLOCK_BYTES, at % BLOCK_LEN);
+}

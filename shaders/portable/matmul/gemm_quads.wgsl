@@ -1,0 +1,259 @@
+// Tiled product of operands that lie in quads: 4 neighbours along k of a row of a, and along k or n of b,
+// of y along n. TM x TN invocations compute tiles of 8 TM x 8 TN in steps of 16 along k; tiles in x and y of
+// the grid, batches in z. An invocation owns four squares of 4 x 4, TM quads of rows and TN of columns apart.
+//
+// Shared tiles hold 4 neighbours along m or n at one k. Their places are permuted by k, so that neither
+// filling them along k nor reading them runs into one bank. While a step is multiplied, the quads of the
+// next are on their way from memory. Rows and columns beyond the edges are read at the edge: their sums
+// are not stored.
+//
+// A piece says how quads of a and y lie (a_quad, store_quad), another how b lies: b_line begins a column, or
+// B_ALONG = 1 a quad of columns, and b_quad reads 4 of it.
+
+override TM: u32 = 16u;
+override TN: u32 = 16u;
+
+const COUNT: u32 = TM * TN;
+const STEP: u32 = 16u;
+const A_QUADS: u32 = 2u * TM;
+const B_QUADS: u32 = 2u * TN;
+// Quads that an invocation loads of each operand per step: up to 4.
+const A_LOADS: u32 = 32u / TN;
+const B_LOADS: u32 = 32u / TM;
+// Tiles that share columns of b run near each other, in stripes of so many rows of tiles.
+const STRIPE: u32 = 8u;
+
+var<workgroup> a_tile: array<vec4<f32>, STEP * A_QUADS>;
+var<workgroup> b_tile: array<vec4<f32>, STEP * B_QUADS>;
+
+// The quad of a line in which an invocation finds place for k.
+fn turned(quad: u32, k: u32) -> u32 {
+    return quad ^ ((k >> 1u) & 6u);
+}
+
+// Four neighbours along k at one row of a, spread over their places.
+fn put_a(line: u32, k: u32, x: vec4<f32>) {
+    let at = k * A_QUADS + turned(line / 4u, k);
+    a_tile[at][line % 4u] = x.x;
+    a_tile[at + A_QUADS][line % 4u] = x.y;
+    a_tile[at + 2u * A_QUADS][line % 4u] = x.z;
+    a_tile[at + 3u * A_QUADS][line % 4u] = x.w;
+}
+
+fn put_b(line: u32, k: u32, x: vec4<f32>) {
+    if B_ALONG == 1u {
+        b_tile[k * B_QUADS + turned(line, k)] = x;
+        return;
+    }
+    let at = k * B_QUADS + turned(line / 4u, k);
+    b_tile[at][line % 4u] = x.x;
+    b_tile[at + B_QUADS][line % 4u] = x.y;
+    b_tile[at + 2u * B_QUADS][line % 4u] = x.z;
+    b_tile[at + 3u * B_QUADS][line % 4u] = x.w;
+}
+
+// The place of an invocation's load i: a line of a and a k.
+fn own_a(local: u32, i: u32) -> vec2<u32> {
+    return vec2<u32>(local / 4u + i * (COUNT / 4u), (local % 4u) * 4u);
+}
+
+// A line of b, or a quad of columns, and a k.
+fn own_b(local: u32, i: u32) -> vec2<u32> {
+    if B_ALONG == 1u {
+        return vec2<u32>(local % B_QUADS, local / B_QUADS + i * (COUNT / B_QUADS));
+    }
+    return vec2<u32>(local / 4u + i * (COUNT / 4u), (local % 4u) * 4u);
+}
+
+fn first_a(row_first: u32, local: u32, i: u32) -> u32 {
+    let own = own_a(local, i);
+    return a_base + min(row_first + own.x, p.m - 1u) * p.a_row + own.y;
+}
+
+fn first_b(col_first: u32, local: u32, i: u32) -> u32 {
+    let own = own_b(local, i);
+    if B_ALONG == 1u {
+        return b_base + min(col_first + own.x * 4u, p.n - 4u);
+    }
+    return b_line(min(col_first + own.x, p.n - 1u));
+}
+
+fn next_a(first: u32, k_first: u32, k: u32) -> vec4<f32> {
+    if k_first + k >= p.k {
+        return vec4<f32>();
+    }
+    return a_quad((first + k_first) / 4u);
+}
+
+fn next_b(first: u32, k_first: u32, k: u32) -> vec4<f32> {
+    if k_first + k >= p.k {
+        return vec4<f32>();
+    }
+    if B_ALONG == 1u {
+        return b_quad(first, (k_first + k) * p.b_row);
+    }
+    return b_quad(first, k_first + k);
+}
+
+fn finish_quad(sums: vec4<f32>, col: u32) -> vec4<f32> {
+    return vec4<f32>(
+        finish(sums.x, col), finish(sums.y, col + 1u), finish(sums.z, col + 2u), finish(sums.w, col + 3u),
+    );
+}
+
+@compute @workgroup_size(COUNT)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    begin();
+    let tiles_m = (p.m + 8u * TM - 1u) / (8u * TM);
+    let tiles_n = (p.n + 8u * TN - 1u) / (8u * TN);
+    let tile = flat_group(group, groups);
+    if tile >= tiles_m * tiles_n {
+        return;
+    }
+    let stripe = tile / (STRIPE * tiles_n);
+    let within = tile % (STRIPE * tiles_n);
+    let high = min(STRIPE, tiles_m - stripe * STRIPE);
+    let row_first = (stripe * STRIPE + within % high) * 8u * TM;
+    let col_first = (within / high) * 8u * TN;
+    let x_quad = local % TN;
+    let y_quad = local / TN;
+    for (var batch = group.z; batch < p.batch; batch += groups.z) {
+        enter_batch(batch);
+        // Left and right four columns of eight rows.
+        var l0 = vec4<f32>();
+        var l1 = vec4<f32>();
+        var l2 = vec4<f32>();
+        var l3 = vec4<f32>();
+        var l4 = vec4<f32>();
+        var l5 = vec4<f32>();
+        var l6 = vec4<f32>();
+        var l7 = vec4<f32>();
+        var r0 = vec4<f32>();
+        var r1 = vec4<f32>();
+        var r2 = vec4<f32>();
+        var r3 = vec4<f32>();
+        var r4 = vec4<f32>();
+        var r5 = vec4<f32>();
+        var r6 = vec4<f32>();
+        var r7 = vec4<f32>();
+        // By name, not in arrays: they are to stay in registers.
+        let a0 = first_a(row_first, local, 0u);
+        let a1 = first_a(row_first, local, 1u);
+        let a2 = first_a(row_first, local, 2u);
+        let a3 = first_a(row_first, local, 3u);
+        let b0 = first_b(col_first, local, 0u);
+        let b1 = first_b(col_first, local, 1u);
+        let b2 = first_b(col_first, local, 2u);
+        let b3 = first_b(col_first, local, 3u);
+        let k_a = own_a(local, 0u).y;
+        let k_b = vec4<u32>(own_b(local, 0u).y, own_b(local, 1u).y, own_b(local, 2u).y, own_b(local, 3u).y);
+        var u0 = next_a(a0, 0u, k_a);
+        var u1 = next_a(a1, 0u, k_a);
+        var u2 = vec4<f32>();
+        var u3 = vec4<f32>();
+        if A_LOADS > 2u {
+            u2 = next_a(a2, 0u, k_a);
+            u3 = next_a(a3, 0u, k_a);
+        }
+        var v0 = next_b(b0, 0u, k_b.x);
+        var v1 = next_b(b1, 0u, k_b.y);
+        var v2 = vec4<f32>();
+        var v3 = vec4<f32>();
+        if B_LOADS > 2u {
+            v2 = next_b(b2, 0u, k_b.z);
+            v3 = next_b(b3, 0u, k_b.w);
+        }
+        for (var k_first = 0u; k_first < p.k; k_first += STEP) {
+            workgroupBarrier();
+            put_a(own_a(local, 0u).x, k_a, u0);
+            put_a(own_a(local, 1u).x, k_a, u1);
+            put_b(own_b(local, 0u).x, k_b.x, v0);
+            put_b(own_b(local, 1u).x, k_b.y, v1);
+            if A_LOADS > 2u {
+                put_a(own_a(local, 2u).x, k_a, u2);
+                put_a(own_a(local, 3u).x, k_a, u3);
+            }
+            if B_LOADS > 2u {
+                put_b(own_b(local, 2u).x, k_b.z, v2);
+                put_b(own_b(local, 3u).x, k_b.w, v3);
+            }
+            workgroupBarrier();
+            let next = k_first + STEP;
+            if next < p.k {
+                u0 = next_a(a0, next, k_a);
+                u1 = next_a(a1, next, k_a);
+                v0 = next_b(b0, next, k_b.x);
+                v1 = next_b(b1, next, k_b.y);
+                if A_LOADS > 2u {
+                    u2 = next_a(a2, next, k_a);
+                    u3 = next_a(a3, next, k_a);
+                }
+                if B_LOADS > 2u {
+                    v2 = next_b(b2, next, k_b.z);
+                    v3 = next_b(b3, next, k_b.w);
+                }
+            }
+            // Four of k have the same places.
+            for (var k = 0u; k < STEP; k += 4u) {
+                let at_u = k * A_QUADS + turned(y_quad, k);
+                let at_s = k * A_QUADS + turned(y_quad + TM, k);
+                let at_v = k * B_QUADS + turned(x_quad, k);
+                let at_w = k * B_QUADS + turned(x_quad + TN, k);
+                for (var i = 0u; i < 4u; i += 1u) {
+                    let u = a_tile[at_u + i * A_QUADS];
+                    let s = a_tile[at_s + i * A_QUADS];
+                    let v = b_tile[at_v + i * B_QUADS];
+                    let w = b_tile[at_w + i * B_QUADS];
+                    l0 += u.x * v;
+                    l1 += u.y * v;
+                    l2 += u.z * v;
+                    l3 += u.w * v;
+                    l4 += s.x * v;
+                    l5 += s.y * v;
+                    l6 += s.z * v;
+                    l7 += s.w * v;
+                    r0 += u.x * w;
+                    r1 += u.y * w;
+                    r2 += u.z * w;
+                    r3 += u.w * w;
+                    r4 += s.x * w;
+                    r5 += s.y * w;
+                    r6 += s.z * w;
+                    r7 += s.w * w;
+                }
+            }
+        }
+        // One place in the code applies f: it is long, and compilers copy it to each place.
+        for (var i = 0u; i < 16u; i += 1u) {
+            var sums = l0;
+            switch i {
+                case 1u: { sums = l1; }
+                case 2u: { sums = l2; }
+                case 3u: { sums = l3; }
+                case 4u: { sums = l4; }
+                case 5u: { sums = l5; }
+                case 6u: { sums = l6; }
+                case 7u: { sums = l7; }
+                case 8u: { sums = r0; }
+                case 9u: { sums = r1; }
+                case 10u: { sums = r2; }
+                case 11u: { sums = r3; }
+                case 12u: { sums = r4; }
+                case 13u: { sums = r5; }
+                case 14u: { sums = r6; }
+                case 15u: { sums = r7; }
+                default: {}
+            }
+            let row = row_first + (y_quad + TM * ((i / 4u) % 2u)) * 4u + i % 4u;
+            let col = col_first + (x_quad + TN * (i / 8u)) * 4u;
+            if row < p.m && col < p.n {
+                store_quad((y_base + row * p.n + col) / 4u, finish_quad(sums, col));
+            }
+        }
+        workgroupBarrier();
+    }
+}
