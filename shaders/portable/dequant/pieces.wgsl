@@ -170,6 +170,22 @@ fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
     }
 }
 
+// The two halves of a word. Devices may take subnormal halves, which scales often are, for 0.
+fn halves(word: u32) -> vec2<f32> {
+    if (word & 0x7c00u) == 0u || (word & 0x7c000000u) == 0u {
+        return vec2<f32>(from_half(word & 0xffffu), from_half(word >> 16u));
+    }
+    return unpack2x16float(word);
+}
+
+// The half in the low end of a word.
+fn low_half(word: u32) -> f32 {
+    if (word & 0x7c00u) == 0u {
+        return from_half(word & 0xffffu);
+    }
+    return unpack2x16float(word).x;
+}
+
 fn nibbles(word: u32, group: u32) -> u32 {
     return (word >> (4u * group)) & 0x0f0f0f0fu;
 }
@@ -209,9 +225,8 @@ fn scales_and_minima(raw: Raw) -> vec4<f32> {
     let late = pair >= 2u;
     let scale = select(first & 0x3f3fu, (third & 0x0f0fu) | ((first >> 2u) & 0x3030u), late);
     let least = select(second & 0x3f3fu, ((third >> 4u) & 0x0f0fu) | ((second >> 2u) & 0x3030u), late);
-    let d = from_half(head.x & 0xffffu);
-    let m = -from_half(head.x >> 16u);
-    return vec4<f32>(d * f32(scale & 255u), m * f32(least & 255u), d * f32((scale >> 8u) & 255u), m * f32((least >> 8u) & 255u));
+    let dm = halves(head.x) * vec2<f32>(1.0, -1.0);
+    return dm.xyxy * vec4<f32>(f32(scale & 255u), f32(least & 255u), f32((scale >> 8u) & 255u), f32((least >> 8u) & 255u));
 }
 
 fn byte_in(word: u32, i: u32) -> u32 {
@@ -229,19 +244,16 @@ fn scales(raw: Raw) -> vec4<f32> {
         }
         case Q6_K: {
             let at = raw.block + first_of(raw.part) / 16u;
-            let d = from_half((raw.head.z >> (8u * (raw.block & 2u))) & 0xffffu);
+            let d = low_half(raw.head.z >> (8u * (raw.block & 2u)));
             let first = f32(sign_extend8(byte_in(raw.head.x, at)));
             let second = f32(sign_extend8(byte_in(raw.head.y, at)));
             return vec4<f32>(d * first, 0.0, d * second, 0.0);
         }
         case Q4_1, Q5_1: {
-            let start = start_of(raw).x;
-            let d = from_half(start & 0xffffu);
-            let m = from_half(start >> 16u);
-            return vec4<f32>(d, m, d, m);
+            return halves(start_of(raw).x).xyxy;
         }
         default: {
-            let d = from_half(start_of(raw).x & 0xffffu);
+            let d = low_half(start_of(raw).x);
             return vec4<f32>(d, 0.0, d, 0.0);
         }
     }

@@ -3,19 +3,33 @@
 // is filled.
 
 const QUADS: u32 = 4u * GROUPS;
+// One row: the sums of the elements of both groups, for the minima.
+const EXTRA: u32 = HAS_MIN * (1u - SEVERAL_ROWS);
+
+fn group_sum(step: u32, quad: u32, slice: u32) -> f32 {
+    let first = x_at(step, 0u, quad, slice) + x_at(step, 0u, quad + 1u, slice);
+    return total(first + x_at(step, 0u, quad + 2u, slice) + x_at(step, 0u, quad + 3u, slice));
+}
+
+fn add_extra(local: u32) {
+    for (var i = local; i < STEPS * SLICES; i += 256u) {
+        let step = i / SLICES;
+        let slice = i % SLICES;
+        let both = vec4<f32>(group_sum(step, 0u, slice), group_sum(step, 4u, slice), 0.0, 0.0);
+        memory[place(step, 0u, QUADS, slice)] = both;
+    }
+}
 
 fn spot_of(i: u32) -> vec2<u32> {
     return spot_in(i / BLOCK_LEN, i % BLOCK_LEN);
 }
 
-// Per column: the sums of codes times elements by group, and of the elements by group.
+// Per column and group: the sums of codes times elements.
 struct Sums {
     u0: vec4<f32>,
     u1: vec4<f32>,
     v0: vec4<f32>,
     v1: vec4<f32>,
-    x0: vec4<f32>,
-    x1: vec4<f32>,
 }
 
 var<private> sums: Sums;
@@ -31,17 +45,11 @@ fn add_word(u: Raw, v: Raw, i: u32, step: u32, slice: u32) {
     if PER == 2u {
         sums.v0 += codes(v, 0u, i) * x0;
     }
-    if HAS_MIN == 1u {
-        sums.x0 += x0;
-    }
     if GROUPS == 2u {
         let x1 = x_at(step, 0u, 4u + i, slice);
         sums.u1 += codes(u, 1u, i) * x1;
         if PER == 2u {
             sums.v1 += codes(v, 1u, i) * x1;
-        }
-        if HAS_MIN == 1u {
-            sums.x1 += x1;
         }
     }
 }
@@ -64,7 +72,10 @@ fn one_row(u: Raw, v: Raw, step: u32, slice: u32) {
     add_word(u, v, 1u, step, slice);
     add_word(u, v, 2u, step, slice);
     add_word(u, v, 3u, step, slice);
-    let x = vec2<f32>(total(sums.x0), total(sums.x1));
+    var x = vec2<f32>();
+    if HAS_MIN == 1u {
+        x = x_at(step, 0u, QUADS, slice).xy;
+    }
     first_low.x += scaled(scales(u), sums.u0, sums.u1, x);
     if PER == 2u {
         second_low.x += scaled(scales(v), sums.v0, sums.v1, x);

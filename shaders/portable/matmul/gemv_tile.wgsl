@@ -3,7 +3,8 @@
 // holds STEPS steps of all rows. One vector between two rows of vectors keeps the writes of
 // neighbouring elements apart where there is room for it.
 //
-// The code that includes this says where an element is: vec2(piece, quad) of element i of the tile.
+// The code that includes this says where an element is: vec2(piece, quad) of element i of the tile. Of each
+// piece the tile has EXTRA more vectors, which that code makes of the others.
 
 override UNITS: u32 = 8u;
 override PER: u32 = 1u;
@@ -12,10 +13,11 @@ override STEPS: u32 = 1u;
 const ACROSS: u32 = 0u;
 const PIECE: u32 = 4u * QUADS;
 const STEP_ROW: u32 = 256u / UNITS + 1u - SEVERAL_ROWS;
-const X_QUADS: u32 = STEPS * ROWS * QUADS * STEP_ROW;
+const STEP_QUADS: u32 = QUADS + EXTRA;
+const X_QUADS: u32 = STEPS * ROWS * STEP_QUADS * STEP_ROW;
 
 fn place(step: u32, row: u32, quad: u32, slice: u32) -> u32 {
-    return ((step * ROWS + row) * QUADS + quad) * STEP_ROW + slice;
+    return ((step * ROWS + row) * STEP_QUADS + quad) * STEP_ROW + slice;
 }
 
 fn x_at(step: u32, row: u32, quad: u32, slice: u32) -> vec4<f32> {
@@ -50,6 +52,10 @@ fn turn_to(first: u32, local: u32, fresh: bool) {
     }
     fill(first, local);
     workgroupBarrier();
+    if EXTRA > 0u {
+        add_extra(local);
+        workgroupBarrier();
+    }
 }
 
 // The dot products of 4 weights with rows 0 to 3, and 4 to 7.

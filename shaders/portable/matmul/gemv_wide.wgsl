@@ -7,6 +7,9 @@ override B_TYPE: u32 = 0u;
 @group(0) @binding(2) var<storage, read> b_data: array<vec4<u32>>;
 
 const QUADS: u32 = 1u + (B_TYPE + 1u) / 2u;
+const EXTRA: u32 = 0u;
+
+fn add_extra(local: u32) {}
 
 fn spot_of(i: u32) -> vec2<u32> {
     return vec2<u32>(i / PIECE, i % PIECE / 4u);

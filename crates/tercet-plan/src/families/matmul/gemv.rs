@@ -47,7 +47,7 @@ pub(super) fn floats(
     let b_type = code(p.b.dtype);
     let quads = if p.b.dtype == DType::F32 { 1 } else { 2 };
     if reads_quads(e, p, given, 4 * quads)? {
-        let teams = Teams::of(e, p, rows, quads, 2)?;
+        let teams = Teams::of(e, p, rows, [quads, 0], 2)?;
         let kernel = WIDE.pick(p.activation);
         let own = [b_type, rows, teams.units, teams.per, teams.steps];
         dispatch(e, given, kernel, &own, teams.units * teams.per);
@@ -93,7 +93,9 @@ pub(super) fn packed(
 ) -> Result<(), CompileError> {
     let rows = rows_of(e, p, rows)?;
     let [groups, second] = piece_consts(scheme);
-    let teams = Teams::of(e, p, rows, 4 * groups, 1)?;
+    let [.., has_min] = scheme_consts(scheme);
+    let extra = if rows == 1 { has_min } else { 0 };
+    let teams = Teams::of(e, p, rows, [4 * groups, extra], 1)?;
     let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
     let whole = scheme.block_bytes() % 16 == 0 && p.b.is_multiple(16, p.b.own);
     let kernel = match some && whole && is_apart(given) {
@@ -117,12 +119,13 @@ struct Teams {
 }
 
 impl Teams {
-    /// For pieces of `quads` vectors, of which an invocation takes `unroll` at a time.
+    /// For pieces of `quads` vectors, of which an invocation takes `unroll` at a time. Shared memory has
+    /// `extra` more vectors of each.
     fn of(
         e: &Emit<'_>,
         p: &Product,
         rows: u32,
-        quads: u32,
+        [quads, extra]: [u32; 2],
         unroll: u32,
     ) -> Result<Teams, CompileError> {
         let n = e.bound(&p.n)?;
@@ -139,8 +142,8 @@ impl Teams {
         let steps = |units: u32| {
             let slices = WORKGROUP / units;
             let step = match rows {
-                1 => quads * (slices + 1),
-                _ => rows * quads * slices,
+                1 => (quads + extra) * (slices + 1),
+                _ => rows * (quads + extra) * slices,
             };
             let wanted = pieces.div_ceil(slices as usize) as u32;
             let fit = (bytes / 16 - sums) / step / unroll * unroll;
