@@ -118,6 +118,10 @@ fn main(
             second_low = vec4<f32>();
             second_high = vec4<f32>();
             accumulate(min(first + unit * PER, (p.n - 1u) / PER * PER), slice, local, first == start);
+            // The shares of several rows lie where others may still read rows of a.
+            if ROWS > 1u {
+                workgroupBarrier();
+            }
             share(own);
             meet(own, slice);
             store(first, local);
