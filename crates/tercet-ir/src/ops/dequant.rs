@@ -255,7 +255,7 @@ impl OpSpec for DequantMatMul {
             multiplied(Scheme::Q8_0, "tiles_and_rest_65", &[65], 3, 67),
             multiplied(Scheme::Q8_0, "whole_words_70", &[70], 3, 72),
             multiplied(Scheme::Q4K, "whole_words_70", &[70], 2, 72),
-            multiplied(Scheme::F16, "whole_words_70", &[70], 40, 72),
+            multiplied(Scheme::F16, "whole_words_150", &[150], 40, 200),
             multiplied(Scheme::Q8_0, "long_rows", &[2], 40, 9),
             multiplied(Scheme::Q4K, "rank_3", &[2, 3], 1, 17),
             multiplied(Scheme::Q4_0, "no_rows", &[0], 2, 3),
