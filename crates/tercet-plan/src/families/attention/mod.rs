@@ -255,6 +255,9 @@ struct Problem<'g> {
     value_dim: usize,
     /// How many elements of q, k and v lie together wherever they are read: 1, 4 or 8.
     together: usize,
+    /// Portable kernels may read vectors of them. Not where bindings of one slot, as absent operands
+    /// have, must be of one type.
+    has_vectors: bool,
     /// Where the numbers that both ways share are; `tiles` to `groups` are those of each.
     block: AttentionParams,
 }
@@ -269,6 +272,7 @@ impl Problem<'_> {
     fn kernels(&self) -> &'static Kernels {
         match (self.together, self.dtype) {
             (1, _) => &WORDS,
+            (_, _) if !self.has_vectors => &WORDS,
             (_, DType::F32) => &VEC4,
             (_, _) => &VEC2,
         }
@@ -327,6 +331,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         head_dim,
         value_dim,
         together: together(e, [&q, &k, &v])?,
+        has_vectors: e.caps.target == "vulkan",
         block: block(e, op, [&q, &k, &v, &y], mask.as_ref(), lens.as_ref()),
     };
     ways::emit(e, &problem, &y)?;

@@ -114,7 +114,8 @@ fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(
 /// True if few rows run on `attention_decode_wide`.
 fn is_wide(p: &Problem<'_>) -> bool {
     let dims = [p.head_dim, p.value_dim];
-    p.together == 8
+    p.has_vectors
+        && p.together == 8
         && p.dtype != DType::F32
         && dims.into_iter().all(|d| (1..=WIDE_DIM).contains(&d))
 }
