@@ -26,17 +26,6 @@ fn count(
     let mut launch = Launch::default();
     launch.compute(&program, &sizes, 1)?;
     let played = program.played(&program.steps, &launch.chosen);
-    if std::env::var("TERCET_LIST").is_ok() {
-        for p in &played {
-            let step = &program.steps[p.step];
-            println!(
-                "{} {} {:?}",
-                if p.barrier { "--" } else { "  " },
-                step.op,
-                step.work
-            );
-        }
-    }
     Ok([played.len(), played.iter().filter(|p| p.barrier).count()])
 }
 

@@ -158,6 +158,19 @@ impl Dim {
         *self == Dim::Known(1)
     }
 
+    /// The exponent of a power of two that divides the dimension whatever its symbols are, at most
+    /// 16. Of `4*s + 6` it is 1.
+    pub fn twos(&self) -> u32 {
+        const MOST: u32 = 16;
+        match self {
+            Dim::Known(n) => n.trailing_zeros().min(MOST),
+            Dim::Sym(p) => {
+                let terms = p.0.iter().map(|(_, factor)| factor.trailing_zeros());
+                terms.fold(MOST, u32::min)
+            }
+        }
+    }
+
     /// Calls `f` with each symbol of the expression.
     pub fn for_each_symbol(&self, mut f: impl FnMut(&Symbol)) {
         if let Dim::Sym(p) = self {
@@ -355,6 +368,15 @@ impl fmt::Display for Dim {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn powers_of_two_that_divide_at_all_sizes() {
+        let s = Dim::sym("s");
+        let times = |n| s.checked_mul(&Dim::Known(n)).unwrap();
+        let sum = times(12).checked_add(&Dim::Known(6)).unwrap();
+        let all = [Dim::Known(0), Dim::Known(96), s.clone(), times(384), sum];
+        assert_eq!(all.map(|d| d.twos()), [16, 5, 0, 7, 1]);
+    }
 
     #[test]
     fn constants_beyond_i64_overflow() {

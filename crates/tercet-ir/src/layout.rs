@@ -119,6 +119,11 @@ impl Term {
         self.factor
     }
 
+    /// The greatest power of two, at most 2^16, that divides the product whatever the symbols are.
+    pub fn power_of_two(&self) -> u64 {
+        1 << (self.factor.trailing_zeros() + self.dim.twos()).min(16)
+    }
+
     fn of(dim: Dim) -> Term {
         match dim {
             Dim::Known(n) => Term {

@@ -208,11 +208,8 @@ impl Tape {
                 self.twos(a).min(self.twos(b))
             }
             Expr::Mul(a, b) => (self.twos(a) + self.twos(b)).min(MOST),
-            Expr::Dim(_)
-            | Expr::Step { .. }
-            | Expr::CeilDiv(..)
-            | Expr::Div(..)
-            | Expr::AtMost(..) => 0,
+            Expr::Dim(ref dim) => dim.twos(),
+            Expr::Step { .. } | Expr::CeilDiv(..) | Expr::Div(..) | Expr::AtMost(..) => 0,
         }
     }
 

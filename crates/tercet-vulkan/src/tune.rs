@@ -193,7 +193,7 @@ fn compile(
     g.output("y", y).map_err(other)?;
     let backend = backend.tuned(Tuning::always(name));
     // Where it does not apply, another way would be measured under its name.
-    let aligned = p.n % 8 == 0 && p.k % 8 == 0;
+    let aligned = p.n.is_multiple_of(8) && p.k.is_multiple_of(8);
     let chosen = type_of(p.dtype).and_then(|ty| Tiling::choose(backend.caps(), ty, p, aligned));
     let applies = chosen.is_some_and(|t| t.to_string() == name);
     let program = backend.plan(&g, &CompileOptions::new())?;

@@ -293,10 +293,19 @@ mod tests {
                     let t = Tiling::choose(&caps, dims, rows, 4).unwrap();
                     let [fm, fn_, fk] = t.fragment;
                     assert!(fk % 8 == 0 && fn_ % 8 == 0, "{t:?}");
-                    assert!(t.rows[0] % t.rows[1] == 0 && t.rows[1] % fm == 0, "{t:?}");
-                    assert!(t.keys % fn_ == 0 && t.keys % fk == 0, "{t:?}");
+                    assert!(
+                        t.rows[0].is_multiple_of(t.rows[1]) && t.rows[1].is_multiple_of(fm),
+                        "{t:?}"
+                    );
+                    assert!(
+                        t.keys.is_multiple_of(fn_) && t.keys.is_multiple_of(fk),
+                        "{t:?}"
+                    );
                     assert!(t.keys >= 2 * fn_, "{t:?}");
-                    assert!(t.dims[0] % fk == 0 && t.dims[1] % fn_ == 0, "{t:?}");
+                    assert!(
+                        t.dims[0].is_multiple_of(fk) && t.dims[1].is_multiple_of(fn_),
+                        "{t:?}"
+                    );
                     assert!(t.dims[0] as usize >= dims[0], "{t:?}");
                     assert!(t.dims[1] as usize >= dims[1], "{t:?}");
                     assert!(t.shared_bytes() <= caps.workgroup_bytes, "{t:?}");

@@ -361,9 +361,9 @@ fn together(e: &Emit<'_>, views: [&View; 3]) -> Result<usize, CompileError> {
     Ok([8, 4].into_iter().find(|n| all(*n)).unwrap_or(1))
 }
 
-/// True if the view's rows are `n` elements at a time, one after the other.
+/// True if the view's rows are `n` elements at a time, one after the other; `n` is a power of two.
 fn is_whole(view: &View, n: usize) -> bool {
-    let is_multiple = |t: &Term| t.factor().unsigned_abs().is_multiple_of(n as u64);
+    let is_multiple = |t: &Term| t.power_of_two() >= n as u64;
     let shape = view.layout.shape();
     let (last, others) = view.layout.strides().split_last().expect("rank 4");
     let is_unit = last.factor() == 1 && *last.dim() == Dim::Known(1);

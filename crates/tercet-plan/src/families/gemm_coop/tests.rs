@@ -212,6 +212,16 @@ fn tilings_follow_the_size_and_the_measurements() {
         "{large} {small}"
     );
     assert_eq!(large.scope, Scope::Subgroup);
+    // What was fastest of all where it was measured.
+    for (m, n, k, best) in [
+        (4096, 2304, 768, "128x128x32/64x64"),
+        (4096, 768, 768, "128x128x32/64x64"),
+        (512, 4096, 4096, "128x128x32/64x32:ahead"),
+        (1024, 1024, 1024, "64x64x32/32x32:ahead"),
+        (128, 3072, 768, "64x64x64/32x32:ahead"),
+    ] {
+        assert_eq!(choose(&caps, &problem(m, n, k), true).unwrap(), best);
+    }
     assert_eq!(
         choose(&Caps::browser(), &problem(256, 256, 256), true),
         None

@@ -52,9 +52,20 @@ struct Division {
     stages: u32,
     ahead: bool,
     band: u32,
+    rate: Rate,
 }
 
-const fn one(subgroups: [u32; 2], part: [u32; 2], depth: u32) -> Division {
+/// How fast a unit of the device is with workgroups of a tiling, in parts of what the first of
+/// [`DIVISIONS`] reaches; measured on a GPU of 132 units by `tercet tune`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rate {
+    /// With one workgroup.
+    alone: f64,
+    /// With as many as it takes.
+    full: f64,
+}
+
+const fn one(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> Division {
     Division {
         subgroups,
         part,
@@ -62,56 +73,60 @@ const fn one(subgroups: [u32; 2], part: [u32; 2], depth: u32) -> Division {
         stages: 1,
         ahead: false,
         band: BAND,
+        rate: Rate {
+            alone: rate[0],
+            full: rate[1],
+        },
     }
 }
 
-const fn two(subgroups: [u32; 2], part: [u32; 2], depth: u32) -> Division {
+const fn two(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> Division {
     Division {
         stages: 2,
-        ..one(subgroups, part, depth)
+        ..one(subgroups, part, depth, rate)
     }
 }
 
-const fn ahead(subgroups: [u32; 2], part: [u32; 2], depth: u32) -> Division {
+const fn ahead(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> Division {
     Division {
         ahead: true,
-        ..two(subgroups, part, depth)
+        ..two(subgroups, part, depth, rate)
     }
 }
 
 /// Of equal cost the first is taken. The comments are for fragments of 16 x 16 x 16.
 const DIVISIONS: &[Division] = &[
-    one([2, 2], [4, 4], 2), // 128 x 128 x 32
-    ahead([2, 2], [4, 4], 2),
-    two([2, 2], [4, 4], 2),
-    one([2, 2], [4, 4], 4), // 128 x 128 x 64
+    one([2, 2], [4, 4], 2, [0.64, 1.0]), // 128 x 128 x 32
+    ahead([2, 2], [4, 4], 2, [0.59, 0.61]),
+    two([2, 2], [4, 4], 2, [0.67, 0.63]),
+    one([2, 2], [4, 4], 4, [0.62, 0.72]), // 128 x 128 x 64
     Division {
         band: 4,
-        ..one([2, 2], [4, 4], 2)
+        ..one([2, 2], [4, 4], 2, [0.64, 1.0])
     },
     Division {
         band: 16,
-        ..one([2, 2], [4, 4], 2)
+        ..one([2, 2], [4, 4], 2, [0.64, 1.0])
     },
-    one([4, 2], [4, 4], 2), // 256 x 128 x 32
-    two([4, 2], [4, 4], 1),
-    one([2, 4], [4, 4], 2), // 128 x 256 x 32
-    two([2, 4], [4, 4], 1),
-    one([2, 4], [4, 2], 2), // 128 x 128 x 32 of 64 x 32
-    ahead([2, 4], [4, 2], 2),
-    one([4, 2], [2, 4], 2),
-    ahead([4, 2], [2, 4], 2),
-    one([4, 4], [4, 2], 2), // 256 x 128 x 32 of 64 x 32
-    one([2, 2], [4, 6], 2), // 128 x 192 x 32 of 64 x 96
-    one([2, 4], [4, 3], 2), // 128 x 192 x 32 of 64 x 48
-    ahead([2, 4], [4, 3], 2),
-    one([2, 2], [2, 4], 2), // 64 x 128 x 32
-    ahead([2, 2], [2, 4], 2),
-    one([2, 2], [4, 2], 2), // 128 x 64 x 32
-    ahead([2, 2], [4, 2], 2),
-    one([2, 2], [2, 2], 2), // 64 x 64 x 32
-    ahead([2, 2], [2, 2], 2),
-    ahead([2, 2], [2, 2], 4),
+    one([4, 2], [4, 4], 2, [0.89, 0.92]), // 256 x 128 x 32
+    two([4, 2], [4, 4], 1, [0.84, 0.64]),
+    one([2, 4], [4, 4], 2, [0.88, 0.91]), // 128 x 256 x 32
+    two([2, 4], [4, 4], 1, [0.89, 0.7]),
+    one([2, 4], [4, 2], 2, [0.6, 0.57]), // 128 x 128 x 32 of 64 x 32
+    ahead([2, 4], [4, 2], 2, [0.73, 0.73]),
+    one([4, 2], [2, 4], 2, [0.61, 0.56]),
+    ahead([4, 2], [2, 4], 2, [0.76, 0.71]),
+    one([4, 4], [4, 2], 2, [0.83, 0.72]), // 256 x 128 x 32 of 64 x 32
+    one([2, 2], [4, 6], 2, [0.45, 0.38]), // 128 x 192 x 32 of 64 x 96
+    one([2, 4], [4, 3], 2, [0.59, 0.57]), // 128 x 192 x 32 of 64 x 48
+    ahead([2, 4], [4, 3], 2, [0.59, 0.57]),
+    one([2, 2], [2, 4], 2, [0.41, 0.71]), // 64 x 128 x 32
+    ahead([2, 2], [2, 4], 2, [0.42, 0.54]),
+    one([2, 2], [4, 2], 2, [0.38, 0.67]), // 128 x 64 x 32
+    ahead([2, 2], [4, 2], 2, [0.41, 0.51]),
+    one([2, 2], [2, 2], 2, [0.27, 0.52]), // 64 x 64 x 32
+    ahead([2, 2], [2, 2], 2, [0.29, 0.55]),
+    ahead([2, 2], [2, 2], 4, [0.3, 0.45]),
 ];
 
 /// Tiles and invocations of kernels of a workgroup's matrices.
@@ -146,12 +161,32 @@ impl Tiling {
             0 => TYPICAL_UNITS,
             known => known as usize,
         };
-        let modelled = all.into_iter().filter(|t| t.scope == Scope::Subgroup);
-        modelled.min_by(|s, t| s.cost(problem, units).total_cmp(&t.cost(problem, units)))
+        let modelled = Tiling::divided(caps, ty).into_iter();
+        let costs = modelled.map(|(t, rate)| (t, t.cost(rate, problem, units)));
+        let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
+        least.map(|(t, _)| t)
     }
 
     /// Every tiling that the device can run.
     pub fn candidates(caps: &Caps, ty: CoopType) -> Vec<Tiling> {
+        let Some(subgroup) = caps.subgroup.filter(|_| caps.spirv) else {
+            return Vec::new();
+        };
+        let divided = Tiling::divided(caps, ty).into_iter().map(|(t, _)| t);
+        let blocks = caps.coop_blocks.iter().filter(|b| b.ty == ty);
+        let blocks = blocks.flat_map(|b| Tiling::of_blocks(*b, subgroup));
+        let mut all: Vec<Tiling> = Vec::new();
+        for t in divided.chain(blocks.filter(|t| t.fits(caps))) {
+            // Two devices' limits may allow the same tile by different ways.
+            if !all.contains(&t) {
+                all.push(t);
+            }
+        }
+        all
+    }
+
+    /// Every tiling of subgroups that the device can run.
+    fn divided(caps: &Caps, ty: CoopType) -> Vec<(Tiling, Rate)> {
         let Some(subgroup) = caps.subgroup.filter(|_| caps.spirv) else {
             return Vec::new();
         };
@@ -160,20 +195,12 @@ impl Tiling {
         let shape = shapes
             .filter(|s| s.k % 8 == 0 && s.n % 4 == 0)
             .max_by_key(|s| s.m * s.n * s.k);
-        let divided = shape.into_iter().flat_map(|shape| {
-            let divisions = DIVISIONS.iter();
-            divisions.map(move |d| Tiling::of_fragments(*shape, subgroup, d))
-        });
-        let blocks = caps.coop_blocks.iter().filter(|b| b.ty == ty);
-        let blocks = blocks.flat_map(|b| Tiling::of_blocks(*b, subgroup));
-        let mut all: Vec<Tiling> = Vec::new();
-        for t in divided.chain(blocks).filter(|t| t.fits(caps)) {
-            // Two devices' limits may allow the same tile by different ways.
-            if !all.contains(&t) {
-                all.push(t);
-            }
-        }
-        all
+        let Some(shape) = shape else {
+            return Vec::new();
+        };
+        let all = DIVISIONS.iter();
+        let all = all.map(|d| (Tiling::of_fragments(*shape, subgroup, d), d.rate));
+        all.filter(|(t, _)| t.fits(caps)).collect()
     }
 
     fn of_fragments(shape: CoopShape, subgroup: u32, d: &Division) -> Tiling {
@@ -224,9 +251,9 @@ impl Tiling {
         match self.scope {
             Scope::Subgroup => {
                 let shared = self.shared_bytes(false).max(self.shared_bytes(true));
-                let lines = bn % 8 == 0 && threads >= bn / 8 && threads >= bk / 8;
-                let strips = self.part[1] % 8 == 0 && self.subgroup >= self.part[1] / 8;
-                let pairs = !self.ahead || bk % (2 * self.fragment[2]) == 0;
+                let lines = bn.is_multiple_of(8) && threads >= bn / 8 && threads >= bk / 8;
+                let strips = self.part[1].is_multiple_of(8) && self.subgroup >= self.part[1] / 8;
+                let pairs = !self.ahead || bk.is_multiple_of(2 * self.fragment[2]);
                 shared <= caps.workgroup_bytes && lines && strips && pairs
             }
             Scope::Workgroup => true,
@@ -253,21 +280,12 @@ impl Tiling {
         16 * (self.stages * stage).max(sums)
     }
 
-    /// What a product takes, in multiplications of one unit of the device: the waves of tiles, and
-    /// for each tile what multiplies, what goes through shared memory and what is read from the
-    /// cache. The weights are those of a GPU that multiplies 1300 pairs, and moves 128 bytes of
-    /// shared memory and 24 of its cache, per cycle and unit.
-    fn cost(&self, problem: &Problem, units: usize) -> f64 {
-        const SHARED: f64 = 20.0;
-        const CACHE: f64 = 106.0;
-        // Filling the first step and storing the sums cost as much as so many of k.
-        const ENDS: f64 = 96.0;
+    /// What a product takes: the tiles of the busiest unit of the device, and how fast it is with so
+    /// many of them.
+    fn cost(&self, rate: Rate, problem: &Problem, units: usize) -> f64 {
         let [bm, bn, _] = self.tile.map(f64::from);
-        let [wm, wn] = self.part.map(f64::from);
-        let subgroups = f64::from(self.threads() / self.subgroup);
-        let moved = SHARED * (subgroups * (wm + wn) + bm + bn) + CACHE * (bm + bn);
-        let waves = self.groups(problem.m, problem.n).div_ceil(units);
-        waves as f64 * (problem.k as f64 + ENDS) * (bm * bn + moved)
+        let tiles = self.groups(problem.m, problem.n).div_ceil(units) as f64;
+        tiles * bm * bn / (tiles * rate.alone).min(rate.full)
     }
 }
 

@@ -333,5 +333,9 @@ pub(super) fn choose(
         read.load = coordinates.along(e, operand, v.elements);
     }
     agree(reads, operands);
-    debug_assert!(reads.iter().all(|r| v.elements % lanes(r.dtype) == 0));
+    debug_assert!(
+        reads
+            .iter()
+            .all(|r| v.elements.is_multiple_of(lanes(r.dtype)))
+    );
 }

@@ -97,7 +97,7 @@ pub(super) fn packed(
     let extra = if rows == 1 { has_min } else { 0 };
     let teams = Teams::of(e, p, rows, [4 * groups, extra], 1)?;
     let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
-    let whole = scheme.block_bytes() % 16 == 0 && p.b.is_multiple(16, p.b.own);
+    let whole = scheme.block_bytes().is_multiple_of(16) && p.b.is_multiple(16, p.b.own);
     let kernel = match some && whole && is_apart(given) {
         true => &PACKED_QUADS,
         false => &PACKED_WORDS,

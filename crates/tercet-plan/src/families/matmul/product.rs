@@ -43,20 +43,15 @@ impl Axis {
         Axis {
             stride,
             unit: term.factor() == 1 && *term.dim() == Dim::Known(1),
-            multiple: multiple_of(term.factor()),
+            multiple: term.power_of_two().min(16),
         }
     }
-}
-
-/// The greatest power of two up to 16 that divides `n`.
-fn multiple_of(n: i64) -> u64 {
-    1 << n.unsigned_abs().trailing_zeros().min(4)
 }
 
 /// As [`Axis::multiple`], for the offset of a view.
 fn offset_multiple(view: &View) -> u64 {
     let terms = view.layout.offset().iter();
-    terms.map(|t| multiple_of(t.factor())).min().unwrap_or(16)
+    terms.fold(16, |least, t| least.min(t.power_of_two()))
 }
 
 /// An operand. The left one's own axis is m, the right one's is n.

@@ -95,8 +95,8 @@ fn one_program_serves_one_row_few_and_many() {
     for (m, names) in [
         (1, ["gemv_across", "gemv_packed"]),
         (8, ["gemv_across", "gemv_packed"]),
-        (9, ["gemm", "gemm_packed"]),
-        (512, ["gemm", "gemm_packed"]),
+        (9, ["gemm_quads", "gemm_packed"]),
+        (512, ["gemm_quads", "gemm_packed"]),
     ] {
         assert_eq!(running(&program, m), names, "{m}");
     }
@@ -154,10 +154,13 @@ fn tiles_of_16_bit_floats_run_on_cooperative_matrices() {
         let names = of_linear(dtype, &Caps::h200(), 2);
         assert!(names[0].starts_with("gemv_across_activated"), "{names:?}");
         let names = of_linear(dtype, &Caps::laptop(), 128);
-        assert!(names[0].starts_with("gemm_activated"), "{names:?}");
+        assert!(
+            names[0].starts_with("gemm_quads_half_activated"),
+            "{names:?}"
+        );
     }
     let names = of_linear(DType::F32, &Caps::h200(), 128);
-    assert!(names[0].starts_with("gemm_activated"), "{names:?}");
+    assert!(names[0].starts_with("gemm_quads_activated"), "{names:?}");
 }
 
 #[test]
