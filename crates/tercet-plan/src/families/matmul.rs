@@ -70,10 +70,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     match y.dtype.is_float() {
         true => portable::floats(e, &product, &y),
-        false => {
-            portable::ints(e, &product, &y);
-            Ok(())
-        }
+        false => portable::ints(e, &product, &y),
     }
 }
 

@@ -74,13 +74,7 @@ fn reads_quads(e: &Emit<'_>, p: &Product, given: &Given, len: u32) -> Result<boo
     let len = len as usize;
     let whole = p.k.known().is_some_and(|k| k >= len && k % len == 0);
     let aligned = p.b.summed.unit && p.b.is_multiple(len as u64, p.b.own);
-    Ok(whole && aligned && is_apart(given) && e.bound(&p.n)? > 0)
-}
-
-/// True if no other operand has the slot of the weights. One that does would be bound as words.
-fn is_apart(given: &Given) -> bool {
-    let [a, b, bias, _] = given.args;
-    a != b && bias != b
+    Ok(whole && aligned && given.is_apart() && e.bound(&p.n)? > 0)
 }
 
 /// As [`floats`], for weights in packed blocks.
@@ -98,7 +92,7 @@ pub(super) fn packed(
     let teams = Teams::of(e, p, rows, [4 * groups, extra], 1)?;
     let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
     let whole = scheme.block_bytes().is_multiple_of(16) && p.b.is_multiple(16, p.b.own);
-    let kernel = match some && whole && is_apart(given) {
+    let kernel = match some && whole && given.is_apart() {
         true => &PACKED_QUADS,
         false => &PACKED_WORDS,
     };

@@ -1,7 +1,7 @@
 //! Which kernels compute a product, and their numbers.
 
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{CompileError, DType, Scheme};
+use tercet_ir::{CompileError, DType, Dim, Scheme};
 
 use super::coop::Coop;
 use super::gemv;
@@ -127,7 +127,7 @@ pub(super) struct Given {
     pub(super) batches: Num,
 }
 
-fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Given {
+fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, CompileError> {
     let mut params = ProductParams {
         batch_sizes: [Num::ONE; 8],
         a_batches: [Num::ZERO; 8],
@@ -152,15 +152,18 @@ fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Given {
         params.a_batches[axis] = p.a.batch[axis].stride;
         params.b_batches[axis] = p.b.batch[axis].stride;
     }
-    let mut bias = p.a.slot;
-    if let Some(view) = &p.bias {
-        bias = view.slot;
-        params.bias_offset = e.offset(view);
-        params.bias_stride = e.strides(view)[0];
-    }
+    let bias = match &p.bias {
+        Some(view) => {
+            params.bias_offset = e.offset(view);
+            params.bias_stride = e.strides(view)[0];
+            view.slot
+        }
+        // Never read; a slot of its own, as some kernels bind operands under other types.
+        None => e.temp(DType::U32, &[Dim::Known(1)])?.slot,
+    };
     let limit = e.caps.max_grid;
     let batches = e.tape().min(params.batch, limit);
-    Given {
+    Ok(Given {
         args: [p.a.slot, p.b.slot, bias, y.slot],
         consts: [
             u32::from(p.bias.is_some()),
@@ -170,10 +173,16 @@ fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Given {
         ],
         params,
         batches,
-    }
+    })
 }
 
 impl Given {
+    /// True if no operand has the slot of another, as kernels need that bind them under several types.
+    pub(super) fn is_apart(&self) -> bool {
+        let [a, b, bias, _] = self.args;
+        a != b && bias != a && bias != b
+    }
+
     pub(super) fn dispatch(
         &self,
         e: &mut Emit<'_>,
@@ -206,7 +215,7 @@ impl Given {
 pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), CompileError> {
     let p = &p.clone().of_one_column_as_row();
     through_f32(e, p, y, |e, sums| {
-        let given = given(e, p, sums);
+        let given = given(e, p, sums)?;
         by_rows(e, p, |e, rows| match rows {
             Rows::UpTo(rows) => gemv::floats(e, p, &given, rows),
             Rows::Many => float_tiles(e, p, &given, sums),
@@ -247,7 +256,7 @@ pub(super) fn packed(
     y: &View,
 ) -> Result<(), CompileError> {
     through_f32(e, p, y, |e, sums| {
-        let given = given(e, p, sums);
+        let given = given(e, p, sums)?;
         by_rows(e, p, |e, rows| {
             match rows {
                 Rows::UpTo(rows) => gemv::packed(e, p, &given, scheme, rows)?,
@@ -307,10 +316,11 @@ fn rows_are_words(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
 }
 
 /// A product of integers.
-pub(super) fn ints(e: &mut Emit<'_>, p: &Product, y: &View) {
-    let given = given(e, p, y);
+pub(super) fn ints(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), CompileError> {
+    let given = given(e, p, y)?;
     let words = e.words(y.dtype, y.layout.shape());
     let grid = e.grid_of(words, 64);
     let consts = [given.consts[0], given.consts[1], code(y.dtype)];
     e.dispatch(&INTS, &consts, &given.args, &given.params, grid);
+    Ok(())
 }
