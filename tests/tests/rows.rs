@@ -5,7 +5,7 @@
 use tercet_cpu::ReferenceBackend;
 use tercet_ir::accuracy::furthest;
 use tercet_ir::case::{Case, CaseGraph, Fill};
-use tercet_ir::ops::{CumSum, ReduceFn, ScanFn};
+use tercet_ir::ops::{AttentionOptions, CumSum, Layout, ReduceFn, ScanFn};
 use tercet_ir::passes::PIPELINE;
 use tercet_ir::{Backend, CompileOptions, DType, OpError, Tensor, Type, Value};
 use tercet_tests::executors;
@@ -449,5 +449,26 @@ fn norms_of_any_magnitude() {
         // The CPU's norms add squares in f32 as they are.
         check_on(&case, dtypes, |name| name != "cpu", &mut wrong);
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn attention_passes_infinities_on() {
+    let mut wrong = Vec::new();
+    let case = Case::new("attention/infinite_values_causal", |c| {
+        let shape = [1, 40, 1, 8];
+        let q = c.input("q", shape, Fill::Normal)?;
+        let k = c.input("k", shape, Fill::Normal)?;
+        let v = (0..40 * 8).map(|at| match (at / 8, at % 8) {
+            (30, 2) => f64::INFINITY,
+            (35, 2) => f64::NEG_INFINITY,
+            (key, column) => (key * 8 + column) as f64 / 64.0 - 2.0,
+        });
+        let v = c.input("v", shape, Fill::Values(v.collect()))?;
+        let options = AttentionOptions::new(1, 1, Layout::Bshd).causal();
+        let y = c.graph.attention(q, k, v, options)?;
+        c.output(y)
+    });
+    check(&case, FLOATS, &mut wrong);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
