@@ -235,12 +235,12 @@ impl OpSpec for DequantMatMul {
         });
         let shapes = [
             // Rows longer than what a workgroup keeps of them, and columns for several turns of it.
-            multiplied(Scheme::Q4K, "long_row", &[1], 37, 37),
+            multiplied(Scheme::Q4K, "long_row", &[1], 19, 37),
             multiplied(Scheme::Q4K, "long_rows", &[8], 11, 9),
             multiplied(Scheme::Q5K, "long_row", &[1], 37, 6),
             multiplied(Scheme::Q6K, "long_row", &[1], 37, 37),
             multiplied(Scheme::Q6K, "long_rows", &[5], 11, 9),
-            multiplied(Scheme::Q4_0, "long_row", &[1], 303, 37),
+            multiplied(Scheme::Q4_0, "long_row", &[1], 160, 37),
             multiplied(Scheme::Q5_0, "long_row", &[1], 303, 6),
             multiplied(Scheme::Q8_0, "long_row", &[1], 303, 37),
             multiplied(Scheme::F16, "long_row", &[1], 216, 37),
