@@ -15,6 +15,7 @@ use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, Node, NodeId, Signatu
 
 use crate::caps::Caps;
 use crate::families::{check, copy};
+use crate::fusions::RowNorm;
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::{Num, Tape};
 use crate::program::{
@@ -113,9 +114,13 @@ pub struct Emit<'a> {
     pub(crate) results: Vec<Option<View>>,
     /// Nodes left to their only reader, without a place of their own.
     pub(crate) deferred: HashSet<NodeId>,
+    /// Norms left to the products that read them, without a place of their own.
+    pub(crate) norms: HashMap<Value, RowNorm>,
     /// The arms that steps are emitted for now.
     arms: Arms,
     dense: Vec<(View, View)>,
+    /// Values that are made where they are first asked for, with the arms that they are there in.
+    made: Vec<(Value, Arms, View)>,
 }
 
 impl<'a> Emit<'a> {
@@ -140,8 +145,10 @@ impl<'a> Emit<'a> {
             into_state: None,
             results: Vec::new(),
             deferred: HashSet::new(),
+            norms: HashMap::new(),
             arms: Arms::new(),
             dense: Vec::new(),
+            made: Vec::new(),
         }
     }
 
@@ -217,6 +224,31 @@ impl<'a> Emit<'a> {
     /// Makes a value that exists already the result, instead of a new slot.
     pub fn forward(&mut self, port: usize, view: View) {
         self.results[port] = Some(view);
+    }
+
+    /// True if the value was left to its readers, without a place of its own.
+    pub(crate) fn is_left(&self, v: Value) -> bool {
+        self.deferred.contains(&v.node) || self.norms.contains_key(&v)
+    }
+
+    /// A value without a place of its own: made once for all that ask for it in the same arms.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn made(
+        &mut self,
+        of: Value,
+        make: impl FnOnce(&mut Emit<'a>) -> Result<View, CompileError>,
+    ) -> Result<View, CompileError> {
+        let known = |(value, arms, _): &&(Value, Arms, View)| {
+            *value == of && self.arms.starts_with(arms)
+        };
+        if let Some((.., view)) = self.made.iter().find(known) {
+            return Ok(view.clone());
+        }
+        let view = make(self)?;
+        self.made.push((of, self.arms.clone(), view.clone()));
+        Ok(view)
     }
 
     /// True if this node's first result is written into the state that its first operand reads.

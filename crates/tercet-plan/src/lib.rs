@@ -12,6 +12,7 @@ mod caps;
 mod driver;
 mod emit;
 mod families;
+mod fusions;
 mod joined;
 pub mod kernel;
 mod launch;

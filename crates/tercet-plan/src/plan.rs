@@ -8,13 +8,14 @@ use tercet_ir::layout::{View as Looked, check_slice, in_place_updates, is_view, 
 use tercet_ir::legalize::{legalize, origins};
 use tercet_ir::{
     CompileError, CompileOptions, Graph, Node, NodeId, Op, OpKind, Port, Signature, Tensor,
-    UnsupportedNode, passes,
+    UnsupportedNode, Value, passes,
 };
 
 use crate::caps::Caps;
 use crate::driver::device_dtype;
 use crate::emit::{Emit, Home, View, all_known};
-use crate::families::{PlanTarget, copy, find, refused, rope};
+use crate::families::{PlanTarget, copy, find, matmul, norm, refused, rope};
+use crate::fusions::{After, Fusions};
 use crate::joined::Joined;
 use crate::kernel::{Access, Word};
 use crate::narrow::narrow_i64;
@@ -133,10 +134,16 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
     };
     let graph = e.graph;
     let into_states = into_states(graph, &updates);
+    let fusions = Fusions::of(graph);
     for (id, node) in graph.nodes() {
         e.at = id;
         e.op = node.op.kind().doc().name;
         if into_states.contains(&id) && !reads_state(e, node) {
+            e.deferred.insert(id);
+            e.places.push(Vec::new());
+            continue;
+        }
+        if is_taken_in(e, &fusions, node)? {
             e.deferred.insert(id);
             e.places.push(Vec::new());
             continue;
@@ -149,7 +156,12 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
             continue;
         }
         let state = updates.get(&id).map(|leaf| e.places[leaf.index()][0].slot);
-        let places = lower(e, &mut borders, node, state)?;
+        let after = fusions.taken_by(id);
+        let after = after.filter(|(product, _)| e.deferred.contains(product));
+        let places = match after {
+            Some((product, after)) => lower_after(e, *product, after)?,
+            None => lower(e, &mut borders, node, state)?,
+        };
         e.places.push(places);
     }
     outputs(e, &mut borders)?;
@@ -171,9 +183,38 @@ fn into_states(graph: &Graph, updates: &HashMap<NodeId, NodeId>) -> HashSet<Node
     fits.collect()
 }
 
+/// True if the node at hand is left to a later one that does the same by the way. A norm is then noted for
+/// the products that read it.
+fn is_taken_in(
+    e: &mut Emit<'_>,
+    fusions: &Fusions,
+    node: &Node,
+) -> Result<bool, CompileError> {
+    let of = Value {
+        node: e.at,
+        port: 0,
+    };
+    let is_norm = matches!(node.op, Op::RmsNorm(_)) && fusions.is_norm(of);
+    if !(is_norm || fusions.is_left(e.at)) || reads_state(e, node) || is_constant(e, node) {
+        return Ok(false);
+    }
+    if is_norm {
+        let x = e.view(node.inputs[0]);
+        norm::leave(e, node, of, x)?;
+    }
+    Ok(true)
+}
+
+/// True if the node has the same results in every run with the same parameters.
+fn is_constant(e: &Emit<'_>, node: &Node) -> bool {
+    !varies(&node.op)
+        && node.outputs.iter().all(|t| all_known(&t.shape))
+        && node.inputs.iter().all(|v| !e.is_left(*v) && e.is_constant(&e.view(*v)))
+}
+
 /// True if the node reads a state where it lies: later it may hold another value.
 fn reads_state(e: &Emit<'_>, node: &Node) -> bool {
-    let mut inputs = node.inputs.iter();
+    let mut inputs = node.inputs.iter().filter(|v| !e.is_left(**v));
     inputs.any(|v| matches!(e.home(e.view(*v).slot), Home::At(Buffer::State(_), _)))
 }
 
@@ -220,14 +261,11 @@ fn lower(
     if let Some(view) = leaf(e, borders, node)? {
         return Ok(vec![view]);
     }
-    let placed = node.inputs.iter().filter(|v| e.deferred(**v).is_none());
-    let inputs: Vec<View> = placed.map(|v| e.view(*v)).collect();
-    let constant = !varies(&node.op)
-        && node.outputs.iter().all(|t| all_known(&t.shape))
-        && inputs.iter().all(|v| e.is_constant(v));
     if is_view(kind) {
-        return Ok(vec![look(e, node, &inputs[0])?]);
+        let from = e.view(node.inputs[0]);
+        return Ok(vec![look(e, node, &from)?]);
     }
+    let constant = is_constant(e, node);
     let graph = e.graph;
     let family = find(graph, node, e.caps).unwrap_or_else(|why| {
         unreachable!("invariant: the legalizer leaves nodes that a family lowers: {kind:?}, {why}")
@@ -244,6 +282,34 @@ fn lower(
         r.unwrap_or_else(|| unreachable!("invariant: {} makes every result", family.name))
     });
     Ok(placed.collect())
+}
+
+/// Lowers a product together with the node at hand, which it was left to.
+fn lower_after(
+    e: &mut Emit<'_>,
+    product: NodeId,
+    after: &After,
+) -> Result<Vec<View>, CompileError> {
+    let graph = e.graph;
+    let node = graph.node(e.at);
+    let port = match after {
+        After::Gate(_) => 0,
+        After::Sum { port, .. } => *port,
+    };
+    e.results = vec![None; node.outputs.len()];
+    let y = e.result(port as usize)?;
+    e.op = graph.node(product).op.kind().doc().name;
+    matmul::lower_with(e, graph.node(product), after, &y)?;
+    e.results.clear();
+    if port > 0 {
+        // The norm of the sum is left to products, which do not look at its place.
+        let of = Value {
+            node: e.at,
+            port: 0,
+        };
+        norm::leave(e, node, of, y.clone())?;
+    }
+    Ok(vec![y; node.outputs.len()])
 }
 
 fn leaf(

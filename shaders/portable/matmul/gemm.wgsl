@@ -50,7 +50,7 @@ fn store_quad(row: u32, col: u32, sums: vec4<f32>) {
         }
         let at = y_base + row * p.n + j;
         let lane = lane_of(at, Y_TYPE);
-        word |= float_bits(finish(sums[i], j), Y_TYPE) << (16u * lane);
+        word |= float_bits(finish(sums[i], row, j), Y_TYPE) << (16u * lane);
         if lane + 1u == lanes(Y_TYPE) || j + 1u == p.n {
             y_data[word_of(at, Y_TYPE)] = word;
             word = 0u;

@@ -95,9 +95,12 @@ fn next_b(first: u32, k_first: u32, k: u32) -> vec4<f32> {
     return b_quad(first, k_first + k);
 }
 
-fn finish_quad(sums: vec4<f32>, col: u32) -> vec4<f32> {
+fn finish_quad(sums: vec4<f32>, row: u32, col: u32) -> vec4<f32> {
     return vec4<f32>(
-        finish(sums.x, col), finish(sums.y, col + 1u), finish(sums.z, col + 2u), finish(sums.w, col + 3u),
+        finish(sums.x, row, col),
+        finish(sums.y, row, col + 1u),
+        finish(sums.z, row, col + 2u),
+        finish(sums.w, row, col + 3u),
     );
 }
 
@@ -251,7 +254,7 @@ fn main(
             let row = row_first + (y_quad + TM * ((i / 4u) % 2u)) * 4u + i % 4u;
             let col = col_first + (x_quad + TN * (i / 8u)) * 4u;
             if row < p.m && col < p.n {
-                store_quad((y_base + row * p.n + col) / 4u, finish_quad(sums, col));
+                store_quad((y_base + row * p.n + col) / 4u, finish_quad(sums, row, col));
             }
         }
         workgroupBarrier();

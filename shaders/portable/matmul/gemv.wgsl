@@ -3,11 +3,16 @@
 // An invocation sums its share of k, then the shares meet in shared memory. Where ACROSS is 1,
 // neighbouring invocations walk along n (b is [K, N]), else along k (b is [N, K]). 16-bit results have
 // an even n, or there is one row.
+//
+// Where GATED is 1, b holds two matrices side by side: a unit takes a column of each, and the result is
+// f(first) * second. A prologue says what rows of a become on their way in, and what that leaves to do.
 
 override ROWS: u32 = 1u;
 
 const SLICES: u32 = 256u / UNITS;
-const COLUMNS: u32 = UNITS * PER;
+// The results of a unit in a row, and of a workgroup.
+const OWN: u32 = PER / (1u + GATED);
+const RESULTS: u32 = UNITS * OWN;
 // Vectors of 4 rows.
 const ROW_QUADS: u32 = ROWS / 4u;
 const SEVERAL_ROWS: u32 = min(ROW_QUADS, 1u);
@@ -25,10 +30,23 @@ var<private> first_high: vec4<f32>;
 var<private> second_low: vec4<f32>;
 var<private> second_high: vec4<f32>;
 
+// The results in a row.
+fn columns() -> u32 {
+    return p.n / (1u + GATED);
+}
+
+// The second column of the unit whose first is `col`.
+fn beside(col: u32) -> u32 {
+    if GATED == 1u {
+        return col + p.n / 2u;
+    }
+    return min(col + 1u, p.n - 1u);
+}
+
 fn share(own: u32) {
     let at = SHARES_AT + own;
     if ROWS == 1u {
-        memory[at] = vec4<f32>(first_low.x, second_low.x, 0.0, 0.0);
+        memory[at] = vec4<f32>(first_low.x, second_low.x, own_squares(), 0.0);
         return;
     }
     memory[at] = first_low;
@@ -71,9 +89,17 @@ fn sum_of(unit: u32, column: u32, row: u32) -> f32 {
     return memory[at + (column * ROW_QUADS + row / 4u) * 256u][row % 4u];
 }
 
+// Result `within` of those from column `first` on.
+fn result_of(within: u32, first: u32, row: u32) -> f32 {
+    if GATED == 1u {
+        return activate(settled(sum_of(within, 0u, row))) * settled(sum_of(within, 1u, row));
+    }
+    return finish(settled(sum_of(within / PER, within % PER, row)), row, first + within);
+}
+
 // The words of the results from the sums.
 fn store(first: u32, local: u32) {
-    let per_row = COLUMNS / lanes(Y_TYPE);
+    let per_row = RESULTS / lanes(Y_TYPE);
     let row = local / per_row;
     if local >= ROWS * per_row || row >= p.m {
         return;
@@ -82,15 +108,13 @@ fn store(first: u32, local: u32) {
     var word = 0u;
     var some = false;
     for (var lane = 0u; lane < lanes(Y_TYPE); lane += 1u) {
-        let j = first + within + lane;
-        if j < p.n {
-            let sum = sum_of((within + lane) / PER, (within + lane) % PER, row);
-            word |= float_bits(finish(sum, j), Y_TYPE) << (16u * lane);
+        if first + within + lane < columns() {
+            word |= float_bits(result_of(within + lane, first, row), Y_TYPE) << (16u * lane);
             some = true;
         }
     }
     if some {
-        y_data[word_of(y_base + row * p.n + first + within, Y_TYPE)] = word;
+        y_data[word_of(y_base + row * columns() + first + within, Y_TYPE)] = word;
     }
 }
 
@@ -108,24 +132,32 @@ fn main(
         slice = local / UNITS;
     }
     let own = unit * SLICES + slice;
-    let start = flat_group(group, groups) * COLUMNS;
-    let stride = groups.x * groups.y * COLUMNS;
+    let start = flat_group(group, groups) * RESULTS;
+    let stride = groups.x * groups.y * RESULTS;
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
         enter_batch(batch);
-        for (var first = start; first < p.n; first += stride) {
+        var fresh = true;
+        var again = false;
+        for (var first = start; first < columns();) {
             first_low = vec4<f32>();
             first_high = vec4<f32>();
             second_low = vec4<f32>();
             second_high = vec4<f32>();
-            accumulate(min(first + unit * PER, (p.n - 1u) / PER * PER), slice, local, first == start);
+            accumulate(min(first + unit * OWN, (columns() - 1u) / OWN * OWN), slice, local, fresh);
             // The shares of several rows lie where others may still read rows of a.
             if ROWS > 1u {
                 workgroupBarrier();
             }
             share(own);
             meet(own, slice);
+            if fresh && !settle(local, again) {
+                again = true;
+                continue;
+            }
             store(first, local);
             workgroupBarrier();
+            fresh = false;
+            first += stride;
         }
     }
 }

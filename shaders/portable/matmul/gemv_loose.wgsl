@@ -2,6 +2,7 @@
 
 const UNITS: u32 = 8u + 8u * ACROSS;
 const X_QUADS: u32 = 0u;
+const GATED: u32 = 0u;
 
 // Column k of a: rows 0 to 3, and 4 to 7. Rows from m on are 0.
 fn low_rows(k: u32) -> vec4<f32> {

@@ -55,7 +55,7 @@ fn add_word(u: Raw, v: Raw, i: u32, step: u32, slice: u32) {
 }
 
 // The sum of a piece, from those of its groups.
-fn scaled(scale: vec4<f32>, codes0: vec4<f32>, codes1: vec4<f32>, x: vec2<f32>) -> f32 {
+fn piece_sum(scale: vec4<f32>, codes0: vec4<f32>, codes1: vec4<f32>, x: vec2<f32>) -> f32 {
     var sum = scale.x * total(codes0);
     if GROUPS == 2u {
         sum += scale.z * total(codes1);
@@ -76,9 +76,9 @@ fn one_row(u: Raw, v: Raw, step: u32, slice: u32) {
     if HAS_MIN == 1u {
         x = x_at(step, 0u, QUADS, slice).xy;
     }
-    first_low.x += scaled(scales(u), sums.u0, sums.u1, x);
+    first_low.x += piece_sum(scales(u), sums.u0, sums.u1, x);
     if PER == 2u {
-        second_low.x += scaled(scales(v), sums.v0, sums.v1, x);
+        second_low.x += piece_sum(scales(v), sums.v0, sums.v1, x);
     }
 }
 
@@ -111,7 +111,7 @@ fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
         return;
     }
     let u = b_base + col * p.b_col;
-    let v = b_base + min(col + 1u, p.n - 1u) * p.b_col;
+    let v = b_base + beside(col) * p.b_col;
     let last = pieces - 1u;
     var next_u = piece_of(u, min(slice, last));
     var next_v = next_u;

@@ -9,6 +9,7 @@
 override UNITS: u32 = 8u;
 override PER: u32 = 1u;
 override STEPS: u32 = 1u;
+override GATED: u32 = 0u;
 
 const ACROSS: u32 = 0u;
 const PIECE: u32 = 4u * QUADS;
@@ -37,7 +38,7 @@ fn fill(first: u32, local: u32) {
         }
         let spot = spot_of(i);
         for (var row = 0u; row < ROWS; row += 1u) {
-            memory[place(spot.x / SLICES, row, spot.y, spot.x % SLICES)] = four_of(row, k);
+            memory[place(spot.x / SLICES, row, spot.y, spot.x % SLICES)] = prepared(four_of(row, k), k);
         }
     }
 }

@@ -54,7 +54,7 @@ fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
         return;
     }
     let u = (b_base + col * p.b_col) / PIECE;
-    let v = (b_base + min(col + 1u, p.n - 1u) * p.b_col) / PIECE;
+    let v = (b_base + beside(col) * p.b_col) / PIECE;
     var next = load(u, v, slice, pieces - 1u);
     for (var first = 0u; first < pieces; first += STEPS * SLICES) {
         turn_to(first, local, fresh);

@@ -1,5 +1,6 @@
-// y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] + bias[j]), z over up to six batch axes: what all products
-// share. Both operands are views: offsets and strides in elements, reversed axes wrap; y is dense.
+// y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] + bias[i, j]), z over up to six batch axes: what all products
+// share. Both operands are views: offsets and strides in elements, reversed axes wrap; y is dense. A bias
+// per column has bias_row = 0; one that varies by row is a sum with something else (then z is 0).
 // b_data is declared apart: as words, or as quads of them.
 
 struct Params {
@@ -18,8 +19,10 @@ struct Params {
     b_row: u32,
     b_col: u32,
     bias_offset: u32,
+    bias_row: u32,
     bias_stride: u32,
     zero: u32,
+    eps: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;

@@ -292,7 +292,8 @@ impl OpSpec for DequantMatMul {
                 c.output_expect(y, &[992.0])
             }),
         ];
-        per_scheme.chain(shapes).chain(symbolic).collect()
+        let layers = super::layers::cases();
+        per_scheme.chain(shapes).chain(symbolic).chain(layers).collect()
     }
 
     fn rejects() -> Vec<Reject> {

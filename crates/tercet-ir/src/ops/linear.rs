@@ -87,6 +87,7 @@ impl OpSpec for Linear {
     fn cases() -> Vec<Case> {
         let mut cases = shaped_cases();
         cases.extend(value_cases());
+        cases.push(super::layers::of_floats());
         cases
     }
 

@@ -26,6 +26,7 @@ mod dynamic_slice;
 mod expand;
 mod fma;
 mod gather;
+mod layers;
 mod leaf;
 mod linear;
 mod log_softmax;

@@ -25,6 +25,7 @@ use self::vector::Vectors;
 use super::{Family, missing, refused};
 use crate::caps::Caps;
 use crate::emit::{Emit, View};
+use crate::fusions::Gate;
 use crate::kernel::{Access, Word};
 use crate::num::Num;
 
@@ -95,6 +96,22 @@ fn as_map(graph: &Graph, node: &Node) -> Map {
         body: vec![MapStep::new(op, args)],
         results: vec![0],
     }
+}
+
+/// The gate of a product whose results lie at `both`, as a step of its own.
+pub(crate) fn gate(
+    e: &mut Emit<'_>,
+    gate: &Gate,
+    both: View,
+    y: &View,
+) {
+    let graph = e.graph;
+    let node = graph.node(gate.map);
+    let map = as_map(graph, node);
+    let own = std::mem::replace(&mut e.places[gate.product.index()], vec![both]);
+    let region = Region::new(e, node, &map);
+    e.places[gate.product.index()] = own;
+    region.dispatch(e, &[(map.results[0], y.clone())]);
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {

@@ -22,10 +22,11 @@ mod tests;
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
-use self::product::{Product, Side, activation_code};
+use self::product::{Product, Side, Tail, activation_code};
 use super::{Family, missing};
 use crate::caps::Caps;
-use crate::emit::Emit;
+use crate::emit::{Emit, View};
+use crate::fusions::{After, RowNorm};
 
 /// Products of numbers.
 pub(crate) static MATMUL: Family = Family {
@@ -63,34 +64,80 @@ fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let (a, b) = (e.view(node.inputs[0]), e.view(node.inputs[1]));
-    let bias = node.inputs.get(2).map(|v| e.view(*v));
-    let activation = activation_of(&node.op);
-    let product = Product::of(e, &a, &b, bias, activation)?;
     let y = e.result(0)?;
-    match y.dtype.is_float() {
-        true => portable::floats(e, &product, &y),
-        false => portable::ints(e, &product, &y),
-    }
+    numbers(e, node, None, &y)
 }
 
 fn lower_dequant(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let (x, w) = (e.view(node.inputs[0]), e.view(node.inputs[1]));
     let y = e.result(0)?;
+    blocks(e, node, None, &y)
+}
+
+/// Lowers a product with what follows it, whose result is `y`.
+pub(crate) fn lower_with(
+    e: &mut Emit<'_>,
+    node: &Node,
+    after: &After,
+    y: &View,
+) -> Result<(), CompileError> {
+    let tail = Some(match after {
+        After::Gate(gate) => Tail::Gate(gate.clone()),
+        After::Sum { with, .. } => Tail::Sum(e.view(*with)),
+    });
+    match &node.op {
+        Op::DequantMatMul(_) => blocks(e, node, tail, y),
+        _ => numbers(e, node, tail, y),
+    }
+}
+
+/// The rows of a product, and the norm that they are the operand of.
+fn rows(e: &Emit<'_>, node: &Node) -> (View, Option<RowNorm>) {
+    match e.norms.get(&node.inputs[0]) {
+        Some(norm) => (norm.x.clone(), Some(norm.clone())),
+        None => (e.view(node.inputs[0]), None),
+    }
+}
+
+fn numbers(
+    e: &mut Emit<'_>,
+    node: &Node,
+    tail: Option<Tail>,
+    y: &View,
+) -> Result<(), CompileError> {
+    let (a, norm) = rows(e, node);
+    let b = e.view(node.inputs[1]);
+    let bias = node.inputs.get(2).map(|v| e.view(*v));
+    let activation = activation_of(&node.op);
+    let product = Product::of(e, &a, &b, bias, activation)?.with(e, norm, tail)?;
+    match y.dtype.is_float() {
+        true => portable::floats(e, &product, y),
+        false => portable::ints(e, &product, y),
+    }
+}
+
+fn blocks(
+    e: &mut Emit<'_>,
+    node: &Node,
+    tail: Option<Tail>,
+    y: &View,
+) -> Result<(), CompileError> {
+    let (x, norm) = rows(e, node);
+    let w = e.view(node.inputs[1]);
     match scheme_of(&node.op) {
         Some(scheme) if scheme.storage() == DType::U8 => {
             let w = super::dequant::blocks(e, &w)?;
             let product = Product::rows_times(e, &x, |e| Side::packed(e, &w, scheme))?;
-            portable::packed(e, &product, scheme, &y)
+            let product = product.with(e, norm, tail)?;
+            portable::packed(e, &product, scheme, y)
         }
         // Plain floats: a product with the transpose, of two dtypes.
         Some(_) | None => {
-            let w = crate::emit::View {
+            let w = View {
                 layout: w.layout.transpose(&[1, 0]),
                 ..w
             };
-            let product = Product::of(e, &x, &w, None, None)?;
-            portable::floats(e, &product, &y)
+            let product = Product::of(e, &x, &w, None, None)?.with(e, norm, tail)?;
+            portable::floats(e, &product, y)
         }
     }
 }

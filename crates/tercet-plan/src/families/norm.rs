@@ -3,12 +3,13 @@
 //! Rows of whole words go through one kernel. Where a word of a narrow dtype holds elements of several
 //! rows, one kernel makes the residual sum, one finds out about the rows, one writes words.
 
-use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
+use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Value};
 
-use super::rows::{Rows, Share, held_vectors};
+use super::rows::{Rows, Share, WORKGROUP, held_vectors};
 use super::softmax::cache;
 use super::{Family, always, code, portable};
 use crate::emit::{Emit, View};
+use crate::fusions::RowNorm;
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
 use crate::program::SlotId;
@@ -44,6 +45,7 @@ static NORM: Kernel<NormParams> = Kernel::wgsl(
         portable!("prelude.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
+        portable!("norm_scale.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm.wgsl"),
         portable!("norm_about.wgsl"),
@@ -62,6 +64,7 @@ static RESIDUAL: Kernel<ResidualParams> = Kernel::wgsl(
         portable!("prelude.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
+        portable!("norm_scale.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm_residual.wgsl"),
         portable!("norm_about.wgsl"),
@@ -89,6 +92,7 @@ static VECTORS: Kernel<NormParams> = Kernel::wgsl(
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
         portable!("row_vectors.wgsl"),
+        portable!("norm_scale.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm_about.wgsl"),
         portable!("norm_plain_vectors.wgsl"),
@@ -106,6 +110,7 @@ static RESIDUAL_VECTORS: Kernel<ResidualParams> = Kernel::wgsl(
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
         portable!("row_vectors.wgsl"),
+        portable!("norm_scale.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm_about.wgsl"),
         portable!("norm_residual_vectors.wgsl"),
@@ -130,6 +135,7 @@ static APPLY: Kernel<NormParams> = Kernel::wgsl(
     "norm_apply",
     &[
         portable!("prelude.wgsl"),
+        portable!("norm_scale.wgsl"),
         portable!("norm_value.wgsl"),
         portable!("norm_apply.wgsl"),
     ],
@@ -178,6 +184,45 @@ struct Norm {
     eps: f32,
     gamma: View,
     beta: Option<View>,
+}
+
+/// Leaves the RMS norm of `x` to products.
+pub(crate) fn leave(
+    e: &mut Emit<'_>,
+    node: &Node,
+    of: Value,
+    x: View,
+) -> Result<(), CompileError> {
+    let (eps, gain) = match &node.op {
+        Op::RmsNorm(op) => (op.eps, node.inputs[1]),
+        Op::ResidualRmsNorm(op) => (op.eps, node.inputs[2]),
+        _ => unreachable!("invariant: only RMS norms are left to products"),
+    };
+    let gain = e.view(gain);
+    let norm = RowNorm {
+        of,
+        x,
+        gain: e.dense(&gain)?,
+        eps: eps.0 as f32,
+    };
+    e.norms.insert(of, norm);
+    Ok(())
+}
+
+/// The rows of a norm that was left to products, as a step of its own.
+pub(crate) fn rows(e: &mut Emit<'_>, norm: &RowNorm) -> Result<View, CompileError> {
+    e.made(norm.of, |e| {
+        let own = Norm {
+            rms: true,
+            eps: norm.eps,
+            gamma: norm.gain.clone(),
+            beta: None,
+        };
+        let y = e.temp(norm.x.dtype, norm.x.layout.shape())?;
+        let (x, rows) = matrix(e, &norm.x, norm.x.layout.shape().len() - 1)?;
+        plain(e, &own, &x, &rows, &y)?;
+        Ok(y)
+    })
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
@@ -232,13 +277,22 @@ fn matrix(e: &mut Emit<'_>, view: &View, axis: usize) -> Result<(View, Rows), Co
     Ok((view, rows))
 }
 
-/// The shape of a norm's workgroups: never across rows, whose places are not known to be neighbours.
+/// Invocations that keep a large device busy.
+const ENOUGH: usize = 1 << 16;
+
+/// The shape of a norm's workgroups: never across rows, whose places are not known to be neighbours. Few
+/// rows have more invocations each.
 fn share(rows: &Rows, units: usize) -> Share {
     let along = Rows {
         across: false,
         ..rows.clone()
     };
-    along.share(units, 1)
+    let mut share = along.share(units, 1);
+    let few = |threads: u32| rows.bounds.rows.saturating_mul(threads as usize) < ENOUGH;
+    while share.threads < WORKGROUP && units > share.threads as usize && few(share.threads) {
+        share.threads *= 2;
+    }
+    share
 }
 
 /// The vectors that an invocation keeps and the shape of workgroups, for rows of few enough whole ones.

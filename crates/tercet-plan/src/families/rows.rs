@@ -171,7 +171,7 @@ impl Rows {
 /// The vectors of a row that an invocation keeps, where they are few enough.
 pub(crate) fn held_vectors(units: usize, threads: u32) -> Option<u32> {
     let each = units.div_ceil(threads as usize);
-    [1, 2, 4, 8].into_iter().find(|&n| each <= n as usize)
+    [1, 2, 3, 4, 6, 8].into_iter().find(|&n| each <= n as usize)
 }
 
 /// Elements of a dtype in a word.

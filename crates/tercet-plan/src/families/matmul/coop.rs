@@ -1,6 +1,6 @@
 //! Products of 16-bit floats on cooperative matrices, where the device has them.
 
-use tercet_ir::{CompileError, DType};
+use tercet_ir::{CompileError, DType, Dim};
 
 use super::portable::Given;
 use super::product::{Axis, Product, Side};
@@ -58,10 +58,15 @@ impl Coop {
         };
         let b_transposed = p.b.summed.unit;
         let bias_has_unit = p.bias.as_ref().is_none_or(|b| b.layout.is_contiguous());
-        if !p.a.summed.unit || !(b_transposed || p.b.own.unit) || !bias_has_unit {
+        let residual_has_unit = p.residual.as_ref().is_none_or(|r| {
+            let last = r.layout.strides().last();
+            last.is_some_and(|t| t.factor() == 1 && *t.dim() == Dim::Known(1))
+        });
+        let has_units = bias_has_unit && residual_has_unit;
+        if !p.a.summed.unit || !(b_transposed || p.b.own.unit) || !has_units {
             return Ok(None);
         }
-        let whole = |known: &tercet_ir::Dim| {
+        let whole = |known: &Dim| {
             known
                 .known()
                 .is_some_and(|n| (n as u64).is_multiple_of(LOAD))
@@ -76,7 +81,7 @@ impl Coop {
             },
             activation: p.activation,
             bias_f32: p.bias.as_ref().map(|b| b.dtype == DType::F32),
-            residual_f32: None,
+            residual_f32: p.residual.as_ref().map(|r| r.dtype == DType::F32),
             out_f32: y.dtype == DType::F32,
             // The result is dense from element 0.
             aligned_c: whole(&p.n),
@@ -116,12 +121,13 @@ impl Coop {
                 false => p.b_row,
             },
             ldc: p.n,
-            ld_residual: Num::ZERO,
+            ld_residual: p.bias_row,
             offset_a: p.a_offset,
             offset_b: p.b_offset,
             offset_c: Num::ZERO,
             offset_bias: p.bias_offset,
-            offset_residual: Num::ZERO,
+            // One of both is there at most.
+            offset_residual: p.bias_offset,
             outer_a: outer.a,
             outer_b: outer.b,
             outer_c: e.tape().mul(inner.size, len),
@@ -138,7 +144,7 @@ impl Coop {
         let [a, b, bias, y] = given.args;
         let consts = constants(&self.tiling, &self.options);
         let kernel = kernel(self.ty, self.tiling.scope);
-        e.dispatch(kernel, &consts, &[a, b, bias, a, y], &params, grid);
+        e.dispatch(kernel, &consts, &[a, b, bias, bias, y], &params, grid);
     }
 }
 

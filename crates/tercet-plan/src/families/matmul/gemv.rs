@@ -6,15 +6,15 @@
 use tercet_ir::{CompileError, DType, Scheme};
 
 use super::kernels::{
-    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, PACKED_QUADS, PACKED_WORDS,
-    ProductParams, WIDE_ACTIVATED, WIDE_PLAIN,
+    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, PACKED_QUADS_ACTIVATED,
+    PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
 };
-use super::portable::{Given, Pair};
+use super::portable::{Given, Pair, Takes};
 use super::product::Product;
 use crate::emit::Emit;
 use crate::families::code;
 use crate::families::dequant::{piece_consts, scheme_consts};
-use crate::kernel::Kernel;
+use crate::num::Num;
 
 /// Invocations of a workgroup.
 const WORKGROUP: u32 = 256;
@@ -35,6 +35,45 @@ static WIDE: Pair = Pair {
     plain: &WIDE_PLAIN,
     activated: &WIDE_ACTIVATED,
 };
+static PACKED_WORDS: Pair = Pair {
+    plain: &PACKED_WORDS_PLAIN,
+    activated: &PACKED_WORDS_ACTIVATED,
+};
+static PACKED_QUADS: Pair = Pair {
+    plain: &PACKED_QUADS_PLAIN,
+    activated: &PACKED_QUADS_ACTIVATED,
+};
+
+/// What the kernels of rows in shared memory do by the way: norms of one row.
+fn takes(p: &Product, rows: u32) -> Takes {
+    Takes {
+        norm: rows == 1 && p.k.known().is_some_and(|k| k > 0),
+        gate: true,
+    }
+}
+
+/// What [`floats`] does by the way.
+pub(super) fn floats_take(e: &Emit<'_>, p: &Product, rows: u32) -> Result<Takes, CompileError> {
+    Ok(match reads_quads(e, p)? {
+        true => takes(p, rows_of(e, p, rows)?),
+        false => Takes::NOTHING,
+    })
+}
+
+/// What [`packed`] does by the way.
+pub(super) fn packed_take(p: &Product, rows: u32) -> Takes {
+    takes(p, rows)
+}
+
+/// GATED, NORMED.
+fn taken(p: &Product) -> [u32; 2] {
+    [p.gate.is_some(), p.norm.is_some()].map(u32::from)
+}
+
+/// The vectors of four of a piece of 16 bytes.
+fn quads_of(dtype: DType) -> u32 {
+    if dtype == DType::F32 { 1 } else { 2 }
+}
 
 /// The rows of a product of floats, of which a run has up to `rows` (1 or 8).
 pub(super) fn floats(
@@ -45,20 +84,23 @@ pub(super) fn floats(
 ) -> Result<(), CompileError> {
     let rows = rows_of(e, p, rows)?;
     let b_type = code(p.b.dtype);
-    let quads = if p.b.dtype == DType::F32 { 1 } else { 2 };
-    if reads_quads(e, p, given, 4 * quads)? {
-        let teams = Teams::of(e, p, rows, [quads, 0], 2)?;
-        let kernel = WIDE.pick(p.activation);
-        let own = [b_type, rows, teams.units, teams.per, teams.steps];
-        dispatch(e, given, kernel, &own, teams.units * teams.per);
+    if reads_quads(e, p)? {
+        let teams = Teams::of(e, p, rows, [quads_of(p.b.dtype), 0], 2)?;
+        let kernel = WIDE.pick(p.function());
+        let mut own = vec![b_type, rows, teams.units, teams.per, teams.steps];
+        own.extend(taken(p));
+        let grid = grid(e, p, given, teams.results(p));
+        given.dispatch_rows(e, kernel, &own, grid);
     } else if p.b.summed.unit {
         let words = u32::from(p.b.has_words(p.b.summed, p.b.own));
         let kernel = ALONG.pick(p.activation);
-        dispatch(e, given, kernel, &[b_type, rows, words], 8);
+        let grid = grid(e, p, given, 8);
+        given.dispatch(e, kernel, &[b_type, rows, words], grid);
     } else {
         let per = 1 + u32::from(p.b.has_words(p.b.own, p.b.summed));
         let kernel = ACROSS.pick(p.activation);
-        dispatch(e, given, kernel, &[b_type, rows, per], 16 * per);
+        let grid = grid(e, p, given, 16 * per);
+        given.dispatch(e, kernel, &[b_type, rows, per], grid);
     }
     Ok(())
 }
@@ -69,12 +111,12 @@ fn rows_of(e: &Emit<'_>, p: &Product, rows: u32) -> Result<u32, CompileError> {
     Ok(if few { 4 } else { rows })
 }
 
-/// True if the weights can be bound as quads of words, `len` elements each, and columns are such quads.
-fn reads_quads(e: &Emit<'_>, p: &Product, given: &Given, len: u32) -> Result<bool, CompileError> {
-    let len = len as usize;
+/// True if the weights can be bound as quads of words, and columns are such quads.
+fn reads_quads(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
+    let len = 4 * quads_of(p.b.dtype) as usize;
     let whole = p.k.known().is_some_and(|k| k >= len && k % len == 0);
     let aligned = p.b.summed.unit && p.b.is_multiple(len as u64, p.b.own);
-    Ok(whole && aligned && given.is_apart() && e.bound(&p.n)? > 0)
+    Ok(whole && aligned && p.is_apart() && e.bound(&p.n)? > 0)
 }
 
 /// As [`floats`], for weights in packed blocks.
@@ -92,13 +134,15 @@ pub(super) fn packed(
     let teams = Teams::of(e, p, rows, [4 * groups, extra], 1)?;
     let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
     let whole = scheme.block_bytes().is_multiple_of(16) && p.b.is_multiple(16, p.b.own);
-    let kernel = match some && whole && given.is_apart() {
+    let kernels = match some && whole && p.is_apart() {
         true => &PACKED_QUADS,
         false => &PACKED_WORDS,
     };
     let mut own = scheme_consts(scheme).to_vec();
     own.extend([groups, second, rows, teams.units, teams.per, teams.steps]);
-    dispatch(e, given, kernel, &own, teams.units * teams.per);
+    own.extend(taken(p));
+    let grid = grid(e, p, given, teams.results(p));
+    given.dispatch_rows(e, kernels.pick(p.function()), &own, grid);
     Ok(())
 }
 
@@ -113,6 +157,11 @@ struct Teams {
 }
 
 impl Teams {
+    /// The results of a workgroup in a row.
+    fn results(self, p: &Product) -> u32 {
+        self.units * self.per / (1 + u32::from(p.gate.is_some()))
+    }
+
     /// For pieces of `quads` vectors, of which an invocation takes `unroll` at a time. Shared memory has
     /// `extra` more vectors of each.
     fn of(
@@ -122,7 +171,7 @@ impl Teams {
         [quads, extra]: [u32; 2],
         unroll: u32,
     ) -> Result<Teams, CompileError> {
-        let n = e.bound(&p.n)?;
+        let n = e.bound(&p.columns())?;
         let pieces = e.bound(&p.k)?.div_ceil(4 * quads as usize);
         let device = match e.caps.compute_units {
             0 => 16,
@@ -156,27 +205,27 @@ impl Teams {
         Ok(Teams {
             units,
             // Two columns share what is read of the rows, where that leaves work for all units.
-            per: 1 + u32::from(n >= 24 * device),
+            per: 1 + u32::from(p.gate.is_some() || n >= 24 * device),
             steps: steps(units).max(unroll),
         })
     }
 }
 
-/// Runs a kernel that gives each workgroup so many columns at a time. Of many more groups than run side by
-/// side, some take several turns instead, so that what they hold of the rows serves all.
-fn dispatch(
+/// The grid of a kernel that gives each workgroup so many results at a time. Of many more groups than run
+/// side by side, some take several turns instead, so that what they hold of the rows serves all.
+fn grid(
     e: &mut Emit<'_>,
+    p: &Product,
     given: &Given,
-    kernel: &Kernel<ProductParams>,
-    own: &[u32],
-    columns: u32,
-) {
+    results: u32,
+) -> [Num; 3] {
     let most = match e.caps.compute_units {
         0 => 2048,
         units => units.saturating_mul(8),
     };
-    let groups = e.tape().ceil_div(given.params.n, columns);
+    let columns = e.num(&p.columns());
+    let groups = e.tape().ceil_div(columns, results);
     let groups = e.tape().min(groups, most);
     let [x, y, _] = e.flat_grid(groups);
-    given.dispatch(e, kernel, own, [x, y, given.batches]);
+    [x, y, given.batches]
 }

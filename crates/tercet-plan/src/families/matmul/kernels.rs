@@ -23,8 +23,10 @@ crate::params! {
         b_row: U32,
         b_col: U32,
         bias_offset: U32,
+        bias_row: U32,
         bias_stride: U32,
         zero: U32,
+        eps: F32,
     }
     /// The block of `matmul/narrow.wgsl`.
     pub struct NarrowParams {
@@ -33,6 +35,14 @@ crate::params! {
 }
 
 const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+/// The same, and the gains of a norm.
+const ROW_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+];
 /// What all products share but for the bindings of the left operand and the result.
 const SHARED: &str = portable!("matmul/operands.wgsl");
 const OPERANDS: &str = concat!(
@@ -50,8 +60,17 @@ const PLAIN: &str = portable!("matmul/plain.wgsl");
 const ACTIVATED: &str = portable!("matmul/activated.wgsl");
 const GEMM: &str = portable!("matmul/gemm.wgsl");
 const GEMV: &str = portable!("matmul/gemv.wgsl");
-const LOOSE: &str = portable!("matmul/gemv_loose.wgsl");
+const LOOSE: &str = concat!(
+    portable!("matmul/prologue_none.wgsl"),
+    portable!("matmul/gemv_loose.wgsl")
+);
+/// What rows in shared memory become on their way there.
+const PROLOGUE: &str = concat!(
+    portable!("norm_scale.wgsl"),
+    portable!("matmul/prologue_norm.wgsl")
+);
 const TILE: &str = portable!("matmul/gemv_tile.wgsl");
+const GEMV_PACKED: &str = portable!("matmul/gemv_packed.wgsl");
 
 /// A product of floats: its own pieces and constants after those that all share, once with short
 /// functions of a sum and once with all.
@@ -133,11 +152,6 @@ pub(super) static GEMM_PACKED: Kernel<ProductParams> = Kernel::wgsl(
     ],
 );
 
-of_floats!(
-    WIDE_PLAIN "gemv_wide", WIDE_ACTIVATED "gemv_wide_activated",
-    [GEMV, TILE, portable!("matmul/gemv_wide.wgsl")],
-    ["B_TYPE", "ROWS", "UNITS", "PER", "STEPS"]
-);
 
 const QUAD_TILES: &str = portable!("matmul/gemm_quads.wgsl");
 const QUADS_WIDE: &str = portable!("matmul/quads_wide.wgsl");
@@ -216,46 +230,63 @@ of_quads!(
     ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN"]
 );
 
-/// Few rows times packed weights, which are read through this piece.
-macro_rules! of_pieces {
-    ($name:ident $text:literal, $access:expr) => {
-        pub(super) static $name: Kernel<ProductParams> = Kernel::wgsl(
-            $text,
+/// Few rows in shared memory, after a norm and before a gate where they are asked for, once with short
+/// functions of a sum and once with all.
+macro_rules! of_rows {
+    ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
+     [$($piece:expr),*], [$($name:literal),*]) => {
+        pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
+            $plain_name,
+            &[PRELUDE, OPERANDS, PLAIN, FLOATS, GEMV, TILE, PROLOGUE, $($piece),*],
+            ROW_ARGS,
+            &[
+                "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name,)*
+                "ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED",
+            ],
+        );
+        pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
+            $full_name,
             &[
                 PRELUDE,
+                Piece::Base.text(),
+                Piece::Exp.text(),
+                Piece::Log.text(),
+                Piece::Softplus.text(),
+                Piece::Hyperbolic.text(),
+                Piece::Gate.text(),
+                Piece::Erf.text(),
                 OPERANDS,
-                PLAIN,
+                ACTIVATED,
                 FLOATS,
                 GEMV,
                 TILE,
-                BLOCKS,
-                $access,
-                PIECES,
-                portable!("matmul/gemv_packed.wgsl"),
+                PROLOGUE,
+                $($piece),*
             ],
-            ARGS,
+            ROW_ARGS,
             &[
-                "BIAS",
-                "ACTIVATION",
-                "A_TYPE",
-                "Y_TYPE",
-                "SCHEME",
-                "BLOCK_LEN",
-                "BLOCK_BYTES",
-                "HAS_MIN",
-                "GROUPS",
-                "SECOND",
-                "ROWS",
-                "UNITS",
-                "PER",
-                "STEPS",
+                "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name,)*
+                "ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED",
             ],
         );
     };
 }
 
-of_pieces!(PACKED_WORDS "gemv_packed", WORDS);
-of_pieces!(PACKED_QUADS "gemv_packed_wide", QUADS);
+of_rows!(
+    WIDE_PLAIN "gemv_wide", WIDE_ACTIVATED "gemv_wide_activated",
+    [portable!("matmul/gemv_wide.wgsl")],
+    ["B_TYPE"]
+);
+of_rows!(
+    PACKED_WORDS_PLAIN "gemv_packed", PACKED_WORDS_ACTIVATED "gemv_packed_activated",
+    [BLOCKS, WORDS, PIECES, GEMV_PACKED],
+    ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN", "GROUPS", "SECOND"]
+);
+of_rows!(
+    PACKED_QUADS_PLAIN "gemv_packed_wide", PACKED_QUADS_ACTIVATED "gemv_packed_wide_activated",
+    [BLOCKS, QUADS, PIECES, GEMV_PACKED],
+    ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN", "GROUPS", "SECOND"]
+);
 
 /// Integers of any width.
 pub(super) static INTS: Kernel<ProductParams> = Kernel::wgsl(
@@ -296,8 +327,10 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
 
 pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &GEMM_PACKED.def,
-    &PACKED_WORDS.def,
-    &PACKED_QUADS.def,
+    &PACKED_WORDS_PLAIN.def,
+    &PACKED_WORDS_ACTIVATED.def,
+    &PACKED_QUADS_PLAIN.def,
+    &PACKED_QUADS_ACTIVATED.def,
     &QUADS_MIXED.def,
     &QUADS_PACKED_F32.def,
     &QUADS_PACKED_16.def,

@@ -11,7 +11,7 @@ use super::kernels::{
 use super::product::{Product, activation_code};
 use super::quads;
 use crate::emit::{Emit, View};
-use crate::families::code;
+use crate::families::{code, map, norm};
 use crate::families::dequant::scheme_consts;
 use crate::kernel::Kernel;
 use crate::num::Num;
@@ -121,6 +121,8 @@ pub(super) struct Given {
     pub(super) params: ProductParams,
     /// The operands, the bias or what stands in for it, the result.
     pub(super) args: [SlotId; 4],
+    /// The gains of the norm, or what stands in for them.
+    gains: SlotId,
     /// BIAS, ACTIVATION, A_TYPE, Y_TYPE.
     consts: [u32; 4],
     /// Workgroups along z.
@@ -144,30 +146,41 @@ fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, CompileError>
         b_row: p.b.summed.stride,
         b_col: p.b.own.stride,
         bias_offset: Num::ZERO,
+        bias_row: Num::ZERO,
         bias_stride: Num::ZERO,
         zero: Num::ZERO,
+        eps: p.norm.as_ref().map_or(0.0, |norm| norm.eps),
     };
     for (axis, size) in e.sizes(&p.batch).into_iter().enumerate() {
         params.batch_sizes[axis] = size;
         params.a_batches[axis] = p.a.batch[axis].stride;
         params.b_batches[axis] = p.b.batch[axis].stride;
     }
-    let bias = match &p.bias {
+    let bias = match p.bias.as_ref().or(p.residual.as_ref()) {
         Some(view) => {
             params.bias_offset = e.offset(view);
-            params.bias_stride = e.strides(view)[0];
+            let strides = e.strides(view);
+            if let [row, _] = strides[..] {
+                params.bias_row = row;
+            }
+            params.bias_stride = strides[strides.len() - 1];
             view.slot
         }
         // Never read; a slot of its own, as some kernels bind operands under other types.
         None => e.temp(DType::U32, &[Dim::Known(1)])?.slot,
     };
+    let gains = match &p.norm {
+        Some(norm) => norm.gain.slot,
+        None => bias,
+    };
     let limit = e.caps.max_grid;
     let batches = e.tape().min(params.batch, limit);
     Ok(Given {
         args: [p.a.slot, p.b.slot, bias, y.slot],
+        gains,
         consts: [
-            u32::from(p.bias.is_some()),
-            activation_code(p.activation).unwrap_or(0),
+            u32::from(p.bias.is_some() || p.residual.is_some()),
+            activation_code(p.function()).unwrap_or(0),
             code(p.a.dtype),
             code(y.dtype),
         ],
@@ -177,12 +190,6 @@ fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, CompileError>
 }
 
 impl Given {
-    /// True if no operand has the slot of another, as kernels need that bind them under several types.
-    pub(super) fn is_apart(&self) -> bool {
-        let [a, b, bias, _] = self.args;
-        a != b && bias != a && bias != b
-    }
-
     pub(super) fn dispatch(
         &self,
         e: &mut Emit<'_>,
@@ -192,6 +199,19 @@ impl Given {
     ) {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
         e.dispatch(kernel, &consts, &self.args, &self.params, grid);
+    }
+
+    /// As [`Given::dispatch`], for kernels that take the gains of a norm too.
+    pub(super) fn dispatch_rows(
+        &self,
+        e: &mut Emit<'_>,
+        kernel: &Kernel<ProductParams>,
+        own: &[u32],
+        grid: [Num; 3],
+    ) {
+        let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
+        let [a, b, bias, y] = self.args;
+        e.dispatch(kernel, &consts, &[a, b, bias, y, self.gains], &self.params, grid);
     }
 
     /// The grid of tiles of so many rows and columns; flat over x and y.
@@ -213,12 +233,24 @@ impl Given {
 /// The sums of a product of floats, in the dtype of `y` where rows of `y` begin with words, else in
 /// F32 and rounded by a kernel of its own.
 pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), CompileError> {
-    let p = &p.clone().of_one_column_as_row();
+    let mut p = p.clone().of_one_column_as_row();
+    if !gemv::floats_take(e, &p, 1)?.norm {
+        p = with_norm_before(e, p)?;
+    }
+    let p = &p;
     through_f32(e, p, y, |e, sums| {
-        let given = given(e, p, sums)?;
-        by_rows(e, p, |e, rows| match rows {
-            Rows::UpTo(rows) => gemv::floats(e, p, &given, rows),
-            Rows::Many => float_tiles(e, p, &given, sums),
+        by_rows(e, p, |e, rows| {
+            let takes = match rows {
+                Rows::UpTo(rows) => gemv::floats_take(e, p, rows)?,
+                Rows::Many => Takes::NOTHING,
+            };
+            takes.emit(e, p, sums, |e, p, sums| {
+                let given = given(e, p, sums)?;
+                match rows {
+                    Rows::UpTo(rows) => gemv::floats(e, p, &given, rows),
+                    Rows::Many => float_tiles(e, p, &given, sums),
+                }
+            })
         })
     })
 }
@@ -256,29 +288,87 @@ pub(super) fn packed(
     y: &View,
 ) -> Result<(), CompileError> {
     through_f32(e, p, y, |e, sums| {
-        let given = given(e, p, sums)?;
         by_rows(e, p, |e, rows| {
-            match rows {
-                Rows::UpTo(rows) => gemv::packed(e, p, &given, scheme, rows)?,
-                Rows::Many => {
-                    if quads::packed(e, p, &given, scheme, sums)? {
-                        return Ok(());
-                    }
-                    let scheme = scheme_consts(scheme);
-                    // An invocation decodes as many weights as the tile has for each: 64 x 16
-                    // for 64.
-                    let tile = Tile {
-                        side: 8,
-                        wide: true,
-                    };
-                    let own = [tile.side, 1, u32::from(p.a.own.unit)];
-                    let own: Vec<u32> = scheme.into_iter().chain(own).collect();
-                    given.tiles(e, &GEMM_PACKED, &own, tile);
+            let takes = match rows {
+                Rows::UpTo(rows) => gemv::packed_take(p, rows),
+                Rows::Many => Takes::NOTHING,
+            };
+            takes.emit(e, p, sums, |e, p, sums| {
+                let given = given(e, p, sums)?;
+                match rows {
+                    Rows::UpTo(rows) => gemv::packed(e, p, &given, scheme, rows),
+                    Rows::Many => packed_tiles(e, p, &given, scheme, sums),
                 }
-            }
-            Ok(())
+            })
         })
     })
+}
+
+fn packed_tiles(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    scheme: Scheme,
+    sums: &View,
+) -> Result<(), CompileError> {
+    if quads::packed(e, p, given, scheme, sums)? {
+        return Ok(());
+    }
+    // An invocation decodes as many weights as the tile has for each: 64 x 16 for 64.
+    let tile = Tile {
+        side: 8,
+        wide: true,
+    };
+    let own = [tile.side, 1, u32::from(p.a.own.unit)];
+    let own: Vec<u32> = scheme_consts(scheme).into_iter().chain(own).collect();
+    given.tiles(e, &GEMM_PACKED, &own, tile);
+    Ok(())
+}
+
+/// The same with its norm, if it has one, as a step before it.
+fn with_norm_before(e: &mut Emit<'_>, mut p: Product) -> Result<Product, CompileError> {
+    let Some(norm) = p.norm.take() else {
+        return Ok(p);
+    };
+    let rows = norm::rows(e, &norm)?;
+    p.with_rows(e, &rows)
+}
+
+/// What of the norm before a product and the gate after it a kernel does by the way.
+#[derive(Clone, Copy)]
+pub(super) struct Takes {
+    pub(super) norm: bool,
+    pub(super) gate: bool,
+}
+
+impl Takes {
+    pub(super) const NOTHING: Takes = Takes {
+        norm: false,
+        gate: false,
+    };
+
+    /// Emits a product through such a kernel, with the rest as steps of their own.
+    fn emit(
+        self,
+        e: &mut Emit<'_>,
+        p: &Product,
+        y: &View,
+        kernel: impl FnOnce(&mut Emit<'_>, &Product, &View) -> Result<(), CompileError>,
+    ) -> Result<(), CompileError> {
+        let mut p = match self.norm {
+            true => p.clone(),
+            false => with_norm_before(e, p.clone())?,
+        };
+        match p.gate.take_if(|_| !self.gate) {
+            Some(gate) => {
+                let both = e.temp(y.dtype, &e.graph.node(gate.product).outputs[0].shape)?;
+                kernel(e, &p, &both)?;
+                map::gate(e, &gate, both, y);
+                Ok(())
+            }
+            None => kernel(e, &p, y),
+        }
+    }
 }
 
 fn through_f32(
@@ -312,7 +402,7 @@ fn rows_are_words(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
     for dim in &p.batch {
         rows = rows.saturating_mul(e.bound(dim)?);
     }
-    Ok(rows <= 1 || p.n.known().is_some_and(|n| n % 2 == 0))
+    Ok(rows <= 1 || p.columns().known().is_some_and(|n| n % 2 == 0))
 }
 
 /// A product of integers.

@@ -6,6 +6,7 @@ use tercet_ir::{CompileError, DType, Dim, Scheme};
 
 use crate::emit::{Emit, View};
 use crate::families::gemm_coop::ACTIVATIONS;
+use crate::fusions::{Gate, RowNorm};
 use crate::num::Num;
 use crate::program::SlotId;
 
@@ -130,7 +131,9 @@ impl Side {
     }
 }
 
-/// `y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] + bias[j])`, dense in this order.
+/// `y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] + bias[j])`, dense in this order; with what it may take in
+/// where there is one matrix on the right: a norm that `a` is the operand of, a gate that halves the
+/// columns of `y`, a sum with something of the shape of `y`.
 #[derive(Clone, Debug)]
 pub(super) struct Product {
     pub(super) batch: Vec<Dim>,
@@ -141,6 +144,10 @@ pub(super) struct Product {
     pub(super) b: Side,
     pub(super) bias: Option<View>,
     pub(super) activation: Option<UnaryFn>,
+    pub(super) norm: Option<RowNorm>,
+    pub(super) gate: Option<Gate>,
+    /// Added to the results, in place of a bias: `[m, n]`.
+    pub(super) residual: Option<View>,
 }
 
 impl Product {
@@ -192,6 +199,9 @@ impl Product {
             batch,
             bias,
             activation,
+            norm: None,
+            gate: None,
+            residual: None,
         })
     }
 
@@ -213,13 +223,66 @@ impl Product {
             b,
             bias: None,
             activation: None,
+            norm: None,
+            gate: None,
+            residual: None,
         })
+    }
+
+    /// The same with what is done before and after it.
+    pub(super) fn with(
+        self,
+        e: &mut Emit<'_>,
+        norm: Option<RowNorm>,
+        tail: Option<Tail>,
+    ) -> Result<Product, CompileError> {
+        let (gate, residual) = match tail {
+            Some(Tail::Gate(gate)) => (Some(gate), None),
+            Some(Tail::Sum(with)) => (None, Some(as_matrix(e, &with)?)),
+            None => (None, None),
+        };
+        Ok(Product {
+            norm,
+            gate,
+            residual,
+            ..self
+        })
+    }
+
+    /// The same with other rows.
+    pub(super) fn with_rows(self, e: &mut Emit<'_>, a: &View) -> Result<Product, CompileError> {
+        let a = as_matrix(e, a)?;
+        Ok(Product {
+            a: Side::of(e, &a, Some(0), 1, &[]),
+            ..self
+        })
+    }
+
+    /// The function of its sums, or of those of the gate.
+    pub(super) fn function(&self) -> Option<UnaryFn> {
+        self.activation.or(self.gate.as_ref().map(|gate| gate.f))
+    }
+
+    /// The columns of the result.
+    pub(super) fn columns(&self) -> Dim {
+        match (&self.gate, self.n.known()) {
+            (Some(_), Some(n)) => Dim::Known(n / 2),
+            (_, _) => self.n.clone(),
+        }
+    }
+
+    /// True if no operand has the slot of another, as kernels need that bind them under several types.
+    pub(super) fn is_apart(&self) -> bool {
+        let mut added = self.bias.iter().chain(&self.residual);
+        let slots = [self.a.slot, self.b.slot];
+        slots[0] != slots[1] && added.all(|v| !slots.contains(&v.slot))
     }
 
     /// `y^T = b^T a^T`, which for one column is the same result: products with a vector run as
     /// products of one row.
     pub(super) fn of_one_column_as_row(self) -> Product {
-        if !self.n.is_one() || self.m.is_one() || self.bias.is_some() {
+        let takes_in = self.norm.is_some() || self.residual.is_some();
+        if !self.n.is_one() || self.m.is_one() || self.bias.is_some() || takes_in {
             return self;
         }
         Product {
@@ -230,6 +293,13 @@ impl Product {
             ..self
         }
     }
+}
+
+/// What is done to the results of a product.
+pub(super) enum Tail {
+    Gate(Gate),
+    /// The other operand of a sum.
+    Sum(View),
 }
 
 /// The axes of both, where a size of 1 gives way to the other.

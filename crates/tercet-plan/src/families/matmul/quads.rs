@@ -123,7 +123,7 @@ pub(super) fn floats(
     let Some(kernel) = kernel_of(p, p.activation) else {
         return Ok(false);
     };
-    if !rows_are_quads(p, y) || !(across || along) || !given.is_apart() {
+    if !rows_are_quads(p, y) || !(across || along) || !p.is_apart() {
         return Ok(false);
     }
     let (size, time) = best(e, p)?;
@@ -147,7 +147,7 @@ pub(super) fn packed(
     scheme: Scheme,
     y: &View,
 ) -> Result<bool, CompileError> {
-    if !rows_are_quads(p, y) || !given.is_apart() {
+    if !rows_are_quads(p, y) || !p.is_apart() {
         return Ok(false);
     }
     let kernel = match p.a.dtype {

@@ -1,0 +1,13 @@
+// Rows of a as they are.
+
+fn own_squares() -> f32 {
+    return 0.0;
+}
+
+fn settle(local: u32, again: bool) -> bool {
+    return true;
+}
+
+fn settled(sum: f32) -> f32 {
+    return sum;
+}

@@ -1,0 +1,78 @@
+// Where NORMED is 1, the one row of a is x / sqrt(mean(x^2) + eps) * gain: its elements are taken times
+// their gains, their squares are summed by the way, and what the row is divided by comes in at the end.
+// Where the squares leave the range in which sums keep that exact, the row is taken again, times a power
+// of two.
+
+override NORMED: u32 = 0u;
+
+// Means of squares that need no power of two.
+const LEAST_MEAN: f32 = 1e-12;
+const MOST_MEAN: f32 = 1e12;
+
+@group(0) @binding(5) var<storage, read> gains: array<u32>;
+
+// The power of two, the sum of the squares of what this invocation took, and 1 / sqrt(mean + eps).
+var<private> row_scale: f32 = 1.0;
+var<private> row_squares: f32 = 0.0;
+var<private> row_factor: f32 = 1.0;
+
+fn gain_at(k: u32) -> f32 {
+    return element_of(gains[word_of(k, A_TYPE)], k, A_TYPE);
+}
+
+// Four elements from k on.
+fn prepared(x: vec4<f32>, k: u32) -> vec4<f32> {
+    if NORMED == 0u {
+        return x;
+    }
+    let scaled = x * row_scale;
+    row_squares += dot(scaled, scaled);
+    return scaled * vec4<f32>(gain_at(k), gain_at(k + 1u), gain_at(k + 2u), gain_at(k + 3u));
+}
+
+fn own_squares() -> f32 {
+    return row_squares;
+}
+
+// The greatest magnitude of the row, for every invocation.
+fn greatest(local: u32) -> f32 {
+    var size = 0u;
+    for (var k = local; k < p.k; k += 256u) {
+        size = max(size, magnitude(a_at(0u, k)));
+    }
+    memory[SHARES_AT + local].x = as_float(size);
+    workgroupBarrier();
+    for (var other = 0u; other < 256u; other += 1u) {
+        size = max(size, magnitude(memory[SHARES_AT + other].x));
+    }
+    workgroupBarrier();
+    return as_float(size);
+}
+
+// With the sums of the first columns, and so of all squares, at hand: true if they are good; else the row
+// must be taken again, after which they are.
+fn settle(local: u32, again: bool) -> bool {
+    if NORMED == 0u {
+        return true;
+    }
+    if local == 0u {
+        var sum = 0.0;
+        for (var unit = 0u; unit < UNITS; unit += 1u) {
+            sum += memory[SHARES_AT + unit * SLICES].z;
+        }
+        // Nobody else looks at this part.
+        memory[SHARES_AT].w = sum;
+    }
+    let mean = workgroupUniformLoad(&memory[SHARES_AT]).w / f32(p.k);
+    if again || (mean >= LEAST_MEAN && mean <= MOST_MEAN) {
+        row_factor = inverseSqrt(mean + scaled_eps(p.eps, row_scale));
+        return true;
+    }
+    row_scale = scale_for(greatest(local));
+    row_squares = 0.0;
+    return false;
+}
+
+fn settled(sum: f32) -> f32 {
+    return sum * row_factor;
+}
