@@ -9,6 +9,7 @@
 //! odd are made in F32 first, and packed by `attention_pack`.
 
 mod coop;
+mod one;
 mod ways;
 
 use tercet_ir::layout::Term;
@@ -202,6 +203,22 @@ static DECODE_WIDE: Kernel<AttentionParams> = Kernel::wgsl(
     ],
 );
 
+/// One query, few instructions.
+static ONE: Kernel<AttentionParams> = Kernel::wgsl(
+    "attention_one",
+    &[
+        PRELUDE,
+        Piece::Base.text(),
+        Piece::Exp.text(),
+        Piece::Hyperbolic.text(),
+        portable!("attention_range.wgsl"),
+        portable!("attention_common.wgsl"),
+        portable!("attention_one.wgsl"),
+    ],
+    DECODE_ARGS,
+    &["DTYPE", "OUT", "MASK", "CAPPED", "SPLIT", "HEAD", "VALUE"],
+);
+
 /// The ranges of keys of few queries, together.
 static COMBINE: Kernel<CombineParams> = Kernel::wgsl(
     "attention_combine",
@@ -234,6 +251,7 @@ pub(crate) static FAMILY: Family = Family {
         &VEC2.tiles.def,
         &VEC2.decode.def,
         &DECODE_WIDE.def,
+        &ONE.def,
         &COMBINE.def,
         &PACK.def,
         &coop::F16.def,

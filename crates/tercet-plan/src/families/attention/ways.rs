@@ -2,7 +2,7 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, coop};
+use super::{AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, coop, one};
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::num::Num;
@@ -162,6 +162,9 @@ impl Cut {
 
 /// Ranges of keys, and what puts them together.
 fn few(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(), CompileError> {
+    if queries == 1 && one::takes(p) {
+        return one::emit(e, p, y);
+    }
     let cut = Cut::of(e, p, queries)?;
     let is_split = cut.splits > 1;
     let rows = rows(e, p);
@@ -220,7 +223,7 @@ fn few(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<()
     Ok(())
 }
 
-fn combine(e: &mut Emit<'_>, p: &Problem<'_>, [sums, stats, y]: [&View; 3], of: &AttentionParams) {
+pub(super) fn combine(e: &mut Emit<'_>, p: &Problem<'_>, [sums, stats, y]: [&View; 3], of: &AttentionParams) {
     let lanes = 4 / y.dtype.size_bytes();
     let blocks = Num::Const(p.value_dim.div_ceil(64 * lanes) as i64);
     let rows = rows(e, p);

@@ -1,0 +1,84 @@
+//! One query a batch entry, without a mask operand: every query head is a workgroup of its own, ranges of
+//! keys others.
+
+use tercet_ir::ops::MaskKind;
+use tercet_ir::{CompileError, DType, Dim};
+
+use super::ways::combine;
+use super::{AttentionParams, ONE, Problem};
+use crate::emit::{Emit, View};
+use crate::num::Num;
+
+/// The keys that a workgroup takes at a time.
+const BLOCK: usize = 128;
+/// The most ranges of keys: all of them are put together afterwards.
+const MOST_SPLITS: usize = 16;
+/// The most elements of a query and of a value.
+const MOST_DIM: usize = 128;
+
+/// True if `attention_one` takes such operands.
+pub(super) fn takes(p: &Problem<'_>) -> bool {
+    let each = if p.dtype == DType::F32 { 4 } else { 8 };
+    let is_bare = match p.op.mask {
+        MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => p.op.softcap.is_none(),
+        MaskKind::Keep | MaskKind::Bias => false,
+    };
+    let whole = |dim: usize| (1..=MOST_DIM).contains(&dim) && dim.is_multiple_of(8 * each);
+    is_bare
+        && p.has_vectors
+        && p.together >= each
+        && whole(p.head_dim)
+        && whole(p.value_dim)
+        && p.value_dim.is_power_of_two()
+}
+
+/// Emits the kernel, and what puts the ranges together where there are several.
+pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), CompileError> {
+    let keys = e.bound(p.keys)?;
+    let others = e.bound(p.batch)?.max(1).saturating_mul(p.op.q_heads);
+    let units = match e.caps.compute_units {
+        0 => 128,
+        units => units as usize,
+    };
+    let wanted = (4 * units).div_ceil(others).clamp(1, MOST_SPLITS);
+    let split_keys = keys.div_ceil(wanted).next_multiple_of(BLOCK).max(BLOCK);
+    let splits = keys.div_ceil(split_keys).max(1);
+    let is_split = splits > 1;
+    let ranges = match is_split {
+        true => e.tape().ceil_div(p.block.keys, split_keys as u32),
+        false => Num::ONE,
+    };
+    let tape = e.tape();
+    let heads = tape.mul(p.block.kv_heads, p.block.group);
+    let entries = tape.mul(p.block.batch, heads);
+    let groups = tape.mul(entries, ranges);
+    let params = AttentionParams {
+        tiles: Num::ONE,
+        slices: Num::ONE,
+        splits: ranges,
+        split_keys: Num::Const(split_keys as i64),
+        groups,
+        ..p.block.clone()
+    };
+    let (to, stats) = match is_split {
+        true => {
+            let [heads, splits] = [p.op.q_heads, splits].map(Dim::Known);
+            let shape = |last: usize| [p.batch.clone(), heads.clone(), splits.clone(), last.into()];
+            let sums = e.temp(DType::F32, &shape(p.value_dim))?;
+            (sums, e.temp(DType::U32, &shape(2))?)
+        }
+        // Nothing is written there.
+        false => (y.clone(), e.temp(DType::U32, &[])?),
+    };
+    let dims = [p.head_dim, p.value_dim].map(|dim| dim as u32);
+    let mut consts = p.consts(to.dtype);
+    consts.extend([u32::from(is_split), dims[0], dims[1]]);
+    let [q, k, v, mask, lens] = p.slots;
+    let args = [q, k, v, mask, lens, to.slot, stats.slot];
+    let grid = e.flat_grid(groups);
+    e.dispatch(&ONE, &consts, &args, &params, grid);
+    if is_split {
+        combine(e, p, [&to, &stats, y], &params);
+    }
+    Ok(())
+}
