@@ -446,8 +446,7 @@ fn norms_of_any_magnitude() {
             2000.0.. if hi < 65000.0 => &[DType::F32, DType::F16],
             _ => &[DType::F32],
         };
-        // The CPU's norms add squares in f32 as they are.
-        check_on(&case, dtypes, |name| name != "cpu", &mut wrong);
+        check(&case, dtypes, &mut wrong);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

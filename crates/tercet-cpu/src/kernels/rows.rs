@@ -232,30 +232,64 @@ unsafe fn norm_row<S: Simd>(
     out: &mut [f32],
 ) {
     let n = x.len() as f32;
-    let (mean, square) = match kind {
-        Norm::Rms => (0.0, sum_of_squares::<S>(x) / n),
+    let (mean, rest, square) = match kind {
+        Norm::Rms => (0.0, 0.0, sum_of_squares::<S>(x) / n),
         Norm::Layer => {
             let mean = sum_body::<S>(x) / n;
-            // A second pass over the deviations: no cancellation.
+            // A second pass over the deviations: no cancellation. Their mean is what rounding took
+            // from the first.
             for (out, x) in out.iter_mut().zip(x) {
                 *out = x - mean;
             }
-            (mean, sum_of_squares::<S>(out) / n)
+            let rest = sum_body::<S>(out) / n;
+            let square = sum_of_squares::<S>(out) / n - rest * rest;
+            (mean, rest, if square < 0.0 { 0.0 } else { square })
         }
     };
+    if !(square.is_finite() && square + eps >= LEAST_SQUARE) {
+        norm_wide(kind, eps, x, gamma, beta, out);
+        return;
+    }
     let scale = 1.0 / (square + eps).sqrt();
     match beta {
         Some(beta) => {
             assert_eq!(beta.len(), gamma.len(), "beta and gamma differ in length");
             for (((out, x), g), b) in out.iter_mut().zip(x).zip(gamma).zip(beta) {
-                *out = S::fmaf((x - mean) * scale, *g, *b);
+                *out = S::fmaf(((x - mean) - rest) * scale, *g, *b);
             }
         }
         None => {
             for ((out, x), g) in out.iter_mut().zip(x).zip(gamma) {
-                *out = (x - mean) * scale * g;
+                *out = ((x - mean) - rest) * scale * g;
             }
         }
+    }
+}
+
+/// Below this, squares of a row's elements may have been lost to the lower end of f32.
+const LEAST_SQUARE: f32 = 1e-28;
+
+/// A row whose squares leave the range of f32, or which is not finite.
+#[cold]
+#[inline(never)]
+fn norm_wide(
+    kind: Norm,
+    eps: f32,
+    x: &[f32],
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    out: &mut [f32],
+) {
+    let n = x.len() as f64;
+    let mean = match kind {
+        Norm::Rms => 0.0,
+        Norm::Layer => x.iter().map(|x| f64::from(*x)).sum::<f64>() / n,
+    };
+    let square = |x: &f32| (f64::from(*x) - mean).powi(2);
+    let scale = 1.0 / (x.iter().map(square).sum::<f64>() / n + f64::from(eps)).sqrt();
+    for (i, (out, x)) in out.iter_mut().zip(x).enumerate() {
+        let y = (f64::from(*x) - mean) * scale * f64::from(gamma[i]);
+        *out = (y + beta.map_or(0.0, |b| f64::from(b[i]))) as f32;
     }
 }
 
