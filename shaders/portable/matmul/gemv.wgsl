@@ -136,27 +136,28 @@ fn main(
     let stride = groups.x * groups.y * RESULTS;
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
         enter_batch(batch);
-        var fresh = true;
-        var again = false;
+        // 0 for the first columns, 1 where they are taken again, 2 for later ones. Compilers do not see that it
+        // begins at 0: they would copy the body of the loop for it.
+        var turn = p.zero;
         for (var first = start; first < columns();) {
             first_low = vec4<f32>();
             first_high = vec4<f32>();
             second_low = vec4<f32>();
             second_high = vec4<f32>();
-            accumulate(min(first + unit * OWN, (columns() - 1u) / OWN * OWN), slice, local, fresh);
+            accumulate(min(first + unit * OWN, (columns() - 1u) / OWN * OWN), slice, local, turn < 2u);
             // The shares of several rows lie where others may still read rows of a.
             if ROWS > 1u {
                 workgroupBarrier();
             }
             share(own);
             meet(own, slice);
-            if fresh && !settle(local, again) {
-                again = true;
+            if turn < 2u && !settle(local, turn == 1u) {
+                turn = 1u;
                 continue;
             }
             store(first, local);
             workgroupBarrier();
-            fresh = false;
+            turn = 2u;
             first += stride;
         }
     }

@@ -9,16 +9,10 @@ override NORMED: u32 = 0u;
 const LEAST_MEAN: f32 = 1e-12;
 const MOST_MEAN: f32 = 1e12;
 
-@group(0) @binding(5) var<storage, read> gains: array<u32>;
-
 // The power of two, the sum of the squares of what this invocation took, and 1 / sqrt(mean + eps).
 var<private> row_scale: f32 = 1.0;
 var<private> row_squares: f32 = 0.0;
 var<private> row_factor: f32 = 1.0;
-
-fn gain_at(k: u32) -> f32 {
-    return element_of(gains[word_of(k, A_TYPE)], k, A_TYPE);
-}
 
 // Four elements from k on.
 fn prepared(x: vec4<f32>, k: u32) -> vec4<f32> {
@@ -27,7 +21,7 @@ fn prepared(x: vec4<f32>, k: u32) -> vec4<f32> {
     }
     let scaled = x * row_scale;
     row_squares += dot(scaled, scaled);
-    return scaled * vec4<f32>(gain_at(k), gain_at(k + 1u), gain_at(k + 2u), gain_at(k + 3u));
+    return scaled * gain_four(k);
 }
 
 fn own_squares() -> f32 {
@@ -57,7 +51,7 @@ fn settle(local: u32, again: bool) -> bool {
     }
     if local == 0u {
         var sum = 0.0;
-        for (var unit = 0u; unit < UNITS; unit += 1u) {
+        for (var unit = 0u; unit < SQUARE_UNITS; unit += 1u) {
             sum += memory[SHARES_AT + unit * SLICES].z;
         }
         // Nobody else looks at this part.

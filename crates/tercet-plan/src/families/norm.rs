@@ -277,19 +277,15 @@ fn matrix(e: &mut Emit<'_>, view: &View, axis: usize) -> Result<(View, Rows), Co
     Ok((view, rows))
 }
 
-/// Invocations that keep a large device busy.
-const ENOUGH: usize = 1 << 16;
-
-/// The shape of a norm's workgroups: never across rows, whose places are not known to be neighbours. Few
-/// rows have more invocations each.
+/// The shape of a norm's workgroups: never across rows, whose places are not known to be neighbours. An
+/// invocation has one unit where a workgroup has as many.
 fn share(rows: &Rows, units: usize) -> Share {
     let along = Rows {
         across: false,
         ..rows.clone()
     };
     let mut share = along.share(units, 1);
-    let few = |threads: u32| rows.bounds.rows.saturating_mul(threads as usize) < ENOUGH;
-    while share.threads < WORKGROUP && units > share.threads as usize && few(share.threads) {
+    while share.threads < WORKGROUP && units > share.threads as usize {
         share.threads *= 2;
     }
     share

@@ -7,7 +7,8 @@ use tercet_ir::{CompileError, DType, Scheme};
 
 use super::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, PACKED_QUADS_ACTIVATED,
-    PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
+    PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN, ROW_ACTIVATED, ROW_PLAIN,
+    WIDE_ACTIVATED, WIDE_PLAIN,
 };
 use super::portable::{Given, Pair, Takes};
 use super::product::Product;
@@ -34,6 +35,10 @@ static ACROSS: Pair = Pair {
 static WIDE: Pair = Pair {
     plain: &WIDE_PLAIN,
     activated: &WIDE_ACTIVATED,
+};
+static ROW: Pair = Pair {
+    plain: &ROW_PLAIN,
+    activated: &ROW_ACTIVATED,
 };
 static PACKED_WORDS: Pair = Pair {
     plain: &PACKED_WORDS_PLAIN,
@@ -84,7 +89,15 @@ pub(super) fn floats(
 ) -> Result<(), CompileError> {
     let rows = rows_of(e, p, rows)?;
     let b_type = code(p.b.dtype);
-    if reads_quads(e, p)? {
+    if rows == 1 && reads_quads(e, p)? && row_is_quads(p) {
+        let per = 1 + u32::from(p.gate.is_some());
+        let units = row_units(e, p)?;
+        let kernel = ROW.pick(p.function());
+        let mut own = vec![b_type, rows, units, per];
+        own.extend(taken(p));
+        let grid = grid(e, p, given, units);
+        given.dispatch_rows(e, kernel, &own, grid);
+    } else if reads_quads(e, p)? {
         let teams = Teams::of(e, p, rows, [quads_of(p.b.dtype), 0], 2)?;
         let kernel = WIDE.pick(p.function());
         let mut own = vec![b_type, rows, teams.units, teams.per, teams.steps];
@@ -103,6 +116,28 @@ pub(super) fn floats(
         given.dispatch(e, kernel, &[b_type, rows, per], grid);
     }
     Ok(())
+}
+
+/// True if the row can be bound as quads of words, whole wherever pieces of the weights are.
+fn row_is_quads(p: &Product) -> bool {
+    let len = 16 / p.a.dtype.size_bytes() as u64;
+    let whole = p.k.known().is_some_and(|k| (k as u64).is_multiple_of(len));
+    whole && p.a.summed.unit && p.a.is_multiple(len, p.a.own)
+}
+
+/// The columns that a workgroup takes at a time: fewer where there are few, so that each unit of the device has
+/// some workgroups.
+fn row_units(e: &Emit<'_>, p: &Product) -> Result<u32, CompileError> {
+    let columns = e.bound(&p.columns())?;
+    let device = match e.caps.compute_units {
+        0 => 16,
+        units => units as usize,
+    };
+    let mut units = 8;
+    while units > 2 && columns < 3 * device * units as usize {
+        units /= 2;
+    }
+    Ok(units)
 }
 
 /// The rows that the kernel has sums for.

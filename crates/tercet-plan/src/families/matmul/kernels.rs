@@ -64,7 +64,8 @@ const LOOSE: &str = concat!(
     portable!("matmul/prologue_none.wgsl"),
     portable!("matmul/gemv_loose.wgsl")
 );
-/// What rows in shared memory become on their way there.
+const GAINS: &str = portable!("matmul/gains_words.wgsl");
+/// What rows become on their way in.
 const PROLOGUE: &str = concat!(
     portable!("norm_scale.wgsl"),
     portable!("matmul/prologue_norm.wgsl")
@@ -237,7 +238,7 @@ macro_rules! of_rows {
      [$($piece:expr),*], [$($name:literal),*]) => {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
-            &[PRELUDE, OPERANDS, PLAIN, FLOATS, GEMV, TILE, PROLOGUE, $($piece),*],
+            &[PRELUDE, OPERANDS, PLAIN, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
             ROW_ARGS,
             &[
                 "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name,)*
@@ -260,6 +261,7 @@ macro_rules! of_rows {
                 FLOATS,
                 GEMV,
                 TILE,
+                GAINS,
                 PROLOGUE,
                 $($piece),*
             ],
@@ -286,6 +288,49 @@ of_rows!(
     PACKED_QUADS_PLAIN "gemv_packed_wide", PACKED_QUADS_ACTIVATED "gemv_packed_wide_activated",
     [BLOCKS, QUADS, PIECES, GEMV_PACKED],
     ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN", "GROUPS", "SECOND"]
+);
+
+const ROW: &str = portable!("matmul/gemv_row.wgsl");
+const ROW_CONSTS: &[&str] = &[
+    "BIAS",
+    "ACTIVATION",
+    "A_TYPE",
+    "Y_TYPE",
+    "B_TYPE",
+    "ROWS",
+    "UNITS",
+    "PER",
+    "GATED",
+    "NORMED",
+];
+
+/// One row straight from memory.
+pub(super) static ROW_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
+    "gemv_row",
+    &[PRELUDE, SHARED, PLAIN, SUMS, GEMV, PROLOGUE, ROW],
+    ROW_ARGS,
+    ROW_CONSTS,
+);
+pub(super) static ROW_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
+    "gemv_row_activated",
+    &[
+        PRELUDE,
+        Piece::Base.text(),
+        Piece::Exp.text(),
+        Piece::Log.text(),
+        Piece::Softplus.text(),
+        Piece::Hyperbolic.text(),
+        Piece::Gate.text(),
+        Piece::Erf.text(),
+        SHARED,
+        ACTIVATED,
+        SUMS,
+        GEMV,
+        PROLOGUE,
+        ROW,
+    ],
+    ROW_ARGS,
+    ROW_CONSTS,
 );
 
 /// Integers of any width.
@@ -317,6 +362,8 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &ACROSS_ACTIVATED.def,
     &WIDE_PLAIN.def,
     &WIDE_ACTIVATED.def,
+    &ROW_PLAIN.def,
+    &ROW_ACTIVATED.def,
     &INTS.def,
     &NARROW.def,
     &gemm_coop::F16.def,

@@ -171,7 +171,7 @@ fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, CompileError>
     };
     let gains = match &p.norm {
         Some(norm) => norm.gain.slot,
-        None => bias,
+        None => e.temp(DType::U32, &[Dim::Known(4)])?.slot,
     };
     let limit = e.caps.max_grid;
     let batches = e.tape().min(params.batch, limit);
