@@ -14,27 +14,13 @@ fn has_small(word: u32) -> bool {
     return (word & 0x7c00u) == 0u || (word & 0x7c000000u) == 0u;
 }
 
-// Four floats of an f16, one after the other: rare, and so short instead of fast. (`len` is at least 4, which
-// compilers do not know.)
-fn slowly(two: vec2<u32>) -> vec4<f32> {
-    var out = vec4<f32>();
-    for (var i = 0u; i < min(p.len, 4u); i += 1u) {
-        let word = select(two.x, two.y, i >= 2u);
-        out = vec4<f32>(out.yzw, from_half((word >> (16u * (i & 1u))) & 0xffffu));
-    }
-    return out;
-}
-
 // Four floats of a vector.
 fn floats(words: vec4<u32>, part: u32) -> vec4<f32> {
     if DTYPE == F32 {
         return bitcast<vec4<f32>>(words);
     }
     let two = select(words.xy, words.zw, part == 1u);
-    if DTYPE == F16 {
-        if has_small(two.x) || has_small(two.y) {
-            return slowly(two);
-        }
+    if DTYPE == F16 && !has_small(two.x) && !has_small(two.y) {
         return vec4<f32>(unpack2x16float(two.x), unpack2x16float(two.y));
     }
     return vec4<f32>(
@@ -57,15 +43,8 @@ fn nearest_half(x: f32) -> f32 {
 }
 
 fn pair(a: f32, b: f32) -> u32 {
-    if DTYPE == F16 {
-        if is_plain(a) && is_plain(b) {
-            return pack2x16float(vec2<f32>(nearest_half(a), nearest_half(b)));
-        }
-        var word = 0u;
-        for (var i = 0u; i < min(p.len, 2u); i += 1u) {
-            word = (word >> 16u) | (to_half(select(a, b, i == 1u)) << 16u);
-        }
-        return word;
+    if DTYPE == F16 && is_plain(a) && is_plain(b) {
+        return pack2x16float(vec2<f32>(nearest_half(a), nearest_half(b)));
     }
     return float_bits(a, DTYPE) | (float_bits(b, DTYPE) << 16u);
 }

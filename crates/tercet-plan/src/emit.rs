@@ -240,9 +240,8 @@ impl<'a> Emit<'a> {
         of: Value,
         make: impl FnOnce(&mut Emit<'a>) -> Result<View, CompileError>,
     ) -> Result<View, CompileError> {
-        let known = |(value, arms, _): &&(Value, Arms, View)| {
-            *value == of && self.arms.starts_with(arms)
-        };
+        let known =
+            |(value, arms, _): &&(Value, Arms, View)| *value == of && self.arms.starts_with(arms);
         if let Some((.., view)) = self.made.iter().find(known) {
             return Ok(view.clone());
         }

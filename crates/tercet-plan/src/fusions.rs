@@ -69,14 +69,16 @@ impl Fusions {
                 }
                 Op::ResidualRmsNorm(_) if node.inputs.len() == 3 => {
                     let of = Value { node: id, port: 0 };
-                    let sum = sum_of_product(graph, &readers, id, [node.inputs[0], node.inputs[1]], 1);
+                    let sum =
+                        sum_of_product(graph, &readers, id, [node.inputs[0], node.inputs[1]], 1);
                     if let Some(sum) = sum.filter(|_| readers.are_products(of)) {
                         found.norms.insert(of);
                         found.leave(id, sum);
                     }
                 }
                 Op::Binary(op) if op.f == BinaryFn::Add => {
-                    let sum = sum_of_product(graph, &readers, id, [node.inputs[0], node.inputs[1]], 0);
+                    let sum =
+                        sum_of_product(graph, &readers, id, [node.inputs[0], node.inputs[1]], 0);
                     sum.into_iter().for_each(|sum| found.leave(id, sum));
                 }
                 Op::Map(map) => {
@@ -166,7 +168,9 @@ fn is_product(graph: &Graph, node: &Node) -> bool {
         _ => false,
     };
     let lead = x.shape.iter().take(x.rank().saturating_sub(1));
-    let rows = lead.map(Dim::known).try_fold(1usize, |n, d| n.checked_mul(d?));
+    let rows = lead
+        .map(Dim::known)
+        .try_fold(1usize, |n, d| n.checked_mul(d?));
     let some = !x.shape.contains(&Dim::Known(0)) && !node.outputs[0].shape.contains(&Dim::Known(0));
     is_rows && some && x.dtype.is_float() && rows.is_none_or(|rows| rows <= FEW_ROWS)
 }
@@ -238,7 +242,8 @@ fn gate(graph: &Graph, readers: &Readers<'_>, id: NodeId, map: &Map) -> Option<(
     let [of_gate, product_of_both] = map.body.as_slice() else {
         return None;
     };
-    let (ScalarOp::Unary(f), [MapArg::Input(gated)]) = (&of_gate.op, of_gate.args.as_slice()) else {
+    let (ScalarOp::Unary(f), [MapArg::Input(gated)]) = (&of_gate.op, of_gate.args.as_slice())
+    else {
         return None;
     };
     let second = MapArg::Input(1 - gated);
@@ -254,7 +259,12 @@ fn gate(graph: &Graph, readers: &Readers<'_>, id: NodeId, map: &Map) -> Option<(
             let stays = ty.shape[axis].is_one() && *at == AxisMap::constant(0);
             stays || *at == AxisMap::axis(axis)
         });
-        whole && *last == AxisMap { start, ..AxisMap::axis(lead.len()) }
+        whole
+            && *last
+                == AxisMap {
+                    start,
+                    ..AxisMap::axis(lead.len())
+                }
     });
     let has_kernel = crate::families::gemm_coop::ACTIVATIONS.contains(f);
     let is_gate = multiplies && are_halves && has_kernel && map.results == [1];

@@ -185,11 +185,7 @@ fn into_states(graph: &Graph, updates: &HashMap<NodeId, NodeId>) -> HashSet<Node
 
 /// True if the node at hand is left to a later one that does the same by the way. A norm is then noted for
 /// the products that read it.
-fn is_taken_in(
-    e: &mut Emit<'_>,
-    fusions: &Fusions,
-    node: &Node,
-) -> Result<bool, CompileError> {
+fn is_taken_in(e: &mut Emit<'_>, fusions: &Fusions, node: &Node) -> Result<bool, CompileError> {
     let of = Value {
         node: e.at,
         port: 0,
@@ -209,7 +205,10 @@ fn is_taken_in(
 fn is_constant(e: &Emit<'_>, node: &Node) -> bool {
     !varies(&node.op)
         && node.outputs.iter().all(|t| all_known(&t.shape))
-        && node.inputs.iter().all(|v| !e.is_left(*v) && e.is_constant(&e.view(*v)))
+        && node
+            .inputs
+            .iter()
+            .all(|v| !e.is_left(*v) && e.is_constant(&e.view(*v)))
 }
 
 /// True if the node reads a state where it lies: later it may hold another value.

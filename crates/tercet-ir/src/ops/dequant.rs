@@ -293,7 +293,11 @@ impl OpSpec for DequantMatMul {
             }),
         ];
         let layers = super::layers::cases();
-        per_scheme.chain(shapes).chain(symbolic).chain(layers).collect()
+        per_scheme
+            .chain(shapes)
+            .chain(symbolic)
+            .chain(layers)
+            .collect()
     }
 
     fn rejects() -> Vec<Reject> {

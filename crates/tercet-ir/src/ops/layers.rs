@@ -26,9 +26,14 @@ pub(super) fn cases() -> Vec<Case> {
             })
             .only(DType::FLOATS)
         };
-        [case("norm_and_gate", norm_and_gate), case("sum_and_norm", sum_and_norm)]
+        [
+            case("norm_and_gate", norm_and_gate),
+            case("sum_and_norm", sum_and_norm),
+        ]
     });
-    let long = Case::new("q8_0_norm_of_a_long_row", |c| norm_and_gate(c, Scheme::Q8_0, 8192));
+    let long = Case::new("q8_0_norm_of_a_long_row", |c| {
+        norm_and_gate(c, Scheme::Q8_0, 8192)
+    });
     let read_twice = Case::new("norm_that_is_read_elsewhere", |c| {
         let x = c.input("x", [1, 64], Fill::Normal)?;
         let h = normed(c, x, "gain", 64)?;

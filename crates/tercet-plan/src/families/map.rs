@@ -99,12 +99,7 @@ fn as_map(graph: &Graph, node: &Node) -> Map {
 }
 
 /// The gate of a product whose results lie at `both`, as a step of its own.
-pub(crate) fn gate(
-    e: &mut Emit<'_>,
-    gate: &Gate,
-    both: View,
-    y: &View,
-) {
+pub(crate) fn gate(e: &mut Emit<'_>, gate: &Gate, both: View, y: &View) {
     let graph = e.graph;
     let node = graph.node(gate.map);
     let map = as_map(graph, node);

@@ -115,12 +115,7 @@ fn numbers(
     }
 }
 
-fn blocks(
-    e: &mut Emit<'_>,
-    node: &Node,
-    tail: Option<Tail>,
-    y: &View,
-) -> Result<(), CompileError> {
+fn blocks(e: &mut Emit<'_>, node: &Node, tail: Option<Tail>, y: &View) -> Result<(), CompileError> {
     let (x, norm) = rows(e, node);
     let w = e.view(node.inputs[1]);
     match scheme_of(&node.op) {

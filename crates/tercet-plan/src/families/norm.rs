@@ -187,12 +187,7 @@ struct Norm {
 }
 
 /// Leaves the RMS norm of `x` to products.
-pub(crate) fn leave(
-    e: &mut Emit<'_>,
-    node: &Node,
-    of: Value,
-    x: View,
-) -> Result<(), CompileError> {
+pub(crate) fn leave(e: &mut Emit<'_>, node: &Node, of: Value, x: View) -> Result<(), CompileError> {
     let (eps, gain) = match &node.op {
         Op::RmsNorm(op) => (op.eps, node.inputs[1]),
         Op::ResidualRmsNorm(op) => (op.eps, node.inputs[2]),
@@ -277,15 +272,19 @@ fn matrix(e: &mut Emit<'_>, view: &View, axis: usize) -> Result<(View, Rows), Co
     Ok((view, rows))
 }
 
-/// The shape of a norm's workgroups: never across rows, whose places are not known to be neighbours. An
-/// invocation has one unit where a workgroup has as many.
+/// Invocations that keep a large device busy.
+const ENOUGH: usize = 1 << 16;
+
+/// The shape of a norm's workgroups: never across rows, whose places are not known to be neighbours. Few
+/// rows have more invocations each.
 fn share(rows: &Rows, units: usize) -> Share {
     let along = Rows {
         across: false,
         ..rows.clone()
     };
     let mut share = along.share(units, 1);
-    while share.threads < WORKGROUP && units > share.threads as usize {
+    let few = |threads: u32| rows.bounds.rows.saturating_mul(threads as usize) < ENOUGH;
+    while share.threads < WORKGROUP && units > share.threads as usize && few(share.threads) {
         share.threads *= 2;
     }
     share

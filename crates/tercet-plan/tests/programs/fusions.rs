@@ -1,8 +1,8 @@
 //! What plans leave out: copies of weights that belong together, steps that a later one does by the way.
 
 use tercet_ir::ops::{Layout, RopeStyle};
-use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Scheme, Type};
-use tercet_plan::{Buffer, Caps, Program, check_races, compile};
+use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, OpError, Scheme, Type};
+use tercet_plan::{Buffer, Caps, Launch, Program, Work, check_races, compile};
 
 /// The program of a graph of up to 64 rows, which has no races.
 fn planned(graph: &Graph) -> Program {
@@ -81,4 +81,66 @@ fn a_rotation_that_only_a_cache_reads_is_written_there() {
     };
     assert_eq!(kernels(false), ["rope_update"]);
     assert_eq!(kernels(true), ["rope", "dynamic_update"]);
+}
+
+/// `x + f(norm(x) gate) * (norm(x) up) down`, where the norm may have another reader.
+fn feed_forward(is_read: bool) -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let x = Type::new(DType::F32, [Dim::sym("s"), Dim::Known(256)]);
+    let x = g.input("x", x)?;
+    let gain = g.param("gain", Type::new(DType::F32, [256]))?;
+    let h = g.rms_norm(x, gain, None, 1e-5)?;
+    let bytes = Scheme::Q4K.row_bytes(256).expect("whole blocks");
+    let weight = |g: &mut Graph, name| g.param(name, Type::new(DType::U8, [256, bytes]));
+    let (gate, up, down) = (
+        weight(&mut g, "gate")?,
+        weight(&mut g, "up")?,
+        weight(&mut g, "down")?,
+    );
+    let gate = g.dequant_matmul(h, gate, Scheme::Q4K)?;
+    let up = g.dequant_matmul(h, up, Scheme::Q4K)?;
+    let gate = g.silu(gate)?;
+    let a = g.mul(gate, up)?;
+    let y = g.dequant_matmul(a, down, Scheme::Q4K)?;
+    let y = g.plus(x, y)?;
+    g.output("y", y)?;
+    if is_read {
+        g.output("h", h)?;
+    }
+    Ok(g)
+}
+
+/// The kernels of a run with so many rows, without their constants.
+fn played(program: &Program, rows: usize) -> Vec<String> {
+    let mut launch = Launch::default();
+    let sizes = Bindings::new().with("s", rows);
+    let done = launch.compute(program, &sizes, 0);
+    done.expect("sizes within bounds");
+    let steps = program.played(&program.steps, &launch.chosen);
+    let kernels = steps
+        .iter()
+        .filter_map(|p| match &program.steps[p.step].work {
+            Work::Dispatch(d) => Some(&program.kernels[d.kernel.0 as usize].name),
+            Work::Copy { .. } | Work::Fill { .. } => None,
+        });
+    let first = |name: &String| name.split(' ').next().unwrap_or_default().to_string();
+    kernels.map(first).collect()
+}
+
+#[test]
+fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
+    let program = planned(&feed_forward(false).expect("a graph"));
+    let one = ["gemv_packed_wide_activated", "gemv_packed_wide"];
+    assert_eq!(played(&program, 1), one, "{program}");
+    let few = ["norm_vectors", one[0], one[1]];
+    assert_eq!(played(&program, 8), few, "{program}");
+    // The map is the gate; the sum still comes with the product.
+    let many = played(&program, 64);
+    assert_eq!(many.len(), 4, "{many:?}");
+}
+
+#[test]
+fn a_norm_that_something_else_reads_is_a_step() {
+    let program = planned(&feed_forward(true).expect("a graph"));
+    assert_eq!(played(&program, 1)[0], "norm_vectors", "{program}");
 }

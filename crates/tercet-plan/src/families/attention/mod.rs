@@ -91,11 +91,25 @@ crate::params! {
         blocks: U32,
         groups: U32,
     }
+    /// The block of `attention_gather.wgsl`.
+    pub struct GatherParams {
+        y_batch: U32,
+        y_head: U32,
+        heads: U32,
+        splits: U32,
+        groups: U32,
+    }
     /// The block of `attention_pack.wgsl`.
     pub struct PackParams {
         numel: U32,
     }
 }
+
+/// Which keys are seen, and scores in order.
+const RANGE: &str = concat!(
+    portable!("attention_order.wgsl"),
+    portable!("attention_range.wgsl")
+);
 
 /// The two kernels of operands read by `$operands`.
 macro_rules! kernels {
@@ -108,7 +122,7 @@ macro_rules! kernels {
                     Piece::Base.text(),
                     Piece::Exp.text(),
                     Piece::Hyperbolic.text(),
-                    portable!("attention_range.wgsl"),
+                    RANGE,
                     portable!($operands),
                     portable!("attention_common.wgsl"),
                     portable!("attention_store.wgsl"),
@@ -124,7 +138,7 @@ macro_rules! kernels {
                     Piece::Base.text(),
                     Piece::Exp.text(),
                     Piece::Hyperbolic.text(),
-                    portable!("attention_range.wgsl"),
+                    RANGE,
                     portable!($operands),
                     portable!("attention_common.wgsl"),
                     portable!("attention_store.wgsl"),
@@ -190,7 +204,7 @@ static DECODE_WIDE: Kernel<AttentionParams> = Kernel::wgsl(
         Piece::Base.text(),
         Piece::Exp.text(),
         Piece::Hyperbolic.text(),
-        portable!("attention_range.wgsl"),
+        RANGE,
         portable!("attention_vec8.wgsl"),
         portable!("attention_common.wgsl"),
         portable!("attention_store.wgsl"),
@@ -211,7 +225,7 @@ static ONE: Kernel<AttentionParams> = Kernel::wgsl(
         Piece::Base.text(),
         Piece::Exp.text(),
         Piece::Hyperbolic.text(),
-        portable!("attention_range.wgsl"),
+        RANGE,
         portable!("attention_common.wgsl"),
         portable!("attention_one.wgsl"),
     ],
@@ -222,13 +236,21 @@ static ONE: Kernel<AttentionParams> = Kernel::wgsl(
 /// The ranges of keys of few queries, together.
 static COMBINE: Kernel<CombineParams> = Kernel::wgsl(
     "attention_combine",
-    &[
-        PRELUDE,
-        portable!("attention_range.wgsl"),
-        portable!("attention_combine.wgsl"),
-    ],
+    &[PRELUDE, RANGE, portable!("attention_combine.wgsl")],
     &[Access::Read, Access::Read, Access::Read, Access::Write],
     &["OUT"],
+);
+
+/// The ranges of keys of one query, together.
+static GATHER: Kernel<GatherParams> = Kernel::wgsl(
+    "attention_gather",
+    &[
+        PRELUDE,
+        portable!("attention_order.wgsl"),
+        portable!("attention_gather.wgsl"),
+    ],
+    &[Access::Read, Access::Read, Access::Write],
+    &["OUT", "VALUE"],
 );
 
 /// Rows that share words.
@@ -253,6 +275,7 @@ pub(crate) static FAMILY: Family = Family {
         &DECODE_WIDE.def,
         &ONE.def,
         &COMBINE.def,
+        &GATHER.def,
         &PACK.def,
         &coop::F16.def,
     ],

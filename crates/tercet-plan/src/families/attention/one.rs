@@ -4,9 +4,9 @@
 use tercet_ir::ops::MaskKind;
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::ways::combine;
-use super::{AttentionParams, ONE, Problem};
+use super::{AttentionParams, GATHER, GatherParams, ONE, Problem};
 use crate::emit::{Emit, View};
+use crate::families::code;
 use crate::num::Num;
 
 /// The keys that a workgroup takes at a time.
@@ -78,7 +78,22 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
     let grid = e.flat_grid(groups);
     e.dispatch(&ONE, &consts, &args, &params, grid);
     if is_split {
-        combine(e, p, [&to, &stats, y], &params);
+        let params = GatherParams {
+            y_batch: params.y_batch,
+            y_head: params.y_head,
+            heads,
+            splits: ranges,
+            groups: entries,
+        };
+        let consts = [code(y.dtype), dims[1]];
+        let grid = e.flat_grid(entries);
+        e.dispatch(
+            &GATHER,
+            &consts,
+            &[to.slot, stats.slot, y.slot],
+            &params,
+            grid,
+        );
     }
     Ok(())
 }

@@ -223,7 +223,7 @@ fn few(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<()
     Ok(())
 }
 
-pub(super) fn combine(e: &mut Emit<'_>, p: &Problem<'_>, [sums, stats, y]: [&View; 3], of: &AttentionParams) {
+fn combine(e: &mut Emit<'_>, p: &Problem<'_>, [sums, stats, y]: [&View; 3], of: &AttentionParams) {
     let lanes = 4 / y.dtype.size_bytes();
     let blocks = Num::Const(p.value_dim.div_ceil(64 * lanes) as i64);
     let rows = rows(e, p);

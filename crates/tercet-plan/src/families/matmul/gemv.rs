@@ -248,12 +248,7 @@ impl Teams {
 
 /// The grid of a kernel that gives each workgroup so many results at a time. Of many more groups than run
 /// side by side, some take several turns instead, so that what they hold of the rows serves all.
-fn grid(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    results: u32,
-) -> [Num; 3] {
+fn grid(e: &mut Emit<'_>, p: &Product, given: &Given, results: u32) -> [Num; 3] {
     let most = match e.caps.compute_units {
         0 => 2048,
         units => units.saturating_mul(8),

@@ -153,7 +153,6 @@ pub(super) static GEMM_PACKED: Kernel<ProductParams> = Kernel::wgsl(
     ],
 );
 
-
 const QUAD_TILES: &str = portable!("matmul/gemm_quads.wgsl");
 const QUADS_WIDE: &str = portable!("matmul/quads_wide.wgsl");
 const QUADS_HALF: &str = portable!("matmul/quads_half.wgsl");

@@ -11,8 +11,8 @@ use super::kernels::{
 use super::product::{Product, activation_code};
 use super::quads;
 use crate::emit::{Emit, View};
-use crate::families::{code, map, norm};
 use crate::families::dequant::scheme_consts;
+use crate::families::{code, map, norm};
 use crate::kernel::Kernel;
 use crate::num::Num;
 use crate::program::SlotId;
@@ -211,7 +211,13 @@ impl Given {
     ) {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
         let [a, b, bias, y] = self.args;
-        e.dispatch(kernel, &consts, &[a, b, bias, y, self.gains], &self.params, grid);
+        e.dispatch(
+            kernel,
+            &consts,
+            &[a, b, bias, y, self.gains],
+            &self.params,
+            grid,
+        );
     }
 
     /// The grid of tiles of so many rows and columns; flat over x and y.

@@ -1,0 +1,55 @@
+// Scores in order as integers, and what their maxima make of weights and sums: shared by the attention
+// kernels.
+
+// Scores and their maxima are floats as ordered integers (`order`); this is below all of them: a key
+// that the query does not see.
+const UNSEEN: i32 = -2147483648;
+const MINUS_INF: i32 = -2139095041;
+const PLUS_INF: i32 = 0x7f800000;
+
+// The inverse of `order`.
+fn float_at(key: i32) -> f32 {
+    return bitcast<f32>(select(key, key ^ 0x7fffffff, key < 0));
+}
+
+// `order`, with every NaN above infinity.
+fn key_of(x: f32) -> i32 {
+    return select(order(x), 0x7fc00000, is_nan(x));
+}
+
+fn keys_in_order(x: vec4<f32>) -> vec4<i32> {
+    let bits = bitcast<vec4<i32>>(x);
+    let ordered = select(bits, bits ^ vec4<i32>(0x7fffffff), bits < vec4<i32>());
+    let size = bits & vec4<i32>(0x7fffffff);
+    return select(ordered, vec4<i32>(0x7fc00000), size > vec4<i32>(0x7f800000));
+}
+
+// What is taken off the scores before the exponential, given their maximum.
+fn center_of(top: i32) -> f32 {
+    return select(float_at(top), 0.0, top <= MINUS_INF);
+}
+
+// exp(score - center); -0 for a key that is not seen, which no exponential gives.
+fn weight(key: i32, center: f32) -> f32 {
+    if (key == UNSEEN) {
+        return as_float(0x80000000u);
+    }
+    // Below -104 the result is 0 in f32.
+    return select(exp(max(float_at(key) - center, -104.0)), 0.0, key == MINUS_INF);
+}
+
+// The factor of what was summed under the maximum `before`, now that the center is another.
+fn rescale(before: i32, center: f32) -> f32 {
+    return select(exp(max(float_at(before) - center, -104.0)), 0.0, before <= MINUS_INF);
+}
+
+// The softmax's result: 0 where no score is above -inf, NaN where one is NaN or +inf.
+fn normalized(sum: vec4<f32>, weights: f32, top: i32) -> vec4<f32> {
+    if (top <= MINUS_INF) {
+        return vec4<f32>();
+    }
+    if (top >= PLUS_INF) {
+        return vec4<f32>(nan());
+    }
+    return sum / weights;
+}
