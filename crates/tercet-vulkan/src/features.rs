@@ -71,6 +71,8 @@ pub(crate) struct Features {
     coop: Vec<CoopShape>,
     coop_blocks: Vec<CoopBlock>,
     maintenance4: bool,
+    /// Pipelines can be made without checks of buffer accesses.
+    pub(crate) unchecked: bool,
     bfloat16: bool,
     bfloat16_coop: bool,
     size_control: bool,
@@ -122,6 +124,7 @@ impl Features {
         let mut bfloat16 = Bfloat16Features::new();
         let mut blocks = BlockFeatures::default();
         let mut v13 = vk::PhysicalDeviceMaintenance4Features::default();
+        let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default();
         let mut all = vk::PhysicalDeviceFeatures2::default()
             .push_next(&mut v11)
             .push_next(&mut v12);
@@ -139,6 +142,9 @@ impl Features {
         }
         if new {
             all = all.push_next(&mut v13);
+        }
+        if has(ash::ext::pipeline_robustness::NAME) {
+            all = all.push_next(&mut robustness);
         }
         // SAFETY: a device of this instance; every structure of the chain belongs to its version
         // or to an extension that it has.
@@ -178,6 +184,10 @@ impl Features {
         if !coop_blocks.is_empty() {
             used.push(BlockFeatures::EXTENSION);
         }
+        let unchecked = robustness.pipeline_robustness == vk::TRUE;
+        if unchecked {
+            used.push(ash::ext::pipeline_robustness::NAME);
+        }
         let (queue_family, timestamp_bits) = queue_family(instance, device, info)?;
         Ok(Features {
             extensions: used,
@@ -191,6 +201,7 @@ impl Features {
             coop: shapes,
             coop_blocks,
             maintenance4,
+            unchecked,
             bfloat16: bfloat16.types == vk::TRUE,
             bfloat16_coop,
             size_control,
@@ -259,6 +270,11 @@ impl Features {
         }
         if self.maintenance4 {
             info = info.push_next(&mut v13);
+        }
+        let mut robustness =
+            vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
+        if self.unchecked {
+            info = info.push_next(&mut robustness);
         }
         // SAFETY: everything in `info` was found on this device and lives until the call returns.
         unsafe { instance.raw.create_device(device, &info, None) }.map_err(failed("vkCreateDevice"))

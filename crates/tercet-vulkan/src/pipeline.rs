@@ -292,9 +292,17 @@ impl Pipelines {
                 stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
             }
         }
-        let info = vk::ComputePipelineCreateInfo::default()
+        // Kernels guard their accesses themselves; some drivers would check each of them once more.
+        let unchecked = vk::PipelineRobustnessBufferBehaviorEXT::DISABLED;
+        let mut robustness = vk::PipelineRobustnessCreateInfoEXT::default()
+            .storage_buffers(unchecked)
+            .uniform_buffers(unchecked);
+        let mut info = vk::ComputePipelineCreateInfo::default()
             .stage(stage)
             .layout(layout.pipeline);
+        if self.device.features.unchecked {
+            info = info.push_next(&mut robustness);
+        }
         // SAFETY: a valid description; the bindings of the layout are those that the kernel
         // declares, which the tests of kernels compare.
         let made = unsafe {
