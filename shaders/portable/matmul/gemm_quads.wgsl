@@ -4,7 +4,7 @@
 //
 // Shared tiles hold 4 neighbours along m or n at one k. Their places are permuted by k, so that neither
 // filling them along k nor reading them runs into one bank. While a step is multiplied, the quads of the
-// next are on their way from memory. Rows and columns beyond the edges are read at the edge: their sums
+// next are on their way from memory. The first step is the one that may be short. Rows and columns beyond the edges are read at the edge: their sums
 // are not stored.
 //
 // A piece says how quads of a and y lie (a_quad, store_quad), another how b lies: b_line begins a column, or
@@ -78,21 +78,79 @@ fn first_b(col_first: u32, local: u32, i: u32) -> u32 {
     return b_line(min(col_first + own.x, p.n - 1u));
 }
 
-fn next_a(first: u32, k_first: u32, k: u32) -> vec4<f32> {
-    if k_first + k >= p.k {
-        return vec4<f32>();
-    }
+// A quad of a step that begins at k_first.
+fn next_a(first: u32, k_first: u32) -> vec4<f32> {
     return a_quad((first + k_first) / 4u);
 }
 
 fn next_b(first: u32, k_first: u32, k: u32) -> vec4<f32> {
-    if k_first + k >= p.k {
-        return vec4<f32>();
-    }
     if B_ALONG == 1u {
         return b_quad(first, (k_first + k) * p.b_row);
     }
     return b_quad(first, k_first + k);
+}
+
+// The same of the first step, which is `size` long.
+fn first_quad_a(first: u32, k: u32, size: u32) -> vec4<f32> {
+    if k >= size {
+        return vec4<f32>();
+    }
+    return next_a(first, 0u);
+}
+
+fn first_quad_b(first: u32, k: u32, size: u32) -> vec4<f32> {
+    if k >= size {
+        return vec4<f32>();
+    }
+    return next_b(first, 0u, k);
+}
+
+// Sums of an invocation: left and right four columns of eight rows.
+var<private> l0: vec4<f32>;
+var<private> l1: vec4<f32>;
+var<private> l2: vec4<f32>;
+var<private> l3: vec4<f32>;
+var<private> l4: vec4<f32>;
+var<private> l5: vec4<f32>;
+var<private> l6: vec4<f32>;
+var<private> l7: vec4<f32>;
+var<private> r0: vec4<f32>;
+var<private> r1: vec4<f32>;
+var<private> r2: vec4<f32>;
+var<private> r3: vec4<f32>;
+var<private> r4: vec4<f32>;
+var<private> r5: vec4<f32>;
+var<private> r6: vec4<f32>;
+var<private> r7: vec4<f32>;
+
+// Adds four of k, which have the same places.
+fn add_four(y_quad: u32, x_quad: u32, k: u32) {
+    let at_u = k * A_QUADS + turned(y_quad, k);
+    let at_s = k * A_QUADS + turned(y_quad + TM, k);
+    let at_v = k * B_QUADS + turned(x_quad, k);
+    let at_w = k * B_QUADS + turned(x_quad + TN, k);
+    for (var i = 0u; i < 4u; i += 1u) {
+        let u = a_tile[at_u + i * A_QUADS];
+        let s = a_tile[at_s + i * A_QUADS];
+        let v = b_tile[at_v + i * B_QUADS];
+        let w = b_tile[at_w + i * B_QUADS];
+        l0 += u.x * v;
+        l1 += u.y * v;
+        l2 += u.z * v;
+        l3 += u.w * v;
+        l4 += s.x * v;
+        l5 += s.y * v;
+        l6 += s.z * v;
+        l7 += s.w * v;
+        r0 += u.x * w;
+        r1 += u.y * w;
+        r2 += u.z * w;
+        r3 += u.w * w;
+        r4 += s.x * w;
+        r5 += s.y * w;
+        r6 += s.z * w;
+        r7 += s.w * w;
+    }
 }
 
 fn finish_quad(sums: vec4<f32>, row: u32, col: u32) -> vec4<f32> {
@@ -126,23 +184,22 @@ fn main(
     let y_quad = local / TN;
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
         enter_batch(batch);
-        // Left and right four columns of eight rows.
-        var l0 = vec4<f32>();
-        var l1 = vec4<f32>();
-        var l2 = vec4<f32>();
-        var l3 = vec4<f32>();
-        var l4 = vec4<f32>();
-        var l5 = vec4<f32>();
-        var l6 = vec4<f32>();
-        var l7 = vec4<f32>();
-        var r0 = vec4<f32>();
-        var r1 = vec4<f32>();
-        var r2 = vec4<f32>();
-        var r3 = vec4<f32>();
-        var r4 = vec4<f32>();
-        var r5 = vec4<f32>();
-        var r6 = vec4<f32>();
-        var r7 = vec4<f32>();
+        l0 = vec4<f32>();
+        l1 = vec4<f32>();
+        l2 = vec4<f32>();
+        l3 = vec4<f32>();
+        l4 = vec4<f32>();
+        l5 = vec4<f32>();
+        l6 = vec4<f32>();
+        l7 = vec4<f32>();
+        r0 = vec4<f32>();
+        r1 = vec4<f32>();
+        r2 = vec4<f32>();
+        r3 = vec4<f32>();
+        r4 = vec4<f32>();
+        r5 = vec4<f32>();
+        r6 = vec4<f32>();
+        r7 = vec4<f32>();
         // By name, not in arrays: they are to stay in registers.
         let a0 = first_a(row_first, local, 0u);
         let a1 = first_a(row_first, local, 1u);
@@ -154,23 +211,25 @@ fn main(
         let b3 = first_b(col_first, local, 3u);
         let k_a = own_a(local, 0u).y;
         let k_b = vec4<u32>(own_b(local, 0u).y, own_b(local, 1u).y, own_b(local, 2u).y, own_b(local, 3u).y);
-        var u0 = next_a(a0, 0u, k_a);
-        var u1 = next_a(a1, 0u, k_a);
+        // The first step takes what is left of k when whole steps are taken off; no k has none at all.
+        let size = select((p.k - 1u) % STEP + 1u, 0u, p.k == 0u);
+        var u0 = first_quad_a(a0, k_a, size);
+        var u1 = first_quad_a(a1, k_a, size);
         var u2 = vec4<f32>();
         var u3 = vec4<f32>();
         if A_LOADS > 2u {
-            u2 = next_a(a2, 0u, k_a);
-            u3 = next_a(a3, 0u, k_a);
+            u2 = first_quad_a(a2, k_a, size);
+            u3 = first_quad_a(a3, k_a, size);
         }
-        var v0 = next_b(b0, 0u, k_b.x);
-        var v1 = next_b(b1, 0u, k_b.y);
+        var v0 = first_quad_b(b0, k_b.x, size);
+        var v1 = first_quad_b(b1, k_b.y, size);
         var v2 = vec4<f32>();
         var v3 = vec4<f32>();
         if B_LOADS > 2u {
-            v2 = next_b(b2, 0u, k_b.z);
-            v3 = next_b(b3, 0u, k_b.w);
+            v2 = first_quad_b(b2, k_b.z, size);
+            v3 = first_quad_b(b3, k_b.w, size);
         }
-        for (var k_first = 0u; k_first < p.k; k_first += STEP) {
+        for (var next = size; ; next += STEP) {
             workgroupBarrier();
             put_a(own_a(local, 0u).x, k_a, u0);
             put_a(own_a(local, 1u).x, k_a, u1);
@@ -185,49 +244,38 @@ fn main(
                 put_b(own_b(local, 3u).x, k_b.w, v3);
             }
             workgroupBarrier();
-            let next = k_first + STEP;
-            if next < p.k {
-                u0 = next_a(a0, next, k_a);
-                u1 = next_a(a1, next, k_a);
+            let more = next < p.k;
+            if more {
+                u0 = next_a(a0, next);
+                u1 = next_a(a1, next);
                 v0 = next_b(b0, next, k_b.x);
                 v1 = next_b(b1, next, k_b.y);
                 if A_LOADS > 2u {
-                    u2 = next_a(a2, next, k_a);
-                    u3 = next_a(a3, next, k_a);
+                    u2 = next_a(a2, next);
+                    u3 = next_a(a3, next);
                 }
                 if B_LOADS > 2u {
                     v2 = next_b(b2, next, k_b.z);
                     v3 = next_b(b3, next, k_b.w);
                 }
+            } else {
+                // Nothing is kept: compilers would copy registers, and wait for what is loaded into them.
+                u0 = vec4<f32>();
+                u1 = vec4<f32>();
+                u2 = vec4<f32>();
+                u3 = vec4<f32>();
+                v0 = vec4<f32>();
+                v1 = vec4<f32>();
+                v2 = vec4<f32>();
+                v3 = vec4<f32>();
             }
-            // Four of k have the same places.
-            for (var k = 0u; k < STEP; k += 4u) {
-                let at_u = k * A_QUADS + turned(y_quad, k);
-                let at_s = k * A_QUADS + turned(y_quad + TM, k);
-                let at_v = k * B_QUADS + turned(x_quad, k);
-                let at_w = k * B_QUADS + turned(x_quad + TN, k);
-                for (var i = 0u; i < 4u; i += 1u) {
-                    let u = a_tile[at_u + i * A_QUADS];
-                    let s = a_tile[at_s + i * A_QUADS];
-                    let v = b_tile[at_v + i * B_QUADS];
-                    let w = b_tile[at_w + i * B_QUADS];
-                    l0 += u.x * v;
-                    l1 += u.y * v;
-                    l2 += u.z * v;
-                    l3 += u.w * v;
-                    l4 += s.x * v;
-                    l5 += s.y * v;
-                    l6 += s.z * v;
-                    l7 += s.w * v;
-                    r0 += u.x * w;
-                    r1 += u.y * w;
-                    r2 += u.z * w;
-                    r3 += u.w * w;
-                    r4 += s.x * w;
-                    r5 += s.y * w;
-                    r6 += s.z * w;
-                    r7 += s.w * w;
-                }
+            // Not a loop: compilers would move sums between registers at its end.
+            add_four(y_quad, x_quad, 0u);
+            add_four(y_quad, x_quad, 4u);
+            add_four(y_quad, x_quad, 8u);
+            add_four(y_quad, x_quad, 12u);
+            if !more {
+                break;
             }
         }
         // One place in the code applies f: it is long, and compilers copy it to each place.
