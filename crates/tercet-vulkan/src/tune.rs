@@ -66,26 +66,22 @@ fn type_of(dtype: DType) -> Option<CoopType> {
     }
 }
 
-/// The names of the candidates for a type of factors on this device.
-pub fn candidates(backend: &VulkanBackend, dtype: DType) -> Vec<String> {
-    let all = type_of(dtype).map(|ty| Tiling::candidates(backend.caps(), ty));
+/// The names of the candidates for a product on this device.
+pub fn candidates(backend: &VulkanBackend, problem: &Problem) -> Vec<String> {
+    let all = type_of(problem.dtype).map(|ty| Tiling::candidates_for(backend.caps(), ty, problem));
     let all = all.unwrap_or_default();
     all.iter().map(Tiling::to_string).collect()
 }
 
-/// Makes the pipelines of candidates on several threads, so that measuring does not wait for each, and
-/// keeps the device busy for a while: an idle one clocks down.
-pub fn prepare(backend: &VulkanBackend, names: &[String], kinds: &[(DType, bool)]) {
+/// Makes the pipelines of candidates on several threads, so that measuring does not wait for each: the
+/// name, the type of the factors, and whether the right one is `[n, k]`.
+pub fn prepare(backend: &VulkanBackend, ways: &[(String, DType, bool)]) {
     const THREADS: usize = 8;
-    let all: Vec<_> = names
-        .iter()
-        .flat_map(|name| kinds.iter().map(move |kind| (name, *kind)))
-        .collect();
     let next = std::sync::atomic::AtomicUsize::new(0);
     let work = || {
         loop {
             let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let Some((name, (dtype, b_transposed))) = all.get(at) else {
+            let Some((name, dtype, b_transposed)) = ways.get(at) else {
                 return;
             };
             let problem = Problem {
@@ -106,24 +102,18 @@ pub fn prepare(backend: &VulkanBackend, names: &[String], kinds: &[(DType, bool)
         }
         work();
     });
-    if let Some((name, kind)) = all.first() {
-        // What fails here fails again where it is reported.
-        let _ = warm_up(backend, name, *kind);
-    }
 }
 
-fn warm_up(
-    backend: &VulkanBackend,
-    name: &str,
-    (dtype, b_transposed): (DType, bool),
-) -> Result<(), Failure> {
-    const WHILE: Duration = Duration::from_millis(400);
+/// Keeps the device busy for a while: an idle one clocks down, and making operands takes a while.
+fn warm_up(backend: &VulkanBackend, name: &str, problem: &Problem) -> Result<(), Failure> {
+    const WHILE: Duration = Duration::from_millis(500);
+    // Long enough that the device does not wait for the host.
+    const SIZE: usize = 2048;
     let problem = Problem {
-        dtype,
-        b_transposed,
-        m: 256,
-        n: 256,
-        k: 256,
+        m: SIZE,
+        n: SIZE,
+        k: SIZE,
+        ..*problem
     };
     let mut exe = compile(backend, &problem, name)?;
     let mut outputs = Vec::new();
@@ -147,6 +137,10 @@ pub fn measure(
     let operands = Operands::of(problem).map_err(|e| CompileError::Device {
         reason: e.to_string(),
     })?;
+    if let Some(name) = names.first() {
+        // What fails here fails again where it is reported.
+        let _ = warm_up(backend, name, problem);
+    }
     let mut best = f64::INFINITY;
     let mut candidates = Vec::new();
     for name in names {

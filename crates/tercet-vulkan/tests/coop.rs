@@ -45,6 +45,7 @@ const PLAIN: Options = Options {
     residual_f32: None,
     out_f32: false,
     aligned_c: false,
+    planes: true,
 };
 
 const ALIGNED: Options = Options {
@@ -394,8 +395,19 @@ fn block(c: &Case, p: &Places, len_c: usize) -> GemmCoopParams {
 fn run(
     backend: &VulkanBackend,
     (c, p): (&Case, &Places),
+    way: (CoopType, &Tiling),
+    data: &Data,
+) -> Vec<u8> {
+    run_with(backend, c, way, data, (&block(c, p, data.len_c), 1))
+}
+
+/// As [`run`], with these parameters and so many parts of k.
+fn run_with(
+    backend: &VulkanBackend,
+    c: &Case,
     (ty, tiling): (CoopType, &Tiling),
     data: &Data,
+    (params, splits): (&GemmCoopParams, usize),
 ) -> Vec<u8> {
     let element_words = |e: &Elements| (e.values.len() * e.dtype.size_bytes()).div_ceil(4);
     let operands = [&data.a, &data.b, &data.bias, &data.residual];
@@ -409,10 +421,10 @@ fn run(
     builder.fill(result, UNTOUCHED, false);
     let constants = gemm_coop::constants(tiling, &c.options);
     let kernel = Instance::of(&gemm_coop::kernel(ty, tiling.scope).def, &constants);
-    builder.program.params = block(c, p, data.len_c).words();
+    builder.program.params = params.words();
     let rows = if c.folded_grid { 3 } else { 1 };
     let groups = tiling.groups(c.m, c.n).div_ceil(rows);
-    let batches = c.outer * c.inner;
+    let batches = c.outer * c.inner * splits;
     let depth = if c.folded_grid {
         batches.div_ceil(2)
     } else {
@@ -437,14 +449,21 @@ fn run(
     exe.run(&inputs).unwrap()[0].bytes().to_vec()
 }
 
-fn check(backend: &VulkanBackend, c: &Case, ty: CoopType, tiling: &Tiling) {
-    let element = match ty {
+fn element_of(ty: CoopType) -> DType {
+    match ty {
         CoopType::F16 => DType::F16,
         CoopType::BF16 => DType::BF16,
-    };
-    let p = Places::of(c);
-    let data = data(c, &p, element);
-    let bytes = run(backend, (c, &p), (ty, tiling), &data);
+    }
+}
+
+fn check(backend: &VulkanBackend, c: &Case, ty: CoopType, tiling: &Tiling) {
+    let data = data(c, &Places::of(c), element_of(ty));
+    check_data(backend, (c, &data), ty, tiling);
+}
+
+fn check_data(backend: &VulkanBackend, (c, data): (&Case, &Data), ty: CoopType, tiling: &Tiling) {
+    let element = element_of(ty);
+    let bytes = run(backend, (c, &Places::of(c)), (ty, tiling), data);
     let what = format!("{element} {c:?} {tiling:?}");
 
     let out = if c.options.out_f32 {
@@ -535,37 +554,107 @@ fn products_of_every_layout_agree_with_f64() {
     assert_silent(backend);
 }
 
+/// Each tiling once with a product inside and at the edges of aligned tiles, in one layout and with one
+/// epilogue by turns, and subgroups once with odd sizes: every pipeline takes a GPU a second to compile.
 #[test]
 fn every_tiling_agrees_with_f64() {
     let Some((backend, types)) = device() else {
         return;
     };
     for (ty, tilings) in &types {
+        let cases: Vec<Case> = (0..4)
+            .map(|at| {
+                let plain = with_b(&LARGE, at % 2 == 1);
+                let options = Options {
+                    activation: Some(ACTIVATIONS[at % ACTIVATIONS.len()]),
+                    bias_f32: Some(at % 4 < 2),
+                    residual_f32: (at % 3 < 2).then_some(at % 3 == 0),
+                    out_f32: at % 4 == 1,
+                    // One batch.
+                    planes: false,
+                    ..plain.options
+                };
+                match at {
+                    0 => plain,
+                    _ => Case { options, ..plain },
+                }
+            })
+            .chain([ODD])
+            .collect();
+        let element = element_of(*ty);
+        let cases = cases.into_iter();
+        let cases: Vec<(Case, Data)> = cases
+            .map(|c| (c, data(&c, &Places::of(&c), element)))
+            .collect();
+        let (odd, large) = cases.split_last().unwrap();
         // A device on the processor takes seconds to compile a large tile.
         let small = |t: &&Tiling| backend.device().kind != DeviceKind::Cpu || t.tile[0] <= 32;
         for (at, tiling) in tilings.iter().filter(small).enumerate() {
-            let case = with_b(&LARGE, at % 2 == 1);
-            check(backend, &case, *ty, tiling);
-            let options = Options {
-                activation: Some(ACTIVATIONS[at % ACTIVATIONS.len()]),
-                bias_f32: Some(at % 3 == 0),
-                residual_f32: (at % 4 < 2).then_some(at % 4 == 0),
-                out_f32: at % 5 == 0,
-                ..case.options
-            };
-            check(
-                backend,
-                &Case {
-                    options,
-                    outer: 2,
-                    ..case
-                },
-                *ty,
-                tiling,
-            );
+            let (case, data) = &large[at % large.len()];
+            check_data(backend, (case, data), *ty, tiling);
             if tiling.scope == Scope::Subgroup {
-                check(backend, &ODD, *ty, tiling);
+                check_data(backend, (&odd.0, &odd.1), *ty, tiling);
             }
+        }
+    }
+    assert_silent(backend);
+}
+
+/// Parts of k that are summed apart lie one after the other, also where the last ones are short or have
+/// nothing to sum.
+#[test]
+fn parts_of_k_add_up() {
+    let Some((backend, types)) = device() else {
+        return;
+    };
+    for (ty, tilings) in &types {
+        let tiling = smallest(tilings);
+        for (k, split_k) in [(136, 64), (96, 32), (53, 32), (16, 32)] {
+            let options = Options {
+                out_f32: true,
+                aligned_a: k % 8 == 0,
+                aligned_b: true,
+                aligned_c: true,
+                ..PLAIN
+            };
+            let case = Case {
+                m: 37,
+                n: 48,
+                k,
+                options,
+                ..ODD
+            };
+            let p = Places::of(&case);
+            let data = data(&case, &p, element_of(*ty));
+            let len = case.m * case.n;
+            let params = GemmCoopParams {
+                splits: Num::Const(3),
+                split_k: Num::Const(split_k),
+                split_c: Num::Const(len as i64),
+                len_c: Num::Const(3 * len as i64),
+                ..block(&case, &p, 0)
+            };
+            let parts = Data {
+                len_c: 3 * len,
+                ..data
+            };
+            let bytes = run_with(backend, &case, (*ty, tiling), &parts, (&params, 3));
+            let all = TensorType::new(DType::F32, &[bytes.len() / 4]);
+            let got = Tensor::from_bytes(all, &bytes).unwrap().to_f64s();
+            let allowed = tolerance(Accuracy::Contraction, DType::F32);
+            for &(at, wanted) in &parts.wanted {
+                let sum: f64 = (0..3).map(|part| got[part * len + at]).sum();
+                let units = allowed.units(sum, wanted, 1.0);
+                assert!(
+                    units <= 1.0,
+                    "{case:?} {tiling}: [{at}] is {sum}, not {wanted}"
+                );
+            }
+            assert!(
+                bytes[12 * len..]
+                    .chunks_exact(4)
+                    .all(|w| w == UNTOUCHED.to_le_bytes())
+            );
         }
     }
     assert_silent(backend);

@@ -22,7 +22,14 @@ fn candidates_are_measured_and_the_table_is_kept() {
     let Some(backend) = open_validated(options.clone()) else {
         return;
     };
-    let all = candidates(&backend, DType::F16);
+    let problem = Problem {
+        dtype: DType::F16,
+        b_transposed: true,
+        m: 72,
+        n: 88,
+        k: 48,
+    };
+    let all = candidates(&backend, &problem);
     if all.is_empty() {
         eprintln!(
             "ignored: {} has no cooperative matrices",
@@ -33,14 +40,8 @@ fn candidates_are_measured_and_the_table_is_kept() {
     // Small ones, which a device on the processor compiles soonest.
     let mut names: Vec<String> = all.into_iter().rev().take(2).collect();
     names.push("no such tiling".to_string());
-    prepare(&backend, &names, &[(DType::F16, true)]);
-    let problem = Problem {
-        dtype: DType::F16,
-        b_transposed: true,
-        m: 72,
-        n: 88,
-        k: 48,
-    };
+    let ways = names.iter().map(|name| (name.clone(), DType::F16, true));
+    prepare(&backend, &Vec::from_iter(ways));
     let measured = measure(&backend, &problem, &names).unwrap();
     let (last, rest) = measured.candidates.split_last().unwrap();
     for (name, outcome) in rest {

@@ -12,8 +12,8 @@ use crate::device::{DeviceError, DeviceOptions};
 pub struct TuneOptions {
     /// A few sizes instead of all.
     pub quick: bool,
-    /// These sizes `[m, n, k]` instead.
-    pub shapes: Vec<[usize; 3]>,
+    /// These sizes `[m, n, k]` instead, and whether the right factor is `[n, k]`.
+    pub shapes: Vec<([usize; 3], bool)>,
     /// Only candidates whose name contains one of these; all where there is none.
     pub only: Vec<String>,
     /// Not candidates whose name contains one of these.
@@ -100,6 +100,8 @@ mod vulkan {
 
 #[cfg(feature = "vulkan")]
 mod vulkan {
+    use std::collections::BTreeSet;
+
     use tercet_ir::DType;
     use tercet_vulkan::tune::{self, Measured, Outcome};
     use tercet_vulkan::{Entry, Problem, Tuning, VulkanBackend};
@@ -139,7 +141,7 @@ mod vulkan {
         let shapes: Vec<([usize; 3], bool)> = match (&what.shapes[..], what.quick) {
             ([], false) => SHAPES.to_vec(),
             ([], true) => QUICK.to_vec(),
-            (own, _) => own.iter().map(|s| (*s, false)).collect(),
+            (own, _) => own.to_vec(),
         };
         let of = |dtype| {
             shapes
@@ -158,9 +160,9 @@ mod vulkan {
         all
     }
 
-    fn names(backend: &VulkanBackend, dtype: DType, what: &TuneOptions) -> Vec<String> {
+    fn names(backend: &VulkanBackend, problem: &Problem, what: &TuneOptions) -> Vec<String> {
         let in_any = |name: &str, list: &[String]| list.iter().any(|part| name.contains(part));
-        let mut all = tune::candidates(backend, dtype);
+        let mut all = tune::candidates(backend, problem);
         all.retain(|name| what.only.is_empty() || in_any(name, &what.only));
         all.retain(|name| !in_any(name, &what.without));
         all
@@ -194,23 +196,20 @@ mod vulkan {
     ) -> Result<Option<PathBuf>, TuneError> {
         let backend = open_vulkan(options)?;
         let mut problems = problems(what);
-        problems.retain(|p| !names(&backend, p.dtype, what).is_empty());
+        problems.retain(|p| !names(&backend, p, what).is_empty());
         if problems.is_empty() {
             return Err(TuneError::NoChoice(backend.device().name.clone()));
         }
-        for dtype in [DType::F16, DType::BF16] {
-            let mut kinds: Vec<(DType, bool)> = Vec::new();
-            for p in problems.iter().filter(|p| p.dtype == dtype) {
-                if !kinds.contains(&(dtype, p.b_transposed)) {
-                    kinds.push((dtype, p.b_transposed));
-                }
-            }
-            tune::prepare(&backend, &names(&backend, dtype, what), &kinds);
-        }
+        let ways = problems.iter().flat_map(|p| {
+            let names = names(&backend, p, what).into_iter();
+            names.map(|name| (name, p.dtype, p.b_transposed))
+        });
+        let ways: BTreeSet<(String, DType, bool)> = ways.collect();
+        tune::prepare(&backend, &Vec::from_iter(ways));
         // What was measured before, but for what is measured now.
         let mut entries: Vec<Entry> = backend.caps().tuning.entries().to_vec();
         for problem in &problems {
-            let names = names(&backend, problem.dtype, what);
+            let names = names(&backend, problem, what);
             let measured =
                 tune::measure(&backend, problem, &names).map_err(|source| TuneError::Measure {
                     name: shown(problem),

@@ -7,15 +7,17 @@
 // Per step, BK of k are staged in shared memory as rows of 16-byte words, each row one word longer than
 // its data so that the rows of a fragment lie in different banks. While a step multiplies, the loads of
 // the next are under way into registers. STAGES = 2 alternates between two buffers, with one barrier per
-// step; 1 takes two barriers and half the memory. AHEAD = 1, for two stages, also loads the fragments of
-// one FK while those of the one before multiply, across steps too.
+// step; 1 takes two barriers and half the memory.
 //
-// Tiles that lie inside A and B are loaded without tests and by addresses that only grow. At edges what is
-// staged is zero. Sums go through shared memory, a strip of FM rows of a subgroup at a time, so that each
-// invocation has 8 neighbours of a row: 16 bytes of C, and a row and columns to be guarded by.
+// The first step takes what is left of k when whole steps are taken off, so that the others need no test
+// of k. Rows and columns of aligned operands beyond the edges are read at the edge: their sums are not
+// stored. The code is short on purpose: a workgroup fetches it before it has done anything. What is
+// applied to sums stands in one place, which a strip of FM rows of a subgroup at a time reaches through
+// shared memory, so that each invocation has 8 neighbours of a row: 16 bytes of C. Sums that are stored as
+// they are go from fragments to C.
 //
-// Constraints on constants: FK a multiple of 8; BM of WM, BN of WN and 8, BK of FK (AHEAD: of 2 FK), WM of
-// FM, WN of FN and 8; THREADS at least BK / 8 and BN / 8, SUBGROUP at least WN / 8. ALIGNED_A: lda, offset_a, the batch
+// Constraints on constants: FK a multiple of 8; BM of WM, BN of WN and 8, BK of FK, WM of FM, WN
+// of FN and 8; THREADS at least BK / 8 and BN / 8, SUBGROUP at least WN / 8. ALIGNED_A: lda, offset_a, the batch
 // strides of A and k are multiples of 8; ALIGNED_B: so are ldb, offset_b, the strides of B, and n
 // (B_TRANSPOSED: k); ALIGNED_C: ldc, offset_c, the strides of C, and n; bindings at 16 bytes.
 
@@ -50,8 +52,8 @@ layout(constant_id = 17) const uint OUT_F32 = 0; // else ELEMENT; so the next tw
 layout(constant_id = 18) const uint BIAS_F32 = 0;
 layout(constant_id = 19) const uint RESIDUAL_F32 = 0;
 layout(constant_id = 20) const uint ALIGNED_C = 0;
-layout(constant_id = 21) const uint AHEAD = 0;
-layout(constant_id = 22) const uint BAND = 8; // rows of tiles that share columns of B
+layout(constant_id = 21) const uint BAND = 8; // rows of tiles that share columns of B
+layout(constant_id = 22) const uint PLANES = 1; // 0: one batch and one part of k
 
 #include "gemm_params.glsl"
 
@@ -65,6 +67,7 @@ layout(set = 0, binding = 4) restrict readonly buffer Residual { uint residual[]
 layout(set = 0, binding = 5) writeonly buffer C { uint c[]; };
 layout(set = 0, binding = 5) writeonly buffer C2 { uint16_t c_half[]; };
 layout(set = 0, binding = 5) writeonly buffer C16 { uvec4 c_vec[]; };
+layout(set = 0, binding = 5) writeonly buffer CF { float c_float[]; };
 
 // In words of 16 bytes: 8 elements, or 4 sums.
 const uint A_COLS = BK / 8;
@@ -116,11 +119,7 @@ uvec4 fetch_a(uint base, uint row, uint col, uint k_end) {
     if (row >= p.m || col >= k_end) {
         return uvec4(0u);
     }
-    uint at = base + row * p.lda + col;
-    if (ALIGNED_A != 0u) {
-        return a_vec[at >> 3];
-    }
-    return gather_a(at, k_end - col);
+    return gather_a(base + row * p.lda + col, k_end - col);
 }
 
 uvec4 fetch_b(uint base, uint line, uint col, uint k_end) {
@@ -129,20 +128,27 @@ uvec4 fetch_b(uint base, uint line, uint col, uint k_end) {
     if (line >= lines || col >= cols) {
         return uvec4(0u);
     }
-    uint at = base + line * p.ldb + col;
-    if (ALIGNED_B != 0u) {
-        return b_vec[at >> 3];
-    }
-    return gather_b(at, cols - col);
+    return gather_b(base + line * p.ldb + col, cols - col);
 }
 
 uvec4 next_a[A_LOADS];
 uvec4 next_b[B_LOADS];
 
-// The place of an invocation in staged tiles: a line and a word of it.
-uvec2 own_a() { return uvec2(gl_LocalInvocationIndex / A_COLS, gl_LocalInvocationIndex % A_COLS); }
+// The place of an invocation in staged tiles of rows of `cols` words: a line and a word of it. Eight
+// neighbours, whose 16 bytes are stored at a time, take lines that are `cols` apart where a row is shorter
+// than eight words: as rows are an odd number of words, their places are in different banks.
+uvec2 own_of(uint cols) {
+    uint at = gl_LocalInvocationIndex;
+    if (cols < 8u && 8u % cols == 0u && THREADS % (8u * cols) == 0u) {
+        uint group = at / (8u * cols) * 8u;
+        return uvec2(group + at / 8u % cols + at % 8u / cols * cols, at % cols);
+    }
+    return uvec2(at / cols, at % cols);
+}
 
-uvec2 own_b() { return uvec2(gl_LocalInvocationIndex / B_COLS, gl_LocalInvocationIndex % B_COLS); }
+uvec2 own_a() { return own_of(A_COLS); }
+
+uvec2 own_b() { return own_of(B_COLS); }
 
 // Whether load i of an invocation is of the tile; where lines do not divide, some invocations have none.
 bool loads_a(uint i) {
@@ -157,60 +163,56 @@ bool loads_b(uint i) {
     return in_pass && (B_LOADS * B_PASS == B_LINES || line + i * B_PASS < B_LINES);
 }
 
-// What the loads of a tile begin from. `whole` tiles lie inside aligned operands.
+// A tile of one part of one batch.
 struct Source {
     Place place;
     uvec2 tile; // row and column
-    bool whole;
-    uint first_a; // the invocation's first word at k = 0
-    uint first_b;
-    uint pass_a; // words from pass to pass
-    uint pass_b;
-    uint per_k_b; // words by which B grows with 8 of k
 };
 
-Source source_of(Place place, uvec2 tile) {
-    Source s;
-    s.place = place;
-    s.tile = tile;
-    bool inside = tile.x + BM <= p.m && tile.y + BN <= p.n;
-    s.whole = ALIGNED_A != 0u && ALIGNED_B != 0u && inside;
-    s.first_a = (place.a >> 3) + (tile.x + own_a().x) * (p.lda >> 3) + own_a().y;
-    s.pass_a = A_PASS * (p.lda >> 3);
-    uint line_b = own_b().x + (B_TRANSPOSED != 0u ? tile.y : 0u);
-    uint word_b = own_b().y + (B_TRANSPOSED != 0u ? 0u : tile.y / 8u);
-    s.first_b = (place.b >> 3) + line_b * (p.ldb >> 3) + word_b;
-    s.pass_b = B_PASS * (p.ldb >> 3);
-    s.per_k_b = B_TRANSPOSED != 0u ? 1u : p.ldb;
-    return s;
+// Where the invocation's words of aligned operands lie, without k.
+uint first_a[A_LOADS];
+uint first_b[B_LOADS];
+
+// Lines and columns beyond the edges are the last ones.
+void find_words(Source s) {
+    [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
+        uint line = min(s.tile.x + own_a().x + i * A_PASS, p.m - 1u);
+        first_a[i] = (s.place.a >> 3) + line * (p.lda >> 3) + own_a().y;
+    }
+    uint col = min((s.tile.y >> 3) + own_b().y, (p.n >> 3) - 1u);
+    [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
+        uint line = own_b().x + i * B_PASS;
+        uint at = line * (p.ldb >> 3) + col;
+        if (B_TRANSPOSED != 0u) {
+            at = min(s.tile.y + line, p.n - 1u) * (p.ldb >> 3) + own_b().y;
+        }
+        first_b[i] = (s.place.b >> 3) + at;
+    }
 }
 
-// Global memory to registers: the tiles of A and B from k on.
-void load_step(Source s, uint k) {
-    if (s.whole && k + BK <= s.place.k_end) {
-        uint at_a = s.first_a + k / 8u;
-        uint at_b = s.first_b + k / 8u * s.per_k_b;
-        [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
-            if (loads_a(i)) {
-                next_a[i] = a_vec[at_a + i * s.pass_a];
-            }
-        }
-        [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
-            if (loads_b(i)) {
-                next_b[i] = b_vec[at_b + i * s.pass_b];
-            }
-        }
-        return;
-    }
+// Global memory to registers: the tiles of A and B from k on, `whole` of them, else up to k_end.
+void load_step(Source s, uint k, uint k_end, const bool whole) {
     [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
-        uint line = s.tile.x + own_a().x + i * A_PASS;
-        next_a[i] = fetch_a(s.place.a, line, k + own_a().y * 8u, s.place.k_end);
+        if (ALIGNED_A == 0u) {
+            uint line = s.tile.x + own_a().x + i * A_PASS;
+            next_a[i] = fetch_a(s.place.a, line, k + own_a().y * 8u, k_end);
+        } else if (loads_a(i)) {
+            bool inside = whole || k + own_a().y * 8u < k_end;
+            next_a[i] = inside ? a_vec[first_a[i] + (k >> 3)] : uvec4(0u);
+        }
     }
     uint first_line = B_TRANSPOSED != 0u ? s.tile.y : k;
     uint first_col = B_TRANSPOSED != 0u ? k : s.tile.y;
+    uint k_b = B_TRANSPOSED != 0u ? k >> 3 : k * (p.ldb >> 3);
     [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
-        uint line = first_line + own_b().x + i * B_PASS;
-        next_b[i] = fetch_b(s.place.b, line, first_col + own_b().y * 8u, s.place.k_end);
+        uint line = own_b().x + i * B_PASS;
+        if (ALIGNED_B == 0u) {
+            next_b[i] = fetch_b(s.place.b, first_line + line, first_col + own_b().y * 8u, k_end);
+        } else if (loads_b(i)) {
+            uint at = B_TRANSPOSED != 0u ? own_b().y * 8u : line;
+            bool inside = whole || k + at < k_end;
+            next_b[i] = inside ? b_vec[first_b[i] + k_b] : uvec4(0u);
+        }
     }
 }
 
@@ -231,14 +233,13 @@ void store_step(uint stage) {
 }
 
 coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator> sums[CM * CN];
-// Two sets of fragments where they are loaded ahead, else one.
-coopmat<ELEMENT, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA> left[(1 + AHEAD) * CM];
-coopmat<ELEMENT, gl_ScopeSubgroup, FK, FN, gl_MatrixUseB> right[1 + AHEAD * (2 * CN - 1)];
+coopmat<ELEMENT, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA> left[CM];
+coopmat<ELEMENT, gl_ScopeSubgroup, FK, FN, gl_MatrixUseB> right[CN];
 
-void load_left(uint set, uint stage, uint row, uint k) {
+void load_left(uint stage, uint row, uint k) {
     [[unroll]] for (uint i = 0u; i < CM; i++) {
         uint at = stage + (row + i * FM) * A_STRIDE + k / 8u;
-        coopMatLoad(left[set * CM + i], tiles, at, A_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(left[i], tiles, at, A_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
     }
 }
 
@@ -252,94 +253,61 @@ void load_right(uint to, uint stage, uint col, uint k) {
     }
 }
 
-// Adds the product of a staged step; the subgroup's part begins at (row, col) of the tile.
-void multiply_step(uint stage, uint row, uint col) {
-    [[unroll]] for (uint k = 0u; k < BK; k += FK) {
-        load_left(0u, stage, row, k);
-        [[unroll]] for (uint j = 0u; j < CN; j++) {
-            load_right(0u, stage, col + j * FN, k);
-            [[unroll]] for (uint i = 0u; i < CM; i++) {
-                sums[i * CN + j] = coopMatMulAdd(left[i], right[0], sums[i * CN + j]);
-            }
+// Fragments of a staged step from k on; the subgroup's part begins at (row, col) of the tile.
+void load_fragments(uint stage, uint row, uint col, uint k) {
+    load_left(stage, row, k);
+    [[unroll]] for (uint j = 0u; j < CN; j++) {
+        load_right(j, stage, col + j * FN, k);
+    }
+}
+
+void multiply() {
+    [[unroll]] for (uint j = 0u; j < CN; j++) {
+        [[unroll]] for (uint i = 0u; i < CM; i++) {
+            sums[i * CN + j] = coopMatMulAdd(left[i], right[j], sums[i * CN + j]);
         }
     }
 }
 
 void sum_steps(Source s, uint row, uint col) {
-    Place place = s.place;
-    load_step(s, place.k);
-    // Two steps at a time, so that the place of a buffer is a constant.
-    for (uint k = place.k; k < place.k_end; k += 2u * BK) {
-        [[unroll]] for (uint half_step = 0u; half_step < 2u; half_step++) {
-            uint at = k + half_step * BK;
-            uint stage = (STAGES - 1u) * half_step * STAGE_LEN;
-            if (at < place.k_end) {
-                if (STAGES == 1u) {
-                    barrier();
-                }
-                store_step(stage);
-                barrier();
-                if (at + BK < place.k_end) {
-                    load_step(s, at + BK);
-                }
-                multiply_step(stage, row, col);
-            }
-        }
-    }
-}
-
-void load_set(uint set, uint stage, uint row, uint col, uint k) {
-    load_left(set, stage, row, k);
-    [[unroll]] for (uint j = 0u; j < CN; j++) {
-        load_right(set * CN + j, stage, col + j * FN, k);
-    }
-}
-
-// As sum_steps with two stages, where fragments are loaded one FK ahead. The barrier of a step stands
-// before its last FK, whose fragments are loaded by then: what follows may be written over them.
-void sum_ahead(Source s, uint row, uint col) {
-    const uint LAST = BK / FK - 1;
-    Place place = s.place;
-    if (place.k >= place.k_end) {
+    uint k = s.place.k;
+    if (k >= s.place.k_end) {
         return;
     }
-    load_step(s, place.k);
-    store_step(0u);
-    if (place.k + BK < place.k_end) {
-        load_step(s, place.k + BK);
-    }
-    barrier();
-    load_set(0u, 0u, row, col, 0u);
-    for (uint k = place.k; k < place.k_end; k += 2u * BK) {
-        [[unroll]] for (uint half_step = 0u; half_step < 2u; half_step++) {
-            uint at = k + half_step * BK;
-            uint stage = half_step * STAGE_LEN;
-            uint other = STAGE_LEN - stage;
-            if (at >= place.k_end) {
-                continue;
+    find_words(s);
+    uint first_end = k + (s.place.k_end - k - 1u) % BK + 1u;
+    load_step(s, k, first_end, false);
+    k = first_end;
+    uint stage = 0u;
+    for (;;) {
+        store_step(stage);
+        barrier();
+        load_fragments(stage, row, col, 0u);
+        bool more = k < s.place.k_end;
+        if (more) {
+            load_step(s, k, k + BK, true);
+        } else {
+            // Nothing is kept, so that no register needs to be copied.
+            [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
+                next_a[i] = uvec4(0u);
             }
-            [[unroll]] for (uint f = 0u; f <= LAST; f++) {
-                if (f + 1u == LAST && at + BK < place.k_end) {
-                    store_step(other);
-                    if (at + 2u * BK < place.k_end) {
-                        load_step(s, at + 2u * BK);
-                    }
-                }
-                if (f < LAST) {
-                    load_set((f + 1u) % 2u, stage, row, col, (f + 1u) * FK);
-                } else if (at + BK < place.k_end) {
-                    load_set(0u, other, row, col, 0u);
-                }
-                uint set = f % 2u;
-                [[unroll]] for (uint j = 0u; j < CN; j++) {
-                    [[unroll]] for (uint i = 0u; i < CM; i++) {
-                        sums[i * CN + j] = coopMatMulAdd(left[set * CM + i], right[set * CN + j], sums[i * CN + j]);
-                    }
-                }
-                if (f + 1u == LAST) {
-                    barrier();
-                }
+            [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
+                next_b[i] = uvec4(0u);
             }
+        }
+        multiply();
+        [[unroll]] for (uint f = FK; f < BK; f += FK) {
+            load_fragments(stage, row, col, f);
+            multiply();
+        }
+        if (!more) {
+            break;
+        }
+        k += BK;
+        if (STAGES == 1u) {
+            barrier();
+        } else {
+            stage = STAGE_LEN - stage;
         }
     }
 }
@@ -353,12 +321,7 @@ void run_tile(Place place, uvec2 tile) {
     [[unroll]] for (uint i = 0u; i < CM * CN; i++) {
         sums[i] = coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>(0.0);
     }
-    Source s = source_of(place, tile);
-    if (AHEAD != 0u) {
-        sum_ahead(s, row, col);
-    } else {
-        sum_steps(s, row, col);
-    }
+    sum_steps(Source(place, tile), row, col);
     barrier();
     store_sums(place, tile.x + row, tile.y + col);
     barrier();
@@ -367,6 +330,10 @@ void run_tile(Place place, uvec2 tile) {
 void main() {
     uvec2 tile = tile_of(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
     if (tile.x >= p.m) {
+        return;
+    }
+    if (PLANES == 0u) {
+        run_tile(Place(p.offset_a, p.offset_b, p.offset_c, p.offset_residual, 0u, p.k), tile);
         return;
     }
     for (uint z = gl_WorkGroupID.z; z < p.batches * p.splits; z += gl_NumWorkGroups.z) {

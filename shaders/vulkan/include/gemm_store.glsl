@@ -96,40 +96,60 @@ void strip_barrier() {
     );
 }
 
+// Fragments of F32 that are C as they are, whose part of C lies inside and begins at element `at`.
+void store_fragments(uint at) {
+    [[unroll]] for (uint i = 0u; i < CM; i++) {
+        [[unroll]] for (uint j = 0u; j < CN; j++) {
+            uint first = at + i * FM * p.ldc + j * FN;
+            coopMatStore(sums[i * CN + j], c_float, first, p.ldc, gl_CooperativeMatrixLayoutRowMajor);
+        }
+    }
+}
+
 // The subgroup's part of C, which begins at (row, col).
 void store_sums(Place place, uint row, uint col) {
+    const bool AS_THEY_ARE = OUT_F32 != 0u && ALIGNED_C != 0u && HAS_BIAS + HAS_RESIDUAL + ACTIVATION == 0u;
+    if (AS_THEY_ARE && row + WM <= p.m && col + WN <= p.n) {
+        store_fragments(place.c + row * p.ldc + col);
+        return;
+    }
     uint strip = gl_SubgroupID * FM * SUM_STRIDE;
     // Lanes that are left over have no row.
     uint lane_row = gl_SubgroupInvocationID / ROW_LANES;
     lane_row = lane_row < SUBGROUP / ROW_LANES ? lane_row : FM;
     uint lane_col = gl_SubgroupInvocationID % ROW_LANES * 8u;
     uint first = col + lane_col;
-    bool whole = ALIGNED_C != 0u && row + WM <= p.m && col + WN <= p.n;
+    // Aligned rows end with whole words.
+    uint valid = first < p.n ? (ALIGNED_C != 0u ? 8u : p.n - first) : 0u;
     vec4 bias_low = bias_four(first);
     vec4 bias_high = bias_four(first + 4u);
-    [[unroll]] for (uint i = 0u; i < CM; i++) {
-        [[unroll]] for (uint j = 0u; j < CN; j++) {
-            uint at = strip + j * FN / 4u;
-            coopMatStore(sums[i * CN + j], tiles, at, SUM_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    [[dont_unroll]] for (uint i = 0u; i < CM; i++) {
+        [[unroll]] for (uint of = 0u; of < CM; of++) {
+            if (of == i) {
+                [[unroll]] for (uint j = 0u; j < CN; j++) {
+                    uint at = strip + j * FN / 4u;
+                    coopMatStore(sums[of * CN + j], tiles, at, SUM_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
         }
         strip_barrier();
-        for (uint r = lane_row; r < FM; r += SUBGROUP / ROW_LANES) {
+        [[dont_unroll]] for (uint r = lane_row; r < FM; r += SUBGROUP / ROW_LANES) {
             uint line = row + i * FM + r;
+            if (line >= p.m || valid == 0u) {
+                break;
+            }
             uint from = strip + r * SUM_STRIDE + lane_col / 4u;
-            vec4 low = uintBitsToFloat(tiles[from]);
-            vec4 high = uintBitsToFloat(tiles[from + 1u]);
-            uint at = place.c + line * p.ldc + first;
             uint residual_at = place.residual + line * p.ld_residual + first;
-            if (whole) {
-                low = finish(low, bias_low, residual_at, 4u);
-                high = finish(high, bias_high, residual_at + 4u, 4u);
+            vec4 low = finish(uintBitsToFloat(tiles[from]), bias_low, residual_at, valid);
+            uint rest = valid > 4u ? valid - 4u : 0u;
+            vec4 high = finish(uintBitsToFloat(tiles[from + 1u]), bias_high, residual_at + 4u, rest);
+            uint at = place.c + line * p.ldc + first;
+            if (ALIGNED_C != 0u) {
                 store_eight(low, high, at);
-            } else if (line < p.m && first < p.n) {
-                uint valid = p.n - first;
-                store_four(finish(low, bias_low, residual_at, valid), at, valid);
-                if (valid > 4u) {
-                    high = finish(high, bias_high, residual_at + 4u, valid - 4u);
-                    store_four(high, at + 4u, valid - 4u);
+            } else {
+                store_four(low, at, valid);
+                if (rest > 0u) {
+                    store_four(high, at + 4u, rest);
                 }
             }
         }

@@ -17,9 +17,10 @@ pub(crate) struct Args {
     /// Measure a few sizes only
     #[arg(long)]
     quick: bool,
-    /// Measure this product instead, rows x columns x summed; may be repeated
-    #[arg(long, value_name = "MxNxK", value_parser = shape)]
-    shape: Vec<[usize; 3]>,
+    /// Measure this product instead, rows x columns x summed, with `nt` after it where the right factor
+    /// is columns x summed; may be repeated
+    #[arg(long, value_name = "MxNxK[nt]", value_parser = shape)]
+    shape: Vec<([usize; 3], bool)>,
     /// Only candidates whose name contains this; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
@@ -28,10 +29,14 @@ pub(crate) struct Args {
     without: Vec<String>,
 }
 
-fn shape(text: &str) -> Result<[usize; 3], String> {
+fn shape(text: &str) -> Result<([usize; 3], bool), String> {
+    let (text, transposed) = match text.strip_suffix("nt") {
+        Some(sizes) => (sizes, true),
+        None => (text, false),
+    };
     let sizes: Option<Vec<usize>> = text.split('x').map(|n| n.parse().ok()).collect();
     match sizes.as_deref() {
-        Some(&[m, n, k]) if m * n * k > 0 => Ok([m, n, k]),
+        Some(&[m, n, k]) if m * n * k > 0 => Ok(([m, n, k], transposed)),
         _ => Err("expected three sizes, such as 4096x768x3072".to_string()),
     }
 }
@@ -106,8 +111,9 @@ mod tests {
 
     #[test]
     fn shapes_are_three_sizes() {
-        assert_eq!(shape("4096x768x3072"), Ok([4096, 768, 3072]));
-        for wrong in ["", "1x2", "1x2x0", "1x2x3x4", "axbxc"] {
+        assert_eq!(shape("4096x768x3072"), Ok(([4096, 768, 3072], false)));
+        assert_eq!(shape("512x64x8nt"), Ok(([512, 64, 8], true)));
+        for wrong in ["", "1x2", "1x2x0", "1x2x3x4", "axbxc", "nt"] {
             assert!(shape(wrong).is_err(), "{wrong}");
         }
     }

@@ -67,8 +67,8 @@ const CONSTS: &[&str] = &[
     "BIAS_F32",
     "RESIDUAL_F32",
     "ALIGNED_C",
-    "AHEAD",
     "BAND",
+    "PLANES",
 ];
 
 const BLOCK_CONSTS: &[&str] = &[
@@ -169,6 +169,8 @@ pub struct Options {
     pub out_f32: bool,
     /// `ldc`, `offset_c`, the strides of C and `n` are multiples of 8 for all sizes.
     pub aligned_c: bool,
+    /// There may be several batches, or parts of `k`.
+    pub planes: bool,
 }
 
 impl Options {
@@ -209,7 +211,8 @@ pub fn constants(tiling: &Tiling, options: &Options) -> Vec<u32> {
             all.extend(aligned);
             all.extend(epilogue);
             all.push(u32::from(options.aligned_c));
-            all.extend([u32::from(tiling.ahead), tiling.band]);
+            all.push(tiling.band);
+            all.push(u32::from(options.planes));
             all
         }
         Scope::Workgroup => {

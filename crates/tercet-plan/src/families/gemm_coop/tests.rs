@@ -7,6 +7,7 @@ use tercet_ir::DType;
 use super::*;
 use crate::caps::{Caps, CoopShape};
 use crate::kernel::{Code, FieldType, KernelDef};
+use crate::num::Num;
 use crate::tuning::{Entry, Problem, Tuning};
 
 /// What a SPIR-V module says of its interface.
@@ -180,7 +181,7 @@ fn tilings_keep_the_constraints_of_the_shader() {
             assert!(bm % wm == 0 && bn % wn == 0 && bk % fk == 0, "{t:?}");
             assert!(wm % fm == 0 && wn % fn_ == 0 && wn % 8 == 0, "{t:?}");
             assert!(t.shared_bytes(false) <= caps.workgroup_bytes, "{t:?}");
-            assert!(!t.ahead || t.stages == 2, "{t:?}");
+            assert_eq!(t.splits, 1, "{t:?}");
         }
         let names: std::collections::HashSet<String> = all.iter().map(Tiling::to_string).collect();
         assert_eq!(names.len(), all.len(), "names tell candidates apart");
@@ -194,6 +195,30 @@ fn problem(m: usize, n: usize, k: usize) -> Problem {
         m,
         n,
         k,
+    }
+}
+
+/// Few tiles and a long sum: parts of `k` give work to the units that are left over.
+#[test]
+fn few_tiles_sum_k_in_parts() {
+    let caps = Caps::h200();
+    let choose = |p: &Problem| Tiling::choose(&caps, CoopType::F16, p, true).unwrap();
+    let long = choose(&problem(128, 768, 8192));
+    assert!(long.splits > 1, "{long}");
+    assert!(long.groups(128, 768) * long.splits as usize > 132, "{long}");
+    for whole in [
+        problem(4096, 4096, 8192),
+        problem(64, 64, 64),
+        // What adds the parts does four columns at a time.
+        problem(128, 766, 8192),
+    ] {
+        assert_eq!(choose(&whole).splits, 1, "{whole:?}");
+    }
+    for k in [1, 63, 64, 65, 8192, 8200] {
+        let mut tape = crate::num::Tape::default();
+        let part = long.split_k(&mut tape, Num::Const(k)).known().unwrap();
+        assert!(part * i64::from(long.splits) >= k, "{k}: {part}");
+        assert_eq!(part % i64::from(long.tile[2]), 0, "{k}: {part}");
     }
 }
 
@@ -214,11 +239,11 @@ fn tilings_follow_the_size_and_the_measurements() {
     assert_eq!(large.scope, Scope::Subgroup);
     // What was fastest of all where it was measured.
     for (m, n, k, best) in [
+        (4096, 4096, 4096, "128x128x32/64x64"),
         (4096, 2304, 768, "128x128x32/64x64"),
-        (4096, 768, 768, "128x128x32/64x64"),
-        (512, 4096, 4096, "128x128x32/64x32:ahead"),
-        (1024, 1024, 1024, "64x64x32/32x32:ahead"),
-        (128, 3072, 768, "64x64x64/32x32:ahead"),
+        (4096, 768, 768, "96x128x32/48x64"),
+        (128, 2304, 768, "64x64x64/32x32"),
+        (128, 768, 3072, "64x64x64/32x32:split4"),
     ] {
         assert_eq!(choose(&caps, &problem(m, n, k), true).unwrap(), best);
     }
@@ -241,6 +266,20 @@ fn tilings_follow_the_size_and_the_measurements() {
         choose(&tuned, &p, true).as_deref(),
         Some("128x256x64/block256")
     );
+    // The number of parts stands after the name of a tiling.
+    let of = |way| Caps {
+        tuning: Tuning::always(way),
+        ..caps.clone()
+    };
+    let way = "64x64x64/32x32:split4";
+    assert_eq!(choose(&of(way), &p, true).as_deref(), Some(way));
+    for wrong in [
+        "64x64x64/32x32:split5",
+        "64x64x64/32x32:split",
+        "128x256x64/block256:split2",
+    ] {
+        assert_eq!(choose(&of(wrong), &p, true), choose(&caps, &p, true));
+    }
     // What it cannot run, and what the device does not have, is passed over.
     assert_eq!(choose(&tuned, &p, false), choose(&caps, &p, false));
     let p = problem(512, 512, 512);

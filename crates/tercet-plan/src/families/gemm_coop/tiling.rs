@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::caps::{Caps, CoopBlock, CoopShape, CoopType};
+use crate::num::{Num, Tape};
 use crate::tuning::Problem;
 
 /// Whose matrices a kernel multiplies.
@@ -32,10 +33,11 @@ pub struct Tiling {
     pub part: [u32; 2],
     /// Buffers of a staged step: 1 or 2.
     pub stages: u32,
-    /// Fragments are loaded while those before multiply; needs two stages.
-    pub ahead: bool,
     /// Rows of tiles that run near each other in time.
     pub band: u32,
+    /// Parts of `k` that are summed by workgroups of their own; where there are several, another kernel
+    /// adds them.
+    pub splits: u32,
 }
 
 /// For devices that do not say how many workgroups run side by side.
@@ -44,14 +46,15 @@ const TYPICAL_UNITS: usize = 32;
 /// Rows of tiles of a band, where nothing else was measured.
 const BAND: u32 = 8;
 
+/// Parts of `k` that are tried.
+const SPLITS: [u32; 6] = [1, 2, 3, 4, 6, 8];
+
 /// A division in units of fragments: subgroups of a tile, fragments of a subgroup, fragments of `k`.
 struct Division {
     subgroups: [u32; 2],
     part: [u32; 2],
     depth: u32,
     stages: u32,
-    ahead: bool,
-    band: u32,
     rate: Rate,
 }
 
@@ -71,8 +74,6 @@ const fn one(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) ->
         part,
         depth,
         stages: 1,
-        ahead: false,
-        band: BAND,
         rate: Rate {
             alone: rate[0],
             full: rate[1],
@@ -87,46 +88,30 @@ const fn two(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) ->
     }
 }
 
-const fn ahead(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> Division {
-    Division {
-        ahead: true,
-        ..two(subgroups, part, depth, rate)
-    }
-}
-
 /// Of equal cost the first is taken. The comments are for fragments of 16 x 16 x 16.
 const DIVISIONS: &[Division] = &[
     one([2, 2], [4, 4], 2, [0.64, 1.0]), // 128 x 128 x 32
-    ahead([2, 2], [4, 4], 2, [0.59, 0.61]),
-    two([2, 2], [4, 4], 2, [0.67, 0.63]),
-    one([2, 2], [4, 4], 4, [0.62, 0.72]), // 128 x 128 x 64
-    Division {
-        band: 4,
-        ..one([2, 2], [4, 4], 2, [0.64, 1.0])
-    },
-    Division {
-        band: 16,
-        ..one([2, 2], [4, 4], 2, [0.64, 1.0])
-    },
-    one([4, 2], [4, 4], 2, [0.89, 0.92]), // 256 x 128 x 32
-    two([4, 2], [4, 4], 1, [0.84, 0.64]),
-    one([2, 4], [4, 4], 2, [0.88, 0.91]), // 128 x 256 x 32
-    two([2, 4], [4, 4], 1, [0.89, 0.7]),
-    one([2, 4], [4, 2], 2, [0.6, 0.57]), // 128 x 128 x 32 of 64 x 32
-    ahead([2, 4], [4, 2], 2, [0.73, 0.73]),
-    one([4, 2], [2, 4], 2, [0.61, 0.56]),
-    ahead([4, 2], [2, 4], 2, [0.76, 0.71]),
-    one([4, 4], [4, 2], 2, [0.83, 0.72]), // 256 x 128 x 32 of 64 x 32
-    one([2, 2], [4, 6], 2, [0.45, 0.38]), // 128 x 192 x 32 of 64 x 96
-    one([2, 4], [4, 3], 2, [0.59, 0.57]), // 128 x 192 x 32 of 64 x 48
-    ahead([2, 4], [4, 3], 2, [0.59, 0.57]),
-    one([2, 2], [2, 4], 2, [0.41, 0.71]), // 64 x 128 x 32
-    ahead([2, 2], [2, 4], 2, [0.42, 0.54]),
-    one([2, 2], [4, 2], 2, [0.38, 0.67]), // 128 x 64 x 32
-    ahead([2, 2], [4, 2], 2, [0.41, 0.51]),
-    one([2, 2], [2, 2], 2, [0.27, 0.52]), // 64 x 64 x 32
-    ahead([2, 2], [2, 2], 2, [0.29, 0.55]),
-    ahead([2, 2], [2, 2], 4, [0.3, 0.45]),
+    two([2, 2], [4, 4], 1, [0.5, 0.71]),
+    one([2, 2], [4, 4], 4, [0.62, 0.92]), // 128 x 128 x 64
+    one([4, 2], [4, 4], 2, [0.87, 0.87]), // 256 x 128 x 32
+    one([2, 4], [4, 4], 2, [0.88, 0.88]), // 128 x 256 x 32
+    one([1, 2], [4, 4], 2, [0.35, 0.74]), // 64 x 128 x 32 of 64 x 64
+    one([2, 1], [4, 4], 2, [0.35, 0.74]),
+    one([2, 2], [3, 4], 2, [0.55, 0.85]), // 96 x 128 x 32
+    one([2, 4], [4, 2], 2, [0.6, 0.89]),  // 128 x 128 x 32 of 64 x 32
+    two([2, 4], [4, 2], 2, [0.6, 0.6]),
+    one([2, 4], [2, 2], 2, [0.4, 0.5]), // 64 x 128 x 32 of 32 x 32
+    one([2, 4], [2, 2], 4, [0.4, 0.5]),
+    one([2, 2], [2, 4], 2, [0.41, 0.62]), // 64 x 128 x 32
+    one([2, 2], [4, 2], 2, [0.41, 0.75]), // 128 x 64 x 32
+    one([2, 2], [4, 2], 4, [0.41, 0.6]),
+    one([2, 2], [2, 2], 2, [0.4, 0.58]), // 64 x 64 x 32
+    one([2, 2], [2, 2], 4, [0.5, 0.61]),
+    two([2, 2], [2, 2], 4, [0.5, 0.5]),
+    one([2, 2], [2, 2], 8, [0.5, 0.5]),
+    one([2, 2], [1, 2], 4, [0.23, 0.4]), // 32 x 64 x 64
+    one([2, 2], [1, 2], 8, [0.25, 0.35]),
+    one([2, 2], [2, 1], 8, [0.25, 0.35]), // 64 x 32 x 128
 ];
 
 /// Tiles and invocations of kernels of a workgroup's matrices.
@@ -151,23 +136,30 @@ impl Tiling {
         let all = Tiling::candidates(caps, ty);
         let able = |t: &&Tiling| aligned || t.scope == Scope::Subgroup;
         let measured = caps.tuning.find(problem).and_then(|name| {
+            let (name, splits) = match name.split_once(":split") {
+                Some((name, splits)) => (name, splits.parse().ok()?),
+                None => (name, 1),
+            };
+            let splits = SPLITS.contains(&splits).then_some(splits)?;
             let same = |t: &&Tiling| t.to_string() == name;
-            all.iter().filter(able).find(same)
+            let found = all.iter().filter(able).find(same)?;
+            let splits_of = found.can_split(problem) || splits == 1;
+            splits_of.then(|| found.split(splits))
         });
-        if let Some(best) = measured {
-            return Some(*best);
+        if measured.is_some() {
+            return measured;
         }
-        let units = match caps.compute_units {
-            0 => TYPICAL_UNITS,
-            known => known as usize,
-        };
+        let units = units_of(caps);
         let modelled = Tiling::divided(caps, ty).into_iter();
-        let costs = modelled.map(|(t, rate)| (t, t.cost(rate, problem, units)));
+        let costs = modelled.flat_map(|(t, rate)| {
+            let all = t.splits_of(problem).into_iter();
+            all.map(move |t| (t, t.cost(rate, problem, units)))
+        });
         let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
         least.map(|(t, _)| t)
     }
 
-    /// Every tiling that the device can run.
+    /// Every tiling that the device can run, with `k` in one part.
     pub fn candidates(caps: &Caps, ty: CoopType) -> Vec<Tiling> {
         let Some(subgroup) = caps.subgroup.filter(|_| caps.spirv) else {
             return Vec::new();
@@ -217,8 +209,8 @@ impl Tiling {
             tile,
             part,
             stages: d.stages,
-            ahead: d.ahead,
-            band: d.band,
+            band: BAND,
+            splits: 1,
         }
     }
 
@@ -237,8 +229,8 @@ impl Tiling {
             // Rows of the tile, so that the number of invocations follows.
             part: [tile[0] * subgroup / threads, tile[1]],
             stages: 1,
-            ahead: false,
             band: BAND,
+            splits: 1,
         })
     }
 
@@ -253,8 +245,7 @@ impl Tiling {
                 let shared = self.shared_bytes(false).max(self.shared_bytes(true));
                 let lines = bn.is_multiple_of(8) && threads >= bn / 8 && threads >= bk / 8;
                 let strips = self.part[1].is_multiple_of(8) && self.subgroup >= self.part[1] / 8;
-                let pairs = !self.ahead || bk.is_multiple_of(2 * self.fragment[2]);
-                shared <= caps.workgroup_bytes && lines && strips && pairs
+                shared <= caps.workgroup_bytes && lines && strips
             }
             Scope::Workgroup => true,
         }
@@ -280,16 +271,87 @@ impl Tiling {
         16 * (self.stages * stage).max(sums)
     }
 
+    /// The same with so many parts of `k`.
+    fn split(self, splits: u32) -> Tiling {
+        Tiling { splits, ..self }
+    }
+
+    /// What adds the parts does four columns at a time; a workgroup's matrices have no parts.
+    fn can_split(&self, problem: &Problem) -> bool {
+        problem.n.is_multiple_of(4) && self.scope == Scope::Subgroup
+    }
+
+    /// This with each number of parts that leaves every part several steps.
+    fn splits_of(self, problem: &Problem) -> impl Iterator<Item = Tiling> {
+        const STEPS: usize = 3;
+        let steps = problem.k / self.tile[2] as usize;
+        let able = self.can_split(problem);
+        let all = SPLITS.into_iter();
+        let all = all.filter(move |n| *n == 1 || able && steps >= STEPS * *n as usize);
+        all.map(move |n| self.split(n))
+    }
+
+    /// The candidates that are worth measuring for a product: those that leave units of the device
+    /// without work also with `k` in parts.
+    pub fn candidates_for(caps: &Caps, ty: CoopType, problem: &Problem) -> Vec<Tiling> {
+        let units = units_of(caps);
+        let worth = |t: &Tiling| {
+            t.splits == 1 || t.groups(problem.m, problem.n) * t.splits as usize <= 3 * units
+        };
+        let all = Tiling::candidates(caps, ty).into_iter();
+        all.flat_map(|t| t.splits_of(problem))
+            .filter(worth)
+            .collect()
+    }
+
+    /// How much of `k` a part sums, all but the last.
+    pub fn split_k(&self, tape: &mut Tape, k: Num) -> Num {
+        if self.splits == 1 {
+            return k;
+        }
+        let steps = tape.ceil_div(k, self.splits * self.tile[2]);
+        tape.mul(steps, Num::Const(i64::from(self.tile[2])))
+    }
+
     /// What a product takes: the tiles of the busiest unit of the device, and how fast it is with so
-    /// many of them.
+    /// many of them. In products of numbers at the rate of the first of [`DIVISIONS`].
     fn cost(&self, rate: Rate, problem: &Problem, units: usize) -> f64 {
-        let [bm, bn, _] = self.tile.map(f64::from);
-        let tiles = self.groups(problem.m, problem.n).div_ceil(units) as f64;
-        tiles * bm * bn / (tiles * rate.alone).min(rate.full)
+        let [bm, bn, bk] = self.tile;
+        let splits = self.splits as usize;
+        let groups = self.groups(problem.m, problem.n).saturating_mul(splits);
+        let groups = groups.div_ceil(units) as f64;
+        let k = problem.k.div_ceil(splits * bk as usize) * bk as usize;
+        let products = groups * f64::from(bm * bn) * (k as f64 + START);
+        let tiles = products / (groups * rate.alone).min(rate.full);
+        let parts = match splits {
+            1 => 0.0,
+            _ => {
+                let sums = (splits * problem.m * problem.n) as f64;
+                ANOTHER_DISPATCH + sums / units as f64 * PER_SUM
+            }
+        };
+        tiles + parts
     }
 }
 
-/// A name that tells it from the other candidates of a device, such as `128x128x32/64x64:ahead`.
+/// What [`Tiling::cost`] counts for the begin and the end of a tile, as so much of `k`.
+const START: f64 = 220.0;
+
+/// What it counts for a dispatch that waits for the one before.
+const ANOTHER_DISPATCH: f64 = 3.4e6;
+
+/// What it counts for a partial sum, written and read, divided by the units.
+const PER_SUM: f64 = 350.0;
+
+fn units_of(caps: &Caps) -> usize {
+    match caps.compute_units {
+        0 => TYPICAL_UNITS,
+        known => known as usize,
+    }
+}
+
+/// A name that tells it from the other candidates of a device, such as `64x64x64/32x32:2:split4`: two stages,
+/// four parts of `k`.
 impl fmt::Display for Tiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [bm, bn, bk] = self.tile;
@@ -298,14 +360,12 @@ impl fmt::Display for Tiling {
             Scope::Subgroup => write!(f, "/{}x{}", self.part[0], self.part[1])?,
             Scope::Workgroup => write!(f, "/block{}", self.threads())?,
         }
-        match (self.ahead, self.stages) {
-            (true, _) => write!(f, ":ahead")?,
-            (false, 1) => {}
-            (false, stages) => write!(f, ":{stages}")?,
+        if self.stages > 1 {
+            write!(f, ":{}", self.stages)?;
         }
-        match self.band {
-            BAND => Ok(()),
-            band => write!(f, ":band{band}"),
+        match self.splits {
+            1 => Ok(()),
+            splits => write!(f, ":split{splits}"),
         }
     }
 }

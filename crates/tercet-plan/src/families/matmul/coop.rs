@@ -1,13 +1,19 @@
 //! Products of 16-bit floats on cooperative matrices, where the device has them.
+//!
+//! Where there are fewer tiles than the device runs at a time, workgroups sum parts of `k`: partial sums
+//! go to a slot in F32, and a second kernel adds them and does what is done to sums.
 
+use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
 
+use super::kernels::{PartsParams, SUM_PARTS, SUM_PARTS_ACTIVATED};
 use super::portable::Given;
 use super::product::{Axis, Product, Side};
 use crate::caps::CoopType;
 use crate::emit::{Emit, View};
 use crate::families::gemm_coop::{GemmCoopParams, Options, Tiling, constants, kernel};
 use crate::num::Num;
+use crate::program::SlotId;
 use crate::tuning::Problem;
 
 /// The steps that load rows of operands read so many elements at a time.
@@ -85,6 +91,7 @@ impl Coop {
             out_f32: y.dtype == DType::F32,
             // The result is dense from element 0.
             aligned_c: whole(&p.n),
+            planes: !p.batch.iter().all(tercet_ir::Dim::is_one),
         };
         let problem = Problem {
             dtype: p.a.dtype,
@@ -103,20 +110,52 @@ impl Coop {
     }
 
     /// Runs it.
-    pub(super) fn dispatch(&self, e: &mut Emit<'_>, given: &Given) {
+    pub(super) fn dispatch(
+        &self,
+        e: &mut Emit<'_>,
+        given: &Given,
+        p: &Product,
+    ) -> Result<(), CompileError> {
+        let [a, b, bias, y] = given.args;
+        let splits = self.tiling.splits;
+        if splits == 1 {
+            self.tiles(e, given, &self.options, [a, b, bias, y]);
+            return Ok(());
+        }
+        let mut shape = vec![Dim::Known(splits as usize)];
+        shape.extend(p.batch.iter().cloned());
+        shape.extend([p.m.clone(), p.n.clone()]);
+        let sums = e.temp(DType::F32, &shape)?.slot;
+        let plain = Options {
+            activation: None,
+            bias_f32: None,
+            residual_f32: None,
+            out_f32: true,
+            planes: true,
+            ..self.options
+        };
+        self.tiles(e, given, &plain, [a, b, a, sums]);
+        add_parts(e, given, p, splits, sums);
+        Ok(())
+    }
+
+    /// Dispatches the tiles of `[a, b, bias, y]`, or of partial sums.
+    fn tiles(&self, e: &mut Emit<'_>, given: &Given, options: &Options, args: [SlotId; 4]) {
         let p = &given.params;
         let [outer, inner] = self.batch;
         let len = e.tape().mul(p.m, p.n);
+        let all = e.tape().mul(p.batch, len);
+        let splits = Num::Const(i64::from(self.tiling.splits));
         let params = GemmCoopParams {
             m: p.m,
             n: p.n,
             k: p.k,
             batches: p.batch,
             batch_inner: inner.size,
-            splits: Num::ONE,
-            split_k: p.k,
+            splits,
+            split_k: self.tiling.split_k(e.tape(), p.k),
             lda: p.a_row,
-            ldb: match self.options.b_transposed {
+            ldb: match options.b_transposed {
                 true => p.b_col,
                 false => p.b_row,
             },
@@ -136,16 +175,53 @@ impl Coop {
             inner_b: inner.b,
             inner_c: len,
             inner_residual: Num::ZERO,
-            split_c: Num::ZERO,
-            len_c: e.tape().mul(p.batch, len),
+            split_c: all,
+            len_c: e.tape().mul(all, splits),
         };
         let [bm, bn, _] = self.tiling.tile;
-        let grid = given.tile_grid(e, [bm, bn]);
-        let [a, b, bias, y] = given.args;
-        let consts = constants(&self.tiling, &self.options);
+        let [x, y, _] = given.tile_grid(e, [bm, bn]);
+        let limit = e.caps.max_grid;
+        let depth = e.tape().mul(p.batch, splits);
+        let depth = e.tape().min(depth, limit);
+        let consts = constants(&self.tiling, options);
         let kernel = kernel(self.ty, self.tiling.scope);
-        e.dispatch(kernel, &consts, &[a, b, bias, bias, y], &params, grid);
+        let [a, b, bias, c] = args;
+        e.dispatch(
+            kernel,
+            &consts,
+            &[a, b, bias, bias, c],
+            &params,
+            [x, y, depth],
+        );
     }
+}
+
+/// Adds partial sums into the result of a product, with what is done to its sums.
+fn add_parts(e: &mut Emit<'_>, given: &Given, product: &Product, splits: u32, sums: SlotId) {
+    const QUAD: u32 = 4;
+    const THREADS: u32 = 128;
+    let p = &given.params;
+    let rows = e.tape().mul(p.batch, p.m);
+    let elements = e.tape().mul(rows, p.n);
+    let quads = e.tape().div(elements, QUAD);
+    let params = PartsParams {
+        quads,
+        m: p.m,
+        n: p.n,
+        bias_offset: p.bias_offset,
+        bias_row: p.bias_row,
+        bias_stride: p.bias_stride,
+        zero: Num::ZERO,
+    };
+    let kernel = match product.function() {
+        None | Some(UnaryFn::Relu) => &SUM_PARTS,
+        Some(_) => &SUM_PARTS_ACTIVATED,
+    };
+    let mut consts = given.consts.to_vec();
+    consts.push(splits);
+    let grid = e.grid_of(quads, THREADS);
+    let [_, _, bias, y] = given.args;
+    e.dispatch(kernel, &consts, &[sums, bias, y], &params, grid);
 }
 
 /// The batch axes as an outer and an inner one; none where there are more.

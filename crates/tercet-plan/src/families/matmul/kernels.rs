@@ -32,6 +32,16 @@ crate::params! {
     pub struct NarrowParams {
         count: U32,
     }
+    /// The block of `matmul/sum_parts.wgsl`.
+    pub struct PartsParams {
+        quads: U32,
+        m: U32,
+        n: U32,
+        bias_offset: U32,
+        bias_row: U32,
+        bias_stride: U32,
+        zero: U32,
+    }
 }
 
 const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
@@ -73,6 +83,23 @@ const PROLOGUE: &str = concat!(
 const TILE: &str = portable!("matmul/gemv_tile.wgsl");
 const GEMV_PACKED: &str = portable!("matmul/gemv_packed.wgsl");
 
+/// Pieces after those that functions of a sum are made of.
+macro_rules! with_functions {
+    ($($piece:expr),*) => {
+        &[
+            PRELUDE,
+            Piece::Base.text(),
+            Piece::Exp.text(),
+            Piece::Log.text(),
+            Piece::Softplus.text(),
+            Piece::Hyperbolic.text(),
+            Piece::Gate.text(),
+            Piece::Erf.text(),
+            $($piece),*
+        ]
+    };
+}
+
 /// A product of floats: its own pieces and constants after those that all share, once with short
 /// functions of a sum and once with all.
 macro_rules! of_floats {
@@ -86,20 +113,7 @@ macro_rules! of_floats {
         );
         pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
             $full_name,
-            &[
-                PRELUDE,
-                Piece::Base.text(),
-                Piece::Exp.text(),
-                Piece::Log.text(),
-                Piece::Softplus.text(),
-                Piece::Hyperbolic.text(),
-                Piece::Gate.text(),
-                Piece::Erf.text(),
-                OPERANDS,
-                ACTIVATED,
-                FLOATS,
-                $($piece),*
-            ],
+            with_functions![OPERANDS, ACTIVATED, FLOATS, $($piece),*],
             ARGS,
             &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
         );
@@ -177,21 +191,7 @@ macro_rules! of_quads_activated {
     ($kernel:ident $label:literal, [$($piece:expr),*], [$($name:literal),*]) => {
         pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
             $label,
-            &[
-                PRELUDE,
-                Piece::Base.text(),
-                Piece::Exp.text(),
-                Piece::Log.text(),
-                Piece::Softplus.text(),
-                Piece::Hyperbolic.text(),
-                Piece::Gate.text(),
-                Piece::Erf.text(),
-                SHARED,
-                ACTIVATED,
-                SUMS,
-                QUAD_TILES,
-                $($piece),*
-            ],
+            with_functions![SHARED, ACTIVATED, SUMS, QUAD_TILES, $($piece),*],
             ARGS,
             &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", $($name),*],
         );
@@ -348,6 +348,24 @@ pub(super) static NARROW: Kernel<NarrowParams> = Kernel::wgsl(
     &["Y_TYPE"],
 );
 
+const PARTS: &str = portable!("matmul/sum_parts.wgsl");
+const PARTS_ARGS: &[Access] = &[Access::Read, Access::Read, Access::Write];
+const PARTS_CONSTS: &[&str] = &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "PARTS"];
+
+/// Partial sums to a result, with short functions of a sum and with all.
+pub(super) static SUM_PARTS: Kernel<PartsParams> = Kernel::wgsl(
+    "sum_parts",
+    &[PRELUDE, PLAIN, SUMS, PARTS],
+    PARTS_ARGS,
+    PARTS_CONSTS,
+);
+pub(super) static SUM_PARTS_ACTIVATED: Kernel<PartsParams> = Kernel::wgsl(
+    "sum_parts_activated",
+    with_functions![ACTIVATED, SUMS, PARTS],
+    PARTS_ARGS,
+    PARTS_CONSTS,
+);
+
 pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &GEMM_PLAIN.def,
     &GEMM_ACTIVATED.def,
@@ -365,6 +383,8 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &ROW_ACTIVATED.def,
     &INTS.def,
     &NARROW.def,
+    &SUM_PARTS.def,
+    &SUM_PARTS_ACTIVATED.def,
     &gemm_coop::F16.def,
     &gemm_coop::BF16.def,
     &gemm_coop::BLOCK_F16.def,

@@ -124,7 +124,7 @@ pub(super) struct Given {
     /// The gains of the norm, or what stands in for them.
     gains: SlotId,
     /// BIAS, ACTIVATION, A_TYPE, Y_TYPE.
-    consts: [u32; 4],
+    pub(super) consts: [u32; 4],
     /// Workgroups along z.
     pub(super) batches: Num,
 }
@@ -268,8 +268,7 @@ fn float_tiles(
     sums: &View,
 ) -> Result<(), CompileError> {
     if let Some(coop) = Coop::of(e, p, sums)? {
-        coop.dispatch(e, given);
-        return Ok(());
+        return coop.dispatch(e, given, p);
     }
     let tile = Tile::of(e, p)?;
     if quads::floats(e, p, given, sums, tile)? {
