@@ -180,8 +180,13 @@ fn main(
     let high = min(STRIPE, tiles_m - stripe * STRIPE);
     let row_first = (stripe * STRIPE + within % high) * 8u * TM;
     let col_first = (within / high) * 8u * TN;
-    let x_quad = local % TN;
-    let y_quad = local / TN;
+    var x_quad = local % TN;
+    var y_quad = local / TN;
+    if TN == 8u {
+        // Neighbours in pairs of rows: a tenth faster where it was measured, 4096^3 on a GPU of 132 units.
+        x_quad = (local / 2u) % 8u;
+        y_quad = local / 32u * 4u + local / 16u % 2u * 2u + local % 2u;
+    }
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
         enter_batch(batch);
         l0 = vec4<f32>();

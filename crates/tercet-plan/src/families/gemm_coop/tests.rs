@@ -205,7 +205,9 @@ fn few_tiles_sum_k_in_parts() {
     let choose = |p: &Problem| Tiling::choose(&caps, CoopType::F16, p, true).unwrap();
     let long = choose(&problem(128, 768, 8192));
     assert!(long.splits > 1, "{long}");
-    assert!(long.groups(128, 768) * long.splits as usize > 132, "{long}");
+    // Most units have work.
+    let groups = long.groups(128, 768) * long.splits as usize;
+    assert!((66..400).contains(&groups), "{long}");
     for whole in [
         problem(4096, 4096, 8192),
         problem(64, 64, 64),
@@ -240,6 +242,8 @@ fn tilings_follow_the_size_and_the_measurements() {
     // What was fastest of all where it was measured.
     for (m, n, k, best) in [
         (4096, 4096, 4096, "128x128x32/64x64"),
+        (1024, 1024, 1024, "64x128x64/32x32"),
+        (512, 4096, 4096, "128x128x64/64x64"),
         (4096, 2304, 768, "128x128x32/64x64"),
         (4096, 768, 768, "96x128x32/48x64"),
         (128, 2304, 768, "64x64x64/32x32"),

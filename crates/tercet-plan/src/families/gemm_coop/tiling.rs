@@ -90,28 +90,28 @@ const fn two(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) ->
 
 /// Of equal cost the first is taken. The comments are for fragments of 16 x 16 x 16.
 const DIVISIONS: &[Division] = &[
-    one([2, 2], [4, 4], 2, [0.64, 1.0]), // 128 x 128 x 32
-    two([2, 2], [4, 4], 1, [0.5, 0.71]),
-    one([2, 2], [4, 4], 4, [0.62, 0.92]), // 128 x 128 x 64
-    one([4, 2], [4, 4], 2, [0.87, 0.87]), // 256 x 128 x 32
-    one([2, 4], [4, 4], 2, [0.88, 0.88]), // 128 x 256 x 32
-    one([1, 2], [4, 4], 2, [0.35, 0.74]), // 64 x 128 x 32 of 64 x 64
-    one([2, 1], [4, 4], 2, [0.35, 0.74]),
-    one([2, 2], [3, 4], 2, [0.55, 0.85]), // 96 x 128 x 32
-    one([2, 4], [4, 2], 2, [0.6, 0.89]),  // 128 x 128 x 32 of 64 x 32
-    two([2, 4], [4, 2], 2, [0.6, 0.6]),
-    one([2, 4], [2, 2], 2, [0.4, 0.5]), // 64 x 128 x 32 of 32 x 32
-    one([2, 4], [2, 2], 4, [0.4, 0.5]),
-    one([2, 2], [2, 4], 2, [0.41, 0.62]), // 64 x 128 x 32
-    one([2, 2], [4, 2], 2, [0.41, 0.75]), // 128 x 64 x 32
-    one([2, 2], [4, 2], 4, [0.41, 0.6]),
+    one([2, 2], [4, 4], 2, [0.6, 1.0]), // 128 x 128 x 32
+    two([2, 2], [4, 4], 1, [0.5, 0.8]),
+    one([2, 2], [4, 4], 4, [0.98, 0.91]), // 128 x 128 x 64
+    one([4, 2], [4, 4], 2, [1.0, 0.93]),  // 256 x 128 x 32
+    one([2, 4], [4, 4], 2, [1.0, 0.91]),  // 128 x 256 x 32
+    one([1, 2], [4, 4], 2, [0.5, 0.7]),   // 64 x 128 x 32 of 64 x 64
+    one([2, 1], [4, 4], 2, [0.5, 0.7]),
+    one([2, 2], [3, 4], 2, [0.8, 0.85]),  // 96 x 128 x 32
+    one([2, 4], [4, 2], 2, [0.75, 0.89]), // 128 x 128 x 32 of 64 x 32
+    two([2, 4], [4, 2], 2, [0.67, 0.67]),
+    one([2, 4], [2, 2], 2, [0.54, 0.63]), // 64 x 128 x 32 of 32 x 32
+    one([2, 4], [2, 2], 4, [0.75, 0.62]),
+    one([2, 2], [2, 4], 2, [0.61, 0.6]),  // 64 x 128 x 32
+    one([2, 2], [4, 2], 2, [0.61, 0.71]), // 128 x 64 x 32
+    one([2, 2], [4, 2], 4, [0.72, 0.6]),
     one([2, 2], [2, 2], 2, [0.4, 0.58]), // 64 x 64 x 32
-    one([2, 2], [2, 2], 4, [0.5, 0.61]),
-    two([2, 2], [2, 2], 4, [0.5, 0.5]),
+    one([2, 2], [2, 2], 4, [0.52, 0.61]),
+    two([2, 2], [2, 2], 4, [0.5, 0.4]),
     one([2, 2], [2, 2], 8, [0.5, 0.5]),
     one([2, 2], [1, 2], 4, [0.23, 0.4]), // 32 x 64 x 64
-    one([2, 2], [1, 2], 8, [0.25, 0.35]),
-    one([2, 2], [2, 1], 8, [0.25, 0.35]), // 64 x 32 x 128
+    one([2, 2], [1, 2], 8, [0.25, 0.3]),
+    one([2, 2], [2, 1], 8, [0.25, 0.3]), // 64 x 32 x 128
 ];
 
 /// Tiles and invocations of kernels of a workgroup's matrices.
@@ -322,7 +322,11 @@ impl Tiling {
         let groups = groups.div_ceil(units) as f64;
         let k = problem.k.div_ceil(splits * bk as usize) * bk as usize;
         let products = groups * f64::from(bm * bn) * (k as f64 + START);
-        let tiles = products / (groups * rate.alone).min(rate.full);
+        let rate = match groups > 1.0 {
+            true => (groups * rate.alone).min(rate.full),
+            false => rate.alone,
+        };
+        let tiles = products / rate;
         let parts = match splits {
             1 => 0.0,
             _ => {
@@ -341,7 +345,7 @@ const START: f64 = 220.0;
 const ANOTHER_DISPATCH: f64 = 3.4e6;
 
 /// What it counts for a partial sum, written and read, divided by the units.
-const PER_SUM: f64 = 350.0;
+const PER_SUM: f64 = 500.0;
 
 fn units_of(caps: &Caps) -> usize {
     match caps.compute_units {
