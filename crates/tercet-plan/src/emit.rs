@@ -14,7 +14,8 @@ use tercet_ir::layout::{SymLayout, Term, numel};
 use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, Node, NodeId, Signature, Value};
 
 use crate::caps::Caps;
-use crate::families::{check, copy};
+use crate::families::rope::Waiting;
+use crate::families::{check, copy, rope};
 use crate::fusions::RowNorm;
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::{Num, Tape};
@@ -116,6 +117,8 @@ pub struct Emit<'a> {
     pub(crate) deferred: HashSet<NodeId>,
     /// Norms left to the products that read them, without a place of their own.
     pub(crate) norms: HashMap<Value, RowNorm>,
+    /// What waits for what belongs to it, to be one step; emitted before any other step is.
+    pub(crate) waiting: Waiting,
     /// The arms that steps are emitted for now.
     arms: Arms,
     dense: Vec<(View, View)>,
@@ -146,6 +149,7 @@ impl<'a> Emit<'a> {
             results: Vec::new(),
             deferred: HashSet::new(),
             norms: HashMap::new(),
+            waiting: Waiting::default(),
             arms: Arms::new(),
             dense: Vec::new(),
             made: Vec::new(),
@@ -571,6 +575,7 @@ impl<'a> Emit<'a> {
     }
 
     fn push(&mut self, work: Work) {
+        self.flush();
         let step = Step {
             work,
             barrier: false,
@@ -586,6 +591,25 @@ impl<'a> Emit<'a> {
             true => self.draft.prepare.push(step),
             false => self.draft.steps.push(step),
         }
+    }
+
+    /// Emits what waits, if anything does, for every run.
+    pub(crate) fn flush(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let arms = std::mem::take(&mut self.arms);
+        let (at, op) = (self.at, self.op);
+        let constant = std::mem::replace(&mut self.constant, false);
+        rope::emit_apart(self, waiting);
+        self.arms = arms;
+        (self.at, self.op, self.constant) = (at, op, constant);
+    }
+
+    /// True if what is emitted now is a step of every run, so that it may wait for another.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.arms.is_empty() && !self.constant
     }
 
     /// Appends a parameter block, padded so that the next one is aligned.
@@ -638,6 +662,7 @@ impl<'a> Emit<'a> {
             return Ok(());
         }
         self.draft.checked.push((data.clone(), kind.clone(), len));
+        self.flush();
         let at = self.draft.data_checks.len() as u64;
         let faults = self.faults();
         self.draft.slots[faults.0 as usize].bytes = (at + 1) * RECORD_BYTES;

@@ -164,6 +164,7 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
         };
         e.places.push(places);
     }
+    e.flush();
     outputs(e, &mut borders)?;
     assigns(e)?;
     Ok(borders)

@@ -6,8 +6,8 @@
 override NORMED: u32 = 0u;
 
 // Means of squares that need no power of two.
-const LEAST_MEAN: f32 = 1e-12;
-const MOST_MEAN: f32 = 1e12;
+const LEAST_MEAN: f32 = 1e-24;
+const MOST_MEAN: f32 = 1e24;
 
 // The power of two, the sum of the squares of what this invocation took, and 1 / sqrt(mean + eps).
 var<private> row_scale: f32 = 1.0;

@@ -193,7 +193,35 @@ impl OpSpec for Rope {
                 c.output(all)
             })
         };
+        // What a decoder does with the queries, keys and values of new tokens.
+        let appended = |name: &str, style: RopeStyle, d: usize, n_rot: usize| {
+            Case::new(name, move |c| {
+                let s = c.sym("s", 2, 3);
+                let x = c.input("x", [2.into(), s.clone(), 8.into(), d.into()], Fill::Normal)?;
+                let table = [s, (n_rot / 2).into()];
+                let cos = c.input("cos", table.clone(), Fill::Uniform(-1.0, 1.0))?;
+                let sin = c.input("sin", table, Fill::Uniform(-1.0, 1.0))?;
+                let at = Type::new(DType::I32, [4]);
+                let at = c.input_of("at", at, Fill::Values(vec![0.0, 3.0, 0.0, 0.0]))?;
+                let q = c.graph.narrow(x, 2, 0, 4)?;
+                let k = c.graph.narrow(x, 2, 4, 2)?;
+                let v = c.graph.narrow(x, 2, 6, 2)?;
+                let q = c.graph.rope(q, cos, sin, style, n_rot, Bshd)?;
+                let k = c.graph.rope(k, cos, sin, style, n_rot, Bshd)?;
+                for (name, new) in [("keys", k), ("values", v)] {
+                    let cache = Type::new(c.dtype, [2, 7, 2, d]);
+                    let cache = c.state_of(name, cache, Fill::Normal)?;
+                    let all = c.graph.dynamic_update_slice(cache, new, at)?;
+                    c.graph.assign(cache, all)?;
+                    c.output(all)?;
+                }
+                c.runs = 2;
+                c.output(q)
+            })
+        };
         vec![
+            appended("appended_to_caches", NeoX, 8, 8),
+            appended("appended_to_caches_in_part", GptJ, 10, 6),
             cached("into_a_cache", NeoX, Bshd, 8, [0.0, 3.0, 0.0, 0.0]),
             cached("into_a_cache_by_head", GptJ, Bhsd, 6, [0.0, 0.0, 4.0, 0.0]),
             cached(

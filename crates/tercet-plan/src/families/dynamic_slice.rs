@@ -174,6 +174,9 @@ fn update_in_place(
     starts: &View,
 ) -> Result<(), CompileError> {
     let y = e.result(0)?;
+    if rope::append(e, update, &y, starts) {
+        return Ok(());
+    }
     let w = window(e, x, update);
     let rank = w.sizes.len();
     let rows = product(e, &w.window[..rank - 1]);

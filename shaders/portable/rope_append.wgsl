@@ -1,0 +1,166 @@
+// What stands before attention of new tokens, in one: queries turned as in rope.wgsl, dense; keys turned and
+// values as they are into windows at the same starts of two states alike, dense, whose heads are as long and
+// whole words. Nothing is written if the record of some data check says that the run failed. One invocation
+// writes one word: of the queries, then of the keys, then of the values.
+
+struct Params {
+    sizes: array<vec4<u32>, 2>,
+    window: array<vec4<u32>, 2>,
+    q_offset: u32,
+    q_batch: u32,
+    q_first: u32,
+    q_second: u32,
+    q_dim: u32,
+    k_offset: u32,
+    k_batch: u32,
+    k_first: u32,
+    k_second: u32,
+    k_dim: u32,
+    v_offset: u32,
+    v_batch: u32,
+    v_first: u32,
+    v_second: u32,
+    v_dim: u32,
+    cos_offset: u32,
+    cos_batch: u32,
+    cos_first: u32,
+    cos_second: u32,
+    cos_pair: u32,
+    sin_offset: u32,
+    sin_batch: u32,
+    sin_first: u32,
+    sin_second: u32,
+    sin_pair: u32,
+    first: u32,
+    q_heads: u32,
+    k_heads: u32,
+    head_dim: u32,
+    n_rot: u32,
+    adjacent: u32,
+    q_numel: u32,
+    k_numel: u32,
+    checks: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> q: array<u32>;
+@group(0) @binding(2) var<storage, read> k: array<u32>;
+@group(0) @binding(3) var<storage, read> v: array<u32>;
+@group(0) @binding(4) var<storage, read> cosines: array<u32>;
+@group(0) @binding(5) var<storage, read> sines: array<u32>;
+@group(0) @binding(6) var<storage, read> starts: array<u32>;
+@group(0) @binding(7) var<storage, read_write> turned_q: array<u32>;
+@group(0) @binding(8) var<storage, read_write> keys: array<u32>;
+@group(0) @binding(9) var<storage, read_write> values: array<u32>;
+@group(0) @binding(10) var<storage, read> faults: array<u32>;
+
+override DTYPE: u32 = 0u;
+override COS: u32 = 0u;
+override SIN: u32 = 0u;
+
+// 0 for queries, 1 for keys, 2 for values; where its head begins, and the distance of elements.
+var<private> part: u32;
+var<private> start: u32;
+var<private> dim: u32;
+// Where the tables of the head's position begin.
+var<private> cos_start: u32;
+var<private> sin_start: u32;
+
+fn word_at(at: u32) -> u32 {
+    let word = word_of(at, DTYPE);
+    if part == 0u {
+        return q[word];
+    }
+    if part == 1u {
+        return k[word];
+    }
+    return v[word];
+}
+
+fn element(d: u32) -> f32 {
+    let at = start + d * dim;
+    return float_of(word_at(at), lane_of(at, DTYPE), DTYPE);
+}
+
+// The bits of element d of the head.
+fn bits_at(d: u32) -> u32 {
+    if part == 2u || d >= p.n_rot {
+        let at = start + d * dim;
+        return bits_of(word_at(at), lane_of(at, DTYPE), 4u / lanes(DTYPE));
+    }
+    let half = p.n_rot / 2u;
+    var pair = d % half;
+    var is_b = d >= half;
+    var other = select(d + half, d - half, is_b);
+    if p.adjacent == 1u {
+        pair = d / 2u;
+        is_b = d % 2u == 1u;
+        other = select(d + 1u, d - 1u, is_b);
+    }
+    let cos_at = cos_start + pair * p.cos_pair;
+    let sin_at = sin_start + pair * p.sin_pair;
+    let own = element(d) * float_of(cosines[word_of(cos_at, COS)], lane_of(cos_at, COS), COS);
+    let mixed = element(other) * float_of(sines[word_of(sin_at, SIN)], lane_of(sin_at, SIN), SIN);
+    return float_bits(select(own - mixed, own + mixed, is_b), DTYPE);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let n = lanes(DTYPE);
+    var i = (flat_group(group, count) * 256u + local) * n;
+    if i >= p.q_numel + 2u * p.k_numel {
+        return;
+    }
+    for (var check = 0u; check < p.checks; check += 1u) {
+        if faults[check * 64u] != 0u {
+            return;
+        }
+    }
+    var heads = p.q_heads;
+    var strides = vec3<u32>(p.q_batch, p.q_first, p.q_second);
+    start = p.q_offset;
+    dim = p.q_dim;
+    if i >= p.q_numel {
+        i -= p.q_numel;
+        part = 1u;
+        heads = p.k_heads;
+        strides = vec3<u32>(p.k_batch, p.k_first, p.k_second);
+        start = p.k_offset;
+        dim = p.k_dim;
+        if i >= p.k_numel {
+            i -= p.k_numel;
+            part = 2u;
+            strides = vec3<u32>(p.v_batch, p.v_first, p.v_second);
+            start = p.v_offset;
+            dim = p.v_dim;
+        }
+    }
+    let d = i % p.head_dim;
+    let head = i / p.head_dim;
+    let second = head % heads;
+    let first = head / heads % p.first;
+    let batch = head / heads / p.first;
+    start += batch * strides.x + first * strides.y + second * strides.z;
+    cos_start = p.cos_offset + batch * p.cos_batch + first * p.cos_first + second * p.cos_second;
+    sin_start = p.sin_offset + batch * p.sin_batch + first * p.sin_first + second * p.sin_second;
+    var bits = bits_at(d);
+    if n == 2u {
+        bits |= bits_at(d + 1u) << 16u;
+    }
+    if part == 0u {
+        turned_q[i / n] = bits;
+        return;
+    }
+    let row = ((start_of(0u) + batch) * size_of(1u) + start_of(1u) + first) * size_of(2u)
+        + start_of(2u) + second;
+    let at = (row * p.head_dim + d) / n;
+    if part == 1u {
+        keys[at] = bits;
+    } else {
+        values[at] = bits;
+    }
+}
