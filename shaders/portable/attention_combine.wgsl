@@ -1,7 +1,8 @@
 // y = the results of the ranges of keys that attention_decode.wgsl left, put together.
 //
 // A workgroup takes 64 words of a row: flat group row * blocks + block, rows in the order of the
-// ranges' results. Four invocations share a word, each with every fourth range.
+// ranges' results. The factor of each range, of which there are at most 256, is made once; then four
+// invocations share a word, each with every fourth range, four of which it loads at once.
 
 struct Params {
     y_batch: u32,
@@ -34,15 +35,30 @@ override OUT: u32 = 0u;
 
 // Two columns and the weights.
 var<workgroup> parts: array<vec4<f32>, 256>;
+// The factor of each range, below 0 where its keys were not seen, and its weights by that.
+var<workgroup> factors: array<vec2<f32>, 256>;
 var<workgroup> top: atomic<i32>;
+
+// A range's share of the sum, where `place` is of one. Ranges that were not seen hold anything.
+fn share(place: u32, count: u32, at: u32) -> vec4<f32> {
+    let split = min(place, count - 1u);
+    let x = bitcast<f32>(sums[at + split * p.value_dim]);
+    var y = 0.0;
+    if (lanes(OUT) == 2u) {
+        y = bitcast<f32>(sums[at + split * p.value_dim + 1u]);
+    }
+    let factor = factors[split];
+    let counts = place < count && factor.x >= 0.0;
+    return select(vec4<f32>(), vec4<f32>(factor.x * x, factor.x * y, 0.0, factor.y), counts);
+}
 
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let flat = flat_group(group, count);
+    let flat = flat_group(group, groups);
     if (flat >= p.groups) {
         return;
     }
@@ -62,29 +78,31 @@ fn main(
         atomicStore(&top, UNSEEN);
     }
     workgroupBarrier();
-    for (var split = first + local; split < last; split += 256u) {
-        atomicMax(&top, bitcast<i32>(stats[(part_row * p.splits + split) * 2u]));
+    let count = last - first;
+    let place = part_row * p.splits + first;
+    var own = UNSEEN;
+    var weights = 0.0;
+    if (local < count) {
+        own = bitcast<i32>(stats[(place + local) * 2u]);
+        weights = bitcast<f32>(stats[(place + local) * 2u + 1u]);
+        atomicMax(&top, own);
     }
     workgroupBarrier();
     let greatest = atomicLoad(&top);
-    let center = center_of(greatest);
+    let by = select(rescale(own, center_of(greatest)), -1.0, own == UNSEEN);
+    factors[local] = vec2<f32>(by, by * weights);
+    workgroupBarrier();
 
     let word = flat % p.blocks * 64u + local % 64u;
     let column = word * lanes(OUT);
     var sum = vec4<f32>();
     if (column < p.value_dim) {
-        for (var split = first + local / 64u; split < last; split += 4u) {
-            let part = part_row * p.splits + split;
-            let own = bitcast<i32>(stats[part * 2u]);
-            if (own != UNSEEN) {
-                let by = rescale(own, center);
-                let at = part * p.value_dim + column;
-                sum.x += by * bitcast<f32>(sums[at]);
-                if (lanes(OUT) == 2u) {
-                    sum.y += by * bitcast<f32>(sums[at + 1u]);
-                }
-                sum.w += by * bitcast<f32>(stats[part * 2u + 1u]);
-            }
+        let at = place * p.value_dim + column;
+        for (var split = local / 64u; split < count; split += 16u) {
+            let a = share(split, count, at);
+            let b = share(split + 4u, count, at);
+            let c = share(split + 8u, count, at);
+            sum += (a + b) + (c + share(split + 12u, count, at));
         }
     }
     parts[local] = sum;
