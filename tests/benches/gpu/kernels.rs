@@ -367,7 +367,11 @@ fn one_attention(b: &mut Bench, case: &Heads) -> Result<()> {
         false => format!("h{kv_heads}x{}", q_heads / kv_heads),
     };
     let name = format!("{what} {dtype} b{batch} {heads} s{keys} d{dim}");
-    match measure(b, &g, &tensors) {
+    let checked = measure(b, &g, &tensors).and_then(|mut m| {
+        check_attention(&mut m, &tensors, case)?;
+        Ok(m)
+    });
+    match checked {
         Ok(m) => {
             // One query reads every key and value once; many multiply with those that they see.
             let rate = if queries == 1 {
@@ -382,6 +386,64 @@ fn one_attention(b: &mut Bench, case: &Heads) -> Result<()> {
             b.report.row(&name, m.seconds, Some(rate));
         }
         Err(e) => b.report.failed(&name, &e.to_string()),
+    }
+    Ok(())
+}
+
+/// The last entry along the first axis.
+fn last_entry(t: &Tensor) -> Result<Vec<f64>> {
+    let batch = t.shape()[0];
+    let bytes = t.bytes();
+    let ty = TensorType::new(t.dtype(), &t.shape()[1..]);
+    let from = bytes.len() / batch * (batch - 1);
+    Ok(Tensor::from_bytes(ty, &bytes[from..])?.to_f64s())
+}
+
+/// Compares some rows of the last batch entry with a softmax in f64.
+fn check_attention(m: &mut Measured, tensors: &[(String, Tensor)], case: &Heads) -> Result<()> {
+    let Heads {
+        batch,
+        heads: [q_heads, kv_heads],
+        seq: [queries, keys],
+        dim,
+        ..
+    } = *case;
+    let got = m.exe.read_output_rows("y", batch - 1..batch)?.to_f64s();
+    let [q, k, v] = [0, 1, 2].map(|at: usize| last_entry(&tensors[at].1));
+    let (q, k, v) = (q?, k?, v?);
+    let allowed = if case.dtype == DType::F32 { 1e-5 } else { 4e-3 };
+    for (head, query) in [
+        (0, 0),
+        (q_heads / 2, queries / 2),
+        (q_heads - 1, queries - 1),
+    ] {
+        let kv_first = head / (q_heads / kv_heads) * keys * dim;
+        let own = (head * queries + query) * dim;
+        let q = &q[own..][..dim];
+        let seen = if case.causal {
+            keys - queries + query + 1
+        } else {
+            keys
+        };
+        let dot = |key: usize| -> f64 {
+            let row = &k[kv_first + key * dim..][..dim];
+            q.iter().zip(row).map(|(a, b)| a * b).sum::<f64>() / (dim as f64).sqrt()
+        };
+        let scores: Vec<f64> = (0..seen).map(dot).collect();
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        for d in 0..dim {
+            let value = |key: usize| v[kv_first + key * dim + d];
+            let want = (0..seen).map(|key| weights[key] * value(key)).sum::<f64>() / total;
+            let is = got[own + d];
+            // Not finite is no match either.
+            let near = (is - want).abs() <= allowed * (1.0 + want.abs());
+            if !near {
+                let at = format!("[{}, {head}, {query}, {d}]", batch - 1);
+                return Err(format!("attention {at} is {is} instead of {want}").into());
+            }
+        }
     }
     Ok(())
 }
