@@ -29,6 +29,7 @@ const GROUPS: &[Group] = &[
     ("resize", models::resize),
     ("first_run", models::first_run),
     ("decode", models::decode),
+    ("large", models::large),
     ("profile", profile::profile),
 ];
 
