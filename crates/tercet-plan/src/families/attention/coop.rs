@@ -90,8 +90,6 @@ const LOAD: usize = 8;
 const TYPICAL_UNITS: usize = 32;
 /// The most 32-bit numbers of fragments that an invocation should hold.
 const MOST_HELD: u32 = 200;
-/// Beyond, nearly all of an invocation's numbers lie in memory, and drivers take minutes for the code.
-const TOO_MANY_HELD: u32 = 512;
 
 /// How an attention is divided over workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +158,6 @@ impl Tiling {
             })
             .into_iter()
             .filter(|t| t.rows[1] == shape.m || t.held() <= MOST_HELD)
-            .filter(|t| t.held() <= TOO_MANY_HELD)
             .collect()
     }
 
