@@ -152,7 +152,7 @@ impl Tiling {
         let units = units_of(caps);
         let modelled = Tiling::divided(caps, ty).into_iter();
         let costs = modelled.flat_map(|(t, rate)| {
-            let all = t.splits_of(problem).into_iter();
+            let all = t.splits_of(problem);
             all.map(move |t| (t, t.cost(rate, problem, units)))
         });
         let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
