@@ -93,8 +93,8 @@ fn one_program_serves_one_row_few_and_many() {
     let options = CompileOptions::new().bound("m", 512);
     let program = crate::compile(&g, &options, &Caps::laptop()).unwrap();
     for (m, names) in [
-        (1, ["gemv_across", "gemv_packed"]),
-        (8, ["gemv_across", "gemv_packed"]),
+        (1, ["gemv_across", "gemv_packed_wide"]),
+        (8, ["gemv_across", "gemv_packed_wide"]),
         (9, ["gemm_quads", "gemm_packed"]),
         (512, ["gemm_quads", "gemm_packed"]),
     ] {
