@@ -27,10 +27,29 @@ pub(crate) enum Checks {
     None,
 }
 
-/// Pipelines by code and checks. The text of one holds all else that they depend on, the modes of the
-/// bindings included; the size of the block is its own declaration's.
+/// What a pipeline and its layout depend on. The size of the block is the code's own declaration's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    code: Code,
+    /// The storage bindings and whether each is writable: WGSL says so itself, SPIR-V is the same for all
+    /// buffers that its operands may share.
+    storage: Vec<(u32, bool)>,
+    checks: Checks,
+}
+
+impl Key {
+    fn of(variant: &Variant, checks: Checks) -> Key {
+        Key {
+            code: variant.code.clone(),
+            storage: variant.storage.clone(),
+            checks,
+        }
+    }
+}
+
+/// Pipelines by what they depend on.
 #[derive(Debug, Default)]
-pub(crate) struct Pipelines(Mutex<HashMap<(Code, Checks), Arc<Pipeline>>>);
+pub(crate) struct Pipelines(Mutex<HashMap<Key, Arc<Pipeline>>>);
 
 impl Pipelines {
     /// The pipeline of a kernel.
@@ -43,7 +62,7 @@ impl Pipelines {
         variant: &Variant,
         checks: Checks,
     ) -> Result<Arc<Pipeline>, Trouble> {
-        let key = (variant.code.clone(), checks);
+        let key = Key::of(variant, checks);
         if let Some(found) = lock(&self.0).get(&key) {
             return Ok(Arc::clone(found));
         }
@@ -122,5 +141,23 @@ fn entry(
             min_binding_size,
         },
         count: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_module_has_a_pipeline_for_each_way_its_buffers_are_bound() {
+        let variant = |writable| Variant {
+            name: "product".to_string(),
+            code: Code::SpirV([1, 2, 3].into()),
+            block_bytes: 16,
+            storage: vec![(1, writable), (2, true)],
+        };
+        let key = |writable| Key::of(&variant(writable), Checks::None);
+        assert_ne!(key(false), key(true));
+        assert_eq!(key(true), key(true));
     }
 }
