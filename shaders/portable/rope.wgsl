@@ -1,5 +1,5 @@
 // y = x with pairs (a, b) of the first n_rot elements of each head turned to (a cos - b sin, a sin +
-// b cos); pairs are elements (i, i + n_rot / 2), or (2 i, 2 i + 1) where `adjacent`.
+// b cos): see rope_turn.wgsl.
 //
 // The result is [batch, axis 1, axis 2, head dim]; strides are those of views: of the four axes of x; of
 // batch, axis 1, axis 2 and pair of the tables, 0 where they do not vary. `sizes`, `window` and
@@ -37,10 +37,6 @@ struct Params {
 @group(0) @binding(2) var<storage, read> cosines: array<u32>;
 @group(0) @binding(3) var<storage, read> sines: array<u32>;
 
-override DTYPE: u32 = 0u;
-override COS: u32 = 0u;
-override SIN: u32 = 0u;
-
 fn x_bits(at: u32) -> u32 {
     return bits_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE), 4u / lanes(DTYPE));
 }
@@ -59,22 +55,12 @@ fn turned(i: u32) -> u32 {
     if (d >= p.n_rot) {
         return x_bits(start + d * p.x_dim);
     }
-    let half = p.n_rot / 2u;
-    var pair = d % half;
-    var is_b = d >= half;
-    var other = select(d + half, d - half, is_b);
-    if (p.adjacent == 1u) {
-        pair = d / 2u;
-        is_b = d % 2u == 1u;
-        other = select(d + 1u, d - 1u, is_b);
-    }
+    let turn = turn_of(d);
     let cos_at = p.cos_offset + batch * p.cos_batch + first * p.cos_first + second * p.cos_second
-        + pair * p.cos_pair;
+        + turn.pair * p.cos_pair;
     let sin_at = p.sin_offset + batch * p.sin_batch + first * p.sin_first + second * p.sin_second
-        + pair * p.sin_pair;
-    let c = float_of(cosines[word_of(cos_at, COS)], lane_of(cos_at, COS), COS);
-    let s = float_of(sines[word_of(sin_at, SIN)], lane_of(sin_at, SIN), SIN);
-    let own = x_element(start + d * p.x_dim) * c;
-    let mixed = x_element(start + other * p.x_dim) * s;
-    return float_bits(select(own - mixed, own + mixed, is_b), DTYPE);
+        + turn.pair * p.sin_pair;
+    let own = x_element(start + d * p.x_dim);
+    let other = x_element(start + turn.other * p.x_dim);
+    return turned_pair(own, other, cos_at, sin_at, turn.is_b);
 }

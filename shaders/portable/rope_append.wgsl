@@ -54,10 +54,6 @@ struct Params {
 @group(0) @binding(9) var<storage, read_write> values: array<u32>;
 @group(0) @binding(10) var<storage, read> faults: array<u32>;
 
-override DTYPE: u32 = 0u;
-override COS: u32 = 0u;
-override SIN: u32 = 0u;
-
 // 0 for queries, 1 for keys, 2 for values; where its head begins, and the distance of elements.
 var<private> part: u32;
 var<private> start: u32;
@@ -88,20 +84,10 @@ fn bits_at(d: u32) -> u32 {
         let at = start + d * dim;
         return bits_of(word_at(at), lane_of(at, DTYPE), 4u / lanes(DTYPE));
     }
-    let half = p.n_rot / 2u;
-    var pair = d % half;
-    var is_b = d >= half;
-    var other = select(d + half, d - half, is_b);
-    if p.adjacent == 1u {
-        pair = d / 2u;
-        is_b = d % 2u == 1u;
-        other = select(d + 1u, d - 1u, is_b);
-    }
-    let cos_at = cos_start + pair * p.cos_pair;
-    let sin_at = sin_start + pair * p.sin_pair;
-    let own = element(d) * float_of(cosines[word_of(cos_at, COS)], lane_of(cos_at, COS), COS);
-    let mixed = element(other) * float_of(sines[word_of(sin_at, SIN)], lane_of(sin_at, SIN), SIN);
-    return float_bits(select(own - mixed, own + mixed, is_b), DTYPE);
+    let turn = turn_of(d);
+    let cos_at = cos_start + turn.pair * p.cos_pair;
+    let sin_at = sin_start + turn.pair * p.sin_pair;
+    return turned_pair(element(d), element(turn.other), cos_at, sin_at, turn.is_b);
 }
 
 @compute @workgroup_size(256)

@@ -6,6 +6,11 @@
 //! kernel runs may only look at [`Emit::bound`].
 //!
 //! Invariant: what a family emits depends on the graph, the capabilities and the bounds only.
+//!
+//! Next: `emit/choices.rs` for ways of which a run takes one, `emit/checks.rs` for what ends a run.
+
+mod checks;
+mod choices;
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,14 +20,13 @@ use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, Node, NodeId, Signatu
 
 use crate::caps::Caps;
 use crate::families::rope::Waiting;
-use crate::families::{check, copy, rope};
+use crate::families::{copy, rope};
 use crate::fusions::RowNorm;
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::{Num, Tape};
 use crate::planes::Planes;
 use crate::program::{
-    Arm, Arms, Buffer, CheckKind, Choice, ChoiceId, DataCheck, Dispatch, KernelId, SizeCheck,
-    SizeRule, SlotId, Step, Work,
+    Arms, Buffer, CheckKind, Choice, DataCheck, Dispatch, KernelId, SizeCheck, SlotId, Step, Work,
 };
 
 /// The distance of the records of data checks: the largest alignment a device may ask for.
@@ -413,84 +417,6 @@ impl<'a> Emit<'a> {
         like.slot
     }
 
-    /// Emits a way for each range of a size: arm `i` runs where the size is above `bounds[i - 1]` and at
-    /// most `bounds[i]`, the last arm above them all. `bounds` ascend. Ranges that no run is in are left
-    /// out; where one is left, it is emitted as if there were no choice.
-    ///
-    /// Arms write into slots taken before (the result); what they take with [`Emit::temp`] or
-    /// [`Emit::dense`] is theirs, and those of different arms may share memory. An arm may be several
-    /// steps, and may choose again.
-    ///
-    /// # Errors
-    /// Those of the arms; [`CompileError::Bounds`] when the bound of the size is not possible.
-    pub fn choose(
-        &mut self,
-        value: &Dim,
-        bounds: &[u32],
-        mut arm: impl FnMut(&mut Emit<'a>, usize) -> Result<(), CompileError>,
-    ) -> Result<(), CompileError> {
-        debug_assert!(
-            bounds.is_sorted(),
-            "invariant: the ranges of a choice ascend"
-        );
-        let most = self.bound(value)?;
-        let reached = bounds.iter().filter(|b| most > **b as usize).count();
-        if value.known().is_some() || reached == 0 {
-            return arm(self, reached);
-        }
-        let value = self.num(value);
-        self.choose_by(value, &bounds[..reached], arm)
-    }
-
-    /// As [`Emit::choose`], by a number that may lie in every range.
-    ///
-    /// # Errors
-    /// Those of the arms.
-    pub(crate) fn choose_by(
-        &mut self,
-        value: Num,
-        bounds: &[u32],
-        mut arm: impl FnMut(&mut Emit<'a>, usize) -> Result<(), CompileError>,
-    ) -> Result<(), CompileError> {
-        if let Some(known) = value.known() {
-            let at = bounds.iter().filter(|b| known > i64::from(**b)).count();
-            return arm(self, at);
-        }
-        let choice = Choice {
-            value,
-            bounds: bounds.into(),
-        };
-        let choice = self.choice(choice);
-        for index in 0..=bounds.len() {
-            let copies = self.dense.len();
-            self.arms.push(Arm {
-                choice,
-                index: index as u32,
-            });
-            let done = arm(self, index);
-            self.arms.pop();
-            done?;
-            // Copies made in an arm are not there in the others.
-            let made = self.dense.split_off(copies);
-            let prepared = |e: &Emit<'a>, done: &View| e.home(done.slot) == Home::Prepared;
-            let kept = made.into_iter().filter(|(_, done)| prepared(self, done));
-            let kept: Vec<_> = kept.collect();
-            self.dense.extend(kept);
-        }
-        Ok(())
-    }
-
-    /// The id of a choice, each once.
-    fn choice(&mut self, choice: Choice) -> ChoiceId {
-        let choices = &mut self.draft.choices;
-        let at = choices.iter().position(|c| *c == choice);
-        let at = at.unwrap_or_else(|| {
-            choices.push(choice);
-            choices.len() - 1
-        });
-        ChoiceId(at as u32)
-    }
-
     /// Runs a kernel: `consts` in the order of its constants, `args` in the order of its bindings. A
     /// grid that is known to be empty emits nothing.
     pub fn dispatch<P: Params>(
@@ -660,82 +586,6 @@ impl<'a> Emit<'a> {
             .max(at + align);
         self.draft.params.resize(end, Word::Num(Num::ZERO));
         at as u32
-    }
-
-    /// Checks that `less <= more` for the sizes of each run, else the run fails with an error that
-    /// names the node; `{less}` and `{more}` in `reason` stand for the sizes.
-    pub fn check_at_most(&mut self, less: Num, more: Num, reason: String) {
-        if let (Some(less), Some(more)) = (less.known(), more.known())
-            && less <= more
-        {
-            return;
-        }
-        let node = self.origins.get(self.at.index()).copied().flatten();
-        self.draft.size_checks.push(SizeCheck {
-            node: node.unwrap_or(self.at),
-            op: self.op,
-            rule: SizeRule::AtMost { less, more, reason },
-        });
-    }
-
-    /// Checks I32 data on the device before any state is written: the run fails with an error that
-    /// names the node and the first element outside `[-len, len)` (indices) or `[0, len]` (counts).
-    /// Kernels that use the data must clamp it, so that they stay inside in a run that fails.
-    ///
-    /// # Errors
-    /// As [`Emit::dense`].
-    pub fn check_data(
-        &mut self,
-        data: &View,
-        kind: CheckKind,
-        len: &Dim,
-    ) -> Result<(), CompileError> {
-        debug_assert!(self.arms.is_empty(), "invariant: every run checks its data");
-        let len = self.num(len);
-        let known = |(v, k, n): &(View, CheckKind, Num)| v == data && *k == kind && *n == len;
-        if self.draft.checked.iter().any(known) {
-            return Ok(());
-        }
-        self.draft.checked.push((data.clone(), kind.clone(), len));
-        self.flush();
-        let at = self.draft.data_checks.len() as u64;
-        let faults = self.faults();
-        self.draft.slots[faults.0 as usize].bytes = (at + 1) * RECORD_BYTES;
-        let record = self.slot(SlotDraft {
-            bytes: 8,
-            dtype: DType::U32,
-            numel: None,
-            home: Home::At(Buffer::Faults, at * RECORD_BYTES),
-        });
-        let dense = self.dense(data)?;
-        let before = std::mem::replace(&mut self.constant, false);
-        let first = self.draft.steps.len();
-        check::emit(self, &dense, &kind, len, record);
-        self.constant = before;
-        self.hoist(first, dense.slot);
-        let node = self.origins.get(self.at.index()).copied().flatten();
-        self.draft.data_checks.push(DataCheck {
-            kind,
-            record,
-            len,
-            node: node.unwrap_or(self.at),
-            op: self.op,
-        });
-        Ok(())
-    }
-
-    /// Moves the steps from `first` on to just after the step that writes their operand, so that
-    /// states are written after every check.
-    fn hoist(&mut self, first: usize, operand: SlotId) {
-        let kernels = &self.draft.kernels;
-        let writes = |s: &Step| {
-            let mut accesses = s.accesses(kernels).into_iter();
-            accesses.any(|(slot, a)| slot == operand && a == Access::Write)
-        };
-        let after = self.draft.steps[..first].iter().rposition(writes);
-        let to = after.map_or(0, |at| at + 1);
-        let moved: Vec<Step> = self.draft.steps.drain(first..).collect();
-        self.draft.steps.splice(to..to, moved);
     }
 }
 

@@ -164,7 +164,6 @@ pub(super) struct Blocks {
     pub(super) scheme: Scheme,
     /// The parameters that they are rows of, by their places in the signature, if they are in planes.
     pub(super) params: Option<Vec<u32>>,
-    in_planes: bool,
 }
 
 /// The parameters that rows in planes come from.
@@ -184,7 +183,6 @@ fn params_of(e: &Emit<'_>, v: Value, found: &mut Vec<u32>) {
 impl Blocks {
     /// Those of a value; a dense copy of it where its rows are not at one distance.
     pub(super) fn of(e: &mut Emit<'_>, v: Value, scheme: Scheme) -> Result<Blocks, CompileError> {
-        let in_planes = e.planes.contains_key(&v);
         let view = e.view(v);
         let rows = |view: &View| -> Option<View> {
             let (last, lead) = view.layout.shape().split_last()?;
@@ -212,7 +210,7 @@ impl Blocks {
                 })?
             }
         };
-        let params = in_planes.then(|| {
+        let params = e.planes.contains_key(&v).then(|| {
             let mut params = Vec::new();
             params_of(e, v, &mut params);
             params
@@ -221,19 +219,22 @@ impl Blocks {
             view,
             scheme,
             params,
-            in_planes,
         })
+    }
+
+    fn in_planes(&self) -> bool {
+        self.params.is_some()
     }
 
     /// The values of [`BLOCK_CONSTS`].
     pub(super) fn consts(&self) -> [u32; 8] {
         let (code, has_min) = code_of(self.scheme);
-        let [low, high, scales, halves] = planes::places(self.scheme, self.in_planes);
+        let [low, high, scales, halves] = planes::places(self.scheme, self.in_planes());
         [
             code,
             self.scheme.block_len() as u32,
             u32::from(has_min),
-            u32::from(self.in_planes),
+            u32::from(self.in_planes()),
             low,
             high,
             scales,
@@ -248,7 +249,7 @@ impl Blocks {
 
     /// True if 16 bytes that a piece reads begin at multiples of 16 bytes of their row.
     pub(super) fn is_aligned(&self) -> bool {
-        self.in_planes || self.scheme.block_bytes().is_multiple_of(16)
+        self.in_planes() || self.scheme.block_bytes().is_multiple_of(16)
     }
 }
 

@@ -85,6 +85,7 @@ static ROPE: Kernel<RopeParams> = Kernel::wgsl(
     "rope",
     &[
         PRELUDE,
+        portable!("rope_turn.wgsl"),
         portable!("rope.wgsl"),
         portable!("rope_whole.wgsl"),
     ],
@@ -97,6 +98,7 @@ static UPDATE: Kernel<RopeParams> = Kernel::wgsl(
     "rope_update",
     &[
         PRELUDE,
+        portable!("rope_turn.wgsl"),
         portable!("rope.wgsl"),
         portable!("window.wgsl"),
         portable!("rope_update.wgsl"),
@@ -118,6 +120,7 @@ static APPEND: Kernel<AppendParams> = Kernel::wgsl(
     &[
         PRELUDE,
         portable!("window.wgsl"),
+        portable!("rope_turn.wgsl"),
         portable!("rope_append.wgsl"),
     ],
     &[
