@@ -1,7 +1,7 @@
 //! Shapes, layouts and numbers of products, and what they must give.
 
 use tercet_ir::{DType, Tensor, TensorType};
-use tercet_plan::gemm_coop::{ACTIVATIONS, Options};
+use tercet_plan::gemm_coop::Options;
 
 use crate::common::ints;
 

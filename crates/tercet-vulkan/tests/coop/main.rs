@@ -10,7 +10,10 @@ mod common;
 mod data;
 
 use common::{Builder, assert_silent, backend};
-use data::{Case, Data, Elements, Places, data};
+use data::{
+    Case, Data, Elements, LARGE, ODD, OFFSET_BIAS, OFFSET_RESIDUAL, PLAIN, Places, SHAPES,
+    UNTOUCHED, data,
+};
 use tercet_ir::accuracy::{Accuracy, tolerance};
 use tercet_ir::{DType, Dim, Executable, NodeId, Tensor, TensorType};
 use tercet_plan::gemm_coop::{self, ACTIVATIONS, GemmCoopParams, Options, Scope, Tiling};
