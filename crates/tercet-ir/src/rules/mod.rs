@@ -8,6 +8,7 @@ mod attention;
 mod contract;
 mod elementwise;
 mod norm;
+mod shape;
 mod softmax;
 mod util;
 
@@ -36,5 +37,6 @@ pub const RULES: &[&[Rule]] = &[
     contract::RULES,
     elementwise::RULES,
     norm::RULES,
+    shape::RULES,
     softmax::RULES,
 ];
