@@ -141,6 +141,7 @@ impl OpSpec for GatherNd {
             taken("by_i64", &[7, 33], &[17, 2], 0, DType::I64),
             taken("one_element", &[5, 3], &[2], 0, DType::I32),
             taken("no_coordinates", &[5, 3], &[4, 0], 0, DType::I32),
+            taken("rank_0", &[], &[3, 0], 0, DType::I32),
             taken("rank_1", &[13], &[5, 1], 0, DType::I32),
             taken(
                 "rank_4_of_batches",

@@ -178,6 +178,7 @@ fn value_cases() -> Vec<Case> {
         pinned("sums", ScatterReduce::Add, [2.0, 4.0, 2.0, 3.0, 8.0, 11.0]),
         shaped("one_element", &[5, 3], &[2], &[], last),
         shaped("no_coordinates", &[2, 3], &[4, 0], &[4, 2, 3], last),
+        shaped("rank_0", &[], &[3, 0], &[3], ScatterReduce::Add),
         shaped("rank_1", &[13], &[5, 1], &[5], last),
         shaped("rank_4", &[2, 3, 2, 3], &[5, 3], &[5, 3], last),
         shaped(
