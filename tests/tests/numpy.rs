@@ -15,7 +15,11 @@ fn numbers(list: &Json) -> Vec<f64> {
         let word = x.as_str().and_then(|word| word.parse().ok());
         word.or(x.as_f64()).expect("a number")
     };
-    list.as_array().expect("a list").iter().map(number).collect()
+    list.as_array()
+        .expect("a list")
+        .iter()
+        .map(number)
+        .collect()
 }
 
 fn tensor(ty: &tercet_ir::Type, list: &Json) -> Tensor {

@@ -22,7 +22,7 @@ def spelled(array):
 def numbers(array):
     words = {np.inf: "inf", -np.inf: "-inf"}
     flat = array.reshape(-1).tolist()
-    return ["nan" if x != x else words.get(x, int(x) if isinstance(x, bool) else x) for x in flat]
+    return ["nan" if x != x else words.get(x, x) for x in flat]
 
 
 def case(name, op, operands, results):
@@ -162,7 +162,38 @@ def scans():
         case(f"cum_{f}_reverse", scan % (f, "true"), {"x": x}, [back])
 
 
-for family in [shapes, gathers, scatters, orders, scans]:
+def norms():
+    x = floats(2, 6, 3, 4)
+    gamma, beta, mean = floats(6), floats(6), floats(6)
+    variance = np.abs(floats(6)) + np.float32(0.5)
+    wide = x.astype(np.float64)
+    weights = [w.astype(np.float64)[:, None, None] for w in (gamma, beta, mean, variance)]
+    eps = 1e-3
+
+    def normed(x, axes):
+        return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
+
+    operands = {"x": x, "gamma": gamma, "beta": beta}
+    groups = normed(wide.reshape(2, 3, 2, 3, 4), (2, 3, 4)).reshape(x.shape)
+    y = groups * weights[0] + weights[1]
+    case("group_norm", f"group_norm{{groups=3, eps={eps}}}", operands, [y])
+    y = normed(wide, (1,)) * weights[0] + weights[1]
+    case("layer_norm_2d", f"layer_norm_2d{{eps={eps}}}", operands, [y])
+    operands |= {"mean": mean, "variance": variance}
+    y = (wide - weights[2]) / np.sqrt(weights[3] + eps) * weights[0] + weights[1]
+    case("batch_norm_inference", f"batch_norm_inference{{eps={eps}}}", operands, [y])
+
+
+def products():
+    x, w, expert = floats(7, 5), floats(3, 5, 4), indices(3, 7)
+    operands = {"x": x, "w": w, "expert": expert}
+    case("grouped_matmul", "grouped_mat_mul", operands, [np.einsum("mk,mkn->mn", x, w[expert])])
+    w, a, b = floats(5, 4), floats(5, 2), floats(2, 4)
+    operands = {"x": x, "w": w, "a": a, "b": b}
+    case("lora_matmul", "lora_mat_mul{scale=0.5}", operands, [x @ w + 0.5 * (x @ a @ b)])
+
+
+for family in [shapes, gathers, scatters, orders, scans, norms, products]:
     family()
 with open("numpy.json", "w") as file:
     rows = ",\n".join(json.dumps(c) for c in cases)

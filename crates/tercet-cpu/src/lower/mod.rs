@@ -13,6 +13,7 @@ mod dynamic_slice;
 mod dynamic_update;
 mod elem;
 mod gather;
+mod grouped;
 mod halves;
 mod indexed;
 mod log_softmax;
@@ -232,6 +233,12 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::DequantMatMul,
         matmul::supports,
         matmul::lower_dequant,
+    ),
+    through_f32(
+        "grouped_matmul",
+        OpKind::GroupedMatMul,
+        grouped::supports,
+        grouped::lower,
     ),
     through_f32("rows", OpKind::Softmax, rows::supports, rows::lower_map),
     through_f32("rows", OpKind::LayerNorm, rows::supports, rows::lower_norm),

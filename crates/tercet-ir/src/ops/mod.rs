@@ -15,6 +15,7 @@ mod arg_extreme;
 mod attention;
 mod binary;
 mod cast;
+mod channel_norm;
 mod clamp;
 mod compare;
 mod concat;
@@ -28,10 +29,12 @@ mod fma;
 mod gather;
 mod gather_elements;
 mod gather_nd;
+mod grouped_matmul;
 mod layers;
 mod leaf;
 mod linear;
 mod log_softmax;
+mod lora_matmul;
 mod map;
 mod matmul;
 mod non_zero;
@@ -114,11 +117,16 @@ crate::define_ops! {
     reduce::Reduce,
     norm::LayerNorm,
     norm::RmsNorm,
+    channel_norm::GroupNorm,
+    channel_norm::LayerNorm2d,
+    channel_norm::BatchNormInference,
     residual_norm::ResidualLayerNorm,
     residual_norm::ResidualRmsNorm,
     matmul::MatMul,
     linear::Linear,
     dot_general::DotGeneral,
+    grouped_matmul::GroupedMatMul,
+    lora_matmul::LoraMatMul,
     dequant::Dequantize,
     dequant::DequantMatMul,
     attention::Attention,

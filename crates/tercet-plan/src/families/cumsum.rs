@@ -69,7 +69,7 @@ static VECTORS: Kernel<CumSumParams> = Kernel::wgsl(
 );
 
 /// Numbers of 32 bits to fewer.
-static PACK: Kernel<PackParams> = Kernel::wgsl(
+pub(super) static PACK: Kernel<PackParams> = Kernel::wgsl(
     "pack",
     &[portable!("prelude.wgsl"), portable!("pack.wgsl")],
     &[Access::Read, Access::Write],

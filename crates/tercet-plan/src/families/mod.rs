@@ -5,6 +5,7 @@
 
 mod arg_extreme;
 mod attention;
+mod channel_norm;
 pub(crate) mod check;
 mod concat;
 pub(crate) mod copy;
@@ -13,6 +14,7 @@ mod dequant;
 mod dynamic_slice;
 mod gather;
 pub mod gemm_coop;
+mod grouped;
 mod indexed;
 pub(crate) mod map;
 pub(crate) mod matmul;
@@ -56,6 +58,7 @@ pub static FAMILIES: &[&Family] = &[
     &map::MAP,
     &softmax::SOFTMAXES,
     &norm::NORMS,
+    &channel_norm::CHANNEL_NORMS,
     &reduce::REDUCES,
     &cumsum::SCANS,
     &arg_extreme::ARG_EXTREMES,
@@ -75,6 +78,7 @@ pub static FAMILIES: &[&Family] = &[
     &matmul::MATMUL,
     &matmul::DEQUANT_MATMUL,
     &dequant::DEQUANTIZE,
+    &grouped::GROUPED,
 ];
 
 /// Kernels that planning itself uses.

@@ -136,7 +136,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
 }
 
 /// The most elements of a shape.
-fn most(e: &Emit<'_>, shape: &[Dim]) -> Result<usize, CompileError> {
+pub(super) fn most(e: &Emit<'_>, shape: &[Dim]) -> Result<usize, CompileError> {
     let mut dims = shape.iter();
     dims.try_fold(1usize, |n, d| Ok(n.saturating_mul(e.bound(d)?)))
 }
@@ -173,7 +173,13 @@ fn elements_keys(
     Ok(keys)
 }
 
-fn nd_keys(e: &mut Emit<'_>, lens: &[Dim], idx: &View, rows: &[Dim]) -> Result<View, CompileError> {
+/// The number of the slice that each row of coordinates leads to, among axes of the sizes `lens`.
+pub(super) fn nd_keys(
+    e: &mut Emit<'_>,
+    lens: &[Dim],
+    idx: &View,
+    rows: &[Dim],
+) -> Result<View, CompileError> {
     e.check_coordinates(idx, lens)?;
     let idx = e.dense(idx)?;
     let most = most(e, rows)?;
