@@ -148,7 +148,7 @@ impl Target for CoreOnly {
 
     fn supports(&self, _: &Graph, node: &Node) -> Support {
         match node.op.kind().doc().tier {
-            Tier::Core => Support::Native,
+            Tier::Core | Tier::Host => Support::Native,
             Tier::Composite => Support::Missing {
                 reason: "composite".to_string(),
             },
@@ -203,8 +203,8 @@ fn check(
     Ok(())
 }
 
-/// True for the typed refusals that GPUs are allowed: nodes of F64, constants beyond I32. Nothing else
-/// may be refused.
+/// True for the typed refusals that GPUs are allowed: nodes of F64, operators of the host, constants beyond
+/// I32. Nothing else may be refused.
 fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileError) -> bool {
     let wide = |id: NodeId| {
         let node = graph.node(id);
@@ -215,14 +215,21 @@ fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileError) -> boo
     match e {
         _ if backend.name() == "cpu" => false,
         CompileError::Unsupported { nodes, .. } => {
-            graph.nodes().any(|(id, _)| wide(id))
-                && nodes
-                    .iter()
-                    .all(|n| n.reason.contains("GPUs compute in f32"))
+            let host = |op: &str| of_host().any(|name| name == op);
+            let narrow = graph.nodes().all(|(id, _)| !wide(id));
+            let is_float = |reason: &str| !narrow && reason.contains("GPUs compute in f32");
+            let mut nodes = nodes.iter();
+            nodes.all(|n| host(n.op) || is_float(&n.reason))
         }
         CompileError::Narrow { value, .. } => i32::try_from(*value).is_err(),
         _ => false,
     }
+}
+
+/// The operators that only the CPU has.
+fn of_host() -> impl Iterator<Item = &'static str> {
+    let docs = OpKind::ALL.iter().map(|kind| kind.doc());
+    docs.filter(|d| d.tier == Tier::Host).map(|d| d.name)
 }
 
 /// True if the executor rightly refused an I64 input that holds a number beyond I32.

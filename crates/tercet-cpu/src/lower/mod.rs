@@ -13,7 +13,9 @@ mod dynamic_slice;
 mod dynamic_update;
 mod elem;
 mod gather;
+mod grouped;
 mod halves;
+mod indexed;
 mod log_softmax;
 mod map;
 mod matmul;
@@ -24,6 +26,8 @@ mod reference_eval;
 mod rng;
 mod rows;
 mod sample;
+mod scatter;
+mod sort;
 mod top_k;
 
 use std::any::Any;
@@ -196,6 +200,17 @@ pub(crate) const KERNELS: &[Kernel] = &[
     ),
     kernel("dequantize", OpKind::Dequantize, always, dequantize::lower),
     kernel("gather", OpKind::Gather, always, gather::lower),
+    kernel(
+        "gather_elements",
+        OpKind::GatherElements,
+        always,
+        indexed::lower_elements,
+    ),
+    kernel("gather_nd", OpKind::GatherNd, always, indexed::lower_nd),
+    kernel("one_hot", OpKind::OneHot, always, indexed::lower_one_hot),
+    kernel("scatter", OpKind::ScatterElements, always, scatter::lower),
+    kernel("scatter", OpKind::ScatterNd, always, scatter::lower),
+    kernel("scatter", OpKind::ScatterAdd, always, scatter::lower),
     kernel("concat", OpKind::Concat, always, concat::lower),
     kernel("pad", OpKind::Pad, always, pad::lower),
     kernel(
@@ -205,6 +220,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
         dynamic_slice::lower,
     ),
     kernel("top_k", OpKind::TopK, top_k::supports, top_k::lower),
+    kernel("sort", OpKind::Sort, top_k::supports, sort::lower),
     kernel("arg_max", OpKind::ArgMax, always, arg_extreme::lower),
     kernel("arg_min", OpKind::ArgMin, always, arg_extreme::lower),
     kernel("rng_uniform", OpKind::RngUniform, always, rng::lower),
@@ -217,6 +233,12 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::DequantMatMul,
         matmul::supports,
         matmul::lower_dequant,
+    ),
+    through_f32(
+        "grouped_matmul",
+        OpKind::GroupedMatMul,
+        grouped::supports,
+        grouped::lower,
     ),
     through_f32("rows", OpKind::Softmax, rows::supports, rows::lower_map),
     through_f32("rows", OpKind::LayerNorm, rows::supports, rows::lower_norm),
@@ -306,7 +328,7 @@ pub(crate) fn indices<'a>(view: &View<'a>) -> impl Iterator<Item = i64> + 'a {
 
 const MAP: Lower = Lower::Kernel(map::lower);
 
-/// What runs core operators that no row supports: their own reference evaluation. Composite ones
+/// What runs operators of the core and of the host that no row supports: their own reference evaluation. Composite ones
 /// are decomposed by the legalizer instead.
 pub(crate) const REFERENCE_EVAL: Kernel = Kernel {
     name: "reference_eval",
@@ -330,7 +352,7 @@ pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static Kernel, String
         }
     }
     match kind.doc().tier {
-        Tier::Core => Ok(&REFERENCE_EVAL),
+        Tier::Core | Tier::Host => Ok(&REFERENCE_EVAL),
         Tier::Composite => Err(why),
     }
 }

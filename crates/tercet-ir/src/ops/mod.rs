@@ -15,6 +15,7 @@ mod arg_extreme;
 mod attention;
 mod binary;
 mod cast;
+mod channel_norm;
 mod clamp;
 mod compare;
 mod concat;
@@ -26,28 +27,40 @@ mod dynamic_slice;
 mod expand;
 mod fma;
 mod gather;
+mod gather_elements;
+mod gather_nd;
+mod grouped_matmul;
 mod layers;
 mod leaf;
 mod linear;
 mod log_softmax;
+mod lora_matmul;
 mod map;
 mod matmul;
+mod non_zero;
 mod norm;
+mod one_hot;
 mod pad;
 mod reduce;
 mod reshape;
 mod residual_norm;
 mod rng;
+mod roll;
 mod rope;
 mod sample;
+mod scatter;
 mod select;
 mod slice;
 mod softmax;
+mod sort;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod top_k;
 mod transpose;
+mod trilu;
 mod unary;
+mod unique;
 pub(crate) mod util;
 
 pub use attention::{AttentionMask, AttentionOptions, Layout, MaskKind};
@@ -58,6 +71,7 @@ pub use reduce::ReduceFn;
 pub use reshape::NewShape;
 pub use rope::RopeStyle;
 pub use sample::SampleOptions;
+pub use scatter::ScatterReduce;
 pub use slice::SliceAxis;
 
 crate::define_ops! {
@@ -79,10 +93,22 @@ crate::define_ops! {
     concat::Concat,
     expand::Expand,
     pad::Pad,
+    tile::Tile,
+    roll::Roll,
+    trilu::Trilu,
     gather::Gather,
+    gather_elements::GatherElements,
+    gather_nd::GatherNd,
+    scatter::ScatterElements,
+    scatter::ScatterNd,
+    scatter::ScatterAdd,
+    one_hot::OneHot,
     dynamic_slice::DynamicSlice,
     dynamic_slice::DynamicUpdateSlice,
     top_k::TopK,
+    sort::Sort,
+    non_zero::NonZero,
+    unique::Unique,
     arg_extreme::ArgMax,
     arg_extreme::ArgMin,
     softmax::Softmax,
@@ -91,11 +117,16 @@ crate::define_ops! {
     reduce::Reduce,
     norm::LayerNorm,
     norm::RmsNorm,
+    channel_norm::GroupNorm,
+    channel_norm::LayerNorm2d,
+    channel_norm::BatchNormInference,
     residual_norm::ResidualLayerNorm,
     residual_norm::ResidualRmsNorm,
     matmul::MatMul,
     linear::Linear,
     dot_general::DotGeneral,
+    grouped_matmul::GroupedMatMul,
+    lora_matmul::LoraMatMul,
     dequant::Dequantize,
     dequant::DequantMatMul,
     attention::Attention,

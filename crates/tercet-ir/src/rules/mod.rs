@@ -5,9 +5,12 @@
 //! contractions with an epilogue, so that a decomposition rounds where the fused operator does.
 
 mod attention;
+mod channel_norm;
 mod contract;
 mod elementwise;
+mod lora;
 mod norm;
+mod shape;
 mod softmax;
 mod util;
 
@@ -33,8 +36,11 @@ pub type Applied = Result<Option<Vec<Value>>, OpError>;
 /// Every rule, by family; the first that applies is taken.
 pub const RULES: &[&[Rule]] = &[
     attention::RULES,
+    channel_norm::RULES,
     contract::RULES,
     elementwise::RULES,
+    lora::RULES,
     norm::RULES,
+    shape::RULES,
     softmax::RULES,
 ];

@@ -43,6 +43,7 @@ static CUMSUM: Kernel<CumSumParams> = Kernel::wgsl(
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
         portable!("rows.wgsl"),
+        portable!("numbers.wgsl"),
         portable!("row_numbers.wgsl"),
         portable!("scan.wgsl"),
         portable!("cumsum.wgsl"),
@@ -58,6 +59,7 @@ static VECTORS: Kernel<CumSumParams> = Kernel::wgsl(
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
         portable!("rows.wgsl"),
+        portable!("numbers.wgsl"),
         portable!("row_numbers.wgsl"),
         portable!("scan.wgsl"),
         portable!("cumsum_vectors.wgsl"),
@@ -67,7 +69,7 @@ static VECTORS: Kernel<CumSumParams> = Kernel::wgsl(
 );
 
 /// Numbers of 32 bits to fewer.
-static PACK: Kernel<PackParams> = Kernel::wgsl(
+pub(super) static PACK: Kernel<PackParams> = Kernel::wgsl(
     "pack",
     &[portable!("prelude.wgsl"), portable!("pack.wgsl")],
     &[Access::Read, Access::Write],

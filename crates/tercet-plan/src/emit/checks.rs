@@ -1,0 +1,111 @@
+//! Checks of sizes and of data, which end a run with an error that names the node.
+
+use tercet_ir::{CompileError, DType, Dim};
+
+use super::{Emit, Home, RECORD_BYTES, SlotDraft, View};
+use crate::families::check;
+use crate::kernel::Access;
+use crate::num::Num;
+use crate::program::{Buffer, CheckKind, DataCheck, SizeCheck, SizeRule, SlotId, Step};
+
+impl Emit<'_> {
+    /// Checks that `less <= more` for the sizes of each run, else the run fails with an error that
+    /// names the node; `{less}` and `{more}` in `reason` stand for the sizes.
+    pub fn check_at_most(&mut self, less: Num, more: Num, reason: String) {
+        if let (Some(less), Some(more)) = (less.known(), more.known())
+            && less <= more
+        {
+            return;
+        }
+        let node = self.origins.get(self.at.index()).copied().flatten();
+        self.draft.size_checks.push(SizeCheck {
+            node: node.unwrap_or(self.at),
+            op: self.op,
+            rule: SizeRule::AtMost { less, more, reason },
+        });
+    }
+
+    /// Checks I32 data on the device before any state is written: the run fails with an error that
+    /// names the node and the first element outside `[-len, len)` (indices) or `[0, len]` (counts).
+    /// Kernels that use the data must clamp it, so that they stay inside in a run that fails.
+    ///
+    /// # Errors
+    /// As [`Emit::dense`].
+    pub fn check_data(
+        &mut self,
+        data: &View,
+        kind: CheckKind,
+        len: &Dim,
+    ) -> Result<(), CompileError> {
+        let len = self.num(len);
+        self.check_elements(data, kind, len)
+    }
+
+    /// As [`Emit::check_data`], for indices whose last axis has a number for each of `lens`. Without any
+    /// there is nothing to check.
+    ///
+    /// # Errors
+    /// As [`Emit::dense`].
+    pub fn check_coordinates(&mut self, data: &View, lens: &[Dim]) -> Result<(), CompileError> {
+        let lens = self.sizes(lens);
+        match lens[..] {
+            [] => Ok(()),
+            [len] => self.check_elements(data, CheckKind::Index, len),
+            _ => self.check_elements(data, CheckKind::Coordinates(lens.to_vec()), Num::ZERO),
+        }
+    }
+
+    fn check_elements(
+        &mut self,
+        data: &View,
+        kind: CheckKind,
+        len: Num,
+    ) -> Result<(), CompileError> {
+        debug_assert!(self.arms.is_empty(), "invariant: every run checks its data");
+        let known = |(v, k, n): &(View, CheckKind, Num)| v == data && *k == kind && *n == len;
+        if self.draft.checked.iter().any(known) {
+            return Ok(());
+        }
+        self.draft.checked.push((data.clone(), kind.clone(), len));
+        self.flush();
+        let at = self.draft.data_checks.len() as u64;
+        let faults = self.faults();
+        self.draft.slots[faults.0 as usize].bytes = (at + 1) * RECORD_BYTES;
+        let record = self.slot(SlotDraft {
+            bytes: 8,
+            dtype: DType::U32,
+            numel: None,
+            home: Home::At(Buffer::Faults, at * RECORD_BYTES),
+        });
+        let dense = self.dense(data)?;
+        let before = std::mem::replace(&mut self.constant, false);
+        let first = self.draft.steps.len();
+        let checked = check::emit(self, &dense, &kind, len, record);
+        self.constant = before;
+        checked?;
+        self.hoist(first, dense.slot);
+        let node = self.origins.get(self.at.index()).copied().flatten();
+        self.draft.data_checks.push(DataCheck {
+            kind,
+            record,
+            len,
+            node: node.unwrap_or(self.at),
+            op: self.op,
+        });
+        Ok(())
+    }
+
+    /// Moves the steps from `first` on to just after the step that writes their operand, so that
+    /// states are written after every check.
+    fn hoist(&mut self, first: usize, operand: SlotId) {
+        let kernels = &self.draft.kernels;
+        let writes = |s: &Step| {
+            let mut accesses = s.accesses(kernels).into_iter();
+            accesses.any(|(slot, a)| slot == operand && a == Access::Write)
+        };
+        let after = self.draft.steps[..first].iter().rposition(writes);
+        let to = after.map_or(0, |at| at + 1);
+        let moved: Vec<Step> = self.draft.steps.drain(first..).collect();
+        self.draft.steps.splice(to..to, moved);
+    }
+}
