@@ -6,6 +6,7 @@
 //!
 //! - `top_k`: f64, i64
 //! - `mat_mul`: f64, i32, i64, i8, u32, u8
+//! - `resize`: f64 (in part)
 //! - `attention`: bf16 (in part), f16 (in part), f32 (in part), f64
 //! - `sample`: f64
 

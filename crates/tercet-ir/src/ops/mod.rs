@@ -19,6 +19,8 @@ mod clamp;
 mod compare;
 mod concat;
 mod contract;
+mod conv;
+mod conv_transpose;
 mod cumsum;
 mod dequant;
 mod dot_general;
@@ -26,6 +28,7 @@ mod dynamic_slice;
 mod expand;
 mod fma;
 mod gather;
+mod im2col;
 mod layers;
 mod leaf;
 mod linear;
@@ -34,9 +37,11 @@ mod map;
 mod matmul;
 mod norm;
 mod pad;
+mod pool;
 mod reduce;
 mod reshape;
 mod residual_norm;
+mod resize;
 mod rng;
 mod rope;
 mod sample;
@@ -49,16 +54,20 @@ mod top_k;
 mod transpose;
 mod unary;
 pub(crate) mod util;
+pub(crate) mod window;
 
 pub use attention::{AttentionMask, AttentionOptions, Layout, MaskKind};
 pub use cumsum::ScanFn;
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
 pub use pad::PadMode;
+pub use pool::PoolFn;
 pub use reduce::ReduceFn;
 pub use reshape::NewShape;
+pub use resize::{Coordinates, MAX_RESIZED, NearestRounding, ResizeMode, Taps};
 pub use rope::RopeStyle;
 pub use sample::SampleOptions;
 pub use slice::SliceAxis;
+pub use window::Window;
 
 crate::define_ops! {
     leaf::Input,
@@ -96,6 +105,11 @@ crate::define_ops! {
     matmul::MatMul,
     linear::Linear,
     dot_general::DotGeneral,
+    im2col::Im2Col,
+    conv::Conv,
+    conv_transpose::ConvTranspose,
+    pool::Pool,
+    resize::Resize,
     dequant::Dequantize,
     dequant::DequantMatMul,
     attention::Attention,

@@ -6,6 +6,7 @@
 
 mod attention;
 mod contract;
+mod conv;
 mod elementwise;
 mod norm;
 mod softmax;
@@ -34,6 +35,7 @@ pub type Applied = Result<Option<Vec<Value>>, OpError>;
 pub const RULES: &[&[Rule]] = &[
     attention::RULES,
     contract::RULES,
+    conv::RULES,
     elementwise::RULES,
     norm::RULES,
     softmax::RULES,

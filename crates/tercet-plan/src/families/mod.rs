@@ -7,6 +7,7 @@ mod arg_extreme;
 mod attention;
 pub(crate) mod check;
 mod concat;
+mod conv;
 pub(crate) mod copy;
 mod cumsum;
 mod dequant;
@@ -17,7 +18,9 @@ pub(crate) mod map;
 pub(crate) mod matmul;
 pub(crate) mod norm;
 mod pad;
+mod pool;
 mod reduce;
+mod resize;
 mod rng;
 pub(crate) mod rope;
 mod rows;
@@ -67,6 +70,11 @@ pub static FAMILIES: &[&Family] = &[
     &matmul::MATMUL,
     &matmul::DEQUANT_MATMUL,
     &dequant::DEQUANTIZE,
+    &conv::IM2COLS,
+    &conv::CONVS,
+    &conv::TRANSPOSES,
+    &pool::POOLS,
+    &resize::RESIZES,
 ];
 
 /// Kernels that planning itself uses.
