@@ -43,11 +43,11 @@ fn main(
     for (var t = 0u; t < KD * KH; t += 1u) {
         let tap = tap_at(t * KW);
         let start = at + tap;
-        let from = place + place_of(start);
+        let source = place + place_of(start);
         if NEAR == 1u {
             var held: array<f32, SPAN>;
             for (var j = 0u; j < SPAN; j += 1u) {
-                held[j] = x_at(from + j * p.x_col, is_inside(start + vec3<u32>(0u, 0u, j)));
+                held[j] = x_at(source + j * p.x_col, is_inside(start + vec3<u32>(0u, 0u, j)));
             }
             for (var kw = 0u; kw < KW; kw += 1u) {
                 let weight = w_at(o * TAPS + t * KW + kw);
@@ -60,7 +60,7 @@ fn main(
                 let weight = w_at(o * TAPS + t * KW + kw);
                 for (var s = 0u; s < STRIP; s += 1u) {
                     let j = s * p.stride_w + kw * p.dilation_w;
-                    sums[s] += weight * x_at(from + j * p.x_col, is_inside(start + vec3<u32>(0u, 0u, j)));
+                    sums[s] += weight * x_at(source + j * p.x_col, is_inside(start + vec3<u32>(0u, 0u, j)));
                 }
             }
         }

@@ -8,7 +8,7 @@ fn sum_at(i: u32) -> f32 {
     let plane = i / p.windows;
     let own = plane % (p.groups * p.m);
     let g = own / p.m;
-    let from = p.x_offset + (plane / (p.groups * p.m)) * p.x_batch + g * p.channels * p.x_channel;
+    let source = p.x_offset + (plane / (p.groups * p.m)) * p.x_batch + g * p.channels * p.x_channel;
     var sum = 0.0;
     for (var d = 0u; d < KD; d += 1u) {
         let at_d = element_of_tap(place.x, d, p.dilation_d, p.stride_d);
@@ -17,7 +17,7 @@ fn sum_at(i: u32) -> f32 {
             for (var w = 0u; w < KW; w += 1u) {
                 let at_w = element_of_tap(place.z, w, p.dilation_w, p.stride_w);
                 if at_d < p.size_d && at_h < p.size_h && at_w < p.size_w {
-                    let element = from + place_of(vec3<u32>(at_d, at_h, at_w));
+                    let element = source + place_of(vec3<u32>(at_d, at_h, at_w));
                     let tap = (d * KH + h) * KW + w;
                     for (var c = 0u; c < p.channels; c += 1u) {
                         let j = ((g * p.channels + c) * p.m + own % p.m) * TAPS + tap;

@@ -13,9 +13,9 @@ fn bits_at(i: u32) -> u32 {
     if !is_inside(at) {
         return 0u;
     }
-    let from = p.x_offset + (i / p.windows / p.k) * p.x_batch + (row / TAPS) * p.x_channel + place_of(at);
+    let source = p.x_offset + (i / p.windows / p.k) * p.x_batch + (row / TAPS) * p.x_channel + place_of(at);
     let lanes = 4u / ELEM_BYTES;
-    return bits_of(x[from / lanes], from % lanes, ELEM_BYTES);
+    return bits_of(x[source / lanes], source % lanes, ELEM_BYTES);
 }
 
 @compute @workgroup_size(256)

@@ -69,8 +69,8 @@ fn combine(a: u32, b: u32) -> u32 {
 
 // The taps of an axis that are before `end`, counted from 0.
 fn taps_before(first: u32, pad: u32, end: u32, taps: u32, step: u32) -> u32 {
-    let from = first + pad;
-    return select(min((end + pad - from + step - 1u) / step, taps), 0u, from >= end + pad);
+    let source = first + pad;
+    return select(min((end + pad - source + step - 1u) / step, taps), 0u, source >= end + pad);
 }
 
 fn result_at(i: u32) -> u32 {
@@ -84,9 +84,9 @@ fn result_at(i: u32) -> u32 {
         for (var h = 0u; h < KH; h += 1u) {
             var of_row = identity();
             for (var w = 0u; w < KW; w += 1u) {
-                let from = at + vec3<u32>(d * p.dilation_d, h * p.dilation_h, w * p.dilation_w);
-                if is_inside(from) {
-                    of_row = combine(of_row, number_at(place + place_of(from)));
+                let source = at + vec3<u32>(d * p.dilation_d, h * p.dilation_h, w * p.dilation_w);
+                if is_inside(source) {
+                    of_row = combine(of_row, number_at(place + place_of(source)));
                     count += 1u;
                 }
             }
