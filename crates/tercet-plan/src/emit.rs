@@ -13,7 +13,9 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 use tercet_ir::layout::{SymLayout, Term, numel};
-use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, Node, NodeId, Signature, Value};
+use tercet_ir::{
+    Bindings, CompileError, DType, Dim, Graph, Node, NodeId, Shape, Signature, Tensor, Value,
+};
 
 use crate::caps::Caps;
 use crate::families::rope::Waiting;
@@ -81,6 +83,8 @@ pub(crate) struct Draft {
     pub(crate) slots: Vec<SlotDraft>,
     pub(crate) kernels: Vec<Instance>,
     known: HashMap<Instance, KernelId>,
+    /// The tensors of constants.
+    pub(crate) consts: Vec<Tensor>,
     pub(crate) prepare: Vec<Step>,
     pub(crate) steps: Vec<Step>,
     pub(crate) params: Vec<Word>,
@@ -205,6 +209,17 @@ impl<'a> Emit<'a> {
             Home::Arena
         };
         self.place(dtype, shape, home)
+    }
+
+    /// A slot that holds this tensor in every run.
+    ///
+    /// # Errors
+    /// As [`Emit::temp`].
+    pub fn constant(&mut self, tensor: Tensor) -> Result<View, CompileError> {
+        let home = Home::At(Buffer::Const(self.draft.consts.len() as u32), 0);
+        let (dtype, shape) = (tensor.dtype(), Shape::known(tensor.shape()));
+        self.draft.consts.push(tensor);
+        self.place(dtype, &shape, home)
     }
 
     /// The slot of a result, dense; the state's own where the node updates a state in place.

@@ -7,7 +7,7 @@ use tercet_ir::backend::check_borders;
 use tercet_ir::layout::{View as Looked, check_slice, in_place_updates, is_view, view_of};
 use tercet_ir::legalize::{legalize, origins};
 use tercet_ir::{
-    CompileError, CompileOptions, Graph, Node, NodeId, Op, OpKind, Port, Signature, Tensor,
+    CompileError, CompileOptions, Graph, Node, NodeId, Op, OpKind, Port, Signature,
     UnsupportedNode, Value, passes,
 };
 
@@ -118,7 +118,6 @@ pub fn plan(
 /// What the program's border is made of.
 #[derive(Debug, Default)]
 pub(crate) struct Borders {
-    pub(crate) consts: Vec<Tensor>,
     pub(crate) inputs: Vec<Io>,
     pub(crate) params: Vec<Io>,
     pub(crate) states: Vec<Io>,
@@ -160,7 +159,7 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
         let after = after.filter(|(product, _)| e.deferred.contains(product));
         let places = match after {
             Some((product, after)) => lower_after(e, *product, after)?,
-            None => lower(e, &mut borders, node, state)?,
+            None => lower(e, &borders, node, state)?,
         };
         e.places.push(places);
     }
@@ -253,7 +252,7 @@ fn io(e: &mut Emit<'_>, port: &Port, home: Home) -> Result<Io, CompileError> {
 
 fn lower(
     e: &mut Emit<'_>,
-    borders: &mut Borders,
+    borders: &Borders,
     node: &Node,
     into_state: Option<SlotId>,
 ) -> Result<Vec<View>, CompileError> {
@@ -312,11 +311,7 @@ fn lower_after(
     Ok(vec![y; node.outputs.len()])
 }
 
-fn leaf(
-    e: &mut Emit<'_>,
-    borders: &mut Borders,
-    node: &Node,
-) -> Result<Option<View>, CompileError> {
+fn leaf(e: &mut Emit<'_>, borders: &Borders, node: &Node) -> Result<Option<View>, CompileError> {
     let ty = &node.outputs[0];
     let signature = e.signature;
     let slot = |ports: &[Port], list: &[Io], name: &str| {
@@ -328,10 +323,7 @@ fn leaf(
         Op::Param(o) => slot(&signature.params, &borders.params, &o.name),
         Op::State(o) => slot(&signature.states, &borders.states, &o.name),
         Op::Const(o) => {
-            let at = borders.consts.len() as u32;
-            borders.consts.push(o.tensor.clone());
-            let home = Home::At(Buffer::Const(at), 0);
-            return e.place(ty.dtype, &ty.shape, home).map(Some);
+            return e.constant(o.tensor.clone()).map(Some);
         }
         _ => return Ok(None),
     };

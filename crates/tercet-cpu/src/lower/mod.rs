@@ -6,6 +6,7 @@
 mod arg_extreme;
 mod attention;
 mod concat;
+mod conv;
 mod copy;
 mod cumsum;
 mod dequantize;
@@ -20,9 +21,11 @@ mod log_softmax;
 mod map;
 mod matmul;
 mod pad;
+mod pool;
 mod rank;
 mod reduce;
 mod reference_eval;
+mod resize;
 mod rng;
 mod rows;
 mod sample;
@@ -239,6 +242,21 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::GroupedMatMul,
         grouped::supports,
         grouped::lower,
+    ),
+    kernel("im2col", OpKind::Im2Col, always, conv::lower_columns),
+    through_f32("conv", OpKind::Conv, conv::supports, conv::lower),
+    through_f32("pool", OpKind::Pool, pool::supports, pool::lower),
+    kernel(
+        "resize",
+        OpKind::Resize,
+        resize::supports_moves,
+        resize::lower,
+    ),
+    through_f32(
+        "resize",
+        OpKind::Resize,
+        resize::supports_sums,
+        resize::lower,
     ),
     through_f32("rows", OpKind::Softmax, rows::supports, rows::lower_map),
     through_f32("rows", OpKind::LayerNorm, rows::supports, rows::lower_norm),

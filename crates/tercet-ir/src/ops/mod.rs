@@ -20,6 +20,8 @@ mod clamp;
 mod compare;
 mod concat;
 mod contract;
+mod conv;
+mod conv_transpose;
 mod cumsum;
 mod dequant;
 mod dot_general;
@@ -30,6 +32,7 @@ mod gather;
 mod gather_elements;
 mod gather_nd;
 mod grouped_matmul;
+mod im2col;
 mod layers;
 mod leaf;
 mod linear;
@@ -41,9 +44,11 @@ mod non_zero;
 mod norm;
 mod one_hot;
 mod pad;
+mod pool;
 mod reduce;
 mod reshape;
 mod residual_norm;
+mod resize;
 mod rng;
 mod roll;
 mod rope;
@@ -62,17 +67,21 @@ mod trilu;
 mod unary;
 mod unique;
 pub(crate) mod util;
+pub(crate) mod window;
 
 pub use attention::{AttentionMask, AttentionOptions, Layout, MaskKind};
 pub use cumsum::ScanFn;
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
 pub use pad::PadMode;
+pub use pool::PoolFn;
 pub use reduce::ReduceFn;
 pub use reshape::NewShape;
+pub use resize::{Coordinates, MAX_RESIZED, NearestRounding, ResizeMode, Taps};
 pub use rope::RopeStyle;
 pub use sample::SampleOptions;
 pub use scatter::ScatterReduce;
 pub use slice::SliceAxis;
+pub use window::Window;
 
 crate::define_ops! {
     leaf::Input,
@@ -127,6 +136,11 @@ crate::define_ops! {
     dot_general::DotGeneral,
     grouped_matmul::GroupedMatMul,
     lora_matmul::LoraMatMul,
+    im2col::Im2Col,
+    conv::Conv,
+    conv_transpose::ConvTranspose,
+    pool::Pool,
+    resize::Resize,
     dequant::Dequantize,
     dequant::DequantMatMul,
     attention::Attention,

@@ -7,6 +7,7 @@
 mod attention;
 mod channel_norm;
 mod contract;
+mod conv;
 mod elementwise;
 mod lora;
 mod norm;
@@ -38,6 +39,7 @@ pub const RULES: &[&[Rule]] = &[
     attention::RULES,
     channel_norm::RULES,
     contract::RULES,
+    conv::RULES,
     elementwise::RULES,
     lora::RULES,
     norm::RULES,

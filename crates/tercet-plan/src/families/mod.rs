@@ -8,6 +8,7 @@ mod attention;
 mod channel_norm;
 pub(crate) mod check;
 mod concat;
+mod conv;
 pub(crate) mod copy;
 mod cumsum;
 mod dequant;
@@ -21,7 +22,9 @@ pub(crate) mod matmul;
 pub(crate) mod norm;
 mod pad;
 mod periodic;
+mod pool;
 mod reduce;
+mod resize;
 mod rng;
 pub(crate) mod rope;
 mod rows;
@@ -79,6 +82,11 @@ pub static FAMILIES: &[&Family] = &[
     &matmul::DEQUANT_MATMUL,
     &dequant::DEQUANTIZE,
     &grouped::GROUPED,
+    &conv::IM2COLS,
+    &conv::CONVS,
+    &conv::TRANSPOSES,
+    &pool::POOLS,
+    &resize::RESIZES,
 ];
 
 /// Kernels that planning itself uses.
