@@ -7,8 +7,8 @@ use tercet_ir::backend::check_borders;
 use tercet_ir::layout::{View as Looked, check_slice, in_place_updates, is_view, view_of};
 use tercet_ir::legalize::{legalize, origins};
 use tercet_ir::{
-    CompileError, CompileOptions, Graph, Node, NodeId, Op, OpKind, Port, Signature, Tensor,
-    UnsupportedNode, passes,
+    CompileError, CompileOptions, Graph, Node, NodeId, Op, OpKind, Port, Signature, UnsupportedNode,
+    passes,
 };
 
 use crate::caps::Caps;
@@ -117,7 +117,6 @@ pub fn plan(
 /// What the program's border is made of.
 #[derive(Debug, Default)]
 pub(crate) struct Borders {
-    pub(crate) consts: Vec<Tensor>,
     pub(crate) inputs: Vec<Io>,
     pub(crate) params: Vec<Io>,
     pub(crate) states: Vec<Io>,
@@ -262,10 +261,7 @@ fn leaf(
         Op::Param(o) => slot(&signature.params, &borders.params, &o.name),
         Op::State(o) => slot(&signature.states, &borders.states, &o.name),
         Op::Const(o) => {
-            let at = borders.consts.len() as u32;
-            borders.consts.push(o.tensor.clone());
-            let home = Home::At(Buffer::Const(at), 0);
-            return e.place(ty.dtype, &ty.shape, home).map(Some);
+            return e.constant(o.tensor.clone()).map(Some);
         }
         _ => return Ok(None),
     };
