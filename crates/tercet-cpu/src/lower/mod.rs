@@ -12,6 +12,8 @@ mod dequantize;
 mod dynamic_slice;
 mod dynamic_update;
 mod elem;
+mod fft;
+mod gated_delta_net;
 mod gather;
 mod halves;
 mod log_softmax;
@@ -19,11 +21,13 @@ mod map;
 mod matmul;
 mod pad;
 mod rank;
+mod recurrence;
 mod reduce;
 mod reference_eval;
 mod rng;
 mod rows;
 mod sample;
+mod state_scan;
 mod top_k;
 
 use std::any::Any;
@@ -244,6 +248,31 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::Rope,
         attention::supports,
         attention::lower_rope,
+    ),
+    through_f32("fft", OpKind::Fft, fft::supports, fft::lower),
+    through_f32(
+        "state_scan",
+        OpKind::SelectiveScan,
+        state_scan::supports,
+        state_scan::lower,
+    ),
+    through_f32(
+        "state_scan",
+        OpKind::Mamba2,
+        state_scan::supports,
+        state_scan::lower,
+    ),
+    through_f32(
+        "gated_delta_net",
+        OpKind::GatedDeltaNet,
+        gated_delta_net::supports,
+        gated_delta_net::lower,
+    ),
+    through_f32(
+        "recurrence",
+        OpKind::Recurrence,
+        recurrence::supports,
+        recurrence::lower,
     ),
     kernel(
         "dynamic_update_slice",

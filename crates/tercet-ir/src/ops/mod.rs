@@ -24,39 +24,52 @@ mod dequant;
 mod dot_general;
 mod dynamic_slice;
 mod expand;
+pub(crate) mod fft;
 mod fma;
+mod gated_delta_net;
 mod gather;
 mod leaf;
 mod linear;
+pub(crate) mod log_mel;
 mod log_softmax;
 mod map;
 mod matmul;
 mod norm;
 mod pad;
+mod recurrence;
 mod reduce;
 mod reshape;
 mod residual_norm;
+mod rfft;
 mod rng;
+pub(crate) mod rnn;
 mod rope;
 mod sample;
 mod select;
+mod selective_scan;
 mod slice;
 mod softmax;
+mod stft;
 #[cfg(test)]
 mod tests;
 mod top_k;
 mod transpose;
 mod unary;
 pub(crate) mod util;
+pub(crate) mod welch_peaks;
 
 pub use attention::{AttentionMask, AttentionOptions, Layout, MaskKind};
 pub use cumsum::ScanFn;
+pub use fft::{FftNorm, root as unit_root};
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
 pub use pad::PadMode;
+pub use recurrence::Cell;
 pub use reduce::ReduceFn;
 pub use reshape::NewShape;
+pub use rnn::RnnFn;
 pub use rope::RopeStyle;
 pub use sample::SampleOptions;
+pub use selective_scan::ScanSizes;
 pub use slice::SliceAxis;
 
 crate::define_ops! {
@@ -102,4 +115,17 @@ crate::define_ops! {
     rng::RngUniform,
     rng::RngNormal,
     sample::Sample,
+    fft::Fft,
+    rfft::RFft,
+    rfft::IRFft,
+    stft::Stft,
+    welch_peaks::WelchPeaks,
+    log_mel::LogMel,
+    selective_scan::SelectiveScan,
+    selective_scan::Mamba2,
+    gated_delta_net::GatedDeltaNet,
+    recurrence::Recurrence,
+    rnn::Lstm,
+    rnn::Gru,
+    rnn::Rnn,
 }

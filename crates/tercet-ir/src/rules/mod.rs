@@ -8,7 +8,9 @@ mod attention;
 mod contract;
 mod elementwise;
 mod norm;
+mod recurrent;
 mod softmax;
+mod spectral;
 mod util;
 
 use crate::error::OpError;
@@ -36,5 +38,7 @@ pub const RULES: &[&[Rule]] = &[
     contract::RULES,
     elementwise::RULES,
     norm::RULES,
+    recurrent::RULES,
     softmax::RULES,
+    spectral::RULES,
 ];

@@ -11,18 +11,21 @@ pub(crate) mod copy;
 mod cumsum;
 mod dequant;
 mod dynamic_slice;
+mod fft;
 mod gather;
 pub mod gemm_coop;
 mod map;
 mod matmul;
 mod norm;
 mod pad;
+mod recurrence;
 mod reduce;
 mod rng;
 pub(crate) mod rope;
 mod rows;
 mod sample;
 mod softmax;
+mod state_scan;
 mod top_k;
 mod words;
 
@@ -64,6 +67,9 @@ pub static FAMILIES: &[&Family] = &[
     &top_k::TOP_KS,
     &rng::RANDOMS,
     &sample::SAMPLES,
+    &fft::FFTS,
+    &state_scan::STATE_SCANS,
+    &recurrence::RECURRENCES,
     &matmul::MATMUL,
     &matmul::DEQUANT_MATMUL,
     &dequant::DEQUANTIZE,
