@@ -8,6 +8,7 @@ mod kernels;
 mod models;
 mod profile;
 mod report;
+mod sequence;
 
 use tercet::{Device, DeviceOptions, one_line};
 
@@ -23,6 +24,7 @@ const GROUPS: &[Group] = &[
     ("gemv", kernels::gemv),
     ("rows", kernels::rows),
     ("attention", kernels::attention),
+    ("seq", sequence::sequence),
     ("chain", kernels::chain),
     ("overhead", kernels::overhead),
     ("bert", models::bert),
