@@ -9,6 +9,7 @@ mod kernels;
 mod models;
 mod profile;
 mod report;
+mod sequence;
 
 use tercet::{Device, DeviceOptions, one_line};
 
@@ -25,6 +26,7 @@ const GROUPS: &[Group] = &[
     ("rows", kernels::rows),
     ("attention", kernels::attention),
     ("conv", conv::conv),
+    ("seq", sequence::sequence),
     ("chain", kernels::chain),
     ("overhead", kernels::overhead),
     ("bert", models::bert),

@@ -13,6 +13,8 @@ mod dequantize;
 mod dynamic_slice;
 mod dynamic_update;
 mod elem;
+mod fft;
+mod gated_delta_net;
 mod gather;
 mod grouped;
 mod halves;
@@ -23,6 +25,7 @@ mod matmul;
 mod pad;
 mod pool;
 mod rank;
+mod recurrence;
 mod reduce;
 mod reference_eval;
 mod resize;
@@ -31,6 +34,7 @@ mod rows;
 mod sample;
 mod scatter;
 mod sort;
+mod state_scan;
 mod top_k;
 
 use std::any::Any;
@@ -284,6 +288,31 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::Rope,
         attention::supports,
         attention::lower_rope,
+    ),
+    through_f32("fft", OpKind::Fft, fft::supports, fft::lower),
+    through_f32(
+        "state_scan",
+        OpKind::SelectiveScan,
+        state_scan::supports,
+        state_scan::lower,
+    ),
+    through_f32(
+        "state_scan",
+        OpKind::Mamba2,
+        state_scan::supports,
+        state_scan::lower,
+    ),
+    through_f32(
+        "gated_delta_net",
+        OpKind::GatedDeltaNet,
+        gated_delta_net::supports,
+        gated_delta_net::lower,
+    ),
+    through_f32(
+        "recurrence",
+        OpKind::Recurrence,
+        recurrence::supports,
+        recurrence::lower,
     ),
     kernel(
         "dynamic_update_slice",

@@ -13,6 +13,11 @@
 //! - `resize`: f64 (in part)
 //! - `attention`: bf16 (in part), f16 (in part), f32 (in part), f64
 //! - `sample`: f64
+//! - `fft`: f64
+//! - `selective_scan`: f64
+//! - `mamba2`: f64
+//! - `gated_delta_net`: f64
+//! - `recurrence`: f64
 
 use tercet_ir::{EvalError, Graph, Node, Op, Tensor, TensorType};
 

@@ -27,7 +27,9 @@ mod dequant;
 mod dot_general;
 mod dynamic_slice;
 mod expand;
+pub(crate) mod fft;
 mod fma;
+mod gated_delta_net;
 mod gather;
 mod gather_elements;
 mod gather_nd;
@@ -36,6 +38,7 @@ mod im2col;
 mod layers;
 mod leaf;
 mod linear;
+pub(crate) mod log_mel;
 mod log_softmax;
 mod lora_matmul;
 mod map;
@@ -45,19 +48,24 @@ mod norm;
 mod one_hot;
 mod pad;
 mod pool;
+mod recurrence;
 mod reduce;
 mod reshape;
 mod residual_norm;
 mod resize;
+mod rfft;
 mod rng;
+pub(crate) mod rnn;
 mod roll;
 mod rope;
 mod sample;
 mod scatter;
 mod select;
+mod selective_scan;
 mod slice;
 mod softmax;
 mod sort;
+mod stft;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -67,19 +75,24 @@ mod trilu;
 mod unary;
 mod unique;
 pub(crate) mod util;
+pub(crate) mod welch_peaks;
 pub(crate) mod window;
 
 pub use attention::{AttentionMask, AttentionOptions, Layout, MaskKind};
 pub use cumsum::ScanFn;
+pub use fft::{FftNorm, root as unit_root};
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
 pub use pad::PadMode;
 pub use pool::PoolFn;
+pub use recurrence::Cell;
 pub use reduce::ReduceFn;
 pub use reshape::NewShape;
 pub use resize::{Coordinates, MAX_RESIZED, NearestRounding, ResizeMode, Taps};
+pub use rnn::RnnFn;
 pub use rope::RopeStyle;
 pub use sample::SampleOptions;
 pub use scatter::ScatterReduce;
+pub use selective_scan::ScanSizes;
 pub use slice::SliceAxis;
 pub use window::Window;
 
@@ -148,4 +161,17 @@ crate::define_ops! {
     rng::RngUniform,
     rng::RngNormal,
     sample::Sample,
+    fft::Fft,
+    rfft::RFft,
+    rfft::IRFft,
+    stft::Stft,
+    welch_peaks::WelchPeaks,
+    log_mel::LogMel,
+    selective_scan::SelectiveScan,
+    selective_scan::Mamba2,
+    gated_delta_net::GatedDeltaNet,
+    recurrence::Recurrence,
+    rnn::Lstm,
+    rnn::Gru,
+    rnn::Rnn,
 }

@@ -11,8 +11,10 @@ mod conv;
 mod elementwise;
 mod lora;
 mod norm;
+mod recurrent;
 mod shape;
 mod softmax;
+mod spectral;
 mod util;
 
 use crate::error::OpError;
@@ -44,5 +46,7 @@ pub const RULES: &[&[Rule]] = &[
     lora::RULES,
     norm::RULES,
     shape::RULES,
+    recurrent::RULES,
     softmax::RULES,
+    spectral::RULES,
 ];

@@ -96,13 +96,18 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     }
     let long = e.temp(wide(y.dtype), y.layout.shape())?;
     scan(e, op, &x, &long)?;
+    pack(e, &long, &y);
+    Ok(())
+}
+
+/// Dense numbers of 32 bits rounded or cut to the dtype of `y`.
+pub(super) fn pack(e: &mut Emit<'_>, long: &View, y: &View) {
     let params = PackParams {
         numel: e.numel(y.layout.shape()),
     };
     let words = e.words(y.dtype, y.layout.shape());
     let grid = e.grid_of(words, 256);
     e.dispatch(&PACK, &[code(y.dtype)], &[long.slot, y.slot], &params, grid);
-    Ok(())
 }
 
 /// A scan into a dense slot of 32-bit elements.

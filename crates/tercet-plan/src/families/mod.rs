@@ -13,6 +13,7 @@ pub(crate) mod copy;
 mod cumsum;
 mod dequant;
 mod dynamic_slice;
+mod fft;
 mod gather;
 pub mod gemm_coop;
 mod grouped;
@@ -23,6 +24,7 @@ pub(crate) mod norm;
 mod pad;
 mod periodic;
 mod pool;
+mod recurrence;
 mod reduce;
 mod resize;
 mod rng;
@@ -31,6 +33,7 @@ mod rows;
 mod sample;
 mod scatter;
 mod softmax;
+mod state_scan;
 mod top_k;
 mod trilu;
 mod words;
@@ -78,6 +81,9 @@ pub static FAMILIES: &[&Family] = &[
     &top_k::TOP_KS,
     &rng::RANDOMS,
     &sample::SAMPLES,
+    &fft::FFTS,
+    &state_scan::STATE_SCANS,
+    &recurrence::RECURRENCES,
     &matmul::MATMUL,
     &matmul::DEQUANT_MATMUL,
     &dequant::DEQUANTIZE,
