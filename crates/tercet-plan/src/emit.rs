@@ -83,8 +83,6 @@ pub(crate) struct Draft {
     pub(crate) slots: Vec<SlotDraft>,
     pub(crate) kernels: Vec<Instance>,
     known: HashMap<Instance, KernelId>,
-    /// The tensors of constants.
-    pub(crate) consts: Vec<Tensor>,
     pub(crate) prepare: Vec<Step>,
     pub(crate) steps: Vec<Step>,
     pub(crate) params: Vec<Word>,
