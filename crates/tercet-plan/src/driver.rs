@@ -270,6 +270,12 @@ impl<D: Driver> GpuExecutable<D> {
     ) -> Result<(), RunError> {
         let _span = tracing::debug_span!("upload").entered();
         let slot = *self.program.slot(io.slot);
+        if let Some(planes) = &io.planes {
+            let driver = self.driver.get_mut();
+            return planes.write(tensor.bytes(), &mut self.scratch, |at, bytes| {
+                driver.write(slot.buffer, slot.offset_bytes + at, bytes)
+            });
+        }
         let bytes = narrow::encode(what, &port.name, tensor, &mut self.scratch)?;
         if bytes.is_empty() {
             return Ok(());
@@ -351,6 +357,14 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         self.driver.get_mut().unshare_params()?;
         self.prepared = false;
         self.params_set[at] = false;
+        if let Some(planes) = &program.param_io[at].planes {
+            let place = at as u32;
+            self.launch.unfit.retain(|p| *p != place);
+            if !planes.fit_half(tensor.bytes()) {
+                self.launch.unfit.push(place);
+            }
+            self.launched = None;
+        }
         self.upload("param", port, &program.param_io[at], &tensor)?;
         self.params_set[at] = true;
         Ok(())

@@ -23,6 +23,7 @@ use crate::families::{copy, rope};
 use crate::fusions::RowNorm;
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::{Num, Tape};
+use crate::planes::Planes;
 use crate::program::{
     Arm, Arms, Buffer, CheckKind, Choice, ChoiceId, DataCheck, Dispatch, KernelId, SizeCheck,
     SlotId, Step, Work,
@@ -110,6 +111,8 @@ pub struct Emit<'a> {
     pub(crate) signature: &'a Signature,
     pub(crate) draft: Draft,
     pub(crate) places: Vec<Vec<View>>,
+    /// Values whose packed rows lie in planes.
+    pub(crate) planes: HashMap<Value, Planes>,
     /// For each legal node the node of the graph as it was given.
     pub(crate) origins: Vec<Option<NodeId>>,
     pub(crate) at: NodeId,
@@ -147,6 +150,7 @@ impl<'a> Emit<'a> {
             signature,
             draft: Draft::default(),
             places: Vec::with_capacity(graph.len()),
+            planes: HashMap::new(),
             origins,
             at: NodeId(0),
             op: "",
@@ -335,6 +339,19 @@ impl<'a> Emit<'a> {
         })
     }
 
+    /// As [`Emit::place`], for rows that lie in planes: each begins where they are aligned.
+    pub(crate) fn place_planes(
+        &mut self,
+        planes: &Planes,
+        shape: &[Dim],
+        home: Home,
+    ) -> Result<View, CompileError> {
+        let all = self.place(DType::U8, &planes.stored(shape), home)?;
+        let layout = planes.layout(shape);
+        let layout = layout.ok_or_else(|| self.too_large(u64::MAX))?;
+        Ok(View { layout, ..all })
+    }
+
     pub(crate) fn slot(&mut self, draft: SlotDraft) -> SlotId {
         self.draft.slots.push(draft);
         SlotId(self.draft.slots.len() as u32 - 1)
@@ -444,12 +461,30 @@ impl<'a> Emit<'a> {
         if value.known().is_some() || reached == 0 {
             return arm(self, reached);
         }
+        let value = self.num(value);
+        self.choose_by(value, &bounds[..reached], arm)
+    }
+
+    /// As [`Emit::choose`], by a number that may lie in every range.
+    ///
+    /// # Errors
+    /// Those of the arms.
+    pub(crate) fn choose_by(
+        &mut self,
+        value: Num,
+        bounds: &[u32],
+        mut arm: impl FnMut(&mut Emit<'a>, usize) -> Result<(), CompileError>,
+    ) -> Result<(), CompileError> {
+        if let Some(known) = value.known() {
+            let at = bounds.iter().filter(|b| known > i64::from(**b)).count();
+            return arm(self, at);
+        }
         let choice = Choice {
-            value: self.num(value),
-            bounds: bounds[..reached].into(),
+            value,
+            bounds: bounds.into(),
         };
         let choice = self.choice(choice);
-        for index in 0..=reached {
+        for index in 0..=bounds.len() {
             let copies = self.dense.len();
             self.arms.push(Arm {
                 choice,

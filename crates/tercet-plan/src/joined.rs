@@ -7,6 +7,7 @@ use tercet_ir::{Graph, Node, NodeId, Op, Signature, Value};
 
 use crate::driver::device_dtype;
 use crate::emit::all_known;
+use crate::planes::Planes;
 
 /// Which parameters lie where, and what they are together.
 #[derive(Debug, Default)]
@@ -19,8 +20,14 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// The concatenations of parameters that nothing else reads, up to this many bytes each.
-    pub(crate) fn of(graph: &Graph, signature: &Signature, max_bytes: u64) -> Joined {
+    /// The concatenations of parameters that nothing else reads, up to this many bytes each. Some hold
+    /// packed rows in planes.
+    pub(crate) fn of(
+        graph: &Graph,
+        signature: &Signature,
+        planes: &HashMap<Value, Planes>,
+        max_bytes: u64,
+    ) -> Joined {
         let mut uses: HashMap<Value, usize> = HashMap::new();
         let inputs = graph.nodes().flat_map(|(_, node)| node.inputs.iter());
         for value in inputs.copied().chain(graph.results()) {
@@ -29,7 +36,8 @@ impl Joined {
         let mut joined = Joined::default();
         for (id, node) in graph.nodes() {
             let is_only_reader = node.inputs.iter().all(|v| uses.get(v) == Some(&1));
-            let Some(parts) = parts(graph, signature, node).filter(|_| is_only_reader) else {
+            let Some(parts) = parts(graph, signature, planes, node).filter(|_| is_only_reader)
+            else {
                 continue;
             };
             let total: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
@@ -52,7 +60,12 @@ impl Joined {
 
 /// The operands of a concatenation along the first axis as parameters with their sizes in bytes; none
 /// where the bytes of one do not begin with a word.
-fn parts(graph: &Graph, signature: &Signature, node: &Node) -> Option<Vec<(u32, u64)>> {
+fn parts(
+    graph: &Graph,
+    signature: &Signature,
+    planes: &HashMap<Value, Planes>,
+    node: &Node,
+) -> Option<Vec<(u32, u64)>> {
     let Op::Concat(concat) = &node.op else {
         return None;
     };
@@ -71,6 +84,9 @@ fn parts(graph: &Graph, signature: &Signature, node: &Node) -> Option<Vec<(u32, 
         let sizes = ty.shape.iter().filter_map(|d| d.known());
         let bytes = sizes.fold(ty.dtype.size_bytes() as u64, |n, d| {
             n.saturating_mul(d as u64)
+        });
+        let bytes = planes.get(v).map_or(bytes, |planes| {
+            bytes / planes.row_bytes as u64 * planes.stride_bytes() as u64
         });
         (bytes > 0).then_some((at as u32, bytes))
     });

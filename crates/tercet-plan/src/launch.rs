@@ -18,6 +18,9 @@ pub struct Launch {
     pub prepare_grids: Vec<[u32; 3]>,
     /// The arm of each choice of the program.
     pub chosen: Vec<u32>,
+    /// Parameters, by their places in the signature, whose weights do not keep their values in F16. Not
+    /// computed: whoever sets parameters says it.
+    pub unfit: Vec<u32>,
     values: Vec<i64>,
 }
 
@@ -42,7 +45,9 @@ impl Launch {
                     .map_err(|source| failed(check, source))?;
             }
         }
-        program.tape.eval(sizes, step, &mut self.values)?;
+        program
+            .tape
+            .eval(sizes, step, &self.unfit, &mut self.values)?;
         let values = &self.values;
         for check in &program.size_checks {
             if let SizeRule::AtMost { less, more, reason } = &check.rule {

@@ -19,6 +19,7 @@ mod launch;
 mod narrow;
 mod num;
 mod plan;
+mod planes;
 mod played;
 mod print;
 mod program;
@@ -39,6 +40,7 @@ pub use launch::Launch;
 pub use narrow::narrow_i64;
 pub use num::{Expr, ExprId, Num, Shown, Tape};
 pub use plan::{PlanOptions, compile, compile_with, plan};
+pub use planes::Planes;
 pub use played::Played;
 pub use print::explain;
 pub use program::{

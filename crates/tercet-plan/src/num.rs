@@ -65,6 +65,9 @@ pub enum Expr {
         /// The high half.
         high: bool,
     },
+    /// 1 where the weights of the parameter at this place of the signature keep their values in F16,
+    /// else 0.
+    FitsHalf(u32),
     /// `a + b`
     Add(Num, Num),
     /// `a - b`
@@ -133,6 +136,12 @@ impl Tape {
     /// The low and the high word of the number of completed runs.
     pub fn step(&mut self) -> [Num; 2] {
         [false, true].map(|high| self.push(Expr::Step { high }))
+    }
+
+    /// 1 where the weights of the parameter at this place of the signature keep their values in F16,
+    /// else 0.
+    pub fn fits_half(&mut self, param: u32) -> Num {
+        self.push(Expr::FitsHalf(param))
     }
 
     /// `a + b`
@@ -209,7 +218,11 @@ impl Tape {
             }
             Expr::Mul(a, b) => (self.twos(a) + self.twos(b)).min(MOST),
             Expr::Dim(ref dim) => dim.twos(),
-            Expr::Step { .. } | Expr::CeilDiv(..) | Expr::Div(..) | Expr::AtMost(..) => 0,
+            Expr::Step { .. }
+            | Expr::FitsHalf(_)
+            | Expr::CeilDiv(..)
+            | Expr::Div(..)
+            | Expr::AtMost(..) => 0,
         }
     }
 
@@ -221,17 +234,25 @@ impl Tape {
         }
     }
 
-    /// Computes every expression into `values`, reusing it.
+    /// Computes every expression into `values`, reusing it. `unfit` are the parameters whose weights do
+    /// not keep their values in F16.
     ///
     /// # Errors
     /// [`DimError`] when a dimension has no value for these sizes.
-    pub fn eval(&self, sizes: &Bindings, step: u64, values: &mut Vec<i64>) -> Result<(), DimError> {
+    pub fn eval(
+        &self,
+        sizes: &Bindings,
+        step: u64,
+        unfit: &[u32],
+        values: &mut Vec<i64>,
+    ) -> Result<(), DimError> {
         values.clear();
         for e in &self.exprs {
             let value = match e {
                 Expr::Dim(d) => d.eval(sizes)? as i64,
                 Expr::Step { high: false } => i64::from(step as u32),
                 Expr::Step { high: true } => i64::from((step >> 32) as u32),
+                Expr::FitsHalf(param) => i64::from(!unfit.contains(param)),
                 Expr::Add(..)
                 | Expr::Sub(..)
                 | Expr::Mul(..)
@@ -263,7 +284,7 @@ pub(crate) fn get(n: Num, values: &[i64]) -> i64 {
 /// The arithmetic; `None` for leaves. Overflow saturates: numbers are checked where they are used.
 fn apply(e: &Expr, get: impl Fn(Num) -> i64) -> Option<i64> {
     Some(match *e {
-        Expr::Dim(_) | Expr::Step { .. } => return None,
+        Expr::Dim(_) | Expr::Step { .. } | Expr::FitsHalf(_) => return None,
         Expr::Add(a, b) => get(a).saturating_add(get(b)),
         Expr::Sub(a, b) => get(a).saturating_sub(get(b)),
         Expr::Mul(a, b) => get(a).saturating_mul(get(b)),
@@ -295,6 +316,7 @@ impl fmt::Display for Shown<'_> {
             Expr::Dim(d) => write!(f, "{d}"),
             Expr::Step { high: false } => write!(f, "runs"),
             Expr::Step { high: true } => write!(f, "runs>>32"),
+            Expr::FitsHalf(param) => write!(f, "param{param} fits f16"),
             Expr::Add(a, b) => write!(f, "({}+{})", s(*a), s(*b)),
             Expr::Sub(a, b) => write!(f, "({}-{})", s(*a), s(*b)),
             Expr::Mul(a, b) => write!(f, "({}*{})", s(*a), s(*b)),
@@ -322,7 +344,7 @@ mod tests {
         assert_eq!(t.mul(a, Num::ONE), a);
         let on = t.at_most(s, 8u32);
         let mut values = Vec::new();
-        t.eval(&Bindings::new().with("s", 65), 3, &mut values)
+        t.eval(&Bindings::new().with("s", 65), 3, &[], &mut values)
             .unwrap();
         assert_eq!((get(a, &values), get(on, &values)), (2, 0));
         assert_eq!(Shown(a, &t).to_string(), "ceil(s/64)");

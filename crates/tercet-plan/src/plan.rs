@@ -7,8 +7,8 @@ use tercet_ir::backend::check_borders;
 use tercet_ir::layout::{View as Looked, check_slice, in_place_updates, is_view, view_of};
 use tercet_ir::legalize::{legalize, origins};
 use tercet_ir::{
-    CompileError, CompileOptions, Graph, Node, NodeId, Op, OpKind, Port, Signature,
-    UnsupportedNode, Value, passes,
+    CompileError, CompileOptions, DType, Dim, Graph, Node, NodeId, Op, OpKind, Port, Signature,
+    Tensor, UnsupportedNode, Value, passes,
 };
 
 use crate::caps::Caps;
@@ -20,6 +20,7 @@ use crate::joined::Joined;
 use crate::kernel::{Access, Word};
 use crate::narrow::narrow_i64;
 use crate::num::Num;
+use crate::planes::{self, Planes};
 use crate::program::{Buffer, Io, Program, SizeCheck, SizeRule, SlotId, Step};
 use crate::schedule;
 
@@ -125,7 +126,8 @@ pub(crate) struct Borders {
 }
 
 fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
-    let joined = Joined::of(e.graph, e.signature, e.caps.max_binding_bytes);
+    e.planes = planes::of(e.graph);
+    let joined = Joined::of(e.graph, e.signature, &e.planes, e.caps.max_binding_bytes);
     let mut borders = leaves(e, &joined)?;
     let updates = match in_place {
         true => in_place_updates(e.graph),
@@ -150,7 +152,8 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
         if let Some(&first) = joined.nodes.get(&id) {
             let ty = &node.outputs[0];
             let home = Home::At(Buffer::Param(first), 0);
-            let place = e.place(ty.dtype, &ty.shape, home)?;
+            let planes = e.planes.get(&Value { node: id, port: 0 }).copied();
+            let place = place(e, ty.dtype, &ty.shape, planes, home)?;
             e.places.push(vec![place]);
             continue;
         }
@@ -221,6 +224,16 @@ fn reads_state(e: &Emit<'_>, node: &Node) -> bool {
 fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
     let mut borders = Borders::default();
     let signature = e.signature;
+    let planes: HashMap<String, Planes> = e
+        .planes
+        .iter()
+        .filter_map(|(v, planes)| {
+            let Op::Param(param) = &e.graph.node(v.node).op else {
+                return None;
+            };
+            Some((param.name.clone(), *planes))
+        })
+        .collect();
     let lists = [&signature.inputs, &signature.params, &signature.states];
     for (kind, ports) in lists.into_iter().enumerate() {
         for (i, port) in ports.iter().enumerate() {
@@ -233,20 +246,40 @@ fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
                 }
                 _ => (Home::At(Buffer::State(i), 0), &mut borders.states),
             };
-            list.push(io(e, port, home)?);
+            let planes = planes.get(&port.name).filter(|_| kind == 1).copied();
+            list.push(io(e, port, planes, home)?);
         }
     }
     Ok(borders)
 }
 
-fn io(e: &mut Emit<'_>, port: &Port, home: Home) -> Result<Io, CompileError> {
+fn place(
+    e: &mut Emit<'_>,
+    dtype: DType,
+    shape: &[Dim],
+    planes: Option<Planes>,
+    home: Home,
+) -> Result<View, CompileError> {
+    match planes {
+        Some(planes) => e.place_planes(&planes, shape, home),
+        None => e.place(dtype, shape, home),
+    }
+}
+
+fn io(
+    e: &mut Emit<'_>,
+    port: &Port,
+    planes: Option<Planes>,
+    home: Home,
+) -> Result<Io, CompileError> {
     let dtype = device_dtype(port.ty.dtype);
-    let view = e.place(dtype, &port.ty.shape, home)?;
+    let view = place(e, dtype, &port.ty.shape, planes, home)?;
     let words = e.words(dtype, &port.ty.shape);
     Ok(Io {
         ty: port.ty.clone(),
         slot: view.slot,
         bytes: e.tape().mul(words, Num::Const(4)),
+        planes,
     })
 }
 
@@ -327,7 +360,14 @@ fn leaf(e: &mut Emit<'_>, borders: &Borders, node: &Node) -> Result<Option<View>
         }
         _ => return Ok(None),
     };
-    let layout = tercet_ir::layout::SymLayout::dense(&ty.shape);
+    let planes = e.planes.get(&Value {
+        node: e.at,
+        port: 0,
+    });
+    let layout = match planes {
+        Some(planes) => planes.layout(&ty.shape),
+        None => tercet_ir::layout::SymLayout::dense(&ty.shape),
+    };
     let layout = layout.unwrap_or_else(|| unreachable!("invariant: the slot was placed"));
     Ok(Some(View {
         slot,
@@ -425,6 +465,7 @@ fn io_of(e: &mut Emit<'_>, port: &Port, view: &View) -> Io {
         ty: port.ty.clone(),
         slot: view.slot,
         bytes: e.tape().mul(words, Num::Const(4)),
+        planes: None,
     }
 }
 

@@ -16,6 +16,7 @@ use tercet_ir::{DType, NodeId, Shape, Signature, Symbol, Tensor, Type};
 
 use crate::kernel::{Access, Instance, Word};
 use crate::num::{Num, Tape};
+use crate::planes::Planes;
 
 /// The index of a slot of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -263,6 +264,8 @@ pub struct Io {
     pub slot: SlotId,
     /// The number of its bytes on the device, whole words.
     pub bytes: Num,
+    /// How packed rows lie there, if not as they are given.
+    pub planes: Option<Planes>,
 }
 
 /// A compiled graph.

@@ -1,7 +1,11 @@
 // Weights in the block formats of GGUF: weight j of a block is scale.x * code + scale.y, where groups of
-// 16 weights have one scale. j is a multiple of 4 (codes) or lies in the group (scales); block is the byte
-// where the block begins, which is even. The code that includes this has packed_word(i), word i of the
-// weights.
+// 16 weights have one scale. j is a multiple of 4 (codes) or lies in the group (scales). The code that
+// includes this has packed_word(i), word i of the weights, and row_blocks(), the blocks of a row.
+//
+// A block has up to four fields: low bits, high bits, packed scales, f16 scales. In file order (PLANES = 0)
+// blocks lie behind each other; in planes, one field of all blocks of a row does. LOW, HIGH, SCALES and
+// HALVES say where: the first byte (in planes, times the blocks of the row) in 16 bits, above them the
+// distance from block to block.
 //
 // Products of an f16 and the small integers of all schemes with a minimum are exact in f32, so that
 // scale.x * code + scale.y rounds once, whether or not a compiler contracts it.
@@ -19,8 +23,29 @@ const Q6_K: u32 = 9u;
 
 override SCHEME: u32 = 0u;
 override BLOCK_LEN: u32 = 32u;
-override BLOCK_BYTES: u32 = 18u;
 override HAS_MIN: u32 = 0u;
+override PLANES: u32 = 0u;
+override LOW: u32 = 0u;
+override HIGH: u32 = 0u;
+override SCALES: u32 = 0u;
+override HALVES: u32 = 0u;
+
+struct Block {
+    // The byte where its row begins, which is even.
+    row: u32,
+    // Its place in the row.
+    index: u32,
+}
+
+// The byte where a field of a block begins.
+fn field(place: u32, block: Block) -> u32 {
+    let first = place & 0xffffu;
+    let step = place >> 16u;
+    if PLANES == 1u {
+        return block.row + first * row_blocks() + step * block.index;
+    }
+    return block.row + first + step * block.index;
+}
 
 // The 4 bytes from byte i on; i is even.
 fn quad_at(i: u32) -> u32 {
@@ -78,86 +103,91 @@ fn scale_and_min(packed: u32, s: u32) -> vec2<f32> {
     return vec2<f32>(f32((rest & 15u) | ((scale >> 6u) << 4u)), f32((rest >> 4u) | ((least >> 6u) << 4u)));
 }
 
-fn scale_of(block: u32, j: u32) -> vec2<f32> {
+fn scale_of(block: Block, j: u32) -> vec2<f32> {
+    let packed = field(SCALES, block);
+    let halves = field(HALVES, block);
     switch SCHEME {
         case Q4_1, Q5_1: {
-            return vec2<f32>(half_at(block), half_at(block + 2u));
+            return vec2<f32>(half_at(halves), half_at(halves + 2u));
         }
         case Q2_K: {
-            let packed = byte_at(block + j / 16u);
-            let d = half_at(block + 80u);
-            let m = half_at(block + 82u);
-            return vec2<f32>(d * f32(packed & 15u), -(m * f32(packed >> 4u)));
+            let both = byte_at(packed + j / 16u);
+            let d = half_at(halves);
+            let m = half_at(halves + 2u);
+            return vec2<f32>(d * f32(both & 15u), -(m * f32(both >> 4u)));
         }
         case Q3_K: {
             // Scale s: its low nibble in byte s % 8, its top 2 bits in byte 8 + s % 4.
             let s = j / 16u;
-            let low = (byte_at(block + 96u + s % 8u) >> (4u * (s / 8u))) & 15u;
-            let high = (byte_at(block + 104u + s % 4u) >> (2u * (s / 4u))) & 3u;
-            return vec2<f32>(half_at(block + 108u) * (f32(low | (high << 4u)) - 32.0), 0.0);
+            let low = (byte_at(packed + s % 8u) >> (4u * (s / 8u))) & 15u;
+            let high = (byte_at(packed + 8u + s % 4u) >> (2u * (s / 4u))) & 3u;
+            return vec2<f32>(half_at(halves) * (f32(low | (high << 4u)) - 32.0), 0.0);
         }
         case Q4_K, Q5_K: {
-            let s = scale_and_min(block + 4u, j / 32u);
-            return vec2<f32>(half_at(block) * s.x, -(half_at(block + 2u) * s.y));
+            // The f16 scale and minimum lie before the packed ones.
+            let s = scale_and_min(packed + 4u, j / 32u);
+            return vec2<f32>(half_at(packed) * s.x, -(half_at(packed + 2u) * s.y));
         }
         case Q6_K: {
-            let s = sign_extend8(byte_at(block + 192u + j / 16u));
-            return vec2<f32>(half_at(block + 208u) * f32(s), 0.0);
+            let s = sign_extend8(byte_at(packed + j / 16u));
+            return vec2<f32>(half_at(halves) * f32(s), 0.0);
         }
         default: {
-            return vec2<f32>(half_at(block), 0.0);
+            return vec2<f32>(half_at(halves), 0.0);
         }
     }
 }
 
-fn codes_of(block: u32, j: u32) -> vec4<f32> {
+fn codes_of(block: Block, j: u32) -> vec4<f32> {
+    let low = field(LOW, block);
+    let high = field(HIGH, block);
     switch SCHEME {
         case Q4_0: {
-            return vec4<f32>(nibbles_of(quad_at(block + 2u + j % 16u), j >= 16u)) - vec4<f32>(8.0);
+            return vec4<f32>(nibbles_of(quad_at(low + j % 16u), j >= 16u)) - vec4<f32>(8.0);
         }
         case Q4_1: {
-            return vec4<f32>(nibbles_of(quad_at(block + 4u + j % 16u), j >= 16u));
+            return vec4<f32>(nibbles_of(quad_at(low + j % 16u), j >= 16u));
         }
         case Q5_0: {
-            let low = nibbles_of(quad_at(block + 6u + j % 16u), j >= 16u);
-            return vec4<f32>(low | (fifth_bits(block + 2u, j) << vec4<u32>(4u))) - vec4<f32>(16.0);
+            let four = nibbles_of(quad_at(low + j % 16u), j >= 16u);
+            return vec4<f32>(four | (fifth_bits(high, j) << vec4<u32>(4u))) - vec4<f32>(16.0);
         }
         case Q5_1: {
-            let low = nibbles_of(quad_at(block + 8u + j % 16u), j >= 16u);
-            return vec4<f32>(low | (fifth_bits(block + 4u, j) << vec4<u32>(4u)));
+            let four = nibbles_of(quad_at(low + j % 16u), j >= 16u);
+            return vec4<f32>(four | (fifth_bits(high, j) << vec4<u32>(4u)));
         }
         case Q8_0: {
-            let quad = vec4<u32>(quad_at(block + 2u + j));
+            let quad = vec4<u32>(quad_at(low + j));
             return vec4<f32>(bitcast<vec4<i32>>(quad << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
         }
         case Q2_K: {
-            let quad = quad_at(block + 16u + 32u * (j / 128u) + j % 32u);
+            let quad = quad_at(low + 32u * (j / 128u) + j % 32u);
             return vec4<f32>(two_bits_of(quad, (j / 32u) % 4u));
         }
         case Q3_K: {
-            let low = two_bits_of(quad_at(block + 32u + 32u * (j / 128u) + j % 32u), (j / 32u) % 4u);
-            let high = one_bit_of(quad_at(block + j % 32u), j / 32u);
-            return vec4<f32>(low | (high << vec4<u32>(2u))) - vec4<f32>(4.0);
+            let two = two_bits_of(quad_at(low + 32u * (j / 128u) + j % 32u), (j / 32u) % 4u);
+            let third = one_bit_of(quad_at(high + j % 32u), j / 32u);
+            return vec4<f32>(two | (third << vec4<u32>(2u))) - vec4<f32>(4.0);
         }
         case Q4_K: {
-            let quad = quad_at(block + 16u + 32u * (j / 64u) + j % 32u);
+            let quad = quad_at(low + 32u * (j / 64u) + j % 32u);
             return vec4<f32>(nibbles_of(quad, (j / 32u) % 2u == 1u));
         }
         case Q5_K: {
-            let low = nibbles_of(quad_at(block + 48u + 32u * (j / 64u) + j % 32u), (j / 32u) % 2u == 1u);
-            let high = one_bit_of(quad_at(block + 16u + j % 32u), j / 32u);
-            return vec4<f32>(low | (high << vec4<u32>(4u)));
+            let four = nibbles_of(quad_at(low + 32u * (j / 64u) + j % 32u), (j / 32u) % 2u == 1u);
+            let fifth = one_bit_of(quad_at(high + j % 32u), j / 32u);
+            return vec4<f32>(four | (fifth << vec4<u32>(4u)));
         }
         default: {
-            let low = nibbles_of(quad_at(block + 64u * (j / 128u) + j % 64u), (j / 64u) % 2u == 1u);
-            let high = two_bits_of(quad_at(block + 128u + 32u * (j / 128u) + j % 32u), (j / 32u) % 4u);
-            return vec4<f32>(low | (high << vec4<u32>(4u))) - vec4<f32>(32.0);
+            let four = nibbles_of(quad_at(low + 64u * (j / 128u) + j % 64u), (j / 64u) % 2u == 1u);
+            let two = two_bits_of(quad_at(high + 32u * (j / 128u) + j % 32u), (j / 32u) % 4u);
+            return vec4<f32>(four | (two << vec4<u32>(4u))) - vec4<f32>(32.0);
         }
     }
 }
 
 // Weights j to j + 3.
-fn weights(block: u32, j: u32) -> vec4<f32> {
+fn weights(block: Block, j: u32) -> vec4<f32> {
     let scale = scale_of(block, j);
     let values = scale.x * codes_of(block, j);
     if HAS_MIN == 1u {

@@ -1,4 +1,4 @@
-// Packed weights by quads of words: blocks begin with one.
+// Packed weights by quads of words: what is read as 16 bytes begins with one.
 
 @group(0) @binding(2) var<storage, read> b_data: array<vec4<u32>>;
 
@@ -6,14 +6,17 @@ fn packed_word(i: u32) -> u32 {
     return b_data[i / 4u][i % 4u];
 }
 
-fn window(i: u32) -> vec4<u32> {
+// The 16 bytes from byte i on.
+fn load_quad(i: u32) -> vec4<u32> {
     return b_data[i / 16u];
 }
 
-fn window_end(i: u32) -> u32 {
-    return 0u;
+// The 4 bytes from byte i on.
+fn load_word(i: u32) -> u32 {
+    return packed_word(i / 4u);
 }
 
-fn is_odd(i: u32) -> bool {
-    return false;
+// The 2 bytes from byte i on, in the low half.
+fn load_half(i: u32) -> u32 {
+    return (packed_word(i / 4u) >> (8u * (i & 2u))) & 0xffffu;
 }

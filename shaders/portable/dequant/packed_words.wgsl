@@ -1,4 +1,4 @@
-// Packed weights by words.
+// Packed weights by words; what is read begins with any half of one.
 
 @group(0) @binding(2) var<storage, read> b_data: array<u32>;
 
@@ -6,17 +6,22 @@ fn packed_word(i: u32) -> u32 {
     return b_data[i];
 }
 
-// The words from that of byte i on; i is even.
-fn window(i: u32) -> vec4<u32> {
+// The 16 bytes from byte i on.
+fn load_quad(i: u32) -> vec4<u32> {
     let at = i / 4u;
-    return vec4<u32>(b_data[at], b_data[at + 1u], b_data[at + 2u], b_data[at + 3u]);
+    let words = vec4<u32>(b_data[at], b_data[at + 1u], b_data[at + 2u], b_data[at + 3u]);
+    if (i & 2u) == 0u {
+        return words;
+    }
+    return (words >> vec4<u32>(16u)) | (vec4<u32>(words.yzw, b_data[at + 4u]) << vec4<u32>(16u));
 }
 
-// The word that has bytes i + 14 and i + 15: the fifth of the window where i is not a multiple of 4.
-fn window_end(i: u32) -> u32 {
-    return b_data[(i + 14u) / 4u];
+// The 4 bytes from byte i on.
+fn load_word(i: u32) -> u32 {
+    return quad_at(i);
 }
 
-fn is_odd(i: u32) -> bool {
-    return (i & 2u) != 0u;
+// The 2 bytes from byte i on, in the low half.
+fn load_half(i: u32) -> u32 {
+    return (packed_word(i / 4u) >> (8u * (i & 2u))) & 0xffffu;
 }

@@ -1,8 +1,10 @@
-// y = the f32 values of packed blocks, one after the other. One invocation writes 4 values.
+// y = the f32 values of rows of packed blocks. One invocation writes 4 values.
 
 struct Params {
     count: u32,
     offset: u32,
+    row_len: u32,
+    row_stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -11,6 +13,10 @@ struct Params {
 
 fn packed_word(i: u32) -> u32 {
     return x_data[i];
+}
+
+fn row_blocks() -> u32 {
+    return p.row_len / BLOCK_LEN;
 }
 
 @compute @workgroup_size(256)
@@ -23,7 +29,9 @@ fn main(
     if i >= p.count {
         return;
     }
-    let bits = bitcast<vec4<u32>>(weights(p.offset + (i / BLOCK_LEN) * BLOCK_BYTES, i % BLOCK_LEN));
+    let j = i % p.row_len;
+    let block = Block(p.offset + i / p.row_len * p.row_stride, j / BLOCK_LEN);
+    let bits = bitcast<vec4<u32>>(weights(block, j % BLOCK_LEN));
     y_data[i] = bits.x;
     y_data[i + 1u] = bits.y;
     y_data[i + 2u] = bits.z;

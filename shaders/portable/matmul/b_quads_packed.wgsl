@@ -7,10 +7,14 @@ fn packed_word(i: u32) -> u32 {
     return b_data[i];
 }
 
+fn row_blocks() -> u32 {
+    return p.k / BLOCK_LEN;
+}
+
 fn b_line(col: u32) -> u32 {
     return b_base + col * p.b_col;
 }
 
 fn b_quad(line: u32, at: u32) -> vec4<f32> {
-    return weights(line + (at / BLOCK_LEN) * BLOCK_BYTES, at % BLOCK_LEN);
+    return weights(Block(line, at / BLOCK_LEN), at % BLOCK_LEN);
 }

@@ -5,11 +5,15 @@ fn packed_word(i: u32) -> u32 {
     return b_data[i];
 }
 
+fn row_blocks() -> u32 {
+    return p.k / BLOCK_LEN;
+}
+
 fn four_weights(col: u32, k: u32) -> vec4<f32> {
     if col >= p.n || k >= p.k {
         return vec4<f32>();
     }
-    let block = b_base + col * p.b_col + (k / BLOCK_LEN) * BLOCK_BYTES;
+    let block = Block(b_base + col * p.b_col, k / BLOCK_LEN);
     return weights(block, k % BLOCK_LEN);
 }
 

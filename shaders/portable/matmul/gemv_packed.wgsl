@@ -93,16 +93,27 @@ fn weights_of(raw: Raw, scale: vec2<f32>, group: u32, i: u32) -> vec4<f32> {
 fn all_rows(u: Raw, v: Raw, step: u32, slice: u32) {
     let us = scales(u);
     let vs = scales(v);
-    for (var i = 0u; i < 4u; i += 1u) {
-        add_quad(weights_of(u, us.xy, 0u, i), weights_of(v, vs.xy, 0u, i), step, i, slice);
-        if GROUPS == 2u {
-            add_quad(weights_of(u, us.zw, 1u, i), weights_of(v, vs.zw, 1u, i), step, 4u + i, slice);
-        }
+    add_group(u, v, us.xy, vs.xy, 0u, step, slice);
+    if GROUPS == 2u {
+        add_group(u, v, us.zw, vs.zw, 1u, step, slice);
     }
 }
 
+// All rows: what belongs to a group. Without a loop, so that words of pieces stay in registers.
+fn add_group(u: Raw, v: Raw, us: vec2<f32>, vs: vec2<f32>, group: u32, step: u32, slice: u32) {
+    let quad = 4u * group;
+    add_quad(weights_of(u, us, group, 0u), weights_of(v, vs, group, 0u), step, quad, slice);
+    add_quad(weights_of(u, us, group, 1u), weights_of(v, vs, group, 1u), step, quad + 1u, slice);
+    add_quad(weights_of(u, us, group, 2u), weights_of(v, vs, group, 2u), step, quad + 2u, slice);
+    add_quad(weights_of(u, us, group, 3u), weights_of(v, vs, group, 3u), step, quad + 3u, slice);
+}
+
+fn row_blocks() -> u32 {
+    return p.k / BLOCK_LEN;
+}
+
 fn piece_of(column: u32, piece: u32) -> Raw {
-    return raw_of(column + piece / PARTS * BLOCK_BYTES, piece % PARTS);
+    return raw_of(Block(column, piece / PARTS), piece % PARTS);
 }
 
 fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
@@ -120,19 +131,17 @@ fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
     }
     for (var first = 0u; first < pieces; first += STEPS * SLICES) {
         turn_to(first, local, fresh);
-        for (var step = 0u; step < STEPS; step += 1u) {
+        // A bound that compilers do not know: the loop stays one.
+        let left = select(0u, (pieces - first - slice + SLICES - 1u) / SLICES, first + slice < pieces);
+        for (var step = 0u; step < min(STEPS, left); step += 1u) {
             let piece = first + step * SLICES + slice;
-            if piece >= pieces {
-                break;
-            }
             let now_u = next_u;
             let now_v = next_v;
-            let after = piece + SLICES;
-            if after < pieces {
-                next_u = piece_of(u, after);
-                if PER == 2u {
-                    next_v = piece_of(v, after);
-                }
+            // Without a branch, in which compilers would wait for what is loaded.
+            let after = min(piece + SLICES, last);
+            next_u = piece_of(u, after);
+            if PER == 2u {
+                next_v = piece_of(v, after);
             }
             if ROWS == 1u {
                 one_row(now_u, now_v, step, slice);

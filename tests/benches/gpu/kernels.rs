@@ -16,7 +16,8 @@ const RUNS: usize = 24;
 /// How long a device works before it is measured.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
 
-/// A graph whose operands are states, so that nothing is uploaded or prepared.
+/// A graph whose operands are states, so that nothing is uploaded or prepared, but for packed weights,
+/// which are parameters as in models.
 pub(crate) fn stateful(
     operands: &[(&str, Type, Fill)],
     build: impl FnOnce(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
@@ -25,7 +26,10 @@ pub(crate) fn stateful(
     let mut values = Vec::new();
     let mut tensors = Vec::new();
     for (name, ty, fill) in operands {
-        values.push(g.state(name, ty.clone())?);
+        values.push(match fill {
+            Fill::Blocks(_) => g.param(name, ty.clone())?,
+            _ => g.state(name, ty.clone())?,
+        });
         let shape = ty.shape.as_known().ok_or("operands have known sizes")?;
         tensors.push((
             name.to_string(),
@@ -66,8 +70,12 @@ pub(crate) struct Measured {
 /// The median time on the device of all steps of a run.
 pub(crate) fn measure(b: &Bench, graph: &Graph, tensors: &[(String, Tensor)]) -> Result<Measured> {
     let mut exe = b.timed.compile(graph, &CompileOptions::new())?;
+    let params = exe.signature().params.clone();
     for (name, tensor) in tensors {
-        exe.write_state(name, tensor)?;
+        match params.iter().any(|p| p.name == *name) {
+            true => exe.set_param(name, tensor.clone())?,
+            false => exe.write_state(name, tensor)?,
+        }
     }
     let mut outputs = Vec::new();
     let mut times = Vec::new();
@@ -166,6 +174,8 @@ pub(crate) fn gemv(b: &mut Bench) -> Result<()> {
         for shape in [
             [1, 4096, 4096],
             [1, 14336, 4096],
+            [1, 4096, 14336],
+            [2, 14336, 4096],
             [4, 14336, 4096],
             [8, 14336, 4096],
         ] {

@@ -33,6 +33,7 @@ const GROUPS: &[Group] = &[
     ("resize", models::resize),
     ("first_run", models::first_run),
     ("decode", models::decode),
+    ("large", models::large),
     ("profile", profile::profile),
 ];
 

@@ -194,49 +194,92 @@ pub(crate) fn llama_1b(b: &Bench) -> LlamaConfig {
     }
 }
 
+/// A model of 8 billion parameters; the bench keeps a context of 2048 tokens.
+fn llama_8b(b: &Bench) -> LlamaConfig {
+    let small = llama_1b(b);
+    if b.quick {
+        return small;
+    }
+    LlamaConfig {
+        hidden: 4096,
+        layers: 32,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn: 14336,
+        vocab: 128_256,
+        rope_dims: 128,
+        ..small
+    }
+}
+
+/// A prompt of 512 tokens and then tokens one by one, in the storages and dtypes that users choose among.
 pub(crate) fn decode(b: &mut Bench) -> Result<()> {
     let config = llama_1b(b);
-    for scheme in [Scheme::F16, Scheme::Q8_0, Scheme::Q4K] {
-        let weights = Weights::MadeUp(MadeUp::packed(scheme));
-        let model = Llama::build(&config, &weights, LlamaOptions::new(&config))?;
-        let start = Instant::now();
-        let mut generator = model.generator(&b.device)?;
-        generator.skip_logits();
-        let prompt: Vec<u32> = (0..512).map(|i| i * 31 % 500).collect();
-        generator.feed(&prompt[..1])?;
-        let name = format!("llama 1.1B {}", scheme.name());
-        b.report.row(
-            &format!("{name} load and first run"),
-            start.elapsed().as_secs_f64(),
-            None,
-        );
-        let mut times = Vec::new();
-        let began = Instant::now();
-        while began.elapsed() < WARM_UP || times.len() < 5 {
-            generator.truncate(0);
-            let start = Instant::now();
-            generator.feed(&prompt)?;
-            times.push(start.elapsed().as_secs_f64());
-        }
-        let seconds = median(times);
-        b.report.row(
-            &format!("{name} prefill 512"),
-            seconds,
-            Some((512.0 / seconds, "tokens/s")),
-        );
-        generator.truncate(16);
-        let mut times = Vec::new();
-        for i in 0..100u32 {
-            let start = Instant::now();
-            generator.feed(&[i + 5])?;
-            times.push(start.elapsed().as_secs_f64());
-        }
-        let seconds = median(times);
-        b.report.row(
-            &format!("{name} decode"),
-            seconds,
-            Some((1.0 / seconds, "tokens/s")),
-        );
+    for (scheme, dtype) in [
+        (Scheme::F16, DType::F32),
+        (Scheme::Q8_0, DType::F32),
+        (Scheme::Q4K, DType::F32),
+        (Scheme::Q4K, DType::F16),
+    ] {
+        generate(b, "llama 1.1B", &config, scheme, dtype)?;
     }
+    Ok(())
+}
+
+/// The same for a model whose weights are ten times as large.
+pub(crate) fn large(b: &mut Bench) -> Result<()> {
+    let config = llama_8b(b);
+    for dtype in [DType::F32, DType::F16] {
+        generate(b, "llama 8B", &config, Scheme::Q4K, dtype)?;
+    }
+    Ok(())
+}
+
+fn generate(
+    b: &mut Bench,
+    model: &str,
+    config: &LlamaConfig,
+    scheme: Scheme,
+    dtype: DType,
+) -> Result<()> {
+    let name = match dtype {
+        DType::F32 => format!("{model} {}", scheme.name()),
+        _ => format!("{model} {} in {dtype}", scheme.name()),
+    };
+    let weights = Weights::MadeUp(MadeUp::packed(scheme));
+    let options = LlamaOptions {
+        dtype,
+        ..LlamaOptions::new(config)
+    };
+    let model = Llama::build(config, &weights, options)?;
+    let start = Instant::now();
+    let mut generator = model.generator(&b.device)?;
+    generator.skip_logits();
+    let prompt: Vec<u32> = (0..512).map(|i| i * 31 % 500).collect();
+    generator.feed(&prompt[..1])?;
+    let row = format!("{name} load and first run");
+    b.report.row(&row, start.elapsed().as_secs_f64(), None);
+    let mut times = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < WARM_UP || times.len() < 5 {
+        generator.truncate(0);
+        let start = Instant::now();
+        generator.feed(&prompt)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    let seconds = median(times);
+    let rate = Some((512.0 / seconds, "tokens/s"));
+    b.report.row(&format!("{name} prefill 512"), seconds, rate);
+    generator.truncate(16);
+    let mut times = Vec::new();
+    for i in 0..100u32 {
+        let start = Instant::now();
+        generator.feed(&[i + 5])?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    let seconds = median(times);
+    let rate = Some((1.0 / seconds, "tokens/s"));
+    b.report.row(&format!("{name} decode"), seconds, rate);
     Ok(())
 }

@@ -263,7 +263,26 @@ impl OpSpec for DequantMatMul {
             multiplied(Scheme::Q4_0, "no_depth", &[2], 0, 3),
             multiplied(Scheme::BF16, "no_depth", &[2], 0, 3),
         ];
+        // Blocks in the order of files, which executors may not rearrange.
+        let given = Scheme::ALL.iter().flat_map(|&s| {
+            [
+                given(s, "given_1x3_blocks", 1, 3, 19),
+                given(s, "given_3x2_blocks", 3, 2, 6),
+                given(s, "given_66x1_block", 66, 1, 8),
+            ]
+        });
         let symbolic = [
+            // Weights beyond the range of F16, whose products are within it.
+            Case::new("q8_0_weights_beyond_f16", |c| {
+                let block = [0.0, 100.0].into_iter().chain([127.0; 32]);
+                let bytes = block.cycle().take(8 * 34).collect();
+                let ty = Type::new(DType::U8, [8, 34]);
+                let w = c.param_of("w", ty, Fill::Values(bytes))?;
+                let x = Fill::Values(vec![1.0 / 1024.0; 70 * 32]);
+                let x = c.input("x", [70, 32], x)?;
+                let y = c.graph.dequant_matmul(x, w, Scheme::Q8_0)?;
+                c.output_expect(y, &[4064.0; 560])
+            }),
             Case::new("symbolic_rows", |c| {
                 let (b, s) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
                 let x = c.input("x", [b, s, 64.into()], Fill::Normal)?;
@@ -295,6 +314,7 @@ impl OpSpec for DequantMatMul {
         let layers = super::layers::cases();
         per_scheme
             .chain(shapes)
+            .chain(given)
             .chain(symbolic)
             .chain(layers)
             .collect()
@@ -339,6 +359,17 @@ fn multiplied(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize,
         let dims: Vec<usize> = lead.iter().copied().chain([k]).collect();
         let x = c.input("x", &dims[..], Fill::Normal)?;
         let w = c.param_of("w", stored(scheme, &[n], k), Fill::Blocks(scheme))?;
+        let y = c.graph.dequant_matmul(x, w, scheme)?;
+        c.output(y)
+    })
+}
+
+/// As [`multiplied`], with `rows` rows and weights that come with each run.
+fn given(scheme: Scheme, name: &str, rows: usize, blocks: usize, n: usize) -> Case {
+    Case::new(format!("{}_{name}", scheme.name()), move |c| {
+        let k = weights(scheme, blocks);
+        let x = c.input("x", [rows, k], Fill::Normal)?;
+        let w = c.input_of("w", stored(scheme, &[n], k), Fill::Blocks(scheme))?;
         let y = c.graph.dequant_matmul(x, w, scheme)?;
         c.output(y)
     })

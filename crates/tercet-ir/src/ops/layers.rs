@@ -50,7 +50,19 @@ pub(super) fn cases() -> Vec<Case> {
         c.output(y)?;
         c.output(z)
     });
-    let others = [long, read_twice, two_schemes];
+    let given = Case::new("q4_0_gate_of_given_weights", |c| {
+        let s = c.sym("s", 2, 20);
+        let x = c.input("x", [s, 96.into()], Fill::Normal)?;
+        let ty = Type::new(DType::U8, [44, 54]);
+        let w = c.input_of("w", ty, Fill::Blocks(Scheme::Q4_0))?;
+        let both = c.graph.dequant_matmul(x, w, Scheme::Q4_0)?;
+        let gate = c.graph.narrow(both, 1, 0, 22)?;
+        let up = c.graph.narrow(both, 1, 22, 22)?;
+        let gate = c.graph.silu(gate)?;
+        let y = c.graph.mul(gate, up)?;
+        c.output(y)
+    });
+    let others = [long, read_twice, two_schemes, given];
     layers
         .chain(others.map(|case| case.only(&[DType::F32, DType::F16])))
         .collect()

@@ -1,19 +1,27 @@
 //! `Dequantize`: the F32 values of packed weights, bit for bit; and what every kernel that decodes
 //! blocks shares.
 
-use tercet_ir::{CompileError, DType, Node, Op, OpKind, Scheme};
+use tercet_ir::layout::{Term, numel};
+use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Scheme, Value};
 
 use super::{Family, code, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
+use crate::planes;
+use crate::program::SlotId;
 use crate::scalar::PRELUDE;
 
 /// Weights to floats.
 pub(crate) static DEQUANTIZE: Family = Family {
     name: "dequantize",
     ops: &[OpKind::Dequantize],
-    kernels: &[&UNPACK.def, &WIDEN.def],
+    kernels: &[
+        &UNPACK.def,
+        &WIDEN.def,
+        &UNPACK_HALF_WORDS.def,
+        &UNPACK_HALF_QUADS.def,
+    ],
     supports: super::always,
     lower,
 };
@@ -23,6 +31,15 @@ crate::params! {
     pub struct UnpackParams {
         count: U32,
         offset: U32,
+        row_len: U32,
+        row_stride: U32,
+    }
+    /// The block of `dequant/unpack_half.wgsl`.
+    pub struct UnpackHalfParams {
+        pieces: U32,
+        offset: U32,
+        row_len: U32,
+        row_stride: U32,
     }
     /// The block of `dequant/widen.wgsl`.
     pub struct WidenParams {
@@ -44,8 +61,64 @@ static UNPACK: Kernel<UnpackParams> = Kernel::wgsl(
     "dequantize",
     &[PRELUDE, BLOCKS, portable!("dequant/unpack.wgsl")],
     &[Access::Read, Access::Write],
-    &["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN"],
+    &BLOCK_CONSTS,
 );
+
+/// Weights to 16-bit floats, read through this piece.
+macro_rules! unpack_half {
+    ($name:ident $text:literal, $access:expr) => {
+        static $name: Kernel<UnpackHalfParams> = Kernel::wgsl(
+            $text,
+            &[
+                PRELUDE,
+                BLOCKS,
+                $access,
+                PIECES,
+                portable!("dequant/unpack_half.wgsl"),
+            ],
+            &[Access::Read, Access::Read, Access::Write],
+            &[
+                "SCHEME",
+                "BLOCK_LEN",
+                "HAS_MIN",
+                "PLANES",
+                "LOW",
+                "HIGH",
+                "SCALES",
+                "HALVES",
+                "GROUPS",
+                "SECOND",
+                "Y_TYPE",
+            ],
+        );
+    };
+}
+
+unpack_half!(UNPACK_HALF_WORDS "dequantize_half", WORDS);
+unpack_half!(UNPACK_HALF_QUADS "dequantize_half_wide", QUADS);
+
+/// Decodes blocks into `y`, which is dense, after `order` is there.
+pub(super) fn unpack_half(
+    e: &mut Emit<'_>,
+    blocks: &Blocks,
+    order: SlotId,
+    y: &View,
+    params: &UnpackHalfParams,
+) {
+    let lines = blocks.view.layout.offset().iter();
+    let mut lines = lines.chain(&blocks.view.layout.strides()[..1]);
+    let whole = blocks.is_aligned() && lines.all(|t| t.power_of_two() >= 16);
+    let kernel = match whole && order != blocks.view.slot {
+        true => &UNPACK_HALF_QUADS,
+        false => &UNPACK_HALF_WORDS,
+    };
+    let mut consts = blocks.consts().to_vec();
+    consts.extend(piece_consts(blocks.scheme));
+    consts.push(code(y.dtype));
+    let grid = e.grid_of(params.pieces, 256);
+    let args = [order, blocks.view.slot, y.slot];
+    e.dispatch(kernel, &consts, &args, params, grid);
+}
 
 static WIDEN: Kernel<WidenParams> = Kernel::wgsl(
     "dequantize_floats",
@@ -54,9 +127,21 @@ static WIDEN: Kernel<WidenParams> = Kernel::wgsl(
     &["X_TYPE"],
 );
 
-/// The constants `SCHEME`, `BLOCK_LEN`, `BLOCK_BYTES` and `HAS_MIN` of `dequant/blocks.wgsl`.
-pub(super) fn scheme_consts(scheme: Scheme) -> [u32; 4] {
-    let (at, has_min) = match scheme {
+/// The names of the constants of `dequant/blocks.wgsl`.
+pub(super) const BLOCK_CONSTS: [&str; 8] = [
+    "SCHEME",
+    "BLOCK_LEN",
+    "HAS_MIN",
+    "PLANES",
+    "LOW",
+    "HIGH",
+    "SCALES",
+    "HALVES",
+];
+
+/// `SCHEME` and `HAS_MIN`.
+fn code_of(scheme: Scheme) -> (u32, bool) {
+    match scheme {
         Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not packed"),
         Scheme::Q4_0 => (0, false),
         Scheme::Q4_1 => (1, true),
@@ -68,13 +153,103 @@ pub(super) fn scheme_consts(scheme: Scheme) -> [u32; 4] {
         Scheme::Q4K => (7, true),
         Scheme::Q5K => (8, true),
         Scheme::Q6K => (9, false),
-    };
-    [
-        at,
-        scheme.block_len() as u32,
-        scheme.block_bytes() as u32,
-        u32::from(has_min),
-    ]
+    }
+}
+
+/// Packed weights as kernels take them: rows of blocks at one distance from each other.
+#[derive(Clone, Debug)]
+pub(super) struct Blocks {
+    /// `[rows, row bytes]`, from an even byte on.
+    pub(super) view: View,
+    pub(super) scheme: Scheme,
+    /// The parameters that they are rows of, by their places in the signature, if they are in planes.
+    pub(super) params: Option<Vec<u32>>,
+    in_planes: bool,
+}
+
+/// The parameters that rows in planes come from.
+fn params_of(e: &Emit<'_>, v: Value, found: &mut Vec<u32>) {
+    let node = e.graph.node(v.node);
+    match &node.op {
+        Op::Param(param) => {
+            let at = (e.signature.params.iter()).position(|p| p.name == param.name);
+            found.extend(at.map(|at| at as u32));
+        }
+        Op::Concat(_) => node.inputs.iter().for_each(|v| params_of(e, *v, found)),
+        // Rows of the first operand.
+        _ => params_of(e, node.inputs[0], found),
+    }
+}
+
+impl Blocks {
+    /// Those of a value; a dense copy of it where its rows are not at one distance.
+    pub(super) fn of(e: &mut Emit<'_>, v: Value, scheme: Scheme) -> Result<Blocks, CompileError> {
+        let in_planes = e.planes.contains_key(&v);
+        let view = e.view(v);
+        let rows = |view: &View| -> Option<View> {
+            let (last, lead) = view.layout.shape().split_last()?;
+            let layout = view.layout.reshape(&[numel(lead)?, last.clone()])?;
+            let even = |t: &Term| t.power_of_two() > 1;
+            let are_even = layout
+                .offset()
+                .iter()
+                .chain(&layout.strides()[..1])
+                .all(even);
+            let dense = layout.strides()[1].factor() == 1;
+            let is_empty = *last == Dim::Known(0);
+            (is_empty || (are_even && dense)).then(|| View {
+                layout,
+                ..view.clone()
+            })
+        };
+        let view = match rows(&view) {
+            Some(view) => view,
+            None => {
+                let dense = e.dense(&view)?;
+                rows(&dense).ok_or(CompileError::OutOfMemory {
+                    what: "rows of packed weights at the symbols' bounds",
+                    bytes: u64::MAX,
+                })?
+            }
+        };
+        let params = in_planes.then(|| {
+            let mut params = Vec::new();
+            params_of(e, v, &mut params);
+            params
+        });
+        Ok(Blocks {
+            view,
+            scheme,
+            params,
+            in_planes,
+        })
+    }
+
+    /// The values of [`BLOCK_CONSTS`].
+    pub(super) fn consts(&self) -> [u32; 8] {
+        let (code, has_min) = code_of(self.scheme);
+        let [low, high, scales, halves] = planes::places(self.scheme, self.in_planes);
+        [
+            code,
+            self.scheme.block_len() as u32,
+            u32::from(has_min),
+            u32::from(self.in_planes),
+            low,
+            high,
+            scales,
+            halves,
+        ]
+    }
+
+    /// True if there are minima beside the scales.
+    pub(super) fn has_min(&self) -> bool {
+        code_of(self.scheme).1
+    }
+
+    /// True if 16 bytes that a piece reads begin at multiples of 16 bytes of their row.
+    pub(super) fn is_aligned(&self) -> bool {
+        self.in_planes || self.scheme.block_bytes().is_multiple_of(16)
+    }
 }
 
 /// The constants `GROUPS` and `SECOND` of `dequant/pieces.wgsl`.
@@ -86,15 +261,6 @@ pub(super) fn piece_consts(scheme: Scheme) -> [u32; 2] {
         Scheme::Q4_0 | Scheme::Q4_1 | Scheme::Q5_0 | Scheme::Q5_1 => [2, 16],
         Scheme::Q2K | Scheme::Q3K | Scheme::Q4K | Scheme::Q5K => [2, 32],
         Scheme::Q6K => [2, 64],
-    }
-}
-
-/// Packed weights as kernels take them: dense, from an even byte on.
-pub(super) fn blocks(e: &mut Emit<'_>, w: &View) -> Result<View, CompileError> {
-    let even = w.layout.offset().iter().all(|t| t.factor() % 2 == 0);
-    match even && w.layout.is_contiguous() {
-        true => Ok(w.clone()),
-        false => e.dense(w),
     }
 }
 
@@ -113,14 +279,17 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         e.dispatch(&WIDEN, &[code(w.dtype)], &[w.slot, y.slot], &params, grid);
         return Ok(());
     }
-    let w = blocks(e, &w)?;
+    let blocks = Blocks::of(e, node.inputs[0], op.scheme)?;
+    let w = &blocks.view;
+    let row_len = y.layout.shape().last().cloned().unwrap_or(Dim::Known(1));
     let params = UnpackParams {
         count,
-        offset: e.offset(&w),
+        offset: e.offset(w),
+        row_len: e.num(&row_len),
+        row_stride: e.strides(w)[0],
     };
     let quads = e.tape().div(count, Num::Const(4));
     let grid = e.grid_of(quads, 256);
-    let consts = scheme_consts(op.scheme);
-    e.dispatch(&UNPACK, &consts, &[w.slot, y.slot], &params, grid);
+    e.dispatch(&UNPACK, &blocks.consts(), &[w.slot, y.slot], &params, grid);
     Ok(())
 }

@@ -12,6 +12,7 @@
 
 mod coop;
 mod gemv;
+mod half;
 mod kernels;
 mod portable;
 pub(super) mod product;
@@ -23,6 +24,7 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
 use self::product::{Product, Side, Tail, activation_code};
+use super::dequant::Blocks;
 use super::{Family, missing};
 use crate::caps::Caps;
 use crate::emit::{Emit, View};
@@ -132,10 +134,10 @@ fn blocks(e: &mut Emit<'_>, node: &Node, tail: Option<Tail>, y: &View) -> Result
     let w = e.view(node.inputs[1]);
     match scheme_of(&node.op) {
         Some(scheme) if scheme.storage() == DType::U8 => {
-            let w = super::dequant::blocks(e, &w)?;
-            let product = Product::rows_times(e, &x, |e| Side::packed(e, &w, scheme))?;
+            let w = Blocks::of(e, node.inputs[1], scheme)?;
+            let product = Product::rows_times(e, &x, |e| Side::packed(e, &w.view))?;
             let product = product.with(e, norm, tail)?;
-            portable::packed(e, &product, scheme, y)
+            portable::packed(e, &product, &w, y)
         }
         // Plain floats: a product with the transpose, of two dtypes.
         Some(_) | None => {

@@ -44,10 +44,34 @@ fn weights_of_one_operand_lie_behind_each_other_once() {
 }
 
 #[test]
-fn weights_that_do_not_begin_with_words_are_copied_together() {
-    // An odd number of rows of 2 * 105 bytes.
+fn packed_rows_of_odd_sizes_lie_behind_each_other_aligned() {
+    // Rows of 210 bytes.
     let program = planned(&projections(Scheme::Q6K, [3, 2, 2]).expect("a graph"));
-    assert!(!program.prepare.is_empty(), "{program}");
+    assert!(program.prepare.is_empty(), "{program}");
+    let params = program.bytes_of(|b| matches!(b, Buffer::Param(_)));
+    assert_eq!(params, 7 * 224, "{program}");
+    assert!(program.param_io.iter().all(|io| io.planes.is_some()));
+}
+
+#[test]
+fn packed_weights_that_something_else_reads_stay_in_file_order() {
+    let mut g = projections(Scheme::Q8_0, [4, 2, 2]).expect("a graph");
+    let w = g
+        .param("bytes", Type::new(DType::U8, [4, 272]))
+        .expect("a parameter");
+    let x = g
+        .input("z", Type::new(DType::F32, [1, 256]))
+        .expect("an input");
+    let y = g.dequant_matmul(x, w, Scheme::Q8_0).expect("a product");
+    g.output("y", y).expect("an output");
+    g.output("w", w).expect("an output");
+    let program = planned(&g);
+    let in_planes: Vec<bool> = program
+        .param_io
+        .iter()
+        .map(|io| io.planes.is_some())
+        .collect();
+    assert_eq!(in_planes, [true, true, true, false]);
 }
 
 /// A rotation into a state, and whether something else reads it.

@@ -152,7 +152,17 @@ impl Builder {
             name,
             ty: ty.clone(),
         };
-        (port, Io { ty, slot, bytes }, slot)
+        let planes = None;
+        (
+            port,
+            Io {
+                ty,
+                slot,
+                bytes,
+                planes,
+            },
+            slot,
+        )
     }
 
     pub fn input(&mut self, name: &str) -> SlotId {

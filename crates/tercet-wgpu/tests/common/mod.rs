@@ -76,7 +76,16 @@ impl Maker {
             name: name.to_string(),
             ty: ty.clone(),
         };
-        (port, Io { ty, slot, bytes })
+        let planes = None;
+        (
+            port,
+            Io {
+                ty,
+                slot,
+                bytes,
+                planes,
+            },
+        )
     }
 
     pub(crate) fn input(&mut self, slot: SlotId) {

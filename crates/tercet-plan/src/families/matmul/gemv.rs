@@ -3,7 +3,7 @@
 //! Weights along k are read 16 bytes at a time where they are aligned, packed ones in pieces of 16 bytes
 //! of quants. The rows wait in shared memory in the order in which they are taken.
 
-use tercet_ir::{CompileError, DType, Scheme};
+use tercet_ir::{CompileError, DType};
 
 use super::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, PACKED_QUADS_ACTIVATED,
@@ -14,7 +14,7 @@ use super::portable::{Given, Pair, Takes};
 use super::product::Product;
 use crate::emit::Emit;
 use crate::families::code;
-use crate::families::dequant::{piece_consts, scheme_consts};
+use crate::families::dequant::{Blocks, piece_consts};
 use crate::num::Num;
 
 /// Invocations of a workgroup.
@@ -98,7 +98,7 @@ pub(super) fn floats(
         let grid = grid(e, p, given, units);
         given.dispatch_rows(e, kernel, &own, grid);
     } else if reads_quads(e, p)? {
-        let teams = Teams::of(e, p, rows, [quads_of(p.b.dtype), 0], 2)?;
+        let teams = Teams::of(e, p, [rows, teams_of(rows)], [quads_of(p.b.dtype), 0], 2)?;
         let kernel = WIDE.pick(p.function());
         let mut own = vec![b_type, rows, teams.units, teams.per, teams.steps];
         own.extend(taken(p));
@@ -159,26 +159,46 @@ pub(super) fn packed(
     e: &mut Emit<'_>,
     p: &Product,
     given: &Given,
-    scheme: Scheme,
+    blocks: &Blocks,
     rows: u32,
 ) -> Result<(), CompileError> {
     let rows = rows_of(e, p, rows)?;
-    let [groups, second] = piece_consts(scheme);
-    let [.., has_min] = scheme_consts(scheme);
-    let extra = if rows == 1 { has_min } else { 0 };
-    let teams = Teams::of(e, p, rows, [4 * groups, extra], 1)?;
+    let [groups, second] = piece_consts(blocks.scheme);
+    let extra = u32::from(rows == 1 && blocks.has_min());
+    // More teams share what is read of the rows; there must be columns for all units all the same. The
+    // results of a team and all rows are at most those of a workgroup.
+    let many = e.bound(&p.columns())? >= 64 * units_of(e);
+    let units = match rows {
+        1 if many => 16,
+        4 if many => 32,
+        _ => teams_of(rows),
+    };
+    let teams = Teams::of(e, p, [rows, units], [4 * groups, extra], 1)?;
     let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
-    let whole = scheme.block_bytes().is_multiple_of(16) && p.b.is_multiple(16, p.b.own);
+    let whole = blocks.is_aligned() && p.b.is_multiple(16, p.b.own);
     let kernels = match some && whole && p.is_apart() {
         true => &PACKED_QUADS,
         false => &PACKED_WORDS,
     };
-    let mut own = scheme_consts(scheme).to_vec();
+    let mut own = blocks.consts().to_vec();
     own.extend([groups, second, rows, teams.units, teams.per, teams.steps]);
     own.extend(taken(p));
     let grid = grid(e, p, given, teams.results(p));
     given.dispatch_rows(e, kernels.pick(p.function()), &own, grid);
     Ok(())
+}
+
+/// The units of the device; a guess where it does not say.
+fn units_of(e: &Emit<'_>) -> usize {
+    match e.caps.compute_units {
+        0 => 16,
+        units => units as usize,
+    }
+}
+
+/// Teams of a workgroup for so many rows.
+fn teams_of(rows: u32) -> u32 {
+    if rows == 8 { 16 } else { 8 }
 }
 
 /// How the invocations of a workgroup share its columns.
@@ -197,21 +217,18 @@ impl Teams {
         self.units * self.per / (1 + u32::from(p.gate.is_some()))
     }
 
-    /// For pieces of `quads` vectors, of which an invocation takes `unroll` at a time. Shared memory has
-    /// `extra` more vectors of each.
+    /// For so many rows, at most `units` teams, and pieces of `quads` vectors, of which an invocation takes
+    /// `unroll` at a time. Shared memory has `extra` more vectors of each.
     fn of(
         e: &Emit<'_>,
         p: &Product,
-        rows: u32,
+        [rows, units]: [u32; 2],
         [quads, extra]: [u32; 2],
         unroll: u32,
     ) -> Result<Teams, CompileError> {
         let n = e.bound(&p.columns())?;
         let pieces = e.bound(&p.k)?.div_ceil(4 * quads as usize);
-        let device = match e.caps.compute_units {
-            0 => 16,
-            units => units as usize,
-        };
+        let device = units_of(e);
         // The sums of one row lie beside the tile, those of several take its place.
         let (bytes, sums) = match rows {
             1 => (e.caps.workgroup_bytes.min(SHARED_BYTES), WORKGROUP),
@@ -228,7 +245,7 @@ impl Teams {
             fit.min(wanted.next_multiple_of(unroll))
         };
         // Larger teams where columns are too few for all units and long enough for more invocations.
-        let mut units = if rows == 8 { 16 } else { 8 };
+        let mut units = units;
         while rows == 1
             && units > 2
             && 2 * n < device * units as usize

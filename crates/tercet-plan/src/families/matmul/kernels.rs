@@ -159,8 +159,12 @@ pub(super) static GEMM_PACKED: Kernel<ProductParams> = Kernel::wgsl(
         "Y_TYPE",
         "SCHEME",
         "BLOCK_LEN",
-        "BLOCK_BYTES",
         "HAS_MIN",
+        "PLANES",
+        "LOW",
+        "HIGH",
+        "SCALES",
+        "HALVES",
         "SIDE",
         "WIDE",
         "A_ALONG",
@@ -222,12 +226,12 @@ of_quads!(
 of_quads!(
     QUADS_PACKED_F32 "gemm_quads_packed",
     [QUADS_WIDE, B_WORDS, BLOCKS, B_QUADS_PACKED],
-    ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN"]
+    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
 );
 of_quads!(
     QUADS_PACKED_16 "gemm_quads_packed_half",
     [QUADS_HALF, B_WORDS, BLOCKS, B_QUADS_PACKED],
-    ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN"]
+    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
 );
 
 /// Few rows in shared memory, after a norm and before a gate where they are asked for, once with short
@@ -281,12 +285,12 @@ of_rows!(
 of_rows!(
     PACKED_WORDS_PLAIN "gemv_packed", PACKED_WORDS_ACTIVATED "gemv_packed_activated",
     [BLOCKS, WORDS, PIECES, GEMV_PACKED],
-    ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN", "GROUPS", "SECOND"]
+    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES", "GROUPS", "SECOND"]
 );
 of_rows!(
     PACKED_QUADS_PLAIN "gemv_packed_wide", PACKED_QUADS_ACTIVATED "gemv_packed_wide_activated",
     [BLOCKS, QUADS, PIECES, GEMV_PACKED],
-    ["SCHEME", "BLOCK_LEN", "BLOCK_BYTES", "HAS_MIN", "GROUPS", "SECOND"]
+    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES", "GROUPS", "SECOND"]
 );
 
 const ROW: &str = portable!("matmul/gemv_row.wgsl");

@@ -1,17 +1,18 @@
 //! Which kernels compute a product, and their numbers.
 
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{CompileError, DType, Dim, Scheme};
+use tercet_ir::{CompileError, DType, Dim};
 
 use super::coop::Coop;
 use super::gemv;
+use super::half::{self, Half};
 use super::kernels::{
     GEMM_ACTIVATED, GEMM_PACKED, GEMM_PLAIN, INTS, NARROW, NarrowParams, ProductParams,
 };
 use super::product::{Product, activation_code};
 use super::quads;
 use crate::emit::{Emit, View};
-use crate::families::dequant::scheme_consts;
+use crate::families::dequant::Blocks;
 use crate::families::{code, map, norm};
 use crate::kernel::Kernel;
 use crate::num::Num;
@@ -129,7 +130,7 @@ pub(super) struct Given {
     pub(super) batches: Num,
 }
 
-fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, CompileError> {
+pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, CompileError> {
     let mut params = ProductParams {
         batch_sizes: [Num::ONE; 8],
         a_batches: [Num::ZERO; 8],
@@ -289,7 +290,7 @@ fn float_tiles(
 pub(super) fn packed(
     e: &mut Emit<'_>,
     p: &Product,
-    scheme: Scheme,
+    blocks: &Blocks,
     y: &View,
 ) -> Result<(), CompileError> {
     through_f32(e, p, y, |e, sums| {
@@ -301,22 +302,43 @@ pub(super) fn packed(
             takes.emit(e, p, sums, |e, p, sums| {
                 let given = given(e, p, sums)?;
                 match rows {
-                    Rows::UpTo(rows) => gemv::packed(e, p, &given, scheme, rows),
-                    Rows::Many => packed_tiles(e, p, &given, scheme, sums),
+                    Rows::UpTo(rows) => gemv::packed(e, p, &given, blocks, rows),
+                    Rows::Many => packed_tiles(e, p, &given, blocks, sums),
                 }
             })
         })
     })
 }
 
+/// Tiles of packed weights; on matrices where that is possible and rows are many.
 fn packed_tiles(
     e: &mut Emit<'_>,
     p: &Product,
     given: &Given,
-    scheme: Scheme,
+    blocks: &Blocks,
     sums: &View,
 ) -> Result<(), CompileError> {
-    if quads::packed(e, p, given, scheme, sums)? {
+    let Some(half) = Half::of(e, p, blocks, sums)? else {
+        return packed_in_place(e, p, given, blocks, sums);
+    };
+    let fits = half.fits(e, blocks);
+    e.choose(&p.m, &[half::LEAST_ROWS], |e, arm| {
+        e.choose_by(fits, &[0], |e, is_fit| match (arm, is_fit) {
+            (1, 1) => half.dispatch(e, blocks, sums),
+            _ => packed_in_place(e, p, given, blocks, sums),
+        })
+    })
+}
+
+/// Tiles of packed weights, decoded as they are read.
+fn packed_in_place(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    blocks: &Blocks,
+    sums: &View,
+) -> Result<(), CompileError> {
+    if quads::packed(e, p, given, blocks, sums)? {
         return Ok(());
     }
     // An invocation decodes as many weights as the tile has for each: 64 x 16 for 64.
@@ -325,7 +347,7 @@ fn packed_tiles(
         wide: true,
     };
     let own = [tile.side, 1, u32::from(p.a.own.unit)];
-    let own: Vec<u32> = scheme_consts(scheme).into_iter().chain(own).collect();
+    let own: Vec<u32> = blocks.consts().into_iter().chain(own).collect();
     given.tiles(e, &GEMM_PACKED, &own, tile);
     Ok(())
 }

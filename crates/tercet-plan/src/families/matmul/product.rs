@@ -2,7 +2,7 @@
 
 use tercet_ir::layout::{Term, numel};
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{CompileError, DType, Dim, Scheme};
+use tercet_ir::{CompileError, DType, Dim};
 
 use crate::emit::{Emit, View};
 use crate::families::gemm_coop::ACTIVATIONS;
@@ -72,7 +72,13 @@ pub(super) struct Side {
 impl Side {
     /// An operand whose last axes are `own` and `summed`, where it has them, and whose others line
     /// up with the last ones of `batch`.
-    fn of(e: &mut Emit<'_>, view: &View, own: Option<usize>, summed: usize, batch: &[Dim]) -> Side {
+    pub(super) fn of(
+        e: &mut Emit<'_>,
+        view: &View,
+        own: Option<usize>,
+        summed: usize,
+        batch: &[Dim],
+    ) -> Side {
         let strides = e.strides(view);
         let terms = view.layout.strides();
         let axis = |at: usize| Axis::of(strides[at], &terms[at]);
@@ -97,11 +103,10 @@ impl Side {
         }
     }
 
-    /// Rows `[n, row_bytes]` of packed blocks, dense from an even byte on.
-    pub(super) fn packed(e: &mut Emit<'_>, w: &View, scheme: Scheme) -> (Side, Dim) {
+    /// Rows `[n, row_bytes]` of packed blocks.
+    pub(super) fn packed(e: &mut Emit<'_>, w: &View) -> (Side, Dim) {
         let strides = e.strides(w);
-        let row = &w.layout.shape()[1];
-        let blocks = row.known().unwrap_or(0) / scheme.block_bytes();
+        let is_empty = w.layout.shape()[1] == Dim::Known(0);
         let axis = |at: usize| Axis::of(strides[at], &w.layout.strides()[at]);
         let side = Side {
             slot: w.slot,
@@ -110,7 +115,7 @@ impl Side {
             offset_multiple: offset_multiple(w),
             batch: Vec::new(),
             // A row without blocks has no stride of its own; it is never read.
-            own: if blocks == 0 { Axis::NONE } else { axis(0) },
+            own: if is_empty { Axis::NONE } else { axis(0) },
             summed: Axis::NONE,
         };
         (side, w.layout.shape()[0].clone())

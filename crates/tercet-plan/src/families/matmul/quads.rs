@@ -1,7 +1,7 @@
 //! Tiled products of operands whose rows are whole quads: 4 elements at a time from memory.
 
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{CompileError, DType, Dim, Scheme};
+use tercet_ir::{CompileError, DType, Dim};
 
 use super::kernels::{
     ProductParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_F32, QUADS_F32_ACTIVATED, QUADS_MIXED,
@@ -11,7 +11,7 @@ use super::portable::{Given, Pair, Tile};
 use super::product::Product;
 use crate::emit::{Emit, View};
 use crate::families::code;
-use crate::families::dequant::scheme_consts;
+use crate::families::dequant::Blocks;
 use crate::kernel::Kernel;
 
 /// Elements of a quad.
@@ -164,7 +164,7 @@ pub(super) fn packed(
     e: &mut Emit<'_>,
     p: &Product,
     given: &Given,
-    scheme: Scheme,
+    blocks: &Blocks,
     y: &View,
 ) -> Result<bool, CompileError> {
     if !rows_are_quads(p, y) || !p.is_apart() {
@@ -176,7 +176,7 @@ pub(super) fn packed(
     };
     let (size, _) = best(e, p, |rate| rate.packed)?;
     let mut own = vec![size.rows, size.columns];
-    own.extend(scheme_consts(scheme));
+    own.extend(blocks.consts());
     let grid = given.tile_grid(e, size.tile());
     given.dispatch(e, kernel, &own, grid);
     Ok(true)

@@ -1,0 +1,94 @@
+//! Tiles of 16-bit activations and packed weights on matrices: the weights are decoded to the type of the
+//! activations first, into memory that the arena lends for it.
+//!
+//! Rounding weights to 16 bits is one rounding among those that products of 16-bit activations make
+//! anyway. F16 holds no large numbers, and few digits of tiny ones: where the scales of a parameter are
+//! such, which is found when it is set, runs take the other way.
+
+use tercet_ir::{CompileError, DType};
+
+use super::coop::Coop;
+use super::portable::given;
+use super::product::{Product, Side};
+use crate::emit::{Emit, View};
+use crate::families::dequant::{Blocks, UnpackHalfParams, piece_consts, unpack_half};
+use crate::num::Num;
+
+/// Decoding every weight for fewer rows than this costs more than it gains: an estimate.
+pub(super) const LEAST_ROWS: u32 = 64;
+
+/// Weights that take more than this in 16 bits are multiplied from where they lie.
+const MOST_BYTES: usize = 512 << 20;
+
+/// A product that may run this way.
+pub(super) struct Half {
+    product: Product,
+    coop: Coop,
+    weights: View,
+}
+
+impl Half {
+    /// The way of a product with packed weights; none where it does not exist.
+    pub(super) fn of(
+        e: &mut Emit<'_>,
+        p: &Product,
+        blocks: &Blocks,
+        y: &View,
+    ) -> Result<Option<Half>, CompileError> {
+        let dtype = p.a.dtype;
+        let (n, k) = (e.bound(&p.n)?, e.bound(&p.k)?);
+        let bytes = n.saturating_mul(k).saturating_mul(dtype.size_bytes());
+        let some = bytes > 0 && bytes <= MOST_BYTES && e.bound(&p.m)? > LEAST_ROWS as usize;
+        let known = dtype == DType::BF16 || (dtype == DType::F16 && blocks.params.is_some());
+        if !some || !known || e.caps.coop.is_empty() || bytes as u64 > e.caps.max_binding_bytes {
+            return Ok(None);
+        }
+        let weights = e.temp(dtype, &[p.n.clone(), p.k.clone()])?;
+        let product = Product {
+            b: Side::of(e, &weights, Some(0), 1, &[]),
+            ..p.clone()
+        };
+        let coop = Coop::of(e, &product, y)?;
+        Ok(coop.map(|coop| Half {
+            product,
+            coop,
+            weights,
+        }))
+    }
+
+    /// 1 where the values of the weights keep their digits in the type, else 0.
+    pub(super) fn fits(&self, e: &mut Emit<'_>, blocks: &Blocks) -> Num {
+        match (self.weights.dtype, &blocks.params) {
+            (DType::F16, Some(params)) => {
+                let params = params.clone();
+                params.into_iter().fold(Num::ONE, |all, at| {
+                    let fits = e.tape().fits_half(at);
+                    e.tape().mul(all, fits)
+                })
+            }
+            _ => Num::ONE,
+        }
+    }
+
+    /// Decodes, then multiplies.
+    pub(super) fn dispatch(
+        &self,
+        e: &mut Emit<'_>,
+        blocks: &Blocks,
+        y: &View,
+    ) -> Result<(), CompileError> {
+        let given = given(e, &self.product, y)?;
+        let k = e.num(&self.product.k);
+        let [groups, _] = piece_consts(blocks.scheme);
+        let weights = e.numel(&[self.product.n.clone(), self.product.k.clone()]);
+        let pieces = e.tape().div(weights, Num::Const(i64::from(16 * groups)));
+        let params = UnpackHalfParams {
+            pieces,
+            offset: e.offset(&blocks.view),
+            row_len: k,
+            row_stride: e.strides(&blocks.view)[0],
+        };
+        unpack_half(e, blocks, self.product.a.slot, &self.weights, &params);
+        self.coop.dispatch(e, &given, &self.product)
+    }
+}

@@ -1,0 +1,305 @@
+//! Parameters of packed blocks as the device holds them: in planes.
+//!
+//! Blocks of GGUF have odd sizes (18, 34, 210 bytes), so that what one invocation reads hardly ever lies
+//! at a multiple of 16 bytes. A parameter that nothing but decoding kernels reads is therefore written
+//! field by field: of each row first the low bits of all its blocks, then their high bits, their packed
+//! scales, their f16 scales. The bytes are the same, and they stay in their row, so that rows may still be
+//! sliced, gathered and put behind each other; rows begin at multiples of 16 bytes.
+//!
+//! Inputs and states, and parameters that something else reads, stay in file order. Where a field lies in
+//! either order is said here alone: [`fields`].
+
+use std::collections::HashMap;
+
+use tercet_ir::layout::{Cut, SymLayout};
+use tercet_ir::{DType, Dim, Graph, Node, Op, Scheme, Value};
+
+use crate::emit::all_known;
+
+/// Rows in planes begin at multiples of so many bytes.
+const ALIGN: usize = 16;
+
+/// The greatest weight may be half of the largest F16, as a minimum may add to it, and should be well above
+/// the subnormal ones.
+const MOST_HALF: f64 = 32752.0;
+const LEAST_HALF: f64 = 1.0 / 4096.0;
+
+/// Bytes that are written at once.
+const CHUNK_BYTES: usize = 8 << 20;
+
+/// A part of a block: where the file has it, and its length; 0 where the scheme has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    at: usize,
+    len: usize,
+}
+
+/// The low bits of a block, its high bits, its packed scales and its f16 scales, in this order of planes.
+/// The f16 scales of Q4_K and Q5_K lie in front of the packed ones and count as part of them.
+pub(crate) const fn fields(scheme: Scheme) -> [Field; 4] {
+    const fn field(at: usize, len: usize) -> Field {
+        Field { at, len }
+    }
+    const NONE: Field = field(0, 0);
+    match scheme {
+        Scheme::F16 | Scheme::BF16 => [NONE; 4],
+        Scheme::Q4_0 => [field(2, 16), NONE, NONE, field(0, 2)],
+        Scheme::Q4_1 => [field(4, 16), NONE, NONE, field(0, 4)],
+        Scheme::Q5_0 => [field(6, 16), field(2, 4), NONE, field(0, 2)],
+        Scheme::Q5_1 => [field(8, 16), field(4, 4), NONE, field(0, 4)],
+        Scheme::Q8_0 => [field(2, 32), NONE, NONE, field(0, 2)],
+        Scheme::Q2K => [field(16, 64), NONE, field(0, 16), field(80, 4)],
+        Scheme::Q3K => [field(32, 64), field(0, 32), field(96, 12), field(108, 2)],
+        Scheme::Q4K => [field(16, 128), NONE, field(0, 16), NONE],
+        Scheme::Q5K => [field(48, 128), field(16, 32), field(0, 16), NONE],
+        Scheme::Q6K => [field(0, 128), field(128, 64), field(192, 16), field(208, 2)],
+    }
+}
+
+/// For each field its first byte and the distance to that of the next block, as kernels take them: the
+/// distance above 16 bits of the first byte. In planes the first byte counts for each block of the row.
+pub(crate) fn places(scheme: Scheme, in_planes: bool) -> [u32; 4] {
+    let mut before = 0;
+    fields(scheme).map(|field| {
+        let (first, step) = match in_planes {
+            true => (before, field.len),
+            false => (field.at, scheme.block_bytes()),
+        };
+        before += field.len;
+        (first | step << 16) as u32
+    })
+}
+
+/// Rows of packed blocks that lie in planes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planes {
+    /// The format of the blocks.
+    pub scheme: Scheme,
+    /// The bytes of a row, without what follows it.
+    pub row_bytes: usize,
+}
+
+impl Planes {
+    /// The distance of rows.
+    pub fn stride_bytes(&self) -> usize {
+        self.row_bytes.next_multiple_of(ALIGN)
+    }
+
+    /// The shape of all that a tensor takes.
+    pub(crate) fn stored(&self, shape: &[Dim]) -> Vec<Dim> {
+        let mut stored = shape.to_vec();
+        if let Some(last) = stored.last_mut() {
+            *last = Dim::Known(self.stride_bytes());
+        }
+        stored
+    }
+
+    /// Where the rows lie in it; `None` when a stride overflows.
+    pub(crate) fn layout(&self, shape: &[Dim]) -> Option<SymLayout> {
+        let all = SymLayout::dense(&self.stored(shape))?;
+        let whole = Cut {
+            start: Dim::Known(0),
+            step: 1,
+        };
+        all.slice(&vec![whole; shape.len()], shape)
+    }
+
+    /// Gives a tensor in this order, some rows at a time, with their first byte. `scratch` is reused.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub(crate) fn write<E>(
+        &self,
+        file: &[u8],
+        scratch: &mut Vec<u8>,
+        mut write: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let stride = self.stride_bytes();
+        let rows = (CHUNK_BYTES / stride).max(1);
+        for (at, part) in file.chunks(rows * self.row_bytes).enumerate() {
+            scratch.clear();
+            scratch.resize(part.len() / self.row_bytes * stride, 0);
+            let to = scratch.chunks_exact_mut(stride);
+            for (row, out) in part.chunks_exact(self.row_bytes).zip(to) {
+                self.split(row, out);
+            }
+            write((at * rows * stride) as u64, scratch)?;
+        }
+        Ok(())
+    }
+
+    /// True if F16 has the weights of these blocks with about as many digits as it has of others: none is
+    /// too large, and the largest are not tiny.
+    pub(crate) fn fit_half(&self, file: &[u8]) -> bool {
+        let mut greatest = 0u16;
+        for block in file.chunks_exact(self.scheme.block_bytes()) {
+            for &at in self.scheme.scale_offsets() {
+                let bits = u16::from_le_bytes([block[at], block[at + 1]]);
+                // Magnitudes are in the order of their bits; infinities and NaN come last.
+                greatest = greatest.max(bits & 0x7fff);
+            }
+        }
+        let most = half::f16::from_bits(greatest).to_f64() * self.scheme.greatest_code();
+        (LEAST_HALF..=MOST_HALF).contains(&most) || greatest == 0
+    }
+
+    /// One row.
+    fn split(&self, row: &[u8], out: &mut [u8]) {
+        let size = self.scheme.block_bytes();
+        let blocks = self.row_bytes / size;
+        let mut first = 0;
+        for Field { at, len } in fields(self.scheme) {
+            if len == 0 {
+                continue;
+            }
+            let plane = out[first..first + len * blocks].chunks_exact_mut(len);
+            for (block, to) in row.chunks_exact(size).zip(plane) {
+                to.copy_from_slice(&block[at..at + len]);
+            }
+            first += len * blocks;
+        }
+    }
+}
+
+/// The values that lie in planes: parameters of which only rows are taken, and these rows.
+pub(crate) fn of(graph: &Graph) -> HashMap<Value, Planes> {
+    let mut uses: HashMap<Value, Vec<(Value, usize)>> = HashMap::new();
+    for (id, node) in graph.nodes() {
+        for (at, v) in node.inputs.iter().enumerate() {
+            uses.entry(*v)
+                .or_default()
+                .push((Value { node: id, port: 0 }, at));
+        }
+    }
+    // What leaves the program is read in file order.
+    for v in graph.results() {
+        uses.remove(&v);
+    }
+    let reads = Reads { graph, uses };
+    let mut found = HashMap::new();
+    for (id, node) in graph.nodes() {
+        let v = Value { node: id, port: 0 };
+        let ty = &node.outputs[0];
+        if !matches!(node.op, Op::Param(_)) || ty.dtype != DType::U8 || !all_known(&ty.shape) {
+            continue;
+        }
+        let row_bytes = ty.shape.last().and_then(|d| d.known()).unwrap_or(0);
+        if row_bytes > 0
+            && let Some(scheme) = reads.scheme(v)
+        {
+            reads.mark(v, Planes { scheme, row_bytes }, &mut found);
+        }
+    }
+    found
+}
+
+/// Who reads what: the first result of each reader, and which operand it is.
+struct Reads<'a> {
+    graph: &'a Graph,
+    uses: HashMap<Value, Vec<(Value, usize)>>,
+}
+
+impl Reads<'_> {
+    /// The scheme as which all readers of the value, and of rows taken from it, decode it.
+    fn scheme(&self, v: Value) -> Option<Scheme> {
+        let uses = self.uses.get(&v)?;
+        let mut schemes = uses.iter().map(|&(to, at)| {
+            let node = self.graph.node(to.node);
+            match &node.op {
+                Op::DequantMatMul(o) if at == 1 => Some(o.scheme),
+                Op::Dequantize(o) => Some(o.scheme),
+                _ if self.takes_rows(node, at) => self.scheme(to),
+                _ => None,
+            }
+        });
+        let first = schemes.next()??;
+        schemes.all(|s| s == Some(first)).then_some(first)
+    }
+
+    fn mark(&self, v: Value, planes: Planes, found: &mut HashMap<Value, Planes>) {
+        found.insert(v, planes);
+        for &(to, at) in self.uses.get(&v).into_iter().flatten() {
+            if self.takes_rows(self.graph.node(to.node), at) {
+                self.mark(to, planes, found);
+            }
+        }
+    }
+
+    /// True if the result of a node is whole rows of this operand, in the order of its bytes.
+    fn takes_rows(&self, node: &Node, operand: usize) -> bool {
+        let last = |v: Value| self.graph.ty(v).shape.len().saturating_sub(1);
+        let [v, ..] = node.inputs[..] else {
+            return false;
+        };
+        match &node.op {
+            Op::Gather(o) => operand == 0 && o.axis < last(v),
+            Op::Slice(o) => {
+                let at = last(v);
+                let ends = [self.graph.ty(v), &node.outputs[0]].map(|t| t.shape.last());
+                o.steps.get(at) == Some(&1) && ends[0] == ends[1]
+            }
+            // Others would have to lie in planes, too.
+            Op::Concat(o) => {
+                let alone = |v: &Value| {
+                    let is_param = matches!(self.graph.node(v.node).op, Op::Param(_));
+                    is_param && self.uses.get(v).is_some_and(|uses| uses.len() == 1)
+                };
+                o.axis < last(v) && node.inputs.iter().all(alone)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKED: [Scheme; 10] = [
+        Scheme::Q4_0,
+        Scheme::Q4_1,
+        Scheme::Q5_0,
+        Scheme::Q5_1,
+        Scheme::Q8_0,
+        Scheme::Q2K,
+        Scheme::Q3K,
+        Scheme::Q4K,
+        Scheme::Q5K,
+        Scheme::Q6K,
+    ];
+
+    #[test]
+    fn fields_are_the_whole_block_and_planes_hold_every_byte() {
+        for scheme in PACKED {
+            let size = scheme.block_bytes();
+            let mut seen = vec![0; size];
+            for Field { at, len } in fields(scheme) {
+                seen[at..at + len].iter_mut().for_each(|n| *n += 1);
+            }
+            assert_eq!(seen, vec![1; size], "{}", scheme.name());
+            let planes = Planes {
+                scheme,
+                row_bytes: 3 * size,
+            };
+            let file: Vec<u8> = (0..6 * size).map(|i| (i * 7 + i / 256) as u8).collect();
+            let mut all = Vec::new();
+            let done: Result<(), ()> = planes.write(&file, &mut Vec::new(), |at, bytes| {
+                assert_eq!(at as usize, all.len());
+                all.extend_from_slice(bytes);
+                Ok(())
+            });
+            assert_eq!(done, Ok(()));
+            assert_eq!(all.len(), 2 * planes.stride_bytes());
+            let places = places(scheme, true);
+            for (block, byte) in (0..6).flat_map(|b| (0..size).map(move |i| (b, i))) {
+                let within = |f: &Field| (f.at..f.at + f.len).contains(&byte);
+                let which = fields(scheme).iter().position(within).expect("a field");
+                let (first, step) = (places[which] & 0xffff, places[which] >> 16);
+                let row = block / 3 * planes.stride_bytes();
+                let at = row + first as usize * 3 + step as usize * (block % 3) + byte
+                    - fields(scheme)[which].at;
+                assert_eq!(all[at], file[block * size + byte], "{}", scheme.name());
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+// y = the values of rows of packed blocks in the 16-bit float Y_TYPE. One invocation decodes a piece: 16 or 32
+// weights. `before` is not read: it is what must be there first, so that y is made when it is needed.
+
+struct Params {
+    pieces: u32,
+    offset: u32,
+    row_len: u32,
+    row_stride: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> before: array<u32>;
+@group(0) @binding(3) var<storage, read_write> y_data: array<vec4<u32>>;
+
+override Y_TYPE: u32 = 1u;
+
+const PIECE: u32 = 16u * GROUPS;
+
+fn row_blocks() -> u32 {
+    return p.row_len / BLOCK_LEN;
+}
+
+fn pair_bits(low: f32, high: f32) -> u32 {
+    if Y_TYPE == F16 {
+        return pack2x16float(vec2<f32>(low, high));
+    }
+    return float_bits(low, Y_TYPE) | (float_bits(high, Y_TYPE) << 16u);
+}
+
+// 8 neighbours from element i on.
+fn store(i: u32, x: vec4<f32>, y: vec4<f32>) {
+    y_data[i / 8u] = vec4<u32>(pair_bits(x.x, x.y), pair_bits(x.z, x.w), pair_bits(y.x, y.y), pair_bits(y.z, y.w));
+}
+
+fn store_group(i: u32, raw: Raw, group: u32, scale: vec2<f32>) {
+    let least = vec4<f32>(scale.y);
+    store(i, scale.x * codes(raw, group, 0u) + least, scale.x * codes(raw, group, 1u) + least);
+    store(i + 8u, scale.x * codes(raw, group, 2u) + least, scale.x * codes(raw, group, 3u) + least);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let at = flat_group(group, groups) * 256u + local;
+    if at >= p.pieces {
+        return;
+    }
+    let row_pieces = p.row_len / PIECE;
+    let row = at / row_pieces;
+    let piece = at % row_pieces;
+    let raw = raw_of(Block(p.offset + row * p.row_stride, piece / PARTS), piece % PARTS);
+    let first = row * p.row_len + piece / PARTS * BLOCK_LEN + first_of(piece % PARTS);
+    let scale = scales(raw);
+    store_group(first, raw, 0u, scale.xy);
+    if GROUPS == 2u {
+        store_group(first + SECOND, raw, 1u, scale.zw);
+    }
+}
