@@ -242,7 +242,9 @@ impl Given<'_> {
         let params = self.params(e, &epilogue);
         let [tm, tn] = self.tile(e).unwrap_or([16, 16]);
         let apart = self.w.slot != self.x.slot && self.w.slot != epilogue.bias;
-        let quads = apart && self.k.twos() >= 2;
+        // No weights fill no quad, which a binding must.
+        let some = self.k != Dim::Known(0);
+        let quads = apart && some && self.k.twos() >= 2;
         let weights = match (quads, self.w.dtype) {
             (false, _) => Weights::Words,
             (true, DType::F32) => Weights::Quads,
