@@ -1,5 +1,5 @@
-// record = [position + 1, element] of the first element outside its range, or [0, 0]. KIND 0:
-// indices in [-len, len); KIND 1: counts in [0, len]. One workgroup walks all elements.
+// record = [position + 1, element] of the first element outside its range (see check_bad.wgsl), or [0, 0].
+// One workgroup walks all elements.
 
 struct Params {
     count: u32,
@@ -10,18 +10,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> record: array<u32>;
 
-override KIND: u32 = 0u;
-
 var<workgroup> first: atomic<u32>;
-
-fn is_bad(value: u32) -> bool {
-    let negative = value >= 0x80000000u;
-    if KIND == 1u {
-        return negative || value > p.len;
-    }
-    // -value in two's complement; -2^31 stays 2^31, above every length.
-    return select(value >= p.len, (~value + 1u) > p.len, negative);
-}
 
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) local: u32) {
@@ -30,7 +19,7 @@ fn main(@builtin(local_invocation_index) local: u32) {
     }
     workgroupBarrier();
     for (var i = local; i < p.count; i += 256u) {
-        if is_bad(x[i]) {
+        if is_bad(x[i], p.len) {
             atomicMin(&first, i);
             break;
         }

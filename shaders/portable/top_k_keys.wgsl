@@ -1,6 +1,6 @@
 // keys[i] orders element i of a strided operand of RANK axes: the lesser key is the more extreme
 // element, equal elements have equal keys. With LARGEST the greatest is the most extreme. NaN has the
-// least key, or with NAN_IS_LOW that of -inf. One invocation writes one key.
+// least key, with NAN = 1 that of -inf, with NAN = 2 the greatest. One invocation writes one key.
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -16,7 +16,7 @@ struct Params {
 override DTYPE: u32 = 0u;
 override RANK: u32 = 2u;
 override LARGEST: u32 = 1u;
-override NAN_IS_LOW: u32 = 0u;
+override NAN: u32 = 0u;
 
 // The element of the operand for element `i`. Strides may be negative: the sum wraps.
 fn source_of(i: u32) -> u32 {
@@ -48,8 +48,8 @@ fn key_of(word: u32, lane: u32) -> u32 {
         var bits = wide_bits(word, lane);
         let size = bits & 0x7fffffffu;
         if size > 0x7f800000u {
-            if NAN_IS_LOW == 0u {
-                return 0u;
+            if NAN != 1u {
+                return select(0u, 0xffffffffu, NAN == 2u);
             }
             bits = 0xff800000u;
         }

@@ -1,9 +1,10 @@
 //! Every executor against the reference: each operator's cases, with each of its dtypes.
 //!
 //! A trial is named `softmax/odd_rows_7x33/f32/cpu`. Variants of it follow after the executor:
-//! `without_passes` compiles with each pass left out in turn, and with none at all; `decomposed`
-//! (composite operators) runs what the rules make of the graph when a target has core operators
-//! only. A case with symbols runs at several sizes on one executable.
+//! `without_passes` compiles with each pass left out in turn, and with none at all, wherever that
+//! leaves another graph to the executor; `decomposed` (composite operators) runs what the rules make
+//! of the graph when a target has core operators only. A case with symbols runs at several sizes on
+//! one executable.
 //!
 //! The tolerance comes from the one table in `tercet_ir::accuracy`. An executor that this machine
 //! lacks is reported as ignored, with the reason; named in `TERCET_REQUIRE` (a comma-separated
@@ -16,7 +17,7 @@ use tercet_cpu::ReferenceBackend;
 use tercet_ir::accuracy::{Accuracy, furthest};
 use tercet_ir::case::{Case, CaseGraph};
 use tercet_ir::legalize::legalize;
-use tercet_ir::passes::PIPELINE;
+use tercet_ir::passes::{PIPELINE, optimize};
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Node, NodeId,
     OpKind, RunError, Signature, Support, Target, Tensor, TensorType, Tier, one_line,
@@ -122,13 +123,20 @@ fn trial(
         match variant {
             Variant::Plain => check(backend, case, &case.graph, &plain),
             Variant::WithoutPasses => {
-                for pass in PIPELINE {
+                let mut known = vec![optimize(&case.graph, &plain).map_err(text)?];
+                let one = PIPELINE.iter().map(|pass| {
                     let options = plain.clone().without_pass(pass.name);
-                    check(backend, case, &case.graph, &options)
-                        .map_err(|e| in_context(&format!("without {}", pass.name), e))?;
+                    (format!("without {}", pass.name), options)
+                });
+                for (context, options) in one.chain([("without any pass".to_string(), none_left)]) {
+                    let optimized = optimize(&case.graph, &options).map_err(text)?;
+                    if !known.contains(&optimized) {
+                        check(backend, case, &case.graph, &options)
+                            .map_err(|e| in_context(&context, e))?;
+                        known.push(optimized);
+                    }
                 }
-                check(backend, case, &case.graph, &none_left)
-                    .map_err(|e| in_context("without any pass", e))
+                Ok(())
             }
             Variant::Decomposed => {
                 let graph = legalize(&case.graph, &CoreOnly).map_err(text)?;
@@ -148,7 +156,7 @@ impl Target for CoreOnly {
 
     fn supports(&self, _: &Graph, node: &Node) -> Support {
         match node.op.kind().doc().tier {
-            Tier::Core => Support::Native,
+            Tier::Core | Tier::Host => Support::Native,
             Tier::Composite => Support::Missing {
                 reason: "composite".to_string(),
             },
@@ -203,8 +211,8 @@ fn check(
     Ok(())
 }
 
-/// True for the typed refusals that GPUs are allowed: nodes of F64, constants beyond I32. Nothing else
-/// may be refused.
+/// True for the typed refusals that GPUs are allowed: nodes of F64, operators of the host, constants beyond
+/// I32. Nothing else may be refused.
 fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileError) -> bool {
     let wide = |id: NodeId| {
         let node = graph.node(id);
@@ -215,14 +223,21 @@ fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileError) -> boo
     match e {
         _ if backend.name() == "cpu" => false,
         CompileError::Unsupported { nodes, .. } => {
-            graph.nodes().any(|(id, _)| wide(id))
-                && nodes
-                    .iter()
-                    .all(|n| n.reason.contains("GPUs compute in f32"))
+            let host = |op: &str| of_host().any(|name| name == op);
+            let narrow = graph.nodes().all(|(id, _)| !wide(id));
+            let is_float = |reason: &str| !narrow && reason.contains("GPUs compute in f32");
+            let mut nodes = nodes.iter();
+            nodes.all(|n| host(n.op) || is_float(&n.reason))
         }
         CompileError::Narrow { value, .. } => i32::try_from(*value).is_err(),
         _ => false,
     }
+}
+
+/// The operators that only the CPU has.
+fn of_host() -> impl Iterator<Item = &'static str> {
+    let docs = OpKind::ALL.iter().map(|kind| kind.doc());
+    docs.filter(|d| d.tier == Tier::Host).map(|d| d.name)
 }
 
 /// True if the executor rightly refused an I64 input that holds a number beyond I32.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `test [ARGS]` | every test and doc test of the workspace, with what they need set up first |
 //! | `shaders [--check]` | the GLSL kernels into the committed SPIR-V modules, or compare them |
+//! | `docs` | the tables of the documentation that follow from the code |
 //! | `fetch minilm` | the MiniLM weights into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
 //! | `bench cpu` | the CPU benches as one table, and as JSON |
@@ -14,6 +15,7 @@
 
 mod bench;
 mod cache;
+mod docs;
 mod env;
 mod error;
 mod fetch;
@@ -52,6 +54,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Write the tables of the documentation that follow from the code
+    Docs,
     /// Fetch a model or a tool into the cache folder and print where it is
     Fetch {
         #[command(subcommand)]
@@ -137,6 +141,7 @@ fn run(command: Command) -> Result<(), Error> {
             println!("{}", root.dir().display());
             Ok(())
         }
+        Command::Docs => docs::run(),
         Command::Shaders { check } => shaders::run(if check {
             shaders::Mode::Check
         } else {

@@ -20,7 +20,8 @@ use std::process::Command;
 use crate::error::Error;
 use crate::{cache, env, fetch, lavapipe, process, system};
 
-const SELECTION: [&str; 4] = ["--workspace", "--exclude", "xtask", "--all-features"];
+/// What is tested and built together, so that nothing is built again for other features.
+pub(crate) const SELECTION: [&str; 4] = ["--workspace", "--exclude", "xtask", "--all-features"];
 const OWN: [&str; 2] = ["--package", "xtask"];
 const NEXTEST_CONFIG: &str = ".cargo/nextest.toml";
 

@@ -44,6 +44,8 @@ enum Command {
     Trace(commands::trace::Args),
     /// Measure which way of a matrix product is best for which size on a device
     Tune(commands::tune::Args),
+    /// List the operators: what they mean and which executor runs them how
+    Ops(commands::ops::Args),
     /// List the devices of this machine
     Devices(commands::devices::Args),
 }
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Trace(args) => commands::trace::run(&args),
         Command::Tune(args) => commands::tune::run(&args),
+        Command::Ops(args) => commands::ops::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
     };
     match result {

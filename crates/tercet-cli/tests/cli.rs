@@ -365,6 +365,19 @@ fn run_says_what_is_wrong_with_graph_or_inputs() {
 }
 
 #[test]
+fn operators_are_listed_as_the_documentation_has_them() {
+    let page = std::fs::read_to_string(data("../../docs/ops.md")).unwrap();
+    assert_eq!(good(&["ops"]).out, page);
+    let row = good(&["ops", "scatter_nd", "tile"]).out;
+    let says = |text: &str| assert!(row.contains(text), "{text}: {row}");
+    says("operator     scatter_nd");
+    says("cpu          native");
+    says("operator     tile");
+    says("vulkan       fused");
+    bad(&["ops", "nothing"], 2, &["no operator is named `nothing`"]);
+}
+
+#[test]
 fn devices_are_listed() {
     let plain = good(&["devices"]).out;
     let v = json(&["devices", "--json"]);

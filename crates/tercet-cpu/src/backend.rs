@@ -17,6 +17,13 @@ use crate::pool::Pool;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTarget;
 
+impl CpuTarget {
+    /// The name of the kernel that runs a node, if one does.
+    pub fn kernel(&self, graph: &Graph, node: &Node) -> Option<&'static str> {
+        lower::find(graph, node).ok().map(|kernel| kernel.name)
+    }
+}
+
 impl Target for CpuTarget {
     fn name(&self) -> &'static str {
         "cpu"

@@ -5,7 +5,7 @@
 
 use tercet_cpu::{CpuBackend, ReferenceBackend};
 use tercet_ir::accuracy::tolerance;
-use tercet_ir::ops::{CumSum, PadMode, SampleOptions, ScanFn};
+use tercet_ir::ops::{CumSum, PadMode, SampleOptions, ScanFn, ScatterReduce};
 use tercet_ir::{
     Backend, CompileOptions, DType, Graph, OpError, Scheme, Tensor, TensorType, Type, Value,
 };
@@ -86,6 +86,51 @@ fn gathers() {
 }
 
 #[test]
+fn elements_and_slices_by_index() {
+    let places = |shape: &[usize], of: usize| {
+        let flat = indices(shape.iter().product(), of);
+        flat.reshaped(shape).unwrap()
+    };
+    for dtype in [DType::F32, DType::F16, DType::U8, DType::F64] {
+        let x = [numbers(dtype, &[401, 130]), places(&[401, 300], 130)];
+        check(&x, |g, x| g.gather_elements(x[0], x[1], 1));
+        let x = [numbers(dtype, &[130, 401]), places(&[700, 390], 130)];
+        check(&x, |g, x| g.gather_elements(x[0], x[1], 0));
+        let x = [numbers(dtype, &[40, 50, 61]), places(&[5000, 2], 40)];
+        check(&x, |g, x| g.gather_nd(x[0], x[1], 0));
+        let x = [numbers(dtype, &[40, 50, 61]), places(&[40, 90, 1], 50)];
+        check(&x, |g, x| g.gather_nd(x[0], x[1], 1));
+    }
+    check(&[places(&[3000], 77)], |g, x| {
+        g.one_hot(x[0], 77, DType::F16)
+    });
+}
+
+#[test]
+fn updates_by_index() {
+    for dtype in [DType::F32, DType::BF16, DType::I32] {
+        for &reduce in ScatterReduce::ALL {
+            let idx = indices(40_000, 3000);
+            let x = [
+                numbers(dtype, &[3000, 20]),
+                idx.reshaped(&[2000, 20]).unwrap(),
+                numbers(dtype, &[2000, 20]),
+            ];
+            check(&x, |g, x| g.scatter_elements(x[0], x[1], x[2], 0, reduce));
+            let idx = indices(900, 500).reshaped(&[900, 1]).unwrap();
+            let x = [
+                numbers(dtype, &[500, 201]),
+                idx,
+                numbers(dtype, &[900, 201]),
+            ];
+            check(&x, |g, x| g.scatter_nd(x[0], x[1], x[2], reduce));
+        }
+        let x = [numbers(dtype, &[9000, 33]), indices(9000, 700)];
+        check(&x, |g, x| g.scatter_add(x[0], x[1], 700usize));
+    }
+}
+
+#[test]
 fn concatenations_of_dense_operands_and_views() {
     let parts = [
         numbers(DType::F32, &[300, 401]),
@@ -115,6 +160,7 @@ fn extremes() {
     for dtype in [DType::F32, DType::BF16, DType::I8, DType::I64] {
         let rows = [numbers(dtype, &[50, 4001])];
         check(&rows, |g, x| g.top_k(x[0], 40, 1, true));
+        check(&rows, |g, x| g.sort(x[0], 1, false));
         check(&rows, |g, x| g.arg_max(x[0], 1, false));
         let middle = [numbers(dtype, &[7, 300, 100])];
         check(&middle, |g, x| g.top_k(x[0], 3, 1, false));

@@ -260,6 +260,20 @@ impl Dim {
         Dim::from_terms(terms)
     }
 
+    /// `self / by` rounded down, where that is a polynomial: every term but the constant is a multiple
+    /// of `by`. Of `6*s - 1` by 2 it is `3*s - 1`. `None` otherwise, and for a negative constant.
+    pub fn div_floor(&self, by: usize) -> Option<Dim> {
+        let divisor = i64::try_from(by).ok().filter(|n| *n > 0)?;
+        let mut terms = BTreeMap::new();
+        for (m, c) in self.terms()? {
+            if !m.is_empty() && c % divisor != 0 {
+                return None;
+            }
+            terms.insert(m, c.div_euclid(divisor));
+        }
+        Dim::from_terms(terms)
+    }
+
     /// True if `self >= other` for every size of the symbols; false where that cannot be shown.
     pub fn is_at_least(&self, other: &Dim) -> bool {
         match self.checked_sub(other) {

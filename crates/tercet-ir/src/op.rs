@@ -23,6 +23,8 @@ pub enum Tier {
     Core,
     /// A rule decomposes it into core operators; a fused kernel is an optimisation.
     Composite,
+    /// Only the CPU has it: how much of the result is used depends on data.
+    Host,
 }
 
 /// What the documentation, the tests and the support table say about an operator.

@@ -321,15 +321,18 @@ fn fault_of(program: &Program, launch: &Launch, records: &[u8]) -> Option<RunErr
     };
     let failed = program.data_checks.iter().find_map(|check| {
         let at = program.slot(check.record).offset_bytes as usize;
-        (word(at) != 0).then(|| (check, word(at + 4) as i32))
+        let place = word(at).checked_sub(1)? as usize;
+        Some((check, place, word(at + 4) as i32))
     });
-    failed.map(|(check, value)| {
+    failed.map(|(check, place, value)| {
         let len = launch.value(check.len) as usize;
-        let source = match check.kind {
-            CheckKind::Index => EvalError::Index {
-                index: i64::from(value),
-                len,
-            },
+        let index = i64::from(value);
+        let source = match &check.kind {
+            CheckKind::Index => EvalError::Index { index, len },
+            CheckKind::Coordinates(lens) => {
+                let len = launch.value(lens[place % lens.len()]) as usize;
+                EvalError::Index { index, len }
+            }
             CheckKind::KvLen => EvalError::Data(format!(
                 "kv_len is {value}; accepted: 0 to {len}, the keys given"
             )),

@@ -16,7 +16,9 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 use tercet_ir::layout::{SymLayout, Term, numel};
-use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, Node, NodeId, Signature, Value};
+use tercet_ir::{
+    Bindings, CompileError, DType, Dim, Graph, Node, NodeId, Shape, Signature, Tensor, Value,
+};
 
 use crate::caps::Caps;
 use crate::families::rope::Waiting;
@@ -87,6 +89,8 @@ pub(crate) struct Draft {
     pub(crate) prepare: Vec<Step>,
     pub(crate) steps: Vec<Step>,
     pub(crate) params: Vec<Word>,
+    /// Constants of the graph and tables of families, by the number of their buffer.
+    pub(crate) consts: Vec<Tensor>,
     pub(crate) choices: Vec<Choice>,
     pub(crate) tape: Tape,
     pub(crate) data_checks: Vec<DataCheck>,
@@ -211,6 +215,23 @@ impl<'a> Emit<'a> {
             Home::Arena
         };
         self.place(dtype, shape, home)
+    }
+
+    /// A slot that holds a constant: the graph's, or a table that a kernel reads. The same contents
+    /// are placed again under the same buffer.
+    ///
+    /// # Errors
+    /// As [`Emit::temp`].
+    pub fn constant(&mut self, tensor: Tensor) -> Result<View, CompileError> {
+        let ty = tensor.ty().clone();
+        let consts = &mut self.draft.consts;
+        let at = consts.iter().position(|known| *known == tensor);
+        let at = at.unwrap_or_else(|| {
+            consts.push(tensor);
+            consts.len() - 1
+        });
+        let home = Home::At(Buffer::Const(at as u32), 0);
+        self.place(ty.dtype, &Shape::known(&ty.shape), home)
     }
 
     /// The slot of a result, dense; the state's own where the node updates a state in place.

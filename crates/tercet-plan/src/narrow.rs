@@ -3,7 +3,7 @@
 //! Indices and counts are I64 in many model files and small in practice. A value that does not fit
 //! is a typed error that names it; arithmetic on narrowed values is that of I32.
 
-use tercet_ir::ops::{Cast, Const, Input, Map, Op, Param, State};
+use tercet_ir::ops::{Cast, Const, Input, Map, OneHot, Op, Param, State};
 use tercet_ir::scalar::ScalarOp;
 use tercet_ir::{CompileError, DType, Graph, NodeId, RunError, Tensor, TensorType, Value};
 
@@ -71,6 +71,10 @@ fn narrow_op(id: NodeId, op: &Op) -> Result<Op, CompileError> {
         }
         Op::Cast(o) => Op::Cast(Cast {
             to: device_dtype(o.to),
+        }),
+        Op::OneHot(o) => Op::OneHot(OneHot {
+            to: device_dtype(o.to),
+            ..o.clone()
         }),
         Op::Map(m) => {
             let mut m: Map = m.clone();

@@ -119,7 +119,6 @@ pub fn plan(
 /// What the program's border is made of.
 #[derive(Debug, Default)]
 pub(crate) struct Borders {
-    pub(crate) consts: Vec<Tensor>,
     pub(crate) inputs: Vec<Io>,
     pub(crate) params: Vec<Io>,
     pub(crate) states: Vec<Io>,
@@ -163,7 +162,7 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
         let after = after.filter(|(product, _)| e.deferred.contains(product));
         let places = match after {
             Some((product, after)) => lower_after(e, *product, after)?,
-            None => lower(e, &mut borders, node, state)?,
+            None => lower(e, &borders, node, state)?,
         };
         e.places.push(places);
     }
@@ -286,7 +285,7 @@ fn io(
 
 fn lower(
     e: &mut Emit<'_>,
-    borders: &mut Borders,
+    borders: &Borders,
     node: &Node,
     into_state: Option<SlotId>,
 ) -> Result<Vec<View>, CompileError> {
@@ -345,11 +344,7 @@ fn lower_after(
     Ok(vec![y; node.outputs.len()])
 }
 
-fn leaf(
-    e: &mut Emit<'_>,
-    borders: &mut Borders,
-    node: &Node,
-) -> Result<Option<View>, CompileError> {
+fn leaf(e: &mut Emit<'_>, borders: &Borders, node: &Node) -> Result<Option<View>, CompileError> {
     let ty = &node.outputs[0];
     let signature = e.signature;
     let slot = |ports: &[Port], list: &[Io], name: &str| {
@@ -361,10 +356,7 @@ fn leaf(
         Op::Param(o) => slot(&signature.params, &borders.params, &o.name),
         Op::State(o) => slot(&signature.states, &borders.states, &o.name),
         Op::Const(o) => {
-            let at = borders.consts.len() as u32;
-            borders.consts.push(o.tensor.clone());
-            let home = Home::At(Buffer::Const(at), 0);
-            return e.place(ty.dtype, &ty.shape, home).map(Some);
+            return e.constant(o.tensor.clone()).map(Some);
         }
         _ => return Ok(None),
     };

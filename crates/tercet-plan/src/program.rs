@@ -198,6 +198,8 @@ impl Step {
 pub enum CheckKind {
     /// Indices outside `[-len, len)`.
     Index,
+    /// Elements of rows outside `[-len, len)`, with a length for each column.
+    Coordinates(Vec<Num>),
     /// Key counts outside `[0, len]`.
     KvLen,
 }

@@ -46,7 +46,7 @@ pub(crate) fn finish(
         params: draft.params,
         choices: draft.choices,
         tape: draft.tape,
-        consts: borders.consts,
+        consts: draft.consts,
         inputs: borders.inputs,
         param_io: borders.params,
         states: borders.states,

@@ -18,7 +18,7 @@ pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
 
 /// A graph whose operands are states, so that nothing is uploaded or prepared, but for packed weights,
 /// which are parameters as in models.
-fn stateful(
+pub(crate) fn stateful(
     operands: &[(&str, Type, Fill)],
     build: impl FnOnce(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
 ) -> Result<(Graph, Vec<(String, Tensor)>)> {
@@ -62,13 +62,13 @@ fn pattern(ty: &TensorType, fill: &Fill) -> Result<Tensor> {
     Ok(Tensor::from_bytes(ty.clone(), &bytes)?)
 }
 
-struct Measured {
-    seconds: f64,
-    exe: Box<dyn Executable>,
+pub(crate) struct Measured {
+    pub(crate) seconds: f64,
+    pub(crate) exe: Box<dyn Executable>,
 }
 
 /// The median time on the device of all steps of a run.
-fn measure(b: &Bench, graph: &Graph, tensors: &[(String, Tensor)]) -> Result<Measured> {
+pub(crate) fn measure(b: &Bench, graph: &Graph, tensors: &[(String, Tensor)]) -> Result<Measured> {
     let mut exe = b.timed.compile(graph, &CompileOptions::new())?;
     let params = exe.signature().params.clone();
     for (name, tensor) in tensors {

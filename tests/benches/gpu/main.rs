@@ -4,10 +4,12 @@
 //! Times of kernels come from the device (the median of many runs); times of models are wall clock
 //! from inputs to results on the host. Products are checked against sums in f64 in the same run.
 
+mod conv;
 mod kernels;
 mod models;
 mod profile;
 mod report;
+mod sequence;
 
 use tercet::{Device, DeviceOptions, one_line};
 
@@ -23,6 +25,8 @@ const GROUPS: &[Group] = &[
     ("gemv", kernels::gemv),
     ("rows", kernels::rows),
     ("attention", kernels::attention),
+    ("conv", conv::conv),
+    ("seq", sequence::sequence),
     ("chain", kernels::chain),
     ("overhead", kernels::overhead),
     ("bert", models::bert),

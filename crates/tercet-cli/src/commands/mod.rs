@@ -5,6 +5,7 @@ pub(crate) mod embed;
 pub(crate) mod explain;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod ops;
 pub(crate) mod run;
 pub(crate) mod source;
 pub(crate) mod trace;

@@ -28,6 +28,7 @@ mod simd;
 pub mod attention;
 pub mod chain;
 pub mod columns;
+pub mod conv;
 pub mod convert;
 pub mod gemm;
 pub mod layout;

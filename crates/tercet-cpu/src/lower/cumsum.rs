@@ -1,4 +1,4 @@
-//! `CumSum`: running sums, products and maxima, wide for floats and wrapped for integers.
+//! `CumSum`: running sums, products, maxima and minima, wide for floats and wrapped for integers.
 //!
 //! A line runs in order on one thread; lines along the last axis are spread over threads, and along
 //! another axis a tile of neighbouring lines runs together.
@@ -33,12 +33,15 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
 }
 
 /// An element with its running result.
-trait Scan: Element {
+pub(crate) trait Scan: Element {
     /// The running result: `f64` for floats, itself for integers.
     type Wide: Copy;
 
+    /// The result over nothing.
     fn identity(f: ScanFn) -> Self::Wide;
+    /// One element more.
     fn combine(f: ScanFn, so_far: Self::Wide, x: Self) -> Self::Wide;
+    /// The result, rounded once.
     fn result(so_far: Self::Wide) -> Self;
 }
 
@@ -51,6 +54,7 @@ macro_rules! float_scans {
                 ScanFn::Sum => 0.0,
                 ScanFn::Prod => 1.0,
                 ScanFn::Max => f64::NEG_INFINITY,
+                ScanFn::Min => f64::INFINITY,
             }
         }
 
@@ -61,7 +65,8 @@ macro_rules! float_scans {
                 ScanFn::Sum => so_far + x,
                 ScanFn::Prod => so_far * x,
                 ScanFn::Max if so_far.is_nan() || so_far > x => so_far,
-                ScanFn::Max => x,
+                ScanFn::Min if so_far.is_nan() || so_far < x => so_far,
+                ScanFn::Max | ScanFn::Min => x,
             }
         }
 
@@ -87,6 +92,7 @@ macro_rules! int_scans {
                 ScanFn::Sum => 0,
                 ScanFn::Prod => 1,
                 ScanFn::Max => <$t>::LEAST,
+                ScanFn::Min => <$t>::GREATEST,
             }
         }
 
@@ -96,6 +102,7 @@ macro_rules! int_scans {
                 ScanFn::Sum => so_far.plus(x),
                 ScanFn::Prod => so_far.times(x),
                 ScanFn::Max => so_far.max(x),
+                ScanFn::Min => so_far.min(x),
             }
         }
 

@@ -31,7 +31,7 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     }
 }
 
-fn activation(f: Option<UnaryFn>) -> Option<Activation> {
+pub(super) fn activation(f: Option<UnaryFn>) -> Option<Activation> {
     Some(match f {
         None => Activation::None,
         Some(UnaryFn::Relu) => Activation::Relu,

@@ -6,24 +6,35 @@
 mod arg_extreme;
 mod attention;
 mod concat;
+mod conv;
 mod copy;
 mod cumsum;
 mod dequantize;
 mod dynamic_slice;
 mod dynamic_update;
 mod elem;
+mod fft;
+mod gated_delta_net;
 mod gather;
+mod grouped;
 mod halves;
+mod indexed;
 mod log_softmax;
 mod map;
 mod matmul;
 mod pad;
+mod pool;
 mod rank;
+mod recurrence;
 mod reduce;
 mod reference_eval;
+mod resize;
 mod rng;
 mod rows;
 mod sample;
+mod scatter;
+mod sort;
+mod state_scan;
 mod top_k;
 
 use std::any::Any;
@@ -196,6 +207,17 @@ pub(crate) const KERNELS: &[Kernel] = &[
     ),
     kernel("dequantize", OpKind::Dequantize, always, dequantize::lower),
     kernel("gather", OpKind::Gather, always, gather::lower),
+    kernel(
+        "gather_elements",
+        OpKind::GatherElements,
+        always,
+        indexed::lower_elements,
+    ),
+    kernel("gather_nd", OpKind::GatherNd, always, indexed::lower_nd),
+    kernel("one_hot", OpKind::OneHot, always, indexed::lower_one_hot),
+    kernel("scatter", OpKind::ScatterElements, always, scatter::lower),
+    kernel("scatter", OpKind::ScatterNd, always, scatter::lower),
+    kernel("scatter", OpKind::ScatterAdd, always, scatter::lower),
     kernel("concat", OpKind::Concat, always, concat::lower),
     kernel("pad", OpKind::Pad, always, pad::lower),
     kernel(
@@ -205,6 +227,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
         dynamic_slice::lower,
     ),
     kernel("top_k", OpKind::TopK, top_k::supports, top_k::lower),
+    kernel("sort", OpKind::Sort, top_k::supports, sort::lower),
     kernel("arg_max", OpKind::ArgMax, always, arg_extreme::lower),
     kernel("arg_min", OpKind::ArgMin, always, arg_extreme::lower),
     kernel("rng_uniform", OpKind::RngUniform, always, rng::lower),
@@ -217,6 +240,27 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::DequantMatMul,
         matmul::supports,
         matmul::lower_dequant,
+    ),
+    through_f32(
+        "grouped_matmul",
+        OpKind::GroupedMatMul,
+        grouped::supports,
+        grouped::lower,
+    ),
+    kernel("im2col", OpKind::Im2Col, always, conv::lower_columns),
+    through_f32("conv", OpKind::Conv, conv::supports, conv::lower),
+    through_f32("pool", OpKind::Pool, pool::supports, pool::lower),
+    kernel(
+        "resize",
+        OpKind::Resize,
+        resize::supports_moves,
+        resize::lower,
+    ),
+    through_f32(
+        "resize",
+        OpKind::Resize,
+        resize::supports_sums,
+        resize::lower,
     ),
     through_f32("rows", OpKind::Softmax, rows::supports, rows::lower_map),
     through_f32("rows", OpKind::LayerNorm, rows::supports, rows::lower_norm),
@@ -244,6 +288,31 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::Rope,
         attention::supports,
         attention::lower_rope,
+    ),
+    through_f32("fft", OpKind::Fft, fft::supports, fft::lower),
+    through_f32(
+        "state_scan",
+        OpKind::SelectiveScan,
+        state_scan::supports,
+        state_scan::lower,
+    ),
+    through_f32(
+        "state_scan",
+        OpKind::Mamba2,
+        state_scan::supports,
+        state_scan::lower,
+    ),
+    through_f32(
+        "gated_delta_net",
+        OpKind::GatedDeltaNet,
+        gated_delta_net::supports,
+        gated_delta_net::lower,
+    ),
+    through_f32(
+        "recurrence",
+        OpKind::Recurrence,
+        recurrence::supports,
+        recurrence::lower,
     ),
     kernel(
         "dynamic_update_slice",
@@ -306,7 +375,7 @@ pub(crate) fn indices<'a>(view: &View<'a>) -> impl Iterator<Item = i64> + 'a {
 
 const MAP: Lower = Lower::Kernel(map::lower);
 
-/// What runs core operators that no row supports: their own reference evaluation. Composite ones
+/// What runs operators of the core and of the host that no row supports: their own reference evaluation. Composite ones
 /// are decomposed by the legalizer instead.
 pub(crate) const REFERENCE_EVAL: Kernel = Kernel {
     name: "reference_eval",
@@ -330,7 +399,7 @@ pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static Kernel, String
         }
     }
     match kind.doc().tier {
-        Tier::Core => Ok(&REFERENCE_EVAL),
+        Tier::Core | Tier::Host => Ok(&REFERENCE_EVAL),
         Tier::Composite => Err(why),
     }
 }

@@ -27,11 +27,35 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(NARROW, graph.ty(node.inputs[0]).dtype)
 }
 
+/// What comes first.
 #[derive(Clone, Copy, Debug)]
-struct Top {
-    k: usize,
-    axis: usize,
-    largest: bool,
+pub(crate) enum Order {
+    /// NaN, then the greatest.
+    Greatest,
+    /// NaN, then the least.
+    Least,
+    /// The least; NaN is last.
+    Ascending,
+}
+
+impl Order {
+    /// Lower for what comes first, in 32 bits.
+    #[inline(always)]
+    fn rank<T: Ranked>(self, x: T) -> u64 {
+        match self {
+            Order::Greatest => x.rank(true),
+            Order::Least => x.rank(false),
+            Order::Ascending => u64::from(!(x.rank(true) as u32)),
+        }
+    }
+}
+
+/// The first `k` elements along an axis.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Top {
+    pub(crate) k: usize,
+    pub(crate) axis: usize,
+    pub(crate) order: Order,
 }
 
 pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
@@ -41,7 +65,10 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     let top = Top {
         k: top.k,
         axis: top.axis,
-        largest: top.largest,
+        order: match top.largest {
+            true => Order::Greatest,
+            false => Order::Least,
+        },
     };
     let op = node.op.clone();
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
@@ -61,7 +88,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     }
 }
 
-fn run<T: Ranked>(top: Top, args: &mut Args<'_>) -> Result<(), EvalError> {
+pub(crate) fn run<T: Ranked>(top: Top, args: &mut Args<'_>) -> Result<(), EvalError> {
     let view = AxisView::of(args.ins[0].shape(), top.axis);
     let [values, indices] = args.outs.as_mut_slice() else {
         unreachable!("invariant: the operator has two results")
@@ -116,7 +143,7 @@ fn lines<T: Ranked>(
     for line in 0..inner {
         let elements = x[line..].iter().step_by(inner);
         for (i, (key, x)) in keys.iter_mut().zip(elements).enumerate() {
-            *key = x.rank(top.largest) << 32 | i as u64;
+            *key = top.order.rank(*x) << 32 | i as u64;
         }
         for (rank, key) in lowest(keys, top.k).iter().enumerate() {
             let i = *key as u32 as usize;

@@ -1,4 +1,4 @@
-//! Running sums, products and maxima along one axis.
+//! Running sums, products, maxima and minima along one axis.
 
 use crate::accuracy::Accuracy;
 use crate::case::{Case, Fill, Reject};
@@ -21,6 +21,8 @@ spelled! {
         Prod "prod",
         /// The greatest so far; NaN from the first NaN on.
         Max "max",
+        /// The least so far; NaN from the first NaN on.
+        Min "min",
     }
 }
 
@@ -31,6 +33,7 @@ impl ScanFn {
             ScanFn::Sum => ReduceFn::Sum,
             ScanFn::Prod => ReduceFn::Prod,
             ScanFn::Max => ReduceFn::Max,
+            ScanFn::Min => ReduceFn::Min,
         }
     }
 }
@@ -53,7 +56,7 @@ attrs! {
 impl OpSpec for CumSum {
     const DOC: Doc = Doc {
         name: "cum_sum",
-        text: "Running sum, product or maximum along an axis, without the element itself if `exclusive`, from the end if `reverse`.",
+        text: "Running sum, product, maximum or minimum along an axis, without the element itself if `exclusive`, from the end if `reverse`.",
         operands: &["x"],
         dtypes: DType::NUMBERS,
         accuracy: Accuracy::Reduction,
@@ -170,11 +173,24 @@ fn value_cases() -> Vec<Case> {
             c.output_expect(out, &y)
         })
     };
-    let (sum, prod, max) = (ScanFn::Sum, ScanFn::Prod, ScanFn::Max);
+    let [sum, prod, max, min] = [ScanFn::Sum, ScanFn::Prod, ScanFn::Max, ScanFn::Min];
     let shaped = |name: &str, shape: &'static [usize]| {
         Case::new(name, move |c| {
             let x = c.input("x", shape, Fill::Normal)?;
             let y = c.graph.cum_sum(x, 1)?;
+            c.output(y)
+        })
+    };
+    let special = |name: &str, f| {
+        Case::new(name, move |c| {
+            let x = c.input("x", [14, 3], Fill::Special)?;
+            let scan = CumSum {
+                axis: 1,
+                f,
+                exclusive: false,
+                reverse: false,
+            };
+            let y = c.graph.scan(x, scan)?;
             c.output(y)
         })
     };
@@ -238,6 +254,23 @@ fn value_cases() -> Vec<Case> {
         )
         .only(DType::FLOATS),
         pinned(
+            "minima_before",
+            min,
+            true,
+            false,
+            &[2.0, 3.0, 1.0],
+            &[INF, 2.0, 2.0],
+        ),
+        pinned(
+            "minima_keep_nan",
+            min,
+            false,
+            true,
+            &[1.0, NAN, 3.0],
+            &[NAN, NAN, 3.0],
+        )
+        .only(DType::FLOATS),
+        pinned(
             "sums_keep_infinity",
             sum,
             false,
@@ -268,20 +301,8 @@ fn value_cases() -> Vec<Case> {
         shaped("empty_rows", &[3, 0]),
         shaped("no_rows", &[0, 4]),
         shaped("long_row", &[2, 1031]),
-        Case::new("special_maxima", |c| {
-            let x = c.input("x", [14, 3], Fill::Special)?;
-            let (axis, f) = (1, ScanFn::Max);
-            let y = c.graph.scan(
-                x,
-                CumSum {
-                    axis,
-                    f,
-                    exclusive: false,
-                    reverse: false,
-                },
-            )?;
-            c.output(y)
-        }),
+        special("special_maxima", max),
+        special("special_minima", min),
         Case::new("symbolic_length", |c| {
             let s = c.sym("s", 11, 16);
             let x = c.input("x", [3.into(), s], Fill::Normal)?;
@@ -306,7 +327,7 @@ impl Graph {
         self.scan(x, scan)
     }
 
-    /// Running sums, products or maxima of numbers as `scan` says; the type stays. Integers wrap.
+    /// Running sums, products, maxima or minima of numbers as `scan` says; the type stays. Integers wrap.
     ///
     /// # Errors
     /// [`OpError`] when `x` is `Bool` or the axis is out of range.

@@ -15,50 +15,86 @@ mod arg_extreme;
 mod attention;
 mod binary;
 mod cast;
+mod channel_norm;
 mod clamp;
 mod compare;
 mod concat;
 mod contract;
+mod conv;
+mod conv_transpose;
 mod cumsum;
 mod dequant;
 mod dot_general;
 mod dynamic_slice;
 mod expand;
+pub(crate) mod fft;
 mod fma;
+mod gated_delta_net;
 mod gather;
+mod gather_elements;
+mod gather_nd;
+mod grouped_matmul;
+mod im2col;
 mod layers;
 mod leaf;
 mod linear;
+pub(crate) mod log_mel;
 mod log_softmax;
+mod lora_matmul;
 mod map;
 mod matmul;
+mod non_zero;
 mod norm;
+mod one_hot;
 mod pad;
+mod pool;
+mod recurrence;
 mod reduce;
 mod reshape;
 mod residual_norm;
+mod resize;
+mod rfft;
 mod rng;
+pub(crate) mod rnn;
+mod roll;
 mod rope;
 mod sample;
+mod scatter;
 mod select;
+mod selective_scan;
 mod slice;
 mod softmax;
+mod sort;
+mod stft;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod top_k;
 mod transpose;
+mod trilu;
 mod unary;
+mod unique;
 pub(crate) mod util;
+pub(crate) mod welch_peaks;
+pub(crate) mod window;
 
 pub use attention::{AttentionMask, AttentionOptions, Layout, MaskKind};
 pub use cumsum::ScanFn;
+pub use fft::{FftNorm, root as unit_root};
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
 pub use pad::PadMode;
+pub use pool::PoolFn;
+pub use recurrence::Cell;
 pub use reduce::ReduceFn;
 pub use reshape::NewShape;
+pub use resize::{Coordinates, MAX_RESIZED, NearestRounding, ResizeMode, Taps};
+pub use rnn::RnnFn;
 pub use rope::RopeStyle;
 pub use sample::SampleOptions;
+pub use scatter::ScatterReduce;
+pub use selective_scan::ScanSizes;
 pub use slice::SliceAxis;
+pub use window::Window;
 
 crate::define_ops! {
     leaf::Input,
@@ -79,10 +115,22 @@ crate::define_ops! {
     concat::Concat,
     expand::Expand,
     pad::Pad,
+    tile::Tile,
+    roll::Roll,
+    trilu::Trilu,
     gather::Gather,
+    gather_elements::GatherElements,
+    gather_nd::GatherNd,
+    scatter::ScatterElements,
+    scatter::ScatterNd,
+    scatter::ScatterAdd,
+    one_hot::OneHot,
     dynamic_slice::DynamicSlice,
     dynamic_slice::DynamicUpdateSlice,
     top_k::TopK,
+    sort::Sort,
+    non_zero::NonZero,
+    unique::Unique,
     arg_extreme::ArgMax,
     arg_extreme::ArgMin,
     softmax::Softmax,
@@ -91,11 +139,21 @@ crate::define_ops! {
     reduce::Reduce,
     norm::LayerNorm,
     norm::RmsNorm,
+    channel_norm::GroupNorm,
+    channel_norm::LayerNorm2d,
+    channel_norm::BatchNormInference,
     residual_norm::ResidualLayerNorm,
     residual_norm::ResidualRmsNorm,
     matmul::MatMul,
     linear::Linear,
     dot_general::DotGeneral,
+    grouped_matmul::GroupedMatMul,
+    lora_matmul::LoraMatMul,
+    im2col::Im2Col,
+    conv::Conv,
+    conv_transpose::ConvTranspose,
+    pool::Pool,
+    resize::Resize,
     dequant::Dequantize,
     dequant::DequantMatMul,
     attention::Attention,
@@ -103,4 +161,17 @@ crate::define_ops! {
     rng::RngUniform,
     rng::RngNormal,
     sample::Sample,
+    fft::Fft,
+    rfft::RFft,
+    rfft::IRFft,
+    stft::Stft,
+    welch_peaks::WelchPeaks,
+    log_mel::LogMel,
+    selective_scan::SelectiveScan,
+    selective_scan::Mamba2,
+    gated_delta_net::GatedDeltaNet,
+    recurrence::Recurrence,
+    rnn::Lstm,
+    rnn::Gru,
+    rnn::Rnn,
 }

@@ -5,10 +5,16 @@
 //! contractions with an epilogue, so that a decomposition rounds where the fused operator does.
 
 mod attention;
+mod channel_norm;
 mod contract;
+mod conv;
 mod elementwise;
+mod lora;
 mod norm;
+mod recurrent;
+mod shape;
 mod softmax;
+mod spectral;
 mod util;
 
 use crate::error::OpError;
@@ -33,8 +39,14 @@ pub type Applied = Result<Option<Vec<Value>>, OpError>;
 /// Every rule, by family; the first that applies is taken.
 pub const RULES: &[&[Rule]] = &[
     attention::RULES,
+    channel_norm::RULES,
     contract::RULES,
+    conv::RULES,
     elementwise::RULES,
+    lora::RULES,
     norm::RULES,
+    shape::RULES,
+    recurrent::RULES,
     softmax::RULES,
+    spectral::RULES,
 ];

@@ -37,8 +37,31 @@ impl Emit<'_> {
         kind: CheckKind,
         len: &Dim,
     ) -> Result<(), CompileError> {
-        debug_assert!(self.arms.is_empty(), "invariant: every run checks its data");
         let len = self.num(len);
+        self.check_elements(data, kind, len)
+    }
+
+    /// As [`Emit::check_data`], for indices whose last axis has a number for each of `lens`. Without any
+    /// there is nothing to check.
+    ///
+    /// # Errors
+    /// As [`Emit::dense`].
+    pub fn check_coordinates(&mut self, data: &View, lens: &[Dim]) -> Result<(), CompileError> {
+        let lens = self.sizes(lens);
+        match lens[..] {
+            [] => Ok(()),
+            [len] => self.check_elements(data, CheckKind::Index, len),
+            _ => self.check_elements(data, CheckKind::Coordinates(lens.to_vec()), Num::ZERO),
+        }
+    }
+
+    fn check_elements(
+        &mut self,
+        data: &View,
+        kind: CheckKind,
+        len: Num,
+    ) -> Result<(), CompileError> {
+        debug_assert!(self.arms.is_empty(), "invariant: every run checks its data");
         let known = |(v, k, n): &(View, CheckKind, Num)| v == data && *k == kind && *n == len;
         if self.draft.checked.iter().any(known) {
             return Ok(());
@@ -57,8 +80,9 @@ impl Emit<'_> {
         let dense = self.dense(data)?;
         let before = std::mem::replace(&mut self.constant, false);
         let first = self.draft.steps.len();
-        check::emit(self, &dense, &kind, len, record);
+        let checked = check::emit(self, &dense, &kind, len, record);
         self.constant = before;
+        checked?;
         self.hoist(first, dense.slot);
         let node = self.origins.get(self.at.index()).copied().flatten();
         self.draft.data_checks.push(DataCheck {

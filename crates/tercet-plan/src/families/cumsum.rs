@@ -43,6 +43,7 @@ static CUMSUM: Kernel<CumSumParams> = Kernel::wgsl(
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
         portable!("rows.wgsl"),
+        portable!("numbers.wgsl"),
         portable!("row_numbers.wgsl"),
         portable!("scan.wgsl"),
         portable!("cumsum.wgsl"),
@@ -58,6 +59,7 @@ static VECTORS: Kernel<CumSumParams> = Kernel::wgsl(
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
         portable!("rows.wgsl"),
+        portable!("numbers.wgsl"),
         portable!("row_numbers.wgsl"),
         portable!("scan.wgsl"),
         portable!("cumsum_vectors.wgsl"),
@@ -67,7 +69,7 @@ static VECTORS: Kernel<CumSumParams> = Kernel::wgsl(
 );
 
 /// Numbers of 32 bits to fewer.
-static PACK: Kernel<PackParams> = Kernel::wgsl(
+pub(super) static PACK: Kernel<PackParams> = Kernel::wgsl(
     "pack",
     &[portable!("prelude.wgsl"), portable!("pack.wgsl")],
     &[Access::Read, Access::Write],
@@ -94,13 +96,18 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     }
     let long = e.temp(wide(y.dtype), y.layout.shape())?;
     scan(e, op, &x, &long)?;
+    pack(e, &long, &y);
+    Ok(())
+}
+
+/// Dense numbers of 32 bits rounded or cut to the dtype of `y`.
+pub(super) fn pack(e: &mut Emit<'_>, long: &View, y: &View) {
     let params = PackParams {
         numel: e.numel(y.layout.shape()),
     };
     let words = e.words(y.dtype, y.layout.shape());
     let grid = e.grid_of(words, 256);
     e.dispatch(&PACK, &[code(y.dtype)], &[long.slot, y.slot], &params, grid);
-    Ok(())
 }
 
 /// A scan into a dense slot of 32-bit elements.

@@ -15,7 +15,7 @@ mod gemv;
 mod half;
 mod kernels;
 mod portable;
-mod product;
+pub(super) mod product;
 mod quads;
 #[cfg(test)]
 mod tests;
@@ -68,6 +68,18 @@ fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     numbers(e, node, None, &y)
+}
+
+/// Emits `y = a b` of floats, as `MatMul` means it, for families that make the operands themselves; `y`
+/// is dense and may be F32 where the operands are narrower.
+pub(crate) fn product_into(
+    e: &mut Emit<'_>,
+    a: &View,
+    b: &View,
+    y: &View,
+) -> Result<(), CompileError> {
+    let product = Product::of(e, a, b, None, None)?;
+    portable::floats(e, &product, y)
 }
 
 fn lower_dequant(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {

@@ -5,29 +5,41 @@
 
 mod arg_extreme;
 mod attention;
+mod channel_norm;
 pub(crate) mod check;
 mod concat;
+mod conv;
 pub(crate) mod copy;
 mod cumsum;
 mod dequant;
 mod dynamic_slice;
+mod fft;
 mod gather;
 pub mod gemm_coop;
+mod grouped;
+mod indexed;
 pub(crate) mod map;
 pub(crate) mod matmul;
 pub(crate) mod norm;
 mod pad;
+mod periodic;
+mod pool;
+mod recurrence;
 mod reduce;
+mod resize;
 mod rng;
 pub(crate) mod rope;
 mod rows;
 mod sample;
+mod scatter;
 mod softmax;
+mod state_scan;
 mod top_k;
+mod trilu;
 mod words;
 
 use tercet_ir::layout::is_view;
-use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Support, Target};
+use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Support, Target, Tier};
 
 use crate::caps::Caps;
 use crate::emit::Emit;
@@ -52,21 +64,35 @@ pub static FAMILIES: &[&Family] = &[
     &map::MAP,
     &softmax::SOFTMAXES,
     &norm::NORMS,
+    &channel_norm::CHANNEL_NORMS,
     &reduce::REDUCES,
     &cumsum::SCANS,
     &arg_extreme::ARG_EXTREMES,
     &attention::FAMILY,
     &rope::FAMILY,
     &gather::GATHERS,
+    &indexed::INDEXED,
+    &scatter::SCATTERS,
     &concat::CONCATS,
     &pad::PADS,
+    &periodic::PERIODICS,
+    &trilu::TRILUS,
     &dynamic_slice::WINDOWS,
     &top_k::TOP_KS,
     &rng::RANDOMS,
     &sample::SAMPLES,
+    &fft::FFTS,
+    &state_scan::STATE_SCANS,
+    &recurrence::RECURRENCES,
     &matmul::MATMUL,
     &matmul::DEQUANT_MATMUL,
     &dequant::DEQUANTIZE,
+    &grouped::GROUPED,
+    &conv::IM2COLS,
+    &conv::CONVS,
+    &conv::TRANSPOSES,
+    &pool::POOLS,
+    &resize::RESIZES,
 ];
 
 /// Kernels that planning itself uses.
@@ -76,6 +102,8 @@ static SERVICE: &[&KernelDef] = &[
     &copy::TRANSPOSE.def,
     &copy::COMMIT.def,
     &check::CHECK.def,
+    &check::PARTS.def,
+    &check::FIRST.def,
 ];
 
 /// Every registered kernel; generated ones are not.
@@ -105,6 +133,9 @@ impl Target for PlanTarget<'_> {
             }
         }
         let kind = node.op.kind();
+        if kind.doc().tier == Tier::Host {
+            return missing(HOST);
+        }
         if is_view(kind)
             || matches!(
                 kind,
@@ -119,6 +150,9 @@ impl Target for PlanTarget<'_> {
         }
     }
 }
+
+/// Why no GPU runs an operator of the host.
+const HOST: &str = "how much of its result is used depends on data, which only the CPU looks at";
 
 /// Why no kernel takes a dtype.
 pub(crate) fn refused(dtype: DType) -> Option<&'static str> {

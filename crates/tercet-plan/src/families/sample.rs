@@ -9,7 +9,7 @@ use tercet_ir::ops::{Op, Sample};
 use tercet_ir::{CompileError, Node, OpKind};
 
 use super::rng::{PHILOX, halves};
-use super::top_k::{Extreme, Needed, ordered};
+use super::top_k::{Extreme, NanPlace, Needed, ordered};
 use super::words::words;
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
@@ -122,7 +122,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     e.check_at_most(some_row, vocab, reason);
     let extreme = Extreme {
         is_largest: true,
-        nan_is_low: true,
+        nan: NanPlace::Low,
     };
     if op.temperature.0 == 0.0 {
         let one = Needed {

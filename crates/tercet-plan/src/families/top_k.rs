@@ -1,4 +1,4 @@
-//! `TopK`, and the order of rows that `Sample` draws by.
+//! `TopK`, `Sort`, and the order of rows that `Sample` draws by and updates are scattered by.
 //!
 //! Elements become keys of one word that compare as whole numbers; pairs of key and index are all
 //! different, so that any sort gives the one order. Rows of at most [`CHUNK`] are sorted in a
@@ -59,7 +59,7 @@ static KEYS: Kernel<KeysParams> = Kernel::wgsl(
     "top_k_keys",
     &[PRELUDE, portable!("top_k_keys.wgsl")],
     &[Access::Read, Access::Write],
-    &["DTYPE", "RANK", "LARGEST", "NAN_IS_LOW"],
+    &["DTYPE", "RANK", "LARGEST", "NAN"],
 );
 
 static BLOCK: Kernel<BlockParams> = Kernel::wgsl(
@@ -90,10 +90,10 @@ static TAKE: Kernel<TakeParams> = Kernel::wgsl(
     &["ELEM_BYTES", "RANK"],
 );
 
-/// `TopK`.
+/// `TopK` and `Sort`.
 pub(crate) static TOP_KS: Family = Family {
     name: "top_k",
-    ops: &[OpKind::TopK],
+    ops: &[OpKind::TopK, OpKind::Sort],
     kernels: &[&KEYS.def, &BLOCK.def, &STEP.def, &FINISH.def, &TAKE.def],
     supports: always,
     lower,
@@ -105,13 +105,23 @@ const CHUNK: usize = 1024;
 /// The greatest number that taking of each chunk is used for: it at least halves what is left.
 const FEW: usize = CHUNK / 2;
 
+/// Where NaN stands among the elements of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NanPlace {
+    /// Before everything.
+    First,
+    /// Where `-inf` does.
+    Low,
+    /// After everything.
+    Last,
+}
+
 /// What order elements are put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extreme {
     /// The greatest first, else the least.
     pub(super) is_largest: bool,
-    /// NaN like `-inf`, else before everything.
-    pub(super) nan_is_low: bool,
+    pub(super) nan: NanPlace,
 }
 
 /// How many of a row are needed: at each run, and at most.
@@ -155,6 +165,28 @@ pub(super) fn ordered(
     }
 }
 
+/// Words in order, equal ones by their places, of one row of `count`.
+pub(super) fn in_order(
+    e: &mut Emit<'_>,
+    keys: SlotId,
+    count: Num,
+    bound: usize,
+) -> Result<Ordered, CompileError> {
+    let pairs = Pairs {
+        rows: Num::ONE,
+        rows_bound: 1,
+        len: count,
+        len_bound: bound,
+        keys,
+        indices: keys,
+    };
+    let all = Needed { count, bound };
+    match bound <= CHUNK {
+        true => select(e, pairs, all),
+        false => sort(e, pairs),
+    }
+}
+
 /// The axes but one, in order.
 fn others<T: Clone>(list: &[T], axis: usize) -> Vec<T> {
     [&list[..axis], &list[axis + 1..]].concat()
@@ -186,7 +218,7 @@ fn keys(e: &mut Emit<'_>, x: &View, axis: usize, extreme: Extreme) -> Result<Pai
         code(x.dtype),
         shape.len() as u32,
         extreme.is_largest.into(),
-        extreme.nan_is_low.into(),
+        extreme.nan as u32,
     ];
     let grid = e.grid_of(numel, 256);
     e.dispatch(&KEYS, &consts, &[x.slot, keys.slot], &params, grid);
@@ -295,39 +327,66 @@ fn sort(e: &mut Emit<'_>, pairs: Pairs) -> Result<Ordered, CompileError> {
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let Op::TopK(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
-    };
     let x = e.view(node.inputs[0]);
+    match &node.op {
+        Op::TopK(op) => {
+            let (k, along) = (Num::Const(op.k as i64), e.num(&x.layout.shape()[op.axis]));
+            let reason = "top {less} of an axis of size {more}; at most its size";
+            e.check_at_most(k, along, reason.to_string());
+            let needed = Needed {
+                count: k,
+                bound: op.k,
+            };
+            let extreme = Extreme {
+                is_largest: op.largest,
+                nan: NanPlace::First,
+            };
+            take(e, &x, op.axis, needed, extreme)
+        }
+        Op::Sort(op) => {
+            let along = x.layout.shape()[op.axis].clone();
+            let needed = Needed {
+                count: e.num(&along),
+                bound: e.bound(&along)?,
+            };
+            let extreme = Extreme {
+                is_largest: op.descending,
+                nan: match op.descending {
+                    true => NanPlace::First,
+                    false => NanPlace::Last,
+                },
+            };
+            take(e, &x, op.axis, needed, extreme)
+        }
+        _ => unreachable!("invariant: a family lowers its own operators"),
+    }
+}
+
+/// The values and indices of the first elements of each row.
+fn take(
+    e: &mut Emit<'_>,
+    x: &View,
+    axis: usize,
+    needed: Needed,
+    extreme: Extreme,
+) -> Result<(), CompileError> {
     let shape: &[Dim] = x.layout.shape();
     let (values, indices) = (e.result(0)?, e.result(1)?);
-    let k = Num::Const(op.k as i64);
-    let along = e.num(&shape[op.axis]);
-    let reason = "top {less} of an axis of size {more}; at most its size";
-    e.check_at_most(k, along, reason.to_string());
-    if op.k == 0 {
+    if needed.bound == 0 {
         return Ok(());
     }
-    let needed = Needed {
-        count: k,
-        bound: op.k,
-    };
-    let extreme = Extreme {
-        is_largest: op.largest,
-        nan_is_low: false,
-    };
-    let sorted = ordered(e, &x, op.axis, needed, extreme)?;
-    let strides = e.strides(&x);
-    let sizes = others(&e.sizes(shape), op.axis);
+    let sorted = ordered(e, x, axis, needed, extreme)?;
+    let strides = e.strides(x);
+    let sizes = others(&e.sizes(shape), axis);
     let numel = e.numel(values.layout.shape());
     let params = TakeParams {
         shape: eight(&sizes),
-        strides: eight(&others(&strides, op.axis)),
+        strides: eight(&others(&strides, axis)),
         numel,
-        offset: e.offset(&x),
-        along: strides[op.axis],
-        inner: e.numel(&shape[op.axis + 1..]),
-        k,
+        offset: e.offset(x),
+        along: strides[axis],
+        inner: e.numel(&shape[axis + 1..]),
+        k: needed.count,
         row_stride: sorted.stride,
     };
     let words = e.words(values.dtype, values.layout.shape());

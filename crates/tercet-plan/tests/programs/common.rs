@@ -1,7 +1,7 @@
 //! The programs that the tests look at.
 
 use tercet_ir::case::CaseGraph;
-use tercet_ir::{CompileError, CompileOptions, DType, OpKind};
+use tercet_ir::{CompileError, CompileOptions, DType, OpKind, Tier};
 use tercet_plan::{Caps, Program, compile};
 
 /// The dtypes that GPUs compute in; I64 is narrowed.
@@ -59,13 +59,19 @@ pub(crate) fn options(case: &CaseGraph) -> CompileOptions {
     }
 }
 
-/// True if the case needs numbers that no GPU has: f64, or i64 beyond i32.
+/// True if the case needs what no GPU has: f64, i64 beyond i32, operators of the host.
 pub(crate) fn is_beyond_gpus(e: &CompileError) -> bool {
     match e {
         CompileError::Narrow { .. } => true,
         CompileError::Unsupported { nodes, .. } => nodes
             .iter()
-            .all(|n| n.reason.contains("GPUs compute in f32")),
+            .all(|n| n.reason.contains("GPUs compute in f32") || is_of_host(n.op)),
         _ => false,
     }
+}
+
+/// True for an operator that only the CPU has.
+pub(crate) fn is_of_host(op: &str) -> bool {
+    let mut docs = OpKind::ALL.iter().map(|kind| kind.doc());
+    docs.any(|d| d.name == op && d.tier == Tier::Host)
 }

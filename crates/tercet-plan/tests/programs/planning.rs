@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use tercet_ir::Bindings;
+use tercet_ir::{Bindings, CompileError, Tier};
 use tercet_plan::{Caps, Code, Launch, Source, Tuning, kernels};
 
 use crate::common::{for_each_case, is_beyond_gpus, profiles};
@@ -21,6 +21,25 @@ fn every_case_plans_on_every_profile() {
         });
     }
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+#[test]
+fn operators_of_the_host_are_refused_by_name() {
+    let mut refused = BTreeSet::new();
+    for_each_case(&Caps::h200(), |p| {
+        let mut own = p.case.graph.nodes().map(|(_, n)| n.op.kind().doc());
+        let Some(doc) = own.find(|d| d.tier == Tier::Host) else {
+            return;
+        };
+        let Err(CompileError::Unsupported { nodes, .. }) = p.program else {
+            panic!("{} is not refused", p.name)
+        };
+        let node = nodes.iter().find(|n| n.op == doc.name);
+        let node = node.unwrap_or_else(|| panic!("{}: {nodes:?}", p.name));
+        assert!(node.reason.contains("only the CPU"), "{}", node.reason);
+        refused.insert(doc.name);
+    });
+    assert_eq!(Vec::from_iter(refused), ["non_zero", "unique"]);
 }
 
 #[test]

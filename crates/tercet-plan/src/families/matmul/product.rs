@@ -11,7 +11,7 @@ use crate::num::Num;
 use crate::program::SlotId;
 
 /// The code of a function of a sum in the kernels; `None` where they do not have it.
-pub(super) fn activation_code(f: Option<UnaryFn>) -> Option<u32> {
+pub(in crate::families) fn activation_code(f: Option<UnaryFn>) -> Option<u32> {
     match f {
         None => Some(0),
         Some(f) => {

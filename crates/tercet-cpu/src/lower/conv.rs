@@ -1,0 +1,164 @@
+//! `Conv` of f32, and windows as columns of any dtype.
+
+use tercet_ir::layout::Layout;
+use tercet_ir::ops::Window;
+use tercet_ir::{EvalError, Graph, Node, Op, Support};
+
+use crate::args::Args;
+use crate::kernels::SimdLevel;
+use crate::kernels::conv::{ConvShape, Windows, conv, conv_scratch_len};
+use crate::kernels::gemm::Activation;
+use crate::lower::elem::{REALS, native_for, parts};
+use crate::lower::matmul::{activation, threads};
+use crate::lower::{Lowered, floats_mut, missing};
+
+/// Elements of a parallel task of columns, at least.
+const TASK: usize = 1 << 14;
+
+/// Real numbers; the others are decomposed.
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    let dtype = graph.ty(node.inputs[0]).dtype;
+    match &node.op {
+        _ if !REALS.contains(&dtype) => native_for(REALS, dtype),
+        Op::Conv(o) if activation(o.activation).is_none() => {
+            missing("no fused epilogue for this activation")
+        }
+        _ => Support::Native,
+    }
+}
+
+/// Sizes on three axes, the missing ones 1.
+pub(super) fn three(sizes: &[usize]) -> [usize; 3] {
+    let mut all = [1; 3];
+    all[3 - sizes.len()..].copy_from_slice(sizes);
+    all
+}
+
+/// Windows on three axes, before sizes are known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    stride: [usize; 3],
+    dilation: [usize; 3],
+    pad: [usize; 3],
+    pub(super) pad_after: [usize; 3],
+}
+
+impl Frame {
+    pub(super) fn of(window: &Window) -> Frame {
+        let window = window.on_three_axes();
+        Frame {
+            stride: three(&window.stride),
+            dilation: three(&window.dilation),
+            pad: three(&window.pad_before),
+            pad_after: three(&window.pad_after),
+        }
+    }
+
+    /// Windows of `kernel` taps on an operand of these spatial sizes, `out` of them.
+    pub(super) fn windows(&self, sizes: &[usize], kernel: &[usize], out: &[usize]) -> Windows {
+        Windows {
+            sizes: three(sizes),
+            kernel: three(kernel),
+            out: three(out),
+            stride: self.stride,
+            dilation: self.dilation,
+            pad: self.pad,
+        }
+    }
+
+    /// As many windows as fit.
+    fn all(&self, sizes: &[usize], kernel: &[usize]) -> Windows {
+        let mut w = self.windows(sizes, kernel, &[]);
+        for axis in 0..3 {
+            let reach = (w.kernel[axis] - 1) * w.dilation[axis] + 1;
+            let padded = w.sizes[axis] + w.pad[axis] + self.pad_after[axis];
+            w.out[axis] = (padded - reach) / w.stride[axis] + 1;
+        }
+        w
+    }
+}
+
+pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+    let Op::Conv(op) = &node.op else {
+        unreachable!("invariant: the table gives this kernel one operator")
+    };
+    let (frame, groups) = (Frame::of(&op.window()), op.groups);
+    let f = activation(op.activation).unwrap_or(Activation::None);
+    let shape_of = move |x: &[usize], w: &[usize], y: &[usize]| ConvShape {
+        windows: frame.windows(&x[2..], &w[2..], &y[2..]),
+        batch: x[0],
+        groups,
+        channels: w[1],
+        m: w[0] / groups,
+    };
+    let level = SimdLevel::detect();
+    let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
+        let (x, w) = (args.ins[0], args.ins[1]);
+        let y = &mut args.outs[0];
+        let shape = shape_of(x.shape(), w.shape(), y.shape());
+        let bias = args.ins.get(2).map(|b| b.dense::<f32>());
+        conv(
+            level,
+            threads(args.parallel),
+            &shape,
+            x.dense(),
+            w.dense(),
+            bias,
+            f,
+            y.as_mut(),
+            floats_mut(args.scratch),
+        );
+        Ok(())
+    };
+    Lowered {
+        scratch: Some(Box::new(move |layouts, threads| {
+            let [x, w, .., y] = layouts else { return 0 };
+            let shape = shape_of(x.shape(), w.shape(), y.shape());
+            4 * conv_scratch_len(level, threads, &shape)
+        })),
+        work: |layouts| {
+            let k: usize = layouts[1].shape()[1..].iter().product();
+            layouts.last().map_or(0, Layout::numel) * k / 16
+        },
+        ..Lowered::new(node.inputs.len(), run)
+    }
+}
+
+pub(crate) fn lower_columns(_: &Graph, node: &Node) -> Lowered {
+    let Op::Im2Col(op) = &node.op else {
+        unreachable!("invariant: the table gives this kernel one operator")
+    };
+    let (frame, kernel) = (Frame::of(&op.window()), op.kernel.clone());
+    Lowered::new(1, move |args: &mut Args<'_>| {
+        match args.outs[0].dtype.size_bytes() {
+            1 => columns::<u8>(&frame, &kernel, args),
+            2 => columns::<u16>(&frame, &kernel, args),
+            4 => columns::<u32>(&frame, &kernel, args),
+            _ => columns::<u64>(&frame, &kernel, args),
+        }
+        Ok(())
+    })
+}
+
+fn columns<T: bytemuck::Pod + Default + Send + Sync>(
+    frame: &Frame,
+    kernel: &[usize],
+    args: &mut Args<'_>,
+) {
+    let (x, out) = (args.ins[0], &mut args.outs[0]);
+    let w = frame.all(&x.shape()[2..], kernel);
+    let (taps, plane, count) = (w.taps(), w.plane(), w.count());
+    if out.layout.numel() == 0 {
+        return;
+    }
+    let from: &[T] = bytemuck::cast_slice(x.dense_bytes());
+    let to: &mut [T] = bytemuck::cast_slice_mut(out.bytes);
+    let rows = TASK.div_ceil(count);
+    parts(args.parallel, to, rows * count, |i, to| {
+        for (j, to) in to.chunks_exact_mut(count).enumerate() {
+            let row = i * rows + j;
+            let plane = &from[row / taps * plane..][..plane];
+            w.gather(plane, w.tap(row % taps), 0..count, to);
+        }
+    });
+}

@@ -1,0 +1,292 @@
+//! `Fft` of rows, spread over threads.
+//!
+//! Lengths of small prime factors by Stockham's transform (1966), from one buffer into another, radix
+//! by radix; others as a convolution by transforms of a power of two (Bluestein 1970). Roots of one are
+//! made in `f64`, once.
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use rayon::prelude::*;
+use tercet_ir::ops::unit_root;
+use tercet_ir::{Graph, Node, Op, Support};
+
+use crate::args::Args;
+use crate::lower::Lowered;
+use crate::lower::elem::{REALS, native_for};
+
+/// A complex number.
+type C = [f32; 2];
+
+/// The greatest prime factor that is taken as a radix.
+const GREATEST_RADIX: usize = 31;
+
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    native_for(REALS, graph.ty(node.inputs[0]).dtype)
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let Op::Fft(op) = &node.op else {
+        unreachable!("invariant: the table gives this row `Fft` only")
+    };
+    let ty = graph.ty(node.inputs[0]);
+    let Some(n) = ty.shape[ty.rank() - 2].known() else {
+        unreachable!("invariant: inference refuses lengths that are not known")
+    };
+    let plan = Plan::of(n, op.inverse);
+    let scale = op.norm.scale(op.inverse, n) as f32;
+    let share = plan.scratch();
+    Lowered {
+        scratch: Some(Box::new(move |_, threads| {
+            share * threads.max(1) * size_of::<C>()
+        })),
+        work: |layouts| layouts[0].numel() * 8,
+        ..Lowered::new(1, move |args: &mut Args<'_>| {
+            run(&plan, scale, args);
+            Ok(())
+        })
+    }
+}
+
+fn run(plan: &Plan, scale: f32, args: &mut Args<'_>) {
+    let x: &[C] = cast_slice(args.ins[0].dense::<f32>());
+    let y: &mut [C] = cast_slice_mut(args.outs[0].as_mut::<f32>());
+    if y.is_empty() {
+        return;
+    }
+    y.copy_from_slice(x);
+    let scratch: &mut [C] = cast_slice_mut(args.scratch);
+    let (n, share) = (plan.n, plan.scratch());
+    let transform = |rows: &mut [C], scratch: &mut [C]| {
+        for row in rows.chunks_exact_mut(n) {
+            plan.transform(row, scratch);
+            row.iter_mut().for_each(|v| *v = v.map(|part| part * scale));
+        }
+    };
+    if !args.parallel {
+        return transform(y, &mut scratch[..share]);
+    }
+    let part = (y.len() / n).div_ceil(scratch.len() / share) * n;
+    let parts = y
+        .par_chunks_mut(part)
+        .zip(scratch.par_chunks_exact_mut(share));
+    parts.for_each(|(rows, scratch)| transform(rows, scratch));
+}
+
+fn times(a: C, b: C) -> C {
+    [a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]]
+}
+
+fn plus(a: C, b: C) -> C {
+    [a[0] + b[0], a[1] + b[1]]
+}
+
+fn minus(a: C, b: C) -> C {
+    [a[0] - b[0], a[1] - b[1]]
+}
+
+fn conjugate(a: C) -> C {
+    [a[0], -a[1]]
+}
+
+/// What a length and a direction need.
+#[derive(Debug)]
+struct Plan {
+    n: usize,
+    radices: Vec<usize>,
+    /// `e^(-2 pi i k / n)`, or the conjugates.
+    roots: Vec<C>,
+    convolution: Option<Box<Convolution>>,
+}
+
+/// A transform as a convolution with `e^(pi i j^2 / n)`.
+#[derive(Debug)]
+struct Convolution {
+    /// Of a power of two.
+    inner: Plan,
+    chirps: Vec<C>,
+    /// The transform of what is convolved with, divided by its length.
+    against: Vec<C>,
+}
+
+impl Plan {
+    fn of(n: usize, inverse: bool) -> Plan {
+        let sign = if inverse { -1.0 } else { 1.0 };
+        let root = |k: usize, n: usize| {
+            let [re, im] = unit_root(k, n);
+            [re as f32, (sign * im) as f32]
+        };
+        let radices = radices(n);
+        if radices.last().is_none_or(|&r| r <= GREATEST_RADIX) {
+            return Plan {
+                n,
+                radices,
+                roots: (0..n).map(|k| root(k, n)).collect(),
+                convolution: None,
+            };
+        }
+        let m = (2 * n - 1).next_power_of_two();
+        let inner = Plan::of(m, false);
+        let square = |j: usize| (j as u128 * j as u128 % (2 * n as u128)) as usize;
+        let chirps: Vec<C> = (0..n).map(|j| root(square(j), 2 * n)).collect();
+        let mut against = vec![[0.0; 2]; m];
+        for (j, chirp) in chirps.iter().enumerate() {
+            against[j] = conjugate(*chirp);
+            against[(m - j) % m] = conjugate(*chirp);
+        }
+        inner.transform(&mut against, &mut vec![[0.0; 2]; m]);
+        let scale = 1.0 / m as f32;
+        against
+            .iter_mut()
+            .for_each(|v| *v = v.map(|part| part * scale));
+        Plan {
+            n,
+            radices: Vec::new(),
+            roots: Vec::new(),
+            convolution: Some(Box::new(Convolution {
+                inner,
+                chirps,
+                against,
+            })),
+        }
+    }
+
+    /// Numbers of scratch memory.
+    fn scratch(&self) -> usize {
+        match &self.convolution {
+            Some(convolution) => 2 * convolution.inner.n,
+            None => self.n,
+        }
+    }
+
+    /// One row, in place.
+    fn transform(&self, row: &mut [C], scratch: &mut [C]) {
+        if let Some(convolution) = &self.convolution {
+            return convolution.transform(row, scratch);
+        }
+        let (mut from, mut to) = (row, &mut scratch[..self.n]);
+        let mut before = 1;
+        for &radix in &self.radices {
+            match radix {
+                2 => self.pass::<2>(from, to, before, |a, _| {
+                    [plus(a[0], a[1]), minus(a[0], a[1])]
+                }),
+                4 => self.pass::<4>(from, to, before, |a, quarter| {
+                    let (even, odd) = (plus(a[0], a[2]), plus(a[1], a[3]));
+                    let rest = minus(a[0], a[2]);
+                    let turned = times(minus(a[1], a[3]), quarter);
+                    [
+                        plus(even, odd),
+                        plus(rest, turned),
+                        minus(even, odd),
+                        minus(rest, turned),
+                    ]
+                }),
+                _ => self.pass_of(from, to, before, radix),
+            }
+            before *= radix;
+            (from, to) = (to, from);
+        }
+        if self.radices.len() % 2 == 1 {
+            // The result is in the scratch memory.
+            to.copy_from_slice(from);
+        }
+    }
+
+    /// Radix `R`; `before` is the product of those before it. `dft` also gets a quarter's turn.
+    fn pass<const R: usize>(
+        &self,
+        from: &[C],
+        to: &mut [C],
+        before: usize,
+        dft: impl Fn([C; R], C) -> [C; R],
+    ) {
+        let count = self.n / R;
+        let step = self.n / (before * R);
+        let quarter = self.roots[self.n / 4 * usize::from(R == 4)];
+        for (block, to) in to.chunks_exact_mut(before * R).enumerate() {
+            for k in 0..before {
+                let at = block * before + k;
+                let a = std::array::from_fn(|r| match r {
+                    0 => from[at],
+                    _ => times(from[at + r * count], self.roots[k * r * step]),
+                });
+                for (r, v) in dft(a, quarter).into_iter().enumerate() {
+                    to[k + r * before] = v;
+                }
+            }
+        }
+    }
+
+    /// Any radix, by plain sums.
+    fn pass_of(&self, from: &[C], to: &mut [C], before: usize, radix: usize) {
+        let count = self.n / radix;
+        let step = self.n / (before * radix);
+        let mut a = [[0.0; 2]; GREATEST_RADIX];
+        for (block, to) in to.chunks_exact_mut(before * radix).enumerate() {
+            for k in 0..before {
+                for (r, a) in a[..radix].iter_mut().enumerate() {
+                    let x = from[block * before + k + r * count];
+                    *a = times(x, self.roots[k * r * step]);
+                }
+                for s in 0..radix {
+                    let terms = a[..radix].iter().enumerate();
+                    let sum = terms.fold([0.0; 2], |sum, (r, a)| {
+                        plus(sum, times(*a, self.roots[r * s % radix * count]))
+                    });
+                    to[k + s * before] = sum;
+                }
+            }
+        }
+    }
+}
+
+impl Convolution {
+    fn transform(&self, row: &mut [C], scratch: &mut [C]) {
+        let (x, rest) = scratch.split_at_mut(self.inner.n);
+        let (filled, zeros) = x.split_at_mut(row.len());
+        for ((to, x), chirp) in filled.iter_mut().zip(&*row).zip(&self.chirps) {
+            *to = times(*x, *chirp);
+        }
+        zeros.fill([0.0; 2]);
+        self.inner.transform(x, rest);
+        // The inverse is the conjugate of the transform of conjugates.
+        for (x, against) in x.iter_mut().zip(&self.against) {
+            *x = conjugate(times(*x, *against));
+        }
+        self.inner.transform(x, rest);
+        for ((to, x), chirp) in row.iter_mut().zip(&*x).zip(&self.chirps) {
+            *to = times(conjugate(*x), *chirp);
+        }
+    }
+}
+
+/// The factors of a length: 4, then 2, then odd primes from the least on.
+fn radices(n: usize) -> Vec<usize> {
+    let twos = n.trailing_zeros() as usize;
+    let mut radices = vec![4; twos / 2];
+    radices.extend((twos % 2 == 1).then_some(2));
+    let (mut rest, mut p) = (n >> twos, 3);
+    while p * p <= rest {
+        match rest.is_multiple_of(p) {
+            true => {
+                radices.push(p);
+                rest /= p;
+            }
+            false => p += 2,
+        }
+    }
+    radices.extend((rest > 1).then_some(rest));
+    radices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_of_a_length() {
+        assert_eq!(radices(1), [] as [usize; 0]);
+        assert_eq!(radices(32), [4, 4, 2]);
+        assert_eq!(radices(360), [4, 2, 3, 3, 5]);
+        assert_eq!(radices(2 * 1009), [2, 1009]);
+    }
+}

@@ -1,0 +1,98 @@
+//! `GatedDeltaNet`: each head of each row goes through all steps on one thread, its state in scratch
+//! memory.
+#![allow(unsafe_code, reason = "heads interleave in the result")]
+
+use tercet_ir::{Graph, Node, Support};
+
+use crate::args::Args;
+use crate::kernels::parallel::{SharedMut, Threads, for_each_with_scratch};
+use crate::lower::elem::{REALS, native_for};
+use crate::lower::{Lowered, floats_mut};
+
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    native_for(REALS, graph.ty(node.inputs[0]).dtype)
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let [n, p] = [0, 2].map(|i| graph.ty(node.inputs[i]).shape[3].known().unwrap_or(0));
+    let part = part(n, p);
+    Lowered {
+        scratch: Some(Box::new(move |_, threads| {
+            part * threads.max(1) * size_of::<f32>()
+        })),
+        work: |layouts| layouts[0].numel() * 64,
+        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+            run(args);
+            Ok(())
+        })
+    }
+}
+
+/// Scratch numbers of a head: its state, and what is corrected of a token.
+fn part(n: usize, p: usize) -> usize {
+    n * p + p + 1
+}
+
+fn run(args: &mut Args<'_>) {
+    let [q, k, v, g, beta]: [&[f32]; 5] = std::array::from_fn(|i| args.ins[i].dense());
+    let initial: Option<&[f32]> = args.ins.get(5).map(|state| state.dense());
+    let &[batch, steps, heads, n] = args.ins[0].shape() else {
+        unreachable!("invariant: inference checked the rank")
+    };
+    let p = args.ins[2].shape()[3];
+    let mut outs = args.outs.iter_mut();
+    let o = outs.next().map(|out| SharedMut::new(out.as_mut::<f32>()));
+    let last = outs.next().map(|out| SharedMut::new(out.as_mut::<f32>()));
+    let Some(o) = o else {
+        unreachable!("invariant: there is a result")
+    };
+    let threads = if args.parallel {
+        Threads::Pool
+    } else {
+        Threads::Serial
+    };
+    let scale = 1.0 / (n as f32).sqrt();
+    let scratch = floats_mut(args.scratch);
+    for_each_with_scratch(threads, batch * heads, scratch, part(n, p), |task, all| {
+        let (state, rest) = all.split_at_mut(n * p);
+        let d = &mut rest[..p];
+        match initial {
+            Some(initial) => state.copy_from_slice(&initial[task * n * p..][..n * p]),
+            None => state.fill(0.0),
+        }
+        let (row, head) = (task / heads, task % heads);
+        for at in row * steps..(row + 1) * steps {
+            let token = at * heads + head;
+            let (q, k, v) = (
+                &q[token * n..][..n],
+                &k[token * n..][..n],
+                &v[token * p..][..p],
+            );
+            let decay = g[token].exp();
+            d.fill(0.0);
+            for (row, k) in state.chunks_exact_mut(p.max(1)).zip(k) {
+                for (s, d) in row.iter_mut().zip(d.iter_mut()) {
+                    *s *= decay;
+                    *d += k * *s;
+                }
+            }
+            for (d, v) in d.iter_mut().zip(v) {
+                *d = beta[token] * (v - *d);
+            }
+            // SAFETY: the range lies inside the result, of which each task has other tokens or heads.
+            let o = unsafe { o.slice(token * p, p) };
+            o.fill(0.0);
+            for (row, (k, q)) in state.chunks_exact_mut(p.max(1)).zip(k.iter().zip(q)) {
+                for ((s, d), o) in row.iter_mut().zip(d.iter()).zip(o.iter_mut()) {
+                    *s += k * d;
+                    *o += q * *s;
+                }
+            }
+            o.iter_mut().for_each(|o| *o *= scale);
+        }
+        if let Some(last) = last {
+            // SAFETY: as above; the state of each task is its own.
+            unsafe { last.slice(task * n * p, n * p) }.copy_from_slice(state);
+        }
+    });
+}

@@ -1,0 +1,196 @@
+//! `GatherElements`, `GatherNd` and `OneHot`: elements that indices name.
+//!
+//! Every index is checked before anything is written, in order, so that the fault is the first one.
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+use tercet_ir::{DType, EvalError, Graph, MAX_RANK, Node, Op};
+
+use crate::args::{Args, View};
+use crate::lower::elem::parts;
+use crate::lower::reference_eval::evaluate;
+use crate::lower::{Lowered, indices};
+
+/// Bytes of a parallel task, at least.
+const TASK_BYTES: usize = 1 << 16;
+
+/// The place along an axis of `len` elements that an index names.
+pub(crate) fn resolve(index: i64, len: usize) -> Result<usize, EvalError> {
+    let at = match index < 0 {
+        true => index.checked_add(len as i64),
+        false => Some(index),
+    };
+    match at {
+        Some(at) if (0..len as i64).contains(&at) => Ok(at as usize),
+        Some(_) | None => Err(EvalError::Index { index, len }),
+    }
+}
+
+/// Indices of either dtype, which were checked.
+#[derive(Clone, Copy)]
+enum Named<'a> {
+    Narrow(&'a [i32]),
+    Wide(&'a [i64]),
+}
+
+impl<'a> Named<'a> {
+    fn of(idx: &View<'a>) -> Named<'a> {
+        match idx.dtype == DType::I64 {
+            true => Named::Wide(idx.dense()),
+            false => Named::Narrow(idx.dense()),
+        }
+    }
+
+    /// The place that index `i` names along an axis of `len` elements.
+    fn at(self, i: usize, len: usize) -> usize {
+        let index = match self {
+            Named::Narrow(list) => i64::from(list[i]),
+            Named::Wide(list) => list[i],
+        };
+        (if index < 0 { index + len as i64 } else { index }) as usize
+    }
+}
+
+/// The distances of neighbours along each axis of a dense tensor.
+pub(crate) fn strides(shape: &[usize]) -> [usize; MAX_RANK] {
+    let mut strides = [1; MAX_RANK];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis];
+    }
+    strides
+}
+
+/// Whether indices are at most as many as the elements beside them.
+pub(crate) fn are_within(idx: &[usize], data: &[usize], axis: usize) -> bool {
+    let pairs = idx.iter().zip(data).enumerate();
+    pairs.into_iter().all(|(a, (m, n))| a == axis || m <= n)
+}
+
+pub(crate) fn lower_elements(_: &Graph, node: &Node) -> Lowered {
+    let Op::GatherElements(op) = &node.op else {
+        unreachable!("invariant: the table gives this row `GatherElements` only")
+    };
+    let (op, axis) = (node.op.clone(), op.axis);
+    Lowered {
+        fallible: true,
+        work: |layouts| layouts.last().map_or(0, |out| out.numel()),
+        ..Lowered::new(2, move |args: &mut Args<'_>| {
+            let (data, idx) = (args.ins[0].shape(), args.ins[1]);
+            if !are_within(idx.shape(), data, axis) {
+                return evaluate(&op, args);
+            }
+            indices(&idx).try_for_each(|i| resolve(i, data[axis]).map(|_| ()))?;
+            match args.outs[0].dtype.size_bytes() {
+                1 => elements::<u8>(axis, args),
+                2 => elements::<u16>(axis, args),
+                4 => elements::<u32>(axis, args),
+                _ => elements::<u64>(axis, args),
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Lines of the result along the last axis.
+fn elements<T: Pod + Send + Sync>(axis: usize, args: &mut Args<'_>) {
+    let (data, idx) = (args.ins[0], Named::of(&args.ins[1]));
+    let (out, sizes) = (&mut args.outs[0], data.shape());
+    let shape = out.layout.shape();
+    let (last, steps) = (shape.len() - 1, strides(sizes));
+    let line = shape[last];
+    if out.layout.numel() == 0 {
+        return;
+    }
+    let from: &[T] = bytemuck::cast_slice(data.dense_bytes());
+    let to: &mut [T] = bytemuck::cast_slice_mut(out.bytes);
+    let lines = (TASK_BYTES / size_of::<T>()).div_ceil(line);
+    parts(args.parallel, to, lines * line, |task, to| {
+        for (i, to) in to.chunks_exact_mut(line).enumerate() {
+            let first = (task * lines + i) * line;
+            let (mut rest, mut base) = (task * lines + i, 0);
+            for a in (0..last).rev() {
+                if a != axis {
+                    base += rest % shape[a] * steps[a];
+                }
+                rest /= shape[a];
+            }
+            for (j, y) in to.iter_mut().enumerate() {
+                let along = idx.at(first + j, sizes[axis]) * steps[axis];
+                *y = from[base + along + if axis == last { 0 } else { j }];
+            }
+        }
+    });
+}
+
+pub(crate) fn lower_nd(_: &Graph, node: &Node) -> Lowered {
+    let Op::GatherNd(op) = &node.op else {
+        unreachable!("invariant: the table gives this row `GatherNd` only")
+    };
+    let batch = op.batch_dims;
+    Lowered {
+        fallible: true,
+        work: |layouts| layouts.last().map_or(0, |out| out.numel()),
+        ..Lowered::new(2, move |args: &mut Args<'_>| {
+            let (data, idx) = (args.ins[0], args.ins[1]);
+            let last = idx.shape().len() - 1;
+            let k = idx.shape()[last];
+            let lens = &data.shape()[batch..batch + k];
+            for (i, index) in indices(&idx).enumerate() {
+                resolve(index, lens[i % k])?;
+            }
+            let out = &mut args.outs[0];
+            let inner: usize = data.shape()[batch + k..].iter().product();
+            let bytes = inner * data.dtype.size_bytes();
+            if out.layout.numel() == 0 {
+                return Ok(());
+            }
+            // Rows of coordinates of each batch.
+            let rows: usize = idx.shape()[batch..last].iter().product();
+            let within: usize = lens.iter().product();
+            let (from, named) = (data.dense_bytes(), Named::of(&idx));
+            let task = TASK_BYTES.div_ceil(bytes);
+            parts(args.parallel, out.bytes, task * bytes, |i, to| {
+                for (j, to) in to.chunks_exact_mut(bytes).enumerate() {
+                    let row = i * task + j;
+                    let places = lens.iter().enumerate();
+                    let at = places.fold(0, |at, (c, &n)| at * n + named.at(row * k + c, n));
+                    let first = (row / rows * within + at) * bytes;
+                    to.copy_from_slice(&from[first..first + bytes]);
+                }
+            });
+            Ok(())
+        })
+    }
+}
+
+pub(crate) fn lower_one_hot(_: &Graph, node: &Node) -> Lowered {
+    let Op::OneHot(op) = &node.op else {
+        unreachable!("invariant: the table gives this row `OneHot` only")
+    };
+    let (depth, one) = (op.depth, one(op.to));
+    Lowered {
+        fallible: true,
+        work: |layouts| layouts.last().map_or(0, |out| out.numel()),
+        ..Lowered::new(1, move |args: &mut Args<'_>| {
+            let out = &mut args.outs[0];
+            let size = out.dtype.size_bytes();
+            out.bytes.fill(0);
+            for (row, index) in indices(&args.ins[0]).enumerate() {
+                let at = (row * depth + resolve(index, depth)?) * size;
+                out.bytes[at..at + size].copy_from_slice(&one.to_le_bytes()[..size]);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The bits of 1 in a dtype, in the low end.
+fn one(dtype: DType) -> u64 {
+    match dtype {
+        DType::F32 => 1f32.to_bits().into(),
+        DType::F16 => f16::ONE.to_bits().into(),
+        DType::BF16 => bf16::ONE.to_bits().into(),
+        DType::F64 => 1f64.to_bits(),
+        DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => 1,
+    }
+}

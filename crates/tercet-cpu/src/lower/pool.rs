@@ -1,0 +1,212 @@
+//! `Pool`: rows of windows, one tap of all windows of a row at a time.
+//!
+//! Floats are pooled in f32; sums over more taps than [`MANY`] in f64. Integers wrap.
+
+use tercet_ir::ops::{Op, Pool, PoolFn};
+use tercet_ir::{DType, Element, Graph, Node, Support};
+
+use crate::args::Args;
+use crate::kernels::conv::Windows;
+use crate::lower::Lowered;
+use crate::lower::conv::Frame;
+use crate::lower::elem::{native_for, parts};
+
+/// Elements of a parallel task, at least.
+const TASK: usize = 1 << 13;
+/// Taps from which sums of f32 lose digits.
+const MANY: usize = 64;
+
+/// Every dtype but the narrow floats, which are widened before.
+const DTYPES: &[DType] = &[
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::F64,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::I8,
+    DType::U8,
+];
+
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    native_for(DTYPES, graph.ty(node.inputs[0]).dtype)
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let Op::Pool(op) = &node.op else {
+        unreachable!("invariant: the table gives this kernel one operator")
+    };
+    let (op, frame) = (op.clone(), Frame::of(&op.window()));
+    let run = match graph.ty(node.inputs[0]).dtype {
+        DType::F64 => run::<f64>,
+        DType::I32 => run::<i32>,
+        DType::U32 => run::<u32>,
+        DType::I64 => run::<i64>,
+        DType::I8 => run::<i8>,
+        DType::U8 => run::<u8>,
+        DType::F32 | DType::F16 | DType::BF16 | DType::Bool => run::<f32>,
+    };
+    Lowered {
+        work: |layouts| {
+            let numel = layouts.iter().map(tercet_ir::layout::Layout::numel);
+            4 * numel.max().unwrap_or(0)
+        },
+        ..Lowered::new(1, move |args: &mut Args<'_>| {
+            run(&op, &frame, args);
+            Ok(())
+        })
+    }
+}
+
+/// An element that windows are made of.
+trait Pooled: Element {
+    const LEAST: Self;
+    const GREATEST: Self;
+    const ZERO: Self;
+    fn greater(self, other: Self) -> Self;
+    fn lesser(self, other: Self) -> Self;
+    fn plus(self, other: Self) -> Self;
+    /// Divided by a count; integers are never.
+    fn over(self, count: usize) -> Self;
+    fn to_f64(self) -> f64;
+    fn of_f64(x: f64) -> Self;
+    /// Whether sums lose digits.
+    const ROUGH: bool;
+}
+
+macro_rules! floats {
+    ($($t:ty, $rough:literal);*) => {$(impl Pooled for $t {
+        const LEAST: $t = <$t>::NEG_INFINITY;
+        const GREATEST: $t = <$t>::INFINITY;
+        const ZERO: $t = 0.0;
+        const ROUGH: bool = $rough;
+        #[inline(always)]
+        fn greater(self, other: $t) -> $t {
+            if self.is_nan() || self >= other { self } else { other }
+        }
+        #[inline(always)]
+        fn lesser(self, other: $t) -> $t {
+            if self.is_nan() || self <= other { self } else { other }
+        }
+        #[inline(always)]
+        fn plus(self, other: $t) -> $t { self + other }
+        fn over(self, count: usize) -> $t { self / count as $t }
+        fn to_f64(self) -> f64 { f64::from(self) }
+        fn of_f64(x: f64) -> $t { x as $t }
+    })*};
+}
+floats!(f32, true; f64, false);
+
+macro_rules! ints {
+    ($($t:ty),*) => {$(impl Pooled for $t {
+        const LEAST: $t = <$t>::MIN;
+        const GREATEST: $t = <$t>::MAX;
+        const ZERO: $t = 0;
+        const ROUGH: bool = false;
+        #[inline(always)]
+        fn greater(self, other: $t) -> $t { self.max(other) }
+        #[inline(always)]
+        fn lesser(self, other: $t) -> $t { self.min(other) }
+        #[inline(always)]
+        fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
+        fn over(self, _: usize) -> $t { self }
+        fn to_f64(self) -> f64 { self as f64 }
+        fn of_f64(x: f64) -> $t { x as $t }
+    })*};
+}
+ints!(i32, u32, i64, i8, u8);
+
+fn run<T: Pooled>(op: &Pool, frame: &Frame, args: &mut Args<'_>) {
+    let (x, out) = (args.ins[0], &mut args.outs[0]);
+    let w = frame.windows(&x.shape()[2..], &op.kernel, &out.shape()[2..]);
+    let (count, plane) = (w.count(), w.plane());
+    if out.layout.numel() == 0 {
+        return;
+    }
+    let x: &[T] = x.dense();
+    let planes = TASK.div_ceil(count * w.taps().min(64));
+    parts(
+        args.parallel,
+        out.as_mut(),
+        planes * count,
+        |i, y: &mut [T]| {
+            for (j, y) in y.chunks_exact_mut(count).enumerate() {
+                let x = &x[(i * planes + j) * plane..][..plane];
+                for (row, y) in y.chunks_exact_mut(w.out[2]).enumerate() {
+                    pool_row(op, frame, &w, x, row, y);
+                }
+            }
+        },
+    );
+}
+
+/// The windows of one row of a channel.
+fn pool_row<T: Pooled>(op: &Pool, frame: &Frame, w: &Windows, x: &[T], row: usize, y: &mut [T]) {
+    match op.f {
+        PoolFn::Max => fold(w, x, row, y, T::LEAST, T::greater),
+        PoolFn::Min => fold(w, x, row, y, T::GREATEST, T::lesser),
+        PoolFn::Sum | PoolFn::Mean if T::ROUGH && w.taps() > MANY => exact_sums(w, x, row, y),
+        PoolFn::Sum | PoolFn::Mean => fold(w, x, row, y, T::ZERO, T::plus),
+    }
+    if op.f == PoolFn::Mean {
+        for (i, y) in y.iter_mut().enumerate() {
+            let at = [row / w.out[1], row % w.out[1], i];
+            let taps = (0..3).map(|axis| taps_of(op, frame, w, axis, at[axis]));
+            *y = y.over(taps.product());
+        }
+    }
+}
+
+#[inline(always)]
+fn fold<T: Pooled>(w: &Windows, x: &[T], row: usize, y: &mut [T], start: T, f: impl Fn(T, T) -> T) {
+    y.fill(start);
+    let width = y.len();
+    for t in 0..w.taps() {
+        let tap = w.tap(t);
+        let Some(from) = w.row(x, row, tap) else {
+            continue;
+        };
+        let (inside, first) = w.inside(tap[2], 0..width);
+        if inside.is_empty() {
+            continue;
+        }
+        let (y, from) = (&mut y[inside], &from[first..]);
+        match w.stride[2] {
+            1 => y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x)),
+            stride => {
+                let from = from.iter().step_by(stride);
+                y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x));
+            }
+        }
+    }
+}
+
+/// Sums of many taps, one window at a time.
+fn exact_sums<T: Pooled>(w: &Windows, x: &[T], row: usize, y: &mut [T]) {
+    for (i, y) in y.iter_mut().enumerate() {
+        let mut sum = 0.0;
+        for t in 0..w.taps() {
+            let tap = w.tap(t);
+            let Some(from) = w.row(x, row, tap) else {
+                continue;
+            };
+            let (inside, first) = w.inside(tap[2], i..i + 1);
+            if !inside.is_empty() {
+                sum += from[first].to_f64();
+            }
+        }
+        *y = T::of_f64(sum);
+    }
+}
+
+/// The taps along an axis that a mean counts.
+fn taps_of(op: &Pool, frame: &Frame, w: &Windows, axis: usize, out: usize) -> usize {
+    let after = frame.pad_after[axis];
+    let (low, high) = match op.count_include_pad {
+        true => (0, w.pad[axis] + w.sizes[axis] + after),
+        false => (w.pad[axis], w.pad[axis] + w.sizes[axis]),
+    };
+    let places = (0..w.kernel[axis]).map(|t| out * w.stride[axis] + t * w.dilation[axis]);
+    places.filter(|at| (low..high).contains(at)).count()
+}

@@ -1,0 +1,176 @@
+//! `Resize`: rows of the result from rows of the operand, then along the row.
+//!
+//! Which elements meet is worked out once, when the graph is compiled. Linear and cubic rows are sums over
+//! rows of the operand, of their elements or of what is made along them.
+
+use bytemuck::Pod;
+use smallvec::SmallVec;
+use tercet_ir::ops::{Op, Resize, ResizeMode, Taps};
+use tercet_ir::{Graph, Node, Support};
+
+use crate::args::{Args, View};
+use crate::lower::elem::{REALS, native_for, parts};
+use crate::lower::{Lowered, missing};
+
+/// Elements of a parallel task, at least.
+const TASK: usize = 1 << 12;
+
+/// Nearest moves elements of any dtype.
+pub(crate) fn supports_moves(_: &Graph, node: &Node) -> Support {
+    match &node.op {
+        Op::Resize(o) if o.mode == ResizeMode::Nearest => Support::Native,
+        _ => missing("elements are summed, not moved"),
+    }
+}
+
+/// Sums of floats, the narrow ones widened before.
+pub(crate) fn supports_sums(graph: &Graph, node: &Node) -> Support {
+    native_for(REALS, graph.ty(node.inputs[0]).dtype)
+}
+
+/// Rows of the operand with their weights: four along each of up to three axes.
+type Rows = SmallVec<[(usize, f64); 64]>;
+
+/// The taps of each axis; of an axis that stays every element its own.
+struct Plan {
+    taps: Vec<Option<Taps>>,
+}
+
+impl Plan {
+    fn of(op: &Resize, graph: &Graph, node: &Node) -> Plan {
+        let shape = &graph.ty(node.inputs[0]).shape;
+        let axes = op.axes(shape);
+        let taps = (0..shape.rank()).map(|axis| {
+            let (n, m) = (shape[axis].known(), op.sizes[axis].known());
+            let changed = axes.contains(&axis);
+            n.zip(m)
+                .filter(|_| changed)
+                .map(|(n, m)| op.taps(axis, n, m))
+        });
+        Plan {
+            taps: taps.collect(),
+        }
+    }
+
+    /// The rows of the operand that a row of the result is made of.
+    fn rows(&self, from: &[usize], to: &[usize], row: usize) -> Rows {
+        let mut rows = Rows::new();
+        rows.push((0, 1.0));
+        let outer = to.len() - 1;
+        let (mut rest, mut stride) = (row, 1);
+        for axis in (0..outer).rev() {
+            let at = rest % to[axis];
+            rest /= to[axis];
+            match &self.taps[axis] {
+                None => rows.iter_mut().for_each(|(row, _)| *row += at * stride),
+                Some(taps) => {
+                    let before = std::mem::take(&mut rows);
+                    for (row, weight) in before {
+                        rows.extend((0..taps.count).map(|t| {
+                            let row = row + taps.index(at, t) * stride;
+                            (row, weight * taps.weight(at, t))
+                        }));
+                    }
+                }
+            }
+            stride *= from[axis];
+        }
+        rows.retain(|(_, weight)| *weight != 0.0);
+        rows
+    }
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let Op::Resize(op) = &node.op else {
+        unreachable!("invariant: the table gives this kernel one operator")
+    };
+    let plan = Plan::of(op, graph, node);
+    let nearest = op.mode == ResizeMode::Nearest;
+    let size = node.outputs[0].dtype.size_bytes();
+    Lowered::new(1, move |args: &mut Args<'_>| {
+        match (nearest, size) {
+            (false, _) => sums(&plan, args),
+            (true, 1) => moved::<u8>(&plan, args),
+            (true, 2) => moved::<u16>(&plan, args),
+            (true, 4) => moved::<u32>(&plan, args),
+            (true, _) => moved::<u64>(&plan, args),
+        }
+        Ok(())
+    })
+}
+
+/// Elements of a row of the operand and of the result.
+fn lengths(x: &View<'_>, to: &[usize]) -> (usize, usize) {
+    let last = |shape: &[usize]| shape.last().copied().unwrap_or(1);
+    (last(x.shape()), last(to))
+}
+
+fn moved<T: Pod + Send + Sync>(plan: &Plan, args: &mut Args<'_>) {
+    let (x, out) = (args.ins[0], &mut args.outs[0]);
+    let shape = out.layout.shape();
+    if out.layout.numel() == 0 {
+        return;
+    }
+    let from: &[T] = bytemuck::cast_slice(x.dense_bytes());
+    let y: &mut [T] = bytemuck::cast_slice_mut(out.bytes);
+    if shape.is_empty() {
+        return y.copy_from_slice(from);
+    }
+    let (n, m) = lengths(&x, shape);
+    let each = TASK.div_ceil(m);
+    parts(args.parallel, y, each * m, |i, y| {
+        for (j, y) in y.chunks_exact_mut(m).enumerate() {
+            let rows = plan.rows(x.shape(), shape, i * each + j);
+            let row = rows.first().map_or(0, |(row, _)| *row);
+            let from = &from[row * n..][..n];
+            match plan.taps.last() {
+                Some(Some(taps)) => {
+                    for (y, at) in y.iter_mut().zip(&taps.indices) {
+                        *y = from[*at as usize];
+                    }
+                }
+                _ => y.copy_from_slice(from),
+            }
+        }
+    });
+}
+
+fn sums(plan: &Plan, args: &mut Args<'_>) {
+    let (x, out) = (args.ins[0], &mut args.outs[0]);
+    let shape = out.layout.shape();
+    if out.layout.numel() == 0 {
+        return;
+    }
+    let from: &[f32] = x.dense();
+    let y: &mut [f32] = bytemuck::cast_slice_mut(out.bytes);
+    if shape.is_empty() {
+        return y.copy_from_slice(from);
+    }
+    let (n, m) = lengths(&x, shape);
+    let each = TASK.div_ceil(m);
+    parts(args.parallel, y, each * m, |i, y| {
+        for (j, y) in y.chunks_exact_mut(m).enumerate() {
+            y.fill(0.0);
+            for &(row, weight) in &plan.rows(x.shape(), shape, i * each + j) {
+                let (row, weight) = (&from[row * n..][..n], weight as f32);
+                match plan.taps.last() {
+                    Some(Some(taps)) => along(taps, row, weight, y),
+                    _ => y.iter_mut().zip(row).for_each(|(y, x)| *y += weight * x),
+                }
+            }
+        }
+    });
+}
+
+/// Adds `weight` times what the taps make along a row.
+fn along(taps: &Taps, row: &[f32], weight: f32, y: &mut [f32]) {
+    let indices = taps.indices.chunks_exact(taps.count);
+    let weights = taps.weights.chunks_exact(taps.count);
+    for (y, (indices, weights)) in y.iter_mut().zip(indices.zip(weights)) {
+        for (at, w) in indices.iter().zip(weights) {
+            if *w != 0.0 {
+                *y += weight * *w as f32 * row[*at as usize];
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! `ScatterElements`, `ScatterNd` and `ScatterAdd`: updates in order of the slices they go to.
+//!
+//! Every update becomes a key of its slice and its place. Sorted, they give each slice its updates side
+//! by side and in their order: slices are spread over threads, and the result is the same for any number
+//! of them. Every index is checked before anything is written.
+
+use rayon::prelude::*;
+use tercet_ir::ops::{ScanFn, ScatterReduce};
+use tercet_ir::{EvalError, Graph, MAX_RANK, Node, Op};
+
+use crate::args::{Args, View};
+use crate::lower::cumsum::Scan;
+use crate::lower::elem::{for_element, parts};
+use crate::lower::indexed::{are_within, resolve, strides};
+use crate::lower::reference_eval::evaluate;
+use crate::lower::top_k::keys_of;
+use crate::lower::{Lowered, indices};
+use tercet_ir::layout::Layout;
+
+/// Elements of a slice that are combined together.
+const TILE: usize = 128;
+/// Elements of a parallel task, at least.
+const TASK: usize = 1 << 14;
+
+/// Which operand says where updates go, and which holds them.
+#[derive(Clone, Copy)]
+struct Operands {
+    idx: usize,
+    updates: usize,
+}
+
+fn operands(op: &Op) -> Operands {
+    match op {
+        Op::ScatterAdd(_) => Operands { idx: 1, updates: 0 },
+        _ => Operands { idx: 1, updates: 2 },
+    }
+}
+
+/// The combination; none where the last update stays.
+fn combination(op: &Op) -> Option<ScanFn> {
+    let reduce = match op {
+        Op::ScatterElements(op) => op.reduce,
+        Op::ScatterNd(op) => op.reduce,
+        _ => ScatterReduce::Add,
+    };
+    match reduce {
+        ScatterReduce::Replace => None,
+        ScatterReduce::Add => Some(ScanFn::Sum),
+        ScatterReduce::Mul => Some(ScanFn::Prod),
+        ScatterReduce::Max => Some(ScanFn::Max),
+        ScatterReduce::Min => Some(ScanFn::Min),
+    }
+}
+
+/// How many updates there are.
+fn count(op: &Op, idx: &Layout) -> usize {
+    match op {
+        Op::ScatterNd(_) => idx.shape().iter().rev().skip(1).product(),
+        _ => idx.numel(),
+    }
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let op = node.op.clone();
+    let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
+    let sized = op.clone();
+    Lowered {
+        fallible: true,
+        scratch: Some(Box::new(move |layouts, _| {
+            count(&sized, &layouts[operands(&sized).idx]) * size_of::<u64>()
+        })),
+        work: |layouts| layouts.iter().map(Layout::numel).sum(),
+        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| run(&op, args))
+    }
+}
+
+fn run<T: Scan>(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {
+    let Operands { idx, updates } = operands(op);
+    let (idx, updates) = (args.ins[idx], args.ins[updates]);
+    let out = &mut args.outs[0];
+    let (shape, count) = (out.layout.shape(), count(op, idx.layout));
+    let keys: &mut [u64] = &mut keys_of(args.scratch)[..count];
+    let few = |n: usize| u32::try_from(n).is_ok();
+    let inner = match op {
+        Op::ScatterElements(op) => {
+            let fits = are_within(idx.shape(), shape, op.axis);
+            if !fits || !few(out.layout.numel()) || !few(count) {
+                return evaluate(&Op::from(op.clone()), args);
+            }
+            element_keys(&idx, shape, op.axis, keys)?;
+            1
+        }
+        op => {
+            let k = match op {
+                Op::ScatterNd(_) => idx.shape().last().copied().unwrap_or(0),
+                _ => 1,
+            };
+            let (lens, inner) = shape.split_at(k);
+            if !few(lens.iter().product()) || !few(count) {
+                return evaluate(op, args);
+            }
+            slice_keys(&idx, lens, keys)?;
+            inner.iter().product()
+        }
+    };
+    match op {
+        Op::ScatterAdd(_) => out.bytes.fill(0),
+        _ => out.bytes.copy_from_slice(args.ins[0].dense_bytes()),
+    }
+    if out.layout.numel() == 0 || count == 0 {
+        return Ok(());
+    }
+    // Keys are all different: any sort gives the one order.
+    match args.parallel {
+        true => keys.par_sort_unstable(),
+        false => keys.sort_unstable(),
+    }
+    let keys: &[u64] = keys;
+    let (f, updates): (_, &[T]) = (combination(op), updates.dense());
+    let slices = TASK.div_ceil(inner);
+    parts(args.parallel, out.as_mut(), slices * inner, |task, out| {
+        let (first, end) = (task * slices, task * slices + out.len() / inner);
+        let begin = keys.partition_point(|key| slice_of(*key) < first);
+        let own = &keys[begin..];
+        let own = &own[..own.partition_point(|key| slice_of(*key) < end)];
+        for group in own.chunk_by(|a, b| slice_of(*a) == slice_of(*b)) {
+            let at = (slice_of(group[0]) - first) * inner;
+            let out = &mut out[at..at + inner];
+            match f {
+                Some(f) => combined(f, group, updates, out),
+                None => {
+                    let last = group.last().map_or(0, |key| place_of(*key));
+                    out.copy_from_slice(&updates[last * inner..][..inner]);
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+fn key(slice: usize, place: usize) -> u64 {
+    (slice as u64) << 32 | place as u64
+}
+
+fn slice_of(key: u64) -> usize {
+    (key >> 32) as usize
+}
+
+fn place_of(key: u64) -> usize {
+    key as u32 as usize
+}
+
+/// A slice with the updates of a group combined into it, wide and rounded once.
+fn combined<T: Scan>(f: ScanFn, group: &[u64], updates: &[T], out: &mut [T]) {
+    let inner = out.len();
+    let mut so_far = [T::identity(f); TILE];
+    for (tile, out) in out.chunks_mut(TILE).enumerate() {
+        for (so_far, y) in so_far.iter_mut().zip(out.iter()) {
+            *so_far = T::combine(f, T::identity(f), *y);
+        }
+        for key in group {
+            let from = &updates[place_of(*key) * inner + tile * TILE..][..out.len()];
+            for (so_far, x) in so_far.iter_mut().zip(from) {
+                *so_far = T::combine(f, *so_far, *x);
+            }
+        }
+        for (so_far, y) in so_far.iter().zip(out.iter_mut()) {
+            *y = T::result(*so_far);
+        }
+    }
+}
+
+/// Keys of elements: the place of each index but along one axis, where it says.
+fn element_keys(
+    idx: &View<'_>,
+    data: &[usize],
+    axis: usize,
+    keys: &mut [u64],
+) -> Result<(), EvalError> {
+    let (shape, steps) = (idx.shape(), strides(data));
+    let mut at = [0usize; MAX_RANK];
+    for (i, (index, slot)) in indices(idx).zip(keys).enumerate() {
+        let along = resolve(index, data[axis])?;
+        let place = (0..data.len()).map(|a| steps[a] * if a == axis { along } else { at[a] });
+        *slot = key(place.sum(), i);
+        for a in (0..shape.len()).rev() {
+            at[a] += 1;
+            if at[a] < shape[a] {
+                break;
+            }
+            at[a] = 0;
+        }
+    }
+    Ok(())
+}
+
+/// Keys of slices: where each row of coordinates leads among axes of these sizes.
+fn slice_keys(idx: &View<'_>, lens: &[usize], keys: &mut [u64]) -> Result<(), EvalError> {
+    let mut named = indices(idx);
+    for (i, slot) in keys.iter_mut().enumerate() {
+        let mut at = 0;
+        for (&len, index) in lens.iter().zip(named.by_ref()) {
+            at = at * len + resolve(index, len)?;
+        }
+        *slot = key(at, i);
+    }
+    Ok(())
+}

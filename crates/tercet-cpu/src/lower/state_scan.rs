@@ -1,0 +1,102 @@
+//! `SelectiveScan` and `Mamba2`: tiles of channels go through all steps, each on one thread.
+#![allow(unsafe_code, reason = "tiles of channels interleave in the result")]
+
+use tercet_ir::ops::ScanSizes;
+use tercet_ir::{EvalError, Graph, Node, Op, Support};
+
+use crate::args::Args;
+use crate::kernels::parallel::{SharedMut, Threads, for_each_with_scratch};
+use crate::lower::elem::{REALS, native_for};
+use crate::lower::{Lowered, floats_mut};
+
+/// Channels of a task.
+const TILE: usize = 64;
+
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    native_for(REALS, graph.ty(node.inputs[0]).dtype)
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let types: Vec<_> = node.inputs.iter().map(|v| graph.ty(*v)).collect();
+    let Some(sizes) = ScanSizes::of(&types) else {
+        unreachable!("invariant: inference refuses sizes that are not known")
+    };
+    let by_state = matches!(node.op, Op::SelectiveScan(_));
+    let part = TILE * sizes.states.max(1);
+    Lowered {
+        scratch: Some(Box::new(move |_, threads| {
+            part * threads.max(1) * size_of::<f32>()
+        })),
+        work: |layouts| layouts[0].numel() * 16,
+        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+            match by_state {
+                true => run(sizes, args, |a, dt, h, b, x| {
+                    for (h, (a, b)) in h.iter_mut().zip(a.iter().zip(b)) {
+                        *h = (dt * a).exp() * *h + dt * x * b;
+                    }
+                }),
+                false => run(sizes, args, |a, dt, h, b, x| {
+                    let (decay, x) = ((dt * a[0]).exp(), dt * x);
+                    for (h, b) in h.iter_mut().zip(b) {
+                        *h = decay * *h + x * b;
+                    }
+                }),
+            }
+            Ok::<(), EvalError>(())
+        })
+    }
+}
+
+/// `next(a, dt, h, b, x)` makes the next states of a channel.
+fn run(
+    sizes: ScanSizes,
+    args: &mut Args<'_>,
+    next: impl Fn(&[f32], f32, &mut [f32], &[f32], f32) + Send + Sync,
+) {
+    let [x, dt, a, b, c]: [&[f32]; 5] = std::array::from_fn(|i| args.ins[i].dense());
+    let (batch, steps) = (args.ins[0].shape()[0], args.ins[0].shape()[1]);
+    let ScanSizes {
+        heads,
+        per_head,
+        groups,
+        states,
+    } = sizes;
+    let channels = sizes.channels();
+    let tiles = channels.div_ceil(TILE);
+    let decays = a.len() / heads.max(1);
+    let y = SharedMut::new(args.outs[0].as_mut::<f32>());
+    let threads = if args.parallel {
+        Threads::Pool
+    } else {
+        Threads::Serial
+    };
+    let part = TILE * states.max(1);
+    for_each_with_scratch(
+        threads,
+        batch * tiles,
+        floats_mut(args.scratch),
+        part,
+        |task, all| {
+            let (row, first) = (task / tiles, task % tiles * TILE);
+            let count = TILE.min(channels - first);
+            all.fill(0.0);
+            for at in row * steps..(row + 1) * steps {
+                // SAFETY: the range lies inside the result, of which each task has other rows or channels.
+                let y = unsafe { y.slice(at * channels + first, count) };
+                for (i, y) in y.iter_mut().enumerate() {
+                    let channel = first + i;
+                    let head = channel / per_head;
+                    let group = at * groups + head * groups / heads;
+                    let (b, c) = (
+                        &b[group * states..][..states],
+                        &c[group * states..][..states],
+                    );
+                    let h = &mut all[i * states..][..states];
+                    let (dt, x) = (dt[at * heads + head], x[at * channels + channel]);
+                    next(&a[head * decays..][..decays], dt, h, b, x);
+                    *y = h.iter().zip(c).map(|(h, c)| h * c).sum();
+                }
+            }
+        },
+    );
+}

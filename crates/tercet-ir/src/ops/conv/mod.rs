@@ -1,0 +1,206 @@
+//! Convolution.
+
+mod cases;
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{
+    expect_dtype, expect_equal, expect_rank, expect_same_dtype, for_each_index, from_scalars,
+    scalars, with_optional,
+};
+use crate::ops::window::{Window, kernel_sizes, spatial_axes, three, windowed};
+use crate::scalar::{Scalar, ScalarOp, UnaryFn};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// `y[n, o, p] = f(sum_{c, t} w[o, c, t] x[n, first(o) + c, p stride + t dilation - pad] + bias[o])`.
+    pub struct Conv {
+        /// From one window to the next.
+        pub stride: Vec<usize>,
+        /// Zeros before each spatial axis.
+        pub pad_before: Vec<usize>,
+        /// Zeros after each spatial axis.
+        pub pad_after: Vec<usize>,
+        /// From one tap to the next.
+        pub dilation: Vec<usize>,
+        /// Channels fall into so many groups, each of which has its own part of the result's.
+        pub groups: usize,
+        /// The function `f`, of a dtype to itself; none for the identity.
+        pub activation: Option<UnaryFn>,
+    }
+}
+
+impl Conv {
+    /// The operator of these windows.
+    pub fn of(window: Window, groups: usize, activation: Option<UnaryFn>) -> Conv {
+        let Window {
+            stride,
+            pad_before,
+            pad_after,
+            dilation,
+        } = window;
+        Conv {
+            stride,
+            pad_before,
+            pad_after,
+            dilation,
+            groups,
+            activation,
+        }
+    }
+
+    /// Where windows stand.
+    pub fn window(&self) -> Window {
+        Window {
+            stride: self.stride.clone(),
+            pad_before: self.pad_before.clone(),
+            pad_after: self.pad_after.clone(),
+            dilation: self.dilation.clone(),
+        }
+    }
+}
+
+/// Refuses a function that does not keep the dtype.
+fn expect_activation(activation: Option<UnaryFn>, dtype: DType) -> Result<(), TypeError> {
+    let Some(f) = activation else { return Ok(()) };
+    let to = ScalarOp::Unary(f).infer(&[dtype])?;
+    if to == dtype {
+        return Ok(());
+    }
+    Err(TypeError::Attr {
+        name: "activation",
+        reason: format!("{} gives {to}; apply it to the result instead", f.name()),
+    })
+}
+
+/// Refuses a bias that is not one number for each channel of the result.
+pub(crate) fn expect_bias(bias: Option<&Type>, x: &Type, channels: &Dim) -> Result<(), TypeError> {
+    let Some(bias) = bias else { return Ok(()) };
+    expect_same_dtype("bias", bias, x)?;
+    expect_rank("bias", bias, 1)?;
+    expect_equal("bias and channels of the result", &bias.shape[0], channels)
+}
+
+/// Refuses groups that do not divide a number of channels.
+pub(crate) fn per_group(channels: &Dim, groups: usize) -> Result<Dim, TypeError> {
+    let each = channels.div_exact(&Dim::Known(groups));
+    each.filter(|_| groups > 0).ok_or_else(|| TypeError::Attr {
+        name: "groups",
+        reason: format!("{groups} does not divide {channels} channels"),
+    })
+}
+
+impl OpSpec for Conv {
+    const DOC: Doc = Doc {
+        name: "conv",
+        text: "Convolution (cross-correlation) in one to three dimensions: `x [N, C, ..]`, \
+               `w [O, C / groups, ..]`, `bias [O]`; then `activation`, rounded once.",
+        operands: &["x", "w", "bias?"],
+        dtypes: DType::NUMBERS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Composite,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let ([x, w], [bias]) = with_optional(operands)?;
+        expect_dtype("x", x, DType::NUMBERS)?;
+        expect_same_dtype("w", w, x)?;
+        let axes = spatial_axes("x", x)?;
+        expect_rank("w", w, axes + 2)?;
+        self.window().check(axes)?;
+        let kernel = kernel_sizes(w)?;
+        per_group(&w.shape[0], self.groups)?;
+        let channels = per_group(&x.shape[1], self.groups)?;
+        expect_equal("channels of a group and of w", &channels, &w.shape[1])?;
+        expect_bias(bias, x, &w.shape[0])?;
+        expect_activation(self.activation, x.dtype)?;
+        let window = self.window();
+        Ok(vec![windowed(
+            x,
+            w.shape[0].clone(),
+            &window,
+            &kernel,
+            false,
+        )?])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (x, w) = (operands[0], operands[1]);
+        let bias = operands.get(2).map(|b| scalars(b));
+        let window = self.window().on_three_axes();
+        let (sizes, kernel) = (three(&x.shape()[2..]), three(&w.shape()[2..]));
+        let windows = three(&results[0].shape[2..]);
+        let (channels, own) = (x.shape()[1], w.shape()[1]);
+        let of_group = (w.shape()[0] / self.groups).max(1);
+        let d = results[0].dtype;
+        let (xs, ws) = (scalars(x), scalars(w));
+        let mut y = Vec::with_capacity(results[0].numel());
+        let [p0, p1, p2] = windows;
+        for_each_index(&[x.shape()[0], w.shape()[0], p0, p1, p2], |at| {
+            let (n, o) = (at[0], at[1]);
+            let first = n * channels + o / of_group * own;
+            let (mut float, mut int) = (0.0, 0i64);
+            for_each_index(&[own, kernel[0], kernel[1], kernel[2]], |tap| {
+                let source = (0..3).try_fold(first + tap[0], |flat, axis| {
+                    let n = sizes[axis];
+                    Some(flat * n + window.source(axis, at[2 + axis], tap[1 + axis], n)?)
+                });
+                let Some(source) = source else { return };
+                let weight = (0..4).zip([own, kernel[0], kernel[1], kernel[2]]);
+                let weight = weight.fold(o, |flat, (axis, n)| flat * n + tap[axis]);
+                match (xs[source], ws[weight]) {
+                    (Scalar::I(a), Scalar::I(b)) => int = int.wrapping_add(a.wrapping_mul(b)),
+                    (a, b) => float += a.as_f64() * b.as_f64(),
+                }
+            });
+            let sum = match (d.is_float(), bias.as_ref().map(|b| b[o])) {
+                (true, b) => Scalar::F(float + b.map_or(0.0, |b| b.as_f64())),
+                (false, b) => {
+                    let b = b.map_or(0, |b| b.as_i64());
+                    Scalar::I(d.wrap_i64(int.wrapping_add(b)))
+                }
+            };
+            y.push(self.activation.map_or(sum, |f| f.eval(d, sum)));
+        });
+        Ok(vec![from_scalars(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases::all()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        cases::rejects()
+    }
+}
+
+impl Graph {
+    /// `x [N, C, ..]` convolved with `w [O, C / groups, ..]` in one to three dimensions, `bias [O]`
+    /// added: `[N, O, ..]`, rounded once; integers wrap. Padding is zeros; kernel sizes are known.
+    ///
+    /// # Errors
+    /// [`OpError`] when shapes, dtypes or lists do not fit, or no window fits into the padded operand.
+    pub fn conv(
+        &mut self,
+        x: Value,
+        w: Value,
+        bias: Option<Value>,
+        window: Window,
+        groups: usize,
+    ) -> Result<Value, OpError> {
+        let operands: Vec<Value> = [x, w].into_iter().chain(bias).collect();
+        self.add(Conv::of(window, groups, None), &operands)
+    }
+}

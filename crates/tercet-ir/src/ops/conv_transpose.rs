@@ -1,0 +1,461 @@
+//! Transposed convolution.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::conv::{expect_bias, per_group};
+use crate::ops::util::{
+    counted, expect_dtype, expect_equal, expect_rank, expect_same_dtype, for_each_index,
+    from_scalars, overflow, reject, scalars, with_optional,
+};
+use crate::ops::window::{Window, check_list, kernel_sizes, spatial_axes, three};
+use crate::scalar::Scalar;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// `y[n, o, i stride + t dilation - pad] += w[c, o, t] x[n, c, i]`, plus `bias[o]`: the gradient of a
+    /// convolution with respect to its operand.
+    pub struct ConvTranspose {
+        /// From what one element adds to, to the next.
+        pub stride: Vec<usize>,
+        /// How many results are left out before each spatial axis.
+        pub pad_before: Vec<usize>,
+        /// How many are left out after each.
+        pub pad_after: Vec<usize>,
+        /// From one tap to the next.
+        pub dilation: Vec<usize>,
+        /// How many results are added after each spatial axis.
+        pub output_padding: Vec<usize>,
+        /// Channels fall into so many groups, each of which has its own part of the result's.
+        pub groups: usize,
+    }
+}
+
+impl ConvTranspose {
+    /// The operator of these windows of the result.
+    pub fn of(window: Window, output_padding: &[usize], groups: usize) -> ConvTranspose {
+        let Window {
+            stride,
+            pad_before,
+            pad_after,
+            dilation,
+        } = window;
+        ConvTranspose {
+            stride,
+            pad_before,
+            pad_after,
+            dilation,
+            output_padding: output_padding.to_vec(),
+            groups,
+        }
+    }
+
+    /// Where windows stand on the result.
+    pub fn window(&self) -> Window {
+        Window {
+            stride: self.stride.clone(),
+            pad_before: self.pad_before.clone(),
+            pad_after: self.pad_after.clone(),
+            dilation: self.dilation.clone(),
+        }
+    }
+
+    /// The results along a spatial axis of `n` elements:
+    /// `(n - 1) stride + (kernel - 1) dilation + 1 + output_padding - pad_before - pad_after`.
+    fn count(&self, axis: usize, n: &Dim, kernel: usize) -> Result<Dim, TypeError> {
+        let stride = self.stride[axis];
+        let none = || {
+            TypeError::Other(format!(
+                "spatial axis {axis} of size {n} has no result: {kernel} taps, {} before and {} after \
+                 left out",
+                self.pad_before[axis], self.pad_after[axis]
+            ))
+        };
+        let reach = (kernel - 1).checked_mul(self.dilation[axis]);
+        let added = reach.and_then(|r| r.checked_add(1 + self.output_padding[axis]));
+        let left_out = stride + self.pad_before[axis] + self.pad_after[axis];
+        let all = n
+            .checked_mul(&Dim::Known(stride))
+            .zip(added)
+            .and_then(|(n, added)| n.checked_add(&Dim::Known(added)));
+        let count = all.and_then(|all| all.checked_sub(&Dim::Known(left_out)));
+        count.filter(|n| *n != Dim::Known(0)).ok_or_else(none)
+    }
+}
+
+impl OpSpec for ConvTranspose {
+    const DOC: Doc = Doc {
+        name: "conv_transpose",
+        text: "Transposed convolution in one to three dimensions: element `i` of `x [N, C, ..]` adds \
+               `w [C, O / groups, ..]` times itself to the results at `i stride + t dilation - pad_before`; \
+               `bias [O]`; rounded once.",
+        operands: &["x", "w", "bias?"],
+        dtypes: DType::NUMBERS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Composite,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let ([x, w], [bias]) = with_optional(operands)?;
+        expect_dtype("x", x, DType::NUMBERS)?;
+        expect_same_dtype("w", w, x)?;
+        let axes = spatial_axes("x", x)?;
+        expect_rank("w", w, axes + 2)?;
+        self.window().check(axes)?;
+        check_list("output_padding", &self.output_padding, axes, 0)?;
+        for axis in 0..axes {
+            let most = self.stride[axis].max(self.dilation[axis]);
+            let own = self.output_padding[axis];
+            if own >= most {
+                let reason = format!("{own} is not below the stride or the dilation, {most}");
+                return Err(TypeError::Attr {
+                    name: "output_padding",
+                    reason,
+                });
+            }
+        }
+        let kernel = kernel_sizes(w)?;
+        expect_equal("channels of x and of w", &x.shape[1], &w.shape[0])?;
+        per_group(&x.shape[1], self.groups)?;
+        let channels = w.shape[1].checked_mul(&Dim::Known(self.groups));
+        let channels = channels.ok_or_else(|| overflow(w))?;
+        expect_bias(bias, x, &channels)?;
+        let mut dims = vec![x.shape[0].clone(), channels];
+        for (axis, &taps) in kernel.iter().enumerate() {
+            dims.push(self.count(axis, &x.shape[2 + axis], taps)?);
+        }
+        let ty = x.with_shape(dims);
+        match ty.shape.numel() {
+            Some(_) => Ok(vec![ty]),
+            None => Err(overflow(&ty)),
+        }
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (x, w) = (operands[0], operands[1]);
+        let window = self.window().on_three_axes();
+        let (sizes, kernel) = (three(&x.shape()[2..]), three(&w.shape()[2..]));
+        let out = three(&results[0].shape[2..]);
+        let channels = x.shape()[1];
+        let (own, of_group) = (w.shape()[1], (channels / self.groups).max(1));
+        let d = results[0].dtype;
+        let (xs, ws) = (scalars(x), scalars(w));
+        let plane: usize = out.iter().product();
+        let zero = match d.is_float() {
+            true => Scalar::F(0.0),
+            false => Scalar::I(0),
+        };
+        let mut y = vec![zero; results[0].numel()];
+        let add = |y: &mut Scalar, more: Scalar| {
+            *y = match (*y, more) {
+                (Scalar::I(a), Scalar::I(b)) => Scalar::I(a.wrapping_add(b)),
+                (a, b) => Scalar::F(a.as_f64() + b.as_f64()),
+            }
+        };
+        let [s0, s1, s2] = sizes;
+        let mut elements = xs.iter();
+        for_each_index(&[x.shape()[0], channels, s0, s1, s2], |at| {
+            let Some(x) = elements.next() else { return };
+            let (n, c) = (at[0], at[1]);
+            let first = n * self.groups * own + c / of_group * own;
+            for_each_index(&[own, kernel[0], kernel[1], kernel[2]], |tap| {
+                // The window of element `i` on the result reads where the convolution would.
+                let to = (0..3).try_fold(first + tap[0], |flat, axis| {
+                    let n = out[axis];
+                    Some(flat * n + window.source(axis, at[2 + axis], tap[1 + axis], n)?)
+                });
+                let weight = (0..4).zip([own, kernel[0], kernel[1], kernel[2]]);
+                let weight = weight.fold(c, |flat, (axis, n)| flat * n + tap[axis]);
+                let more = match (*x, ws[weight]) {
+                    (Scalar::I(a), Scalar::I(b)) => Scalar::I(a.wrapping_mul(b)),
+                    (a, b) => Scalar::F(a.as_f64() * b.as_f64()),
+                };
+                if let Some(to) = to {
+                    add(&mut y[to], more);
+                }
+            });
+        });
+        if let Some(bias) = operands.get(2).map(|b| scalars(b)) {
+            for (i, y) in y.iter_mut().enumerate() {
+                add(y, bias[i / plane % bias.len()]);
+            }
+        }
+        for y in &mut y {
+            if let Scalar::I(i) = y {
+                *i = d.wrap_i64(*i);
+            }
+        }
+        Ok(vec![from_scalars(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn of(
+            g: &mut Graph,
+            x: &[usize],
+            w: &[usize],
+            window: Window,
+            output_padding: usize,
+            groups: usize,
+        ) -> Result<Value, OpError> {
+            let x = g.input("x", Type::new(DType::F32, x))?;
+            let w = g.input("w", Type::new(DType::F32, w))?;
+            g.conv_transpose(x, w, None, window, &[output_padding], groups)
+        }
+        vec![
+            reject("rank", "expected rank 3 to 5", |g| {
+                of(g, &[3, 4], &[3, 2], Window::new(1), 0, 1)
+            }),
+            reject("channels", "channels of x and of w: 3 and 4 differ", |g| {
+                of(g, &[1, 3, 5], &[4, 2, 1], Window::new(1), 0, 1)
+            }),
+            reject("groups", "2 does not divide 3 channels", |g| {
+                of(g, &[1, 3, 5], &[3, 2, 1], Window::new(1), 0, 2)
+            }),
+            reject("output_padding", "1 is not below the stride", |g| {
+                of(g, &[1, 3, 5], &[3, 2, 1], Window::new(1), 1, 1)
+            }),
+            reject("no_result", "has no result", |g| {
+                let window = Window::new(1).with_pads(&[2], &[3]);
+                of(g, &[1, 3, 5], &[3, 2, 1], window, 0, 1)
+            }),
+            reject("no_taps", "must be known and between", |g| {
+                of(g, &[1, 3, 5], &[3, 2, 0], Window::new(1), 0, 1)
+            }),
+            reject(
+                "bias",
+                "bias and channels of the result: 5 and 4 differ",
+                |g| {
+                    let x = g.input("x", Type::new(DType::F32, [1, 4, 3]))?;
+                    let w = g.input("w", Type::new(DType::F32, [4, 2, 2]))?;
+                    let bias = g.input("bias", Type::new(DType::F32, [5]))?;
+                    g.conv_transpose(x, w, Some(bias), Window::new(1), &[0], 2)
+                },
+            ),
+        ]
+    }
+}
+
+/// A transposed convolution by its shapes.
+struct Shapes(
+    &'static str,
+    &'static [usize],
+    &'static [usize],
+    usize,
+    fn(Window) -> Window,
+    &'static [usize],
+);
+
+const FLOATS: &[Shapes] = &[
+    Shapes(
+        "line",
+        &[2, 3, 7],
+        &[3, 5, 4],
+        1,
+        |w| w.with_stride(&[3]),
+        &[2],
+    ),
+    Shapes(
+        "plane_stride_2",
+        &[2, 5, 4, 6],
+        &[5, 3, 3, 3],
+        1,
+        |w| w.with_stride(&[2, 2]).with_pads(&[1, 1], &[1, 1]),
+        &[1, 1],
+    ),
+    // Every result has one tap.
+    Shapes(
+        "upsample",
+        &[1, 9, 5, 4],
+        &[9, 4, 2, 2],
+        1,
+        |w| w.with_stride(&[2, 2]),
+        &[0, 0],
+    ),
+    Shapes(
+        "matrices",
+        &[2, 24, 5, 8],
+        &[24, 20, 3, 3],
+        1,
+        |w| w.with_stride(&[2, 2]).with_pads(&[1, 1], &[1, 1]),
+        &[1, 1],
+    ),
+    Shapes(
+        "asymmetric",
+        &[1, 8, 5, 7],
+        &[8, 6, 2, 3],
+        1,
+        |w| {
+            w.with_stride(&[3, 1])
+                .with_pads(&[1, 0], &[0, 2])
+                .with_dilation(&[1, 2])
+        },
+        &[1, 0],
+    ),
+    Shapes(
+        "dilated_groups",
+        &[1, 6, 5, 4],
+        &[6, 2, 3, 2],
+        3,
+        |w| {
+            w.with_stride(&[2, 1])
+                .with_dilation(&[2, 3])
+                .with_pads(&[1, 2], &[2, 1])
+        },
+        &[1, 2],
+    ),
+    Shapes(
+        "groups",
+        &[1, 16, 3, 5],
+        &[16, 3, 3, 3],
+        2,
+        |w| w.with_pads(&[1, 1], &[1, 1]),
+        &[0, 0],
+    ),
+    Shapes(
+        "depthwise",
+        &[2, 4, 6, 5],
+        &[4, 1, 3, 3],
+        4,
+        |w| w.with_stride(&[2, 2]),
+        &[0, 1],
+    ),
+    Shapes(
+        "block",
+        &[1, 3, 3, 4, 2],
+        &[3, 2, 2, 3, 2],
+        1,
+        |w| w.with_stride(&[2, 1, 2]).with_pads(&[1, 0, 0], &[0, 1, 0]),
+        &[0, 0, 1],
+    ),
+    Shapes("pointwise", &[2, 9, 3, 5], &[9, 4, 1, 1], 1, |w| w, &[0, 0]),
+    // More is left out than the outermost elements reach.
+    Shapes(
+        "cut",
+        &[1, 2, 9],
+        &[2, 3, 2],
+        1,
+        |w| w.with_pads(&[3], &[2]).with_stride(&[2]),
+        &[1],
+    ),
+];
+
+const EVERY_DTYPE: &[Shapes] = &[
+    Shapes(
+        "small",
+        &[1, 2, 3, 4],
+        &[2, 3, 3, 2],
+        1,
+        |w| w.with_stride(&[2, 1]).with_pads(&[1, 0], &[1, 1]),
+        &[0, 0],
+    ),
+    Shapes("no_batch", &[0, 3, 4], &[3, 2, 2], 1, |w| w, &[0]),
+    Shapes("no_channels", &[2, 0, 4], &[0, 3, 2], 1, |w| w, &[0]),
+    Shapes("no_elements", &[1, 2, 0], &[2, 3, 4], 1, |w| w, &[0]),
+];
+
+fn cases() -> Vec<Case> {
+    let of = |list: &'static [Shapes], only: &'static [DType]| {
+        let each = list.iter().flat_map(move |s| {
+            [false, true].map(|biased| {
+                let Shapes(name, x, w, groups, window, output_padding) = *s;
+                let name = format!("{name}{}", if biased { "_bias" } else { "" });
+                Case::new(name, move |c| {
+                    let dtype = c.dtype;
+                    let x_value = c.input("x", x, Fill::Normal)?;
+                    let w_value = c.param_of("w", Type::new(dtype, w), Fill::Normal)?;
+                    let bias = match biased {
+                        true => {
+                            let ty = Type::new(dtype, [w[1] * groups]);
+                            Some(c.param_of("bias", ty, Fill::Normal)?)
+                        }
+                        false => None,
+                    };
+                    let window = window(Window::new(x.len() - 2));
+                    let y = c.graph.conv_transpose(
+                        x_value,
+                        w_value,
+                        bias,
+                        window,
+                        output_padding,
+                        groups,
+                    )?;
+                    c.output(y)
+                })
+                .only(only)
+            })
+        });
+        each.collect::<Vec<_>>()
+    };
+    let mut all = of(FLOATS, DType::FLOATS);
+    all.extend(of(EVERY_DTYPE, DType::NUMBERS));
+    all.extend([
+        Case::new("written", |c| {
+            let x = c.input("x", [1, 1, 3], counted(&[3]))?;
+            let w = c.input("w", [1, 1, 3], Fill::Values(vec![1.0, 2.0, 3.0]))?;
+            let bias = c.input("bias", [1], Fill::Values(vec![10.0]))?;
+            let window = Window::new(1).with_stride(&[2]).with_pads(&[1], &[0]);
+            let y = c.graph.conv_transpose(x, w, Some(bias), window, &[1], 1)?;
+            c.output_expect(y, &[10.0, 11.0, 12.0, 15.0, 14.0, 16.0, 10.0])
+        }),
+        Case::new("symbolic", |c| {
+            let (b, s, dtype) = (c.sym("b", 2, 3), c.sym("s", 4, 7), c.dtype);
+            let x = c.input("x", [b, 10.into(), s.clone(), s], Fill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, [10, 4, 3, 2]), Fill::Normal)?;
+            let window = Window::new(2)
+                .with_stride(&[2, 3])
+                .with_pads(&[1, 0], &[1, 0]);
+            let y = c.graph.conv_transpose(x, w, None, window, &[1, 0], 1)?;
+            c.output(y)
+        })
+        .only(DType::FLOATS),
+        Case::new("channels_last", |c| {
+            let dtype = c.dtype;
+            let x = c.input("x", [2, 5, 3, 12], Fill::Normal)?;
+            let x = c.graph.transpose(x, &[0, 3, 1, 2])?;
+            let w = c.param_of("w", Type::new(dtype, [12, 2, 2, 5]), Fill::Normal)?;
+            let w = c.graph.transpose(w, &[0, 3, 1, 2])?;
+            let window = Window::new(2).with_stride(&[2, 1]);
+            let y = c.graph.conv_transpose(x, w, None, window, &[0, 0], 1)?;
+            c.output(y)
+        })
+        .only(DType::FLOATS),
+    ]);
+    all
+}
+
+impl Graph {
+    /// The transposed convolution of `x [N, C, ..]` with `w [C, O / groups, ..]` in one to three
+    /// dimensions, `bias [O]` added, rounded once; integers wrap. `window` stands on the result; along an
+    /// axis of `n` elements it has `(n - 1) stride + (kernel - 1) dilation + 1 + output_padding` results
+    /// less those that the pads leave out.
+    ///
+    /// # Errors
+    /// [`OpError`] when shapes, dtypes or lists do not fit, or there is no result.
+    pub fn conv_transpose(
+        &mut self,
+        x: Value,
+        w: Value,
+        bias: Option<Value>,
+        window: Window,
+        output_padding: &[usize],
+        groups: usize,
+    ) -> Result<Value, OpError> {
+        let operands: Vec<Value> = [x, w].into_iter().chain(bias).collect();
+        self.add(ConvTranspose::of(window, output_padding, groups), &operands)
+    }
+}

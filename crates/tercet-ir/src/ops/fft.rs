@@ -1,0 +1,302 @@
+//! The discrete Fourier transform of complex numbers, and what its relatives share.
+
+use crate::accuracy::Accuracy;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank_at_least, reject};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+use crate::{attrs, spelled};
+
+spelled! {
+    /// Where the factor `1 / n` of a transform and its inverse goes.
+    pub enum FftNorm {
+        /// To the inverse.
+        Backward "backward",
+        /// Half each: both are scaled by `1 / sqrt(n)`.
+        Ortho "ortho",
+        /// To the forward transform.
+        Forward "forward",
+    }
+}
+
+impl FftNorm {
+    /// The factor of a transform of length `n`.
+    pub fn scale(self, inverse: bool, n: usize) -> f64 {
+        match (self, inverse) {
+            (FftNorm::Backward, false) | (FftNorm::Forward, true) => 1.0,
+            (FftNorm::Ortho, _) => 1.0 / (n as f64).sqrt(),
+            (FftNorm::Backward, true) | (FftNorm::Forward, false) => 1.0 / n as f64,
+        }
+    }
+}
+
+attrs! {
+    /// `X[k] = scale * sum_j x[j] e^(-2 pi i j k / n)`, or `+` if `inverse`, along the last axis but
+    /// one of pairs (real, imaginary). Any length of at least 1.
+    pub struct Fft {
+        /// The sign of the exponent: `+` if true.
+        pub inverse: bool,
+        /// The scale.
+        pub norm: FftNorm,
+    }
+}
+
+impl OpSpec for Fft {
+    const DOC: Doc = Doc {
+        name: "fft",
+        text: "The discrete Fourier transform along the last axis but one of complex pairs \
+               `[.., n, 2]`: `X[k] = scale sum_j x[j] e^(-+2 pi i j k / n)`, any `n`.",
+        operands: &["x"],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        expect_pairs("x", x)?;
+        length_of("x", &x.shape[x.rank() - 2])?;
+        Ok(vec![x.clone()])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let shape = operands[0].shape();
+        let n = shape[shape.len() - 2];
+        let scale = self.norm.scale(self.inverse, n);
+        let mut y = operands[0].to_f64s();
+        let roots = roots(n, self.inverse);
+        for row in y.chunks_exact_mut(2 * n) {
+            let done = dft(&pairs(row), &roots);
+            for (to, from) in row.chunks_exact_mut(2).zip(done) {
+                to.copy_from_slice(&from.map(|v| v * scale));
+            }
+        }
+        Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        let mut cases = length_cases();
+        for &norm in FftNorm::ALL {
+            for inverse in [false, true] {
+                let way = if inverse { "inverse" } else { "forward" };
+                cases.push(Case::new(format!("{way}_norm_{}", norm.name()), move |c| {
+                    let x = c.input("x", [3, 12, 2], Fill::Normal)?;
+                    let y = c.graph.fft(x, inverse, norm)?;
+                    c.output(y)
+                }));
+            }
+        }
+        cases.extend(shape_cases());
+        cases.push(Case::new("written", |c| {
+            let x = Fill::Values(vec![1., 0., 2., 0., 3., 0., 4., 0.]);
+            let x = c.input("x", [4, 2], x)?;
+            let y = c.graph.fft(x, false, FftNorm::Backward)?;
+            c.output_expect(y, &[10., 0., -2., 2., -2., 0., -2., -2.])?;
+            let z = c.graph.fft(x, true, FftNorm::Backward)?;
+            c.output_expect(z, &[2.5, 0., -0.5, -0.5, -0.5, 0., -0.5, 0.5])
+        }));
+        cases.push(Case::new("there_and_back", |c| {
+            let x = c.input("x", [2, 90, 2], Fill::Normal)?;
+            let y = c.graph.fft(x, false, FftNorm::Ortho)?;
+            let z = c.graph.fft(y, true, FftNorm::Ortho)?;
+            c.output(z)
+        }));
+        cases
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            reject("no_pairs", "pairs of x: 3 and 2 differ", |g| {
+                let x = g.input("x", Type::new(DType::F32, [4, 3]))?;
+                g.fft(x, false, FftNorm::Backward)
+            }),
+            reject("rank", "expected rank 2 or more", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2]))?;
+                g.fft(x, false, FftNorm::Backward)
+            }),
+            reject("no_elements", "at least 1", |g| {
+                let x = g.input("x", Type::new(DType::F32, [3, 0, 2]))?;
+                g.fft(x, false, FftNorm::Backward)
+            }),
+            reject("symbolic_length", "must be a known size", |g| {
+                let x = g.input("x", Type::new(DType::F32, [Dim::sym("n"), 2.into()]))?;
+                g.fft(x, false, FftNorm::Backward)
+            }),
+            reject("integers", "operand x is i32", |g| {
+                let x = g.input("x", Type::new(DType::I32, [4, 2]))?;
+                g.fft(x, false, FftNorm::Backward)
+            }),
+        ]
+    }
+}
+
+/// Lengths of every radix and their products, primes and their multiples, and lengths beyond what a
+/// workgroup holds.
+fn length_cases() -> Vec<Case> {
+    const SINGLE: &[DType] = &[DType::F32];
+    const FEW: &[DType] = &[DType::F32, DType::F16];
+    let of = |n: usize, rows: usize, inverse: bool| {
+        Case::new(format!("length_{n}"), move |c| {
+            let x = c.input("x", [rows, n, 2], Fill::Normal)?;
+            let y = c.graph.fft(x, inverse, FftNorm::Backward)?;
+            c.output(y)
+        })
+    };
+    let small = [1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 16, 32, 34];
+    let middle = [
+        63, 64, 100, 101, 128, 210, 256, 343, 360, 500, 512, 1000, 1024,
+    ];
+    let large = [2048, 2187, 3000, 4096, 6000, 8192, 1009, 16807];
+    let small = small.into_iter().map(|n| of(n, 5, false));
+    let middle = middle.into_iter().map(|n| of(n, 3, true).only(FEW));
+    let large = large.into_iter().map(|n| of(n, 2, false).only(SINGLE));
+    small.chain(middle).chain(large).collect()
+}
+
+fn shape_cases() -> Vec<Case> {
+    let shaped = |name: &str, shape: &'static [usize]| {
+        Case::new(name, move |c| {
+            let x = c.input("x", shape, Fill::Normal)?;
+            let y = c.graph.fft(x, false, FftNorm::Backward)?;
+            c.output(y)
+        })
+    };
+    vec![
+        shaped("no_batch", &[24, 2]),
+        shaped("rank_6", &[2, 1, 3, 2, 10, 2]),
+        shaped("many_rows", &[300, 8, 2]),
+        shaped("no_rows", &[0, 8, 2]),
+        shaped("no_rows_of_a_prime", &[2, 0, 13, 2]),
+        Case::new("along_the_first_axis", |c| {
+            let x = c.input("x", [20, 7, 2], Fill::Normal)?;
+            let x = c.graph.transpose(x, &[1, 0, 2])?;
+            let y = c.graph.fft(x, false, FftNorm::Backward)?;
+            c.output(y)
+        }),
+        Case::new("of_exchanged_parts", |c| {
+            let x = c.input("x", [3, 2, 9], Fill::Normal)?;
+            let x = c.graph.transpose(x, &[0, 2, 1])?;
+            let y = c.graph.fft(x, true, FftNorm::Forward)?;
+            c.output(y)
+        }),
+        Case::new("symbolic_rows", |c| {
+            let s = c.sym("s", 5, 9);
+            let x = c.input(
+                "x",
+                [s.clone(), 2.into(), 14.into(), 2.into()],
+                Fill::Normal,
+            )?;
+            let y = c.graph.fft(x, false, FftNorm::Ortho)?;
+            c.output(y)?;
+            let x = c.input("z", [s, 17.into(), 2.into()], Fill::Normal)?;
+            let y = c.graph.fft(x, false, FftNorm::Ortho)?;
+            c.output(y)
+        }),
+    ]
+}
+
+/// Refuses what is no float tensor of pairs along its last axis.
+pub(crate) fn expect_pairs(operand: &'static str, x: &Type) -> Result<(), TypeError> {
+    expect_dtype(operand, x, DType::FLOATS)?;
+    expect_rank_at_least(operand, x, 2)?;
+    let last = &x.shape[x.rank() - 1];
+    expect_equal(&format!("pairs of {operand}"), last, &Dim::Known(2))
+}
+
+/// The known length of a transform.
+pub(crate) fn length_of(operand: &'static str, dim: &Dim) -> Result<usize, TypeError> {
+    match dim.known() {
+        Some(0) => Err(TypeError::Other(format!(
+            "the length of {operand} must be at least 1"
+        ))),
+        Some(n) => Ok(n),
+        None => Err(TypeError::Other(format!(
+            "the length of {operand} must be a known size, not {dim}"
+        ))),
+    }
+}
+
+/// `e^(-2 pi i k / n)`, exact at every quarter of the circle and within a rounding elsewhere.
+pub fn root(k: usize, n: usize) -> [f64; 2] {
+    let k = k % n;
+    let (quarter, rest) = (4 * k / n, 4 * k % n);
+    let (sin, cos) = match rest {
+        0 => (0.0, 1.0),
+        _ => (rest as f64 / n as f64 * std::f64::consts::FRAC_PI_2).sin_cos(),
+    };
+    match quarter {
+        0 => [cos, -sin],
+        1 => [-sin, -cos],
+        2 => [-cos, sin],
+        _ => [sin, cos],
+    }
+}
+
+/// The `n`-th roots of one in the order of a transform, or of its inverse.
+pub(crate) fn roots(n: usize, inverse: bool) -> Vec<[f64; 2]> {
+    let sign = if inverse { -1.0 } else { 1.0 };
+    let root = |k| {
+        let [re, im] = root(k, n);
+        [re, sign * im]
+    };
+    (0..n).map(root).collect()
+}
+
+/// Numbers two by two.
+pub(crate) fn pairs(x: &[f64]) -> Vec<[f64; 2]> {
+    x.chunks_exact(2).map(|p| [p[0], p[1]]).collect()
+}
+
+/// The product of two complex numbers.
+pub(crate) fn times(a: [f64; 2], b: [f64; 2]) -> [f64; 2] {
+    [a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]]
+}
+
+/// `sum_j x[j] roots[j k]` for each `k`: the least prime factor of the length is split off (Cooley
+/// and Tukey, 1965) until it is prime.
+pub(crate) fn dft(x: &[[f64; 2]], roots: &[[f64; 2]]) -> Vec<[f64; 2]> {
+    let n = x.len();
+    let step = roots.len() / n.max(1);
+    let least = (2..)
+        .take_while(|p| p * p <= n)
+        .find(|p| n.is_multiple_of(*p));
+    let prime = least.unwrap_or(n);
+    let sum = |k: usize, terms: &dyn Fn(usize) -> [f64; 2]| {
+        (0..prime).fold([0.0; 2], |[re, im], j| {
+            let t = times(terms(j), roots[j * k % n * step]);
+            [re + t[0], im + t[1]]
+        })
+    };
+    if prime == n {
+        return (0..n).map(|k| sum(k, &|j| x[j])).collect();
+    }
+    let len = n / prime;
+    let parts: Vec<_> = (0..prime)
+        .map(|r| {
+            let every: Vec<_> = x[r..].iter().step_by(prime).copied().collect();
+            dft(&every, roots)
+        })
+        .collect();
+    (0..n).map(|k| sum(k, &|r| parts[r][k % len])).collect()
+}
+
+impl Graph {
+    /// The discrete Fourier transform of complex pairs `[.., n, 2]` along the axis of length `n`,
+    /// its inverse if `inverse`; the type stays.
+    ///
+    /// # Errors
+    /// [`OpError`] when `x` is not a float of pairs, or `n` is 0 or not known.
+    pub fn fft(&mut self, x: Value, inverse: bool, norm: FftNorm) -> Result<Value, OpError> {
+        self.add(Fft { inverse, norm }, &[x])
+    }
+}

@@ -1,0 +1,247 @@
+//! The gated delta rule: a state that forgets, and corrects what it answers.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{
+    expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
+};
+use crate::tensor::Tensor;
+use crate::types::{Shape, TensorType, Type};
+
+attrs! {
+    /// Gated delta networks (Yang et al., 2024). For each head and token, from a state `[N, P]` of
+    /// zeros or as given: `S *= exp(g)`, `d = beta (v - S^T k)`, `S += k outer d`,
+    /// `o = S^T q / sqrt(N)`.
+    pub struct GatedDeltaNet {
+        /// Whether the final state is a second result.
+        pub carry: bool,
+    }
+}
+
+impl OpSpec for GatedDeltaNet {
+    const DOC: Doc = Doc {
+        name: "gated_delta_net",
+        text: "Of `q` and `k [B,S,H,N]`, `v [B,S,H,P]`, `g` and `beta [B,S,H]`, for each head and token: \
+               `S *= exp(g)`, `d = beta (v - S^T k)`, `S += k outer d`, `o = S^T q / sqrt(N)`, from \
+               `state [B,H,N,P]` or zeros; the final state too if `carry`.",
+        operands: &["q", "k", "v", "g", "beta", "state?"],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let ([q, k, v, g, beta], [state]) = with_optional::<5, 1>(operands)?;
+        expect_dtype("q", q, DType::FLOATS)?;
+        expect_rank("q", q, 4)?;
+        expect_rank("v", v, 4)?;
+        let [batch, steps, heads, n] = [0, 1, 2, 3].map(|i| &q.shape[i]);
+        let p = &v.shape[3];
+        let of_state = [batch, heads, n, p];
+        let named: [(&'static str, &Type, &[&Dim]); 4] = [
+            ("k", k, &[batch, steps, heads, n]),
+            ("v", v, &[batch, steps, heads, p]),
+            ("g", g, &[batch, steps, heads]),
+            ("beta", beta, &[batch, steps, heads]),
+        ];
+        let state = state.map(|ty| ("state", ty, &of_state[..]));
+        for (name, ty, shape) in named.into_iter().chain(state) {
+            expect_same_dtype(name, ty, q)?;
+            expect_rank(name, ty, shape.len())?;
+            for (axis, (own, want)) in ty.shape.iter().zip(shape).enumerate() {
+                expect_equal(&format!("axis {axis} of {name}"), own, want)?;
+            }
+        }
+        if [heads, n, p].iter().any(|dim| dim.known().is_none()) {
+            let reason = "all sizes but the batch and the sequence must be known";
+            return Err(TypeError::Other(reason.to_string()));
+        }
+        let o = v.clone();
+        let state: Shape = of_state.into_iter().cloned().collect();
+        Ok(match self.carry {
+            true => vec![o, q.with_shape(state)],
+            false => vec![o],
+        })
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let [q, k, v, g, beta] = [0, 1, 2, 3, 4].map(|i| operands[i].to_f64s());
+        let &[batch, steps, heads, n] = operands[0].shape() else {
+            unreachable!("invariant: inference checked the rank")
+        };
+        let p = operands[2].shape()[3];
+        let mut all = match operands.get(5) {
+            Some(state) => state.to_f64s(),
+            None => vec![0.0; batch * heads * n * p],
+        };
+        let mut o = vec![0.0; results[0].numel()];
+        for row in 0..batch {
+            for at in (row * steps..(row + 1) * steps).flat_map(|s| (0..heads).map(move |h| (s, h)))
+            {
+                let (step, head) = at;
+                let token = step * heads + head;
+                let state = &mut all[(row * heads + head) * n * p..][..n * p];
+                let (q, k) = (&q[token * n..][..n], &k[token * n..][..n]);
+                let decay = g[token].exp();
+                state.iter_mut().for_each(|s| *s *= decay);
+                for col in 0..p {
+                    let dot = |x: &[f64], state: &[f64]| -> f64 {
+                        x.iter()
+                            .enumerate()
+                            .map(|(i, x)| x * state[i * p + col])
+                            .sum()
+                    };
+                    let d = beta[token] * (v[token * p + col] - dot(k, state));
+                    for (i, k) in k.iter().enumerate() {
+                        state[i * p + col] += k * d;
+                    }
+                    o[token * p + col] = dot(q, state) / (n as f64).sqrt();
+                }
+            }
+        }
+        let mut out = vec![Tensor::from_f64s(results[0].clone(), &o)?];
+        if let Some(ty) = results.get(1) {
+            out.push(Tensor::from_f64s(ty.clone(), &all)?);
+        }
+        Ok(out)
+    }
+
+    fn cases() -> Vec<Case> {
+        fn operands(
+            c: &mut CaseGraph,
+            [batch, steps]: [Dim; 2],
+            [heads, n, p]: [usize; 3],
+            with_state: bool,
+            carry: bool,
+        ) -> Result<Value, OpError> {
+            let of = |sizes: &[usize]| -> Shape {
+                let own = sizes.iter().map(|&n| Dim::Known(n));
+                [batch.clone(), steps.clone()]
+                    .into_iter()
+                    .chain(own)
+                    .collect()
+            };
+            // Keys of about length 1, as the rule wants them.
+            let unit = 1.7 / (n.max(1) as f64).sqrt();
+            let q = c.input("q", of(&[heads, n]), Fill::Normal)?;
+            let k = c.input("k", of(&[heads, n]), Fill::Uniform(-unit, unit))?;
+            let v = c.input("v", of(&[heads, p]), Fill::Normal)?;
+            let g = c.input("g", of(&[heads]), Fill::Uniform(-0.5, 0.0))?;
+            let beta = c.input("beta", of(&[heads]), Fill::Uniform(0.0, 1.0))?;
+            let state = match with_state {
+                true => {
+                    let shape = [batch, heads.into(), n.into(), p.into()];
+                    Some(c.input("state", shape, Fill::Normal)?)
+                }
+                false => None,
+            };
+            c.graph.gated_delta_net([q, k, v, g, beta], state, carry)
+        }
+        let shaped = |name: &str, sizes: [usize; 5], with_state: bool, carry: bool| {
+            Case::new(name, move |c| {
+                let [batch, steps, heads, n, p] = sizes;
+                let o = operands(
+                    c,
+                    [batch.into(), steps.into()],
+                    [heads, n, p],
+                    with_state,
+                    carry,
+                )?;
+                c.output(o)?;
+                match carry {
+                    true => c.output(o.port(1)),
+                    false => Ok(()),
+                }
+            })
+        };
+        const FEW: &[DType] = &[DType::F32, DType::F16];
+        vec![
+            shaped("odd", [2, 7, 3, 5, 3], false, false),
+            shaped("from_a_state", [2, 7, 3, 5, 3], true, false),
+            shaped("carry", [2, 6, 2, 8, 9], false, true),
+            shaped("from_a_state_and_carry", [1, 9, 3, 16, 18], true, true),
+            shaped("head_of_128", [1, 17, 2, 128, 40], true, true).only(FEW),
+            shaped("head_of_65", [1, 11, 1, 65, 7], false, true),
+            shaped("head_of_300", [1, 5, 1, 300, 11], true, true).only(FEW),
+            shaped("one_element", [2, 5, 2, 1, 1], true, true),
+            shaped("long", [1, 700, 1, 8, 4], false, true).only(&[DType::F32]),
+            shaped("no_steps", [2, 0, 2, 4, 3], true, true),
+            shaped("no_columns", [2, 3, 2, 4, 0], false, true),
+            shaped("no_batch", [0, 3, 2, 4, 2], false, true),
+            Case::new("written", |c| {
+                let q = c.input("q", [1, 2, 1, 1], Fill::Values(vec![2., 1.]))?;
+                let k = c.input("k", [1, 2, 1, 1], Fill::Values(vec![1., 2.]))?;
+                let v = c.input("v", [1, 2, 1, 1], Fill::Values(vec![3., 8.]))?;
+                let g = c.input("g", [1, 2, 1], Fill::Values(vec![0., 0.]))?;
+                let beta = c.input("beta", [1, 2, 1], Fill::Values(vec![1., 0.5]))?;
+                let o = c.graph.gated_delta_net([q, k, v, g, beta], None, true)?;
+                // d = 3, S = 3, o = 6; d = 0.5 (8 - 6) = 1, S = 5, o = 5.
+                c.output_expect(o, &[6., 5.])?;
+                c.output_expect(o.port(1), &[5.])
+            }),
+            Case::new("symbolic_in_two_runs", |c| {
+                let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
+                let o = operands(c, [batch, steps], [2, 6, 5], true, true)?;
+                c.runs = 2;
+                c.output(o)?;
+                c.output(o.port(1))
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn of(g: &mut Graph, v: [usize; 4], state: Option<[usize; 4]>) -> Result<Value, OpError> {
+            let q = g.input("q", Type::new(DType::F32, [2, 4, 3, 8]))?;
+            let v = g.input("v", Type::new(DType::F32, v))?;
+            let gate = g.input("g", Type::new(DType::F32, [2, 4, 3]))?;
+            let state = match state {
+                Some(shape) => Some(g.input("state", Type::new(DType::F32, shape))?),
+                None => None,
+            };
+            g.gated_delta_net([q, q, v, gate, gate], state, true)
+        }
+        vec![
+            reject("steps", "axis 1 of v: 5 and 4 differ", |g| {
+                of(g, [2, 5, 3, 8], None)
+            }),
+            reject("state", "axis 3 of state: 7 and 6 differ", |g| {
+                of(g, [2, 4, 3, 6], Some([2, 3, 8, 7]))
+            }),
+            reject("rank", "operand v has type", |g| {
+                let q = g.input("q", Type::new(DType::F32, [2, 4, 3, 8]))?;
+                let v = g.input("v", Type::new(DType::F32, [2, 4, 3]))?;
+                g.gated_delta_net([q, q, v, v, v], None, false)
+            }),
+        ]
+    }
+}
+
+impl Graph {
+    /// The gated delta rule of `q`, `k [B,S,H,N]`, `v [B,S,H,P]`, `g`, `beta [B,S,H]` from `state
+    /// [B,H,N,P]` or zeros, all of one float dtype: `[B,S,H,P]`, and the final state (port 1) if
+    /// `carry`.
+    ///
+    /// # Errors
+    /// [`OpError`] when dtypes or sizes do not agree, or a size but `B` and `S` is not known.
+    pub fn gated_delta_net(
+        &mut self,
+        [q, k, v, g, beta]: [Value; 5],
+        state: Option<Value>,
+        carry: bool,
+    ) -> Result<Value, OpError> {
+        let mut inputs = vec![q, k, v, g, beta];
+        inputs.extend(state);
+        self.add(GatedDeltaNet { carry }, &inputs)
+    }
+}

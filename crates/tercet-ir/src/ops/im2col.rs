@@ -1,0 +1,238 @@
+//! The windows of a convolution as columns of a matrix.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{counted, exactly, for_each_index, overflow, reject};
+use crate::ops::window::{Window, check_list, spatial_axes, three, windowed};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// The elements that each window reads, one window a column.
+    pub struct Im2Col {
+        /// The taps of a window along each spatial axis.
+        pub kernel: Vec<usize>,
+        /// From one window to the next.
+        pub stride: Vec<usize>,
+        /// Zeros before each spatial axis.
+        pub pad_before: Vec<usize>,
+        /// Zeros after each spatial axis.
+        pub pad_after: Vec<usize>,
+        /// From one tap to the next.
+        pub dilation: Vec<usize>,
+    }
+}
+
+impl Im2Col {
+    /// The operator of these windows.
+    pub fn of(kernel: Vec<usize>, window: Window) -> Im2Col {
+        let Window {
+            stride,
+            pad_before,
+            pad_after,
+            dilation,
+        } = window;
+        Im2Col {
+            kernel,
+            stride,
+            pad_before,
+            pad_after,
+            dilation,
+        }
+    }
+
+    /// Where windows stand.
+    pub fn window(&self) -> Window {
+        Window {
+            stride: self.stride.clone(),
+            pad_before: self.pad_before.clone(),
+            pad_after: self.pad_after.clone(),
+            dilation: self.dilation.clone(),
+        }
+    }
+
+    /// The windows along each spatial axis of an operand of this type.
+    ///
+    /// # Errors
+    /// [`TypeError`] as [`OpSpec::infer`].
+    pub fn windows(&self, x: &Type) -> Result<Vec<Dim>, TypeError> {
+        let channels = x.shape[1].clone();
+        let ty = windowed(x, channels, &self.window(), &self.kernel, false)?;
+        Ok(ty.shape[2..].to_vec())
+    }
+}
+
+impl OpSpec for Im2Col {
+    const DOC: Doc = Doc {
+        name: "im2_col",
+        text: "The elements that each window of `x [N, C, ..]` reads as a column: \
+               `[N, C taps, windows]`, rows by channel and then tap, zeros for padding.",
+        operands: &["x"],
+        dtypes: DType::ALL,
+        accuracy: Accuracy::Exact,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        let axes = spatial_axes("x", x)?;
+        check_list("kernel", &self.kernel, axes, 1)?;
+        self.window().check(axes)?;
+        let taps = self
+            .kernel
+            .iter()
+            .try_fold(1usize, |n, k| n.checked_mul(*k));
+        let rows = taps.and_then(|taps| x.shape[1].checked_mul(&Dim::Known(taps)));
+        let windows = self.windows(x)?;
+        let columns = windows
+            .iter()
+            .try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
+        let (Some(rows), Some(columns)) = (rows, columns) else {
+            return Err(overflow(x));
+        };
+        Ok(vec![x.with_shape([x.shape[0].clone(), rows, columns])])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let x = operands[0];
+        let window = self.window().on_three_axes();
+        let (sizes, kernel) = (three(&x.shape()[2..]), three(&self.kernel));
+        let windows = self
+            .windows(&Type::from(x.ty()))
+            .map_err(|e| EvalError::Data(e.to_string()))?;
+        let windows: Vec<usize> = windows.iter().filter_map(Dim::known).collect();
+        let windows = three(&windows);
+        let size = x.dtype().size_bytes();
+        let mut y = Tensor::zeros(results[0].clone())?;
+        let planes = x.shape()[0] * x.shape()[1];
+        let plane = sizes.iter().product::<usize>();
+        let from = x.bytes();
+        let mut to = y.bytes_mut().chunks_exact_mut(size);
+        let [k0, k1, k2] = kernel;
+        let [w0, w1, w2] = windows;
+        for_each_index(&[planes, k0, k1, k2, w0, w1, w2], |index| {
+            let source = (0..3).try_fold(index[0], |flat, axis| {
+                let n = sizes[axis];
+                let at = window.source(axis, index[4 + axis], index[1 + axis], n)?;
+                Some(flat * n + at)
+            });
+            debug_assert!(source.is_none_or(|at| at < planes * plane));
+            if let (Some(slot), Some(at)) = (to.next(), source) {
+                slot.copy_from_slice(&from[at * size..][..size]);
+            }
+        });
+        Ok(vec![y])
+    }
+
+    fn cases() -> Vec<Case> {
+        fn case(
+            name: &'static str,
+            x: &'static [usize],
+            kernel: &'static [usize],
+            window: fn(Window) -> Window,
+        ) -> Case {
+            Case::new(name, move |c| {
+                let x = c.input("x", x, Fill::Normal)?;
+                let y = c
+                    .graph
+                    .im2_col(x, kernel, window(Window::new(kernel.len())))?;
+                c.output(y)
+            })
+        }
+        vec![
+            case("line_2x3x7", &[2, 3, 7], &[3], |w| w),
+            case("plane_2x3x5x7", &[2, 3, 5, 7], &[3, 2], |w| {
+                w.with_stride(&[2, 1]).with_pads(&[1, 0], &[0, 2])
+            }),
+            case("block_1x2x4x5x6", &[1, 2, 4, 5, 6], &[2, 3, 1], |w| {
+                w.with_dilation(&[2, 1, 3])
+                    .with_pads(&[0, 1, 0], &[1, 1, 0])
+            }),
+            case("padding_only", &[1, 2, 1, 1], &[2, 2], |w| {
+                w.with_stride(&[3, 3]).with_pads(&[4, 3], &[4, 3])
+            }),
+            case("no_batch", &[0, 3, 4], &[2], |w| w),
+            case("no_channels", &[2, 0, 4], &[2], |w| w),
+            case("no_elements", &[1, 2, 0], &[2], |w| w.with_pads(&[1], &[2])),
+            Case::new("written", |c| {
+                let x = c.input("x", [1, 1, 2, 3], counted(&[1, 1, 2, 3]))?;
+                let w = Window::new(2).with_pads(&[0, 1], &[0, 0]);
+                let y = c.graph.im2_col(x, &[2, 2], w)?;
+                c.output_expect(y, &[0., 0., 1., 0., 1., 2., 0., 3., 4., 3., 4., 5.])
+            })
+            .only(DType::NUMBERS),
+            Case::new("symbolic", |c| {
+                let (b, s) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
+                let wide = s.checked_mul(&Dim::Known(2)).expect("small");
+                let x = c.input("x", [b, 3.into(), s, wide], Fill::Normal)?;
+                let w = Window::new(2)
+                    .with_stride(&[1, 2])
+                    .with_pads(&[1, 1], &[1, 0]);
+                let y = c.graph.im2_col(x, &[3, 3], w)?;
+                c.output(y)
+            }),
+            Case::new("view", |c| {
+                let x = c.input("x", [5, 2, 4, 3], Fill::Normal)?;
+                let x = c.graph.transpose(x, &[1, 3, 0, 2])?;
+                let y = c.graph.im2_col(x, &[2, 3], Window::new(2))?;
+                c.output(y)
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn of(g: &mut Graph, x: &[usize], kernel: &[usize], w: Window) -> Result<Value, OpError> {
+            let x = g.input("x", Type::new(DType::F32, x))?;
+            g.im2_col(x, kernel, w)
+        }
+        vec![
+            reject("rank", "expected rank 3 to 5", |g| {
+                of(g, &[2, 3], &[1], Window::new(1))
+            }),
+            reject("kernel_axes", "1 values for 2 spatial axes", |g| {
+                of(g, &[1, 1, 3, 3], &[1], Window::new(2))
+            }),
+            reject("no_taps", "0 is not between 1", |g| {
+                of(g, &[1, 1, 3], &[0], Window::new(1))
+            }),
+            reject("no_stride", "0 is not between 1", |g| {
+                of(g, &[1, 1, 3], &[1], Window::new(1).with_stride(&[0]))
+            }),
+            reject("too_small", "does not fit spatial axis 0", |g| {
+                of(g, &[1, 1, 3], &[4], Window::new(1))
+            }),
+            reject("symbol", "multiple of the stride", |g| {
+                let x = Type::new(DType::F32, [Dim::Known(1), Dim::Known(1), Dim::sym("s")]);
+                let x = g.input("x", x)?;
+                g.im2_col(x, &[3], Window::new(1).with_stride(&[2]))
+            }),
+        ]
+    }
+}
+
+impl Graph {
+    /// The windows of `x [N, C, ..]`, of any dtype and one to three spatial axes, as columns:
+    /// `[N, C taps, windows]`. Padding is zeros.
+    ///
+    /// # Errors
+    /// [`OpError`] when a list has not one value for each spatial axis or no window fits.
+    pub fn im2_col(
+        &mut self,
+        x: Value,
+        kernel: &[usize],
+        window: Window,
+    ) -> Result<Value, OpError> {
+        self.add(Im2Col::of(kernel.to_vec(), window), &[x])
+    }
+}

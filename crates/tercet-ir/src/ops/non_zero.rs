@@ -1,0 +1,147 @@
+//! Coordinates of what is not zero.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{exactly, overflow, reject, scalars};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type, row_major_strides};
+
+attrs! {
+    /// The coordinates of the elements that are not 0, in row-major order (NumPy `argwhere`), and how
+    /// many there are. A NaN is not 0.
+    ///
+    /// How many depends on the data, the shape of a result does not: there is a row for each element,
+    /// and rows after the last coordinates are 0, which `GatherNd` takes. `count` says where they
+    /// begin.
+    pub struct NonZero {}
+}
+
+/// The number of elements as a dimension, which `I32` has room for.
+pub(crate) fn most(x: &Type) -> Result<Dim, TypeError> {
+    let most = x.shape.numel().ok_or_else(|| overflow(x))?;
+    match most.known() {
+        Some(n) if n > i32::MAX as usize => Err(overflow(x)),
+        Some(_) | None => Ok(most),
+    }
+}
+
+/// Refuses more elements in a run than `I32` counts.
+pub(crate) fn expect_countable(n: usize) -> Result<(), EvalError> {
+    if n <= i32::MAX as usize {
+        return Ok(());
+    }
+    let reason = format!("{n} elements are more than i32 counts");
+    Err(EvalError::Data(reason))
+}
+
+impl OpSpec for NonZero {
+    const DOC: Doc = Doc {
+        name: "non_zero",
+        text: "The `i32` coordinates of the elements that are not 0, a row each in row-major order, \
+               and how many there are (`i32[]`). There are as many rows as elements; those after the \
+               last coordinates are 0.",
+        operands: &["x"],
+        dtypes: DType::ALL,
+        accuracy: Accuracy::Exact,
+        tier: Tier::Host,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        let rows = Type::new(DType::I32, [most(x)?, Dim::Known(x.rank())]);
+        Ok(vec![rows, Type::new(DType::I32, [0usize; 0])])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let x = operands[0];
+        expect_countable(x.numel())?;
+        let strides = row_major_strides(x.shape());
+        let mut coordinates = Vec::with_capacity(results[0].numel());
+        let mut count = 0;
+        for (i, element) in scalars(x).into_iter().enumerate() {
+            if element.as_f64() != 0.0 {
+                let places = strides.iter().zip(x.shape());
+                coordinates.extend(places.map(|(&s, &n)| (i / s % n) as i64));
+                count += 1;
+            }
+        }
+        coordinates.resize(results[0].numel(), 0);
+        Ok(vec![
+            Tensor::from_i64s(results[0].clone(), &coordinates)?,
+            Tensor::from_i64s(results[1].clone(), &[count])?,
+        ])
+    }
+
+    fn cases() -> Vec<Case> {
+        let found = |name: &str, shape: &'static [usize], fill: Fill| {
+            Case::new(name, move |c| {
+                let x = c.input("x", shape, fill.clone())?;
+                let y = c.graph.non_zero(x)?;
+                c.output(y)?;
+                c.output(y.port(1))
+            })
+        };
+        vec![
+            found("odd_7x33", &[7, 33], Fill::Uniform(-1.4, 1.4)),
+            found("special", &[3, 21], Fill::Special),
+            found("none", &[5, 3], Fill::Uniform(0.0, 0.0)),
+            found("rank_0", &[], Fill::Values(vec![1.0])),
+            found("rank_0_of_zero", &[], Fill::Values(vec![0.0])),
+            found("rank_1", &[13], Fill::Normal),
+            found("rank_4", &[2, 3, 1, 5], Fill::Normal),
+            found("rank_6", &[2, 1, 3, 1, 2, 2], Fill::Normal),
+            found("empty", &[0, 3], Fill::Normal),
+            Case::new("pinned", |c| {
+                let x = Fill::Values(vec![0.0, 2.0, 0.0, 3.0, 0.0, 1.0]);
+                let x = c.input("x", [2, 3], x)?;
+                let y = c.graph.non_zero(x)?;
+                let (rows, rest) = ([0.0, 1.0, 1.0, 0.0, 1.0, 2.0], [0.0; 6]);
+                c.output_expect(y, &[rows, rest].concat())?;
+                c.output_expect(y.port(1), &[3.0])
+            }),
+            Case::new("elements_by_their_coordinates", |c| {
+                let x = c.input("x", [5, 4], Fill::Normal)?;
+                let at = c.graph.non_zero(x)?;
+                let y = c.graph.gather_nd(x, at, 0)?;
+                c.output(y)
+            }),
+            Case::new("symbolic", |c| {
+                let s = c.sym("s", 5, 9);
+                let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+                let y = c.graph.non_zero(x)?;
+                c.output(y)?;
+                c.output(y.port(1))
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![reject("two_operands", "expected 1 operands, got 2", |g| {
+            let x = g.input("x", Type::new(DType::F32, [3]))?;
+            g.add(NonZero {}, &[x, x])
+        })]
+    }
+}
+
+impl Graph {
+    /// The coordinates of the elements of `x`, of any dtype, that are not 0: `I32`, a row for each
+    /// element of `x`, of which the first hold coordinates; their number is the second result. CPU
+    /// only.
+    ///
+    /// # Errors
+    /// [`OpError`] when `x` has more elements than `I32` counts.
+    pub fn non_zero(&mut self, x: Value) -> Result<Value, OpError> {
+        self.add(NonZero {}, &[x])
+    }
+}

@@ -1,0 +1,449 @@
+//! Pooling.
+
+use crate::accuracy::Accuracy;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::reduce::ReduceFn;
+use crate::ops::util::{
+    counted, exactly, expect_dtype, for_each_index, from_scalars, reject, scalars,
+};
+use crate::ops::window::{Window, check_list, spatial_axes, three, windowed};
+use crate::scalar::Scalar;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+use crate::{attrs, spelled};
+
+spelled! {
+    /// What becomes of the elements of a window.
+    pub enum PoolFn {
+        /// The greatest; NaN if any is NaN; of none `-inf` or the least integer.
+        Max "max",
+        /// The sum over the number of elements; of none NaN.
+        Mean "mean",
+        /// The sum; integers wrap; of none 0.
+        Sum "sum",
+        /// The least; NaN if any is NaN; of none `inf` or the greatest integer.
+        Min "min",
+    }
+}
+
+impl PoolFn {
+    /// The reduction of the elements of a window.
+    pub fn reduction(self) -> ReduceFn {
+        match self {
+            PoolFn::Max => ReduceFn::Max,
+            PoolFn::Mean => ReduceFn::Mean,
+            PoolFn::Sum => ReduceFn::Sum,
+            PoolFn::Min => ReduceFn::Min,
+        }
+    }
+}
+
+attrs! {
+    /// A function of the elements that each window covers; padding has none.
+    pub struct Pool {
+        /// The function.
+        pub f: PoolFn,
+        /// The taps of a window along each spatial axis.
+        pub kernel: Vec<usize>,
+        /// From one window to the next.
+        pub stride: Vec<usize>,
+        /// Padding before each spatial axis.
+        pub pad_before: Vec<usize>,
+        /// Padding after each spatial axis.
+        pub pad_after: Vec<usize>,
+        /// From one tap to the next.
+        pub dilation: Vec<usize>,
+        /// Whether a last window may reach beyond the padding after an axis; it begins inside the operand
+        /// or the padding before it.
+        pub ceil: bool,
+        /// Whether a mean counts taps on padding, though not those beyond it.
+        pub count_include_pad: bool,
+    }
+}
+
+impl Pool {
+    /// The function over windows of so many taps.
+    pub fn of(f: PoolFn, kernel: &[usize], window: Window) -> Pool {
+        let Window {
+            stride,
+            pad_before,
+            pad_after,
+            dilation,
+        } = window;
+        Pool {
+            f,
+            kernel: kernel.to_vec(),
+            stride,
+            pad_before,
+            pad_after,
+            dilation,
+            ceil: false,
+            count_include_pad: false,
+        }
+    }
+
+    /// The same with a last window that may reach beyond the padding.
+    pub fn with_ceil(mut self) -> Pool {
+        self.ceil = true;
+        self
+    }
+
+    /// The same with a mean that counts taps on padding.
+    pub fn counting_pad(mut self) -> Pool {
+        self.count_include_pad = true;
+        self
+    }
+
+    /// Where windows stand.
+    pub fn window(&self) -> Window {
+        Window {
+            stride: self.stride.clone(),
+            pad_before: self.pad_before.clone(),
+            pad_after: self.pad_after.clone(),
+            dilation: self.dilation.clone(),
+        }
+    }
+}
+
+impl OpSpec for Pool {
+    const DOC: Doc = Doc {
+        name: "pool",
+        text: "Max, mean, sum or min of the elements of `x [N, C, ..]` that each window covers, in one to \
+               three dimensions. Max and min keep NaN, integers wrap; a mean divides by the elements \
+               covered, or by the taps that are not beyond the padding with `count_include_pad`.",
+        operands: &["x"],
+        dtypes: DType::NUMBERS,
+        accuracy: Accuracy::Reduction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        let accepted = match self.f {
+            PoolFn::Mean => DType::FLOATS,
+            PoolFn::Max | PoolFn::Sum | PoolFn::Min => DType::NUMBERS,
+        };
+        expect_dtype("x", x, accepted)?;
+        let axes = spatial_axes("x", x)?;
+        check_list("kernel", &self.kernel, axes, 1)?;
+        let window = self.window();
+        window.check(axes)?;
+        if self.count_include_pad && self.f != PoolFn::Mean {
+            let reason = format!("{} counts nothing; give false", self.f.name());
+            return Err(TypeError::Attr {
+                name: "count_include_pad",
+                reason,
+            });
+        }
+        let channels = x.shape[1].clone();
+        Ok(vec![windowed(
+            x,
+            channels,
+            &window,
+            &self.kernel,
+            self.ceil,
+        )?])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let x = operands[0];
+        let window = self.window().on_three_axes();
+        let (sizes, kernel) = (three(&x.shape()[2..]), three(&self.kernel));
+        let [p0, p1, p2] = three(&results[0].shape[2..]);
+        let d = results[0].dtype;
+        let f = self.f.reduction();
+        let xs = scalars(x);
+        let mut y = Vec::with_capacity(results[0].numel());
+        for_each_index(&[x.shape()[0] * x.shape()[1], p0, p1, p2], |at| {
+            let (mut all, mut count) = (f.identity(d), 0usize);
+            for_each_index(&kernel, |tap| {
+                let source = (0..3).try_fold(at[0], |flat, axis| {
+                    let n = sizes[axis];
+                    Some(flat * n + window.source(axis, at[1 + axis], tap[axis], n)?)
+                });
+                let on_pad = (0..3).all(|axis| {
+                    let end = sizes[axis] + window.pad_before[axis] + window.pad_after[axis];
+                    at[1 + axis] * window.stride[axis] + tap[axis] * window.dilation[axis] < end
+                });
+                count += usize::from(source.is_some() || (self.count_include_pad && on_pad));
+                if let Some(source) = source {
+                    all = f.combine(d, all, xs[source]);
+                }
+            });
+            y.push(match self.f {
+                PoolFn::Mean => Scalar::F(all.as_f64() / count as f64),
+                PoolFn::Max | PoolFn::Sum | PoolFn::Min => all,
+            });
+        });
+        Ok(vec![from_scalars(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn of(g: &mut Graph, dtype: DType, x: &[usize], pool: Pool) -> Result<Value, OpError> {
+            let x = g.input("x", Type::new(dtype, x))?;
+            g.add(pool, &[x])
+        }
+        vec![
+            reject("rank", "expected rank 3 to 5", |g| {
+                let pool = Pool::of(PoolFn::Max, &[1], Window::new(1));
+                of(g, DType::F32, &[2, 3], pool)
+            }),
+            reject("kernel_axes", "1 values for 2 spatial axes", |g| {
+                let pool = Pool::of(PoolFn::Max, &[1], Window::new(2));
+                of(g, DType::F32, &[1, 1, 3, 3], pool)
+            }),
+            reject("mean_of_integers", "accepted: f32", |g| {
+                let pool = Pool::of(PoolFn::Mean, &[1], Window::new(1));
+                of(g, DType::I32, &[1, 1, 3], pool)
+            }),
+            reject("too_small", "does not fit spatial axis 0", |g| {
+                let pool = Pool::of(PoolFn::Max, &[4], Window::new(1));
+                of(g, DType::F32, &[1, 1, 3], pool)
+            }),
+            reject("nothing_to_count", "max counts nothing", |g| {
+                let pool = Pool::of(PoolFn::Max, &[2], Window::new(1)).counting_pad();
+                of(g, DType::F32, &[1, 1, 3], pool)
+            }),
+            reject("no_dilation", "0 is not between 1", |g| {
+                let window = Window::new(1).with_dilation(&[0]);
+                of(
+                    g,
+                    DType::F32,
+                    &[1, 1, 3],
+                    Pool::of(PoolFn::Sum, &[2], window),
+                )
+            }),
+            reject("symbol", "multiple of the stride", |g| {
+                let x = Type::new(DType::F32, [Dim::Known(1), Dim::Known(1), Dim::sym("s")]);
+                let x = g.input("x", x)?;
+                g.pool(x, PoolFn::Max, &[2], Window::new(1).with_stride(&[2]))
+            }),
+        ]
+    }
+}
+
+fn accepted(f: PoolFn) -> &'static [DType] {
+    match f {
+        PoolFn::Mean => DType::FLOATS,
+        PoolFn::Max | PoolFn::Sum | PoolFn::Min => DType::NUMBERS,
+    }
+}
+
+fn cases() -> Vec<Case> {
+    type Change = fn(Pool) -> Pool;
+    let shapes: [(
+        &str,
+        &'static [usize],
+        &'static [usize],
+        fn(Window) -> Window,
+        Change,
+    ); 8] = [
+        (
+            "line_2x3x19",
+            &[2, 3, 19],
+            &[4],
+            |w| w.with_stride(&[3]),
+            |p| p,
+        ),
+        (
+            "plane_2x5x9x7",
+            &[2, 5, 9, 7],
+            &[3, 2],
+            |w| w.with_stride(&[2, 1]).with_pads(&[1, 0], &[1, 1]),
+            |p| p,
+        ),
+        (
+            "even_rows",
+            &[1, 3, 8, 12],
+            &[2, 2],
+            |w| w.with_stride(&[2, 2]),
+            |p| p,
+        ),
+        (
+            "ceil",
+            &[1, 2, 8, 10],
+            &[3, 3],
+            |w| w.with_stride(&[2, 3]).with_pads(&[0, 1], &[0, 1]),
+            Pool::with_ceil,
+        ),
+        (
+            "dilated",
+            &[1, 2, 11, 9],
+            &[3, 2],
+            |w| w.with_dilation(&[2, 3]).with_pads(&[2, 1], &[1, 0]),
+            |p| p,
+        ),
+        (
+            "block",
+            &[1, 2, 5, 6, 7],
+            &[2, 3, 2],
+            |w| w.with_stride(&[1, 2, 2]).with_pads(&[1, 1, 0], &[0, 1, 1]),
+            Pool::with_ceil,
+        ),
+        ("all", &[2, 3, 7, 7], &[7, 7], |w| w, |p| p),
+        ("no_batch", &[0, 3, 5], &[2], |w| w, |p| p),
+    ];
+    let mut all = Vec::new();
+    for &f in PoolFn::ALL {
+        for (name, x, kernel, window, change) in shapes {
+            let pool = change(Pool::of(f, kernel, window(Window::new(kernel.len()))));
+            let own = pool.clone();
+            all.push(
+                Case::new(format!("{}_{name}", f.name()), move |c| {
+                    let x = c.input("x", x, Fill::Normal)?;
+                    let y = c.graph.add(own.clone(), &[x])?;
+                    c.output(y)
+                })
+                .only(accepted(f)),
+            );
+            if f == PoolFn::Mean {
+                let pool = pool.counting_pad();
+                all.push(
+                    Case::new(format!("mean_{name}_counting_pad"), move |c| {
+                        let x = c.input("x", x, Fill::Normal)?;
+                        let y = c.graph.add(pool.clone(), &[x])?;
+                        c.output(y)
+                    })
+                    .only(DType::FLOATS),
+                );
+            }
+        }
+        all.extend(more_cases(f));
+    }
+    all.extend(written());
+    all
+}
+
+fn more_cases(f: PoolFn) -> Vec<Case> {
+    let name = |what: &str| format!("{}_{what}", f.name());
+    vec![
+        Case::new(name("symbolic"), move |c| {
+            let (b, s) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
+            let wide = s.checked_mul(&Dim::Known(2)).expect("small");
+            let x = c.input("x", [b, 3.into(), s, wide], Fill::Normal)?;
+            let window = Window::new(2)
+                .with_stride(&[1, 2])
+                .with_pads(&[1, 1], &[1, 0]);
+            let y = c.graph.pool(x, f, &[3, 3], window)?;
+            c.output(y)
+        })
+        .only(accepted(f)),
+        Case::new(name("channels_last"), move |c| {
+            let x = c.input("x", [2, 6, 5, 4], Fill::Normal)?;
+            let x = c.graph.transpose(x, &[0, 3, 1, 2])?;
+            let y = c.graph.pool(x, f, &[2, 3], Window::new(2))?;
+            c.output(y)
+        })
+        .only(accepted(f)),
+        Case::new(name("special"), move |c| {
+            let x = c.input("x", [1, 1, 4, 11], Fill::Special)?;
+            let y = c.graph.pool(x, f, &[1, 2], Window::new(2))?;
+            c.output(y)
+        })
+        .only(match f {
+            PoolFn::Max | PoolFn::Min => DType::NUMBERS,
+            // Sums beyond the dtype depend on their order.
+            PoolFn::Mean | PoolFn::Sum => DType::INTS,
+        }),
+        Case::new(name("of_nothing"), move |c| {
+            let x = c.input("x", [1, 1, 1], Fill::Normal)?;
+            let window = Window::new(1).with_stride(&[2]).with_pads(&[2], &[2]);
+            let y = c.graph.pool(x, f, &[1], window)?;
+            c.output(y)
+        })
+        .only(accepted(f)),
+    ]
+    .into_iter()
+    .filter(|case| accepted(f).iter().any(|d| case.runs_with(*d)))
+    .collect()
+}
+
+fn written() -> Vec<Case> {
+    let line = |name: &str, n: usize, pool: Pool, y: &'static [f64]| {
+        let only = accepted(pool.f);
+        Case::new(name, move |c| {
+            let x = c.input("x", [1, 1, n], counted(&[n]))?;
+            let out = c.graph.add(pool.clone(), &[x])?;
+            c.output_expect(out, y)
+        })
+        .only(only)
+    };
+    let pads = || Window::new(1).with_stride(&[2]).with_pads(&[1], &[1]);
+    vec![
+        line(
+            "written_max",
+            5,
+            Pool::of(PoolFn::Max, &[3], pads()),
+            &[1.0, 3.0, 4.0],
+        ),
+        line(
+            "written_mean",
+            5,
+            Pool::of(PoolFn::Mean, &[3], pads()),
+            &[0.5, 2.0, 3.5],
+        ),
+        // Of the last window's taps one is on an element, one on the padding, and two beyond it do not count.
+        line(
+            "written_mean_counting_pad_ceil",
+            6,
+            Pool::of(
+                PoolFn::Mean,
+                &[4],
+                Window::new(1).with_stride(&[3]).with_pads(&[1], &[1]),
+            )
+            .with_ceil()
+            .counting_pad(),
+            &[0.75, 3.5, 2.5],
+        ),
+        line(
+            "written_ceil_begins_inside",
+            4,
+            Pool::of(
+                PoolFn::Sum,
+                &[1],
+                Window::new(1).with_stride(&[2]).with_pads(&[0], &[1]),
+            )
+            .with_ceil(),
+            &[0.0, 2.0],
+        ),
+        Case::new("max_keeps_nan", |c| {
+            let x = Fill::Values(vec![1.0, f64::NAN, 2.0, 3.0]);
+            let x = c.input("x", [1, 1, 4], x)?;
+            let y = c.graph.pool(x, PoolFn::Max, &[2], Window::new(1))?;
+            c.output_expect(y, &[f64::NAN, f64::NAN, 3.0])
+        })
+        .only(DType::FLOATS),
+    ]
+}
+
+impl Graph {
+    /// A function of the elements of `x [N, C, ..]` that each window of `kernel` taps covers, in one to
+    /// three dimensions. Means are of floats and count elements only; for more, add a [`Pool`].
+    ///
+    /// # Errors
+    /// [`OpError`] when the dtype is not accepted, a list has not one value for each spatial axis, or no
+    /// window fits.
+    pub fn pool(
+        &mut self,
+        x: Value,
+        f: PoolFn,
+        kernel: &[usize],
+        window: Window,
+    ) -> Result<Value, OpError> {
+        self.add(Pool::of(f, kernel, window), &[x])
+    }
+}

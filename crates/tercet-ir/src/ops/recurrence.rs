@@ -1,0 +1,289 @@
+//! One recurrent layer in one direction, from the products of its inputs: what `Lstm`, `Gru` and `Rnn`
+//! are made of.
+
+use crate::accuracy::Accuracy;
+use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{
+    expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
+};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+use crate::{attrs, spelled};
+
+spelled! {
+    /// How a recurrent layer makes its next state from what its gates get: `x`, of the input, and
+    /// `h`, of the state before.
+    pub enum Cell {
+        /// Gates i, f, g, o of `x + h`: `c = sigmoid(f) c + sigmoid(i) tanh(g)`,
+        /// `h = sigmoid(o) tanh(c)` (Hochreiter and Schmidhuber 1997; with forget gates, Gers 1999).
+        Lstm "lstm",
+        /// Gates r, z, n: `n = tanh(x_n + sigmoid(x_r + h_r) h_n)`, `h = (1 - z) n + z h` with
+        /// `z = sigmoid(x_z + h_z)` (Cho et al. 2014, the reset gate after the product).
+        Gru "gru",
+        /// `h = tanh(x + h)`
+        Tanh "tanh",
+        /// `h = max(x + h, 0)`
+        Relu "relu",
+    }
+}
+
+impl Cell {
+    /// How many numbers each element of the state needs.
+    pub const fn gates(self) -> usize {
+        match self {
+            Cell::Lstm => 4,
+            Cell::Gru => 3,
+            Cell::Tanh | Cell::Relu => 1,
+        }
+    }
+
+    /// True if there is a second state.
+    pub const fn has_cell_state(self) -> bool {
+        matches!(self, Cell::Lstm)
+    }
+
+    /// The next states of an element, from its gates and its states.
+    pub fn next(self, x: &[f64], h: &[f64], state: [f64; 2]) -> [f64; 2] {
+        let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
+        let sum = |i: usize| x[i] + h[i];
+        let [hidden, cell] = state;
+        match self {
+            Cell::Lstm => {
+                let cell = sigmoid(sum(1)) * cell + sigmoid(sum(0)) * sum(2).tanh();
+                [sigmoid(sum(3)) * cell.tanh(), cell]
+            }
+            Cell::Gru => {
+                let n = (x[2] + sigmoid(sum(0)) * h[2]).tanh();
+                let z = sigmoid(sum(1));
+                [(1.0 - z) * n + z * hidden, cell]
+            }
+            Cell::Tanh => [sum(0).tanh(), cell],
+            Cell::Relu => match sum(0) {
+                v if v > 0.0 || v.is_nan() => [v, cell],
+                _ => [0.0, cell],
+            },
+        }
+    }
+}
+
+attrs! {
+    /// A recurrent layer in one direction. What the gates get of the inputs is an operand, that of the
+    /// state is `h w + bias`.
+    pub struct Recurrence {
+        /// The kind of layer.
+        pub cell: Cell,
+        /// Whether to go from the last step to the first.
+        pub reverse: bool,
+    }
+}
+
+impl OpSpec for Recurrence {
+    const DOC: Doc = Doc {
+        name: "recurrence",
+        text: "A recurrent layer in one direction: from `gates [B,S,G H]` of the inputs, \
+               `w [H, G H]`, `bias [G H]` and the states `h0` and `c0 [B,H]` (`lstm` only), the state at \
+               each step `[B,S,H]` and the last ones.",
+        operands: &["gates", "w", "bias", "h0", "c0?"],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let ([gates, w, bias, h0], [c0]) = with_optional::<4, 1>(operands)?;
+        if c0.is_some() != self.cell.has_cell_state() {
+            return Err(TypeError::Arity {
+                expected: if self.cell.has_cell_state() { "5" } else { "4" }.to_string(),
+                given: operands.len(),
+            });
+        }
+        expect_dtype("gates", gates, DType::FLOATS)?;
+        expect_rank("gates", gates, 3)?;
+        expect_rank("w", w, 2)?;
+        let (batch, hidden) = (&gates.shape[0], &w.shape[0]);
+        if hidden.known().is_none() {
+            let reason = "the size of the state must be known".to_string();
+            return Err(TypeError::Other(reason));
+        }
+        let wide = hidden.checked_mul(&Dim::Known(self.cell.gates()));
+        let wide = wide.unwrap_or(Dim::Known(usize::MAX));
+        expect_equal(
+            "the width of gates and that of the state's",
+            &gates.shape[2],
+            &wide,
+        )?;
+        let state = [batch, hidden];
+        let named: [(&'static str, &Type, &[&Dim]); 3] = [
+            ("w", w, &[hidden, &wide]),
+            ("bias", bias, &[&wide]),
+            ("h0", h0, &state),
+        ];
+        let c0 = c0.map(|ty| ("c0", ty, &state[..]));
+        for (name, ty, shape) in named.into_iter().chain(c0) {
+            expect_same_dtype(name, ty, gates)?;
+            expect_rank(name, ty, shape.len())?;
+            for (axis, (own, want)) in ty.shape.iter().zip(shape).enumerate() {
+                expect_equal(&format!("axis {axis} of {name}"), own, want)?;
+            }
+        }
+        let mut y = gates.clone();
+        y.shape.dims_mut()[2] = hidden.clone();
+        let mut results = vec![y, h0.clone()];
+        results.extend(self.cell.has_cell_state().then(|| h0.clone()));
+        Ok(results)
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let [x, w, bias] = [0, 1, 2].map(|i| operands[i].to_f64s());
+        let &[batch, steps, wide] = operands[0].shape() else {
+            unreachable!("invariant: inference checked the rank")
+        };
+        let size = operands[1].shape()[0];
+        let mut hidden = operands[3].to_f64s();
+        let mut cell = operands
+            .get(4)
+            .map_or(vec![0.0; hidden.len()], |c| c.to_f64s());
+        let mut y = vec![0.0; results[0].numel()];
+        for row in 0..batch {
+            for step in 0..steps {
+                let step = if self.reverse { steps - 1 - step } else { step };
+                let at = row * steps + step;
+                let before = hidden[row * size..][..size].to_vec();
+                let mut own = bias.clone();
+                for (h, w) in before.iter().zip(w.chunks_exact(wide.max(1))) {
+                    own.iter_mut().zip(w).for_each(|(own, w)| *own += h * w);
+                }
+                for i in 0..size {
+                    let of = |all: &[f64]| -> Vec<f64> {
+                        (0..self.cell.gates()).map(|g| all[g * size + i]).collect()
+                    };
+                    let state = [before[i], cell[row * size + i]];
+                    let [h, c] = self.cell.next(&of(&x[at * wide..]), &of(&own), state);
+                    (hidden[row * size + i], cell[row * size + i]) = (h, c);
+                    y[at * size + i] = h;
+                }
+            }
+        }
+        let all = [y, hidden, cell];
+        let tensors = results.iter().zip(&all);
+        let tensors = tensors.map(|(ty, values)| Tensor::from_f64s(ty.clone(), values));
+        Ok(tensors.collect::<Result<_, _>>()?)
+    }
+
+    fn cases() -> Vec<Case> {
+        fn built(
+            c: &mut CaseGraph,
+            op: Recurrence,
+            [batch, steps]: [Dim; 2],
+            size: usize,
+        ) -> Result<(), OpError> {
+            let wide = op.cell.gates() * size;
+            let bound = 1.0 / (size.max(1) as f64).sqrt();
+            let x = c.input("x", [batch.clone(), steps, wide.into()], Fill::Normal)?;
+            let w = c.input("w", [size, wide], Fill::Uniform(-bound, bound))?;
+            let bias = c.input("bias", [wide], Fill::Uniform(-bound, bound))?;
+            let h0 = c.input("h0", [batch.clone(), size.into()], Fill::Uniform(-1.0, 1.0))?;
+            let mut inputs = vec![x, w, bias, h0];
+            if op.cell.has_cell_state() {
+                inputs.push(c.input("c0", [batch, size.into()], Fill::Normal)?);
+            }
+            let results = 2 + u8::from(op.cell.has_cell_state());
+            let y = c.graph.add(op, &inputs)?;
+            (0..results).try_for_each(|port| c.output(y.port(port)))
+        }
+        let mut cases = Vec::new();
+        for &cell in Cell::ALL {
+            for reverse in [false, true] {
+                let mut shaped = |name: &str, [batch, steps, size]: [usize; 3]| {
+                    let way = if reverse { "_reverse" } else { "" };
+                    let name = format!("{}{way}_{name}", cell.name());
+                    cases.push(Case::new(name, move |c| {
+                        let op = Recurrence { cell, reverse };
+                        built(c, op, [batch.into(), steps.into()], size)
+                    }));
+                };
+                shaped("odd_3x5x7", [3, 5, 7]);
+                if !reverse {
+                    shaped("states_of_80", [2, 9, 80]);
+                    shaped("one_state", [2, 6, 1]);
+                    shaped("no_steps", [2, 0, 4]);
+                    shaped("no_batch", [0, 3, 4]);
+                }
+            }
+        }
+        cases.push(
+            Case::new("lstm_states_of_1100", |c| {
+                let op = Recurrence {
+                    cell: Cell::Lstm,
+                    reverse: false,
+                };
+                built(c, op, [2.into(), 3.into()], 1100)
+            })
+            .only(&[DType::F32]),
+        );
+        cases.push(
+            Case::new("gru_of_many_rows", |c| {
+                let op = Recurrence {
+                    cell: Cell::Gru,
+                    reverse: false,
+                };
+                built(c, op, [259.into(), 4.into()], 6)
+            })
+            .only(&[DType::F32, DType::F16]),
+        );
+        cases.push(Case::new("symbolic", |c| {
+            let op = Recurrence {
+                cell: Cell::Lstm,
+                reverse: true,
+            };
+            let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
+            built(c, op, [batch, steps], 6)
+        }));
+        cases
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn of(g: &mut Graph, cell: Cell, wide: usize, h0: [usize; 2]) -> Result<Value, OpError> {
+            let x = g.input("x", Type::new(DType::F32, [2, 4, wide]))?;
+            let w = g.input("w", Type::new(DType::F32, [3, 12]))?;
+            let bias = g.input("bias", Type::new(DType::F32, [12]))?;
+            let h0 = g.input("h0", Type::new(DType::F32, h0))?;
+            let reverse = false;
+            match cell {
+                Cell::Lstm => g.add(Recurrence { cell, reverse }, &[x, w, bias, h0, h0]),
+                _ => g.add(Recurrence { cell, reverse }, &[x, w, bias, h0]),
+            }
+        }
+        vec![
+            reject(
+                "width",
+                "the width of gates and that of the state's: 9 and 12",
+                |g| of(g, Cell::Lstm, 9, [2, 3]),
+            ),
+            reject("state", "axis 1 of h0: 4 and 3 differ", |g| {
+                of(g, Cell::Lstm, 12, [2, 4])
+            }),
+            reject("gates_of_another_cell", "12 and 9 differ", |g| {
+                of(g, Cell::Gru, 12, [2, 3])
+            }),
+            reject("no_cell_state", "expected 5 operands, got 4", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 4, 4]))?;
+                let w = g.input("w", Type::new(DType::F32, [1, 4]))?;
+                let bias = g.input("bias", Type::new(DType::F32, [4]))?;
+                let h0 = g.input("h0", Type::new(DType::F32, [2, 1]))?;
+                let (cell, reverse) = (Cell::Lstm, false);
+                g.add(Recurrence { cell, reverse }, &[x, w, bias, h0])
+            }),
+        ]
+    }
+}

@@ -1,0 +1,287 @@
+//! Resizing by interpolation.
+//!
+//! Where a result lies between elements follows from whole numbers alone (`table`), so that every
+//! executor reads the same elements.
+
+mod cases;
+mod table;
+
+use crate::accuracy::Accuracy;
+use crate::attr::Real;
+use crate::case::{Case, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{exactly, expect_dtype, for_each_index, from_scalars, pick, scalars};
+use crate::scalar::Scalar;
+use crate::tensor::Tensor;
+use crate::types::{Shape, TensorType, Type, row_major_strides};
+use crate::{attrs, spelled};
+
+pub use table::Taps;
+
+spelled! {
+    /// How results between elements are made.
+    pub enum ResizeMode {
+        /// The element at the rounded place.
+        Nearest "nearest",
+        /// Two neighbours along each axis by their distances.
+        Linear "linear",
+        /// Four neighbours along each axis by a cubic of Keys (1981).
+        Cubic "cubic",
+    }
+}
+
+spelled! {
+    /// The place `x` of result `o` along an axis of `n` elements and `m` results, with a scale `s`.
+    pub enum Coordinates {
+        /// `(o + 1/2) / s - 1/2`
+        HalfPixel "half_pixel",
+        /// As `half_pixel`, about the middle where `s n` is no whole number:
+        /// `n/2 (1 - m / (s n)) + (o + 1/2) / s - 1/2`
+        HalfPixelSymmetric "half_pixel_symmetric",
+        /// As `half_pixel`; 0 where there is one result.
+        PytorchHalfPixel "pytorch_half_pixel",
+        /// `o (n - 1) / (m - 1)`; 0 where there is one result.
+        AlignCorners "align_corners",
+        /// `o / s`
+        Asymmetric "asymmetric",
+    }
+}
+
+spelled! {
+    /// How places become indices.
+    pub enum NearestRounding {
+        /// To the nearest, halves down.
+        RoundPreferFloor "round_prefer_floor",
+        /// To the nearest, halves up.
+        RoundPreferCeil "round_prefer_ceil",
+        /// Down.
+        Floor "floor",
+        /// Up.
+        Ceil "ceil",
+    }
+}
+
+/// The most axes that may change.
+pub const MAX_RESIZED: usize = 3;
+
+attrs! {
+    /// The operand sampled at other places along some axes. Places outside it read its edge.
+    pub struct Resize {
+        /// The sizes of the result.
+        pub sizes: Shape,
+        /// The scale of each axis, of which a size is the product with the operand's rounded down; empty
+        /// for the quotients of the sizes.
+        pub scales: Vec<Real>,
+        /// How results between elements are made.
+        pub mode: ResizeMode,
+        /// Where results lie.
+        pub coordinates: Coordinates,
+        /// How places become indices, for `nearest`.
+        pub rounding: NearestRounding,
+        /// The parameter of the cubic, `-0.75` or `-0.5` as a rule.
+        pub cubic_a: Real,
+        /// Whether elements outside have no weight, and the others more, instead of those of the edge.
+        pub exclude_outside: bool,
+    }
+}
+
+impl Resize {
+    /// To these sizes.
+    pub fn to_sizes(sizes: impl Into<Shape>, mode: ResizeMode) -> Resize {
+        Resize {
+            sizes: sizes.into(),
+            scales: Vec::new(),
+            mode,
+            coordinates: Coordinates::HalfPixel,
+            rounding: NearestRounding::RoundPreferFloor,
+            cubic_a: Real(-0.75),
+            exclude_outside: false,
+        }
+    }
+
+    /// The axes that change, ascending.
+    pub fn axes(&self, x: &Shape) -> Vec<usize> {
+        let scaled = |axis: usize| self.scales.get(axis).is_some_and(|s| s.0 != 1.0);
+        let changed = |axis: &usize| x[*axis] != self.sizes[*axis] || scaled(*axis);
+        (0..x.rank()).filter(changed).collect()
+    }
+
+    /// The elements that results along an axis are made of.
+    pub fn taps(&self, axis: usize, n: usize, m: usize) -> Taps {
+        Taps::of(self, self.scales.get(axis).map(|s| s.0), n, m)
+    }
+
+    fn check_scales(&self, x: &Type) -> Result<(), TypeError> {
+        let bad = |reason| {
+            Err(TypeError::Attr {
+                name: "scales",
+                reason,
+            })
+        };
+        if !self.scales.is_empty() && self.scales.len() != x.rank() {
+            let reason = format!("{} values for {} axes", self.scales.len(), x.rank());
+            return bad(reason);
+        }
+        for (axis, scale) in self.scales.iter().enumerate() {
+            let s = scale.0;
+            // The bounds keep whole numbers of places within 128 bits.
+            if !(1e-6..=1e6).contains(&s) {
+                return bad(format!("{s} is not between 1e-6 and 1e6"));
+            }
+            let (n, m) = (&x.shape[axis], &self.sizes[axis]);
+            let fits = match (n.known(), m.known()) {
+                (Some(n), Some(m)) => table::scaled(n, s) == Some(m),
+                _ => s == 1.0 && n == m,
+            };
+            if !fits {
+                return bad(format!("{s} does not make {m} of {n} along axis {axis}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl OpSpec for Resize {
+    const DOC: Doc = Doc {
+        name: "resize",
+        text: "The operand sampled at other places along up to three axes, whose sizes are known, as \
+               ONNX's `Resize`: nearest, linear or cubic. Elements of weight 0 are not read.",
+        operands: &["x"],
+        dtypes: DType::ALL,
+        accuracy: Accuracy::Reduction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        if self.mode != ResizeMode::Nearest {
+            expect_dtype("x", x, DType::FLOATS)?;
+        }
+        let bad = |name, reason| Err(TypeError::Attr { name, reason });
+        if self.sizes.rank() != x.rank() {
+            let reason = format!("{} values for {} axes", self.sizes.rank(), x.rank());
+            return bad("sizes", reason);
+        }
+        self.check_scales(x)?;
+        if !self.cubic_a.0.is_finite() {
+            return bad("cubic_a", format!("{} is not finite", self.cubic_a.0));
+        }
+        let axes = self.axes(&x.shape);
+        if axes.len() > MAX_RESIZED {
+            let reason = format!("{} axes change; at most {MAX_RESIZED} can", axes.len());
+            return bad("sizes", reason);
+        }
+        const MOST: usize = 1 << 30;
+        for axis in axes {
+            match (x.shape[axis].known(), self.sizes[axis].known()) {
+                (Some(n @ 1..=MOST), Some(m @ ..=MOST)) if n > 0 || m == 0 => {}
+                (Some(_), Some(0)) => {}
+                (Some(_), Some(_)) => {
+                    let reason = format!("axis {axis} has no or too many elements to resize");
+                    return bad("sizes", reason);
+                }
+                (_, _) => {
+                    let reason = format!(
+                        "axis {axis} changes from {} to {}: both must be known",
+                        x.shape[axis], self.sizes[axis]
+                    );
+                    return bad("sizes", reason);
+                }
+            }
+        }
+        Ok(vec![x.with_shape(self.sizes.clone())])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (x, ty) = (operands[0], &results[0]);
+        let axes = self.axes(&Shape::known(x.shape()));
+        let taps: Vec<Taps> = axes
+            .iter()
+            .map(|&axis| self.taps(axis, x.shape()[axis], ty.shape[axis]))
+            .collect();
+        let strides = row_major_strides(x.shape());
+        let base = |index: &[usize]| -> usize {
+            let kept = (0..index.len()).filter(|axis| !axes.contains(axis));
+            kept.map(|axis| index[axis] * strides[axis]).sum()
+        };
+        if self.mode == ResizeMode::Nearest {
+            let nearest = pick(x, ty, |index| {
+                let own = axes.iter().zip(&taps);
+                let own = own.map(|(&axis, t)| t.index(index[axis], 0) * strides[axis]);
+                base(index) + own.sum::<usize>()
+            });
+            return Ok(vec![nearest?]);
+        }
+        let xs = scalars(x);
+        let counts: Vec<usize> = taps.iter().map(|t| t.count).collect();
+        let mut y = Vec::with_capacity(ty.numel());
+        for_each_index(&ty.shape, |index| {
+            let first = base(index);
+            let mut sum = 0.0;
+            for_each_index(&counts, |tap| {
+                let (mut at, mut weight) = (first, 1.0);
+                for ((&axis, t), &tap) in axes.iter().zip(&taps).zip(tap) {
+                    at += t.index(index[axis], tap) * strides[axis];
+                    weight *= t.weight(index[axis], tap);
+                }
+                if weight != 0.0 {
+                    sum += weight * xs[at].as_f64();
+                }
+            });
+            y.push(Scalar::F(sum));
+        });
+        Ok(vec![from_scalars(ty.clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases::all()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        cases::rejects()
+    }
+}
+
+impl Graph {
+    /// `x` with up to three axes resized to `sizes` (one for each axis, those that change known), by
+    /// places of half elements; for other places or by scales, add a [`Resize`]. Nearest takes any dtype.
+    ///
+    /// # Errors
+    /// [`OpError`] when sizes or dtypes do not fit.
+    pub fn resize(
+        &mut self,
+        x: Value,
+        sizes: impl Into<Shape>,
+        mode: ResizeMode,
+    ) -> Result<Value, OpError> {
+        self.add(Resize::to_sizes(sizes, mode), &[x])
+    }
+
+    /// `x` with each axis resized by its scale; a size is the product rounded down. What `how` says but
+    /// sizes and scales holds.
+    ///
+    /// # Errors
+    /// [`OpError`] as [`Graph::resize`], and for a scale other than 1 of an unknown size.
+    pub fn resize_by(&mut self, x: Value, scales: &[f64], how: Resize) -> Result<Value, OpError> {
+        let shape = self.ty(x).shape.clone();
+        let sizes = shape.iter().zip(scales).map(|(n, &s)| match n.known() {
+            Some(n) => Dim::Known(table::scaled(n, s).unwrap_or(0)),
+            None => n.clone(),
+        });
+        let resize = Resize {
+            sizes: sizes.collect(),
+            scales: scales.iter().map(|&s| Real(s)).collect(),
+            ..how
+        };
+        self.add(resize, &[x])
+    }
+}

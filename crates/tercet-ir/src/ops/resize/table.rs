@@ -1,0 +1,203 @@
+//! Which elements results are made of, along one axis.
+//!
+//! Places are quotients of whole numbers: a scale is one, as every float is, so that no rounding decides
+//! which elements are read.
+
+use super::{Coordinates, NearestRounding, Resize, ResizeMode};
+
+/// A quotient with a divisor above 0.
+#[derive(Clone, Copy)]
+struct Quotient {
+    over: i128,
+    under: i128,
+}
+
+impl Quotient {
+    fn floor(self) -> i128 {
+        self.over.div_euclid(self.under)
+    }
+
+    fn ceil(self) -> i128 {
+        -(-self.over).div_euclid(self.under)
+    }
+
+    /// `self + halves / 2`
+    fn plus_halves(self, halves: i128) -> Quotient {
+        Quotient {
+            over: 2 * self.over + halves * self.under,
+            under: 2 * self.under,
+        }
+    }
+}
+
+/// A positive number as the quotient that it is.
+fn exact(scale: f64) -> Quotient {
+    let bits = scale.to_bits();
+    let (exponent, digits) = ((bits >> 52) as i32, bits & ((1 << 52) - 1) | 1 << 52);
+    let zeros = digits.trailing_zeros();
+    let (digits, power) = (i128::from(digits >> zeros), exponent - 1075 + zeros as i32);
+    match power {
+        0.. => Quotient {
+            over: digits << power,
+            under: 1,
+        },
+        _ => Quotient {
+            over: digits,
+            under: 1 << -power,
+        },
+    }
+}
+
+/// `floor(n scale)`; `None` where it is no size. The scale is between 1e-6 and 1e6.
+pub(super) fn scaled(n: usize, scale: f64) -> Option<usize> {
+    if !(1e-6..=1e6).contains(&scale) {
+        return None;
+    }
+    let s = exact(scale);
+    let product = i128::try_from(n).ok()?.checked_mul(s.over)?;
+    usize::try_from(product.div_euclid(s.under)).ok()
+}
+
+/// The place of result `o`, of `m`, among `n` elements.
+fn place(c: Coordinates, scale: Option<f64>, [o, n, m]: [i128; 3]) -> Quotient {
+    let s = match scale {
+        Some(s) => exact(s),
+        None => Quotient { over: m, under: n },
+    };
+    let quotient = |over, under| Quotient { over, under };
+    let half = quotient((2 * o + 1) * s.under - s.over, 2 * s.over);
+    match c {
+        Coordinates::PytorchHalfPixel if m == 1 => quotient(0, 1),
+        Coordinates::HalfPixel | Coordinates::PytorchHalfPixel => half,
+        Coordinates::HalfPixelSymmetric => {
+            quotient((n - 1) * s.over + (2 * o + 1 - m) * s.under, 2 * s.over)
+        }
+        Coordinates::AlignCorners if m == 1 => quotient(0, 1),
+        Coordinates::AlignCorners => quotient(o * (n - 1), m - 1),
+        Coordinates::Asymmetric => quotient(o * s.under, s.over),
+    }
+}
+
+fn nearest(rounding: NearestRounding, x: Quotient) -> i128 {
+    match rounding {
+        NearestRounding::RoundPreferFloor => x.plus_halves(-1).ceil(),
+        NearestRounding::RoundPreferCeil => x.plus_halves(1).floor(),
+        NearestRounding::Floor => x.floor(),
+        NearestRounding::Ceil => x.ceil(),
+    }
+}
+
+/// The weights of four neighbours of a place `f` after the second (Keys 1981).
+fn cubic(a: f64, f: f64) -> [f64; 4] {
+    let far = |d: f64| ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a;
+    let near = |d: f64| ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0;
+    [far(f + 1.0), near(f), near(1.0 - f), far(2.0 - f)]
+}
+
+/// The elements along an axis that each result is made of, with their weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taps {
+    /// The elements of a result.
+    pub count: usize,
+    /// Their indices, all inside the axis, result by result.
+    pub indices: Vec<u32>,
+    /// Their weights.
+    pub weights: Vec<f64>,
+}
+
+impl Taps {
+    pub(super) fn of(op: &Resize, scale: Option<f64>, n: usize, m: usize) -> Taps {
+        let count = match op.mode {
+            ResizeMode::Nearest => 1,
+            ResizeMode::Linear => 2,
+            ResizeMode::Cubic => 4,
+        };
+        let mut taps = Taps {
+            count,
+            indices: Vec::with_capacity(m * count),
+            weights: Vec::with_capacity(m * count),
+        };
+        for o in 0..m {
+            let x = place(op.coordinates, scale, [o as i128, n as i128, m as i128]);
+            let (first, mut weights) = match op.mode {
+                ResizeMode::Nearest => (nearest(op.rounding, x), vec![1.0]),
+                ResizeMode::Linear => {
+                    let f = rest(x);
+                    (x.floor(), vec![1.0 - f, f])
+                }
+                ResizeMode::Cubic => (x.floor() - 1, cubic(op.cubic_a.0, rest(x)).to_vec()),
+            };
+            let at = (0..count).map(|t| first + t as i128);
+            if op.exclude_outside && op.mode != ResizeMode::Nearest {
+                for (w, at) in weights.iter_mut().zip(at.clone()) {
+                    if !(0..n as i128).contains(&at) {
+                        *w = 0.0;
+                    }
+                }
+                let sum: f64 = weights.iter().sum();
+                weights.iter_mut().for_each(|w| *w /= sum);
+            }
+            let inside = at.map(|at| at.clamp(0, n as i128 - 1) as u32);
+            taps.indices.extend(inside);
+            taps.weights.extend(weights);
+        }
+        taps
+    }
+
+    /// Element `tap` of a result.
+    pub fn index(&self, result: usize, tap: usize) -> usize {
+        self.indices[result * self.count + tap] as usize
+    }
+
+    /// Its weight.
+    pub fn weight(&self, result: usize, tap: usize) -> f64 {
+        self.weights[result * self.count + tap]
+    }
+}
+
+/// What is left of a place beyond its floor, from 0 to 1.
+fn rest(x: Quotient) -> f64 {
+    (x.over - x.floor() * x.under) as f64 / x.under as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_are_exact() {
+        for s in [1.0, 2.0, 0.5, 1.5, 0.1, 1e-6, 1e6, f64::from(0.6f32), 3.7] {
+            let q = exact(s);
+            assert_eq!(q.over as f64 / q.under as f64, s, "{s}");
+        }
+        // 0.1 is a little more than a tenth, the f32 0.7 a little less than seven tenths.
+        assert_eq!(scaled(10, 0.1), Some(1));
+        assert_eq!(scaled(10, f64::from(0.7f32)), Some(6));
+        assert_eq!(scaled(3, 2.5), Some(7));
+    }
+
+    #[test]
+    fn halves_round_as_asked() {
+        let half = Quotient { over: 3, under: 2 };
+        let all: Vec<i128> = NearestRounding::ALL
+            .iter()
+            .map(|&r| nearest(r, half))
+            .collect();
+        assert_eq!(all, [1, 2, 1, 2]);
+        let below = Quotient { over: -1, under: 2 };
+        let all: Vec<i128> = NearestRounding::ALL
+            .iter()
+            .map(|&r| nearest(r, below))
+            .collect();
+        assert_eq!(all, [-1, 0, -1, 0]);
+    }
+
+    #[test]
+    fn weights_of_a_cubic_add_up() {
+        for f in [0.0, 0.25, 0.5, 0.9] {
+            let sum: f64 = cubic(-0.75, f).iter().sum();
+            assert!((sum - 1.0).abs() < 1e-12);
+        }
+        assert_eq!(cubic(-0.5, 0.0), [0.0, 1.0, 0.0, 0.0]);
+    }
+}

@@ -1,0 +1,377 @@
+//! Recurrent networks of several layers, in one direction or both.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::recurrence::{Cell, Recurrence};
+use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject};
+use crate::spelled;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+spelled! {
+    /// The function of an [`Rnn`].
+    pub enum RnnFn {
+        /// Hyperbolic tangent.
+        Tanh "tanh",
+        /// `max(x, 0)`
+        Relu "relu",
+    }
+}
+
+attrs! {
+    /// Long short-term memory: [`Cell::Lstm`].
+    pub struct Lstm {
+        /// How many layers, each of the results of the one before.
+        pub layers: usize,
+        /// Whether each layer goes both ways, the results side by side.
+        pub bidirectional: bool,
+    }
+}
+
+attrs! {
+    /// Gated recurrent units: [`Cell::Gru`].
+    pub struct Gru {
+        /// How many layers, each of the results of the one before.
+        pub layers: usize,
+        /// Whether each layer goes both ways, the results side by side.
+        pub bidirectional: bool,
+    }
+}
+
+attrs! {
+    /// A plain recurrent network: [`Cell::Tanh`] or [`Cell::Relu`].
+    pub struct Rnn {
+        /// How many layers, each of the results of the one before.
+        pub layers: usize,
+        /// Whether each layer goes both ways, the results side by side.
+        pub bidirectional: bool,
+        /// The function.
+        pub f: RnnFn,
+    }
+}
+
+/// What the three have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Net {
+    pub(crate) cell: Cell,
+    pub(crate) layers: usize,
+    pub(crate) bidirectional: bool,
+}
+
+/// Operands of a layer in one direction: `w_x [in, G H]`, `w_h [H, G H]`, `bias [2, G H]`.
+pub(crate) const PARTS: usize = 3;
+
+impl From<&Lstm> for Net {
+    fn from(op: &Lstm) -> Net {
+        Net {
+            cell: Cell::Lstm,
+            layers: op.layers,
+            bidirectional: op.bidirectional,
+        }
+    }
+}
+
+impl From<&Gru> for Net {
+    fn from(op: &Gru) -> Net {
+        Net {
+            cell: Cell::Gru,
+            layers: op.layers,
+            bidirectional: op.bidirectional,
+        }
+    }
+}
+
+impl From<&Rnn> for Net {
+    fn from(op: &Rnn) -> Net {
+        Net {
+            cell: match op.f {
+                RnnFn::Tanh => Cell::Tanh,
+                RnnFn::Relu => Cell::Relu,
+            },
+            layers: op.layers,
+            bidirectional: op.bidirectional,
+        }
+    }
+}
+
+impl Net {
+    pub(crate) fn directions(self) -> usize {
+        1 + usize::from(self.bidirectional)
+    }
+
+    /// The operands before the weights: the input and the initial states.
+    pub(crate) fn leading(self) -> usize {
+        2 + usize::from(self.cell.has_cell_state())
+    }
+
+    fn infer(self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let (leading, directions) = (self.leading(), self.directions());
+        if self.layers == 0 {
+            let reason = "no layers; at least 1".to_string();
+            return Err(TypeError::Attr {
+                name: "layers",
+                reason,
+            });
+        }
+        let expected =
+            (self.layers.checked_mul(directions * PARTS)).and_then(|n| n.checked_add(leading));
+        if expected != Some(operands.len()) {
+            return Err(TypeError::Arity {
+                expected: expected.map_or("fewer".to_string(), |n| n.to_string()),
+                given: operands.len(),
+            });
+        }
+        let (x, h0) = (operands[0], operands[1]);
+        expect_dtype("x", x, DType::FLOATS)?;
+        expect_rank("x", x, 3)?;
+        expect_rank("h0", h0, 3)?;
+        let (batch, hidden) = (&x.shape[0], h0.shape[2].clone());
+        if hidden.known().is_none() {
+            let reason = "the size of the state must be known".to_string();
+            return Err(TypeError::Other(reason));
+        }
+        let times = |dim: &Dim, n: usize| {
+            dim.checked_mul(&Dim::Known(n))
+                .unwrap_or(Dim::Known(usize::MAX))
+        };
+        let wide = times(&hidden, self.cell.gates());
+        let states = [
+            Dim::Known(self.layers * directions),
+            batch.clone(),
+            hidden.clone(),
+        ];
+        let check = |name: &'static str, ty: &Type, shape: &[Dim]| -> Result<(), TypeError> {
+            expect_same_dtype(name, ty, x)?;
+            expect_rank(name, ty, shape.len())?;
+            let axes = ty.shape.iter().zip(shape).enumerate();
+            axes.into_iter().try_for_each(|(axis, (own, want))| {
+                expect_equal(&format!("axis {axis} of {name}"), own, want)
+            })
+        };
+        for (name, ty) in ["h0", "c0"].into_iter().zip(&operands[1..leading]) {
+            check(name, ty, &states)?;
+        }
+        let both = times(&hidden, directions);
+        for (i, parts) in operands[leading..].chunks_exact(PARTS).enumerate() {
+            let width = match i / directions {
+                0 => x.shape[2].clone(),
+                _ => both.clone(),
+            };
+            check("w_x", parts[0], &[width, wide.clone()])?;
+            check("w_h", parts[1], &[hidden.clone(), wide.clone()])?;
+            check("bias", parts[2], &[2.into(), wide.clone()])?;
+        }
+        let mut y = x.clone();
+        y.shape.dims_mut()[2] = both;
+        let mut results = vec![y];
+        results.extend(operands[1..leading].iter().map(|ty| (*ty).clone()));
+        Ok(results)
+    }
+
+    fn eval(self, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+        let (leading, directions) = (self.leading(), self.directions());
+        let &[batch, steps, _] = operands[0].shape() else {
+            unreachable!("invariant: inference checked the rank")
+        };
+        let size = operands[1].shape()[2];
+        let wide = self.cell.gates() * size;
+        // F64 throughout: only the results are rounded.
+        let tensor = |shape: &[usize], values: &[f64]| {
+            Tensor::from_f64s(TensorType::new(DType::F64, shape), values)
+        };
+        let mut x = operands[0].to_f64s();
+        let states: Vec<Vec<f64>> = operands[1..leading].iter().map(|t| t.to_f64s()).collect();
+        let mut last = vec![Vec::new(); leading - 1];
+        for layer in 0..self.layers {
+            let width = x.len() / (batch * steps).max(1);
+            let mut y = vec![0.0; batch * steps * size * directions];
+            for direction in 0..directions {
+                let at = layer * directions + direction;
+                let [w_x, w_h, bias] =
+                    [0, 1, 2].map(|i| operands[leading + at * PARTS + i].to_f64s());
+                let mut gates = Vec::with_capacity(batch * steps * wide);
+                for token in 0..batch * steps {
+                    let row = &x[token * width..][..width];
+                    gates.extend((0..wide).map(|col| {
+                        let terms = row.iter().enumerate();
+                        let sum: f64 = terms.map(|(i, x)| x * w_x[i * wide + col]).sum();
+                        sum + bias[col]
+                    }));
+                }
+                let mut parts = vec![
+                    tensor(&[batch, steps, wide], &gates)?,
+                    tensor(&[size, wide], &w_h)?,
+                    tensor(&[wide], &bias[wide..])?,
+                ];
+                for state in &states {
+                    let own = &state[at * batch * size..][..batch * size];
+                    parts.push(tensor(&[batch, size], own)?);
+                }
+                let parts: Vec<&Tensor> = parts.iter().collect();
+                let of = |shape: &[usize]| TensorType::new(DType::F64, shape);
+                let types = [
+                    of(&[batch, steps, size]),
+                    of(&[batch, size]),
+                    of(&[batch, size]),
+                ];
+                let one = Recurrence {
+                    cell: self.cell,
+                    reverse: direction == 1,
+                };
+                let done = one.eval(&EvalCtx::default(), &parts, &types[..leading])?;
+                let own = done[0].to_f64s();
+                for (token, row) in own.chunks_exact(size.max(1)).enumerate() {
+                    y[(token * directions + direction) * size..][..size].copy_from_slice(row);
+                }
+                for (last, state) in last.iter_mut().zip(&done[1..]) {
+                    last.extend(state.to_f64s());
+                }
+            }
+            x = y;
+        }
+        let all = std::iter::once(&x).chain(&last);
+        let tensors = results.iter().zip(all);
+        let tensors = tensors.map(|(ty, values)| Tensor::from_f64s(ty.clone(), values));
+        Ok(tensors.collect::<Result<_, _>>()?)
+    }
+
+    /// Cases of an operator whose network this is for some layers and directions.
+    fn cases<Op: Into<crate::Op> + 'static>(of: fn(usize, bool) -> Op) -> Vec<Case>
+    where
+        for<'a> Net: From<&'a Op>,
+    {
+        fn built<Op: Into<crate::Op>>(
+            c: &mut CaseGraph,
+            op: Op,
+            [batch, steps]: [Dim; 2],
+            [width, size]: [usize; 2],
+        ) -> Result<(), OpError>
+        where
+            for<'a> Net: From<&'a Op>,
+        {
+            let net = Net::from(&op);
+            let (directions, wide) = (net.directions(), net.cell.gates() * size);
+            let bound = 1.0 / (size.max(1) as f64).sqrt();
+            let weights = Fill::Uniform(-bound, bound);
+            let mut inputs =
+                vec![c.input("x", [batch.clone(), steps, width.into()], Fill::Normal)?];
+            let states: [Dim; 3] = [(net.layers * directions).into(), batch, size.into()];
+            for name in ["h0", "c0"].into_iter().take(net.leading() - 1) {
+                inputs.push(c.input(name, states.clone(), Fill::Uniform(-1.0, 1.0))?);
+            }
+            for i in 0..net.layers * directions {
+                let width = if i < directions {
+                    width
+                } else {
+                    directions * size
+                };
+                let shapes = [[width, wide], [size, wide], [2, wide]];
+                for (name, shape) in ["w_x", "w_h", "bias"].into_iter().zip(shapes) {
+                    let ty = Type::new(c.dtype, shape);
+                    inputs.push(c.param_of(&format!("{name}{i}"), ty, weights.clone())?);
+                }
+            }
+            let y = c.graph.add(op, &inputs)?;
+            (0..net.leading() as u8).try_for_each(|port| c.output(y.port(port)))
+        }
+        let shaped = |name: &str, layers: usize, both: bool, sizes: [usize; 4]| {
+            Case::new(name, move |c| {
+                let [batch, steps, width, size] = sizes;
+                built(
+                    c,
+                    of(layers, both),
+                    [batch.into(), steps.into()],
+                    [width, size],
+                )
+            })
+        };
+        vec![
+            shaped("one_layer", 1, false, [3, 5, 6, 7]),
+            shaped("both_ways", 1, true, [2, 5, 4, 6]),
+            shaped("three_layers", 3, false, [2, 4, 5, 6]),
+            shaped("two_layers_both_ways", 2, true, [2, 6, 3, 5]),
+            shaped("states_of_64", 1, false, [1, 12, 10, 64]),
+            shaped("no_steps", 2, true, [2, 0, 3, 4]),
+            shaped("no_inputs", 1, false, [2, 3, 0, 4]),
+            Case::new("symbolic", move |c| {
+                let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 4, 6));
+                built(c, of(2, true), [batch, steps], [3, 4])
+            }),
+        ]
+    }
+
+    fn reject<Op: Into<crate::Op>>(
+        g: &mut Graph,
+        of: fn(usize, bool) -> Op,
+        shape: [usize; 3],
+        layers: usize,
+    ) -> Result<Value, OpError>
+    where
+        for<'a> Net: From<&'a Op>,
+    {
+        let op = of(layers, false);
+        let net = Net::from(&op);
+        let wide = 4 * net.cell.gates();
+        let mut inputs = vec![g.input("x", Type::new(DType::F32, [2, 5, 3]))?];
+        for name in ["h0", "c0"].into_iter().take(net.leading() - 1) {
+            inputs.push(g.input(name, Type::new(DType::F32, shape))?);
+        }
+        inputs.push(g.input("w_x", Type::new(DType::F32, [3, wide]))?);
+        inputs.push(g.input("w_h", Type::new(DType::F32, [4, wide]))?);
+        inputs.push(g.input("bias", Type::new(DType::F32, [2, wide]))?);
+        g.add(op, &inputs)
+    }
+}
+
+/// Implements [`OpSpec`] by [`Net`] for an operator that is made of layers and directions.
+macro_rules! nets {
+    ($($Op:ident $name:literal $text:literal [$($operand:literal),*] $of:expr;)*) => {$(
+        impl OpSpec for $Op {
+            const DOC: Doc = Doc {
+                name: $name,
+                text: $text,
+                operands: &[$($operand),*],
+                dtypes: DType::FLOATS,
+                accuracy: Accuracy::Contraction,
+                tier: Tier::Composite,
+            };
+            fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+                Net::from(self).infer(operands)
+            }
+            fn eval(
+                &self,
+                _: &EvalCtx,
+                operands: &[&Tensor],
+                results: &[TensorType],
+            ) -> Result<Vec<Tensor>, EvalError> {
+                Net::from(self).eval(operands, results)
+            }
+            fn cases() -> Vec<Case> {
+                Net::cases($of)
+            }
+            fn rejects() -> Vec<Reject> {
+                vec![
+                    reject("batch", "axis 1 of h0: 3 and 2 differ", |g| {
+                        Net::reject(g, $of, [1, 3, 4], 1)
+                    }),
+                    reject("layers", "operands, got", |g| Net::reject(g, $of, [2, 2, 4], 2)),
+                    reject("no_layers", "attribute `layers`", |g| {
+                        Net::reject(g, $of, [0, 2, 4], 0)
+                    }),
+                ]
+            }
+        }
+    )*};
+}
+
+nets! {
+    Lstm "lstm" "Long short-term memory over `x [B,S,I]` from states `[layers directions, B, H]`: `[B,S, directions H]` and the last states. For each layer and direction `w_x [in, 4 H]`, `w_h [H, 4 H]` and `bias [2, 4 H]` (of the input and of the state), gates in the order i, f, g, o." ["x", "h0", "c0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Lstm { layers, bidirectional };
+    Gru "gru" "Gated recurrent units over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the last state. For each layer and direction `w_x [in, 3 H]`, `w_h [H, 3 H]` and `bias [2, 3 H]` (of the input and of the state), gates in the order r, z, n; the reset gate after the product." ["x", "h0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Gru { layers, bidirectional };
+    Rnn "rnn" "A recurrent network `h = f(x w_x + h w_h + bias)` over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the last state. For each layer and direction `w_x [in, H]`, `w_h [H, H]` and `bias [2, H]` (of the input and of the state)." ["x", "h0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Rnn { layers, bidirectional, f: if layers == 2 { RnnFn::Relu } else { RnnFn::Tanh } };
+}

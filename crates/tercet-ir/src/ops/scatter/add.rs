@@ -1,0 +1,197 @@
+//! Sums of rows by index.
+
+use super::{ScatterReduce, scatter};
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{
+    INDEX_DTYPES, counted, exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least,
+    reject, resolve_index,
+};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// For each row the sum of the updates whose index names it, in order; 0 where none does. It takes
+    /// back what `Gather` along axis 0 does. Negative indices count from the end.
+    pub struct ScatterAdd {
+        /// The number of rows of the result.
+        pub rows: Dim,
+    }
+}
+
+impl OpSpec for ScatterAdd {
+    const DOC: Doc = Doc {
+        name: "scatter_add",
+        text: "For each of `rows` rows the sum of the updates whose index names it, in order; 0 where \
+               none does. Negative indices count from the end; one out of range ends the run.",
+        operands: &["updates", "idx"],
+        dtypes: DType::NUMBERS,
+        accuracy: Accuracy::Reduction,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [updates, idx] = exactly(operands)?;
+        expect_dtype("updates", updates, DType::NUMBERS)?;
+        expect_dtype("idx", idx, INDEX_DTYPES)?;
+        expect_rank_at_least("updates", updates, 1)?;
+        expect_rank("idx", idx, 1)?;
+        expect_equal(
+            "numbers of updates and indices",
+            &updates.shape[0],
+            &idx.shape[0],
+        )?;
+        let mut dims = updates.shape.to_vec();
+        dims[0] = self.rows.clone();
+        Ok(vec![updates.with_shape(dims)])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (updates, shape) = (operands[0], &results[0].shape);
+        let rows: Result<Vec<usize>, EvalError> = (operands[1].to_i64s().into_iter())
+            .map(|i| resolve_index(i, shape[0]))
+            .collect();
+        let zeros = Tensor::zeros(results[0].clone())?;
+        let inner = shape[1..].iter().product();
+        let y = scatter(&zeros, updates, inner, &rows?, ScatterReduce::Add)?;
+        Ok(vec![y])
+    }
+
+    fn cases() -> Vec<Case> {
+        let summed = |name: &str, updates: &'static [usize], rows: usize, of: DType| {
+            Case::new(name, move |c| {
+                let x = c.input("updates", updates, Fill::Normal)?;
+                let ty = Type::new(of, [updates[0]]);
+                let idx = c.input_of("idx", ty, Fill::Index(rows))?;
+                let y = c.graph.scatter_add(x, idx, rows)?;
+                c.output(y)
+            })
+        };
+        let fault = |name: &str, index: f64, message: &'static str| {
+            Case::new(name, move |c| {
+                let x = c.input("updates", [3, 2], Fill::Normal)?;
+                let idx = Type::new(DType::I32, [3]);
+                let idx = c.input_of("idx", idx, Fill::Values(vec![0.0, index, 9.0]))?;
+                let y = c.graph.scatter_add(x, idx, 4usize)?;
+                c.expect_fault(message);
+                c.output(y)
+            })
+        };
+        vec![
+            summed("rows_33x7", &[33, 7], 5, DType::I32),
+            summed("more_rows_than_updates", &[5, 7], 33, DType::I32),
+            summed("rows_of_words", &[12, 2, 4], 5, DType::I32),
+            summed("by_i64", &[9, 3], 4, DType::I64),
+            summed("rank_1", &[40], 7, DType::I32),
+            summed("rank_4", &[7, 2, 1, 3], 3, DType::I32),
+            summed("rank_6", &[7, 2, 1, 3, 1, 2], 3, DType::I32),
+            summed("one_row", &[9, 5], 1, DType::I32),
+            summed("no_updates", &[0, 3], 4, DType::I32),
+            summed("nothing_to_nothing", &[0, 3], 0, DType::I32),
+            summed("empty_rows", &[5, 0], 4, DType::I32),
+            summed("many_1300x3", &[1300, 3], 17, DType::I32),
+            Case::new("pinned", |c| {
+                let x = c.input("updates", [4, 2], counted(&[4, 2]))?;
+                let ty = Type::new(DType::I32, [4]);
+                let idx = c.input_of("idx", ty, Fill::Values(vec![2.0, 0.0, -1.0, 0.0]))?;
+                let y = c.graph.scatter_add(x, idx, 3usize)?;
+                c.output_expect(y, &[8.0, 10.0, 0.0, 0.0, 4.0, 6.0])
+            }),
+            Case::new("of_views", |c| {
+                let x = c.input("updates", [3, 5, 7], Fill::Normal)?;
+                let x = c.graph.transpose(x, &[2, 0, 1])?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [7]), Fill::Index(3))?;
+                let idx = c.graph.reverse(idx, 0)?;
+                let y = c.graph.scatter_add(x, idx, 3usize)?;
+                c.output(y)
+            }),
+            fault(
+                "index_at_the_end",
+                4.0,
+                "index 4 is out of range for axis of 4",
+            ),
+            fault(
+                "index_below",
+                -5.0,
+                "index -5 is out of range for axis of 4",
+            ),
+            Case::new("symbolic", |c| {
+                let (s, rows) = (c.sym("s", 5, 9), c.sym("rows", 4, 6));
+                let x = c.input("updates", [s.clone(), 3.into()], Fill::Normal)?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [s]), Fill::Index(1))?;
+                let like = c.input("like", [rows.clone()], Fill::Normal)?;
+                let y = c.graph.scatter_add(x, idx, rows)?;
+                c.output(like)?;
+                c.output(y)
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn of(g: &mut Graph, updates: Type, idx: Type) -> Result<Value, OpError> {
+            let x = g.input("x", updates)?;
+            let idx = g.input("idx", idx)?;
+            g.scatter_add(x, idx, 4usize)
+        }
+        vec![
+            reject("float_indices", "operand idx is f32", |g| {
+                of(g, Type::new(DType::F32, [3, 2]), Type::new(DType::F32, [3]))
+            }),
+            reject("truth_values", "operand updates is bool", |g| {
+                of(
+                    g,
+                    Type::new(DType::Bool, [3, 2]),
+                    Type::new(DType::I32, [3]),
+                )
+            }),
+            reject("scalar", "rank 1 or more", |g| {
+                of(
+                    g,
+                    Type::new(DType::F32, [0usize; 0]),
+                    Type::new(DType::I32, [3]),
+                )
+            }),
+            reject("matrix_of_indices", "rank 1", |g| {
+                of(
+                    g,
+                    Type::new(DType::F32, [3, 2]),
+                    Type::new(DType::I32, [3, 2]),
+                )
+            }),
+            reject(
+                "numbers",
+                "numbers of updates and indices: 3 and 4 differ",
+                |g| of(g, Type::new(DType::F32, [3, 2]), Type::new(DType::I32, [4])),
+            ),
+        ]
+    }
+}
+
+impl Graph {
+    /// For each of `rows` rows the sum of the rows of `updates`, numbers of any dtype, whose index
+    /// (`I32` or `I64`) names it, in order.
+    ///
+    /// # Errors
+    /// [`OpError`] when there is not one index for each update, or the dtypes do not fit. An index
+    /// outside `-rows..rows` ends the run.
+    pub fn scatter_add(
+        &mut self,
+        updates: Value,
+        idx: Value,
+        rows: impl Into<Dim>,
+    ) -> Result<Value, OpError> {
+        let rows = rows.into();
+        self.add(ScatterAdd { rows }, &[updates, idx])
+    }
+}

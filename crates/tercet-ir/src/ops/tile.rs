@@ -1,0 +1,136 @@
+//! Repetition along axes.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{counted, exactly, overflow, pick, reject};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type, row_major_strides};
+
+attrs! {
+    /// The operand repeated whole along each axis (NumPy `tile` with as many numbers as axes).
+    pub struct Tile {
+        /// How often along each axis; 0 leaves nothing.
+        pub reps: Vec<usize>,
+    }
+}
+
+impl OpSpec for Tile {
+    const DOC: Doc = Doc {
+        name: "tile",
+        text: "The operand repeated whole along each axis: element `i` of an axis of size `n` is \
+               element `i mod n`.",
+        operands: &["x"],
+        dtypes: DType::ALL,
+        accuracy: Accuracy::Exact,
+        tier: Tier::Composite,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        if self.reps.len() != x.rank() {
+            let reason = format!("{} values for {} axes", self.reps.len(), x.rank());
+            return Err(TypeError::Attr {
+                name: "reps",
+                reason,
+            });
+        }
+        let repeated = |(n, &reps): (&Dim, &usize)| {
+            // Sizes beyond i64 would wrap in the arithmetic of dimensions.
+            let reps = (reps <= i64::MAX as usize).then_some(Dim::Known(reps));
+            let dim = reps.and_then(|reps| n.checked_mul(&reps));
+            dim.ok_or_else(|| overflow(x))
+        };
+        let dims: Result<Vec<Dim>, TypeError> =
+            x.shape.iter().zip(&self.reps).map(repeated).collect();
+        Ok(vec![x.with_shape(dims?)])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let x = operands[0];
+        let strides = row_major_strides(x.shape());
+        let y = pick(x, &results[0], |index| {
+            let own = index.iter().zip(x.shape()).zip(&strides);
+            own.map(|((&i, &n), &s)| i % n * s).sum()
+        })?;
+        Ok(vec![y])
+    }
+
+    fn cases() -> Vec<Case> {
+        let tiled = |name: &str, shape: &'static [usize], reps: &'static [usize]| {
+            Case::new(name, move |c| {
+                let x = c.input("x", shape, Fill::Special)?;
+                let y = c.graph.tile(x, reps)?;
+                c.output(y)
+            })
+        };
+        vec![
+            tiled("rows_7x33", &[7, 33], &[3, 1]),
+            tiled("columns_7x33", &[7, 33], &[1, 2]),
+            tiled("both", &[3, 5], &[2, 3]),
+            tiled("once", &[3, 5], &[1, 1]),
+            tiled("rank_0", &[], &[]),
+            tiled("rank_1", &[13], &[5]),
+            tiled("rank_3", &[2, 1, 7], &[1, 4, 3]),
+            tiled("rank_4", &[2, 3, 2, 3], &[2, 1, 2, 1]),
+            tiled("rank_5", &[1, 2, 1, 2, 3], &[2, 1, 3, 1, 1]),
+            tiled("all_of_rank_6", &[1, 2, 3, 1, 2, 1], &[2, 2, 1, 3, 2, 2]),
+            tiled("no_repetition", &[3, 5], &[0, 2]),
+            tiled("empty", &[0, 5], &[3, 2]),
+            tiled("empty_rows", &[3, 0], &[2, 2]),
+            Case::new("pinned", |c| {
+                let x = c.input("x", [2, 2], counted(&[2, 2]))?;
+                let y = c.graph.tile(x, &[2, 2])?;
+                let (even, odd) = ([0.0, 1.0, 0.0, 1.0], [2.0, 3.0, 2.0, 3.0]);
+                c.output_expect(y, &[even, odd, even, odd].concat())
+            })
+            .only(DType::NUMBERS),
+            Case::new("of_a_view", |c| {
+                let x = c.input("x", [3, 5, 7], Fill::Special)?;
+                let x = c.graph.transpose(x, &[2, 0, 1])?;
+                let x = c.graph.reverse(x, 1)?;
+                let y = c.graph.tile(x, &[1, 3, 2])?;
+                c.output(y)
+            }),
+            Case::new("symbolic", |c| {
+                let s = c.sym("s", 5, 9);
+                let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+                let y = c.graph.tile(x, &[3, 2])?;
+                c.output(y)
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn of(g: &mut Graph, reps: &[usize]) -> Result<Value, OpError> {
+            let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
+            g.tile(x, reps)
+        }
+        vec![
+            reject("too_few", "1 values for 2 axes", |g| of(g, &[2])),
+            reject("too_many", "3 values for 2 axes", |g| of(g, &[2, 1, 1])),
+            reject("too_large", "is too large", |g| of(g, &[usize::MAX / 2, 8])),
+        ]
+    }
+}
+
+impl Graph {
+    /// `x`, of any dtype, repeated `reps[axis]` times along each axis.
+    ///
+    /// # Errors
+    /// [`OpError`] when there is not one number for each axis, or the result is too large.
+    pub fn tile(&mut self, x: Value, reps: &[usize]) -> Result<Value, OpError> {
+        let reps = reps.to_vec();
+        self.add(Tile { reps }, &[x])
+    }
+}

@@ -1,0 +1,181 @@
+//! The strongest frequencies of averaged spectra.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::fft::{expect_pairs, length_of};
+use crate::ops::util::{exactly, expect_rank_at_least, extreme_order, reject};
+use crate::scalar::Scalar;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// Welch's method (1967): spectra `[.., rows, n, 2]` as `Fft` gives them become powers
+    /// `|X|^2` of the bins `0..=n / 2`, doubled where the other half has the same (all but 0 and, for
+    /// an even `n`, `n / 2`); those of each `segments` rows that follow each other are averaged, and
+    /// the `k` largest of `[.., rows / segments, n / 2 + 1]` are the results: bins as `I32`, and
+    /// powers. Ties go to the lower bin; NaN is the largest.
+    pub struct WelchPeaks {
+        /// How many bins, at most `n / 2 + 1`.
+        pub k: usize,
+        /// How many rows are averaged.
+        pub segments: usize,
+    }
+}
+
+/// How often the power of a bin counts.
+pub(crate) fn weight(bin: usize, n: usize) -> f64 {
+    match bin == 0 || 2 * bin == n {
+        true => 1.0,
+        false => 2.0,
+    }
+}
+
+impl OpSpec for WelchPeaks {
+    const DOC: Doc = Doc {
+        name: "welch_peaks",
+        text: "The `k` largest bins, as `i32`, of the one-sided powers of spectra `[.., rows, n, 2]`, \
+               averaged over each `segments` rows, and their powers.",
+        operands: &["spectra"],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Composite,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = exactly(operands)?;
+        expect_pairs("spectra", x)?;
+        expect_rank_at_least("spectra", x, 3)?;
+        let rank = x.rank();
+        let bins = length_of("spectra", &x.shape[rank - 2])? / 2 + 1;
+        let bad = |name, reason| Err(TypeError::Attr { name, reason });
+        if self.k > bins {
+            return bad("k", format!("{} of {bins} bins; at most all", self.k));
+        }
+        let rows = &x.shape[rank - 3];
+        let groups = match self.segments {
+            0 => None,
+            n => rows.div_exact(&Dim::Known(n)),
+        };
+        let Some(groups) = groups else {
+            let reason = format!("{rows} rows are no whole number of {} each", self.segments);
+            return bad("segments", reason);
+        };
+        let mut dims = x.shape.clone().into_dims();
+        dims.truncate(rank - 3);
+        dims.extend([groups, Dim::Known(self.k)]);
+        let powers = x.with_shape(dims);
+        Ok(vec![powers.with_dtype(DType::I32), powers])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let shape = operands[0].shape();
+        let n = shape[shape.len() - 2];
+        let (mut bins, mut powers) = (Vec::new(), Vec::new());
+        for rows in operands[0].to_f64s().chunks_exact(2 * n * self.segments) {
+            let power = |bin: usize| {
+                let every = rows.chunks_exact(2 * n).map(|row| &row[2 * bin..][..2]);
+                let sum: f64 = every.map(|x| x[0] * x[0] + x[1] * x[1]).sum();
+                weight(bin, n) * sum / self.segments as f64
+            };
+            let all: Vec<f64> = (0..=n / 2).map(power).collect();
+            let mut order: Vec<usize> = (0..all.len()).collect();
+            order.sort_by(|&a, &b| extreme_order(Scalar::F(all[a]), Scalar::F(all[b]), true));
+            order.truncate(self.k);
+            bins.extend(order.iter().map(|&bin| bin as i64));
+            powers.extend(order.iter().map(|&bin| all[bin]));
+        }
+        Ok(vec![
+            Tensor::from_i64s(results[0].clone(), &bins)?,
+            Tensor::from_f64s(results[1].clone(), &powers)?,
+        ])
+    }
+
+    fn cases() -> Vec<Case> {
+        let shaped = |name: &str, shape: &'static [usize], k: usize, segments: usize| {
+            Case::new(name, move |c| {
+                let x = c.input("x", shape, Fill::Normal)?;
+                let y = c.graph.welch_peaks(x, k, segments)?;
+                c.output(y)?;
+                c.output(y.port(1))
+            })
+        };
+        vec![
+            shaped("even_length", &[6, 16, 2], 3, 3),
+            shaped("odd_length", &[4, 2, 15, 2], 4, 2),
+            shaped("single_segments", &[5, 33, 2], 2, 1),
+            shaped("all_bins", &[4, 12, 2], 7, 4),
+            shaped("no_bins", &[4, 12, 2], 0, 2),
+            shaped("no_rows", &[0, 12, 2], 3, 2),
+            shaped("length_of_one", &[2, 1, 2], 1, 2),
+            Case::new("written", |c| {
+                let x = Fill::Values(vec![
+                    1., 0., 0., 1., 3., 0., 0., 0., 3., 0., 1., 2., 0., 1., 0., 0.,
+                ]);
+                let x = c.input("x", [2, 4, 2], x)?;
+                let y = c.graph.welch_peaks(x, 3, 2)?;
+                // Powers 1 + 9, 2 (1 + 5), 9 + 1, halved: bins 0 and 2 tie.
+                c.output_expect(y, &[1., 0., 2.])?;
+                c.output_expect(y.port(1), &[6., 5., 5.])
+            }),
+            Case::new("of_a_signal", |c| {
+                let s = c.sym("s", 2, 3);
+                let rows = s.checked_mul(&Dim::Known(4)).unwrap_or(s);
+                let x = c.input("x", [rows, 20.into(), 2.into()], Fill::Normal)?;
+                let x = c.graph.fft(x, false, crate::ops::FftNorm::Backward)?;
+                let y = c.graph.welch_peaks(x, 5, 4)?;
+                c.output(y)?;
+                c.output(y.port(1))
+            })
+            .only(&[DType::F32, DType::F64]),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            reject("too_many_bins", "attribute `k`: 6 of 5 bins", |g| {
+                let x = g.input("x", Type::new(DType::F32, [4, 8, 2]))?;
+                g.welch_peaks(x, 6, 2)
+            }),
+            reject("part_of_the_rows", "attribute `segments`: 4 rows", |g| {
+                let x = g.input("x", Type::new(DType::F32, [4, 8, 2]))?;
+                g.welch_peaks(x, 2, 3)
+            }),
+            reject("no_segments", "attribute `segments`", |g| {
+                let x = g.input("x", Type::new(DType::F32, [4, 8, 2]))?;
+                g.welch_peaks(x, 2, 0)
+            }),
+            reject("rank", "expected rank 3 or more", |g| {
+                let x = g.input("x", Type::new(DType::F32, [8, 2]))?;
+                g.welch_peaks(x, 2, 1)
+            }),
+        ]
+    }
+}
+
+impl Graph {
+    /// The `k` strongest bins of spectra `[.., rows, n, 2]`, averaged over each `segments` rows: bins
+    /// `I32[.., rows / segments, k]` (the value returned) and their powers (port 1).
+    ///
+    /// # Errors
+    /// [`OpError`] when `spectra` are no float pairs of rank 3 or more with a known length, there are
+    /// fewer than `k` bins, or the rows are no whole number of segments.
+    pub fn welch_peaks(
+        &mut self,
+        spectra: Value,
+        k: usize,
+        segments: usize,
+    ) -> Result<Value, OpError> {
+        self.add(WelchPeaks { k, segments }, &[spectra])
+    }
+}

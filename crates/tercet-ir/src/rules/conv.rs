@@ -1,0 +1,192 @@
+//! Convolutions, down to windows as columns and matrix products.
+
+use super::util::Built;
+use super::{Applied, Rule};
+use crate::attr::Real;
+use crate::dim::Dim;
+use crate::graph::Value;
+use crate::legalize::Builder;
+use crate::ops::{Conv, ConvTranspose, Im2Col, Op, OpKind, Pad, PadMode, Window};
+use crate::scalar::BinaryFn;
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "conv_as_columns_and_matmul",
+        on: OpKind::Conv,
+        apply: conv,
+    },
+    Rule {
+        name: "conv_transpose_as_conv_of_spread_elements",
+        on: OpKind::ConvTranspose,
+        apply: conv_transpose,
+    },
+];
+
+/// In F16 and BF16 the parts are computed in F32 where there are several: the fused operator rounds
+/// once.
+fn conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::Conv(o), &[x, w, ref bias @ ..]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let dtype = b.dtype(x);
+    let (x, w) = match o.activation.is_some() || !bias.is_empty() {
+        true => (b.widen(x)?, b.widen(w)?),
+        false => (x, w),
+    };
+    let types = [b.ty(x).clone(), b.ty(w).clone()];
+    let plain = Conv {
+        activation: None,
+        ..o.clone()
+    };
+    let Ok(shape) = Op::from(plain).infer(&[&types[0], &types[1]]) else {
+        return Ok(None);
+    };
+    let shape = shape[0].shape.clone();
+    let Some(y) = product(b, o, x, w)? else {
+        return Ok(None);
+    };
+    let mut y = b.reshape(y, shape.clone())?;
+    if let Some(&bias) = bias.first() {
+        let bias = b.widen(bias)?;
+        let mut of_channels = vec![Dim::Known(1); shape.rank() - 1];
+        of_channels[0] = shape[1].clone();
+        let bias = b.reshape(bias, of_channels)?;
+        y = b.binary(BinaryFn::Add, y, bias)?;
+    }
+    if let Some(f) = o.activation {
+        y = b.unary(f, y)?;
+    }
+    Ok(Some(vec![b.cast(y, dtype)?]))
+}
+
+/// The sums, `[N, groups, channels of a group, windows]`.
+fn product(
+    b: &mut Builder<'_>,
+    o: &Conv,
+    x: Value,
+    w: Value,
+) -> Result<Option<Value>, crate::OpError> {
+    let (x_shape, w_shape) = (b.shape(x), b.shape(w));
+    let kernel: Vec<usize> = w_shape[2..].iter().filter_map(Dim::known).collect();
+    let columns = columns(b, x, &kernel, o.window())?;
+    let groups = Dim::Known(o.groups);
+    let numel = |dims: &[Dim]| dims.iter().try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
+    let (Some(own), Some(depth)) = (w_shape[0].div_exact(&groups), numel(&w_shape[1..])) else {
+        return Ok(None);
+    };
+    let windows = b.shape(columns)[2].clone();
+    let columns = b.reshape(
+        columns,
+        vec![x_shape[0].clone(), groups.clone(), depth.clone(), windows],
+    )?;
+    let w = b.reshape(w, vec![groups, own, depth])?;
+    b.matmul(w, columns).map(Some)
+}
+
+/// The windows as columns; the operand itself where each is one element.
+fn columns(b: &mut Builder<'_>, x: Value, kernel: &[usize], window: Window) -> Built {
+    let shape = b.shape(x);
+    let windows = shape[2..]
+        .iter()
+        .try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
+    match windows {
+        Some(windows) if kernel.iter().all(|k| *k == 1) && window.is_identity() => {
+            b.reshape(x, vec![shape[0].clone(), shape[1].clone(), windows])
+        }
+        _ => b.add(Im2Col::of(kernel.to_vec(), window), &[x]),
+    }
+}
+
+/// A convolution of the elements with zeros between them, the weights turned around.
+fn conv_transpose(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::ConvTranspose(o), &[x, w, ref bias @ ..]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let kernel: Vec<usize> = b.shape(w)[2..].iter().filter_map(Dim::known).collect();
+    let Some((x, window)) = spread(b, o, x, &kernel)? else {
+        return Ok(None);
+    };
+    let Some(w) = turned(b, o, w)? else {
+        return Ok(None);
+    };
+    let conv = Conv::of(window, o.groups, None);
+    let operands: Vec<Value> = [x, w].into_iter().chain(bias.first().copied()).collect();
+    b.add(conv, &operands).map(|y| Some(vec![y]))
+}
+
+/// `x` with `stride - 1` zeros after each element, and the windows whose convolution is the result.
+fn spread(
+    b: &mut Builder<'_>,
+    o: &ConvTranspose,
+    x: Value,
+    kernel: &[usize],
+) -> Result<Option<(Value, Window)>, crate::OpError> {
+    let mut x = x;
+    let axes = kernel.len();
+    let mut window = Window::new(axes).with_dilation(&o.dilation);
+    for (i, &taps) in kernel.iter().enumerate() {
+        let (axis, stride) = (2 + i, o.stride[i]);
+        if stride > 1 {
+            let shape = b.shape(x);
+            let mut apart = shape.to_vec();
+            apart.insert(axis + 1, Dim::Known(1));
+            x = b.reshape(x, apart)?;
+            let rank = shape.rank() + 1;
+            let mut after = vec![0; rank];
+            after[axis + 1] = stride - 1;
+            let zeros = Pad {
+                before: vec![0; rank],
+                after,
+                mode: PadMode::Constant,
+                value: Real(0.0),
+            };
+            x = b.add(zeros, &[x])?;
+            let mut joined = shape.into_dims();
+            let Some(size) = joined[axis].checked_mul(&Dim::Known(stride)) else {
+                return Ok(None);
+            };
+            joined[axis] = size;
+            x = b.reshape(x, joined)?;
+        }
+        let reach = ((taps - 1) * o.dilation[i]) as i64;
+        let before = reach - o.pad_before[i] as i64;
+        let after =
+            reach + o.output_padding[i] as i64 - o.pad_after[i] as i64 - (stride as i64 - 1);
+        // What is left out beyond the reach of the outermost elements is cut off.
+        let (start, cut) = ((-before).max(0), after.min(0));
+        if start > 0 || cut < 0 {
+            let end = if cut < 0 { cut } else { i64::MAX };
+            x = b.slice(x, axis, start, end, 1)?;
+        }
+        window.pad_before[i] = before.max(0) as usize;
+        window.pad_after[i] = after.max(0) as usize;
+    }
+    Ok(Some((x, window)))
+}
+
+/// Weights `[C, O / groups, ..]` as `[O, C / groups, ..]`, each axis of taps reversed.
+fn turned(
+    b: &mut Builder<'_>,
+    o: &ConvTranspose,
+    w: Value,
+) -> Result<Option<Value>, crate::OpError> {
+    let shape = b.shape(w);
+    let groups = Dim::Known(o.groups);
+    let Some(channels) = shape[0].div_exact(&groups) else {
+        return Ok(None);
+    };
+    let Some(all) = shape[1].checked_mul(&groups) else {
+        return Ok(None);
+    };
+    let taps = &shape[2..];
+    let apart = [&[groups, channels.clone(), shape[1].clone()], taps].concat();
+    let joined = [&[all, channels], taps].concat();
+    let rank = apart.len();
+    let mut w = b.reshape(w, apart)?;
+    let perm: Vec<usize> = [0, 2, 1].into_iter().chain(3..rank).collect();
+    w = b.transpose(w, &perm)?;
+    for axis in 3..rank {
+        w = b.slice(w, axis, -1, i64::MIN, -1)?;
+    }
+    b.reshape(w, joined).map(Some)
+}

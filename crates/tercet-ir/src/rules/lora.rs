@@ -1,0 +1,44 @@
+//! Products with a correction of low rank: three products and a sum.
+
+use super::util::wide;
+use super::{Applied, Rule};
+use crate::graph::Value;
+use crate::legalize::Builder;
+use crate::ops::{IndexMap, Map, MapArg, MapStep, Op, OpKind};
+use crate::scalar::{BinaryFn, ScalarOp};
+
+pub(super) const RULES: &[Rule] = &[Rule {
+    name: "lora_matmul_as_products_and_sum",
+    on: OpKind::LoraMatMul,
+    apply: lora_matmul,
+}];
+
+/// The narrow matrices first: `(x a) b` costs little beside `x w`. The sum is wide and rounded once.
+fn lora_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::LoraMatMul(o), &[x, w, down, up]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let dtype = b.dtype(x);
+    let to = wide(dtype);
+    let y = b.matmul(x, w)?;
+    let low = b.matmul(x, down)?;
+    let correction = b.matmul(low, up)?;
+    let shape = b.shape(y);
+    let step = |op: ScalarOp, args: &[MapArg]| MapStep::new(op, args);
+    let (binary, at) = (ScalarOp::Binary, MapArg::Step);
+    let body = vec![
+        step(ScalarOp::Cast(to), &[MapArg::Input(0)]),
+        step(ScalarOp::Cast(to), &[MapArg::Input(1)]),
+        step(ScalarOp::Const(to, o.scale), &[]),
+        step(binary(BinaryFn::Mul), &[at(1), at(2)]),
+        step(binary(BinaryFn::Add), &[at(0), at(3)]),
+        step(ScalarOp::Cast(dtype), &[at(4)]),
+    ];
+    let map = Map {
+        inputs: vec![IndexMap::identity(shape.rank()); 2],
+        shape,
+        body,
+        results: vec![5],
+    };
+    Ok(Some(vec![b.add(map, &[y, correction])?]))
+}

@@ -1,0 +1,183 @@
+//! `GroupNorm` and `LayerNorm2d`: norms of `[N, C, ..]` with weights of channels.
+//!
+//! One kernel finds out about the rows, as norms of rows do, however their elements lie; one writes words,
+//! which may hold elements of several rows. Batch norm is a map, which its rule says.
+
+use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
+
+use super::rows::{Rows, product};
+use super::softmax::cache;
+use super::{Family, always, code, portable};
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+
+crate::params! {
+    /// The block of `channel_norm_stats.wgsl`.
+    pub struct StatsParams {
+        sizes: U32x8,
+        strides: U32x8,
+        kept: U32,
+        offset: U32,
+        rows: U32,
+        len: U32,
+        stride: U32,
+        eps: F32,
+    }
+    /// The block of `channel_norm_apply.wgsl`.
+    pub struct ApplyParams {
+        numel: U32,
+        offset: U32,
+        along_batches: U32,
+        along_channels: U32,
+        along_places: U32,
+        channels: U32,
+        places: U32,
+        each: U32,
+    }
+}
+
+static STATS: Kernel<StatsParams> = Kernel::wgsl(
+    "channel_norm_stats",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("strided.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_floats.wgsl"),
+        portable!("norm_scale.wgsl"),
+        portable!("norm_value.wgsl"),
+        portable!("norm_about.wgsl"),
+        portable!("norm_row.wgsl"),
+        portable!("channel_norm_stats.wgsl"),
+    ],
+    &[Access::Read, Access::Write],
+    &["DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "RMS"],
+);
+
+static APPLY: Kernel<ApplyParams> = Kernel::wgsl(
+    "channel_norm_apply",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("norm_value.wgsl"),
+        portable!("channel_norm_apply.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+    &["DTYPE", "RMS", "BETA", "BY_PLACE"],
+);
+
+/// `GroupNorm` and `LayerNorm2d`.
+pub(crate) static CHANNEL_NORMS: Family = Family {
+    name: "channel_norm",
+    ops: &[OpKind::GroupNorm, OpKind::LayerNorm2d],
+    kernels: &[&STATS.def, &APPLY.def],
+    supports: always,
+    lower,
+};
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let x = e.view(node.inputs[0]);
+    let shape = x.layout.shape();
+    let (batches, channels) = (shape[0].clone(), shape[1].clone());
+    let places = product(&shape[2..]);
+    let x = reshaped(e, &x, &[batches.clone(), channels.clone(), places])?;
+    let (eps, each, rows_of, along) = match &node.op {
+        Op::GroupNorm(op) => {
+            let Some(each) = channels.known().map(|c| c / op.groups) else {
+                unreachable!("invariant: the number of channels is known")
+            };
+            let len = product(&[Dim::Known(each), x.layout.shape()[2].clone()]);
+            let rows = [batches, Dim::Known(op.groups), len];
+            (op.eps, each, reshaped(e, &x, &rows)?, 2)
+        }
+        Op::LayerNorm2d(op) => (op.eps, 1, x.clone(), 1),
+        _ => unreachable!("invariant: a family lowers its own operators"),
+    };
+    let rows = Rows::of(e, &rows_of, &[along])?;
+    let stats = stats(e, &rows_of, &rows, eps.0 as f32)?;
+    apply(e, node, &x, &stats, each, along == 1)
+}
+
+/// The view with other axes, a dense copy of it where its strides do not allow that.
+fn reshaped(e: &mut Emit<'_>, view: &View, shape: &[Dim]) -> Result<View, CompileError> {
+    let view = match view.layout.reshape(shape) {
+        Some(_) => view.clone(),
+        None => e.dense(view)?,
+    };
+    let Some(layout) = view.layout.reshape(shape) else {
+        unreachable!("invariant: a dense view takes any shape of its size")
+    };
+    Ok(View { layout, ..view })
+}
+
+/// What is known of each row.
+fn stats(e: &mut Emit<'_>, x: &View, rows: &Rows, eps: f32) -> Result<View, CompileError> {
+    let stats = e.temp(DType::F32, &[rows.row_dim.clone(), Dim::Known(4)])?;
+    let per = rows.per_word(x.dtype);
+    let units = rows.bounds.len / per as usize;
+    let share = rows.share(units, 1);
+    let params = StatsParams {
+        sizes: rows.sizes,
+        strides: rows.strides,
+        kept: rows.kept.into(),
+        offset: rows.offset,
+        rows: rows.rows,
+        len: rows.len,
+        stride: rows.stride(),
+        eps,
+    };
+    let consts = [
+        code(x.dtype),
+        per,
+        share.threads,
+        share.across.into(),
+        cache(units, share.threads),
+        0,
+    ];
+    let groups = e.tape().ceil_div(rows.rows, share.rows());
+    let grid = e.flat_grid(groups);
+    e.dispatch(&STATS, &consts, &[x.slot, stats.slot], &params, grid);
+    Ok(stats)
+}
+
+fn apply(
+    e: &mut Emit<'_>,
+    node: &Node,
+    x: &View,
+    stats: &View,
+    each: usize,
+    by_place: bool,
+) -> Result<(), CompileError> {
+    let gamma = e.view(node.inputs[1]);
+    let gamma = e.dense(&gamma)?;
+    let (has_beta, beta) = match node.inputs.get(2) {
+        Some(&beta) => {
+            let beta = e.view(beta);
+            (1, e.dense(&beta)?.slot)
+        }
+        None => (0, e.absent(&gamma)),
+    };
+    let y = e.result(0)?;
+    let (sizes, strides) = (e.sizes(x.layout.shape()), e.strides(x));
+    let params = ApplyParams {
+        numel: e.numel(y.layout.shape()),
+        offset: e.offset(x),
+        along_batches: strides[0],
+        along_channels: strides[1],
+        along_places: strides[2],
+        channels: sizes[1],
+        places: sizes[2],
+        each: Num::Const(each.max(1) as i64),
+    };
+    let words = e.words(y.dtype, y.layout.shape());
+    let grid = e.grid_of(words, 256);
+    let consts = [code(y.dtype), 0, has_beta, by_place.into()];
+    let args = [x.slot, gamma.slot, beta, stats.slot, y.slot];
+    e.dispatch(&APPLY, &consts, &args, &params, grid);
+    Ok(())
+}

@@ -1,0 +1,392 @@
+//! Convolutions and the windows they stand on.
+//!
+//! A convolution runs in one of these ways, decided by its channels, its dtype and the device:
+//!
+//! - one channel for each of the result's (depthwise): a direct kernel;
+//! - 16-bit floats where the device has cooperative matrices: windows as columns (or the operand itself,
+//!   where a window is one element), a product into F32 sums, then bias and function;
+//! - F32 with windows of one element and nothing to add: a product;
+//! - the rest: a product that gathers windows while it multiplies.
+//!
+//! Integers are decomposed. 16-bit results whose rows of windows do not begin with words are made in F32
+//! and rounded by a kernel of its own.
+//!
+//! Next: `conv/windows.rs` for the numbers of windows, `conv/kernels.rs`.
+
+mod kernels;
+mod transpose;
+pub(super) mod windows;
+
+pub(super) use transpose::TRANSPOSES;
+
+use tercet_ir::ops::{Conv, Im2Col, Op};
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support};
+
+use self::kernels::{DEPTHWISE, FINISH, FinishParams, GEMM, IM2COL, Weights};
+use self::windows::{Windows, known, product};
+use super::matmul::product::activation_code;
+use super::matmul::product_into;
+use super::{Family, always, code, missing};
+use crate::caps::{Caps, CoopType};
+use crate::emit::{Emit, View};
+use crate::num::Num;
+use crate::program::SlotId;
+
+/// Windows as columns.
+pub(crate) static IM2COLS: Family = Family {
+    name: "im2col",
+    ops: &[OpKind::Im2Col],
+    kernels: &[&IM2COL.def],
+    supports: always,
+    lower: lower_columns,
+};
+
+/// Convolutions of floats.
+pub(crate) static CONVS: Family = Family {
+    name: "conv",
+    ops: &[OpKind::Conv],
+    kernels: kernels::OF_CONV,
+    supports,
+    lower,
+};
+
+/// Windows of a row that an invocation of the depthwise kernel computes.
+const STRIP: usize = 4;
+/// Elements of a row that it holds at most.
+const MOST_HELD: usize = 24;
+
+fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
+    let Op::Conv(o) = &node.op else {
+        unreachable!("invariant: a family lowers its own operators")
+    };
+    if !node.outputs[0].dtype.is_float() {
+        return missing("integers are convolved as columns and a product");
+    }
+    match o.activation {
+        Some(f) if activation_code(Some(f)).is_none() => {
+            missing("the kernels do not apply this activation")
+        }
+        _ => Support::Native,
+    }
+}
+
+fn lower_columns(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let Op::Im2Col(op) = &node.op else {
+        unreachable!("invariant: a family lowers its own operators")
+    };
+    let x = e.view(node.inputs[0]);
+    let y = e.result(0)?;
+    columns_into(e, op, e.graph.ty(node.inputs[0]).shape.to_vec(), &x, &y);
+    Ok(())
+}
+
+fn columns_into(e: &mut Emit<'_>, op: &Im2Col, shape: Vec<Dim>, x: &View, y: &View) {
+    let ty = tercet_ir::Type::new(x.dtype, shape);
+    let out = op.windows(&ty);
+    let out = out.unwrap_or_else(|e| unreachable!("invariant: the node was checked: {e}"));
+    let windows = Windows::of(&op.window(), &op.kernel, out);
+    let mut params = windows.params(e, x);
+    params.k = e.num(&y.layout.shape()[1]);
+    let words = e.words(y.dtype, y.layout.shape());
+    let grid = e.grid_of(words, 256);
+    let mut consts = vec![x.dtype.size_bytes() as u32];
+    consts.extend(windows.consts());
+    e.dispatch(&IM2COL, &consts, &[x.slot, y.slot], &params, grid);
+}
+
+/// A convolution with its operands.
+struct Given<'a> {
+    op: &'a Conv,
+    windows: Windows,
+    x: View,
+    /// Dense.
+    w: View,
+    bias: Option<View>,
+    /// Channels of the result in a group, channels of x in a group.
+    m: Dim,
+    own: Dim,
+    /// The sums of a result.
+    k: Dim,
+    y: View,
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let Op::Conv(op) = &node.op else {
+        unreachable!("invariant: a family lowers its own operators")
+    };
+    let x = e.view(node.inputs[0]);
+    let w = e.view(node.inputs[1]);
+    let w = e.dense(&w)?;
+    let bias = node.inputs.get(2).map(|v| e.view(*v));
+    let shape = w.layout.shape().to_vec();
+    let kernel: Vec<usize> = shape[2..].iter().map(known).collect();
+    let groups = Dim::Known(op.groups);
+    let m = shape[0].div_exact(&groups);
+    let y = e.result(0)?;
+    let out = y.layout.shape()[2..].to_vec();
+    let given = Given {
+        op,
+        windows: Windows::of(&op.window(), &kernel, out),
+        x,
+        m: m.unwrap_or_else(|| unreachable!("invariant: groups divide channels")),
+        own: shape[1].clone(),
+        k: product(&shape[1..]),
+        w,
+        bias,
+        y,
+    };
+    given.emit(e)
+}
+
+impl Given<'_> {
+    fn emit(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+        if self.own.is_one() {
+            let even = self.y.layout.shape().last().is_some_and(|n| n.twos() > 0);
+            return self.rounded(e, even, Self::depthwise);
+        }
+        let plain = self.bias.is_none() && self.op.activation.is_none();
+        let pointwise = self.windows.are_elements();
+        if self.by_matrices(e)? || (pointwise && plain && self.y.dtype == DType::F32) {
+            return self.product(e, plain);
+        }
+        let even = self.windows.count.twos() > 0;
+        self.rounded(e, even, Self::gathered)
+    }
+
+    /// True if a product on cooperative matrices is worth columns of their own.
+    fn by_matrices(&self, e: &Emit<'_>) -> Result<bool, CompileError> {
+        let ty = match self.x.dtype {
+            DType::F16 => CoopType::F16,
+            DType::BF16 => CoopType::BF16,
+            _ => return Ok(false),
+        };
+        let (m, k) = (e.bound(&self.m)?, e.bound(&self.k)?);
+        let mut bytes = k.saturating_mul(2 * self.op.groups);
+        for dim in [&self.x.layout.shape()[0], &self.windows.count] {
+            bytes = bytes.saturating_mul(e.bound(dim)?);
+        }
+        let fits = bytes as u64 <= e.caps.max_binding_bytes / 2;
+        let has = e.caps.coop.iter().any(|c| c.ty == ty);
+        Ok(has && fits && m >= 16 && k >= 16)
+    }
+
+    /// Emits sums with bias and function into the result, or into F32 sums that are finished apart.
+    fn rounded(
+        &self,
+        e: &mut Emit<'_>,
+        whole_words: bool,
+        emit: fn(&Self, &mut Emit<'_>, &View, Epilogue),
+    ) -> Result<(), CompileError> {
+        if self.y.dtype == DType::F32 || whole_words {
+            let epilogue = self.epilogue(e)?;
+            emit(self, e, &self.y, epilogue);
+            return Ok(());
+        }
+        let sums = e.temp(DType::F32, self.y.layout.shape())?;
+        let none = Epilogue {
+            bias: e.temp(DType::U32, &[Dim::Known(1)])?.slot,
+            consts: [0, 0],
+            offset: Num::ZERO,
+            stride: Num::ZERO,
+        };
+        emit(self, e, &sums, none);
+        self.finish(e, &sums)
+    }
+
+    fn epilogue(&self, e: &mut Emit<'_>) -> Result<Epilogue, CompileError> {
+        let (bias, offset, stride) = match &self.bias {
+            Some(view) => (view.slot, e.offset(view), e.strides(view)[0]),
+            // Never read; a slot of its own, as weights are bound under other types.
+            None => {
+                let slot = e.temp(DType::U32, &[Dim::Known(1)])?.slot;
+                (slot, Num::ZERO, Num::ZERO)
+            }
+        };
+        let activation = activation_code(self.op.activation).unwrap_or(0);
+        Ok(Epilogue {
+            bias,
+            consts: [u32::from(self.bias.is_some()), activation],
+            offset,
+            stride,
+        })
+    }
+
+    fn depthwise(&self, e: &mut Emit<'_>, y: &View, epilogue: Epilogue) {
+        let params = self.params(e, &epilogue);
+        let [.., taps] = self.windows.kernel;
+        let [.., stride] = self.windows.stride;
+        let [.., dilation] = self.windows.dilation;
+        let span = (STRIP - 1) * stride + taps;
+        let near = dilation == 1 && span <= MOST_HELD;
+        let span = if near { span } else { 1 };
+        let strips = e.tape().ceil_div(params.out_w, STRIP as u32);
+        let lines = [
+            params.batch,
+            params.groups,
+            params.m,
+            params.out_d,
+            params.out_h,
+            strips,
+        ];
+        let items = super::words::product(e, &lines);
+        let grid = e.grid_of(items, 128);
+        let mut consts = self.consts(&epilogue, y);
+        consts.extend([stride as u32, u32::from(near), span as u32]);
+        let args = [self.x.slot, self.w.slot, epilogue.bias, y.slot];
+        let kernel = DEPTHWISE.pick(epilogue.activation());
+        e.dispatch(kernel, &consts, &args, &params, grid);
+    }
+
+    fn gathered(&self, e: &mut Emit<'_>, y: &View, epilogue: Epilogue) {
+        let params = self.params(e, &epilogue);
+        let [tm, tn] = self.tile(e).unwrap_or([16, 16]);
+        let apart = self.w.slot != self.x.slot && self.w.slot != epilogue.bias;
+        // No weights fill no quad, which a binding must.
+        let some = self.k != Dim::Known(0);
+        let quads = apart && some && self.k.twos() >= 2;
+        let weights = match (quads, self.w.dtype) {
+            (false, _) => Weights::Words,
+            (true, DType::F32) => Weights::Quads,
+            (true, _) => Weights::HalfQuads,
+        };
+        let tape = e.tape();
+        let down = tape.ceil_div(params.m, 8 * tm);
+        let columns = tape.mul(params.batch, params.windows);
+        let across = tape.ceil_div(columns, 8 * tn);
+        let tiles = tape.mul(down, across);
+        let [gx, gy, _] = e.flat_grid(tiles);
+        let limit = e.caps.max_grid;
+        let groups = e.tape().min(params.groups, limit);
+        let mut consts = self.consts(&epilogue, y);
+        consts.extend([tm, tn]);
+        let args = [self.x.slot, self.w.slot, epilogue.bias, y.slot];
+        let kernel = GEMM.pick(weights, epilogue.activation());
+        e.dispatch(kernel, &consts, &args, &params, [gx, gy, groups]);
+    }
+
+    /// Invocations along channels and windows, so that the busiest unit has least to do.
+    fn tile(&self, e: &Emit<'_>) -> Result<[u32; 2], CompileError> {
+        const SIZES: [([u32; 2], f64); 4] = [
+            ([16, 16], 1.0),
+            ([8, 16], 0.95),
+            ([16, 8], 0.95),
+            ([8, 8], 0.85),
+        ];
+        let units = match e.caps.compute_units {
+            0 => 16,
+            units => units as usize,
+        };
+        let m = e.bound(&self.m)?;
+        let columns = e.bound(&self.x.layout.shape()[0])?;
+        let columns = columns.saturating_mul(e.bound(&self.windows.count)?);
+        let mut best = (SIZES[0].0, f64::INFINITY);
+        for (size, rate) in SIZES {
+            let [rows, cols] = size.map(|n| 8 * n as usize);
+            let tiles = m.div_ceil(rows).saturating_mul(columns.div_ceil(cols));
+            let tiles = tiles.saturating_mul(self.op.groups);
+            let time = tiles.div_ceil(units) as f64 * (rows * cols) as f64 / rate;
+            if time < best.1 {
+                best = (size, time);
+            }
+        }
+        Ok(best.0)
+    }
+
+    /// Columns, a product, and what follows it.
+    fn product(&self, e: &mut Emit<'_>, plain: bool) -> Result<(), CompileError> {
+        let shape = self.x.layout.shape().to_vec();
+        let groups = Dim::Known(self.op.groups);
+        let columns = match self.windows.are_elements() {
+            true => e.dense(&self.x)?,
+            false => {
+                let op = Im2Col::of(self.windows.taps(), self.op.window());
+                let rows = product(&[groups.clone(), self.k.clone()]);
+                let columns = [shape[0].clone(), rows, self.windows.count.clone()];
+                let columns = e.temp(self.x.dtype, &columns)?;
+                columns_into(e, &op, shape.clone(), &self.x, &columns);
+                columns
+            }
+        };
+        let as_shape = |view: &View, dims: &[Dim]| -> View {
+            let layout = view.layout.reshape(dims);
+            View {
+                layout: layout.unwrap_or_else(|| unreachable!("invariant: dense views reshape")),
+                ..view.clone()
+            }
+        };
+        let (m, k) = (self.m.clone(), self.k.clone());
+        let count = self.windows.count.clone();
+        let columns = as_shape(
+            &columns,
+            &[shape[0].clone(), groups.clone(), k.clone(), count.clone()],
+        );
+        let w = as_shape(&self.w, &[groups.clone(), m.clone(), k]);
+        let dims = [shape[0].clone(), groups, m, count];
+        if plain {
+            return product_into(e, &w, &columns, &as_shape(&self.y, &dims));
+        }
+        let sums = e.temp(DType::F32, &dims)?;
+        product_into(e, &w, &columns, &sums)?;
+        self.finish(e, &sums)
+    }
+
+    /// Bias and function of F32 sums, rounded.
+    fn finish(&self, e: &mut Emit<'_>, sums: &View) -> Result<(), CompileError> {
+        let epilogue = self.epilogue(e)?;
+        let shape = self.y.layout.shape().to_vec();
+        let params = FinishParams {
+            count: e.numel(&shape),
+            channels: e.num(&shape[1]),
+            windows: e.num(&self.windows.count),
+            bias_offset: epilogue.offset,
+            bias_row: Num::ZERO,
+            bias_stride: epilogue.stride,
+            zero: Num::ZERO,
+        };
+        let words = e.words(self.y.dtype, &shape);
+        let grid = e.grid_of(words, 256);
+        let [bias, activation] = epilogue.consts;
+        let consts = [bias, activation, code(self.x.dtype), code(self.y.dtype)];
+        let args = [sums.slot, epilogue.bias, self.y.slot];
+        let kernel = FINISH.pick(epilogue.activation());
+        e.dispatch(kernel, &consts, &args, &params, grid);
+        Ok(())
+    }
+
+    fn params(&self, e: &mut Emit<'_>, epilogue: &Epilogue) -> windows::WindowParams {
+        let mut params = self.windows.params(e, &self.x);
+        params.groups = Num::Const(self.op.groups as i64);
+        params.m = e.num(&self.m);
+        params.k = e.num(&self.k);
+        params.channels = e.num(&self.own);
+        params.bias_offset = epilogue.offset;
+        params.bias_stride = epilogue.stride;
+        params
+    }
+
+    fn consts(&self, epilogue: &Epilogue, y: &View) -> Vec<u32> {
+        let mut consts = epilogue.consts.to_vec();
+        consts.extend([code(self.x.dtype), code(y.dtype)]);
+        consts.extend(self.windows.consts());
+        consts
+    }
+}
+
+/// What is done to a sum.
+#[derive(Clone, Copy)]
+struct Epilogue {
+    bias: SlotId,
+    /// BIAS, ACTIVATION.
+    consts: [u32; 2],
+    offset: Num,
+    stride: Num,
+}
+
+impl Epilogue {
+    /// True if its function takes the pieces of long ones.
+    fn activation(&self) -> bool {
+        let relu = activation_code(Some(UnaryFn::Relu));
+        self.consts[1] > 0 && Some(self.consts[1]) != relu
+    }
+}

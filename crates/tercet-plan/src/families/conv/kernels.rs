@@ -1,0 +1,231 @@
+//! The kernels of convolutions.
+
+use super::windows::WindowParams;
+use crate::families::portable;
+use crate::kernel::{Access, Kernel, KernelDef, Params};
+use crate::scalar::{PRELUDE, Piece};
+
+crate::params! {
+    /// The block of `conv/conv_finish.wgsl`.
+    pub struct FinishParams {
+        count: U32,
+        channels: U32,
+        windows: U32,
+        bias_offset: U32,
+        bias_row: U32,
+        bias_stride: U32,
+        zero: U32,
+    }
+}
+
+const WINDOWS: &str = portable!("conv/windows.wgsl");
+const OPERANDS: &str = concat!(
+    portable!("conv/windows.wgsl"),
+    portable!("conv/operands.wgsl")
+);
+/// What is done to sums of floats.
+const SUMS: &str = portable!("matmul/floats.wgsl");
+const PLAIN: &str = portable!("matmul/plain.wgsl");
+const ACTIVATED: &str = portable!("matmul/activated.wgsl");
+const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+
+/// Two kernels that differ in what functions of a sum they have.
+pub(super) struct Pair<P: Params> {
+    plain: Kernel<P>,
+    activated: Kernel<P>,
+}
+
+impl<P: Params> Pair<P> {
+    /// The one with long functions, or with short ones.
+    pub(super) fn pick(&'static self, activated: bool) -> &'static Kernel<P> {
+        match activated {
+            true => &self.activated,
+            false => &self.plain,
+        }
+    }
+}
+
+/// `pair!("name", "name_activated", [pieces], ARGS, ["CONSTANT"])`: kernels with the pieces of short and of
+/// long functions before their own.
+macro_rules! pair {
+    ($plain:literal, $activated:literal, [$($piece:expr),*], $args:expr, [$($name:literal),*]) => {
+        Pair {
+            plain: Kernel::wgsl(
+                $plain,
+                &[PRELUDE, PLAIN, SUMS, $($piece),*],
+                $args,
+                &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
+            ),
+            activated: Kernel::wgsl(
+                $activated,
+                &[
+                    PRELUDE,
+                    Piece::Base.text(),
+                    Piece::Exp.text(),
+                    Piece::Log.text(),
+                    Piece::Softplus.text(),
+                    Piece::Hyperbolic.text(),
+                    Piece::Gate.text(),
+                    Piece::Erf.text(),
+                    ACTIVATED,
+                    SUMS,
+                    $($piece),*
+                ],
+                $args,
+                &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
+            ),
+        }
+    };
+}
+
+/// How weights are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weights {
+    Words,
+    Quads,
+    HalfQuads,
+}
+
+/// The tiled product that gathers windows, by how weights are read.
+pub(super) struct Gemm {
+    words: Pair<WindowParams>,
+    quads: Pair<WindowParams>,
+    half_quads: Pair<WindowParams>,
+}
+
+impl Gemm {
+    pub(super) fn pick(
+        &'static self,
+        weights: Weights,
+        activated: bool,
+    ) -> &'static Kernel<WindowParams> {
+        let pair = match weights {
+            Weights::Words => &self.words,
+            Weights::Quads => &self.quads,
+            Weights::HalfQuads => &self.half_quads,
+        };
+        pair.pick(activated)
+    }
+}
+
+pub(super) static GEMM: Gemm = Gemm {
+    words: pair!(
+        "conv_gemm",
+        "conv_gemm_activated",
+        [
+            OPERANDS,
+            portable!("conv/w_words.wgsl"),
+            portable!("conv/conv_gemm.wgsl")
+        ],
+        ARGS,
+        ["AXES", "KD", "KH", "KW", "TM", "TN"]
+    ),
+    quads: pair!(
+        "conv_gemm_quads",
+        "conv_gemm_quads_activated",
+        [
+            OPERANDS,
+            portable!("conv/w_quads.wgsl"),
+            portable!("conv/conv_gemm.wgsl")
+        ],
+        ARGS,
+        ["AXES", "KD", "KH", "KW", "TM", "TN"]
+    ),
+    half_quads: pair!(
+        "conv_gemm_half",
+        "conv_gemm_half_activated",
+        [
+            OPERANDS,
+            portable!("conv/w_quads_half.wgsl"),
+            portable!("conv/conv_gemm.wgsl")
+        ],
+        ARGS,
+        ["AXES", "KD", "KH", "KW", "TM", "TN"]
+    ),
+};
+
+pub(super) static DEPTHWISE: Pair<WindowParams> = pair!(
+    "conv_depthwise",
+    "conv_depthwise_activated",
+    [OPERANDS, portable!("conv/conv_depthwise.wgsl")],
+    ARGS,
+    ["AXES", "KD", "KH", "KW", "STRIDE", "NEAR", "SPAN"]
+);
+
+/// Bias, function and rounding of F32 sums.
+pub(super) static FINISH: Pair<FinishParams> = pair!(
+    "conv_finish",
+    "conv_finish_activated",
+    [portable!("conv/conv_finish.wgsl")],
+    &[Access::Read, Access::Read, Access::Write],
+    []
+);
+
+/// Windows as columns, by bits.
+pub(super) static IM2COL: Kernel<WindowParams> = Kernel::wgsl(
+    "im2col",
+    &[PRELUDE, WINDOWS, portable!("conv/im2col.wgsl")],
+    &[Access::Read, Access::Write],
+    &["ELEM_BYTES", "AXES", "KD", "KH", "KW"],
+);
+
+pub(super) static OF_CONV: &[&KernelDef] = &[
+    &GEMM.words.plain.def,
+    &GEMM.words.activated.def,
+    &GEMM.quads.plain.def,
+    &GEMM.quads.activated.def,
+    &GEMM.half_quads.plain.def,
+    &GEMM.half_quads.activated.def,
+    &DEPTHWISE.plain.def,
+    &DEPTHWISE.activated.def,
+    &FINISH.plain.def,
+    &FINISH.activated.def,
+];
+
+/// Sums of transposed convolutions, each by itself.
+pub(super) static DIRECT: Kernel<WindowParams> = Kernel::wgsl(
+    "conv_transpose",
+    &[
+        PRELUDE,
+        PLAIN,
+        SUMS,
+        OPERANDS,
+        portable!("conv/spread.wgsl"),
+        portable!("conv/conv_transpose.wgsl"),
+    ],
+    ARGS,
+    &[
+        "BIAS",
+        "ACTIVATION",
+        "A_TYPE",
+        "Y_TYPE",
+        "AXES",
+        "KD",
+        "KH",
+        "KW",
+    ],
+);
+
+/// Sums of the columns of transposed convolutions.
+pub(super) static COL2IM: Kernel<WindowParams> = Kernel::wgsl(
+    "col2im",
+    &[
+        PRELUDE,
+        PLAIN,
+        SUMS,
+        WINDOWS,
+        portable!("conv/spread.wgsl"),
+        portable!("conv/col2im.wgsl"),
+    ],
+    &[Access::Read, Access::Read, Access::Write],
+    &[
+        "BIAS",
+        "ACTIVATION",
+        "A_TYPE",
+        "Y_TYPE",
+        "AXES",
+        "KD",
+        "KH",
+        "KW",
+    ],
+);

@@ -1,0 +1,167 @@
+//! `Fft` of lengths that a workgroup holds and whose prime factors are at most 7; rules make the others of
+//! these.
+//!
+//! Stockham's transform (1966) in registers and shared memory: each invocation takes some numbers of a row
+//! through a radix, and rows change hands in shared memory between radices. Which radices, how many
+//! numbers an invocation takes and how many rows a workgroup has follow from the length, so that the
+//! kernel is written for it (`text.rs`).
+
+mod text;
+
+use tercet_ir::ops::unit_root;
+use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support, Tensor, TensorType};
+
+use self::text::{Plan, text};
+use super::rows::{Rows, WORKGROUP};
+use super::{Family, missing};
+use crate::caps::Caps;
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Params};
+use crate::num::Num;
+
+crate::params! {
+    /// The block of the kernels.
+    pub struct FftParams {
+        sizes: U32x8,
+        strides: U32x8,
+        kept: U32,
+        offset: U32,
+        rows: U32,
+        stride: U32,
+        scale: F32,
+    }
+}
+
+/// `Fft`.
+pub(crate) static FFTS: Family = Family {
+    name: "fft",
+    ops: &[OpKind::Fft],
+    kernels: &[],
+    supports,
+    lower,
+};
+
+fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
+    let x = graph.ty(node.inputs[0]);
+    let n = x.shape[x.rank() - 2].known();
+    match n.and_then(|n| Plan::of(n, caps.workgroup_bytes)) {
+        Some(_) => Support::Native,
+        None => {
+            missing("the length is above what a workgroup holds, or has a prime factor above 7")
+        }
+    }
+}
+
+/// Rows of complex numbers: sizes and strides count numbers, not their parts.
+struct Numbers {
+    rows: Rows,
+    stride: Num,
+    /// True where neighbours lie in neighbouring rows.
+    across: bool,
+}
+
+impl Numbers {
+    /// The rows of `[.., n, 2]`; nothing where the parts of a number are not side by side in a place that
+    /// a kernel can address.
+    fn of(e: &mut Emit<'_>, x: &View) -> Result<Option<Numbers>, CompileError> {
+        let rank = x.layout.shape().len();
+        let mut rows = Rows::of(e, x, &[rank - 2, rank - 1])?;
+        let at = rows.kept as usize;
+        let along = [
+            rows.strides[at],
+            rows.strides[at + usize::from(rows.along == 2)],
+        ];
+        let stride = match rows.along {
+            1 => Num::Const(2),
+            _ => along[0],
+        };
+        let kept = &mut rows.strides[..at];
+        let tape = e.tape();
+        let even = kept.iter().chain([&stride, &rows.offset]);
+        if along[1] != Num::ONE || even.into_iter().any(|s| !tape.is_multiple(*s, 2)) {
+            return Ok(None);
+        }
+        for stride in kept.iter_mut() {
+            *stride = tape.div(*stride, 2u32);
+        }
+        let across = stride != Num::Const(2) && kept.last() == Some(&Num::ONE);
+        rows.offset = tape.div(rows.offset, 2u32);
+        let stride = tape.div(stride, 2u32);
+        Ok(Some(Numbers {
+            rows,
+            stride,
+            across,
+        }))
+    }
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let Op::Fft(op) = &node.op else {
+        unreachable!("invariant: the family's operator only")
+    };
+    let mut x = e.view(node.inputs[0]);
+    let shape = x.layout.shape().to_vec();
+    let n = shape[shape.len() - 2].known();
+    let Some((n, plan)) = n.and_then(|n| Some((n, Plan::of(n, e.caps.workgroup_bytes)?))) else {
+        unreachable!("invariant: the family supports the node")
+    };
+    let y = e.result(0)?;
+    let numbers = match Numbers::of(e, &x)? {
+        Some(numbers) => Some(numbers),
+        None => {
+            x = e.dense(&x)?;
+            Numbers::of(e, &x)?
+        }
+    };
+    let Some(Numbers {
+        rows,
+        stride,
+        across,
+    }) = numbers
+    else {
+        unreachable!("invariant: the pairs of a dense tensor lie side by side")
+    };
+    let params = FftParams {
+        sizes: rows.sizes,
+        strides: rows.strides,
+        kept: rows.kept.into(),
+        offset: rows.offset,
+        rows: rows.rows,
+        stride,
+        scale: op.norm.scale(op.inverse, n) as f32,
+    };
+    let mut access = vec![Access::Read];
+    let mut args = vec![x.slot];
+    if plan.radices.len() > 1 {
+        access.push(Access::Read);
+        args.push(roots(e, n)?.slot);
+    }
+    access.push(Access::Write);
+    args.push(y.slot);
+    let groups = e.tape().ceil_div(rows.rows, plan.rows());
+    let grid = e.flat_grid(groups);
+    let name = format!(
+        "fft n={n} x={} inverse={} across={}",
+        x.dtype,
+        u8::from(op.inverse),
+        u8::from(across)
+    );
+    let text = text(&plan, x.dtype, op.inverse, across);
+    e.dispatch_wgsl(&name, text, &access, &args, &params.words(), grid);
+    Ok(())
+}
+
+/// `e^(-2 pi i k / n)` for `k` below `n`.
+fn roots(e: &mut Emit<'_>, n: usize) -> Result<View, CompileError> {
+    let values: Vec<f64> = (0..n).flat_map(|k| unit_root(k, n)).collect();
+    let ty = TensorType::new(DType::F32, &[n, 2]);
+    let table = Tensor::from_f64s(ty, &values);
+    e.constant(table.unwrap_or_else(|_| unreachable!("invariant: two values a root")))
+}
+
+impl Plan {
+    /// Rows of a workgroup.
+    fn rows(&self) -> u32 {
+        WORKGROUP / self.threads
+    }
+}

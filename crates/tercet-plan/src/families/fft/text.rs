@@ -1,0 +1,300 @@
+//! The kernel of one length, as WGSL: radices in registers, unrolled, and what lies between them.
+
+use std::fmt::Write as _;
+
+use tercet_ir::DType;
+
+use super::super::rows::WORKGROUP;
+use super::super::{code, portable};
+use crate::scalar::PRELUDE;
+
+/// How rows of one length are transformed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// The length.
+    pub(super) n: u32,
+    /// Its factors, in the order in which they are taken.
+    pub(super) radices: Vec<u32>,
+    /// Invocations of a row, a power of two.
+    pub(super) threads: u32,
+    /// One place in 17 of the shared memory is left out, so that powers of two apart are not in one bank.
+    pub(super) spread: bool,
+}
+
+impl Plan {
+    /// The plan for a length, where a workgroup with this much shared memory holds a row and the prime
+    /// factors are small.
+    pub(super) fn of(n: usize, workgroup_bytes: u32) -> Option<Plan> {
+        let places = workgroup_bytes / 8;
+        // Numbers of an invocation.
+        let held = if places >= 16 * WORKGROUP { 16 } else { 8 };
+        let n = u32::try_from(n)
+            .ok()
+            .filter(|n| (1..=held * WORKGROUP).contains(n))?;
+        let radices = radices(n, held)?;
+        let threads = n.div_ceil(held).next_power_of_two();
+        let used = WORKGROUP / threads * n;
+        let spread = used + used / 16 < places;
+        Some(Plan {
+            n,
+            radices,
+            threads,
+            spread,
+        })
+    }
+}
+
+/// The factors of a length: powers of two evenly over as few as there can be, then 7, 5 and 3.
+fn radices(n: u32, held: u32) -> Option<Vec<u32>> {
+    let (twos, most) = (n.trailing_zeros(), held.trailing_zeros());
+    let passes = twos.div_ceil(most);
+    let mut radices: Vec<u32> = (0..passes)
+        .map(|i| 1 << (twos / passes + u32::from(i < twos % passes)))
+        .collect();
+    let mut rest = n >> twos;
+    for prime in [7, 5, 3] {
+        while rest.is_multiple_of(prime) {
+            radices.push(prime);
+            rest /= prime;
+        }
+    }
+    if radices.is_empty() {
+        radices.push(1);
+    }
+    (rest == 1).then_some(radices)
+}
+
+/// The kernel of a plan.
+pub(super) fn text(plan: &Plan, dtype: DType, inverse: bool, across: bool) -> String {
+    let mut text = [
+        PRELUDE,
+        portable!("strided.wgsl"),
+        portable!("fft_radix.wgsl"),
+    ]
+    .join("\n");
+    text += &header(plan, dtype, inverse);
+    let (threads, rows) = (plan.threads, WORKGROUP / plan.threads);
+    let (thread, own_row) = match across {
+        true => (format!("local / {rows}u"), format!("local % {rows}u")),
+        false => (format!("local % {threads}u"), format!("local / {threads}u")),
+    };
+    let _ = write!(
+        text,
+        "
+@compute @workgroup_size({WORKGROUP})
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {{
+    let thread = {thread};
+    let own_row = {own_row};
+    let row = flat_group(group, groups) * {rows}u + own_row;
+    let is_row = row < p.rows;
+    var start = 0u;
+    if is_row {{
+        start = row_start(row);
+    }}
+    let base = own_row * {n}u;
+",
+        n = plan.n
+    );
+    let mut before = 1;
+    for pass in 0..plan.radices.len() {
+        pass_text(&mut text, plan, pass, before);
+        before *= plan.radices[pass];
+    }
+    text + "}\n"
+}
+
+fn header(plan: &Plan, dtype: DType, inverse: bool) -> String {
+    let mut text = String::from(
+        "
+struct Params {
+    sizes: array<vec4<u32>, 2>,
+    strides: array<vec4<u32>, 2>,
+    kept: u32,
+    offset: u32,
+    rows: u32,
+    stride: u32,
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+",
+    );
+    let word = if dtype == DType::F32 {
+        "vec2<u32>"
+    } else {
+        "u32"
+    };
+    // An inverse is a transform with the parts exchanged before and after.
+    let parts = if inverse { ".yx" } else { "" };
+    let mut binding = 1;
+    let mut bind = |text: &mut String, access: &str, name: &str, ty: &str| {
+        let _ = writeln!(
+            text,
+            "@group(0) @binding({binding}) var<storage, {access}> {name}: array<{ty}>;"
+        );
+        binding += 1;
+    };
+    bind(&mut text, "read", "x", word);
+    if plan.radices.len() > 1 {
+        bind(&mut text, "read", "roots", "vec2<f32>");
+    }
+    bind(&mut text, "read_write", "y", word);
+    let (load, save) = match dtype {
+        DType::F32 => (
+            "bitcast<vec2<f32>>(word)".to_string(),
+            "bitcast<vec2<u32>>(v)".to_string(),
+        ),
+        _ => {
+            let code = code(dtype);
+            (
+                format!("vec2<f32>(float_of(word, 0u, {code}u), float_of(word, 1u, {code}u))"),
+                format!("float_bits(v.x, {code}u) | (float_bits(v.y, {code}u) << 16u)"),
+            )
+        }
+    };
+    let _ = write!(
+        text,
+        "
+fn load(at: u32) -> vec2<f32> {{
+    let word = x[at];
+    return ({load}){parts};
+}}
+
+fn save(at: u32, a: vec2<f32>) {{
+    let v = (p.scale * a){parts};
+    y[at] = {save};
+}}
+"
+    );
+    if plan.radices.len() > 1 {
+        let used = WORKGROUP / plan.threads * plan.n;
+        let (places, place) = match plan.spread {
+            true => (used + used / 16 + 1, "at + (at >> 4u)"),
+            false => (used, "at"),
+        };
+        let _ = write!(
+            text,
+            "
+var<workgroup> pool: array<vec2<f32>, {places}>;
+
+fn place(at: u32) -> u32 {{
+    return {place};
+}}
+"
+        );
+    }
+    text
+}
+
+/// One radix: `before` is the product of those before it.
+fn pass_text(text: &mut String, plan: &Plan, pass: usize, before: u32) {
+    let (n, radix) = (plan.n, plan.radices[pass]);
+    let (first, last) = (pass == 0, pass + 1 == plan.radices.len());
+    let count = n / radix;
+    let each = count.div_ceil(plan.threads);
+    let whole = each * plan.threads == count;
+    let _ = writeln!(text, "    // Radix {radix} after {before}.");
+    for b in 0..each {
+        let v = format!("a{pass}_{b}");
+        let guard = match (first, whole) {
+            (true, true) => "if is_row ".to_string(),
+            (true, false) => format!("if is_row && j{v} < {count}u "),
+            (false, true) => String::new(),
+            (false, false) => format!("if j{v} < {count}u "),
+        };
+        let _ = writeln!(text, "    let j{v} = thread + {}u;", b * plan.threads);
+        let _ = writeln!(text, "    var {v}: array<vec2<f32>, {radix}>;");
+        let _ = writeln!(text, "    {guard}{{");
+        for r in 0..radix {
+            let at = format!("j{v} + {}u", r * count);
+            let from = match first {
+                true => format!("load(start + ({at}) * p.stride)"),
+                false => format!("pool[place(base + {at})]"),
+            };
+            let _ = writeln!(text, "        {v}[{r}] = {from};");
+        }
+        if before > 1 {
+            let step = n / (before * radix);
+            let _ = writeln!(text, "        let turn = (j{v} % {before}u) * {step}u;");
+            for r in 1..radix {
+                let _ = writeln!(
+                    text,
+                    "        {v}[{r}] = times({v}[{r}], roots[turn * {r}u]);"
+                );
+            }
+        }
+        let _ = writeln!(text, "        {v} = dft{radix}({v});\n    }}");
+    }
+    if !last && !first {
+        text.push_str("    workgroupBarrier();\n");
+    }
+    for b in 0..each {
+        let v = format!("a{pass}_{b}");
+        let guard = match (last, whole) {
+            (true, true) => "if is_row ".to_string(),
+            (true, false) => format!("if is_row && j{v} < {count}u "),
+            (false, true) => String::new(),
+            (false, false) => format!("if j{v} < {count}u "),
+        };
+        let _ = writeln!(text, "    {guard}{{");
+        let _ = writeln!(
+            text,
+            "        let to = (j{v} / {before}u) * {}u + j{v} % {before}u;",
+            before * radix
+        );
+        for r in 0..radix {
+            let at = format!("to + {}u", r * before);
+            let _ = match last {
+                true => writeln!(text, "        save(row * {n}u + {at}, {v}[{r}]);"),
+                false => writeln!(text, "        pool[place(base + {at})] = {v}[{r}];"),
+            };
+        }
+        text.push_str("    }\n");
+    }
+    if !last {
+        text.push_str("    workgroupBarrier();\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn radices_multiply_to_the_length() {
+        for n in 1..=4096u32 {
+            let Some(found) = radices(n, 16) else {
+                assert!([11, 13, 17, 19].iter().any(|p| n % p == 0) || n > 22, "{n}");
+                continue;
+            };
+            assert_eq!(found.iter().product::<u32>(), n);
+            assert!(found.iter().all(|r| [1, 2, 3, 4, 5, 7, 8, 16].contains(r)));
+        }
+        assert_eq!(radices(4096, 16), Some(vec![16, 16, 16]));
+        assert_eq!(radices(2048, 8), Some(vec![8, 8, 8, 4]));
+        assert_eq!(radices(512, 16), Some(vec![8, 8, 8]));
+        assert_eq!(radices(22, 16), None);
+    }
+
+    #[test]
+    fn rows_fit_the_shared_memory() {
+        for bytes in [16 << 10, 32 << 10, 48 << 10] {
+            for n in 1..=4096 {
+                let Some(plan) = Plan::of(n, bytes) else {
+                    continue;
+                };
+                let used = WORKGROUP / plan.threads * plan.n;
+                let used = if plan.spread {
+                    used + used / 16 + 1
+                } else {
+                    used
+                };
+                assert!(used * 8 <= bytes && plan.threads <= WORKGROUP, "{n}");
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! `ScatterElements`, `ScatterNd` and `ScatterAdd`: updates that indices name, in a fixed order.
+//!
+//! Every update gets a key, the number of the slice it goes to. Keys are sorted with the updates' places,
+//! so that each element of the result finds its updates side by side and in their order, and one
+//! invocation combines them. There are no atomics: the result is the same in every run.
+
+use tercet_ir::ops::ReduceFn;
+use tercet_ir::{CompileError, Dim, Node, Op, OpKind};
+
+use super::indexed::{NAMED, check_within};
+use super::reduce::op_code;
+use super::top_k::in_order;
+use super::words::{eight, words};
+use super::{Family, always, code, portable};
+use crate::emit::{Emit, View};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+use crate::program::CheckKind;
+use crate::scalar::PRELUDE;
+
+crate::params! {
+    /// The block of `scatter_elements_keys.wgsl`.
+    pub struct ElementsKeysParams {
+        shape: U32x8,
+        strides: U32x8,
+        numel: U32,
+        axis: U32,
+        len: U32,
+    }
+    /// The block of `scatter_nd_keys.wgsl`.
+    pub struct NdKeysParams {
+        lens: U32x8,
+        rows: U32,
+    }
+    /// The block of `scatter.wgsl`.
+    pub struct ScatterParams {
+        numel: U32,
+        inner: U32,
+        updates: U32,
+    }
+}
+
+static ELEMENTS_KEYS: Kernel<ElementsKeysParams> = Kernel::wgsl(
+    "scatter_elements_keys",
+    &[PRELUDE, NAMED, portable!("scatter_elements_keys.wgsl")],
+    &[Access::Read, Access::Write],
+    &["RANK"],
+);
+
+static ND_KEYS: Kernel<NdKeysParams> = Kernel::wgsl(
+    "scatter_nd_keys",
+    &[PRELUDE, NAMED, portable!("scatter_nd_keys.wgsl")],
+    &[Access::Read, Access::Write],
+    &["COORDINATES"],
+);
+
+static SCATTER: Kernel<ScatterParams> = Kernel::wgsl(
+    "scatter",
+    &[
+        PRELUDE,
+        portable!("numbers.wgsl"),
+        portable!("scatter.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+    &["IN", "OP", "REDUCE", "DATA"],
+);
+
+/// `ScatterElements`, `ScatterNd` and `ScatterAdd`.
+pub(crate) static SCATTERS: Family = Family {
+    name: "scatter",
+    ops: &[
+        OpKind::ScatterElements,
+        OpKind::ScatterNd,
+        OpKind::ScatterAdd,
+    ],
+    kernels: &[&ELEMENTS_KEYS.def, &ND_KEYS.def, &SCATTER.def],
+    supports: always,
+    lower,
+};
+
+/// Updates with their keys: slices of `inner` elements.
+struct Keyed<'a> {
+    keys: View,
+    /// The axes of indices that number the updates.
+    rows: &'a [Dim],
+    inner: &'a [Dim],
+    updates: View,
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let graph = e.graph;
+    let shape = |at: usize| &graph.ty(node.inputs[at]).shape[..];
+    let view = |e: &Emit<'_>, at: usize| e.view(node.inputs[at]);
+    match &node.op {
+        Op::ScatterElements(op) => {
+            let (data, idx, updates) = (view(e, 0), view(e, 1), view(e, 2));
+            check_within(e, shape(1), shape(0), op.axis);
+            let keyed = Keyed {
+                keys: elements_keys(e, shape(0), &idx, op.axis)?,
+                rows: shape(1),
+                inner: &[],
+                updates,
+            };
+            scatter(e, Some(&data), &keyed, op.reduce.reduction())
+        }
+        Op::ScatterNd(op) => {
+            let (data, idx, updates) = (view(e, 0), view(e, 1), view(e, 2));
+            let (rows, k) = shape(1).split_at(shape(1).len() - 1);
+            let (lens, inner) = shape(0).split_at(k[0].known().unwrap_or(0));
+            let keyed = Keyed {
+                keys: nd_keys(e, lens, &idx, rows)?,
+                rows,
+                inner,
+                updates,
+            };
+            scatter(e, Some(&data), &keyed, op.reduce.reduction())
+        }
+        Op::ScatterAdd(op) => {
+            let (updates, idx) = (view(e, 0), view(e, 1));
+            let keyed = Keyed {
+                keys: nd_keys(e, std::slice::from_ref(&op.rows), &idx, shape(1))?,
+                rows: shape(1),
+                inner: &shape(0)[1..],
+                updates,
+            };
+            scatter(e, None, &keyed, Some(ReduceFn::Sum))
+        }
+        _ => unreachable!("invariant: a family lowers its own operators"),
+    }
+}
+
+/// The most elements of a shape.
+pub(super) fn most(e: &Emit<'_>, shape: &[Dim]) -> Result<usize, CompileError> {
+    let mut dims = shape.iter();
+    dims.try_fold(1usize, |n, d| Ok(n.saturating_mul(e.bound(d)?)))
+}
+
+fn elements_keys(
+    e: &mut Emit<'_>,
+    data: &[Dim],
+    idx: &View,
+    axis: usize,
+) -> Result<View, CompileError> {
+    e.check_data(idx, CheckKind::Index, &data[axis])?;
+    let shape = idx.layout.shape().to_vec();
+    let idx = e.dense(idx)?;
+    let most = most(e, &shape)?;
+    let keys = words(e, most)?;
+    let strides: Vec<Num> = (0..data.len()).map(|a| e.numel(&data[a + 1..])).collect();
+    let numel = e.numel(&shape);
+    let params = ElementsKeysParams {
+        shape: eight(&e.sizes(&shape)),
+        strides: eight(&strides),
+        numel,
+        axis: Num::Const(axis as i64),
+        len: e.num(&data[axis]),
+    };
+    let grid = e.grid_of(numel, 256);
+    let consts = [shape.len() as u32];
+    e.dispatch(
+        &ELEMENTS_KEYS,
+        &consts,
+        &[idx.slot, keys.slot],
+        &params,
+        grid,
+    );
+    Ok(keys)
+}
+
+/// The number of the slice that each row of coordinates leads to, among axes of the sizes `lens`.
+pub(super) fn nd_keys(
+    e: &mut Emit<'_>,
+    lens: &[Dim],
+    idx: &View,
+    rows: &[Dim],
+) -> Result<View, CompileError> {
+    e.check_coordinates(idx, lens)?;
+    let idx = e.dense(idx)?;
+    let most = most(e, rows)?;
+    let keys = words(e, most)?;
+    let count = e.numel(rows);
+    let params = NdKeysParams {
+        lens: eight(&e.sizes(lens)),
+        rows: count,
+    };
+    let grid = e.grid_of(count, 256);
+    let consts = [lens.len() as u32];
+    e.dispatch(&ND_KEYS, &consts, &[idx.slot, keys.slot], &params, grid);
+    Ok(keys)
+}
+
+/// The updates in the order of their keys, then each element of the result with its own.
+fn scatter(
+    e: &mut Emit<'_>,
+    data: Option<&View>,
+    keyed: &Keyed<'_>,
+    reduce: Option<ReduceFn>,
+) -> Result<(), CompileError> {
+    let count = e.numel(keyed.rows);
+    let most = most(e, keyed.rows)?;
+    let sorted = in_order(e, keyed.keys.slot, count, most)?;
+    let updates = e.dense(&keyed.updates)?;
+    let data_slot = match data {
+        Some(data) => e.dense(data)?.slot,
+        None => e.absent(&updates),
+    };
+    let y = e.result(0)?;
+    let params = ScatterParams {
+        numel: e.numel(y.layout.shape()),
+        inner: e.numel(keyed.inner),
+        updates: count,
+    };
+    let consts = [
+        code(y.dtype),
+        reduce.map_or(0, op_code),
+        reduce.is_some().into(),
+        data.is_some().into(),
+    ];
+    let words = e.words(y.dtype, y.layout.shape());
+    let grid = e.grid_of(words, 256);
+    let args = [data_slot, sorted.keys, sorted.indices, updates.slot, y.slot];
+    e.dispatch(&SCATTER, &consts, &args, &params, grid);
+    Ok(())
+}

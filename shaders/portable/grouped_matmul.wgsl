@@ -1,0 +1,151 @@
+// y[m, n] = sum over k of x[m, k] w[e, k, n], e the key of row m: rows in the order of their keys, which are
+// sorted; places[r] is the row that has key r. Operands have any strides, y is dense. An invocation writes 4
+// neighbours along n: where elements are of 16 bits, n is even, or y is of F32.
+//
+// A workgroup of 64 invocations computes 32 columns of 32 rows in the order of keys, one run of equal keys
+// after the other, in steps of 16 along k; an invocation owns 4 x 4 elements.
+
+struct Params {
+    rows: u32,
+    n: u32,
+    k: u32,
+    x_offset: u32,
+    x_row: u32,
+    x_col: u32,
+    w_offset: u32,
+    w_matrix: u32,
+    w_row: u32,
+    w_col: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read> w: array<u32>;
+@group(0) @binding(3) var<storage, read> keys: array<u32>;
+@group(0) @binding(4) var<storage, read> places: array<u32>;
+@group(0) @binding(5) var<storage, read_write> y: array<u32>;
+
+override DTYPE: u32 = 0u;
+override OUT: u32 = 0u;
+
+const COUNT: u32 = 64u;
+const TILE: u32 = 32u;
+const QUADS: u32 = TILE / 4u;
+const STEP: u32 = 16u;
+
+var<workgroup> x_tile: array<vec4<f32>, STEP * QUADS>;
+var<workgroup> w_tile: array<vec4<f32>, STEP * QUADS>;
+
+// Row `rank` in the order of keys, at k; 0 outside.
+fn x_at(rank: u32, stop: u32, k: u32) -> f32 {
+    if rank >= stop || k >= p.k {
+        return 0.0;
+    }
+    let at = p.x_offset + places[rank] * p.x_row + k * p.x_col;
+    return float_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+}
+
+fn w_at(key: u32, k: u32, col: u32) -> f32 {
+    if k >= p.k || col >= p.n {
+        return 0.0;
+    }
+    let at = p.w_offset + key * p.w_matrix + k * p.w_row + col * p.w_col;
+    return float_of(w[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+}
+
+fn store_quad(row: u32, col: u32, sums: vec4<f32>) {
+    var word = 0u;
+    for (var i = 0u; i < 4u; i += 1u) {
+        if col + i >= p.n {
+            break;
+        }
+        let at = row * p.n + col + i;
+        let lane = lane_of(at, OUT);
+        word |= float_bits(sums[i], OUT) << (16u * lane);
+        if lane + 1u == lanes(OUT) || col + i + 1u == p.n {
+            y[word_of(at, OUT)] = word;
+            word = 0u;
+        }
+    }
+}
+
+@compute @workgroup_size(COUNT)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let tiles_n = (p.n + TILE - 1u) / TILE;
+    let tiles_m = (p.rows + TILE - 1u) / TILE;
+    let tile = flat_group(group, groups);
+    if tile >= tiles_m * tiles_n {
+        return;
+    }
+    let first = tile / tiles_n * TILE;
+    let end = min(first + TILE, p.rows);
+    let col_first = tile % tiles_n * TILE;
+    let x_quad = local / QUADS;
+    let w_quad = local % QUADS;
+    var begin = first;
+    while begin < end {
+        let key = keys[begin];
+        var stop = begin + 1u;
+        while stop < end {
+            if keys[stop] != key {
+                break;
+            }
+            stop += 1u;
+        }
+        let row = begin + x_quad * 4u;
+        var a = vec4<f32>();
+        var b = vec4<f32>();
+        var c = vec4<f32>();
+        var d = vec4<f32>();
+        for (var k_first = 0u; k_first < p.k; k_first += STEP) {
+            for (var i = local; i < STEP * QUADS; i += COUNT) {
+                let k = k_first + i % STEP;
+                let rank = begin + i / STEP * 4u;
+                x_tile[i % STEP * QUADS + i / STEP] = vec4<f32>(
+                    x_at(rank, stop, k),
+                    x_at(rank + 1u, stop, k),
+                    x_at(rank + 2u, stop, k),
+                    x_at(rank + 3u, stop, k),
+                );
+                let down = k_first + i / QUADS;
+                let col = col_first + i % QUADS * 4u;
+                w_tile[i] = vec4<f32>(
+                    w_at(key, down, col),
+                    w_at(key, down, col + 1u),
+                    w_at(key, down, col + 2u),
+                    w_at(key, down, col + 3u),
+                );
+            }
+            workgroupBarrier();
+            if row < stop {
+                for (var k = 0u; k < STEP; k += 1u) {
+                    let u = x_tile[k * QUADS + x_quad];
+                    let v = w_tile[k * QUADS + w_quad];
+                    a += u.x * v;
+                    b += u.y * v;
+                    c += u.z * v;
+                    d += u.w * v;
+                }
+            }
+            workgroupBarrier();
+        }
+        let col = col_first + w_quad * 4u;
+        for (var i = 0u; i < 4u; i += 1u) {
+            if row + i < stop {
+                var sums = a;
+                switch i {
+                    case 1u: { sums = b; }
+                    case 2u: { sums = c; }
+                    case 3u: { sums = d; }
+                    default: {}
+                }
+                store_quad(places[row + i], col, sums);
+            }
+        }
+        begin = stop;
+    }
+}

@@ -1,0 +1,55 @@
+// y[i] = x[(i + start) mod n] along every axis of a strided operand of RANK axes, by bits: rotations and
+// repetitions. `shape` is that of the result, `sizes` are the operand's, each start is below its size.
+// One invocation writes one word: 4 / ELEM_BYTES elements.
+
+struct Params {
+    shape: array<vec4<u32>, 2>,
+    sizes: array<vec4<u32>, 2>,
+    starts: array<vec4<u32>, 2>,
+    strides: array<vec4<u32>, 2>,
+    numel: u32,
+    offset: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read_write> y: array<u32>;
+
+override ELEM_BYTES: u32 = 4u;
+override RANK: u32 = 2u;
+
+// The element of the operand for element `i` of the result. Strides may be negative: the sum wraps.
+fn source_of(i: u32) -> u32 {
+    var rest = i;
+    var at = p.offset;
+    for (var k = 0u; k < RANK; k += 1u) {
+        let axis = RANK - (k + 1u);
+        let size = p.shape[axis / 4u][axis % 4u];
+        let place = rest % size + p.starts[axis / 4u][axis % 4u];
+        rest /= size;
+        at += (place % p.sizes[axis / 4u][axis % 4u]) * p.strides[axis / 4u][axis % 4u];
+    }
+    return at;
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let word = flat_group(group, count) * 256u + local;
+    let lanes = 4u / ELEM_BYTES;
+    if word * lanes >= p.numel {
+        return;
+    }
+    var out = 0u;
+    for (var lane = 0u; lane < lanes; lane += 1u) {
+        let i = word * lanes + lane;
+        if i < p.numel {
+            let at = source_of(i);
+            out |= bits_of(x[at / lanes], at % lanes, ELEM_BYTES) << (lane * ELEM_BYTES * 8u);
+        }
+    }
+    y[word] = out;
+}

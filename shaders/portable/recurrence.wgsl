@@ -1,0 +1,183 @@
+// One recurrent layer in one direction: at each step what the gates get is x, of the input, and h w + bias,
+// of the state before; CELL says what they make of it. A workgroup takes ROWS rows of the batch through all
+// steps, so that nothing but it waits for a state. Two phases a step: products, one column of weights an
+// invocation; then new states, one element an invocation. States are f32: those of h, then those of c. With
+// HELD what the phases exchange is in shared memory, else in `states` and `scratch`. y is f32.
+
+struct Params {
+    batch: u32,
+    steps: u32,
+    size: u32,
+    wide: u32,
+    reverse: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x_data: array<u32>;
+@group(0) @binding(2) var<storage, read> w_data: array<u32>;
+@group(0) @binding(3) var<storage, read> bias_data: array<u32>;
+@group(0) @binding(4) var<storage, read> h_data: array<u32>;
+@group(0) @binding(5) var<storage, read> c_data: array<u32>;
+@group(0) @binding(6) var<storage, read_write> y_data: array<f32>;
+@group(0) @binding(7) var<storage, read_write> states: array<f32>;
+@group(0) @binding(8) var<storage, read_write> scratch: array<f32>;
+
+override DTYPE: u32 = 0u;
+override CELL: u32 = 0u;
+override ROWS: u32 = 1u;
+override HELD: u32 = 1u;
+
+const LSTM: u32 = 0u;
+const GRU: u32 = 1u;
+const TANH: u32 = 2u;
+
+const THREADS: u32 = 256u;
+// Numbers of shared memory: states of h, then what gates get of them.
+const POOL: u32 = 4096u;
+
+var<workgroup> pool: array<f32, POOL>;
+var<private> first_row: u32;
+
+fn element_x(i: u32) -> f32 {
+    return float_of(x_data[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+}
+
+fn weight(i: u32) -> f32 {
+    return float_of(w_data[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+}
+
+fn hidden(row: u32, i: u32) -> f32 {
+    if HELD == 1u {
+        return pool[row * p.size + i];
+    }
+    return states[(first_row + row) * p.size + i];
+}
+
+fn product(row: u32, i: u32) -> f32 {
+    if HELD == 1u {
+        return pool[ROWS * p.size + row * p.wide + i];
+    }
+    return scratch[(first_row + row) * p.wide + i];
+}
+
+fn put_product(row: u32, i: u32, value: f32) {
+    if HELD == 1u {
+        pool[ROWS * p.size + row * p.wide + i] = value;
+    } else {
+        scratch[(first_row + row) * p.wide + i] = value;
+    }
+}
+
+fn put_hidden(row: u32, i: u32, value: f32) {
+    states[(first_row + row) * p.size + i] = value;
+    if HELD == 1u {
+        pool[row * p.size + i] = value;
+    }
+}
+
+fn multiply(rows: u32, local: u32) {
+    for (var column = local; column < p.wide; column += THREADS) {
+        var sums: array<f32, ROWS>;
+        var k = 0u;
+        // Four weights under way at once.
+        for (; k + 4u <= p.size; k += 4u) {
+            let w0 = weight(k * p.wide + column);
+            let w1 = weight((k + 1u) * p.wide + column);
+            let w2 = weight((k + 2u) * p.wide + column);
+            let w3 = weight((k + 3u) * p.wide + column);
+            for (var row = 0u; row < ROWS; row += 1u) {
+                if row < rows {
+                    let low = w0 * hidden(row, k) + w1 * hidden(row, k + 1u);
+                    let high = w2 * hidden(row, k + 2u) + w3 * hidden(row, k + 3u);
+                    sums[row] += low + high;
+                }
+            }
+        }
+        for (; k < p.size; k += 1u) {
+            let w = weight(k * p.wide + column);
+            for (var row = 0u; row < ROWS; row += 1u) {
+                if row < rows {
+                    sums[row] += w * hidden(row, k);
+                }
+            }
+        }
+        let bias = float_of(bias_data[word_of(column, DTYPE)], lane_of(column, DTYPE), DTYPE);
+        for (var row = 0u; row < ROWS; row += 1u) {
+            if row < rows {
+                put_product(row, column, sums[row] + bias);
+            }
+        }
+    }
+}
+
+fn advance(rows: u32, step: u32, local: u32) {
+    for (var place = local; place < rows * p.size; place += THREADS) {
+        let row = place / p.size;
+        let i = place % p.size;
+        let at = (first_row + row) * p.steps + step;
+        let x = at * p.wide + i;
+        var h = 0.0;
+        if CELL == LSTM {
+            let cell = (p.batch + first_row + row) * p.size + i;
+            let enters = f_sigmoid(element_x(x) + product(row, i));
+            let stays = f_sigmoid(element_x(x + p.size) + product(row, p.size + i));
+            let fresh = f_tanh(element_x(x + 2u * p.size) + product(row, 2u * p.size + i));
+            let leaves = f_sigmoid(element_x(x + 3u * p.size) + product(row, 3u * p.size + i));
+            let c = stays * states[cell] + enters * fresh;
+            states[cell] = c;
+            h = leaves * f_tanh(c);
+        } else if CELL == GRU {
+            let reset = f_sigmoid(element_x(x) + product(row, i));
+            let stays = f_sigmoid(element_x(x + p.size) + product(row, p.size + i));
+            let fresh = f_tanh(element_x(x + 2u * p.size) + reset * product(row, 2u * p.size + i));
+            h = (1.0 - stays) * fresh + stays * hidden(row, i);
+        } else {
+            h = element_x(x) + product(row, i);
+            if CELL == TANH {
+                h = f_tanh(h);
+            } else {
+                h = fmax(h, 0.0);
+            }
+        }
+        put_hidden(row, i, h);
+        y_data[at * p.size + i] = h;
+    }
+}
+
+fn meet() {
+    storageBarrier();
+    workgroupBarrier();
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    first_row = flat_group(group, groups) * ROWS;
+    if first_row >= p.batch {
+        return;
+    }
+    let rows = min(ROWS, p.batch - first_row);
+    for (var place = local; place < rows * p.size; place += THREADS) {
+        let source = first_row * p.size + place;
+        let h = float_of(h_data[word_of(source, DTYPE)], lane_of(source, DTYPE), DTYPE);
+        put_hidden(place / p.size, place % p.size, h);
+        if CELL == LSTM {
+            let c = float_of(c_data[word_of(source, DTYPE)], lane_of(source, DTYPE), DTYPE);
+            states[p.batch * p.size + source] = c;
+        }
+    }
+    meet();
+    for (var i = 0u; i < p.steps; i += 1u) {
+        var step = i;
+        if p.reverse == 1u {
+            step = p.steps - 1u - i;
+        }
+        multiply(rows, local);
+        meet();
+        advance(rows, step, local);
+        meet();
+    }
+}

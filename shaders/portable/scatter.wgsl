@@ -1,0 +1,101 @@
+// y = data in slices of `inner` elements, each with the updates whose key names it, in their order: with
+// REDUCE the elements are combined, else the last update stays. The keys of `updates` slices are sorted;
+// places[r] is the update that has key r. Without DATA every slice begins with the result over nothing.
+// Combined numbers are handled as 32 bits: f32 for floats, integers that wrap; what no key names keeps its
+// bits. One invocation writes one word: no two combine the same element, whose order is fixed.
+
+struct Params {
+    numel: u32,
+    inner: u32,
+    updates: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> data: array<u32>;
+@group(0) @binding(2) var<storage, read> keys: array<u32>;
+@group(0) @binding(3) var<storage, read> places: array<u32>;
+@group(0) @binding(4) var<storage, read> updates: array<u32>;
+@group(0) @binding(5) var<storage, read_write> y: array<u32>;
+
+override IN: u32 = 0u;
+override REDUCE: u32 = 1u;
+override DATA: u32 = 1u;
+
+// The first rank whose key is at least `key`.
+fn rank_of(key: u32) -> u32 {
+    var low = 0u;
+    var high = p.updates;
+    while low < high {
+        let middle = low + (high - low) / 2u;
+        if keys[middle] < key {
+            low = middle + 1u;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+// The bits of a number as an element, in the low end.
+fn bits_from(number: u32) -> u32 {
+    if IN <= BF16 {
+        return float_bits(bitcast<f32>(number), IN);
+    }
+    return int_bits(bitcast<i32>(number), IN);
+}
+
+fn update_at(rank: u32, within: u32) -> u32 {
+    return places[rank] * p.inner + within;
+}
+
+// The bits of element `i` of the result.
+fn bits_at(i: u32) -> u32 {
+    let bytes = 4u >> lane_shift(IN);
+    let slice = i / p.inner;
+    let within = i % p.inner;
+    if REDUCE == 0u {
+        let after = rank_of(slice + 1u);
+        if after > 0u && keys[max(after, 1u) - 1u] == slice {
+            let at = update_at(max(after, 1u) - 1u, within);
+            return bits_of(updates[word_of(at, IN)], lane_of(at, IN), bytes);
+        }
+        return bits_of(data[word_of(i, IN)], lane_of(i, IN), bytes);
+    }
+    let first = rank_of(slice);
+    var so_far = identity();
+    if DATA == 1u {
+        if first >= p.updates || keys[min(first, p.updates - 1u)] != slice {
+            return bits_of(data[word_of(i, IN)], lane_of(i, IN), bytes);
+        }
+        so_far = number_of(data[word_of(i, IN)], lane_of(i, IN), IN);
+    }
+    for (var rank = first; rank < p.updates; rank += 1u) {
+        if keys[rank] != slice {
+            break;
+        }
+        let at = update_at(rank, within);
+        so_far = combine(so_far, number_of(updates[word_of(at, IN)], lane_of(at, IN), IN));
+    }
+    return bits_from(so_far);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let word = flat_group(group, count) * 256u + local;
+    let per = lanes(IN);
+    if word * per >= p.numel {
+        return;
+    }
+    var out = 0u;
+    for (var lane = 0u; lane < per; lane += 1u) {
+        let i = word * per + lane;
+        if i < p.numel {
+            out |= bits_at(i) << ((32u / per) * lane);
+        }
+    }
+    y[word] = out;
+}

@@ -1,0 +1,34 @@
+// keys[i] = the number of the slice that row i of COORDINATES numbers leads to, among axes of the sizes
+// `lens`. Negative coordinates count from the end; others outside are clamped (a check of its own fails the
+// run). One invocation writes one key.
+
+struct Params {
+    lens: array<vec4<u32>, 2>,
+    rows: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> idx: array<u32>;
+@group(0) @binding(2) var<storage, read_write> keys: array<u32>;
+
+override COORDINATES: u32 = 1u;
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let row = flat_group(group, count) * 256u + local;
+    if row >= p.rows {
+        return;
+    }
+    var at = 0u;
+    for (var c = 0u; c < COORDINATES; c += 1u) {
+        let len = p.lens[c / 4u][c % 4u];
+        if len > 0u {
+            at = at * len + named(idx[row * COORDINATES + c], len);
+        }
+    }
+    keys[row] = at;
+}

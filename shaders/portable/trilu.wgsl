@@ -1,0 +1,62 @@
+// y = x where column - row >= k (UPPER = 1) or column - row <= k (UPPER = 0) in the matrices of the last
+// two axes, else 0, by bits. The operand is strided, of RANK axes. One invocation writes one word:
+// 4 / ELEM_BYTES elements.
+
+struct Params {
+    shape: array<vec4<u32>, 2>,
+    strides: array<vec4<u32>, 2>,
+    numel: u32,
+    offset: u32,
+    rows: u32,
+    columns: u32,
+    k: i32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read_write> y: array<u32>;
+
+override ELEM_BYTES: u32 = 4u;
+override RANK: u32 = 2u;
+override UPPER: u32 = 1u;
+
+// The element of the operand for element `i` of the result. Strides may be negative: the sum wraps.
+fn source_of(i: u32) -> u32 {
+    var rest = i;
+    var at = p.offset;
+    for (var k = 0u; k < RANK; k += 1u) {
+        let axis = RANK - (k + 1u);
+        let size = p.shape[axis / 4u][axis % 4u];
+        at += (rest % size) * p.strides[axis / 4u][axis % 4u];
+        rest /= size;
+    }
+    return at;
+}
+
+fn is_kept(i: u32) -> bool {
+    let column = bitcast<i32>(i % p.columns);
+    let row = bitcast<i32>(i / p.columns % p.rows);
+    return select(column - row <= p.k, column - row >= p.k, UPPER == 1u);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let word = flat_group(group, count) * 256u + local;
+    let lanes = 4u / ELEM_BYTES;
+    if word * lanes >= p.numel {
+        return;
+    }
+    var out = 0u;
+    for (var lane = 0u; lane < lanes; lane += 1u) {
+        let i = word * lanes + lane;
+        if i < p.numel && is_kept(i) {
+            let at = source_of(i);
+            out |= bits_of(x[at / lanes], at % lanes, ELEM_BYTES) << (lane * ELEM_BYTES * 8u);
+        }
+    }
+    y[word] = out;
+}

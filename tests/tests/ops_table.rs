@@ -1,0 +1,178 @@
+//! `docs/ops.md` agrees with the code: one row for each operator, from its declaration and from what the
+//! executors say of its cases. `TERCET_UPDATE_DOCS=1` (which `cargo xtask docs` sets) rewrites it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use tercet_cpu::CpuTarget;
+use tercet_ir::layout::is_view;
+use tercet_ir::{DType, Graph, Node, OpKind, Target, Tier};
+use tercet_plan::{Caps, PlanTarget};
+
+const HEAD: &str = "\
+# The operators
+
+Generated from the declarations in `crates/tercet-ir/src/ops/` and from the kernel tables by
+`cargo xtask docs`; `tercet ops` prints it. `docs/text-form.md` says how attributes are spelled.
+
+Dtypes are those of the operator's cases; `f64` is for the CPU only, and GPUs hold `i64` as `i32` where
+every value fits. How an executor runs an operator:
+
+- `native`: a kernel of its own; `fused`: a kernel of its own for what else is `decomposed` by a rule into
+  other operators;
+- `view`: nothing runs, only sizes and strides change; `leaf`: nothing to run;
+- `reference`: its declared meaning is evaluated, slowly and exactly;
+- `refused`: compiling fails with an error that says why.
+
+Where it depends on dtypes or attributes, all that occur in the operator's cases are named. `wgpu` is shown
+with the limits of a browser, `vulkan` for a device with cooperative matrices. Accuracy is the class of the
+tolerance table (`accuracy.rs`).
+
+";
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/ops.md")
+}
+
+/// Calls `f` with every node of this kind in the kind's cases, in every dtype.
+fn for_each_node(kind: OpKind, mut f: impl FnMut(DType, &Graph, &Node)) {
+    for case in kind.cases() {
+        for &dtype in kind.doc().dtypes.iter().filter(|d| case.runs_with(**d)) {
+            let built = case.build(dtype).expect("cases build");
+            let own = built.graph.nodes().filter(|(_, n)| n.op.kind() == kind);
+            own.for_each(|(_, node)| f(dtype, &built.graph, node));
+        }
+    }
+}
+
+/// Words with the dtypes that they hold for, or alone where there is one word.
+fn shown(words: &BTreeMap<&'static str, Vec<DType>>) -> String {
+    let named = |(word, dtypes): (&&str, &Vec<DType>)| {
+        let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
+        format!("{word} ({})", names.join(" "))
+    };
+    match words.len() {
+        1 => words.keys().map(ToString::to_string).collect(),
+        _ => words.iter().map(named).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn is_leaf(kind: OpKind) -> bool {
+    use OpKind::{Const, Input, Param, State};
+    matches!(kind, Input | Param | Const | State)
+}
+
+/// How a target runs the nodes of a kind.
+fn how(
+    kind: OpKind,
+    dtypes: fn(DType) -> bool,
+    word: impl Fn(&Graph, &Node) -> &'static str,
+) -> String {
+    if is_leaf(kind) {
+        return "leaf".to_string();
+    }
+    if is_view(kind) {
+        return "view".to_string();
+    }
+    let mut words: BTreeMap<&'static str, Vec<DType>> = BTreeMap::new();
+    for_each_node(kind, |dtype, graph, node| {
+        let all = node
+            .inputs
+            .iter()
+            .map(|v| graph.ty(*v))
+            .chain(&node.outputs);
+        if all.into_iter().all(|ty| dtypes(ty.dtype)) {
+            let list = words.entry(word(graph, node)).or_default();
+            if !list.contains(&dtype) {
+                list.push(dtype);
+            }
+        }
+    });
+    shown(&words)
+}
+
+/// The word for a node that the target takes as it is, or does not.
+fn word(node: &Node, native: bool) -> &'static str {
+    match (node.op.kind().doc().tier, native) {
+        (Tier::Core | Tier::Host, true) => "native",
+        (Tier::Composite, true) => "fused",
+        (Tier::Core | Tier::Composite, false) => "decomposed",
+        (Tier::Host, false) => "refused",
+    }
+}
+
+fn on_cpu(kind: OpKind) -> String {
+    how(
+        kind,
+        |_| true,
+        |graph, node| match CpuTarget.kernel(graph, node) {
+            Some("reference_eval") => "reference",
+            kernel => word(node, kernel.is_some()),
+        },
+    )
+}
+
+fn on_gpu(kind: OpKind, caps: &Caps) -> String {
+    let narrow = |dtype| !matches!(dtype, DType::F64 | DType::I64);
+    how(kind, narrow, |graph, node| {
+        word(node, PlanTarget(caps).supports(graph, node).is_native())
+    })
+}
+
+fn dtypes(list: &[DType]) -> String {
+    let named = [
+        (DType::ALL, "all"),
+        (DType::NUMBERS, "numbers"),
+        (DType::FLOATS, "floats"),
+        (DType::INTS, "integers"),
+    ];
+    if let Some((_, name)) = named.iter().find(|(all, _)| *all == list) {
+        return name.to_string();
+    }
+    let names: Vec<&str> = list.iter().map(|d| d.name()).collect();
+    names.join(" ")
+}
+
+fn row(kind: OpKind) -> String {
+    let doc = kind.doc();
+    let attrs = kind.attr_kinds();
+    let attrs = attrs.iter().map(|(name, kind)| match kind.as_str() {
+        // The list of functions is long, and `docs/text-form.md` has it.
+        words if words.len() > 60 => format!("`{name}`"),
+        words => format!("`{name}`: {words}"),
+    });
+    let operands = doc.operands.iter().map(|o| format!("`{o}`"));
+    let cells = [
+        format!("`{}`", doc.name),
+        operands.collect::<Vec<_>>().join(" "),
+        attrs.collect::<Vec<_>>().join("; "),
+        dtypes(doc.dtypes),
+        format!("{:?}", doc.accuracy).to_lowercase(),
+        on_cpu(kind),
+        on_gpu(kind, &Caps::browser()),
+        on_gpu(kind, &Caps::h200()),
+        doc.text.to_string(),
+    ];
+    let cells = cells.map(|c| c.replace('|', "\\|"));
+    format!("| {} |\n", cells.join(" | "))
+}
+
+#[test]
+fn the_table_of_operators_is_up_to_date() {
+    let mut want = HEAD.to_string();
+    want += "| operator | operands | attributes | dtypes | accuracy | cpu | wgpu | vulkan | meaning |\n";
+    want += "|---|---|---|---|---|---|---|---|---|\n";
+    OpKind::ALL.iter().for_each(|&kind| want += &row(kind));
+    let doc = std::fs::read_to_string(path()).unwrap_or_default();
+    // A checkout may have other line ends.
+    if doc.replace("\r\n", "\n") == want {
+        return;
+    }
+    if std::env::var_os("TERCET_UPDATE_DOCS").is_some() {
+        std::fs::write(path(), want).expect("docs/ops.md is written");
+        return;
+    }
+    let pairs = doc.lines().zip(want.lines());
+    let first = pairs.enumerate().find(|(_, (a, b))| a != b);
+    panic!("docs/ops.md is stale, first at {first:?}; run `cargo xtask docs`");
+}

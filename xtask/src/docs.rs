@@ -1,0 +1,18 @@
+//! `cargo xtask docs`: writes the tables of the documentation that follow from the code.
+
+use crate::error::Error;
+use crate::process;
+use crate::test::SELECTION;
+
+/// The tests that compare a document with the code, and write it where they are told to.
+const TESTS: [&str; 2] = ["ops_table", "text_form_doc"];
+
+pub(crate) fn run() -> Result<(), Error> {
+    let mut command = process::cargo();
+    command.arg("test").args(SELECTION);
+    for test in TESTS {
+        command.args(["--test", test]);
+    }
+    command.env(crate::env::UPDATE_DOCS, "1");
+    process::run(&mut command)
+}
