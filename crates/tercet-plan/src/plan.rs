@@ -8,7 +8,7 @@ use tercet_ir::layout::{View as Looked, check_slice, in_place_updates, is_view, 
 use tercet_ir::legalize::{legalize, origins};
 use tercet_ir::{
     CompileError, CompileOptions, DType, Dim, Graph, Node, NodeId, Op, OpKind, Port, Signature,
-    Tensor, UnsupportedNode, Value, passes,
+    UnsupportedNode, Value, passes,
 };
 
 use crate::caps::Caps;

@@ -119,7 +119,7 @@ impl OpSpec for Stft {
                 let s = c.sym("s", 4, 7);
                 let len = (s.checked_mul(&Dim::Known(6))).and_then(|n| n.checked_add(&14.into()));
                 let len = len.unwrap_or(Dim::Known(14));
-                let x = c.input("x", [Dim::Known(2), len], Fill::Normal)?;
+                let x = c.input("x", [s, len], Fill::Normal)?;
                 let window = c.input("window", [14], Fill::Uniform(0.0, 1.0))?;
                 let y = c.graph.stft(x, window, 14, 6)?;
                 c.output(y)

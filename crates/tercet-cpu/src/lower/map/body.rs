@@ -145,6 +145,11 @@ impl Registers {
         if let Some(at) = self.free.iter().rposition(|r| r.class == class) {
             return self.free.swap_remove(at);
         }
+        self.fresh(class)
+    }
+
+    /// A register that no step had before: for what is written once and stays.
+    fn fresh(&mut self, class: Class) -> Reg {
         let reg = Reg {
             offset: self.bytes,
             class,
@@ -194,6 +199,7 @@ impl Body {
             let constant = matches!(step.op, ScalarOp::Const(..));
             let dst = match (last_read(at), results.as_slice()) {
                 (None, &[k]) if Class::is_native(dtype) && !constant => Dst::Out(k),
+                _ if constant => Dst::Reg(registers.fresh(Class::of(dtype))),
                 _ => Dst::Reg(registers.take(Class::of(dtype))),
             };
             steps.push(Step {

@@ -198,6 +198,19 @@ fn body_cases() -> Vec<Case> {
             c.output(y.port(1))
         })
         .only(DType::NUMBERS),
+        // More elements than executors take at a time; the constant comes after a step that nobody reads again.
+        Case::new("late_constant", |c| {
+            let x = c.input("x", [3, 1001], Fill::Uniform(1.0, 5.0))?;
+            let body = vec![
+                binary(BinaryFn::Add, I0, I0),
+                binary(BinaryFn::Mul, step(0), I0),
+                MapStep::new(ScalarOp::Const(c.dtype, Real(3.0)), []),
+                binary(BinaryFn::Add, step(1), step(2)),
+            ];
+            let y = (c.graph).map(map([3, 1001], vec![straight(2)], body, &[3]), &[x])?;
+            c.output(y)
+        })
+        .only(DType::NUMBERS),
         Case::new("same_step_twice", |c| {
             let x = c.input("x", [4], Fill::Special)?;
             let body = vec![cast(c.dtype, I0)];
