@@ -3,11 +3,6 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 
-#define ELEMENT float16_t
-#define ELEMENT_TO_F32 f16_to_f32
-#define F32_TO_ELEMENT f32_to_f16
-// Whether any of eight elements is NaN or infinite: adding 1 to an exponent of ones carries out of it.
-#define ELEMENTS_ARE_SPECIAL(words) \
-    (any(notEqual(((words & 0x7fff7fffu) + 0x04000400u) & 0x80008000u, uvec4(0u))))
-
+#define CONVERTS 0
+#include "attention_f16.glsl"
 #include "attention_coop.glsl"

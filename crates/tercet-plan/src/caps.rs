@@ -71,6 +71,8 @@ pub struct Caps {
     pub coop: Vec<CoopShape>,
     /// Cooperative matrices of a workgroup, loaded from tensors, with functions of their elements.
     pub coop_blocks: Vec<CoopBlock>,
+    /// Accumulators of cooperative matrices can be converted to factors.
+    pub coop_converts: bool,
     /// Units that run workgroups side by side; 0 when unknown.
     pub compute_units: u32,
     /// What was measured on the device.
@@ -93,6 +95,7 @@ impl Caps {
             spirv: false,
             coop: Vec::new(),
             coop_blocks: Vec::new(),
+            coop_converts: false,
             compute_units: 0,
             tuning: Tuning::default(),
         }
@@ -132,6 +135,7 @@ impl Caps {
                 block(CoopType::BF16, 128),
                 block(CoopType::BF16, 256),
             ],
+            coop_converts: true,
             compute_units: 132,
             tuning: Tuning::default(),
         }
@@ -152,6 +156,7 @@ impl Caps {
             spirv: true,
             coop: Vec::new(),
             coop_blocks: Vec::new(),
+            coop_converts: false,
             compute_units: 12,
             tuning: Tuning::default(),
         }

@@ -46,18 +46,25 @@ impl Default for BlockFeatures {
 impl BlockFeatures {
     pub(crate) const EXTENSION: &'static CStr = c"VK_NV_cooperative_matrix2";
 
-    /// Those that kernels use.
-    pub(crate) fn used() -> BlockFeatures {
+    /// Those that kernels use: of whole workgroups, and conversions of accumulators to factors.
+    pub(crate) fn used(blocks: bool, converts: bool) -> BlockFeatures {
+        let [blocks, converts] = [blocks, converts].map(u32::from);
         BlockFeatures {
-            workgroup_scope: 1,
-            flexible_dimensions: 1,
-            per_element_operations: 1,
-            tensor_addressing: 1,
+            workgroup_scope: blocks,
+            flexible_dimensions: blocks,
+            conversions: converts,
+            per_element_operations: blocks,
+            tensor_addressing: blocks,
             ..BlockFeatures::default()
         }
     }
 
-    /// True if the device has all that kernels use.
+    /// True if accumulators can be converted to factors.
+    pub(crate) fn converts(&self) -> bool {
+        self.conversions == vk::TRUE
+    }
+
+    /// True if the device has all that kernels of whole workgroups use.
     pub(crate) fn complete(&self) -> bool {
         let needed = [
             self.workgroup_scope,

@@ -70,6 +70,7 @@ pub(crate) struct Features {
     memory_model_device: bool,
     coop: Vec<CoopShape>,
     coop_blocks: Vec<CoopBlock>,
+    coop_converts: bool,
     maintenance4: bool,
     /// Pipelines can be made without checks of buffer accesses.
     pub(crate) unchecked: bool,
@@ -177,11 +178,13 @@ impl Features {
         }
         // The modules that use them are SPIR-V 1.6, which maintenance4 goes with.
         let maintenance4 = v13.maintenance4 == vk::TRUE;
-        let coop_blocks = match blocks.complete() && maintenance4 && !shapes.is_empty() {
+        let newer_coop = maintenance4 && !shapes.is_empty();
+        let coop_blocks = match blocks.complete() && newer_coop {
             true => coop_blocks::query(instance, device, bfloat16_coop),
             false => Vec::new(),
         };
-        if !coop_blocks.is_empty() {
+        let coop_converts = blocks.converts() && newer_coop;
+        if !coop_blocks.is_empty() || coop_converts {
             used.push(BlockFeatures::EXTENSION);
         }
         let unchecked = robustness.pipeline_robustness == vk::TRUE;
@@ -200,6 +203,7 @@ impl Features {
             memory_model_device: v12.vulkan_memory_model_device_scope == vk::TRUE,
             coop: shapes,
             coop_blocks,
+            coop_converts,
             maintenance4,
             unchecked,
             bfloat16: bfloat16.types == vk::TRUE,
@@ -263,9 +267,10 @@ impl Features {
         if self.bfloat16 {
             info = info.push_next(&mut bfloat16);
         }
-        let mut blocks = BlockFeatures::used();
+        let has_blocks = !self.coop_blocks.is_empty();
+        let mut blocks = BlockFeatures::used(has_blocks, self.coop_converts);
         let mut v13 = vk::PhysicalDeviceMaintenance4Features::default().maintenance4(true);
-        if !self.coop_blocks.is_empty() {
+        if has_blocks || self.coop_converts {
             info = info.push_next(&mut blocks);
         }
         if self.maintenance4 {
@@ -308,6 +313,7 @@ impl Features {
             spirv: true,
             coop: self.coop.clone(),
             coop_blocks: self.coop_blocks.clone(),
+            coop_converts: self.coop_converts,
             compute_units: self.compute_units,
             tuning: Tuning::default(),
         }
@@ -357,6 +363,7 @@ impl Properties {
         };
         let plain = all.properties;
         let operations = vk::SubgroupFeatureFlags::BASIC
+            | vk::SubgroupFeatureFlags::VOTE
             | vk::SubgroupFeatureFlags::ARITHMETIC
             | vk::SubgroupFeatureFlags::BALLOT
             | vk::SubgroupFeatureFlags::SHUFFLE;

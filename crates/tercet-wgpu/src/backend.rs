@@ -347,6 +347,7 @@ fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInf
         spirv: false,
         coop: Vec::new(),
         coop_blocks: Vec::new(),
+        coop_converts: false,
         tuning: tercet_plan::Tuning::default(),
         compute_units: 0,
     }

@@ -26,7 +26,8 @@ pub(crate) fn all(folder: &Folder) -> Result<Vec<Module>, Error> {
         let path = folder.source_path(&name);
         let text = fs::read_to_string(&path).map_err(error::file("read", &path))?;
         let shown = path.to_string_lossy();
-        let options = if name.contains(NEWER) { &newer } else { &plain };
+        let is_newer = NEWER.iter().any(|part| name.contains(part));
+        let options = if is_newer { &newer } else { &plain };
         match compiler.compile_into_spirv(&text, ShaderKind::Compute, &shown, "main", Some(options))
         {
             Ok(artifact) => modules.push(Module {
@@ -43,9 +44,9 @@ pub(crate) fn all(folder: &Folder) -> Result<Vec<Module>, Error> {
     }
 }
 
-/// Modules of such names are SPIR-V 1.6: matrices of a workgroup need it, and devices that have them have
-/// `maintenance4`, too.
-const NEWER: &str = "_block_";
+/// Modules of such names are SPIR-V 1.6: matrices of a workgroup and conversions need it, and devices that
+/// have them have `maintenance4`, too.
+const NEWER: [&str; 2] = ["_block_", "_convert_"];
 
 /// Others are SPIR-V 1.5, because from 1.6 on a workgroup size by specialization constants needs a feature of
 /// the device (`maintenance4`). No optimizer: `spirv-opt` breaks modules with cooperative matrices and bfloat16, and drivers

@@ -107,8 +107,13 @@ fn every_kernel_is_planned_in_some_case() {
         tuning: Tuning::always("64x64x64/block128"),
         ..Caps::h200()
     };
+    // Cooperative matrices that cannot be converted.
+    let plain = Caps {
+        coop_converts: false,
+        ..Caps::h200()
+    };
     let profiles = profiles().into_iter().map(|(_, caps)| caps);
-    for caps in profiles.chain([tuned]) {
+    for caps in profiles.chain([tuned, plain]) {
         for_each_case(&caps, |p| {
             let kernels = p.program.iter().flat_map(|p| &p.kernels);
             used.extend(kernels.map(|k| k.name.split(' ').next().unwrap_or("").to_string()));

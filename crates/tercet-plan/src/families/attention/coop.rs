@@ -51,25 +51,38 @@ crate::params! {
     }
 }
 
-pub(super) static F16: Kernel<AttentionCoopParams> = Kernel::spirv(
-    "attention_coop_f16",
-    include_bytes!(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../shaders/vulkan/spirv/attention_coop_f16.spv"
-    )),
-    &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-    ],
-    &[
-        "THREADS", "SUBGROUP", "FM", "FN", "FK", "BM", "WM", "BN", "HEAD", "VALUE", "MASK",
-        "KEY_MASK", "CAPPED",
-    ],
-);
+/// A module of the shader.
+macro_rules! module {
+    ($name:literal) => {
+        Kernel::spirv(
+            $name,
+            include_bytes!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../../shaders/vulkan/spirv/",
+                $name,
+                ".spv"
+            )),
+            &[
+                Access::Read,
+                Access::Read,
+                Access::Read,
+                Access::Read,
+                Access::Read,
+                Access::Write,
+            ],
+            &[
+                "THREADS", "SUBGROUP", "FM", "FN", "FK", "BM", "WM", "BN", "HEAD", "VALUE", "MASK",
+                "KEY_MASK", "CAPPED",
+            ],
+        )
+    };
+}
+
+/// Weights become factors through shared memory.
+pub(super) static F16: Kernel<AttentionCoopParams> = module!("attention_coop_f16");
+
+/// Weights become factors by a conversion.
+pub(super) static CONVERT_F16: Kernel<AttentionCoopParams> = module!("attention_convert_f16");
 
 /// Elements that the kernel loads at a time.
 const LOAD: usize = 8;
@@ -77,6 +90,8 @@ const LOAD: usize = 8;
 const TYPICAL_UNITS: usize = 32;
 /// The most 32-bit numbers of fragments that an invocation should hold.
 const MOST_HELD: u32 = 200;
+/// Beyond, nearly all of an invocation's numbers lie in memory, and drivers take minutes for the code.
+const TOO_MANY_HELD: u32 = 512;
 
 /// How an attention is divided over workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +106,8 @@ pub(super) struct Tiling {
     keys: u32,
     /// Elements of a query and of a value, in whole fragments.
     dims: [u32; 2],
+    /// Weights become factors by a conversion.
+    converts: bool,
 }
 
 impl Tiling {
@@ -120,17 +137,18 @@ impl Tiling {
             0 => TYPICAL_UNITS,
             known => known as usize,
         };
-        let all = Tiling::candidates(shape, subgroup, dims);
+        let converts = caps.coop_converts && shape.n == shape.k;
+        let all = Tiling::candidates(shape, subgroup, dims, converts);
         let fit: Vec<Tiling> = all.into_iter().filter(|t| t.fits(caps)).collect();
         let enough = |t: &&Tiling| rows.div_ceil(t.rows[0] as usize) * heads >= units;
         fit.iter().find(enough).or(fit.last()).copied()
     }
 
     /// From large, which read keys and values least often, to small, which give more workgroups.
-    fn candidates(shape: &CoopShape, subgroup: u32, dims: [u32; 2]) -> Vec<Tiling> {
-        // Wide values leave less room for scores.
-        let fragments = if dims[1] > 8 * shape.n { 2 } else { 4 };
-        let keys = (fragments * shape.n).next_multiple_of(shape.k);
+    fn candidates(shape: &CoopShape, subgroup: u32, dims: [u32; 2], converts: bool) -> Vec<Tiling> {
+        // More keys a step meet less often, but take registers and shared memory, and so the place of a
+        // second workgroup.
+        let keys = (2 * shape.n).next_multiple_of(shape.k);
         [(2, 4), (1, 4), (1, 2)]
             .map(|(strips, subgroups)| Tiling {
                 subgroup,
@@ -138,13 +156,15 @@ impl Tiling {
                 rows: [subgroups * strips * shape.m, strips * shape.m],
                 keys,
                 dims,
+                converts,
             })
             .into_iter()
             .filter(|t| t.rows[1] == shape.m || t.held() <= MOST_HELD)
+            .filter(|t| t.held() <= TOO_MANY_HELD)
             .collect()
     }
 
-    /// The 32-bit numbers of an invocation in fragments: scores, sums, weights, queries.
+    /// The 32-bit numbers of an invocation in fragments: scores, sums, weights, centers, queries.
     fn held(&self) -> u32 {
         let columns = self.keys + self.dims[1] + 2 * self.fragment[1] + self.dims[0] / 2;
         self.rows[1] * columns / self.subgroup
@@ -163,15 +183,21 @@ impl Tiling {
     fn shared_bytes(&self) -> u32 {
         let [fm, fn_, _] = self.fragment;
         let [rows, own_rows] = self.rows;
-        let subgroups = rows / own_rows;
+        let (subgroups, strips) = (rows / own_rows, own_rows / fm);
         let [k_stride, v_stride] = self.dims.map(|d| d / 8 + 1);
-        let sums = subgroups * fm * (fn_ / 4 + 1);
-        let staged = (self.keys * k_stride).max(sums) + self.keys * v_stride;
-        let step = staged + rows * (self.keys / 8 + 1);
-        let results = subgroups * fm * (self.dims[1] / 4 + 1);
-        let words = step.max(rows * k_stride).max(results) + rows;
-        let numbers = 2 * rows + self.keys + fm.max(fn_);
-        16 * words + 4 * numbers + 4
+        let sums = fm * (fn_ / 4 + 1);
+        let weight_strips = if self.converts { 1 } else { strips };
+        let weights = (weight_strips * fm * (self.keys / 8 + 1)).max(strips * sums);
+        let staged = (self.keys * k_stride).max(subgroups * sums) + self.keys * v_stride;
+        let step = staged + subgroups * weights;
+        let together = match self.dims[1] / fn_ {
+            5..=8 => 4 * fn_,
+            _ => self.dims[1],
+        };
+        let results = subgroups * fm * (together / 4 + 1);
+        let words = step.max(rows * k_stride).max(results) + rows + fm * fn_ / 4;
+        let numbers = 2 * rows + self.keys;
+        16 * words + 4 * numbers + 8
     }
 }
 
@@ -262,7 +288,8 @@ pub(super) fn dispatch(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, tiling: &Til
     let [q, k, v, mask, lens] = p.slots;
     let grid = e.flat_grid(groups);
     let args = [q, k, v, mask, lens, y.slot];
-    e.dispatch(&F16, &consts, &args, &params, grid);
+    let kernel = if tiling.converts { &CONVERT_F16 } else { &F16 };
+    e.dispatch(kernel, &consts, &args, &params, grid);
 }
 
 #[cfg(test)]
@@ -273,6 +300,7 @@ mod tests {
     #[test]
     fn the_module_declares_the_block_the_arguments_and_the_constants() {
         gemm_coop::tests::agrees(&F16.def);
+        gemm_coop::tests::agrees(&CONVERT_F16.def);
     }
 
     #[test]
@@ -313,9 +341,9 @@ mod tests {
             }
         }
         let large = Tiling::choose(&Caps::h200(), [64, 64], 1024, 128).unwrap();
-        assert_eq!((large.rows, large.keys), ([128, 32], 64));
+        assert_eq!((large.rows, large.keys), ([128, 32], 32));
         let wide = Tiling::choose(&Caps::h200(), [128, 128], 1024, 128).unwrap();
-        assert_eq!((wide.rows, wide.keys), ([64, 16], 64));
+        assert_eq!((wide.rows, wide.keys), ([64, 16], 32));
         assert_eq!(Tiling::choose(&Caps::browser(), [64, 64], 64, 1), None);
     }
 }

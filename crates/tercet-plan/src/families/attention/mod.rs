@@ -1,8 +1,9 @@
 //! Attention: `softmax(mask(softcap(scale q k^T))) v` without holding the scores.
 //!
 //! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
-//! see, F16 on cooperative matrices where the device has them (`attention_coop`); `attention_decode` takes few rows and splits the keys over workgroups, whose results
-//! `attention_combine` puts together. Query heads of one key head are taken together, as rows. Where
+//! see, `attention_large` larger ones where there are enough, F16 on cooperative matrices where the device has
+//! them (`attention_coop`, `attention_convert`); `attention_decode` takes few rows and splits the keys over
+//! workgroups, whose results `attention_combine` puts together. Query heads of one key head are taken together, as rows. Where
 //! the bound of the queries allows both, they are the arms of a choice.
 //!
 //! Invariant: no word of the result belongs to two workgroups. Rows of F16 and BF16 whose length is
@@ -111,9 +112,9 @@ const RANGE: &str = concat!(
     portable!("attention_range.wgsl")
 );
 
-/// The two kernels of operands read by `$operands`.
+/// The kernels of operands read by `$operands`.
 macro_rules! kernels {
-    ($many:literal, $few:literal, $operands:literal) => {
+    ($many:literal, $large:literal, $few:literal, $operands:literal) => {
         Kernels {
             tiles: Kernel::wgsl(
                 $many,
@@ -126,10 +127,28 @@ macro_rules! kernels {
                     portable!($operands),
                     portable!("attention_common.wgsl"),
                     portable!("attention_store.wgsl"),
+                    portable!("attention_rows.wgsl"),
                     portable!("attention.wgsl"),
                 ],
                 TILES_ARGS,
                 &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
+            ),
+            large: Kernel::wgsl(
+                $large,
+                &[
+                    PRELUDE,
+                    Piece::Base.text(),
+                    Piece::Exp.text(),
+                    Piece::Hyperbolic.text(),
+                    RANGE,
+                    portable!($operands),
+                    portable!("attention_common.wgsl"),
+                    portable!("attention_store.wgsl"),
+                    portable!("attention_rows.wgsl"),
+                    portable!("attention_large.wgsl"),
+                ],
+                TILES_ARGS,
+                &["DTYPE", "OUT", "MASK", "CAPPED"],
             ),
             decode: Kernel::wgsl(
                 $few,
@@ -173,18 +192,25 @@ const DECODE_ARGS: &[Access] = &[
     Access::Write,
 ];
 
-/// The kernels of many queries and of few.
+/// The kernels of many queries, of very many and of few.
 struct Kernels {
     tiles: Kernel<AttentionParams>,
+    large: Kernel<AttentionParams>,
     decode: Kernel<AttentionParams>,
 }
 
 /// Views of any strides.
-static WORDS: Kernels = kernels!("attention", "attention_decode", "attention_words.wgsl");
+static WORDS: Kernels = kernels!(
+    "attention",
+    "attention_large",
+    "attention_decode",
+    "attention_words.wgsl"
+);
 
 /// F32 in whole 16 bytes.
 static VEC4: Kernels = kernels!(
     "attention_vec4",
+    "attention_large_vec4",
     "attention_decode_vec4",
     "attention_vec4.wgsl"
 );
@@ -192,6 +218,7 @@ static VEC4: Kernels = kernels!(
 /// F16 and BF16 in whole 8 bytes.
 static VEC2: Kernels = kernels!(
     "attention_vec2",
+    "attention_large_vec2",
     "attention_decode_vec2",
     "attention_vec2.wgsl"
 );
@@ -267,10 +294,13 @@ pub(crate) static FAMILY: Family = Family {
     ops: &[OpKind::Attention],
     kernels: &[
         &WORDS.tiles.def,
+        &WORDS.large.def,
         &WORDS.decode.def,
         &VEC4.tiles.def,
+        &VEC4.large.def,
         &VEC4.decode.def,
         &VEC2.tiles.def,
+        &VEC2.large.def,
         &VEC2.decode.def,
         &DECODE_WIDE.def,
         &ONE.def,
@@ -278,6 +308,7 @@ pub(crate) static FAMILY: Family = Family {
         &GATHER.def,
         &PACK.def,
         &coop::F16.def,
+        &coop::CONVERT_F16.def,
     ],
     supports: always,
     lower,

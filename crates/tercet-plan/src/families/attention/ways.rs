@@ -17,8 +17,8 @@ const LEAST_KEYS: usize = 128;
 const STEP_KEYS: usize = 64;
 /// The most elements of a query and of a value that `attention_decode_wide` takes.
 const WIDE_DIM: usize = 128;
-/// Shared memory of `attention` where an invocation takes 8 rows.
-const MANY_ROWS_BYTES: u32 = 24 << 10;
+/// Shared memory of `attention_large`.
+const LARGE_BYTES: u32 = 20 << 10;
 /// The least workgroups of so many rows.
 const MANY_GROUPS: usize = 32;
 /// Workgroups that keep the largest devices busy.
@@ -64,34 +64,30 @@ pub(super) fn groups(e: &mut Emit<'_>, p: &Problem<'_>, factors: &[Num]) -> Num 
     factors.iter().fold(heads, |n, f| tape.mul(n, *f))
 }
 
-/// Rows of an invocation of `attention`: more read keys and values less often, fewer make more
-/// workgroups and take less shared memory.
-fn own_rows(
-    e: &Emit<'_>,
-    p: &Problem<'_>,
-    queries: usize,
-    own_columns: usize,
-) -> Result<u32, CompileError> {
-    let rows = queries.saturating_mul(p.group());
+/// Whether so many rows make enough workgroups of 128: each reads keys and values less often and uses them
+/// more often, but takes more shared memory.
+fn is_large(e: &Emit<'_>, p: &Problem<'_>, rows: usize) -> Result<bool, CompileError> {
     let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
     let groups = rows.div_ceil(128).saturating_mul(heads);
-    let has_room = e.caps.workgroup_bytes >= MANY_ROWS_BYTES && own_columns == 1;
-    Ok(match rows {
-        0..=16 => 1,
-        17..=32 => 2,
-        _ if has_room && groups >= (e.caps.compute_units as usize).max(MANY_GROUPS) => 8,
-        _ => 4,
-    })
+    let enough = groups >= (e.caps.compute_units as usize).max(MANY_GROUPS);
+    Ok(enough && e.caps.workgroup_bytes >= LARGE_BYTES && rows > 32 && p.value_dim <= 64)
 }
 
 /// Tiles of rows.
 fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(), CompileError> {
+    let most_rows = queries.saturating_mul(p.group());
+    let is_large = is_large(e, p, most_rows)?;
     let own_columns: usize = match p.value_dim {
         0..=64 => 1,
         65..=128 => 2,
         _ => 4,
     };
-    let own_rows = own_rows(e, p, queries, own_columns)?;
+    let own_rows: u32 = match most_rows {
+        _ if is_large => 8,
+        0..=16 => 1,
+        17..=32 => 2,
+        _ => 4,
+    };
     let rows = rows(e, p);
     let tiles = e.tape().ceil_div(rows, 16 * own_rows);
     let slices = Num::Const(p.value_dim.div_ceil(64 * own_columns) as i64);
@@ -103,11 +99,17 @@ fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(
         ..p.block.clone()
     };
     let mut consts = p.consts(y.dtype);
-    consts.extend([own_rows, own_columns as u32]);
+    let kernel = match is_large {
+        true => &p.kernels().large,
+        false => {
+            consts.extend([own_rows, own_columns as u32]);
+            &p.kernels().tiles
+        }
+    };
     let [q, k, v, mask, lens] = p.slots;
     let grid = e.flat_grid(groups);
     let args = [q, k, v, mask, lens, y.slot];
-    e.dispatch(&p.kernels().tiles, &consts, &args, &params, grid);
+    e.dispatch(kernel, &consts, &args, &params, grid);
     Ok(())
 }
 

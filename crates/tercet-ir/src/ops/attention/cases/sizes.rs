@@ -46,6 +46,11 @@ fn many_queries() -> Vec<Case> {
         kv_heads: 8,
         ..BASE
     };
+    let many_heads_odd = Dims {
+        d: 7,
+        dv: 5,
+        ..many_heads
+    };
     vec![
         random("many_keep_heads", MANY, |c, o| {
             Ok(o.keep(bools(c, &[2, 4, 21, 40])?))
@@ -77,6 +82,20 @@ fn many_queries() -> Vec<Case> {
             Ok(o.bias(bias))
         }),
         random("many_heads_causal", many_heads, |_, o| Ok(o.causal())),
+        // Scores far above those of the keys before.
+        random("many_heads_large_scores", many_heads, |_, o| {
+            Ok(o.scale(4.0))
+        }),
+        random("many_heads_negative_scale", many_heads, |_, o| {
+            Ok(o.causal().scale(-2.0))
+        }),
+        random("many_heads_odd", many_heads_odd, |_, o| Ok(o.causal())),
+        // Steps of keys that the mask leaves as they are, some of which it hides, and that it hides.
+        random("many_heads_keep_first_keys", many_heads, |c, o| {
+            let seen = (0..4 * 90).map(|at| f64::from(at % 90 < [90, 70, 40, 0][at / 90]));
+            let mask = Type::new(DType::Bool, [4, 90]);
+            Ok(o.keep(c.input_of("mask", mask, Fill::Values(seen.collect()))?))
+        }),
         random("many_heads_kv_len", many_heads, |c, o| {
             Ok(o.kv_len(lens(c, &[4], &[90.0, 64.0, 1.0, 0.0])?))
         }),

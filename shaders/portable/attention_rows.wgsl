@@ -1,0 +1,279 @@
+// Tiles of rows in attention: what the kernels of many queries share. Whoever includes it declares `pool`,
+// `gathered`, ROWS (of an invocation), MEET and ACROSS (invocations of a row).
+
+// What a score may exceed its center by: no weight is above 3000, then.
+const SLACK: f32 = 8.0;
+// Scores are bits of floats; this is that of a pair that is not seen.
+const HIDDEN: u32 = 0xffffffffu;
+// The last step, from 1 on, with a score far above its center.
+var<workgroup> far: atomic<u32>;
+// The last part of values, from 1 on, with one that is not finite.
+var<workgroup> special: atomic<u32>;
+
+// Where the workgroup is: all numbers are the same for its invocations.
+struct Place {
+    batch: u32,
+    head: u32,
+    first_row: u32,
+    rows: u32,
+    keys: i32,
+    // The first elements.
+    k_at: u32,
+    v_at: u32,
+    // The key after the last that is seen.
+    end: i32,
+}
+
+// x0 y0 + x1 y1 + x2 y2 + x3 y3 more.
+fn add_product(sum: vec4<f32>, x: vec4<f32>, y: Four) -> vec4<f32> {
+    return (((sum + x.x * y.a) + x.y * y.b) + x.z * y.c) + x.w * y.d;
+}
+
+// For four rows of the pool, 16 apart.
+fn add_products(sum: Four, at: u32, y: Four) -> Four {
+    var out = sum;
+    out.a = add_product(sum.a, pool[at], y);
+    if (ROWS > 1u) {
+        out.b = add_product(sum.b, pool[at + 16u * PITCH], y);
+    }
+    if (ROWS > 2u) {
+        out.c = add_product(sum.c, pool[at + 32u * PITCH], y);
+        out.d = add_product(sum.d, pool[at + 48u * PITCH], y);
+    }
+    return out;
+}
+
+// Takes nothing of a value that the row does not see, which may be NaN.
+fn add_seen_product(sum: vec4<f32>, x: vec4<f32>, y: Four) -> vec4<f32> {
+    let seen = bitcast<vec4<u32>>(x) != vec4<u32>(0x80000000u);
+    var out = select(sum, sum + x.x * y.a, seen.x);
+    out = select(out, out + x.y * y.b, seen.y);
+    out = select(out, out + x.z * y.c, seen.z);
+    return select(out, out + x.w * y.d, seen.w);
+}
+
+fn add_seen_products(sum: Four, at: u32, y: Four) -> Four {
+    var out = sum;
+    out.a = add_seen_product(sum.a, pool[at], y);
+    if (ROWS > 1u) {
+        out.b = add_seen_product(sum.b, pool[at + 16u * PITCH], y);
+    }
+    if (ROWS > 2u) {
+        out.c = add_seen_product(sum.c, pool[at + 32u * PITCH], y);
+        out.d = add_seen_product(sum.d, pool[at + 48u * PITCH], y);
+    }
+    return out;
+}
+
+fn add_values(sum: Four, at: u32, y: Four, is_special: bool) -> Four {
+    if (is_special) {
+        return add_seen_products(sum, at, y);
+    }
+    return add_products(sum, at, y);
+}
+
+// Four elements of the head dim of a query, from element d on.
+fn query_part(place: Place, row: u32, d: u32) -> vec4<f32> {
+    if (row >= place.rows) {
+        return vec4<f32>();
+    }
+    let at = q_start(place.batch, place.head, row) + d * p.q_dim;
+    return q_four(at, p.q_dim, left_of(p.head_dim, d));
+}
+
+fn key_part(place: Place, key: i32, d: u32) -> vec4<f32> {
+    if (key >= place.end) {
+        return vec4<f32>();
+    }
+    return k_four(place.k_at + u32(key) * p.k_seq + d * p.k_dim, p.k_dim, left_of(p.head_dim, d));
+}
+
+// Four columns of a value, from `column` on.
+fn value_part(place: Place, key: i32, column: u32) -> vec4<f32> {
+    if (key >= place.end) {
+        return vec4<f32>();
+    }
+    let at = place.v_at + u32(key) * p.v_seq + column * p.v_dim;
+    return v_four(at, p.v_dim, left_of(p.value_dim, column));
+}
+
+fn is_finite(x: vec4<f32>) -> bool {
+    return all((bitcast<vec4<u32>>(x) & vec4<u32>(0x7f800000u)) != vec4<u32>(0x7f800000u));
+}
+
+fn bits_at(key: i32) -> u32 {
+    return select(bitcast<u32>(float_at(key)), HIDDEN, key == UNSEEN);
+}
+
+// The scores of a row and four keys; every pair is seen unless `guarded`.
+fn scores_of(products: vec4<f32>, place: Place, row: u32, key: i32, guarded: bool) -> vec4<u32> {
+    if (guarded) {
+        if (row >= place.rows) {
+            return vec4<u32>(HIDDEN);
+        }
+        let seen = seen_by(row / p.group, place.keys);
+        return vec4<u32>(
+            bits_at(score(products.x, place.batch, place.head, row, key, seen)),
+            bits_at(score(products.y, place.batch, place.head, row, key + 1, seen)),
+            bits_at(score(products.z, place.batch, place.head, row, key + 2, seen)),
+            bits_at(score(products.w, place.batch, place.head, row, key + 3, seen)),
+        );
+    }
+    var s = products * p.scale;
+    if (CAPPED == 1u) {
+        s = p.softcap * vec4<f32>(
+            f_tanh(s.x / p.softcap),
+            f_tanh(s.y / p.softcap),
+            f_tanh(s.z / p.softcap),
+            f_tanh(s.w / p.softcap),
+        );
+    }
+    return bitcast<vec4<u32>>(s);
+}
+
+// Scores of four rows.
+struct Scores {
+    a: vec4<u32>,
+    b: vec4<u32>,
+    c: vec4<u32>,
+    d: vec4<u32>,
+}
+
+fn four_scores(products: Four, place: Place, row: u32, key: i32, guarded: bool) -> Scores {
+    var out = Scores(vec4<u32>(HIDDEN), vec4<u32>(HIDDEN), vec4<u32>(HIDDEN), vec4<u32>(HIDDEN));
+    out.a = scores_of(products.a, place, row, key, guarded);
+    if (ROWS > 1u) {
+        out.b = scores_of(products.b, place, row + 16u, key, guarded);
+    }
+    if (ROWS > 2u) {
+        out.c = scores_of(products.c, place, row + 32u, key, guarded);
+        out.d = scores_of(products.d, place, row + 48u, key, guarded);
+    }
+    return out;
+}
+
+// The greatest of four scores in order, every NaN above infinity.
+fn greatest(x: vec4<u32>, guarded: bool) -> i32 {
+    if (guarded) {
+        let keys = select(keys_in_order(bitcast<vec4<f32>>(x)), vec4<i32>(UNSEEN), x == vec4<u32>(HIDDEN));
+        return max(max(keys.x, keys.y), max(keys.z, keys.w));
+    }
+    let s = bitcast<vec4<f32>>(x);
+    let sizes = x & vec4<u32>(0x7fffffffu);
+    let size = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+    return select(order(max(max(s.x, s.y), max(s.z, s.w))), 0x7fc00000, size > 0x7f800000u);
+}
+
+fn greatest_of(s: Scores, guarded: bool) -> vec4<i32> {
+    var out = vec4<i32>(UNSEEN);
+    out.x = greatest(s.a, guarded);
+    if (ROWS > 1u) {
+        out.y = greatest(s.b, guarded);
+    }
+    if (ROWS > 2u) {
+        out.z = greatest(s.c, guarded);
+        out.w = greatest(s.d, guarded);
+    }
+    return out;
+}
+
+// What scores may reach before their center has to follow.
+fn limit_of(top: i32) -> i32 {
+    let is_finite = top > MINUS_INF && top < PLUS_INF;
+    return select(top, order(float_at(top) + SLACK), is_finite);
+}
+
+fn limits_of(top: vec4<i32>) -> vec4<i32> {
+    return vec4<i32>(limit_of(top.x), limit_of(top.y), limit_of(top.z), limit_of(top.w));
+}
+
+// The greatest numbers that the invocations of a row left.
+fn meet(first: u32) -> vec4<i32> {
+    var out = gathered[first];
+    for (var t = 1u; t < ACROSS; t += 1u) {
+        out = max(out, gathered[first + t]);
+    }
+    return out;
+}
+
+// The sums of the floats that the invocations of a row left.
+fn total(first: u32) -> vec4<f32> {
+    var out = vec4<f32>();
+    for (var t = 0u; t < ACROSS; t += 1u) {
+        out += bitcast<vec4<f32>>(gathered[first + t]);
+    }
+    return out;
+}
+
+fn centers(top: vec4<i32>) -> vec4<f32> {
+    return vec4<f32>(center_of(top.x), center_of(top.y), center_of(top.z), center_of(top.w));
+}
+
+fn rescales(before: vec4<i32>, center: vec4<f32>) -> vec4<f32> {
+    return vec4<f32>(
+        rescale(before.x, center.x),
+        rescale(before.y, center.y),
+        rescale(before.z, center.z),
+        rescale(before.w, center.w),
+    );
+}
+
+// The weights of four keys; below -104 they are 0 in f32.
+fn weights_of(s: vec4<u32>, center: f32, guarded: bool) -> vec4<f32> {
+    let w = exp(max(bitcast<vec4<f32>>(s) - center, vec4<f32>(-104.0)));
+    if (guarded) {
+        return select(w, vec4<f32>(as_float(0x80000000u)), s == vec4<u32>(HIDDEN));
+    }
+    return w;
+}
+
+fn four_weights(s: Scores, center: vec4<f32>, guarded: bool) -> Four {
+    var out = Four();
+    out.a = weights_of(s.a, center.x, guarded);
+    if (ROWS > 1u) {
+        out.b = weights_of(s.b, center.y, guarded);
+    }
+    if (ROWS > 2u) {
+        out.c = weights_of(s.c, center.z, guarded);
+        out.d = weights_of(s.d, center.w, guarded);
+    }
+    return out;
+}
+
+fn sum_of(x: vec4<f32>) -> f32 {
+    return (x.x + x.y) + (x.z + x.w);
+}
+
+fn sums_of(x: Four) -> vec4<f32> {
+    return vec4<f32>(sum_of(x.a), sum_of(x.b), sum_of(x.c), sum_of(x.d));
+}
+
+// Writes four rows of weights.
+fn leave(at: u32, x: Four) {
+    pool[at] = x.a;
+    if (ROWS > 1u) {
+        pool[at + 16u * PITCH] = x.b;
+    }
+    if (ROWS > 2u) {
+        pool[at + 32u * PITCH] = x.c;
+        pool[at + 48u * PITCH] = x.d;
+    }
+}
+
+fn put(place: Place, row: u32, column: u32, sum: vec4<f32>, weights: f32, top: i32) {
+    if (row < place.rows) {
+        let at = y_start(place.batch, place.head, row, column);
+        y_four(at, left_of(p.value_dim, column), normalized(sum, weights, top));
+    }
+}
+
+fn put_rows(place: Place, row: u32, column: u32, sum: Four, weights: vec4<f32>, top: vec4<i32>) {
+    put(place, row, column, sum.a, weights.x, top.x);
+    if (ROWS > 1u) {
+        put(place, row + 16u, column, sum.b, weights.y, top.y);
+    }
+    if (ROWS > 2u) {
+        put(place, row + 32u, column, sum.c, weights.z, top.z);
+        put(place, row + 48u, column, sum.d, weights.w, top.w);
+    }
+}

@@ -1,0 +1,53 @@
+// What attention_coop.glsl has summed, on its way out.
+
+// The sum of the weights of each row, from the columns of its fragment.
+void finish_weights() {
+    uint at = P_AT + gl_SubgroupID * P_LEN;
+    [[unroll]] for (uint i = 0u; i < RF; i++) {
+        coopMatStore(weights[i], tiles, at + i * SUM_LEN, SUM_STRIDE, ROWS);
+    }
+    subgroup_meets();
+    for (uint row = gl_SubgroupInvocationID; row < WM; row += SUBGROUP) {
+        vec4 sum = vec4(0.0);
+        [[unroll]] for (uint w = 0u; w < FN / 4u; w++) {
+            sum += uintBitsToFloat(tiles[at + row * SUM_STRIDE + w]);
+        }
+        NUMBER(own_row + row) = (sum.x + sum.y) + (sum.z + sum.w);
+    }
+    barrier();
+}
+
+uvec4 to_elements(vec4 a, vec4 b) {
+    uvec4 low = uvec4(F32_TO_ELEMENT(a.x), F32_TO_ELEMENT(a.z), F32_TO_ELEMENT(b.x), F32_TO_ELEMENT(b.z));
+    uvec4 high = uvec4(F32_TO_ELEMENT(a.y), F32_TO_ELEMENT(a.w), F32_TO_ELEMENT(b.y), F32_TO_ELEMENT(b.w));
+    return low | high << 16;
+}
+
+// One strip of FM rows and YF fragments after the other.
+void store_results() {
+    uint mine = gl_SubgroupID * FM * Y_STRIDE;
+    [[unroll]] for (uint i = 0u; i < RF; i++) {
+        [[unroll]] for (uint first = 0u; first < VF; first += YF) {
+            [[unroll]] for (uint d = 0u; d < YF; d++) {
+                if (first + d < VF) {
+                    coopMatStore(sums[i * VF + first + d], tiles, mine + d * FN / 4u, Y_STRIDE, ROWS);
+                }
+            }
+            subgroup_meets();
+            for (uint at = gl_SubgroupInvocationID; at < FM * Y_COLS; at += SUBGROUP) {
+                uint local = own_row + i * FM + at / Y_COLS;
+                uint col = first * FN / 8u + at % Y_COLS;
+                uint row = first_row + local;
+                if (row < rows && col * 8u < p.value_dim) {
+                    uint from = mine + at / Y_COLS * Y_STRIDE + at % Y_COLS * 2u;
+                    float total = NUMBER(local);
+                    vec4 a = uintBitsToFloat(tiles[from]) / total;
+                    vec4 b = uintBitsToFloat(tiles[from + 1u]) / total;
+                    uvec4 x = total == 0.0 ? uvec4(0u) : to_elements(a, b);
+                    y[(row_of(row, 0u, p.y_batch, p.y_head, p.y_seq) >> 3) + col] = x;
+                }
+            }
+            subgroup_meets();
+        }
+    }
+}

@@ -1,0 +1,107 @@
+// Keys, values and queries of attention_coop.glsl on their way into shared memory, as rows of 16-byte words.
+
+// Eight elements of a row of `dim`, which begins at `at`; 0 beyond.
+#define FETCH(name, words, dim)                                                         \
+    uvec4 name(uint at, uint col) {                                                     \
+        return col * 8u < dim ? words[(at >> 3) + col] : uvec4(0u);                     \
+    }
+
+FETCH(fetch_q, q, p.head_dim)
+FETCH(fetch_k, k, p.head_dim)
+FETCH(fetch_v, v, p.value_dim)
+
+uvec4 loaded[LOADS];
+
+// Global memory to registers: BN rows of COLS words, those before `end`, from `key` on. Where the invocations
+// of a workgroup take whole rows, tiles inside the operand are read by addresses that only grow.
+#define LOAD(name, words, fetch, COLS, loads, dim)                                      \
+    void name(uint base, uint seq, int key, int end) {                                  \
+        if (THREADS % COLS == 0u && key + int(BN) <= end && dim == COLS * 8u) {         \
+            uint line = uint(key) + gl_LocalInvocationIndex / COLS;                     \
+            uint at = (base >> 3) + line * (seq >> 3) + gl_LocalInvocationIndex % COLS; \
+            [[unroll]] for (uint i = 0u; i < loads; i++) {                              \
+                if (BN % (THREADS / COLS) == 0u || gl_LocalInvocationIndex + i * THREADS < BN * COLS) { \
+                    loaded[i] = words[at + i * (THREADS / COLS) * (seq >> 3)];          \
+                }                                                                       \
+            }                                                                           \
+            return;                                                                     \
+        }                                                                               \
+        [[unroll]] for (uint i = 0u; i < loads; i++) {                                  \
+            uint at = gl_LocalInvocationIndex + i * THREADS;                            \
+            int line = key + int(at / COLS);                                            \
+            loaded[i] = uvec4(0u);                                                      \
+            if (at < BN * COLS && line < end) {                                         \
+                loaded[i] = fetch(base + uint(line) * seq, at % COLS);                  \
+            }                                                                           \
+        }                                                                               \
+    }
+
+LOAD(load_keys, k, fetch_k, K_COLS, K_LOADS, p.head_dim)
+LOAD(load_values, v, fetch_v, V_COLS, V_LOADS, p.value_dim)
+
+// Registers to shared memory.
+void store_keys() {
+    [[unroll]] for (uint i = 0u; i < K_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (BN * K_COLS % THREADS == 0u || at < BN * K_COLS) {
+            tiles[at / K_COLS * K_STRIDE + at % K_COLS] = loaded[i];
+        }
+    }
+}
+
+void store_values(bool guarded, uint step) {
+    [[unroll]] for (uint i = 0u; i < V_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (BN * V_COLS % THREADS == 0u || at < BN * V_COLS) {
+            tiles[V_AT + at / V_COLS * V_STRIDE + at % V_COLS] = loaded[i];
+            if (guarded && ELEMENTS_ARE_SPECIAL(loaded[i])) {
+                special_step = step;
+            }
+        }
+    }
+}
+
+// Where rows of this batch entry and key head begin.
+uint row_of(uint row, uint offset, uint of_batch, uint of_head, uint of_seq) {
+    uint query_head = head * p.group + row % p.group;
+    return offset + batch * of_batch + query_head * of_head + row / p.group * of_seq;
+}
+
+// Queries through shared memory into fragments, negated where the scale is, so that greater products are
+// greater scores; and what each row sees.
+void load_queries(int n) {
+    uint sign = p.scale < 0.0 ? 0x80008000u : 0u;
+    for (uint at = gl_LocalInvocationIndex; at < BM * K_COLS; at += THREADS) {
+        uint row = first_row + at / K_COLS;
+        uvec4 x = uvec4(0u);
+        if (row < rows) {
+            x = fetch_q(row_of(row, p.q_offset, p.q_batch, p.q_head, p.q_seq), at % K_COLS);
+        }
+        tiles[at / K_COLS * K_STRIDE + at % K_COLS] = x ^ sign;
+    }
+    for (uint at = gl_LocalInvocationIndex; at < BM; at += THREADS) {
+        uint row = first_row + at;
+        uvec4 about = uvec4(0u);
+        if (row < rows) {
+            about.xy = uvec2(seen_by(row, n));
+            about.z = row_of(row, p.mask_offset, p.mask_batch, p.mask_head, p.mask_query);
+        }
+        tiles[ROW_AT + at] = about;
+        NUMBER(at) = LEAST;
+    }
+    for (uint at = gl_LocalInvocationIndex; at < INDEX_LEN; at += THREADS) {
+        tiles[INDEX_AT + at] = floatBitsToUint(vec4(4u * at) + vec4(0.0, 1.0, 2.0, 3.0));
+    }
+    if (gl_LocalInvocationIndex == 0u) {
+        special_step = 0u;
+        masked_step = 0u;
+    }
+    barrier();
+    [[unroll]] for (uint i = 0u; i < RF; i++) {
+        [[unroll]] for (uint h = 0u; h < HF; h++) {
+            uint at = (own_row + i * FM) * K_STRIDE + h * FK / 8u;
+            coopMatLoad(queries[i * HF + h], tiles, at, K_STRIDE, ROWS);
+        }
+    }
+    barrier();
+}

@@ -1,0 +1,148 @@
+// Scores of attention_coop.glsl to weights, and what is summed with them.
+
+// What was summed under another center is rescaled where some score is far above its row's: else no weight is
+// above 2^SLACK, which f16 holds as exactly as smaller ones. `by` turns scores to the units of centers.
+void raise_centers(float by) {
+    SUMS most[RF];
+    bool far = false;
+    [[unroll]] for (uint i = 0u; i < RF; i++) {
+        most[i] = scores[i * KF];
+        [[unroll]] for (uint e = 0u; e < most[i].length(); e++) {
+            [[unroll]] for (uint j = 1u; j < KF; j++) {
+                most[i][e] = max(most[i][e], scores[i * KF + j][e]);
+            }
+            far = far || most[i][e] * by > centers[i][e] + SLACK / POWER;
+        }
+    }
+    far = subgroupAny(far);
+    uint at = P_AT + gl_SubgroupID * P_LEN;
+    if (far) {
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            coopMatStore(most[i], tiles, at + i * SUM_LEN, SUM_STRIDE, ROWS);
+        }
+    }
+    // As often for every subgroup: a driver may take it for a barrier of the workgroup.
+    subgroup_meets();
+    if (far) {
+        for (uint row = gl_SubgroupInvocationID; row < WM; row += SUBGROUP) {
+            vec4 x = vec4(minus_infinity());
+            [[unroll]] for (uint w = 0u; w < FN / 4u; w++) {
+                x = max(x, uintBitsToFloat(tiles[at + row * SUM_STRIDE + w]));
+            }
+            float before = NUMBER(own_row + row);
+            float center = max(before, max(max(x.x, x.y), max(x.z, x.w)) * by);
+            NUMBER(own_row + row) = center;
+            NUMBER(BM + own_row + row) = exp2((before - center) * POWER);
+        }
+    }
+    subgroup_meets();
+    if (far) {
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            SUMS rescale;
+            coopMatLoad(centers[i], numbers, (own_row + i * FM) / 4u, 0, COLUMNS);
+            coopMatLoad(rescale, numbers, (BM + own_row + i * FM) / 4u, 0, COLUMNS);
+            weights[i] = weights[i] * rescale;
+            [[unroll]] for (uint d = 0u; d < VF; d++) {
+                sums[i * VF + d] = sums[i * VF + d] * rescale;
+            }
+        }
+    }
+}
+
+// The weights of a fragment, which are counted.
+NARROW weigh(uint i, uint j, float by, const bool guarded) {
+    SUMS w;
+    [[unroll]] for (uint e = 0u; e < w.length(); e++) {
+        float x = scores[i * KF + j][e];
+        float center = centers[i][e];
+        w[e] = exp2(MASK == 2u ? (x - center) * LOG2_E : fma(x, by, -center));
+        if (guarded) {
+            w[e] = x == minus_infinity() ? -0.0 : w[e];
+        }
+    }
+    weights[i] = weights[i] + w;
+    return NARROW(w);
+}
+
+// Adds one fragment of keys' values, with the weights of each strip of rows.
+void add_products(uint key) {
+    RIGHT values;
+    [[unroll]] for (uint d = 0u; d < VF; d++) {
+        coopMatLoad(values, tiles, V_AT + key * V_STRIDE + d * FN / 8u, V_STRIDE, ROWS);
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            sums[i * VF + d] = coopMatMulAdd(left[i], values, sums[i * VF + d]);
+        }
+    }
+}
+
+// Weighs the scores and adds the staged values.
+void add_values(float by, const bool guarded) {
+#if CONVERTS
+    [[unroll]] for (uint j = 0u; j < KF; j++) {
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            left[i] = LEFT(weigh(i, j, by, guarded));
+        }
+        add_products(j * FN);
+    }
+#else
+    uint at = P_AT + gl_SubgroupID * P_LEN;
+    [[unroll]] for (uint i = 0u; i < RF; i++) {
+        [[unroll]] for (uint j = 0u; j < KF; j++) {
+            coopMatStore(weigh(i, j, by, guarded), tiles, at + i * FM * P_STRIDE + j * FN / 8u, P_STRIDE, ROWS);
+        }
+    }
+    subgroup_meets();
+    [[unroll]] for (uint s = 0u; s < BN / FK; s++) {
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            coopMatLoad(left[i], tiles, at + i * FM * P_STRIDE + s * FK / 8u, P_STRIDE, ROWS);
+        }
+        add_products(s * FK);
+    }
+#endif
+}
+
+uint half_at(uint at, uint element) {
+    return (tiles[at + element / 8u][element % 8u / 2u] >> (element & 1u) * 16u) & 0xffffu;
+}
+
+// The sum of one row of weights and one column of values, of what the row sees.
+float seen_sum(uint weights_at, uint column, uint count) {
+    float sum = 0.0;
+    for (uint key = 0u; key < count; key++) {
+        uint w = half_at(weights_at, key);
+        if (w != 0x8000u) {
+            sum += ELEMENT_TO_F32(w) * ELEMENT_TO_F32(half_at(V_AT + key * V_STRIDE, column));
+        }
+    }
+    return sum;
+}
+
+// As add_values where some of the `count` values are not finite: one by one, strip by strip. The sums of a
+// fragment come through the place of the keys. Seldom run, so nothing is unrolled that need not be.
+void add_seen_values(float by, uint count) {
+    uint at = P_AT + gl_SubgroupID * P_LEN;
+    uint to = gl_SubgroupID * SUM_LEN;
+    [[unroll]] for (uint i = 0u; i < RF; i++) {
+        [[unroll]] for (uint j = 0u; j < KF; j++) {
+            coopMatStore(weigh(i, j, by, true), tiles, at + j * FN / 8u, P_STRIDE, ROWS);
+        }
+        subgroup_meets();
+        [[unroll]] for (uint d = 0u; d < VF; d++) {
+            for (uint part = gl_SubgroupInvocationID; part < FM * FN / 4u; part += SUBGROUP) {
+                uint row = part / (FN / 4u);
+                uint column = part % (FN / 4u) * 4u;
+                vec4 x;
+                for (uint c = 0u; c < 4u; c++) {
+                    x[c] = seen_sum(at + row * P_STRIDE, d * FN + column + c, count);
+                }
+                tiles[to + row * SUM_STRIDE + column / 4u] = floatBitsToUint(x);
+            }
+            subgroup_meets();
+            SUMS more;
+            coopMatLoad(more, tiles, to, SUM_STRIDE, ROWS);
+            sums[i * VF + d] = sums[i * VF + d] + more;
+            subgroup_meets();
+        }
+    }
+    barrier();
+}
