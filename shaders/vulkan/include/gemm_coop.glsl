@@ -163,6 +163,10 @@ bool loads_b(uint i) {
     return in_pass && (B_LOADS * B_PASS == B_LINES || line + i * B_PASS < B_LINES);
 }
 
+#ifdef WINDOWS
+#include "windows.glsl"
+#endif
+
 // A tile of one part of one batch.
 struct Source {
     Place place;
@@ -179,6 +183,12 @@ void find_words(Source s) {
         uint line = min(s.tile.x + own_a().x + i * A_PASS, p.m - 1u);
         first_a[i] = (s.place.a >> 3) + line * (p.lda >> 3) + own_a().y;
     }
+#ifdef WINDOWS
+    if (GATHERS != 0u) {
+        find_windows(s.place.b, s.tile.y + own_b().y * 8u);
+        return;
+    }
+#endif
     uint col = min((s.tile.y >> 3) + own_b().y, (p.n >> 3) - 1u);
     [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
         uint line = own_b().x + i * B_PASS;
@@ -206,6 +216,14 @@ void load_step(Source s, uint k, uint k_end, const bool whole) {
     uint k_b = B_TRANSPOSED != 0u ? k >> 3 : k * (p.ldb >> 3);
     [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
         uint line = own_b().x + i * B_PASS;
+#ifdef WINDOWS
+        if (GATHERS != 0u) {
+            if (loads_b(i)) {
+                next_b[i] = windows_of(k + line, k_end);
+            }
+            continue;
+        }
+#endif
         if (ALIGNED_B == 0u) {
             next_b[i] = fetch_b(s.place.b, first_line + line, first_col + own_b().y * 8u, k_end);
         } else if (loads_b(i)) {

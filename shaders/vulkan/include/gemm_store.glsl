@@ -121,8 +121,10 @@ void store_sums(Place place, uint row, uint col) {
     uint first = col + lane_col;
     // Aligned rows end with whole words.
     uint valid = first < p.n ? (ALIGNED_C != 0u ? 8u : p.n - first) : 0u;
+#ifndef WINDOWS
     vec4 bias_low = bias_four(first);
     vec4 bias_high = bias_four(first + 4u);
+#endif
     [[dont_unroll]] for (uint i = 0u; i < CM; i++) {
         [[unroll]] for (uint of = 0u; of < CM; of++) {
             if (of == i) {
@@ -139,6 +141,10 @@ void store_sums(Place place, uint row, uint col) {
                 break;
             }
             uint from = strip + r * SUM_STRIDE + lane_col / 4u;
+#ifdef WINDOWS
+            vec4 bias_low = row_bias(place.residual, line);
+            vec4 bias_high = bias_low;
+#endif
             uint residual_at = place.residual + line * p.ld_residual + first;
             vec4 low = finish(uintBitsToFloat(tiles[from]), bias_low, residual_at, valid);
             uint rest = valid > 4u ? valid - 4u : 0u;

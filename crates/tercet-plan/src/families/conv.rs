@@ -3,16 +3,18 @@
 //! A convolution runs in one of these ways, decided by its channels, its dtype and the device:
 //!
 //! - one channel for each of the result's (depthwise): a direct kernel;
-//! - 16-bit floats where the device has cooperative matrices: windows as columns (or the operand itself,
-//!   where a window is one element), a product into F32 sums, then bias and function;
+//! - 16-bit floats where the device has cooperative matrices: a product on them that gathers windows while
+//!   it stages them; where windows have many taps, windows as columns, a product into F32 sums, then bias
+//!   and function;
 //! - F32 with windows of one element and nothing to add: a product;
 //! - the rest: a product that gathers windows while it multiplies.
 //!
 //! Integers are decomposed. 16-bit results whose rows of windows do not begin with words are made in F32
 //! and rounded by a kernel of its own.
 //!
-//! Next: `conv/windows.rs` for the numbers of windows, `conv/kernels.rs`.
+//! Next: `conv/windows.rs` for the numbers of windows, `conv/kernels.rs`, `conv/coop.rs`.
 
+mod coop;
 mod kernels;
 mod transpose;
 pub(super) mod windows;
@@ -23,6 +25,7 @@ use tercet_ir::ops::{Conv, Im2Col, Op};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support};
 
+use self::coop::Coop;
 use self::kernels::{DEPTHWISE, FINISH, FinishParams, GEMM, IM2COL, Weights};
 use self::windows::{Windows, known, product};
 use super::matmul::product::activation_code;
@@ -144,6 +147,9 @@ impl Given<'_> {
         if self.own.is_one() {
             let even = self.y.layout.shape().last().is_some_and(|n| n.twos() > 0);
             return self.rounded(e, even, Self::depthwise);
+        }
+        if let Some(coop) = Coop::of(e, self)? {
+            return coop.dispatch(e, self);
         }
         let plain = self.bias.is_none() && self.op.activation.is_none();
         let pointwise = self.windows.are_elements();

@@ -45,31 +45,39 @@ crate::params! {
     }
 }
 
-const CONSTS: &[&str] = &[
-    "THREADS",
-    "SUBGROUP",
-    "FM",
-    "FN",
-    "FK",
-    "BM",
-    "BN",
-    "BK",
-    "WM",
-    "WN",
-    "STAGES",
-    "B_TRANSPOSED",
-    "ALIGNED_A",
-    "ALIGNED_B",
-    "ACTIVATION",
-    "HAS_BIAS",
-    "HAS_RESIDUAL",
-    "OUT_F32",
-    "BIAS_F32",
-    "RESIDUAL_F32",
-    "ALIGNED_C",
-    "BAND",
-    "PLANES",
-];
+/// The constants of `gemm_coop.glsl`, and those that a module has more.
+macro_rules! names {
+    ($($more:literal),*) => {
+        &[
+            "THREADS",
+            "SUBGROUP",
+            "FM",
+            "FN",
+            "FK",
+            "BM",
+            "BN",
+            "BK",
+            "WM",
+            "WN",
+            "STAGES",
+            "B_TRANSPOSED",
+            "ALIGNED_A",
+            "ALIGNED_B",
+            "ACTIVATION",
+            "HAS_BIAS",
+            "HAS_RESIDUAL",
+            "OUT_F32",
+            "BIAS_F32",
+            "RESIDUAL_F32",
+            "ALIGNED_C",
+            "BAND",
+            "PLANES",
+            $($more),*
+        ]
+    };
+}
+
+const CONSTS: &[&str] = names![];
 
 const BLOCK_CONSTS: &[&str] = &[
     "THREADS",
@@ -87,7 +95,7 @@ const BLOCK_CONSTS: &[&str] = &[
 ];
 
 /// A, B, bias, residual, C. Where there is no bias or residual, any slot stands in.
-const ARGS: &[Access] = &[
+pub(super) const ARGS: &[Access] = &[
     Access::Read,
     Access::Read,
     Access::Read,
@@ -104,6 +112,8 @@ macro_rules! module {
         ))
     };
 }
+
+pub(super) use {module, names};
 
 pub(crate) static F16: Kernel<GemmCoopParams> =
     Kernel::spirv("gemm_coop_f16", module!("gemm_coop_f16.spv"), ARGS, CONSTS);

@@ -180,6 +180,8 @@ pub(super) static OF_CONV: &[&KernelDef] = &[
     &DEPTHWISE.activated.def,
     &FINISH.plain.def,
     &FINISH.activated.def,
+    &super::coop::F16.def,
+    &super::coop::BF16.def,
 ];
 
 /// Sums of transposed convolutions, each by itself.

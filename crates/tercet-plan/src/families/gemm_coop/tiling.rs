@@ -153,8 +153,23 @@ impl Tiling {
         let modelled = Tiling::divided(caps, ty).into_iter();
         let costs = modelled.flat_map(|(t, rate)| {
             let all = t.splits_of(problem);
-            all.map(move |t| (t, t.cost(rate, problem, units)))
+            all.map(move |t| (t, t.cost(rate, problem, 1, units)))
         });
+        let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
+        least.map(|(t, _)| t)
+    }
+
+    /// The tiling of subgroups for so many products of one size, with `k` in one part: tiles do not reach
+    /// from one product into the next.
+    pub fn choose_for_batches(
+        caps: &Caps,
+        ty: CoopType,
+        problem: &Problem,
+        batches: usize,
+    ) -> Option<Tiling> {
+        let units = units_of(caps);
+        let modelled = Tiling::divided(caps, ty).into_iter();
+        let costs = modelled.map(|(t, rate)| (t, t.cost(rate, problem, batches, units)));
         let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
         least.map(|(t, _)| t)
     }
@@ -315,10 +330,11 @@ impl Tiling {
 
     /// What a product takes: the tiles of the busiest unit of the device, and how fast it is with so
     /// many of them. In products of numbers at the rate of the first of [`DIVISIONS`].
-    fn cost(&self, rate: Rate, problem: &Problem, units: usize) -> f64 {
+    fn cost(&self, rate: Rate, problem: &Problem, batches: usize, units: usize) -> f64 {
         let [bm, bn, bk] = self.tile;
         let splits = self.splits as usize;
         let groups = self.groups(problem.m, problem.n).saturating_mul(splits);
+        let groups = groups.saturating_mul(batches);
         let groups = groups.div_ceil(units) as f64;
         let k = problem.k.div_ceil(splits * bk as usize) * bk as usize;
         let products = groups * f64::from(bm * bn) * (k as f64 + START);
