@@ -17,6 +17,9 @@ pub enum Accuracy {
     Reduction,
     /// A sum of products: matrix products and attention.
     Contraction,
+    /// Colours through positions in pixels, which carry the roundings of their size (a colour changes by up
+    /// to about the error of a position), and through light that is a product of hundreds of factors.
+    Rendering,
 }
 
 impl Accuracy {
@@ -26,6 +29,7 @@ impl Accuracy {
         Accuracy::Elementwise,
         Accuracy::Reduction,
         Accuracy::Contraction,
+        Accuracy::Rendering,
     ];
 }
 
@@ -130,7 +134,8 @@ const fn unit_roundoff(dtype: DType) -> f64 {
 /// The tolerance of an accuracy class for results of a dtype.
 ///
 /// In units of roundoff: elementwise functions may be 4 off; reductions also 8 of the tensor's
-/// scale; contractions 32 of the scale (their terms cancel). F16 and BF16 accumulate in F32, so
+/// scale; contractions 32 of the scale (their terms cancel); rendered images 512 of the scale: 3e-5 of the
+/// brightest value in F32, where a step of an 8-bit image is 4e-3. F16 and BF16 accumulate in F32, so
 /// that their error is a few roundings of the result.
 pub fn tolerance(class: Accuracy, dtype: DType) -> Tolerance {
     let u = unit_roundoff(dtype);
@@ -142,15 +147,18 @@ pub fn tolerance(class: Accuracy, dtype: DType) -> Tolerance {
         Accuracy::Reduction => (8.0, 8.0),
         Accuracy::Contraction if narrow => (2.0, 4.0),
         Accuracy::Contraction => (32.0, 16.0),
+        Accuracy::Rendering if narrow => (2.0, 4.0),
+        Accuracy::Rendering => (512.0, 64.0),
     };
     Tolerance {
         abs: abs * u,
         rel: rel * u,
         least: match class {
             Accuracy::Exact => 0.0,
-            Accuracy::Elementwise | Accuracy::Reduction | Accuracy::Contraction => {
-                least_subnormal(dtype)
-            }
+            Accuracy::Elementwise
+            | Accuracy::Reduction
+            | Accuracy::Contraction
+            | Accuracy::Rendering => least_subnormal(dtype),
         },
     }
 }

@@ -81,61 +81,61 @@ pub trait OpSpec: Attrs + Clone + Debug + Eq + Hash + Into<crate::Op> {
 }
 
 /// Makes [`Op`](crate::Op), [`OpKind`](crate::OpKind) and their dispatch from one list of
-/// `module::Struct`.
+/// `module::Struct`, each with the `#[cfg]` that it is there under, if any.
 #[macro_export]
 macro_rules! define_ops {
-    ($($module:ident::$Op:ident),* $(,)?) => {
-        $(pub use $module::$Op;)*
+    ($($(#[$cfg:meta])* $module:ident::$Op:ident),* $(,)?) => {
+        $($(#[$cfg])* pub use $module::$Op;)*
 
         /// An operator with its attributes.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-        pub enum Op { $(#[doc = concat!("See [`", stringify!($Op), "`].")] $Op($Op)),* }
+        pub enum Op { $($(#[$cfg])* #[doc = concat!("See [`", stringify!($Op), "`].")] $Op($Op)),* }
 
         /// The kind of an operator, without attributes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum OpKind { $(#[doc = concat!("See [`", stringify!($Op), "`].")] $Op),* }
+        pub enum OpKind { $($(#[$cfg])* #[doc = concat!("See [`", stringify!($Op), "`].")] $Op),* }
 
         impl OpKind {
             /// Every kind, in declaration order.
-            pub const ALL: &'static [OpKind] = &[$(OpKind::$Op),*];
+            pub const ALL: &'static [OpKind] = &[$($(#[$cfg])* OpKind::$Op),*];
             /// Name, meaning, dtypes, accuracy class and tier.
-            pub fn doc(self) -> Doc { match self { $(Self::$Op => <$Op as OpSpec>::DOC),* } }
+            pub fn doc(self) -> Doc { match self { $($(#[$cfg])* Self::$Op => <$Op as OpSpec>::DOC),* } }
             /// The names of the attributes.
-            pub fn attr_names(self) -> &'static [&'static str] { match self { $(Self::$Op => <$Op as Attrs>::NAMES),* } }
+            pub fn attr_names(self) -> &'static [&'static str] { match self { $($(#[$cfg])* Self::$Op => <$Op as Attrs>::NAMES),* } }
             /// Names of the attributes and what each takes, in words.
-            pub fn attr_kinds(self) -> Vec<(&'static str, String)> { match self { $(Self::$Op => <$Op as Attrs>::kinds()),* } }
+            pub fn attr_kinds(self) -> Vec<(&'static str, String)> { match self { $($(#[$cfg])* Self::$Op => <$Op as Attrs>::kinds()),* } }
             /// The inputs that every executor is tested on.
-            pub fn cases(self) -> Vec<Case> { match self { $(Self::$Op => <$Op as OpSpec>::cases()),* } }
+            pub fn cases(self) -> Vec<Case> { match self { $($(#[$cfg])* Self::$Op => <$Op as OpSpec>::cases()),* } }
             /// Graphs that must be refused.
-            pub fn rejects(self) -> Vec<Reject> { match self { $(Self::$Op => <$Op as OpSpec>::rejects()),* } }
+            pub fn rejects(self) -> Vec<Reject> { match self { $($(#[$cfg])* Self::$Op => <$Op as OpSpec>::rejects()),* } }
             /// The operator of this kind with attributes from the text form.
             ///
             /// # Errors
             /// [`AttrError`] for a missing, unknown or unreadable attribute.
             pub fn parse(self, given: &[(String, Literal)]) -> Result<Op, AttrError> {
-                match self { $(Self::$Op => <$Op as Attrs>::from_literals(given).map(Op::$Op)),* }
+                match self { $($(#[$cfg])* Self::$Op => <$Op as Attrs>::from_literals(given).map(Op::$Op)),* }
             }
         }
 
         impl Op {
             /// The kind.
-            pub fn kind(&self) -> OpKind { match self { $(Self::$Op(_) => OpKind::$Op),* } }
+            pub fn kind(&self) -> OpKind { match self { $($(#[$cfg])* Self::$Op(_) => OpKind::$Op),* } }
             /// Names and values of the attributes.
-            pub fn attrs(&self) -> Vec<(&'static str, Literal)> { match self { $(Self::$Op(o) => o.to_literals()),* } }
+            pub fn attrs(&self) -> Vec<(&'static str, Literal)> { match self { $($(#[$cfg])* Self::$Op(o) => o.to_literals()),* } }
             /// The types of the results.
             ///
             /// # Errors
             /// [`TypeError`] when the operands or attributes are not accepted.
-            pub fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> { match self { $(Self::$Op(o) => o.infer(operands)),* } }
+            pub fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> { match self { $($(#[$cfg])* Self::$Op(o) => o.infer(operands)),* } }
             /// The reference evaluation.
             ///
             /// # Errors
             /// [`EvalError`] when the data is not accepted.
             pub fn eval(&self, ctx: &EvalCtx, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
-                match self { $(Self::$Op(o) => o.eval(ctx, operands, results)),* }
+                match self { $($(#[$cfg])* Self::$Op(o) => o.eval(ctx, operands, results)),* }
             }
         }
 
-        $(impl From<$Op> for Op { fn from(op: $Op) -> Op { Op::$Op(op) } })*
+        $($(#[$cfg])* impl From<$Op> for Op { fn from(op: $Op) -> Op { Op::$Op(op) } })*
     };
 }

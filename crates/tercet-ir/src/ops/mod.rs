@@ -65,6 +65,8 @@ mod selective_scan;
 mod slice;
 mod softmax;
 mod sort;
+#[cfg(feature = "splat")]
+pub mod splat;
 mod stft;
 #[cfg(test)]
 mod tests;
@@ -174,4 +176,10 @@ crate::define_ops! {
     rnn::Lstm,
     rnn::Gru,
     rnn::Rnn,
+    #[cfg(feature = "splat")]
+    splat::GaussianSplatPrepare,
+    #[cfg(feature = "splat")]
+    splat::GaussianSplatRasterize,
+    #[cfg(feature = "splat")]
+    splat::GaussianSplatRender,
 }

@@ -62,7 +62,7 @@ fn fold(rw: &Rewriter<'_>, node: &Node) -> Option<Vec<Tensor>> {
     let results = results?;
     let read: usize = operands.iter().map(|t| t.bytes().len()).sum();
     let written: usize = results.iter().map(TensorType::size_bytes).sum();
-    let heavy = kind.doc().accuracy == Accuracy::Contraction && read > MAX_CONTRACTION_BYTES;
+    let heavy = kind.doc().accuracy >= Accuracy::Contraction && read > MAX_CONTRACTION_BYTES;
     if heavy || written > read.max(MAX_GROWN_BYTES) {
         return None;
     }

@@ -89,7 +89,7 @@ fn wide_nodes(graph: &Graph) -> Vec<bool> {
                 [x, ..] => from_integers[x.node.index()],
             },
             op => {
-                op.kind().doc().accuracy != Accuracy::Contraction
+                op.kind().doc().accuracy < Accuracy::Contraction
                     && floats.iter().any(|v| from_integers[v.node.index()])
                     && floats
                         .iter()

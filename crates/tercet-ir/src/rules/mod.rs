@@ -15,6 +15,8 @@ mod recurrent;
 mod shape;
 mod softmax;
 mod spectral;
+#[cfg(feature = "splat")]
+mod splat;
 mod util;
 
 use crate::error::OpError;
@@ -49,4 +51,6 @@ pub const RULES: &[&[Rule]] = &[
     recurrent::RULES,
     softmax::RULES,
     spectral::RULES,
+    #[cfg(feature = "splat")]
+    splat::RULES,
 ];

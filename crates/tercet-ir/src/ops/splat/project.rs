@@ -1,0 +1,339 @@
+//! The projection of one Gaussian: what an image sees of it, and in which tiles.
+//!
+//! Written once for F64 (the reference) and F32 (the fast CPU executor); shaders have their own text.
+
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+/// The side of a tile in pixels.
+pub const TILE: usize = 16;
+/// Numbers of a camera block: a view matrix of four rows, from the world to the camera (x right, y down, z
+/// ahead), of which the last row is not read; focal lengths and the principal point in pixels (pixel `i` is
+/// centred at `i + 0.5`); the near and far depth; the background.
+pub const CAMERA_LEN: usize = 25;
+/// Where the background stands in a camera block.
+pub const BACKGROUND_AT: usize = 22;
+/// Numbers of a projected splat: place in pixels, conic `xx xy yy`, opacity, colour, depth.
+pub const SPLAT_LEN: usize = 10;
+/// Where the depth stands in a projected splat.
+pub const DEPTH_AT: usize = 9;
+/// Numbers of a footprint: first tile in x and y, tile past the last in x and y, radius in pixels.
+pub const FOOTPRINT_LEN: usize = 5;
+/// Added to the variance of a splat in x and y, in square pixels: none is thinner than about a pixel.
+pub const DILATION: f64 = 0.3;
+/// The least depth that is drawn, whatever `near` says.
+pub const LEAST_DEPTH: f64 = 1e-6;
+/// Coordinates in pixels and variances in square pixels from here on count as infinite: beyond it
+/// F32 has no use for them.
+pub const FAR_OUT: f64 = (1u64 << 40) as f64;
+/// A quaternion whose greatest component is below this turns nothing.
+pub const LEAST_TURN: f64 = 1e-12;
+
+/// A float that projection computes in.
+pub trait Float:
+    Copy
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+{
+    /// The nearest number.
+    fn of(x: f64) -> Self;
+    /// `e^x`
+    fn exp(self) -> Self;
+    /// The square root.
+    fn sqrt(self) -> Self;
+    /// The whole number below.
+    fn floor(self) -> Self;
+    /// Neither NaN nor infinite.
+    fn is_finite(self) -> bool;
+    /// The whole part; NaN is 0.
+    fn whole(self) -> i32;
+}
+
+macro_rules! floats {
+    ($($t:ident),*) => {$(impl Float for $t {
+        fn of(x: f64) -> $t { x as $t }
+        fn exp(self) -> $t { self.exp() }
+        fn sqrt(self) -> $t { self.sqrt() }
+        fn floor(self) -> $t { self.floor() }
+        fn is_finite(self) -> bool { self.is_finite() }
+        fn whole(self) -> i32 { self as i32 }
+    })*};
+}
+floats!(f32, f64);
+
+type Vec3<T> = [T; 3];
+
+fn dot<T: Float>(a: Vec3<T>, b: Vec3<T>) -> T {
+    a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+}
+
+fn cross<T: Float>(a: Vec3<T>, b: Vec3<T>) -> Vec3<T> {
+    [
+        a[1] * b[2] - a[2] * b[1],
+        a[2] * b[0] - a[0] * b[2],
+        a[0] * b[1] - a[1] * b[0],
+    ]
+}
+
+fn greater<T: Float>(a: T, b: T) -> T {
+    if a > b { a } else { b }
+}
+
+fn within<T: Float>(x: T, least: T, most: T) -> T {
+    match (x < least, x > most) {
+        (true, _) => least,
+        (_, true) => most,
+        (false, false) => x,
+    }
+}
+
+/// A camera, from the numbers of its block.
+#[derive(Clone, Copy, Debug)]
+pub struct Camera<T> {
+    /// Rows of the rotation from the world to the camera.
+    turn: [Vec3<T>; 3],
+    shift: Vec3<T>,
+    focal: [T; 2],
+    center: [T; 2],
+    near: T,
+    far: T,
+    /// Where it stands in the world.
+    position: Vec3<T>,
+}
+
+impl<T: Float> Camera<T> {
+    /// The camera of a block of [`CAMERA_LEN`] numbers.
+    pub fn of(block: &[T]) -> Camera<T> {
+        let row = |i: usize| [block[4 * i], block[4 * i + 1], block[4 * i + 2]];
+        let turn = [row(0), row(1), row(2)];
+        let shift = [block[3], block[7], block[11]];
+        // The turned shift: the inverse of a rotation is its transpose.
+        let back = |i: usize| -dot([turn[0][i], turn[1][i], turn[2][i]], shift);
+        Camera {
+            turn,
+            shift,
+            focal: [block[16], block[17]],
+            center: [block[18], block[19]],
+            near: block[20],
+            far: block[21],
+            position: [back(0), back(1), back(2)],
+        }
+    }
+
+    /// A point as the camera has it.
+    fn seen(&self, x: Vec3<T>) -> Vec3<T> {
+        [0, 1, 2].map(|i| dot(self.turn[i], x) + self.shift[i])
+    }
+
+    fn draws_depth(&self, z: T) -> bool {
+        z > self.near && z > T::of(LEAST_DEPTH) && z < self.far
+    }
+
+    /// The two rows of the map from an ellipsoid's own axes (columns of `axes`) to pixels, near a point
+    /// that is `at` for the camera. Points far outside the image are taken nearer (at 1.3 times its half
+    /// width), where the linear map is still of use.
+    fn rows(&self, at: Vec3<T>, axes: &[Vec3<T>; 3], image: [usize; 2]) -> [Vec3<T>; 2] {
+        [0, 1].map(|i| {
+            let scale = self.focal[i] / at[2];
+            let limit = T::of(0.65 * image[i] as f64) / self.focal[i];
+            let limit = greater(limit, -limit);
+            let slope = within(at[i] / at[2], -limit, limit);
+            let row = [0, 1, 2].map(|j| scale * (self.turn[i][j] - slope * self.turn[2][j]));
+            [0, 1, 2].map(|j| dot(row, [axes[0][j], axes[1][j], axes[2][j]]))
+        })
+    }
+}
+
+/// A Gaussian of a scene.
+#[derive(Clone, Copy, Debug)]
+pub struct Gaussian<'a, T> {
+    /// Where it is.
+    pub position: [T; 3],
+    /// The logarithms of its standard deviations along its own axes.
+    pub log_scales: [T; 3],
+    /// The quaternion `w x y z` that turns its axes; any length.
+    pub rotation: [T; 4],
+    /// Its opacity before the sigmoid.
+    pub opacity: T,
+    /// A colour, or with `harmonics` three numbers for each function.
+    pub colors: &'a [T],
+    /// True if `colors` are coefficients of spherical harmonics.
+    pub harmonics: bool,
+}
+
+/// A Gaussian on an image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Projected<T> {
+    /// As [`SPLAT_LEN`] says.
+    pub splat: [T; SPLAT_LEN],
+    /// As [`FOOTPRINT_LEN`] says.
+    pub footprint: [i32; FOOTPRINT_LEN],
+}
+
+impl<T: Float> Projected<T> {
+    /// What stands for a splat that is not drawn: zeros, infinitely deep, in no tile.
+    pub fn culled() -> Projected<T> {
+        let mut splat = [T::of(0.0); SPLAT_LEN];
+        splat[DEPTH_AT] = T::of(f64::INFINITY);
+        Projected {
+            splat,
+            footprint: [0; FOOTPRINT_LEN],
+        }
+    }
+}
+
+/// The matrix of a quaternion, row by row.
+fn turn_of<T: Float>(rotation: [T; 4]) -> [Vec3<T>; 3] {
+    let (zero, one, two) = (T::of(0.0), T::of(1.0), T::of(2.0));
+    let most = rotation
+        .iter()
+        .fold(zero, |m, &q| greater(m, greater(q, -q)));
+    let [w, x, y, z] = match most < T::of(LEAST_TURN) {
+        true => [one, zero, zero, zero],
+        false => {
+            let q = rotation.map(|q| q / most);
+            let length = (q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3]).sqrt();
+            q.map(|q| q / length)
+        }
+    };
+    [
+        [
+            one - two * (y * y + z * z),
+            two * (x * y - w * z),
+            two * (x * z + w * y),
+        ],
+        [
+            two * (x * y + w * z),
+            one - two * (x * x + z * z),
+            two * (y * z - w * x),
+        ],
+        [
+            two * (x * z - w * y),
+            two * (y * z + w * x),
+            one - two * (x * x + y * y),
+        ],
+    ]
+}
+
+/// The first `count` real spherical harmonics of a direction of length 1, with the signs of Kerbl et al.
+pub(super) fn harmonics<T: Float>([x, y, z]: Vec3<T>, count: usize) -> [T; 16] {
+    let (xx, yy, zz) = (x * x, y * y, z * z);
+    let n = T::of;
+    let mut basis = [n(0.0); 16];
+    basis[0] = n(0.28209479177387814);
+    if count > 1 {
+        let c = n(0.4886025119029199);
+        basis[1..4].copy_from_slice(&[-c * y, c * z, -c * x]);
+    }
+    if count > 4 {
+        let c = n(1.0925484305920792);
+        basis[4..9].copy_from_slice(&[
+            c * x * y,
+            -c * y * z,
+            n(0.31539156525252005) * (n(2.0) * zz - xx - yy),
+            -c * x * z,
+            n(0.5462742152960396) * (xx - yy),
+        ]);
+    }
+    if count > 9 {
+        let (a, c) = (n(-0.5900435899266435), n(-0.4570457994644658));
+        let ring = n(4.0) * zz - xx - yy;
+        basis[9..16].copy_from_slice(&[
+            a * y * (n(3.0) * xx - yy),
+            n(2.890611442640554) * x * y * z,
+            c * y * ring,
+            n(0.3731763325901154) * z * (n(2.0) * zz - n(3.0) * xx - n(3.0) * yy),
+            c * x * ring,
+            n(1.445305721320277) * z * (xx - yy),
+            a * x * (xx - n(3.0) * yy),
+        ]);
+    }
+    basis
+}
+
+impl<T: Float> Gaussian<'_, T> {
+    fn is_finite(&self) -> bool {
+        let own = self.position.iter().chain(&self.log_scales);
+        let own = own.chain(&self.rotation).chain([&self.opacity]);
+        own.chain(self.colors).all(|x| x.is_finite())
+    }
+
+    /// The colour towards a camera at `eye`; of harmonics, half added, not below 0.
+    fn color(&self, eye: Vec3<T>) -> Vec3<T> {
+        if !self.harmonics {
+            return [0, 1, 2].map(|c| self.colors[c]);
+        }
+        let away = [0, 1, 2].map(|i| self.position[i] - eye[i]);
+        let length = dot(away, away).sqrt();
+        let count = self.colors.len() / 3;
+        let basis = harmonics(away.map(|x| x / length), count);
+        [0, 1, 2].map(|c| {
+            let mut sum = T::of(0.0);
+            for (k, own) in basis.iter().enumerate().take(count) {
+                sum = sum + *own * self.colors[3 * k + c];
+            }
+            greater(sum + T::of(0.5), T::of(0.0))
+        })
+    }
+
+    /// What a camera with an image of these sizes sees of it; nothing of one that is not finite, not
+    /// between the near and far depth, or in no tile.
+    pub fn project(&self, camera: &Camera<T>, image: [usize; 2]) -> Option<Projected<T>> {
+        let n = T::of;
+        let at = camera.seen(self.position);
+        if !self.is_finite() || !camera.draws_depth(at[2]) {
+            return None;
+        }
+        let turn = turn_of(self.rotation);
+        let scales = self.log_scales.map(Float::exp);
+        let axes = turn.map(|row| [0, 1, 2].map(|j| row[j] * scales[j]));
+        let [a, b] = camera.rows(at, &axes, image);
+        // The determinant as a sum of squares: no digits cancel, however thin the splat.
+        let (own_x, own_y, normal) = (dot(a, a), dot(b, b), cross(a, b));
+        let dilation = n(DILATION);
+        let (xx, xy, yy) = (own_x + dilation, dot(a, b), own_y + dilation);
+        let det = dot(normal, normal) + dilation * (own_x + own_y) + dilation * dilation;
+        let half = n(0.5) * (xx - yy);
+        let spread = n(0.5) * (xx + yy) + greater(half * half + xy * xy, n(0.1)).sqrt();
+        let place = [0, 1].map(|i| camera.focal[i] * (at[i] / at[2]) + camera.center[i]);
+        let far_out = n(FAR_OUT);
+        let is_near = |x: T| x < far_out && x > -far_out;
+        if !(is_near(spread) && is_near(place[0]) && is_near(place[1])) {
+            return None;
+        }
+        let radius = -(-(n(3.0) * spread.sqrt())).floor();
+        let [[left, right], [top, bottom]] =
+            [0, 1].map(|i| tiles(place[i] - n(0.5), radius, image[i].div_ceil(TILE)));
+        if left >= right || top >= bottom {
+            return None;
+        }
+        let color = self.color(camera.position);
+        let opacity = n(1.0) / (n(1.0) + (-self.opacity).exp());
+        Some(Projected {
+            splat: [
+                place[0],
+                place[1],
+                yy / det,
+                -xy / det,
+                xx / det,
+                opacity,
+                color[0],
+                color[1],
+                color[2],
+                at[2],
+            ],
+            footprint: [left, top, right, bottom, radius.whole()],
+        })
+    }
+}
+
+/// The first tile that a splat reaches along an axis, and the one past the last (the rule of Kerbl et al.).
+fn tiles<T: Float>(place: T, radius: T, count: usize) -> [i32; 2] {
+    let (side, most) = (T::of(TILE as f64), T::of(count as f64));
+    let first = ((place - radius) / side).floor();
+    let end = ((place + radius + T::of(TILE as f64 - 1.0)) / side).floor();
+    [first, end].map(|x| within(x, T::of(0.0), most).whole())
+}

@@ -1,0 +1,25 @@
+//! Gaussian splatting: projection, then the image.
+
+use super::{Applied, Rule};
+use crate::graph::Value;
+use crate::legalize::Builder;
+use crate::ops::splat::BACKGROUND_AT;
+use crate::ops::{GaussianSplatPrepare, GaussianSplatRasterize, Op, OpKind};
+
+pub(super) const RULES: &[Rule] = &[Rule {
+    name: "gaussian_splat_render_as_prepare_and_rasterize",
+    on: OpKind::GaussianSplatRender,
+    apply: render,
+}];
+
+fn render(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::GaussianSplatRender(o), &[.., camera]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let (width, height) = (o.width, o.height);
+    let projected = b.add_all(GaussianSplatPrepare { width, height }, inputs)?;
+    let background = b.slice(camera, 0, BACKGROUND_AT as i64, i64::MAX, 1)?;
+    let operands = [projected[0], projected[1], background];
+    b.add_all(GaussianSplatRasterize { width, height }, &operands)
+        .map(Some)
+}
