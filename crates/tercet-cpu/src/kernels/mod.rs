@@ -35,6 +35,8 @@ pub mod layout;
 pub mod parallel;
 pub mod quant;
 pub mod rows;
+#[cfg(feature = "splat")]
+pub mod splat;
 pub mod vmath;
 
 pub use parallel::Threads;

@@ -34,6 +34,8 @@ mod rows;
 mod sample;
 mod scatter;
 mod sort;
+#[cfg(feature = "splat")]
+mod splat;
 mod state_scan;
 mod top_k;
 
@@ -313,6 +315,20 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::Recurrence,
         recurrence::supports,
         recurrence::lower,
+    ),
+    #[cfg(feature = "splat")]
+    kernel(
+        "splat_prepare",
+        OpKind::GaussianSplatPrepare,
+        splat::supports,
+        splat::lower_prepare,
+    ),
+    #[cfg(feature = "splat")]
+    kernel(
+        "splat_rasterize",
+        OpKind::GaussianSplatRasterize,
+        splat::supports,
+        splat::lower_rasterize,
     ),
     kernel(
         "dynamic_update_slice",

@@ -1,0 +1,203 @@
+//! Splats blended into a tile of an image, row by row of pixels.
+
+use super::simd::{Simd, simd_dispatch};
+use super::vmath::scalar::exp;
+
+/// The side of a tile in pixels.
+pub const TILE: usize = 16;
+
+/// Place in pixels, conic `xx xy yy`, opacity, colour.
+pub type Splat = [f32; 9];
+
+/// The limits of blending.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// A splat that covers less of a pixel is left out there.
+    pub least_alpha: f32,
+    /// No splat covers more.
+    pub greatest_alpha: f32,
+    /// A pixel ends before the splat that would leave less light.
+    pub least_light: f32,
+}
+
+/// A row of pixels of a tile: sums of colours, and the light that is left. Pixels that have ended have
+/// `open` 0, others 1.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    color: [[f32; TILE]; 3],
+    light: [f32; TILE],
+    open: [f32; TILE],
+}
+
+/// A tile while it is drawn.
+#[derive(Clone, Debug)]
+pub struct Tile {
+    rows: [Row; TILE],
+    /// The centre of its first pixel.
+    first: [f32; 2],
+}
+
+impl Tile {
+    /// An empty tile whose first pixel is in this column and row of the image.
+    #[must_use]
+    pub fn at(column: usize, row: usize) -> Tile {
+        let empty = Row {
+            color: [[0.0; TILE]; 3],
+            light: [1.0; TILE],
+            open: [1.0; TILE],
+        };
+        Tile {
+            rows: [empty; TILE],
+            first: [column as f32 + 0.5, row as f32 + 0.5],
+        }
+    }
+
+    /// True if every pixel has ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.rows.iter().all(|row| row.open == [0.0; TILE])
+    }
+
+    /// The sum of colours of a pixel, and the light that is left.
+    #[must_use]
+    pub fn pixel(&self, column: usize, row: usize) -> ([f32; 3], f32) {
+        let row = &self.rows[row];
+        (row.color.map(|c| c[column]), row.light[column])
+    }
+}
+
+simd_dispatch!(
+    /// Draws a splat over what is behind those that were drawn before.
+    pub fn blend(tile: &mut Tile, splat: &Splat, limits: Limits) = body
+);
+
+/// How far from the middle in x and y a splat may cover `least_alpha`; a little more, never less.
+fn reach(splat: &Splat, limits: Limits) -> [f32; 2] {
+    let [_, _, xx, xy, yy, opacity, ..] = *splat;
+    let det = xx * yy - xy * xy;
+    let ratio = opacity / limits.least_alpha;
+    // Of a thin splat, few digits of the determinant are known.
+    let is_sure = det > 1e-3 * xx * yy && xx > 0.0 && yy > 0.0 && ratio.is_finite();
+    if !is_sure {
+        return [f32::INFINITY; 2];
+    }
+    if ratio < 0.99 {
+        return [-1.0; 2];
+    }
+    // d^T conic d = 2 ln(ratio) reaches furthest in y where d_x = -xy d_y / xx, and likewise in x.
+    let square = 2.0 * ratio.max(1.0).ln() / det;
+    [yy, xx].map(|own| 1.01 * (square * own).sqrt() + 0.01)
+}
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn body<S: Simd>(tile: &mut Tile, splat: &Splat, limits: Limits) {
+    let [x, y, xx, xy, yy, opacity, r, g, b] = *splat;
+    let reach = reach(splat, limits);
+    let left = tile.first[0] - x;
+    let right = left + (TILE - 1) as f32;
+    if left > reach[0] || -right > reach[0] {
+        return;
+    }
+    let mut dx = [0.0; TILE];
+    for (i, dx) in dx.iter_mut().enumerate() {
+        *dx = left + i as f32;
+    }
+    for (i, row) in tile.rows.iter_mut().enumerate() {
+        let dy = tile.first[1] + i as f32 - y;
+        if dy.abs() > reach[1] {
+            continue;
+        }
+        let mut weight = [0.0; TILE];
+        for k in 0..TILE {
+            let dx = dx[k];
+            let power = -0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy;
+            let covered = (opacity * exp::<S>(power)).min(limits.greatest_alpha);
+            let counts = power <= 0.0 && covered >= limits.least_alpha;
+            let alpha = if counts { covered } else { 0.0 };
+            let next = row.light[k] * (1.0 - alpha);
+            let ends = counts && next < limits.least_light;
+            row.open[k] = if ends { 0.0 } else { row.open[k] };
+            let is_drawn = row.open[k] > 0.0;
+            weight[k] = if is_drawn { alpha * row.light[k] } else { 0.0 };
+            row.light[k] = if is_drawn { next } else { row.light[k] };
+        }
+        for (sums, own) in row.color.iter_mut().zip([r, g, b]) {
+            for (sum, weight) in sums.iter_mut().zip(&weight) {
+                // A colour that is not finite shows only where it is drawn.
+                *sum += if *weight > 0.0 { own * weight } else { 0.0 };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::SimdLevel;
+
+    const LIMITS: Limits = Limits {
+        least_alpha: 1.0 / 255.0,
+        greatest_alpha: 0.99,
+        least_light: 1e-4,
+    };
+
+    /// One pixel by the definition.
+    fn pixel(splats: &[Splat], x: f64, y: f64) -> ([f64; 3], f64) {
+        let (mut color, mut light) = ([0.0; 3], 1.0);
+        for s in splats.iter().map(|s| s.map(f64::from)) {
+            let (dx, dy) = (x + 0.5 - s[0], y + 0.5 - s[1]);
+            let power = -0.5 * (s[2] * dx * dx + s[4] * dy * dy) - s[3] * dx * dy;
+            let alpha = (s[5] * power.exp()).min(0.99);
+            if power > 0.0 || alpha < 1.0 / 255.0 {
+                continue;
+            }
+            if light * (1.0 - alpha) < 1e-4 {
+                break;
+            }
+            color = [0, 1, 2].map(|c| color[c] + s[6 + c] * alpha * light);
+            light *= 1.0 - alpha;
+        }
+        (color, light)
+    }
+
+    #[test]
+    fn every_level_draws_by_the_definition() {
+        let mut splats: Vec<Splat> = (0..9)
+            .map(|i| {
+                let t = i as f32;
+                let place = [20.0 + 1.9 * t, 30.0 + 2.3 * t];
+                let conic = [0.11 + 0.07 * t, 0.05, 0.61 - 0.05 * t];
+                [
+                    place[0],
+                    place[1],
+                    conic[0],
+                    conic[1],
+                    conic[2],
+                    1.0 - 0.11 * t,
+                    0.1 * t,
+                    1.0 - 0.1 * t,
+                    0.5,
+                ]
+            })
+            .collect();
+        // Too faint to show, and a row of pixels that ends.
+        splats.push([25.0, 35.0, 1.0, 0.0, 1.0, 0.003, 9.0, 9.0, 9.0]);
+        splats.extend([[24.0, 37.5, 0.01, 0.0, 50.0, 0.97, 1.0, 0.5, 0.25]; 5]);
+        for &level in SimdLevel::available() {
+            let mut tile = Tile::at(16, 32);
+            splats
+                .iter()
+                .for_each(|s| blend(level, &mut tile, s, LIMITS));
+            for (x, y) in (0..TILE).flat_map(|y| (0..TILE).map(move |x| (x, y))) {
+                let (got, light) = tile.pixel(x, y);
+                let (want, left) = pixel(&splats, (16 + x) as f64, (32 + y) as f64);
+                let near = |a: f32, b: f64| (f64::from(a) - b).abs() < 1e-5;
+                let same = got.iter().zip(want).all(|(a, b)| near(*a, b)) && near(light, left);
+                assert!(same, "{} {x} {y}: {got:?} {want:?}", level.name());
+            }
+            assert!(!tile.is_done());
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `GaussianSplatPrepare` and `GaussianSplatRasterize` in F32: splats, then rows of tiles, spread over
+//! threads. Rasterising sorts the splats that any tile has once, takes those of its row for each row of
+//! tiles, and of those the ones of each tile, in scratch memory of a fixed size.
+#![allow(unsafe_code, reason = "rows of tiles write disjoint rows of the image")]
+
+use bytemuck::cast_slice_mut;
+use rayon::prelude::*;
+use tercet_ir::ops::splat::{
+    CAMERA_LEN, Camera, DEPTH_AT, FOOTPRINT_LEN, GREATEST_ALPHA, Gaussian, LEAST_ALPHA,
+    LEAST_TRANSMITTANCE, MAX_SIDE, Projected, SPLAT_LEN, TILE,
+};
+use tercet_ir::{DType, Graph, Node, Op, Support};
+
+use crate::args::Args;
+use crate::kernels::parallel::{SharedMut, Threads, for_each_with_scratch};
+use crate::kernels::splat::{Limits, Splat, Tile, blend};
+use crate::kernels::{SimdLevel, splat as kernel};
+use crate::lower::elem::native_for;
+use crate::lower::rank::Ranked;
+use crate::lower::{Lowered, floats_mut};
+
+const _: () = assert!(kernel::TILE == TILE && MAX_SIDE / TILE <= u16::MAX as usize);
+
+/// Splats of a task of projection.
+const BLOCK: usize = 256;
+
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    native_for(&[DType::F32], graph.ty(node.inputs[0]).dtype)
+}
+
+pub(crate) fn lower_prepare(_: &Graph, node: &Node) -> Lowered {
+    let Op::GaussianSplatPrepare(op) = &node.op else {
+        unreachable!("invariant: the table gives this row `GaussianSplatPrepare` only")
+    };
+    let image = [op.width, op.height];
+    Lowered {
+        work: |layouts| layouts[3].numel() * 512,
+        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+            prepare(image, args);
+            Ok(())
+        })
+    }
+}
+
+fn prepare(image: [usize; 2], args: &mut Args<'_>) {
+    let [positions, scales, rotations, opacities, colors, camera]: [&[f32]; 6] =
+        std::array::from_fn(|i| args.ins[i].dense());
+    let camera = Camera::of(&camera[..CAMERA_LEN]);
+    let shape = args.ins[4].shape();
+    let (per_color, harmonics) = (shape[1..].iter().product::<usize>(), shape.len() == 3);
+    let project = |i: usize| {
+        let three = |x: &[f32]| [x[3 * i], x[3 * i + 1], x[3 * i + 2]];
+        let own = Gaussian {
+            position: three(positions),
+            log_scales: three(scales),
+            rotation: [0, 1, 2, 3].map(|k| rotations[4 * i + k]),
+            opacity: opacities[i],
+            colors: &colors[i * per_color..][..per_color],
+            harmonics,
+        };
+        let own = own.project(&camera, image);
+        own.unwrap_or_else(Projected::culled)
+    };
+    let block = |first: usize, splats: &mut [f32], footprints: &mut [i32]| {
+        let rows = splats.chunks_exact_mut(SPLAT_LEN);
+        let rows = rows.zip(footprints.chunks_exact_mut(FOOTPRINT_LEN));
+        for (i, (splat, footprint)) in rows.enumerate() {
+            let own = project(first + i);
+            splat.copy_from_slice(&own.splat);
+            footprint.copy_from_slice(&own.footprint);
+        }
+    };
+    let [splats, footprints] = args.outs.as_mut_slice() else {
+        unreachable!("invariant: the operator has two results")
+    };
+    let (splats, footprints) = (splats.as_mut::<f32>(), footprints.as_mut::<i32>());
+    if !args.parallel {
+        return block(0, splats, footprints);
+    }
+    let blocks = splats.par_chunks_mut(BLOCK * SPLAT_LEN);
+    let blocks = blocks.zip(footprints.par_chunks_mut(BLOCK * FOOTPRINT_LEN));
+    blocks.enumerate().for_each(|(at, (splats, footprints))| {
+        block(at * BLOCK, splats, footprints);
+    });
+}
+
+pub(crate) fn lower_rasterize(_: &Graph, node: &Node) -> Lowered {
+    let Op::GaussianSplatRasterize(op) = &node.op else {
+        unreachable!("invariant: the table gives this row `GaussianSplatRasterize` only")
+    };
+    let image = [op.width, op.height];
+    let level = SimdLevel::detect();
+    Lowered {
+        // A word of order for each splat, and for each thread the splats of a row of tiles.
+        scratch: Some(Box::new(|layouts, threads| {
+            let splats = layouts[0].shape()[0];
+            splats * size_of::<u64>() + splats * threads.max(1) * size_of::<u32>()
+        })),
+        work: |layouts| layouts[0].numel() * 16 + layouts[3].numel() * 64,
+        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+            rasterize(level, image, args);
+            Ok(())
+        })
+    }
+}
+
+const LIMITS: Limits = Limits {
+    least_alpha: LEAST_ALPHA as f32,
+    greatest_alpha: GREATEST_ALPHA as f32,
+    least_light: LEAST_TRANSMITTANCE as f32,
+};
+
+/// First tile and tile past the last of a splat along an axis, as far as an image has tiles.
+fn range(footprint: &[i32], axis: usize) -> [u16; 2] {
+    [footprint[axis], footprint[2 + axis]].map(|x| x.clamp(0, i32::from(u16::MAX)) as u16)
+}
+
+/// Splats that are drawn somewhere, front to back: the rows of tiles of each, and its number. `keys` is
+/// memory for as many as there are.
+fn in_order<'a>(
+    splats: &[f32],
+    footprints: &[i32],
+    keys: &'a mut [u64],
+    parallel: bool,
+) -> &'a mut [u64] {
+    let mut count = 0;
+    let all = splats.chunks_exact(SPLAT_LEN);
+    let all = all.zip(footprints.chunks_exact(FOOTPRINT_LEN));
+    for (i, (splat, footprint)) in all.enumerate() {
+        let [[left, right], [top, bottom]] = [0, 1].map(|axis| range(footprint, axis));
+        let is_finite = splat[..6].iter().all(|x| x.is_finite());
+        if is_finite && left < right && top < bottom {
+            // NaN is last.
+            let rank = !(splat[DEPTH_AT].rank(true) as u32);
+            keys[count] = u64::from(rank) << 32 | i as u64;
+            count += 1;
+        }
+    }
+    let keys = &mut keys[..count];
+    match parallel {
+        true => keys.par_sort_unstable(),
+        false => keys.sort_unstable(),
+    }
+    for key in keys.iter_mut() {
+        let i = *key as u32;
+        let [top, bottom] = range(&footprints[i as usize * FOOTPRINT_LEN..], 1);
+        *key = u64::from(top) << 48 | u64::from(bottom) << 32 | u64::from(i);
+    }
+    keys
+}
+
+/// The operands of rasterising.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    splats: &'a [f32],
+    footprints: &'a [i32],
+    background: &'a [f32],
+    image: [usize; 2],
+}
+
+fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut Args<'_>) {
+    let [width, height] = image;
+    if width == 0 || height == 0 {
+        return;
+    }
+    let seen = Seen {
+        splats: args.ins[0].dense(),
+        footprints: args.ins[1].dense(),
+        background: args.ins[2].dense(),
+        image,
+    };
+    let count = seen.footprints.len() / FOOTPRINT_LEN;
+    let [colors, left] = args.outs.as_mut_slice() else {
+        unreachable!("invariant: the operator has two results")
+    };
+    let colors = SharedMut::new(colors.as_mut::<f32>());
+    let left = SharedMut::new(left.as_mut::<f32>());
+    let (keys, lists) = args.scratch.split_at_mut(count * size_of::<u64>());
+    let order = in_order(
+        seen.splats,
+        seen.footprints,
+        cast_slice_mut(keys),
+        args.parallel,
+    );
+    let threads = match args.parallel {
+        true => Threads::Pool,
+        false => Threads::Serial,
+    };
+    let rows = height.div_ceil(TILE);
+    for_each_with_scratch(threads, rows, floats_mut(lists), count, |row, list| {
+        let list: &mut [u32] = cast_slice_mut(list);
+        let mut reached = 0;
+        for key in order.iter() {
+            let [top, bottom] = [key >> 48, key >> 32 & 0xffff];
+            if top <= row as u64 && (row as u64) < bottom {
+                list[reached] = *key as u32;
+                reached += 1;
+            }
+        }
+        let lines = TILE.min(height - row * TILE);
+        let first = row * TILE * width;
+        // SAFETY: rows of tiles have rows of pixels of their own, which lie inside the results.
+        let (colors, left) = unsafe {
+            (
+                colors.slice(3 * first, 3 * lines * width),
+                left.slice(first, lines * width),
+            )
+        };
+        for column in 0..width.div_ceil(TILE) {
+            let tile = draw(level, &seen, [column, row], &list[..reached]);
+            store(&tile, &seen, column, colors, left);
+        }
+    });
+}
+
+/// A tile with the splats of its row that reach it.
+fn draw(level: SimdLevel, seen: &Seen<'_>, [column, row]: [usize; 2], list: &[u32]) -> Tile {
+    let mut tile = Tile::at(column * TILE, row * TILE);
+    let mut drawn = 0u32;
+    for &i in list {
+        let i = i as usize;
+        let [from, to] = range(&seen.footprints[i * FOOTPRINT_LEN..], 0).map(usize::from);
+        if column < from || column >= to {
+            continue;
+        }
+        let numbers = &seen.splats[i * SPLAT_LEN..];
+        let splat: Splat = std::array::from_fn(|k| numbers[k]);
+        blend(level, &mut tile, &splat, LIMITS);
+        drawn += 1;
+        if drawn.is_multiple_of(16) && tile.is_done() {
+            break;
+        }
+    }
+    tile
+}
+
+/// Puts the pixels of a tile that are in the image over the background.
+fn store(tile: &Tile, seen: &Seen<'_>, column: usize, colors: &mut [f32], left: &mut [f32]) {
+    let width = seen.image[0];
+    for (y, left) in left.chunks_exact_mut(width).enumerate() {
+        for x in 0..TILE.min(width - column * TILE) {
+            let at = column * TILE + x;
+            let (color, light) = tile.pixel(x, y);
+            left[at] = light;
+            let to = &mut colors[3 * (y * width + at)..][..3];
+            for ((to, own), behind) in to.iter_mut().zip(color).zip(seen.background) {
+                *to = own + light * behind;
+            }
+        }
+    }
+}
