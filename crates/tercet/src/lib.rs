@@ -23,6 +23,7 @@
 //! | `cpu` (default) | [`Device::cpu`], the fast CPU executor, and [`Device::reference`] |
 //! | `vulkan` | `Device::by_name("vulkan")`: recorded command buffers, cooperative matrices |
 //! | `wgpu` | `Device::by_name("wgpu")`: Metal, DX12, Vulkan, WebGPU |
+//! | `splat` | no executor: 3-D Gaussian splatting, on each of them |
 //!
 //! The executors are chosen by feature; nothing falls back from one to another. What a device cannot
 //! run is an error of [`Device::compile`] that lists every node with the reason and a remedy.

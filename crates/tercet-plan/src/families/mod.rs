@@ -33,6 +33,8 @@ mod rows;
 mod sample;
 mod scatter;
 mod softmax;
+#[cfg(feature = "splat")]
+mod splat;
 mod state_scan;
 mod top_k;
 mod trilu;
@@ -93,6 +95,8 @@ pub static FAMILIES: &[&Family] = &[
     &conv::TRANSPOSES,
     &pool::POOLS,
     &resize::RESIZES,
+    #[cfg(feature = "splat")]
+    &splat::SPLATS,
 ];
 
 /// Kernels that planning itself uses.

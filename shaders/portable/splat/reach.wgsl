@@ -1,0 +1,69 @@
+// For each row of tiles, which splats reach it: a bit for each splat in the order in which they are drawn.
+// With that, first column and column past the last of each, in 16 bits each. Splats whose place, conic or
+// opacity is not finite reach nothing. A workgroup takes 256 splats: eight words of each row.
+
+struct Params {
+    count: u32,
+    words: u32,
+    tile_rows: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> splats: array<f32>;
+@group(0) @binding(2) var<storage, read> footprints: array<i32>;
+@group(0) @binding(3) var<storage, read> sorted: array<u32>;
+@group(0) @binding(4) var<storage, read_write> columns: array<u32>;
+@group(0) @binding(5) var<storage, read_write> reached: array<u32>;
+
+// First row and row past the last, as columns are.
+var<workgroup> rows: array<u32, 256>;
+
+// Tiles from and to as one word; nothing is lost, since an image has fewer tiles.
+fn packed(first: i32, end: i32) -> u32 {
+    return u32(clamp(first, 0, 0xffff)) | (u32(clamp(end, 0, 0xffff)) << 16u);
+}
+
+fn is_drawn(splat: u32) -> bool {
+    var all = true;
+    for (var k = 0u; k < 6u; k += 1u) {
+        all = all && is_finite(splats[SPLAT_LEN * splat + k]);
+    }
+    return all;
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let chunk = flat_group(group, groups);
+    if chunk * 256u >= p.count {
+        return;
+    }
+    let rank = chunk * 256u + local;
+    var own = 0u;
+    if rank < p.count {
+        let splat = min(sorted[rank], p.count - 1u);
+        let at = FOOTPRINT_LEN * splat;
+        if is_drawn(splat) && footprints[at] < footprints[at + 2u] {
+            own = packed(footprints[at + 1u], footprints[at + 3u]);
+        }
+        columns[rank] = packed(footprints[at], footprints[at + 2u]);
+    }
+    rows[local] = own;
+    workgroupBarrier();
+    for (var task = local; task < 8u * p.tile_rows; task += 256u) {
+        let row = task / 8u;
+        let word = task % 8u;
+        var bits = 0u;
+        for (var k = 0u; k < 32u; k += 1u) {
+            let range = rows[32u * word + k];
+            let is_reached = (range & 0xffffu) <= row && row < (range >> 16u);
+            bits |= select(0u, 1u << k, is_reached);
+        }
+        if 8u * chunk + word < p.words {
+            reached[row * p.words + 8u * chunk + word] = bits;
+        }
+    }
+}

@@ -1,0 +1,180 @@
+// The pixels of a tile: front to back, alpha = min(opacity exp(-d^T conic d / 2), 0.99), none below 1/255,
+// until less than 1e-4 of the light would be left (Kerbl et al. 2023). One workgroup draws one tile, one
+// invocation a pixel. It walks the words of its row of tiles, a word an invocation, keeps the bits of splats
+// that reach its column, and brings those to shared memory in batches of 256, in order.
+
+struct Params {
+    count: u32,
+    words: u32,
+    width: u32,
+    height: u32,
+    tile_columns: u32,
+    tiles: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> splats: array<f32>;
+@group(0) @binding(2) var<storage, read> sorted: array<u32>;
+@group(0) @binding(3) var<storage, read> columns: array<u32>;
+@group(0) @binding(4) var<storage, read> reached: array<u32>;
+@group(0) @binding(5) var<storage, read> background: array<f32>;
+@group(0) @binding(6) var<storage, read_write> image: array<f32>;
+@group(0) @binding(7) var<storage, read_write> left: array<f32>;
+
+const LEAST_ALPHA: f32 = 1.0 / 255.0;
+const GREATEST_ALPHA: f32 = 0.99;
+const LEAST_LIGHT: f32 = 1e-4;
+
+// Splats that reach the tile, of the word of each invocation, and how many are in the words up to its own.
+var<workgroup> hits: array<u32, 256>;
+var<workgroup> ends: array<u32, 256>;
+var<workgroup> all_hits: u32;
+// The batch: place and first two numbers of the conic; third, opacity, red, green; blue.
+var<workgroup> places: array<vec4<f32>, 256>;
+var<workgroup> rests: array<vec4<f32>, 256>;
+var<workgroup> blues: array<f32, 256>;
+// Whether any pixel goes on.
+var<workgroup> open: atomic<u32>;
+var<workgroup> goes_on: u32;
+
+var<private> light: f32 = 1.0;
+var<private> color: vec3<f32>;
+var<private> has_ended: bool;
+
+// The bits of a word whose splats reach a column.
+fn hits_of(word: u32, bits: u32, column: u32) -> u32 {
+    var rest = bits;
+    var found = 0u;
+    while rest != 0u {
+        let bit = firstTrailingBit(rest);
+        rest &= rest - 1u;
+        let range = columns[min(32u * word + bit, p.count - 1u)];
+        if (range & 0xffffu) <= column && column < (range >> 16u) {
+            found |= 1u << bit;
+        }
+    }
+    return found;
+}
+
+// Counts the hits of all invocations; every invocation must call this.
+fn count_hits(own: u32, local: u32) -> u32 {
+    hits[local] = own;
+    ends[local] = countOneBits(own);
+    for (var step = 1u; step < 256u; step *= 2u) {
+        workgroupBarrier();
+        var before = 0u;
+        if local >= step {
+            before = ends[local - step];
+        }
+        workgroupBarrier();
+        ends[local] += before;
+    }
+    if local == 255u {
+        all_hits = ends[255];
+    }
+    return workgroupUniformLoad(&all_hits);
+}
+
+// Brings hit number `k` of the words from `first_word` on to place `local` of the batch.
+fn bring(k: u32, first_word: u32, local: u32) {
+    var owner = 0u;
+    for (var step = 128u; step > 0u; step /= 2u) {
+        if ends[owner + step - 1u] <= k {
+            owner += step;
+        }
+    }
+    let own = hits[owner];
+    var rest = own;
+    for (var n = k - (ends[owner] - countOneBits(own)); n > 0u; n -= 1u) {
+        rest &= rest - 1u;
+    }
+    let rank = 32u * (first_word + owner) + firstTrailingBit(rest);
+    let at = SPLAT_LEN * min(sorted[min(rank, p.count - 1u)], p.count - 1u);
+    places[local] = vec4(splats[at], splats[at + 1u], splats[at + 2u], splats[at + 3u]);
+    rests[local] = vec4(splats[at + 4u], splats[at + 5u], splats[at + 6u], splats[at + 7u]);
+    blues[local] = splats[at + 8u];
+}
+
+// Draws the first `count` splats of the batch over a pixel.
+fn blend(count: u32, center: vec2<f32>) {
+    for (var k = 0u; k < count; k += 1u) {
+        let place = places[k];
+        let rest = rests[k];
+        let d = center - place.xy;
+        let power = -0.5 * (place.z * d.x * d.x + rest.x * d.y * d.y) - place.w * d.x * d.y;
+        let alpha = min(rest.y * exp(power), GREATEST_ALPHA);
+        if !(power <= 0.0 && alpha >= LEAST_ALPHA) {
+            continue;
+        }
+        let next = light * (1.0 - alpha);
+        if next < LEAST_LIGHT {
+            has_ended = true;
+            return;
+        }
+        color += vec3(rest.z, rest.w, blues[k]) * (alpha * light);
+        light = next;
+    }
+}
+
+// Draws the hits of a range of words; false if every pixel has ended.
+fn draw(count: u32, first_word: u32, center: vec2<f32>, local: u32) -> bool {
+    var more = 1u;
+    for (var first = 0u; first < count && more != 0u; first += 256u) {
+        let k = first + local;
+        if k < count {
+            bring(k, first_word, local);
+        }
+        if local == 0u {
+            atomicStore(&open, 0u);
+        }
+        workgroupBarrier();
+        if !has_ended {
+            blend(min(256u, count - first), center);
+        }
+        if !has_ended {
+            atomicStore(&open, 1u);
+        }
+        workgroupBarrier();
+        if local == 0u {
+            goes_on = atomicLoad(&open);
+        }
+        more = workgroupUniformLoad(&goes_on);
+    }
+    return more != 0u;
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let tile = flat_group(group, groups);
+    if tile >= p.tiles {
+        return;
+    }
+    let column = tile % p.tile_columns;
+    let row = tile / p.tile_columns;
+    let x = column * TILE + local % TILE;
+    let y = row * TILE + local / TILE;
+    let is_inside = x < p.width && y < p.height;
+    has_ended = !is_inside;
+    let center = vec2(f32(x) + 0.5, f32(y) + 0.5);
+    var more = true;
+    for (var first = 0u; first < p.words && more; first += 256u) {
+        let word = first + local;
+        var own = 0u;
+        if word < p.words {
+            own = hits_of(word, reached[row * p.words + word], column);
+        }
+        let count = count_hits(own, local);
+        more = draw(count, first, center, local);
+    }
+    if is_inside {
+        let pixel = y * p.width + x;
+        image[3u * pixel] = color.x + light * background[0];
+        image[3u * pixel + 1u] = color.y + light * background[1];
+        image[3u * pixel + 2u] = color.z + light * background[2];
+        left[pixel] = light;
+    }
+}
