@@ -6,6 +6,8 @@ use crate::gguf::GgufError;
 use crate::hf::HfError;
 use crate::mmap::FileError;
 use crate::safetensors::SafeTensorsError;
+#[cfg(feature = "splat")]
+use crate::splat::SplatError;
 use crate::tokenizer::TokenizerError;
 use crate::weight::WeightError;
 
@@ -37,6 +39,10 @@ pub enum Error {
     /// A model could not be built or run.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// A scene of Gaussians was refused or could not be drawn.
+    #[cfg(feature = "splat")]
+    #[error("scene of Gaussians")]
+    Splat(#[from] SplatError),
     /// There is no builder for the architecture.
     #[error("architecture `{name}` is not supported; supported: llama, mistral, bert")]
     Architecture {

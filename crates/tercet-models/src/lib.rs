@@ -7,6 +7,7 @@
 //! | [`hf`] | Hugging Face folders: configuration, (sharded) weights, tokenizer |
 //! | [`config`] | model configurations, the same types from either source |
 //! | [`tokenizer`] | tokenizers, from `tokenizer.json` or a GGUF file's own vocabulary |
+//! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
 //! | [`weight`] | tensors of files as tensors of the IR, without a copy |
 //!
 //! Every reader works on a [`MappedFile`] and survives any input: what is wrong is a typed error
@@ -24,6 +25,8 @@ pub mod hf;
 pub mod mmap;
 mod open;
 pub mod safetensors;
+#[cfg(feature = "splat")]
+pub mod splat;
 pub mod tokenizer;
 pub mod weight;
 
