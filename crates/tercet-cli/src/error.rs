@@ -24,6 +24,12 @@ pub(crate) enum CliError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[cfg(feature = "splat")]
+    #[error("cannot write {path}", path = path.display())]
+    Write {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("cannot write the output")]
     Output(#[from] std::io::Error),
     #[error("{what}")]
@@ -110,6 +116,10 @@ pub(crate) fn causes(e: &(dyn Error + 'static)) -> Vec<String> {
 /// Errors of the models crate that only say which reader refused.
 pub(crate) fn is_reader(e: &(dyn Error + 'static)) -> bool {
     use tercet_models::Error as Models;
+    #[cfg(feature = "splat")]
+    if matches!(e.downcast_ref(), Some(Models::Splat(_))) {
+        return true;
+    }
     matches!(
         e.downcast_ref(),
         Some(

@@ -44,6 +44,9 @@ enum Command {
     Trace(commands::trace::Args),
     /// Measure which way of a matrix product is best for which size on a device
     Tune(commands::tune::Args),
+    /// Draw a scene of 3-D Gaussians
+    #[cfg(feature = "splat")]
+    Splat(Box<commands::splat::Args>),
     /// List the operators: what they mean and which executor runs them how
     Ops(commands::ops::Args),
     /// List the devices of this machine
@@ -60,6 +63,8 @@ fn main() -> ExitCode {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Trace(args) => commands::trace::run(&args),
         Command::Tune(args) => commands::tune::run(&args),
+        #[cfg(feature = "splat")]
+        Command::Splat(args) => commands::splat::run(&args),
         Command::Ops(args) => commands::ops::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
     };

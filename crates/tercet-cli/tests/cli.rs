@@ -4,11 +4,15 @@
     reason = "a failed step of a test ends it; helpers are not test functions to clippy"
 )]
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
+
+use common::{Scratch, bad, good, json, tercet, text};
 
 const GRAPH: &str = "graph {
   %x = input{name=\"x\", ty=f32[n, 3]}()
@@ -24,93 +28,6 @@ fn data(name: &str) -> String {
 
 fn demo(name: &str) -> String {
     data(&format!("tiny-rust-llama/{name}"))
-}
-
-/// A folder of its own for each test, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("tercet-cli-{}-{test}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Scratch(dir)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-
-    fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
-        std::fs::write(self.0.join(name), bytes).unwrap();
-        self.path(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn tercet(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tercet"));
-    command.args(args).stdin(Stdio::null());
-    // Without it Mesa complains of a missing Wayland to standard error, in our place.
-    command.env("XDG_RUNTIME_DIR", std::env::temp_dir());
-    command
-}
-
-struct Run {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-fn text(output: Output) -> Run {
-    let run = Run {
-        code: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    };
-    assert!(!run.err.contains("panicked"), "{}", run.err);
-    // Progress bars are for terminals.
-    assert!(!run.err.contains(['\u{1b}', '\r']), "{:?}", run.err);
-    run
-}
-
-fn run(args: &[&str]) -> Run {
-    text(tercet(args).output().unwrap())
-}
-
-/// Runs what must succeed.
-#[track_caller]
-fn good(args: &[&str]) -> Run {
-    let run = run(args);
-    assert_eq!(run.code, Some(0), "{args:?}: {}", run.err);
-    run
-}
-
-#[track_caller]
-fn json(args: &[&str]) -> Value {
-    serde_json::from_str(&good(args).out).unwrap()
-}
-
-/// Runs what must fail with `code`, saying each of `parts`, and printing no result.
-#[track_caller]
-fn bad(args: &[&str], code: i32, parts: &[&str]) {
-    let Run {
-        code: found,
-        out,
-        err,
-    } = run(args);
-    assert_eq!(found, Some(code), "{args:?}: {err}");
-    assert_eq!(out, "", "{args:?}");
-    assert!(err.starts_with("error: "), "{args:?}: {err}");
-    for part in parts {
-        assert!(err.contains(part), "{args:?}: no {part:?} in: {err}");
-    }
-    let lines: Vec<&str> = err.lines().filter(|l| !l.is_empty()).collect();
-    assert!(lines.windows(2).all(|w| w[0] != w[1]), "repeats: {err}");
 }
 
 #[test]

@@ -8,6 +8,8 @@ pub(crate) mod inspect;
 pub(crate) mod ops;
 pub(crate) mod run;
 pub(crate) mod source;
+#[cfg(feature = "splat")]
+pub(crate) mod splat;
 pub(crate) mod trace;
 pub(crate) mod tune;
 pub(crate) mod verify;

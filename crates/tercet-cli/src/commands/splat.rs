@@ -1,0 +1,158 @@
+//! `tercet splat`: an image of a scene of 3-D Gaussians.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde_json::json;
+use tercet_models::splat::{Frame, LookAt, Scene, SplatCamera, SplatError, SplatRenderer};
+
+use super::{device, positive, within};
+use crate::error::{CliError, Outcome};
+use crate::output;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The scene: a .ply file as 3-D Gaussian splatting writes it
+    scene: PathBuf,
+    /// A camera as JSON, or a list of them such as cameras.json: position, rotation, width, height, and fx
+    /// and fy or fov [default: one that sees most of the scene]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["eye", "target", "up", "fov"])]
+    camera: Option<PathBuf>,
+    /// Which camera of a list
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "camera")]
+    camera_index: usize,
+    /// Where the camera is
+    #[arg(long, value_name = "X,Y,Z", value_parser = vector, allow_hyphen_values = true, requires = "target")]
+    eye: Option<[f64; 3]>,
+    /// What the camera looks at
+    #[arg(long, value_name = "X,Y,Z", value_parser = vector, allow_hyphen_values = true, requires = "eye")]
+    target: Option<[f64; 3]>,
+    /// What is up in the image
+    #[arg(long, value_name = "X,Y,Z", value_parser = vector, allow_hyphen_values = true, default_value = "0,-1,0")]
+    up: [f64; 3],
+    /// The angle from the top to the bottom of the image in degrees
+    #[arg(long, value_name = "DEGREES", value_parser = within(0.1..=179.0), default_value_t = 50.0)]
+    fov: f64,
+    /// The size of the image in pixels [default: that of the camera file, else 800x600]
+    #[arg(long, value_name = "WxH", value_parser = size)]
+    size: Option<[usize; 2]>,
+    /// The colour behind the scene, 0 to 1 each
+    #[arg(long, value_name = "R,G,B", value_parser = vector, default_value = "0,0,0")]
+    background: [f64; 3],
+    /// The image to write
+    #[arg(short, long, default_value = "splat.png", value_name = "FILE.png")]
+    output: PathBuf,
+    /// Frames to time after the first
+    #[arg(long, default_value = "3", value_name = "N", value_parser = positive)]
+    frames: usize,
+    /// Where to run; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Print sizes and times as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Three numbers with commas between them.
+fn vector(text: &str) -> Result<[f64; 3], String> {
+    let numbers = text.split(',').map(|x| x.trim().parse().ok());
+    let numbers: Option<Vec<f64>> = numbers.collect();
+    let numbers = numbers.filter(|list| list.iter().all(|x| x.is_finite()));
+    numbers
+        .and_then(|list| list.try_into().ok())
+        .ok_or_else(|| "expected three numbers such as 0,1.5,-2".to_string())
+}
+
+/// `640x480`
+fn size(text: &str) -> Result<[usize; 2], String> {
+    let sides = text.split_once('x');
+    let sides = sides.and_then(|(w, h)| Some([positive(w).ok()?, positive(h).ok()?]));
+    sides.ok_or_else(|| "expected a size such as 640x480".to_string())
+}
+
+fn of(what: &str) -> impl FnOnce(SplatError) -> CliError {
+    CliError::model(what)
+}
+
+fn camera(args: &Args, scene: &Scene) -> Result<SplatCamera, CliError> {
+    let image = args.size.unwrap_or([800, 600]);
+    let what = "cannot place the camera";
+    if let Some(path) = &args.camera {
+        let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
+            path: path.clone(),
+            source,
+        })?;
+        let camera = SplatCamera::from_json(&text, args.camera_index);
+        let camera = camera.map_err(of(&format!("cannot read {}", path.display())))?;
+        return Ok(args.size.map_or(camera, |image| camera.resized(image)));
+    }
+    let camera = match (args.eye, args.target) {
+        (Some(eye), Some(target)) => {
+            let look = LookAt {
+                eye,
+                target,
+                up: args.up,
+                fov: args.fov,
+            };
+            SplatCamera::look_at(&look, image)
+        }
+        _ => SplatCamera::before(scene, image, args.fov),
+    };
+    camera.map_err(of(what))
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    let device = device(&args.device)?;
+    let shown = args.scene.display().to_string();
+    let scene = Scene::open(&args.scene).map_err(of(&format!("cannot read {shown}")))?;
+    let camera = camera(args, &scene)?;
+    let what = format!("cannot draw {shown}");
+    let background = args.background.map(|x| x as f32);
+    let mut renderer = SplatRenderer::new(&device, &scene, camera.image).map_err(of(&what))?;
+    let mut draw = || {
+        let start = Instant::now();
+        let frame = renderer.draw(&camera, background).map_err(of(&what))?;
+        Ok::<_, CliError>((frame, start.elapsed().as_secs_f64() * 1e3))
+    };
+    let (frame, first) = draw()?;
+    let mut times = Vec::with_capacity(args.frames);
+    for _ in 0..args.frames {
+        times.push(draw()?.1);
+    }
+    times.sort_by(f64::total_cmp);
+    let median = times[times.len() / 2];
+    write_png(&args.output, &frame)?;
+    let ([width, height], count) = (camera.image, scene.len());
+    let name = device.name().to_string();
+    if args.json {
+        output::json(&json!({
+            "splats": count, "width": width, "height": height, "device": name,
+            "first_ms": first, "frame_ms": median,
+            "output": args.output.display().to_string(),
+        }))?;
+    }
+    output::note(format_args!(
+        "{} splats, {width}x{height} pixels on {name}: {median:.2} ms a frame (the first {first:.2} ms); {}",
+        output::count(count as u64),
+        args.output.display()
+    ));
+    Ok(Outcome::Done)
+}
+
+fn write_png(path: &Path, frame: &Frame) -> Result<(), CliError> {
+    let failed = |source: std::io::Error| CliError::Write {
+        path: path.to_path_buf(),
+        source,
+    };
+    let png = |e: png::EncodingError| failed(std::io::Error::from(e));
+    let file = BufWriter::new(File::create(path).map_err(failed)?);
+    let [width, height] = frame.image.map(|n| n as u32);
+    let mut encoder = png::Encoder::new(file, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header().map_err(png)?;
+    writer.write_image_data(&frame.to_rgb8()).map_err(png)?;
+    writer.finish().map_err(png)
+}
