@@ -155,7 +155,10 @@ fn bad_files_are_refused() {
         good.replace("float f_rest_4", "float f_rest_9"),
         Missing { .. }
     );
-    refused!(good.replace("vertex 2", "vertex 3"), Truncated { .. });
+    refused!(
+        good.replace("vertex 2", "vertex 3"),
+        Ends { missing: 1, .. }
+    );
     refused!(
         good.replace("vertex 2", "vertex 18446744073709551615"),
         Truncated { .. }

@@ -59,6 +59,11 @@ pub enum SplatError {
         need: u128,
         found: usize,
     },
+    /// A file of text has fewer lines than its header says.
+    #[error(
+        "the file ends before the last {missing} of `{element}`; the download may be incomplete"
+    )]
+    Ends { element: String, missing: u64 },
     /// A line of numbers that is too short, too long, or no line of numbers.
     #[error("line {line}: {reason}")]
     Row { line: usize, reason: String },

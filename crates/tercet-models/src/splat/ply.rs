@@ -379,21 +379,20 @@ fn ascii(
         return Err(vertices.truncated(need, data.len()));
     };
     let mut all = lines(data).zip(header_lines + 1..);
+    let ends = |element: &Element, done: u64| SplatError::Ends {
+        element: element.name.clone(),
+        missing: element.count - done,
+    };
     for element in before {
         element.stride()?;
         for done in 0..element.count {
-            if all.next().is_none() {
-                let need = u128::from(element.count - done);
-                return Err(element.truncated(need, 0));
-            }
+            all.next().ok_or_else(|| ends(element, done))?;
         }
     }
     let mut scene = empty(places, count);
     let mut numbers = Vec::with_capacity(width);
-    for done in 0..count {
-        let Some(((line, _), at)) = all.next() else {
-            return Err(vertices.truncated((count - done) as u128, 0));
-        };
+    for done in 0..vertices.count {
+        let ((line, _), at) = all.next().ok_or_else(|| ends(vertices, done))?;
         let wrong = |reason: String| SplatError::Row { line: at, reason };
         let line = str::from_utf8(line).map_err(|_| wrong("not text".to_string()))?;
         numbers.clear();
