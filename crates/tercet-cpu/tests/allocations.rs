@@ -128,3 +128,35 @@ fn attention_with_a_cache_allocates_nothing() -> Result<(), OpError> {
     assert_eq!(allocations(&g, &[("x", &x), ("at", &at), ("n", &n)]), 0);
     Ok(())
 }
+
+#[cfg(feature = "splat")]
+#[test]
+fn splats_allocate_nothing() -> Result<(), OpError> {
+    use tercet_ir::ops::splat::{CAMERA_LEN, Scene};
+    let mut g = Graph::new();
+    let scene = Scene {
+        positions: g.param("positions", f32s(&[100, 3]))?,
+        log_scales: g.param("log_scales", f32s(&[100, 3]))?,
+        rotations: g.param("rotations", f32s(&[100, 4]))?,
+        opacities: g.param("opacities", f32s(&[100]))?,
+        colors: g.param("colors", f32s(&[100, 9, 3]))?,
+    };
+    let camera = g.input("camera", f32s(&[CAMERA_LEN]))?;
+    let y = g.gaussian_splat_render(&scene, camera, [70, 40])?;
+    g.output("y", y)?;
+    let mut block = [0f32; CAMERA_LEN];
+    for (at, value) in [
+        (0, 1.0),
+        (5, 1.0),
+        (10, 1.0),
+        (11, 3.0),
+        (16, 40.0),
+        (17, 40.0),
+    ] {
+        block[at] = value;
+    }
+    block[18..22].copy_from_slice(&[35.0, 20.0, 0.1, 100.0]);
+    let camera = Tensor::from_slice(&[CAMERA_LEN], &block).expect("a block");
+    assert_eq!(allocations(&g, &[("camera", &camera)]), 0);
+    Ok(())
+}

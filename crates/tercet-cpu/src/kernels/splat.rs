@@ -110,8 +110,7 @@ unsafe fn body<S: Simd>(tile: &mut Tile, splat: &Splat, limits: Limits) {
             continue;
         }
         let mut weight = [0.0; TILE];
-        for k in 0..TILE {
-            let dx = dx[k];
+        for (k, &dx) in dx.iter().enumerate() {
             let power = -0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy;
             let covered = (opacity * exp::<S>(power)).min(limits.greatest_alpha);
             let counts = power <= 0.0 && covered >= limits.least_alpha;

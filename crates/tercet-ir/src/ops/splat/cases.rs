@@ -55,7 +55,7 @@ impl Data {
         let mut n = Numbers(seed);
         let mut positions = n.list(3 * count, -1.5, 1.5);
         for at in positions.chunks_exact_mut(3) {
-            at[2] = at[2] + 4.0;
+            at[2] += 4.0;
         }
         let own = match colors {
             Colors::Plain => n.list(3 * count, 0.0, 1.0),
