@@ -4,51 +4,19 @@
 use tercet_cpu::kernels::gemm::{Activation, Epilogue, MatView};
 use tercet_cpu::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
 use tercet_cpu::kernels::{SimdLevel, Threads};
-use tercet_ir::Scheme;
+use tercet_ir::case::Fill;
+use tercet_ir::{Scheme, TensorType};
 
-const SCHEMES: [Scheme; 12] = [
-    Scheme::F16,
-    Scheme::BF16,
-    Scheme::Q4_0,
-    Scheme::Q4_1,
-    Scheme::Q5_0,
-    Scheme::Q5_1,
-    Scheme::Q8_0,
-    Scheme::Q2K,
-    Scheme::Q3K,
-    Scheme::Q4K,
-    Scheme::Q5K,
-    Scheme::Q6K,
-];
-
-/// Random bytes whose halves, wherever they are, stay finite and below 2: the
-/// second byte of a half has its top exponent bit cleared.
+/// Random codes with scales that keep weights below about 1.
 fn blocks(scheme: Scheme, count: usize) -> Vec<u8> {
-    let mut state = 12_345u32;
-    let mut bytes: Vec<u8> = (0..count * scheme.block_bytes())
-        .map(|_| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 24) as u8
-        })
-        .collect();
-    let halves: &[usize] = match scheme {
-        Scheme::F16 | Scheme::BF16 | Scheme::Q4_0 | Scheme::Q5_0 | Scheme::Q8_0 => &[0],
-        Scheme::Q4_1 | Scheme::Q5_1 | Scheme::Q4K | Scheme::Q5K => &[0, 2],
-        Scheme::Q2K => &[80, 82],
-        Scheme::Q3K => &[108],
-        Scheme::Q6K => &[208],
-    };
-    for block in bytes.chunks_exact_mut(scheme.block_bytes()) {
-        for at in halves {
-            block[at + 1] = 0x28 | (block[at + 1] & 0x83);
-        }
-    }
-    bytes
+    let stored = count * scheme.block_bytes() / scheme.storage().size_bytes();
+    let ty = TensorType::new(scheme.storage(), &[stored]);
+    Fill::Blocks(scheme).tensor("blocks", ty).bytes().to_vec()
 }
 
 #[test]
 fn products_from_blocks_agree_with_f64() {
-    for scheme in SCHEMES {
+    for &scheme in Scheme::ALL {
         let ks: &[usize] = if scheme.block_len() == 1 {
             &[0, 1, 67, 256]
         } else {

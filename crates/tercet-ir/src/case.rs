@@ -95,7 +95,7 @@ pub enum Fill {
     Special,
     /// Bytes of any value; finite where `dtype` is a float.
     Bytes,
-    /// Whole blocks of packed weights: any codes, with scales that keep the weights between about
+    /// Whole blocks of packed weights: any codes that are numbers, with scales that keep the weights between about
     /// -1 and 1. Ordinary numbers where the scheme is stored as floats.
     Blocks(Scheme),
 }
@@ -250,17 +250,26 @@ impl Fill {
     }
 }
 
-/// Random blocks whose f16 scales are replaced by ones that suit the scheme's greatest code.
+/// Random blocks whose scales are replaced by ones that suit the scheme's greatest code, and whose codes
+/// are numbers.
 fn block_bytes(scheme: Scheme, n: usize, bits: &mut Bits) -> Vec<f64> {
-    let mut bytes: Vec<f64> = (0..n).map(|_| (bits.unit() * 256.0).floor()).collect();
+    let mut bytes: Vec<u8> = (0..n).map(|_| (bits.unit() * 256.0) as u8).collect();
+    let (format, places) = scheme.scales();
     for block in bytes.chunks_exact_mut(scheme.block_bytes()) {
-        for &at in scheme.scale_offsets() {
+        // All ones in the exponent of e5m2, all ones in e4m3.
+        let is_special = |b: u8| {
+            scheme == Scheme::Fp8E5m2 && b & 0x7c == 0x7c
+                || scheme == Scheme::Fp8E4m3 && b & 0x7f == 0x7f
+        };
+        for b in block.iter_mut().filter(|b| is_special(**b)) {
+            *b &= 0xbf;
+        }
+        for &at in places {
             let scale = (0.5 + 0.5 * bits.unit()) / scheme.greatest_code();
-            let [low, high] = half::f16::from_f64(scale).to_le_bytes();
-            (block[at], block[at + 1]) = (low.into(), high.into());
+            format.write(block, at, scale);
         }
     }
-    bytes
+    bytes.into_iter().map(f64::from).collect()
 }
 
 fn special_values(dtype: DType) -> Vec<f64> {

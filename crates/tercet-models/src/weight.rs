@@ -88,23 +88,20 @@ fn storage(ty: GgmlType) -> Storage {
         GgmlType::Q4_K => Storage::Blocks(Scheme::Q4K),
         GgmlType::Q5_K => Storage::Blocks(Scheme::Q5K),
         GgmlType::Q6_K => Storage::Blocks(Scheme::Q6K),
-        GgmlType::Q8_1
-        | GgmlType::Q8_K
-        | GgmlType::IQ2_XXS
-        | GgmlType::IQ2_XS
-        | GgmlType::IQ3_XXS
-        | GgmlType::IQ1_S
-        | GgmlType::IQ4_NL
-        | GgmlType::IQ3_S
-        | GgmlType::IQ2_S
-        | GgmlType::IQ4_XS
-        | GgmlType::I16
-        | GgmlType::IQ1_M
-        | GgmlType::TQ1_0
-        | GgmlType::TQ2_0
-        | GgmlType::MXFP4
-        | GgmlType::NVFP4
-        | GgmlType::Q1_0 => Storage::Unsupported,
+        GgmlType::IQ2_XXS => Storage::Blocks(Scheme::Iq2Xxs),
+        GgmlType::IQ2_XS => Storage::Blocks(Scheme::Iq2Xs),
+        GgmlType::IQ2_S => Storage::Blocks(Scheme::Iq2S),
+        GgmlType::IQ3_XXS => Storage::Blocks(Scheme::Iq3Xxs),
+        GgmlType::IQ3_S => Storage::Blocks(Scheme::Iq3S),
+        GgmlType::IQ1_S => Storage::Blocks(Scheme::Iq1S),
+        GgmlType::IQ1_M => Storage::Blocks(Scheme::Iq1M),
+        GgmlType::IQ4_NL => Storage::Blocks(Scheme::Iq4Nl),
+        GgmlType::IQ4_XS => Storage::Blocks(Scheme::Iq4Xs),
+        GgmlType::TQ1_0 => Storage::Blocks(Scheme::Tq1_0),
+        GgmlType::TQ2_0 => Storage::Blocks(Scheme::Tq2_0),
+        GgmlType::MXFP4 => Storage::Blocks(Scheme::Mxfp4),
+        GgmlType::NVFP4 => Storage::Blocks(Scheme::Nvfp4),
+        GgmlType::Q8_1 | GgmlType::Q8_K | GgmlType::I16 | GgmlType::Q1_0 => Storage::Unsupported,
     }
 }
 

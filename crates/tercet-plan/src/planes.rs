@@ -1,6 +1,6 @@
 //! Parameters of packed blocks as the device holds them: in planes.
 //!
-//! Blocks of GGUF have odd sizes (18, 34, 210 bytes), so that what one invocation reads hardly ever lies
+//! Blocks have odd sizes (17, 34, 210 bytes), so that what one invocation reads hardly ever lies
 //! at a multiple of 16 bytes. A parameter that nothing but decoding kernels reads is therefore written
 //! field by field: of each row first the low bits of all its blocks, then their high bits, their packed
 //! scales, their f16 scales. The bytes are the same, and they stay in their row, so that rows may still be
@@ -35,7 +35,8 @@ pub(crate) struct Field {
 }
 
 /// The low bits of a block, its high bits, its packed scales and its f16 scales, in this order of planes.
-/// The f16 scales of Q4_K and Q5_K lie in front of the packed ones and count as part of them.
+/// The f16 scales of Q4_K and Q5_K lie in front of the packed ones and count as part of them, as do zero
+/// points and scales that are no f16; signs count as bits.
 pub(crate) const fn fields(scheme: Scheme) -> [Field; 4] {
     const fn field(at: usize, len: usize) -> Field {
         Field { at, len }
@@ -53,6 +54,24 @@ pub(crate) const fn fields(scheme: Scheme) -> [Field; 4] {
         Scheme::Q4K => [field(16, 128), NONE, field(0, 16), NONE],
         Scheme::Q5K => [field(48, 128), field(16, 32), field(0, 16), NONE],
         Scheme::Q6K => [field(0, 128), field(128, 64), field(192, 16), field(208, 2)],
+        Scheme::Iq2Xxs => [field(2, 64), NONE, NONE, field(0, 2)],
+        Scheme::Iq2Xs => [field(2, 64), NONE, field(66, 8), field(0, 2)],
+        Scheme::Iq2S => [field(2, 64), field(66, 8), field(74, 8), field(0, 2)],
+        Scheme::Iq3Xxs => [field(2, 64), field(66, 32), NONE, field(0, 2)],
+        Scheme::Iq3S => [field(2, 64), field(66, 40), field(106, 4), field(0, 2)],
+        Scheme::Iq1S => [field(2, 32), field(34, 16), NONE, field(0, 2)],
+        Scheme::Iq1M => [field(0, 32), field(32, 16), field(48, 8), NONE],
+        Scheme::Iq4Nl => [field(2, 16), NONE, NONE, field(0, 2)],
+        Scheme::Iq4Xs => [field(8, 128), NONE, field(2, 6), field(0, 2)],
+        Scheme::Tq1_0 => [field(0, 48), field(48, 4), NONE, field(52, 2)],
+        Scheme::Tq2_0 => [field(0, 64), NONE, NONE, field(64, 2)],
+        Scheme::Mxfp4 => [field(1, 16), NONE, field(0, 1), NONE],
+        Scheme::Nvfp4 => [field(4, 32), NONE, field(0, 4), NONE],
+        Scheme::Fp8E4m3 | Scheme::Fp8E5m2 => [field(4, 128), NONE, field(0, 4), NONE],
+        Scheme::Int8 => [field(8, 128), NONE, NONE, field(0, 8)],
+        Scheme::Int8Asym => [field(12, 128), NONE, field(8, 4), field(0, 8)],
+        Scheme::Int4 => [field(8, 64), NONE, NONE, field(0, 8)],
+        Scheme::Int4Asym => [field(12, 64), NONE, field(8, 4), field(0, 8)],
     }
 }
 
@@ -131,16 +150,9 @@ impl Planes {
     /// True if F16 has the weights of these blocks with about as many digits as it has of others: none is
     /// too large, and the largest are not tiny.
     pub(crate) fn fit_half(&self, file: &[u8]) -> bool {
-        let mut greatest = 0u16;
-        for block in file.chunks_exact(self.scheme.block_bytes()) {
-            for &at in self.scheme.scale_offsets() {
-                let bits = u16::from_le_bytes([block[at], block[at + 1]]);
-                // Magnitudes are in the order of their bits; infinities and NaN come last.
-                greatest = greatest.max(bits & 0x7fff);
-            }
-        }
-        let most = half::f16::from_bits(greatest).to_f64() * self.scheme.greatest_code();
-        (LEAST_HALF..=MOST_HALF).contains(&most) || greatest == 0
+        let greatest = self.scheme.greatest_scale(file);
+        let most = greatest * self.scheme.greatest_code();
+        (LEAST_HALF..=MOST_HALF).contains(&most) || greatest == 0.0
     }
 
     /// One row.
@@ -255,22 +267,10 @@ impl Reads<'_> {
 mod tests {
     use super::*;
 
-    const PACKED: [Scheme; 10] = [
-        Scheme::Q4_0,
-        Scheme::Q4_1,
-        Scheme::Q5_0,
-        Scheme::Q5_1,
-        Scheme::Q8_0,
-        Scheme::Q2K,
-        Scheme::Q3K,
-        Scheme::Q4K,
-        Scheme::Q5K,
-        Scheme::Q6K,
-    ];
-
     #[test]
     fn fields_are_the_whole_block_and_planes_hold_every_byte() {
-        for scheme in PACKED {
+        let packed = Scheme::ALL.iter().filter(|s| s.storage() == DType::U8);
+        for &scheme in packed {
             let size = scheme.block_bytes();
             let mut seen = vec![0; size];
             for Field { at, len } in fields(scheme) {

@@ -1,11 +1,6 @@
-// Weights in the block formats of GGUF: weight j of a block is scale.x * code + scale.y, where groups of
-// 16 weights have one scale. j is a multiple of 4 (codes) or lies in the group (scales). The code that
-// includes this has packed_word(i), word i of the weights, and row_blocks(), the blocks of a row.
-//
-// A block has up to four fields: low bits, high bits, packed scales, f16 scales. In file order (PLANES = 0)
-// blocks lie behind each other; in planes, one field of all blocks of a row does. LOW, HIGH, SCALES and
-// HALVES say where: the first byte (in planes, times the blocks of the row) in 16 bits, above them the
-// distance from block to block.
+// Weights in block formats of integers: weight j of a block is scale.x * code + scale.y, where groups of
+// 16 weights have one scale. j is a multiple of 4 (codes) or lies in the group (scales). Blocks begin at even
+// bytes. After `fields.wgsl`.
 //
 // Products of an f16 and the small integers of all schemes with a minimum are exact in f32, so that
 // scale.x * code + scale.y rounds once, whether or not a compiler contracts it.
@@ -20,69 +15,11 @@ const Q3_K: u32 = 6u;
 const Q4_K: u32 = 7u;
 const Q5_K: u32 = 8u;
 const Q6_K: u32 = 9u;
-
-override SCHEME: u32 = 0u;
-override BLOCK_LEN: u32 = 32u;
-override HAS_MIN: u32 = 0u;
-override PLANES: u32 = 0u;
-override LOW: u32 = 0u;
-override HIGH: u32 = 0u;
-override SCALES: u32 = 0u;
-override HALVES: u32 = 0u;
-
-struct Block {
-    // The byte where its row begins, which is even.
-    row: u32,
-    // Its place in the row.
-    index: u32,
-}
-
-// The byte where a field of a block begins.
-fn field(place: u32, block: Block) -> u32 {
-    let first = place & 0xffffu;
-    let step = place >> 16u;
-    if PLANES == 1u {
-        return block.row + first * row_blocks() + step * block.index;
-    }
-    return block.row + first + step * block.index;
-}
-
-// The 4 bytes from byte i on; i is even.
-fn quad_at(i: u32) -> u32 {
-    let word = packed_word(i / 4u);
-    if (i & 2u) == 0u {
-        return word;
-    }
-    return (word >> 16u) | (packed_word(i / 4u + 1u) << 16u);
-}
-
-fn byte_at(i: u32) -> u32 {
-    return (packed_word(i / 4u) >> (8u * (i % 4u))) & 255u;
-}
-
-// The f16 at byte i, which is even.
-fn half_at(i: u32) -> f32 {
-    return from_half((packed_word(i / 4u) >> (8u * (i & 2u))) & 0xffffu);
-}
-
-fn bytes_of(quad: u32) -> vec4<u32> {
-    return (vec4<u32>(quad) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u);
-}
-
-// Nibbles of 4 bytes, the low ones or the high ones.
-fn nibbles_of(quad: u32, high: bool) -> vec4<u32> {
-    return bytes_of(select(quad, quad >> 4u, high) & 0x0f0f0f0fu);
-}
-
-// Bits 2 s and 2 s + 1 of 4 bytes.
-fn two_bits_of(quad: u32, s: u32) -> vec4<u32> {
-    return bytes_of((quad >> (2u * s)) & 0x03030303u);
-}
-
-// Bit s of 4 bytes.
-fn one_bit_of(quad: u32, s: u32) -> vec4<u32> {
-    return bytes_of((quad >> s) & 0x01010101u);
-}
+const INT8: u32 = 10u;
+const INT8_ASYM: u32 = 11u;
+const INT4: u32 = 12u;
+const INT4_ASYM: u32 = 13u;
+const TQ2_0: u32 = 14u;
 
 // The fifth bits of 4 weights, from the u32 at byte i.
 fn fifth_bits(i: u32, j: u32) -> vec4<u32> {
@@ -132,6 +69,18 @@ fn scale_of(block: Block, j: u32) -> vec2<f32> {
             let s = sign_extend8(byte_at(packed + j / 16u));
             return vec2<f32>(half_at(halves) * f32(s), 0.0);
         }
+        case INT8, INT4: {
+            return vec2<f32>(half_at(halves + j / 32u * 2u), 0.0);
+        }
+        // Less a zero point: the codes are less the middle of their range.
+        case INT8_ASYM: {
+            let d = half_at(halves + j / 32u * 2u);
+            return vec2<f32>(d, d * (128.0 - f32(byte_at(packed + j / 32u))));
+        }
+        case INT4_ASYM: {
+            let d = half_at(halves + j / 32u * 2u);
+            return vec2<f32>(d, d * (8.0 - f32(byte_at(packed + j / 32u) & 15u)));
+        }
         default: {
             return vec2<f32>(half_at(halves), 0.0);
         }
@@ -156,9 +105,19 @@ fn codes_of(block: Block, j: u32) -> vec4<f32> {
             let four = nibbles_of(quad_at(low + j % 16u), j >= 16u);
             return vec4<f32>(four | (fifth_bits(high, j) << vec4<u32>(4u)));
         }
-        case Q8_0: {
+        case Q8_0, INT8: {
             let quad = vec4<u32>(quad_at(low + j));
             return vec4<f32>(bitcast<vec4<i32>>(quad << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
+        }
+        case INT8_ASYM: {
+            return vec4<f32>(bytes_of(quad_at(low + j))) - vec4<f32>(128.0);
+        }
+        case INT4, INT4_ASYM: {
+            return vec4<f32>(nibbles_of(quad_at(low + j / 32u * 16u + j % 16u), j % 32u >= 16u)) - vec4<f32>(8.0);
+        }
+        case TQ2_0: {
+            let quad = quad_at(low + 32u * (j / 128u) + j % 32u);
+            return vec4<f32>(two_bits_of(quad, (j / 32u) % 4u)) - vec4<f32>(1.0);
         }
         case Q2_K: {
             let quad = quad_at(low + 32u * (j / 128u) + j % 32u);

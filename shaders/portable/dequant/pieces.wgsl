@@ -2,8 +2,8 @@
 // each, with what else belongs to them. A piece is loaded as it lies (`raw_of`), so that loads can be under
 // way while others are used; `codes` and `scales` then make numbers of it.
 //
-// The second group of a piece lies SECOND weights after the first. `blocks.wgsl` describes the formats; the
-// code that includes this has load_quad, load_word and load_half: 16, 4 or 2 bytes from one on.
+// The second group of a piece lies SECOND weights after the first. `blocks.wgsl` has the formats; the code
+// that includes this has load_quad, load_word and load_half: 16, 4 or 2 bytes from one on.
 
 override GROUPS: u32 = 2u;
 override SECOND: u32 = 16u;
@@ -15,7 +15,7 @@ struct Raw {
     // 16 bytes of low bits, and 16 that have the high bits among others.
     low: vec4<u32>,
     high: vec4<u32>,
-    // What the scales are made of; the fifth bits of Q5_0 and Q5_1.
+    // What the scales are made of, zero points with them; the fifth bits of Q5_0 and Q5_1.
     head: vec4<u32>,
     // The f16 scale, for some with the f16 minimum.
     halves: u32,
@@ -43,7 +43,7 @@ fn first_of(part: u32) -> u32 {
 // The first byte of the low bits of a piece, and of the 16 bytes with its high bits, in their fields.
 fn low_at(part: u32) -> u32 {
     switch SCHEME {
-        case Q2_K, Q3_K: { return 32u * (part / 4u) + 16u * (part % 2u); }
+        case Q2_K, Q3_K, TQ2_0: { return 32u * (part / 4u) + 16u * (part % 2u); }
         default: { return 16u * part; }
     }
 }
@@ -59,6 +59,10 @@ fn head_of(block: Block, part: u32) -> vec4<u32> {
     switch SCHEME {
         case Q5_0, Q5_1: {
             return vec4<u32>(load_word(field(HIGH, block)), 0u, 0u, 0u);
+        }
+        // The zero points.
+        case INT8_ASYM, INT4_ASYM: {
+            return vec4<u32>(load_word(field(SCALES, block)), 0u, 0u, 0u);
         }
         // Scales of groups 32 weights apart are 2 apart, in one word.
         case Q2_K: {
@@ -83,6 +87,15 @@ fn head_of(block: Block, part: u32) -> vec4<u32> {
     }
 }
 
+// Which of several f16 scales a piece has.
+fn half_of(part: u32) -> u32 {
+    switch SCHEME {
+        case INT8, INT8_ASYM: { return part / 2u; }
+        case INT4, INT4_ASYM: { return part; }
+        default: { return 0u; }
+    }
+}
+
 fn raw_of(block: Block, part: u32) -> Raw {
     var raw = Raw();
     raw.low = load_quad(field(LOW, block) + low_at(part));
@@ -93,7 +106,7 @@ fn raw_of(block: Block, part: u32) -> Raw {
     if SCHEME == Q4_1 || SCHEME == Q5_1 || SCHEME == Q2_K {
         raw.halves = load_word(field(HALVES, block));
     } else if SCHEME != Q4_K && SCHEME != Q5_K {
-        raw.halves = load_half(field(HALVES, block));
+        raw.halves = load_half(field(HALVES, block) + 2u * half_of(part));
     }
     raw.part = part;
     return raw;
@@ -124,13 +137,16 @@ fn fifths(bits: u32, j: u32) -> u32 {
 fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
     let low = raw.low[i];
     switch SCHEME {
-        case Q4_0: {
+        case Q4_0, INT4, INT4_ASYM: {
             return four(low, 4u * group, 15u, 8.0);
         }
         case Q4_1, Q4_K: {
             return four(low, 4u * group, 15u, 0.0);
         }
-        case Q8_0: {
+        case INT8_ASYM: {
+            return four(low, 0u, 255u, 128.0);
+        }
+        case Q8_0, INT8: {
             return four(low ^ 0x80808080u, 0u, 255u, 128.0);
         }
         case Q5_0: {
@@ -141,6 +157,9 @@ fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
         }
         case Q2_K: {
             return four(low >> (raw.part / 2u % 2u * 4u + 2u * group), 0u, 3u, 0.0);
+        }
+        case TQ2_0: {
+            return four(low >> (raw.part / 2u % 2u * 4u + 2u * group), 0u, 3u, 1.0);
         }
         case Q3_K: {
             let two = (low >> (raw.part / 2u % 2u * 4u + 2u * group)) & 0x03030303u;
@@ -211,6 +230,16 @@ fn scales(raw: Raw) -> vec4<f32> {
             let both = low | (high << 4u);
             let d = low_half(raw.halves);
             return d * vec4<f32>(f32(both & 63u) - 32.0, 0.0, f32(both >> 16u) - 32.0, 0.0);
+        }
+        case INT8_ASYM: {
+            let d = low_half(raw.halves);
+            let least = d * (128.0 - f32(byte_in(raw.head.x, raw.part / 2u)));
+            return vec4<f32>(d, least, d, least);
+        }
+        case INT4_ASYM: {
+            let d = low_half(raw.halves);
+            let least = d * (8.0 - f32(byte_in(raw.head.x, raw.part) & 15u));
+            return vec4<f32>(d, least, d, least);
         }
         case Q4_K, Q5_K: {
             return scales_and_minima(raw);

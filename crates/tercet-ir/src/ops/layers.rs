@@ -18,6 +18,8 @@ pub(super) fn cases() -> Vec<Case> {
         (Scheme::Q8_0, 96),
         (Scheme::Q4K, 256),
         (Scheme::Q6K, 256),
+        (Scheme::Int4Asym, 128),
+        (Scheme::Mxfp4, 64),
     ];
     let layers = schemes.into_iter().flat_map(|(scheme, k)| {
         let case = |name: &str, build: Build| {

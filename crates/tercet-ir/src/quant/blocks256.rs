@@ -12,10 +12,10 @@ const LEN: usize = 256;
 
 /// One code for each element. Unpacking all of a block first, then scaling, keeps both loops free
 /// of index arithmetic, so that compilers vectorise them.
-type Codes = [u8; LEN];
+pub(super) type Codes = [u8; LEN];
 
 /// The 2-bit codes of 64 bytes.
-fn two_bits(qs: &[u8]) -> Codes {
+pub(super) fn two_bits(qs: &[u8]) -> Codes {
     let mut codes = [0; LEN];
     for (codes, qs) in codes.chunks_exact_mut(128).zip(qs.chunks_exact(32)) {
         for (s, codes) in codes.chunks_exact_mut(32).enumerate() {

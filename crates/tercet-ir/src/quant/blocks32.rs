@@ -4,7 +4,7 @@
 //! little-endian `u32` whose bit `i` is the fifth bit of element `i`. Nibbles: byte `j` holds
 //! element `j` in its low half and element `j + 16` in its high half.
 
-use super::{QuantError, Scheme, f16_at};
+use super::{QuantError, Scheme, f16_at, greatest, quantize, scaled};
 
 const LEN: usize = 32;
 
@@ -56,29 +56,13 @@ pub(super) fn q8_0(b: &[u8; 34], out: &mut [f32; LEN]) {
     }
 }
 
-fn quantize(
-    scheme: Scheme,
-    x: &[f32],
-    encode: impl Fn(&[f32; LEN], &mut Vec<u8>),
-) -> Result<Vec<u8>, QuantError> {
-    let error = QuantError {
-        scheme,
-        bytes: 0,
-        elements: x.len(),
-    };
-    let mut bytes = Vec::with_capacity(scheme.row_bytes(x.len()).ok_or(error)?);
-    let (blocks, _) = x.as_chunks::<LEN>();
-    blocks.iter().for_each(|b| encode(b, &mut bytes));
-    Ok(bytes)
-}
-
 /// Rounds finite weights to Q8_0: the scale is the block's greatest magnitude over 127.
 ///
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 32.
 pub fn quantize_q8_0(x: &[f32]) -> Result<Vec<u8>, QuantError> {
-    quantize(Scheme::Q8_0, x, |x, bytes| {
-        let d = half::f16::from_f32(x.iter().fold(0f32, |m, x| m.max(x.abs())) / 127.0);
+    quantize(Scheme::Q8_0, x, |x: &[f32; LEN], bytes| {
+        let d = half::f16::from_f32(greatest(x) / 127.0);
         bytes.extend(d.to_le_bytes());
         bytes.extend(
             x.iter()
@@ -92,11 +76,11 @@ pub fn quantize_q8_0(x: &[f32]) -> Result<Vec<u8>, QuantError> {
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 32.
 pub fn quantize_q4_0(x: &[f32]) -> Result<Vec<u8>, QuantError> {
-    quantize(Scheme::Q4_0, x, |x, bytes| {
-        let greatest = x
+    quantize(Scheme::Q4_0, x, |x: &[f32; LEN], bytes| {
+        let extreme = x
             .iter()
             .fold(0f32, |m, &x| if x.abs() > m.abs() { x } else { m });
-        let d = half::f16::from_f32(greatest / -8.0);
+        let d = half::f16::from_f32(extreme / -8.0);
         let nibble = |x: f32| (scaled(x, d) + 8.0).clamp(0.0, 15.0) as u8;
         bytes.extend(d.to_le_bytes());
         let (low, high) = x.split_at(LEN / 2);
@@ -106,16 +90,6 @@ pub fn quantize_q4_0(x: &[f32]) -> Result<Vec<u8>, QuantError> {
                 .map(|(&l, &h)| nibble(l) | nibble(h) << 4),
         );
     })
-}
-
-/// `x / d` to the nearest integer, 0 where the scale is 0.
-fn scaled(x: f32, d: half::f16) -> f32 {
-    let d = d.to_f32();
-    if d == 0.0 {
-        0.0
-    } else {
-        (x / d).round_ties_even()
-    }
 }
 
 #[cfg(test)]

@@ -1,18 +1,32 @@
-//! Block-quantised weights in the formats of GGUF.
+//! Block-quantised weights: the formats of GGUF, and integers and small floats in blocks of our own.
 //!
 //! A row of `k` weights is `k / block_len` blocks of `block_bytes` bytes each; what a block means in
 //! F32 is fixed bit for bit: every product and sum rounds once, in the order of its formula. One
 //! file holds the formulas of one family: `float`, `blocks32` (one level of scales), `blocks256`
-//! (the K family: scales of scales). Executors may compute otherwise but are held to these values.
+//! (the K family: scales of scales), `codebook` (the IQ family: codes of rows of a grid), `ternary`,
+//! `float8`, `float4` and `integers`; `scales` says where the scales of a block are. Executors may
+//! compute otherwise but are held to these values.
 
 use crate::dtype::DType;
 
 mod blocks256;
 mod blocks32;
+mod codebook;
 mod float;
+mod float4;
+mod float8;
+mod grids;
+mod integers;
+mod scales;
+mod ternary;
 
 pub use blocks32::{quantize_q4_0, quantize_q8_0};
 pub use blocks256::scale_and_min;
+pub use float4::{quantize_mxfp4, quantize_nvfp4};
+pub use float8::{quantize_fp8_e4m3, quantize_fp8_e5m2};
+pub use grids::{Grid, iq4_levels};
+pub use integers::{quantize_int4, quantize_int4_asym, quantize_int8, quantize_int8_asym};
+pub use scales::ScaleFormat;
 
 /// Bytes or values that are not whole blocks of a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,6 +98,47 @@ schemes! {
     Q5K "q5_k" 256 176 blocks256::q5_k,
     /// 6 bits, 8-bit scales for 16, an f16 super-scale for 256.
     Q6K "q6_k" 256 210 blocks256::q6_k,
+    /// 2 bits: a grid of 256 rows of 8, signs by 7 bits, 4-bit scales for 32, an f16 super-scale for 256.
+    Iq2Xxs "iq2_xxs" 256 66 codebook::iq2_xxs,
+    /// 2 bits: a grid of 512 rows of 8, signs by 7 bits, 4-bit scales for 16, an f16 super-scale for 256.
+    Iq2Xs "iq2_xs" 256 74 codebook::iq2_xs,
+    /// 2 bits: a grid of 1024 rows of 8, any signs, 4-bit scales for 16, an f16 super-scale for 256.
+    Iq2S "iq2_s" 256 82 codebook::iq2_s,
+    /// 3 bits: a grid of 256 rows of 4, signs by 7 bits, 4-bit scales for 32, an f16 super-scale for 256.
+    Iq3Xxs "iq3_xxs" 256 98 codebook::iq3_xxs,
+    /// 3 bits: a grid of 512 rows of 4, any signs, 4-bit scales for 32, an f16 super-scale for 256.
+    Iq3S "iq3_s" 256 110 codebook::iq3_s,
+    /// 1.6 bits: a grid of 2048 rows of 8, 3-bit scales and a shift for 32, an f16 super-scale for 256.
+    Iq1S "iq1_s" 256 50 codebook::iq1_s,
+    /// 1.8 bits: the same grid, 3-bit scales for 16 and shifts for 8, an f16 super-scale for 256.
+    Iq1M "iq1_m" 256 56 codebook::iq1_m,
+    /// 4 bits for 16 unevenly spaced levels, one f16 scale for 32.
+    Iq4Nl "iq4_nl" 32 18 codebook::iq4_nl,
+    /// The same levels, 6-bit scales for 32, an f16 super-scale for 256.
+    Iq4Xs "iq4_xs" 256 136 codebook::iq4_xs,
+    /// -1, 0 and 1, five to a byte, one f16 scale for 256.
+    Tq1_0 "tq1_0" 256 54 ternary::tq1_0,
+    /// -1, 0 and 1 (and 2) in 2 bits, one f16 scale for 256.
+    Tq2_0 "tq2_0" 256 66 ternary::tq2_0,
+    /// OCP microscaling: e2m1 floats, a power of two as the scale for 32.
+    Mxfp4 "mxfp4" 32 17 float4::mxfp4,
+    /// e2m1 floats, an e4m3 scale for 16. The weights of a tensor may have a factor besides, which is
+    /// not part of the blocks.
+    Nvfp4 "nvfp4" 64 36 float4::nvfp4,
+    /// OCP e4m3 floats, an f32 scale for 128: the scale, then a byte for each weight.
+    Fp8E4m3 "fp8_e4m3" 128 132 float8::e4m3,
+    /// OCP e5m2 floats, an f32 scale for 128: the scale, then a byte for each weight.
+    Fp8E5m2 "fp8_e5m2" 128 132 float8::e5m2,
+    /// Signed bytes, an f16 scale for 32: four scales, then 128 bytes.
+    Int8 "int8" 128 136 integers::int8,
+    /// Bytes less a zero point, an f16 scale and a zero point of 8 bits for 32: four scales, four zero
+    /// points, then 128 bytes.
+    Int8Asym "int8_asym" 128 140 integers::int8_asym,
+    /// 4 bits less 8, an f16 scale for 32: four scales, then 64 bytes of nibbles.
+    Int4 "int4" 128 72 integers::int4,
+    /// 4 bits less a zero point of 4 bits, an f16 scale and a zero point for 32: four scales, four bytes
+    /// of zero points, then 64 bytes of nibbles.
+    Int4Asym "int4_asym" 128 76 integers::int4_asym,
 }
 
 impl Scheme {
@@ -102,7 +157,26 @@ impl Scheme {
             | Scheme::Q3K
             | Scheme::Q4K
             | Scheme::Q5K
-            | Scheme::Q6K => DType::U8,
+            | Scheme::Q6K
+            | Scheme::Iq2Xxs
+            | Scheme::Iq2Xs
+            | Scheme::Iq2S
+            | Scheme::Iq3Xxs
+            | Scheme::Iq3S
+            | Scheme::Iq1S
+            | Scheme::Iq1M
+            | Scheme::Iq4Nl
+            | Scheme::Iq4Xs
+            | Scheme::Tq1_0
+            | Scheme::Tq2_0
+            | Scheme::Mxfp4
+            | Scheme::Nvfp4
+            | Scheme::Fp8E4m3
+            | Scheme::Fp8E5m2
+            | Scheme::Int8
+            | Scheme::Int8Asym
+            | Scheme::Int4
+            | Scheme::Int4Asym => DType::U8,
         }
     }
 
@@ -134,35 +208,6 @@ impl Scheme {
             return None;
         }
         (stored / unit).checked_mul(len)
-    }
-
-    /// Where in a block its f16 scales and minima are, in bytes; none for plain floats.
-    pub const fn scale_offsets(self) -> &'static [usize] {
-        match self {
-            Scheme::F16 | Scheme::BF16 => &[],
-            Scheme::Q4_0 | Scheme::Q5_0 | Scheme::Q8_0 => &[0],
-            Scheme::Q4_1 | Scheme::Q5_1 | Scheme::Q4K | Scheme::Q5K => &[0, 2],
-            Scheme::Q2K => &[80, 82],
-            Scheme::Q3K => &[108],
-            Scheme::Q6K => &[208],
-        }
-    }
-
-    /// The greatest magnitude that a weight has per unit of the block's f16 scale.
-    pub const fn greatest_code(self) -> f64 {
-        match self {
-            Scheme::F16 | Scheme::BF16 => 1.0,
-            Scheme::Q4_0 => 8.0,
-            Scheme::Q4_1 => 15.0,
-            Scheme::Q5_0 => 16.0,
-            Scheme::Q5_1 => 31.0,
-            Scheme::Q8_0 => 128.0,
-            Scheme::Q2K => 15.0 * 3.0,
-            Scheme::Q3K => 32.0 * 4.0,
-            Scheme::Q4K => 63.0 * 15.0,
-            Scheme::Q5K => 63.0 * 31.0,
-            Scheme::Q6K => 128.0 * 32.0,
-        }
     }
 
     /// The values of one block.
@@ -209,6 +254,42 @@ impl Scheme {
 /// The f16 at byte `at`, as f32.
 fn f16_at(block: &[u8], at: usize) -> f32 {
     half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// The blocks of weights, each of which `encode` appends.
+///
+/// # Errors
+/// [`QuantError`] when `x` is not whole blocks of `LEN`, those of the scheme.
+fn quantize<const LEN: usize>(
+    scheme: Scheme,
+    x: &[f32],
+    mut encode: impl FnMut(&[f32; LEN], &mut Vec<u8>),
+) -> Result<Vec<u8>, QuantError> {
+    debug_assert_eq!(LEN, scheme.block_len());
+    let error = QuantError {
+        scheme,
+        bytes: 0,
+        elements: x.len(),
+    };
+    let mut bytes = Vec::with_capacity(scheme.row_bytes(x.len()).ok_or(error)?);
+    let (blocks, _) = x.as_chunks::<LEN>();
+    blocks.iter().for_each(|b| encode(b, &mut bytes));
+    Ok(bytes)
+}
+
+/// The greatest magnitude.
+fn greatest(x: &[f32]) -> f32 {
+    x.iter().fold(0f32, |m, x| m.max(x.abs()))
+}
+
+/// `x / d` to the nearest integer, 0 where the scale is 0.
+fn scaled(x: f32, d: half::f16) -> f32 {
+    let d = d.to_f32();
+    if d == 0.0 {
+        0.0
+    } else {
+        (x / d).round_ties_even()
+    }
 }
 
 #[cfg(test)]

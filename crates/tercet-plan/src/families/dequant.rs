@@ -2,7 +2,8 @@
 //! blocks shares.
 
 use tercet_ir::layout::{Term, numel};
-use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Scheme, Value};
+use tercet_ir::quant::Grid;
+use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Scheme, Tensor, Value};
 
 use super::{Family, code, portable};
 use crate::emit::{Emit, View};
@@ -21,6 +22,8 @@ pub(crate) static DEQUANTIZE: Family = Family {
         &WIDEN.def,
         &UNPACK_HALF_WORDS.def,
         &UNPACK_HALF_QUADS.def,
+        &UNPACK_CODED.def,
+        &UNPACK_HALF_CODED.def,
     ],
     supports: super::always,
     lower,
@@ -47,8 +50,19 @@ crate::params! {
     }
 }
 
-/// Decoding of every scheme; a kernel with it has `packed_word`.
-pub(super) const BLOCKS: &str = portable!("dequant/blocks.wgsl");
+/// Decoding of formats of integers; a kernel with it has `packed_word`.
+pub(super) const BLOCKS: &str = concat!(
+    portable!("dequant/fields.wgsl"),
+    portable!("dequant/blocks.wgsl")
+);
+/// Decoding of the others, in the place of [`BLOCKS`]; a kernel with it has the rows of a codebook as its
+/// last argument.
+pub(super) const CODED: &str = concat!(
+    portable!("dequant/fields.wgsl"),
+    portable!("dequant/coded.wgsl")
+);
+/// In the place of [`PIECES`] after [`CODED`].
+pub(super) const PIECES_CODED: &str = portable!("dequant/pieces_coded.wgsl");
 
 /// Decoding of pieces, for kernels that decode many at a time; after [`BLOCKS`] and one of [`WORDS`] and
 /// [`QUADS`], which bind the blocks.
@@ -62,6 +76,42 @@ static UNPACK: Kernel<UnpackParams> = Kernel::wgsl(
     &[PRELUDE, BLOCKS, portable!("dequant/unpack.wgsl")],
     &[Access::Read, Access::Write],
     &BLOCK_CONSTS,
+);
+
+static UNPACK_CODED: Kernel<UnpackParams> = Kernel::wgsl(
+    "dequantize_coded",
+    &[
+        PRELUDE,
+        CODED,
+        portable!("dequant/grid_3.wgsl"),
+        portable!("dequant/unpack.wgsl"),
+    ],
+    &[Access::Read, Access::Write, Access::Read],
+    &BLOCK_CONSTS,
+);
+
+static UNPACK_HALF_CODED: Kernel<UnpackHalfParams> = Kernel::wgsl(
+    "dequantize_half_coded",
+    &[
+        PRELUDE,
+        CODED,
+        WORDS,
+        PIECES_CODED,
+        portable!("dequant/grid_4.wgsl"),
+        portable!("dequant/unpack_half.wgsl"),
+    ],
+    &[Access::Read, Access::Read, Access::Write, Access::Read],
+    &[
+        "SCHEME",
+        "BLOCK_LEN",
+        "HAS_MIN",
+        "PLANES",
+        "LOW",
+        "HIGH",
+        "SCALES",
+        "HALVES",
+        "Y_TYPE",
+    ],
 );
 
 /// Weights to 16-bit floats, read through this piece.
@@ -104,7 +154,15 @@ pub(super) fn unpack_half(
     order: SlotId,
     y: &View,
     params: &UnpackHalfParams,
-) {
+) -> Result<(), CompileError> {
+    let grid = e.grid_of(params.pieces, 256);
+    if let Some(table) = blocks.grid(e)? {
+        let mut consts = blocks.consts().to_vec();
+        consts.push(code(y.dtype));
+        let args = [order, blocks.view.slot, y.slot, table];
+        e.dispatch(&UNPACK_HALF_CODED, &consts, &args, params, grid);
+        return Ok(());
+    }
     let lines = blocks.view.layout.offset().iter();
     let mut lines = lines.chain(&blocks.view.layout.strides()[..1]);
     let whole = blocks.is_aligned() && lines.all(|t| t.power_of_two() >= 16);
@@ -115,9 +173,9 @@ pub(super) fn unpack_half(
     let mut consts = blocks.consts().to_vec();
     consts.extend(piece_consts(blocks.scheme));
     consts.push(code(y.dtype));
-    let grid = e.grid_of(params.pieces, 256);
     let args = [order, blocks.view.slot, y.slot];
     e.dispatch(kernel, &consts, &args, params, grid);
+    Ok(())
 }
 
 static WIDEN: Kernel<WidenParams> = Kernel::wgsl(
@@ -127,7 +185,7 @@ static WIDEN: Kernel<WidenParams> = Kernel::wgsl(
     &["X_TYPE"],
 );
 
-/// The names of the constants of `dequant/blocks.wgsl`.
+/// The names of the constants of `dequant/fields.wgsl`.
 pub(super) const BLOCK_CONSTS: [&str; 8] = [
     "SCHEME",
     "BLOCK_LEN",
@@ -138,6 +196,9 @@ pub(super) const BLOCK_CONSTS: [&str; 8] = [
     "SCALES",
     "HALVES",
 ];
+
+/// The first number of `dequant/coded.wgsl`.
+const FIRST_CODED: u32 = 16;
 
 /// `SCHEME` and `HAS_MIN`.
 fn code_of(scheme: Scheme) -> (u32, bool) {
@@ -153,13 +214,32 @@ fn code_of(scheme: Scheme) -> (u32, bool) {
         Scheme::Q4K => (7, true),
         Scheme::Q5K => (8, true),
         Scheme::Q6K => (9, false),
+        Scheme::Int8 => (10, false),
+        Scheme::Int8Asym => (11, true),
+        Scheme::Int4 => (12, false),
+        Scheme::Int4Asym => (13, true),
+        Scheme::Tq2_0 => (14, false),
+        Scheme::Mxfp4 => (FIRST_CODED, false),
+        Scheme::Nvfp4 => (17, false),
+        Scheme::Fp8E4m3 => (18, false),
+        Scheme::Fp8E5m2 => (19, false),
+        Scheme::Tq1_0 => (20, false),
+        Scheme::Iq4Nl => (21, false),
+        Scheme::Iq4Xs => (22, false),
+        Scheme::Iq2Xxs => (23, false),
+        Scheme::Iq2Xs => (24, false),
+        Scheme::Iq2S => (25, false),
+        Scheme::Iq3Xxs => (26, false),
+        Scheme::Iq3S => (27, false),
+        Scheme::Iq1S => (28, false),
+        Scheme::Iq1M => (29, false),
     }
 }
 
 /// Packed weights as kernels take them: rows of blocks at one distance from each other.
 #[derive(Clone, Debug)]
 pub(super) struct Blocks {
-    /// `[rows, row bytes]`, from an even byte on.
+    /// `[rows, row bytes]`, from an even byte on where blocks have an even size.
     pub(super) view: View,
     pub(super) scheme: Scheme,
     /// The parameters that they are rows of, by their places in the signature, if they are in planes.
@@ -187,7 +267,8 @@ impl Blocks {
         let rows = |view: &View| -> Option<View> {
             let (last, lead) = view.layout.shape().split_last()?;
             let layout = view.layout.reshape(&[numel(lead)?, last.clone()])?;
-            let even = |t: &Term| t.power_of_two() > 1;
+            let is_odd = scheme.block_bytes() % 2 == 1;
+            let even = |t: &Term| is_odd || t.power_of_two() > 1;
             let are_even = layout
                 .offset()
                 .iter()
@@ -242,6 +323,17 @@ impl Blocks {
         ]
     }
 
+    /// The argument that kernels with [`CODED`] take last; `None` where those with [`BLOCKS`] decode.
+    pub(super) fn grid(&self, e: &mut Emit<'_>) -> Result<Option<SlotId>, CompileError> {
+        if code_of(self.scheme).0 < FIRST_CODED {
+            return Ok(None);
+        }
+        let words = Grid::of(self.scheme).map_or_else(|| vec![0], Grid::words);
+        let table = Tensor::from_slice(&[words.len()], &words);
+        let table = table.unwrap_or_else(|_| unreachable!("invariant: as many words as its shape"));
+        Ok(Some(e.constant(table)?.slot))
+    }
+
     /// True if there are minima beside the scales.
     pub(super) fn has_min(&self) -> bool {
         code_of(self.scheme).1
@@ -258,10 +350,16 @@ pub(super) fn piece_consts(scheme: Scheme) -> [u32; 2] {
     match scheme {
         Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not packed"),
         // One group: the distance is not used.
-        Scheme::Q8_0 => [1, 32],
+        Scheme::Q8_0 | Scheme::Int8 | Scheme::Int8Asym => [1, 32],
         Scheme::Q4_0 | Scheme::Q4_1 | Scheme::Q5_0 | Scheme::Q5_1 => [2, 16],
-        Scheme::Q2K | Scheme::Q3K | Scheme::Q4K | Scheme::Q5K => [2, 32],
+        Scheme::Int4 | Scheme::Int4Asym => [2, 16],
+        Scheme::Q2K | Scheme::Q3K | Scheme::Q4K | Scheme::Q5K | Scheme::Tq2_0 => [2, 32],
         Scheme::Q6K => [2, 64],
+        // Those of `dequant/pieces_coded.wgsl`.
+        Scheme::Mxfp4 | Scheme::Nvfp4 | Scheme::Fp8E4m3 | Scheme::Fp8E5m2 => [1, 16],
+        Scheme::Tq1_0 | Scheme::Iq4Nl | Scheme::Iq4Xs => [1, 16],
+        Scheme::Iq2Xxs | Scheme::Iq2Xs | Scheme::Iq2S => [1, 16],
+        Scheme::Iq3Xxs | Scheme::Iq3S | Scheme::Iq1S | Scheme::Iq1M => [1, 16],
     }
 }
 
@@ -291,6 +389,13 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     };
     let quads = e.tape().div(count, Num::Const(4));
     let grid = e.grid_of(quads, 256);
-    e.dispatch(&UNPACK, &blocks.consts(), &[w.slot, y.slot], &params, grid);
+    let (consts, args) = (blocks.consts(), [w.slot, y.slot]);
+    match blocks.grid(e)? {
+        None => e.dispatch(&UNPACK, &consts, &args, &params, grid),
+        Some(table) => {
+            let args = [args[0], args[1], table];
+            e.dispatch(&UNPACK_CODED, &consts, &args, &params, grid);
+        }
+    }
     Ok(())
 }

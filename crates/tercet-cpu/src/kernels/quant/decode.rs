@@ -186,6 +186,45 @@ blocks! {
         }
         groups::<S, 256, 16, 16>(&codes, &scales, &[0.0; 16], sink);
     }
+    /// `d q`, groups of 32.
+    Int8[128, 136] = |S, b, sink| {
+        let codes = &*b.add(8).cast::<[i8; 128]>();
+        groups::<S, 128, 32, 4>(codes, &four_halves::<S>(b), &[0.0; 4], sink);
+    }
+    /// `d (q - z)`, groups of 32: `d (q - 128) + d (128 - z)`, exactly.
+    Int8Asym[128, 140] = |S, b, sink| {
+        let packed = &*b.add(12).cast::<[u8; 128]>();
+        let codes = packed.map(|q| (q ^ 0x80) as i8);
+        let (scales, zeros) = (four_halves::<S>(b), &*b.add(8).cast::<[u8; 4]>());
+        let offset = |g: usize| scales[g] * (128.0 - f32::from(zeros[g]));
+        groups::<S, 128, 32, 4>(&codes, &scales, &[offset(0), offset(1), offset(2), offset(3)], sink);
+    }
+    /// `d (q - 8)`, groups of 32.
+    Int4[128, 72] = |S, b, sink| {
+        let scales = four_halves::<S>(b);
+        for (g, d) in scales.into_iter().enumerate() {
+            let table = S::table(d, -8.0 * d);
+            nibbles::<S, 16>(b.add(8 + 16 * g), table, table, 32 * g, sink);
+        }
+    }
+    /// `d (q - z)`, groups of 32.
+    Int4Asym[128, 76] = |S, b, sink| {
+        let (scales, zeros) = (four_halves::<S>(b), &*b.add(8).cast::<[u8; 4]>());
+        for (g, d) in scales.into_iter().enumerate() {
+            let table = S::table(d, -f32::from(zeros[g] & 15) * d);
+            nibbles::<S, 16>(b.add(12 + 16 * g), table, table, 32 * g, sink);
+        }
+    }
+}
+
+/// The f16 scales in the first 8 bytes.
+///
+/// # Safety
+/// Needs the instructions of `S`; `b` is valid for 8 bytes.
+#[inline(always)]
+unsafe fn four_halves<S: Simd>(b: *const u8) -> [f32; 4] {
+    let ((a, b), (c, d)) = (S::halves(b), S::halves(b.add(4)));
+    [a, b, c, d]
 }
 
 /// `N` bytes whose low nibbles are the elements from `at`, whose high nibbles

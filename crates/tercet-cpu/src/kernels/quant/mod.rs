@@ -364,6 +364,42 @@ unsafe fn visit<S: Simd>(scheme: Scheme, bytes: &[u8], k: usize, sink: &mut impl
         Scheme::Q4K => blocks::<S, d::Q4K>(bytes, sink),
         Scheme::Q5K => blocks::<S, d::Q5K>(bytes, sink),
         Scheme::Q6K => blocks::<S, d::Q6K>(bytes, sink),
+        Scheme::Int8 => blocks::<S, d::Int8>(bytes, sink),
+        Scheme::Int8Asym => blocks::<S, d::Int8Asym>(bytes, sink),
+        Scheme::Int4 => blocks::<S, d::Int4>(bytes, sink),
+        Scheme::Int4Asym => blocks::<S, d::Int4Asym>(bytes, sink),
+        Scheme::Iq2Xxs
+        | Scheme::Iq2Xs
+        | Scheme::Iq2S
+        | Scheme::Iq3Xxs
+        | Scheme::Iq3S
+        | Scheme::Iq1S
+        | Scheme::Iq1M
+        | Scheme::Iq4Nl
+        | Scheme::Iq4Xs
+        | Scheme::Tq1_0
+        | Scheme::Tq2_0
+        | Scheme::Mxfp4
+        | Scheme::Nvfp4
+        | Scheme::Fp8E4m3
+        | Scheme::Fp8E5m2 => plain_blocks::<S>(scheme, bytes, sink),
+    }
+}
+
+/// Blocks of formats that no vectors decode: by their definition, one block at a time.
+///
+/// # Safety
+/// As [`visit`].
+#[inline(always)]
+unsafe fn plain_blocks<S: Simd>(scheme: Scheme, bytes: &[u8], sink: &mut impl Sink<S>) {
+    let len = scheme.block_len();
+    let mut values = [0f32; K_CHUNK];
+    for block in bytes.chunks_exact(scheme.block_bytes()) {
+        scheme.dequantize_block(block, &mut values[..len]);
+        for i in (0..len).step_by(S::LANES) {
+            sink.put(i, i / S::LANES % 2, S::load(values.as_ptr().add(i)));
+        }
+        sink.advance(len);
     }
 }
 

@@ -6,9 +6,9 @@
 use tercet_ir::{CompileError, DType};
 
 use super::kernels::{
-    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, PACKED_QUADS_ACTIVATED,
-    PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN, ROW_ACTIVATED, ROW_PLAIN,
-    WIDE_ACTIVATED, WIDE_PLAIN,
+    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, CODED_ACTIVATED, CODED_PLAIN,
+    PACKED_QUADS_ACTIVATED, PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN,
+    ROW_ACTIVATED, ROW_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
 };
 use super::portable::{Given, Pair, Takes};
 use super::product::Product;
@@ -43,6 +43,10 @@ static ROW: Pair = Pair {
 static PACKED_WORDS: Pair = Pair {
     plain: &PACKED_WORDS_PLAIN,
     activated: &PACKED_WORDS_ACTIVATED,
+};
+static CODED: Pair = Pair {
+    plain: &CODED_PLAIN,
+    activated: &CODED_ACTIVATED,
 };
 static PACKED_QUADS: Pair = Pair {
     plain: &PACKED_QUADS_PLAIN,
@@ -176,12 +180,16 @@ pub(super) fn packed(
     let teams = Teams::of(e, p, [rows, units], [4 * groups, extra], 1)?;
     let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
     let whole = blocks.is_aligned() && p.b.is_multiple(16, p.b.own);
-    let kernels = match some && whole && p.is_apart() {
-        true => &PACKED_QUADS,
-        false => &PACKED_WORDS,
+    let kernels = match (given.is_coded(), some && whole && p.is_apart()) {
+        (true, _) => &CODED,
+        (false, true) => &PACKED_QUADS,
+        (false, false) => &PACKED_WORDS,
     };
     let mut own = blocks.consts().to_vec();
-    own.extend([groups, second, rows, teams.units, teams.per, teams.steps]);
+    if !given.is_coded() {
+        own.extend([groups, second]);
+    }
+    own.extend([rows, teams.units, teams.per, teams.steps]);
     own.extend(taken(p));
     let grid = grid(e, p, given, teams.results(p));
     given.dispatch_rows(e, kernels.pick(p.function()), &own, grid);

@@ -88,7 +88,7 @@ impl Half {
             row_len: k,
             row_stride: e.strides(&blocks.view)[0],
         };
-        unpack_half(e, blocks, self.product.a.slot, &self.weights, &params);
+        unpack_half(e, blocks, self.product.a.slot, &self.weights, &params)?;
         self.coop.dispatch(e, &given, &self.product)
     }
 }

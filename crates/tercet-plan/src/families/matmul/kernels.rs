@@ -1,6 +1,6 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
-use crate::families::dequant::{BLOCKS, PIECES, QUADS, WORDS};
+use crate::families::dequant::{BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::families::{gemm_coop, portable};
 use crate::kernel::{Access, Kernel, KernelDef};
 use crate::scalar::{PRELUDE, Piece};
@@ -53,6 +53,24 @@ const ROW_ARGS: &[Access] = &[
     Access::Write,
     Access::Read,
 ];
+/// [`ARGS`] and [`ROW_ARGS`] with the rows of a codebook.
+const CODED_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+];
+const CODED_ROW_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+    Access::Read,
+];
+const GRID: &str = portable!("dequant/grid_5.wgsl");
+const ROW_GRID: &str = portable!("dequant/grid_6.wgsl");
 /// What all products share but for the bindings of the left operand and the result.
 const SHARED: &str = portable!("matmul/operands.wgsl");
 const OPERANDS: &str = concat!(
@@ -139,37 +157,31 @@ of_floats!(
 );
 
 /// Tiles of packed weights.
-pub(super) static GEMM_PACKED: Kernel<ProductParams> = Kernel::wgsl(
-    "gemm_packed",
-    &[
-        PRELUDE,
-        OPERANDS,
-        B_WORDS,
-        PLAIN,
-        FLOATS,
-        GEMM,
-        BLOCKS,
-        portable!("matmul/gemm_packed.wgsl"),
-    ],
-    ARGS,
-    &[
-        "BIAS",
-        "ACTIVATION",
-        "A_TYPE",
-        "Y_TYPE",
-        "SCHEME",
-        "BLOCK_LEN",
-        "HAS_MIN",
-        "PLANES",
-        "LOW",
-        "HIGH",
-        "SCALES",
-        "HALVES",
-        "SIDE",
-        "WIDE",
-        "A_ALONG",
-    ],
-);
+macro_rules! of_blocks {
+    ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*]) => {
+        pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
+            $label,
+            &[
+                PRELUDE,
+                OPERANDS,
+                B_WORDS,
+                PLAIN,
+                FLOATS,
+                GEMM,
+                $($piece,)*
+                portable!("matmul/gemm_packed.wgsl"),
+            ],
+            $args,
+            &[
+                "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "SCHEME", "BLOCK_LEN", "HAS_MIN",
+                "PLANES", "LOW", "HIGH", "SCALES", "HALVES", "SIDE", "WIDE", "A_ALONG",
+            ],
+        );
+    };
+}
+
+of_blocks!(GEMM_PACKED "gemm_packed", ARGS, [BLOCKS]);
+of_blocks!(GEMM_CODED "gemm_coded", CODED_ARGS, [CODED, GRID]);
 
 const QUAD_TILES: &str = portable!("matmul/gemm_quads.wgsl");
 const QUADS_WIDE: &str = portable!("matmul/quads_wide.wgsl");
@@ -180,11 +192,14 @@ const B_QUADS_PACKED: &str = portable!("matmul/b_quads_packed.wgsl");
 
 /// Tiles of operands that lie in quads, with short functions of a sum.
 macro_rules! of_quads {
-    ($kernel:ident $label:literal, [$($piece:expr),*], [$($name:literal),*]) => {
+    ($kernel:ident $label:literal, $pieces:tt, $names:tt) => {
+        of_quads!($kernel $label, ARGS, $pieces, $names);
+    };
+    ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], [$($name:literal),*]) => {
         pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
             $label,
             &[PRELUDE, SHARED, PLAIN, SUMS, QUAD_TILES, $($piece),*],
-            ARGS,
+            $args,
             &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", $($name),*],
         );
     };
@@ -234,15 +249,31 @@ of_quads!(
     ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
 );
 
+of_quads!(
+    QUADS_CODED_F32 "gemm_quads_coded",
+    CODED_ARGS,
+    [QUADS_WIDE, B_WORDS, CODED, GRID, B_QUADS_PACKED],
+    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
+);
+of_quads!(
+    QUADS_CODED_16 "gemm_quads_coded_half",
+    CODED_ARGS,
+    [QUADS_HALF, B_WORDS, CODED, GRID, B_QUADS_PACKED],
+    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
+);
+
 /// Few rows in shared memory, after a norm and before a gate where they are asked for, once with short
 /// functions of a sum and once with all.
 macro_rules! of_rows {
-    ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
+    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $pieces:tt, $names:tt) => {
+        of_rows!($plain $plain_name, $full $full_name, ROW_ARGS, $pieces, $names);
+    };
+    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $args:expr,
      [$($piece:expr),*], [$($name:literal),*]) => {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
             &[PRELUDE, OPERANDS, PLAIN, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
-            ROW_ARGS,
+            $args,
             &[
                 "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name,)*
                 "ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED",
@@ -250,25 +281,8 @@ macro_rules! of_rows {
         );
         pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
             $full_name,
-            &[
-                PRELUDE,
-                Piece::Base.text(),
-                Piece::Exp.text(),
-                Piece::Log.text(),
-                Piece::Softplus.text(),
-                Piece::Hyperbolic.text(),
-                Piece::Gate.text(),
-                Piece::Erf.text(),
-                OPERANDS,
-                ACTIVATED,
-                FLOATS,
-                GEMV,
-                TILE,
-                GAINS,
-                PROLOGUE,
-                $($piece),*
-            ],
-            ROW_ARGS,
+            with_functions![OPERANDS, ACTIVATED, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
+            $args,
             &[
                 "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name,)*
                 "ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED",
@@ -291,6 +305,13 @@ of_rows!(
     PACKED_QUADS_PLAIN "gemv_packed_wide", PACKED_QUADS_ACTIVATED "gemv_packed_wide_activated",
     [BLOCKS, QUADS, PIECES, GEMV_PACKED],
     ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES", "GROUPS", "SECOND"]
+);
+
+of_rows!(
+    CODED_PLAIN "gemv_coded", CODED_ACTIVATED "gemv_coded_activated",
+    CODED_ROW_ARGS,
+    [CODED, ROW_GRID, WORDS, PIECES_CODED, GEMV_PACKED],
+    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
 );
 
 const ROW: &str = portable!("matmul/gemv_row.wgsl");
@@ -316,22 +337,7 @@ pub(super) static ROW_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
 );
 pub(super) static ROW_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
     "gemv_row_activated",
-    &[
-        PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Log.text(),
-        Piece::Softplus.text(),
-        Piece::Hyperbolic.text(),
-        Piece::Gate.text(),
-        Piece::Erf.text(),
-        SHARED,
-        ACTIVATED,
-        SUMS,
-        GEMV,
-        PROLOGUE,
-        ROW,
-    ],
+    with_functions![SHARED, ACTIVATED, SUMS, GEMV, PROLOGUE, ROW],
     ROW_ARGS,
     ROW_CONSTS,
 );
@@ -404,4 +410,9 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &QUADS_MIXED.def,
     &QUADS_PACKED_F32.def,
     &QUADS_PACKED_16.def,
+    &GEMM_CODED.def,
+    &CODED_PLAIN.def,
+    &CODED_ACTIVATED.def,
+    &QUADS_CODED_F32.def,
+    &QUADS_CODED_16.def,
 ];

@@ -7,7 +7,7 @@ use super::coop::Coop;
 use super::gemv;
 use super::half::{self, Half};
 use super::kernels::{
-    GEMM_ACTIVATED, GEMM_PACKED, GEMM_PLAIN, INTS, NARROW, NarrowParams, ProductParams,
+    GEMM_ACTIVATED, GEMM_CODED, GEMM_PACKED, GEMM_PLAIN, INTS, NARROW, NarrowParams, ProductParams,
 };
 use super::product::{Product, activation_code};
 use super::quads;
@@ -124,6 +124,8 @@ pub(super) struct Given {
     pub(super) args: [SlotId; 4],
     /// The gains of the norm, or what stands in for them.
     gains: SlotId,
+    /// The codebook of packed weights, for kernels that take one.
+    grid: Option<SlotId>,
     /// BIAS, ACTIVATION, A_TYPE, Y_TYPE.
     pub(super) consts: [u32; 4],
     /// Workgroups along z.
@@ -179,6 +181,7 @@ pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, Co
     Ok(Given {
         args: [p.a.slot, p.b.slot, bias, y.slot],
         gains,
+        grid: None,
         consts: [
             u32::from(p.bias.is_some() || p.residual.is_some()),
             activation_code(p.function()).unwrap_or(0),
@@ -191,6 +194,17 @@ pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, Co
 }
 
 impl Given {
+    /// The same with the codebook of the weights, where kernels take one.
+    fn of_blocks(self, e: &mut Emit<'_>, blocks: &Blocks) -> Result<Given, CompileError> {
+        let grid = blocks.grid(e)?;
+        Ok(Given { grid, ..self })
+    }
+
+    /// True if the weights are decoded with a codebook among the arguments.
+    pub(super) fn is_coded(&self) -> bool {
+        self.grid.is_some()
+    }
+
     pub(super) fn dispatch(
         &self,
         e: &mut Emit<'_>,
@@ -199,7 +213,8 @@ impl Given {
         grid: [Num; 3],
     ) {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
-        e.dispatch(kernel, &consts, &self.args, &self.params, grid);
+        let args: Vec<SlotId> = self.args.into_iter().chain(self.grid).collect();
+        e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
     /// As [`Given::dispatch`], for kernels that take the gains of a norm too.
@@ -211,14 +226,9 @@ impl Given {
         grid: [Num; 3],
     ) {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
-        let [a, b, bias, y] = self.args;
-        e.dispatch(
-            kernel,
-            &consts,
-            &[a, b, bias, y, self.gains],
-            &self.params,
-            grid,
-        );
+        let args = self.args.into_iter().chain([self.gains]);
+        let args: Vec<SlotId> = args.chain(self.grid).collect();
+        e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
     /// The grid of tiles of so many rows and columns; flat over x and y.
@@ -300,7 +310,7 @@ pub(super) fn packed(
                 Rows::Many => Takes::NOTHING,
             };
             takes.emit(e, p, sums, |e, p, sums| {
-                let given = given(e, p, sums)?;
+                let given = given(e, p, sums)?.of_blocks(e, blocks)?;
                 match rows {
                     Rows::UpTo(rows) => gemv::packed(e, p, &given, blocks, rows),
                     Rows::Many => packed_tiles(e, p, &given, blocks, sums),
@@ -348,7 +358,11 @@ fn packed_in_place(
     };
     let own = [tile.side, 1, u32::from(p.a.own.unit)];
     let own: Vec<u32> = blocks.consts().into_iter().chain(own).collect();
-    given.tiles(e, &GEMM_PACKED, &own, tile);
+    let kernel = match given.is_coded() {
+        true => &GEMM_CODED,
+        false => &GEMM_PACKED,
+    };
+    given.tiles(e, kernel, &own, tile);
     Ok(())
 }
 

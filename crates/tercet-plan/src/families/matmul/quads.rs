@@ -4,8 +4,8 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::kernels::{
-    ProductParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_F32, QUADS_F32_ACTIVATED, QUADS_MIXED,
-    QUADS_PACKED_16, QUADS_PACKED_F32,
+    ProductParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_CODED_16, QUADS_CODED_F32, QUADS_F32,
+    QUADS_F32_ACTIVATED, QUADS_MIXED, QUADS_PACKED_16, QUADS_PACKED_F32,
 };
 use super::portable::{Given, Pair, Tile};
 use super::product::Product;
@@ -170,9 +170,11 @@ pub(super) fn packed(
     if !rows_are_quads(p, y) || !p.is_apart() {
         return Ok(false);
     }
-    let kernel = match p.a.dtype {
-        DType::F32 => &QUADS_PACKED_F32,
-        _ => &QUADS_PACKED_16,
+    let kernel = match (p.a.dtype, given.is_coded()) {
+        (DType::F32, false) => &QUADS_PACKED_F32,
+        (_, false) => &QUADS_PACKED_16,
+        (DType::F32, true) => &QUADS_CODED_F32,
+        (_, true) => &QUADS_CODED_16,
     };
     let (size, _) = best(e, p, |rate| rate.packed)?;
     let mut own = vec![size.rows, size.columns];
