@@ -221,10 +221,8 @@ fn pass_text(text: &mut String, plan: &Plan, pass: usize, before: u32) {
             let step = n / (before * radix);
             let _ = writeln!(text, "        let turn = (j{v} % {before}u) * {step}u;");
             for r in 1..radix {
-                let _ = writeln!(
-                    text,
-                    "        {v}[{r}] = times({v}[{r}], roots[turn * {r}u]);"
-                );
+                let _ = writeln!(text, "        let w{r} = {};", root(r));
+                let _ = writeln!(text, "        {v}[{r}] = times({v}[{r}], w{r});");
             }
         }
         let _ = writeln!(text, "        {v} = dft{radix}({v});\n    }}");
@@ -257,6 +255,19 @@ fn pass_text(text: &mut String, plan: &Plan, pass: usize, before: u32) {
     }
     if !last {
         text.push_str("    workgroupBarrier();\n");
+    }
+}
+
+/// Power `r` of the root of a number: few are loaded, from places that lie apart; the others are products of
+/// at most two of them, or one more.
+fn root(r: u32) -> String {
+    match (r / 4 * 4, r % 4) {
+        (0, 1) => "roots[turn]".to_string(),
+        (0, 2) => "times(w1, w1)".to_string(),
+        (0, 3) => "times(w2, w1)".to_string(),
+        (12, 0) => "times(w8, w4)".to_string(),
+        (from, 0) => format!("roots[turn * {from}u]"),
+        (from, rest) => format!("times(w{from}, w{rest})"),
     }
 }
 
