@@ -138,6 +138,7 @@ fn unary_functions_are_accurate() {
         ("floor", vmath::floor, f64::floor, 0.0),
         ("ceil", vmath::ceil, f64::ceil, 0.0),
         ("round", vmath::round, f64::round_ties_even, 0.0),
+        ("trunc", vmath::trunc, f64::trunc, 0.0),
         ("abs", vmath::abs, f64::abs, 0.0),
         ("neg", vmath::neg, |x| -x, 0.0),
         ("relu", vmath::relu, |x| if x < 0.0 { 0.0 } else { x }, 0.0),

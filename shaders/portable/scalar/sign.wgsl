@@ -28,6 +28,10 @@ fn towards_zero(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) & keep);
 }
 
+fn f_trunc(x: f32) -> f32 {
+    return towards_zero(x);
+}
+
 fn f_floor(x: f32) -> f32 {
     let whole = towards_zero(x);
     let below = bitcast<u32>(x) >= 0x80000000u && bitcast<u32>(whole) != bitcast<u32>(x);

@@ -125,6 +125,12 @@ fn pinned_cases() -> Vec<Case> {
             &[0.0, 2.0, 2.0, 0.0, -2.0, 3.0],
         ),
         float(
+            "trunc_towards_zero",
+            Trunc,
+            &[0.5, 1.5, -0.5, -2.75, INF, NAN],
+            &[0.0, 1.0, 0.0, -2.0, INF, NAN],
+        ),
+        float(
             "sign_of_nan_and_zero",
             Sign,
             &[NAN, 0.0, -3.0, INF],
@@ -335,6 +341,8 @@ unary_methods! {
     ceil => Ceil,
     /// Nearest integer, ties to even.
     round => Round,
+    /// Nearest integer towards zero.
+    trunc => Trunc,
     /// `2^x`
     exp2 => Exp2,
     /// Base 2 logarithm.

@@ -70,6 +70,8 @@ spelled! {
         Ceil "ceil",
         /// Nearest integer, ties to even.
         Round "round",
+        /// Nearest integer towards zero.
+        Trunc "trunc",
         /// `2^x`
         Exp2 "exp2",
         /// Base 2 logarithm.

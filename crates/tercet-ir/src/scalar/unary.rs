@@ -12,7 +12,7 @@ impl UnaryFn {
             (Not, DTypeClass::Float) => Err(refuse("x", x, "bool and integers")),
             (Not, _) => Ok(x),
             (_, DTypeClass::Bool) => Err(refuse("x", x, "floats and integers")),
-            (Relu | Neg | Abs | Sign | Floor | Ceil | Round, _) => Ok(x),
+            (Relu | Neg | Abs | Sign | Floor | Ceil | Round | Trunc, _) => Ok(x),
             (_, DTypeClass::Float) => Ok(x),
             (_, DTypeClass::Signed | DTypeClass::Unsigned) => Err(refuse("x", x, "floats")),
         }
@@ -92,6 +92,7 @@ impl UnaryFn {
             Floor => x.floor(),
             Ceil => x.ceil(),
             Round => x.round_ties_even(),
+            Trunc => x.trunc(),
             Exp2 => x.exp2(),
             Log2 => x.log2(),
             Log1p => x.ln_1p(),

@@ -144,7 +144,7 @@ fn changes_range(f: UnaryFn) -> bool {
 fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> Written {
     let piece = match f {
         UnaryFn::Relu | UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign => Piece::Sign,
-        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round => Piece::Sign,
+        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => Piece::Sign,
         UnaryFn::IsNan | UnaryFn::IsInf => Piece::Sign,
         UnaryFn::Exp | UnaryFn::Exp2 | UnaryFn::Expm1 => Piece::Exp,
         UnaryFn::Ln | UnaryFn::Log2 | UnaryFn::Log1p => Piece::Log,
@@ -202,7 +202,7 @@ fn unary_int(f: UnaryFn, x: &str) -> Written {
         UnaryFn::Abs => call(Piece::Int, "i_abs", &[x]),
         UnaryFn::Sign => call(Piece::Int, "i_sign", &[x]),
         UnaryFn::Not => plain(format!("~{x}")),
-        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round => plain(x),
+        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => plain(x),
         floats!() => unreachable!("invariant: inference refuses {} of integers", f.name()),
     }
 }
@@ -213,7 +213,7 @@ fn unary_uint(f: UnaryFn, x: &str) -> Written {
         UnaryFn::Neg => plain(format!("0u - {x}")),
         UnaryFn::Sign => plain(format!("min({x}, 1u)")),
         UnaryFn::Not => plain(format!("~{x}")),
-        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round => plain(x),
+        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => plain(x),
         floats!() => unreachable!("invariant: inference refuses {} of integers", f.name()),
     }
 }

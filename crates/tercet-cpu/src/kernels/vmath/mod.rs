@@ -89,6 +89,8 @@ unary! {
     pub ceil: Ceil = |S, x| x.ceil();
     /// Round half to even.
     pub round: Round = |S, x| x.round_ties_even();
+    /// Round towards zero.
+    pub trunc: Trunc = |S, x| x.trunc();
     /// `e^x`.
     pub exp: Exp = |S, x| scalar::exp::<S>(x);
     /// `2^x`.

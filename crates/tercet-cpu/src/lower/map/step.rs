@@ -201,6 +201,7 @@ pub(super) fn unary_function(f: UnaryFn) -> Option<Function> {
         Floor => vmath::floor,
         Ceil => vmath::ceil,
         Round => vmath::round,
+        Trunc => vmath::trunc,
         Exp2 => vmath::exp2,
         Log2 => vmath::log2,
         Log1p => vmath::log1p,

@@ -16,7 +16,7 @@ pub(super) const RULES: &[Simplification] = &[
     },
     Simplification {
         name: "idempotent",
-        doc: "f(f(x)) = f(x) for relu, abs, sign, floor, ceil, round",
+        doc: "f(f(x)) = f(x) for relu, abs, sign, floor, ceil, round, trunc",
         on: OpKind::Unary,
         apply: idempotent,
     },
@@ -28,7 +28,7 @@ pub(super) const RULES: &[Simplification] = &[
     },
     Simplification {
         name: "round_of_integers",
-        doc: "floor(x) = ceil(x) = round(x) = x for integers",
+        doc: "floor(x) = ceil(x) = round(x) = trunc(x) = x for integers",
         on: OpKind::Unary,
         apply: round_of_integers,
     },
@@ -106,11 +106,11 @@ fn involution(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplifi
 }
 
 fn idempotent(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
-    use UnaryFn::{Abs, Ceil, Floor, Relu, Round, Sign};
+    use UnaryFn::{Abs, Ceil, Floor, Relu, Round, Sign, Trunc};
     let Some((outer, inner, _)) = unary_pair(s, op, inputs) else {
         return Ok(None);
     };
-    let once = matches!(outer, Relu | Abs | Sign | Floor | Ceil | Round);
+    let once = matches!(outer, Relu | Abs | Sign | Floor | Ceil | Round | Trunc);
     Ok((once && outer == inner).then(|| inputs[0]))
 }
 
@@ -125,7 +125,10 @@ fn round_of_integers(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> S
     let (Op::Unary(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
-    let rounds = matches!(o.f, UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round);
+    let rounds = matches!(
+        o.f,
+        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc
+    );
     Ok((rounds && s.ty(x).dtype.is_int()).then_some(x))
 }
 
