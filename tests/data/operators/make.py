@@ -193,7 +193,68 @@ def products():
     case("lora_matmul", "lora_mat_mul{scale=0.5}", operands, [x @ w + 0.5 * (x @ a @ b)])
 
 
-for family in [shapes, gathers, scatters, orders, scans, norms, products]:
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def turned(x, cos, sin):
+    """Halves of the heads of x [B, S, H, D] as real and imaginary parts."""
+    half = x.shape[-1] // 2
+    angle = (cos + 1j * sin)[:, None, :]
+    y = (x[..., :half] + 1j * x[..., half:]) * angle
+    return np.concatenate([y.real, y.imag], -1)
+
+
+def attended(x, w_qkv, w_out, b_qkv, b_out, cos, sin, q_heads, kv_heads):
+    """Causal; one loop over batches and heads."""
+    b, s, _ = x.shape
+    qkv = (x @ w_qkv + b_qkv).reshape(b, s, q_heads + 2 * kv_heads, -1)
+    q, k, v = np.split(qkv, [q_heads, q_heads + kv_heads], 2)
+    q, k = turned(q, cos, sin), turned(k, cos, sin)
+    y = np.empty_like(q)
+    seen = np.tril(np.ones((s, s), bool))
+    for at in range(b):
+        for head in range(q_heads):
+            kv = head // (q_heads // kv_heads)
+            scores = q[at, :, head] @ k[at, :, kv].T / np.sqrt(q.shape[-1])
+            y[at, :, head] = softmax(np.where(seen, scores, -np.inf)) @ v[at, :, kv]
+    return y.reshape(b, s, -1) @ w_out + b_out
+
+
+def blocks():
+    heads, angles = (4, 2), floats(3, 2)
+    weights = {
+        "w_qkv": floats(6, 32) / 2, "w_out": floats(16, 6) / 4, "b_qkv": floats(32), "b_out": floats(6),
+        "cos": np.cos(angles), "sin": np.sin(angles),
+    }
+    x = floats(2, 3, 6)
+    wide = {key: array.astype(np.float64) for key, array in weights.items()}
+    y = attended(x, *wide.values(), *heads)
+    flags = "mask=causal, scale=none, softcap=none, rope=neox"
+    op = f"attention_block{{q_heads=4, kv_heads=2, {flags}, qkv_bias=true, out_bias=true}}"
+    case("attention_block", op, {"x": x} | weights, [y])
+
+    def normed(x, gamma, beta):
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * gamma + beta
+
+    eps = 1e-5
+    rest = {
+        "gamma_1": floats(6), "beta_1": floats(6), "w_up": floats(6, 9) / 2, "w_down": floats(9, 6) / 3,
+        "gamma_2": floats(6), "beta_2": floats(6), "b_up": floats(9), "b_down": floats(6),
+    }
+    h = normed(x + y, rest["gamma_1"], rest["beta_1"])
+    inner = np.maximum(h @ rest["w_up"] + rest["b_up"], 0) @ rest["w_down"] + rest["b_down"]
+    y = normed(h + inner, rest["gamma_2"], rest["beta_2"])
+    op = (
+        f"transformer_layer{{q_heads=4, kv_heads=2, {flags}, activation=relu, eps={eps}, "
+        "qkv_bias=true, out_bias=true, ffn_bias=true}"
+    )
+    order = ["w_qkv", "w_out", *rest, "b_qkv", "b_out", "cos", "sin"]
+    case("transformer_layer", op, {"x": x} | {key: (weights | rest)[key] for key in order}, [y])
+
+
+for family in [shapes, gathers, scatters, orders, scans, norms, products, blocks]:
     family()
 with open("numpy.json", "w") as file:
     rows = ",\n".join(json.dumps(c) for c in cases)

@@ -14,6 +14,7 @@ use crate::types::{TensorType, Type};
 mod arg_extreme;
 mod attention;
 mod binary;
+pub(crate) mod blocks;
 mod cast;
 mod channel_norm;
 mod clamp;
@@ -81,6 +82,7 @@ pub(crate) mod welch_peaks;
 pub(crate) mod window;
 
 pub use attention::{AttentionMask, AttentionOptions, Layout, MaskKind};
+pub use blocks::{AttentionBlockOptions, BlockRope, Dense, TransformerWeights};
 pub use cumsum::ScanFn;
 pub use fft::{FftNorm, root as unit_root};
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
@@ -160,6 +162,8 @@ crate::define_ops! {
     dequant::DequantMatMul,
     attention::Attention,
     rope::Rope,
+    blocks::AttentionBlock,
+    blocks::TransformerLayer,
     rng::RngUniform,
     rng::RngNormal,
     sample::Sample,

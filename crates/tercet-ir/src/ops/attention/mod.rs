@@ -177,7 +177,7 @@ impl Attention {
         }
     }
 
-    fn check_attrs(&self) -> Result<(), TypeError> {
+    pub(crate) fn check_attrs(&self) -> Result<(), TypeError> {
         let bad = |name, reason: String| Err(TypeError::Attr { name, reason });
         let (q_heads, kv_heads) = (self.q_heads, self.kv_heads);
         if kv_heads == 0 || q_heads == 0 || q_heads % kv_heads != 0 {

@@ -20,6 +20,19 @@ pub enum AttentionMask {
     Bias(Value),
 }
 
+impl AttentionMask {
+    /// The attribute and the operand.
+    pub(crate) fn split(self) -> (MaskKind, Option<Value>) {
+        match self {
+            AttentionMask::None => (MaskKind::None, None),
+            AttentionMask::Causal => (MaskKind::Causal, None),
+            AttentionMask::Window(w) => (MaskKind::Window(w), None),
+            AttentionMask::Keep(m) => (MaskKind::Keep, Some(m)),
+            AttentionMask::Bias(m) => (MaskKind::Bias, Some(m)),
+        }
+    }
+}
+
 /// How [`Graph::attention`] attends.
 ///
 /// ```
@@ -126,13 +139,7 @@ impl Graph {
         v: Value,
         options: AttentionOptions,
     ) -> Result<Value, OpError> {
-        let (mask, operand) = match options.mask {
-            AttentionMask::None => (MaskKind::None, None),
-            AttentionMask::Causal => (MaskKind::Causal, None),
-            AttentionMask::Window(w) => (MaskKind::Window(w), None),
-            AttentionMask::Keep(m) => (MaskKind::Keep, Some(m)),
-            AttentionMask::Bias(m) => (MaskKind::Bias, Some(m)),
-        };
+        let (mask, operand) = options.mask.split();
         let op = Attention {
             q_heads: options.q_heads,
             kv_heads: options.kv_heads,

@@ -1,0 +1,256 @@
+//! Self-attention of rows, from their projection to queries, keys and values to the output projection.
+
+use super::{
+    AttentionBlockOptions, Compose, Dense, Operands, Tensors, Types, dense, expect_count,
+    expect_line, expect_matrix, first, heads, reshape,
+};
+use crate::accuracy::Accuracy;
+use crate::attr::Real;
+use crate::attrs;
+use crate::case::{Case, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::attention::{Attention, Layout, MaskKind};
+use crate::ops::rope::{Rope, RopeStyle};
+use crate::ops::util::{expect_dtype, expect_rank};
+use crate::tensor::Tensor;
+use crate::types::{Shape, TensorType, Type};
+
+pub(super) mod cases;
+
+attrs! {
+    /// Self-attention of rows `x [B, S, E]` (Vaswani and others 2017): `x w_qkv + b_qkv` is cut into heads of
+    /// queries, keys and values, queries and keys are rotated, and `attention(q, k, v) w_out + b_out` is the
+    /// result.
+    ///
+    /// The columns of `w_qkv` are those of all query heads, then of all key heads, then of all value
+    /// heads, each `D` wide. A rotation covers the first elements of each head, as many as twice the
+    /// columns of its tables. Every result inside is rounded to the dtype of `x`.
+    pub struct AttentionBlock {
+        /// Heads of the queries; a multiple of `kv_heads`.
+        pub q_heads: usize,
+        /// Heads of keys and values.
+        pub kv_heads: usize,
+        /// Which tokens a token sees. `keep` and `bias` take one more operand.
+        pub mask: MaskKind,
+        /// Factor of the scores; `1 / sqrt(head dim)` where absent.
+        pub scale: Option<Real>,
+        /// Bounds the scores by `softcap * tanh(s / softcap)` where present.
+        pub softcap: Option<Real>,
+        /// Which elements of a head are rotated together, by two more operands; none where absent.
+        pub rope: Option<RopeStyle>,
+        /// True for one more operand that is added to queries, keys and values.
+        pub qkv_bias: bool,
+        /// True for one more operand that is added to the result.
+        pub out_bias: bool,
+    }
+}
+
+/// The operands of a block by name.
+struct Parts<'a, P> {
+    x: &'a P,
+    w_qkv: &'a P,
+    w_out: &'a P,
+    b_qkv: Option<&'a P>,
+    b_out: Option<&'a P>,
+    tables: Option<[&'a P; 2]>,
+    mask: Option<&'a P>,
+}
+
+impl AttentionBlock {
+    fn attention(&self) -> Attention {
+        Attention {
+            q_heads: self.q_heads,
+            kv_heads: self.kv_heads,
+            layout: Layout::Bshd,
+            mask: self.mask,
+            scale: self.scale,
+            softcap: self.softcap,
+            kv_len: false,
+        }
+    }
+
+    fn parts<'a, P>(&self, operands: &'a [P]) -> Parts<'a, P> {
+        let mut rest = Operands::of(operands);
+        Parts {
+            x: rest.take(),
+            w_qkv: rest.take(),
+            w_out: rest.take(),
+            b_qkv: rest.take_if(self.qkv_bias),
+            b_out: rest.take_if(self.out_bias),
+            tables: self.rope.map(|_| [rest.take(), rest.take()]),
+            mask: rest.take_if(self.attention().has_mask_operand()),
+        }
+    }
+
+    /// The operands after the two weights.
+    pub(super) fn more_operands(&self) -> usize {
+        let has_mask = self.attention().has_mask_operand();
+        let flags = [self.qkv_bias, self.out_bias, has_mask];
+        flags.into_iter().map(usize::from).sum::<usize>() + 2 * usize::from(self.rope.is_some())
+    }
+
+    /// The heads of queries, keys and values together, where they are few enough to be counted.
+    fn all_heads(&self) -> Option<usize> {
+        self.kv_heads.checked_mul(2)?.checked_add(self.q_heads)
+    }
+
+    /// The width of a head, from the columns of the first weight.
+    fn head_dim(&self, w_qkv: &Shape) -> Option<usize> {
+        let columns = w_qkv.get(1)?.known()?;
+        let heads = self.all_heads()?;
+        columns.is_multiple_of(heads).then(|| columns / heads)
+    }
+
+    fn check(&self, operands: &[Type]) -> Result<(), TypeError> {
+        self.attention().check_attrs()?;
+        expect_count(3 + self.more_operands(), operands)?;
+        let parts = self.parts(operands);
+        let x = parts.x;
+        expect_dtype("x", x, DType::FLOATS)?;
+        expect_rank("x", x, 3)?;
+        expect_matrix("w_qkv", parts.w_qkv, x, ("the last axis of x", &x.shape[2]))?;
+        let columns = &parts.w_qkv.shape[1];
+        let Some(head_dim) = self.head_dim(&parts.w_qkv.shape) else {
+            let (q, kv) = (self.q_heads, self.kv_heads);
+            let reason = format!(
+                "w_qkv has {columns} columns, which is no known multiple of {q} + 2 * {kv} heads"
+            );
+            return Err(TypeError::Other(reason));
+        };
+        let wide = self.q_heads.saturating_mul(head_dim).into();
+        let of_heads = ("the width of all query heads", &wide);
+        expect_matrix("w_out", parts.w_out, x, of_heads)?;
+        if let Some(bias) = parts.b_qkv {
+            expect_line("b_qkv", bias, x, ("the columns of w_qkv", columns))?;
+        }
+        if let Some(bias) = parts.b_out {
+            let columns = &parts.w_out.shape[1];
+            expect_line("b_out", bias, x, ("the columns of w_out", columns))?;
+        }
+        if let Some([cos, _]) = parts.tables
+            && half_rotated(&cos.shape).is_none()
+        {
+            let reason = "the last axis of cos must be a known size, half of what is rotated";
+            return Err(TypeError::Other(reason.into()));
+        }
+        Ok(())
+    }
+
+    /// The block of checked operands.
+    pub(crate) fn compose<C: Compose>(
+        &self,
+        c: &mut C,
+        operands: &[C::Part],
+    ) -> Result<C::Part, C::Error> {
+        const CHECKED: &str = "invariant: inference checked the sizes";
+        let parts = self.parts(operands);
+        let all = self.all_heads().expect(CHECKED);
+        let head_dim = self.head_dim(&c.dims(parts.w_qkv)).expect(CHECKED);
+        let rows = c.dims(parts.x);
+        let shaped = |rest: &[usize]| -> Vec<Dim> {
+            let rest = rest.iter().map(|n| Dim::Known(*n));
+            rows[..2].iter().cloned().chain(rest).collect()
+        };
+        let qkv = dense(c, None, [parts.x, parts.w_qkv], parts.b_qkv)?;
+        let qkv = reshape(c, &qkv, shaped(&[all, head_dim]))?;
+        let (q_heads, kv_heads) = (self.q_heads, self.kv_heads);
+        let mut q = heads(c, &qkv, [0, q_heads])?;
+        let mut k = heads(c, &qkv, [q_heads, kv_heads])?;
+        let v = heads(c, &qkv, [q_heads + kv_heads, kv_heads])?;
+        if let (Some(style), Some([cos, sin])) = (self.rope, parts.tables) {
+            let rope = Rope {
+                style,
+                n_rot: half_rotated(&c.dims(cos)).expect(CHECKED) * 2,
+                layout: Layout::Bshd,
+            };
+            let turn =
+                |c: &mut C, x: C::Part| first(c, rope.clone(), &[x, cos.clone(), sin.clone()]);
+            q = turn(c, q)?;
+            k = turn(c, k)?;
+        }
+        let operands: Vec<C::Part> = [q, k, v].into_iter().chain(parts.mask.cloned()).collect();
+        let y = first(c, self.attention(), &operands)?;
+        let y = reshape(c, &y, shaped(&[q_heads * head_dim]))?;
+        dense(c, None, [&y, parts.w_out], parts.b_out)
+    }
+}
+
+/// The columns of a table of angles, where twice as many can be counted.
+fn half_rotated(table: &Shape) -> Option<usize> {
+    let half = table.last()?.known()?;
+    half.checked_mul(2).map(|_| half)
+}
+
+impl OpSpec for AttentionBlock {
+    const DOC: Doc = Doc {
+        name: "attention_block",
+        text: "`attention(rope(q), rope(k), v) w_out + b_out` with `q k v = x w_qkv + b_qkv` of rows `x [B, S, E]`.",
+        operands: &[
+            "x", "w_qkv", "w_out", "b_qkv?", "b_out?", "cos?", "sin?", "mask?",
+        ],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Composite,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let operands: Vec<Type> = operands.iter().map(|ty| (*ty).clone()).collect();
+        self.check(&operands)?;
+        Ok(vec![self.compose(&mut Types, &operands)?])
+    }
+
+    fn eval(
+        &self,
+        ctx: &EvalCtx,
+        operands: &[&Tensor],
+        _: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let operands: Vec<Tensor> = operands.iter().map(|t| (*t).clone()).collect();
+        Ok(vec![self.compose(&mut Tensors(ctx), &operands)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases::cases()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        cases::rejects()
+    }
+}
+
+impl Graph {
+    /// Self-attention of rows `x [B, S, E]`, floats: `qkv` is `[E, (q_heads + 2 kv_heads) D]`, `out`
+    /// `[q_heads D, N]`, the result `[B, S, N]`. See [`AttentionBlock`] for the meaning.
+    ///
+    /// # Errors
+    /// [`OpError`] when types, heads, tables or the mask do not fit, the width of `qkv` is symbolic or no
+    /// multiple of the heads, or scale or softcap are not finite.
+    pub fn attention_block(
+        &mut self,
+        x: Value,
+        qkv: Dense,
+        out: Dense,
+        options: AttentionBlockOptions,
+    ) -> Result<Value, OpError> {
+        let (mask, operand) = options.mask.split();
+        let op = AttentionBlock {
+            q_heads: options.q_heads,
+            kv_heads: options.kv_heads,
+            mask,
+            scale: options.scale.map(Real),
+            softcap: options.softcap.map(Real),
+            rope: options.rope.map(|r| r.style),
+            qkv_bias: qkv.bias.is_some(),
+            out_bias: out.bias.is_some(),
+        };
+        let tables = options.rope.into_iter().flat_map(|r| [r.cos, r.sin]);
+        let operands = [x, qkv.weight, out.weight].into_iter();
+        let operands = operands.chain(qkv.bias).chain(out.bias);
+        let operands: Vec<Value> = operands.chain(tables).chain(operand).collect();
+        self.add(op, &operands)
+    }
+}
