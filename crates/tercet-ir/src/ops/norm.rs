@@ -201,6 +201,14 @@ impl OpSpec for LayerNorm {
                 let y = c.graph.layer_norm(x, gamma, None, 1, 0.0)?;
                 c.output_expect(y, &[f64::NAN, f64::NAN, -1.0, 1.0])
             }),
+            // The sum and the squares exceed F16.
+            Case::new("large_values_do_not_overflow", |c| {
+                let x = Fill::Values([40960.0, 49152.0].repeat(24));
+                let x = c.input("x", [1, 48], x)?;
+                let gamma = c.input("gamma", [48], Fill::Values(vec![2.0; 48]))?;
+                let y = c.graph.layer_norm(x, gamma, None, 1, 0.0)?;
+                c.output_expect(y, &[-2.0, 2.0].repeat(24))
+            }),
             Case::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 8);
                 let x = c.input("x", [2.into(), s, 16.into()], Fill::Normal)?;
@@ -329,6 +337,13 @@ impl OpSpec for RmsNorm {
                 let gamma = c.input("gamma", [2], Fill::Values(vec![1.0, 2.0]))?;
                 let y = c.graph.rms_norm(x, gamma, None, 0.0)?;
                 c.output_expect(y, &[1.0, 2.0])
+            }),
+            Case::new("large_values_do_not_overflow", |c| {
+                let x = Fill::Values([49152.0, -49152.0].repeat(24));
+                let x = c.input("x", [1, 48], x)?;
+                let gamma = c.input("gamma", [48], Fill::Values(vec![2.0; 48]))?;
+                let y = c.graph.rms_norm(x, gamma, None, 0.0)?;
+                c.output_expect(y, &[2.0, -2.0].repeat(24))
             }),
             Case::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 8);

@@ -160,6 +160,7 @@ fn random_cases() -> Vec<Case> {
             Ok(o.causal().kv_len(lens(c, &[2], &[129.0, 70.0])?))
         }),
         random("scale", BASE, |_, o| Ok(o.scale(0.25))),
+        random("scale_of_one", BASE, |_, o| Ok(o.causal().scale(1.0))),
         random("softcap", BASE, |_, o| {
             Ok(o.causal().scale(2.0).softcap(1.5))
         }),
@@ -280,6 +281,11 @@ fn mean_cases() -> Vec<Case> {
             let mask = Type::new(DType::Bool, [1, 4]);
             let mask = c.input_of("mask", mask, Fill::Values(vec![0.0, 1.0, 0.0, 1.0]))?;
             Ok(o.keep(mask).kv_len(lens(c, &[1], &[3.0])?))
+        }),
+        // After the mask, the bound would let masked keys in again.
+        means("softcap_before_the_mask", [1, 1], FOUR, &[3.0], |c, o| {
+            let bias = Fill::Values(vec![0.0, 0.0, -30000.0, -30000.0]);
+            Ok(o.softcap(2.0).bias(c.input("bias", [1, 4], bias)?))
         }),
         means("nan_bias_gives_nan", [1, 1], FOUR, &[NAN], |c, o| {
             let bias = Fill::Values(vec![0.0, NAN, 0.0, 0.0]);

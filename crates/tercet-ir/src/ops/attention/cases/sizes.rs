@@ -14,10 +14,38 @@ const MANY: Dims = Dims {
 
 pub(super) fn cases() -> Vec<Case> {
     let mut all = many_queries();
+    all.extend(as_many_heads_as_tokens());
     all.extend(wide_heads());
     all.extend(long_keys());
     all.extend(views());
     all
+}
+
+/// As many heads as queries and keys, so that exchanged axes would not show in a shape.
+fn as_many_heads_as_tokens() -> Vec<Case> {
+    let square = Dims {
+        sq: 8,
+        sk: 8,
+        q_heads: 8,
+        kv_heads: 8,
+        ..BASE
+    };
+    let grouped = Dims {
+        kv_heads: 2,
+        ..square
+    };
+    let first = |dims| Dims {
+        layout: Layout::Bhsd,
+        ..dims
+    };
+    vec![
+        random("heads_as_tokens_bshd", square, |_, o| Ok(o)),
+        random("heads_as_tokens_bhsd", first(square), |_, o| Ok(o.causal())),
+        random("grouped_heads_as_tokens_bshd", grouped, |_, o| {
+            Ok(o.causal())
+        }),
+        random("grouped_heads_as_tokens_bhsd", first(grouped), |_, o| Ok(o)),
+    ]
 }
 
 fn many_queries() -> Vec<Case> {
@@ -152,6 +180,18 @@ fn wide_heads() -> Vec<Case> {
         kv_heads: 1,
         ..wide
     };
+    let of_320 = Dims {
+        d: 320,
+        dv: 320,
+        ..wide
+    };
+    let of_576 = Dims {
+        d: 576,
+        dv: 576,
+        layout: Layout::Bhsd,
+        ..wide
+    };
+    let one_of_576 = Dims { sq: 1, ..of_576 };
     let widest = Dims {
         sq: 1,
         sk: 5,
@@ -162,6 +202,9 @@ fn wide_heads() -> Vec<Case> {
     vec![
         random("odd_heads", odd, |_, o| Ok(o.causal())),
         random("heads_of_320_and_576", wide, |_, o| Ok(o.causal())),
+        random("heads_of_320", of_320, |_, o| Ok(o.causal())),
+        random("heads_of_576", of_576, |_, o| Ok(o.window(9))),
+        random("one_query_of_576", one_of_576, |_, o| Ok(o.causal())),
         random("one_latent_head", latent, |_, o| Ok(o)),
         random("heads_of_1100_and_1030", widest, |_, o| Ok(o)),
     ]
