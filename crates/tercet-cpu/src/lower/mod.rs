@@ -234,6 +234,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
     kernel("arg_min", OpKind::ArgMin, always, arg_extreme::lower),
     kernel("rng_uniform", OpKind::RngUniform, always, rng::lower),
     kernel("rng_normal", OpKind::RngNormal, always, rng::lower),
+    kernel("philox", OpKind::Philox, always, rng::lower_words),
     kernel("sample", OpKind::Sample, sample::supports, sample::lower),
     through_f32("gemm", OpKind::MatMul, matmul::supports, matmul::lower),
     through_f32("gemm", OpKind::Linear, matmul::supports, matmul::lower),

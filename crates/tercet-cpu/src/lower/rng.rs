@@ -1,8 +1,8 @@
-//! `RngUniform` and `RngNormal`: four elements (two of F64) for each block of random words, by the
+//! `Philox` for given counters; `RngUniform` and `RngNormal`: four elements (two of F64) for each block of random words, by the
 //! recipes of [`tercet_ir::random`], bit for bit those of the reference.
 
 use half::{bf16, f16};
-use tercet_ir::random::{Stream, UniformRange};
+use tercet_ir::random::{Stream, UniformRange, philox4x32};
 use tercet_ir::{DType, Element, EvalCtx, Graph, Node, Op};
 
 use crate::args::Args;
@@ -79,6 +79,22 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
             Ok(())
         })
     }
+}
+
+/// The words of given counters.
+pub(crate) fn lower_words(_: &Graph, _: &Node) -> Lowered {
+    Lowered::new(2, |args: &mut Args<'_>| {
+        let (counters, key) = (args.ins[0].dense::<u32>(), args.ins[1].dense::<u32>());
+        let key = [key[0], key[1]];
+        parts(args.parallel, args.outs[0].as_mut(), TASK, |i, out| {
+            let counters = counters[i * TASK..].as_chunks::<GROUP>().0;
+            let (words, _) = out.as_chunks_mut::<GROUP>();
+            for (words, counter) in words.iter_mut().zip(counters) {
+                *words = philox4x32(*counter, key);
+            }
+        });
+        Ok(())
+    })
 }
 
 fn fill<T: Element>(

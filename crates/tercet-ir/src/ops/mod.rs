@@ -48,6 +48,7 @@ mod non_zero;
 mod norm;
 mod one_hot;
 mod pad;
+mod philox;
 mod pool;
 mod recurrence;
 mod reduce;
@@ -164,6 +165,7 @@ crate::define_ops! {
     rope::Rope,
     blocks::AttentionBlock,
     blocks::TransformerLayer,
+    philox::Philox,
     rng::RngUniform,
     rng::RngNormal,
     sample::Sample,

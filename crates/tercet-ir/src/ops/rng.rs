@@ -162,6 +162,13 @@ impl OpSpec for RngUniform {
                 c.output_expect(y, &want)
             })
             .only(&[DType::F32]),
+            // The published words of zeros, 6627e8d5 e169c58d bc57ac4c 9b00dbd8, by their high 24 bits.
+            Case::new("pinned_known_words", move |c| {
+                let y = c.graph.add(op(c.dtype, 4, (0.0, 1.0), 0, 0), &[])?;
+                let words = [0x0066_27e8, 0x00e1_69c5, 0x00bc_57ac, 0x009b_00db];
+                c.output_expect(y, &words.map(|w| f64::from(w) / f64::from(1 << 24)))
+            })
+            .only(&[DType::F32]),
             Case::new("pinned_f64", move |c| {
                 let y = c.graph.add(op(c.dtype, 3, (0.0, 1.0), 7, 3), &[])?;
                 c.runs = 3;

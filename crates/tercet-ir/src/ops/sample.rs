@@ -253,6 +253,26 @@ impl OpSpec for Sample {
             row("only_nan_greedy_gives_zero", &[NAN, -INF], greedy, 0.0),
             row("infinity_is_drawn", &[1.0, INF, 60000.0], any, 1.0),
             row("one_logit", &[-INF], any, 0.0),
+            row(
+                "greedy_whatever_else_is_asked",
+                &[1.0, 3.0, 3.0],
+                SampleOptions {
+                    top_k: 2,
+                    top_p: 0.1,
+                    ..greedy
+                },
+                1.0,
+            ),
+            // A quarter of the weight is reached by the first of three.
+            row(
+                "top_p_ties_go_to_the_lower_index",
+                &[-INF, 5.0, 5.0, 5.0],
+                SampleOptions { top_p: 0.25, ..any },
+                1.0,
+            ),
+            every_option("every_option_greedy", 0.0),
+            every_option("every_option_colder", 0.5),
+            every_option("every_option_hotter", 3.0),
             Case::new("no_rows", |c| {
                 let x = c.input("logits", [0, 3], Fill::Normal)?;
                 let y = c.graph.sample(x, SampleOptions::default(), 1)?;
@@ -340,6 +360,35 @@ impl OpSpec for Sample {
             },
         ]
     }
+}
+
+/// Rows with ties, masked logits and one that towers, by every `top_k` (none, one, within ties, beyond the
+/// row) with every `top_p` (none, a border among ties, all).
+fn every_option(name: &str, temperature: f64) -> Case {
+    const INF: f64 = f64::INFINITY;
+    const ROWS: [[f64; 8]; 4] = [
+        [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+        [2.0, -INF, 2.0, 0.5, -INF, 2.0, 0.5, 2.0],
+        [-INF, -INF, -INF, 0.25, -INF, -INF, -INF, -INF],
+        [0.0, 9.0, 0.0, -1.0, 0.0, -2.0, 0.0, 9.0],
+    ];
+    Case::new(name, move |c| {
+        let logits = Fill::Values(ROWS.concat().repeat(3));
+        let logits = c.input("logits", [12, 8], logits)?;
+        for top_k in [0, 1, 3, 99] {
+            for top_p in [0.0, 0.5, 0.9, 1.0] {
+                let options = SampleOptions {
+                    top_k,
+                    top_p,
+                    temperature,
+                };
+                let y = c.graph.sample(logits, options, 3)?;
+                c.output(y)?;
+            }
+        }
+        c.runs = 2;
+        Ok(())
+    })
 }
 
 impl Graph {

@@ -1,4 +1,4 @@
-//! `RngUniform` and `RngNormal`: Philox by element, the count of runs from the launch.
+//! `RngUniform` and `RngNormal`: Philox by element, the count of runs from the launch; and `Philox` itself.
 
 use tercet_ir::ops::Op;
 use tercet_ir::random::UniformRange;
@@ -35,6 +35,10 @@ crate::params! {
         mean: F32,
         deviation: F32,
     }
+    /// The block of `rng_words.wgsl`.
+    pub struct WordsParams {
+        counters: U32,
+    }
 }
 
 /// Philox and what it needs.
@@ -64,11 +68,23 @@ static NORMAL: Kernel<NormalParams> = Kernel::wgsl(
     &["DTYPE"],
 );
 
-/// `RngUniform` and `RngNormal`.
+static WORDS: Kernel<WordsParams> = Kernel::wgsl(
+    "rng_words",
+    &[
+        PRELUDE,
+        Piece::Wide.text(),
+        PHILOX,
+        portable!("rng_words.wgsl"),
+    ],
+    &[Access::Read, Access::Read, Access::Write],
+    &[],
+);
+
+/// `RngUniform`, `RngNormal` and `Philox`.
 pub(crate) static RANDOMS: Family = Family {
     name: "rng",
-    ops: &[OpKind::RngUniform, OpKind::RngNormal],
-    kernels: &[&UNIFORM.def, &NORMAL.def],
+    ops: &[OpKind::RngUniform, OpKind::RngNormal, OpKind::Philox],
+    kernels: &[&UNIFORM.def, &NORMAL.def, &WORDS.def],
     supports: always,
     lower,
 };
@@ -78,7 +94,23 @@ pub(super) fn halves(n: u64) -> [Num; 2] {
     [Num::from(n as u32), Num::from((n >> 32) as u32)]
 }
 
+/// The words of given counters.
+fn lower_words(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let [counter, key] = [node.inputs[0], node.inputs[1]].map(|v| e.view(v));
+    let (counter, key) = (e.dense(&counter)?, e.dense(&key)?);
+    let y = e.result(0)?;
+    let numel = e.numel(y.layout.shape());
+    let counters = e.tape().ceil_div(numel, 4u32);
+    let grid = e.grid_of(counters, 256);
+    let args = [counter.slot, key.slot, y.slot];
+    e.dispatch(&WORDS, &[], &args, &WordsParams { counters }, grid);
+    Ok(())
+}
+
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    if matches!(node.op, Op::Philox(_)) {
+        return lower_words(e, node);
+    }
     let y = e.result(0)?;
     let numel = e.numel(y.layout.shape());
     let [step_low, step_high] = e.tape().step();
