@@ -130,10 +130,13 @@ impl OpSpec for WelchPeaks {
             }),
             Case::new("of_a_signal", |c| {
                 let s = c.sym("s", 2, 3);
+                // A product does not say what its symbol is.
+                let counted = c.input("counted", [s.clone()], Fill::Normal)?;
                 let rows = s.checked_mul(&Dim::Known(4)).unwrap_or(s);
                 let x = c.input("x", [rows, 20.into(), 2.into()], Fill::Normal)?;
                 let x = c.graph.fft(x, false, crate::ops::FftNorm::Backward)?;
                 let y = c.graph.welch_peaks(x, 5, 4)?;
+                c.output(counted)?;
                 c.output(y)?;
                 c.output(y.port(1))
             })
