@@ -272,40 +272,6 @@ fn sums_of_millions_are_accurate() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A sum that is carried in one F32 stops at 2^24 ones.
-#[test]
-fn sums_of_more_ones_than_f32_counts() {
-    let mut wrong = Vec::new();
-    for n in [(1 << 24) + 1, (1 << 24) + 2] {
-        let mut case = Case::new("ones", |_| Ok(()))
-            .build(DType::F32)
-            .expect("an empty case");
-        let ones = Tensor::from_slice(&[n], &vec![1f32; n]).expect("as many as elements");
-        let x = case.graph.input("x", Type::new(DType::F32, [n]));
-        let reduced = x.and_then(|x| {
-            let sum = case.graph.reduce_sum(x, &[0], false)?;
-            case.output(sum)?;
-            let mean = case.graph.reduce_mean(x, &[0], false)?;
-            case.output(mean)
-        });
-        reduced.expect("a sum and a mean");
-        case.tensors.insert("x".into(), ones);
-        // The numbers themselves: the reference takes its time for so many.
-        let want = [n as f32, 1.0].map(Tensor::scalar);
-        for executor in executors() {
-            let Ok(device) = executor.device() else {
-                assert!(!executor.is_required(), "{} is missing", executor.name);
-                continue;
-            };
-            let got = run(device.backend(), &case, &CompileOptions::new());
-            if let Err(e) = got.and_then(|got| compare(&got, &want, &case)) {
-                wrong.push(format!("{n}/{}: {e}", executor.name));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
 #[test]
 fn scans() {
     for (f, exclusive, reverse) in [

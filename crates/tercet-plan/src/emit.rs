@@ -522,7 +522,11 @@ impl<'a> Emit<'a> {
         self.dispatch_instance(instance, args, words, grid);
     }
 
-    fn dispatch_instance(
+    /// Runs a kernel that is ready.
+    ///
+    /// # Panics
+    /// When it takes another number of arguments: a bug of the family.
+    pub fn dispatch_instance(
         &mut self,
         instance: Instance,
         args: &[SlotId],

@@ -249,8 +249,15 @@ impl<P: Params> Kernel<P> {
 /// The code of an instance, ready for a player.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// A whole WGSL module.
+    /// A whole WGSL module with the entry point `main`, which guards its accesses itself.
     Wgsl(Arc<str>),
+    /// A whole WGSL module from outside. Players check its accesses and bound its loops.
+    Checked {
+        /// The module.
+        text: Arc<str>,
+        /// The name of its entry point.
+        entry: Arc<str>,
+    },
     /// A SPIR-V module and the values of its specialization constants 0, 1, ...
     SpirV {
         /// The module.
@@ -265,7 +272,7 @@ pub enum Source {
 pub struct Instance {
     /// Its name with the values that tell it from its siblings, such as `softmax x=f32 y=f16`.
     pub name: String,
-    /// Its code; the entry point is `main`.
+    /// Its code.
     pub source: Source,
     /// Its arguments, from binding 1.
     pub args: Vec<Access>,

@@ -230,7 +230,8 @@ impl Pipelines {
         let words = spirv::words(&kernel.name, &kernel.source, self.validation)?;
         let raw = &self.device.raw;
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
-        // SAFETY: naga's modules are valid by construction, SPIR-V ones are checked in CI.
+        // SAFETY: naga's modules are valid by construction, those from outside with checks of what they
+        // access; SPIR-V ones are checked in CI.
         let module = unsafe { raw.create_shader_module(&info, None) }
             .map_err(self.device.failed("vkCreateShaderModule"))?;
         let made = self.make_of(module, kernel, layout, spirv::uses(&words));
@@ -260,7 +261,7 @@ impl Pipelines {
         uses: spirv::Uses,
     ) -> Result<vk::Pipeline, vk::Result> {
         let constants: &[u32] = match &kernel.source {
-            Source::Wgsl(_) => &[],
+            Source::Wgsl(_) | Source::Checked { .. } => &[],
             Source::SpirV { constants, .. } => constants,
         };
         let entries: Vec<_> = (0..constants.len() as u32)
@@ -292,7 +293,8 @@ impl Pipelines {
                 stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
             }
         }
-        // Kernels guard their accesses themselves; some drivers would check each of them once more.
+        // Our kernels guard their accesses themselves; some drivers would check each of them once more.
+        let is_ours = !matches!(kernel.source, Source::Checked { .. });
         let unchecked = vk::PipelineRobustnessBufferBehaviorEXT::DISABLED;
         let mut robustness = vk::PipelineRobustnessCreateInfoEXT::default()
             .storage_buffers(unchecked)
@@ -300,7 +302,7 @@ impl Pipelines {
         let mut info = vk::ComputePipelineCreateInfo::default()
             .stage(stage)
             .layout(layout.pipeline);
-        if self.device.features.unchecked {
+        if self.device.features.unchecked && is_ours {
             info = info.push_next(&mut robustness);
         }
         // SAFETY: a valid description; the bindings of the layout are those that the kernel

@@ -1,6 +1,7 @@
 //! Kernels to SPIR-V.
 //!
-//! WGSL goes through naga without bounds checks: kernels guard every access. Under validation the
+//! WGSL goes through naga without bounds checks: kernels guard every access. What comes from outside gets
+//! them, and bounds of its loops. Under validation the
 //! result goes through `spirv-opt` where that is installed, because the validation layer follows
 //! accesses only through combined access chains. Modules that come as SPIR-V stay as they are:
 //! `spirv-opt` breaks some cooperative-matrix modules.
@@ -19,17 +20,19 @@ use crate::error::GpuError;
 
 /// The SPIR-V of a kernel.
 pub(crate) fn words(name: &str, source: &Source, validation: bool) -> Result<Vec<u32>, GpuError> {
+    let translated = |text: &str, entry: &str, checks: Checks| {
+        let words = from_wgsl(text, entry, checks).map_err(|e| GpuError::Failed {
+            reason: format!("kernel {name}: {e}"),
+        })?;
+        let words = layout::without_workgroup_layout(&words);
+        Ok(match validation {
+            true => combined(&words).unwrap_or(words),
+            false => words,
+        })
+    };
     match source {
-        Source::Wgsl(text) => {
-            let words = from_wgsl(text).map_err(|e| GpuError::Failed {
-                reason: format!("kernel {name}: {e}"),
-            })?;
-            let words = layout::without_workgroup_layout(&words);
-            Ok(match validation {
-                true => combined(&words).unwrap_or(words),
-                false => words,
-            })
-        }
+        Source::Wgsl(text) => translated(text, ENTRY, Checks::None),
+        Source::Checked { text, entry } => translated(text, entry, Checks::All),
         Source::SpirV { module, .. } => ash::util::read_spv(&mut std::io::Cursor::new(module))
             .map_err(|e| GpuError::Failed {
                 reason: format!("kernel {name}: {e}"),
@@ -37,35 +40,58 @@ pub(crate) fn words(name: &str, source: &Source, validation: bool) -> Result<Vec
     }
 }
 
-/// The SPIR-V of a WGSL module with the entry point `main`.
-fn from_wgsl(text: &str) -> Result<Vec<u32>, String> {
-    let module =
+/// The entry point of every module as the device gets it.
+const ENTRY: &str = "main";
+
+/// What a module does about mistakes of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checks {
+    /// It stays inside its arrays and ends.
+    All,
+    /// Nothing: it makes none.
+    None,
+}
+
+/// The SPIR-V of a WGSL module; its entry point becomes [`ENTRY`].
+fn from_wgsl(text: &str, entry: &str, checks: Checks) -> Result<Vec<u32>, String> {
+    let mut module =
         naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string_with_path(text, "wgsl"))?;
+    module.entry_points.retain(|e| e.name == entry);
+    for own in &mut module.entry_points {
+        own.name = ENTRY.to_string();
+    }
     let capabilities = Capabilities::SUBGROUP
         | Capabilities::SUBGROUP_BARRIER
         | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let info = Validator::new(ValidationFlags::all(), capabilities)
         .validate(&module)
         .map_err(|e| e.emit_to_string_with_path(text, "wgsl"))?;
-    let unchecked = BoundsCheckPolicy::Unchecked;
+    let are_checked = checks == Checks::All;
+    let policy = match checks {
+        Checks::All => BoundsCheckPolicy::Restrict,
+        Checks::None => BoundsCheckPolicy::Unchecked,
+    };
     let options = spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::empty(),
         fake_missing_bindings: false,
         bounds_check_policies: BoundsCheckPolicies {
-            index: unchecked,
-            buffer: unchecked,
-            image_load: unchecked,
-            binding_array: unchecked,
+            index: policy,
+            buffer: policy,
+            image_load: policy,
+            binding_array: policy,
         },
-        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
-        force_loop_bounding: false,
+        zero_initialize_workgroup_memory: match checks {
+            Checks::All => spv::ZeroInitializeWorkgroupMemoryMode::Polyfill,
+            Checks::None => spv::ZeroInitializeWorkgroupMemoryMode::None,
+        },
+        force_loop_bounding: are_checked,
         binding_map: bindings(&module),
         ..spv::Options::default()
     };
     let entry = spv::PipelineOptions {
         shader_stage: naga::ShaderStage::Compute,
-        entry_point: "main".to_string(),
+        entry_point: ENTRY.to_string(),
     };
     spv::write_vec(&module, &info, &options, Some(&entry)).map_err(|e| e.to_string())
 }
@@ -161,8 +187,29 @@ mod tests {
                 coop: false
             }
         );
-        let plain = from_wgsl(&text.replace("subgroupAdd(id.x)", "id.x")).unwrap();
+        let plain = text.replace("subgroupAdd(id.x)", "id.x");
+        let plain = from_wgsl(&plain, "main", Checks::None).unwrap();
         assert_eq!(uses(&plain), Uses::default());
+    }
+
+    #[test]
+    fn modules_from_outside_are_bound_by_the_length_of_their_arrays() {
+        let text = "
+            @group(0) @binding(1) var<storage, read_write> y: array<u32>;
+            @compute @workgroup_size(64)
+            fn fill(@builtin(global_invocation_id) id: vec3<u32>) { y[id.x] = id.x; }
+            @compute @workgroup_size(1)
+            fn other() { y[0] = 1u; }";
+        let checked = Source::Checked {
+            text: text.into(),
+            entry: "fill".into(),
+        };
+        let array_lengths = |words: &[u32]| words.iter().filter(|w| **w & 0xffff == 68).count();
+        let checked = words("t", &checked, false).unwrap();
+        assert!(array_lengths(&checked) > 0);
+        let plain = text.replace("fn fill", "fn main");
+        let plain = words("t", &Source::Wgsl(plain.into()), false).unwrap();
+        assert!(plain.len() < checked.len());
     }
 
     #[test]

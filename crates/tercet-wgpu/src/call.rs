@@ -21,8 +21,15 @@ const BLOCK_BYTES: u32 = 16;
 /// What a device is given of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Code {
-    /// WGSL, rewritten.
+    /// WGSL with the entry point `main`, rewritten.
     Wgsl(Arc<str>),
+    /// WGSL from outside, rewritten, which is checked in any case.
+    Checked {
+        /// The module.
+        text: Arc<str>,
+        /// Its entry point.
+        entry: Arc<str>,
+    },
     /// SPIR-V with the values of its constants.
     SpirV(Arc<[u32]>),
 }
@@ -44,7 +51,7 @@ impl Variant {
     /// The size of its code.
     pub(crate) fn code_bytes(&self) -> u64 {
         match &self.code {
-            Code::Wgsl(text) => text.len() as u64,
+            Code::Wgsl(text) | Code::Checked { text, .. } => text.len() as u64,
             Code::SpirV(words) => 4 * words.len() as u64,
         }
     }
@@ -306,7 +313,7 @@ impl Writer<'_> {
             reason: format!("kernel {} does not fit WebGPU's rules: {why}", kernel.name),
         };
         let overlap = match kernel.source {
-            Source::Wgsl(_) => Overlap::Joined,
+            Source::Wgsl(_) | Source::Checked { .. } => Overlap::Joined,
             Source::SpirV { .. } => Overlap::Kept,
         };
         let align = self.rules.storage_align_bytes;
@@ -342,6 +349,10 @@ impl Writer<'_> {
 fn variant(kernel: &Instance, binds: &[Bind], bound: &[Bound]) -> Result<Variant, String> {
     let code = match &kernel.source {
         Source::Wgsl(text) => Code::Wgsl(rewrite(text, binds)?.into()),
+        Source::Checked { text, entry } => Code::Checked {
+            text: rewrite(text, binds)?.into(),
+            entry: Arc::clone(entry),
+        },
         Source::SpirV { module, constants } => {
             Code::SpirV(specialized(words(module)?, constants)?.into())
         }

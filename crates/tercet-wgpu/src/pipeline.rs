@@ -79,18 +79,24 @@ impl Pipelines {
 
 fn make(device: &wgpu::Device, variant: &Variant, checks: Checks) -> Pipeline {
     let label = Some(variant.name.as_str());
-    let module = match &variant.code {
-        Code::Wgsl(text) => {
-            let source = wgpu::ShaderModuleDescriptor {
-                label,
-                source: wgpu::ShaderSource::Wgsl((&**text).into()),
-            };
-            match checks {
-                Checks::All => device.create_shader_module(source),
-                Checks::None => trusted::shader_module(device, source),
-            }
+    let checks = match variant.code {
+        Code::Checked { .. } => Checks::All,
+        Code::Wgsl(_) | Code::SpirV(_) => checks,
+    };
+    let of_text = |text: &str| {
+        let source = wgpu::ShaderModuleDescriptor {
+            label,
+            source: wgpu::ShaderSource::Wgsl(text.into()),
+        };
+        match checks {
+            Checks::All => device.create_shader_module(source),
+            Checks::None => trusted::shader_module(device, source),
         }
-        Code::SpirV(words) => trusted::spirv_module(device, label, words),
+    };
+    let (module, entry_point) = match &variant.code {
+        Code::Wgsl(text) => (of_text(text), "main"),
+        Code::Checked { text, entry } => (of_text(text), &**entry),
+        Code::SpirV(words) => (trusted::spirv_module(device, label, words), "main"),
     };
     let block = NonZeroU64::new(variant.block_bytes.into());
     let block = block.map(|bytes| entry(0, wgpu::BufferBindingType::Uniform, Some(bytes)));
@@ -117,7 +123,7 @@ fn make(device: &wgpu::Device, variant: &Variant, checks: Checks) -> Pipeline {
         label,
         layout: Some(&pipeline_layout),
         module: &module,
-        entry_point: Some("main"),
+        entry_point: Some(entry_point),
         compilation_options: wgpu::PipelineCompilationOptions {
             zero_initialize_workgroup_memory: checks == Checks::All,
             ..wgpu::PipelineCompilationOptions::default()

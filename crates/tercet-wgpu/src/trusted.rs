@@ -15,7 +15,8 @@ pub(crate) fn shader_module(
         force_loop_bounding: false,
         ..wgpu::ShaderRuntimeChecks::checked()
     };
-    // SAFETY: the module is a kernel of a program that `tercet_plan` compiled for this call. Its kernels guard every access
+    // SAFETY: the module is a kernel of a program that `tercet_plan` compiled for this call, and one of its own: those
+    // from outside are checked. Its kernels guard every access
     // by sizes in their parameter blocks, slots lie inside of their buffers, and the counters of all loops
     // run to such a size or to a constant. The same kernels run without checks on `tercet-vulkan`, where
     // tests watch the bytes around every slot.

@@ -12,6 +12,7 @@
 //! - `grouped_mat_mul`: f64
 //! - `resize`: f64 (in part)
 //! - `attention`: bf16 (in part), f16 (in part), f32 (in part), f64
+//! - `custom`: f32
 //! - `sample`: f64
 //! - `fft`: f64
 //! - `selective_scan`: f64

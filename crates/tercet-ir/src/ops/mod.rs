@@ -24,6 +24,7 @@ mod contract;
 mod conv;
 mod conv_transpose;
 mod cumsum;
+mod custom;
 mod dequant;
 mod dot_general;
 mod dynamic_slice;
@@ -166,6 +167,7 @@ crate::define_ops! {
     blocks::AttentionBlock,
     blocks::TransformerLayer,
     philox::Philox,
+    custom::Custom,
     rng::RngUniform,
     rng::RngNormal,
     sample::Sample,

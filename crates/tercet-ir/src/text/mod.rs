@@ -9,7 +9,8 @@
 //! ```
 //!
 //! `docs/text-form.md` has the grammar and the spelling of every operator. Printing is `Display` of
-//! [`Graph`](crate::Graph); parsing is [`parse`], or `str::parse`.
+//! [`Graph`](crate::Graph); parsing is [`parse`], or `str::parse`, or [`parse_with`] where there are operators from
+//! outside.
 
 mod lex;
 mod parse;
@@ -17,4 +18,4 @@ mod print;
 #[cfg(test)]
 mod tests;
 
-pub use parse::{TextError, parse};
+pub use parse::{TextError, parse, parse_with};

@@ -5,11 +5,12 @@ use std::str::FromStr;
 
 use super::lex::{Place, Token, lex};
 use crate::attr::Literal;
+use crate::custom::CustomOps;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::one_line;
 use crate::graph::{Graph, Value};
-use crate::ops::OpKind;
+use crate::ops::{Op, OpKind};
 use crate::types::{Shape, Type};
 
 /// Literals nest at most this deep, so that hostile text cannot exhaust the stack.
@@ -53,13 +54,15 @@ impl TextError {
 /// # Errors
 /// [`TextError`] with line and column; an operator's own complaint is part of the message.
 pub fn parse(text: &str) -> Result<Graph, TextError> {
-    let tokens = lex(text)?;
-    let mut parser = Parser {
-        tokens,
-        at: 0,
-        graph: Graph::new(),
-        names: HashMap::new(),
-    };
+    parse_with(text, &CustomOps::new())
+}
+
+/// As [`parse`], with other custom operators than those that are shipped.
+///
+/// # Errors
+/// As [`parse`]; a custom operator that `ops` does not have is one.
+pub fn parse_with(text: &str, ops: &CustomOps) -> Result<Graph, TextError> {
+    let mut parser = Parser::new(text, ops)?;
     parser.graph()?;
     Ok(parser.graph)
 }
@@ -67,12 +70,8 @@ pub fn parse(text: &str) -> Result<Graph, TextError> {
 /// Parses one literal, for the tests of the value language.
 #[cfg(test)]
 pub(super) fn parse_literal(text: &str) -> Result<Literal, TextError> {
-    let mut parser = Parser {
-        tokens: lex(text)?,
-        at: 0,
-        graph: Graph::new(),
-        names: HashMap::new(),
-    };
+    let ops = CustomOps::new();
+    let mut parser = Parser::new(text, &ops)?;
     let literal = parser.literal(0)?;
     match parser.peek() {
         Token::End => Ok(literal),
@@ -87,11 +86,12 @@ impl FromStr for Graph {
     }
 }
 
-struct Parser {
+struct Parser<'a> {
     tokens: Vec<(Token, Place)>,
     at: usize,
     graph: Graph,
     names: HashMap<String, Value>,
+    ops: &'a CustomOps,
 }
 
 type Parsed<T> = Result<T, TextError>;
@@ -103,7 +103,17 @@ fn check_depth(place: Place, depth: usize) -> Parsed<()> {
     Ok(())
 }
 
-impl Parser {
+impl<'a> Parser<'a> {
+    fn new(text: &str, ops: &'a CustomOps) -> Parsed<Parser<'a>> {
+        Ok(Parser {
+            tokens: lex(text)?,
+            at: 0,
+            graph: Graph::new(),
+            names: HashMap::new(),
+            ops,
+        })
+    }
+
     fn peek(&self) -> &Token {
         &self.tokens[self.at].0
     }
@@ -246,9 +256,11 @@ impl Parser {
                 )
             })?;
         let attrs = self.attrs()?;
-        let op = kind
-            .parse(&attrs)
-            .map_err(|e| TextError::new(op_place, one_line(&e)))?;
+        let op = match kind {
+            OpKind::Custom => self.ops.custom(&attrs).map(Op::from),
+            kind => kind.parse(&attrs),
+        };
+        let op = op.map_err(|e| TextError::new(op_place, one_line(&e)))?;
         let operands = self.operands()?;
         let added = self.graph.add(op, &operands);
         let value = added.map_err(|e| TextError::new(op_place, one_line(&e)))?;

@@ -11,6 +11,7 @@ mod concat;
 mod conv;
 pub(crate) mod copy;
 mod cumsum;
+mod custom;
 mod dequant;
 mod dynamic_slice;
 mod fft;
@@ -81,6 +82,7 @@ pub static FAMILIES: &[&Family] = &[
     &trilu::TRILUS,
     &dynamic_slice::WINDOWS,
     &top_k::TOP_KS,
+    &custom::CUSTOMS,
     &rng::RANDOMS,
     &sample::SAMPLES,
     &fft::FFTS,

@@ -105,7 +105,7 @@ impl Types {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spirv::from_wgsl;
+    use crate::spirv::{Checks, ENTRY, from_wgsl};
 
     /// The strides of arrays in a module, and the number of offsets of members.
     fn layouts(module: &[u32]) -> (Vec<u32>, usize) {
@@ -137,7 +137,7 @@ mod tests {
                 workgroupBarrier();
                 y[i] = t[63u - i].b + u[i & 31u];
             }";
-        let module = from_wgsl(text).unwrap();
+        let module = from_wgsl(text, ENTRY, Checks::None).unwrap();
         assert_eq!(layouts(&module), (vec![4, 8, 16], 6));
         let bare = without_workgroup_layout(&module);
         // The stride of y; the members of Block and of the structs around p and y.

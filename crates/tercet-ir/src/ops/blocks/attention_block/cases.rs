@@ -94,25 +94,16 @@ pub(in super::super) fn rotated(
     Ok(options.rope(style, cos, sin))
 }
 
+const BOTH: [bool; 2] = [true; 2];
+const NONE: [bool; 2] = [false; 2];
+
 pub(super) fn cases() -> Vec<Case> {
-    const BOTH: [bool; 2] = [true; 2];
-    const NONE: [bool; 2] = [false; 2];
-    let rows = |rows: [usize; 3]| Sizes { rows, ..BASE };
-    let odd = Sizes {
-        rows: [3, 7, 13],
-        heads: [3, 1],
-        head_dim: 5,
-    };
-    let as_many = Sizes {
-        heads: [4, 4],
-        rows: [1, 4, 16],
-        ..BASE
-    };
-    let wide = Sizes {
-        rows: [1, 9, 64],
-        heads: [2, 1],
-        head_dim: 64,
-    };
+    let mut all = options();
+    all.extend(sizes());
+    all
+}
+
+fn options() -> Vec<Case> {
     vec![
         random("without_biases", BASE, NONE, |_, o| Ok(o)),
         random("with_biases", BASE, BOTH, |_, o| Ok(o)),
@@ -152,6 +143,27 @@ pub(super) fn cases() -> Vec<Case> {
             let o = o.mask(keep(c, &[1, 5, 5])?);
             Ok(o.scale(0.25).softcap(2.0))
         }),
+    ]
+}
+
+fn sizes() -> Vec<Case> {
+    let rows = |rows: [usize; 3]| Sizes { rows, ..BASE };
+    let odd = Sizes {
+        rows: [3, 7, 13],
+        heads: [3, 1],
+        head_dim: 5,
+    };
+    let as_many = Sizes {
+        heads: [4, 4],
+        rows: [1, 4, 16],
+        ..BASE
+    };
+    let wide = Sizes {
+        rows: [1, 9, 64],
+        heads: [2, 1],
+        head_dim: 64,
+    };
+    vec![
         random("odd_one_kv_head", odd, BOTH, |_, o| Ok(o)),
         random("as_many_heads_as_tokens", as_many, NONE, |_, o| Ok(o)),
         random("heads_of_64", wide, BOTH, |_, o| {

@@ -1,0 +1,164 @@
+//! The gate of a mixture of experts whose experts stand in groups.
+
+use super::{CustomOp, WgslGrid, WgslKernel, WgslParam};
+use crate::attr::{Attrs, Literal, Real};
+use crate::attrs;
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, TypeError};
+use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// Chooses `k` experts for each row of logits (DeepSeek-AI, "DeepSeek-V3", 2024): F32
+    /// `logits [rows, experts]` and `bias [experts]` give F32 `[rows, 2 k]`, the experts' numbers and then
+    /// their weights.
+    ///
+    /// The choice of an expert is `sigmoid(logit) + bias`. The score of a group, `experts / groups`
+    /// neighbours, is the sum of its two greatest choices (of its only one). The `keep` groups of the greatest
+    /// scores stay, of their experts the `k` of the greatest choices, from the greatest on, ties to the lower
+    /// number; a choice or score of NaN counts as `-inf`. Weights are the sigmoids, divided by their sum plus 1e-20, times `scale`.
+    pub struct GroupLimitedGate {
+        /// How many groups there are; the experts are a multiple of it.
+        pub groups: usize,
+        /// How many groups stay.
+        pub keep: usize,
+        /// How many experts are chosen.
+        pub k: usize,
+        /// What the weights are multiplied by.
+        pub scale: Real,
+    }
+}
+
+/// Invocations of a row.
+const WORKGROUP: u32 = 64;
+/// What the shader's shared memory holds.
+const MOST_EXPERTS: usize = 2048;
+/// As [`MOST_EXPERTS`], for groups and for chosen experts.
+const MOST_GROUPS: usize = 256;
+
+impl GroupLimitedGate {
+    /// The operator's name.
+    pub const NAME: &'static str = "moe.group_limited_gate";
+
+    fn check(&self, experts: usize) -> Result<(), TypeError> {
+        let bad = |name, reason| Err(TypeError::Attr { name, reason });
+        let Self {
+            groups, keep, k, ..
+        } = *self;
+        if groups == 0 || !experts.is_multiple_of(groups) {
+            return bad(
+                "groups",
+                format!("{experts} experts are not {groups} groups"),
+            );
+        }
+        if !(1..=groups).contains(&keep) {
+            return bad("keep", format!("{keep} of {groups} groups cannot stay"));
+        }
+        let left = experts / groups * keep;
+        if !(1..=left).contains(&k) {
+            return bad("k", format!("{k} of {left} experts cannot be chosen"));
+        }
+        if !self.scale.0.is_finite() {
+            return bad("scale", format!("{:?} is not finite", self.scale));
+        }
+        Ok(())
+    }
+
+    /// The numbers and weights of a row.
+    fn row(&self, logits: &[f64], bias: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let sigmoid = |i: usize| 1.0 / (1.0 + (-logits[i]).exp());
+        let choice: Vec<f64> = (0..logits.len()).map(|i| sigmoid(i) + bias[i]).collect();
+        let choice: Vec<f64> = choice.iter().map(|c| c.max(f64::NEG_INFINITY)).collect();
+        let size = logits.len() / self.groups;
+        let scores: Vec<f64> = (choice.chunks_exact(size))
+            .map(|group| {
+                let best = greatest(group, 0..size, 2);
+                let sum: f64 = best.iter().map(|i| group[*i]).sum();
+                sum.max(f64::NEG_INFINITY)
+            })
+            .collect();
+        let kept = greatest(&scores, 0..self.groups, self.keep);
+        let left = (0..logits.len()).filter(|i| kept.contains(&(i / size)));
+        let chosen = greatest(&choice, left, self.k);
+        let sum = chosen.iter().map(|i| sigmoid(*i)).sum::<f64>() + 1e-20;
+        let weights = chosen.iter().map(|i| sigmoid(*i) / sum * self.scale.0);
+        let weights = weights.collect();
+        (chosen.iter().map(|i| *i as f64).collect(), weights)
+    }
+}
+
+/// The `n` places of the greatest values, from the greatest on, ties to the lower place.
+fn greatest(values: &[f64], among: impl Iterator<Item = usize>, n: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = among.collect();
+    places.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
+    places.truncate(n);
+    places
+}
+
+impl CustomOp for GroupLimitedGate {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Literal)> {
+        self.to_literals()
+    }
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [logits, bias] = exactly(operands)?;
+        for (name, ty, rank) in [("logits", logits, 2), ("bias", bias, 1)] {
+            expect_dtype(name, ty, &[DType::F32])?;
+            expect_rank(name, ty, rank)?;
+        }
+        expect_equal(
+            "the experts of logits and bias",
+            &logits.shape[1],
+            &bias.shape[0],
+        )?;
+        let experts = logits.shape[1].known().ok_or_else(|| {
+            TypeError::Other("the number of experts must be a known size".to_string())
+        })?;
+        self.check(experts)?;
+        let shape = vec![logits.shape[0].clone(), Dim::Known(2 * self.k)];
+        Ok(vec![logits.with_shape(shape)])
+    }
+
+    fn eval(&self, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+        let [logits, bias] = [0, 1].map(|i| operands[i].to_f64s());
+        let mut y = Vec::with_capacity(results[0].numel());
+        for row in logits.chunks_exact(bias.len()) {
+            let (numbers, weights) = self.row(row, &bias);
+            y.extend(numbers);
+            y.extend(weights);
+        }
+        Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
+    }
+
+    fn kernels(&self, operands: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
+        let [rows, experts] = &operands[0].shape[..] else {
+            return None;
+        };
+        let size = experts.known().filter(|n| *n <= MOST_EXPERTS)? / self.groups;
+        if self.groups > MOST_GROUPS || self.k > MOST_GROUPS {
+            return None;
+        }
+        let number = |n: usize| WgslParam::U32(Dim::Known(n));
+        Some(vec![WgslKernel {
+            source: include_str!("../../../../shaders/custom/group_limited_gate.wgsl").to_string(),
+            entry: "gate".to_string(),
+            workgroup: [WORKGROUP, 1, 1],
+            writes: vec![0],
+            params: vec![
+                WgslParam::U32(rows.clone()),
+                number(self.groups),
+                number(size),
+                number(self.keep),
+                number(self.k),
+                WgslParam::F32(self.scale.0 as f32),
+            ],
+            grid: WgslGrid::Line(rows.checked_mul(&Dim::Known(WORKGROUP as usize))?),
+        }])
+    }
+}

@@ -1,0 +1,172 @@
+//! `Custom`: kernels of users, checked before they are taken.
+
+mod check;
+
+use tercet_ir::custom::{WgslGrid, WgslKernel, WgslParam};
+use tercet_ir::{CompileError, Dim, Graph, Node, Op, OpKind, Support, Type, UnsupportedNode};
+
+use super::Family;
+use crate::caps::Caps;
+use crate::emit::{Emit, View};
+use crate::families::copy;
+use crate::kernel::{Access, Instance, Source, Word};
+use crate::num::Num;
+
+/// `Custom`.
+pub(crate) static CUSTOMS: Family = Family {
+    name: "custom",
+    ops: &[OpKind::Custom],
+    kernels: &[],
+    supports,
+    lower,
+};
+
+/// The kernels of a node, each as it should be.
+///
+/// # Errors
+/// Why it has none that a device with these capabilities runs.
+fn kernels(graph: &Graph, node: &Node, caps: &Caps) -> Result<Vec<WgslKernel>, String> {
+    let Op::Custom(custom) = &node.op else {
+        unreachable!("invariant: a family lowers its own operators")
+    };
+    let op = custom.op();
+    let operands: Vec<&Type> = node.inputs.iter().map(|v| graph.ty(*v)).collect();
+    let kernels = op.kernels(&operands, &node.outputs).ok_or_else(|| {
+        let types: Vec<String> = operands.iter().map(ToString::to_string).collect();
+        format!("`{}` has no WGSL for {}", op.name(), types.join(", "))
+    })?;
+    let mut written = vec![0usize; node.outputs.len()];
+    for kernel in &kernels {
+        check::kernel(kernel, operands.len(), node.outputs.len(), caps)
+            .map_err(|e| format!("the WGSL of `{}`: {e}", op.name()))?;
+        kernel.writes.iter().for_each(|&port| written[port] += 1);
+    }
+    match written.iter().position(|n| *n != 1) {
+        None => Ok(kernels),
+        Some(port) => Err(format!(
+            "the WGSL of `{}`: {} kernels write result {port}; accepted: 1",
+            op.name(),
+            written[port]
+        )),
+    }
+}
+
+fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
+    match kernels(graph, node, caps) {
+        Ok(_) => Support::Native,
+        Err(reason) => Support::Missing { reason },
+    }
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let kernels = kernels(e.graph, node, e.caps)
+        .unwrap_or_else(|why| unreachable!("invariant: the legalizer asked before: {why}"));
+    let mut operands: Vec<View> = Vec::with_capacity(node.inputs.len());
+    for v in &node.inputs {
+        let view = e.view(*v);
+        let dense = e.dense(&view)?;
+        // Two bindings of one slot would have to be one type, and WebGPU joins them where it is written near.
+        let is_bound = operands.iter().any(|known| known.slot == dense.slot);
+        operands.push(match is_bound {
+            true => {
+                let to = e.temp(dense.dtype, dense.layout.shape())?;
+                copy::emit(e, &dense, &to)?;
+                to
+            }
+            false => dense,
+        });
+    }
+    let results: Result<Vec<View>, CompileError> =
+        (0..node.outputs.len()).map(|port| e.result(port)).collect();
+    let results = results?;
+    for kernel in &kernels {
+        let written = kernel.writes.iter().map(|&port| &results[port]);
+        let args: Vec<_> = operands.iter().chain(written).map(|v| v.slot).collect();
+        let words = words(e, kernel)?;
+        let grid = grid(e, kernel)?;
+        let instance = Instance {
+            name: format!("custom {}", kernel.entry),
+            source: Source::Checked {
+                text: kernel.source.as_str().into(),
+                entry: kernel.entry.as_str().into(),
+            },
+            args: (0..args.len())
+                .map(|i| match i < operands.len() {
+                    true => Access::Read,
+                    false => Access::Write,
+                })
+                .collect(),
+            block_bytes: (words.len() as u32 * 4).next_multiple_of(16),
+        };
+        e.dispatch_instance(instance, &args, &words, grid);
+    }
+    Ok(())
+}
+
+/// The words of the block.
+fn words(e: &mut Emit<'_>, kernel: &WgslKernel) -> Result<Vec<Word>, CompileError> {
+    let mut words = Vec::with_capacity(kernel.params.len());
+    for param in &kernel.params {
+        words.push(match param {
+            WgslParam::U32(dim) => {
+                let most = e.bound(dim)?;
+                if u32::try_from(most).is_err() {
+                    return Err(refused(e, format!("a parameter may be {most}, above u32")));
+                }
+                Word::Num(e.num(dim))
+            }
+            WgslParam::I32(n) => Word::Num(Num::Const(i64::from(*n))),
+            WgslParam::F32(x) => Word::F32(*x),
+        });
+    }
+    Ok(words)
+}
+
+/// The workgroups.
+fn grid(e: &mut Emit<'_>, kernel: &WgslKernel) -> Result<[Num; 3], CompileError> {
+    let axes = match &kernel.grid {
+        WgslGrid::Line(count) => {
+            let most = groups(e, count, kernel.workgroup[0])?;
+            let max = u64::from(e.caps.max_grid);
+            if most > max * max {
+                return Err(refused(e, format!("its line has {most} workgroups")));
+            }
+            let count = e.num(count);
+            return Ok(e.grid_of(count, kernel.workgroup[0]));
+        }
+        WgslGrid::Axes(axes) => axes,
+    };
+    let mut grid = [Num::ONE; 3];
+    for (axis, (count, size)) in axes.iter().zip(kernel.workgroup).enumerate() {
+        let most = groups(e, count, size)?;
+        let max = e.caps.max_grid;
+        if most > u64::from(max) {
+            let reason =
+                format!("its grid has {most} workgroups along axis {axis}; accepted: {max}");
+            return Err(refused(e, reason));
+        }
+        let count = e.num(count);
+        grid[axis] = e.tape().ceil_div(count, size);
+    }
+    Ok(grid)
+}
+
+/// The most workgroups for so many invocations along an axis.
+fn groups(e: &Emit<'_>, count: &Dim, size: u32) -> Result<u64, CompileError> {
+    Ok((e.bound(count)? as u64).div_ceil(u64::from(size)))
+}
+
+/// The refusal of the node at hand.
+fn refused(e: &Emit<'_>, reason: String) -> CompileError {
+    let given = e.origins.get(e.at.index()).copied().flatten();
+    CompileError::Unsupported {
+        target: e.caps.target,
+        nodes: vec![UnsupportedNode {
+            node: given.unwrap_or(e.at),
+            op: e.op,
+            results: e.graph.node(e.at).outputs.clone(),
+            reason,
+            remedy: "give its symbols lower bounds".to_string(),
+        }],
+    }
+}
