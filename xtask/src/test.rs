@@ -7,7 +7,8 @@
 //! 2. those of this package, in a build without the GLSL compiler, which `--all-features` over the
 //!    workspace would bring in,
 //! 3. the Vulkan tests again on a newer lavapipe, which has cooperative matrices,
-//! 4. the doc tests.
+//! 4. the tests of the examples, which are workspaces of their own in the same target folder,
+//! 5. the doc tests.
 //!
 //! Every pass runs even if one before it failed: one run shows all that is wrong. With arguments for
 //! the test runner only the first two run. The variables of [`env`](mod@crate::env) are set so that
@@ -32,6 +33,9 @@ const SUITES: [&str; 2] = ["models", "random"];
 
 /// The suite of tens of thousands of trials, whose names say the executor.
 const PARITY: &str = "parity";
+
+/// The crates under `examples/`.
+const EXAMPLES: [&str; 1] = ["custom-op"];
 
 /// What nextest leaves to [`SUITES`] and [`PARITY`].
 const NOT_SUITES: &str = "not (binary(parity) | binary(models) | binary(random))";
@@ -84,10 +88,13 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
             Ok(())
         }
     };
+    let examples = EXAMPLES.map(|name| process::run(&mut setup.example(name)));
+    let examples = examples.into_iter().fold(Ok(()), Result::and);
     let mut doc = process::cargo();
     doc.args(["test", "--doc"]).args(SELECTION);
     let doc = process::run(setup.prepare(&mut doc));
-    tests.and(suites).and(own).and(newer).and(doc)
+    let all = [suites, own, newer, examples, doc];
+    all.into_iter().fold(tests, Result::and)
 }
 
 /// Whether the run decides about a change: then nothing may be missing, and Vulkan is validated.
@@ -126,6 +133,19 @@ impl Setup {
             // The filter may be for the others.
             command.arg("--no-tests=pass");
         }
+        command
+    }
+
+    /// The tests of an example. Its lock file stays as it is; what is built for the workspace serves it, too.
+    fn example(&self, name: &str) -> Command {
+        let root = process::root();
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let mut command = process::cargo();
+        command.args(["test", "--locked", "--manifest-path"]);
+        command.arg(root.join("examples").join(name).join("Cargo.toml"));
+        command.arg("--target-dir").arg(target);
+        self.prepare(&mut command);
         command
     }
 
@@ -257,6 +277,14 @@ mod tests {
             let required = variable(&command, env::REQUIRE);
             assert_eq!(required, Some(OsStr::new(env::REQUIRE_NEWER)));
         }
+    }
+
+    #[test]
+    fn every_example_is_tested() {
+        let folder = std::fs::read_dir(process::root().join("examples")).expect("the examples");
+        let found = folder.map(|entry| entry.expect("an entry").file_name());
+        let found: Vec<OsString> = found.collect();
+        assert_eq!(found, EXAMPLES.map(OsString::from));
     }
 
     #[test]

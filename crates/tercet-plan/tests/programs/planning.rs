@@ -49,14 +49,18 @@ fn every_shader_is_valid_wgsl_within_browser_limits() {
     for_each_case(&Caps::browser(), |p| {
         let Ok(program) = p.program else { return };
         for kernel in &program.kernels {
-            let Source::Wgsl(text) = &kernel.source else {
-                wrong.push(format!("{}: {kernel} is not WGSL", p.name));
-                continue;
+            let (text, entry) = match &kernel.source {
+                Source::Wgsl(text) => (text, "main"),
+                Source::Checked { text, entry } => (text, &**entry),
+                Source::SpirV { .. } => {
+                    wrong.push(format!("{}: {kernel} is not WGSL", p.name));
+                    continue;
+                }
             };
             if !seen.insert(text.clone()) {
                 continue;
             }
-            if let Err(e) = check_wgsl(text, kernel.args.len()) {
+            if let Err(e) = check_wgsl(text, entry, kernel.args.len()) {
                 wrong.push(format!("{}: {kernel}: {e}", p.name));
             }
         }
@@ -64,7 +68,7 @@ fn every_shader_is_valid_wgsl_within_browser_limits() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-fn check_wgsl(text: &str, args: usize) -> Result<(), String> {
+fn check_wgsl(text: &str, entry_point: &str, args: usize) -> Result<(), String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
     let info = Validator::new(
         ValidationFlags::all(),
@@ -83,7 +87,7 @@ fn check_wgsl(text: &str, args: usize) -> Result<(), String> {
     }
     let entry = &module.entry_points[0];
     let invocations: u32 = entry.workgroup_size.iter().product();
-    if entry.name != "main" || invocations > Caps::browser().max_workgroup {
+    if entry.name != entry_point || invocations > Caps::browser().max_workgroup {
         return Err(format!("entry {} of {invocations} invocations", entry.name));
     }
     let mut layouter = naga::proc::Layouter::default();

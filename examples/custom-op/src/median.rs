@@ -1,0 +1,85 @@
+//! The operator.
+
+use tercet::attr::{Attrs, Literal};
+use tercet::custom::{CustomOp, WgslGrid, WgslKernel, WgslParam};
+use tercet::{DType, Dim, EvalError, Tensor, TensorType, Type, TypeError};
+
+tercet::attrs! {
+    /// The median of `width` neighbours along the rows of F32 `[rows, columns]`; the type stays. Beyond the
+    /// ends of a row its first and last element are repeated. Numbers only: where a NaN is, anything is.
+    pub struct RunningMedian {
+        /// How many neighbours; odd.
+        pub width: usize,
+    }
+}
+
+impl RunningMedian {
+    /// The operator's name.
+    pub const NAME: &'static str = "example.running_median";
+}
+
+impl CustomOp for RunningMedian {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Literal)> {
+        self.to_literals()
+    }
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [x] = operands else {
+            return Err(TypeError::Arity {
+                expected: "1".to_string(),
+                given: operands.len(),
+            });
+        };
+        if x.dtype != DType::F32 || x.rank() != 2 {
+            let reason = format!("x is {x}; accepted: f32[rows, columns]");
+            return Err(TypeError::Other(reason));
+        }
+        if self.width % 2 == 0 || u32::try_from(self.width).is_err() {
+            let reason = format!("{} is not an odd number that fits u32", self.width);
+            return Err(TypeError::Attr {
+                name: "width",
+                reason,
+            });
+        }
+        Ok(vec![(*x).clone()])
+    }
+
+    fn eval(&self, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+        let x = operands[0].as_slice::<f32>()?;
+        let columns = operands[0].shape()[1];
+        let half = self.width / 2;
+        let mut y = Vec::with_capacity(x.len());
+        for row in x.chunks_exact(columns.max(1)) {
+            for column in 0..columns {
+                let place = |i: usize| (column + i).saturating_sub(half).min(columns - 1);
+                let mut window: Vec<f32> = (0..self.width).map(|i| row[place(i)]).collect();
+                window.sort_by(f32::total_cmp);
+                y.push(window[half]);
+            }
+        }
+        Ok(vec![Tensor::from_slice(&results[0].shape, &y)?])
+    }
+
+    fn kernels(&self, operands: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
+        let [rows, columns] = &operands[0].shape[..] else {
+            return None;
+        };
+        Some(vec![WgslKernel {
+            source: include_str!("median.wgsl").to_string(),
+            entry: "median".to_string(),
+            workgroup: [64, 1, 1],
+            writes: vec![0],
+            params: vec![
+                WgslParam::U32(rows.clone()),
+                WgslParam::U32(columns.clone()),
+                WgslParam::U32(Dim::Known(self.width)),
+            ],
+            // Sizes may be symbols: the product is computed for each run.
+            grid: WgslGrid::Line(rows.checked_mul(columns)?),
+        }])
+    }
+}
