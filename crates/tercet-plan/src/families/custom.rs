@@ -2,7 +2,7 @@
 
 mod check;
 
-use tercet_ir::custom::{WgslGrid, WgslKernel, WgslParam};
+use tercet_ir::custom::{CustomOp, WgslGrid, WgslKernel, WgslParam};
 use tercet_ir::{CompileError, Dim, Graph, Node, Op, OpKind, Support, Type, UnsupportedNode};
 
 use super::Family;
@@ -21,15 +21,19 @@ pub(crate) static CUSTOMS: Family = Family {
     lower,
 };
 
+fn operator(node: &Node) -> &dyn CustomOp {
+    match &node.op {
+        Op::Custom(custom) => custom.op(),
+        _ => unreachable!("invariant: a family lowers its own operators"),
+    }
+}
+
 /// The kernels of a node, each as it should be.
 ///
 /// # Errors
 /// Why it has none that a device with these capabilities runs.
 fn kernels(graph: &Graph, node: &Node, caps: &Caps) -> Result<Vec<WgslKernel>, String> {
-    let Op::Custom(custom) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
-    };
-    let op = custom.op();
+    let op = operator(node);
     let operands: Vec<&Type> = node.inputs.iter().map(|v| graph.ty(*v)).collect();
     let kernels = op.kernels(&operands, &node.outputs).ok_or_else(|| {
         let types: Vec<String> = operands.iter().map(ToString::to_string).collect();
@@ -59,6 +63,7 @@ fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let name = operator(node).name();
     let kernels = kernels(e.graph, node, e.caps)
         .unwrap_or_else(|why| unreachable!("invariant: the legalizer asked before: {why}"));
     let mut operands: Vec<View> = Vec::with_capacity(node.inputs.len());
@@ -85,7 +90,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         let words = words(e, kernel)?;
         let grid = grid(e, kernel)?;
         let instance = Instance {
-            name: format!("custom {}", kernel.entry),
+            name: format!("{name} {}", kernel.entry),
             source: Source::Checked {
                 text: kernel.source.as_str().into(),
                 entry: kernel.entry.as_str().into(),
