@@ -15,7 +15,7 @@ tercet::attrs! {
 
 impl RunningMedian {
     /// The operator's name.
-    pub const NAME: &'static str = "example.running_median";
+    pub(crate) const NAME: &'static str = "example.running_median";
 }
 
 impl CustomOp for RunningMedian {

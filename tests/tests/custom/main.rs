@@ -1,5 +1,7 @@
 //! Operators from outside, as a user writes them: on every executor, and what is refused of them.
 
+#[path = "../../../examples/custom-op/src/median.rs"]
+mod median;
 mod refused;
 mod text;
 
@@ -178,6 +180,29 @@ fn users_kernels_give_what_users_functions_give() -> Result<(), Failure> {
             assert_eq!(outputs[0].as_slice::<f32>()?, sums, "{name} {n}");
             let places: Vec<i32> = (0..n as i32).map(|i| -3 * i).collect();
             assert_eq!(outputs[1].as_slice::<i32>()?, places, "{name} {n}");
+        }
+    }
+    exit_on_complaints();
+    Ok(())
+}
+
+/// The example is tested as a crate of its own, too, on the CPU.
+#[test]
+fn the_example_agrees_with_its_reference() -> Result<(), Failure> {
+    let mut g = Graph::new();
+    let shape = [Dim::sym("rows"), Dim::sym("columns")];
+    let x = g.input("x", Type::new(DType::F32, shape))?;
+    let y = g.custom(median::RunningMedian { width: 5 }, &[x])?;
+    g.output("y", y)?;
+    let options = CompileOptions::new().bound("rows", 9).bound("columns", 200);
+    let mut want = Device::reference().compile(&g, &options)?;
+    for (name, device) in devices() {
+        let mut exe = device.compile(&g, &options)?;
+        for [rows, columns] in [[3, 200], [9, 1], [1, 3], [0, 7], [4, 0]] {
+            let x: Vec<f32> = (0..rows * columns).map(|i| (i * 37 % 19) as f32).collect();
+            let x = Tensor::from_slice(&[rows, columns], &x)?;
+            let (got, want) = (exe.run(&[("x", &x)])?, want.run(&[("x", &x)])?);
+            assert_eq!(got, want, "{name} {rows} {columns}");
         }
     }
     exit_on_complaints();
