@@ -1,6 +1,7 @@
 // y[m, n] = sum over k of x[m, k] w[e, k, n], e the key of row m: rows in the order of their keys, which are
-// sorted; places[r] is the row that has key r. Operands have any strides, y is dense. An invocation writes 4
-// neighbours along n: where elements are of 16 bits, n is even, or y is of F32.
+// sorted; places[r] is the row that has key r. x has any strides, y is dense. An invocation writes 4
+// neighbours along n: where elements are of 16 bits, n is even, or y is of F32. What comes before this has w:
+// fill_w, which puts its elements at 16 k and 32 columns into shared memory, and w_quad, which reads 4.
 //
 // A workgroup of 64 invocations computes 32 columns of 32 rows in the order of keys, one run of equal keys
 // after the other, in steps of 16 along k; an invocation owns 4 x 4 elements.
@@ -20,7 +21,6 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> x: array<u32>;
-@group(0) @binding(2) var<storage, read> w: array<u32>;
 @group(0) @binding(3) var<storage, read> keys: array<u32>;
 @group(0) @binding(4) var<storage, read> places: array<u32>;
 @group(0) @binding(5) var<storage, read_write> y: array<u32>;
@@ -34,7 +34,6 @@ const QUADS: u32 = TILE / 4u;
 const STEP: u32 = 16u;
 
 var<workgroup> x_tile: array<vec4<f32>, STEP * QUADS>;
-var<workgroup> w_tile: array<vec4<f32>, STEP * QUADS>;
 
 // Row `rank` in the order of keys, at k; 0 outside.
 fn x_at(rank: u32, stop: u32, k: u32) -> f32 {
@@ -43,14 +42,6 @@ fn x_at(rank: u32, stop: u32, k: u32) -> f32 {
     }
     let at = p.x_offset + places[rank] * p.x_row + k * p.x_col;
     return float_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
-}
-
-fn w_at(key: u32, k: u32, col: u32) -> f32 {
-    if k >= p.k || col >= p.n {
-        return 0.0;
-    }
-    let at = p.w_offset + key * p.w_matrix + k * p.w_row + col * p.w_col;
-    return float_of(w[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
 }
 
 fn store_quad(row: u32, col: u32, sums: vec4<f32>) {
@@ -85,7 +76,7 @@ fn main(
     let end = min(first + TILE, p.rows);
     let col_first = tile % tiles_n * TILE;
     let x_quad = local / QUADS;
-    let w_quad = local % QUADS;
+    let col_quad = local % QUADS;
     var begin = first;
     while begin < end {
         let key = keys[begin];
@@ -111,20 +102,13 @@ fn main(
                     x_at(rank + 2u, stop, k),
                     x_at(rank + 3u, stop, k),
                 );
-                let down = k_first + i / QUADS;
-                let col = col_first + i % QUADS * 4u;
-                w_tile[i] = vec4<f32>(
-                    w_at(key, down, col),
-                    w_at(key, down, col + 1u),
-                    w_at(key, down, col + 2u),
-                    w_at(key, down, col + 3u),
-                );
             }
+            fill_w(key, k_first, col_first, local);
             workgroupBarrier();
             if row < stop {
                 for (var k = 0u; k < STEP; k += 1u) {
                     let u = x_tile[k * QUADS + x_quad];
-                    let v = w_tile[k * QUADS + w_quad];
+                    let v = w_quad(k, col_quad);
                     a += u.x * v;
                     b += u.y * v;
                     c += u.z * v;
@@ -133,7 +117,7 @@ fn main(
             }
             workgroupBarrier();
         }
-        let col = col_first + w_quad * 4u;
+        let col = col_first + col_quad * 4u;
         for (var i = 0u; i < 4u; i += 1u) {
             if row + i < stop {
                 var sums = a;

@@ -8,7 +8,7 @@ use common::{GgufWriter, data, safetensors};
 use tercet_ir::{DType, Scheme};
 use tercet_models::gguf::GgmlType;
 use tercet_models::{
-    Gguf, MappedFile, SafeTensors, Weight, WeightError, gguf_weight, safetensors_tensor,
+    Gguf, MappedFile, SafeTensors, Weight, WeightError, Weights, gguf_weight, safetensors_tensor,
 };
 
 #[test]
@@ -78,10 +78,27 @@ fn every_type_converts_or_is_refused() {
             }
             Err(WeightError::UnsupportedType { tensor, found, .. }) => {
                 assert_eq!((tensor.as_str(), found), ("w", ty.name()));
+                use GgmlType::{I16, Q1_0, Q8_1, Q8_K};
+                assert!([Q8_1, Q8_K, I16, Q1_0].contains(ty), "{}", ty.name());
             }
             Err(other) => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn a_factor_of_weights_is_not_lost() {
+    let (ty, bytes) = (GgmlType::NVFP4, [0x38; 36]);
+    let alone = GgufWriter::default().tensor("w.weight", &[64, 1], ty.id(), &bytes);
+    let gguf = Gguf::parse(MappedFile::from_vec(alone.bytes())).unwrap();
+    assert!(Weights::Gguf(gguf).get("w.weight").is_ok());
+    let factor = GgmlType::F32.id();
+    let file = GgufWriter::default()
+        .tensor("w.weight", &[64, 1], ty.id(), &bytes)
+        .tensor("w.scale", &[1], factor, &1f32.to_le_bytes());
+    let gguf = Gguf::parse(MappedFile::from_vec(file.bytes())).unwrap();
+    let error = Weights::Gguf(gguf).get("w.weight").err().unwrap();
+    assert!(error.to_string().contains("`w.scale`"), "{error}");
 }
 
 #[test]

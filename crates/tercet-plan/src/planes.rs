@@ -219,6 +219,7 @@ impl Reads<'_> {
             let node = self.graph.node(to.node);
             match &node.op {
                 Op::DequantMatMul(o) if at == 1 => Some(o.scheme),
+                Op::DequantGroupedMatMul(o) if at == 1 => Some(o.scheme),
                 Op::Dequantize(o) => Some(o.scheme),
                 _ if self.takes_rows(node, at) => self.scheme(to),
                 _ => None,

@@ -1,9 +1,11 @@
-//! `GroupedMatMul` of f32: the rows of each matrix are gathered and multiplied together.
+//! `GroupedMatMul` and `DequantGroupedMatMul` of f32: the rows of each matrix are gathered and multiplied
+//! together.
 
-use tercet_ir::{EvalError, Graph, Node, Support};
+use tercet_ir::{EvalError, Graph, Node, Op, Scheme, Support};
 
 use crate::args::Args;
 use crate::kernels::gemm::{Epilogue, MatView, gemm, gemm_scratch_len};
+use crate::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::indexed::resolve;
@@ -42,9 +44,76 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
 }
 
 fn run(level: SimdLevel, args: &mut Args<'_>) -> Result<(), EvalError> {
-    let [x, w, expert] = [0, 1, 2].map(|i| args.ins[i]);
-    let (m, k, n) = sizes(x.layout, w.layout);
-    let experts = w.shape()[0];
+    let (x, w, threads) = (args.ins[0], args.ins[1], threads(args.parallel));
+    let (_, k, n) = sizes(x.layout, w.layout);
+    let steps = w.layout.strides();
+    by_matrix(args, w.shape()[0], n, |at, a, sums, scratch| {
+        let b = MatView {
+            data: w.tail().get(at * steps[0] as usize..).unwrap_or(&[]),
+            rows: k,
+            cols: n,
+            row_stride: steps[1] as usize,
+            col_stride: steps[2] as usize,
+        };
+        gemm(level, threads, a, b, sums, n, &Epilogue::NONE, scratch);
+    })
+}
+
+/// `DequantGroupedMatMul` of f32 activations: the weights of matrices that no row names stay packed.
+pub(crate) fn lower_dequant(_: &Graph, node: &Node) -> Lowered {
+    let Op::DequantGroupedMatMul(op) = &node.op else {
+        unreachable!("invariant: the table gives this kernel one operator")
+    };
+    let (scheme, level) = (op.scheme, SimdLevel::detect());
+    Lowered {
+        accepts: vec![Accept::Dense; 3],
+        fallible: true,
+        scratch: Some(Box::new(move |layouts, threads| {
+            let (m, k, n) = packed_sizes(&layouts[0], &layouts[1]);
+            // Few and many rows take different paths: room for either.
+            let of = |m| quant_matmul_scratch_len(level, Threads::Serial, m, k);
+            m * size_of::<u64>() + 4 * (m * (k + n) + threads * of(1).max(of(m)))
+        })),
+        work: |layouts| {
+            let (m, k, n) = packed_sizes(&layouts[0], &layouts[1]);
+            m * k * n / 4
+        },
+        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+            run_packed(level, scheme, args)
+        })
+    }
+}
+
+/// Rows, depth and columns where weights are `[E, N, row]`.
+fn packed_sizes(x: &Layout, w: &Layout) -> (usize, usize, usize) {
+    (x.shape()[0], x.shape()[1], w.shape()[1])
+}
+
+fn run_packed(level: SimdLevel, scheme: Scheme, args: &mut Args<'_>) -> Result<(), EvalError> {
+    let (x, w, threads) = (args.ins[0], args.ins[1], threads(args.parallel));
+    let (_, k, n) = packed_sizes(x.layout, w.layout);
+    let len = n * (k / scheme.block_len()) * scheme.block_bytes();
+    by_matrix(args, w.shape()[0], n, |at, a, sums, scratch| {
+        let w = QuantView {
+            scheme,
+            bytes: &w.dense_bytes()[at * len..][..len],
+            n,
+            k,
+        };
+        quant_matmul(level, threads, a, w, sums, n, &Epilogue::NONE, scratch);
+    })
+}
+
+/// Gathers the rows of each of `experts` matrices, multiplies them with it by `product` (its number, the
+/// rows, their `n` results each, what is left of the scratch memory), and puts the results in their places.
+fn by_matrix(
+    args: &mut Args<'_>,
+    experts: usize,
+    n: usize,
+    mut product: impl FnMut(usize, MatView<'_>, &mut [f32], &mut [f32]),
+) -> Result<(), EvalError> {
+    let (x, expert) = (args.ins[0], args.ins[2]);
+    let (m, k) = (x.shape()[0], x.shape()[1]);
     let (keys, floats) = args.scratch.split_at_mut(m * size_of::<u64>());
     let keys: &mut [u64] = keys_of(keys);
     for (row, (index, key)) in indices(&expert).zip(keys.iter_mut()).enumerate() {
@@ -57,7 +126,6 @@ fn run(level: SimdLevel, args: &mut Args<'_>) -> Result<(), EvalError> {
     let (rows, floats) = floats_mut(floats).split_at_mut(m * k);
     let (sums, scratch) = floats.split_at_mut(m * n);
     let from: &[f32] = x.dense();
-    let steps = w.layout.strides();
     let y: &mut [f32] = args.outs[0].as_mut();
     for group in keys.chunk_by(|a, b| a >> 32 == b >> 32) {
         let count = group.len();
@@ -65,18 +133,9 @@ fn run(level: SimdLevel, args: &mut Args<'_>) -> Result<(), EvalError> {
             let at = *key as u32 as usize * k;
             row.copy_from_slice(&from[at..at + k]);
         }
-        let matrix = (group[0] >> 32) as usize * steps[0] as usize;
-        let b = MatView {
-            data: w.tail().get(matrix..).unwrap_or(&[]),
-            rows: k,
-            cols: n,
-            row_stride: steps[1] as usize,
-            col_stride: steps[2] as usize,
-        };
         let a = MatView::row_major(&rows[..count * k], count, k);
         let sums = &mut sums[..count * n];
-        let threads = threads(args.parallel);
-        gemm(level, threads, a, b, sums, n, &Epilogue::NONE, scratch);
+        product((group[0] >> 32) as usize, a, sums, scratch);
         for (key, row) in group.iter().zip(sums.chunks_exact(n)) {
             let at = *key as u32 as usize * n;
             y[at..at + n].copy_from_slice(row);

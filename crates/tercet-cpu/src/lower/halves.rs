@@ -77,7 +77,7 @@ pub(crate) fn lower(lower: fn(&Graph, &Node) -> Lowered, graph: &Graph, node: &N
 
 /// The operand that the kernel decodes itself, whatever its dtype.
 fn stored_operand(op: &Op) -> Option<usize> {
-    matches!(op, Op::DequantMatMul(_)).then_some(1)
+    matches!(op, Op::DequantMatMul(_) | Op::DequantGroupedMatMul(_)).then_some(1)
 }
 
 fn widen(level: SimdLevel, view: &View<'_>, out: &mut [f32]) {

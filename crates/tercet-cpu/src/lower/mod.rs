@@ -250,6 +250,12 @@ pub(crate) const KERNELS: &[Kernel] = &[
         grouped::supports,
         grouped::lower,
     ),
+    through_f32(
+        "quant_grouped_matmul",
+        OpKind::DequantGroupedMatMul,
+        grouped::supports,
+        grouped::lower_dequant,
+    ),
     kernel("im2col", OpKind::Im2Col, always, conv::lower_columns),
     through_f32("conv", OpKind::Conv, conv::supports, conv::lower),
     through_f32("pool", OpKind::Pool, pool::supports, pool::lower),

@@ -26,6 +26,7 @@ mod conv_transpose;
 mod cumsum;
 mod custom;
 mod dequant;
+mod dequant_grouped;
 mod dot_general;
 mod dynamic_slice;
 mod expand;
@@ -162,6 +163,7 @@ crate::define_ops! {
     resize::Resize,
     dequant::Dequantize,
     dequant::DequantMatMul,
+    dequant_grouped::DequantGroupedMatMul,
     attention::Attention,
     rope::Rope,
     blocks::AttentionBlock,

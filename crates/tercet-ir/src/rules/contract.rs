@@ -2,9 +2,11 @@
 
 use super::{Applied, Rule};
 use crate::dim::Dim;
+use crate::error::OpError;
 use crate::graph::Value;
 use crate::legalize::Builder;
-use crate::ops::{Dequantize, DotGeneral, Op, OpKind};
+use crate::ops::{Dequantize, DotGeneral, GroupedMatMul, Op, OpKind};
+use crate::quant::Scheme;
 use crate::scalar::BinaryFn;
 use crate::types::{Shape, broadcast_shapes};
 
@@ -18,6 +20,11 @@ pub(super) const RULES: &[Rule] = &[
         name: "dequant_matmul_as_dequantize_and_matmul",
         on: OpKind::DequantMatMul,
         apply: dequant_matmul,
+    },
+    Rule {
+        name: "dequant_grouped_matmul_as_dequantize_and_grouped_matmul",
+        on: OpKind::DequantGroupedMatMul,
+        apply: dequant_grouped_matmul,
     },
     Rule {
         name: "dot_general_as_batched_matmul",
@@ -64,11 +71,27 @@ fn dequant_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     };
     let dtype = b.dtype(x);
     let x = b.widen(x)?;
-    let w = b.add(Dequantize { scheme: o.scheme }, &[w])?;
-    let w = b.cast(w, b.dtype(x))?;
-    let w = b.swap_last(w)?;
+    let w = decoded(b, o.scheme, w, x)?;
     let y = b.matmul(x, w)?;
     Ok(Some(vec![b.cast(y, dtype)?]))
+}
+
+fn dequant_grouped_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::DequantGroupedMatMul(o), &[x, w, expert]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let dtype = b.dtype(x);
+    let x = b.widen(x)?;
+    let w = decoded(b, o.scheme, w, x)?;
+    let y = b.add(GroupedMatMul {}, &[x, w, expert])?;
+    Ok(Some(vec![b.cast(y, dtype)?]))
+}
+
+/// Weights as matrices `[.., k, n]` in the dtype of `x`.
+fn decoded(b: &mut Builder<'_>, scheme: Scheme, w: Value, x: Value) -> Result<Value, OpError> {
+    let w = b.add(Dequantize { scheme }, &[w])?;
+    let w = b.cast(w, b.dtype(x))?;
+    b.swap_last(w)
 }
 
 /// A rank 1 operand as a matrix of one row (left) or one column (right).

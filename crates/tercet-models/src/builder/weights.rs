@@ -41,7 +41,8 @@ impl Weights {
     /// The tensor of this name in its storage.
     ///
     /// # Errors
-    /// [`ModelError::MissingWeight`], or [`ModelError::Weight`] for a storage that is not read.
+    /// [`ModelError::MissingWeight`]; [`ModelError::Weight`] for a storage that is not read, and
+    /// [`ModelError::Unsupported`] for NVFP4 blocks whose factor is in a tensor of its own.
     pub fn get(&self, name: &str) -> Result<Weight, ModelError> {
         let missing = || ModelError::MissingWeight {
             tensor: name.to_string(),
@@ -49,7 +50,20 @@ impl Weights {
         match self {
             Weights::Gguf(gguf) => {
                 let info = gguf.tensor(name).map_err(|_| missing())?;
-                Ok(gguf_weight(gguf, info)?)
+                let weight = gguf_weight(gguf, info)?;
+                let Weight::Packed {
+                    scheme: Scheme::Nvfp4,
+                    ..
+                } = weight
+                else {
+                    return Ok(weight);
+                };
+                match factors_of(name).into_iter().find(|f| gguf.has_tensor(f)) {
+                    Some(factor) => Err(ModelError::Unsupported(format!(
+                        "tensor `{name}`: models do not apply the factor `{factor}` of its weights"
+                    ))),
+                    None => Ok(weight),
+                }
             }
             Weights::Hf(weights) => {
                 let (file, info) = weights.find(name).ok_or_else(missing)?;
@@ -105,6 +119,12 @@ impl Weights {
             }
         }
     }
+}
+
+/// The names under which files have what all weights of NVFP4 blocks are to be multiplied with.
+fn factors_of(name: &str) -> [String; 2] {
+    let base = name.strip_suffix(".weight").unwrap_or(name);
+    [format!("{base}.scale"), format!("{name}.scale")]
 }
 
 pub(super) fn bytes_error(name: &str, source: TensorError) -> ModelError {

@@ -1,17 +1,21 @@
-//! `GroupedMatMul`: rows times the matrices that indices name.
+//! `GroupedMatMul` and `DequantGroupedMatMul`: rows times the matrices that indices name.
 //!
 //! Rows are put in the order of their matrices, so that neighbours share one. Where rows of 16-bit results
 //! would share words, the results are made with 32 bits and packed.
 
-use tercet_ir::{CompileError, DType, Node, OpKind};
+use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
 use super::cumsum::{PACK, PackParams};
+use super::dequant::{BLOCKS, Blocks, CODED};
 use super::scatter::{most, nd_keys};
 use super::top_k::in_order;
 use super::words::lanes;
-use super::{Family, always, code, portable};
+use super::{Family, always, code, missing, portable};
+use crate::caps::Caps;
 use crate::emit::Emit;
 use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+use crate::program::SlotId;
 use crate::scalar::PRELUDE;
 
 crate::params! {
@@ -30,36 +34,150 @@ crate::params! {
     }
 }
 
-static KERNEL: Kernel<GroupedParams> = Kernel::wgsl(
+const TILES: &str = portable!("grouped_matmul.wgsl");
+const PACKED: &str = portable!("grouped_packed.wgsl");
+/// x, w, the keys, their places, y.
+const ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+];
+/// The same, and the rows of a codebook.
+const CODED_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+];
+
+static FLOATS: Kernel<GroupedParams> = Kernel::wgsl(
     "grouped_matmul",
-    &[PRELUDE, portable!("grouped_matmul.wgsl")],
-    &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-    ],
+    &[PRELUDE, TILES, portable!("grouped_floats.wgsl")],
+    ARGS,
     &["DTYPE", "OUT"],
 );
+
+/// Weights in packed blocks, with their ways of decoding.
+macro_rules! of_blocks {
+    ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*]) => {
+        static $kernel: Kernel<GroupedParams> = Kernel::wgsl(
+            $label,
+            &[PRELUDE, TILES, $($piece,)* PACKED],
+            $args,
+            &[
+                "DTYPE", "OUT", "SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH",
+                "SCALES", "HALVES",
+            ],
+        );
+    };
+}
+
+of_blocks!(BLOCKED "grouped_matmul_packed", ARGS, [BLOCKS]);
+of_blocks!(OF_CODES "grouped_matmul_coded", CODED_ARGS, [CODED, portable!("dequant/grid_6.wgsl")]);
 
 /// `GroupedMatMul`.
 pub(crate) static GROUPED: Family = Family {
     name: "grouped_matmul",
     ops: &[OpKind::GroupedMatMul],
-    kernels: &[&KERNEL.def],
+    kernels: &[&FLOATS.def],
     supports: always,
     lower,
+};
+
+/// `DequantGroupedMatMul`.
+pub(crate) static DEQUANT_GROUPED: Family = Family {
+    name: "dequant_grouped_matmul",
+    ops: &[OpKind::DequantGroupedMatMul],
+    kernels: &[&BLOCKED.def, &OF_CODES.def],
+    supports: supports_packed,
+    lower: lower_packed,
 };
 
 /// Rows and columns of a workgroup: `TILE` of the shader.
 const TILE: u32 = 32;
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let [x, w, expert] = [0, 1, 2].map(|i| e.view(node.inputs[i]));
-    let experts = &w.layout.shape()[..1];
+    let w = e.view(node.inputs[1]);
+    let strides = e.strides(&w);
+    let weights = Weights {
+        slot: w.slot,
+        offset: e.offset(&w),
+        strides: [strides[0], strides[1], strides[2]],
+        blocks: None,
+    };
+    product(e, node, &weights)
+}
+
+fn scheme_of(node: &Node) -> Scheme {
+    let Op::DequantGroupedMatMul(op) = &node.op else {
+        unreachable!("invariant: the family lowers `DequantGroupedMatMul` alone");
+    };
+    op.scheme
+}
+
+fn supports_packed(_: &Graph, node: &Node, _: &Caps) -> Support {
+    match scheme_of(node).storage() {
+        DType::U8 => Support::Native,
+        _ => missing("weights that are not packed are those of `grouped_mat_mul`"),
+    }
+}
+
+fn lower_packed(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    let blocks = Blocks::of(e, node.inputs[1], scheme_of(node))?;
+    let row = e.strides(&blocks.view)[0];
+    let columns = e.num(&node.outputs[0].shape[1]);
+    let weights = Weights {
+        slot: blocks.view.slot,
+        offset: e.offset(&blocks.view),
+        // Of matrices, of columns; blocks say where what is along k lies.
+        strides: [e.tape().mul(columns, row), row, Num::ZERO],
+        blocks: Some(blocks),
+    };
+    product(e, node, &weights)
+}
+
+/// The matrices: from one to the next, along k (where packed, along n) and along n.
+struct Weights {
+    slot: SlotId,
+    offset: Num,
+    strides: [Num; 3],
+    blocks: Option<Blocks>,
+}
+
+impl Weights {
+    fn dispatch(
+        &self,
+        e: &mut Emit<'_>,
+        types: [u32; 2],
+        args: &[SlotId],
+        params: &GroupedParams,
+        grid: [Num; 3],
+    ) -> Result<(), CompileError> {
+        let Some(blocks) = &self.blocks else {
+            e.dispatch(&FLOATS, &types, args, params, grid);
+            return Ok(());
+        };
+        let consts: Vec<u32> = types.into_iter().chain(blocks.consts()).collect();
+        match blocks.grid(e)? {
+            None => e.dispatch(&BLOCKED, &consts, args, params, grid),
+            Some(table) => {
+                let args: Vec<SlotId> = args.iter().copied().chain([table]).collect();
+                e.dispatch(&OF_CODES, &consts, &args, params, grid);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn product(e: &mut Emit<'_>, node: &Node, w: &Weights) -> Result<(), CompileError> {
+    let [x, expert] = [0, 2].map(|i| e.view(node.inputs[i]));
+    let experts = e.graph.ty(node.inputs[1]).shape[..1].to_vec();
     let rows = expert.layout.shape();
-    let keys = nd_keys(e, experts, &expert, rows)?;
+    let keys = nd_keys(e, &experts, &expert, rows)?;
     let (count, most) = (e.numel(rows), most(e, rows)?);
     let sorted = in_order(e, keys.slot, count, most)?;
     let y = e.result(0)?;
@@ -71,7 +189,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         true => y.clone(),
         false => e.temp(DType::F32, y.layout.shape())?,
     };
-    let (x_strides, w_strides) = (e.strides(&x), e.strides(&w));
+    let x_strides = e.strides(&x);
     let params = GroupedParams {
         rows: count,
         n: e.num(columns),
@@ -79,18 +197,17 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         x_offset: e.offset(&x),
         x_row: x_strides[0],
         x_col: x_strides[1],
-        w_offset: e.offset(&w),
-        w_matrix: w_strides[0],
-        w_row: w_strides[1],
-        w_col: w_strides[2],
+        w_offset: w.offset,
+        w_matrix: w.strides[0],
+        w_row: w.strides[1],
+        w_col: w.strides[2],
     };
     let tape = e.tape();
     let (rows, columns) = (tape.ceil_div(count, TILE), tape.ceil_div(params.n, TILE));
     let tiles = tape.mul(rows, columns);
     let grid = e.flat_grid(tiles);
-    let consts = [code(x.dtype), code(to.dtype)];
     let args = [x.slot, w.slot, sorted.keys, sorted.indices, to.slot];
-    e.dispatch(&KERNEL, &consts, &args, &params, grid);
+    w.dispatch(e, [code(x.dtype), code(to.dtype)], &args, &params, grid)?;
     if whole {
         return Ok(());
     }

@@ -92,6 +92,7 @@ pub static FAMILIES: &[&Family] = &[
     &matmul::DEQUANT_MATMUL,
     &dequant::DEQUANTIZE,
     &grouped::GROUPED,
+    &grouped::DEQUANT_GROUPED,
     &conv::IM2COLS,
     &conv::CONVS,
     &conv::TRANSPOSES,
