@@ -1,5 +1,7 @@
 // record = [position + 1, element] of the first element outside its range (see check_bad.wgsl), or [0, 0].
-// One workgroup walks all elements.
+// One workgroup walks all elements. With KEEP a record that names an element stays.
+
+override KEEP: u32 = 0u;
 
 struct Params {
     count: u32,
@@ -27,12 +29,14 @@ fn main(@builtin(local_invocation_index) local: u32) {
     workgroupBarrier();
     if local == 0u {
         let at = atomicLoad(&first);
-        if at < p.count {
-            record[0] = at + 1u;
-            record[1] = x[at];
-        } else {
-            record[0] = 0u;
-            record[1] = 0u;
+        if KEEP == 0u || record[0] == 0u {
+            if at < p.count {
+                record[0] = at + 1u;
+                record[1] = x[at];
+            } else {
+                record[0] = 0u;
+                record[1] = 0u;
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 // record = [position + 1, element] of the first of `parts` positions in `found`, or [0, 0] where none is below
-// `count`. One workgroup walks all of them.
+// `count`. One workgroup walks all of them. With KEEP a record that names an element stays.
+
+override KEEP: u32 = 0u;
 
 struct Params {
     count: u32,
@@ -25,12 +27,14 @@ fn main(@builtin(local_invocation_index) local: u32) {
     workgroupBarrier();
     if local == 0u {
         let at = atomicLoad(&first);
-        if at < p.count {
-            record[0] = at + 1u;
-            record[1] = x[at];
-        } else {
-            record[0] = 0u;
-            record[1] = 0u;
+        if KEEP == 0u || record[0] == 0u {
+            if at < p.count {
+                record[0] = at + 1u;
+                record[1] = x[at];
+            } else {
+                record[0] = 0u;
+                record[1] = 0u;
+            }
         }
     }
 }

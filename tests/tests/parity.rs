@@ -322,9 +322,13 @@ fn same_fault(got: &RunError, want: &RunError) -> Result<(), Failed> {
     .into())
 }
 
-/// The loosest class among the operators of a graph.
+/// The loosest class among the operators of a graph and of those inside it.
 fn accuracy_of(graph: &Graph) -> Accuracy {
-    let classes = graph.nodes().map(|(_, n)| n.op.kind().doc().accuracy);
+    let classes = graph.nodes().flat_map(|(_, n)| {
+        let inside = n.op.blocks().into_iter();
+        let inside = inside.map(|(_, block)| accuracy_of(block.graph()));
+        inside.chain([n.op.kind().doc().accuracy])
+    });
     classes.max().unwrap_or(Accuracy::Exact)
 }
 

@@ -83,9 +83,14 @@ impl CpuBackend {
         let optimized = passes::optimize(graph, options)?;
         let legal = legalize(&optimized, &CpuTarget)?;
         let threads = self.pool.threads();
-        let mut program = build(&legal, Signature::of(graph), &options.bounds, threads)?;
-        program.origins = origins(graph, &legal);
-        Ok(program)
+        let origins = origins(graph, &legal);
+        build(
+            &legal,
+            Signature::of(graph),
+            &options.bounds,
+            threads,
+            origins,
+        )
     }
 }
 
@@ -126,8 +131,10 @@ impl Backend for CpuBackend {
         options: &CompileOptions,
     ) -> Result<Explanation, CompileError> {
         let program = self.program(graph, options)?;
-        let calls = program.steps.iter();
-        let kernels = Explanation::count(calls.map(|s| (s.op, s.kernel.to_string())));
+        let mut programs = Vec::new();
+        program.visit(&mut |p| programs.push(p));
+        let calls = programs.iter().flat_map(|p| &p.steps);
+        let kernels = Explanation::count(calls.clone().map(|s| (s.op, s.kernel.to_string())));
         let bytes_of = |ports: &[Port]| -> Result<u64, CompileError> {
             let mut sum = 0;
             for port in ports {
@@ -139,15 +146,15 @@ impl Backend for CpuBackend {
         let signature = &program.signature;
         Ok(Explanation {
             target: "cpu",
-            dispatches: program.steps.len(),
-            prepare: program.prepare.len(),
+            dispatches: calls.count(),
+            prepare: programs.iter().map(|p| p.prepare.len()).sum(),
             kernels,
             bytes: vec![
                 ("inputs", bytes_of(&signature.inputs)?),
                 ("outputs", bytes_of(&signature.outputs)?),
                 ("params", bytes_of(&signature.params)?),
                 ("states", bytes_of(&signature.states)?),
-                ("arena", program.arena_bytes as u64),
+                ("arena", programs.iter().map(|p| p.arena_bytes as u64).sum()),
             ],
             ..Explanation::default()
         })

@@ -8,6 +8,7 @@ use std::fmt;
 
 use crate::dim::Dim;
 use crate::dtype::DType;
+use crate::subgraph::SubGraph;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
@@ -30,6 +31,8 @@ pub enum Literal {
     Dim(Dim),
     /// `f32[b, 3]`
     Type(Type),
+    /// `graph { ... }`
+    Graph(SubGraph),
 }
 
 impl fmt::Display for Literal {
@@ -61,6 +64,8 @@ impl fmt::Display for Literal {
             }
             Literal::Dim(d) => write!(f, "{d}"),
             Literal::Type(t) => write!(f, "{t}"),
+            // Its lines stand under the node that it belongs to.
+            Literal::Graph(g) => f.write_str(&g.graph().to_string().replace('\n', "\n  ")),
         }
     }
 }

@@ -150,6 +150,25 @@ pub enum EvalError {
     /// A tensor could not be made.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// A node of a graph inside the operator failed.
+    #[error("in `{graph}`, {node} ({op})")]
+    Within {
+        /// The attribute that holds the graph.
+        graph: &'static str,
+        /// The node, in the numbering of that graph.
+        node: NodeId,
+        /// Its operator.
+        op: &'static str,
+        /// What went wrong.
+        #[source]
+        source: Box<EvalError>,
+    },
+    /// A loop did not end.
+    #[error("its condition still holds after {max_iter} iterations, the `max_iter` it was given")]
+    MaxIter {
+        /// The most iterations that it may have.
+        max_iter: u64,
+    },
     /// Operand data that the operator does not accept.
     #[error("{0}")]
     Data(String),

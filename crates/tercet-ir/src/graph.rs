@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use crate::dim::Symbol;
 use crate::error::{OpError, TypeError};
@@ -67,7 +68,7 @@ pub struct Node {
 }
 
 /// A named result of the graph.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Output {
     /// Its name, unique among the outputs.
     pub name: String,
@@ -76,7 +77,7 @@ pub struct Output {
 }
 
 /// What a state holds after a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Assign {
     /// A `State` leaf.
     pub state: Value,
@@ -101,6 +102,15 @@ pub struct Graph {
     outputs: Vec<Output>,
     assigns: Vec<Assign>,
     leaves: HashMap<String, NodeId>,
+}
+
+impl Hash for Graph {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // The index of names follows from the nodes.
+        self.nodes.hash(state);
+        self.outputs.hash(state);
+        self.assigns.hash(state);
+    }
 }
 
 impl Graph {

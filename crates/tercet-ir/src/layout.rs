@@ -11,7 +11,7 @@ mod state;
 mod view;
 
 pub use arena::{Life, place};
-pub use state::in_place_updates;
+pub use state::{in_place_carried, in_place_updates};
 pub use view::{View, check_slice, is_view, view_of};
 
 use crate::dim::{Bindings, Dim, DimError};

@@ -6,8 +6,13 @@
 //! on a target that has the core. What remains is reported all at once, with the target's reason
 //! and the nearest way out; nothing falls back in silence.
 //!
+//! Graphs inside nodes are legalized in turn, before the target is asked for the node; what is refused
+//! in them is reported with the rest.
+//!
 //! Invariants: the signature stays; every value keeps its type; rules hold within the tolerance
 //! table, since a fused operator rounds once where its parts round several times.
+
+use std::collections::HashMap;
 
 use crate::backend::Target;
 use crate::error::{CompileError, OpError, UnsupportedNode};
@@ -29,9 +34,23 @@ pub struct Builder<'a> {
     depth: usize,
     fired: Vec<&'static str>,
     unsupported: Vec<UnsupportedNode>,
+    /// The first rewrite in a graph inside a node that was refused.
+    failed: Option<CompileError>,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    fn new(target: &'a dyn Target) -> Builder<'a> {
+        Builder {
+            graph: Graph::new(),
+            target,
+            at: NodeId(0),
+            depth: 0,
+            fired: Vec::new(),
+            unsupported: Vec::new(),
+            failed: None,
+        }
+    }
+
     /// Adds a node, or what it decomposes into, and returns its first result.
     ///
     /// # Errors
@@ -48,7 +67,7 @@ impl Builder<'_> {
     /// # Errors
     /// As [`Builder::add`].
     pub fn add_all(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, OpError> {
-        let op = op.into();
+        let op = self.with_legal_blocks(op.into());
         let Some(node) = self.as_node(&op, inputs) else {
             // The graph's own `add` words the error.
             return self.graph.add(op, inputs).map(|v| vec![v]);
@@ -83,6 +102,39 @@ impl Builder<'_> {
     /// The graph so far, for the builder methods of leaves.
     pub fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    /// The operator with the graphs inside it legalized.
+    fn with_legal_blocks(&mut self, op: Op) -> Op {
+        let mut blocks = Vec::new();
+        for (name, block) in op.blocks() {
+            let mut inner = Builder::new(self.target);
+            match rebuild(&mut inner, block.graph()) {
+                Ok(()) => blocks.push(inner.graph.into()),
+                Err(e) => {
+                    self.failed.get_or_insert(e);
+                    blocks.push(block.clone());
+                }
+            }
+            self.fired.extend(inner.fired);
+            let outer = op.kind().doc().name;
+            let refused = inner.unsupported.into_iter();
+            let refused = refused.map(|n| UnsupportedNode {
+                node: self.at,
+                reason: format!("{} in `{name}` of {outer}: {}", n.node, n.reason),
+                ..n
+            });
+            // A rule may give a node another time.
+            for node in refused {
+                if !self.unsupported.contains(&node) {
+                    self.unsupported.push(node);
+                }
+            }
+        }
+        match blocks.is_empty() {
+            true => op,
+            false => op.with_blocks(blocks),
+        }
     }
 
     fn as_node(&self, op: &Op, inputs: &[Value]) -> Option<Node> {
@@ -173,14 +225,19 @@ pub fn legalize_traced(
     graph: &Graph,
     target: &dyn Target,
 ) -> Result<(Graph, Vec<&'static str>), CompileError> {
-    let mut b = Builder {
-        graph: Graph::new(),
-        target,
-        at: NodeId(0),
-        depth: 0,
-        fired: Vec::new(),
-        unsupported: Vec::new(),
-    };
+    let mut b = Builder::new(target);
+    rebuild(&mut b, graph)?;
+    if !b.unsupported.is_empty() {
+        return Err(CompileError::Unsupported {
+            target: target.name(),
+            nodes: b.unsupported,
+        });
+    }
+    Ok((b.graph, b.fired))
+}
+
+/// Adds the nodes of a graph, or what they decompose into, its outputs and assignments.
+fn rebuild(b: &mut Builder<'_>, graph: &Graph) -> Result<(), CompileError> {
     let mut map: Vec<Vec<Value>> = Vec::with_capacity(graph.len());
     for (id, node) in graph.nodes() {
         b.at = id;
@@ -191,18 +248,15 @@ pub fn legalize_traced(
             true => b.keep(node.op.clone(), &inputs),
             false => b.add_all(node.op.clone(), &inputs),
         };
+        if let Some(e) = b.failed.take() {
+            return Err(e);
+        }
         let values = added.map_err(|source| CompileError::Rewrite { node: id, source })?;
         debug_assert!(
             values.iter().map(|v| b.ty(*v)).eq(&node.outputs),
             "invariant: a rule keeps types, at {id} {node}"
         );
         map.push(values);
-    }
-    if !b.unsupported.is_empty() {
-        return Err(CompileError::Unsupported {
-            target: target.name(),
-            nodes: b.unsupported,
-        });
     }
     for o in graph.outputs() {
         let value = map[o.value.node.index()][o.value.port as usize];
@@ -218,15 +272,77 @@ pub fn legalize_traced(
             .assign(new(a.state), new(a.value))
             .map_err(|source| CompileError::Rewrite { node, source })?;
     }
-    Ok((b.graph, b.fired))
+    Ok(())
 }
 
-/// For each node of the legal graph, the node of the given graph whose fault it would report.
+/// For the nodes of a legal graph, the nodes of the given graph whose faults they would report; the same
+/// for the graphs inside them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins {
+    nodes: Vec<Option<NodeId>>,
+    inside: HashMap<NodeId, Vec<Origins>>,
+}
+
+impl Origins {
+    /// The node of the given graph, or the legal one's own number where that is not known.
+    pub fn of(&self, legal: NodeId) -> NodeId {
+        self.get(legal).unwrap_or(legal)
+    }
+
+    /// The node of the given graph, where it is known.
+    pub fn get(&self, legal: NodeId) -> Option<NodeId> {
+        self.nodes.get(legal.index()).copied().flatten()
+    }
+
+    /// Those of a graph inside a node, by its place in [`Op::blocks`].
+    pub fn inside(&self, legal: NodeId, block: usize) -> Origins {
+        let blocks = self.inside.get(&legal);
+        let own = blocks.and_then(|b| b.get(block));
+        own.cloned().unwrap_or_default()
+    }
+
+    /// Those of a graph in which each node has another number, by the old ones.
+    pub fn renumbered(&self, new: &[NodeId]) -> Origins {
+        let most = new.iter().map(|id| id.index() + 1).max().unwrap_or(0);
+        let mut nodes = vec![None; most];
+        let mut inside = HashMap::new();
+        for (old, new) in new.iter().enumerate() {
+            let old = NodeId(old as u32);
+            nodes[new.index()] = self.get(old);
+            if let Some(blocks) = self.inside.get(&old) {
+                inside.insert(*new, blocks.clone());
+            }
+        }
+        Origins { nodes, inside }
+    }
+}
+
+/// The origins of a legal graph.
 ///
 /// Passes keep the order of the operators that can fault (indexing and the like), so that the k-th
 /// of a kind is the k-th of the given graph where both have as many; else the first one with the
 /// same attributes and result types.
-pub fn origins(given: &Graph, legal: &Graph) -> Vec<Option<NodeId>> {
+pub fn origins(given: &Graph, legal: &Graph) -> Origins {
+    let nodes = origins_of_nodes(given, legal);
+    let mut inside = HashMap::new();
+    for (id, node) in legal.nodes() {
+        let Some(origin) = nodes[id.index()] else {
+            continue;
+        };
+        let blocks = node.op.blocks().into_iter();
+        let from = given.node(origin).op.blocks();
+        let pairs = blocks.zip(&from);
+        let own: Vec<Origins> = pairs
+            .map(|((_, legal), (_, given))| origins(given.graph(), legal.graph()))
+            .collect();
+        if !own.is_empty() {
+            inside.insert(id, own);
+        }
+    }
+    Origins { nodes, inside }
+}
+
+fn origins_of_nodes(given: &Graph, legal: &Graph) -> Vec<Option<NodeId>> {
     let of_kind = |graph: &Graph, kind: OpKind| -> Vec<NodeId> {
         let nodes = graph.nodes().filter(|(_, n)| n.op.kind() == kind);
         nodes.map(|(id, _)| id).collect()
@@ -241,7 +357,9 @@ pub fn origins(given: &Graph, legal: &Graph) -> Vec<Option<NodeId>> {
             } else {
                 let same = |g: &&NodeId| {
                     let g = given.node(**g);
-                    g.op == node.op && g.outputs == node.outputs
+                    // Passes rewrite the graphs inside.
+                    let is_op = g.op == node.op || !node.op.blocks().is_empty();
+                    is_op && g.outputs == node.outputs
                 };
                 from.iter().find(same).copied()
             };

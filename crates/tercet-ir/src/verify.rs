@@ -42,6 +42,17 @@ pub enum VerifyError {
         /// The types that its operator gives.
         inferred: Vec<Type>,
     },
+    /// A graph inside a node is not valid.
+    #[error("in `{graph}` of {node}")]
+    Inside {
+        /// The node.
+        node: NodeId,
+        /// The attribute that holds the graph.
+        graph: &'static str,
+        /// What is wrong in it.
+        #[source]
+        source: Box<VerifyError>,
+    },
     /// A leaf's name is missing from the index of names, or two leaves share it.
     #[error("{node} has the name `{name}`, which belongs to another leaf or to none")]
     LeafName {
@@ -105,6 +116,13 @@ fn verify_node(graph: &Graph, id: NodeId, node: &Node) -> Result<(), VerifyError
     for &value in &node.inputs {
         let ty = graph.get_type(value).filter(|_| value.node < id);
         operands.push(ty.ok_or(VerifyError::Order { node: id, value })?);
+    }
+    for (name, block) in node.op.blocks() {
+        verify(block.graph()).map_err(|source| VerifyError::Inside {
+            node: id,
+            graph: name,
+            source: Box::new(source),
+        })?;
     }
     let refused = |source| VerifyError::Refused {
         node: id,

@@ -4,6 +4,8 @@
 //! for all players: names, types and sizes are checked, I64 is narrowed and widened, numbers are
 //! computed, faults become errors that name node and index.
 
+mod play;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use tercet_ir::{
     Bindings, DType, EvalError, Executable, Port, RunError, Signature, Tensor, TensorType,
 };
 
+use crate::flow::StageId;
 use crate::launch::Launch;
 use crate::narrow;
 use crate::program::{Buffer, CheckKind, Io, Program, Work};
@@ -31,7 +34,7 @@ pub struct Read {
 ///
 /// A driver holds the buffers of [`Program::buffers`], zeroed at first but for the constants, which
 /// hold their tensors. Calls come from one thread at a time; between `submit` and `wait` only `wait`
-/// is called. After an error the driver remains usable unless the device is lost.
+/// is called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
 pub trait Driver: Send + Sized + 'static {
     /// Writes into a buffer, before the next submission. `offset_bytes` is a multiple of 4; the end
     /// of the bytes need not be: the rest of the last word is then zeroed.
@@ -52,12 +55,19 @@ pub trait Driver: Send + Sized + 'static {
     /// As [`Driver::write`].
     fn prepare(&mut self, launch: &Launch) -> Result<(), RunError>;
 
-    /// Starts [`Program::steps`] and, after them, the copies for `reads`. `changed` says whether
-    /// the numbers differ from those of the last submission.
+    /// Starts these stages of [`Program::steps`], one after the other, each as often as it is named, and
+    /// after them the copies for `reads`. `changed` says whether the numbers differ from those of the last
+    /// submission. A run without control flow is one submission of the one stage.
     ///
     /// # Errors
     /// As [`Driver::write`].
-    fn submit(&mut self, launch: &Launch, changed: bool, reads: &[Read]) -> Result<(), RunError>;
+    fn submit(
+        &mut self,
+        launch: &Launch,
+        stages: &[StageId],
+        changed: bool,
+        reads: &[Read],
+    ) -> Result<(), RunError>;
 
     /// Waits for the submission and gives the bytes of each of its reads, in order.
     ///
@@ -114,6 +124,10 @@ pub struct GpuExecutable<D: Driver> {
     last: Option<Bindings>,
     reads: Vec<Read>,
     scratch: Vec<u8>,
+    /// Stages that are to be played and were not yet submitted.
+    due: Vec<StageId>,
+    /// The numbers differ from those of the last submission.
+    changed: bool,
 }
 
 impl<D: Driver> GpuExecutable<D> {
@@ -133,6 +147,8 @@ impl<D: Driver> GpuExecutable<D> {
             last: None,
             reads: Vec::new(),
             scratch: Vec::new(),
+            due: Vec::new(),
+            changed: false,
         }
     }
 
@@ -171,10 +187,10 @@ impl<D: Driver> GpuExecutable<D> {
                 });
             }
         }
-        let changed = {
+        {
             let _span = tracing::debug_span!("numbers").entered();
-            self.compute(&program)?
-        };
+            self.changed |= self.compute(&program)?;
+        }
         if !self.prepared && !program.prepare.is_empty() {
             let _span = tracing::debug_span!("prepare").entered();
             self.driver.get_mut().prepare(&self.launch)?;
@@ -186,6 +202,11 @@ impl<D: Driver> GpuExecutable<D> {
             };
             self.upload("input", port, io, tensor)?;
         }
+        self.due.clear();
+        match program.flow.is_empty() {
+            true => self.due.push(StageId(0)),
+            false => self.play(&program, &program.flow)?,
+        }
         self.reads.clear();
         if let Some(faults) = faults(&program) {
             self.reads.push(faults);
@@ -196,7 +217,7 @@ impl<D: Driver> GpuExecutable<D> {
         }
         {
             let _span = tracing::debug_span!("submit").entered();
-            (self.driver.get_mut()).submit(&self.launch, changed, &self.reads)?;
+            self.submit_due()?;
         }
         self.flight = Some(Flight {
             wanted: places,
@@ -337,11 +358,7 @@ fn fault_of(program: &Program, launch: &Launch, records: &[u8]) -> Option<RunErr
                 "kv_len is {value}; accepted: 0 to {len}, the keys given"
             )),
         };
-        RunError::Node {
-            node: check.node,
-            op: check.op,
-            source,
-        }
+        check.site.fail(source)
     })
 }
 

@@ -7,8 +7,10 @@
 //!
 //! Invariant: what a family emits depends on the graph, the capabilities and the bounds only.
 //!
-//! Next: `emit/choices.rs` for ways of which a run takes one, `emit/checks.rs` for what ends a run.
+//! Next: `emit/choices.rs` for ways of which a run takes one, `emit/checks.rs` for what ends a run,
+//! `emit/blocks.rs` for graphs inside nodes.
 
+mod blocks;
 mod checks;
 mod choices;
 
@@ -16,13 +18,17 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 use tercet_ir::layout::{SymLayout, Term, numel};
+use tercet_ir::legalize::Origins;
 use tercet_ir::{
     Bindings, CompileError, DType, Dim, Graph, Node, NodeId, Shape, Signature, Tensor, Value,
 };
 
 use crate::caps::Caps;
+use crate::emit::blocks::Around;
+pub(crate) use crate::emit::blocks::Block;
 use crate::families::rope::Waiting;
 use crate::families::{copy, rope};
+use crate::flow::Flow;
 use crate::fusions::RowNorm;
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::{Num, Tape};
@@ -87,7 +93,10 @@ pub(crate) struct Draft {
     pub(crate) kernels: Vec<Instance>,
     known: HashMap<Instance, KernelId>,
     pub(crate) prepare: Vec<Step>,
+    /// The steps of the stage that is open.
     pub(crate) steps: Vec<Step>,
+    /// What is closed, in the graph at hand.
+    pub(crate) flow: Vec<Flow<Vec<Step>>>,
     pub(crate) params: Vec<Word>,
     /// Constants of the graph and tables of families, by the number of their buffer.
     pub(crate) consts: Vec<Tensor>,
@@ -115,8 +124,15 @@ pub struct Emit<'a> {
     pub(crate) places: Vec<Vec<View>>,
     /// Values whose packed rows lie in planes.
     pub(crate) planes: HashMap<Value, Planes>,
-    /// For each legal node the node of the graph as it was given.
-    pub(crate) origins: Vec<Option<NodeId>>,
+    /// For the legal nodes those of the graph as it was given.
+    pub(crate) origins: Origins,
+    /// The nodes that this graph lies in, outermost first, each with the attribute that holds the next
+    /// graph.
+    pub(crate) around: Vec<Around>,
+    /// Checks of sizes that this graph needs, where it lies in a node.
+    pub(crate) own_checks: Vec<usize>,
+    /// Some node has graphs inside: records of checks are cleared first, and keep what is found first.
+    pub(crate) has_flow: bool,
     pub(crate) at: NodeId,
     pub(crate) op: &'static str,
     /// What is emitted now depends on parameters and constants only.
@@ -143,7 +159,7 @@ impl<'a> Emit<'a> {
         caps: &'a Caps,
         bounds: &'a Bindings,
         signature: &'a Signature,
-        origins: Vec<Option<NodeId>>,
+        origins: Origins,
     ) -> Emit<'a> {
         Emit {
             graph,
@@ -154,6 +170,9 @@ impl<'a> Emit<'a> {
             places: Vec::with_capacity(graph.len()),
             planes: HashMap::new(),
             origins,
+            around: Vec::new(),
+            own_checks: Vec::new(),
+            has_flow: graph.nodes().any(|(_, n)| !n.op.blocks().is_empty()),
             at: NodeId(0),
             op: "",
             constant: false,
@@ -302,10 +321,10 @@ impl<'a> Emit<'a> {
     }
 
     fn too_large(&self, bytes: u64) -> CompileError {
-        let node = self.origins.get(self.at.index()).copied().flatten();
+        let site = self.site();
         CompileError::TooLarge {
-            node: node.unwrap_or(self.at),
-            op: self.op,
+            node: site.node,
+            op: site.op,
             bytes,
             limit: self.caps.max_binding_bytes,
         }

@@ -21,6 +21,8 @@ pub struct Launch {
     /// Parameters, by their places in the signature, whose weights do not keep their values in F16. Not
     /// computed: whoever sets parameters says it.
     pub unfit: Vec<u32>,
+    /// The checks of sizes that fail, of nodes that a run may not come to, with their errors.
+    pub refused: Vec<(usize, RunError)>,
     values: Vec<i64>,
 }
 
@@ -37,28 +39,29 @@ impl Launch {
         sizes: &Bindings,
         step: u64,
     ) -> Result<(), RunError> {
-        for check in &program.size_checks {
+        self.refused.clear();
+        for (at, check) in program.size_checks.iter().enumerate() {
             if let SizeRule::Slice { slice, from, to } = &check.rule {
                 let (from, to) = (from.eval(sizes)?, to.eval(sizes)?);
-                slice
-                    .axes(&from, &to)
-                    .map_err(|source| failed(check, source))?;
+                if let Err(source) = slice.axes(&from, &to) {
+                    self.refuse(at, check, source)?;
+                }
             }
         }
         program
             .tape
             .eval(sizes, step, &self.unfit, &mut self.values)?;
-        let values = &self.values;
-        for check in &program.size_checks {
+        for (at, check) in program.size_checks.iter().enumerate() {
             if let SizeRule::AtMost { less, more, reason } = &check.rule {
-                let (less, more) = (get(*less, values), get(*more, values));
+                let (less, more) = (self.value(*less), self.value(*more));
                 if less > more {
                     let reason = reason.replace("{less}", &less.to_string());
                     let reason = reason.replace("{more}", &more.to_string());
-                    return Err(failed(check, EvalError::Data(reason)));
+                    self.refuse(at, check, EvalError::Data(reason))?;
                 }
             }
         }
+        let values = &self.values;
         self.params.clear();
         self.params.extend(program.params.iter().map(|w| match *w {
             Word::Num(n) => get(n, values) as u32,
@@ -85,16 +88,20 @@ impl Launch {
         Ok(())
     }
 
+    /// Ends the run, or notes that it may not come to this node.
+    fn refuse(&mut self, at: usize, check: &SizeCheck, source: EvalError) -> Result<(), RunError> {
+        let error = check.site.fail(source);
+        match check.site.inside.is_empty() {
+            true => Err(error),
+            false => {
+                self.refused.push((at, error));
+                Ok(())
+            }
+        }
+    }
+
     /// The value of a number for the sizes last computed.
     pub fn value(&self, n: crate::Num) -> i64 {
         get(n, &self.values)
-    }
-}
-
-fn failed(check: &SizeCheck, source: EvalError) -> RunError {
-    RunError::Node {
-        node: check.node,
-        op: check.op,
-        source,
     }
 }

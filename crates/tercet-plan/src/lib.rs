@@ -12,6 +12,7 @@ mod caps;
 mod driver;
 mod emit;
 mod families;
+mod flow;
 mod fusions;
 mod joined;
 pub mod kernel;
@@ -27,12 +28,14 @@ mod races;
 mod scalar;
 mod schedule;
 mod tuning;
+mod walk;
 
 pub use caps::{Caps, CoopBlock, CoopShape, CoopType};
 pub use driver::{Driver, GpuExecutable, Read};
 pub use emit::{Emit, View};
 pub use families::gemm_coop;
 pub use families::{FAMILIES, Family, PlanTarget, kernels};
+pub use flow::{Flow, Inner, Site, StageId};
 pub use kernel::{
     Access, Code, Field, FieldType, Instance, Kernel, KernelDef, Params, Source, Word,
 };

@@ -15,8 +15,7 @@ use crate::driver::device_dtype;
 /// [`CompileError::Narrow`] for a constant that does not fit; [`CompileError::Rewrite`] when an
 /// operator refuses I32.
 pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
-    let wide = |(_, n): (NodeId, &tercet_ir::Node)| n.outputs.iter().any(|t| t.dtype == DType::I64);
-    if !graph.nodes().any(wide) {
+    if !is_wide(graph) {
         return Ok(graph.clone());
     }
     let mut new = Graph::new();
@@ -41,8 +40,25 @@ pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
     Ok(new)
 }
 
+/// True if a value of the graph, or of one inside it, is I64.
+fn is_wide(graph: &Graph) -> bool {
+    graph.nodes().any(|(_, n)| {
+        let blocks = n.op.blocks();
+        n.outputs.iter().any(|t| t.dtype == DType::I64)
+            || blocks.iter().any(|(_, block)| is_wide(block.graph()))
+    })
+}
+
 fn narrow_op(id: NodeId, op: &Op) -> Result<Op, CompileError> {
     let narrow = |ty: &tercet_ir::Type| ty.with_dtype(device_dtype(ty.dtype));
+    let blocks = op.blocks();
+    if !blocks.is_empty() {
+        let mut narrowed = Vec::with_capacity(blocks.len());
+        for (_, block) in blocks {
+            narrowed.push(narrow_i64(block.graph())?.into());
+        }
+        return Ok(op.with_blocks(narrowed));
+    }
     Ok(match op {
         Op::Input(o) => Op::Input(Input {
             ty: narrow(&o.ty),

@@ -1,28 +1,29 @@
-//! The order of planning: leaves, nodes through their families, outputs, states; then schedule and
-//! memory.
+//! The order of planning: leaves, nodes through their families (`walk.rs`), outputs, states; then
+//! schedule and memory.
 
 use std::collections::{HashMap, HashSet};
 
 use tercet_ir::backend::check_borders;
-use tercet_ir::layout::{View as Looked, check_slice, in_place_updates, is_view, view_of};
-use tercet_ir::legalize::{legalize, origins};
+use tercet_ir::layout::in_place_updates;
+use tercet_ir::legalize::{Origins, legalize, origins};
 use tercet_ir::{
-    CompileError, CompileOptions, DType, Dim, Graph, Node, NodeId, Op, OpKind, Port, Signature,
-    UnsupportedNode, Value, passes,
+    CompileError, CompileOptions, DType, Dim, Graph, NodeId, Op, Port, Signature, UnsupportedNode,
+    passes,
 };
 
 use crate::caps::Caps;
 use crate::driver::device_dtype;
-use crate::emit::{Emit, Home, View, all_known};
-use crate::families::{PlanTarget, copy, find, matmul, norm, refused, rope};
-use crate::fusions::{After, Fusions};
+use crate::emit::{Emit, Home, View};
+use crate::families::{PlanTarget, copy, refused, rope};
+use crate::flow::Flow;
 use crate::joined::Joined;
 use crate::kernel::{Access, Word};
 use crate::narrow::narrow_i64;
 use crate::num::Num;
 use crate::planes::{self, Planes};
-use crate::program::{Buffer, Io, Program, SizeCheck, SizeRule, SlotId, Step};
+use crate::program::{Arms, Buffer, Io, Program, Step, Work};
 use crate::schedule;
+use crate::walk::{Leaves, nodes};
 
 /// Choices of planning that do not change results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,15 +78,15 @@ pub fn compile_with(
     )
 }
 
-/// The program of a legal graph. `signature` is that of the graph as it was given, `origins` its node
-/// for each legal one.
+/// The program of a legal graph. `signature` is that of the graph as it was given, `origins` its nodes
+/// for the legal ones.
 ///
 /// # Errors
 /// As [`compile`].
 pub fn plan(
     legal: &Graph,
     signature: Signature,
-    origins: Vec<Option<NodeId>>,
+    origins: Origins,
     options: &CompileOptions,
     caps: &Caps,
     choices: PlanOptions,
@@ -97,15 +98,19 @@ pub fn plan(
     };
     let (mut e, mut borders) = draft(true)?;
     if writes_state_before_check(&e) {
-        // A check that needs a state's new contents cannot come before the state is written: states
-        // are then written at the end, from copies.
+        // A check that needs a state's new contents cannot come before the state is written, nor can
+        // what data decides: states are then written at the end, from copies.
         (e, borders) = draft(false)?;
     }
     let checks = e.draft.data_checks.len() as i64;
     for at in std::mem::take(&mut e.draft.guards) {
         e.draft.params[at] = Word::Num(Num::Const(checks));
     }
-    e.draft.data_checks.sort_by_key(|c| c.node);
+    e.draft.data_checks.sort_by_key(|c| c.site.node);
+    if e.has_flow {
+        e.close();
+        clear_records(&mut e);
+    }
     let symbols = legal.symbols();
     let symbols = symbols.into_iter().filter_map(|s| {
         let bound = options.bounds.get(&s)?;
@@ -114,6 +119,24 @@ pub fn plan(
     let symbols = symbols.collect();
     let draft = e.draft;
     schedule::finish(draft, borders, signature.clone(), symbols, caps, choices)
+}
+
+/// Clears the records of checks before anything else: a run may leave some of them out.
+fn clear_records(e: &mut Emit<'_>) {
+    let Some(dst) = e.draft.faults else {
+        return;
+    };
+    let clear = Step {
+        work: Work::Fill { dst, word: 0 },
+        barrier: false,
+        arms: Arms::new(),
+        node: NodeId(0),
+        op: "check",
+    };
+    match e.draft.flow.first_mut() {
+        Some(Flow::Stage(steps)) => steps.insert(0, clear),
+        Some(_) | None => e.draft.flow.insert(0, Flow::Stage(vec![clear])),
+    }
 }
 
 /// What the program's border is made of.
@@ -133,40 +156,13 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
         true => in_place_updates(e.graph),
         false => HashMap::new(),
     };
-    let graph = e.graph;
-    let into_states = into_states(graph, &updates);
-    let fusions = Fusions::of(graph);
-    for (id, node) in graph.nodes() {
-        e.at = id;
-        e.op = node.op.kind().doc().name;
-        if into_states.contains(&id) && !reads_state(e, node) {
-            e.deferred.insert(id);
-            e.places.push(Vec::new());
-            continue;
-        }
-        if is_taken_in(e, &fusions, node)? {
-            e.deferred.insert(id);
-            e.places.push(Vec::new());
-            continue;
-        }
-        if let Some(&first) = joined.nodes.get(&id) {
-            let ty = &node.outputs[0];
-            let home = Home::At(Buffer::Param(first), 0);
-            let planes = e.planes.get(&Value { node: id, port: 0 }).copied();
-            let place = place(e, ty.dtype, &ty.shape, planes, home)?;
-            e.places.push(vec![place]);
-            continue;
-        }
-        let state = updates.get(&id).map(|leaf| e.places[leaf.index()][0].slot);
-        let after = fusions.taken_by(id);
-        let after = after.filter(|(product, _)| e.deferred.contains(product));
-        let places = match after {
-            Some((product, after)) => lower_after(e, *product, after)?,
-            None => lower(e, &borders, node, state)?,
-        };
-        e.places.push(places);
-    }
-    e.flush();
+    let into_states = into_states(e.graph, &updates);
+    let homes = |e: &Emit<'_>, id: NodeId| {
+        let leaf = updates.get(&id)?;
+        Some(e.places[leaf.index()][0].slot)
+    };
+    let leaves = Leaves::Borders(&borders, &joined);
+    nodes(e, &leaves, &into_states, homes)?;
     outputs(e, &mut borders)?;
     assigns(e)?;
     Ok(borders)
@@ -184,40 +180,6 @@ fn into_states(graph: &Graph, updates: &HashMap<NodeId, NodeId>) -> HashSet<Node
         (is_only_reader && fits).then_some(value.node)
     });
     fits.collect()
-}
-
-/// True if the node at hand is left to a later one that does the same by the way. A norm is then noted for
-/// the products that read it.
-fn is_taken_in(e: &mut Emit<'_>, fusions: &Fusions, node: &Node) -> Result<bool, CompileError> {
-    let of = Value {
-        node: e.at,
-        port: 0,
-    };
-    let is_norm = matches!(node.op, Op::RmsNorm(_)) && fusions.is_norm(of);
-    if !(is_norm || fusions.is_left(e.at)) || reads_state(e, node) || is_constant(e, node) {
-        return Ok(false);
-    }
-    if is_norm {
-        let x = e.view(node.inputs[0]);
-        norm::leave(e, node, of, x)?;
-    }
-    Ok(true)
-}
-
-/// True if the node has the same results in every run with the same parameters.
-fn is_constant(e: &Emit<'_>, node: &Node) -> bool {
-    !varies(&node.op)
-        && node.outputs.iter().all(|t| all_known(&t.shape))
-        && node
-            .inputs
-            .iter()
-            .all(|v| !e.is_left(*v) && e.is_constant(&e.view(*v)))
-}
-
-/// True if the node reads a state where it lies: later it may hold another value.
-fn reads_state(e: &Emit<'_>, node: &Node) -> bool {
-    let mut inputs = node.inputs.iter().filter(|v| !e.is_left(**v));
-    inputs.any(|v| matches!(e.home(e.view(*v).slot), Home::At(Buffer::State(_), _)))
 }
 
 /// Slots of everything in the signature, also of what the legal graph does not read.
@@ -253,7 +215,7 @@ fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
     Ok(borders)
 }
 
-fn place(
+pub(crate) fn place(
     e: &mut Emit<'_>,
     dtype: DType,
     shape: &[Dim],
@@ -281,138 +243,6 @@ fn io(
         bytes: e.tape().mul(words, Num::Const(4)),
         planes,
     })
-}
-
-fn lower(
-    e: &mut Emit<'_>,
-    borders: &Borders,
-    node: &Node,
-    into_state: Option<SlotId>,
-) -> Result<Vec<View>, CompileError> {
-    let kind = node.op.kind();
-    if let Some(view) = leaf(e, borders, node)? {
-        return Ok(vec![view]);
-    }
-    if is_view(kind) {
-        let from = e.view(node.inputs[0]);
-        return Ok(vec![look(e, node, &from)?]);
-    }
-    let constant = is_constant(e, node);
-    let graph = e.graph;
-    let family = find(graph, node, e.caps).unwrap_or_else(|why| {
-        unreachable!("invariant: the legalizer leaves nodes that a family lowers: {kind:?}, {why}")
-    });
-    e.constant = constant && into_state.is_none();
-    e.into_state = into_state;
-    e.results = vec![None; node.outputs.len()];
-    let done = (family.lower)(e, node);
-    e.constant = false;
-    e.into_state = None;
-    done?;
-    let results = std::mem::take(&mut e.results).into_iter();
-    let placed = results.map(|r| {
-        r.unwrap_or_else(|| unreachable!("invariant: {} makes every result", family.name))
-    });
-    Ok(placed.collect())
-}
-
-/// Lowers a product together with the node at hand, which it was left to.
-fn lower_after(
-    e: &mut Emit<'_>,
-    product: NodeId,
-    after: &After,
-) -> Result<Vec<View>, CompileError> {
-    let graph = e.graph;
-    let node = graph.node(e.at);
-    let port = match after {
-        After::Gate(_) => 0,
-        After::Sum { port, .. } => *port,
-    };
-    e.results = vec![None; node.outputs.len()];
-    let y = e.result(port as usize)?;
-    e.op = graph.node(product).op.kind().doc().name;
-    matmul::lower_with(e, graph.node(product), after, &y)?;
-    e.results.clear();
-    if port > 0 {
-        // The norm of the sum is left to products, which do not look at its place.
-        let of = Value {
-            node: e.at,
-            port: 0,
-        };
-        norm::leave(e, node, of, y.clone())?;
-    }
-    Ok(vec![y; node.outputs.len()])
-}
-
-fn leaf(e: &mut Emit<'_>, borders: &Borders, node: &Node) -> Result<Option<View>, CompileError> {
-    let ty = &node.outputs[0];
-    let signature = e.signature;
-    let slot = |ports: &[Port], list: &[Io], name: &str| {
-        let at = ports.iter().position(|p| p.name == name);
-        list[at.unwrap_or_else(|| unreachable!("invariant: passes keep leaves: {name}"))].slot
-    };
-    let slot = match &node.op {
-        Op::Input(o) => slot(&signature.inputs, &borders.inputs, &o.name),
-        Op::Param(o) => slot(&signature.params, &borders.params, &o.name),
-        Op::State(o) => slot(&signature.states, &borders.states, &o.name),
-        Op::Const(o) => {
-            return e.constant(o.tensor.clone()).map(Some);
-        }
-        _ => return Ok(None),
-    };
-    let planes = e.planes.get(&Value {
-        node: e.at,
-        port: 0,
-    });
-    let layout = match planes {
-        Some(planes) => planes.layout(&ty.shape),
-        None => tercet_ir::layout::SymLayout::dense(&ty.shape),
-    };
-    let layout = layout.unwrap_or_else(|| unreachable!("invariant: the slot was placed"));
-    Ok(Some(View {
-        slot,
-        layout,
-        dtype: ty.dtype,
-    }))
-}
-
-/// The operand under another layout; a copy of it where that has none.
-fn look(e: &mut Emit<'_>, node: &Node, from: &View) -> Result<View, CompileError> {
-    let operand = e.graph.ty(node.inputs[0]);
-    if let Some(slice) = check_slice(node, operand) {
-        let given = e.origins.get(e.at.index()).copied().flatten();
-        e.draft.size_checks.push(SizeCheck {
-            node: given.unwrap_or(e.at),
-            op: "slice",
-            rule: SizeRule::Slice {
-                slice: slice.clone(),
-                from: operand.shape.clone(),
-                to: node.outputs[0].shape.clone(),
-            },
-        });
-    }
-    if let Looked::Free(layout) = view_of(node, operand, &from.layout) {
-        return Ok(View {
-            layout,
-            ..from.clone()
-        });
-    }
-    let dense = e.dense(from)?;
-    match view_of(node, operand, &dense.layout) {
-        Looked::Free(layout) => Ok(View { layout, ..dense }),
-        Looked::NeedsDense => Err(CompileError::OutOfMemory {
-            what: "a view at the symbols' bounds",
-            bytes: u64::MAX,
-        }),
-    }
-}
-
-/// True for leaves that change between runs and for what gives another value at each run.
-fn varies(op: &Op) -> bool {
-    matches!(
-        op.kind(),
-        OpKind::Input | OpKind::State | OpKind::RngUniform | OpKind::RngNormal | OpKind::Sample
-    )
 }
 
 /// Outputs are computed where they are read back from if they are the whole of a slot, else copied.
@@ -446,11 +276,10 @@ fn check_dtype(e: &Emit<'_>, view: &View) -> Result<(), CompileError> {
     let Some(reason) = refused(view.dtype) else {
         return Ok(());
     };
-    let node = e.origins.get(e.at.index()).copied().flatten();
     Err(CompileError::Unsupported {
         target: e.caps.target,
         nodes: vec![UnsupportedNode {
-            node: node.unwrap_or(e.at),
+            node: e.origins.of(e.at),
             op: e.op,
             results: e.graph.node(e.at).outputs.clone(),
             reason: reason.to_string(),
@@ -500,7 +329,8 @@ fn assigns(e: &mut Emit<'_>) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// True if some step that writes a state stands before one that records a check.
+/// True if some step that writes a state stands before one that records a check, or before data decides
+/// what a run plays: both may end the run.
 fn writes_state_before_check(e: &Emit<'_>) -> bool {
     let touches = |s: &Step, buffer: fn(Buffer) -> bool| {
         let accesses = s.accesses(&e.draft.kernels);
@@ -509,11 +339,17 @@ fn writes_state_before_check(e: &Emit<'_>) -> bool {
             access == Access::Write && matches!(home, Home::At(b, _) if buffer(b))
         })
     };
-    let steps = &e.draft.steps;
-    let state = steps
-        .iter()
-        .position(|s| touches(s, |b| matches!(b, Buffer::State(_))));
-    let check = steps
+    let is_state: fn(Buffer) -> bool = |b| matches!(b, Buffer::State(_));
+    let (last, closed) = (&e.draft.steps, &e.draft.flow);
+    let mut before = closed.iter().filter_map(|flow| match flow {
+        Flow::Stage(steps) => Some(steps),
+        Flow::Sizes(_) | Flow::If { .. } | Flow::While { .. } | Flow::Repeat { .. } => None,
+    });
+    if before.any(|steps| steps.iter().any(|s| touches(s, is_state))) {
+        return true;
+    }
+    let state = last.iter().position(|s| touches(s, is_state));
+    let check = last
         .iter()
         .rposition(|s| touches(s, |b| b == Buffer::Faults));
     matches!((state, check), (Some(state), Some(check)) if state < check)

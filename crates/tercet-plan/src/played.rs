@@ -1,5 +1,6 @@
 //! What a run plays: the steps of the arms that its sizes choose, with the barriers that those need.
 
+use crate::flow::StageId;
 use crate::kernel::Access;
 use crate::program::{Program, Slot, Step};
 
@@ -13,6 +14,14 @@ pub struct Played {
 }
 
 impl Program {
+    /// As [`Program::played`], for the steps of one stage of a run.
+    pub fn played_stage(&self, stage: StageId, chosen: &[u32]) -> Vec<Played> {
+        let range = self.stage(stage);
+        let mut played = self.played(&self.steps[range.clone()], chosen);
+        played.iter_mut().for_each(|p| p.step += range.start);
+        played
+    }
+
     /// The steps of [`Program::steps`] or [`Program::prepare`] that run where these arms, one for each
     /// choice, are chosen ([`crate::Launch::chosen`]). A barrier of the program stands before the
     /// first step after it that must wait for one that is played; where there is none, it is left

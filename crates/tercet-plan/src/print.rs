@@ -5,6 +5,7 @@ use std::fmt;
 use tercet_ir::Bindings;
 use tercet_ir::backend::Explanation;
 
+use crate::flow::{Flow, StageId};
 use crate::kernel::{Access, Word};
 use crate::launch::Launch;
 use crate::num::{Num, Shown};
@@ -38,6 +39,9 @@ impl fmt::Display for Program {
             if !steps.is_empty() {
                 writeln!(f, "{title}:")?;
             }
+            if title == "run" && !self.flow.is_empty() {
+                return self.show_flow(f, &self.flow);
+            }
             for step in steps {
                 self.show_step(f, step)?;
             }
@@ -47,6 +51,55 @@ impl fmt::Display for Program {
 }
 
 impl Program {
+    /// The stages as they follow on each other.
+    fn show_flow(&self, f: &mut fmt::Formatter<'_>, flow: &[Flow]) -> fmt::Result {
+        for part in flow {
+            match part {
+                Flow::Stage(id) => {
+                    writeln!(f, "  stage {}:", id.0)?;
+                    for step in &self.steps[self.stage(*id)] {
+                        self.show_step(f, step)?;
+                    }
+                }
+                Flow::Sizes(checks) => writeln!(f, "  check sizes {checks:?}")?,
+                Flow::If {
+                    pred,
+                    then,
+                    otherwise,
+                } => {
+                    write!(f, "  if ")?;
+                    self.show_slot(f, *pred)?;
+                    writeln!(f, " {{")?;
+                    self.show_flow(f, then)?;
+                    writeln!(f, "  }} else {{")?;
+                    self.show_flow(f, otherwise)?;
+                    writeln!(f, "  }}")?;
+                }
+                Flow::While {
+                    cond,
+                    pred,
+                    body,
+                    max_iter,
+                    ..
+                } => {
+                    writeln!(f, "  while {{")?;
+                    self.show_flow(f, cond)?;
+                    write!(f, "  }} ")?;
+                    self.show_slot(f, *pred)?;
+                    writeln!(f, " at most {max_iter} times {{")?;
+                    self.show_flow(f, body)?;
+                    writeln!(f, "  }}")?;
+                }
+                Flow::Repeat { count, body } => {
+                    writeln!(f, "  repeat {} times {{", Shown(*count, &self.tape))?;
+                    self.show_flow(f, body)?;
+                    writeln!(f, "  }}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn show_slot(&self, f: &mut fmt::Formatter<'_>, id: SlotId) -> fmt::Result {
         let s = self.slot(id);
         let (start, end) = (s.offset_bytes, s.offset_bytes + s.bytes);
@@ -119,14 +172,16 @@ impl Program {
     }
 }
 
-/// What a run at the symbols' bounds plays; every step where no run has these sizes.
+/// What a run at the symbols' bounds plays, each stage once; every step where no run has these sizes.
 fn at_bounds(program: &Program) -> Vec<Played> {
     let symbols = program.symbols.iter();
     let sizes = symbols.fold(Bindings::new(), |b, (s, n)| b.with(s.name(), *n));
     let mut launch = Launch::default();
     let steps = program.steps.iter().enumerate();
     match launch.compute(program, &sizes, 0) {
-        Ok(()) => program.played(&program.steps, &launch.chosen),
+        Ok(()) => (0..program.stages().len())
+            .flat_map(|at| program.played_stage(StageId(at as u32), &launch.chosen))
+            .collect(),
         Err(_) => steps
             .map(|(step, s)| Played {
                 step,
@@ -137,7 +192,7 @@ fn at_bounds(program: &Program) -> Vec<Played> {
 }
 
 /// What a program runs, for `explain`. Dispatches and barriers are those of a run at the symbols'
-/// bounds, kernels those of runs of all sizes.
+/// bounds, kernels those of runs of all sizes; what data decides is counted once.
 pub fn explain(program: &Program, target: &'static str) -> Explanation {
     let kernel = |step: &Step| match &step.work {
         Work::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),

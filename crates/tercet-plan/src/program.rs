@@ -4,16 +4,20 @@
 //! What follows from the sizes of a run are numbers ([`crate::Launch`]): parameter blocks and grids.
 //!
 //! Where a size decides which of several ways is taken, the steps of every way are there, each an arm of
-//! a [`Choice`]; a run plays those of one arm ([`Program::played`]).
+//! a [`Choice`]; a run plays those of one arm ([`Program::played`]). Where data decides, they are in stages of
+//! a [`Flow`] (`flow.rs`).
 //!
 //! Invariants: a slot lies inside its buffer; steps that touch the same bytes, one of them writing,
 //! have a barrier between them or cannot both run ([`crate::check_races`] proves it independently);
 //! kernels read and write inside their slots only.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 use tercet_ir::ops::Slice;
 use tercet_ir::{DType, NodeId, Shape, Signature, Symbol, Tensor, Type};
 
+use crate::flow::{Flow, Site};
 use crate::kernel::{Access, Instance, Word};
 use crate::num::{Num, Tape};
 use crate::planes::Planes;
@@ -215,19 +219,16 @@ pub struct DataCheck {
     pub record: SlotId,
     /// The size that the elements are checked against.
     pub len: Num,
-    /// The node of the graph as it was given, where it is known.
-    pub node: NodeId,
-    /// Its operator.
-    pub op: &'static str,
+    /// The node.
+    pub site: Site,
 }
 
 /// Sizes that a node needs at each run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeCheck {
-    /// The node of the graph as it was given.
-    pub node: NodeId,
-    /// Its operator.
-    pub op: &'static str,
+    /// The node. What one inside another needs is asked only where the run comes to it
+    /// ([`crate::Flow::Sizes`]).
+    pub site: Site,
     /// What it needs.
     pub rule: SizeRule,
 }
@@ -285,8 +286,13 @@ pub struct Program {
     pub gaps: Vec<Slot>,
     /// Steps that run once for a set of parameters.
     pub prepare: Vec<Step>,
-    /// Steps of every run.
+    /// Steps of every run; of all its stages, one after the other.
     pub steps: Vec<Step>,
+    /// The ranges of the stages in `steps`, where there is a `flow`.
+    pub stages: Vec<Range<usize>>,
+    /// The order of the stages, where data decides it; empty for a program without control flow, whose
+    /// steps are one stage.
+    pub flow: Vec<Flow>,
     /// Words of all parameter blocks; each block starts at a multiple of the device's alignment.
     pub params: Vec<Word>,
     /// The expressions that numbers refer to.

@@ -2,7 +2,7 @@
 //!
 //! It looks at nothing but the finished program: the byte ranges that each step reads and writes, and
 //! where the barriers are. Two steps between the same barriers must not touch the same byte if one of
-//! them writes it, unless they are arms of choices for ranges of one number that do not meet.
+//! them writes it (at the borders of stages there is one), unless they are arms of choices for ranges of one number that do not meet.
 
 use std::fmt;
 
@@ -37,11 +37,16 @@ impl fmt::Display for Race {
 /// # Errors
 /// The first [`Race`].
 pub fn check_races(program: &Program) -> Result<(), Race> {
-    check_list(program, &program.prepare, true)?;
-    check_list(program, &program.steps, false)
+    check_list(program, &program.prepare, None)?;
+    program
+        .stages()
+        .into_iter()
+        .try_for_each(|stage| check_list(program, &program.steps[stage.clone()], Some(stage.start)))
 }
 
-fn check_list(program: &Program, steps: &[Step], preparing: bool) -> Result<(), Race> {
+/// Steps of [`Program::prepare`], or of a stage that begins at a step of a run.
+fn check_list(program: &Program, steps: &[Step], stage: Option<usize>) -> Result<(), Race> {
+    let (first, preparing) = (stage.unwrap_or(0), stage.is_none());
     let mut since_barrier: Vec<(usize, SlotId, Access)> = Vec::new();
     for (at, step) in steps.iter().enumerate() {
         if step.barrier {
@@ -56,7 +61,7 @@ fn check_list(program: &Program, steps: &[Step], preparing: bool) -> Result<(), 
                 let writes = *access == Access::Write || *other_access == Access::Write;
                 if writes && program.slot(*slot).overlaps(program.slot(*other)) {
                     return Err(Race {
-                        steps: (*before, at),
+                        steps: (first + *before, first + at),
                         slots: (*other, *slot),
                         preparing,
                     });
@@ -69,7 +74,7 @@ fn check_list(program: &Program, steps: &[Step], preparing: bool) -> Result<(), 
                 let writes = *access == Access::Write || *other_access == Access::Write;
                 if writes && program.slot(*slot).overlaps(program.slot(*other)) {
                     return Err(Race {
-                        steps: (at, at),
+                        steps: (first + at, first + at),
                         slots: (*other, *slot),
                         preparing,
                     });

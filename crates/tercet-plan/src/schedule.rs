@@ -5,14 +5,19 @@
 //! chain allows. Arms of one choice do not depend on each other and stand side by side. Slots live over
 //! groups, and share memory only across a barrier, or where they belong to different arms; sharing
 //! adds no barrier.
+//!
+//! Stages are ordered each by itself. A slot that several stages touch lives for all of every control
+//! flow that its life reaches into: a branch not taken leaves it alone, another iteration may read it.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use tercet_ir::layout::{Life, place};
 use tercet_ir::{CompileError, NodeId, Signature, Symbol};
 
 use crate::caps::Caps;
 use crate::emit::{Draft, Home, RECORD_BYTES};
+use crate::flow::{Flow, StageId};
 use crate::kernel::Access;
 use crate::plan::{Borders, PlanOptions};
 use crate::program::{Arm, Arms, Buffer, ChoiceId, Program, Slot, SlotId, Step, exclude};
@@ -33,8 +38,15 @@ pub(crate) fn finish(
     choices: PlanOptions,
 ) -> Result<Program, CompileError> {
     let prepare = group(std::mem::take(&mut draft.prepare), &draft);
-    let steps = group(std::mem::take(&mut draft.steps), &draft);
-    let (slots, gaps) = memory(&draft, &steps.groups, &steps.list, caps, choices)?;
+    let mut run = Run::default();
+    let flow = match std::mem::take(&mut draft.flow) {
+        plain if plain.is_empty() => {
+            run.stage(std::mem::take(&mut draft.steps), &draft);
+            Vec::new()
+        }
+        flow => run.flow(flow, &draft, true),
+    };
+    let (slots, gaps) = memory(&draft, &run, caps, choices)?;
     Ok(Program {
         signature,
         symbols,
@@ -42,7 +54,9 @@ pub(crate) fn finish(
         slots,
         gaps,
         prepare: prepare.list,
-        steps: steps.list,
+        steps: run.steps.list,
+        stages: run.stages,
+        flow,
         params: draft.params,
         choices: draft.choices,
         tape: draft.tape,
@@ -56,7 +70,84 @@ pub(crate) fn finish(
     })
 }
 
+/// The stages of a run, one after the other.
+#[derive(Default)]
+struct Run {
+    steps: Grouped,
+    /// The stage of each step.
+    of_step: Vec<usize>,
+    stages: Vec<Range<usize>>,
+    /// The groups of each control flow that lies in no other: the first and the last.
+    spans: Vec<(usize, usize)>,
+}
+
+impl Run {
+    /// Adds the steps of a stage. Their groups come after all before.
+    fn stage(&mut self, steps: Vec<Step>, draft: &Draft) -> StageId {
+        let (first, next) = (self.steps.list.len(), self.next_group());
+        let Grouped { list, groups } = group(steps, draft);
+        let stage = self.stages.len();
+        self.of_step.extend(list.iter().map(|_| stage));
+        self.steps.list.extend(list);
+        self.steps.groups.extend(groups.iter().map(|g| next + g));
+        self.stages.push(first..self.steps.list.len());
+        StageId(stage as u32)
+    }
+
+    fn next_group(&self) -> usize {
+        self.steps.groups.last().map_or(0, |last| last + 1)
+    }
+
+    fn flow(&mut self, flow: Vec<Flow<Vec<Step>>>, draft: &Draft, outermost: bool) -> Vec<Flow> {
+        let mut done = Vec::with_capacity(flow.len());
+        for part in flow {
+            let first = self.next_group();
+            let mut list = |flow| self.flow(flow, draft, false);
+            let part = match part {
+                Flow::Stage(steps) => {
+                    done.push(Flow::Stage(self.stage(steps, draft)));
+                    continue;
+                }
+                Flow::Sizes(checks) => Flow::Sizes(checks),
+                Flow::If {
+                    pred,
+                    then,
+                    otherwise,
+                } => Flow::If {
+                    pred,
+                    then: list(then),
+                    otherwise: list(otherwise),
+                },
+                Flow::While {
+                    cond,
+                    pred,
+                    body,
+                    max_iter,
+                    site,
+                } => Flow::While {
+                    cond: list(cond),
+                    pred,
+                    body: list(body),
+                    max_iter,
+                    site,
+                },
+                Flow::Repeat { count, body } => Flow::Repeat {
+                    count,
+                    body: list(body),
+                },
+            };
+            let next = self.next_group();
+            if outermost && next > first {
+                self.spans.push((first, next - 1));
+            }
+            done.push(part);
+        }
+        done
+    }
+}
+
 /// Steps in their order, with the group of each.
+#[derive(Default)]
 struct Grouped {
     list: Vec<Step>,
     groups: Vec<usize>,
@@ -141,14 +232,13 @@ fn expand(step: &Step, draft: &Draft) -> Vec<(SlotId, Access)> {
 /// Where every slot lies, and the gaps after them where they are wanted.
 fn memory(
     draft: &Draft,
-    groups: &[usize],
-    steps: &[Step],
+    run: &Run,
     caps: &Caps,
     choices: PlanOptions,
 ) -> Result<(Vec<Slot>, Vec<Slot>), CompileError> {
     let align = caps.storage_align_bytes.max(16) as usize;
     let gap = if choices.sentinels { GAP_BYTES } else { 0 };
-    let uses = uses(draft, groups, steps, choices);
+    let uses = uses(draft, run, choices);
     let too_large = || CompileError::OutOfMemory {
         what: "the arena at the symbols' bounds",
         bytes: u64::MAX,
@@ -201,17 +291,15 @@ struct Used {
     first: usize,
     last: usize,
     owner: Option<(NodeId, Arm)>,
+    /// The stage, if one only.
+    stage: Option<usize>,
 }
 
 /// The use of each slot of the arena that some step touches.
-fn uses(
-    draft: &Draft,
-    groups: &[usize],
-    steps: &[Step],
-    choices: PlanOptions,
-) -> Vec<Option<Used>> {
+fn uses(draft: &Draft, run: &Run, choices: PlanOptions) -> Vec<Option<Used>> {
     let mut uses: Vec<Option<Used>> = vec![None; draft.slots.len()];
-    for (step, &group) in steps.iter().zip(groups) {
+    let steps = run.steps.list.iter().zip(&run.steps.groups);
+    for ((step, &group), &stage) in steps.zip(&run.of_step) {
         let owner = step.arms.first().map(|arm| (step.node, *arm));
         for (slot, _) in step.accesses(&draft.kernels) {
             if draft.slots[slot.0 as usize].home != Home::Arena {
@@ -221,13 +309,24 @@ fn uses(
                 first: group,
                 last: group,
                 owner,
+                stage: Some(stage),
             });
             used.last = used.last.max(group);
+            if used.stage != Some(stage) {
+                used.stage = None;
+            }
             if used.owner != owner || choices.sentinels {
                 used.owner = None;
             }
             if choices.sentinels {
                 (used.first, used.last) = (0, usize::MAX);
+            }
+        }
+    }
+    for used in uses.iter_mut().flatten().filter(|u| u.stage.is_none()) {
+        for &(first, last) in &run.spans {
+            if first <= used.last && used.first <= last {
+                (used.first, used.last) = (used.first.min(first), used.last.max(last));
             }
         }
     }

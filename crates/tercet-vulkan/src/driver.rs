@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use ash::vk;
 use smallvec::SmallVec;
 use tercet_ir::RunError;
-use tercet_plan::{Buffer, Driver, Launch, Played, Program, Read};
+use tercet_plan::{Buffer, Driver, Launch, Program, Read, StageId};
 
 use crate::backend::Shared;
 use crate::bind::{Calls, Sets, copy_kernel, flatten};
@@ -19,6 +19,7 @@ use crate::memory::{Memory, Place};
 use crate::pipeline::Pipeline;
 use crate::readback::Readback;
 use crate::record::{CommandPool, Player, Queries};
+use crate::recorded::{Recorded, Run};
 
 /// What was done so far, for tests and traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,71 +45,8 @@ struct Loaded {
     consts: Memories,
 }
 
-/// The most combinations of arms whose commands are kept.
-const MOST_RUNS: usize = 16;
-
-/// After so many runs of the same sizes, commands for these sizes alone are recorded: the device then
-/// reads no grids from memory. A decoder has one size for every token.
-const STEADY_RUNS: u32 = 4;
-
-/// Command buffers with what they bind.
-struct Recorded {
-    /// One for each combination of arms, and for each sizes that stayed; the one used last at the
-    /// end.
-    runs: Vec<Run>,
-    /// How many runs in a row had the grids of the last one.
-    steady: u32,
-    last_grids: Vec<[u32; 3]>,
-    prepare: vk::CommandBuffer,
-    queries: Option<Queries>,
-    /// A run wrote the queries.
-    stamped: bool,
-    sets: Sets,
-    pool: CommandPool,
-}
-
-/// The commands of runs that choose the same arms.
-struct Run {
-    chosen: Vec<u32>,
-    /// The grids of all steps, where the commands are for these alone.
-    grids: Option<Vec<[u32; 3]>>,
-    played: Vec<Played>,
-    commands: vk::CommandBuffer,
-}
-
-impl Recorded {
-    /// Counts a run; the grids that its commands may be for alone.
-    fn count<'l>(&mut self, launch: &'l Launch) -> Option<&'l [[u32; 3]]> {
-        match self.last_grids == launch.grids {
-            true => self.steady = self.steady.saturating_add(1),
-            false => {
-                self.steady = 1;
-                self.last_grids.clone_from(&launch.grids);
-            }
-        }
-        (self.steady >= STEADY_RUNS).then_some(&launch.grids)
-    }
-
-    /// Moves the commands for these arms and grids to the end; false where there are none.
-    fn find(&mut self, chosen: &[u32], grids: Option<&[[u32; 3]]>) -> bool {
-        let mut runs = self.runs.iter();
-        let is_it = |r: &Run| r.chosen == chosen && r.grids.as_deref() == grids;
-        let Some(at) = runs.rposition(is_it) else {
-            return false;
-        };
-        self.runs[at..].rotate_left(1);
-        true
-    }
-
-    /// A command buffer that holds nothing of use: where there are enough, the one not used for
-    /// longest. None of them may be pending.
-    fn commands(&mut self) -> Result<vk::CommandBuffer, GpuError> {
-        match self.runs.len() < MOST_RUNS {
-            true => self.pool.buffer(),
-            false => Ok(self.runs.remove(0).commands),
-        }
-    }
-}
+/// The most lists of reads whose commands are kept, where data decides what is read.
+const MOST_READS: usize = 32;
 
 /// The buffers of one executable.
 struct Buffers {
@@ -135,8 +73,10 @@ pub struct VulkanDriver {
     /// The numbers in `words` and `grids` are those of the last launch.
     numbers: bool,
     recorded: Option<Recorded>,
-    /// For what runs read.
-    run_reads: Readback,
+    /// For what runs read: one where data decides nothing, else one for each list of reads.
+    run_reads: Vec<Readback>,
+    /// Which of them the last submission copies into.
+    reading: usize,
     /// For reads between runs.
     single_read: Readback,
     /// For the gaps between slots, where a program has them.
@@ -211,7 +151,8 @@ impl VulkanDriver {
             grids,
             numbers: false,
             recorded: None,
-            run_reads: Readback::new(),
+            run_reads: Vec::new(),
+            reading: 0,
             single_read: Readback::new(),
             gap_reads: Readback::new(),
             running: false,
@@ -250,7 +191,9 @@ impl VulkanDriver {
         let memory = |slot| self.buffers.memory(program.slot(slot).buffer);
         let sets = Sets::new(device, program, calls, pipelines, &self.words, memory)?;
         let pool = CommandPool::new(device)?;
-        let timed = self.shared.timestamps && device.features.timestamp_bits > 0;
+        // What data decides may be played any number of times.
+        let timed =
+            self.shared.timestamps && device.features.timestamp_bits > 0 && program.flow.is_empty();
         let queries = match timed {
             true => Some(Queries::new(device, calls.steps.len())?),
             false => None,
@@ -269,6 +212,7 @@ impl VulkanDriver {
         let played = program.played(&program.prepare, &[]);
         player.record(prepare, &calls.prepare, &played, None)?;
         let is_fixed = program.choices.is_empty();
+        let stages = program.stages().len() as u32;
         self.recorded = Some(Recorded {
             runs: Vec::new(),
             steady: 0,
@@ -281,29 +225,36 @@ impl VulkanDriver {
         });
         self.count_recorded(1);
         match is_fixed {
-            true => self.record_run(&[], None),
+            true => {
+                (0..stages).try_for_each(|at| self.record_run(StageId(at), &[], None).map(drop))
+            }
             false => Ok(()),
         }
     }
 
-    /// Records the commands of runs that choose these arms, for these grids alone if they are given,
-    /// unless that is done, and puts them at the end of the list.
-    fn record_run(&mut self, chosen: &[u32], grids: Option<&[[u32; 3]]>) -> Result<(), GpuError> {
+    /// Records the commands of a stage in runs that choose these arms, for these grids alone if they are
+    /// given, unless that is done, and puts them at the end of the list.
+    fn record_run(
+        &mut self,
+        stage: StageId,
+        chosen: &[u32],
+        grids: Option<&[[u32; 3]]>,
+    ) -> Result<Option<vk::CommandBuffer>, GpuError> {
         let Some(recorded) = &mut self.recorded else {
-            return Ok(());
+            return Ok(None);
         };
-        if recorded.find(chosen, grids) {
-            return Ok(());
+        if recorded.find(stage, chosen, grids) {
+            return Ok(recorded.runs.last().map(|r| r.commands));
         }
         let device = &self.shared.device;
         device.wait(self.last)?;
-        let commands = recorded.commands()?;
         let Loaded {
             program,
             calls,
             pipelines,
             ..
         } = &*self.buffers.loaded;
+        let commands = recorded.commands(program.stages.len())?;
         let player = Player {
             device,
             program,
@@ -314,16 +265,17 @@ impl VulkanDriver {
             known: grids,
             memory: |slot| self.buffers.memory(program.slot(slot).buffer),
         };
-        let played = program.played(&program.steps, chosen);
+        let played = program.played_stage(stage, chosen);
         player.record(commands, &calls.steps, &played, recorded.queries.as_ref())?;
         recorded.runs.push(Run {
+            stage,
             chosen: chosen.to_vec(),
             grids: grids.map(<[_]>::to_vec),
             played,
             commands,
         });
         self.count_recorded(1);
-        Ok(())
+        Ok(Some(commands))
     }
 
     fn count_recorded(&mut self, n: u64) {
@@ -387,40 +339,66 @@ impl VulkanDriver {
 
     /// Submits command buffers of this driver.
     fn start(&mut self, commands: &[vk::CommandBuffer]) -> Result<(), GpuError> {
-        // SAFETY: they are recorded; the driver waits for one submission before it makes the next,
-        // and keeps what they use until the last one is done.
+        // SAFETY: they are recorded; the driver waits for one submission before it makes the next, but for
+        // stages of a loop, which may be pending more than once; it keeps what they use until the last one
+        // is done.
         self.last = unsafe { self.shared.device.submit(commands) }?;
         self.counters.submissions += 1;
+        Ok(())
+    }
+
+    /// Makes some commands copy these reads and notes which.
+    fn record_reads(&mut self, reads: &[Read]) -> Result<(), GpuError> {
+        let is_plain = self.buffers.loaded.program.flow.is_empty();
+        let known = self.run_reads.iter().position(|r| r.copies(reads));
+        self.reading = match known {
+            Some(known) => known,
+            None if self.run_reads.is_empty()
+                || (!is_plain && self.run_reads.len() < MOST_READS) =>
+            {
+                self.run_reads.push(Readback::new());
+                self.run_reads.len() - 1
+            }
+            None => 0,
+        };
+        let of = |b| self.buffers.memory(b);
+        if self.run_reads[self.reading].record(&self.shared.device, reads, of)? {
+            self.count_read();
+        }
         Ok(())
     }
 
     fn submit_run(
         &mut self,
         launch: &Launch,
+        stages: &[StageId],
         changed: bool,
         reads: &[Read],
     ) -> Result<(), GpuError> {
         // Transfers of this driver use other command buffers, runs use these.
         self.record()?;
-        let has_grids = self.buffers.loaded.calls.grids_bytes() > 0;
+        let is_plain = self.buffers.loaded.program.flow.is_empty();
+        let has_grids = self.buffers.loaded.calls.grids_bytes() > 0 && is_plain;
         let recorded = self.recorded.as_mut().filter(|_| has_grids);
         let grids = recorded.and_then(|r| r.count(launch));
-        self.record_run(&launch.chosen, grids)?;
+        let mut commands: SmallVec<[vk::CommandBuffer; 8]> = SmallVec::new();
+        for stage in stages {
+            commands.extend(self.record_run(*stage, &launch.chosen, grids)?);
+        }
         if !reads.is_empty() {
-            let of = |b| self.buffers.memory(b);
-            if self.run_reads.record(&self.shared.device, reads, of)? {
-                self.count_read();
-            }
+            self.record_reads(reads)?;
         }
         if changed || !self.numbers {
+            // A run that ended early may have left something on its way.
+            self.shared.device.wait(self.last)?;
             self.put_numbers(launch);
         }
-        let Some(run) = self.recorded.as_ref().and_then(|r| r.runs.last()) else {
-            return Ok(());
-        };
         self.running = !reads.is_empty();
-        let reading = self.run_reads.commands().filter(|_| self.running);
-        let commands: SmallVec<[_; 2]> = [run.commands].into_iter().chain(reading).collect();
+        let reading = self.run_reads.get(self.reading).filter(|_| self.running);
+        commands.extend(reading.and_then(Readback::commands));
+        if commands.is_empty() {
+            return Ok(());
+        }
         self.start(&commands)?;
         if let Some(recorded) = &mut self.recorded {
             recorded.stamped = true;
@@ -496,7 +474,7 @@ impl VulkanDriver {
         self.last = self.last.max(ticket);
         self.buffers.params = Arc::new(new);
         self.recorded = None;
-        self.run_reads.forget();
+        self.run_reads.iter_mut().for_each(Readback::forget);
         self.single_read.forget();
         self.gap_reads.forget();
         Ok(())
@@ -522,14 +500,20 @@ impl Driver for VulkanDriver {
         Ok(self.run_prepare(launch)?)
     }
 
-    fn submit(&mut self, launch: &Launch, changed: bool, reads: &[Read]) -> Result<(), RunError> {
-        Ok(self.submit_run(launch, changed, reads)?)
+    fn submit(
+        &mut self,
+        launch: &Launch,
+        stages: &[StageId],
+        changed: bool,
+        reads: &[Read],
+    ) -> Result<(), RunError> {
+        Ok(self.submit_run(launch, stages, changed, reads)?)
     }
 
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {
         self.finish()?;
-        if self.running {
-            self.run_reads.take(take);
+        if let Some(reads) = self.run_reads.get(self.reading).filter(|_| self.running) {
+            reads.take(take);
         }
         Ok(self.check_gaps()?)
     }

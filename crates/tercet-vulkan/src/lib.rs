@@ -36,6 +36,7 @@ mod memory;
 mod pipeline;
 mod readback;
 mod record;
+mod recorded;
 mod spirv;
 mod staging;
 pub mod tune;

@@ -31,6 +31,11 @@ impl Readback {
         self.commands.as_ref().map(|(_, commands)| *commands)
     }
 
+    /// True if the commands copy just this.
+    pub(crate) fn copies(&self, reads: &[Read]) -> bool {
+        self.reads == reads
+    }
+
     /// Forgets what the commands copy: the buffers are others now.
     pub(crate) fn forget(&mut self) {
         self.reads.clear();

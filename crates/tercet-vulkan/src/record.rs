@@ -1,4 +1,5 @@
-//! Command buffers: recorded once for each combination of arms that occurs, submitted for every run.
+//! Command buffers: recorded once for each stage and combination of arms that occurs, submitted for every
+//! run.
 //!
 //! Each begins with a barrier against all work before it on the queue, so that submissions need no
 //! semaphores between them. Barriers inside are those of [`Program::played`].
@@ -113,9 +114,10 @@ fn barrier(
 pub(crate) fn record(
     device: &Device,
     commands: vk::CommandBuffer,
+    usage: vk::CommandBufferUsageFlags,
     body: impl FnOnce(),
 ) -> Result<(), GpuError> {
-    let info = vk::CommandBufferBeginInfo::default();
+    let info = vk::CommandBufferBeginInfo::default().flags(usage);
     // SAFETY: not pending, by the caller; beginning resets it.
     unsafe { device.raw.begin_command_buffer(commands, &info) }
         .map_err(device.failed("vkBeginCommandBuffer"))?;
@@ -218,7 +220,12 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
         played: &[Played],
         queries: Option<&Queries>,
     ) -> Result<(), GpuError> {
-        record(self.device, commands, || {
+        // A loop submits its stages again while they are pending.
+        let usage = match self.program.flow.is_empty() {
+            true => vk::CommandBufferUsageFlags::empty(),
+            false => vk::CommandBufferUsageFlags::SIMULTANEOUS_USE,
+        };
+        record(self.device, commands, usage, || {
             if let Some(queries) = queries {
                 queries.reset(commands);
                 queries.stamp(commands, 0);
@@ -312,7 +319,8 @@ pub(crate) fn record_reads<'m>(
     to: &Memory,
     memory: impl Fn(tercet_plan::Buffer) -> &'m Memory,
 ) -> Result<(), GpuError> {
-    record(device, commands, || {
+    let usage = vk::CommandBufferUsageFlags::empty();
+    record(device, commands, usage, || {
         let mut at = 0;
         for read in reads {
             let region = vk::BufferCopy::default()

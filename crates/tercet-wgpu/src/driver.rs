@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tercet_ir::{CompileError, RunError};
-use tercet_plan::{Buffer, Driver, Launch, Program, Read};
+use tercet_plan::{Buffer, Driver, Launch, Program, Read, StageId};
 
 use crate::buffers::{Buffers, Unmade, check_sizes, describe};
 use crate::call::{Call, Rules, Script};
@@ -128,7 +128,8 @@ impl WgpuDriver {
     }
 
     fn make_timer(&mut self) -> Result<(), Unmade> {
-        if self.gpu.timings {
+        // What data decides may be played any number of times.
+        if self.gpu.timings && self.made.program.flow.is_empty() {
             self.timer = Timer::new(&self.gpu, self.made.script.steps.len())?;
         }
         Ok(())
@@ -231,7 +232,7 @@ impl WgpuDriver {
         })
     }
 
-    /// Encodes calls: one pass, or with times of passes one for each call.
+    /// Encodes calls, each with its bind group: one pass, or with times of passes one for each call.
     fn encode(
         &self,
         encoder: &mut wgpu::CommandEncoder,
@@ -281,8 +282,13 @@ impl WgpuDriver {
         }
     }
 
-    /// Runs the steps and the copies of `reads`.
-    fn play(&mut self, launch: &Launch, reads: &[Read]) -> Result<(), RunError> {
+    /// Runs the steps of stages and the copies of `reads`.
+    fn play(
+        &mut self,
+        launch: &Launch,
+        stages: &[StageId],
+        reads: &[Read],
+    ) -> Result<(), RunError> {
         let gpu = Arc::clone(&self.gpu);
         self.bind().map_err(during("bind groups"))?;
         let times = self.timer.as_ref().map(Timer::bytes);
@@ -293,7 +299,13 @@ impl WgpuDriver {
             let timer = self.timer.as_ref();
             if let Some(groups) = &self.groups {
                 let steps = &self.made.script.steps;
-                self.encode(&mut encoder, steps, &groups.steps, &launch.grids, timer);
+                for stage in stages {
+                    let range = self.made.program.stage(*stage);
+                    let from = steps.partition_point(|c| c.step < range.start);
+                    let to = steps.partition_point(|c| c.step < range.end);
+                    let groups = &groups.steps[from..to];
+                    self.encode(&mut encoder, &steps[from..to], groups, &launch.grids, timer);
+                }
             }
             self.readback.copy(&mut encoder, &self.buffers, reads);
             if let Some(timer) = timer {
@@ -359,11 +371,17 @@ impl Driver for WgpuDriver {
         prepared.map_err(during("prepared parameters"))
     }
 
-    fn submit(&mut self, launch: &Launch, changed: bool, reads: &[Read]) -> Result<(), RunError> {
+    fn submit(
+        &mut self,
+        launch: &Launch,
+        stages: &[StageId],
+        changed: bool,
+        reads: &[Read],
+    ) -> Result<(), RunError> {
         if changed {
             self.send_numbers(launch).map_err(during("numbers"))?;
         }
-        self.play(launch, reads)
+        self.play(launch, stages, reads)
     }
 
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {

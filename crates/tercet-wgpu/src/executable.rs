@@ -12,7 +12,8 @@ use crate::driver::WgpuDriver;
 /// A compiled graph on a wgpu device.
 ///
 /// In a browser, where nothing may block, [`WgpuExecutable::run_async`] runs it; what needs an answer at
-/// once (`run`, `wait`, `read_state`, `read_output_rows`) fails there.
+/// once (`run`, `wait`, `read_state`, `read_output_rows`) fails there. So does every run of a graph with
+/// `If` or `While`, whose predicates are read back in the middle of a run; `Scan` runs.
 pub struct WgpuExecutable {
     inner: GpuExecutable<WgpuDriver>,
 }

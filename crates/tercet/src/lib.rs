@@ -39,10 +39,10 @@ pub use tercet_ir::backend::{Explanation, KernelUse, StepTime, Wanted};
 pub use tercet_ir::{
     Backend, Bindings, ByteOwner, CompileError, CompileOptions, DType, Dim, DimError, Element,
     EvalCtx, EvalError, Evaluation, Executable, Graph, MAX_RANK, Node, NodeId, Op, OpError, OpKind,
-    Port, RunError, Scheme, Shape, Signature, Support, Symbol, Target, Tensor, TensorError,
-    TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy, attr, attrs,
-    case, custom, evaluate, one_line, ops, parse, parse_with, passes, quant, random, scalar,
-    spelled,
+    Port, RunError, Scheme, Shape, Signature, SubGraph, Support, Symbol, Target, Tensor,
+    TensorError, TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy,
+    attr, attrs, case, custom, evaluate, one_line, ops, parse, parse_with, passes, quant, random,
+    scalar, spelled,
 };
 pub use tune::{TuneError, TuneOptions, TunedProduct, tune};
 #[cfg(feature = "cpu")]

@@ -58,7 +58,7 @@ pub(crate) struct Memory<'m> {
     pub(crate) slots: &'m [Slot],
     pub(crate) states: &'m mut [Buffer],
     pub(crate) outputs: SmallVec<[&'m mut [u8]; 8]>,
-    pub(crate) inputs: SmallVec<[&'m Tensor; 8]>,
+    pub(crate) inputs: &'m [&'m [u8]],
     pub(crate) consts: &'m [Option<Tensor>],
 }
 
@@ -83,7 +83,7 @@ impl<'m> Memory<'m> {
     /// The bytes of a root that no step is writing.
     pub(crate) fn read(&self, root: Root) -> &[u8] {
         match root {
-            Root::Input(i) => self.inputs[i].bytes(),
+            Root::Input(i) => self.inputs[i],
             Root::Const(c) => const_bytes(self.consts, c),
             Root::State(s) => self.states[s].bytes(),
             Root::Output(o) => self.outputs[o],
@@ -169,7 +169,7 @@ impl<'m> Memory<'m> {
         let ins = ins.iter().zip(layouts).map(|(operand, layout)| {
             let root: &[u8] = match operand.root {
                 _ if operand.absent || layout.numel() == 0 => nothing(),
-                Root::Input(i) => self.inputs[i].bytes(),
+                Root::Input(i) => self.inputs[i],
                 Root::Const(c) => const_bytes(self.consts, c),
                 Root::State(s) => self.states[s].bytes(),
                 Root::Output(o) => self.outputs[o],

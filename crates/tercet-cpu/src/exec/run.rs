@@ -5,36 +5,23 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tercet_ir::{
-    Bindings, EvalCtx, EvalError, Executable, NodeId, RunError, Signature, Tensor, TensorType,
+    Bindings, EvalCtx, Executable, RunError, Signature, Tensor, TensorType,
     backend::{LastRun, StepTime, Wanted, find_port, places},
 };
 
-use crate::args::View;
-use crate::exec::constants::{Constants, Failure};
-use crate::exec::memory::{Buffer, Call, Memory};
-use crate::lower::copy_view;
-use crate::plan::{Program, Root};
+use crate::exec::constants::Constants;
+use crate::exec::frame::Frame;
+use crate::exec::memory::Buffer;
+use crate::plan::Program;
 use crate::pool::Pool;
-use tercet_ir::layout::Layout;
-
-/// Element operations from which a step, or a run, is worth waking other threads for.
-const PARALLEL_WORK: usize = 1 << 17;
 
 /// A compiled graph of the fast executor.
 pub(crate) struct CpuExecutable {
     program: Arc<Program>,
     pool: Pool,
     bounds: Bindings,
-    constants: Constants,
     states: Vec<Buffer>,
-    arena: Option<Buffer>,
-    /// The sizes of this run and of the one that `layouts` are for.
-    sizes: Bindings,
-    sized: Option<Bindings>,
-    layouts: Vec<Layout>,
-    outputs: Vec<Layout>,
-    /// Per step, whether it is spread over threads.
-    parallel: Vec<bool>,
+    frame: Frame,
     runs: u64,
     last: LastRun,
 }
@@ -47,62 +34,21 @@ impl CpuExecutable {
     ) -> Result<CpuExecutable, RunError> {
         let states = new_states(&program)?;
         Ok(CpuExecutable {
-            constants: Constants::new(&program),
+            frame: Frame::new(Constants::new(&program)),
             program: Arc::new(program),
             pool,
             bounds,
             states,
-            arena: None,
-            sizes: Bindings::new(),
-            sized: None,
-            layouts: Vec::new(),
-            outputs: Vec::new(),
-            parallel: Vec::new(),
             runs: 0,
             last: LastRun::default(),
         })
     }
 
-    /// Evaluates every layout for the bound sizes, unless they are those of the run before.
-    fn resize(&mut self) -> Result<(), RunError> {
-        if self.sized.as_ref() == Some(&self.sizes) {
-            return Ok(());
-        }
-        self.sized = None;
-        for check in &self.program.checks {
-            let (from, to) = (check.from.eval(&self.sizes)?, check.to.eval(&self.sizes)?);
-            let slice = check.slice.axes(&from, &to);
-            slice.map_err(|e| self.fail(check.node, check.op, e))?;
-        }
-        self.layouts.clear();
-        for operand in &self.program.operands {
-            self.layouts.push(operand.layout.eval(&self.sizes)?);
-        }
-        self.outputs.clear();
-        for ty in &self.program.outputs {
-            self.outputs
-                .push(Layout::dense(&ty.shape.eval(&self.sizes)?));
-        }
-        self.parallel.clear();
-        for step in &self.program.steps {
-            let work = (step.work)(&self.layouts[step.operands.clone()]);
-            self.parallel
-                .push(work >= PARALLEL_WORK && self.pool.threads() > 1);
-        }
-        self.sized = Some(self.sizes.clone());
-        Ok(())
-    }
-
-    fn fail(&self, node: NodeId, op: &'static str, source: EvalError) -> RunError {
-        let origin = self.program.origins.get(node.index()).copied().flatten();
-        let node = origin.unwrap_or(node);
-        RunError::Node { node, op, source }
-    }
-
     /// Makes the output tensors the right types, keeping their memory.
     fn reset_outputs(&self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
-        outputs.truncate(self.outputs.len());
-        for (i, (layout, ty)) in self.outputs.iter().zip(&self.program.outputs).enumerate() {
+        let layouts = &self.frame.outputs;
+        outputs.truncate(layouts.len());
+        for (i, (layout, ty)) in layouts.iter().zip(&self.program.outputs).enumerate() {
             let bytes = (layout.numel() * ty.dtype.size_bytes()) as u64;
             let what = "an output";
             match outputs.get_mut(i) {
@@ -130,54 +76,6 @@ fn new_states(program: &Program) -> Result<Vec<Buffer>, RunError> {
         .collect()
 }
 
-/// Runs every step, then writes the states. After a failure the states are as before.
-fn play(
-    program: &Program,
-    constants: &Constants,
-    layouts: &[Layout],
-    parallel: &[bool],
-    ctx: EvalCtx,
-    memory: &mut Memory<'_>,
-) -> Result<(), (usize, EvalError)> {
-    let call = |at: usize| {
-        let step = &program.steps[at];
-        Call {
-            step,
-            operands: &program.operands[step.operands.clone()],
-            layouts: &layouts[step.operands.clone()],
-            packed: step.pack.and_then(|p| constants.packs[p].as_deref()),
-            ctx,
-            parallel: parallel[at],
-        }
-    };
-    for (at, step) in program.steps.iter().enumerate() {
-        let fenced = memory.fence(step, &program.operands[step.operands.clone()]);
-        let done = memory.call(&call(at), &*step.run);
-        memory.check_fence(step, fenced);
-        let Err(e) = done else { continue };
-        for (earlier, step) in program.steps[..at].iter().enumerate().rev() {
-            if let Some(undo) = &step.undo {
-                memory
-                    .call(&call(earlier), &**undo)
-                    .map_err(|e| (earlier, e))?;
-            }
-        }
-        return Err((at, e));
-    }
-    for commit in &program.commits {
-        let operand = &program.operands[commit.from];
-        let mut state = std::mem::take(&mut memory.states[commit.state]);
-        let view = View {
-            root: memory.read(operand.root),
-            dtype: operand.dtype,
-            layout: &layouts[commit.from],
-        };
-        copy_view(&view, state.bytes_mut(), false);
-        memory.states[commit.state] = state;
-    }
-    Ok(())
-}
-
 impl Executable for CpuExecutable {
     fn signature(&self) -> &Signature {
         &self.program.signature
@@ -186,7 +84,7 @@ impl Executable for CpuExecutable {
     fn set_param(&mut self, name: &str, tensor: Tensor) -> Result<(), RunError> {
         let (at, port) = find_port(&self.program.signature.params, "param", name)?;
         port.check("param", &tensor)?;
-        self.constants.set(&self.program, at, tensor);
+        self.frame.constants.set(&self.program, at, tensor);
         Ok(())
     }
 
@@ -196,59 +94,32 @@ impl Executable for CpuExecutable {
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
         self.last.forget();
-        self.program
+        let program = &*self.program;
+        let threads = self.pool.threads();
+        let frame = &mut self.frame;
+        program
             .signature
-            .bind(inputs, &self.bounds, &mut self.sizes)?;
-        self.resize()?;
-        let prepared = self
-            .constants
-            .prepare(&self.program, self.pool.threads() > 1);
-        prepared.map_err(|e| match e {
-            Failure::Node(node, op, source) => self.fail(node, op, source),
-            Failure::Run(e) => e,
-        })?;
+            .bind(inputs, &self.bounds, &mut frame.sizes)?;
+        frame.resize(program, threads)?;
+        frame.prepare(program, threads)?;
         self.reset_outputs(outputs)?;
-        let mut arena = match self.arena.take() {
-            Some(arena) => arena,
-            None => Buffer::zeroed(self.program.arena_bytes, "the arena")?,
-        };
-        let ordered: SmallVec<[&Tensor; 8]> = self
-            .program
-            .signature
-            .inputs
-            .iter()
-            .filter_map(|p| inputs.iter().find(|(n, _)| *n == p.name).map(|(_, t)| *t))
+        let ordered: SmallVec<[&[u8]; 8]> = (program.signature.inputs.iter())
+            .filter_map(|p| inputs.iter().find(|(n, _)| *n == p.name))
+            .map(|(_, tensor)| tensor.bytes())
             .collect();
-        let mut memory = Memory {
-            arena: arena.bytes_mut(),
-            slots: &self.program.slots,
-            states: &mut self.states,
-            outputs: outputs.iter_mut().map(Tensor::bytes_mut).collect(),
-            inputs: ordered,
-            consts: &self.constants.values,
-        };
         let ctx = EvalCtx { step: self.runs };
-        let (program, constants, layouts) = (&*self.program, &self.constants, &*self.layouts);
-        let parallel = &*self.parallel;
-        let done = match parallel.contains(&true) {
-            true => self
-                .pool
-                .install(|| play(program, constants, layouts, parallel, ctx, &mut memory)),
-            false => play(program, constants, layouts, parallel, ctx, &mut memory),
-        };
-        drop(memory);
-        self.arena = Some(arena);
-        match done {
-            Ok(()) => {
-                self.runs += 1;
-                self.last.keep(outputs);
-                Ok(())
+        let (frame, states) = (&mut self.frame, &mut self.states);
+        let results = outputs.iter_mut().map(Tensor::bytes_mut).collect();
+        match frame.is_parallel() {
+            true => {
+                let play = || frame.play(program, ctx, &ordered, results, states);
+                self.pool.install(play)
             }
-            Err((at, source)) => {
-                let step = &self.program.steps[at];
-                Err(self.fail(step.node, step.op, source))
-            }
-        }
+            false => frame.play(program, ctx, &ordered, results, states),
+        }?;
+        self.runs += 1;
+        self.last.keep(outputs);
+        Ok(())
     }
 
     fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
@@ -306,56 +177,10 @@ impl Executable for CpuExecutable {
             program: self.program.clone(),
             pool: self.pool.clone(),
             bounds: self.bounds.clone(),
-            constants: self.constants.clone(),
             states,
-            arena: None,
-            sizes: Bindings::new(),
-            sized: None,
-            layouts: Vec::new(),
-            outputs: Vec::new(),
-            parallel: Vec::new(),
+            frame: Frame::new(self.frame.constants.clone()),
             runs: self.runs,
             last: LastRun::default(),
         }))
-    }
-}
-
-/// Slots whose sentinel was filled before a step.
-pub(super) type Fence = SmallVec<[usize; 4]>;
-
-const SENTINEL: u8 = 0xa5;
-
-impl Memory<'_> {
-    /// In debug builds, fills the bytes after each slot that a step writes.
-    fn fence(&mut self, step: &crate::plan::Step, operands: &[crate::plan::Operand]) -> Fence {
-        let mut fence = Fence::new();
-        if crate::plan::SENTINEL_BYTES == 0 {
-            return fence;
-        }
-        let outs = operands[step.ins..].iter().filter_map(|o| match o.root {
-            Root::Slot(s) => Some(s),
-            Root::Input(_) | Root::Const(_) | Root::State(_) | Root::Output(_) => None,
-        });
-        fence.extend(outs.chain(step.scratch.as_ref().map(|(s, _)| *s)));
-        for &s in &fence {
-            let end = self.slots[s].offset + self.slots[s].bytes;
-            self.arena[end..end + crate::plan::SENTINEL_BYTES].fill(SENTINEL);
-        }
-        fence
-    }
-
-    /// Checks what [`Memory::fence`] filled.
-    fn check_fence(&self, step: &crate::plan::Step, fence: Fence) {
-        for s in fence {
-            let end = self.slots[s].offset + self.slots[s].bytes;
-            let intact = self.arena[end..end + crate::plan::SENTINEL_BYTES]
-                .iter()
-                .all(|&b| b == SENTINEL);
-            assert!(
-                intact,
-                "invariant: kernel {} writes only its result",
-                step.kernel
-            );
-        }
     }
 }

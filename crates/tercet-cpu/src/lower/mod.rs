@@ -6,6 +6,7 @@
 mod arg_extreme;
 mod attention;
 mod concat;
+pub(crate) mod control;
 mod conv;
 mod copy;
 mod cumsum;
@@ -133,6 +134,8 @@ pub(crate) enum Lower {
     View,
     /// A kernel.
     Kernel(fn(&Graph, &Node) -> Lowered),
+    /// Graphs inside, which become programs of their own.
+    Control,
 }
 
 /// A row of the kernel table.
@@ -188,6 +191,9 @@ pub(crate) const KERNELS: &[Kernel] = &[
     row("view", OpKind::Transpose, Lower::View),
     row("view", OpKind::Slice, Lower::View),
     row("view", OpKind::Expand, Lower::View),
+    row("if", OpKind::If, Lower::Control),
+    row("while", OpKind::While, Lower::Control),
+    row("scan", OpKind::Scan, Lower::Control),
     row("map", OpKind::Unary, MAP),
     row("map", OpKind::Binary, MAP),
     row("map", OpKind::Compare, MAP),

@@ -1,17 +1,20 @@
 //! Walks the legal graph once: a place for every value, a step for every kernel.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use tercet_ir::legalize::Origins;
 use tercet_ir::{Bindings, CompileError, Graph, Node, NodeId, Op, Signature, Type, Value};
 
 use super::{
     Commit, Const, Operand, PackDef, Place, Program, Root, SizeCheck, SlotDraft, Source, Step,
     finish,
 };
-use crate::lower::{Lower, Lowered, copy_kernel, find, varies};
+use crate::exec::Sub;
+use crate::lower::{Lower, Lowered, control, copy_kernel, find, varies};
 use tercet_ir::layout::{SymLayout, View, check_slice, in_place_updates, numel, view_of};
 
-/// The program of a legal graph.
+/// The program of a legal graph, whose nodes stand for those of another graph as `origins` says.
 ///
 /// # Errors
 /// [`CompileError`] when memory at the bounds exceeds the address space or a size is not possible.
@@ -20,6 +23,7 @@ pub(crate) fn build(
     signature: Signature,
     bounds: &Bindings,
     threads: usize,
+    origins: Origins,
 ) -> Result<Program, CompileError> {
     let mut b = Builder {
         graph,
@@ -45,7 +49,8 @@ pub(crate) fn build(
                 .iter()
                 .map(|o| graph.ty(o.value).clone())
                 .collect(),
-            origins: Vec::new(),
+            origins,
+            subs: Vec::new(),
         },
     };
     for (id, node) in graph.nodes() {
@@ -132,7 +137,30 @@ impl Builder<'_> {
                     varies(&node.op),
                 )
             }
+            Lower::Control => {
+                let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
+                let site = Site {
+                    id,
+                    op: node.op.kind().doc().name,
+                    kernel: kernel.name,
+                };
+                let lowered = self.control(id, node)?;
+                self.emit(site, lowered, ins, &node.outputs, None, true)
+            }
         }
+    }
+
+    /// A node that runs the programs of the graphs inside it.
+    fn control(&mut self, id: NodeId, node: &Node) -> Result<Lowered, CompileError> {
+        let mut subs = Vec::new();
+        for (at, (name, block)) in node.op.blocks().into_iter().enumerate() {
+            let (graph, origins) = (block.graph(), self.program.origins.inside(id, at));
+            let signature = Signature::of(graph);
+            let program = build(graph, signature, self.bounds, self.threads, origins)?;
+            subs.push(Arc::new(Sub::new(name, program, self.threads)));
+        }
+        self.program.subs.extend(subs.iter().cloned());
+        Ok(control::lower(node, &subs))
     }
 
     fn leaf(&mut self, node: &Node) -> Result<Place, CompileError> {

@@ -11,9 +11,12 @@ mod build;
 mod finish;
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use tercet_ir::legalize::Origins;
 use tercet_ir::{DType, Dim, NodeId, Shape, Signature, Tensor, Type};
 
+use crate::exec::Sub;
 use crate::lower::{Pack, Run, Scratch};
 use tercet_ir::layout::SymLayout;
 
@@ -171,8 +174,18 @@ pub(crate) struct Program {
     pub(crate) arena_bytes: usize,
     /// The types of the outputs.
     pub(crate) outputs: Vec<Type>,
-    /// For each node of the legal graph that can fail, the node of the graph as it was given.
-    pub(crate) origins: Vec<Option<NodeId>>,
+    /// For the nodes of the legal graph, those of the graph as it was given.
+    pub(crate) origins: Origins,
+    /// The programs of the graphs inside its nodes.
+    pub(crate) subs: Vec<Arc<Sub>>,
+}
+
+impl Program {
+    /// This program and those inside it.
+    pub(crate) fn visit<'p>(&'p self, f: &mut dyn FnMut(&'p Program)) {
+        f(self);
+        self.subs.iter().for_each(|sub| sub.program.visit(f));
+    }
 }
 
 /// Where a value lies, while the program is built.

@@ -21,6 +21,7 @@ mod clamp;
 mod compare;
 mod concat;
 mod contract;
+mod control;
 mod conv;
 mod conv_transpose;
 mod cumsum;
@@ -186,6 +187,9 @@ crate::define_ops! {
     rnn::Lstm,
     rnn::Gru,
     rnn::Rnn,
+    control::If,
+    control::While,
+    control::Scan,
     #[cfg(feature = "splat")]
     splat::GaussianSplatPrepare,
     #[cfg(feature = "splat")]

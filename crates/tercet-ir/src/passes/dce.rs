@@ -1,11 +1,13 @@
-//! Dead code: nodes that no output and no assignment depends on.
+//! Dead code: nodes that no output and no assignment depends on, and captures that nothing reads.
 
+use super::blocks::drop_idle_captures;
 use super::rewrite::{live_nodes, rebuild};
 use crate::error::CompileError;
 use crate::graph::Graph;
 
 /// Drops dead nodes. Leaves with names stay, since they are the graph's signature.
 pub(super) fn drop_dead(graph: &Graph) -> Result<Graph, CompileError> {
+    let graph = &drop_idle_captures(graph)?;
     let live = live_nodes(graph);
     rebuild(graph, |rw, id, _| match live[id.index()] {
         true => rw.copy(id),

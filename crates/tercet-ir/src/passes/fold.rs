@@ -4,8 +4,10 @@
 //! is better left to its reader), and products of large constants are left to the executor, whose
 //! kernels are faster than the reference. Random numbers depend on the run and are no constants. A
 //! node whose evaluation fails, by an index out of range for example, is kept: it ends the run with
-//! the same error on every executor.
+//! the same error on every executor. So is a node with graphs inside, but that an `If` of a constant
+//! predicate gives way to the branch it takes.
 
+use super::blocks::take_branches;
 use super::rewrite::{Rewriter, rebuild};
 use crate::accuracy::Accuracy;
 use crate::error::CompileError;
@@ -22,7 +24,7 @@ const MAX_CONTRACTION_BYTES: usize = 1 << 20;
 
 /// Folds constants.
 pub(super) fn fold_constants(graph: &Graph) -> Result<Graph, CompileError> {
-    rebuild(graph, |rw, id, node| {
+    let folded = rebuild(graph, |rw, id, node| {
         let Some(tensors) = fold(rw, node) else {
             return rw.copy(id);
         };
@@ -32,13 +34,15 @@ pub(super) fn fold_constants(graph: &Graph) -> Result<Graph, CompileError> {
             rw.bind(Value { node: id, port }, new);
         }
         Ok(())
-    })
+    })?;
+    take_branches(folded)
 }
 
 /// The results of a node, if they are constant and small enough.
 fn fold(rw: &Rewriter<'_>, node: &Node) -> Option<Vec<Tensor>> {
     let kind = node.op.kind();
-    if kind == OpKind::Const || is_random(kind) {
+    // A loop may take any time.
+    if kind == OpKind::Const || is_random(kind) || !node.op.blocks().is_empty() {
         return None;
     }
     let operands: Option<Vec<&Tensor>> = node

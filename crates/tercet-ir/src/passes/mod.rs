@@ -13,6 +13,7 @@
 //! a target that takes only equal shapes gets `Expand` nodes from the rules of
 //! [`crate::legalize`].
 
+mod blocks;
 mod cse;
 mod dce;
 mod fold;
@@ -29,6 +30,7 @@ pub(crate) use rewrite::is_named_leaf;
 pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};
 pub(crate) use view::known_range;
 
+use self::blocks::map_blocks;
 use crate::backend::CompileOptions;
 use crate::error::CompileError;
 use crate::graph::Graph;
@@ -88,6 +90,14 @@ pub const PIPELINE: &[Pass] = &[
     },
 ];
 
+/// Applies a pass to the graphs inside the nodes, then to the graph itself.
+fn apply(pass: &Pass, graph: &Graph) -> Result<Graph, CompileError> {
+    match map_blocks(graph, &mut |block| apply(pass, block))? {
+        Some(graph) => (pass.apply)(&graph),
+        None => (pass.apply)(graph),
+    }
+}
+
 /// Runs the pipeline without the passes that the options leave out.
 ///
 /// # Errors
@@ -108,7 +118,7 @@ pub fn optimize(graph: &Graph, options: &CompileOptions) -> Result<Graph, Compil
         if options.without_passes.iter().any(|name| name == pass.name) {
             continue;
         }
-        current = (pass.apply)(&current)?;
+        current = apply(pass, &current)?;
         if cfg!(debug_assertions)
             && let Err(e) = verify(&current)
         {

@@ -6,16 +6,18 @@
 //!
 //! What stays in F32: rotary tables and everything that leads to them, numbers made from integers
 //! (positions, counts) until they meet activations, random numbers, and dequantised weights, which
-//! are cast after. Integers and truth values are untouched, and so are F64 parts.
+//! are cast after. Integers and truth values are untouched, and so are F64 parts. A graph inside a node
+//! keeps the types of its arguments and results, as this one does.
 
 use std::collections::HashMap;
 
 use crate::accuracy::Accuracy;
 use crate::dtype::DType;
-use crate::error::{CompileError, OpError, TypeError};
+use crate::error::{CompileError, OpError, TypeError, one_line};
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{Cast, Const, Map, Op, OpKind, State};
 use crate::scalar::ScalarOp;
+use crate::subgraph::SubGraph;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -158,6 +160,13 @@ impl Converter<'_> {
         let old_dtypes: Vec<DType> = (node.inputs.iter())
             .map(|v| self.old.ty(*v).dtype)
             .collect();
+        let mut blocks = Vec::new();
+        for (_, block) in node.op.blocks() {
+            blocks.push(self.block(block)?);
+        }
+        if !blocks.is_empty() {
+            return self.add(node.op.with_blocks(blocks), node, &old_dtypes);
+        }
         if !stays {
             let op = narrow_op(&node.op, self.dtype);
             let all: Vec<DType> = old_dtypes.iter().map(|d| self.narrow(*d)).collect();
@@ -176,6 +185,19 @@ impl Converter<'_> {
         }
         debug_assert!(id.index() == self.map.len());
         self.add(node.op.clone(), node, &old_dtypes)
+    }
+
+    /// A graph inside a node: its own arithmetic narrow, its border as it is.
+    fn block(&self, block: &SubGraph) -> Result<SubGraph, OpError> {
+        let narrow = convert_precision(block.graph(), self.dtype);
+        narrow.map(SubGraph::new).map_err(|e| match e {
+            CompileError::Rewrite { source, .. } => source,
+            other => OpError {
+                op: "graph",
+                operands: Vec::new(),
+                source: TypeError::Other(one_line(&other)),
+            },
+        })
     }
 
     fn accepts(&self, op: &Op, node: &Node, dtypes: &[DType]) -> bool {

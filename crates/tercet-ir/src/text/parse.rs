@@ -92,6 +92,8 @@ struct Parser<'a> {
     graph: Graph,
     names: HashMap<String, Value>,
     ops: &'a CustomOps,
+    /// How deep the literals around this graph nest.
+    depth: usize,
 }
 
 type Parsed<T> = Result<T, TextError>;
@@ -111,6 +113,7 @@ impl<'a> Parser<'a> {
             graph: Graph::new(),
             names: HashMap::new(),
             ops,
+            depth: 0,
         })
     }
 
@@ -172,6 +175,27 @@ impl<'a> Parser<'a> {
         if !self.keyword("graph") {
             return self.expected("`graph`");
         }
+        self.statements()?;
+        match self.peek() {
+            Token::End => Ok(()),
+            _ => self.expected("the end of the text"),
+        }
+    }
+
+    /// A graph inside a node; its names are its own.
+    fn subgraph(&mut self, depth: usize) -> Parsed<Literal> {
+        check_depth(self.place(), depth)?;
+        let graph = std::mem::take(&mut self.graph);
+        let names = std::mem::take(&mut self.names);
+        let around = std::mem::replace(&mut self.depth, depth + 1);
+        let done = self.statements();
+        self.depth = around;
+        self.names = names;
+        let inner = std::mem::replace(&mut self.graph, graph);
+        done.map(|()| Literal::Graph(inner.into()))
+    }
+
+    fn statements(&mut self) -> Parsed<()> {
         self.punct('{')?;
         while !self.accept('}') {
             let place = self.place();
@@ -187,10 +211,7 @@ impl<'a> Parser<'a> {
                 self.node()?;
             }
         }
-        match self.peek() {
-            Token::End => Ok(()),
-            _ => self.expected("the end of the text"),
-        }
+        Ok(())
     }
 
     fn returns(&mut self) -> Parsed<()> {
@@ -288,7 +309,7 @@ impl<'a> Parser<'a> {
                 ));
             }
             self.punct('=')?;
-            attrs.push((name, self.literal(0)?));
+            attrs.push((name, self.literal(self.depth)?));
             if !self.accept(',') {
                 self.punct('}')?;
                 return Ok(attrs);
@@ -369,6 +390,9 @@ impl<'a> Parser<'a> {
         let first = self.bump();
         let literal = match first {
             Token::Float(x) => return Ok(Literal::Float(if negative { -x } else { x })),
+            Token::Ident(s) if s == "graph" && !negative && *self.peek() == Token::Punct('{') => {
+                return self.subgraph(depth);
+            }
             Token::Ident(s) if s == "inf" => {
                 return Ok(Literal::Float(if negative {
                     f64::NEG_INFINITY

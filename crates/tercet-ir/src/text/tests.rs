@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::parse;
 use super::parse::parse_literal;
 use crate::attr::{AttrValue, Literal};
-use crate::{DType, Dim, OpKind, Shape, Tensor, TensorType, Type};
+use crate::{DType, Dim, Graph, OpKind, Shape, Tensor, TensorType, Type};
 
 fn ident() -> impl Strategy<Value = String> {
     // `inf` and `nan` are numbers.
@@ -40,6 +40,13 @@ fn ty() -> impl Strategy<Value = Type> {
     (dtype, prop::collection::vec(dim(), 0..4)).prop_map(|(d, dims)| Type::new(d, Shape::new(dims)))
 }
 
+fn identity(ty: Type) -> Graph {
+    let mut g = Graph::new();
+    let x = g.input("x", ty).expect("the type is small");
+    g.output("\"y\"\n", x).expect("the name is free");
+    g
+}
+
 fn literal() -> impl Strategy<Value = Literal> {
     let leaf = prop_oneof![
         (i128::MIN + 1..=i128::MAX).prop_map(Literal::Int),
@@ -49,6 +56,7 @@ fn literal() -> impl Strategy<Value = Literal> {
         any::<String>().prop_map(Literal::Str),
         dim().prop_map(|d| d.to_literal()),
         ty().prop_map(Literal::Type),
+        ty().prop_map(|ty| Literal::Graph(identity(ty).into())),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
         let items = prop::collection::vec(inner, 0..4);
@@ -263,4 +271,31 @@ fn truncated_graphs_are_errors() {
             assert!(parse(&text[..end]).is_err(), "{}", &text[..end]);
         }
     }
+}
+
+#[test]
+fn graphs_nest_only_so_deep() {
+    let deep = format!("graph {{ {}", "%0 = if{then=graph {".repeat(100_000));
+    let error = parse(&deep).unwrap_err();
+    assert_eq!(error.message, "literal is nested too deep");
+}
+
+#[test]
+fn graphs_inside_have_names_of_their_own() {
+    let text = "graph {
+      %p = input{name=\"p\", ty=bool[]}()
+      %x = input{name=\"x\", ty=f32[s]}()
+      %y = if{
+        then=graph { %p = input{name=\"a\", ty=f32[s]}() return %p as \"r\" },
+        else=graph { %q = input{name=\"a\", ty=f32[s]}() return %NAME as \"r\" }
+      }(%p, %x)
+      return %y as \"y\"
+    }";
+    let graph = parse(&text.replace("NAME", "q")).unwrap();
+    assert_eq!(parse(&graph.to_string()).unwrap(), graph);
+    let error = parse(&text.replace("NAME", "x")).unwrap_err();
+    assert_eq!(
+        (error.line, error.message.as_str()),
+        (6, "`%x` is not defined above")
+    );
 }

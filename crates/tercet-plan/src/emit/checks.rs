@@ -17,12 +17,16 @@ impl Emit<'_> {
         {
             return;
         }
-        let node = self.origins.get(self.at.index()).copied().flatten();
-        self.draft.size_checks.push(SizeCheck {
-            node: node.unwrap_or(self.at),
-            op: self.op,
-            rule: SizeRule::AtMost { less, more, reason },
-        });
+        self.check_sizes(self.op, SizeRule::AtMost { less, more, reason });
+    }
+
+    /// Checks sizes of each run that comes to the node at hand.
+    pub(crate) fn check_sizes(&mut self, op: &'static str, rule: SizeRule) {
+        let op = std::mem::replace(&mut self.op, op);
+        let site = self.site();
+        self.op = op;
+        self.own_checks.push(self.draft.size_checks.len());
+        self.draft.size_checks.push(SizeCheck { site, rule });
     }
 
     /// Checks I32 data on the device before any state is written: the run fails with an error that
@@ -84,13 +88,12 @@ impl Emit<'_> {
         self.constant = before;
         checked?;
         self.hoist(first, dense.slot);
-        let node = self.origins.get(self.at.index()).copied().flatten();
+        let site = self.site();
         self.draft.data_checks.push(DataCheck {
             kind,
             record,
             len,
-            node: node.unwrap_or(self.at),
-            op: self.op,
+            site,
         });
         Ok(())
     }

@@ -35,7 +35,7 @@ pub(crate) static CHECK: Kernel<CheckParams> = Kernel::wgsl(
     "check",
     &[BAD, portable!("check.wgsl")],
     &[Access::Read, Access::Write],
-    &["KIND"],
+    &["KIND", "KEEP"],
 );
 
 /// The first element outside its range of each part.
@@ -55,7 +55,7 @@ pub(crate) static FIRST: Kernel<FirstParams> = Kernel::wgsl(
     "check_first",
     &[portable!("check_first.wgsl")],
     &[Access::Read, Access::Read, Access::Write],
-    &[],
+    &["KEEP"],
 );
 
 /// The elements of a part: `PART` of the shader.
@@ -83,6 +83,8 @@ pub(crate) fn emit(
         CheckKind::Coordinates(lens) => (0, lens.clone()),
         CheckKind::KvLen => (1, vec![len]),
     };
+    // Where a check runs more than once, or not at all, what was found first stays.
+    let keep = u32::from(e.has_flow);
     // One workgroup, also without elements: the record must be written.
     let grid = [Num::ONE; 3];
     if lens.len() == 1 && most <= PART as usize {
@@ -90,7 +92,8 @@ pub(crate) fn emit(
             count,
             len: lens[0],
         };
-        e.dispatch(&CHECK, &[code], &[data.slot, record], &params, grid);
+        let consts = [code, keep];
+        e.dispatch(&CHECK, &consts, &[data.slot, record], &params, grid);
         return Ok(());
     }
     let found = words(e, most.div_ceil(PART as usize))?;
@@ -104,6 +107,6 @@ pub(crate) fn emit(
     e.dispatch(&PARTS, &[code], &[data.slot, found.slot], &params, each);
     let params = FirstParams { count, parts };
     let args = [data.slot, found.slot, record];
-    e.dispatch(&FIRST, &[], &args, &params, grid);
+    e.dispatch(&FIRST, &[keep], &args, &params, grid);
     Ok(())
 }

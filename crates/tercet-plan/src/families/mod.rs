@@ -8,6 +8,8 @@ mod attention;
 mod channel_norm;
 pub(crate) mod check;
 mod concat;
+mod control;
+mod control_scan;
 mod conv;
 pub(crate) mod copy;
 mod cumsum;
@@ -65,6 +67,7 @@ pub struct Family {
 /// Every family; the first that supports a node lowers it.
 pub static FAMILIES: &[&Family] = &[
     &map::MAP,
+    &control::CONTROLS,
     &softmax::SOFTMAXES,
     &norm::NORMS,
     &channel_norm::CHANNEL_NORMS,

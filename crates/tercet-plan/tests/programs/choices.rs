@@ -29,6 +29,8 @@ fn program(offsets: &[u64], choices: &[&[u32]]) -> Program {
         gaps: Vec::new(),
         prepare: Vec::new(),
         steps: Vec::new(),
+        stages: Vec::new(),
+        flow: Vec::new(),
         params: Vec::new(),
         tape,
         consts: Vec::new(),

@@ -4,6 +4,7 @@
 mod blocks;
 mod choices;
 mod common;
+mod control;
 mod fusions;
 mod planning;
 mod races;

@@ -112,6 +112,8 @@ impl Builder {
                 slots: Vec::new(),
                 prepare: Vec::new(),
                 steps: Vec::new(),
+                stages: Vec::new(),
+                flow: Vec::new(),
                 params: Vec::new(),
                 tape,
                 consts: Vec::new(),

@@ -44,6 +44,8 @@ impl Maker {
             gaps: Vec::new(),
             prepare: Vec::new(),
             steps: Vec::new(),
+            stages: Vec::new(),
+            flow: Vec::new(),
             params: Vec::new(),
             tape,
             consts: Vec::new(),

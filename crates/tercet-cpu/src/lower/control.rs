@@ -1,0 +1,197 @@
+//! `If`, `While`, `Scan`: run the programs of the graphs inside.
+//!
+//! What is carried lies in two sets of buffers that change places, so that a body never writes what it
+//! reads.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tercet_ir::ops::{Scan, While};
+use tercet_ir::{EvalError, Node, Op};
+
+use crate::args::Args;
+use crate::exec::{Spare, Sub, bytes_of};
+use crate::lower::Lowered;
+
+/// Parts of result sequences are written where they belong if they lie at multiples of this; kernels
+/// find results aligned for every dtype.
+const PART_ALIGN_BYTES: usize = 16;
+
+type Bytes<'a> = SmallVec<[&'a [u8]; 8]>;
+type BytesMut<'a> = SmallVec<[&'a mut [u8]; 8]>;
+
+/// A node with the programs of its graphs, in the order of [`Op::blocks`].
+pub(crate) fn lower(node: &Node, subs: &[Arc<Sub>]) -> Lowered {
+    let (operands, subs) = (node.inputs.len(), subs.to_vec());
+    let lowered = match node.op.clone() {
+        Op::While(op) => Lowered::new(operands, move |args| repeat(&op, &subs, args)),
+        Op::Scan(op) => Lowered::new(operands, move |args| scan(&op, &subs[0], args)),
+        _ => Lowered::new(operands, move |args| branch(&subs, args)),
+    };
+    Lowered {
+        fallible: true,
+        // Whether it is worth threads is decided step by step inside.
+        work: |_| usize::MAX,
+        ..lowered
+    }
+}
+
+fn branch(subs: &[Arc<Sub>], args: &mut Args<'_>) -> Result<(), EvalError> {
+    let [predicate, captures @ ..] = args.ins.as_slice() else {
+        unreachable!("invariant: a branch has a predicate")
+    };
+    let taken = match bytes_of(predicate) {
+        [0] => &subs[1],
+        _ => &subs[0],
+    };
+    let shapes: SmallVec<[&[usize]; 8]> = captures.iter().map(|v| v.shape()).collect();
+    let inputs: Bytes<'_> = captures.iter().map(bytes_of).collect();
+    let outputs: BytesMut<'_> = args.outs.iter_mut().map(|o| &mut *o.bytes).collect();
+    taken.start(args.ctx, &shapes)?.run(&inputs, outputs)
+}
+
+/// The values carried: those that an iteration reads and those that it writes.
+struct Carried<'s> {
+    lens: SmallVec<[usize; 8]>,
+    /// The ones, then the others.
+    spare: Spare<'s>,
+    /// The others are read.
+    is_turned: bool,
+}
+
+impl<'s> Carried<'s> {
+    fn new(body: &'s Sub, first: &[&[u8]]) -> Result<Carried<'s>, EvalError> {
+        let lens: SmallVec<[usize; 8]> = first.iter().map(|b| b.len()).collect();
+        let twice: SmallVec<[usize; 16]> = lens.iter().chain(&lens).copied().collect();
+        let mut spare = body.spare(&twice)?;
+        for (to, from) in spare.buffers.iter_mut().zip(first) {
+            to.bytes_mut()[..from.len()].copy_from_slice(from);
+        }
+        Ok(Carried {
+            lens,
+            spare,
+            is_turned: false,
+        })
+    }
+
+    /// What an iteration reads.
+    fn now(&self) -> impl Iterator<Item = &[u8]> {
+        let skipped = if self.is_turned { self.len() } else { 0 };
+        let buffers = self.spare.buffers.iter().skip(skipped);
+        buffers.zip(&self.lens).map(|(b, len)| &b.bytes()[..*len])
+    }
+
+    /// What an iteration reads, and what it writes.
+    fn both(&mut self) -> (Bytes<'_>, BytesMut<'_>) {
+        let (a, b) = self.spare.buffers.split_at_mut(self.lens.len());
+        let (now, next) = if self.is_turned { (b, a) } else { (a, b) };
+        let now = now.iter().zip(&self.lens);
+        let next = next.iter_mut().zip(&self.lens);
+        (
+            now.map(|(b, len)| &b.bytes()[..*len]).collect(),
+            next.map(|(b, len)| &mut b.bytes_mut()[..*len]).collect(),
+        )
+    }
+
+    fn step(&mut self) {
+        self.is_turned = !self.is_turned;
+    }
+
+    fn len(&self) -> usize {
+        self.lens.len()
+    }
+}
+
+fn repeat(op: &While, subs: &[Arc<Sub>], args: &mut Args<'_>) -> Result<(), EvalError> {
+    let shapes: SmallVec<[&[usize]; 8]> = args.ins.iter().map(|v| v.shape()).collect();
+    let mut cond = subs[0].start(args.ctx, &shapes)?;
+    // Sizes that only an iteration needs are looked at when there is one.
+    let mut body = None;
+    let given: Bytes<'_> = args.ins.iter().map(bytes_of).collect();
+    let (first, captures) = given.split_at(op.carried());
+    let mut carried = Carried::new(&subs[1], first)?;
+    let mut done = 0;
+    loop {
+        let mut more = [0u8];
+        {
+            let inputs: Bytes<'_> = carried.now().chain(captures.iter().copied()).collect();
+            cond.run(&inputs, [&mut more[..]].into_iter().collect())?;
+        }
+        if more == [0] {
+            break;
+        }
+        if done == op.max_iter {
+            let max_iter = op.max_iter;
+            return Err(EvalError::MaxIter { max_iter });
+        }
+        let body = match &mut body {
+            Some(body) => body,
+            None => body.insert(subs[1].start(args.ctx, &shapes)?),
+        };
+        {
+            let (mut inputs, outputs) = carried.both();
+            inputs.extend(captures.iter().copied());
+            body.run(&inputs, outputs)?;
+        }
+        carried.step();
+        done += 1;
+    }
+    for (out, now) in args.outs.iter_mut().zip(carried.now()) {
+        out.bytes.copy_from_slice(now);
+    }
+    Ok(())
+}
+
+fn scan(op: &Scan, body: &Sub, args: &mut Args<'_>) -> Result<(), EvalError> {
+    let given: Bytes<'_> = args.ins.iter().map(bytes_of).collect();
+    let (first, rest) = given.split_at(op.carried);
+    let (sequences, captures) = rest.split_at(op.scanned);
+    let steps = args.ins[op.carried].shape()[0];
+    let mut carried = Carried::new(body, first)?;
+    let (ends, made) = args.outs.split_at_mut(carried.len());
+    // What a step makes is a part of a result, or is copied there.
+    let parts: SmallVec<[usize; 8]> = made
+        .iter()
+        .map(|o| o.bytes.len().checked_div(steps).unwrap_or(0))
+        .collect();
+    let mut apart = body.spare(&parts)?;
+    if steps > 0 {
+        let mut shapes: SmallVec<[&[usize]; 8]> = args.ins.iter().map(|v| v.shape()).collect();
+        for shape in &mut shapes[op.carried..op.carried + op.scanned] {
+            *shape = &shape[1..];
+        }
+        let mut run = body.start(args.ctx, &shapes)?;
+        for step in 0..steps {
+            let at = |reverse: bool, bytes: usize| {
+                let at = if reverse { steps - 1 - step } else { step };
+                at * bytes..(at + 1) * bytes
+            };
+            {
+                let (mut inputs, mut outputs) = carried.both();
+                for (sequence, reverse) in sequences.iter().zip(&op.reverse) {
+                    inputs.push(&sequence[at(*reverse, sequence.len() / steps)]);
+                }
+                inputs.extend(captures.iter().copied());
+                let places = made.iter_mut().zip(&mut apart.buffers).zip(&parts);
+                for (((out, apart), bytes), reverse) in places.zip(&op.reverse_results) {
+                    outputs.push(match bytes % PART_ALIGN_BYTES {
+                        0 => &mut out.bytes[at(*reverse, *bytes)],
+                        _ => &mut apart.bytes_mut()[..*bytes],
+                    });
+                }
+                run.run(&inputs, outputs)?;
+            }
+            let places = made.iter_mut().zip(&apart.buffers).zip(&parts);
+            for (((out, apart), bytes), reverse) in places.zip(&op.reverse_results) {
+                if bytes % PART_ALIGN_BYTES != 0 {
+                    out.bytes[at(*reverse, *bytes)].copy_from_slice(&apart.bytes()[..*bytes]);
+                }
+            }
+            carried.step();
+        }
+    }
+    for (out, now) in ends.iter_mut().zip(carried.now()) {
+        out.bytes.copy_from_slice(now);
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Control flow: operators with graphs inside.
+//!
+//! Only what is taken runs, and only it can fail. A failure inside names the operator, the attribute that
+//! holds the graph, and the node in it. Random numbers depend on seed, stream, element and run, as
+//! everywhere: every iteration of a loop draws the same.
+
+mod branch;
+mod cases;
+mod repeat;
+mod scan;
+
+pub use branch::If;
+pub use repeat::While;
+pub use scan::Scan;
+
+use super::Op;
+use crate::dtype::DType;
+use crate::error::TypeError;
+use crate::subgraph::SubGraph;
+use crate::tensor::Tensor;
+use crate::types::Type;
+
+impl Op {
+    /// The graphs inside, with the names of their attributes; none for most operators.
+    pub fn blocks(&self) -> Vec<(&'static str, &SubGraph)> {
+        match self {
+            Op::If(o) => vec![("then", &o.then), ("else", &o.otherwise)],
+            Op::While(o) => vec![("cond", &o.cond), ("body", &o.body)],
+            Op::Scan(o) => vec![("body", &o.body)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The operator with other graphs inside, in the order of [`Op::blocks`].
+    pub fn with_blocks(&self, blocks: Vec<SubGraph>) -> Op {
+        let mut blocks = blocks.into_iter();
+        let mut next = |old: &SubGraph| blocks.next().unwrap_or_else(|| old.clone());
+        match self {
+            Op::If(o) => Op::If(If {
+                then: next(&o.then),
+                otherwise: next(&o.otherwise),
+            }),
+            Op::While(o) => Op::While(While {
+                cond: next(&o.cond),
+                body: next(&o.body),
+                max_iter: o.max_iter,
+            }),
+            Op::Scan(o) => Op::Scan(Scan {
+                body: next(&o.body),
+                ..o.clone()
+            }),
+            op => op.clone(),
+        }
+    }
+}
+
+/// Refuses what is not one truth value.
+fn expect_predicate(what: &'static str, ty: &Type) -> Result<(), TypeError> {
+    if ty.dtype != DType::Bool {
+        return Err(TypeError::DType {
+            operand: what,
+            found: ty.dtype,
+            accepted: DType::Bool.name().to_string(),
+        });
+    }
+    super::util::expect_rank(what, ty, 0)
+}
+
+/// The truth value of a predicate.
+fn holds(predicate: &Tensor) -> bool {
+    predicate.bytes().first().is_some_and(|b| *b != 0)
+}
+
+/// Refuses no results, and more than a value's port counts.
+fn expect_results(name: &'static str, count: usize) -> Result<(), TypeError> {
+    let reason = match count {
+        0 => "the operator has no results".to_string(),
+        1..=255 => return Ok(()),
+        _ => format!("{count} results; at most 255 are possible"),
+    };
+    Err(TypeError::Attr { name, reason })
+}
+
+/// Refuses results that are not what is carried.
+fn expect_carried(
+    name: &'static str,
+    results: &[Type],
+    carried: &[&Type],
+) -> Result<(), TypeError> {
+    for (i, (result, carried)) in results.iter().zip(carried).enumerate() {
+        if result != *carried {
+            let reason = format!("result {i} is {result}; the value carried is {carried}");
+            return Err(TypeError::Attr { name, reason });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! `Scan`: a graph along sequences.
+
+use super::{cases, expect_carried, expect_results};
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Reject};
+use crate::dim::Dim;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{expect_equal, expect_rank_at_least};
+use crate::subgraph::SubGraph;
+use crate::tensor::Tensor;
+use crate::types::{Shape, TensorType, Type};
+
+attrs! {
+    /// `body` once for each step of sequences, which are walked along their first axis (ONNX `Scan`).
+    ///
+    /// Operands: the values carried, the sequences, the captures. The body takes the values carried, the
+    /// step's part of each sequence and the captures, and gives the values carried on, then what the
+    /// step adds to each result sequence.
+    pub struct Scan {
+        /// What a step does.
+        pub body: SubGraph,
+        /// The number of values carried.
+        pub carried: usize,
+        /// The number of sequences, at least one.
+        pub scanned: usize,
+        /// For each sequence, whether it is walked from its end.
+        pub reverse: Vec<bool>,
+        /// For each result sequence, whether it is filled from its end.
+        pub reverse_results: Vec<bool>,
+    }
+}
+
+/// The type of a step's part of a sequence.
+fn part(sequence: &Type) -> Type {
+    sequence.with_shape(sequence.shape.iter().skip(1).cloned().collect::<Shape>())
+}
+
+/// The place of a step in a sequence of `steps`.
+fn place(step: usize, steps: usize, reverse: bool) -> usize {
+    match reverse {
+        true => steps - 1 - step,
+        false => step,
+    }
+}
+
+/// The part of a sequence at a place.
+fn part_of(sequence: &Tensor, at: usize) -> Result<Tensor, EvalError> {
+    let ty = TensorType::new(sequence.dtype(), &sequence.shape()[1..]);
+    let bytes = ty.size_bytes();
+    let part = &sequence.bytes()[at * bytes..(at + 1) * bytes];
+    Ok(Tensor::from_bytes(ty, part)?)
+}
+
+impl Scan {
+    /// The number of steps and the types of the body's arguments.
+    fn arguments(&self, operands: &[&Type]) -> Result<(Dim, Vec<Type>), TypeError> {
+        let (carried, scanned) = (self.carried, self.scanned);
+        let least = carried.saturating_add(scanned);
+        if operands.len() < least {
+            return Err(TypeError::Arity {
+                expected: format!("{least} or more"),
+                given: operands.len(),
+            });
+        }
+        let sequences = &operands[carried..least];
+        for sequence in sequences {
+            expect_rank_at_least("scanned", sequence, 1)?;
+        }
+        let [first, rest @ ..] = sequences else {
+            let reason = "there is nothing to scan; expected 1 or more".to_string();
+            let name = "scanned";
+            return Err(TypeError::Attr { name, reason });
+        };
+        let steps = first.shape[0].clone();
+        for sequence in rest {
+            expect_equal("steps of the sequences", &steps, &sequence.shape[0])?;
+        }
+        let mut arguments: Vec<Type> = operands.iter().map(|ty| Type::clone(ty)).collect();
+        for ty in &mut arguments[carried..least] {
+            *ty = part(ty);
+        }
+        Ok((steps, arguments))
+    }
+}
+
+fn expect_flags(name: &'static str, flags: &[bool], count: usize) -> Result<(), TypeError> {
+    if flags.len() == count {
+        return Ok(());
+    }
+    let reason = format!("{} values for {count} sequences", flags.len());
+    Err(TypeError::Attr { name, reason })
+}
+
+impl OpSpec for Scan {
+    const DOC: Doc = Doc {
+        name: "scan",
+        text: "For each step of the sequences `scanned` (ONNX `Scan` along the first axis), the graph \
+               `body` of the carried values, the step's part of each sequence and the captures gives the \
+               carried values of the next step, then a part of each result sequence. The carried values \
+               at the end, then the result sequences.",
+        operands: &["carried...", "scanned...", "captures..."],
+        dtypes: cases::DTYPES,
+        accuracy: Accuracy::Elementwise,
+        tier: Tier::Core,
+    };
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let (steps, arguments) = self.arguments(operands)?;
+        let mut results = self
+            .body
+            .infer("body", &arguments.iter().collect::<Vec<_>>())?;
+        expect_results("body", results.len())?;
+        let Some(sequences) = results.len().checked_sub(self.carried) else {
+            let (found, name) = (results.len(), "body");
+            let reason = format!(
+                "it has {found} results, {} values are carried",
+                self.carried
+            );
+            return Err(TypeError::Attr { name, reason });
+        };
+        expect_carried("body", &results, &operands[..self.carried])?;
+        expect_flags("reverse", &self.reverse, self.scanned)?;
+        expect_flags("reverse_results", &self.reverse_results, sequences)?;
+        for ty in &mut results[self.carried..] {
+            let shape = [steps.clone()].into_iter().chain(ty.shape.iter().cloned());
+            *ty = ty.with_shape(shape.collect::<Shape>());
+        }
+        Ok(results)
+    }
+
+    fn eval(
+        &self,
+        ctx: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (first, rest) = operands.split_at(self.carried);
+        let (sequences, captures) = rest.split_at(self.scanned);
+        let steps = sequences[0].shape()[0];
+        let mut carried: Vec<Tensor> = first.iter().map(|t| Tensor::clone(t)).collect();
+        let made = results[self.carried..].iter().cloned();
+        let mut made: Vec<Tensor> = made.map(Tensor::zeros).collect::<Result<_, _>>()?;
+        for step in 0..steps {
+            let mut parts = Vec::with_capacity(sequences.len());
+            for (sequence, reverse) in sequences.iter().zip(&self.reverse) {
+                parts.push(part_of(sequence, place(step, steps, *reverse))?);
+            }
+            let arguments = carried.iter().chain(&parts).chain(captures.iter().copied());
+            let arguments: Vec<&Tensor> = arguments.collect();
+            let mut given = self.body.evaluate("body", ctx, &arguments)?;
+            let added = given.split_off(self.carried);
+            for ((to, from), reverse) in made.iter_mut().zip(&added).zip(&self.reverse_results) {
+                let (at, from) = (place(step, steps, *reverse), from.bytes());
+                to.bytes_mut()[at * from.len()..(at + 1) * from.len()].copy_from_slice(from);
+            }
+            carried = given;
+        }
+        carried.append(&mut made);
+        Ok(carried)
+    }
+
+    fn cases() -> Vec<Case> {
+        cases::scans()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        cases::refused_scans()
+    }
+}
+
+impl Graph {
+    /// `body` once for each step along the first axis of the sequences `scanned`, from their starts;
+    /// [`Scan`] itself takes directions. The values carried at the end, then the result sequences, by
+    /// port.
+    ///
+    /// # Errors
+    /// [`OpError`] when the sequences differ in length or `body` does not take or give what it must.
+    pub fn scan_over(
+        &mut self,
+        carried: &[Value],
+        scanned: &[Value],
+        captures: &[Value],
+        body: impl Into<SubGraph>,
+    ) -> Result<Value, OpError> {
+        let body = body.into();
+        let made = body.graph().outputs().len().saturating_sub(carried.len());
+        let op = Scan {
+            body,
+            carried: carried.len(),
+            scanned: scanned.len(),
+            reverse: vec![false; scanned.len()],
+            reverse_results: vec![false; made],
+        };
+        self.add(op, &[carried, scanned, captures].concat())
+    }
+}

@@ -1,0 +1,197 @@
+//! Graphs inside nodes: rewriting each, putting one in the place of its node, leaving out captures.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use super::rewrite::{Rewriter, Uses, rebuild};
+use crate::error::CompileError;
+use crate::graph::{Graph, Node, Value};
+use crate::ops::{If, Op, OpKind, Scan, While};
+use crate::subgraph::SubGraph;
+
+/// The graph with `f` applied to the graphs inside its nodes, node for node; `None` where it has none.
+///
+/// # Errors
+/// Those of `f`; [`CompileError::Rewrite`] where a node does not accept its new graphs.
+pub(super) fn map_blocks(
+    graph: &Graph,
+    f: &mut dyn FnMut(&Graph) -> Result<Graph, CompileError>,
+) -> Result<Option<Graph>, CompileError> {
+    if graph.nodes().all(|(_, n)| n.op.blocks().is_empty()) {
+        return Ok(None);
+    }
+    let mut new = Graph::new();
+    let fail = |node| move |source| CompileError::Rewrite { node, source };
+    for (id, node) in graph.nodes() {
+        let mut blocks = Vec::new();
+        for (_, block) in node.op.blocks() {
+            blocks.push(f(block.graph())?.into());
+        }
+        // Node for node: ids and ports stay.
+        new.add(node.op.with_blocks(blocks), &node.inputs)
+            .map_err(fail(id))?;
+    }
+    for o in graph.outputs() {
+        new.output(&o.name, o.value).map_err(fail(o.value.node))?;
+    }
+    for a in graph.assigns() {
+        new.assign(a.state, a.value).map_err(fail(a.value.node))?;
+    }
+    Ok(Some(new))
+}
+
+/// Adds the nodes of a graph for these arguments and gives its results.
+fn inline(
+    rw: &mut Rewriter<'_>,
+    block: &Graph,
+    arguments: &[Value],
+) -> Result<Vec<Value>, CompileError> {
+    let mut arguments = arguments.iter().copied();
+    let mut map: Vec<Vec<Value>> = Vec::with_capacity(block.len());
+    let of = |map: &[Vec<Value>], v: &Value| map[v.node.index()][v.port as usize];
+    for (_, node) in block.nodes() {
+        let argument = match &node.op {
+            Op::Input(_) => arguments.next(),
+            _ => None,
+        };
+        if let Some(argument) = argument {
+            map.push(vec![argument]);
+            continue;
+        }
+        let inputs: Vec<Value> = node.inputs.iter().map(|v| of(&map, v)).collect();
+        let first = rw.add(node.op.clone(), &inputs)?;
+        let ports = 0..node.outputs.len() as u8;
+        map.push(ports.map(|p| first.port(p)).collect());
+    }
+    let results = block.outputs().iter();
+    Ok(results.map(|o| of(&map, &o.value)).collect())
+}
+
+/// The node without the captures that nothing inside reads, and what is left of its operands; `None`
+/// where all are read.
+fn without_idle_captures(node: &Node) -> Option<(Op, Vec<Value>)> {
+    let blocks: Vec<&SubGraph> = node.op.blocks().into_iter().map(|(_, b)| b).collect();
+    let captures = captures(node)?;
+    let arguments = blocks.first()?.arguments().count();
+    let count = node.inputs.len() - captures;
+    let first = arguments - count;
+    let reads: Vec<Vec<bool>> = blocks.iter().map(|b| reads(b.graph())).collect();
+    // A symbol takes its size from an argument: what would take one away stays.
+    let mut kept: Vec<bool> = (0..arguments)
+        .map(|i| i < first || reads.iter().any(|r| r[i]))
+        .collect();
+    for i in first..arguments {
+        let lost = |b: &SubGraph| loses_symbol(b, &kept, i);
+        kept[i] = kept[i] || blocks.iter().any(|b| lost(b));
+    }
+    if kept.iter().all(|k| *k) {
+        return None;
+    }
+    let blocks: Option<Vec<SubGraph>> = blocks.iter().map(|b| without(b.graph(), &kept)).collect();
+    let inputs = node.inputs.iter().enumerate();
+    let inputs = inputs.filter(|(i, _)| i.checked_sub(captures).is_none_or(|c| kept[first + c]));
+    let inputs = inputs.map(|(_, v)| *v).collect();
+    Some((node.op.with_blocks(blocks?), inputs))
+}
+
+/// Where the captures begin among the operands of a node that has graphs inside.
+fn captures(node: &Node) -> Option<usize> {
+    match &node.op {
+        Op::If(If { .. }) => Some(1),
+        Op::While(While { body, .. }) => Some(body.graph().outputs().len()),
+        Op::Scan(Scan {
+            carried, scanned, ..
+        }) => Some(carried + scanned),
+        _ => None,
+    }
+}
+
+/// Which arguments something inside reads.
+fn reads(block: &Graph) -> Vec<bool> {
+    let uses = Uses::of(block);
+    let inputs = block.nodes().filter(|(_, n)| n.op.kind() == OpKind::Input);
+    let read = inputs.map(|(node, _)| {
+        let readers = uses.of_value(Value { node, port: 0 });
+        readers.result || !readers.nodes.is_empty()
+    });
+    read.collect()
+}
+
+/// True if a symbol of argument `at` is a dimension of no argument that is kept.
+fn loses_symbol(block: &SubGraph, kept: &[bool], at: usize) -> bool {
+    let arguments: Vec<_> = block.arguments().collect();
+    let mut there = HashSet::new();
+    for (ty, _) in arguments.iter().zip(kept).filter(|(_, k)| **k) {
+        there.extend(ty.shape.iter().filter_map(|d| d.as_symbol().cloned()));
+    }
+    let mut lost = false;
+    arguments[at].for_each_symbol(|s| lost |= !there.contains(s));
+    lost
+}
+
+/// The graph without some of its inputs, which nothing reads.
+fn without(block: &Graph, kept: &[bool]) -> Option<SubGraph> {
+    let mut kept = kept.iter();
+    let mut new = Graph::new();
+    let mut map: Vec<Option<Value>> = Vec::with_capacity(block.len());
+    for (_, node) in block.nodes() {
+        if matches!(node.op, Op::Input(_)) && kept.next() == Some(&false) {
+            map.push(None);
+            continue;
+        }
+        let inputs: Option<Vec<Value>> = (node.inputs.iter())
+            .map(|v| Some(map[v.node.index()]?.port(v.port)))
+            .collect();
+        // What is dead may read an input that goes.
+        map.push(inputs.and_then(|inputs| new.add(node.op.clone(), &inputs).ok()));
+    }
+    for o in block.outputs() {
+        let value = map[o.value.node.index()]?.port(o.value.port);
+        new.output(&o.name, value).ok()?;
+    }
+    Some(new.into())
+}
+
+/// Leaves out the captures that nothing inside a node reads.
+pub(super) fn drop_idle_captures(graph: &Graph) -> Result<Cow<'_, Graph>, CompileError> {
+    let mut nodes = graph.nodes();
+    if nodes.all(|(_, n)| without_idle_captures(n).is_none()) {
+        return Ok(Cow::Borrowed(graph));
+    }
+    let dropped = rebuild(graph, |rw, id, node| {
+        let Some((op, inputs)) = without_idle_captures(node) else {
+            return rw.copy(id);
+        };
+        let inputs = rw.values(&inputs);
+        let first = rw.add(op, &inputs)?;
+        for port in 0..node.outputs.len() as u8 {
+            rw.bind(Value { node: id, port }, first.port(port));
+        }
+        Ok(())
+    });
+    dropped.map(Cow::Owned)
+}
+
+/// Puts the branch that a constant predicate takes in the place of its `If`.
+pub(super) fn take_branches(graph: Graph) -> Result<Graph, CompileError> {
+    let is_if = |n: &Node| n.op.kind() == OpKind::If;
+    if !graph.nodes().any(|(_, n)| is_if(n)) {
+        return Ok(graph);
+    }
+    rebuild(&graph, |rw, id, node| {
+        let Op::If(branches) = &node.op else {
+            return rw.copy(id);
+        };
+        let operands = rw.values(&node.inputs);
+        let Op::Const(predicate) = &rw.new_graph().node(operands[0].node).op else {
+            return rw.copy(id);
+        };
+        let taken = branches.taken(&predicate.tensor).graph();
+        let results = inline(rw, taken, &operands[1..])?;
+        for (port, new) in results.into_iter().enumerate() {
+            let port = port as u8;
+            rw.bind(Value { node: id, port }, new);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,202 @@
+//! The body of a scan as that of a loop, which carries where the step is.
+
+use std::collections::HashMap;
+
+use tercet_ir::ops::{Const, DynamicSlice, DynamicUpdateSlice, Input, Op, Reshape, Scan, Slice};
+use tercet_ir::scalar::BinaryFn;
+use tercet_ir::{
+    CompileError, DType, Dim, Graph, MAX_RANK, NodeId, OpError, Shape, Tensor, Type, Value,
+};
+
+/// A loop's body.
+pub(crate) struct Looped {
+    /// Its arguments: the counters, the values carried, the result sequences, the sequences, the
+    /// captures. Its results: the first two of them for the next step, then the result sequences.
+    pub(crate) graph: Graph,
+    /// The new number of each node of the scan's body.
+    pub(crate) numbers: Vec<NodeId>,
+    /// What the counters begin as: where the first step's parts begin, on an axis each, counted from the
+    /// start or, by negative numbers, from the end.
+    pub(crate) counters: Vec<Tensor>,
+    /// The nodes that write the result sequences.
+    pub(crate) updates: Vec<NodeId>,
+}
+
+/// The start of a window for the first of `MAX_RANK` axes and of the others.
+fn starts(first: i32) -> Tensor {
+    let mut starts = [0; MAX_RANK];
+    starts[0] = first;
+    Tensor::from_slice(&[MAX_RANK], &starts)
+        .unwrap_or_else(|e| unreachable!("invariant: a number for each axis: {e}"))
+}
+
+/// The body of a scan of these operands and result sequences; `at` is its node, for errors.
+///
+/// # Errors
+/// [`CompileError::Rewrite`] when a window is larger than the device's numbers.
+pub(crate) fn looped(
+    scan: &Scan,
+    operands: Vec<Type>,
+    made: &[Type],
+    at: NodeId,
+) -> Result<Looped, CompileError> {
+    build(scan, &operands, made).map_err(|source| CompileError::Rewrite { node: at, source })
+}
+
+fn build(scan: &Scan, operands: &[Type], made: &[Type]) -> Result<Looped, OpError> {
+    let mut g = Graph::new();
+    let mut counters = Counters::of(scan, &mut g)?;
+    let inputs = |g: &mut Graph, name: &str, types: &[Type]| {
+        let list = types.iter().enumerate();
+        let list = list.map(|(i, ty)| g.input(&format!("{name}{i}"), ty.clone()));
+        list.collect::<Result<Vec<Value>, OpError>>()
+    };
+    let (carried, rest) = operands.split_at(scan.carried);
+    let (scanned, captures) = rest.split_at(scan.scanned);
+    let mut arguments = inputs(&mut g, "carried", carried)?;
+    let results = inputs(&mut g, "made", made)?;
+    let sequences = inputs(&mut g, "scanned", scanned)?;
+    let captures = inputs(&mut g, "capture", captures)?;
+    for ((sequence, ty), back) in sequences.iter().zip(scanned).zip(&scan.reverse) {
+        let at = counters.starts(&mut g, *back, ty.rank())?;
+        let sizes = window(ty);
+        let part = g.add(
+            DynamicSlice {
+                sizes: sizes.clone(),
+            },
+            &[*sequence, at],
+        )?;
+        arguments.push(reshape(&mut g, part, &sizes[1..])?);
+    }
+    arguments.extend(captures);
+    let (given, numbers) = inline(&mut g, scan.body.graph(), &arguments)?;
+    let (carried, parts) = given.split_at(scan.carried);
+    counters.step(&mut g)?;
+    for (i, value) in carried.iter().enumerate() {
+        g.output(&format!("carried{i}"), *value)?;
+    }
+    let mut updates = Vec::new();
+    let places = parts
+        .iter()
+        .zip(&results)
+        .zip(made)
+        .zip(&scan.reverse_results);
+    for (i, (((part, sequence), ty), back)) in places.enumerate() {
+        let at = counters.starts(&mut g, *back, ty.rank())?;
+        let row = reshape(&mut g, *part, &window(ty))?;
+        let update = g.add(DynamicUpdateSlice {}, &[*sequence, row, at])?;
+        g.output(&format!("made{i}"), update)?;
+        updates.push(update.node);
+    }
+    Ok(Looped {
+        graph: g,
+        numbers,
+        counters: counters.list.iter().map(|c| starts(c.first())).collect(),
+        updates,
+    })
+}
+
+/// The shape of one step's part, its first axis with it.
+fn window(sequence: &Type) -> Shape {
+    let rest = sequence.shape.iter().skip(1).cloned();
+    [Dim::Known(1)].into_iter().chain(rest).collect()
+}
+
+/// Where the parts of the step at hand begin.
+struct Counter {
+    back: bool,
+    value: Value,
+    /// The first starts of each number of axes, made once.
+    starts: HashMap<usize, Value>,
+}
+
+impl Counter {
+    fn first(&self) -> i32 {
+        if self.back { -1 } else { 0 }
+    }
+}
+
+/// A counter for each direction that occurs.
+struct Counters {
+    list: Vec<Counter>,
+}
+
+impl Counters {
+    fn of(scan: &Scan, g: &mut Graph) -> Result<Counters, OpError> {
+        let mut list = Vec::new();
+        for back in [false, true] {
+            let mut walked = scan.reverse.iter().chain(&scan.reverse_results);
+            if walked.any(|b| *b == back) {
+                let ty = Type::new(DType::I32, [MAX_RANK]);
+                let value = g.input(if back { "back" } else { "step" }, ty)?;
+                let starts = HashMap::new();
+                list.push(Counter {
+                    back,
+                    value,
+                    starts,
+                });
+            }
+        }
+        Ok(Counters { list })
+    }
+
+    /// As many starts as there are axes.
+    fn starts(&mut self, g: &mut Graph, back: bool, rank: usize) -> Result<Value, OpError> {
+        let counter = self.list.iter_mut().find(|c| c.back == back);
+        let counter =
+            counter.unwrap_or_else(|| unreachable!("invariant: each direction has a counter"));
+        if let Some(known) = counter.starts.get(&rank) {
+            return Ok(*known);
+        }
+        let slice = Slice {
+            starts: vec![0],
+            ends: vec![rank as i64],
+            steps: vec![1],
+        };
+        let starts = g.add(slice, &[counter.value])?;
+        counter.starts.insert(rank, starts);
+        Ok(starts)
+    }
+
+    /// The counters of the next step, as results.
+    fn step(&self, g: &mut Graph) -> Result<(), OpError> {
+        for counter in &self.list {
+            let by = starts(if counter.back { -1 } else { 1 });
+            let by = g.add(Const { tensor: by }, &[])?;
+            let next = g.binary(BinaryFn::Add, counter.value, by)?;
+            g.output(if counter.back { "back" } else { "step" }, next)?;
+        }
+        Ok(())
+    }
+}
+
+fn reshape(g: &mut Graph, x: Value, shape: &[Dim]) -> Result<Value, OpError> {
+    let shape = Shape::new(shape.to_vec());
+    g.add(Reshape { shape }, &[x])
+}
+
+/// Adds the nodes of a body for these arguments; its results and the new number of each node.
+fn inline(
+    g: &mut Graph,
+    body: &Graph,
+    arguments: &[Value],
+) -> Result<(Vec<Value>, Vec<NodeId>), OpError> {
+    let mut arguments = arguments.iter().copied();
+    let mut map: Vec<Value> = Vec::with_capacity(body.len());
+    for (_, node) in body.nodes() {
+        let argument = match &node.op {
+            Op::Input(Input { .. }) => arguments.next(),
+            _ => None,
+        };
+        let inputs: Vec<Value> = (node.inputs.iter())
+            .map(|v| map[v.node.index()].port(v.port))
+            .collect();
+        map.push(match argument {
+            Some(argument) => argument,
+            None => g.add(node.op.clone(), &inputs)?,
+        });
+    }
+    let results = body.outputs().iter();
+    let results = results.map(|o| map[o.value.node.index()].port(o.value.port));
+    Ok((results.collect(), map.iter().map(|v| v.node).collect()))
+}

@@ -1,0 +1,236 @@
+//! Control flow on every executor, beyond what the cases of its operators show: long scans, runs after a
+//! run that failed, clones, and what is submitted to a device.
+
+use std::collections::BTreeMap;
+
+use tercet::{CompileOptions, DType, Executable, Graph, OpError, RunError, Tensor, Type, Value};
+use tercet_ir::ops::Scan;
+use tercet_ir::{EvalError, one_line};
+use tercet_tests::executors;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn scalar(dtype: DType) -> Type {
+    Type::new(dtype, [0usize; 0])
+}
+
+/// A graph of arguments of these types.
+fn block(
+    arguments: &[Type],
+    f: impl FnOnce(&mut Graph, &[Value]) -> Result<Vec<Value>, OpError>,
+) -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let mut values = Vec::new();
+    for (i, ty) in arguments.iter().enumerate() {
+        values.push(g.input(&format!("a{i}"), ty.clone())?);
+    }
+    for (i, value) in f(&mut g, &values)?.into_iter().enumerate() {
+        g.output(&format!("r{i}"), value)?;
+    }
+    Ok(g)
+}
+
+/// `sum` and the running sums of a sequence of numbers, from its end if `reverse`.
+fn sums(steps: impl Into<tercet::Dim>, reverse: bool) -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(DType::I32, [steps.into()]))?;
+    let zero = g.scalar(DType::I32, 0.0)?;
+    let of = [scalar(DType::I32), scalar(DType::I32)];
+    let body = block(&of, |g, a| {
+        let sum = g.plus(a[0], a[1])?;
+        Ok(vec![sum, sum])
+    })?;
+    let op = Scan {
+        body: body.into(),
+        carried: 1,
+        scanned: 1,
+        reverse: vec![reverse],
+        reverse_results: vec![reverse],
+    };
+    let y = g.add(op, &[zero, x])?;
+    g.output("last", y)?;
+    g.output("sums", y.port(1))?;
+    Ok(g)
+}
+
+/// A state that grows by a table's element `i` for each `i` below `n`, counting in `I64`.
+fn sum_of_elements() -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let n = g.input("n", scalar(DType::I64))?;
+    let table = g.input("table", Type::new(DType::F32, [3]))?;
+    let s = g.state("s", scalar(DType::F32))?;
+    let i = g.scalar(DType::I64, 0.0)?;
+    let of: Vec<Type> = [i, s, table, n].map(|v| g.ty(v).clone()).to_vec();
+    let cond = block(&of, |g, a| Ok(vec![g.lt(a[0], a[3])?]))?;
+    let body = block(&of, |g, a| {
+        let x = g.gather(a[2], a[0], 0)?;
+        let one = g.scalar(DType::I64, 1.0)?;
+        Ok(vec![g.plus(a[0], one)?, g.plus(a[1], x)?])
+    })?;
+    let y = g.while_loop(&[i, s], &[table, n], cond, body, 8)?;
+    g.assign(s, y.port(1))?;
+    g.output("i", y)?;
+    g.output("sum", y.port(1))?;
+    Ok(g)
+}
+
+/// Calls `f` with the graph compiled on each executor that is here.
+fn on_each(
+    graph: &Graph,
+    options: &CompileOptions,
+    f: impl Fn(&mut dyn Executable) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    for executor in executors() {
+        match executor.device() {
+            Ok(device) => {
+                let mut exe = device.backend().compile(graph, options)?;
+                f(&mut *exe).map_err(|e| format!("{}: {e}", executor.name))?;
+            }
+            Err(reason) if executor.is_required() => return Err(reason.into()),
+            Err(reason) => eprintln!("{} not run: {reason}", executor.name),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_long_scan_of_any_length() -> Result<(), Failure> {
+    for reverse in [false, true] {
+        let graph = sums("s", reverse)?;
+        let options = CompileOptions::new().bound("s", 700);
+        on_each(&graph, &options, |exe| {
+            for steps in [600, 0, 1, 700] {
+                let data: Vec<i32> = (0..steps).map(|i| i % 7 - 2).collect();
+                let x = Tensor::from_slice(&[data.len()], &data)?;
+                let got = exe.run(&[("x", &x)])?;
+                let mut sum = 0;
+                let add = |x: &i32| {
+                    sum += x;
+                    sum
+                };
+                let mut sums: Vec<i32> = match reverse {
+                    false => data.iter().map(add).collect(),
+                    true => data.iter().rev().map(add).collect(),
+                };
+                if reverse {
+                    sums.reverse();
+                }
+                assert_eq!(got[0].as_slice::<i32>()?, [sum], "{steps} steps");
+                assert_eq!(got[1].as_slice::<i32>()?, sums, "{steps} steps");
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_run_after_one_that_failed() -> Result<(), Failure> {
+    let graph = sum_of_elements()?;
+    on_each(&graph, &CompileOptions::new(), |exe| {
+        let table = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?;
+        let mut run = |n: i64| {
+            let n = Tensor::scalar(n);
+            let done = exe.run(&[("n", &n), ("table", &table)]);
+            let state = exe.read_state("s").map(|s| s.to_f64s()[0]);
+            (done.map(|d| (d[0].to_i64s()[0], d[1].to_f64s()[0])), state)
+        };
+        assert_eq!(run(2), (Ok((2, 3.0)), Ok(3.0)));
+        let (done, state) = run(5);
+        let Err(e) = done else {
+            return Err("there are three elements".into());
+        };
+        let RunError::Node { op, source, .. } = &e else {
+            return Err(one_line(&e).into());
+        };
+        assert_eq!(*op, "while");
+        let EvalError::Within {
+            graph, op, source, ..
+        } = source
+        else {
+            return Err(one_line(&e).into());
+        };
+        assert_eq!((*graph, *op), ("body", "gather"));
+        assert_eq!(**source, EvalError::Index { index: 3, len: 3 });
+        assert_eq!(state, Ok(3.0), "a failed run leaves the state");
+        assert_eq!(run(0), (Ok((0, 3.0)), Ok(3.0)));
+        assert_eq!(run(3), (Ok((3, 10.0)), Ok(10.0)));
+        Ok(())
+    })
+}
+
+#[test]
+fn clones_run_side_by_side() -> Result<(), Failure> {
+    let graph = sum_of_elements()?;
+    on_each(&graph, &CompileOptions::new(), |exe| {
+        let table = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?;
+        let two = Tensor::scalar(2i64);
+        exe.run(&[("n", &two), ("table", &table)])?;
+        let clones = [exe.try_clone()?, exe.try_clone()?, exe.try_clone()?];
+        let runs = clones.map(|mut clone| {
+            let (table, two) = (table.clone(), two.clone());
+            std::thread::spawn(move || {
+                let mut last = 0.0;
+                for _ in 0..5 {
+                    let done = clone.run(&[("n", &two), ("table", &table)])?;
+                    last = done[1].to_f64s()[0];
+                }
+                Ok::<f64, RunError>(last)
+            })
+        });
+        for run in runs {
+            let last = run.join().map_err(|_| "a clone panicked")??;
+            assert_eq!(last, 18.0);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_is_explained_counts_the_graphs_inside() -> Result<(), Failure> {
+    let graph = sum_of_elements()?;
+    for executor in executors() {
+        let Ok(device) = executor.device() else {
+            continue;
+        };
+        let explained = device.backend().explain(&graph, &CompileOptions::new())?;
+        let kernels: BTreeMap<&str, usize> = (explained.kernels.iter())
+            .map(|k| (k.op, k.calls))
+            .collect();
+        assert!(kernels.get("gather").is_some_and(|n| *n > 0), "{explained}");
+        assert_eq!(explained.host_fallbacks, 0);
+    }
+    Ok(())
+}
+
+/// A scan is one submission whatever its length; a loop reads one word back for each time that it asks.
+#[cfg(feature = "vulkan")]
+#[test]
+fn a_scan_reads_nothing_back() -> Result<(), Failure> {
+    use tercet_ir::backend::Wanted;
+    let Ok(backend) = tercet_tests::vulkan::backend() else {
+        return Ok(()); // `on_each` says what is missing.
+    };
+    let mut exe = backend.compile_gpu(&sums(40, false)?, &CompileOptions::new())?;
+    let x = Tensor::from_slice(&[40], &[1i32; 40])?;
+    exe.run_into(&[("x", &x)], &mut Vec::new())?;
+    let before = exe.driver().counters().submissions;
+    exe.start(&[("x", &x)], Wanted::All)?;
+    assert_eq!(exe.driver().counters().submissions, before + 1);
+    let mut outputs = Vec::new();
+    exe.finish(&mut outputs)?;
+    assert_eq!(outputs[0].as_slice::<i32>()?, [40]);
+    let mut exe = backend.compile_gpu(&sum_of_elements()?, &CompileOptions::new())?;
+    let table = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?;
+    let inputs = [("n", &Tensor::scalar(3i64)), ("table", &table)];
+    exe.run_into(&inputs, &mut Vec::new())?;
+    let before = exe.driver().counters();
+    exe.start(&inputs, Wanted::All)?;
+    let after = exe.driver().counters();
+    // Four times the condition, then the end; validation looks at gaps after each.
+    assert!(after.submissions >= before.submissions + 5, "{after:?}");
+    assert!(after.recorded == before.recorded, "{after:?}");
+    exe.finish(&mut outputs)?;
+    assert_eq!(outputs[1].as_slice::<f32>()?, [14.0]);
+    Ok(())
+}
