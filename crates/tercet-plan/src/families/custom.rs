@@ -163,11 +163,10 @@ fn groups(e: &Emit<'_>, count: &Dim, size: u32) -> Result<u64, CompileError> {
 
 /// The refusal of the node at hand.
 fn refused(e: &Emit<'_>, reason: String) -> CompileError {
-    let given = e.origins.get(e.at.index()).copied().flatten();
     CompileError::Unsupported {
         target: e.caps.target,
         nodes: vec![UnsupportedNode {
-            node: given.unwrap_or(e.at),
+            node: e.origins.of(e.at),
             op: e.op,
             results: e.graph.node(e.at).outputs.clone(),
             reason,
