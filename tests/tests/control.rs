@@ -3,9 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use tercet::{CompileOptions, DType, Executable, Graph, OpError, RunError, Tensor, Type, Value};
+use tercet::{
+    CompileOptions, DType, Device, EvalError, Executable, Graph, OpError, RunError, Scheme,
+    Signature, Tensor, TensorType, Type, Value, one_line,
+};
+use tercet_ir::accuracy::{Accuracy, furthest};
+use tercet_ir::case::Fill;
 use tercet_ir::ops::Scan;
-use tercet_ir::{EvalError, one_line};
 use tercet_tests::executors;
 
 type Failure = Box<dyn std::error::Error>;
@@ -74,6 +78,44 @@ fn sum_of_elements() -> Result<Graph, OpError> {
     Ok(g)
 }
 
+/// A feed-forward block with a residual, run over its own result twice, or not at all; its parameters are
+/// captured, one of them in packed blocks.
+fn network() -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let row_bytes = Scheme::Q8_0.row_bytes(64).unwrap_or(0);
+    let x = g.input(
+        "x",
+        Type::new(DType::F32, [tercet::Dim::sym("s"), 64.into()]),
+    )?;
+    let deep = g.input("deep", scalar(DType::Bool))?;
+    let gamma = g.param("gamma", Type::new(DType::F32, [64]))?;
+    let up = g.param("up", Type::new(DType::U8, [64, row_bytes]))?;
+    let down = g.param("down", Type::new(DType::F32, [64, 64]))?;
+    let i = g.scalar(DType::I32, 0.0)?;
+    let of: Vec<Type> = [i, x, gamma, up, down].map(|v| g.ty(v).clone()).to_vec();
+    let cond = block(&of, |g, a| {
+        let two = g.scalar(DType::I32, 2.0)?;
+        Ok(vec![g.lt(a[0], two)?])
+    })?;
+    let body = block(&of, |g, a| {
+        let one = g.scalar(DType::I32, 1.0)?;
+        let h = g.rms_norm(a[1], a[2], None, 1e-5)?;
+        let h = g.dequant_matmul(h, a[3], Scheme::Q8_0)?;
+        let h = g.silu(h)?;
+        let h = g.matmul(h, a[4])?;
+        Ok(vec![g.plus(a[0], one)?, g.plus(h, a[1])?])
+    })?;
+    let then = block(&of, |g, a| {
+        let y = g.while_loop(&a[..2], &a[2..], cond, body, 2)?;
+        Ok(vec![y.port(1)])
+    })?;
+    let otherwise = block(&of, |_, a| Ok(vec![a[1]]))?;
+    let y = g.if_else(deep, &[i, x, gamma, up, down], then, otherwise)?;
+    let y = g.softmax(y, 1)?;
+    g.output("y", y)?;
+    Ok(g)
+}
+
 /// Calls `f` with the graph compiled on each executor that is here.
 fn on_each(
     graph: &Graph,
@@ -122,6 +164,45 @@ fn a_long_scan_of_any_length() -> Result<(), Failure> {
         })?;
     }
     Ok(())
+}
+
+#[test]
+fn a_network_in_a_loop_in_a_branch() -> Result<(), Failure> {
+    let graph = network()?;
+    let options = CompileOptions::new().bound("s", 40);
+    let params: Vec<(String, Tensor)> = (Signature::of(&graph).params.iter())
+        .map(|port| {
+            let shape = port.ty.shape.as_known().unwrap_or_default();
+            let ty = TensorType::new(port.ty.dtype, &shape);
+            let fill = match port.ty.dtype {
+                DType::U8 => Fill::Blocks(Scheme::Q8_0),
+                _ => Fill::Uniform(-0.3, 0.3),
+            };
+            (port.name.clone(), fill.tensor(&port.name, ty))
+        })
+        .collect();
+    let mut want = Device::reference().compile(&graph, &options)?;
+    for (name, tensor) in &params {
+        want.set_param(name, tensor.clone())?;
+    }
+    let want = std::cell::RefCell::new(want);
+    on_each(&graph, &options, |exe| {
+        for (name, tensor) in &params {
+            exe.set_param(name, tensor.clone())?;
+        }
+        for (rows, deep) in [(1, true), (40, true), (7, false), (3, true)] {
+            let ty = TensorType::new(DType::F32, &[rows, 64]);
+            let x = Fill::Normal.tensor("x", ty);
+            let deep = Tensor::from_bools(&[], &[deep])?;
+            let inputs = [("x", &x), ("deep", &deep)];
+            let (got, want) = (exe.run(&inputs)?, want.borrow_mut().run(&inputs)?);
+            let furthest = furthest(Accuracy::Contraction, &got[0], &want[0]);
+            if let Some(f) = furthest.filter(|f| f.units > 1.0) {
+                return Err(format!("{rows} rows: {f}").into());
+            }
+        }
+        Ok(())
+    })
 }
 
 #[test]
