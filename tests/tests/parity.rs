@@ -325,7 +325,7 @@ fn same_fault(got: &RunError, want: &RunError) -> Result<(), Failed> {
 /// The loosest class among the operators of a graph and of those inside it.
 fn accuracy_of(graph: &Graph) -> Accuracy {
     let classes = graph.nodes().flat_map(|(_, n)| {
-        let inside = n.op.blocks().into_iter();
+        let inside = n.op.subgraphs().into_iter();
         let inside = inside.map(|(_, block)| accuracy_of(block.graph()));
         inside.chain([n.op.kind().doc().accuracy])
     });

@@ -67,7 +67,7 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// As [`Builder::add`].
     pub fn add_all(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, OpError> {
-        let op = self.with_legal_blocks(op.into());
+        let op = self.with_legal_subgraphs(op.into());
         let Some(node) = self.as_node(&op, inputs) else {
             // The graph's own `add` words the error.
             return self.graph.add(op, inputs).map(|v| vec![v]);
@@ -105,9 +105,9 @@ impl<'a> Builder<'a> {
     }
 
     /// The operator with the graphs inside it legalized.
-    fn with_legal_blocks(&mut self, op: Op) -> Op {
+    fn with_legal_subgraphs(&mut self, op: Op) -> Op {
         let mut blocks = Vec::new();
-        for (name, block) in op.blocks() {
+        for (name, block) in op.subgraphs() {
             let mut inner = Builder::new(self.target);
             match rebuild(&mut inner, block.graph()) {
                 Ok(()) => blocks.push(inner.graph.into()),
@@ -133,7 +133,7 @@ impl<'a> Builder<'a> {
         }
         match blocks.is_empty() {
             true => op,
-            false => op.with_blocks(blocks),
+            false => op.with_subgraphs(blocks),
         }
     }
 
@@ -294,7 +294,7 @@ impl Origins {
         self.nodes.get(legal.index()).copied().flatten()
     }
 
-    /// Those of a graph inside a node, by its place in [`Op::blocks`].
+    /// Those of a graph inside a node, by its place in [`Op::subgraphs`].
     pub fn inside(&self, legal: NodeId, block: usize) -> Origins {
         let blocks = self.inside.get(&legal);
         let own = blocks.and_then(|b| b.get(block));
@@ -329,8 +329,8 @@ pub fn origins(given: &Graph, legal: &Graph) -> Origins {
         let Some(origin) = nodes[id.index()] else {
             continue;
         };
-        let blocks = node.op.blocks().into_iter();
-        let from = given.node(origin).op.blocks();
+        let blocks = node.op.subgraphs().into_iter();
+        let from = given.node(origin).op.subgraphs();
         let pairs = blocks.zip(&from);
         let own: Vec<Origins> = pairs
             .map(|((_, legal), (_, given))| origins(given.graph(), legal.graph()))
@@ -358,7 +358,7 @@ fn origins_of_nodes(given: &Graph, legal: &Graph) -> Vec<Option<NodeId>> {
                 let same = |g: &&NodeId| {
                     let g = given.node(**g);
                     // Passes rewrite the graphs inside.
-                    let is_op = g.op == node.op || !node.op.blocks().is_empty();
+                    let is_op = g.op == node.op || !node.op.subgraphs().is_empty();
                     is_op && g.outputs == node.outputs
                 };
                 from.iter().find(same).copied()

@@ -36,7 +36,7 @@ impl From<Graph> for SubGraph {
 impl SubGraph {
     /// The graph as a part of an operator. Whether it can be one is checked when the operator is added.
     pub fn new(graph: Graph) -> SubGraph {
-        let inner = graph.nodes().flat_map(|(_, n)| n.op.blocks());
+        let inner = graph.nodes().flat_map(|(_, n)| n.op.subgraphs());
         let deepest = inner.map(|(_, block)| block.depth).max().unwrap_or(0);
         SubGraph {
             graph: Arc::new(graph),

@@ -117,7 +117,7 @@ fn verify_node(graph: &Graph, id: NodeId, node: &Node) -> Result<(), VerifyError
         let ty = graph.get_type(value).filter(|_| value.node < id);
         operands.push(ty.ok_or(VerifyError::Order { node: id, value })?);
     }
-    for (name, block) in node.op.blocks() {
+    for (name, block) in node.op.subgraphs() {
         verify(block.graph()).map_err(|source| VerifyError::Inside {
             node: id,
             graph: name,

@@ -172,7 +172,7 @@ impl<'a> Emit<'a> {
             origins,
             around: Vec::new(),
             own_checks: Vec::new(),
-            has_flow: graph.nodes().any(|(_, n)| !n.op.blocks().is_empty()),
+            has_flow: graph.nodes().any(|(_, n)| !n.op.subgraphs().is_empty()),
             at: NodeId(0),
             op: "",
             constant: false,

@@ -43,7 +43,7 @@ pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
 /// True if a value of the graph, or of one inside it, is I64.
 fn is_wide(graph: &Graph) -> bool {
     graph.nodes().any(|(_, n)| {
-        let blocks = n.op.blocks();
+        let blocks = n.op.subgraphs();
         n.outputs.iter().any(|t| t.dtype == DType::I64)
             || blocks.iter().any(|(_, block)| is_wide(block.graph()))
     })
@@ -51,13 +51,13 @@ fn is_wide(graph: &Graph) -> bool {
 
 fn narrow_op(id: NodeId, op: &Op) -> Result<Op, CompileError> {
     let narrow = |ty: &tercet_ir::Type| ty.with_dtype(device_dtype(ty.dtype));
-    let blocks = op.blocks();
+    let blocks = op.subgraphs();
     if !blocks.is_empty() {
         let mut narrowed = Vec::with_capacity(blocks.len());
         for (_, block) in blocks {
             narrowed.push(narrow_i64(block.graph())?.into());
         }
-        return Ok(op.with_blocks(narrowed));
+        return Ok(op.with_subgraphs(narrowed));
     }
     Ok(match op {
         Op::Input(o) => Op::Input(Input {

@@ -272,5 +272,5 @@ fn varies(op: &Op) -> bool {
     matches!(
         op.kind(),
         OpKind::Input | OpKind::State | OpKind::RngUniform | OpKind::RngNormal | OpKind::Sample
-    ) || !op.blocks().is_empty()
+    ) || !op.subgraphs().is_empty()
 }

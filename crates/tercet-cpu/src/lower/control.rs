@@ -20,7 +20,7 @@ const PART_ALIGN_BYTES: usize = 16;
 type Bytes<'a> = SmallVec<[&'a [u8]; 8]>;
 type BytesMut<'a> = SmallVec<[&'a mut [u8]; 8]>;
 
-/// A node with the programs of its graphs, in the order of [`Op::blocks`].
+/// A node with the programs of its graphs, in the order of [`Op::subgraphs`].
 pub(crate) fn lower(node: &Node, subs: &[Arc<Sub>]) -> Lowered {
     let (operands, subs) = (node.inputs.len(), subs.to_vec());
     let lowered = match node.op.clone() {

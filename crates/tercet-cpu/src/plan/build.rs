@@ -153,7 +153,7 @@ impl Builder<'_> {
     /// A node that runs the programs of the graphs inside it.
     fn control(&mut self, id: NodeId, node: &Node) -> Result<Lowered, CompileError> {
         let mut subs = Vec::new();
-        for (at, (name, block)) in node.op.blocks().into_iter().enumerate() {
+        for (at, (name, block)) in node.op.subgraphs().into_iter().enumerate() {
             let (graph, origins) = (block.graph(), self.program.origins.inside(id, at));
             let signature = Signature::of(graph);
             let program = build(graph, signature, self.bounds, self.threads, origins)?;

@@ -1,7 +1,7 @@
 //! Dead code: nodes that no output and no assignment depends on, and captures that nothing reads.
 
-use super::blocks::drop_idle_captures;
 use super::rewrite::{live_nodes, rebuild};
+use super::subgraphs::drop_idle_captures;
 use crate::error::CompileError;
 use crate::graph::Graph;
 

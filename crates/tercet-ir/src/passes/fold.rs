@@ -7,8 +7,8 @@
 //! the same error on every executor. So is a node with graphs inside, but that an `If` of a constant
 //! predicate gives way to the branch it takes.
 
-use super::blocks::take_branches;
 use super::rewrite::{Rewriter, rebuild};
+use super::subgraphs::take_branches;
 use crate::accuracy::Accuracy;
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, Value};
@@ -42,7 +42,7 @@ pub(super) fn fold_constants(graph: &Graph) -> Result<Graph, CompileError> {
 fn fold(rw: &Rewriter<'_>, node: &Node) -> Option<Vec<Tensor>> {
     let kind = node.op.kind();
     // A loop may take any time.
-    if kind == OpKind::Const || is_random(kind) || !node.op.blocks().is_empty() {
+    if kind == OpKind::Const || is_random(kind) || !node.op.subgraphs().is_empty() {
         return None;
     }
     let operands: Option<Vec<&Tensor>> = node

@@ -13,7 +13,6 @@
 //! a target that takes only equal shapes gets `Expand` nodes from the rules of
 //! [`crate::legalize`].
 
-mod blocks;
 mod cse;
 mod dce;
 mod fold;
@@ -23,6 +22,7 @@ mod pack_qkv;
 mod precision;
 mod rewrite;
 mod simplify;
+mod subgraphs;
 mod view;
 
 pub use precision::convert_precision;
@@ -30,7 +30,7 @@ pub(crate) use rewrite::is_named_leaf;
 pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};
 pub(crate) use view::known_range;
 
-use self::blocks::map_blocks;
+use self::subgraphs::map_subgraphs;
 use crate::backend::CompileOptions;
 use crate::error::CompileError;
 use crate::graph::Graph;
@@ -92,7 +92,7 @@ pub const PIPELINE: &[Pass] = &[
 
 /// Applies a pass to the graphs inside the nodes, then to the graph itself.
 fn apply(pass: &Pass, graph: &Graph) -> Result<Graph, CompileError> {
-    match map_blocks(graph, &mut |block| apply(pass, block))? {
+    match map_subgraphs(graph, &mut |block| apply(pass, block))? {
         Some(graph) => (pass.apply)(&graph),
         None => (pass.apply)(graph),
     }

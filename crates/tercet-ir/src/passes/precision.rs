@@ -161,11 +161,11 @@ impl Converter<'_> {
             .map(|v| self.old.ty(*v).dtype)
             .collect();
         let mut blocks = Vec::new();
-        for (_, block) in node.op.blocks() {
+        for (_, block) in node.op.subgraphs() {
             blocks.push(self.block(block)?);
         }
         if !blocks.is_empty() {
-            return self.add(node.op.with_blocks(blocks), node, &old_dtypes);
+            return self.add(node.op.with_subgraphs(blocks), node, &old_dtypes);
         }
         if !stays {
             let op = narrow_op(&node.op, self.dtype);

@@ -43,7 +43,7 @@ fn branch(e: &mut Emit<'_>, op: &Op, node: &Node, given: &[View]) -> Result<(), 
         results.push(e.result(port)?);
     }
     let mut lists = Vec::new();
-    for (at, (name, block)) in op.blocks().into_iter().enumerate() {
+    for (at, (name, block)) in op.subgraphs().into_iter().enumerate() {
         let block = Block {
             name,
             graph: block.graph(),

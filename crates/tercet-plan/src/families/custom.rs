@@ -163,10 +163,11 @@ fn groups(e: &Emit<'_>, count: &Dim, size: u32) -> Result<u64, CompileError> {
 
 /// The refusal of the node at hand.
 fn refused(e: &Emit<'_>, reason: String) -> CompileError {
+    let site = e.site();
     CompileError::Unsupported {
         target: e.caps.target,
         nodes: vec![UnsupportedNode {
-            node: e.origins.of(e.at),
+            node: site.node,
             op: e.op,
             results: e.graph.node(e.at).outputs.clone(),
             reason,

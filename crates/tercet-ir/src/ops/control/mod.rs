@@ -22,7 +22,7 @@ use crate::types::Type;
 
 impl Op {
     /// The graphs inside, with the names of their attributes; none for most operators.
-    pub fn blocks(&self) -> Vec<(&'static str, &SubGraph)> {
+    pub fn subgraphs(&self) -> Vec<(&'static str, &SubGraph)> {
         match self {
             Op::If(o) => vec![("then", &o.then), ("else", &o.otherwise)],
             Op::While(o) => vec![("cond", &o.cond), ("body", &o.body)],
@@ -31,8 +31,8 @@ impl Op {
         }
     }
 
-    /// The operator with other graphs inside, in the order of [`Op::blocks`].
-    pub fn with_blocks(&self, blocks: Vec<SubGraph>) -> Op {
+    /// The operator with other graphs inside, in the order of [`Op::subgraphs`].
+    pub fn with_subgraphs(&self, blocks: Vec<SubGraph>) -> Op {
         let mut blocks = blocks.into_iter();
         let mut next = |old: &SubGraph| blocks.next().unwrap_or_else(|| old.clone());
         match self {

@@ -13,22 +13,22 @@ use crate::subgraph::SubGraph;
 ///
 /// # Errors
 /// Those of `f`; [`CompileError::Rewrite`] where a node does not accept its new graphs.
-pub(super) fn map_blocks(
+pub(super) fn map_subgraphs(
     graph: &Graph,
     f: &mut dyn FnMut(&Graph) -> Result<Graph, CompileError>,
 ) -> Result<Option<Graph>, CompileError> {
-    if graph.nodes().all(|(_, n)| n.op.blocks().is_empty()) {
+    if graph.nodes().all(|(_, n)| n.op.subgraphs().is_empty()) {
         return Ok(None);
     }
     let mut new = Graph::new();
     let fail = |node| move |source| CompileError::Rewrite { node, source };
     for (id, node) in graph.nodes() {
         let mut blocks = Vec::new();
-        for (_, block) in node.op.blocks() {
+        for (_, block) in node.op.subgraphs() {
             blocks.push(f(block.graph())?.into());
         }
         // Node for node: ids and ports stay.
-        new.add(node.op.with_blocks(blocks), &node.inputs)
+        new.add(node.op.with_subgraphs(blocks), &node.inputs)
             .map_err(fail(id))?;
     }
     for o in graph.outputs() {
@@ -70,7 +70,7 @@ fn inline(
 /// The node without the captures that nothing inside reads, and what is left of its operands; `None`
 /// where all are read.
 fn without_idle_captures(node: &Node) -> Option<(Op, Vec<Value>)> {
-    let blocks: Vec<&SubGraph> = node.op.blocks().into_iter().map(|(_, b)| b).collect();
+    let blocks: Vec<&SubGraph> = node.op.subgraphs().into_iter().map(|(_, b)| b).collect();
     let captures = captures(node)?;
     let arguments = blocks.first()?.arguments().count();
     let count = node.inputs.len() - captures;
@@ -91,7 +91,7 @@ fn without_idle_captures(node: &Node) -> Option<(Op, Vec<Value>)> {
     let inputs = node.inputs.iter().enumerate();
     let inputs = inputs.filter(|(i, _)| i.checked_sub(captures).is_none_or(|c| kept[first + c]));
     let inputs = inputs.map(|(_, v)| *v).collect();
-    Some((node.op.with_blocks(blocks?), inputs))
+    Some((node.op.with_subgraphs(blocks?), inputs))
 }
 
 /// Where the captures begin among the operands of a node that has graphs inside.
