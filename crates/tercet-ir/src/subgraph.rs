@@ -122,7 +122,7 @@ impl SubGraph {
             Op::Input(input) => Some(input.name.clone()),
             _ => None,
         });
-        let given = arguments.iter().map(|t| Tensor::clone(t));
+        let given = arguments.iter().copied().cloned();
         let leaves: BTreeMap<String, Tensor> = names.zip(given).collect();
         let done = evaluate(&self.graph, ctx, &leaves).map_err(|e| inside(name, e))?;
         let outputs = self.graph.outputs().iter();

@@ -38,7 +38,7 @@ impl CustomOp for RunningMedian {
             let reason = format!("x is {x}; accepted: f32[rows, columns]");
             return Err(TypeError::Other(reason));
         }
-        if self.width % 2 == 0 || u32::try_from(self.width).is_err() {
+        if self.width.is_multiple_of(2) || u32::try_from(self.width).is_err() {
             let reason = format!("{} is not an odd number that fits u32", self.width);
             return Err(TypeError::Attr {
                 name: "width",

@@ -3,7 +3,7 @@
 // is filled.
 
 const QUADS: u32 = 4u * GROUPS;
-// One row: the sums of the elements of both groups, for the minima.
+// One row: the sums of the elements of each group, for the minima.
 const EXTRA: u32 = HAS_MIN * (1u - SEVERAL_ROWS);
 
 fn group_sum(step: u32, quad: u32, slice: u32) -> f32 {
@@ -15,7 +15,10 @@ fn add_extra(local: u32) {
     for (var i = local; i < STEPS * SLICES; i += 256u) {
         let step = i / SLICES;
         let slice = i % SLICES;
-        let both = vec4<f32>(group_sum(step, 0u, slice), group_sum(step, 4u, slice), 0.0, 0.0);
+        var both = vec4<f32>(group_sum(step, 0u, slice), 0.0, 0.0, 0.0);
+        if GROUPS == 2u {
+            both.y = group_sum(step, 4u, slice);
+        }
         memory[place(step, 0u, QUADS, slice)] = both;
     }
 }
@@ -61,7 +64,10 @@ fn piece_sum(scale: vec4<f32>, codes0: vec4<f32>, codes1: vec4<f32>, x: vec2<f32
         sum += scale.z * total(codes1);
     }
     if HAS_MIN == 1u {
-        sum += scale.y * x.x + scale.w * x.y;
+        sum += scale.y * x.x;
+        if GROUPS == 2u {
+            sum += scale.w * x.y;
+        }
     }
     return sum;
 }

@@ -244,14 +244,10 @@ fn accepted(f: PoolFn) -> &'static [DType] {
 }
 
 fn cases() -> Vec<Case> {
+    type Sizes = &'static [usize];
+    type Shift = fn(Window) -> Window;
     type Change = fn(Pool) -> Pool;
-    let shapes: [(
-        &str,
-        &'static [usize],
-        &'static [usize],
-        fn(Window) -> Window,
-        Change,
-    ); 8] = [
+    let shapes: [(&str, Sizes, Sizes, Shift, Change); 8] = [
         (
             "line_2x3x19",
             &[2, 3, 19],

@@ -9,7 +9,7 @@ const LEN: usize = 256;
 /// that begins with digit `n`.
 fn digit(byte: u8, n: u32) -> u8 {
     let fraction = byte.wrapping_mul(3u8.pow(n));
-    (u16::from(fraction) * 3 >> 8) as u8
+    ((u16::from(fraction) * 3) >> 8) as u8
 }
 
 /// `d (t - 1)`: 48 bytes of five digits each, 4 of four, d. Elements `32 n ..` of the first 160 are the

@@ -184,7 +184,7 @@ fn product(e: &mut Emit<'_>, node: &Node, w: &Weights) -> Result<(), CompileErro
     let columns = &y.layout.shape()[1];
     let whole = columns
         .known()
-        .is_some_and(|n| n as u32 % lanes(y.dtype) == 0);
+        .is_some_and(|n| (n as u32).is_multiple_of(lanes(y.dtype)));
     let to = match whole {
         true => y.clone(),
         false => e.temp(DType::F32, y.layout.shape())?,

@@ -126,8 +126,8 @@ impl Tile {
     fn of(states: usize, of_channel: usize, of_quad: usize, taken: usize) -> Tile {
         let all = states.div_ceil(4).max(1);
         let quads = match all {
-            ..=4 => 1,
-            ..=16 => 2,
+            0..=4 => 1,
+            5..=16 => 2,
             _ => 4,
         };
         let lanes = all.div_ceil(quads).next_power_of_two();

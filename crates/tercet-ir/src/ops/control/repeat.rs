@@ -70,7 +70,7 @@ impl OpSpec for While {
         _: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let (first, captures) = operands.split_at(self.carried());
-        let mut carried: Vec<Tensor> = first.iter().map(|t| Tensor::clone(t)).collect();
+        let mut carried: Vec<Tensor> = first.iter().copied().cloned().collect();
         let mut done = 0;
         loop {
             let arguments: Vec<&Tensor> = carried.iter().chain(captures.iter().copied()).collect();

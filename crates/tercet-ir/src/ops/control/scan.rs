@@ -78,7 +78,7 @@ impl Scan {
         for sequence in rest {
             expect_equal("steps of the sequences", &steps, &sequence.shape[0])?;
         }
-        let mut arguments: Vec<Type> = operands.iter().map(|ty| Type::clone(ty)).collect();
+        let mut arguments: Vec<Type> = operands.iter().copied().cloned().collect();
         for ty in &mut arguments[carried..least] {
             *ty = part(ty);
         }
@@ -140,7 +140,7 @@ impl OpSpec for Scan {
         let (first, rest) = operands.split_at(self.carried);
         let (sequences, captures) = rest.split_at(self.scanned);
         let steps = sequences[0].shape()[0];
-        let mut carried: Vec<Tensor> = first.iter().map(|t| Tensor::clone(t)).collect();
+        let mut carried: Vec<Tensor> = first.iter().copied().cloned().collect();
         let made = results[self.carried..].iter().cloned();
         let mut made: Vec<Tensor> = made.map(Tensor::zeros).collect::<Result<_, _>>()?;
         for step in 0..steps {

@@ -123,7 +123,7 @@ fn knns() -> Vec<Case> {
         near("knn_no_points", 0, 2),
         near("knn_none", 5, 0),
         Case::new("knn_pinned", |c| {
-            let rows = vec![
+            let rows = [
                 [0.0, 2.0, 2.0, 1.0],
                 [NAN, 0.0, INF, 5.0],
                 [NAN, NAN, NAN, -0.0],
