@@ -2,9 +2,9 @@
 //!
 //! A trial is named `softmax/odd_rows_7x33/f32/cpu`. Variants of it follow after the executor:
 //! `without_passes` compiles with each pass left out in turn, and with none at all, wherever that
-//! leaves another graph to the executor; `decomposed` (composite operators) runs what the rules make
-//! of the graph when a target has core operators only. A case with symbols runs at several sizes on
-//! one executable.
+//! leaves another graph to the executor (on GPUs, of few dtypes); `decomposed` (composite operators)
+//! runs what the rules make of the graph when a target has core operators only. A case with symbols
+//! runs at several sizes on one executable.
 //!
 //! The tolerance comes from the one table in `tercet_ir::accuracy`. An executor that this machine
 //! lacks is reported as ignored, with the reason; named in `TERCET_REQUIRE` (a comma-separated
@@ -23,6 +23,9 @@ use tercet_ir::{
     OpKind, RunError, Signature, Support, Target, Tensor, TensorType, Tier, one_line,
 };
 use tercet_tests::{Executor, executors, exit_on_complaints};
+
+/// The dtypes of which GPUs run what passes left out make of a case; the CPU, which is quick, runs all.
+const PASSES_OF: [DType; 3] = [DType::F32, DType::F16, DType::I32];
 
 /// How a trial runs its case.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,9 +46,10 @@ impl Variant {
         }
     }
 
-    fn applies(self, kind: OpKind) -> bool {
+    fn applies(self, kind: OpKind, dtype: DType, executor: &Executor) -> bool {
         match self {
-            Variant::Plain | Variant::WithoutPasses => true,
+            Variant::Plain => true,
+            Variant::WithoutPasses => executor.name == "cpu" || PASSES_OF.contains(&dtype),
             Variant::Decomposed => kind.doc().tier == Tier::Composite,
         }
     }
@@ -63,7 +67,7 @@ fn main() {
                 let dtypes = kind.doc().dtypes.iter().filter(|d| case.runs_with(**d));
                 for &dtype in dtypes {
                     for variant in Variant::ALL {
-                        if variant.applies(kind) {
+                        if variant.applies(kind, dtype, executor) {
                             trials.push(
                                 trial(executor, kind, at, case, dtype, variant)
                                     .with_ignored_flag(reason.is_some()),
