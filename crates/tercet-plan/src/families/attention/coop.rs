@@ -91,7 +91,7 @@ const TYPICAL_UNITS: usize = 32;
 /// The most 32-bit numbers of fragments that an invocation should hold.
 const MOST_HELD: u32 = 200;
 /// Beyond, nearly all of an invocation's numbers lie in memory, and drivers take minutes for the code.
-const TOO_MANY_HELD: u32 = 512;
+const TOO_MANY_HELD: u32 = 400;
 
 /// How an attention is divided over workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
