@@ -7,12 +7,13 @@
 //!
 //! Invariant: what a family emits depends on the graph, the capabilities and the bounds only.
 //!
-//! Next: `emit/choices.rs` for ways of which a run takes one, `emit/checks.rs` for what ends a run,
+//! Next: `emit/dispatch.rs` for kernels as steps, `emit/choices.rs` for ways of which a run takes one, `emit/checks.rs` for what ends a run,
 //! `emit/blocks.rs` for graphs inside nodes.
 
 mod blocks;
 mod checks;
 mod choices;
+mod dispatch;
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,15 +27,15 @@ use tercet_ir::{
 use crate::caps::Caps;
 use crate::emit::blocks::Around;
 pub(crate) use crate::emit::blocks::Block;
+use crate::families::copy;
 use crate::families::rope::Waiting;
-use crate::families::{copy, rope};
 use crate::flow::Flow;
 use crate::fusions::RowNorm;
-use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
+use crate::kernel::{Instance, Word};
 use crate::num::{Num, Tape};
 use crate::planes::Planes;
 use crate::program::{
-    Arms, Buffer, CheckKind, Choice, DataCheck, Dispatch, KernelId, SizeCheck, SlotId, Step, Work,
+    Arms, Buffer, CheckKind, Choice, DataCheck, KernelId, SizeCheck, SlotId, Step,
 };
 
 /// The distance of the records of data checks: the largest alignment a device may ask for.
@@ -455,181 +456,6 @@ impl<'a> Emit<'a> {
     /// A slot to bind where a kernel's optional argument is absent. Its kernel never reads it.
     pub fn absent(&mut self, like: &View) -> SlotId {
         like.slot
-    }
-
-    /// Runs a kernel: `consts` in the order of its constants, `args` in the order of its bindings. A
-    /// grid that is known to be empty emits nothing.
-    pub fn dispatch<P: Params>(
-        &mut self,
-        kernel: &Kernel<P>,
-        consts: &[u32],
-        args: &[SlotId],
-        params: &P,
-        grid: [Num; 3],
-    ) {
-        let instance = Instance::of(&kernel.def, consts);
-        debug_assert_eq!(instance.block_bytes, block_bytes(P::FIELDS));
-        self.dispatch_instance(instance, args, &params.words(), grid);
-    }
-
-    /// As [`Emit::dispatch`], for a kernel that writes a state: its last argument, the records of
-    /// data checks, and its last parameter, their number, are added here. It must write nothing if
-    /// the first word of any record is not zero; records are 64 words apart.
-    pub fn dispatch_guarded<P: Params>(
-        &mut self,
-        kernel: &Kernel<P>,
-        consts: &[u32],
-        args: &[SlotId],
-        params: &P,
-        grid: [Num; 3],
-    ) {
-        let faults = self.faults();
-        let mut args = args.to_vec();
-        args.push(faults);
-        let words = params.words();
-        let before = self.draft.params.len();
-        let instance = Instance::of(&kernel.def, consts);
-        self.dispatch_instance(instance, &args, &words, grid);
-        if self.draft.params.len() > before {
-            let block = self.last_block();
-            self.draft.guards.push(block as usize + words.len() - 1);
-        }
-    }
-
-    fn last_block(&self) -> u32 {
-        let list = if self.constant {
-            &self.draft.prepare
-        } else {
-            &self.draft.steps
-        };
-        list.last().map_or(0, |s| match &s.work {
-            Work::Dispatch(d) => d.block,
-            Work::Copy { .. } | Work::Fill { .. } => 0,
-        })
-    }
-
-    fn faults(&mut self) -> SlotId {
-        if let Some(slot) = self.draft.faults {
-            return slot;
-        }
-        let slot = self.slot(SlotDraft {
-            bytes: RECORD_BYTES,
-            dtype: DType::U32,
-            numel: None,
-            home: Home::At(Buffer::Faults, 0),
-        });
-        self.draft.faults = Some(slot);
-        slot
-    }
-
-    /// Runs generated WGSL whose parameter block is `words`.
-    pub fn dispatch_wgsl(
-        &mut self,
-        name: &str,
-        text: String,
-        access: &[Access],
-        args: &[SlotId],
-        words: &[Word],
-        grid: [Num; 3],
-    ) {
-        let instance = Instance {
-            name: name.to_string(),
-            source: Source::Wgsl(text.into()),
-            args: access.to_vec(),
-            block_bytes: (words.len() as u32 * 4).next_multiple_of(16),
-        };
-        self.dispatch_instance(instance, args, words, grid);
-    }
-
-    /// Runs a kernel that is ready.
-    ///
-    /// # Panics
-    /// When it takes another number of arguments: a bug of the family.
-    pub fn dispatch_instance(
-        &mut self,
-        instance: Instance,
-        args: &[SlotId],
-        words: &[Word],
-        grid: [Num; 3],
-    ) {
-        assert_eq!(
-            instance.args.len(),
-            args.len(),
-            "invariant: {} takes other arguments",
-            instance.name
-        );
-        if grid.contains(&Num::ZERO) {
-            return;
-        }
-        let block = self.block(words);
-        let kernel = match self.draft.known.get(&instance) {
-            Some(&id) => id,
-            None => {
-                let id = KernelId(self.draft.kernels.len() as u32);
-                self.draft.kernels.push(instance.clone());
-                self.draft.known.insert(instance, id);
-                id
-            }
-        };
-        self.push(Work::Dispatch(Dispatch {
-            kernel,
-            args: args.iter().copied().collect(),
-            block,
-            grid,
-        }));
-    }
-
-    fn push(&mut self, work: Work) {
-        self.flush();
-        let step = Step {
-            work,
-            barrier: false,
-            // What is prepared is there in every run.
-            arms: match self.constant {
-                true => Arms::new(),
-                false => self.arms.clone(),
-            },
-            node: self.at,
-            op: self.op,
-        };
-        match self.constant {
-            true => self.draft.prepare.push(step),
-            false => self.draft.steps.push(step),
-        }
-    }
-
-    /// Emits what waits, if anything does, for every run.
-    pub(crate) fn flush(&mut self) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let waiting = std::mem::take(&mut self.waiting);
-        let arms = std::mem::take(&mut self.arms);
-        let (at, op) = (self.at, self.op);
-        let constant = std::mem::replace(&mut self.constant, false);
-        rope::emit_apart(self, waiting);
-        self.arms = arms;
-        (self.at, self.op, self.constant) = (at, op, constant);
-    }
-
-    /// True if what is emitted now is a step of every run, so that it may wait for another.
-    pub(crate) fn may_wait(&self) -> bool {
-        self.arms.is_empty() && !self.constant
-    }
-
-    /// Appends a parameter block, padded so that the next one is aligned.
-    fn block(&mut self, words: &[Word]) -> u32 {
-        let at = self.draft.params.len();
-        self.draft.params.extend_from_slice(words);
-        let align = (self.caps.uniform_align_bytes.max(16) / 4) as usize;
-        let end = self
-            .draft
-            .params
-            .len()
-            .next_multiple_of(align)
-            .max(at + align);
-        self.draft.params.resize(end, Word::Num(Num::ZERO));
-        at as u32
     }
 }
 
