@@ -50,18 +50,17 @@ pub(crate) enum Error {
     NoResults { dir: PathBuf },
     #[error("`cargo metadata` did not name the target folder")]
     NoTargetDir,
-    #[cfg(not(feature = "shaderc"))]
+    #[cfg(not(feature = "glsl"))]
     #[error(
         "the GLSL compiler is built with cmake, which was not found; on Debian: apt-get install cmake g++"
     )]
     NoCmake,
-    #[cfg(feature = "shaderc")]
+    #[cfg(feature = "glsl")]
     #[error("the GLSL compiler does not start")]
     Shaderc(#[from] shaderc::Error),
-    #[cfg(feature = "shaderc")]
+    #[cfg(feature = "glsl")]
     #[error("kernels do not compile:\n{}", problems.join("\n"))]
     Shaders { problems: Vec<String> },
-    #[cfg(any(test, feature = "shaderc"))]
     #[error("run `cargo xtask shaders` and commit what it writes:\n{}", problems.join("\n"))]
     StaleShaders { problems: Vec<String> },
     #[error("a newer lavapipe cannot be fetched: {reason}")]

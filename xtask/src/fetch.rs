@@ -152,11 +152,12 @@ fn sha256(path: &Path) -> io::Result<String> {
         }
         hasher.update(&buffer[..len_bytes]);
     }
-    Ok(hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    Ok(hex(&hasher.finalize()))
+}
+
+/// Two lower-case digits a byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn remove_dir(path: &Path) -> Result<(), Error> {

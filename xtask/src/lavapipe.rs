@@ -53,7 +53,6 @@ impl Root {
 }
 
 /// The folder, if an earlier run fetched it.
-#[cfg(feature = "shaderc")]
 pub(crate) fn present() -> Result<Option<Root>, Error> {
     let root = Root(crate::cache::dir()?.join(NAME));
     Ok(root.is_complete().then_some(root))

@@ -3,7 +3,7 @@
 //! | command | what |
 //! |---|---|
 //! | `test [ARGS]` | every test and doc test of the workspace, with what they need set up first |
-//! | `shaders [--check]` | the GLSL kernels into the committed SPIR-V modules, or compare them |
+//! | `shaders [--check [--compile]]` | the GLSL kernels into the committed SPIR-V modules, or compare them |
 //! | `docs` | the tables of the documentation that follow from the code |
 //! | `fetch minilm` | the MiniLM weights into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
@@ -50,9 +50,13 @@ enum Command {
     },
     /// Compile the GLSL kernels into the SPIR-V modules that are committed beside them
     Shaders {
-        /// Write nothing; fail with the name of each module that is not what its source compiles to
+        /// Write nothing; fail with the name of each module that was made from another source, by
+        /// digests: without the compiler, in a second
         #[arg(long)]
         check: bool,
+        /// With --check: compile, and compare the modules themselves
+        #[arg(long, requires = "check")]
+        compile: bool,
     },
     /// Write the tables of the documentation that follow from the code
     Docs,
@@ -142,10 +146,10 @@ fn run(command: Command) -> Result<(), Error> {
             Ok(())
         }
         Command::Docs => docs::run(),
-        Command::Shaders { check } => shaders::run(if check {
-            shaders::Mode::Check
-        } else {
-            shaders::Mode::Write
+        Command::Shaders { check, compile } => shaders::run(match (check, compile) {
+            (false, _) => shaders::Mode::Write,
+            (true, false) => shaders::Mode::Check,
+            (true, true) => shaders::Mode::CheckCompiled,
         }),
         Command::Bench {
             what: Bench::Cpu(options),

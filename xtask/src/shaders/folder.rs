@@ -10,6 +10,7 @@ const SOURCE: &str = "comp";
 const MODULE: &str = "spv";
 
 /// A compiled kernel: `NAME.comp` without its suffix, and the words of the module as bytes.
+#[cfg(any(test, feature = "glsl"))]
 pub(crate) struct Module {
     pub(crate) name: String,
     pub(crate) spirv: Vec<u8>,
@@ -25,7 +26,6 @@ impl Folder {
         Self { root }
     }
 
-    #[cfg(feature = "shaderc")]
     pub(crate) fn include_dir(&self) -> PathBuf {
         self.root.join("include")
     }
@@ -38,12 +38,23 @@ impl Folder {
         self.module_dir().join(name).with_extension(MODULE)
     }
 
+    /// Where [`digests`](super::digests) are kept.
+    pub(crate) fn digests_path(&self) -> PathBuf {
+        self.root.join("digests.txt")
+    }
+
     /// The names of the kernels, sorted.
     pub(crate) fn sources(&self) -> Result<Vec<String>, Error> {
         names(&self.root, SOURCE)
     }
 
+    /// The names of the modules, sorted.
+    pub(crate) fn modules(&self) -> Result<Vec<String>, Error> {
+        names(&self.module_dir(), MODULE)
+    }
+
     /// Makes the folder of modules hold exactly `modules`; prints what changes.
+    #[cfg(any(test, feature = "glsl"))]
     pub(crate) fn write(&self, modules: &[Module]) -> Result<(), Error> {
         let dir = self.module_dir();
         fs::create_dir_all(&dir).map_err(error::file("create", &dir))?;
@@ -66,6 +77,7 @@ impl Folder {
     }
 
     /// Fails with the name of every module that is not what its source compiles to.
+    #[cfg(any(test, feature = "glsl"))]
     pub(crate) fn check(&self, modules: &[Module]) -> Result<(), Error> {
         let problems: Vec<String> = self
             .differences(modules)?
@@ -91,6 +103,7 @@ impl Folder {
         self.root.join("spirv")
     }
 
+    #[cfg(any(test, feature = "glsl"))]
     fn differences(&self, modules: &[Module]) -> Result<Vec<Difference>, Error> {
         let mut found = Vec::new();
         for Module { name, spirv } in modules {
@@ -104,7 +117,7 @@ impl Folder {
             let name = name.clone();
             found.push(Difference { name, kind });
         }
-        for name in names(&self.module_dir(), MODULE)? {
+        for name in self.modules()? {
             if modules.iter().all(|module| module.name != name) {
                 let kind = Kind::LeftOver;
                 found.push(Difference { name, kind });
@@ -114,11 +127,13 @@ impl Folder {
     }
 }
 
+#[cfg(any(test, feature = "glsl"))]
 struct Difference {
     name: String,
     kind: Kind,
 }
 
+#[cfg(any(test, feature = "glsl"))]
 enum Kind {
     Missing,
     Stale,
