@@ -9,7 +9,7 @@ use crate::dim::{Bindings, Dim};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
-use crate::quant::Scheme;
+use crate::quant::{ScaleFormat, Scheme};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
@@ -244,15 +244,34 @@ impl Fill {
             Fill::Blocks(scheme) if scheme.storage().is_float() => {
                 (0..n).map(|_| 2.0 * bits.unit() - 1.0).collect()
             }
-            Fill::Blocks(scheme) => block_bytes(*scheme, n, &mut bits),
+            Fill::Blocks(scheme) => {
+                let bytes = block_bytes(*scheme, n, 1.0, &mut bits);
+                bytes.into_iter().map(f64::from).collect()
+            }
         };
         Tensor::from_f64s(ty, &values).expect("invariant: a case's values fit its shape")
     }
 }
 
-/// Random blocks whose scales are replaced by ones that suit the scheme's greatest code, and whose codes
-/// are numbers.
-fn block_bytes(scheme: Scheme, n: usize, bits: &mut Bits) -> Vec<f64> {
+/// `n` bytes of random blocks of a packed scheme, whose values are at most about `width` large and of mean 0: the
+/// same for the same name.
+pub fn random_blocks(name: &str, scheme: Scheme, n: usize, width: f64) -> Vec<u8> {
+    let mut bits = Bits::new(name);
+    let mut bytes = block_bytes(scheme, n, width, &mut bits);
+    // Codes of many formats are positive: then the sign of their scales decides. It is the top bit of an f16.
+    let (format, places) = scheme.scales();
+    if format == ScaleFormat::F16 {
+        for block in bytes.chunks_exact_mut(scheme.block_bytes()) {
+            let sign = if bits.unit() < 0.5 { 0x80 } else { 0 };
+            places.iter().for_each(|at| block[at + 1] ^= sign);
+        }
+    }
+    bytes
+}
+
+/// Random blocks whose scales are replaced by ones that suit the width and the scheme's greatest code, and whose
+/// codes are numbers.
+fn block_bytes(scheme: Scheme, n: usize, width: f64, bits: &mut Bits) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..n).map(|_| (bits.unit() * 256.0) as u8).collect();
     let (format, places) = scheme.scales();
     for block in bytes.chunks_exact_mut(scheme.block_bytes()) {
@@ -265,11 +284,11 @@ fn block_bytes(scheme: Scheme, n: usize, bits: &mut Bits) -> Vec<f64> {
             *b &= 0xbf;
         }
         for &at in places {
-            let scale = (0.5 + 0.5 * bits.unit()) / scheme.greatest_code();
+            let scale = (0.5 + 0.5 * bits.unit()) * width / scheme.greatest_code();
             format.write(block, at, scale);
         }
     }
-    bytes.into_iter().map(f64::from).collect()
+    bytes
 }
 
 fn special_values(dtype: DType) -> Vec<f64> {

@@ -1,7 +1,7 @@
 //! Weights of any shape without a file.
 
 use tercet::{DType, Scheme, Tensor, TensorType};
-use tercet_ir::case::Fill;
+use tercet_ir::case::{Fill, random_blocks};
 
 use super::ModelError;
 use super::weights::bytes_error;
@@ -11,7 +11,8 @@ use crate::weight::Weight;
 const PATTERN_BLOCKS: usize = 4099;
 
 /// As wide as trained matrices are, so that nothing overflows in F16.
-const WIDTH: Fill = Fill::Uniform(-0.05, 0.05);
+const WIDTH: f64 = 0.05;
+const DENSE: Fill = Fill::Uniform(-WIDTH, WIDTH);
 
 /// Weights that follow a name and a shape only: matrices are random in a storage, gains are ones,
 /// biases zeros.
@@ -28,22 +29,23 @@ impl MadeUp {
         let ty = TensorType::new(DType::F32, &[PATTERN_BLOCKS]);
         MadeUp {
             scheme: None,
-            pattern: WIDTH.tensor("made up", ty).bytes().to_vec(),
+            pattern: DENSE.tensor("made up", ty).bytes().to_vec(),
         }
     }
 
     /// Matrices in this storage; F16 where a row is no whole number of its blocks.
     pub fn packed(scheme: Scheme) -> MadeUp {
         let bytes = scheme.block_bytes() * PATTERN_BLOCKS;
-        let n = bytes / scheme.storage().size_bytes();
-        let ty = TensorType::new(scheme.storage(), &[n]);
-        let drawn = match scheme.storage().is_float() {
-            true => WIDTH,
-            false => Fill::Blocks(scheme),
+        let storage = scheme.storage();
+        let pattern = if storage.is_float() {
+            let ty = TensorType::new(storage, &[bytes / storage.size_bytes()]);
+            DENSE.tensor("made up", ty).bytes().to_vec()
+        } else {
+            random_blocks("made up", scheme, bytes, WIDTH)
         };
         MadeUp {
             scheme: Some(scheme),
-            pattern: drawn.tensor("made up", ty).bytes().to_vec(),
+            pattern,
         }
     }
 
