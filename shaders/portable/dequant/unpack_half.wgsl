@@ -1,5 +1,5 @@
-// y = the values of rows of packed blocks in the 16-bit float Y_TYPE. One invocation decodes a piece: 16 or 32
-// weights. `before` is not read: it is what must be there first, so that y is made when it is needed.
+// y = the values of rows of packed blocks in the 16-bit float Y_TYPE. Two invocations decode a piece, 16 or 32
+// weights, and write 8 neighbours each: those of a workgroup then write whole lines. `before` is not read: it is what must be there first, so that y is made when it is needed.
 
 struct Params {
     pieces: u32,
@@ -32,10 +32,11 @@ fn store(i: u32, x: vec4<f32>, y: vec4<f32>) {
     y_data[i / 8u] = vec4<u32>(pair_bits(x.x, x.y), pair_bits(x.z, x.w), pair_bits(y.x, y.y), pair_bits(y.z, y.w));
 }
 
-fn store_group(i: u32, raw: Raw, group: u32, scale: vec2<f32>) {
+// Eight of the 16 weights of a group, from 8 `half` on.
+fn store_half(i: u32, raw: Raw, group: u32, half: u32, scale: vec2<f32>) {
     let least = vec4<f32>(scale.y);
-    store(i, scale.x * codes(raw, group, 0u) + least, scale.x * codes(raw, group, 1u) + least);
-    store(i + 8u, scale.x * codes(raw, group, 2u) + least, scale.x * codes(raw, group, 3u) + least);
+    let first = codes(raw, group, 2u * half);
+    store(i + 8u * half, scale.x * first + least, scale.x * codes(raw, group, 2u * half + 1u) + least);
 }
 
 @compute @workgroup_size(256)
@@ -44,18 +45,19 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let at = flat_group(group, groups) * 256u + local;
+    let at = flat_group(group, groups) * 128u + local / 2u;
     if at >= p.pieces {
         return;
     }
+    let half = local % 2u;
     let row_pieces = p.row_len / PIECE;
     let row = at / row_pieces;
     let piece = at % row_pieces;
     let raw = raw_of(Block(p.offset + row * p.row_stride, piece / PARTS), piece % PARTS);
     let first = row * p.row_len + piece / PARTS * BLOCK_LEN + first_of(piece % PARTS);
     let scale = scales(raw);
-    store_group(first, raw, 0u, scale.xy);
+    store_half(first, raw, 0u, half, scale.xy);
     if GROUPS == 2u {
-        store_group(first + SECOND, raw, 1u, scale.zw);
+        store_half(first + SECOND, raw, 1u, half, scale.zw);
     }
 }

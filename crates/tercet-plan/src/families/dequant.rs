@@ -155,7 +155,7 @@ pub(super) fn unpack_half(
     y: &View,
     params: &UnpackHalfParams,
 ) -> Result<(), CompileError> {
-    let grid = e.grid_of(params.pieces, 256);
+    let grid = e.grid_of(params.pieces, 128);
     if let Some(table) = blocks.grid(e)? {
         let mut consts = blocks.consts().to_vec();
         consts.push(code(y.dtype));
