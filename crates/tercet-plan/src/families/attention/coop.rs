@@ -140,7 +140,11 @@ impl Tiling {
         let converts = caps.coop_converts && shape.n == shape.k;
         let all = Tiling::candidates(shape, subgroup, dims, converts);
         let fit: Vec<Tiling> = all.into_iter().filter(|t| t.fits(caps)).collect();
-        let enough = |t: &&Tiling| rows.div_ceil(t.rows[0] as usize) * heads >= units;
+        // Workgroups of four subgroups.
+        let enough = |t: &&Tiling| {
+            let groups = rows.div_ceil(t.rows[0] as usize) * heads;
+            groups * t.subgroups() as usize >= 4 * units
+        };
         fit.iter().find(enough).or(fit.last()).copied()
     }
 
@@ -149,17 +153,21 @@ impl Tiling {
         // More keys a step meet less often, but take registers and shared memory, and so the place of a
         // second workgroup.
         let keys = (2 * shape.n).next_multiple_of(shape.k);
-        [(2, 4), (1, 4), (1, 2)]
-            .map(|(strips, subgroups)| Tiling {
-                subgroup,
-                fragment: [shape.m, shape.n, shape.k],
-                rows: [subgroups * strips * shape.m, strips * shape.m],
-                keys,
-                dims,
-                converts,
-            })
+        let of = |strips, subgroups| Tiling {
+            subgroup,
+            fragment: [shape.m, shape.n, shape.k],
+            rows: [subgroups * strips * shape.m, strips * shape.m],
+            keys,
+            dims,
+            converts,
+        };
+        // As many rows of subgroups that hold half as much, where two strips are too much for one.
+        let large = match of(2, 4) {
+            two if two.held() <= MOST_HELD => two,
+            _ => of(1, 8),
+        };
+        [large, of(1, 4), of(1, 2)]
             .into_iter()
-            .filter(|t| t.rows[1] == shape.m || t.held() <= MOST_HELD)
             .filter(|t| t.held() <= TOO_MANY_HELD)
             .collect()
     }
@@ -174,9 +182,14 @@ impl Tiling {
         self.shared_bytes() <= caps.workgroup_bytes && self.threads() <= caps.max_workgroup
     }
 
+    /// Subgroups of a workgroup.
+    fn subgroups(&self) -> u32 {
+        self.rows[0] / self.rows[1]
+    }
+
     /// Invocations of a workgroup.
     fn threads(&self) -> u32 {
-        self.subgroup * (self.rows[0] / self.rows[1])
+        self.subgroup * self.subgroups()
     }
 
     /// Shared memory of a workgroup. As in the shader.
@@ -343,7 +356,7 @@ mod tests {
         let large = Tiling::choose(&Caps::h200(), [64, 64], 1024, 128).unwrap();
         assert_eq!((large.rows, large.keys), ([128, 32], 32));
         let wide = Tiling::choose(&Caps::h200(), [128, 128], 1024, 128).unwrap();
-        assert_eq!((wide.rows, wide.keys), ([64, 16], 32));
+        assert_eq!((wide.rows, wide.keys), ([128, 16], 32));
         assert_eq!(Tiling::choose(&Caps::browser(), [64, 64], 64, 1), None);
     }
 }
