@@ -333,6 +333,15 @@ pub(crate) fn attention(b: &mut Bench) -> Result<()> {
         dim: 128,
         causal: true,
     };
+    let prompt = |dtype, dim| Heads {
+        what: "prompt",
+        dtype,
+        batch: 1,
+        heads: if b.quick { [4, 1] } else { [32, 8] },
+        seq: if b.quick { [64, 64] } else { [512, 512] },
+        dim,
+        causal: true,
+    };
     let all = [
         of("attention", DType::F16, false),
         of("attention", DType::F32, false),
@@ -342,6 +351,9 @@ pub(crate) fn attention(b: &mut Bench) -> Result<()> {
             dim: 128,
             ..of("attention", DType::F16, false)
         },
+        prompt(DType::F16, 64),
+        prompt(DType::F16, 128),
+        prompt(DType::F32, 64),
         decode(DType::F16),
         decode(DType::F32),
     ];

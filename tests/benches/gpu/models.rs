@@ -195,7 +195,7 @@ pub(crate) fn llama_1b(b: &Bench) -> LlamaConfig {
 }
 
 /// A model of 8 billion parameters; the bench keeps a context of 2048 tokens.
-fn llama_8b(b: &Bench) -> LlamaConfig {
+pub(crate) fn llama_8b(b: &Bench) -> LlamaConfig {
     let small = llama_1b(b);
     if b.quick {
         return small;

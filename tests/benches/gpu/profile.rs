@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use tercet::{DType, Scheme, StepTime};
-use tercet_models::{Llama, LlamaOptions, MadeUp, Weights};
+use tercet_models::{Llama, LlamaConfig, LlamaOptions, MadeUp, Weights};
 
 use crate::kernels::WARM_UP;
-use crate::models::{Batch, bert_base, build, llama_1b};
+use crate::models::{Batch, bert_base, build, llama_1b, llama_8b};
 use crate::{Bench, Result};
 
 /// Kernels shown of each model.
@@ -26,10 +26,26 @@ pub(crate) fn profile(b: &mut Bench) -> Result<()> {
         let steps = exe.timings();
         show(b, &format!("bert-base f16 b{batch}"), &steps);
     }
-    let config = llama_1b(b);
-    for scheme in [Scheme::F16, Scheme::Q4K] {
+    let few_layers = LlamaConfig {
+        layers: 4,
+        ..llama_8b(b)
+    };
+    for (name, config, scheme, dtype) in [
+        ("llama 1.1B F16", llama_1b(b), Scheme::F16, DType::F32),
+        ("llama 1.1B Q4_K", llama_1b(b), Scheme::Q4K, DType::F32),
+        (
+            "llama 8B Q4_K in f16, 4 layers",
+            few_layers,
+            Scheme::Q4K,
+            DType::F16,
+        ),
+    ] {
         let weights = Weights::MadeUp(MadeUp::packed(scheme));
-        let model = Llama::build(&config, &weights, LlamaOptions::new(&config))?;
+        let options = LlamaOptions {
+            dtype,
+            ..LlamaOptions::new(&config)
+        };
+        let model = Llama::build(&config, &weights, options)?;
         let mut generator = model.generator(&b.timed)?;
         generator.skip_logits();
         let prompt: Vec<u32> = (0..512).map(|i| i * 31 % 500).collect();
@@ -39,7 +55,6 @@ pub(crate) fn profile(b: &mut Bench) -> Result<()> {
             generator.truncate(0);
             generator.feed(&prompt)?;
         }
-        let name = format!("llama 1.1B {}", scheme.name());
         show(b, &format!("{name} prefill 512"), &generator.timings());
         for token in 0..20 {
             generator.feed(&[token])?;
