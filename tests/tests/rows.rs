@@ -7,6 +7,7 @@ use tercet_ir::accuracy::furthest;
 use tercet_ir::case::{Case, CaseGraph, Fill};
 use tercet_ir::ops::{AttentionOptions, CumSum, Layout, ReduceFn, ScanFn};
 use tercet_ir::passes::PIPELINE;
+use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{Backend, CompileOptions, DType, OpError, Tensor, Type, Value};
 use tercet_tests::executors;
 
@@ -366,17 +367,28 @@ fn sums_and_products_of_any_magnitude() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// gelu over its whole range: the near part, the far one, and where they meet.
+/// Gates over their whole range: the near part, the far one, and where they meet.
 #[test]
-fn gelu_everywhere() {
+fn gates_everywhere() {
+    use UnaryFn::{Gelu, GeluTanh, Sigmoid, Silu};
     let mut wrong = Vec::new();
-    for (lo, hi) in [(-3.5, 3.5), (-0.01, 0.01), (-16.0, 16.0), (-1e-18, 1e-18)] {
-        let case = Case::new(format!("{lo}..{hi}"), move |c| {
-            let x = c.input("x", [64, 1024], Fill::Uniform(lo, hi))?;
-            let y = c.graph.gelu(x)?;
-            c.output(y)
-        });
-        check_on(&case, &[DType::F32], |name| name != "cpu", &mut wrong);
+    let ranges = [
+        (-3.5, 3.5),
+        (-0.01, 0.01),
+        (-16.0, 16.0),
+        (-70.0, 70.0),
+        (-1e-18, 1e-18),
+    ];
+    for f in [Gelu, GeluTanh, Silu, Sigmoid] {
+        for (lo, hi) in ranges {
+            let case = Case::new(format!("{} of {lo}..{hi}", f.name()), move |c| {
+                let x = c.input("x", [64, 1024], Fill::Uniform(lo, hi))?;
+                let y = c.graph.unary(f, x)?;
+                c.output(y)
+            });
+            let dtypes = &[DType::F32, DType::F16];
+            check_on(&case, dtypes, |name| name != "cpu", &mut wrong);
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -141,7 +141,16 @@ fn changes_range(f: UnaryFn) -> bool {
     matches!(f, UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Not)
 }
 
+/// The functions of [`Piece::Narrow`].
+fn is_narrow(f: UnaryFn, dtype: DType) -> bool {
+    use UnaryFn::{Gelu, GeluTanh, Sigmoid, Silu};
+    dtype == DType::F16 && matches!(f, Sigmoid | Silu | Gelu | GeluTanh)
+}
+
 fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> Written {
+    if is_narrow(f, dtype) {
+        return fit(dtype, call(Piece::Narrow, &format!("n_{}", f.name()), &[x]));
+    }
     let piece = match f {
         UnaryFn::Relu | UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign => Piece::Sign,
         UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => Piece::Sign,
