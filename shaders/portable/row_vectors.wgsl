@@ -20,7 +20,7 @@ fn floats(words: vec4<u32>, part: u32) -> vec4<f32> {
         return bitcast<vec4<f32>>(words);
     }
     let two = select(words.xy, words.zw, part == 1u);
-    if DTYPE == F16 && !has_small(two.x) && !has_small(two.y) {
+    if DTYPE == F16 && (NATIVE_HALVES || !has_small(two.x) && !has_small(two.y)) {
         return vec4<f32>(unpack2x16float(two.x), unpack2x16float(two.y));
     }
     return vec4<f32>(
@@ -43,6 +43,9 @@ fn nearest_half(x: f32) -> f32 {
 }
 
 fn pair(a: f32, b: f32) -> u32 {
+    if DTYPE == F16 && NATIVE_HALVES {
+        return pack2x16float(vec2<f32>(a, b));
+    }
     if DTYPE == F16 && is_plain(a) && is_plain(b) {
         return pack2x16float(vec2<f32>(nearest_half(a), nearest_half(b)));
     }

@@ -73,6 +73,8 @@ pub struct Caps {
     pub coop_blocks: Vec<CoopBlock>,
     /// Accumulators of cooperative matrices can be converted to factors.
     pub coop_converts: bool,
+    /// The device's own conversions of F16 are right, which [`native_halves`](crate::native_halves) finds out.
+    pub native_halves: bool,
     /// Units that run workgroups side by side; 0 when unknown.
     pub compute_units: u32,
     /// What was measured on the device.
@@ -96,6 +98,7 @@ impl Caps {
             coop: Vec::new(),
             coop_blocks: Vec::new(),
             coop_converts: false,
+            native_halves: false,
             compute_units: 0,
             tuning: Tuning::default(),
         }
@@ -136,6 +139,7 @@ impl Caps {
                 block(CoopType::BF16, 256),
             ],
             coop_converts: true,
+            native_halves: true,
             compute_units: 132,
             tuning: Tuning::default(),
         }
@@ -157,6 +161,7 @@ impl Caps {
             coop: Vec::new(),
             coop_blocks: Vec::new(),
             coop_converts: false,
+            native_halves: true,
             compute_units: 12,
             tuning: Tuning::default(),
         }
@@ -167,6 +172,7 @@ impl Caps {
         Caps {
             max_binding_bytes: 128 << 20,
             subgroup: None,
+            native_halves: false,
             compute_units: 0,
             ..Caps::laptop()
         }

@@ -14,6 +14,7 @@ mod emit;
 mod families;
 mod flow;
 mod fusions;
+mod halves;
 mod joined;
 pub mod kernel;
 mod launch;
@@ -36,6 +37,7 @@ pub use emit::{Emit, View};
 pub use families::gemm_coop;
 pub use families::{FAMILIES, Family, PlanTarget, kernels};
 pub use flow::{Flow, Inner, Site, StageId};
+pub use halves::{NativeHalves, native_halves};
 pub use kernel::{
     Access, Code, Field, FieldType, Instance, Kernel, KernelDef, Params, Source, Word,
 };

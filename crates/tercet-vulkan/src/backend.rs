@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercet_ir::backend::Explanation;
 use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph};
-use tercet_plan::{Caps, GpuExecutable, PlanOptions, Program, Tuning};
+use tercet_plan::{Caps, GpuExecutable, PlanOptions, Program, Tuning, native_halves};
 
 use crate::cache;
 use crate::device::Device;
@@ -87,7 +87,7 @@ impl VulkanBackend {
                 .unwrap_or_default(),
             ..device.features.caps()
         };
-        Ok(VulkanBackend {
+        let mut backend = VulkanBackend {
             shared: Arc::new(Shared {
                 pipelines: Pipelines::new(&device, cache_dir, validation).map_err(failed)?,
                 staging: Staging::new(&device).map_err(failed)?,
@@ -100,7 +100,36 @@ impl VulkanBackend {
                 device: Arc::clone(&device),
             }),
             caps,
-        })
+        };
+        backend.caps.native_halves = backend.converts_halves();
+        Ok(backend)
+    }
+
+    /// Whether the device's own conversions of F16 are right; no if they cannot be tried.
+    fn converts_halves(&self) -> bool {
+        let native = VulkanBackend {
+            shared: Arc::clone(&self.shared),
+            caps: Caps {
+                native_halves: true,
+                ..self.caps.clone()
+            },
+        };
+        let Ok(tried) = native_halves() else {
+            return false;
+        };
+        let mut outputs = Vec::new();
+        let is_run = native
+            .compile_gpu(&tried.graph, &CompileOptions::default())
+            .is_ok_and(|mut exe| exe.run_into(&tried.inputs(), &mut outputs).is_ok());
+        // Counters are of what users run.
+        for counter in [
+            &self.shared.recorded,
+            &self.shared.reads_recorded,
+            &self.shared.device.submissions,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        is_run && tried.are_right(&outputs)
     }
 
     /// The same device, where another table of measurements decides.

@@ -314,6 +314,8 @@ impl Features {
             coop: self.coop.clone(),
             coop_blocks: self.coop_blocks.clone(),
             coop_converts: self.coop_converts,
+            // Tried when the device is open.
+            native_halves: false,
             compute_units: self.compute_units,
             tuning: Tuning::default(),
         }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tercet_ir::backend::Explanation;
+use tercet_ir::backend::{Explanation, Wanted};
 use tercet_ir::{Backend, Bindings, CompileError, CompileOptions, Executable, Graph};
-use tercet_plan::{Caps, CoopShape, CoopType, GpuExecutable, Program};
+use tercet_plan::{Caps, CoopShape, CoopType, GpuExecutable, Program, native_halves};
 
 use crate::device::{Gpu, Trouble};
 use crate::driver::WgpuDriver;
@@ -82,7 +82,7 @@ impl WgpuBackend {
             adapter: AdapterSummary::of(&info),
             source,
         })?;
-        Ok(WgpuBackend {
+        let mut backend = WgpuBackend {
             caps: Caps {
                 spirv: features.contains(MATRICES),
                 coop: match features.contains(MATRICES) {
@@ -93,7 +93,37 @@ impl WgpuBackend {
             },
             gpu: Arc::new(Gpu::new(device, queue, limits, features, options)),
             adapter: AdapterSummary::of(&info),
-        })
+        };
+        // Software gains nothing, and shows in tests what devices do that are not right.
+        let may_gain =
+            options.limits == LimitSet::Found && info.device_type != wgpu::DeviceType::Cpu;
+        if may_gain && backend.converts_halves().await {
+            backend.caps.native_halves = true;
+        }
+        Ok(backend)
+    }
+
+    /// Whether the device's own conversions of F16 are right; no if they cannot be tried.
+    async fn converts_halves(&self) -> bool {
+        let native = WgpuBackend {
+            caps: Caps {
+                native_halves: true,
+                ..self.caps.clone()
+            },
+            gpu: Arc::clone(&self.gpu),
+            adapter: self.adapter.clone(),
+        };
+        let Ok(tried) = native_halves() else {
+            return false;
+        };
+        let options = CompileOptions::default();
+        let Ok(mut exe) = native.compile_async(&tried.graph, &options).await else {
+            return false;
+        };
+        let mut outputs = Vec::new();
+        let inputs = tried.inputs();
+        let run = exe.run_async(&inputs, Wanted::All, &mut outputs).await;
+        run.is_ok() && tried.are_right(&outputs)
     }
 
     /// The adapter.
@@ -348,6 +378,7 @@ fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInf
         coop: Vec::new(),
         coop_blocks: Vec::new(),
         coop_converts: false,
+        native_halves: false,
         tuning: tercet_plan::Tuning::default(),
         compute_units: 0,
     }

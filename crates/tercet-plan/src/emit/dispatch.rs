@@ -4,6 +4,7 @@ use tercet_ir::DType;
 
 use super::{Emit, Home, RECORD_BYTES, SlotDraft};
 use crate::families::rope;
+use crate::halves::with_native_halves;
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::Num;
 use crate::program::{Arms, Buffer, Dispatch, KernelId, SlotId, Step, Work};
@@ -99,7 +100,7 @@ impl Emit<'_> {
     /// When it takes another number of arguments: a bug of the family.
     pub fn dispatch_instance(
         &mut self,
-        instance: Instance,
+        mut instance: Instance,
         args: &[SlotId],
         words: &[Word],
         grid: [Num; 3],
@@ -112,6 +113,9 @@ impl Emit<'_> {
         );
         if grid.contains(&Num::ZERO) {
             return;
+        }
+        if let (true, Source::Wgsl(text)) = (self.caps.native_halves, &instance.source) {
+            instance.source = Source::Wgsl(with_native_halves(text).into());
         }
         let block = self.block(words);
         let kernel = match self.draft.known.get(&instance) {
