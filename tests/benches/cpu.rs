@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rayon::prelude::*;
+use serde_json::Value;
 use tercet::ops::Window;
 use tercet::{CompileOptions, DType, Device, Graph, OpError, Tensor, Type};
 use tercet_models::{LlamaOptions, ModelFiles, Pooling};
@@ -140,58 +141,34 @@ fn chain(c: &mut Criterion) -> Result<()> {
     Ok(())
 }
 
-/// Convolutions of vision networks with bias; the weights are parameters.
+/// Convolutions of vision networks, which the peer reads too (`xtask/peers/conv_ort.py`): shapes of x and w, one
+/// stride, half a kernel of padding.
+const CONVOLUTIONS: &str = include_str!("conv.json");
+
+/// The sizes of a field.
+fn sizes(case: &Value, field: &str) -> Result<Vec<usize>> {
+    let sizes = case[field].as_array().ok_or("a list of sizes")?;
+    let sizes = sizes.iter().map(|n| n.as_u64().map(|n| n as usize));
+    Ok(sizes.collect::<Option<_>>().ok_or("sizes are numbers")?)
+}
+
+/// Convolutions with bias; the weights are parameters.
 fn conv(c: &mut Criterion) -> Result<()> {
-    type Shape = (
-        &'static str,
-        &'static [usize],
-        &'static [usize],
-        usize,
-        usize,
-    );
-    let shapes: [Shape; 6] = [
-        ("3x3_64x56x56", &[1, 64, 56, 56], &[64, 64, 3, 3], 1, 1),
-        (
-            "1x1_64_to_256_56x56",
-            &[1, 64, 56, 56],
-            &[256, 64, 1, 1],
-            1,
-            1,
-        ),
-        (
-            "7x7_s2_3_to_64_224x224",
-            &[1, 3, 224, 224],
-            &[64, 3, 7, 7],
-            2,
-            1,
-        ),
-        ("3x3_512x7x7", &[1, 512, 7, 7], &[512, 512, 3, 3], 1, 1),
-        (
-            "depthwise_3x3_32x112x112",
-            &[1, 32, 112, 112],
-            &[32, 1, 3, 3],
-            1,
-            32,
-        ),
-        (
-            "3x3x3_16_to_32_8x56x56",
-            &[1, 16, 8, 56, 56],
-            &[32, 16, 3, 3, 3],
-            1,
-            1,
-        ),
-    ];
     let mut group = c.benchmark_group("conv");
     group.sample_size(20);
-    for (name, x, w, stride, groups) in shapes {
+    let cases: Vec<Value> = serde_json::from_str(CONVOLUTIONS)?;
+    for case in &cases {
+        let (x, w) = (sizes(case, "x")?, sizes(case, "w")?);
+        let number = |field: &str| case[field].as_u64().map(|n| n as usize);
+        let (stride, groups) = number("stride").zip(number("groups")).ok_or("numbers")?;
         let axes = x.len() - 2;
         let pads: Vec<usize> = w[2..].iter().map(|k| k / 2).collect();
         let window = Window::new(axes)
             .with_stride(&vec![stride; axes])
             .with_pads(&pads, &pads);
         let mut g = Graph::new();
-        let input = g.input("x", Type::new(DType::F32, x))?;
-        let weights = g.param("w", Type::new(DType::F32, w))?;
+        let input = g.input("x", Type::new(DType::F32, &x[..]))?;
+        let weights = g.param("w", Type::new(DType::F32, &w[..]))?;
         let bias = g.param("bias", Type::new(DType::F32, [w[0]]))?;
         let y = g.conv(input, weights, Some(bias), window, groups)?;
         let results = g.ty(y).shape.as_known().ok_or("sizes are known")?;
@@ -202,13 +179,13 @@ fn conv(c: &mut Criterion) -> Result<()> {
             let values: Vec<f32> = (0..count).map(|i| (i % 97) as f32 * 0.02 - 1.0).collect();
             Tensor::from_slice(shape, &values)
         };
-        exe.set_param("w", tensor(w)?)?;
+        exe.set_param("w", tensor(&w)?)?;
         exe.set_param("bias", tensor(&w[..1])?)?;
-        let x = tensor(x)?;
+        let x = tensor(&x)?;
         let products = results.iter().product::<usize>() * w[1..].iter().product::<usize>();
         let mut outputs = Vec::new();
         group.throughput(Throughput::Elements(2 * products as u64));
-        group.bench_function(name, |b| {
+        group.bench_function(case["name"].as_str().ok_or("a name")?, |b| {
             b.iter(|| {
                 exe.run_into(black_box(&[("x", &x)]), &mut outputs)
                     .expect("the convolution runs")

@@ -203,7 +203,11 @@ def main():
     vocab = config["vocab_size"]
     peer = f"onnxruntime {ort.__version__}"
     rows = [
-        {"peer": peer, "batch": batch, "seq": seq, "median_ns": median_ns(run, batch, seq, vocab)}
+        {
+            "peer": peer,
+            "work": f"minilm/{batch}x{seq}",
+            "median_ns": median_ns(run, batch, seq, vocab),
+        }
         for batch, seq in SHAPES
     ]
     json.dump(rows, sys.stdout)

@@ -9,8 +9,7 @@
 //!   of [`TOKEN_GROUPS`]) or `Bytes`.
 //! - A peer measured inside criterion has the same name with one more part `peer-NAME`:
 //!   `gemm/1024x1024x1024/peer-faer` is the peer of `gemm/1024x1024x1024`.
-//! - In the group `minilm` the first two numbers of a name are batch and sequence length; they pair
-//!   it with ONNX Runtime's measurements.
+//! - ONNX Runtime's measurements have the names of ours.
 
 mod criterion;
 mod peers;
@@ -151,7 +150,7 @@ fn target_dir() -> Result<PathBuf, Error> {
 }
 
 /// Ours in the order of their names, each with its peers.
-fn rows(measured: &[Measurement], minilm_peers: &[PeerTime]) -> Vec<Row> {
+fn rows(measured: &[Measurement], peer_times: &[PeerTime]) -> Vec<Row> {
     let mut peers_of: BTreeMap<String, Vec<(&str, f64)>> = BTreeMap::new();
     let mut ours = Vec::new();
     for measurement in measured {
@@ -165,10 +164,9 @@ fn rows(measured: &[Measurement], minilm_peers: &[PeerTime]) -> Vec<Row> {
     }
     let row = |measurement: &Measurement| {
         let inside = peers_of.get(&measurement.id).into_iter().flatten().copied();
-        let shape = minilm_shape(&measurement.id);
-        let outside = minilm_peers
+        let outside = peer_times
             .iter()
-            .filter(|peer| shape == Some((peer.batch, peer.seq)))
+            .filter(|peer| peer.work == measurement.id)
             .map(|peer| (peer.peer.as_str(), peer.median_ns));
         let peers = inside.chain(outside).map(|(peer, time_ns)| Comparison {
             peer: peer.to_owned(),
@@ -197,16 +195,6 @@ fn split_peer(id: &str) -> Option<(String, &str)> {
         .filter(|part| !part.starts_with(PEER_PREFIX))
         .collect();
     Some((rest.join("/"), peer))
-}
-
-/// Batch and sequence length of `minilm/1x128`, `minilm/b1_s128` and the like.
-fn minilm_shape(id: &str) -> Option<(u32, u32)> {
-    let name = id.strip_prefix("minilm/")?;
-    let mut numbers = name
-        .split(|c: char| !c.is_ascii_digit())
-        .filter(|digits| !digits.is_empty())
-        .map(|digits| digits.parse().ok());
-    Some((numbers.next()??, numbers.next()??))
 }
 
 /// Units per nanosecond are giga-units per second.
@@ -282,20 +270,20 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_found_by_name_and_by_shape() {
+    fn peers_are_found_by_name() {
         let measured = [
             measurement("gemm/1024", 2e6, Some(Work::Elements(4_000_000))),
             measurement("gemm/1024/peer-faer", 1e6, None),
             measurement("minilm/8x128", 50e6, None),
-            measurement("minilm/b1_s128", 4e6, None),
+            measurement("minilm/1x128", 4e6, None),
         ];
-        let ort = |batch, seq, median_ns| PeerTime {
+        let ort = |work: &str, median_ns| PeerTime {
             peer: "onnxruntime 1".into(),
-            batch,
-            seq,
+            work: work.into(),
             median_ns,
         };
-        let rows = rows(&measured, &[ort(1, 128, 8e6), ort(8, 128, 60e6)]);
+        let peers = [ort("minilm/1x128", 8e6), ort("minilm/8x128", 60e6)];
+        let rows = rows(&measured, &peers);
         let shown: Vec<_> = rows
             .iter()
             .map(|row| {
@@ -310,7 +298,7 @@ mod tests {
             [
                 ("gemm/1024", "faer", 0.5),
                 ("minilm/8x128", "onnxruntime 1", 1.2),
-                ("minilm/b1_s128", "onnxruntime 1", 2.0),
+                ("minilm/1x128", "onnxruntime 1", 2.0),
             ]
         );
         assert_eq!(
@@ -321,16 +309,6 @@ mod tests {
             })
         );
         assert_eq!(rows[1].rate, None);
-    }
-
-    #[test]
-    fn shapes_are_read_from_any_spelling() {
-        assert_eq!(minilm_shape("minilm/32x128"), Some((32, 128)));
-        assert_eq!(minilm_shape("minilm/batch1_seq16"), Some((1, 16)));
-        assert_eq!(minilm_shape("minilm/(8,128)"), Some((8, 128)));
-        assert_eq!(minilm_shape("minilm/load"), None);
-        assert_eq!(minilm_shape("minilm/99999999999x1"), None);
-        assert_eq!(minilm_shape("gemm/1x128"), None);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! ONNX Runtime on MiniLM, measured by `xtask/peers/minilm_ort.py` in a virtual environment.
+//! ONNX Runtime on MiniLM and on convolutions, measured by scripts of `xtask/peers` in a virtual environment.
 //!
-//! The script builds the ONNX graph from the same `model.safetensors` that our executor reads, and
-//! refuses to report times of a model whose answers differ from the reference embeddings.
+//! The scripts build ONNX graphs of what our benches run, from the same weights or shapes, and refuse to
+//! report times of a graph whose answers are wrong.
 
+use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Command;
 
 use serde::Deserialize;
 
@@ -17,14 +17,14 @@ const REQUIREMENTS: [&str; 3] = ["numpy==2.4.6", "onnx==1.23.2", "onnxruntime==1
 
 const PURPOSE: &str = "measure ONNX Runtime";
 
-/// A peer's time for MiniLM on one input shape.
+/// A peer's time for a benchmark.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PeerTime {
     /// Name and version.
     pub(super) peer: String,
-    pub(super) batch: u32,
-    pub(super) seq: u32,
+    /// The benchmark: `group/name`.
+    pub(super) work: String,
     pub(super) median_ns: f64,
 }
 
@@ -45,20 +45,34 @@ pub(super) fn onnx_runtime(
     ]);
     process::run(pip.args(REQUIREMENTS))?;
     let root = process::root();
-    let mut script: Command = python.command();
-    script
-        .arg(root.join("xtask/peers/minilm_ort.py"))
-        .arg("--model")
-        .arg(minilm)
-        .arg("--reference")
-        .arg(root.join("tests/data/minilm"))
-        .args(["--threads", &threads.to_string()]);
-    parse(&process::output(&mut script)?)
+    let measure = |script: &'static str, args: [&OsStr; 4]| {
+        let mut command = python.command();
+        command.arg(root.join("xtask/peers").join(script));
+        command.args(args).args(["--threads", &threads.to_string()]);
+        parse(script, &process::output(&mut command)?)
+    };
+    let reference = root.join("tests/data/minilm");
+    let models = [
+        "--model".as_ref(),
+        minilm.as_ref(),
+        "--reference".as_ref(),
+        reference.as_ref(),
+    ];
+    let mut times = measure("minilm_ort.py", models)?;
+    let cases = root.join("tests/benches/conv.json");
+    let cases = [
+        "--cases".as_ref(),
+        cases.as_ref(),
+        "--group".as_ref(),
+        "conv".as_ref(),
+    ];
+    times.extend(measure("conv_ort.py", cases)?);
+    Ok(times)
 }
 
-fn parse(text: &[u8]) -> Result<Vec<PeerTime>, Error> {
+fn parse(script: &str, text: &[u8]) -> Result<Vec<PeerTime>, Error> {
     serde_json::from_slice(text).map_err(|source| Error::Json {
-        path: "the output of minilm_ort.py".into(),
+        path: format!("the output of {script}").into(),
         source,
     })
 }
@@ -70,15 +84,14 @@ mod tests {
     #[test]
     fn the_scripts_output_is_read_strictly() {
         let line =
-            br#"[{"peer": "onnxruntime 1.31.1", "batch": 1, "seq": 128, "median_ns": 8.0e6}]"#;
+            br#"[{"peer": "onnxruntime 1.31.1", "work": "minilm/1x128", "median_ns": 8.0e6}]"#;
         let expected = PeerTime {
             peer: "onnxruntime 1.31.1".into(),
-            batch: 1,
-            seq: 128,
+            work: "minilm/1x128".into(),
             median_ns: 8e6,
         };
-        assert_eq!(parse(line).unwrap(), [expected]);
-        assert!(parse(b"[{}]").is_err());
-        assert!(parse(b"").is_err());
+        assert_eq!(parse("it", line).unwrap(), [expected]);
+        assert!(parse("it", b"[{}]").is_err());
+        assert!(parse("it", b"").is_err());
     }
 }

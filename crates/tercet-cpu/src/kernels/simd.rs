@@ -60,6 +60,17 @@ impl SimdLevel {
         })
     }
 
+    /// Floats of a vector.
+    pub(crate) fn lanes(self) -> usize {
+        match self.0 {
+            Level::Portable => Portable::LANES,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => Avx2::LANES,
+            #[cfg(all(target_arch = "x86_64", tercet_avx512))]
+            Level::Avx512 => Avx512::LANES,
+        }
+    }
+
     /// A name for tables and error reports.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -4,13 +4,15 @@ use tercet_ir::layout::Layout;
 use tercet_ir::ops::Window;
 use tercet_ir::{EvalError, Graph, Node, Op, Support};
 
-use crate::args::Args;
-use crate::kernels::SimdLevel;
-use crate::kernels::conv::{ConvShape, Windows, conv, conv_scratch_len};
+use crate::args::{Args, View};
+use crate::kernels::conv::{
+    ConvShape, Weights, Windows, conv, conv_scratch_len, pack_conv, packed_conv_len,
+};
 use crate::kernels::gemm::Activation;
+use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for, parts};
 use crate::lower::matmul::{activation, threads};
-use crate::lower::{Lowered, floats_mut, missing};
+use crate::lower::{Lowered, Pack, Packed, floats_mut, missing};
 
 /// Elements of a parallel task of columns, at least.
 const TASK: usize = 1 << 14;
@@ -78,7 +80,7 @@ impl Frame {
     }
 }
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     let Op::Conv(op) = &node.op else {
         unreachable!("invariant: the table gives this kernel one operator")
     };
@@ -92,17 +94,36 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         m: w[0] / groups,
     };
     let level = SimdLevel::detect();
+    // Of the sizes of x and y nothing is known yet, and nothing matters.
+    let packed_of = move |w: &[usize]| {
+        let one = vec![1; w.len()];
+        let shape = shape_of(&one, w, &one);
+        packed_conv_len(level, &shape).map(|len| (shape, len))
+    };
+    let weights = graph.ty(node.inputs[1]).shape.as_known();
+    let pack: Option<Pack> = weights.and_then(|w| packed_of(&w)).map(|(shape, len)| {
+        let pack = move |w: &View<'_>| -> Result<Packed, EvalError> {
+            let mut packed = vec![0f32; len];
+            pack_conv(level, Threads::Pool, &shape, w.dense(), &mut packed);
+            Ok(Box::new(packed))
+        };
+        Box::new(pack) as Pack
+    });
     let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
         let (x, w) = (args.ins[0], args.ins[1]);
         let y = &mut args.outs[0];
         let shape = shape_of(x.shape(), w.shape(), y.shape());
         let bias = args.ins.get(2).map(|b| b.dense::<f32>());
+        let w = match args.packed.and_then(|p| p.downcast_ref::<Vec<f32>>()) {
+            Some(packed) => Weights::Packed(packed),
+            None => Weights::Plain(w.dense()),
+        };
         conv(
             level,
             threads(args.parallel),
             &shape,
             x.dense(),
-            w.dense(),
+            w,
             bias,
             f,
             y.as_mut(),
@@ -116,6 +137,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
             let shape = shape_of(x.shape(), w.shape(), y.shape());
             4 * conv_scratch_len(level, threads, &shape)
         })),
+        pack: pack.map(|pack| (1, pack)),
         work: |layouts| {
             let k: usize = layouts[1].shape()[1..].iter().product();
             layouts.last().map_or(0, Layout::numel) * k / 16

@@ -1,0 +1,133 @@
+//! Convolution as a product whose right side is packed from windows, a few panels at a time.
+//!
+//! For each batch entry and group, `y[m, windows] = w[m, k] columns[k, windows]`; a task makes the columns
+//! of some windows as packed panels in its scratch, multiplies, and finishes its part of y while it is
+//! hot. Takes any window: what [`super::direct`] leaves, few channels and wide gaps between taps.
+
+use std::ops::Range;
+
+use super::super::gemm::{self, Epilogue, MatView, PackedB};
+use super::super::parallel::{self, SharedMut, Threads};
+use super::super::simd::{Simd, SimdLevel, simd_dispatch};
+use super::{Call, ConvShape};
+
+/// Floats of the columns that a task packs at a time, about: with its part of y they stay in the
+/// second-level cache.
+const BLOCK: usize = 48 << 10;
+
+/// Windows of a task: whole panels, but for the last.
+fn step(level: SimdLevel, shape: &ConvShape) -> usize {
+    let nr = gemm::packed_b_len(level, 1, 1);
+    let panels = BLOCK / (shape.k() * nr).max(1);
+    nr * panels.clamp(1, 8)
+}
+
+/// Floats of scratch of each thread.
+pub(super) fn scratch_len(level: SimdLevel, shape: &ConvShape) -> usize {
+    gemm::packed_b_len(level, shape.k(), step(level, shape))
+}
+
+/// The convolution, from weights as they are.
+pub(super) fn run(
+    level: SimdLevel,
+    threads: Threads,
+    call: &Call<'_>,
+    w: &[f32],
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let shape = call.shape;
+    /// Tasks for each thread that keep all busy to the end.
+    const TASKS: usize = 6;
+    let windows = shape.windows.count();
+    let (entries, nr) = (shape.batch * shape.groups, gemm::packed_b_len(level, 1, 1));
+    let even = (entries * windows).div_ceil(TASKS * threads.count() * nr) * nr;
+    let step = step(level, shape).min(even);
+    let (blocks, part) = (windows.div_ceil(step), scratch_len(level, shape));
+    let tasks = entries * blocks;
+    let out = SharedMut::new(y);
+    parallel::for_each_with_scratch(threads, tasks, scratch, part, |task, panels| {
+        let (entry, block) = (task / blocks, task % blocks);
+        let columns = block * step..windows.min((block + 1) * step);
+        pack(level, call, entry, columns.clone(), panels);
+        let b = PackedB::new(level, panels, shape.k(), columns.len());
+        let group = entry % shape.groups;
+        let w = &w[group * shape.m * shape.k()..][..shape.m * shape.k()];
+        let a = MatView::row_major(w, shape.m, shape.k());
+        // Tasks own disjoint columns of disjoint entries of y.
+        let first = entry * shape.m * windows + columns.start;
+        gemm::gemm_packed_columns(level, a, b, out, windows, first, &Epilogue::NONE);
+        for row in 0..shape.m {
+            // SAFETY: the columns of this task, inside the entry.
+            let y = unsafe { out.slice(first + row * windows, columns.len()) };
+            finish(level, call, group * shape.m + row, y);
+        }
+    });
+}
+
+simd_dispatch!(
+    /// Packs the windows `columns` of an entry as panels.
+    fn pack(call: &Call<'_>, entry: usize, columns: Range<usize>, panels: &mut [f32]) = pack_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn pack_body<S: Simd>(
+    call: &Call<'_>,
+    entry: usize,
+    columns: Range<usize>,
+    panels: &mut [f32],
+) {
+    let nr = S::TILE_VECTORS * S::LANES;
+    let windows = &call.shape.windows;
+    let (taps, plane, k) = (windows.taps(), windows.plane(), call.shape.k());
+    if k == 0 {
+        return;
+    }
+    let x = &call.x[entry * call.shape.channels * plane..][..call.shape.channels * plane];
+    if windows.is_identity() {
+        let b = MatView::row_major(x, k, plane);
+        for (panel, to) in panels.chunks_exact_mut(k * nr).enumerate() {
+            let first = columns.start + panel * nr;
+            if first < columns.end {
+                gemm::pack_panel::<S>(&b, first, to);
+            }
+        }
+        return;
+    }
+    for (panel, to) in panels.chunks_exact_mut(k * nr).enumerate() {
+        let first = columns.start + panel * nr;
+        if first >= columns.end {
+            return;
+        }
+        let of = first..columns.end.min(first + nr);
+        for (i, to) in to.chunks_exact_mut(nr).enumerate() {
+            let plane = &x[i / taps * plane..][..plane];
+            windows.gather(plane, windows.tap(i % taps), of.clone(), to);
+            to[of.len()..].fill(0.0);
+        }
+    }
+}
+
+simd_dispatch!(
+    /// Adds the bias of a channel and applies the function.
+    fn finish(call: &Call<'_>, channel: usize, y: &mut [f32]) = finish_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn finish_body<S: Simd>(call: &Call<'_>, channel: usize, y: &mut [f32]) {
+    if let Some(bias) = call.bias {
+        let bias = bias[channel];
+        for y in y.iter_mut() {
+            *y += bias;
+        }
+    }
+    let epilogue = Epilogue {
+        activation: call.activation,
+        ..Epilogue::NONE
+    };
+    epilogue.apply::<S>(y, 0, 0);
+}

@@ -1,0 +1,135 @@
+//! Convolution of one channel of x for each channel of y, as many channels at a time as a vector has lanes.
+//!
+//! A task copies a block of these channels with its padding, transposed so that an element of the slab is a
+//! vector ([`super::slab`]): neither short rows, nor strides, nor padding cost lanes.
+
+use super::super::parallel::{self, SharedMut, Threads};
+use super::super::simd::{Simd, SimdLevel, simd_dispatch};
+use super::slab::{Blocks, SLACK};
+use super::sums::{self, Channels, MOST_SUMS, Panel};
+use super::{Call, ConvShape, tile};
+
+/// Elements of a slab, about: vectors of them stay in the second-level cache.
+const AREA: usize = 1536;
+/// Windows of a task at most.
+const MOST_WINDOWS: usize = 1024;
+/// Windows below which tasks are not cut further.
+const FEW_WINDOWS: usize = 128;
+
+fn area(shape: &ConvShape) -> usize {
+    AREA / shape.windows.kernel[0].max(1)
+}
+
+/// Floats of all packed weights.
+pub(super) fn packed_len(level: SimdLevel, shape: &ConvShape) -> usize {
+    shape.groups.next_multiple_of(level.lanes()) * shape.m * shape.windows.taps()
+}
+
+/// Packs weights for [`run`]: `[groups of lanes][m][taps][lanes]`.
+pub(super) fn pack(level: SimdLevel, shape: &ConvShape, w: &[f32], out: &mut [f32]) {
+    let (lanes, taps) = (level.lanes(), shape.windows.taps());
+    let panels = out[..packed_len(level, shape)].chunks_exact_mut(taps * lanes);
+    for (i, out) in panels.enumerate() {
+        let (first, j) = (i / shape.m * lanes, i % shape.m);
+        for (t, out) in out.chunks_exact_mut(lanes).enumerate() {
+            for (lane, out) in out.iter_mut().enumerate() {
+                let from = w.get(((first + lane) * shape.m + j) * taps + t);
+                *out = from.copied().unwrap_or(0.0);
+            }
+        }
+    }
+}
+
+/// Floats of scratch of each thread; it grows with the sizes.
+pub(super) fn scratch_len(level: SimdLevel, shape: &ConvShape) -> usize {
+    let plane = Blocks::plane_bound(&shape.windows, area(shape));
+    let windows = shape.windows.count().min(MOST_WINDOWS);
+    slab_len(plane, level.lanes()) + windows * level.lanes()
+}
+
+/// Floats that a slab of `plane` vectors takes.
+fn slab_len(plane: usize, lanes: usize) -> usize {
+    (plane * lanes + SLACK).next_multiple_of(16)
+}
+
+/// What the tasks of a call share.
+struct Job<'a> {
+    call: &'a Call<'a>,
+    weights: &'a [f32],
+    blocks: Blocks,
+    y: SharedMut<f32>,
+}
+
+/// The convolution, from weights packed by [`pack`].
+pub(super) fn run(
+    level: SimdLevel,
+    threads: Threads,
+    call: &Call<'_>,
+    weights: &[f32],
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    /// Tasks for each thread that keep all busy to the end.
+    const TASKS: usize = 6;
+    let shape = call.shape;
+    let parts = shape.batch * shape.groups.div_ceil(level.lanes());
+    let most = parts * shape.windows.count() / (TASKS * threads.count());
+    let most = most.clamp(FEW_WINDOWS, MOST_WINDOWS);
+    let blocks = Blocks::new(&shape.windows, area(shape), most);
+    let job = Job {
+        call,
+        weights,
+        blocks,
+        y: SharedMut::new(y),
+    };
+    let (tasks, part) = (parts * blocks.count(), scratch_len(level, shape));
+    parallel::for_each_with_scratch(threads, tasks, scratch, part, |task, part| {
+        run_task(level, &job, task, part);
+    });
+}
+
+simd_dispatch!(fn run_task(job: &Job<'_>, task: usize, part: &mut [f32]) = task_body);
+
+/// A block of some channels of an entry.
+///
+/// # Safety
+/// Needs the instructions of `S`; no other task has this number.
+#[inline(always)]
+unsafe fn task_body<S: Simd>(job: &Job<'_>, task: usize, part: &mut [f32]) {
+    let call = job.call;
+    let shape = call.shape;
+    let (w, blocks) = (&shape.windows, &job.blocks);
+    let parts = shape.groups.div_ceil(S::LANES);
+    let (block, task) = (blocks.get(w, task % blocks.count()), task / blocks.count());
+    let (entry, lanes) = (task / parts, task % parts);
+    let first = lanes * S::LANES;
+    let count = S::LANES.min(shape.groups - first);
+    let (slab, sums) = part.split_at_mut(slab_len(blocks.plane(), S::LANES));
+    let x = &call.x[(entry * shape.groups + first) * w.plane()..][..count * w.plane()];
+    blocks.fill_lanes::<S>(w, &block, x, slab);
+    let panel_len = w.taps() * S::LANES;
+    for j in 0..shape.m {
+        let mut start = [0.0; MOST_SUMS];
+        if let Some(bias) = call.bias {
+            let from = bias[first * shape.m + j..].iter().step_by(shape.m);
+            let to = start[..S::LANES].iter_mut();
+            to.zip(from).for_each(|(to, from)| *to = *from);
+        }
+        let panel = Panel {
+            channels: 1,
+            weights: &job.weights[(lanes * shape.m + j) * panel_len..][..panel_len],
+            nr: S::LANES,
+            lanes: S::LANES,
+            tile: tile::depthwise,
+            vectors: 1,
+            start,
+        };
+        sums::compute::<S>(w, blocks, &block, &panel, slab, sums);
+        let channels = Channels {
+            first: (entry * shape.groups + first) * shape.m + j,
+            step: shape.m,
+            count,
+        };
+        sums::finish::<S>(call, &block, &channels, S::LANES, sums, job.y);
+    }
+}

@@ -1,0 +1,161 @@
+//! Convolution with channels of y side by side in vectors.
+//!
+//! The transpose of the usual product: rows are windows, columns are channels, whose weights lie in packed
+//! panels as those of any product. An element of the left side is read where the window has it, in a slab of x
+//! ([`super::slab`]), so that no matrix of columns is made, and no lane is lost where rows of windows are short.
+//! Sums stay in `[windows, channels of a panel]` until they are whole; then they are finished and
+//! transposed into y.
+
+use super::super::gemm::{self, MatView};
+use super::super::parallel::{self, SharedMut, Threads};
+use super::super::simd::{Simd, SimdLevel, simd_dispatch};
+use super::slab::{Blocks, SLACK};
+use super::sums::{self, Channels, MOST_SUMS, Panel};
+use super::{Call, ConvShape, tile};
+
+/// Floats of a slab, about: half of a second-level cache.
+const SLAB: usize = 128 << 10;
+/// Windows of a task at most: their sums for a panel stay in the second-level cache.
+const MOST_WINDOWS: usize = 512;
+/// Windows below which tasks are not cut further.
+const FEW_WINDOWS: usize = 32;
+
+/// Elements of a slab for each channel and tap of depth, about.
+fn area(shape: &ConvShape) -> usize {
+    SLAB / (shape.channels * shape.windows.kernel[0]).max(1)
+}
+
+/// Floats of the packed weights of a group.
+fn group_len(level: SimdLevel, shape: &ConvShape) -> usize {
+    gemm::packed_b_len(level, shape.k(), shape.m)
+}
+
+/// Floats of all packed weights.
+pub(super) fn packed_len(level: SimdLevel, shape: &ConvShape) -> usize {
+    shape.groups * group_len(level, shape)
+}
+
+/// Packs weights for [`run`].
+pub(super) fn pack(
+    level: SimdLevel,
+    threads: Threads,
+    shape: &ConvShape,
+    w: &[f32],
+    out: &mut [f32],
+) {
+    let (k, m) = (shape.k(), shape.m);
+    let (own, packed) = (m * k, group_len(level, shape));
+    for group in 0..shape.groups {
+        let w = MatView::row_major(&w[group * own..][..own], m, k);
+        let out = &mut out[group * packed..][..packed];
+        gemm::pack_b(level, threads, w.transposed(), out);
+    }
+}
+
+/// Floats of scratch of each thread; it grows with the sizes.
+pub(super) fn scratch_len(level: SimdLevel, shape: &ConvShape) -> usize {
+    let nr = gemm::packed_b_len(level, 1, 1);
+    let plane = Blocks::plane_bound(&shape.windows, area(shape));
+    let windows = shape.windows.count().min(MOST_WINDOWS);
+    slab_len(shape.channels * plane) + windows * nr
+}
+
+/// Floats that a slab of `len` takes.
+fn slab_len(len: usize) -> usize {
+    (len + SLACK).next_multiple_of(16)
+}
+
+/// What the tasks of a call share.
+struct Job<'a> {
+    call: &'a Call<'a>,
+    weights: &'a [f32],
+    group_len: usize,
+    blocks: Blocks,
+    panels: usize,
+    /// Panels of a task.
+    chunk: usize,
+    y: SharedMut<f32>,
+}
+
+/// The convolution, from weights packed by [`pack`].
+pub(super) fn run(
+    level: SimdLevel,
+    threads: Threads,
+    call: &Call<'_>,
+    weights: &[f32],
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    /// Tasks for each thread that keep all busy to the end.
+    const TASKS: usize = 6;
+    let shape = call.shape;
+    let entries = shape.batch * shape.groups;
+    let wanted = TASKS * threads.count();
+    let most = entries * shape.windows.count() / wanted;
+    let most = most.clamp(FEW_WINDOWS, MOST_WINDOWS);
+    let blocks = Blocks::new(&shape.windows, area(shape), most);
+    let panels = shape.m.div_ceil(gemm::packed_b_len(level, 1, 1));
+    let chunks = wanted.div_ceil(entries * blocks.count()).clamp(1, panels);
+    let chunk = panels.div_ceil(chunks);
+    let job = Job {
+        call,
+        weights,
+        group_len: group_len(level, shape),
+        blocks,
+        panels,
+        chunk,
+        y: SharedMut::new(y),
+    };
+    let tasks = entries * blocks.count() * panels.div_ceil(chunk);
+    let part = scratch_len(level, shape);
+    parallel::for_each_with_scratch(threads, tasks, scratch, part, |task, part| {
+        run_task(level, &job, task, part);
+    });
+}
+
+simd_dispatch!(fn run_task(job: &Job<'_>, task: usize, part: &mut [f32]) = task_body);
+
+/// A block of windows of an entry, some panels of channels.
+///
+/// # Safety
+/// Needs the instructions of `S`; no other task has this number.
+#[inline(always)]
+unsafe fn task_body<S: Simd>(job: &Job<'_>, task: usize, part: &mut [f32]) {
+    let call = job.call;
+    let shape = call.shape;
+    let (w, blocks) = (&shape.windows, &job.blocks);
+    let nr = S::TILE_VECTORS * S::LANES;
+    let chunks = job.panels.div_ceil(job.chunk);
+    let (chunk, task) = (task % chunks, task / chunks);
+    let (entry, block) = (task / blocks.count(), task % blocks.count());
+    let group = entry % shape.groups;
+    let block = blocks.get(w, block);
+    let (slab, sums) = part.split_at_mut(slab_len(shape.channels * blocks.plane()));
+    let x = &call.x[entry * shape.channels * w.plane()..];
+    blocks.fill::<S>(w, &block, x, shape.channels, slab);
+    let weights = &job.weights[group * job.group_len..][..job.group_len];
+    for i in chunk * job.chunk..job.panels.min((chunk + 1) * job.chunk) {
+        let first = i * nr;
+        let count = nr.min(shape.m - first);
+        let mut start = [0.0; MOST_SUMS];
+        if let Some(bias) = call.bias {
+            start[..count].copy_from_slice(&bias[group * shape.m + first..][..count]);
+        }
+        let panel = Panel {
+            channels: shape.channels,
+            weights: &weights[i * shape.k() * nr..][..shape.k() * nr],
+            nr,
+            lanes: 1,
+            tile: tile::dense,
+            vectors: count.div_ceil(S::LANES),
+            start,
+        };
+        sums::compute::<S>(w, blocks, &block, &panel, slab, sums);
+        let channels = Channels {
+            first: entry * shape.m + first,
+            step: 1,
+            count,
+        };
+        sums::finish::<S>(call, &block, &channels, nr, sums, job.y);
+    }
+}

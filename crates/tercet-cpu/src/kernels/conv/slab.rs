@@ -1,0 +1,285 @@
+//! The part of x that a block of windows reads, copied with its padding, so that kernels read without
+//! asking where the borders are.
+
+use super::super::simd::Simd;
+use super::Windows;
+
+/// Columns that a block has at least where a row has as many.
+const FEW: usize = 16;
+/// Floats that filling may write beyond a slab.
+pub(super) const SLACK: usize = 8 * 16;
+
+/// Windows of a channel cut into blocks of whole rows, or of parts of one row, and the slab of each:
+/// `[taps of depth][rows][columns]` of x for a channel. Blocks follow each other in y.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocks {
+    /// Rows and columns of windows in a block.
+    rows: usize,
+    cols: usize,
+    /// How many blocks a channel has along each axis.
+    grid: [usize; 3],
+    /// Rows and columns of the slab of the largest block.
+    height: usize,
+    pitch: usize,
+    depth: usize,
+}
+
+/// A block of windows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    /// Its first window: depth, row, column.
+    pub(super) first: [usize; 3],
+    /// Rows and columns of windows.
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+}
+
+impl Block {
+    /// Windows of the block; they follow each other in y.
+    pub(super) fn windows(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// The number of its first window.
+    pub(super) fn start(&self, w: &Windows) -> usize {
+        let [d, h, col] = self.first;
+        (d * w.out[1] + h) * w.out[2] + col
+    }
+}
+
+/// Where the columns of a row of a slab come from: zeros, then `count` elements of x from `at`, then zeros.
+struct Parts {
+    before: usize,
+    at: usize,
+    count: usize,
+}
+
+/// Elements of an axis of x that `windows` of them span.
+fn span(w: &Windows, axis: usize, windows: usize) -> usize {
+    windows.saturating_sub(1) * w.stride[axis] + w.extent(axis)
+}
+
+impl Blocks {
+    /// Blocks of at most `most` windows (but a few of a row), whose slabs have about `area` elements for
+    /// each tap of depth.
+    pub(super) fn new(w: &Windows, area: usize, most: usize) -> Blocks {
+        let [depth, height, width] = w.out;
+        let tall = w.extent(1);
+        let cols = match width <= most && span(w, 2, width) * tall <= area {
+            true => width,
+            false => {
+                let room = (area / tall).saturating_sub(w.extent(2)) / w.stride[2] + 1;
+                let cols = (room.min(most) / FEW * FEW).max(FEW);
+                let even = width.div_ceil(width.div_ceil(cols));
+                even.next_multiple_of(FEW).min(width)
+            }
+        };
+        let rows = match cols < width {
+            true => 1,
+            false => {
+                let room = (area / span(w, 2, cols)).saturating_sub(tall) / w.stride[1] + 1;
+                let rows = room.min(most / width.max(1)).max(1);
+                height.div_ceil(height.div_ceil(rows).max(1))
+            }
+        };
+        Blocks {
+            rows,
+            cols,
+            grid: [
+                depth,
+                height.div_ceil(rows.max(1)),
+                width.div_ceil(cols.max(1)),
+            ],
+            height: span(w, 1, rows),
+            pitch: span(w, 2, cols),
+            depth: w.kernel[0],
+        }
+    }
+
+    /// An upper bound of [`Self::plane`] for windows no more than these; it grows with sizes.
+    pub(super) fn plane_bound(w: &Windows, area: usize) -> usize {
+        let few = w.extent(1) * span(w, 2, w.out[2].min(FEW));
+        let all = span(w, 1, w.out[1]) * span(w, 2, w.out[2]);
+        w.kernel[0] * area.max(few).min(all)
+    }
+
+    /// How many blocks a channel has.
+    pub(super) fn count(&self) -> usize {
+        self.grid.iter().product()
+    }
+
+    /// Elements of a channel in a slab.
+    pub(super) fn plane(&self) -> usize {
+        self.depth * self.height * self.pitch
+    }
+
+    /// Block `i` in the order of y.
+    pub(super) fn get(&self, w: &Windows, i: usize) -> Block {
+        let [_, tall, wide] = self.grid;
+        let first = [
+            i / (tall * wide),
+            i / wide % tall * self.rows,
+            i % wide * self.cols,
+        ];
+        Block {
+            first,
+            rows: self.rows.min(w.out[1] - first[1]),
+            cols: self.cols.min(w.out[2] - first[2]),
+        }
+    }
+
+    /// From what a tap of a window reads to what the tap of the window below does, and to that of the window beside.
+    pub(super) fn steps(&self, w: &Windows) -> [usize; 2] {
+        [w.stride[1] * self.pitch, w.stride[2]]
+    }
+
+    /// Where a tap of the first window lies in a channel of a slab.
+    pub(super) fn tap(&self, w: &Windows, [d, h, col]: [usize; 3]) -> usize {
+        (d * self.height + h * w.dilation[1]) * self.pitch + col * w.dilation[2]
+    }
+
+    /// The row of channel `x` that is row `i` of a channel's slab; `None` for padding.
+    #[inline(always)]
+    fn source<'a>(&self, w: &Windows, block: &Block, x: &'a [f32], i: usize) -> Option<&'a [f32]> {
+        let (d, h) = (i / self.height, i % self.height);
+        let d = block.first[0] * w.stride[0] + d * w.dilation[0];
+        w.row_at(x, d, block.first[1] * w.stride[1] + h)
+    }
+
+    /// What the rows of a block's slab are made of.
+    fn parts(&self, w: &Windows, block: &Block) -> Parts {
+        let start = block.first[2] * w.stride[2];
+        let before = w.pad[2].saturating_sub(start).min(self.pitch);
+        let at = (start + before).saturating_sub(w.pad[2]);
+        Parts {
+            before,
+            at,
+            count: w.sizes[2].saturating_sub(at).min(self.pitch - before),
+        }
+    }
+
+    /// Copies what a block reads of the channels `x` as `[channels][plane]`.
+    ///
+    /// # Safety
+    /// Needs the instructions of `S`.
+    #[inline(always)]
+    pub(super) unsafe fn fill<S: Simd>(
+        &self,
+        w: &Windows,
+        block: &Block,
+        x: &[f32],
+        channels: usize,
+        slab: &mut [f32],
+    ) {
+        let parts = self.parts(w, block);
+        let rows = self.depth * self.height;
+        assert!(slab.len() >= channels * self.plane() + SLACK);
+        for channel in 0..channels {
+            let x = &x[channel * w.plane()..][..w.plane()];
+            for i in 0..rows {
+                let to = slab.as_mut_ptr().add((channel * rows + i) * self.pitch);
+                match self.source(w, block, x, i) {
+                    Some(from) => fill_row::<S>(&parts, from, to, self.pitch),
+                    None => zero::<S>(to, self.pitch),
+                }
+            }
+        }
+    }
+
+    /// Copies what a block reads of the channels `x`, no more than lanes, as `[plane][lanes]`.
+    ///
+    /// # Safety
+    /// Needs the instructions of `S`.
+    #[inline(always)]
+    pub(super) unsafe fn fill_lanes<S: Simd>(
+        &self,
+        w: &Windows,
+        block: &Block,
+        x: &[f32],
+        slab: &mut [f32],
+    ) {
+        let parts = self.parts(w, block);
+        let (plane, pitch) = (w.plane(), self.pitch);
+        let channels = x.len().checked_div(plane).unwrap_or(0);
+        assert!(slab.len() >= self.plane() * S::LANES + SLACK);
+        if channels < S::LANES {
+            slab[..self.plane() * S::LANES].fill(0.0);
+        }
+        for i in 0..self.depth * self.height {
+            let to = slab.as_mut_ptr().add(i * pitch * S::LANES);
+            let Some(from) = self.source(w, block, x, i).filter(|_| channels > 0) else {
+                zero::<S>(to, pitch * S::LANES);
+                continue;
+            };
+            let Parts { before, at, count } = parts;
+            zero::<S>(to, before * S::LANES);
+            let first = from.as_ptr().offset_from_unsigned(x.as_ptr()) + at;
+            // Eight columns at a time even where there are fewer: the others are written again.
+            let cols = match first + (channels - 1) * plane + 8 <= x.len() {
+                true => count.max(8),
+                false => count,
+            };
+            let inside = to.add(before * S::LANES);
+            transpose::<S>(&x[first..], plane, [channels, cols], inside, S::LANES);
+            let end = before + count;
+            zero::<S>(to.add(end * S::LANES), (pitch - end) * S::LANES);
+        }
+    }
+}
+
+/// Writes `len` zeros, and up to a vector more.
+#[inline(always)]
+unsafe fn zero<S: Simd>(to: *mut f32, len: usize) {
+    for i in (0..len).step_by(S::LANES) {
+        S::store(to.add(i), S::splat(0.0));
+    }
+}
+
+/// Writes a row of `len` elements, and up to a vector more: rows are filled in their order.
+#[inline(always)]
+unsafe fn fill_row<S: Simd>(parts: &Parts, from: &[f32], to: *mut f32, len: usize) {
+    zero::<S>(to, parts.before);
+    let from = from.as_ptr().wrapping_add(parts.at);
+    let inside = to.add(parts.before);
+    let mut i = 0;
+    while i + S::LANES <= parts.count {
+        S::store(inside.add(i), S::load(from.add(i)));
+        i += S::LANES;
+    }
+    if i < parts.count {
+        S::store(inside.add(i), S::load_n(from.add(i), parts.count - i));
+        i += S::LANES;
+    }
+    zero::<S>(inside.wrapping_add(i), len.saturating_sub(parts.before + i));
+}
+
+/// `to[j * to_step + i] = from[i * from_step + j]` for `rows` of `cols`.
+///
+/// # Safety
+/// Needs the instructions of `S`; `from` and `to` have these elements.
+#[inline(always)]
+pub(super) unsafe fn transpose<S: Simd>(
+    from: &[f32],
+    from_step: usize,
+    [rows, cols]: [usize; 2],
+    to: *mut f32,
+    to_step: usize,
+) {
+    debug_assert!(rows * cols == 0 || (rows - 1) * from_step + cols <= from.len());
+    let src = from.as_ptr();
+    if rows < 8 || cols < 8 {
+        for i in 0..rows {
+            for j in 0..cols {
+                *to.add(j * to_step + i) = *src.add(i * from_step + j);
+            }
+        }
+        return;
+    }
+    // The last eight of an axis may be some that are done already.
+    for i in (0..rows).step_by(8).map(|i| i.min(rows - 8)) {
+        for j in (0..cols).step_by(8).map(|j| j.min(cols - 8)) {
+            let to = to.add(j * to_step + i);
+            S::transpose8(src.add(i * from_step + j), from_step, to, to_step);
+        }
+    }
+}
