@@ -46,7 +46,7 @@ impl Bert {
         pooling: Pooling,
         dtype: DType,
     ) -> Result<Bert, ModelError> {
-        let mut b = Builder::new(weights);
+        let mut b = Builder::new(weights, dtype);
         let shape = [Dim::sym("b"), Dim::sym("s")];
         let ids = b.graph.input("ids", Type::new(DType::I32, shape.clone()))?;
         let type_ids = b

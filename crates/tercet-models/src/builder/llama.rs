@@ -159,7 +159,7 @@ impl Llama {
                 "context, chunk and logit rows must be at least 1".into(),
             ));
         }
-        let mut b = Builder::new(weights);
+        let mut b = Builder::new(weights, options.dtype);
         let len = Dim::sym("s");
         let tokens = b
             .graph

@@ -139,14 +139,17 @@ struct Builder<'a> {
     graph: Graph,
     params: Vec<(String, Tensor)>,
     weights: &'a Weights,
+    /// What the graph will be computed in.
+    dtype: DType,
 }
 
 impl<'a> Builder<'a> {
-    fn new(weights: &'a Weights) -> Builder<'a> {
+    fn new(weights: &'a Weights, dtype: DType) -> Builder<'a> {
         Builder {
             graph: Graph::new(),
             params: Vec::new(),
             weights,
+            dtype,
         }
     }
 
@@ -182,6 +185,12 @@ impl<'a> Builder<'a> {
         bias: Option<&str>,
         shape: [usize; 2],
     ) -> Result<Value, ModelError> {
+        let factor = self.weights.factor(name)?.unwrap_or(1.0);
+        let (before, after) = match self.dtype {
+            DType::F16 => parts(factor),
+            _ => (1.0, factor),
+        };
+        let x = self.times(x, before)?;
         let y = match self.weights.matrix(name, shape)? {
             Matrix::Dense(tensor) => {
                 let w = self.param(name, tensor)?;
@@ -193,6 +202,7 @@ impl<'a> Builder<'a> {
                 self.graph.dequant_matmul(x, w, scheme)?
             }
         };
+        let y = self.times(y, after)?;
         match bias {
             Some(bias) => {
                 let b = self.vector(bias, shape[0])?;
@@ -209,16 +219,57 @@ impl<'a> Builder<'a> {
         name: &str,
         shape: [usize; 2],
     ) -> Result<Value, ModelError> {
-        match self.weights.matrix(name, shape)? {
+        let rows = match self.weights.matrix(name, shape)? {
             Matrix::Dense(tensor) => {
                 let table = self.param(name, tensor)?;
-                Ok(self.graph.gather(table, ids, 0)?)
+                self.graph.gather(table, ids, 0)?
             }
             Matrix::Packed(scheme, tensor) => {
                 let table = self.param(name, tensor)?;
                 let packed = self.graph.gather(table, ids, 0)?;
-                Ok(self.graph.dequantize(packed, scheme)?)
+                self.graph.dequantize(packed, scheme)?
             }
+        };
+        let factor = self.weights.factor(name)?.unwrap_or(1.0);
+        self.times(rows, factor)
+    }
+
+    /// `x` times a number.
+    fn times(&mut self, x: Value, factor: f32) -> Result<Value, ModelError> {
+        if factor == 1.0 {
+            return Ok(x);
+        }
+        let factor = self.graph.scalar(DType::F32, f64::from(factor))?;
+        Ok(self.graph.mul(x, factor)?)
+    }
+}
+
+/// A factor as a power of two near its root and what is left: one for the left side of a product and one
+/// for the result, so that sums before the factor stay inside F16, whose range they would leave, and a small
+/// left side does, too.
+fn parts(factor: f32) -> (f32, f32) {
+    let before = (factor.abs().log2() / 2.0).round().exp2();
+    match before.is_normal() {
+        true => (before, factor / before),
+        false => (1.0, factor),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parts;
+
+    #[test]
+    fn factors_are_parted_without_rounding() {
+        for factor in [1.0, 3e-4, 1.2e-5, -0.75, 6e4, 0.0, 1e-45, f32::MAX] {
+            let (before, after) = parts(factor);
+            assert_eq!(before * after, factor);
+            assert_eq!(before.to_bits() & 0x7F_FFFF, 0, "{factor}: a power of two");
+            let even = before.log2() - after.abs().log2();
+            assert!(
+                factor == 0.0 || even.abs() <= 1.0,
+                "{factor}: {before} and {after}"
+            );
         }
     }
 }

@@ -38,11 +38,10 @@ impl Weights {
         }
     }
 
-    /// The tensor of this name in its storage.
+    /// The tensor of this name in its storage, without its [`factor`](Self::factor).
     ///
     /// # Errors
-    /// [`ModelError::MissingWeight`]; [`ModelError::Weight`] for a storage that is not read, and
-    /// [`ModelError::Unsupported`] for NVFP4 blocks whose factor is in a tensor of its own.
+    /// [`ModelError::MissingWeight`]; [`ModelError::Weight`] for a storage that is not read.
     pub fn get(&self, name: &str) -> Result<Weight, ModelError> {
         let missing = || ModelError::MissingWeight {
             tensor: name.to_string(),
@@ -50,20 +49,7 @@ impl Weights {
         match self {
             Weights::Gguf(gguf) => {
                 let info = gguf.tensor(name).map_err(|_| missing())?;
-                let weight = gguf_weight(gguf, info)?;
-                let Weight::Packed {
-                    scheme: Scheme::Nvfp4,
-                    ..
-                } = weight
-                else {
-                    return Ok(weight);
-                };
-                match factors_of(name).into_iter().find(|f| gguf.has_tensor(f)) {
-                    Some(factor) => Err(ModelError::Unsupported(format!(
-                        "tensor `{name}`: models do not apply the factor `{factor}` of its weights"
-                    ))),
-                    None => Ok(weight),
-                }
+                Ok(gguf_weight(gguf, info)?)
             }
             Weights::Hf(weights) => {
                 let (file, info) = weights.find(name).ok_or_else(missing)?;
@@ -71,6 +57,41 @@ impl Weights {
             }
             // What is made up follows the shape asked for: see `shaped`.
             Weights::MadeUp(_) => Err(missing()),
+        }
+    }
+
+    /// What all elements of the tensor of this name are to be multiplied with, where the file has it: one number
+    /// in a tensor beside it. Writers of NVFP4 blocks scale weights so that the scales of blocks fit their
+    /// 8 bits.
+    ///
+    /// # Errors
+    /// [`ModelError::WeightShape`] where it is not one number, [`ModelError::Unsupported`] where that is not finite,
+    /// and those of [`Self::get`].
+    pub fn factor(&self, name: &str) -> Result<Option<f32>, ModelError> {
+        let Weights::Gguf(gguf) = self else {
+            return Ok(None);
+        };
+        let Some(of) = factors_of(name).into_iter().find(|f| gguf.has_tensor(f)) else {
+            return Ok(None);
+        };
+        let found = self.get(&of)?;
+        let shape = found.shape().to_vec();
+        let one = match found {
+            Weight::Dense(tensor) => tensor.to_f64s(),
+            Weight::Packed { .. } => Vec::new(),
+        };
+        let &[factor] = one.as_slice() else {
+            return Err(ModelError::WeightShape {
+                tensor: of,
+                expected: vec![1],
+                found: shape,
+            });
+        };
+        match (factor as f32).is_finite() {
+            true => Ok(Some(factor as f32)),
+            false => Err(ModelError::Unsupported(format!(
+                "tensor `{of}`: the factor {factor} of a weight is not a finite number"
+            ))),
         }
     }
 
@@ -89,7 +110,7 @@ impl Weights {
         Ok(weight)
     }
 
-    /// The matrix of this name; F16 and BF16 stay as stored.
+    /// The matrix of this name, without its factor; F16 and BF16 stay as stored.
     pub(super) fn matrix(
         &self,
         name: &str,
@@ -103,7 +124,7 @@ impl Weights {
         }
     }
 
-    /// A small tensor of this name as F32: a norm's gain, a bias.
+    /// A small tensor of this name as F32, its factor applied: a norm's gain, a bias.
     pub(super) fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         match self.shaped(name, shape)? {
             Weight::Dense(tensor) => to_f32(name, &tensor),
@@ -115,13 +136,16 @@ impl Weights {
                 let mut values = vec![0f32; shape.iter().product()];
                 let done = scheme.dequantize(blocks.bytes(), &mut values);
                 done.map_err(|e| ModelError::Unsupported(format!("tensor `{name}`: {e}")))?;
+                if let Some(factor) = self.factor(name)? {
+                    values.iter_mut().for_each(|value| *value *= factor);
+                }
                 Tensor::from_slice(&shape, &values).map_err(|e| bytes_error(name, e))
             }
         }
     }
 }
 
-/// The names under which files have what all weights of NVFP4 blocks are to be multiplied with.
+/// The names under which GGUF files have the factor of a tensor.
 fn factors_of(name: &str) -> [String; 2] {
     let base = name.strip_suffix(".weight").unwrap_or(name);
     [format!("{base}.scale"), format!("{name}.scale")]
