@@ -9,7 +9,7 @@ use tercet::{
 };
 use tercet_ir::accuracy::{Accuracy, furthest};
 use tercet_ir::case::Fill;
-use tercet_ir::ops::Scan;
+use tercet_ir::ops::{ReduceFn, Scan};
 use tercet_tests::executors;
 
 type Failure = Box<dyn std::error::Error>;
@@ -201,6 +201,48 @@ fn a_network_in_a_loop_in_a_branch() -> Result<(), Failure> {
                 return Err(format!("{rows} rows: {f}").into());
             }
         }
+        Ok(())
+    })
+}
+
+/// The sum of what follows the first four elements, or 0.
+fn tail() -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(DType::F32, [tercet::Dim::sym("s")]))?;
+    let is_long = g.input("is_long", scalar(DType::Bool))?;
+    let of = [g.ty(x).clone()];
+    let then = block(&of, |g, a| {
+        let rest = g.slice(a[0], &[4], &[i64::MAX], &[1])?;
+        let rest = g.relu(rest)?;
+        Ok(vec![g.reduce(ReduceFn::Sum, rest, &[0], false)?])
+    })?;
+    let otherwise = block(&of, |g, _| Ok(vec![g.scalar(DType::F32, 0.0)?]))?;
+    let y = g.if_else(is_long, &[x], then, otherwise)?;
+    g.output("y", y)?;
+    Ok(g)
+}
+
+#[test]
+fn impossible_sizes_matter_where_a_run_comes_to_them() -> Result<(), Failure> {
+    let options = CompileOptions::new().bound("s", 9);
+    on_each(&tail()?, &options, |exe| {
+        let mut run = |len: usize, is_long: bool| {
+            let x = Tensor::from_slice(&[len], &vec![1f32; len])?;
+            let is_long = Tensor::from_bools(&[], &[is_long])?;
+            let done = exe.run(&[("x", &x), ("is_long", &is_long)])?;
+            Ok::<f64, Failure>(done[0].to_f64s()[0])
+        };
+        assert_eq!(run(9, true)?, 5.0);
+        assert_eq!(run(2, false)?, 0.0);
+        let refused = run(2, true)
+            .err()
+            .ok_or("two elements have no tail after four")?;
+        let refused = refused.downcast::<RunError>()?;
+        assert!(
+            matches!(*refused, RunError::Node { op: "if", .. }),
+            "{refused}"
+        );
+        assert_eq!(run(4, true)?, 0.0);
         Ok(())
     })
 }

@@ -35,7 +35,7 @@ use crate::kernel::{Instance, Word};
 use crate::num::{Num, Tape};
 use crate::planes::Planes;
 use crate::program::{
-    Arms, Buffer, CheckKind, Choice, DataCheck, KernelId, SizeCheck, SlotId, Step,
+    Arms, Buffer, CheckKind, Choice, DataCheck, KernelId, SizeCheck, SizeRule, SlotId, Step,
 };
 
 /// The distance of the records of data checks: the largest alignment a device may ask for.
@@ -132,6 +132,8 @@ pub struct Emit<'a> {
     pub(crate) around: Vec<Around>,
     /// Checks of sizes that this graph needs, where it lies in a node.
     pub(crate) own_checks: Vec<usize>,
+    /// Sizes that are checked for this graph or for one around it, where it lies in a node.
+    pub(crate) own_dims: HashSet<Dim>,
     /// Some node has graphs inside: records of checks are cleared first, and keep what is found first.
     pub(crate) has_flow: bool,
     pub(crate) at: NodeId,
@@ -173,6 +175,7 @@ impl<'a> Emit<'a> {
             origins,
             around: Vec::new(),
             own_checks: Vec::new(),
+            own_dims: HashSet::new(),
             has_flow: graph.nodes().any(|(_, n)| !n.op.subgraphs().is_empty()),
             at: NodeId(0),
             op: "",
@@ -387,9 +390,16 @@ impl<'a> Emit<'a> {
         Ok(dim.upper_bound(self.bounds)?)
     }
 
-    /// The size at each run.
+    /// The size at each run; of a graph inside a node, at each run that comes to it.
     pub fn num(&mut self, dim: &Dim) -> Num {
-        self.draft.tape.dim(dim)
+        if self.around.is_empty() {
+            return self.draft.tape.dim(dim);
+        }
+        let is_given = dim.known().is_some() || dim.as_symbol().is_some();
+        if !is_given && self.own_dims.insert(dim.clone()) {
+            self.check_sizes(self.op, SizeRule::Size { dim: dim.clone() });
+        }
+        self.draft.tape.dim_inside(dim)
     }
 
     /// The number of elements at each run.

@@ -41,11 +41,23 @@ impl Launch {
     ) -> Result<(), RunError> {
         self.refused.clear();
         for (at, check) in program.size_checks.iter().enumerate() {
-            if let SizeRule::Slice { slice, from, to } = &check.rule {
-                let (from, to) = (from.eval(sizes)?, to.eval(sizes)?);
-                if let Err(source) = slice.axes(&from, &to) {
-                    self.refuse(at, check, source)?;
+            let failed = match &check.rule {
+                SizeRule::Size { dim } => dim.eval(sizes).err().map(EvalError::Dim),
+                SizeRule::Slice { slice, from, to } => {
+                    let both = from
+                        .eval(sizes)
+                        .and_then(|from| Ok((from, to.eval(sizes)?)));
+                    match both {
+                        Ok((from, to)) => slice.axes(&from, &to).err(),
+                        Err(e) if check.site.inside.is_empty() => return Err(e.into()),
+                        Err(e) => Some(EvalError::Dim(e)),
+                    }
                 }
+                // Compares numbers, which are not there yet.
+                SizeRule::AtMost { .. } => None,
+            };
+            if let Some(source) = failed {
+                self.refuse(at, check, source)?;
             }
         }
         program

@@ -4,7 +4,7 @@
 //! [`Tape`], whose leaves are dimensions and the count of runs. Evaluating the tape is one pass over
 //! a flat list, so that new sizes cost microseconds; nothing is lowered again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use tercet_ir::{Bindings, Dim, DimError};
@@ -91,11 +91,14 @@ pub enum Expr {
 pub struct Tape {
     exprs: Vec<Expr>,
     known: HashMap<Expr, ExprId>,
+    /// Dimensions that only graphs inside nodes have: a run that does not come to them may have sizes for
+    /// which there are none.
+    inside: BTreeSet<ExprId>,
 }
 
 impl PartialEq for Tape {
     fn eq(&self, other: &Tape) -> bool {
-        self.exprs == other.exprs
+        self.exprs == other.exprs && self.inside == other.inside
     }
 }
 
@@ -125,12 +128,26 @@ impl Tape {
         Num::Expr(id)
     }
 
-    /// The value of a dimension.
+    /// The value of a dimension, which every run has.
     pub fn dim(&mut self, dim: &Dim) -> Num {
-        match dim {
-            Dim::Known(n) => Num::Const(*n as i64),
-            Dim::Sym(_) => self.push(Expr::Dim(dim.clone())),
+        let n = self.dim_inside(dim);
+        if let Num::Expr(id) = n {
+            self.inside.remove(&id);
         }
+        n
+    }
+
+    /// The value of a dimension of a graph inside a node; 0 in runs for whose sizes it is not possible.
+    pub fn dim_inside(&mut self, dim: &Dim) -> Num {
+        if let Some(n) = dim.known() {
+            return Num::Const(n as i64);
+        }
+        let before = self.exprs.len();
+        let n = self.push(Expr::Dim(dim.clone()));
+        if self.exprs.len() > before {
+            self.inside.insert(ExprId(before as u32));
+        }
+        n
     }
 
     /// The low and the high word of the number of completed runs.
@@ -238,7 +255,7 @@ impl Tape {
     /// not keep their values in F16.
     ///
     /// # Errors
-    /// [`DimError`] when a dimension has no value for these sizes.
+    /// [`DimError`] when a dimension that every run has is not possible for these sizes.
     pub fn eval(
         &self,
         sizes: &Bindings,
@@ -249,7 +266,11 @@ impl Tape {
         values.clear();
         for e in &self.exprs {
             let value = match e {
-                Expr::Dim(d) => d.eval(sizes)? as i64,
+                Expr::Dim(d) => match d.eval(sizes) {
+                    Ok(n) => n as i64,
+                    Err(_) if self.inside.contains(&ExprId(values.len() as u32)) => 0,
+                    Err(e) => return Err(e),
+                },
                 Expr::Step { high: false } => i64::from(step as u32),
                 Expr::Step { high: true } => i64::from((step >> 32) as u32),
                 Expr::FitsHalf(param) => i64::from(!unfit.contains(param)),
@@ -353,5 +374,17 @@ mod tests {
         assert!(t.is_multiple(words, 8) && !t.is_multiple(words, 16));
         assert!(t.is_multiple(apart, 4) && !t.is_multiple(apart, 8));
         assert!(!t.is_multiple(s, 2) && t.is_multiple(Num::ZERO, 16));
+    }
+
+    #[test]
+    fn impossible_sizes_inside_nodes_are_zero() {
+        let less = Dim::sym("s").checked_sub(&Dim::Known(4)).unwrap();
+        let mut t = Tape::default();
+        let n = t.dim_inside(&less);
+        let (sizes, mut values) = (Bindings::new().with("s", 3), Vec::new());
+        t.eval(&sizes, 0, &[], &mut values).unwrap();
+        assert_eq!(get(n, &values), 0);
+        assert_eq!(t.dim(&less), n);
+        assert!(t.eval(&sizes, 0, &[], &mut values).is_err());
     }
 }

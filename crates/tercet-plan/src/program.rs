@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 use tercet_ir::ops::Slice;
-use tercet_ir::{DType, NodeId, Shape, Signature, Symbol, Tensor, Type};
+use tercet_ir::{DType, Dim, NodeId, Shape, Signature, Symbol, Tensor, Type};
 
 use crate::flow::{Flow, Site};
 use crate::kernel::{Access, Instance, Word};
@@ -236,6 +236,11 @@ pub struct SizeCheck {
 /// What a [`SizeCheck`] asks of the sizes of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SizeRule {
+    /// The size is possible.
+    Size {
+        /// The size.
+        dim: Dim,
+    },
     /// The slice exists.
     Slice {
         /// The slice.

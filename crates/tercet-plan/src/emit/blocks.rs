@@ -81,6 +81,7 @@ impl<'a> Emit<'a> {
         // Copies made before are there in every iteration; those made inside are not there after.
         inner.dense.clone_from(&self.dense);
         inner.around.clone_from(&self.around);
+        inner.own_dims.clone_from(&self.own_dims);
         inner.around.push(Around {
             node: self.origins.of(self.at),
             op: self.op,
