@@ -44,8 +44,12 @@ pub struct Field {
     pub offset_bytes: u32,
 }
 
-/// Places fields one after the other. Eight-word fields come first, so that none needs padding.
-pub const fn layout<const N: usize>(fields: [(&'static str, FieldType); N]) -> [Field; N] {
+/// Places fields one after the other, after those of `base`; `N` is the number of both. Eight-word fields
+/// come first, so that none needs padding.
+pub const fn layout<const N: usize>(
+    base: &[Field],
+    fields: &[(&'static str, FieldType)],
+) -> [Field; N] {
     let mut out = [Field {
         name: "",
         ty: FieldType::U32,
@@ -53,8 +57,13 @@ pub const fn layout<const N: usize>(fields: [(&'static str, FieldType); N]) -> [
     }; N];
     let mut i = 0;
     let mut at = 0;
+    while i < base.len() {
+        out[i] = base[i];
+        at = base[i].offset_bytes + base[i].ty.size_bytes();
+        i += 1;
+    }
     while i < N {
-        let (name, ty) = fields[i];
+        let (name, ty) = fields[i - base.len()];
         assert!(
             !matches!(ty, FieldType::U32x8) || at % 16 == 0,
             "eight-word fields come first"
@@ -112,7 +121,8 @@ pub trait Params {
     fn words(&self) -> Vec<Word>;
 }
 
-/// Declares parameter blocks. The types are `U32`, `I32`, `F32` and `U32x8`.
+/// Declares parameter blocks. The types are `U32`, `I32`, `F32` and `U32x8`. A block that begins as another
+/// one does names it first: `..base: OtherParams,`.
 ///
 /// ```
 /// tercet_plan::params! {
@@ -128,18 +138,33 @@ pub trait Params {
 /// ```
 #[macro_export]
 macro_rules! params {
-    ($($(#[$m:meta])* pub struct $P:ident { $($f:ident: $t:ident),* $(,)? })*) => {$(
+    ($($(#[$m:meta])* pub struct $P:ident {
+        $(..$base:ident: $B:ident,)? $($f:ident: $t:ident),* $(,)?
+    })*) => {$(
         $(#[$m])*
         #[derive(Clone, Debug)]
         #[allow(missing_docs, reason = "the shader says what its parameters mean")]
         #[allow(unreachable_pub, reason = "families are private, blocks of tests are not")]
-        pub struct $P { $(pub $f: $crate::field_value!($t)),* }
+        pub struct $P { $(pub $base: $B,)? $(pub $f: $crate::field_value!($t)),* }
         impl $crate::Params for $P {
-            const FIELDS: &'static [$crate::Field] = &$crate::kernel::layout([
-                $((stringify!($f), $crate::FieldType::$t)),*
-            ]);
+            const FIELDS: &'static [$crate::Field] = {
+                const BASE: &[$crate::Field] = {
+                    let lists: &[&[$crate::Field]] = &[$(<$B as $crate::Params>::FIELDS)?];
+                    match lists {
+                        [base, ..] => *base,
+                        [] => &[],
+                    }
+                };
+                const OWN: &[(&str, $crate::FieldType)] = &[
+                    $((stringify!($f), $crate::FieldType::$t)),*
+                ];
+                const ALL: [$crate::Field; BASE.len() + OWN.len()] =
+                    $crate::kernel::layout(BASE, OWN);
+                &ALL
+            };
             fn words(&self) -> Vec<$crate::Word> {
                 let mut words = Vec::new();
+                $(words.extend($crate::Params::words(&self.$base));)?
                 $($crate::kernel::FieldValue::push(&self.$f, &mut words);)*
                 words
             }
