@@ -1,17 +1,18 @@
-//! `Fft` of lengths that a workgroup holds and whose prime factors are at most 7; rules make the others of
-//! these.
+//! `Fft` of lengths that a workgroup holds and whose prime factors are at most 7, `RFft` and `IRFft` of twice
+//! such lengths; rules make the others of these.
 //!
 //! Stockham's transform (1966) in registers and shared memory: each invocation takes some numbers of a row
 //! through a radix, and rows change hands in shared memory between radices. Which radices, how many
 //! numbers an invocation takes and how many rows a workgroup has follow from the length, so that the
-//! kernel is written for it (`text.rs`).
+//! kernel is written for it (`text.rs`). Real numbers are transformed two by two, as the parts of complex ones;
+//! what is theirs is worked out of that as it is stored, or made into it as it is loaded.
 
 mod text;
 
 use tercet_ir::ops::unit_root;
-use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support, Tensor, TensorType};
+use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support, Tensor, TensorType};
 
-use self::text::{Plan, text};
+use self::text::{Plan, Way, text};
 use super::rows::{Rows, WORKGROUP};
 use super::{Family, missing};
 use crate::caps::Caps;
@@ -32,19 +33,62 @@ crate::params! {
     }
 }
 
-/// `Fft`.
+/// `Fft`, `RFft` and `IRFft`.
 pub(crate) static FFTS: Family = Family {
     name: "fft",
-    ops: &[OpKind::Fft],
+    ops: &[OpKind::Fft, OpKind::RFft, OpKind::IRFft],
     kernels: &[],
     supports,
     lower,
 };
 
+/// A transform of complex numbers: how many, in which way, and the scale of results.
+struct Transform {
+    n: usize,
+    way: Way,
+    scale: f64,
+}
+
+impl Transform {
+    /// None of an odd number of real numbers.
+    fn of(graph: &Graph, node: &Node) -> Option<Transform> {
+        let shape = &graph.ty(node.inputs[0]).shape;
+        let (n, way, scale) = match &node.op {
+            Op::Fft(o) => {
+                let n = shape[shape.rank() - 2].known()?;
+                let way = if o.inverse {
+                    Way::Inverse
+                } else {
+                    Way::Forward
+                };
+                (n, way, o.norm.scale(o.inverse, n))
+            }
+            // Sums and differences of two, of which a half is meant.
+            Op::RFft(o) => {
+                let n = shape[shape.rank() - 1].known()?;
+                (n, Way::OfReals, 0.5 * o.norm.scale(false, n))
+            }
+            Op::IRFft(o) => (o.n, Way::ToReals, o.norm.scale(true, o.n)),
+            _ => unreachable!("invariant: the family's operators only"),
+        };
+        let reals = way.reals() as usize;
+        n.is_multiple_of(reals).then_some(Transform {
+            n: n / reals,
+            way,
+            scale,
+        })
+    }
+
+    fn plan(&self, caps: &Caps) -> Option<Plan> {
+        Plan::of(self.n, caps.workgroup_bytes)
+    }
+}
+
 fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
-    let x = graph.ty(node.inputs[0]);
-    let n = x.shape[x.rank() - 2].known();
-    match n.and_then(|n| Plan::of(n, caps.workgroup_bytes)) {
+    let Some(transform) = Transform::of(graph, node) else {
+        return missing("an odd number of real numbers makes no whole complex ones");
+    };
+    match transform.plan(caps) {
         Some(_) => Support::Native,
         None => {
             missing("the length is above what a workgroup holds, or has a prime factor above 7")
@@ -96,15 +140,14 @@ impl Numbers {
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let Op::Fft(op) = &node.op else {
-        unreachable!("invariant: the family's operator only")
-    };
-    let mut x = e.view(node.inputs[0]);
-    let shape = x.layout.shape().to_vec();
-    let n = shape[shape.len() - 2].known();
-    let Some((n, plan)) = n.and_then(|n| Some((n, Plan::of(n, e.caps.workgroup_bytes)?))) else {
+    let transform = Transform::of(e.graph, node);
+    let Some((t, plan)) = transform.and_then(|t| t.plan(e.caps).map(|plan| (t, plan))) else {
         unreachable!("invariant: the family supports the node")
     };
+    let mut x = e.view(node.inputs[0]);
+    if t.way == Way::OfReals {
+        x = in_pairs(e, &x)?;
+    }
     let y = e.result(0)?;
     let numbers = match Numbers::of(e, &x)? {
         Some(numbers) => Some(numbers),
@@ -128,27 +171,47 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         offset: rows.offset,
         rows: rows.rows,
         stride,
-        scale: op.norm.scale(op.inverse, n) as f32,
+        scale: t.scale as f32,
     };
     let mut access = vec![Access::Read];
     let mut args = vec![x.slot];
-    if plan.radices.len() > 1 {
+    if plan.has_roots(t.way) {
         access.push(Access::Read);
-        args.push(roots(e, n)?.slot);
+        args.push(roots(e, t.n * t.way.reals() as usize)?.slot);
     }
     access.push(Access::Write);
     args.push(y.slot);
     let groups = e.tape().ceil_div(rows.rows, plan.rows());
     let grid = e.flat_grid(groups);
     let name = format!(
-        "fft n={n} x={} inverse={} across={}",
+        "{} n={} x={} across={}",
+        match t.way {
+            Way::Forward => "fft",
+            Way::Inverse => "fft_inverse",
+            Way::OfReals => "rfft",
+            Way::ToReals => "irfft",
+        },
+        t.n * t.way.reals() as usize,
         x.dtype,
-        u8::from(op.inverse),
         u8::from(across)
     );
-    let text = text(&plan, x.dtype, op.inverse, across);
+    let text = text(&plan, x.dtype, t.way, across);
     e.dispatch_wgsl(&name, text, &access, &args, &params.words(), grid);
     Ok(())
+}
+
+/// Real numbers `[.., n]` as `[.., n / 2, 2]`; a copy where they do not lie so.
+fn in_pairs(e: &mut Emit<'_>, x: &View) -> Result<View, CompileError> {
+    let mut shape = x.layout.shape().to_vec();
+    let n = shape.pop().and_then(|n| n.known()).unwrap_or(0);
+    shape.extend([Dim::Known(n / 2), Dim::Known(2)]);
+    let mut x = x.clone();
+    if x.layout.reshape(&shape).is_none() {
+        x = e.dense(&x)?;
+    }
+    let layout = x.layout.reshape(&shape);
+    let layout = layout.unwrap_or_else(|| unreachable!("invariant: dense views reshape"));
+    Ok(View { layout, ..x })
 }
 
 /// `e^(-2 pi i k / n)` for `k` below `n`.

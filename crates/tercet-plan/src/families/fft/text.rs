@@ -8,6 +8,35 @@ use super::super::rows::WORKGROUP;
 use super::super::{code, portable};
 use crate::scalar::PRELUDE;
 
+/// What is transformed into what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Forward,
+    Inverse,
+    /// Real numbers, two as one number, into the first half of their transform and one more.
+    OfReals,
+    /// Back.
+    ToReals,
+}
+
+impl Way {
+    /// True where the parts of a number are exchanged before and after, which makes an inverse.
+    fn exchanges(self) -> bool {
+        match self {
+            Way::Inverse | Way::ToReals => true,
+            Way::Forward | Way::OfReals => false,
+        }
+    }
+
+    /// The real numbers of a complex one: the roots are those of so many times the length.
+    pub(super) fn reals(self) -> u32 {
+        match self {
+            Way::Forward | Way::Inverse => 1,
+            Way::OfReals | Way::ToReals => 2,
+        }
+    }
+}
+
 /// How rows of one length are transformed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
@@ -64,15 +93,22 @@ fn radices(n: u32, held: u32) -> Option<Vec<u32>> {
     (rest == 1).then_some(radices)
 }
 
+impl Plan {
+    /// True if the kernel reads a table of roots.
+    pub(super) fn has_roots(&self, way: Way) -> bool {
+        self.radices.len() > 1 || way.reals() > 1
+    }
+}
+
 /// The kernel of a plan.
-pub(super) fn text(plan: &Plan, dtype: DType, inverse: bool, across: bool) -> String {
+pub(super) fn text(plan: &Plan, dtype: DType, way: Way, across: bool) -> String {
     let mut text = [
         PRELUDE,
         portable!("strided.wgsl"),
         portable!("fft_radix.wgsl"),
     ]
     .join("\n");
-    text += &header(plan, dtype, inverse);
+    text += &header(plan, dtype, way);
     let (threads, rows) = (plan.threads, WORKGROUP / plan.threads);
     let (thread, own_row) = match across {
         true => (format!("local / {rows}u"), format!("local % {rows}u")),
@@ -101,13 +137,16 @@ fn main(
     );
     let mut before = 1;
     for pass in 0..plan.radices.len() {
-        pass_text(&mut text, plan, pass, before);
+        pass_text(&mut text, plan, way, pass, before);
         before *= plan.radices[pass];
+    }
+    if way == Way::OfReals {
+        untangle_text(&mut text, plan);
     }
     text + "}\n"
 }
 
-fn header(plan: &Plan, dtype: DType, inverse: bool) -> String {
+fn header(plan: &Plan, dtype: DType, way: Way) -> String {
     let mut text = String::from(
         "
 struct Params {
@@ -129,7 +168,8 @@ struct Params {
         "u32"
     };
     // An inverse is a transform with the parts exchanged before and after.
-    let parts = if inverse { ".yx" } else { "" };
+    let parts = if way.exchanges() { ".yx" } else { "" };
+    let loaded = if way == Way::Inverse { ".yx" } else { "" };
     let mut binding = 1;
     let mut bind = |text: &mut String, access: &str, name: &str, ty: &str| {
         let _ = writeln!(
@@ -139,7 +179,7 @@ struct Params {
         binding += 1;
     };
     bind(&mut text, "read", "x", word);
-    if plan.radices.len() > 1 {
+    if plan.has_roots(way) {
         bind(&mut text, "read", "roots", "vec2<f32>");
     }
     bind(&mut text, "read_write", "y", word);
@@ -161,7 +201,7 @@ struct Params {
         "
 fn load(at: u32) -> vec2<f32> {{
     let word = x[at];
-    return ({load}){parts};
+    return ({load}){loaded};
 }}
 
 fn save(at: u32, a: vec2<f32>) {{
@@ -170,7 +210,10 @@ fn save(at: u32, a: vec2<f32>) {{
 }}
 "
     );
-    if plan.radices.len() > 1 {
+    if way == Way::ToReals {
+        text += &tangle_text(plan);
+    }
+    if plan.radices.len() > 1 || way == Way::OfReals {
         let used = WORKGROUP / plan.threads * plan.n;
         let (places, place) = match plan.spread {
             true => (used + used / 16 + 1, "at + (at >> 4u)"),
@@ -190,8 +233,55 @@ fn place(at: u32) -> u32 {{
     text
 }
 
+/// From the first half of the transform of real numbers that of half as many numbers: `(a + b) + i w^-k (a - b)`
+/// of `a = X[k]` and `b = conj X[h - k]`, with the parts exchanged. The first and the last of them are real.
+fn tangle_text(plan: &Plan) -> String {
+    format!(
+        "
+fn tangled(start: u32, k: u32) -> vec2<f32> {{
+    var a = load(start + k * p.stride);
+    var b = load(start + ({h}u - k) * p.stride);
+    if k == 0u {{
+        a.y = 0.0;
+        b.y = 0.0;
+    }}
+    b.y = -b.y;
+    let root = roots[k];
+    return ((a + b) - turned(times(a - b, vec2<f32>(root.x, -root.y)))).yx;
+}}
+",
+        h = plan.n
+    )
+}
+
+/// From the transform of neighbours as one number, in shared memory, that of the real numbers: `S + T` at k and
+/// `conj (S - T)` at h - k, where `S = Z[k] + conj Z[h - k]` and `T = -i w^k (Z[k] - conj Z[h - k])`.
+fn untangle_text(text: &mut String, plan: &Plan) {
+    let _ = write!(
+        text,
+        "    workgroupBarrier();
+    for (var k = thread; is_row && k <= {half}u; k += {threads}u) {{
+        let a = pool[place(base + k)];
+        let other = pool[place(base + select({h}u - k, 0u, k == 0u))];
+        let b = vec2<f32>(other.x, -other.y);
+        let s = a + b;
+        let t = times(turned(a - b), roots[k]);
+        let to = row * {bins}u;
+        save(to + k, s + t);
+        if 2u * k != {h}u {{
+            save(to + {h}u - k, vec2<f32>(s.x - t.x, t.y - s.y));
+        }}
+    }}
+",
+        h = plan.n,
+        half = plan.n / 2,
+        bins = plan.n + 1,
+        threads = plan.threads,
+    );
+}
+
 /// One radix: `before` is the product of those before it.
-fn pass_text(text: &mut String, plan: &Plan, pass: usize, before: u32) {
+fn pass_text(text: &mut String, plan: &Plan, way: Way, pass: usize, before: u32) {
     let (n, radix) = (plan.n, plan.radices[pass]);
     let (first, last) = (pass == 0, pass + 1 == plan.radices.len());
     let count = n / radix;
@@ -211,14 +301,15 @@ fn pass_text(text: &mut String, plan: &Plan, pass: usize, before: u32) {
         let _ = writeln!(text, "    {guard}{{");
         for r in 0..radix {
             let at = format!("j{v} + {}u", r * count);
-            let from = match first {
-                true => format!("load(start + ({at}) * p.stride)"),
-                false => format!("pool[place(base + {at})]"),
+            let from = match (first, way) {
+                (true, Way::ToReals) => format!("tangled(start, {at})"),
+                (true, _) => format!("load(start + ({at}) * p.stride)"),
+                (false, _) => format!("pool[place(base + {at})]"),
             };
             let _ = writeln!(text, "        {v}[{r}] = {from};");
         }
         if before > 1 {
-            let step = n / (before * radix);
+            let step = way.reals() * (n / (before * radix));
             let _ = writeln!(text, "        let turn = (j{v} % {before}u) * {step}u;");
             for r in 1..radix {
                 let _ = writeln!(text, "        let w{r} = {};", root(r));
@@ -227,12 +318,14 @@ fn pass_text(text: &mut String, plan: &Plan, pass: usize, before: u32) {
         }
         let _ = writeln!(text, "        {v} = dft{radix}({v});\n    }}");
     }
-    if !last && !first {
+    // Sums that are untangled go through shared memory once more.
+    let saves = last && way != Way::OfReals;
+    if !saves && !first {
         text.push_str("    workgroupBarrier();\n");
     }
     for b in 0..each {
         let v = format!("a{pass}_{b}");
-        let guard = match (last, whole) {
+        let guard = match (saves, whole) {
             (true, true) => "if is_row ".to_string(),
             (true, false) => format!("if is_row && j{v} < {count}u "),
             (false, true) => String::new(),
@@ -246,7 +339,7 @@ fn pass_text(text: &mut String, plan: &Plan, pass: usize, before: u32) {
         );
         for r in 0..radix {
             let at = format!("to + {}u", r * before);
-            let _ = match last {
+            let _ = match saves {
                 true => writeln!(text, "        save(row * {n}u + {at}, {v}[{r}]);"),
                 false => writeln!(text, "        pool[place(base + {at})] = {v}[{r}];"),
             };
