@@ -1,13 +1,18 @@
 // y = sum over taps of weights times elements of x: COUNT taps along each of the AXES that change. `taps`
 // holds for such an axis from `first[axis]` on, result by result, the index of each tap and then its weight
-// (the bits of an f32). Elements of weight 0 are not read. With COUNT = 1 elements move by bits. One
-// invocation writes one word.
+// (the bits of an f32). Elements of weight 0 are not read. With COUNT = 1 elements move by bits.
+//
+// Results are planes of places: the places of a plane are those of the axes from the first one that changes
+// on, RANK of them. An invocation finds its taps once, for the places of one word, and takes EACH planes, one
+// after the other, through them; they begin with whole words.
 
 struct Params {
     shape: array<vec4<u32>, 2>,
     strides: array<vec4<u32>, 2>,
     first: array<vec4<u32>, 2>,
-    numel: u32,
+    places: u32,
+    planes: u32,
+    plane_stride: u32,
     offset: u32,
 }
 
@@ -18,10 +23,11 @@ struct Params {
 
 override DTYPE: u32 = 0u;
 override RANK: u32 = 4u;
-// Bit i is set where axis i changes; AXES are counted.
+// Bit i is set where axis i of a plane changes; AXES are counted.
 override CHANGED: u32 = 0u;
 override AXES: u32 = 2u;
 override COUNT: u32 = 2u;
+override EACH: u32 = 1u;
 
 // Of each axis that changes: the place of its first tap, and its stride.
 struct Axes {
@@ -30,10 +36,10 @@ struct Axes {
     base: u32,
 }
 
-fn axes_at(i: u32) -> Axes {
-    var rest = i;
+fn axes_at(place: u32, first: u32) -> Axes {
+    var rest = place;
     var axes: Axes;
-    axes.base = p.offset;
+    axes.base = first;
     var changed = AXES;
     for (var k = 0u; k < RANK; k += 1u) {
         let axis = RANK - (k + 1u);
@@ -60,46 +66,61 @@ fn weight_of(axes: Axes, axis: u32, tap: u32) -> f32 {
     return bitcast<f32>(taps[axes.tap[axis] + tap * 2u + 1u]);
 }
 
-fn nearest_bits(i: u32) -> u32 {
-    let axes = axes_at(i);
+// The words and the sums of the planes.
+var<private> words: array<u32, EACH>;
+var<private> sums: array<f32, EACH>;
+
+// Planes after the last are read as the last: their words are not stored.
+fn plane_at(plane: u32, j: u32) -> u32 {
+    return (min(plane + j, p.planes - 1u) - plane) * p.plane_stride;
+}
+
+fn move_bits(axes: Axes, plane: u32, lane: u32) {
     var at = axes.base;
     for (var axis = 0u; axis < AXES; axis += 1u) {
         at += step_of(axes, axis, 0u);
     }
     let per = lanes(DTYPE);
-    return bits_of(x[at / per], at % per, 4u / per);
-}
-
-fn term(at: u32, weight: f32) -> f32 {
-    if weight == 0.0 {
-        return 0.0;
+    for (var j = 0u; j < EACH; j += 1u) {
+        let i = at + plane_at(plane, j);
+        words[j] |= bits_of(x[i / per], i % per, 4u / per) << (lane * (32u / per));
     }
-    return weight * float_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
 }
 
-fn sum_bits(i: u32) -> u32 {
-    let axes = axes_at(i);
-    var sum = 0.0;
+fn add(at: u32, weight: f32, plane: u32) {
+    if weight == 0.0 {
+        return;
+    }
+    for (var j = 0u; j < EACH; j += 1u) {
+        let i = at + plane_at(plane, j);
+        sums[j] += weight * float_of(x[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+    }
+}
+
+fn sum_taps(axes: Axes, plane: u32, lane: u32) {
+    sums = array<f32, EACH>();
     for (var a = 0u; a < COUNT; a += 1u) {
         let at_a = axes.base + step_of(axes, 0u, a);
         let weight_a = weight_of(axes, 0u, a);
         if AXES == 1u {
-            sum += term(at_a, weight_a);
+            add(at_a, weight_a, plane);
             continue;
         }
         for (var b = 0u; b < COUNT; b += 1u) {
             let at_b = at_a + step_of(axes, 1u, b);
             let weight_b = weight_a * weight_of(axes, 1u, b);
             if AXES == 2u {
-                sum += term(at_b, weight_b);
+                add(at_b, weight_b, plane);
                 continue;
             }
             for (var c = 0u; c < COUNT; c += 1u) {
-                sum += term(at_b + step_of(axes, 2u, c), weight_b * weight_of(axes, 2u, c));
+                add(at_b + step_of(axes, 2u, c), weight_b * weight_of(axes, 2u, c), plane);
             }
         }
     }
-    return float_bits(sum, DTYPE);
+    for (var j = 0u; j < EACH; j += 1u) {
+        words[j] |= float_bits(sums[j], DTYPE) << (lane * (32u / lanes(DTYPE)));
+    }
 }
 
 @compute @workgroup_size(128)
@@ -108,23 +129,30 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let word = flat_group(group, groups) * 128u + local;
     let per = lanes(DTYPE);
-    if word * per >= p.numel {
+    let words_of = (p.places + per - 1u) / per;
+    let i = flat_group(group, groups) * 128u + local;
+    let plane = i / words_of * EACH;
+    if plane >= p.planes {
         return;
     }
-    var out = 0u;
+    let word = i % words_of;
+    let first = p.offset + plane * p.plane_stride;
+    words = array<u32, EACH>();
     for (var lane = 0u; lane < per; lane += 1u) {
-        let i = word * per + lane;
-        if i < p.numel {
-            var bits = 0u;
+        let place = word * per + lane;
+        if place < p.places {
+            let axes = axes_at(place, first);
             if COUNT == 1u {
-                bits = nearest_bits(i);
+                move_bits(axes, plane, lane);
             } else {
-                bits = sum_bits(i);
+                sum_taps(axes, plane, lane);
             }
-            out |= bits << (lane * (32u / per));
         }
     }
-    y[word] = out;
+    for (var j = 0u; j < EACH; j += 1u) {
+        if plane + j < p.planes {
+            y[(plane + j) * words_of + word] = words[j];
+        }
+    }
 }

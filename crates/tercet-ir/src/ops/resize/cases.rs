@@ -80,6 +80,14 @@ pub(super) fn all() -> Vec<Case> {
             ("no_batch", &[0, 2, 4], &[0, 2, 8]),
             ("to_nothing", &[1, 2, 4], &[1, 2, 0]),
         ];
+        // As many as one invocation takes several planes of, and one that is left over.
+        all.push(to_sizes(
+            name("many_planes"),
+            &[37, 30, 16],
+            &[37, 60, 32],
+            of(mode),
+            &[DType::F32, DType::F16],
+        ));
         for (what, x, sizes) in shapes {
             all.push(to_sizes(name(what), x, sizes, of(mode), accepted(mode)));
         }
