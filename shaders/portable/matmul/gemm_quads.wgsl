@@ -1,68 +1,27 @@
-// Tiled product of operands that lie in quads: 4 neighbours along k of a row of a, and along k or n of b,
-// of y along n. TM x TN invocations compute tiles of 8 TM x 8 TN in steps of 16 along k; tiles in x and y of
-// the grid, batches in z. An invocation owns four squares of 4 x 4, TM quads of rows and TN of columns apart.
-//
-// Shared tiles hold 4 neighbours along m or n at one k. Their places are permuted by k, so that neither
-// filling them along k nor reading them runs into one bank. While a step is multiplied, the quads of the
-// next are on their way from memory. The first step is the one that may be short. Rows and columns beyond the edges are read at the edge: their sums
-// are not stored.
+// Products of operands that lie in quads, for quad_tiles.wgsl: 4 neighbours along k of a row of a, and along k
+// or n of b, of y along n.
 //
 // A piece says how quads of a and y lie (a_quad, store_quad), another how b lies: b_line begins a column, or
 // B_ALONG = 1 a quad of columns, and b_quad reads 4 of it.
 
-override TM: u32 = 16u;
-override TN: u32 = 16u;
-
-const COUNT: u32 = TM * TN;
-const STEP: u32 = 16u;
-const A_QUADS: u32 = 2u * TM;
-const B_QUADS: u32 = 2u * TN;
-// Quads that an invocation loads of each operand per step: up to 4.
-const A_LOADS: u32 = 32u / TN;
-const B_LOADS: u32 = 32u / TM;
-// Tiles that share columns of b run near each other, in stripes of so many rows of tiles.
-const STRIPE: u32 = 8u;
-
-var<workgroup> a_tile: array<vec4<f32>, STEP * A_QUADS>;
-var<workgroup> b_tile: array<vec4<f32>, STEP * B_QUADS>;
-
-// The quad of a line in which an invocation finds place for k.
-fn turned(quad: u32, k: u32) -> u32 {
-    return quad ^ ((k >> 1u) & 6u);
+fn row_count() -> u32 {
+    return p.m;
 }
 
-// Four neighbours along k at one row of a, spread over their places.
-fn put_a(line: u32, k: u32, x: vec4<f32>) {
-    let at = k * A_QUADS + turned(line / 4u, k);
-    a_tile[at][line % 4u] = x.x;
-    a_tile[at + A_QUADS][line % 4u] = x.y;
-    a_tile[at + 2u * A_QUADS][line % 4u] = x.z;
-    a_tile[at + 3u * A_QUADS][line % 4u] = x.w;
+fn column_count() -> u32 {
+    return p.n;
 }
 
-fn put_b(line: u32, k: u32, x: vec4<f32>) {
-    if B_ALONG == 1u {
-        b_tile[k * B_QUADS + turned(line, k)] = x;
-        return;
-    }
-    let at = k * B_QUADS + turned(line / 4u, k);
-    b_tile[at][line % 4u] = x.x;
-    b_tile[at + B_QUADS][line % 4u] = x.y;
-    b_tile[at + 2u * B_QUADS][line % 4u] = x.z;
-    b_tile[at + 3u * B_QUADS][line % 4u] = x.w;
+fn product_count() -> u32 {
+    return p.batch;
 }
 
-// The place of an invocation's load i: a line of a and a k.
-fn own_a(local: u32, i: u32) -> vec2<u32> {
-    return vec2<u32>(local / 4u + i * (COUNT / 4u), (local % 4u) * 4u);
+fn sum_length() -> u32 {
+    return p.k;
 }
 
-// A line of b, or a quad of columns, and a k.
-fn own_b(local: u32, i: u32) -> vec2<u32> {
-    if B_ALONG == 1u {
-        return vec2<u32>(local % B_QUADS, local / B_QUADS + i * (COUNT / B_QUADS));
-    }
-    return vec2<u32>(local / 4u + i * (COUNT / 4u), (local % 4u) * 4u);
+fn enter_product(product: u32, column: u32) {
+    enter_batch(product);
 }
 
 fn first_a(row_first: u32, local: u32, i: u32) -> u32 {
@@ -105,54 +64,6 @@ fn first_quad_b(first: u32, k: u32, size: u32) -> vec4<f32> {
     return next_b(first, 0u, k);
 }
 
-// Sums of an invocation: left and right four columns of eight rows.
-var<private> l0: vec4<f32>;
-var<private> l1: vec4<f32>;
-var<private> l2: vec4<f32>;
-var<private> l3: vec4<f32>;
-var<private> l4: vec4<f32>;
-var<private> l5: vec4<f32>;
-var<private> l6: vec4<f32>;
-var<private> l7: vec4<f32>;
-var<private> r0: vec4<f32>;
-var<private> r1: vec4<f32>;
-var<private> r2: vec4<f32>;
-var<private> r3: vec4<f32>;
-var<private> r4: vec4<f32>;
-var<private> r5: vec4<f32>;
-var<private> r6: vec4<f32>;
-var<private> r7: vec4<f32>;
-
-// Adds four of k, which have the same places.
-fn add_four(y_quad: u32, x_quad: u32, k: u32) {
-    let at_u = k * A_QUADS + turned(y_quad, k);
-    let at_s = k * A_QUADS + turned(y_quad + TM, k);
-    let at_v = k * B_QUADS + turned(x_quad, k);
-    let at_w = k * B_QUADS + turned(x_quad + TN, k);
-    for (var i = 0u; i < 4u; i += 1u) {
-        let u = a_tile[at_u + i * A_QUADS];
-        let s = a_tile[at_s + i * A_QUADS];
-        let v = b_tile[at_v + i * B_QUADS];
-        let w = b_tile[at_w + i * B_QUADS];
-        l0 += u.x * v;
-        l1 += u.y * v;
-        l2 += u.z * v;
-        l3 += u.w * v;
-        l4 += s.x * v;
-        l5 += s.y * v;
-        l6 += s.z * v;
-        l7 += s.w * v;
-        r0 += u.x * w;
-        r1 += u.y * w;
-        r2 += u.z * w;
-        r3 += u.w * w;
-        r4 += s.x * w;
-        r5 += s.y * w;
-        r6 += s.z * w;
-        r7 += s.w * w;
-    }
-}
-
 fn finish_quad(sums: vec4<f32>, row: u32, col: u32) -> vec4<f32> {
     return vec4<f32>(
         finish(sums.x, row, col),
@@ -162,154 +73,6 @@ fn finish_quad(sums: vec4<f32>, row: u32, col: u32) -> vec4<f32> {
     );
 }
 
-@compute @workgroup_size(COUNT)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    begin();
-    let tiles_m = (p.m + 8u * TM - 1u) / (8u * TM);
-    let tiles_n = (p.n + 8u * TN - 1u) / (8u * TN);
-    let tile = flat_group(group, groups);
-    if tile >= tiles_m * tiles_n {
-        return;
-    }
-    let stripe = tile / (STRIPE * tiles_n);
-    let within = tile % (STRIPE * tiles_n);
-    let high = min(STRIPE, tiles_m - stripe * STRIPE);
-    let row_first = (stripe * STRIPE + within % high) * 8u * TM;
-    let col_first = (within / high) * 8u * TN;
-    var x_quad = local % TN;
-    var y_quad = local / TN;
-    if TN == 8u {
-        // Neighbours in pairs of rows: a tenth faster where it was measured, 4096^3 on a GPU of 132 units.
-        x_quad = (local / 2u) % 8u;
-        y_quad = local / 32u * 4u + local / 16u % 2u * 2u + local % 2u;
-    }
-    for (var batch = group.z; batch < p.batch; batch += groups.z) {
-        enter_batch(batch);
-        l0 = vec4<f32>();
-        l1 = vec4<f32>();
-        l2 = vec4<f32>();
-        l3 = vec4<f32>();
-        l4 = vec4<f32>();
-        l5 = vec4<f32>();
-        l6 = vec4<f32>();
-        l7 = vec4<f32>();
-        r0 = vec4<f32>();
-        r1 = vec4<f32>();
-        r2 = vec4<f32>();
-        r3 = vec4<f32>();
-        r4 = vec4<f32>();
-        r5 = vec4<f32>();
-        r6 = vec4<f32>();
-        r7 = vec4<f32>();
-        // By name, not in arrays: they are to stay in registers.
-        let a0 = first_a(row_first, local, 0u);
-        let a1 = first_a(row_first, local, 1u);
-        let a2 = first_a(row_first, local, 2u);
-        let a3 = first_a(row_first, local, 3u);
-        let b0 = first_b(col_first, local, 0u);
-        let b1 = first_b(col_first, local, 1u);
-        let b2 = first_b(col_first, local, 2u);
-        let b3 = first_b(col_first, local, 3u);
-        let k_a = own_a(local, 0u).y;
-        let k_b = vec4<u32>(own_b(local, 0u).y, own_b(local, 1u).y, own_b(local, 2u).y, own_b(local, 3u).y);
-        // The first step takes what is left of k when whole steps are taken off; no k has none at all.
-        let size = select((p.k - 1u) % STEP + 1u, 0u, p.k == 0u);
-        var u0 = first_quad_a(a0, k_a, size);
-        var u1 = first_quad_a(a1, k_a, size);
-        var u2 = vec4<f32>();
-        var u3 = vec4<f32>();
-        if A_LOADS > 2u {
-            u2 = first_quad_a(a2, k_a, size);
-            u3 = first_quad_a(a3, k_a, size);
-        }
-        var v0 = first_quad_b(b0, k_b.x, size);
-        var v1 = first_quad_b(b1, k_b.y, size);
-        var v2 = vec4<f32>();
-        var v3 = vec4<f32>();
-        if B_LOADS > 2u {
-            v2 = first_quad_b(b2, k_b.z, size);
-            v3 = first_quad_b(b3, k_b.w, size);
-        }
-        for (var next = size; ; next += STEP) {
-            workgroupBarrier();
-            put_a(own_a(local, 0u).x, k_a, u0);
-            put_a(own_a(local, 1u).x, k_a, u1);
-            put_b(own_b(local, 0u).x, k_b.x, v0);
-            put_b(own_b(local, 1u).x, k_b.y, v1);
-            if A_LOADS > 2u {
-                put_a(own_a(local, 2u).x, k_a, u2);
-                put_a(own_a(local, 3u).x, k_a, u3);
-            }
-            if B_LOADS > 2u {
-                put_b(own_b(local, 2u).x, k_b.z, v2);
-                put_b(own_b(local, 3u).x, k_b.w, v3);
-            }
-            workgroupBarrier();
-            let more = next < p.k;
-            if more {
-                u0 = next_a(a0, next);
-                u1 = next_a(a1, next);
-                v0 = next_b(b0, next, k_b.x);
-                v1 = next_b(b1, next, k_b.y);
-                if A_LOADS > 2u {
-                    u2 = next_a(a2, next);
-                    u3 = next_a(a3, next);
-                }
-                if B_LOADS > 2u {
-                    v2 = next_b(b2, next, k_b.z);
-                    v3 = next_b(b3, next, k_b.w);
-                }
-            } else {
-                // Nothing is kept: compilers would copy registers, and wait for what is loaded into them.
-                u0 = vec4<f32>();
-                u1 = vec4<f32>();
-                u2 = vec4<f32>();
-                u3 = vec4<f32>();
-                v0 = vec4<f32>();
-                v1 = vec4<f32>();
-                v2 = vec4<f32>();
-                v3 = vec4<f32>();
-            }
-            // Not a loop: compilers would move sums between registers at its end.
-            add_four(y_quad, x_quad, 0u);
-            add_four(y_quad, x_quad, 4u);
-            add_four(y_quad, x_quad, 8u);
-            add_four(y_quad, x_quad, 12u);
-            if !more {
-                break;
-            }
-        }
-        // One place in the code applies f: it is long, and compilers copy it to each place.
-        for (var i = 0u; i < 16u; i += 1u) {
-            var sums = l0;
-            switch i {
-                case 1u: { sums = l1; }
-                case 2u: { sums = l2; }
-                case 3u: { sums = l3; }
-                case 4u: { sums = l4; }
-                case 5u: { sums = l5; }
-                case 6u: { sums = l6; }
-                case 7u: { sums = l7; }
-                case 8u: { sums = r0; }
-                case 9u: { sums = r1; }
-                case 10u: { sums = r2; }
-                case 11u: { sums = r3; }
-                case 12u: { sums = r4; }
-                case 13u: { sums = r5; }
-                case 14u: { sums = r6; }
-                case 15u: { sums = r7; }
-                default: {}
-            }
-            let row = row_first + (y_quad + TM * ((i / 4u) % 2u)) * 4u + i % 4u;
-            let col = col_first + (x_quad + TN * (i / 8u)) * 4u;
-            if row < p.m && col < p.n {
-                store_quad((y_base + row * p.n + col) / 4u, finish_quad(sums, row, col));
-            }
-        }
-        workgroupBarrier();
-    }
+fn store_sums(row: u32, col: u32, sums: vec4<f32>) {
+    store_quad((y_base + row * p.n + col) / 4u, finish_quad(sums, row, col));
 }

@@ -185,7 +185,7 @@ void find_words(Source s) {
     }
 #ifdef WINDOWS
     if (GATHERS != 0u) {
-        find_windows(s.place.b, s.tile.y + own_b().y * 8u);
+        find_windows(s.place.b, s.tile.y);
         return;
     }
 #endif
@@ -211,19 +211,17 @@ void load_step(Source s, uint k, uint k_end, const bool whole) {
             next_a[i] = inside ? a_vec[first_a[i] + (k >> 3)] : uvec4(0u);
         }
     }
+#ifdef WINDOWS
+    if (GATHERS != 0u) {
+        load_windows(k, k_end, whole);
+        return;
+    }
+#endif
     uint first_line = B_TRANSPOSED != 0u ? s.tile.y : k;
     uint first_col = B_TRANSPOSED != 0u ? k : s.tile.y;
     uint k_b = B_TRANSPOSED != 0u ? k >> 3 : k * (p.ldb >> 3);
     [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
         uint line = own_b().x + i * B_PASS;
-#ifdef WINDOWS
-        if (GATHERS != 0u) {
-            if (loads_b(i)) {
-                next_b[i] = windows_of(k + line, k_end);
-            }
-            continue;
-        }
-#endif
         if (ALIGNED_B == 0u) {
             next_b[i] = fetch_b(s.place.b, first_line + line, first_col + own_b().y * 8u, k_end);
         } else if (loads_b(i)) {
@@ -243,6 +241,12 @@ void store_step(uint stage) {
             tiles[at_a + i * A_PASS * A_STRIDE] = next_a[i];
         }
     }
+#ifdef WINDOWS
+    if (GATHERS != 0u) {
+        store_windows(stage + A_LEN, B_STRIDE);
+        return;
+    }
+#endif
     [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
         if (loads_b(i)) {
             tiles[at_b + i * B_PASS * B_STRIDE] = next_b[i];
@@ -312,6 +316,9 @@ void sum_steps(Source s, uint row, uint col) {
             [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
                 next_b[i] = uvec4(0u);
             }
+#ifdef WINDOWS
+            keep_no_windows();
+#endif
         }
         multiply();
         [[unroll]] for (uint f = FK; f < BK; f += FK) {
@@ -350,6 +357,9 @@ void main() {
     if (tile.x >= p.m) {
         return;
     }
+#ifdef WINDOWS
+    find_taps();
+#endif
     if (PLANES == 0u) {
         run_tile(Place(p.offset_a, p.offset_b, p.offset_c, p.offset_residual, 0u, p.k), tile);
         return;

@@ -89,6 +89,28 @@ void store_eight(vec4 low, vec4 high, uint at) {
     }
 }
 
+#ifdef WINDOWS
+// Eight results of a row from window `window` of an entry on, whose first one lies at `at`: `valid` of them
+// exist, and windows after the last of an entry are of the next.
+void store_windows_of(vec4 low, vec4 high, uint at, uint window, uint valid) {
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        if (i < valid) {
+            float x = i < 4u ? low[i] : high[i - 4u];
+            if (OUT_F32 != 0u) {
+                c[at + window] = floatBitsToUint(x);
+            } else {
+                store_half(F32_TO_ELEMENT(x), at + window);
+            }
+            window++;
+            if (window == p.windows) {
+                window = 0u;
+                at += p.c_entry;
+            }
+        }
+    }
+}
+#endif
+
 // Strips belong to one subgroup each.
 void strip_barrier() {
     controlBarrier(
@@ -124,6 +146,11 @@ void store_sums(Place place, uint row, uint col) {
 #ifndef WINDOWS
     vec4 bias_low = bias_four(first);
     vec4 bias_high = bias_four(first + 4u);
+    uint column = first;
+#else
+    uint entry = first / p.windows;
+    uint window = first - entry * p.windows;
+    uint column = entry * p.c_entry + window;
 #endif
     [[dont_unroll]] for (uint i = 0u; i < CM; i++) {
         [[unroll]] for (uint of = 0u; of < CM; of++) {
@@ -149,14 +176,18 @@ void store_sums(Place place, uint row, uint col) {
             vec4 low = finish(uintBitsToFloat(tiles[from]), bias_low, residual_at, valid);
             uint rest = valid > 4u ? valid - 4u : 0u;
             vec4 high = finish(uintBitsToFloat(tiles[from + 1u]), bias_high, residual_at + 4u, rest);
-            uint at = place.c + line * p.ldc + first;
+            uint at = place.c + line * p.ldc + column;
             if (ALIGNED_C != 0u) {
                 store_eight(low, high, at);
             } else {
+#ifdef WINDOWS
+                store_windows_of(low, high, at - window, window, valid);
+#else
                 store_four(low, at, valid);
                 if (rest > 0u) {
                     store_four(high, at + 4u, rest);
                 }
+#endif
             }
         }
         strip_barrier();

@@ -1,4 +1,9 @@
-    // Windows on three spatial axes: see windows.glsl. Strides of x, and of taps in x.
+    // Windows on three spatial axes: see windows.glsl. Columns are the windows of one batch entry after the other,
+    // whose results lie c_entry apart in C. Strides of x, and of taps in x.
+    uint windows;
+    uint c_entry;
+    uint channels;
+    uint x_batch;
     uint x_channel;
     uint x_deep;
     uint x_row;

@@ -1,22 +1,60 @@
-// B of gemm_coop.glsl as windows of x: line k is tap k % TAPS of channel k / TAPS, column n is window n. An
-// invocation stages the same eight windows in every step, so it finds once where they begin, and which of
-// their taps lie inside x; others are 0.
+// B of gemm_coop.glsl as windows of x: column n is window n % windows of batch entry n / windows. It is staged
+// window by window: neighbouring invocations read neighbouring windows of one line of k, so that what they
+// read at a time lies together, and each stores eight neighbours along k of its window. An invocation stages
+// the same windows in every step, so it finds once where they begin, and which of their taps lie inside x;
+// others are 0.
 //
-// Constraints: at most 64 taps. Place.b is the first element of x's channels, Place.residual that of the
-// bias, which is added to whole rows; ld_residual is its stride.
+// Line k is tap k % TAPS of channel k / TAPS, or with INNER channel k % channels of tap k / channels.
+//
+// Constraints: at most 64 taps; INNER: channels are a multiple of BK. Place.b is the first element of x's
+// channels, Place.residual that of the bias, which is added to whole rows; ld_residual is its stride.
 
 layout(constant_id = 23) const uint GATHERS = 1; // 0: each window is one element, in order: B as it lies
 layout(constant_id = 24) const uint KD = 1;
 layout(constant_id = 25) const uint KH = 3;
 layout(constant_id = 26) const uint KW = 3;
+layout(constant_id = 27) const uint INNER = 0;
 
 layout(set = 0, binding = 2) restrict readonly buffer B2 { uint16_t b_half[]; };
 
 const uint TAPS = KD * KH * KW;
+// How often the workgroup loads eight of a window each, and of how many windows an invocation does.
+const uint W_LOADS = (BN * (BK / 8) + THREADS - 1) / THREADS;
+const uint W_EACH = THREADS % BN == 0 ? 1 : BN % THREADS == 0 ? BN / THREADS : W_LOADS;
 
-uint window_at[8];
-uint taps_low[8];
-uint taps_high[8];
+// Where taps lie from the first of a window.
+shared uint tap_steps[TAPS];
+
+uint window_at[W_EACH];
+uint taps_low[W_EACH];
+uint taps_high[W_EACH];
+// What is loaded: of eight neighbours those at even and those at odd places.
+uvec4 evens[W_LOADS];
+uvec4 odds[W_LOADS];
+
+// The window of the tile that load i is of, and which eight of k.
+uvec2 own_eight(uint i) {
+    uint at = gl_LocalInvocationIndex + i * THREADS;
+    return uvec2(at % BN, at / BN);
+}
+
+bool loads_window(uint i) {
+    return W_LOADS * THREADS == BN * (BK / 8) || gl_LocalInvocationIndex + i * THREADS < BN * (BK / 8);
+}
+
+uint step_of(uint tap) {
+    return tap / (KH * KW) * p.tap_d + tap / KW % KH * p.tap_h + tap % KW * p.tap_w;
+}
+
+void find_taps() {
+    if (GATHERS == 0u || INNER != 0u) {
+        return;
+    }
+    for (uint tap = gl_LocalInvocationIndex; tap < TAPS; tap += THREADS) {
+        tap_steps[tap] = step_of(tap);
+    }
+    barrier();
+}
 
 // Marks the taps from `first` on, of which `row` has a bit each.
 void mark(uint j, uint first, uint row) {
@@ -30,17 +68,24 @@ void mark(uint j, uint first, uint row) {
     }
 }
 
+bool is_marked(uint j, uint tap) {
+    uint taps = TAPS > 32u && tap >= 32u ? taps_high[j] : taps_low[j];
+    return ((taps >> (tap & 31u)) & 1u) != 0u;
+}
+
 void find_windows(uint place, uint first) {
-    [[unroll]] for (uint j = 0u; j < 8u; j++) {
-        uint window = first + j;
+    [[unroll]] for (uint j = 0u; j < W_EACH; j++) {
+        uint column = first + own_eight(j).x;
+        uint entry = column / p.windows;
+        uint window = column - entry * p.windows;
         uint line = window / p.out_w;
         uint d = line / p.out_h * p.stride_d - p.pad_d;
         uint h = line % p.out_h * p.stride_h - p.pad_h;
         uint w = window % p.out_w * p.stride_w - p.pad_w;
-        window_at[j] = place + d * p.x_deep + h * p.x_row + w * p.x_col;
+        window_at[j] = place + entry * p.x_batch + d * p.x_deep + h * p.x_row + w * p.x_col;
         taps_low[j] = 0u;
         taps_high[j] = 0u;
-        if (window >= p.n) {
+        if (column >= p.n) {
             continue;
         }
         // Before the begin is beyond any end.
@@ -58,18 +103,64 @@ void find_windows(uint place, uint first) {
     }
 }
 
-// Eight neighbours of line k; 0 from k_end on.
-uvec4 windows_of(uint k, uint k_end) {
-    uint tap = k % TAPS;
-    uint step = k / TAPS * p.x_channel + tap / (KH * KW) * p.tap_d + tap / KW % KH * p.tap_h + tap % KW * p.tap_w;
-    uvec4 found = uvec4(0u);
-    [[unroll]] for (uint j = 0u; j < 8u; j++) {
-        uint taps = TAPS > 32u && tap >= 32u ? taps_high[j] : taps_low[j];
-        if (k < k_end && ((taps >> (tap & 31u)) & 1u) != 0u) {
-            found[j >> 1] |= uint(b_half[window_at[j] + step]) << ((j & 1u) * 16u);
+// A step from k on, of one tap.
+void load_channels(uint k) {
+    uint tap = k / p.channels;
+    uint first = step_of(tap) + (k - tap * p.channels) * p.x_channel;
+    [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
+        bool inside = loads_window(i) && is_marked(i % W_EACH, tap);
+        uint at = window_at[i % W_EACH] + first + own_eight(i).y * 8u * p.x_channel;
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            evens[i][j] = inside ? uint(b_half[at + 2u * j * p.x_channel]) : 0u;
+            odds[i][j] = inside ? uint(b_half[at + (2u * j + 1u) * p.x_channel]) : 0u;
         }
     }
-    return found;
+}
+
+// A step from k on, `whole` or up to k_end.
+void load_taps(uint k, uint k_end, const bool whole) {
+    [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
+        uint first = k + own_eight(i).y * 8u;
+        uint tap = first % TAPS;
+        uint at = window_at[i % W_EACH] + first / TAPS * p.x_channel;
+        [[unroll]] for (uint j = 0u; j < 8u; j++) {
+            bool inside = loads_window(i) && (whole || first + j < k_end) && is_marked(i % W_EACH, tap);
+            uint half_of_eight = inside ? uint(b_half[at + tap_steps[tap]]) : 0u;
+            if (j % 2u == 0u) {
+                evens[i][j / 2u] = half_of_eight;
+            } else {
+                odds[i][j / 2u] = half_of_eight;
+            }
+            bool last = tap == TAPS - 1u;
+            tap = last ? 0u : tap + 1u;
+            at += last ? p.x_channel : 0u;
+        }
+    }
+}
+
+void load_windows(uint k, uint k_end, const bool whole) {
+    if (INNER != 0u) {
+        load_channels(k);
+    } else {
+        load_taps(k, k_end, whole);
+    }
+}
+
+void keep_no_windows() {
+    [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
+        evens[i] = uvec4(0u);
+        odds[i] = uvec4(0u);
+    }
+}
+
+// Rows of staged windows begin at `first` and are `stride` words apart.
+void store_windows(uint first, uint stride) {
+    [[unroll]] for (uint i = 0u; i < W_LOADS; i++) {
+        if (loads_window(i)) {
+            uvec2 own = own_eight(i);
+            tiles[first + own.x * stride + own.y] = evens[i] | odds[i] << 16;
+        }
+    }
 }
 
 // The bias of a row of C.

@@ -9,13 +9,17 @@
 //! - F32 with windows of one element and nothing to add: a product;
 //! - the rest: a product that gathers windows while it multiplies.
 //!
+//! Products that gather windows, and have too few tiles for the device, sum parts of `k` side by side, which
+//! a second kernel adds with bias and function.
+//!
 //! Integers are decomposed. 16-bit results whose rows of windows do not begin with words are made in F32
 //! and rounded by a kernel of its own.
 //!
-//! Next: `conv/windows.rs` for the numbers of windows, `conv/kernels.rs`, `conv/coop.rs`.
+//! Next: `conv/windows.rs` for the numbers of windows, `conv/kernels.rs`, `conv/tiles.rs`, `conv/coop.rs`.
 
 mod coop;
 mod kernels;
+mod tiles;
 mod transpose;
 pub(super) mod windows;
 
@@ -26,7 +30,8 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support};
 
 use self::coop::Coop;
-use self::kernels::{DEPTHWISE, FINISH, FinishParams, GEMM, IM2COL, Weights};
+use self::kernels::{DEPTHWISE, FINISH, FinishParams, IM2COL};
+use self::tiles::Tiles;
 use self::windows::{Windows, known, product};
 use super::matmul::product::activation_code;
 use super::matmul::product_into;
@@ -156,8 +161,39 @@ impl Given<'_> {
         if self.by_matrices(e)? || (pointwise && plain && self.y.dtype == DType::F32) {
             return self.product(e, plain);
         }
+        let tiles = Tiles::of(e, self)?;
+        if tiles.parts > 1 {
+            let sums = self.parts(e, tiles.parts)?;
+            let none = Epilogue::none(e.temp(DType::U32, &[Dim::Known(1)])?.slot);
+            tiles.emit(e, self, &sums, none);
+            return self.finish(e, &sums, Sums::Parts(tiles.parts));
+        }
         let even = self.windows.count.twos() > 0;
-        self.rounded(e, even, Self::gathered)
+        self.rounded(e, even, |given, e, y, epilogue| {
+            tiles.emit(e, given, y, epilogue);
+        })
+    }
+
+    /// A slot for sums over parts of `k`: `[part, channel, column]`.
+    fn parts(&self, e: &mut Emit<'_>, parts: u32) -> Result<View, CompileError> {
+        let entries = &self.x.layout.shape()[0];
+        let channels = &self.y.layout.shape()[1];
+        let shape = [
+            Dim::Known(parts as usize),
+            channels.clone(),
+            product(&[entries.clone(), self.windows.count.clone()]),
+        ];
+        e.temp(DType::F32, &shape)
+    }
+
+    /// The most parts of `k` whose sums fit a slot.
+    fn most_parts(&self, e: &Emit<'_>) -> Result<u32, CompileError> {
+        let mut bytes = e.bound(&self.m)?.saturating_mul(4 * self.op.groups);
+        for dim in [&self.x.layout.shape()[0], &self.windows.count] {
+            bytes = bytes.saturating_mul(e.bound(dim)?);
+        }
+        let most = e.caps.max_binding_bytes / 2 / bytes.max(1) as u64;
+        Ok(most.min(u64::from(u32::MAX)) as u32)
     }
 
     /// True if a product on cooperative matrices is worth columns of their own.
@@ -182,7 +218,7 @@ impl Given<'_> {
         &self,
         e: &mut Emit<'_>,
         whole_words: bool,
-        emit: fn(&Self, &mut Emit<'_>, &View, Epilogue),
+        emit: impl Fn(&Self, &mut Emit<'_>, &View, Epilogue),
     ) -> Result<(), CompileError> {
         if self.y.dtype == DType::F32 || whole_words {
             let epilogue = self.epilogue(e)?;
@@ -190,14 +226,9 @@ impl Given<'_> {
             return Ok(());
         }
         let sums = e.temp(DType::F32, self.y.layout.shape())?;
-        let none = Epilogue {
-            bias: e.temp(DType::U32, &[Dim::Known(1)])?.slot,
-            consts: [0, 0],
-            offset: Num::ZERO,
-            stride: Num::ZERO,
-        };
+        let none = Epilogue::none(e.temp(DType::U32, &[Dim::Known(1)])?.slot);
         emit(self, e, &sums, none);
-        self.finish(e, &sums)
+        self.finish(e, &sums, Sums::Whole)
     }
 
     fn epilogue(&self, e: &mut Emit<'_>) -> Result<Epilogue, CompileError> {
@@ -244,61 +275,6 @@ impl Given<'_> {
         e.dispatch(kernel, &consts, &args, &params, grid);
     }
 
-    fn gathered(&self, e: &mut Emit<'_>, y: &View, epilogue: Epilogue) {
-        let params = self.params(e, &epilogue);
-        let [tm, tn] = self.tile(e).unwrap_or([16, 16]);
-        let apart = self.w.slot != self.x.slot && self.w.slot != epilogue.bias;
-        // No weights fill no quad, which a binding must.
-        let some = self.k != Dim::Known(0);
-        let quads = apart && some && self.k.twos() >= 2;
-        let weights = match (quads, self.w.dtype) {
-            (false, _) => Weights::Words,
-            (true, DType::F32) => Weights::Quads,
-            (true, _) => Weights::HalfQuads,
-        };
-        let tape = e.tape();
-        let down = tape.ceil_div(params.m, 8 * tm);
-        let columns = tape.mul(params.batch, params.windows);
-        let across = tape.ceil_div(columns, 8 * tn);
-        let tiles = tape.mul(down, across);
-        let [gx, gy, _] = e.flat_grid(tiles);
-        let limit = e.caps.max_grid;
-        let groups = e.tape().min(params.groups, limit);
-        let mut consts = self.consts(&epilogue, y);
-        consts.extend([tm, tn]);
-        let args = [self.x.slot, self.w.slot, epilogue.bias, y.slot];
-        let kernel = GEMM.pick(weights, epilogue.activation());
-        e.dispatch(kernel, &consts, &args, &params, [gx, gy, groups]);
-    }
-
-    /// Invocations along channels and windows, so that the busiest unit has least to do.
-    fn tile(&self, e: &Emit<'_>) -> Result<[u32; 2], CompileError> {
-        const SIZES: [([u32; 2], f64); 4] = [
-            ([16, 16], 1.0),
-            ([8, 16], 0.95),
-            ([16, 8], 0.95),
-            ([8, 8], 0.85),
-        ];
-        let units = match e.caps.compute_units {
-            0 => 16,
-            units => units as usize,
-        };
-        let m = e.bound(&self.m)?;
-        let columns = e.bound(&self.x.layout.shape()[0])?;
-        let columns = columns.saturating_mul(e.bound(&self.windows.count)?);
-        let mut best = (SIZES[0].0, f64::INFINITY);
-        for (size, rate) in SIZES {
-            let [rows, cols] = size.map(|n| 8 * n as usize);
-            let tiles = m.div_ceil(rows).saturating_mul(columns.div_ceil(cols));
-            let tiles = tiles.saturating_mul(self.op.groups);
-            let time = tiles.div_ceil(units) as f64 * (rows * cols) as f64 / rate;
-            if time < best.1 {
-                best = (size, time);
-            }
-        }
-        Ok(best.0)
-    }
-
     /// Columns, a product, and what follows it.
     fn product(&self, e: &mut Emit<'_>, plain: bool) -> Result<(), CompileError> {
         let shape = self.x.layout.shape().to_vec();
@@ -334,17 +310,27 @@ impl Given<'_> {
         }
         let sums = e.temp(DType::F32, &dims)?;
         product_into(e, &w, &columns, &sums)?;
-        self.finish(e, &sums)
+        self.finish(e, &sums, Sums::Whole)
     }
 
     /// Bias and function of F32 sums, rounded.
-    fn finish(&self, e: &mut Emit<'_>, sums: &View) -> Result<(), CompileError> {
+    fn finish(&self, e: &mut Emit<'_>, sums: &View, lie: Sums) -> Result<(), CompileError> {
         let epilogue = self.epilogue(e)?;
         let shape = self.y.layout.shape().to_vec();
+        let (entries, channels) = (e.num(&shape[0]), e.num(&shape[1]));
+        let windows = e.num(&self.windows.count);
+        let tape = e.tape();
+        let (parts, entry, channel) = match lie {
+            Sums::Whole => (1, tape.mul(channels, windows), windows),
+            Sums::Parts(parts) => (parts, windows, tape.mul(entries, windows)),
+        };
         let params = FinishParams {
             count: e.numel(&shape),
-            channels: e.num(&shape[1]),
-            windows: e.num(&self.windows.count),
+            channels,
+            windows,
+            sums_part: e.numel(&shape),
+            sums_entry: entry,
+            sums_channel: channel,
             bias_offset: epilogue.offset,
             bias_row: Num::ZERO,
             bias_stride: epilogue.stride,
@@ -353,7 +339,8 @@ impl Given<'_> {
         let words = e.words(self.y.dtype, &shape);
         let grid = e.grid_of(words, 256);
         let [bias, activation] = epilogue.consts;
-        let consts = [bias, activation, code(self.x.dtype), code(self.y.dtype)];
+        let dtypes = [self.x.dtype, self.y.dtype].map(code);
+        let consts = [bias, activation, dtypes[0], dtypes[1], parts];
         let args = [sums.slot, epilogue.bias, self.y.slot];
         let kernel = FINISH.pick(epilogue.activation());
         e.dispatch(kernel, &consts, &args, &params, grid);
@@ -389,7 +376,26 @@ struct Epilogue {
     stride: Num,
 }
 
+/// How sums lie that are finished apart.
+#[derive(Clone, Copy)]
+enum Sums {
+    /// As the result.
+    Whole,
+    /// So many times `[channel, column]`, to be added.
+    Parts(u32),
+}
+
 impl Epilogue {
+    /// Nothing; a slot that is never read stands in for the bias.
+    fn none(bias: SlotId) -> Epilogue {
+        Epilogue {
+            bias,
+            consts: [0, 0],
+            offset: Num::ZERO,
+            stride: Num::ZERO,
+        }
+    }
+
     /// True if its function takes the pieces of long ones.
     fn activation(&self) -> bool {
         let relu = activation_code(Some(UnaryFn::Relu));

@@ -9,6 +9,7 @@ mod tiling;
 
 use tercet_ir::scalar::UnaryFn;
 
+pub(super) use self::tiling::Gathering;
 pub use self::tiling::{Scope, Tiling};
 use crate::caps::CoopType;
 use crate::kernel::{Access, Kernel};

@@ -114,6 +114,24 @@ const FLOATS: &[Shapes] = &[
         3,
         |w| w.with_pads(&[1, 1], &[1, 1]),
     ),
+    // Sums over so many that they are made in parts, windows that cross from entry to entry.
+    shapes("deep", &[2, 192, 3, 3], &[16, 192, 3, 3], 1, |w| {
+        w.with_pads(&[1, 1], &[1, 1])
+    }),
+    // Channels in whole steps: taps are gathered one after the other.
+    shapes("deep_groups", &[2, 128, 4, 4], &[40, 64, 3, 3], 2, |w| {
+        w.with_pads(&[1, 1], &[1, 1])
+    }),
+    shapes(
+        "deep_block",
+        &[3, 32, 3, 4, 5],
+        &[16, 32, 2, 3, 3],
+        1,
+        |w| w.with_pads(&[1, 0, 1], &[0, 1, 1]).with_stride(&[1, 1, 2]),
+    ),
+    shapes("deep_7x7", &[1, 32, 9, 8], &[17, 32, 7, 7], 1, |w| {
+        w.with_pads(&[3, 3], &[3, 3]).with_dilation(&[1, 2])
+    }),
     shapes("one_window", &[3, 4, 5, 6], &[7, 4, 5, 6], 1, |w| w),
     shapes("padding_only", &[1, 2, 1, 1], &[3, 2, 2, 2], 1, |w| {
         w.with_stride(&[3, 3]).with_pads(&[4, 3], &[4, 3])

@@ -2,47 +2,29 @@
 //! them (implicit GEMM), with bias and function.
 //!
 //! The shader is `shaders/vulkan/include/gemm_coop.glsl` with `windows.glsl`. Rows are the channels of the
-//! result in a group, columns its windows; batch entries and groups are batches.
+//! result in a group, columns the windows of all batch entries; groups are batches. Where there are fewer
+//! tiles than the device runs at a time, workgroups sum parts of `k`, which `conv_finish.wgsl` adds.
 
-use tercet_ir::{CompileError, DType};
+use tercet_ir::{CompileError, DType, Dim};
 
-use super::Given;
+use super::windows::WindowParams;
+use super::{Epilogue, Given, Sums};
 use crate::caps::CoopType;
-use crate::emit::Emit;
-use crate::families::gemm_coop::{self, Options, Tiling, module, names};
+use crate::emit::{Emit, View};
+use crate::families::gemm_coop::{self, Gathering, GemmCoopParams, Options, Tiling, module, names};
 use crate::kernel::Kernel;
 use crate::num::Num;
+use crate::program::SlotId;
 use crate::tuning::Problem;
 
 crate::params! {
     /// The block of `gemm_params.glsl` with `window_params.glsl`.
     pub struct ConvCoopParams {
-        m: U32,
-        n: U32,
-        k: U32,
-        batches: U32,
-        batch_inner: U32,
-        splits: U32,
-        split_k: U32,
-        lda: U32,
-        ldb: U32,
-        ldc: U32,
-        ld_residual: U32,
-        offset_a: U32,
-        offset_b: U32,
-        offset_c: U32,
-        offset_bias: U32,
-        offset_residual: U32,
-        outer_a: U32,
-        outer_b: U32,
-        outer_c: U32,
-        outer_residual: U32,
-        inner_a: U32,
-        inner_b: U32,
-        inner_c: U32,
-        inner_residual: U32,
-        split_c: U32,
-        len_c: U32,
+        ..product: GemmCoopParams,
+        windows: U32,
+        c_entry: U32,
+        channels: U32,
+        x_batch: U32,
         x_channel: U32,
         x_deep: U32,
         x_row: U32,
@@ -67,7 +49,7 @@ crate::params! {
     }
 }
 
-const CONSTS: &[&str] = names!["GATHERS", "KD", "KH", "KW"];
+const CONSTS: &[&str] = names!["GATHERS", "KD", "KH", "KW", "INNER"];
 
 pub(super) static F16: Kernel<ConvCoopParams> = Kernel::spirv(
     "conv_coop_f16",
@@ -93,6 +75,11 @@ const LEAST: usize = 16;
 pub(super) struct Coop {
     ty: CoopType,
     tiling: Tiling,
+    /// True if windows are gathered, of all batch entries as columns; else they are rows of B as they lie,
+    /// and each entry is a product.
+    gathers: bool,
+    /// True if weights are constant, with channels in whole steps: they are laid out tap by tap.
+    inner: bool,
 }
 
 impl Coop {
@@ -108,34 +95,82 @@ impl Coop {
         if m < LEAST || k < LEAST || taps > MOST_TAPS {
             return Ok(None);
         }
-        let problem = Problem {
+        // Windows that are elements are rows of B.
+        let gathers = !(c.windows.are_elements() && c.x.layout.is_contiguous());
+        let (n, entries) = (e.bound(&c.windows.count)?, e.bound(&c.x.layout.shape()[0])?);
+        let mut problem = Problem {
             dtype: c.x.dtype,
-            b_transposed: false,
+            b_transposed: gathers,
             m,
-            n: e.bound(&c.windows.count)?,
+            n,
             k,
         };
-        let entries = e.bound(&c.x.layout.shape()[0])?;
-        let batches = entries.saturating_mul(c.op.groups);
-        let tiling = Tiling::choose_for_batches(e.caps, ty, &problem, batches);
-        Ok(tiling.map(|tiling| Coop { ty, tiling }))
+        let tiling = match gathers {
+            true => {
+                problem.n = n.saturating_mul(entries);
+                let gathering = Gathering {
+                    products: c.op.groups,
+                    channels: c.own.known().filter(|_| e.is_constant(&c.w)),
+                    most_parts: c.most_parts(e)?,
+                };
+                Tiling::choose_for_windows(e.caps, ty, &problem, &gathering)
+            }
+            false => {
+                let batches = entries.saturating_mul(c.op.groups);
+                Tiling::choose_for_batches(e.caps, ty, &problem, batches)
+            }
+        };
+        Ok(tiling.map(|tiling| {
+            let whole = |n: usize| n.is_multiple_of(tiling.tile[2] as usize);
+            Coop {
+                ty,
+                tiling,
+                gathers,
+                inner: gathers && c.own.known().is_some_and(whole) && e.is_constant(&c.w),
+            }
+        }))
     }
 
     /// Runs it.
     pub(super) fn dispatch(&self, e: &mut Emit<'_>, c: &Given<'_>) -> Result<(), CompileError> {
-        let epilogue = c.epilogue(e)?;
-        let x_strides = e.strides(&c.x);
-        // Windows that are elements are rows of B.
-        let dense = c.windows.are_elements() && c.x.layout.is_contiguous();
-        let own = e.num(&c.own);
-        let params = self.params(e, c, &epilogue, [x_strides[0], x_strides[1], own]);
+        let w = match self.inner {
+            true => tap_by_tap(e, c)?,
+            false => c.w.clone(),
+        };
+        let splits = self.tiling.splits;
+        if splits == 1 {
+            let epilogue = c.epilogue(e)?;
+            let bias = c.bias.as_ref().map_or(w.slot, |_| epilogue.bias);
+            self.tiles(
+                e,
+                c,
+                &self.options(c, false),
+                &epilogue,
+                [w.slot, bias, c.y.slot],
+            );
+            return Ok(());
+        }
+        let parts = c.parts(e, splits)?;
+        let none = Epilogue::none(w.slot);
+        self.tiles(
+            e,
+            c,
+            &self.options(c, true),
+            &none,
+            [w.slot, w.slot, parts.slot],
+        );
+        c.finish(e, &parts, Sums::Parts(splits))
+    }
+
+    fn options(&self, c: &Given<'_>, parts: bool) -> Options {
         let whole = |n: Option<usize>| n.is_some_and(|n| n.is_multiple_of(8));
         let known_n = c.windows.count.known();
+        let entries = c.x.layout.shape()[0].known();
         let x = &c.x.layout;
         let mut lines = x.offset().iter().chain(&x.strides()[..2]);
         let x_is_whole = lines.all(|t| t.power_of_two() >= 8);
         let options = Options {
-            b_transposed: false,
+            b_transposed: self.gathers,
             aligned_a: whole(c.k.known()),
             aligned_b: whole(known_n) && x_is_whole,
             activation: c.op.activation,
@@ -145,70 +180,63 @@ impl Coop {
             aligned_c: whole(known_n),
             planes: true,
         };
-        let mut consts = gemm_coop::constants(&self.tiling, &options);
+        match parts {
+            false => options,
+            true => Options {
+                activation: None,
+                bias_f32: None,
+                out_f32: true,
+                aligned_c: whole(known_n.zip(entries).map(|(n, entries)| n * entries)),
+                ..options
+            },
+        }
+    }
+
+    /// Dispatches the tiles with weights, bias and result, or partial sums, `[m, columns]` of each part and
+    /// group.
+    fn tiles(
+        &self,
+        e: &mut Emit<'_>,
+        c: &Given<'_>,
+        options: &Options,
+        epilogue: &Epilogue,
+        [w, bias, y]: [SlotId; 3],
+    ) {
+        let params = self.params(e, c, epilogue);
+        let mut consts = gemm_coop::constants(&self.tiling, options);
         let [_, kd, kh, kw] = c.windows.consts();
-        consts.extend([u32::from(!dense), kd, kh, kw]);
+        consts.extend([u32::from(self.gathers), kd, kh, kw, u32::from(self.inner)]);
         let [bm, bn, _] = self.tiling.tile;
+        let p = &params.product;
         let tape = e.tape();
-        let (down, across) = (tape.ceil_div(params.m, bm), tape.ceil_div(params.n, bn));
+        let (down, across) = (tape.ceil_div(p.m, bm), tape.ceil_div(p.n, bn));
         let tiles = tape.mul(down, across);
+        let depth = tape.mul(p.batches, p.splits);
         let [gx, gy, _] = e.flat_grid(tiles);
         let limit = e.caps.max_grid;
-        let depth = e.tape().min(params.batches, limit);
-        let bias = match &c.bias {
-            Some(_) => epilogue.bias,
-            None => c.w.slot,
-        };
+        let depth = e.tape().min(depth, limit);
         let kernel = match self.ty {
             CoopType::F16 => &F16,
             CoopType::BF16 => &BF16,
         };
-        let args = [c.w.slot, c.x.slot, bias, bias, c.y.slot];
+        let args = [w, c.x.slot, bias, bias, y];
         e.dispatch(kernel, &consts, &args, &params, [gx, gy, depth]);
-        Ok(())
     }
 
-    fn params(
-        &self,
-        e: &mut Emit<'_>,
-        c: &Given<'_>,
-        epilogue: &super::Epilogue,
-        [x_batch, x_channel, own]: [Num; 3],
-    ) -> ConvCoopParams {
+    fn params(&self, e: &mut Emit<'_>, c: &Given<'_>, epilogue: &Epilogue) -> ConvCoopParams {
         let w = c.windows.params(e, &c.x);
-        let (m, n, k) = (e.num(&c.m), w.windows, e.num(&c.k));
-        let groups = Num::Const(c.op.groups as i64);
-        let offset_a = e.offset(&c.w);
+        let own = e.num(&c.own);
+        let product = self.product(e, c, &w, own, epilogue);
         let tape = e.tape();
-        let batches = tape.mul(w.batch, groups);
-        let len = tape.mul(m, n);
         ConvCoopParams {
-            m,
-            n,
-            k,
-            batches,
-            batch_inner: groups,
-            splits: Num::ONE,
-            split_k: k,
-            lda: k,
-            ldb: w.x_channel,
-            ldc: n,
-            ld_residual: epilogue.stride,
-            offset_a,
-            offset_b: w.x_offset,
-            offset_c: Num::ZERO,
-            offset_bias: Num::ZERO,
-            offset_residual: epilogue.offset,
-            outer_a: Num::ZERO,
-            outer_b: x_batch,
-            outer_c: tape.mul(groups, len),
-            outer_residual: Num::ZERO,
-            inner_a: tape.mul(m, k),
-            inner_b: tape.mul(own, x_channel),
-            inner_c: len,
-            inner_residual: tape.mul(m, epilogue.stride),
-            split_c: Num::ZERO,
-            len_c: tape.mul(batches, len),
+            windows: w.windows,
+            c_entry: match self.tiling.splits {
+                1 => product.outer_c,
+                _ => w.windows,
+            },
+            channels: own,
+            product,
+            x_batch: w.x_batch,
             x_channel: w.x_channel,
             x_deep: w.x_deep,
             x_row: w.x_row,
@@ -232,6 +260,81 @@ impl Coop {
             pad_w: w.pad_w,
         }
     }
+
+    fn product(
+        &self,
+        e: &mut Emit<'_>,
+        c: &Given<'_>,
+        w: &WindowParams,
+        own: Num,
+        epilogue: &Epilogue,
+    ) -> GemmCoopParams {
+        let (m, k) = (e.num(&c.m), e.num(&c.k));
+        let groups = Num::Const(c.op.groups as i64);
+        let splits = Num::Const(i64::from(self.tiling.splits));
+        let split_k = self.tiling.split_k(e.tape(), k);
+        let tape = e.tape();
+        let columns = tape.mul(w.batch, w.windows);
+        // Columns of a product, and of a row of C.
+        let n = if self.gathers { columns } else { w.windows };
+        let batches = match self.gathers {
+            true => groups,
+            false => tape.mul(w.batch, groups),
+        };
+        let ldc = match self.tiling.splits {
+            1 => w.windows,
+            _ => columns,
+        };
+        let len = tape.mul(m, ldc);
+        let outer_c = tape.mul(groups, len);
+        let entries = if self.tiling.splits == 1 {
+            w.batch
+        } else {
+            splits
+        };
+        GemmCoopParams {
+            m,
+            n,
+            k,
+            batches,
+            batch_inner: groups,
+            splits,
+            split_k,
+            lda: k,
+            ldb: w.x_channel,
+            ldc,
+            ld_residual: epilogue.stride,
+            offset_a: Num::ZERO,
+            offset_b: w.x_offset,
+            offset_c: Num::ZERO,
+            offset_bias: Num::ZERO,
+            offset_residual: epilogue.offset,
+            outer_a: Num::ZERO,
+            outer_b: w.x_batch,
+            outer_c,
+            outer_residual: Num::ZERO,
+            inner_a: tape.mul(m, k),
+            inner_b: tape.mul(own, w.x_channel),
+            inner_c: len,
+            inner_residual: tape.mul(m, epilogue.stride),
+            split_c: outer_c,
+            len_c: tape.mul(outer_c, entries),
+        }
+    }
+}
+
+/// Weights with taps before channels; they are dense.
+fn tap_by_tap(e: &mut Emit<'_>, c: &Given<'_>) -> Result<View, CompileError> {
+    let w = &c.w;
+    let taps = Dim::Known(c.windows.kernel.iter().product());
+    let shape = [w.layout.shape()[0].clone(), c.own.clone(), taps];
+    let layout = w.layout.reshape(&shape);
+    let layout = layout.unwrap_or_else(|| unreachable!("invariant: dense views reshape"));
+    let view = View {
+        layout: layout.transpose(&[0, 2, 1]),
+        ..w.clone()
+    };
+    e.dense(&view)
 }
 
 #[cfg(test)]

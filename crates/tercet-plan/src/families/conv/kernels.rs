@@ -11,6 +11,9 @@ crate::params! {
         count: U32,
         channels: U32,
         windows: U32,
+        sums_part: U32,
+        sums_entry: U32,
+        sums_channel: U32,
         bias_offset: U32,
         bias_row: U32,
         bias_stride: U32,
@@ -22,6 +25,11 @@ const WINDOWS: &str = portable!("conv/windows.wgsl");
 const OPERANDS: &str = concat!(
     portable!("conv/windows.wgsl"),
     portable!("conv/operands.wgsl")
+);
+/// The tiled product that gathers windows.
+const TILES: &str = concat!(
+    portable!("matmul/quad_tiles.wgsl"),
+    portable!("conv/conv_gemm.wgsl")
 );
 /// What is done to sums of floats.
 const SUMS: &str = portable!("matmul/floats.wgsl");
@@ -112,35 +120,23 @@ pub(super) static GEMM: Gemm = Gemm {
     words: pair!(
         "conv_gemm",
         "conv_gemm_activated",
-        [
-            OPERANDS,
-            portable!("conv/w_words.wgsl"),
-            portable!("conv/conv_gemm.wgsl")
-        ],
+        [OPERANDS, portable!("conv/w_words.wgsl"), TILES],
         ARGS,
-        ["AXES", "KD", "KH", "KW", "TM", "TN"]
+        ["AXES", "KD", "KH", "KW", "TM", "TN", "PARTS"]
     ),
     quads: pair!(
         "conv_gemm_quads",
         "conv_gemm_quads_activated",
-        [
-            OPERANDS,
-            portable!("conv/w_quads.wgsl"),
-            portable!("conv/conv_gemm.wgsl")
-        ],
+        [OPERANDS, portable!("conv/w_quads.wgsl"), TILES],
         ARGS,
-        ["AXES", "KD", "KH", "KW", "TM", "TN"]
+        ["AXES", "KD", "KH", "KW", "TM", "TN", "PARTS"]
     ),
     half_quads: pair!(
         "conv_gemm_half",
         "conv_gemm_half_activated",
-        [
-            OPERANDS,
-            portable!("conv/w_quads_half.wgsl"),
-            portable!("conv/conv_gemm.wgsl")
-        ],
+        [OPERANDS, portable!("conv/w_quads_half.wgsl"), TILES],
         ARGS,
-        ["AXES", "KD", "KH", "KW", "TM", "TN"]
+        ["AXES", "KD", "KH", "KW", "TM", "TN", "PARTS"]
     ),
 };
 
@@ -152,13 +148,13 @@ pub(super) static DEPTHWISE: Pair<WindowParams> = pair!(
     ["AXES", "KD", "KH", "KW", "STRIDE", "NEAR", "SPAN"]
 );
 
-/// Bias, function and rounding of F32 sums.
+/// Bias, function and rounding of F32 sums, in parts or whole.
 pub(super) static FINISH: Pair<FinishParams> = pair!(
     "conv_finish",
     "conv_finish_activated",
     [portable!("conv/conv_finish.wgsl")],
     &[Access::Read, Access::Read, Access::Write],
-    []
+    ["PARTS"]
 );
 
 /// Windows as columns, by bits.

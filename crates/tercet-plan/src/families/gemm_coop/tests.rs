@@ -224,6 +224,34 @@ fn few_tiles_sum_k_in_parts() {
     }
 }
 
+/// Windows are gathered in parts of `k` where tiles are few and there is room for their sums, and in long steps
+/// only within the channels of a tap.
+#[test]
+fn windows_are_gathered_in_parts_and_within_taps() {
+    let caps = Caps::h200();
+    let choose = |[m, n, k]: [usize; 3], channels, most_parts| {
+        let gathering = Gathering {
+            products: 1,
+            channels,
+            most_parts,
+        };
+        let p = problem(m, n, k);
+        Tiling::choose_for_windows(&caps, CoopType::F16, &p, &gathering).unwrap()
+    };
+    let deep = [512, 1568, 4608];
+    assert!(choose(deep, Some(512), 16).splits > 1);
+    assert_eq!(choose(deep, Some(512), 1).splits, 1);
+    assert_eq!(choose([64, 100_352, 576], Some(64), 16).splits, 1);
+    for channels in [None, Some(3), Some(48)] {
+        for sizes in [deep, [64, 3136, 576], [64, 401_408, 147], [16, 18, 1728]] {
+            let tiling = choose(sizes, channels, 16);
+            assert!(tiling.tile[2] <= 32, "{tiling} for {channels:?}");
+            let shared = tiling.shared_bytes(true) + 256;
+            assert!(shared <= caps.workgroup_bytes, "{tiling}");
+        }
+    }
+}
+
 #[test]
 fn tilings_follow_the_size_and_the_measurements() {
     let caps = Caps::h200();

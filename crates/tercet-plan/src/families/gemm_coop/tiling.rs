@@ -40,6 +40,16 @@ pub struct Tiling {
     pub splits: u32,
 }
 
+/// Products whose right side is gathered from windows.
+pub(crate) struct Gathering {
+    /// How many there are of one size.
+    pub(crate) products: usize,
+    /// What steps of `k` lie within where they can: the channels of a tap. Only then are long ones worth it.
+    pub(crate) channels: Option<usize>,
+    /// The most parts of `k` whose sums there is room for.
+    pub(crate) most_parts: u32,
+}
+
 /// For devices that do not say how many workgroups run side by side.
 const TYPICAL_UNITS: usize = 32;
 
@@ -47,7 +57,10 @@ const TYPICAL_UNITS: usize = 32;
 const BAND: u32 = 8;
 
 /// Parts of `k` that are tried.
-const SPLITS: [u32; 6] = [1, 2, 3, 4, 6, 8];
+const SPLITS: &[u32] = &[1, 2, 3, 4, 6, 8];
+
+/// The same for windows.
+const WINDOW_SPLITS: &[u32] = &[1, 2, 3, 4, 5, 6, 8, 12];
 
 /// A division in units of fragments: subgroups of a tile, fragments of a subgroup, fragments of `k`.
 struct Division {
@@ -114,6 +127,22 @@ const DIVISIONS: &[Division] = &[
     one([2, 2], [2, 1], 8, [0.25, 0.3]), // 64 x 32 x 128
 ];
 
+/// As [`DIVISIONS`], of products whose right side is gathered from windows: each element of it takes an
+/// instruction or more, so that many rows of a tile and few registers of an invocation pay. Measured on the
+/// same GPU with convolutions of 64 and 512 channels; `32 x 64 x 32` is an estimate.
+const WINDOW_DIVISIONS: &[Division] = &[
+    one([4, 2], [4, 4], 2, [0.82, 0.99]), // 256 x 128 x 32
+    one([2, 2], [4, 4], 2, [0.53, 0.86]), // 128 x 128 x 32
+    one([2, 2], [4, 2], 2, [0.35, 0.76]), // 128 x 64 x 32
+    one([2, 2], [4, 2], 4, [0.44, 0.53]),
+    one([2, 4], [2, 2], 2, [0.34, 0.56]), // 64 x 128 x 32 of 32 x 32
+    one([2, 4], [2, 2], 4, [0.39, 0.47]),
+    one([2, 2], [2, 2], 2, [0.17, 0.55]), // 64 x 64 x 32
+    one([2, 2], [2, 2], 4, [0.21, 0.51]),
+    one([2, 2], [1, 2], 2, [0.1, 0.38]), // 32 x 64 x 32
+    one([2, 2], [1, 2], 4, [0.12, 0.39]),
+];
+
 /// Tiles and invocations of kernels of a workgroup's matrices.
 const BLOCKS: &[([u32; 3], u32)] = &[
     ([128, 256, 64], 256),
@@ -150,7 +179,7 @@ impl Tiling {
             return measured;
         }
         let units = units_of(caps);
-        let modelled = Tiling::divided(caps, ty).into_iter();
+        let modelled = Tiling::divided(caps, ty, DIVISIONS).into_iter();
         let costs = modelled.flat_map(|(t, rate)| {
             let all = t.splits_of(problem);
             all.map(move |t| (t, t.cost(rate, problem, 1, units)))
@@ -168,8 +197,34 @@ impl Tiling {
         batches: usize,
     ) -> Option<Tiling> {
         let units = units_of(caps);
-        let modelled = Tiling::divided(caps, ty).into_iter();
+        let modelled = Tiling::divided(caps, ty, DIVISIONS).into_iter();
         let costs = modelled.map(|(t, rate)| (t, t.cost(rate, problem, batches, units)));
+        let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
+        least.map(|(t, _)| t)
+    }
+
+    /// The tiling of subgroups for products whose right side is gathered from windows.
+    pub(crate) fn choose_for_windows(
+        caps: &Caps,
+        ty: CoopType,
+        problem: &Problem,
+        gathering: &Gathering,
+    ) -> Option<Tiling> {
+        let units = units_of(caps);
+        let modelled = Tiling::divided(caps, ty, WINDOW_DIVISIONS).into_iter();
+        let able = |t: &Tiling| {
+            let [_, _, bk] = t.tile;
+            let channels = gathering.channels;
+            let whole = channels.is_some_and(|n| n.is_multiple_of(bk as usize));
+            // Beside staged tiles there is a table of taps.
+            let fits = t.shared_bytes(true) + TAPS_BYTES <= caps.workgroup_bytes;
+            fits && (whole || bk <= 2 * t.fragment[2])
+        };
+        let costs = modelled.filter(|(t, _)| able(t)).flat_map(|(t, rate)| {
+            let all = t.parts_of(problem, WINDOW_SPLITS);
+            let all = all.filter(|t| t.splits == 1 || t.splits <= gathering.most_parts);
+            all.map(move |t| (t, t.cost(rate, problem, gathering.products, units)))
+        });
         let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
         least.map(|(t, _)| t)
     }
@@ -179,7 +234,9 @@ impl Tiling {
         let Some(subgroup) = caps.subgroup.filter(|_| caps.spirv) else {
             return Vec::new();
         };
-        let divided = Tiling::divided(caps, ty).into_iter().map(|(t, _)| t);
+        let divided = Tiling::divided(caps, ty, DIVISIONS)
+            .into_iter()
+            .map(|(t, _)| t);
         let blocks = caps.coop_blocks.iter().filter(|b| b.ty == ty);
         let blocks = blocks.flat_map(|b| Tiling::of_blocks(*b, subgroup));
         let mut all: Vec<Tiling> = Vec::new();
@@ -193,7 +250,7 @@ impl Tiling {
     }
 
     /// Every tiling of subgroups that the device can run.
-    fn divided(caps: &Caps, ty: CoopType) -> Vec<(Tiling, Rate)> {
+    fn divided(caps: &Caps, ty: CoopType, divisions: &[Division]) -> Vec<(Tiling, Rate)> {
         let Some(subgroup) = caps.subgroup.filter(|_| caps.spirv) else {
             return Vec::new();
         };
@@ -205,7 +262,7 @@ impl Tiling {
         let Some(shape) = shape else {
             return Vec::new();
         };
-        let all = DIVISIONS.iter();
+        let all = divisions.iter();
         let all = all.map(|d| (Tiling::of_fragments(*shape, subgroup, d), d.rate));
         all.filter(|(t, _)| t.fits(caps)).collect()
     }
@@ -296,13 +353,21 @@ impl Tiling {
         problem.n.is_multiple_of(4) && self.scope == Scope::Subgroup
     }
 
-    /// This with each number of parts that leaves every part several steps.
+    /// This with each number of parts that a product may have.
     fn splits_of(self, problem: &Problem) -> impl Iterator<Item = Tiling> {
+        let parts = match self.can_split(problem) {
+            true => SPLITS,
+            false => &SPLITS[..1],
+        };
+        self.parts_of(problem, parts)
+    }
+
+    /// This with each of these numbers of parts that leaves every part several steps.
+    fn parts_of(self, problem: &Problem, parts: &'static [u32]) -> impl Iterator<Item = Tiling> {
         const STEPS: usize = 3;
         let steps = problem.k / self.tile[2] as usize;
-        let able = self.can_split(problem);
-        let all = SPLITS.into_iter();
-        let all = all.filter(move |n| *n == 1 || able && steps >= STEPS * *n as usize);
+        let all = parts.iter().copied();
+        let all = all.filter(move |n| *n == 1 || steps >= STEPS * *n as usize);
         all.map(move |n| self.split(n))
     }
 
@@ -346,7 +411,7 @@ impl Tiling {
         let parts = match splits {
             1 => 0.0,
             _ => {
-                let sums = (splits * problem.m * problem.n) as f64;
+                let sums = (splits * problem.m * problem.n * batches) as f64;
                 ANOTHER_DISPATCH + sums / units as f64 * PER_SUM
             }
         };
@@ -362,6 +427,9 @@ const ANOTHER_DISPATCH: f64 = 3.4e6;
 
 /// What it counts for a partial sum, written and read, divided by the units.
 const PER_SUM: f64 = 500.0;
+
+/// The bytes of `tap_steps` in `windows.glsl`.
+const TAPS_BYTES: u32 = 256;
 
 fn units_of(caps: &Caps) -> usize {
     match caps.compute_units {

@@ -183,7 +183,11 @@ macro_rules! of_blocks {
 of_blocks!(GEMM_PACKED "gemm_packed", ARGS, [BLOCKS]);
 of_blocks!(GEMM_CODED "gemm_coded", CODED_ARGS, [CODED, GRID]);
 
-const QUAD_TILES: &str = portable!("matmul/gemm_quads.wgsl");
+/// Tiles of operands that lie in quads.
+const QUAD_PRODUCTS: &str = concat!(
+    portable!("matmul/quad_tiles.wgsl"),
+    portable!("matmul/gemm_quads.wgsl")
+);
 const QUADS_WIDE: &str = portable!("matmul/quads_wide.wgsl");
 const QUADS_HALF: &str = portable!("matmul/quads_half.wgsl");
 const B_QUADS_WIDE: &str = portable!("matmul/b_quads_wide.wgsl");
@@ -198,7 +202,7 @@ macro_rules! of_quads {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], [$($name:literal),*]) => {
         pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
             $label,
-            &[PRELUDE, SHARED, PLAIN, SUMS, QUAD_TILES, $($piece),*],
+            &[PRELUDE, SHARED, PLAIN, SUMS, QUAD_PRODUCTS, $($piece),*],
             $args,
             &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", $($name),*],
         );
@@ -210,7 +214,7 @@ macro_rules! of_quads_activated {
     ($kernel:ident $label:literal, [$($piece:expr),*], [$($name:literal),*]) => {
         pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
             $label,
-            with_functions![SHARED, ACTIVATED, SUMS, QUAD_TILES, $($piece),*],
+            with_functions![SHARED, ACTIVATED, SUMS, QUAD_PRODUCTS, $($piece),*],
             ARGS,
             &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", $($name),*],
         );
