@@ -3,7 +3,7 @@
 use tercet::ops::{PoolFn, Window};
 use tercet::{DType, Tensor, Type, case::Fill};
 
-use crate::kernels::{Measured, measure, stateful};
+use crate::kernels::{Measured, measure, stateful, with_params};
 use crate::{Bench, Result};
 
 /// A convolution by its shapes; padding keeps the size where the stride is 1.
@@ -97,12 +97,11 @@ pub(crate) fn conv(b: &mut Bench) -> Result<()> {
 fn one(b: &mut Bench, dtype: DType, case: &Case) -> Result<()> {
     let name = format!("conv {dtype} {}", case.name);
     let uniform = || Fill::Uniform(-1.0, 1.0);
-    let operands = [
-        ("x", Type::new(dtype, case.x), uniform()),
-        ("w", Type::new(dtype, case.w), uniform()),
-        ("bias", Type::new(dtype, [case.w[0]]), uniform()),
-    ];
-    let (g, tensors) = stateful(&operands, |g, v| {
+    // Weights are parameters, as in models.
+    let x = ("x", Type::new(dtype, case.x), uniform());
+    let w = ("w", Type::new(dtype, case.w), uniform());
+    let bias = ("bias", Type::new(dtype, [case.w[0]]), uniform());
+    let (g, tensors) = with_params(&[x], &[w, bias], |g, v| {
         g.conv(v[0], v[1], Some(v[2]), windows(case), case.groups)
     })?;
     let mut measured = match measure(b, &g, &tensors) {

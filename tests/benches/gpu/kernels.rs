@@ -22,13 +22,25 @@ pub(crate) fn stateful(
     operands: &[(&str, Type, Fill)],
     build: impl FnOnce(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
 ) -> Result<(Graph, Vec<(String, Tensor)>)> {
+    with_params(operands, &[], build)
+}
+
+/// As [`stateful`], with parameters after the states.
+pub(crate) fn with_params(
+    operands: &[(&str, Type, Fill)],
+    params: &[(&str, Type, Fill)],
+    build: impl FnOnce(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
+) -> Result<(Graph, Vec<(String, Tensor)>)> {
     let mut g = Graph::new();
     let mut values = Vec::new();
     let mut tensors = Vec::new();
-    for (name, ty, fill) in operands {
-        values.push(match fill {
-            Fill::Blocks(_) => g.param(name, ty.clone())?,
-            _ => g.state(name, ty.clone())?,
+    let states = operands.iter().map(|operand| (operand, false));
+    let params = params.iter().map(|operand| (operand, true));
+    for ((name, ty, fill), is_param) in states.chain(params) {
+        let is_param = is_param || matches!(fill, Fill::Blocks(_));
+        values.push(match is_param {
+            true => g.param(name, ty.clone())?,
+            false => g.state(name, ty.clone())?,
         });
         let shape = ty.shape.as_known().ok_or("operands have known sizes")?;
         tensors.push((

@@ -10,6 +10,9 @@ mod models;
 mod profile;
 mod report;
 mod sequence;
+mod spectra;
+#[cfg(feature = "splat")]
+mod splats;
 
 use tercet::{Device, DeviceOptions, one_line};
 
@@ -27,6 +30,9 @@ const GROUPS: &[Group] = &[
     ("attention", kernels::attention),
     ("conv", conv::conv),
     ("seq", sequence::sequence),
+    ("spectra", spectra::spectra),
+    #[cfg(feature = "splat")]
+    ("splats", splats::splats),
     ("chain", kernels::chain),
     ("overhead", kernels::overhead),
     ("bert", models::bert),

@@ -65,7 +65,7 @@ pub(crate) fn profile(b: &mut Bench) -> Result<()> {
 }
 
 /// Rows of the kernels that take longest, with the number of their calls.
-fn show(b: &mut Bench, name: &str, steps: &[StepTime]) {
+pub(crate) fn show(b: &mut Bench, name: &str, steps: &[StepTime]) {
     let mut kernels: HashMap<(&str, &str), (u64, usize)> = HashMap::new();
     for step in steps {
         let sum = kernels.entry((step.op, &step.kernel)).or_default();
