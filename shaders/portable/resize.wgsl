@@ -66,9 +66,10 @@ fn weight_of(axes: Axes, axis: u32, tap: u32) -> f32 {
     return bitcast<f32>(taps[axes.tap[axis] + tap * 2u + 1u]);
 }
 
-// The words and the sums of the planes.
+// Of each plane the word, the sum of a place, and that of the place before it in the word.
 var<private> words: array<u32, EACH>;
 var<private> sums: array<f32, EACH>;
+var<private> sums_before: array<f32, EACH>;
 
 // Planes after the last are read as the last: their words are not stored.
 fn plane_at(plane: u32, j: u32) -> u32 {
@@ -87,18 +88,24 @@ fn move_bits(axes: Axes, plane: u32, lane: u32) {
     }
 }
 
+fn element(i: u32) -> f32 {
+    if DTYPE == F32 {
+        return bitcast<f32>(x[i]);
+    }
+    return half_of(x[i / 2u], i % 2u, DTYPE);
+}
+
 fn add(at: u32, weight: f32, plane: u32) {
     if weight == 0.0 {
         return;
     }
     for (var j = 0u; j < EACH; j += 1u) {
         let i = at + plane_at(plane, j);
-        sums[j] += weight * float_of(x[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+        sums[j] += weight * element(i);
     }
 }
 
-fn sum_taps(axes: Axes, plane: u32, lane: u32) {
-    sums = array<f32, EACH>();
+fn sum_taps(axes: Axes, plane: u32) {
     for (var a = 0u; a < COUNT; a += 1u) {
         let at_a = axes.base + step_of(axes, 0u, a);
         let weight_a = weight_of(axes, 0u, a);
@@ -118,8 +125,15 @@ fn sum_taps(axes: Axes, plane: u32, lane: u32) {
             }
         }
     }
+}
+
+fn round_sums() {
     for (var j = 0u; j < EACH; j += 1u) {
-        words[j] |= float_bits(sums[j], DTYPE) << (lane * (32u / lanes(DTYPE)));
+        if DTYPE == F32 {
+            words[j] = bitcast<u32>(sums[j]);
+        } else {
+            words[j] = two_bits(vec2<f32>(sums_before[j], sums[j]), DTYPE);
+        }
     }
 }
 
@@ -141,14 +155,19 @@ fn main(
     words = array<u32, EACH>();
     for (var lane = 0u; lane < per; lane += 1u) {
         let place = word * per + lane;
+        sums_before = sums;
+        sums = array<f32, EACH>();
         if place < p.places {
             let axes = axes_at(place, first);
             if COUNT == 1u {
                 move_bits(axes, plane, lane);
             } else {
-                sum_taps(axes, plane, lane);
+                sum_taps(axes, plane);
             }
         }
+    }
+    if COUNT > 1u {
+        round_sums();
     }
     for (var j = 0u; j < EACH; j += 1u) {
         if plane + j < p.planes {

@@ -29,7 +29,7 @@ crate::params! {
 
 static KERNEL: Kernel<ResizeParams> = Kernel::wgsl(
     "resize",
-    &[PRELUDE, portable!("resize.wgsl")],
+    &[PRELUDE, portable!("halves.wgsl"), portable!("resize.wgsl")],
     &[Access::Read, Access::Read, Access::Write],
     &["DTYPE", "RANK", "CHANGED", "AXES", "COUNT", "EACH"],
 );

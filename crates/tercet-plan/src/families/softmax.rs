@@ -52,6 +52,7 @@ static VECTORS: Kernel<SoftmaxParams> = Kernel::wgsl(
         portable!("strided.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
+        portable!("halves.wgsl"),
         portable!("row_vectors.wgsl"),
         portable!("softmax_value.wgsl"),
         portable!("softmax_row.wgsl"),

@@ -104,6 +104,7 @@ impl Plan {
 pub(super) fn text(plan: &Plan, dtype: DType, way: Way, across: bool) -> String {
     let mut text = [
         PRELUDE,
+        portable!("halves.wgsl"),
         portable!("strided.wgsl"),
         portable!("fft_radix.wgsl"),
     ]
@@ -191,8 +192,8 @@ struct Params {
         _ => {
             let code = code(dtype);
             (
-                format!("vec2<f32>(float_of(word, 0u, {code}u), float_of(word, 1u, {code}u))"),
-                format!("float_bits(v.x, {code}u) | (float_bits(v.y, {code}u) << 16u)"),
+                format!("two_of(word, {code}u)"),
+                format!("two_bits(v, {code}u)"),
             )
         }
     };

@@ -1,0 +1,50 @@
+// Floats of 16 bits two by two. Devices convert normal numbers of an f16 alike, and fast; others, and all of a
+// bf16, go through the prelude.
+
+// True if a half of the word is below the normal numbers of an f16, where devices may differ.
+fn has_small(word: u32) -> bool {
+    return (word & 0x7c00u) == 0u || (word & 0x7c000000u) == 0u;
+}
+
+fn both_of(word: u32, dtype: u32) -> vec2<f32> {
+    return vec2<f32>(float_of(word, 0u, dtype), float_of(word, 1u, dtype));
+}
+
+// The two floats of a word.
+fn two_of(word: u32, dtype: u32) -> vec2<f32> {
+    if dtype == F16 && (NATIVE_HALVES || !has_small(word)) {
+        return unpack2x16float(word);
+    }
+    return both_of(word, dtype);
+}
+
+// A lane of a float of 16 bits.
+fn half_of(word: u32, lane: u32, dtype: u32) -> f32 {
+    let half = word >> (16u * lane);
+    if dtype == F16 && (NATIVE_HALVES || (half & 0x7c00u) != 0u) {
+        return unpack2x16float(half).x;
+    }
+    return float_of(half, 0u, dtype);
+}
+
+// True if x rounds to a normal number of an f16.
+fn is_plain(x: f32) -> bool {
+    return magnitude(x) - 0x38800000u < 0x477ff000u - 0x38800000u;
+}
+
+// x rounded to an f16, to nearest even, where it is plain: devices may round otherwise.
+fn nearest_half(x: f32) -> f32 {
+    let bits = bitcast<u32>(x);
+    return bitcast<f32>((bits + 0xfffu + ((bits >> 13u) & 1u)) & 0xffffe000u);
+}
+
+// The word of two floats.
+fn two_bits(two: vec2<f32>, dtype: u32) -> u32 {
+    if dtype == F16 && NATIVE_HALVES {
+        return pack2x16float(two);
+    }
+    if dtype == F16 && is_plain(two.x) && is_plain(two.y) {
+        return pack2x16float(vec2<f32>(nearest_half(two.x), nearest_half(two.y)));
+    }
+    return float_bits(two.x, dtype) | (float_bits(two.y, dtype) << 16u);
+}
