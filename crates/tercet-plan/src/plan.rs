@@ -209,6 +209,11 @@ fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
                 _ => (Home::At(Buffer::State(i), 0), &mut borders.states),
             };
             let planes = planes.get(&port.name).filter(|_| kind == 1).copied();
+            // Errors name it.
+            if let Some(leaf) = e.graph.leaf(&port.name) {
+                e.at = leaf;
+                e.op = e.graph.node(leaf).op.kind().doc().name;
+            }
             list.push(io(e, port, planes, home)?);
         }
     }

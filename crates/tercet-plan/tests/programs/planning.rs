@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use tercet_ir::{Bindings, CompileError, Tier};
-use tercet_plan::{Caps, Code, Launch, Source, Tuning, kernels};
+use tercet_ir::{Bindings, CompileError, CompileOptions, DType, Graph, Tier, Type};
+use tercet_plan::{Caps, Code, Launch, Source, Tuning, compile, kernels};
 
 use crate::common::{for_each_case, is_beyond_gpus, profiles};
 
@@ -40,6 +40,18 @@ fn operators_of_the_host_are_refused_by_name() {
         refused.insert(doc.name);
     });
     assert_eq!(Vec::from_iter(refused), ["non_zero", "unique"]);
+}
+
+#[test]
+fn a_leaf_that_is_too_large_is_named() {
+    let mut g = Graph::new();
+    let small = g.input("small", Type::new(DType::F32, [8])).unwrap();
+    g.output("y", small).unwrap();
+    let large = g.state("large", Type::new(DType::F32, [1 << 30, 8]));
+    let sum = g.reduce_sum(large.unwrap(), &[0], false).unwrap();
+    g.output("z", sum).unwrap();
+    let error = compile(&g, &CompileOptions::new(), &Caps::h200()).unwrap_err();
+    assert!(error.to_string().starts_with("%1 (state) takes"), "{error}");
 }
 
 #[test]
