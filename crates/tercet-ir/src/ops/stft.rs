@@ -115,6 +115,13 @@ impl OpSpec for Stft {
             shaped("frames_of_a_prime", &[1, 60], 13, 6),
             shaped("no_signals", &[0, 30], 8, 4),
             shaped("speech", &[1, 1200], 400, 160).only(&[DType::F32]),
+            Case::new("of_columns", |c| {
+                let x = c.input("x", [45, 2], Fill::Normal)?;
+                let x = c.graph.transpose(x, &[1, 0])?;
+                let window = c.input("window", [8], Fill::Uniform(0.0, 1.0))?;
+                let y = c.graph.stft(x, window, 8, 3)?;
+                c.output(y)
+            }),
             Case::new("symbolic_length", |c| {
                 let s = c.sym("s", 4, 7);
                 let len = (s.checked_mul(&Dim::Known(6))).and_then(|n| n.checked_add(&14.into()));

@@ -1,11 +1,12 @@
-//! `Fft` of lengths that a workgroup holds and whose prime factors are at most 7, `RFft` and `IRFft` of twice
-//! such lengths; rules make the others of these.
+//! `Fft` of lengths that a workgroup holds and whose prime factors are at most 7, `RFft`, `IRFft` and
+//! `Stft` of twice such lengths; rules make the others of these.
 //!
 //! Stockham's transform (1966) in registers and shared memory: each invocation takes some numbers of a row
 //! through a radix, and rows change hands in shared memory between radices. Which radices, how many
 //! numbers an invocation takes and how many rows a workgroup has follow from the length, so that the
 //! kernel is written for it (`text.rs`). Real numbers are transformed two by two, as the parts of complex ones;
-//! what is theirs is worked out of that as it is stored, or made into it as it is loaded.
+//! what is theirs is worked out of that as it is stored, or made into it as it is loaded. Frames of a signal are
+//! read where they lie.
 
 mod text;
 
@@ -33,10 +34,10 @@ crate::params! {
     }
 }
 
-/// `Fft`, `RFft` and `IRFft`.
+/// `Fft`, `RFft`, `IRFft` and `Stft`.
 pub(crate) static FFTS: Family = Family {
     name: "fft",
-    ops: &[OpKind::Fft, OpKind::RFft, OpKind::IRFft],
+    ops: &[OpKind::Fft, OpKind::RFft, OpKind::IRFft, OpKind::Stft],
     kernels: &[],
     supports,
     lower,
@@ -68,6 +69,7 @@ impl Transform {
                 let n = shape[shape.rank() - 1].known()?;
                 (n, Way::OfReals, 0.5 * o.norm.scale(false, n))
             }
+            Op::Stft(o) => (o.n, Way::OfFrames, 0.5),
             Op::IRFft(o) => (o.n, Way::ToReals, o.norm.scale(true, o.n)),
             _ => unreachable!("invariant: the family's operators only"),
         };
@@ -139,31 +141,65 @@ impl Numbers {
     }
 }
 
+impl Numbers {
+    /// The rows of `x` where it lies or as a copy, which is then `x`.
+    fn found(e: &mut Emit<'_>, x: &mut View) -> Result<Numbers, CompileError> {
+        if let Some(numbers) = Numbers::of(e, x)? {
+            return Ok(numbers);
+        }
+        *x = e.dense(x)?;
+        let numbers = Numbers::of(e, x)?;
+        Ok(numbers.unwrap_or_else(|| {
+            unreachable!("invariant: the pairs of a dense tensor lie side by side")
+        }))
+    }
+
+    /// Frames of signals, `hop` apart; strides count elements.
+    fn frames(
+        e: &mut Emit<'_>,
+        x: &View,
+        frames: &Dim,
+        hop: usize,
+    ) -> Result<Numbers, CompileError> {
+        let mut rows = Rows::of(e, x, &[x.layout.shape().len() - 1])?;
+        let (at, stride) = (rows.kept as usize, rows.stride());
+        let frames = e.num(frames);
+        let tape = e.tape();
+        rows.sizes[at] = frames;
+        rows.strides[at] = tape.mul(stride, Num::Const(hop as i64));
+        rows.kept += 1;
+        rows.rows = tape.mul(rows.rows, frames);
+        Ok(Numbers {
+            rows,
+            stride,
+            across: false,
+        })
+    }
+}
+
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let transform = Transform::of(e.graph, node);
     let Some((t, plan)) = transform.and_then(|t| t.plan(e.caps).map(|plan| (t, plan))) else {
         unreachable!("invariant: the family supports the node")
     };
     let mut x = e.view(node.inputs[0]);
-    if t.way == Way::OfReals {
-        x = in_pairs(e, &x)?;
-    }
     let y = e.result(0)?;
-    let numbers = match Numbers::of(e, &x)? {
-        Some(numbers) => Some(numbers),
-        None => {
-            x = e.dense(&x)?;
-            Numbers::of(e, &x)?
+    let numbers = match &node.op {
+        Op::Stft(op) => {
+            let shape = y.layout.shape();
+            Numbers::frames(e, &x, &shape[shape.len() - 3], op.hop)?
         }
+        Op::RFft(_) => {
+            x = in_pairs(e, &x)?;
+            Numbers::found(e, &mut x)?
+        }
+        _ => Numbers::found(e, &mut x)?,
     };
-    let Some(Numbers {
+    let Numbers {
         rows,
         stride,
         across,
-    }) = numbers
-    else {
-        unreachable!("invariant: the pairs of a dense tensor lie side by side")
-    };
+    } = numbers;
     let params = FftParams {
         sizes: rows.sizes,
         strides: rows.strides,
@@ -175,6 +211,11 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     };
     let mut access = vec![Access::Read];
     let mut args = vec![x.slot];
+    if t.way == Way::OfFrames {
+        let window = e.view(node.inputs[1]);
+        access.push(Access::Read);
+        args.push(e.dense(&window)?.slot);
+    }
     if plan.has_roots(t.way) {
         access.push(Access::Read);
         args.push(roots(e, t.n * t.way.reals() as usize)?.slot);
@@ -190,6 +231,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             Way::Inverse => "fft_inverse",
             Way::OfReals => "rfft",
             Way::ToReals => "irfft",
+            Way::OfFrames => "stft",
         },
         t.n * t.way.reals() as usize,
         x.dtype,

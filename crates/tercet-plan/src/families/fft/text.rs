@@ -17,6 +17,8 @@ pub(super) enum Way {
     OfReals,
     /// Back.
     ToReals,
+    /// As `OfReals`, of frames of a signal times a window.
+    OfFrames,
 }
 
 impl Way {
@@ -24,7 +26,7 @@ impl Way {
     fn exchanges(self) -> bool {
         match self {
             Way::Inverse | Way::ToReals => true,
-            Way::Forward | Way::OfReals => false,
+            Way::Forward | Way::OfReals | Way::OfFrames => false,
         }
     }
 
@@ -32,7 +34,15 @@ impl Way {
     pub(super) fn reals(self) -> u32 {
         match self {
             Way::Forward | Way::Inverse => 1,
-            Way::OfReals | Way::ToReals => 2,
+            Way::OfReals | Way::ToReals | Way::OfFrames => 2,
+        }
+    }
+
+    /// True if the transform of real numbers is worked out of that of half as many as it is stored.
+    fn untangles(self) -> bool {
+        match self {
+            Way::OfReals | Way::OfFrames => true,
+            Way::Forward | Way::Inverse | Way::ToReals => false,
         }
     }
 }
@@ -141,7 +151,7 @@ fn main(
         pass_text(&mut text, plan, way, pass, before);
         before *= plan.radices[pass];
     }
-    if way == Way::OfReals {
+    if way.untangles() {
         untangle_text(&mut text, plan);
     }
     text + "}\n"
@@ -168,9 +178,6 @@ struct Params {
     } else {
         "u32"
     };
-    // An inverse is a transform with the parts exchanged before and after.
-    let parts = if way.exchanges() { ".yx" } else { "" };
-    let loaded = if way == Way::Inverse { ".yx" } else { "" };
     let mut binding = 1;
     let mut bind = |text: &mut String, access: &str, name: &str, ty: &str| {
         let _ = writeln!(
@@ -179,42 +186,25 @@ struct Params {
         );
         binding += 1;
     };
-    bind(&mut text, "read", "x", word);
+    if way == Way::OfFrames {
+        bind(&mut text, "read", "x", "u32");
+        bind(&mut text, "read", "window", "u32");
+    } else {
+        bind(&mut text, "read", "x", word);
+    }
     if plan.has_roots(way) {
         bind(&mut text, "read", "roots", "vec2<f32>");
     }
     bind(&mut text, "read_write", "y", word);
-    let (load, save) = match dtype {
-        DType::F32 => (
-            "bitcast<vec2<f32>>(word)".to_string(),
-            "bitcast<vec2<u32>>(v)".to_string(),
-        ),
-        _ => {
-            let code = code(dtype);
-            (
-                format!("two_of(word, {code}u)"),
-                format!("two_bits(v, {code}u)"),
-            )
-        }
+    text += &save_text(dtype, way);
+    text += &match way {
+        Way::OfFrames => frames_text(dtype),
+        _ => load_text(dtype, way),
     };
-    let _ = write!(
-        text,
-        "
-fn load(at: u32) -> vec2<f32> {{
-    let word = x[at];
-    return ({load}){loaded};
-}}
-
-fn save(at: u32, a: vec2<f32>) {{
-    let v = (p.scale * a){parts};
-    y[at] = {save};
-}}
-"
-    );
     if way == Way::ToReals {
         text += &tangle_text(plan);
     }
-    if plan.radices.len() > 1 || way == Way::OfReals {
+    if plan.radices.len() > 1 || way.untangles() {
         let used = WORKGROUP / plan.threads * plan.n;
         let (places, place) = match plan.spread {
             true => (used + used / 16 + 1, "at + (at >> 4u)"),
@@ -232,6 +222,64 @@ fn place(at: u32) -> u32 {{
         );
     }
     text
+}
+
+/// How a number is loaded. An inverse is a transform with the parts exchanged before and after.
+fn load_text(dtype: DType, way: Way) -> String {
+    let load = match dtype {
+        DType::F32 => "bitcast<vec2<f32>>(x[at])".to_string(),
+        _ => format!("two_of(x[at], {}u)", code(dtype)),
+    };
+    let parts = if way == Way::Inverse { ".yx" } else { "" };
+    format!(
+        "
+fn load(at: u32) -> vec2<f32> {{
+    return ({load}){parts};
+}}
+"
+    )
+}
+
+fn save_text(dtype: DType, way: Way) -> String {
+    let save = match dtype {
+        DType::F32 => "bitcast<vec2<u32>>(v)".to_string(),
+        _ => format!("two_bits(v, {}u)", code(dtype)),
+    };
+    let parts = if way.exchanges() { ".yx" } else { "" };
+    format!(
+        "
+fn save(at: u32, a: vec2<f32>) {{
+    let v = (p.scale * a){parts};
+    y[at] = {save};
+}}
+"
+    )
+}
+
+/// How two neighbours of a frame are loaded, which may begin at any element.
+fn frames_text(dtype: DType) -> String {
+    let element = |list: &str| match dtype {
+        DType::F32 => format!("bitcast<f32>({list}[at])"),
+        _ => format!("half_of({list}[at / 2u], at % 2u, {}u)", code(dtype)),
+    };
+    format!(
+        "
+fn signal_at(at: u32) -> f32 {{
+    return {};
+}}
+
+fn weight_at(at: u32) -> f32 {{
+    return {};
+}}
+
+fn framed(start: u32, k: u32) -> vec2<f32> {{
+    let at = start + 2u * k * p.stride;
+    return vec2<f32>(signal_at(at) * weight_at(2u * k), signal_at(at + p.stride) * weight_at(2u * k + 1u));
+}}
+",
+        element("x"),
+        element("window")
+    )
 }
 
 /// From the first half of the transform of real numbers that of half as many numbers: `(a + b) + i w^-k (a - b)`
@@ -304,6 +352,7 @@ fn pass_text(text: &mut String, plan: &Plan, way: Way, pass: usize, before: u32)
             let at = format!("j{v} + {}u", r * count);
             let from = match (first, way) {
                 (true, Way::ToReals) => format!("tangled(start, {at})"),
+                (true, Way::OfFrames) => format!("framed(start, {at})"),
                 (true, _) => format!("load(start + ({at}) * p.stride)"),
                 (false, _) => format!("pool[place(base + {at})]"),
             };
@@ -320,7 +369,7 @@ fn pass_text(text: &mut String, plan: &Plan, way: Way, pass: usize, before: u32)
         let _ = writeln!(text, "        {v} = dft{radix}({v});\n    }}");
     }
     // Sums that are untangled go through shared memory once more.
-    let saves = last && way != Way::OfReals;
+    let saves = last && !way.untangles();
     if !saves && !first {
         text.push_str("    workgroupBarrier();\n");
     }
