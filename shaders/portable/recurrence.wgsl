@@ -1,5 +1,5 @@
 // One recurrent layer in one direction: at each step what the gates get is x, of the input, and h w + bias,
-// of the state before; CELL says what they make of it. A workgroup takes ROWS rows of the batch through all
+// of the state before; recurrence_cell.wgsl says what they make of it. A workgroup takes ROWS rows of the batch through all
 // steps, so that nothing but it waits for a state. Two phases a step: products, one column of weights an
 // invocation; then new states, one element an invocation. States are f32: those of h, then those of c. With
 // HELD what the phases exchange is in shared memory, else in `states` and `scratch`. y is f32.
@@ -23,13 +23,8 @@ struct Params {
 @group(0) @binding(8) var<storage, read_write> scratch: array<f32>;
 
 override DTYPE: u32 = 0u;
-override CELL: u32 = 0u;
 override ROWS: u32 = 1u;
 override HELD: u32 = 1u;
-
-const LSTM: u32 = 0u;
-const GRU: u32 = 1u;
-const TANH: u32 = 2u;
 
 const THREADS: u32 = 256u;
 // Numbers of shared memory: states of h, then what gates get of them.
@@ -115,32 +110,23 @@ fn advance(rows: u32, step: u32, local: u32) {
         let row = place / p.size;
         let i = place % p.size;
         let at = (first_row + row) * p.steps + step;
-        let x = at * p.wide + i;
-        var h = 0.0;
-        if CELL == LSTM {
-            let cell = (p.batch + first_row + row) * p.size + i;
-            let enters = f_sigmoid(element_x(x) + product(row, i));
-            let stays = f_sigmoid(element_x(x + p.size) + product(row, p.size + i));
-            let fresh = f_tanh(element_x(x + 2u * p.size) + product(row, 2u * p.size + i));
-            let leaves = f_sigmoid(element_x(x + 3u * p.size) + product(row, 3u * p.size + i));
-            let c = stays * states[cell] + enters * fresh;
-            states[cell] = c;
-            h = leaves * f_tanh(c);
-        } else if CELL == GRU {
-            let reset = f_sigmoid(element_x(x) + product(row, i));
-            let stays = f_sigmoid(element_x(x + p.size) + product(row, p.size + i));
-            let fresh = f_tanh(element_x(x + 2u * p.size) + reset * product(row, 2u * p.size + i));
-            h = (1.0 - stays) * fresh + stays * hidden(row, i);
-        } else {
-            h = element_x(x) + product(row, i);
-            if CELL == TANH {
-                h = f_tanh(h);
-            } else {
-                h = fmax(h, 0.0);
-            }
+        var x = vec4<f32>();
+        var of_state = vec4<f32>();
+        for (var gate = 0u; gate < GATES; gate += 1u) {
+            x[gate] = element_x(at * p.wide + gate * p.size + i);
+            of_state[gate] = product(row, gate * p.size + i);
         }
-        put_hidden(row, i, h);
-        y_data[at * p.size + i] = h;
+        let place_of_cell = (p.batch + first_row + row) * p.size + i;
+        var cell = 0.0;
+        if CELL == LSTM {
+            cell = states[place_of_cell];
+        }
+        let next = next_state(x, of_state, hidden(row, i), cell);
+        if CELL == LSTM {
+            states[place_of_cell] = next.y;
+        }
+        put_hidden(row, i, next.x);
+        y_data[at * p.size + i] = next.x;
     }
 }
 

@@ -297,11 +297,16 @@ impl Net {
             shaped("three_layers", 3, false, [2, 4, 5, 6]),
             shaped("two_layers_both_ways", 2, true, [2, 6, 3, 5]),
             shaped("states_of_64", 1, false, [1, 12, 10, 64]),
+            shaped("states_of_130", 1, true, [9, 3, 5, 130]),
             shaped("no_steps", 2, true, [2, 0, 3, 4]),
             shaped("no_inputs", 1, false, [2, 3, 0, 4]),
             Case::new("symbolic", move |c| {
                 let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 4, 6));
                 built(c, of(2, true), [batch, steps], [3, 4])
+            }),
+            Case::new("symbolic_states_of_130", move |c| {
+                let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 4, 11));
+                built(c, of(1, true), [batch, steps], [3, 130])
             }),
         ]
     }
