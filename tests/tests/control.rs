@@ -327,6 +327,68 @@ fn what_is_explained_counts_the_graphs_inside() -> Result<(), Failure> {
 }
 
 /// A scan is one submission whatever its length; a loop reads one word back for each time that it asks.
+/// The times of runs over more and more elements, on a device that was opened to measure.
+fn check_times(device: &Device) -> Result<(), Failure> {
+    let options = CompileOptions::new().bound("s", 20);
+    let mut exe = device.backend().compile(&sums("s", false)?, &options)?;
+    let mut counts = Vec::new();
+    for steps in [0, 1, 2, 10, 1] {
+        let x = Tensor::from_slice(&[steps], &vec![1i32; steps])?;
+        exe.run(&[("x", &x)])?;
+        let times = exe.timings();
+        let starts: Vec<u64> = times.iter().map(|t| t.start_ns).collect();
+        assert!(starts.is_sorted(), "{starts:?}");
+        counts.push(times.len());
+    }
+    let [zero, one, two, ten, again] = counts[..] else {
+        return Err("five runs".into());
+    };
+    // Each iteration counts; a device that takes no times gives none.
+    assert_eq!(two - one, one - zero);
+    assert_eq!(ten - two, 8 * (two - one));
+    assert_eq!(again, one);
+    let mut exe = device
+        .backend()
+        .compile(&sum_of_elements()?, &CompileOptions::new())?;
+    let table = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?;
+    let got = exe.run(&[("n", &Tensor::scalar(3i64)), ("table", &table)])?;
+    assert_eq!(got[1].to_f64s(), [7.0]);
+    assert_eq!(exe.timings().is_empty(), one == 0);
+    Ok(())
+}
+
+#[cfg(feature = "vulkan")]
+#[test]
+fn steps_of_loops_are_timed_on_vulkan() -> Result<(), Failure> {
+    use tercet_vulkan::{VulkanBackend, VulkanOptions};
+    let options = VulkanOptions {
+        device: std::env::var("TERCET_VULKAN_DEVICE").ok(),
+        validation: std::env::var("TERCET_VALIDATION").is_ok_and(|v| v == "1"),
+        timestamps: true,
+        ..VulkanOptions::default()
+    };
+    let Ok(backend) = VulkanBackend::new(options) else {
+        return Ok(()); // `on_each` says what is missing.
+    };
+    let backend = std::sync::Arc::new(backend);
+    check_times(&Device::from_backend(backend.clone()))?;
+    assert_eq!(backend.messages(), [""; 0]);
+    Ok(())
+}
+
+#[cfg(feature = "wgpu")]
+#[test]
+fn steps_of_loops_are_timed_on_wgpu() -> Result<(), Failure> {
+    let options = tercet::DeviceOptions {
+        timings: true,
+        ..Default::default()
+    };
+    match Device::open("wgpu", &options) {
+        Ok(device) => check_times(&device),
+        Err(_) => Ok(()), // `on_each` says what is missing.
+    }
+}
+
 #[cfg(feature = "vulkan")]
 #[test]
 fn a_scan_reads_nothing_back() -> Result<(), Failure> {

@@ -55,6 +55,9 @@ pub trait Driver: Send + Sized + 'static {
     /// As [`Driver::write`].
     fn prepare(&mut self, launch: &Launch) -> Result<(), RunError>;
 
+    /// A run begins: the times of the last one are forgotten.
+    fn begin(&mut self);
+
     /// Starts these stages of [`Program::steps`], one after the other, each as often as it is named, and
     /// after them the copies for `reads`. `changed` says whether the numbers differ from those of the last
     /// submission. A run without control flow is one submission of the one stage.
@@ -82,7 +85,8 @@ pub trait Driver: Send + Sized + 'static {
     fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
 
     /// When each step of the last run started, in nanoseconds from the first, and how long it took, as
-    /// (step, start, duration); empty where the device does not measure.
+    /// (step, start, duration), in the order played: steps of a loop once for each iteration. Empty where the
+    /// device does not measure.
     fn step_times(&mut self) -> Vec<(usize, u64, u64)>;
 
     /// Another driver of the same program that shares parameters, constants and prepared values and
@@ -203,6 +207,7 @@ impl<D: Driver> GpuExecutable<D> {
             self.upload("input", port, io, tensor)?;
         }
         self.due.clear();
+        self.driver.get_mut().begin();
         match program.flow.is_empty() {
             true => self.due.push(StageId(0)),
             false => self.play(&program, &program.flow)?,

@@ -83,6 +83,9 @@ pub struct VulkanDriver {
     gap_reads: Readback,
     /// The last submission was a run with reads.
     running: bool,
+    /// The times of stages played in this run, where data decides which are, and the first timestamp.
+    times: Vec<(usize, u64, u64)>,
+    origin: Option<u64>,
     /// The last submission that uses anything of this driver.
     last: Ticket,
     counters: Counters,
@@ -156,6 +159,8 @@ impl VulkanDriver {
             single_read: Readback::new(),
             gap_reads: Readback::new(),
             running: false,
+            times: Vec::new(),
+            origin: None,
             last: Ticket::default(),
             counters: Counters::default(),
             shared: Arc::clone(shared),
@@ -191,9 +196,7 @@ impl VulkanDriver {
         let memory = |slot| self.buffers.memory(program.slot(slot).buffer);
         let sets = Sets::new(device, program, calls, pipelines, &self.words, memory)?;
         let pool = CommandPool::new(device)?;
-        // What data decides may be played any number of times.
-        let timed =
-            self.shared.timestamps && device.features.timestamp_bits > 0 && program.flow.is_empty();
+        let timed = self.shared.timestamps && device.features.timestamp_bits > 0;
         let queries = match timed {
             true => Some(Queries::new(device, calls.steps.len())?),
             false => None,
@@ -393,6 +396,11 @@ impl VulkanDriver {
             self.shared.device.wait(self.last)?;
             self.put_numbers(launch);
         }
+        let is_timed = self.recorded.as_ref().is_some_and(|r| r.queries.is_some());
+        if is_timed && !is_plain {
+            self.play_apart(&commands)?;
+            commands.clear();
+        }
         self.running = !reads.is_empty();
         let reading = self.run_reads.get(self.reading).filter(|_| self.running);
         commands.extend(reading.and_then(Readback::commands));
@@ -402,6 +410,18 @@ impl VulkanDriver {
         self.start(&commands)?;
         if let Some(recorded) = &mut self.recorded {
             recorded.stamped = true;
+        }
+        Ok(())
+    }
+
+    /// Submits stages one by one and notes their times: they write the same timestamps.
+    fn play_apart(&mut self, stages: &[vk::CommandBuffer]) -> Result<(), GpuError> {
+        for stage in stages {
+            self.start(&[*stage])?;
+            self.shared.device.wait(self.last)?;
+            if let Some(recorded) = &self.recorded {
+                self.times.extend(recorded.times(*stage, &mut self.origin));
+            }
         }
         Ok(())
     }
@@ -530,17 +550,23 @@ impl Driver for VulkanDriver {
         Ok(())
     }
 
+    fn begin(&mut self) {
+        self.times.clear();
+        self.origin = None;
+    }
+
     fn step_times(&mut self) -> Vec<(usize, u64, u64)> {
-        let recorded = self.recorded.as_ref().filter(|r| r.stamped);
-        let queries = recorded.and_then(|r| r.queries.as_ref());
-        let Some(queries) = queries.filter(|_| self.finish().is_ok()) else {
+        if !self.buffers.loaded.program.flow.is_empty() {
+            return self.times.clone();
+        }
+        if self.finish().is_err() {
             return Vec::new();
-        };
-        let run = self.recorded.as_ref().and_then(|r| r.runs.last());
-        let played = run.map(|r| &*r.played).unwrap_or_default();
-        let stamps = queries.nanoseconds(played.len());
-        let pairs = played.iter().zip(stamps.windows(2));
-        pairs.map(|(p, w)| (p.step, w[0], w[1] - w[0])).collect()
+        }
+        let recorded = self.recorded.as_ref().filter(|r| r.stamped);
+        let last = recorded.and_then(|r| Some((r, r.runs.last()?.commands)));
+        last.map_or_else(Vec::new, |(recorded, commands)| {
+            recorded.times(commands, &mut None)
+        })
     }
 
     fn try_clone(&mut self) -> Result<VulkanDriver, RunError> {

@@ -157,9 +157,9 @@ impl Queries {
         })
     }
 
-    /// The timestamps of the last run, which played so many steps, from the first; empty when none
-    /// was written yet.
-    pub(crate) fn nanoseconds(&self, played: usize) -> Vec<u64> {
+    /// The timestamps of the last commands done, which played so many steps, in nanoseconds from `origin`, which
+    /// is the first of them where there is none yet; empty when none was written.
+    pub(crate) fn nanoseconds(&self, played: usize, origin: &mut Option<u64>) -> Vec<u64> {
         let mut stamps = vec![0u64; played + 1];
         let flags = vk::QueryResultFlags::TYPE_64;
         // SAFETY: there is a query for each step that can be played, and room for those read.
@@ -170,7 +170,7 @@ impl Queries {
         }
         let features = &self.device.features;
         let mask = u64::MAX >> (64 - features.timestamp_bits.clamp(1, 64));
-        let first = stamps[0];
+        let first = *origin.get_or_insert(stamps[0]);
         let ns = |t: u64| {
             let ticks = t.wrapping_sub(first) & mask;
             (ticks as f64 * f64::from(features.timestamp_ns)) as u64

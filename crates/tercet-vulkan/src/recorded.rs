@@ -53,6 +53,22 @@ impl Recorded {
         (self.steady >= STEADY_RUNS).then_some(&launch.grids)
     }
 
+    /// The times of the last submission of these commands, which is done, as [`Queries::nanoseconds`] counts
+    /// them: (step, start, duration).
+    pub(crate) fn times(
+        &self,
+        commands: vk::CommandBuffer,
+        origin: &mut Option<u64>,
+    ) -> Vec<(usize, u64, u64)> {
+        let run = self.runs.iter().find(|r| r.commands == commands);
+        let (Some(run), Some(queries)) = (run, &self.queries) else {
+            return Vec::new();
+        };
+        let stamps = queries.nanoseconds(run.played.len(), origin);
+        let pairs = run.played.iter().zip(stamps.windows(2));
+        pairs.map(|(p, w)| (p.step, w[0], w[1] - w[0])).collect()
+    }
+
     /// Moves the commands for these arms and grids to the end; false where there are none.
     pub(crate) fn find(
         &mut self,

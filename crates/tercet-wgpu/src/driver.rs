@@ -32,8 +32,11 @@ pub struct WgpuDriver {
     /// Bytes written since the last submission.
     unsent: u64,
     timer: Option<Timer>,
-    /// The times of the last run.
+    /// The steps whose times the submission in flight takes.
+    timed: Vec<usize>,
+    /// The times of the last run, and the first timestamp.
     times: Vec<(usize, u64, u64)>,
+    origin: Option<u64>,
 }
 
 /// What clones of an executable have in common.
@@ -123,13 +126,14 @@ impl WgpuDriver {
             numbers: Vec::new(),
             unsent: 0,
             timer: None,
+            timed: Vec::new(),
             times: Vec::new(),
+            origin: None,
         }
     }
 
     fn make_timer(&mut self) -> Result<(), Unmade> {
-        // What data decides may be played any number of times.
-        if self.gpu.timings && self.made.program.flow.is_empty() {
+        if self.gpu.timings {
             self.timer = Timer::new(&self.gpu, self.made.script.steps.len())?;
         }
         Ok(())
@@ -282,6 +286,17 @@ impl WgpuDriver {
         }
     }
 
+    /// The calls of each stage.
+    fn ranges(&self, stages: &[StageId]) -> Vec<std::ops::Range<usize>> {
+        let steps = &self.made.script.steps;
+        let of = |stage: &StageId| {
+            let range = self.made.program.stage(*stage);
+            let at = |step: usize| steps.partition_point(|c| c.step < step);
+            at(range.start)..at(range.end)
+        };
+        stages.iter().map(of).collect()
+    }
+
     /// Runs the steps of stages and the copies of `reads`.
     fn play(
         &mut self,
@@ -291,26 +306,32 @@ impl WgpuDriver {
     ) -> Result<(), RunError> {
         let gpu = Arc::clone(&self.gpu);
         self.bind().map_err(during("bind groups"))?;
-        let times = self.timer.as_ref().map(Timer::bytes);
+        let ranges = self.ranges(stages);
+        let steps = &self.made.script.steps;
+        let timed = ranges
+            .iter()
+            .flat_map(|r| &steps[r.clone()])
+            .map(|c| c.step);
+        let is_timed = self.timer.is_some();
+        self.timed.clear();
+        self.timed.extend(timed.filter(|_| is_timed));
+        let times = (!self.timed.is_empty()).then(|| Timer::bytes(self.timed.len()));
         let sizes = reads.iter().map(|r| r.bytes).chain(times);
         self.readback.prepare(&gpu, sizes)?;
         let flight = gpu.scoped(|| {
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            let timer = self.timer.as_ref();
+            let timer = self.timer.as_ref().filter(|_| !self.timed.is_empty());
             if let Some(groups) = &self.groups {
                 let steps = &self.made.script.steps;
-                for stage in stages {
-                    let range = self.made.program.stage(*stage);
-                    let from = steps.partition_point(|c| c.step < range.start);
-                    let to = steps.partition_point(|c| c.step < range.end);
-                    let groups = &groups.steps[from..to];
-                    self.encode(&mut encoder, &steps[from..to], groups, &launch.grids, timer);
+                for range in ranges {
+                    let (calls, groups) = (&steps[range.clone()], &groups.steps[range]);
+                    self.encode(&mut encoder, calls, groups, &launch.grids, timer);
                 }
             }
             self.readback.copy(&mut encoder, &self.buffers, reads);
             if let Some(timer) = timer {
                 let (to, at) = self.readback.spot(reads.len());
-                timer.resolve(&mut encoder, to, at);
+                timer.resolve(&mut encoder, self.timed.len(), to, at);
             }
             let submission = gpu.queue.submit([encoder.finish()]);
             self.readback.map(&gpu, submission)
@@ -381,7 +402,20 @@ impl Driver for WgpuDriver {
         if changed {
             self.send_numbers(launch).map_err(during("numbers"))?;
         }
-        self.play(launch, stages, reads)
+        if self.timer.is_none() {
+            return self.play(launch, stages, reads);
+        }
+        // Stages write the same timestamps: each is a submission of its own.
+        self.wait(&mut |_, _| {})?;
+        let (last, before) = match stages.split_last() {
+            Some((last, before)) => (std::slice::from_ref(last), before),
+            None => (stages, stages),
+        };
+        for stage in before {
+            self.play(launch, std::slice::from_ref(stage), &[])?;
+            self.wait(&mut |_, _| {})?;
+        }
+        self.play(launch, last, reads)
     }
 
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {
@@ -389,13 +423,11 @@ impl Driver for WgpuDriver {
             return Ok(());
         };
         flight.wait(&self.gpu).map_err(during("a run"))?;
-        let reads = self.readback.len() - usize::from(self.timer.is_some());
+        let reads = self.readback.len() - usize::from(!self.timed.is_empty());
         let (timer, times) = (&self.timer, &mut self.times);
-        let script = &self.made.script;
+        let (timed, origin) = (&self.timed, &mut self.origin);
         let taken = self.readback.take(&mut |read, bytes| match timer {
-            Some(timer) if read == reads => {
-                *times = timer.times(script.steps.iter().map(|c| c.step), bytes);
-            }
+            Some(timer) if read == reads => times.extend(timer.times(timed, bytes, origin)),
             Some(_) | None => take(read, bytes),
         });
         taken.map_err(during("results"))
@@ -414,6 +446,11 @@ impl Driver for WgpuDriver {
         let done = flight.and_then(|flight| flight.wait(&gpu));
         done.map_err(during("a read"))?;
         (readback.take(&mut |_, bytes| take(bytes))).map_err(during("a read"))
+    }
+
+    fn begin(&mut self) {
+        self.times.clear();
+        self.origin = None;
     }
 
     fn step_times(&mut self) -> Vec<(usize, u64, u64)> {

@@ -12,13 +12,12 @@ pub(crate) enum Marks {
     OfPass,
 }
 
-/// Two times per call: queries and where they are resolved.
+/// Two times for each call of a submission: queries and where they are resolved.
 #[derive(Debug)]
 pub(crate) struct Timer {
     pub(crate) marks: Marks,
     sets: Vec<wgpu::QuerySet>,
     resolved: wgpu::Buffer,
-    calls: usize,
     period_ns: f64,
 }
 
@@ -60,14 +59,13 @@ impl Timer {
             marks,
             sets,
             resolved: make(gpu, "the buffer of timestamps", bytes, usage)?,
-            calls,
             period_ns: f64::from(gpu.queue.get_timestamp_period()),
         }))
     }
 
-    /// The bytes of its times.
-    pub(crate) fn bytes(&self) -> u64 {
-        16 * self.calls as u64
+    /// The bytes of the times of so many calls.
+    pub(crate) fn bytes(calls: usize) -> u64 {
+        16 * calls as u64
     }
 
     /// The set and the first of the two queries of a call.
@@ -76,30 +74,42 @@ impl Timer {
         (&self.sets[query / each], (query % each) as u32)
     }
 
-    /// Copies the times into a buffer.
-    pub(crate) fn resolve(&self, encoder: &mut wgpu::CommandEncoder, to: &wgpu::Buffer, at: u64) {
-        let each = u64::from(wgpu::QUERY_SET_MAX_QUERIES);
+    /// Copies the times of the first calls, which took theirs, into a buffer.
+    pub(crate) fn resolve(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        calls: usize,
+        to: &wgpu::Buffer,
+        at: u64,
+    ) {
+        let mut left = 2 * calls as u32;
         for (i, set) in self.sets.iter().enumerate() {
-            let offset = 8 * each * i as u64;
-            encoder.resolve_query_set(set, 0..set.count(), &self.resolved, offset);
+            let offset = 8 * u64::from(wgpu::QUERY_SET_MAX_QUERIES) * i as u64;
+            let count = left.min(set.count());
+            if count > 0 {
+                encoder.resolve_query_set(set, 0..count, &self.resolved, offset);
+            }
+            left -= count;
         }
-        encoder.copy_buffer_to_buffer(&self.resolved, 0, to, at, self.bytes());
+        encoder.copy_buffer_to_buffer(&self.resolved, 0, to, at, Timer::bytes(calls));
     }
 
-    /// The times of the steps from the bytes copied, as (step, start, duration) in nanoseconds.
+    /// The times of the steps from the bytes copied, as (step, start, duration) in nanoseconds from `origin`, which
+    /// is the first of them where there is none yet.
     pub(crate) fn times(
         &self,
-        steps: impl Iterator<Item = usize>,
+        steps: &[usize],
         bytes: &[u8],
+        origin: &mut Option<u64>,
     ) -> Vec<(usize, u64, u64)> {
         let (words, _) = bytes.as_chunks::<8>();
         let ticks: Vec<u64> = words.iter().map(|w| u64::from_le_bytes(*w)).collect();
-        let first = ticks.first().copied().unwrap_or(0);
+        let first = *origin.get_or_insert(ticks.first().copied().unwrap_or(0));
         let ns = |t: u64| (t.saturating_sub(first) as f64 * self.period_ns) as u64;
         let (pairs, _) = ticks.as_chunks::<2>();
-        steps
-            .zip(pairs)
-            .map(|(step, &[start, end])| (step, ns(start), ns(end).saturating_sub(ns(start))))
+        let timed = steps.iter().zip(pairs);
+        timed
+            .map(|(step, &[start, end])| (*step, ns(start), ns(end).saturating_sub(ns(start))))
             .collect()
     }
 }
