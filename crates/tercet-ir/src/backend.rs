@@ -403,8 +403,8 @@ pub trait Executable: Send {
         rows: std::ops::Range<usize>,
     ) -> Result<Tensor, RunError>;
 
-    /// The times on the device of the steps of the last run, where the device was opened to measure
-    /// them; else empty.
+    /// The times on the device of the steps of the last run in the order played, where the device was opened to
+    /// measure them; else empty. Steps of a loop are there once for each iteration.
     fn timings(&mut self) -> Vec<StepTime>;
 
     /// Replaces the contents of a state.

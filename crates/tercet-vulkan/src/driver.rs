@@ -1,5 +1,7 @@
 //! The device side of one executable: buffers, recorded commands, submission, reading back.
 
+mod transfers;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,9 +12,7 @@ use tercet_plan::{Buffer, Driver, Launch, Program, Read, StageId};
 
 use crate::backend::Shared;
 use crate::bind::{Calls, Sets, copy_kernel, flatten};
-use crate::buffers::{
-    Memories, SENTINEL, allocate, complaint, fill, fill_gaps, is_const, is_own, is_param, place,
-};
+use crate::buffers::{Memories, allocate, fill, fill_gaps, is_const, is_own, is_param};
 use crate::device::Ticket;
 use crate::error::GpuError;
 use crate::memory::{Memory, Place};
@@ -286,43 +286,6 @@ impl VulkanDriver {
         self.shared.recorded.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Complains of every gap that a kernel wrote into, where the program has gaps, and mends them.
-    fn check_gaps(&mut self) -> Result<(), GpuError> {
-        let program = Arc::clone(&self.buffers.loaded.program);
-        if program.gaps.is_empty() {
-            return Ok(());
-        }
-        let reads: Vec<Read> = program
-            .gaps
-            .iter()
-            .map(|g| Read {
-                buffer: g.buffer,
-                offset_bytes: g.offset_bytes,
-                bytes: g.bytes,
-            })
-            .collect();
-        let of = |b| self.buffers.memory(b);
-        self.gap_reads.record(&self.shared.device, &reads, of)?;
-        self.start(self.gap_reads.commands().as_slice())?;
-        self.finish()?;
-        let messages = &self.shared.device.instance.messages;
-        let mut broken = false;
-        self.gap_reads.take(&mut |i, bytes| {
-            let whole = bytes.chunks_exact(4).all(|w| w == SENTINEL.to_ne_bytes());
-            if !whole {
-                broken = true;
-                messages.push(complaint(&program, &program.gaps[i]));
-            }
-        });
-        if broken {
-            for memories in [&self.buffers.own, &*self.buffers.params] {
-                let ticket = fill_gaps(&self.shared, &program, memories)?;
-                self.last = self.last.max(ticket);
-            }
-        }
-        Ok(())
-    }
-
     fn count_read(&mut self) {
         self.counters.reads_recorded += 1;
         self.shared.reads_recorded.fetch_add(1, Ordering::Relaxed);
@@ -436,73 +399,6 @@ impl VulkanDriver {
         self.start(&commands)?;
         self.shared.device.wait(self.last)
     }
-
-    fn write_bytes(&mut self, buffer: Buffer, at: u64, bytes: &[u8]) -> Result<(), GpuError> {
-        self.shared.device.check_lost()?;
-        self.counters.upload_bytes += bytes.len() as u64;
-        if place(buffer).0 == Place::Shared
-            && let Some(memory) = self.buffers.own.get_mut(&buffer)
-        {
-            let uploads = &self.shared.staging.upload_bytes;
-            uploads.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            // Clearing it at first may not be done yet.
-            self.shared.device.wait(self.last)?;
-            let to = &mut memory.bytes_mut()[at as usize..];
-            to[..bytes.len()].copy_from_slice(bytes);
-            to[bytes.len()..bytes.len().next_multiple_of(4)].fill(0);
-            return Ok(());
-        }
-        let ticket = self
-            .shared
-            .staging
-            .upload(self.buffers.memory(buffer), at, bytes)?;
-        self.last = self.last.max(ticket);
-        Ok(())
-    }
-
-    fn clone_driver(&mut self) -> Result<VulkanDriver, GpuError> {
-        let params = Arc::clone(&self.buffers.params);
-        let loaded = Arc::clone(&self.buffers.loaded);
-        let mut clone = VulkanDriver::make(&self.shared, loaded, params)?;
-        let states = |b: &Buffer| matches!(b, Buffer::State(_));
-        let copies: Vec<_> = self.buffers.own.iter().filter(|(b, _)| states(b)).collect();
-        let copies: Vec<_> = copies
-            .into_iter()
-            .map(|(b, from)| (from, clone.buffers.memory(*b), all_of(from)))
-            .collect();
-        let ticket = self.shared.staging.copy(&copies)?;
-        self.last = self.last.max(ticket);
-        clone.last = clone.last.max(ticket);
-        Ok(clone)
-    }
-
-    fn own_params(&mut self) -> Result<(), GpuError> {
-        if Arc::strong_count(&self.buffers.params) == 1 {
-            return Ok(());
-        }
-        let device = &self.shared.device;
-        let new = allocate(device, &self.buffers.loaded.program, is_param)?;
-        let copies: Vec<_> = self
-            .buffers
-            .params
-            .iter()
-            .map(|(b, from)| (from, &new[b], all_of(from)))
-            .collect();
-        let ticket = self.shared.staging.copy(&copies)?;
-        // The old ones may go when nobody shares them any more: nothing of ours may be pending.
-        device.wait(self.last.max(ticket))?;
-        self.last = self.last.max(ticket);
-        self.buffers.params = Arc::new(new);
-        self.recorded = None;
-        self.run_reads.iter_mut().for_each(Readback::forget);
-        self.single_read.forget();
-        self.gap_reads.forget();
-        Ok(())
-    }
-}
-
-fn all_of(memory: &Memory) -> vk::BufferCopy {
-    vk::BufferCopy::default().size(memory.bytes)
 }
 
 impl Driver for VulkanDriver {

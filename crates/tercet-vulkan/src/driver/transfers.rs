@@ -1,0 +1,124 @@
+//! What moves into the buffers of an executable: uploads, gaps between slots, copies for clones.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ash::vk;
+use tercet_plan::{Buffer, Read};
+
+use super::VulkanDriver;
+use crate::buffers::{SENTINEL, allocate, complaint, fill_gaps, is_param, place};
+use crate::error::GpuError;
+use crate::memory::{Memory, Place};
+use crate::readback::Readback;
+
+impl VulkanDriver {
+    pub(super) fn write_bytes(
+        &mut self,
+        buffer: Buffer,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<(), GpuError> {
+        self.shared.device.check_lost()?;
+        self.counters.upload_bytes += bytes.len() as u64;
+        if place(buffer).0 == Place::Shared
+            && let Some(memory) = self.buffers.own.get_mut(&buffer)
+        {
+            let uploads = &self.shared.staging.upload_bytes;
+            uploads.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            // Clearing it at first may not be done yet.
+            self.shared.device.wait(self.last)?;
+            let to = &mut memory.bytes_mut()[at as usize..];
+            to[..bytes.len()].copy_from_slice(bytes);
+            to[bytes.len()..bytes.len().next_multiple_of(4)].fill(0);
+            return Ok(());
+        }
+        let ticket = self
+            .shared
+            .staging
+            .upload(self.buffers.memory(buffer), at, bytes)?;
+        self.last = self.last.max(ticket);
+        Ok(())
+    }
+
+    pub(super) fn clone_driver(&mut self) -> Result<VulkanDriver, GpuError> {
+        let params = Arc::clone(&self.buffers.params);
+        let loaded = Arc::clone(&self.buffers.loaded);
+        let mut clone = VulkanDriver::make(&self.shared, loaded, params)?;
+        let states = |b: &Buffer| matches!(b, Buffer::State(_));
+        let copies: Vec<_> = self.buffers.own.iter().filter(|(b, _)| states(b)).collect();
+        let copies: Vec<_> = copies
+            .into_iter()
+            .map(|(b, from)| (from, clone.buffers.memory(*b), all_of(from)))
+            .collect();
+        let ticket = self.shared.staging.copy(&copies)?;
+        self.last = self.last.max(ticket);
+        clone.last = clone.last.max(ticket);
+        Ok(clone)
+    }
+
+    pub(super) fn own_params(&mut self) -> Result<(), GpuError> {
+        if Arc::strong_count(&self.buffers.params) == 1 {
+            return Ok(());
+        }
+        let device = &self.shared.device;
+        let new = allocate(device, &self.buffers.loaded.program, is_param)?;
+        let copies: Vec<_> = self
+            .buffers
+            .params
+            .iter()
+            .map(|(b, from)| (from, &new[b], all_of(from)))
+            .collect();
+        let ticket = self.shared.staging.copy(&copies)?;
+        // The old ones may go when nobody shares them any more: nothing of ours may be pending.
+        device.wait(self.last.max(ticket))?;
+        self.last = self.last.max(ticket);
+        self.buffers.params = Arc::new(new);
+        self.recorded = None;
+        self.run_reads.iter_mut().for_each(Readback::forget);
+        self.single_read.forget();
+        self.gap_reads.forget();
+        Ok(())
+    }
+
+    /// Complains of every gap that a kernel wrote into, where the program has gaps, and mends them.
+    pub(super) fn check_gaps(&mut self) -> Result<(), GpuError> {
+        let program = Arc::clone(&self.buffers.loaded.program);
+        if program.gaps.is_empty() {
+            return Ok(());
+        }
+        let reads: Vec<Read> = program
+            .gaps
+            .iter()
+            .map(|g| Read {
+                buffer: g.buffer,
+                offset_bytes: g.offset_bytes,
+                bytes: g.bytes,
+            })
+            .collect();
+        let of = |b| self.buffers.memory(b);
+        self.gap_reads.record(&self.shared.device, &reads, of)?;
+        self.start(self.gap_reads.commands().as_slice())?;
+        self.finish()?;
+        let messages = &self.shared.device.instance.messages;
+        let mut broken = false;
+        self.gap_reads.take(&mut |i, bytes| {
+            let whole = bytes.chunks_exact(4).all(|w| w == SENTINEL.to_ne_bytes());
+            if !whole {
+                broken = true;
+                messages.push(complaint(&program, &program.gaps[i]));
+            }
+        });
+        if broken {
+            for memories in [&self.buffers.own, &*self.buffers.params] {
+                let ticket = fill_gaps(&self.shared, &program, memories)?;
+                self.last = self.last.max(ticket);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn all_of(memory: &Memory) -> vk::BufferCopy {
+    vk::BufferCopy::default().size(memory.bytes)
+}
