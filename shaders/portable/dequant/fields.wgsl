@@ -27,9 +27,9 @@ fn field(place: u32, block: Block) -> u32 {
     let first = place & 0xffffu;
     let step = place >> 16u;
     if PLANES == 1u {
-        return block.row + first * row_blocks() + step * block.index;
+        return block.row + (first * row_blocks() + step * block.index);
     }
-    return block.row + first + step * block.index;
+    return block.row + (first + step * block.index);
 }
 
 // The 4 bytes from byte i on; i is even.

@@ -15,8 +15,3 @@ fn load_quad(i: u32) -> vec4<u32> {
 fn load_word(i: u32) -> u32 {
     return packed_word(i / 4u);
 }
-
-// The 2 bytes from byte i on, in the low half.
-fn load_half(i: u32) -> u32 {
-    return (packed_word(i / 4u) >> (8u * (i & 2u))) & 0xffffu;
-}

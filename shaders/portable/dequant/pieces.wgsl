@@ -3,7 +3,7 @@
 // way while others are used; `codes` and `scales` then make numbers of it.
 //
 // The second group of a piece lies SECOND weights after the first. `blocks.wgsl` has the formats; the code
-// that includes this has load_quad, load_word and load_half: 16, 4 or 2 bytes from one on.
+// that includes this has load_quad and load_word: 16 or 4 bytes from one on.
 
 override GROUPS: u32 = 2u;
 override SECOND: u32 = 16u;
@@ -17,8 +17,10 @@ struct Raw {
     high: vec4<u32>,
     // What the scales are made of, zero points with them; the fifth bits of Q5_0 and Q5_1.
     head: vec4<u32>,
-    // The f16 scale, for some with the f16 minimum.
+    // The f16 scale, for some with the f16 minimum; and the bits below it in its word, which are shifted out when
+    // the scale is made, so that nobody waits for the word before.
     halves: u32,
+    below: u32,
     part: u32,
 }
 
@@ -96,6 +98,11 @@ fn half_of(part: u32) -> u32 {
     }
 }
 
+// The first byte of the f16 scale of a piece.
+fn half_place(block: Block, part: u32) -> u32 {
+    return field(HALVES, block) + 2u * half_of(part);
+}
+
 fn raw_of(block: Block, part: u32) -> Raw {
     var raw = Raw();
     raw.low = load_quad(field(LOW, block) + low_at(part));
@@ -106,11 +113,17 @@ fn raw_of(block: Block, part: u32) -> Raw {
     if SCHEME == Q4_1 || SCHEME == Q5_1 || SCHEME == Q2_K {
         raw.halves = load_word(field(HALVES, block));
     } else if SCHEME != Q4_K && SCHEME != Q5_K {
-        raw.halves = load_half(field(HALVES, block) + 2u * half_of(part));
+        let at = half_place(block, part);
+        raw.halves = packed_word(at / 4u);
+        raw.below = 8u * (at & 2u);
     }
     raw.part = part;
     return raw;
 }
+
+// Nothing; where a kernel sets it to a 0 that compilers do not know, masks and exponents are put on by one
+// instruction, which would not take two constants.
+var<private> no_bits: u32;
 
 // Bytes as floats without a conversion: bits of each of the 4 bytes (`mask` << `low`) become bits of the
 // fraction of a power of two. Less that power and an offset they are the number, exactly.
@@ -119,7 +132,7 @@ fn four(bytes: u32, low: u32, mask: u32, offset: f32) -> vec4<f32> {
     let odd = (142u - low) << 23u;
     let words = vec4<u32>(bytes, bytes, bytes >> 16u, bytes >> 16u);
     let bits = (words & vec4<u32>(mask << low, mask << (low + 8u), mask << low, mask << (low + 8u)))
-        | vec4<u32>(even, odd, even, odd);
+        | (vec4<u32>(even, odd, even, odd) + vec4<u32>(no_bits));
     let base = vec2<f32>(bitcast<f32>(even) + offset, bitcast<f32>(odd) + offset);
     return bitcast<vec4<f32>>(bits) - base.xyxy;
 }
@@ -171,8 +184,13 @@ fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
             return four(nibbles(low, group) | (fifth << 4u), 0u, 31u, 0.0);
         }
         default: {
-            let high = (raw.high[i] >> (raw.part / 2u % 2u * 2u + 4u * group)) & 0x03030303u;
-            return four(nibbles(low, group) | (high << 4u), 0u, 63u, 32.0);
+            // Bits 0 and 1, or 2 and 3; of the second group, 4 bits further. They become bits 4 and 5.
+            let at = raw.part / 2u % 2u * 2u;
+            var high = raw.high[i] >> at;
+            if group == 0u {
+                high = raw.high[i] << (4u - at);
+            }
+            return four(nibbles(low, group) | (high & 0x30303030u), 0u, 63u, 32.0);
         }
     }
 }
@@ -186,9 +204,9 @@ fn halves(word: u32) -> vec2<f32> {
     return select(unpack2x16float(word), small, (bits & vec2<u32>(0x7c00u)) == vec2<u32>());
 }
 
-// The half in the low end of a word.
-fn low_half(word: u32) -> f32 {
-    return halves(word).x;
+// The one f16 scale of a piece.
+fn own_half(raw: Raw) -> f32 {
+    return halves(raw.halves >> raw.below).x;
 }
 
 fn byte_in(word: u32, i: u32) -> u32 {
@@ -201,14 +219,15 @@ fn byte_in(word: u32, i: u32) -> u32 {
 fn scales_and_minima(raw: Raw) -> vec4<f32> {
     let pair = raw.part / 2u;
     let shift = 16u * (pair % 2u);
-    let first = raw.head.y >> shift;
-    let second = raw.head.z >> shift;
-    let third = raw.head.w >> shift;
     let late = pair >= 2u;
-    let scale = select(first & 0x3f3fu, (third & 0x0f0fu) | ((first >> 2u) & 0x3030u), late);
-    let least = select(second & 0x3f3fu, ((third >> 4u) & 0x0f0fu) | ((second >> 2u) & 0x3030u), late);
+    let own = select(0x3f3fu, 0x0f0fu, late);
+    let top = select(0u, 0x3030u, late);
+    let scale = (select(raw.head.y, raw.head.w, late) >> shift) & own;
+    let least = (select(raw.head.z, raw.head.w, late) >> (shift + select(0u, 4u, late))) & own;
+    let scales = scale | ((raw.head.y >> (shift + 2u)) & top);
+    let minima = least | ((raw.head.z >> (shift + 2u)) & top);
     let dm = halves(raw.head.x) * vec2<f32>(1.0, -1.0);
-    let numbers = four(scale | (least << 16u), 0u, 63u, 0.0);
+    let numbers = four(scales | (minima << 16u), 0u, 63u, 0.0);
     return dm.xyxy * numbers.xzyw;
 }
 
@@ -228,16 +247,16 @@ fn scales(raw: Raw) -> vec4<f32> {
             let low = (raw.head.x >> (8u * (raw.part % 2u) + 4u * (raw.part / 4u))) & 0x000f000fu;
             let high = (raw.head.y >> (8u * (raw.part % 2u) + 2u * (raw.part / 2u))) & 0x00030003u;
             let both = low | (high << 4u);
-            let d = low_half(raw.halves);
+            let d = own_half(raw);
             return d * vec4<f32>(f32(both & 63u) - 32.0, 0.0, f32(both >> 16u) - 32.0, 0.0);
         }
         case INT8_ASYM: {
-            let d = low_half(raw.halves);
+            let d = own_half(raw);
             let least = d * (128.0 - f32(byte_in(raw.head.x, raw.part / 2u)));
             return vec4<f32>(d, least, d, least);
         }
         case INT4_ASYM: {
-            let d = low_half(raw.halves);
+            let d = own_half(raw);
             let least = d * (8.0 - f32(byte_in(raw.head.x, raw.part) & 15u));
             return vec4<f32>(d, least, d, least);
         }
@@ -245,13 +264,13 @@ fn scales(raw: Raw) -> vec4<f32> {
             return scales_and_minima(raw);
         }
         case Q6_K: {
-            let d = low_half(raw.halves);
+            let d = own_half(raw);
             let first = f32(sign_extend8(byte_in(raw.head.x, raw.part % 4u)));
             let second = f32(sign_extend8(byte_in(raw.head.y, raw.part % 4u)));
             return vec4<f32>(d * first, 0.0, d * second, 0.0);
         }
         default: {
-            let d = low_half(raw.halves);
+            let d = own_half(raw);
             return vec4<f32>(d, 0.0, d, 0.0);
         }
     }

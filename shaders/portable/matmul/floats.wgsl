@@ -18,12 +18,17 @@ fn element_of(word: u32, at: u32, dtype: u32) -> f32 {
     return select(pair.x, pair.y, (at & 1u) == 1u);
 }
 
+// What is added to the sum of row i < m and column j < n.
+fn bias_at(i: u32, j: u32) -> f32 {
+    let at = p.bias_offset + i * p.bias_row + j * p.bias_stride;
+    return element_of(bias_data[word_of(at, A_TYPE)], at, A_TYPE);
+}
+
 // The result for a sum of row i < m and column j < n.
 fn finish(sum: f32, i: u32, j: u32) -> f32 {
     var value = sum;
     if BIAS == 1u {
-        let at = p.bias_offset + i * p.bias_row + j * p.bias_stride;
-        value += element_of(bias_data[word_of(at, A_TYPE)], at, A_TYPE);
+        value += bias_at(i, j);
     }
     return activate(value);
 }

@@ -9,7 +9,8 @@
 
 override ROWS: u32 = 1u;
 
-const SLICES: u32 = 256u / UNITS;
+const INVOCATIONS: u32 = 256u;
+const SLICES: u32 = INVOCATIONS / UNITS;
 // The results of a unit in a row, and of a workgroup.
 const OWN: u32 = PER / (1u + GATED);
 const RESULTS: u32 = UNITS * OWN;
@@ -21,6 +22,8 @@ const VECS: u32 = max(ROW_QUADS * PER, 1u);
 // Rows of a stay in shared memory from one set of columns to the next where there is one row, else the
 // shares take their place.
 const SHARES_AT: u32 = X_QUADS * (1u - SEVERAL_ROWS);
+
+const TOTAL_AT: u32 = SHARES_AT;
 
 var<workgroup> memory: array<vec4<f32>, max(X_QUADS, SHARES_AT + 256u * VECS)>;
 
@@ -41,6 +44,10 @@ fn beside(col: u32) -> u32 {
         return col + p.n / 2u;
     }
     return min(col + 1u, p.n - 1u);
+}
+
+fn squares_of(unit: u32) -> f32 {
+    return memory[SHARES_AT + unit * SLICES].z;
 }
 
 fn share(own: u32) {

@@ -2,6 +2,10 @@
 // their gains, their squares are summed by the way, and what the row is divided by comes in at the end.
 // Where the squares leave the range in which sums keep that exact, the row is taken again, times a power
 // of two.
+//
+// The code that includes this has squares_of(unit): the sum of the squares of the row that a unit took, of
+// SQUARE_UNITS of them; and memory, of which element TOTAL_AT has a fourth float that nobody else looks at, and
+// SHARES_AT on has room for one of each invocation.
 
 override NORMED: u32 = 0u;
 
@@ -31,13 +35,13 @@ fn own_squares() -> f32 {
 // The greatest magnitude of the row, for every invocation.
 fn greatest(local: u32) -> f32 {
     var size = 0u;
-    for (var k = local; k < p.k; k += 256u) {
+    for (var k = local; k < p.k; k += INVOCATIONS) {
         size = max(size, magnitude(a_at(0u, k)));
     }
     memory[SHARES_AT + local].x = as_float(size);
     workgroupBarrier();
     // As many as have any; compilers must not write this out, for it is rare.
-    for (var other = 0u; other < min(p.k, 256u); other += 1u) {
+    for (var other = 0u; other < min(p.k, INVOCATIONS); other += 1u) {
         size = max(size, magnitude(memory[SHARES_AT + other].x));
     }
     workgroupBarrier();
@@ -53,12 +57,11 @@ fn settle(local: u32, again: bool) -> bool {
     if local == 0u {
         var sum = 0.0;
         for (var unit = 0u; unit < SQUARE_UNITS; unit += 1u) {
-            sum += memory[SHARES_AT + unit * SLICES].z;
+            sum += squares_of(unit);
         }
-        // Nobody else looks at this part.
-        memory[SHARES_AT].w = sum;
+        memory[TOTAL_AT].w = sum;
     }
-    let mean = workgroupUniformLoad(&memory[SHARES_AT]).w / f32(p.k);
+    let mean = workgroupUniformLoad(&memory[TOTAL_AT]).w / f32(p.k);
     if again || (mean >= LEAST_MEAN && mean <= MOST_MEAN) {
         row_factor = inverseSqrt(mean + scaled_eps(p.eps, row_scale));
         return true;

@@ -13,6 +13,7 @@
 mod coop;
 mod gemv;
 mod half;
+mod held;
 mod kernels;
 mod portable;
 pub(super) mod product;

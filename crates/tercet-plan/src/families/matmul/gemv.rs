@@ -1,14 +1,16 @@
 //! Products of few rows: which kernel, its constants and its grid.
 //!
 //! Weights along k are read 16 bytes at a time where they are aligned, packed ones in pieces of 16 bytes
-//! of quants. The rows wait in shared memory in the order in which they are taken.
+//! of quants. Rows wait in shared memory in the order in which they are taken; one row times packed weights
+//! waits in registers (`held.rs`).
 
 use tercet_ir::{CompileError, DType};
 
+use super::held::Held;
 use super::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, CODED_ACTIVATED, CODED_PLAIN,
-    PACKED_QUADS_ACTIVATED, PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN,
-    ROW_ACTIVATED, ROW_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
+    HELD_ACTIVATED, HELD_PLAIN, PACKED_QUADS_ACTIVATED, PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED,
+    PACKED_WORDS_PLAIN, ROW_ACTIVATED, ROW_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
 };
 use super::portable::{Given, Pair, Takes};
 use super::product::Product;
@@ -18,10 +20,10 @@ use crate::families::dequant::{Blocks, piece_consts};
 use crate::num::Num;
 
 /// Invocations of a workgroup.
-const WORKGROUP: u32 = 256;
+pub(super) const WORKGROUP: u32 = 256;
 /// Shared memory that is used where there is more than the least a device has: three workgroups of this
 /// size fit on a unit of most devices.
-const SHARED_BYTES: u32 = 32 << 10;
+pub(super) const SHARED_BYTES: u32 = 32 << 10;
 const LEAST_SHARED_BYTES: u32 = 16 << 10;
 
 static ALONG: Pair = Pair {
@@ -51,6 +53,11 @@ static CODED: Pair = Pair {
 static PACKED_QUADS: Pair = Pair {
     plain: &PACKED_QUADS_PLAIN,
     activated: &PACKED_QUADS_ACTIVATED,
+};
+
+static HELD: Pair = Pair {
+    plain: &HELD_PLAIN,
+    activated: &HELD_ACTIVATED,
 };
 
 /// What the kernels of rows in shared memory do by the way: norms of one row.
@@ -180,7 +187,23 @@ pub(super) fn packed(
     let teams = Teams::of(e, p, [rows, units], [4 * groups, extra], 1)?;
     let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
     let whole = blocks.is_aligned() && p.b.is_multiple(16, p.b.own);
-    let kernels = match (given.is_coded(), some && whole && p.is_apart()) {
+    let quads = some && whole && p.is_apart() && !given.is_coded();
+    if rows == 1
+        && quads
+        && row_is_quads(p)
+        && let Some(held) = Held::of(e, p)?
+    {
+        let mut own = blocks.consts().to_vec();
+        own.extend([groups, second]);
+        own.extend(held.consts());
+        own.extend(taken(p));
+        let columns = e.num(&p.columns());
+        let groups = e.tape().ceil_div(columns, held.results(p));
+        let grid = e.flat_grid(groups);
+        given.dispatch_rows(e, HELD.pick(p.function()), &own, grid);
+        return Ok(());
+    }
+    let kernels = match (given.is_coded(), quads) {
         (true, _) => &CODED,
         (false, true) => &PACKED_QUADS,
         (false, false) => &PACKED_WORDS,
@@ -197,7 +220,7 @@ pub(super) fn packed(
 }
 
 /// The units of the device; a guess where it does not say.
-fn units_of(e: &Emit<'_>) -> usize {
+pub(super) fn units_of(e: &Emit<'_>) -> usize {
     match e.caps.compute_units {
         0 => 16,
         units => units as usize,

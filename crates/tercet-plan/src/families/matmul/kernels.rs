@@ -318,7 +318,55 @@ of_rows!(
     ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
 );
 
-const ROW: &str = portable!("matmul/gemv_row.wgsl");
+/// One row and the gains of its norm by quads of words.
+const ROW_QUADS: &str = portable!("matmul/row_quads.wgsl");
+const ROW: &str = concat!(
+    portable!("matmul/row_quads.wgsl"),
+    portable!("matmul/gemv_row.wgsl")
+);
+const HELD: &str = portable!("matmul/gemv_held.wgsl");
+const HELD_CONSTS: &[&str] = &[
+    "BIAS",
+    "ACTIVATION",
+    "A_TYPE",
+    "Y_TYPE",
+    "SCHEME",
+    "BLOCK_LEN",
+    "HAS_MIN",
+    "PLANES",
+    "LOW",
+    "HIGH",
+    "SCALES",
+    "HALVES",
+    "GROUPS",
+    "SECOND",
+    "SLICES",
+    "TEAMS",
+    "COLUMNS",
+    "ROUNDS",
+    "DEPTH",
+    "GATED",
+    "NORMED",
+];
+
+/// One row in registers times packed weights.
+pub(super) static HELD_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
+    "gemv_held",
+    &[
+        PRELUDE, SHARED, PLAIN, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES, HELD,
+    ],
+    ROW_ARGS,
+    HELD_CONSTS,
+);
+pub(super) static HELD_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
+    "gemv_held_activated",
+    with_functions![
+        SHARED, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES, HELD
+    ],
+    ROW_ARGS,
+    HELD_CONSTS,
+);
+
 const ROW_CONSTS: &[&str] = &[
     "BIAS",
     "ACTIVATION",
@@ -411,6 +459,8 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &PACKED_WORDS_ACTIVATED.def,
     &PACKED_QUADS_PLAIN.def,
     &PACKED_QUADS_ACTIVATED.def,
+    &HELD_PLAIN.def,
+    &HELD_ACTIVATED.def,
     &QUADS_MIXED.def,
     &QUADS_PACKED_F32.def,
     &QUADS_PACKED_16.def,

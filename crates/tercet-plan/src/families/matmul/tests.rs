@@ -93,7 +93,7 @@ fn one_program_serves_one_row_few_and_many() {
     let options = CompileOptions::new().bound("m", 512);
     let program = crate::compile(&g, &options, &Caps::laptop()).unwrap();
     for (m, names) in [
-        (1, ["gemv_across", "gemv_packed_wide"]),
+        (1, ["gemv_across", "gemv_held"]),
         (8, ["gemv_across", "gemv_packed_wide"]),
         (9, ["gemm_quads", "gemm_packed"]),
         (512, ["gemm_quads", "gemm_packed"]),
@@ -184,4 +184,43 @@ fn a_batch_of_heads_runs_on_cooperative_matrices_without_copies() {
         matches!(names[..], [one] if one.contains("B_TRANSPOSED=1")),
         "{names:?}"
     );
+}
+
+/// Shared memory and invocations of a WGSL kernel.
+fn workgroup_of(instance: &Instance) -> (u32, u32) {
+    let Source::Wgsl(text) = &instance.source else {
+        panic!("{instance} is no WGSL");
+    };
+    let module = naga::front::wgsl::parse_str(text).unwrap();
+    let mut layouter = naga::proc::Layouter::default();
+    layouter.update(module.to_ctx()).unwrap();
+    let shared = (module.global_variables.iter())
+        .filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup)
+        .map(|(_, v)| layouter[v.ty].size)
+        .sum();
+    let size = module.entry_points[0].workgroup_size;
+    (shared, size.iter().product())
+}
+
+#[test]
+fn a_row_in_registers_keeps_to_what_a_workgroup_has() {
+    let ks = [32, 96, 768, 2048, 4096, 5632, 8192, 14336, 28672];
+    for caps in [Caps::browser(), Caps::laptop(), Caps::h200()] {
+        for (k, n) in ks.iter().flat_map(|k| [2, 7, 2048, 4000].map(|n| (*k, n))) {
+            let mut g = Graph::new();
+            let x = g.input("x", Type::new(DType::F32, [1, k])).unwrap();
+            let row = Scheme::Q8_0.row_bytes(k).unwrap();
+            let w = g.param("w", Type::new(DType::U8, [n, row])).unwrap();
+            let y = g.dequant_matmul(x, w, Scheme::Q8_0).unwrap();
+            g.output("y", y).unwrap();
+            let program = crate::compile(&g, &CompileOptions::new(), &caps).unwrap();
+            let [kernel] = &program.kernels[..] else {
+                panic!("{program}");
+            };
+            assert!(kernel.name.starts_with("gemv_held "), "{kernel}");
+            let (shared, invocations) = workgroup_of(kernel);
+            assert!(shared <= caps.workgroup_bytes, "{kernel}: {shared}");
+            assert!(invocations <= caps.max_workgroup, "{kernel}: {invocations}");
+        }
+    }
 }

@@ -1,0 +1,109 @@
+//! One row times packed weights, with the row in registers: how a workgroup shares its columns.
+
+use tercet_ir::CompileError;
+
+use super::gemv::{SHARED_BYTES, WORKGROUP, units_of};
+use super::product::Product;
+use crate::emit::Emit;
+
+/// Weights that an invocation takes of a column.
+const TAKE: usize = 32;
+/// Bytes of an invocation's part of the row in shared memory, on its way to registers.
+const PART_BYTES: u32 = 4 * TAKE as u32;
+/// The most invocations of a column where there are several rounds: sums wait beside the row then.
+const MOST_SLICES: u32 = 128;
+/// Workgroups of a unit: where that leaves each of them enough columns to be worth fetching the row, and else.
+const MANY_GROUPS: usize = 4;
+const FEW_GROUPS: usize = 2;
+const ENOUGH_COLUMNS: usize = 16;
+/// Columns of a team that make up for the code that keeps two of them under way.
+const DEEP_COLUMNS: u32 = 8;
+
+/// The constants of `gemv_held.wgsl`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Held {
+    /// Invocations that share a column.
+    slices: u32,
+    /// Such teams in a workgroup.
+    teams: u32,
+    /// Columns of a workgroup.
+    columns: u32,
+    /// How often a team takes its part of each column.
+    rounds: u32,
+    /// Columns of a team that are under way.
+    depth: u32,
+}
+
+impl Held {
+    /// `None` where `k` is not known or too little shared memory is there.
+    pub(super) fn of(e: &Emit<'_>, p: &Product) -> Result<Option<Held>, CompileError> {
+        let bytes = e.caps.workgroup_bytes.min(SHARED_BYTES).saturating_sub(16);
+        let Some(takes) = p.k.known().map(|k| (k / TAKE) as u32).filter(|t| *t > 0) else {
+            return Ok(None);
+        };
+        // One part more keeps the writes of neighbours apart.
+        let most = |bytes: u32| ((bytes / PART_BYTES).max(1) - 1) / 8 * 8;
+        let (rounds, slices) = match takes <= most(bytes).min(WORKGROUP) {
+            true => (1, takes.next_multiple_of(4)),
+            false => {
+                let rounds = takes.div_ceil(most(bytes / 2).clamp(8, MOST_SLICES));
+                // Rounds begin with blocks, of which the longest are 8 parts.
+                (rounds, takes.div_ceil(rounds).next_multiple_of(8))
+            }
+        };
+        let teams = (WORKGROUP / slices).max(1);
+        // Sums take the place of the row where it is not needed again.
+        let left = match rounds {
+            1 => bytes,
+            _ => bytes.saturating_sub((slices + 1) * PART_BYTES),
+        };
+        let squares = if p.norm.is_some() { teams } else { 0 };
+        let fit = (left / share_bytes(slices)).saturating_sub(squares);
+        let n = e.bound(&p.n)?;
+        let many = n.div_ceil(units_of(e) * MANY_GROUPS);
+        let wanted = match many >= ENOUGH_COLUMNS {
+            true => many,
+            false => n.div_ceil(units_of(e) * FEW_GROUPS),
+        };
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX / 2);
+        let is_deep = rounds == 1 && wanted >= teams * DEEP_COLUMNS;
+        let depth = if is_deep { 2 } else { 1 };
+        // Whole pairs of a gate and whole words of results.
+        let whole = 2 + 2 * u32::from(p.gate.is_some());
+        let mut steps = (1..=whole).map(|i| i * teams * depth);
+        let step = steps.find(|step| step % whole == 0).unwrap_or(whole);
+        let columns = wanted
+            .next_multiple_of(step)
+            .min(fit / step * step)
+            .min(slices * teams / step * step);
+        Ok((columns > 0).then_some(Held {
+            slices,
+            teams,
+            columns,
+            rounds,
+            depth,
+        }))
+    }
+
+    /// The results of a workgroup.
+    pub(super) fn results(self, p: &Product) -> u32 {
+        self.columns / (1 + u32::from(p.gate.is_some()))
+    }
+
+    /// SLICES, TEAMS, COLUMNS, ROUNDS, DEPTH.
+    pub(super) fn consts(self) -> [u32; 5] {
+        let Held {
+            slices,
+            teams,
+            columns,
+            rounds,
+            depth,
+        } = self;
+        [slices, teams, columns, rounds, depth]
+    }
+}
+
+/// Shared memory for the sums of a column.
+fn share_bytes(slices: u32) -> u32 {
+    16 * ((slices / 4).max(8) + 1)
+}

@@ -1,0 +1,268 @@
+// One row times columns that are rows of packed blocks. Each of SLICES invocations holds the elements of the
+// row that belong to 32 weights of a column in registers, and takes these weights of one column after the other;
+// those of the next DEPTH are under way. TEAMS of such invocations take the COLUMNS of a workgroup in turn.
+// Sums wait in shared memory, so that nobody waits for others before all are there. Where SLICES * 32 weights
+// are less than a column, there are ROUNDS of all that.
+//
+// Where GATED is 1, b holds two matrices side by side; columns of both take turns.
+
+// A multiple of 4.
+override SLICES: u32 = 128u;
+override TEAMS: u32 = 2u;
+override COLUMNS: u32 = 8u;
+override ROUNDS: u32 = 1u;
+override DEPTH: u32 = 2u;
+override GATED: u32 = 0u;
+
+const INVOCATIONS: u32 = SLICES * TEAMS;
+// Vectors of the row for 32 weights.
+const QUADS: u32 = 8u;
+const TILE_ROW: u32 = SLICES + 1u;
+const TILE: u32 = QUADS * TILE_ROW;
+// Pieces of 16 bytes that an invocation takes together, and such takes of a block.
+const TWINS: u32 = 2u / GROUPS;
+const TAKES: u32 = PARTS / TWINS;
+// Columns that a team takes.
+const OWN: u32 = COLUMNS / TEAMS;
+// Sums of a column, one for each slice; in the end those of JOINED vectors. One column of squares for each team.
+const SQUARE_UNITS: u32 = TEAMS * NORMED;
+const JOINED: u32 = 8u;
+const SLICE_QUADS: u32 = SLICES / 4u;
+const SHARE_ROW: u32 = 4u * (max(SLICE_QUADS, JOINED) + 1u);
+const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_ROW / 4u;
+// One after the other where the tile is needed once.
+const SHARES_AT: u32 = TILE * min(ROUNDS - 1u, 1u);
+// A place for the sum of squares.
+const TOTAL_AT: u32 = max(TILE, SHARES_AT + max(SHARES, INVOCATIONS));
+
+var<workgroup> memory: array<vec4<f32>, TOTAL_AT + 1u>;
+
+// What the invocation holds of the row, and its sums.
+var<private> x: array<vec4<f32>, QUADS>;
+var<private> x_sums: vec2<f32>;
+
+// What is added to the results of this invocation.
+var<private> added: vec2<f32>;
+
+struct Held {
+    raw: Raw,
+    // The second of two pieces.
+    more: vec4<u32>,
+}
+
+fn columns() -> u32 {
+    return p.n / (1u + GATED);
+}
+
+fn row_blocks() -> u32 {
+    return p.k / BLOCK_LEN;
+}
+
+// Place `turn` of the team among the columns of the workgroup.
+fn place_of(turn: u32, unit: u32) -> u32 {
+    return min(turn, OWN - 1u) * TEAMS + unit;
+}
+
+// Take `take` of the column at a place.
+fn load(place: u32, first: u32, take: u32) -> Held {
+    var column = min(first + place / (1u + GATED), columns() - 1u);
+    if GATED == 1u {
+        column += (place % 2u) * columns();
+    }
+    let block = Block(b_base + column * p.b_col, take / TAKES);
+    let part = take % TAKES * TWINS;
+    var held: Held;
+    held.raw = raw_of(block, part);
+    // Rows begin at multiples of 16 bytes.
+    held.raw.below = 8u * (half_place(Block(0u, block.index), part) & 2u);
+    if TWINS == 2u {
+        held.more = load_quad(field(LOW, block) + low_at(part + 1u));
+    }
+    return held;
+}
+
+// Fills the tile with the part of the row that belongs to takes from `first` on.
+fn fill(first: u32, local: u32) {
+    var quads: array<vec4<f32>, (QUADS + TEAMS - 1u) / TEAMS>;
+    for (var i = 0u; i * TEAMS < QUADS; i += 1u) {
+        let at = 4u * (i * INVOCATIONS + local);
+        let k = min(32u * first + at, p.k - 4u);
+        let inside = at < 32u * SLICES && 32u * first + at < p.k;
+        quads[i] = prepared(select(vec4<f32>(), a_four(k), inside), k);
+    }
+    for (var i = 0u; i * TEAMS < QUADS; i += 1u) {
+        let at = 4u * (i * INVOCATIONS + local);
+        if at < 32u * SLICES {
+            let spot = spot_in(at / BLOCK_LEN, at % BLOCK_LEN);
+            memory[(spot.x % TWINS * 4u + spot.y) * TILE_ROW + spot.x / TWINS] = quads[i];
+        }
+    }
+}
+
+fn total(v: vec4<f32>) -> f32 {
+    return (v.x + v.y) + (v.z + v.w);
+}
+
+fn hold(slice: u32) {
+    for (var quad = 0u; quad < QUADS; quad += 1u) {
+        x[quad] = memory[quad * TILE_ROW + slice];
+    }
+    if HAS_MIN == 1u {
+        x_sums = vec2<f32>(total(x[0] + x[1] + x[2] + x[3]), total(x[4] + x[5] + x[6] + x[7]));
+    }
+}
+
+fn add(sum: f32, codes: vec4<f32>, x: vec4<f32>) -> f32 {
+    return (((sum + codes.x * x.x) + codes.y * x.y) + codes.z * x.z) + codes.w * x.w;
+}
+
+fn half_sum(raw: Raw, group: u32, quad: u32) -> f32 {
+    let a = add(0.0, codes(raw, group, 0u), x[quad]);
+    let b = add(a, codes(raw, group, 1u), x[quad + 1u]);
+    let c = add(b, codes(raw, group, 2u), x[quad + 2u]);
+    return add(c, codes(raw, group, 3u), x[quad + 3u]);
+}
+
+fn sum_of_held(held: Held) -> f32 {
+    let scale = scales(held.raw);
+    let first = half_sum(held.raw, 0u, 0u);
+    if TWINS == 2u {
+        var twin = held.raw;
+        twin.low = held.more;
+        let sum = scale.x * (first + half_sum(twin, 0u, 4u));
+        if HAS_MIN == 1u {
+            return sum + scale.y * (x_sums.x + x_sums.y);
+        }
+        return sum;
+    }
+    let sum = scale.x * first + scale.z * half_sum(held.raw, 1u, 4u);
+    if HAS_MIN == 1u {
+        return sum + scale.y * x_sums.x + scale.w * x_sums.y;
+    }
+    return sum;
+}
+
+// The sums of a round: of the slices of every column.
+fn stream(first: u32, round: u32, unit: u32, slice: u32, local: u32) {
+    let takes = p.k / 32u;
+    let own = round * SLICES + slice;
+    let take = min(own, takes - 1u);
+    var queue: array<Held, DEPTH>;
+    for (var j = 0u; j < DEPTH; j += 1u) {
+        queue[j] = load(place_of(j, unit), first, take);
+    }
+    fill(round * SLICES, local);
+    workgroupBarrier();
+    hold(slice);
+    workgroupBarrier();
+    for (var turn = 0u; turn < OWN + p.zero; turn += DEPTH) {
+        for (var j = 0u; j < DEPTH; j += 1u) {
+            var sum = sum_of_held(queue[j]);
+            // Makes what follows wait for this sum: compilers would mix both and load the next weights at the end.
+            if DEPTH > 1u {
+                no_bits = bitcast<u32>(sum) & p.zero;
+            }
+            sum = select(0.0, sum, own < takes);
+            queue[j] = load(place_of(turn + DEPTH + j, unit), first, take);
+            let at = slice / 4u + place_of(turn + j, unit) * (SHARE_ROW / 4u);
+            if round > 0u {
+                sum += memory[SHARES_AT + at][slice % 4u];
+            }
+            memory[SHARES_AT + at][slice % 4u] = sum;
+        }
+    }
+    if NORMED == 1u {
+        memory[SHARES_AT + slice / 4u + (COLUMNS + unit) * (SHARE_ROW / 4u)][slice % 4u] = row_squares;
+    }
+}
+
+// Joins the sums of the slices of a column: JOINED invocations add every JOINED-th vector of them.
+fn join(local: u32) {
+    workgroupBarrier();
+    for (var i = local; i < (COLUMNS + SQUARE_UNITS) * JOINED; i += INVOCATIONS) {
+        let at = SHARES_AT + i / JOINED * (SHARE_ROW / 4u) + i % JOINED;
+        var sum = vec4<f32>();
+        for (var other = 0u; other < SLICE_QUADS; other += JOINED) {
+            if other + JOINED <= SLICE_QUADS || other + i % JOINED < SLICE_QUADS {
+                sum += memory[at + other];
+            }
+        }
+        // Nobody else reads this one.
+        memory[at].x = total(sum);
+    }
+    workgroupBarrier();
+}
+
+fn joined(place: u32) -> f32 {
+    let at = SHARES_AT + place * (SHARE_ROW / 4u);
+    var sum = 0.0;
+    for (var i = 0u; i < JOINED; i += 1u) {
+        sum += memory[at + i].x;
+    }
+    return sum;
+}
+
+fn squares_of(unit: u32) -> f32 {
+    return joined(COLUMNS + unit);
+}
+
+// Result `within` of the workgroup, one of lane `lane` of a word.
+fn result_of(within: u32, lane: u32) -> f32 {
+    if GATED == 1u {
+        return activate(settled(joined(2u * within))) * settled(joined(2u * within + 1u));
+    }
+    return activate(settled(joined(within)) + added[lane]);
+}
+
+// Asks for what is added to the results early, so that nobody waits for it in the end.
+fn ask_for_added(first: u32, local: u32) {
+    for (var lane = 0u; BIAS == 1u && lane < lanes(Y_TYPE); lane += 1u) {
+        added[lane] = bias_at(0u, min(first + local * lanes(Y_TYPE) + lane, columns() - 1u));
+    }
+}
+
+// The words of the results.
+fn store(first: u32, local: u32) {
+    let within = local * lanes(Y_TYPE);
+    var word = 0u;
+    var some = false;
+    for (var lane = 0u; lane < lanes(Y_TYPE); lane += 1u) {
+        if within + lane < COLUMNS / (1u + GATED) && first + within + lane < columns() {
+            word |= float_bits(result_of(within + lane, lane), Y_TYPE) << (16u * lane);
+            some = true;
+        }
+    }
+    if some {
+        y_data[word_of(first + within, Y_TYPE)] = word;
+    }
+}
+
+@compute @workgroup_size(INVOCATIONS)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    begin();
+    no_bits = p.zero;
+    a_base = p.a_offset;
+    b_base = p.b_offset;
+    let unit = local / SLICES;
+    let slice = local % SLICES;
+    let first = flat_group(group, groups) * (COLUMNS / (1u + GATED));
+    if first >= columns() {
+        return;
+    }
+    ask_for_added(first, local);
+    // 1 where the row is taken again. Compilers do not see that it begins at 0: they would copy the loop.
+    for (var turn = p.zero; turn < 2u; turn += 1u) {
+        for (var round = 0u; round < ROUNDS; round += 1u) {
+            stream(first, round, unit, slice, local);
+        }
+        join(local);
+        if settle(local, turn == 1u) {
+            break;
+        }
+    }
+    store(first, local);
+}
