@@ -19,7 +19,7 @@ fn turn_of(d: u32) -> Turn {
     }
     let half = p.n_rot / 2u;
     let is_b = d >= half;
-    return Turn(d % half, select(d + half, d - half, is_b), is_b);
+    return Turn(select(d, d - half, is_b), select(d + half, d - half, is_b), is_b);
 }
 
 // The bits of the element `own`, turned with the other one of its pair by the tables' numbers there.

@@ -71,7 +71,6 @@ crate::params! {
         first: U32,
         q_heads: U32,
         k_heads: U32,
-        head_dim: U32,
         n_rot: U32,
         adjacent: U32,
         q_numel: U32,
@@ -135,7 +134,7 @@ static APPEND: Kernel<AppendParams> = Kernel::wgsl(
         Access::Write,
         Access::Read,
     ],
-    &["DTYPE", "COS", "SIN"],
+    &["DTYPE", "COS", "SIN", "HEAD"],
 );
 
 /// `Rope`.
@@ -312,7 +311,10 @@ pub(crate) fn append(e: &mut Emit<'_>, update: &View, state: &View, starts: &Vie
         e.waiting = waiting;
         return false;
     };
+    // Windows are of heads of known lengths (`fits_state`).
+    let head = keys.shape[3].known().unwrap_or(0);
     let alike = e.may_wait()
+        && head > 0
         && update.layout.shape() == &keys.shape[..]
         && state.layout.shape() == keys.state.layout.shape()
         && (update.dtype, state.dtype) == (keys.state.dtype, keys.state.dtype)
@@ -355,7 +357,6 @@ pub(crate) fn append(e: &mut Emit<'_>, update: &View, state: &View, starts: &Vie
         first: q.first,
         q_heads: q.second,
         k_heads: k.second,
-        head_dim: q.head_dim,
         n_rot: q.n_rot,
         adjacent: q.adjacent,
         q_numel: q.numel,
@@ -380,7 +381,9 @@ pub(crate) fn append(e: &mut Emit<'_>, update: &View, state: &View, starts: &Vie
         state.slot,
     ];
     e.op = OpKind::Rope.doc().name;
-    e.dispatch_guarded(&APPEND, &queries.consts(), &args, &params, grid);
+    let [dtype, cosines, sines] = queries.consts();
+    let consts = [dtype, cosines, sines, head as u32];
+    e.dispatch_guarded(&APPEND, &consts, &args, &params, grid);
     true
 }
 
