@@ -1,31 +1,39 @@
 // y = the results of the ranges of keys that attention_one.wgsl left, put together; ranges in which no key is
-// seen are marked UNSEEN. A workgroup takes the row of one batch entry and query head, an invocation a word of it.
+// seen are marked UNSEEN. A workgroup takes the row of one batch entry and query head: an invocation four of its
+// elements in every PARTS-th range, then a word of it.
 
 struct Params {
     y_batch: u32,
     y_head: u32,
-    heads: u32,
     splits: u32,
     groups: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> sums: array<f32>;
+@group(0) @binding(1) var<storage, read> sums: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> stats: array<vec2<u32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<u32>;
 
 // The dtype of y; F16 and BF16 with an even VALUE only.
 override OUT: u32 = 0u;
-// Elements of a row: up to 128.
+// Elements of a row: a power of two from 32 to 128.
 override VALUE: u32 = 64u;
 
+// Query heads of a batch entry.
+override HEADS: u32 = 1u;
+
 const MOST_SPLITS: u32 = 16u;
+const QUADS: u32 = VALUE / 4u;
+const PARTS: u32 = 256u / QUADS;
+const TURNS: u32 = max(MOST_SPLITS / PARTS, 1u);
 
+// The greatest score of each range; what its sums are taken times, and what its weights come to.
 var<workgroup> tops: array<i32, MOST_SPLITS>;
-// The factor of each range, and what its weights come to.
-var<workgroup> factors: array<vec2<f32>, MOST_SPLITS>;
+var<workgroup> factors: array<f32, MOST_SPLITS>;
+var<workgroup> totals: array<f32, MOST_SPLITS>;
+var<workgroup> partial: array<vec4<f32>, 256>;
 
-@compute @workgroup_size(128)
+@compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) count: vec3<u32>,
@@ -39,32 +47,50 @@ fn main(
     var own = vec2<u32>(bitcast<u32>(UNSEEN), 0u);
     if local < p.splits {
         own = stats[first + local];
+    }
+    // Of ranges without keys this is anything.
+    var values: array<vec4<f32>, TURNS>;
+    for (var i = 0u; i < TURNS; i += 1u) {
+        let split = min(i * PARTS + local / QUADS, max(p.splits, 1u) - 1u);
+        values[i] = sums[(first + split) * QUADS + local % QUADS];
+    }
+    if local < MOST_SPLITS {
         tops[local] = bitcast<i32>(own.x);
     }
     workgroupBarrier();
     var top = UNSEEN;
-    for (var s = 0u; s < p.splits; s += 1u) {
+    for (var s = 0u; s < MOST_SPLITS; s += 1u) {
         top = max(top, tops[s]);
     }
-    if local < p.splits {
+    if local < MOST_SPLITS {
         let by = rescale(bitcast<i32>(own.x), center_of(top));
-        factors[local] = vec2<f32>(by, by * bitcast<f32>(own.y));
+        factors[local] = by;
+        totals[local] = by * bitcast<f32>(own.y);
     }
+    workgroupBarrier();
+    var sum = vec4<f32>();
+    for (var i = 0u; i < TURNS; i += 1u) {
+        let split = i * PARTS + local / QUADS;
+        if split < p.splits && tops[min(split, MOST_SPLITS - 1u)] != UNSEEN {
+            sum += factors[split] * values[i];
+        }
+    }
+    partial[local] = sum;
     workgroupBarrier();
     let column = local * lanes(OUT);
     if column >= VALUE {
         return;
     }
-    var all = vec2<f32>();
     var total = 0.0;
-    for (var s = 0u; s < p.splits; s += 1u) {
-        if tops[s] != UNSEEN {
-            let at = (first + s) * VALUE + column;
-            all.x += factors[s].x * sums[at];
-            if lanes(OUT) == 2u {
-                all.y += factors[s].x * sums[at + 1u];
-            }
-            total += factors[s].y;
+    for (var s = 0u; s < MOST_SPLITS; s += 1u) {
+        total += totals[s];
+    }
+    var all = vec2<f32>();
+    for (var part = 0u; part < PARTS; part += 1u) {
+        let at = part * QUADS + column / 4u;
+        all.x += partial[at][column % 4u];
+        if lanes(OUT) == 2u {
+            all.y += partial[at][column % 4u + 1u];
         }
     }
     let x = normalized(vec4<f32>(all, 0.0, 0.0), total, top);
@@ -72,5 +98,5 @@ fn main(
     if lanes(OUT) == 2u {
         bits |= float_bits(x.y, OUT) << 16u;
     }
-    y[word_of(row / p.heads * p.y_batch + row % p.heads * p.y_head + column, OUT)] = bits;
+    y[word_of(row / HEADS * p.y_batch + row % HEADS * p.y_head + column, OUT)] = bits;
 }

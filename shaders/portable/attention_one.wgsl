@@ -1,11 +1,12 @@
 // Attention of one query a batch entry, without a mask operand: few instructions, all loads of a step at once.
 //
-// A workgroup takes one query head of one batch entry and one range of `split_keys` keys, 128 at a time.
+// A workgroup takes ROWS query heads of one key head and batch entry, 256 invocations each, which find keys and
+// values of each other in the nearest cache, and one range of `split_keys` keys, 128 at a time.
 // Of the keys, 8 invocations share one; of the values, VALUE_CHUNKS, each with 16 bytes. Rows are whole
 // chunks of 16 bytes. Where there is one range, y is the result; else y and `stats` are as
 // attention_decode.wgsl leaves them, but that a range without a key that is seen is marked UNSEEN.
 //
-// The flat group is (split * batch + batch entry) * query heads + query head.
+// The flat group is (split * batch + batch entry) * (query heads / ROWS) + those heads.
 
 @group(0) @binding(1) var<storage, read> q: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> k: array<vec4<u32>>;
@@ -20,7 +21,15 @@ override SPLIT: u32 = 0u;
 // Elements of a head: of queries and keys, and of values.
 override HEAD: u32 = 64u;
 override VALUE: u32 = 64u;
+// Query heads of a workgroup, which divide those of a key head.
+override ROWS: u32 = 1u;
+// p.group and p.kv_heads: divisions by what compilers do not know take long.
+override GROUP: u32 = 1u;
+override KEY_HEADS: u32 = 1u;
 
+const INVOCATIONS: u32 = 256u * ROWS;
+const HEADS: u32 = KEY_HEADS * GROUP;
+const TILES: u32 = HEADS / ROWS;
 const BLOCK: u32 = 128u;
 // Elements of a chunk, and vectors of four.
 const EACH: u32 = select(8u, 4u, DTYPE == F32);
@@ -30,13 +39,15 @@ const VALUE_CHUNKS: u32 = VALUE / EACH;
 const SUBSETS: u32 = 256u / VALUE_CHUNKS;
 const VALUE_TURNS: u32 = BLOCK / SUBSETS;
 
-var<workgroup> query: array<vec4<f32>, HEAD / 4u>;
-// The parts of the products of each key, 9 apart so that neighbours meet in no bank.
-var<workgroup> products: array<f32, BLOCK * 9u>;
-var<workgroup> weights: array<f32, BLOCK>;
-var<workgroup> sums: array<f32, 256u * EACH>;
-var<workgroup> totals: array<f32, SUBSETS>;
-var<workgroup> greatest: atomic<i32>;
+// The parts of the products of each key, 9 apart so that neighbours meet in no bank; in the end the sums of the
+// subsets.
+const PRODUCT_ROW: u32 = max(BLOCK * 9u, 256u * EACH);
+
+var<workgroup> query: array<vec4<f32>, ROWS * HEAD / 4u>;
+var<workgroup> products: array<f32, ROWS * PRODUCT_ROW>;
+var<workgroup> weights: array<f32, ROWS * BLOCK>;
+var<workgroup> totals: array<f32, ROWS * SUBSETS>;
+var<workgroup> greatest: array<atomic<i32>, ROWS>;
 
 fn four(chunk: vec4<u32>, part: u32) -> vec4<f32> {
     if DTYPE == F32 {
@@ -46,23 +57,23 @@ fn four(chunk: vec4<u32>, part: u32) -> vec4<f32> {
     return halves(two.x, two.y);
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(INVOCATIONS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
+    @builtin(local_invocation_index) index: u32,
 ) {
     let flat = flat_group(group, count);
     if flat >= p.groups {
         return;
     }
-    let heads = p.kv_heads * p.group;
-    let query_head = flat % heads;
-    let head = query_head / p.group;
-    let row = query_head % p.group;
-    let batch = flat / heads % p.batch;
-    let split = flat / (heads * p.batch);
-    let part = (batch * heads + query_head) * p.splits + split;
+    let own_row = index / 256u;
+    let local = index % 256u;
+    let query_head = flat % TILES * ROWS + own_row;
+    let head = query_head / GROUP;
+    let split = flat / TILES / p.batch;
+    let batch = flat / TILES - split * p.batch;
+    let part = (batch * HEADS + query_head) * p.splits + split;
 
     let seen = seen_by(0u, keys_of(batch));
     let start = max(seen.x, i32(split * p.split_keys));
@@ -75,13 +86,14 @@ fn main(
         return;
     }
     if local < HEAD / EACH {
-        let chunk = q[q_start(batch, head, row) / EACH + local];
+        let at = p.q_offset + batch * p.q_batch + query_head * p.q_head;
+        let chunk = q[at / EACH + local];
         for (var i = 0u; i < PARTS; i += 1u) {
-            query[local * PARTS + i] = four(chunk, i);
+            query[own_row * (HEAD / 4u) + local * PARTS + i] = four(chunk, i);
         }
     }
     if local == 0u {
-        atomicStore(&greatest, UNSEEN);
+        atomicStore(&greatest[own_row], UNSEEN);
     }
     workgroupBarrier();
 
@@ -100,27 +112,32 @@ fn main(
             for (var i = 0u; i < KEY_TURNS; i += 1u) {
                 let chunk = k[at + i * 8u];
                 for (var n = 0u; n < PARTS; n += 1u) {
-                    product += dot(four(chunk, n), query[(i * 8u + local % 8u) * PARTS + n]);
+                    product += dot(four(chunk, n), query[own_row * (HEAD / 4u) + (i * 8u + local % 8u) * PARTS + n]);
                 }
             }
-            products[key * 9u + local % 8u] = product;
+            products[own_row * PRODUCT_ROW + key * 9u + local % 8u] = product;
+        }
+        // The values are under way while keys are weighed.
+        var chunks: array<vec4<u32>, VALUE_TURNS>;
+        for (var turn = 0u; turn < VALUE_TURNS; turn += 1u) {
+            chunks[turn] = v[v_at + min(u32(key0) + turn * SUBSETS + subset, last) * (p.v_seq / EACH)];
         }
         workgroupBarrier();
         var score = UNSEEN;
         if local < BLOCK && key0 + i32(local) < end {
             var product = 0.0;
             for (var i = 0u; i < 8u; i += 1u) {
-                product += products[local * 9u + i];
+                product += products[own_row * PRODUCT_ROW + local * 9u + i];
             }
             score = key_of(product * p.scale);
-            atomicMax(&greatest, score);
+            atomicMax(&greatest[own_row], score);
         }
         workgroupBarrier();
         let before = top;
-        top = atomicLoad(&greatest);
+        top = atomicLoad(&greatest[own_row]);
         let center = center_of(top);
         if local < BLOCK {
-            weights[local] = weight(score, center);
+            weights[own_row * BLOCK + local] = weight(score, center);
         }
         let by = rescale(before, center);
         total *= by;
@@ -131,12 +148,11 @@ fn main(
         for (var turn = 0u; turn < VALUE_TURNS; turn += 1u) {
             let key = turn * SUBSETS + subset;
             let at = u32(key0) + key;
-            let chunk = v[v_at + min(at, last) * (p.v_seq / EACH)];
-            let by = weights[key];
+            let by = weights[own_row * BLOCK + key];
             if at <= last {
                 total += by;
                 for (var n = 0u; n < PARTS; n += 1u) {
-                    own[n] += by * four(chunk, n);
+                    own[n] += by * four(chunks[turn], n);
                 }
             }
         }
@@ -144,10 +160,10 @@ fn main(
 
     // The subsets together, a column an invocation.
     for (var n = 0u; n < EACH; n += 1u) {
-        sums[subset * VALUE + local % VALUE_CHUNKS * EACH + n] = own[n / 4u][n % 4u];
+        products[own_row * PRODUCT_ROW + subset * VALUE + local % VALUE_CHUNKS * EACH + n] = own[n / 4u][n % 4u];
     }
     if local % VALUE_CHUNKS == 0u {
-        totals[subset] = total;
+        totals[own_row * SUBSETS + subset] = total;
     }
     workgroupBarrier();
     let column = local * lanes(OUT);
@@ -157,11 +173,11 @@ fn main(
     var all = vec2<f32>();
     total = 0.0;
     for (var s = 0u; s < SUBSETS; s += 1u) {
-        all.x += sums[s * VALUE + column];
+        all.x += products[own_row * PRODUCT_ROW + s * VALUE + column];
         if lanes(OUT) == 2u {
-            all.y += sums[s * VALUE + column + 1u];
+            all.y += products[own_row * PRODUCT_ROW + s * VALUE + column + 1u];
         }
-        total += totals[s];
+        total += totals[own_row * SUBSETS + s];
     }
     if SPLIT == 1u {
         y[part * VALUE + column] = bitcast<u32>(all.x);

@@ -96,7 +96,6 @@ crate::params! {
     pub struct GatherParams {
         y_batch: U32,
         y_head: U32,
-        heads: U32,
         splits: U32,
         groups: U32,
     }
@@ -257,7 +256,18 @@ static ONE: Kernel<AttentionParams> = Kernel::wgsl(
         portable!("attention_one.wgsl"),
     ],
     DECODE_ARGS,
-    &["DTYPE", "OUT", "MASK", "CAPPED", "SPLIT", "HEAD", "VALUE"],
+    &[
+        "DTYPE",
+        "OUT",
+        "MASK",
+        "CAPPED",
+        "SPLIT",
+        "HEAD",
+        "VALUE",
+        "ROWS",
+        "GROUP",
+        "KEY_HEADS",
+    ],
 );
 
 /// The ranges of keys of few queries, together.
@@ -277,7 +287,7 @@ static GATHER: Kernel<GatherParams> = Kernel::wgsl(
         portable!("attention_gather.wgsl"),
     ],
     &[Access::Read, Access::Read, Access::Write],
-    &["OUT", "VALUE"],
+    &["OUT", "VALUE", "HEADS"],
 );
 
 /// Rows that share words.

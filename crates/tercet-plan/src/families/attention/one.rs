@@ -1,5 +1,5 @@
-//! One query a batch entry, without a mask operand: every query head is a workgroup of its own, ranges of
-//! keys others.
+//! One query a batch entry, without a mask operand: every query head takes 256 invocations, ranges of keys
+//! others. Where there are ranges, query heads of one key head share a workgroup if they fit.
 
 use tercet_ir::ops::MaskKind;
 use tercet_ir::{CompileError, DType, Dim};
@@ -13,6 +13,9 @@ use crate::num::Num;
 const BLOCK: usize = 128;
 /// The most ranges of keys: all of them are put together afterwards.
 const MOST_SPLITS: usize = 16;
+/// Keys and values of a head, in bytes, that one workgroup takes in less time than putting ranges together does:
+/// where all keys are there, and where a run says how many are, which may be far fewer.
+const ALONE_BYTES: [usize; 2] = [256 << 10, 1 << 20];
 /// The most elements of a query and of a value.
 const MOST_DIM: usize = 128;
 
@@ -32,6 +35,20 @@ pub(super) fn takes(p: &Problem<'_>) -> bool {
         && p.value_dim.is_power_of_two()
 }
 
+/// Shared memory that a query head takes at most.
+const ROW_BYTES: u32 = 11 << 10;
+
+/// Query heads of one key head that share a workgroup.
+fn rows(e: &Emit<'_>, p: &Problem<'_>) -> usize {
+    let fits = |rows: &usize| {
+        let n = *rows as u32;
+        p.group().is_multiple_of(*rows)
+            && 256 * n <= e.caps.max_workgroup
+            && ROW_BYTES * n <= e.caps.workgroup_bytes
+    };
+    [4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
 /// Emits the kernel, and what puts the ranges together where there are several.
 pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), CompileError> {
     let keys = e.bound(p.keys)?;
@@ -40,10 +57,15 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
         0 => 128,
         units => units as usize,
     };
-    let wanted = (4 * units).div_ceil(others).clamp(1, MOST_SPLITS);
+    let bytes = keys.saturating_mul((p.head_dim + p.value_dim) * p.dtype.size_bytes());
+    let wanted = match bytes <= ALONE_BYTES[usize::from(p.op.kv_len)] {
+        true => 1,
+        false => (4 * units).div_ceil(others).clamp(1, MOST_SPLITS),
+    };
     let split_keys = keys.div_ceil(wanted).next_multiple_of(BLOCK).max(BLOCK);
     let splits = keys.div_ceil(split_keys).max(1);
     let is_split = splits > 1;
+    let rows = if is_split { rows(e, p) } else { 1 };
     let ranges = match is_split {
         true => e.tape().ceil_div(p.block.keys, split_keys as u32),
         false => Num::ONE,
@@ -51,7 +73,8 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
     let tape = e.tape();
     let heads = tape.mul(p.block.kv_heads, p.block.group);
     let entries = tape.mul(p.block.batch, heads);
-    let groups = tape.mul(entries, ranges);
+    let tiles = tape.div(entries, Num::Const(rows as i64));
+    let groups = tape.mul(tiles, ranges);
     let params = AttentionParams {
         tiles: Num::ONE,
         slices: Num::ONE,
@@ -73,6 +96,7 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
     let dims = [p.head_dim, p.value_dim].map(|dim| dim as u32);
     let mut consts = p.consts(to.dtype);
     consts.extend([u32::from(is_split), dims[0], dims[1]]);
+    consts.extend([rows, p.group(), p.op.kv_heads].map(|n| n as u32));
     let [q, k, v, mask, lens] = p.slots;
     let args = [q, k, v, mask, lens, to.slot, stats.slot];
     let grid = e.flat_grid(groups);
@@ -81,11 +105,10 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
         let params = GatherParams {
             y_batch: params.y_batch,
             y_head: params.y_head,
-            heads,
             splits: ranges,
             groups: entries,
         };
-        let consts = [code(y.dtype), dims[1]];
+        let consts = [code(y.dtype), dims[1], p.op.q_heads as u32];
         let grid = e.flat_grid(entries);
         e.dispatch(
             &GATHER,
