@@ -179,7 +179,7 @@ pub(crate) fn gemv(b: &mut Bench) -> Result<()> {
         return large.into_iter().try_for_each(|s| {
             [1, 3]
                 .into_iter()
-                .try_for_each(|m| gemv_of(b, s, [m, 256, 256]))
+                .try_for_each(|m| gemv_of(b, s, DType::F32, [m, 256, 256]))
         });
     }
     for scheme in large {
@@ -191,7 +191,7 @@ pub(crate) fn gemv(b: &mut Bench) -> Result<()> {
             [4, 14336, 4096],
             [8, 14336, 4096],
         ] {
-            gemv_of(b, scheme, shape)?;
+            gemv_of(b, scheme, DType::F32, shape)?;
         }
     }
     for scheme in [Scheme::F16, Scheme::Q8_0, Scheme::Q4K] {
@@ -202,22 +202,27 @@ pub(crate) fn gemv(b: &mut Bench) -> Result<()> {
             [2048, 5632],
             [32000, 2048],
         ] {
-            gemv_of(b, scheme, [1, n, k])?;
+            gemv_of(b, scheme, DType::F32, [1, n, k])?;
         }
+    }
+    for scheme in [Scheme::Q8_0, Scheme::Q4_0, Scheme::Q4K, Scheme::Q6K] {
+        gemv_of(b, scheme, DType::F16, [4096, 4096, 4096])?;
     }
     Ok(())
 }
 
-fn gemv_of(b: &mut Bench, scheme: Scheme, [m, n, k]: [usize; 3]) -> Result<()> {
+/// Rows of `dtype` times packed weights.
+fn gemv_of(b: &mut Bench, scheme: Scheme, dtype: DType, [m, n, k]: [usize; 3]) -> Result<()> {
     let stored = scheme.stored_len(k).ok_or("whole blocks")?;
     let weights = Type::new(scheme.storage(), [n, stored]);
     let operands = [
-        ("x", Type::new(DType::F32, [m, k]), Fill::Uniform(-1.0, 1.0)),
+        ("x", Type::new(dtype, [m, k]), Fill::Uniform(-1.0, 1.0)),
         ("w", weights, Fill::Blocks(scheme)),
     ];
     let (g, tensors) = stateful(&operands, |g, v| g.dequant_matmul(v[0], v[1], scheme))?;
     let name = match m {
         1 => format!("gemv {} {n}x{k}", scheme.name()),
+        256.. => format!("{dtype} {m}x{k} times {} of {n} columns", scheme.name()),
         _ => format!("gemv {} {n}x{k}, {m} rows", scheme.name()),
     };
     let mut measured = match measure(b, &g, &tensors) {
@@ -231,8 +236,12 @@ fn gemv_of(b: &mut Bench, scheme: Scheme, [m, n, k]: [usize; 3]) -> Result<()> {
         b.report.failed(&name, &e.to_string());
         return Ok(());
     }
-    let rate = tensors[1].1.bytes().len() as f64 / measured.seconds * 1e-9;
-    b.report.row(&name, measured.seconds, Some((rate, "GB/s")));
+    let bytes = tensors[1].1.bytes().len() as f64;
+    let rate = match m {
+        256.. => (2e-12 * (m * n * k) as f64 / measured.seconds, "TFLOP/s"),
+        _ => (bytes / measured.seconds * 1e-9, "GB/s"),
+    };
+    b.report.row(&name, measured.seconds, Some(rate));
     Ok(())
 }
 
@@ -245,6 +254,10 @@ fn check_weights(
 ) -> Result<()> {
     let (x, w) = (tensors[0].1.to_f64s(), tensors[1].1.bytes());
     let row_bytes = w.len() / n;
+    let allowed = match tensors[0].1.dtype() {
+        DType::F32 => 1e-5,
+        _ => 2e-3,
+    };
     let got = measured.exe.read_output_rows("y", m - 1..m)?.to_f64s();
     let mut weights = vec![0.0; k];
     for j in (0..n).step_by((n / 17).max(1)).chain([n - 1]) {
@@ -253,7 +266,7 @@ fn check_weights(
         let terms = terms.map(|(w, x)| f64::from(*w) * x);
         let want: f64 = terms.clone().sum();
         let scale: f64 = terms.map(|t| t * t).sum::<f64>().sqrt();
-        if (got[j] - want).abs() > 1e-5 * (want.abs() + scale) {
+        if (got[j] - want).abs() > allowed * (want.abs() + scale) {
             return Err(format!("column {j} is {} instead of {want}", got[j]).into());
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use tercet::{DType, Scheme, StepTime};
-use tercet_models::{Llama, LlamaConfig, LlamaOptions, MadeUp, Weights};
+use tercet_models::{Llama, LlamaOptions, MadeUp, Weights};
 
 use crate::kernels::WARM_UP;
 use crate::models::{Batch, bert_base, build, llama_1b, llama_8b};
@@ -26,19 +26,10 @@ pub(crate) fn profile(b: &mut Bench) -> Result<()> {
         let steps = exe.timings();
         show(b, &format!("bert-base f16 b{batch}"), &steps);
     }
-    let few_layers = LlamaConfig {
-        layers: 4,
-        ..llama_8b(b)
-    };
     for (name, config, scheme, dtype) in [
         ("llama 1.1B F16", llama_1b(b), Scheme::F16, DType::F32),
         ("llama 1.1B Q4_K", llama_1b(b), Scheme::Q4K, DType::F32),
-        (
-            "llama 8B Q4_K in f16, 4 layers",
-            few_layers,
-            Scheme::Q4K,
-            DType::F16,
-        ),
+        ("llama 8B Q4_K in f16", llama_8b(b), Scheme::Q4K, DType::F16),
     ] {
         let weights = Weights::MadeUp(MadeUp::packed(scheme));
         let options = LlamaOptions {
