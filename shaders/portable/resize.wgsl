@@ -70,6 +70,7 @@ fn weight_of(axes: Axes, axis: u32, tap: u32) -> f32 {
 var<private> words: array<u32, EACH>;
 var<private> sums: array<f32, EACH>;
 var<private> sums_before: array<f32, EACH>;
+var<private> loaded: array<u32, EACH>;
 
 // Planes after the last are read as the last: their words are not stored.
 fn plane_at(plane: u32, j: u32) -> u32 {
@@ -88,20 +89,20 @@ fn move_bits(axes: Axes, plane: u32, lane: u32) {
     }
 }
 
-fn element(i: u32) -> f32 {
-    if DTYPE == F32 {
-        return bitcast<f32>(x[i]);
-    }
-    return half_of(x[i / 2u], i % 2u, DTYPE);
-}
-
 fn add(at: u32, weight: f32, plane: u32) {
     if weight == 0.0 {
         return;
     }
+    // All are loaded before the first is converted, which may take branches.
     for (var j = 0u; j < EACH; j += 1u) {
-        let i = at + plane_at(plane, j);
-        sums[j] += weight * element(i);
+        loaded[j] = x[word_of(at + plane_at(plane, j), DTYPE)];
+    }
+    for (var j = 0u; j < EACH; j += 1u) {
+        if DTYPE == F32 {
+            sums[j] += weight * bitcast<f32>(loaded[j]);
+        } else {
+            sums[j] += weight * half_of(loaded[j], lane_of(at + plane_at(plane, j), DTYPE), DTYPE);
+        }
     }
 }
 

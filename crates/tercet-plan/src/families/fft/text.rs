@@ -198,12 +198,10 @@ struct Params {
     bind(&mut text, "read_write", "y", word);
     text += &save_text(dtype, way);
     text += &match way {
+        Way::Forward | Way::Inverse | Way::OfReals => numbers_text(dtype, way),
+        Way::ToReals => tangle_text(plan, dtype),
         Way::OfFrames => frames_text(dtype),
-        _ => load_text(dtype, way),
     };
-    if way == Way::ToReals {
-        text += &tangle_text(plan);
-    }
     if plan.radices.len() > 1 || way.untangles() {
         let used = WORKGROUP / plan.threads * plan.n;
         let (places, place) = match plan.spread {
@@ -224,17 +222,27 @@ fn place(at: u32) -> u32 {{
     text
 }
 
-/// How a number is loaded. An inverse is a transform with the parts exchanged before and after.
-fn load_text(dtype: DType, way: Way) -> String {
-    let load = match dtype {
-        DType::F32 => "bitcast<vec2<f32>>(x[at])".to_string(),
-        _ => format!("two_of(x[at], {}u)", code(dtype)),
-    };
+/// The type of a number in memory, and the number that `word` of it is.
+fn number(dtype: DType, word: &str) -> (&'static str, String) {
+    match dtype {
+        DType::F32 => ("vec2<u32>", format!("bitcast<vec2<f32>>({word})")),
+        _ => ("u32", format!("two_of({word}, {}u)", code(dtype))),
+    }
+}
+
+/// How numbers are loaded: all that an invocation takes are fetched before the first is converted, which may
+/// take branches. An inverse is a transform with the parts exchanged before and after.
+fn numbers_text(dtype: DType, way: Way) -> String {
     let parts = if way == Way::Inverse { ".yx" } else { "" };
+    let (ty, value) = number(dtype, "found");
     format!(
         "
-fn load(at: u32) -> vec2<f32> {{
-    return ({load}){parts};
+fn fetch(start: u32, k: u32) -> {ty} {{
+    return x[start + k * p.stride];
+}}
+
+fn number(found: {ty}, k: u32) -> vec2<f32> {{
+    return ({value}){parts};
 }}
 "
     )
@@ -256,47 +264,81 @@ fn save(at: u32, a: vec2<f32>) {{
     )
 }
 
-/// How two neighbours of a frame are loaded, which may begin at any element.
+/// How two neighbours of a frame are loaded, which may begin at any element, with their weights.
 fn frames_text(dtype: DType) -> String {
-    let element = |list: &str| match dtype {
-        DType::F32 => format!("bitcast<f32>({list}[at])"),
-        _ => format!("half_of({list}[at / 2u], at % 2u, {}u)", code(dtype)),
+    let (word, element) = match dtype {
+        DType::F32 => ("at", "bitcast<f32>(word)".to_string()),
+        _ => (
+            "at / 2u",
+            format!("half_of(word, at % 2u, {}u)", code(dtype)),
+        ),
     };
     format!(
         "
-fn signal_at(at: u32) -> f32 {{
-    return {};
+struct Found {{
+    at: vec2<u32>,
+    words: vec2<u32>,
+    weights: vec2<u32>,
 }}
 
-fn weight_at(at: u32) -> f32 {{
-    return {};
+fn signal_at(at: u32) -> u32 {{
+    return x[{word}];
 }}
 
-fn framed(start: u32, k: u32) -> vec2<f32> {{
-    let at = start + 2u * k * p.stride;
-    return vec2<f32>(signal_at(at) * weight_at(2u * k), signal_at(at + p.stride) * weight_at(2u * k + 1u));
+fn weight_at(at: u32) -> u32 {{
+    return window[{word}];
 }}
-",
-        element("x"),
-        element("window")
+
+fn element(word: u32, at: u32) -> f32 {{
+    return {element};
+}}
+
+fn fetch(start: u32, k: u32) -> Found {{
+    let at = vec2<u32>(start + 2u * k * p.stride) + vec2<u32>(0u, p.stride);
+    return Found(
+        at,
+        vec2<u32>(signal_at(at.x), signal_at(at.y)),
+        vec2<u32>(weight_at(2u * k), weight_at(2u * k + 1u)),
+    );
+}}
+
+fn number(found: Found, k: u32) -> vec2<f32> {{
+    return vec2<f32>(
+        element(found.words.x, found.at.x) * element(found.weights.x, 2u * k),
+        element(found.words.y, found.at.y) * element(found.weights.y, 2u * k + 1u),
+    );
+}}
+"
     )
 }
 
 /// From the first half of the transform of real numbers that of half as many numbers: `(a + b) + i w^-k (a - b)`
 /// of `a = X[k]` and `b = conj X[h - k]`, with the parts exchanged. The first and the last of them are real.
-fn tangle_text(plan: &Plan) -> String {
+fn tangle_text(plan: &Plan, dtype: DType) -> String {
+    let (ty, a) = number(dtype, "found.a");
+    let (_, b) = number(dtype, "found.b");
     format!(
         "
-fn tangled(start: u32, k: u32) -> vec2<f32> {{
-    var a = load(start + k * p.stride);
-    var b = load(start + ({h}u - k) * p.stride);
+struct Found {{
+    a: {ty},
+    b: {ty},
+    root: vec2<f32>,
+}}
+
+fn fetch(start: u32, k: u32) -> Found {{
+    return Found(x[start + k * p.stride], x[start + ({h}u - k) * p.stride], roots[k]);
+}}
+
+fn number(found: Found, k: u32) -> vec2<f32> {{
+    var a = {a};
+    var b = {b};
     if k == 0u {{
         a.y = 0.0;
         b.y = 0.0;
     }}
     b.y = -b.y;
-    let root = roots[k];
-    return ((a + b) - turned(times(a - b, vec2<f32>(root.x, -root.y)))).yx;
+    let back = vec2<f32>(found.root.x, -found.root.y);
+    return ((a + b) - turned(times(a - b, back))).yx;
 }}
 ",
         h = plan.n
@@ -348,13 +390,16 @@ fn pass_text(text: &mut String, plan: &Plan, way: Way, pass: usize, before: u32)
         let _ = writeln!(text, "    let j{v} = thread + {}u;", b * plan.threads);
         let _ = writeln!(text, "    var {v}: array<vec2<f32>, {radix}>;");
         let _ = writeln!(text, "    {guard}{{");
+        let at = |r: u32| format!("j{v} + {}u", r * count);
+        if first {
+            for r in 0..radix {
+                let _ = writeln!(text, "        let f{r} = fetch(start, {});", at(r));
+            }
+        }
         for r in 0..radix {
-            let at = format!("j{v} + {}u", r * count);
-            let from = match (first, way) {
-                (true, Way::ToReals) => format!("tangled(start, {at})"),
-                (true, Way::OfFrames) => format!("framed(start, {at})"),
-                (true, _) => format!("load(start + ({at}) * p.stride)"),
-                (false, _) => format!("pool[place(base + {at})]"),
+            let from = match first {
+                true => format!("number(f{r}, {})", at(r)),
+                false => format!("pool[place(base + {})]", at(r)),
             };
             let _ = writeln!(text, "        {v}[{r}] = {from};");
         }
