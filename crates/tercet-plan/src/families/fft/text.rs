@@ -378,15 +378,17 @@ fn pass_text(text: &mut String, plan: &Plan, way: Way, pass: usize, before: u32)
     let count = n / radix;
     let each = count.div_ceil(plan.threads);
     let whole = each * plan.threads == count;
+    // Which invocations have numbers, and where they are in memory whether they have a row.
+    let guard = |v: &str, needs_row: bool| match (needs_row, whole) {
+        (true, true) => "if is_row ".to_string(),
+        (true, false) => format!("if is_row && j{v} < {count}u "),
+        (false, true) => String::new(),
+        (false, false) => format!("if j{v} < {count}u "),
+    };
     let _ = writeln!(text, "    // Radix {radix} after {before}.");
     for b in 0..each {
         let v = format!("a{pass}_{b}");
-        let guard = match (first, whole) {
-            (true, true) => "if is_row ".to_string(),
-            (true, false) => format!("if is_row && j{v} < {count}u "),
-            (false, true) => String::new(),
-            (false, false) => format!("if j{v} < {count}u "),
-        };
+        let guard = guard(&v, first);
         let _ = writeln!(text, "    let j{v} = thread + {}u;", b * plan.threads);
         let _ = writeln!(text, "    var {v}: array<vec2<f32>, {radix}>;");
         let _ = writeln!(text, "    {guard}{{");
@@ -420,12 +422,7 @@ fn pass_text(text: &mut String, plan: &Plan, way: Way, pass: usize, before: u32)
     }
     for b in 0..each {
         let v = format!("a{pass}_{b}");
-        let guard = match (saves, whole) {
-            (true, true) => "if is_row ".to_string(),
-            (true, false) => format!("if is_row && j{v} < {count}u "),
-            (false, true) => String::new(),
-            (false, false) => format!("if j{v} < {count}u "),
-        };
+        let guard = guard(&v, saves);
         let _ = writeln!(text, "    {guard}{{");
         let _ = writeln!(
             text,
