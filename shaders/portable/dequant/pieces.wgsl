@@ -125,6 +125,11 @@ fn raw_of(block: Block, part: u32) -> Raw {
 // instruction, which would not take two constants.
 var<private> no_bits: u32;
 
+// `zero` is 0, which compilers do not know.
+fn hide_constants(zero: u32) {
+    no_bits = zero;
+}
+
 // Bytes as floats without a conversion: bits of each of the 4 bytes (`mask` << `low`) become bits of the
 // fraction of a power of two. Less that power and an offset they are the number, exactly.
 fn four(bytes: u32, low: u32, mask: u32, offset: f32) -> vec4<f32> {
@@ -198,6 +203,9 @@ fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
 // The two halves of a word. Devices may take subnormal halves, which scales often are, for 0: those are
 // multiples of 2^-24, found as the fraction of 2^23.
 fn halves(word: u32) -> vec2<f32> {
+    if NATIVE_HALVES {
+        return unpack2x16float(word);
+    }
     let bits = vec2<u32>(word, word >> 16u);
     let tiny = bitcast<vec2<f32>>((bits & vec2<u32>(0x3ffu)) | vec2<u32>(0x4b000000u)) - vec2<f32>(8388608.0);
     let small = select(tiny, -tiny, (bits & vec2<u32>(0x8000u)) != vec2<u32>()) * 5.9604644775390625e-8;

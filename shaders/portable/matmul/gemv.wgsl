@@ -22,7 +22,7 @@ const VECS: u32 = max(ROW_QUADS * PER, 1u);
 // Rows of a stay in shared memory from one set of columns to the next where there is one row, else the
 // shares take their place.
 const SHARES_AT: u32 = X_QUADS * (1u - SEVERAL_ROWS);
-
+// The fourth float of the first share is free for the sum of squares.
 const TOTAL_AT: u32 = SHARES_AT;
 
 var<workgroup> memory: array<vec4<f32>, max(X_QUADS, SHARES_AT + 256u * VECS)>;
@@ -46,6 +46,7 @@ fn beside(col: u32) -> u32 {
     return min(col + 1u, p.n - 1u);
 }
 
+// The sum of the squares of what a unit took of the row.
 fn squares_of(unit: u32) -> f32 {
     return memory[SHARES_AT + unit * SLICES].z;
 }

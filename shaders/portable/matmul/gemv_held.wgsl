@@ -160,7 +160,7 @@ fn stream(first: u32, round: u32, unit: u32, slice: u32, local: u32) {
             var sum = sum_of_held(queue[j]);
             // Makes what follows wait for this sum: compilers would mix both and load the next weights at the end.
             if DEPTH > 1u {
-                no_bits = bitcast<u32>(sum) & p.zero;
+                hide_constants(bitcast<u32>(sum) & p.zero);
             }
             sum = select(0.0, sum, own < takes);
             queue[j] = load(place_of(turn + DEPTH + j, unit), first, take);
@@ -202,6 +202,7 @@ fn joined(place: u32) -> f32 {
     return sum;
 }
 
+// The sum of the squares of what a team fetched of the row.
 fn squares_of(unit: u32) -> f32 {
     return joined(COLUMNS + unit);
 }
@@ -244,7 +245,7 @@ fn main(
     @builtin(local_invocation_index) local: u32,
 ) {
     begin();
-    no_bits = p.zero;
+    hide_constants(p.zero);
     a_base = p.a_offset;
     b_base = p.b_offset;
     let unit = local / SLICES;

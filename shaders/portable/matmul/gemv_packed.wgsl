@@ -127,6 +127,7 @@ fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
     if pieces == 0u {
         return;
     }
+    hide_constants(p.zero);
     let u = b_base + col * p.b_col;
     let v = b_base + beside(col) * p.b_col;
     let last = pieces - 1u;

@@ -16,6 +16,8 @@ const MOST_SPLITS: usize = 16;
 /// Keys and values of a head, in bytes, that one workgroup takes in less time than putting ranges together does:
 /// where all keys are there, and where a run says how many are, which may be far fewer.
 const ALONE_BYTES: [usize; 2] = [256 << 10, 1 << 20];
+/// Shared memory that a query head takes at most.
+const ROW_BYTES: u32 = 11 << 10;
 /// The most elements of a query and of a value.
 const MOST_DIM: usize = 128;
 
@@ -34,9 +36,6 @@ pub(super) fn takes(p: &Problem<'_>) -> bool {
         && whole(p.value_dim)
         && p.value_dim.is_power_of_two()
 }
-
-/// Shared memory that a query head takes at most.
-const ROW_BYTES: u32 = 11 << 10;
 
 /// Query heads of one key head that share a workgroup.
 fn rows(e: &Emit<'_>, p: &Problem<'_>) -> usize {
