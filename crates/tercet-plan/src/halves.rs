@@ -132,8 +132,7 @@ mod tests {
         let wide: Vec<f32> = halves.iter().map(|h| h.to_f32()).collect();
         let floats: &[f32] = inputs[1].1.as_slice().unwrap();
         let narrow: Vec<f16> = floats.iter().map(|x| f16::from_f32(*x)).collect();
-        let results =
-            |wide: &[f32], narrow: &[f16]| [tensor(wide, DType::F32), tensor(narrow, DType::F16)];
+        let results = |wide: &[f32], narrow: &[f16]| [tensor(wide), tensor(narrow)];
         assert!(tried.are_right(&results(&wide, &narrow)));
         // Subnormal numbers taken for zero.
         let flushed: Vec<f32> = wide
