@@ -96,7 +96,7 @@ enum Bench {
 /// The options of `bench cpu`.
 #[derive(Args)]
 struct CpuBench {
-    /// Measure ONNX Runtime on the same models in the same run
+    /// Measure ONNX Runtime on the same models and convolutions in the same run
     #[arg(long)]
     peers: bool,
     /// Also write the rows as JSON
