@@ -69,14 +69,13 @@ fn opaque(x: f32, zero: u32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) | zero);
 }
 
-// True for devices whose own conversions of F16 are right, subnormal numbers among them: put here for them.
+// True for devices whose own conversions of F16 are right, subnormal numbers among them: this and the lines that begin
+// with `native` are changed for them (`halves.rs`). Others may lack the functions altogether.
 const NATIVE_HALVES: bool = false;
 
 // F16 to f32.
 fn from_half(h: u32) -> f32 {
-    if (NATIVE_HALVES) {
-        return unpack2x16float(h).x;
-    }
+    // native: if (true) { return unpack2x16float(h).x; }
     let size = h & 0x7fffu;
     var bits = (size << 13u) + 0x38000000u;
     if (size < 0x400u) {
@@ -100,9 +99,7 @@ fn shift_to_even(bits: u32, count: u32) -> u32 {
 
 // f32 to F16, to nearest even.
 fn to_half(x: f32) -> u32 {
-    if (NATIVE_HALVES) {
-        return pack2x16float(vec2<f32>(x, 0.0));
-    }
+    // native: if (true) { return pack2x16float(vec2<f32>(x, 0.0)); }
     let size = magnitude(x);
     let sign = (bitcast<u32>(x) >> 16u) & 0x8000u;
     if (size > 0x7f800000u) {

@@ -10,10 +10,12 @@ use tercet_ir::{DType, Element, Graph, OpError, Tensor, Type};
 /// The line of the prelude that says which conversions kernels use.
 const PORTABLE: &str = "const NATIVE_HALVES: bool = false;";
 const NATIVE: &str = "const NATIVE_HALVES: bool = true;";
+/// What stands before the device's conversions there.
+const ONLY_NATIVE: &str = "// native: ";
 
 /// The text of a kernel with the device's conversions instead of portable ones.
 pub(crate) fn with_native_halves(text: &str) -> String {
-    text.replacen(PORTABLE, NATIVE, 1)
+    text.replacen(PORTABLE, NATIVE, 1).replace(ONLY_NATIVE, "")
 }
 
 /// A graph whose results show what conversions do, and its inputs.
@@ -122,6 +124,14 @@ mod tests {
         assert!(PRELUDE.contains(PORTABLE));
         let text = with_native_halves(PRELUDE);
         assert!(text.contains(NATIVE) && !text.contains(PORTABLE));
+        let converts = |text: &str| {
+            let code = |line: &&str| !line.trim_start().starts_with("//");
+            text.lines()
+                .filter(code)
+                .filter(|l| l.contains("pack2x16float"))
+                .count()
+        };
+        assert_eq!((converts(PRELUDE), converts(&text)), (0, 2));
     }
 
     #[test]
