@@ -18,7 +18,8 @@ fn validate(instance: &Instance) {
         naga::front::wgsl::parse_str(text).unwrap_or_else(|e| fail(e.emit_to_string(text)));
     naga::valid::Validator::new(
         naga::valid::ValidationFlags::all(),
-        naga::valid::Capabilities::empty(),
+        // Core WGSL; naga names it because OpenGL may lack it.
+        naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32,
     )
     .validate(&module)
     .unwrap_or_else(|e| fail(e.emit_to_string(text)));
