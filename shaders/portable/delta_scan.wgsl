@@ -1,116 +1,302 @@
-// S *= exp(g), d = beta (v - S^T k), S += k outer d, o = S^T q / sqrt(N), for each head and token. The
-// columns of a head are channels: each needs the products of its own column only. Since S^T k and S^T q of
-// the new state follow from the old one, the lanes of a column meet once a step:
-// o = (exp(g) S^T q + (k q) d) / sqrt(N). o and the last state are f32.
+// S *= exp(g), d = beta (v - S^T k), S += k outer d, o = S^T q / sqrt(N), for each head and token. The columns of a
+// head are channels: each needs the products of its own column only. k enters, q leaves.
+//
+// Four steps are one: with S as it was before them and D_t the product of their decays up to step t,
+//   d_t = beta_t (v_t - D_t S^T k_t - sum over j < t of D_t / D_j (k_t k_j) d_j)
+//   o_t = (D_t S^T q_t + sum over j <= t of D_t / D_j (q_t k_j) d_j) / sqrt(N)
+//   S   = D_3 S + sum over j of D_3 / D_j k_j outer d_j
+// so that the lanes of a column meet once for four steps. What depends on k, q, g and beta only is made for all
+// columns when a block begins. The last state is F32.
 
 struct Params {
     steps: u32,
+    states: u32,
     heads: u32,
     columns: u32,
-    states: u32,
     head_tiles: u32,
     count: u32,
     scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> q_data: array<u32>;
-@group(0) @binding(2) var<storage, read> k_data: array<u32>;
-@group(0) @binding(3) var<storage, read> v_data: array<u32>;
-@group(0) @binding(4) var<storage, read> g_data: array<u32>;
-@group(0) @binding(5) var<storage, read> beta_data: array<u32>;
-@group(0) @binding(6) var<storage, read> initial: array<u32>;
-@group(0) @binding(7) var<storage, read_write> o_data: array<f32>;
+@group(0) @binding(5) var<storage, read> g_data: array<u32>;
+@group(0) @binding(6) var<storage, read> beta_data: array<u32>;
+@group(0) @binding(7) var<storage, read> initial: array<u32>;
 @group(0) @binding(8) var<storage, read_write> last: array<f32>;
 
 override INITIAL: u32 = 1u;
 override CARRY: u32 = 1u;
 
-var<workgroup> v_of: array<f32, STEPS * CHANNELS>;
-var<workgroup> q_of: array<vec4<f32>, STEPS * WIDTH>;
-var<workgroup> k_of: array<vec4<f32>, STEPS * WIDTH>;
-var<workgroup> gates: array<vec2<f32>, STEPS>;
-// Two of them, in turns: one barrier a step.
-var<workgroup> sums: array<vec3<f32>, 2u * THREADS>;
+// Parts in which products of rows are made.
+const PIECES: u32 = THREADS / (4u * FOURS);
+// Of the answers that an invocation adds up.
+const ANSWERS: u32 = (4u * CHANNELS + THREADS - 1u) / THREADS;
 
-var<private> next_v: array<f32, OF_CHANNELS>;
-var<private> next_q: array<vec4<f32>, OF_STATES>;
-var<private> next_k: array<vec4<f32>, OF_STATES>;
-var<private> next_gates: vec2<f32>;
+// Of each step g in units of powers of two, and beta, as vectors of four steps.
+var<workgroup> gates_of: array<vec4<f32>, FOURS>;
+var<workgroup> betas_of: array<vec4<f32>, FOURS>;
+// Of four steps four rows of what steps t make of j, j up to t: D_t / D_j (q_t k_j); beyond, of what j makes of t:
+// beta_j D_j / D_t (k_j k_t).
+var<workgroup> parts_of: array<vec4<f32>, FOURS * 4u * PIECES>;
+var<workgroup> mixes_of: array<vec4<f32>, FOURS * 4u>;
+// S^T k of four steps, by steps and columns: of each lane, and of all.
+var<workgroup> answers: array<f32, 4u * COLUMNS * THREADS>;
+var<workgroup> answer_of: array<f32, 4u * CHANNELS>;
 
-var<private> token: u32;
-var<private> head: u32;
-var<private> first_column: u32;
+var<private> next_gates: vec4<u32>;
+var<private> next_betas: vec4<u32>;
+var<private> state: array<vec4<f32>, COLUMNS * QUADS>;
+// k of four steps.
+var<private> keys: array<vec4<f32>, 4u * QUADS>;
+// Of four steps of each column of the invocation: S^T k, S^T q, and d.
+var<private> by_k: array<vec4<f32>, COLUMNS>;
+var<private> by_q: array<vec4<f32>, COLUMNS>;
+var<private> change: array<vec4<f32>, COLUMNS>;
+var<private> answered: array<f32, ANSWERS>;
+var<private> first_gate: u32;
 
-fn element_q(i: u32) -> f32 {
-    return float_of(q_data[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+fn gate_element(step: u32) -> u32 {
+    return select(0u, first_gate + step * p.heads, step < p.steps);
 }
 
-fn element_k(i: u32) -> f32 {
-    return float_of(k_data[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+fn g_word(step: u32) -> u32 {
+    return g_data[word_of(gate_element(step), DTYPE)];
 }
 
-// The block that begins at a step, zeros beyond its end.
+fn beta_word(step: u32) -> u32 {
+    return beta_data[word_of(gate_element(step), DTYPE)];
+}
+
+fn gate_float(word: u32, step: u32) -> f32 {
+    return select(0.0, float_of(word, lane_of(gate_element(step), DTYPE), DTYPE), step < p.steps);
+}
+
+fn gate_floats(words: vec4<u32>, step: u32) -> vec4<f32> {
+    return vec4<f32>(
+        gate_float(words.x, step),
+        gate_float(words.y, step + 1u),
+        gate_float(words.z, step + 2u),
+        gate_float(words.w, step + 3u),
+    );
+}
+
 fn load(first: u32, local: u32) {
-    for (var k = 0u; k < OF_CHANNELS; k += 1u) {
-        let i = k * THREADS + local;
-        let step = first + i / CHANNELS;
-        let column = first_column + i % CHANNELS;
-        var v = 0.0;
-        if i < STEPS * CHANNELS && step < p.steps && column < p.columns {
-            let at = ((token + step) * p.heads + head) * p.columns + column;
-            v = float_of(v_data[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+    load_block(first, local);
+    let step = first + 4u * (local % FOURS);
+    next_gates = vec4<u32>(g_word(step), g_word(step + 1u), g_word(step + 2u), g_word(step + 3u));
+    next_betas = vec4<u32>(
+        beta_word(step),
+        beta_word(step + 1u),
+        beta_word(step + 2u),
+        beta_word(step + 3u),
+    );
+}
+
+fn place(first: u32, local: u32) {
+    place_rows(first, local);
+    for (var k = 0u; k < UNITS; k += 1u) {
+        let unit = k * THREADS + local;
+        if unit < FOURS * CHANNELS {
+            values_of[unit] = loaded_values(first, k, local);
         }
-        next_v[k] = v;
     }
-    for (var k = 0u; k < OF_STATES; k += 1u) {
+    if local < FOURS {
+        gates_of[local] = LOG2_E * gate_floats(next_gates, first + 4u * local);
+        betas_of[local] = gate_floats(next_betas, first + 4u * local);
+    }
+}
+
+fn store(first: u32, local: u32) {
+    for (var k = 0u; k < UNITS; k += 1u) {
+        store_unit(first, k, local, vec4<f32>(p.scale));
+    }
+}
+
+// Parts of the products of rows: row t of four steps, over every PIECES-th vector.
+fn multiply_rows(first: u32, local: u32) {
+    for (var i = local; i < FOURS * 4u * PIECES; i += THREADS) {
+        let t = i / PIECES % 4u;
+        let step = i / PIECES - t;
+        var sum = vec4<f32>();
+        for (var at = i % PIECES; at < WIDTH; at += PIECES) {
+            let q = leave(first, step + t, at);
+            let k = enter(first, step + t, at);
+            sum.x = add_dot(sum.x, q, enter(first, step, at));
+            sum.y = add_dot(sum.y, select(k, q, vec4<bool>(t >= 1u)), enter(first, step + 1u, at));
+            sum.z = add_dot(sum.z, select(k, q, vec4<bool>(t >= 2u)), enter(first, step + 2u, at));
+            sum.w = add_dot(sum.w, select(k, q, vec4<bool>(t == 3u)), enter(first, step + 3u, at));
+        }
+        parts_of[i] = sum;
+    }
+}
+
+fn mix_rows(local: u32) {
+    if local < FOURS * 4u {
+        let four = local / 4u;
+        let t = local % 4u;
+        var sum = vec4<f32>();
+        for (var i = 0u; i < PIECES; i += 1u) {
+            sum += parts_of[local * PIECES + i];
+        }
+        let betas = betas_of[four];
+        // Sums of what lies between, not differences of sums: gates may be infinite.
+        let g = gates_of[four];
+        let two = g.yz + g.zw;
+        var between = vec4<f32>(0.0, g.y, two.x, two.x + g.w);
+        if t == 1u {
+            between = vec4<f32>(g.y, 0.0, g.z, two.y);
+        } else if t == 2u {
+            between = vec4<f32>(two.x, g.z, 0.0, g.w);
+        } else if t == 3u {
+            between = vec4<f32>(two.x + g.w, two.y, g.w, 0.0);
+        }
+        let is_past = vec4<u32>(0u, 1u, 2u, 3u) <= vec4<u32>(t);
+        sum *= exp2(between) * select(betas, vec4<f32>(1.0), is_past);
+        mixes_of[local] = sum;
+    }
+}
+
+// S^T k of four steps, into `answers`.
+fn ask(first: u32, four: u32) {
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        by_k[j] = vec4<f32>();
+    }
+    for (var q = 0u; q < QUADS; q += 1u) {
+        for (var t = 0u; t < 4u; t += 1u) {
+            let k = enter(first, 4u * four + t, lane * QUADS + q);
+            keys[4u * q + t] = k;
+            for (var j = 0u; j < COLUMNS; j += 1u) {
+                by_k[j][t] = add_dot(by_k[j][t], k, state[j * QUADS + q]);
+            }
+        }
+    }
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        for (var t = 0u; t < 4u; t += 1u) {
+            answers[(t * LANES + lane) * CHANNELS + j * ACROSS + across] = by_k[j][t];
+        }
+    }
+}
+
+// Adds up what the lanes answered.
+fn add_answers(local: u32) {
+    for (var k = 0u; k < ANSWERS; k += 1u) {
         let i = k * THREADS + local;
-        let step = first + i / WIDTH;
-        let state = 4u * (i % WIDTH);
-        var own_q = vec4<f32>();
-        var own_k = vec4<f32>();
-        if i < STEPS * WIDTH && step < p.steps {
-            let at = ((token + step) * p.heads + head) * p.states + state;
-            for (var lane = 0u; lane < 4u; lane += 1u) {
-                if state + lane < p.states {
-                    own_q[lane] = element_q(at + lane);
-                    own_k[lane] = element_k(at + lane);
+        let at = i / CHANNELS % 4u * LANES * CHANNELS + i % CHANNELS;
+        var sum = 0.0;
+        for (var l = 0u; l < LANES; l += 1u) {
+            sum += answers[at + l * CHANNELS];
+        }
+        answered[k] = sum;
+    }
+}
+
+fn place_answers(local: u32) {
+    for (var k = 0u; k < ANSWERS; k += 1u) {
+        let i = k * THREADS + local;
+        if i < 4u * CHANNELS {
+            answer_of[i] = answered[k];
+        }
+    }
+}
+
+// S^T q of four steps.
+fn look(first: u32, four: u32) {
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        by_q[j] = vec4<f32>();
+    }
+    for (var q = 0u; q < QUADS; q += 1u) {
+        for (var t = 0u; t < 4u; t += 1u) {
+            let x = leave(first, 4u * four + t, lane * QUADS + q);
+            for (var j = 0u; j < COLUMNS; j += 1u) {
+                by_q[j][t] = add_dot(by_q[j][t], x, state[j * QUADS + q]);
+            }
+        }
+    }
+}
+
+// What the columns change, and what is gathered of them.
+fn solve(four: u32) {
+    let g = gates_of[four];
+    let decays = exp2(vec4<f32>(g.x, g.x + g.y, g.x + g.y + g.z, g.x + g.y + g.z + g.w));
+    let betas = betas_of[four];
+    let m0 = mixes_of[4u * four];
+    let m1 = mixes_of[4u * four + 1u];
+    let m2 = mixes_of[4u * four + 2u];
+    let m3 = mixes_of[4u * four + 3u];
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        let column = j * ACROSS + across;
+        let answer = vec4<f32>(
+            answer_of[column],
+            answer_of[CHANNELS + column],
+            answer_of[2u * CHANNELS + column],
+            answer_of[3u * CHANNELS + column],
+        );
+        var d = betas * (values_of[four * CHANNELS + column] - decays * answer);
+        d.y -= m0.y * d.x;
+        d.z -= m0.z * d.x + m1.z * d.y;
+        d.w -= m0.w * d.x + m1.w * d.y + m2.w * d.z;
+        change[j] = d;
+        var own = decays * by_q[j];
+        if lane == 0u {
+            own += vec4<f32>(
+                m0.x * d.x,
+                m1.x * d.x + m1.y * d.y,
+                m2.x * d.x + m2.y * d.y + m2.z * d.z,
+                m3.x * d.x + m3.y * d.y + m3.z * d.z + m3.w * d.w,
+            );
+        }
+        gather(four, j, own);
+    }
+}
+
+fn update(four: u32) {
+    let g = gates_of[four];
+    let left = exp2(vec4<f32>(g.y + g.z + g.w, g.z + g.w, g.w, 0.0));
+    let whole = left.x * exp2(g.x);
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        let d = left * change[j];
+        for (var q = 0u; q < QUADS; q += 1u) {
+            let at = j * QUADS + q;
+            state[at] = d.w * keys[4u * q + 3u] + (d.z * keys[4u * q + 2u]
+                + (d.y * keys[4u * q + 1u] + (d.x * keys[4u * q] + whole * state[at])));
+        }
+    }
+}
+
+fn begin(of_head: u32, first_column: u32) {
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        let column = j * ACROSS + across;
+        for (var q = 0u; q < QUADS; q += 1u) {
+            var own = vec4<f32>();
+            if INITIAL == 1u && column < channels {
+                for (var i = 0u; i < 4u; i += 1u) {
+                    let at = 4u * (lane * QUADS + q) + i;
+                    if at < p.states {
+                        let source = (of_head + at) * p.columns + first_column + column;
+                        own[i] = float_of(initial[word_of(source, DTYPE)], lane_of(source, DTYPE), DTYPE);
+                    }
+                }
+            }
+            state[j * QUADS + q] = own;
+        }
+    }
+}
+
+fn end(of_head: u32, first_column: u32) {
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        let column = j * ACROSS + across;
+        for (var q = 0u; q < QUADS; q += 1u) {
+            for (var i = 0u; i < 4u; i += 1u) {
+                let at = 4u * (lane * QUADS + q) + i;
+                if at < p.states && column < channels {
+                    last[(of_head + at) * p.columns + first_column + column] = state[j * QUADS + q][i];
                 }
             }
         }
-        next_q[k] = own_q;
-        next_k[k] = own_k;
-    }
-    next_gates = vec2<f32>(1.0, 0.0);
-    if local < STEPS && first + local < p.steps {
-        let at = (token + first + local) * p.heads + head;
-        let g = float_of(g_data[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
-        let beta = float_of(beta_data[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
-        next_gates = vec2<f32>(exp2(LOG2_E * g), beta);
     }
 }
 
-// What was loaded, to shared memory.
-fn place(local: u32) {
-    for (var k = 0u; k < OF_CHANNELS; k += 1u) {
-        let i = k * THREADS + local;
-        if i < STEPS * CHANNELS {
-            v_of[i] = next_v[k];
-        }
-    }
-    for (var k = 0u; k < OF_STATES; k += 1u) {
-        let i = k * THREADS + local;
-        if i < STEPS * WIDTH {
-            q_of[i] = next_q[k];
-            k_of[i] = next_k[k];
-        }
-    }
-    if local < STEPS {
-        gates[local] = next_gates;
-    }
-}
-
-@compute @workgroup_size(128)
+@compute @workgroup_size(THREADS)
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(num_workgroups) ids: vec3<u32>,
@@ -121,76 +307,51 @@ fn main(
         return;
     }
     let row = flat / (p.heads * p.head_tiles);
-    head = flat / p.head_tiles % p.heads;
-    token = row * p.steps;
-    first_column = flat % p.head_tiles * CHANNELS;
-    let lane = local / CHANNELS;
-    let column = first_column + local % CHANNELS;
-    let is_column = column < p.columns;
+    let head = flat / p.head_tiles % p.heads;
+    let token = row * p.steps;
+    let first_column = flat % p.head_tiles * CHANNELS;
+    first_row = (token * p.heads + head) * p.states;
+    row_stride = p.heads * p.states;
+    first_value = (token * p.heads + head) * p.columns + first_column;
+    value_stride = p.heads * p.columns;
+    channels = p.columns - first_column;
+    first_gate = token * p.heads + head;
+    lane = local / ACROSS;
+    across = local % ACROSS;
     let of_head = (row * p.heads + head) * p.states;
-
-    var state: array<vec4<f32>, QUADS>;
-    for (var q = 0u; q < QUADS; q += 1u) {
-        var own = vec4<f32>();
-        if INITIAL == 1u && is_column {
-            for (var i = 0u; i < 4u; i += 1u) {
-                let at = 4u * (lane * QUADS + q) + i;
-                if at < p.states {
-                    let source = (of_head + at) * p.columns + column;
-                    own[i] = float_of(initial[word_of(source, DTYPE)], lane_of(source, DTYPE), DTYPE);
-                }
-            }
-        }
-        state[q] = own;
+    begin(of_head, first_column);
+    if p.steps > 0u {
+        load(0u, local);
     }
-    load(0u, local);
     for (var first = 0u; first < p.steps; first += STEPS) {
-        // Nobody reads the block before any more.
+        // Nobody reads the block before any more, and its sums are there.
         workgroupBarrier();
-        place(local);
+        if first > 0u {
+            store(first - STEPS, local);
+        }
+        place(first, local);
         workgroupBarrier();
         load(first + STEPS, local);
-        for (var step = 0u; step < STEPS; step += 1u) {
-            let gate = gates[step];
-            var by_k = vec4<f32>();
-            var by_q = vec4<f32>();
-            var both = vec4<f32>();
-            for (var q = 0u; q < QUADS; q += 1u) {
-                let at = step * WIDTH + lane * QUADS + q;
-                state[q] *= gate.x;
-                by_k += k_of[at] * state[q];
-                by_q += q_of[at] * state[q];
-                both += k_of[at] * q_of[at];
-            }
-            let turn = step % 2u * THREADS;
-            sums[turn + local] = vec3<f32>(
-                (by_k.x + by_k.y) + (by_k.z + by_k.w),
-                (by_q.x + by_q.y) + (by_q.z + by_q.w),
-                (both.x + both.y) + (both.z + both.w),
-            );
+        multiply_rows(first, local);
+        workgroupBarrier();
+        mix_rows(local);
+        let fours = fours_from(first);
+        for (var four = 0u; four < fours; four += 1u) {
+            ask(first, four);
             workgroupBarrier();
-            var sum = vec3<f32>();
-            for (var i = 0u; i < LANES; i += 1u) {
-                sum += sums[turn + i * CHANNELS + local % CHANNELS];
-            }
-            let d = gate.y * (v_of[step * CHANNELS + local % CHANNELS] - sum.x);
-            for (var q = 0u; q < QUADS; q += 1u) {
-                state[q] += d * k_of[step * WIDTH + lane * QUADS + q];
-            }
-            if lane == 0u && is_column && first + step < p.steps {
-                let to = ((token + first + step) * p.heads + head) * p.columns + column;
-                o_data[to] = p.scale * (sum.y + sum.z * d);
-            }
+            add_answers(local);
+            look(first, four);
+            place_answers(local);
+            workgroupBarrier();
+            solve(four);
+            update(four);
         }
     }
-    if CARRY == 1u && is_column {
-        for (var q = 0u; q < QUADS; q += 1u) {
-            for (var i = 0u; i < 4u; i += 1u) {
-                let at = 4u * (lane * QUADS + q) + i;
-                if at < p.states {
-                    last[(of_head + at) * p.columns + column] = state[q][i];
-                }
-            }
-        }
+    workgroupBarrier();
+    if p.steps > 0u {
+        store((p.steps - 1u) / STEPS * STEPS, local);
+    }
+    if CARRY == 1u {
+        end(of_head, first_column);
     }
 }

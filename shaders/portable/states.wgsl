@@ -1,18 +1,224 @@
-// What scans over states share. A workgroup of 128 invocations takes CHANNELS channels; LANES invocations
-// share the states of each, which lie in registers, QUADS times four an invocation: state 4 (lane QUADS +
-// q) + i. Invocation lane * CHANNELS + channel, so that neighbours are neighbouring channels. The sequence
-// comes in blocks of STEPS, the next one loaded while one is worked on.
+// What scans over states share. A workgroup of THREADS invocations takes CHANNELS channels through all steps. The
+// states of a channel lie in registers of LANES invocations, QUADS times four in each, which has those of
+// COLUMNS channels: invocation lane * ACROSS + across has state 4 (lane QUADS + q) + i of channel j ACROSS +
+// across. Neighbours are neighbouring channels.
+//
+// The sequence comes in blocks of FOURS times four steps; of the next one the words are loaded while one is worked
+// on: without branches and not looked at before, so that nobody waits for them. A step has two rows of states: what enters is spread by one (b, k), what leaves is gathered by
+// the other (c, q). With STAGED a block's rows lie in shared memory, else they are read where they are used.
+// What the lanes of a channel gather of four steps waits as a vector in `sums` until the block ends, where
+// each invocation stores the results of its units: a unit is a channel and four steps.
+//
+// The kernel that includes this declares `p` with `steps` and `states`, and places values (x, v) in `values_of`.
 
 override DTYPE: u32 = 0u;
+override OUT: u32 = 0u;
 override LANES: u32 = 4u;
 override QUADS: u32 = 1u;
-override STEPS: u32 = 16u;
+override COLUMNS: u32 = 1u;
+override FOURS: u32 = 4u;
+override STAGED: u32 = 1u;
+override THREADS: u32 = 128u;
 
-const THREADS: u32 = 128u;
-const CHANNELS: u32 = THREADS / LANES;
-// Vectors of four states of a channel.
+const ACROSS: u32 = THREADS / LANES;
+const CHANNELS: u32 = ACROSS * COLUMNS;
+const STEPS: u32 = 4u * FOURS;
+// Vectors of four states of a channel, and from one step's to the next one's: odd, so that steps begin in other
+// banks.
 const WIDTH: u32 = LANES * QUADS;
-// Elements of a block that each invocation loads: of its channels, and of its states.
-const OF_CHANNELS: u32 = (STEPS * CHANNELS + THREADS - 1u) / THREADS;
-const OF_STATES: u32 = (STEPS * WIDTH + THREADS - 1u) / THREADS;
+const ROW: u32 = WIDTH | 1u;
+const HELD_ROWS: u32 = STEPS * ROW * STAGED + 1u - STAGED;
+// What each invocation loads of a block.
+const OF_ROWS: u32 = (STEPS * WIDTH + THREADS - 1u) / THREADS * STAGED + 1u - STAGED;
+// Fours that are worked on at once: what is gathered of them is stored after all loads.
+const AT_ONCE: u32 = min(FOURS, 2u);
+const UNITS: u32 = (FOURS * CHANNELS + THREADS - 1u) / THREADS;
 const LOG2_E: f32 = 1.442695;
+
+@group(0) @binding(3) var<storage, read> value_data: array<u32>;
+@group(0) @binding(4) var<storage, read_write> results: array<u32>;
+
+var<workgroup> enter_of: array<vec4<f32>, HELD_ROWS>;
+var<workgroup> leave_of: array<vec4<f32>, HELD_ROWS>;
+var<workgroup> values_of: array<vec4<f32>, FOURS * CHANNELS>;
+var<workgroup> sums: array<vec4<f32>, FOURS * COLUMNS * THREADS>;
+
+// Words.
+var<private> next_enter: array<vec4<u32>, OF_ROWS>;
+var<private> next_leave: array<vec4<u32>, OF_ROWS>;
+var<private> next_values: array<vec4<u32>, UNITS>;
+
+// The first step's row of states, and from one step's to the next one's, in elements.
+var<private> first_row: u32;
+var<private> row_stride: u32;
+// The same of values and results, from the workgroup's first channel on, of which it has so many.
+var<private> first_value: u32;
+var<private> value_stride: u32;
+var<private> channels: u32;
+var<private> lane: u32;
+var<private> across: u32;
+
+// What is loaded beyond the last step, state or channel is what the last one has: nothing is kept of it. States
+// beyond the last one become zeros.
+fn row_element(step: u32, vector: u32) -> u32 {
+    let last = (max(p.states, 1u) - 1u) / 4u;
+    return first_row + min(step, p.steps - 1u) * row_stride + 4u * min(vector, last);
+}
+
+// The floats of a vector of a row, of its words.
+fn row_floats(words: vec4<u32>, step: u32, vector: u32) -> vec4<f32> {
+    var row = bitcast<vec4<f32>>(words);
+    if DTYPE != F32 {
+        let shift = 16u * (row_element(step, vector) & 1u);
+        let low = words.xy >> vec2<u32>(shift);
+        // In two shifts, since none is by 32.
+        let high = (words.yz << vec2<u32>(16u - shift / 2u)) << vec2<u32>(16u - shift / 2u);
+        let two = low | high;
+        row = vec4<f32>(two_of(two.x, DTYPE), two_of(two.y, DTYPE));
+    }
+    let state = vec4<u32>(4u * vector) + vec4<u32>(0u, 1u, 2u, 3u);
+    return select(vec4<f32>(), row, state < vec4<u32>(p.states));
+}
+
+// A vector of the row of a step of the block that begins at step `first`.
+fn enter(first: u32, step: u32, vector: u32) -> vec4<f32> {
+    if STAGED == 1u {
+        return enter_of[step * ROW + vector];
+    }
+    let words = enter_words(row_element(first + step, vector), p.states - min(4u * vector, p.states));
+    return row_floats(words, first + step, vector);
+}
+
+fn leave(first: u32, step: u32, vector: u32) -> vec4<f32> {
+    if STAGED == 1u {
+        return leave_of[step * ROW + vector];
+    }
+    let words = leave_words(row_element(first + step, vector), p.states - min(4u * vector, p.states));
+    return row_floats(words, first + step, vector);
+}
+
+// An element of a tensor like values.
+fn value_element(step: u32, channel: u32) -> u32 {
+    return first_value + min(step, p.steps - 1u) * value_stride + min(channel, channels - 1u);
+}
+
+fn value_float(word: u32, step: u32, channel: u32) -> f32 {
+    return float_of(word, lane_of(value_element(step, channel), DTYPE), DTYPE);
+}
+
+// Of the words of four steps.
+fn value_floats(words: vec4<u32>, step: u32, channel: u32) -> vec4<f32> {
+    return vec4<f32>(
+        value_float(words.x, step, channel),
+        value_float(words.y, step + 1u, channel),
+        value_float(words.z, step + 2u, channel),
+        value_float(words.w, step + 3u, channel),
+    );
+}
+
+fn value_word(step: u32, channel: u32) -> u32 {
+    return value_data[word_of(value_element(step, channel), DTYPE)];
+}
+
+// Rows and values of the block that begins at a step.
+fn load_block(first: u32, local: u32) {
+    if STAGED == 1u {
+        for (var k = 0u; k < OF_ROWS; k += 1u) {
+            let i = k * THREADS + local;
+            let step = first + i / WIDTH;
+            let vector = i % WIDTH;
+            let count = p.states - min(4u * vector, p.states);
+            next_enter[k] = enter_words(row_element(step, vector), count);
+            next_leave[k] = leave_words(row_element(step, vector), count);
+        }
+    }
+    for (var k = 0u; k < UNITS; k += 1u) {
+        let unit = k * THREADS + local;
+        let step = first + 4u * (unit / CHANNELS);
+        let channel = unit % CHANNELS;
+        next_values[k] = vec4<u32>(
+            value_word(step, channel),
+            value_word(step + 1u, channel),
+            value_word(step + 2u, channel),
+            value_word(step + 3u, channel),
+        );
+    }
+}
+
+// The rows that were loaded, to shared memory.
+fn place_rows(first: u32, local: u32) {
+    if STAGED == 1u {
+        for (var k = 0u; k < OF_ROWS; k += 1u) {
+            let i = k * THREADS + local;
+            if i < STEPS * WIDTH {
+                let to = i / WIDTH * ROW + i % WIDTH;
+                enter_of[to] = row_floats(next_enter[k], first + i / WIDTH, i % WIDTH);
+                leave_of[to] = row_floats(next_leave[k], first + i / WIDTH, i % WIDTH);
+            }
+        }
+    }
+}
+
+// The values that were loaded, of unit k of this invocation.
+fn loaded_values(first: u32, k: u32, local: u32) -> vec4<f32> {
+    let unit = k * THREADS + local;
+    return value_floats(next_values[k], first + 4u * (unit / CHANNELS), unit % CHANNELS);
+}
+
+// Fours of the block that begins at a step that have a step of the sequence.
+fn fours_from(first: u32) -> u32 {
+    return min(FOURS, (p.steps - first + 3u) / 4u);
+}
+
+// Keeps what this invocation gathers of four steps of its channel j.
+fn gather(four: u32, j: u32, sum: vec4<f32>) {
+    sums[(four * LANES + lane) * CHANNELS + j * ACROSS + across] = sum;
+}
+
+// What all lanes gathered of four steps of a channel.
+fn gathered(four: u32, channel: u32) -> vec4<f32> {
+    var sum = vec4<f32>();
+    for (var k = 0u; k < LANES; k += 1u) {
+        sum += sums[(four * LANES + k) * CHANNELS + channel];
+    }
+    return sum;
+}
+
+// Stores the results of unit k of this invocation, of the block that begins at a step, times `scale`. Of
+// 16-bit results, whose words hold two channels, the even channel's invocation stores two steps and the odd one's
+// the others: there are two channels to each word, by the choice of OUT.
+fn store_unit(first: u32, k: u32, local: u32, scale: vec4<f32>) {
+    let unit = k * THREADS + local;
+    let four = unit / CHANNELS;
+    let channel = unit % CHANNELS;
+    if four >= FOURS || channel >= channels {
+        return;
+    }
+    let step = first + 4u * four;
+    let at = first_value + step * value_stride + channel;
+    if OUT == F32 {
+        let result = bitcast<vec4<u32>>(scale * gathered(four, channel));
+        for (var i = 0u; i < 4u; i += 1u) {
+            if step + i < p.steps {
+                results[at + i * value_stride] = result[i];
+            }
+        }
+    } else {
+        let odd = channel & 1u;
+        let a = scale * gathered(four, channel - odd);
+        let b = scale * gathered(four, channel - odd + 1u);
+        let own_a = select(a.xy, a.zw, odd == 1u);
+        let own_b = select(b.xy, b.zw, odd == 1u);
+        for (var i = 0u; i < 2u; i += 1u) {
+            if step + 2u * odd + i < p.steps {
+                let to = at - odd + (2u * odd + i) * value_stride;
+                results[to / 2u] = two_bits(vec2<f32>(own_a[i], own_b[i]), OUT);
+            }
+        }
+    }
+}
+
+// sum + a b, one product after the other.
+fn add_dot(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
+    return a.w * b.w + (a.z * b.z + (a.y * b.y + (a.x * b.x + sum)));
+}

@@ -174,7 +174,10 @@ impl OpSpec for GatedDeltaNet {
             shaped("head_of_128", [1, 17, 2, 128, 40], true, true).only(FEW),
             shaped("head_of_65", [1, 11, 1, 65, 7], false, true),
             shaped("head_of_300", [1, 5, 1, 300, 11], true, true).only(FEW),
+            shaped("head_of_1000", [1, 5, 1, 1000, 3], true, true).only(&[DType::F32]),
             shaped("one_element", [2, 5, 2, 1, 1], true, true),
+            shaped("one_step", [2, 1, 2, 8, 6], true, true),
+            shaped("a_step_over", [2, 33, 2, 20, 34], true, true),
             shaped("long", [1, 700, 1, 8, 4], false, true).only(&[DType::F32]),
             shaped("no_steps", [2, 0, 2, 4, 3], true, true),
             shaped("no_columns", [2, 3, 2, 4, 0], false, true),
@@ -188,6 +191,18 @@ impl OpSpec for GatedDeltaNet {
                 let o = c.graph.gated_delta_net([q, k, v, g, beta], None, true)?;
                 // d = 3, S = 3, o = 6; d = 0.5 (8 - 6) = 1, S = 5, o = 5.
                 c.output_expect(o, &[6., 5.])?;
+                c.output_expect(o.port(1), &[5.])
+            }),
+            Case::new("forgets_all", |c| {
+                let q = c.input("q", [1, 3, 1, 1], Fill::Values(vec![2., 1., 1.]))?;
+                let k = c.input("k", [1, 3, 1, 1], Fill::Values(vec![1., 2., 1.]))?;
+                let v = c.input("v", [1, 3, 1, 1], Fill::Values(vec![3., 8., 5.]))?;
+                let gates = vec![0., f64::NEG_INFINITY, 0.];
+                let g = c.input("g", [1, 3, 1], Fill::Values(gates))?;
+                let beta = c.input("beta", [1, 3, 1], Fill::Values(vec![1., 0.5, 1.]))?;
+                let o = c.graph.gated_delta_net([q, k, v, g, beta], None, true)?;
+                // S = 3, o = 6; S = 0, d = 4, S = 8, o = 8; d = 5 - 8, S = 5, o = 5.
+                c.output_expect(o, &[6., 8., 5.])?;
                 c.output_expect(o.port(1), &[5.])
             }),
             Case::new("symbolic_in_two_runs", |c| {

@@ -206,6 +206,9 @@ impl OpSpec for SelectiveScan {
             shaped("many_channels", [1, 5, 131, 6]),
             shaped("states_of_65", [1, 19, 9, 65]),
             shaped("states_of_300", [1, 6, 5, 300]).only(&[DType::F32]),
+            shaped("states_of_1000", [1, 6, 3, 1000]).only(&[DType::F32]),
+            shaped("one_step", [2, 1, 6, 4]),
+            shaped("a_step_over", [2, 33, 34, 8]),
             shaped("long", [1, 1030, 3, 4]).only(&[DType::F32]),
             shaped("no_batch", [0, 4, 3, 2]),
             shaped("no_steps", [2, 0, 3, 2]),
@@ -302,7 +305,16 @@ impl OpSpec for Mamba2 {
         fn operands(
             c: &mut CaseGraph,
             [batch, steps]: [Dim; 2],
+            sizes: [usize; 4],
+        ) -> Result<Value, OpError> {
+            stepped(c, [batch, steps], sizes, 0.5)
+        }
+        /// Steps of up to `most`.
+        fn stepped(
+            c: &mut CaseGraph,
+            [batch, steps]: [Dim; 2],
             [heads, per_head, groups, n]: [usize; 4],
+            most: f64,
         ) -> Result<Value, OpError> {
             let of = |sizes: &[usize]| -> Shape {
                 let own = sizes.iter().map(|&n| Dim::Known(n));
@@ -312,7 +324,7 @@ impl OpSpec for Mamba2 {
                     .collect()
             };
             let x = c.input("x", of(&[heads, per_head]), Fill::Normal)?;
-            let dt = c.input("dt", of(&[heads]), Fill::Uniform(0.0, 0.5))?;
+            let dt = c.input("dt", of(&[heads]), Fill::Uniform(0.0, most))?;
             let a = c.input("a", [heads], Fill::Uniform(-3.0, -0.1))?;
             let b = c.input("b", of(&[groups, n]), Fill::Normal)?;
             let c_ = c.input("c", of(&[groups, n]), Fill::Normal)?;
@@ -331,6 +343,14 @@ impl OpSpec for Mamba2 {
             shaped("head_of_64_states_of_128", 1, 21, [2, 64, 1, 128])
                 .only(&[DType::F32, DType::F16]),
             shaped("long", 1, 1030, [2, 3, 1, 4]).only(&[DType::F32]),
+            shaped("one_step", 2, 1, [2, 4, 1, 4]),
+            shaped("a_step_over", 2, 33, [2, 40, 1, 20]),
+            shaped("states_of_1000", 1, 6, [1, 3, 1, 1000]).only(&[DType::F32]),
+            // Decays whose products over few steps are beyond F32, in some heads.
+            Case::new("steep", |c| {
+                let y = stepped(c, [2.into(), 41.into()], [5, 6, 1, 7], 8.0)?;
+                c.output(y)
+            }),
             shaped("no_steps", 2, 0, [2, 3, 1, 4]),
             shaped("no_channels", 2, 3, [2, 0, 1, 4]),
             shaped("no_heads", 2, 3, [0, 4, 1, 4]),

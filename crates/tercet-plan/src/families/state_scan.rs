@@ -1,97 +1,161 @@
 //! `SelectiveScan`, `Mamba2` and `GatedDeltaNet`: states in registers, workgroups over channels.
 //!
-//! All steps are taken by one workgroup, in order; what fills a device are the batch and the channels.
-//! Results are made in f32 and packed where their dtype is narrower, since channels share words there.
+//! All steps are taken by one workgroup, in order; what fills a device are the batch and the channels. How the
+//! states of channels lie in invocations is `tile.rs`. Results of 16 bits are made in f32 and packed where words
+//! would have channels of two workgroups or heads.
 
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support, Type};
 
+use self::tile::{MOST_STATES, Tile, Work};
 use super::cumsum::pack;
 use super::{Family, code, missing, portable};
 use crate::caps::Caps;
 use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
+use crate::kernel::{Access, Kernel, Params};
 use crate::num::Num;
+use crate::program::SlotId;
+
+mod tile;
 
 crate::params! {
-    /// The block of `state_scan.wgsl`.
-    pub struct StateScanParams {
+    /// The block of `selective_scan.wgsl`.
+    pub struct SelectiveScanParams {
         steps: U32,
-        channels: U32,
-        per_head: U32,
         states: U32,
+        channels: U32,
+        tiles: U32,
+        count: U32,
+    }
+    /// The block of `head_scan.wgsl`.
+    pub struct HeadScanParams {
+        steps: U32,
+        states: U32,
+        heads: U32,
+        per_head: U32,
         groups: U32,
-        group_channels: U32,
-        group_tiles: U32,
+        head_tiles: U32,
         count: U32,
     }
     /// The block of `delta_scan.wgsl`.
     pub struct DeltaScanParams {
         steps: U32,
+        states: U32,
         heads: U32,
         columns: U32,
-        states: U32,
         head_tiles: U32,
         count: U32,
         scale: F32,
     }
 }
 
-static STATE_SCAN: Kernel<StateScanParams> = Kernel::wgsl(
-    "state_scan",
-    &[
-        portable!("prelude.wgsl"),
-        portable!("states.wgsl"),
-        portable!("state_scan.wgsl"),
-    ],
-    &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-    ],
-    &["DTYPE", "LANES", "QUADS", "STEPS", "PER_STATE"],
+/// A kernel for rows of states by words, and one for rows by vectors.
+struct ByRows<P: Params> {
+    words: Kernel<P>,
+    vectors: Kernel<P>,
+}
+
+/// The two kernels of a scan.
+macro_rules! by_rows {
+    ($name:literal, $vectors:literal, $file:literal, $args:expr, $consts:expr) => {
+        ByRows {
+            words: Kernel::wgsl(
+                $name,
+                &[
+                    portable!("prelude.wgsl"),
+                    portable!("halves.wgsl"),
+                    portable!("states.wgsl"),
+                    portable!("state_rows.wgsl"),
+                    portable!($file),
+                ],
+                $args,
+                $consts,
+            ),
+            vectors: Kernel::wgsl(
+                $vectors,
+                &[
+                    portable!("prelude.wgsl"),
+                    portable!("halves.wgsl"),
+                    portable!("states.wgsl"),
+                    portable!("state_row_vectors.wgsl"),
+                    portable!($file),
+                ],
+                $args,
+                $consts,
+            ),
+        }
+    };
+}
+
+/// Two rows, values, results, and what decays.
+const ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+    Access::Read,
+];
+
+/// [`ARGS`], the first state and the last.
+const DELTA_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+];
+
+/// What [`Tile::consts`] gives.
+const CONSTS: &[&str] = &[
+    "DTYPE", "OUT", "LANES", "QUADS", "COLUMNS", "FOURS", "STAGED", "THREADS",
+];
+
+static SELECTIVE_SCAN: ByRows<SelectiveScanParams> = by_rows!(
+    "selective_scan",
+    "selective_scan_vectors",
+    "selective_scan.wgsl",
+    ARGS,
+    CONSTS
 );
 
-static DELTA_SCAN: Kernel<DeltaScanParams> = Kernel::wgsl(
+static HEAD_SCAN: ByRows<HeadScanParams> = by_rows!(
+    "head_scan",
+    "head_scan_vectors",
+    "head_scan.wgsl",
+    ARGS,
+    CONSTS
+);
+
+static DELTA_SCAN: ByRows<DeltaScanParams> = by_rows!(
     "delta_scan",
+    "delta_scan_vectors",
+    "delta_scan.wgsl",
+    DELTA_ARGS,
     &[
-        portable!("prelude.wgsl"),
-        portable!("states.wgsl"),
-        portable!("delta_scan.wgsl"),
-    ],
-    &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-    ],
-    &["DTYPE", "LANES", "QUADS", "STEPS", "INITIAL", "CARRY"],
+        "DTYPE", "OUT", "LANES", "QUADS", "COLUMNS", "FOURS", "STAGED", "THREADS", "INITIAL",
+        "CARRY",
+    ]
 );
 
 /// Scans over states.
 pub(crate) static STATE_SCANS: Family = Family {
     name: "state_scan",
     ops: &[OpKind::SelectiveScan, OpKind::Mamba2, OpKind::GatedDeltaNet],
-    kernels: &[&STATE_SCAN.def, &DELTA_SCAN.def],
+    kernels: &[
+        &SELECTIVE_SCAN.words.def,
+        &SELECTIVE_SCAN.vectors.def,
+        &HEAD_SCAN.words.def,
+        &HEAD_SCAN.vectors.def,
+        &DELTA_SCAN.words.def,
+        &DELTA_SCAN.vectors.def,
+    ],
     supports,
     lower,
 };
-
-/// Invocations of a workgroup: `THREADS` of `states.wgsl`.
-const THREADS: usize = 128;
-
-/// The most states of a channel: a step of them fills half the shared memory that every device has.
-const MOST_STATES: usize = 1024;
-
-/// Shared memory that every device has.
-const SHARED_BYTES: usize = 16 << 10;
 
 fn supports(graph: &Graph, node: &Node, _: &Caps) -> Support {
     match states(graph, node) {
@@ -112,49 +176,6 @@ fn states(graph: &Graph, node: &Node) -> Option<usize> {
     }
 }
 
-/// How the states of a channel lie in invocations, and steps in shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tile {
-    lanes: usize,
-    quads: usize,
-    steps: usize,
-}
-
-impl Tile {
-    /// For this many states, where a step needs so many bytes for each channel and each four states, and
-    /// some are taken already.
-    fn of(states: usize, of_channel: usize, of_quad: usize, taken: usize) -> Tile {
-        let all = states.div_ceil(4).max(1);
-        let quads = match all {
-            0..=4 => 1,
-            5..=16 => 2,
-            _ => 4,
-        };
-        let lanes = all.div_ceil(quads).next_power_of_two();
-        let step = THREADS / lanes * of_channel + lanes * quads * of_quad;
-        let most = (SHARED_BYTES - taken) / step;
-        let steps = [16, 8, 4, 2].into_iter().find(|&n| n <= most);
-        Tile {
-            lanes,
-            quads,
-            steps: steps.unwrap_or(1),
-        }
-    }
-
-    fn channels(self) -> usize {
-        THREADS / self.lanes
-    }
-
-    fn consts(self, dtype: DType) -> [u32; 4] {
-        [
-            code(dtype),
-            self.lanes as u32,
-            self.quads as u32,
-            self.steps as u32,
-        ]
-    }
-}
-
 fn num(n: usize) -> Num {
     Num::Const(n as i64)
 }
@@ -167,47 +188,105 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     }
     match &node.op {
         Op::GatedDeltaNet(op) => delta_scan(e, node, &operands, op.carry),
-        _ => state_scan(e, node, &operands),
+        Op::SelectiveScan(_) => selective_scan(e, node, &operands),
+        _ => head_scan(e, node, &operands),
     }
 }
 
-fn state_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<(), CompileError> {
-    let Some(sizes) = ScanSizes::of(&types(e.graph, node)) else {
-        unreachable!("invariant: inference refuses sizes that are not known")
+impl<P: Params> ByRows<P> {
+    /// Runs it over `rows` of `states`, which come first, and the other arguments.
+    fn dispatch(
+        &self,
+        e: &mut Emit<'_>,
+        (rows, states): ([&View; 2], usize),
+        others: &[SlotId],
+        consts: &[u32],
+        params: &P,
+        count: Num,
+    ) -> Result<(), CompileError> {
+        let mut args: Vec<SlotId> = rows.map(|v| v.slot).to_vec();
+        args.extend(others);
+        // A slot that is bound twice has one type.
+        let apart = !rows.iter().any(|row| others.contains(&row.slot));
+        let mut vectors = rows[0].dtype == DType::F32 && states.is_multiple_of(4) && apart;
+        for dim in rows[0].layout.shape() {
+            vectors = vectors && e.bound(dim)? > 0;
+        }
+        let kernel = match vectors {
+            true => &self.vectors,
+            false => &self.words,
+        };
+        let grid = e.flat_grid(count);
+        e.dispatch(kernel, consts, &args, params, grid);
+        Ok(())
+    }
+}
+
+fn sizes_of(e: &Emit<'_>, node: &Node) -> ScanSizes {
+    ScanSizes::of(&types(e.graph, node))
+        .unwrap_or_else(|| unreachable!("invariant: inference refuses sizes that are not known"))
+}
+
+fn selective_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<(), CompileError> {
+    let sizes = sizes_of(e, node);
+    let [x, dt, a, b, c] = operands else {
+        unreachable!("invariant: inference checked the number of operands")
     };
-    let ScanSizes {
-        heads,
-        per_head,
-        groups,
-        states,
-    } = sizes;
-    let x = &operands[0];
-    // Steps, inputs, and a sum for each lane.
-    let lanes = Tile::of(states, 8, 32, 0).lanes;
-    let tile = Tile::of(states, 8 + 4 * lanes, 32, 0);
-    let group_channels = heads / groups * per_head;
-    let group_tiles = group_channels.div_ceil(tile.channels());
     let (batch, steps) = (&x.layout.shape()[0], &x.layout.shape()[1]);
+    let work = Work {
+        rows: e.bound(batch)?,
+        channels: sizes.heads,
+        states: sizes.states,
+    };
+    let tile = Tile::selective(work, e.caps);
+    let tiles = sizes.heads.div_ceil(tile.channels());
     let (batch, steps) = (e.num(batch), e.num(steps));
-    let count = e.tape().mul(batch, num(groups * group_tiles));
-    let params = StateScanParams {
+    let count = e.tape().mul(batch, num(tiles));
+    let params = SelectiveScanParams {
         steps,
-        channels: num(sizes.channels()),
-        per_head: num(per_head),
-        states: num(states),
-        groups: num(groups),
-        group_channels: num(group_channels),
-        group_tiles: num(group_tiles),
+        states: num(sizes.states),
+        channels: num(sizes.heads),
+        tiles: num(tiles),
         count,
     };
-    let y = Wide::of(e, 0)?;
-    let mut args: Vec<_> = operands.iter().map(|v| v.slot).collect();
-    args.push(y.view.slot);
-    let [dtype, lanes, quads, block] = tile.consts(x.dtype);
-    let per_state = u32::from(matches!(node.op, Op::SelectiveScan(_)));
-    let consts = [dtype, lanes, quads, block, per_state];
-    let grid = e.flat_grid(count);
-    e.dispatch(&STATE_SCAN, &consts, &args, &params, grid);
+    let y = Wide::unless(e, 0, sizes.heads.is_multiple_of(2))?;
+    let consts = tile.consts(code(x.dtype), code(y.view.dtype));
+    let others = [x.slot, y.view.slot, dt.slot, a.slot];
+    let rows = ([b, c], sizes.states);
+    SELECTIVE_SCAN.dispatch(e, rows, &others, &consts, &params, count)?;
+    y.finish(e);
+    Ok(())
+}
+
+fn head_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<(), CompileError> {
+    let sizes = sizes_of(e, node);
+    let [x, dt, a, b, c] = operands else {
+        unreachable!("invariant: inference checked the number of operands")
+    };
+    let (batch, steps) = (&x.layout.shape()[0], &x.layout.shape()[1]);
+    let work = Work {
+        rows: e.bound(batch)?.saturating_mul(sizes.heads),
+        channels: sizes.per_head,
+        states: sizes.states,
+    };
+    let tile = Tile::heads(work, e.caps);
+    let head_tiles = sizes.per_head.div_ceil(tile.channels());
+    let (batch, steps) = (e.num(batch), e.num(steps));
+    let count = e.tape().mul(batch, num(sizes.heads * head_tiles));
+    let params = HeadScanParams {
+        steps,
+        states: num(sizes.states),
+        heads: num(sizes.heads),
+        per_head: num(sizes.per_head),
+        groups: num(sizes.groups),
+        head_tiles: num(head_tiles),
+        count,
+    };
+    let y = Wide::unless(e, 0, sizes.per_head.is_multiple_of(2))?;
+    let consts = tile.consts(code(x.dtype), code(y.view.dtype));
+    let others = [x.slot, y.view.slot, dt.slot, a.slot];
+    let rows = ([b, c], sizes.states);
+    HEAD_SCAN.dispatch(e, rows, &others, &consts, &params, count)?;
     y.finish(e);
     Ok(())
 }
@@ -224,38 +303,50 @@ fn delta_scan(
     else {
         unreachable!("invariant: inference refuses sizes that are not known")
     };
-    let q = &operands[0];
-    let tile = Tile::of(states, 4, 32, 2 * THREADS * 16 + 16 * 8);
-    let head_tiles = columns.div_ceil(tile.channels());
+    let [q, k, v, g, beta, ..] = operands else {
+        unreachable!("invariant: inference checked the number of operands")
+    };
     let (batch, steps) = (&q.layout.shape()[0], &q.layout.shape()[1]);
+    let work = Work {
+        rows: e.bound(batch)?.saturating_mul(heads),
+        channels: columns,
+        states,
+    };
+    let tile = Tile::delta(work, e.caps);
+    let head_tiles = columns.div_ceil(tile.channels());
     let (batch, steps) = (e.num(batch), e.num(steps));
     let count = e.tape().mul(batch, num(heads * head_tiles));
     let params = DeltaScanParams {
         steps,
+        states: num(states),
         heads: num(heads),
         columns: num(columns),
-        states: num(states),
         head_tiles: num(head_tiles),
         count,
         scale: 1.0 / (states as f32).sqrt(),
     };
-    let o = Wide::of(e, 0)?;
+    let o = Wide::unless(e, 0, columns.is_multiple_of(2))?;
     let last = match carry {
         true => Some(Wide::of(e, 1)?),
         false => None,
     };
-    let mut args: Vec<_> = operands[..5].iter().map(|v| v.slot).collect();
-    args.push(operands.get(5).unwrap_or(q).slot);
-    args.push(o.view.slot);
-    args.push(match &last {
+    let initial = operands.get(5);
+    let last_slot = match &last {
         Some(last) => last.view.slot,
         None => e.temp(DType::F32, &[1.into()])?.slot,
-    });
-    let [dtype, lanes, quads, block] = tile.consts(q.dtype);
-    let initial = u32::from(operands.len() > 5);
-    let consts = [dtype, lanes, quads, block, initial, u32::from(carry)];
-    let grid = e.flat_grid(count);
-    e.dispatch(&DELTA_SCAN, &consts, &args, &params, grid);
+    };
+    let others = [
+        v.slot,
+        o.view.slot,
+        g.slot,
+        beta.slot,
+        initial.unwrap_or(v).slot,
+        last_slot,
+    ];
+    let mut consts = tile.consts(code(q.dtype), code(o.view.dtype)).to_vec();
+    consts.extend([u32::from(initial.is_some()), u32::from(carry)]);
+    let rows = ([k, q], states);
+    DELTA_SCAN.dispatch(e, rows, &others, &consts, &params, count)?;
     o.finish(e);
     if let Some(last) = last {
         last.finish(e);
@@ -271,9 +362,22 @@ pub(super) struct Wide {
 
 impl Wide {
     pub(super) fn of(e: &mut Emit<'_>, port: usize) -> Result<Wide, CompileError> {
+        Wide::unless(e, port, false)
+    }
+
+    /// The result as it is where the kernel can store it: in F32, or in words that it has whole.
+    pub(super) fn unless(
+        e: &mut Emit<'_>,
+        port: usize,
+        has_words: bool,
+    ) -> Result<Wide, CompileError> {
         let result = e.result(port)?;
         Ok(match result.dtype {
             DType::F32 => Wide {
+                view: result,
+                narrow: None,
+            },
+            _ if has_words => Wide {
                 view: result,
                 narrow: None,
             },
@@ -288,27 +392,6 @@ impl Wide {
     pub(super) fn finish(self, e: &mut Emit<'_>) {
         if let Some(narrow) = &self.narrow {
             pack(e, &self.view, narrow);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_fit_the_shared_memory() {
-        for states in 0..=MOST_STATES {
-            let lanes = Tile::of(states, 8, 32, 0).lanes;
-            let scan = Tile::of(states, 8 + 4 * lanes, 32, 0);
-            let delta = Tile::of(states, 4, 32, 2 * THREADS * 16 + 16 * 8);
-            assert!(scan.lanes <= THREADS && 4 * scan.lanes * scan.quads >= states);
-            let quads = scan.lanes * scan.quads;
-            let step = scan.channels() * 8 + THREADS * 4 + quads * 32;
-            assert!(scan.steps * step <= SHARED_BYTES, "{states}");
-            let step = delta.channels() * 4 + quads * 32 + 8;
-            let used = delta.steps * step + 2 * THREADS * 16;
-            assert!(used <= SHARED_BYTES, "{states}");
         }
     }
 }

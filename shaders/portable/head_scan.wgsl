@@ -1,0 +1,229 @@
+// S = exp(dt a) S + dt x b, y = sum over states of c S, for each channel of a head, from zeros: a head has one dt
+// and one `a`, a group of heads one b and c. b enters, c leaves. A workgroup's channels are of one head.
+//
+// With D the product of a block's decays up to a step, S / D only ever grows by x dt b / D, and y is D times what
+// c gathers of it: two products for each state and step, and one for each block. Where the products of a block
+// leave a range in which D and 1 / D cost no precision, its steps decay one by one.
+
+struct Params {
+    steps: u32,
+    states: u32,
+    heads: u32,
+    per_head: u32,
+    groups: u32,
+    head_tiles: u32,
+    count: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(5) var<storage, read> dt_data: array<u32>;
+@group(0) @binding(6) var<storage, read> a_data: array<u32>;
+
+// The greatest power of two that D or 1 / D reaches.
+const RANGE: f32 = 40.0;
+
+// Of two blocks in turns: steps are placed while some still work on the block before.
+var<workgroup> dt_of: array<vec4<f32>, 2u * FOURS>;
+var<private> next_dt: vec4<u32>;
+
+var<private> state: array<vec4<f32>, COLUMNS * QUADS>;
+// Of the steps that are worked on at once, of each channel of the invocation.
+var<private> inner: array<vec4<f32>, AT_ONCE * COLUMNS>;
+var<private> sum: array<vec4<f32>, AT_ONCE * COLUMNS>;
+// The other half of the sum: products of one sum wait for each other.
+var<private> rest: array<vec4<f32>, AT_ONCE * COLUMNS>;
+// What the invocation's units are multiplied by: D.
+var<private> given: array<vec4<f32>, UNITS>;
+var<private> head: u32;
+var<private> first_dt: u32;
+// In units of powers of two.
+var<private> a: f32;
+// The logarithm of D at the end of the block; whether D is in range at every step of it.
+var<private> whole: f32;
+var<private> is_plain_block: bool;
+
+fn dt_element(step: u32) -> u32 {
+    return select(0u, first_dt + step * p.heads, step < p.steps);
+}
+
+fn dt_word(step: u32) -> u32 {
+    return dt_data[word_of(dt_element(step), DTYPE)];
+}
+
+fn dt_float(word: u32, step: u32) -> f32 {
+    return select(0.0, float_of(word, lane_of(dt_element(step), DTYPE), DTYPE), step < p.steps);
+}
+
+fn load(first: u32, local: u32) {
+    load_block(first, local);
+    let step = first + 4u * (local % FOURS);
+    next_dt = vec4<u32>(dt_word(step), dt_word(step + 1u), dt_word(step + 2u), dt_word(step + 3u));
+}
+
+fn place_steps(first: u32, turn: u32, local: u32) {
+    if local < FOURS {
+        let step = first + 4u * local;
+        dt_of[turn + local] = vec4<f32>(
+            dt_float(next_dt.x, step),
+            dt_float(next_dt.y, step + 1u),
+            dt_float(next_dt.z, step + 2u),
+            dt_float(next_dt.w, step + 3u),
+        );
+    }
+}
+
+fn place(first: u32, turn: u32, local: u32) {
+    place_rows(first, local);
+    var logs: array<vec4<f32>, UNITS>;
+    var dts: array<vec4<f32>, UNITS>;
+    whole = 0.0;
+    is_plain_block = true;
+    for (var four = 0u; four < FOURS; four += 1u) {
+        let dt = dt_of[turn + four];
+        var l = a * dt;
+        l.x += whole;
+        l.y += l.x;
+        l.z += l.y;
+        l.w += l.z;
+        whole = l.w;
+        is_plain_block = is_plain_block && all(abs(l) <= vec4<f32>(RANGE));
+        for (var k = 0u; k < UNITS; k += 1u) {
+            let own = (k * THREADS + local) / CHANNELS == four;
+            logs[k] = select(logs[k], l, own);
+            dts[k] = select(dts[k], dt, own);
+        }
+    }
+    for (var k = 0u; k < UNITS; k += 1u) {
+        let unit = k * THREADS + local;
+        var value = dts[k] * loaded_values(first, k, local);
+        given[k] = vec4<f32>(1.0);
+        if is_plain_block {
+            value *= exp2(-logs[k]);
+            given[k] = exp2(logs[k]);
+        }
+        if unit < FOURS * CHANNELS {
+            values_of[unit] = value;
+        }
+    }
+}
+
+fn store(first: u32, local: u32) {
+    for (var k = 0u; k < UNITS; k += 1u) {
+        store_unit(first, k, local, given[k]);
+    }
+}
+
+fn decay(by: f32) {
+    for (var k = 0u; k < COLUMNS * QUADS; k += 1u) {
+        state[k] *= by;
+    }
+}
+
+// Step `part` of the next four but `next`.
+fn advance(first: u32, four: u32, next: u32, part: u32) {
+    for (var q = 0u; q < QUADS; q += 1u) {
+        let b = enter(first, 4u * (four + next) + part, lane * QUADS + q);
+        let c = leave(first, 4u * (four + next) + part, lane * QUADS + q);
+        for (var j = 0u; j < COLUMNS; j += 1u) {
+            let at = j * QUADS + q;
+            let own = next * COLUMNS + j;
+            state[at] += inner[own][part] * b;
+            sum[own][part] = c.y * state[at].y + (c.x * state[at].x + sum[own][part]);
+            rest[own][part] = c.w * state[at].w + (c.z * state[at].z + rest[own][part]);
+        }
+    }
+}
+
+fn begin_fours(four: u32) {
+    for (var i = 0u; i < AT_ONCE * COLUMNS; i += 1u) {
+        let at = (four + i / COLUMNS) * CHANNELS + i % COLUMNS * ACROSS + across;
+        inner[i] = values_of[at];
+        sum[i] = vec4<f32>();
+        rest[i] = vec4<f32>();
+    }
+}
+
+fn end_fours(four: u32) {
+    for (var i = 0u; i < AT_ONCE * COLUMNS; i += 1u) {
+        gather(four + i / COLUMNS, i % COLUMNS, sum[i] + rest[i]);
+    }
+}
+
+fn scan(first: u32) {
+    let fours = fours_from(first);
+    for (var four = 0u; four < fours; four += AT_ONCE) {
+        begin_fours(four);
+        for (var next = 0u; next < AT_ONCE; next += 1u) {
+            advance(first, four, next, 0u);
+            advance(first, four, next, 1u);
+            advance(first, four, next, 2u);
+            advance(first, four, next, 3u);
+        }
+        end_fours(four);
+    }
+    decay(exp2(whole));
+}
+
+// As `scan`, with a decay at each step.
+fn scan_by_steps(first: u32, turn: u32) {
+    let fours = fours_from(first);
+    for (var four = 0u; four < fours; four += AT_ONCE) {
+        begin_fours(four);
+        for (var next = 0u; next < AT_ONCE; next += 1u) {
+            for (var part = 0u; part < 4u; part += 1u) {
+                decay(exp2(a * dt_of[turn + four + next][part]));
+                advance(first, four, next, part);
+            }
+        }
+        end_fours(four);
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn main(
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(num_workgroups) ids: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let flat = flat_group(id, ids);
+    if flat >= p.count {
+        return;
+    }
+    head = flat / p.head_tiles % p.heads;
+    let token = flat / p.head_tiles / p.heads * p.steps;
+    let first_channel = flat % p.head_tiles * CHANNELS;
+    let group = head / (p.heads / p.groups);
+    first_row = (token * p.groups + group) * p.states;
+    row_stride = p.groups * p.states;
+    first_value = (token * p.heads + head) * p.per_head + first_channel;
+    value_stride = p.heads * p.per_head;
+    channels = p.per_head - first_channel;
+    first_dt = token * p.heads + head;
+    a = LOG2_E * float_of(a_data[word_of(head, DTYPE)], lane_of(head, DTYPE), DTYPE);
+    lane = local / ACROSS;
+    across = local % ACROSS;
+    if p.steps == 0u {
+        return;
+    }
+    load(0u, local);
+    var turn = 0u;
+    for (var first = 0u; first < p.steps; first += STEPS) {
+        place_steps(first, turn, local);
+        // Nobody reads the block before any more, and its sums are there.
+        workgroupBarrier();
+        if first > 0u {
+            store(first - STEPS, local);
+        }
+        place(first, turn, local);
+        workgroupBarrier();
+        load(first + STEPS, local);
+        if is_plain_block {
+            scan(first);
+        } else {
+            scan_by_steps(first, turn);
+        }
+        turn = FOURS - turn;
+    }
+    workgroupBarrier();
+    store((p.steps - 1u) / STEPS * STEPS, local);
+}

@@ -1,0 +1,154 @@
+// h = exp(dt a) h + dt x b, y = sum over states of c h, for each channel, from zeros: every channel has a dt of its
+// own, every state of it an `a`. b enters, c leaves.
+
+struct Params {
+    steps: u32,
+    states: u32,
+    channels: u32,
+    tiles: u32,
+    count: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(5) var<storage, read> dt_data: array<u32>;
+@group(0) @binding(6) var<storage, read> a_data: array<u32>;
+
+var<workgroup> dt_of: array<vec4<f32>, FOURS * CHANNELS>;
+var<private> next_dt: array<vec4<u32>, UNITS>;
+
+// In units of powers of two.
+var<private> a: array<vec4<f32>, COLUMNS * QUADS>;
+var<private> h: array<vec4<f32>, COLUMNS * QUADS>;
+// Of the steps that are worked on at once, of each channel of the invocation.
+var<private> dt: array<vec4<f32>, AT_ONCE * COLUMNS>;
+var<private> inner: array<vec4<f32>, AT_ONCE * COLUMNS>;
+var<private> sum: array<vec4<f32>, AT_ONCE * COLUMNS>;
+
+fn dt_word(step: u32, channel: u32) -> u32 {
+    return dt_data[word_of(value_element(step, channel), DTYPE)];
+}
+
+fn load(first: u32, local: u32) {
+    load_block(first, local);
+    for (var k = 0u; k < UNITS; k += 1u) {
+        let unit = k * THREADS + local;
+        let step = first + 4u * (unit / CHANNELS);
+        let channel = unit % CHANNELS;
+        next_dt[k] = vec4<u32>(
+            dt_word(step, channel),
+            dt_word(step + 1u, channel),
+            dt_word(step + 2u, channel),
+            dt_word(step + 3u, channel),
+        );
+    }
+}
+
+fn place(first: u32, local: u32) {
+    place_rows(first, local);
+    for (var k = 0u; k < UNITS; k += 1u) {
+        let unit = k * THREADS + local;
+        if unit < FOURS * CHANNELS {
+            let own = value_floats(next_dt[k], first + 4u * (unit / CHANNELS), unit % CHANNELS);
+            dt_of[unit] = own;
+            values_of[unit] = own * loaded_values(first, k, local);
+        }
+    }
+}
+
+fn store(first: u32, local: u32) {
+    for (var k = 0u; k < UNITS; k += 1u) {
+        store_unit(first, k, local, vec4<f32>(1.0));
+    }
+}
+
+fn begin() {
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        let channel = j * ACROSS + across;
+        for (var q = 0u; q < QUADS; q += 1u) {
+            var own = vec4<f32>();
+            for (var i = 0u; i < 4u; i += 1u) {
+                let state = 4u * (lane * QUADS + q) + i;
+                if channel < channels && state < p.states {
+                    let at = (first_value % p.channels + channel) * p.states + state;
+                    own[i] = LOG2_E * float_of(a_data[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+                }
+            }
+            a[j * QUADS + q] = own;
+            h[j * QUADS + q] = vec4<f32>();
+        }
+    }
+}
+
+// Step `part` of the next four but `next`.
+fn advance(first: u32, four: u32, next: u32, part: u32) {
+    for (var q = 0u; q < QUADS; q += 1u) {
+        let b = enter(first, 4u * (four + next) + part, lane * QUADS + q);
+        let c = leave(first, 4u * (four + next) + part, lane * QUADS + q);
+        for (var j = 0u; j < COLUMNS; j += 1u) {
+            let at = j * QUADS + q;
+            let own = next * COLUMNS + j;
+            h[at] = exp2(dt[own][part] * a[at]) * h[at] + inner[own][part] * b;
+            sum[own][part] = add_dot(sum[own][part], c, h[at]);
+        }
+    }
+}
+
+fn scan(first: u32) {
+    let fours = fours_from(first);
+    for (var four = 0u; four < fours; four += AT_ONCE) {
+        for (var i = 0u; i < AT_ONCE * COLUMNS; i += 1u) {
+            let at = (four + i / COLUMNS) * CHANNELS + i % COLUMNS * ACROSS + across;
+            dt[i] = dt_of[at];
+            inner[i] = values_of[at];
+            sum[i] = vec4<f32>();
+        }
+        for (var next = 0u; next < AT_ONCE; next += 1u) {
+            advance(first, four, next, 0u);
+            advance(first, four, next, 1u);
+            advance(first, four, next, 2u);
+            advance(first, four, next, 3u);
+        }
+        for (var i = 0u; i < AT_ONCE * COLUMNS; i += 1u) {
+            gather(four + i / COLUMNS, i % COLUMNS, sum[i]);
+        }
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn main(
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(num_workgroups) ids: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let flat = flat_group(id, ids);
+    if flat >= p.count {
+        return;
+    }
+    let token = flat / p.tiles * p.steps;
+    let first_channel = flat % p.tiles * CHANNELS;
+    first_row = token * p.states;
+    row_stride = p.states;
+    first_value = token * p.channels + first_channel;
+    value_stride = p.channels;
+    channels = p.channels - first_channel;
+    lane = local / ACROSS;
+    across = local % ACROSS;
+    begin();
+    if p.steps == 0u {
+        return;
+    }
+    load(0u, local);
+    for (var first = 0u; first < p.steps; first += STEPS) {
+        // Nobody reads the block before any more, and its sums are there.
+        workgroupBarrier();
+        if first > 0u {
+            store(first - STEPS, local);
+        }
+        place(first, local);
+        workgroupBarrier();
+        load(first + STEPS, local);
+        scan(first);
+    }
+    workgroupBarrier();
+    store((p.steps - 1u) / STEPS * STEPS, local);
+}
