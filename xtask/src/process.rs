@@ -1,8 +1,10 @@
 //! Running other programs: a failure to start and a bad exit become typed errors.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 
 use crate::error::Error;
 
@@ -19,6 +21,41 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
             status,
         })
     }
+}
+
+/// Runs commands side by side; what one prints, also to its standard error, is shown when it ends.
+///
+/// # Errors
+/// That of the first of them, in their order, that failed; all run to their end.
+pub(crate) fn run_together(commands: Vec<Command>) -> Result<(), Error> {
+    let run = |mut command: Command| {
+        let output = command.stdin(Stdio::null()).output();
+        let output = output.map_err(|source| start_error(&command, source))?;
+        let mut out = std::io::stdout().lock();
+        // Nobody may be reading it.
+        let _ = out.write_all(&output.stderr);
+        let _ = out.write_all(&output.stdout);
+        let _ = out.flush();
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(Error::Failed {
+                command: shown(&command),
+                status: output.status,
+            }),
+        }
+    };
+    thread::scope(|scope| {
+        let run = &run;
+        let started = commands.into_iter().map(|c| scope.spawn(move || run(c)));
+        let started: Vec<_> = started.collect();
+        let ended = started.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        // All are waited for before the first failure is returned.
+        let ended: Vec<_> = ended.collect();
+        ended.into_iter().collect()
+    })
 }
 
 /// Runs `command` and returns its standard output; its standard error stays visible.
@@ -107,6 +144,32 @@ mod tests {
         let error = run(Command::new("sh").args(["-c", "exit 3"])).unwrap_err();
         assert!(matches!(error, Error::Failed { .. }));
         assert_eq!(error.to_string(), "`sh -c exit 3` failed (exit status: 3)");
+    }
+
+    #[test]
+    fn commands_side_by_side_meet_and_all_end() {
+        let file = |name: &str| {
+            let id = std::process::id();
+            std::env::temp_dir().join(format!("xtask-together-{id}-{name}"))
+        };
+        let (a, b, c) = (file("a"), file("b"), file("c"));
+        // Each of the first two waits for what the other leaves.
+        let meet = |own: &Path, other: &Path| {
+            let mut command = Command::new("sh");
+            let script = "touch \"$0\"; for i in $(seq 500); do test -e \"$1\" && exit 0; sleep 0.01; done; exit 1";
+            command.args(["-c", script]).arg(own).arg(other);
+            command
+        };
+        run_together(vec![meet(&a, &b), meet(&b, &a)]).unwrap();
+        let mut failing = Command::new("sh");
+        failing.args(["-c", "exit 4"]);
+        let mut late = Command::new("sh");
+        late.args(["-c", "sleep 0.05; touch \"$0\""]).arg(&c);
+        let error = run_together(vec![failing, late]).unwrap_err();
+        assert!(error.to_string().contains("exit 4"), "{error}");
+        for path in [a, b, c] {
+            std::fs::remove_file(path).unwrap();
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Installs the Debian packages of the GPU tests (as root), fetches MiniLM, finds or builds nextest,
 //! then runs:
 //!
-//! 1. the tests of the workspace on the machine's own devices, the large suites in a process each,
+//! 1. the tests of the workspace on the machine's own devices, the large suites in a process each, side by side,
 //! 2. those of this package, in a build without the GLSL compiler, which `--all-features` over the
 //!    workspace would bring in,
 //! 3. the Vulkan tests again on a newer lavapipe, which has cooperative matrices,
@@ -27,8 +27,8 @@ const OWN: [&str; 2] = ["--package", "xtask"];
 const NEXTEST_CONFIG: &str = ".cargo/nextest.toml";
 
 /// Suites of many trials over shared devices: each runs in one process, where nextest would open a
-/// device for every trial. So does [`PARITY`], for each executor: a software driver keeps some
-/// gigabytes of code for its kernels.
+/// device for every trial. So does [`PARITY`], for each executor. A software driver keeps some gigabytes of
+/// code for its kernels.
 const SUITES: [&str; 2] = ["models", "random"];
 
 /// The suite of tens of thousands of trials, whose names say the executor.
@@ -77,21 +77,17 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
     let tests = process::run(&mut tests);
     let suites = match setup.nextest {
         Some(_) => {
-            let parity = env::REQUIRE_CI.split(',').map(|executor| {
-                process::run(&mut setup.suites(&[PARITY], &[&format!("/{executor}")]))
-            });
-            let parity = parity.fold(Ok(()), Result::and);
-            parity.and(process::run(&mut setup.suites(&SUITES, &[])))
+            // A software driver makes its code on one thread a device: side by side they fill the machine.
+            let executors = env::REQUIRE_CI.split(',');
+            let parity = executors.map(|e| setup.suite(PARITY, &[&format!("/{e}")]));
+            let others = SUITES.into_iter().map(|suite| setup.suite(suite, &[]));
+            process::run_together(parity.chain(others).collect())
         }
         None => Ok(()),
     };
     let own = process::run(&mut setup.own_tests());
     let newer = match lavapipe::fetch(&setup.cache) {
-        Ok(_) => {
-            let passes = setup.on_newer_lavapipe();
-            let results = passes.map(|mut pass| process::run(&mut pass));
-            results.into_iter().fold(Ok(()), Result::and)
-        }
+        Ok(_) => process::run_together(setup.on_newer_lavapipe().into()),
         Err(error) => {
             eprintln!("NOT RUN: the Vulkan tests on a newer lavapipe, with cooperative matrices");
             eprintln!("  because: {error}");
@@ -159,14 +155,11 @@ impl Setup {
         command
     }
 
-    /// Suites in a process each, with arguments for them.
-    fn suites(&self, suites: &[&str], args: &[&str]) -> Command {
+    /// A suite with arguments for it.
+    fn suite(&self, suite: &str, args: &[&str]) -> Command {
         let mut command = process::cargo();
         command.args(["test", "--no-fail-fast"]).args(SELECTION);
-        for suite in suites {
-            command.args(["--test", suite]);
-        }
-        command.args(["--", "--quiet"]).args(args);
+        command.args(["--test", suite, "--", "--quiet"]).args(args);
         self.prepare(&mut command);
         command
     }
@@ -179,7 +172,7 @@ impl Setup {
             Some(_) => player.args(SELECTION).args(["--filterset", PLAYER]),
             None => player.args(["--package", "tercet-vulkan", "--all-features"]),
         };
-        let parity = self.suites(&[PARITY], &NEWER_PARITY);
+        let parity = self.suite(PARITY, &NEWER_PARITY);
         let script = process::root().join("xtask").join("newer-lavapipe");
         [player, parity].map(|mut command| {
             command.env(env::RUNNER, &script);
