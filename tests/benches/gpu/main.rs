@@ -4,6 +4,7 @@
 //! Times of kernels come from the device (the median of many runs); times of models are wall clock
 //! from inputs to results on the host. Products are checked against sums in f64 in the same run.
 
+mod attention;
 mod conv;
 mod kernels;
 mod models;
@@ -27,7 +28,7 @@ const GROUPS: &[Group] = &[
     ("gemm", kernels::gemm),
     ("gemv", kernels::gemv),
     ("rows", kernels::rows),
-    ("attention", kernels::attention),
+    ("attention", attention::attention),
     ("conv", conv::conv),
     ("seq", sequence::sequence),
     ("spectra", spectra::spectra),
