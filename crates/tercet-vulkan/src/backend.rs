@@ -121,7 +121,7 @@ impl VulkanBackend {
         let is_run = native
             .compile_gpu(&tried.graph, &CompileOptions::default())
             .is_ok_and(|mut exe| exe.run_into(&tried.inputs(), &mut outputs).is_ok());
-        // Counters are of what users run.
+        // Runs are counted from here on; the pipelines that this took stay among those compiled.
         for counter in [
             &self.shared.recorded,
             &self.shared.reads_recorded,
