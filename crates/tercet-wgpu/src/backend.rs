@@ -11,7 +11,7 @@ use crate::driver::WgpuDriver;
 use crate::executable::WgpuExecutable;
 use crate::options::{AdapterSummary, LimitSet, OpenError, WgpuOptions};
 use crate::pipeline::Checks;
-use crate::trusted;
+use crate::{trusted, units};
 
 /// An open device that compiles graphs. Clones are the same device.
 #[derive(Clone, Debug)]
@@ -88,6 +88,10 @@ impl WgpuBackend {
                 coop: match features.contains(MATRICES) {
                     true => coop_shapes(adapter),
                     false => Vec::new(),
+                },
+                compute_units: match options.limits {
+                    LimitSet::Found => units::compute_units(adapter),
+                    LimitSet::WebGpu | LimitSet::Downlevel => 0,
                 },
                 ..caps(&limits, features, &info)
             },

@@ -1,4 +1,4 @@
-//! Shader modules of kernels that need no checks: the only unsafe code of this crate (ADR 0005).
+//! Shader modules of kernels that need no checks (ADR 0005).
 #![allow(
     unsafe_code,
     reason = "wgpu's constructor without checks is unsafe; kernels keep its conditions"
