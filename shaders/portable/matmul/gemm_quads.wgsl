@@ -3,6 +3,14 @@
 //
 // A piece says how quads of a and y lie (a_quad, store_quad), another how b lies: b_line begins a column, or
 // B_ALONG = 1 a quad of columns, and b_quad reads 4 of it.
+//
+// PARTS divide k into whole steps; the sums of each lie apart, [part, batch, m, n].
+
+override PARTS: u32 = 1u;
+
+// Where the part of k that is summed begins, and how long it is.
+var<private> part_first: u32;
+var<private> part_length: u32;
 
 fn row_count() -> u32 {
     return p.m;
@@ -13,15 +21,24 @@ fn column_count() -> u32 {
 }
 
 fn product_count() -> u32 {
-    return p.batch;
+    return p.batch * PARTS;
 }
 
 fn sum_length() -> u32 {
-    return p.k;
+    return part_length;
 }
 
 fn enter_product(product: u32, column: u32) {
-    enter_batch(product);
+    enter_batch(product % p.batch);
+    part_first = 0u;
+    part_length = p.k;
+    if PARTS > 1u {
+        let part = product / p.batch;
+        let length = ((p.k + STEP - 1u) / STEP + PARTS - 1u) / PARTS * STEP;
+        part_first = min(part * length, p.k);
+        part_length = min(length, p.k - part_first);
+        y_base += part * (p.batch * p.m * p.n);
+    }
 }
 
 fn first_a(row_first: u32, local: u32, i: u32) -> u32 {
@@ -39,14 +56,14 @@ fn first_b(col_first: u32, local: u32, i: u32) -> u32 {
 
 // A quad of a step that begins at k_first.
 fn next_a(first: u32, k_first: u32) -> vec4<f32> {
-    return a_quad((first + k_first) / 4u);
+    return a_quad((first + part_first + k_first) / 4u);
 }
 
 fn next_b(first: u32, k_first: u32, k: u32) -> vec4<f32> {
     if B_ALONG == 1u {
-        return b_quad(first, (k_first + k) * p.b_row);
+        return b_quad(first, (part_first + k_first + k) * p.b_row);
     }
-    return b_quad(first, k_first + k);
+    return b_quad(first, part_first + k_first + k);
 }
 
 // The same of the first step, which is `size` long.

@@ -189,6 +189,9 @@ fn shaped_cases() -> Vec<Case> {
         shaped("tiles_and_rest_65x129x67", &[65, 129], &[129, 67]),
         shaped("whole_words_40x72x88", &[40, 72], &[72, 88]),
         shaped("whole_words_of_a_batch", &[3, 17, 24], &[3, 24, 40]),
+        // So few results of sums so long that devices may sum parts of them; the last part is shorter, or empty.
+        shaped("long_sums_of_a_batch", &[2, 20, 388], &[2, 388, 44]),
+        transposed("long_sums_transposed", 20, 1236, 8),
         shaped("one_row_1x300x41", &[1, 300], &[300, 41]),
         shaped("one_column_41x300x1", &[41, 300], &[300, 1]),
         shaped("outer_product_9x1x11", &[9, 1], &[1, 11]),

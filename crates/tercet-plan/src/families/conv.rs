@@ -31,7 +31,6 @@ use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support};
 
 use self::coop::Coop;
 use self::kernels::{DEPTHWISE, FINISH, FinishParams, IM2COL};
-use self::tiles::Tiles;
 use self::windows::{Windows, known, product};
 use super::matmul::product::activation_code;
 use super::matmul::product_into;
@@ -161,16 +160,16 @@ impl Given<'_> {
         if self.by_matrices(e)? || (pointwise && plain && self.y.dtype == DType::F32) {
             return self.product(e, plain);
         }
-        let tiles = Tiles::of(e, self)?;
+        let tiles = tiles::best(e, self)?;
         if tiles.parts > 1 {
             let sums = self.parts(e, tiles.parts)?;
             let none = Epilogue::none(e.temp(DType::U32, &[Dim::Known(1)])?.slot);
-            tiles.emit(e, self, &sums, none);
+            tiles::emit(tiles, e, self, &sums, none);
             return self.finish(e, &sums, Sums::Parts(tiles.parts));
         }
         let even = self.windows.count.twos() > 0;
         self.rounded(e, even, |given, e, y, epilogue| {
-            tiles.emit(e, given, y, epilogue);
+            tiles::emit(tiles, e, given, y, epilogue);
         })
     }
 

@@ -39,6 +39,7 @@ mod softmax;
 #[cfg(feature = "splat")]
 mod splat;
 mod state_scan;
+mod tiles;
 mod top_k;
 mod trilu;
 mod words;

@@ -122,10 +122,7 @@ impl Coop {
             self.tiles(e, given, &self.options, [a, b, bias, y]);
             return Ok(());
         }
-        let mut shape = vec![Dim::Known(splits as usize)];
-        shape.extend(p.batch.iter().cloned());
-        shape.extend([p.m.clone(), p.n.clone()]);
-        let sums = e.temp(DType::F32, &shape)?.slot;
+        let sums = parts(e, p, splits)?;
         let plain = Options {
             activation: None,
             bias_f32: None,
@@ -196,8 +193,22 @@ impl Coop {
     }
 }
 
+/// A slot for the sums of so many parts of `k`: `[part, batch.., m, n]`.
+pub(super) fn parts(e: &mut Emit<'_>, p: &Product, count: u32) -> Result<SlotId, CompileError> {
+    let mut shape = vec![Dim::Known(count as usize)];
+    shape.extend(p.batch.iter().cloned());
+    shape.extend([p.m.clone(), p.n.clone()]);
+    Ok(e.temp(DType::F32, &shape)?.slot)
+}
+
 /// Adds partial sums into the result of a product, with what is done to its sums.
-fn add_parts(e: &mut Emit<'_>, given: &Given, product: &Product, splits: u32, sums: SlotId) {
+pub(super) fn add_parts(
+    e: &mut Emit<'_>,
+    given: &Given,
+    product: &Product,
+    splits: u32,
+    sums: SlotId,
+) {
     const QUAD: u32 = 4;
     const THREADS: u32 = 128;
     let p = &given.params;

@@ -204,7 +204,7 @@ macro_rules! of_quads {
             $label,
             &[PRELUDE, SHARED, PLAIN, SUMS, QUAD_PRODUCTS, $($piece),*],
             $args,
-            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", $($name),*],
+            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", "PARTS", $($name),*],
         );
     };
 }
@@ -216,7 +216,7 @@ macro_rules! of_quads_activated {
             $label,
             with_functions![SHARED, ACTIVATED, SUMS, QUAD_PRODUCTS, $($piece),*],
             ARGS,
-            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", $($name),*],
+            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", "PARTS", $($name),*],
         );
     };
 }

@@ -13,6 +13,7 @@ use super::product::{Product, activation_code};
 use super::quads;
 use crate::emit::{Emit, View};
 use crate::families::dequant::Blocks;
+use crate::families::tiles::{Size, units_of};
 use crate::families::{code, map, norm};
 use crate::kernel::Kernel;
 use crate::num::Num;
@@ -74,12 +75,17 @@ impl Tile {
         self.side * 4 * (1 + u32::from(self.wide))
     }
 
-    /// How fast it is beside a kernel of quads, per result: an estimate.
-    pub(super) fn rate(self) -> f64 {
-        match (self.wide, self.side) {
-            (true, _) => 0.55,
-            (false, 16) => 0.45,
-            (false, _) => 0.35,
+    /// How fast it is beside a kernel of quads is an estimate.
+    pub(super) fn size(self) -> Size {
+        Size {
+            rows: self.len(),
+            columns: self.len(),
+            invocations: self.side * self.side,
+            rate: match (self.wide, self.side) {
+                (true, _) => 0.55,
+                (false, 16) => 0.45,
+                (false, _) => 0.35,
+            },
         }
     }
 
@@ -104,10 +110,7 @@ impl Tile {
         for dim in &p.batch {
             batch = batch.saturating_mul(e.bound(dim)?);
         }
-        let units = match e.caps.compute_units {
-            0 => 16,
-            units => units as usize,
-        };
+        let units = units_of(e.caps);
         let fits = |t: &Tile| {
             let len = t.len() as usize;
             let tiles = m.div_ceil(len).saturating_mul(n.div_ceil(len));
@@ -203,6 +206,18 @@ impl Given {
     /// True if the weights are decoded with a codebook among the arguments.
     pub(super) fn is_coded(&self) -> bool {
         self.grid.is_some()
+    }
+
+    /// The same into sums of parts of `k`, to which nothing is done yet.
+    pub(super) fn sums(&self, sums: SlotId) -> Given {
+        let [a, b, bias, _] = self.args;
+        let [_, _, a_type, _] = self.consts;
+        Given {
+            args: [a, b, bias, sums],
+            consts: [0, 0, a_type, code(DType::F32)],
+            params: self.params.clone(),
+            ..*self
+        }
     }
 
     pub(super) fn dispatch(

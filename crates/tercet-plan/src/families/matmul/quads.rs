@@ -3,6 +3,7 @@
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
 
+use super::coop;
 use super::kernels::{
     ProductParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_CODED_16, QUADS_CODED_F32, QUADS_F32,
     QUADS_F32_ACTIVATED, QUADS_MIXED, QUADS_PACKED_16, QUADS_PACKED_F32,
@@ -12,7 +13,9 @@ use super::product::Product;
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::families::dequant::Blocks;
+use crate::families::tiles::{Problem, Size, Tiles, units_of};
 use crate::kernel::Kernel;
+use crate::num::Num;
 
 /// Elements of a quad.
 const QUAD: u64 = 4;
@@ -26,88 +29,75 @@ static HALF: Pair = Pair {
     activated: &QUADS_16_ACTIVATED,
 };
 
-/// Invocations along m and n; each has 8 x 8 results.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Quads {
-    rows: u32,
-    columns: u32,
-    /// How fast it is beside the fastest, per result.
-    rate: Rate,
-}
-
-/// Measured for F32 on a GPU of 132 units (35.9, 40.1, 35 and 44.2 TFLOP/s at 4096^3). Packed weights are
-/// decoded by each tile of their columns, so that larger tiles should pay; an estimate.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Rate {
-    floats: f64,
-    packed: f64,
-}
-
-const SIZES: [Quads; 4] = [
-    Quads {
-        rows: 16,
-        columns: 16,
-        rate: Rate {
-            floats: 0.81,
-            packed: 1.0,
-        },
-    },
-    Quads {
-        rows: 8,
-        columns: 16,
-        rate: Rate {
-            floats: 0.91,
-            packed: 0.95,
-        },
-    },
-    Quads {
-        rows: 16,
-        columns: 8,
-        rate: Rate {
-            floats: 0.8,
-            packed: 0.95,
-        },
-    },
-    Quads {
-        rows: 8,
-        columns: 8,
-        rate: Rate {
-            floats: 1.0,
-            packed: 0.85,
-        },
-    },
+/// Measured for F32 on a GPU of 132 units (35.9, 40.1, 35 and 44.2 TFLOP/s at 4096^3).
+const OF_FLOATS: [Size; 4] = [
+    Size::of_quads([16, 16], 0.81),
+    Size::of_quads([8, 16], 0.91),
+    Size::of_quads([16, 8], 0.8),
+    Size::of_quads([8, 8], 1.0),
 ];
+/// Packed weights are decoded by each tile of their columns, so that larger tiles should pay; an estimate.
+const OF_BLOCKS: [Size; 4] = [
+    Size::of_quads([16, 16], 1.0),
+    Size::of_quads([8, 16], 0.95),
+    Size::of_quads([16, 8], 0.95),
+    Size::of_quads([8, 8], 0.85),
+];
+/// Invocations that keep a unit busy: 128 reach 0.79 of it (1024^3 in 67 us).
+const FULL_UNIT: f64 = 160.0;
 
-impl Quads {
-    fn tile(self) -> [u32; 2] {
-        [8 * self.rows, 8 * self.columns]
-    }
-}
-
-/// The results of the busiest unit, where a kernel has tiles of so many rows and columns.
-fn load(e: &Emit<'_>, p: &Product, tile: [u32; 2]) -> Result<f64, CompileError> {
-    let units = match e.caps.compute_units {
-        0 => 16,
-        units => units as usize,
-    };
-    let [rows, columns] = tile.map(|n| n as usize);
-    let mut tiles = e.bound(&p.m)?.div_ceil(rows);
-    tiles = tiles.saturating_mul(e.bound(&p.n)?.div_ceil(columns));
+fn problem(e: &Emit<'_>, p: &Product) -> Result<Problem, CompileError> {
+    let mut products = 1usize;
     for dim in &p.batch {
-        tiles = tiles.saturating_mul(e.bound(dim)?);
+        products = products.saturating_mul(e.bound(dim)?);
     }
-    Ok(tiles.div_ceil(units) as f64 * (rows * columns) as f64)
+    Ok(Problem {
+        rows: e.bound(&p.m)?,
+        columns: e.bound(&p.n)?,
+        k: e.bound(&p.k)?,
+        products,
+        units: units_of(e.caps),
+        full_unit: FULL_UNIT,
+        // Sums of parts are of F32 activations only: others would be rounded once more.
+        most_bytes: match p.a.dtype {
+            DType::F32 => e.caps.max_binding_bytes / 2,
+            _ => 0,
+        },
+    })
 }
 
-fn best(e: &Emit<'_>, p: &Product, rate: fn(Rate) -> f64) -> Result<(Quads, f64), CompileError> {
-    let mut found = (SIZES[0], f64::INFINITY);
-    for size in SIZES {
-        let time = load(e, p, size.tile())? / rate(size.rate);
-        if time < found.1 {
-            found = (size, time);
-        }
+fn best(problem: &Problem, sizes: &[Size]) -> Tiles {
+    let best = problem.best(sizes);
+    best.unwrap_or_else(|| unreachable!("invariant: there are sizes"))
+}
+
+/// Dispatches tiles with the constants of a kernel after TM, TN and PARTS, and what adds their parts.
+fn emit(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    kernel: &Kernel<ProductParams>,
+    own: &[u32],
+    tiles: Tiles,
+) -> Result<(), CompileError> {
+    let [tm, tn] = tiles.size.sides();
+    let own: Vec<u32> = [tm, tn, tiles.parts]
+        .into_iter()
+        .chain(own.iter().copied())
+        .collect();
+    let grid = given.tile_grid(e, tiles.size.tile());
+    if tiles.parts == 1 {
+        given.dispatch(e, kernel, &own, grid);
+        return Ok(());
     }
-    Ok(found)
+    let sums = coop::parts(e, p, tiles.parts)?;
+    let [x, y, batches] = grid;
+    let depth = e.tape().mul(batches, Num::Const(i64::from(tiles.parts)));
+    let limit = e.caps.max_grid;
+    let depth = e.tape().min(depth, limit);
+    given.sums(sums).dispatch(e, kernel, &own, [x, y, depth]);
+    coop::add_parts(e, given, p, tiles.parts, sums);
+    Ok(())
 }
 
 fn whole(dim: &Dim) -> bool {
@@ -146,16 +136,21 @@ pub(super) fn floats(
     if !rows_are_quads(p, y) || !(across || along) || !p.is_apart() {
         return Ok(false);
     }
-    let (size, time) = best(e, p, |rate| rate.floats)?;
-    if load(e, p, [other.len(); 2])? / other.rate() < time {
+    let problem = problem(e, p)?;
+    let tiles = best(&problem, &OF_FLOATS);
+    if problem.time(other.size(), 1) < tiles.time {
         return Ok(false);
     }
-    let mut own = vec![size.rows, size.columns, u32::from(!along)];
+    // What adds parts knows all functions of a sum; tiles of parts need none.
+    let kernel = match tiles.parts {
+        1 => kernel,
+        _ => kernel_of(p, None).unwrap_or(kernel),
+    };
+    let mut own = vec![u32::from(!along)];
     if p.b.dtype != DType::F32 {
         own.push(code(p.b.dtype));
     }
-    let grid = given.tile_grid(e, size.tile());
-    given.dispatch(e, kernel, &own, grid);
+    emit(e, p, given, kernel, &own, tiles)?;
     Ok(true)
 }
 
@@ -176,10 +171,7 @@ pub(super) fn packed(
         (DType::F32, true) => &QUADS_CODED_F32,
         (_, true) => &QUADS_CODED_16,
     };
-    let (size, _) = best(e, p, |rate| rate.packed)?;
-    let mut own = vec![size.rows, size.columns];
-    own.extend(blocks.consts());
-    let grid = given.tile_grid(e, size.tile());
-    given.dispatch(e, kernel, &own, grid);
+    let tiles = best(&problem(e, p)?, &OF_BLOCKS);
+    emit(e, p, given, kernel, &blocks.consts(), tiles)?;
     Ok(true)
 }

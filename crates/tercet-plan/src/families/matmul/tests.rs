@@ -164,6 +164,45 @@ fn tiles_of_16_bit_floats_run_on_cooperative_matrices() {
 }
 
 #[test]
+fn products_of_few_tiles_sum_parts_of_k_side_by_side() {
+    let kernels = |scheme: Option<Scheme>, caps: &Caps| -> Vec<String> {
+        let mut g = Graph::new();
+        let x = g.input("x", Type::new(DType::F32, [128, 3072])).unwrap();
+        let y = match scheme {
+            Some(scheme) => {
+                let row = scheme.row_bytes(3072).unwrap();
+                let w = g.param("w", Type::new(DType::U8, [768, row])).unwrap();
+                g.dequant_matmul(x, w, scheme).unwrap()
+            }
+            None => {
+                let w = g.param("w", Type::new(DType::F32, [3072, 768])).unwrap();
+                let bias = g.param("bias", Type::new(DType::F32, [768])).unwrap();
+                g.linear(x, w, Some(bias), Some(UnaryFn::Gelu)).unwrap()
+            }
+        };
+        g.output("y", y).unwrap();
+        let program = crate::compile(&g, &CompileOptions::new(), caps).unwrap();
+        program.kernels.into_iter().map(|k| k.name).collect()
+    };
+    let floats = kernels(None, &Caps::h200());
+    let [tiles, sums] = &floats[..] else {
+        panic!("{floats:?}");
+    };
+    // The function waits for the whole sum.
+    assert!(
+        tiles.starts_with("gemm_quads ") && !tiles.contains("PARTS=1 "),
+        "{floats:?}"
+    );
+    assert!(sums.starts_with("sum_parts_activated"), "{floats:?}");
+    let packed = kernels(Some(Scheme::Q8_0), &Caps::h200());
+    assert!(
+        matches!(&packed[..], [.., tiles, sums]
+            if tiles.starts_with("gemm_quads_packed") && sums.starts_with("sum_parts ")),
+        "{packed:?}"
+    );
+}
+
+#[test]
 fn a_batch_of_heads_runs_on_cooperative_matrices_without_copies() {
     let mut g = Graph::new();
     let qkv = g

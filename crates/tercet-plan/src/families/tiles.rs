@@ -1,0 +1,168 @@
+//! Tiles of the products of `quad_tiles.wgsl`: which size, and in how many parts `k` is summed. A model of a
+//! device's busiest unit, at the symbols' bounds.
+
+use crate::caps::Caps;
+
+/// Parts of `k` that are tried.
+const PARTS: [u32; 9] = [1, 2, 3, 4, 6, 8, 9, 12, 16];
+/// What a step takes of `k`, and how many steps a part has at least.
+const STEP: usize = 16;
+const LEAST_STEPS: usize = 3;
+
+/// What a tile costs beside its loop, as so much of `k`.
+const START: usize = 48;
+/// What another dispatch costs, and each partial sum divided by the units, in products of a busy unit.
+const ANOTHER_DISPATCH: f64 = 4e5;
+const PER_SUM: f64 = 60.0;
+
+/// For devices that do not say how many workgroups run side by side.
+const TYPICAL_UNITS: usize = 16;
+
+/// A workgroup's tile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Size {
+    pub(super) rows: u32,
+    pub(super) columns: u32,
+    pub(super) invocations: u32,
+    /// How fast it is beside others, per product of a busy unit.
+    pub(super) rate: f64,
+}
+
+impl Size {
+    /// Of invocations along rows and columns that have 8 x 8 results each.
+    pub(super) const fn of_quads([down, across]: [u32; 2], rate: f64) -> Size {
+        Size {
+            rows: 8 * down,
+            columns: 8 * across,
+            invocations: down * across,
+            rate,
+        }
+    }
+
+    pub(super) fn tile(self) -> [u32; 2] {
+        [self.rows, self.columns]
+    }
+
+    /// TM, TN: the invocations along rows and columns.
+    pub(super) fn sides(self) -> [u32; 2] {
+        self.tile().map(|n| n / 8)
+    }
+}
+
+/// A size, the number of parts of `k`, and what the busiest unit has to do then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Tiles {
+    pub(super) size: Size,
+    pub(super) parts: u32,
+    pub(super) time: f64,
+}
+
+/// The sizes of a product.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Problem {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) k: usize,
+    /// Products of these sizes.
+    pub(super) products: usize,
+    pub(super) units: usize,
+    /// Invocations that keep a unit busy.
+    pub(super) full_unit: f64,
+    /// The most bytes that sums of parts may take.
+    pub(super) most_bytes: u64,
+}
+
+impl Problem {
+    /// What the busiest unit has to do, in products at a rate of 1.
+    pub(super) fn time(&self, size: Size, parts: u32) -> f64 {
+        let tiles = self.rows.div_ceil(size.rows as usize);
+        let tiles = tiles.saturating_mul(self.columns.div_ceil(size.columns as usize));
+        let tiles = tiles.saturating_mul(self.products.saturating_mul(parts as usize));
+        let of_unit = tiles.div_ceil(self.units) as f64;
+        let invocations = of_unit * f64::from(size.invocations);
+        let rate = size.rate * (invocations / self.full_unit).min(1.0);
+        let steps = self.k.div_ceil(STEP).div_ceil(parts as usize);
+        let results = f64::from(size.rows) * f64::from(size.columns);
+        let work = of_unit * results * (steps * STEP + START) as f64;
+        let sums = match parts {
+            1 => 0.0,
+            _ => {
+                let sums = f64::from(parts) * self.results();
+                ANOTHER_DISPATCH + sums / self.units as f64 * PER_SUM
+            }
+        };
+        work / rate + sums
+    }
+
+    fn results(&self) -> f64 {
+        self.rows as f64 * self.columns as f64 * self.products as f64
+    }
+
+    /// The size and the parts with which the busiest unit has least to do.
+    pub(super) fn best(&self, sizes: &[Size]) -> Option<Tiles> {
+        let steps = self.k.div_ceil(STEP);
+        let fits = |parts: u32| f64::from(parts) * 4.0 * self.results() <= self.most_bytes as f64;
+        let able =
+            |parts: &u32| *parts == 1 || (steps >= LEAST_STEPS * *parts as usize && fits(*parts));
+        let all = sizes.iter().flat_map(|&size| {
+            PARTS.into_iter().filter(able).map(move |parts| Tiles {
+                size,
+                parts,
+                time: self.time(size, parts),
+            })
+        });
+        all.min_by(|a, b| a.time.total_cmp(&b.time))
+    }
+}
+
+/// The units of a device; a guess where it does not say.
+pub(super) fn units_of(caps: &Caps) -> usize {
+    match caps.compute_units {
+        0 => TYPICAL_UNITS,
+        units => units as usize,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: [Size; 2] = [Size::of_quads([16, 16], 1.0), Size::of_quads([8, 8], 0.85)];
+
+    fn of(rows: usize, columns: usize, k: usize) -> Tiles {
+        let problem = Problem {
+            rows,
+            columns,
+            k,
+            products: 1,
+            units: 132,
+            full_unit: 256.0,
+            most_bytes: 1 << 30,
+        };
+        problem.best(&SIZES).unwrap()
+    }
+
+    #[test]
+    fn few_tiles_are_summed_in_parts() {
+        let few = of(128, 768, 3072);
+        assert!(few.parts > 1 && few.size == SIZES[1], "{few:?}");
+        let many = of(4096, 4096, 4096);
+        assert_eq!((many.parts, many.size), (1, SIZES[0]));
+        let short = of(128, 768, 64);
+        assert_eq!(short.parts, 1);
+    }
+
+    #[test]
+    fn sums_of_parts_fit_where_they_may_lie() {
+        let problem = Problem {
+            rows: 128,
+            columns: 768,
+            k: 3072,
+            products: 1,
+            units: 132,
+            full_unit: 256.0,
+            most_bytes: 2 * 4 * 128 * 768,
+        };
+        assert_eq!(problem.best(&SIZES).unwrap().parts, 2);
+    }
+}
