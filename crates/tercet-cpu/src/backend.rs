@@ -59,19 +59,20 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A backend on rayon's global pool.
+    /// A backend on the team of threads of the process: as many as there are cores, or as the
+    /// environment variable `RAYON_NUM_THREADS` says.
     pub fn new() -> CpuBackend {
         CpuBackend::default()
     }
 
-    /// A backend with a pool of its own of `threads` threads (0: as many as there are cores). With
-    /// 1 everything runs on the calling thread. Results do not depend on the number.
+    /// A backend with a team of its own of `threads` threads, of which the caller of a run is one (0:
+    /// as many as there are cores). With 1 everything runs on the calling thread. Results do not depend on the number.
     ///
     /// # Errors
     /// [`RunError::DeviceLost`] when the system gives no threads.
     pub fn with_threads(threads: usize) -> Result<CpuBackend, RunError> {
         let pool = Pool::of(threads).map_err(|e| RunError::DeviceLost {
-            reason: format!("no pool of {threads} threads: {e}"),
+            reason: format!("no team of {threads} threads: {e}"),
         })?;
         Ok(CpuBackend { pool })
     }

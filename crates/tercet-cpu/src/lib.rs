@@ -1,7 +1,7 @@
 //! CPU executors of Tercet.
 //!
 //! [`CpuBackend`] is the fast one: it optimizes and legalizes the graph, plans memory and a flat
-//! list of steps, and runs them with SIMD kernels and `rayon`. [`ReferenceBackend`] evaluates the
+//! list of steps, and runs them with SIMD kernels on a team of threads. [`ReferenceBackend`] evaluates the
 //! graph as given, operator by operator, and is what every other executor is compared with.
 //!
 //! How a graph runs here: `lower` has the table of kernels and what each needs; `plan` turns the

@@ -1,36 +1,36 @@
-//! Where parallel work runs: rayon's global pool, or one of the backend's own.
+//! Where parallel work runs: the team of the process, or one of the backend's own.
 
 use std::sync::Arc;
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use crate::kernels::team::{self, Team};
 
-/// A pool of threads; clones are the same pool.
+/// A team of threads; clones are the same team.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pool(Option<Arc<ThreadPool>>);
+pub(crate) struct Pool(Option<Arc<Team>>);
 
 impl Pool {
-    /// A pool of its own.
+    /// A team of its own.
     ///
     /// # Errors
     /// When the system gives no threads.
-    pub(crate) fn of(threads: usize) -> Result<Pool, rayon::ThreadPoolBuildError> {
-        let pool = ThreadPoolBuilder::new().num_threads(threads).build()?;
-        Ok(Pool(Some(Arc::new(pool))))
+    pub(crate) fn of(threads: usize) -> std::io::Result<Pool> {
+        Ok(Pool(Some(Arc::new(Team::new(threads)?))))
+    }
+
+    fn team(&self) -> &Team {
+        match &self.0 {
+            Some(team) => team,
+            None => team::of_process(),
+        }
     }
 
     /// How many threads work at once.
     pub(crate) fn threads(&self) -> usize {
-        match &self.0 {
-            Some(pool) => pool.current_num_threads(),
-            None => rayon::current_num_threads(),
-        }
+        self.team().threads()
     }
 
-    /// Runs `f` on a thread of the pool, so that the parallel loops in it pay for entering once.
-    pub(crate) fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        match &self.0 {
-            Some(pool) => pool.install(f),
-            None => rayon::join(f, || ()).0,
-        }
+    /// Runs `f` on this thread; the parallel loops in it are spread over the team.
+    pub(crate) fn install<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.team().install(f)
     }
 }

@@ -93,6 +93,35 @@ fn threads_and_clones_give_the_same_bits() -> Result<(), Box<dyn std::error::Err
 }
 
 #[test]
+fn runs_inside_a_pool_of_the_caller_end_with_the_same_bits()
+-> Result<(), Box<dyn std::error::Error>> {
+    let options = CompileOptions::new().bound("s", 512);
+    let x = filled("x", &[512, 300]);
+    let mut exe = CpuBackend::with_threads(3)?.compile(&mlp()?, &options)?;
+    exe.set_param("w", filled("w", &[300, 400]))?;
+    exe.set_param("scale", filled("scale", &[400]))?;
+    let want = exe.run(&[("x", &x)])?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build()?;
+    let copies: Vec<_> = (0..8).map(|_| exe.try_clone()).collect::<Result<_, _>>()?;
+    drop(exe);
+    let (send, results) = std::sync::mpsc::channel();
+    pool.scope(|scope| {
+        for mut exe in copies {
+            let (send, x) = (send.clone(), &x);
+            scope.spawn(move |_| {
+                for _ in 0..3 {
+                    send.send(exe.run(&[("x", x)])).expect("the test listens");
+                }
+            });
+        }
+    });
+    drop(send);
+    let results = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    assert!(results.len() == 24 && results.iter().all(|r| *r == want));
+    Ok(())
+}
+
+#[test]
 fn a_parameter_set_again_changes_what_depends_on_it() -> Result<(), Box<dyn std::error::Error>> {
     let options = CompileOptions::new().bound("s", 8);
     let x = filled("x", &[3, 300]);

@@ -9,8 +9,8 @@ use crate::exec::memory::{Buffer, Memory};
 use crate::exec::play::play;
 use crate::plan::Program;
 
-/// Element operations from which a step, or a run, is worth waking other threads for.
-const PARALLEL_WORK: usize = 1 << 17;
+/// Element operations from which a step may be worth posting to other threads: kernels know better.
+const PARALLEL_WORK: usize = 1 << 13;
 
 /// The memory of a program, kept from run to run: the same sizes allocate nothing.
 pub(crate) struct Frame {
@@ -92,11 +92,6 @@ impl Frame {
             Failure::Node(node, op, source) => fail(program, node, op, source),
             Failure::Run(e) => e,
         })
-    }
-
-    /// Whether a step is worth other threads.
-    pub(crate) fn is_parallel(&self) -> bool {
-        self.parallel.contains(&true)
     }
 
     /// Runs the steps, for the sizes of the last [`Frame::resize`].

@@ -44,6 +44,35 @@ impl CpuExecutable {
         })
     }
 
+    /// A run on this thread; kernels use its current team, of `threads`.
+    fn run_here(
+        &mut self,
+        threads: usize,
+        inputs: &[(&str, &Tensor)],
+        outputs: &mut Vec<Tensor>,
+    ) -> Result<(), RunError> {
+        self.last.forget();
+        let program = &*self.program;
+        let frame = &mut self.frame;
+        program
+            .signature
+            .bind(inputs, &self.bounds, &mut frame.sizes)?;
+        frame.resize(program, threads)?;
+        frame.prepare(program, threads)?;
+        self.reset_outputs(outputs)?;
+        let ordered: SmallVec<[&[u8]; 8]> = (program.signature.inputs.iter())
+            .filter_map(|p| inputs.iter().find(|(n, _)| *n == p.name))
+            .map(|(_, tensor)| tensor.bytes())
+            .collect();
+        let ctx = EvalCtx { step: self.runs };
+        let (frame, states) = (&mut self.frame, &mut self.states);
+        let results = outputs.iter_mut().map(Tensor::bytes_mut).collect();
+        frame.play(program, ctx, &ordered, results, states)?;
+        self.runs += 1;
+        self.last.keep(outputs);
+        Ok(())
+    }
+
     /// Makes the output tensors the right types, keeping their memory.
     fn reset_outputs(&self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         let layouts = &self.frame.outputs;
@@ -93,33 +122,8 @@ impl Executable for CpuExecutable {
         inputs: &[(&str, &Tensor)],
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
-        self.last.forget();
-        let program = &*self.program;
-        let threads = self.pool.threads();
-        let frame = &mut self.frame;
-        program
-            .signature
-            .bind(inputs, &self.bounds, &mut frame.sizes)?;
-        frame.resize(program, threads)?;
-        frame.prepare(program, threads)?;
-        self.reset_outputs(outputs)?;
-        let ordered: SmallVec<[&[u8]; 8]> = (program.signature.inputs.iter())
-            .filter_map(|p| inputs.iter().find(|(n, _)| *n == p.name))
-            .map(|(_, tensor)| tensor.bytes())
-            .collect();
-        let ctx = EvalCtx { step: self.runs };
-        let (frame, states) = (&mut self.frame, &mut self.states);
-        let results = outputs.iter_mut().map(Tensor::bytes_mut).collect();
-        match frame.is_parallel() {
-            true => {
-                let play = || frame.play(program, ctx, &ordered, results, states);
-                self.pool.install(play)
-            }
-            false => frame.play(program, ctx, &ordered, results, states),
-        }?;
-        self.runs += 1;
-        self.last.keep(outputs);
-        Ok(())
+        let pool = self.pool.clone();
+        pool.install(|| self.run_here(pool.threads(), inputs, outputs))
     }
 
     fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {

@@ -24,6 +24,8 @@
 )]
 
 mod simd;
+mod sort;
+pub(crate) mod team;
 
 pub mod attention;
 pub mod chain;
@@ -41,3 +43,4 @@ pub mod vmath;
 
 pub use parallel::Threads;
 pub use simd::SimdLevel;
+pub(crate) use sort::sort_unstable;

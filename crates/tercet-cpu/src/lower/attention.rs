@@ -1,6 +1,5 @@
 //! Attention and rotary embedding of f32.
 
-use rayon::prelude::*;
 use smallvec::SmallVec;
 use tercet_ir::ops::{Attention as AttentionOp, RopeStyle};
 use tercet_ir::ops::{Layout as Axes, MaskKind};
@@ -12,8 +11,7 @@ use crate::kernels::attention::{
 };
 use crate::kernels::rows::{RopePairs, rope};
 use crate::kernels::{SimdLevel, Threads};
-use crate::lower::elem::{REALS, native_for};
-use crate::lower::matmul::threads;
+use crate::lower::elem::{REALS, native_for, parts};
 use crate::lower::{Accept, Lowered, floats_mut, indices, missing};
 use tercet_ir::layout::Layout;
 
@@ -119,7 +117,8 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
             heads(op.layout, &v),
         );
         let scratch = floats_mut(args.scratch);
-        attention(level, threads(args.parallel), &a, q, k, v, out, scratch);
+        let threads = Threads::parallel(args.parallel);
+        attention(level, threads, &a, q, k, v, out, scratch);
         Ok(())
     };
     let mut accepts = vec![Accept::Dense; node.inputs.len()];
@@ -154,6 +153,9 @@ fn kv_lens(lens: &View<'_>, keys: usize) -> Result<SmallVec<[usize; 16]>, EvalEr
         .collect()
 }
 
+/// Heads of a parallel task of `Rope`.
+const ROPE_TASK: usize = 64;
+
 /// `Rope`.
 pub(crate) fn lower_rope(_: &Graph, node: &Node) -> Lowered {
     let Op::Rope(op) = node.op.clone() else {
@@ -183,7 +185,7 @@ pub(crate) fn lower_rope(_: &Graph, node: &Node) -> Lowered {
         };
         let y: &mut [f32] = args.outs[0].as_mut();
         // Head `i` of the result, in its own order of axes.
-        let one = |(i, y): (usize, &mut [f32])| {
+        let one = |i: usize, y: &mut [f32]| {
             let (outer, inner) = (i / shape[2] % shape[1], i % shape[2]);
             let b = i / (shape[1] * shape[2]);
             let (s, h) = match op.layout {
@@ -196,14 +198,10 @@ pub(crate) fn lower_rope(_: &Graph, node: &Node) -> Lowered {
             let sin = &sin_data[row(&sin, b, s)..][..half];
             rope(level, pairs, &from.data[at..at + dim], cos, sin, y);
         };
-        match args.parallel {
-            true => y
-                .par_chunks_mut(dim)
-                .enumerate()
-                .with_min_len(64)
-                .for_each(one),
-            false => y.chunks_mut(dim).enumerate().for_each(one),
-        }
+        parts(args.parallel, y, ROPE_TASK * dim, |task, y| {
+            let heads = y.chunks_mut(dim).enumerate();
+            heads.for_each(|(i, y)| one(task * ROPE_TASK + i, y));
+        });
         Ok(())
     };
     Lowered {

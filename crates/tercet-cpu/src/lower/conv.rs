@@ -11,7 +11,7 @@ use crate::kernels::conv::{
 use crate::kernels::gemm::Activation;
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for, parts};
-use crate::lower::matmul::{activation, threads};
+use crate::lower::matmul::activation;
 use crate::lower::{Lowered, Pack, Packed, floats_mut, missing};
 
 /// Elements of a parallel task of columns, at least.
@@ -120,7 +120,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         };
         conv(
             level,
-            threads(args.parallel),
+            Threads::parallel(args.parallel),
             &shape,
             x.dense(),
             w,

@@ -1,9 +1,9 @@
 //! Copies of strided views into dense memory, for elements of any size.
 
 use bytemuck::Pod;
-use rayon::prelude::*;
 
 use crate::args::{Args, View};
+use crate::lower::elem::parts;
 use crate::lower::{Accept, Lowered};
 use tercet_ir::layout::Layout;
 
@@ -46,10 +46,9 @@ fn copy_as<T: Pod + Send + Sync>(from: &View<'_>, to: &mut [u8], parallel: bool)
     let walk = Walk::new(from.layout);
     if parallel {
         let rows = TASK.div_ceil(walk.len).max(1) * walk.len;
-        target
-            .par_chunks_mut(rows)
-            .enumerate()
-            .for_each(|(i, part)| walk.copy(source, i * rows / walk.len, part));
+        parts(true, target, rows, |i, part| {
+            walk.copy(source, i * rows / walk.len, part);
+        });
     } else {
         walk.copy(source, 0, target);
     }

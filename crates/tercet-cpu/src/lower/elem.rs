@@ -1,10 +1,10 @@
 //! Elements as kernels compute with them, and fixed cuts of results into parallel tasks.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 use tercet_ir::{DType, Element, Support};
 
-use crate::kernels::{SimdLevel, convert};
+use crate::kernels::parallel::{Chunks, for_each_part};
+use crate::kernels::{SimdLevel, Threads, convert};
 
 /// Elements of the buffers on the stack that narrow floats are widened into.
 pub(crate) const BUFFER: usize = 1024;
@@ -166,21 +166,12 @@ impl AxisView {
 }
 
 /// Calls `f(i, part)` for each part of `len` elements (the last may be shorter), on the current
-/// pool if `parallel`. Parts of an empty length are none.
+/// team if `parallel`. Parts of an empty length are none.
 pub(crate) fn parts<T: Send>(
     parallel: bool,
     out: &mut [T],
     len: usize,
     f: impl Fn(usize, &mut [T]) + Send + Sync,
 ) {
-    if len == 0 {
-        return;
-    }
-    if parallel && out.len() > len {
-        let parts = out.par_chunks_mut(len).enumerate();
-        parts.for_each(|(i, part)| f(i, part));
-    } else {
-        let parts = out.chunks_mut(len).enumerate();
-        parts.for_each(|(i, part)| f(i, part));
-    }
+    for_each_part(Threads::parallel(parallel), Chunks::new(out, len), f);
 }

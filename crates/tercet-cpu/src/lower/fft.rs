@@ -5,11 +5,12 @@
 //! made in `f64`, once.
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use rayon::prelude::*;
 use tercet_ir::ops::unit_root;
 use tercet_ir::{Graph, Node, Op, Support};
 
 use crate::args::Args;
+use crate::kernels::Threads;
+use crate::kernels::parallel::{Chunks, for_each_part};
 use crate::lower::Lowered;
 use crate::lower::elem::{REALS, native_for};
 
@@ -65,10 +66,10 @@ fn run(plan: &Plan, scale: f32, args: &mut Args<'_>) {
         return transform(y, &mut scratch[..share]);
     }
     let part = (y.len() / n).div_ceil(scratch.len() / share) * n;
-    let parts = y
-        .par_chunks_mut(part)
-        .zip(scratch.par_chunks_exact_mut(share));
-    parts.for_each(|(rows, scratch)| transform(rows, scratch));
+    let parts = (Chunks::new(y, part), Chunks::new(scratch, share));
+    for_each_part(Threads::Pool, parts, |_, (rows, scratch)| {
+        transform(rows, scratch)
+    });
 }
 
 fn times(a: C, b: C) -> C {

@@ -46,11 +46,7 @@ fn run(args: &mut Args<'_>) {
     let Some(o) = o else {
         unreachable!("invariant: there is a result")
     };
-    let threads = if args.parallel {
-        Threads::Pool
-    } else {
-        Threads::Serial
-    };
+    let threads = Threads::parallel(args.parallel);
     let scale = 1.0 / (n as f32).sqrt();
     let scratch = floats_mut(args.scratch);
     for_each_with_scratch(threads, batch * heads, scratch, part(n, p), |task, all| {

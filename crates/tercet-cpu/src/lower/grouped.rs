@@ -9,7 +9,6 @@ use crate::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::indexed::resolve;
-use crate::lower::matmul::threads;
 use crate::lower::top_k::keys_of;
 use crate::lower::{Accept, Lowered, floats_mut, indices};
 use tercet_ir::layout::Layout;
@@ -44,7 +43,8 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
 }
 
 fn run(level: SimdLevel, args: &mut Args<'_>) -> Result<(), EvalError> {
-    let (x, w, threads) = (args.ins[0], args.ins[1], threads(args.parallel));
+    let (x, w) = (args.ins[0], args.ins[1]);
+    let threads = Threads::parallel(args.parallel);
     let (_, k, n) = sizes(x.layout, w.layout);
     let steps = w.layout.strides();
     by_matrix(args, w.shape()[0], n, |at, a, sums, scratch| {
@@ -90,7 +90,8 @@ fn packed_sizes(x: &Layout, w: &Layout) -> (usize, usize, usize) {
 }
 
 fn run_packed(level: SimdLevel, scheme: Scheme, args: &mut Args<'_>) -> Result<(), EvalError> {
-    let (x, w, threads) = (args.ins[0], args.ins[1], threads(args.parallel));
+    let (x, w) = (args.ins[0], args.ins[1]);
+    let threads = Threads::parallel(args.parallel);
     let (_, k, n) = packed_sizes(x.layout, w.layout);
     let len = n * (k / scheme.block_len()) * scheme.block_bytes();
     by_matrix(args, w.shape()[0], n, |at, a, sums, scratch| {

@@ -143,7 +143,7 @@ fn left<'a>(x: &View<'a>, m: usize, k: usize) -> MatView<'a> {
 }
 
 fn run(level: SimdLevel, activation: Activation, shared_rhs: bool, args: &mut Args<'_>) {
-    let threads = threads(args.parallel);
+    let threads = Threads::parallel(args.parallel);
     let (a, b) = (args.ins[0], args.ins[1]);
     let (m, k, n) = sizes(a.layout, b.layout, shared_rhs);
     let epilogue = Epilogue {
@@ -247,7 +247,7 @@ pub(crate) fn lower_dequant(graph: &Graph, node: &Node) -> Lowered {
         let scratch = floats_mut(args.scratch);
         let y = args.outs[0].as_mut();
         let x = left(&x, m, k);
-        let threads = threads(args.parallel);
+        let threads = Threads::parallel(args.parallel);
         quant_matmul(level, threads, x, w, y, n, &Epilogue::NONE, scratch);
         Ok(())
     };
@@ -273,13 +273,5 @@ pub(crate) fn lower_dequant(graph: &Graph, node: &Node) -> Lowered {
             layouts.last().map_or(0, Layout::numel) * k / 4
         },
         ..Lowered::new(2, run)
-    }
-}
-
-pub(crate) fn threads(parallel: bool) -> Threads {
-    if parallel {
-        Threads::Pool
-    } else {
-        Threads::Serial
     }
 }

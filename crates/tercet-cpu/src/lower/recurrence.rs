@@ -49,11 +49,7 @@ fn run(op: &Recurrence, size: usize, args: &mut Args<'_>) {
     let outs: smallvec::SmallVec<[SharedMut<f32>; 3]> = outs
         .map(|out| SharedMut::new(out.as_mut::<f32>()))
         .collect();
-    let threads = if args.parallel {
-        Threads::Pool
-    } else {
-        Threads::Serial
-    };
+    let threads = Threads::parallel(args.parallel);
     let scratch = floats_mut(args.scratch);
     let tasks = batch.div_ceil(ROWS);
     for_each_with_scratch(threads, tasks, scratch, part(op, size), |task, all| {

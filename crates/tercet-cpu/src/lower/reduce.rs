@@ -8,7 +8,6 @@
 //! into blocks that threads share; the partial results are folded in the same order as on one thread.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 use tercet_ir::ops::{Reduce, ReduceFn};
 use tercet_ir::{DType, Element, Graph, MAX_RANK, Node, Op, Support};
 
@@ -301,11 +300,11 @@ fn few_rows<T: Fold>(
     out: &mut [T],
 ) {
     let (per_row, blocks) = (len.div_ceil(BLOCK), shape.blocks(len));
-    partial.par_iter_mut().enumerate().for_each(|(i, partial)| {
+    parts(true, partial, 1, |i, partial| {
         let (result, block) = (i / blocks, i % blocks);
         let row = shape.kept.offset(result) + shape.reduced.offset(block / per_row);
         let first = block % per_row * BLOCK;
-        *partial = T::block(level, f, &x[row + first..][..BLOCK.min(len - first)]);
+        partial[0] = T::block(level, f, &x[row + first..][..BLOCK.min(len - first)]);
     });
     for (y, partial) in out.iter_mut().zip(partial.chunks_exact(blocks)) {
         let parts = partial.iter().copied();

@@ -1,12 +1,12 @@
 //! Softmax and norms of f32 along the last axis.
 
-use rayon::prelude::*;
 use tercet_ir::{Graph, Node, Op, Support};
 
 use crate::args::{Args, View};
-use crate::kernels::SimdLevel;
+use crate::kernels::parallel::{Chunks, for_each_part};
 use crate::kernels::rows::{self, Norm};
-use crate::lower::elem::{REALS, native_for};
+use crate::kernels::{SimdLevel, Threads};
+use crate::lower::elem::{REALS, native_for, parts};
 use crate::lower::{Lowered, missing};
 
 /// Elements of a parallel task.
@@ -49,12 +49,9 @@ pub(crate) fn lower_map(_: &Graph, node: &Node) -> Lowered {
         }
         let (x, y): (&[f32], &mut [f32]) = (x.dense(), args.outs[0].as_mut());
         let part = TASK.div_ceil(cols) * cols;
-        if args.parallel {
-            let parts = y.par_chunks_mut(part).zip(x.par_chunks(part));
-            parts.for_each(|(y, x)| f(level, x, cols, y));
-        } else {
-            f(level, x, cols, y);
-        }
+        parts(args.parallel, y, part, |i, y| {
+            f(level, &x[i * part..][..y.len()], cols, y);
+        });
         Ok(())
     };
     Lowered {
@@ -83,12 +80,10 @@ pub(crate) fn lower_norm(_: &Graph, node: &Node) -> Lowered {
         let (x, y): (&[f32], &mut [f32]) = (x.dense(), args.outs[0].as_mut());
         let part = TASK.div_ceil(cols) * cols;
         let eps = eps as f32;
-        if args.parallel {
-            let parts = y.par_chunks_mut(part).zip(x.par_chunks(part));
-            parts.for_each(|(y, x)| rows::norm(level, kind, eps, x, gamma, beta, y));
-        } else {
+        parts(args.parallel, y, part, |i, y| {
+            let x = &x[i * part..][..y.len()];
             rows::norm(level, kind, eps, x, gamma, beta, y);
-        }
+        });
         Ok(())
     };
     Lowered {
@@ -96,11 +91,6 @@ pub(crate) fn lower_norm(_: &Graph, node: &Node) -> Lowered {
         ..Lowered::new(node.inputs.len(), run)
     }
 }
-
-/// The normed rows and the sums.
-type Results<'a> = (&'a mut [f32], &'a mut [f32]);
-/// The rows and the residual's.
-type Operands<'a> = (&'a [f32], &'a [f32]);
 
 /// `ResidualLayerNorm` and `ResidualRmsNorm`.
 pub(crate) fn lower_residual_norm(_: &Graph, node: &Node) -> Lowered {
@@ -124,21 +114,13 @@ pub(crate) fn lower_residual_norm(_: &Graph, node: &Node) -> Lowered {
         };
         let (out, sum): (&mut [f32], &mut [f32]) = (out.as_mut(), sum.as_mut());
         let eps = eps as f32;
-        let part = if args.parallel {
-            TASK.div_ceil(cols) * cols
-        } else {
-            x.len()
-        };
-        let norm = |((out, sum), (x, r)): (Results<'_>, Operands<'_>)| {
+        let part = TASK.div_ceil(cols) * cols;
+        let outs = (Chunks::new(out, part), Chunks::new(sum, part));
+        for_each_part(Threads::parallel(args.parallel), outs, |i, (out, sum)| {
+            let of = i * part..i * part + out.len();
+            let (x, r) = (&x[of.clone()], &residual[of]);
             rows::residual_norm(level, kind, eps, x, r, bias, gamma, beta, out, sum);
-        };
-        if args.parallel {
-            let outs = out.par_chunks_mut(part).zip(sum.par_chunks_mut(part));
-            let ins = x.par_chunks(part).zip(residual.par_chunks(part));
-            outs.zip(ins).for_each(norm);
-        } else {
-            norm(((out, sum), (x, residual)));
-        }
+        });
         Ok(())
     };
     Lowered {

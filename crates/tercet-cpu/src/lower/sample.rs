@@ -1,14 +1,14 @@
 //! `Sample` of F32, F16 and BF16: the draw of the reference, with its order of sums, in scratch
 //! memory.
 
-use rayon::prelude::*;
 use tercet_ir::ops::Sample;
 use tercet_ir::random::Stream;
 use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
 
 use crate::args::Args;
-use crate::kernels::SimdLevel;
+use crate::kernels::parallel::{Chunks, for_each_part};
 use crate::kernels::rows::max_ignoring_nan;
+use crate::kernels::{SimdLevel, Threads};
 use crate::lower::Lowered;
 use crate::lower::elem::{BUFFER, REALS, Real, for_real, native_for};
 use crate::lower::rank::Ranked;
@@ -79,11 +79,10 @@ fn run<T: Real + Ranked>(
         draw(0, out, &mut scratch[..2 * vocab]);
         return Ok(());
     }
-    let work = out
-        .par_chunks_mut(rows)
-        .zip(scratch.par_chunks_mut(2 * vocab));
-    work.enumerate()
-        .for_each(|(i, (out, scratch))| draw(i * rows, out, scratch));
+    let work = (Chunks::new(out, rows), Chunks::new(scratch, 2 * vocab));
+    for_each_part(Threads::Pool, work, |i, (out, scratch)| {
+        draw(i * rows, out, scratch)
+    });
     Ok(())
 }
 

@@ -4,11 +4,11 @@
 //! by side and in their order: slices are spread over threads, and the result is the same for any number
 //! of them. Every index is checked before anything is written.
 
-use rayon::prelude::*;
 use tercet_ir::ops::{ScanFn, ScatterReduce};
 use tercet_ir::{EvalError, Graph, MAX_RANK, Node, Op};
 
 use crate::args::{Args, View};
+use crate::kernels::{Threads, sort_unstable};
 use crate::lower::cumsum::Scan;
 use crate::lower::elem::{for_element, parts};
 use crate::lower::indexed::{are_within, resolve, strides};
@@ -111,10 +111,7 @@ fn run<T: Scan>(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {
         return Ok(());
     }
     // Keys are all different: any sort gives the one order.
-    match args.parallel {
-        true => keys.par_sort_unstable(),
-        false => keys.sort_unstable(),
-    }
+    sort_unstable(Threads::parallel(args.parallel), keys);
     let keys: &[u64] = keys;
     let (f, updates): (_, &[T]) = (combination(op), updates.dense());
     let slices = TASK.div_ceil(inner);

@@ -4,7 +4,6 @@
 #![allow(unsafe_code, reason = "rows of tiles write disjoint rows of the image")]
 
 use bytemuck::cast_slice_mut;
-use rayon::prelude::*;
 use tercet_ir::ops::splat::{
     CAMERA_LEN, Camera, DEPTH_AT, FOOTPRINT_LEN, GREATEST_ALPHA, Gaussian, LEAST_ALPHA,
     LEAST_TRANSMITTANCE, MAX_SIDE, Projected, SPLAT_LEN, TILE,
@@ -12,7 +11,8 @@ use tercet_ir::ops::splat::{
 use tercet_ir::{DType, Graph, Node, Op, Support};
 
 use crate::args::Args;
-use crate::kernels::parallel::{SharedMut, Threads, for_each_with_scratch};
+use crate::kernels::parallel::{Chunks, SharedMut, Threads, for_each_part, for_each_with_scratch};
+use crate::kernels::sort_unstable;
 use crate::kernels::splat::{Limits, Splat, Tile, blend};
 use crate::kernels::{SimdLevel, splat as kernel};
 use crate::lower::elem::native_for;
@@ -77,9 +77,11 @@ fn prepare(image: [usize; 2], args: &mut Args<'_>) {
     if !args.parallel {
         return block(0, splats, footprints);
     }
-    let blocks = splats.par_chunks_mut(BLOCK * SPLAT_LEN);
-    let blocks = blocks.zip(footprints.par_chunks_mut(BLOCK * FOOTPRINT_LEN));
-    blocks.enumerate().for_each(|(at, (splats, footprints))| {
+    let blocks = (
+        Chunks::new(splats, BLOCK * SPLAT_LEN),
+        Chunks::new(footprints, BLOCK * FOOTPRINT_LEN),
+    );
+    for_each_part(Threads::Pool, blocks, |at, (splats, footprints)| {
         block(at * BLOCK, splats, footprints);
     });
 }
@@ -137,10 +139,7 @@ fn in_order<'a>(
         }
     }
     let keys = &mut keys[..count];
-    match parallel {
-        true => keys.par_sort_unstable(),
-        false => keys.sort_unstable(),
-    }
+    sort_unstable(Threads::parallel(parallel), keys);
     for key in keys.iter_mut() {
         let i = *key as u32;
         let [top, bottom] = range(&footprints[i as usize * FOOTPRINT_LEN..], 1);
@@ -182,10 +181,7 @@ fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut Args<'_>) {
         cast_slice_mut(keys),
         args.parallel,
     );
-    let threads = match args.parallel {
-        true => Threads::Pool,
-        false => Threads::Serial,
-    };
+    let threads = Threads::parallel(args.parallel);
     let rows = height.div_ceil(TILE);
     for_each_with_scratch(threads, rows, floats_mut(lists), count, |row, list| {
         let list: &mut [u32] = cast_slice_mut(list);

@@ -65,11 +65,7 @@ fn run(
     let tiles = channels.div_ceil(TILE);
     let decays = a.len() / heads.max(1);
     let y = SharedMut::new(args.outs[0].as_mut::<f32>());
-    let threads = if args.parallel {
-        Threads::Pool
-    } else {
-        Threads::Serial
-    };
+    let threads = Threads::parallel(args.parallel);
     let part = TILE * states.max(1);
     for_each_with_scratch(
         threads,

@@ -3,10 +3,11 @@
 //! which are the lower part of the keys.
 
 use bytemuck::{Pod, cast_slice_mut};
-use rayon::prelude::*;
 use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
 
 use crate::args::Args;
+use crate::kernels::Threads;
+use crate::kernels::parallel::{Chunks, for_each_part};
 use crate::lower::Lowered;
 use crate::lower::elem::{AxisView, for_element, native_for};
 use crate::lower::rank::Ranked;
@@ -116,12 +117,12 @@ pub(crate) fn run<T: Ranked>(top: Top, args: &mut Args<'_>) -> Result<(), EvalEr
         run(x, values, indices, &mut keys[..view.len]);
         return Ok(());
     }
-    let results = values.par_chunks_mut(to).zip(indices.par_chunks_mut(to));
-    let work = x
-        .par_chunks(from)
-        .zip(results)
-        .zip(keys.par_chunks_mut(view.len));
-    work.for_each(|((x, (values, indices)), keys)| run(x, values, indices, keys));
+    let results = (Chunks::new(values, to), Chunks::new(indices, to));
+    let work = (results, Chunks::new(keys, view.len));
+    for_each_part(Threads::Pool, work, |i, ((values, indices), keys)| {
+        let x = &x[i * from..x.len().min((i + 1) * from)];
+        run(x, values, indices, keys);
+    });
     Ok(())
 }
 

@@ -9,6 +9,7 @@
 //! Invariants: f16 and bf16 are computed in f32 and rounded after each step; integers and f64 are
 //! exact, through the IR's own scalar functions; a result does not depend on how blocks are spread
 //! over threads.
+#![allow(unsafe_code, reason = "tasks write disjoint ranges of several results")]
 
 mod body;
 mod chain;
@@ -21,7 +22,8 @@ use tercet_ir::ops::AxisMap;
 use tercet_ir::{DType, Dim, Graph, Node, Op, Support};
 
 use crate::args::Args;
-use crate::kernels::SimdLevel;
+use crate::kernels::parallel::{SharedMut, for_each_with_scratch};
+use crate::kernels::{SimdLevel, Threads};
 use crate::lower::{Accept, Lowered};
 use body::{Body, Dst};
 use geometry::Geometry;
@@ -60,9 +62,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     Lowered {
         accepts: vec![Accept::Any; dtypes.len()],
         in_place,
-        scratch: Some(Box::new(move |_, threads| {
-            bytes * threads * TASKS_PER_THREAD
-        })),
+        scratch: Some(Box::new(move |_, threads| bytes * threads)),
         ..Lowered::new(dtypes.len(), run)
     }
 }
@@ -95,7 +95,8 @@ fn run(level: SimdLevel, body: &Body, args: &mut Args<'_>) {
         ..
     } = args;
     let geometry = Geometry::new(&body.inputs, ins, outs[0].layout.shape(), body.block);
-    if geometry.blocks() == 0 {
+    let blocks = geometry.blocks();
+    if blocks == 0 {
         return;
     }
     let job = Job {
@@ -104,15 +105,24 @@ fn run(level: SimdLevel, body: &Body, args: &mut Args<'_>) {
         geometry: &geometry,
         ins,
     };
-    let per_task = body.scratch_bytes;
-    let tasks = match (*parallel, per_task) {
-        (false, _) => 1,
-        (true, 0) => rayon::current_num_threads() * TASKS_PER_THREAD,
-        (true, n) => scratch.len() / n,
+    let threads = Threads::parallel(*parallel);
+    let tasks = match threads.count() {
+        1 => 1,
+        n => (n * TASKS_PER_THREAD)
+            .min(outs[0].layout.numel() / TASK)
+            .clamp(1, blocks),
     };
-    let tasks = tasks.min(outs[0].layout.numel() / TASK);
-    let outs = outs.iter_mut().map(|o| &mut *o.bytes).collect();
-    job.split(0..geometry.blocks(), tasks.max(1), outs, scratch);
+    let outs: SmallVec<[SharedMut<u8>; 3]> =
+        outs.iter_mut().map(|o| SharedMut::new(o.bytes)).collect();
+    for_each_with_scratch(threads, tasks, scratch, body.scratch_bytes, |i, own| {
+        let blocks = i * blocks / tasks..(i + 1) * blocks / tasks;
+        let (start, end) = (geometry.start(blocks.start), geometry.start(blocks.end));
+        let outs = outs.iter().zip(&body.result_bytes).map(|(out, size)| {
+            // SAFETY: blocks follow each other in the results, and each is of one task.
+            unsafe { out.slice(start * size, (end - start) * size) }
+        });
+        job.serial(blocks, outs.collect(), own);
+    });
 }
 
 /// What every task of a run shares.
@@ -126,36 +136,7 @@ struct Job<'a> {
 type Outs<'a> = SmallVec<[&'a mut [u8]; 3]>;
 
 impl Job<'_> {
-    /// Halves blocks, results and scratch memory until each task has its own.
-    fn split(
-        &self,
-        blocks: std::ops::Range<usize>,
-        tasks: usize,
-        outs: Outs<'_>,
-        scratch: &mut [u8],
-    ) {
-        if tasks <= 1 || blocks.len() <= 1 {
-            let own = self.body.scratch_bytes;
-            return self.serial(blocks, outs, &mut scratch[..own]);
-        }
-        let left_tasks = tasks / 2;
-        let left_blocks = blocks.len() * left_tasks / tasks;
-        let middle = blocks.start + left_blocks.max(1);
-        let cut = self.geometry.start(middle) - self.geometry.start(blocks.start);
-        let mut left = Outs::new();
-        let mut right = Outs::new();
-        for (out, size) in outs.into_iter().zip(&self.body.result_bytes) {
-            let (a, b) = out.split_at_mut(cut * size);
-            left.push(a);
-            right.push(b);
-        }
-        let (own, rest) = scratch.split_at_mut(left_tasks * self.body.scratch_bytes);
-        rayon::join(
-            || self.split(blocks.start..middle, left_tasks, left, own),
-            || self.split(middle..blocks.end, tasks - left_tasks, right, rest),
-        );
-    }
-
+    /// Runs blocks one after the other; `outs` are their parts of the results.
     fn serial(&self, blocks: std::ops::Range<usize>, mut outs: Outs<'_>, scratch: &mut [u8]) {
         let origin = self.geometry.start(blocks.start);
         for (at, block) in blocks.enumerate() {
