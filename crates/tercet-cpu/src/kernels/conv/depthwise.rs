@@ -1,13 +1,14 @@
 //! Convolution of one channel of x for each channel of y, as many channels at a time as a vector has lanes.
 //!
 //! A task copies a block of these channels with its padding, transposed so that an element of the slab is a
-//! vector ([`super::slab`]): neither short rows, nor strides, nor padding cost lanes.
+//! vector ([`super::slab`]): neither short rows, nor strides, nor padding cost lanes. Long rows are taken as
+//! they lie ([`super::rows`]).
 
 use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::slab::{Blocks, SLACK};
 use super::sums::{self, Channels, MOST_SUMS, Panel};
-use super::{Call, ConvShape, tile};
+use super::{Call, ConvShape, rows, tile};
 
 /// Elements of a slab, about: vectors of them stay in the second-level cache.
 const AREA: usize = 1536;
@@ -44,7 +45,8 @@ pub(super) fn pack(level: SimdLevel, shape: &ConvShape, w: &[f32], out: &mut [f3
 pub(super) fn scratch_len(level: SimdLevel, shape: &ConvShape) -> usize {
     let plane = Blocks::plane_bound(&shape.windows, area(shape));
     let windows = shape.windows.count().min(MOST_WINDOWS);
-    slab_len(plane, level.lanes()) + windows * level.lanes()
+    let own = slab_len(plane, level.lanes()) + windows * level.lanes();
+    own.max(rows::scratch_len(shape))
 }
 
 /// Floats that a slab of `plane` vectors takes.
@@ -72,10 +74,13 @@ pub(super) fn run(
     /// Tasks for each thread that keep all busy to the end.
     const TASKS: usize = 6;
     let shape = call.shape;
+    if rows::takes(level, shape) {
+        return rows::run(level, threads, call, weights, y, scratch);
+    }
     let parts = shape.batch * shape.groups.div_ceil(level.lanes());
     let most = parts * shape.windows.count() / (TASKS * threads.count());
     let most = most.clamp(FEW_WINDOWS, MOST_WINDOWS);
-    let blocks = Blocks::new(&shape.windows, area(shape), most);
+    let blocks = Blocks::new(&shape.windows, area(shape), most, 1);
     let job = Job {
         call,
         weights,
@@ -100,7 +105,7 @@ unsafe fn task_body<S: Simd>(job: &Job<'_>, task: usize, part: &mut [f32]) {
     let shape = call.shape;
     let (w, blocks) = (&shape.windows, &job.blocks);
     let parts = shape.groups.div_ceil(S::LANES);
-    let (block, task) = (blocks.get(w, task % blocks.count()), task / blocks.count());
+    let (block, task) = (blocks.get(task % blocks.count()), task / blocks.count());
     let (entry, lanes) = (task / parts, task % parts);
     let first = lanes * S::LANES;
     let count = S::LANES.min(shape.groups - first);

@@ -7,9 +7,9 @@
 //! transposed into y.
 
 use super::super::gemm::{self, MatView};
-use super::super::parallel::{self, SharedMut, Threads};
+use super::super::parallel::{self, SharedMut, Tasks, Threads};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::slab::{Blocks, SLACK};
+use super::slab::{Block, Blocks, SLACK};
 use super::sums::{self, Channels, MOST_SUMS, Panel};
 use super::{Call, ConvShape, tile};
 
@@ -71,9 +71,8 @@ struct Job<'a> {
     weights: &'a [f32],
     group_len: usize,
     blocks: Blocks,
+    /// Panels of channels.
     panels: usize,
-    /// Panels of a task.
-    chunk: usize,
     y: SharedMut<f32>,
 }
 
@@ -89,73 +88,86 @@ pub(super) fn run(
     /// Tasks for each thread that keep all busy to the end.
     const TASKS: usize = 6;
     let shape = call.shape;
-    let entries = shape.batch * shape.groups;
-    let wanted = TASKS * threads.count();
-    let most = entries * shape.windows.count() / wanted;
+    let (entries, count) = (shape.batch * shape.groups, threads.count());
+    let most = entries * shape.windows.count() / (TASKS * count);
     let most = most.clamp(FEW_WINDOWS, MOST_WINDOWS);
-    let blocks = Blocks::new(&shape.windows, area(shape), most);
+    let blocks = Blocks::new(&shape.windows, area(shape), most, count);
     let panels = shape.m.div_ceil(gemm::packed_b_len(level, 1, 1));
-    let chunks = wanted.div_ceil(entries * blocks.count()).clamp(1, panels);
-    let chunk = panels.div_ceil(chunks);
     let job = Job {
         call,
         weights,
         group_len: group_len(level, shape),
         blocks,
         panels,
-        chunk,
         y: SharedMut::new(y),
     };
-    let tasks = entries * blocks.count() * panels.div_ceil(chunk);
+    let tasks = entries * blocks.count() * panels;
     let part = scratch_len(level, shape);
-    parallel::for_each_with_scratch(threads, tasks, scratch, part, |task, part| {
-        run_task(level, &job, task, part);
+    parallel::for_workers(threads, tasks, scratch, part, |tasks, part| {
+        run_tasks(level, &job, tasks, part);
     });
 }
 
-simd_dispatch!(fn run_task(job: &Job<'_>, task: usize, part: &mut [f32]) = task_body);
+simd_dispatch!(fn run_tasks(job: &Job<'_>, tasks: Tasks<'_>, part: &mut [f32]) = tasks_body);
 
-/// A block of windows of an entry, some panels of channels.
+/// Blocks of windows, a panel of channels each: those of a block follow each other, and share its slab.
 ///
 /// # Safety
-/// Needs the instructions of `S`; no other task has this number.
+/// Needs the instructions of `S`; no other worker has these tasks.
 #[inline(always)]
-unsafe fn task_body<S: Simd>(job: &Job<'_>, task: usize, part: &mut [f32]) {
+unsafe fn tasks_body<S: Simd>(job: &Job<'_>, tasks: Tasks<'_>, part: &mut [f32]) {
     let call = job.call;
-    let shape = call.shape;
-    let (w, blocks) = (&shape.windows, &job.blocks);
-    let nr = S::TILE_VECTORS * S::LANES;
-    let chunks = job.panels.div_ceil(job.chunk);
-    let (chunk, task) = (task % chunks, task / chunks);
-    let (entry, block) = (task / blocks.count(), task % blocks.count());
-    let group = entry % shape.groups;
-    let block = blocks.get(w, block);
+    let (shape, blocks) = (call.shape, &job.blocks);
+    let w = &shape.windows;
     let (slab, sums) = part.split_at_mut(slab_len(shape.channels * blocks.plane()));
-    let x = &call.x[entry * shape.channels * w.plane()..];
-    blocks.fill::<S>(w, &block, x, shape.channels, slab);
-    let weights = &job.weights[group * job.group_len..][..job.group_len];
-    for i in chunk * job.chunk..job.panels.min((chunk + 1) * job.chunk) {
-        let first = i * nr;
-        let count = nr.min(shape.m - first);
-        let mut start = [0.0; MOST_SUMS];
-        if let Some(bias) = call.bias {
-            start[..count].copy_from_slice(&bias[group * shape.m + first..][..count]);
+    let mut filled = None;
+    for task in tasks {
+        let (panel, place) = (task % job.panels, task / job.panels);
+        let (entry, block) = (place / blocks.count(), blocks.get(place % blocks.count()));
+        if filled.replace(place) != Some(place) {
+            let x = &call.x[entry * shape.channels * w.plane()..];
+            blocks.fill::<S>(w, &block, x, shape.channels, slab);
         }
-        let panel = Panel {
-            channels: shape.channels,
-            weights: &weights[i * shape.k() * nr..][..shape.k() * nr],
-            nr,
-            lanes: 1,
-            tile: tile::dense,
-            vectors: count.div_ceil(S::LANES),
-            start,
-        };
-        sums::compute::<S>(w, blocks, &block, &panel, slab, sums);
-        let channels = Channels {
-            first: entry * shape.m + first,
-            step: 1,
-            count,
-        };
-        sums::finish::<S>(call, &block, &channels, nr, sums, job.y);
+        run_panel::<S>(job, entry, panel, &block, slab, sums);
     }
+}
+
+/// The windows of a block of an entry for a panel of channels.
+///
+/// # Safety
+/// As [`tasks_body`].
+#[inline(always)]
+unsafe fn run_panel<S: Simd>(
+    job: &Job<'_>,
+    entry: usize,
+    panel: usize,
+    block: &Block,
+    slab: &[f32],
+    sums: &mut [f32],
+) {
+    let (call, shape) = (job.call, job.call.shape);
+    let nr = S::TILE_VECTORS * S::LANES;
+    let (group, first) = (entry % shape.groups, panel * nr);
+    let count = nr.min(shape.m - first);
+    let mut start = [0.0; MOST_SUMS];
+    if let Some(bias) = call.bias {
+        start[..count].copy_from_slice(&bias[group * shape.m + first..][..count]);
+    }
+    let weights = &job.weights[group * job.group_len..][..job.group_len];
+    let panel = Panel {
+        channels: shape.channels,
+        weights: &weights[panel * shape.k() * nr..][..shape.k() * nr],
+        nr,
+        lanes: 1,
+        tile: tile::dense,
+        vectors: count.div_ceil(S::LANES),
+        start,
+    };
+    sums::compute::<S>(&shape.windows, &job.blocks, block, &panel, slab, sums);
+    let channels = Channels {
+        first: entry * shape.m + first,
+        step: 1,
+        count,
+    };
+    sums::finish::<S>(call, block, &channels, nr, sums, job.y);
 }

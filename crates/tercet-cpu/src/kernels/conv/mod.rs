@@ -9,6 +9,7 @@
 mod columns;
 mod depthwise;
 mod direct;
+mod rows;
 mod slab;
 mod sums;
 mod tile;

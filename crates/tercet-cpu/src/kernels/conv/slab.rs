@@ -13,9 +13,8 @@ pub(super) const SLACK: usize = 8 * 16;
 /// `[taps of depth][rows][columns]` of x for a channel. Blocks follow each other in y.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks {
-    /// Rows and columns of windows in a block.
-    rows: usize,
-    cols: usize,
+    /// Rows and columns of windows.
+    out: [usize; 2],
     /// How many blocks a channel has along each axis.
     grid: [usize; 3],
     /// Rows and columns of the slab of the largest block.
@@ -61,17 +60,20 @@ fn span(w: &Windows, axis: usize, windows: usize) -> usize {
 
 impl Blocks {
     /// Blocks of at most `most` windows (but a few of a row), whose slabs have about `area` elements for
-    /// each tap of depth.
-    pub(super) fn new(w: &Windows, area: usize, most: usize) -> Blocks {
+    /// each tap of depth. Where rows are cut, a multiple of `threads` of them, if they stay long enough.
+    pub(super) fn new(w: &Windows, area: usize, most: usize, threads: usize) -> Blocks {
         let [depth, height, width] = w.out;
         let tall = w.extent(1);
         let cols = match width <= most && span(w, 2, width) * tall <= area {
             true => width,
             false => {
                 let room = (area / tall).saturating_sub(w.extent(2)) / w.stride[2] + 1;
-                let cols = (room.min(most) / FEW * FEW).max(FEW);
-                let even = width.div_ceil(width.div_ceil(cols));
-                even.next_multiple_of(FEW).min(width)
+                let parts = width.div_ceil(room.min(most).max(FEW));
+                let even = width.div_ceil(parts.next_multiple_of(threads));
+                match even >= FEW {
+                    true => even,
+                    false => width.div_ceil(parts),
+                }
             }
         };
         let rows = match cols < width {
@@ -83,8 +85,7 @@ impl Blocks {
             }
         };
         Blocks {
-            rows,
-            cols,
+            out: [height, width],
             grid: [
                 depth,
                 height.div_ceil(rows.max(1)),
@@ -108,23 +109,25 @@ impl Blocks {
         self.grid.iter().product()
     }
 
+    /// From one row of a slab to the next.
+    pub(super) fn pitch(&self) -> usize {
+        self.pitch
+    }
+
     /// Elements of a channel in a slab.
     pub(super) fn plane(&self) -> usize {
         self.depth * self.height * self.pitch
     }
 
-    /// Block `i` in the order of y.
-    pub(super) fn get(&self, w: &Windows, i: usize) -> Block {
-        let [_, tall, wide] = self.grid;
-        let first = [
-            i / (tall * wide),
-            i / wide % tall * self.rows,
-            i % wide * self.cols,
-        ];
+    /// Block `i` in the order of y; all are as large as each other but for one row or column.
+    pub(super) fn get(&self, i: usize) -> Block {
+        let ([_, tall, wide], [height, width]) = (self.grid, self.out);
+        let (row, col) = (i / wide % tall, i % wide);
+        let (top, left) = (row * height / tall, col * width / wide);
         Block {
-            first,
-            rows: self.rows.min(w.out[1] - first[1]),
-            cols: self.cols.min(w.out[2] - first[2]),
+            first: [i / (tall * wide), top, left],
+            rows: (row + 1) * height / tall - top,
+            cols: (col + 1) * width / wide - left,
         }
     }
 
@@ -172,15 +175,18 @@ impl Blocks {
         slab: &mut [f32],
     ) {
         let parts = self.parts(w, block);
-        let rows = self.depth * self.height;
         assert!(slab.len() >= channels * self.plane() + SLACK);
+        let [first_d, first_h] = [0, 1].map(|axis| block.first[axis] * w.stride[axis]);
+        let mut to = slab.as_mut_ptr();
         for channel in 0..channels {
             let x = &x[channel * w.plane()..][..w.plane()];
-            for i in 0..rows {
-                let to = slab.as_mut_ptr().add((channel * rows + i) * self.pitch);
-                match self.source(w, block, x, i) {
-                    Some(from) => fill_row::<S>(&parts, from, to, self.pitch),
-                    None => zero::<S>(to, self.pitch),
+            for d in 0..self.depth {
+                for h in 0..self.height {
+                    match w.row_at(x, first_d + d * w.dilation[0], first_h + h) {
+                        Some(from) => fill_row::<S>(&parts, from, to, self.pitch),
+                        None => zero::<S>(to, self.pitch),
+                    }
+                    to = to.add(self.pitch);
                 }
             }
         }
