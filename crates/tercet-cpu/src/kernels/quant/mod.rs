@@ -111,6 +111,8 @@ pub fn quant_matmul(
     let out = SharedMut::new(y);
     if m < MANY_ROWS {
         let step = (TASK_BYTES / w.row_bytes().max(1)).clamp(4, 256);
+        // Fewer where that gives every thread some.
+        let step = step.min(n.div_ceil(4 * threads.count()).next_multiple_of(4));
         parallel::for_each(threads, n.div_ceil(step), |task| {
             let rows = task * step..n.min((task + 1) * step);
             few_rows(level, &x, &w, rows, out, y_stride, epilogue);
