@@ -72,6 +72,8 @@ pieces! {
     Gate "scalar/gate.wgsl" [Exp];
     /// `f_erf f_gelu`
     Erf "scalar/erf.wgsl" [Exp];
+    /// `q_gelu`, right or else in doubt.
+    QuickGelu "scalar/quick_gelu.wgsl" [Quick, Erf];
     /// `n_sigmoid n_silu n_gelu_tanh n_gelu`, for results in F16
     Narrow "scalar/narrow.wgsl" [];
     /// `f_sin f_cos f_tan`

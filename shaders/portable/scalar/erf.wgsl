@@ -24,28 +24,33 @@ fn f_erf(x: f32) -> f32 {
     return copy_sign(1.0 - f_exp(-t * s), x);
 }
 
-// x Phi(x) for 2^-60 <= |x| <= 3 without any division: Phi(-a) = e^(-a^2 / 2) R(a), R a polynomial in
-// a - 1.34375 within 2^-25. Its leading 12 bits times those of a are exact.
+// x Phi(x) for 2^-60 <= |x| <= 4, and for zeros, without any division: Phi(-a) = e^(-a^2 / 2) R(a), R a polynomial
+// in a - 1.8125 within 2^-25. Its leading 12 bits times those of a are exact, and so is the square of those.
 fn gelu_near(x: f32) -> f32 {
     let a = as_float(magnitude(x));
     let high = head(a);
-    let e = power(-0.5 * high * high, -0.5 * (a - high) * (a + high));
-    let v = a - 1.34375;
-    let p = -0.00167009933 + v * (0.000501463481 + v * (-0.00014294 + v * (3.80659039e-05 + v * (-9.60236684e-06
-        + v * (2.74764875e-06 + v * (-8.14297721e-07 + v * 1.28249738e-07))))));
-    let q = v * (-0.10224919 + v * (0.0416987985 + v * (-0.0154055459 + v * (0.00524910213 + v * p))));
-    let r = head(0.220794857 + q);
-    let rest = (0.220794857 - r) + q;
+    let square = high * high;
+    // e^(-w / 2) - 1 = q with w = a^2 + 2 n ln(2), n the last bits of `count`.
+    let count = rounded(square * -0.72134752 + 12582912.0);
+    let n = count - 12582912.0;
+    let w = (square + n * 1.38671875) + ((a - high) * (a + high) - n * 0.000424388889);
+    let q = w * (-0.5 + w * (0.125 + w * (-0.0208331402 + w * (0.00260415301 + w * (-0.000261551904 + w * (2.17759389e-5))))));
+    let v = a - 1.8125;
+    let o = -3.05151252e-6 + v * (6.85723535e-7 + v * (-2.08021731e-7 + v * (5.69185374e-8 + v * (-6.96564761e-9))));
+    let p = -0.000745098456 + v * (0.000204525335 + v * (-5.39498833e-5 + v * (1.3525153e-5 + v * o)));
+    let s = v * (-0.0714933425 + v * (0.0255399197 + v * (-0.00840093568 + v * (0.00257829204 + v * p))));
+    let r = head(0.18066147 + s);
+    let rest = (0.18066147 - r) + s;
     let y = high * r;
     let low = (a - high) * r + a * rest;
-    let tail = (y + (low + (y + low) * e.q)) * bitcast<f32>(u32(e.n + 127) << 23u);
-    return select(x - tail, -tail, x < 0.0);
+    let tail = bitcast<f32>(bitcast<u32>(y + (low + (y + low) * q)) + (bitcast<u32>(count) << 23u));
+    return select(x, bitcast<f32>(0x80000000u), x < 0.0) - tail;
 }
 
 // x Phi(x). For x < 0 the tail Phi(-a) = e^(-a^2 / 2) R(a) keeps its relative accuracy.
 fn f_gelu(x: f32) -> f32 {
     let size = magnitude(x);
-    if (size - 0x21800000u <= 0x40400000u - 0x21800000u) {
+    if (size - 0x21800000u <= 0x40800000u - 0x21800000u) {
         return gelu_near(x);
     }
     if (size == 0u || size > 0x41700000u) {

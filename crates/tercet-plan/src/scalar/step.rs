@@ -87,7 +87,13 @@ pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Writte
         (BinaryFn::Sub, "q_sub"),
         (BinaryFn::Mul, "q_mul"),
     ];
-    let (ScalarOp::Binary(f), DType::F32 | DType::BF16) = (op, dtype) else {
+    if !matches!(dtype, DType::F32 | DType::BF16) {
+        return None;
+    }
+    if let ScalarOp::Unary(UnaryFn::Gelu) = op {
+        return Some(fit(dtype, call(Piece::QuickGelu, "q_gelu", args)));
+    }
+    let ScalarOp::Binary(f) = op else {
         return None;
     };
     let (_, name) = NAMES.iter().find(|(known, _)| known == f)?;

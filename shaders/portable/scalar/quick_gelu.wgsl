@@ -1,0 +1,7 @@
+// f_gelu where its short way takes x: 2^-60 <= |x| <= 4 and zeros. A doubt elsewhere.
+
+fn q_gelu(x: f32) -> f32 {
+    let size = magnitude(x);
+    doubt = doubt | ((size - 0x21800000u > 0x40800000u - 0x21800000u) & (size != 0u));
+    return gelu_near(x);
+}
