@@ -3,6 +3,9 @@
 @group(0) @binding(1) var<storage, read> enter_data: array<u32>;
 @group(0) @binding(2) var<storage, read> leave_data: array<u32>;
 
+// A vector of four elements may begin in the middle of a word.
+const ALIGNED: bool = false;
+
 // The words to read: that of the first element, and the next ones up to that of the last.
 fn row_words(i: u32, count: u32) -> vec4<u32> {
     let first = word_of(i, DTYPE);

@@ -68,7 +68,11 @@ fn row_element(step: u32, vector: u32) -> u32 {
 // The floats of a vector of a row, of its words.
 fn row_floats(words: vec4<u32>, step: u32, vector: u32) -> vec4<f32> {
     var row = bitcast<vec4<f32>>(words);
-    if DTYPE != F32 {
+    if DTYPE != F32 && ALIGNED {
+        // Here, not where they are read: that would be to wait for them.
+        let own = select(words.xy, words.zw, (row_element(step, vector) & 4u) != 0u);
+        row = vec4<f32>(two_of(own.x, DTYPE), two_of(own.y, DTYPE));
+    } else if DTYPE != F32 {
         let shift = 16u * (row_element(step, vector) & 1u);
         let low = words.xy >> vec2<u32>(shift);
         // In two shifts, since none is by 32.

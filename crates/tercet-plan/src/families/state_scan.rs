@@ -208,7 +208,8 @@ impl<P: Params> ByRows<P> {
         args.extend(others);
         // A slot that is bound twice has one type.
         let apart = !rows.iter().any(|row| others.contains(&row.slot));
-        let mut vectors = rows[0].dtype == DType::F32 && states.is_multiple_of(4) && apart;
+        let together = 16 / rows[0].dtype.size_bytes();
+        let mut vectors = states.is_multiple_of(together) && apart;
         for dim in rows[0].layout.shape() {
             vectors = vectors && e.bound(dim)? > 0;
         }
