@@ -179,6 +179,11 @@ impl OpSpec for GatedDeltaNet {
             shaped("one_step", [2, 1, 2, 8, 6], true, true),
             shaped("a_step_over", [2, 33, 2, 20, 34], true, true),
             shaped("long", [1, 700, 1, 8, 4], false, true).only(&[DType::F32]),
+            // Sizes of chunks and matrices: a whole number of them, and not.
+            shaped("chunks", [1, 128, 2, 16, 16], false, false),
+            shaped("chunks_and_a_part", [2, 150, 2, 48, 32], true, true),
+            shaped("chunks_of_128_states", [1, 201, 1, 128, 64], false, true)
+                .only(&[DType::F16, DType::BF16]),
             shaped("no_steps", [2, 0, 2, 4, 3], true, true),
             shaped("no_columns", [2, 3, 2, 4, 0], false, true),
             shaped("no_batch", [0, 3, 2, 4, 2], false, true),
@@ -204,6 +209,20 @@ impl OpSpec for GatedDeltaNet {
                 // S = 3, o = 6; S = 0, d = 4, S = 8, o = 8; d = 5 - 8, S = 5, o = 5.
                 c.output_expect(o, &[6., 8., 5.])?;
                 c.output_expect(o.port(1), &[5.])
+            }),
+            Case::new("forgets_all_in_chunks", |c| {
+                let of = |size: usize| [1, 130, 1, size];
+                let q = c.input("q", of(16), Fill::Normal)?;
+                let k = c.input("k", of(16), Fill::Uniform(-0.4, 0.4))?;
+                let v = c.input("v", of(16), Fill::Normal)?;
+                let gates = (0..130).map(|t| match t % 50 {
+                    20 => f64::NEG_INFINITY,
+                    _ => -0.1,
+                });
+                let g = c.input("g", [1, 130, 1], Fill::Values(gates.collect()))?;
+                let beta = c.input("beta", [1, 130, 1], Fill::Uniform(0.0, 1.0))?;
+                let o = c.graph.gated_delta_net([q, k, v, g, beta], None, false)?;
+                c.output(o)
             }),
             Case::new("symbolic_in_two_runs", |c| {
                 let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 5, 9));

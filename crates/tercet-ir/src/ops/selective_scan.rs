@@ -343,12 +343,21 @@ impl OpSpec for Mamba2 {
             shaped("head_of_64_states_of_128", 1, 21, [2, 64, 1, 128])
                 .only(&[DType::F32, DType::F16]),
             shaped("long", 1, 1030, [2, 3, 1, 4]).only(&[DType::F32]),
+            // Sizes of chunks and matrices: a whole number of them, and not.
+            shaped("chunks", 1, 128, [2, 16, 2, 16]),
+            shaped("chunks_and_a_part", 2, 201, [4, 32, 2, 48]),
+            shaped("chunks_of_128_states", 1, 150, [1, 64, 1, 128])
+                .only(&[DType::F16, DType::BF16]),
             shaped("one_step", 2, 1, [2, 4, 1, 4]),
             shaped("a_step_over", 2, 33, [2, 40, 1, 20]),
             shaped("states_of_1000", 1, 6, [1, 3, 1, 1000]).only(&[DType::F32]),
             // Decays whose products over few steps are beyond F32, in some heads.
             Case::new("steep", |c| {
                 let y = stepped(c, [2.into(), 41.into()], [5, 6, 1, 7], 8.0)?;
+                c.output(y)
+            }),
+            Case::new("steep_in_chunks", |c| {
+                let y = stepped(c, [1.into(), 141.into()], [3, 16, 1, 16], 60.0)?;
                 c.output(y)
             }),
             shaped("no_steps", 2, 0, [2, 3, 1, 4]),
@@ -358,6 +367,11 @@ impl OpSpec for Mamba2 {
             Case::new("symbolic", |c| {
                 let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 11, 20));
                 let y = operands(c, [batch, steps], [4, 3, 2, 5])?;
+                c.output(y)
+            }),
+            Case::new("symbolic_in_chunks", |c| {
+                let (batch, steps) = (c.sym("b", 1, 2), c.sym("s", 137, 200));
+                let y = operands(c, [batch, steps], [2, 16, 1, 32])?;
                 c.output(y)
             }),
         ]

@@ -1,11 +1,12 @@
 //! `SelectiveScan`, `Mamba2` and `GatedDeltaNet`: states in registers, workgroups over channels.
 //!
 //! All steps are taken by one workgroup, in order; what fills a device are the batch and the channels. How the
-//! states of channels lie in invocations is `tile.rs`. Results of 16 bits are made in f32 and packed where words
+//! states of channels lie in invocations is `tile.rs`; long sequences of 16 bits go in chunks over cooperative matrices
+//! where a device has them, `chunked.rs`. Results of 16 bits are made in f32 and packed where words
 //! would have channels of two workgroups or heads.
 
 use tercet_ir::ops::ScanSizes;
-use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support, Type};
+use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support, Type};
 
 use self::tile::{MOST_STATES, Tile, Work};
 use super::cumsum::pack;
@@ -16,6 +17,7 @@ use crate::kernel::{Access, Kernel, Params};
 use crate::num::Num;
 use crate::program::SlotId;
 
+mod chunked;
 mod tile;
 
 crate::params! {
@@ -152,6 +154,10 @@ pub(crate) static STATE_SCANS: Family = Family {
         &HEAD_SCAN.vectors.def,
         &DELTA_SCAN.words.def,
         &DELTA_SCAN.vectors.def,
+        &chunked::ROWS_F16.def,
+        &chunked::ROWS_BF16.def,
+        &chunked::WALK_F16.def,
+        &chunked::WALK_BF16.def,
     ],
     supports,
     lower,
@@ -259,35 +265,118 @@ fn selective_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<()
     Ok(())
 }
 
+/// A scan over heads as its kernels take it.
+struct Scan<'v> {
+    sizes: ScanSizes,
+    /// What enters and what leaves.
+    rows: [&'v View; 2],
+    values: SlotId,
+    results: SlotId,
+    /// The dtype that results are made in.
+    out: DType,
+    /// dt and a, or g and beta.
+    gates: [SlotId; 2],
+    delta: Option<Delta>,
+}
+
+/// What only `GatedDeltaNet` has.
+struct Delta {
+    initial: Option<SlotId>,
+    /// Any slot where nothing is carried.
+    last: SlotId,
+    carry: bool,
+}
+
+impl Scan<'_> {
+    fn batch_and_steps(&self) -> [&Dim; 2] {
+        let shape = self.rows[0].layout.shape();
+        [&shape[0], &shape[1]]
+    }
+
+    /// Of the results.
+    fn scale(&self) -> f32 {
+        match self.delta {
+            Some(_) => 1.0 / (self.sizes.states as f32).sqrt(),
+            None => 1.0,
+        }
+    }
+
+    /// In chunks on matrices where that is possible and the sequence is long, else step by step.
+    fn emit(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+        let Some(tiling) = chunked::tiling(e, self)? else {
+            return self.by_steps(e);
+        };
+        let [_, steps] = self.batch_and_steps();
+        e.choose(steps, &[chunked::FEW_STEPS], |e, arm| match arm {
+            0 => self.by_steps(e),
+            _ => chunked::dispatch(e, self, &tiling),
+        })
+    }
+
+    fn by_steps(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+        let sizes = self.sizes;
+        let [batch, steps] = self.batch_and_steps();
+        let work = Work {
+            rows: e.bound(batch)?.saturating_mul(sizes.heads),
+            channels: sizes.per_head,
+            states: sizes.states,
+        };
+        let tile = match self.delta {
+            Some(_) => Tile::delta(work, e.caps),
+            None => Tile::heads(work, e.caps),
+        };
+        let tiles = sizes.per_head.div_ceil(tile.channels());
+        let (batch, steps) = (e.num(batch), e.num(steps));
+        let count = e.tape().mul(batch, num(sizes.heads * tiles));
+        let mut consts = tile
+            .consts(code(self.rows[0].dtype), code(self.out))
+            .to_vec();
+        let [first_gates, other_gates] = self.gates;
+        let mut others = vec![self.values, self.results, first_gates, other_gates];
+        let rows = (self.rows, sizes.states);
+        let Some(delta) = &self.delta else {
+            let params = HeadScanParams {
+                steps,
+                states: num(sizes.states),
+                heads: num(sizes.heads),
+                per_head: num(sizes.per_head),
+                groups: num(sizes.groups),
+                head_tiles: num(tiles),
+                count,
+            };
+            return HEAD_SCAN.dispatch(e, rows, &others, &consts, &params, count);
+        };
+        let params = DeltaScanParams {
+            steps,
+            states: num(sizes.states),
+            heads: num(sizes.heads),
+            columns: num(sizes.per_head),
+            head_tiles: num(tiles),
+            count,
+            scale: self.scale(),
+        };
+        others.extend([delta.initial.unwrap_or(self.values), delta.last]);
+        consts.extend([u32::from(delta.initial.is_some()), u32::from(delta.carry)]);
+        DELTA_SCAN.dispatch(e, rows, &others, &consts, &params, count)
+    }
+}
+
 fn head_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<(), CompileError> {
     let sizes = sizes_of(e, node);
     let [x, dt, a, b, c] = operands else {
         unreachable!("invariant: inference checked the number of operands")
     };
-    let (batch, steps) = (&x.layout.shape()[0], &x.layout.shape()[1]);
-    let work = Work {
-        rows: e.bound(batch)?.saturating_mul(sizes.heads),
-        channels: sizes.per_head,
-        states: sizes.states,
-    };
-    let tile = Tile::heads(work, e.caps);
-    let head_tiles = sizes.per_head.div_ceil(tile.channels());
-    let (batch, steps) = (e.num(batch), e.num(steps));
-    let count = e.tape().mul(batch, num(sizes.heads * head_tiles));
-    let params = HeadScanParams {
-        steps,
-        states: num(sizes.states),
-        heads: num(sizes.heads),
-        per_head: num(sizes.per_head),
-        groups: num(sizes.groups),
-        head_tiles: num(head_tiles),
-        count,
-    };
     let y = Wide::unless(e, 0, sizes.per_head.is_multiple_of(2))?;
-    let consts = tile.consts(code(x.dtype), code(y.view.dtype));
-    let others = [x.slot, y.view.slot, dt.slot, a.slot];
-    let rows = ([b, c], sizes.states);
-    HEAD_SCAN.dispatch(e, rows, &others, &consts, &params, count)?;
+    let scan = Scan {
+        sizes,
+        rows: [b, c],
+        values: x.slot,
+        results: y.view.slot,
+        out: y.view.dtype,
+        gates: [dt.slot, a.slot],
+        delta: None,
+    };
+    scan.emit(e)?;
     y.finish(e);
     Ok(())
 }
@@ -307,47 +396,34 @@ fn delta_scan(
     let [q, k, v, g, beta, ..] = operands else {
         unreachable!("invariant: inference checked the number of operands")
     };
-    let (batch, steps) = (&q.layout.shape()[0], &q.layout.shape()[1]);
-    let work = Work {
-        rows: e.bound(batch)?.saturating_mul(heads),
-        channels: columns,
-        states,
-    };
-    let tile = Tile::delta(work, e.caps);
-    let head_tiles = columns.div_ceil(tile.channels());
-    let (batch, steps) = (e.num(batch), e.num(steps));
-    let count = e.tape().mul(batch, num(heads * head_tiles));
-    let params = DeltaScanParams {
-        steps,
-        states: num(states),
-        heads: num(heads),
-        columns: num(columns),
-        head_tiles: num(head_tiles),
-        count,
-        scale: 1.0 / (states as f32).sqrt(),
-    };
     let o = Wide::unless(e, 0, columns.is_multiple_of(2))?;
     let last = match carry {
         true => Some(Wide::of(e, 1)?),
         false => None,
     };
-    let initial = operands.get(5);
     let last_slot = match &last {
         Some(last) => last.view.slot,
         None => e.temp(DType::F32, &[1.into()])?.slot,
     };
-    let others = [
-        v.slot,
-        o.view.slot,
-        g.slot,
-        beta.slot,
-        initial.unwrap_or(v).slot,
-        last_slot,
-    ];
-    let mut consts = tile.consts(code(q.dtype), code(o.view.dtype)).to_vec();
-    consts.extend([u32::from(initial.is_some()), u32::from(carry)]);
-    let rows = ([k, q], states);
-    DELTA_SCAN.dispatch(e, rows, &others, &consts, &params, count)?;
+    let scan = Scan {
+        sizes: ScanSizes {
+            heads,
+            per_head: columns,
+            groups: heads,
+            states,
+        },
+        rows: [k, q],
+        values: v.slot,
+        results: o.view.slot,
+        out: o.view.dtype,
+        gates: [g.slot, beta.slot],
+        delta: Some(Delta {
+            initial: operands.get(5).map(|state| state.slot),
+            last: last_slot,
+            carry,
+        }),
+    };
+    scan.emit(e)?;
     o.finish(e);
     if let Some(last) = last {
         last.finish(e);

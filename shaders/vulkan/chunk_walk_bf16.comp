@@ -1,0 +1,7 @@
+#version 460
+// Scans over states in chunks, of bf16 operands on cooperative matrices: see include/chunk_walk.glsl.
+#extension GL_EXT_bfloat16 : require
+#extension GL_GOOGLE_include_directive : require
+
+#include "chunk_bf16.glsl"
+#include "chunk_walk.glsl"

@@ -1,0 +1,8 @@
+// The elements of chunk_rows.glsl and chunk_walk.glsl: f16. A device that runs them converts f16 as IEEE 754 says.
+
+#define ELEMENT float16_t
+#define NARROW_SUMS 1
+
+vec2 two_of(uint word) { return unpackHalf2x16(word); }
+
+uint two_bits(vec2 x) { return packHalf2x16(x); }

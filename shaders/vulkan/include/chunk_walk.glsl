@@ -1,0 +1,434 @@
+// Scans over states in chunks of CHUNK steps, after chunk_rows.glsl: Mamba-2 (Dao and Gu, "Transformers are SSMs", 2024)
+// and the gated delta rule (Yang et al., "Gated Delta Networks", 2024). With S [STATES, COLUMNS] as it was before a chunk,
+// E and L the chunk's rows of enter (b, k) and leave (c, q), X its values,
+//
+//     Y = exp(l) o (L S) + mixes V,    S = exp(l_end) S + E^T (weights o V),
+//
+// where V is X for Mamba-2, and inverses (X - exp(l) o (E S)) for the delta rule. Factors are 16 bits, sums and the state
+// F32. The state is a factor as 16 bits times a power of two that brings its greatest near 2^10.
+//
+// A workgroup takes COLUMNS channels of a head through all chunks. Its subgroups are PARTS times four: subgroup i has
+// the block of 16 rows i % 4 of a chunk, a quarter of the states, and of both the columns of part i / 4. The rows of
+// `leave`, the mixes and the inverses are read by those that need them, right after those of the chunk before were used;
+// the rest goes through registers to shared memory.
+//
+// Constraints: STATES a multiple of 16, COLUMNS of 16 PARTS, the rows of a tensor in whole words of 16 bytes.
+
+#include "chunk_common.glsl"
+
+layout(constant_id = 4) const uint COLUMNS = 32;
+layout(constant_id = 5) const uint PARTS = 1;
+layout(constant_id = 6) const uint INITIAL = 0; // there is a state to begin with
+layout(constant_id = 7) const uint CARRY = 0; // the last state is kept
+
+layout(set = 0, binding = 0) uniform Params {
+    uint steps;
+    uint chunks;
+    uint heads;
+    uint groups;
+    uint columns;
+    uint tiles;
+    uint count;
+    float scale;
+} p;
+
+layout(set = 0, binding = 1) readonly buffer Enter { uvec4 enter[]; };
+layout(set = 0, binding = 2) readonly buffer Leave { uvec4 leave[]; };
+layout(set = 0, binding = 3) readonly buffer Values { uvec4 values[]; };
+layout(set = 0, binding = 4) writeonly buffer Results { uvec4 results[]; };
+layout(set = 0, binding = 5) readonly buffer Mixes { uvec4 mixes[]; };
+layout(set = 0, binding = 6) readonly buffer Inverses { uvec4 inverses[]; };
+layout(set = 0, binding = 7) readonly buffer Factors { float factors[]; };
+layout(set = 0, binding = 8) readonly buffer Initial { uvec4 initial[]; };
+layout(set = 0, binding = 9) writeonly buffer Last { vec4 last[]; };
+
+// Fragments of a subgroup: columns, and blocks of states.
+const uint OWN = COLUMNS / 16 / PARTS;
+const uint DEEP = (STATE_BLOCKS + 3) / 4;
+
+// In words of 16 bytes: rows of a chunk, what has a row of COLUMNS for each step, and states. One word more a row, so
+// that the rows of a fragment lie in different banks.
+const uint VALUE_WORDS = COLUMNS / 8;
+const uint ROW_STRIDE = ROW_WORDS + 1;
+const uint STRIDE = VALUE_WORDS + 1;
+const uint LENGTH = CHUNK * STRIDE;
+// Values; what is left of them, then results, for the delta rule.
+const uint VALUES_AT = CHUNK * ROW_STRIDE;
+// Values times their weights.
+const uint WEIGHED_AT = VALUES_AT + LENGTH;
+// Results; V for the delta rule.
+const uint OTHER_AT = WEIGHED_AT + LENGTH;
+const uint STATES_AT = OTHER_AT + LENGTH;
+const uint SLABS_AT = STATES_AT + STATES * STRIDE;
+// A fragment of sums of each subgroup, where sums cannot be narrowed.
+const uint SLAB_STRIDE = 5;
+const uint SLABS = (1 - NARROW_SUMS) * SUBGROUPS * 16 * SLAB_STRIDE;
+shared uvec4 tiles[SLABS_AT + SLABS];
+// What states of before weigh at each step, and each step at the end.
+shared vec4 numbers[ABOUT / 4];
+shared float greatest[SUBGROUPS];
+
+const uint MIXED_AT = DELTA == 1u ? OTHER_AT : VALUES_AT;
+const uint RESULTS_AT = DELTA == 1u ? VALUES_AT : OTHER_AT;
+const uint ROW_LOADS = (CHUNK * ROW_WORDS + THREADS - 1) / THREADS;
+const uint VALUE_LOADS = (CHUNK * VALUE_WORDS + THREADS - 1) / THREADS;
+const uint STATE_LOADS = (STATES * VALUE_WORDS + THREADS - 1) / THREADS;
+
+// The workgroup's place, in words of 16 bytes; the subgroup's block of rows, and its first word of columns.
+uint row_base;
+uint row_stride;
+uint value_base;
+uint value_stride;
+uint first_square;
+uint block;
+uint word;
+
+// On the way from memory.
+uvec4 next_rows[ROW_LOADS];
+uvec4 next_values[VALUE_LOADS];
+float next_weights[VALUE_LOADS];
+float next_number;
+vec3 next_about;
+LEFT left[STATE_BLOCKS];
+LEFT mixed[BLOCKS];
+LEFT inverse[BLOCKS];
+
+SUMS states[DEEP * OWN];
+// By which the states were multiplied as factors.
+float state_by;
+
+// What the invocations of a subgroup wrote to shared memory is seen by all of them.
+void subgroup_meets() {
+    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared,
+        gl_SemanticsAcquireRelease);
+}
+
+// Sums as 16-bit numbers in rows of STRIDE, from word `at` on.
+void store_narrow(SUMS x, uint at) {
+#if NARROW_SUMS
+    coopMatStore(NARROW(x), tiles, at, STRIDE, ROWS);
+#else
+    uint slab = SLABS_AT + gl_SubgroupID * 16u * SLAB_STRIDE;
+    coopMatStore(x, tiles, slab, SLAB_STRIDE, ROWS);
+    subgroup_meets();
+    for (uint i = gl_SubgroupInvocationID; i < 32u; i += SUBGROUP) {
+        vec4 a = uintBitsToFloat(tiles[slab + i / 2u * SLAB_STRIDE + i % 2u * 2u]);
+        vec4 b = uintBitsToFloat(tiles[slab + i / 2u * SLAB_STRIDE + i % 2u * 2u + 1u]);
+        tiles[at + i / 2u * STRIDE + i % 2u] =
+            uvec4(two_bits(a.xy), two_bits(a.zw), two_bits(b.xy), two_bits(b.zw));
+    }
+    subgroup_meets();
+#endif
+}
+
+// The reverse.
+SUMS load_wide(uint at) {
+#if NARROW_SUMS
+    NARROW x;
+    coopMatLoad(x, tiles, at, STRIDE, ROWS);
+    return SUMS(x);
+#else
+    uint slab = SLABS_AT + gl_SubgroupID * 16u * SLAB_STRIDE;
+    for (uint i = gl_SubgroupInvocationID; i < 32u; i += SUBGROUP) {
+        uvec4 x = tiles[at + i / 2u * STRIDE + i % 2u];
+        uint to = slab + i / 2u * SLAB_STRIDE + i % 2u * 2u;
+        tiles[to] = floatBitsToUint(vec4(two_of(x.x), two_of(x.y)));
+        tiles[to + 1u] = floatBitsToUint(vec4(two_of(x.z), two_of(x.w)));
+    }
+    subgroup_meets();
+    SUMS x;
+    coopMatLoad(x, tiles, slab, SLAB_STRIDE, ROWS);
+    subgroup_meets();
+    return x;
+#endif
+}
+
+// What the chunk needs that goes to shared memory, into registers.
+void load(uint chunk) {
+    uint first = first_of(chunk, p.steps);
+    uint about = (first_square + chunk) * FACTORS;
+    [[unroll]] for (uint i = 0u; i < ROW_LOADS; i++) {
+        uint at = min(gl_LocalInvocationIndex + i * THREADS, CHUNK * ROW_WORDS - 1u);
+        next_rows[i] = enter[row_base + (first + at / ROW_WORDS) * row_stride + at % ROW_WORDS];
+    }
+    [[unroll]] for (uint i = 0u; i < VALUE_LOADS; i++) {
+        uint at = min(gl_LocalInvocationIndex + i * THREADS, CHUNK * VALUE_WORDS - 1u);
+        next_values[i] = values[value_base + (first + at / VALUE_WORDS) * value_stride + at % VALUE_WORDS];
+        next_weights[i] = DELTA == 1u ? 0.0 : factors[about + CHUNK + at / VALUE_WORDS];
+    }
+    next_number = factors[about + min(gl_LocalInvocationIndex, ABOUT - 1u)];
+    next_about = vec3(factors[about + ABOUT], factors[about + ABOUT + 1u], factors[about + ABOUT + 2u]);
+}
+
+// Registers to shared memory.
+void place() {
+    [[unroll]] for (uint i = 0u; i < ROW_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (CHUNK * ROW_WORDS % THREADS == 0u || at < CHUNK * ROW_WORDS) {
+            tiles[at / ROW_WORDS * ROW_STRIDE + at % ROW_WORDS] = next_rows[i];
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < VALUE_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (CHUNK * VALUE_WORDS % THREADS == 0u || at < CHUNK * VALUE_WORDS) {
+            uint to = at / VALUE_WORDS * STRIDE + at % VALUE_WORDS;
+            tiles[VALUES_AT + to] = next_values[i];
+            if (DELTA == 0u) {
+                uvec4 x = next_values[i];
+                [[unroll]] for (uint e = 0u; e < 4u; e++) {
+                    x[e] = two_bits(two_of(x[e]) * next_weights[i]);
+                }
+                tiles[WEIGHED_AT + to] = x;
+            }
+        }
+    }
+    if (gl_LocalInvocationIndex < ABOUT) {
+        numbers[gl_LocalInvocationIndex / 4u][gl_LocalInvocationIndex % 4u] = next_number;
+    }
+}
+
+void load_left(uint chunk) {
+    uint at = row_base + (first_of(chunk, p.steps) + block * 16u) * row_stride;
+    [[unroll]] for (uint h = 0u; h < STATE_BLOCKS; h++) {
+        coopMatLoad(left[h], leave, at + h * 2u, row_stride, ROWS);
+    }
+}
+
+// The subgroup's rows of a chunk's square.
+#define LOAD_SQUARE(name, words, into)                                                  \
+    void name(uint chunk) {                                                             \
+        uint at = (first_square + chunk) * SQUARE_WORDS + block * 16u * CHUNK / 8u;     \
+        [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {                                 \
+            coopMatLoad(into[k], words, at + k * 2u, CHUNK / 8u, ROWS);                 \
+        }                                                                               \
+    }
+
+LOAD_SQUARE(load_mixed, mixes, mixed)
+LOAD_SQUARE(load_inverse, inverses, inverse)
+
+// A step's number for each element of its row in the subgroup's block.
+SUMS numbers_from(uint first) {
+    SUMS x;
+    coopMatLoad(x, numbers, first / 4u + block * 4u, 0, COLUMNS_FIRST);
+    return x;
+}
+
+bool has_states(uint i) { return STATE_BLOCKS % 4u == 0u || block * DEEP + i < STATE_BLOCKS; }
+
+uint state_at(uint i, uint j) { return STATES_AT + (block * DEEP + i) * 16u * STRIDE + word + j * 2u; }
+
+void begin_states(uint of_head, uint first_column) {
+    [[unroll]] for (uint i = 0u; i < STATE_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (STATES * VALUE_WORDS % THREADS == 0u || at < STATES * VALUE_WORDS) {
+            uvec4 x = uvec4(0u);
+            if (INITIAL == 1u) {
+                x = initial[((of_head + at / VALUE_WORDS) * p.columns + first_column) / 8u + at % VALUE_WORDS];
+            }
+            tiles[STATES_AT + at / VALUE_WORDS * STRIDE + at % VALUE_WORDS] = x;
+        }
+    }
+    barrier();
+    state_by = 1.0;
+    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+        [[unroll]] for (uint j = 0u; j < OWN; j++) {
+            states[i * OWN + j] = SUMS(0.0);
+            if (INITIAL == 1u && has_states(i)) {
+                states[i * OWN + j] = load_wide(state_at(i, j));
+            }
+        }
+    }
+}
+
+// The states as factors.
+void place_states() {
+    float most = 0.0;
+    [[unroll]] for (uint i = 0u; i < SUBGROUPS; i++) {
+        most = max(most, greatest[i]);
+    }
+    state_by = power_for(most, 10, 60);
+    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+        [[unroll]] for (uint j = 0u; j < OWN; j++) {
+            if (has_states(i)) {
+                store_narrow(states[i * OWN + j] * state_by, state_at(i, j));
+            }
+        }
+    }
+}
+
+void end_states(uint of_head, uint first_column) {
+    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+        [[unroll]] for (uint j = 0u; j < OWN; j++) {
+            if (has_states(i)) {
+                uint at = (of_head + (block * DEEP + i) * 16u) * p.columns + first_column + word * 8u + j * 16u;
+                coopMatStore(states[i * OWN + j], last, at / 4u, p.columns / 4u, ROWS);
+            }
+        }
+    }
+}
+
+// Adds what the chunk makes of the values in WEIGHED_AT; the greatest of the subgroup is kept.
+void update(float whole, float back) {
+    [[unroll]] for (uint i = 0u; i < DEEP * OWN; i++) {
+        states[i] = states[i] * whole;
+    }
+    LEFT x;
+    RIGHT v[OWN];
+    [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
+        [[unroll]] for (uint j = 0u; j < OWN; j++) {
+            coopMatLoad(v[j], tiles, WEIGHED_AT + k * 16u * STRIDE + word + j * 2u, STRIDE, ROWS);
+        }
+        [[unroll]] for (uint i = 0u; i < DEEP; i++) {
+            if (has_states(i)) {
+                coopMatLoad(x, tiles, k * 16u * ROW_STRIDE + (block * DEEP + i) * 2u, ROW_STRIDE, COLUMNS_FIRST);
+                [[unroll]] for (uint j = 0u; j < OWN; j++) {
+                    states[i * OWN + j] = coopMatMulAdd(x, v[j], states[i * OWN + j]);
+                }
+            }
+        }
+    }
+    float most = 0.0;
+    [[unroll]] for (uint i = 0u; i < DEEP * OWN; i++) {
+        states[i] = states[i] * back;
+        [[unroll]] for (uint e = 0u; e < states[i].length(); e++) {
+            most = max(most, abs(states[i][e]));
+        }
+    }
+    most = subgroupMax(most);
+    if (gl_SubgroupInvocationID == 0u) {
+        greatest[gl_SubgroupID] = most;
+    }
+}
+
+// The subgroup's results, of steps from `from` on of the chunk that begins at `first`.
+void store_results(uint first, uint from) {
+    subgroup_meets();
+    [[unroll]] for (uint i = 0u; i < (OWN * 32u + SUBGROUP - 1u) / SUBGROUP; i++) {
+        uint at = gl_SubgroupInvocationID + i * SUBGROUP;
+        uint t = block * 16u + at / (OWN * 2u);
+        if (at < OWN * 32u && t >= from) {
+            uint column = word + at % (OWN * 2u);
+            results[value_base + (first + t) * value_stride + column] = tiles[RESULTS_AT + t * STRIDE + column];
+        }
+    }
+}
+
+// V of the delta rule, to OTHER_AT, and times its weights; `asked` is what the states answer to `enter`.
+void correct(SUMS asked[OWN], SUMS decays, uint next) {
+    uint at = block * 16u * STRIDE + word;
+    [[unroll]] for (uint j = 0u; j < OWN; j++) {
+        asked[j] = load_wide(VALUES_AT + at + j * 2u) - asked[j] * decays;
+    }
+    subgroup_meets();
+    [[unroll]] for (uint j = 0u; j < OWN; j++) {
+        store_narrow(asked[j], VALUES_AT + at + j * 2u);
+        asked[j] = SUMS(0.0);
+    }
+    barrier();
+    RIGHT x;
+    [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
+        if (k <= block) {
+            [[unroll]] for (uint j = 0u; j < OWN; j++) {
+                coopMatLoad(x, tiles, VALUES_AT + k * 16u * STRIDE + word + j * 2u, STRIDE, ROWS);
+                asked[j] = coopMatMulAdd(inverse[k], x, asked[j]);
+            }
+        }
+    }
+    load_inverse(next);
+    SUMS weights = numbers_from(CHUNK);
+    [[unroll]] for (uint j = 0u; j < OWN; j++) {
+        store_narrow(asked[j], OTHER_AT + at + j * 2u);
+        store_narrow(asked[j] * weights, WEIGHED_AT + at + j * 2u);
+    }
+    barrier();
+}
+
+void step(uint chunk, uint next, vec3 about) {
+    SUMS y[OWN];
+    SUMS asked[OWN];
+    [[unroll]] for (uint j = 0u; j < OWN; j++) {
+        y[j] = SUMS(0.0);
+        asked[j] = SUMS(0.0);
+    }
+    LEFT own;
+    RIGHT x;
+    [[unroll]] for (uint h = 0u; h < STATE_BLOCKS; h++) {
+        if (DELTA == 1u) {
+            coopMatLoad(own, tiles, block * 16u * ROW_STRIDE + h * 2u, ROW_STRIDE, ROWS);
+        }
+        [[unroll]] for (uint j = 0u; j < OWN; j++) {
+            coopMatLoad(x, tiles, STATES_AT + h * 16u * STRIDE + word + j * 2u, STRIDE, ROWS);
+            y[j] = coopMatMulAdd(left[h], x, y[j]);
+            if (DELTA == 1u) {
+                asked[j] = coopMatMulAdd(own, x, asked[j]);
+            }
+        }
+    }
+    load_left(next);
+    SUMS decays = numbers_from(0u);
+    float state_back = inverse_power(state_by);
+    if (DELTA == 1u) {
+        correct(asked, decays * state_back, next);
+    }
+    decays = decays * (state_back * inverse_power(about.z));
+    [[unroll]] for (uint j = 0u; j < OWN; j++) {
+        y[j] = y[j] * decays;
+    }
+    [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
+        if (k <= block) {
+            [[unroll]] for (uint j = 0u; j < OWN; j++) {
+                coopMatLoad(x, tiles, MIXED_AT + k * 16u * STRIDE + word + j * 2u, STRIDE, ROWS);
+                y[j] = coopMatMulAdd(mixed[k], x, y[j]);
+            }
+        }
+    }
+    load_mixed(next);
+    [[unroll]] for (uint j = 0u; j < OWN; j++) {
+        store_narrow(y[j] * (about.z * p.scale), RESULTS_AT + block * 16u * STRIDE + word + j * 2u);
+    }
+    uint first = first_of(chunk, p.steps);
+    store_results(first, chunk * CHUNK - first);
+    update(about.x, about.y);
+}
+
+void main() {
+    uint flat_group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (flat_group >= p.count) {
+        return;
+    }
+    uint head = flat_group / p.tiles % p.heads;
+    uint row = flat_group / p.tiles / p.heads;
+    uint first_column = flat_group % p.tiles * COLUMNS;
+    uint token = row * p.steps;
+    row_base = (token * p.groups + head / (p.heads / p.groups)) * ROW_WORDS;
+    row_stride = p.groups * ROW_WORDS;
+    value_base = ((token * p.heads + head) * p.columns + first_column) / 8u;
+    value_stride = p.heads * p.columns / 8u;
+    first_square = (row * p.heads + head) * p.chunks;
+    block = gl_SubgroupID % 4u;
+    word = gl_SubgroupID / 4u * OWN * 2u;
+    uint of_head = (row * p.heads + head) * STATES;
+    load(0u);
+    load_left(0u);
+    load_mixed(0u);
+    if (DELTA == 1u) {
+        load_inverse(0u);
+    }
+    begin_states(of_head, first_column);
+    place();
+    for (uint chunk = 0u; chunk < p.chunks; chunk++) {
+        vec3 about = next_about;
+        uint next = min(chunk + 1u, p.chunks - 1u);
+        // The chunk is there, and the states are.
+        barrier();
+        load(next);
+        step(chunk, next, about);
+        // Nobody reads them any more, and the greatest state is known.
+        barrier();
+        place_states();
+        place();
+    }
+    if (CARRY == 1u) {
+        end_states(of_head, first_column);
+    }
+}
