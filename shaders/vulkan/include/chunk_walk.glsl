@@ -8,9 +8,10 @@
 // F32. The state is a factor as 16 bits times a power of two that brings its greatest near 2^10.
 //
 // A workgroup takes COLUMNS channels of a head through all chunks. Its subgroups are PARTS times four: subgroup i has
-// the block of 16 rows i % 4 of a chunk, a quarter of the states, and of both the columns of part i / 4. The rows of
-// `leave`, the mixes and the inverses are read by those that need them, right after those of the chunk before were used;
-// the rest goes through registers to shared memory.
+// the block of 16 rows i % 4 of a chunk, a quarter of the states, and of both the columns of part i / 4. What the next
+// chunk needs is under way into registers meanwhile. There is shared memory for the rows of one operand and for one
+// square, so that they take turns: leave then enter for Mamba-2; enter, leave and enter again, the inverse and the mixes for
+// the delta rule.
 //
 // Constraints: STATES a multiple of 16, COLUMNS of 16 PARTS, the rows of a tensor in whole words of 16 bytes.
 
@@ -46,18 +47,18 @@ layout(set = 0, binding = 9) writeonly buffer Last { vec4 last[]; };
 const uint OWN = COLUMNS / 16 / PARTS;
 const uint DEEP = (STATE_BLOCKS + 3) / 4;
 
-// In words of 16 bytes: rows of a chunk, what has a row of COLUMNS for each step, and states. One word more a row, so
-// that the rows of a fragment lie in different banks.
+// In words of 16 bytes: rows of a chunk, a square, what has a row of COLUMNS for each step, and states. One word more
+// a row, so that the rows of a fragment lie in different banks.
 const uint VALUE_WORDS = COLUMNS / 8;
 const uint ROW_STRIDE = ROW_WORDS + 1;
+const uint SQUARE_STRIDE = CHUNK / 8 + 1;
 const uint STRIDE = VALUE_WORDS + 1;
 const uint LENGTH = CHUNK * STRIDE;
-// Values; what is left of them, then results, for the delta rule.
-const uint VALUES_AT = CHUNK * ROW_STRIDE;
-// Values times their weights.
-const uint WEIGHED_AT = VALUES_AT + LENGTH;
-// Results; V for the delta rule.
-const uint OTHER_AT = WEIGHED_AT + LENGTH;
+const uint SQUARE_AT = CHUNK * ROW_STRIDE;
+// X, what is left of it, then V times weights for the delta rule; X for Mamba-2, then results.
+const uint VALUES_AT = SQUARE_AT + CHUNK * SQUARE_STRIDE;
+// V, then results for the delta rule; X times weights for Mamba-2.
+const uint OTHER_AT = VALUES_AT + LENGTH;
 const uint STATES_AT = OTHER_AT + LENGTH;
 const uint SLABS_AT = STATES_AT + STATES * STRIDE;
 // A fragment of sums of each subgroup, where sums cannot be narrowed.
@@ -69,8 +70,9 @@ shared vec4 numbers[ABOUT / 4];
 shared float greatest[SUBGROUPS];
 
 const uint MIXED_AT = DELTA == 1u ? OTHER_AT : VALUES_AT;
-const uint RESULTS_AT = DELTA == 1u ? VALUES_AT : OTHER_AT;
+const uint WEIGHED_AT = DELTA == 1u ? VALUES_AT : OTHER_AT;
 const uint ROW_LOADS = (CHUNK * ROW_WORDS + THREADS - 1) / THREADS;
+const uint SQUARE_LOADS = (SQUARE_WORDS + THREADS - 1) / THREADS;
 const uint VALUE_LOADS = (CHUNK * VALUE_WORDS + THREADS - 1) / THREADS;
 const uint STATE_LOADS = (STATES * VALUE_WORDS + THREADS - 1) / THREADS;
 
@@ -84,14 +86,18 @@ uint block;
 uint word;
 
 // On the way from memory.
-uvec4 next_rows[ROW_LOADS];
+uvec4 next_enter[ROW_LOADS];
+uvec4 next_leave[ROW_LOADS];
+uvec4 next_mixes[SQUARE_LOADS];
+uvec4 next_inverse[SQUARE_LOADS];
 uvec4 next_values[VALUE_LOADS];
 float next_weights[VALUE_LOADS];
 float next_number;
 vec3 next_about;
-LEFT left[STATE_BLOCKS];
-LEFT mixed[BLOCKS];
-LEFT inverse[BLOCKS];
+// Of the chunk at hand, what is placed when it is its turn.
+uvec4 own_enter[ROW_LOADS];
+uvec4 own_leave[ROW_LOADS];
+uvec4 own_mixes[SQUARE_LOADS];
 
 SUMS states[DEEP * OWN];
 // By which the states were multiplied as factors.
@@ -143,13 +149,21 @@ SUMS load_wide(uint at) {
 #endif
 }
 
-// What the chunk needs that goes to shared memory, into registers.
+// What the chunk needs, into registers.
 void load(uint chunk) {
     uint first = first_of(chunk, p.steps);
     uint about = (first_square + chunk) * FACTORS;
+    uint square = (first_square + chunk) * SQUARE_WORDS;
     [[unroll]] for (uint i = 0u; i < ROW_LOADS; i++) {
         uint at = min(gl_LocalInvocationIndex + i * THREADS, CHUNK * ROW_WORDS - 1u);
-        next_rows[i] = enter[row_base + (first + at / ROW_WORDS) * row_stride + at % ROW_WORDS];
+        uint from = row_base + (first + at / ROW_WORDS) * row_stride + at % ROW_WORDS;
+        next_enter[i] = enter[from];
+        next_leave[i] = leave[from];
+    }
+    [[unroll]] for (uint i = 0u; i < SQUARE_LOADS; i++) {
+        uint at = min(gl_LocalInvocationIndex + i * THREADS, SQUARE_WORDS - 1u);
+        next_mixes[i] = mixes[square + at];
+        next_inverse[i] = DELTA == 1u ? inverses[square + at] : uvec4(0u);
     }
     [[unroll]] for (uint i = 0u; i < VALUE_LOADS; i++) {
         uint at = min(gl_LocalInvocationIndex + i * THREADS, CHUNK * VALUE_WORDS - 1u);
@@ -160,13 +174,33 @@ void load(uint chunk) {
     next_about = vec3(factors[about + ABOUT], factors[about + ABOUT + 1u], factors[about + ABOUT + 2u]);
 }
 
-// Registers to shared memory.
-void place() {
+// Registers to shared memory: rows of an operand, or a square.
+void place_rows(uvec4 rows[ROW_LOADS]) {
     [[unroll]] for (uint i = 0u; i < ROW_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
         if (CHUNK * ROW_WORDS % THREADS == 0u || at < CHUNK * ROW_WORDS) {
-            tiles[at / ROW_WORDS * ROW_STRIDE + at % ROW_WORDS] = next_rows[i];
+            tiles[at / ROW_WORDS * ROW_STRIDE + at % ROW_WORDS] = rows[i];
         }
+    }
+}
+
+void place_square(uvec4 words[SQUARE_LOADS]) {
+    [[unroll]] for (uint i = 0u; i < SQUARE_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (SQUARE_WORDS % THREADS == 0u || at < SQUARE_WORDS) {
+            tiles[SQUARE_AT + at / 8u * SQUARE_STRIDE + at % 8u] = words[i];
+        }
+    }
+}
+
+// What a chunk begins with.
+void place() {
+    if (DELTA == 1u) {
+        place_rows(next_enter);
+        place_square(next_inverse);
+    } else {
+        place_rows(next_leave);
+        place_square(next_mixes);
     }
     [[unroll]] for (uint i = 0u; i < VALUE_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -186,25 +220,6 @@ void place() {
         numbers[gl_LocalInvocationIndex / 4u][gl_LocalInvocationIndex % 4u] = next_number;
     }
 }
-
-void load_left(uint chunk) {
-    uint at = row_base + (first_of(chunk, p.steps) + block * 16u) * row_stride;
-    [[unroll]] for (uint h = 0u; h < STATE_BLOCKS; h++) {
-        coopMatLoad(left[h], leave, at + h * 2u, row_stride, ROWS);
-    }
-}
-
-// The subgroup's rows of a chunk's square.
-#define LOAD_SQUARE(name, words, into)                                                  \
-    void name(uint chunk) {                                                             \
-        uint at = (first_square + chunk) * SQUARE_WORDS + block * 16u * CHUNK / 8u;     \
-        [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {                                 \
-            coopMatLoad(into[k], words, at + k * 2u, CHUNK / 8u, ROWS);                 \
-        }                                                                               \
-    }
-
-LOAD_SQUARE(load_mixed, mixes, mixed)
-LOAD_SQUARE(load_inverse, inverses, inverse)
 
 // A step's number for each element of its row in the subgroup's block.
 SUMS numbers_from(uint first) {
@@ -300,94 +315,115 @@ void update(float whole, float back) {
     }
 }
 
-// The subgroup's results, of steps from `from` on of the chunk that begins at `first`.
-void store_results(uint first, uint from) {
+// The subgroup's results, through the place of what was mixed, of steps from `from` on of the chunk that begins
+// at `first`.
+void store_results(SUMS y[OWN], float by, uint first, uint from) {
+    [[unroll]] for (uint j = 0u; j < OWN; j++) {
+        store_narrow(y[j] * by, MIXED_AT + block * 16u * STRIDE + word + j * 2u);
+    }
     subgroup_meets();
     [[unroll]] for (uint i = 0u; i < (OWN * 32u + SUBGROUP - 1u) / SUBGROUP; i++) {
         uint at = gl_SubgroupInvocationID + i * SUBGROUP;
         uint t = block * 16u + at / (OWN * 2u);
         if (at < OWN * 32u && t >= from) {
             uint column = word + at % (OWN * 2u);
-            results[value_base + (first + t) * value_stride + column] = tiles[RESULTS_AT + t * STRIDE + column];
+            results[value_base + (first + t) * value_stride + column] = tiles[MIXED_AT + t * STRIDE + column];
         }
     }
 }
 
-// V of the delta rule, to OTHER_AT, and times its weights; `asked` is what the states answer to `enter`.
-void correct(SUMS asked[OWN], SUMS decays, uint next) {
-    uint at = block * 16u * STRIDE + word;
+// Adds to `to` the products of the subgroup's rows that lie in `tiles` with the states.
+void ask_states(inout SUMS to[OWN]) {
+    LEFT rows;
+    RIGHT x;
+    [[unroll]] for (uint h = 0u; h < STATE_BLOCKS; h++) {
+        coopMatLoad(rows, tiles, block * 16u * ROW_STRIDE + h * 2u, ROW_STRIDE, ROWS);
+        [[unroll]] for (uint j = 0u; j < OWN; j++) {
+            coopMatLoad(x, tiles, STATES_AT + h * 16u * STRIDE + word + j * 2u, STRIDE, ROWS);
+            to[j] = coopMatMulAdd(rows, x, to[j]);
+        }
+    }
+}
+
+// Adds to `to` the products of the subgroup's rows of the square with what lies from `from` on.
+void mix_steps(uint from, inout SUMS to[OWN]) {
+    LEFT rows;
+    RIGHT x;
+    [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
+        if (k <= block) {
+            coopMatLoad(rows, tiles, SQUARE_AT + block * 16u * SQUARE_STRIDE + k * 2u, SQUARE_STRIDE, ROWS);
+            [[unroll]] for (uint j = 0u; j < OWN; j++) {
+                coopMatLoad(x, tiles, from + k * 16u * STRIDE + word + j * 2u, STRIDE, ROWS);
+                to[j] = coopMatMulAdd(rows, x, to[j]);
+            }
+        }
+    }
+}
+
+void clear(out SUMS x[OWN]) {
     [[unroll]] for (uint j = 0u; j < OWN; j++) {
-        asked[j] = load_wide(VALUES_AT + at + j * 2u) - asked[j] * decays;
+        x[j] = SUMS(0.0);
+    }
+}
+
+// V of the delta rule, to OTHER_AT, and times its weights. The rows of enter are there, then those of leave; the
+// inverse, then the mixes.
+void correct() {
+    uint at = block * 16u * STRIDE + word;
+    SUMS x[OWN];
+    clear(x);
+    ask_states(x);
+    SUMS decays = numbers_from(0u) * inverse_power(state_by);
+    [[unroll]] for (uint j = 0u; j < OWN; j++) {
+        x[j] = load_wide(VALUES_AT + at + j * 2u) - x[j] * decays;
     }
     subgroup_meets();
     [[unroll]] for (uint j = 0u; j < OWN; j++) {
-        store_narrow(asked[j], VALUES_AT + at + j * 2u);
-        asked[j] = SUMS(0.0);
+        store_narrow(x[j], VALUES_AT + at + j * 2u);
     }
+    // What is left of all values is there; nobody reads the rows any more.
     barrier();
-    RIGHT x;
-    [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
-        if (k <= block) {
-            [[unroll]] for (uint j = 0u; j < OWN; j++) {
-                coopMatLoad(x, tiles, VALUES_AT + k * 16u * STRIDE + word + j * 2u, STRIDE, ROWS);
-                asked[j] = coopMatMulAdd(inverse[k], x, asked[j]);
-            }
-        }
+    place_rows(own_leave);
+    clear(x);
+    mix_steps(VALUES_AT, x);
+    [[unroll]] for (uint j = 0u; j < OWN; j++) {
+        store_narrow(x[j], OTHER_AT + at + j * 2u);
     }
-    load_inverse(next);
+    // Nobody reads the inverse nor what was left of the values.
+    barrier();
+    place_square(own_mixes);
     SUMS weights = numbers_from(CHUNK);
     [[unroll]] for (uint j = 0u; j < OWN; j++) {
-        store_narrow(asked[j], OTHER_AT + at + j * 2u);
-        store_narrow(asked[j] * weights, WEIGHED_AT + at + j * 2u);
+        store_narrow(x[j] * weights, WEIGHED_AT + at + j * 2u);
     }
-    barrier();
 }
 
-void step(uint chunk, uint next, vec3 about) {
-    SUMS y[OWN];
-    SUMS asked[OWN];
-    [[unroll]] for (uint j = 0u; j < OWN; j++) {
-        y[j] = SUMS(0.0);
-        asked[j] = SUMS(0.0);
-    }
-    LEFT own;
-    RIGHT x;
-    [[unroll]] for (uint h = 0u; h < STATE_BLOCKS; h++) {
-        if (DELTA == 1u) {
-            coopMatLoad(own, tiles, block * 16u * ROW_STRIDE + h * 2u, ROW_STRIDE, ROWS);
-        }
-        [[unroll]] for (uint j = 0u; j < OWN; j++) {
-            coopMatLoad(x, tiles, STATES_AT + h * 16u * STRIDE + word + j * 2u, STRIDE, ROWS);
-            y[j] = coopMatMulAdd(left[h], x, y[j]);
-            if (DELTA == 1u) {
-                asked[j] = coopMatMulAdd(own, x, asked[j]);
-            }
-        }
-    }
-    load_left(next);
-    SUMS decays = numbers_from(0u);
-    float state_back = inverse_power(state_by);
+void step(uint chunk, vec3 about) {
     if (DELTA == 1u) {
-        correct(asked, decays * state_back, next);
+        correct();
     }
-    decays = decays * (state_back * inverse_power(about.z));
+    SUMS y[OWN];
+    clear(y);
+    ask_states(y);
+    SUMS decays = numbers_from(0u) * (inverse_power(state_by) * inverse_power(about.z));
     [[unroll]] for (uint j = 0u; j < OWN; j++) {
         y[j] = y[j] * decays;
     }
-    [[unroll]] for (uint k = 0u; k < BLOCKS; k++) {
-        if (k <= block) {
-            [[unroll]] for (uint j = 0u; j < OWN; j++) {
-                coopMatLoad(x, tiles, MIXED_AT + k * 16u * STRIDE + word + j * 2u, STRIDE, ROWS);
-                y[j] = coopMatMulAdd(mixed[k], x, y[j]);
-            }
-        }
+    if (DELTA == 1u) {
+        // The mixes are there; nobody reads the rows of leave.
+        barrier();
+        place_rows(own_enter);
     }
-    load_mixed(next);
-    [[unroll]] for (uint j = 0u; j < OWN; j++) {
-        store_narrow(y[j] * (about.z * p.scale), RESULTS_AT + block * 16u * STRIDE + word + j * 2u);
+    mix_steps(MIXED_AT, y);
+    barrier();
+    if (DELTA == 0u) {
+        place_rows(own_enter);
     }
     uint first = first_of(chunk, p.steps);
-    store_results(first, chunk * CHUNK - first);
+    store_results(y, about.z * p.scale, first, chunk * CHUNK - first);
+    if (DELTA == 0u) {
+        barrier();
+    }
     update(about.x, about.y);
 }
 
@@ -409,20 +445,22 @@ void main() {
     word = gl_SubgroupID / 4u * OWN * 2u;
     uint of_head = (row * p.heads + head) * STATES;
     load(0u);
-    load_left(0u);
-    load_mixed(0u);
-    if (DELTA == 1u) {
-        load_inverse(0u);
-    }
     begin_states(of_head, first_column);
     place();
     for (uint chunk = 0u; chunk < p.chunks; chunk++) {
         vec3 about = next_about;
         uint next = min(chunk + 1u, p.chunks - 1u);
+        [[unroll]] for (uint i = 0u; i < ROW_LOADS; i++) {
+            own_enter[i] = next_enter[i];
+            own_leave[i] = next_leave[i];
+        }
+        [[unroll]] for (uint i = 0u; i < SQUARE_LOADS; i++) {
+            own_mixes[i] = next_mixes[i];
+        }
         // The chunk is there, and the states are.
         barrier();
         load(next);
-        step(chunk, next, about);
+        step(chunk, about);
         // Nobody reads them any more, and the greatest state is known.
         barrier();
         place_states();

@@ -26,6 +26,7 @@ crate::params! {
         chunks: U32,
         heads: U32,
         groups: U32,
+        each: U32,
         count: U32,
     }
     /// The block of `chunk_walk.glsl`.
@@ -109,6 +110,8 @@ const FRAGMENT: usize = 16;
 const MOST_STATES: usize = 128;
 /// Blocks of rows of a chunk, each with its subgroup.
 const BLOCKS: u32 = 4;
+/// Units of a device that does not say how many it has.
+const TYPICAL_UNITS: usize = 32;
 /// Floats that the first kernel says of a chunk.
 const FACTORS: usize = 2 * CHUNK + 4;
 
@@ -145,10 +148,10 @@ impl Tiling {
         if !has_matrices || !whole(states) || states > MOST_STATES || !whole(columns) {
             return None;
         }
-        let together = if columns.is_multiple_of(2 * FRAGMENT) {
-            2
-        } else {
-            1
+        // Sums that cannot be narrowed take shared memory.
+        let together = match ty {
+            CoopType::F16 if columns.is_multiple_of(2 * FRAGMENT) => 2,
+            CoopType::F16 | CoopType::BF16 => 1,
         };
         let tiling = Tiling {
             ty,
@@ -169,14 +172,15 @@ impl Tiling {
 
     /// Shared memory of a workgroup: the greater of both kernels'. As in the shaders.
     fn shared_bytes(&self) -> usize {
-        let squares = 2 * CHUNK * (CHUNK / 4 + 1) * 16 + 3 * CHUNK * 4 + 2 * BLOCKS as usize * 4;
         let subgroups = (BLOCKS * self.parts) as usize;
-        let [row, stride] = [self.states, self.columns].map(|n| n / 8 + 1);
+        let [row, stride, square] = [self.states, self.columns, CHUNK].map(|n| n / 8 + 1);
+        let floats = 2 * CHUNK + 3 * BLOCKS as usize;
+        let squares = 16 * 2 * CHUNK * (CHUNK / 4 + 1).max(row) + 4 * floats;
         let slabs = match self.ty {
             CoopType::F16 => 0,
             CoopType::BF16 => subgroups * FRAGMENT * 5,
         };
-        let words = CHUNK * (row + 3 * stride) + self.states * stride + slabs;
+        let words = CHUNK * (row + square + 2 * stride) + self.states * stride + slabs;
         squares.max(16 * words + 2 * CHUNK * 4 + subgroups * 4)
     }
 }
@@ -234,9 +238,21 @@ pub(super) fn dispatch(
     let [batch, steps] = scan.batch_and_steps();
     let (batch, steps) = (e.num(batch), e.num(steps));
     let chunks = e.tape().ceil_div(steps, CHUNK as u32);
-    multiply_rows(e, scan, tiling, &made, [batch, steps, chunks]);
+    let each = heads_of_workgroup(e, scan, squares);
+    multiply_rows(e, scan, tiling, &made, each, [batch, steps, chunks]);
     walk(e, scan, tiling, &made, [batch, steps, chunks]);
     Ok(())
+}
+
+/// Heads that a workgroup of the first kernel makes the squares of, as long as there are workgroups for all units.
+fn heads_of_workgroup(e: &Emit<'_>, scan: &Scan<'_>, squares: usize) -> usize {
+    let units = match e.caps.compute_units {
+        0 => TYPICAL_UNITS,
+        units => units as usize,
+    };
+    let together = scan.sizes.heads / scan.sizes.groups.max(1);
+    let fits = |each: &usize| together.is_multiple_of(*each) && squares / each >= 4 * units;
+    [16, 8, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
 fn known(n: usize) -> Num {
@@ -248,16 +264,18 @@ fn multiply_rows(
     scan: &Scan<'_>,
     tiling: &Tiling,
     made: &Made,
+    each: usize,
     [batch, steps, chunks]: [Num; 3],
 ) {
     let sizes = scan.sizes;
-    let heads = e.tape().mul(batch, known(sizes.heads));
-    let count = e.tape().mul(heads, chunks);
+    let bundles = e.tape().mul(batch, known(sizes.heads / each));
+    let count = e.tape().mul(bundles, chunks);
     let params = ChunkRowsParams {
         steps,
         chunks,
         heads: known(sizes.heads),
         groups: known(sizes.groups),
+        each: known(each),
         count,
     };
     let [enter, leave] = scan.rows;
