@@ -59,15 +59,6 @@ override MASK: u32 = 0u;
 // 1: softcap.
 override CAPPED: u32 = 0u;
 
-// Four elements of two whole words of F16 or BF16.
-fn halves(a: u32, b: u32) -> vec4<f32> {
-    if (DTYPE == F16) {
-        return vec4<f32>(unpack2x16float(a), unpack2x16float(b));
-    }
-    let words = vec4<u32>(a << 16u, a & 0xffff0000u, b << 16u, b & 0xffff0000u);
-    return bitcast<vec4<f32>>(words);
-}
-
 // What is left of `size` from `at` on.
 fn left_of(size: u32, at: u32) -> u32 {
     return size - min(size, at);

@@ -49,14 +49,6 @@ var<workgroup> weights: array<f32, ROWS * BLOCK>;
 var<workgroup> totals: array<f32, ROWS * SUBSETS>;
 var<workgroup> greatest: array<atomic<i32>, ROWS>;
 
-fn four(chunk: vec4<u32>, part: u32) -> vec4<f32> {
-    if DTYPE == F32 {
-        return bitcast<vec4<f32>>(chunk);
-    }
-    let two = select(chunk.xy, chunk.zw, part == 1u);
-    return halves(two.x, two.y);
-}
-
 @compute @workgroup_size(INVOCATIONS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

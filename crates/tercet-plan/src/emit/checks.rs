@@ -71,7 +71,8 @@ impl Emit<'_> {
             return Ok(());
         }
         self.draft.checked.push((data.clone(), kind.clone(), len));
-        self.flush();
+        // What waits comes after the check.
+        let waiting = std::mem::take(&mut self.waiting);
         let at = self.draft.data_checks.len() as u64;
         let faults = self.faults();
         self.draft.slots[faults.0 as usize].bytes = (at + 1) * RECORD_BYTES;
@@ -88,6 +89,7 @@ impl Emit<'_> {
         self.constant = before;
         checked?;
         self.hoist(first, dense.slot);
+        self.waiting = waiting;
         let site = self.site();
         self.draft.data_checks.push(DataCheck {
             kind,

@@ -1,7 +1,7 @@
 //! Rotary position embedding, on views; into a cache where that is all that reads it.
 
 use tercet_ir::ops::RopeStyle;
-use tercet_ir::{CompileError, Dim, Node, NodeId, Op, OpKind, Shape, Type};
+use tercet_ir::{CompileError, Dim, Node, NodeId, Op, OpKind, Shape, Type, Value};
 
 use super::words::eight;
 use super::{Family, always, code, portable};
@@ -243,11 +243,12 @@ fn whole(e: &mut Emit<'_>, turn: &Turn, y: &View) {
 }
 
 /// Queries, then keys, on their way: steps that wait for the values of the same tokens, which one kernel writes
-/// with them.
+/// with them; all of that waits for the attention that reads it.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     queries: Option<(NodeId, Turn, View)>,
     keys: Option<(NodeId, Keys)>,
+    append: Option<Append>,
 }
 
 /// Keys that go into a window of a state at `starts`.
@@ -261,7 +262,7 @@ struct Keys {
 
 impl Waiting {
     pub(crate) fn is_empty(&self) -> bool {
-        self.queries.is_none() && self.keys.is_none()
+        self.queries.is_none() && self.keys.is_none() && self.append.is_none()
     }
 }
 
@@ -275,6 +276,58 @@ pub(crate) fn emit_apart(e: &mut Emit<'_>, waiting: Waiting) {
         (e.at, e.op) = (at, OpKind::DynamicUpdateSlice.doc().name);
         into_window(e, &keys);
     }
+    if let Some(append) = waiting.append {
+        append.emit(e);
+    }
+}
+
+/// Queries, keys and values of the same tokens on their way, as one step.
+#[derive(Debug)]
+pub(crate) struct Append {
+    /// The embedding of the queries.
+    at: NodeId,
+    /// The turned queries.
+    y: View,
+    pub(crate) params: AppendParams,
+    /// DTYPE, COS, SIN, HEAD.
+    pub(crate) consts: [u32; 4],
+    /// As the kernel takes them: what is turned and copied, tables, starts, then results.
+    pub(crate) args: [SlotId; 9],
+    /// The shapes of the window and of a state.
+    pub(crate) shapes: [Shape; 2],
+}
+
+impl Append {
+    /// Emits the step.
+    pub(crate) fn emit(&self, e: &mut Emit<'_>) {
+        let (k, q) = (self.params.k_numel, self.params.q_numel);
+        let tape = e.tape();
+        let both = tape.add(k, k);
+        let all = tape.add(q, both);
+        let words = tape.ceil_div(all, (4 / self.y.dtype.size_bytes()) as u32);
+        let grid = e.grid_of(words, 256);
+        let (at, op) = (e.at, e.op);
+        (e.at, e.op) = (self.at, OpKind::Rope.doc().name);
+        e.dispatch_guarded(&APPEND, &self.consts, &self.args, &self.params, grid);
+        (e.at, e.op) = (at, op);
+    }
+}
+
+/// What waits to be appended for an attention of these operands, if nothing else reads the queries, which are `of`.
+pub(crate) fn take_append(e: &mut Emit<'_>, of: Value, operands: [&View; 3]) -> Option<Append> {
+    let append = e.waiting.append.take()?;
+    let [q, k, v] = operands;
+    let states = [k, v].map(|view| view.layout.is_contiguous().then_some(view.slot));
+    let own = [append.args[7], append.args[8]].map(Some);
+    let is_it = append.at == of.node
+        && append.y == *q
+        && states == own
+        && e.graph.use_counts()[of.node.index()][of.port as usize] == 1;
+    if is_it {
+        return Some(append);
+    }
+    e.waiting.append = Some(append);
+    None
 }
 
 /// True if both turn elements of one dtype by the same angles.
@@ -307,7 +360,7 @@ fn turn_alike(q: &Turn, k: &Turn) -> bool {
 /// other.
 pub(crate) fn append(e: &mut Emit<'_>, update: &View, state: &View, starts: &View) -> bool {
     let waiting = std::mem::take(&mut e.waiting);
-    let (Some((_, queries, y)), Some((_, keys))) = (&waiting.queries, &waiting.keys) else {
+    let (Some((at, queries, y)), Some((_, keys))) = (&waiting.queries, &waiting.keys) else {
         e.waiting = waiting;
         return false;
     };
@@ -363,27 +416,26 @@ pub(crate) fn append(e: &mut Emit<'_>, update: &View, state: &View, starts: &Vie
         k_numel: k.numel,
         checks: Num::ZERO,
     };
-    let tape = e.tape();
-    let both = tape.add(k.numel, k.numel);
-    let all = tape.add(q.numel, both);
-    let words = tape.ceil_div(all, (4 / state.dtype.size_bytes()) as u32);
-    let grid = e.grid_of(words, 256);
     let [x, cos, sin] = queries.slots();
-    let args = [
-        x,
-        keys.turn.slots()[0],
-        update.slot,
-        cos,
-        sin,
-        keys.starts,
-        y.slot,
-        keys.state.slot,
-        state.slot,
-    ];
-    e.op = OpKind::Rope.doc().name;
     let [dtype, cosines, sines] = queries.consts();
-    let consts = [dtype, cosines, sines, head as u32];
-    e.dispatch_guarded(&APPEND, &consts, &args, &params, grid);
+    e.waiting.append = Some(Append {
+        at: *at,
+        y: y.clone(),
+        params,
+        consts: [dtype, cosines, sines, head as u32],
+        args: [
+            x,
+            keys.turn.slots()[0],
+            update.slot,
+            cos,
+            sin,
+            keys.starts,
+            y.slot,
+            keys.state.slot,
+            state.slot,
+        ],
+        shapes: [keys.shape.clone(), Shape::new(state.layout.shape())],
+    });
     true
 }
 

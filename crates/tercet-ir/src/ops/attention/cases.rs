@@ -2,6 +2,7 @@
 //! queries that see nothing.
 
 mod sizes;
+mod tokens;
 
 use super::{Attention, AttentionOptions, Layout, MaskKind};
 use crate::attr::Real;
@@ -110,6 +111,7 @@ pub(super) fn cases() -> Vec<Case> {
     all.extend(mean_cases());
     all.extend(special_cases());
     all.extend(sizes::cases());
+    all.extend(tokens::cases());
     all
 }
 

@@ -11,13 +11,14 @@
 
 mod coop;
 mod one;
+mod token;
 mod ways;
 
 use tercet_ir::layout::Term;
 use tercet_ir::ops::{Attention, MaskKind};
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::{Family, always, portable};
+use super::{Family, always, portable, rope};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
@@ -124,6 +125,7 @@ macro_rules! kernels {
                     Piece::Hyperbolic.text(),
                     RANGE,
                     portable!($operands),
+                    portable!("attention_halves.wgsl"),
                     portable!("attention_common.wgsl"),
                     portable!("attention_store.wgsl"),
                     portable!("attention_rows.wgsl"),
@@ -141,6 +143,7 @@ macro_rules! kernels {
                     Piece::Hyperbolic.text(),
                     RANGE,
                     portable!($operands),
+                    portable!("attention_halves.wgsl"),
                     portable!("attention_common.wgsl"),
                     portable!("attention_store.wgsl"),
                     portable!("attention_rows.wgsl"),
@@ -158,6 +161,7 @@ macro_rules! kernels {
                     Piece::Hyperbolic.text(),
                     RANGE,
                     portable!($operands),
+                    portable!("attention_halves.wgsl"),
                     portable!("attention_common.wgsl"),
                     portable!("attention_store.wgsl"),
                     portable!("attention_few.wgsl"),
@@ -232,6 +236,7 @@ static DECODE_WIDE: Kernel<AttentionParams> = Kernel::wgsl(
         Piece::Hyperbolic.text(),
         RANGE,
         portable!("attention_vec8.wgsl"),
+        portable!("attention_halves.wgsl"),
         portable!("attention_common.wgsl"),
         portable!("attention_store.wgsl"),
         portable!("attention_few.wgsl"),
@@ -252,6 +257,7 @@ static ONE: Kernel<AttentionParams> = Kernel::wgsl(
         Piece::Exp.text(),
         Piece::Hyperbolic.text(),
         RANGE,
+        portable!("attention_halves.wgsl"),
         portable!("attention_common.wgsl"),
         portable!("attention_one.wgsl"),
     ],
@@ -314,6 +320,7 @@ pub(crate) static FAMILY: Family = Family {
         &VEC2.decode.def,
         &DECODE_WIDE.def,
         &ONE.def,
+        &token::TOKEN.def,
         &COMBINE.def,
         &GATHER.def,
         &PACK.def,
@@ -382,6 +389,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         true => node.inputs.last().map(|v| e.view(*v)),
         false => None,
     };
+    let token = rope::take_append(e, node.inputs[0], [&q, &k, &v]);
     let k_shape = &e.graph.ty(node.inputs[1]).shape;
     let keys = &k_shape[op.layout.seq_axis()];
     if let Some(lens) = &lens {
@@ -416,7 +424,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         has_vectors: e.caps.target == "vulkan",
         block: block(e, op, [&q, &k, &v, &y], mask.as_ref(), lens.as_ref()),
     };
-    ways::emit(e, &problem, &y)?;
+    ways::emit(e, &problem, &y, token)?;
     if shares_words {
         let shape = result.layout.shape();
         let numel = e.numel(shape);

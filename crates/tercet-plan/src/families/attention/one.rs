@@ -23,6 +23,11 @@ const MOST_DIM: usize = 128;
 
 /// True if `attention_one` takes such operands.
 pub(super) fn takes(p: &Problem<'_>) -> bool {
+    p.has_vectors && takes_rows(p)
+}
+
+/// True if kernels of one query take rows of such lengths under such masks.
+pub(super) fn takes_rows(p: &Problem<'_>) -> bool {
     let each = if p.dtype == DType::F32 { 4 } else { 8 };
     let is_bare = match p.op.mask {
         MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => p.op.softcap.is_none(),
@@ -30,7 +35,6 @@ pub(super) fn takes(p: &Problem<'_>) -> bool {
     };
     let whole = |dim: usize| (1..=MOST_DIM).contains(&dim) && dim.is_multiple_of(8 * each);
     is_bare
-        && p.has_vectors
         && p.together >= each
         && whole(p.head_dim)
         && whole(p.value_dim)
@@ -48,8 +52,8 @@ fn rows(e: &Emit<'_>, p: &Problem<'_>) -> usize {
     [4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
-/// Emits the kernel, and what puts the ranges together where there are several.
-pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), CompileError> {
+/// The keys of a range, and how many ranges there are at the bounds.
+pub(super) fn ranges(e: &Emit<'_>, p: &Problem<'_>) -> Result<[usize; 2], CompileError> {
     let keys = e.bound(p.keys)?;
     let others = e.bound(p.batch)?.max(1).saturating_mul(p.op.q_heads);
     let units = match e.caps.compute_units {
@@ -62,7 +66,12 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
         false => (4 * units).div_ceil(others).clamp(1, MOST_SPLITS),
     };
     let split_keys = keys.div_ceil(wanted).next_multiple_of(BLOCK).max(BLOCK);
-    let splits = keys.div_ceil(split_keys).max(1);
+    Ok([split_keys, keys.div_ceil(split_keys).max(1)])
+}
+
+/// Emits the kernel, and what puts the ranges together where there are several.
+pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), CompileError> {
+    let [split_keys, splits] = ranges(e, p)?;
     let is_split = splits > 1;
     let rows = if is_split { rows(e, p) } else { 1 };
     let ranges = match is_split {

@@ -2,9 +2,10 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, coop, one};
+use super::{AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, coop, one, token};
 use crate::emit::{Emit, View};
 use crate::families::code;
+use crate::families::rope::Append;
 use crate::num::Num;
 
 /// Rows of a key head up to which the keys are split: beyond, tiles of rows read them less often.
@@ -24,8 +25,19 @@ const MANY_GROUPS: usize = 32;
 /// Workgroups that keep the largest devices busy.
 const ENOUGH_GROUPS: usize = 2048;
 
-/// Emits the way, or both where the number of queries decides.
-pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), CompileError> {
+/// Emits the way, or both where the number of queries decides. Where `before` is what turns queries, keys and values
+/// for it, that is emitted, too, or done by the way.
+pub(super) fn emit(
+    e: &mut Emit<'_>,
+    p: &Problem<'_>,
+    y: &View,
+    before: Option<Append>,
+) -> Result<(), CompileError> {
+    let (before, token) = match before {
+        Some(append) if token::takes(e, p, &append)? => (None, Some(append)),
+        before => (before, None),
+    };
+    before.into_iter().for_each(|append| append.emit(e));
     if p.value_dim == 0 {
         return Ok(());
     }
@@ -40,15 +52,25 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), Co
         1 => &[1],
         limit => &[1, limit as u32],
     };
-    e.choose(p.queries, bounds, |e, arm| match bounds.get(arm) {
-        Some(&most) => few(e, p, y, bound.min(most as usize)),
-        None => match coop::tiling(e, p, y, bound)? {
-            Some(tiling) => {
-                coop::dispatch(e, p, y, &tiling);
-                Ok(())
+    e.choose(p.queries, bounds, |e, arm| {
+        let most = bounds.get(arm).map(|most| bound.min(*most as usize));
+        if let Some(append) = &token {
+            if most.is_some_and(|most| most <= 1) {
+                token::emit(e, p, y, append);
+                return Ok(());
             }
-            None => many(e, p, y, bound),
-        },
+            append.emit(e);
+        }
+        match most {
+            Some(most) => few(e, p, y, most),
+            None => match coop::tiling(e, p, y, bound)? {
+                Some(tiling) => {
+                    coop::dispatch(e, p, y, &tiling);
+                    Ok(())
+                }
+                None => many(e, p, y, bound),
+            },
+        }
     })
 }
 

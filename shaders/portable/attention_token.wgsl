@@ -1,0 +1,311 @@
+// Attention of one new token and what stands before it, in one: its query turned as in rope.wgsl, its key
+// turned and its value as it is into their rows of two dense states alike, and the query over all keys that it
+// sees. Nothing is written into states if the record of some data check says that the run failed.
+//
+// A workgroup takes a query head: 256 invocations, of which 8 share a key and its value, 32 keys at a time. Each
+// such eight keeps sums under a maximum of its own, which meet in the end. All that the first keys need is asked
+// for before anything is waited for: rows beyond the last key hold something, too. Rows are whole chunks of 16
+// bytes. The row that this token writes may be there already or not: all take it from shared memory.
+
+struct Params {
+    q_offset: u32,
+    q_head: u32,
+    k_offset: u32,
+    k_head: u32,
+    v_offset: u32,
+    v_head: u32,
+    cos_offset: u32,
+    sin_offset: u32,
+    n_rot: u32,
+    adjacent: u32,
+    lens_offset: u32,
+    keys: u32,
+    window: u32,
+    scale: f32,
+    checks: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> q: array<u32>;
+@group(0) @binding(2) var<storage, read> k: array<u32>;
+@group(0) @binding(3) var<storage, read> v: array<u32>;
+@group(0) @binding(4) var<storage, read> cosines: array<u32>;
+@group(0) @binding(5) var<storage, read> sines: array<u32>;
+@group(0) @binding(6) var<storage, read> starts: array<u32>;
+@group(0) @binding(7) var<storage, read> lens: array<u32>;
+@group(0) @binding(8) var<storage, read_write> keys: array<vec4<u32>>;
+@group(0) @binding(9) var<storage, read_write> values: array<vec4<u32>>;
+@group(0) @binding(10) var<storage, read_write> y: array<u32>;
+@group(0) @binding(11) var<storage, read> faults: array<u32>;
+
+// Elements of a head: a power of two.
+override HEAD: u32 = 64u;
+// Query heads of a key head, and key heads.
+override GROUP: u32 = 1u;
+override KEY_HEADS: u32 = 1u;
+// Elements from a key to the next and from a head to the next, in the states.
+override KEY_STEP: u32 = 64u;
+override HEAD_STEP: u32 = 64u;
+// The axis of keys.
+override AXIS: u32 = 1u;
+// 1: only the last p.window keys are seen.
+override WINDOWED: u32 = 0u;
+
+const LANES: u32 = 8u;
+const SLOTS: u32 = 256u / LANES;
+// Elements of a chunk, and vectors of four.
+const EACH: u32 = select(8u, 4u, DTYPE == F32);
+const PARTS: u32 = EACH / 4u;
+const CHUNKS: u32 = HEAD / EACH;
+// Chunks of a key that an invocation takes.
+const OWN: u32 = CHUNKS / LANES;
+// Keys that an invocation takes before sums meet.
+const TURNS: u32 = select(4u, 2u, OWN > 2u);
+const BLOCK: u32 = SLOTS * TURNS;
+const WORDS: u32 = CHUNKS * 4u;
+const QUADS: u32 = HEAD / 4u;
+// Invocations of a column of the result.
+const SHARES: u32 = 256u / HEAD;
+
+// The turned query, the turned key and the value.
+var<workgroup> fresh: array<u32, 3u * WORDS>;
+// Parts of the products of each key; in the end shares of the columns of the result.
+var<workgroup> products: array<f32, max(BLOCK * LANES, 256u)>;
+var<workgroup> sums: array<vec4<f32>, SLOTS * QUADS>;
+var<workgroup> totals: array<f32, SLOTS>;
+var<workgroup> parts: array<f32, SHARES>;
+var<workgroup> greatest: atomic<i32>;
+var<workgroup> failed: atomic<u32>;
+
+var<private> key_chunks: array<vec4<u32>, TURNS * OWN>;
+var<private> value_chunks: array<vec4<u32>, TURNS * OWN>;
+
+// The keys of this invocation from `first` on, and their values.
+fn load(first: u32, at: u32) {
+    for (var turn = 0u; turn < TURNS; turn += 1u) {
+        let row = at + min(first + turn * SLOTS, p.keys - 1u) * (KEY_STEP / EACH);
+        for (var i = 0u; i < OWN; i += 1u) {
+            key_chunks[turn * OWN + i] = keys[row + i * LANES];
+        }
+    }
+    for (var turn = 0u; turn < TURNS; turn += 1u) {
+        let row = at + min(first + turn * SLOTS, p.keys - 1u) * (KEY_STEP / EACH);
+        for (var i = 0u; i < OWN; i += 1u) {
+            value_chunks[turn * OWN + i] = values[row + i * LANES];
+        }
+    }
+}
+
+fn word_at(part: u32, at: u32) -> u32 {
+    let word = word_of(at, DTYPE);
+    if part == 0u {
+        return q[word];
+    }
+    if part == 1u {
+        return k[word];
+    }
+    return v[word];
+}
+
+fn element(part: u32, at: u32) -> f32 {
+    return float_of(word_at(part, at), lane_of(at, DTYPE), DTYPE);
+}
+
+// The bits of element d of the query, the key or the value, whose elements begin at `start`.
+fn bits_at(part: u32, start: u32, d: u32) -> u32 {
+    if part == 2u || d >= p.n_rot {
+        let at = start + d;
+        return bits_of(word_at(part, at), lane_of(at, DTYPE), 4u / lanes(DTYPE));
+    }
+    let turn = turn_of(d);
+    let own = element(part, start + d);
+    let other = element(part, start + turn.other);
+    return turned_pair(own, other, p.cos_offset + turn.pair, p.sin_offset + turn.pair, turn.is_b);
+}
+
+fn fresh_word(i: u32, head: u32) -> u32 {
+    let part = i / WORDS;
+    let d = i % WORDS * lanes(DTYPE);
+    var start = p.q_offset + head * p.q_head;
+    if part == 1u {
+        start = p.k_offset + head / GROUP * p.k_head;
+    } else if part == 2u {
+        start = p.v_offset + head / GROUP * p.v_head;
+    }
+    var bits = bits_at(part, start, d);
+    if lanes(DTYPE) == 2u {
+        bits |= bits_at(part, start, d + 1u) << 16u;
+    }
+    return bits;
+}
+
+fn fresh_chunk(part: u32, chunk: u32) -> vec4<u32> {
+    let at = part * WORDS + chunk * 4u;
+    return vec4<u32>(fresh[at], fresh[at + 1u], fresh[at + 2u], fresh[at + 3u]);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let query_head = flat_group(group, count);
+    if query_head >= GROUP * KEY_HEADS {
+        return;
+    }
+    let head = query_head / GROUP;
+    let slot = local / LANES;
+    let lane = local % LANES;
+    let at = head * (HEAD_STEP / EACH) + lane;
+    let n = u32(clamp(bitcast<i32>(lens[p.lens_offset]), 0, i32(p.keys)));
+    var begin = 0u;
+    if WINDOWED == 1u {
+        begin = n - min(n, p.window);
+    }
+    var first = begin;
+    load(first + slot, at);
+    var place = bitcast<i32>(starts[AXIS]);
+    place = clamp(select(place, place + i32(p.keys), place < 0), 0, i32(p.keys) - 1);
+    var bad = 0u;
+    for (var check = local; check < p.checks; check += 256u) {
+        bad |= faults[check * 64u];
+    }
+    for (var i = local; i < 3u * WORDS; i += 256u) {
+        fresh[i] = fresh_word(i, query_head);
+    }
+    if local == 0u {
+        atomicStore(&greatest, UNSEEN);
+        atomicStore(&failed, 0u);
+    }
+    workgroupBarrier();
+    if bad != 0u {
+        atomicMax(&failed, 1u);
+    }
+    var x: array<vec4<f32>, OWN * PARTS>;
+    for (var i = 0u; i < OWN; i += 1u) {
+        let chunk = fresh_chunk(0u, lane + i * LANES);
+        for (var part = 0u; part < PARTS; part += 1u) {
+            x[i * PARTS + part] = four(chunk, part);
+        }
+    }
+
+    var own: array<vec4<f32>, OWN * PARTS>;
+    var total = 0.0;
+    var top = UNSEEN;
+    loop {
+        if u32(place) - first < BLOCK {
+            for (var turn = 0u; turn < TURNS; turn += 1u) {
+                if first + turn * SLOTS + slot == u32(place) {
+                    for (var i = 0u; i < OWN; i += 1u) {
+                        key_chunks[turn * OWN + i] = fresh_chunk(1u, lane + i * LANES);
+                        value_chunks[turn * OWN + i] = fresh_chunk(2u, lane + i * LANES);
+                    }
+                }
+            }
+        }
+        for (var turn = 0u; turn < TURNS; turn += 1u) {
+            var product = 0.0;
+            for (var i = 0u; i < OWN; i += 1u) {
+                for (var part = 0u; part < PARTS; part += 1u) {
+                    product += dot(four(key_chunks[turn * OWN + i], part), x[i * PARTS + part]);
+                }
+            }
+            products[(turn * SLOTS + slot) * LANES + lane] = product;
+        }
+        workgroupBarrier();
+        var scores: array<i32, TURNS>;
+        let before = top;
+        for (var turn = 0u; turn < TURNS; turn += 1u) {
+            var product = 0.0;
+            for (var i = 0u; i < LANES; i += 1u) {
+                product += products[(turn * SLOTS + slot) * LANES + i];
+            }
+            let is_seen = first + turn * SLOTS + slot < n;
+            scores[turn] = select(UNSEEN, key_of(product * p.scale), is_seen);
+            top = max(top, scores[turn]);
+        }
+        let center = center_of(top);
+        let by = rescale(before, center);
+        total *= by;
+        for (var i = 0u; i < OWN * PARTS; i += 1u) {
+            own[i] *= by;
+        }
+        for (var turn = 0u; turn < TURNS; turn += 1u) {
+            // What is not seen may be anything.
+            if scores[turn] != UNSEEN {
+                let by = weight(scores[turn], center);
+                total += by;
+                for (var i = 0u; i < OWN; i += 1u) {
+                    for (var part = 0u; part < PARTS; part += 1u) {
+                        own[i * PARTS + part] += by * four(value_chunks[turn * OWN + i], part);
+                    }
+                }
+            }
+        }
+        first += BLOCK;
+        if first >= n {
+            break;
+        }
+        workgroupBarrier();
+        load(first + slot, at);
+    }
+
+    if lane == 0u {
+        atomicMax(&greatest, top);
+    }
+    workgroupBarrier();
+    if query_head % GROUP == 0u && local < 2u * CHUNKS && atomicLoad(&failed) == 0u {
+        let chunk = local % CHUNKS;
+        let to = u32(place) * (KEY_STEP / EACH) + head * (HEAD_STEP / EACH) + chunk;
+        if local < CHUNKS {
+            keys[to] = fresh_chunk(1u, chunk);
+        } else {
+            values[to] = fresh_chunk(2u, chunk);
+        }
+    }
+    let greatest_of_all = atomicLoad(&greatest);
+    let by = rescale(top, center_of(greatest_of_all));
+    for (var i = 0u; i < OWN; i += 1u) {
+        for (var part = 0u; part < PARTS; part += 1u) {
+            sums[slot * QUADS + (lane + i * LANES) * PARTS + part] = by * own[i * PARTS + part];
+        }
+    }
+    if lane == 0u {
+        totals[slot] = by * total;
+    }
+    workgroupBarrier();
+    let column = local % HEAD;
+    let share = local / HEAD;
+    var sum = 0.0;
+    total = 0.0;
+    for (var i = 0u; i < SLOTS / SHARES; i += 1u) {
+        let other = share * (SLOTS / SHARES) + i;
+        sum += sums[other * QUADS + column / 4u][column % 4u];
+        total += totals[other];
+    }
+    products[local] = sum;
+    if column == 0u {
+        parts[share] = total;
+    }
+    workgroupBarrier();
+    let to = local * lanes(DTYPE);
+    if to >= HEAD {
+        return;
+    }
+    var all = vec2<f32>();
+    total = 0.0;
+    for (var i = 0u; i < SHARES; i += 1u) {
+        all.x += products[i * HEAD + to];
+        if lanes(DTYPE) == 2u {
+            all.y += products[i * HEAD + to + 1u];
+        }
+        total += parts[i];
+    }
+    let result = normalized(vec4<f32>(all, 0.0, 0.0), total, greatest_of_all);
+    var bits = float_bits(result.x, DTYPE);
+    if lanes(DTYPE) == 2u {
+        bits |= float_bits(result.y, DTYPE) << 16u;
+    }
+    y[word_of(query_head * HEAD + to, DTYPE)] = bits;
+}
