@@ -1,5 +1,5 @@
 // y = the index of the greatest (LEAST = 0) or least element of each row, of any stride: NaN is the most
-// extreme, ties go to the lower index. Elements are compared as keys, integers in their order.
+// extreme, or counts as -inf (NAN_LOW = 1), ties go to the lower index. Elements are compared as keys, integers in their order.
 //
 // A workgroup takes 256 / THREADS rows, or part number group % parts of them, `chunk` elements each. With KEYS = 1 y
 // holds (key, index) of each part instead; with PAIRS = 1 x holds such pairs.
@@ -22,12 +22,14 @@ struct Params {
 
 override IN: u32 = 0u;
 override LEAST: u32 = 0u;
+override NAN_LOW: u32 = 0u;
 override KEYS: u32 = 0u;
 override PAIRS: u32 = 0u;
 
 var<workgroup> pool: array<vec2<u32>, 272>;
 
 const NAN_KEY: u32 = 0xffffffffu;
+const MINUS_INF_KEY: u32 = 0x007fffffu;
 
 // Greater for more extreme elements; equal for equal ones, so also for 0 and -0.
 fn key_of(word: u32, lane: u32) -> u32 {
@@ -35,7 +37,7 @@ fn key_of(word: u32, lane: u32) -> u32 {
     if IN <= BF16 {
         let value = float_of(word, lane, IN);
         if is_nan(value) {
-            return NAN_KEY;
+            return select(NAN_KEY, MINUS_INF_KEY, NAN_LOW == 1u);
         }
         let bits = select(bitcast<u32>(value), 0u, magnitude(value) == 0u);
         key = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);

@@ -33,7 +33,9 @@ static ARG_EXTREME: Kernel<ArgExtremeParams> = Kernel::wgsl(
         portable!("arg_extreme.wgsl"),
     ],
     &[Access::Read, Access::Write],
-    &["IN", "LEAST", "THREADS", "ACROSS", "KEYS", "PAIRS"],
+    &[
+        "IN", "LEAST", "NAN_LOW", "THREADS", "ACROSS", "KEYS", "PAIRS",
+    ],
 );
 
 /// Indices of extremes.
@@ -54,6 +56,15 @@ enum Stage {
     Second,
 }
 
+/// What is sought.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sought {
+    /// The least element instead of the greatest.
+    pub(crate) least: bool,
+    /// NaN counts as -inf instead of being the most extreme.
+    pub(crate) nan_low: bool,
+}
+
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let (axis, least) = match &node.op {
         Op::ArgMax(op) => (op.axis, false),
@@ -67,21 +78,39 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let some = e.tape().min(rows.rows, Num::ONE);
     let reason = "an axis of size 0 has no extreme element".to_string();
     e.check_at_most(some, rows.len, reason);
+    let sought = Sought {
+        least,
+        nan_low: false,
+    };
+    emit(e, sought, &x, rows, &y)
+}
+
+/// Writes the index of an extreme element of each row, all of which have some.
+///
+/// # Errors
+/// As [`Emit::temp`].
+pub(crate) fn emit(
+    e: &mut Emit<'_>,
+    sought: Sought,
+    x: &View,
+    rows: Rows,
+    y: &View,
+) -> Result<(), CompileError> {
     let parts = rows.parts(rows.bounds.len, rows.share(rows.bounds.len, 1));
     if parts == 1 {
-        dispatch(e, least, &x, &rows, &y, Stage::Only);
+        dispatch(e, sought, x, &rows, y, Stage::Only);
         return Ok(());
     }
     let pairs = e.temp(DType::U32, &[rows.row_dim.clone(), Dim::Known(2 * parts)])?;
-    dispatch(e, least, &x, &rows, &pairs, Stage::First(parts));
+    dispatch(e, sought, x, &rows, &pairs, Stage::First(parts));
     let mut rows = Rows::of(e, &pairs, &[1])?;
     rows.len = Num::Const(parts as i64);
     rows.bounds.len = parts;
-    dispatch(e, least, &pairs, &rows, &y, Stage::Second);
+    dispatch(e, sought, &pairs, &rows, y, Stage::Second);
     Ok(())
 }
 
-fn dispatch(e: &mut Emit<'_>, least: bool, x: &View, rows: &Rows, y: &View, stage: Stage) {
+fn dispatch(e: &mut Emit<'_>, sought: Sought, x: &View, rows: &Rows, y: &View, stage: Stage) {
     let share = rows.share(rows.bounds.len, 1);
     let parts = match stage {
         Stage::First(parts) => Num::Const(parts as i64),
@@ -100,7 +129,8 @@ fn dispatch(e: &mut Emit<'_>, least: bool, x: &View, rows: &Rows, y: &View, stag
     };
     let consts = [
         code(x.dtype),
-        least.into(),
+        sought.least.into(),
+        sought.nan_low.into(),
         share.threads,
         share.across.into(),
         matches!(stage, Stage::First(_)).into(),

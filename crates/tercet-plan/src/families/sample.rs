@@ -8,7 +8,9 @@
 use tercet_ir::ops::{Op, Sample};
 use tercet_ir::{CompileError, Node, OpKind};
 
+use super::arg_extreme::{self, Sought};
 use super::rng::{PHILOX, halves};
+use super::rows::Rows;
 use super::top_k::{Extreme, NanPlace, Needed, ordered};
 use super::words::words;
 use super::{Family, always, portable};
@@ -42,10 +44,6 @@ crate::params! {
         stream: U32,
         step_low: U32,
         step_high: U32,
-    }
-    /// The block of `sample_greatest.wgsl`.
-    pub struct GreatestParams {
-        rows: U32,
     }
 }
 
@@ -82,18 +80,11 @@ static DRAW: Kernel<DrawParams> = Kernel::wgsl(
     &[],
 );
 
-static GREATEST: Kernel<GreatestParams> = Kernel::wgsl(
-    "sample_greatest",
-    &[PRELUDE, portable!("sample_greatest.wgsl")],
-    &[Access::Read, Access::Write],
-    &[],
-);
-
 /// `Sample`.
 pub(crate) static SAMPLES: Family = Family {
     name: "sample",
     ops: &[OpKind::Sample],
-    kernels: &[&WEIGHTS.def, &DRAW.def, &GREATEST.def],
+    kernels: &[&WEIGHTS.def, &DRAW.def],
     supports: always,
     lower,
 };
@@ -101,8 +92,8 @@ pub(crate) static SAMPLES: Family = Family {
 /// Weights of a block of `sample_weights.wgsl`.
 const BLOCK: usize = 256;
 
-/// Rows of logits: how many and how long, at each run and at most.
-struct Rows {
+/// Logits: how many rows and how long, at each run and at most.
+struct Logits {
     rows: Num,
     rows_bound: usize,
     kept: Needed,
@@ -120,21 +111,18 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let some_row = e.tape().min(rows, Num::ONE);
     let reason = "a row without logits cannot be sampled".to_string();
     e.check_at_most(some_row, vocab, reason);
+    if op.temperature.0 == 0.0 {
+        let rows = Rows::of(e, &x, &[axis])?;
+        let sought = Sought {
+            least: false,
+            nan_low: true,
+        };
+        return arg_extreme::emit(e, sought, &x, rows, &y);
+    }
     let extreme = Extreme {
         is_largest: true,
         nan: NanPlace::Low,
     };
-    if op.temperature.0 == 0.0 {
-        let one = Needed {
-            count: Num::ONE,
-            bound: 1,
-        };
-        let order = ordered(e, &x, axis, one, extreme)?;
-        let grid = e.grid_of(rows, 256);
-        let args = [order.indices, y.slot];
-        e.dispatch(&GREATEST, &[], &args, &GreatestParams { rows }, grid);
-        return Ok(());
-    }
     let mut rows_bound = 1usize;
     for dim in &shape[..axis] {
         rows_bound = rows_bound.saturating_mul(e.bound(dim)?);
@@ -150,7 +138,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             bound: k.min(vocab_bound),
         },
     };
-    let rows = Rows {
+    let rows = Logits {
         rows,
         rows_bound,
         kept,
@@ -163,7 +151,7 @@ fn draw(
     op: &Sample,
     x: &View,
     y: &View,
-    of: &Rows,
+    of: &Logits,
     extreme: Extreme,
 ) -> Result<(), CompileError> {
     let axis = x.layout.shape().len() - 1;
