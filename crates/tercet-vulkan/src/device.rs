@@ -6,6 +6,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use ash::vk;
 use gpu_allocator::AllocationSizes;
@@ -13,11 +14,15 @@ use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
 
 use crate::error::{GpuError, OpenError};
 use crate::features::Features;
-use crate::instance::{DeviceInfo, Instance, failed};
+use crate::instance::{DeviceInfo, DeviceKind, Instance, failed};
 
 /// A point of the timeline: the submission of this number. 0 is always done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(pub(crate) u64);
+
+/// How long a submission is asked for before the thread sleeps until it is done: waking takes 0.1 ms, a tenth of what a
+/// small model takes for a token.
+const ASKED_FOR: Duration = Duration::from_millis(10);
 
 struct Queue {
     raw: vk::Queue,
@@ -157,6 +162,9 @@ impl Device {
         if ticket.0 <= self.done.load(Ordering::Acquire) {
             return Ok(());
         }
+        if self.is_done_soon(ticket)? {
+            return Ok(());
+        }
         let (values, semaphores) = ([ticket.0], [self.timeline]);
         let info = vk::SemaphoreWaitInfo::default()
             .semaphores(&semaphores)
@@ -166,6 +174,28 @@ impl Device {
             .map_err(self.failed("vkWaitSemaphores"))?;
         self.done.fetch_max(ticket.0, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Asks again and again, for a while, whether a submission is done.
+    fn is_done_soon(&self, ticket: Ticket) -> Result<bool, GpuError> {
+        // On these the work itself needs the processor.
+        if self.info.kind == DeviceKind::Cpu {
+            return Ok(false);
+        }
+        let began = Instant::now();
+        loop {
+            // SAFETY: the semaphore is valid.
+            let value = unsafe { self.raw.get_semaphore_counter_value(self.timeline) }
+                .map_err(self.failed("vkGetSemaphoreCounterValue"))?;
+            if value >= ticket.0 {
+                self.done.fetch_max(ticket.0, Ordering::AcqRel);
+                return Ok(true);
+            }
+            if began.elapsed() > ASKED_FOR {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Waits for everything that was submitted.

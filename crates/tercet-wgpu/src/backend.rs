@@ -82,6 +82,15 @@ impl WgpuBackend {
             adapter: AdapterSummary::of(&info),
             source,
         })?;
+        let is_software = info.device_type == wgpu::DeviceType::Cpu;
+        let gpu = Gpu::new(
+            device,
+            queue,
+            limits.clone(),
+            features,
+            options,
+            is_software,
+        );
         let mut backend = WgpuBackend {
             caps: Caps {
                 spirv: features.contains(MATRICES),
@@ -95,12 +104,11 @@ impl WgpuBackend {
                 },
                 ..caps(&limits, features, &info)
             },
-            gpu: Arc::new(Gpu::new(device, queue, limits, features, options)),
+            gpu: Arc::new(gpu),
             adapter: AdapterSummary::of(&info),
         };
         // Software gains nothing, and shows in tests what devices do that are not right.
-        let may_gain =
-            options.limits == LimitSet::Found && info.device_type != wgpu::DeviceType::Cpu;
+        let may_gain = options.limits == LimitSet::Found && !is_software;
         if may_gain && backend.converts_halves().await {
             backend.caps.native_halves = true;
         }

@@ -66,6 +66,8 @@ pub(crate) struct Gpu {
     pub(crate) timings: bool,
     /// Whether shaders check what they do.
     pub(crate) checked: bool,
+    /// Whether the work needs the processor.
+    pub(crate) is_software: bool,
     pub(crate) pipelines: Pipelines,
     health: Arc<Health>,
 }
@@ -114,6 +116,7 @@ impl Gpu {
         limits: wgpu::Limits,
         features: wgpu::Features,
         options: &WgpuOptions,
+        is_software: bool,
     ) -> Gpu {
         let health = Arc::new(Health::default());
         let told = Arc::clone(&health);
@@ -135,6 +138,7 @@ impl Gpu {
             features,
             timings: options.timings,
             checked: options.checked,
+            is_software,
             pipelines: Pipelines::default(),
             health,
         }

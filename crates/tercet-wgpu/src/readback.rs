@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tercet_plan::Read;
 
@@ -207,12 +207,19 @@ impl Readback {
     }
 }
 
+/// How long a submission is asked for before the thread sleeps until it is done: waking takes longer than small
+/// kernels do.
+const ASKED_FOR: Duration = Duration::from_millis(10);
+
 impl Flight {
     /// Blocks until it is done.
     ///
     /// # Errors
     /// [`Trouble`]; always in a browser, unless it is done.
     pub(crate) fn wait(&self, gpu: &Gpu) -> Result<(), Trouble> {
+        if !gpu.is_software && cfg!(not(target_arch = "wasm32")) {
+            self.ask(gpu)?;
+        }
         while !self.signal.done(gpu)? {
             if cfg!(target_arch = "wasm32") {
                 let text = "a browser cannot wait for results; use `run_async`";
@@ -228,6 +235,16 @@ impl Flight {
                     .wait_timeout(state, Duration::from_millis(1));
                 drop(wait.unwrap_or_else(PoisonError::into_inner));
             }
+        }
+        Ok(())
+    }
+
+    /// Asks again and again, for a while, whether it is done.
+    fn ask(&self, gpu: &Gpu) -> Result<(), Trouble> {
+        let began = Instant::now();
+        while !self.signal.done(gpu)? && began.elapsed() < ASKED_FOR {
+            gpu.poll(None)?;
+            std::thread::yield_now();
         }
         Ok(())
     }
