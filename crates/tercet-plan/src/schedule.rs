@@ -2,7 +2,8 @@
 //!
 //! Steps are grouped by depth: a step comes one group after the last step it depends on, so that
 //! independent work stands together and there is one barrier per group, the fewest that the longest
-//! chain allows. Arms of one choice do not depend on each other and stand side by side. Slots live over
+//! chain allows. Arms of one choice do not depend on each other and stand side by side; what comes after them does so
+//! after the longest. Slots live over
 //! groups, and share memory only across a barrier, or where they belong to different arms; sharing
 //! adds no barrier.
 //!
@@ -188,6 +189,9 @@ fn group(steps: Vec<Step>, draft: &Draft) -> Grouped {
                 Access::Read => t.read = t.read.max(at + 1),
                 Access::Write => t.written = t.written.max(at + 1),
             }
+            if access == Access::Write && !step.arms.is_empty() {
+                level(all, draft, &step.arms);
+            }
         }
         placed.push((at, step));
     }
@@ -203,6 +207,16 @@ fn group(steps: Vec<Step>, draft: &Draft) -> Grouped {
         grouped.list.push(step);
     }
     grouped
+}
+
+/// Lets what other arms wrote into a slot count as written as late as what these did: one arm with more steps than
+/// another would be ever later in groups, and what both use would live for all that lies between.
+fn level(all: &mut [Touched], draft: &Draft, arms: &Arms) {
+    let beside = |t: &&mut Touched| t.arms == *arms || exclude(&draft.choices, &t.arms, arms);
+    let last = all.iter_mut().filter(beside).map(|t| t.written).max();
+    for t in all.iter_mut().filter(beside) {
+        t.written = t.written.max(last.unwrap_or(0));
+    }
 }
 
 /// What happened in steps of the same arms.

@@ -9,3 +9,4 @@ mod fusions;
 mod planning;
 mod races;
 mod snapshots;
+mod tokens;
