@@ -463,9 +463,13 @@ impl<'a> Emit<'a> {
         self.flat_grid(groups)
     }
 
-    /// A slot to bind where a kernel's optional argument is absent. Its kernel never reads it.
-    pub fn absent(&mut self, like: &View) -> SlotId {
-        like.slot
+    /// A slot to bind where a kernel's optional argument is absent. Its kernel never reads it. It is no other's, for
+    /// kernels may bind that as another type.
+    ///
+    /// # Errors
+    /// As [`Emit::temp`].
+    pub fn absent(&mut self) -> Result<SlotId, CompileError> {
+        Ok(self.temp(DType::U32, &[Dim::Known(4)])?.slot)
     }
 }
 

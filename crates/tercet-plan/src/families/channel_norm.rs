@@ -160,7 +160,7 @@ fn apply(
             let beta = e.view(beta);
             (1, e.dense(&beta)?.slot)
         }
-        None => (0, e.absent(&gamma)),
+        None => (0, e.absent()?),
     };
     let y = e.result(0)?;
     let (sizes, strides) = (e.sizes(x.layout.shape()), e.strides(x));

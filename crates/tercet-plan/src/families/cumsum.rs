@@ -134,8 +134,7 @@ fn scan(e: &mut Emit<'_>, op: &CumSum, x: &View, y: &View) -> Result<(), Compile
     let share = rows.share(rows.bounds.len.div_ceil(2), 1);
     let parts = rows.parts(rows.bounds.len, share);
     if parts == 1 {
-        dispatch(e, op.f, x, &rows, y, target, None);
-        return Ok(());
+        return dispatch(e, op.f, x, &rows, y, target, None);
     }
     let partial = [rows.row_dim.clone(), Dim::Known(parts)];
     let totals = e.temp(wide(x.dtype), &partial)?;
@@ -148,9 +147,8 @@ fn scan(e: &mut Emit<'_>, op: &CumSum, x: &View, y: &View) -> Result<(), Compile
         exclusive: true,
     };
     let part_rows = Rows::of(e, &totals, &[1])?;
-    dispatch(e, op.f, &totals, &part_rows, &carry, over_parts, None);
-    dispatch(e, op.f, x, &rows, y, target, Some((&carry, parts)));
-    Ok(())
+    dispatch(e, op.f, &totals, &part_rows, &carry, over_parts, None)?;
+    dispatch(e, op.f, x, &rows, y, target, Some((&carry, parts)))
 }
 
 /// Where results go, and which.
@@ -170,11 +168,11 @@ fn dispatch(
     y: &View,
     target: Target,
     carry: Option<(&View, usize)>,
-) {
+) -> Result<(), CompileError> {
     let share = rows.share(rows.bounds.len.div_ceil(2), 1);
     let (has_carry, carry, parts) = match carry {
         Some((view, parts)) => (1, view.slot, Num::Const(parts as i64)),
-        None => (0, e.absent(x), Num::ONE),
+        None => (0, e.absent()?, Num::ONE),
     };
     // The reduction of parts cuts rows between words.
     let per = rows.per_unit(e, x.dtype);
@@ -204,7 +202,7 @@ fn dispatch(
         let grid = e.flat_grid(groups);
         let consts = [code(x.dtype), op_code(f), share.threads, 0];
         e.dispatch(&VECTORS, &consts, &[x.slot, y.slot], &params, grid);
-        return;
+        return Ok(());
     }
     let consts = [
         code(x.dtype),
@@ -217,4 +215,5 @@ fn dispatch(
     let groups = e.tape().mul(groups, parts);
     let grid = e.flat_grid(groups);
     e.dispatch(&CUMSUM, &consts, &[x.slot, carry, y.slot], &params, grid);
+    Ok(())
 }

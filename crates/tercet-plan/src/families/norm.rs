@@ -320,7 +320,7 @@ fn plain(
         eps: norm.eps,
     };
     if let Some((vectors, share)) = in_vectors(e, rows, x.dtype) {
-        let (has_beta, beta) = optional(e, &norm.beta, &norm.gamma);
+        let (has_beta, beta) = optional(e, &norm.beta)?;
         let (threads, rms) = (share.threads, u32::from(norm.rms));
         let consts = [code(x.dtype), vectors, threads, 0, rms, has_beta];
         let args = [x.slot, norm.gamma.slot, beta, y.slot];
@@ -337,7 +337,7 @@ fn plain(
     let units = rows.bounds.len / per as usize;
     let share = share(rows, units);
     let (dtype, rms) = (code(x.dtype), u32::from(norm.rms));
-    let (has_beta, beta) = optional(e, &norm.beta, &norm.gamma);
+    let (has_beta, beta) = optional(e, &norm.beta)?;
     let cached = cache(units, share.threads);
     let consts = [
         dtype,
@@ -363,11 +363,11 @@ fn plain(
 }
 
 /// 1 and the slot of an optional operand, or 0 and another one to bind.
-fn optional(e: &mut Emit<'_>, view: &Option<View>, other: &View) -> (u32, SlotId) {
-    match view {
+fn optional(e: &mut Emit<'_>, view: &Option<View>) -> Result<(u32, SlotId), CompileError> {
+    Ok(match view {
         Some(view) => (1, view.slot),
-        None => (0, e.absent(other)),
-    }
+        None => (0, e.absent()?),
+    })
 }
 
 /// The operands of a residual sum, and the sum.
@@ -404,11 +404,11 @@ impl Residual {
             eps: norm.eps,
         };
         let dtype = code(x.dtype);
-        let (has_bias, bias) = optional(e, bias, &norm.gamma);
+        let (has_bias, bias) = optional(e, bias)?;
         if let (Some((vectors, share)), Some(_)) =
             (in_vectors(e, rows, x.dtype), other.per_vector(e, x.dtype))
         {
-            let (has_beta, beta) = optional(e, &norm.beta, &norm.gamma);
+            let (has_beta, beta) = optional(e, &norm.beta)?;
             let (threads, rms) = (share.threads, u32::from(norm.rms));
             let consts = [dtype, vectors, threads, 0, rms, has_beta, has_bias];
             let gamma = norm.gamma.slot;
@@ -428,7 +428,7 @@ impl Residual {
         }
         let units = rows.bounds.len / per as usize;
         let share = share(rows, units);
-        let (has_beta, beta) = optional(e, &norm.beta, &norm.gamma);
+        let (has_beta, beta) = optional(e, &norm.beta)?;
         let (threads, rms) = (share.threads, u32::from(norm.rms));
         let cached = cache(units, threads);
         let consts = [dtype, per, threads, 0, cached, rms, has_beta, has_bias];

@@ -208,7 +208,7 @@ fn scatter(
     let updates = e.dense(&keyed.updates)?;
     let data_slot = match data {
         Some(data) => e.dense(data)?.slot,
-        None => e.absent(&updates),
+        None => e.absent()?,
     };
     let y = e.result(0)?;
     let params = ScatterParams {

@@ -3,13 +3,15 @@
 //! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
 //! see, `attention_large` larger ones where there are enough, F16 on cooperative matrices where the device has
 //! them (`attention_coop`, `attention_convert`); `attention_decode` takes few rows and splits the keys over
-//! workgroups, whose results `attention_combine` puts together. Query heads of one key head are taken together, as rows. Where
+//! workgroups, whose results `attention_combine` puts together; `attention_one` takes one query, `attention_token` that of a
+//! new token with what stands before it. Query heads of one key head are taken together, as rows. Where
 //! the bound of the queries allows both, they are the arms of a choice.
 //!
 //! Invariant: no word of the result belongs to two workgroups. Rows of F16 and BF16 whose length is
 //! odd are made in F32 first, and packed by `attention_pack`.
 
 mod coop;
+mod kernels;
 mod one;
 mod token;
 mod ways;
@@ -18,291 +20,16 @@ use tercet_ir::layout::Term;
 use tercet_ir::ops::{Attention, MaskKind};
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::{Family, always, portable, rope};
+use super::{Family, always, rope};
 use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
 use crate::num::Num;
 use crate::program::{CheckKind, SlotId};
-use crate::scalar::{PRELUDE, Piece};
 
 use super::code;
-
-crate::params! {
-    /// The block of `attention_common.wgsl`.
-    pub struct AttentionParams {
-        q_offset: U32,
-        q_batch: U32,
-        q_head: U32,
-        q_seq: U32,
-        q_dim: U32,
-        k_offset: U32,
-        k_batch: U32,
-        k_head: U32,
-        k_seq: U32,
-        k_dim: U32,
-        v_offset: U32,
-        v_batch: U32,
-        v_head: U32,
-        v_seq: U32,
-        v_dim: U32,
-        mask_offset: U32,
-        mask_batch: U32,
-        mask_head: U32,
-        mask_query: U32,
-        mask_key: U32,
-        y_batch: U32,
-        y_head: U32,
-        y_seq: U32,
-        lens_offset: U32,
-        lens_stride: U32,
-        has_lens: U32,
-        causal: U32,
-        window: U32,
-        queries: U32,
-        keys: U32,
-        batch: U32,
-        kv_heads: U32,
-        group: U32,
-        head_dim: U32,
-        value_dim: U32,
-        tiles: U32,
-        slices: U32,
-        splits: U32,
-        split_keys: U32,
-        groups: U32,
-        scale: F32,
-        softcap: F32,
-    }
-    /// The block of `attention_combine.wgsl`.
-    pub struct CombineParams {
-        y_batch: U32,
-        y_head: U32,
-        y_seq: U32,
-        lens_offset: U32,
-        lens_stride: U32,
-        has_lens: U32,
-        causal: U32,
-        window: U32,
-        queries: U32,
-        keys: U32,
-        kv_heads: U32,
-        group: U32,
-        value_dim: U32,
-        splits: U32,
-        split_keys: U32,
-        blocks: U32,
-        groups: U32,
-    }
-    /// The block of `attention_gather.wgsl`.
-    pub struct GatherParams {
-        y_batch: U32,
-        y_head: U32,
-        splits: U32,
-        groups: U32,
-    }
-    /// The block of `attention_pack.wgsl`.
-    pub struct PackParams {
-        numel: U32,
-    }
-}
-
-/// Which keys are seen, and scores in order.
-const RANGE: &str = concat!(
-    portable!("attention_order.wgsl"),
-    portable!("attention_range.wgsl")
-);
-
-/// The kernels of operands read by `$operands`.
-macro_rules! kernels {
-    ($many:literal, $large:literal, $few:literal, $operands:literal) => {
-        Kernels {
-            tiles: Kernel::wgsl(
-                $many,
-                &[
-                    PRELUDE,
-                    Piece::Base.text(),
-                    Piece::Exp.text(),
-                    Piece::Hyperbolic.text(),
-                    RANGE,
-                    portable!($operands),
-                    portable!("attention_halves.wgsl"),
-                    portable!("attention_common.wgsl"),
-                    portable!("attention_store.wgsl"),
-                    portable!("attention_rows.wgsl"),
-                    portable!("attention.wgsl"),
-                ],
-                TILES_ARGS,
-                &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
-            ),
-            large: Kernel::wgsl(
-                $large,
-                &[
-                    PRELUDE,
-                    Piece::Base.text(),
-                    Piece::Exp.text(),
-                    Piece::Hyperbolic.text(),
-                    RANGE,
-                    portable!($operands),
-                    portable!("attention_halves.wgsl"),
-                    portable!("attention_common.wgsl"),
-                    portable!("attention_store.wgsl"),
-                    portable!("attention_rows.wgsl"),
-                    portable!("attention_large.wgsl"),
-                ],
-                TILES_ARGS,
-                &["DTYPE", "OUT", "MASK", "CAPPED"],
-            ),
-            decode: Kernel::wgsl(
-                $few,
-                &[
-                    PRELUDE,
-                    Piece::Base.text(),
-                    Piece::Exp.text(),
-                    Piece::Hyperbolic.text(),
-                    RANGE,
-                    portable!($operands),
-                    portable!("attention_halves.wgsl"),
-                    portable!("attention_common.wgsl"),
-                    portable!("attention_store.wgsl"),
-                    portable!("attention_few.wgsl"),
-                    portable!("attention_decode.wgsl"),
-                ],
-                DECODE_ARGS,
-                &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS", "SPLIT"],
-            ),
-        }
-    };
-}
-
-/// q, k, v, mask, lens, y.
-const TILES_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-];
-
-/// The same and what is known of each range of keys.
-const DECODE_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-];
-
-/// The kernels of many queries, of very many and of few.
-struct Kernels {
-    tiles: Kernel<AttentionParams>,
-    large: Kernel<AttentionParams>,
-    decode: Kernel<AttentionParams>,
-}
-
-/// Views of any strides.
-static WORDS: Kernels = kernels!(
-    "attention",
-    "attention_large",
-    "attention_decode",
-    "attention_words.wgsl"
-);
-
-/// F32 in whole 16 bytes.
-static VEC4: Kernels = kernels!(
-    "attention_vec4",
-    "attention_large_vec4",
-    "attention_decode_vec4",
-    "attention_vec4.wgsl"
-);
-
-/// F16 and BF16 in whole 8 bytes.
-static VEC2: Kernels = kernels!(
-    "attention_vec2",
-    "attention_large_vec2",
-    "attention_decode_vec2",
-    "attention_vec2.wgsl"
-);
-
-/// Few queries of F16 and BF16 in whole 16 bytes.
-static DECODE_WIDE: Kernel<AttentionParams> = Kernel::wgsl(
-    "attention_decode_wide",
-    &[
-        PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Hyperbolic.text(),
-        RANGE,
-        portable!("attention_vec8.wgsl"),
-        portable!("attention_halves.wgsl"),
-        portable!("attention_common.wgsl"),
-        portable!("attention_store.wgsl"),
-        portable!("attention_few.wgsl"),
-        portable!("attention_decode_wide.wgsl"),
-    ],
-    DECODE_ARGS,
-    &[
-        "DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS", "SPLIT", "PARTS",
-    ],
-);
-
-/// One query, few instructions.
-static ONE: Kernel<AttentionParams> = Kernel::wgsl(
-    "attention_one",
-    &[
-        PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Hyperbolic.text(),
-        RANGE,
-        portable!("attention_halves.wgsl"),
-        portable!("attention_common.wgsl"),
-        portable!("attention_one.wgsl"),
-    ],
-    DECODE_ARGS,
-    &[
-        "DTYPE",
-        "OUT",
-        "MASK",
-        "CAPPED",
-        "SPLIT",
-        "HEAD",
-        "VALUE",
-        "ROWS",
-        "GROUP",
-        "KEY_HEADS",
-    ],
-);
-
-/// The ranges of keys of few queries, together.
-static COMBINE: Kernel<CombineParams> = Kernel::wgsl(
-    "attention_combine",
-    &[PRELUDE, RANGE, portable!("attention_combine.wgsl")],
-    &[Access::Read, Access::Read, Access::Read, Access::Write],
-    &["OUT"],
-);
-
-/// The ranges of keys of one query, together.
-static GATHER: Kernel<GatherParams> = Kernel::wgsl(
-    "attention_gather",
-    &[
-        PRELUDE,
-        portable!("attention_order.wgsl"),
-        portable!("attention_gather.wgsl"),
-    ],
-    &[Access::Read, Access::Read, Access::Write],
-    &["OUT", "VALUE", "HEADS"],
-);
-
-/// Rows that share words.
-static PACK: Kernel<PackParams> = Kernel::wgsl(
-    "attention_pack",
-    &[PRELUDE, portable!("attention_pack.wgsl")],
-    &[Access::Read, Access::Write],
-    &["OUT"],
-);
+use kernels::{
+    AttentionParams, COMBINE, CombineParams, DECODE_WIDE, GATHER, GatherParams, Kernels, ONE, PACK,
+    PackParams, VEC2, VEC4, WORDS,
+};
 
 /// `Attention`.
 pub(crate) static FAMILY: Family = Family {
@@ -334,7 +61,7 @@ pub(crate) static FAMILY: Family = Family {
 /// An attention to lower: what both ways need.
 struct Problem<'g> {
     op: &'g Attention,
-    /// Of q, k, v; mask and lens stand for themselves or are never read.
+    /// Of q, k, v, mask and lens.
     slots: [SlotId; 5],
     dtype: DType,
     batch: &'g Dim,
@@ -344,8 +71,8 @@ struct Problem<'g> {
     value_dim: usize,
     /// How many elements of q, k and v lie together wherever they are read: 1, 4 or 8.
     together: usize,
-    /// Portable kernels may read vectors of them. Not where bindings of one slot, as absent operands
-    /// have, must be of one type.
+    /// Portable kernels may read vectors of them. Not where the mask has the slot of one, for devices may ask for
+    /// one type of all bindings of a slot.
     has_vectors: bool,
     /// Where the numbers that both ways share are; `tiles` to `groups` are those of each.
     block: AttentionParams,
@@ -405,15 +132,14 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         true => e.temp(DType::F32, result.layout.shape())?,
         false => result.clone(),
     };
+    let mut optional = |view: &Option<View>| match view {
+        Some(view) => Ok(view.slot),
+        None => e.absent(),
+    };
+    let (mask_slot, lens_slot) = (optional(&mask)?, optional(&lens)?);
     let problem = Problem {
         op,
-        slots: [
-            q.slot,
-            k.slot,
-            v.slot,
-            mask.as_ref().map_or(e.absent(&q), |m| m.slot),
-            lens.as_ref().map_or(e.absent(&q), |l| l.slot),
-        ],
+        slots: [q.slot, k.slot, v.slot, mask_slot, lens_slot],
         dtype: q.dtype,
         batch: &out_shape[0],
         queries: &out_shape[op.layout.seq_axis()],
@@ -421,7 +147,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         head_dim,
         value_dim,
         together: together(e, [&q, &k, &v])?,
-        has_vectors: e.caps.target == "vulkan",
+        has_vectors: ![q.slot, k.slot, v.slot].contains(&mask_slot),
         block: block(e, op, [&q, &k, &v, &y], mask.as_ref(), lens.as_ref()),
     };
     ways::emit(e, &problem, &y, token)?;

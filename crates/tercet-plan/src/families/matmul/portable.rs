@@ -1,7 +1,7 @@
 //! Which kernels compute a product, and their numbers.
 
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{CompileError, DType, Dim};
+use tercet_ir::{CompileError, DType};
 
 use super::coop::Coop;
 use super::gemv;
@@ -172,12 +172,11 @@ pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, Co
             params.bias_stride = strides[strides.len() - 1];
             view.slot
         }
-        // Never read; a slot of its own, as some kernels bind operands under other types.
-        None => e.temp(DType::U32, &[Dim::Known(1)])?.slot,
+        None => e.absent()?,
     };
     let gains = match &p.norm {
         Some(norm) => norm.gain.slot,
-        None => e.temp(DType::U32, &[Dim::Known(4)])?.slot,
+        None => e.absent()?,
     };
     let limit = e.caps.max_grid;
     let batches = e.tape().min(params.batch, limit);
