@@ -11,8 +11,8 @@ use super::SimdLevel;
 use super::simd::{Simd, simd_dispatch};
 use super::vmath::scalar;
 
-/// Elements that go through all steps together: 1 KiB per tile.
-pub const TILE: usize = 256;
+/// Elements that go through all steps together: 4 KiB per tile.
+pub const TILE: usize = 1024;
 
 /// A function over slices of [`super::vmath`].
 pub type Function = fn(SimdLevel, &[f32], &mut [f32]);
@@ -85,16 +85,6 @@ pub fn scratch_len(tiles: usize) -> usize {
     (tiles + 1) * TILE
 }
 
-/// How results are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
-    /// By way of the caches, where the next kernel finds them.
-    Cached,
-    /// To memory at once, but where a chain runs in place: results that are too long for the caches are
-    /// then not read from memory before they are overwritten.
-    Streamed,
-}
-
 /// Runs the steps over results of one length; `scratch` has [`scratch_len`] elements.
 ///
 /// # Panics
@@ -105,14 +95,13 @@ pub fn run(
     steps: &[Step],
     inputs: &[Input<'_>],
     outs: &mut [&mut [f32]],
-    store: Store,
     scratch: &mut [f32],
 ) {
-    dispatch(level, level, steps, inputs, outs, store, scratch);
+    dispatch(level, level, steps, inputs, outs, scratch);
 }
 
 simd_dispatch!(
-    fn dispatch(own: SimdLevel, steps: &[Step], inputs: &[Input<'_>], outs: &mut [&mut [f32]], store: Store, scratch: &mut [f32]) = body
+    fn dispatch(own: SimdLevel, steps: &[Step], inputs: &[Input<'_>], outs: &mut [&mut [f32]], scratch: &mut [f32]) = body
 );
 
 /// An operand within one tile.
@@ -159,15 +148,11 @@ unsafe fn body<S: Simd>(
     steps: &[Step],
     inputs: &[Input<'_>],
     outs: &mut [&mut [f32]],
-    store: Store,
     scratch: &mut [f32],
 ) {
     let len = outs.first().map_or(0, |o| o.len());
     let in_place = inputs.iter().any(|i| matches!(i, Input::InPlace));
-    let streamed = store == Store::Streamed && !in_place;
-    let (first, tiles) = scratch.split_at_mut(TILE);
-    // A tile for what the first result held, or for one on its way to memory.
-    let (held, staged) = first.split_at_mut(if streamed { 0 } else { TILE });
+    let (held, tiles) = scratch.split_at_mut(TILE);
     for from in (0..len).step_by(TILE) {
         let n = TILE.min(len - from);
         if in_place {
@@ -175,7 +160,6 @@ unsafe fn body<S: Simd>(
         }
         for step in steps {
             let (out, low, high, high_at) = match step.to {
-                Target::Out(_) if streamed => (&mut staged[..n], &*tiles, &[][..], usize::MAX),
                 Target::Out(k) => (&mut outs[k][from..][..n], &*tiles, &[][..], usize::MAX),
                 Target::Tile(t) => {
                     let (low, rest) = tiles.split_at_mut(t * TILE);
@@ -193,30 +177,8 @@ unsafe fn body<S: Simd>(
                 high_at,
             };
             apply::<S>(level, step.action, &x, out);
-            if let (true, Target::Out(k)) = (streamed, step.to) {
-                stream::<S>(&staged[..n], &mut outs[k][from..][..n]);
-            }
         }
     }
-    if streamed {
-        S::fence();
-    }
-}
-
-/// Copies past the caches, but for what shares a line with its neighbours.
-///
-/// # Safety
-/// Needs the instructions of `S`; [`Simd::fence`] comes before others read it.
-#[inline(always)]
-unsafe fn stream<S: Simd>(from: &[f32], to: &mut [f32]) {
-    const LINE: usize = 64;
-    let head = to.as_ptr().align_offset(LINE).min(to.len());
-    let end = head + (to.len() - head) / S::LANES * S::LANES;
-    to[..head].copy_from_slice(&from[..head]);
-    for i in (head..end).step_by(S::LANES) {
-        S::stream(to.as_mut_ptr().add(i), S::load(from.as_ptr().add(i)));
-    }
-    to[end..].copy_from_slice(&from[end..]);
 }
 
 #[inline(always)]
@@ -295,47 +257,5 @@ fn both(a: Arg<'_>, b: Arg<'_>, out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
         (Arg::Slice(a), Arg::Scalar(b)) => each(Arg::Slice(a), out, |a| f(a, b)),
         (Arg::Scalar(a), Arg::Slice(b)) => each(Arg::Slice(b), out, |b| f(a, b)),
         (Arg::Scalar(a), Arg::Scalar(b)) => out.fill(f(a, b)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn streamed_results_are_the_cached_ones() {
-        let x: Vec<f32> = (0..2000).map(|i| i as f32 * 0.01 - 7.0).collect();
-        let step = |action, to| Step { action, to };
-        let steps = [
-            step(
-                Action::Mul(Source::Input(0), Source::Const(1.5)),
-                Target::Tile(0),
-            ),
-            step(
-                Action::Add(Source::Tile(0), Source::Input(1)),
-                Target::Tile(1),
-            ),
-            step(Action::Relu(Source::Tile(1)), Target::Out(1)),
-            step(Action::Neg(Source::Tile(1)), Target::Out(0)),
-        ];
-        let run = |level, store, first: usize, n: usize| {
-            let mut outs = [vec![0f32; 2100], vec![0f32; 2100]];
-            let mut parts = outs.each_mut().map(|out| &mut out[first..first + n]);
-            let inputs = [Input::Slice(&x[..n]), Input::Scalar(-0.25)];
-            let mut scratch = vec![f32::NAN; scratch_len(2)];
-            super::run(level, &steps, &inputs, &mut parts, store, &mut scratch);
-            outs
-        };
-        for &level in SimdLevel::available() {
-            for (first, n) in [(0, 2000), (1, 1999), (3, 5), (16, 256), (7, 600), (0, 0)] {
-                let streamed = run(level, Store::Streamed, first, n);
-                assert!(
-                    streamed == run(level, Store::Cached, first, n),
-                    "{first} {n}"
-                );
-                assert_eq!(streamed[0][first + n], 0.0);
-                assert!(n == 0 || streamed[0][first] != 0.0);
-            }
-        }
     }
 }

@@ -109,9 +109,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn load_n(p: *const f32, n: usize) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
     unsafe fn store_n(p: *mut f32, v: Self::V, n: usize);
-    /// As [`Self::store`], past the caches; `p` is aligned to a vector. Others may read it after [`Self::fence`].
-    unsafe fn stream(p: *mut f32, v: Self::V);
-    unsafe fn fence();
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`.
@@ -137,8 +134,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn prefetch(p: *const u8);
     /// As [`Self::prefetch`], into the second-level cache only.
     unsafe fn prefetch_far(p: *const u8);
-    /// The elements of `a` and then `b` with even places, and those with odd ones.
-    unsafe fn part(a: Self::V, b: Self::V) -> [Self::V; 2];
     /// `dst[j][i] = src[i][j]` for 8 rows of 8 at these strides.
     unsafe fn transpose8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize);
     /// Scalar `a * b + c` with the rounding of this level.
@@ -220,12 +215,6 @@ impl Simd for Portable {
         // SAFETY: plain code.
         v.map(|v| unsafe { Self::sum(v) })
     }
-    #[inline(always)] unsafe fn stream(p: *mut f32, v: [f32; P]) { Self::store(p, v); }
-    #[inline(always)] unsafe fn fence() {}
-    #[inline(always)] unsafe fn part(a: [f32; P], b: [f32; P]) -> [[f32; P]; 2] {
-        let at = |i: usize| if i < P { a[i] } else { b[i - P] };
-        [lanes(|i| at(2 * i)), lanes(|i| at(2 * i + 1))]
-    }
     #[inline(always)] unsafe fn prefetch(_: *const u8) {}
     #[inline(always)] unsafe fn prefetch_far(_: *const u8) {}
     #[inline(always)] unsafe fn transpose8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
@@ -272,13 +261,6 @@ mod x86 {
         #[inline(always)] unsafe fn load(p: *const f32) -> __m256 { _mm256_loadu_ps(p) }
         #[inline(always)] unsafe fn load_n(p: *const f32, n: usize) -> __m256 { _mm256_maskload_ps(p, mask8(n)) }
         #[inline(always)] unsafe fn store(p: *mut f32, v: __m256) { _mm256_storeu_ps(p, v) }
-        #[inline(always)] unsafe fn stream(p: *mut f32, v: __m256) { _mm256_stream_ps(p, v) }
-        #[inline(always)] unsafe fn fence() { _mm_sfence() }
-        #[inline(always)] unsafe fn part(a: __m256, b: __m256) -> [__m256; 2] {
-            // Pairs of a and b in turn, then put in order.
-            let order = |v: __m256| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(v)));
-            [order(_mm256_shuffle_ps::<0b10_00_10_00>(a, b)), order(_mm256_shuffle_ps::<0b11_01_11_01>(a, b))]
-        }
         #[inline(always)] unsafe fn store_n(p: *mut f32, v: __m256, n: usize) { _mm256_maskstore_ps(p, mask8(n), v) }
         #[inline(always)] unsafe fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
         #[inline(always)] unsafe fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
@@ -370,13 +352,6 @@ mod x86 {
         #[inline(always)] unsafe fn load(p: *const f32) -> __m512 { _mm512_loadu_ps(p) }
         #[inline(always)] unsafe fn load_n(p: *const f32, n: usize) -> __m512 { _mm512_maskz_loadu_ps(mask16(n), p) }
         #[inline(always)] unsafe fn store(p: *mut f32, v: __m512) { _mm512_storeu_ps(p, v) }
-        #[inline(always)] unsafe fn stream(p: *mut f32, v: __m512) { _mm512_stream_ps(p, v) }
-        #[inline(always)] unsafe fn fence() { Avx2::fence() }
-        #[inline(always)] unsafe fn part(a: __m512, b: __m512) -> [__m512; 2] {
-            let even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-            let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
-            [_mm512_permutex2var_ps(a, even, b), _mm512_permutex2var_ps(a, odd, b)]
-        }
         #[inline(always)] unsafe fn store_n(p: *mut f32, v: __m512, n: usize) { _mm512_mask_storeu_ps(p, mask16(n), v) }
         #[inline(always)] unsafe fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
         #[inline(always)] unsafe fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }

@@ -1,7 +1,7 @@
 //! Convolution in f32, by three kernels: one channel of x for each channel of y (`depthwise`), channels side
 //! by side over windows read in place (`direct`), and a product with columns for what is left (`columns`).
 //! Which one runs follows from weights and attributes, not from sizes of x, so that constant weights are
-//! packed once.
+//! packed once; `rows`, which takes long rows from `depthwise`, reads the same weights and makes the same bits.
 //!
 //! An element of y is a chain of `fma` over channels and then taps, in the blocks of its kernel; it depends on
 //! the level, never on threads or on how windows are cut.

@@ -8,13 +8,10 @@ use tercet_ir::scalar::{BinaryFn, ScalarOp, UnaryFn};
 use super::body::{Arg, Body, Dst, Step};
 use super::geometry::Block;
 use super::{Job, Outs, load, step};
-use crate::kernels::chain::{self, Action, Input, Source, Store, Target, scratch_len};
+use crate::kernels::chain::{self, Action, Input, Source, Target, scratch_len};
 
 /// Elements of a block: no register holds one, unless an operand has to be gathered.
 pub(super) const CHAIN_BLOCK: usize = 4096;
-
-/// Elements of a result from which it is streamed: 16 MiB.
-const STREAMED: usize = 4 << 20;
 
 /// The steps of a map for [`chain::run`].
 #[derive(Clone, Debug)]
@@ -138,12 +135,7 @@ impl Chain {
         let mut outs: SmallVec<[&mut [f32]; 3]> =
             outs.iter_mut().map(|o| cast_slice_mut(o)).collect();
         let tiles = cast_slice_mut(tiles);
-        // Results as long as a shared cache do not stay there.
-        let store = match job.geometry.len() >= STREAMED {
-            true => Store::Streamed,
-            false => Store::Cached,
-        };
-        chain::run(job.level, &self.steps, &inputs, &mut outs, store, tiles);
+        chain::run(job.level, &self.steps, &inputs, &mut outs, tiles);
     }
 }
 

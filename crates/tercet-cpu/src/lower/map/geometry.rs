@@ -91,11 +91,6 @@ impl Geometry {
         self.rows.div_ceil(self.rows_per_block) * self.blocks_per_row
     }
 
-    /// Elements of a result.
-    pub(super) fn len(&self) -> usize {
-        self.rows * self.inner
-    }
-
     /// The first element of a block; the number of elements for the block after the last.
     pub(super) fn start(&self, block: usize) -> usize {
         let row = (block / self.blocks_per_row * self.rows_per_block).min(self.rows);
