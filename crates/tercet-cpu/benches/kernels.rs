@@ -2,8 +2,8 @@
 //!
 //! Named for `cargo xtask bench cpu`: `group/name`, a peer adds `/peer-NAME`.
 //! Throughput is elements = floating-point operations, or the bytes of weights
-//! where reading them is the work. Threads: rayon's global pool
-//! (`RAYON_NUM_THREADS`).
+//! where reading them is the work. Threads: the team of the process, and rayon's
+//! global pool for peers (`RAYON_NUM_THREADS` for both).
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 
 use std::time::Duration;
