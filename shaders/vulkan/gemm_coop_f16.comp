@@ -6,5 +6,6 @@
 #define ELEMENT float16_t
 #define ELEMENT_TO_F32 f16_to_f32
 #define F32_TO_ELEMENT f32_to_f16
+#define NATIVE_PAIR packHalf2x16
 
 #include "gemm_coop.glsl"

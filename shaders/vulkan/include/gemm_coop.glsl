@@ -14,7 +14,8 @@
 // stored. The code is short on purpose: a workgroup fetches it before it has done anything. What is
 // applied to sums stands in one place, which a strip of FM rows of a subgroup at a time reaches through
 // shared memory, so that each invocation has 8 neighbours of a row: 16 bytes of C. Sums that are stored as
-// they are go from fragments to C.
+// they are go from fragments to C. Where the device's conversions of F16 are right and no residual is added,
+// sums begin with the bias, fragments become F16, and strips of half the size go through shared memory.
 //
 // Constraints on constants: FK a multiple of 8; BM of WM, BN of WN and 8, BK of FK, WM of FM, WN
 // of FN and 8; THREADS at least BK / 8 and BN / 8, SUBGROUP at least WN / 8. ALIGNED_A: lda, offset_a, the batch
@@ -54,6 +55,7 @@ layout(constant_id = 19) const uint RESIDUAL_F32 = 0;
 layout(constant_id = 20) const uint ALIGNED_C = 0;
 layout(constant_id = 21) const uint BAND = 8; // rows of tiles that share columns of B
 layout(constant_id = 22) const uint PLANES = 1; // 0: one batch and one part of k
+layout(constant_id = 23) const uint NATIVE = 1; // the device's own conversions of F16 are right
 
 #include "gemm_params.glsl"
 
@@ -77,7 +79,7 @@ const uint A_STRIDE = A_COLS + 1;
 const uint B_STRIDE = B_COLS + 1;
 const uint A_LEN = BM * A_STRIDE;
 const uint STAGE_LEN = A_LEN + B_LINES * B_STRIDE;
-const uint SUM_STRIDE = WN / 4 + 1;
+const uint SUM_STRIDE = WN / 4 + 2;
 const uint SUMS_LEN = (THREADS / SUBGROUP) * FM * SUM_STRIDE;
 const uint SHARED_LEN = STAGES * STAGE_LEN > SUMS_LEN ? STAGES * STAGE_LEN : SUMS_LEN;
 shared uvec4 tiles[SHARED_LEN];
@@ -291,15 +293,8 @@ void multiply() {
     }
 }
 
-void sum_steps(Source s, uint row, uint col) {
-    uint k = s.place.k;
-    if (k >= s.place.k_end) {
-        return;
-    }
-    find_words(s);
-    uint first_end = k + (s.place.k_end - k - 1u) % BK + 1u;
-    load_step(s, k, first_end, false);
-    k = first_end;
+// The steps after the first, whose end is `k` and which is in registers already.
+void sum_loaded(Source s, uint k, uint row, uint col) {
     uint stage = 0u;
     for (;;) {
         store_step(stage);
@@ -337,34 +332,60 @@ void sum_steps(Source s, uint row, uint col) {
     }
 }
 
+// Where the first step of a part of k that is not empty ends.
+uint first_end(Place place) { return place.k + (place.k_end - place.k - 1u) % BK + 1u; }
+
+// The first step on its way into registers.
+void load_first(Source s) {
+    find_words(s);
+    load_step(s, s.place.k, first_end(s.place), false);
+}
+
+#ifdef NATIVE_PAIR
+const bool IS_NARROW = NATIVE != 0u && OUT_F32 == 0u && ALIGNED_C != 0u && HAS_RESIDUAL == 0u;
+#endif
+
 #include "gemm_store.glsl"
 
-// One tile of one part of one batch.
-void run_tile(Place place, uvec2 tile) {
-    uint row = gl_SubgroupID / (BN / WN) * WM;
-    uint col = gl_SubgroupID % (BN / WN) * WN;
+// Sums without products: nothing, or the bias.
+void begin_sums(uvec2 tile, uint col) {
     [[unroll]] for (uint i = 0u; i < CM * CN; i++) {
         sums[i] = coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>(0.0);
     }
-    sum_steps(Source(place, tile), row, col);
-    barrier();
-    store_sums(place, tile.x + row, tile.y + col);
-    barrier();
+#ifdef NATIVE_PAIR
+    if (IS_NARROW && HAS_BIAS != 0u) {
+        begin_with_bias(tile.y, col);
+    }
+#endif
 }
 
 void main() {
-    uvec2 tile = tile_of(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
-    if (tile.x >= p.m) {
+    uint flat_tile = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    Source s;
+    s.tile = tile_of(flat_tile);
+    if (s.tile.x >= p.m) {
         return;
     }
 #ifdef WINDOWS
     find_taps();
 #endif
-    if (PLANES == 0u) {
-        run_tile(Place(p.offset_a, p.offset_b, p.offset_c, p.offset_residual, 0u, p.k), tile);
-        return;
-    }
+    uint row = gl_SubgroupID / (BN / WN) * WM;
+    uint col = gl_SubgroupID % (BN / WN) * WN;
     for (uint z = gl_WorkGroupID.z; z < p.batches * p.splits; z += gl_NumWorkGroups.z) {
-        run_tile(place_of(z), tile);
+        s.place = PLANES == 0u ? Place(p.offset_a, p.offset_b, p.offset_c, p.offset_residual, 0u, p.k) : place_of(z);
+        bool is_empty = s.place.k >= s.place.k_end;
+        if (!is_empty) {
+            load_first(s);
+        }
+        begin_sums(s.tile, col);
+        if (!is_empty) {
+            sum_loaded(s, first_end(s.place), row, col);
+        }
+        barrier();
+        store_sums(s.place, s.tile.x + row, s.tile.y + col);
+        if (PLANES == 0u) {
+            return;
+        }
+        barrier();
     }
 }

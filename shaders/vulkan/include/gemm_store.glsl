@@ -14,6 +14,8 @@ vec4 bias_four(uint col) {
     return vec4(bias_at(col), bias_at(col + 1u), bias_at(col + 2u), bias_at(col + 3u));
 }
 
+float activated(float x) { return OUT_F32 == 0u ? activate_narrow(ACTIVATION, x) : activate(ACTIVATION, x); }
+
 // Four sums with everything that is done to them; `valid` of them are in C.
 vec4 finish(vec4 sum, vec4 added, uint residual_at, uint valid) {
     vec4 x = sum;
@@ -21,9 +23,7 @@ vec4 finish(vec4 sum, vec4 added, uint residual_at, uint valid) {
         x += added;
     }
     if (ACTIVATION != 0u) {
-        x = vec4(
-            activate(ACTIVATION, x.x), activate(ACTIVATION, x.y), activate(ACTIVATION, x.z), activate(ACTIVATION, x.w)
-        );
+        x = vec4(activated(x.x), activated(x.y), activated(x.z), activated(x.w));
     }
     if (HAS_RESIDUAL != 0u) {
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -37,6 +37,11 @@ vec4 finish(vec4 sum, vec4 added, uint residual_at, uint valid) {
 }
 
 uvec2 halves(vec4 x) {
+#ifdef NATIVE_PAIR
+    if (NATIVE != 0u) {
+        return uvec2(NATIVE_PAIR(x.xy), NATIVE_PAIR(x.zw));
+    }
+#endif
     return uvec2(
         F32_TO_ELEMENT(x.x) | F32_TO_ELEMENT(x.y) << 16,
         F32_TO_ELEMENT(x.z) | F32_TO_ELEMENT(x.w) << 16
@@ -128,8 +133,71 @@ void store_fragments(uint at) {
     }
 }
 
+#ifdef NATIVE_PAIR
+// Sums that have their bias already, a strip at a time as ELEMENT through shared memory.
+void store_narrow(Place place, uint row, uint col) {
+    const uint STRIDE = WN / 8u + 1u;
+    uint strip = gl_SubgroupID * FM * STRIDE;
+    uint lane_row = gl_SubgroupInvocationID / ROW_LANES;
+    lane_row = lane_row < SUBGROUP / ROW_LANES ? lane_row : FM;
+    uint lane_col = gl_SubgroupInvocationID % ROW_LANES;
+    bool inside = col + lane_col * 8u < p.n;
+    [[dont_unroll]] for (uint i = 0u; i < CM; i++) {
+        coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator> own[CN];
+        [[unroll]] for (uint of = 0u; of < CM; of++) {
+            if (of == i) {
+                [[unroll]] for (uint j = 0u; j < CN; j++) {
+                    own[j] = sums[of * CN + j];
+                }
+            }
+        }
+        [[unroll]] for (uint j = 0u; j < CN; j++) {
+            if (ACTIVATION != 0u) {
+                [[unroll]] for (uint e = 0u; e < own[j].length(); e++) {
+                    own[j][e] = activate_narrow(ACTIVATION, own[j][e]);
+                }
+            }
+            coopmat<ELEMENT, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator> narrow =
+                coopmat<ELEMENT, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>(own[j]);
+            coopMatStore(narrow, tiles, strip + j * FN / 8u, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        }
+        strip_barrier();
+        [[unroll]] for (uint r = lane_row; r < FM; r += SUBGROUP / ROW_LANES) {
+            uint line = row + i * FM + r;
+            if (line < p.m && inside) {
+                c_vec[((place.c + line * p.ldc + col) >> 3) + lane_col] = tiles[strip + r * STRIDE + lane_col];
+            }
+        }
+        strip_barrier();
+    }
+}
+
+// The bias as the first sums: through shared memory, which nobody else uses yet or any more.
+void begin_with_bias(uint tile_col, uint col) {
+    barrier();
+    for (uint at = gl_LocalInvocationIndex; at < BN / 4u; at += THREADS) {
+        tiles[at] = floatBitsToUint(bias_four(tile_col + at * 4u));
+    }
+    barrier();
+    [[unroll]] for (uint j = 0u; j < CN; j++) {
+        coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator> own;
+        coopMatLoad(own, tiles, (col + j * FN) / 4u, 0u, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (uint i = 0u; i < CM; i++) {
+            sums[i * CN + j] = own;
+        }
+    }
+    barrier();
+}
+#endif
+
 // The subgroup's part of C, which begins at (row, col).
 void store_sums(Place place, uint row, uint col) {
+#ifdef NATIVE_PAIR
+    if (IS_NARROW) {
+        store_narrow(place, row, col);
+        return;
+    }
+#endif
     const bool AS_THEY_ARE = OUT_F32 != 0u && ALIGNED_C != 0u && HAS_BIAS + HAS_RESIDUAL + ACTIVATION == 0u;
     if (AS_THEY_ARE && row + WM <= p.m && col + WN <= p.n) {
         store_fragments(place.c + row * p.ldc + col);
@@ -140,6 +208,7 @@ void store_sums(Place place, uint row, uint col) {
     uint lane_row = gl_SubgroupInvocationID / ROW_LANES;
     lane_row = lane_row < SUBGROUP / ROW_LANES ? lane_row : FM;
     uint lane_col = gl_SubgroupInvocationID % ROW_LANES * 8u;
+    uint swap = (gl_SubgroupInvocationID >> 2) & 1u;
     uint first = col + lane_col;
     // Aligned rows end with whole words.
     uint valid = first < p.n ? (ALIGNED_C != 0u ? 8u : p.n - first) : 0u;
@@ -173,9 +242,12 @@ void store_sums(Place place, uint row, uint col) {
             vec4 bias_high = bias_low;
 #endif
             uint residual_at = place.residual + line * p.ld_residual + first;
-            vec4 low = finish(uintBitsToFloat(tiles[from]), bias_low, residual_at, valid);
+            // Four neighbours read the high half first: their eight places are in different banks.
+            vec4 one = uintBitsToFloat(tiles[from + swap]);
+            vec4 other = uintBitsToFloat(tiles[from + 1u - swap]);
+            vec4 low = finish(swap != 0u ? other : one, bias_low, residual_at, valid);
             uint rest = valid > 4u ? valid - 4u : 0u;
-            vec4 high = finish(uintBitsToFloat(tiles[from + 1u]), bias_high, residual_at + 4u, rest);
+            vec4 high = finish(swap != 0u ? one : other, bias_high, residual_at + 4u, rest);
             uint at = place.c + line * p.ldc + column;
             if (ALIGNED_C != 0u) {
                 store_eight(low, high, at);

@@ -9,11 +9,11 @@
 // Constraints: at most 64 taps; INNER: channels are a multiple of BK. Place.b is the first element of x's
 // channels, Place.residual that of the bias, which is added to whole rows; ld_residual is its stride.
 
-layout(constant_id = 23) const uint GATHERS = 1; // 0: each window is one element, in order: B as it lies
-layout(constant_id = 24) const uint KD = 1;
-layout(constant_id = 25) const uint KH = 3;
-layout(constant_id = 26) const uint KW = 3;
-layout(constant_id = 27) const uint INNER = 0;
+layout(constant_id = 24) const uint GATHERS = 1; // 0: each window is one element, in order: B as it lies
+layout(constant_id = 25) const uint KD = 1;
+layout(constant_id = 26) const uint KH = 3;
+layout(constant_id = 27) const uint KW = 3;
+layout(constant_id = 28) const uint INNER = 0;
 
 layout(set = 0, binding = 2) restrict readonly buffer B2 { uint16_t b_half[]; };
 

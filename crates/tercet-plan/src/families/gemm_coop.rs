@@ -73,6 +73,7 @@ macro_rules! names {
             "ALIGNED_C",
             "BAND",
             "PLANES",
+            "NATIVE",
             $($more),*
         ]
     };
@@ -182,6 +183,8 @@ pub struct Options {
     pub aligned_c: bool,
     /// There may be several batches, or parts of `k`.
     pub planes: bool,
+    /// The device's own conversions of F16 are right ([`Caps::native_halves`](crate::Caps::native_halves)).
+    pub native_halves: bool,
 }
 
 impl Options {
@@ -224,6 +227,7 @@ pub fn constants(tiling: &Tiling, options: &Options) -> Vec<u32> {
             all.push(u32::from(options.aligned_c));
             all.push(tiling.band);
             all.push(u32::from(options.planes));
+            all.push(u32::from(options.native_halves));
             all
         }
         Scope::Workgroup => {

@@ -37,12 +37,14 @@ pub(crate) const PLAIN: Options = Options {
     out_f32: false,
     aligned_c: false,
     planes: true,
+    native_halves: false,
 };
 
 pub(crate) const ALIGNED: Options = Options {
     aligned_a: true,
     aligned_b: true,
     aligned_c: true,
+    native_halves: true,
     ..PLAIN
 };
 

@@ -233,6 +233,7 @@ fn every_tiling_agrees_with_f64() {
                     out_f32: at % 4 == 1,
                     // One batch.
                     planes: false,
+                    native_halves: at != 3,
                     ..plain.options
                 };
                 match at {

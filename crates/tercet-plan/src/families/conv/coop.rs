@@ -179,6 +179,8 @@ impl Coop {
             out_f32: false,
             aligned_c: whole(known_n),
             planes: true,
+            // What its results take is loading windows.
+            native_halves: false,
         };
         match parts {
             false => options,

@@ -81,6 +81,17 @@ struct Rate {
     full: f64,
 }
 
+impl Rate {
+    /// What so many workgroups on one unit take, in units of one at rate 1.
+    fn time(self, groups: usize) -> f64 {
+        let rate = match groups {
+            0 | 1 => self.alone,
+            n => (n as f64 * self.alone).min(self.full),
+        };
+        groups as f64 / rate
+    }
+}
+
 const fn one(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> Division {
     Division {
         subgroups,
@@ -223,7 +234,7 @@ impl Tiling {
         let costs = modelled.filter(|(t, _)| able(t)).flat_map(|(t, rate)| {
             let all = t.parts_of(problem, WINDOW_SPLITS);
             let all = all.filter(|t| t.splits == 1 || t.splits <= gathering.most_parts);
-            all.map(move |t| (t, t.cost(rate, problem, gathering.products, units)))
+            all.map(move |t| (t, t.window_cost(rate, problem, gathering.products, units)))
         });
         let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
         least.map(|(t, _)| t)
@@ -339,7 +350,7 @@ impl Tiling {
         let [bm, bn, bk] = self.tile;
         let (b_lines, b_cols) = if b_transposed { (bn, bk) } else { (bk, bn) };
         let stage = bm * (bk / 8 + 1) + b_lines * (b_cols / 8 + 1);
-        let sums = self.threads() / self.subgroup * self.fragment[0] * (self.part[1] / 4 + 1);
+        let sums = self.threads() / self.subgroup * self.fragment[0] * (self.part[1] / 4 + 2);
         16 * (self.stages * stage).max(sums)
     }
 
@@ -393,34 +404,59 @@ impl Tiling {
         tape.mul(steps, Num::Const(i64::from(self.tile[2])))
     }
 
-    /// What a product takes: the tiles of the busiest unit of the device, and how fast it is with so
-    /// many of them. In products of numbers at the rate of the first of [`DIVISIONS`].
+    /// What a product takes: the tiles of the busiest unit of the device, as many at a time as it takes, and how
+    /// fast it is with them. In products of numbers at the rate of the first of [`DIVISIONS`].
     fn cost(&self, rate: Rate, problem: &Problem, batches: usize, units: usize) -> f64 {
-        let [bm, bn, bk] = self.tile;
-        let splits = self.splits as usize;
-        let groups = self.groups(problem.m, problem.n).saturating_mul(splits);
-        let groups = groups.saturating_mul(batches);
-        let groups = groups.div_ceil(units) as f64;
-        let k = problem.k.div_ceil(splits * bk as usize) * bk as usize;
-        let products = groups * f64::from(bm * bn) * (k as f64 + START);
-        let rate = match groups > 1.0 {
-            true => (groups * rate.alone).min(rate.full),
-            false => rate.alone,
+        let start = if self.splits == 1 {
+            START
+        } else {
+            START_OF_PARTS
         };
-        let tiles = products / rate;
-        let parts = match splits {
+        let together = (rate.full / rate.alone).ceil().max(1.0) as usize;
+        let groups = self.groups_of_unit(problem, batches, units);
+        let last = groups % together;
+        let whole = (groups - last) as f64 / rate.full + rate.time(last);
+        whole * self.products_of_group(problem, start) + self.cost_of_parts(problem, batches, units)
+    }
+
+    /// The same for windows, whose rates were measured where tiles do not end together.
+    fn window_cost(&self, rate: Rate, problem: &Problem, batches: usize, units: usize) -> f64 {
+        let groups = self.groups_of_unit(problem, batches, units);
+        let tiles = rate.time(groups) * self.products_of_group(problem, START_OF_PARTS);
+        tiles + self.cost_of_parts(problem, batches, units)
+    }
+
+    fn groups_of_unit(&self, problem: &Problem, batches: usize, units: usize) -> usize {
+        let groups = self.groups(problem.m, problem.n);
+        let groups = groups.saturating_mul(self.splits as usize);
+        groups.saturating_mul(batches).div_ceil(units)
+    }
+
+    /// Products of a workgroup, with so much of `k` for its begin and end.
+    fn products_of_group(&self, problem: &Problem, start: f64) -> f64 {
+        let [bm, bn, bk] = self.tile;
+        let bk = bk as usize;
+        let k = problem.k.div_ceil(self.splits as usize * bk) * bk;
+        f64::from(bm * bn) * (k as f64 + start)
+    }
+
+    /// What adding up parts of `k` costs.
+    fn cost_of_parts(&self, problem: &Problem, batches: usize, units: usize) -> f64 {
+        match self.splits as usize {
             1 => 0.0,
-            _ => {
+            splits => {
                 let sums = (splits * problem.m * problem.n * batches) as f64;
                 ANOTHER_DISPATCH + sums / units as f64 * PER_SUM
             }
-        };
-        tiles + parts
+        }
     }
 }
 
 /// What [`Tiling::cost`] counts for the begin and the end of a tile, as so much of `k`.
-const START: f64 = 220.0;
+const START: f64 = 90.0;
+
+/// The same where sums of parts of `k` are stored in F32, and for windows.
+const START_OF_PARTS: f64 = 220.0;
 
 /// What it counts for a dispatch that waits for the one before.
 const ANOTHER_DISPATCH: f64 = 3.4e6;
