@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tercet::ops::ReduceFn;
+use tercet::scalar::UnaryFn;
 use tercet::{
     CompileOptions, DType, Executable, Graph, OpError, Scheme, Tensor, TensorType, Type, Value,
     Wanted, case::Fill,
@@ -161,6 +162,32 @@ pub(crate) fn gemm(b: &mut Bench) -> Result<()> {
                 Err(e) => b.report.failed(&name, &e.to_string()),
             }
         }
+    }
+    layers(b)
+}
+
+/// Products as encoders have them: weights that are parameters, with a bias and a function.
+fn layers(b: &mut Bench) -> Result<()> {
+    let rows = if b.quick { 64 } else { 4096 };
+    let layers = [
+        (3072, 768, Some(UnaryFn::Gelu)),
+        (768, 3072, None),
+        (768, 768, None),
+        (2304, 768, None),
+    ];
+    for (n, k, f) in layers {
+        let (n, k) = if b.quick { (n / 48, k / 48) } else { (n, k) };
+        let uniform = || Fill::Uniform(-1.0, 1.0);
+        let x = ("x", Type::new(DType::F16, [rows, k]), uniform());
+        let w = ("w", Type::new(DType::F16, [k, n]), uniform());
+        let bias = ("bias", Type::new(DType::F16, [n]), uniform());
+        let (g, tensors) =
+            with_params(&[x], &[w, bias], |g, v| g.linear(v[0], v[1], Some(v[2]), f))?;
+        let of = f.map_or("", |f| f.name());
+        let name = format!("layer f16 {rows}x{n}x{k}, bias {of}");
+        let m = measure(b, &g, &tensors)?;
+        let rate = 2.0 * (rows * n * k) as f64 / m.seconds * 1e-12;
+        b.report.row(&name, m.seconds, Some((rate, "TFLOP/s")));
     }
     Ok(())
 }
