@@ -245,7 +245,7 @@ fn selective_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<()
         channels: sizes.heads,
         states: sizes.states,
     };
-    let tile = Tile::selective(work, e.caps);
+    let tile = Tile::selective(work, e.caps, x.dtype != DType::F32);
     let tiles = sizes.heads.div_ceil(tile.channels());
     let (batch, steps) = (e.num(batch), e.num(steps));
     let count = e.tape().mul(batch, num(tiles));

@@ -66,7 +66,7 @@ pub(super) struct Tile {
 
 impl Tile {
     /// Of `SelectiveScan`.
-    pub(super) fn selective(work: Work, caps: &Caps) -> Tile {
+    pub(super) fn selective(work: Work, caps: &Caps, is_narrow: bool) -> Tile {
         let vectors = work.vectors();
         let few = Tile::of(work, vectors.div_ceil(16), 1);
         let few = match 2 * few.lanes <= FEW_THREADS {
@@ -77,6 +77,8 @@ impl Tile {
             false => few,
         };
         match work.per_unit(few, caps) {
+            // By what was measured: 16 bits want as many words on their way as F32 has, but no more.
+            0..=3 if is_narrow => few.fit(work, caps, 6, Tile::selective_bytes),
             0..=3 => few.fit(work, caps, 4, Tile::selective_bytes),
             _ => Tile::of(work, vectors.div_ceil(16).max(2), 1).fit(
                 work,
@@ -129,7 +131,7 @@ impl Tile {
         };
         let budget = budget.min(caps.workgroup_bytes as usize);
         let fits = |tile: &Tile| bytes(tile) <= budget;
-        let fours = [8, 4, 2, 1].into_iter().filter(|fours| *fours <= most);
+        let fours = [8, 6, 4, 2, 1].into_iter().filter(|fours| *fours <= most);
         let staged = fours.map(|fours| Tile { fours, ..self }).find(fits);
         staged.unwrap_or(Tile {
             staged: false,
@@ -189,8 +191,9 @@ mod tests {
 
     #[test]
     fn tiles_have_all_states_and_fit_the_shared_memory() {
-        let made: [Made; 3] = [
-            (Tile::selective, Tile::selective_bytes),
+        let made: [Made; 4] = [
+            (|w, c| Tile::selective(w, c, false), Tile::selective_bytes),
+            (|w, c| Tile::selective(w, c, true), Tile::selective_bytes),
             (Tile::heads, Tile::heads_bytes),
             (Tile::delta, Tile::delta_bytes),
         ];
