@@ -7,7 +7,7 @@
 //! For 64 heads of 64 channels with 128 states, 4096 steps: a chunk takes 64 x 64 x 128 products for its rows and
 //! 64 x (64 + 2 x 128) x 64 for values and states, 13 G products in all, which matrices of F16 do in some 20 us; rows
 //! of chunks are 34 MB, written once and read twice. What remains is latency: 128 workgroups go through 64 chunks
-//! of about a microsecond each.
+//! of about two microseconds each.
 
 use tercet_ir::{CompileError, DType, Dim};
 
