@@ -4,9 +4,9 @@
 //! the states through the chunks, one workgroup for 32 channels of a head. The headers of
 //! `shaders/vulkan/include/chunk_rows.glsl` and `chunk_walk.glsl` have the formulas.
 //!
-//! For 64 heads of 64 channels with 128 states, 4096 steps: a chunk takes 64 x 64 x 128 products for its rows and
-//! 64 x (64 + 2 x 128) x 64 for values and states, 13 G products in all, which matrices of F16 do in some 20 us; rows
-//! of chunks are 34 MB, written once and read twice. What remains is latency: 128 workgroups go through 64 chunks
+//! For 64 heads of 64 channels with 128 states, 4096 steps: a chunk takes 64 x 64 x 128 products for its rows, once
+//! for heads that share them, and 64 x (64 + 2 x 128) x 64 for values and states of each head, 5.4 G in all, which
+//! matrices of F16 do in some 20 us; squares of chunks are 34 MB, written once and read twice. What remains is latency: 128 workgroups go through 64 chunks
 //! of about two microseconds each.
 
 use tercet_ir::{CompileError, DType, Dim};
