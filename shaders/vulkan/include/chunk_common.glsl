@@ -47,3 +47,6 @@ float inverse_power(float power) { return uintBitsToFloat((254u << 23) - floatBi
 
 // The first step of a chunk as it is read.
 uint first_of(uint chunk, uint steps) { return min(chunk * CHUNK, steps - CHUNK); }
+
+// The greatest of the magnitudes of a subgroup: as whole numbers, of which devices find it at once.
+float greatest_of(float magnitude) { return uintBitsToFloat(subgroupMax(floatBitsToUint(magnitude))); }

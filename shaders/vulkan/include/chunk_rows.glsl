@@ -33,18 +33,20 @@ layout(set = 0, binding = 2) readonly buffer Leave { uvec4 leave[]; };
 layout(set = 0, binding = 3) readonly buffer Gates { uint gates[]; };
 layout(set = 0, binding = 4) readonly buffer Others { uint others[]; };
 layout(set = 0, binding = 5) writeonly buffer Mixes { uvec4 mixes[]; };
-layout(set = 0, binding = 6) writeonly buffer Inverses { uvec4 inverses[]; };
+layout(set = 0, binding = 6) writeonly buffer Inverses { uint16_t inverses[]; };
 layout(set = 0, binding = 7) writeonly buffer Factors { float factors[]; };
 
-// Rows of both operands, from LEAVE_AT on those of `leave`; then squares of floats, rows of SQUARE_STRIDE words of 16
-// bytes: leave . enter, later the inverse; enter . enter, then A.
-const uint ROW_STRIDE = ROW_WORDS + 1;
+// Some states of the rows of both operands, from LEAVE_AT on of `leave`; then a square of floats, rows of SQUARE_STRIDE
+// words of 16 bytes: leave . enter, later A below its diagonal and what is known of the inverse, turned, above. As
+// little as lets several workgroups run side by side.
+const uint STAGE_BLOCKS = STATE_BLOCKS < 4 ? STATE_BLOCKS : 4;
+const uint STAGE_WORDS = STAGE_BLOCKS * 2;
+const uint ROW_STRIDE = STAGE_WORDS + 1;
 const uint LEAVE_AT = CHUNK * ROW_STRIDE;
 const uint SQUARE_STRIDE = CHUNK / 4 + 1;
-const uint OWN_AT = CHUNK * SQUARE_STRIDE;
 const uint ROWS_LENGTH = 2 * LEAVE_AT;
-const uint SQUARES_LENGTH = OWN_AT * (1 + DELTA);
-shared uvec4 tiles[ROWS_LENGTH > SQUARES_LENGTH ? ROWS_LENGTH : SQUARES_LENGTH];
+const uint SQUARE_LENGTH = CHUNK * SQUARE_STRIDE;
+shared uvec4 tiles[ROWS_LENGTH > SQUARE_LENGTH ? ROWS_LENGTH : SQUARE_LENGTH];
 // Of each step the sum of logarithms, and dt or beta.
 shared vec4 sums[CHUNK / 4];
 shared vec4 weights[CHUNK / 4];
@@ -57,14 +59,12 @@ const float LOG2_E = 1.44269504;
 const float LEAST_LOG = -200.0;
 // Words of a square of 16-bit numbers, and of rows, of an invocation. Those of a square have the same columns.
 const uint LOADS = SQUARE_WORDS / THREADS;
-const uint ROW_LOADS = (CHUNK * ROW_WORDS + THREADS - 1) / THREADS;
+const uint ROW_LOADS = (CHUNK * STAGE_WORDS + THREADS - 1) / THREADS;
 
 float half_at(uint word, uint element) {
     vec2 two = two_of(word);
     return (element & 1u) == 0u ? two.x : two.y;
 }
-
-float float_at(uint at) { return uintBitsToFloat(tiles[at / 4u][at % 4u]); }
 
 // An invocation's step: those of a subgroup follow each other.
 uint own_step() { return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID; }
@@ -100,23 +100,25 @@ void place_gates(vec2 own) {
     barrier();
 }
 
-void load_rows(uint base, uint stride) {
+// `words` words of each row, from those on that `base` says.
+void load_rows(uint base, uint stride, uint words) {
     [[unroll]] for (uint i = 0u; i < ROW_LOADS; i++) {
         uint at = gl_LocalInvocationIndex + i * THREADS;
-        if (CHUNK * ROW_WORDS % THREADS == 0u || at < CHUNK * ROW_WORDS) {
-            uint from = base + at / ROW_WORDS * stride + at % ROW_WORDS;
-            uint to = at / ROW_WORDS * ROW_STRIDE + at % ROW_WORDS;
+        if (at < CHUNK * STAGE_WORDS && at % STAGE_WORDS < words) {
+            uint from = base + at / STAGE_WORDS * stride + at % STAGE_WORDS;
+            uint to = at / STAGE_WORDS * ROW_STRIDE + at % STAGE_WORDS;
             tiles[to] = enter[from];
             tiles[LEAVE_AT + to] = leave[from];
         }
     }
 }
 
-// The products of the subgroup's rows with those up to them, in the place of the rows.
-void multiply_rows() {
+SUMS mixed[BLOCKS];
+SUMS own[BLOCKS];
+
+// The products of the subgroup's rows with those up to them.
+void multiply_rows(uint base, uint stride) {
     uint block = gl_SubgroupID;
-    SUMS mixed[BLOCKS];
-    SUMS own[BLOCKS];
     [[unroll]] for (uint j = 0u; j < BLOCKS; j++) {
         mixed[j] = SUMS(0.0);
         own[j] = SUMS(0.0);
@@ -124,33 +126,42 @@ void multiply_rows() {
     LEFT x;
     LEFT y;
     RIGHT z;
-    [[unroll]] for (uint h = 0u; h < STATE_BLOCKS; h++) {
-        coopMatLoad(x, tiles, LEAVE_AT + block * 16u * ROW_STRIDE + h * 2u, ROW_STRIDE, ROWS);
-        if (DELTA == 1u) {
-            coopMatLoad(y, tiles, block * 16u * ROW_STRIDE + h * 2u, ROW_STRIDE, ROWS);
-        }
-        [[unroll]] for (uint j = 0u; j < BLOCKS; j++) {
-            if (j <= block) {
-                coopMatLoad(z, tiles, j * 16u * ROW_STRIDE + h * 2u, ROW_STRIDE, COLUMNS_FIRST);
-                mixed[j] = coopMatMulAdd(x, z, mixed[j]);
+    for (uint first = 0u; first < STATE_BLOCKS; first += STAGE_BLOCKS) {
+        uint blocks = min(STAGE_BLOCKS, STATE_BLOCKS - first);
+        // Nobody reads what was there before.
+        barrier();
+        load_rows(base + first * 2u, stride, blocks * 2u);
+        barrier();
+        [[unroll]] for (uint h = 0u; h < STAGE_BLOCKS; h++) {
+            if (h < blocks) {
+                uint at = block * 16u * ROW_STRIDE + h * 2u;
+                coopMatLoad(x, tiles, LEAVE_AT + at, ROW_STRIDE, ROWS);
                 if (DELTA == 1u) {
-                    own[j] = coopMatMulAdd(y, z, own[j]);
+                    coopMatLoad(y, tiles, at, ROW_STRIDE, ROWS);
+                }
+                [[unroll]] for (uint j = 0u; j < BLOCKS; j++) {
+                    if (j <= block) {
+                        coopMatLoad(z, tiles, j * 16u * ROW_STRIDE + h * 2u, ROW_STRIDE, COLUMNS_FIRST);
+                        mixed[j] = coopMatMulAdd(x, z, mixed[j]);
+                        if (DELTA == 1u) {
+                            own[j] = coopMatMulAdd(y, z, own[j]);
+                        }
+                    }
                 }
             }
         }
     }
-    barrier();
-    [[unroll]] for (uint j = 0u; j < BLOCKS; j++) {
-        uint at = block * 16u * SQUARE_STRIDE + j * 4u;
-        if (j <= block) {
-            coopMatStore(mixed[j], tiles, at, SQUARE_STRIDE, ROWS);
-            if (DELTA == 1u) {
-                coopMatStore(own[j], tiles, OWN_AT + at, SQUARE_STRIDE, ROWS);
-            }
-        }
-    }
-    barrier();
 }
+
+// The subgroup's products to shared memory, when nobody reads what is there.
+#define PLACE_PRODUCTS(sums)                                                            \
+    barrier();                                                                          \
+    [[unroll]] for (uint j = 0u; j < BLOCKS; j++) {                                     \
+        if (j <= gl_SubgroupID) {                                                       \
+            coopMatStore(sums[j], tiles, gl_SubgroupID * 16u * SQUARE_STRIDE + j * 4u, SQUARE_STRIDE, ROWS); \
+        }                                                                               \
+    }                                                                                   \
+    barrier();
 
 // The products that become an invocation's mixes, four neighbours each, and the mixes of a head.
 vec4 products[LOADS * 2];
@@ -177,14 +188,14 @@ float decay_products() {
         if (DELTA == 0u) {
             x *= weights[four];
         } else {
-            uint to = OWN_AT + t * SQUARE_STRIDE + four;
+            uint to = t * SQUARE_STRIDE + four;
             vec4 own = uintBitsToFloat(tiles[to]) * decay * weights[t / 4u][t % 4u];
             tiles[to] = floatBitsToUint(mix(vec4(0.0), own, lessThan(j, uvec4(t))));
         }
         made[i] = mix(vec4(0.0), x, lessThanEqual(j, uvec4(t)));
         most = max(most, abs(made[i]));
     }
-    return subgroupMax(max(max(most.x, most.y), max(most.z, most.w)));
+    return greatest_of(max(max(most.x, most.y), max(most.z, most.w)));
 }
 
 void store_mixes(uint square, float by) {
@@ -206,7 +217,7 @@ void make(uint square) {
     if (t < CHUNK) {
         weight = exp2(end - sum) * (DELTA == 1u ? 1.0 : weights[t / 4u][t % 4u]);
     }
-    float most_weight = subgroupMax(abs(weight));
+    float most_weight = greatest_of(abs(weight));
     if (gl_SubgroupInvocationID == 0u) {
         most_mixes[gl_SubgroupID] = most;
         most_factors[gl_SubgroupID] = most_weight;
@@ -233,19 +244,20 @@ void make(uint square) {
 }
 
 // A column of the inverse of I + A, 16 rows at a time: what the rows before leave of the unit vector, then within.
-void invert() {
+// The column lies in the row of its number, beyond the diagonal.
+void invert(uint square) {
     uint column = gl_LocalInvocationIndex;
+    float beta = weights[column / 4u][column % 4u];
     for (uint b = 0u; b < BLOCKS; b++) {
         float r[16];
-        uint at = OWN_AT + b * 16u * SQUARE_STRIDE;
+        uint at = b * 16u * SQUARE_STRIDE;
         [[unroll]] for (uint i = 0u; i < 16u; i++) {
             r[i] = b * 16u + i == column ? 1.0 : 0.0;
         }
         for (uint four = 0u; four < 4u * b; four++) {
-            vec4 above;
-            [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                above[i] = float_at((4u * four + i) * SQUARE_STRIDE * 4u + column);
-            }
+            uvec4 j = uvec4(4u * four) + uvec4(0u, 1u, 2u, 3u);
+            vec4 known = uintBitsToFloat(tiles[column * SQUARE_STRIDE + four]);
+            vec4 above = mix(vec4(equal(j, uvec4(column))), known, greaterThan(j, uvec4(column)));
             [[unroll]] for (uint i = 0u; i < 16u; i++) {
                 r[i] -= dot(uintBitsToFloat(tiles[at + i * SQUARE_STRIDE + four]), above);
             }
@@ -263,21 +275,19 @@ void invert() {
                 r[i] -= dot(uintBitsToFloat(tiles[at + i * SQUARE_STRIDE + 4u * b + four]), done);
             }
         }
-        [[unroll]] for (uint i = 0u; i < 16u; i++) {
-            uint to = (b * 16u + i) * SQUARE_STRIDE * 4u + column;
-            tiles[to / 4u][to % 4u] = floatBitsToUint(r[i]);
+        [[unroll]] for (uint four = 0u; four < 4u; four++) {
+            uint row = b * 16u + 4u * four;
+            uint to = column * SQUARE_STRIDE + row / 4u;
+            vec4 done = vec4(r[4u * four], r[4u * four + 1u], r[4u * four + 2u], r[4u * four + 3u]);
+            if (row + 3u > column) {
+                bvec4 is_known = greaterThan(uvec4(row) + uvec4(0u, 1u, 2u, 3u), uvec4(column));
+                tiles[to] = floatBitsToUint(mix(uintBitsToFloat(tiles[to]), done, is_known));
+            }
+            [[unroll]] for (uint e = 0u; e < 4u; e++) {
+                uint place = square * SQUARE_WORDS * 8u + (row + e) * CHUNK + column;
+                inverses[place] = uint16_t(two_bits(vec2(done[e] * beta, 0.0)) & 0xffffu);
+            }
         }
-    }
-}
-
-void store_inverses(uint square) {
-    uint four = gl_LocalInvocationIndex % 8u * 2u;
-    [[unroll]] for (uint i = 0u; i < LOADS; i++) {
-        uint at = gl_LocalInvocationIndex + i * THREADS;
-        uint from = at / 8u * SQUARE_STRIDE + four;
-        vec4 a = uintBitsToFloat(tiles[from]) * weights[four];
-        vec4 b = uintBitsToFloat(tiles[from + 1u]) * weights[four + 1u];
-        inverses[square * SQUARE_WORDS + at] = uvec4(two_bits(a.xy), two_bits(a.zw), two_bits(b.xy), two_bits(b.zw));
     }
 }
 
@@ -295,10 +305,12 @@ void main() {
     uint from = chunk * CHUNK - first;
     uint token = row * p.steps + first;
     vec2 gate = load_gates(token * p.heads + first_head, first_head, from);
-    load_rows((token * p.groups + group) * ROW_WORDS, p.groups * ROW_WORDS);
-    barrier();
-    multiply_rows();
+    multiply_rows((token * p.groups + group) * ROW_WORDS, p.groups * ROW_WORDS);
+    PLACE_PRODUCTS(mixed)
     take_products();
+    if (DELTA == 1u) {
+        PLACE_PRODUCTS(own)
+    }
     uint square = (row * p.heads + first_head) * p.chunks + chunk;
     for (uint i = 0u; i < p.each; i++) {
         place_gates(gate);
@@ -306,11 +318,7 @@ void main() {
         gate = load_gates(token * p.heads + next, next, from);
         make(square + i * p.chunks);
     }
-    if (DELTA == 1u) {
-        if (gl_LocalInvocationIndex < CHUNK) {
-            invert();
-        }
-        barrier();
-        store_inverses(square);
+    if (DELTA == 1u && gl_LocalInvocationIndex < CHUNK) {
+        invert(square);
     }
 }

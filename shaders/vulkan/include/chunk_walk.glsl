@@ -309,7 +309,7 @@ void update(float whole, float back) {
             most = max(most, abs(states[i][e]));
         }
     }
-    most = subgroupMax(most);
+    most = greatest_of(most);
     if (gl_SubgroupInvocationID == 0u) {
         greatest[gl_SubgroupID] = most;
     }

@@ -170,7 +170,7 @@ impl Tiling {
         self.subgroup * BLOCKS * self.parts
     }
 
-    /// Shared memory of a workgroup: the greater of both kernels'. As in the shaders.
+    /// Shared memory of a workgroup: at least that of either kernel. The first takes no more than this of few states.
     fn shared_bytes(&self) -> usize {
         let subgroups = (BLOCKS * self.parts) as usize;
         let [row, stride, square] = [self.states, self.columns, CHUNK].map(|n| n / 8 + 1);
