@@ -80,16 +80,20 @@ var<workgroup> failed: atomic<u32>;
 var<private> key_chunks: array<vec4<u32>, TURNS * OWN>;
 var<private> value_chunks: array<vec4<u32>, TURNS * OWN>;
 
-// The keys of this invocation from `first` on, and their values.
-fn load(first: u32, at: u32) {
+// The keys of this invocation from `first` on, none beyond `last`.
+fn load_keys(first: u32, at: u32, last: u32) {
     for (var turn = 0u; turn < TURNS; turn += 1u) {
-        let row = at + min(first + turn * SLOTS, p.keys - 1u) * (KEY_STEP / EACH);
+        let row = at + min(first + turn * SLOTS, last) * (KEY_STEP / EACH);
         for (var i = 0u; i < OWN; i += 1u) {
             key_chunks[turn * OWN + i] = keys[row + i * LANES];
         }
     }
+}
+
+// Their values.
+fn load_values(first: u32, at: u32, last: u32) {
     for (var turn = 0u; turn < TURNS; turn += 1u) {
-        let row = at + min(first + turn * SLOTS, p.keys - 1u) * (KEY_STEP / EACH);
+        let row = at + min(first + turn * SLOTS, last) * (KEY_STEP / EACH);
         for (var i = 0u; i < OWN; i += 1u) {
             value_chunks[turn * OWN + i] = values[row + i * LANES];
         }
@@ -164,7 +168,8 @@ fn main(
         begin = n - min(n, p.window);
     }
     var first = begin;
-    load(first + slot, at);
+    load_keys(first + slot, at, p.keys - 1u);
+    load_values(first + slot, at, p.keys - 1u);
     var place = bitcast<i32>(starts[AXIS]);
     place = clamp(select(place, place + i32(p.keys), place < 0), 0, i32(p.keys) - 1);
     var bad = 0u;
@@ -213,6 +218,8 @@ fn main(
             }
             products[(turn * SLOTS + slot) * LANES + lane] = product;
         }
+        // The next ones are under way meanwhile; beyond the end, the last one.
+        load_keys(first + BLOCK + slot, at, max(n, 1u) - 1u);
         workgroupBarrier();
         var scores: array<i32, TURNS>;
         let before = top;
@@ -243,12 +250,12 @@ fn main(
                 }
             }
         }
+        load_values(first + BLOCK + slot, at, max(n, 1u) - 1u);
         first += BLOCK;
         if first >= n {
             break;
         }
         workgroupBarrier();
-        load(first + slot, at);
     }
 
     if lane == 0u {
