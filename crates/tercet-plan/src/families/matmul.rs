@@ -10,6 +10,7 @@
 //! Next: `matmul/product.rs` for operands, `matmul/portable.rs` for the choice, `matmul/gemv.rs` for
 //! few rows, `matmul/kernels.rs`.
 
+mod columns;
 mod coop;
 mod gemv;
 mod half;

@@ -6,6 +6,7 @@
 
 use tercet_ir::{CompileError, DType};
 
+use super::columns::Columns;
 use super::held::Held;
 use super::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, CODED_ACTIVATED, CODED_PLAIN,
@@ -101,13 +102,14 @@ pub(super) fn floats(
     let rows = rows_of(e, p, rows)?;
     let b_type = code(p.b.dtype);
     if rows == 1 && reads_quads(e, p)? && row_is_quads(p) {
-        let per = 1 + u32::from(p.gate.is_some());
-        let units = row_units(e, p)?;
-        let kernel = ROW.pick(p.function());
-        let mut own = vec![b_type, rows, units, per];
+        let columns = Columns::of(e, p, 4 * quads_of(p.b.dtype))?;
+        let mut own = vec![b_type];
+        own.extend(columns.consts());
         own.extend(taken(p));
-        let grid = grid(e, p, given, units);
-        given.dispatch_rows(e, kernel, &own, grid);
+        let all = e.num(&p.columns());
+        let groups = e.tape().ceil_div(all, columns.results(p));
+        let [x, y, _] = e.flat_grid(groups);
+        given.dispatch_rows(e, ROW.pick(p.function()), &own, [x, y, given.batches]);
     } else if reads_quads(e, p)? {
         let teams = Teams::of(e, p, [rows, teams_of(rows)], [quads_of(p.b.dtype), 0], 2)?;
         let kernel = WIDE.pick(p.function());
@@ -134,21 +136,6 @@ fn row_is_quads(p: &Product) -> bool {
     let len = 16 / p.a.dtype.size_bytes() as u64;
     let whole = p.k.known().is_some_and(|k| (k as u64).is_multiple_of(len));
     whole && p.a.summed.unit && p.a.is_multiple(len, p.a.own)
-}
-
-/// The columns that a workgroup takes at a time: fewer where there are few, so that each unit of the device has
-/// some workgroups.
-fn row_units(e: &Emit<'_>, p: &Product) -> Result<u32, CompileError> {
-    let columns = e.bound(&p.columns())?;
-    let device = match e.caps.compute_units {
-        0 => 16,
-        units => units as usize,
-    };
-    let mut units = 8;
-    while units > 2 && columns < 3 * device * units as usize {
-        units /= 2;
-    }
-    Ok(units)
 }
 
 /// The rows that the kernel has sums for.

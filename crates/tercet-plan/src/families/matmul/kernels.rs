@@ -320,10 +320,7 @@ of_rows!(
 
 /// One row and the gains of its norm by quads of words.
 const ROW_QUADS: &str = portable!("matmul/row_quads.wgsl");
-const ROW: &str = concat!(
-    portable!("matmul/row_quads.wgsl"),
-    portable!("matmul/gemv_row.wgsl")
-);
+const ROW: &str = portable!("matmul/gemv_floats.wgsl");
 const HELD: &str = portable!("matmul/gemv_held.wgsl");
 const HELD_CONSTS: &[&str] = &[
     "BIAS",
@@ -373,23 +370,25 @@ const ROW_CONSTS: &[&str] = &[
     "A_TYPE",
     "Y_TYPE",
     "B_TYPE",
-    "ROWS",
-    "UNITS",
-    "PER",
+    "SLICES",
+    "PIECES",
+    "TOGETHER",
+    "COLUMNS",
+    "ROUNDS",
     "GATED",
     "NORMED",
 ];
 
-/// One row straight from memory.
+/// One row in registers times floats.
 pub(super) static ROW_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
-    "gemv_row",
-    &[PRELUDE, SHARED, PLAIN, SUMS, GEMV, PROLOGUE, ROW],
+    "gemv_floats",
+    &[PRELUDE, SHARED, PLAIN, SUMS, ROW_QUADS, PROLOGUE, ROW],
     ROW_ARGS,
     ROW_CONSTS,
 );
 pub(super) static ROW_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
-    "gemv_row_activated",
-    with_functions![SHARED, ACTIVATED, SUMS, GEMV, PROLOGUE, ROW],
+    "gemv_floats_activated",
+    with_functions![SHARED, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, ROW],
     ROW_ARGS,
     ROW_CONSTS,
 );

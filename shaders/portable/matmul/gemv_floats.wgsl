@@ -1,0 +1,213 @@
+// One row times columns of floats that lie along k, in quads of words; offsets, columns and k are whole pieces of
+// b, 4 or 8 elements. Each of SLICES invocations holds PIECES pieces of the row in registers and takes the same
+// pieces of TOGETHER columns at a time. Teams of such invocations take the COLUMNS of a workgroup in turn. Sums wait
+// in shared memory, so that nobody waits for others before all are there. Where SLICES * PIECES pieces are less than
+// a column, there are ROUNDS of all that. Batches in z.
+//
+// Where GATED is 1, b holds two matrices side by side; columns of both take turns.
+
+override B_TYPE: u32 = 0u;
+// A power of two from 32 to 256.
+override SLICES: u32 = 256u;
+override PIECES: u32 = 1u;
+override TOGETHER: u32 = 4u;
+override COLUMNS: u32 = 4u;
+override ROUNDS: u32 = 1u;
+override GATED: u32 = 0u;
+
+@group(0) @binding(2) var<storage, read> b_data: array<vec4<u32>>;
+
+const INVOCATIONS: u32 = 256u;
+const TEAMS: u32 = INVOCATIONS / SLICES;
+// Vectors of four of a piece.
+const QUADS: u32 = 1u + (B_TYPE + 1u) / 2u;
+const PIECE: u32 = 4u * QUADS;
+// How often a team takes columns.
+const TURNS: u32 = COLUMNS / (TEAMS * TOGETHER);
+// Sums of a column, one for each slice; in the end those of JOINED vectors. One column more for the squares.
+const JOINED: u32 = 8u;
+const SLICE_QUADS: u32 = SLICES / 4u;
+const SHARE_ROW: u32 = SLICE_QUADS + 1u;
+const SQUARE_UNITS: u32 = NORMED;
+const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_ROW;
+const SHARES_AT: u32 = 0u;
+// A place for the sum of squares.
+const TOTAL_AT: u32 = max(SHARES, INVOCATIONS);
+
+var<workgroup> memory: array<vec4<f32>, TOTAL_AT + 1u>;
+
+// What the invocation holds of the row, and of columns.
+var<private> x: array<vec4<f32>, PIECES * QUADS>;
+var<private> held: array<vec4<u32>, TOGETHER * PIECES>;
+
+// What is added to the results of this invocation.
+var<private> added: vec2<f32>;
+
+fn columns() -> u32 {
+    return p.n / (1u + GATED);
+}
+
+fn b_four(words: vec4<u32>, quad: u32) -> vec4<f32> {
+    if B_TYPE == F32 {
+        return bitcast<vec4<f32>>(words);
+    }
+    return four_floats(select(words.xy, words.zw, quad == 1u), B_TYPE);
+}
+
+// Piece `i` of an invocation.
+fn piece_of(i: u32, round: u32, slice: u32) -> u32 {
+    return (round * PIECES + i) * SLICES + slice;
+}
+
+// Asks for the pieces of the columns of a turn.
+fn load(first: u32, turn: u32, round: u32, unit: u32, slice: u32) {
+    let last = p.k / PIECE - 1u;
+    for (var j = 0u; j < TOGETHER; j += 1u) {
+        let place = (turn * TEAMS + unit) * TOGETHER + j;
+        var column = min(first + place / (1u + GATED), columns() - 1u);
+        if GATED == 1u {
+            column += (place % 2u) * columns();
+        }
+        let at = (b_base + column * p.b_col) / PIECE;
+        for (var i = 0u; i < PIECES; i += 1u) {
+            held[j * PIECES + i] = b_data[at + min(piece_of(i, round, slice), last)];
+        }
+    }
+}
+
+// Fetches the pieces of the row.
+fn hold(round: u32, slice: u32) {
+    let last = p.k / PIECE - 1u;
+    for (var i = 0u; i < PIECES; i += 1u) {
+        let piece = piece_of(i, round, slice);
+        for (var quad = 0u; quad < QUADS; quad += 1u) {
+            let k = min(piece, last) * PIECE + quad * 4u;
+            x[i * QUADS + quad] = prepared(select(vec4<f32>(), a_four(k), piece <= last), k);
+        }
+    }
+}
+
+// The sums of a round: of the slices of every column.
+fn stream(first: u32, round: u32, unit: u32, slice: u32) {
+    load(first, 0u, round, unit, slice);
+    hold(round, slice);
+    for (var turn = 0u; turn < TURNS; turn += 1u) {
+        for (var j = 0u; j < TOGETHER; j += 1u) {
+            var sum = 0.0;
+            for (var i = 0u; i < PIECES; i += 1u) {
+                for (var quad = 0u; quad < QUADS; quad += 1u) {
+                    sum += dot(b_four(held[j * PIECES + i], quad), x[i * QUADS + quad]);
+                }
+            }
+            let place = (turn * TEAMS + unit) * TOGETHER + j;
+            let at = place * SHARE_ROW + slice / 4u;
+            if round > 0u {
+                sum += memory[at][slice % 4u];
+            }
+            memory[at][slice % 4u] = sum;
+        }
+        if turn + 1u < TURNS {
+            load(first, turn + 1u, round, unit, slice);
+        }
+    }
+    if NORMED == 1u && unit == 0u {
+        memory[COLUMNS * SHARE_ROW + slice / 4u][slice % 4u] = row_squares;
+    }
+}
+
+fn total(v: vec4<f32>) -> f32 {
+    return (v.x + v.y) + (v.z + v.w);
+}
+
+// Joins the sums of the slices of a column: JOINED invocations add every JOINED-th vector of them.
+fn join(local: u32) {
+    workgroupBarrier();
+    for (var i = local; i < (COLUMNS + SQUARE_UNITS) * JOINED; i += INVOCATIONS) {
+        let at = i / JOINED * SHARE_ROW + i % JOINED;
+        var sum = vec4<f32>();
+        for (var other = 0u; other < SLICE_QUADS; other += JOINED) {
+            sum += memory[at + other];
+        }
+        // Nobody else reads this one.
+        memory[at].x = total(sum);
+    }
+    workgroupBarrier();
+}
+
+fn joined(place: u32) -> f32 {
+    let at = place * SHARE_ROW;
+    var sum = 0.0;
+    for (var i = 0u; i < JOINED; i += 1u) {
+        sum += memory[at + i].x;
+    }
+    return sum;
+}
+
+// The sum of the squares of the row.
+fn squares_of(unit: u32) -> f32 {
+    return joined(COLUMNS + unit);
+}
+
+// Result `within` of the workgroup, one of lane `lane` of a word.
+fn result_of(within: u32, lane: u32) -> f32 {
+    if GATED == 1u {
+        return activate(settled(joined(2u * within))) * settled(joined(2u * within + 1u));
+    }
+    return activate(settled(joined(within)) + added[lane]);
+}
+
+// Asks for what is added to the results early, so that nobody waits for it in the end.
+fn ask_for_added(first: u32, local: u32) {
+    for (var lane = 0u; BIAS == 1u && lane < lanes(Y_TYPE); lane += 1u) {
+        added[lane] = bias_at(0u, min(first + local * lanes(Y_TYPE) + lane, columns() - 1u));
+    }
+}
+
+// The words of the results.
+fn store(first: u32, local: u32) {
+    let within = local * lanes(Y_TYPE);
+    var word = 0u;
+    var some = false;
+    for (var lane = 0u; lane < lanes(Y_TYPE); lane += 1u) {
+        if within + lane < COLUMNS / (1u + GATED) && first + within + lane < columns() {
+            word |= float_bits(result_of(within + lane, lane), Y_TYPE) << (16u * lane);
+            some = true;
+        }
+    }
+    if some {
+        y_data[word_of(y_base + first + within, Y_TYPE)] = word;
+    }
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    begin();
+    let unit = local / SLICES;
+    let slice = local % SLICES;
+    let first = flat_group(group, groups) * (COLUMNS / (1u + GATED));
+    if first >= columns() {
+        return;
+    }
+    for (var batch = group.z; batch < p.batch; batch += groups.z) {
+        enter_batch(batch);
+        row_scale = 1.0;
+        row_squares = 0.0;
+        ask_for_added(first, local);
+        // 1 where the row is taken again. Compilers do not see that it begins at 0: they would copy the loop.
+        for (var turn = p.zero; turn < 2u; turn += 1u) {
+            for (var round = 0u; round < ROUNDS; round += 1u) {
+                stream(first, round, unit, slice);
+            }
+            join(local);
+            if settle(local, turn == 1u) {
+                break;
+            }
+        }
+        store(first, local);
+        workgroupBarrier();
+    }
+}
