@@ -75,6 +75,8 @@ pub struct Caps {
     pub coop_converts: bool,
     /// The device's own conversions of F16 are right, which [`native_halves`](crate::native_halves) finds out.
     pub native_halves: bool,
+    /// Products of two words of four signed bytes, added up, are one instruction.
+    pub packed_dots: bool,
     /// Units that run workgroups side by side; 0 when unknown.
     pub compute_units: u32,
     /// What was measured on the device.
@@ -99,6 +101,7 @@ impl Caps {
             coop_blocks: Vec::new(),
             coop_converts: false,
             native_halves: false,
+            packed_dots: false,
             compute_units: 0,
             tuning: Tuning::default(),
         }
@@ -140,6 +143,7 @@ impl Caps {
             ],
             coop_converts: true,
             native_halves: true,
+            packed_dots: true,
             compute_units: 132,
             tuning: Tuning::default(),
         }
@@ -162,6 +166,7 @@ impl Caps {
             coop_blocks: Vec::new(),
             coop_converts: false,
             native_halves: true,
+            packed_dots: true,
             compute_units: 12,
             tuning: Tuning::default(),
         }
@@ -173,6 +178,7 @@ impl Caps {
             max_binding_bytes: 128 << 20,
             subgroup: None,
             native_halves: false,
+            packed_dots: true,
             compute_units: 0,
             ..Caps::laptop()
         }

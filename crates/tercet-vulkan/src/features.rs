@@ -10,7 +10,7 @@ use tercet_plan::{Caps, CoopBlock, CoopShape, CoopType, Tuning};
 
 use crate::coop_blocks::{self, BlockFeatures};
 use crate::error::OpenError;
-use crate::instance::{DeviceInfo, Instance, failed};
+use crate::instance::{DeviceInfo, DeviceKind, Instance, failed};
 
 /// `VkPhysicalDeviceShaderBfloat16FeaturesKHR`, newer than the bindings.
 #[repr(C)]
@@ -72,6 +72,8 @@ pub(crate) struct Features {
     coop_blocks: Vec<CoopBlock>,
     coop_converts: bool,
     maintenance4: bool,
+    /// Products of packed bytes, added up, are one instruction.
+    packed_dots: bool,
     /// Pipelines can be made without checks of buffer accesses.
     pub(crate) unchecked: bool,
     bfloat16: bool,
@@ -125,6 +127,7 @@ impl Features {
         let mut bfloat16 = Bfloat16Features::new();
         let mut blocks = BlockFeatures::default();
         let mut v13 = vk::PhysicalDeviceMaintenance4Features::default();
+        let mut dots = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default();
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default();
         let mut all = vk::PhysicalDeviceFeatures2::default()
             .push_next(&mut v11)
@@ -142,7 +145,7 @@ impl Features {
             all = all.push_next(&mut blocks);
         }
         if new {
-            all = all.push_next(&mut v13);
+            all = all.push_next(&mut v13).push_next(&mut dots);
         }
         if has(ash::ext::pipeline_robustness::NAME) {
             all = all.push_next(&mut robustness);
@@ -205,6 +208,9 @@ impl Features {
             coop_blocks,
             coop_converts,
             maintenance4,
+            // Software gains nothing; there they are for tests.
+            packed_dots: dots.shader_integer_dot_product == vk::TRUE
+                && (properties.packed_dots || info.kind == DeviceKind::Cpu),
             unchecked,
             bfloat16: bfloat16.types == vk::TRUE,
             bfloat16_coop,
@@ -278,6 +284,11 @@ impl Features {
         }
         let mut robustness =
             vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
+        let mut dots = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default()
+            .shader_integer_dot_product(true);
+        if self.packed_dots {
+            info = info.push_next(&mut dots);
+        }
         if self.unchecked {
             info = info.push_next(&mut robustness);
         }
@@ -316,6 +327,7 @@ impl Features {
             coop_converts: self.coop_converts,
             // Tried when the device is open.
             native_halves: false,
+            packed_dots: self.packed_dots,
             compute_units: self.compute_units,
             tuning: Tuning::default(),
         }
@@ -331,6 +343,8 @@ struct Properties {
     size_control_compute: bool,
     max_allocation: u64,
     compute_units: u32,
+    /// Products of packed bytes are faster than what they are made of.
+    packed_dots: bool,
     identity: Identity,
 }
 
@@ -346,6 +360,10 @@ impl Properties {
         let mut nv = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
         let mut amd = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
         let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut v11);
+        let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+        if new {
+            all = all.push_next(&mut dots);
+        }
         let sizes = new || has(ash::ext::subgroup_size_control::NAME);
         if sizes {
             all = all.push_next(&mut control);
@@ -378,6 +396,7 @@ impl Properties {
             subgroup_sizes: sizes.then_some((control.min_subgroup_size, control.max_subgroup_size)),
             size_control_compute: control.required_subgroup_size_stages.contains(compute),
             max_allocation: v11.max_memory_allocation_size,
+            packed_dots: dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE,
             compute_units: nv.shader_sm_count.max(amd.active_compute_unit_count),
             identity: Identity {
                 vendor: plain.vendor_id,

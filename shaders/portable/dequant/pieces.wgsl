@@ -151,7 +151,58 @@ fn fifths(bits: u32, j: u32) -> u32 {
     return ((((bits >> j) & 15u) * 0x00204081u) & 0x01010101u) << 4u;
 }
 
-// The codes of word i of a group: weights 4 i to 4 i + 3.
+// The codes of word i of one of two groups, weights 4 i to 4 i + 3, as bytes without their offset.
+fn code_bytes(raw: Raw, group: u32, i: u32) -> u32 {
+    let low = raw.low[i];
+    switch SCHEME {
+        case Q4_0, Q4_1, Q4_K, INT4, INT4_ASYM: {
+            return nibbles(low, group);
+        }
+        case Q5_0, Q5_1: {
+            return nibbles(low, group) | fifths(raw.head.x, 16u * group + 4u * i);
+        }
+        case Q2_K, TQ2_0: {
+            return (low >> (raw.part / 2u % 2u * 4u + 2u * group)) & 0x03030303u;
+        }
+        case Q3_K: {
+            let two = (low >> (raw.part / 2u % 2u * 4u + 2u * group)) & 0x03030303u;
+            let third = (raw.high[i] >> (raw.part / 2u * 2u + group)) & 0x01010101u;
+            return two | (third << 2u);
+        }
+        case Q5_K: {
+            let fifth = (raw.high[i] >> (raw.part / 2u * 2u + group)) & 0x01010101u;
+            return nibbles(low, group) | (fifth << 4u);
+        }
+        default: {
+            // Bits 0 and 1, or 2 and 3; of the second group, 4 bits further. They become bits 4 and 5.
+            let at = raw.part / 2u % 2u * 2u;
+            var high = raw.high[i] >> at;
+            if group == 0u {
+                high = raw.high[i] << (4u - at);
+            }
+            return nibbles(low, group) | (high & 0x30303030u);
+        }
+    }
+}
+
+// What a code is less than its byte.
+fn code_offset() -> i32 {
+    switch SCHEME {
+        case TQ2_0: { return 1; }
+        case Q3_K: { return 4; }
+        case Q4_0, INT4, INT4_ASYM: { return 8; }
+        case Q5_0: { return 16; }
+        case Q6_K: { return 32; }
+        default: { return 0; }
+    }
+}
+
+// True if both groups of a piece have the same scale.
+fn has_one_scale() -> bool {
+    return SCHEME <= Q8_0 || SCHEME >= INT8;
+}
+
+// The codes of word i of a group as floats.
 fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
     let low = raw.low[i];
     switch SCHEME {
@@ -167,12 +218,6 @@ fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
         case Q8_0, INT8: {
             return four(low ^ 0x80808080u, 0u, 255u, 128.0);
         }
-        case Q5_0: {
-            return four(nibbles(low, group) | fifths(raw.head.x, 16u * group + 4u * i), 0u, 31u, 16.0);
-        }
-        case Q5_1: {
-            return four(nibbles(low, group) | fifths(raw.head.x, 16u * group + 4u * i), 0u, 31u, 0.0);
-        }
         case Q2_K: {
             return four(low >> (raw.part / 2u % 2u * 4u + 2u * group), 0u, 3u, 0.0);
         }
@@ -180,22 +225,16 @@ fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
             return four(low >> (raw.part / 2u % 2u * 4u + 2u * group), 0u, 3u, 1.0);
         }
         case Q3_K: {
-            let two = (low >> (raw.part / 2u % 2u * 4u + 2u * group)) & 0x03030303u;
-            let third = (raw.high[i] >> (raw.part / 2u * 2u + group)) & 0x01010101u;
-            return four(two | (third << 2u), 0u, 7u, 4.0);
+            return four(code_bytes(raw, group, i), 0u, 7u, 4.0);
         }
-        case Q5_K: {
-            let fifth = (raw.high[i] >> (raw.part / 2u * 2u + group)) & 0x01010101u;
-            return four(nibbles(low, group) | (fifth << 4u), 0u, 31u, 0.0);
+        case Q5_0: {
+            return four(code_bytes(raw, group, i), 0u, 31u, 16.0);
+        }
+        case Q5_1, Q5_K: {
+            return four(code_bytes(raw, group, i), 0u, 31u, 0.0);
         }
         default: {
-            // Bits 0 and 1, or 2 and 3; of the second group, 4 bits further. They become bits 4 and 5.
-            let at = raw.part / 2u % 2u * 2u;
-            var high = raw.high[i] >> at;
-            if group == 0u {
-                high = raw.high[i] << (4u - at);
-            }
-            return four(nibbles(low, group) | (high & 0x30303030u), 0u, 63u, 32.0);
+            return four(code_bytes(raw, group, i), 0u, 63u, 32.0);
         }
     }
 }
@@ -221,10 +260,10 @@ fn byte_in(word: u32, i: u32) -> u32 {
     return (word >> (8u * i)) & 255u;
 }
 
-// The scale and the minimum of both groups, which are neighbours among the sub-blocks of Q4_K and Q5_K.
-// Scales and minima of sub-blocks 0 to 3 are 6 bits of bytes 0 to 3 and 4 to 7; of sub-blocks 4 to 7,
+// The scales of both groups, which are neighbours among the sub-blocks of Q4_K and Q5_K, and above them the minima:
+// a byte each. Those of sub-blocks 0 to 3 are 6 bits of bytes 0 to 3 and 4 to 7; of sub-blocks 4 to 7,
 // bytes 8 to 11 have the low nibbles, bytes 0 to 7 the top 2 bits.
-fn scales_and_minima(raw: Raw) -> vec4<f32> {
+fn six_bits(raw: Raw) -> u32 {
     let pair = raw.part / 2u;
     let shift = 16u * (pair % 2u);
     let late = pair >= 2u;
@@ -234,9 +273,19 @@ fn scales_and_minima(raw: Raw) -> vec4<f32> {
     let least = (select(raw.head.z, raw.head.w, late) >> (shift + select(0u, 4u, late))) & own;
     let scales = scale | ((raw.head.y >> (shift + 2u)) & top);
     let minima = least | ((raw.head.z >> (shift + 2u)) & top);
+    return scales | (minima << 16u);
+}
+
+fn scales_and_minima(raw: Raw) -> vec4<f32> {
     let dm = halves(raw.head.x) * vec2<f32>(1.0, -1.0);
-    let numbers = four(scales | (minima << 16u), 0u, 63u, 0.0);
-    return dm.xyxy * numbers.xzyw;
+    return dm.xyxy * four(six_bits(raw), 0u, 63u, 0.0).xzyw;
+}
+
+// The scales of both groups of Q3_K, 32 more than they are, in 16 bits each.
+fn third_scales(raw: Raw) -> u32 {
+    let low = (raw.head.x >> (8u * (raw.part % 2u) + 4u * (raw.part / 4u))) & 0x000f000fu;
+    let high = (raw.head.y >> (8u * (raw.part % 2u) + 2u * (raw.part / 2u))) & 0x00030003u;
+    return low | (high << 4u);
 }
 
 // Scale and minimum of the first group, and of the second.
@@ -252,9 +301,7 @@ fn scales(raw: Raw) -> vec4<f32> {
             return dm.xyxy * vec4<f32>(f32(first & 15u), f32(first >> 4u), f32(second & 15u), f32(second >> 4u));
         }
         case Q3_K: {
-            let low = (raw.head.x >> (8u * (raw.part % 2u) + 4u * (raw.part / 4u))) & 0x000f000fu;
-            let high = (raw.head.y >> (8u * (raw.part % 2u) + 2u * (raw.part / 2u))) & 0x00030003u;
-            let both = low | (high << 4u);
+            let both = third_scales(raw);
             let d = own_half(raw);
             return d * vec4<f32>(f32(both & 63u) - 32.0, 0.0, f32(both >> 16u) - 32.0, 0.0);
         }
@@ -281,5 +328,38 @@ fn scales(raw: Raw) -> vec4<f32> {
             let d = own_half(raw);
             return vec4<f32>(d, 0.0, d, 0.0);
         }
+    }
+}
+
+// The same as integers, in formats whose groups have different ones: multiples of `scale_units`.
+fn scale_codes(raw: Raw) -> vec4<i32> {
+    switch SCHEME {
+        case Q2_K: {
+            let first = byte_in(raw.head.x, raw.part % 2u);
+            let second = byte_in(raw.head.x, raw.part % 2u + 2u);
+            return vec4<i32>(vec4<u32>(first & 15u, first >> 4u, second & 15u, second >> 4u));
+        }
+        case Q3_K: {
+            let both = third_scales(raw);
+            return vec4<i32>(i32(both & 63u) - 32, 0, i32(both >> 16u) - 32, 0);
+        }
+        case Q6_K: {
+            let first = sign_extend8(byte_in(raw.head.x, raw.part % 4u));
+            let second = sign_extend8(byte_in(raw.head.y, raw.part % 4u));
+            return vec4<i32>(first, 0, second, 0);
+        }
+        default: {
+            let all = six_bits(raw);
+            return vec4<i32>(bytes_of(all).xzyw);
+        }
+    }
+}
+
+// What a scale and a minimum of 1 are.
+fn scale_units(raw: Raw) -> vec2<f32> {
+    switch SCHEME {
+        case Q2_K: { return halves(raw.halves) * vec2<f32>(1.0, -1.0); }
+        case Q4_K, Q5_K: { return halves(raw.head.x) * vec2<f32>(1.0, -1.0); }
+        default: { return vec2<f32>(own_half(raw), 0.0); }
     }
 }

@@ -1,6 +1,7 @@
 // One row times columns that are rows of packed blocks. Each of SLICES invocations holds the elements of the
 // row that belong to 32 weights of a column in registers, and takes these weights of one column after the other;
 // those of the next DEPTH are under way. TEAMS of such invocations take the COLUMNS of a workgroup in turn.
+// `gemv_held_floats.wgsl` and `gemv_held_dots.wgsl` have the ways to hold the row.
 // Sums wait in shared memory, so that nobody waits for others before all are there. Where SLICES * 32 weights
 // are less than a column, there are ROUNDS of all that.
 //
@@ -50,6 +51,9 @@ struct Held {
     more: vec4<u32>,
 }
 
+// What is under way.
+var<private> queue: array<Held, DEPTH>;
+
 fn columns() -> u32 {
     return p.n / (1u + GATED);
 }
@@ -81,21 +85,28 @@ fn load(place: u32, first: u32, take: u32) -> Held {
     return held;
 }
 
-// Fills the tile with the part of the row that belongs to takes from `first` on.
-fn fill(first: u32, local: u32) {
-    var quads: array<vec4<f32>, (QUADS + TEAMS - 1u) / TEAMS>;
-    for (var i = 0u; i * TEAMS < QUADS; i += 1u) {
-        let at = 4u * (i * INVOCATIONS + local);
+// What an invocation fetches of the row for the tile, on its own or with other teams.
+const FETCHED: u32 = (QUADS + TEAMS - 1u) / TEAMS;
+var<private> fetched: array<vec4<f32>, FETCHED>;
+
+// The first of four elements among those of the tile, which are fetched in the order of the row.
+fn fetched_at(i: u32, local: u32) -> u32 {
+    return 4u * (i * INVOCATIONS + local);
+}
+
+// Where they go: vec2(slice, quad).
+fn spot_of(at: u32) -> vec2<u32> {
+    let spot = spot_in(at / BLOCK_LEN, at % BLOCK_LEN);
+    return vec2<u32>(spot.x / TWINS, spot.x % TWINS * 4u + spot.y);
+}
+
+// Fetches the part of the row that belongs to takes from `first` on.
+fn fetch(first: u32, local: u32) {
+    for (var i = 0u; i < FETCHED; i += 1u) {
+        let at = fetched_at(i, local);
         let k = min(32u * first + at, p.k - 4u);
         let inside = at < 32u * SLICES && 32u * first + at < p.k;
-        quads[i] = prepared(select(vec4<f32>(), a_four(k), inside), k);
-    }
-    for (var i = 0u; i * TEAMS < QUADS; i += 1u) {
-        let at = 4u * (i * INVOCATIONS + local);
-        if at < 32u * SLICES {
-            let spot = spot_in(at / BLOCK_LEN, at % BLOCK_LEN);
-            memory[(spot.x % TWINS * 4u + spot.y) * TILE_ROW + spot.x / TWINS] = quads[i];
-        }
+        fetched[i] = prepared(select(vec4<f32>(), a_four(k), inside), k);
     }
 }
 
@@ -103,10 +114,7 @@ fn total(v: vec4<f32>) -> f32 {
     return (v.x + v.y) + (v.z + v.w);
 }
 
-fn hold(slice: u32) {
-    for (var quad = 0u; quad < QUADS; quad += 1u) {
-        x[quad] = memory[quad * TILE_ROW + slice];
-    }
+fn sum_up() {
     if HAS_MIN == 1u {
         x_sums = vec2<f32>(total(x[0] + x[1] + x[2] + x[3]), total(x[4] + x[5] + x[6] + x[7]));
     }
@@ -123,7 +131,7 @@ fn half_sum(raw: Raw, group: u32, quad: u32) -> f32 {
     return add(c, codes(raw, group, 3u), x[quad + 3u]);
 }
 
-fn sum_of_held(held: Held) -> f32 {
+fn sum_of_floats(held: Held) -> f32 {
     let scale = scales(held.raw);
     let first = half_sum(held.raw, 0u, 0u);
     if TWINS == 2u {
@@ -142,33 +150,45 @@ fn sum_of_held(held: Held) -> f32 {
     return sum;
 }
 
+// Puts the sum of a slice of the column at a place to those of the rounds before.
+fn share(sum: f32, place: u32, round: u32, slice: u32) {
+    let at = SHARES_AT + slice / 4u + place * (SHARE_ROW / 4u);
+    var whole = sum;
+    if round > 0u {
+        whole += memory[at][slice % 4u];
+    }
+    memory[at][slice % 4u] = whole;
+}
+
 // The sums of a round: of the slices of every column.
 fn stream(first: u32, round: u32, unit: u32, slice: u32, local: u32) {
     let takes = p.k / 32u;
     let own = round * SLICES + slice;
     let take = min(own, takes - 1u);
-    var queue: array<Held, DEPTH>;
     for (var j = 0u; j < DEPTH; j += 1u) {
         queue[j] = load(place_of(j, unit), first, take);
     }
-    fill(round * SLICES, local);
-    workgroupBarrier();
+    fetch(round * SLICES, local);
+    fill(local);
     hold(slice);
     workgroupBarrier();
-    for (var turn = 0u; turn < OWN + p.zero; turn += DEPTH) {
-        for (var j = 0u; j < DEPTH; j += 1u) {
-            var sum = sum_of_held(queue[j]);
-            // Makes what follows wait for this sum: compilers would mix both and load the next weights at the end.
-            if DEPTH > 1u {
-                hide_constants(bitcast<u32>(sum) & p.zero);
+    if takes_floats(take) {
+        for (var turn = 0u; turn < OWN; turn += 1u) {
+            let place = place_of(turn, unit);
+            share(select(0.0, sum_of_floats(load(place, first, take)), own < takes), place, round, slice);
+        }
+    } else {
+        for (var turn = 0u; turn < OWN + p.zero; turn += DEPTH) {
+            for (var j = 0u; j < DEPTH; j += 1u) {
+                let sum = sum_of_held(queue[j]);
+                // Makes what follows wait for this sum: compilers would mix both and load the next weights at the
+                // end.
+                if DEPTH > 1u {
+                    hide_constants(bitcast<u32>(sum) & p.zero);
+                }
+                queue[j] = load(place_of(turn + DEPTH + j, unit), first, take);
+                share(select(0.0, sum, own < takes), place_of(turn + j, unit), round, slice);
             }
-            sum = select(0.0, sum, own < takes);
-            queue[j] = load(place_of(turn + DEPTH + j, unit), first, take);
-            let at = slice / 4u + place_of(turn + j, unit) * (SHARE_ROW / 4u);
-            if round > 0u {
-                sum += memory[SHARES_AT + at][slice % 4u];
-            }
-            memory[SHARES_AT + at][slice % 4u] = sum;
         }
     }
     if NORMED == 1u {

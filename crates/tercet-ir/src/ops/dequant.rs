@@ -264,6 +264,9 @@ fn written() -> Vec<Case> {
             let y = c.graph.dequant_matmul(x, w, Scheme::F16)?;
             c.output(y)
         }),
+        with_one(Scheme::Q6K, "infinity", f64::NEG_INFINITY),
+        with_one(Scheme::Q4K, "nan", f64::NAN),
+        with_one(Scheme::Q4K, "great", -1e20).only(&[DType::F32, DType::BF16]),
         Case::new("q8_0_sum_of_codes", |c| {
             let block = [0.0, 60.0].into_iter().chain((0..32).map(f64::from));
             let ty = Type::new(DType::U8, [1, 34]);
@@ -433,6 +436,19 @@ fn multiplied(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize,
         let dims: Vec<usize> = lead.iter().copied().chain([k]).collect();
         let x = c.input("x", &dims[..], Fill::Normal)?;
         let w = c.param_of("w", stored(scheme, &[n], k), Fill::Blocks(scheme))?;
+        let y = c.graph.dequant_matmul(x, w, scheme)?;
+        c.output(y)
+    })
+}
+
+/// A row that is this number in the middle and small ones elsewhere.
+fn with_one(scheme: Scheme, name: &str, middle: f64) -> Case {
+    Case::new(format!("{}_{name}", scheme.name()), move |c| {
+        let k = weights(scheme, 3 * 32_usize.div_ceil(scheme.block_len()));
+        let small = |i| (i % 7) as f64 * 0.25 - 0.75;
+        let x = (0..k).map(|i| if i == k / 2 { middle } else { small(i) });
+        let x = c.input("x", [1, k], Fill::Values(x.collect()))?;
+        let w = c.param_of("w", stored(scheme, &[9], k), Fill::Blocks(scheme))?;
         let y = c.graph.dequant_matmul(x, w, scheme)?;
         c.output(y)
     })

@@ -10,8 +10,9 @@ use super::columns::Columns;
 use super::held::Held;
 use super::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, CODED_ACTIVATED, CODED_PLAIN,
-    HELD_ACTIVATED, HELD_PLAIN, PACKED_QUADS_ACTIVATED, PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED,
-    PACKED_WORDS_PLAIN, ROW_ACTIVATED, ROW_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
+    DOTS_ACTIVATED, DOTS_PLAIN, HELD_ACTIVATED, HELD_PLAIN, PACKED_QUADS_ACTIVATED,
+    PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN, ROW_ACTIVATED, ROW_PLAIN,
+    WIDE_ACTIVATED, WIDE_PLAIN,
 };
 use super::portable::{Given, Pair, Takes};
 use super::product::Product;
@@ -59,6 +60,10 @@ static PACKED_QUADS: Pair = Pair {
 static HELD: Pair = Pair {
     plain: &HELD_PLAIN,
     activated: &HELD_ACTIVATED,
+};
+static DOTS: Pair = Pair {
+    plain: &DOTS_PLAIN,
+    activated: &DOTS_ACTIVATED,
 };
 
 /// What the kernels of rows in shared memory do by the way: norms of one row.
@@ -178,7 +183,7 @@ pub(super) fn packed(
     if rows == 1
         && quads
         && row_is_quads(p)
-        && let Some(held) = Held::of(e, p)?
+        && let Some(held) = Held::of(e, p, groups)?
     {
         let mut own = blocks.consts().to_vec();
         own.extend([groups, second]);
@@ -187,7 +192,11 @@ pub(super) fn packed(
         let columns = e.num(&p.columns());
         let groups = e.tape().ceil_div(columns, held.results(p));
         let grid = e.flat_grid(groups);
-        given.dispatch_rows(e, HELD.pick(p.function()), &own, grid);
+        let way = match held.takes_dots() {
+            true => &DOTS,
+            false => &HELD,
+        };
+        given.dispatch_rows(e, way.pick(p.function()), &own, grid);
         return Ok(());
     }
     let kernels = match (given.is_coded(), quads) {

@@ -12,8 +12,29 @@ const TAKE: usize = 32;
 const PART_BYTES: u32 = 4 * TAKE as u32;
 /// The most invocations of a column where there are several rounds: sums wait beside the row then.
 const MOST_SLICES: u32 = 128;
-/// Workgroups of a unit: where that leaves each of them enough columns to be worth fetching the row, and else.
-const MANY_GROUPS: usize = 4;
+/// What a workgroup takes of a device.
+#[derive(Clone, Copy)]
+struct Share {
+    /// Its invocations.
+    threads: u32,
+    /// Workgroups of a unit where that leaves each of them enough columns to be worth fetching the row.
+    groups: usize,
+    /// The most shared memory.
+    bytes: u32,
+}
+
+/// With the row as floats, and as integers.
+const FLOATS: Share = Share {
+    threads: WORKGROUP,
+    groups: 4,
+    bytes: SHARED_BYTES,
+};
+const DOTS: Share = Share {
+    threads: 2 * WORKGROUP,
+    groups: 2,
+    bytes: 48 << 10,
+};
+/// Workgroups of a unit else.
 const FEW_GROUPS: usize = 2;
 const ENOUGH_COLUMNS: usize = 16;
 /// Columns of a team that make up for the code that keeps two of them under way.
@@ -32,12 +53,29 @@ pub(super) struct Held {
     rounds: u32,
     /// Columns of a team that are under way.
     depth: u32,
+    /// The row is held as integers.
+    dots: bool,
 }
 
 impl Held {
-    /// `None` where `k` is not known or too little shared memory is there.
-    pub(super) fn of(e: &Emit<'_>, p: &Product) -> Result<Option<Held>, CompileError> {
-        let bytes = e.caps.workgroup_bytes.min(SHARED_BYTES).saturating_sub(16);
+    /// `None` where `k` is not known or too little shared memory is there; weights have this many `groups` in a piece.
+    ///
+    /// Integers take fewer instructions for a weight of up to 6 bits, and a microsecond to make: they are taken where
+    /// columns are many, or units are not known. Weights of 8 bits come no faster than floats take them.
+    pub(super) fn of(e: &Emit<'_>, p: &Product, groups: u32) -> Result<Option<Held>, CompileError> {
+        if e.caps.packed_dots && groups == 2 && e.caps.max_workgroup >= DOTS.threads {
+            let held = Held::with(e, p, DOTS)?;
+            let is_worth = |h: &Held| h.depth > 1 || e.caps.compute_units == 0;
+            if let Some(held) = held.filter(is_worth) {
+                return Ok(Some(Held { dots: true, ..held }));
+            }
+        }
+        Held::with(e, p, FLOATS)
+    }
+
+    /// The same with workgroups of this size, the row as floats.
+    fn with(e: &Emit<'_>, p: &Product, share: Share) -> Result<Option<Held>, CompileError> {
+        let bytes = e.caps.workgroup_bytes.min(share.bytes).saturating_sub(16);
         let Some(takes) = p.k.known().map(|k| (k / TAKE) as u32).filter(|t| *t > 0) else {
             return Ok(None);
         };
@@ -51,7 +89,7 @@ impl Held {
                 (rounds, takes.div_ceil(rounds).next_multiple_of(8))
             }
         };
-        let teams = (WORKGROUP / slices).max(1);
+        let teams = (share.threads / slices).max(1);
         // Sums take the place of the row where it is not needed again.
         let left = match rounds {
             1 => bytes,
@@ -60,7 +98,7 @@ impl Held {
         let squares = if p.norm.is_some() { teams } else { 0 };
         let fit = (left / share_bytes(slices)).saturating_sub(squares);
         let n = e.bound(&p.n)?;
-        let many = n.div_ceil(units_of(e) * MANY_GROUPS);
+        let many = n.div_ceil(units_of(e) * share.groups);
         let wanted = match many >= ENOUGH_COLUMNS {
             true => many,
             false => n.div_ceil(units_of(e) * FEW_GROUPS),
@@ -82,7 +120,13 @@ impl Held {
             columns,
             rounds,
             depth,
+            dots: false,
         }))
+    }
+
+    /// True if the row is held as integers.
+    pub(super) fn takes_dots(self) -> bool {
+        self.dots
     }
 
     /// The results of a workgroup.
@@ -98,6 +142,7 @@ impl Held {
             columns,
             rounds,
             depth,
+            ..
         } = self;
         [slices, teams, columns, rounds, depth]
     }

@@ -322,6 +322,8 @@ of_rows!(
 const ROW_QUADS: &str = portable!("matmul/row_quads.wgsl");
 const ROW: &str = portable!("matmul/gemv_floats.wgsl");
 const HELD: &str = portable!("matmul/gemv_held.wgsl");
+const HELD_FLOATS: &str = portable!("matmul/gemv_held_floats.wgsl");
+const HELD_DOTS: &str = portable!("matmul/gemv_held_dots.wgsl");
 const HELD_CONSTS: &[&str] = &[
     "BIAS",
     "ACTIVATION",
@@ -346,23 +348,31 @@ const HELD_CONSTS: &[&str] = &[
     "NORMED",
 ];
 
-/// One row in registers times packed weights.
-pub(super) static HELD_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
-    "gemv_held",
-    &[
-        PRELUDE, SHARED, PLAIN, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES, HELD,
-    ],
-    ROW_ARGS,
-    HELD_CONSTS,
-);
-pub(super) static HELD_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
-    "gemv_held_activated",
-    with_functions![
-        SHARED, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES, HELD
-    ],
-    ROW_ARGS,
-    HELD_CONSTS,
-);
+/// One row in registers times packed weights, held in the way of this piece.
+macro_rules! of_held {
+    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $way:expr) => {
+        pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
+            $plain_name,
+            &[
+                PRELUDE, SHARED, PLAIN, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES, HELD,
+                $way,
+            ],
+            ROW_ARGS,
+            HELD_CONSTS,
+        );
+        pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
+            $full_name,
+            with_functions![
+                SHARED, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES, HELD, $way
+            ],
+            ROW_ARGS,
+            HELD_CONSTS,
+        );
+    };
+}
+
+of_held!(HELD_PLAIN "gemv_held", HELD_ACTIVATED "gemv_held_activated", HELD_FLOATS);
+of_held!(DOTS_PLAIN "gemv_dots", DOTS_ACTIVATED "gemv_dots_activated", HELD_DOTS);
 
 const ROW_CONSTS: &[&str] = &[
     "BIAS",
@@ -460,6 +470,8 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &PACKED_QUADS_ACTIVATED.def,
     &HELD_PLAIN.def,
     &HELD_ACTIVATED.def,
+    &DOTS_PLAIN.def,
+    &DOTS_ACTIVATED.def,
     &QUADS_MIXED.def,
     &QUADS_PACKED_F32.def,
     &QUADS_PACKED_16.def,

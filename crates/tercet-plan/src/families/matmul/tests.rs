@@ -245,18 +245,28 @@ fn workgroup_of(instance: &Instance) -> (u32, u32) {
 fn a_row_in_registers_keeps_to_what_a_workgroup_has() {
     let ks = [32, 96, 768, 2048, 4096, 5632, 8192, 14336, 28672];
     for caps in [Caps::browser(), Caps::laptop(), Caps::h200()] {
-        for (k, n) in ks.iter().flat_map(|k| [2, 7, 2048, 4000].map(|n| (*k, n))) {
+        for ((k, n), scheme) in (ks
+            .iter()
+            .flat_map(|k| [2, 7, 2048, 4000, 32000].map(|n| (*k, n))))
+        .flat_map(|size| [Scheme::Q8_0, Scheme::Q4_0].map(|s| (size, s)))
+        {
             let mut g = Graph::new();
             let x = g.input("x", Type::new(DType::F32, [1, k])).unwrap();
-            let row = Scheme::Q8_0.row_bytes(k).unwrap();
+            let row = scheme.row_bytes(k).unwrap();
             let w = g.param("w", Type::new(DType::U8, [n, row])).unwrap();
-            let y = g.dequant_matmul(x, w, Scheme::Q8_0).unwrap();
+            let y = g.dequant_matmul(x, w, scheme).unwrap();
             g.output("y", y).unwrap();
             let program = crate::compile(&g, &CompileOptions::new(), &caps).unwrap();
             let [kernel] = &program.kernels[..] else {
                 panic!("{program}");
             };
-            assert!(kernel.name.starts_with("gemv_held "), "{kernel}");
+            let is_held = kernel.name.starts_with("gemv_held ");
+            let has_dots = kernel.name.starts_with("gemv_dots ");
+            assert!(is_held || has_dots, "{kernel}");
+            assert!(!has_dots || caps.packed_dots && scheme == Scheme::Q4_0);
+            let has_many = caps.compute_units == 132 && n == 32000 && [2048, 4096].contains(&k);
+            let must = has_many && scheme == Scheme::Q4_0;
+            assert!(has_dots || !must, "{kernel}");
             let (shared, invocations) = workgroup_of(kernel);
             assert!(shared <= caps.workgroup_bytes, "{kernel}: {shared}");
             assert!(invocations <= caps.max_workgroup, "{kernel}: {invocations}");
