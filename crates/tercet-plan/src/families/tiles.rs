@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn few_tiles_are_summed_in_parts() {
         let few = of(128, 768, 3072);
-        assert!(few.parts > 1 && few.size == SIZES[1], "{few:?}");
+        assert!(few.parts > 1, "{few:?}");
         let many = of(4096, 4096, 4096);
         assert_eq!((many.parts, many.size), (1, SIZES[0]));
         let short = of(128, 768, 64);

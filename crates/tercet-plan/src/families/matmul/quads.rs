@@ -138,7 +138,14 @@ pub(super) fn floats(
     }
     let problem = problem(e, p)?;
     let tiles = best(&problem, &OF_FLOATS);
-    if problem.time(other.size(), 1) < tiles.time {
+    // The rates of other tiles are estimates that know nothing of how busy a unit is.
+    let busy = Problem {
+        full_unit: 1.0,
+        most_bytes: 0,
+        ..problem
+    };
+    let is_slower = busy.time(other.size(), 1) < best(&busy, &OF_FLOATS).time;
+    if tiles.parts == 1 && is_slower {
         return Ok(false);
     }
     // What adds parts knows all functions of a sum; tiles of parts need none.
