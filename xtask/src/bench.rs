@@ -69,14 +69,18 @@ struct Report<'a> {
     rows: &'a [Row],
 }
 
-/// Builds and runs the bench of a GPU executor.
+/// Builds and runs the bench of a GPU executor, then its peers if they are asked for.
 ///
 /// # Errors
-/// [`Error`] when it cannot be built or run.
-pub(crate) fn gpu(args: &[OsString]) -> Result<(), Error> {
+/// [`Error`] when one of them cannot be built or run.
+pub(crate) fn gpu(args: &[OsString], with_peers: bool) -> Result<(), Error> {
     let mut cargo = process::cargo();
     cargo.args(["bench", "--package", "tercet-tests", "--bench", "gpu", "--"]);
-    process::run(cargo.args(args))
+    process::run(cargo.args(args))?;
+    match with_peers {
+        true => peers::on_gpu(),
+        false => Ok(()),
+    }
 }
 
 /// Measures, compares, prints.

@@ -87,6 +87,9 @@ enum Bench {
     Cpu(CpuBench),
     /// A GPU executor: kernels by their times on the device, models by the wall clock
     Gpu {
+        /// Then measure torch (of the python3 found, with CUDA) and Burn on the same work
+        #[arg(long)]
+        peers: bool,
         /// Passed on: `--device NAME`, `--json PATH`, `--quick`, names of groups such as `gemm`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
@@ -155,8 +158,8 @@ fn run(command: Command) -> Result<(), Error> {
             what: Bench::Cpu(options),
         } => bench::cpu(&options),
         Command::Bench {
-            what: Bench::Gpu { args },
-        } => bench::gpu(&args),
+            what: Bench::Gpu { peers, args },
+        } => bench::gpu(&args, peers),
     }
 }
 

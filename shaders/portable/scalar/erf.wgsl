@@ -33,14 +33,15 @@ fn gelu_near(x: f32) -> f32 {
     // e^(-w / 2) - 1 = q with w = a^2 + 2 n ln(2), n the last bits of `count`.
     let count = rounded(square * -0.72134752 + 12582912.0);
     let n = count - 12582912.0;
-    let w = (square + n * 1.38671875) + ((a - high) * (a + high) - n * 0.000424388889);
+    // Exact, while nobody adds the rest to one of both first.
+    let w = rounded(square + n * 1.38671875) + ((a - high) * (a + high) - n * 0.000424388889);
     let q = w * (-0.5 + w * (0.125 + w * (-0.0208331402 + w * (0.00260415301 + w * (-0.000261551904 + w * (2.17759389e-5))))));
     let v = a - 1.8125;
     let o = -3.05151252e-6 + v * (6.85723535e-7 + v * (-2.08021731e-7 + v * (5.69185374e-8 + v * (-6.96564761e-9))));
     let p = -0.000745098456 + v * (0.000204525335 + v * (-5.39498833e-5 + v * (1.3525153e-5 + v * o)));
     let s = v * (-0.0714933425 + v * (0.0255399197 + v * (-0.00840093568 + v * (0.00257829204 + v * p))));
     let r = head(0.18066147 + s);
-    let rest = (0.18066147 - r) + s;
+    let rest = rounded(0.18066147 - r) + s;
     let y = high * r;
     let low = (a - high) * r + a * rest;
     let tail = bitcast<f32>(bitcast<u32>(y + (low + (y + low) * q)) + (bitcast<u32>(count) << 23u));

@@ -1,6 +1,7 @@
-//! ONNX Runtime on MiniLM and on convolutions, measured by scripts of `xtask/peers` in a virtual environment.
+//! ONNX Runtime on MiniLM and on convolutions, measured by scripts of `xtask/peers` in a virtual environment; torch and
+//! Burn on a GPU.
 //!
-//! The scripts build ONNX graphs of what our benches run, from the same weights or shapes, and refuse to
+//! ONNX Runtime's scripts build ONNX graphs of what our benches run, from the same weights or shapes, and refuse to
 //! report times of a graph whose answers are wrong.
 
 use std::ffi::OsStr;
@@ -26,6 +27,16 @@ pub(super) struct PeerTime {
     /// The benchmark: `group/name`.
     pub(super) work: String,
     pub(super) median_ns: f64,
+}
+
+/// Measures torch and Burn on the work of the GPU bench; they print their times.
+pub(super) fn on_gpu() -> Result<(), Error> {
+    let peers = process::root().join("xtask/peers");
+    let mut torch = Python::find("measure torch")?.command();
+    process::run(torch.arg(peers.join("gpu_torch.py")))?;
+    let mut burn = process::cargo();
+    burn.args(["run", "--release", "--quiet", "--manifest-path"]);
+    process::run(burn.arg(peers.join("burn/Cargo.toml")))
 }
 
 /// Installs ONNX Runtime into the cache folder if needed and measures it.

@@ -31,7 +31,9 @@ impl Bench {
     }
 
     fn sync(&self) {
-        self.device.sync().expect("the device runs what it was given");
+        self.device
+            .sync()
+            .expect("the device runs what it was given");
     }
 
     /// Prints the time of `run`, whose result is kept until it was computed.
@@ -65,7 +67,11 @@ impl Bench {
     }
 
     fn products(&self) {
-        for (dtype, name) in [(DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32")] {
+        for (dtype, name) in [
+            (DType::F16, "f16"),
+            (DType::BF16, "bf16"),
+            (DType::F32, "f32"),
+        ] {
             for n in [1024, 2048, 4096, 8192] {
                 let (a, b) = (self.random([n, n], dtype), self.random([n, n], dtype));
                 self.time(&format!("gemm/{name}/{n}"), || a.clone().matmul(b.clone()));
@@ -80,7 +86,10 @@ impl Bench {
             });
         }
         for n in [4096, 14336] {
-            let (a, b) = (self.random([1, 4096], DType::F16), self.random([4096, n], DType::F16));
+            let (a, b) = (
+                self.random([1, 4096], DType::F16),
+                self.random([4096, n], DType::F16),
+            );
             self.time(&format!("gemv/f16/{n}"), || a.clone().matmul(b.clone()));
         }
     }
