@@ -340,7 +340,7 @@ impl Slot {
             turns += 1;
             match turns {
                 ..SPINS => std::hint::spin_loop(),
-                ..YIELDS => thread::yield_now(),
+                SPINS..YIELDS => thread::yield_now(),
                 _ => thread::sleep(NAP),
             }
         }
