@@ -25,11 +25,9 @@ const PIECE: u32 = 4u * QUADS;
 // How often a team takes columns.
 const TURNS: u32 = COLUMNS / (TEAMS * TOGETHER);
 // Sums of a column, one for each slice; in the end those of JOINED vectors. One column more for the squares.
-const JOINED: u32 = 8u;
-const SLICE_QUADS: u32 = SLICES / 4u;
-const SHARE_ROW: u32 = SLICE_QUADS + 1u;
+const SHARE_QUADS: u32 = SLICE_QUADS + 1u;
 const SQUARE_UNITS: u32 = NORMED;
-const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_ROW;
+const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_QUADS;
 const SHARES_AT: u32 = 0u;
 // A place for the sum of squares.
 const TOTAL_AT: u32 = max(SHARES, INVOCATIONS);
@@ -39,9 +37,6 @@ var<workgroup> memory: array<vec4<f32>, TOTAL_AT + 1u>;
 // What the invocation holds of the row, and of columns.
 var<private> x: array<vec4<f32>, PIECES * QUADS>;
 var<private> held: array<vec4<u32>, TOGETHER * PIECES>;
-
-// What is added to the results of this invocation.
-var<private> added: vec2<f32>;
 
 fn columns() -> u32 {
     return p.n / (1u + GATED);
@@ -100,7 +95,7 @@ fn stream(first: u32, round: u32, unit: u32, slice: u32) {
                 }
             }
             let place = (turn * TEAMS + unit) * TOGETHER + j;
-            let at = place * SHARE_ROW + slice / 4u;
+            let at = place * SHARE_QUADS + slice / 4u;
             if round > 0u {
                 sum += memory[at][slice % 4u];
             }
@@ -111,71 +106,7 @@ fn stream(first: u32, round: u32, unit: u32, slice: u32) {
         }
     }
     if NORMED == 1u && unit == 0u {
-        memory[COLUMNS * SHARE_ROW + slice / 4u][slice % 4u] = row_squares;
-    }
-}
-
-fn total(v: vec4<f32>) -> f32 {
-    return (v.x + v.y) + (v.z + v.w);
-}
-
-// Joins the sums of the slices of a column: JOINED invocations add every JOINED-th vector of them.
-fn join(local: u32) {
-    workgroupBarrier();
-    for (var i = local; i < (COLUMNS + SQUARE_UNITS) * JOINED; i += INVOCATIONS) {
-        let at = i / JOINED * SHARE_ROW + i % JOINED;
-        var sum = vec4<f32>();
-        for (var other = 0u; other < SLICE_QUADS; other += JOINED) {
-            sum += memory[at + other];
-        }
-        // Nobody else reads this one.
-        memory[at].x = total(sum);
-    }
-    workgroupBarrier();
-}
-
-fn joined(place: u32) -> f32 {
-    let at = place * SHARE_ROW;
-    var sum = 0.0;
-    for (var i = 0u; i < JOINED; i += 1u) {
-        sum += memory[at + i].x;
-    }
-    return sum;
-}
-
-// The sum of the squares of the row.
-fn squares_of(unit: u32) -> f32 {
-    return joined(COLUMNS + unit);
-}
-
-// Result `within` of the workgroup, one of lane `lane` of a word.
-fn result_of(within: u32, lane: u32) -> f32 {
-    if GATED == 1u {
-        return activate(settled(joined(2u * within))) * settled(joined(2u * within + 1u));
-    }
-    return activate(settled(joined(within)) + added[lane]);
-}
-
-// Asks for what is added to the results early, so that nobody waits for it in the end.
-fn ask_for_added(first: u32, local: u32) {
-    for (var lane = 0u; BIAS == 1u && lane < lanes(Y_TYPE); lane += 1u) {
-        added[lane] = bias_at(0u, min(first + local * lanes(Y_TYPE) + lane, columns() - 1u));
-    }
-}
-
-// The words of the results.
-fn store(first: u32, local: u32) {
-    let within = local * lanes(Y_TYPE);
-    var word = 0u;
-    var some = false;
-    for (var lane = 0u; lane < lanes(Y_TYPE); lane += 1u) {
-        if within + lane < COLUMNS / (1u + GATED) && first + within + lane < columns() {
-            word |= float_bits(result_of(within + lane, lane), Y_TYPE) << (16u * lane);
-            some = true;
-        }
-    }
-    if some {
-        y_data[word_of(y_base + first + within, Y_TYPE)] = word;
+        memory[COLUMNS * SHARE_QUADS + slice / 4u][slice % 4u] = row_squares;
     }
 }
 

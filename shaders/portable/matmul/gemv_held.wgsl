@@ -27,10 +27,8 @@ const TAKES: u32 = PARTS / TWINS;
 const OWN: u32 = COLUMNS / TEAMS;
 // Sums of a column, one for each slice; in the end those of JOINED vectors. One column of squares for each team.
 const SQUARE_UNITS: u32 = TEAMS * NORMED;
-const JOINED: u32 = 8u;
-const SLICE_QUADS: u32 = SLICES / 4u;
-const SHARE_ROW: u32 = 4u * (max(SLICE_QUADS, JOINED) + 1u);
-const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_ROW / 4u;
+const SHARE_QUADS: u32 = max(SLICE_QUADS, JOINED) + 1u;
+const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_QUADS;
 // One after the other where the tile is needed once.
 const SHARES_AT: u32 = TILE * min(ROUNDS - 1u, 1u);
 // A place for the sum of squares.
@@ -41,9 +39,6 @@ var<workgroup> memory: array<vec4<f32>, TOTAL_AT + 1u>;
 // What the invocation holds of the row, and its sums.
 var<private> x: array<vec4<f32>, QUADS>;
 var<private> x_sums: vec2<f32>;
-
-// What is added to the results of this invocation.
-var<private> added: vec2<f32>;
 
 struct Held {
     raw: Raw,
@@ -110,10 +105,6 @@ fn fetch(first: u32, local: u32) {
     }
 }
 
-fn total(v: vec4<f32>) -> f32 {
-    return (v.x + v.y) + (v.z + v.w);
-}
-
 fn sum_up() {
     if HAS_MIN == 1u {
         x_sums = vec2<f32>(total(x[0] + x[1] + x[2] + x[3]), total(x[4] + x[5] + x[6] + x[7]));
@@ -152,7 +143,7 @@ fn sum_of_floats(held: Held) -> f32 {
 
 // Puts the sum of a slice of the column at a place to those of the rounds before.
 fn share(sum: f32, place: u32, round: u32, slice: u32) {
-    let at = SHARES_AT + slice / 4u + place * (SHARE_ROW / 4u);
+    let at = SHARES_AT + slice / 4u + place * SHARE_QUADS;
     var whole = sum;
     if round > 0u {
         whole += memory[at][slice % 4u];
@@ -192,69 +183,7 @@ fn stream(first: u32, round: u32, unit: u32, slice: u32, local: u32) {
         }
     }
     if NORMED == 1u {
-        memory[SHARES_AT + slice / 4u + (COLUMNS + unit) * (SHARE_ROW / 4u)][slice % 4u] = row_squares;
-    }
-}
-
-// Joins the sums of the slices of a column: JOINED invocations add every JOINED-th vector of them.
-fn join(local: u32) {
-    workgroupBarrier();
-    for (var i = local; i < (COLUMNS + SQUARE_UNITS) * JOINED; i += INVOCATIONS) {
-        let at = SHARES_AT + i / JOINED * (SHARE_ROW / 4u) + i % JOINED;
-        var sum = vec4<f32>();
-        for (var other = 0u; other < SLICE_QUADS; other += JOINED) {
-            if other + JOINED <= SLICE_QUADS || other + i % JOINED < SLICE_QUADS {
-                sum += memory[at + other];
-            }
-        }
-        // Nobody else reads this one.
-        memory[at].x = total(sum);
-    }
-    workgroupBarrier();
-}
-
-fn joined(place: u32) -> f32 {
-    let at = SHARES_AT + place * (SHARE_ROW / 4u);
-    var sum = 0.0;
-    for (var i = 0u; i < JOINED; i += 1u) {
-        sum += memory[at + i].x;
-    }
-    return sum;
-}
-
-// The sum of the squares of what a team fetched of the row.
-fn squares_of(unit: u32) -> f32 {
-    return joined(COLUMNS + unit);
-}
-
-// Result `within` of the workgroup, one of lane `lane` of a word.
-fn result_of(within: u32, lane: u32) -> f32 {
-    if GATED == 1u {
-        return activate(settled(joined(2u * within))) * settled(joined(2u * within + 1u));
-    }
-    return activate(settled(joined(within)) + added[lane]);
-}
-
-// Asks for what is added to the results early, so that nobody waits for it in the end.
-fn ask_for_added(first: u32, local: u32) {
-    for (var lane = 0u; BIAS == 1u && lane < lanes(Y_TYPE); lane += 1u) {
-        added[lane] = bias_at(0u, min(first + local * lanes(Y_TYPE) + lane, columns() - 1u));
-    }
-}
-
-// The words of the results.
-fn store(first: u32, local: u32) {
-    let within = local * lanes(Y_TYPE);
-    var word = 0u;
-    var some = false;
-    for (var lane = 0u; lane < lanes(Y_TYPE); lane += 1u) {
-        if within + lane < COLUMNS / (1u + GATED) && first + within + lane < columns() {
-            word |= float_bits(result_of(within + lane, lane), Y_TYPE) << (16u * lane);
-            some = true;
-        }
-    }
-    if some {
-        y_data[word_of(first + within, Y_TYPE)] = word;
+        memory[SHARES_AT + slice / 4u + (COLUMNS + unit) * SHARE_QUADS][slice % 4u] = row_squares;
     }
 }
 

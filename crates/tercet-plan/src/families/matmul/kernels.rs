@@ -320,8 +320,14 @@ of_rows!(
 
 /// One row and the gains of its norm by quads of words.
 const ROW_QUADS: &str = portable!("matmul/row_quads.wgsl");
-const ROW: &str = portable!("matmul/gemv_floats.wgsl");
-const HELD: &str = portable!("matmul/gemv_held.wgsl");
+const ROW: &str = concat!(
+    portable!("matmul/gemv_shares.wgsl"),
+    portable!("matmul/gemv_floats.wgsl")
+);
+const HELD: &str = concat!(
+    portable!("matmul/gemv_shares.wgsl"),
+    portable!("matmul/gemv_held.wgsl")
+);
 const HELD_FLOATS: &str = portable!("matmul/gemv_held_floats.wgsl");
 const HELD_DOTS: &str = portable!("matmul/gemv_held_dots.wgsl");
 const HELD_CONSTS: &[&str] = &[
