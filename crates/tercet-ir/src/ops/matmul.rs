@@ -223,6 +223,15 @@ fn shaped_cases() -> Vec<Case> {
         transposed("one_row_transposed", 1, 3000, 37),
         transposed("few_rows_transposed", 6, 520, 11),
         transposed("one_row_transposed_odd", 1, 301, 10),
+        // Longer than what a workgroup keeps of a row; sums of one sign, which all orders of addition give alike.
+        Case::new("one_long_row_transposed", |c| {
+            let a = c.input("a", [1, 16640], Fill::Uniform(0.0, 1.0))?;
+            let b = c.input("b", [5, 16640], Fill::Uniform(0.0, 1.0))?;
+            let b = c.graph.transpose(b, &[1, 0])?;
+            let y = c.graph.matmul(a, b)?;
+            c.output(y)
+        })
+        .only(DType::FLOATS),
         Case::new("one_row_of_a_transposed_batch", |c| {
             let a = c.input("a", [3, 1, 64], Fill::Normal)?;
             let b = c.input("b", [3, 18, 64], Fill::Normal)?;
