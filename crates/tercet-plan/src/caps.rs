@@ -84,6 +84,14 @@ pub struct Caps {
 }
 
 impl Caps {
+    /// The units that run workgroups side by side, or a guess of the caller's where the device does not say.
+    pub fn units_or(&self, typical: usize) -> usize {
+        match self.compute_units {
+            0 => typical,
+            units => units as usize,
+        }
+    }
+
     /// What every WebGPU implementation offers: the default limits of a browser.
     pub fn browser() -> Caps {
         Caps {

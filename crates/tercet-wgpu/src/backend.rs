@@ -391,7 +391,7 @@ fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInf
         coop_blocks: Vec::new(),
         coop_converts: false,
         native_halves: false,
-        // There is no asking.
+        // wgpu does not say, and the driver below it is not asked yet.
         packed_dots: false,
         tuning: tercet_plan::Tuning::default(),
         compute_units: 0,

@@ -83,10 +83,7 @@ impl Planes {
         let stride = e.strides(&view)[0];
         let words = e.bound(&places)? / lanes;
         let items = words.saturating_mul(e.bound(&joined[0])?);
-        let units = match e.caps.compute_units {
-            0 => 16,
-            units => units as usize,
-        };
+        let units = e.caps.units_or(16);
         let each = (items / (units * INVOCATIONS)).clamp(1, MOST_PLANES);
         Ok(Planes {
             axes: first,

@@ -117,10 +117,7 @@ impl Problem {
 
 /// The units of a device; a guess where it does not say.
 pub(super) fn units_of(caps: &Caps) -> usize {
-    match caps.compute_units {
-        0 => TYPICAL_UNITS,
-        units => units as usize,
-    }
+    caps.units_or(TYPICAL_UNITS)
 }
 
 #[cfg(test)]

@@ -133,10 +133,7 @@ impl Tiling {
             u32::try_from(head_dim).ok()?.next_multiple_of(shape.k),
             u32::try_from(value_dim).ok()?.next_multiple_of(shape.n),
         ];
-        let units = match caps.compute_units {
-            0 => TYPICAL_UNITS,
-            known => known as usize,
-        };
+        let units = caps.units_or(TYPICAL_UNITS);
         let converts = caps.coop_converts && shape.n == shape.k;
         let all = Tiling::candidates(shape, subgroup, dims, converts);
         let fit: Vec<Tiling> = all.into_iter().filter(|t| t.fits(caps)).collect();

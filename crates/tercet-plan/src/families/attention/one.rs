@@ -56,10 +56,7 @@ fn rows(e: &Emit<'_>, p: &Problem<'_>) -> usize {
 pub(super) fn ranges(e: &Emit<'_>, p: &Problem<'_>) -> Result<[usize; 2], CompileError> {
     let keys = e.bound(p.keys)?;
     let others = e.bound(p.batch)?.max(1).saturating_mul(p.op.q_heads);
-    let units = match e.caps.compute_units {
-        0 => 128,
-        units => units as usize,
-    };
+    let units = e.caps.units_or(128);
     let bytes = keys.saturating_mul((p.head_dim + p.value_dim) * p.dtype.size_bytes());
     let wanted = match bytes <= ALONE_BYTES[usize::from(p.op.kv_len)] {
         true => 1,

@@ -468,10 +468,7 @@ const PER_SUM: f64 = 500.0;
 const TAPS_BYTES: u32 = 256;
 
 fn units_of(caps: &Caps) -> usize {
-    match caps.compute_units {
-        0 => TYPICAL_UNITS,
-        known => known as usize,
-    }
+    caps.units_or(TYPICAL_UNITS)
 }
 
 /// A name that tells it from the other candidates of a device, such as `64x64x64/32x32:2:split4`: two stages,

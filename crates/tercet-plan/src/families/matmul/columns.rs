@@ -2,9 +2,10 @@
 
 use tercet_ir::CompileError;
 
-use super::gemv::{SHARED_BYTES, WORKGROUP, units_of};
+use super::gemv::{SHARED_BYTES, WORKGROUP};
 use super::product::Product;
 use crate::emit::Emit;
+use crate::families::tiles::units_of;
 
 /// The least invocations of a column: sums are joined by eight vectors of four.
 const LEAST_SLICES: u32 = 32;
@@ -35,7 +36,7 @@ pub(super) struct Columns {
 impl Columns {
     /// For pieces of `len` elements, of which `k`, which is known, has some.
     pub(super) fn of(e: &Emit<'_>, p: &Product, len: u32) -> Result<Columns, CompileError> {
-        let (n, units) = (e.bound(&p.n)?, units_of(e));
+        let (n, units) = (e.bound(&p.n)?, units_of(e.caps));
         let (mut together, asked_for, groups) = match n >= MANY_COLUMNS * units {
             true => MANY,
             false => FEW,

@@ -19,6 +19,7 @@ use super::product::Product;
 use crate::emit::Emit;
 use crate::families::code;
 use crate::families::dequant::{Blocks, piece_consts};
+use crate::families::tiles::units_of;
 use crate::num::Num;
 
 /// Invocations of a workgroup.
@@ -170,7 +171,7 @@ pub(super) fn packed(
     let extra = u32::from(rows == 1 && blocks.has_min());
     // More teams share what is read of the rows; there must be columns for all units all the same. The
     // results of a team and all rows are at most those of a workgroup.
-    let many = e.bound(&p.columns())? >= 64 * units_of(e);
+    let many = e.bound(&p.columns())? >= 64 * units_of(e.caps);
     let units = match rows {
         1 if many => 16,
         4 if many => 32,
@@ -215,14 +216,6 @@ pub(super) fn packed(
     Ok(())
 }
 
-/// The units of the device; a guess where it does not say.
-pub(super) fn units_of(e: &Emit<'_>) -> usize {
-    match e.caps.compute_units {
-        0 => 16,
-        units => units as usize,
-    }
-}
-
 /// Teams of a workgroup for so many rows.
 fn teams_of(rows: u32) -> u32 {
     if rows == 8 { 16 } else { 8 }
@@ -255,7 +248,7 @@ impl Teams {
     ) -> Result<Teams, CompileError> {
         let n = e.bound(&p.columns())?;
         let pieces = e.bound(&p.k)?.div_ceil(4 * quads as usize);
-        let device = units_of(e);
+        let device = units_of(e.caps);
         // The sums of one row lie beside the tile, those of several take its place.
         let (bytes, sums) = match rows {
             1 => (e.caps.workgroup_bytes.min(SHARED_BYTES), WORKGROUP),

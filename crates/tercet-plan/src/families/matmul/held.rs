@@ -2,9 +2,10 @@
 
 use tercet_ir::CompileError;
 
-use super::gemv::{SHARED_BYTES, WORKGROUP, units_of};
+use super::gemv::{SHARED_BYTES, WORKGROUP};
 use super::product::Product;
 use crate::emit::Emit;
+use crate::families::tiles::units_of;
 
 /// Weights that an invocation takes of a column.
 const TAKE: usize = 32;
@@ -98,10 +99,10 @@ impl Held {
         let squares = if p.norm.is_some() { teams } else { 0 };
         let fit = (left / share_bytes(slices)).saturating_sub(squares);
         let n = e.bound(&p.n)?;
-        let many = n.div_ceil(units_of(e) * share.groups);
+        let many = n.div_ceil(units_of(e.caps) * share.groups);
         let wanted = match many >= ENOUGH_COLUMNS {
             true => many,
-            false => n.div_ceil(units_of(e) * FEW_GROUPS),
+            false => n.div_ceil(units_of(e.caps) * FEW_GROUPS),
         };
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX / 2);
         let is_deep = rounds == 1 && wanted >= teams * DEEP_COLUMNS;

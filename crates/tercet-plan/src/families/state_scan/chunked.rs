@@ -246,10 +246,7 @@ pub(super) fn dispatch(
 
 /// Heads that a workgroup of the first kernel makes the squares of, as long as there are workgroups for all units.
 fn heads_of_workgroup(e: &Emit<'_>, scan: &Scan<'_>, squares: usize) -> usize {
-    let units = match e.caps.compute_units {
-        0 => TYPICAL_UNITS,
-        units => units as usize,
-    };
+    let units = e.caps.units_or(TYPICAL_UNITS);
     let together = scan.sizes.heads / scan.sizes.groups.max(1);
     let fits = |each: &usize| together.is_multiple_of(*each) && squares / each >= 4 * units;
     [16, 8, 4, 2].into_iter().find(fits).unwrap_or(1)

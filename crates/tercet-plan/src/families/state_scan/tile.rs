@@ -44,10 +44,7 @@ impl Work {
 
     /// Workgroups for each unit of the device, rounded up.
     fn per_unit(self, tile: Tile, caps: &Caps) -> usize {
-        let units = match caps.compute_units {
-            0 => SOME_UNITS,
-            units => units as usize,
-        };
+        let units = caps.units_or(SOME_UNITS);
         let tiles = self.channels.div_ceil(tile.channels());
         self.rows.saturating_mul(tiles).div_ceil(units)
     }
