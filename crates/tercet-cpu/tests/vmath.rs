@@ -115,7 +115,7 @@ fn unary_functions_are_accurate() {
                     x * 0.5 * erfc(-x / std::f64::consts::SQRT_2)
                 }
             },
-            5.0,
+            1.0,
         ),
         ("erf", vmath::erf, erf, 2.0),
         (

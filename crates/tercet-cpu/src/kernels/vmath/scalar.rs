@@ -97,9 +97,9 @@ fn scale_exp32<S: Simd>(n_offset: f32, r: f32) -> (f32, f32) {
     (e * first, second)
 }
 
-/// `e^(x + low)` for a small `low`, as two factors.
+/// `e^x` as two factors.
 #[inline(always)]
-fn exp_parts32<S: Simd>(x: f32, low: f32) -> (f32, f32) {
+fn exp_parts32<S: Simd>(x: f32) -> (f32, f32) {
     // Few bits, so that products with |n| <= 250 are exact.
     const LN2_HIGH: f32 = 0.693_359_375;
     const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -109,13 +109,13 @@ fn exp_parts32<S: Simd>(x: f32, low: f32) -> (f32, f32) {
     let t = S::fmaf(x, std::f32::consts::LOG2_E, ROUND32);
     let n = t - ROUND32;
     let r = S::fmaf(n, -LN2_HIGH, x);
-    let r = S::fmaf(n, -LN2_LOW, r) + low;
+    let r = S::fmaf(n, -LN2_LOW, r);
     scale_exp32::<S>(t, r)
 }
 
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(x: f32) -> f32 {
-    let (e, scale) = exp_parts32::<S>(x, 0.0);
+    let (e, scale) = exp_parts32::<S>(x);
     e * scale
 }
 
@@ -253,7 +253,7 @@ pub(crate) fn sigmoid<S: Simd>(x: f32) -> f32 {
 pub(crate) fn silu<S: Simd>(x: f32) -> f32 {
     // Below -150 the result is -0; the clamp keeps -inf from becoming NaN.
     let x = if x < -150.0 { -150.0 } else { x };
-    let (e, scale) = exp_parts32::<S>(-x.abs(), 0.0);
+    let (e, scale) = exp_parts32::<S>(-x.abs());
     let y = if x < 0.0 { x * e * scale } else { x };
     y / (1.0 + e * scale)
 }
@@ -291,7 +291,7 @@ pub(crate) fn erf<S: Simd>(x: f32) -> f32 {
 }
 
 /// `e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)`, 0 <= a <= 14.5, 2^-26.6.
-const TAIL: [f32; 10] = [
+const TAIL: [f64; 10] = [
     5.310_887_94e-6,
     0.132_833_703_00,
     0.134_746_070_47,
@@ -306,24 +306,14 @@ const TAIL: [f32; 10] = [
 
 #[inline(always)]
 pub(crate) fn gelu<S: Simd>(x: f32) -> f32 {
-    // Phi(-|x|) = e^(-x^2/2) R(|x|) keeps relative accuracy in the tail; the
-    // square is split so that its rounding does not reach the exponential.
-    let x = if x < -15.0 { -15.0 } else { x };
-    let a = x.abs();
+    // Phi(-|x|) = e^(-x^2/2) R(|x|) keeps relative accuracy in the tail; in f64, since roundings of
+    // the exponent and of R would add up to 7 of the result's.
+    let v = f64::from(if x < -15.0 { -15.0 } else { x });
+    let a = v.abs();
     let a = if a > 15.0 { 15.0 } else { a };
-    let high = f32::from_bits(a.to_bits() & 0xFFFF_F000);
-    let (e, scale) = exp_parts32::<S>(-0.5 * high * high, -0.5 * (a - high) * (a + high));
-    let tail = e * poly32::<S>(3.0 / (a + 3.0), &TAIL);
-    let outer = if x < 0.0 {
-        x * tail * scale
-    } else {
-        x * (1.0 - tail * scale)
-    };
-    // Around 0 the odd series of erf is the more accurate form.
-    let t = x * std::f32::consts::FRAC_1_SQRT_2;
-    let erf = S::fmaf(t, poly32::<S>(t * t, &ERF), t);
-    let inner = 0.5 * x * (1.0 + erf);
-    if a < 1.0 { inner } else { outer }
+    let (scale, m1) = exp_parts64::<S>(-0.5 * a * a);
+    let tail = S::fmad(scale, m1, scale) * poly64::<S>(3.0 / (a + 3.0), &TAIL);
+    (v * if x < 0.0 { tail } else { 1.0 - tail }) as f32
 }
 
 #[inline(always)]
