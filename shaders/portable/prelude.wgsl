@@ -70,7 +70,7 @@ fn opaque(x: f32, zero: u32) -> f32 {
 }
 
 // True for devices whose own conversions of F16 are right, subnormal numbers among them: this and the lines that begin
-// with `native` are changed for them (`halves.rs`). Others may lack the functions altogether.
+// with `native` are changed for them (`natives.rs`). Others may lack the functions altogether.
 const NATIVE_HALVES: bool = false;
 
 // F16 to f32.

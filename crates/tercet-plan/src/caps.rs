@@ -1,5 +1,6 @@
 //! What a device offers, as far as plans depend on it.
 
+use crate::natives::Natives;
 use crate::tuning::Tuning;
 
 /// The kinds of numbers a cooperative matrix multiplies, with `f32` accumulators.
@@ -73,8 +74,8 @@ pub struct Caps {
     pub coop_blocks: Vec<CoopBlock>,
     /// Accumulators of cooperative matrices can be converted to factors.
     pub coop_converts: bool,
-    /// The device's own conversions of F16 are right, which [`native_halves`](crate::native_halves) finds out.
-    pub native_halves: bool,
+    /// What the device's own arithmetic does right, which [`native_trial`](crate::native_trial) finds out.
+    pub natives: Natives,
     /// Products of two words of four signed bytes, added up, are one instruction.
     pub packed_dots: bool,
     /// Units that run workgroups side by side; 0 when unknown.
@@ -108,7 +109,7 @@ impl Caps {
             coop: Vec::new(),
             coop_blocks: Vec::new(),
             coop_converts: false,
-            native_halves: false,
+            natives: Natives::default(),
             packed_dots: false,
             compute_units: 0,
             tuning: Tuning::default(),
@@ -150,7 +151,10 @@ impl Caps {
                 block(CoopType::BF16, 256),
             ],
             coop_converts: true,
-            native_halves: true,
+            natives: Natives {
+                halves: true,
+                floats: true,
+            },
             packed_dots: true,
             compute_units: 132,
             tuning: Tuning::default(),
@@ -173,7 +177,10 @@ impl Caps {
             coop: Vec::new(),
             coop_blocks: Vec::new(),
             coop_converts: false,
-            native_halves: true,
+            natives: Natives {
+                halves: true,
+                floats: true,
+            },
             packed_dots: true,
             compute_units: 12,
             tuning: Tuning::default(),
@@ -185,7 +192,7 @@ impl Caps {
         Caps {
             max_binding_bytes: 128 << 20,
             subgroup: None,
-            native_halves: false,
+            natives: Natives::default(),
             packed_dots: true,
             compute_units: 0,
             ..Caps::laptop()

@@ -14,11 +14,11 @@ mod emit;
 mod families;
 mod flow;
 mod fusions;
-mod halves;
 mod joined;
 pub mod kernel;
 mod launch;
 mod narrow;
+mod natives;
 mod num;
 mod plan;
 mod planes;
@@ -37,12 +37,12 @@ pub use emit::{Emit, View};
 pub use families::gemm_coop;
 pub use families::{FAMILIES, Family, PlanTarget, kernels};
 pub use flow::{Flow, Inner, Site, StageId};
-pub use halves::{NativeHalves, native_halves};
 pub use kernel::{
     Access, Code, Field, FieldType, Instance, Kernel, KernelDef, Params, Source, Word,
 };
 pub use launch::Launch;
 pub use narrow::narrow_i64;
+pub use natives::{NativeTrial, Natives, native_trial};
 pub use num::{Expr, ExprId, Num, Shown, Tape};
 pub use plan::{PlanOptions, compile, compile_with, plan};
 pub use planes::Planes;

@@ -44,12 +44,16 @@ macro_rules! pieces {
 pieces! {
     /// Parts of floats, sums of two numbers, rough divisions made good.
     Base "scalar/base.wgsl" [];
+    /// `half_rounded`
+    Round "scalar/round.wgsl" [Base];
+    /// Whether devices keep subnormal numbers.
+    Floats "scalar/floats.wgsl" [];
     /// 64-bit products.
     Wide "scalar/wide.wgsl" [];
     /// `f_add f_sub f_mul f_div f_recip f_fma`, exact also for subnormal numbers; `soft_fma`.
-    Arithmetic "scalar/arithmetic.wgsl" [Base, Wide];
-    /// `q_add q_sub q_mul`, right or else in doubt.
-    Quick "scalar/quick.wgsl" [Base];
+    Arithmetic "scalar/arithmetic.wgsl" [Base, Floats, Wide];
+    /// `q_add q_sub q_mul q_div`, right or else in doubt.
+    Quick "scalar/quick.wgsl" [Base, Floats];
     /// Signs, roundings to integers, predicates, `f_clamp`.
     Sign "scalar/sign.wgsl" [Base];
     /// Comparisons of floats.
@@ -74,6 +78,8 @@ pieces! {
     Erf "scalar/erf.wgsl" [Exp];
     /// `q_gelu`, right or else in doubt.
     QuickGelu "scalar/quick_gelu.wgsl" [Quick, Erf];
+    /// `q_exp q_tanh q_sigmoid q_silu q_gelu_tanh`, right or else in doubt.
+    QuickGate "scalar/quick_gate.wgsl" [Quick, Gate];
     /// `n_sigmoid n_silu n_gelu_tanh n_gelu`, for results in F16
     Narrow "scalar/narrow.wgsl" [];
     /// `f_sin f_cos f_tan`

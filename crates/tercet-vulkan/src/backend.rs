@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercet_ir::backend::Explanation;
 use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph};
-use tercet_plan::{Caps, GpuExecutable, PlanOptions, Program, Tuning, native_halves};
+use tercet_plan::{Caps, GpuExecutable, Natives, PlanOptions, Program, Tuning, native_trial};
 
 use crate::cache;
 use crate::device::Device;
@@ -101,26 +101,21 @@ impl VulkanBackend {
             }),
             caps,
         };
-        backend.caps.native_halves = backend.converts_halves();
+        backend.caps.natives = backend.natives().unwrap_or_default();
         Ok(backend)
     }
 
-    /// Whether the device's own conversions of F16 are right; no if they cannot be tried.
-    fn converts_halves(&self) -> bool {
+    /// What the device's own arithmetic does right; nothing if it cannot be tried.
+    fn natives(&self) -> Option<Natives> {
+        let (trial, caps) = native_trial(&self.caps).ok()?;
         let native = VulkanBackend {
             shared: Arc::clone(&self.shared),
-            caps: Caps {
-                native_halves: true,
-                ..self.caps.clone()
-            },
-        };
-        let Ok(tried) = native_halves() else {
-            return false;
+            caps,
         };
         let mut outputs = Vec::new();
         let is_run = native
-            .compile_gpu(&tried.graph, &CompileOptions::default())
-            .is_ok_and(|mut exe| exe.run_into(&tried.inputs(), &mut outputs).is_ok());
+            .compile_gpu(&trial.graph, &CompileOptions::default())
+            .is_ok_and(|mut exe| exe.run_into(&trial.inputs(), &mut outputs).is_ok());
         // Runs are counted from here on; the pipelines that this took stay among those compiled.
         for counter in [
             &self.shared.recorded,
@@ -129,7 +124,7 @@ impl VulkanBackend {
         ] {
             counter.store(0, Ordering::Relaxed);
         }
-        is_run && tried.are_right(&outputs)
+        is_run.then(|| trial.judge(&outputs))
     }
 
     /// The same device, where another table of measurements decides.

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_void};
 
 use ash::{khr, vk};
-use tercet_plan::{Caps, CoopBlock, CoopShape, CoopType, Tuning};
+use tercet_plan::{Caps, CoopBlock, CoopShape, CoopType, Natives, Tuning};
 
 use crate::coop_blocks::{self, BlockFeatures};
 use crate::error::OpenError;
@@ -326,7 +326,7 @@ impl Features {
             coop_blocks: self.coop_blocks.clone(),
             coop_converts: self.coop_converts,
             // Tried when the device is open.
-            native_halves: false,
+            natives: Natives::default(),
             packed_dots: self.packed_dots,
             compute_units: self.compute_units,
             tuning: Tuning::default(),

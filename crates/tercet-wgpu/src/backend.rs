@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tercet_ir::backend::{Explanation, Wanted};
 use tercet_ir::{Backend, Bindings, CompileError, CompileOptions, Executable, Graph};
-use tercet_plan::{Caps, CoopShape, CoopType, GpuExecutable, Program, native_halves};
+use tercet_plan::{Caps, CoopShape, CoopType, GpuExecutable, Natives, Program, native_trial};
 
 use crate::device::{Gpu, Trouble};
 use crate::driver::WgpuDriver;
@@ -109,33 +109,26 @@ impl WgpuBackend {
         };
         // Software gains nothing, and shows in tests what devices do that are not right.
         let may_gain = options.limits == LimitSet::Found && !is_software;
-        if may_gain && backend.converts_halves().await {
-            backend.caps.native_halves = true;
+        if may_gain {
+            backend.caps.natives = backend.natives().await.unwrap_or_default();
         }
         Ok(backend)
     }
 
-    /// Whether the device's own conversions of F16 are right; no if they cannot be tried.
-    async fn converts_halves(&self) -> bool {
+    /// What the device's own arithmetic does right; nothing if it cannot be tried.
+    async fn natives(&self) -> Option<Natives> {
+        let (trial, caps) = native_trial(&self.caps).ok()?;
         let native = WgpuBackend {
-            caps: Caps {
-                native_halves: true,
-                ..self.caps.clone()
-            },
+            caps,
             gpu: Arc::clone(&self.gpu),
             adapter: self.adapter.clone(),
         };
-        let Ok(tried) = native_halves() else {
-            return false;
-        };
         let options = CompileOptions::default();
-        let Ok(mut exe) = native.compile_async(&tried.graph, &options).await else {
-            return false;
-        };
+        let mut exe = native.compile_async(&trial.graph, &options).await.ok()?;
         let mut outputs = Vec::new();
-        let inputs = tried.inputs();
+        let inputs = trial.inputs();
         let run = exe.run_async(&inputs, Wanted::All, &mut outputs).await;
-        run.is_ok() && tried.are_right(&outputs)
+        run.is_ok().then(|| trial.judge(&outputs))
     }
 
     /// The adapter.
@@ -390,7 +383,7 @@ fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInf
         coop: Vec::new(),
         coop_blocks: Vec::new(),
         coop_converts: false,
-        native_halves: false,
+        natives: Natives::default(),
         // wgpu does not say, and the driver below it is not asked yet.
         packed_dots: false,
         tuning: tercet_plan::Tuning::default(),

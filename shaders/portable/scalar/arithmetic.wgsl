@@ -11,7 +11,7 @@ fn lifted(x: f32) -> f32 {
 }
 
 fn f_add(a: f32, b: f32) -> f32 {
-    if (max(magnitude(a), magnitude(b)) < 0x0d000000u) {
+    if (!NATIVE_FLOATS && max(magnitude(a), magnitude(b)) < 0x0d000000u) {
         return scaled(lifted(a) + lifted(b), -100);
     }
     return rounded(a + b);
@@ -26,7 +26,7 @@ fn f_mul(a: f32, b: f32) -> f32 {
     let a_size = magnitude(a);
     let b_size = magnitude(b);
     let small = magnitude(product) <= 0x800000u || min(a_size, b_size) < 0x800000u;
-    if (small && a_size != 0u && b_size != 0u) {
+    if (!NATIVE_FLOATS && small && a_size != 0u && b_size != 0u) {
         let zero = bitcast<f32>((bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u);
         return soft_fma(a, b, zero, false);
     }

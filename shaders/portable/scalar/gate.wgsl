@@ -39,17 +39,22 @@ fn f_silu(x: f32) -> f32 {
     return gated(x, x, 0.0);
 }
 
-fn f_gelu_tanh(x: f32) -> f32 {
-    let size = magnitude(x);
-    if (size == 0u || size > 0x41800000u) {
-        return gate_limit(x);
-    }
-    // 0.5 (1 + tanh(y)) = sigmoid(2 y), and 2 y = x (c + d x^2) reaches 100: in two parts.
+// 0.5 (1 + tanh(y)) = sigmoid(2 y), and 2 y = x (c + d x^2) reaches 100: in two parts.
+fn gelu_tanh_gate(x: f32) -> vec2<f32> {
     let square = pair_product(x, x);
     let cubic = pair_product(square.x, 0.0713548139);
     let inner = pair_sum(max(cubic.x, 1.59576917), min(cubic.x, 1.59576917));
     let rest = square.x * 2.39883247e-9 - exact(4.53406805e-8, x);
     let low = inner.y + (cubic.y + square.y * 0.0713548139 + rest);
     let z = pair_product(x, inner.x);
-    return gated(x, z.x, z.y + x * low);
+    return vec2<f32>(z.x, z.y + x * low);
+}
+
+fn f_gelu_tanh(x: f32) -> f32 {
+    let size = magnitude(x);
+    if (size == 0u || size > 0x41800000u) {
+        return gate_limit(x);
+    }
+    let z = gelu_tanh_gate(x);
+    return gated(x, z.x, z.y);
 }

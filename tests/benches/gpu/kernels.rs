@@ -385,6 +385,50 @@ pub(crate) fn chain(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
+/// A function of `inputs` operands of one shape.
+type MapCase = (
+    &'static str,
+    usize,
+    fn(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
+);
+
+const MAPS: [MapCase; 11] = [
+    ("neg", 1, |g, v| g.neg(v[0])),
+    ("exp", 1, |g, v| g.exp(v[0])),
+    ("tanh", 1, |g, v| g.tanh(v[0])),
+    ("sigmoid", 1, |g, v| g.sigmoid(v[0])),
+    ("silu", 1, |g, v| g.silu(v[0])),
+    ("gelu", 1, |g, v| g.gelu(v[0])),
+    ("gelu_tanh", 1, |g, v| g.unary(UnaryFn::GeluTanh, v[0])),
+    ("sqrt", 1, |g, v| g.sqrt(v[0])),
+    ("add", 2, |g, v| g.plus(v[0], v[1])),
+    ("div", 2, |g, v| g.div(v[0], v[1])),
+    ("silu mul", 2, |g, v| {
+        let gate = g.silu(v[0])?;
+        g.mul(gate, v[1])
+    }),
+];
+
+/// Elementwise functions over more than caches hold.
+pub(crate) fn maps(b: &mut Bench) -> Result<()> {
+    let n = if b.quick { 1 << 16 } else { 64 << 20 };
+    for dtype in [DType::F32, DType::F16] {
+        let x = |name| (name, Type::new(dtype, [n]), Fill::Normal);
+        for (name, inputs, build) in MAPS {
+            let (g, tensors) = stateful(&[x("x"), x("y")][..inputs], build)?;
+            let m = measure(b, &g, &tensors)?;
+            let bytes = ((inputs + 1) * n * dtype.size_bytes()) as f64;
+            let rate = bytes / m.seconds * 1e-9;
+            b.report.row(
+                &format!("{name}, {n} {dtype}"),
+                m.seconds,
+                Some((rate, "GB/s")),
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Three hundred small steps, each of which needs the one before.
 pub(crate) fn overhead(b: &mut Bench) -> Result<()> {
     const STEPS: usize = 300;

@@ -35,6 +35,7 @@ const GROUPS: &[Group] = &[
     #[cfg(feature = "splat")]
     ("splats", splats::splats),
     ("chain", kernels::chain),
+    ("maps", kernels::maps),
     ("overhead", kernels::overhead),
     ("bert", models::bert),
     ("resize", models::resize),

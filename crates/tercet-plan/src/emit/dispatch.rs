@@ -4,7 +4,6 @@ use tercet_ir::DType;
 
 use super::{Emit, Home, RECORD_BYTES, SlotDraft};
 use crate::families::rope;
-use crate::halves::with_native_halves;
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::Num;
 use crate::program::{Arms, Buffer, Dispatch, KernelId, SlotId, Step, Work};
@@ -114,8 +113,10 @@ impl Emit<'_> {
         if grid.contains(&Num::ZERO) {
             return;
         }
-        if let (true, Source::Wgsl(text)) = (self.caps.native_halves, &instance.source) {
-            instance.source = Source::Wgsl(with_native_halves(text).into());
+        if let Source::Wgsl(text) = &instance.source
+            && let Some(own) = self.caps.natives.in_text(text)
+        {
+            instance.source = Source::Wgsl(own.into());
         }
         let block = self.block(words);
         let kernel = match self.draft.known.get(&instance) {

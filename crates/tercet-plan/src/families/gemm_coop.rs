@@ -183,7 +183,7 @@ pub struct Options {
     pub aligned_c: bool,
     /// There may be several batches, or parts of `k`.
     pub planes: bool,
-    /// The device's own conversions of F16 are right ([`Caps::native_halves`](crate::Caps::native_halves)).
+    /// The device's own conversions of F16 are right ([`Caps::natives`](crate::Caps::natives)).
     pub native_halves: bool,
 }
 

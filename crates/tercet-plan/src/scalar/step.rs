@@ -45,15 +45,15 @@ pub(crate) fn class(dtype: DType) -> Class {
     }
 }
 
-/// A step's expression, and the piece it calls besides the prelude.
-pub(crate) type Written = (String, Option<Piece>);
+/// A step's expression, and the pieces it calls besides the prelude.
+pub(crate) type Written = (String, Vec<Piece>);
 
 fn plain(text: impl Into<String>) -> Written {
-    (text.into(), None)
+    (text.into(), Vec::new())
 }
 
 fn call(piece: Piece, name: &str, args: &[&str]) -> Written {
-    (format!("{name}({})", args.join(", ")), Some(piece))
+    (format!("{name}({})", args.join(", ")), vec![piece])
 }
 
 /// The expression of a step: `from` is the dtype of its last operand, `to` that of its result.
@@ -80,24 +80,36 @@ pub(crate) fn expression(op: &ScalarOp, from: DType, to: DType, args: &[&str]) -
     }
 }
 
-/// A quicker expression of a step of F32 or BF16 that sets `doubt` where it may be wrong, if there is one.
+/// A quicker expression of a step of floats that sets `doubt` where it may be wrong, if there is one.
 pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Written> {
-    const NAMES: [(BinaryFn, &str); 3] = [
-        (BinaryFn::Add, "q_add"),
-        (BinaryFn::Sub, "q_sub"),
-        (BinaryFn::Mul, "q_mul"),
-    ];
-    if !matches!(dtype, DType::F32 | DType::BF16) {
+    // F16 has quick ways of its own for the rest.
+    let is_wide = matches!(dtype, DType::F32 | DType::BF16);
+    if !is_wide && dtype != DType::F16 {
         return None;
     }
-    if let ScalarOp::Unary(UnaryFn::Gelu) = op {
-        return Some(fit(dtype, call(Piece::QuickGelu, "q_gelu", args)));
-    }
-    let ScalarOp::Binary(f) = op else {
-        return None;
+    let written = match op {
+        ScalarOp::Unary(f) => {
+            let piece = match f {
+                UnaryFn::Gelu if is_wide => Piece::QuickGelu,
+                UnaryFn::Sigmoid | UnaryFn::Silu | UnaryFn::GeluTanh if is_wide => Piece::QuickGate,
+                UnaryFn::Exp | UnaryFn::Tanh => Piece::QuickGate,
+                _ => return None,
+            };
+            call(piece, &format!("q_{}", f.name()), args)
+        }
+        ScalarOp::Binary(f) => {
+            let name = match f {
+                BinaryFn::Add if is_wide => "q_add",
+                BinaryFn::Sub if is_wide => "q_sub",
+                BinaryFn::Mul if is_wide => "q_mul",
+                BinaryFn::Div => "q_div",
+                _ => return None,
+            };
+            call(Piece::Quick, name, args)
+        }
+        _ => return None,
     };
-    let (_, name) = NAMES.iter().find(|(known, _)| known == f)?;
-    Some(fit(dtype, call(Piece::Quick, name, args)))
+    Some(fit(dtype, written))
 }
 
 /// A value of a dtype.
@@ -115,15 +127,19 @@ fn literal(dtype: DType, value: Scalar) -> String {
 }
 
 /// Rounds a float, wraps an integer.
-fn fit(dtype: DType, (text, piece): Written) -> Written {
+fn fit(dtype: DType, (text, mut pieces): Written) -> Written {
     let text = match dtype {
-        DType::F16 | DType::BF16 => format!("round_to({text}, {}u)", code(dtype)),
+        DType::F16 => {
+            pieces.push(Piece::Round);
+            format!("half_rounded({text})")
+        }
+        DType::BF16 => format!("round_to({text}, {}u)", code(dtype)),
         DType::I8 => format!("sign_extend8(bitcast<u32>({text}))"),
         DType::U8 => format!("(({text}) & 0xffu)"),
         DType::F32 | DType::I32 | DType::U32 | DType::Bool => text,
         DType::F64 | DType::I64 => unreachable!("invariant: GPU targets refuse {dtype}"),
     };
-    (text, piece)
+    (text, pieces)
 }
 
 fn unary(f: UnaryFn, dtype: DType, x: &str) -> Written {

@@ -167,12 +167,12 @@ impl Kernel<'_> {
         for step in &self.steps {
             let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
             let exact = || scalar::expression(step.op, step.from, step.to, &args);
-            let (value, piece) = match &step.kept {
-                Some(name) => (name.clone(), None),
+            let (value, called) = match &step.kept {
+                Some(name) => (name.clone(), Vec::new()),
                 None if quick => scalar::quick(step.op, step.from, &args).unwrap_or_else(exact),
                 None => exact(),
             };
-            pieces.extend(piece);
+            pieces.extend(called);
             body += &format!("        let s{} = {value};\n", step.at);
         }
         body

@@ -92,7 +92,7 @@ impl Coop {
             // The result is dense from element 0.
             aligned_c: whole(&p.n),
             planes: !p.batch.iter().all(tercet_ir::Dim::is_one),
-            native_halves: e.caps.native_halves,
+            native_halves: e.caps.natives.halves,
         };
         let problem = Problem {
             dtype: p.a.dtype,

@@ -135,7 +135,7 @@ impl Tiling {
         columns: usize,
     ) -> Option<Tiling> {
         let ty = match dtype {
-            DType::F16 if caps.native_halves => CoopType::F16,
+            DType::F16 if caps.natives.halves => CoopType::F16,
             DType::BF16 => CoopType::BF16,
             _ => return None,
         };
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(of(DType::F32, 128, 64), None);
         assert_eq!(Tiling::choose(&Caps::browser(), DType::F16, 128, 64), None);
         let mut careful = Caps::h200();
-        careful.native_halves = false;
+        careful.natives.halves = false;
         assert_eq!(Tiling::choose(&careful, DType::F16, 128, 64), None);
     }
 }
