@@ -1,9 +1,9 @@
 // One row times columns that are rows of packed blocks. Each of SLICES invocations holds the elements of the
-// row that belong to 32 weights of a column in registers, and takes these weights of one column after the other;
-// those of the next DEPTH are under way. TEAMS of such invocations take the COLUMNS of a workgroup in turn.
-// `gemv_held_floats.wgsl` and `gemv_held_dots.wgsl` have the ways to hold the row.
-// Sums wait in shared memory, so that nobody waits for others before all are there. Where SLICES * 32 weights
-// are less than a column, there are ROUNDS of all that.
+// row that belong to TAKE weights of a column in registers, and takes these weights of one column after the other;
+// those of the next DEPTH are under way. TEAMS of such invocations take the columns of a workgroup in turn.
+// `gemv_held_floats.wgsl` and `gemv_held_dots.wgsl` have the ways to hold the row, and say what a TAKE is.
+// Sums wait in shared memory, so that nobody waits for others before all of COLUMNS are there; a workgroup has BATCHES
+// of these. Where SLICES * TAKE weights are less than a column, there are ROUNDS of all that, and one batch.
 //
 // Where GATED is 1, b holds two matrices side by side; columns of both take turns.
 
@@ -12,18 +12,21 @@ override SLICES: u32 = 128u;
 override TEAMS: u32 = 2u;
 override COLUMNS: u32 = 8u;
 override ROUNDS: u32 = 1u;
+override BATCHES: u32 = 1u;
 override DEPTH: u32 = 2u;
 override GATED: u32 = 0u;
 
 const INVOCATIONS: u32 = SLICES * TEAMS;
-// Vectors of the row for 32 weights.
-const QUADS: u32 = 8u;
+// Vectors of the row for a take.
+const QUADS: u32 = TAKE / 4u;
+// Where the row lies in the tile: HELD vectors for each slice.
 const TILE_ROW: u32 = SLICES + 1u;
-const TILE: u32 = QUADS * TILE_ROW;
-// Pieces of 16 bytes that an invocation takes together, and such takes of a block.
-const TWINS: u32 = 2u / GROUPS;
-const TAKES: u32 = PARTS / TWINS;
-// Columns that a team takes.
+const TILE: u32 = HELD * TILE_ROW;
+// Pieces of 16 bytes that an invocation takes together: 1 or 2.
+const TWINS: u32 = TAKE / (16u * GROUPS);
+// Vectors of the row for the pieces that are taken as floats together.
+const FLOAT_QUADS: u32 = 8u;
+// Columns of a batch that a team takes.
 const OWN: u32 = COLUMNS / TEAMS;
 // Sums of a column, one for each slice; in the end those of JOINED vectors. One column of squares for each team.
 const SQUARE_UNITS: u32 = TEAMS * NORMED;
@@ -37,13 +40,13 @@ const TOTAL_AT: u32 = max(TILE, SHARES_AT + max(SHARES, INVOCATIONS));
 var<workgroup> memory: array<vec4<f32>, TOTAL_AT + 1u>;
 
 // What the invocation holds of the row, and its sums.
-var<private> x: array<vec4<f32>, QUADS>;
+var<private> x: array<vec4<f32>, FLOAT_QUADS>;
 var<private> x_sums: vec2<f32>;
 
 struct Held {
     raw: Raw,
     // The second of two pieces.
-    more: vec4<u32>,
+    next: Raw,
 }
 
 // What is under way.
@@ -59,7 +62,48 @@ fn row_blocks() -> u32 {
 
 // Place `turn` of the team among the columns of the workgroup.
 fn place_of(turn: u32, unit: u32) -> u32 {
-    return min(turn, OWN - 1u) * TEAMS + unit;
+    return min(turn, BATCHES * OWN - 1u) * TEAMS + unit;
+}
+
+// True if pieces two apart have bytes in common.
+fn shares_bytes() -> bool {
+    return GROUPS == 2u && (SCHEME == Q2_K || SCHEME == Q3_K || SCHEME == Q6_K || SCHEME == TQ2_0);
+}
+
+// One of the pieces of a take, counted along the row.
+fn piece_of(take: u32, which: u32) -> u32 {
+    if TWINS == 2u && shares_bytes() {
+        return take / 2u * 4u + take % 2u + 2u * which;
+    }
+    return take * TWINS + which;
+}
+
+// The take of a piece, and which of its pieces that is.
+fn take_of(piece: u32) -> vec2<u32> {
+    if TWINS == 2u && shares_bytes() {
+        return vec2<u32>(piece / 4u * 2u + piece % 2u, piece / 2u % 2u);
+    }
+    return vec2<u32>(piece / TWINS, piece % TWINS);
+}
+
+// The second piece of a take, of which the first is at hand: what they have in common is not loaded again.
+fn raw_beside(raw: Raw, block: Block, part: u32) -> Raw {
+    var next = raw;
+    next.part = part;
+    if SCHEME != Q2_K && SCHEME != Q3_K && SCHEME != TQ2_0 {
+        next.low = load_quad(field(LOW, block) + low_at(part));
+    }
+    if SCHEME == Q5_K {
+        next.high = load_quad(field(HIGH, block) + high_at(part));
+    }
+    if SCHEME == Q5_0 || SCHEME == Q5_1 || SCHEME == Q2_K || SCHEME == Q3_K {
+        next.head = head_of(block, part);
+    }
+    // Two halves by themselves are those of one word.
+    if SCHEME == Q4_1 || SCHEME == Q5_1 {
+        next.halves = load_word(field(HALVES, block));
+    }
+    return next;
 }
 
 // Take `take` of the column at a place.
@@ -68,14 +112,18 @@ fn load(place: u32, first: u32, take: u32) -> Held {
     if GATED == 1u {
         column += (place % 2u) * columns();
     }
-    let block = Block(b_base + column * p.b_col, take / TAKES);
-    let part = take % TAKES * TWINS;
+    let row = b_base + column * p.b_col;
+    let piece = piece_of(take, 0u);
+    let block = Block(row, piece / PARTS);
+    let part = piece % PARTS;
     var held: Held;
     held.raw = raw_of(block, part);
     // Rows begin at multiples of 16 bytes.
     held.raw.below = 8u * (half_place(Block(0u, block.index), part) & 2u);
     if TWINS == 2u {
-        held.more = load_quad(field(LOW, block) + low_at(part + 1u));
+        let other = piece_of(take, 1u);
+        held.next = raw_beside(held.raw, Block(row, other / PARTS), other % PARTS);
+        held.next.below = 8u * (half_place(Block(0u, other / PARTS), other % PARTS) & 2u);
     }
     return held;
 }
@@ -92,15 +140,16 @@ fn fetched_at(i: u32, local: u32) -> u32 {
 // Where they go: vec2(slice, quad).
 fn spot_of(at: u32) -> vec2<u32> {
     let spot = spot_in(at / BLOCK_LEN, at % BLOCK_LEN);
-    return vec2<u32>(spot.x / TWINS, spot.x % TWINS * 4u + spot.y);
+    let own = take_of(spot.x);
+    return vec2<u32>(own.x, own.y * (4u * GROUPS) + spot.y);
 }
 
 // Fetches the part of the row that belongs to takes from `first` on.
 fn fetch(first: u32, local: u32) {
     for (var i = 0u; i < FETCHED; i += 1u) {
         let at = fetched_at(i, local);
-        let k = min(32u * first + at, p.k - 4u);
-        let inside = at < 32u * SLICES && 32u * first + at < p.k;
+        let k = min(TAKE * first + at, p.k - 4u);
+        let inside = at < TAKE * SLICES && TAKE * first + at < p.k;
         fetched[i] = prepared(select(vec4<f32>(), a_four(k), inside), k);
     }
 }
@@ -125,10 +174,8 @@ fn half_sum(raw: Raw, group: u32, quad: u32) -> f32 {
 fn sum_of_floats(held: Held) -> f32 {
     let scale = scales(held.raw);
     let first = half_sum(held.raw, 0u, 0u);
-    if TWINS == 2u {
-        var twin = held.raw;
-        twin.low = held.more;
-        let sum = scale.x * (first + half_sum(twin, 0u, 4u));
+    if GROUPS == 1u {
+        let sum = scale.x * (first + half_sum(held.next, 0u, 4u));
         if HAS_MIN == 1u {
             return sum + scale.y * (x_sums.x + x_sums.y);
         }
@@ -151,39 +198,55 @@ fn share(sum: f32, place: u32, round: u32, slice: u32) {
     memory[at][slice % 4u] = whole;
 }
 
-// The sums of a round: of the slices of every column.
-fn stream(first: u32, round: u32, unit: u32, slice: u32, local: u32) {
-    let takes = p.k / 32u;
+// Takes the columns of a batch as floats, for what the way cannot hold.
+fn stream_floats(first: u32, batch: u32, round: u32, unit: u32, slice: u32) {
+    let own = round * SLICES + slice;
+    let take = min(own, p.k / TAKE - 1u);
+    for (var part = 0u; part < QUADS / FLOAT_QUADS; part += 1u) {
+        take_anew(take, part);
+        for (var turn = 0u; turn < OWN; turn += 1u) {
+            var held = load(place_of(batch * OWN + turn, unit), first, take);
+            if part == 1u {
+                held.raw = held.next;
+            }
+            let sum = sum_of_floats(held);
+            share(select(0.0, sum, own < p.k / TAKE), place_of(turn, unit), round + part, slice);
+        }
+    }
+}
+
+// The sums of a round: of the slices of every column of a batch. Where the row is not held yet it is now.
+fn stream(first: u32, batch: u32, round: u32, unit: u32, slice: u32, local: u32) {
+    let takes = p.k / TAKE;
     let own = round * SLICES + slice;
     let take = min(own, takes - 1u);
-    for (var j = 0u; j < DEPTH; j += 1u) {
-        queue[j] = load(place_of(j, unit), first, take);
-    }
-    fetch(round * SLICES, local);
-    fill(local);
-    hold(slice);
-    workgroupBarrier();
-    if takes_floats(take) {
-        for (var turn = 0u; turn < OWN; turn += 1u) {
-            let place = place_of(turn, unit);
-            share(select(0.0, sum_of_floats(load(place, first, take)), own < takes), place, round, slice);
+    if batch == 0u {
+        for (var j = 0u; j < DEPTH; j += 1u) {
+            queue[j] = load(place_of(j, unit), first, take);
         }
-    } else {
-        for (var turn = 0u; turn < OWN + p.zero; turn += DEPTH) {
-            for (var j = 0u; j < DEPTH; j += 1u) {
-                let sum = sum_of_held(queue[j]);
-                // Makes what follows wait for this sum: compilers would mix both and load the next weights at the
-                // end.
-                if DEPTH > 1u {
-                    hide_constants(bitcast<u32>(sum) & p.zero);
-                }
-                queue[j] = load(place_of(turn + DEPTH + j, unit), first, take);
-                share(select(0.0, sum, own < takes), place_of(turn + j, unit), round, slice);
+        fetch(round * SLICES, local);
+        fill(local);
+        hold(slice);
+        workgroupBarrier();
+        if NORMED == 1u {
+            memory[SHARES_AT + slice / 4u + (COLUMNS + unit) * SHARE_QUADS][slice % 4u] = row_squares;
+        }
+    }
+    if needs_floats() {
+        stream_floats(first, batch, round, unit, slice);
+        return;
+    }
+    for (var turn = 0u; turn < OWN + p.zero; turn += DEPTH) {
+        for (var j = 0u; j < DEPTH; j += 1u) {
+            let sum = sum_of_held(queue[j]);
+            // Makes what follows wait for this sum: compilers would mix both and load the next weights at the
+            // end.
+            if DEPTH > 1u {
+                hide_constants(bitcast<u32>(sum) & p.zero);
             }
+            queue[j] = load(place_of(batch * OWN + turn + DEPTH + j, unit), first, take);
+            share(select(0.0, sum, own < takes), place_of(turn + j, unit), round, slice);
         }
-    }
-    if NORMED == 1u {
-        memory[SHARES_AT + slice / 4u + (COLUMNS + unit) * SHARE_QUADS][slice % 4u] = row_squares;
     }
 }
 
@@ -199,20 +262,27 @@ fn main(
     b_base = p.b_offset;
     let unit = local / SLICES;
     let slice = local % SLICES;
-    let first = flat_group(group, groups) * (COLUMNS / (1u + GATED));
+    let results = COLUMNS / (1u + GATED);
+    let first = flat_group(group, groups) * (BATCHES * results);
     if first >= columns() {
         return;
     }
-    ask_for_added(first, local);
-    // 1 where the row is taken again. Compilers do not see that it begins at 0: they would copy the loop.
-    for (var turn = p.zero; turn < 2u; turn += 1u) {
+    // True where the row is taken again.
+    var again = false;
+    // Compilers do not see that it begins at 0: they would copy the loop.
+    for (var batch = p.zero; batch < BATCHES;) {
+        ask_for_added(first + batch * results, local);
         for (var round = 0u; round < ROUNDS; round += 1u) {
-            stream(first, round, unit, slice, local);
+            stream(first, batch, round, unit, slice, local);
         }
         join(local);
-        if settle(local, turn == 1u) {
-            break;
+        if batch == 0u && !settle(local, again) {
+            again = true;
+            continue;
         }
+        store(first + batch * results, local);
+        batch += 1u;
+        // Sums of the next batch take the place of these.
+        workgroupBarrier();
     }
-    store(first, local);
 }

@@ -1,16 +1,24 @@
-// The row as integers, after `gemv_held.wgsl`: the 32 elements of an invocation are multiples of a power of two
+// The row as integers, after `gemv_held.wgsl`: the 64 elements of an invocation are multiples of a power of two
 // less than 2^-22 of the greatest, with three digits from -128 to 127 of base 256. Four digits of a place are
 // a word, and so are four codes: the device multiplies and adds them in one instruction. Sums of codes times
-// digits are exact, so that rounding is that of floats. Pieces have two groups.
+// digits are exact, so that rounding is that of floats. Takes are two pieces of two groups, which share what
+// their scales are made of where they can.
 //
 // Invocations with an infinity or NaN among their elements take floats.
+
+// Weights that an invocation takes of a column.
+const TAKE: u32 = 64u;
+// Vectors of the tile for them: words of digits, and one with the size of a unit.
+const WORD_VECTORS: u32 = 12u;
+const HELD: u32 = WORD_VECTORS + 1u;
 
 // The digits of four elements: the high ones, the middle ones, the low ones.
 var<private> digits: array<vec3<u32>, QUADS>;
 // What a multiple of 1 is; 0 where floats are taken.
 var<private> unit_size: f32;
-// What the sums of both groups begin with.
-var<private> starts: array<vec3<i32>, 2>;
+// What the sums of elements that share a scale begin with, and what minima are taken times.
+var<private> starts: array<vec3<i32>, 4>;
+var<private> least_sums: array<f32, 4>;
 
 const INFINITE: u32 = 0x7f800000u;
 
@@ -45,36 +53,49 @@ fn digits_of(x: vec4<f32>, scale: f32) -> vec3<u32> {
     return words ^ vec3<u32>(0x80808080u);
 }
 
+// The vector of four sizes of the tile that has the one of this quad, before there are digits.
+fn sizes_at(slice: u32, quad: u32) -> u32 {
+    return QUADS / 4u * slice + quad / 4u;
+}
+
 // Puts the digits of what was fetched where the slices take them, with the size of a unit beside them.
 fn fill(local: u32) {
     for (var i = 0u; i < FETCHED; i += 1u) {
         let at = fetched_at(i, local);
-        if at < 32u * SLICES {
+        if at < TAKE * SLICES {
             let spot = spot_of(at);
             let size = greatest_of(bitcast<vec4<u32>>(fetched[i]) & vec4<u32>(0x7fffffffu));
-            memory[2u * spot.x + spot.y / 4u][spot.y % 4u] = bitcast<f32>(size);
+            memory[sizes_at(spot.x, spot.y)][spot.y % 4u] = bitcast<f32>(size);
         }
     }
     workgroupBarrier();
     var sizes: array<u32, FETCHED>;
     for (var i = 0u; i < FETCHED; i += 1u) {
         let at = fetched_at(i, local);
-        if at < 32u * SLICES {
-            let slice = spot_of(at).x;
-            let first = bitcast<vec4<u32>>(memory[2u * slice]);
-            let second = bitcast<vec4<u32>>(memory[2u * slice + 1u]);
-            sizes[i] = greatest_of(max(first, second));
+        if at < TAKE * SLICES {
+            let first = sizes_at(spot_of(at).x, 0u);
+            var most = vec4<u32>();
+            for (var j = 0u; j < QUADS / 4u; j += 1u) {
+                most = max(most, bitcast<vec4<u32>>(memory[first + j]));
+            }
+            sizes[i] = greatest_of(most);
         }
     }
     workgroupBarrier();
     for (var i = 0u; i < FETCHED; i += 1u) {
         let at = fetched_at(i, local);
-        if at < 32u * SLICES {
+        if at < TAKE * SLICES {
             let spot = spot_of(at);
             let exponent = exponent_for(sizes[i]);
             let words = digits_of(fetched[i], bitcast<f32>((276u - exponent) << 23u));
-            let size = select((exponent - 22u) << 23u, 0u, sizes[i] >= INFINITE);
-            memory[spot.y * TILE_ROW + spot.x] = bitcast<vec4<f32>>(vec4<u32>(words, size));
+            for (var d = 0u; d < 3u; d += 1u) {
+                let word = 3u * spot.y + d;
+                memory[word / 4u * TILE_ROW + spot.x][word % 4u] = bitcast<f32>(words[d]);
+            }
+            if spot.y == 0u {
+                let size = select((exponent - 22u) << 23u, 0u, sizes[i] >= INFINITE);
+                memory[WORD_VECTORS * TILE_ROW + spot.x].x = bitcast<f32>(size);
+            }
         }
     }
     workgroupBarrier();
@@ -85,47 +106,84 @@ fn add_dots(sums: vec3<i32>, bytes: u32, quad: u32) -> vec3<i32> {
     return sums + vec3<i32>(dot4I8Packed(bytes, own.x), dot4I8Packed(bytes, own.y), dot4I8Packed(bytes, own.z));
 }
 
-fn hold(slice: u32) {
-    for (var quad = 0u; quad < QUADS; quad += 1u) {
-        let words = bitcast<vec4<u32>>(memory[quad * TILE_ROW + slice]);
-        digits[quad] = words.xyz;
-        unit_size = bitcast<f32>(words.w);
-    }
-    var sums: array<vec3<i32>, 2>;
-    for (var quad = 0u; quad < QUADS; quad += 1u) {
-        sums[quad / 4u] = add_dots(sums[quad / 4u], 0x01010101u, quad);
-    }
-    if HAS_MIN == 1u {
-        let places = vec3<i32>(65536, 256, 1);
-        x_sums = vec2<f32>(f32(dot(sums[0], places)), f32(dot(sums[1], places)));
-    }
+// Which of the sums a group of a piece adds to: those of one scale.
+fn sum_at(which: u32, group: u32) -> u32 {
     if has_one_scale() {
-        sums[0] += sums[1];
+        return which;
     }
-    starts[0] = -code_offset() * sums[0];
-    starts[1] = -code_offset() * sums[1];
+    if SCHEME == Q4_K || SCHEME == Q5_K {
+        return group;
+    }
+    return 2u * which + group;
 }
 
-// Takes the elements anew as floats where there must be floats.
-fn takes_floats(take: u32) -> bool {
-    if unit_size != 0.0 {
-        return false;
+// The codes of a word as signed bytes, which are those of `code_bytes` times `code_factor` less something.
+fn signed_codes(raw: Raw, group: u32, i: u32) -> u32 {
+    if SCHEME == Q4_K && group == 1u {
+        return (raw.low[i] & 0xf0f0f0f0u) ^ 0x80808080u;
     }
-    let first = take / TAKES * BLOCK_LEN + first_of(take % TAKES * TWINS);
-    let squares = row_squares;
+    return code_bytes(raw, group, i);
+}
+
+// What the codes of groups are multiples of, and what must be added to each.
+fn code_factor(group: u32) -> i32 {
+    return select(1, 16, SCHEME == Q4_K && group == 1u);
+}
+
+fn code_start(group: u32) -> i32 {
+    return select(-code_offset(), 128, SCHEME == Q4_K && group == 1u);
+}
+
+fn hold(slice: u32) {
+    var words: array<u32, 4u * WORD_VECTORS>;
+    for (var i = 0u; i < WORD_VECTORS; i += 1u) {
+        let four = bitcast<vec4<u32>>(memory[i * TILE_ROW + slice]);
+        for (var j = 0u; j < 4u; j += 1u) {
+            words[4u * i + j] = four[j];
+        }
+    }
     for (var quad = 0u; quad < QUADS; quad += 1u) {
+        digits[quad] = vec3<u32>(words[3u * quad], words[3u * quad + 1u], words[3u * quad + 2u]);
+    }
+    unit_size = memory[WORD_VECTORS * TILE_ROW + slice].x;
+    var sums: array<vec3<i32>, 4>;
+    for (var i = 0u; i < 4u; i += 1u) {
+        for (var quad = 4u * i; quad < 4u * i + 4u; quad += 1u) {
+            sums[i] = add_dots(sums[i], 0x01010101u, quad);
+        }
+    }
+    var whole: array<vec3<i32>, 4>;
+    for (var i = 0u; i < 4u; i += 1u) {
+        whole[sum_at(i / 2u, i % 2u)] += sums[i];
+        starts[i] = vec3<i32>();
+    }
+    for (var i = 0u; i < 4u; i += 1u) {
+        starts[sum_at(i / 2u, i % 2u)] += code_start(i % 2u) * sums[i];
+        least_sums[i] = f32(dot(whole[i], vec3<i32>(65536, 256, 1)));
+    }
+}
+
+fn needs_floats() -> bool {
+    return unit_size == 0.0;
+}
+
+// The elements of a piece of a take as floats.
+fn take_anew(take: u32, part: u32) {
+    let piece = piece_of(take, part);
+    let first = piece / PARTS * BLOCK_LEN + first_of(piece % PARTS);
+    let squares = row_squares;
+    for (var quad = 0u; quad < FLOAT_QUADS; quad += 1u) {
         let k = first + quad / 4u * SECOND + quad % 4u * 4u;
         x[quad] = prepared(a_four(k), k);
     }
     row_squares = squares;
     sum_up();
-    return true;
 }
 
 fn group_dots(start: vec3<i32>, raw: Raw, group: u32, quad: u32) -> vec3<i32> {
     var sums = start;
     for (var i = 0u; i < 4u; i += 1u) {
-        sums = add_dots(sums, code_bytes(raw, group, i), quad + i);
+        sums = add_dots(sums, signed_codes(raw, group, i), quad + i);
     }
     return sums;
 }
@@ -133,30 +191,56 @@ fn group_dots(start: vec3<i32>, raw: Raw, group: u32, quad: u32) -> vec3<i32> {
 // The number with these digits. Compilers order sums of floats as they like: all but the last are of integers, as long
 // as 32 bits hold them.
 fn number_of(sums: vec3<i32>) -> f32 {
-    if SCHEME == Q6_K {
+    if SCHEME == Q4_K || SCHEME == Q5_K || SCHEME == Q6_K {
         return f32(sums.x) * 65536.0 + (f32(sums.y) * 256.0 + f32(sums.z));
     }
     return f32(sums.x) * 65536.0 + f32(sums.y * 256 + sums.z);
 }
 
+// The sum of a piece with one scale.
+fn sum_of_piece(raw: Raw, which: u32) -> f32 {
+    let scale = scales(raw).xy;
+    let sums = group_dots(starts[which], raw, 0u, 8u * which);
+    let sum = scale.x * number_of(group_dots(sums, raw, 1u, 8u * which + 4u));
+    if HAS_MIN == 1u {
+        return sum + scale.y * least_sums[which];
+    }
+    return sum;
+}
+
+// Sums of digits of two groups times their scales, which are integers, are still integers.
+fn scaled(first: vec3<i32>, second: vec3<i32>, codes: vec4<i32>) -> vec3<i32> {
+    return first * (codes.x * code_factor(1u)) + second * codes.z;
+}
+
+fn least_of(codes: vec4<i32>, at: u32) -> f32 {
+    return f32(codes.y) * least_sums[at] + f32(codes.w) * least_sums[at + 1u];
+}
+
 fn sum_of_held(held: Held) -> f32 {
-    let first = group_dots(starts[0], held.raw, 0u, 0u);
-    var sum: f32;
     if has_one_scale() {
-        let scale = scales(held.raw).xy;
-        sum = scale.x * number_of(group_dots(first, held.raw, 1u, 4u));
-        if HAS_MIN == 1u {
-            sum += scale.y * (x_sums.x + x_sums.y);
-        }
+        return unit_size * (sum_of_piece(held.raw, 0u) + sum_of_piece(held.next, 1u));
+    }
+    let size = scale_units(held.raw);
+    let codes = scale_codes(held.raw);
+    var first = group_dots(starts[0], held.raw, 0u, 0u);
+    var second = group_dots(starts[1], held.raw, 1u, 4u);
+    var least = least_of(codes, 0u);
+    var sums: vec3<i32>;
+    if SCHEME == Q4_K || SCHEME == Q5_K {
+        first = group_dots(first, held.next, 0u, 8u);
+        second = group_dots(second, held.next, 1u, 12u);
+        sums = scaled(first, second, codes);
     } else {
-        // Sums times scales are still integers.
-        let codes = scale_codes(held.raw);
-        let size = scale_units(held.raw);
-        let second = group_dots(starts[1], held.raw, 1u, 4u);
-        sum = size.x * number_of(first * codes.x + second * codes.z);
-        if HAS_MIN == 1u {
-            sum += size.y * (f32(codes.y) * x_sums.x + f32(codes.w) * x_sums.y);
-        }
+        let others = scale_codes(held.next);
+        let third = group_dots(starts[2], held.next, 0u, 8u);
+        let fourth = group_dots(starts[3], held.next, 1u, 12u);
+        sums = scaled(first, second, codes) + scaled(third, fourth, others);
+        least += least_of(others, 2u);
+    }
+    var sum = size.x * (number_of(sums) * (1.0 / f32(code_factor(1u))));
+    if HAS_MIN == 1u {
+        sum += size.y * least;
     }
     return sum * unit_size;
 }

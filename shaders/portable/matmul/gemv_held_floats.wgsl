@@ -1,10 +1,15 @@
 // The row as floats, after `gemv_held.wgsl`.
 
+// Weights that an invocation takes of a column.
+const TAKE: u32 = 32u;
+// Vectors of the tile for them.
+const HELD: u32 = 8u;
+
 // Puts what was fetched where the slices take it.
 fn fill(local: u32) {
     for (var i = 0u; i < FETCHED; i += 1u) {
         let at = fetched_at(i, local);
-        if at < 32u * SLICES {
+        if at < TAKE * SLICES {
             let spot = spot_of(at);
             memory[spot.y * TILE_ROW + spot.x] = fetched[i];
         }
@@ -19,8 +24,11 @@ fn hold(slice: u32) {
     sum_up();
 }
 
-fn takes_floats(take: u32) -> bool {
+fn needs_floats() -> bool {
     return false;
+}
+
+fn take_anew(take: u32, part: u32) {
 }
 
 fn sum_of_held(held: Held) -> f32 {

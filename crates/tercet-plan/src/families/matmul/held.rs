@@ -7,36 +7,38 @@ use super::product::Product;
 use crate::emit::Emit;
 use crate::families::tiles::units_of;
 
-/// Weights that an invocation takes of a column.
-const TAKE: usize = 32;
-/// Bytes of an invocation's part of the row in shared memory, on its way to registers.
-const PART_BYTES: u32 = 4 * TAKE as u32;
 /// The most invocations of a column where there are several rounds: sums wait beside the row then.
 const MOST_SLICES: u32 = 128;
 /// What a workgroup takes of a device.
 #[derive(Clone, Copy)]
 struct Share {
-    /// Its invocations.
+    /// Weights that an invocation takes of a column.
+    take: usize,
+    /// Bytes of its part of the row in shared memory, on its way to registers.
+    part_bytes: u32,
+    /// The invocations of a workgroup.
     threads: u32,
-    /// Workgroups of a unit where that leaves each of them enough columns to be worth fetching the row.
-    groups: usize,
+    /// Workgroups of a unit where that leaves each of them enough columns to be worth fetching the row, and else.
+    groups: [usize; 2],
     /// The most shared memory.
     bytes: u32,
 }
 
 /// With the row as floats, and as integers.
 const FLOATS: Share = Share {
+    take: 32,
+    part_bytes: 16 * 8,
     threads: WORKGROUP,
-    groups: 4,
+    groups: [4, 2],
     bytes: SHARED_BYTES,
 };
 const DOTS: Share = Share {
+    take: 64,
+    part_bytes: 16 * 13,
     threads: 2 * WORKGROUP,
-    groups: 2,
+    groups: [1, 1],
     bytes: 48 << 10,
 };
-/// Workgroups of a unit else.
-const FEW_GROUPS: usize = 2;
 const ENOUGH_COLUMNS: usize = 16;
 /// Columns of a team that make up for the code that keeps two of them under way.
 const DEEP_COLUMNS: u32 = 8;
@@ -52,6 +54,8 @@ pub(super) struct Held {
     columns: u32,
     /// How often a team takes its part of each column.
     rounds: u32,
+    /// How often a workgroup takes `columns`.
+    batches: u32,
     /// Columns of a team that are under way.
     depth: u32,
     /// The row is held as integers.
@@ -74,14 +78,16 @@ impl Held {
         Held::with(e, p, FLOATS)
     }
 
-    /// The same with workgroups of this size, the row as floats.
+    /// The same with such workgroups, the row as floats.
     fn with(e: &Emit<'_>, p: &Product, share: Share) -> Result<Option<Held>, CompileError> {
         let bytes = e.caps.workgroup_bytes.min(share.bytes).saturating_sub(16);
-        let Some(takes) = p.k.known().map(|k| (k / TAKE) as u32).filter(|t| *t > 0) else {
+        let is_whole = |k: &usize| k.is_multiple_of(share.take) && *k > 0;
+        let Some(k) = p.k.known().filter(is_whole) else {
             return Ok(None);
         };
+        let takes = (k / share.take) as u32;
         // One part more keeps the writes of neighbours apart.
-        let most = |bytes: u32| ((bytes / PART_BYTES).max(1) - 1) / 8 * 8;
+        let most = |bytes: u32| ((bytes / share.part_bytes).max(1) - 1) / 8 * 8;
         let (rounds, slices) = match takes <= most(bytes).min(WORKGROUP) {
             true => (1, takes.next_multiple_of(4)),
             false => {
@@ -94,16 +100,15 @@ impl Held {
         // Sums take the place of the row where it is not needed again.
         let left = match rounds {
             1 => bytes,
-            _ => bytes.saturating_sub((slices + 1) * PART_BYTES),
+            _ => bytes.saturating_sub((slices + 1) * share.part_bytes),
         };
         let squares = if p.norm.is_some() { teams } else { 0 };
         let fit = (left / share_bytes(slices)).saturating_sub(squares);
         let n = e.bound(&p.n)?;
-        let many = n.div_ceil(units_of(e.caps) * share.groups);
-        let wanted = match many >= ENOUGH_COLUMNS {
-            true => many,
-            false => n.div_ceil(units_of(e.caps) * FEW_GROUPS),
-        };
+        let [many, few] = share
+            .groups
+            .map(|groups| n.div_ceil(units_of(e.caps) * groups));
+        let wanted = if many >= ENOUGH_COLUMNS { many } else { few };
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX / 2);
         let is_deep = rounds == 1 && wanted >= teams * DEEP_COLUMNS;
         let depth = if is_deep { 2 } else { 1 };
@@ -111,15 +116,21 @@ impl Held {
         let whole = 2 + 2 * u32::from(p.gate.is_some());
         let mut steps = (1..=whole).map(|i| i * teams * depth);
         let step = steps.find(|step| step % whole == 0).unwrap_or(whole);
-        let columns = wanted
-            .next_multiple_of(step)
-            .min(fit / step * step)
-            .min(slices * teams / step * step);
-        Ok((columns > 0).then_some(Held {
+        let most = (fit / step * step).min(slices * teams / step * step);
+        if most == 0 {
+            return Ok(None);
+        }
+        let batches = match rounds {
+            1 => wanted.div_ceil(most),
+            _ => 1,
+        };
+        let columns = wanted.div_ceil(batches).next_multiple_of(step).min(most);
+        Ok(Some(Held {
             slices,
             teams,
             columns,
             rounds,
+            batches,
             depth,
             dots: false,
         }))
@@ -132,20 +143,21 @@ impl Held {
 
     /// The results of a workgroup.
     pub(super) fn results(self, p: &Product) -> u32 {
-        self.columns / (1 + u32::from(p.gate.is_some()))
+        self.batches * self.columns / (1 + u32::from(p.gate.is_some()))
     }
 
-    /// SLICES, TEAMS, COLUMNS, ROUNDS, DEPTH.
-    pub(super) fn consts(self) -> [u32; 5] {
+    /// SLICES, TEAMS, COLUMNS, ROUNDS, BATCHES, DEPTH.
+    pub(super) fn consts(self) -> [u32; 6] {
         let Held {
             slices,
             teams,
             columns,
             rounds,
+            batches,
             depth,
-            ..
+            dots: _,
         } = self;
-        [slices, teams, columns, rounds, depth]
+        [slices, teams, columns, rounds, batches, depth]
     }
 }
 

@@ -349,6 +349,7 @@ const HELD_CONSTS: &[&str] = &[
     "TEAMS",
     "COLUMNS",
     "ROUNDS",
+    "BATCHES",
     "DEPTH",
     "GATED",
     "NORMED",
