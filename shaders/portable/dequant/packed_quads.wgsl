@@ -2,13 +2,16 @@
 
 @group(0) @binding(2) var<storage, read> b_data: array<vec4<u32>>;
 
+// Quads before what byte 0 is.
+var<private> row_quads: u32 = 0u;
+
 fn packed_word(i: u32) -> u32 {
-    return b_data[i / 4u][i % 4u];
+    return b_data[row_quads + i / 4u][i % 4u];
 }
 
 // The 16 bytes from byte i on.
 fn load_quad(i: u32) -> vec4<u32> {
-    return b_data[i / 16u];
+    return b_data[row_quads + i / 16u];
 }
 
 // The 4 bytes from byte i on.

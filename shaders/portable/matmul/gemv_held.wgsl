@@ -62,7 +62,7 @@ fn row_blocks() -> u32 {
 
 // Place `turn` of the team among the columns of the workgroup.
 fn place_of(turn: u32, unit: u32) -> u32 {
-    return min(turn, BATCHES * OWN - 1u) * TEAMS + unit;
+    return turn * TEAMS + unit;
 }
 
 // True if pieces two apart have bytes in common.
@@ -106,26 +106,43 @@ fn raw_beside(raw: Raw, block: Block, part: u32) -> Raw {
     return next;
 }
 
-// Take `take` of the column at a place.
-fn load(place: u32, first: u32, take: u32) -> Held {
-    var column = min(first + place / (1u + GATED), columns() - 1u);
+// The last of the columns that begin with `first`.
+fn last_of(first: u32) -> u32 {
+    return min(first + BATCHES * (COLUMNS / (1u + GATED)), columns()) - 1u;
+}
+
+// Where the column at a place begins, in quads of words; rows begin at multiples of 16 bytes.
+fn row_of(place: u32, first: u32) -> u32 {
+    var column = min(first + place / (1u + GATED), last_of(first));
     if GATED == 1u {
         column += (place % 2u) * columns();
     }
-    let row = b_base + column * p.b_col;
+    return b_base / 16u + column * (p.b_col / 16u);
+}
+
+// A take of the column that begins at `row`.
+fn load(row: u32, take: u32) -> Held {
+    row_quads = row;
     let piece = piece_of(take, 0u);
-    let block = Block(row, piece / PARTS);
-    let part = piece % PARTS;
     var held: Held;
-    held.raw = raw_of(block, part);
-    // Rows begin at multiples of 16 bytes.
-    held.raw.below = 8u * (half_place(Block(0u, block.index), part) & 2u);
+    held.raw = raw_of(Block(0u, piece / PARTS), piece % PARTS);
     if TWINS == 2u {
         let other = piece_of(take, 1u);
-        held.next = raw_beside(held.raw, Block(row, other / PARTS), other % PARTS);
-        held.next.below = 8u * (half_place(Block(0u, other / PARTS), other % PARTS) & 2u);
+        held.next = raw_beside(held.raw, Block(0u, other / PARTS), other % PARTS);
     }
     return held;
+}
+
+// What was loaded with what does not depend on the column, which a queue would hide from compilers.
+fn placed(raw: Raw, piece: u32) -> Raw {
+    var whole = raw;
+    whole.part = piece % PARTS;
+    whole.below = 8u * (half_place(Block(0u, piece / PARTS), whole.part) & 2u);
+    return whole;
+}
+
+fn placed_pieces(held: Held, take: u32) -> Held {
+    return Held(placed(held.raw, piece_of(take, 0u)), placed(held.next, piece_of(take, 1u)));
 }
 
 // What an invocation fetches of the row for the tile, on its own or with other teams.
@@ -188,9 +205,15 @@ fn sum_of_floats(held: Held) -> f32 {
     return sum;
 }
 
-// Puts the sum of a slice of the column at a place to those of the rounds before.
-fn share(sum: f32, place: u32, round: u32, slice: u32) {
-    let at = SHARES_AT + slice / 4u + place * SHARE_QUADS;
+// Where the sums of a slice are, in vectors: that of the first column of a team, and the distance to the next.
+const SHARE_STEP: u32 = TEAMS * SHARE_QUADS;
+
+fn share_at(unit: u32, slice: u32) -> u32 {
+    return SHARES_AT + slice / 4u + unit * SHARE_QUADS;
+}
+
+// Puts the sum of a slice of a column to those of the rounds before.
+fn share(sum: f32, at: u32, round: u32, slice: u32) {
     var whole = sum;
     if round > 0u {
         whole += memory[at][slice % 4u];
@@ -205,12 +228,24 @@ fn stream_floats(first: u32, batch: u32, round: u32, unit: u32, slice: u32) {
     for (var part = 0u; part < QUADS / FLOAT_QUADS; part += 1u) {
         take_anew(take, part);
         for (var turn = 0u; turn < OWN; turn += 1u) {
-            var held = load(place_of(batch * OWN + turn, unit), first, take);
+            let row = row_of(place_of(batch * OWN + turn, unit), first);
+            var held = placed_pieces(load(row, take), take);
             if part == 1u {
                 held.raw = held.next;
             }
-            let sum = sum_of_floats(held);
-            share(select(0.0, sum, own < p.k / TAKE), place_of(turn, unit), round + part, slice);
+            let sum = select(0.0, sum_of_floats(held), own < p.k / TAKE);
+            share(sum, share_at(unit, slice) + turn * SHARE_STEP, round + part, slice);
+        }
+    }
+}
+
+// Does nothing, of which compilers do not know: they would ask for the first weights when the row is there.
+fn ask_for_queue() {
+    for (var i = 0u; i < p.zero; i += 1u) {
+        for (var j = 0u; j < DEPTH; j += 1u) {
+            let raw = queue[j].raw;
+            let bits = raw.low ^ raw.high ^ raw.head ^ queue[j].next.low ^ queue[j].next.high ^ queue[j].next.head;
+            memory[i] = bitcast<vec4<f32>>(bits ^ vec4<u32>(raw.halves ^ queue[j].next.halves));
         }
     }
 }
@@ -222,8 +257,9 @@ fn stream(first: u32, batch: u32, round: u32, unit: u32, slice: u32, local: u32)
     let take = min(own, takes - 1u);
     if batch == 0u {
         for (var j = 0u; j < DEPTH; j += 1u) {
-            queue[j] = load(place_of(j, unit), first, take);
+            queue[j] = load(row_of(place_of(j, unit), first), take);
         }
+        ask_for_queue();
         fetch(round * SLICES, local);
         fill(local);
         hold(slice);
@@ -236,16 +272,19 @@ fn stream(first: u32, batch: u32, round: u32, unit: u32, slice: u32, local: u32)
         stream_floats(first, batch, round, unit, slice);
         return;
     }
+    let at = share_at(unit, slice);
     for (var turn = 0u; turn < OWN + p.zero; turn += DEPTH) {
         for (var j = 0u; j < DEPTH; j += 1u) {
-            let sum = sum_of_held(queue[j]);
-            // Makes what follows wait for this sum: compilers would mix both and load the next weights at the
-            // end.
+            let sum = sum_of_held(placed_pieces(queue[j], take));
+            var row = row_of(place_of(batch * OWN + turn + DEPTH + j, unit), first);
+            // Makes what follows wait for this sum and for where the next weights are: compilers would mix all
+            // sums and load the next weights at the end.
             if DEPTH > 1u {
-                hide_constants(bitcast<u32>(sum) & p.zero);
+                row += bitcast<u32>(sum) & p.zero;
+                hide_constants(row & p.zero);
             }
-            queue[j] = load(place_of(batch * OWN + turn + DEPTH + j, unit), first, take);
-            share(select(0.0, sum, own < takes), place_of(turn + j, unit), round, slice);
+            queue[j] = load(row, take);
+            share(select(0.0, sum, own < takes), at + (turn + j) * SHARE_STEP, round, slice);
         }
     }
 }

@@ -119,10 +119,21 @@ fn sum_at(which: u32, group: u32) -> u32 {
 
 // The codes of a word as signed bytes, which are those of `code_bytes` times `code_factor` less something.
 fn signed_codes(raw: Raw, group: u32, i: u32) -> u32 {
-    if SCHEME == Q4_K && group == 1u {
-        return (raw.low[i] & 0xf0f0f0f0u) ^ 0x80808080u;
+    let low = raw.low[i];
+    switch SCHEME {
+        case Q4_K: {
+            if group == 1u {
+                return (low & (0xf0f0f0f0u | no_bits)) ^ 0x80808080u;
+            }
+            return low & (0x0f0f0f0fu | no_bits);
+        }
+        case Q4_0, Q4_1, INT4, INT4_ASYM: {
+            return (low >> (4u * group)) & (0x0f0f0f0fu | no_bits);
+        }
+        default: {
+            return code_bytes(raw, group, i);
+        }
     }
-    return code_bytes(raw, group, i);
 }
 
 // What the codes of groups are multiples of, and what must be added to each.
@@ -209,7 +220,7 @@ fn sum_of_piece(raw: Raw, which: u32) -> f32 {
 }
 
 // Sums of digits of two groups times their scales, which are integers, are still integers.
-fn scaled(first: vec3<i32>, second: vec3<i32>, codes: vec4<i32>) -> vec3<i32> {
+fn with_scales(first: vec3<i32>, second: vec3<i32>, codes: vec4<i32>) -> vec3<i32> {
     return first * (codes.x * code_factor(1u)) + second * codes.z;
 }
 
@@ -230,12 +241,12 @@ fn sum_of_held(held: Held) -> f32 {
     if SCHEME == Q4_K || SCHEME == Q5_K {
         first = group_dots(first, held.next, 0u, 8u);
         second = group_dots(second, held.next, 1u, 12u);
-        sums = scaled(first, second, codes);
+        sums = with_scales(first, second, codes);
     } else {
         let others = scale_codes(held.next);
         let third = group_dots(starts[2], held.next, 0u, 8u);
         let fourth = group_dots(starts[3], held.next, 1u, 12u);
-        sums = scaled(first, second, codes) + scaled(third, fourth, others);
+        sums = with_scales(first, second, codes) + with_scales(third, fourth, others);
         least += least_of(others, 2u);
     }
     var sum = size.x * (number_of(sums) * (1.0 / f32(code_factor(1u))));

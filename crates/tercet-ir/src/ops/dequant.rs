@@ -187,7 +187,7 @@ fn shapes() -> Vec<Case> {
         multiplied(Scheme::Q4K, "long_row", &[1], 19, 37),
         multiplied(Scheme::Q4K, "long_rows", &[8], 11, 9),
         multiplied(Scheme::Q5K, "long_row", &[1], 37, 6),
-        multiplied(Scheme::Q6K, "long_row", &[1], 37, 37),
+        multiplied(Scheme::Q6K, "long_row", &[1], 61, 37),
         multiplied(Scheme::Q6K, "long_rows", &[5], 11, 9),
         multiplied(Scheme::Q4_0, "long_row", &[1], 160, 37),
         multiplied(Scheme::Q5_0, "long_row", &[1], 303, 6),
@@ -196,6 +196,7 @@ fn shapes() -> Vec<Case> {
         multiplied(Scheme::BF16, "long_rows", &[8], 48, 9),
         multiplied(Scheme::Q8_0, "many_columns", &[1], 1, 32801),
         multiplied(Scheme::Q4_1, "many_columns", &[2], 1, 1601),
+        multiplied(Scheme::Q4K, "many_columns", &[1], 1, 5001),
         later_rows(Scheme::Q4_0, 7),
         later_rows(Scheme::Q8_0, 13),
         later_rows(Scheme::Q4K, 5),
@@ -266,6 +267,7 @@ fn written() -> Vec<Case> {
         }),
         with_one(Scheme::Q6K, "infinity", f64::NEG_INFINITY),
         with_one(Scheme::Q4K, "nan", f64::NAN),
+        with_one(Scheme::Q5_0, "infinity", f64::INFINITY),
         with_one(Scheme::Q4K, "great", -1e20).only(&[DType::F32, DType::BF16]),
         Case::new("q8_0_sum_of_codes", |c| {
             let block = [0.0, 60.0].into_iter().chain((0..32).map(f64::from));

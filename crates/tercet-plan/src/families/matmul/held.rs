@@ -9,6 +9,7 @@ use crate::families::tiles::units_of;
 
 /// The most invocations of a column where there are several rounds: sums wait beside the row then.
 const MOST_SLICES: u32 = 128;
+
 /// What a workgroup takes of a device.
 #[derive(Clone, Copy)]
 struct Share {
@@ -18,10 +19,12 @@ struct Share {
     part_bytes: u32,
     /// The invocations of a workgroup.
     threads: u32,
-    /// Workgroups of a unit where that leaves each of them enough columns to be worth fetching the row, and else.
+    /// Workgroups of a unit where that leaves each of them enough columns, and else.
     groups: [usize; 2],
     /// The most shared memory.
     bytes: u32,
+    /// Columns of a team that are under way where it has many.
+    depth: u32,
 }
 
 /// With the row as floats, and as integers.
@@ -31,6 +34,7 @@ const FLOATS: Share = Share {
     threads: WORKGROUP,
     groups: [4, 2],
     bytes: SHARED_BYTES,
+    depth: 2,
 };
 const DOTS: Share = Share {
     take: 64,
@@ -38,7 +42,9 @@ const DOTS: Share = Share {
     threads: 2 * WORKGROUP,
     groups: [1, 1],
     bytes: 48 << 10,
+    depth: 1,
 };
+/// Columns of a workgroup that are worth fetching the row.
 const ENOUGH_COLUMNS: usize = 16;
 /// Columns of a team that make up for the code that keeps two of them under way.
 const DEEP_COLUMNS: u32 = 8;
@@ -66,11 +72,11 @@ impl Held {
     /// `None` where `k` is not known or too little shared memory is there; weights have this many `groups` in a piece.
     ///
     /// Integers take fewer instructions for a weight of up to 6 bits, and a microsecond to make: they are taken where
-    /// columns are many, or units are not known. Weights of 8 bits come no faster than floats take them.
+    /// teams have several columns, or units are not known. Weights of 8 bits come no faster than floats take them.
     pub(super) fn of(e: &Emit<'_>, p: &Product, groups: u32) -> Result<Option<Held>, CompileError> {
         if e.caps.packed_dots && groups == 2 && e.caps.max_workgroup >= DOTS.threads {
             let held = Held::with(e, p, DOTS)?;
-            let is_worth = |h: &Held| h.depth > 1 || e.caps.compute_units == 0;
+            let is_worth = |h: &Held| h.batches * h.columns > h.teams || e.caps.compute_units == 0;
             if let Some(held) = held.filter(is_worth) {
                 return Ok(Some(Held { dots: true, ..held }));
             }
@@ -111,7 +117,7 @@ impl Held {
         let wanted = if many >= ENOUGH_COLUMNS { many } else { few };
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX / 2);
         let is_deep = rounds == 1 && wanted >= teams * DEEP_COLUMNS;
-        let depth = if is_deep { 2 } else { 1 };
+        let depth = if is_deep { share.depth } else { 1 };
         // Whole pairs of a gate and whole words of results.
         let whole = 2 + 2 * u32::from(p.gate.is_some());
         let mut steps = (1..=whole).map(|i| i * teams * depth);
