@@ -63,6 +63,8 @@ pub(crate) enum Home {
     Output,
     /// A range of the inputs.
     Input,
+    /// A range of the counters.
+    Counters,
     /// A buffer, from this offset.
     At(Buffer, u64),
 }
@@ -72,7 +74,7 @@ impl Home {
     pub(crate) fn is_constant(self) -> bool {
         match self {
             Home::Prepared | Home::At(Buffer::Const(_) | Buffer::Param(_), _) => true,
-            Home::Arena | Home::Output | Home::Input | Home::At(..) => false,
+            Home::Arena | Home::Output | Home::Input | Home::Counters | Home::At(..) => false,
         }
     }
 }

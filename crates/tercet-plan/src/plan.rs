@@ -322,9 +322,12 @@ fn assigns(e: &mut Emit<'_>) -> Result<(), CompileError> {
                 copy::emit(e, &value, &copy)?;
                 copy
             }
-            Home::Arena | Home::Prepared | Home::Output | Home::Input | Home::At(..) => {
-                e.dense(&value)?
-            }
+            Home::Arena
+            | Home::Prepared
+            | Home::Output
+            | Home::Input
+            | Home::Counters
+            | Home::At(..) => e.dense(&value)?,
         };
         commits.push((from, state));
     }

@@ -207,7 +207,7 @@ pub fn explain(program: &Program, target: &'static str) -> Explanation {
         ("constants", |b| matches!(b, Buffer::Const(_))),
         ("prepared", |b| b == Buffer::Prepared),
         ("states", |b| matches!(b, Buffer::State(_))),
-        ("arena", |b| b == Buffer::Arena),
+        ("arena", |b| matches!(b, Buffer::Arena | Buffer::Counters)),
     ];
     let played = at_bounds(program);
     let bytes = kinds.map(|(name, kind)| (name, program.bytes_of(kind)));

@@ -43,6 +43,8 @@ pub enum Buffer {
     Arena,
     /// What is computed from parameters and constants once.
     Prepared,
+    /// What kernels count in: zeroed when it is made, and left zero by every kernel. Each executable has its own.
+    Counters,
     /// A constant of the graph.
     Const(u32),
     /// A parameter, by its place in the signature. Executables of one program share it.

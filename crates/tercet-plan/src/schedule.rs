@@ -272,6 +272,7 @@ fn memory(
             Home::Prepared => next(Buffer::Prepared),
             Home::Output => next(Buffer::Output),
             Home::Input => next(Buffer::Input),
+            Home::Counters => next(Buffer::Counters),
             Home::At(buffer, offset) => (buffer, offset),
         };
         let placed = Slot {
@@ -283,7 +284,7 @@ fn memory(
         // A slot of the arena that no step touches has no place of its own.
         let placed_here = match slot.home {
             Home::Arena => used.is_some(),
-            Home::Output | Home::Prepared => true,
+            Home::Output | Home::Prepared | Home::Counters => true,
             Home::Input | Home::At(..) => false,
         };
         if gap > 0 && placed_here {

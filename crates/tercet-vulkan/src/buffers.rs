@@ -35,6 +35,7 @@ pub(crate) fn place(buffer: Buffer) -> (Place, &'static str) {
         Buffer::Output => (Place::Device, "output buffer"),
         Buffer::Faults => (Place::Device, "fault buffer"),
         Buffer::Arena => (Place::Device, "arena"),
+        Buffer::Counters => (Place::Device, "counters"),
         Buffer::Prepared => (Place::Device, "prepared values"),
         Buffer::Const(_) => (Place::Device, "constant"),
         Buffer::Param(_) => (Place::Device, "parameter"),

@@ -46,9 +46,12 @@ fn sharing(buffer: Buffer) -> Sharing {
     match buffer {
         Buffer::Const(_) => Sharing::Always,
         Buffer::Param(_) | Buffer::Prepared => Sharing::UntilSet,
-        Buffer::Input | Buffer::Output | Buffer::Faults | Buffer::Arena | Buffer::State(_) => {
-            Sharing::Never
-        }
+        Buffer::Input
+        | Buffer::Output
+        | Buffer::Faults
+        | Buffer::Arena
+        | Buffer::Counters
+        | Buffer::State(_) => Sharing::Never,
     }
 }
 
@@ -59,6 +62,7 @@ pub(crate) fn describe(buffer: Buffer) -> &'static str {
         Buffer::Output => "the buffer of outputs",
         Buffer::Faults => "the buffer of data checks",
         Buffer::Arena => "the buffer of intermediate values",
+        Buffer::Counters => "the buffer of counters",
         Buffer::Prepared => "the buffer of prepared parameters",
         Buffer::Const(_) => "a constant",
         Buffer::Param(_) => "a parameter",

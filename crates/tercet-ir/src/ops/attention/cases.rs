@@ -1,6 +1,7 @@
 //! Cases of attention: every mask, layout and mask shape, the alignment of queries to keys, and
 //! queries that see nothing.
 
+mod long;
 mod sizes;
 mod tokens;
 
@@ -111,6 +112,7 @@ pub(super) fn cases() -> Vec<Case> {
     all.extend(mean_cases());
     all.extend(special_cases());
     all.extend(sizes::cases());
+    all.extend(long::cases());
     all.extend(tokens::cases());
     all
 }

@@ -3,8 +3,8 @@
 //! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
 //! see, `attention_large` larger ones where there are enough, F16 on cooperative matrices where the device has
 //! them (`attention_coop`, `attention_convert`); `attention_decode` takes few rows and splits the keys over
-//! workgroups, whose results `attention_combine` puts together; `attention_one` takes one query, `attention_token` that of a
-//! new token with what stands before it. Query heads of one key head are taken together, as rows. Where
+//! workgroups, whose results `attention_combine` puts together; `attention_one` takes one query, `attention_pieces` one on
+//! cooperative matrices, `attention_token` that of a new token with what stands before it. Query heads of one key head are taken together, as rows. Where
 //! the bound of the queries allows both, they are the arms of a choice.
 //!
 //! Invariant: no word of the result belongs to two workgroups. Rows of F16 and BF16 whose length is
@@ -13,6 +13,7 @@
 mod coop;
 mod kernels;
 mod one;
+mod pieces;
 mod token;
 mod ways;
 
@@ -51,6 +52,7 @@ pub(crate) static FAMILY: Family = Family {
         &COMBINE.def,
         &GATHER.def,
         &PACK.def,
+        &pieces::F16.def,
         &coop::F16.def,
         &coop::CONVERT_F16.def,
     ],

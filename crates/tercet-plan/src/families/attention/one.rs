@@ -29,16 +29,20 @@ pub(super) fn takes(p: &Problem<'_>) -> bool {
 /// True if kernels of one query take rows of such lengths under such masks.
 pub(super) fn takes_rows(p: &Problem<'_>) -> bool {
     let each = if p.dtype == DType::F32 { 4 } else { 8 };
-    let is_bare = match p.op.mask {
-        MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => p.op.softcap.is_none(),
-        MaskKind::Keep | MaskKind::Bias => false,
-    };
     let whole = |dim: usize| (1..=MOST_DIM).contains(&dim) && dim.is_multiple_of(8 * each);
-    is_bare
+    is_bare(p)
         && p.together >= each
         && whole(p.head_dim)
         && whole(p.value_dim)
         && p.value_dim.is_power_of_two()
+}
+
+/// True if a query sees its last keys, by products alone.
+pub(super) fn is_bare(p: &Problem<'_>) -> bool {
+    match p.op.mask {
+        MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => p.op.softcap.is_none(),
+        MaskKind::Keep | MaskKind::Bias => false,
+    }
 }
 
 /// Query heads of one key head that share a workgroup.

@@ -2,7 +2,9 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, coop, one, token};
+use super::{
+    AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, coop, one, pieces, token,
+};
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::families::rope::Append;
@@ -186,8 +188,13 @@ impl Cut {
 
 /// Ranges of keys, and what puts them together.
 fn few(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(), CompileError> {
-    if queries == 1 && one::takes(p) {
-        return one::emit(e, p, y);
+    if queries == 1 {
+        if let Some(cut) = pieces::cut(e, p, y)? {
+            return pieces::emit(e, p, y, &cut);
+        }
+        if one::takes(p) {
+            return one::emit(e, p, y);
+        }
     }
     let cut = Cut::of(e, p, queries)?;
     let is_split = cut.splits > 1;

@@ -1,0 +1,81 @@
+//! Cases of one query over more keys than one workgroup of a GPU takes: pieces that are full, that are not, of which
+//! a query sees nothing, and what lies behind the last key.
+
+use super::{BASE, Choose, Dims, HEADS_FIRST, lens, random};
+use crate::case::{Case, Fill};
+use crate::ops::attention::AttentionOptions;
+
+const LONG: Dims = Dims {
+    sq: 1,
+    sk: 600,
+    d: 32,
+    dv: 32,
+    ..BASE
+};
+
+pub(super) fn cases() -> Vec<Case> {
+    let others = Dims {
+        sk: 530,
+        q_heads: 3,
+        kv_heads: 1,
+        d: 64,
+        ..LONG
+    };
+    let first = Dims {
+        d: 32,
+        dv: 32,
+        sq: 1,
+        sk: 600,
+        ..HEADS_FIRST
+    };
+    vec![
+        random("one_query_of_600_keys", LONG, |_, o| Ok(o)),
+        random("one_query_of_600_keys_bhsd", first, |_, o| Ok(o.causal())),
+        // Sees keys of the middle of a piece on.
+        random("one_query_window_of_600_keys", LONG, |_, o| {
+            Ok(o.window(300))
+        }),
+        random("one_query_window_kv_len", LONG, |c, o| {
+            Ok(o.window(70).kv_len(lens(c, &[2], &[599.0, 40.0])?))
+        }),
+        random("one_query_large_scores", LONG, |_, o| {
+            Ok(o.causal().scale(-1.0))
+        }),
+        random("one_query_other_heads", others, |_, o| Ok(o.causal())),
+        behind("one_query_kv_len_behind", [600.0, 129.0], |c, o| {
+            Ok(o.kv_len(lens(c, &[2], &[600.0, 129.0])?))
+        }),
+        behind("one_query_kv_len_of_none", [1.0, 0.0], |c, o| {
+            Ok(o.causal().kv_len(lens(c, &[2], &[1.0, 0.0])?))
+        }),
+    ]
+}
+
+/// Keys and values behind the last ones that are seen are not numbers.
+fn behind(name: &str, seen: [f64; 2], choose: Choose) -> Case {
+    Case::new(name, move |c| {
+        let Dims {
+            b,
+            sk,
+            kv_heads,
+            d,
+            q_heads,
+            layout,
+            ..
+        } = LONG;
+        let row = kv_heads * d;
+        let filled = |step: usize| {
+            let at = move |i: usize| match ((i / row % sk) as f64) < seen[i / row / sk] {
+                true => (i * step % 509) as f64 / 128.0 - 2.0,
+                false => f64::NAN,
+            };
+            Fill::Values((0..b * sk * row).map(at).collect())
+        };
+        let q = c.input("q", LONG.shape(1, q_heads, d), Fill::Normal)?;
+        let k = c.input("k", LONG.shape(sk, kv_heads, d), filled(7))?;
+        let v = c.input("v", LONG.shape(sk, kv_heads, d), filled(11))?;
+        let options = choose(c, AttentionOptions::new(q_heads, kv_heads, layout))?;
+        let y = c.graph.attention(q, k, v, options)?;
+        c.output(y)
+    })
+}

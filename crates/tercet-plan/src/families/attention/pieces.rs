@@ -1,0 +1,297 @@
+//! One query a batch entry, without a mask operand, on cooperative matrices: its keys in pieces, which the last
+//! workgroup of a head puts together.
+//!
+//! The shader is `shaders/vulkan/attention_pieces_f16.comp`; its header says what the numbers mean.
+
+use tercet_ir::{CompileError, DType, Dim};
+
+use super::{Problem, one};
+use crate::caps::{Caps, CoopShape, CoopType};
+use crate::emit::{Emit, Home, View};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+
+crate::params! {
+    /// The block of `attention_pieces_f16.comp`.
+    pub struct PiecesParams {
+        q_offset: U32,
+        q_batch: U32,
+        q_head: U32,
+        k_offset: U32,
+        k_batch: U32,
+        k_head: U32,
+        k_seq: U32,
+        v_offset: U32,
+        v_batch: U32,
+        v_head: U32,
+        v_seq: U32,
+        y_batch: U32,
+        y_head: U32,
+        lens_offset: U32,
+        lens_stride: U32,
+        has_lens: U32,
+        window: U32,
+        keys: U32,
+        batch: U32,
+        pieces: U32,
+        groups: U32,
+        scale: F32,
+    }
+}
+
+/// F16.
+pub(super) static F16: Kernel<PiecesParams> = Kernel::spirv(
+    "attention_pieces_f16",
+    include_bytes!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../shaders/vulkan/spirv/attention_pieces_f16.spv"
+    )),
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+        Access::Write,
+        Access::Write,
+    ],
+    &[
+        "THREADS",
+        "SUBGROUP",
+        "FM",
+        "FN",
+        "FK",
+        "STEPS",
+        "HEAD",
+        "VALUE",
+        "GROUP",
+        "KEY_HEADS",
+    ],
+);
+
+/// Elements that the kernel loads at a time.
+const LOAD: usize = 8;
+/// Keys that a subgroup stages at a time.
+const STAGED: u32 = 16;
+/// Keys up to which one workgroup for each query head takes no longer.
+const FEW_KEYS: usize = 512;
+/// For devices that do not say how many workgroups run side by side.
+const TYPICAL_UNITS: usize = 32;
+/// The least and the most elements of a query and of a value.
+const DIMS: [usize; 2] = [32, 128];
+
+/// How an attention is divided over workgroups, subgroups and fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Invocations of a subgroup, and subgroups of a workgroup.
+    subgroup: u32,
+    subgroups: u32,
+    /// The device's matrices, `m n k`.
+    fragment: [u32; 3],
+    /// Times that a subgroup stages keys.
+    steps: u32,
+    /// Elements of a query and of a value.
+    dims: [u32; 2],
+}
+
+impl Cut {
+    /// The cut for heads of these sizes, `group` query heads of each of `heads` key heads and so many keys; none where
+    /// the device has no cooperative matrices of F16 that fit, or not the shared memory.
+    pub(super) fn choose(
+        caps: &Caps,
+        dims: [usize; 2],
+        [group, heads]: [usize; 2],
+        keys: usize,
+    ) -> Option<Cut> {
+        let subgroup = caps.subgroup?;
+        let fits = |s: &&CoopShape| {
+            let whole = STAGED.is_multiple_of(s.m) && STAGED.is_multiple_of(s.k);
+            s.ty == CoopType::F16 && whole && s.k >= 8 && s.n >= 8 && group <= s.n as usize
+        };
+        let shape = caps.coop.iter().filter(fits).min_by_key(|s| s.n)?;
+        let is_held = |dim: &usize| dim.is_power_of_two() && (DIMS[0]..=DIMS[1]).contains(dim);
+        if !caps.spirv || !dims.iter().all(is_held) || !(8..=64).contains(&subgroup) {
+            return None;
+        }
+        let of = |[subgroups, steps]: [u32; 2]| Cut {
+            subgroup,
+            subgroups,
+            fragment: [shape.m, shape.n, shape.k],
+            steps,
+            dims: dims.map(|dim| dim as u32),
+        };
+        let able = |cut: &Cut| {
+            cut.shared_bytes() <= caps.workgroup_bytes && cut.threads() <= caps.max_workgroup
+        };
+        // Large pieces are few to put together; where they leave units without work, smaller ones.
+        let all = [[8, 2], [8, 1], [4, 1], [2, 1]].map(of);
+        let fit: Vec<Cut> = all.into_iter().filter(able).collect();
+        let enough = |cut: &&Cut| {
+            let groups = keys.div_ceil(cut.keys() as usize).saturating_mul(heads);
+            2 * groups > caps.units_or(TYPICAL_UNITS)
+        };
+        fit.iter().find(enough).or(fit.last()).copied()
+    }
+
+    /// Invocations of a workgroup.
+    fn threads(&self) -> u32 {
+        self.subgroup * self.subgroups
+    }
+
+    /// Keys of a workgroup.
+    fn keys(&self) -> u32 {
+        STAGED * self.steps * self.subgroups
+    }
+
+    /// Shared memory of a workgroup. As in the shader.
+    fn shared_bytes(&self) -> u32 {
+        let [fm, fn_, _] = self.fragment;
+        let [head, value] = self.dims;
+        let staged = STAGED * (head.max(value) / 8 + 1);
+        let own = staged.max(fn_ * (value / 4 + 1));
+        let weights = (fn_ * (STAGED * self.steps / 8 + 1)).max(fm * fn_ / 4);
+        let words = self.subgroups * (own + weights) + fn_ * (head / 8 + 1);
+        16 * words + 4 * fn_ + 4
+    }
+}
+
+/// How the kernel computes this attention of one query; none where it does not.
+pub(super) fn cut(e: &Emit<'_>, p: &Problem<'_>, y: &View) -> Result<Option<Cut>, CompileError> {
+    let is_half = p.dtype == DType::F16 && y.dtype == DType::F16;
+    let keys = e.bound(p.keys)?;
+    let has_room = e.caps.max_storage_buffers as usize >= F16.def.args.len();
+    if p.together < LOAD || !is_half || !one::is_bare(p) || keys <= FEW_KEYS || !has_room {
+        return Ok(None);
+    }
+    let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
+    let dims = [p.head_dim, p.value_dim];
+    Ok(Cut::choose(e.caps, dims, [p.group(), heads], keys))
+}
+
+/// Runs it.
+pub(super) fn emit(
+    e: &mut Emit<'_>,
+    p: &Problem<'_>,
+    y: &View,
+    cut: &Cut,
+) -> Result<(), CompileError> {
+    let most = e.bound(p.keys)?.div_ceil(cut.keys() as usize).max(1);
+    let tape = e.tape();
+    let pieces = tape.ceil_div(p.block.keys, cut.keys());
+    let pieces = tape.max(pieces, Num::ONE);
+    let entries = tape.mul(p.block.batch, p.block.kv_heads);
+    let groups = tape.mul(entries, pieces);
+    let b = &p.block;
+    let params = PiecesParams {
+        q_offset: b.q_offset,
+        q_batch: b.q_batch,
+        q_head: b.q_head,
+        k_offset: b.k_offset,
+        k_batch: b.k_batch,
+        k_head: b.k_head,
+        k_seq: b.k_seq,
+        v_offset: b.v_offset,
+        v_batch: b.v_batch,
+        v_head: b.v_head,
+        v_seq: b.v_seq,
+        y_batch: b.y_batch,
+        y_head: b.y_head,
+        lens_offset: b.lens_offset,
+        lens_stride: b.lens_stride,
+        has_lens: b.has_lens,
+        window: b.window,
+        keys: b.keys,
+        batch: b.batch,
+        pieces,
+        groups,
+        scale: b.scale,
+    };
+    let heads = Dim::Known(p.op.kv_heads);
+    let sums = |e: &mut Emit<'_>, last: usize| {
+        let shape = [p.batch.clone(), heads.clone(), most.into(), last.into()];
+        e.temp(DType::F32, &shape)
+    };
+    let [sums, stats] = [sums(e, p.group() * p.value_dim)?, sums(e, 2 * p.group())?];
+    let counts = e.place(
+        DType::U32,
+        &[p.batch.clone(), heads.clone()],
+        Home::Counters,
+    )?;
+    let [fm, fn_, fk] = cut.fragment;
+    let [group, kv_heads] = [p.group(), p.op.kv_heads].map(|n| n as u32);
+    let consts = [
+        cut.threads(),
+        cut.subgroup,
+        fm,
+        fn_,
+        fk,
+        cut.steps,
+        cut.dims[0],
+        cut.dims[1],
+        group,
+        kv_heads,
+    ];
+    let [q, k, v, _, lens] = p.slots;
+    let args = [q, k, v, lens, y.slot, sums.slot, stats.slot, counts.slot];
+    let grid = e.flat_grid(groups);
+    e.dispatch(&F16, &consts, &args, &params, grid);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::gemm_coop;
+
+    #[test]
+    fn the_module_declares_the_block_the_arguments_and_the_constants() {
+        gemm_coop::tests::agrees(&F16.def);
+    }
+
+    #[test]
+    fn cuts_keep_the_constraints_of_the_shader() {
+        let shape = |[m, n, k]: [u32; 3]| CoopShape {
+            ty: CoopType::F16,
+            m,
+            n,
+            k,
+            narrow_sums: true,
+        };
+        let mut found = Caps::h200();
+        found.coop.push(shape([16, 8, 16]));
+        let mut software = Caps::h200();
+        software.subgroup = Some(8);
+        software.workgroup_bytes = 32 << 10;
+        software.coop = vec![shape([8, 8, 8])];
+        for caps in [Caps::h200(), found.clone(), software] {
+            for dims in [[32, 32], [64, 64], [128, 128], [64, 128]] {
+                for group in [1, 3, 8] {
+                    let cut = Cut::choose(&caps, dims, [group, 8], 600).unwrap();
+                    let [fm, fn_, fk] = cut.fragment;
+                    assert!(
+                        STAGED.is_multiple_of(fm) && STAGED.is_multiple_of(fk),
+                        "{cut:?}"
+                    );
+                    assert!(group <= fn_ as usize, "{cut:?}");
+                    for dim in cut.dims {
+                        assert!(dim.is_multiple_of(fm) && dim.is_multiple_of(fk), "{cut:?}");
+                        assert!((STAGED * dim / 8).is_multiple_of(cut.subgroup), "{cut:?}");
+                    }
+                    assert!(cut.shared_bytes() <= caps.workgroup_bytes, "{cut:?}");
+                }
+            }
+        }
+        // The fewest columns that hold the queries.
+        let few = Cut::choose(&found, [128, 128], [4, 8], 4096).unwrap();
+        assert_eq!((few.fragment, few.keys()), ([16, 8, 16], 256));
+        // Fewer keys go to as many units.
+        let short = Cut::choose(&found, [128, 128], [4, 8], 1024).unwrap();
+        assert_eq!(short.keys(), 64);
+        let many = Cut::choose(&found, [128, 128], [16, 2], 4096).unwrap();
+        assert_eq!(many.fragment, [16, 16, 16]);
+        assert_eq!(Cut::choose(&found, [128, 128], [17, 2], 4096), None);
+        assert_eq!(Cut::choose(&found, [96, 96], [4, 8], 4096), None);
+        assert_eq!(Cut::choose(&Caps::browser(), [64, 64], [1, 8], 4096), None);
+    }
+}
