@@ -58,6 +58,9 @@ fn main(
     var place: Place;
     place.batch = flat % heads / p.kv_heads;
     place.head = flat % p.kv_heads;
+    if (!is_left(place.batch, place.head)) {
+        return;
+    }
     place.first_row = (p.tiles - 1u - flat / (heads * p.slices)) * 16u * ROWS;
     place.rows = p.queries * p.group;
     place.keys = keys_of(place.batch);

@@ -34,89 +34,10 @@
 // VALUE of FN; BN at least 2 FN; FK is FN where CONVERTS. Offsets and strides are multiples of 8, head_dim and
 // value_dim as well, elements are 1 apart along the last axis, bindings at 16 bytes.
 
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_vote : require
+#include "attention_setup.glsl"
 
-#include "half.glsl"
-
-layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint THREADS = 128; // SUBGROUP BM / WM
-layout(constant_id = 1) const uint SUBGROUP = 32;
-layout(constant_id = 2) const uint FM = 16; // the device's fragment
-layout(constant_id = 3) const uint FN = 16;
-layout(constant_id = 4) const uint FK = 16;
-layout(constant_id = 5) const uint BM = 128; // rows of the workgroup
-layout(constant_id = 6) const uint WM = 32; // rows of a subgroup
-layout(constant_id = 7) const uint BN = 64; // keys of a step
-layout(constant_id = 8) const uint HEAD = 64; // head_dim and what is missing to fragments
-layout(constant_id = 9) const uint VALUE = 64; // value_dim likewise
-layout(constant_id = 10) const uint MASK = 0; // 1: keep, 2: bias
-layout(constant_id = 11) const uint KEY_MASK = 0; // 1: the mask is the same for all rows of a batch entry
-layout(constant_id = 12) const uint CAPPED = 0;
-
-layout(set = 0, binding = 0) uniform Params {
-    uint q_offset;
-    uint q_batch;
-    uint q_head;
-    uint q_seq;
-    uint k_offset;
-    uint k_batch;
-    uint k_head;
-    uint k_seq;
-    uint v_offset;
-    uint v_batch;
-    uint v_head;
-    uint v_seq;
-    uint mask_offset;
-    uint mask_batch;
-    uint mask_head;
-    uint mask_query;
-    uint mask_key;
-    uint y_batch;
-    uint y_head;
-    uint y_seq;
-    uint lens_offset;
-    uint lens_stride;
-    uint has_lens;
-    uint causal;
-    uint window;
-    uint queries;
-    uint keys;
-    uint kv_heads;
-    uint group;
-    uint head_dim;
-    uint value_dim;
-    uint tiles;
-    uint groups;
-    float scale;
-    float softcap;
-} p;
-
-layout(set = 0, binding = 1) readonly buffer Q { uvec4 q[]; };
-layout(set = 0, binding = 2) readonly buffer K { uvec4 k[]; };
-layout(set = 0, binding = 3) readonly buffer V { uvec4 v[]; };
-layout(set = 0, binding = 4) readonly buffer Mask { uint mask[]; };
-layout(set = 0, binding = 5) readonly buffer Lens { uint lens[]; };
-layout(set = 0, binding = 6) writeonly buffer Y { uvec4 y[]; };
-
-#define SUMS coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>
-#define NARROW coopmat<ELEMENT, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>
-#define LEFT coopmat<ELEMENT, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA>
-#define RIGHT coopmat<ELEMENT, gl_ScopeSubgroup, FK, FN, gl_MatrixUseB>
-const int ROWS = gl_CooperativeMatrixLayoutRowMajor;
-const int COLUMNS = gl_CooperativeMatrixLayoutColumnMajor;
-
-// Fragments of a subgroup: rows, keys, parts of the head dim, columns of the values.
-const uint RF = WM / FM;
-const uint KF = BN / FN;
-const uint HF = HEAD / FK;
-const uint VF = VALUE / FN;
-const uint SUBGROUPS = BM / WM;
-
+// Results of a word.
+const uint RESULT = 8;
 // In words of 16 bytes: 8 elements, or 4 sums. A fragment of sums has rows of SUM_STRIDE.
 const uint K_COLS = HEAD / 8;
 const uint V_COLS = VALUE / 8;
@@ -125,7 +46,7 @@ const uint V_STRIDE = V_COLS + 1;
 const uint P_STRIDE = BN / 8 + 1;
 // Fragments of a strip of results that go out together: all where they are many, for less code.
 const uint YF = VF < 4 || VF > 8 ? VF : 4;
-const uint Y_COLS = YF * FN / 8;
+const uint Y_COLS = YF * FN / RESULT;
 const uint Y_STRIDE = YF * FN / 4 + 1;
 const uint SUM_STRIDE = FN / 4 + 1;
 const uint SUM_LEN = FM * SUM_STRIDE;
@@ -145,66 +66,17 @@ const uint ENDS_LEN = Q_LEN > Y_LEN ? Q_LEN : Y_LEN;
 const uint ROW_AT = STEP_LEN > ENDS_LEN ? STEP_LEN : ENDS_LEN;
 const uint INDEX_AT = ROW_AT + BM;
 const uint INDEX_LEN = FM * FN / 4;
-shared uvec4 tiles[INDEX_AT + INDEX_LEN];
 
-// The center of each row and the factor of its sums, and penalties of the keys of a step. By 16 bytes, as
-// fragments are loaded from here: an array of floats may begin anywhere.
-const uint PENALTY_AT = 2 * BM;
-shared vec4 numbers[(PENALTY_AT + BN) / 4];
-#define NUMBER(at) numbers[(at) / 4u][(at) % 4u]
+// What a score may exceed its center by, as a power of two.
+const float SLACK = 8.0;
+#define CENTER(x) (x)
+#define FACTOR abs(p.scale)
 
-// The last step, from 1 on, with a value that is not finite, and with a penalty.
-shared uint special_step;
-shared uint masked_step;
+#include "attention_place.glsl"
 
 const uint K_LOADS = (BN * K_COLS + THREADS - 1) / THREADS;
 const uint V_LOADS = (BN * V_COLS + THREADS - 1) / THREADS;
 const uint LOADS = K_LOADS > V_LOADS ? K_LOADS : V_LOADS;
-
-const float LOG2_E = 1.44269504;
-// Scores are in units of which the exponential takes powers of two, but for a bias: that may be the least number
-// of a wide type.
-const float UNIT = MASK == 2 ? 1.0 : LOG2_E;
-const float POWER = MASK == 2 ? LOG2_E : 1.0;
-// What a score may exceed its center by, as a power of two.
-const float SLACK = 8.0;
-// The center of a row before its first score.
-const float LEAST = -3.40282347e38;
-
-float minus_infinity() { return uintBitsToFloat(0xff800000u); }
-
-bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
-
-// What the invocations of a subgroup wrote to shared memory is seen by all of them.
-void subgroup_meets() {
-    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared,
-        gl_SemanticsAcquireRelease);
-}
-
-// The number of keys of a batch entry.
-int keys_of(uint batch) {
-    if (p.has_lens == 0u) {
-        return int(p.keys);
-    }
-    return clamp(int(lens[p.lens_offset + batch * p.lens_stride]), 0, int(p.keys));
-}
-
-// The first key that a row sees and the one after the last, before `keep` and `bias`; `n` keys.
-ivec2 seen_by(uint row, int n) {
-    if (p.causal == 0u) {
-        return ivec2(0, n);
-    }
-    int end = n - int(p.queries) + int(row / p.group) + 1;
-    return ivec2(max(end - int(p.window), 0), clamp(end, 0, n));
-}
-
-// The workgroup's place.
-uint batch;
-uint head;
-uint first_row;
-uint rows;
-// The subgroup's first row in the tile.
-uint own_row;
 
 LEFT queries[RF * HF];
 SUMS scores[RF * KF];
@@ -215,7 +87,20 @@ SUMS sums[RF * VF];
 
 #include "attention_tiles.glsl"
 #include "attention_masks.glsl"
+#include "attention_centers.glsl"
 #include "attention_weights.glsl"
+
+uvec4 to_elements(vec4 a, vec4 b) {
+    uvec4 low = uvec4(F32_TO_ELEMENT(a.x), F32_TO_ELEMENT(a.z), F32_TO_ELEMENT(b.x), F32_TO_ELEMENT(b.z));
+    uvec4 high = uvec4(F32_TO_ELEMENT(a.y), F32_TO_ELEMENT(a.w), F32_TO_ELEMENT(b.y), F32_TO_ELEMENT(b.w));
+    return low | high << 16;
+}
+
+// Eight sums on their way out.
+uvec4 results_of(uint from, float total) {
+    return to_elements(uintBitsToFloat(tiles[from]) / total, uintBitsToFloat(tiles[from + 1u]) / total);
+}
+
 #include "attention_results.glsl"
 
 // The products of the subgroup's queries with the staged keys.
@@ -239,11 +124,7 @@ void main() {
     if (flat_group >= p.groups) {
         return;
     }
-    batch = flat_group / p.tiles / p.kv_heads;
-    head = flat_group / p.tiles % p.kv_heads;
-    first_row = (p.tiles - 1u - flat_group % p.tiles) * BM;
-    rows = p.queries * p.group;
-    own_row = gl_SubgroupID * WM;
+    take_place(flat_group);
 
     // The keys that some row sees, and those that all see.
     int n = keys_of(batch);
@@ -283,7 +164,7 @@ void main() {
         if (KEY_MASK != 0u && masked_step != step) {
             guarded = false;
         }
-        float by = abs(p.scale) * UNIT;
+        float by = FACTOR * UNIT;
         if (CAPPED != 0u || guarded) {
             scale_scores();
             by = 1.0;
@@ -293,7 +174,7 @@ void main() {
         } else if (guarded) {
             mask_pairs(key);
         }
-        raise_centers(by);
+        raise_centers(by, 0.0);
         if (guarded && special_step == step) {
             add_seen_values(by, uint(min(end - key, int(BN))));
         } else if (guarded) {

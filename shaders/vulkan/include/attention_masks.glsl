@@ -9,10 +9,10 @@ float capped(float x) {
 void scale_scores() {
     [[unroll]] for (uint i = 0u; i < RF * KF; i++) {
         if (CAPPED == 0u) {
-            scores[i] = scores[i] * (abs(p.scale) * UNIT);
+            scores[i] = scores[i] * (FACTOR * UNIT);
             continue;
         }
-        scores[i] = scores[i] * (abs(p.scale) / p.softcap);
+        scores[i] = scores[i] * (FACTOR / p.softcap);
         [[unroll]] for (uint e = 0u; e < scores[i].length(); e++) {
             scores[i][e] = capped(scores[i][e]);
         }
@@ -25,7 +25,7 @@ float penalty_of(uint at) {
     if (MASK == 1u) {
         return ((mask[at >> 2] >> (at & 3u) * 8u) & 0xffu) != 0u ? 0.0 : minus_infinity();
     }
-    return ELEMENT_TO_F32((mask[at >> 1] >> (at & 1u) * 16u) & 0xffffu);
+    return BIAS_AT(at);
 }
 
 float with_penalty(float score, float penalty) {

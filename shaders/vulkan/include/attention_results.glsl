@@ -17,12 +17,6 @@ void finish_weights() {
     barrier();
 }
 
-uvec4 to_elements(vec4 a, vec4 b) {
-    uvec4 low = uvec4(F32_TO_ELEMENT(a.x), F32_TO_ELEMENT(a.z), F32_TO_ELEMENT(b.x), F32_TO_ELEMENT(b.z));
-    uvec4 high = uvec4(F32_TO_ELEMENT(a.y), F32_TO_ELEMENT(a.w), F32_TO_ELEMENT(b.y), F32_TO_ELEMENT(b.w));
-    return low | high << 16;
-}
-
 // One strip of FM rows and YF fragments after the other.
 void store_results() {
     uint mine = gl_SubgroupID * FM * Y_STRIDE;
@@ -36,15 +30,13 @@ void store_results() {
             subgroup_meets();
             for (uint at = gl_SubgroupInvocationID; at < FM * Y_COLS; at += SUBGROUP) {
                 uint local = own_row + i * FM + at / Y_COLS;
-                uint col = first * FN / 8u + at % Y_COLS;
+                uint col = first * FN / RESULT + at % Y_COLS;
                 uint row = first_row + local;
-                if (row < rows && col * 8u < p.value_dim) {
-                    uint from = mine + at / Y_COLS * Y_STRIDE + at % Y_COLS * 2u;
+                if (row < rows && col * RESULT < p.value_dim) {
+                    uint from = mine + at / Y_COLS * Y_STRIDE + at % Y_COLS * (RESULT / 4u);
                     float total = NUMBER(local);
-                    vec4 a = uintBitsToFloat(tiles[from]) / total;
-                    vec4 b = uintBitsToFloat(tiles[from + 1u]) / total;
-                    uvec4 x = total == 0.0 ? uvec4(0u) : to_elements(a, b);
-                    y[(row_of(row, 0u, p.y_batch, p.y_head, p.y_seq) >> 3) + col] = x;
+                    uvec4 x = total == 0.0 ? uvec4(0u) : results_of(from, total);
+                    y[row_of(row, 0u, p.y_batch, p.y_head, p.y_seq) / RESULT + col] = x;
                 }
             }
             subgroup_meets();

@@ -61,12 +61,6 @@ void store_values(bool guarded, uint step) {
     }
 }
 
-// Where rows of this batch entry and key head begin.
-uint row_of(uint row, uint offset, uint of_batch, uint of_head, uint of_seq) {
-    uint query_head = head * p.group + row % p.group;
-    return offset + batch * of_batch + query_head * of_head + row / p.group * of_seq;
-}
-
 // Queries through shared memory into fragments, negated where the scale is, so that greater products are
 // greater scores; and what each row sees.
 void load_queries(int n) {
@@ -79,23 +73,7 @@ void load_queries(int n) {
         }
         tiles[at / K_COLS * K_STRIDE + at % K_COLS] = x ^ sign;
     }
-    for (uint at = gl_LocalInvocationIndex; at < BM; at += THREADS) {
-        uint row = first_row + at;
-        uvec4 about = uvec4(0u);
-        if (row < rows) {
-            about.xy = uvec2(seen_by(row, n));
-            about.z = row_of(row, p.mask_offset, p.mask_batch, p.mask_head, p.mask_query);
-        }
-        tiles[ROW_AT + at] = about;
-        NUMBER(at) = LEAST;
-    }
-    for (uint at = gl_LocalInvocationIndex; at < INDEX_LEN; at += THREADS) {
-        tiles[INDEX_AT + at] = floatBitsToUint(vec4(4u * at) + vec4(0.0, 1.0, 2.0, 3.0));
-    }
-    if (gl_LocalInvocationIndex == 0u) {
-        special_step = 0u;
-        masked_step = 0u;
-    }
+    stage_rows(n);
     barrier();
     [[unroll]] for (uint i = 0u; i < RF; i++) {
         [[unroll]] for (uint h = 0u; h < HF; h++) {

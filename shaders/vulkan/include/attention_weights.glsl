@@ -1,54 +1,5 @@
 // Scores of attention_coop.glsl to weights, and what is summed with them.
 
-// What was summed under another center is rescaled where some score is far above its row's: else no weight is
-// above 2^SLACK, which f16 holds as exactly as smaller ones. `by` turns scores to the units of centers.
-void raise_centers(float by) {
-    SUMS most[RF];
-    bool far = false;
-    [[unroll]] for (uint i = 0u; i < RF; i++) {
-        most[i] = scores[i * KF];
-        [[unroll]] for (uint e = 0u; e < most[i].length(); e++) {
-            [[unroll]] for (uint j = 1u; j < KF; j++) {
-                most[i][e] = max(most[i][e], scores[i * KF + j][e]);
-            }
-            far = far || most[i][e] * by > centers[i][e] + SLACK / POWER;
-        }
-    }
-    far = subgroupAny(far);
-    uint at = P_AT + gl_SubgroupID * P_LEN;
-    if (far) {
-        [[unroll]] for (uint i = 0u; i < RF; i++) {
-            coopMatStore(most[i], tiles, at + i * SUM_LEN, SUM_STRIDE, ROWS);
-        }
-    }
-    // As often for every subgroup: a driver may take it for a barrier of the workgroup.
-    subgroup_meets();
-    if (far) {
-        for (uint row = gl_SubgroupInvocationID; row < WM; row += SUBGROUP) {
-            vec4 x = vec4(minus_infinity());
-            [[unroll]] for (uint w = 0u; w < FN / 4u; w++) {
-                x = max(x, uintBitsToFloat(tiles[at + row * SUM_STRIDE + w]));
-            }
-            float before = NUMBER(own_row + row);
-            float center = max(before, max(max(x.x, x.y), max(x.z, x.w)) * by);
-            NUMBER(own_row + row) = center;
-            NUMBER(BM + own_row + row) = exp2((before - center) * POWER);
-        }
-    }
-    subgroup_meets();
-    if (far) {
-        [[unroll]] for (uint i = 0u; i < RF; i++) {
-            SUMS rescale;
-            coopMatLoad(centers[i], numbers, (own_row + i * FM) / 4u, 0, COLUMNS);
-            coopMatLoad(rescale, numbers, (BM + own_row + i * FM) / 4u, 0, COLUMNS);
-            weights[i] = weights[i] * rescale;
-            [[unroll]] for (uint d = 0u; d < VF; d++) {
-                sums[i * VF + d] = sums[i * VF + d] * rescale;
-            }
-        }
-    }
-}
-
 // The weights of a fragment, which are counted.
 NARROW weigh(uint i, uint j, float by, const bool guarded) {
     SUMS w;

@@ -3,6 +3,7 @@
 
 mod long;
 mod sizes;
+mod spread;
 mod tokens;
 
 use super::{Attention, AttentionOptions, Layout, MaskKind};
@@ -113,6 +114,7 @@ pub(super) fn cases() -> Vec<Case> {
     all.extend(special_cases());
     all.extend(sizes::cases());
     all.extend(long::cases());
+    all.extend(spread::cases());
     all.extend(tokens::cases());
     all
 }

@@ -4,11 +4,12 @@
 
 use tercet_ir::{CompileError, DType};
 
-use super::{AttentionParams, Problem};
+use super::{AttentionParams, Problem, pairs};
 use crate::caps::{Caps, CoopShape, CoopType};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
+use crate::program::SlotId;
 
 crate::params! {
     /// The block of `attention_coop.glsl`.
@@ -53,7 +54,7 @@ crate::params! {
 
 /// A module of the shader.
 macro_rules! module {
-    ($name:literal) => {
+    ($name:literal $(, $more:expr)*) => {
         Kernel::spirv(
             $name,
             include_bytes!(concat!(
@@ -69,6 +70,7 @@ macro_rules! module {
                 Access::Read,
                 Access::Read,
                 Access::Write,
+                $($more,)*
             ],
             &[
                 "THREADS", "SUBGROUP", "FM", "FN", "FK", "BM", "WM", "BN", "HEAD", "VALUE", "MASK",
@@ -83,6 +85,33 @@ pub(super) static F16: Kernel<AttentionCoopParams> = module!("attention_coop_f16
 
 /// Weights become factors by a conversion.
 pub(super) static CONVERT_F16: Kernel<AttentionCoopParams> = module!("attention_convert_f16");
+
+/// F32 as pairs of F16, whose heads that were left are told by the last argument; weights become factors as above.
+pub(super) static PAIRS: Kernel<AttentionCoopParams> =
+    module!("attention_halves_f32", Access::Write);
+
+/// The same where weights become factors by a conversion.
+pub(super) static CONVERT_PAIRS: Kernel<AttentionCoopParams> =
+    module!("attention_halves_convert_f32", Access::Write);
+
+/// What operands are multiplied as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Factors {
+    /// F16, as they are.
+    Halves,
+    /// F32 as pairs of F16.
+    Pairs,
+}
+
+impl Factors {
+    /// Halves of an element.
+    fn pieces(self) -> u32 {
+        match self {
+            Factors::Halves => 1,
+            Factors::Pairs => 2,
+        }
+    }
+}
 
 /// Elements that the kernel loads at a time.
 const LOAD: usize = 8;
@@ -108,6 +137,7 @@ pub(super) struct Tiling {
     dims: [u32; 2],
     /// Weights become factors by a conversion.
     converts: bool,
+    factors: Factors,
 }
 
 impl Tiling {
@@ -118,6 +148,7 @@ impl Tiling {
         [head_dim, value_dim]: [usize; 2],
         rows: usize,
         heads: usize,
+        factors: Factors,
     ) -> Option<Tiling> {
         let subgroup = caps.subgroup?;
         if !caps.spirv {
@@ -135,7 +166,7 @@ impl Tiling {
         ];
         let units = caps.units_or(TYPICAL_UNITS);
         let converts = caps.coop_converts && shape.n == shape.k;
-        let all = Tiling::candidates(shape, subgroup, dims, converts);
+        let all = Tiling::candidates(shape, subgroup, dims, converts, factors);
         let fit: Vec<Tiling> = all.into_iter().filter(|t| t.fits(caps)).collect();
         // Workgroups of four subgroups.
         let enough = |t: &&Tiling| {
@@ -146,7 +177,13 @@ impl Tiling {
     }
 
     /// From large, which read keys and values least often, to small, which give more workgroups.
-    fn candidates(shape: &CoopShape, subgroup: u32, dims: [u32; 2], converts: bool) -> Vec<Tiling> {
+    fn candidates(
+        shape: &CoopShape,
+        subgroup: u32,
+        dims: [u32; 2],
+        converts: bool,
+        factors: Factors,
+    ) -> Vec<Tiling> {
         // More keys a step meet less often, but take registers and shared memory, and so the place of a
         // second workgroup.
         let keys = (2 * shape.n).next_multiple_of(shape.k);
@@ -157,10 +194,12 @@ impl Tiling {
             keys,
             dims,
             converts,
+            factors,
         };
-        // As many rows of subgroups that hold half as much, where two strips are too much for one.
-        let large = match of(2, 4) {
-            two if two.held() <= MOST_HELD => two,
+        // As many rows of subgroups that hold half as much, where two strips are too much for one. Pairs read each
+        // fragment for two products, so that two strips gain less than more subgroups do.
+        let large = match (of(2, 4), factors) {
+            (two, Factors::Halves) if two.held() <= MOST_HELD => two,
             _ => of(1, 8),
         };
         [large, of(1, 4), of(1, 2)]
@@ -169,14 +208,28 @@ impl Tiling {
             .collect()
     }
 
+    /// The columns of queries in whole fragments, and of values.
+    pub(super) fn dims(&self) -> [u32; 2] {
+        self.dims
+    }
+
     /// The 32-bit numbers of an invocation in fragments: scores, sums, weights, centers, queries.
     fn held(&self) -> u32 {
-        let columns = self.keys + self.dims[1] + 2 * self.fragment[1] + self.dims[0] / 2;
+        let queries = self.factors.pieces() * self.dims[0] / 2;
+        let columns = self.keys + self.dims[1] + 2 * self.fragment[1] + queries;
         self.rows[1] * columns / self.subgroup
     }
 
     fn fits(&self, caps: &Caps) -> bool {
-        self.shared_bytes() <= caps.workgroup_bytes && self.threads() <= caps.max_workgroup
+        let chunk = pairs::CHUNK as u32;
+        // What has one scale is not cut across.
+        let is_whole = match self.factors {
+            Factors::Halves => true,
+            Factors::Pairs => chunk.is_multiple_of(self.keys) && chunk.is_multiple_of(self.rows[1]),
+        };
+        is_whole
+            && self.shared_bytes() <= caps.workgroup_bytes
+            && self.threads() <= caps.max_workgroup
     }
 
     /// Subgroups of a workgroup.
@@ -189,25 +242,31 @@ impl Tiling {
         self.subgroup * self.subgroups()
     }
 
-    /// Shared memory of a workgroup. As in the shader.
+    /// Shared memory of a workgroup. As in the shaders.
     fn shared_bytes(&self) -> u32 {
         let [fm, fn_, _] = self.fragment;
         let [rows, own_rows] = self.rows;
         let (subgroups, strips) = (rows / own_rows, own_rows / fm);
-        let [k_stride, v_stride] = self.dims.map(|d| d / 8 + 1);
+        let pieces = self.factors.pieces();
+        let [k_stride, v_stride] = self.dims.map(|d| pieces * d / 8 + 1);
         let sums = fm * (fn_ / 4 + 1);
-        let weight_strips = if self.converts { 1 } else { strips };
-        let weights = (weight_strips * fm * (self.keys / 8 + 1)).max(strips * sums);
-        let staged = (self.keys * k_stride).max(subgroups * sums) + self.keys * v_stride;
-        let step = staged + subgroups * weights;
+        // What one kernel needs beside that and the other does not: a strip of weights, sums, queries.
+        let (weight_strips, others, queries) = match self.factors {
+            Factors::Halves => (1, subgroups * sums, rows * k_stride),
+            Factors::Pairs => (0, 0, 0),
+        };
+        let weight_strips = if self.converts { weight_strips } else { strips };
+        let weights = weight_strips * fm * (pieces * self.keys / 8 + 1);
+        let staged = (self.keys * k_stride).max(others) + self.keys * v_stride;
+        let step = staged + subgroups * weights.max(strips * sums);
         let together = match self.dims[1] / fn_ {
             5..=8 => 4 * fn_,
             _ => self.dims[1],
         };
         let results = subgroups * fm * (together / 4 + 1);
-        let words = step.max(rows * k_stride).max(results) + rows + fm * fn_ / 4;
+        let words = step.max(queries).max(results) + rows + fm * fn_ / 4;
         let numbers = 2 * rows + self.keys;
-        16 * words + 4 * numbers + 8
+        16 * words + 4 * numbers + 16
     }
 }
 
@@ -218,21 +277,29 @@ pub(super) fn tiling(
     y: &View,
     queries: usize,
 ) -> Result<Option<Tiling>, CompileError> {
-    if p.together < LOAD || p.dtype != DType::F16 || y.dtype != DType::F16 {
-        return Ok(None);
-    }
+    let factors = match (p.dtype, y.dtype) {
+        (DType::F16, DType::F16) if p.together >= LOAD => Factors::Halves,
+        (DType::F32, DType::F32) if pairs::takes(e, p, queries)? => Factors::Pairs,
+        _ => return Ok(None),
+    };
     let rows = queries.saturating_mul(p.group());
     let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
-    Ok(Tiling::choose(
-        e.caps,
-        [p.head_dim, p.value_dim],
-        rows,
-        heads,
-    ))
+    let dims = [p.head_dim, p.value_dim];
+    let tiling = Tiling::choose(e.caps, dims, rows, heads, factors);
+    Ok(match (tiling, factors) {
+        (Some(t), Factors::Pairs) if !pairs::fit(e, p, queries, &t)? => None,
+        (tiling, Factors::Halves | Factors::Pairs) => tiling,
+    })
 }
 
-/// Runs it.
-pub(super) fn dispatch(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, tiling: &Tiling) {
+/// Runs it on queries, keys and values in these slots, and what is an argument beside.
+pub(super) fn dispatch(
+    e: &mut Emit<'_>,
+    p: &Problem<'_>,
+    [q, k, v]: [SlotId; 3],
+    results: &[SlotId],
+    tiling: &Tiling,
+) {
     let rows = super::ways::rows(e, p);
     let tiles = e.tape().ceil_div(rows, tiling.rows[0]);
     let groups = super::ways::groups(e, p, &[tiles]);
@@ -277,7 +344,7 @@ pub(super) fn dispatch(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, tiling: &Til
         softcap: b.softcap,
     };
     let [fm, fn_, fk] = tiling.fragment;
-    let [_, _, mask, capped] = p.consts(y.dtype)[..] else {
+    let [_, _, mask, capped] = p.consts(p.dtype)[..] else {
         unreachable!("invariant: dtypes, mask and cap")
     };
     let consts = [
@@ -295,10 +362,15 @@ pub(super) fn dispatch(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, tiling: &Til
         has_key_mask.into(),
         capped,
     ];
-    let [q, k, v, mask, lens] = p.slots;
+    let [_, _, _, mask, lens] = p.slots;
     let grid = e.flat_grid(groups);
-    let args = [q, k, v, mask, lens, y.slot];
-    let kernel = if tiling.converts { &CONVERT_F16 } else { &F16 };
+    let args = [&[q, k, v, mask, lens], results].concat();
+    let kernel = match (tiling.factors, tiling.converts) {
+        (Factors::Halves, false) => &F16,
+        (Factors::Halves, true) => &CONVERT_F16,
+        (Factors::Pairs, false) => &PAIRS,
+        (Factors::Pairs, true) => &CONVERT_PAIRS,
+    };
     e.dispatch(kernel, &consts, &args, &params, grid);
 }
 
@@ -311,6 +383,8 @@ mod tests {
     fn the_module_declares_the_block_the_arguments_and_the_constants() {
         gemm_coop::tests::agrees(&F16.def);
         gemm_coop::tests::agrees(&CONVERT_F16.def);
+        gemm_coop::tests::agrees(&PAIRS.def);
+        gemm_coop::tests::agrees(&CONVERT_PAIRS.def);
     }
 
     #[test]
@@ -327,8 +401,11 @@ mod tests {
         }];
         for caps in [Caps::h200(), software] {
             for dims in [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128], [192, 64]] {
-                for rows in [1, 100, 10_000] {
-                    let t = Tiling::choose(&caps, dims, rows, 4).unwrap();
+                let rows = [1, 100, 10_000].into_iter();
+                for (rows, factors) in
+                    rows.flat_map(|n| [(n, Factors::Halves), (n, Factors::Pairs)])
+                {
+                    let t = Tiling::choose(&caps, dims, rows, 4, factors).unwrap();
                     let [fm, fn_, fk] = t.fragment;
                     assert!(fk % 8 == 0 && fn_ % 8 == 0, "{t:?}");
                     assert!(
@@ -350,10 +427,13 @@ mod tests {
                 }
             }
         }
-        let large = Tiling::choose(&Caps::h200(), [64, 64], 1024, 128).unwrap();
+        let large = Tiling::choose(&Caps::h200(), [64, 64], 1024, 128, Factors::Halves).unwrap();
         assert_eq!((large.rows, large.keys), ([128, 32], 32));
-        let wide = Tiling::choose(&Caps::h200(), [128, 128], 1024, 128).unwrap();
+        let wide = Tiling::choose(&Caps::h200(), [128, 128], 1024, 128, Factors::Halves).unwrap();
         assert_eq!((wide.rows, wide.keys), ([128, 16], 32));
-        assert_eq!(Tiling::choose(&Caps::browser(), [64, 64], 64, 1), None);
+        assert_eq!(
+            Tiling::choose(&Caps::browser(), [64, 64], 64, 1, Factors::Halves),
+            None
+        );
     }
 }

@@ -70,6 +70,23 @@ crate::params! {
         blocks: U32,
         groups: U32,
     }
+    /// The block of `attention_split.wgsl`.
+    pub struct SplitParams {
+        offset: U32,
+        of_batch: U32,
+        of_head: U32,
+        of_seq: U32,
+        rows: U32,
+        group: U32,
+        heads: U32,
+        dim: U32,
+        chunks: U32,
+        lens_offset: U32,
+        lens_stride: U32,
+        has_lens: U32,
+        groups: U32,
+        sign: F32,
+    }
     /// The block of `attention_gather.wgsl`.
     pub struct GatherParams {
         y_batch: U32,
@@ -106,6 +123,7 @@ macro_rules! kernels {
                     portable!("attention_common.wgsl"),
                     portable!("attention_store.wgsl"),
                     portable!("attention_rows.wgsl"),
+                    portable!("attention_all.wgsl"),
                     portable!("attention.wgsl"),
                 ],
                 TILES_ARGS,
@@ -279,4 +297,41 @@ pub(super) static PACK: Kernel<PackParams> = Kernel::wgsl(
     &[PRELUDE, portable!("attention_pack.wgsl")],
     &[Access::Read, Access::Write],
     &["OUT"],
+);
+
+/// Rows of F32 as pairs of F16.
+pub(super) static SPLIT: Kernel<SplitParams> = Kernel::wgsl(
+    "attention_split",
+    &[PRELUDE, portable!("attention_split.wgsl")],
+    &[Access::Read, Access::Read, Access::Write],
+    &["COLS"],
+);
+
+/// F32 in whole 16 bytes, of the key heads that the kernel on pairs of F16 left.
+pub(super) static REST: Kernel<AttentionParams> = Kernel::wgsl(
+    "attention_rest",
+    &[
+        PRELUDE,
+        Piece::Base.text(),
+        Piece::Exp.text(),
+        Piece::Hyperbolic.text(),
+        RANGE,
+        portable!("attention_vec4.wgsl"),
+        portable!("attention_halves.wgsl"),
+        portable!("attention_common.wgsl"),
+        portable!("attention_store.wgsl"),
+        portable!("attention_rows.wgsl"),
+        portable!("attention_rest.wgsl"),
+        portable!("attention.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Read,
+    ],
+    &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
 );

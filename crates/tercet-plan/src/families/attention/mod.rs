@@ -2,7 +2,8 @@
 //!
 //! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
 //! see, `attention_large` larger ones where there are enough, F16 on cooperative matrices where the device has
-//! them (`attention_coop`, `attention_convert`); `attention_decode` takes few rows and splits the keys over
+//! them (`attention_coop`, `attention_convert`), F32 as pairs of F16 (`attention_split`, `attention_halves`, and
+//! `attention_rest` for what pairs do not hold); `attention_decode` takes few rows and splits the keys over
 //! workgroups, whose results `attention_combine` puts together; `attention_one` takes one query, `attention_pieces` one on
 //! cooperative matrices, `attention_token` that of a new token with what stands before it. Query heads of one key head are taken together, as rows. Where
 //! the bound of the queries allows both, they are the arms of a choice.
@@ -13,6 +14,7 @@
 mod coop;
 mod kernels;
 mod one;
+mod pairs;
 mod pieces;
 mod token;
 mod ways;
@@ -29,7 +31,7 @@ use crate::program::{CheckKind, SlotId};
 use super::code;
 use kernels::{
     AttentionParams, COMBINE, CombineParams, DECODE_WIDE, GATHER, GatherParams, Kernels, ONE, PACK,
-    PackParams, VEC2, VEC4, WORDS,
+    PackParams, REST, SPLIT, SplitParams, VEC2, VEC4, WORDS,
 };
 
 /// `Attention`.
@@ -55,6 +57,10 @@ pub(crate) static FAMILY: Family = Family {
         &pieces::F16.def,
         &coop::F16.def,
         &coop::CONVERT_F16.def,
+        &coop::PAIRS.def,
+        &coop::CONVERT_PAIRS.def,
+        &SPLIT.def,
+        &REST.def,
     ],
     supports: always,
     lower,

@@ -3,12 +3,14 @@
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::{
-    AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, coop, one, pieces, token,
+    AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, REST, coop, one, pairs, pieces,
+    token,
 };
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::families::rope::Append;
 use crate::num::Num;
+use crate::program::SlotId;
 
 /// Rows of a key head up to which the keys are split: beyond, tiles of rows read them less often.
 const FEW_ROWS: usize = 16;
@@ -66,11 +68,13 @@ pub(super) fn emit(
         match most {
             Some(most) => few(e, p, y, most),
             None => match coop::tiling(e, p, y, bound)? {
+                Some(tiling) if p.dtype == DType::F32 => pairs::emit(e, p, y, bound, &tiling),
                 Some(tiling) => {
-                    coop::dispatch(e, p, y, &tiling);
+                    let [q, k, v, ..] = p.slots;
+                    coop::dispatch(e, p, [q, k, v], &[y.slot], &tiling);
                     Ok(())
                 }
-                None => many(e, p, y, bound),
+                None => many(e, p, y, bound, None),
             },
         }
     })
@@ -97,10 +101,16 @@ fn is_large(e: &Emit<'_>, p: &Problem<'_>, rows: usize) -> Result<bool, CompileE
     Ok(enough && e.caps.workgroup_bytes >= LARGE_BYTES && rows > 32 && p.value_dim <= 64)
 }
 
-/// Tiles of rows.
-fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(), CompileError> {
+/// Tiles of rows: of all key heads, or of those that `rest` names.
+pub(super) fn many(
+    e: &mut Emit<'_>,
+    p: &Problem<'_>,
+    y: &View,
+    queries: usize,
+    rest: Option<SlotId>,
+) -> Result<(), CompileError> {
     let most_rows = queries.saturating_mul(p.group());
-    let is_large = is_large(e, p, most_rows)?;
+    let is_large = rest.is_none() && is_large(e, p, most_rows)?;
     let own_columns: usize = match p.value_dim {
         0..=64 => 1,
         65..=128 => 2,
@@ -123,16 +133,18 @@ fn many(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(
         ..p.block.clone()
     };
     let mut consts = p.consts(y.dtype);
-    let kernel = match is_large {
-        true => &p.kernels().large,
-        false => {
-            consts.extend([own_rows, own_columns as u32]);
-            &p.kernels().tiles
-        }
+    if !is_large {
+        consts.extend([own_rows, own_columns as u32]);
+    }
+    let kernel = match rest {
+        Some(_) => &REST,
+        None if is_large => &p.kernels().large,
+        None => &p.kernels().tiles,
     };
     let [q, k, v, mask, lens] = p.slots;
     let grid = e.flat_grid(groups);
-    let args = [q, k, v, mask, lens, y.slot];
+    let mut args = vec![q, k, v, mask, lens, y.slot];
+    args.extend(rest);
     e.dispatch(kernel, &consts, &args, &params, grid);
     Ok(())
 }

@@ -1,0 +1,7 @@
+// Attention of the key heads that another kernel has left.
+
+@group(0) @binding(7) var<storage, read> rest: array<u32>;
+
+fn is_left(batch: u32, head: u32) -> bool {
+    return rest[batch * p.kv_heads + head] != 0u;
+}

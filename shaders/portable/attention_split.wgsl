@@ -1,0 +1,194 @@
+// Rows of F32 as pairs of F16 for attention on matrices: s x = high + low, high being s x rounded to F16 and low what is
+// left, rounded as well. What is lost is below 2^-23 of x, or 2^-38 of the greatest number with the same scale.
+//
+// A workgroup takes CHUNK rows of a batch entry and key head (of queries those of query heads that share it: row r is
+// query r / group of head * group + r % group). They have one scale s, the power of two that brings the greatest
+// magnitude to between 2^13 and 2^14. The chunk is written row by row: COLS / 8 words of 16 bytes with high halves, as
+// many with low ones; 0 beyond the operand. Then SCALE_LEN words, of which the first begins with the scale.
+//
+// The scale has all bits set where halves are not as exact as F32: where some number is NaN or infinite, or all numbers
+// of a row or a column are below 2^-14 of the greatest one but some are not 0, or more than one of MOST_SMALL is below
+// 2^-17 of it and not 0, or it is beyond 2^40 or below 2^-40.
+//
+// The flat group is (batch * heads + head) * chunks + chunk.
+
+struct Params {
+    offset: u32,
+    of_batch: u32,
+    of_head: u32,
+    of_seq: u32,
+    rows: u32,
+    group: u32,
+    heads: u32,
+    dim: u32,
+    chunks: u32,
+    lens_offset: u32,
+    lens_stride: u32,
+    has_lens: u32,
+    groups: u32,
+    sign: f32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> lens: array<u32>;
+@group(0) @binding(3) var<storage, read_write> y: array<vec4<u32>>;
+
+// The dim, and what is missing to fragments.
+override COLS: u32 = 64u;
+
+const THREADS: u32 = 256u;
+const CHUNK: u32 = 32u;
+const SCALE_LEN: u32 = 8u;
+const UNFIT: u32 = 0xffffffffu;
+// How many powers of two rows and columns may be apart, and the greatest magnitude from 1.
+const SPREAD: u32 = 14u;
+const RANGE: u32 = 40u;
+// Numbers below this, once scaled, are small: their low halves lose bits. A chunk may have one in so many.
+const SMALL: f32 = 0.0625;
+const MOST_SMALL: u32 = 64u;
+// The exponent's bits of 1.
+const ONE: u32 = 127u;
+
+// The greatest magnitudes, as the bits of floats.
+var<workgroup> of_rows: array<atomic<u32>, CHUNK>;
+var<workgroup> of_columns: array<atomic<u32>, COLS>;
+var<workgroup> most: atomic<u32>;
+var<workgroup> small: atomic<u32>;
+var<workgroup> is_unfit: atomic<u32>;
+
+// Where a row of this chunk begins.
+fn start_of(batch: u32, head: u32, row: u32) -> u32 {
+    return p.offset + batch * p.of_batch + (head * p.group + row % p.group) * p.of_head + row / p.group * p.of_seq;
+}
+
+fn four(at: u32, column: u32, is_there: bool) -> vec4<u32> {
+    if (!is_there || column >= p.dim) {
+        return vec4<u32>();
+    }
+    return x[(at + column) / 4u];
+}
+
+// What F16 holds of numbers, rounded to nearest.
+fn high_of(x: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>((bitcast<vec4<u32>>(x) + vec4<u32>(0x1000u)) & vec4<u32>(0xffffe000u));
+}
+
+fn pack(x: vec4<f32>) -> vec2<u32> {
+    return vec2<u32>(pack2x16float(x.xy), pack2x16float(x.zw));
+}
+
+// Counts the magnitudes of four numbers of a row.
+fn count(row: u32, column: u32, x: vec4<u32>) {
+    let size = x & vec4<u32>(0x7fffffffu);
+    let greatest = max(max(size.x, size.y), max(size.z, size.w));
+    if (greatest == 0u) {
+        return;
+    }
+    atomicMax(&of_rows[row], greatest);
+    atomicMax(&of_columns[column], size.x);
+    atomicMax(&of_columns[column + 1u], size.y);
+    atomicMax(&of_columns[column + 2u], size.z);
+    atomicMax(&of_columns[column + 3u], size.w);
+}
+
+// How many of four scaled numbers are small, but not 0.
+fn small_of(x: vec4<f32>) -> u32 {
+    let is_small = (abs(x) < vec4<f32>(SMALL)) & (x != vec4<f32>());
+    let ones = select(vec4<u32>(), vec4<u32>(1u), is_small);
+    return ones.x + ones.y + ones.z + ones.w;
+}
+
+// Whether a row or column of this magnitude loses more than F32 would.
+fn is_lost(size: u32, exponent: u32) -> bool {
+    return size != 0u && (size >> 23u) + SPREAD < exponent;
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count_of: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let flat = flat_group(group, count_of);
+    if (flat >= p.groups) {
+        return;
+    }
+    let batch = flat / p.chunks / p.heads;
+    let head = flat / p.chunks % p.heads;
+    let first = flat % p.chunks * CHUNK;
+    var rows = p.rows;
+    if (p.has_lens != 0u) {
+        rows = u32(clamp(bitcast<i32>(lens[p.lens_offset + batch * p.lens_stride]), 0, i32(p.rows)));
+    }
+    for (var at = local; at < max(CHUNK, COLS); at += THREADS) {
+        if (at < CHUNK) {
+            atomicStore(&of_rows[at], 0u);
+        }
+        if (at < COLS) {
+            atomicStore(&of_columns[at], 0u);
+        }
+    }
+    if (local == 0u) {
+        atomicStore(&most, 0u);
+        atomicStore(&small, 0u);
+        atomicStore(&is_unfit, 0u);
+    }
+    workgroupBarrier();
+    for (var at = local; at < CHUNK * COLS / 8u; at += THREADS) {
+        let row = at / (COLS / 8u);
+        let column = at % (COLS / 8u) * 8u;
+        let begin = start_of(batch, head, first + row);
+        let is_there = first + row < rows;
+        let low = four(begin, column, is_there);
+        let high = four(begin, column + 4u, is_there);
+        count(row, column, low);
+        count(row, column + 4u, high);
+    }
+    workgroupBarrier();
+    if (local < CHUNK) {
+        atomicMax(&most, atomicLoad(&of_rows[local]));
+    }
+    workgroupBarrier();
+    let greatest = atomicLoad(&most);
+    let exponent = greatest >> 23u;
+    for (var at = local; at < max(CHUNK, COLS); at += THREADS) {
+        var lost = greatest != 0u && (exponent < ONE - RANGE || exponent > ONE + RANGE);
+        if (at < CHUNK) {
+            lost = lost || is_lost(atomicLoad(&of_rows[at]), exponent);
+        }
+        if (at < COLS) {
+            lost = lost || is_lost(atomicLoad(&of_columns[at]), exponent);
+        }
+        if (lost) {
+            atomicStore(&is_unfit, 1u);
+        }
+    }
+    workgroupBarrier();
+    let bits = select((ONE + ONE + 13u - exponent) << 23u, ONE << 23u, greatest == 0u);
+    let scale = bitcast<f32>(bits) * p.sign;
+    let len = CHUNK * COLS / 4u + SCALE_LEN;
+    var own_small = 0u;
+    for (var at = local; at < CHUNK * COLS / 8u; at += THREADS) {
+        let row = at / (COLS / 8u);
+        let column = at % (COLS / 8u);
+        let begin = start_of(batch, head, first + row);
+        let is_there = first + row < rows;
+        let a = bitcast<vec4<f32>>(four(begin, column * 8u, is_there)) * scale;
+        let b = bitcast<vec4<f32>>(four(begin, column * 8u + 4u, is_there)) * scale;
+        own_small += small_of(a) + small_of(b);
+        let high_a = high_of(a);
+        let high_b = high_of(b);
+        let to = flat * len + row * (COLS / 4u) + column;
+        y[to] = vec4<u32>(pack(high_a), pack(high_b));
+        y[to + COLS / 8u] = vec4<u32>(pack(high_of(a - high_a)), pack(high_of(b - high_b)));
+    }
+    if (own_small != 0u) {
+        atomicAdd(&small, own_small);
+    }
+    workgroupBarrier();
+    if (local == 0u) {
+        let is_wide = atomicLoad(&small) * MOST_SMALL > CHUNK * p.dim;
+        y[flat * len + CHUNK * COLS / 4u].x = select(bits, UNFIT, is_wide || atomicLoad(&is_unfit) != 0u);
+    }
+}

@@ -1,0 +1,118 @@
+// Products of pairs of halves in attention_halves.glsl.
+
+// The products of the subgroup's queries with the staged keys.
+void multiply_keys() {
+    RIGHT high;
+    RIGHT low;
+    [[unroll]] for (uint j = 0u; j < KF; j++) {
+        SUMS small[RF];
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            small[i] = SUMS(0.0);
+            scores[i * KF + j] = SUMS(0.0);
+        }
+        [[unroll]] for (uint h = 0u; h < HF; h++) {
+            uint at = j * FN * K_STRIDE + h * FK / 8u;
+            coopMatLoad(high, tiles, at, K_STRIDE, COLUMNS);
+            coopMatLoad(low, tiles, at + HEAD / 8u, K_STRIDE, COLUMNS);
+            [[unroll]] for (uint i = 0u; i < RF; i++) {
+                uint of = i * HF + h;
+                scores[i * KF + j] = coopMatMulAdd(queries_high[of], high, scores[i * KF + j]);
+                small[i] = coopMatMulAdd(queries_low[of], high, small[i]);
+                small[i] = coopMatMulAdd(queries_high[of], low, small[i]);
+            }
+        }
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            scores[i * KF + j] = scores[i * KF + j] + small[i];
+        }
+    }
+}
+
+// The weights of a fragment, which are counted. A pair that is not seen has the weight 0.
+SUMS weigh(uint i, uint j, float by, float lift) {
+    float up = lift + HEADROOM;
+    float down = exp2(-up);
+    SUMS w;
+    [[unroll]] for (uint e = 0u; e < w.length(); e++) {
+        float x = scores[i * KF + j][e];
+        float center = centers[i][e];
+        w[e] = exp2(MASK == 2u ? fma(x - center, LOG2_E, up) : fma(x, by, up - center));
+        weights[i][e] = fma(w[e], down, weights[i][e]);
+    }
+    return w;
+}
+
+// What f16 holds of weights, rounded to nearest. By integers, for compilers take conversions there and back for nothing.
+SUMS high_of(SUMS w) {
+    SUMS high;
+    [[unroll]] for (uint e = 0u; e < w.length(); e++) {
+        high[e] = uintBitsToFloat((floatBitsToUint(w[e]) + 0x1000u) & 0xffffe000u);
+    }
+    return high;
+}
+
+LEFT left_high[RF * (BN / FK)];
+LEFT left_low[RF * (BN / FK)];
+
+// Weighs the scores.
+void make_weights(float by, float lift) {
+#if CONVERTS
+    [[unroll]] for (uint j = 0u; j < KF; j++) {
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            SUMS w = weigh(i, j, by, lift);
+            SUMS high = high_of(w);
+            left_high[i * KF + j] = LEFT(NARROW(high));
+            left_low[i * KF + j] = LEFT(NARROW(w - high));
+        }
+    }
+#else
+    uint to = P_AT + gl_SubgroupID * P_LEN;
+    [[unroll]] for (uint i = 0u; i < RF; i++) {
+        [[unroll]] for (uint j = 0u; j < KF; j++) {
+            uint at = to + i * FM * P_STRIDE + j * FN / 8u;
+            SUMS w = weigh(i, j, by, lift);
+            SUMS high = high_of(w);
+            coopMatStore(NARROW(high), tiles, at, P_STRIDE, ROWS);
+            coopMatStore(NARROW(w - high), tiles, at + BN / 8u, P_STRIDE, ROWS);
+        }
+    }
+    subgroup_meets();
+    [[unroll]] for (uint i = 0u; i < RF; i++) {
+        [[unroll]] for (uint s = 0u; s < BN / FK; s++) {
+            uint at = to + i * FM * P_STRIDE + s * FK / 8u;
+            coopMatLoad(left_high[i * (BN / FK) + s], tiles, at, P_STRIDE, ROWS);
+            coopMatLoad(left_low[i * (BN / FK) + s], tiles, at + BN / 8u, P_STRIDE, ROWS);
+        }
+    }
+#endif
+}
+
+// Weighs the scores and adds the staged values.
+void add_values(float by, float lift) {
+    make_weights(by, lift);
+    const uint KS = BN / FK;
+    [[unroll]] for (uint d = 0u; d < VF; d++) {
+        RIGHT high[KS];
+        RIGHT low;
+        SUMS more[RF];
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            more[i] = SUMS(0.0);
+        }
+        [[unroll]] for (uint s = 0u; s < KS; s++) {
+            uint at = V_AT + s * FK * V_STRIDE + d * FN / 8u;
+            coopMatLoad(high[s], tiles, at, V_STRIDE, ROWS);
+            coopMatLoad(low, tiles, at + VALUE / 8u, V_STRIDE, ROWS);
+            [[unroll]] for (uint i = 0u; i < RF; i++) {
+                more[i] = coopMatMulAdd(left_low[i * KS + s], high[s], more[i]);
+                more[i] = coopMatMulAdd(left_high[i * KS + s], low, more[i]);
+            }
+        }
+        [[unroll]] for (uint s = 0u; s < KS; s++) {
+            [[unroll]] for (uint i = 0u; i < RF; i++) {
+                more[i] = coopMatMulAdd(left_high[i * KS + s], high[s], more[i]);
+            }
+        }
+        [[unroll]] for (uint i = 0u; i < RF; i++) {
+            sums[i * VF + d] = sums[i * VF + d] + more[i];
+        }
+    }
+}

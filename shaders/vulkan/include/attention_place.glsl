@@ -1,0 +1,91 @@
+// What the whole workgroup shares. Whoever includes this has said where in `tiles` things lie.
+
+shared uvec4 tiles[INDEX_AT + INDEX_LEN];
+
+// The center of each row and the factor of its sums, and penalties of the keys of a step. By 16 bytes, as
+// fragments are loaded from here: an array of floats may begin anywhere.
+const uint PENALTY_AT = 2 * BM;
+shared vec4 numbers[(PENALTY_AT + BN) / 4];
+#define NUMBER(at) numbers[(at) / 4u][(at) % 4u]
+
+// The last step, from 1 on, with a value that is not finite, and with a penalty.
+shared uint special_step;
+shared uint masked_step;
+
+const float LOG2_E = 1.44269504;
+// Scores are in units of which the exponential takes powers of two, but for a bias: that may be the least number
+// of a wide type.
+const float UNIT = MASK == 2 ? 1.0 : LOG2_E;
+const float POWER = MASK == 2 ? LOG2_E : 1.0;
+// The center of a row before its first score.
+const float LEAST = -3.40282347e38;
+
+float minus_infinity() { return uintBitsToFloat(0xff800000u); }
+
+bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+
+// What the invocations of a subgroup wrote to shared memory is seen by all of them.
+void subgroup_meets() {
+    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared,
+        gl_SemanticsAcquireRelease);
+}
+
+// The number of keys of a batch entry.
+int keys_of(uint batch) {
+    if (p.has_lens == 0u) {
+        return int(p.keys);
+    }
+    return clamp(int(lens[p.lens_offset + batch * p.lens_stride]), 0, int(p.keys));
+}
+
+// The first key that a row sees and the one after the last, before `keep` and `bias`; `n` keys.
+ivec2 seen_by(uint row, int n) {
+    if (p.causal == 0u) {
+        return ivec2(0, n);
+    }
+    int end = n - int(p.queries) + int(row / p.group) + 1;
+    return ivec2(max(end - int(p.window), 0), clamp(end, 0, n));
+}
+
+// The workgroup's place.
+uint batch;
+uint head;
+uint first_row;
+uint rows;
+// The subgroup's first row in the tile.
+uint own_row;
+
+void take_place(uint flat_group) {
+    batch = flat_group / p.tiles / p.kv_heads;
+    head = flat_group / p.tiles % p.kv_heads;
+    first_row = (p.tiles - 1u - flat_group % p.tiles) * BM;
+    rows = p.queries * p.group;
+    own_row = gl_SubgroupID * WM;
+}
+
+// Where rows of this batch entry and key head begin.
+uint row_of(uint row, uint offset, uint of_batch, uint of_head, uint of_seq) {
+    uint query_head = head * p.group + row % p.group;
+    return offset + batch * of_batch + query_head * of_head + row / p.group * of_seq;
+}
+
+// What each row sees, and the numbers of a fragment. A barrier comes after it.
+void stage_rows(int n) {
+    for (uint at = gl_LocalInvocationIndex; at < BM; at += THREADS) {
+        uint row = first_row + at;
+        uvec4 about = uvec4(0u);
+        if (row < rows) {
+            about.xy = uvec2(seen_by(row, n));
+            about.z = row_of(row, p.mask_offset, p.mask_batch, p.mask_head, p.mask_query);
+        }
+        tiles[ROW_AT + at] = about;
+        NUMBER(at) = LEAST;
+    }
+    for (uint at = gl_LocalInvocationIndex; at < INDEX_LEN; at += THREADS) {
+        tiles[INDEX_AT + at] = floatBitsToUint(vec4(4u * at) + vec4(0.0, 1.0, 2.0, 3.0));
+    }
+    if (gl_LocalInvocationIndex == 0u) {
+        special_step = 0u;
+        masked_step = 0u;
+    }
+}
