@@ -46,7 +46,7 @@ const SPREAD: u32 = 14u;
 const RANGE: u32 = 40u;
 // Numbers below this, once scaled, are small: their low halves lose bits. A chunk may have one in so many.
 const SMALL: f32 = 0.0625;
-const MOST_SMALL: u32 = 64u;
+const MOST_SMALL: u32 = 8u;
 // The exponent's bits of 1.
 const ONE: u32 = 127u;
 
