@@ -18,8 +18,8 @@ pub(super) const CHUNK: usize = 32;
 const SCALE_LEN: usize = 32;
 /// Elements that are read at a time.
 const LOAD: usize = 4;
-/// The least rows of a key head, and keys, for which three dispatches in a row are worth it.
-const LEAST: usize = 32;
+/// The least rows of a key head times keys for which three dispatches in a row are worth it.
+const LEAST: usize = 60 * 60;
 
 /// True if an F32 attention of up to `queries` queries runs on pairs, given the matrices.
 pub(super) fn takes(e: &Emit<'_>, p: &Problem<'_>, queries: usize) -> Result<bool, CompileError> {
@@ -27,8 +27,7 @@ pub(super) fn takes(e: &Emit<'_>, p: &Problem<'_>, queries: usize) -> Result<boo
     Ok(p.has_vectors
         && p.together >= LOAD
         && p.head_dim > 0
-        && rows >= LEAST
-        && e.bound(p.keys)? >= LEAST)
+        && rows.saturating_mul(e.bound(p.keys)?) >= LEAST)
 }
 
 /// True if the pairs of every operand lie in one binding.
