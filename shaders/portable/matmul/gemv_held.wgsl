@@ -239,17 +239,6 @@ fn stream_floats(first: u32, batch: u32, round: u32, unit: u32, slice: u32) {
     }
 }
 
-// Does nothing, of which compilers do not know: they would ask for the first weights when the row is there.
-fn ask_for_queue() {
-    for (var i = 0u; i < p.zero; i += 1u) {
-        for (var j = 0u; j < DEPTH; j += 1u) {
-            let raw = queue[j].raw;
-            let bits = raw.low ^ raw.high ^ raw.head ^ queue[j].next.low ^ queue[j].next.high ^ queue[j].next.head;
-            memory[i] = bitcast<vec4<f32>>(bits ^ vec4<u32>(raw.halves ^ queue[j].next.halves));
-        }
-    }
-}
-
 // The sums of a round: of the slices of every column of a batch. Where the row is not held yet it is now.
 fn stream(first: u32, batch: u32, round: u32, unit: u32, slice: u32, local: u32) {
     let takes = p.k / TAKE;
@@ -276,12 +265,11 @@ fn stream(first: u32, batch: u32, round: u32, unit: u32, slice: u32, local: u32)
     for (var turn = 0u; turn < OWN + p.zero; turn += DEPTH) {
         for (var j = 0u; j < DEPTH; j += 1u) {
             let sum = sum_of_held(placed_pieces(queue[j], take));
-            var row = row_of(place_of(batch * OWN + turn + DEPTH + j, unit), first);
-            // Makes what follows wait for this sum and for where the next weights are: compilers would mix all
-            // sums and load the next weights at the end.
+            let row = row_of(place_of(batch * OWN + turn + DEPTH + j, unit), first);
+            // Makes what follows wait for this sum: compilers would mix both and load the next weights at the
+            // end.
             if DEPTH > 1u {
-                row += bitcast<u32>(sum) & p.zero;
-                hide_constants(row & p.zero);
+                hide_constants(bitcast<u32>(sum) & p.zero);
             }
             queue[j] = load(row, take);
             share(select(0.0, sum, own < takes), at + (turn + j) * SHARE_STEP, round, slice);
@@ -322,6 +310,8 @@ fn main(
         store(first + batch * results, local);
         batch += 1u;
         // Sums of the next batch take the place of these.
-        workgroupBarrier();
+        if BATCHES > 1u {
+            workgroupBarrier();
+        }
     }
 }

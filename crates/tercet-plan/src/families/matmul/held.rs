@@ -9,6 +9,8 @@ use crate::families::tiles::units_of;
 
 /// The most invocations of a column where there are several rounds: sums wait beside the row then.
 const MOST_SLICES: u32 = 128;
+/// The most teams: each has squares beside the sums of columns.
+const MOST_TEAMS: u32 = 64;
 
 /// What a workgroup takes of a device.
 #[derive(Clone, Copy)]
@@ -102,7 +104,7 @@ impl Held {
                 (rounds, takes.div_ceil(rounds).next_multiple_of(8))
             }
         };
-        let teams = (share.threads / slices).max(1);
+        let teams = (share.threads / slices).clamp(1, MOST_TEAMS);
         // Sums take the place of the row where it is not needed again.
         let left = match rounds {
             1 => bytes,
