@@ -118,7 +118,7 @@ const DIVISIONS: &[Division] = &[
     two([2, 2], [4, 4], 1, [0.5, 0.8]),
     one([2, 2], [4, 4], 4, [0.98, 0.91]), // 128 x 128 x 64
     one([4, 2], [4, 4], 2, [1.0, 0.93]),  // 256 x 128 x 32
-    one([2, 4], [4, 4], 2, [1.0, 0.91]),  // 128 x 256 x 32
+    one([2, 4], [4, 4], 2, [1.07, 0.96]), // 128 x 256 x 32
     one([1, 2], [4, 4], 2, [0.5, 0.7]),   // 64 x 128 x 32 of 64 x 64
     one([2, 1], [4, 4], 2, [0.5, 0.7]),
     one([2, 2], [3, 4], 2, [0.8, 0.85]),  // 96 x 128 x 32
@@ -414,7 +414,12 @@ impl Tiling {
         };
         let together = (rate.full / rate.alone).ceil().max(1.0) as usize;
         let groups = self.groups_of_unit(problem, batches, units);
-        let last = groups % together;
+        // Those of one turn have nobody before or after them.
+        let last = if groups == together {
+            groups
+        } else {
+            groups % together
+        };
         let whole = (groups - last) as f64 / rate.full + rate.time(last);
         whole * self.products_of_group(problem, start) + self.cost_of_parts(problem, batches, units)
     }
