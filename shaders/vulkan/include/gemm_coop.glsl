@@ -6,8 +6,10 @@
 // A workgroup has (BM / WM) x (BN / WN) subgroups, each with its own WM x WN of C as FM x FN fragments.
 // Per step, BK of k are staged in shared memory as rows of 16-byte words, each row one word longer than
 // its data so that the rows of a fragment lie in different banks. While a step multiplies, the loads of
-// the next are under way into registers. STAGES = 2 alternates between two buffers, with one barrier per
-// step; 1 takes two barriers and half the memory.
+// the next are under way into registers: STAGES = 1, with two barriers per step. STAGES = 2 alternates between
+// two buffers of aligned operands, with one barrier per step: fragments are loaded one step before they are
+// multiplied and what is staged two steps before that, so that nothing waits. It pays where a tile is so large
+// that a unit runs one workgroup at a time.
 //
 // The first step takes what is left of k when whole steps are taken off, so that the others need no test
 // of k. Rows and columns of aligned operands beyond the edges are read at the edge: their sums are not
@@ -42,7 +44,7 @@ layout(constant_id = 6) const uint BN = 128;
 layout(constant_id = 7) const uint BK = 32;
 layout(constant_id = 8) const uint WM = 64; // a subgroup's part of it
 layout(constant_id = 9) const uint WN = 64;
-layout(constant_id = 10) const uint STAGES = 1; // or 2
+layout(constant_id = 10) const uint STAGES = 1; // or 2, which needs BK = FK, ALIGNED_A and ALIGNED_B
 layout(constant_id = 11) const uint B_TRANSPOSED = 0;
 layout(constant_id = 12) const uint ALIGNED_A = 0;
 layout(constant_id = 13) const uint ALIGNED_B = 0;
@@ -257,49 +259,41 @@ void store_step(uint stage) {
 }
 
 coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator> sums[CM * CN];
-coopmat<ELEMENT, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA> left[CM];
-coopmat<ELEMENT, gl_ScopeSubgroup, FK, FN, gl_MatrixUseB> right[CN];
-
-void load_left(uint stage, uint row, uint k) {
-    [[unroll]] for (uint i = 0u; i < CM; i++) {
-        uint at = stage + (row + i * FM) * A_STRIDE + k / 8u;
-        coopMatLoad(left[i], tiles, at, A_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-    }
-}
-
-void load_right(uint to, uint stage, uint col, uint k) {
-    if (B_TRANSPOSED != 0u) {
-        uint at = stage + A_LEN + col * B_STRIDE + k / 8u;
-        coopMatLoad(right[to], tiles, at, B_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
-    } else {
-        uint at = stage + A_LEN + k * B_STRIDE + col / 8u;
-        coopMatLoad(right[to], tiles, at, B_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-    }
-}
+// Fragments of FK of k, of two steps where one is loaded while the other is multiplied.
+coopmat<ELEMENT, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA> left[STAGES][CM];
+coopmat<ELEMENT, gl_ScopeSubgroup, FK, FN, gl_MatrixUseB> right[STAGES][CN];
 
 // Fragments of a staged step from k on; the subgroup's part begins at (row, col) of the tile.
-void load_fragments(uint stage, uint row, uint col, uint k) {
-    load_left(stage, row, k);
+void load_fragments(const uint to, uint stage, uint row, uint col, uint k) {
+    [[unroll]] for (uint i = 0u; i < CM; i++) {
+        uint at = stage + (row + i * FM) * A_STRIDE + k / 8u;
+        coopMatLoad(left[to][i], tiles, at, A_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    }
     [[unroll]] for (uint j = 0u; j < CN; j++) {
-        load_right(j, stage, col + j * FN, k);
+        if (B_TRANSPOSED != 0u) {
+            uint at = stage + A_LEN + (col + j * FN) * B_STRIDE + k / 8u;
+            coopMatLoad(right[to][j], tiles, at, B_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+        } else {
+            uint at = stage + A_LEN + k * B_STRIDE + (col + j * FN) / 8u;
+            coopMatLoad(right[to][j], tiles, at, B_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        }
     }
 }
 
-void multiply() {
+void multiply(const uint of) {
     [[unroll]] for (uint j = 0u; j < CN; j++) {
         [[unroll]] for (uint i = 0u; i < CM; i++) {
-            sums[i * CN + j] = coopMatMulAdd(left[i], right[j], sums[i * CN + j]);
+            sums[i * CN + j] = coopMatMulAdd(left[of][i], right[of][j], sums[i * CN + j]);
         }
     }
 }
 
 // The steps after the first, whose end is `k` and which is in registers already.
 void sum_loaded(Source s, uint k, uint row, uint col) {
-    uint stage = 0u;
     for (;;) {
-        store_step(stage);
+        store_step(0u);
         barrier();
-        load_fragments(stage, row, col, 0u);
+        load_fragments(0u, 0u, row, col, 0u);
         bool more = k < s.place.k_end;
         if (more) {
             load_step(s, k, k + BK, true);
@@ -315,22 +309,83 @@ void sum_loaded(Source s, uint k, uint row, uint col) {
             keep_no_windows();
 #endif
         }
-        multiply();
+        multiply(0u);
         [[unroll]] for (uint f = FK; f < BK; f += FK) {
-            load_fragments(stage, row, col, f);
-            multiply();
+            load_fragments(0u, 0u, row, col, f);
+            multiply(0u);
         }
         if (!more) {
             break;
         }
         k += BK;
-        if (STAGES == 1u) {
+        barrier();
+    }
+}
+
+#ifndef WINDOWS
+const bool IS_STAGGERED = STAGES == 2u && BK == FK && ALIGNED_A != 0u && ALIGNED_B != 0u;
+
+// What is under way of two steps.
+uvec4 ahead_a[2][A_LOADS];
+uvec4 ahead_b[2][B_LOADS];
+
+// Loads the next step, or the last one again, for the next but one that is staged.
+void load_ahead(const uint to, Source s, inout uint k) {
+    uint last = s.place.k_end - BK;
+    k = min(k, last);
+    load_step(s, k, k + BK, true);
+    k += BK;
+    [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
+        ahead_a[to][i] = next_a[i];
+    }
+    [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
+        ahead_b[to][i] = next_b[i];
+    }
+}
+
+void store_ahead(const uint from) {
+    [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
+        next_a[i] = ahead_a[from][i];
+    }
+    [[unroll]] for (uint i = 0u; i < B_LOADS; i++) {
+        next_b[i] = ahead_b[from][i];
+    }
+    store_step(from * STAGE_LEN);
+}
+
+// As sum_loaded, of two steps at least. A step is staged while fragments of the one before it are loaded and
+// the one before that is multiplied: its buffer was read during the step before.
+void sum_staggered(Source s, uint k, uint row, uint col) {
+    uint steps = 1u + (s.place.k_end - k) / BK;
+    if ((steps & 1u) != 0u) {
+        // The loop has no end within a turn, so that loads may go ahead of the whole of one.
+        store_step(0u);
+        barrier();
+        load_step(s, k, k + BK, true);
+        k += BK;
+        load_fragments(0u, 0u, row, col, 0u);
+        multiply(0u);
+        barrier();
+    }
+    store_step(0u);
+    load_ahead(1u, s, k);
+    store_ahead(1u);
+    load_ahead(0u, s, k);
+    load_ahead(1u, s, k);
+    barrier();
+    load_fragments(0u, 0u, row, col, 0u);
+    barrier();
+    for (uint turns = steps / 2u; turns > 0u; turns--) {
+        [[unroll]] for (uint t = 0u; t < 2u; t++) {
+            load_fragments(1u - t, (1u - t) * STAGE_LEN, row, col, 0u);
+            store_ahead(t);
+            load_ahead(t, s, k);
+            multiply(t);
             barrier();
-        } else {
-            stage = STAGE_LEN - stage;
         }
     }
 }
+#endif
 
 // Where the first step of a part of k that is not empty ends.
 uint first_end(Place place) { return place.k + (place.k_end - place.k - 1u) % BK + 1u; }
@@ -379,7 +434,15 @@ void main() {
         }
         begin_sums(s.tile, col);
         if (!is_empty) {
-            sum_loaded(s, first_end(s.place), row, col);
+            uint k = first_end(s.place);
+#ifndef WINDOWS
+            if (IS_STAGGERED && k < s.place.k_end) {
+                sum_staggered(s, k, row, col);
+            } else
+#endif
+            {
+                sum_loaded(s, k, row, col);
+            }
         }
         barrier();
         store_sums(s.place, s.tile.x + row, s.tile.y + col);

@@ -31,7 +31,7 @@ pub struct Tiling {
     pub tile: [u32; 3],
     /// A subgroup's part of the tile.
     pub part: [u32; 2],
-    /// Buffers of a staged step: 1 or 2.
+    /// Buffers of a staged step: 1, or 2 for aligned operands.
     pub stages: u32,
     /// Rows of tiles that run near each other in time.
     pub band: u32,
@@ -114,8 +114,9 @@ const fn two(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) ->
 
 /// Of equal cost the first is taken. The comments are for fragments of 16 x 16 x 16.
 const DIVISIONS: &[Division] = &[
-    one([2, 2], [4, 4], 2, [0.6, 1.0]), // 128 x 128 x 32
-    two([2, 2], [4, 4], 1, [0.5, 0.8]),
+    one([2, 2], [4, 4], 2, [0.6, 1.0]),   // 128 x 128 x 32
+    two([2, 4], [4, 4], 1, [0.9, 0.9]),   // 128 x 256 x 16
+    two([4, 2], [4, 4], 1, [0.9, 0.9]),   // 256 x 128 x 16
     one([2, 2], [4, 4], 4, [0.98, 0.91]), // 128 x 128 x 64
     one([4, 2], [4, 4], 2, [1.0, 0.93]),  // 256 x 128 x 32
     one([2, 4], [4, 4], 2, [1.07, 0.96]), // 128 x 256 x 32
@@ -123,7 +124,6 @@ const DIVISIONS: &[Division] = &[
     one([2, 1], [4, 4], 2, [0.5, 0.7]),
     one([2, 2], [3, 4], 2, [0.8, 0.85]),  // 96 x 128 x 32
     one([2, 4], [4, 2], 2, [0.75, 0.89]), // 128 x 128 x 32 of 64 x 32
-    two([2, 4], [4, 2], 2, [0.67, 0.67]),
     one([2, 4], [2, 2], 2, [0.54, 0.63]), // 64 x 128 x 32 of 32 x 32
     one([2, 4], [2, 2], 4, [0.75, 0.62]),
     one([2, 2], [2, 4], 2, [0.61, 0.6]),  // 64 x 128 x 32
@@ -131,7 +131,6 @@ const DIVISIONS: &[Division] = &[
     one([2, 2], [4, 2], 4, [0.72, 0.6]),
     one([2, 2], [2, 2], 2, [0.4, 0.58]), // 64 x 64 x 32
     one([2, 2], [2, 2], 4, [0.52, 0.61]),
-    two([2, 2], [2, 2], 4, [0.5, 0.4]),
     one([2, 2], [2, 2], 8, [0.5, 0.5]),
     one([2, 2], [1, 2], 4, [0.23, 0.4]), // 32 x 64 x 64
     one([2, 2], [1, 2], 8, [0.25, 0.3]),
@@ -170,11 +169,11 @@ const BLOCKS: &[([u32; 3], u32)] = &[
 
 impl Tiling {
     /// The tiling for a product; none where the device has no cooperative matrices of this type, or
-    /// not the shared memory. A workgroup's matrices, which need `aligned` operands, are chosen only
-    /// where they were measured to be best.
+    /// not the shared memory. Two stages and a workgroup's matrices need `aligned` operands; the latter are
+    /// chosen only where they were measured to be best.
     pub fn choose(caps: &Caps, ty: CoopType, problem: &Problem, aligned: bool) -> Option<Tiling> {
         let all = Tiling::candidates(caps, ty);
-        let able = |t: &&Tiling| aligned || t.scope == Scope::Subgroup;
+        let able = |t: &&Tiling| aligned || (t.scope == Scope::Subgroup && t.stages == 1);
         let measured = caps.tuning.find(problem).and_then(|name| {
             let (name, splits) = match name.split_once(":split") {
                 Some((name, splits)) => (name, splits.parse().ok()?),
@@ -191,6 +190,9 @@ impl Tiling {
         }
         let units = units_of(caps);
         let modelled = Tiling::divided(caps, ty, DIVISIONS).into_iter();
+        // Two stages lose where rows of both sides are short pieces of k.
+        let staged = aligned && !problem.b_transposed;
+        let modelled = modelled.filter(|(t, _)| staged || t.stages == 1);
         let costs = modelled.flat_map(|(t, rate)| {
             let all = t.splits_of(problem);
             all.map(move |t| (t, t.cost(rate, problem, 1, units)))
@@ -209,6 +211,7 @@ impl Tiling {
     ) -> Option<Tiling> {
         let units = units_of(caps);
         let modelled = Tiling::divided(caps, ty, DIVISIONS).into_iter();
+        let modelled = modelled.filter(|(t, _)| t.stages == 1);
         let costs = modelled.map(|(t, rate)| (t, t.cost(rate, problem, batches, units)));
         let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
         least.map(|(t, _)| t)
