@@ -74,6 +74,9 @@ pub struct Caps {
     pub coop_blocks: Vec<CoopBlock>,
     /// Accumulators of cooperative matrices can be converted to factors.
     pub coop_converts: bool,
+    /// Elements of F16 matrices of 16 x 8 x 16 lie over a subgroup of 32 as kernels expect that fill such matrices
+    /// themselves, which [`lanes`](crate::lanes) finds out.
+    pub coop_lanes: bool,
     /// What the device's own arithmetic does right, which [`native_trial`](crate::native_trial) finds out.
     pub natives: Natives,
     /// Products of two words of four signed bytes, added up, are one instruction.
@@ -109,6 +112,7 @@ impl Caps {
             coop: Vec::new(),
             coop_blocks: Vec::new(),
             coop_converts: false,
+            coop_lanes: false,
             natives: Natives::default(),
             packed_dots: false,
             compute_units: 0,
@@ -151,6 +155,7 @@ impl Caps {
                 block(CoopType::BF16, 256),
             ],
             coop_converts: true,
+            coop_lanes: true,
             natives: Natives {
                 halves: true,
                 floats: true,
@@ -177,6 +182,7 @@ impl Caps {
             coop: Vec::new(),
             coop_blocks: Vec::new(),
             coop_converts: false,
+            coop_lanes: false,
             natives: Natives {
                 halves: true,
                 floats: true,

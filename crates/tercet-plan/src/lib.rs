@@ -16,6 +16,7 @@ mod flow;
 mod fusions;
 mod joined;
 pub mod kernel;
+mod lanes;
 mod launch;
 mod narrow;
 mod natives;
@@ -40,6 +41,7 @@ pub use flow::{Flow, Inner, Site, StageId};
 pub use kernel::{
     Access, Code, Field, FieldType, Instance, Kernel, KernelDef, Params, Source, Word,
 };
+pub use lanes::{Lanes, lanes};
 pub use launch::Launch;
 pub use narrow::narrow_i64;
 pub use natives::{NativeTrial, Natives, native_trial};

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercet_ir::backend::Explanation;
-use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph};
-use tercet_plan::{Caps, GpuExecutable, Natives, PlanOptions, Program, Tuning, native_trial};
+use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph, Tensor};
+use tercet_plan::{
+    Caps, GpuExecutable, Natives, PlanOptions, Program, Tuning, lanes, native_trial,
+};
 
 use crate::cache;
 use crate::device::Device;
@@ -102,20 +104,47 @@ impl VulkanBackend {
             caps,
         };
         backend.caps.natives = backend.natives().unwrap_or_default();
+        backend.caps.coop_lanes = backend.knows_lanes();
         Ok(backend)
     }
 
     /// What the device's own arithmetic does right; nothing if it cannot be tried.
     fn natives(&self) -> Option<Natives> {
         let (trial, caps) = native_trial(&self.caps).ok()?;
-        let native = VulkanBackend {
+        let outputs = self.outputs_with(caps, &trial.graph, &trial.inputs())?;
+        Some(trial.judge(&outputs))
+    }
+
+    /// Whether elements of matrices lie where kernels expect them; no if that cannot be tried.
+    fn knows_lanes(&self) -> bool {
+        let Ok(Some(tried)) = lanes(&self.caps) else {
+            return false;
+        };
+        let caps = Caps {
+            coop_lanes: true,
+            ..self.caps.clone()
+        };
+        let inputs = tried.inputs();
+        let inputs: Vec<_> = inputs.iter().map(|(name, x)| (*name, x)).collect();
+        let outputs = self.outputs_with(caps, &tried.graph, &inputs);
+        outputs.is_some_and(|y| tried.are_right(&y))
+    }
+
+    /// The results of a graph on this device as if it could do all that `caps` says.
+    fn outputs_with(
+        &self,
+        caps: Caps,
+        graph: &Graph,
+        inputs: &[(&str, &Tensor)],
+    ) -> Option<Vec<Tensor>> {
+        let backend = VulkanBackend {
             shared: Arc::clone(&self.shared),
             caps,
         };
         let mut outputs = Vec::new();
-        let is_run = native
-            .compile_gpu(&trial.graph, &CompileOptions::default())
-            .is_ok_and(|mut exe| exe.run_into(&trial.inputs(), &mut outputs).is_ok());
+        let is_run = backend
+            .compile_gpu(graph, &CompileOptions::default())
+            .is_ok_and(|mut exe| exe.run_into(inputs, &mut outputs).is_ok());
         // Runs are counted from here on; the pipelines that this took stay among those compiled.
         for counter in [
             &self.shared.recorded,
@@ -124,7 +153,7 @@ impl VulkanBackend {
         ] {
             counter.store(0, Ordering::Relaxed);
         }
-        is_run.then(|| trial.judge(&outputs))
+        is_run.then_some(outputs)
     }
 
     /// The same device, where another table of measurements decides.

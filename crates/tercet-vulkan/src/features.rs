@@ -326,6 +326,7 @@ impl Features {
             coop_blocks: self.coop_blocks.clone(),
             coop_converts: self.coop_converts,
             // Tried when the device is open.
+            coop_lanes: false,
             natives: Natives::default(),
             packed_dots: self.packed_dots,
             compute_units: self.compute_units,

@@ -383,6 +383,7 @@ fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInf
         coop: Vec::new(),
         coop_blocks: Vec::new(),
         coop_converts: false,
+        coop_lanes: false,
         natives: Natives::default(),
         // wgpu does not say, and the driver below it is not asked yet.
         packed_dots: false,

@@ -220,6 +220,8 @@ pub(crate) fn gemv(b: &mut Bench) -> Result<()> {
         ] {
             gemv_of(b, scheme, DType::F32, shape)?;
         }
+        gemv_of(b, scheme, DType::F32, [8, 4096, 14336])?;
+        gemv_of(b, scheme, DType::F16, [8, 14336, 4096])?;
     }
     for scheme in [Scheme::F16, Scheme::Q8_0, Scheme::Q4K] {
         for [n, k] in [
@@ -250,7 +252,7 @@ fn gemv_of(b: &mut Bench, scheme: Scheme, dtype: DType, [m, n, k]: [usize; 3]) -
     let name = match m {
         1 => format!("gemv {} {n}x{k}", scheme.name()),
         256.. => format!("{dtype} {m}x{k} times {} of {n} columns", scheme.name()),
-        _ => format!("gemv {} {n}x{k}, {m} rows", scheme.name()),
+        _ => format!("gemv {} {n}x{k}, {m} rows {dtype}", scheme.name()),
     };
     let mut measured = match measure(b, &g, &tensors) {
         Ok(measured) => measured,

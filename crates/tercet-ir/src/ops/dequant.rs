@@ -190,6 +190,9 @@ fn shapes() -> Vec<Case> {
         multiplied(Scheme::Q6K, "long_row", &[1], 61, 37),
         multiplied(Scheme::Q6K, "long_rows", &[5], 11, 9),
         multiplied(Scheme::Q4_0, "long_row", &[1], 160, 37),
+        multiplied(Scheme::Q4_0, "long_rows", &[8], 160, 19),
+        multiplied(Scheme::F16, "rows_and_rest", &[5], 328, 21).only(&[DType::F16, DType::BF16]),
+        multiplied(Scheme::F16, "whole_rows", &[4], 256, 33),
         multiplied(Scheme::Q5_0, "long_row", &[1], 303, 6),
         multiplied(Scheme::Q8_0, "long_row", &[1], 303, 37),
         multiplied(Scheme::F16, "long_row", &[1], 216, 37),
@@ -265,10 +268,14 @@ fn written() -> Vec<Case> {
             let y = c.graph.dequant_matmul(x, w, Scheme::F16)?;
             c.output(y)
         }),
-        with_one(Scheme::Q6K, "infinity", f64::NEG_INFINITY),
-        with_one(Scheme::Q4K, "nan", f64::NAN),
-        with_one(Scheme::Q5_0, "infinity", f64::INFINITY),
-        with_one(Scheme::Q4K, "great", -1e20).only(&[DType::F32, DType::BF16]),
+        with_one(Scheme::Q6K, "infinity", 1, f64::NEG_INFINITY),
+        with_one(Scheme::Q4K, "nan", 1, f64::NAN),
+        with_one(Scheme::Q5_0, "infinity", 1, f64::INFINITY),
+        with_one(Scheme::Q4K, "great", 1, -1e20).only(&[DType::F32, DType::BF16]),
+        with_one(Scheme::Q4K, "infinity_in_rows", 3, f64::INFINITY),
+        with_one(Scheme::Q4K, "nan_in_rows", 8, f64::NAN),
+        with_one(Scheme::Q8_0, "infinity_in_rows", 6, f64::NEG_INFINITY),
+        with_one(Scheme::Q4_0, "great_in_rows", 2, 1e30).only(&[DType::F32, DType::BF16]),
         Case::new("q8_0_sum_of_codes", |c| {
             let block = [0.0, 60.0].into_iter().chain((0..32).map(f64::from));
             let ty = Type::new(DType::U8, [1, 34]);
@@ -443,13 +450,14 @@ fn multiplied(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize,
     })
 }
 
-/// A row that is this number in the middle and small ones elsewhere.
-fn with_one(scheme: Scheme, name: &str, middle: f64) -> Case {
+/// Rows of small numbers; the last one has this number in the middle.
+fn with_one(scheme: Scheme, name: &str, rows: usize, middle: f64) -> Case {
     Case::new(format!("{}_{name}", scheme.name()), move |c| {
         let k = weights(scheme, 3 * 32_usize.div_ceil(scheme.block_len()));
         let small = |i| (i % 7) as f64 * 0.25 - 0.75;
-        let x = (0..k).map(|i| if i == k / 2 { middle } else { small(i) });
-        let x = c.input("x", [1, k], Fill::Values(x.collect()))?;
+        let at = (rows - 1) * k + k / 2;
+        let x = (0..rows * k).map(|i| if i == at { middle } else { small(i) });
+        let x = c.input("x", [rows, k], Fill::Values(x.collect()))?;
         let w = c.param_of("w", stored(scheme, &[9], k), Fill::Blocks(scheme))?;
         let y = c.graph.dequant_matmul(x, w, scheme)?;
         c.output(y)

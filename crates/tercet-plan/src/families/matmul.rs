@@ -12,6 +12,7 @@
 
 mod columns;
 mod coop;
+mod few;
 mod gemv;
 mod half;
 mod held;

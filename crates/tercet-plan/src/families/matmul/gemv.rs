@@ -7,6 +7,7 @@
 use tercet_ir::{CompileError, DType};
 
 use super::columns::Columns;
+use super::few::Few;
 use super::held::Held;
 use super::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, CODED_ACTIVATED, CODED_PLAIN,
@@ -105,6 +106,10 @@ pub(super) fn floats(
     given: &Given,
     rows: u32,
 ) -> Result<(), CompileError> {
+    if let Some(few) = Few::floats(e, p, rows)? {
+        few.dispatch(e, p, given);
+        return Ok(());
+    }
     let rows = rows_of(e, p, rows)?;
     let b_type = code(p.b.dtype);
     if rows == 1 && reads_quads(e, p)? && row_is_quads(p) {
@@ -166,6 +171,10 @@ pub(super) fn packed(
     blocks: &Blocks,
     rows: u32,
 ) -> Result<(), CompileError> {
+    if let Some(few) = Few::packed(e, p, blocks, rows)? {
+        few.dispatch(e, p, given);
+        return Ok(());
+    }
     let rows = rows_of(e, p, rows)?;
     let [groups, second] = piece_consts(blocks.scheme);
     let extra = u32::from(rows == 1 && blocks.has_min());

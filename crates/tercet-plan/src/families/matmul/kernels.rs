@@ -1,5 +1,6 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
+use super::few;
 use crate::families::dequant::{BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::families::{gemm_coop, portable};
 use crate::kernel::{Access, Kernel, KernelDef};
@@ -467,6 +468,7 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &gemm_coop::BF16.def,
     &gemm_coop::BLOCK_F16.def,
     &gemm_coop::BLOCK_BF16.def,
+    &few::F16.def,
 ];
 
 pub(super) static OF_BLOCKS: &[&KernelDef] = &[
@@ -487,4 +489,8 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &CODED_ACTIVATED.def,
     &QUADS_CODED_F32.def,
     &QUADS_CODED_16.def,
+    &few::Q4_0.def,
+    &few::Q8_0.def,
+    &few::Q4_K.def,
+    &few::Q6_K.def,
 ];
