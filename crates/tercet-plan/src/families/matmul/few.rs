@@ -141,9 +141,7 @@ impl Few {
     ) -> Result<Option<Few>, CompileError> {
         let k = p.k.known().unwrap_or(0);
         let whole = k.is_multiple_of(FLOAT_LOAD as usize) && p.b.is_multiple(FLOAT_LOAD, p.b.own);
-        // Of up to four rows of F32 the other kernel multiplies as fast as it reads.
-        let is_slow = p.a.dtype == DType::F32 && e.bound(&p.m)? <= 4;
-        match p.b.dtype == DType::F16 && p.b.summed.unit && whole && !is_slow {
+        match p.b.dtype == DType::F16 && p.b.summed.unit && whole {
             true => Few::with(e, p, rows, &F16, 0),
             false => Ok(None),
         }
