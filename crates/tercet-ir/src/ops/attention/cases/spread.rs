@@ -1,7 +1,7 @@
 //! Cases of F32 by the magnitudes of its numbers: within rows, between rows, columns and heads, and scores far apart. A
 //! kernel that multiplies F32 as sums of narrower numbers is as exact as F32 on all of them, or leaves them to another.
 
-use super::{Choose, Dims, lens};
+use super::{Choose, Dims, bools, lens};
 use crate::case::{Case, CaseGraph, Fill};
 use crate::dtype::DType;
 use crate::error::OpError;
@@ -11,7 +11,7 @@ use crate::ops::attention::{AttentionOptions, Layout};
 /// More rows than a tile of queries has, and keys of several steps.
 const SIZES: Dims = Dims {
     b: 1,
-    sq: 70,
+    sq: 100,
     sk: 90,
     q_heads: 2,
     kv_heads: 2,
@@ -74,6 +74,12 @@ fn spread(name: &str, factors: Factors, choose: Choose) -> Case {
 pub(super) fn cases() -> Vec<Case> {
     vec![
         spread("spread_little", [one, one, one], |_, o| Ok(o)),
+        spread("spread_little_keep", [one, one, one], |c, o| {
+            Ok(o.keep(bools(c, &[1, 2, SIZES.sq, SIZES.sk])?))
+        }),
+        spread("spread_little_keep_keys", [one, one, one], |c, o| {
+            Ok(o.keep(bools(c, &[1, SIZES.sk])?))
+        }),
         spread(
             "spread_within_rows",
             [
