@@ -6,12 +6,13 @@ use tercet_ir::backend::{Explanation, Wanted};
 use tercet_ir::{Backend, Bindings, CompileError, CompileOptions, Executable, Graph};
 use tercet_plan::{Caps, CoopShape, CoopType, GpuExecutable, Natives, Program, native_trial};
 
+use crate::below::Below;
 use crate::device::{Gpu, Trouble};
 use crate::driver::WgpuDriver;
 use crate::executable::WgpuExecutable;
 use crate::options::{AdapterSummary, LimitSet, OpenError, WgpuOptions};
 use crate::pipeline::Checks;
-use crate::{trusted, units};
+use crate::trusted;
 
 /// An open device that compiles graphs. Clones are the same device.
 #[derive(Clone, Debug)]
@@ -91,6 +92,10 @@ impl WgpuBackend {
             options,
             is_software,
         );
+        let below = match options.limits {
+            LimitSet::Found => Below::of(adapter),
+            LimitSet::WebGpu | LimitSet::Downlevel => Below::default(),
+        };
         let mut backend = WgpuBackend {
             caps: Caps {
                 spirv: features.contains(MATRICES),
@@ -98,10 +103,8 @@ impl WgpuBackend {
                     true => coop_shapes(adapter),
                     false => Vec::new(),
                 },
-                compute_units: match options.limits {
-                    LimitSet::Found => units::compute_units(adapter),
-                    LimitSet::WebGpu | LimitSet::Downlevel => 0,
-                },
+                compute_units: below.compute_units,
+                packed_dots: below.packed_dots,
                 ..caps(&limits, features, &info)
             },
             gpu: Arc::new(gpu),
@@ -385,7 +388,7 @@ fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInf
         coop_converts: false,
         coop_lanes: false,
         natives: Natives::default(),
-        // wgpu does not say, and the driver below it is not asked yet.
+        // wgpu does not say: the driver below it does, if any.
         packed_dots: false,
         tuning: tercet_plan::Tuning::default(),
         compute_units: 0,

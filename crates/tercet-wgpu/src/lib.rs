@@ -14,13 +14,14 @@
 //!
 //! Shader modules are made without wgpu's bounds checks and loop counters unless
 //! [`WgpuOptions::checked`] asks for them: kernels guard their accesses themselves, and programs come from
-//! the planner only. That is one use of `unsafe`, in `trusted.rs` (ADR 0005); the other asks the Vulkan driver how
-//! many units the device has (`units.rs`).
+//! the planner only. That is one use of `unsafe`, in `trusted.rs` (ADR 0005); the other asks the Vulkan driver what
+//! wgpu does not say of the device (`below.rs`).
 //!
 //! Next: `device.rs` for scopes and waiting, `bindings.rs` for the rules, `driver.rs` for a run.
 #![deny(unsafe_code)]
 
 mod backend;
+mod below;
 mod bindings;
 mod buffers;
 mod call;
@@ -34,7 +35,6 @@ mod rewrite;
 mod spirv;
 mod timing;
 mod trusted;
-mod units;
 
 pub use backend::WgpuBackend;
 pub use driver::WgpuDriver;
