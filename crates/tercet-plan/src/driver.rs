@@ -125,6 +125,8 @@ pub struct GpuExecutable<D: Driver> {
     flight: Option<Flight>,
     last: Option<Bindings>,
     reads: Vec<Read>,
+    /// The records of data checks, read after every run.
+    faults: Option<Read>,
     scratch: Vec<u8>,
     /// Stages that are to be played and were not yet submitted.
     due: Vec<StageId>,
@@ -137,6 +139,7 @@ impl<D: Driver> GpuExecutable<D> {
     pub fn new(program: Arc<Program>, driver: D, bounds: Bindings) -> GpuExecutable<D> {
         GpuExecutable {
             params_set: vec![false; program.signature.params.len()],
+            faults: faults(&program),
             program,
             driver: std::cell::RefCell::new(driver),
             bounds,
@@ -211,9 +214,7 @@ impl<D: Driver> GpuExecutable<D> {
             false => self.play(&program, &program.flow)?,
         }
         self.reads.clear();
-        if let Some(faults) = faults(&program) {
-            self.reads.push(faults);
-        }
+        self.reads.extend(self.faults);
         for &place in &places {
             let read = whole(&program, &self.launch, &program.outputs[place]);
             self.reads.extend(read.filter(|r| r.bytes > 0));
@@ -251,7 +252,7 @@ impl<D: Driver> GpuExecutable<D> {
             types.push(ty);
         }
         let full: Vec<usize> = (0..types.len()).filter(|&i| types[i].numel() > 0).collect();
-        let has_faults = faults(&program).is_some();
+        let has_faults = self.faults.is_some();
         let mut fault = None;
         let launch = &self.launch;
         let _span = tracing::debug_span!("wait and read back").entered();

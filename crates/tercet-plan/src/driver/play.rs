@@ -2,7 +2,7 @@
 
 use tercet_ir::{EvalError, RunError};
 
-use super::{Driver, GpuExecutable, Read, fault_of, faults};
+use super::{Driver, GpuExecutable, Read, fault_of};
 use crate::flow::{Flow, StageId};
 use crate::program::{Program, SlotId};
 
@@ -87,7 +87,7 @@ impl<D: Driver> GpuExecutable<D> {
             offset_bytes: slot.offset_bytes,
             bytes: 4,
         });
-        self.reads.extend(faults(program));
+        self.reads.extend(self.faults);
         self.submit_due()?;
         let (mut holds, mut fault) = (false, None);
         let launch = &self.launch;
