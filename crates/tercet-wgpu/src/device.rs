@@ -172,6 +172,17 @@ impl Gpu {
     /// of an enclosing scope, or of a later call.
     pub(crate) fn scoped<T>(&self, calls: impl FnOnce() -> T) -> Result<T, Trouble> {
         self.alive()?;
+        let made = self.in_scope(calls)?;
+        // A lost device fails no scope.
+        self.alive().map(|()| made)
+    }
+
+    /// Makes calls on which nothing depends: `None` if they failed. Errors of other calls stay where they are.
+    pub(crate) fn tried<T>(&self, calls: impl FnOnce() -> T) -> Option<T> {
+        self.in_scope(calls).ok()
+    }
+
+    fn in_scope<T>(&self, calls: impl FnOnce() -> T) -> Result<T, Trouble> {
         if cfg!(target_arch = "wasm32") {
             return Ok(calls());
         }
@@ -179,8 +190,7 @@ impl Gpu {
         let made = calls();
         match now(scope.close()).flatten() {
             Some(e) => Err(e.into()),
-            // A lost device fails no scope.
-            None => self.alive().map(|()| made),
+            None => Ok(made),
         }
     }
 

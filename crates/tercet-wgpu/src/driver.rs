@@ -6,11 +6,13 @@ use tercet_ir::{CompileError, RunError};
 use tercet_plan::{Buffer, Driver, Launch, Program, Read, StageId};
 
 use crate::buffers::{Buffers, Unmade, check_sizes, describe};
-use crate::call::{Call, Rules, Script};
+use crate::call::{Rules, Script};
 use crate::device::{Gpu, Trouble};
-use crate::pipeline::{Checks, Pipeline};
+use crate::encode::{Ahead, Groups, Made, Played};
+use crate::inputs::Inputs;
+use crate::pipeline::Checks;
 use crate::readback::{Flight, Readback};
-use crate::timing::{Marks, Timer};
+use crate::timing::Timer;
 
 /// The most bytes that one write hands to wgpu, which copies them.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -25,6 +27,8 @@ pub struct WgpuDriver {
     buffers: Buffers,
     /// `None` until the first run, and when a buffer was replaced.
     groups: Option<Groups>,
+    ahead: Ahead,
+    inputs: Inputs,
     readback: Readback,
     flight: Option<Flight>,
     /// The numbers as bytes, kept for its memory.
@@ -37,21 +41,6 @@ pub struct WgpuDriver {
     /// The times of the last run, and the first timestamp.
     times: Vec<(usize, u64, u64)>,
     origin: Option<u64>,
-}
-
-/// What clones of an executable have in common.
-#[derive(Debug)]
-struct Made {
-    program: Arc<Program>,
-    script: Script,
-    pipelines: Vec<Arc<Pipeline>>,
-}
-
-/// The bind groups of the calls.
-#[derive(Debug)]
-struct Groups {
-    prepare: Vec<wgpu::BindGroup>,
-    steps: Vec<wgpu::BindGroup>,
 }
 
 impl From<Unmade> for RunError {
@@ -121,6 +110,8 @@ impl WgpuDriver {
             made,
             buffers,
             groups: None,
+            ahead: Ahead::default(),
+            inputs: Inputs::default(),
             readback: Readback::default(),
             flight: None,
             numbers: Vec::new(),
@@ -196,105 +187,43 @@ impl WgpuDriver {
 
     /// Makes the bind groups if there are none.
     fn bind(&mut self) -> Result<(), Trouble> {
-        if self.groups.is_some() {
-            return Ok(());
+        if self.groups.is_none() {
+            let (made, buffers) = (&self.made, &self.buffers);
+            self.groups = Some(
+                self.gpu
+                    .scoped(|| Groups::new(&self.gpu.device, made, buffers))?,
+            );
         }
-        let script = &self.made.script;
-        let all = |calls: &[Call]| calls.iter().map(|c| self.group(c)).collect();
-        let groups = self.gpu.scoped(|| Groups {
-            prepare: all(&script.prepare),
-            steps: all(&script.steps),
-        })?;
-        self.groups = Some(groups);
         Ok(())
     }
 
-    fn group(&self, call: &Call) -> wgpu::BindGroup {
-        let variant = &self.made.script.variants[call.variant];
-        let entry = |binding, buffer, range: std::ops::Range<u64>| wgpu::BindGroupEntry {
-            binding,
-            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                buffer,
-                offset: range.start,
-                size: wgpu::BufferSize::new(range.end - range.start),
-            }),
-        };
-        let start = call.block_offset_bytes;
-        let block = (variant.block_bytes > 0).then(|| {
-            let end = start + u64::from(variant.block_bytes);
-            entry(0, &self.buffers.numbers, start..end)
-        });
-        let storage = call.bound.iter().filter_map(|b| {
-            let buffer = self.buffers.place(b.place)?;
-            Some(entry(b.binding, buffer, b.bytes.clone()))
-        });
-        let entries: Vec<_> = block.into_iter().chain(storage).collect();
-        (self.gpu.device).create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some(&variant.name),
-            layout: &self.made.pipelines[call.variant].layout,
-            entries: &entries,
-        })
+    /// Writes what inputs were gathered.
+    fn send_inputs(&mut self) -> Result<(), RunError> {
+        let (gpu, to) = (&self.gpu, self.buffers.get(Buffer::Input));
+        if let (Some((at, bytes)), Some(to)) = (self.inputs.unwritten(), to) {
+            let sent = gpu.scoped(|| gpu.queue.write_buffer(to, at, bytes));
+            sent.map_err(|t| t.running(describe(Buffer::Input), bytes.len() as u64))?;
+        }
+        self.inputs.written();
+        Ok(())
     }
 
-    /// Encodes calls, each with its bind group: one pass, or with times of passes one for each call.
-    fn encode(
-        &self,
-        encoder: &mut wgpu::CommandEncoder,
-        calls: &[Call],
-        groups: &[wgpu::BindGroup],
-        grids: &[[u32; 3]],
-        timer: Option<&Timer>,
-    ) {
-        let each = match timer.map(|t| t.marks) {
-            Some(Marks::OfPass) => 1,
-            Some(Marks::InPass) | None => calls.len().max(1),
-        };
-        for (first, chunk) in (0..).step_by(each).zip(calls.chunks(each)) {
-            let of_pass = timer.filter(|t| t.marks == Marks::OfPass);
-            let in_pass = timer.filter(|t| t.marks == Marks::InPass);
-            let timestamp_writes = of_pass.map(|t| {
-                let (query_set, query) = t.queries(first);
-                wgpu::ComputePassTimestampWrites {
-                    query_set,
-                    beginning_of_pass_write_index: Some(query),
-                    end_of_pass_write_index: Some(query + 1),
-                }
-            });
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
-                label: None,
-                timestamp_writes,
-            });
-            let mut bound = None;
-            for (at, call) in (first..).zip(chunk) {
-                let queries = in_pass.map(|t| t.queries(at));
-                if let Some((set, query)) = queries {
-                    pass.write_timestamp(set, query);
-                }
-                let [x, y, z] = call.grid(grids, self.made.script.max_grid);
-                if x > 0 && y > 0 && z > 0 {
-                    if bound != Some(call.variant) {
-                        pass.set_pipeline(&self.made.pipelines[call.variant].pipeline);
-                        bound = Some(call.variant);
-                    }
-                    pass.set_bind_group(0, &groups[at], &[]);
-                    pass.dispatch_workgroups(x, y, z);
-                }
-                if let Some((set, query)) = queries {
-                    pass.write_timestamp(set, query + 1);
-                }
+    /// The commands of a run: its calls and the copies of what is read.
+    fn commands(&self, played: &Played, timer: Option<&Timer>) -> wgpu::CommandBuffer {
+        let mut encoder = (self.gpu.device).create_command_encoder(&Default::default());
+        if let Some(groups) = &self.groups {
+            let steps = &self.made.script.steps;
+            for range in &played.ranges {
+                let (calls, groups) = (&steps[range.clone()], &groups.steps[range.clone()]);
+                (self.made).encode(&mut encoder, calls, groups, &played.grids, timer);
             }
         }
-    }
-
-    /// The calls of each stage.
-    fn ranges(&self, stages: &[StageId]) -> Vec<std::ops::Range<usize>> {
-        let steps = &self.made.script.steps;
-        let of = |stage: &StageId| {
-            let range = self.made.program.stage(*stage);
-            let at = |step: usize| steps.partition_point(|c| c.step < step);
-            at(range.start)..at(range.end)
-        };
-        stages.iter().map(of).collect()
+        (self.readback).copy(&mut encoder, &self.buffers, &played.reads);
+        if let Some(timer) = timer {
+            let (to, at) = self.readback.spot(played.reads.len());
+            timer.resolve(&mut encoder, self.timed.len(), to, at);
+        }
+        encoder.finish()
     }
 
     /// Runs the steps of stages and the copies of `reads`.
@@ -305,39 +234,33 @@ impl WgpuDriver {
         reads: &[Read],
     ) -> Result<(), RunError> {
         let gpu = Arc::clone(&self.gpu);
+        self.send_inputs()?;
         self.bind().map_err(during("bind groups"))?;
-        let ranges = self.ranges(stages);
-        let steps = &self.made.script.steps;
-        let timed = ranges
-            .iter()
-            .flat_map(|r| &steps[r.clone()])
-            .map(|c| c.step);
-        let is_timed = self.timer.is_some();
+        let played = self.made.played(launch, stages, reads);
         self.timed.clear();
-        self.timed.extend(timed.filter(|_| is_timed));
+        if self.timer.is_some() {
+            let steps = &self.made.script.steps;
+            let calls = played.ranges.iter().flat_map(|r| &steps[r.clone()]);
+            self.timed.extend(calls.map(|c| c.step));
+        }
         let times = (!self.timed.is_empty()).then(|| Timer::bytes(self.timed.len()));
         let sizes = reads.iter().map(|r| r.bytes).chain(times);
         self.readback.prepare(&gpu, sizes)?;
-        let flight = gpu.scoped(|| {
-            let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            let timer = self.timer.as_ref().filter(|_| !self.timed.is_empty());
-            if let Some(groups) = &self.groups {
-                let steps = &self.made.script.steps;
-                for range in ranges {
-                    let (calls, groups) = (&steps[range.clone()], &groups.steps[range]);
-                    self.encode(&mut encoder, calls, groups, &launch.grids, timer);
-                }
-            }
-            self.readback.copy(&mut encoder, &self.buffers, reads);
-            if let Some(timer) = timer {
-                let (to, at) = self.readback.spot(reads.len());
-                timer.resolve(&mut encoder, self.timed.len(), to, at);
-            }
-            let submission = gpu.queue.submit([encoder.finish()]);
-            self.readback.map(&gpu, submission)
+        let ahead = self.ahead.take(&played);
+        let timer = self.timer.as_ref().filter(|_| !self.timed.is_empty());
+        let is_timed = timer.is_some();
+        let sent = gpu.scoped(|| {
+            let commands = ahead.unwrap_or_else(|| self.commands(&played, timer));
+            gpu.queue.submit([commands])
         });
+        let submission = sent.map_err(during("a run"))?;
+        let flight = gpu.scoped(|| self.readback.map(&gpu, submission));
         self.unsent = 0;
         self.flight = Some(flight.map_err(during("a run"))?);
+        if !is_timed && self.ahead.is_again(&played) {
+            let next = gpu.tried(|| self.commands(&played, None));
+            self.ahead.keep(next);
+        }
         Ok(())
     }
 
@@ -359,11 +282,16 @@ impl WgpuDriver {
 impl Driver for WgpuDriver {
     fn write(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), RunError> {
         let size = bytes.len() as u64;
+        let holds = self.buffers.get(buffer).map_or(0, wgpu::Buffer::size);
+        if buffer == Buffer::Input && self.inputs.take(holds, offset_bytes, bytes) {
+            return Ok(());
+        }
         self.upload(buffer, offset_bytes, bytes)
             .map_err(|t| t.running(describe(buffer), size))
     }
 
     fn clear(&mut self, buffer: Buffer) -> Result<(), RunError> {
+        self.send_inputs()?;
         let Some(to) = self.buffers.get(buffer) else {
             return Ok(());
         };
@@ -379,13 +307,14 @@ impl Driver for WgpuDriver {
     /// Submissions follow each other, so that what is prepared is there for the next; nothing waits.
     fn prepare(&mut self, launch: &Launch) -> Result<(), RunError> {
         self.send_numbers(launch).map_err(during("numbers"))?;
+        self.send_inputs()?;
         self.bind().map_err(during("bind groups"))?;
         let gpu = &self.gpu;
         let prepared = gpu.scoped(|| {
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
             if let Some(groups) = &self.groups {
                 let (calls, grids) = (&self.made.script.prepare, &launch.prepare_grids);
-                self.encode(&mut encoder, calls, &groups.prepare, grids, None);
+                (self.made).encode(&mut encoder, calls, &groups.prepare, grids, None);
             }
             gpu.queue.submit([encoder.finish()]);
         });
@@ -434,6 +363,7 @@ impl Driver for WgpuDriver {
     }
 
     fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
+        self.send_inputs()?;
         let gpu = Arc::clone(&self.gpu);
         let mut readback = Readback::default();
         readback.prepare(&gpu, std::iter::once(read.bytes))?;
@@ -468,6 +398,7 @@ impl Driver for WgpuDriver {
     fn unshare_params(&mut self) -> Result<(), RunError> {
         if (self.buffers).unshare_params(&self.gpu, &self.made.program)? {
             self.groups = None;
+            self.ahead.forget();
         }
         Ok(())
     }

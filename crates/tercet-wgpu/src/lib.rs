@@ -17,7 +17,8 @@
 //! the planner only. That is one use of `unsafe`, in `trusted.rs` (ADR 0005); the other asks the Vulkan driver what
 //! wgpu does not say of the device (`below.rs`).
 //!
-//! Next: `device.rs` for scopes and waiting, `bindings.rs` for the rules, `driver.rs` for a run.
+//! Next: `device.rs` for scopes and waiting, `bindings.rs` for the rules, `driver.rs` for a run,
+//! `encode.rs` for its commands.
 #![deny(unsafe_code)]
 
 mod backend;
@@ -27,7 +28,9 @@ mod buffers;
 mod call;
 mod device;
 mod driver;
+mod encode;
 mod executable;
+mod inputs;
 mod options;
 mod pipeline;
 mod readback;

@@ -13,13 +13,12 @@ use std::task::{Context, Poll, Wake};
 use libtest_mimic::{Arguments, Trial};
 use tercet_ir::backend::Wanted;
 use tercet_ir::{
-    Backend, Bindings, CompileError, CompileOptions, DType, Dim, Executable, Graph, RunError,
-    Tensor, Type,
+    Backend, CompileError, CompileOptions, DType, Dim, Executable, Graph, RunError, Tensor, Type,
 };
 use tercet_plan::{Buffer, Num, Work};
 use tercet_wgpu::{LimitSet, OpenError, WgpuBackend, WgpuExecutable, WgpuOptions};
 
-use common::{Maker, two_steps};
+use common::{Done, Maker, Test, bounds, floats, run, two_steps, want};
 
 fn main() {
     if std::env::args().nth(1).as_deref() == Some(LIMITED) {
@@ -40,7 +39,7 @@ fn main() {
         Trial::test(presence, move || error.map_or(Ok(()), |e| Err(e.into())))
             .with_ignored_flag(ignored),
     ];
-    for &(name, test) in TESTS {
+    for &(name, test) in TESTS.iter().chain(common::ahead::TESTS) {
         let backend = opened.as_ref().ok().cloned();
         let missing = backend.is_none();
         let run =
@@ -49,10 +48,6 @@ fn main() {
     }
     libtest_mimic::run(&arguments, trials).exit();
 }
-
-type Done = Result<(), Box<dyn std::error::Error>>;
-
-type Test = fn(&WgpuBackend) -> Done;
 
 const TESTS: &[(&str, Test)] = &[
     ("a_program_runs_at_every_size", a_program_runs_at_every_size),
@@ -75,30 +70,6 @@ const TESTS: &[(&str, Test)] = &[
     ("limits_are_errors", limits_are_errors),
     ("unknown_adapters_are_errors", unknown_adapters_are_errors),
 ];
-
-fn bounds(s: usize) -> Bindings {
-    Bindings::new().with("s", s)
-}
-
-fn floats(n: usize) -> Tensor {
-    let values: Vec<f32> = (0..n).map(|i| i as f32 - 3.0).collect();
-    Tensor::from_slice(&[n], &values).unwrap()
-}
-
-/// Runs a program of one input and gives its outputs.
-fn run(exe: &mut dyn Executable, x: &Tensor) -> Result<Vec<Vec<f32>>, RunError> {
-    let outputs = exe.run(&[("x", x)])?;
-    let values = outputs
-        .iter()
-        .map(|t| t.as_slice::<f32>().map(<[f32]>::to_vec));
-    Ok(values.collect::<Result<_, _>>()?)
-}
-
-/// What [`two_steps`] computes.
-fn want(x: &Tensor) -> Vec<f32> {
-    let x = x.as_slice::<f32>().unwrap();
-    x.iter().map(|x| 16.0 * x).collect()
-}
 
 fn a_program_runs_at_every_size(backend: &WgpuBackend) -> Done {
     let mut exe = backend.load(two_steps(1000), bounds(1000))?;

@@ -1,12 +1,22 @@
-//! Programs by hand.
+//! Programs by hand, and what tests do with them.
+
+pub(crate) mod ahead;
 
 use std::sync::Arc;
 
-use tercet_ir::{DType, Dim, NodeId, Port, Signature, Type};
+use tercet_ir::{
+    Bindings, DType, Dim, Executable, NodeId, Port, RunError, Signature, Tensor, Type,
+};
 use tercet_plan::{
     Access, Buffer, Dispatch, Instance, Io, KernelId, Num, Program, Slot, SlotId, Source, Step,
     Tape, Word, Work,
 };
+
+use tercet_wgpu::WgpuBackend;
+
+pub(crate) type Done = Result<(), Box<dyn std::error::Error>>;
+
+pub(crate) type Test = fn(&WgpuBackend) -> Done;
 
 /// `y[i] = scale * a[i] + b[i]` on floats.
 pub(crate) const AXPY: &str = "
@@ -165,4 +175,28 @@ pub(crate) fn two_steps(bound: u64) -> Arc<Program> {
     m.axpy(1.0, v, u, y);
     m.output(y);
     m.finish()
+}
+
+pub(crate) fn bounds(s: usize) -> Bindings {
+    Bindings::new().with("s", s)
+}
+
+pub(crate) fn floats(n: usize) -> Tensor {
+    let values: Vec<f32> = (0..n).map(|i| i as f32 - 3.0).collect();
+    Tensor::from_slice(&[n], &values).unwrap()
+}
+
+/// Runs a program of one input and gives its outputs.
+pub(crate) fn run(exe: &mut dyn Executable, x: &Tensor) -> Result<Vec<Vec<f32>>, RunError> {
+    let outputs = exe.run(&[("x", x)])?;
+    let values = outputs
+        .iter()
+        .map(|t| t.as_slice::<f32>().map(<[f32]>::to_vec));
+    Ok(values.collect::<Result<_, _>>()?)
+}
+
+/// What [`two_steps`] computes.
+pub(crate) fn want(x: &Tensor) -> Vec<f32> {
+    let x = x.as_slice::<f32>().unwrap();
+    x.iter().map(|x| 16.0 * x).collect()
 }

@@ -1,0 +1,180 @@
+//! Calls as commands: bind groups, and command buffers for runs to come.
+//!
+//! wgpu takes a command buffer once, and encoding takes longer than many a kernel. Runs of one executable that follow
+//! each other mostly play the same calls in the same grids: what differs is in buffers. So once two were alike, the
+//! commands of the next one are encoded while the device works ([`Ahead`]), and thrown away if it is another.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tercet_plan::{Launch, Program, Read, StageId};
+
+use crate::buffers::Buffers;
+use crate::call::{Call, Script};
+use crate::pipeline::Pipeline;
+use crate::timing::{Marks, Timer};
+
+/// What clones of an executable have in common.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) program: Arc<Program>,
+    pub(crate) script: Script,
+    pub(crate) pipelines: Vec<Arc<Pipeline>>,
+}
+
+/// The bind groups of the calls.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    pub(crate) prepare: Vec<wgpu::BindGroup>,
+    pub(crate) steps: Vec<wgpu::BindGroup>,
+}
+
+/// What the commands of a run depend on, besides bind groups and the buffers of results.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Played {
+    /// The calls of each stage, in the order of the stages.
+    pub(crate) ranges: Vec<Range<usize>>,
+    /// The grids of all steps.
+    pub(crate) grids: Vec<[u32; 3]>,
+    /// The copies that follow.
+    pub(crate) reads: Vec<Read>,
+}
+
+/// The last run, and commands for one like it.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    last: Option<Played>,
+    next: Option<wgpu::CommandBuffer>,
+}
+
+impl Ahead {
+    /// The commands that were encoded for a run that plays this.
+    pub(crate) fn take(&mut self, played: &Played) -> Option<wgpu::CommandBuffer> {
+        let next = self.next.take();
+        next.filter(|_| self.last.as_ref() == Some(played))
+    }
+
+    /// Notes what a run played, and whether the run before it did the same: then commands for the next are worth it.
+    pub(crate) fn is_again(&mut self, played: &Played) -> bool {
+        let again = self.last.as_ref() == Some(played);
+        if !again {
+            self.last = Some(played.clone());
+        }
+        again
+    }
+
+    /// Keeps commands for a run like the last one.
+    pub(crate) fn keep(&mut self, commands: Option<wgpu::CommandBuffer>) {
+        self.next = commands;
+    }
+
+    /// Forgets all: a buffer was replaced.
+    pub(crate) fn forget(&mut self) {
+        *self = Ahead::default();
+    }
+}
+
+impl Made {
+    /// What a run of stages plays.
+    pub(crate) fn played(&self, launch: &Launch, stages: &[StageId], reads: &[Read]) -> Played {
+        let steps = &self.script.steps;
+        let of = |stage: &StageId| {
+            let range = self.program.stage(*stage);
+            let at = |step: usize| steps.partition_point(|c| c.step < step);
+            at(range.start)..at(range.end)
+        };
+        Played {
+            ranges: stages.iter().map(of).collect(),
+            grids: launch.grids.clone(),
+            reads: reads.to_vec(),
+        }
+    }
+
+    /// Encodes calls, each with its bind group: one pass, or with times of passes one for each call.
+    pub(crate) fn encode(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        calls: &[Call],
+        groups: &[wgpu::BindGroup],
+        grids: &[[u32; 3]],
+        timer: Option<&Timer>,
+    ) {
+        let each = match timer.map(|t| t.marks) {
+            Some(Marks::OfPass) => 1,
+            Some(Marks::InPass) | None => calls.len().max(1),
+        };
+        for (first, chunk) in (0..).step_by(each).zip(calls.chunks(each)) {
+            let of_pass = timer.filter(|t| t.marks == Marks::OfPass);
+            let in_pass = timer.filter(|t| t.marks == Marks::InPass);
+            let timestamp_writes = of_pass.map(|t| {
+                let (query_set, query) = t.queries(first);
+                wgpu::ComputePassTimestampWrites {
+                    query_set,
+                    beginning_of_pass_write_index: Some(query),
+                    end_of_pass_write_index: Some(query + 1),
+                }
+            });
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: None,
+                timestamp_writes,
+            });
+            let mut bound = None;
+            for (at, call) in (first..).zip(chunk) {
+                let queries = in_pass.map(|t| t.queries(at));
+                if let Some((set, query)) = queries {
+                    pass.write_timestamp(set, query);
+                }
+                let [x, y, z] = call.grid(grids, self.script.max_grid);
+                if x > 0 && y > 0 && z > 0 {
+                    if bound != Some(call.variant) {
+                        pass.set_pipeline(&self.pipelines[call.variant].pipeline);
+                        bound = Some(call.variant);
+                    }
+                    pass.set_bind_group(0, &groups[at], &[]);
+                    pass.dispatch_workgroups(x, y, z);
+                }
+                if let Some((set, query)) = queries {
+                    pass.write_timestamp(set, query + 1);
+                }
+            }
+        }
+    }
+}
+
+impl Groups {
+    /// The bind groups of all calls.
+    pub(crate) fn new(device: &wgpu::Device, made: &Made, buffers: &Buffers) -> Groups {
+        let of = |call: &Call| group(device, made, buffers, call);
+        Groups {
+            prepare: made.script.prepare.iter().map(of).collect(),
+            steps: made.script.steps.iter().map(of).collect(),
+        }
+    }
+}
+
+fn group(device: &wgpu::Device, made: &Made, buffers: &Buffers, call: &Call) -> wgpu::BindGroup {
+    let variant = &made.script.variants[call.variant];
+    let entry = |binding, buffer, range: Range<u64>| wgpu::BindGroupEntry {
+        binding,
+        resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+            buffer,
+            offset: range.start,
+            size: wgpu::BufferSize::new(range.end - range.start),
+        }),
+    };
+    let start = call.block_offset_bytes;
+    let block = (variant.block_bytes > 0).then(|| {
+        let end = start + u64::from(variant.block_bytes);
+        entry(0, &buffers.numbers, start..end)
+    });
+    let storage = call.bound.iter().filter_map(|b| {
+        let buffer = buffers.place(b.place)?;
+        Some(entry(b.binding, buffer, b.bytes.clone()))
+    });
+    let entries: Vec<_> = block.into_iter().chain(storage).collect();
+    device.create_bind_group(&wgpu::BindGroupDescriptor {
+        label: Some(&variant.name),
+        layout: &made.pipelines[call.variant].layout,
+        entries: &entries,
+    })
+}
