@@ -8,8 +8,9 @@
 //! Products of a few rows read an unpacked B in place (`small`).
 //!
 //! Each element of a packed product is a chain of `fma` over k in ascending
-//! order, one for each block of k, added block by block; no result depends on
-//! tiles or threads.
+//! order, one for each block of k, added block by block: a chain over a long k
+//! would gather the roundings of a growing sum. No result depends on tiles or
+//! threads.
 
 mod block;
 mod epilogue;
@@ -103,14 +104,12 @@ pub(crate) fn tile_shape(level: SimdLevel) -> (usize, usize) {
     }
 }
 
-/// Columns of k that one pass covers. A product of few rows makes one pass: it
-/// is bound by reading B once, in order.
-fn k_block(m: usize, k: usize) -> usize {
-    const MOST: usize = 512;
-    if m <= FEW_ROWS {
-        return k.max(1);
-    }
-    k.div_ceil(k.div_ceil(MOST).max(1)).max(1)
+/// Products that are summed as one chain.
+pub(crate) const CHAIN: usize = 512;
+
+/// Columns of k that one pass covers.
+fn k_block(k: usize) -> usize {
+    k.div_ceil(k.div_ceil(CHAIN).max(1)).max(1)
 }
 
 /// Rows up to which B is read in place rather than packed.
@@ -187,7 +186,7 @@ pub fn gemm_packed(
             b: b.data,
             k,
             n,
-            kc: k_block(m, k),
+            kc: k_block(k),
             rows,
             panels,
             c: out,
@@ -221,7 +220,7 @@ pub(crate) fn gemm_packed_columns(
             b: b.data,
             k,
             n,
-            kc: k_block(m, k),
+            kc: k_block(k),
             rows,
             panels,
             c,

@@ -46,7 +46,12 @@ pub struct QuantView<'a> {
 
 impl QuantView<'_> {
     fn row_bytes(&self) -> usize {
-        self.k / self.scheme.block_len() * self.scheme.block_bytes()
+        self.at(self.k)
+    }
+
+    /// Where the block of weight `k` of a row begins.
+    fn at(&self, k: usize) -> usize {
+        k / self.scheme.block_len() * self.scheme.block_bytes()
     }
 
     fn check(&self) {
@@ -166,10 +171,9 @@ unsafe fn decode_chunk_body<S: Simd>(
     stride: usize,
 ) {
     let row_bytes = w.row_bytes();
-    let at = |k: usize| k / w.scheme.block_len() * w.scheme.block_bytes();
     for (i, row) in rows.enumerate() {
         let out = &mut out[i * stride..i * stride + ks.len()];
-        let bytes = &w.bytes[row * row_bytes + at(ks.start)..row * row_bytes + at(ks.end)];
+        let bytes = &w.bytes[row * row_bytes + w.at(ks.start)..row * row_bytes + w.at(ks.end)];
         let mut write = Write(out.as_mut_ptr());
         visit::<S>(w.scheme, bytes, ks.len(), &mut write);
     }
@@ -274,16 +278,23 @@ unsafe fn dot_rows<S: Simd, const R: usize>(
     y_stride: usize,
 ) {
     let row_bytes = w.row_bytes();
-    for j in rows {
-        let bytes = &w.bytes[j * row_bytes..(j + 1) * row_bytes];
-        let mut dot = Dot::<S, R> {
-            x,
-            x_stride,
-            acc: [[S::splat(0.0); 2]; R],
-        };
-        visit::<S>(w.scheme, bytes, w.k, &mut dot);
-        for (i, [a, b]) in dot.acc.into_iter().enumerate() {
-            *y.add(i * y_stride + j) = S::sum(S::add(a, b));
+    // Whole blocks of every scheme.
+    let block = 2 * S::LANES * gemm::CHAIN;
+    for k0 in (0..w.k.max(1)).step_by(block) {
+        let k1 = w.k.min(k0 + block);
+        let (start, end) = (w.at(k0), w.at(k1));
+        for j in rows.clone() {
+            let bytes = &w.bytes[j * row_bytes + start..j * row_bytes + end];
+            let mut dot = Dot::<S, R> {
+                x: x.wrapping_add(k0),
+                x_stride,
+                acc: [[S::splat(0.0); 2]; R],
+            };
+            visit::<S>(w.scheme, bytes, k1 - k0, &mut dot);
+            for (i, [a, b]) in dot.acc.into_iter().enumerate() {
+                let (y, sum) = (y.add(i * y_stride + j), S::sum(S::add(a, b)));
+                *y = if k0 > 0 { *y + sum } else { sum };
+            }
         }
     }
 }
