@@ -40,6 +40,7 @@ simd_dispatch!(
 /// As [`run_block`]; needs the instructions of `S`.
 #[inline(always)]
 unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
+    let nr = S::TILE_VECTORS * S::LANES;
     let at_once = if block.is_narrow() {
         1
     } else {
@@ -53,8 +54,13 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
             let last = ks.end == block.k;
             for panel in panels.clone() {
                 run_panel::<S>(block, panel, ks.clone());
-                if last && !block.epilogue.is_none() {
-                    finish::<S>(block, panel);
+                if last {
+                    let col = block.col0 + panel * nr;
+                    let cols = col..col + nr.min(block.n - panel * nr);
+                    let rows = block.rows.clone();
+                    block
+                        .epilogue
+                        .finish::<S>(rows, cols, block.c, block.c_stride);
                 }
             }
             k0 = ks.end;
@@ -62,21 +68,6 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
                 break;
             }
         }
-    }
-}
-
-/// Applies the epilogue to the columns of one panel.
-///
-/// # Safety
-/// As [`run_block`]; needs the instructions of `S`.
-#[inline(always)]
-unsafe fn finish<S: Simd>(block: &Block<'_>, panel: usize) {
-    let nr = S::TILE_VECTORS * S::LANES;
-    let col = block.col0 + panel * nr;
-    let cols = nr.min(block.n - panel * nr);
-    for row in block.rows.clone() {
-        let c = block.c.slice(row * block.c_stride + col, cols);
-        block.epilogue.apply::<S>(c, row, col);
     }
 }
 

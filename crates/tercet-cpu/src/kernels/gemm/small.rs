@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::{CHAIN, Epilogue, FEW_ROWS, MatView, k_block, threads_for};
+use super::{CHAIN, Epilogue, FEW_ROWS, MatView, check, k_block, threads_for};
 
 /// Columns of C that one task covers: eight rows of them stay in the
 /// first-level cache.
@@ -35,17 +35,10 @@ pub(super) fn gemm_few_rows(
     epilogue: &Epilogue<'_>,
 ) {
     let (m, n, k) = (a.rows, b.cols, b.rows);
-    a.check();
     b.check();
-    assert_eq!(a.cols, k, "a has {} columns, b has {k} rows", a.cols);
-    epilogue.check(m, n);
-    if m == 0 || n == 0 {
+    if !check(&a, n, k, c, c_stride, epilogue) {
         return;
     }
-    assert!(
-        c_stride >= n && (m - 1) * c_stride + n <= c.len(),
-        "c is too short"
-    );
     let out = SharedMut::new(c);
     let threads = threads_for(threads, m, n, k);
     // Fewer columns where that gives every thread some; a multiple of 32 of them.
@@ -99,7 +92,7 @@ unsafe fn axpy_body<S: Simd>(
             add_rows::<S, 1>(n, [1.0], [sums], to.add(i * c_stride));
         }
     }
-    finish::<S>(a.rows, cols, c, c_stride, epilogue);
+    epilogue.finish::<S>(0..a.rows, cols, c, c_stride);
 }
 
 /// The sums over `ks` for the columns `cols`, in rows of `to`.
@@ -176,25 +169,6 @@ unsafe fn add_rows<S: Simd, const N: usize>(
     }
 }
 
-/// # Safety
-/// Needs the instructions of `S`; no other task touches these columns of C.
-#[inline(always)]
-unsafe fn finish<S: Simd>(
-    rows: usize,
-    cols: Range<usize>,
-    c: SharedMut<f32>,
-    c_stride: usize,
-    epilogue: &Epilogue<'_>,
-) {
-    if epilogue.is_none() {
-        return;
-    }
-    for i in 0..rows {
-        let row = c.slice(i * c_stride + cols.start, cols.len());
-        epilogue.apply::<S>(row, i, cols.start);
-    }
-}
-
 simd_dispatch!(
     fn dots(
         a: &MatView<'_>,
@@ -237,7 +211,7 @@ unsafe fn dots_body<S: Simd>(
         }
         j += count;
     }
-    finish::<S>(a.rows, cols, c, c_stride, epilogue);
+    epilogue.finish::<S>(0..a.rows, cols, c, c_stride);
 }
 
 /// # Safety

@@ -98,20 +98,14 @@ pub fn quant_matmul(
     scratch: &mut [f32],
 ) {
     let (m, n, k) = (x.rows, w.n, w.k);
-    x.check();
     assert!(
-        x.cols == k && (x.col_stride == 1 || k <= 1),
-        "x must have {k} contiguous columns"
+        x.col_stride == 1 || k <= 1,
+        "x must have contiguous columns"
     );
     w.check();
-    epilogue.check(m, n);
-    if m == 0 || n == 0 {
+    if !gemm::check(&x, n, k, y, y_stride, epilogue) {
         return;
     }
-    assert!(
-        y_stride >= n && (m - 1) * y_stride + n <= y.len(),
-        "y is too short"
-    );
     let threads = gemm::threads_for(threads, m, n, k);
     let out = SharedMut::new(y);
     if m < MANY_ROWS {
@@ -256,12 +250,7 @@ unsafe fn few_rows_body<S: Simd>(
         }
         i += count;
     }
-    if !epilogue.is_none() {
-        for i in 0..x.rows {
-            let y = out.slice(i * stride + rows.start, rows.len());
-            epilogue.apply::<S>(y, i, rows.start);
-        }
-    }
+    epilogue.finish::<S>(0..x.rows, rows, out, stride);
 }
 
 /// `y[i, j]` for `R` rows of x and the rows `rows` of W.
