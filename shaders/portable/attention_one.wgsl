@@ -117,11 +117,12 @@ fn main(
         workgroupBarrier();
         var score = UNSEEN;
         if local < BLOCK && key0 + i32(local) < end {
-            var product = 0.0;
-            for (var i = 0u; i < 8u; i += 1u) {
-                product += products[own_row * PRODUCT_ROW + local * 9u + i];
-            }
-            score = key_of(product * p.scale);
+            // As a tree: scores are exponents, in which the roundings of a longer chain would show.
+            let at = own_row * PRODUCT_ROW + local * 9u;
+            let low = vec4<f32>(products[at], products[at + 1u], products[at + 2u], products[at + 3u]);
+            let high = vec4<f32>(products[at + 4u], products[at + 5u], products[at + 6u], products[at + 7u]);
+            let sums = low + high;
+            score = key_of(((sums.x + sums.z) + (sums.y + sums.w)) * p.scale);
             atomicMax(&greatest[own_row], score);
         }
         workgroupBarrier();

@@ -7,14 +7,16 @@
 //! calculation for softmax"); blocks that no row may see are skipped. Many rows
 //! multiply through the tile kernel, few by dot products in place.
 
+mod products;
 mod scores;
 
 use std::ops::Range;
 
-use super::gemm::{self, Columns, MatView, Tile};
+use super::gemm;
 use super::parallel::{self, SharedMut, Threads};
 use super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::vmath::scalar;
+use products::{add_values, score_block};
 use scores::{exp_row, mask_row};
 
 /// Rows of one task.
@@ -23,8 +25,6 @@ const ROW_BLOCK: usize = 128;
 const KEY_BLOCK: usize = 128;
 /// Multiply-adds that one thread does in about 50 us.
 const SERIAL_WORK: usize = 500_000;
-/// Rows from which packing keys pays.
-const TILED_ROWS: usize = 6;
 
 /// A `[batch, head, sequence, dim]` operand; `dim` is contiguous. Both layouts
 /// and slices of a packed projection are strides.
@@ -370,162 +370,4 @@ fn masked_row<S: Simd>(job: &Job<'_>, r: usize, kv_len: usize, out: &mut [f32]) 
         out.iter_mut().zip(v).for_each(|(o, v)| *o += p * v);
     }
     out.iter_mut().for_each(|o| *o /= sum);
-}
-
-/// `scores[r, j] = queries[r] . k[keys.start + j]`.
-///
-/// # Safety
-/// Needs the instructions of `S`.
-#[inline(always)]
-unsafe fn score_block<S: Simd>(
-    job: &Job<'_>,
-    queries: &[f32],
-    keys: Range<usize>,
-    scores: &mut [f32],
-    panel: &mut [f32],
-) {
-    let (dk, n) = (job.a.dk, job.rows.len());
-    let nr = S::TILE_VECTORS * S::LANES;
-    let base =
-        job.b * job.k.strides[0] + job.kv_head * job.k.strides[1] + keys.start * job.k.strides[2];
-    if n < TILED_ROWS || dk == 0 {
-        for j in (0..keys.len()).step_by(4) {
-            let count = 4.min(keys.len() - j);
-            // The last key repeats where fewer than four are left.
-            let four = std::array::from_fn(|v| {
-                let key = j + v.min(count - 1);
-                job.k.data[base + key * job.k.strides[2]..][..dk].as_ptr()
-            });
-            for r in 0..n {
-                let dots = gemm::dot4::<S>(dk, queries.as_ptr().add(r * dk), four);
-                scores[r * KEY_BLOCK + j..][..count].copy_from_slice(&dots[..count]);
-            }
-        }
-        return;
-    }
-    let view = MatView {
-        data: &job.k.data[base..],
-        rows: dk,
-        cols: keys.len(),
-        row_stride: 1,
-        col_stride: job.k.strides[2],
-    };
-    for col in (0..keys.len()).step_by(nr) {
-        gemm::pack_panel::<S>(&view, col, panel);
-        let rows = Operand {
-            data: queries.as_ptr(),
-            stride: dk,
-        };
-        let c = scores.as_mut_ptr().add(col);
-        tiles::<S>(
-            n,
-            dk,
-            rows,
-            (panel.as_ptr(), nr),
-            c,
-            KEY_BLOCK,
-            keys.len() - col,
-            Columns::Padded,
-        );
-    }
-}
-
-/// Rows of A: the distance between them.
-#[derive(Clone, Copy)]
-struct Operand {
-    data: *const f32,
-    stride: usize,
-}
-
-/// `c[0..n, 0..cols] = a[0..n, 0..k] b` for a packed panel, `+=` for a `b` of
-/// [`Columns::Exact`], for at most the columns of one panel;
-/// `b` is a pointer and the distance between rows.
-///
-/// # Safety
-/// Needs the instructions of `S`; all operands are valid for these sizes.
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "operands and sizes of a product")]
-unsafe fn tiles<S: Simd>(
-    n: usize,
-    k: usize,
-    a: Operand,
-    b: (*const f32, usize),
-    c: *mut f32,
-    c_row: usize,
-    cols: usize,
-    columns: Columns,
-) {
-    let nr = S::TILE_VECTORS * S::LANES;
-    let cols = cols.min(nr);
-    let vectors = cols.div_ceil(S::LANES);
-    let count = n.div_ceil(S::TILE_ROWS);
-    for i in 0..count {
-        let (row, end) = (i * n / count, (i + 1) * n / count);
-        let tile = Tile {
-            k,
-            a: a.data.add(row * a.stride),
-            a_row: a.stride,
-            a_step: 1,
-            b: b.0,
-            b_step: b.1,
-            c: c.add(row * c_row),
-            c_row,
-            next: b.0,
-            last: cols - (vectors - 1) * S::LANES,
-            add: columns == Columns::Exact,
-        };
-        gemm::tile_function(S::LEVEL, end - row, vectors, columns)(&tile);
-    }
-}
-
-/// `acc[r] += sum_j scores[r, j] v[keys.start + j]`.
-///
-/// # Safety
-/// Needs the instructions of `S`.
-#[inline(always)]
-unsafe fn add_values<S: Simd>(
-    job: &Job<'_>,
-    n: usize,
-    keys: Range<usize>,
-    scores: &[f32],
-    acc: &mut [f32],
-) {
-    let dv = job.a.dv;
-    let nr = S::TILE_VECTORS * S::LANES;
-    let stride = job.v.strides[2];
-    let base = job.b * job.v.strides[0] + job.kv_head * job.v.strides[1] + keys.start * stride;
-    if n < TILED_ROWS {
-        for r in 0..n {
-            let p = &scores[r * KEY_BLOCK..r * KEY_BLOCK + keys.len()];
-            for col in (0..dv).step_by(S::LANES) {
-                let lanes = S::LANES.min(dv - col);
-                let to = acc.as_mut_ptr().add(r * dv + col);
-                let mut sum = S::load_n(to, lanes);
-                for (j, p) in p.iter().enumerate() {
-                    let v = job.v.data[base + j * stride + col..][..lanes].as_ptr();
-                    sum = S::fma(S::splat(*p), S::load_n(v, lanes), sum);
-                }
-                S::store_n(to, sum, lanes);
-            }
-        }
-        return;
-    }
-    let rows = Operand {
-        data: scores.as_ptr(),
-        stride: KEY_BLOCK,
-    };
-    for col in (0..dv).step_by(nr) {
-        let v = job.v.data[base + col..].as_ptr();
-        let c = acc.as_mut_ptr().add(col);
-        tiles::<S>(
-            n,
-            keys.len(),
-            rows,
-            (v, stride),
-            c,
-            dv,
-            dv - col,
-            Columns::Exact,
-        );
-    }
 }

@@ -145,17 +145,29 @@ unsafe fn softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
         .chunks_exact(cols.max(1))
         .zip(out.chunks_exact_mut(cols.max(1)))
     {
-        let max = max_body::<S>(x);
-        if max == f32::NEG_INFINITY {
+        let Some((_, sum)) = exp_row::<S>(x, out) else {
             out.fill(0.0);
             continue;
-        }
-        for (out, x) in out.iter_mut().zip(x) {
-            *out = scalar::exp::<S>(x - max);
-        }
-        let scale = 1.0 / sum_body::<S>(out);
+        };
+        let scale = 1.0 / sum;
         out.iter_mut().for_each(|y| *y *= scale);
     }
+}
+
+/// `out = e^(x - max)`: the greatest element and the sum of `out`; `None` where all are `-inf`.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn exp_row<S: Simd>(x: &[f32], out: &mut [f32]) -> Option<(f32, f32)> {
+    let max = max_body::<S>(x);
+    if max == f32::NEG_INFINITY {
+        return None;
+    }
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = scalar::exp::<S>(x - max);
+    }
+    Some((max, sum_body::<S>(out)))
 }
 
 simd_dispatch!(
@@ -172,16 +184,12 @@ unsafe fn log_softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
         .chunks_exact(cols.max(1))
         .zip(out.chunks_exact_mut(cols.max(1)))
     {
-        let max = max_body::<S>(x);
-        if max == f32::NEG_INFINITY {
+        let Some((max, sum)) = exp_row::<S>(x, out) else {
             // Every element is `-inf`, and stays so.
             out.copy_from_slice(x);
             continue;
-        }
-        for (out, x) in out.iter_mut().zip(x) {
-            *out = scalar::exp::<S>(x - max);
-        }
-        let log = scalar::ln::<S>(sum_body::<S>(out));
+        };
+        let log = scalar::ln::<S>(sum);
         for (out, x) in out.iter_mut().zip(x) {
             *out = (x - max) - log;
         }

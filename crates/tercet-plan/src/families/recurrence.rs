@@ -47,17 +47,24 @@ crate::params! {
     }
 }
 
+/// The text of a kernel that makes steps.
+macro_rules! stepping {
+    ($file:literal) => {
+        &[
+            PRELUDE,
+            Piece::Base.text(),
+            Piece::Exp.text(),
+            Piece::Hyperbolic.text(),
+            Piece::Gate.text(),
+            portable!("recurrence_cell.wgsl"),
+            portable!($file),
+        ]
+    };
+}
+
 static RECURRENCE: Kernel<RecurrenceParams> = Kernel::wgsl(
     "recurrence",
-    &[
-        PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Hyperbolic.text(),
-        Piece::Gate.text(),
-        portable!("recurrence_cell.wgsl"),
-        portable!("recurrence.wgsl"),
-    ],
+    stepping!("recurrence.wgsl"),
     &[
         Access::Read,
         Access::Read,
@@ -83,15 +90,7 @@ static FIRST_STATES: Kernel<FirstStatesParams> = Kernel::wgsl(
 
 static RECURRENCE_STEP: Kernel<RecurrenceStepParams> = Kernel::wgsl(
     "recurrence_step",
-    &[
-        PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Hyperbolic.text(),
-        Piece::Gate.text(),
-        portable!("recurrence_cell.wgsl"),
-        portable!("recurrence_step.wgsl"),
-    ],
+    stepping!("recurrence_step.wgsl"),
     &[
         Access::Read,
         Access::Read,

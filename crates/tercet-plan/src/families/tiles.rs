@@ -8,6 +8,8 @@ const PARTS: [u32; 9] = [1, 2, 3, 4, 6, 8, 9, 12, 16];
 /// What a step takes of `k`, and how many steps a part has at least.
 const STEP: usize = 16;
 const LEAST_STEPS: usize = 3;
+/// Products that one chain sums, where parts are possible: the roundings of longer chains leave the tolerance of F32.
+const LONGEST: usize = 8192;
 
 /// What a tile costs beside its loop, as so much of `k`.
 const START: usize = 48;
@@ -98,14 +100,17 @@ impl Problem {
         self.rows as f64 * self.columns as f64 * self.products as f64
     }
 
-    /// The size and the parts with which the busiest unit has least to do.
+    /// The size and the parts with which the busiest unit has least to do, but for parts that are too long.
     pub(super) fn best(&self, sizes: &[Size]) -> Option<Tiles> {
         let steps = self.k.div_ceil(STEP);
         let fits = |parts: u32| f64::from(parts) * 4.0 * self.results() <= self.most_bytes as f64;
         let able =
             |parts: &u32| *parts == 1 || (steps >= LEAST_STEPS * *parts as usize && fits(*parts));
+        let able = PARTS.into_iter().filter(able);
+        let least = self.k.div_ceil(LONGEST).min(able.clone().max()? as usize);
+        let able = able.filter(|parts| *parts as usize >= least);
         let all = sizes.iter().flat_map(|&size| {
-            PARTS.into_iter().filter(able).map(move |parts| Tiles {
+            able.clone().map(move |parts| Tiles {
                 size,
                 parts,
                 time: self.time(size, parts),
@@ -150,6 +155,14 @@ mod tests {
     }
 
     #[test]
+    fn long_chains_are_summed_in_parts() {
+        assert_eq!(of(4096, 4096, 8192).parts, 1);
+        assert_eq!(of(4096, 4096, 14336).parts, 2);
+        let many = of(4096, 4096, 1 << 20);
+        assert_eq!(many.parts, 16, "the most there are");
+    }
+
+    #[test]
     fn sums_of_parts_fit_where_they_may_lie() {
         let problem = Problem {
             rows: 128,
@@ -161,5 +174,11 @@ mod tests {
             most_bytes: 2 * 4 * 128 * 768,
         };
         assert_eq!(problem.best(&SIZES).unwrap().parts, 2);
+        let nowhere = Problem {
+            k: 1 << 16,
+            most_bytes: 0,
+            ..problem
+        };
+        assert_eq!(nowhere.best(&SIZES).unwrap().parts, 1);
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::super::gemm::{self, Epilogue, MatView, PackedB};
 use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::{Call, ConvShape};
+use super::{Call, ConvShape, TASKS};
 
 /// Floats of the columns that a task packs at a time, about: with its part of y they stay in the
 /// second-level cache.
@@ -37,8 +37,6 @@ pub(super) fn run(
     scratch: &mut [f32],
 ) {
     let shape = call.shape;
-    /// Tasks for each thread that keep all busy to the end.
-    const TASKS: usize = 6;
     let windows = shape.windows.count();
     let (entries, nr) = (shape.batch * shape.groups, gemm::packed_b_len(level, 1, 1));
     let even = (entries * windows).div_ceil(TASKS * threads.count() * nr) * nr;

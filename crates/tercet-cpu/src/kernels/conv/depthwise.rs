@@ -8,7 +8,7 @@ use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::slab::{Blocks, SLACK};
 use super::sums::{self, Channels, MOST_SUMS, Panel};
-use super::{Call, ConvShape, rows, tile};
+use super::{Call, ConvShape, Job, TASKS, rows, tile};
 
 /// Elements of a slab, about: vectors of them stay in the second-level cache.
 const AREA: usize = 1536;
@@ -54,14 +54,6 @@ fn slab_len(plane: usize, lanes: usize) -> usize {
     (plane * lanes + SLACK).next_multiple_of(16)
 }
 
-/// What the tasks of a call share.
-struct Job<'a> {
-    call: &'a Call<'a>,
-    weights: &'a [f32],
-    blocks: Blocks,
-    y: SharedMut<f32>,
-}
-
 /// The convolution, from weights packed by [`pack`].
 pub(super) fn run(
     level: SimdLevel,
@@ -71,8 +63,6 @@ pub(super) fn run(
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
-    /// Tasks for each thread that keep all busy to the end.
-    const TASKS: usize = 6;
     let shape = call.shape;
     if rows::takes(level, shape) {
         return rows::run(level, threads, call, weights, y, scratch);

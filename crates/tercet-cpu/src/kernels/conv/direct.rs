@@ -11,7 +11,7 @@ use super::super::parallel::{self, SharedMut, Tasks, Threads};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::slab::{Block, Blocks, SLACK};
 use super::sums::{self, Channels, MOST_SUMS, Panel};
-use super::{Call, ConvShape, tile};
+use super::{Call, ConvShape, Job, TASKS, tile};
 
 /// Floats of a slab, about: half of a second-level cache.
 const SLAB: usize = 128 << 10;
@@ -65,17 +65,6 @@ fn slab_len(len: usize) -> usize {
     (len + SLACK).next_multiple_of(16)
 }
 
-/// What the tasks of a call share.
-struct Job<'a> {
-    call: &'a Call<'a>,
-    weights: &'a [f32],
-    group_len: usize,
-    blocks: Blocks,
-    /// Panels of channels.
-    panels: usize,
-    y: SharedMut<f32>,
-}
-
 /// The convolution, from weights packed by [`pack`].
 pub(super) fn run(
     level: SimdLevel,
@@ -85,8 +74,6 @@ pub(super) fn run(
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
-    /// Tasks for each thread that keep all busy to the end.
-    const TASKS: usize = 6;
     let shape = call.shape;
     let (entries, count) = (shape.batch * shape.groups, threads.count());
     let most = entries * shape.windows.count() / (TASKS * count);
@@ -96,9 +83,7 @@ pub(super) fn run(
     let job = Job {
         call,
         weights,
-        group_len: group_len(level, shape),
         blocks,
-        panels,
         y: SharedMut::new(y),
     };
     let tasks = entries * blocks.count() * panels;
@@ -120,9 +105,10 @@ unsafe fn tasks_body<S: Simd>(job: &Job<'_>, tasks: Tasks<'_>, part: &mut [f32])
     let (shape, blocks) = (call.shape, &job.blocks);
     let w = &shape.windows;
     let (slab, sums) = part.split_at_mut(slab_len(shape.channels * blocks.plane()));
+    let panels = shape.m.div_ceil(S::TILE_VECTORS * S::LANES);
     let mut filled = None;
     for task in tasks {
-        let (panel, place) = (task % job.panels, task / job.panels);
+        let (panel, place) = (task % panels, task / panels);
         let (entry, block) = (place / blocks.count(), blocks.get(place % blocks.count()));
         if filled.replace(place) != Some(place) {
             let x = &call.x[entry * shape.channels * w.plane()..];
@@ -153,7 +139,7 @@ unsafe fn run_panel<S: Simd>(
     if let Some(bias) = call.bias {
         start[..count].copy_from_slice(&bias[group * shape.m + first..][..count]);
     }
-    let weights = &job.weights[group * job.group_len..][..job.group_len];
+    let weights = &job.weights[group * group_len(SimdLevel(S::LEVEL), shape)..];
     let panel = Panel {
         channels: shape.channels,
         weights: &weights[panel * shape.k() * nr..][..shape.k() * nr],

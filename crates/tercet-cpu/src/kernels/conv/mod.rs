@@ -16,12 +16,15 @@ mod tile;
 mod windows;
 
 use super::gemm::Activation;
-use super::parallel::Threads;
+use super::parallel::{SharedMut, Threads};
 use super::simd::SimdLevel;
+use slab::Blocks;
 pub use windows::Windows;
 
 /// Multiply-adds below which waking another thread costs more than it gains.
 const SERIAL_WORK: usize = 1 << 16;
+/// Tasks for each thread that keep all busy to the end.
+const TASKS: usize = 6;
 
 /// A convolution of `[batch, groups * channels, ..]` with `[groups * m, channels, ..]`.
 #[derive(Clone, Copy, Debug)]
@@ -191,4 +194,13 @@ struct Call<'a> {
     x: &'a [f32],
     bias: Option<&'a [f32]>,
     activation: Activation,
+}
+
+/// What the tasks of a call share where they take blocks of windows.
+struct Job<'a> {
+    call: &'a Call<'a>,
+    /// As the kernel packed them.
+    weights: &'a [f32],
+    blocks: Blocks,
+    y: SharedMut<f32>,
 }

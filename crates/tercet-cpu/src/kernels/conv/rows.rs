@@ -14,7 +14,7 @@ use super::super::gemm::Epilogue;
 use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::slab::{Block, Blocks, SLACK};
-use super::{Call, ConvShape};
+use super::{Call, ConvShape, Job};
 
 /// Elements of a slab, about: half of a first-level cache.
 const AREA: usize = 4096;
@@ -33,16 +33,7 @@ pub(super) fn scratch_len(shape: &ConvShape) -> usize {
     (Blocks::plane_bound(&shape.windows, AREA) + SLACK).next_multiple_of(16)
 }
 
-/// What the tasks of a call share.
-struct Job<'a> {
-    call: &'a Call<'a>,
-    /// As [`super::depthwise::pack`] writes them.
-    weights: &'a [f32],
-    blocks: Blocks,
-    y: SharedMut<f32>,
-}
-
-/// The convolution, if [`takes`] says so.
+/// The convolution, if [`takes`] says so, from weights packed by [`super::depthwise::pack`].
 pub(super) fn run(
     level: SimdLevel,
     threads: Threads,

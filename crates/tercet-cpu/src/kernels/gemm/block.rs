@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::parallel::SharedMut;
 use super::super::simd::{Simd, simd_dispatch};
 use super::tile::{self, Columns, Tile};
-use super::{Epilogue, MatView};
+use super::{Epilogue, FEW_ROWS, MatView};
 
 /// A rectangle of C to compute.
 pub(super) struct Block<'a> {
@@ -23,6 +23,13 @@ pub(super) struct Block<'a> {
     pub(super) epilogue: &'a Epilogue<'a>,
 }
 
+impl Block<'_> {
+    /// Few rows are bound by reading B once, in order: panel by panel, not block by block of k.
+    fn is_narrow(&self) -> bool {
+        self.rows.len() <= FEW_ROWS
+    }
+}
+
 simd_dispatch!(
     /// Computes a block; no other task may touch its rectangle of C, and its
     /// bounds were checked by the caller.
@@ -34,24 +41,32 @@ simd_dispatch!(
 #[inline(always)]
 unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
     let nr = S::TILE_VECTORS * S::LANES;
-    let mut k0 = 0;
-    loop {
-        let kc = block.kc.min(block.k - k0);
-        let last = k0 + kc == block.k;
-        for panel in block.panels.clone() {
-            run_panel::<S>(block, panel, k0..k0 + kc);
-            if last && !block.epilogue.is_none() {
-                let col = block.col0 + panel * nr;
-                let cols = nr.min(block.n - panel * nr);
-                for row in block.rows.clone() {
-                    let c = block.c.slice(row * block.c_stride + col, cols);
-                    block.epilogue.apply::<S>(c, row, col);
+    let at_once = if block.is_narrow() {
+        1
+    } else {
+        block.panels.len().max(1)
+    };
+    for first in block.panels.clone().step_by(at_once) {
+        let panels = first..block.panels.end.min(first + at_once);
+        let mut k0 = 0;
+        loop {
+            let ks = k0..block.k.min(k0 + block.kc);
+            let last = ks.end == block.k;
+            for panel in panels.clone() {
+                run_panel::<S>(block, panel, ks.clone());
+                if last {
+                    let col = block.col0 + panel * nr;
+                    let cols = col..col + nr.min(block.n - panel * nr);
+                    let rows = block.rows.clone();
+                    block
+                        .epilogue
+                        .finish::<S>(rows, cols, block.c, block.c_stride);
                 }
             }
-        }
-        k0 += kc;
-        if last {
-            break;
+            k0 = ks.end;
+            if last {
+                break;
+            }
         }
     }
 }
@@ -70,12 +85,13 @@ unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) 
     let a0 = a.data.as_ptr();
     // As even as can be: no tile is a sliver.
     let tiles = rows.div_ceil(S::TILE_ROWS);
-    // Tiles of this panel fetch the next one from the shared cache or memory.
+    // Tiles of this panel fetch what is read next from the shared cache or memory.
     let b = block
         .b
         .as_ptr()
         .wrapping_add((panel * block.k + ks.start) * nr);
-    let (len, next) = (ks.len() * nr, b.wrapping_add(block.k * nr));
+    let len = ks.len() * nr;
+    let next = b.wrapping_add(if block.is_narrow() { len } else { block.k * nr });
     for i in 0..tiles {
         let row = block.rows.start + i * rows / tiles;
         let count = block.rows.start + (i + 1) * rows / tiles - row;

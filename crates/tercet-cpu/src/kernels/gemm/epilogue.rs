@@ -1,5 +1,8 @@
 //! What happens to a tile of C while it is hot.
 
+use std::ops::Range;
+
+use super::super::parallel::SharedMut;
 use super::super::simd::Simd;
 use super::super::vmath::scalar;
 use super::MatView;
@@ -60,8 +63,29 @@ impl Epilogue<'_> {
     }
 
     /// Whether the product is stored unchanged.
-    pub(crate) fn is_none(&self) -> bool {
+    fn is_none(&self) -> bool {
         self.bias.is_none() && self.activation == Activation::None && self.residual.is_none()
+    }
+
+    /// Applies itself to a rectangle of C.
+    ///
+    /// # Safety
+    /// Needs the instructions of `S`; C has the rectangle, which no other task touches.
+    #[inline(always)]
+    pub(crate) unsafe fn finish<S: Simd>(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        c: SharedMut<f32>,
+        c_stride: usize,
+    ) {
+        if self.is_none() {
+            return;
+        }
+        for row in rows {
+            let c = c.slice(row * c_stride + cols.start, cols.len());
+            self.apply::<S>(c, row, cols.start);
+        }
     }
 
     /// Applies itself to `c`, the elements of row `row` from column `col`.

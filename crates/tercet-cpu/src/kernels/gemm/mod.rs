@@ -8,8 +8,9 @@
 //! Products of a few rows read an unpacked B in place (`small`).
 //!
 //! Each element of a packed product is a chain of `fma` over k in ascending
-//! order, one for each block of k, added block by block; no result depends on
-//! tiles or threads.
+//! order, one for each block of k, added block by block: a chain over a long k
+//! would gather the roundings of a growing sum. No result depends on tiles or
+//! threads.
 
 mod block;
 mod epilogue;
@@ -103,14 +104,12 @@ pub(crate) fn tile_shape(level: SimdLevel) -> (usize, usize) {
     }
 }
 
-/// Columns of k that one pass covers. A product of few rows makes one pass: it
-/// is bound by reading B once, in order.
-fn k_block(m: usize, k: usize) -> usize {
-    const MOST: usize = 512;
-    if m <= FEW_ROWS {
-        return k.max(1);
-    }
-    k.div_ceil(k.div_ceil(MOST).max(1)).max(1)
+/// Products that are summed as one chain.
+pub(crate) const CHAIN: usize = 512;
+
+/// Columns of k that one pass covers.
+fn k_block(k: usize) -> usize {
+    k.div_ceil(k.div_ceil(CHAIN).max(1)).max(1)
 }
 
 /// Rows up to which B is read in place rather than packed.
@@ -163,40 +162,42 @@ pub fn gemm_packed(
     epilogue: &Epilogue<'_>,
     _scratch: &mut [f32],
 ) {
-    let (mr, nr) = tile_shape(level);
-    let (m, n, k) = (a.rows, b.n, b.k);
+    assert_eq!(b.nr, tile_shape(level).1, "b was packed for another level");
+    if check(&a, b.n, b.k, c, c_stride, epilogue) {
+        let threads = threads_for(threads, a.rows, b.n, b.k);
+        run_packed(
+            level,
+            threads,
+            a,
+            b,
+            SharedMut::new(c),
+            c_stride,
+            0,
+            epilogue,
+        );
+    }
+}
+
+/// Panics unless A has `k` columns, and C, bias and residual are as large as a product of `n` columns; false if
+/// C is empty.
+pub(crate) fn check(
+    a: &MatView<'_>,
+    n: usize,
+    k: usize,
+    c: &[f32],
+    c_stride: usize,
+    epilogue: &Epilogue<'_>,
+) -> bool {
+    let m = a.rows;
     a.check();
     assert_eq!(a.cols, k, "a has {} columns, b has {k} rows", a.cols);
-    assert_eq!(b.nr, nr, "b was packed for another level");
     epilogue.check(m, n);
-    if m == 0 || n == 0 {
-        return;
-    }
+    let is_empty = m == 0 || n == 0;
     assert!(
-        c_stride >= n && (m - 1) * c_stride + n <= c.len(),
+        is_empty || (c_stride >= n && (m - 1) * c_stride + n <= c.len()),
         "c is too short"
     );
-    let threads = threads_for(threads, m, n, k);
-    let grid = Grid::new(threads, m, n, k, mr, nr);
-    let out = SharedMut::new(c);
-    parallel::for_each(threads, grid.tasks(), |task| {
-        let (rows, panels) = grid.task(task, m, n.div_ceil(nr));
-        // Tasks cover disjoint rectangles of C.
-        let block = Block {
-            a,
-            b: b.data,
-            k,
-            n,
-            kc: k_block(m, k),
-            rows,
-            panels,
-            c: out,
-            c_stride,
-            col0: 0,
-            epilogue,
-        };
-        run_block(level, &block);
-    });
+    !is_empty
 }
 
 /// A product by one task for the columns from `col0` of a wider `c`: for callers
@@ -211,17 +212,32 @@ pub(crate) fn gemm_packed_columns(
     col0: usize,
     epilogue: &Epilogue<'_>,
 ) {
+    run_packed(level, Threads::Serial, a, b, c, c_stride, col0, epilogue);
+}
+
+#[allow(clippy::too_many_arguments, reason = "operands, output, epilogue")]
+fn run_packed(
+    level: SimdLevel,
+    threads: Threads,
+    a: MatView<'_>,
+    b: PackedB<'_>,
+    c: SharedMut<f32>,
+    c_stride: usize,
+    col0: usize,
+    epilogue: &Epilogue<'_>,
+) {
     let (mr, nr) = tile_shape(level);
     let (m, n, k) = (a.rows, b.n, b.k);
-    let grid = Grid::new(Threads::Serial, m, n, k, mr, nr);
-    for task in 0..grid.tasks() {
+    let grid = Grid::new(threads, m, n, k, mr, nr);
+    parallel::for_each(threads, grid.tasks(), |task| {
         let (rows, panels) = grid.task(task, m, n.div_ceil(nr));
+        // Tasks cover disjoint rectangles of C.
         let block = Block {
             a,
             b: b.data,
             k,
             n,
-            kc: k_block(m, k),
+            kc: k_block(k),
             rows,
             panels,
             c,
@@ -230,7 +246,7 @@ pub(crate) fn gemm_packed_columns(
             epilogue,
         };
         run_block(level, &block);
-    }
+    });
 }
 
 /// `c = epilogue(a b)` for operands of any strides; see [`gemm_packed`].

@@ -1,15 +1,17 @@
 //! Products of at most eight rows with a B that is not packed: bound by reading
 //! B once, so it is read where it lies.
 //!
-//! Rows of B contiguous: rows of C stay in cache while B passes by (one chain of
-//! `fma` over k per element, as in the packed product). Columns of B contiguous,
-//! as in a weight stored `[n, k]`: dot products in lanes, summed as a tree.
+//! Rows of B contiguous: rows of C stay in cache while B passes by (a chain of
+//! `fma` for each block of k per element, as in the packed product). Columns of B
+//! contiguous, as in a weight stored `[n, k]`: dot products in lanes, summed as a
+//! tree.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::{Epilogue, MatView, threads_for};
+use super::{CHAIN, Epilogue, FEW_ROWS, MatView, check, k_block, threads_for};
 
 /// Columns of C that one task covers: eight rows of them stay in the
 /// first-level cache.
@@ -33,17 +35,10 @@ pub(super) fn gemm_few_rows(
     epilogue: &Epilogue<'_>,
 ) {
     let (m, n, k) = (a.rows, b.cols, b.rows);
-    a.check();
     b.check();
-    assert_eq!(a.cols, k, "a has {} columns, b has {k} rows", a.cols);
-    epilogue.check(m, n);
-    if m == 0 || n == 0 {
+    if !check(&a, n, k, c, c_stride, epilogue) {
         return;
     }
-    assert!(
-        c_stride >= n && (m - 1) * c_stride + n <= c.len(),
-        "c is too short"
-    );
     let out = SharedMut::new(c);
     let threads = threads_for(threads, m, n, k);
     // Fewer columns where that gives every thread some; a multiple of 32 of them.
@@ -83,12 +78,43 @@ unsafe fn axpy_body<S: Simd>(
     epilogue: &Epilogue<'_>,
 ) {
     let n = cols.len();
-    for i in 0..a.rows {
-        c.slice(i * c_stride + cols.start, n).fill(0.0);
+    let to = c.ptr().add(cols.start);
+    // Sums of the later blocks of k: written before they are read.
+    let mut part = MaybeUninit::<[f32; FEW_ROWS * COLS_PER_TASK]>::uninit();
+    let part = part.as_mut_ptr().cast::<f32>();
+    let block = k_block(b.rows);
+    add_block::<S>(a, b, 0..b.rows.min(block), &cols, to, c_stride);
+    for k0 in (block..b.rows).step_by(block) {
+        let ks = k0..b.rows.min(k0 + block);
+        add_block::<S>(a, b, ks, &cols, part, COLS_PER_TASK);
+        for i in 0..a.rows {
+            let sums = part.add(i * COLS_PER_TASK);
+            add_rows::<S, 1>(n, [1.0], [sums], to.add(i * c_stride));
+        }
     }
-    let mut p = 0;
-    while p < b.rows {
-        let steps = STEPS.min(b.rows - p);
+    epilogue.finish::<S>(0..a.rows, cols, c, c_stride);
+}
+
+/// The sums over `ks` for the columns `cols`, in rows of `to`.
+///
+/// # Safety
+/// As [`axpy_body`]; `to` is valid for the rows of A, as many floats as columns each.
+#[inline(always)]
+unsafe fn add_block<S: Simd>(
+    a: &MatView<'_>,
+    b: &MatView<'_>,
+    ks: Range<usize>,
+    cols: &Range<usize>,
+    to: *mut f32,
+    stride: usize,
+) {
+    let n = cols.len();
+    for i in 0..a.rows {
+        to.add(i * stride).write_bytes(0, n);
+    }
+    let mut p = ks.start;
+    while p < ks.end {
+        let steps = STEPS.min(ks.end - p);
         let row = |s: usize| {
             b.data
                 .as_ptr()
@@ -96,7 +122,7 @@ unsafe fn axpy_body<S: Simd>(
         };
         for i in 0..a.rows {
             let x = |s: usize| a.data[i * a.row_stride + (p + s) * a.col_stride];
-            let to = c.ptr().add(i * c_stride + cols.start);
+            let to = to.add(i * stride);
             if steps == STEPS {
                 add_rows::<S, STEPS>(n, std::array::from_fn(x), std::array::from_fn(row), to);
             } else {
@@ -107,7 +133,6 @@ unsafe fn axpy_body<S: Simd>(
         }
         p += steps;
     }
-    finish::<S>(a.rows, cols, c, c_stride, epilogue);
 }
 
 /// `c[j] += x[0] b[0][j] + x[1] b[1][j] ...`, as a chain.
@@ -141,25 +166,6 @@ unsafe fn add_rows<S: Simd, const N: usize>(
             sum = S::fma(xs[s], S::load_n(b[s].add(j), n - j), sum);
         }
         S::store_n(c.add(j), sum, n - j);
-    }
-}
-
-/// # Safety
-/// Needs the instructions of `S`; no other task touches these columns of C.
-#[inline(always)]
-unsafe fn finish<S: Simd>(
-    rows: usize,
-    cols: Range<usize>,
-    c: SharedMut<f32>,
-    c_stride: usize,
-    epilogue: &Epilogue<'_>,
-) {
-    if epilogue.is_none() {
-        return;
-    }
-    for i in 0..rows {
-        let row = c.slice(i * c_stride + cols.start, cols.len());
-        epilogue.apply::<S>(row, i, cols.start);
     }
 }
 
@@ -205,7 +211,7 @@ unsafe fn dots_body<S: Simd>(
         }
         j += count;
     }
-    finish::<S>(a.rows, cols, c, c_stride, epilogue);
+    epilogue.finish::<S>(0..a.rows, cols, c, c_stride);
 }
 
 /// # Safety
@@ -218,9 +224,15 @@ unsafe fn strided_dots<S: Simd>(
     columns: [*const f32; 4],
 ) -> [f32; 4] {
     let mut sums = [0.0; 4];
-    for p in 0..k {
+    for k0 in (0..k).step_by(CHAIN) {
+        let mut part = [0.0; 4];
+        for p in k0..k.min(k0 + CHAIN) {
+            for v in 0..4 {
+                part[v] = S::fmaf(*x.add(p * step), *columns[v].add(p), part[v]);
+            }
+        }
         for v in 0..4 {
-            sums[v] = S::fmaf(*x.add(p * step), *columns[v].add(p), sums[v]);
+            sums[v] += part[v];
         }
     }
     sums
@@ -232,6 +244,27 @@ unsafe fn strided_dots<S: Simd>(
 /// Needs the instructions of `S`; all pointers are valid for `k` floats.
 #[inline(always)]
 pub(crate) unsafe fn dot4<S: Simd>(k: usize, x: *const f32, columns: [*const f32; 4]) -> [f32; 4] {
+    let mut sums = [0.0; 4];
+    let block = 2 * S::LANES * CHAIN;
+    for k0 in (0..k).step_by(block) {
+        let mut from = columns;
+        for v in 0..4 {
+            from[v] = columns[v].add(k0);
+        }
+        let part = dot4_block::<S>(block.min(k - k0), x.add(k0), from);
+        for v in 0..4 {
+            sums[v] += part[v];
+        }
+    }
+    sums
+}
+
+/// [`dot4`] as `2 * LANES` chains.
+///
+/// # Safety
+/// As [`dot4`].
+#[inline(always)]
+unsafe fn dot4_block<S: Simd>(k: usize, x: *const f32, columns: [*const f32; 4]) -> [f32; 4] {
     let mut acc = [[S::splat(0.0); 4]; 2];
     let mut p = 0;
     while p + 2 * S::LANES <= k {

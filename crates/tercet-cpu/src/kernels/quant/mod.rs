@@ -46,7 +46,12 @@ pub struct QuantView<'a> {
 
 impl QuantView<'_> {
     fn row_bytes(&self) -> usize {
-        self.k / self.scheme.block_len() * self.scheme.block_bytes()
+        self.at(self.k)
+    }
+
+    /// Where the block of weight `k` of a row begins.
+    fn at(&self, k: usize) -> usize {
+        k / self.scheme.block_len() * self.scheme.block_bytes()
     }
 
     fn check(&self) {
@@ -93,20 +98,14 @@ pub fn quant_matmul(
     scratch: &mut [f32],
 ) {
     let (m, n, k) = (x.rows, w.n, w.k);
-    x.check();
     assert!(
-        x.cols == k && (x.col_stride == 1 || k <= 1),
-        "x must have {k} contiguous columns"
+        x.col_stride == 1 || k <= 1,
+        "x must have contiguous columns"
     );
     w.check();
-    epilogue.check(m, n);
-    if m == 0 || n == 0 {
+    if !gemm::check(&x, n, k, y, y_stride, epilogue) {
         return;
     }
-    assert!(
-        y_stride >= n && (m - 1) * y_stride + n <= y.len(),
-        "y is too short"
-    );
     let threads = gemm::threads_for(threads, m, n, k);
     let out = SharedMut::new(y);
     if m < MANY_ROWS {
@@ -166,10 +165,9 @@ unsafe fn decode_chunk_body<S: Simd>(
     stride: usize,
 ) {
     let row_bytes = w.row_bytes();
-    let at = |k: usize| k / w.scheme.block_len() * w.scheme.block_bytes();
     for (i, row) in rows.enumerate() {
         let out = &mut out[i * stride..i * stride + ks.len()];
-        let bytes = &w.bytes[row * row_bytes + at(ks.start)..row * row_bytes + at(ks.end)];
+        let bytes = &w.bytes[row * row_bytes + w.at(ks.start)..row * row_bytes + w.at(ks.end)];
         let mut write = Write(out.as_mut_ptr());
         visit::<S>(w.scheme, bytes, ks.len(), &mut write);
     }
@@ -252,12 +250,7 @@ unsafe fn few_rows_body<S: Simd>(
         }
         i += count;
     }
-    if !epilogue.is_none() {
-        for i in 0..x.rows {
-            let y = out.slice(i * stride + rows.start, rows.len());
-            epilogue.apply::<S>(y, i, rows.start);
-        }
-    }
+    epilogue.finish::<S>(0..x.rows, rows, out, stride);
 }
 
 /// `y[i, j]` for `R` rows of x and the rows `rows` of W.
@@ -274,16 +267,23 @@ unsafe fn dot_rows<S: Simd, const R: usize>(
     y_stride: usize,
 ) {
     let row_bytes = w.row_bytes();
-    for j in rows {
-        let bytes = &w.bytes[j * row_bytes..(j + 1) * row_bytes];
-        let mut dot = Dot::<S, R> {
-            x,
-            x_stride,
-            acc: [[S::splat(0.0); 2]; R],
-        };
-        visit::<S>(w.scheme, bytes, w.k, &mut dot);
-        for (i, [a, b]) in dot.acc.into_iter().enumerate() {
-            *y.add(i * y_stride + j) = S::sum(S::add(a, b));
+    // Whole blocks of every scheme.
+    let block = 2 * S::LANES * gemm::CHAIN;
+    for k0 in (0..w.k.max(1)).step_by(block) {
+        let k1 = w.k.min(k0 + block);
+        let (start, end) = (w.at(k0), w.at(k1));
+        for j in rows.clone() {
+            let bytes = &w.bytes[j * row_bytes + start..j * row_bytes + end];
+            let mut dot = Dot::<S, R> {
+                x: x.wrapping_add(k0),
+                x_stride,
+                acc: [[S::splat(0.0); 2]; R],
+            };
+            visit::<S>(w.scheme, bytes, k1 - k0, &mut dot);
+            for (i, [a, b]) in dot.acc.into_iter().enumerate() {
+                let (y, sum) = (y.add(i * y_stride + j), S::sum(S::add(a, b)));
+                *y = if k0 > 0 { *y + sum } else { sum };
+            }
         }
     }
 }

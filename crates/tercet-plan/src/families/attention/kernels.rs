@@ -106,61 +106,60 @@ const RANGE: &str = concat!(
     portable!("attention_range.wgsl")
 );
 
+/// The text of a kernel that scores keys: what all of them begin with, then these files.
+macro_rules! pieces {
+    ($($file:tt),*) => {
+        &[
+            PRELUDE,
+            Piece::Base.text(),
+            Piece::Exp.text(),
+            Piece::Hyperbolic.text(),
+            RANGE,
+            $(portable!($file),)*
+        ]
+    };
+}
+
 /// The kernels of operands read by `$operands`.
 macro_rules! kernels {
     ($many:literal, $large:literal, $few:literal, $operands:literal) => {
         Kernels {
             tiles: Kernel::wgsl(
                 $many,
-                &[
-                    PRELUDE,
-                    Piece::Base.text(),
-                    Piece::Exp.text(),
-                    Piece::Hyperbolic.text(),
-                    RANGE,
-                    portable!($operands),
-                    portable!("attention_halves.wgsl"),
-                    portable!("attention_common.wgsl"),
-                    portable!("attention_store.wgsl"),
-                    portable!("attention_rows.wgsl"),
-                    portable!("attention_all.wgsl"),
-                    portable!("attention.wgsl"),
+                pieces![
+                    $operands,
+                    "attention_halves.wgsl",
+                    "attention_common.wgsl",
+                    "attention_store.wgsl",
+                    "attention_rows.wgsl",
+                    "attention_all.wgsl",
+                    "attention.wgsl"
                 ],
                 TILES_ARGS,
                 &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
             ),
             large: Kernel::wgsl(
                 $large,
-                &[
-                    PRELUDE,
-                    Piece::Base.text(),
-                    Piece::Exp.text(),
-                    Piece::Hyperbolic.text(),
-                    RANGE,
-                    portable!($operands),
-                    portable!("attention_halves.wgsl"),
-                    portable!("attention_common.wgsl"),
-                    portable!("attention_store.wgsl"),
-                    portable!("attention_rows.wgsl"),
-                    portable!("attention_large.wgsl"),
+                pieces![
+                    $operands,
+                    "attention_halves.wgsl",
+                    "attention_common.wgsl",
+                    "attention_store.wgsl",
+                    "attention_rows.wgsl",
+                    "attention_large.wgsl"
                 ],
                 TILES_ARGS,
                 &["DTYPE", "OUT", "MASK", "CAPPED"],
             ),
             decode: Kernel::wgsl(
                 $few,
-                &[
-                    PRELUDE,
-                    Piece::Base.text(),
-                    Piece::Exp.text(),
-                    Piece::Hyperbolic.text(),
-                    RANGE,
-                    portable!($operands),
-                    portable!("attention_halves.wgsl"),
-                    portable!("attention_common.wgsl"),
-                    portable!("attention_store.wgsl"),
-                    portable!("attention_few.wgsl"),
-                    portable!("attention_decode.wgsl"),
+                pieces![
+                    $operands,
+                    "attention_halves.wgsl",
+                    "attention_common.wgsl",
+                    "attention_store.wgsl",
+                    "attention_few.wgsl",
+                    "attention_decode.wgsl"
                 ],
                 DECODE_ARGS,
                 &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS", "SPLIT"],
@@ -224,18 +223,13 @@ pub(super) static VEC2: Kernels = kernels!(
 /// Few queries of F16 and BF16 in whole 16 bytes.
 pub(super) static DECODE_WIDE: Kernel<AttentionParams> = Kernel::wgsl(
     "attention_decode_wide",
-    &[
-        PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Hyperbolic.text(),
-        RANGE,
-        portable!("attention_vec8.wgsl"),
-        portable!("attention_halves.wgsl"),
-        portable!("attention_common.wgsl"),
-        portable!("attention_store.wgsl"),
-        portable!("attention_few.wgsl"),
-        portable!("attention_decode_wide.wgsl"),
+    pieces![
+        "attention_vec8.wgsl",
+        "attention_halves.wgsl",
+        "attention_common.wgsl",
+        "attention_store.wgsl",
+        "attention_few.wgsl",
+        "attention_decode_wide.wgsl"
     ],
     DECODE_ARGS,
     &[
@@ -246,15 +240,10 @@ pub(super) static DECODE_WIDE: Kernel<AttentionParams> = Kernel::wgsl(
 /// One query, few instructions.
 pub(super) static ONE: Kernel<AttentionParams> = Kernel::wgsl(
     "attention_one",
-    &[
-        PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Hyperbolic.text(),
-        RANGE,
-        portable!("attention_halves.wgsl"),
-        portable!("attention_common.wgsl"),
-        portable!("attention_one.wgsl"),
+    pieces![
+        "attention_halves.wgsl",
+        "attention_common.wgsl",
+        "attention_one.wgsl"
     ],
     DECODE_ARGS,
     &[
@@ -310,19 +299,14 @@ pub(super) static SPLIT: Kernel<SplitParams> = Kernel::wgsl(
 /// F32 in whole 16 bytes, of the key heads that the kernel on pairs of F16 left.
 pub(super) static REST: Kernel<AttentionParams> = Kernel::wgsl(
     "attention_rest",
-    &[
-        PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Hyperbolic.text(),
-        RANGE,
-        portable!("attention_vec4.wgsl"),
-        portable!("attention_halves.wgsl"),
-        portable!("attention_common.wgsl"),
-        portable!("attention_store.wgsl"),
-        portable!("attention_rows.wgsl"),
-        portable!("attention_rest.wgsl"),
-        portable!("attention.wgsl"),
+    pieces![
+        "attention_vec4.wgsl",
+        "attention_halves.wgsl",
+        "attention_common.wgsl",
+        "attention_store.wgsl",
+        "attention_rows.wgsl",
+        "attention_rest.wgsl",
+        "attention.wgsl"
     ],
     &[
         Access::Read,

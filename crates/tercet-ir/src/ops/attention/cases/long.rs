@@ -39,7 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
             Ok(o.window(70).kv_len(lens(c, &[2], &[599.0, 40.0])?))
         }),
         random("one_query_large_scores", LONG, |_, o| {
-            Ok(o.causal().scale(-1.0))
+            Ok(o.causal().scale(-3.0))
         }),
         random("one_query_other_heads", others, |_, o| Ok(o.causal())),
         behind("one_query_kv_len_behind", [600.0, 129.0], |c, o| {
