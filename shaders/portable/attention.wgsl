@@ -51,27 +51,12 @@ fn main(
     if (flat >= p.groups) {
         return;
     }
-    let heads = p.batch * p.kv_heads;
-    let slice = flat / heads % p.slices;
     let tx = local % 16u;
     let ty = local / 16u;
-    var place: Place;
-    place.batch = flat % heads / p.kv_heads;
-    place.head = flat % p.kv_heads;
+    let place = place_of(flat);
     if (!is_left(place.batch, place.head)) {
         return;
     }
-    place.first_row = (p.tiles - 1u - flat / (heads * p.slices)) * 16u * ROWS;
-    place.rows = p.queries * p.group;
-    place.keys = keys_of(place.batch);
-    place.k_at = k_start(place.batch, place.head);
-    place.v_at = v_start(place.batch, place.head);
-
-    // The keys that some row of the tile sees, and those that all see.
-    let last_row = min(place.first_row + 16u * ROWS, place.rows) - 1u;
-    let first_seen = seen_by(place.first_row / p.group, place.keys);
-    let last_seen = seen_by(last_row / p.group, place.keys);
-    place.end = last_seen.y;
 
     // The pieces of queries and keys that this invocation brings; keys lie where those that one
     // invocation multiplies are 16 apart.
@@ -81,7 +66,7 @@ fn main(
     let q_slot = line * PITCH + piece;
     let k_slot = LINES + (line % 4u * 16u + line / 4u) * PITCH + piece;
     let v_line = local / (16u * COLS);
-    let v_column = slice * 64u * COLS + local % (16u * COLS) * 4u;
+    let v_column = place.slice * 64u * COLS + local % (16u * COLS) * 4u;
     let own = ty * PITCH;
     let row = place.first_row + ty;
     let meeting = ty * MEET;
@@ -101,7 +86,7 @@ fn main(
     workgroupBarrier();
     var step = 0u;
 
-    for (var key0 = first_seen.x; key0 < place.end; key0 += i32(KEYS)) {
+    for (var key0 = place.begin; key0 < place.end; key0 += i32(KEYS)) {
         // The products, 16 elements of the head dim at a time.
         var products = Four();
         var next_k = key_part(place, key0 + i32(line), piece * 4u);
@@ -143,7 +128,7 @@ fn main(
         // The scores. The values come meanwhile.
         step += 1u;
         var next_v = value_part(place, key0 + i32(v_line), v_column);
-        let on_edge = key0 < last_seen.x || key0 + i32(KEYS) > first_seen.y;
+        let on_edge = key0 < place.seen.x || key0 + i32(KEYS) > place.seen.y;
         let guarded = MASK != 0u || on_edge;
         let key = key0 + i32(tx) * 4;
         let scores = four_scores(products, place, row, key, guarded);
@@ -208,7 +193,7 @@ fn main(
     gathered[meeting + tx] = bitcast<vec4<i32>>(weights);
     workgroupBarrier();
     weights = total(meeting);
-    let column = slice * 64u * COLS + tx * 4u;
+    let column = place.slice * 64u * COLS + tx * 4u;
     put_rows(place, row, column, sums0, weights, top);
     if (COLS > 1u) {
         put_rows(place, row, column + 64u, sums1, weights, top);

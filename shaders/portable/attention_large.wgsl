@@ -69,24 +69,9 @@ fn main(
     if (flat >= p.groups) {
         return;
     }
-    let heads = p.batch * p.kv_heads;
-    let slice = flat / heads % p.slices;
     let tx = local % 8u;
     let ty = local / 8u;
-    var place: Place;
-    place.batch = flat % heads / p.kv_heads;
-    place.head = flat % p.kv_heads;
-    place.first_row = (p.tiles - 1u - flat / (heads * p.slices)) * 16u * ROWS;
-    place.rows = p.queries * p.group;
-    place.keys = keys_of(place.batch);
-    place.k_at = k_start(place.batch, place.head);
-    place.v_at = v_start(place.batch, place.head);
-
-    // The keys that some row of the tile sees, and those that all see.
-    let last_row = min(place.first_row + 16u * ROWS, place.rows) - 1u;
-    let first_seen = seen_by(place.first_row / p.group, place.keys);
-    let last_seen = seen_by(last_row / p.group, place.keys);
-    place.end = last_seen.y;
+    let place = place_of(flat);
 
     // The pieces that this invocation brings: of the queries `line` and 32, 64, 96 below it, of the keys `line` and
     // 32 below, which lie where those that one invocation multiplies are 16 apart.
@@ -96,7 +81,7 @@ fn main(
     let q_slot = line * PITCH + piece;
     let k_slot = LINES + (line % 4u * 16u + line / 4u) * PITCH + piece;
     let v_line = local / 16u;
-    let v_column = slice * 64u + local % 16u * 4u;
+    let v_column = place.slice * 64u + local % 16u * 4u;
     let own = ty * PITCH;
     let row = place.first_row + ty;
     let meeting = ty * MEET;
@@ -117,7 +102,7 @@ fn main(
     workgroupBarrier();
     var step = 0u;
 
-    for (var key0 = first_seen.x; key0 < place.end; key0 += i32(KEYS)) {
+    for (var key0 = place.begin; key0 < place.end; key0 += i32(KEYS)) {
         // The products, 16 elements of the head dim at a time.
         var a0 = Four();
         var a1 = Four();
@@ -164,7 +149,7 @@ fn main(
         step += 1u;
         var next_v = value_part(place, key0 + i32(v_line), v_column);
         var next_v2 = value_part(place, key0 + i32(v_line + 8u), v_column);
-        let on_edge = key0 < last_seen.x || key0 + i32(KEYS) > first_seen.y;
+        let on_edge = key0 < place.seen.x || key0 + i32(KEYS) > place.seen.y;
         let guarded = MASK != 0u || on_edge;
         let key = key0 + i32(tx) * 4;
         let low_scores0 = four_scores(a0, place, row, key, guarded);
@@ -259,7 +244,7 @@ fn main(
     gathered[meeting + tx] = bitcast<vec4<i32>>(low_weights);
     gathered[FOURS + meeting + tx] = bitcast<vec4<i32>>(high_weights);
     workgroupBarrier();
-    let column = slice * 64u + tx * 4u;
+    let column = place.slice * 64u + tx * 4u;
     put_halves(place, row, column, low0, low1, total(meeting), low_top);
     put_halves(place, row + 64u, column, high0, high1, total(FOURS + meeting), high_top);
 }

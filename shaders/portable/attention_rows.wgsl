@@ -20,8 +20,34 @@ struct Place {
     // The first elements.
     k_at: u32,
     v_at: u32,
-    // The key after the last that is seen.
+    // Which of the slices of value columns.
+    slice: u32,
+    // The first key that some row sees, and the one after the last.
+    begin: i32,
     end: i32,
+    // The first key that all rows see, and the one after the last.
+    seen: vec2<i32>,
+}
+
+// Of a flat group as attention.wgsl has them.
+fn place_of(flat: u32) -> Place {
+    let heads = p.batch * p.kv_heads;
+    var place: Place;
+    place.batch = flat % heads / p.kv_heads;
+    place.head = flat % p.kv_heads;
+    place.first_row = (p.tiles - 1u - flat / (heads * p.slices)) * 16u * ROWS;
+    place.rows = p.queries * p.group;
+    place.keys = keys_of(place.batch);
+    place.k_at = k_start(place.batch, place.head);
+    place.v_at = v_start(place.batch, place.head);
+    place.slice = flat / heads % p.slices;
+    let last_row = min(place.first_row + 16u * ROWS, place.rows) - 1u;
+    let first = seen_by(place.first_row / p.group, place.keys);
+    let last = seen_by(last_row / p.group, place.keys);
+    place.begin = first.x;
+    place.end = last.y;
+    place.seen = vec2<i32>(last.x, first.y);
+    return place;
 }
 
 // x0 y0 + x1 y1 + x2 y2 + x3 y3 more.

@@ -43,7 +43,6 @@ mod layers;
 mod leaf;
 mod linear;
 pub(crate) mod log_mel;
-mod log_softmax;
 mod lora_matmul;
 mod map;
 mod matmul;
@@ -142,7 +141,7 @@ crate::define_ops! {
     arg_extreme::ArgMax,
     arg_extreme::ArgMin,
     softmax::Softmax,
-    log_softmax::LogSoftmax,
+    softmax::LogSoftmax,
     cumsum::CumSum,
     reduce::Reduce,
     norm::LayerNorm,

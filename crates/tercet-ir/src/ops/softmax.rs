@@ -1,4 +1,4 @@
-//! Softmax along one axis.
+//! Softmax along one axis, and its logarithm.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype};
+use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype, reject};
 use crate::scalar::maximum;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -20,21 +20,105 @@ attrs! {
     }
 }
 
-impl OpSpec for Softmax {
-    const DOC: Doc = Doc {
-        name: "softmax",
-        text: "`exp(x - max) / sum(exp(x - max))` along an axis; a line of only `-inf` gives zeros.",
+attrs! {
+    /// `y = x - max - ln(sum(exp(x - max)))` along one axis; a line of only `-inf` stays so, as the
+    /// logarithm of the zeros that softmax gives for it.
+    pub struct LogSoftmax {
+        /// The axis.
+        pub axis: usize,
+    }
+}
+
+const INF: f64 = f64::INFINITY;
+const NAN: f64 = f64::NAN;
+const LN_2: f64 = std::f64::consts::LN_2;
+
+const fn doc(name: &'static str, text: &'static str) -> Doc {
+    Doc {
+        name,
+        text,
         operands: &["x"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Reduction,
         tier: Tier::Composite,
+    }
+}
+
+fn infer(operands: &[&Type], axis: usize) -> Result<Vec<Type>, TypeError> {
+    let [x] = exactly(operands)?;
+    expect_dtype("x", x, DType::FLOATS)?;
+    expect_axis(axis, x.rank())?;
+    Ok(vec![x.clone()])
+}
+
+/// `finish(x - max, sum)` of each element; lines of only `-inf` are filled.
+fn eval(
+    x: &Tensor,
+    axis: usize,
+    ty: &TensorType,
+    fill: f64,
+    finish: fn(f64, f64) -> f64,
+) -> Result<Vec<Tensor>, EvalError> {
+    let view = AxisView::of(x.shape(), axis);
+    let x = x.to_f64s();
+    let mut y = vec![fill; x.len()];
+    view.for_each_line(|start| {
+        let line = view.line(start);
+        let max = line.clone().map(|i| x[i]).fold(f64::NEG_INFINITY, maximum);
+        if max == f64::NEG_INFINITY {
+            return;
+        }
+        let sum: f64 = line.clone().map(|i| (x[i] - max).exp()).sum();
+        line.for_each(|i| y[i] = finish(x[i] - max, sum));
+    });
+    Ok(vec![Tensor::from_f64s(ty.clone(), &y)?])
+}
+
+/// How a builder makes one of the two operators.
+type Build = fn(&mut Graph, Value, usize) -> Result<Value, OpError>;
+
+/// Cases of any shape, and lines with what they give.
+fn cases_of(build: Build, lines: &[(&str, &'static [f64], &'static [f64])]) -> Vec<Case> {
+    let shaped = |name: &str, shape: &'static [usize], axis: usize| {
+        Case::new(name, move |c| {
+            let x = c.input("x", shape, Fill::Normal)?;
+            let y = build(&mut c.graph, x, axis)?;
+            c.output(y)
+        })
     };
+    let mut cases = vec![
+        shaped("odd_rows_7x33", &[7, 33], 1),
+        shaped("one_column", &[5, 1], 1),
+        shaped("first_axis", &[9, 4], 0),
+        shaped("middle_axis", &[2, 5, 3], 1),
+        shaped("long_row", &[2, 3000], 1),
+        shaped("empty_rows", &[3, 0], 1),
+        shaped("no_rows", &[0, 4], 1),
+        Case::new("symbolic_rows", move |c| {
+            let s = c.sym("s", 5, 8);
+            let x = c.input("x", [s, 17.into()], Fill::Normal)?;
+            let y = build(&mut c.graph, x, 1)?;
+            c.output(y)
+        }),
+    ];
+    cases.extend(lines.iter().map(|&(name, x, y)| {
+        Case::new(name, move |c| {
+            let x = c.input("x", [x.len()], Fill::Values(x.to_vec()))?;
+            let got = build(&mut c.graph, x, 0)?;
+            c.output_expect(got, y)
+        })
+    }));
+    cases
+}
+
+impl OpSpec for Softmax {
+    const DOC: Doc = doc(
+        "softmax",
+        "`exp(x - max) / sum(exp(x - max))` along an axis; a line of only `-inf` gives zeros.",
+    );
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
-        let [x] = exactly(operands)?;
-        expect_dtype("x", x, DType::FLOATS)?;
-        expect_axis(self.axis, x.rank())?;
-        Ok(vec![x.clone()])
+        infer(operands, self.axis)
     }
 
     fn eval(
@@ -43,82 +127,87 @@ impl OpSpec for Softmax {
         operands: &[&Tensor],
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
-        let x = operands[0].to_f64s();
-        let mut y = vec![0.0; x.len()];
-        let view = AxisView::of(operands[0].shape(), self.axis);
-        view.for_each_line(|start| {
-            let line = view.line(start);
-            let max = line.clone().map(|i| x[i]).fold(f64::NEG_INFINITY, maximum);
-            if max == f64::NEG_INFINITY {
-                return;
-            }
-            let sum: f64 = line.clone().map(|i| (x[i] - max).exp()).sum();
-            line.for_each(|i| y[i] = (x[i] - max).exp() / sum);
-        });
-        Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
+        eval(operands[0], self.axis, &results[0], 0.0, |x, sum| {
+            x.exp() / sum
+        })
     }
 
     fn cases() -> Vec<Case> {
-        let shaped = |name: &str, shape: &'static [usize], axis: usize| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Normal)?;
-                let y = c.graph.softmax(x, axis)?;
-                c.output(y)
-            })
-        };
-        let values = |name: &str, x: &'static [f64], y: &'static [f64]| {
-            Case::new(name, move |c| {
-                let x = c.input("x", [x.len()], Fill::Values(x.to_vec()))?;
-                let y_value = c.graph.softmax(x, 0)?;
-                c.output_expect(y_value, y)
-            })
-        };
-        const INF: f64 = f64::INFINITY;
-        const NAN: f64 = f64::NAN;
-        vec![
-            shaped("odd_rows_7x33", &[7, 33], 1),
-            shaped("one_column", &[5, 1], 1),
-            shaped("first_axis", &[9, 4], 0),
-            shaped("middle_axis", &[2, 5, 3], 1),
-            shaped("long_row", &[2, 3000], 1),
-            shaped("empty_rows", &[3, 0], 1),
-            shaped("no_rows", &[0, 4], 1),
-            values("masked_row_is_zero", &[-INF, -INF], &[0.0, 0.0]),
-            values("partly_masked", &[-INF, 1.0, 1.0], &[0.0, 0.5, 0.5]),
-            values("infinity_is_nan", &[INF, 0.0], &[NAN, NAN]),
-            values("nan_spreads", &[NAN, 0.0, -INF], &[NAN, NAN, NAN]),
-            Case::new("large_values_do_not_overflow", |c| {
-                let x = c.input("x", [3], Fill::Values(vec![60000.0, 60000.0, -60000.0]))?;
-                let y = c.graph.softmax(x, 0)?;
-                c.output_expect(y, &[0.5, 0.5, 0.0])
-            }),
-            Case::new("symbolic_rows", |c| {
-                let s = c.sym("s", 5, 8);
-                let x = c.input("x", [s, 17.into()], Fill::Normal)?;
-                let y = c.graph.softmax(x, 1)?;
-                c.output(y)
-            }),
-        ]
+        let lines: &[(&str, &[f64], &[f64])] = &[
+            ("masked_row_is_zero", &[-INF, -INF], &[0.0, 0.0]),
+            ("partly_masked", &[-INF, 1.0, 1.0], &[0.0, 0.5, 0.5]),
+            ("infinity_is_nan", &[INF, 0.0], &[NAN, NAN]),
+            ("nan_spreads", &[NAN, 0.0, -INF], &[NAN, NAN, NAN]),
+            (
+                "large_values_do_not_overflow",
+                &[60000.0, 60000.0, -60000.0],
+                &[0.5, 0.5, 0.0],
+            ),
+        ];
+        cases_of(Graph::softmax, lines)
     }
 
     fn rejects() -> Vec<Reject> {
         vec![
-            Reject {
-                name: "axis",
-                message: "axis 2 is out of range for rank 2",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    g.softmax(x, 2)
-                },
-            },
-            Reject {
-                name: "integers",
-                message: "operand x is i32",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::I32, [2]))?;
-                    g.softmax(x, 0)
-                },
-            },
+            reject("axis", "axis 2 is out of range for rank 2", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                g.softmax(x, 2)
+            }),
+            reject("integers", "operand x is i32", |g| {
+                let x = g.input("x", Type::new(DType::I32, [2]))?;
+                g.softmax(x, 0)
+            }),
+        ]
+    }
+}
+
+impl OpSpec for LogSoftmax {
+    const DOC: Doc = doc(
+        "log_softmax",
+        "`x - max - ln(sum(exp(x - max)))` along an axis; a line of only `-inf` stays `-inf`.",
+    );
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        infer(operands, self.axis)
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        eval(operands[0], self.axis, &results[0], -INF, |x, sum| {
+            x - sum.ln()
+        })
+    }
+
+    fn cases() -> Vec<Case> {
+        let lines: &[(&str, &[f64], &[f64])] = &[
+            ("masked_row_stays", &[-INF, -INF], &[-INF, -INF]),
+            ("partly_masked", &[-INF, 1.0, 1.0], &[-INF, -LN_2, -LN_2]),
+            ("certain", &[-INF, 3.0], &[-INF, 0.0]),
+            ("infinity_is_nan", &[INF, 0.0], &[NAN, NAN]),
+            ("nan_spreads", &[NAN, 0.0, -INF], &[NAN, NAN, NAN]),
+            (
+                "large_values_do_not_overflow",
+                &[60000.0, 60000.0],
+                &[-LN_2, -LN_2],
+            ),
+        ];
+        cases_of(Graph::log_softmax, lines)
+    }
+
+    fn rejects() -> Vec<Reject> {
+        vec![
+            reject("axis", "axis 2 is out of range for rank 2", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                g.log_softmax(x, 2)
+            }),
+            reject("integers", "operand x is i32", |g| {
+                let x = g.input("x", Type::new(DType::I32, [2]))?;
+                g.log_softmax(x, 0)
+            }),
         ]
     }
 }
@@ -130,5 +219,13 @@ impl Graph {
     /// [`OpError`] when `x` is not a float or `axis` is out of range.
     pub fn softmax(&mut self, x: Value, axis: usize) -> Result<Value, OpError> {
         self.add(Softmax { axis }, &[x])
+    }
+
+    /// The logarithm of softmax along `axis` of floats; the shape stays.
+    ///
+    /// # Errors
+    /// [`OpError`] when `x` is not a float or `axis` is out of range.
+    pub fn log_softmax(&mut self, x: Value, axis: usize) -> Result<Value, OpError> {
+        self.add(LogSoftmax { axis }, &[x])
     }
 }
