@@ -65,7 +65,7 @@ pieces! {
     /// `f_sqrt f_rsqrt`
     Root "scalar/root.wgsl" [Base];
     /// `q_sqrt`, right or else in doubt.
-    QuickRoot "scalar/quick_root.wgsl" [Quick, Root];
+    QuickRoot "scalar/quick_root.wgsl" [Quick];
     /// `f_exp f_exp2 f_expm1`
     Exp "scalar/exp.wgsl" [Base];
     /// `f_ln f_log2 f_log1p`
