@@ -49,18 +49,26 @@ fn n_silu(x: f32) -> f32 {
 
 // As `n_gelu`, with sigmoid(-2 y) for Phi(-a).
 fn n_gelu_tanh(x: f32) -> f32 {
-    let a = min(abs(x), 6.5);
+    // 6.5
+    if (magnitude(x) > 0x40d00000u) {
+        return n_limit(x);
+    }
+    let a = as_float(magnitude(x));
     let o = 0.0581712648 + a * (-0.0174986199 + a * (0.00505760778 + a * -0.000385758554));
     let s = 1.00016701 + a * (1.14947426 + a * (0.459816724 + a * o));
-    return select(x, 0.0, x < 0.0) - a * exp2(-s);
+    return max(x, 0.0) - a * exp2(-s);
 }
 
 // x Phi(x) = max(x, 0) - a Phi(-a), Phi(-a) = 2^-s, s a polynomial, so that no difference cancels: within 2^-13.
 fn n_gelu(x: f32) -> f32 {
-    let a = min(abs(x), 6.5);
+    // 6.5
+    if (magnitude(x) > 0x40d00000u) {
+        return n_limit(x);
+    }
+    let a = as_float(magnitude(x));
     let o = 0.0482381694 + a * (-0.00582750002 + a * 0.000320528692);
     let s = 1.00012052 + a * (1.14917707 + a * (0.464119226 + a * o));
-    return select(x, 0.0, x < 0.0) - a * exp2(-s);
+    return max(x, 0.0) - a * exp2(-s);
 }
 
 // x, or -0 where x is far below 0; NaN stays.

@@ -6,9 +6,8 @@
 //! fn map_load(v: u32) -> In { .. }                       // coordinates once a vector
 //! fn map_quick(v0: f32, v1: f32) -> u32 { .. }           // one element; may raise a doubt
 //! fn map_exact(v0: f32, v1: f32) -> u32 { .. }
-//! fn map_work(raw: In) -> Out { .. }                    // quick for each, or exact where nothing is quick
-//! fn map_careful(raw: In) -> Out { .. }                 // exact for each, in a loop
-//! fn main(..) { all loads, then work, then careful for all vectors if any is in doubt, then stores }
+//! fn map_work(raw: In) -> Out { .. }                    // quick for each, exact if in doubt
+//! fn main(..) { all loads, then for each vector work and store }
 //! ```
 //!
 //! A vector has the elements of up to 16 bytes. It lies in one row of every operand: what its elements
@@ -111,7 +110,7 @@ impl Kernel<'_> {
             text += &self.careful(v);
         }
         text += &self.work(v, in_doubt);
-        text += &self.vector_main(v, pieces.contains(&Piece::Base), in_doubt);
+        text += &self.vector_main(v, pieces.contains(&Piece::Base));
         text
     }
 
@@ -229,11 +228,17 @@ impl Kernel<'_> {
     fn work(&self, v: &Vectors, in_doubt: bool) -> String {
         let name = if in_doubt { "quick" } else { "exact" };
         let mut text = "fn map_work(raw: In) -> Out {\n".to_string();
+        if in_doubt {
+            text += "    doubt = false;\n";
+        }
         for k in 0..v.elements {
             text += &format!(
                 "    let e{k} = map_{name}({});\n",
                 self.arguments(v, Some(k))
             );
+        }
+        if in_doubt {
+            text += "    if (doubt) {\n        return map_careful(raw);\n    }\n";
         }
         text += &format!(
             "    return Out({});\n}}\n",
@@ -242,57 +247,26 @@ impl Kernel<'_> {
         text
     }
 
-    /// Stores of all results of a vector.
-    fn stores(&self, at: &str, from: &str) -> String {
-        let results = 0..self.results.len();
-        results
-            .map(|i| format!("y{i}[{at}] = {from}.y{i}; "))
-            .collect()
-    }
-
-    /// Computes all vectors of an invocation again, exactly; in a loop, so that there is one copy of its code.
-    fn again(&self, v: &Vectors) -> String {
-        let later = (1..v.turns).map(|t| format!("if (t == {t}u) {{ raw = in{t}; }} "));
-        let later: String = later.collect();
-        format!(
-            "    if (doubt) {{\n        \
-                 for (var t = 0u; t < {}u; t += 1u) {{\n            \
-                     var raw = in0;\n            {later}\n            \
-                     let at = first + t * apart;\n            \
-                     if (at < count) {{ let out = map_careful(raw); {}}}\n        \
-                 }}\n        \
-                 return;\n    \
-             }}\n",
-            v.turns,
-            self.stores("at", "out")
-        )
-    }
-
-    fn vector_main(&self, v: &Vectors, has_zero: bool, in_doubt: bool) -> String {
+    fn vector_main(&self, v: &Vectors, has_zero: bool) -> String {
         let zero = match has_zero {
             true => format!("    opaque_zero = {};\n", word(1)),
             false => String::new(),
         };
-        let (mut loads, mut work, mut stores) = (String::new(), String::new(), String::new());
+        let store = |at: &str, from: &str| -> String {
+            let results = 0..self.results.len();
+            results
+                .map(|i| format!("y{i}[{at}] = {from}.y{i}; "))
+                .collect()
+        };
+        let mut loads = String::new();
+        let mut stores = String::new();
         for t in 0..v.turns {
             loads += &format!("    let v{t} = first + {t}u * apart;\n");
             loads += &format!("    let in{t} = map_load(min(v{t}, count - 1u));\n");
-            let store = self.stores(&format!("v{t}"), &format!("out{t}"));
-            match in_doubt {
-                true => {
-                    work += &format!("    let out{t} = map_work(in{t});\n");
-                    stores += &format!("    if (v{t} < count) {{ {store}}}\n");
-                }
-                // A vector stored needs no registers while the next one is computed.
-                false => {
-                    stores += &format!(
-                        "    if (v{t} < count) {{ let out{t} = map_work(in{t}); {store}}}\n"
-                    );
-                }
-            }
-        }
-        if in_doubt {
-            work = format!("    doubt = false;\n{work}{}", self.again(v));
+            stores += &format!(
+                "    if (v{t} < count) {{ let out = map_work(in{t}); {}}}\n",
+                store(&format!("v{t}"), "out")
+            );
         }
         format!(
             "\n@compute @workgroup_size({GROUP})\n\
@@ -305,7 +279,7 @@ impl Kernel<'_> {
                  let apart = groups.x * groups.y * {GROUP}u;\n    \
                  let count = {} / {}u;\n    \
                  if (first >= count) {{\n        return;\n    }}\n\
-             {loads}{work}{stores}}}\n",
+             {loads}{stores}}}\n",
             word(0),
             v.elements
         )
