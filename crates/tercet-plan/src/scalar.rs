@@ -64,23 +64,27 @@ pieces! {
     Int "scalar/int.wgsl" [];
     /// `f_sqrt f_rsqrt`
     Root "scalar/root.wgsl" [Base];
+    /// `q_sqrt`, right or else in doubt.
+    QuickRoot "scalar/quick_root.wgsl" [Quick];
     /// `f_exp f_exp2 f_expm1`
     Exp "scalar/exp.wgsl" [Base];
     /// `f_ln f_log2 f_log1p`
     Log "scalar/log.wgsl" [Base];
+    /// Products with gates by tails.
+    Tail "scalar/tail.wgsl" [Base];
     /// `f_softplus`
     Softplus "scalar/softplus.wgsl" [Exp, Log];
     /// `f_tanh f_sinh f_cosh`
     Hyperbolic "scalar/hyperbolic.wgsl" [Exp];
     /// `f_sigmoid f_silu f_gelu_tanh`
-    Gate "scalar/gate.wgsl" [Exp];
+    Gate "scalar/gate.wgsl" [Exp, Tail];
     /// `f_erf f_gelu`
-    Erf "scalar/erf.wgsl" [Exp];
+    Erf "scalar/erf.wgsl" [Exp, Tail];
     /// `q_gelu`, right or else in doubt.
     QuickGelu "scalar/quick_gelu.wgsl" [Quick, Erf];
     /// `q_exp q_tanh q_sigmoid q_silu q_gelu_tanh`, right or else in doubt.
     QuickGate "scalar/quick_gate.wgsl" [Quick, Gate];
-    /// `n_sigmoid n_silu n_gelu_tanh n_gelu`, for results in F16
+    /// `n_exp n_tanh n_sqrt n_sigmoid n_silu n_gelu_tanh n_gelu`, for results in F16
     Narrow "scalar/narrow.wgsl" [];
     /// `f_sin f_cos f_tan`
     Trig "scalar/trig.wgsl" [Base, Wide];

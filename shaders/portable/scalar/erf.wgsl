@@ -24,51 +24,35 @@ fn f_erf(x: f32) -> f32 {
     return copy_sign(1.0 - f_exp(-t * s), x);
 }
 
-// x Phi(x) for 2^-60 <= |x| <= 4, and for zeros, without any division: Phi(-a) = e^(-a^2 / 2) R(a), R a polynomial
-// in a - 1.8125 within 2^-25. Its leading 12 bits times those of a are exact, and so is the square of those.
+// x Phi(x) where `is_near` holds, and for zeros. The polynomial is ln(Phi(-a)) + 0.59375 a^2 + 1.03856166 in a - 1.25,
+// within 2^-25.
 fn gelu_near(x: f32) -> f32 {
     let a = as_float(magnitude(x));
-    let high = head(a);
-    let square = high * high;
-    // e^(-w / 2) - 1 = q with w = a^2 + 2 n ln(2), n the last bits of `count`.
-    let count = rounded(square * -0.72134752 + 12582912.0);
-    let n = count - 12582912.0;
-    // Exact, while nobody adds the rest to one of both first.
-    let w = rounded(square + n * 1.38671875) + ((a - high) * (a + high) - n * 0.000424388889);
-    let q = w * (-0.5 + w * (0.125 + w * (-0.0208331402 + w * (0.00260415301 + w * (-0.000261551904 + w * (2.17759389e-5))))));
-    let v = a - 1.8125;
-    let o = -3.05151252e-6 + v * (6.85723535e-7 + v * (-2.08021731e-7 + v * (5.69185374e-8 + v * (-6.96564761e-9))));
-    let p = -0.000745098456 + v * (0.000204525335 + v * (-5.39498833e-5 + v * (1.3525153e-5 + v * o)));
-    let s = v * (-0.0714933425 + v * (0.0255399197 + v * (-0.00840093568 + v * (0.00257829204 + v * p))));
-    let r = head(0.18066147 + s);
-    let rest = rounded(0.18066147 - r) + s;
-    let y = high * r;
-    let low = (a - high) * r + a * rest;
-    let tail = bitcast<f32>(bitcast<u32>(y + (low + (y + low) * q)) + (bitcast<u32>(count) << 23u));
-    return select(x, bitcast<f32>(0x80000000u), x < 0.0) - tail;
+    let v = a - 1.25;
+    let o = 2.509088e-5 + v * (5.3269664e-6 + v * (-2.3229522e-6 + v * (3.9991147e-7 + v * -2.8404855e-8)));
+    let p = -0.016438551 + v * (0.0028076458 + v * (-0.0003773568 + v * o));
+    let l = -0.28132963 + v * (-0.24444163 + v * (0.17985672 + v * p));
+    return less_tail(x, a, l, rounded(8388609.0 + a * (0.9921875 + a * 0.6230469)));
 }
 
 // x Phi(x). For x < 0 the tail Phi(-a) = e^(-a^2 / 2) R(a) keeps its relative accuracy.
 fn f_gelu(x: f32) -> f32 {
     let size = magnitude(x);
-    if (size - 0x21800000u <= 0x40800000u - 0x21800000u) {
+    if (is_near(size)) {
         return gelu_near(x);
     }
     if (size == 0u || size > 0x41700000u) {
         return select(x, bitcast<f32>(0x80000000u), x < -1.0);
     }
     let own = parts(x);
-    if (size < 0x3f000000u) {
-        // (Phi(x) - 1/2) / x in x^2 <= 0.25, within 2^-35.
-        let z = x * x;
-        let q = 0.398942292 + z * (-0.0664903745 + z * (0.00997344684 + z * (-0.00118608703 + z * 0.000109702334)));
-        return scaled(0.5 * own.a + (own.a * x) * q, own.e);
+    if (size < 0x21800000u) {
+        return scaled(0.5 * own.a, own.e);
     }
     let a = as_float(size);
     // The square is split so that its rounding does not reach the exponential.
     let high = head(a);
     let e = power(-0.5 * high * high, -0.5 * (a - high) * (a + high));
-    // R / u in u - 0.55, u = 4 / (a + 4), 0.48 <= a <= 14.6, within 2^-29.
+    // R / u in u - 0.55, u = 4 / (a + 4), a <= 14.6, within 2^-29.
     let below = pair_sum(max(a, 4.0), min(a, 4.0));
     let u = pair_quotient(4.0, 0.0, below.x, below.y);
     let v = (u.x - 0.55) + u.y;

@@ -50,8 +50,23 @@ fn gelu_tanh_gate(x: f32) -> vec2<f32> {
     return vec2<f32>(z.x, z.y + x * low);
 }
 
+// x sigmoid(2 y) where `is_near` holds, and for zeros. The polynomial is ln(sigmoid(-2 y)) + 0.59375 a^2 + 1.03856166 in
+// a - 1.375, within 2^-24.
+fn gelu_tanh_near(x: f32) -> f32 {
+    let a = as_float(magnitude(x));
+    let v = a - 1.375;
+    let u = -1.0890894e-5 + v * (3.0614021e-6 + v * (3.670914e-7 + v * (-2.1763907e-7 + v * 2.2718947e-8)));
+    let o = 0.00029335835 + v * (0.00014881344 + v * (-2.7534841e-5 + v * u));
+    let p = -0.025030142 + v * (-0.00416495 + v * (-0.0019416927 + v * o));
+    let l = -0.30709922 + v * (-0.19815989 + v * (0.16916624 + v * p));
+    return less_tail(x, a, l, rounded(8388609.0 + a * (0.7910156 + a * 0.7167969)));
+}
+
 fn f_gelu_tanh(x: f32) -> f32 {
     let size = magnitude(x);
+    if (is_near(size)) {
+        return gelu_tanh_near(x);
+    }
     if (size == 0u || size > 0x41800000u) {
         return gate_limit(x);
     }

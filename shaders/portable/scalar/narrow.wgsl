@@ -1,6 +1,32 @@
 // Functions of F16 whose results are rounded to F16: within 2^-10 of them, which is half of the tolerance. Beyond
 // their limits a result is x or zero to the last bit of an F16.
 
+fn n_exp(x: f32) -> f32 {
+    // 20
+    if (magnitude(x) > 0x41a00000u) {
+        return select(x * 1e30, 0.0, x < -1.0);
+    }
+    return exp(x);
+}
+
+fn n_tanh(x: f32) -> f32 {
+    // 4.5
+    if (magnitude(x) > 0x40900000u) {
+        return select(sign(x), x, is_nan(x));
+    }
+    let z = x * x;
+    let above = 0.999971975 + z * (0.103918116 + z * 0.000719543258);
+    return x * above / (1.0 + z * (0.437063093 + z * 0.013290632));
+}
+
+fn n_sqrt(x: f32) -> f32 {
+    // Zeros, numbers below them, infinity and NaN.
+    if (bitcast<u32>(x) - 1u >= 0x7f7fffffu) {
+        return select(x, nan(), x < 0.0);
+    }
+    return sqrt(x);
+}
+
 // 1 / (1 + e^-z) for |z| <= 60, times x.
 fn n_gated(x: f32, z: f32) -> f32 {
     return x / (1.0 + exp(-z));
@@ -21,25 +47,28 @@ fn n_silu(x: f32) -> f32 {
     return n_gated(x, x);
 }
 
+// As `n_gelu`, with sigmoid(-2 y) for Phi(-a).
 fn n_gelu_tanh(x: f32) -> f32 {
-    // 8
-    if (magnitude(x) > 0x41000000u) {
-        return n_limit(x);
-    }
-    return n_gated(x, clamp(x * (1.59576912 + 0.0713548163 * x * x), -60.0, 60.0));
-}
-
-// x Phi(x), by the tail that erfc gives (Abramowitz and Stegun, 7.1.26), so that no difference cancels.
-fn n_gelu(x: f32) -> f32 {
-    // 8
-    if (magnitude(x) > 0x41000000u) {
+    // 6.5
+    if (magnitude(x) > 0x40d00000u) {
         return n_limit(x);
     }
     let a = as_float(magnitude(x));
-    let t = 1.0 / (1.0 + 0.231641889 * a);
-    let p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
-    let tail = 0.5 * a * p * exp(-0.5 * a * a);
-    return select(x - tail, -tail, x < 0.0);
+    let o = 0.0581712648 + a * (-0.0174986199 + a * (0.00505760778 + a * -0.000385758554));
+    let s = 1.00016701 + a * (1.14947426 + a * (0.459816724 + a * o));
+    return max(x, 0.0) - a * exp2(-s);
+}
+
+// x Phi(x) = max(x, 0) - a Phi(-a), Phi(-a) = 2^-s, s a polynomial, so that no difference cancels: within 2^-13.
+fn n_gelu(x: f32) -> f32 {
+    // 6.5
+    if (magnitude(x) > 0x40d00000u) {
+        return n_limit(x);
+    }
+    let a = as_float(magnitude(x));
+    let o = 0.0482381694 + a * (-0.00582750002 + a * 0.000320528692);
+    let s = 1.00012052 + a * (1.14917707 + a * (0.464119226 + a * o));
+    return max(x, 0.0) - a * exp2(-s);
 }
 
 // x, or -0 where x is far below 0; NaN stays.

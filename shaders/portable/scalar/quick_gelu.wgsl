@@ -2,6 +2,6 @@
 
 fn q_gelu(x: f32) -> f32 {
     let size = magnitude(x);
-    doubt = doubt | ((size - 0x21800000u > 0x40800000u - 0x21800000u) & (size != 0u));
+    doubt = doubt | (!is_near(size) & (size != 0u));
     return gelu_near(x);
 }

@@ -45,7 +45,7 @@ impl OpSpec for Unary {
 
     fn cases() -> Vec<Case> {
         let each = UnaryFn::ALL.iter().flat_map(|&f| cases_of(f));
-        each.chain(pinned_cases()).collect()
+        each.chain(pinned_cases()).chain(curves()).collect()
     }
 
     fn rejects() -> Vec<Reject> {
@@ -98,6 +98,33 @@ fn cases_of(f: UnaryFn) -> [Case; 5] {
         })
         .only(dtypes),
     ]
+}
+
+/// Functions over the range in which executors have quick ways for them, and where those end: at tens of thousands of
+/// places, closer to each other towards zero. At most so many elements that GPUs give an invocation several vectors.
+fn curves() -> Vec<Case> {
+    use UnaryFn::{Exp, Gelu, GeluTanh, Sqrt, Tanh};
+    const ROWS: usize = 8192;
+    const MOST_ROWS: usize = 1 << 18;
+    let curve = |(f, reach): (UnaryFn, f64)| {
+        Case::new(format!("{}_curve", f.name()), move |c| {
+            let rows = c.sym("s", ROWS, MOST_ROWS);
+            let places = (0..4 * ROWS).map(|i| i as f64 / (2 * ROWS) as f64 - 1.0);
+            let values = places.map(|t| reach * t * t.abs()).collect();
+            let x = c.input("x", [rows, 4.into()], Fill::Values(values))?;
+            let y = c.graph.unary(f, x)?;
+            c.output(y)
+        })
+        .only(&[DType::F32, DType::F16])
+    };
+    let reaches = [
+        (Gelu, 5.0),
+        (GeluTanh, 4.5),
+        (Tanh, 5.0),
+        (Exp, 15.0),
+        (Sqrt, 70.0),
+    ];
+    reaches.map(curve).into()
 }
 
 fn pinned_cases() -> Vec<Case> {

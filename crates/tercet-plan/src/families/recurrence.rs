@@ -55,6 +55,7 @@ macro_rules! stepping {
             Piece::Base.text(),
             Piece::Exp.text(),
             Piece::Hyperbolic.text(),
+            Piece::Tail.text(),
             Piece::Gate.text(),
             portable!("recurrence_cell.wgsl"),
             portable!($file),

@@ -49,6 +49,7 @@ static PREPARE: Kernel<PrepareParams> = Kernel::wgsl(
         PRELUDE,
         Piece::Base.text(),
         Piece::Exp.text(),
+        Piece::Tail.text(),
         Piece::Gate.text(),
         COMMON,
         portable!("splat/prepare.wgsl"),

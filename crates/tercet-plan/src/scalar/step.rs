@@ -92,7 +92,8 @@ pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Writte
             let piece = match f {
                 UnaryFn::Gelu if is_wide => Piece::QuickGelu,
                 UnaryFn::Sigmoid | UnaryFn::Silu | UnaryFn::GeluTanh if is_wide => Piece::QuickGate,
-                UnaryFn::Exp | UnaryFn::Tanh => Piece::QuickGate,
+                UnaryFn::Exp | UnaryFn::Tanh if is_wide => Piece::QuickGate,
+                UnaryFn::Sqrt if is_wide => Piece::QuickRoot,
                 _ => return None,
             };
             call(piece, &format!("q_{}", f.name()), args)
@@ -165,8 +166,8 @@ fn changes_range(f: UnaryFn) -> bool {
 
 /// The functions of [`Piece::Narrow`].
 fn is_narrow(f: UnaryFn, dtype: DType) -> bool {
-    use UnaryFn::{Gelu, GeluTanh, Sigmoid, Silu};
-    dtype == DType::F16 && matches!(f, Sigmoid | Silu | Gelu | GeluTanh)
+    use UnaryFn::{Exp, Gelu, GeluTanh, Sigmoid, Silu, Sqrt, Tanh};
+    dtype == DType::F16 && matches!(f, Exp | Tanh | Sqrt | Sigmoid | Silu | Gelu | GeluTanh)
 }
 
 fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> Written {

@@ -73,6 +73,7 @@ macro_rules! pair {
                     Piece::Log.text(),
                     Piece::Softplus.text(),
                     Piece::Hyperbolic.text(),
+                    Piece::Tail.text(),
                     Piece::Gate.text(),
                     Piece::Erf.text(),
                     ACTIVATED,

@@ -112,6 +112,7 @@ macro_rules! with_functions {
             Piece::Log.text(),
             Piece::Softplus.text(),
             Piece::Hyperbolic.text(),
+            Piece::Tail.text(),
             Piece::Gate.text(),
             Piece::Erf.text(),
             $($piece),*
