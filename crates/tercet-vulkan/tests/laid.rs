@@ -49,7 +49,7 @@ fn check(backend: &VulkanBackend, tiling: &Tiling, m: usize, f: Option<UnaryFn>)
     g.output("y", y).unwrap();
 
     let backend = backend.tuned(Tuning::always(&tiling.to_string()));
-    let program = backend.plan(&g, &CompileOptions::new()).unwrap();
+    let program = tercet_plan::compile(&g, &CompileOptions::new(), backend.caps()).unwrap();
     let is_laid = |k: &tercet_plan::Instance| k.name.starts_with("gemm_laid");
     assert!(program.kernels.iter().any(is_laid), "{tiling}: {program}");
     let mut exe = backend.compile_gpu(&g, &CompileOptions::new()).unwrap();
