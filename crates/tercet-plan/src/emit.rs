@@ -79,6 +79,15 @@ impl Home {
     }
 }
 
+/// The order of elements of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// That of the view, without gaps.
+    Dense,
+    /// As fragments of matrices take them (`matmul/laid.rs`).
+    Laid,
+}
+
 /// A slot while the program is made.
 #[derive(Clone, Debug)]
 pub(crate) struct SlotDraft {
@@ -153,7 +162,7 @@ pub struct Emit<'a> {
     pub(crate) waiting: Waiting,
     /// The arms that steps are emitted for now.
     arms: Arms,
-    dense: Vec<(View, View)>,
+    dense: Vec<(View, Order, View)>,
     /// Values that are made where they are first asked for, with the arms that they are there in.
     made: Vec<(Value, Arms, View)>,
 }
@@ -213,18 +222,32 @@ impl<'a> Emit<'a> {
         if view.layout.is_contiguous() && view.layout.offset().is_empty() {
             return Ok(view.clone());
         }
-        if let Some((_, done)) = self.dense.iter().find(|(from, _)| from == view) {
+        self.in_order(view, Order::Dense, |e, to| copy::emit(e, view, to))
+    }
+
+    /// A slot with the elements of a view in some order, which the closure writes, once for each order.
+    ///
+    /// # Errors
+    /// [`CompileError`] when the copy is too large, or the closure's.
+    pub(crate) fn in_order(
+        &mut self,
+        view: &View,
+        order: Order,
+        write: impl FnOnce(&mut Self, &View) -> Result<(), CompileError>,
+    ) -> Result<View, CompileError> {
+        let same = |(from, of, _): &&(View, Order, View)| from == view && *of == order;
+        if let Some((.., done)) = self.dense.iter().find(same) {
             return Ok(done.clone());
         }
         let constant = self.is_constant(view) && all_known(view.layout.shape());
         let before = std::mem::replace(&mut self.constant, constant);
         let to = self.temp(view.dtype, view.layout.shape());
-        let done = to.and_then(|to| copy::emit(self, view, &to).map(|()| to));
+        let done = to.and_then(|to| write(self, &to).map(|()| to));
         self.constant = before;
         let done = done?;
         // A state changes in the run: a copy of it is good only where it was made.
         if !matches!(self.home(view.slot), Home::At(Buffer::State(_), _)) {
-            self.dense.push((view.clone(), done.clone()));
+            self.dense.push((view.clone(), order, done.clone()));
         }
         Ok(done)
     }

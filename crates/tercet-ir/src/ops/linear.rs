@@ -209,9 +209,13 @@ fn shaped_cases() -> Vec<Case> {
     // So few results of sums so long that devices may sum parts of them.
     let long = pair("gelu_long_16x4096x24", &[16, 4096], 24, gelu);
     let long = long.map(|case| case.only(DType::FLOATS));
+    // Of whole fragments, so that devices may lay weights out.
+    let laid = pair("gelu_laid_out_70x128x192", &[70, 128], 192, gelu);
+    let laid = laid.map(|case| case.only(&[DType::F16]));
     plain
         .into_iter()
         .flat_map(|(name, x, n)| pair(name, x, n, None))
+        .chain(laid)
         .chain(relu)
         .chain(tiles)
         .chain(words)

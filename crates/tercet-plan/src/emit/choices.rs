@@ -67,7 +67,7 @@ impl<'a> Emit<'a> {
             // Copies made in an arm are not there in the others.
             let made = self.dense.split_off(copies);
             let prepared = |e: &Emit<'a>, done: &View| e.home(done.slot) == Home::Prepared;
-            let kept = made.into_iter().filter(|(_, done)| prepared(self, done));
+            let kept = made.into_iter().filter(|(.., done)| prepared(self, done));
             let kept: Vec<_> = kept.collect();
             self.dense.extend(kept);
         }

@@ -1,10 +1,12 @@
 //! The matrix product on cooperative matrices: kernels, constants, block.
 //!
 //! The shaders are `shaders/vulkan/include/gemm_coop.glsl`, whose matrices belong to subgroups, and
-//! `gemm_block.glsl`, whose matrices belong to a workgroup; `gemm_params.glsl` says what the numbers mean.
+//! `gemm_block.glsl`, whose matrices belong to a workgroup; `gemm_laid_f16.comp` takes weights that were laid out.
+//! `gemm_params.glsl` says what the numbers mean.
 //!
 //! Next: `gemm_coop/tiling.rs` for the choice of tiles.
 
+mod divisions;
 mod tiling;
 
 use tercet_ir::scalar::UnaryFn;
@@ -96,6 +98,17 @@ const BLOCK_CONSTS: &[&str] = &[
     "BAND",
 ];
 
+const LAID_CONSTS: &[&str] = &[
+    "THREADS",
+    "BM",
+    "BN",
+    "PART_ROWS",
+    "ACTIVATION",
+    "HAS_BIAS",
+    "BAND",
+    "FULL_PARTS",
+];
+
 /// A, B, bias, residual, C. Where there is no bias or residual, any slot stands in.
 pub(super) const ARGS: &[Access] = &[
     Access::Read,
@@ -141,13 +154,21 @@ pub(crate) static BLOCK_BF16: Kernel<GemmCoopParams> = Kernel::spirv(
     BLOCK_CONSTS,
 );
 
-/// The kernel for factors of a type.
+pub(crate) static LAID_F16: Kernel<GemmCoopParams> = Kernel::spirv(
+    "gemm_laid_f16",
+    module!("gemm_laid_f16.spv"),
+    ARGS,
+    LAID_CONSTS,
+);
+
+/// The kernel for factors of a type; weights are laid out where they are F16.
 pub fn kernel(ty: CoopType, scope: Scope) -> &'static Kernel<GemmCoopParams> {
     match (ty, scope) {
         (CoopType::F16, Scope::Subgroup) => &F16,
         (CoopType::BF16, Scope::Subgroup) => &BF16,
         (CoopType::F16, Scope::Workgroup) => &BLOCK_F16,
         (CoopType::BF16, Scope::Workgroup) => &BLOCK_BF16,
+        (CoopType::F16 | CoopType::BF16, Scope::Laid) => &LAID_F16,
     }
 }
 
@@ -185,9 +206,17 @@ pub struct Options {
     pub planes: bool,
     /// The device's own conversions of F16 are right ([`Caps::natives`](crate::Caps::natives)).
     pub native_halves: bool,
+    /// The least rows of a run.
+    pub least_rows: usize,
 }
 
 impl Options {
+    /// True if a kernel takes them that takes weights that were laid out: one batch of 16-bit floats, no residual.
+    pub fn can_be_laid(&self) -> bool {
+        let narrow = !self.out_f32 && self.bias_f32 != Some(true);
+        self.aligned() && narrow && self.residual_f32.is_none() && !self.planes
+    }
+
     /// True if every operand is aligned, as [`Scope::Workgroup`] needs.
     pub fn aligned(&self) -> bool {
         self.aligned_a && self.aligned_b && self.aligned_c
@@ -235,6 +264,13 @@ pub fn constants(tiling: &Tiling, options: &Options) -> Vec<u32> {
             all.extend(epilogue);
             all.push(tiling.band);
             all
+        }
+        Scope::Laid => {
+            let [activation, has_bias, ..] = epilogue;
+            let [rows, _] = tiling.part;
+            let sizes = [tiling.threads(), bm, bn, rows];
+            let full = u32::from(options.least_rows >= rows as usize);
+            [&sizes[..], &[activation, has_bias, tiling.band, full]].concat()
         }
     }
 }

@@ -17,6 +17,7 @@ mod gemv;
 mod half;
 mod held;
 mod kernels;
+mod laid;
 mod portable;
 pub(super) mod product;
 mod quads;

@@ -38,6 +38,7 @@ pub(crate) const PLAIN: Options = Options {
     aligned_c: false,
     planes: true,
     native_halves: false,
+    least_rows: 1,
 };
 
 pub(crate) const ALIGNED: Options = Options {

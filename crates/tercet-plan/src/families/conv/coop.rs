@@ -181,6 +181,7 @@ impl Coop {
             planes: true,
             // What its results take is loading windows.
             native_halves: false,
+            least_rows: 1,
         };
         match parts {
             false => options,

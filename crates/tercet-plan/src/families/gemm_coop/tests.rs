@@ -138,7 +138,7 @@ fn text(words: &[u32]) -> String {
 #[test]
 fn modules_declare_the_block_the_arguments_and_the_constants() {
     let types = [CoopType::F16, CoopType::BF16];
-    let scopes = [Scope::Subgroup, Scope::Workgroup];
+    let scopes = [Scope::Subgroup, Scope::Workgroup, Scope::Laid];
     for (ty, scope) in types.into_iter().flat_map(|ty| scopes.map(|s| (ty, s))) {
         agrees(&kernel(ty, scope).def);
     }
@@ -317,4 +317,45 @@ fn tilings_follow_the_size_and_the_measurements() {
     assert_eq!(choose(&tuned, &p, false), choose(&caps, &p, false));
     let p = problem(512, 512, 512);
     assert_eq!(choose(&tuned, &p, true), choose(&caps, &p, true));
+}
+
+/// Weights are laid out where that was measured to be faster, and where they can be.
+#[test]
+fn weights_are_laid_out_where_it_pays() {
+    let caps = Caps::h200();
+    let choose = |caps: &Caps, p: &Problem| {
+        let tiling = Tiling::choose_laid(caps, CoopType::F16, p, true);
+        tiling.map(|t| t.to_string())
+    };
+    for (m, n, k, best) in [
+        (4096, 3072, 768, "96x128x32/laid48"),
+        (4096, 2304, 768, "96x128x32/laid48"),
+        (4096, 768, 768, "96x128x32/laid48"),
+        (4096, 768, 3072, "96x128x32/laid48"),
+        (128, 2304, 768, "16x64x32/laid16"),
+        (2048, 2048, 2048, "128x256x16/64x64:2"),
+        (4096, 4096, 4096, "128x256x16/64x64:2"),
+        (8192, 8192, 8192, "128x256x16/64x64:2"),
+    ] {
+        let p = problem(m, n, k);
+        assert_eq!(choose(&caps, &p).unwrap(), best, "{p:?}");
+    }
+    let unknown = Caps {
+        coop_lanes: false,
+        ..caps.clone()
+    };
+    let other = problem(4096, 2304 + 8, 768);
+    let short = problem(4096, 2304, 768 + 32);
+    let is_laid = |way: Option<String>| way.unwrap().contains("laid");
+    assert!(!is_laid(choose(&unknown, &problem(4096, 2304, 768))));
+    assert!(!is_laid(choose(&caps, &other)) && !is_laid(choose(&caps, &short)));
+    // A table of operands as they lie does not count for those, a name of theirs does.
+    let tuned = |way| Caps {
+        tuning: Tuning::always(way),
+        ..caps.clone()
+    };
+    let p = problem(4096, 2304, 768);
+    assert!(is_laid(choose(&tuned("128x128x32/64x64"), &p)));
+    let small = "16x64x32/laid16";
+    assert_eq!(choose(&tuned(small), &p).as_deref(), Some(small));
 }

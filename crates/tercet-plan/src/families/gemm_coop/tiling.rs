@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use super::divisions::{BLOCKS, DIVISIONS, Division, LAID, Rate, WINDOW_DIVISIONS};
 use crate::caps::{Caps, CoopBlock, CoopShape, CoopType};
 use crate::num::{Num, Tape};
 use crate::tuning::Problem;
@@ -16,6 +17,8 @@ pub enum Scope {
     Subgroup,
     /// The workgroup multiplies tiles; the driver stages and divides them.
     Workgroup,
+    /// Each subgroup multiplies fragments that it fills itself, from weights that were laid out.
+    Laid,
 }
 
 /// How a product is divided over workgroups, subgroups and fragments. Sizes are `m n k`.
@@ -50,6 +53,13 @@ pub(crate) struct Gathering {
     pub(crate) most_parts: u32,
 }
 
+/// The subgroups of fragments that are filled by hand, and what `k` is a multiple of there.
+const LANES: u32 = 32;
+const LAID_STEP: usize = 64;
+
+/// Elements of both sides up to which their rates hold: subgroups read them again and again from a shared cache.
+const LAID_MOST: usize = 16 << 20;
+
 /// For devices that do not say how many workgroups run side by side.
 const TYPICAL_UNITS: usize = 32;
 
@@ -62,132 +72,62 @@ const SPLITS: &[u32] = &[1, 2, 3, 4, 6, 8];
 /// The same for windows.
 const WINDOW_SPLITS: &[u32] = &[1, 2, 3, 4, 5, 6, 8, 12];
 
-/// A division in units of fragments: subgroups of a tile, fragments of a subgroup, fragments of `k`.
-struct Division {
-    subgroups: [u32; 2],
-    part: [u32; 2],
-    depth: u32,
-    stages: u32,
-    rate: Rate,
-}
-
-/// How fast a unit of the device is with workgroups of a tiling, in parts of what the first of
-/// [`DIVISIONS`] reaches; measured on a GPU of 132 units by `tercet tune`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Rate {
-    /// With one workgroup.
-    alone: f64,
-    /// With as many as it takes.
-    full: f64,
-}
-
-impl Rate {
-    /// What so many workgroups on one unit take, in units of one at rate 1.
-    fn time(self, groups: usize) -> f64 {
-        let rate = match groups {
-            0 | 1 => self.alone,
-            n => (n as f64 * self.alone).min(self.full),
-        };
-        groups as f64 / rate
-    }
-}
-
-const fn one(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> Division {
-    Division {
-        subgroups,
-        part,
-        depth,
-        stages: 1,
-        rate: Rate {
-            alone: rate[0],
-            full: rate[1],
-        },
-    }
-}
-
-const fn two(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> Division {
-    Division {
-        stages: 2,
-        ..one(subgroups, part, depth, rate)
-    }
-}
-
-/// Of equal cost the first is taken. The comments are for fragments of 16 x 16 x 16.
-const DIVISIONS: &[Division] = &[
-    one([2, 2], [4, 4], 2, [0.6, 1.0]),   // 128 x 128 x 32
-    two([2, 4], [4, 4], 1, [1.05, 1.05]), // 128 x 256 x 16
-    two([4, 2], [4, 4], 1, [0.9, 0.9]),   // 256 x 128 x 16
-    one([2, 2], [4, 4], 4, [0.98, 0.91]), // 128 x 128 x 64
-    one([4, 2], [4, 4], 2, [1.0, 0.93]),  // 256 x 128 x 32
-    one([2, 4], [4, 4], 2, [1.05, 0.96]), // 128 x 256 x 32
-    one([1, 2], [4, 4], 2, [0.5, 0.7]),   // 64 x 128 x 32 of 64 x 64
-    one([2, 1], [4, 4], 2, [0.5, 0.7]),
-    one([2, 2], [3, 4], 2, [0.8, 0.85]),  // 96 x 128 x 32
-    one([2, 4], [4, 2], 2, [0.75, 0.89]), // 128 x 128 x 32 of 64 x 32
-    one([2, 4], [2, 2], 2, [0.54, 0.63]), // 64 x 128 x 32 of 32 x 32
-    one([2, 4], [2, 2], 4, [0.75, 0.62]),
-    one([2, 2], [2, 4], 2, [0.61, 0.6]),  // 64 x 128 x 32
-    one([2, 2], [4, 2], 2, [0.61, 0.71]), // 128 x 64 x 32
-    one([2, 2], [4, 2], 4, [0.72, 0.6]),
-    one([2, 2], [2, 2], 2, [0.4, 0.58]), // 64 x 64 x 32
-    one([2, 2], [2, 2], 4, [0.52, 0.61]),
-    one([2, 2], [2, 2], 8, [0.5, 0.5]),
-    one([2, 2], [1, 2], 4, [0.23, 0.4]), // 32 x 64 x 64
-    one([2, 2], [1, 2], 8, [0.25, 0.3]),
-    one([2, 2], [2, 1], 8, [0.25, 0.3]), // 64 x 32 x 128
-];
-
-/// As [`DIVISIONS`], of products whose right side is gathered from windows: each element of it takes an
-/// instruction or more, so that many rows of a tile and few registers of an invocation pay. Measured on the
-/// same GPU with convolutions of 64 and 512 channels; `32 x 64 x 32` is an estimate.
-const WINDOW_DIVISIONS: &[Division] = &[
-    one([4, 2], [4, 4], 2, [0.82, 0.99]), // 256 x 128 x 32
-    one([2, 2], [4, 4], 2, [0.53, 0.86]), // 128 x 128 x 32
-    one([2, 2], [4, 2], 2, [0.35, 0.76]), // 128 x 64 x 32
-    one([2, 2], [4, 2], 4, [0.44, 0.53]),
-    one([2, 4], [2, 2], 2, [0.34, 0.56]), // 64 x 128 x 32 of 32 x 32
-    one([2, 4], [2, 2], 4, [0.39, 0.47]),
-    one([2, 2], [2, 2], 2, [0.17, 0.55]), // 64 x 64 x 32
-    one([2, 2], [2, 2], 4, [0.28, 0.51]),
-    one([2, 2], [1, 2], 2, [0.1, 0.38]), // 32 x 64 x 32
-    one([2, 2], [1, 2], 4, [0.12, 0.39]),
-];
-
-/// Tiles and invocations of kernels of a workgroup's matrices.
-const BLOCKS: &[([u32; 3], u32)] = &[
-    ([128, 256, 64], 256),
-    ([256, 128, 64], 256),
-    ([128, 256, 32], 256),
-    ([256, 128, 32], 256),
-    ([128, 128, 64], 256),
-    ([128, 128, 64], 128),
-    ([128, 128, 32], 128),
-    ([64, 128, 64], 128),
-    ([128, 64, 64], 128),
-    ([64, 64, 64], 128),
-];
-
 impl Tiling {
     /// The tiling for a product; none where the device has no cooperative matrices of this type, or
     /// not the shared memory. Two stages and a workgroup's matrices need `aligned` operands; the latter are
     /// chosen only where they were measured to be best.
     pub fn choose(caps: &Caps, ty: CoopType, problem: &Problem, aligned: bool) -> Option<Tiling> {
+        Tiling::measured(caps, ty, problem, aligned)
+            .or_else(|| Some(Tiling::modelled(caps, ty, problem, aligned)?.0))
+    }
+
+    /// As [`Tiling::choose`], where the right side is constant and may be laid out first. What was measured otherwise
+    /// is of operands as they lie.
+    pub fn choose_laid(
+        caps: &Caps,
+        ty: CoopType,
+        problem: &Problem,
+        aligned: bool,
+    ) -> Option<Tiling> {
+        let units = units_of(caps);
+        let laid = Tiling::laid(caps, ty, problem);
+        let name = caps.tuning.find(problem).unwrap_or_default();
+        if let Some((named, _)) = laid.iter().find(|(t, _)| t.to_string() == name) {
+            return Some(*named);
+        }
+        let costs = laid
+            .into_iter()
+            .map(|(t, rate)| (t, t.cost(rate, problem, 1, units)));
+        let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
+        let other = Tiling::modelled(caps, ty, problem, aligned);
+        match (least, other) {
+            (Some((t, cost)), Some((_, than))) if cost < than => Some(t),
+            (_, _) => Tiling::choose(caps, ty, problem, aligned),
+        }
+    }
+
+    fn measured(caps: &Caps, ty: CoopType, problem: &Problem, aligned: bool) -> Option<Tiling> {
         let all = Tiling::candidates(caps, ty);
         let able = |t: &&Tiling| aligned || (t.scope == Scope::Subgroup && t.stages == 1);
-        let measured = caps.tuning.find(problem).and_then(|name| {
-            let (name, splits) = match name.split_once(":split") {
-                Some((name, splits)) => (name, splits.parse().ok()?),
-                None => (name, 1),
-            };
-            let splits = SPLITS.contains(&splits).then_some(splits)?;
-            let same = |t: &&Tiling| t.to_string() == name;
-            let found = all.iter().filter(able).find(same)?;
-            let splits_of = found.can_split(problem) || splits == 1;
-            splits_of.then(|| found.split(splits))
-        });
-        if measured.is_some() {
-            return measured;
-        }
+        let name = caps.tuning.find(problem)?;
+        let (name, splits) = match name.split_once(":split") {
+            Some((name, splits)) => (name, splits.parse().ok()?),
+            None => (name, 1),
+        };
+        let splits = SPLITS.contains(&splits).then_some(splits)?;
+        let same = |t: &&Tiling| t.to_string() == name;
+        let found = all.iter().filter(able).find(same)?;
+        let splits_of = found.can_split(problem) || splits == 1;
+        splits_of.then(|| found.split(splits))
+    }
+
+    /// The tiling that costs least, and what it costs.
+    fn modelled(
+        caps: &Caps,
+        ty: CoopType,
+        problem: &Problem,
+        aligned: bool,
+    ) -> Option<(Tiling, f64)> {
         let units = units_of(caps);
         let modelled = Tiling::divided(caps, ty, DIVISIONS).into_iter();
         // Two stages lose where rows of both sides are short pieces of k.
@@ -197,8 +137,7 @@ impl Tiling {
             let all = t.splits_of(problem);
             all.map(move |t| (t, t.cost(rate, problem, 1, units)))
         });
-        let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
-        least.map(|(t, _)| t)
+        costs.min_by(|(_, s), (_, t)| s.total_cmp(t))
     }
 
     /// The tiling of subgroups for so many products of one size, with `k` in one part: tiles do not reach
@@ -281,6 +220,44 @@ impl Tiling {
         all.filter(|(t, _)| t.fits(caps)).collect()
     }
 
+    /// Every tiling of fragments that subgroups fill from this product's right side once it is laid out; see
+    /// `gemm_laid_f16.comp` for what it takes.
+    fn laid(caps: &Caps, ty: CoopType, problem: &Problem) -> Vec<(Tiling, Rate)> {
+        let shape = CoopShape {
+            ty,
+            m: 8,
+            n: 16,
+            k: 16,
+            narrow_sums: false,
+        };
+        let lanes = caps.coop_lanes && caps.subgroup == Some(LANES) && ty == CoopType::F16;
+        let whole = problem.n.is_multiple_of(64) && problem.k.is_multiple_of(LAID_STEP);
+        let elements = problem
+            .m
+            .saturating_add(problem.n)
+            .saturating_mul(problem.k);
+        if !lanes || !whole || problem.k == 0 || elements > LAID_MOST {
+            return Vec::new();
+        }
+        let all = LAID.iter();
+        let all = all.map(|d| {
+            (
+                Tiling {
+                    scope: Scope::Laid,
+                    ..Tiling::of_fragments(shape, LANES, d)
+                },
+                d.rate,
+            )
+        });
+        all.filter(|(t, _)| t.fits(caps)).collect()
+    }
+
+    /// The tilings of a product whose right side can be laid out on this device.
+    pub fn laid_candidates(caps: &Caps, ty: CoopType, problem: &Problem) -> Vec<Tiling> {
+        let all = Tiling::laid(caps, ty, problem).into_iter();
+        all.map(|(t, _)| t).collect()
+    }
+
     fn of_fragments(shape: CoopShape, subgroup: u32, d: &Division) -> Tiling {
         let part = [d.part[0] * shape.m, d.part[1] * shape.n];
         let tile = [
@@ -333,7 +310,7 @@ impl Tiling {
                 let strips = self.part[1].is_multiple_of(8) && self.subgroup >= self.part[1] / 8;
                 shared <= caps.workgroup_bytes && lines && strips
             }
-            Scope::Workgroup => true,
+            Scope::Workgroup | Scope::Laid => true,
         }
     }
 
@@ -341,6 +318,15 @@ impl Tiling {
     pub fn groups(&self, m: usize, n: usize) -> usize {
         let rows = m.div_ceil(self.tile[0] as usize);
         rows.saturating_mul(n.div_ceil(self.tile[1] as usize))
+    }
+
+    /// Workgroups that the device runs side by side, of those that go through all tiles and have all registers between
+    /// them; none where it does not say how many units it has, or tiles are small.
+    pub(crate) fn groups_at_once(&self, caps: &Caps) -> Option<u32> {
+        // With 255 registers each.
+        const OF_UNIT: u32 = 256;
+        let all = caps.compute_units * (OF_UNIT / self.threads()).max(1);
+        (all > 0 && self.part[0] >= 32).then_some(all)
     }
 
     /// Invocations of a workgroup.
@@ -488,6 +474,7 @@ impl fmt::Display for Tiling {
         match self.scope {
             Scope::Subgroup => write!(f, "/{}x{}", self.part[0], self.part[1])?,
             Scope::Workgroup => write!(f, "/block{}", self.threads())?,
+            Scope::Laid => write!(f, "/laid{}", self.part[0])?,
         }
         if self.stages > 1 {
             write!(f, ":{}", self.stages)?;

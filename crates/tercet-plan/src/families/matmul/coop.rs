@@ -7,11 +7,12 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::kernels::{PartsParams, SUM_PARTS, SUM_PARTS_ACTIVATED};
+use super::laid::lay_out;
 use super::portable::Given;
 use super::product::{Axis, Product, Side};
 use crate::caps::CoopType;
 use crate::emit::{Emit, View};
-use crate::families::gemm_coop::{GemmCoopParams, Options, Tiling, constants, kernel};
+use crate::families::gemm_coop::{GemmCoopParams, Options, Scope, Tiling, constants, kernel};
 use crate::num::Num;
 use crate::program::SlotId;
 use crate::tuning::Problem;
@@ -25,6 +26,8 @@ pub(super) struct Coop {
     tiling: Tiling,
     options: Options,
     batch: [BatchAxis; 2],
+    /// The right side, `[k, n]`, where it is laid out.
+    weights: Option<View>,
 }
 
 /// A batch axis with the distances of both operands.
@@ -93,6 +96,7 @@ impl Coop {
             aligned_c: whole(&p.n),
             planes: !p.batch.iter().all(tercet_ir::Dim::is_one),
             native_halves: e.caps.natives.halves,
+            least_rows: p.m.known().unwrap_or(1),
         };
         let problem = Problem {
             dtype: p.a.dtype,
@@ -101,12 +105,20 @@ impl Coop {
             n: e.bound(&p.n)?,
             k: e.bound(&p.k)?,
         };
-        let tiling = Tiling::choose(e.caps, ty, &problem, options.aligned());
+        let aligned = options.aligned();
+        let known = p.k.known().is_some() && p.n.known().is_some();
+        let weights = p.weights.as_ref();
+        let weights = weights.filter(|_| known && options.can_be_laid());
+        let tiling = match weights {
+            Some(_) => Tiling::choose_laid(e.caps, ty, &problem, aligned),
+            None => Tiling::choose(e.caps, ty, &problem, aligned),
+        };
         Ok(tiling.map(|tiling| Coop {
             ty,
             tiling,
             options,
             batch,
+            weights: weights.filter(|_| tiling.scope == Scope::Laid).cloned(),
         }))
     }
 
@@ -120,6 +132,10 @@ impl Coop {
         let [a, b, bias, y] = given.args;
         let splits = self.tiling.splits;
         if splits == 1 {
+            let b = match &self.weights {
+                Some(w) => lay_out(e, w)?.slot,
+                None => b,
+            };
             self.tiles(e, given, &self.options, [a, b, bias, y]);
             return Ok(());
         }
@@ -160,7 +176,10 @@ impl Coop {
             ldc: p.n,
             ld_residual: p.bias_row,
             offset_a: p.a_offset,
-            offset_b: p.b_offset,
+            offset_b: match self.weights {
+                Some(_) => Num::ZERO,
+                None => p.b_offset,
+            },
             offset_c: Num::ZERO,
             offset_bias: p.bias_offset,
             // One of both is there at most.
@@ -177,7 +196,13 @@ impl Coop {
             len_c: e.tape().mul(all, splits),
         };
         let [bm, bn, _] = self.tiling.tile;
-        let [x, y, _] = given.tile_grid(e, [bm, bn]);
+        let [x, y, _] = match self.tiling.scope {
+            Scope::Laid => {
+                let most = self.tiling.groups_at_once(e.caps);
+                given.tile_grid_of(e, [bm, bn], most)
+            }
+            Scope::Subgroup | Scope::Workgroup => given.tile_grid(e, [bm, bn]),
+        };
         let limit = e.caps.max_grid;
         let depth = e.tape().mul(p.batch, splits);
         let depth = e.tape().min(depth, limit);

@@ -1,6 +1,6 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
-use super::few;
+use super::{few, laid};
 use crate::families::dequant::{BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::families::{gemm_coop, portable};
 use crate::kernel::{Access, Kernel, KernelDef};
@@ -469,6 +469,8 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &gemm_coop::BF16.def,
     &gemm_coop::BLOCK_F16.def,
     &gemm_coop::BLOCK_BF16.def,
+    &gemm_coop::LAID_F16.def,
+    &laid::LAY_OUT.def,
     &few::F16.def,
 ];
 

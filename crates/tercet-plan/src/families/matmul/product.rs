@@ -153,6 +153,8 @@ pub(super) struct Product {
     pub(super) gate: Option<Gate>,
     /// Added to the results, in place of a bias: `[m, n]`.
     pub(super) residual: Option<View>,
+    /// The right operand, `[k, n]`, where it is constant.
+    pub(super) weights: Option<View>,
 }
 
 impl Product {
@@ -185,9 +187,11 @@ impl Product {
                 (side, n)
             };
             let product = Product::rows_times(e, a, right)?;
+            let is_matrix = b_shape.len() == 2 && e.is_constant(b);
             return Ok(Product {
                 bias,
                 activation,
+                weights: is_matrix.then(|| b.clone()),
                 ..product
             });
         }
@@ -207,6 +211,7 @@ impl Product {
             norm: None,
             gate: None,
             residual: None,
+            weights: None,
         })
     }
 
@@ -231,6 +236,7 @@ impl Product {
             norm: None,
             gate: None,
             residual: None,
+            weights: None,
         })
     }
 
@@ -295,6 +301,7 @@ impl Product {
             n: self.m,
             a: self.b,
             b: self.a,
+            weights: None,
             ..self
         }
     }

@@ -144,7 +144,11 @@ fn tiles_of_16_bit_floats_run_on_cooperative_matrices() {
         (DType::F16, "gemm_coop_f16"),
         (DType::BF16, "gemm_coop_bf16"),
     ] {
-        let names = of_linear(dtype, &Caps::h200(), 128);
+        let lying = Caps {
+            coop_lanes: false,
+            ..Caps::h200()
+        };
+        let names = of_linear(dtype, &lying, 128);
         assert_eq!(names.len(), 1, "{names:?}");
         assert!(names[0].starts_with(name), "{names:?}");
         for constant in ["ALIGNED_A=1", "ALIGNED_B=1", "ACTIVATION=4", "HAS_BIAS=1"] {
@@ -161,6 +165,9 @@ fn tiles_of_16_bit_floats_run_on_cooperative_matrices() {
     }
     let names = of_linear(DType::F32, &Caps::h200(), 128);
     assert!(names[0].starts_with("gemm_quads_activated"), "{names:?}");
+    // Constant weights are laid out where elements of matrices are known to lie as expected.
+    let names = of_linear(DType::F16, &Caps::h200(), 128);
+    assert!(names[0].starts_with("gemm_laid_f16"), "{names:?}");
 }
 
 #[test]

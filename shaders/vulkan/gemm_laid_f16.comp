@@ -1,0 +1,208 @@
+#version 460
+// C[m, n] = act(sum_k A[m, k] W[k, n] + bias[n]) of f16 whose weights were laid out for this kernel.
+//
+// Sums are f32, C is rounded once. A subgroup has PART_ROWS x 64 of C: 4 fragments of 16 columns times PART_ROWS / 8
+// of 8 rows. Fragments are filled from words as they come from memory, without shared memory and without
+// barriers: what subgroups of a workgroup have in common they find in the nearest cache. That takes the place of an element
+// to be known, which `lanes.rs` finds out: lane l has places g = l / 4 and t = l % 4 of a fragment.
+//
+// W lies in blocks of 64 columns and, within them, steps of 32 of k: fragments of the two halves of a step, 16 bytes
+// of each lane after each other. Columns g and g + 8 of fragment i are columns 8 g + 2 i and the one after it, so that a lane
+// ends with 8 neighbours of a row; the four places of a lane along k are 4 neighbours, so that it takes 16 bytes of a
+// row of A for a step:
+//
+//     W[block, step, half, i, g, t, pair, side, 2] = B[32 step + 8 t + 4 half + 2 pair + 0..2, 64 block + 8 g + 2 i + side]
+//
+// where 16 bytes are a fragment's registers in the order in which the device's instruction has them.
+//
+// Each step multiplies while operands of the next are under way. A part that would reach beyond the last row begins
+// earlier, and stores its own rows only; where there are fewer rows than a part has, those beyond are read as the last one.
+// Workgroups take every tile that is as many further as there are workgroups.
+//
+// Constraints: n a multiple of 64; k of 64, at least 64; lda, ldc and offset_a of 8; one batch in one part.
+// See gemm_params.glsl for operands and the grid.
+
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require // for the builtins: no operation is used
+
+#define ELEMENT_TO_F32 f16_to_f32
+#define F32_TO_ELEMENT f32_to_f16
+#define NATIVE_PAIR packHalf2x16
+
+#include "half.glsl"
+#include "activation.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint THREADS = 256; // 32 (BM / PART_ROWS) (BN / 64)
+layout(constant_id = 1) const uint BM = 128; // the workgroup's tile
+layout(constant_id = 2) const uint BN = 256;
+layout(constant_id = 3) const uint PART_ROWS = 64; // rows of a subgroup's part of it
+layout(constant_id = 4) const uint ACTIVATION = 0; // see activation.glsl
+layout(constant_id = 5) const uint HAS_BIAS = 0;
+layout(constant_id = 6) const uint BAND = 8; // rows of tiles that share columns of W
+layout(constant_id = 7) const uint FULL_PARTS = 0; // m is at least PART_ROWS
+
+// What gemm_finish.glsl asks: bias and results are f16, there is no residual, and where lanes are known the
+// device's own conversions are right.
+const uint HAS_RESIDUAL = 0;
+const uint OUT_F32 = 0;
+const uint BIAS_F32 = 0;
+const uint RESIDUAL_F32 = 0;
+const uint NATIVE = 1;
+
+#include "gemm_params.glsl"
+
+layout(set = 0, binding = 1) restrict readonly buffer A16 { uvec4 a_vec[]; };
+layout(set = 0, binding = 2) restrict readonly buffer W16 { uvec4 w_vec[]; };
+layout(set = 0, binding = 3) restrict readonly buffer Bias { uint bias[]; };
+layout(set = 0, binding = 4) restrict readonly buffer Residual { uint residual[]; };
+layout(set = 0, binding = 5) writeonly buffer C16 { uvec4 c_vec[]; };
+
+#include "gemm_finish.glsl"
+
+// Columns of a subgroup's part, in fragments, and its rows.
+const uint COLUMNS = 4;
+const uint PART_COLUMNS = 16 * COLUMNS;
+const uint ROWS = PART_ROWS / 8;
+const uint STEP = 32;
+// A block's words of 16 bytes in half a step.
+const uint HALF_LEN = 32 * COLUMNS;
+
+#define LEFT coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define RIGHT coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
+#define SUMS coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
+
+SUMS sums[COLUMNS][ROWS];
+LEFT left;
+RIGHT right[ROWS];
+// Operands of a step, of A of two: one that is multiplied, and one that is under way.
+uvec4 weights[2][COLUMNS];
+uvec4 rows[2][ROWS];
+// Where the lane's words of the first step lie.
+uint first_row[ROWS];
+uint first_weight;
+
+f16vec2 pair_of(uint word) { return unpackFloat2x16(word); }
+
+void fill_left(uvec4 words) {
+    [[unroll]] for (uint pair = 0u; pair < 2u; pair++) {
+        [[unroll]] for (uint side = 0u; side < 2u; side++) {
+            f16vec2 both = pair_of(words[2u * pair + side]);
+            left[4u * side + 2u * pair] = both.x;
+            left[4u * side + 2u * pair + 1u] = both.y;
+        }
+    }
+}
+
+void fill_right(const uint j, uint first, uint second) {
+    right[j][0] = pair_of(first).x;
+    right[j][1] = pair_of(first).y;
+    right[j][2] = pair_of(second).x;
+    right[j][3] = pair_of(second).y;
+}
+
+void load_rows(const uint to, uint step) {
+    [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+        rows[to][j] = a_vec[first_row[j] + step * (STEP / 8u)];
+    }
+}
+
+uvec4 load_weights(const uint part, const uint i, uint step) {
+    return w_vec[first_weight + step * (2u * HALF_LEN) + part * HALF_LEN + i * 32u];
+}
+
+// Multiplies a step; weights of the next one are asked for as soon as those in their place are used.
+void multiply(const uint of, uint next) {
+    [[unroll]] for (uint part = 0u; part < 2u; part++) {
+        [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+            fill_right(j, rows[of][j][2u * part], rows[of][j][2u * part + 1u]);
+        }
+        [[unroll]] for (uint i = 0u; i < COLUMNS; i++) {
+            fill_left(weights[part][i]);
+            [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+                sums[i][j] = coopMatMulAdd(left, right[j], sums[i][j]);
+            }
+            weights[part][i] = load_weights(part, i, next);
+        }
+    }
+}
+
+// Nothing, or the bias of the lane's columns from `first` on.
+void begin_sums(uint first) {
+    [[unroll]] for (uint i = 0u; i < COLUMNS; i++) {
+        float low = bias_at(first + 2u * i);
+        float high = bias_at(first + 2u * i + 1u);
+        SUMS begin;
+        begin[0] = low;
+        begin[1] = low;
+        begin[2] = high;
+        begin[3] = high;
+        [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+            sums[i][j] = begin;
+        }
+    }
+}
+
+// Stores the lane's parts of rows from `row` on, of those that begin at `own`; its columns begin at `first`.
+void store_sums(uint row, uint own, uint first) {
+    uint lane_row = row + gl_SubgroupInvocationID % 4u * 2u;
+    [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+        [[unroll]] for (uint side = 0u; side < 2u; side++) {
+            uint line = lane_row + 8u * j + side;
+            if (line >= p.m || line < own) {
+                continue;
+            }
+            vec4 low = vec4(sums[0][j][side], sums[0][j][2u + side], sums[1][j][side], sums[1][j][2u + side]);
+            vec4 high = vec4(sums[2][j][side], sums[2][j][2u + side], sums[3][j][side], sums[3][j][2u + side]);
+            low = finish_biased(low, 0u, 4u);
+            high = finish_biased(high, 0u, 4u);
+            c_vec[(p.offset_c + line * p.ldc + first) >> 3] = uvec4(halves(low), halves(high));
+        }
+    }
+}
+
+void multiply_tile(uvec2 tile) {
+    uint own = tile.x + gl_SubgroupID / (BN / PART_COLUMNS) * PART_ROWS;
+    uint col = tile.y + gl_SubgroupID % (BN / PART_COLUMNS) * PART_COLUMNS;
+    if (own >= p.m || col >= p.n) {
+        return;
+    }
+    uint row = FULL_PARTS != 0u ? min(own, p.m - PART_ROWS) : own;
+    uint g = gl_SubgroupInvocationID / 4u;
+    uint t = gl_SubgroupInvocationID % 4u;
+    [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+        uint line = row + 8u * j + g;
+        first_row[j] = (p.offset_a + (FULL_PARTS != 0u ? line : min(line, p.m - 1u)) * p.lda) / 8u + t;
+    }
+    uint steps = p.k / STEP;
+    first_weight = p.offset_b / 8u + col / PART_COLUMNS * steps * (2u * HALF_LEN) + gl_SubgroupInvocationID;
+    load_rows(0u, 0u);
+    [[unroll]] for (uint i = 0u; i < 2u * COLUMNS; i++) {
+        weights[i / COLUMNS][i % COLUMNS] = load_weights(i / COLUMNS, i % COLUMNS, 0u);
+    }
+    begin_sums(col + 8u * g);
+    uint step = 0u;
+    [[dont_unroll]] do {
+        load_rows(1u, step + 1u);
+        multiply(0u, step + 1u);
+        step += 2u;
+        uint next = min(step, steps - 1u);
+        load_rows(0u, next);
+        multiply(1u, next);
+    } while (step < steps);
+    store_sums(row, own, col + 8u * g);
+}
+
+void main() {
+    uint tiles = (p.m + BM - 1u) / BM * ((p.n + BN - 1u) / BN);
+    uint groups = gl_NumWorkGroups.x * gl_NumWorkGroups.y;
+    uint first = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    [[dont_unroll]] for (uint tile = first; tile < tiles; tile += groups) {
+        multiply_tile(tile_of(tile));
+    }
+}
