@@ -1,59 +1,8 @@
 #version 460
-// Few rows times weights of F16: see include/few_rows.glsl.
+// Few rows times weights of F16: see include/few_rows_held.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 
-#define WORDS uvec4
-#define HEAD uint
-
 #include "few_rows_common.glsl"
-
-const uint AHEAD = 4;
-
-HEAD head_u;
-HEAD head_v;
-
-// There are no scales.
-HEAD load_head(Place place, const uint row) { return 0u; }
-
-uint words_at(uint row, uint slice) { return row / 8u + t + (WHOLE == 1u ? slice * 32u : 0u); }
-
-uvec4 load_words(Place place, const uint step, const uint row) {
-    if (WHOLE == 1u) {
-        return b_vec[place.words[row] + 4u * step];
-    }
-    uint at = place.slice * 32u + 4u * step;
-    // Weights beyond the row are 0.
-    bool is_some = at + t < p.k / 8u;
-    uvec4 words = b_vec[is_some ? place.words[row] + at : place.words[row] - t];
-    return is_some ? words : uvec4(0u);
-}
-
-uint x_at(const uint step) { return 32u * step + 8u * t; }
-const uint X_NEXT = 4;
-#define X_FIRST xy
-#define X_SECOND zw
-
-void take_step(const uint step, uvec4 u, uvec4 v, uint slice) {
-    // Sums of products are cut off, not rounded: there are not many in a row.
-    if (step % 2u == 0u) {
-        begin_products();
-    }
-    fill_left(halves(u.x), halves(u.y), halves(v.x), halves(v.y));
-    multiply(2u * step);
-    fill_left(halves(u.z), halves(u.w), halves(v.z), halves(v.w));
-    multiply(2u * step + 1u);
-    if (step % 2u == 1u) {
-        add_products(1.0, 1.0);
-    }
-}
-
-const bool MARKS_INFINITE = false;
-
-void note(const uint step, vec4 x, vec4 next) {}
-
-void end_hold(bool is_finite) {}
-
-void end_slice(Place place) {}
-
-#include "few_rows.glsl"
+#include "few_rows_f16.glsl"
+#include "few_rows_held.glsl"

@@ -1,39 +1,8 @@
 #version 460
-// Few rows times blocks of Q8_0: see include/few_rows.glsl.
+// Few rows times blocks of Q8_0: see include/few_rows_held.glsl.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_GOOGLE_include_directive : require
 
-#define WORDS uvec2
-#define HEAD uvec4
-
 #include "few_rows_common.glsl"
-
-const uint AHEAD = 4;
-// 32 bytes of codes of a block.
-const uint CODE_VECS = 2;
-
-#include "few_rows_blocks.glsl"
-
-uvec2 load_words(Place place, const uint step, const uint row) { return b_pair[word_of(place, step, row)]; }
-
-// Bytes 0 and 2 of a word are a pair.
-uint x_at(const uint step) { return 32u * step + 8u * t; }
-const uint X_NEXT = 4;
-#define X_FIRST xz
-#define X_SECOND yw
-
-// Codes that are 128 greater than they are.
-f16vec2 pair_of(uint w) { return about_1024(w, 0x00ff00ffu) - f16vec2(1152.0hf); }
-
-void take_step(const uint step, uvec2 u, uvec2 v, uint slice) {
-    u ^= 0x80808080u;
-    v ^= 0x80808080u;
-    begin_products();
-    fill_left(pair_of(u.x), pair_of(u.x >> 8), pair_of(v.x), pair_of(v.x >> 8));
-    multiply(2u * step);
-    fill_left(pair_of(u.y), pair_of(u.y >> 8), pair_of(v.y), pair_of(v.y >> 8));
-    multiply(2u * step + 1u);
-    add_products(scale_of(head_u, step, slice), scale_of(head_v, step, slice));
-}
-
-#include "few_rows.glsl"
+#include "few_rows_q8_0.glsl"
+#include "few_rows_held.glsl"

@@ -102,7 +102,10 @@ mod tests {
         let [kernel] = &program.kernels[..] else {
             panic!("{program}");
         };
-        assert!(kernel.name.starts_with("few_rows_f16 "), "{kernel}");
+        assert!(
+            kernel.name.starts_with("few_rows_streamed_f16 "),
+            "{kernel}"
+        );
     }
 
     #[test]

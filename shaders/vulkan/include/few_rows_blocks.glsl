@@ -20,11 +20,3 @@ float scale_of(HEAD head, const uint step, uint slice) {
     float scale = unpackHalf2x16(head[step / 2u])[step % 2u];
     return WHOLE == 1u || slice * 8u + step < p.blocks ? scale : 0.0;
 }
-
-const bool MARKS_INFINITE = false;
-
-void note(const uint step, vec4 x, vec4 next) {}
-
-void end_hold(bool is_finite) {}
-
-void end_slice(Place place) {}

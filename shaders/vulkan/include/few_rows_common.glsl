@@ -28,8 +28,14 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 512;
 layout(constant_id = 1) const uint TILES = 7; // of 16 rows of W, of a workgroup
-layout(constant_id = 2) const uint PASS = 4; // of these at once in shared memory
-layout(constant_id = 3) const uint ROUNDS = 1;
+#ifdef STREAMED
+layout(constant_id = 2) const uint PARTS = 2; // of k, each with a subgroup for every tile
+layout(constant_id = 3) const uint ROUNDS = 8; // slices of a part
+layout(constant_id = 11) const uint CHUNK = 8; // steps whose part of A is in shared memory at once
+#else
+layout(constant_id = 2) const uint PASS = 4; // tiles whose sums are in shared memory at once
+layout(constant_id = 3) const uint ROUNDS = 1; // how often subgroups take slices of a tile
+#endif
 layout(constant_id = 4) const uint ROWS = 8; // or 4
 layout(constant_id = 5) const uint WHOLE = 0; // slices are all of k, no more
 layout(constant_id = 6) const uint BIAS = 0;
@@ -68,6 +74,7 @@ const uint F16 = 1;
 
 const uint SLICE = 256;
 const uint STEPS = 8;
+const uint STEP_LEN = SLICE / STEPS;
 // Elements of F32 are two numbers of F16: in a matrix of their own, or as another row.
 const bool HAS_LOW = A_TYPE == F32 && ROWS == 8;
 const bool HAS_LOW_ROWS = A_TYPE == F32 && ROWS == 4;
@@ -76,16 +83,27 @@ const bool HAS_LOW_ROWS = A_TYPE == F32 && ROWS == 4;
 #define RIGHT coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
 #define SUMS coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
 
-// A of the subgroup's slice: two matrices of each step.
-RIGHT high[2 * STEPS];
-RIGHT low[2 * STEPS];
+// A of the subgroup's slice, or of a step: two matrices of each.
+#ifdef STREAMED
+const uint MATRICES = 2;
+#else
+const uint MATRICES = 2 * STEPS;
+#endif
+RIGHT high[MATRICES];
+RIGHT low[MATRICES];
 LEFT left;
 SUMS products;
-// What the lane has of the sums of a tile, and what 1 is in its two columns: negative for one with an infinity or NaN.
+// What the lane has of the sums of a tile in a slice, and what 1 is in its two columns: negative for one with an infinity or NaN.
 vec4 sums;
 vec2 units;
 uint g;
 uint t;
+#ifdef STREAMED
+// The row, part and step that the invocation puts into shared memory.
+uint writer_row;
+uint writer_part;
+uint writer_step;
+#endif
 
 // Where the lane's words of rows g and g + 8 of a tile begin in the slice, and the rows.
 struct Place {
@@ -116,9 +134,9 @@ void begin_products() { products = SUMS(0.0); }
 
 // Adds the products with matrix `at` of A.
 void multiply(const uint at) {
-    products = coopMatMulAdd(left, high[at], products);
+    products = coopMatMulAdd(left, high[at % MATRICES], products);
     if (HAS_LOW) {
-        products = coopMatMulAdd(left, low[at], products);
+        products = coopMatMulAdd(left, low[at % MATRICES], products);
     }
 }
 

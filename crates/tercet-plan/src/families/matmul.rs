@@ -13,6 +13,7 @@
 mod columns;
 mod coop;
 mod few;
+mod few_streamed;
 mod gemv;
 mod half;
 mod held;

@@ -156,7 +156,11 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
     let program = planned(&feed_forward(false).expect("a graph"));
     let one = ["gemv_held_activated", "gemv_held"];
     assert_eq!(played(&program, 1), one, "{program}");
-    let few = ["norm_vectors", "few_rows_q4_k", "few_rows_q4_k"];
+    let few = [
+        "norm_vectors",
+        "few_rows_streamed_q4_k",
+        "few_rows_streamed_q4_k",
+    ];
     assert_eq!(played(&program, 8), few, "{program}");
     // The map is the gate; the sum still comes with the product, at the end of its parts.
     let many = [

@@ -2,10 +2,13 @@
 //!
 //! A device says nothing of how the elements of a matrix lie over a subgroup; where they lie as these kernels
 //! expect, which [`lanes`](crate::lanes) finds out, weights go from memory to registers to products and
-//! each is decoded once for all rows. The header of `shaders/vulkan/include/few_rows.glsl` has the formulas.
+//! each is decoded once for all rows. The header of `shaders/vulkan/include/few_rows_common.glsl` has the formulas.
+//! Rows are held in registers where a workgroup has few columns; where it has many, they go through shared memory
+//! (`few_streamed.rs`) and leave the registers to weights.
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 
+use super::few_streamed::{self as streamed, FAT, SLIM, Stream};
 use super::portable::Given;
 use super::product::Product;
 use crate::emit::Emit;
@@ -34,7 +37,7 @@ crate::params! {
 }
 
 /// Rows, weights, what is added, results.
-const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+pub(super) const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
 
 const CONSTS: &[&str] = &[
     "THREADS",
@@ -63,20 +66,56 @@ few!(Q8_0 "few_rows_q8_0", "few_rows_q8_0.spv");
 few!(Q4_K "few_rows_q4_k", "few_rows_q4_k.spv");
 few!(Q6_K "few_rows_q6_k", "few_rows_q6_k.spv");
 
-/// The kernels of blocks.
-static OF_SCHEMES: [(Scheme, &Kernel<FewRowsParams>); 4] = [
-    (Scheme::Q4_0, &Q4_0),
-    (Scheme::Q8_0, &Q8_0),
-    (Scheme::Q4K, &Q4_K),
-    (Scheme::Q6K, &Q6_K),
+/// The kernels of a format.
+struct Format {
+    held: &'static Kernel<FewRowsParams>,
+    streamed: &'static Kernel<FewRowsParams>,
+    /// The shortest chunk of the latter.
+    least_chunk: u32,
+    /// Its most subgroups with one number of F16 for each element of rows, and with two.
+    most_subgroups: [u32; 2],
+}
+
+impl Format {
+    const fn of(
+        held: &'static Kernel<FewRowsParams>,
+        streamed: &'static Kernel<FewRowsParams>,
+        most_subgroups: [u32; 2],
+    ) -> Format {
+        Format {
+            held,
+            streamed,
+            least_chunk: 1,
+            most_subgroups,
+        }
+    }
+}
+
+static FLOATS: Format = Format::of(&F16, &streamed::F16, [FAT, FAT]);
+
+static OF_SCHEMES: [(Scheme, Format); 4] = [
+    (
+        Scheme::Q4_0,
+        Format::of(&Q4_0, &streamed::Q4_0, [SLIM, SLIM]),
+    ),
+    (Scheme::Q8_0, Format::of(&Q8_0, &streamed::Q8_0, [FAT, FAT])),
+    (
+        Scheme::Q4K,
+        Format {
+            // Minima take sums of half a block.
+            least_chunk: 4,
+            ..Format::of(&Q4_K, &streamed::Q4_K, [FAT, FAT])
+        },
+    ),
+    (Scheme::Q6K, Format::of(&Q6_K, &streamed::Q6_K, [SLIM, FAT])),
 ];
 
 /// Columns of a matrix of weights.
-const TILE: u32 = 16;
+pub(super) const TILE: u32 = 16;
 /// The part of k that a subgroup has at a time.
-const SLICE: usize = 256;
+pub(super) const SLICE: usize = 256;
 /// Invocations of a subgroup.
-const SUBGROUP: u32 = 32;
+pub(super) const SUBGROUP: u32 = 32;
 /// The most subgroups of a workgroup: half the registers of each are rows.
 const MOST_SUBGROUPS: usize = 16;
 /// Sums of a tile and a subgroup, with what keeps their columns apart in shared memory.
@@ -91,12 +130,19 @@ pub(super) struct Few {
     kernel: &'static Kernel<FewRowsParams>,
     /// Blocks of a row of weights; 0 where there are none.
     blocks: usize,
-    share: Share,
+    way: Way,
     /// Rows that the kernel has sums for, 4 or 8.
     rows: u32,
 }
 
-/// How columns and k are shared.
+/// Where rows are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Held(Share),
+    Streamed(Stream),
+}
+
+/// How columns and k are shared where rows are held.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Share {
     subgroups: u32,
@@ -130,6 +176,24 @@ impl Share {
             is_whole: subgroups * rounds * SLICE == k,
         })
     }
+
+    /// The constants, with those for rows, from BIAS to Y_TYPE, and GATED.
+    fn consts(self, rows: u32, given: [u32; 4], gated: u32) -> Vec<u32> {
+        let [bias, activation, a_type, y_type] = given;
+        vec![
+            self.subgroups * SUBGROUP,
+            self.tiles,
+            self.pass,
+            self.rounds,
+            rows,
+            u32::from(self.is_whole),
+            bias,
+            activation,
+            a_type,
+            y_type,
+            gated,
+        ]
+    }
 }
 
 impl Few {
@@ -142,7 +206,7 @@ impl Few {
         let k = p.k.known().unwrap_or(0);
         let whole = k.is_multiple_of(FLOAT_LOAD as usize) && p.b.is_multiple(FLOAT_LOAD, p.b.own);
         match p.b.dtype == DType::F16 && p.b.summed.unit && whole {
-            true => Few::with(e, p, rows, &F16, 0),
+            true => Few::with(e, p, rows, &FLOATS, 0),
             false => Ok(None),
         }
     }
@@ -157,13 +221,13 @@ impl Few {
         let found = OF_SCHEMES
             .iter()
             .find(|(scheme, _)| *scheme == blocks.scheme);
-        let Some((_, kernel)) = found else {
+        let Some((_, format)) = found else {
             return Ok(None);
         };
         let k = p.k.known().unwrap_or(0);
         let is_apart = blocks.params.is_some() && p.b.is_multiple(BLOCK_LOAD, p.b.own);
         match is_apart {
-            true => Few::with(e, p, rows, kernel, k / blocks.scheme.block_len()),
+            true => Few::with(e, p, rows, format, k / blocks.scheme.block_len()),
             false => Ok(None),
         }
     }
@@ -172,7 +236,7 @@ impl Few {
         e: &Emit<'_>,
         p: &Product,
         rows: u32,
-        kernel: &'static Kernel<FewRowsParams>,
+        format: &'static Format,
         blocks: usize,
     ) -> Result<Option<Few>, CompileError> {
         let (n, k) = (e.bound(&p.columns())?, p.k.known().unwrap_or(0));
@@ -183,13 +247,19 @@ impl Few {
             return Ok(None);
         }
         let n = n << u32::from(p.gate.is_some());
-        let few = e.bound(&p.m)? <= 4;
-        Ok(Share::of(e, n, k).map(|share| Few {
+        let rows = if e.bound(&p.m)? <= 4 { 4 } else { 8 };
+        let few = |kernel, way| Few {
             kernel,
             blocks,
-            share,
-            rows: if few { 4 } else { 8 },
-        }))
+            way,
+            rows,
+        };
+        let numbers = usize::from(p.a.dtype == DType::F32 && rows == 8);
+        let limits = [format.least_chunk, format.most_subgroups[numbers]];
+        if let Some(stream) = Stream::of(e.caps, [n, k], rows, limits) {
+            return Ok(Some(few(format.streamed, Way::Streamed(stream))));
+        }
+        Ok(Share::of(e, n, k).map(|share| few(format.held, Way::Held(share))))
     }
 
     /// Runs it.
@@ -209,27 +279,14 @@ impl Few {
             bias_stride: all.bias_stride,
             zero: all.zero,
         };
-        let Share {
-            subgroups,
-            tiles,
-            pass,
-            rounds,
-            is_whole,
-        } = self.share;
-        let [bias, activation, a_type, y_type] = given.consts;
-        let consts = [
-            subgroups * SUBGROUP,
-            tiles,
-            pass,
-            rounds,
-            self.rows,
-            u32::from(is_whole),
-            bias,
-            activation,
-            a_type,
-            y_type,
-            u32::from(p.gate.is_some()),
-        ];
+        let gated = u32::from(p.gate.is_some());
+        let (tiles, consts) = match self.way {
+            Way::Held(share) => (share.tiles, share.consts(self.rows, given.consts, gated)),
+            Way::Streamed(stream) => (
+                stream.tiles(),
+                stream.consts(self.rows, given.consts, gated),
+            ),
+        };
         let groups = e.tape().ceil_div(all.n, tiles * TILE);
         let grid = e.flat_grid(groups);
         e.dispatch(self.kernel, &consts, &given.args, &params, grid);

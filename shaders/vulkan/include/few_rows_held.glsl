@@ -1,20 +1,38 @@
 // Few rows times a format of weights. What includes this has included few_rows_common.glsl, and says of the format:
 //
-//     WORDS, AHEAD                      what a lane has of a row of W in a step; steps that are under way
+//     WORDS                             what a lane has of a row of W in a step
 //     HEAD                              its scales in a slice
 //     words_at(row, slice)              where its words begin, in units of them; `row` is the first byte, or half
 //     load_words(place, step, row)      those of row 0 or 1 of the place
 //     load_head(place, row)
-//     x_at(step), X_NEXT                the first of four elements of A in a slice for the first matrix of a step; those
+//     x_at(step, t), X_NEXT             the first of four elements of A in a slice for the first matrix of a step; those
 //     X_FIRST, X_SECOND                 for the second are X_NEXT further; the pairs of a lane
 //     take_step(step, u, v, slice)      adds the products of a step
+//
+// and with HAS_MINIMA
+//
 //     note(step, x, next), end_hold(is_finite)    what else is held of elements of A
-//     end_slice(place)                  adds what is not of a step
-//     MARKS_INFINITE                    units of rows that have an infinity or NaN in the slice are to be negative
+//     end_slice(place)                  adds what is not of a step, and what units less than 0 are for: those of rows that
+//                                       have an infinity or NaN in the slice
 //
 // A subgroup takes SLICE of k in 8 steps. It holds these of A and goes through the TILES of its workgroup, with words of
 // the next one under way. The THREADS / 32 subgroups have neighbouring slices, ROUNDS times. Their sums meet in
 // shared memory, for PASS tiles at once. Groups flat over x and y.
+
+// Steps that are under way.
+const uint AHEAD = 4;
+
+#ifdef HAS_MINIMA
+const bool MARKS_INFINITE = true;
+#else
+const bool MARKS_INFINITE = false;
+
+void note(const uint step, vec4 x, vec4 next) {}
+
+void end_hold(bool is_finite) {}
+
+void end_slice(Place place) {}
+#endif
 
 const uint SUBGROUPS = THREADS / 32;
 // The sums of a tile and a subgroup: rows of A, with what keeps lanes in different banks.
@@ -76,7 +94,7 @@ void keep(const uint at, vec2 x, vec2 next, bool is_finite) {
 uint size_of(uint slice) {
     uvec4 most = uvec4(0u);
     [[unroll]] for (uint s = 0u; s < STEPS; s++) {
-        uint k = slice * SLICE + x_at(s);
+        uint k = slice * SLICE + x_at(s, t);
         most = max(most, floatBitsToUint(x_four(k)) & 0x7fffffffu);
         most = max(most, floatBitsToUint(x_four(k + X_NEXT)) & 0x7fffffffu);
     }
@@ -107,8 +125,8 @@ void hold(uint slice) {
     uint hidden = ROUNDS == 1u ? p.zero : 0u;
     uint from = slice * SLICE + hidden;
     [[unroll]] for (uint s = 0u; s < STEPS; s++) {
-        vec4 x = x_four(from + x_at(s)) * scale;
-        vec4 next = x_four(from + x_at(s) + X_NEXT) * scale;
+        vec4 x = x_four(from + x_at(s, t)) * scale;
+        vec4 next = x_four(from + x_at(s, t) + X_NEXT) * scale;
         keep(2u * s, x.X_FIRST, x.X_SECOND, is_finite);
         keep(2u * s + 1u, next.X_FIRST, next.X_SECOND, is_finite);
         note(s, x, next);

@@ -1,0 +1,163 @@
+//! Two to eight rows times many columns, rows through shared memory: the kernels of
+//! `shaders/vulkan/include/few_rows_streamed.glsl`, and how a workgroup of them shares its columns.
+
+use super::few::{ARGS, FewRowsParams, SLICE, SUBGROUP, TILE};
+use crate::caps::Caps;
+use crate::families::gemm_coop::module;
+use crate::families::tiles::units_of;
+use crate::kernel::Kernel;
+
+const CONSTS: &[&str] = &[
+    "THREADS",
+    "TILES",
+    "PARTS",
+    "ROUNDS",
+    "ROWS",
+    "WHOLE",
+    "BIAS",
+    "ACTIVATION",
+    "A_TYPE",
+    "Y_TYPE",
+    "GATED",
+    "CHUNK",
+];
+
+macro_rules! streamed {
+    ($name:ident $text:literal, $file:literal) => {
+        pub(super) static $name: Kernel<FewRowsParams> =
+            Kernel::spirv($text, module!($file), ARGS, CONSTS);
+    };
+}
+
+streamed!(F16 "few_rows_streamed_f16", "few_rows_streamed_f16.spv");
+streamed!(Q4_0 "few_rows_streamed_q4_0", "few_rows_streamed_q4_0.spv");
+streamed!(Q8_0 "few_rows_streamed_q8_0", "few_rows_streamed_q8_0.spv");
+streamed!(Q4_K "few_rows_streamed_q4_k", "few_rows_streamed_q4_k.spv");
+streamed!(Q6_K "few_rows_streamed_q6_k", "few_rows_streamed_q6_k.spv");
+
+/// Steps of a slice.
+const STEPS: u32 = 8;
+/// The most subgroups of a workgroup that has a unit for itself: with 128 registers each, and with 72.
+pub(super) const FAT: u32 = 16;
+pub(super) const SLIM: u32 = 28;
+/// Invocations that bring rows to shared memory, and its most: two chunks of rows, sums of elements, units.
+const WRITERS: u32 = 512;
+const SHARED_BYTES: u32 = 42 << 10;
+/// Tiles of a unit that make up for rows that every workgroup brings through shared memory.
+const ENOUGH_TILES: usize = 4;
+/// Slices of k up to which other kernels leave most of a workgroup without work.
+const SHORT_SLICES: usize = 4;
+
+/// How columns and k are shared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Stream {
+    subgroups: u32,
+    /// Tiles of a workgroup.
+    tiles: u32,
+    /// Parts of k, each with a subgroup for every tile.
+    parts: u32,
+    /// Slices of a part.
+    rounds: u32,
+    /// Steps of a slice whose rows are in shared memory at once.
+    chunk: u32,
+    /// The parts are all of k, no more.
+    is_whole: bool,
+}
+
+impl Stream {
+    /// For so many `rows`, with at least so many steps in a chunk and `most` subgroups; `None` where rows are better
+    /// held.
+    pub(super) fn of(
+        caps: &Caps,
+        [n, k]: [usize; 2],
+        rows: u32,
+        [least_chunk, most]: [u32; 2],
+    ) -> Option<Stream> {
+        let fits = caps.max_workgroup >= most * SUBGROUP && caps.workgroup_bytes >= SHARED_BYTES;
+        let slices = k.div_ceil(SLICE);
+        let tiles = n.div_ceil(TILE as usize).div_ceil(units_of(caps));
+        if !fits || (tiles < ENOUGH_TILES && slices > SHORT_SLICES) {
+            return None;
+        }
+        // A tile for each subgroup at most, as many in each workgroup that a unit has one after the other.
+        let tiles = tiles.div_ceil(tiles.div_ceil(FAT as usize)) as u32;
+        // A row's 8 elements of each step have 4 invocations.
+        let chunk = |parts: u32| (WRITERS / (4 * rows * parts)).min(STEPS);
+        let allows = |parts: &u32| {
+            parts * tiles <= most && chunk(*parts) >= least_chunk && *parts as usize <= slices
+        };
+        let parts = [8, 4, 2, 1].into_iter().find(allows)?;
+        let rounds = slices.div_ceil(parts as usize);
+        let writers = (rows * parts * chunk(parts) * 4).div_ceil(SUBGROUP);
+        Some(Stream {
+            subgroups: (tiles * parts).max(writers),
+            tiles,
+            parts,
+            rounds: rounds as u32,
+            chunk: chunk(parts),
+            is_whole: parts as usize * rounds * SLICE == k,
+        })
+    }
+
+    /// Tiles of a workgroup.
+    pub(super) fn tiles(self) -> u32 {
+        self.tiles
+    }
+
+    /// The constants, with those for rows, from BIAS to Y_TYPE, and GATED.
+    pub(super) fn consts(self, rows: u32, given: [u32; 4], gated: u32) -> Vec<u32> {
+        let [bias, activation, a_type, y_type] = given;
+        vec![
+            self.subgroups * SUBGROUP,
+            self.tiles,
+            self.parts,
+            self.rounds,
+            rows,
+            u32::from(self.is_whole),
+            bias,
+            activation,
+            a_type,
+            y_type,
+            gated,
+            self.chunk,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::gemm_coop;
+
+    #[test]
+    fn the_modules_declare_the_block_the_arguments_and_the_constants() {
+        for kernel in [&F16, &Q4_0, &Q8_0, &Q4_K, &Q6_K] {
+            gemm_coop::tests::agrees(&kernel.def);
+        }
+    }
+
+    /// Sums of a workgroup take the place of rows, and rows of two chunks fit.
+    #[test]
+    fn what_is_shared_fits() {
+        let caps = Caps::h200();
+        for rows in [4, 8] {
+            for n in [16, 5_000, 8_192, 14_336, 32_000, 151_936] {
+                for k in [256, 1_000, 1_024, 4_096, 14_336] {
+                    for limits in [[1, FAT], [1, SLIM], [4, FAT]] {
+                        let Some(stream) = Stream::of(&caps, [n, k], rows, limits) else {
+                            continue;
+                        };
+                        let numbers = rows / 4;
+                        let stages = 2 * stream.parts * stream.chunk * 36;
+                        assert!(stages * numbers * 16 <= SHARED_BYTES - 5_000, "{stream:?}");
+                        let shares = stream.tiles * stream.parts * SUBGROUP;
+                        assert!(shares <= stages, "{stream:?}");
+                        assert!(stream.subgroups <= limits[1], "{stream:?}");
+                        let covered = (stream.parts * stream.rounds) as usize * SLICE;
+                        assert!(covered >= k, "{stream:?}");
+                    }
+                }
+            }
+        }
+    }
+}

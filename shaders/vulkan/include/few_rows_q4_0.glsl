@@ -1,0 +1,64 @@
+// Blocks of Q4_0, for few_rows_held.glsl and few_rows_streamed.glsl.
+
+#ifdef STREAMED
+#define WORDS uvec4
+#define STREAM_AHEAD 1
+const uint SPAN = 4;
+#else
+#define WORDS uint
+#endif
+#define HEAD uvec4
+
+// 16 bytes of codes of a block.
+const uint CODE_VECS = 1;
+
+#include "few_rows_blocks.glsl"
+
+#ifdef STREAMED
+// A block for each lane: vectors take a quarter of the nearest cache's time of words.
+uvec4 load_words(Place place, const uint load, const uint row) {
+    uint block = place.slice * 8u + 4u * load + t;
+    return b_vec[place.rows[row] / 16u + (WHOLE == 1u ? block : min(block, p.blocks - 1u))];
+}
+
+// Lane t has its word t, then those of the lanes beside it: lanes two apart change two words, then neighbours.
+uvec4 turned(uvec4 w) {
+    bool is_high = t >= 2u;
+    uvec2 sent = is_high ? w.xy : w.zw;
+    sent = subgroupShuffleXor(sent, 2u);
+    w = is_high ? uvec4(sent, w.zw) : uvec4(w.xy, sent);
+    bool is_odd = (t & 1u) == 1u;
+    sent = is_odd ? w.xz : w.yw;
+    sent = subgroupShuffleXor(sent, 1u);
+    return is_odd ? uvec4(sent.x, w.y, sent.y, w.w) : uvec4(w.x, sent.x, w.z, sent.y);
+}
+
+uvec4 arranged(uvec4 words) { return turned(words); }
+#else
+uint load_words(Place place, const uint step, const uint row) { return b[word_of(place, step, row)]; }
+#endif
+
+// Low halves of bytes are weights 0 to 15, high ones 16 to 31; bytes 0 and 2 are a pair.
+uint x_at(uint step, uint t) { return 32u * step + 4u * t; }
+const uint X_NEXT = 16;
+#define X_FIRST xz
+#define X_SECOND yw
+
+f16vec2 low_pair(uint w) { return about_1024(w, 0x000f000fu) - f16vec2(1032.0hf); }
+
+f16vec2 high_pair(uint w) { return fma(about_1024(w, 0x00f000f0u), f16vec2(0.0625hf), f16vec2(-72.0hf)); }
+
+#ifdef STREAMED
+void take_step(const uint step, uvec4 words, uvec4 next_words, uint slice) {
+    uint u = words[step % 4u];
+    uint v = next_words[step % 4u];
+#else
+void take_step(const uint step, uint u, uint v, uint slice) {
+#endif
+    begin_products();
+    fill_left(low_pair(u), low_pair(u >> 8), low_pair(v), low_pair(v >> 8));
+    multiply(2u * step);
+    fill_left(high_pair(u), high_pair(u >> 8), high_pair(v), high_pair(v >> 8));
+    multiply(2u * step + 1u);
+    add_products(scale_of(head_u, step, slice), scale_of(head_v, step, slice));
+}

@@ -1,0 +1,218 @@
+// Blocks of Q4_K, for few_rows_held.glsl and few_rows_streamed.glsl.
+//
+// A slice is a block. Codes times the scales of their 32 weights are integers that F16 holds; those sums of A that the
+// minima take are a matrix of their own.
+
+#define HAS_MINIMA
+#ifdef STREAMED
+#define WORDS uvec4
+#define SPAN 4
+#define STREAM_AHEAD 1
+#else
+#define WORDS uint
+#endif
+#define HEAD uvec4
+
+HEAD head_u;
+HEAD head_v;
+// Of the 32 weights of each scale the sum of A: a column of 8, and what the first numbers leave.
+RIGHT x_sums;
+// Sums are so much less than they are.
+const float SUM_UNIT = 64.0;
+
+uint block_of(uint slice) { return WHOLE == 1u ? slice : min(slice, p.blocks - 1u); }
+
+HEAD load_head(Place place, const uint row) { return b_vec[place.rows[row] / 16u + p.blocks * 8u + block_of(place.slice)]; }
+
+uint words_at(uint row, uint slice) { return row / 16u + block_of(slice) * 8u + t; }
+
+// A lane has 16 of 64 bytes, whose words are four steps.
+#ifdef STREAMED
+uvec4 load_words(Place place, const uint load, const uint row) { return b_vec[place.words[row] + 4u * load]; }
+
+uvec4 arranged(uvec4 words) { return words; }
+#else
+uint load_words(Place place, const uint step, const uint row) {
+    return b_vec[place.words[row] + step / 4u * 4u][step % 4u];
+}
+#endif
+
+// 32 bytes have 64 weights: low halves the first 32, high ones the others.
+uint x_at(uint step, uint t) { return 128u * (step / 4u) + 64u * (t / 2u) + 16u * (t % 2u) + 4u * (step % 4u); }
+const uint X_NEXT = 32;
+#define X_FIRST xz
+#define X_SECOND yw
+
+// The scales of a pair of 32 weights, and above them the minima, a byte each. Those of the first two pairs are 6 bits
+// of the second and third word; of the others the last word has the low halves, those two the top bits.
+uint six_bits(HEAD head, uint pair) {
+    uint shift = 16u * (pair % 2u);
+    bool is_late = pair >= 2u;
+    uint own = is_late ? 0x0f0fu : 0x3f3fu;
+    uint top = is_late ? 0x3030u : 0u;
+    uint scales = ((is_late ? head.w : head.y) >> shift) & own;
+    uint minima = ((is_late ? head.w : head.z) >> (shift + (is_late ? 4u : 0u))) & own;
+    scales |= (head.y >> (shift + 2u)) & top;
+    minima |= (head.z >> (shift + 2u)) & top;
+    return scales | minima << 16;
+}
+
+vec2 bytes_of(uint word) { return vec2(float(word & 0xffu), float(word >> 8 & 0xffu)); }
+
+// What the pairs of a row are multiplied with, of low halves and high ones, and less what 1024 makes of that.
+struct Factors {
+    f16vec2 low;
+    f16vec2 high;
+    f16vec2 less_low;
+    f16vec2 less_high;
+};
+Factors factors_u;
+Factors factors_v;
+
+Factors factors_of(HEAD head, const uint half_block) {
+    vec2 scales = bytes_of(six_bits(head, 2u * half_block + t / 2u));
+    f16vec2 low = f16vec2(scales.xx);
+    f16vec2 high = f16vec2(scales.yy * 0.0625);
+    return Factors(low, high, f16vec2(scales.xx * -1024.0), f16vec2(scales.yy * -64.0));
+}
+
+f16vec2 low_pair(uint w, Factors f) { return fma(about_1024(w, 0x000f000fu), f.low, f.less_low); }
+
+f16vec2 high_pair(uint w, Factors f) { return fma(about_1024(w, 0x00f000f0u), f.high, f.less_high); }
+
+void take_word(const uint step, uint u, uint v, uint slice) {
+    if (step % 4u == 0u) {
+        factors_u = factors_of(head_u, step / 4u);
+        factors_v = factors_of(head_v, step / 4u);
+        begin_products();
+    }
+    fill_left(low_pair(u, factors_u), low_pair(u >> 8, factors_u), low_pair(v, factors_v), low_pair(v >> 8, factors_v));
+    multiply(2u * step);
+    fill_left(high_pair(u, factors_u), high_pair(u >> 8, factors_u), high_pair(v, factors_v), high_pair(v >> 8, factors_v));
+    multiply(2u * step + 1u);
+    if (step % 4u == 3u) {
+        bool is_some = WHOLE == 1u || slice < p.blocks;
+        add_products(is_some ? unpackHalf2x16(head_u.x).x : 0.0, is_some ? unpackHalf2x16(head_v.x).x : 0.0);
+    }
+}
+
+#ifdef STREAMED
+void take_step(const uint step, uvec4 u, uvec4 v, uint slice) { take_word(step, u[step % 4u], v[step % 4u], slice); }
+#else
+void take_step(const uint step, uint u, uint v, uint slice) { take_word(step, u, v, slice); }
+#endif
+
+float sum_of_four(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
+
+#ifdef STREAMED
+// Sums of A that are taken as matrices: words of the first numbers of a pair of scales and of the second ones, in the lane of
+// that pair.
+shared uvec2 stage_sums[2 * PARTS * 32];
+
+// Half a block's pairs are the first two of their place where a chunk is half a block.
+void note(uint stage, vec4 x, vec4 next, bool is_finite) {
+    vec2 found = vec2(sum_of_four(x), sum_of_four(next)) / SUM_UNIT;
+    found += subgroupShuffleXor(found, 1u);
+    found += subgroupShuffleXor(found, 4u);
+    found += subgroupShuffleXor(found, 8u);
+    if (writer_step % 4u == 0u && t % 2u == 0u) {
+        uint first = packFloat2x16(f16vec2(first_of(found)));
+        uint second = packFloat2x16(second_of(found, is_finite));
+        stage_sums[stage * 32u + 4u * writer_row + 2u * (writer_step / 4u) + t / 2u] = uvec2(first, second);
+    }
+}
+#else
+// Sums of A, of what belongs to low halves and to high ones, in each half of the block.
+vec2 found[2];
+
+void note(const uint step, vec4 x, vec4 next) {
+    vec2 more = vec2(sum_of_four(x), sum_of_four(next));
+    found[step / 4u] = step % 4u == 0u ? more : found[step / 4u] + more;
+}
+
+// A lane has half of the 64 weights of a pair in each half of the block, and needs the sums of pair t.
+void end_hold(bool is_finite) {
+    [[unroll]] for (uint h = 0u; h < 2u; h++) {
+        found[h] += subgroupShuffleXor(found[h], 1u);
+        found[h] = subgroupShuffle(found[h], 4u * g + 2u * (t % 2u));
+    }
+    vec2 own = (t < 2u ? found[0] : found[1]) / SUM_UNIT;
+    // All of a row is here, where others have its second numbers in the place of another.
+    bool is_own = !(HAS_LOW_ROWS && g >= 4u);
+    f16vec2 u = f16vec2(is_own ? first_of(own) : vec2(0.0));
+    f16vec2 v = second_of(own, is_finite && is_own);
+    x_sums[0] = u.x;
+    x_sums[1] = u.y;
+    x_sums[2] = v.x;
+    x_sums[3] = v.y;
+}
+#endif
+
+// Minima, times what sums are less.
+f16vec2 minima_of(HEAD head) { return f16vec2(bytes_of(six_bits(head, t) >> 16) * -SUM_UNIT); }
+
+// A weight as a float.
+float weight_of(uint row, HEAD head, uint block, uint i) {
+    uint word = b[row / 4u + block * 32u + i / 64u * 8u + i % 32u / 4u];
+    uint code = (word >> (8u * (i % 4u) + i / 32u % 2u * 4u)) & 15u;
+    uint both = six_bits(head, i / 64u) >> (i / 32u % 2u * 8u);
+    vec2 d = unpackHalf2x16(head.x);
+    return d.x * float((both & 63u) * code) - d.y * float(both >> 16 & 63u);
+}
+
+float x_one(uint row, uint k) {
+    uint at = p.a_offset + row * p.a_row + k;
+    uint word = A_TYPE == F32 ? a_vec[at / 4u][at % 4u] : a_pair[at / 4u][at % 4u / 2u];
+    uint bits = (at & 1u) == 0u ? word & 0xffffu : word >> 16;
+    return A_TYPE == F32 ? uintBitsToFloat(word) : A_TYPE == F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+// Infinities and NaN: scales and minima apart would leave differences of infinities.
+void sum_floats(Place place, uint from, uint to) {
+    uint block = block_of(place.slice);
+    for (uint column = 0u; column < 2u; column++) {
+        uint row = 2u * t + column;
+        if (units[column] > 0.0) {
+            continue;
+        }
+        vec2 own = vec2(0.0);
+        for (uint i = from; i < to && row < p.m && place.slice < p.blocks; i++) {
+            float x = x_one(row, place.slice * SLICE + i);
+            own += x * vec2(weight_of(place.rows.x, head_u, block, i), weight_of(place.rows.y, head_v, block, i));
+        }
+        sums[column] = own.x;
+        sums[2u + column] = own.y;
+    }
+}
+
+// Adds what minima take, and floats for those elements of the block.
+void add_minima(Place place, uint from, uint to) {
+    bool is_some = WHOLE == 1u || place.slice < p.blocks;
+    f16vec2 u = minima_of(head_u);
+    f16vec2 v = minima_of(head_v);
+    fill_left(u, u, v, v);
+    products = coopMatMulAdd(left, x_sums, SUMS(0.0));
+    add_products(is_some ? unpackHalf2x16(head_u.x).y : 0.0, is_some ? unpackHalf2x16(head_v.x).y : 0.0);
+    if (min(units.x, units.y) < 0.0) {
+        sum_floats(place, from, to);
+    }
+}
+
+#ifdef STREAMED
+void end_chunk(const uint chunk, Place place, uint stage) {
+    // Rows that are the second numbers of others have no sums.
+    bool is_half = CHUNK < STEPS;
+    bool has_sums = g < ROWS && (!is_half || t / 2u == chunk);
+    uvec2 words = has_sums ? stage_sums[stage * 32u + 4u * g + (is_half ? t % 2u : t)] : uvec2(0u);
+    f16vec2 u = halves(words.x);
+    f16vec2 v = halves(words.y);
+    x_sums[0] = u.x;
+    x_sums[1] = u.y;
+    x_sums[2] = v.x;
+    x_sums[3] = v.y;
+    uint from = chunk * CHUNK * STEP_LEN;
+    add_minima(place, from, from + CHUNK * STEP_LEN);
+}
+#else
+void end_slice(Place place) { add_minima(place, 0u, SLICE); }
+#endif

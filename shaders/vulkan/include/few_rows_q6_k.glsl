@@ -1,0 +1,96 @@
+// Blocks of Q6_K, for few_rows_held.glsl and few_rows_streamed.glsl.
+//
+// A slice is a block.
+
+#ifdef STREAMED
+// The low bits of four steps, and the high ones, which steps two apart share.
+struct Words {
+    uvec4 low;
+    uvec2 high;
+};
+#define WORDS Words
+#define SPAN 4
+#define STREAM_AHEAD 1
+#else
+// The low bits and the high ones.
+#define WORDS uvec2
+#endif
+#define HEAD Head
+
+// The scales of 16 weights each, and what they are multiples of.
+struct Head {
+    uvec4 scales;
+    float unit;
+};
+
+HEAD head_u;
+HEAD head_v;
+
+uint block_of(uint slice) { return WHOLE == 1u ? slice : min(slice, p.blocks - 1u); }
+
+HEAD load_head(Place place, const uint row) {
+    uint block = block_of(place.slice);
+    uint at = place.rows[row] / 2u + p.blocks * 104u + block;
+    vec2 two = unpackHalf2x16(b[at / 2u]);
+    bool is_some = WHOLE == 1u || place.slice < p.blocks;
+    return Head(b_vec[place.rows[row] / 16u + p.blocks * 12u + block], is_some ? two[at % 2u] : 0.0);
+}
+
+uint words_at(uint row, uint slice) { return row / 4u + block_of(slice) * 32u + t; }
+
+#ifdef STREAMED
+// 64 bytes of low bits and 32 of high ones serve 128 weights.
+Words load_words(Place place, const uint load, const uint row) {
+    uint low = place.words[row] + 16u * load;
+    uint high = place.rows[row] / 4u + p.blocks * 32u + block_of(place.slice) * 16u + 8u * load + t;
+    return Words(uvec4(b[low], b[low + 4u], b[low + 8u], b[low + 12u]), uvec2(b[high], b[high + 4u]));
+}
+
+Words arranged(Words words) { return words; }
+#else
+// 16 bytes of low bits a step. 32 bytes of high bits serve 128 weights: steps two apart have the same.
+uvec2 load_words(Place place, const uint step, const uint row) {
+    uint high = place.rows[row] / 4u + p.blocks * 32u + block_of(place.slice) * 16u + t;
+    return uvec2(b[place.words[row] + 4u * step], b[high + step / 4u * 8u + step % 2u * 4u]);
+}
+#endif
+
+// Low halves of 64 bytes are weights 0 to 63 of 128, high ones the others.
+uint x_at(uint step, uint t) { return 128u * (step / 4u) + 16u * (step % 4u) + 4u * t; }
+const uint X_NEXT = 64;
+#define X_FIRST xz
+#define X_SECOND yw
+
+// Codes, 32 greater than they are: bits `at` and `at` + 1 of each byte of `high` are their top ones.
+uint codes_of(uint low_bits, uint high_bits, const uint at) {
+    uint top = at < 4u ? high_bits << (4u - at) : high_bits >> (at - 4u);
+    return (low_bits & 0x0f0f0f0fu) | (top & 0x30303030u);
+}
+
+f16vec2 pair_of(uint codes) { return about_1024(codes, 0x00ff00ffu) - f16vec2(1056.0hf); }
+
+float scale_of(HEAD head, const uint i) {
+    return head.unit * float(bitfieldExtract(int(head.scales[i / 4u]), int(i % 4u * 8u), 8));
+}
+
+void take_group(const uint at, uint u, uint v, const uint group) {
+    begin_products();
+    fill_left(pair_of(u), pair_of(u >> 8), pair_of(v), pair_of(v >> 8));
+    multiply(at);
+    add_products(scale_of(head_u, group), scale_of(head_v, group));
+}
+
+void take_words(const uint step, uvec2 u, uvec2 v) {
+    const uint at = step % 4u / 2u * 2u;
+    const uint group = step / 4u * 8u + step % 4u;
+    take_group(2u * step, codes_of(u.x, u.y, at), codes_of(v.x, v.y, at), group);
+    take_group(2u * step + 1u, codes_of(u.x >> 4, u.y, at + 4u), codes_of(v.x >> 4, v.y, at + 4u), group + 4u);
+}
+
+#ifdef STREAMED
+uvec2 words_of(Words words, const uint step) { return uvec2(words.low[step % 4u], words.high[step % 2u]); }
+
+void take_step(const uint step, Words u, Words v, uint slice) { take_words(step, words_of(u, step), words_of(v, step)); }
+#else
+void take_step(const uint step, uvec2 u, uvec2 v, uint slice) { take_words(step, u, v); }
+#endif

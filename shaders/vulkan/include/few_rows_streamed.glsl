@@ -1,0 +1,326 @@
+// Few rows times a format of weights, A through shared memory. What includes this has included few_rows_common.glsl with
+// STREAMED, and says of the format:
+//
+//     WORDS, SPAN, STREAM_AHEAD         what a lane has of a row of W in SPAN steps; loads of it that are under way
+//     HEAD                              its scales in a slice
+//     words_at(row, slice)              where its words begin, in units of them; `row` is the first byte, or half
+//     load_words(place, load, row)      those of row 0 or 1 of the place
+//     arranged(words)                   the same as steps take them
+//     load_head(place, row)
+//     x_at(step, t), X_NEXT             the first of four elements of A in a slice that lane t has in the first matrix of
+//     X_FIRST, X_SECOND                 a step, those in the second are X_NEXT further; the pairs of a lane
+//     take_step(step, u, v, slice)      adds the products of a step
+//
+// and with HAS_MINIMA
+//
+//     note(stage, x, next, is_finite)   puts what else is needed of elements of A into a stage
+//     end_chunk(chunk, place, stage)    adds what is not of a step, and what units less than 0 are for: those of rows that
+//                                       have an infinity or NaN in the chunk
+//
+// A workgroup has TILES of 16 rows of W and a subgroup for each of the PARTS of k of a tile, which goes through ROUNDS
+// slices of 8 steps, words of AHEAD loads under way. A goes through shared memory, as matrices take it: while CHUNK steps
+// of each part are taken from there, the whole workgroup puts the next ones beside them. Groups flat over x and y.
+
+// The results of a tile in a row, and in a word.
+const uint RESULTS = 16 / (1 + GATED);
+const uint TOGETHER = Y_TYPE == F32 ? 1 : 2;
+
+#ifdef HAS_MINIMA
+const bool MARKS_INFINITE = true;
+#else
+const bool MARKS_INFINITE = false;
+
+void note(uint stage, vec4 x, vec4 next, bool is_finite) {}
+
+void end_chunk(const uint chunk, Place place, uint stage) {}
+#endif
+
+// What a step has of A: a vector for each lane, the words of two matrices; those of neighbouring steps in different banks.
+const uint STEP_ROW = 36;
+const uint STEP_VECS = STEP_ROW * (HAS_LOW ? 2 : 1);
+const uint STAGE_VECS = CHUNK * STEP_VECS;
+// Two stages of each part: one that is read, one that is written.
+shared uvec4 stages[2 * PARTS * STAGE_VECS];
+shared float stage_units[2 * PARTS * 8];
+// Chunks of a slice.
+const uint CHUNKS = STEPS / CHUNK;
+
+const uint AHEAD = STREAM_AHEAD;
+// Loads of a slice.
+const uint LOADS = STEPS / SPAN;
+// Words that are under way, and those that are taken.
+WORDS words_u[AHEAD];
+WORDS words_v[AHEAD];
+WORDS u;
+WORDS v;
+// What the lane has of the sums of a part.
+vec4 total;
+
+Place place_of(uint tile, uint slice) {
+    uint half_n = p.n / 2u;
+    uvec2 column = GATED == 1u ? min(uvec2(tile * 8u + g), uvec2(half_n - 1u)) + uvec2(0u, half_n)
+                               : min(uvec2(tile * 16u + g) + uvec2(0u, 8u), uvec2(p.n - 1u));
+    uvec2 rows = p.b_offset + column * p.b_col;
+    return Place(uvec2(words_at(rows.x, slice), words_at(rows.y, slice)), rows, slice);
+}
+
+// Invocations that put A into shared memory: each has 8 elements of a row, CHUNK_LANES a chunk of it.
+const uint CHUNK_LANES = 4 * CHUNK;
+const uint WRITERS = ROWS * PARTS * CHUNK_LANES;
+// What is under way to there.
+uvec4 x_words[2];
+
+// Four elements of a row of A; of the last one where there is no such row.
+uvec4 x_four(uint row, uint k) {
+    bool is_some = WHOLE == 1u || k < p.k;
+    uint at = (p.a_offset + min(row, p.m - 1u) * p.a_row + (is_some ? k : 0u)) / 4u;
+    uvec4 x = A_TYPE == F32 ? a_vec[at] : uvec4(a_pair[at], 0u, 0u);
+    return is_some ? x : uvec4(0u);
+}
+
+vec4 floats_of(uvec4 x) {
+    return A_TYPE == F32 ? uintBitsToFloat(x)
+         : A_TYPE == F16 ? vec4(unpackHalf2x16(x.x), unpackHalf2x16(x.y))
+                         : uintBitsToFloat(uvec4(x.x << 16, x.x & 0xffff0000u, x.y << 16, x.y & 0xffff0000u));
+}
+
+// Asks for what the invocation has of a chunk of a round.
+void fetch(uint round, uint chunk) {
+    if (gl_LocalInvocationIndex < WRITERS) {
+        uint k = (writer_part * ROUNDS + round) * SLICE + x_at(chunk * CHUNK + writer_step, t);
+        x_words[0] = x_four(writer_row, k);
+        x_words[1] = x_four(writer_row, k + X_NEXT);
+    }
+}
+
+// The words of two pairs of elements.
+uvec2 firsts_of(vec2 x, vec2 next) {
+    return A_TYPE == F32 ? uvec2(packFloat2x16(f16vec2(first_of(x))), packFloat2x16(f16vec2(first_of(next))))
+                         : uvec2(packFloat2x16(f16vec2(x)), packFloat2x16(f16vec2(next)));
+}
+
+uvec2 seconds_of(vec2 x, vec2 next, bool is_finite) {
+    return uvec2(packFloat2x16(second_of(x, is_finite)), packFloat2x16(second_of(next, is_finite)));
+}
+
+// Puts what was asked for into a stage, the first or the second one.
+void put(uint which) {
+    if (gl_LocalInvocationIndex >= WRITERS) {
+        return;
+    }
+    vec4 x = floats_of(x_words[0]);
+    vec4 next = floats_of(x_words[1]);
+    float unit = 1.0;
+    bool is_finite = true;
+    if (A_TYPE != F16 || MARKS_INFINITE) {
+        uvec4 most = max(floatBitsToUint(x) & 0x7fffffffu, floatBitsToUint(next) & 0x7fffffffu);
+        uint size = max(max(most.x, most.y), max(most.z, most.w));
+        [[unroll]] for (uint lanes = 1u; lanes < CHUNK_LANES; lanes *= 2u) {
+            size = max(size, subgroupShuffleXor(size, lanes));
+        }
+        is_finite = size < 0x7f800000u;
+        if (A_TYPE != F16) {
+            uint exponent = max(size >> 23, 15u);
+            float scale = uintBitsToFloat((268u - exponent) << 23);
+            x *= scale;
+            next *= scale;
+            unit = uintBitsToFloat((exponent - 14u) << 23);
+        }
+        unit = MARKS_INFINITE && !is_finite ? -1.0 : unit;
+    }
+    uint stage = which * PARTS + writer_part;
+    uint to = stage * STAGE_VECS + writer_step * STEP_VECS + 4u * writer_row + t;
+    stages[to] = uvec4(firsts_of(x.X_FIRST, x.X_SECOND), firsts_of(next.X_FIRST, next.X_SECOND));
+    if (A_TYPE == F32) {
+        uvec2 seconds = seconds_of(x.X_FIRST, x.X_SECOND, is_finite);
+        stages[to + (HAS_LOW ? STEP_ROW : 16u)] = uvec4(seconds, seconds_of(next.X_FIRST, next.X_SECOND, is_finite));
+    }
+    if (gl_LocalInvocationIndex % CHUNK_LANES == 0u) {
+        stage_units[stage * 8u + writer_row] = unit;
+    }
+    note(stage, x, next, is_finite);
+}
+
+void fill_right(const uint at, uvec2 words) {
+    f16vec2 u = halves(words.x);
+    f16vec2 v = halves(words.y);
+    high[at][0] = u.x;
+    high[at][1] = u.y;
+    high[at][2] = v.x;
+    high[at][3] = v.y;
+}
+
+void fill_low(const uint at, uvec2 words) {
+    f16vec2 u = halves(words.x);
+    f16vec2 v = halves(words.y);
+    low[at][0] = u.x;
+    low[at][1] = u.y;
+    low[at][2] = v.x;
+    low[at][3] = v.y;
+}
+
+// Takes A of a step from a stage.
+void hold(const uint step, uint stage) {
+    uint at = stage * STAGE_VECS + step % CHUNK * STEP_VECS + gl_SubgroupInvocationID;
+    uvec4 words = stages[at];
+    fill_right(0u, words.xy);
+    fill_right(1u, words.zw);
+    if (HAS_LOW) {
+        words = stages[at + STEP_ROW];
+        fill_low(0u, words.xy);
+        fill_low(1u, words.zw);
+    }
+}
+
+float element_of(uint word, uint at, uint type) {
+    if (type == F32) {
+        return uintBitsToFloat(word);
+    }
+    uint bits = (at & 1u) == 0u ? word & 0xffffu : word >> 16;
+    return type == F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+// Where the sums of a subgroup are in the end: those of a lane in a vector.
+uint share_at(uint tile, uint part) { return (tile * PARTS + part) * 32u; }
+
+// The sum of row `row` of A and column `column` of a tile.
+float sum_of(uint tile, uint row, uint column) {
+    float sum = 0.0;
+    uint from = column % 8u * 4u + row / 2u;
+    uint place = column / 8u * 2u + row % 2u;
+    [[unroll]] for (uint part = 0u; part < PARTS; part++) {
+        sum += uintBitsToFloat(stages[share_at(tile, part) + from][place]);
+        if (HAS_LOW_ROWS) {
+            sum += uintBitsToFloat(stages[share_at(tile, part) + from + 2u][place]);
+        }
+    }
+    return sum;
+}
+
+float result_of(uint tile, uint row, uint column, uint n) {
+    float sum = sum_of(tile, row, column);
+    if (GATED == 1u) {
+        return activate(ACTIVATION, sum) * sum_of(tile, row, column + 8u);
+    }
+    if (BIAS == 1u) {
+        uint at = p.bias_offset + row * p.bias_row + n * p.bias_stride;
+        sum += element_of(bias[A_TYPE == F32 ? at : at / 2u], at, A_TYPE);
+    }
+    return activate(ACTIVATION, sum);
+}
+
+// The words of the results of the tiles.
+void store(uint first) {
+    const uint words = RESULTS / TOGETHER;
+    uint columns = p.n / (1u + GATED);
+    for (uint i = gl_LocalInvocationIndex; i < TILES * words * ROWS; i += THREADS) {
+        uint column = i % words * TOGETHER;
+        uint row = i / words % ROWS;
+        uint tile = i / words / ROWS;
+        uint n = (first + tile) * RESULTS + column;
+        if (row >= p.m || n >= columns) {
+            continue;
+        }
+        float result = result_of(tile, row, column, n);
+        uint word = floatBitsToUint(result);
+        if (Y_TYPE != F32) {
+            float next = result_of(tile, row, column + 1u, n + 1u);
+            word = Y_TYPE == F16 ? f32_to_f16(result) | f32_to_f16(next) << 16
+                                 : f32_to_bf16(result) | f32_to_bf16(next) << 16;
+        }
+        y[(row * columns + n) / TOGETHER] = word;
+    }
+}
+
+// The words of some steps; those that come AHEAD, of the next place or this one, are asked for.
+void next_words(const uint load, Place place, Place next) {
+    const uint at = load % AHEAD;
+    u = arranged(words_u[at]);
+    v = arranged(words_v[at]);
+    if (load + AHEAD < LOADS) {
+        words_u[at] = load_words(place, load + AHEAD, 0u);
+        words_v[at] = load_words(place, load + AHEAD, 1u);
+    } else {
+        words_u[at] = load_words(next, load + AHEAD - LOADS, 0u);
+        words_v[at] = load_words(next, load + AHEAD - LOADS, 1u);
+    }
+}
+
+// Adds the sums of a chunk to the total.
+void take_chunk(const uint chunk, Place place, Place next, uint stage) {
+    sums = vec4(0.0);
+    [[unroll]] for (uint s = chunk * CHUNK; s < (chunk + 1u) * CHUNK; s++) {
+        if (s % SPAN == 0u) {
+            next_words(s / SPAN, place, next);
+        }
+        hold(s, stage);
+        take_step(s, u, v, place.slice);
+    }
+    uint first = stage * 8u + 2u * t % ROWS;
+    units = vec2(stage_units[first], stage_units[first + 1u]);
+    end_chunk(chunk, place, stage);
+    total += sums * abs(units).xyxy;
+}
+
+void main() {
+    g = gl_SubgroupInvocationID / 4u;
+    t = gl_SubgroupInvocationID % 4u;
+    uint writer = gl_LocalInvocationIndex / CHUNK_LANES;
+    writer_row = writer / PARTS;
+    writer_part = writer % PARTS;
+    writer_step = gl_LocalInvocationIndex % CHUNK_LANES / 4u;
+    uint first_tile = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * TILES;
+    if (first_tile * 16u >= p.n) {
+        return;
+    }
+    // Subgroups beyond the tiles only write.
+    uint tile = gl_SubgroupID / PARTS;
+    uint part = gl_SubgroupID % PARTS;
+    bool takes = tile < TILES;
+    Place place = place_of(first_tile + tile, part * ROUNDS);
+    HEAD next_u;
+    HEAD next_v;
+    fetch(0u, 0u);
+    if (takes) {
+        next_u = load_head(place, 0u);
+        next_v = load_head(place, 1u);
+        [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
+            words_u[i] = load_words(place, i, 0u);
+            words_v[i] = load_words(place, i, 1u);
+        }
+    }
+    put(0u);
+    fetch(CHUNKS > 1u ? 0u : min(1u, ROUNDS - 1u), CHUNKS > 1u ? 1u : 0u);
+    barrier();
+    total = vec4(0.0);
+    for (uint round = 0u; round < ROUNDS; round++) {
+        uint next_round = min(round + 1u, ROUNDS - 1u);
+        Place next = place_of(first_tile + tile, part * ROUNDS + next_round);
+        head_u = next_u;
+        head_v = next_v;
+        if (takes) {
+            next_u = load_head(next, 0u);
+            next_v = load_head(next, 1u);
+        }
+        [[unroll]] for (uint chunk = 0u; chunk < CHUNKS; chunk++) {
+            uint which = (round * CHUNKS + chunk) % 2u;
+            if (round + 1u < ROUNDS || chunk + 1u < CHUNKS) {
+                put(which ^ 1u);
+                // That of the one after the next.
+                bool is_here = chunk + 2u < CHUNKS;
+                uint later = chunk + 2u < 2u * CHUNKS ? next_round : min(round + 2u, ROUNDS - 1u);
+                fetch(is_here ? round : later, (chunk + 2u) % CHUNKS);
+            }
+            if (takes) {
+                take_chunk(chunk, place, next, which * PARTS + part);
+            }
+            barrier();
+        }
+        place = next;
+    }
+    if (takes) {
+        stages[share_at(tile, part) + gl_SubgroupInvocationID] = floatBitsToUint(total);
+    }
+    barrier();
+    store(first_tile);
+}
