@@ -9,7 +9,8 @@ fn is_near(size: u32) -> bool {
 // x P(x) with T = e^(l - 0.59375 a^2 - 1.03856166) = 2^-n e^r; the last bits of `count` are n, about -log2(T).
 fn less_tail(x: f32, a: f32, l: f32, count: f32) -> f32 {
     // m = 1.75 - n ln(2) / 0.59375 to 9 bits, the rest later. With the leading 12 bits of a its square and the sum
-    // with m are exact. Were n not opaque, a driver would take m for one sum of rounded constants.
+    // with m are exact. Results were wrong on an H200 while n was
+    // not opaque: probably m became one product and a rounded sum of both constants.
     let n = rounded(count - 8388608.0);
     let m = 1.75 - n * 1.16796875;
     let high = head(a);
