@@ -76,7 +76,9 @@ float gelu_narrow(float x) {
     poly = poly * a - 0.47278568148612976;
     poly = poly * a - 1.144399642944336;
     poly = poly * a - 1.000531792640686;
-    return fma(-a, exp2(poly), x < 0.0 ? 0.0 : x);
+    // A maximum of x and 0 would be shorter, and lose NaN.
+    float tail = a * exp2(poly);
+    return x < 0.0 ? -tail : x - tail;
 }
 
 // As activate, for results that are rounded to 16 bits.

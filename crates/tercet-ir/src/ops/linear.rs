@@ -268,6 +268,24 @@ fn value_cases() -> Vec<Case> {
             c.output_expect(y, &[f64::NAN, f64::NAN, 0.0, 2.0])
         })
         .only(DType::FLOATS),
+        // Of whole fragments, whose short gelu must not lose what is not a number.
+        Case::new("gelu_keeps_nan_and_infinity_70x128x192", |c| {
+            let dtype = c.dtype;
+            let mut values: Vec<f64> = (0..70 * 128)
+                .map(|i| (i * 37 % 17 - 8) as f64 / 16.0)
+                .collect();
+            values[3 * 128 + 5] = f64::NAN;
+            values[9 * 128 + 77] = f64::INFINITY;
+            values[69 * 128 + 127] = f64::NEG_INFINITY;
+            let weights = (0..128 * 192)
+                .map(|i| (i * 11 % 7 - 3) as f64 / 8.0)
+                .collect();
+            let x = c.input("x", [70, 128], Fill::Values(values))?;
+            let w = c.param_of("w", Type::new(dtype, [128, 192]), Fill::Values(weights))?;
+            let y = c.graph.linear(x, w, None, Some(UnaryFn::Gelu))?;
+            c.output(y)
+        })
+        .only(&[DType::F16]),
         // 2049 is not an f16: rounding it before the bias is added would give 2048.
         Case::new("bias_is_added_before_rounding", |c| {
             let x = c.input("x", [1, 2], Fill::Values(vec![2048.0, 1.0]))?;
