@@ -24,7 +24,7 @@ pub(super) fn reads_in_place(b: &MatView<'_>) -> bool {
     b.col_stride == 1 || b.row_stride == 1
 }
 
-/// As [`super::gemm`], for `b` with one unit stride.
+/// As [`super::gemm`], for `b` with one unit stride and at most [`FEW_ROWS`] rows of `a`.
 pub(super) fn gemm_few_rows(
     level: SimdLevel,
     threads: Threads,
@@ -36,6 +36,8 @@ pub(super) fn gemm_few_rows(
 ) {
     let (m, n, k) = (a.rows, b.cols, b.rows);
     b.check();
+    // Sums of blocks of k have room for so many.
+    assert!(m <= FEW_ROWS, "a has {m} rows, more than {FEW_ROWS}");
     if !check(&a, n, k, c, c_stride, epilogue) {
         return;
     }

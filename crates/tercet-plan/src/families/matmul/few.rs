@@ -177,22 +177,10 @@ impl Share {
         })
     }
 
-    /// The constants, with those for rows, from BIAS to Y_TYPE, and GATED.
-    fn consts(self, rows: u32, given: [u32; 4], gated: u32) -> Vec<u32> {
-        let [bias, activation, a_type, y_type] = given;
-        vec![
-            self.subgroups * SUBGROUP,
-            self.tiles,
-            self.pass,
-            self.rounds,
-            rows,
-            u32::from(self.is_whole),
-            bias,
-            activation,
-            a_type,
-            y_type,
-            gated,
-        ]
+    /// From THREADS to ROUNDS, and WHOLE.
+    fn consts(self) -> ([u32; 4], bool) {
+        let threads = self.subgroups * SUBGROUP;
+        ([threads, self.tiles, self.pass, self.rounds], self.is_whole)
     }
 }
 
@@ -279,14 +267,18 @@ impl Few {
             bias_stride: all.bias_stride,
             zero: all.zero,
         };
-        let gated = u32::from(p.gate.is_some());
-        let (tiles, consts) = match self.way {
-            Way::Held(share) => (share.tiles, share.consts(self.rows, given.consts, gated)),
-            Way::Streamed(stream) => (
-                stream.tiles(),
-                stream.consts(self.rows, given.consts, gated),
-            ),
+        let (shares, is_whole) = match self.way {
+            Way::Held(share) => share.consts(),
+            Way::Streamed(stream) => stream.consts(),
         };
+        let [_, tiles, ..] = shares;
+        let mut consts = shares.to_vec();
+        consts.extend([self.rows, u32::from(is_whole)]);
+        consts.extend(given.consts); // BIAS to Y_TYPE
+        consts.push(u32::from(p.gate.is_some()));
+        if let Way::Streamed(stream) = self.way {
+            consts.push(stream.chunk());
+        }
         let groups = e.tape().ceil_div(all.n, tiles * TILE);
         let grid = e.flat_grid(groups);
         e.dispatch(self.kernel, &consts, &given.args, &params, grid);

@@ -99,28 +99,18 @@ impl Stream {
         })
     }
 
-    /// Tiles of a workgroup.
-    pub(super) fn tiles(self) -> u32 {
-        self.tiles
+    /// From THREADS to ROUNDS, and WHOLE.
+    pub(super) fn consts(self) -> ([u32; 4], bool) {
+        let threads = self.subgroups * SUBGROUP;
+        (
+            [threads, self.tiles, self.parts, self.rounds],
+            self.is_whole,
+        )
     }
 
-    /// The constants, with those for rows, from BIAS to Y_TYPE, and GATED.
-    pub(super) fn consts(self, rows: u32, given: [u32; 4], gated: u32) -> Vec<u32> {
-        let [bias, activation, a_type, y_type] = given;
-        vec![
-            self.subgroups * SUBGROUP,
-            self.tiles,
-            self.parts,
-            self.rounds,
-            rows,
-            u32::from(self.is_whole),
-            bias,
-            activation,
-            a_type,
-            y_type,
-            gated,
-            self.chunk,
-        ]
+    /// CHUNK.
+    pub(super) fn chunk(self) -> u32 {
+        self.chunk
     }
 }
 
