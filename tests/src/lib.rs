@@ -1,10 +1,26 @@
-//! What the cross-executor tests share: the executors of this build, opened once.
+//! The cross-executor tests: the executors of this build, opened once, and the suites that run on them.
+//!
+//! `cargo test --test suites` runs them, and so does `tercet-parity`, a program that needs nothing else.
+
+pub mod data;
+pub mod harness;
+pub mod package;
+pub mod report;
+pub mod suites;
+mod test;
 
 use std::sync::OnceLock;
 
 use tercet::Device;
 
+pub use data::data;
+pub use test::Test;
+
+/// The executors to run on, separated by commas; all of the build without it.
+pub const ONLY: &str = "TERCET_EXECUTORS";
+
 /// An executor and how to get it.
+#[derive(Debug)]
 pub struct Executor {
     /// Its name, as `TERCET_REQUIRE` has it.
     pub name: &'static str,
@@ -48,28 +64,65 @@ impl Executor {
 pub fn executors() -> &'static [Executor] {
     static EXECUTORS: OnceLock<Vec<Executor>> = OnceLock::new();
     EXECUTORS.get_or_init(|| {
-        vec![
+        let mut all = vec![
             Executor::new("cpu", || Ok(Device::cpu()), Vec::new),
             #[cfg(feature = "vulkan")]
             Executor::new("vulkan", vulkan::device, vulkan::complaints),
             #[cfg(feature = "wgpu")]
             Executor::new("wgpu", wgpu_device, Vec::new),
-        ]
+        ];
+        if let Ok(only) = std::env::var(ONLY) {
+            let known = |name: &&str| all.iter().any(|e| e.name == *name);
+            let unknown = only.split(',').find(|name| !known(name));
+            assert_eq!(
+                unknown, None,
+                "{ONLY} names an executor that this build has not"
+            );
+            all.retain(|e| only.split(',').any(|name| name == e.name));
+        }
+        all
     })
 }
 
-/// Prints what the validation of any executor found and fails the process if that is anything.
-pub fn exit_on_complaints() {
-    let mut clean = true;
-    for executor in executors().iter().filter(|e| e.opened.get().is_some()) {
-        for complaint in (executor.complaints)() {
-            eprintln!("{}: {complaint}", executor.name);
-            clean = false;
+/// Runs a test on every executor of this machine; one that is required must be there.
+///
+/// # Panics
+/// When a required executor is missing, or its validation found something wrong.
+pub fn for_each_executor(test: impl Fn(&Device)) {
+    for executor in executors() {
+        match executor.device() {
+            Ok(device) => test(device),
+            Err(e) => assert!(!executor.is_required(), "{}: {e}", executor.name),
         }
+        let complaints = (executor.complaints)();
+        assert!(complaints.is_empty(), "{}", complaints.join("\n"));
     }
-    if !clean {
-        std::process::exit(101);
-    }
+}
+
+/// Runs a test on the reference and on every executor of this machine.
+///
+/// # Panics
+/// When the test fails, and as [`for_each_executor`].
+pub fn everywhere(test: impl Fn(&Device) -> Result<(), Box<dyn std::error::Error>>) {
+    let checked = |device: &Device| {
+        if let Err(e) = test(device) {
+            panic!("{}: {}", device.name(), tercet::one_line(&*e));
+        }
+    };
+    checked(&Device::reference());
+    for_each_executor(checked);
+}
+
+/// What the validation of the executors that were opened found wrong.
+pub fn complaints() -> Vec<String> {
+    let opened = executors().iter().filter(|e| e.opened.get().is_some());
+    let of = |e: &Executor| {
+        let found = (e.complaints)().into_iter();
+        found
+            .map(|text| format!("{}: {text}", e.name))
+            .collect::<Vec<_>>()
+    };
+    opened.flat_map(of).collect()
 }
 
 /// The Vulkan device, under validation and with gaps between slots where `TERCET_VALIDATION` is 1; `TERCET_VULKAN_DEVICE` chooses

@@ -24,7 +24,7 @@ fn count(
         .iter()
         .fold(Bindings::new(), |s, (name, n)| s.with(name, *n));
     let mut launch = Launch::default();
-    launch.compute(&program, &sizes, 1)?;
+    launch.compute(&program, &sizes, tercet_ir::random::Random::default())?;
     let played = program.played(&program.steps, &launch.chosen);
     Ok([played.len(), played.iter().filter(|p| p.barrier).count()])
 }

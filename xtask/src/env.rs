@@ -25,6 +25,19 @@ pub(crate) const REQUIRE_CI: &str = "cpu,wgpu,vulkan";
 /// See [`REQUIRE`]: on the newer lavapipe, which has cooperative matrices.
 pub(crate) const REQUIRE_NEWER: &str = "cpu,vulkan,coop";
 
+/// Patterns of names, separated by commas: of the suites only tests that match one of them. A pattern is parts of a name
+/// with `*` between them.
+pub(crate) const TESTS: &str = "TERCET_TESTS";
+
+/// Patterns of names of tests that are left out.
+pub(crate) const SKIP: &str = "TERCET_SKIP";
+
+/// The executors that the suites run on, separated by commas; all of the build without it.
+pub(crate) const EXECUTORS: &str = "TERCET_EXECUTORS";
+
+/// `AT/N`: the part of the suites that a process runs, of N.
+pub(crate) const SLICE: &str = "TERCET_SLICE";
+
 /// `1` turns the Vulkan validation layers on in tests; any message then fails the test.
 pub(crate) const VALIDATION: &str = "TERCET_VALIDATION";
 

@@ -3,6 +3,7 @@
 //! | command | what |
 //! |---|---|
 //! | `test [ARGS]` | every test and doc test of the workspace, with what they need set up first |
+//! | `parity [--pack FILE] [ARGS]` | every suite on this machine's devices: one verdict, a report; or a program that does so anywhere |
 //! | `shaders [--check [--compile]]` | the GLSL kernels into the committed SPIR-V modules, or compare them |
 //! | `docs` | the tables of the documentation that follow from the code |
 //! | `fetch minilm` | the MiniLM weights into the cache folder |
@@ -20,6 +21,7 @@ mod env;
 mod error;
 mod fetch;
 mod lavapipe;
+mod parity;
 mod process;
 mod shaders;
 mod system;
@@ -45,6 +47,19 @@ enum Command {
     /// Run every test and doc test, after setting up what they need
     Test {
         /// Passed on to the test runner, for example `-E 'test(softmax)'`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Run every suite on the devices of this machine, in the profile that ships, and give one verdict; or pack the
+    /// program that does so
+    Parity {
+        /// Write a self-contained program that runs on machines without a toolchain, and do not run it
+        #[arg(long, value_name = "FILE")]
+        pack: Option<PathBuf>,
+        /// Without the weights of MiniLM (84 MB): its tests are ignored
+        #[arg(long)]
+        without_minilm: bool,
+        /// Passed on: `--device vulkan`, `--suite models`, `--json FILE`, a part of names
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
@@ -134,6 +149,15 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Test { args } => test::run(&args),
+        Command::Parity {
+            pack,
+            without_minilm,
+            args,
+        } => parity::run(&parity::Options {
+            pack,
+            without_minilm,
+            args,
+        }),
         Command::Fetch {
             what: Fetch::Minilm,
         } => {

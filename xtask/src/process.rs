@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::error::Error;
@@ -23,7 +24,8 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
     }
 }
 
-/// Runs commands side by side; what one prints, also to its standard error, is shown when it ends.
+/// Runs commands, as many at a time as there are processors; what one prints, also to its standard error, is shown
+/// when it ends.
 ///
 /// # Errors
 /// That of the first of them, in their order, that failed; all run to their end.
@@ -44,18 +46,38 @@ pub(crate) fn run_together(commands: Vec<Command>) -> Result<(), Error> {
             }),
         }
     };
-    thread::scope(|scope| {
-        let run = &run;
-        let started = commands.into_iter().map(|c| scope.spawn(move || run(c)));
-        let started: Vec<_> = started.collect();
-        let ended = started.into_iter().map(|thread| match thread.join() {
-            Ok(result) => result,
+    let count = commands.len();
+    let waiting = Mutex::new(commands.into_iter().enumerate());
+    let next = || {
+        waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .next()
+    };
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let worker = || -> Vec<(usize, Error)> {
+        let ended = std::iter::from_fn(next).map(|(at, command)| (at, run(command)));
+        ended
+            .filter_map(|(at, result)| Some((at, result.err()?)))
+            .collect()
+    };
+    let mut failed = thread::scope(|scope| {
+        let worker = &worker;
+        let workers: Vec<_> = (0..processors.min(count))
+            .map(|_| scope.spawn(worker))
+            .collect();
+        // All are waited for before the first failure is returned.
+        let failed = workers.into_iter().map(|thread| match thread.join() {
+            Ok(failed) => failed,
             Err(panic) => std::panic::resume_unwind(panic),
         });
-        // All are waited for before the first failure is returned.
-        let ended: Vec<_> = ended.collect();
-        ended.into_iter().collect()
-    })
+        failed.flatten().collect::<Vec<_>>()
+    });
+    failed.sort_by_key(|(at, _)| *at);
+    failed
+        .into_iter()
+        .next()
+        .map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Runs `command` and returns its standard output; its standard error stays visible.

@@ -10,6 +10,12 @@
 //! 4. the tests of the examples, which are workspaces of their own in the same target folder,
 //! 5. the doc tests.
 //!
+//! All but 2 run on code built with the release profile, which is what users get.
+//!
+//! A software driver takes a processor up to seconds to compile a kernel, which is nearly all the time of 1 and 3. So
+//! Vulkan runs all there is, and wgpu and the newer lavapipe what tells them from it ([`NOT_ON_WGPU`],
+//! [`ON_NEWER`]); `cargo xtask parity` runs everything on every executor of a machine with a GPU.
+//!
 //! Every pass runs even if one before it failed: one run shows all that is wrong. With arguments for
 //! the test runner only the first two run. The variables of [`env`](mod@crate::env) are set so that
 //! a missing model or executor fails.
@@ -22,40 +28,64 @@ use crate::error::Error;
 use crate::{cache, env, fetch, lavapipe, process, system};
 
 /// What is tested and built together, so that nothing is built again for other features.
-pub(crate) const SELECTION: [&str; 4] = ["--workspace", "--exclude", "xtask", "--all-features"];
+pub(crate) const SELECTION: [&str; 5] = [
+    PROFILE,
+    "--workspace",
+    "--exclude",
+    "xtask",
+    "--all-features",
+];
+/// What ships is what is tested.
+const PROFILE: &str = "--release";
 const OWN: [&str; 2] = ["--package", "xtask"];
 const NEXTEST_CONFIG: &str = ".cargo/nextest.toml";
 
-/// Suites of many trials over shared devices: each runs in one process, where nextest would open a
-/// device for every trial. So does [`PARITY`], for each executor. A software driver keeps some gigabytes of
-/// code for its kernels.
-const SUITES: [&str; 2] = ["models", "random"];
+/// All suites of `tests/src/suites`, over devices that are opened once a process, where nextest would open one
+/// for every test.
+const SUITES: &str = "suites";
 
-/// The suite of tens of thousands of trials, whose names say the executor.
-const PARITY: &str = "parity";
+/// The plans of all cases for all described devices, each of them made once a process.
+const PROGRAMS: &str = "programs";
+
+/// An executor, the processes that share its suites, and the tests it leaves out: a software driver keeps some gigabytes
+/// of code for its kernels, one for all tests more than a small machine has.
+const SHARES: [(&str, usize, &[&str]); 3] = [
+    ("vulkan", 4, &[]),
+    ("wgpu", 3, &NOT_ON_WGPU),
+    ("cpu", 1, &[]),
+];
+
+/// wgpu plays the programs that Vulkan plays, of the same kernels in WGSL. So what passes and rules make of a case is run
+/// on Vulkan, and so are the forms in BF16 and, of the operators with the largest kernels, in F16, which differ from F32 in
+/// how words are unpacked.
+const NOT_ON_WGPU: [&str; 8] = [
+    "/without_passes",
+    "/decomposed",
+    "/bf16/",
+    "/dequant_mat_mul/*/f16/",
+    "/dequant_grouped_mat_mul/*/f16/",
+    "/conv/*/f16/",
+    "/linear/*/f16/",
+    "/attention/*/f16/",
+];
 
 /// The crates under `examples/`.
 const EXAMPLES: [&str; 1] = ["custom-op"];
 
-/// What nextest leaves to [`SUITES`] and [`PARITY`].
-const NOT_SUITES: &str = "not (binary(parity) | binary(models) | binary(random))";
+/// What nextest leaves to [`SUITES`] and [`PROGRAMS`], which it would give a process for each test.
+const NOT_SUITES: &str = "not binary(suites) - binary(programs)";
 
-/// What of parity runs on the newer lavapipe: each case as it is. Passes and rules do not know the device; what
-/// they make of a case is run on the machine's own. So are cases in BF16, of which it has no matrices, and
-/// products of one row with what is fused into them, which use none and take its compiler seconds each.
-const NEWER_PARITY: [&str; 11] = [
-    "/vulkan",
-    "--skip",
-    "/without_passes",
-    "--skip",
-    "/decomposed",
-    "--skip",
-    "/bf16/",
-    "--skip",
-    "norm_and_gate",
-    "--skip",
-    "sum_and_norm",
+/// What of the suites runs on the newer lavapipe, which has cooperative matrices of F16: what is computed with them, each
+/// case as it is. It takes three times as long to compile a kernel as the one of Debian 12.
+const ON_NEWER: [&str; 6] = [
+    "/mat_mul/*/f16/",
+    "/linear/*/f16/",
+    "/dot_general/*/f16/",
+    "/dequant_mat_mul/*_prefill_*/f16/",
+    "/attention/*/f16/",
+    "/conv/*/f16/",
 ];
+const NOT_ON_NEWER: [&str; 2] = ["/without_passes", "/decomposed"];
 
 /// The Vulkan player's own tests, as nextest's filter.
 const PLAYER: &str = "package(tercet-vulkan)";
@@ -81,15 +111,11 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
     if setup.nextest.is_some() {
         tests.args(["--filterset", NOT_SUITES]);
     }
+    println!("{}", compiler()?);
     let tests = process::run(&mut tests);
     let suites = match setup.nextest {
-        Some(_) => {
-            // A software driver makes its code on one thread a device: side by side they fill the machine.
-            let executors = env::REQUIRE_CI.split(',');
-            let parity = executors.map(|e| setup.suite(PARITY, &[&format!("/{e}")]));
-            let others = SUITES.into_iter().map(|suite| setup.suite(suite, &[]));
-            process::run_together(parity.chain(others).collect())
-        }
+        // A software driver makes its code on one thread a device: side by side they fill the machine.
+        Some(_) => process::run_together(setup.suites()),
         None => Ok(()),
     };
     let own = process::run(&mut setup.own_tests());
@@ -155,31 +181,56 @@ impl Setup {
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let mut command = process::cargo();
-        command.args(["test", "--locked", "--manifest-path"]);
+        command.args(["test", PROFILE, "--locked", "--manifest-path"]);
         command.arg(root.join("examples").join(name).join("Cargo.toml"));
         command.arg("--target-dir").arg(target);
         self.prepare(&mut command);
         command
     }
 
-    /// A suite with arguments for it.
-    fn suite(&self, suite: &str, args: &[&str]) -> Command {
+    /// The suites on each executor, in processes of their own, and what else is one process.
+    fn suites(&self) -> Vec<Command> {
+        let mut all = Vec::new();
+        for (executor, n, skipped) in SHARES {
+            for at in 0..n {
+                let mut command = self.suites_on(executor, skipped);
+                command.env(env::SLICE, format!("{at}/{n}"));
+                all.push(command);
+            }
+        }
+        all.push(self.together(PROGRAMS));
+        all
+    }
+
+    /// The suites on an executor, but for tests that match a pattern.
+    fn suites_on(&self, executor: &str, skipped: &[&str]) -> Command {
+        let mut command = self.together(SUITES);
+        command.env(env::EXECUTORS, executor);
+        if !skipped.is_empty() {
+            command.env(env::SKIP, skipped.join(","));
+        }
+        command
+    }
+
+    /// All tests of a target in one process.
+    fn together(&self, target: &str) -> Command {
         let mut command = process::cargo();
         command.args(["test", "--no-fail-fast"]).args(SELECTION);
-        command.args(["--test", suite, "--", "--quiet"]).args(args);
+        command.args(["--test", target, "--", "--quiet"]);
         self.prepare(&mut command);
         command
     }
 
-    /// The tests of the Vulkan player, and of parity [`NEWER_PARITY`].
+    /// The tests of the Vulkan player, and of the suites [`ON_NEWER`].
     fn on_newer_lavapipe(&self) -> [Command; 2] {
         // The same selection as before, so that nothing is built again for other features.
         let mut player = self.tests();
         match self.nextest {
             Some(_) => player.args(SELECTION).args(["--filterset", PLAYER]),
-            None => player.args(["--package", "tercet-vulkan", "--all-features"]),
+            None => player.args([PROFILE, "--package", "tercet-vulkan", "--all-features"]),
         };
-        let parity = self.suite(PARITY, &NEWER_PARITY);
+        let mut parity = self.suites_on("vulkan", &NOT_ON_NEWER);
+        parity.env(env::TESTS, ON_NEWER.join(","));
         let script = process::root().join("xtask").join("newer-lavapipe");
         [player, parity].map(|mut command| {
             command.env(env::RUNNER, &script);
@@ -205,6 +256,18 @@ impl Setup {
         }
         command
     }
+}
+
+/// The compiler and the profile of the tests, in one line.
+fn compiler() -> Result<String, Error> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
+    let version = process::output(Command::new(rustc).current_dir(process::root()).arg("-V"))?;
+    let version = String::from_utf8_lossy(&version);
+    let profile = PROFILE.trim_start_matches('-');
+    Ok(format!(
+        "tests are built with {}, profile {profile}",
+        version.trim()
+    ))
 }
 
 /// The program of `PROGRAM nextest`: cargo where it has the command, else the binary from the cache
@@ -286,6 +349,22 @@ mod tests {
             assert!(script.is_some_and(Path::is_file), "{script:?}");
             let required = variable(&command, env::REQUIRE);
             assert_eq!(required, Some(OsStr::new(env::REQUIRE_NEWER)));
+        }
+    }
+
+    #[test]
+    fn every_executor_has_all_suites_in_the_profile_that_ships() {
+        let commands = setup(true).suites();
+        for executor in env::REQUIRE_CI.split(',') {
+            let on = |c: &&Command| variable(c, env::EXECUTORS) == Some(OsStr::new(executor));
+            let slices: Vec<_> = commands.iter().filter(on).collect();
+            let n = slices.len();
+            assert!(n > 0, "{executor}");
+            for (at, command) in slices.into_iter().enumerate() {
+                let slice = format!("{at}/{n}");
+                assert_eq!(variable(command, env::SLICE), Some(OsStr::new(&slice)));
+                assert!(command.get_args().any(|arg| arg == PROFILE), "{executor}");
+            }
         }
     }
 

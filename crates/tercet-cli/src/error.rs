@@ -24,7 +24,6 @@ pub(crate) enum CliError {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[cfg(feature = "splat")]
     #[error("cannot write {path}", path = path.display())]
     Write {
         path: PathBuf,
@@ -48,6 +47,12 @@ pub(crate) enum CliError {
     Compile(#[from] tercet::CompileError),
     #[error("{device} leaves the reference at {value}")]
     Diverges { device: &'static str, value: String },
+    #[error("{what} of {bytes} bytes cannot be allocated; {remedy}")]
+    Memory {
+        what: String,
+        bytes: u64,
+        remedy: &'static str,
+    },
     #[error("the graph cannot be verified")]
     Verify(#[from] tercet::VerifyError),
     #[error(transparent)]
@@ -80,16 +85,27 @@ impl CliError {
     }
 }
 
-/// Prints an error and its causes to standard error.
+/// Prints an error and its causes to standard error. Further lines of one are indented: text from a file does
+/// not look like an error of its own.
 pub(crate) fn report(e: &CliError) {
-    output::note(format_args!("error: {e}"));
+    output::note(format_args!("error: {}", indented(&e.to_string())));
     for cause in causes(e) {
-        output::note(format_args!("  because: {cause}"));
+        output::note(format_args!("  because: {}", indented(&cause)));
     }
 }
 
+fn indented(text: &str) -> String {
+    let mut lines = text.lines();
+    let mut indented = lines.next().unwrap_or_default().to_string();
+    for line in lines {
+        let margin = if line.starts_with("  ") { "" } else { "  " };
+        indented += &format!("\n{margin}{line}");
+    }
+    indented
+}
+
 /// What stands behind an error, outermost first. Left out: names of readers, which say nothing that
-/// their own errors do not, lines that repeat the one above, and a path that it ends with.
+/// their own errors do not, causes that the line above says already, and a path that it ends with.
 pub(crate) fn causes(e: &(dyn Error + 'static)) -> Vec<String> {
     let mut lines = Vec::new();
     let mut last = e.to_string();
@@ -105,7 +121,8 @@ pub(crate) fn causes(e: &(dyn Error + 'static)) -> Vec<String> {
         {
             text = rest.to_string();
         }
-        if text != last {
+        let said = text == last || last.contains(&format!(": {text}"));
+        if !said {
             lines.push(text.clone());
             last = text;
         }
@@ -131,4 +148,34 @@ pub(crate) fn is_reader(e: &(dyn Error + 'static)) -> bool {
                 | Models::Weight(_)
         )
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Layer(&'static str, #[source] Option<Box<Layer>>);
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let chain = |texts: [&'static str; 3]| {
+            let [outer, middle, inner] = texts;
+            let inner = Layer(inner, None);
+            let middle = Layer(middle, Some(Box::new(inner)));
+            causes(&Layer(outer, Some(Box::new(middle))))
+        };
+        assert_eq!(chain(["a", "b", "c"]), ["b", "c"]);
+        assert_eq!(chain(["cannot do: it is late", "it is late", "c"]), ["c"]);
+        assert_eq!(
+            chain(["cannot read x.npy", "x.npy: no file", "no file"]),
+            ["no file"]
+        );
+    }
+
+    #[test]
+    fn further_lines_are_indented() {
+        assert_eq!(indented("a\n  b\nerror: c"), "a\n  b\n  error: c");
+    }
 }

@@ -2,25 +2,36 @@
 //!
 //! Each command is a module of [`commands`] with its arguments and one `run`. What a person reads
 //! goes to the terminal, progress to standard error; with `--json` one JSON document goes to
-//! standard output. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+//! standard output. Exit codes: see [`EXIT_CODES`].
 #![forbid(unsafe_code)]
 
 mod commands;
+mod destination;
+mod drivers;
 mod error;
 mod interrupt;
 mod npy;
 mod output;
 mod progress;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::error::{CliError, Outcome};
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    failed: what, why and what to do is on standard error
+  2    wrong usage
+  130  interrupted by Ctrl-C
+  141  the reader of standard output closed it, as `head` does";
+
 /// Machine-learning models on any machine: no Python, no CUDA.
 #[derive(Parser)]
-#[command(name = "tercet", version, propagate_version = true)]
+#[command(name = "tercet", version = tercet::BUILD.text, propagate_version = true, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -42,7 +53,7 @@ enum Command {
     Verify(commands::verify::Args),
     /// Record when what ran, for Perfetto or chrome://tracing
     Trace(commands::trace::Args),
-    /// Measure which way of a matrix product is best for which size on a device
+    /// Measure which variants of kernels are best for which problems on a device
     Tune(commands::tune::Args),
     /// Draw a scene of 3-D Gaussians
     #[cfg(feature = "splat")]
@@ -54,7 +65,19 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let result = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(said) => return usage(&said),
+    };
+    match result {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Interrupted) => ExitCode::from(130),
+        Err(e) => failure(&e),
+    }
+}
+
+fn run(command: Command) -> Result<Outcome, CliError> {
+    match command {
         Command::Generate(args) => commands::generate::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
@@ -67,19 +90,37 @@ fn main() -> ExitCode {
         Command::Splat(args) => commands::splat::run(&args),
         Command::Ops(args) => commands::ops::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
-    };
-    match result {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Interrupted) => ExitCode::from(130),
-        // The reader of our output has gone: nobody is left to tell.
-        Err(e) if e.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(e) => {
-            error::report(&e);
-            ExitCode::from(if matches!(e, CliError::Usage(_)) {
-                2
-            } else {
-                1
-            })
+    }
+}
+
+fn failure(e: &CliError) -> ExitCode {
+    // The reader of our output has gone: nobody is left to tell. 128 and the number of SIGPIPE.
+    if e.is_broken_pipe() {
+        return ExitCode::from(141);
+    }
+    error::report(e);
+    ExitCode::from(if matches!(e, CliError::Usage(_)) {
+        2
+    } else {
+        1
+    })
+}
+
+/// What the parser has to say: help and the version as well as errors.
+fn usage(said: &clap::Error) -> ExitCode {
+    if said.use_stderr() {
+        // It repeats arguments, which may be the names of files.
+        let plain = said.to_string();
+        match output::acts_on_terminals(&plain) {
+            true => output::note(format_args!("{}", plain.trim_end())),
+            // Nobody reads standard error: nobody is told.
+            false => drop(said.print()),
         }
+        return ExitCode::from(2);
+    }
+    let printed = said.print().and_then(|()| std::io::stdout().flush());
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => failure(&e.into()),
     }
 }

@@ -10,6 +10,7 @@
 mod header;
 mod npz;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -78,20 +79,21 @@ impl NpyDtype {
 
 /// A dense array. Invariant: `bytes` is as long as `shape` and `dtype` say.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct NpyArray {
+pub(crate) struct NpyArray<'a> {
     dtype: NpyDtype,
     shape: Vec<usize>,
-    bytes: Vec<u8>,
+    bytes: Cow<'a, [u8]>,
 }
 
-impl NpyArray {
+impl<'a> NpyArray<'a> {
     /// An array of little-endian elements in C order; `bytes` must have the length that `shape` and
     /// `dtype` give.
     pub(crate) fn new(
         dtype: NpyDtype,
         shape: Vec<usize>,
-        bytes: Vec<u8>,
+        bytes: impl Into<Cow<'a, [u8]>>,
     ) -> Result<Self, FormatError> {
+        let bytes = bytes.into();
         let expected = len_bytes(dtype, &shape)?;
         let found = bytes.len() as u64;
         if found != expected {
@@ -106,7 +108,7 @@ impl NpyArray {
 
     /// Element type, shape, bytes.
     pub(crate) fn into_parts(self) -> (NpyDtype, Vec<usize>, Vec<u8>) {
-        (self.dtype, self.shape, self.bytes)
+        (self.dtype, self.shape, self.bytes.into_owned())
     }
 }
 
@@ -172,19 +174,13 @@ pub(crate) enum FormatError {
 }
 
 /// Reads a `.npy` file.
-pub(crate) fn read_npy(path: &Path) -> Result<NpyArray, NpyError> {
+pub(crate) fn read_npy(path: &Path) -> Result<NpyArray<'static>, NpyError> {
     let file = File::open(path).map_err(file_error("open", path))?;
     let len_bytes = file.metadata().map_err(file_error("read", path))?.len();
     read(&mut BufReader::new(file), len_bytes, MAX_ARRAY_BYTES).map_err(|source| NpyError::Array {
         path: path.to_owned(),
         source,
     })
-}
-
-/// Writes a `.npy` file (version 1.0).
-pub(crate) fn write_npy(path: &Path, array: &NpyArray) -> Result<(), NpyError> {
-    let mut file = File::create(path).map_err(file_error("create", path))?;
-    write(&mut file, array).map_err(file_error("write", path))
 }
 
 fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> NpyError {
@@ -202,7 +198,7 @@ fn read(
     reader: &mut impl Read,
     present_bytes: u64,
     limit_bytes: u64,
-) -> Result<NpyArray, FormatError> {
+) -> Result<NpyArray<'static>, FormatError> {
     let Header {
         dtype,
         order,
@@ -245,7 +241,8 @@ fn read(
     NpyArray::new(dtype, shape, bytes)
 }
 
-fn write(writer: &mut impl Write, array: &NpyArray) -> io::Result<()> {
+/// Writes a `.npy` file (version 1.0).
+pub(crate) fn write_npy(writer: &mut impl Write, array: &NpyArray<'_>) -> io::Result<()> {
     writer.write_all(&header::print(array.dtype, &array.shape))?;
     writer.write_all(&array.bytes)
 }

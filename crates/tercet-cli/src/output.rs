@@ -1,22 +1,123 @@
-//! Standard output: JSON documents and numbers as people read them.
+//! Standard output and standard error: texts for people, JSON documents, numbers as people read them.
+//!
+//! Names come out of files of strangers. What would move a terminal's cursor, colour what follows or turn
+//! the direction of a line is printed as an escape: as `\u{1b}` to people, as `\u001b` in JSON.
+//! Every printer here is flushed before it is left, so that output which nobody could read is an error.
 
-use std::io::Write;
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use serde::Serialize;
 
 use crate::error::CliError;
 
+/// Whether a character acts on what is shown around it: controls, line separators, and the marks, embeddings
+/// and isolates of bidirectional text.
+fn acts(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Whether lines hold what [`note`] would escape.
+pub(crate) fn acts_on_terminals(lines: &str) -> bool {
+    lines.contains(|c| acts(c) && c != '\n')
+}
+
+/// A text of one line in which nothing acts on the terminal.
+pub(crate) fn shown(text: &str) -> String {
+    escaped(text, acts)
+}
+
+/// Lines in which nothing acts on the terminal.
+fn shown_lines(text: &str) -> String {
+    escaped(text, |c| acts(c) && c != '\n')
+}
+
+fn escaped(text: &str, bad: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match bad(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Buffered standard output that escapes what acts on a terminal, line ends aside.
+pub(crate) struct Printer {
+    out: BufWriter<StdoutLock<'static>>,
+    escape: fn(char) -> String,
+}
+
+impl Printer {
+    fn new(escape: fn(char) -> String) -> Printer {
+        let out = BufWriter::new(io::stdout().lock());
+        Printer { out, escape }
+    }
+}
+
+/// Each call must hold whole characters, as formatting gives them.
+impl Write for Printer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let mut rest: &str = &text;
+        while let Some(at) = rest.find(|c| acts(c) && c != '\n') {
+            let (head, tail) = rest.split_at(at);
+            self.out.write_all(head.as_bytes())?;
+            let mut tail = tail.chars();
+            if let Some(c) = tail.next() {
+                self.out.write_all((self.escape)(c).as_bytes())?;
+            }
+            rest = tail.as_str();
+        }
+        self.out.write_all(rest.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Prints for people.
+pub(crate) fn people(
+    print: impl FnOnce(&mut Printer) -> Result<(), io::Error>,
+) -> Result<(), CliError> {
+    let mut out = Printer::new(|c| c.escape_default().to_string());
+    print(&mut out)?;
+    out.flush()?;
+    Ok(())
+}
+
 /// Prints one JSON document.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), CliError> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)?;
+    // Only strings hold such characters, and all of them have four digits at most.
+    let mut out = Printer::new(|c| format!("\\u{:04x}", u32::from(c)));
+    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints a model's text at once: as it is to files and pipes; on a terminal without controls other than
+/// line ends and tabs.
+pub(crate) fn text(text: &str) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    if out.is_terminal() {
+        let safe = escaped(text, |c| c.is_control() && !matches!(c, '\n' | '\t'));
+        out.write_all(safe.as_bytes())?;
+    } else {
+        out.write_all(text.as_bytes())?;
+    }
+    out.flush()?;
     Ok(())
 }
 
 /// Prints a line to standard error; that it is closed concerns nobody.
-pub(crate) fn note(line: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+pub(crate) fn note(line: fmt::Arguments<'_>) {
+    let line = shown_lines(&line.to_string());
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// `1.5 MiB`
@@ -47,12 +148,12 @@ pub(crate) fn count(n: u64) -> String {
     grouped
 }
 
-/// At most `max` characters of a text on one line.
+/// At most `max` characters of a text on one line. White space of any kind is a space.
 pub(crate) fn clip(text: &str, max: usize) -> String {
-    let line: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let spaced = |c: char| if c.is_whitespace() { ' ' } else { c };
+    // An escape has up to eight characters: what is cut off is never escaped.
+    let line: String = text.chars().take(max + 1).map(spaced).collect();
+    let line = shown(&line);
     if line.chars().count() <= max {
         return line;
     }
@@ -72,5 +173,21 @@ mod tests {
         assert_eq!(bytes(3 << 19), "1.5 MiB");
         assert_eq!(clip("a\nb", 10), "a b");
         assert_eq!(clip("abcdefgh", 6), "abc...");
+    }
+
+    #[test]
+    fn what_acts_on_a_terminal_is_escaped() {
+        assert_eq!(
+            shown("weights.0 \u{e9} \u{5d0}"),
+            "weights.0 \u{e9} \u{5d0}"
+        );
+        assert_eq!(shown("\u{1b}[2J\r\u{7}"), "\\u{1b}[2J\\r\\u{7}");
+        assert_eq!(shown("a\nb\u{9b}1m"), "a\\nb\\u{9b}1m");
+        assert_eq!(
+            shown("\u{202e}fdp.exe\u{2066}"),
+            "\\u{202e}fdp.exe\\u{2066}"
+        );
+        assert_eq!(shown_lines("a\n  b\u{1b}"), "a\n  b\\u{1b}");
+        assert_eq!(clip("\u{1b}\u{1b}\u{1b}", 9), "\\u{1b}...");
     }
 }

@@ -1,4 +1,4 @@
-//! Progress bars on standard error; invisible when it is not a terminal.
+//! Progress on standard error; invisible when it is not a terminal.
 
 use std::time::Duration;
 
@@ -8,17 +8,22 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(crate) fn bar(what: &'static str, len: usize, unit: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(len as u64), ProgressDrawTarget::stderr());
     let template = format!("{{msg}} {{wide_bar}} {{pos}}/{{len}} {unit} {{eta}}");
-    // A template that does not parse would only cost the looks of the bar.
-    if let Ok(style) = ProgressStyle::with_template(&template) {
-        bar.set_style(style);
-    }
-    bar.with_message(what)
+    styled(bar, &template, ProgressStyle::default_bar()).with_message(what)
 }
 
-/// A spinner for work of unknown length.
-pub(crate) fn spinner(what: impl Into<std::borrow::Cow<'static, str>>) -> ProgressBar {
+/// What is done, and for how long, where nobody knows how much is left: `/ loading 3s`.
+pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    spinner.set_message(what);
+    let style = ProgressStyle::default_spinner().tick_chars("|/-\\ ");
+    let spinner = styled(spinner, "{spinner} {msg} {elapsed}", style).with_message(what);
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
+}
+
+/// A template that does not parse would only cost the looks.
+fn styled(bar: ProgressBar, template: &str, style: ProgressStyle) -> ProgressBar {
+    match style.template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
 }

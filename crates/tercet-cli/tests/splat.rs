@@ -175,6 +175,20 @@ fn bad_scenes_cameras_and_arguments() {
         &["40000 pixels; at most 32768"],
     );
     of(&[&path, "--size", "40"], 2, &["expected a size such as"]);
+    of(&[&path, "--size", "0x0"], 2, &["expected a size such as"]);
+    of(&[&path, "--eye", "nan,0,0"], 2, &["three numbers"]);
+    of(&[&path, "--up", "0,0,0"], 2, &["--up", "no direction"]);
+    of(&[&path, "--up", "0,1,0"], 2, &["--eye"]);
+    let beside = [&path, "--eye", "0,0,-4", "--target", "0,0,0", "--up"];
+    let along = [&beside[..], &["0,0,2"]].concat();
+    of(&along, 1, &["up is the direction in which"]);
+    of(&[&path, "--background", "0,2,0"], 2, &["from 0 to 1"]);
+    of(&[&path, "--background", "-1,0,0"], 2, &["from 0 to 1"]);
+    of(&[&path, "--frames", "999999999999"], 2, &["from 1 to"]);
+    of(&[&path, "--fov", "-1"], 2, &["from 0.1 to 179"]);
+    let jpeg = scratch.path("s.jpg");
+    let args = ["splat", &path, "--device", "cpu", "-o", &jpeg];
+    bad(&args, 2, &["s.jpg", ".png"]);
     of(&[&path, "--eye", "1,2"], 2, &["expected three numbers"]);
     of(&[&path, "--eye", "1,2,3"], 2, &["--target"]);
     let nowhere = scratch.path("none/a.png");

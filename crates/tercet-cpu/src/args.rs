@@ -1,11 +1,14 @@
 //! What a kernel gets when it runs: views of its operands, its results, and scratch memory.
 
+use std::any::Any;
+
 use bytemuck::cast_slice;
 use smallvec::SmallVec;
+use tercet_ir::layout::Layout;
 use tercet_ir::{DType, Element, EvalCtx};
 
-use crate::lower::Packed;
-use tercet_ir::layout::Layout;
+/// What a kernel makes of a constant operand once: packed weights.
+pub(crate) type Packed = Box<dyn Any + Send + Sync>;
 
 /// An operand: bytes of its root and where the elements lie in them.
 #[derive(Clone, Copy)]

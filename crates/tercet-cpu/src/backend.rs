@@ -80,11 +80,12 @@ impl CpuBackend {
 
 impl CpuBackend {
     fn program(&self, graph: &Graph, options: &CompileOptions) -> Result<Program, CompileError> {
+        let graph = &*options.opened(graph)?;
         check_borders(graph, &options.bounds)?;
         let optimized = passes::optimize(graph, options)?;
         let legal = legalize(&optimized, &CpuTarget)?;
         let threads = self.pool.threads();
-        let origins = origins(graph, &legal);
+        let origins = origins(&legal);
         build(
             &legal,
             Signature::of(graph),
@@ -120,6 +121,8 @@ impl Backend for CpuBackend {
                 | RunError::Rows { .. }
                 | RunError::Tensor(_)
                 | RunError::Node { .. }
+                | RunError::NonFinite(_)
+                | RunError::OtherDevice { .. }
                 | RunError::DeviceLost { .. } => {
                     unreachable!("invariant: making states needs sizes and memory only")
                 }
@@ -137,10 +140,11 @@ impl Backend for CpuBackend {
         let calls = programs.iter().flat_map(|p| &p.steps);
         let kernels = Explanation::count(calls.clone().map(|s| (s.op, s.kernel.to_string())));
         let bytes_of = |ports: &[Port]| -> Result<u64, CompileError> {
-            let mut sum = 0;
+            let mut sum = 0u64;
             for port in ports {
                 let shape = port.ty.shape.upper_bound(&options.bounds)?;
-                sum += TensorType::new(port.ty.dtype, &shape).size_bytes() as u64;
+                let bytes = TensorType::new(port.ty.dtype, &shape).saturating_bytes();
+                sum = sum.saturating_add(bytes);
             }
             Ok(sum)
         };

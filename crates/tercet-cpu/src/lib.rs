@@ -14,6 +14,7 @@
 
 mod args;
 mod backend;
+mod bound;
 mod exec;
 pub mod kernels;
 mod lower;

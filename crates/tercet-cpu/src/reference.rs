@@ -7,11 +7,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tercet_ir::backend::{Explanation, LastRun, StepTime, Wanted, check_borders, places};
+use tercet_ir::backend::{
+    DeviceTensor, Explanation, LastRun, StepTime, Wanted, check_borders, places,
+};
+use tercet_ir::random::Random;
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, EvalCtx, Executable, Graph, Op, RunError,
     Signature, Tensor, TensorType, backend::find_port, evaluate,
 };
+
+use crate::bound::{Bound, on_host};
 
 /// Compiles to executables that evaluate node by node, slowly and exactly.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,14 +39,16 @@ impl Backend for ReferenceBackend {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, CompileError> {
+        let graph = &*options.opened(graph)?;
         check_borders(graph, &options.bounds)?;
         Ok(Box::new(Reference {
             signature: Signature::of(graph),
             graph: Arc::new(graph.clone()),
             bounds: options.bounds.clone(),
             leaves: BTreeMap::new(),
-            step: 0,
+            random: Random::default(),
             last: LastRun::default(),
+            bound: Bound::default(),
         }))
     }
 
@@ -50,6 +57,7 @@ impl Backend for ReferenceBackend {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Explanation, CompileError> {
+        let graph = &*options.opened(graph)?;
         check_borders(graph, &options.bounds)?;
         let calls = graph.nodes().map(|(_, n)| {
             let op = n.op.kind().doc().name;
@@ -72,8 +80,9 @@ struct Reference {
     bounds: Bindings,
     /// Parameters and states by name; inputs only during a run. A state that is absent is zeros.
     leaves: BTreeMap<String, Tensor>,
-    step: u64,
+    random: Random,
     last: LastRun,
+    bound: Bound,
 }
 
 impl Executable for Reference {
@@ -95,12 +104,15 @@ impl Executable for Reference {
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
         self.last.forget();
+        let inputs = &*self.bound.with(inputs);
         self.signature
             .bind(inputs, &self.bounds, &mut Bindings::new())?;
         for (name, tensor) in inputs {
             self.leaves.insert((*name).to_string(), (*tensor).clone());
         }
-        let ctx = EvalCtx { step: self.step };
+        let ctx = EvalCtx {
+            random: self.random,
+        };
         let done = evaluate(&self.graph, &ctx, &self.leaves);
         for (name, _) in inputs {
             self.leaves.remove(*name);
@@ -119,7 +131,7 @@ impl Executable for Reference {
                     .insert(state.name.clone(), done.get(a.value).clone());
             }
         }
-        self.step += 1;
+        self.random.count();
         self.last.keep(outputs);
         Ok(())
     }
@@ -139,6 +151,22 @@ impl Executable for Reference {
 
     fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {
         self.last.rows(&self.signature, output, &rows)
+    }
+
+    fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
+        Ok(on_host(tensor.clone()))
+    }
+
+    fn output_on_device(&mut self, output: &str) -> Result<DeviceTensor, RunError> {
+        Ok(on_host(self.last.tensor(&self.signature, output)?.clone()))
+    }
+
+    fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
+        self.bound.bind(&self.signature, "reference", input, tensor)
+    }
+
+    fn unbind(&mut self, input: &str) -> Result<(), RunError> {
+        self.bound.unbind(&self.signature, input)
     }
 
     fn timings(&mut self) -> Vec<StepTime> {
@@ -164,11 +192,19 @@ impl Executable for Reference {
         }
     }
 
+    fn random(&self) -> Random {
+        self.random
+    }
+
+    fn set_random(&mut self, random: Random) {
+        self.random = random;
+    }
+
     fn reset(&mut self) {
         for port in &self.signature.states {
             self.leaves.remove(&port.name);
         }
-        self.step = 0;
+        self.random.counter = 0;
     }
 
     fn try_clone(&self) -> Result<Box<dyn Executable>, RunError> {
@@ -178,7 +214,7 @@ impl Executable for Reference {
 
 /// A tensor of zeros, or the error that there is no room for it.
 pub(crate) fn zeros(ty: TensorType, what: &'static str) -> Result<Tensor, RunError> {
-    let bytes = ty.size_bytes() as u64;
+    let bytes = ty.saturating_bytes();
     Tensor::zeros(ty).map_err(|_| RunError::OutOfMemory { what, bytes })
 }
 

@@ -4,13 +4,14 @@
 //! field list. Every field type implements [`AttrValue`], which converts to and from [`Literal`],
 //! the small value language of the text form.
 
+mod tensor;
+
 use std::fmt;
 
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::subgraph::SubGraph;
-use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type};
+use crate::types::{Shape, Type};
 
 /// A value as the text form spells it.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,7 +114,7 @@ pub enum AttrError {
         known: String,
     },
     /// An attribute has a bad value.
-    #[error("attribute `{name}`: {source}")]
+    #[error("attribute `{name}`")]
     In {
         /// Its name.
         name: &'static str,
@@ -438,101 +439,5 @@ impl<T: AttrValue> AttrValue for Option<T> {
             Literal::Ident(s) if s == "none" => Ok(None),
             _ => T::from_literal(l).map(Some),
         }
-    }
-}
-
-/// Tensors up to this many elements are spelled as numbers, larger ones as hexadecimal bytes.
-const SPELLED_ELEMENTS: usize = 64;
-
-/// `dense(f32[2], [1.0, 2.0])`, or `hex(f32[2], "0000803f00000040")` where numbers would be long
-/// or lose the bits of a NaN.
-impl AttrValue for Tensor {
-    fn kind() -> String {
-        "tensor".to_string()
-    }
-    fn to_literal(&self) -> Literal {
-        let ty = Literal::Type(Type::from(self.ty()));
-        let values = self.to_f64s();
-        if self.numel() > SPELLED_ELEMENTS || values.iter().any(|x| x.is_nan()) {
-            let hex = self.bytes().iter().map(|b| format!("{b:02x}")).collect();
-            return Literal::Call("hex".to_string(), vec![ty, Literal::Str(hex)]);
-        }
-        let items = match self.dtype().is_float() {
-            true => values.into_iter().map(Literal::Float).collect(),
-            false => self
-                .to_i64s()
-                .into_iter()
-                .map(|i| Literal::Int(i.into()))
-                .collect(),
-        };
-        Literal::Call("dense".to_string(), vec![ty, Literal::List(items)])
-    }
-
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
-        let expected = || AttrError::kind("dense(TYPE, [NUMBERS]) or hex(TYPE, \"BYTES\")", l);
-        let Literal::Call(form, args) = l else {
-            return Err(expected());
-        };
-        let [Literal::Type(ty), data] = args.as_slice() else {
-            return Err(expected());
-        };
-        let shape = ty.shape.as_known().ok_or_else(expected)?;
-        let ty = TensorType {
-            dtype: ty.dtype,
-            shape,
-        };
-        let bad = |e: crate::TensorError| AttrError::kind(e.to_string(), l);
-        match (form.as_str(), data) {
-            ("dense", Literal::List(items)) if ty.dtype.is_float() => {
-                let values: Result<Vec<Real>, _> = items.iter().map(Real::from_literal).collect();
-                let values: Vec<f64> = values?.into_iter().map(|r| r.0).collect();
-                Tensor::from_f64s(ty, &values).map_err(bad)
-            }
-            ("dense", Literal::List(items)) => {
-                let values: Result<Vec<i64>, _> = items.iter().map(i64::from_literal).collect();
-                Tensor::from_i64s(ty, &values?).map_err(bad)
-            }
-            ("hex", Literal::Str(hex)) => {
-                Tensor::from_bytes(ty, &parse_hex(hex).ok_or_else(expected)?).map_err(bad)
-            }
-            _ => Err(expected()),
-        }
-    }
-}
-
-fn parse_hex(hex: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = hex
-        .chars()
-        .map(|c| c.to_digit(16).map(|d| d as u8))
-        .collect();
-    let digits = digits?;
-    let pairs = digits.chunks_exact(2);
-    pairs
-        .remainder()
-        .is_empty()
-        .then(|| pairs.map(|p| p[0] << 4 | p[1]).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tensors_round_trip_with_their_bits() {
-        let nan = f32::from_bits(0x7fc0_1234);
-        for data in [vec![1.5f32, -0.0, f32::INFINITY], vec![nan, 0.0, 1e-45]] {
-            let t = Tensor::from_slice(&[3], &data).unwrap();
-            assert_eq!(Tensor::from_literal(&t.to_literal()).unwrap(), t);
-        }
-        let big = Tensor::from_slice(&[100], &[7i32; 100]).unwrap();
-        assert_eq!(Tensor::from_literal(&big.to_literal()).unwrap(), big);
-        let odd = Literal::Call(
-            "hex".into(),
-            vec![
-                Literal::Type(Type::new(DType::U8, [1])),
-                Literal::Str("abc".into()),
-            ],
-        );
-        assert!(Tensor::from_literal(&odd).is_err());
     }
 }

@@ -1,19 +1,24 @@
 //! What every executor offers: [`Backend`] compiles a graph, [`Executable`] runs it.
 
+mod device_tensor;
 mod explain;
 mod last_run;
+mod options;
+mod signature;
 
+pub use device_tensor::{DeviceMemory, DeviceTensor};
 pub use explain::{Explanation, KernelUse};
 pub use last_run::{LastRun, no_run, places, rows_of};
+pub use options::{CompileOptions, Keep, Kept};
+pub use signature::{Port, Signature, find_port};
 
 use std::sync::Arc;
 
-use crate::dim::{Bindings, Symbol};
+use crate::dim::Bindings;
 use crate::error::{CompileError, RunError};
 use crate::graph::{Graph, Node};
-use crate::ops::Op;
+use crate::random::Random;
 use crate::tensor::Tensor;
-use crate::types::Type;
 
 /// Whether a target runs a node as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,34 +48,6 @@ pub trait Target {
     fn supports(&self, graph: &Graph, node: &Node) -> Support;
 }
 
-/// Choices of a compilation.
-#[derive(Clone, Debug, Default)]
-pub struct CompileOptions {
-    /// Upper bounds of the symbols.
-    pub bounds: Bindings,
-    /// Passes to leave out, by name; see [`crate::passes::PIPELINE`].
-    pub without_passes: Vec<String>,
-}
-
-impl CompileOptions {
-    /// No bounds, all passes.
-    pub fn new() -> CompileOptions {
-        CompileOptions::default()
-    }
-
-    /// Sets the upper bound of a symbol and returns the options, for chaining.
-    pub fn bound(mut self, symbol: &str, bound: usize) -> CompileOptions {
-        self.bounds.set(&Symbol::new(symbol), bound);
-        self
-    }
-
-    /// Leaves out a pass and returns the options, for chaining.
-    pub fn without_pass(mut self, name: &str) -> CompileOptions {
-        self.without_passes.push(name.to_string());
-        self
-    }
-}
-
 /// Refuses graphs without results and symbols without bounds.
 ///
 /// # Errors
@@ -87,202 +64,6 @@ pub fn check_borders(graph: &Graph, bounds: &Bindings) -> Result<(), CompileErro
         Some(symbol) => Err(CompileError::Unbounded { symbol }),
         None => Ok(()),
     }
-}
-
-/// A named value at the border of a graph.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// The name.
-    pub name: String,
-    /// The declared type.
-    pub ty: Type,
-}
-
-/// The names and types at the border of a graph.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Signature {
-    /// Given at each run.
-    pub inputs: Vec<Port>,
-    /// Set once, kept.
-    pub params: Vec<Port>,
-    /// Kept from run to run.
-    pub states: Vec<Port>,
-    /// The results, in the order in which a run gives them.
-    pub outputs: Vec<Port>,
-}
-
-impl Signature {
-    /// The signature of a graph.
-    pub fn of(graph: &Graph) -> Signature {
-        let mut s = Signature::default();
-        for (_, node) in graph.nodes() {
-            let (list, name) = match &node.op {
-                Op::Input(o) => (&mut s.inputs, &o.name),
-                Op::Param(o) => (&mut s.params, &o.name),
-                Op::State(o) => (&mut s.states, &o.name),
-                _ => continue,
-            };
-            list.push(Port {
-                name: name.clone(),
-                ty: node.outputs[0].clone(),
-            });
-        }
-        s.outputs = graph
-            .outputs()
-            .iter()
-            .map(|o| Port {
-                name: o.name.clone(),
-                ty: graph.ty(o.value).clone(),
-            })
-            .collect();
-        s
-    }
-
-    /// The values of the symbols for these inputs, checked: every input given once, with its
-    /// declared dtype and rank, known sizes equal, one size per symbol, none above its bound.
-    /// Writes into `sizes`, reusing it.
-    ///
-    /// # Errors
-    /// [`RunError`] that names the input and the symbol.
-    pub fn bind(
-        &self,
-        inputs: &[(&str, &Tensor)],
-        bounds: &Bindings,
-        sizes: &mut Bindings,
-    ) -> Result<(), RunError> {
-        for (name, _) in inputs {
-            find_port(&self.inputs, "input", name)?;
-        }
-        sizes.clear();
-        for port in &self.inputs {
-            let Some((_, tensor)) = inputs.iter().find(|(n, _)| *n == port.name) else {
-                let (name, ty) = (port.name.clone(), port.ty.clone());
-                return Err(RunError::Missing {
-                    what: "input",
-                    name,
-                    ty,
-                });
-            };
-            port.bind(tensor, "input", inputs, bounds, sizes)?;
-        }
-        // Expressions such as 2*s are checked when every symbol has its size.
-        for port in &self.inputs {
-            let (_, tensor) = inputs
-                .iter()
-                .find(|(n, _)| *n == port.name)
-                .expect("invariant: the loop above found every input");
-            for (dim, &size) in port.ty.shape.iter().zip(tensor.shape()) {
-                if dim.eval(sizes)? != size {
-                    return Err(port.mismatch("input", tensor));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Port {
-    fn mismatch(&self, what: &'static str, found: &Tensor) -> RunError {
-        RunError::Type {
-            what,
-            name: self.name.clone(),
-            expected: self.ty.clone(),
-            found: found.ty().clone(),
-        }
-    }
-
-    fn bind(
-        &self,
-        tensor: &Tensor,
-        what: &'static str,
-        inputs: &[(&str, &Tensor)],
-        bounds: &Bindings,
-        sizes: &mut Bindings,
-    ) -> Result<(), RunError> {
-        if tensor.dtype() != self.ty.dtype || tensor.shape().len() != self.ty.rank() {
-            return Err(self.mismatch(what, tensor));
-        }
-        for (dim, &size) in self.ty.shape.iter().zip(tensor.shape()) {
-            let Some(symbol) = dim.as_symbol() else {
-                continue;
-            };
-            match sizes.get(symbol) {
-                Some(first) if first != size => {
-                    return Err(RunError::Conflict {
-                        symbol: symbol.clone(),
-                        first,
-                        first_input: first_use(inputs, self, symbol),
-                        second: size,
-                        second_input: self.name.clone(),
-                    });
-                }
-                Some(_) => {}
-                None => sizes.set(symbol, size),
-            }
-            if let Some(bound) = bounds.get(symbol)
-                && size > bound
-            {
-                let (symbol, input) = (symbol.clone(), self.name.clone());
-                return Err(RunError::AboveBound {
-                    symbol,
-                    input,
-                    value: size,
-                    bound,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks a parameter or state tensor against the declared type, whose sizes must be known.
-    ///
-    /// # Errors
-    /// [`RunError::Type`] when dtype or shape differ.
-    pub fn check(&self, what: &'static str, tensor: &Tensor) -> Result<(), RunError> {
-        let sizes = self.ty.shape.as_known();
-        if tensor.dtype() == self.ty.dtype && sizes.as_deref() == Some(tensor.shape()) {
-            return Ok(());
-        }
-        Err(self.mismatch(what, tensor))
-    }
-}
-
-/// The input that gave a symbol its first size; inputs are bound in the order of the signature, but
-/// any other input that carries the symbol explains the conflict as well.
-fn first_use(inputs: &[(&str, &Tensor)], second: &Port, symbol: &Symbol) -> String {
-    let other = inputs.iter().find(|(n, _)| *n != second.name);
-    other.map_or_else(
-        || format!("another axis of `{symbol}`"),
-        |(n, _)| (*n).to_string(),
-    )
-}
-
-/// The port of this name.
-///
-/// # Errors
-/// [`RunError::UnknownName`] with the names there are.
-pub fn find_port<'a>(
-    ports: &'a [Port],
-    what: &'static str,
-    name: &str,
-) -> Result<(usize, &'a Port), RunError> {
-    ports
-        .iter()
-        .enumerate()
-        .find(|(_, p)| p.name == name)
-        .ok_or_else(|| {
-            let known: Vec<&str> = ports.iter().map(|p| p.name.as_str()).collect();
-            let known = if known.is_empty() {
-                "none".to_string()
-            } else {
-                known.join(", ")
-            };
-            RunError::UnknownName {
-                what,
-                name: name.to_string(),
-                known,
-            }
-        })
 }
 
 /// How long a step took on the device.
@@ -378,7 +159,8 @@ pub trait Executable: Send {
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError>;
 
-    /// Starts a run on these inputs, which are copied; [`Executable::wait`] gives its results. A run
+    /// Starts a run on these inputs, which are copied, but for those that a GPU holds already because they are the same as
+    /// in the run before; [`Executable::wait`] gives its results. A run
     /// that was started before and not waited for is finished first, its results dropped.
     ///
     /// # Errors
@@ -403,6 +185,36 @@ pub trait Executable: Send {
         rows: std::ops::Range<usize>,
     ) -> Result<Tensor, RunError>;
 
+    /// Copies a tensor to this executable's device.
+    ///
+    /// # Errors
+    /// [`RunError::OutOfMemory`], [`RunError::DeviceLost`]; [`RunError::Narrow`] for an integer that the device cannot
+    /// hold.
+    fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError>;
+
+    /// An output of the last completed run as a tensor of its own on the device, where it can be an input of this or
+    /// another executable of the same device. It is a copy there (on the host, shared memory): later runs do not change
+    /// it.
+    ///
+    /// # Errors
+    /// [`RunError`] when there is no such output, no completed run, or no room.
+    fn output_on_device(&mut self, output: &str) -> Result<DeviceTensor, RunError>;
+
+    /// Binds an input to a tensor on the device, from the next run on: runs need not be given it any more. A run that
+    /// is given the input all the same takes what it is given, that once. A binding stays after
+    /// [`Executable::reset`], and clones have it, too. Sizes may differ from binding to binding within the bounds.
+    ///
+    /// # Errors
+    /// [`RunError::UnknownName`], [`RunError::Type`]; [`RunError::OtherDevice`] for a tensor of another executor or
+    /// another of its devices.
+    fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError>;
+
+    /// Ends a binding: runs must be given the input again.
+    ///
+    /// # Errors
+    /// [`RunError::UnknownName`].
+    fn unbind(&mut self, input: &str) -> Result<(), RunError>;
+
     /// The times on the device of the steps of the last run in the order played, where the device was opened to
     /// measure them; else empty. Steps of a loop are there once for each iteration.
     fn timings(&mut self) -> Vec<StepTime>;
@@ -419,7 +231,18 @@ pub trait Executable: Send {
     /// [`RunError`] when there is no such state.
     fn read_state(&self, name: &str) -> Result<Tensor, RunError>;
 
-    /// Sets every state to zeros and the step of random numbers to 0. Parameters stay.
+    /// The seed of random numbers, if one was set, and the counter of the next run.
+    fn random(&self) -> Random;
+
+    /// Sets the seed and the counter of random numbers from the next run on; nothing is compiled. With a seed, every
+    /// random operator draws what it would had the graph been built with this one; operators stay apart by their
+    /// streams, which differ in every graph that was built by [`Graph`]'s methods. The counter goes up by one with
+    /// each completed run, and by none for a run under way now. The same seed, counter, inputs and states give the
+    /// same results, on every executor.
+    fn set_random(&mut self, random: Random);
+
+    /// Sets every state to zeros and the counter of random numbers to 0. Parameters stay, and so does a seed that was
+    /// set.
     fn reset(&mut self);
 
     /// Another executable of the same program that shares the parameters and has a copy of the

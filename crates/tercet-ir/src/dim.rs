@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::types::Shape;
+
 /// A named size. Symbols with the same name are the same symbol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Symbol(Arc<str>);
@@ -84,6 +86,20 @@ pub enum DimError {
         /// The symbol.
         symbol: Symbol,
     },
+    /// A size that an expression cannot have, whatever its symbol is.
+    #[error("axis {axis} of `{name}` has size {size}, which `{dim}` cannot be: {reason}")]
+    NoSolution {
+        /// The input.
+        name: String,
+        /// The axis.
+        axis: usize,
+        /// Its size.
+        size: usize,
+        /// The expression.
+        dim: Dim,
+        /// What is in the way.
+        reason: String,
+    },
     /// The expression is negative for the given values.
     #[error("dimension `{dim}` is {value}, below zero, for the given sizes")]
     Negative {
@@ -91,6 +107,14 @@ pub enum DimError {
         dim: Dim,
         /// Its value.
         value: i128,
+    },
+    /// A shape has more elements than sizes can count.
+    #[error("shape {shape} has more than 2^{log2} elements for the given sizes")]
+    TooMany {
+        /// The shape.
+        shape: Shape,
+        /// The logarithm of the most that there may be.
+        log2: u32,
     },
     /// The expression exceeds the address space.
     #[error("dimension `{dim}` overflows for the given sizes")]
@@ -107,6 +131,28 @@ type Monomial = Vec<Symbol>;
 /// coefficient.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Poly(Vec<(Monomial, i64)>);
+
+/// A sum of products of symbols under construction. A term costs what it is long, however many there are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sum(BTreeMap<Monomial, i64>);
+
+impl Sum {
+    /// Adds `factor` times these symbols; `None` on overflow.
+    pub(crate) fn add(&mut self, mut symbols: Vec<Symbol>, factor: i64) -> Option<()> {
+        symbols.sort();
+        let slot = self.0.entry(symbols).or_insert(0);
+        *slot = slot.checked_add(factor)?;
+        Some(())
+    }
+
+    /// The dimension; `None` when it is a negative constant.
+    pub(crate) fn finish(self) -> Option<Dim> {
+        Dim::from_terms(self.0)
+    }
+}
+
+/// The most terms that a product of two sums is worked out for.
+const MAX_PRODUCT_TERMS: usize = 1 << 17;
 
 /// One dimension of a shape.
 ///
@@ -172,7 +218,7 @@ impl Dim {
     }
 
     /// Calls `f` with each symbol of the expression.
-    pub fn for_each_symbol(&self, mut f: impl FnMut(&Symbol)) {
+    pub fn for_each_symbol<'a>(&'a self, mut f: impl FnMut(&'a Symbol)) {
         if let Dim::Sym(p) = self {
             p.0.iter().flat_map(|(m, _)| m).for_each(&mut f);
         }
@@ -211,6 +257,11 @@ impl Dim {
     }
 
     fn add_scaled(&self, other: &Dim, sign: i64) -> Option<Dim> {
+        if let (Dim::Known(a), Dim::Known(b)) = (self, other) {
+            let (a, b) = (i64::try_from(*a).ok()?, i64::try_from(*b).ok()?);
+            let sum = a.checked_add(b.checked_mul(sign)?)?;
+            return usize::try_from(sum).ok().map(Dim::Known);
+        }
         let mut terms = self.terms()?;
         for (m, c) in other.terms()? {
             let slot = terms.entry(m).or_insert(0);
@@ -219,11 +270,20 @@ impl Dim {
         Dim::from_terms(terms)
     }
 
-    /// `self * other`; `None` on overflow.
+    /// `self * other`; `None` on overflow, and for two sums of so many terms that their product would
+    /// have above 2^17.
     pub fn checked_mul(&self, other: &Dim) -> Option<Dim> {
+        if let (Dim::Known(a), Dim::Known(b)) = (self, other) {
+            let (a, b) = (i64::try_from(*a).ok()?, i64::try_from(*b).ok()?);
+            return usize::try_from(a.checked_mul(b)?).ok().map(Dim::Known);
+        }
         let mut terms = BTreeMap::new();
-        let right = other.terms()?;
-        for (ma, ca) in self.terms()? {
+        let (left, right) = (self.terms()?, other.terms()?);
+        let (fewer, more) = (left.len().min(right.len()), left.len().max(right.len()));
+        if fewer > 1 && fewer.saturating_mul(more) > MAX_PRODUCT_TERMS {
+            return None;
+        }
+        for (ma, ca) in left {
             for (mb, cb) in &right {
                 let mut m = ma.clone();
                 m.extend(mb.iter().cloned());
@@ -316,6 +376,49 @@ impl Dim {
         Ok(sum as usize)
     }
 
+    /// The one symbol that `values` lacks, if its value follows from the size: the expression is a multiple of
+    /// it plus what is known. With its value, or why there is none.
+    pub(crate) fn solve(
+        &self,
+        size: usize,
+        values: &Bindings,
+    ) -> Option<(&Symbol, Result<usize, String>)> {
+        let Dim::Sym(p) = self else {
+            return None;
+        };
+        let (mut unknown, mut factor, mut rest) = (None, 0i128, size as i128);
+        for (symbols, c) in &p.0 {
+            let mut term = i128::from(*c);
+            let mut missing = None;
+            for symbol in symbols {
+                match values.get(symbol) {
+                    Some(value) => term = term.checked_mul(value as i128)?,
+                    None if missing.is_none() => missing = Some(symbol),
+                    None => return None,
+                }
+            }
+            match (missing, unknown) {
+                (None, _) => rest = rest.checked_sub(term)?,
+                (Some(symbol), Some(known)) if symbol != known => return None,
+                (Some(symbol), _) => (unknown, factor) = (Some(symbol), factor.checked_add(term)?),
+            }
+        }
+        let (symbol, factor) = (unknown?, Some(factor).filter(|f| *f != 0)?);
+        let solved = match rest % factor {
+            0 => usize::try_from(rest / factor).map_err(|_| {
+                let value = rest / factor;
+                format!("`{symbol}` would be {value}")
+            }),
+            _ => Err(match rest == size as i128 {
+                true => format!("{size} is not a multiple of {factor}"),
+                false => {
+                    format!("{size} less what is known, {rest}, is not a multiple of {factor}")
+                }
+            }),
+        };
+        Some((symbol, solved))
+    }
+
     /// The greatest size for symbols between zero and their bounds.
     ///
     /// # Errors
@@ -380,71 +483,4 @@ impl fmt::Display for Dim {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn powers_of_two_that_divide_at_all_sizes() {
-        let s = Dim::sym("s");
-        let times = |n| s.checked_mul(&Dim::Known(n)).unwrap();
-        let sum = times(12).checked_add(&Dim::Known(6)).unwrap();
-        let all = [Dim::Known(0), Dim::Known(96), s.clone(), times(384), sum];
-        assert_eq!(all.map(|d| d.twos()), [16, 5, 0, 7, 1]);
-    }
-
-    #[test]
-    fn constants_beyond_i64_overflow() {
-        let huge = Dim::Known(usize::MAX);
-        assert_eq!(huge.checked_mul(&huge), None);
-        assert_eq!(huge.checked_mul(&Dim::sym("s")), None);
-        assert_eq!(huge.checked_add(&Dim::Known(1)), None);
-    }
-
-    fn k(n: usize) -> Dim {
-        Dim::Known(n)
-    }
-
-    #[test]
-    fn arithmetic_is_canonical() {
-        let s = Dim::sym("s");
-        let a = s.checked_add(&k(1)).unwrap().checked_mul(&k(2)).unwrap();
-        let b = s.checked_mul(&k(2)).unwrap().checked_add(&k(2)).unwrap();
-        assert_eq!(a, b);
-        assert_eq!(a.to_string(), "2*s+2");
-        assert_eq!(a.checked_sub(&b), Some(k(0)));
-        assert_eq!(a.div_exact(&k(2)).unwrap(), s.checked_add(&k(1)).unwrap());
-    }
-
-    #[test]
-    fn products_divide_back() {
-        let (b, s) = (Dim::sym("b"), Dim::sym("s"));
-        let bs = b.checked_mul(&s).unwrap().checked_mul(&k(12)).unwrap();
-        assert_eq!(bs.to_string(), "12*b*s");
-        assert_eq!(
-            bs.div_exact(&s)
-                .unwrap()
-                .div_exact(&k(4))
-                .unwrap()
-                .to_string(),
-            "3*b"
-        );
-        assert_eq!(bs.div_exact(&k(5)), None);
-        assert_eq!(b.div_exact(&s), None);
-    }
-
-    #[test]
-    fn evaluation_reports_unbound_and_negative() {
-        let d = Dim::sym("s").checked_sub(&k(3)).unwrap();
-        assert_eq!(d.to_string(), "s-3");
-        assert_eq!(d.eval(&Bindings::new().with("s", 5)), Ok(2));
-        assert!(matches!(
-            d.eval(&Bindings::new()),
-            Err(DimError::Unbound { .. })
-        ));
-        assert!(matches!(
-            d.eval(&Bindings::new().with("s", 1)),
-            Err(DimError::Negative { value: -2, .. })
-        ));
-        assert_eq!(d.upper_bound(&Bindings::new().with("s", 5)), Ok(5));
-    }
-}
+mod tests;

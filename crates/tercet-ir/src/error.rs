@@ -6,7 +6,9 @@ use std::fmt;
 use crate::dim::{Dim, DimError, Symbol};
 use crate::dtype::DType;
 use crate::graph::NodeId;
+use crate::non_finite::NonFinite;
 use crate::tensor::TensorError;
+use crate::trial::Miscompiled;
 use crate::types::{TensorType, Type};
 
 /// An error with its causes in one line, each after a colon.
@@ -18,6 +20,11 @@ pub fn one_line(e: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// A number of things: `1 token`, `2 tokens`.
+pub fn counted(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
 }
 
 /// Why an operator does not accept its operands or attributes.
@@ -85,11 +92,14 @@ pub enum TypeError {
         /// What is wrong and what would do.
         reason: String,
     },
-    /// The result would have more than [`crate::MAX_RANK`] axes or too many elements.
-    #[error(
-        "result {ty} is too large: at most {} axes and isize::MAX bytes",
-        crate::MAX_RANK
-    )]
+    /// The result would have more than [`crate::MAX_RANK`] axes.
+    #[error("result {ty} has {} axes; at most {} are possible", .ty.rank(), crate::MAX_RANK)]
+    TooManyAxes {
+        /// The type.
+        ty: Type,
+    },
+    /// The result would have more bytes than can be addressed, or a size that cannot be counted.
+    #[error("{ty} is too large: at most {} bytes are possible", isize::MAX)]
     TooLarge {
         /// The type.
         ty: Type,
@@ -226,7 +236,7 @@ pub enum CompileError {
         nodes: Vec<UnsupportedNode>,
     },
     /// A symbol has no upper bound.
-    #[error("symbol `{symbol}` has no upper bound; give one in the compile options")]
+    #[error("symbol `{symbol}` has no upper bound; give a bound for `{symbol}` when compiling")]
     Unbounded {
         /// The symbol.
         symbol: Symbol,
@@ -286,6 +296,9 @@ pub enum CompileError {
         /// What the driver said.
         reason: String,
     },
+    /// The compiler that built this library did so wrongly.
+    #[error("no answer of this build can be trusted")]
+    Miscompiled(#[from] Miscompiled),
     /// A size at the symbols' bounds is not possible.
     #[error("at the symbols' bounds")]
     Bounds(#[from] DimError),
@@ -402,6 +415,22 @@ pub enum RunError {
         /// What went wrong.
         #[source]
         source: EvalError,
+    },
+    /// A node computed a number that is not finite of finite operands, where that is looked for.
+    #[error("{0}")]
+    NonFinite(Box<NonFinite>),
+    /// An input was to be bound to a tensor that this executable's device cannot reach.
+    #[error(
+        "input `{input}` of an executable of {own} cannot be bound to a tensor on another device, of {found}; read \
+         it there and upload it"
+    )]
+    OtherDevice {
+        /// The input.
+        input: String,
+        /// The executor of the executable.
+        own: &'static str,
+        /// The executor that the tensor is of.
+        found: &'static str,
     },
     /// The device is out of memory.
     #[error("{what} of {bytes} bytes cannot be allocated")]

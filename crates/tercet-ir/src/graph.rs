@@ -4,12 +4,13 @@
 //! were inferred by its operator when it was added; names of inputs, parameters and states are
 //! unique; an output or assignment refers to a value of the graph.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use crate::dim::Symbol;
-use crate::error::{OpError, TypeError};
+use crate::error::{EvalError, OpError, RunError, TypeError};
 use crate::ops::{Op, OpKind};
 use crate::types::{MAX_RANK, Type};
 
@@ -85,6 +86,67 @@ pub struct Assign {
     pub value: Value,
 }
 
+/// The node that a node of a rewritten graph stands for: the one that errors name. What a rule or a pass
+/// makes of a node stands for it; what it makes of several, for the one whose data can fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The node, of the graph as it was given.
+    pub node: NodeId,
+    /// Its operator.
+    pub op: &'static str,
+    /// Where it lies in a graph inside that node, which took the node's place.
+    pub inside: Option<Arc<InnerOrigin>>,
+}
+
+/// A node of a graph inside a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InnerOrigin {
+    /// The attribute that holds the graph.
+    pub graph: &'static str,
+    /// The node in it.
+    pub origin: Origin,
+}
+
+impl Origin {
+    /// The node of a graph that lies in this node, in the attribute `graph`.
+    pub(crate) fn around(&self, graph: &'static str, origin: Origin) -> Origin {
+        let origin = match &self.inside {
+            None => InnerOrigin { graph, origin },
+            Some(inner) => InnerOrigin {
+                graph: inner.graph,
+                origin: inner.origin.around(graph, origin),
+            },
+        };
+        Origin {
+            inside: Some(Arc::new(origin)),
+            ..self.clone()
+        }
+    }
+
+    /// The error of a node that stands for this one.
+    pub fn failed(&self, source: EvalError) -> RunError {
+        let source = match &self.inside {
+            None => source,
+            Some(inner) => inner.origin.failed_in(inner.graph, source),
+        };
+        let (node, op) = (self.node, self.op);
+        RunError::Node { node, op, source }
+    }
+
+    fn failed_in(&self, graph: &'static str, source: EvalError) -> EvalError {
+        let source = match &self.inside {
+            None => source,
+            Some(inner) => inner.origin.failed_in(inner.graph, source),
+        };
+        EvalError::Within {
+            graph,
+            node: self.node,
+            op: self.op,
+            source: Box::new(source),
+        }
+    }
+}
+
 /// A typed tensor graph.
 ///
 /// ```
@@ -96,17 +158,30 @@ pub struct Assign {
 /// assert_eq!(g.ty(y).to_string(), "f32[2, 3]");
 /// # Ok::<(), tercet_ir::OpError>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
     outputs: Vec<Output>,
     assigns: Vec<Assign>,
     leaves: HashMap<String, NodeId>,
+    output_names: HashSet<String>,
+    assigned: HashSet<Value>,
+    /// What nodes stand for; none where every node stands for itself.
+    origins: Vec<Origin>,
+    /// What the nodes that are added now stand for.
+    adding_for: Option<Origin>,
 }
+
+/// Indices of names follow from the rest, and what nodes stand for is no part of what they mean.
+impl PartialEq for Graph {
+    fn eq(&self, other: &Graph) -> bool {
+        self.nodes == other.nodes && self.outputs == other.outputs && self.assigns == other.assigns
+    }
+}
+impl Eq for Graph {}
 
 impl Hash for Graph {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // The index of names follows from the nodes.
         self.nodes.hash(state);
         self.outputs.hash(state);
         self.assigns.hash(state);
@@ -172,7 +247,54 @@ impl Graph {
             inputs: inputs.to_vec(),
             outputs,
         });
+        if let Some(origin) = self.adding_for.clone() {
+            for at in self.origins.len()..node.index() {
+                self.origins.push(self.own_origin(NodeId(at as u32)));
+            }
+            self.origins.push(origin);
+        }
         Ok(Value { node, port: 0 })
+    }
+
+    /// The node that a node stands for: of the graph that this one was rewritten from, or itself.
+    pub fn origin(&self, id: NodeId) -> Origin {
+        let carried = self.origins.get(id.index()).cloned();
+        carried.unwrap_or_else(|| self.own_origin(id))
+    }
+
+    fn own_origin(&self, id: NodeId) -> Origin {
+        Origin {
+            node: id,
+            op: self.node(id).op.kind().doc().name,
+            inside: None,
+        }
+    }
+
+    /// Says what nodes that are added from now on stand for; without an origin, for themselves. What
+    /// rewrites a graph says it before it adds.
+    pub fn add_for(&mut self, origin: Option<Origin>) {
+        self.adding_for = origin;
+    }
+
+    /// The graph with every node standing for itself, in the graphs inside nodes as well: what is
+    /// compiled names its own nodes, whoever rewrote it before.
+    pub(crate) fn without_origins(&self) -> Graph {
+        let mut graph = self.clone();
+        (graph.origins, graph.adding_for) = (Vec::new(), None);
+        for node in &mut graph.nodes {
+            let blocks = node.op.subgraphs();
+            if blocks.iter().any(|(_, b)| b.graph().has_origins()) {
+                let blocks = blocks.into_iter();
+                let blocks = blocks.map(|(_, b)| b.graph().without_origins().into());
+                node.op = node.op.with_subgraphs(blocks.collect());
+            }
+        }
+        graph
+    }
+
+    fn has_origins(&self) -> bool {
+        let blocks = || self.nodes.iter().flat_map(|n| n.op.subgraphs());
+        !self.origins.is_empty() || blocks().any(|(_, b)| b.graph().has_origins())
     }
 
     /// Names a value as a result of the graph.
@@ -188,12 +310,13 @@ impl Graph {
         let Some(ty) = self.get_type(value) else {
             return Err(fail(format!("{value} is not of this graph"), vec![]));
         };
-        if self.outputs.iter().any(|o| o.name == name) {
+        if self.output_names.contains(name) {
             return Err(fail(
                 format!("the name `{name}` is taken"),
                 vec![ty.clone()],
             ));
         }
+        self.output_names.insert(name.to_string());
         self.outputs.push(Output {
             name: name.to_string(),
             value,
@@ -224,7 +347,7 @@ impl Graph {
         if self.node(state.node).op.kind() != OpKind::State {
             return fail(TypeError::Other(format!("{state} is not a state")));
         }
-        if self.assigns.iter().any(|a| a.state == state) {
+        if self.assigned.contains(&state) {
             return fail(TypeError::Other(format!("{state} is assigned already")));
         }
         if to != from {
@@ -232,6 +355,7 @@ impl Graph {
                 "state and value must have the same type".into(),
             ));
         }
+        self.assigned.insert(state);
         self.assigns.push(Assign { state, value });
         Ok(())
     }
@@ -292,15 +416,16 @@ impl Graph {
 
     /// The symbols of all types, each once, in order of first use.
     pub fn symbols(&self) -> Vec<Symbol> {
-        let mut seen = Vec::new();
+        let mut symbols = Vec::new();
+        let mut seen = HashSet::new();
         for ty in self.nodes.iter().flat_map(|n| &n.outputs) {
             ty.for_each_symbol(|s| {
-                if !seen.contains(s) {
-                    seen.push(s.clone());
+                if seen.insert(s) {
+                    symbols.push(s.clone());
                 }
             });
         }
-        seen
+        symbols
     }
 
     /// Every value that leaves the graph: outputs, then assigned values.
@@ -349,9 +474,9 @@ fn check_size(ty: Type) -> Result<Type, TypeError> {
         Some(crate::Dim::Sym(_)) => true,
         None => false,
     };
-    if fits && ty.rank() <= MAX_RANK {
-        Ok(ty)
-    } else {
-        Err(TypeError::TooLarge { ty })
+    match fits {
+        _ if ty.rank() > MAX_RANK => Err(TypeError::TooManyAxes { ty }),
+        true => Ok(ty),
+        false => Err(TypeError::TooLarge { ty }),
     }
 }

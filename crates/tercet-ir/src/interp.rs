@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::backend::{Port, Signature};
 use crate::dim::Bindings;
+use crate::dtype::DType;
 use crate::error::RunError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::op::EvalCtx;
 use crate::ops::Op;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, TensorError, checked_bytes};
 use crate::types::TensorType;
 
 /// What one evaluation gave.
@@ -84,6 +85,35 @@ pub fn evaluate(
         done.values.push(values);
     }
     Ok(done)
+}
+
+/// What the reference takes for an element, at least: most operators compute with numbers of 16 bytes.
+const EVAL_BYTES: usize = 16;
+/// Below this no system refuses.
+const ALWAYS_THERE_BYTES: usize = 64 << 20;
+
+/// Refuses an evaluation that memory cannot hold, before it begins: asks for about as much, and gives it
+/// back.
+///
+/// # Errors
+/// [`TensorError`] for the largest of operands and results.
+pub(crate) fn check_room(operands: &[&Tensor], results: &[TensorType]) -> Result<(), TensorError> {
+    let types = || operands.iter().map(|t| t.ty()).chain(results);
+    let mut count = 0usize;
+    for ty in results {
+        checked_bytes(ty)?;
+        count = count.saturating_add(ty.numel());
+    }
+    let read = operands.iter().map(|t| t.numel()).max().unwrap_or(0);
+    let bytes = count.saturating_add(read).saturating_mul(EVAL_BYTES);
+    if bytes <= ALWAYS_THERE_BYTES || Vec::<u8>::new().try_reserve_exact(bytes).is_ok() {
+        return Ok(());
+    }
+    let largest = types().max_by_key(|ty| ty.numel());
+    Err(TensorError::OutOfMemory {
+        ty: largest.cloned().unwrap_or(TensorType::new(DType::U8, &[])),
+        bytes: bytes as u64,
+    })
 }
 
 fn fail(graph: &Graph, node: NodeId, source: crate::EvalError) -> RunError {

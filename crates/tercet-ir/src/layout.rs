@@ -15,7 +15,7 @@ pub use state::{in_place_carried, in_place_updates};
 pub use view::{View, check_slice, is_view, view_of};
 
 use crate::dim::{Bindings, Dim, DimError};
-use crate::types::MAX_RANK;
+use crate::types::{MAX_RANK, check_count};
 
 /// Sizes, strides and offset of a run, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -370,6 +370,7 @@ impl SymLayout {
             layout.shape[axis] = self.shape[axis].eval(sizes)?;
             layout.strides[axis] = self.strides[axis].eval(sizes)?;
         }
+        check_count(layout.shape(), || self.shape.clone().into())?;
         // A view without elements may start outside its root; it is never read.
         if layout.numel() > 0 {
             let mut offset = 0;

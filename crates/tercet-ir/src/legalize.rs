@@ -16,8 +16,8 @@ use std::collections::HashMap;
 
 use crate::backend::Target;
 use crate::error::{CompileError, OpError, UnsupportedNode};
-use crate::graph::{Graph, Node, NodeId, Value};
-use crate::ops::{Op, OpKind};
+use crate::graph::{Graph, Node, NodeId, Origin, Value};
+use crate::ops::Op;
 use crate::passes::is_named_leaf;
 pub use crate::rules::{RULES, Rule};
 use crate::types::Type;
@@ -30,6 +30,7 @@ const MAX_DEPTH: usize = 32;
 pub struct Builder<'a> {
     graph: Graph,
     target: &'a dyn Target,
+    /// The node of the given graph that is legalized.
     at: NodeId,
     depth: usize,
     fired: Vec<&'static str>,
@@ -240,7 +241,9 @@ pub fn legalize_traced(
 fn rebuild(b: &mut Builder<'_>, graph: &Graph) -> Result<(), CompileError> {
     let mut map: Vec<Vec<Value>> = Vec::with_capacity(graph.len());
     for (id, node) in graph.nodes() {
-        b.at = id;
+        let origin = graph.origin(id);
+        b.at = origin.node;
+        b.graph.add_for(Some(origin));
         let new = |v: &Value| map[v.node.index()][v.port as usize];
         let inputs: Vec<Value> = node.inputs.iter().map(new).collect();
         // Leaves with names are the signature: every target takes them.
@@ -251,13 +254,15 @@ fn rebuild(b: &mut Builder<'_>, graph: &Graph) -> Result<(), CompileError> {
         if let Some(e) = b.failed.take() {
             return Err(e);
         }
-        let values = added.map_err(|source| CompileError::Rewrite { node: id, source })?;
+        let at = b.at;
+        let values = added.map_err(|source| CompileError::Rewrite { node: at, source })?;
         debug_assert!(
             values.iter().map(|v| b.ty(*v)).eq(&node.outputs),
             "invariant: a rule keeps types, at {id} {node}"
         );
         map.push(values);
     }
+    b.graph.add_for(None);
     for o in graph.outputs() {
         let value = map[o.value.node.index()][o.value.port as usize];
         let node = o.value.node;
@@ -275,28 +280,27 @@ fn rebuild(b: &mut Builder<'_>, graph: &Graph) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// For the nodes of a legal graph, the nodes of the given graph whose faults they would report; the same
-/// for the graphs inside them.
+/// What the nodes of a rewritten graph stand for, for errors; the same for the graphs inside them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
-    nodes: Vec<Option<NodeId>>,
+    nodes: Vec<Option<Origin>>,
     inside: HashMap<NodeId, Vec<Origins>>,
 }
 
 impl Origins {
-    /// The node of the given graph, or the legal one's own number where that is not known.
-    pub fn of(&self, legal: NodeId) -> NodeId {
-        self.get(legal).unwrap_or(legal)
+    /// The node of the given graph, or this one's own number where nothing stands behind it.
+    pub fn of(&self, id: NodeId) -> NodeId {
+        self.get(id).map_or(id, |origin| origin.node)
     }
 
-    /// The node of the given graph, where it is known.
-    pub fn get(&self, legal: NodeId) -> Option<NodeId> {
-        self.nodes.get(legal.index()).copied().flatten()
+    /// What a node stands for; nothing for one that only executing needs.
+    pub fn get(&self, id: NodeId) -> Option<&Origin> {
+        self.nodes.get(id.index())?.as_ref()
     }
 
     /// Those of a graph inside a node, by its place in [`Op::subgraphs`].
-    pub fn inside(&self, legal: NodeId, block: usize) -> Origins {
-        let blocks = self.inside.get(&legal);
+    pub fn inside(&self, id: NodeId, block: usize) -> Origins {
+        let blocks = self.inside.get(&id);
         let own = blocks.and_then(|b| b.get(block));
         own.cloned().unwrap_or_default()
     }
@@ -308,7 +312,7 @@ impl Origins {
         let mut inside = HashMap::new();
         for (old, new) in new.iter().enumerate() {
             let old = NodeId(old as u32);
-            nodes[new.index()] = self.get(old);
+            nodes[new.index()] = self.get(old).cloned();
             if let Some(blocks) = self.inside.get(&old) {
                 inside.insert(*new, blocks.clone());
             }
@@ -317,53 +321,20 @@ impl Origins {
     }
 }
 
-/// The origins of a legal graph.
-///
-/// Passes keep the order of the operators that can fault (indexing and the like), so that the k-th
-/// of a kind is the k-th of the given graph where both have as many; else the first one with the
-/// same attributes and result types.
-pub fn origins(given: &Graph, legal: &Graph) -> Origins {
-    let nodes = origins_of_nodes(given, legal);
+/// What the nodes of a graph stand for. Whatever rewrote it (passes, rules, narrowing) carried that along:
+/// see [`Graph::origin`].
+pub fn origins(graph: &Graph) -> Origins {
+    let nodes = graph.nodes().map(|(id, _)| Some(graph.origin(id)));
     let mut inside = HashMap::new();
-    for (id, node) in legal.nodes() {
-        let Some(origin) = nodes[id.index()] else {
-            continue;
-        };
+    for (id, node) in graph.nodes() {
         let blocks = node.op.subgraphs().into_iter();
-        let from = given.node(origin).op.subgraphs();
-        let pairs = blocks.zip(&from);
-        let own: Vec<Origins> = pairs
-            .map(|((_, legal), (_, given))| origins(given.graph(), legal.graph()))
-            .collect();
+        let own: Vec<Origins> = blocks.map(|(_, block)| origins(block.graph())).collect();
         if !own.is_empty() {
             inside.insert(id, own);
         }
     }
-    Origins { nodes, inside }
-}
-
-fn origins_of_nodes(given: &Graph, legal: &Graph) -> Vec<Option<NodeId>> {
-    let of_kind = |graph: &Graph, kind: OpKind| -> Vec<NodeId> {
-        let nodes = graph.nodes().filter(|(_, n)| n.op.kind() == kind);
-        nodes.map(|(id, _)| id).collect()
-    };
-    let mut origins = vec![None; legal.len()];
-    for &kind in OpKind::ALL {
-        let (from, to) = (of_kind(given, kind), of_kind(legal, kind));
-        for (i, id) in to.iter().enumerate() {
-            let node = legal.node(*id);
-            origins[id.index()] = if from.len() == to.len() {
-                Some(from[i])
-            } else {
-                let same = |g: &&NodeId| {
-                    let g = given.node(**g);
-                    // Passes rewrite the graphs inside.
-                    let is_op = g.op == node.op || !node.op.subgraphs().is_empty();
-                    is_op && g.outputs == node.outputs
-                };
-                from.iter().find(same).copied()
-            };
-        }
+    Origins {
+        nodes: nodes.collect(),
+        inside,
     }
-    origins
 }

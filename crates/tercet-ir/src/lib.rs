@@ -34,6 +34,7 @@ mod graph;
 mod interp;
 pub mod layout;
 pub mod legalize;
+mod non_finite;
 mod op;
 pub mod ops;
 pub mod passes;
@@ -44,19 +45,30 @@ pub mod scalar;
 pub mod subgraph;
 mod tensor;
 mod text;
+mod trial;
 mod types;
 pub mod verify;
 
-pub use backend::{Backend, CompileOptions, Executable, Port, Signature, Support, Target};
+pub use backend::{
+    Backend, CompileOptions, DeviceMemory, DeviceTensor, Executable, Keep, Port, Signature,
+    Support, Target,
+};
 pub use dim::{Bindings, Dim, DimError, Symbol};
 pub use dtype::{DType, DTypeClass, Element};
-pub use error::{CompileError, EvalError, OpError, RunError, TypeError, UnsupportedNode, one_line};
-pub use graph::{Assign, Graph, Node, NodeId, Output, Value};
+pub use error::{
+    CompileError, EvalError, OpError, RunError, TypeError, UnsupportedNode, counted, one_line,
+};
+pub use graph::{Assign, Graph, InnerOrigin, Node, NodeId, Origin, Output, Value};
 pub use interp::{Evaluation, evaluate};
+pub use non_finite::{Found, NonFinite, Span};
 pub use op::{Doc, EvalCtx, OpSpec, Tier};
 pub use ops::{Op, OpKind};
 pub use quant::Scheme;
 pub use subgraph::SubGraph;
-pub use tensor::{ByteOwner, Tensor, TensorError};
-pub use text::{TextError, parse, parse_with};
-pub use types::{MAX_RANK, Shape, TensorType, Type, broadcast_shapes, row_major_strides};
+pub use tensor::{ByteOwner, Identity, Tensor, TensorError};
+pub use text::{TextError, decode as decode_text, parse, parse_with};
+pub use trial::{Miscompiled, compiler_trial};
+pub use types::{
+    MAX_ELEMENTS_LOG2, MAX_RANK, Shape, TensorType, Type, broadcast_shapes, next_index,
+    row_major_strides,
+};

@@ -13,6 +13,7 @@ use crate::attr::Attrs;
 use crate::case::{Case, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
+use crate::random::Random;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -47,8 +48,19 @@ pub struct Doc {
 /// What evaluation may depend on besides operands and attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvalCtx {
-    /// The number of completed runs of the executable: the step in the counter of random numbers.
-    pub step: u64,
+    /// Where the executable stands in its random numbers.
+    pub random: Random,
+}
+
+impl EvalCtx {
+    /// The context of a run after this many completed ones.
+    pub fn after(runs: u64) -> EvalCtx {
+        let random = Random {
+            counter: runs,
+            ..Random::default()
+        };
+        EvalCtx { random }
+    }
 }
 
 /// Everything the system knows about one operator. No method has a default body.
@@ -132,6 +144,7 @@ macro_rules! define_ops {
             /// # Errors
             /// [`EvalError`] when the data is not accepted.
             pub fn eval(&self, ctx: &EvalCtx, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+                check_room(operands, results)?;
                 match self { $($(#[$cfg])* Self::$Op(o) => o.eval(ctx, operands, results)),* }
             }
         }

@@ -43,6 +43,31 @@ pub const fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
+/// Where an executable stands in its random numbers: [`Executable::set_random`](crate::Executable::set_random).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Random {
+    /// In place of the seed of every random operator of the graph; `None` leaves each its own.
+    pub seed: Option<u64>,
+    /// The step in the counter of the next run: the number of completed runs, unless it was set.
+    pub counter: u64,
+}
+
+impl Random {
+    /// A run was completed.
+    pub fn count(&mut self) {
+        self.counter = self.counter.wrapping_add(1);
+    }
+
+    /// The words of an operator with this seed and stream in the next run.
+    pub fn stream(self, seed: u64, stream: u32) -> Stream {
+        Stream {
+            seed: self.seed.unwrap_or(seed),
+            stream,
+            step: self.counter,
+        }
+    }
+}
+
 /// The random words of one operator in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
@@ -50,7 +75,7 @@ pub struct Stream {
     pub seed: u64,
     /// Tells operators of one graph apart.
     pub stream: u32,
-    /// The number of completed runs.
+    /// The number of completed runs, or what the counter was set to and those after it.
     pub step: u64,
 }
 

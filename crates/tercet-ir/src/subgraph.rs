@@ -149,6 +149,8 @@ pub fn inside(name: &'static str, e: RunError) -> EvalError {
         | RunError::Narrow { .. }
         | RunError::Rows { .. }
         | RunError::OutOfMemory { .. }
+        | RunError::NonFinite(_)
+        | RunError::OtherDevice { .. }
         | RunError::DeviceLost { .. } => EvalError::Data(format!("in `{name}`: {}", one_line(&e))),
     }
 }

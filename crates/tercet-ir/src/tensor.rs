@@ -1,13 +1,20 @@
 //! Dense host tensors: typed bytes in row-major order, cheap to clone, shareable with a memory map.
 
+mod error;
+mod identity;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytemuck::allocation::try_zeroed_slice_box;
 use half::{bf16, f16};
 
 use crate::dtype::{DType, Element, bf16_from_f64, f16_from_f64};
 use crate::types::TensorType;
+
+pub use self::error::TensorError;
+pub use self::identity::Identity;
 
 /// Memory that a tensor can borrow without copying, for example a mapped model file.
 pub trait ByteOwner: AsRef<[u8]> + Send + Sync + 'static {}
@@ -22,37 +29,6 @@ enum Storage {
     Shared {
         owner: Arc<dyn ByteOwner>,
         range: Range<usize>,
-    },
-}
-
-/// Why bytes are not a tensor.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TensorError {
-    /// The number of bytes or elements does not fit the type.
-    #[error("{ty} takes {expected} {unit}, got {found}")]
-    Length {
-        /// The type asked for.
-        ty: TensorType,
-        /// What it takes.
-        expected: usize,
-        /// What was given.
-        found: usize,
-        /// `bytes` or `elements`.
-        unit: &'static str,
-    },
-    /// The number of bytes overflows the address space.
-    #[error("{ty} is larger than the address space")]
-    Overflow {
-        /// The type asked for.
-        ty: TensorType,
-    },
-    /// The tensor holds another dtype.
-    #[error("tensor is {found}, not {expected}; cast it first")]
-    DType {
-        /// The dtype asked for.
-        expected: DType,
-        /// The dtype of the tensor.
-        found: DType,
     },
 }
 
@@ -73,7 +49,7 @@ pub struct Tensor {
     storage: Storage,
 }
 
-fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
+pub(crate) fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
     ty.shape
         .iter()
         .try_fold(ty.dtype.size_bytes(), |n, &d| n.checked_mul(d))
@@ -89,18 +65,26 @@ fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
         .ok_or_else(|| TensorError::Overflow { ty: ty.clone() })
 }
 
+/// Zeroed storage of a type, in pages that the system hands out on first touch.
+fn zeroed(ty: &TensorType) -> Result<Storage, TensorError> {
+    let bytes = checked_bytes(ty)?;
+    let words = try_zeroed_slice_box(bytes.div_ceil(size_of::<Word>()));
+    let words: Box<[Word]> = words.map_err(|()| TensorError::OutOfMemory {
+        ty: ty.clone(),
+        bytes: bytes as u64,
+    })?;
+    Ok(Storage::Owned(Arc::new(words.into_vec())))
+}
+
 impl Tensor {
     /// A tensor of zeros.
     ///
     /// # Errors
-    /// [`TensorError::Overflow`] when the type is larger than the address space.
+    /// [`TensorError::Overflow`] when the type is larger than the address space,
+    /// [`TensorError::OutOfMemory`] when the system has no room.
     pub fn zeros(ty: TensorType) -> Result<Tensor, TensorError> {
-        let bytes = checked_bytes(&ty)?;
-        let words = vec![0 as Word; bytes.div_ceil(size_of::<Word>())];
-        Ok(Tensor {
-            ty,
-            storage: Storage::Owned(Arc::new(words)),
-        })
+        let storage = zeroed(&ty)?;
+        Ok(Tensor { ty, storage })
     }
 
     /// A tensor with a copy of `data`.
@@ -312,22 +296,44 @@ impl Tensor {
     /// enough. The contents are unspecified afterwards: the caller overwrites them.
     ///
     /// # Errors
-    /// [`TensorError::Overflow`] when the type is larger than the address space.
+    /// As [`Tensor::zeros`]; the tensor is then without elements.
     pub fn reset_to(&mut self, dtype: DType, shape: &[usize]) -> Result<(), TensorError> {
         if self.ty.dtype != dtype || self.ty.shape != shape {
             self.ty.dtype = dtype;
             self.ty.shape.clear();
             self.ty.shape.extend_from_slice(shape);
         }
-        let words = checked_bytes(&self.ty)?.div_ceil(size_of::<Word>());
-        if let Storage::Owned(data) = &mut self.storage
-            && let Some(data) = Arc::get_mut(data)
-        {
-            data.resize(words, 0);
-            return Ok(());
+        let reused = checked_bytes(&self.ty).map(|bytes| {
+            let words = bytes.div_ceil(size_of::<Word>());
+            let Storage::Owned(data) = &mut self.storage else {
+                return false;
+            };
+            // What is there is let go before more is asked for.
+            // Whoever only knows which tensor it was ([`Tensor::identity`]) does not keep its memory from being used.
+            let reused = Arc::strong_count(data) == 1 && words <= data.capacity();
+            if reused {
+                Arc::make_mut(data).resize(words, 0);
+            }
+            reused
+        });
+        let made = match reused {
+            Ok(true) => return Ok(()),
+            Ok(false) => {
+                self.storage = Storage::Owned(Arc::default());
+                zeroed(&self.ty)
+            }
+            Err(e) => Err(e),
+        };
+        match made {
+            Ok(storage) => {
+                self.storage = storage;
+                Ok(())
+            }
+            Err(e) => {
+                self.release();
+                Err(e)
+            }
         }
-        self.storage = Storage::Owned(Arc::new(vec![0; words]));
-        Ok(())
     }
 
     /// Every element as `f64`; integers and truth values as their number.
@@ -472,55 +478,4 @@ impl fmt::Debug for Tensor {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lengths_are_checked() {
-        let e = Tensor::from_slice(&[2, 3], &[1f32; 5]).unwrap_err();
-        assert_eq!(e.to_string(), "f32[2, 3] takes 6 elements, got 5");
-        let huge = TensorType::new(DType::F32, &[usize::MAX, 2]);
-        assert!(matches!(
-            Tensor::zeros(huge),
-            Err(TensorError::Overflow { .. })
-        ));
-        let hidden = TensorType::new(DType::F32, &[0, usize::MAX, 2]);
-        assert!(matches!(
-            Tensor::zeros(hidden),
-            Err(TensorError::Overflow { .. })
-        ));
-    }
-
-    #[test]
-    fn shared_memory_is_not_copied_until_written() {
-        let data: Vec<u8> = bytemuck::cast_slice(&[1f32, 2.0, 3.0, 4.0]).to_vec();
-        let owner: Arc<dyn ByteOwner> = Arc::new(data);
-        let start = (*owner).as_ref().as_ptr().align_offset(4);
-        let ty = TensorType::new(DType::F32, &[2]);
-        let mut t = Tensor::from_owner(ty, owner.clone(), start..start + 8).unwrap();
-        assert_eq!(t.bytes().as_ptr(), (*owner).as_ref()[start..].as_ptr());
-        t.bytes_mut()[0] = 1;
-        assert_ne!(t.bytes().as_ptr(), (*owner).as_ref()[start..].as_ptr());
-        let past = TensorType::new(DType::F32, &[4]);
-        assert!(Tensor::from_owner(past, owner, 8..24).is_err());
-    }
-
-    #[test]
-    fn conversions_saturate_and_wrap() {
-        let ty = TensorType::new(DType::I8, &[3]);
-        let t = Tensor::from_f64s(ty.clone(), &[300.0, f64::NAN, -1.9]).unwrap();
-        assert_eq!(t.as_slice::<i8>().unwrap(), [127, 0, -1]);
-        let t = Tensor::from_i64s(ty, &[128, 256, -1]).unwrap();
-        assert_eq!(t.as_slice::<i8>().unwrap(), [-128, 0, -1]);
-        assert!(t.as_slice::<f32>().is_err());
-    }
-
-    #[test]
-    fn reset_reuses_the_allocation() {
-        let mut t = Tensor::zeros(TensorType::new(DType::F32, &[8, 8])).unwrap();
-        let before = t.bytes().as_ptr();
-        t.reset_to(DType::F16, &[4, 4]).unwrap();
-        assert_eq!(t.bytes().as_ptr(), before);
-        assert_eq!(t.bytes().len(), 32);
-    }
-}
+mod tests;

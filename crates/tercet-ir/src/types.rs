@@ -44,9 +44,13 @@ impl Shape {
     /// The sizes for the given values of the symbols.
     ///
     /// # Errors
-    /// [`DimError`] of the first dimension without a value.
+    /// [`DimError`] of the first dimension without a value, or [`DimError::TooMany`].
     pub fn eval(&self, values: &Bindings) -> Result<Vec<usize>, DimError> {
-        self.0.iter().map(|d| d.eval(values)).collect()
+        let sizes: Result<Vec<usize>, _> = self.0.iter().map(|d| d.eval(values)).collect();
+        sizes.and_then(|sizes| {
+            check_count(&sizes, || self.clone())?;
+            Ok(sizes)
+        })
     }
 
     /// The greatest sizes for symbols within their bounds.
@@ -170,7 +174,7 @@ impl Type {
     }
 
     /// Calls `f` with each symbol of the shape.
-    pub fn for_each_symbol(&self, mut f: impl FnMut(&Symbol)) {
+    pub fn for_each_symbol<'a>(&'a self, mut f: impl FnMut(&'a Symbol)) {
         self.shape.iter().for_each(|d| d.for_each_symbol(&mut f));
     }
 }
@@ -207,6 +211,16 @@ impl TensorType {
     /// The number of bytes of a dense tensor of this type.
     pub fn size_bytes(&self) -> usize {
         self.numel() * self.dtype.size_bytes()
+    }
+
+    /// The number of bytes of a dense tensor of this type, at most the greatest number that there is:
+    /// for types whose sizes nobody checked.
+    pub fn saturating_bytes(&self) -> u64 {
+        let sizes = self.shape.iter().map(|&n| n as u64);
+        match self.shape.contains(&0) {
+            true => 0,
+            false => sizes.fold(self.dtype.size_bytes() as u64, u64::saturating_mul),
+        }
     }
 }
 
@@ -251,6 +265,39 @@ pub fn broadcast_shapes(a: &[Dim], b: &[Dim]) -> Option<Shape> {
         .collect()
 }
 
+/// Steps to the next index of `sizes` in row-major order; false after the last one, which leaves zeros.
+///
+/// An odometer, axis by axis: finding the axis first and zeroing those behind it in one go is what a compiler
+/// got wrong ([`compiler_trial`](crate::compiler_trial)).
+pub fn next_index(index: &mut [usize], sizes: &[usize]) -> bool {
+    for (i, &size) in index.iter_mut().zip(sizes).rev() {
+        *i += 1;
+        if *i < size {
+            return true;
+        }
+        *i = 0;
+    }
+    false
+}
+
+/// The logarithm of the most elements of a shape of a run: more than any machine computes in years. What is
+/// worked out from them (bytes, bytes for each thread) fits a `usize`.
+pub const MAX_ELEMENTS_LOG2: u32 = 48;
+
+/// Refuses sizes whose product, zeros left aside, is too large to count with. Zeros are left aside since
+/// strides need the product of the others.
+pub(crate) fn check_count(sizes: &[usize], shape: impl FnOnce() -> Shape) -> Result<(), DimError> {
+    let mut sizes = sizes.iter().filter(|n| **n > 0);
+    let count = sizes.try_fold(1usize, |count, n| count.checked_mul(*n));
+    match count.is_some_and(|count| count as u64 <= 1 << MAX_ELEMENTS_LOG2) {
+        true => Ok(()),
+        false => Err(DimError::TooMany {
+            shape: shape(),
+            log2: MAX_ELEMENTS_LOG2,
+        }),
+    }
+}
+
 /// Row-major strides, in elements, of a dense tensor of these sizes.
 pub fn row_major_strides(sizes: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; sizes.len()];
@@ -263,6 +310,26 @@ pub fn row_major_strides(sizes: &[usize]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn indices_are_walked_in_row_major_order() {
+        let mut index = [0; 3];
+        let mut seen = vec![index];
+        while next_index(&mut index, &[2, 1, 3]) {
+            seen.push(index);
+        }
+        let want = [
+            [0, 0, 0],
+            [0, 0, 1],
+            [0, 0, 2],
+            [1, 0, 0],
+            [1, 0, 1],
+            [1, 0, 2],
+        ];
+        assert_eq!(seen, want);
+        assert_eq!(index, [0; 3]);
+        assert!(!next_index(&mut [], &[]));
+    }
 
     #[test]
     fn broadcasting_is_numpys() {

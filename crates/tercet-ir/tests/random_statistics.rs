@@ -10,7 +10,7 @@ use tercet_ir::{DType, EvalCtx, Graph, Tensor, Value, evaluate};
 const N: usize = 100_000;
 
 fn run(g: &Graph, v: Value, step: u64) -> Result<Vec<f64>, Box<dyn Error>> {
-    Ok(evaluate(g, &EvalCtx { step }, &BTreeMap::new())?
+    Ok(evaluate(g, &EvalCtx::after(step), &BTreeMap::new())?
         .get(v)
         .to_f64s())
 }

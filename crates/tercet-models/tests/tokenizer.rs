@@ -222,7 +222,7 @@ fn streams_of_other_decoders_join_to_the_text() {
 
 #[test]
 fn bad_tokenizer_json_is_an_error() {
-    for json in ["", "{", "{}", "[1]", r#"{"model": {"type": "Nothing"}}"#] {
+    for json in ["1", "{}", "[1]", r#"{"model": {"type": "Nothing"}}"#] {
         assert!(matches!(
             Tokenizer::from_json(json.as_bytes()),
             Err(TokenizerError::BadJson { .. })
@@ -232,6 +232,123 @@ fn bad_tokenizer_json_is_an_error() {
         Tokenizer::from_file("no/tokenizer.json"),
         Err(TokenizerError::File(_))
     ));
+}
+
+/// A small `tokenizer.json` with a decoder; its normalizer is that of `charsmap`, in base64.
+fn small_json(charsmap: &str) -> String {
+    let json = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Lowercase"},
+            {"type": "Precompiled", "precompiled_charsmap": charsmap}]},
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "},
+            {"type": "Fuse"}, {"type": "WordPiece", "prefix": "##", "cleanup": true}]},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": {"[UNK]": 0, "caf\u{e9}": 1, "##s": 2}},
+    });
+    json.to_string()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let all = three
+            .iter()
+            .fold(0u32, |all, byte| all << 8 | u32::from(*byte));
+        let all = all << (8 * (3 - three.len()));
+        for at in 0..4 {
+            let digit = DIGITS[(all >> (18 - 6 * at) & 63) as usize];
+            text.push(if at <= three.len() {
+                digit as char
+            } else {
+                '='
+            });
+        }
+    }
+    text
+}
+
+/// A table of replacements that makes `1` a `2`: units of 256 and 256, then the text.
+fn charsmap() -> Vec<u8> {
+    let mut units = vec![0u32; 512];
+    units[0] = 256 << 10;
+    // The child for `1`, whose value lies 128 further on.
+    let child = 256 ^ 0x31;
+    units[child] = 128 << 10 | 1 << 8 | 0x31;
+    units[child ^ 128] = 3;
+    let mut bytes = 2048u32.to_le_bytes().to_vec();
+    bytes.extend(units.iter().flat_map(|unit| unit.to_le_bytes()));
+    bytes.extend(b"ab\x002\0");
+    bytes
+}
+
+#[test]
+fn damaged_tokenizer_json_is_an_error_with_its_place() {
+    let whole = small_json(&base64(&charsmap())).into_bytes();
+    let tokenizer = Tokenizer::from_json(&whole).unwrap();
+    assert_eq!(tokenizer.encode("CAF\u{e9}s", true).unwrap(), [1, 2]);
+    for end in 0..whole.len() {
+        let error = Tokenizer::from_json(&whole[..end]).unwrap_err();
+        let TokenizerError::NotJson { line, column, .. } = error else {
+            panic!("cut at {end}: {error}");
+        };
+        assert_eq!((line, column.min(1)), (1, end.min(1)), "cut at {end}");
+        assert!(column <= end, "cut at {end}: column {column}");
+    }
+    // Whatever a byte becomes, there is an answer, and what is read can be used.
+    let mut damaged = whole.clone();
+    for at in 0..whole.len() {
+        for flip in [0x01, 0x02, 0x20, 0x80] {
+            damaged[at] ^= flip;
+            if let Ok(tokenizer) = Tokenizer::from_json(&damaged) {
+                let _ = tokenizer.encode("caf\u{e9}s 1", true);
+                let _ = tokenizer.decode(&[1, 2]);
+            }
+            damaged[at] = whole[at];
+        }
+    }
+}
+
+#[test]
+fn deep_and_damaged_decoders_are_errors() {
+    let deep = format!(r#"{{"decoder": {}}}"#, "[".repeat(100_000));
+    let text = "{\n \"decoder\": {\"type\": \"Fuse\", \"x\": \"\u{1}\"}}";
+    for (json, at) in [(deep.as_str(), 1), (text, 2)] {
+        let error = Tokenizer::from_json(json.as_bytes()).unwrap_err();
+        assert!(
+            matches!(error, TokenizerError::NotJson { line, .. } if line == at),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn damaged_tables_of_replacements_are_errors() {
+    let whole = charsmap();
+    let tokenizer = Tokenizer::from_json(small_json(&base64(&whole)).as_bytes()).unwrap();
+    assert_eq!(tokenizer.encode("caf\u{e9}", true).unwrap(), [1]);
+    let refused = |bytes: &[u8]| {
+        let read = Tokenizer::from_json(small_json(&base64(bytes)).as_bytes());
+        matches!(read, Err(TokenizerError::BadCharsMap { .. }))
+    };
+    for end in [0, 3, 4, 100, 1027, 2051] {
+        assert!(refused(&whole[..end]), "cut at {end}");
+    }
+    for (unit, value) in [(0, 600 << 10), (256 ^ 0x31, 1 << 30 | 0x131), (177, 9)] {
+        let mut bytes = whole.clone();
+        bytes[4 + 4 * unit..][..4].copy_from_slice(&u32::to_le_bytes(value));
+        assert_eq!(refused(&bytes), unit != 177, "unit {unit}");
+    }
+    let mut beyond = whole.clone();
+    beyond[4 + 4 * (256 ^ 0x31 ^ 128)] = 200;
+    assert!(refused(&beyond));
+    for text in ["AAA", "A===", "!AAA", ""] {
+        let read = Tokenizer::from_json(small_json(text).as_bytes());
+        assert!(matches!(read, Err(TokenizerError::BadCharsMap { .. })));
+    }
 }
 
 /// The spellings of all bytes, in the order of the demo model's vocabulary.

@@ -1,5 +1,6 @@
 //! What a device offers, as far as plans depend on it.
 
+use crate::device::Device;
 use crate::natives::Natives;
 use crate::tuning::Tuning;
 
@@ -10,6 +11,15 @@ pub enum CoopType {
     F16,
     /// bfloat16.
     BF16,
+}
+
+impl CoopType {
+    /// The bytes of a number.
+    pub fn size_bytes(self) -> u64 {
+        match self {
+            CoopType::F16 | CoopType::BF16 => 2,
+        }
+    }
 }
 
 /// A cooperative-matrix shape `m x n x k` of subgroup scope with `f32` accumulation.
@@ -42,11 +52,11 @@ pub struct CoopBlock {
     pub threads: u32,
 }
 
-/// Limits and features of a device.
+/// Limits and features of a device, found by asking its driver and by trials, and its description.
 ///
 /// The `Caps` of a device profile make a plan without a device: see [`Caps::h200`] and its siblings,
 /// whose plans are snapshots of the tests.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Caps {
     /// The executor's name, for errors.
     pub target: &'static str,
@@ -81,127 +91,24 @@ pub struct Caps {
     pub natives: Natives,
     /// Products of two words of four signed bytes, added up, are one instruction.
     pub packed_dots: bool,
-    /// Units that run workgroups side by side; 0 when unknown.
-    pub compute_units: u32,
-    /// What was measured on the device.
-    pub tuning: Tuning,
+    /// What the device is like, where ways that it can all run are to be told apart.
+    pub device: Device,
 }
 
 impl Caps {
-    /// The units that run workgroups side by side, or a guess of the caller's where the device does not say.
-    pub fn units_or(&self, typical: usize) -> usize {
-        match self.compute_units {
-            0 => typical,
-            units => units as usize,
-        }
-    }
-
-    /// What every WebGPU implementation offers: the default limits of a browser.
-    pub fn browser() -> Caps {
+    /// The same device, where another table of measurements decides.
+    pub fn tuned(self, tuning: Tuning) -> Caps {
         Caps {
-            target: "wgpu",
-            max_binding_bytes: 128 << 20,
-            max_storage_buffers: 8,
-            storage_align_bytes: 256,
-            uniform_align_bytes: 256,
-            workgroup_bytes: 16 << 10,
-            max_workgroup: 256,
-            max_grid: 65535,
-            subgroup: None,
-            spirv: false,
-            coop: Vec::new(),
-            coop_blocks: Vec::new(),
-            coop_converts: false,
-            coop_lanes: false,
-            natives: Natives::default(),
-            packed_dots: false,
-            compute_units: 0,
-            tuning: Tuning::default(),
-        }
-    }
-
-    /// A data-centre GPU of 2024 through Vulkan.
-    pub fn h200() -> Caps {
-        let shape = |ty| CoopShape {
-            ty,
-            m: 16,
-            n: 16,
-            k: 16,
-            narrow_sums: ty == CoopType::F16,
-        };
-        let block = |ty, threads| CoopBlock {
-            ty,
-            m: 32,
-            n: 32,
-            k: 16,
-            threads,
-        };
-        Caps {
-            target: "vulkan",
-            max_binding_bytes: u64::from(u32::MAX),
-            max_storage_buffers: 32,
-            storage_align_bytes: 64,
-            uniform_align_bytes: 64,
-            workgroup_bytes: 48 << 10,
-            max_workgroup: 1024,
-            max_grid: 65535,
-            subgroup: Some(32),
-            spirv: true,
-            coop: vec![shape(CoopType::F16), shape(CoopType::BF16)],
-            coop_blocks: vec![
-                block(CoopType::F16, 128),
-                block(CoopType::F16, 256),
-                block(CoopType::BF16, 128),
-                block(CoopType::BF16, 256),
-            ],
-            coop_converts: true,
-            coop_lanes: true,
-            natives: Natives {
-                halves: true,
-                floats: true,
+            device: Device {
+                tuning,
+                ..self.device
             },
-            packed_dots: true,
-            compute_units: 132,
-            tuning: Tuning::default(),
+            ..self
         }
     }
 
-    /// An integrated GPU through Vulkan, without cooperative matrices.
-    pub fn laptop() -> Caps {
-        Caps {
-            target: "vulkan",
-            max_binding_bytes: 1 << 30,
-            max_storage_buffers: 16,
-            storage_align_bytes: 64,
-            uniform_align_bytes: 64,
-            workgroup_bytes: 32 << 10,
-            max_workgroup: 1024,
-            max_grid: 65535,
-            subgroup: Some(32),
-            spirv: true,
-            coop: Vec::new(),
-            coop_blocks: Vec::new(),
-            coop_converts: false,
-            coop_lanes: false,
-            natives: Natives {
-                halves: true,
-                floats: true,
-            },
-            packed_dots: true,
-            compute_units: 12,
-            tuning: Tuning::default(),
-        }
-    }
-
-    /// Mesa's Vulkan on the processor, as Debian 12 has it.
-    pub fn lavapipe() -> Caps {
-        Caps {
-            max_binding_bytes: 128 << 20,
-            subgroup: None,
-            natives: Natives::default(),
-            packed_dots: true,
-            compute_units: 0,
-            ..Caps::laptop()
-        }
+    /// The units, or as many as such devices have where the driver does not say.
+    pub(crate) fn units(&self) -> usize {
+        self.device.units_or_typical()
     }
 }

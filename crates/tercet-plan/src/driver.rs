@@ -5,11 +5,16 @@
 //! computed, faults become errors that name node and index.
 
 mod executable;
+mod inputs;
 mod play;
+
+use self::inputs::Inputs;
+pub use self::inputs::SharedBuffer;
 
 use std::sync::Arc;
 
 use tercet_ir::backend::{Wanted, places};
+use tercet_ir::random::Random;
 use tercet_ir::{Bindings, DType, EvalError, Port, RunError, Tensor};
 
 use crate::flow::StageId;
@@ -34,6 +39,9 @@ pub struct Read {
 /// hold their tensors. Calls come from one thread at a time; between `submit` and `wait` only `wait`
 /// is called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
 pub trait Driver: Send + Sized + 'static {
+    /// The executor's name.
+    const NAME: &'static str;
+
     /// Writes into a buffer, before the next submission. `offset_bytes` is a multiple of 4; the end
     /// of the bytes need not be: the rest of the last word is then zeroed.
     ///
@@ -76,6 +84,30 @@ pub trait Driver: Send + Sized + 'static {
     /// As [`Driver::write`].
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError>;
 
+    /// A buffer of its own on the device, which executables of one device copy from.
+    type Shared: SharedBuffer;
+
+    /// Copies a range into a buffer of its own.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn share(&mut self, range: Read) -> Result<Self::Shared, RunError>;
+
+    /// A buffer of its own with these bytes; a last word that is not whole is filled with zeros.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn share_bytes(&mut self, bytes: &[u8]) -> Result<Self::Shared, RunError>;
+
+    /// True if the buffer is on this driver's device.
+    fn reaches(&self, shared: &Self::Shared) -> bool;
+
+    /// Copies the beginning of a buffer into a range of another, before the next submission.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn take(&mut self, shared: &Self::Shared, range: Read) -> Result<(), RunError>;
+
     /// Reads a range now.
     ///
     /// # Errors
@@ -108,6 +140,8 @@ struct Flight {
     /// Places of the wanted outputs.
     wanted: Vec<usize>,
     sizes: Bindings,
+    /// Its end counts in the random numbers, which were not set since it was started.
+    counts: bool,
 }
 
 /// An executable of a program through a driver.
@@ -116,10 +150,10 @@ pub struct GpuExecutable<D: Driver> {
     driver: std::cell::RefCell<D>,
     bounds: Bindings,
     launch: Launch,
-    /// The sizes and the step that `launch` was computed for.
-    launched: Option<(Bindings, u64)>,
+    /// The sizes and the random numbers that `launch` was computed for.
+    launched: Option<(Bindings, Random)>,
     sizes: Bindings,
-    step: u64,
+    random: Random,
     params_set: Vec<bool>,
     prepared: bool,
     flight: Option<Flight>,
@@ -128,6 +162,8 @@ pub struct GpuExecutable<D: Driver> {
     /// The records of data checks, read after every run.
     faults: Option<Read>,
     scratch: Vec<u8>,
+    /// What inputs are bound to, and what the device holds of them.
+    inputs: Inputs,
     /// Stages that are to be played and were not yet submitted.
     due: Vec<StageId>,
     /// The numbers differ from those of the last submission.
@@ -139,14 +175,15 @@ impl<D: Driver> GpuExecutable<D> {
     pub fn new(program: Arc<Program>, driver: D, bounds: Bindings) -> GpuExecutable<D> {
         GpuExecutable {
             params_set: vec![false; program.signature.params.len()],
+            inputs: Inputs::new(program.signature.inputs.len()),
             faults: faults(&program),
-            program,
             driver: std::cell::RefCell::new(driver),
+            program,
             bounds,
             launch: Launch::default(),
             launched: None,
             sizes: Bindings::new(),
-            step: 0,
+            random: Random::default(),
             prepared: false,
             flight: None,
             last: None,
@@ -176,12 +213,10 @@ impl<D: Driver> GpuExecutable<D> {
         inputs: &[(&str, &Tensor)],
         wanted: Wanted<'_>,
     ) -> Result<(), RunError> {
-        if self.flight.take().is_some() {
-            self.driver.get_mut().wait(&mut |_, _| {})?;
-        }
+        self.land()?;
         let program = Arc::clone(&self.program);
         let places = places(&program.signature, wanted)?;
-        (program.signature).bind(inputs, &self.bounds, &mut self.sizes)?;
+        self.bind_sizes(inputs)?;
         for (port, set) in program.signature.params.iter().zip(&self.params_set) {
             if !set {
                 let (name, ty) = (port.name.clone(), port.ty.clone());
@@ -201,12 +236,7 @@ impl<D: Driver> GpuExecutable<D> {
             self.driver.get_mut().prepare(&self.launch)?;
         }
         self.prepared = true;
-        for (port, io) in program.signature.inputs.iter().zip(&program.inputs) {
-            let Some((_, tensor)) = inputs.iter().find(|(name, _)| *name == port.name) else {
-                continue; // `bind` found every input.
-            };
-            self.upload("input", port, io, tensor)?;
-        }
+        self.send_inputs(inputs)?;
         self.due.clear();
         self.driver.get_mut().begin();
         match program.flow.is_empty() {
@@ -226,8 +256,33 @@ impl<D: Driver> GpuExecutable<D> {
         self.flight = Some(Flight {
             wanted: places,
             sizes: self.sizes.clone(),
+            counts: true,
         });
         Ok(())
+    }
+
+    /// Finishes a run that nobody waited for: its results are dropped, but it counts.
+    fn land(&mut self) -> Result<(), RunError> {
+        let Some(flight) = self.flight.take() else {
+            return Ok(());
+        };
+        let (program, launch, mut failed) = (&self.program, &self.launch, false);
+        let has_faults = self.faults.is_some();
+        self.driver.get_mut().wait(&mut |i, bytes| {
+            failed |= has_faults && i == 0 && fault_of(program, launch, bytes).is_some();
+        })?;
+        if !failed {
+            self.ended(flight);
+        }
+        Ok(())
+    }
+
+    /// A run was completed.
+    fn ended(&mut self, flight: Flight) {
+        if flight.counts {
+            self.random.count();
+        }
+        self.last = Some(flight.sizes);
     }
 
     /// Waits for the run started last and takes its outputs.
@@ -265,8 +320,7 @@ impl<D: Driver> GpuExecutable<D> {
         match fault {
             Some(fault) => Err(fault),
             None => {
-                self.step += 1;
-                self.last = Some(flight.sizes);
+                self.ended(flight);
                 Ok(())
             }
         }
@@ -274,19 +328,19 @@ impl<D: Driver> GpuExecutable<D> {
 
     /// Computes the numbers if the sizes, or what depends on the count of runs, changed.
     fn compute(&mut self, program: &Program) -> Result<bool, RunError> {
-        let same = self.launched.as_ref().is_some_and(|(sizes, step)| {
-            *sizes == self.sizes && (*step == self.step || !program.tape.counts_runs())
+        let same = self.launched.as_ref().is_some_and(|(sizes, random)| {
+            *sizes == self.sizes && (*random == self.random || !program.tape.draws())
         });
         if same {
             return Ok(false);
         }
         self.launched = None;
-        self.launch.compute(program, &self.sizes, self.step)?;
-        self.launched = Some((self.sizes.clone(), self.step));
+        self.launch.compute(program, &self.sizes, self.random)?;
+        self.launched = Some((self.sizes.clone(), self.random));
         Ok(true)
     }
 
-    fn upload(
+    fn send(
         &mut self,
         what: &'static str,
         port: &Port,

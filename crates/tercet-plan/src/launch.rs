@@ -1,5 +1,6 @@
 //! The numbers of a run: parameter blocks and grids for actual sizes.
 
+use tercet_ir::random::Random;
 use tercet_ir::{Bindings, EvalError, RunError};
 
 use crate::kernel::Word;
@@ -27,8 +28,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Computes the numbers for these sizes, checked against the bounds, and the count of completed
-    /// runs.
+    /// Computes the numbers for these sizes, checked against the bounds, and where the
+    /// executable stands in its random numbers.
     ///
     /// # Errors
     /// [`RunError::Dim`] when a size is not possible, [`RunError::Node`] when a slice does not
@@ -37,7 +38,7 @@ impl Launch {
         &mut self,
         program: &Program,
         sizes: &Bindings,
-        step: u64,
+        random: Random,
     ) -> Result<(), RunError> {
         self.refused.clear();
         for (at, check) in program.size_checks.iter().enumerate() {
@@ -62,7 +63,7 @@ impl Launch {
         }
         program
             .tape
-            .eval(sizes, step, &self.unfit, &mut self.values)?;
+            .eval(sizes, random, &self.unfit, &mut self.values)?;
         for (at, check) in program.size_checks.iter().enumerate() {
             if let SizeRule::AtMost { less, more, reason } = &check.rule {
                 let (less, more) = (self.value(*less), self.value(*more));

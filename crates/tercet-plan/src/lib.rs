@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod caps;
+mod device;
 mod driver;
 mod emit;
 mod families;
@@ -29,11 +30,15 @@ mod program;
 mod races;
 mod scalar;
 mod schedule;
+mod split;
+pub mod tune;
 mod tuning;
+mod variant;
 mod walk;
 
 pub use caps::{Caps, CoopBlock, CoopShape, CoopType};
-pub use driver::{Driver, GpuExecutable, Read};
+pub use device::{Device, Kind, Said};
+pub use driver::{Driver, GpuExecutable, Read, SharedBuffer};
 pub use emit::{Emit, View};
 pub use families::gemm_coop;
 pub use families::{FAMILIES, Family, PlanTarget, kernels};
@@ -55,4 +60,5 @@ pub use program::{
     SizeCheck, SizeRule, Slot, SlotId, Step, Work,
 };
 pub use races::{Race, check_races};
-pub use tuning::{Entry, Problem, Tuning, TuningError};
+pub use tuning::{Entry, GemmProblem, Key, Tuning, TuningError, Weights};
+pub use variant::Taken;

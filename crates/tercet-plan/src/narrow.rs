@@ -20,10 +20,13 @@ pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
     }
     let mut new = Graph::new();
     for (id, node) in graph.nodes() {
-        let op = narrow_op(id, &node.op)?;
+        let origin = graph.origin(id);
+        let at = origin.node;
+        let op = narrow_op(at, &node.op)?;
         // Node for node: ids and ports stay.
+        new.add_for(Some(origin));
         new.add(op, &node.inputs)
-            .map_err(|source| CompileError::Rewrite { node: id, source })?;
+            .map_err(|source| CompileError::Rewrite { node: at, source })?;
     }
     let fail = |v: Value| {
         move |source| CompileError::Rewrite {
@@ -31,6 +34,7 @@ pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
             source,
         }
     };
+    new.add_for(None);
     for o in graph.outputs() {
         new.output(&o.name, o.value).map_err(fail(o.value))?;
     }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
+use tercet_ir::random::Random;
 use tercet_ir::{Bindings, Dim, DimError};
 
 /// The place of an expression on the tape.
@@ -65,6 +66,13 @@ pub enum Expr {
         /// The high half.
         high: bool,
     },
+    /// The low or high 32 bits of the seed of a random operator: that of the executable if one was set, else its own.
+    Seed {
+        /// Its own.
+        own: u64,
+        /// The high half.
+        high: bool,
+    },
     /// 1 where the weights of the parameter at this place of the signature keep their values in F16,
     /// else 0.
     FitsHalf(u32),
@@ -113,9 +121,10 @@ impl Tape {
         self.exprs.is_empty()
     }
 
-    /// True if some number depends on the count of runs.
-    pub fn counts_runs(&self) -> bool {
-        self.exprs.iter().any(|e| matches!(e, Expr::Step { .. }))
+    /// True if some number depends on where the executable stands in its random numbers.
+    pub fn draws(&self) -> bool {
+        let is_drawn = |e: &Expr| matches!(e, Expr::Step { .. } | Expr::Seed { .. });
+        self.exprs.iter().any(is_drawn)
     }
 
     fn push(&mut self, e: Expr) -> Num {
@@ -153,6 +162,11 @@ impl Tape {
     /// The low and the high word of the number of completed runs.
     pub fn step(&mut self) -> [Num; 2] {
         [false, true].map(|high| self.push(Expr::Step { high }))
+    }
+
+    /// The low and the high word of the seed of a random operator, whose own is `own`.
+    pub fn seed(&mut self, own: u64) -> [Num; 2] {
+        [false, true].map(|high| self.push(Expr::Seed { own, high }))
     }
 
     /// 1 where the weights of the parameter at this place of the signature keep their values in F16,
@@ -236,6 +250,7 @@ impl Tape {
             Expr::Mul(a, b) => (self.twos(a) + self.twos(b)).min(MOST),
             Expr::Dim(ref dim) => dim.twos(),
             Expr::Step { .. }
+            | Expr::Seed { .. }
             | Expr::FitsHalf(_)
             | Expr::CeilDiv(..)
             | Expr::Div(..)
@@ -259,7 +274,7 @@ impl Tape {
     pub fn eval(
         &self,
         sizes: &Bindings,
-        step: u64,
+        random: Random,
         unfit: &[u32],
         values: &mut Vec<i64>,
     ) -> Result<(), DimError> {
@@ -271,8 +286,8 @@ impl Tape {
                     Err(_) if self.inside.contains(&ExprId(values.len() as u32)) => 0,
                     Err(e) => return Err(e),
                 },
-                Expr::Step { high: false } => i64::from(step as u32),
-                Expr::Step { high: true } => i64::from((step >> 32) as u32),
+                Expr::Step { high } => word(random.counter, *high),
+                Expr::Seed { own, high } => word(random.seed.unwrap_or(*own), *high),
                 Expr::FitsHalf(param) => i64::from(!unfit.contains(param)),
                 Expr::Add(..)
                 | Expr::Sub(..)
@@ -294,6 +309,11 @@ impl Tape {
     }
 }
 
+/// The low or the high word.
+fn word(n: u64, high: bool) -> i64 {
+    i64::from(if high { (n >> 32) as u32 } else { n as u32 })
+}
+
 /// The value of a number, given those of the tape.
 pub(crate) fn get(n: Num, values: &[i64]) -> i64 {
     match n {
@@ -305,7 +325,7 @@ pub(crate) fn get(n: Num, values: &[i64]) -> i64 {
 /// The arithmetic; `None` for leaves. Overflow saturates: numbers are checked where they are used.
 fn apply(e: &Expr, get: impl Fn(Num) -> i64) -> Option<i64> {
     Some(match *e {
-        Expr::Dim(_) | Expr::Step { .. } | Expr::FitsHalf(_) => return None,
+        Expr::Dim(_) | Expr::Step { .. } | Expr::Seed { .. } | Expr::FitsHalf(_) => return None,
         Expr::Add(a, b) => get(a).saturating_add(get(b)),
         Expr::Sub(a, b) => get(a).saturating_sub(get(b)),
         Expr::Mul(a, b) => get(a).saturating_mul(get(b)),
@@ -337,6 +357,7 @@ impl fmt::Display for Shown<'_> {
             Expr::Dim(d) => write!(f, "{d}"),
             Expr::Step { high: false } => write!(f, "runs"),
             Expr::Step { high: true } => write!(f, "runs>>32"),
+            Expr::Seed { own, high } => write!(f, "{}", word(*own, *high)),
             Expr::FitsHalf(param) => write!(f, "param{param} fits f16"),
             Expr::Add(a, b) => write!(f, "({}+{})", s(*a), s(*b)),
             Expr::Sub(a, b) => write!(f, "({}-{})", s(*a), s(*b)),
@@ -365,8 +386,13 @@ mod tests {
         assert_eq!(t.mul(a, Num::ONE), a);
         let on = t.at_most(s, 8u32);
         let mut values = Vec::new();
-        t.eval(&Bindings::new().with("s", 65), 3, &[], &mut values)
-            .unwrap();
+        t.eval(
+            &Bindings::new().with("s", 65),
+            Random::default(),
+            &[],
+            &mut values,
+        )
+        .unwrap();
         assert_eq!((get(a, &values), get(on, &values)), (2, 0));
         assert_eq!(Shown(a, &t).to_string(), "ceil(s/64)");
         let words = t.mul(s, Num::Const(24));
@@ -382,9 +408,9 @@ mod tests {
         let mut t = Tape::default();
         let n = t.dim_inside(&less);
         let (sizes, mut values) = (Bindings::new().with("s", 3), Vec::new());
-        t.eval(&sizes, 0, &[], &mut values).unwrap();
+        t.eval(&sizes, Random::default(), &[], &mut values).unwrap();
         assert_eq!(get(n, &values), 0);
         assert_eq!(t.dim(&less), n);
-        assert!(t.eval(&sizes, 0, &[], &mut values).is_err());
+        assert!(t.eval(&sizes, Random::default(), &[], &mut values).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! The order of planning: leaves, nodes through their families (`walk.rs`), outputs, states; then
 //! schedule and memory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use tercet_ir::backend::check_borders;
 use tercet_ir::layout::in_place_updates;
@@ -13,8 +13,8 @@ use tercet_ir::{
 
 use crate::caps::Caps;
 use crate::driver::device_dtype;
-use crate::emit::{Emit, Home, View};
-use crate::families::{PlanTarget, copy, refused, rope};
+use crate::emit::{Emit, Facts, Home, View};
+use crate::families::{PlanTarget, copy, refused};
 use crate::flow::Flow;
 use crate::joined::Joined;
 use crate::kernel::{Access, Word};
@@ -23,6 +23,7 @@ use crate::num::Num;
 use crate::planes::{self, Planes};
 use crate::program::{Arms, Buffer, Io, Program, Step, Work};
 use crate::schedule;
+use crate::split::{Parts, split};
 use crate::walk::{Leaves, nodes};
 
 /// Choices of planning that do not change results.
@@ -56,6 +57,7 @@ pub fn compile_with(
     caps: &Caps,
     choices: PlanOptions,
 ) -> Result<Program, CompileError> {
+    let graph = &*options.opened(graph)?;
     check_borders(graph, &options.bounds)?;
     let optimized = {
         let _span = tracing::debug_span!("passes").entered();
@@ -64,10 +66,11 @@ pub fn compile_with(
     let legal = {
         let _span = tracing::debug_span!("legalize").entered();
         let narrow = narrow_i64(&optimized)?;
+        let narrow = split(&narrow, caps)?.unwrap_or(narrow);
         legalize(&narrow, &PlanTarget(caps))?
     };
     let _span = tracing::debug_span!("plan").entered();
-    let origins = origins(graph, &legal);
+    let origins = origins(&legal);
     plan(
         &legal,
         Signature::of(graph),
@@ -92,7 +95,16 @@ pub fn plan(
     choices: PlanOptions,
 ) -> Result<Program, CompileError> {
     let draft = |in_place: bool| -> Result<(Emit<'_>, Borders), CompileError> {
-        let mut e = Emit::new(legal, caps, &options.bounds, &signature, origins.clone());
+        let facts = Facts {
+            bounds: &options.bounds,
+            signature: &signature,
+            origins: origins.clone(),
+            planes: planes::of(legal),
+            parts: Parts::of(legal, &signature, caps),
+            around: Vec::new(),
+            has_flow: legal.nodes().any(|(_, n)| !n.op.subgraphs().is_empty()),
+        };
+        let mut e = Emit::new(legal, caps, facts);
         let borders = walk(&mut e, in_place)?;
         Ok((e, borders))
     };
@@ -107,7 +119,7 @@ pub fn plan(
         e.draft.params[at] = Word::Num(Num::Const(checks));
     }
     e.draft.data_checks.sort_by_key(|c| c.site.node);
-    if e.has_flow {
+    if e.facts.has_flow {
         e.close();
         clear_records(&mut e);
     }
@@ -149,44 +161,36 @@ pub(crate) struct Borders {
 }
 
 fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
-    e.planes = planes::of(e.graph);
-    let joined = Joined::of(e.graph, e.signature, &e.planes, e.caps.max_binding_bytes);
+    let facts = &e.facts;
+    let limit = e.caps.max_binding_bytes;
+    let joined = Joined::of(e.graph, facts.signature, &facts.planes, limit);
     let mut borders = leaves(e, &joined)?;
     let updates = match in_place {
         true => in_place_updates(e.graph),
         false => HashMap::new(),
     };
-    let into_states = into_states(e.graph, &updates);
-    let homes = |e: &Emit<'_>, id: NodeId| {
-        let leaf = updates.get(&id)?;
-        Some(e.places[leaf.index()][0].slot)
-    };
-    let leaves = Leaves::Borders(&borders, &joined);
-    nodes(e, &leaves, &into_states, homes)?;
+    let slots = updates.into_iter().filter_map(|(update, state)| {
+        let Op::State(state) = &e.graph.node(state).op else {
+            return None;
+        };
+        let states = e.facts.signature.states.iter();
+        let mut states = states.zip(&borders.states);
+        let (_, io) = states.find(|(port, _)| port.name == state.name)?;
+        Some((update, io.slot))
+    });
+    let in_place = slots.collect();
+    nodes(e, &Leaves::Borders(&borders, &joined), &in_place)?;
     outputs(e, &mut borders)?;
     assigns(e)?;
     Ok(borders)
 }
 
-/// Nodes whose result does nothing but go into a state that is updated in place, where the kernel
-/// can write it there itself.
-fn into_states(graph: &Graph, updates: &HashMap<NodeId, NodeId>) -> HashSet<NodeId> {
-    let uses = graph.use_counts();
-    let fits = updates.iter().filter_map(|(update, state)| {
-        let value = *graph.node(*update).inputs.get(1)?;
-        let is_only_reader = uses[value.node.index()][value.port as usize] == 1;
-        let state = &graph.node(*state).outputs[0];
-        let fits = rope::fits_state(graph.node(value.node), state);
-        (is_only_reader && fits).then_some(value.node)
-    });
-    fits.collect()
-}
-
 /// Slots of everything in the signature, also of what the legal graph does not read.
 fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
     let mut borders = Borders::default();
-    let signature = e.signature;
+    let signature = e.facts.signature;
     let planes: HashMap<String, Planes> = e
+        .facts
         .planes
         .iter()
         .filter_map(|(v, planes)| {
@@ -211,8 +215,7 @@ fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
             let planes = planes.get(&port.name).filter(|_| kind == 1).copied();
             // Errors name it.
             if let Some(leaf) = e.graph.leaf(&port.name) {
-                e.at = leaf;
-                e.op = e.graph.node(leaf).op.kind().doc().name;
+                e.move_to(leaf);
             }
             list.push(io(e, port, planes, home)?);
         }
@@ -253,9 +256,8 @@ fn io(
 /// Outputs are computed where they are read back from if they are the whole of a slot, else copied.
 fn outputs(e: &mut Emit<'_>, borders: &mut Borders) -> Result<(), CompileError> {
     let graph = e.graph;
-    e.op = "output";
-    for (port, output) in e.signature.outputs.iter().zip(graph.outputs()) {
-        e.at = output.value.node;
+    for (port, output) in e.facts.signature.outputs.iter().zip(graph.outputs()) {
+        e.move_to_border(output.value.node, "output");
         let view = e.view(output.value);
         check_dtype(e, &view)?;
         let slot = &e.draft.slots[view.slot.0 as usize];
@@ -284,9 +286,9 @@ fn check_dtype(e: &Emit<'_>, view: &View) -> Result<(), CompileError> {
     Err(CompileError::Unsupported {
         target: e.caps.target,
         nodes: vec![UnsupportedNode {
-            node: e.origins.of(e.at),
-            op: e.op,
-            results: e.graph.node(e.at).outputs.clone(),
+            node: e.facts.origins.of(e.cursor.at),
+            op: e.cursor.op,
+            results: e.graph.node(e.cursor.at).outputs.clone(),
             reason: reason.to_string(),
             remedy: "cast it to f32".to_string(),
         }],
@@ -306,10 +308,9 @@ fn io_of(e: &mut Emit<'_>, port: &Port, view: &View) -> Io {
 /// States that are not updated in place take their values at the end, all reads before any write.
 fn assigns(e: &mut Emit<'_>) -> Result<(), CompileError> {
     let graph = e.graph;
-    e.op = "assign";
     let mut commits = Vec::new();
     for assign in graph.assigns() {
-        e.at = assign.value.node;
+        e.move_to_border(assign.value.node, "assign");
         let (state, value) = (e.view(assign.state), e.view(assign.value));
         if state.slot == value.slot && value == state {
             continue;

@@ -10,6 +10,7 @@
 //! either order is said here alone: [`fields`].
 
 use std::collections::HashMap;
+use std::thread;
 
 use tercet_ir::layout::{Cut, SymLayout};
 use tercet_ir::{DType, Dim, Graph, Node, Op, Scheme, Value};
@@ -26,6 +27,10 @@ const LEAST_HALF: f64 = 1.0 / 4096.0;
 
 /// Bytes that are written at once.
 const CHUNK_BYTES: usize = 8 << 20;
+/// The most threads that put rows in planes: memory is the limit from here on.
+const MAX_THREADS: usize = 8;
+/// What a thread does at least: starting one takes as long as 100 KiB.
+const THREAD_BYTES: usize = 512 << 10;
 
 /// A part of a block: where the file has it, and its length; 0 where the scheme has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,10 +143,7 @@ impl Planes {
         for (at, part) in file.chunks(rows * self.row_bytes).enumerate() {
             scratch.clear();
             scratch.resize(part.len() / self.row_bytes * stride, 0);
-            let to = scratch.chunks_exact_mut(stride);
-            for (row, out) in part.chunks_exact(self.row_bytes).zip(to) {
-                self.split(row, out);
-            }
+            self.split_all(part, scratch);
             write((at * rows * stride) as u64, scratch)?;
         }
         Ok(())
@@ -153,6 +155,28 @@ impl Planes {
         let greatest = self.scheme.greatest_scale(file);
         let most = greatest * self.scheme.greatest_code();
         (LEAST_HALF..=MOST_HALF).contains(&most) || greatest == 0.0
+    }
+
+    /// Whole rows, on several threads where there are many: a file that is mapped is read by this.
+    fn split_all(&self, file: &[u8], out: &mut [u8]) {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let threads = cores.min(MAX_THREADS).min(file.len() / THREAD_BYTES).max(1);
+        let rows = (file.len() / self.row_bytes).div_ceil(threads).max(1);
+        let parts = file.chunks(rows * self.row_bytes);
+        let split = |(part, to): (&[u8], &mut [u8])| {
+            let to = to.chunks_exact_mut(self.stride_bytes());
+            for (row, out) in part.chunks_exact(self.row_bytes).zip(to) {
+                self.split(row, out);
+            }
+        };
+        let mut pairs = parts.zip(out.chunks_mut(rows * self.stride_bytes()));
+        let Some(first) = pairs.next() else { return };
+        thread::scope(|scope| {
+            for pair in pairs {
+                scope.spawn(move || split(pair));
+            }
+            split(first);
+        });
     }
 
     /// One row.
@@ -302,5 +326,25 @@ mod tests {
                 assert_eq!(all[at], file[block * size + byte], "{}", scheme.name());
             }
         }
+    }
+
+    #[test]
+    fn threads_put_rows_where_one_puts_them() {
+        let scheme = Scheme::Q4K;
+        let row_bytes = 9 * scheme.block_bytes();
+        let planes = Planes { scheme, row_bytes };
+        // Above what a thread does at least, in rows that no number of threads divides.
+        let rows = 7 * THREAD_BYTES / row_bytes + 5;
+        let file: Vec<u8> = (0..rows * row_bytes)
+            .map(|i| (i * 7 + i / 256) as u8)
+            .collect();
+        let mut one = vec![0; rows * planes.stride_bytes()];
+        let to = one.chunks_exact_mut(planes.stride_bytes());
+        for (row, out) in file.chunks_exact(row_bytes).zip(to) {
+            planes.split(row, out);
+        }
+        let mut all = vec![0; one.len()];
+        planes.split_all(&file, &mut all);
+        assert!(all == one);
     }
 }

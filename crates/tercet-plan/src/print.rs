@@ -4,6 +4,7 @@ use std::fmt;
 
 use tercet_ir::Bindings;
 use tercet_ir::backend::Explanation;
+use tercet_ir::random::Random;
 
 use crate::flow::{Flow, StageId};
 use crate::kernel::{Access, Word};
@@ -178,7 +179,7 @@ fn at_bounds(program: &Program) -> Vec<Played> {
     let sizes = symbols.fold(Bindings::new(), |b, (s, n)| b.with(s.name(), *n));
     let mut launch = Launch::default();
     let steps = program.steps.iter().enumerate();
-    match launch.compute(program, &sizes, 0) {
+    match launch.compute(program, &sizes, Random::default()) {
         Ok(()) => (0..program.stages().len())
             .flat_map(|at| program.played_stage(StageId(at as u32), &launch.chosen))
             .collect(),
@@ -188,6 +189,26 @@ fn at_bounds(program: &Program) -> Vec<Played> {
                 barrier: s.barrier,
             })
             .collect(),
+    }
+}
+
+/// Which variants of kernels a program has and why, each line once with how often it occurs; empty where there are none.
+fn variants(program: &Program) -> String {
+    let mut lines: Vec<(String, usize)> = Vec::new();
+    for taken in &program.variants {
+        let line = format!("{:<22} {taken}", taken.op);
+        match lines.iter_mut().find(|(known, _)| *known == line) {
+            Some((_, count)) => *count += 1,
+            None => lines.push((line, 1)),
+        }
+    }
+    let lines = lines
+        .iter()
+        .map(|(line, count)| format!("  {count:>5} x {line}\n"));
+    let lines: String = lines.collect();
+    match lines.is_empty() {
+        true => lines,
+        false => format!("variants:\n{lines}"),
     }
 }
 
@@ -220,6 +241,6 @@ pub fn explain(program: &Program, target: &'static str) -> Explanation {
         // A program has no step that runs on the host.
         host_fallbacks: 0,
         bytes: bytes.to_vec(),
-        listing: program.to_string(),
+        listing: format!("{program}{}", variants(program)),
     }
 }

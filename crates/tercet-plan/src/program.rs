@@ -21,6 +21,7 @@ use crate::flow::{Flow, Site};
 use crate::kernel::{Access, Instance, Word};
 use crate::num::{Num, Tape};
 use crate::planes::Planes;
+use crate::variant::Taken;
 
 /// The index of a slot of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -318,6 +319,8 @@ pub struct Program {
     pub data_checks: Vec<DataCheck>,
     /// Checks of sizes.
     pub size_checks: Vec<SizeCheck>,
+    /// The variants of kernels that were taken, and why.
+    pub variants: Vec<Taken>,
 }
 
 impl Program {

@@ -68,6 +68,7 @@ pub(crate) fn finish(
         outputs: borders.outputs,
         data_checks: draft.data_checks,
         size_checks: draft.size_checks,
+        variants: draft.variants,
     })
 }
 

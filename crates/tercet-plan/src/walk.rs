@@ -1,17 +1,19 @@
 //! The nodes of a graph in their order, each through its family: of the graph itself and of graphs inside
-//! nodes.
+//! nodes. Nodes that are emitted together (`fusions`) come where the last of them stands.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use tercet_ir::layout::{View as Looked, check_slice, is_view, view_of};
 use tercet_ir::{CompileError, Node, NodeId, Op, OpKind, Port, Value};
 
 use crate::emit::{Emit, Home, View, all_known};
-use crate::families::{find, matmul, norm};
-use crate::fusions::{After, Fusions};
+use crate::families::rope::append::Append;
+use crate::families::{attention, find, matmul, rope};
+use crate::fusions::{Fusions, Group, KvAppend};
 use crate::joined::Joined;
 use crate::plan::{Borders, place};
 use crate::program::{Buffer, Io, SizeRule, SlotId};
+use crate::split::rows_of;
 
 /// Emits the nodes of a graph inside a node; the places of its results.
 ///
@@ -28,8 +30,7 @@ pub(crate) fn walk_block(
         .filter(|(_, n)| n.op.kind() == OpKind::Input);
     let given = inputs.map(|(id, _)| id).zip(arguments.iter().cloned());
     let leaves = Leaves::Arguments(given.collect());
-    let homes = |_: &Emit<'_>, id: NodeId| in_place.get(&id).copied();
-    nodes(e, &leaves, &HashSet::new(), homes)?;
+    nodes(e, &leaves, in_place)?;
     let outputs = e.graph.outputs().iter();
     Ok(outputs.map(|o| e.view(o.value)).collect())
 }
@@ -42,44 +43,65 @@ pub(crate) enum Leaves<'b> {
     Arguments(HashMap<NodeId, View>),
 }
 
-/// Emits the nodes of a graph. `home` gives the slot that a node writes its first result into, where that
-/// lies already.
+/// Emits the nodes of a graph. `in_place` gives the slots that nodes write their first results into, where those
+/// lie already.
 pub(crate) fn nodes(
     e: &mut Emit<'_>,
     leaves: &Leaves<'_>,
-    into_states: &HashSet<NodeId>,
-    home: impl Fn(&Emit<'_>, NodeId) -> Option<SlotId>,
+    in_place: &HashMap<NodeId, SlotId>,
 ) -> Result<(), CompileError> {
     let graph = e.graph;
-    let fusions = Fusions::of(graph);
+    let updates = in_place.keys().copied().collect();
+    let fusions = Fusions::of(graph, e.caps, &updates);
     for (id, node) in graph.nodes() {
-        e.at = id;
-        e.op = node.op.kind().doc().name;
-        if into_states.contains(&id) && !reads_state(e, node) {
-            e.deferred.insert(id);
-            e.places.push(Vec::new());
+        if fusions.is_deferred(id) {
             continue;
         }
-        if is_taken_in(e, &fusions, node)? {
-            e.deferred.insert(id);
-            e.places.push(Vec::new());
-            continue;
-        }
-        if let Some(place) = joined_parameters(e, leaves, node)? {
-            e.places.push(vec![place]);
-            continue;
-        }
-        let into = home(e, id);
-        let after = fusions.taken_by(id);
-        let after = after.filter(|(product, _)| e.deferred.contains(product));
-        let places = match after {
-            Some((product, after)) => lower_after(e, *product, after)?,
+        e.move_to(id);
+        let into = in_place.get(&id).copied();
+        let places = match fusions.ending_at(id) {
+            Some(group) => lower_group(e, group, into)?,
             None => lower(e, leaves, node, into)?,
         };
-        e.places.push(places);
+        e.set_places(id, places);
     }
-    e.flush();
     Ok(())
+}
+
+/// The place of rows of a parameter above the binding limit: a slot of their own within its buffer.
+fn part_of_parameter(
+    e: &mut Emit<'_>,
+    leaves: &Leaves<'_>,
+    node: &Node,
+) -> Result<Option<View>, CompileError> {
+    let (Leaves::Borders(..), [v, ..]) = (leaves, &node.inputs[..]) else {
+        return Ok(None);
+    };
+    let Op::Param(param) = &e.graph.node(v.node).op else {
+        return Ok(None);
+    };
+    let mut names = e.facts.signature.params.iter();
+    let at = names.position(|p| p.name == param.name);
+    let Some(at) = at
+        .map(|at| at as u32)
+        .filter(|at| e.facts.parts.contains(*at))
+    else {
+        return Ok(None);
+    };
+    let Some(first) = rows_of(e.graph, node) else {
+        return Ok(None);
+    };
+    let ty = &node.outputs[0];
+    let planes = e.facts.planes.get(v).copied();
+    let row = match planes {
+        Some(planes) => planes.stride_bytes(),
+        None => {
+            let sizes = ty.shape.iter().skip(1).filter_map(|d| d.known());
+            sizes.product::<usize>() * ty.dtype.size_bytes()
+        }
+    };
+    let home = Home::At(Buffer::Param(at), (first * row) as u64);
+    place(e, ty.dtype, &ty.shape, planes, home).map(Some)
 }
 
 /// The place of a node that stands for parameters which lie behind each other.
@@ -91,51 +113,24 @@ fn joined_parameters(
     let Leaves::Borders(_, joined) = leaves else {
         return Ok(None);
     };
-    let Some(&first) = joined.nodes.get(&e.at) else {
+    let Some(&first) = joined.nodes.get(&e.cursor.at) else {
         return Ok(None);
     };
     let ty = &node.outputs[0];
     let home = Home::At(Buffer::Param(first), 0);
     let value = Value {
-        node: e.at,
+        node: e.cursor.at,
         port: 0,
     };
-    let planes = e.planes.get(&value).copied();
+    let planes = e.facts.planes.get(&value).copied();
     place(e, ty.dtype, &ty.shape, planes, home).map(Some)
-}
-
-/// True if the node at hand is left to a later one that does the same by the way. A norm is then noted for
-/// the products that read it.
-fn is_taken_in(e: &mut Emit<'_>, fusions: &Fusions, node: &Node) -> Result<bool, CompileError> {
-    let of = Value {
-        node: e.at,
-        port: 0,
-    };
-    let is_norm = matches!(node.op, Op::RmsNorm(_)) && fusions.is_norm(of);
-    if !(is_norm || fusions.is_left(e.at)) || reads_state(e, node) || is_constant(e, node) {
-        return Ok(false);
-    }
-    if is_norm {
-        let x = e.view(node.inputs[0]);
-        norm::leave(e, node, of, x)?;
-    }
-    Ok(true)
 }
 
 /// True if the node has the same results in every run with the same parameters.
 fn is_constant(e: &Emit<'_>, node: &Node) -> bool {
     !varies(&node.op)
         && node.outputs.iter().all(|t| all_known(&t.shape))
-        && node
-            .inputs
-            .iter()
-            .all(|v| !e.is_left(*v) && e.is_constant(&e.view(*v)))
-}
-
-/// True if the node reads a state where it lies: later it may hold another value.
-fn reads_state(e: &Emit<'_>, node: &Node) -> bool {
-    let mut inputs = node.inputs.iter().filter(|v| !e.is_left(**v));
-    inputs.any(|v| matches!(e.home(e.view(*v).slot), Home::At(Buffer::State(_), _)))
+        && node.inputs.iter().all(|v| e.is_constant(&e.view(*v)))
 }
 
 fn lower(
@@ -145,6 +140,12 @@ fn lower(
     into_state: Option<SlotId>,
 ) -> Result<Vec<View>, CompileError> {
     let kind = node.op.kind();
+    if let Some(place) = part_of_parameter(e, leaves, node)? {
+        return Ok(vec![place]);
+    }
+    if let Some(place) = joined_parameters(e, leaves, node)? {
+        return Ok(vec![place]);
+    }
     if let Some(view) = leaf(e, leaves, node)? {
         return Ok(vec![view]);
     }
@@ -152,51 +153,43 @@ fn lower(
         let from = e.view(node.inputs[0]);
         return Ok(vec![look(e, node, &from)?]);
     }
-    let constant = is_constant(e, node);
-    let graph = e.graph;
-    let family = find(graph, node, e.caps).unwrap_or_else(|why| {
+    let constant = is_constant(e, node) && into_state.is_none();
+    let family = find(e.graph, node, e.caps).unwrap_or_else(|why| {
         unreachable!("invariant: the legalizer leaves nodes that a family lowers: {kind:?}, {why}")
     });
-    e.constant = constant && into_state.is_none();
-    e.into_state = into_state;
-    e.results = vec![None; node.outputs.len()];
-    let done = (family.lower)(e, node);
-    e.constant = false;
-    e.into_state = None;
-    done?;
-    let results = std::mem::take(&mut e.results).into_iter();
-    let placed = results.map(|r| {
-        r.unwrap_or_else(|| unreachable!("invariant: {} makes every result", family.name))
-    });
-    Ok(placed.collect())
+    e.as_constant(constant, |e| {
+        e.results_of(into_state, |e| (family.lower)(e, node))
+    })
 }
 
-/// Lowers a product together with the node at hand, which it was left to.
-fn lower_after(
+/// Lowers a group of which the node at hand is the last one.
+fn lower_group(
     e: &mut Emit<'_>,
-    product: NodeId,
-    after: &After,
+    group: &Group,
+    into_state: Option<SlotId>,
 ) -> Result<Vec<View>, CompileError> {
     let graph = e.graph;
-    let node = graph.node(e.at);
-    let port = match after {
-        After::Gate(_) => 0,
-        After::Sum { port, .. } => *port,
-    };
-    e.results = vec![None; node.outputs.len()];
-    let y = e.result(port as usize)?;
-    e.op = graph.node(product).op.kind().doc().name;
-    matmul::lower_with(e, graph.node(product), after, &y)?;
-    e.results.clear();
-    if port > 0 {
-        // The norm of the sum is left to products, which do not look at its place.
-        let of = Value {
-            node: e.at,
-            port: 0,
-        };
-        norm::leave(e, node, of, y.clone())?;
+    let node = graph.node(e.cursor.at);
+    match group {
+        Group::Product(group) => e.results_of(None, |e| matmul::lower_fused(e, node, group)),
+        Group::RopeUpdate { rope } => e.results_of(into_state, |e| {
+            rope::lower_update(e, graph.node(*rope), node)
+        }),
+        Group::KvAppend(group) => lower_append(e, node, group),
     }
-    Ok(vec![y; node.outputs.len()])
+}
+
+fn lower_append(
+    e: &mut Emit<'_>,
+    node: &Node,
+    group: &KvAppend,
+) -> Result<Vec<View>, CompileError> {
+    let append = Append::of(e, group)?;
+    if group.attention.is_some() {
+        return e.results_of(None, |e| attention::lower_after(e, node, Some(append)));
+    }
+    append.emit(e);
+    Ok(e.places(e.cursor.at))
 }
 
 fn leaf(e: &mut Emit<'_>, leaves: &Leaves<'_>, node: &Node) -> Result<Option<View>, CompileError> {
@@ -205,14 +198,14 @@ fn leaf(e: &mut Emit<'_>, leaves: &Leaves<'_>, node: &Node) -> Result<Option<Vie
     }
     match leaves {
         Leaves::Borders(borders, _) => Ok(named_leaf(e, borders, node)),
-        Leaves::Arguments(given) => Ok(given.get(&e.at).cloned()),
+        Leaves::Arguments(given) => Ok(given.get(&e.cursor.at).cloned()),
     }
 }
 
 /// An input, parameter or state.
 fn named_leaf(e: &Emit<'_>, borders: &Borders, node: &Node) -> Option<View> {
     let ty = &node.outputs[0];
-    let signature = e.signature;
+    let signature = e.facts.signature;
     let slot = |ports: &[Port], list: &[Io], name: &str| {
         let at = ports.iter().position(|p| p.name == name);
         list[at.unwrap_or_else(|| unreachable!("invariant: passes keep leaves: {name}"))].slot
@@ -223,8 +216,8 @@ fn named_leaf(e: &Emit<'_>, borders: &Borders, node: &Node) -> Option<View> {
         Op::State(o) => slot(&signature.states, &borders.states, &o.name),
         _ => return None,
     };
-    let planes = e.planes.get(&Value {
-        node: e.at,
+    let planes = e.facts.planes.get(&Value {
+        node: e.cursor.at,
         port: 0,
     });
     let layout = match planes {
@@ -248,7 +241,7 @@ fn look(e: &mut Emit<'_>, node: &Node, from: &View) -> Result<View, CompileError
             from: operand.shape.clone(),
             to: node.outputs[0].shape.clone(),
         };
-        e.check_sizes("slice", rule);
+        e.check_sizes(rule);
     }
     if let Looked::Free(layout) = view_of(node, operand, &from.layout) {
         return Ok(View {
@@ -268,7 +261,7 @@ fn look(e: &mut Emit<'_>, node: &Node, from: &View) -> Result<View, CompileError
 
 /// True for leaves that change between runs, for what gives another value at each run, and for what has
 /// stages of its own.
-fn varies(op: &Op) -> bool {
+pub(crate) fn varies(op: &Op) -> bool {
     matches!(
         op.kind(),
         OpKind::Input | OpKind::State | OpKind::RngUniform | OpKind::RngNormal | OpKind::Sample

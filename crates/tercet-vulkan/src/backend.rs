@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercet_ir::backend::Explanation;
 use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph, Tensor};
+use tercet_plan::tune::Tunable;
 use tercet_plan::{
     Caps, GpuExecutable, Natives, PlanOptions, Program, Tuning, lanes, native_trial,
 };
@@ -25,7 +26,7 @@ pub struct VulkanOptions {
     pub device: Option<String>,
     /// Core and synchronisation validation; see [`VulkanBackend::messages`].
     pub validation: bool,
-    /// The folder of the pipeline cache; without one every process makes its pipelines anew.
+    /// The folder of what is kept of kernels and pipelines; without one every process makes them anew.
     pub cache_dir: Option<PathBuf>,
     /// Leave gaps between the slots of programs, and say in [`VulkanBackend::messages`] which ones
     /// were written after each run. Slow: for tests.
@@ -82,16 +83,12 @@ impl VulkanBackend {
         let tuning_file = cache_dir
             .as_ref()
             .map(|dir| dir.join(cache::tuning_name(&device.features.identity)));
-        let caps = Caps {
-            tuning: tuning_file
-                .as_deref()
-                .and_then(cache::load_tuning)
-                .unwrap_or_default(),
-            ..device.features.caps()
-        };
+        let tuning = tuning_file.as_deref().and_then(cache::load_tuning);
+        let caps = device.features.caps().tuned(tuning.unwrap_or_default());
         let mut backend = VulkanBackend {
             shared: Arc::new(Shared {
-                pipelines: Pipelines::new(&device, cache_dir, validation).map_err(failed)?,
+                pipelines: Pipelines::new(&device, cache_dir.as_deref(), validation)
+                    .map_err(failed)?,
                 staging: Staging::new(&device).map_err(failed)?,
                 uniform_align_bytes: caps.uniform_align_bytes,
                 tuning_file,
@@ -160,8 +157,17 @@ impl VulkanBackend {
     pub fn tuned(&self, tuning: Tuning) -> VulkanBackend {
         VulkanBackend {
             shared: Arc::clone(&self.shared),
+            caps: self.caps.clone().tuned(tuning),
+        }
+    }
+
+    /// The same device with less reach of one binding, as small GPUs and browsers have it: for tests.
+    #[doc(hidden)]
+    pub fn with_binding_limit(&self, max_binding_bytes: u64) -> VulkanBackend {
+        VulkanBackend {
+            shared: Arc::clone(&self.shared),
             caps: Caps {
-                tuning,
+                max_binding_bytes,
                 ..self.caps.clone()
             },
         }
@@ -216,6 +222,7 @@ impl VulkanBackend {
             submissions: of(&self.shared.device.submissions),
             upload_bytes: of(&self.shared.staging.upload_bytes),
             pipelines_compiled: of(&self.shared.pipelines.compiled),
+            kernels_lowered: self.shared.pipelines.modules.counts().lowered,
         }
     }
 
@@ -262,6 +269,21 @@ impl VulkanBackend {
     #[doc(hidden)]
     pub fn lose_device(&self) {
         self.shared.device.lose("told to be lost");
+    }
+}
+
+impl Tunable for VulkanBackend {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn compile_with(
+        &self,
+        graph: &Graph,
+        tuning: Tuning,
+    ) -> Result<Box<dyn Executable>, CompileError> {
+        let tuned = self.tuned(tuning);
+        Ok(Box::new(tuned.compile_gpu(graph, &CompileOptions::new())?))
     }
 }
 

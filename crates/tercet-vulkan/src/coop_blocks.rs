@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use ash::vk;
 use tercet_plan::{CoopBlock, CoopType};
 
-use crate::features::Bfloat16Features;
+use crate::bfloat16::Bfloat16Features;
 use crate::instance::Instance;
 
 /// `VkPhysicalDeviceCooperativeMatrix2FeaturesNV`.
@@ -95,6 +95,9 @@ struct Flexible {
 }
 
 /// `vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV`.
+///
+/// # Safety
+/// The device is of the instance that the function was loaded from; the array is as long as the number says.
 type Query = unsafe extern "system" fn(vk::PhysicalDevice, *mut u32, *mut Flexible) -> vk::Result;
 
 /// What a device with the extension multiplies, with `f32` accumulation; nothing where it does not

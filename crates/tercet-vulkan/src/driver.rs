@@ -1,5 +1,6 @@
 //! The device side of one executable: buffers, recorded commands, submission, reading back.
 
+mod shared;
 mod transfers;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::pipeline::Pipeline;
 use crate::readback::Readback;
 use crate::record::{CommandPool, Player, Queries};
 use crate::recorded::{Recorded, Run};
+pub use shared::VulkanShared;
 
 /// What was done so far, for tests and traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Counters {
     pub upload_bytes: u64,
     /// Pipelines made on this device.
     pub pipelines_compiled: u64,
+    /// Kernels in WGSL that became SPIR-V on this device, and were not found in the cache folder.
+    pub kernels_lowered: u64,
 }
 
 /// What executables of one program share for good.
@@ -176,6 +180,7 @@ impl VulkanDriver {
     pub fn counters(&self) -> Counters {
         Counters {
             pipelines_compiled: self.shared.pipelines.compiled.load(Ordering::Relaxed),
+            kernels_lowered: self.shared.pipelines.modules.counts().lowered,
             ..self.counters
         }
     }
@@ -402,6 +407,26 @@ impl VulkanDriver {
 }
 
 impl Driver for VulkanDriver {
+    const NAME: &'static str = "vulkan";
+
+    type Shared = VulkanShared;
+
+    fn share(&mut self, range: Read) -> Result<VulkanShared, RunError> {
+        Ok(self.copy_out(range)?)
+    }
+
+    fn share_bytes(&mut self, bytes: &[u8]) -> Result<VulkanShared, RunError> {
+        Ok(self.copy_up(bytes)?)
+    }
+
+    fn reaches(&self, shared: &VulkanShared) -> bool {
+        self.is_of(shared)
+    }
+
+    fn take(&mut self, shared: &VulkanShared, range: Read) -> Result<(), RunError> {
+        Ok(self.copy_in(shared, range)?)
+    }
+
     fn write(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), RunError> {
         Ok(self.write_bytes(buffer, offset_bytes, bytes)?)
     }

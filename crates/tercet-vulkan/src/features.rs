@@ -3,46 +3,16 @@
 //! [`Features::query`] finds; [`Features::create_device`] enables exactly what was found of what
 //! kernels can use; [`Features::caps`] tells the planner.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 
 use ash::{khr, vk};
-use tercet_plan::{Caps, CoopBlock, CoopShape, CoopType, Natives, Tuning};
+use tercet_plan::{Caps, CoopBlock, CoopShape, CoopType, Device, Kind, Natives, Said};
+use tercet_spirv::Identity;
 
+use crate::bfloat16::Bfloat16Features;
 use crate::coop_blocks::{self, BlockFeatures};
 use crate::error::OpenError;
 use crate::instance::{DeviceInfo, DeviceKind, Instance, failed};
-
-/// `VkPhysicalDeviceShaderBfloat16FeaturesKHR`, newer than the bindings.
-#[repr(C)]
-pub(crate) struct Bfloat16Features {
-    s_type: vk::StructureType,
-    p_next: *mut c_void,
-    types: vk::Bool32,
-    dot_product: vk::Bool32,
-    cooperative_matrix: vk::Bool32,
-}
-
-// SAFETY: the specification of VK_KHR_shader_bfloat16 says that it extends both structures.
-unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Bfloat16Features {}
-// SAFETY: as above.
-unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features {}
-
-impl Bfloat16Features {
-    const EXTENSION: &'static CStr = c"VK_KHR_shader_bfloat16";
-    const S_TYPE: vk::StructureType = vk::StructureType::from_raw(1_000_141_000);
-    pub(crate) const COMPONENT: vk::ComponentTypeKHR =
-        vk::ComponentTypeKHR::from_raw(1_000_141_000);
-
-    fn new() -> Bfloat16Features {
-        Bfloat16Features {
-            s_type: Bfloat16Features::S_TYPE,
-            p_next: std::ptr::null_mut(),
-            types: 0,
-            dot_product: 0,
-            cooperative_matrix: 0,
-        }
-    }
-}
 
 /// How subgroups behave in compute shaders.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +50,8 @@ pub(crate) struct Features {
     bfloat16_coop: bool,
     size_control: bool,
     pub(crate) subgroups: Option<Subgroups>,
-    compute_units: u32,
+    /// What the device is like.
+    said: Said,
     pub(crate) queue_family: u32,
     /// Bits of a timestamp; 0 where there are none.
     pub(crate) timestamp_bits: u32,
@@ -90,16 +61,6 @@ pub(crate) struct Features {
     pub(crate) timestamp_ns: f32,
     /// Who wrote the driver's caches.
     pub(crate) identity: Identity,
-}
-
-/// What a pipeline cache must have been written by to be of use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) vendor: u32,
-    pub(crate) device: u32,
-    pub(crate) driver_version: u32,
-    pub(crate) driver_uuid: [u8; 16],
-    pub(crate) cache_uuid: [u8; 16],
 }
 
 impl Features {
@@ -216,7 +177,17 @@ impl Features {
             bfloat16_coop,
             size_control,
             subgroups: properties.subgroups(size_control, size_control && full),
-            compute_units: properties.compute_units,
+            said: Said {
+                kind: match info.kind {
+                    DeviceKind::Discrete => Kind::Discrete,
+                    DeviceKind::Integrated => Kind::Integrated,
+                    DeviceKind::Cpu => Kind::Software,
+                    DeviceKind::Virtual | DeviceKind::Other => Kind::Unknown,
+                },
+                subgroups: properties.subgroup_sizes.map(|(least, most)| [least, most]),
+                workgroup_bytes: properties.limits.max_compute_shared_memory_size,
+                ..properties.units
+            },
             queue_family,
             timestamp_bits,
             max_allocation: properties.max_allocation,
@@ -329,8 +300,7 @@ impl Features {
             coop_lanes: false,
             natives: Natives::default(),
             packed_dots: self.packed_dots,
-            compute_units: self.compute_units,
-            tuning: Tuning::default(),
+            device: Device::of(&self.said),
         }
     }
 }
@@ -343,7 +313,8 @@ struct Properties {
     subgroup_sizes: Option<(u32, u32)>,
     size_control_compute: bool,
     max_allocation: u64,
-    compute_units: u32,
+    /// What extensions say of the units.
+    units: Said,
     /// Products of packed bytes are faster than what they are made of.
     packed_dots: bool,
     identity: Identity,
@@ -359,7 +330,9 @@ impl Properties {
         let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut control = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
         let mut nv = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
-        let mut amd = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
+        let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
+        let mut amd2 = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
+        let mut arm = vk::PhysicalDeviceShaderCoreBuiltinsPropertiesARM::default();
         let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut v11);
         let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
         if new {
@@ -372,8 +345,14 @@ impl Properties {
         if has(ash::nv::shader_sm_builtins::NAME) {
             all = all.push_next(&mut nv);
         }
-        if has(ash::amd::shader_core_properties2::NAME) {
+        if has(ash::amd::shader_core_properties::NAME) {
             all = all.push_next(&mut amd);
+        }
+        if has(ash::amd::shader_core_properties2::NAME) {
+            all = all.push_next(&mut amd2);
+        }
+        if has(ash::arm::shader_core_builtins::NAME) {
+            all = all.push_next(&mut arm);
         }
         // SAFETY: a device of this instance; every structure of the chain belongs to its version
         // or to an extension that it has.
@@ -398,7 +377,19 @@ impl Properties {
             size_control_compute: control.required_subgroup_size_stages.contains(compute),
             max_allocation: v11.max_memory_allocation_size,
             packed_dots: dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE,
-            compute_units: nv.shader_sm_count.max(amd.active_compute_unit_count),
+            units: Said::of_units(
+                [
+                    nv.shader_sm_count,
+                    amd2.active_compute_unit_count,
+                    arm.shader_core_count,
+                ],
+                [
+                    amd.vgprs_per_simd,
+                    amd.wavefront_size,
+                    amd.simd_per_compute_unit,
+                    amd.max_vgpr_allocation,
+                ],
+            ),
             identity: Identity {
                 vendor: plain.vendor_id,
                 device: plain.device_id,

@@ -10,7 +10,8 @@
 //! | `instance.rs`, `features.rs` | loader, devices, what of a device is used; [`Caps`](tercet_plan::Caps) |
 //! | `device.rs` | the open device: queue, timeline, allocator, loss |
 //! | `memory.rs`, `staging.rs` | buffers; uploads and other one-off transfers |
-//! | `spirv.rs`, `pipeline.rs`, `cache.rs` | kernels to SPIR-V to pipelines; the cache file |
+//! | `spirv.rs`, `pipeline.rs` | kernels to SPIR-V (`tercet-spirv`) to pipelines |
+//! | `cache.rs` | the file of measurements |
 //! | `bind.rs`, `record.rs` | descriptor sets, command buffers |
 //! | `buffers.rs` | the buffers of a program, gaps between its slots |
 //! | `readback.rs` | results for the host |
@@ -23,6 +24,7 @@
 #![allow(unsafe_code, reason = "the Vulkan API is unsafe")]
 
 mod backend;
+mod bfloat16;
 mod bind;
 mod buffers;
 mod cache;
@@ -39,11 +41,10 @@ mod record;
 mod recorded;
 mod spirv;
 mod staging;
-pub mod tune;
 mod validation;
 
 pub use backend::{VulkanBackend, VulkanOptions};
-pub use driver::{Counters, VulkanDriver};
+pub use driver::{Counters, VulkanDriver, VulkanShared};
 pub use error::OpenError;
 pub use instance::{DeviceInfo, DeviceKind};
-pub use tercet_plan::{Entry, Problem, Tuning};
+pub use tercet_plan::{Entry, GemmProblem, Key, Tuning, Weights, tune};

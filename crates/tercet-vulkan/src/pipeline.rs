@@ -4,15 +4,15 @@
 //! two threads that want the same one make it once.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use ash::vk;
 use tercet_plan::{Instance, Source};
+use tercet_spirv::{Modules, PipelineFile, Uses, uses};
 
-use crate::cache;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::spirv;
@@ -61,8 +61,9 @@ type Made = Arc<OnceLock<Result<Arc<Pipeline>, GpuError>>>;
 pub(crate) struct Pipelines {
     made: Mutex<HashMap<Key, Made>>,
     layouts: Mutex<HashMap<Bindings, Layout>>,
+    pub(crate) modules: Modules,
     driver_cache: vk::PipelineCache,
-    file: Option<PathBuf>,
+    file: Option<PipelineFile>,
     saved: Mutex<u64>,
     validation: bool,
     /// Pipelines made so far.
@@ -94,21 +95,19 @@ impl Drop for Pipelines {
 }
 
 impl Pipelines {
-    /// No pipelines yet; what the cache file in `cache_dir` holds is given to the driver.
+    /// No pipelines yet; what the files in `cache_dir` hold need not be made again.
     pub(crate) fn new(
         device: &Arc<Device>,
-        cache_dir: Option<PathBuf>,
+        cache_dir: Option<&Path>,
         validation: bool,
     ) -> Result<Pipelines, GpuError> {
         let identity = device.features.identity;
-        let file = cache_dir.map(|dir| dir.join(cache::file_name(&identity)));
-        let blob = file
-            .as_deref()
-            .and_then(|f| cache::load(f, &identity))
-            .unwrap_or_default();
+        let file = cache_dir.map(|dir| PipelineFile::new(dir, "pipelines", identity));
+        let blob = file.as_ref().and_then(PipelineFile::load);
+        let blob = blob.unwrap_or_default();
         let create = |blob: &[u8]| {
             let info = vk::PipelineCacheCreateInfo::default().initial_data(blob);
-            // SAFETY: the data is what this driver gave, by its header and checksum, or empty.
+            // SAFETY: the data is what this driver gave, by its header and digest, or empty.
             unsafe { device.raw.create_pipeline_cache(&info, None) }
         };
         let driver_cache = create(&blob)
@@ -117,6 +116,7 @@ impl Pipelines {
         Ok(Pipelines {
             made: Mutex::default(),
             layouts: Mutex::default(),
+            modules: Modules::new(cache_dir),
             driver_cache,
             file,
             saved: Mutex::default(),
@@ -183,7 +183,7 @@ impl Pipelines {
         }
         // SAFETY: the cache is valid.
         if let Ok(blob) = unsafe { self.device.raw.get_pipeline_cache_data(self.driver_cache) } {
-            cache::store(file, &self.device.features.identity, &blob);
+            file.store(&blob);
         }
         *saved = compiled;
     }
@@ -227,14 +227,15 @@ impl Pipelines {
     fn make(&self, kernel: &Instance) -> Result<Pipeline, GpuError> {
         self.device.check_lost()?;
         let layout = self.layout(bindings(kernel))?;
-        let words = spirv::words(&kernel.name, &kernel.source, self.validation)?;
+        let words = spirv::words(&self.modules, &kernel.name, &kernel.source, self.validation)?;
+        let _span = tracing::debug_span!("pipelines of the driver").entered();
         let raw = &self.device.raw;
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
         // SAFETY: naga's modules are valid by construction, those from outside with checks of what they
         // access; SPIR-V ones are checked in CI.
         let module = unsafe { raw.create_shader_module(&info, None) }
             .map_err(self.device.failed("vkCreateShaderModule"))?;
-        let made = self.make_of(module, kernel, layout, spirv::uses(&words));
+        let made = self.make_of(module, kernel, layout, uses(&words));
         // SAFETY: a module is not needed after its pipeline was made.
         unsafe { raw.destroy_shader_module(module, None) };
         self.compiled.fetch_add(1, Ordering::Relaxed);
@@ -258,7 +259,7 @@ impl Pipelines {
         module: vk::ShaderModule,
         kernel: &Instance,
         layout: Layout,
-        uses: spirv::Uses,
+        uses: Uses,
     ) -> Result<vk::Pipeline, vk::Result> {
         let constants: &[u32] = match &kernel.source {
             Source::Wgsl(_) | Source::Checked { .. } => &[],

@@ -61,6 +61,9 @@ pub(crate) fn messenger_info(messages: &Messages) -> vk::DebugUtilsMessengerCrea
 }
 
 /// What the layer calls.
+///
+/// # Safety
+/// The arguments are those that the layer gives a messenger of [`messenger_info`].
 unsafe extern "system" fn on_message(
     _: vk::DebugUtilsMessageSeverityFlagsEXT,
     _: vk::DebugUtilsMessageTypeFlagsEXT,

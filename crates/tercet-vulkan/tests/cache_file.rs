@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{affine, ints, run};
 use tercet_ir::Dim;
-use tercet_vulkan::VulkanOptions;
+use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
 /// Names the folder of a process that writes the cache until it is killed.
 const WRITER: &str = "TERCET_TEST_CACHE_WRITER";
@@ -34,13 +34,16 @@ impl Drop for Folder {
     }
 }
 
-/// Opens a device with the cache, runs a program, closes. False without a device.
-fn play(dir: &Path) -> bool {
-    let options = VulkanOptions {
+fn open(dir: &Path) -> Option<VulkanBackend> {
+    common::open(VulkanOptions {
         cache_dir: Some(dir.to_path_buf()),
         ..VulkanOptions::default()
-    };
-    let Some(backend) = common::open(options) else {
+    })
+}
+
+/// Opens a device with the cache, runs a program, closes. False without a device.
+fn play(dir: &Path) -> bool {
+    let Some(backend) = open(dir) else {
         return false;
     };
     let mut exe = affine(&backend, Dim::Known(77), 77).load(&backend);
@@ -51,15 +54,45 @@ fn play(dir: &Path) -> bool {
     true
 }
 
+/// The files below a folder.
 fn files(dir: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).unwrap();
-    entries.map(|e| e.unwrap().path()).collect()
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files.extend(self::files(&path)),
+            false => files.push(path),
+        }
+    }
+    files
 }
 
+/// The driver's.
 fn the_file(dir: &Path) -> PathBuf {
-    let files = files(dir);
+    let mut files = files(dir);
+    files.retain(|f| f.extension().is_some_and(|e| e == "bin"));
     assert_eq!(files.len(), 1, "{files:?}");
     files[0].clone()
+}
+
+#[test]
+fn the_second_process_lowers_no_kernel_again() {
+    let folder = Folder::new("lowered");
+    let lowered = || {
+        let backend = open(&folder.0)?;
+        affine(&backend, Dim::Known(77), 77).load(&backend);
+        Some(backend.counters().kernels_lowered)
+    };
+    let Some(first) = lowered() else {
+        return;
+    };
+    assert!(first > 0);
+    assert_eq!(lowered(), Some(0));
+    for file in files(&folder.0.join("spirv")) {
+        fs::write(&file, b"garbage").unwrap();
+    }
+    assert_eq!(lowered(), Some(first));
+    assert!(play(&folder.0));
 }
 
 #[test]
@@ -69,7 +102,6 @@ fn damage_costs_nothing_but_time() {
         return;
     }
     let file = the_file(&folder.0);
-    assert!(file.extension().is_some_and(|e| e == "bin"));
     let good = fs::read(&file).unwrap();
     assert!(play(&folder.0));
     let flipped: Vec<u8> = good.iter().map(|b| !b).collect();

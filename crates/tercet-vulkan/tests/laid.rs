@@ -13,7 +13,7 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileOptions, DType, Executable, Graph, Tensor, TensorType, Type};
 use tercet_plan::CoopType;
 use tercet_plan::gemm_coop::Tiling;
-use tercet_vulkan::{Problem, Tuning, VulkanBackend};
+use tercet_vulkan::{GemmProblem, Tuning, VulkanBackend};
 
 /// Numbers of F16 from -1 to 1 without a pattern.
 fn numbers(shape: &[usize], seed: u32) -> (Tensor, Vec<f64>) {
@@ -86,7 +86,7 @@ fn laid_out_weights_give_the_product() {
     let Some(backend) = backend() else {
         return;
     };
-    let problem = Problem {
+    let problem = GemmProblem {
         dtype: DType::F16,
         b_transposed: false,
         m: 128,

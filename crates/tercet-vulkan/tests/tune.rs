@@ -1,15 +1,31 @@
-//! Measuring tilings: what is right is timed, what does not apply is never the best, tables are kept.
-//!
-//! A device without cooperative matrices is passed over with a printed reason.
+//! Measuring variants: what is right is timed, what is wrong or does not apply is never the best, tables are kept.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 
 mod common;
 
 use common::open_validated;
-use tercet_ir::DType;
-use tercet_vulkan::tune::{Outcome, candidates, measure, prepare};
-use tercet_vulkan::{Entry, Problem, Tuning, VulkanOptions};
+use tercet_ir::{DType, Scheme};
+use tercet_vulkan::tune::{Measured, Outcome, Task, candidates, measure, prepare};
+use tercet_vulkan::{Entry, GemmProblem, Tuning, VulkanBackend, VulkanOptions, Weights};
+
+/// The times of a few candidates of a task, the fastest of which is right, and one that there is not.
+fn measured(backend: &VulkanBackend, task: &Task, names: Vec<String>) -> Measured {
+    let names = [names, vec!["no such variant".to_string()]].concat();
+    prepare(backend, task, &names);
+    let measured = measure(backend, task, &names);
+    let (last, rest) = measured.candidates.split_last().unwrap();
+    for (name, outcome) in rest {
+        assert!(
+            matches!(outcome, Outcome::Seconds(s) if *s > 0.0),
+            "{} {name}: {outcome:?}",
+            task.key
+        );
+    }
+    assert_eq!(last.0, "no such variant");
+    assert!(matches!(last.1, Outcome::Failed(_)), "{:?}", last.1);
+    measured
+}
 
 #[test]
 fn candidates_are_measured_and_the_table_is_kept() {
@@ -22,43 +38,72 @@ fn candidates_are_measured_and_the_table_is_kept() {
     let Some(backend) = open_validated(options.clone()) else {
         return;
     };
-    let problem = Problem {
+    let tasks = [
+        Task::product(DType::F32, Weights::Packed(Scheme::Q4_0), [1, 24, 256]),
+        Task::product(DType::F32, Weights::Along(DType::F32), [3, 20, 64]),
+        Task::product(DType::F32, Weights::Across(DType::F32), [20, 24, 32]),
+        Task::attention(DType::F32, [2, 2, 1, 70, 64]),
+        Task::conv(DType::F32, [1, 5, 9, 6, 1]),
+    ];
+    let mut entries = Vec::new();
+    for task in tasks {
+        let task = task.unwrap();
+        let names = candidates(backend.caps(), &task);
+        assert!(names.len() > 1, "{}: {names:?}", task.key);
+        let best = measured(&backend, &task, names).best().unwrap().to_string();
+        entries.push(Entry {
+            key: task.key,
+            variant: best,
+        });
+    }
+    // Tilings of matrices, where there are any: small ones, which a device on the processor compiles soonest.
+    let task = Task::tilings(&GemmProblem {
         dtype: DType::F16,
         b_transposed: true,
         m: 72,
         n: 88,
         k: 48,
-    };
-    let all = candidates(&backend, &problem);
-    if all.is_empty() {
-        eprintln!(
-            "ignored: {} has no cooperative matrices",
-            backend.device().name
-        );
-        return;
+    });
+    let task = task.unwrap();
+    let tilings = candidates(backend.caps(), &task);
+    match tilings.is_empty() {
+        true => eprintln!("{} has no cooperative matrices", backend.device().name),
+        false => drop(measured(
+            &backend,
+            &task,
+            tilings.into_iter().rev().take(2).collect(),
+        )),
     }
-    // Small ones, which a device on the processor compiles soonest.
-    let mut names: Vec<String> = all.into_iter().rev().take(2).collect();
-    names.push("no such tiling".to_string());
-    let ways = names.iter().map(|name| (name.clone(), DType::F16, true));
-    prepare(&backend, &Vec::from_iter(ways));
-    let measured = measure(&backend, &problem, &names).unwrap();
-    let (last, rest) = measured.candidates.split_last().unwrap();
-    for (name, outcome) in rest {
-        assert!(
-            matches!(outcome, Outcome::Seconds(s) if *s > 0.0),
-            "{name}: {outcome:?}"
-        );
-    }
-    assert_eq!(last.0, "no such tiling");
-    assert!(matches!(last.1, Outcome::Failed(_)), "{:?}", last.1);
 
-    let way = measured.best().unwrap().to_string();
-    let table = Tuning::new(vec![Entry { problem, way }]);
+    let table = Tuning::new(entries);
     let file = backend.store_tuning(&table).unwrap();
     assert!(file.starts_with(&folder));
     drop(backend);
     let again = open_validated(options).unwrap();
-    assert_eq!(again.caps().tuning, table);
+    assert_eq!(again.caps().device.tuning, table);
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn wrong_results_are_never_the_best() {
+    let options = VulkanOptions {
+        timestamps: true,
+        ..VulkanOptions::default()
+    };
+    let Some(backend) = open_validated(options) else {
+        return;
+    };
+    let task = Task::product(DType::F32, Weights::Across(DType::F32), [20, 24, 32]);
+    let mut task = task.unwrap();
+    task.spoil();
+    let names = candidates(backend.caps(), &task);
+    let measured = measure(&backend, &task, &names);
+    assert_eq!(measured.best(), None);
+    for (name, outcome) in measured.candidates {
+        let is_wrong = |why: &str| why.contains("instead of");
+        assert!(
+            matches!(&outcome, Outcome::Failed(why) if is_wrong(why)),
+            "{name}: {outcome:?}"
+        );
+    }
 }

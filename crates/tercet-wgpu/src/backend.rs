@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use tercet_ir::backend::{Explanation, Wanted};
 use tercet_ir::{Backend, Bindings, CompileError, CompileOptions, Executable, Graph};
-use tercet_plan::{Caps, CoopShape, CoopType, GpuExecutable, Natives, Program, native_trial};
+use tercet_plan::tune::Tunable;
+use tercet_plan::{
+    Caps, CoopShape, CoopType, Device, GpuExecutable, Kind, Natives, Program, Said, Tuning,
+    native_trial,
+};
 
-use crate::below::Below;
+use crate::below::{self, Below, Requirement, SizeBy, Subgroup};
 use crate::device::{Gpu, Trouble};
 use crate::driver::WgpuDriver;
 use crate::executable::WgpuExecutable;
@@ -62,29 +66,20 @@ impl WgpuBackend {
             });
         };
         let info = adapter.get_info();
-        let (limits, features) = (
-            limits(options.limits, adapter),
-            features(options.limits, adapter),
-        );
-        let descriptor = wgpu::DeviceDescriptor {
-            label: Some("tercet"),
-            required_features: features,
-            required_limits: limits.clone(),
-            experimental_features: match features.contains(MATRICES) {
-                true => trusted::experimental(),
-                false => wgpu::ExperimentalFeatures::disabled(),
-            },
-            // Large buffers have memory of their own either way; this keeps blocks for small ones small.
-            memory_hints: wgpu::MemoryHints::MemoryUsage,
-            trace: wgpu::Trace::Off,
-        };
-        let opened = adapter.request_device(&descriptor).await;
-        let (device, queue) = opened.map_err(|source| OpenError::Refused {
+        let opened = open(adapter, &info, options).await;
+        let Opened {
+            device,
+            queue,
+            limits,
+            features,
+            below,
+            subgroup,
+        } = opened.map_err(|source| OpenError::Refused {
             adapter: AdapterSummary::of(&info),
             source,
         })?;
         let is_software = info.device_type == wgpu::DeviceType::Cpu;
-        let gpu = Gpu::new(
+        let mut gpu = Gpu::new(
             device,
             queue,
             limits.clone(),
@@ -92,20 +87,34 @@ impl WgpuBackend {
             options,
             is_software,
         );
-        let below = match options.limits {
-            LimitSet::Found => Below::of(adapter),
-            LimitSet::WebGpu | LimitSet::Downlevel => Below::default(),
+        gpu.required = subgroup.and_then(|s| requirement(s, &below));
+        #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+        {
+            let dir = options.cache_dir.as_deref();
+            gpu.kept = crate::kept::Kept::new(&gpu.device, below.identity, dir);
+        }
+        let has_matrices = features.contains(MATRICES);
+        // With the limits of others nothing is known but these.
+        let (known, units) = match options.limits {
+            LimitSet::Found => (info.clone(), below.units),
+            LimitSet::WebGpu | LimitSet::Downlevel => {
+                let device_type = wgpu::DeviceType::Other;
+                let known = wgpu::AdapterInfo {
+                    device_type,
+                    ..info.clone()
+                };
+                (known, Said::default())
+            }
         };
         let mut backend = WgpuBackend {
             caps: Caps {
-                spirv: features.contains(MATRICES),
-                coop: match features.contains(MATRICES) {
+                spirv: has_matrices,
+                coop: match has_matrices {
                     true => coop_shapes(adapter),
                     false => Vec::new(),
                 },
-                compute_units: below.compute_units,
                 packed_dots: below.packed_dots,
-                ..caps(&limits, features, &info)
+                ..caps(&limits, features, &known, units, subgroup)
             },
             gpu: Arc::new(gpu),
             adapter: AdapterSummary::of(&info),
@@ -142,6 +151,14 @@ impl WgpuBackend {
     /// What plans for it depend on.
     pub fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    /// The same device, where another table of measurements decides.
+    pub fn tuned(&self, tuning: Tuning) -> WgpuBackend {
+        WgpuBackend {
+            caps: self.caps.clone().tuned(tuning),
+            ..self.clone()
+        }
     }
 
     /// Compiles a graph, in browsers too, where errors of the device come later than
@@ -202,10 +219,38 @@ impl WgpuBackend {
         )))
     }
 
+    /// The same device with less reach of one binding, as small GPUs and browsers have it: for tests.
+    #[doc(hidden)]
+    pub fn with_binding_limit(&self, max_binding_bytes: u64) -> WgpuBackend {
+        WgpuBackend {
+            gpu: Arc::clone(&self.gpu),
+            adapter: self.adapter.clone(),
+            caps: Caps {
+                max_binding_bytes,
+                ..self.caps.clone()
+            },
+        }
+    }
+
     /// Gives the device back to the system. Its executables, which stay safe to use and to drop,
     /// fail with [`tercet_ir::RunError::DeviceLost`] from now on.
     pub fn destroy(&self) {
         self.gpu.destroy();
+    }
+}
+
+impl Tunable for WgpuBackend {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn compile_with(
+        &self,
+        graph: &Graph,
+        tuning: Tuning,
+    ) -> Result<Box<dyn Executable>, CompileError> {
+        let tuned = self.tuned(tuning);
+        Ok(Box::new(tuned.make(graph, &CompileOptions::new())?))
     }
 }
 
@@ -232,7 +277,7 @@ impl Backend for WgpuBackend {
     }
 }
 
-fn instance(options: &WgpuOptions) -> wgpu::Instance {
+pub(crate) fn instance(options: &WgpuOptions) -> wgpu::Instance {
     wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: wgpu::Backends::PRIMARY,
         flags: match options.validation {
@@ -243,7 +288,7 @@ fn instance(options: &WgpuOptions) -> wgpu::Instance {
     })
 }
 
-async fn adapters(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+pub(crate) async fn adapters(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     if cfg!(target_arch = "wasm32") {
         // A browser chooses itself.
         let options = wgpu::RequestAdapterOptions {
@@ -312,9 +357,87 @@ const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::SUBGROUP);
 
-/// Whether all subgroups have one size.
-fn is_one_size(info: &wgpu::AdapterInfo) -> bool {
-    info.subgroup_min_size == info.subgroup_max_size
+/// An open device and what it was opened with.
+struct Opened {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    limits: wgpu::Limits,
+    features: wgpu::Features,
+    below: Below,
+    subgroup: Option<Subgroup>,
+}
+
+/// Opens a device; below wgpu, where its subgroups have the size that kernels need only by requirement.
+async fn open(
+    adapter: &wgpu::Adapter,
+    info: &wgpu::AdapterInfo,
+    options: &WgpuOptions,
+) -> Result<Opened, wgpu::RequestDeviceError> {
+    let limits = limits(options.limits, adapter);
+    let below = match options.limits {
+        LimitSet::Found => Below::of(adapter),
+        LimitSet::WebGpu | LimitSet::Downlevel => Below::default(),
+    };
+    let described = |features: wgpu::Features| wgpu::DeviceDescriptor {
+        label: Some("tercet"),
+        required_features: features,
+        required_limits: limits.clone(),
+        experimental_features: match features.contains(MATRICES) {
+            true => trusted::experimental(),
+            false => wgpu::ExperimentalFeatures::disabled(),
+        },
+        // Large buffers have memory of their own either way; this keeps blocks for small ones small.
+        memory_hints: wgpu::MemoryHints::MemoryUsage,
+        trace: wgpu::Trace::Off,
+    };
+    let mut subgroup = subgroup(&below, info, limits.max_compute_invocations_per_workgroup);
+    if subgroup.is_some_and(|s| s.by == SizeBy::Requirement) {
+        let features = features(options, adapter, subgroup);
+        if let Some((device, queue)) = below::open(adapter, &described(features)) {
+            return Ok(Opened {
+                device,
+                queue,
+                limits,
+                features,
+                below,
+                subgroup,
+            });
+        }
+        // As wgpu opens it, kernels know no size.
+        subgroup = None;
+    }
+    let features = features(options, adapter, subgroup);
+    let (device, queue) = adapter.request_device(&described(features)).await?;
+    Ok(Opened {
+        device,
+        queue,
+        limits,
+        features,
+        below,
+        subgroup,
+    })
+}
+
+/// The size that subgroups of all kernels have.
+fn subgroup(below: &Below, info: &wgpu::AdapterInfo, max_workgroup: u32) -> Option<Subgroup> {
+    match below.subgroups {
+        Some(sizes) => sizes.choose(max_workgroup),
+        None => (info.subgroup_min_size == info.subgroup_max_size).then_some(Subgroup {
+            size: info.subgroup_min_size,
+            by: SizeBy::Nature,
+        }),
+    }
+}
+
+/// What pipelines must ask for.
+fn requirement(subgroup: Subgroup, below: &Below) -> Option<Requirement> {
+    match subgroup.by {
+        SizeBy::Nature => None,
+        SizeBy::Requirement => Some(Requirement {
+            size: subgroup.size,
+            full: below.subgroups.is_some_and(|s| s.full),
+        }),
+    }
 }
 
 /// The shapes of matrices of F16 with sums in F32; wgpu has no bfloat16.
@@ -343,31 +466,45 @@ fn coop_shapes(adapter: &wgpu::Adapter) -> Vec<CoopShape> {
 }
 
 /// The features that are used where they are found.
-fn features(set: LimitSet, adapter: &wgpu::Adapter) -> wgpu::Features {
-    let used = wgpu::Features::TIMESTAMP_QUERY
+fn features(
+    options: &WgpuOptions,
+    adapter: &wgpu::Adapter,
+    subgroup: Option<Subgroup>,
+) -> wgpu::Features {
+    let mut used = wgpu::Features::TIMESTAMP_QUERY
         | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
         | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES
         | wgpu::Features::SUBGROUP;
-    match set {
+    match options.limits {
         LimitSet::Found => {
             let found = adapter.features();
-            let same_size = is_one_size(&adapter.get_info());
-            let is_vulkan = adapter.get_info().backend == wgpu::Backend::Vulkan;
-            let matrices = match is_vulkan && same_size && found.contains(MATRICES) {
-                true => MATRICES,
-                false => wgpu::Features::empty(),
-            };
-            found & used | matrices
+            if adapter.get_info().backend == wgpu::Backend::Vulkan {
+                if subgroup.is_some() && found.contains(MATRICES) {
+                    used |= MATRICES;
+                }
+                if !options.checked {
+                    used |= wgpu::Features::PASSTHROUGH_SHADERS;
+                }
+                if options.cache_dir.is_some() {
+                    used |= wgpu::Features::PIPELINE_CACHE;
+                }
+            }
+            found & used
         }
         LimitSet::WebGpu | LimitSet::Downlevel => wgpu::Features::empty(),
     }
 }
 
-fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInfo) -> Caps {
+fn caps(
+    limits: &wgpu::Limits,
+    features: wgpu::Features,
+    info: &wgpu::AdapterInfo,
+    units: Said,
+    subgroup: Option<Subgroup>,
+) -> Caps {
     // One size for all kernels, and hardware that runs a subgroup in step; a processor with matrices does,
     // for tests of the kernels that use them.
-    let subgroup = features.contains(wgpu::Features::SUBGROUP)
-        && is_one_size(info)
+    let is_in_step = features.contains(wgpu::Features::SUBGROUP)
         && (info.device_type != wgpu::DeviceType::Cpu || features.contains(MATRICES));
     let binding = limits.max_storage_buffer_binding_size;
     let invocations = limits.max_compute_invocations_per_workgroup;
@@ -381,7 +518,7 @@ fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInf
         workgroup_bytes: limits.max_compute_workgroup_storage_size,
         max_workgroup: invocations.min(limits.max_compute_workgroup_size_x),
         max_grid: limits.max_compute_workgroups_per_dimension.min(65535),
-        subgroup: subgroup.then_some(info.subgroup_min_size),
+        subgroup: subgroup.filter(|_| is_in_step).map(|s| s.size),
         spirv: false,
         coop: Vec::new(),
         coop_blocks: Vec::new(),
@@ -390,7 +527,17 @@ fn caps(limits: &wgpu::Limits, features: wgpu::Features, info: &wgpu::AdapterInf
         natives: Natives::default(),
         // wgpu does not say: the driver below it does, if any.
         packed_dots: false,
-        tuning: tercet_plan::Tuning::default(),
-        compute_units: 0,
+        device: Device::of(&Said {
+            kind: match info.device_type {
+                wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
+                wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
+                wgpu::DeviceType::Cpu => Kind::Software,
+                wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => Kind::Unknown,
+            },
+            subgroups: Some([info.subgroup_min_size, info.subgroup_max_size])
+                .filter(|_| features.contains(wgpu::Features::SUBGROUP)),
+            workgroup_bytes: limits.max_compute_workgroup_storage_size,
+            ..units
+        }),
     }
 }

@@ -9,7 +9,7 @@ use tercet_plan::{Buffer, Program};
 use crate::bindings::{MAX_ARGS, Place};
 use crate::device::{Gpu, Trouble};
 
-const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
+pub(crate) const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_SRC)
     .union(wgpu::BufferUsages::COPY_DST);
 

@@ -21,8 +21,10 @@ const BLOCK_BYTES: u32 = 16;
 /// What a device is given of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Code {
-    /// WGSL with the entry point `main`, rewritten.
+    /// WGSL with the entry point `main`, rewritten, for wgpu to translate.
     Wgsl(Arc<str>),
+    /// WGSL with the entry point `main` as it is, which goes to the device as SPIR-V of our own.
+    Lowered(Arc<str>),
     /// WGSL from outside, rewritten, which is checked in any case.
     Checked {
         /// The module.
@@ -51,7 +53,9 @@ impl Variant {
     /// The size of its code.
     pub(crate) fn code_bytes(&self) -> u64 {
         match &self.code {
-            Code::Wgsl(text) | Code::Checked { text, .. } => text.len() as u64,
+            Code::Wgsl(text) | Code::Lowered(text) | Code::Checked { text, .. } => {
+                text.len() as u64
+            }
             Code::SpirV(words) => 4 * words.len() as u64,
         }
     }
@@ -112,6 +116,8 @@ pub(crate) struct Rules {
     pub(crate) storage_align_bytes: u64,
     pub(crate) uniform_align_bytes: u64,
     pub(crate) max_grid: u32,
+    /// Whether the device takes SPIR-V, which knows nothing of WebGPU's rules for bindings.
+    pub(crate) lowers: bool,
 }
 
 /// A block of a copy or a fill, behind the blocks of the program.
@@ -312,9 +318,9 @@ impl Writer<'_> {
         let refused = |why: String| CompileError::Device {
             reason: format!("kernel {} does not fit WebGPU's rules: {why}", kernel.name),
         };
-        let overlap = match kernel.source {
-            Source::Wgsl(_) | Source::Checked { .. } => Overlap::Joined,
-            Source::SpirV { .. } => Overlap::Kept,
+        let overlap = match (&kernel.source, self.rules.lowers) {
+            (Source::Wgsl(_), false) | (Source::Checked { .. }, _) => Overlap::Joined,
+            (Source::Wgsl(_), true) | (Source::SpirV { .. }, _) => Overlap::Kept,
         };
         let align = self.rules.storage_align_bytes;
         let (binds, bound) = bindings(&slots, &kernel.args, align, overlap).map_err(refused)?;
@@ -322,7 +328,8 @@ impl Writer<'_> {
         let variant = match known {
             Some(known) => known,
             None => {
-                let variant = variant(kernel, &binds, &bound).map_err(refused)?;
+                let lowers = self.rules.lowers;
+                let variant = variant(kernel, &binds, &bound, lowers).map_err(refused)?;
                 let at = self.script.add(variant);
                 self.known.insert((id, binds), at);
                 at
@@ -346,8 +353,14 @@ impl Writer<'_> {
     }
 }
 
-fn variant(kernel: &Instance, binds: &[Bind], bound: &[Bound]) -> Result<Variant, String> {
+fn variant(
+    kernel: &Instance,
+    binds: &[Bind],
+    bound: &[Bound],
+    lowers: bool,
+) -> Result<Variant, String> {
     let code = match &kernel.source {
+        Source::Wgsl(text) if lowers => Code::Lowered(Arc::clone(text)),
         Source::Wgsl(text) => Code::Wgsl(rewrite(text, binds)?.into()),
         Source::Checked { text, entry } => Code::Checked {
             text: rewrite(text, binds)?.into(),

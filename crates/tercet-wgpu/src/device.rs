@@ -8,8 +8,11 @@ use std::task::{Context, Poll, Waker};
 
 use tercet_ir::{CompileError, RunError};
 
+use crate::below::Requirement;
+use crate::kept::Kept;
 use crate::options::WgpuOptions;
 use crate::pipeline::Pipelines;
+use crate::staging::Staging;
 
 /// What went wrong on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,11 @@ pub(crate) struct Gpu {
     /// Whether the work needs the processor.
     pub(crate) is_software: bool,
     pub(crate) pipelines: Pipelines,
+    /// What other processes made, too.
+    pub(crate) kept: Kept,
+    /// What pipelines that use subgroups require.
+    pub(crate) required: Option<Requirement>,
+    pub(crate) staging: Mutex<Staging>,
     health: Arc<Health>,
 }
 
@@ -90,6 +98,12 @@ impl Scope {
             let (internal, validation, memory) = (internal.await, validation.await, memory.await);
             memory.or(validation).or(internal)
         }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.pipelines.save(&self.kept);
     }
 }
 
@@ -140,6 +154,9 @@ impl Gpu {
             checked: options.checked,
             is_software,
             pipelines: Pipelines::default(),
+            kept: Kept::default(),
+            required: None,
+            staging: Mutex::default(),
             health,
         }
     }

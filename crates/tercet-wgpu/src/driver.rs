@@ -7,11 +7,13 @@ use tercet_plan::{Buffer, Driver, Launch, Program, Read, StageId};
 
 use crate::buffers::{Buffers, Unmade, check_sizes, describe};
 use crate::call::{Rules, Script};
-use crate::device::{Gpu, Trouble};
+use crate::device::{Gpu, Trouble, lock};
 use crate::encode::{Ahead, Groups, Made, Played};
 use crate::inputs::Inputs;
 use crate::pipeline::Checks;
 use crate::readback::{Flight, Readback};
+use crate::shared::WgpuShared;
+use crate::staging::WORTH_BYTES;
 use crate::timing::Timer;
 
 /// The most bytes that one write hands to wgpu, which copies them.
@@ -77,18 +79,19 @@ impl WgpuDriver {
             storage_align_bytes: limits.min_storage_buffer_offset_alignment.into(),
             uniform_align_bytes: limits.min_uniform_buffer_offset_alignment.into(),
             max_grid: limits.max_compute_workgroups_per_dimension,
+            lowers: gpu.kept.lowers() && checks == Checks::None,
         };
         let script = Script::new(&program, rules)?;
-        let pipelines = script.variants.iter().map(|v| {
-            let made = gpu.pipelines.get(gpu, v, checks);
-            made.map_err(|trouble| match trouble {
+        let made = gpu.pipelines.get_all(gpu, &script.variants, checks);
+        let pipelines = made.map_err(|(at, trouble)| {
+            let variant = &script.variants[at];
+            match trouble {
                 Trouble::Refused(reason) => CompileError::Device {
-                    reason: format!("kernel {}: {reason}", v.name),
+                    reason: format!("kernel {}: {reason}", variant.name),
                 },
-                other => other.compiling("a pipeline", v.code_bytes()),
-            })
-        });
-        let pipelines = pipelines.collect::<Result<_, _>>()?;
+                other => other.compiling("a pipeline", variant.code_bytes()),
+            }
+        })?;
         let buffers = Buffers::new(gpu, &program, script.numbers_bytes)?;
         let mut driver = WgpuDriver::of(
             gpu,
@@ -140,27 +143,42 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// Writes bytes in chunks; a last word that is not whole is filled with zeros.
+    /// Writes bytes into a buffer of the program.
     fn upload(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), Trouble> {
+        match self.buffers.get(buffer).cloned() {
+            Some(to) => self.upload_to(&to, offset_bytes, bytes),
+            None => Ok(()), // No slot lies in it.
+        }
+    }
+
+    /// Writes bytes in chunks; a last word that is not whole is filled with zeros.
+    fn upload_to(
+        &mut self,
+        to: &wgpu::Buffer,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<(), Trouble> {
         let gpu = Arc::clone(&self.gpu);
-        let Some(to) = self.buffers.get(buffer) else {
-            return Ok(()); // No slot lies in it.
-        };
-        let to = to.clone();
         let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
         let mut at = offset_bytes;
-        for chunk in whole.chunks(CHUNK_BYTES) {
-            gpu.scoped(|| gpu.queue.write_buffer(&to, at, chunk))?;
-            at += chunk.len() as u64;
-            self.unsent += chunk.len() as u64;
-            if self.unsent >= UNSENT_BYTES {
-                self.send()?;
+        // A browser maps when nothing else runs.
+        if whole.len() >= WORTH_BYTES && !cfg!(target_arch = "wasm32") {
+            lock(&gpu.staging).upload(&gpu, to, at, whole)?;
+            at += whole.len() as u64;
+        } else {
+            for chunk in whole.chunks(CHUNK_BYTES) {
+                gpu.scoped(|| gpu.queue.write_buffer(to, at, chunk))?;
+                at += chunk.len() as u64;
+                self.unsent += chunk.len() as u64;
+                if self.unsent >= UNSENT_BYTES {
+                    self.send()?;
+                }
             }
         }
         if !rest.is_empty() {
             let mut word = [0; 4];
             word[..rest.len()].copy_from_slice(rest);
-            gpu.scoped(|| gpu.queue.write_buffer(&to, at, &word))?;
+            gpu.scoped(|| gpu.queue.write_buffer(to, at, &word))?;
         }
         Ok(())
     }
@@ -280,6 +298,38 @@ impl WgpuDriver {
 }
 
 impl Driver for WgpuDriver {
+    const NAME: &'static str = "wgpu";
+
+    type Shared = WgpuShared;
+
+    fn share(&mut self, range: Read) -> Result<WgpuShared, RunError> {
+        match self.buffers.get(range.buffer) {
+            Some(from) => WgpuShared::copy_of(&self.gpu, from, range),
+            None => WgpuShared::new(&self.gpu, range.bytes),
+        }
+    }
+
+    fn share_bytes(&mut self, bytes: &[u8]) -> Result<WgpuShared, RunError> {
+        let size = bytes.len() as u64;
+        let made = WgpuShared::new(&self.gpu, size)?;
+        let sent = self.upload_to(&made.buffer, 0, bytes);
+        sent.map_err(|t| t.running("a tensor on the device", size))?;
+        Ok(made)
+    }
+
+    fn reaches(&self, shared: &WgpuShared) -> bool {
+        shared.is_of(&self.gpu)
+    }
+
+    fn take(&mut self, shared: &WgpuShared, range: Read) -> Result<(), RunError> {
+        self.send_inputs()?;
+        self.inputs.is_foreign();
+        match self.buffers.get(range.buffer) {
+            Some(to) => shared.copy_to(to, range),
+            None => Ok(()),
+        }
+    }
+
     fn write(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), RunError> {
         let size = bytes.len() as u64;
         let holds = self.buffers.get(buffer).map_or(0, wgpu::Buffer::size);

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tercet_ir::backend::{StepTime, Wanted};
+use tercet_ir::backend::{DeviceTensor, StepTime, Wanted};
+use tercet_ir::random::Random;
 use tercet_ir::{Executable, RunError, Signature, Tensor};
 use tercet_plan::{GpuExecutable, Program};
 
@@ -81,6 +82,22 @@ impl Executable for WgpuExecutable {
         self.inner.read_output_rows(output, rows)
     }
 
+    fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
+        self.inner.upload(tensor)
+    }
+
+    fn output_on_device(&mut self, output: &str) -> Result<DeviceTensor, RunError> {
+        self.inner.output_on_device(output)
+    }
+
+    fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
+        self.inner.bind(input, tensor)
+    }
+
+    fn unbind(&mut self, input: &str) -> Result<(), RunError> {
+        self.inner.unbind(input)
+    }
+
     fn timings(&mut self) -> Vec<StepTime> {
         self.inner.timings()
     }
@@ -91,6 +108,14 @@ impl Executable for WgpuExecutable {
 
     fn read_state(&self, name: &str) -> Result<Tensor, RunError> {
         self.inner.read_state(name)
+    }
+
+    fn random(&self) -> Random {
+        self.inner.random()
+    }
+
+    fn set_random(&mut self, random: Random) {
+        self.inner.set_random(random);
     }
 
     fn reset(&mut self) {

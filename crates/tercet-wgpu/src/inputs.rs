@@ -12,13 +12,15 @@ pub(crate) struct Inputs {
     bytes: Vec<u8>,
     /// Those that the device does not have yet.
     unwritten: Range<usize>,
+    /// Copies on the device wrote into the buffer, too: it holds what is not known here, and nothing is gathered.
+    foreign: bool,
 }
 
 impl Inputs {
     /// Takes bytes for a buffer of `size`, a last word that is not whole filled with zeros; false if the buffer is
     /// too large to be gathered.
     pub(crate) fn take(&mut self, size: u64, offset_bytes: u64, bytes: &[u8]) -> bool {
-        if size > GATHERED_BYTES {
+        if size > GATHERED_BYTES || self.foreign {
             return false;
         }
         self.bytes.resize(size as usize, 0);
@@ -42,6 +44,12 @@ impl Inputs {
         let range = self.unwritten.clone();
         let bytes = self.bytes.get(range.clone())?;
         (!bytes.is_empty()).then_some((range.start as u64, bytes))
+    }
+
+    /// The device writes into the buffer by itself from now on.
+    pub(crate) fn is_foreign(&mut self) {
+        self.foreign = true;
+        self.bytes = Vec::new();
     }
 
     /// The device has all.
@@ -70,6 +78,16 @@ mod tests {
         assert!(inputs.take(16, 12, &[8, 8, 8, 8]));
         let all = [7, 0, 0, 0, 1, 2, 3, 4, 8, 8, 8, 8];
         assert_eq!(inputs.unwritten(), Some((4, &all[..])));
+    }
+
+    #[test]
+    fn what_the_device_wrote_is_not_written_over() {
+        let mut inputs = Inputs::default();
+        assert!(inputs.take(16, 0, &[1, 2, 3, 4]));
+        inputs.written();
+        inputs.is_foreign();
+        assert!(!inputs.take(16, 12, &[1]));
+        assert_eq!(inputs.unwritten(), None);
     }
 
     #[test]

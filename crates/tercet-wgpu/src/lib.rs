@@ -15,7 +15,8 @@
 //! Shader modules are made without wgpu's bounds checks and loop counters unless
 //! [`WgpuOptions::checked`] asks for them: kernels guard their accesses themselves, and programs come from
 //! the planner only. That is one use of `unsafe`, in `trusted.rs` (ADR 0005); the other asks the Vulkan driver what
-//! wgpu does not say of the device (`below.rs`).
+//! wgpu does not say of the device, and for subgroups of one size (`below.rs`). Where Vulkan is below, kernels go to it
+//! as SPIR-V of our own, which lies on disk (`kept.rs`).
 //!
 //! Next: `device.rs` for scopes and waiting, `bindings.rs` for the rules, `driver.rs` for a run,
 //! `encode.rs` for its commands.
@@ -31,11 +32,14 @@ mod driver;
 mod encode;
 mod executable;
 mod inputs;
+mod kept;
 mod options;
 mod pipeline;
 mod readback;
 mod rewrite;
+mod shared;
 mod spirv;
+mod staging;
 mod timing;
 mod trusted;
 
@@ -43,3 +47,5 @@ pub use backend::WgpuBackend;
 pub use driver::WgpuDriver;
 pub use executable::WgpuExecutable;
 pub use options::{AdapterSummary, LimitSet, OpenError, WgpuOptions};
+pub use shared::WgpuShared;
+pub use tercet_plan::{Entry, GemmProblem, Key, Tuning, Weights, tune};

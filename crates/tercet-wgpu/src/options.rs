@@ -1,6 +1,7 @@
 //! Which device is opened, and why none could be.
 
 use std::fmt;
+use std::path::PathBuf;
 
 /// The limits and features that a device is opened with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,9 @@ pub struct WgpuOptions {
     pub checked: bool,
     /// Whether the API's own validation is asked for, where it is installed.
     pub validation: bool,
+    /// The folder of what is kept of kernels and pipelines, where Vulkan is below; without one every process makes
+    /// them anew. Several processes may share it.
+    pub cache_dir: Option<PathBuf>,
 }
 
 impl WgpuOptions {

@@ -2,11 +2,19 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
 
+use crate::below::{self, Requirement};
 use crate::call::{Code, Variant};
 use crate::device::{Gpu, Trouble, lock};
+use crate::kept::{self, Kept, Uses};
+use crate::spirv::renumbered;
 use crate::trusted;
+
+/// The most threads that make pipelines.
+const MAX_THREADS: usize = 8;
 
 /// Pipelines kept although no executable uses them: about what the models of a process need.
 const KEPT: usize = 1024;
@@ -49,39 +57,142 @@ impl Key {
 
 /// Pipelines by what they depend on.
 #[derive(Debug, Default)]
-pub(crate) struct Pipelines(Mutex<HashMap<Key, Arc<Pipeline>>>);
+pub(crate) struct Pipelines {
+    made: Mutex<HashMap<Key, Arc<Pipeline>>>,
+    /// Pipelines made so far.
+    count: AtomicU64,
+}
 
 impl Pipelines {
-    /// The pipeline of a kernel.
+    /// The pipelines of kernels, in order; several are made at once.
     ///
     /// # Errors
-    /// What wgpu says of it.
-    pub(crate) fn get(
+    /// What wgpu says of a kernel, and its place.
+    pub(crate) fn get_all(
         &self,
         gpu: &Gpu,
-        variant: &Variant,
+        variants: &[Variant],
         checks: Checks,
-    ) -> Result<Arc<Pipeline>, Trouble> {
-        let key = Key::of(variant, checks);
-        if let Some(found) = lock(&self.0).get(&key) {
-            return Ok(Arc::clone(found));
+    ) -> Result<Vec<Arc<Pipeline>>, (usize, Trouble)> {
+        let keys: Vec<Key> = variants.iter().map(|v| Key::of(v, checks)).collect();
+        let found: Vec<Option<Arc<Pipeline>>> = {
+            let map = lock(&self.made);
+            keys.iter().map(|key| map.get(key).cloned()).collect()
+        };
+        let missing: Vec<usize> = (0..keys.len()).filter(|&i| found[i].is_none()).collect();
+        let made: Vec<OnceLock<Result<Arc<Pipeline>, Trouble>>> =
+            missing.iter().map(|_| OnceLock::new()).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(&i) = missing.get(at) else { break };
+                made[at].get_or_init(|| make(gpu, &variants[i], checks).map(Arc::new));
+            }
+        };
+        // One in a browser.
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        thread::scope(|scope| {
+            for _ in 1..missing.len().min(cores).min(MAX_THREADS) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let mut made = missing.iter().zip(made);
+        let all = found.into_iter().map(|known| match known {
+            Some(known) => Ok(known),
+            None => {
+                let (&at, made) = made.next().expect("invariant: what was not found was made");
+                let made = made.into_inner();
+                made.expect("invariant: threads make all")
+                    .map_err(|e| (at, e))
+            }
+        });
+        let all: Vec<Arc<Pipeline>> = all.collect::<Result<_, _>>()?;
+        if !missing.is_empty() {
+            self.keep(keys, &all);
+            self.count
+                .fetch_add(missing.len() as u64, Ordering::Relaxed);
+            self.save(&gpu.kept);
         }
-        // Two threads may make the same pipeline; one is then dropped.
-        let made = Arc::new(gpu.scoped(|| make(&gpu.device, variant, checks))?);
-        let mut map = lock(&self.0);
+        Ok(all)
+    }
+
+    /// Two threads may make the same pipeline; one goes with its executable.
+    fn keep(&self, keys: Vec<Key>, all: &[Arc<Pipeline>]) {
+        let mut map = lock(&self.made);
         if map.len() >= KEPT {
             map.retain(|_, p| Arc::strong_count(p) > 1);
         }
-        let kept = map.entry(key).or_insert(made);
-        Ok(Arc::clone(kept))
+        for (key, pipeline) in keys.into_iter().zip(all) {
+            map.entry(key).or_insert_with(|| Arc::clone(pipeline));
+        }
+    }
+
+    /// Has the driver's cache written if pipelines were made since.
+    pub(crate) fn save(&self, kept: &Kept) {
+        kept.save(self.count.load(Ordering::Relaxed));
     }
 }
 
-fn make(device: &wgpu::Device, variant: &Variant, checks: Checks) -> Pipeline {
+/// A kernel as the device gets it.
+enum Module<'a> {
+    /// SPIR-V with the entry point `main`.
+    Words(Arc<[u32]>),
+    /// WGSL and its entry point.
+    Text(&'a str, &'a str),
+}
+
+impl Module<'_> {
+    fn of<'a>(gpu: &Gpu, variant: &'a Variant) -> Result<Module<'a>, Trouble> {
+        let words = match &variant.code {
+            Code::Wgsl(text) => return Ok(Module::Text(text, "main")),
+            Code::Checked { text, entry } => return Ok(Module::Text(text, entry)),
+            Code::Lowered(text) => gpu.kept.lower(text).map_err(Trouble::Refused)?.into(),
+            Code::SpirV(words) => Arc::clone(words),
+        };
+        let block = (variant.block_bytes > 0).then_some(0);
+        let storage = variant.storage.iter().map(|(binding, _)| *binding);
+        let bindings: Vec<u32> = block.into_iter().chain(storage).collect();
+        let is_numbered = (0..).zip(&bindings).all(|(place, b)| place == *b);
+        Ok(Module::Words(match is_numbered {
+            true => words,
+            false => renumbered(words.to_vec(), &bindings)
+                .map_err(Trouble::Refused)?
+                .into(),
+        }))
+    }
+
+    /// What it asks of subgroups, where their size is not given by nature.
+    fn requirement(&self, gpu: &Gpu) -> Option<Requirement> {
+        let most = gpu.required?;
+        let uses = match self {
+            Module::Words(words) => kept::uses(words),
+            Module::Text(text, _) => Uses {
+                subgroups: text.contains("subgroup"),
+                coop: false,
+            },
+        };
+        (uses.subgroups || uses.coop).then_some(Requirement {
+            full: most.full && uses.coop,
+            ..most
+        })
+    }
+}
+
+fn make(gpu: &Gpu, variant: &Variant, checks: Checks) -> Result<Pipeline, Trouble> {
+    let module = Module::of(gpu, variant)?;
+    let required = module.requirement(gpu);
+    let _span = tracing::debug_span!("pipelines of the driver").entered();
+    gpu.scoped(|| below::requiring(required, || make_of(gpu, variant, module, checks)))
+}
+
+fn make_of(gpu: &Gpu, variant: &Variant, module: Module<'_>, checks: Checks) -> Pipeline {
+    let device = &gpu.device;
     let label = Some(variant.name.as_str());
     let checks = match variant.code {
         Code::Checked { .. } => Checks::All,
-        Code::Wgsl(_) | Code::SpirV(_) => checks,
+        Code::Wgsl(_) | Code::Lowered(_) | Code::SpirV(_) => checks,
     };
     let of_text = |text: &str| {
         let source = wgpu::ShaderModuleDescriptor {
@@ -93,10 +204,9 @@ fn make(device: &wgpu::Device, variant: &Variant, checks: Checks) -> Pipeline {
             Checks::None => trusted::shader_module(device, source),
         }
     };
-    let (module, entry_point) = match &variant.code {
-        Code::Wgsl(text) => (of_text(text), "main"),
-        Code::Checked { text, entry } => (of_text(text), &**entry),
-        Code::SpirV(words) => (trusted::spirv_module(device, label, words), "main"),
+    let (module, entry_point) = match module {
+        Module::Words(words) => (trusted::spirv_module(device, label, &words), "main"),
+        Module::Text(text, entry) => (of_text(text), entry),
     };
     let block = NonZeroU64::new(variant.block_bytes.into());
     let block = block.map(|bytes| entry(0, wgpu::BufferBindingType::Uniform, Some(bytes)));
@@ -128,12 +238,12 @@ fn make(device: &wgpu::Device, variant: &Variant, checks: Checks) -> Pipeline {
             zero_initialize_workgroup_memory: checks == Checks::All,
             ..wgpu::PipelineCompilationOptions::default()
         },
-        cache: None,
+        cache: gpu.kept.driver_cache(),
     });
     Pipeline { pipeline, layout }
 }
 
-fn entry(
+pub(crate) fn entry(
     binding: u32,
     ty: wgpu::BufferBindingType,
     min_binding_size: Option<NonZeroU64>,

@@ -4,6 +4,7 @@
 const SPEC_CONSTANT: u32 = 50;
 const DECORATE: u32 = 71;
 const SPEC_ID: u32 = 1;
+const BINDING: u32 = 33;
 /// Words before the first instruction.
 const HEADER: usize = 5;
 
@@ -51,6 +52,24 @@ pub(crate) fn specialized(mut module: Vec<u32>, values: &[u32]) -> Result<Vec<u3
     }
 }
 
+/// The module with each of `bindings` as its place among them: wgpu numbers the bindings of a layout from zero, where
+/// kernels without a block begin at one.
+///
+/// # Errors
+/// What about the module is not as it should be.
+pub(crate) fn renumbered(mut module: Vec<u32>, bindings: &[u32]) -> Result<Vec<u32>, String> {
+    for at in instructions(&module)? {
+        let [head, _, BINDING, binding, ..] = module[at..] else {
+            continue;
+        };
+        if head & 0xffff == DECORATE {
+            let place = bindings.iter().position(|b| *b == binding);
+            module[at + 3] = place.ok_or(format!("it has a binding {binding} too many"))? as u32;
+        }
+    }
+    Ok(module)
+}
+
 /// Where the instructions of a module start.
 fn instructions(module: &[u32]) -> Result<Vec<usize>, String> {
     let mut places = Vec::new();
@@ -86,6 +105,19 @@ mod tests {
         assert_eq!(made[16], 6);
         assert_eq!(made[20], 5);
         assert_eq!(made[..13], module()[..13]);
+    }
+
+    #[test]
+    fn bindings_are_numbered_by_their_places() {
+        let mut m = module();
+        m.extend([4 << 16 | DECORATE, 5, BINDING, 1]);
+        m.extend([4 << 16 | DECORATE, 6, BINDING, 2]);
+        let made = renumbered(m.clone(), &[1, 2]).unwrap();
+        let mut wanted = m.clone();
+        (wanted[24], wanted[28]) = (0, 1);
+        assert_eq!(made, wanted);
+        let e = renumbered(m, &[0, 1]).unwrap_err();
+        assert_eq!(e, "it has a binding 2 too many");
     }
 
     #[test]

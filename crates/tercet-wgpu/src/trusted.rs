@@ -39,9 +39,23 @@ pub(crate) fn spirv_module(
         .into(),
         ..Default::default()
     };
-    // SAFETY: as above: programs have SPIR-V only of `tercet_plan`'s own modules, which are checked when
-    // they are made, and only where `Caps` say that the device has what they use.
+    // SAFETY: as above: the words are one of `tercet_plan`'s own modules, which are checked when they are made, where
+    // `Caps` say that the device has what they use, or what `tercet_spirv` makes of a kernel as above, which keeps
+    // modules in files that only this user writes and takes them by their digest.
     unsafe { device.create_shader_module_passthrough(source) }
+}
+
+/// The driver's cache of pipelines, with what it gave in another process.
+#[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+pub(crate) fn driver_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::PipelineCache {
+    let descriptor = wgpu::PipelineCacheDescriptor {
+        label: Some("tercet"),
+        data,
+        fallback: true,
+    };
+    // SAFETY: the data is what `PipelineCache::get_data` gave for this device and driver, by header and digest of
+    // its file, which only this user writes.
+    unsafe { device.create_pipeline_cache(&descriptor) }
 }
 
 /// wgpu's leave to ask for features that it calls experimental: cooperative matrices, so that the device

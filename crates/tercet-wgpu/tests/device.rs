@@ -39,7 +39,12 @@ fn main() {
         Trial::test(presence, move || error.map_or(Ok(()), |e| Err(e.into())))
             .with_ignored_flag(ignored),
     ];
-    for &(name, test) in TESTS.iter().chain(common::ahead::TESTS) {
+    for &(name, test) in TESTS
+        .iter()
+        .chain(common::ahead::TESTS)
+        .chain(common::tuned::TESTS)
+        .chain(common::kept::TESTS)
+    {
         let backend = opened.as_ref().ok().cloned();
         let missing = backend.is_none();
         let run =

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tercet_ir::backend::Explanation;
-use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph};
+use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph, compiler_trial};
 
 /// Why there is no such device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +25,16 @@ pub enum DeviceError {
         name: &'static str,
         /// The cargo feature to enable.
         feature: &'static str,
+    },
+    /// One of several was asked for where there is only one.
+    #[error("`{given}`: nothing can be chosen after `{name}:`; {remedy}")]
+    Choice {
+        /// The name given.
+        given: String,
+        /// The device.
+        name: String,
+        /// What to give instead.
+        remedy: String,
     },
     /// This machine has no such device.
     #[error("this machine has no `{name}` device: {reason}")]
@@ -54,7 +64,7 @@ pub struct DeviceInfo {
 pub struct DeviceOptions {
     /// Which of several: its number in the listing or a part of its name. The fastest by default.
     pub which: Option<String>,
-    /// The folder of the pipeline cache; none is kept by default.
+    /// The folder of what is kept of kernels and pipelines from one process to the next; nothing is kept by default.
     pub cache_dir: Option<PathBuf>,
     /// Measure each dispatch; see [`Executable::timings`](tercet_ir::Executable::timings).
     pub timings: bool,
@@ -72,12 +82,16 @@ struct Entry {
     feature: &'static str,
     /// How it is opened; `None` without its feature.
     open: Option<Open>,
+    /// Whether a machine may have several, of which `NAME:WHICH` opens one.
+    several: bool,
     /// The devices of its kind on this machine.
     list: fn() -> Vec<DeviceInfo>,
 }
 
 #[cfg(feature = "vulkan")]
 pub(crate) use gpu::open_vulkan;
+#[cfg(feature = "wgpu")]
+pub(crate) use gpu::open_wgpu;
 
 type Open = fn(&DeviceOptions) -> Result<Device, DeviceError>;
 
@@ -87,24 +101,28 @@ const DEVICES: &[Entry] = &[
         name: "vulkan",
         feature: "vulkan",
         open: gpu::VULKAN,
+        several: true,
         list: gpu::list_vulkan,
     },
     Entry {
         name: "wgpu",
         feature: "wgpu",
         open: gpu::WGPU,
+        several: true,
         list: gpu::list_wgpu,
     },
     Entry {
         name: "cpu",
         feature: "cpu",
         open: host::CPU,
+        several: false,
         list: host::list_cpu,
     },
     Entry {
         name: "reference",
         feature: "cpu",
         open: host::REFERENCE,
+        several: false,
         list: host::list_reference,
     },
 ];
@@ -125,7 +143,11 @@ mod host {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         vec![DeviceInfo {
             name: "cpu".to_string(),
-            description: format!("{} CPU, {threads} threads", std::env::consts::ARCH),
+            description: format!(
+                "{} CPU, {}",
+                std::env::consts::ARCH,
+                tercet_ir::counted(threads, "thread", "threads")
+            ),
             usable: true,
             emulated: false,
         }]
@@ -194,18 +216,33 @@ mod gpu {
 
     #[cfg(feature = "wgpu")]
     pub(super) const WGPU: Option<Open> = Some(|options| {
+        let backend = open_wgpu(options)?;
+        let tuning = options
+            .cache_dir
+            .as_deref()
+            .and_then(|dir| crate::tune::load(dir, &backend));
+        Ok(super::Device::from_backend(match tuning {
+            Some(tuning) => backend.tuned(tuning),
+            None => backend,
+        }))
+    });
+
+    #[cfg(feature = "wgpu")]
+    pub(crate) fn open_wgpu(
+        options: &super::DeviceOptions,
+    ) -> Result<tercet_wgpu::WgpuBackend, super::DeviceError> {
         let options = tercet_wgpu::WgpuOptions {
             adapter: options.which.clone(),
             timings: options.timings,
+            cache_dir: options.cache_dir.clone(),
             ..tercet_wgpu::WgpuOptions::default()
         };
         let opened = tercet_wgpu::WgpuBackend::new(&options);
-        let opened = opened.map_err(|e| super::DeviceError::Absent {
+        opened.map_err(|e| super::DeviceError::Absent {
             name: "wgpu",
             reason: one_line(&e),
-        })?;
-        Ok(super::Device::from_backend(opened))
-    });
+        })
+    }
 
     #[cfg(feature = "wgpu")]
     pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
@@ -310,13 +347,9 @@ impl Device {
     /// # Errors
     /// As [`Device::by_name`].
     pub fn open(name: &str, options: &DeviceOptions) -> Result<Device, DeviceError> {
-        // `vulkan:1` or `vulkan:h200` picks among several.
-        let (name, which) = match name.split_once(':') {
-            Some((name, which)) => (name, Some(which.to_string())),
-            None => (name, options.which.clone()),
-        };
+        let (name, which) = chosen(name)?;
         let options = DeviceOptions {
-            which,
+            which: which.or_else(|| options.which.clone()),
             ..options.clone()
         };
         if name == "auto" {
@@ -340,6 +373,11 @@ impl Device {
         }
     }
 
+    /// The backend, which the caller may keep.
+    pub(crate) fn shared(&self) -> Arc<dyn Backend> {
+        Arc::clone(&self.backend)
+    }
+
     /// The executor's name.
     pub fn name(&self) -> &'static str {
         self.backend.name()
@@ -354,12 +392,13 @@ impl Device {
     ///
     /// # Errors
     /// [`CompileError`] that lists every node the device cannot run, or names the symbol without a
-    /// bound.
+    /// bound; one where the compiler that built this program fails [`compiler_trial`].
     pub fn compile(
         &self,
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, CompileError> {
+        compiler_trial()?;
         self.backend.compile(graph, options)
     }
 
@@ -384,8 +423,35 @@ impl Device {
         graph: &Graph,
         options: &CompileOptions,
     ) -> Result<Explanation, CompileError> {
+        compiler_trial()?;
         self.backend.explain(graph, options)
     }
+}
+
+/// A device's name, and which of several it asks for: `vulkan:1` the second, `vulkan:radeon` the one of that name.
+///
+/// # Errors
+/// [`DeviceError::Choice`] where there is only one, or nothing follows the colon.
+pub(crate) fn chosen(given: &str) -> Result<(&str, Option<String>), DeviceError> {
+    let Some((name, which)) = given.split_once(':') else {
+        return Ok((given, None));
+    };
+    let entry = DEVICES.iter().find(|e| e.name == name);
+    let remedy = match entry {
+        None if name != "auto" => return Err(unknown(given)),
+        Some(entry) if entry.several && !which.is_empty() => {
+            return Ok((name, Some(which.to_string())));
+        }
+        Some(entry) if entry.several => {
+            format!("give a number or a part of a name after the colon, or `{name}` for the best")
+        }
+        Some(_) | None => format!("give `{name}`"),
+    };
+    Err(DeviceError::Choice {
+        given: given.to_string(),
+        name: name.to_string(),
+        remedy,
+    })
 }
 
 fn unknown(name: &str) -> DeviceError {

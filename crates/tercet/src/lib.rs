@@ -29,21 +29,28 @@
 //! run is an error of [`Device::compile`] that lists every node with the reason and a remedy.
 #![forbid(unsafe_code)]
 
+mod build_info;
 mod device;
+mod non_finite;
+mod once;
 mod tune;
 #[cfg(feature = "cpu")]
 mod verify;
 
+pub use build_info::{BUILD, BuildInfo};
 pub use device::{Device, DeviceError, DeviceInfo, DeviceOptions, devices};
+pub use once::{NodeValues, VerifyError, node_values};
+pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, Kept};
 pub use tercet_ir::backend::{Explanation, KernelUse, StepTime, Wanted};
 pub use tercet_ir::{
     Backend, Bindings, ByteOwner, CompileError, CompileOptions, DType, Dim, DimError, Element,
-    EvalCtx, EvalError, Evaluation, Executable, Graph, MAX_RANK, Node, NodeId, Op, OpError, OpKind,
-    Port, RunError, Scheme, Shape, Signature, SubGraph, Support, Symbol, Target, Tensor,
-    TensorError, TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy,
-    attr, attrs, case, custom, evaluate, one_line, ops, parse, parse_with, passes, quant, random,
-    scalar, spelled,
+    EvalCtx, EvalError, Evaluation, Executable, Found, Graph, Keep, MAX_RANK, Miscompiled, Node,
+    NodeId, NonFinite, Op, OpError, OpKind, Port, RunError, Scheme, Shape, Signature, Span,
+    SubGraph, Support, Symbol, Target, Tensor, TensorError, TensorType, TextError, Tier, Type,
+    TypeError, UnsupportedNode, Value, accuracy, attr, attrs, case, compiler_trial, counted,
+    custom, decode_text, evaluate, one_line, ops, parse, parse_with, passes, quant, random, scalar,
+    spelled,
 };
 pub use tune::{TuneError, TuneOptions, TunedProduct, tune};
 #[cfg(feature = "cpu")]
-pub use verify::{NodeError, Verification, VerifyError, verify};
+pub use verify::{NodeError, Verification, verify};

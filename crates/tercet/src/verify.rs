@@ -3,44 +3,10 @@
 use std::fmt;
 
 use tercet_ir::accuracy::{Accuracy, Furthest, furthest};
-use tercet_ir::{
-    Backend, Bindings, CompileError, CompileOptions, Graph, Op, OpError, RunError, Signature,
-    Tensor, Value,
-};
+use tercet_ir::{Graph, Keep, Tensor, Value};
 
 use crate::Device;
-
-/// Why a verification could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum VerifyError {
-    /// A tensor of a leaf is missing.
-    #[error("`{name}` was not given; verification needs every input and parameter")]
-    Missing {
-        /// The leaf.
-        name: String,
-    },
-    /// The graph with every value as a result could not be built.
-    #[error("cannot look into the graph")]
-    Graph(#[from] OpError),
-    /// One of the two could not be compiled.
-    #[error("{device} cannot compile the graph")]
-    Compile {
-        /// The executor.
-        device: &'static str,
-        /// Why.
-        #[source]
-        source: CompileError,
-    },
-    /// One of the two failed where the other did not.
-    #[error("{device} fails on these inputs")]
-    Run {
-        /// The executor.
-        device: &'static str,
-        /// Why.
-        #[source]
-        source: RunError,
-    },
-}
+use crate::once::{Once, VerifyError};
 
 /// How far one value is from the reference.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,25 +83,12 @@ pub fn verify(
     tensors: &[(&str, &Tensor)],
     device: &Device,
 ) -> Result<Verification, VerifyError> {
-    let (open, values) = opened(graph)?;
-    let signature = Signature::of(&open);
-    let inputs: Result<Vec<(&str, &Tensor)>, VerifyError> = (signature.inputs.iter())
-        .map(|port| find(tensors, &port.name))
-        .collect();
-    let inputs = inputs?;
-    let mut sizes = Bindings::new();
-    let failed = |device| move |source| VerifyError::Run { device, source };
-    (signature.bind(&inputs, &Bindings::new(), &mut sizes)).map_err(failed("reference"))?;
-    let options = CompileOptions {
-        bounds: sizes,
-        without_passes: tercet_ir::passes::PIPELINE
-            .iter()
-            .map(|p| p.name.to_string())
-            .collect(),
-    };
+    let run = Once::new(graph, tensors)?;
+    let (_, kept) = Keep::All.of(graph).map_err(VerifyError::Graph)?;
+    let values: Vec<Value> = kept.into_iter().map(|k| k.value).collect();
     let reference = tercet_cpu::ReferenceBackend::new();
-    let got = results(device.backend(), &open, &options, tensors, &inputs)?;
-    let want = results(&reference, &open, &options, tensors, &inputs)?;
+    let got = run.values(device.backend(), &values)?;
+    let want = run.values(&reference, &values)?;
     let classes = classes(graph);
     let nodes = values
         .iter()
@@ -148,61 +101,6 @@ pub fn verify(
         device: device.name(),
         nodes: nodes.collect(),
     })
-}
-
-fn find<'a>(
-    tensors: &[(&'a str, &'a Tensor)],
-    name: &str,
-) -> Result<(&'a str, &'a Tensor), VerifyError> {
-    let found = tensors.iter().find(|(n, _)| *n == name).copied();
-    found.ok_or_else(|| VerifyError::Missing {
-        name: name.to_string(),
-    })
-}
-
-/// The graph with every computed value as a result, and those values.
-fn opened(graph: &Graph) -> Result<(Graph, Vec<Value>), VerifyError> {
-    let mut open = Graph::new();
-    let mut values = Vec::new();
-    for (node, n) in graph.nodes() {
-        open.add(n.op.clone(), &n.inputs)?;
-        let leaf = matches!(
-            n.op,
-            Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::State(_)
-        );
-        let ports = 0..n.outputs.len() as u8;
-        values.extend(ports.filter(|_| !leaf).map(|port| Value { node, port }));
-    }
-    for v in &values {
-        open.output(&v.to_string(), *v)?;
-    }
-    for a in graph.assigns() {
-        open.assign(a.state, a.value)?;
-    }
-    Ok((open, values))
-}
-
-fn results(
-    backend: &dyn Backend,
-    graph: &Graph,
-    options: &CompileOptions,
-    tensors: &[(&str, &Tensor)],
-    inputs: &[(&str, &Tensor)],
-) -> Result<Vec<Tensor>, VerifyError> {
-    let device = backend.name();
-    let mut exe = (backend.compile(graph, options))
-        .map_err(|source| VerifyError::Compile { device, source })?;
-    let failed = |source| VerifyError::Run { device, source };
-    for port in exe.signature().params.clone() {
-        let (name, tensor) = find(tensors, &port.name)?;
-        exe.set_param(name, tensor.clone()).map_err(failed)?;
-    }
-    for port in exe.signature().states.clone() {
-        if let Ok((name, tensor)) = find(tensors, &port.name) {
-            exe.write_state(name, tensor).map_err(failed)?;
-        }
-    }
-    exe.run(inputs).map_err(failed)
 }
 
 /// For each node the loosest accuracy class among it and all it depends on.

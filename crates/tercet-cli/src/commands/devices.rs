@@ -5,7 +5,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use crate::error::{CliError, Outcome};
-use crate::output;
+use crate::{drivers, output};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -22,7 +22,7 @@ struct Row {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let rows: Vec<Row> = tercet::devices()
+    let rows: Vec<Row> = drivers::labelled(tercet::devices)
         .into_iter()
         .map(|d| Row {
             name: d.name,
@@ -34,12 +34,18 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         output::json(&rows)?;
         return Ok(Outcome::Done);
     }
-    let mut out = std::io::stdout().lock();
-    for Row {
-        name, description, ..
-    } in &rows
-    {
-        writeln!(out, "{name:<12} {description}")?;
-    }
+    output::people(|out| {
+        for Row {
+            name, description, ..
+        } in &rows
+        {
+            writeln!(out, "{name:<12} {description}")?;
+        }
+        let compiler = tercet::BUILD.compiler;
+        match tercet::compiler_trial() {
+            Ok(()) => writeln!(out, "{:<12} {compiler}, its trial passed", "compiler"),
+            Err(e) => writeln!(out, "{:<12} {compiler}: {e}", "compiler"),
+        }
+    })?;
     Ok(Outcome::Done)
 }

@@ -61,13 +61,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         )));
     }
     let device = device(&args.device)?;
-    interrupt::listen();
     let what = format!("cannot load the model {}", args.model.display());
     let spinner = progress::spinner("loading");
     let mut embedder =
         load(args, &device, &texts).map_err(|e| CliError::Model { what, source: e })?;
     spinner.finish_and_clear();
 
+    interrupt::listen();
     let bar = progress::bar("embed", texts.len(), "sentences");
     let embeddings = embedder.embed(&texts, &mut |done| {
         bar.set_position(done as u64);
@@ -141,23 +141,21 @@ fn read_text(path: &Path) -> std::io::Result<String> {
 
 /// The cosine of every pair; embeddings have length 1.
 fn table(texts: &[String], embeddings: &[Vec<f32>]) -> Result<(), CliError> {
-    let mut out = std::io::stdout().lock();
-    write!(out, "{:<44}", "")?;
-    for i in 0..texts.len() {
-        write!(out, " {:>6}", format!("[{}]", i + 1))?;
-    }
-    writeln!(out)?;
-    for (i, (text, a)) in texts.iter().zip(embeddings).enumerate() {
-        write!(
-            out,
-            "{:<44}",
-            output::clip(&format!("[{}] {text}", i + 1), 44)
-        )?;
-        for b in embeddings {
-            let cosine: f32 = a.iter().zip(b).map(|(x, y)| x * y).sum();
-            write!(out, " {cosine:>6.3}")?;
+    output::people(|out| {
+        write!(out, "{:<44}", "")?;
+        for i in 0..texts.len() {
+            write!(out, " {:>6}", format!("[{}]", i + 1))?;
         }
         writeln!(out)?;
-    }
-    Ok(())
+        for (i, (text, a)) in texts.iter().zip(embeddings).enumerate() {
+            let text = output::clip(&format!("[{}] {text}", i + 1), 44);
+            write!(out, "{text:<44}")?;
+            for b in embeddings {
+                let cosine: f32 = a.iter().zip(b).map(|(x, y)| x * y).sum();
+                write!(out, " {cosine:>6.3}")?;
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    })
 }

@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Where it would run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// Print every step as well
+    /// Print every step as well, and which variants of kernels were taken and why
     #[arg(long)]
     steps: bool,
     /// Print JSON
@@ -54,18 +54,21 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let device = device(&args.device)?;
     let sourced = args.source.load()?;
+    sourced.check_bounded()?;
+    let device = device(&args.device)?;
     let explained = device.explain(&sourced.graph, &sourced.options);
     if args.json {
         return json(device.name(), explained);
     }
     let explanation = explained?;
-    let mut out = std::io::stdout().lock();
-    write!(out, "{explanation}")?;
-    if args.steps {
-        write!(out, "{}", explanation.listing)?;
-    }
+    output::people(|out| {
+        write!(out, "{explanation}")?;
+        if args.steps {
+            write!(out, "{}", explanation.listing)?;
+        }
+        Ok(())
+    })?;
     Ok(Outcome::Done)
 }
 

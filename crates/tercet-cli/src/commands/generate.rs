@@ -1,13 +1,14 @@
 //! `tercet generate`: text from a language model, token by token.
 
-use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tercet::counted;
 use tercet_models::{Generator, Llama, LlamaOptions, ModelFiles, Sampling, Tokenizer};
 
-use super::{Precision, device, within};
+use super::{Precision, device, seed, tokens, within};
 use crate::error::{CliError, Outcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
@@ -25,23 +26,23 @@ pub(crate) struct Args {
     /// The beginning of the text; `-` reads standard input
     #[arg(short, long, default_value = EMBEDDED_PROMPT, value_name = "TEXT")]
     prompt: String,
-    /// The most tokens to write
-    #[arg(short = 'n', long, default_value_t = 128, value_name = "N")]
+    /// The most tokens to write; -1 until the model ends the text or the context is full
+    #[arg(short = 'n', long, default_value_t = 128, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     /// Capacity in tokens, prompt included [default: as trained]
-    #[arg(short, long, value_name = "N", value_parser = capacity)]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
     context: Option<usize>,
     /// 0 always takes the likeliest token; higher is more surprising
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = within(0.0..=1e6))]
     temp: f64,
-    /// Choose among the K likeliest tokens; 0 for all
-    #[arg(long, default_value_t = 0, value_name = "K")]
+    /// Choose among the K likeliest tokens; 0 or -1 for all
+    #[arg(long, default_value_t = 0, value_name = "K", allow_negative_numbers = true, value_parser = top_k)]
     top_k: usize,
     /// Choose among the likeliest tokens that together have this probability
     #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true, value_parser = within(0.0..=1.0))]
     top_p: f64,
-    /// Seed of the random numbers
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    /// Seed of the random numbers; -1 draws one
+    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: u64,
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
@@ -49,6 +50,9 @@ pub(crate) struct Args {
     /// The float type to compute in; f16 and bf16 add up in f32
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
     dtype: Precision,
+    /// Fail at the first node whose result is not finite although its operands are, and say what they are: slow
+    #[arg(long)]
+    first_nonfinite: bool,
     /// Print one JSON document at the end instead of streaming
     #[arg(long)]
     json: bool,
@@ -89,6 +93,7 @@ impl Phase {
 #[derive(Serialize)]
 struct Report<'a> {
     device: &'a str,
+    seed: u64,
     prompt: &'a str,
     text: String,
     prompt_tokens: &'a [u32],
@@ -104,30 +109,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         temperature: args.temp,
         top_k: args.top_k,
         top_p: args.top_p,
-        seed: args.seed,
+        ..Sampling::GREEDY
     };
-    let device = device(&args.device)?;
+    let device = match (device(&args.device)?, args.first_nonfinite) {
+        (device, true) => device.with_finite_check(),
+        (device, false) => device,
+    };
     let prompt = read_prompt(&args.prompt)?;
-    interrupt::listen();
 
     let started = Instant::now();
     let spinner = progress::spinner("loading");
-    let (files, what) = match &args.model {
-        Some(path) => {
-            let what = format!("cannot load the model {}", path.display());
-            (
-                ModelFiles::open(path).map_err(CliError::model(what.clone()))?,
-                what,
-            )
-        }
-        None => {
-            let files = ModelFiles::from_gguf_bytes(EMBEDDED);
-            (
-                files.map_err(CliError::model("cannot load the embedded model"))?,
-                "cannot load the embedded model".into(),
-            )
-        }
-    };
+    let (files, what) = open_model(args.model.as_deref())?;
     let llama = files
         .llama(|config| LlamaOptions {
             context: args.context.unwrap_or(config.context),
@@ -141,6 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let mut generator = llama
         .generator(&device)
         .map_err(CliError::model(what.clone()))?;
+    generator.set_seed(args.seed);
     generator.skip_logits();
     spinner.finish_and_clear();
     if args.context.is_some_and(|c| c > llama.config.context) {
@@ -152,23 +145,52 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let ids = tokenizer
         .encode(&prompt, true)
         .map_err(CliError::model("cannot process the prompt"))?;
+    interrupt::listen();
     let mut session = Session {
         generator,
         tokenizer: &tokenizer,
         llama: &llama,
         json: args.json,
     };
-    let report = session.write(&prompt, &ids, args.tokens, started.elapsed(), device.name())?;
+    let load = started.elapsed();
+    let written = session.write(&prompt, &ids, args.tokens)?;
+    let report = Report {
+        device: device.name(),
+        seed: args.seed,
+        prompt: &prompt,
+        text: written.text,
+        prompt_tokens: &ids,
+        tokens: written.tokens,
+        stop: written.stop,
+        load_seconds: load.as_secs_f64(),
+        prefill: written.prefill,
+        decode: written.decode,
+    };
     if args.json {
         output::json(&report)?;
     } else {
-        output::note(format_args!("{}", summary(&report)));
+        output::note(format_args!("{}", summary(&report, args.temp > 0.0)));
     }
     Ok(if report.stop == Stop::Interrupted {
         Outcome::Interrupted
     } else {
         Outcome::Done
     })
+}
+
+/// A model's files, or the embedded one; and what could not be done where it is refused later.
+pub(crate) fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), CliError> {
+    let (files, what) = match path {
+        Some(path) => {
+            let what = format!("cannot load the model {}", path.display());
+            (ModelFiles::open(path), what)
+        }
+        None => {
+            let what = "cannot load the embedded model".to_string();
+            (ModelFiles::from_gguf_bytes(EMBEDDED), what)
+        }
+    };
+    Ok((files.map_err(CliError::model(what.clone()))?, what))
 }
 
 /// More than any model of today takes; tables and cache of a mistyped number would fill the memory.
@@ -178,6 +200,15 @@ fn capacity(text: &str) -> Result<usize, String> {
     let n: Option<usize> = text.parse().ok();
     n.filter(|n| (1..=MAX_CONTEXT).contains(n))
         .ok_or_else(|| format!("expected a whole number from 1 to {MAX_CONTEXT}"))
+}
+
+fn top_k(text: &str) -> Result<usize, String> {
+    match text {
+        "-1" => Ok(0),
+        text => text
+            .parse()
+            .map_err(|_| "expected a whole number; 0 or -1 for all tokens".to_string()),
+    }
 }
 
 fn read_prompt(prompt: &str) -> Result<String, CliError> {
@@ -193,11 +224,13 @@ fn read_prompt(prompt: &str) -> Result<String, CliError> {
     Ok(text)
 }
 
-fn summary(report: &Report<'_>) -> String {
+/// Where tokens were drawn, the seed is said: with it they are drawn again.
+fn summary(report: &Report<'_>, drawn: bool) -> String {
     let Report {
         prefill,
         decode,
         stop,
+        seed,
         ..
     } = report;
     let ended = match stop {
@@ -208,10 +241,18 @@ fn summary(report: &Report<'_>) -> String {
     };
     let phase = |name: &str, phase: &Phase| match phase.tokens {
         0 => format!("{name} 0 tokens"),
-        n => format!("{name} {n} tokens, {:.0}/s", phase.tokens_per_second),
+        n => {
+            let tokens = counted(n, "token", "tokens");
+            format!("{name} {tokens}, {:.0}/s", phase.tokens_per_second)
+        }
+    };
+    let seed = if drawn {
+        format!("seed {seed}; ")
+    } else {
+        String::new()
     };
     format!(
-        "{}; {}; loaded in {:.2} s; stopped: {ended}",
+        "{}; {}; loaded in {:.2} s; {seed}stopped: {ended}",
         phase("prefill", prefill),
         phase("decode", decode),
         report.load_seconds,
@@ -225,15 +266,17 @@ struct Session<'a> {
     json: bool,
 }
 
+/// What a session wrote.
+struct Written {
+    tokens: Vec<u32>,
+    text: String,
+    stop: Stop,
+    prefill: Phase,
+    decode: Phase,
+}
+
 impl Session<'_> {
-    fn write<'r>(
-        &mut self,
-        prompt: &'r str,
-        ids: &'r [u32],
-        limit: usize,
-        load: Duration,
-        device: &'r str,
-    ) -> Result<Report<'r>, CliError> {
+    fn write(&mut self, prompt: &str, ids: &[u32], limit: usize) -> Result<Written, CliError> {
         let started = Instant::now();
         let first = self.prefill(ids)?;
         let prefill = Phase::new(self.generator.position(), started.elapsed());
@@ -248,16 +291,10 @@ impl Session<'_> {
         let (tokens, text, stop) = decoded?;
         // The first token came with the prefill.
         let decode = Phase::new(tokens.len().saturating_sub(1), elapsed);
-        let load_seconds = load.as_secs_f64();
-        let prompt_tokens = ids;
-        Ok(Report {
-            device,
-            prompt,
-            text,
-            prompt_tokens,
+        Ok(Written {
             tokens,
+            text,
             stop,
-            load_seconds,
             prefill,
             decode,
         })
@@ -265,12 +302,10 @@ impl Session<'_> {
 
     /// Prints text at once, unless everything is printed as JSON at the end.
     fn show(&self, text: &str) -> Result<(), CliError> {
-        if !self.json {
-            let mut out = std::io::stdout().lock();
-            out.write_all(text.as_bytes())?;
-            out.flush()?;
+        match self.json {
+            true => Ok(()),
+            false => output::text(text),
         }
-        Ok(())
     }
 
     /// The first new token, or none if interrupted.

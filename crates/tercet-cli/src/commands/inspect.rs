@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tercet::counted;
 use tercet_models::{Family, ModelFiles};
 
 use crate::error::{CliError, Outcome, causes, is_reader};
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if args.json {
         output::json(&report)?;
     } else {
-        print(&report)?;
+        output::people(|out| print(out, &report))?;
     }
     Ok(Outcome::Done)
 }
@@ -147,13 +148,13 @@ fn chain(e: &(dyn std::error::Error + 'static)) -> String {
     lines.join(": ")
 }
 
-fn print(report: &Report) -> Result<(), CliError> {
-    let mut out = std::io::stdout().lock();
+fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     writeln!(out, "{}\n\nmetadata", report.format)?;
-    let width = report.metadata.keys().map(|k| k.chars().count()).max();
-    let width = width.unwrap_or(0).min(NAME_WIDTH);
+    let name = |name: &str| output::clip(name, NAME_WIDTH);
+    let width = report.metadata.keys().map(|k| name(k).chars().count());
+    let width = width.max().unwrap_or(0);
     for (key, value) in &report.metadata {
-        let key = output::clip(key, NAME_WIDTH);
+        let key = name(key);
         let value = output::clip(value, LINE_WIDTH - 4 - width);
         writeln!(out, "  {key:<width$}  {value}")?;
     }
@@ -161,17 +162,16 @@ fn print(report: &Report) -> Result<(), CliError> {
     let width = report
         .tensors
         .iter()
-        .map(|t| t.name.chars().count())
+        .map(|t| name(&t.name).chars().count())
         .max()
-        .unwrap_or(0)
-        .min(NAME_WIDTH);
+        .unwrap_or(0);
     for t in &report.tensors {
         let shape = format!("{:?}", t.shape);
         let bytes = output::bytes(t.bytes);
         writeln!(
             out,
             "  {:<width$}  {:<6} {shape:<20} {bytes:>12}",
-            output::clip(&t.name, NAME_WIDTH),
+            name(&t.name),
             t.format
         )?;
     }
@@ -184,7 +184,8 @@ fn print(report: &Report) -> Result<(), CliError> {
     for (format, (n, bytes)) in formats {
         writeln!(
             out,
-            "  {format:<6} {n:>5} tensors {:>12}",
+            "  {format:<6} {:>13} {:>12}",
+            counted(n, "tensor", "tensors"),
             output::bytes(bytes)
         )?;
     }

@@ -1,6 +1,7 @@
 //! The commands, one module each: `Args` and `run`.
 
 pub(crate) mod devices;
+pub(crate) mod dump;
 pub(crate) mod embed;
 pub(crate) mod explain;
 pub(crate) mod generate;
@@ -10,15 +11,18 @@ pub(crate) mod run;
 pub(crate) mod source;
 #[cfg(feature = "splat")]
 pub(crate) mod splat;
+mod tensors;
 pub(crate) mod trace;
 pub(crate) mod tune;
 pub(crate) mod verify;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use tercet::{DType, Device, DeviceOptions};
 
+use crate::drivers;
 use crate::error::CliError;
 
 /// Float types that a model can be computed in.
@@ -50,7 +54,7 @@ pub(crate) fn open(name: &str, timings: bool) -> Result<Device, CliError> {
         cache_dir: cache_dir(),
         timings,
     };
-    Device::open(name, &options).map_err(|e| CliError::Usage(e.to_string()))
+    drivers::labelled(|| Device::open(name, &options)).map_err(|e| CliError::Usage(e.to_string()))
 }
 
 /// Where compiled pipelines are kept: `TERCET_CACHE_DIR`, else the user's cache folder.
@@ -84,4 +88,41 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     let n: Option<usize> = text.parse().ok();
     n.filter(|&n| n > 0)
         .ok_or_else(|| "expected a whole number from 1 on".to_string())
+}
+
+/// Parses a number of tokens to write; -1 and -2 are no number, as in llama.cpp: the text ends where the model
+/// ends it or the context is full.
+pub(crate) fn tokens(text: &str) -> Result<usize, String> {
+    match text {
+        "-1" | "-2" => Ok(usize::MAX),
+        text => text
+            .parse()
+            .map_err(|_| "expected a whole number, or -1 for no limit".to_string()),
+    }
+}
+
+/// Parses a seed; -1 draws one.
+pub(crate) fn seed(text: &str) -> Result<u64, String> {
+    match text {
+        // The keys of a hash map come from the system's randomness.
+        // 32 bits of them: a number that can be typed again.
+        "-1" => Ok(RandomState::new().build_hasher().finish() >> 32),
+        text => text
+            .parse()
+            .map_err(|_| format!("expected a whole number up to {}, or -1 for any", u64::MAX)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minus_one_is_no_limit_and_any_seed() {
+        assert_eq!((tokens("7"), tokens("-1")), (Ok(7), Ok(usize::MAX)));
+        assert!(tokens("-3").is_err() && tokens("").is_err() && tokens("1e3").is_err());
+        assert_eq!(seed("7"), Ok(7));
+        assert_ne!(seed("-1"), seed("-1"));
+        assert!(seed("-2").is_err() && seed("18446744073709551616").is_err());
+    }
 }

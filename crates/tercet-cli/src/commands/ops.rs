@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::error::{CliError, Outcome};
+use crate::output;
 
 /// The table as the documentation has it; a test keeps it in line with the code.
 const TABLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ops.md"));
@@ -14,14 +15,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let mut out = std::io::stdout().lock();
     if args.names.is_empty() {
-        out.write_all(TABLE.as_bytes())?;
+        output::people(|out| out.write_all(TABLE.as_bytes()))?;
         return Ok(Outcome::Done);
     }
     let mut rows = TABLE.lines().filter(|line| line.starts_with("| "));
     let head: Vec<String> = rows.next().map(cells).unwrap_or_default();
     let rows: Vec<Vec<String>> = rows.map(cells).collect();
+    let mut found = Vec::new();
     for name in &args.names {
         let quoted = format!("`{name}`");
         let Some(row) = rows.iter().find(|row| row.first() == Some(&quoted)) else {
@@ -31,11 +32,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
                 "no operator is named `{name}`; there are: {known}"
             )));
         };
-        for (head, cell) in head.iter().zip(row) {
-            writeln!(out, "{head:<12} {}", cell.replace('`', ""))?;
-        }
-        writeln!(out)?;
+        found.push(row);
     }
+    output::people(|out| {
+        for row in found {
+            for (head, cell) in head.iter().zip(row) {
+                writeln!(out, "{head:<12} {}", cell.replace('`', ""))?;
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    })?;
     Ok(Outcome::Done)
 }
 

@@ -1,11 +1,11 @@
 //! The graph that `explain`, `verify` and `trace` look at: a file in text form, or a model's.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tercet::{Bindings, CompileOptions, DType, Graph, Symbol, Tensor, TensorType};
-use tercet_models::{Family, LlamaOptions, ModelFiles, Pooling, Sampling};
+use tercet_models::{Family, LlamaOptions, Pooling, Sampling};
 
-use super::{Precision, generate::EMBEDDED};
+use super::{Precision, generate::open_model};
 use crate::error::CliError;
 
 /// The texts that a BERT graph is bound to where nothing is said.
@@ -38,7 +38,26 @@ pub(crate) struct Sourced {
 fn bound(text: &str) -> Result<(String, usize), String> {
     let wrong = || format!("expected NAME=N, a symbol and a whole number, not `{text}`");
     let (name, n) = text.split_once('=').ok_or_else(wrong)?;
-    Ok((name.to_string(), n.parse().map_err(|_| wrong())?))
+    if name.is_empty() {
+        return Err(wrong());
+    }
+    match n.parse().map_err(|_| wrong())? {
+        0 => Err("a bound is at least 1".to_string()),
+        n => Ok((name.to_string(), n)),
+    }
+}
+
+/// A graph in text form from a file.
+pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
+    let bytes = std::fs::read(path).map_err(|source| CliError::File {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    let graph = tercet::decode_text(&bytes).and_then(tercet::parse);
+    graph.map_err(|source| CliError::Graph {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 impl Source {
@@ -47,21 +66,33 @@ impl Source {
             Some(path) => self.file(path)?,
             None => self.model()?,
         };
-        for (name, n) in &self.bound {
-            sourced.options.bounds.set(&Symbol::new(name), *n);
-        }
+        self.set_bounds(&mut sourced)?;
         Ok(sourced)
     }
 
-    fn file(&self, path: &std::path::Path) -> Result<Sourced, CliError> {
-        let path = path.to_path_buf();
-        let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
-            path: path.clone(),
-            source,
-        })?;
-        let graph: Graph = text
-            .parse()
-            .map_err(|source| CliError::Graph { path, source })?;
+    fn set_bounds(&self, sourced: &mut Sourced) -> Result<(), CliError> {
+        let symbols = sourced.graph.symbols();
+        for (at, (name, n)) in self.bound.iter().enumerate() {
+            if self.bound[..at].iter().any(|(before, _)| before == name) {
+                return Err(CliError::Usage(format!("--bound {name} is given twice")));
+            }
+            let Some(symbol) = symbols.iter().find(|s| s.name() == name) else {
+                let known: Vec<&str> = symbols.iter().map(Symbol::name).collect();
+                let known = match known.as_slice() {
+                    [] => "has none".to_string(),
+                    known => format!("has: {}", known.join(", ")),
+                };
+                return Err(CliError::Usage(format!(
+                    "the graph has no symbol `{name}` to bound; it {known}"
+                )));
+            };
+            sourced.options.bounds.set(symbol, *n);
+        }
+        Ok(())
+    }
+
+    fn file(&self, path: &Path) -> Result<Sourced, CliError> {
+        let graph = read_graph(path)?;
         let graph = tercet::passes::convert_precision(&graph, self.dtype.dtype())?;
         Ok(Sourced {
             graph,
@@ -72,7 +103,7 @@ impl Source {
     }
 
     fn model(&self) -> Result<Sourced, CliError> {
-        let (files, what) = self.files()?;
+        let (files, what) = open_model(self.model.as_deref())?;
         let dtype = self.dtype.dtype();
         let family = files.family().map_err(CliError::model(what.clone()))?;
         let (model, options, inputs) = match family {
@@ -101,20 +132,6 @@ impl Source {
             params: model.params,
             inputs,
         })
-    }
-
-    fn files(&self) -> Result<(ModelFiles, String), CliError> {
-        let (files, what) = match &self.model {
-            Some(path) => {
-                let what = format!("cannot load the model {}", path.display());
-                (ModelFiles::open(path), what)
-            }
-            None => {
-                let what = "cannot load the embedded model".to_string();
-                (ModelFiles::from_gguf_bytes(EMBEDDED), what)
-            }
-        };
-        Ok((files.map_err(CliError::model(what.clone()))?, what))
     }
 }
 
@@ -154,6 +171,26 @@ fn integers<const N: usize>(inputs: [(&str, Vec<usize>, Vec<f64>); N]) -> Vec<(S
 }
 
 impl Sourced {
+    /// Refuses a graph with symbols that have no bound.
+    pub(crate) fn check_bounded(&self) -> Result<(), CliError> {
+        let bounds = &self.options.bounds;
+        let open = self.graph.symbols().into_iter();
+        let open: Vec<Symbol> = open.filter(|s| bounds.get(s).is_none()).collect();
+        let list = |of: &dyn Fn(&Symbol) -> String, between| {
+            open.iter().map(of).collect::<Vec<_>>().join(between)
+        };
+        let (what, it) = match open.len() {
+            0 => return Ok(()),
+            1 => ("symbol", "has no upper bound; give one"),
+            _ => ("symbols", "have no upper bounds; give them"),
+        };
+        let names = list(&|s| format!("`{s}`"), ", ");
+        let arguments = list(&|s| format!("--bound {s}=N"), " ");
+        Err(CliError::Usage(format!(
+            "{what} {names} {it} with {arguments}"
+        )))
+    }
+
     /// The bound of every symbol, or 8 where none was given: sizes to try a graph with.
     pub(crate) fn sizes(&self) -> Bindings {
         let mut sizes = Bindings::new();

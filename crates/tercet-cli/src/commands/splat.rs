@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
@@ -10,7 +10,7 @@ use tercet_models::splat::{Frame, LookAt, Scene, SplatCamera, SplatError, SplatR
 
 use super::{device, positive, within};
 use crate::error::{CliError, Outcome};
-use crate::output;
+use crate::{destination, output};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -30,22 +30,22 @@ pub(crate) struct Args {
     #[arg(long, value_name = "X,Y,Z", value_parser = vector, allow_hyphen_values = true, requires = "eye")]
     target: Option<[f64; 3]>,
     /// What is up in the image
-    #[arg(long, value_name = "X,Y,Z", value_parser = vector, allow_hyphen_values = true, default_value = "0,-1,0")]
+    #[arg(long, value_name = "X,Y,Z", value_parser = up, allow_hyphen_values = true, default_value = "0,-1,0", requires = "eye")]
     up: [f64; 3],
     /// The angle from the top to the bottom of the image in degrees
-    #[arg(long, value_name = "DEGREES", value_parser = within(0.1..=179.0), default_value_t = 50.0)]
+    #[arg(long, value_name = "DEGREES", allow_negative_numbers = true, value_parser = within(0.1..=179.0), default_value_t = 50.0)]
     fov: f64,
     /// The size of the image in pixels [default: that of the camera file, else 800x600]
     #[arg(long, value_name = "WxH", value_parser = size)]
     size: Option<[usize; 2]>,
     /// The colour behind the scene, 0 to 1 each
-    #[arg(long, value_name = "R,G,B", value_parser = vector, default_value = "0,0,0")]
+    #[arg(long, value_name = "R,G,B", value_parser = colour, allow_hyphen_values = true, default_value = "0,0,0")]
     background: [f64; 3],
     /// The image to write
     #[arg(short, long, default_value = "splat.png", value_name = "FILE.png")]
     output: PathBuf,
     /// Frames to time after the first
-    #[arg(long, default_value = "3", value_name = "N", value_parser = positive)]
+    #[arg(long, default_value = "3", value_name = "N", value_parser = frames)]
     frames: usize,
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
@@ -63,6 +63,32 @@ fn vector(text: &str) -> Result<[f64; 3], String> {
     numbers
         .and_then(|list| list.try_into().ok())
         .ok_or_else(|| "expected three numbers such as 0,1.5,-2".to_string())
+}
+
+/// A direction.
+fn up(text: &str) -> Result<[f64; 3], String> {
+    let up = vector(text)?;
+    match up.iter().any(|x| *x != 0.0) {
+        true => Ok(up),
+        false => Err("all three are 0, which is no direction".to_string()),
+    }
+}
+
+fn colour(text: &str) -> Result<[f64; 3], String> {
+    let colour = vector(text)?;
+    match colour.iter().all(|x| (0.0..=1.0).contains(x)) {
+        true => Ok(colour),
+        false => Err("expected three numbers from 0 to 1 such as 0,0.5,1".to_string()),
+    }
+}
+
+/// Each one's time is kept.
+fn frames(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1 << 20;
+    positive(text)
+        .ok()
+        .filter(|n| *n <= MOST)
+        .ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
 }
 
 /// `640x480`
@@ -104,10 +130,17 @@ fn camera(args: &Args, scene: &Scene) -> Result<SplatCamera, CliError> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let device = device(&args.device)?;
+    let png = args.output.extension();
+    if !png.is_some_and(|e| e.eq_ignore_ascii_case("png")) {
+        let path = args.output.display();
+        let text = format!("cannot write to {path}; images are .png files");
+        return Err(CliError::Usage(text));
+    }
+    destination::check(&args.output)?;
     let shown = args.scene.display().to_string();
     let scene = Scene::open(&args.scene).map_err(of(&format!("cannot read {shown}")))?;
     let camera = camera(args, &scene)?;
+    let device = device(&args.device)?;
     let what = format!("cannot draw {shown}");
     let background = args.background.map(|x| x as f32);
     let mut renderer = SplatRenderer::new(&device, &scene, camera.image).map_err(of(&what))?;
@@ -123,7 +156,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     }
     times.sort_by(f64::total_cmp);
     let median = times[times.len() / 2];
-    write_png(&args.output, &frame)?;
+    destination::write(&args.output, |file| write_png(file, &frame))?;
     let ([width, height], count) = (camera.image, scene.len());
     let name = device.name().to_string();
     if args.json {
@@ -134,25 +167,20 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         }))?;
     }
     output::note(format_args!(
-        "{} splats, {width}x{height} pixels on {name}: {median:.2} ms a frame (the first {first:.2} ms); {}",
+        "{} {}, {width}x{height} pixels on {name}: {median:.2} ms a frame (the first {first:.2} ms); {}",
         output::count(count as u64),
+        if count == 1 { "splat" } else { "splats" },
         args.output.display()
     ));
     Ok(Outcome::Done)
 }
 
-fn write_png(path: &Path, frame: &Frame) -> Result<(), CliError> {
-    let failed = |source: std::io::Error| CliError::Write {
-        path: path.to_path_buf(),
-        source,
-    };
-    let png = |e: png::EncodingError| failed(std::io::Error::from(e));
-    let file = BufWriter::new(File::create(path).map_err(failed)?);
+fn write_png(file: File, frame: &Frame) -> std::io::Result<()> {
     let [width, height] = frame.image.map(|n| n as u32);
-    let mut encoder = png::Encoder::new(file, width, height);
+    let mut encoder = png::Encoder::new(BufWriter::new(file), width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
-    let mut writer = encoder.write_header().map_err(png)?;
-    writer.write_image_data(&frame.to_rgb8()).map_err(png)?;
-    writer.finish().map_err(png)
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&frame.to_rgb8())?;
+    Ok(writer.finish()?)
 }

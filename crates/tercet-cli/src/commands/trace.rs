@@ -4,20 +4,22 @@
 //! Host phases are spans of the `tracing` crate that the library opens; [`Recorder`] collects them.
 //! Times of dispatches come from the device and are laid beside the wait of their run.
 
-use std::path::PathBuf;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tercet_models::{LlamaOptions, ModelFiles, Sampling};
+use tercet::counted;
+use tercet_models::{LlamaOptions, Sampling};
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::generate::EMBEDDED;
-use super::{Precision, open};
+use super::generate::open_model;
+use super::{Precision, open, tokens};
 use crate::error::{CliError, Outcome};
-use crate::output;
+use crate::{destination, output};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -27,8 +29,8 @@ pub(crate) struct Args {
     /// The beginning of the text
     #[arg(short, long, default_value = "Ownership is", value_name = "TEXT")]
     prompt: String,
-    /// The tokens to write after it
-    #[arg(short = 'n', long, default_value_t = 4, value_name = "N")]
+    /// The tokens to write after it; -1 until the context is full
+    #[arg(short = 'n', long, default_value_t = 4, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
@@ -89,6 +91,7 @@ const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    check_output(args)?;
     let recorder = Recorder::default();
     let subscriber = tracing_subscriber::registry().with(recorder.clone());
     let zero = Instant::now();
@@ -98,13 +101,32 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     ];
     tracing::subscriber::with_default(subscriber, || record(args, &recorder, zero, &mut events))?;
     let n = events.len() - 2;
-    let text = json!({"traceEvents": events, "displayTimeUnit": "ms"}).to_string();
-    std::fs::write(&args.output, text)?;
+    let document = json!({"traceEvents": events, "displayTimeUnit": "ms"});
+    destination::write(&args.output, |file| {
+        let mut file = BufWriter::new(file);
+        serde_json::to_writer(&mut file, &document)?;
+        file.flush()
+    })?;
     let path = args.output.display();
     output::note(format_args!(
-        "{n} events in {path}; open it in ui.perfetto.dev or chrome://tracing"
+        "{} in {path}; open it in ui.perfetto.dev or chrome://tracing",
+        counted(n, "event", "events")
     ));
     Ok(Outcome::Done)
+}
+
+/// A model is mapped while it runs: a trace in its place would end the process.
+fn check_output(args: &Args) -> Result<(), CliError> {
+    let same = |model: &Path| {
+        let of = |path: &Path| path.canonicalize().ok();
+        of(model).is_some_and(|model| of(&args.output) == Some(model))
+    };
+    if args.model.as_deref().is_some_and(same) {
+        let path = args.output.display();
+        let text = format!("{path} is the model; write the trace to another file");
+        return Err(CliError::Usage(text));
+    }
+    destination::check(&args.output)
 }
 
 fn record(
@@ -113,16 +135,12 @@ fn record(
     zero: Instant,
     events: &mut Vec<Value>,
 ) -> Result<(), CliError> {
-    let what = "cannot trace the model";
     let device = {
         let _span = tracing::debug_span!("open device").entered();
         open(&args.device, true)?
     };
-    let files = match &args.model {
-        Some(path) => ModelFiles::open(path),
-        None => ModelFiles::from_gguf_bytes(EMBEDDED),
-    };
-    let files = files.map_err(CliError::model(what))?;
+    let (files, what) = open_model(args.model.as_deref())?;
+    let what = what.as_str();
     let llama = files.llama(|config| LlamaOptions {
         dtype: args.dtype.dtype(),
         sampling: Some(Sampling::GREEDY),
@@ -143,7 +161,9 @@ fn record(
     for _ in 0..=args.tokens {
         let step = {
             let _span = tracing::debug_span!("run").entered();
-            generator.feed(&next).map_err(CliError::model(what))?.next
+            let step = generator.feed(&next);
+            step.map_err(CliError::model("cannot compute the next token"))?
+                .next
         };
         collect(recorder, zero, &generator.timings(), events);
         match step {

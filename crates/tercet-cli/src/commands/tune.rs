@@ -1,4 +1,4 @@
-//! `tercet tune`: measures which way of a matrix product is best for which size, and keeps the table
+//! `tercet tune`: measures which variants of kernels are best for which problems, and keeps the table
 //! where this machine's devices find it.
 
 use std::io::Write;
@@ -7,7 +7,7 @@ use tercet::{DeviceOptions, TuneOptions, TunedProduct, tune};
 
 use super::cache_dir;
 use crate::error::{CliError, Outcome};
-use crate::interrupt;
+use crate::{drivers, interrupt, output};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Measure a few sizes only
     #[arg(long)]
     quick: bool,
-    /// Measure this product instead, rows x columns x summed, with `nt` after it where the right factor
+    /// Measure products of this size instead, rows x columns x summed, with `nt` after it where the right factor
     /// is columns x summed; may be repeated
     #[arg(long, value_name = "MxNxK[nt]", value_parser = shape)]
     shape: Vec<([usize; 3], bool)>,
@@ -36,13 +36,18 @@ fn shape(text: &str) -> Result<([usize; 3], bool), String> {
     };
     let sizes: Option<Vec<usize>> = text.split('x').map(|n| n.parse().ok()).collect();
     match sizes.as_deref() {
-        Some(&[m, n, k]) if m * n * k > 0 => Ok(([m, n, k], transposed)),
+        Some(&[m, n, k]) if countable(m, n, k) => Ok(([m, n, k], transposed)),
         _ => Err("expected three sizes, such as 4096x768x3072".to_string()),
     }
 }
 
+/// Whether three sizes are a product of which something can be measured.
+fn countable(m: usize, n: usize, k: usize) -> bool {
+    let work = m.checked_mul(n).and_then(|mn| mn.checked_mul(k));
+    work.is_some_and(|work| work > 0)
+}
+
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    interrupt::listen();
     let options = DeviceOptions {
         cache_dir: cache_dir(),
         ..DeviceOptions::default()
@@ -53,18 +58,19 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         only: args.only.clone(),
         without: args.without.clone(),
     };
-    let mut out = std::io::stdout().lock();
     let mut failed = None;
-    let kept = tune(&args.device, &options, &what, &mut |product| {
-        let written = writeln!(out, "{}", line(&product)).and_then(|()| out.flush());
-        failed = written.err();
+    let mut done = |product| {
+        // From here on there is something to keep.
+        interrupt::listen();
+        failed = output::people(|out| writeln!(out, "{}", line(&product))).err();
         failed.is_none() && !interrupt::interrupted()
-    })?;
+    };
+    let kept = drivers::labelled(|| tune(&args.device, &options, &what, &mut done))?;
     if let Some(e) = failed {
-        return Err(e.into());
+        return Err(e);
     }
     if let Some(file) = kept {
-        writeln!(out, "kept in {}", file.display())?;
+        output::people(|out| writeln!(out, "kept in {}", file.display()))?;
     }
     Ok(match interrupt::interrupted() {
         true => Outcome::Interrupted,
@@ -111,9 +117,10 @@ mod tests {
 
     #[test]
     fn shapes_are_three_sizes() {
+        const HUGE: &str = "4294967295x4294967295x4294967295";
         assert_eq!(shape("4096x768x3072"), Ok(([4096, 768, 3072], false)));
         assert_eq!(shape("512x64x8nt"), Ok(([512, 64, 8], true)));
-        for wrong in ["", "1x2", "1x2x0", "1x2x3x4", "axbxc", "nt"] {
+        for wrong in ["", "1x2", "1x2x0", "1x2x3x4", "axbxc", "nt", HUGE] {
             assert!(shape(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,13 +1,15 @@
 //! `tercet verify`: every value of a graph on a device against the reference.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use serde::Serialize;
 use tercet::random::Stream;
-use tercet::{DType, Op, Signature, Tensor, TensorType, verify};
+use tercet::{Bindings, DType, Op, Signature, Tensor, TensorType, counted, verify};
 
 use super::source::{Source, Sourced};
-use super::{device, run::read_tensors};
+use super::tensors::read_tensors;
+use super::{device, seed};
 use crate::error::{CliError, Outcome};
 use crate::output;
 
@@ -18,8 +20,8 @@ pub(crate) struct Args {
     /// An array as NAME=FILE.npy, or several by name as FILE.npz; what is not given is random
     #[arg(short, long, value_name = "[NAME=]FILE")]
     input: Vec<String>,
-    /// Seed of the random data
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    /// Seed of the random data; -1 draws one
+    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: u64,
     /// The device to verify; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
@@ -45,18 +47,22 @@ struct Row {
 #[derive(Serialize)]
 struct Report {
     device: &'static str,
+    /// Of the data that was not given.
+    seed: u64,
     agrees: bool,
     first_divergence: Option<String>,
     values: Vec<Row>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let device = device(&args.device)?;
     let sourced = args.source.load()?;
-    let mut tensors = read_tensors(&Signature::of(&sourced.graph), &args.input)?;
+    let signature = Signature::of(&sourced.graph);
+    let mut tensors = read_tensors(&signature, &args.input)?;
     tensors.extend(sourced.params.iter().chain(&sourced.inputs).cloned());
-    fill(&sourced, args.seed, &mut tensors)?;
+    let drawn = fill(&sourced, args.seed, &mut tensors)?;
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    check_bounds(&sourced, &signature, &named)?;
+    let device = device(&args.device)?;
     let verification = verify(&sourced.graph, &named, &device)?;
     let first = verification.first_divergence();
     if args.json {
@@ -69,28 +75,32 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
             want: n.want,
         });
         output::json(&Report {
+            seed: args.seed,
             device: verification.device,
             agrees: first.is_none(),
             first_divergence: first.map(|n| n.value.to_string()),
             values: rows.collect(),
         })?;
     } else {
-        let mut out = std::io::stdout().lock();
         let shown = verification.to_string();
         let last = shown.lines().last().unwrap_or_default();
-        if args.all {
-            writeln!(out, "{shown}")?;
-        } else {
+        output::people(|out| {
+            if drawn {
+                writeln!(out, "random data of seed {}", args.seed)?;
+            }
+            if args.all {
+                return writeln!(out, "{shown}");
+            }
             if let Some(worst) = verification.worst() {
                 let (value, op, units) = (worst.value, worst.op, worst.units);
+                let compared = counted(verification.nodes.len(), "value", "values");
                 writeln!(
                     out,
-                    "{} values compared; furthest off: {value} ({op}), {units:.3} tolerances",
-                    verification.nodes.len()
+                    "{compared} compared; furthest off: {value} ({op}), {units:.3} tolerances",
                 )?;
             }
-            writeln!(out, "{last}")?;
-        }
+            writeln!(out, "{last}")
+        })?;
     }
     match first {
         None => Ok(Outcome::Done),
@@ -101,10 +111,29 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     }
 }
 
+/// Refuses inputs that are larger than the bounds given for them.
+fn check_bounds(
+    sourced: &Sourced,
+    signature: &Signature,
+    tensors: &[(&str, &Tensor)],
+) -> Result<(), CliError> {
+    let inputs = tensors.iter().copied();
+    let inputs: Vec<(&str, &Tensor)> = inputs
+        .filter(|(name, _)| signature.inputs.iter().any(|port| port.name == *name))
+        .collect();
+    signature.bind(&inputs, &sourced.options.bounds, &mut Bindings::new())?;
+    Ok(())
+}
+
 /// Random data for what was not given: floats near a normal distribution, and small indices that
-/// any axis has.
-fn fill(sourced: &Sourced, seed: u64, tensors: &mut Vec<(String, Tensor)>) -> Result<(), CliError> {
+/// any axis has. True where anything was drawn.
+fn fill(
+    sourced: &Sourced,
+    seed: u64,
+    tensors: &mut Vec<(String, Tensor)>,
+) -> Result<bool, CliError> {
     let sizes = sourced.sizes();
+    let given = tensors.len();
     for (id, node) in sourced.graph.nodes() {
         let name = match &node.op {
             Op::Input(o) => &o.name,
@@ -122,21 +151,41 @@ fn fill(sourced: &Sourced, seed: u64, tensors: &mut Vec<(String, Tensor)>) -> Re
             stream: id.0,
             step: 0,
         };
-        let value = |i: usize| match ty.dtype.is_float() {
-            true => stream.normal(ty.dtype, i as u64),
-            // Zero is an index of every axis, and a count of keys.
-            false => 0.0,
-        };
-        let values: Vec<f64> = (0..ty.numel()).map(value).collect();
-        let tensor = match ty.dtype {
-            DType::Bool => Tensor::from_bools(&shape, &vec![true; ty.numel()]),
-            _ => Tensor::from_f64s(ty.clone(), &values),
-        };
-        let tensor = tensor.map_err(|source| CliError::Tensor {
-            what: format!("random data for `{name}`"),
-            source,
-        })?;
-        tensors.push((name.clone(), tensor));
+        tensors.push((name.clone(), random(name, ty, stream)?));
     }
-    Ok(())
+    Ok(tensors.len() > given)
+}
+
+/// As many bytes as the type takes, some thousand elements at a time.
+fn random(name: &str, ty: TensorType, stream: Stream) -> Result<Tensor, CliError> {
+    const PIECE: usize = 4096;
+    let what = || format!("random data for `{name}` of type {ty}");
+    let lacking = |bytes: u64| CliError::Memory {
+        what: what(),
+        bytes,
+        remedy: "give a smaller --bound, or the array with --input",
+    };
+    let sizes = ty.shape.iter();
+    let bytes = sizes.fold(ty.dtype.size_bytes() as u64, |n, &d| {
+        n.saturating_mul(d as u64)
+    });
+    let len = usize::try_from(bytes).map_err(|_| lacking(bytes))?;
+    let mut data: Vec<u8> = Vec::new();
+    data.try_reserve_exact(len).map_err(|_| lacking(bytes))?;
+    let failed = |source| CliError::Tensor {
+        what: what(),
+        source,
+    };
+    let value = |i: usize| match ty.dtype.is_float() {
+        true => stream.normal(ty.dtype, i as u64),
+        // Zero is an index of every axis, and a count of keys.
+        false => f64::from(u8::from(ty.dtype == DType::Bool)),
+    };
+    let numel = ty.numel();
+    for at in (0..numel).step_by(PIECE) {
+        let values: Vec<f64> = (at..numel.min(at + PIECE)).map(value).collect();
+        let piece = TensorType::new(ty.dtype, &[values.len()]);
+        data.extend_from_slice(Tensor::from_f64s(piece, &values).map_err(failed)?.bytes());
+    }
+    Tensor::from_owner(ty.clone(), Arc::new(data), 0..len).map_err(failed)
 }

@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, Write};
+use std::io::{self, BufReader, Read, Seek, Write};
 use std::path::Path;
 
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-use super::{MAX_ARRAY_BYTES, NpyArray, NpyError, file_error, read, write};
+use super::{MAX_ARRAY_BYTES, NpyArray, NpyError, file_error, read, write_npy};
 
 const SUFFIX: &str = ".npy";
 
@@ -19,7 +19,7 @@ const ZIP64_BYTES: usize = u32::MAX as usize - (1 << 20);
 /// Reads all arrays of an archive (stored or deflated) in its order, named without `.npy`.
 ///
 /// All arrays together may have [`MAX_ARRAY_BYTES`].
-pub(crate) fn read_npz(path: &Path) -> Result<Vec<(String, NpyArray)>, NpyError> {
+pub(crate) fn read_npz(path: &Path) -> Result<Vec<(String, NpyArray<'static>)>, NpyError> {
     let file = File::open(path).map_err(file_error("open", path))?;
     read_archive(BufReader::new(file), path, MAX_ARRAY_BYTES)
 }
@@ -28,7 +28,7 @@ pub(super) fn read_archive(
     reader: impl Read + Seek,
     path: &Path,
     limit_bytes: u64,
-) -> Result<Vec<(String, NpyArray)>, NpyError> {
+) -> Result<Vec<(String, NpyArray<'static>)>, NpyError> {
     let archive_error = archive_error("read", path);
     let mut archive = ZipArchive::new(reader).map_err(&archive_error)?;
     let mut arrays = Vec::new();
@@ -57,21 +57,19 @@ pub(super) fn read_archive(
 }
 
 /// Writes arrays, stored without compression as `numpy.savez` does.
-pub(crate) fn write_npz(path: &Path, arrays: &[(String, NpyArray)]) -> Result<(), NpyError> {
-    let file = File::create(path).map_err(file_error("create", path))?;
-    let archive_error = archive_error("write", path);
-    let mut archive = ZipWriter::new(file);
+pub(crate) fn write_npz(
+    writer: impl Write + Seek,
+    arrays: &[(String, NpyArray<'_>)],
+) -> io::Result<()> {
+    let mut archive = ZipWriter::new(writer);
     for (name, array) in arrays {
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .large_file(array.bytes.len() > ZIP64_BYTES);
-        archive
-            .start_file(format!("{name}{SUFFIX}"), options)
-            .map_err(&archive_error)?;
-        write(&mut archive, array).map_err(file_error("write", path))?;
+        archive.start_file(format!("{name}{SUFFIX}"), options)?;
+        write_npy(&mut archive, array)?;
     }
-    let mut file = archive.finish().map_err(&archive_error)?;
-    file.flush().map_err(file_error("write", path))
+    archive.finish()?.flush()
 }
 
 fn archive_error(action: &'static str, path: &Path) -> impl Fn(ZipError) -> NpyError {

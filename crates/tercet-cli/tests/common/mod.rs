@@ -2,10 +2,26 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+pub(crate) const GRAPH: &str = "graph {
+  %x = input{name=\"x\", ty=f32[n, 3]}()
+  %y = softmax{axis=1}(%x)
+  return %y as \"y\"
+}
+";
+
+pub(crate) fn data(name: &str) -> String {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
+    data.join(name).display().to_string()
+}
+
+pub(crate) fn demo(name: &str) -> String {
+    data(&format!("tiny-rust-llama/{name}"))
+}
 
 /// A folder of its own for each test, removed at its end.
 pub(crate) struct Scratch(PathBuf);
@@ -36,8 +52,8 @@ impl Drop for Scratch {
 pub(crate) fn tercet(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tercet"));
     command.args(args).stdin(Stdio::null());
-    // Without it Mesa complains of a missing Wayland to standard error, in our place.
-    command.env("XDG_RUNTIME_DIR", std::env::temp_dir());
+    // Without it Mesa complains of a missing Wayland: that must not look like our own errors.
+    command.env_remove("XDG_RUNTIME_DIR");
     command
 }
 
@@ -92,4 +108,29 @@ pub(crate) fn bad(args: &[&str], code: i32, parts: &[&str]) {
     }
     let lines: Vec<&str> = err.lines().filter(|l| !l.is_empty()).collect();
     assert!(lines.windows(2).all(|w| w[0] != w[1]), "repeats: {err}");
+}
+
+/// A version 1.0 file of NumPy.
+pub(crate) fn npy(descr: &str, shape: &str, payload: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+pub(crate) fn f32s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// The devices of this machine besides the reference, which is slow. `generate` on them is a test
+/// of its own: the other commands must work wherever it does.
+pub(crate) fn usable_devices() -> Vec<String> {
+    let devices = json(&["devices", "--json"]);
+    let devices = devices.as_array().unwrap().iter();
+    let usable = devices.filter(|d| d["usable"] == true && d["name"] != "reference");
+    usable
+        .map(|d| d["name"].as_str().unwrap().to_string())
+        .collect()
 }

@@ -10,9 +10,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tercet_ir::{Bindings, EvalCtx, EvalError, RunError, Tensor, TensorType};
 
-use crate::args::{Args, View, ViewMut};
+use crate::args::{Args, Packed, View, ViewMut};
 use crate::exec::memory::{Buffer, nothing};
-use crate::lower::Packed;
 use crate::plan::{Operand, Program, Root, Source, Step};
 use tercet_ir::layout::Layout;
 

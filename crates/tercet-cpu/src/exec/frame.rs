@@ -26,15 +26,17 @@ pub(crate) struct Frame {
     parallel: Vec<bool>,
 }
 
-/// The error of a node of a program's legal graph.
+/// The error of a node of a program's legal graph: that of the node that it stands for.
 pub(crate) fn fail(
     program: &Program,
     node: NodeId,
     op: &'static str,
     source: EvalError,
 ) -> RunError {
-    let node = program.origins.of(node);
-    RunError::Node { node, op, source }
+    match program.origins.get(node) {
+        Some(origin) => origin.failed(source),
+        None => RunError::Node { node, op, source },
+    }
 }
 
 impl Frame {

@@ -8,8 +8,7 @@ use bytemuck::allocation::try_zeroed_slice_box;
 use smallvec::SmallVec;
 use tercet_ir::{EvalCtx, EvalError, RunError, Tensor};
 
-use crate::args::{Args, View, ViewMut};
-use crate::lower::Packed;
+use crate::args::{Args, Packed, View, ViewMut};
 use crate::plan::{ALIGN_BYTES, Operand, Root, Slot, Step};
 use tercet_ir::layout::Layout;
 

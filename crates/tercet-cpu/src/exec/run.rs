@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tercet_ir::random::Random;
 use tercet_ir::{
     Bindings, EvalCtx, Executable, RunError, Signature, Tensor, TensorType,
-    backend::{LastRun, StepTime, Wanted, find_port, places},
+    backend::{DeviceTensor, LastRun, StepTime, Wanted, find_port, places},
 };
 
+use crate::bound::{Bound, on_host};
 use crate::exec::constants::Constants;
 use crate::exec::frame::Frame;
 use crate::exec::memory::Buffer;
@@ -22,8 +24,9 @@ pub(crate) struct CpuExecutable {
     bounds: Bindings,
     states: Vec<Buffer>,
     frame: Frame,
-    runs: u64,
+    random: Random,
     last: LastRun,
+    bound: Bound,
 }
 
 impl CpuExecutable {
@@ -39,8 +42,9 @@ impl CpuExecutable {
             pool,
             bounds,
             states,
-            runs: 0,
+            random: Random::default(),
             last: LastRun::default(),
+            bound: Bound::default(),
         })
     }
 
@@ -53,6 +57,7 @@ impl CpuExecutable {
     ) -> Result<(), RunError> {
         self.last.forget();
         let program = &*self.program;
+        let inputs = &*self.bound.with(inputs);
         let frame = &mut self.frame;
         program
             .signature
@@ -64,11 +69,13 @@ impl CpuExecutable {
             .filter_map(|p| inputs.iter().find(|(n, _)| *n == p.name))
             .map(|(_, tensor)| tensor.bytes())
             .collect();
-        let ctx = EvalCtx { step: self.runs };
+        let ctx = EvalCtx {
+            random: self.random,
+        };
         let (frame, states) = (&mut self.frame, &mut self.states);
         let results = outputs.iter_mut().map(Tensor::bytes_mut).collect();
         frame.play(program, ctx, &ordered, results, states)?;
-        self.runs += 1;
+        self.random.count();
         self.last.keep(outputs);
         Ok(())
     }
@@ -78,12 +85,12 @@ impl CpuExecutable {
         let layouts = &self.frame.outputs;
         outputs.truncate(layouts.len());
         for (i, (layout, ty)) in layouts.iter().zip(&self.program.outputs).enumerate() {
-            let bytes = (layout.numel() * ty.dtype.size_bytes()) as u64;
             let what = "an output";
             match outputs.get_mut(i) {
-                Some(tensor) => tensor
-                    .reset_to(ty.dtype, layout.shape())
-                    .map_err(|_| RunError::OutOfMemory { what, bytes })?,
+                Some(tensor) => tensor.reset_to(ty.dtype, layout.shape()).map_err(|_| {
+                    let bytes = TensorType::new(ty.dtype, layout.shape()).saturating_bytes();
+                    RunError::OutOfMemory { what, bytes }
+                })?,
                 None => {
                     let ty = TensorType::new(ty.dtype, layout.shape());
                     outputs.push(crate::reference::zeros(ty, what)?);
@@ -143,6 +150,25 @@ impl Executable for CpuExecutable {
         self.last.rows(&self.program.signature, output, &rows)
     }
 
+    fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
+        Ok(on_host(tensor.clone()))
+    }
+
+    fn output_on_device(&mut self, output: &str) -> Result<DeviceTensor, RunError> {
+        Ok(on_host(
+            self.last.tensor(&self.program.signature, output)?.clone(),
+        ))
+    }
+
+    fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
+        self.bound
+            .bind(&self.program.signature, "cpu", input, tensor)
+    }
+
+    fn unbind(&mut self, input: &str) -> Result<(), RunError> {
+        self.bound.unbind(&self.program.signature, input)
+    }
+
     fn timings(&mut self) -> Vec<StepTime> {
         Vec::new()
     }
@@ -165,11 +191,19 @@ impl Executable for CpuExecutable {
         })
     }
 
+    fn random(&self) -> Random {
+        self.random
+    }
+
+    fn set_random(&mut self, random: Random) {
+        self.random = random;
+    }
+
     fn reset(&mut self) {
         for state in &mut self.states {
             state.bytes_mut().fill(0);
         }
-        self.runs = 0;
+        self.random.counter = 0;
     }
 
     fn try_clone(&self) -> Result<Box<dyn Executable>, RunError> {
@@ -183,8 +217,9 @@ impl Executable for CpuExecutable {
             bounds: self.bounds.clone(),
             states,
             frame: Frame::new(self.frame.constants.clone()),
-            runs: self.runs,
+            random: self.random,
             last: LastRun::default(),
+            bound: self.bound.clone(),
         }))
     }
 }

@@ -140,6 +140,8 @@ pub fn f32_to_f16(level: SimdLevel, x: &[f32], out: &mut [u16]) {
     }
 }
 
+/// # Safety
+/// The processor has AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn f32_to_f16_f16c(x: &[f32], out: &mut [u16]) {

@@ -4,7 +4,7 @@ use tercet_ir::layout::Layout;
 use tercet_ir::ops::Window;
 use tercet_ir::{EvalError, Graph, Node, Op, Support};
 
-use crate::args::{Args, View};
+use crate::args::{Args, Packed, View};
 use crate::kernels::conv::{
     ConvShape, Weights, Windows, conv, conv_scratch_len, pack_conv, packed_conv_len,
 };
@@ -12,7 +12,7 @@ use crate::kernels::gemm::Activation;
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for, parts};
 use crate::lower::matmul::activation;
-use crate::lower::{Lowered, Pack, Packed, floats_mut, missing};
+use crate::lower::{Lowered, Pack, floats_mut, missing, zeroed_floats};
 
 /// Elements of a parallel task of columns, at least.
 const TASK: usize = 1 << 14;
@@ -103,7 +103,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     let weights = graph.ty(node.inputs[1]).shape.as_known();
     let pack: Option<Pack> = weights.and_then(|w| packed_of(&w)).map(|(shape, len)| {
         let pack = move |w: &View<'_>| -> Result<Packed, EvalError> {
-            let mut packed = vec![0f32; len];
+            let mut packed = zeroed_floats(len)?;
             pack_conv(level, Threads::Pool, &shape, w.dense(), &mut packed);
             Ok(Box::new(packed))
         };

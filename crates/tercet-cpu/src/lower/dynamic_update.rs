@@ -1,6 +1,6 @@
 //! `DynamicUpdateSlice`, for every dtype. A KV cache is written where it lies.
 
-use tercet_ir::{EvalError, Graph, MAX_RANK, Node};
+use tercet_ir::{EvalError, Graph, MAX_RANK, Node, next_index};
 
 use crate::args::{Args, View};
 use crate::lower::copy::copy_view;
@@ -131,10 +131,8 @@ fn write_window(from: &View<'_>, to: &mut [u8], window: &Layout) {
         };
         let (source, target) = (place(from.layout), place(window));
         to[target..target + run * size].copy_from_slice(&from.root[source..source + run * size]);
-        let Some(axis) = (0..axes).rev().find(|&a| index[a] + 1 < shape[a]) else {
+        if !next_index(&mut index[..axes], &shape[..axes]) {
             return;
-        };
-        index[axis] += 1;
-        index[axis + 1..axes].fill(0);
+        }
     }
 }

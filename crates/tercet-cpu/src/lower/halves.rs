@@ -10,7 +10,7 @@ use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
 use crate::args::{Args, View, ViewMut};
 use crate::kernels::{SimdLevel, convert};
-use crate::lower::{Accept, Lowered, Pack, Run};
+use crate::lower::{Accept, Lowered, Pack, Run, zeroed_floats};
 use tercet_ir::layout::Layout;
 
 fn is_half(dtype: DType) -> bool {
@@ -89,7 +89,7 @@ fn widen(level: SimdLevel, view: &View<'_>, out: &mut [f32]) {
 
 fn widened_pack(level: SimdLevel, pack: Pack) -> Pack {
     Box::new(move |view| {
-        let mut wide = vec![0f32; view.layout.numel()];
+        let mut wide = zeroed_floats(view.layout.numel())?;
         widen(level, view, &mut wide);
         pack(&View {
             root: cast_slice(&wide),

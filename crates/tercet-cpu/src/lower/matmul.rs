@@ -6,7 +6,7 @@
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{EvalError, Graph, Node, Op, Scheme, Support};
 
-use crate::args::{Args, View};
+use crate::args::{Args, Packed, View};
 use crate::kernels::gemm::{
     Activation, Epilogue, MatView, PackedB, gemm, gemm_packed, gemm_packed_scratch_len, pack_b,
     packed_b_len,
@@ -14,7 +14,7 @@ use crate::kernels::gemm::{
 use crate::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{Accept, Lowered, Pack, Packed, floats_mut, missing};
+use crate::lower::{Accept, Lowered, Pack, floats_mut, missing, zeroed_floats};
 use tercet_ir::layout::Layout;
 
 /// Real numbers; integers and f64 have no packed kernels.
@@ -65,7 +65,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         run(level, fused, shared_rhs, args);
         Ok(())
     };
-    let pack: Pack = Box::new(move |w| Ok(pack(level, w)));
+    let pack: Pack = Box::new(move |w| pack(level, w));
     Lowered {
         accepts,
         scratch: Some(Box::new(move |layouts, threads| {
@@ -95,11 +95,11 @@ fn sizes(a: &Layout, b: &Layout, shared_rhs: bool) -> (usize, usize, usize) {
     (m, k[0], n)
 }
 
-fn pack(level: SimdLevel, w: &View<'_>) -> Packed {
+fn pack(level: SimdLevel, w: &View<'_>) -> Result<Packed, EvalError> {
     let b = right(w, w.tail());
-    let mut packed = vec![0f32; packed_b_len(level, b.rows, b.cols)];
+    let mut packed = zeroed_floats(packed_b_len(level, b.rows, b.cols))?;
     pack_b(level, Threads::Pool, b, &mut packed);
-    Box::new(packed)
+    Ok(Box::new(packed))
 }
 
 /// The last two axes as a matrix; one axis is a column.

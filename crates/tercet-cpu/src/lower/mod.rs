@@ -40,23 +40,34 @@ mod splat;
 mod state_scan;
 mod top_k;
 
-use std::any::Any;
+use bytemuck::allocation::try_zeroed_slice_box;
+use tercet_ir::{
+    DType, EvalError, Graph, Node, Op, OpKind, Support, TensorError, TensorType, Tier,
+};
 
-use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind, Support, Tier};
-
-use crate::args::{Args, View};
+use crate::args::{Args, Packed, View};
 use tercet_ir::layout::{Layout, SymLayout};
 
 pub(crate) use copy::{copy_kernel, copy_view};
-
-/// What a kernel makes of a constant operand once: packed weights.
-pub(crate) type Packed = Box<dyn Any + Send + Sync>;
 
 /// A kernel call.
 pub(crate) type Run = Box<dyn Fn(&mut Args<'_>) -> Result<(), EvalError> + Send + Sync>;
 
 /// Makes [`Packed`] of an operand.
 pub(crate) type Pack = Box<dyn Fn(&View<'_>) -> Result<Packed, EvalError> + Send + Sync>;
+
+/// Zeros that a kernel packs weights into.
+///
+/// # Errors
+/// [`EvalError::Tensor`] when there is no room for them.
+pub(crate) fn zeroed_floats(len: usize) -> Result<Vec<f32>, EvalError> {
+    let floats = try_zeroed_slice_box(len).map_err(|()| {
+        let ty = TensorType::new(DType::F32, &[len]);
+        let bytes = ty.saturating_bytes();
+        TensorError::OutOfMemory { ty, bytes }
+    })?;
+    Ok(floats.into_vec())
+}
 
 /// Bytes of scratch memory for operands of these layouts, on this many threads.
 pub(crate) type Scratch = Box<dyn Fn(&[Layout], usize) -> usize + Send + Sync>;

@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use tercet_ir::random::{Stream, UniformRange, philox4x32};
-use tercet_ir::{DType, Element, EvalCtx, Graph, Node, Op};
+use tercet_ir::{DType, Element, Graph, Node, Op};
 
 use crate::args::Args;
 use crate::lower::Lowered;
@@ -49,15 +49,10 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         }
         _ => unreachable!("invariant: the table gives this row random tensors only"),
     };
-    let stream_at = move |ctx: &EvalCtx| Stream {
-        seed,
-        stream,
-        step: ctx.step,
-    };
     Lowered {
         work: |layouts| layouts.iter().map(Layout::numel).sum::<usize>() * 16,
         ..Lowered::new(0, move |args: &mut Args<'_>| {
-            let stream = stream_at(&args.ctx);
+            let stream = args.ctx.random.stream(seed, stream);
             match dtype {
                 DType::F16 => fill(draw, stream, args, |x| {
                     f16::from_f64(DType::F16.round_f64(x))

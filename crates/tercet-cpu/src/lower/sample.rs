@@ -2,7 +2,6 @@
 //! memory.
 
 use tercet_ir::ops::Sample;
-use tercet_ir::random::Stream;
 use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
 
 use crate::args::Args;
@@ -53,11 +52,7 @@ fn run<T: Real + Ranked>(
     vocab: usize,
     args: &mut Args<'_>,
 ) -> Result<(), EvalError> {
-    let stream = Stream {
-        seed: sample.seed,
-        stream: sample.stream,
-        step: args.ctx.step,
-    };
+    let stream = args.ctx.random.stream(sample.seed, sample.stream);
     let x: &[T] = args.ins[0].dense();
     let out = args.outs[0].as_mut::<i32>();
     let scratch: &mut [u64] = keys_of(args.scratch);

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tercet_ir::legalize::Origins;
-use tercet_ir::{Bindings, CompileError, Graph, Node, NodeId, Op, Signature, Type, Value};
+use tercet_ir::{
+    Bindings, CompileError, DimError, Graph, MAX_ELEMENTS_LOG2, Node, NodeId, Op, Signature, Type,
+    Value,
+};
 
 use super::{
     Commit, Const, Operand, PackDef, Place, Program, Root, SizeCheck, SlotDraft, Source, Step,
@@ -25,8 +28,20 @@ pub(crate) fn build(
     threads: usize,
     origins: Origins,
 ) -> Result<Program, CompileError> {
+    let Signature {
+        inputs,
+        params,
+        states,
+        ..
+    } = &signature;
+    // No two leaves of a graph have one name.
+    let leaves = [inputs, params, states].into_iter().flat_map(|ports| {
+        let names = ports.iter().enumerate();
+        names.map(|(at, port)| (port.name.clone(), at))
+    });
     let mut b = Builder {
         graph,
+        leaves: leaves.collect(),
         bounds,
         threads,
         places: Vec::with_capacity(graph.len()),
@@ -64,6 +79,8 @@ pub(crate) fn build(
 
 struct Builder<'a> {
     graph: &'a Graph,
+    /// The place of each named leaf among those of its kind in the signature.
+    leaves: HashMap<String, usize>,
     bounds: &'a Bindings,
     threads: usize,
     places: Vec<Vec<Place>>,
@@ -74,12 +91,12 @@ struct Builder<'a> {
     program: Program,
 }
 
+/// The error of a type whose bytes at the symbols' bounds cannot be counted.
 fn too_large(ty: &Type) -> CompileError {
-    let _ = ty;
-    CompileError::OutOfMemory {
-        what: "a tensor at the symbols' bounds",
-        bytes: u64::MAX,
-    }
+    CompileError::Bounds(DimError::TooMany {
+        shape: ty.shape.clone(),
+        log2: MAX_ELEMENTS_LOG2,
+    })
 }
 
 impl Builder<'_> {
@@ -165,18 +182,15 @@ impl Builder<'_> {
 
     fn leaf(&mut self, node: &Node) -> Result<Place, CompileError> {
         let ty = &node.outputs[0];
-        let find = |ports: &[tercet_ir::Port], name: &str| {
-            ports
-                .iter()
-                .position(|p| p.name == name)
-                .expect("invariant: passes keep the leaves of the graph")
+        let place = |name: &String| {
+            let place = self.leaves.get(name).copied();
+            place.expect("invariant: passes keep the leaves of the graph")
         };
-        let signature = &self.program.signature;
         let root = match &node.op {
-            Op::Input(o) => Root::Input(find(&signature.inputs, &o.name)),
-            Op::State(o) => Root::State(find(&signature.states, &o.name)),
+            Op::Input(o) => Root::Input(place(&o.name)),
+            Op::State(o) => Root::State(place(&o.name)),
             Op::Param(o) => {
-                let param = find(&signature.params, &o.name);
+                let param = place(&o.name);
                 self.constant(Source::Param, vec![param])
             }
             Op::Const(o) => self.constant(Source::Tensor(o.tensor.clone()), vec![]),
@@ -204,6 +218,7 @@ impl Builder<'_> {
         let bytes = shape
             .iter()
             .try_fold(ty.dtype.size_bytes(), |n, &d| n.checked_mul(d))
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
             .ok_or_else(|| too_large(ty))?;
         self.slots.push(SlotDraft {
             numel: numel(&ty.shape),

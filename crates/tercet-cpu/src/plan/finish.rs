@@ -40,7 +40,9 @@ pub(super) fn finish(
         .map(|(s, (life, home))| Life {
             // A slot that lies in another, or in an output, or is never used, needs no room.
             bytes: match (life, home) {
-                (Some(life), Root::Slot(own)) if *own == s => life.bytes + SENTINEL_BYTES,
+                (Some(life), Root::Slot(own)) if *own == s => {
+                    life.bytes.saturating_add(SENTINEL_BYTES)
+                }
                 _ => 0,
             },
             ..life.unwrap_or(Life {

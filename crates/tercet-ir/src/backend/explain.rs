@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::error::counted;
+
 /// A kernel and how often a run calls it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelUse {
@@ -61,7 +63,8 @@ impl fmt::Display for Explanation {
         writeln!(f, "dispatches      {}", self.dispatches)?;
         writeln!(f, "barriers        {}", self.barriers)?;
         writeln!(f, "host fallbacks  {}", self.host_fallbacks)?;
-        writeln!(f, "prepare once    {} dispatches", self.prepare)?;
+        let prepare = counted(self.prepare, "dispatch", "dispatches");
+        writeln!(f, "prepare once    {prepare}")?;
         writeln!(f, "memory          {} bytes", self.peak_bytes())?;
         for (what, bytes) in &self.bytes {
             writeln!(f, "  {what:<13} {bytes}")?;

@@ -55,6 +55,18 @@ impl LastRun {
         outputs.extend(pending.map(|at| self.outputs[at].clone()));
     }
 
+    /// An output.
+    ///
+    /// # Errors
+    /// [`RunError`] when there is no such output or no run yet.
+    pub fn tensor(&self, signature: &Signature, output: &str) -> Result<&Tensor, RunError> {
+        let (at, port) = find_port(&signature.outputs, "output", output)?;
+        self.outputs
+            .get(at)
+            .filter(|_| self.ran)
+            .ok_or_else(|| no_run(port))
+    }
+
     /// Rows of an output.
     ///
     /// # Errors
@@ -65,10 +77,7 @@ impl LastRun {
         output: &str,
         rows: &Range<usize>,
     ) -> Result<Tensor, RunError> {
-        let (at, port) = find_port(&signature.outputs, "output", output)?;
-        let Some(tensor) = self.outputs.get(at).filter(|_| self.ran) else {
-            return Err(no_run(port));
-        };
+        let tensor = self.tensor(signature, output)?;
         let part = rows_of(output, tensor.ty(), rows)?;
         let row_bytes = part.size_bytes().checked_div(rows.len()).unwrap_or(0);
         let bytes = &tensor.bytes()[row_bytes * rows.start..row_bytes * rows.end];

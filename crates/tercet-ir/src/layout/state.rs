@@ -4,7 +4,7 @@
 //! own memory, if nothing reads the old contents afterwards: a KV cache is never copied. So it is with an
 //! argument that a loop carries and the result that it becomes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::is_view;
 use crate::graph::{Graph, NodeId, Value};
@@ -27,7 +27,7 @@ pub fn in_place_carried(graph: &Graph, count: usize) -> HashMap<NodeId, NodeId> 
 
 /// Among pairs of a leaf and what takes its place, the updates that may write the leaf's memory.
 fn updates(graph: &Graph, pairs: &[(Value, Value)]) -> HashMap<NodeId, NodeId> {
-    let leaves: Vec<Value> = pairs.iter().map(|(leaf, _)| *leaf).collect();
+    let leaves: HashSet<Value> = pairs.iter().map(|(leaf, _)| *leaf).collect();
     let aliases = aliases(graph, &leaves);
     let candidates = pairs.iter().filter(|(leaf, value)| {
         let node = graph.node(value.node);
@@ -44,7 +44,7 @@ fn is_update(op: &Op) -> bool {
 }
 
 /// The leaf whose memory each value looks at, if any, through views.
-fn aliases(graph: &Graph, leaves: &[Value]) -> HashMap<Value, NodeId> {
+fn aliases(graph: &Graph, leaves: &HashSet<Value>) -> HashMap<Value, NodeId> {
     let mut aliases = HashMap::new();
     for (id, node) in graph.nodes() {
         let value = Value { node: id, port: 0 };

@@ -240,7 +240,7 @@ impl OpSpec for DotGeneral {
             },
             Reject {
                 name: "too_many_axes",
-                message: "is too large",
+                message: "9 axes; at most 8",
                 build: |g| built(g, &[1; 5], &[1; 4], axes(&[], &[], &[], &[])),
             },
         ]

@@ -213,11 +213,17 @@ pub(crate) fn expect_pairs(operand: &'static str, x: &Type) -> Result<(), TypeEr
     expect_equal(&format!("pairs of {operand}"), last, &Dim::Known(2))
 }
 
+/// The longest transform: the roots of one that executors keep for it are then at most 1 GiB.
+const MOST_LENGTH: usize = 1 << 26;
+
 /// The known length of a transform.
 pub(crate) fn length_of(operand: &'static str, dim: &Dim) -> Result<usize, TypeError> {
     match dim.known() {
         Some(0) => Err(TypeError::Other(format!(
             "the length of {operand} must be at least 1"
+        ))),
+        Some(n) if n > MOST_LENGTH => Err(TypeError::Other(format!(
+            "the length of {operand} is {n}; transforms have at most {MOST_LENGTH} elements"
         ))),
         Some(n) => Ok(n),
         None => Err(TypeError::Other(format!(

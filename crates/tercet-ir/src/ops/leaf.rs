@@ -7,6 +7,7 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::Op;
 use crate::ops::util::exactly;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -46,6 +47,16 @@ attrs! {
         pub name: String,
         /// Its type.
         pub ty: Type,
+    }
+}
+
+impl Op {
+    /// True if it computes nothing: an input, a parameter, a constant or a state.
+    pub fn is_leaf(&self) -> bool {
+        matches!(
+            self,
+            Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::State(_)
+        )
     }
 }
 
@@ -115,12 +126,12 @@ impl OpSpec for Input {
             },
             Reject {
                 name: "nine_axes",
-                message: "at most 8 axes",
+                message: "9 axes; at most 8",
                 build: |g| g.input("x", Type::new(DType::F32, [1; 9])),
             },
             Reject {
                 name: "larger_than_memory",
-                message: "isize::MAX bytes",
+                message: "is too large: at most",
                 build: |g| g.input("x", Type::new(DType::F32, [usize::MAX / 2, 3])),
             },
         ]

@@ -9,7 +9,7 @@ use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::exactly;
-use crate::random::{Stream, UniformRange};
+use crate::random::UniformRange;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
@@ -34,7 +34,7 @@ attrs! {
 
 attrs! {
     /// Normal random numbers `mean + std * z`, others at each run, with `z` from
-    /// [`Stream::normal`]. Executors agree on the random words; logarithm, sine and cosine are
+    /// [`Stream::normal`](crate::random::Stream::normal). Executors agree on the random words; logarithm, sine and cosine are
     /// functions that they may round differently.
     pub struct RngNormal {
         /// The shape of the result.
@@ -104,11 +104,7 @@ impl OpSpec for RngUniform {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let range = self.range().expect("invariant: infer checked the range");
-        let stream = Stream {
-            seed: self.seed,
-            stream: self.stream,
-            step: ctx.step,
-        };
+        let stream = ctx.random.stream(self.seed, self.stream);
         generate(&results[0], |i| range.value(stream.unit(self.dtype, i)))
     }
 
@@ -250,11 +246,7 @@ impl OpSpec for RngNormal {
         _: &[&Tensor],
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
-        let stream = Stream {
-            seed: self.seed,
-            stream: self.stream,
-            step: ctx.step,
-        };
+        let stream = ctx.random.stream(self.seed, self.stream);
         let (mean, std) = (self.mean.0, self.std.0);
         generate(&results[0], |i| mean + std * stream.normal(self.dtype, i))
     }

@@ -12,7 +12,6 @@ use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_rank_at_least};
-use crate::random::Stream;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -163,11 +162,7 @@ impl OpSpec for Sample {
         operands: &[&Tensor],
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
-        let stream = Stream {
-            seed: self.seed,
-            stream: self.stream,
-            step: ctx.step,
-        };
+        let stream = ctx.random.stream(self.seed, self.stream);
         let logits = operands[0].to_f64s();
         let rows = results[0].numel();
         let vocab = logits.len().checked_div(rows).unwrap_or(0);

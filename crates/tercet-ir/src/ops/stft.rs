@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::fft::{dft, roots};
+use crate::ops::fft::{dft, length_of, roots};
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype,
     overflow, reject,
@@ -50,6 +50,7 @@ impl OpSpec for Stft {
         if self.n == 0 {
             return bad("n", "0 elements; at least 1".to_string());
         }
+        length_of("a frame", &Dim::Known(self.n))?;
         if self.hop == 0 {
             return bad("hop", "0 elements; at least 1".to_string());
         }

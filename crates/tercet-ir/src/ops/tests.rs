@@ -71,7 +71,7 @@ fn run(
     step: u64,
     leaves: &mut BTreeMap<String, Tensor>,
 ) -> Result<Vec<Tensor>, RunError> {
-    let done = evaluate(&c.graph, &EvalCtx { step }, leaves)?;
+    let done = evaluate(&c.graph, &EvalCtx::after(step), leaves)?;
     for a in c.graph.assigns() {
         let crate::Op::State(s) = &c.graph.node(a.state.node).op else {
             panic!("assignments are to states")

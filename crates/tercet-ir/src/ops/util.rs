@@ -9,7 +9,7 @@ use crate::error::{EvalError, OpError, TypeError};
 use crate::graph::{Graph, Value};
 use crate::scalar::{Scalar, ScalarOp};
 use crate::tensor::Tensor;
-use crate::types::{Shape, TensorType, Type, broadcast_shapes, row_major_strides};
+use crate::types::{Shape, TensorType, Type, broadcast_shapes, next_index, row_major_strides};
 
 /// The operands as an array of exactly `N`.
 pub(crate) fn exactly<'a, const N: usize>(
@@ -192,11 +192,9 @@ pub(crate) fn for_each_index(shape: &[usize], mut f: impl FnMut(&[usize])) {
     let mut index = vec![0; shape.len()];
     loop {
         f(&index);
-        let Some(axis) = (0..shape.len()).rev().find(|&a| index[a] + 1 < shape[a]) else {
+        if !next_index(&mut index, shape) {
             return;
-        };
-        index[axis] += 1;
-        index[axis + 1..].fill(0);
+        }
     }
 }
 

@@ -65,9 +65,12 @@ fn fold(rw: &Rewriter<'_>, node: &Node) -> Option<Vec<Tensor>> {
         .collect();
     let results = results?;
     let read: usize = operands.iter().map(|t| t.bytes().len()).sum();
-    let written: usize = results.iter().map(TensorType::size_bytes).sum();
+    let written = results
+        .iter()
+        .map(TensorType::saturating_bytes)
+        .fold(0, u64::saturating_add);
     let heavy = kind.doc().accuracy >= Accuracy::Contraction && read > MAX_CONTRACTION_BYTES;
-    if heavy || written > read.max(MAX_GROWN_BYTES) {
+    if heavy || written > read.max(MAX_GROWN_BYTES) as u64 {
         return None;
     }
     node.op.eval(&EvalCtx::default(), &operands, &results).ok()

@@ -40,6 +40,8 @@ struct Chain {
     operands: [Value; 2],
     bias: Option<Value>,
     activation: Option<UnaryFn>,
+    /// The product.
+    head: NodeId,
     /// The node whose value the chain stands for.
     last: NodeId,
 }
@@ -64,6 +66,7 @@ fn fuse_linear(graph: &Graph) -> Result<Graph, CompileError> {
                 inputs.push(as_shape(rw, bias, shape)?);
             }
             let activation = chain.activation;
+            rw.stand_for(chain.head);
             let new = rw.add(Linear { activation }, &inputs)?;
             rw.bind(Value { node: id, port: 0 }, new);
             return Ok(());
@@ -120,6 +123,7 @@ fn chain_from(
         operands,
         bias,
         activation,
+        head,
         last: last.node,
     };
     (last.node != head).then_some((chain, members))
@@ -203,6 +207,7 @@ fn fuse_residual_norms(graph: &Graph) -> Result<Graph, CompileError> {
                 let bias = rw.value(bias);
                 inputs.push(as_shape(rw, bias, shape)?);
             }
+            rw.stand_for(fused.norm);
             let new = rw.add(fused.op.clone(), &inputs)?;
             let norm = Value {
                 node: fused.norm,

@@ -31,7 +31,7 @@ pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};
 pub(crate) use view::known_range;
 
 use self::subgraphs::map_subgraphs;
-use crate::backend::CompileOptions;
+use crate::backend::{CompileOptions, Keep};
 use crate::error::CompileError;
 use crate::graph::Graph;
 use crate::verify::verify;
@@ -98,7 +98,7 @@ fn apply(pass: &Pass, graph: &Graph) -> Result<Graph, CompileError> {
     }
 }
 
-/// Runs the pipeline without the passes that the options leave out.
+/// Runs the pipeline without the passes that the options leave out; none where values are kept.
 ///
 /// # Errors
 /// [`CompileError::UnknownPass`] for a name that is no pass; [`CompileError::Rewrite`] when a
@@ -113,7 +113,10 @@ pub fn optimize(graph: &Graph, options: &CompileOptions) -> Result<Graph, Compil
             });
         }
     }
-    let mut current = graph.clone();
+    let mut current = graph.without_origins();
+    if options.keep != Keep::Outputs {
+        return Ok(current);
+    }
     for pass in PIPELINE {
         if options.without_passes.iter().any(|name| name == pass.name) {
             continue;

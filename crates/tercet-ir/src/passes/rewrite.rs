@@ -6,7 +6,7 @@
 //! checked to have the type of what it replaces.
 
 use crate::error::CompileError;
-use crate::graph::{Graph, Node, NodeId, Value};
+use crate::graph::{Graph, Node, NodeId, Origin, Value};
 use crate::ops::{Op, OpKind};
 
 /// True for leaves that the executor binds by name: they stay even when nothing reads them.
@@ -73,18 +73,43 @@ impl<'g> Rewriter<'g> {
         Ok(self.value(old))
     }
 
-    /// Adds a node whose operands are new values; errors name the old node that is being visited.
+    /// Says which old node the next ones stand for, instead of the one that is being visited.
+    pub(crate) fn stand_for(&mut self, id: NodeId) {
+        self.at = id;
+    }
+
+    /// Adds a node whose operands are new values. It stands for the old node that is being visited, which
+    /// errors name too.
     pub(crate) fn add(
         &mut self,
         op: impl Into<Op>,
         inputs: &[Value],
     ) -> Result<Value, CompileError> {
-        self.new
-            .add(op, inputs)
-            .map_err(|source| CompileError::Rewrite {
-                node: self.at,
-                source,
-            })
+        self.add_from(self.old.origin(self.at), op.into(), inputs)
+    }
+
+    /// Adds a node that stands for a node of a graph inside the old one that is being visited.
+    pub(crate) fn add_inner(
+        &mut self,
+        graph: &'static str,
+        inner: Origin,
+        op: Op,
+        inputs: &[Value],
+    ) -> Result<Value, CompileError> {
+        let origin = self.old.origin(self.at).around(graph, inner);
+        self.add_from(origin, op, inputs)
+    }
+
+    fn add_from(
+        &mut self,
+        origin: Origin,
+        op: Op,
+        inputs: &[Value],
+    ) -> Result<Value, CompileError> {
+        let node = origin.node;
+        self.new.add_for(Some(origin));
+        let added = self.new.add(op, inputs);
+        added.map_err(|source| CompileError::Rewrite { node, source })
     }
 
     /// Copies an old node with its operands renamed, unless it has a new value already.
@@ -94,7 +119,7 @@ impl<'g> Rewriter<'g> {
             return Ok(());
         }
         let inputs = self.values(&node.inputs);
-        let first = self.add(node.op.clone(), &inputs)?;
+        let first = self.add_from(self.old.origin(id), node.op.clone(), &inputs)?;
         for port in 0..node.outputs.len() {
             let port = port as u8;
             self.bind(Value { node: id, port }, first.port(port));
@@ -115,6 +140,7 @@ impl<'g> Rewriter<'g> {
 
     /// The new graph with the old one's outputs and assignments.
     pub(crate) fn finish(mut self) -> Result<Graph, CompileError> {
+        self.new.add_for(None);
         let fail = |node, source| CompileError::Rewrite { node, source };
         for o in self.old.outputs() {
             let value = self.value(o.value);

@@ -28,9 +28,11 @@ pub(super) fn map_subgraphs(
             blocks.push(f(block.graph())?.into());
         }
         // Node for node: ids and ports stay.
+        new.add_for(Some(graph.origin(id)));
         new.add(node.op.with_subgraphs(blocks), &node.inputs)
             .map_err(fail(id))?;
     }
+    new.add_for(None);
     for o in graph.outputs() {
         new.output(&o.name, o.value).map_err(fail(o.value.node))?;
     }
@@ -40,16 +42,18 @@ pub(super) fn map_subgraphs(
     Ok(Some(new))
 }
 
-/// Adds the nodes of a graph for these arguments and gives its results.
+/// Adds the nodes of a graph for these arguments and gives its results; `name` is the attribute that holds
+/// it.
 fn inline(
     rw: &mut Rewriter<'_>,
+    name: &'static str,
     block: &Graph,
     arguments: &[Value],
 ) -> Result<Vec<Value>, CompileError> {
     let mut arguments = arguments.iter().copied();
     let mut map: Vec<Vec<Value>> = Vec::with_capacity(block.len());
     let of = |map: &[Vec<Value>], v: &Value| map[v.node.index()][v.port as usize];
-    for (_, node) in block.nodes() {
+    for (id, node) in block.nodes() {
         let argument = match &node.op {
             Op::Input(_) => arguments.next(),
             _ => None,
@@ -59,7 +63,7 @@ fn inline(
             continue;
         }
         let inputs: Vec<Value> = node.inputs.iter().map(|v| of(&map, v)).collect();
-        let first = rw.add(node.op.clone(), &inputs)?;
+        let first = rw.add_inner(name, block.origin(id), node.op.clone(), &inputs)?;
         let ports = 0..node.outputs.len() as u8;
         map.push(ports.map(|p| first.port(p)).collect());
     }
@@ -134,7 +138,7 @@ fn without(block: &Graph, kept: &[bool]) -> Option<SubGraph> {
     let mut kept = kept.iter();
     let mut new = Graph::new();
     let mut map: Vec<Option<Value>> = Vec::with_capacity(block.len());
-    for (_, node) in block.nodes() {
+    for (id, node) in block.nodes() {
         if matches!(node.op, Op::Input(_)) && kept.next() == Some(&false) {
             map.push(None);
             continue;
@@ -142,9 +146,11 @@ fn without(block: &Graph, kept: &[bool]) -> Option<SubGraph> {
         let inputs: Option<Vec<Value>> = (node.inputs.iter())
             .map(|v| Some(map[v.node.index()]?.port(v.port)))
             .collect();
+        new.add_for(Some(block.origin(id)));
         // What is dead may read an input that goes.
         map.push(inputs.and_then(|inputs| new.add(node.op.clone(), &inputs).ok()));
     }
+    new.add_for(None);
     for o in block.outputs() {
         let value = map[o.value.node.index()]?.port(o.value.port);
         new.output(&o.name, value).ok()?;
@@ -186,8 +192,14 @@ pub(super) fn take_branches(graph: Graph) -> Result<Graph, CompileError> {
         let Op::Const(predicate) = &rw.new_graph().node(operands[0].node).op else {
             return rw.copy(id);
         };
-        let taken = branches.taken(&predicate.tensor).graph();
-        let results = inline(rw, taken, &operands[1..])?;
+        let taken = branches.taken(&predicate.tensor);
+        let name = node
+            .op
+            .subgraphs()
+            .into_iter()
+            .find(|(_, b)| std::ptr::eq(*b, taken));
+        let name = name.map_or("", |(name, _)| name);
+        let results = inline(rw, name, taken.graph(), &operands[1..])?;
         for (port, new) in results.into_iter().enumerate() {
             let port = port as u8;
             rw.bind(Value { node: id, port }, new);

@@ -1,6 +1,6 @@
 //! Elementwise operators: broadcasting made explicit, and maps taken apart.
 
-use super::util::Built;
+use super::util::{Built, MOST_INDICES};
 use super::{Applied, Rule};
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -184,6 +184,9 @@ fn picked(
             let (start, end, step) = known_range(axis.start, axis.step, count);
             return b.slice(x, i, start, end, step).map(Some);
         }
+        if count > MOST_INDICES {
+            return Ok(None);
+        }
         let indices: Vec<i64> = (0..count)
             .map(|k| axis.start + axis.step * (k >> axis.shift) as i64)
             .collect();
@@ -210,6 +213,14 @@ fn by_positions(
     let (Some(sizes), Some(out)) = (b.ty(v).shape.as_known(), map.shape.as_known()) else {
         return Ok(None);
     };
+    if map
+        .shape
+        .numel()
+        .and_then(|n| n.known())
+        .is_none_or(|n| n > MOST_INDICES)
+    {
+        return Ok(None);
+    }
     let strides = row_major_strides(&sizes);
     let mut positions = Vec::new();
     crate::ops::util::for_each_index(&out, |at| {

@@ -15,6 +15,9 @@ use crate::types::{Shape, TensorType};
 
 pub(super) type Built = Result<Value, OpError>;
 
+/// The most indices that a rule writes down.
+pub(super) const MOST_INDICES: usize = 1 << 22;
+
 /// The dtype in which sums over values of a dtype are made: F16 and BF16 accumulate in F32.
 pub(super) fn wide(dtype: DType) -> DType {
     match dtype {
@@ -141,9 +144,9 @@ impl Builder<'_> {
     }
 
     /// `0, 1, ..` or `n-1, n-2, ..` as `I32[n]`. Of a symbolic length it is a running sum of ones:
-    /// the core has no operator that counts.
+    /// the core has no operator that counts. So it is of a length that a graph should not hold.
     pub(super) fn iota(&mut self, n: &Dim, reverse: bool) -> Built {
-        if let Some(n) = n.known() {
+        if let Some(n) = n.known().filter(|n| *n <= MOST_INDICES) {
             let mut values: Vec<i64> = (0..n as i64).collect();
             if reverse {
                 values.reverse();

@@ -42,8 +42,10 @@ struct Lexer<'a> {
     place: Place,
 }
 
-/// All tokens of `text`, `End` last. `//` starts a comment up to the end of the line.
+/// All tokens of `text`, `End` last. `//` starts a comment up to the end of the line; a byte-order mark at
+/// the start, which some editors write, is no part of the text.
 pub(super) fn lex(text: &str) -> Result<Vec<(Token, Place)>, TextError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lexer = Lexer {
         rest: text.chars().peekable(),
         place: Place { line: 1, column: 1 },
@@ -130,6 +132,7 @@ impl Lexer<'_> {
                 self.bump();
                 Ok(Token::Punct(c))
             }
+            '\0' => Err(TextError::new(place, super::UTF_16.to_string())),
             c => Err(TextError::new(place, format!("unexpected character {c:?}"))),
         }
     }

@@ -19,3 +19,27 @@ mod print;
 mod tests;
 
 pub use parse::{TextError, parse, parse_with};
+
+const UTF_16: &str = "the text is UTF-16 or binary; save it as UTF-8";
+
+/// The text in the bytes of a file.
+///
+/// # Errors
+/// [`TextError`] at the first byte that is not UTF-8; UTF-16 is said to be that.
+pub fn decode(bytes: &[u8]) -> Result<&str, TextError> {
+    let error = |line: usize, column: usize, message: &str| TextError {
+        line: u32::try_from(line).unwrap_or(u32::MAX),
+        column: u32::try_from(column).unwrap_or(u32::MAX),
+        message: message.to_string(),
+    };
+    if matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
+        return Err(error(1, 1, UTF_16));
+    }
+    std::str::from_utf8(bytes).map_err(|e| {
+        let before = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
+        let line = before.lines().count().max(1);
+        let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+        let line = line + usize::from(before.ends_with('\n'));
+        error(line, column, "the text is not UTF-8")
+    })
+}

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::parse;
 use super::parse::parse_literal;
 use crate::attr::{AttrValue, Literal};
-use crate::{DType, Dim, Graph, OpKind, Shape, Tensor, TensorType, Type};
+use crate::{DType, Dim, Graph, NodeId, Op, OpKind, Shape, Tensor, TensorType, Type};
 
 fn ident() -> impl Strategy<Value = String> {
     // `inf` and `nan` are numbers.
@@ -298,4 +298,104 @@ fn graphs_inside_have_names_of_their_own() {
         (error.line, error.message.as_str()),
         (6, "`%x` is not defined above")
     );
+}
+
+fn error(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn errors_say_each_cause_once() {
+    let x = "%x = input{name=\"x\", ty=f32[4]}()";
+    assert_eq!(
+        error(&format!("graph {{ {x} %y = softmax{{axis=-1}}(%x) }}")),
+        "line 1, column 48: attribute `axis`: expected an integer that fits usize, found `-1`"
+    );
+    assert_eq!(
+        error("graph { %c = const{tensor=dense(bool[2], [true, 3])}() }"),
+        "line 1, column 14: attribute `tensor`: expected true or false, or 1 or 0, found `3`"
+    );
+    let nine = format!(
+        "graph {{ %x = input{{name=\"x\", ty=f32[{}1]}}() }}",
+        "1, ".repeat(8)
+    );
+    assert!(
+        error(&nine).ends_with("has 9 axes; at most 8 are possible"),
+        "{}",
+        error(&nine)
+    );
+    let long = "graph { %x = input{name=\"x\", ty=f32[4611686018427387904]}() }";
+    assert!(
+        error(long).ends_with("is too large: at most 9223372036854775807 bytes are possible"),
+        "{}",
+        error(long)
+    );
+}
+
+#[test]
+fn truth_values_are_words_or_numbers() {
+    let graph =
+        parse("graph { %c = const{tensor=dense(bool[2], [true, 0])}() return %c as \"c\" }");
+    let graph = graph.unwrap();
+    let Op::Const(c) = &graph.node(NodeId(0)).op else {
+        panic!("{graph}");
+    };
+    assert_eq!(c.tensor, Tensor::from_bools(&[2], &[true, false]).unwrap());
+    assert_eq!(parse(&graph.to_string()).unwrap(), graph);
+}
+
+#[test]
+fn byte_order_marks_are_no_part_of_the_text() {
+    let text = "graph { %x = input{name=\"x\", ty=f32[4]}() return %x as \"y\" }";
+    let marked = format!("\u{feff}{text}");
+    assert_eq!(parse(&marked).unwrap(), parse(text).unwrap());
+    assert_eq!(crate::decode_text(marked.as_bytes()).unwrap(), marked);
+    // One in the middle is a character that nothing begins with.
+    assert!(error("graph\u{feff} {}").contains("unexpected character"));
+    let utf16: Vec<u16> = marked.encode_utf16().collect();
+    let little: Vec<u8> = utf16.iter().flat_map(|c| c.to_le_bytes()).collect();
+    let big: Vec<u8> = utf16.iter().flat_map(|c| c.to_be_bytes()).collect();
+    for bytes in [&little[..], &big] {
+        let e = crate::decode_text(bytes).unwrap_err();
+        assert_eq!((e.line, e.column), (1, 1));
+        assert!(e.message.contains("UTF-16"), "{e}");
+    }
+    // Without the mark it is UTF-8 with zeros.
+    for bytes in [&little[2..], &big[2..]] {
+        let e = parse(crate::decode_text(bytes).unwrap()).unwrap_err();
+        assert!(e.message.contains("UTF-16"), "{e}");
+    }
+    let e = crate::decode_text(b"graph {\n  \xff").unwrap_err();
+    assert_eq!(e.to_string(), "line 2, column 3: the text is not UTF-8");
+}
+
+/// What grows with the square of these sizes takes many minutes.
+const MANY: usize = 300_000;
+
+#[test]
+fn long_sums_of_symbols_are_read_in_time() {
+    let sum: Vec<String> = (0..MANY).map(|i| format!("s{i}")).collect();
+    let minus: Vec<String> = (0..MANY).map(|i| format!("-2*s{i}*s{}", i + 1)).collect();
+    let text = format!(
+        "graph {{ %x = input{{name=\"x\", ty=f32[{}{}, 3]}}() return %x as \"y\" }}",
+        sum.join("+"),
+        minus.concat()
+    );
+    let graph = parse(&text).unwrap();
+    assert_eq!(graph.symbols().len(), MANY + 1);
+    assert_eq!(parse(&graph.to_string()).unwrap(), graph);
+    // A product of two such sums has too many terms to be worked out.
+    let (a, b) = (sum[..400].join("+"), sum[400..800].join("+"));
+    let square = format!("graph {{ %x = input{{name=\"x\", ty=f32[{a}, {b}]}}() }}");
+    assert!(error(&square).contains("is too large"));
+}
+
+#[test]
+fn many_names_of_one_value_are_read_in_time() {
+    let names: Vec<String> = (0..MANY).map(|i| format!("%x as \"n{i}\"")).collect();
+    let x = "%x = input{name=\"x\", ty=f32[4]}()";
+    let text = format!("graph {{ {x} return {} }}", names.join(", "));
+    assert_eq!(parse(&text).unwrap().outputs().len(), MANY);
+    let twice = format!("graph {{ {x} return {}, %x as \"n7\" }}", names.join(", "));
+    assert!(error(&twice).contains("the name `n7` is taken"));
 }

@@ -21,7 +21,7 @@ fn run(
     step: u64,
     leaves: &mut BTreeMap<String, Tensor>,
 ) -> Result<Vec<Tensor>, RunError> {
-    let done = evaluate(graph, &EvalCtx { step }, leaves)?;
+    let done = evaluate(graph, &EvalCtx::after(step), leaves)?;
     for a in graph.assigns() {
         let Op::State(s) = &graph.node(a.state.node).op else {
             panic!("assignments are to states");

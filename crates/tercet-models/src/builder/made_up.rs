@@ -52,9 +52,10 @@ impl MadeUp {
     pub(super) fn weight(&self, name: &str, shape: &[usize]) -> Result<Weight, ModelError> {
         let &[rows, cols] = shape else {
             let value = if name.ends_with("bias") { 0f32 } else { 1.0 };
-            let values = vec![value; shape.iter().product()];
-            let gain = Tensor::from_slice(shape, &values);
-            return gain.map(Weight::Dense).map_err(|e| bytes_error(name, e));
+            let failed = |e| bytes_error(name, e);
+            let mut gain = Tensor::zeros(TensorType::new(DType::F32, shape)).map_err(failed)?;
+            gain.as_slice_mut().map_err(failed)?.fill(value);
+            return Ok(Weight::Dense(gain));
         };
         let Some(scheme) = self.scheme else {
             let matrix = self.tensor(name, TensorType::new(DType::F32, shape), 4)?;
@@ -79,11 +80,10 @@ impl MadeUp {
     fn tensor(&self, name: &str, ty: TensorType, block: usize) -> Result<Tensor, ModelError> {
         let start = name.bytes().map(usize::from).sum::<usize>() % PATTERN_BLOCKS * block;
         let cycle = [&self.pattern[start..], &self.pattern[..start]].concat();
-        let mut bytes = Vec::with_capacity(ty.size_bytes());
-        while bytes.len() < ty.size_bytes() {
-            let n = cycle.len().min(ty.size_bytes() - bytes.len());
-            bytes.extend_from_slice(&cycle[..n]);
+        let mut tensor = Tensor::zeros(ty).map_err(|e| bytes_error(name, e))?;
+        for part in tensor.bytes_mut().chunks_mut(cycle.len()) {
+            part.copy_from_slice(&cycle[..part.len()]);
         }
-        Tensor::from_bytes(ty, &bytes).map_err(|e| bytes_error(name, e))
+        Ok(tensor)
     }
 }

@@ -5,6 +5,7 @@
 //! half-precision weights stay as stored; the graph computes in F32 unless it is converted.
 
 mod bert;
+mod generator;
 mod llama;
 mod made_up;
 mod weights;
@@ -17,7 +18,8 @@ use tercet::{DType, Type, Value};
 
 use crate::weight::WeightError;
 pub use bert::{Bert, Embedder, Pooling};
-pub use llama::{Generator, Llama, LlamaOptions, Sampling, Step};
+pub use generator::{Generator, Step};
+pub use llama::{Llama, LlamaOptions, Sampling};
 pub use made_up::MadeUp;
 use weights::Matrix;
 pub use weights::Weights;
@@ -71,6 +73,9 @@ pub enum ModelError {
         /// The context the model was compiled with.
         context: usize,
     },
+    /// The tables of rotations do not fit memory.
+    #[error("the rotations of all positions of the context; lower the context")]
+    RopeTables(#[source] TensorError),
     /// Nothing to run on.
     #[error("no tokens were given; a model needs at least one")]
     NoTokens,

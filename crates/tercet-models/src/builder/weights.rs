@@ -133,13 +133,16 @@ impl Weights {
                 blocks,
                 shape,
             } => {
-                let mut values = vec![0f32; shape.iter().product()];
-                let done = scheme.dequantize(blocks.bytes(), &mut values);
+                let ty = TensorType::new(DType::F32, &shape);
+                let failed = |e| bytes_error(name, e);
+                let mut tensor = Tensor::zeros(ty).map_err(failed)?;
+                let values = tensor.as_slice_mut::<f32>().map_err(failed)?;
+                let done = scheme.dequantize(blocks.bytes(), values);
                 done.map_err(|e| ModelError::Unsupported(format!("tensor `{name}`: {e}")))?;
                 if let Some(factor) = self.factor(name)? {
                     values.iter_mut().for_each(|value| *value *= factor);
                 }
-                Tensor::from_slice(&shape, &values).map_err(|e| bytes_error(name, e))
+                Ok(tensor)
             }
         }
     }

@@ -104,7 +104,7 @@ ggml_types! {
     TQ2_0 = 35, 256, 66;
     /// OCP microscaling FP4 (E2M1 elements, E8M0 scale per 32).
     MXFP4 = 39, 32, 17;
-    /// NVIDIA FP4 (E2M1 elements, one E4M3 scale per 16).
+    /// NVFP4: E2M1 elements, one E4M3 scale per 16.
     NVFP4 = 40, 64, 36;
     /// 1 bit, one F16 scale per 128.
     Q1_0 = 41, 128, 18;

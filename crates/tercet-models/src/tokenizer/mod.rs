@@ -12,6 +12,7 @@
 
 mod byte_level;
 mod from_gguf;
+mod json;
 mod pre_tokenizers;
 mod stream;
 
@@ -42,6 +43,16 @@ pub enum TokenizerError {
     /// The metadata of the GGUF file lacks a value or has a bad one.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// `tokenizer.json` is not JSON; what is wrong at `line` and `column`, from 1, is the source.
+    #[error("tokenizer.json is not JSON; fetch it again if its download was cut off")]
+    NotJson {
+        line: usize,
+        column: usize,
+        source: serde_json::Error,
+    },
+    /// The table of a precompiled normalizer is damaged.
+    #[error("the `precompiled_charsmap` of tokenizer.json is damaged: {reason}")]
+    BadCharsMap { reason: &'static str },
     /// `tokenizer.json` is not a description that the `tokenizers` crate reads.
     #[error("not a valid tokenizer.json")]
     BadJson {
@@ -141,7 +152,7 @@ impl Tokenizer {
     /// Reads the `tokenizer.json` at `path`.
     ///
     /// # Errors
-    /// [`TokenizerError::File`], [`TokenizerError::BadJson`].
+    /// [`TokenizerError::File`], and those of [`Self::from_json`].
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TokenizerError> {
         Self::from_json(&read_small(path.as_ref(), MAX_JSON_BYTES)?)
     }
@@ -149,8 +160,9 @@ impl Tokenizer {
     /// Reads the text of a `tokenizer.json`.
     ///
     /// # Errors
-    /// [`TokenizerError::BadJson`].
+    /// [`TokenizerError::NotJson`], [`TokenizerError::BadCharsMap`], [`TokenizerError::BadJson`].
     pub fn from_json(json: &[u8]) -> Result<Self, TokenizerError> {
+        json::check(json)?;
         let inner = tokenizers::Tokenizer::from_bytes(json)
             .map_err(|source| TokenizerError::BadJson { source })?;
         Self::new(inner)

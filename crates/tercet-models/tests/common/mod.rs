@@ -15,9 +15,9 @@ pub(crate) fn data(path: &str) -> PathBuf {
 pub(crate) fn temp_dir(test: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     if dir.exists() {
-        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_dir_all(&dir).expect("removes what a run before left");
     }
-    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::create_dir_all(&dir).expect("makes a folder");
     dir
 }
 

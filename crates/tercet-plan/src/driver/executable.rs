@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tercet_ir::backend::{StepTime, Wanted, find_port, no_run, rows_of};
+use tercet_ir::backend::{DeviceTensor, StepTime, Wanted, find_port, no_run, rows_of};
+use tercet_ir::random::Random;
 use tercet_ir::{Bindings, Executable, RunError, Signature, Tensor, TensorType};
 
 use super::{Driver, GpuExecutable, Read};
@@ -30,7 +31,7 @@ impl<D: Driver> Executable for GpuExecutable<D> {
             }
             self.launched = None;
         }
-        self.upload("param", port, &program.param_io[at], &tensor)?;
+        self.send("param", port, &program.param_io[at], &tensor)?;
         self.params_set[at] = true;
         Ok(())
     }
@@ -71,6 +72,22 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         Ok(tensor)
     }
 
+    fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
+        self.to_device(tensor)
+    }
+
+    fn output_on_device(&mut self, output: &str) -> Result<DeviceTensor, RunError> {
+        self.share_output(output)
+    }
+
+    fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
+        self.bind_input(input, tensor)
+    }
+
+    fn unbind(&mut self, input: &str) -> Result<(), RunError> {
+        self.unbind_input(input)
+    }
+
     fn timings(&mut self) -> Vec<StepTime> {
         let program = &self.program;
         let times = self.driver.get_mut().step_times().into_iter();
@@ -105,7 +122,7 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         let program = Arc::clone(&self.program);
         let (at, port) = find_port(&program.signature.states, "state", name)?;
         port.check("state", tensor)?;
-        self.upload("state", port, &program.states[at], tensor)
+        self.send("state", port, &program.states[at], tensor)
     }
 
     fn read_state(&self, name: &str) -> Result<Tensor, RunError> {
@@ -126,8 +143,22 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         Ok(tensor)
     }
 
+    fn random(&self) -> Random {
+        self.random
+    }
+
+    fn set_random(&mut self, random: Random) {
+        self.random = random;
+        if let Some(flight) = &mut self.flight {
+            flight.counts = false;
+        }
+    }
+
     fn reset(&mut self) {
-        self.step = 0;
+        self.set_random(Random {
+            counter: 0,
+            ..self.random
+        });
         for at in 0..self.program.signature.states.len() {
             // A lost device says so at the next run.
             let _ = self.driver.get_mut().clear(Buffer::State(at as u32));
@@ -140,7 +171,8 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         let mut clone = GpuExecutable::new(program, driver, self.bounds.clone());
         clone.params_set.clone_from(&self.params_set);
         clone.prepared = self.prepared;
-        clone.step = self.step;
+        clone.random = self.random;
+        clone.inputs = self.inputs.rebound();
         Ok(Box::new(clone))
     }
 }

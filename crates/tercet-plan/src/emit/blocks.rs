@@ -3,20 +3,20 @@
 use std::collections::HashMap;
 
 use tercet_ir::legalize::Origins;
-use tercet_ir::{CompileError, DType, Graph, NodeId};
+use tercet_ir::{CompileError, DType, Graph, NodeId, Origin};
 
-use super::{Emit, Home, View};
+use super::{Emit, Facts, Home, View};
 use crate::families::copy;
 use crate::flow::{Flow, Inner, Site};
 use crate::program::{SlotId, Step};
+use crate::split::Parts;
 use crate::walk::walk_block;
 
 /// A node that a graph lies in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Around {
-    /// The node, of its graph as it was given.
-    node: NodeId,
-    op: &'static str,
+    /// What it stands for.
+    origin: Origin,
     /// The attribute.
     graph: &'static str,
 }
@@ -35,24 +35,35 @@ pub(crate) struct Block<'b> {
 impl<'a> Emit<'a> {
     /// The node at hand, for errors.
     pub(crate) fn site(&self) -> Site {
-        let own = (self.origins.of(self.at), self.op);
-        let Some(first) = self.around.first() else {
-            let (node, op) = own;
-            let inside = Vec::new();
-            return Site { node, op, inside };
-        };
-        let next = self.around.iter().skip(1).map(|a| (a.node, a.op));
-        let inside = self.around.iter().zip(next.chain([own]));
-        let inside = inside.map(|(around, (node, op))| Inner {
-            graph: around.graph,
-            node,
-            op,
-        });
-        Site {
-            node: first.node,
-            op: first.op,
-            inside: inside.collect(),
+        let own = self.origin();
+        let mut sites = Vec::new();
+        let mut graph = "";
+        let around = self.facts.around.iter().map(|a| (&a.origin, a.graph));
+        for (mut origin, next) in around.chain([(&own, "")]) {
+            loop {
+                let (node, op) = (origin.node, origin.op);
+                sites.push(Inner { graph, node, op });
+                let Some(inner) = &origin.inside else {
+                    break;
+                };
+                (graph, origin) = (inner.graph, &inner.origin);
+            }
+            graph = next;
         }
+        // The first is the outermost.
+        let Inner { node, op, .. } = sites.remove(0);
+        let inside = sites;
+        Site { node, op, inside }
+    }
+
+    /// What the node at hand stands for.
+    fn origin(&self) -> Origin {
+        let carried = self.facts.origins.get(self.cursor.at).cloned();
+        carried.unwrap_or(Origin {
+            node: self.cursor.at,
+            op: self.cursor.op,
+            inside: None,
+        })
     }
 
     /// Emits a graph inside the node at hand as stages of their own; `end` gets its results.
@@ -64,7 +75,10 @@ impl<'a> Emit<'a> {
         block: Block<'_>,
         end: impl FnOnce(&mut Emit<'_>, &[View]) -> Result<(), CompileError>,
     ) -> Result<Vec<Flow<Vec<Step>>>, CompileError> {
-        debug_assert!(self.arms.is_empty(), "invariant: arms have no stages");
+        debug_assert!(
+            self.cursor.arms.is_empty(),
+            "invariant: arms have no stages"
+        );
         self.close();
         let Block {
             name,
@@ -75,22 +89,29 @@ impl<'a> Emit<'a> {
         } = block;
         let before = std::mem::take(&mut self.draft.flow);
         let checked = self.draft.checked.len();
-        let mut inner = Emit::new(graph, self.caps, self.bounds, self.signature, origins);
-        inner.has_flow = true;
-        inner.draft = std::mem::take(&mut self.draft);
-        // Copies made before are there in every iteration; those made inside are not there after.
-        inner.dense.clone_from(&self.dense);
-        inner.around.clone_from(&self.around);
-        inner.own_dims.clone_from(&self.own_dims);
-        inner.around.push(Around {
-            node: self.origins.of(self.at),
-            op: self.op,
+        let mut around = self.facts.around.clone();
+        around.push(Around {
+            origin: self.origin(),
             graph: name,
         });
+        let facts = Facts {
+            bounds: self.facts.bounds,
+            signature: self.facts.signature,
+            origins,
+            planes: HashMap::new(),
+            parts: Parts::default(),
+            around,
+            has_flow: true,
+        };
+        let mut inner = Emit::new(graph, self.caps, facts);
+        inner.draft = std::mem::take(&mut self.draft);
+        // Copies made before are there in every iteration; those made inside are not there after.
+        inner.values.copies.clone_from(&self.values.copies);
+        inner.own_sizes.dims.clone_from(&self.own_sizes.dims);
         let done = walk_block(&mut inner, arguments, &in_place);
         let done = done.and_then(|results| end(&mut inner, &results));
         inner.close();
-        let sizes = std::mem::take(&mut inner.own_checks);
+        let sizes = std::mem::take(&mut inner.own_sizes.checks);
         self.draft = inner.draft;
         self.draft.checked.truncate(checked);
         let mut flow = std::mem::replace(&mut self.draft.flow, before);
@@ -103,7 +124,6 @@ impl<'a> Emit<'a> {
 
     /// Ends the stage that is open.
     pub(crate) fn close(&mut self) {
-        self.flush();
         let steps = std::mem::take(&mut self.draft.steps);
         if !steps.is_empty() {
             self.draft.flow.push(Flow::Stage(steps));

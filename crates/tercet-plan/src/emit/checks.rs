@@ -17,15 +17,13 @@ impl Emit<'_> {
         {
             return;
         }
-        self.check_sizes(self.op, SizeRule::AtMost { less, more, reason });
+        self.check_sizes(SizeRule::AtMost { less, more, reason });
     }
 
     /// Checks sizes of each run that comes to the node at hand.
-    pub(crate) fn check_sizes(&mut self, op: &'static str, rule: SizeRule) {
-        let op = std::mem::replace(&mut self.op, op);
+    pub(crate) fn check_sizes(&mut self, rule: SizeRule) {
         let site = self.site();
-        self.op = op;
-        self.own_checks.push(self.draft.size_checks.len());
+        self.own_sizes.checks.push(self.draft.size_checks.len());
         self.draft.size_checks.push(SizeCheck { site, rule });
     }
 
@@ -65,14 +63,15 @@ impl Emit<'_> {
         kind: CheckKind,
         len: Num,
     ) -> Result<(), CompileError> {
-        debug_assert!(self.arms.is_empty(), "invariant: every run checks its data");
+        debug_assert!(
+            self.cursor.arms.is_empty(),
+            "invariant: every run checks its data"
+        );
         let known = |(v, k, n): &(View, CheckKind, Num)| v == data && *k == kind && *n == len;
         if self.draft.checked.iter().any(known) {
             return Ok(());
         }
         self.draft.checked.push((data.clone(), kind.clone(), len));
-        // What waits comes after the check.
-        let waiting = std::mem::take(&mut self.waiting);
         let at = self.draft.data_checks.len() as u64;
         let faults = self.faults();
         self.draft.slots[faults.0 as usize].bytes = (at + 1) * RECORD_BYTES;
@@ -83,13 +82,9 @@ impl Emit<'_> {
             home: Home::At(Buffer::Faults, at * RECORD_BYTES),
         });
         let dense = self.dense(data)?;
-        let before = std::mem::replace(&mut self.constant, false);
         let first = self.draft.steps.len();
-        let checked = check::emit(self, &dense, &kind, len, record);
-        self.constant = before;
-        checked?;
+        self.as_constant(false, |e| check::emit(e, &dense, &kind, len, record))?;
         self.hoist(first, dense.slot);
-        self.waiting = waiting;
         let site = self.site();
         self.draft.data_checks.push(DataCheck {
             kind,

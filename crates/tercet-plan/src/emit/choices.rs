@@ -2,7 +2,7 @@
 
 use tercet_ir::{CompileError, Dim};
 
-use super::{Emit, Home, View};
+use super::Emit;
 use crate::num::Num;
 use crate::program::{Arm, Choice, ChoiceId};
 
@@ -56,20 +56,15 @@ impl<'a> Emit<'a> {
         };
         let choice = self.choice(choice);
         for index in 0..=bounds.len() {
-            let copies = self.dense.len();
-            self.arms.push(Arm {
+            let copies = self.values.copies.len();
+            self.cursor.arms.push(Arm {
                 choice,
                 index: index as u32,
             });
             let done = arm(self, index);
-            self.arms.pop();
+            self.cursor.arms.pop();
             done?;
-            // Copies made in an arm are not there in the others.
-            let made = self.dense.split_off(copies);
-            let prepared = |e: &Emit<'a>, done: &View| e.home(done.slot) == Home::Prepared;
-            let kept = made.into_iter().filter(|(.., done)| prepared(self, done));
-            let kept: Vec<_> = kept.collect();
-            self.dense.extend(kept);
+            self.forget_copies(copies);
         }
         Ok(())
     }

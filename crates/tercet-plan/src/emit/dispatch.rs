@@ -1,9 +1,8 @@
-//! Dispatches of kernels: their parameter blocks, their arguments, and steps that wait for others.
+//! Dispatches of kernels: their parameter blocks and their arguments.
 
 use tercet_ir::DType;
 
 use super::{Emit, Home, RECORD_BYTES, SlotDraft};
-use crate::families::rope;
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::Num;
 use crate::program::{Arms, Buffer, Dispatch, KernelId, SlotId, Step, Work};
@@ -49,7 +48,7 @@ impl Emit<'_> {
     }
 
     pub(super) fn last_block(&self) -> u32 {
-        let list = if self.constant {
+        let list = if self.cursor.constant {
             &self.draft.prepare
         } else {
             &self.draft.steps
@@ -137,41 +136,21 @@ impl Emit<'_> {
     }
 
     pub(super) fn push(&mut self, work: Work) {
-        self.flush();
         let step = Step {
             work,
             barrier: false,
             // What is prepared is there in every run.
-            arms: match self.constant {
+            arms: match self.cursor.constant {
                 true => Arms::new(),
-                false => self.arms.clone(),
+                false => self.cursor.arms.clone(),
             },
-            node: self.at,
-            op: self.op,
+            node: self.cursor.at,
+            op: self.cursor.op,
         };
-        match self.constant {
+        match self.cursor.constant {
             true => self.draft.prepare.push(step),
             false => self.draft.steps.push(step),
         }
-    }
-
-    /// Emits what waits, if anything does, for every run.
-    pub(crate) fn flush(&mut self) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let waiting = std::mem::take(&mut self.waiting);
-        let arms = std::mem::take(&mut self.arms);
-        let (at, op) = (self.at, self.op);
-        let constant = std::mem::replace(&mut self.constant, false);
-        rope::emit_apart(self, waiting);
-        self.arms = arms;
-        (self.at, self.op, self.constant) = (at, op, constant);
-    }
-
-    /// True if what is emitted now is a step of every run, so that it may wait for another.
-    pub(crate) fn may_wait(&self) -> bool {
-        self.arms.is_empty() && !self.constant
     }
 
     /// Appends a parameter block, padded so that the next one is aligned.

@@ -84,7 +84,7 @@ pub(crate) fn emit(
         CheckKind::KvLen => (1, vec![len]),
     };
     // Where a check runs more than once, or not at all, what was found first stays.
-    let keep = u32::from(e.has_flow);
+    let keep = u32::from(e.facts.has_flow);
     // One workgroup, also without elements: the record must be written.
     let grid = [Num::ONE; 3];
     if lens.len() == 1 && most <= PART as usize {

@@ -47,7 +47,7 @@ fn branch(e: &mut Emit<'_>, op: &Op, node: &Node, given: &[View]) -> Result<(), 
         let block = Block {
             name,
             graph: block.graph(),
-            origins: e.origins.inside(e.at, at),
+            origins: e.facts.origins.inside(e.cursor.at, at),
             arguments: &given[1..],
             in_place: HashMap::new(),
         };
@@ -110,7 +110,7 @@ fn repeat(e: &mut Emit<'_>, op: &While, given: &[View]) -> Result<(), CompileErr
     let cond = Block {
         name: "cond",
         graph: op.cond.graph(),
-        origins: e.origins.inside(e.at, 0),
+        origins: e.facts.origins.inside(e.cursor.at, 0),
         arguments: &arguments,
         in_place: HashMap::new(),
     };
@@ -118,7 +118,7 @@ fn repeat(e: &mut Emit<'_>, op: &While, given: &[View]) -> Result<(), CompileErr
     let body = Block {
         name: "body",
         graph: op.body.graph(),
-        origins: e.origins.inside(e.at, 1),
+        origins: e.facts.origins.inside(e.cursor.at, 1),
         arguments: &arguments,
         in_place: in_place(op.body.graph(), &carried),
     };
@@ -159,7 +159,12 @@ fn scan(e: &mut Emit<'_>, op: &Scan, node: &Node, given: &[View]) -> Result<(), 
         numbers,
         counters,
         updates,
-    } = looped(op, types(&node.inputs), &node.outputs[op.carried..], e.at)?;
+    } = looped(
+        op,
+        types(&node.inputs),
+        &node.outputs[op.carried..],
+        e.cursor.at,
+    )?;
     let counted = counters.len();
     let mut begin = Vec::with_capacity(counted + first.len());
     for counter in counters {
@@ -177,7 +182,7 @@ fn scan(e: &mut Emit<'_>, op: &Scan, node: &Node, given: &[View]) -> Result<(), 
     let body = Block {
         name: "body",
         graph: &graph,
-        origins: e.origins.inside(e.at, 0).renumbered(&numbers),
+        origins: e.facts.origins.inside(e.cursor.at, 0).renumbered(&numbers),
         arguments: &arguments,
         in_place: homes,
     };

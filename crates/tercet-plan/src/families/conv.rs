@@ -39,6 +39,8 @@ use crate::caps::{Caps, CoopType};
 use crate::emit::{Emit, View};
 use crate::num::Num;
 use crate::program::SlotId;
+use crate::tuning::Key;
+use crate::variant::{self, Variant, needs};
 
 /// Windows as columns.
 pub(crate) static IM2COLS: Family = Family {
@@ -143,23 +145,92 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         bias,
         y,
     };
-    given.emit(e)
+    let [entries, count, channels, sums] = [
+        &given.x.layout.shape()[0],
+        &given.windows.count,
+        &given.m,
+        &given.k,
+    ]
+    .map(|dim| e.bound(dim));
+    let windows = entries?.saturating_mul(count?);
+    let taps = given.windows.kernel.iter().product();
+    let sizes = [op.groups, channels?, sums?, windows, taps];
+    let measured = e
+        .caps
+        .device
+        .tuning
+        .find(|| Key::conv(given.x.dtype, sizes));
+    variant::run(e, &variants(), measured, &given)
+}
+
+/// The variants of convolutions.
+fn variants<'a>() -> [Variant<Given<'a>>; 4] {
+    const SEVERAL: &str = "several channels in a group";
+    [
+        Variant {
+            name: "depthwise",
+            supports: |_, c| needs(c.own.is_one(), "one channel in a group"),
+            // Each result takes the taps of a window.
+            cost: |e, c| {
+                let mut products = e.bound(&c.k)? as f64;
+                for dim in c.y.layout.shape() {
+                    products *= e.bound(dim)? as f64;
+                }
+                let units = e.caps.units() as f64;
+                Ok(products / (e.caps.device.rates.tiles.per_s * units))
+            },
+            emit: |e, c| {
+                let even = c.y.layout.shape().last().is_some_and(|n| n.twos() > 0);
+                c.rounded(e, even, Given::depthwise)
+            },
+        },
+        Variant {
+            name: "matrices",
+            supports: |e, c| {
+                needs(!c.own.is_one(), SEVERAL)?;
+                let what =
+                    "cooperative matrices of 16-bit floats, 16 channels and sums, up to 64 taps";
+                needs(Coop::of(e, c)?.is_some(), what)
+            },
+            cost: |e, c| Ok(Coop::of(e, c)?.map_or(0.0, |coop| coop.seconds(e))),
+            emit: |e, c| match Coop::of(e, c)? {
+                Some(coop) => {
+                    e.took_as(coop.name());
+                    coop.dispatch(e, c)
+                }
+                None => unreachable!("invariant: the variant supports it"),
+            },
+        },
+        Variant {
+            name: "product",
+            supports: |e, c| {
+                needs(!c.own.is_one(), SEVERAL)?;
+                let as_they_lie =
+                    c.windows.are_elements() && c.is_plain() && c.y.dtype == DType::F32;
+                let what = "matrices for windows in memory, or plain windows of one element in F32";
+                needs(as_they_lie || c.by_matrices(e)?, what)
+            },
+            // Nothing is gathered while it multiplies: an estimate.
+            cost: |e, c| Ok(tiles::seconds(e, c)? * 0.9),
+            emit: |e, c| c.product(e, c.is_plain()),
+        },
+        Variant {
+            name: "windows",
+            supports: |_, c| needs(!c.own.is_one(), SEVERAL),
+            cost: |e, c| tiles::seconds(e, c),
+            emit: |e, c| c.gathered(e),
+        },
+    ]
 }
 
 impl Given<'_> {
-    fn emit(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
-        if self.own.is_one() {
-            let even = self.y.layout.shape().last().is_some_and(|n| n.twos() > 0);
-            return self.rounded(e, even, Self::depthwise);
-        }
-        if let Some(coop) = Coop::of(e, self)? {
-            return coop.dispatch(e, self);
-        }
-        let plain = self.bias.is_none() && self.op.activation.is_none();
-        let pointwise = self.windows.are_elements();
-        if self.by_matrices(e)? || (pointwise && plain && self.y.dtype == DType::F32) {
-            return self.product(e, plain);
-        }
+    /// True if nothing but the sums is to be done.
+    fn is_plain(&self) -> bool {
+        self.bias.is_none() && self.op.activation.is_none()
+    }
+
+    /// Tiles that gather windows while they multiply.
+    fn gathered(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
         let tiles = tiles::best(e, self)?;
         if tiles.parts > 1 {
             let sums = self.parts(e, tiles.parts)?;
@@ -208,7 +279,7 @@ impl Given<'_> {
             bytes = bytes.saturating_mul(e.bound(dim)?);
         }
         let fits = bytes as u64 <= e.caps.max_binding_bytes / 2;
-        let has = e.caps.coop.iter().any(|c| c.ty == ty);
+        let has = e.caps.spirv && e.caps.coop.iter().any(|c| c.ty == ty);
         Ok(has && fits && m >= 16 && k >= 16)
     }
 

@@ -86,7 +86,7 @@ pub(crate) fn emit(e: &mut Emit<'_>, from: &View, to: &View) -> Result<(), Compi
         ..from.clone()
     };
     let shape = view.layout.shape().to_vec();
-    let walk = Walk {
+    let walk = StridedView {
         sizes: e.sizes(&shape).to_vec(),
         strides: e.strides(&view).to_vec(),
         offset: e.offset(&view),
@@ -117,7 +117,7 @@ pub(crate) fn emit(e: &mut Emit<'_>, from: &View, to: &View) -> Result<(), Compi
 }
 
 /// A view as sizes and strides in elements, axes that lie like one merged.
-struct Walk {
+struct StridedView {
     sizes: Vec<Num>,
     strides: Vec<Num>,
     offset: Num,
@@ -125,7 +125,7 @@ struct Walk {
     bytes: u32,
 }
 
-impl Walk {
+impl StridedView {
     /// Copies whole vectors, if there are only such.
     fn in_vectors(&self, e: &mut Emit<'_>, args: &[SlotId; 2]) -> bool {
         let each = 16 / self.bytes;

@@ -168,8 +168,8 @@ fn refused(e: &Emit<'_>, reason: String) -> CompileError {
         target: e.caps.target,
         nodes: vec![UnsupportedNode {
             node: site.node,
-            op: e.op,
-            results: e.graph.node(e.at).outputs.clone(),
+            op: e.cursor.op,
+            results: e.graph.node(e.cursor.at).outputs.clone(),
             reason,
             remedy: "give its symbols lower bounds".to_string(),
         }],

@@ -251,7 +251,7 @@ fn params_of(e: &Emit<'_>, v: Value, found: &mut Vec<u32>) {
     let node = e.graph.node(v.node);
     match &node.op {
         Op::Param(param) => {
-            let at = (e.signature.params.iter()).position(|p| p.name == param.name);
+            let at = (e.facts.signature.params.iter()).position(|p| p.name == param.name);
             found.extend(at.map(|at| at as u32));
         }
         Op::Concat(_) => node.inputs.iter().for_each(|v| params_of(e, *v, found)),
@@ -291,7 +291,7 @@ impl Blocks {
                 })?
             }
         };
-        let params = e.planes.contains_key(&v).then(|| {
+        let params = e.facts.planes.contains_key(&v).then(|| {
             let mut params = Vec::new();
             params_of(e, v, &mut params);
             params

@@ -4,7 +4,7 @@
 use tercet_ir::{CompileError, Dim, Node, OpKind};
 
 use super::words::{are_whole_words, eight, in_words, lanes, product};
-use super::{Family, always, portable, rope};
+use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
@@ -76,28 +76,30 @@ pub(crate) static WINDOWS: Family = Family {
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let x = e.view(node.inputs[0]);
-    let starts = |e: &mut Emit<'_>, at: usize| {
-        let view = e.view(node.inputs[at]);
-        e.dense(&view)
-    };
-    if let [_, _] = node.inputs[..] {
-        let starts = starts(e, 1)?;
+    if let [_, starts] = node.inputs[..] {
+        let starts = e.view(starts);
+        let starts = e.dense(&starts)?;
         return slice(e, &x, &starts);
     }
-    if let Some(rope) = e.deferred(node.inputs[1]) {
-        let starts = starts(e, 2)?;
-        check_sizes(e, &rope.outputs[0].shape, x.layout.shape());
-        let y = e.result(0)?;
-        rope::update(e, rope, &y, &starts);
-        return Ok(());
-    }
     let update = e.view(node.inputs[1]);
-    let starts = starts(e, 2)?;
-    check_sizes(e, update.layout.shape(), x.layout.shape());
+    let starts = starts_of_update(e, node)?;
     match e.updates_in_place() {
         true => update_in_place(e, &x, &update, &starts),
         false => update_copy(e, &x, &update, &starts),
     }
+}
+
+/// The starts of an update, dense. Runs whose window does not fit fail.
+///
+/// # Errors
+/// Those of [`Emit::dense`].
+pub(super) fn starts_of_update(e: &mut Emit<'_>, node: &Node) -> Result<View, CompileError> {
+    let starts = e.view(node.inputs[2]);
+    let starts = e.dense(&starts)?;
+    let graph = e.graph;
+    let [sizes, window] = [0, 1].map(|i| &graph.ty(node.inputs[i]).shape);
+    check_sizes(e, window, sizes);
+    Ok(starts)
 }
 
 /// The window not larger than the tensor.
@@ -174,9 +176,6 @@ fn update_in_place(
     starts: &View,
 ) -> Result<(), CompileError> {
     let y = e.result(0)?;
-    if rope::append(e, update, &y, starts) {
-        return Ok(());
-    }
     let w = window(e, x, update);
     let rank = w.sizes.len();
     let rows = product(e, &w.window[..rank - 1]);

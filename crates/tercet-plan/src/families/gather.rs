@@ -41,7 +41,7 @@ pub(crate) static GATHERS: Family = Family {
 
 /// How the elements of the operand are walked: sizes of the result with the indices as one axis,
 /// strides of the operand, in units of `bytes`.
-struct Walk {
+struct GatherWalk {
     bytes: u32,
     axis: usize,
     sizes: Vec<Num>,
@@ -78,14 +78,14 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
 
 /// A dense operand has three axes: outer, that of the indices, and inner, which is taken as words
 /// where it is whole ones.
-fn walk(e: &mut Emit<'_>, x: &View, axis: usize, named: Num) -> Walk {
+fn walk(e: &mut Emit<'_>, x: &View, axis: usize, named: Num) -> GatherWalk {
     let shape = x.layout.shape();
     let mut offset = e.offset(x);
     let mut bytes = x.dtype.size_bytes() as u32;
     if !x.layout.is_contiguous() {
         let mut sizes = e.sizes(shape).to_vec();
         sizes[axis] = named;
-        return Walk {
+        return GatherWalk {
             bytes,
             axis,
             sizes,
@@ -100,7 +100,7 @@ fn walk(e: &mut Emit<'_>, x: &View, axis: usize, named: Num) -> Walk {
         (inner, offset) = (in_words(x.dtype, inner), in_words(x.dtype, offset));
         bytes = 4;
     }
-    Walk {
+    GatherWalk {
         bytes,
         axis: 1,
         sizes: vec![outer, named, inner],

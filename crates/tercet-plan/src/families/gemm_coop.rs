@@ -4,14 +4,15 @@
 //! `gemm_block.glsl`, whose matrices belong to a workgroup; `gemm_laid_f16.comp` takes weights that were laid out.
 //! `gemm_params.glsl` says what the numbers mean.
 //!
-//! Next: `gemm_coop/tiling.rs` for the choice of tiles.
+//! Next: `gemm_coop/tiling.rs` for tiles, `gemm_coop/choose.rs` for their choice.
 
-mod divisions;
+mod choose;
 mod tiling;
 
+use tercet_ir::DType;
 use tercet_ir::scalar::UnaryFn;
 
-pub(super) use self::tiling::Gathering;
+pub(super) use self::choose::Gathering;
 pub use self::tiling::{Scope, Tiling};
 use crate::caps::CoopType;
 use crate::kernel::{Access, Kernel};
@@ -160,6 +161,15 @@ pub(crate) static LAID_F16: Kernel<GemmCoopParams> = Kernel::spirv(
     ARGS,
     LAID_CONSTS,
 );
+
+/// Numbers of this type as factors of cooperative matrices.
+pub(crate) fn type_of(dtype: DType) -> Option<CoopType> {
+    match dtype {
+        DType::F16 => Some(CoopType::F16),
+        DType::BF16 => Some(CoopType::BF16),
+        _ => None,
+    }
+}
 
 /// The kernel for factors of a type; weights are laid out where they are F16.
 pub fn kernel(ty: CoopType, scope: Scope) -> &'static Kernel<GemmCoopParams> {

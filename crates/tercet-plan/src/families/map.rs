@@ -103,9 +103,7 @@ pub(crate) fn gate(e: &mut Emit<'_>, gate: &Gate, both: View, y: &View) {
     let graph = e.graph;
     let node = graph.node(gate.map);
     let map = as_map(graph, node);
-    let own = std::mem::replace(&mut e.places[gate.product.index()], vec![both]);
-    let region = Region::new(e, node, &map);
-    e.places[gate.product.index()] = own;
+    let region = e.with_place(gate.product, both, |e| Region::new(e, node, &map));
     region.dispatch(e, &[(map.results[0], y.clone())]);
 }
 

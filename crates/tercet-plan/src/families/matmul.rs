@@ -8,7 +8,7 @@
 //! Tiles of 16-bit floats run on cooperative matrices where the device has them.
 //!
 //! Next: `matmul/product.rs` for operands, `matmul/portable.rs` for the choice, `matmul/gemv.rs` for
-//! few rows, `matmul/kernels.rs`.
+//! few rows, `matmul/many.rs` for many, `matmul/kernels.rs`.
 
 mod columns;
 mod coop;
@@ -19,6 +19,7 @@ mod half;
 mod held;
 mod kernels;
 mod laid;
+mod many;
 mod portable;
 pub(super) mod product;
 mod quads;
@@ -28,12 +29,12 @@ mod tests;
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
-use self::product::{Product, Side, Tail, activation_code};
+use self::product::{BoundEpilogue, Product, Side, activation_code};
 use super::dequant::Blocks;
-use super::{Family, missing};
+use super::{Family, missing, norm};
 use crate::caps::Caps;
 use crate::emit::{Emit, View};
-use crate::fusions::{After, RowNorm};
+use crate::fusions::{Epilogue, FusedProduct, RowNorm};
 
 /// Products of numbers.
 pub(crate) static MATMUL: Family = Family {
@@ -72,7 +73,7 @@ fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
-    numbers(e, node, None, &y)
+    numbers(e, node, None, None, &y)
 }
 
 /// Emits `y = a b` of floats, as `MatMul` means it, for families that make the operands themselves; `y`
@@ -89,41 +90,57 @@ pub(crate) fn product_into(
 
 fn lower_dequant(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
-    blocks(e, node, None, &y)
+    blocks(e, node, None, None, &y)
 }
 
-/// Lowers a product with what follows it, whose result is `y`.
-pub(crate) fn lower_with(
+/// True if kernels of products apply this function to half of their columns and multiply it with the other half.
+pub(crate) fn has_gate(f: UnaryFn) -> bool {
+    activation_code(Some(f)).is_some()
+}
+
+/// Lowers a product with what it takes in; `last` is the node at hand, whose results come out.
+pub(crate) fn lower_fused(
     e: &mut Emit<'_>,
-    node: &Node,
-    after: &After,
-    y: &View,
+    last: &Node,
+    fused: &FusedProduct,
 ) -> Result<(), CompileError> {
-    let tail = Some(match after {
-        After::Gate(gate) => Tail::Gate(gate.clone()),
-        After::Sum { with, .. } => Tail::Sum(e.view(*with)),
-    });
-    match &node.op {
-        Op::DequantMatMul(_) => blocks(e, node, tail, y),
-        _ => numbers(e, node, tail, y),
-    }
+    let port = match fused.epilogue {
+        Some(Epilogue::Sum { port, .. }) => usize::from(port),
+        Some(Epilogue::Gate(_)) | None => 0,
+    };
+    let y = e.result(port)?;
+    // A norm of the sum goes into products that do not look at its place.
+    (0..last.outputs.len()).for_each(|port| e.forward(port, y.clone()));
+    e.with_op(fused.product, |e| {
+        let norm = fused.norm.map(|of| norm::prologue(e, of)).transpose()?;
+        let tail = fused.epilogue.as_ref().map(|epilogue| match epilogue {
+            Epilogue::Gate(gate) => BoundEpilogue::Gate(gate.clone()),
+            Epilogue::Sum { with, .. } => BoundEpilogue::Sum(e.view(*with)),
+        });
+        let node = e.graph.node(fused.product);
+        match &node.op {
+            Op::DequantMatMul(_) => blocks(e, node, norm, tail, &y),
+            _ => numbers(e, node, norm, tail, &y),
+        }
+    })
 }
 
-/// The rows of a product, and the norm that they are the operand of.
-fn rows(e: &Emit<'_>, node: &Node) -> (View, Option<RowNorm>) {
-    match e.norms.get(&node.inputs[0]) {
-        Some(norm) => (norm.x.clone(), Some(norm.clone())),
-        None => (e.view(node.inputs[0]), None),
+/// The rows of a product, before the norm where there is one.
+fn rows(e: &Emit<'_>, node: &Node, norm: Option<&RowNorm>) -> View {
+    match norm {
+        Some(norm) => norm.x.clone(),
+        None => e.view(node.inputs[0]),
     }
 }
 
 fn numbers(
     e: &mut Emit<'_>,
     node: &Node,
-    tail: Option<Tail>,
+    norm: Option<RowNorm>,
+    tail: Option<BoundEpilogue>,
     y: &View,
 ) -> Result<(), CompileError> {
-    let (a, norm) = rows(e, node);
+    let a = rows(e, node, norm.as_ref());
     let b = e.view(node.inputs[1]);
     let bias = node.inputs.get(2).map(|v| e.view(*v));
     let activation = activation_of(&node.op);
@@ -134,8 +151,14 @@ fn numbers(
     }
 }
 
-fn blocks(e: &mut Emit<'_>, node: &Node, tail: Option<Tail>, y: &View) -> Result<(), CompileError> {
-    let (x, norm) = rows(e, node);
+fn blocks(
+    e: &mut Emit<'_>,
+    node: &Node,
+    norm: Option<RowNorm>,
+    tail: Option<BoundEpilogue>,
+    y: &View,
+) -> Result<(), CompileError> {
+    let x = rows(e, node, norm.as_ref());
     let w = e.view(node.inputs[1]);
     match scheme_of(&node.op) {
         Some(scheme) if scheme.storage() == DType::U8 => {

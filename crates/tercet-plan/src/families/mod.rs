@@ -4,7 +4,7 @@
 //! What [`PlanTarget`] supports is read off this list, so that legalization and lowering agree.
 
 mod arg_extreme;
-mod attention;
+pub(crate) mod attention;
 mod channel_norm;
 pub(crate) mod check;
 mod concat;

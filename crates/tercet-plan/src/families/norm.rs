@@ -188,22 +188,25 @@ struct Norm {
     beta: Option<View>,
 }
 
-/// Leaves the RMS norm of `x` to products.
-pub(crate) fn leave(e: &mut Emit<'_>, node: &Node, of: Value, x: View) -> Result<(), CompileError> {
-    let (eps, gain) = match &node.op {
-        Op::RmsNorm(op) => (op.eps, node.inputs[1]),
-        Op::ResidualRmsNorm(op) => (op.eps, node.inputs[2]),
-        _ => unreachable!("invariant: only RMS norms are left to products"),
+/// The RMS norm of this result, as products take it in.
+///
+/// # Errors
+/// Those of [`Emit::dense`].
+pub(crate) fn prologue(e: &mut Emit<'_>, of: Value) -> Result<RowNorm, CompileError> {
+    let node = e.graph.node(of.node);
+    let sum = Value { port: 1, ..of };
+    let (eps, x, gain) = match &node.op {
+        Op::RmsNorm(op) => (op.eps, node.inputs[0], node.inputs[1]),
+        Op::ResidualRmsNorm(op) => (op.eps, sum, node.inputs[2]),
+        _ => unreachable!("invariant: only RMS norms go into products"),
     };
     let gain = e.view(gain);
-    let norm = RowNorm {
+    Ok(RowNorm {
         of,
-        x,
+        x: e.view(x),
         gain: e.dense(&gain)?,
         eps: eps.0 as f32,
-    };
-    e.norms.insert(of, norm);
-    Ok(())
+    })
 }
 
 /// The rows of a norm that was left to products, as a step of its own.

@@ -83,7 +83,7 @@ impl Planes {
         let stride = e.strides(&view)[0];
         let words = e.bound(&places)? / lanes;
         let items = words.saturating_mul(e.bound(&joined[0])?);
-        let units = e.caps.units_or(16);
+        let units = e.caps.units();
         let each = (items / (units * INVOCATIONS)).clamp(1, MOST_PLANES);
         Ok(Planes {
             axes: first,

@@ -121,7 +121,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         Op::RngUniform(op) => {
             let range = UniformRange::new(op.dtype, op.lo.0, op.hi.0)
                 .unwrap_or_else(|| unreachable!("invariant: the operator checked its range"));
-            let [seed_low, seed_high] = halves(op.seed);
+            let [seed_low, seed_high] = e.tape().seed(op.seed);
             let params = UniformParams {
                 numel,
                 seed_low,
@@ -137,7 +137,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             e.dispatch(&UNIFORM, &consts, &[y.slot], &params, grid);
         }
         Op::RngNormal(op) => {
-            let [seed_low, seed_high] = halves(op.seed);
+            let [seed_low, seed_high] = e.tape().seed(op.seed);
             let params = NormalParams {
                 numel,
                 seed_low,

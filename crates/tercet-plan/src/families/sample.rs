@@ -180,7 +180,7 @@ fn draw(
     e.dispatch(&WEIGHTS, &[], &args, &params, grid);
 
     let [top_p_low, top_p_high] = halves((op.top_p.0 * (1u64 << 63) as f64) as u64);
-    let [seed_low, seed_high] = halves(op.seed);
+    let [seed_low, seed_high] = e.tape().seed(op.seed);
     let [step_low, step_high] = e.tape().step();
     let params = DrawParams {
         rows: of.rows,

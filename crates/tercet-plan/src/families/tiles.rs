@@ -1,7 +1,8 @@
 //! Tiles of the products of `quad_tiles.wgsl`: which size, and in how many parts `k` is summed. A model of a
 //! device's busiest unit, at the symbols' bounds.
 
-use crate::caps::Caps;
+use crate::device::Device;
+use crate::device::rates::{TileRate, TileRates};
 
 /// Parts of `k` that are tried.
 const PARTS: [u32; 9] = [1, 2, 3, 4, 6, 8, 9, 12, 16];
@@ -10,15 +11,6 @@ const STEP: usize = 16;
 const LEAST_STEPS: usize = 3;
 /// Products that one chain sums, where parts are possible: the roundings of longer chains leave the tolerance of F32.
 const LONGEST: usize = 8192;
-
-/// What a tile costs beside its loop, as so much of `k`.
-const START: usize = 48;
-/// What another dispatch costs, and each partial sum divided by the units, in products of a busy unit.
-const ANOTHER_DISPATCH: f64 = 4e5;
-const PER_SUM: f64 = 60.0;
-
-/// For devices that do not say how many workgroups run side by side.
-const TYPICAL_UNITS: usize = 16;
 
 /// A workgroup's tile.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,8 +23,12 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// Of invocations along rows and columns that have 8 x 8 results each.
-    pub(super) const fn of_quads([down, across]: [u32; 2], rate: f64) -> Size {
+    /// Of invocations that have 8 x 8 results each.
+    pub(super) fn of_quads(measured: &TileRate) -> Size {
+        let TileRate {
+            sides: [down, across],
+            rate,
+        } = *measured;
         Size {
             rows: 8 * down,
             columns: 8 * across,
@@ -59,38 +55,62 @@ pub(super) struct Tiles {
     pub(super) time: f64,
 }
 
-/// The sizes of a product.
+/// Work that tiles differ in: how long it waits for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// As rows of operands do.
+    ForRows,
+    /// As windows do, which are gathered.
+    ForWindows,
+}
+
+/// The sizes of a product, and the device that it is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Problem {
+pub(super) struct TileProblem<'a> {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) k: usize,
     /// Products of these sizes.
     pub(super) products: usize,
-    pub(super) units: usize,
+    pub(super) device: &'a Device,
     /// Invocations that keep a unit busy.
     pub(super) full_unit: f64,
     /// The most bytes that sums of parts may take.
     pub(super) most_bytes: u64,
 }
 
-impl Problem {
+/// Invocations that keep a unit of a device busy.
+pub(super) fn full_unit(device: &Device, waits: Waits) -> f64 {
+    let [rows, windows] = device.rates.tiles.busy;
+    let of_lane = match waits {
+        Waits::ForRows => rows,
+        Waits::ForWindows => windows,
+    };
+    of_lane * f64::from(device.unit_lanes)
+}
+
+impl TileProblem<'_> {
+    fn rates(&self) -> &TileRates {
+        &self.device.rates.tiles
+    }
+
     /// What the busiest unit has to do, in products at a rate of 1.
     pub(super) fn time(&self, size: Size, parts: u32) -> f64 {
         let tiles = self.rows.div_ceil(size.rows as usize);
         let tiles = tiles.saturating_mul(self.columns.div_ceil(size.columns as usize));
         let tiles = tiles.saturating_mul(self.products.saturating_mul(parts as usize));
-        let of_unit = tiles.div_ceil(self.units) as f64;
+        let units = self.device.units_or_typical();
+        let of_unit = tiles.div_ceil(units) as f64;
         let invocations = of_unit * f64::from(size.invocations);
         let rate = size.rate * (invocations / self.full_unit).min(1.0);
         let steps = self.k.div_ceil(STEP).div_ceil(parts as usize);
         let results = f64::from(size.rows) * f64::from(size.columns);
-        let work = of_unit * results * (steps * STEP + START) as f64;
+        let work = of_unit * results * (steps * STEP + self.rates().start) as f64;
         let sums = match parts {
             1 => 0.0,
             _ => {
                 let sums = f64::from(parts) * self.results();
-                ANOTHER_DISPATCH + sums / self.units as f64 * PER_SUM
+                self.rates().dispatch + sums / units as f64 * self.rates().per_sum
             }
         };
         work / rate + sums
@@ -120,28 +140,29 @@ impl Problem {
     }
 }
 
-/// The units of a device; a guess where it does not say.
-pub(super) fn units_of(caps: &Caps) -> usize {
-    caps.units_or(TYPICAL_UNITS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SIZES: [Size; 2] = [Size::of_quads([16, 16], 1.0), Size::of_quads([8, 8], 0.85)];
+    use crate::caps::Caps;
+
+    fn sizes() -> [Size; 2] {
+        [([16, 16], 1.0), ([8, 8], 0.85)]
+            .map(|(sides, rate)| Size::of_quads(&TileRate { sides, rate }))
+    }
 
     fn of(rows: usize, columns: usize, k: usize) -> Tiles {
-        let problem = Problem {
+        let device = Caps::h200().device;
+        let problem = TileProblem {
             rows,
             columns,
             k,
             products: 1,
-            units: 132,
+            device: &device,
             full_unit: 256.0,
             most_bytes: 1 << 30,
         };
-        problem.best(&SIZES).unwrap()
+        problem.best(&sizes()).unwrap()
     }
 
     #[test]
@@ -149,7 +170,7 @@ mod tests {
         let few = of(128, 768, 3072);
         assert!(few.parts > 1, "{few:?}");
         let many = of(4096, 4096, 4096);
-        assert_eq!((many.parts, many.size), (1, SIZES[0]));
+        assert_eq!((many.parts, many.size), (1, sizes()[0]));
         let short = of(128, 768, 64);
         assert_eq!(short.parts, 1);
     }
@@ -164,21 +185,22 @@ mod tests {
 
     #[test]
     fn sums_of_parts_fit_where_they_may_lie() {
-        let problem = Problem {
+        let device = Caps::h200().device;
+        let problem = TileProblem {
             rows: 128,
             columns: 768,
             k: 3072,
             products: 1,
-            units: 132,
+            device: &device,
             full_unit: 256.0,
             most_bytes: 2 * 4 * 128 * 768,
         };
-        assert_eq!(problem.best(&SIZES).unwrap().parts, 2);
-        let nowhere = Problem {
+        assert_eq!(problem.best(&sizes()).unwrap().parts, 2);
+        let nowhere = TileProblem {
             k: 1 << 16,
             most_bytes: 0,
             ..problem
         };
-        assert_eq!(nowhere.best(&SIZES).unwrap().parts, 1);
+        assert_eq!(nowhere.best(&sizes()).unwrap().parts, 1);
     }
 }

@@ -40,6 +40,7 @@ fn program(offsets: &[u64], choices: &[&[u32]]) -> Program {
         outputs: Vec::new(),
         data_checks: Vec::new(),
         size_checks: Vec::new(),
+        variants: Vec::new(),
     }
 }
 
@@ -111,7 +112,7 @@ fn a_launch_empties_what_is_not_chosen() {
     for (s, arm) in [(0, 0), (1, 0), (2, 1), (8, 1), (9, 2)] {
         let sizes = Bindings::new().with("s", s);
         launch
-            .compute(&p, &sizes, 0)
+            .compute(&p, &sizes, tercet_ir::random::Random::default())
             .expect("the sizes are possible");
         assert_eq!(launch.chosen, [arm], "{s}");
         let on: Vec<bool> = launch.grids.iter().map(|g| *g != [0; 3]).collect();
@@ -201,7 +202,7 @@ fn what_is_played_never_races() {
     let mut launch = Launch::default();
     for sizes in sizes {
         launch
-            .compute(&program, &sizes, 0)
+            .compute(&program, &sizes, tercet_ir::random::Random::default())
             .expect("sizes within bounds");
         let played = program.played(&program.steps, &launch.chosen);
         assert_eq!(played.len(), 2);

@@ -96,7 +96,11 @@ fn what_is_read_again_is_still_there() {
             programs += 1;
             let mut launch = Launch::default();
             launch
-                .compute(&program, &p.case.sizes, 0)
+                .compute(
+                    &program,
+                    &p.case.sizes,
+                    tercet_ir::random::Random::default(),
+                )
                 .expect("the sizes of the case are possible");
             for random in 0..8 {
                 let mut memory = Memory {

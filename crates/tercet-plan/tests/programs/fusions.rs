@@ -1,8 +1,10 @@
 //! What plans leave out: copies of weights that belong together, steps that a later one does by the way.
 
 use tercet_ir::ops::{Layout, RopeStyle};
-use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, OpError, Scheme, Type};
-use tercet_plan::{Buffer, Caps, Launch, Program, Work, check_races, compile};
+use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Scheme, Type};
+use tercet_plan::{Buffer, Caps, Program, check_races, compile};
+
+use crate::common::played;
 
 /// The program of a graph of up to 64 rows, which has no races.
 fn planned(graph: &Graph) -> Program {
@@ -132,23 +134,6 @@ fn feed_forward(is_read: bool) -> Result<Graph, OpError> {
         g.output("h", h)?;
     }
     Ok(g)
-}
-
-/// The kernels of a run with so many rows, without their constants.
-fn played(program: &Program, rows: usize) -> Vec<String> {
-    let mut launch = Launch::default();
-    let sizes = Bindings::new().with("s", rows);
-    let done = launch.compute(program, &sizes, 0);
-    done.expect("sizes within bounds");
-    let steps = program.played(&program.steps, &launch.chosen);
-    let kernels = steps
-        .iter()
-        .filter_map(|p| match &program.steps[p.step].work {
-            Work::Dispatch(d) => Some(&program.kernels[d.kernel.0 as usize].name),
-            Work::Copy { .. } | Work::Fill { .. } => None,
-        });
-    let first = |name: &String| name.split(' ').next().unwrap_or_default().to_string();
-    kernels.map(first).collect()
 }
 
 #[test]

@@ -1,26 +1,111 @@
 //! Every case plans on every profile; every shader is valid; every kernel is used.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use tercet_ir::{Bindings, CompileError, CompileOptions, DType, Graph, Tier, Type};
-use tercet_plan::{Caps, Code, Launch, Source, Tuning, compile, kernels};
+use tercet_plan::{Caps, Code, Instance, Launch, Source, Tuning, check_races, compile, kernels};
 
-use crate::common::{for_each_case, is_beyond_gpus, profiles};
+use crate::common::{for_each_case, in_parallel, is_beyond_gpus, profiles};
+
+/// What was found of all cases on a device.
+#[derive(Default)]
+struct Survey {
+    /// Cases that do not plan, or whose programs race.
+    wrong: Vec<String>,
+    /// Kernels that a device of this profile does not run.
+    beyond: Vec<String>,
+    /// The names of kernels.
+    used: BTreeSet<String>,
+}
+
+/// Every case on every profile, and on two devices more for the sake of kernels that those do not have; once for all tests.
+fn surveys() -> &'static [Survey] {
+    static ALL: OnceLock<Vec<Survey>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        // Matrices of a workgroup are chosen only where they were measured to be best.
+        let tuned = Caps::h200().tuned(Tuning::always("64x64x64/block128"));
+        // Cooperative matrices that cannot be converted.
+        let plain = Caps {
+            coop_converts: false,
+            ..Caps::h200()
+        };
+        let others = [("tuned", tuned), ("plain", plain)];
+        let all = profiles().into_iter().chain(others).collect();
+        in_parallel(all, |(profile, caps)| survey(profile, &caps))
+    })
+}
+
+fn survey(profile: &str, caps: &Caps) -> Survey {
+    let mut found = Survey::default();
+    let mut seen = BTreeSet::new();
+    for_each_case(caps, |p| {
+        let program = match p.program {
+            Ok(program) => program,
+            Err(e) if is_beyond_gpus(&e) => return,
+            Err(e) => {
+                found.wrong.push(format!("{profile} {}: {e}", p.name));
+                return;
+            }
+        };
+        if let Err(race) = check_races(&program) {
+            found.wrong.push(format!("{profile} {}: {race}", p.name));
+        }
+        for kernel in &program.kernels {
+            if seen.insert(kernel.name.clone())
+                && let Err(why) = keeps_to(caps, kernel)
+            {
+                let beyond = format!("{profile} {}: {kernel}: {why}", p.name);
+                found.beyond.push(beyond);
+            }
+            let name = kernel.name.split(' ').next().unwrap_or_default();
+            found.used.insert(name.to_string());
+        }
+    });
+    found
+}
 
 #[test]
-fn every_case_plans_on_every_profile() {
-    let mut refused = Vec::new();
-    for (profile, caps) in profiles() {
-        for_each_case(&caps, |p| {
-            if let Err(e) = p.program
-                && !is_beyond_gpus(&e)
-            {
-                refused.push(format!("{profile} {}: {e}", p.name));
-            }
-        });
+fn every_case_plans_without_races_on_every_profile() {
+    let wrong: Vec<&str> = surveys()
+        .iter()
+        .flat_map(|s| &s.wrong)
+        .map(String::as_str)
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Kernels keep to what a workgroup of the device has, and matrices run only where there are modules of them.
+#[test]
+fn kernels_keep_to_the_limits_of_every_profile() {
+    let beyond = surveys().iter().flat_map(|s| &s.beyond);
+    let beyond: Vec<&str> = beyond.map(String::as_str).collect();
+    assert!(beyond.is_empty(), "{}", beyond.join("\n"));
+}
+
+/// What of a kernel can be told without compiling it: arguments, constants of its invocations and of its subgroups.
+fn keeps_to(caps: &Caps, kernel: &Instance) -> Result<(), String> {
+    if kernel.args.len() > caps.max_storage_buffers as usize {
+        return Err(format!("{} arguments", kernel.args.len()));
     }
-    assert!(refused.is_empty(), "{}", refused.join("\n"));
+    let constant = |name: &str| {
+        let value = kernel
+            .name
+            .split(' ')
+            .find_map(|c| c.strip_prefix(name)?.strip_prefix('='));
+        value.and_then(|v| v.parse::<u32>().ok())
+    };
+    if constant("THREADS").is_some_and(|threads| threads > caps.max_workgroup) {
+        return Err("too many invocations".to_string());
+    }
+    match kernel.source {
+        Source::SpirV { .. } if !caps.spirv => Err("is SPIR-V".to_string()),
+        Source::SpirV { .. } if constant("SUBGROUP").is_some_and(|n| Some(n) != caps.subgroup) => {
+            Err("has other subgroups".to_string())
+        }
+        Source::SpirV { .. } | Source::Wgsl(_) | Source::Checked { .. } => Ok(()),
+    }
 }
 
 #[test]
@@ -117,27 +202,10 @@ fn check_wgsl(text: &str, entry_point: &str, args: usize) -> Result<(), String> 
 
 #[test]
 fn every_kernel_is_planned_in_some_case() {
-    let mut used = BTreeSet::new();
-    // Matrices of a workgroup are chosen only where they were measured to be best.
-    let tuned = Caps {
-        tuning: Tuning::always("64x64x64/block128"),
-        ..Caps::h200()
-    };
-    // Cooperative matrices that cannot be converted.
-    let plain = Caps {
-        coop_converts: false,
-        ..Caps::h200()
-    };
-    let profiles = profiles().into_iter().map(|(_, caps)| caps);
-    for caps in profiles.chain([tuned, plain]) {
-        for_each_case(&caps, |p| {
-            let kernels = p.program.iter().flat_map(|p| &p.kernels);
-            used.extend(kernels.map(|k| k.name.split(' ').next().unwrap_or("").to_string()));
-        });
-    }
+    let is_used = |name: &&str| surveys().iter().any(|s| s.used.contains(*name));
     let unused: Vec<&str> = kernels()
         .map(|k| k.name)
-        .filter(|name| !used.contains(*name))
+        .filter(|name| !is_used(name))
         .collect();
     assert!(unused.is_empty(), "no case plans {unused:?}");
 }
@@ -165,10 +233,18 @@ fn new_sizes_change_numbers_only() {
         let ones = ones.fold(Bindings::new(), |b, (s, _)| b.with(s.name(), 1));
         let (mut own, mut bound, mut small) =
             (Launch::default(), Launch::default(), Launch::default());
-        own.compute(&program, &p.case.sizes, 0)
-            .expect("the case's sizes");
+        own.compute(
+            &program,
+            &p.case.sizes,
+            tercet_ir::random::Random::default(),
+        )
+        .expect("the case's sizes");
         bound
-            .compute(&program, &p.case.bounds, 0)
+            .compute(
+                &program,
+                &p.case.bounds,
+                tercet_ir::random::Random::default(),
+            )
             .expect("the bounds");
         assert_eq!(own.params.len(), bound.params.len(), "{}", p.name);
         assert_eq!(own.grids.len(), program.steps.len(), "{}", p.name);
@@ -179,7 +255,7 @@ fn new_sizes_change_numbers_only() {
             assert!(within || switched, "{}: {own:?} above {bound:?}", p.name);
         }
         // Some cases have sizes that cannot be one; those say so.
-        let _ = small.compute(&program, &ones, 0);
+        let _ = small.compute(&program, &ones, tercet_ir::random::Random::default());
     });
     assert!(symbolic > 10, "cases with symbols: {symbolic}");
 }

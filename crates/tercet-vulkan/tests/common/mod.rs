@@ -123,6 +123,7 @@ impl Builder {
                 outputs: Vec::new(),
                 data_checks: Vec::new(),
                 size_checks: Vec::new(),
+                variants: Vec::new(),
                 gaps: Vec::new(),
             },
             len: n,

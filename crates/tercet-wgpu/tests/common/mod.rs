@@ -1,6 +1,8 @@
 //! Programs by hand, and what tests do with them.
 
 pub(crate) mod ahead;
+pub(crate) mod kept;
+pub(crate) mod tuned;
 
 use std::sync::Arc;
 
@@ -65,6 +67,7 @@ impl Maker {
             outputs: Vec::new(),
             data_checks: Vec::new(),
             size_checks: Vec::new(),
+            variants: Vec::new(),
         };
         Maker { program, count }
     }

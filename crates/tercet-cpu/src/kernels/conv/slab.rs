@@ -234,6 +234,9 @@ impl Blocks {
 }
 
 /// Writes `len` zeros, and up to a vector more.
+///
+/// # Safety
+/// Needs the instructions of `S`, and `to` valid for what is written.
 #[inline(always)]
 unsafe fn zero<S: Simd>(to: *mut f32, len: usize) {
     for i in (0..len).step_by(S::LANES) {
@@ -242,6 +245,9 @@ unsafe fn zero<S: Simd>(to: *mut f32, len: usize) {
 }
 
 /// Writes a row of `len` elements, and up to a vector more: rows are filled in their order.
+///
+/// # Safety
+/// Needs the instructions of `S`, `to` valid for what is written, and `from` as long as `parts` says.
 #[inline(always)]
 unsafe fn fill_row<S: Simd>(parts: &Parts, from: &[f32], to: *mut f32, len: usize) {
     zero::<S>(to, parts.before);

@@ -97,18 +97,24 @@ static AVX2: [[[TileFn; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS]; 2] = table!(avx2,
 static PORTABLE: [[[TileFn; Portable::TILE_VECTORS]; Portable::TILE_ROWS]; 2] =
     table!(portable, 1, [1 2 3 4]);
 
+/// # Safety
+/// As [`TileFn`], on a processor with the instructions of the level.
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
     tile::<Avx512, R, NV, EXACT>(t);
 }
 
+/// # Safety
+/// As [`TileFn`], on a processor with the instructions of the level.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
     tile::<Avx2, R, NV, EXACT>(t);
 }
 
+/// # Safety
+/// As [`TileFn`].
 unsafe fn portable<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
     tile::<Portable, R, NV, EXACT>(t);
 }

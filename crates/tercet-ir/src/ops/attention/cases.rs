@@ -2,6 +2,7 @@
 //! queries that see nothing.
 
 mod long;
+mod orders;
 mod refusals;
 mod sizes;
 mod spread;
@@ -117,6 +118,7 @@ pub(super) fn cases() -> Vec<Case> {
     all.extend(long::cases());
     all.extend(spread::cases());
     all.extend(tokens::cases());
+    all.extend(orders::cases());
     all
 }
 

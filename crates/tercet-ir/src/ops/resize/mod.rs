@@ -175,13 +175,18 @@ impl OpSpec for Resize {
             let reason = format!("{} axes change; at most {MAX_RESIZED} can", axes.len());
             return bad("sizes", reason);
         }
-        const MOST: usize = 1 << 30;
+        // Executors keep up to four neighbours with weights for each element of the longer axis.
+        const MOST: usize = 1 << 26;
         for axis in axes {
             match (x.shape[axis].known(), self.sizes[axis].known()) {
                 (Some(n @ 1..=MOST), Some(m @ ..=MOST)) if n > 0 || m == 0 => {}
                 (Some(_), Some(0)) => {}
                 (Some(_), Some(_)) => {
-                    let reason = format!("axis {axis} has no or too many elements to resize");
+                    let reason = format!(
+                        "axis {axis} has no or too many elements to resize: {} to {}; \
+                         from at least 1, both at most {MOST}",
+                        x.shape[axis], self.sizes[axis]
+                    );
                     return bad("sizes", reason);
                 }
                 (_, _) => {

@@ -3,9 +3,16 @@
 use super::super::lex::{Place, Token};
 use super::{Parsed, Parser, TextError, check_depth};
 use crate::attr::Literal;
-use crate::dim::Dim;
+use crate::dim::{Dim, Sum, Symbol};
 use crate::dtype::DType;
+use crate::error::one_line;
 use crate::types::{Shape, Type};
+
+/// A part of a product in a dimension.
+enum Factor {
+    Int(i64),
+    Symbol(Symbol),
+}
 
 impl Parser<'_> {
     pub(super) fn literal(&mut self, depth: usize) -> Parsed<Literal> {
@@ -88,28 +95,35 @@ impl Parser<'_> {
     /// before it (already applied to an integer).
     fn dim_tail(&mut self, place: Place, first: Literal, negative: bool) -> Parsed<Literal> {
         let bad = || TextError::new(place, "not a dimension, or it overflows".into());
-        let (mut plus, mut minus) = (Dim::Known(0), Dim::Known(0));
-        let mut is_minus = negative;
+        let mut sum = Sum::default();
+        let mut sign = if negative { -1 } else { 1 };
         let mut factor = match first {
-            Literal::Int(i) => Dim::Known(usize::try_from(i.unsigned_abs()).map_err(|_| bad())?),
-            Literal::Ident(s) => Dim::sym(&s),
+            Literal::Int(i) => Factor::Int(i64::try_from(i.unsigned_abs()).map_err(|_| bad())?),
+            Literal::Ident(s) => Factor::Symbol(Symbol::new(&s)),
             _ => return Err(bad()),
         };
         loop {
-            while self.accept('*') {
-                factor = factor.checked_mul(&self.dim_factor()?).ok_or_else(bad)?;
+            let (mut symbols, mut times) = (Vec::new(), sign);
+            loop {
+                match factor {
+                    Factor::Int(i) => times = i.checked_mul(times).ok_or_else(bad)?,
+                    Factor::Symbol(s) => symbols.push(s),
+                }
+                if !self.accept('*') {
+                    break;
+                }
+                factor = self.dim_factor()?;
             }
-            let side = if is_minus { &mut minus } else { &mut plus };
-            *side = side.checked_add(&factor).ok_or_else(bad)?;
-            match self.peek() {
-                Token::Punct('+') => is_minus = false,
-                Token::Punct('-') => is_minus = true,
+            sum.add(symbols, times).ok_or_else(bad)?;
+            sign = match self.peek() {
+                Token::Punct('+') => 1,
+                Token::Punct('-') => -1,
                 _ => break,
-            }
+            };
             self.bump();
             factor = self.dim_factor()?;
         }
-        match plus.checked_sub(&minus).ok_or_else(bad)? {
+        match sum.finish().ok_or_else(bad)? {
             Dim::Known(n) => Ok(Literal::Int(n as i128)),
             d => Ok(d.as_symbol().map_or(Literal::Dim(d.clone()), |s| {
                 Literal::Ident(s.name().to_string())
@@ -117,11 +131,11 @@ impl Parser<'_> {
         }
     }
 
-    fn dim_factor(&mut self) -> Parsed<Dim> {
+    fn dim_factor(&mut self) -> Parsed<Factor> {
         let place = self.place();
         let factor = match self.bump() {
-            Token::Int(i) => usize::try_from(i).ok().map(Dim::Known),
-            Token::Ident(s) => Some(Dim::sym(&s)),
+            Token::Int(i) => i64::try_from(i).ok().map(Factor::Int),
+            Token::Ident(s) => Some(Factor::Symbol(Symbol::new(&s))),
             Token::Float(_) | Token::Value(_) | Token::Str(_) | Token::Punct(_) | Token::End => {
                 None
             }
@@ -139,7 +153,7 @@ impl Parser<'_> {
             let place = self.place();
             let literal = self.expression(depth)?;
             let dim = <Dim as crate::attr::AttrValue>::from_literal(&literal);
-            dims.push(dim.map_err(|e| TextError::new(place, e.to_string()))?);
+            dims.push(dim.map_err(|e| TextError::new(place, one_line(&e)))?);
             if !self.accept(',') {
                 self.punct(']')?;
                 return Ok(Shape::new(dims));

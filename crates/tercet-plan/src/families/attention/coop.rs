@@ -4,7 +4,7 @@
 
 use tercet_ir::{CompileError, DType};
 
-use super::{AttentionParams, Problem, pairs};
+use super::{AttentionParams, AttentionProblem, pairs};
 use crate::caps::{Caps, CoopShape, CoopType};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -115,16 +115,13 @@ impl Factors {
 
 /// Elements that the kernel loads at a time.
 const LOAD: usize = 8;
-/// For devices that do not say how many workgroups run side by side.
-const TYPICAL_UNITS: usize = 32;
-/// The most 32-bit numbers of fragments that an invocation should hold.
-const MOST_HELD: u32 = 200;
-/// Beyond, nearly all of an invocation's numbers lie in memory, and drivers take minutes for the code.
-const TOO_MANY_HELD: u32 = 400;
+/// The numbers that an invocation holds in fragments, in parts of those that its registers have room for, beyond which
+/// nearly all lie in memory and drivers take minutes for the code.
+const TOO_MANY_HELD: u32 = 2;
 
 /// How an attention is divided over workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tiling {
+pub(super) struct AttentionTiling {
     /// Invocations of a subgroup.
     subgroup: u32,
     /// The device's matrices, `m n k`.
@@ -140,7 +137,7 @@ pub(super) struct Tiling {
     factors: Factors,
 }
 
-impl Tiling {
+impl AttentionTiling {
     /// The tiling for heads of these sizes and `rows` rows of each of `heads` key heads; none where
     /// the device has no cooperative matrices of F16, or not the shared memory.
     pub(super) fn choose(
@@ -149,7 +146,7 @@ impl Tiling {
         rows: usize,
         heads: usize,
         factors: Factors,
-    ) -> Option<Tiling> {
+    ) -> Option<AttentionTiling> {
         let subgroup = caps.subgroup?;
         if !caps.spirv {
             return None;
@@ -164,12 +161,13 @@ impl Tiling {
             u32::try_from(head_dim).ok()?.next_multiple_of(shape.k),
             u32::try_from(value_dim).ok()?.next_multiple_of(shape.n),
         ];
-        let units = caps.units_or(TYPICAL_UNITS);
+        let units = caps.units();
         let converts = caps.coop_converts && shape.n == shape.k;
-        let all = Tiling::candidates(shape, subgroup, dims, converts, factors);
-        let fit: Vec<Tiling> = all.into_iter().filter(|t| t.fits(caps)).collect();
+        let room = caps.device.held(subgroup);
+        let all = AttentionTiling::candidates(shape, subgroup, dims, converts, factors, room);
+        let fit: Vec<AttentionTiling> = all.into_iter().filter(|t| t.fits(caps)).collect();
         // Workgroups of four subgroups.
-        let enough = |t: &&Tiling| {
+        let enough = |t: &&AttentionTiling| {
             let groups = rows.div_ceil(t.rows[0] as usize) * heads;
             groups * t.subgroups() as usize >= 4 * units
         };
@@ -183,11 +181,12 @@ impl Tiling {
         dims: [u32; 2],
         converts: bool,
         factors: Factors,
-    ) -> Vec<Tiling> {
+        room: u32,
+    ) -> Vec<AttentionTiling> {
         // More keys a step meet less often, but take registers and shared memory, and so the place of a
         // second workgroup.
         let keys = (2 * shape.n).next_multiple_of(shape.k);
-        let of = |strips, subgroups| Tiling {
+        let of = |strips, subgroups| AttentionTiling {
             subgroup,
             fragment: [shape.m, shape.n, shape.k],
             rows: [subgroups * strips * shape.m, strips * shape.m],
@@ -199,12 +198,12 @@ impl Tiling {
         // As many rows of subgroups that hold half as much, where two strips are too much for one. Pairs read each
         // fragment for two products, so that two strips gain less than more subgroups do.
         let large = match (of(2, 4), factors) {
-            (two, Factors::Halves) if two.held() <= MOST_HELD => two,
+            (two, Factors::Halves) if two.held() <= room => two,
             _ => of(1, 8),
         };
         [large, of(1, 4), of(1, 2)]
             .into_iter()
-            .filter(|t| t.held() <= TOO_MANY_HELD)
+            .filter(|t| t.held() <= TOO_MANY_HELD * room)
             .collect()
     }
 
@@ -273,10 +272,10 @@ impl Tiling {
 /// How the kernel computes this attention of up to `queries` queries; none where it does not.
 pub(super) fn tiling(
     e: &Emit<'_>,
-    p: &Problem<'_>,
+    p: &AttentionProblem<'_>,
     y: &View,
     queries: usize,
-) -> Result<Option<Tiling>, CompileError> {
+) -> Result<Option<AttentionTiling>, CompileError> {
     let factors = match (p.dtype, y.dtype) {
         (DType::F16, DType::F16) if p.together >= LOAD => Factors::Halves,
         (DType::F32, DType::F32) if pairs::takes(e, p, queries)? => Factors::Pairs,
@@ -285,7 +284,7 @@ pub(super) fn tiling(
     let rows = queries.saturating_mul(p.group());
     let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
     let dims = [p.head_dim, p.value_dim];
-    let tiling = Tiling::choose(e.caps, dims, rows, heads, factors);
+    let tiling = AttentionTiling::choose(e.caps, dims, rows, heads, factors);
     Ok(match (tiling, factors) {
         (Some(t), Factors::Pairs) if !pairs::fit(e, p, queries, &t)? => None,
         (tiling, Factors::Halves | Factors::Pairs) => tiling,
@@ -295,10 +294,10 @@ pub(super) fn tiling(
 /// Runs it on queries, keys and values in these slots, and what is an argument beside.
 pub(super) fn dispatch(
     e: &mut Emit<'_>,
-    p: &Problem<'_>,
+    p: &AttentionProblem<'_>,
     [q, k, v]: [SlotId; 3],
     results: &[SlotId],
-    tiling: &Tiling,
+    tiling: &AttentionTiling,
 ) {
     let rows = super::ways::rows(e, p);
     let tiles = e.tape().ceil_div(rows, tiling.rows[0]);
@@ -399,13 +398,19 @@ mod tests {
             k: 8,
             narrow_sums: true,
         }];
-        for caps in [Caps::h200(), software] {
+        let others = [Caps::rdna3(32), Caps::rdna3(64), Caps::arc()];
+        for caps in [Caps::h200(), software].into_iter().chain(others) {
             for dims in [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128], [192, 64]] {
                 let rows = [1, 100, 10_000].into_iter();
                 for (rows, factors) in
                     rows.flat_map(|n| [(n, Factors::Halves), (n, Factors::Pairs)])
                 {
-                    let t = Tiling::choose(&caps, dims, rows, 4, factors).unwrap();
+                    let Some(t) = AttentionTiling::choose(&caps, dims, rows, 4, factors) else {
+                        assert!(caps.device.registers_of(16) < 127, "{dims:?}");
+                        continue;
+                    };
+                    assert_eq!(Some(t.subgroup), caps.subgroup);
+                    assert!(t.threads() <= caps.max_workgroup, "{t:?}");
                     let [fm, fn_, fk] = t.fragment;
                     assert!(fk % 8 == 0 && fn_ % 8 == 0, "{t:?}");
                     assert!(
@@ -427,12 +432,14 @@ mod tests {
                 }
             }
         }
-        let large = Tiling::choose(&Caps::h200(), [64, 64], 1024, 128, Factors::Halves).unwrap();
+        let large =
+            AttentionTiling::choose(&Caps::h200(), [64, 64], 1024, 128, Factors::Halves).unwrap();
         assert_eq!((large.rows, large.keys), ([128, 32], 32));
-        let wide = Tiling::choose(&Caps::h200(), [128, 128], 1024, 128, Factors::Halves).unwrap();
+        let wide =
+            AttentionTiling::choose(&Caps::h200(), [128, 128], 1024, 128, Factors::Halves).unwrap();
         assert_eq!((wide.rows, wide.keys), ([128, 16], 32));
         assert_eq!(
-            Tiling::choose(&Caps::browser(), [64, 64], 64, 1, Factors::Halves),
+            AttentionTiling::choose(&Caps::browser(), [64, 64], 64, 1, Factors::Halves),
             None
         );
     }

@@ -23,7 +23,7 @@ use tercet_ir::layout::Term;
 use tercet_ir::ops::{Attention, MaskKind};
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::{Family, always, rope};
+use super::{Family, always, rope::append::Append};
 use crate::emit::{Emit, View};
 use crate::num::Num;
 use crate::program::{CheckKind, SlotId};
@@ -67,7 +67,7 @@ pub(crate) static FAMILY: Family = Family {
 };
 
 /// An attention to lower: what both ways need.
-struct Problem<'g> {
+struct AttentionProblem<'g> {
     op: &'g Attention,
     /// Of q, k, v, mask and lens.
     slots: [SlotId; 5],
@@ -86,7 +86,7 @@ struct Problem<'g> {
     block: AttentionParams,
 }
 
-impl Problem<'_> {
+impl AttentionProblem<'_> {
     /// Query heads of one key head.
     fn group(&self) -> usize {
         self.op.q_heads / self.op.kv_heads
@@ -115,6 +115,15 @@ impl Problem<'_> {
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    lower_after(e, node, None)
+}
+
+/// Lowers an attention together with what stands before it.
+pub(crate) fn lower_after(
+    e: &mut Emit<'_>,
+    node: &Node,
+    before: Option<Append>,
+) -> Result<(), CompileError> {
     let Op::Attention(op) = &node.op else {
         unreachable!("invariant: this family has one operator")
     };
@@ -124,7 +133,6 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         true => node.inputs.last().map(|v| e.view(*v)),
         false => None,
     };
-    let token = rope::take_append(e, node.inputs[0], [&q, &k, &v]);
     let k_shape = &e.graph.ty(node.inputs[1]).shape;
     let keys = &k_shape[op.layout.seq_axis()];
     if let Some(lens) = &lens {
@@ -145,7 +153,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         None => e.absent(),
     };
     let (mask_slot, lens_slot) = (optional(&mask)?, optional(&lens)?);
-    let problem = Problem {
+    let problem = AttentionProblem {
         op,
         slots: [q.slot, k.slot, v.slot, mask_slot, lens_slot],
         dtype: q.dtype,
@@ -158,7 +166,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         has_vectors: ![q.slot, k.slot, v.slot].contains(&mask_slot),
         block: block(e, op, [&q, &k, &v, &y], mask.as_ref(), lens.as_ref()),
     };
-    ways::emit(e, &problem, &y, token)?;
+    ways::emit(e, &problem, &y, before)?;
     if shares_words {
         let shape = result.layout.shape();
         let numel = e.numel(shape);
@@ -225,6 +233,17 @@ fn mask_strides(e: &mut Emit<'_>, mask: &View) -> [Num; 4] {
     strides
 }
 
+/// Whether a query sees its last keys only, and how many of them.
+fn seen(mask: MaskKind) -> (bool, usize) {
+    // A window that holds every position: no sequence is as long.
+    const UNBOUNDED: usize = 1 << 30;
+    match mask {
+        MaskKind::Causal => (true, UNBOUNDED),
+        MaskKind::Window(w) => (true, w.min(UNBOUNDED)),
+        MaskKind::None | MaskKind::Keep | MaskKind::Bias => (false, UNBOUNDED),
+    }
+}
+
 /// The numbers that do not depend on the way.
 fn block(
     e: &mut Emit<'_>,
@@ -245,13 +264,7 @@ fn block(
     let seq = op.layout.seq_axis();
     let q_shape = q.layout.shape();
     let head_dim = q_shape[3].known().unwrap_or(0);
-    // A window that holds every position: no sequence is as long.
-    const UNBOUNDED: usize = 1 << 30;
-    let (causal, window) = match op.mask {
-        MaskKind::Causal => (true, UNBOUNDED),
-        MaskKind::Window(w) => (true, w.min(UNBOUNDED)),
-        MaskKind::None | MaskKind::Keep | MaskKind::Bias => (false, UNBOUNDED),
-    };
+    let (causal, window) = seen(op.mask);
     AttentionParams {
         q_offset: e.offset(q),
         q_batch,

@@ -4,7 +4,7 @@
 use tercet_ir::ops::MaskKind;
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{AttentionParams, GATHER, GatherParams, ONE, Problem};
+use super::{AttentionParams, AttentionProblem, GATHER, GatherParams, ONE};
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::num::Num;
@@ -13,21 +13,18 @@ use crate::num::Num;
 const BLOCK: usize = 128;
 /// The most ranges of keys: all of them are put together afterwards.
 const MOST_SPLITS: usize = 16;
-/// Keys and values of a head, in bytes, that one workgroup takes in less time than putting ranges together does:
-/// where all keys are there, and where a run says how many are, which may be far fewer.
-const ALONE_BYTES: [usize; 2] = [256 << 10, 1 << 20];
 /// Shared memory that a query head takes at most.
 const ROW_BYTES: u32 = 11 << 10;
 /// The most elements of a query and of a value.
 const MOST_DIM: usize = 128;
 
 /// True if `attention_one` takes such operands.
-pub(super) fn takes(p: &Problem<'_>) -> bool {
+pub(super) fn takes(p: &AttentionProblem<'_>) -> bool {
     p.has_vectors && takes_rows(p)
 }
 
 /// True if kernels of one query take rows of such lengths under such masks.
-pub(super) fn takes_rows(p: &Problem<'_>) -> bool {
+pub(super) fn takes_rows(p: &AttentionProblem<'_>) -> bool {
     let each = if p.dtype == DType::F32 { 4 } else { 8 };
     let whole = |dim: usize| (1..=MOST_DIM).contains(&dim) && dim.is_multiple_of(8 * each);
     is_bare(p)
@@ -38,7 +35,7 @@ pub(super) fn takes_rows(p: &Problem<'_>) -> bool {
 }
 
 /// True if a query sees its last keys, by products alone.
-pub(super) fn is_bare(p: &Problem<'_>) -> bool {
+pub(super) fn is_bare(p: &AttentionProblem<'_>) -> bool {
     match p.op.mask {
         MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => p.op.softcap.is_none(),
         MaskKind::Keep | MaskKind::Bias => false,
@@ -46,7 +43,7 @@ pub(super) fn is_bare(p: &Problem<'_>) -> bool {
 }
 
 /// Query heads of one key head that share a workgroup.
-fn rows(e: &Emit<'_>, p: &Problem<'_>) -> usize {
+fn rows(e: &Emit<'_>, p: &AttentionProblem<'_>) -> usize {
     let fits = |rows: &usize| {
         let n = *rows as u32;
         p.group().is_multiple_of(*rows)
@@ -57,12 +54,13 @@ fn rows(e: &Emit<'_>, p: &Problem<'_>) -> usize {
 }
 
 /// The keys of a range, and how many ranges there are at the bounds.
-pub(super) fn ranges(e: &Emit<'_>, p: &Problem<'_>) -> Result<[usize; 2], CompileError> {
+pub(super) fn ranges(e: &Emit<'_>, p: &AttentionProblem<'_>) -> Result<[usize; 2], CompileError> {
     let keys = e.bound(p.keys)?;
     let others = e.bound(p.batch)?.max(1).saturating_mul(p.op.q_heads);
-    let units = e.caps.units_or(128);
+    let units = e.caps.device.units_at_most();
     let bytes = keys.saturating_mul((p.head_dim + p.value_dim) * p.dtype.size_bytes());
-    let wanted = match bytes <= ALONE_BYTES[usize::from(p.op.kv_len)] {
+    let alone = e.caps.device.rates.attention.alone_bytes[usize::from(p.op.kv_len)];
+    let wanted = match bytes <= alone {
         true => 1,
         false => (4 * units).div_ceil(others).clamp(1, MOST_SPLITS),
     };
@@ -71,7 +69,11 @@ pub(super) fn ranges(e: &Emit<'_>, p: &Problem<'_>) -> Result<[usize; 2], Compil
 }
 
 /// Emits the kernel, and what puts the ranges together where there are several.
-pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View) -> Result<(), CompileError> {
+pub(super) fn emit(
+    e: &mut Emit<'_>,
+    p: &AttentionProblem<'_>,
+    y: &View,
+) -> Result<(), CompileError> {
     let [split_keys, splits] = ranges(e, p)?;
     let is_split = splits > 1;
     let rows = if is_split { rows(e, p) } else { 1 };

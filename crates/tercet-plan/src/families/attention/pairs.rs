@@ -6,8 +6,9 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::coop::{self, Tiling};
-use super::{Problem, SPLIT, SplitParams, ways};
+use super::coop::{self, AttentionTiling};
+use super::ways::Tiles;
+use super::{AttentionProblem, SPLIT, SplitParams, ways};
 use crate::emit::{Emit, View};
 use crate::num::Num;
 use crate::program::SlotId;
@@ -18,25 +19,27 @@ pub(super) const CHUNK: usize = 32;
 const SCALE_LEN: usize = 32;
 /// Elements that are read at a time.
 const LOAD: usize = 4;
-/// The least rows of a key head times keys for which three dispatches in a row are worth it: on an H200 64 x 64 lose
-/// 10 us, 128 x 128 win in models.
-const LEAST: usize = 8192;
 
 /// True if an F32 attention of up to `queries` queries runs on pairs, given the matrices.
-pub(super) fn takes(e: &Emit<'_>, p: &Problem<'_>, queries: usize) -> Result<bool, CompileError> {
+pub(super) fn takes(
+    e: &Emit<'_>,
+    p: &AttentionProblem<'_>,
+    queries: usize,
+) -> Result<bool, CompileError> {
     let rows = queries.saturating_mul(p.group());
+    let least = e.caps.device.rates.attention.pairs;
     Ok(p.has_vectors
         && p.together >= LOAD
         && p.head_dim > 0
-        && rows.saturating_mul(e.bound(p.keys)?) >= LEAST)
+        && rows.saturating_mul(e.bound(p.keys)?) >= least)
 }
 
 /// True if the pairs of every operand lie in one binding.
 pub(super) fn fit(
     e: &Emit<'_>,
-    p: &Problem<'_>,
+    p: &AttentionProblem<'_>,
     queries: usize,
-    tiling: &Tiling,
+    tiling: &AttentionTiling,
 ) -> Result<bool, CompileError> {
     let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
     let [head_columns, value_columns] = tiling.dims().map(|n| n as usize);
@@ -58,7 +61,7 @@ fn chunk_len(columns: usize) -> usize {
 }
 
 /// Rows of queries, keys or values: where they begin, and how many they are.
-struct Rows {
+struct PairRows {
     /// The offset, and the strides of batch, head and position.
     strides: [Num; 4],
     /// In a run, and at most.
@@ -76,15 +79,15 @@ struct Rows {
 /// Emits the pairs, the products, and what is left.
 pub(super) fn emit(
     e: &mut Emit<'_>,
-    p: &Problem<'_>,
+    p: &AttentionProblem<'_>,
     y: &View,
     queries: usize,
-    tiling: &Tiling,
+    tiling: &AttentionTiling,
 ) -> Result<(), CompileError> {
     let b = p.block.clone();
     let [q, k, v, _, _] = p.slots;
     let [head_columns, value_columns] = tiling.dims();
-    let queries = Rows {
+    let queries = PairRows {
         strides: [b.q_offset, b.q_batch, b.q_head, b.q_seq],
         count: ways::rows(e, p),
         bound: queries.saturating_mul(p.group()),
@@ -95,7 +98,7 @@ pub(super) fn emit(
         // Greater products are greater scores.
         sign: b.scale.signum(),
     };
-    let keys = Rows {
+    let keys = PairRows {
         strides: [b.k_offset, b.k_batch, b.k_head, b.k_seq],
         count: b.keys,
         bound: e.bound(p.keys)?,
@@ -104,7 +107,7 @@ pub(super) fn emit(
         sign: 1.0,
         ..queries
     };
-    let values = Rows {
+    let values = PairRows {
         strides: [b.v_offset, b.v_batch, b.v_head, b.v_seq],
         dim: b.value_dim,
         columns: value_columns,
@@ -115,15 +118,21 @@ pub(super) fn emit(
     let v = split(e, p, v, &values)?;
     let rest = e.temp(DType::U32, &[p.batch.clone(), Dim::Known(p.op.kv_heads)])?;
     coop::dispatch(e, p, [q, k, v], &[y.slot, rest.slot], tiling);
-    ways::many(e, p, y, queries.bound.div_ceil(p.group()), Some(rest.slot))
+    ways::many(
+        e,
+        p,
+        y,
+        queries.bound.div_ceil(p.group()),
+        Tiles::Rest(rest.slot),
+    )
 }
 
 /// The pairs of an operand's rows.
 fn split(
     e: &mut Emit<'_>,
-    p: &Problem<'_>,
+    p: &AttentionProblem<'_>,
     operand: SlotId,
-    of: &Rows,
+    of: &PairRows,
 ) -> Result<SlotId, CompileError> {
     let chunks = e.tape().ceil_div(of.count, CHUNK as u32);
     let groups = ways::groups(e, p, &[chunks]);

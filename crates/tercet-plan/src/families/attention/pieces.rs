@@ -5,7 +5,7 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{Problem, one};
+use super::{AttentionProblem, one};
 use crate::caps::{Caps, CoopShape, CoopType};
 use crate::emit::{Emit, Home, View};
 use crate::kernel::{Access, Kernel};
@@ -74,10 +74,6 @@ pub(super) static F16: Kernel<PiecesParams> = Kernel::spirv(
 const LOAD: usize = 8;
 /// Keys that a subgroup stages at a time.
 const STAGED: u32 = 16;
-/// Keys up to which one workgroup for each query head takes no longer.
-const FEW_KEYS: usize = 512;
-/// For devices that do not say how many workgroups run side by side.
-const TYPICAL_UNITS: usize = 32;
 /// The least and the most elements of a query and of a value.
 const DIMS: [usize; 2] = [32, 128];
 
@@ -129,7 +125,7 @@ impl Cut {
         let fit: Vec<Cut> = all.into_iter().filter(able).collect();
         let enough = |cut: &&Cut| {
             let groups = keys.div_ceil(cut.keys() as usize).saturating_mul(heads);
-            2 * groups > caps.units_or(TYPICAL_UNITS)
+            2 * groups > caps.units()
         };
         fit.iter().find(enough).or(fit.last()).copied()
     }
@@ -157,11 +153,16 @@ impl Cut {
 }
 
 /// How the kernel computes this attention of one query; none where it does not.
-pub(super) fn cut(e: &Emit<'_>, p: &Problem<'_>, y: &View) -> Result<Option<Cut>, CompileError> {
+pub(super) fn cut(
+    e: &Emit<'_>,
+    p: &AttentionProblem<'_>,
+    y: &View,
+) -> Result<Option<Cut>, CompileError> {
     let is_half = p.dtype == DType::F16 && y.dtype == DType::F16;
     let keys = e.bound(p.keys)?;
+    let few = keys <= e.caps.device.rates.attention.few_keys;
     let has_room = e.caps.max_storage_buffers as usize >= F16.def.args.len();
-    if p.together < LOAD || !is_half || !one::is_bare(p) || keys <= FEW_KEYS || !has_room {
+    if p.together < LOAD || !is_half || !one::is_bare(p) || few || !has_room {
         return Ok(None);
     }
     let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
@@ -172,7 +173,7 @@ pub(super) fn cut(e: &Emit<'_>, p: &Problem<'_>, y: &View) -> Result<Option<Cut>
 /// Runs it.
 pub(super) fn emit(
     e: &mut Emit<'_>,
-    p: &Problem<'_>,
+    p: &AttentionProblem<'_>,
     y: &View,
     cut: &Cut,
 ) -> Result<(), CompileError> {

@@ -1,13 +1,13 @@
-//! One query of one sequence together with what stands before it: its embedding, its key and value on their way
-//! into their states.
+//! One query of one sequence together with what stands before it (`KvAppend` of `fusions`): RoPE of it and of its key, and
+//! the appends of key and value to their caches.
 
 use tercet_ir::ops::MaskKind;
 use tercet_ir::{CompileError, Dim};
 
-use super::{Problem, one};
+use super::{AttentionProblem, one};
 use crate::emit::{Emit, View};
 use crate::families::portable;
-use crate::families::rope::Append;
+use crate::families::rope::append::Append;
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
 use crate::scalar::PRELUDE;
@@ -72,8 +72,12 @@ pub(super) static TOKEN: Kernel<TokenParams> = Kernel::wgsl(
 
 /// True if the kernel takes such operands in place of what `append` and `attention_one` do: of one sequence, whose
 /// keys one workgroup takes.
-pub(super) fn takes(e: &Emit<'_>, p: &Problem<'_>, append: &Append) -> Result<bool, CompileError> {
-    let [window, state] = &append.shapes;
+pub(super) fn takes(
+    e: &Emit<'_>,
+    p: &AttentionProblem<'_>,
+    append: &Append,
+) -> Result<bool, CompileError> {
+    let (window, state) = (&append.window, &append.cache);
     let seq = p.op.layout.seq_axis();
     let others_whole = (0..4).all(|axis| axis == seq || window[axis] == state[axis]);
     let own = &append.params;
@@ -96,15 +100,13 @@ pub(super) fn takes(e: &Emit<'_>, p: &Problem<'_>, append: &Append) -> Result<bo
 }
 
 /// Emits the kernel.
-pub(super) fn emit(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, append: &Append) {
+pub(super) fn emit(e: &mut Emit<'_>, p: &AttentionProblem<'_>, y: &View, append: &Append) {
     let seq = p.op.layout.seq_axis();
     let known = |dim: &Dim| dim.known().unwrap_or(0);
-    let [_, state] = &append.shapes;
+    let state = &append.cache;
     let head = p.head_dim;
-    let [key_step, head_step] = match seq < p.op.layout.head_axis() {
-        true => [p.op.kv_heads * head, head],
-        false => [head, known(&state[seq]) * head],
-    };
+    // Positions stand before heads in what is appended.
+    let [key_step, head_step] = [p.op.kv_heads * head, head];
     let window = match p.op.mask {
         MaskKind::Window(window) => window.min(known(&state[seq])),
         MaskKind::None | MaskKind::Causal | MaskKind::Keep | MaskKind::Bias => 0,

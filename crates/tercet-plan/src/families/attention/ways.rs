@@ -2,15 +2,18 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
+use super::coop::AttentionTiling;
 use super::{
-    AttentionParams, COMBINE, CombineParams, DECODE_WIDE, Problem, REST, coop, one, pairs, pieces,
-    token,
+    AttentionParams, AttentionProblem, COMBINE, CombineParams, DECODE_WIDE, REST, coop, one, pairs,
+    pieces, token,
 };
 use crate::emit::{Emit, View};
 use crate::families::code;
-use crate::families::rope::Append;
+use crate::families::rope::append::Append;
 use crate::num::Num;
 use crate::program::SlotId;
+use crate::tuning::Key;
+use crate::variant::{self, Refusal, Variant, needs};
 
 /// Rows of a key head up to which the keys are split: beyond, tiles of rows read them less often.
 const FEW_ROWS: usize = 16;
@@ -26,14 +29,12 @@ const WIDE_DIM: usize = 128;
 const LARGE_BYTES: u32 = 20 << 10;
 /// The least workgroups of so many rows.
 const MANY_GROUPS: usize = 32;
-/// Workgroups that keep the largest devices busy.
-const ENOUGH_GROUPS: usize = 2048;
 
 /// Emits the way, or both where the number of queries decides. Where `before` is what turns queries, keys and values
 /// for it, that is emitted, too, or done by the way.
 pub(super) fn emit(
     e: &mut Emit<'_>,
-    p: &Problem<'_>,
+    p: &AttentionProblem<'_>,
     y: &View,
     before: Option<Append>,
 ) -> Result<(), CompileError> {
@@ -65,28 +66,186 @@ pub(super) fn emit(
             }
             append.emit(e);
         }
+        let queries = most.unwrap_or(bound);
+        let asked = Asked {
+            problem: p,
+            y,
+            queries,
+        };
+        let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
+        let sizes = [heads, p.group(), queries, e.bound(p.keys)?, p.head_dim];
+        let measured = e.caps.device.tuning.find(|| Key::attention(p.dtype, sizes));
         match most {
-            Some(most) => few(e, p, y, most),
-            None => match coop::tiling(e, p, y, bound)? {
-                Some(tiling) if p.dtype == DType::F32 => pairs::emit(e, p, y, bound, &tiling),
-                Some(tiling) => {
-                    let [q, k, v, ..] = p.slots;
-                    coop::dispatch(e, p, [q, k, v], &[y.slot], &tiling);
-                    Ok(())
-                }
-                None => many(e, p, y, bound, None),
-            },
+            Some(_) => variant::run(e, &of_few(), measured, &asked),
+            None => variant::run(e, &of_many(), measured, &asked),
         }
     })
 }
 
+/// An attention of so many queries at most.
+struct Asked<'p> {
+    problem: &'p AttentionProblem<'p>,
+    y: &'p View,
+    queries: usize,
+}
+
+impl Asked<'_> {
+    fn heads(&self, e: &Emit<'_>) -> Result<f64, CompileError> {
+        Ok(e.bound(self.problem.batch)? as f64 * self.problem.op.kv_heads as f64)
+    }
+
+    /// What reading keys and values once takes, this many times as long.
+    fn seconds_of_reading(&self, e: &Emit<'_>, times: f64) -> Result<f64, CompileError> {
+        let p = self.problem;
+        let dims = (p.head_dim + p.value_dim) as f64;
+        let keys = self.heads(e)? * e.bound(p.keys)? as f64;
+        let bytes = keys * dims * p.dtype.size_bytes() as f64;
+        let rates = e.caps.device.rates;
+        Ok(rates.dispatch_s + bytes / rates.bytes_per_s * times)
+    }
+
+    /// What its products take at this rate of a unit, this many times as long.
+    fn seconds_of_products(
+        &self,
+        e: &Emit<'_>,
+        [per_s, times]: [f64; 2],
+    ) -> Result<f64, CompileError> {
+        let p = self.problem;
+        let scores = (self.queries * p.group()) as f64 * e.bound(p.keys)? as f64;
+        let products = self.heads(e)? * scores * (p.head_dim + p.value_dim) as f64;
+        let units = e.caps.units() as f64;
+        Ok(e.caps.device.rates.dispatch_s + products * times / (per_s * units))
+    }
+
+    fn on_matrices(&self, e: &Emit<'_>) -> Result<AttentionTiling, Refusal> {
+        let tiling = coop::tiling(e, self.problem, self.y, self.queries)?;
+        let what = "cooperative matrices of F16, room for them, whole vectors of heads";
+        tiling.ok_or(Refusal::Needs(what.into()))
+    }
+}
+
+/// The variants of one query or few.
+fn of_few<'p>() -> [Variant<Asked<'p>>; 3] {
+    [
+        Variant {
+            name: "pieces",
+            supports: |e, a| {
+                needs(a.queries == 1, "one query")?;
+                let cut = pieces::cut(e, a.problem, a.y)?;
+                let what =
+                    "cooperative matrices of F16, many keys, no mask, heads of 32, 64 or 128";
+                needs(cut.is_some(), what)
+            },
+            cost: |e, a| a.seconds_of_reading(e, e.caps.device.rates.attention.one_query[0]),
+            emit: |e, a| match pieces::cut(e, a.problem, a.y)? {
+                Some(cut) => pieces::emit(e, a.problem, a.y, &cut),
+                None => unreachable!("invariant: the variant supports it"),
+            },
+        },
+        Variant {
+            name: "one",
+            supports: |_, a| {
+                needs(a.queries == 1, "one query")?;
+                needs(
+                    one::takes(a.problem),
+                    "no mask and whole vectors of heads of up to 128",
+                )
+            },
+            cost: |e, a| a.seconds_of_reading(e, e.caps.device.rates.attention.one_query[1]),
+            emit: |e, a| one::emit(e, a.problem, a.y),
+        },
+        Variant {
+            name: "ranges",
+            supports: |_, _| Ok(()),
+            cost: |e, a| a.seconds_of_reading(e, e.caps.device.rates.attention.one_query[2]),
+            emit: |e, a| few(e, a.problem, a.y, a.queries),
+        },
+    ]
+}
+
+/// The variants of many queries.
+fn of_many<'p>() -> [Variant<Asked<'p>>; 4] {
+    [
+        Variant {
+            name: "matrices",
+            supports: |e, a| {
+                needs(a.problem.dtype != DType::F32, "16-bit floats")?;
+                a.on_matrices(e).map(drop)
+            },
+            cost: |e, a| {
+                let rates = e.caps.device.rates;
+                a.seconds_of_products(e, [rates.matrices.per_s, rates.attention.many_queries[0]])
+            },
+            emit: |e, a| match coop::tiling(e, a.problem, a.y, a.queries)? {
+                Some(tiling) => {
+                    let [q, k, v, ..] = a.problem.slots;
+                    coop::dispatch(e, a.problem, [q, k, v], &[a.y.slot], &tiling);
+                    Ok(())
+                }
+                None => unreachable!("invariant: the variant supports it"),
+            },
+        },
+        Variant {
+            name: "pairs",
+            supports: |e, a| {
+                needs(a.problem.dtype == DType::F32, "F32")?;
+                a.on_matrices(e).map(drop)
+            },
+            cost: |e, a| {
+                let rates = e.caps.device.rates;
+                a.seconds_of_products(e, [rates.matrices.per_s, rates.attention.many_queries[1]])
+            },
+            emit: |e, a| match coop::tiling(e, a.problem, a.y, a.queries)? {
+                Some(tiling) => pairs::emit(e, a.problem, a.y, a.queries, &tiling),
+                None => unreachable!("invariant: the variant supports it"),
+            },
+        },
+        Variant {
+            name: "tiles_large",
+            supports: |e, a| {
+                let rows = a.queries.saturating_mul(a.problem.group());
+                let is_large = is_large(e, a.problem, rows)?;
+                needs(
+                    is_large,
+                    "more tiles of 128 rows than units, values of up to 64",
+                )
+            },
+            cost: |e, a| {
+                let rates = e.caps.device.rates;
+                a.seconds_of_products(e, [rates.tiles.per_s, rates.attention.many_queries[2]])
+            },
+            emit: |e, a| many(e, a.problem, a.y, a.queries, Tiles::Large),
+        },
+        Variant {
+            name: "tiles",
+            supports: |_, _| Ok(()),
+            cost: |e, a| {
+                let rates = e.caps.device.rates;
+                a.seconds_of_products(e, [rates.tiles.per_s, rates.attention.many_queries[3]])
+            },
+            emit: |e, a| many(e, a.problem, a.y, a.queries, Tiles::All),
+        },
+    ]
+}
+
+/// Which tiles of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tiles {
+    /// All of them, 128 rows each.
+    Large,
+    /// All of them.
+    All,
+    /// Those of the key heads that this slot names.
+    Rest(SlotId),
+}
+
 /// The rows of a key head in each run.
-pub(super) fn rows(e: &mut Emit<'_>, p: &Problem<'_>) -> Num {
+pub(super) fn rows(e: &mut Emit<'_>, p: &AttentionProblem<'_>) -> Num {
     e.tape().mul(p.block.queries, p.block.group)
 }
 
 /// Workgroups for each batch entry and key head, times `factors`.
-pub(super) fn groups(e: &mut Emit<'_>, p: &Problem<'_>, factors: &[Num]) -> Num {
+pub(super) fn groups(e: &mut Emit<'_>, p: &AttentionProblem<'_>, factors: &[Num]) -> Num {
     let tape = e.tape();
     let heads = tape.mul(p.block.batch, p.block.kv_heads);
     factors.iter().fold(heads, |n, f| tape.mul(n, *f))
@@ -94,23 +253,28 @@ pub(super) fn groups(e: &mut Emit<'_>, p: &Problem<'_>, factors: &[Num]) -> Num 
 
 /// Whether so many rows make enough workgroups of 128: each reads keys and values less often and uses them
 /// more often, but takes more shared memory.
-fn is_large(e: &Emit<'_>, p: &Problem<'_>, rows: usize) -> Result<bool, CompileError> {
+fn is_large(e: &Emit<'_>, p: &AttentionProblem<'_>, rows: usize) -> Result<bool, CompileError> {
     let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
     let groups = rows.div_ceil(128).saturating_mul(heads);
-    let enough = groups >= (e.caps.compute_units as usize).max(MANY_GROUPS);
+    let enough = groups
+        >= e.caps
+            .device
+            .units
+            .map_or(0, |n| n as usize)
+            .max(MANY_GROUPS);
     Ok(enough && e.caps.workgroup_bytes >= LARGE_BYTES && rows > 32 && p.value_dim <= 64)
 }
 
-/// Tiles of rows: of all key heads, or of those that `rest` names.
+/// Tiles of rows.
 pub(super) fn many(
     e: &mut Emit<'_>,
-    p: &Problem<'_>,
+    p: &AttentionProblem<'_>,
     y: &View,
     queries: usize,
-    rest: Option<SlotId>,
+    which: Tiles,
 ) -> Result<(), CompileError> {
     let most_rows = queries.saturating_mul(p.group());
-    let is_large = rest.is_none() && is_large(e, p, most_rows)?;
+    let is_large = which == Tiles::Large;
     let own_columns: usize = match p.value_dim {
         0..=64 => 1,
         65..=128 => 2,
@@ -136,10 +300,10 @@ pub(super) fn many(
     if !is_large {
         consts.extend([own_rows, own_columns as u32]);
     }
-    let kernel = match rest {
-        Some(_) => &REST,
-        None if is_large => &p.kernels().large,
-        None => &p.kernels().tiles,
+    let (kernel, rest) = match which {
+        Tiles::Large => (&p.kernels().large, None),
+        Tiles::All => (&p.kernels().tiles, None),
+        Tiles::Rest(slot) => (&REST, Some(slot)),
     };
     let [q, k, v, mask, lens] = p.slots;
     let grid = e.flat_grid(groups);
@@ -150,7 +314,7 @@ pub(super) fn many(
 }
 
 /// True if few rows run on `attention_decode_wide`.
-fn is_wide(p: &Problem<'_>) -> bool {
+fn is_wide(p: &AttentionProblem<'_>) -> bool {
     let dims = [p.head_dim, p.value_dim];
     p.has_vectors
         && p.together == 8
@@ -171,7 +335,7 @@ struct Cut {
 }
 
 impl Cut {
-    fn of(e: &Emit<'_>, p: &Problem<'_>, queries: usize) -> Result<Cut, CompileError> {
+    fn of(e: &Emit<'_>, p: &AttentionProblem<'_>, queries: usize) -> Result<Cut, CompileError> {
         let rows = queries.saturating_mul(p.group()).max(1);
         let held = QUERY_VECTORS / p.head_dim.div_ceil(4).max(1);
         let own_rows = rows
@@ -182,9 +346,9 @@ impl Cut {
         let columns = p.value_dim.div_ceil(own_columns).next_power_of_two();
         let keys = e.bound(p.keys)?;
         let others = e.bound(p.batch)?.max(1) * p.op.kv_heads * rows.div_ceil(own_rows);
-        let (enough, least) = match e.caps.compute_units {
-            0 => (ENOUGH_GROUPS, LEAST_KEYS),
-            known => (2 * known as usize, STEP_KEYS),
+        let (enough, least) = match e.caps.device.units {
+            Some(known) => (2 * known as usize, STEP_KEYS),
+            None => (8 * e.caps.device.units_at_most(), LEAST_KEYS),
         };
         let wanted = enough.div_ceil(others).min(256);
         let split_keys = keys.div_ceil(wanted).next_multiple_of(STEP_KEYS).max(least);
@@ -199,15 +363,12 @@ impl Cut {
 }
 
 /// Ranges of keys, and what puts them together.
-fn few(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<(), CompileError> {
-    if queries == 1 {
-        if let Some(cut) = pieces::cut(e, p, y)? {
-            return pieces::emit(e, p, y, &cut);
-        }
-        if one::takes(p) {
-            return one::emit(e, p, y);
-        }
-    }
+fn few(
+    e: &mut Emit<'_>,
+    p: &AttentionProblem<'_>,
+    y: &View,
+    queries: usize,
+) -> Result<(), CompileError> {
     let cut = Cut::of(e, p, queries)?;
     let is_split = cut.splits > 1;
     let rows = rows(e, p);
@@ -266,7 +427,12 @@ fn few(e: &mut Emit<'_>, p: &Problem<'_>, y: &View, queries: usize) -> Result<()
     Ok(())
 }
 
-fn combine(e: &mut Emit<'_>, p: &Problem<'_>, [sums, stats, y]: [&View; 3], of: &AttentionParams) {
+fn combine(
+    e: &mut Emit<'_>,
+    p: &AttentionProblem<'_>,
+    [sums, stats, y]: [&View; 3],
+    of: &AttentionParams,
+) {
     let lanes = 4 / y.dtype.size_bytes();
     let blocks = Num::Const(p.value_dim.div_ceil(64 * lanes) as i64);
     let rows = rows(e, p);

@@ -15,7 +15,7 @@ use crate::families::gemm_coop::{self, Gathering, GemmCoopParams, Options, Tilin
 use crate::kernel::Kernel;
 use crate::num::Num;
 use crate::program::SlotId;
-use crate::tuning::Problem;
+use crate::tuning::GemmProblem;
 
 crate::params! {
     /// The block of `gemm_params.glsl` with `window_params.glsl`.
@@ -80,6 +80,9 @@ pub(super) struct Coop {
     gathers: bool,
     /// True if weights are constant, with channels in whole steps: they are laid out tap by tap.
     inner: bool,
+    problem: GemmProblem,
+    /// Products of this problem's size.
+    products: usize,
 }
 
 impl Coop {
@@ -98,27 +101,28 @@ impl Coop {
         // Windows that are elements are rows of B.
         let gathers = !(c.windows.are_elements() && c.x.layout.is_contiguous());
         let (n, entries) = (e.bound(&c.windows.count)?, e.bound(&c.x.layout.shape()[0])?);
-        let mut problem = Problem {
+        let mut problem = GemmProblem {
             dtype: c.x.dtype,
             b_transposed: gathers,
             m,
             n,
             k,
         };
+        let products = match gathers {
+            true => c.op.groups,
+            false => entries.saturating_mul(c.op.groups),
+        };
         let tiling = match gathers {
             true => {
                 problem.n = n.saturating_mul(entries);
                 let gathering = Gathering {
-                    products: c.op.groups,
+                    products,
                     channels: c.own.known().filter(|_| e.is_constant(&c.w)),
                     most_parts: c.most_parts(e)?,
                 };
                 Tiling::choose_for_windows(e.caps, ty, &problem, &gathering)
             }
-            false => {
-                let batches = entries.saturating_mul(c.op.groups);
-                Tiling::choose_for_batches(e.caps, ty, &problem, batches)
-            }
+            false => Tiling::choose_for_batches(e.caps, ty, &problem, products),
         };
         Ok(tiling.map(|tiling| {
             let whole = |n: usize| n.is_multiple_of(tiling.tile[2] as usize);
@@ -127,8 +131,28 @@ impl Coop {
                 tiling,
                 gathers,
                 inner: gathers && c.own.known().is_some_and(whole) && e.is_constant(&c.w),
+                problem,
+                products,
             }
         }))
+    }
+
+    /// The name of its tiling.
+    pub(super) fn name(&self) -> String {
+        self.tiling.to_string()
+    }
+
+    /// About how many seconds it takes.
+    pub(super) fn seconds(&self, e: &Emit<'_>) -> f64 {
+        let products = self.products;
+        match self.gathers {
+            true => self
+                .tiling
+                .seconds_for_windows(e.caps, self.ty, &self.problem, products),
+            false => self
+                .tiling
+                .seconds(e.caps, self.ty, &self.problem, products),
+        }
     }
 
     /// Runs it.

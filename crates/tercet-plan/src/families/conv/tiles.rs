@@ -5,32 +5,36 @@ use tercet_ir::{CompileError, DType, Dim};
 use super::kernels::{GEMM, Weights};
 use super::{Epilogue, Given};
 use crate::emit::{Emit, View};
-use crate::families::tiles::{Problem, Size, Tiles, units_of};
+use crate::families::tiles::{Size, TileProblem, Tiles, Waits, full_unit};
 use crate::num::Num;
-
-const SIZES: [Size; 4] = [
-    Size::of_quads([16, 16], 1.0),
-    Size::of_quads([8, 16], 0.95),
-    Size::of_quads([16, 8], 0.95),
-    Size::of_quads([8, 8], 0.85),
-];
-/// Gathering waits for memory more than other products do.
-const FULL_UNIT: f64 = 256.0;
 
 /// Those with which the busiest unit has least to do.
 pub(super) fn best(e: &Emit<'_>, c: &Given<'_>) -> Result<Tiles, CompileError> {
     let entries = e.bound(&c.x.layout.shape()[0])?;
-    let problem = Problem {
+    let problem = TileProblem {
         rows: e.bound(&c.m)?,
         columns: entries.saturating_mul(e.bound(&c.windows.count)?),
         k: e.bound(&c.k)?,
         products: c.op.groups,
-        units: units_of(e.caps),
-        full_unit: FULL_UNIT,
+        device: &e.caps.device,
+        full_unit: full_unit(&e.caps.device, Waits::ForWindows),
         most_bytes: e.caps.max_binding_bytes / 2,
     };
-    let best = problem.best(&SIZES);
+    let sizes = e
+        .caps
+        .device
+        .rates
+        .tiles
+        .windows
+        .each_ref()
+        .map(Size::of_quads);
+    let best = problem.best(&sizes);
     Ok(best.unwrap_or_else(|| unreachable!("invariant: there are sizes")))
+}
+
+/// About how many seconds they take.
+pub(super) fn seconds(e: &Emit<'_>, c: &Given<'_>) -> Result<f64, CompileError> {
+    Ok(best(e, c)?.time / e.caps.device.rates.tiles.per_s)
 }
 
 /// Dispatches them, into a result or into sums of parts.

@@ -8,7 +8,7 @@ use super::*;
 use crate::caps::{Caps, CoopShape};
 use crate::kernel::{Code, FieldType, KernelDef};
 use crate::num::Num;
-use crate::tuning::{Entry, Problem, Tuning};
+use crate::tuning::{Entry, GemmProblem, Tuning};
 
 /// What a SPIR-V module says of its interface.
 #[derive(Default)]
@@ -172,15 +172,18 @@ fn tilings_keep_the_constraints_of_the_shader() {
         k: 8,
         narrow_sums: true,
     }];
-    for caps in [Caps::h200(), software] {
+    let others = [Caps::rdna3(32), Caps::rdna3(64), Caps::arc()];
+    for caps in [Caps::h200(), software].into_iter().chain(others) {
         let all = Tiling::candidates(&caps, CoopType::F16);
-        assert!(all.len() > 10, "{all:?}");
+        assert!(all.len() > 4, "{all:?}");
+        let registers = caps.device.registers_of(caps.subgroup.unwrap());
         for t in all.iter().filter(|t| t.scope == Scope::Subgroup) {
             let ([fm, fn_, fk], [bm, bn, bk], [wm, wn]) = (t.fragment, t.tile, t.part);
             assert!(fk % 8 == 0 && fn_ % 4 == 0 && bn % 8 == 0, "{t:?}");
             assert!(bm % wm == 0 && bn % wn == 0 && bk % fk == 0, "{t:?}");
             assert!(wm % fm == 0 && wn % fn_ == 0 && wn % 8 == 0, "{t:?}");
             assert!(t.shared_bytes(false) <= caps.workgroup_bytes, "{t:?}");
+            assert!(2 * wm * wn / t.subgroup <= registers + 1, "{t:?}");
             assert_eq!(t.splits, 1, "{t:?}");
         }
         let names: std::collections::HashSet<String> = all.iter().map(Tiling::to_string).collect();
@@ -188,8 +191,8 @@ fn tilings_keep_the_constraints_of_the_shader() {
     }
 }
 
-fn problem(m: usize, n: usize, k: usize) -> Problem {
-    Problem {
+fn problem(m: usize, n: usize, k: usize) -> GemmProblem {
+    GemmProblem {
         dtype: DType::F16,
         b_transposed: false,
         m,
@@ -202,7 +205,7 @@ fn problem(m: usize, n: usize, k: usize) -> Problem {
 #[test]
 fn few_tiles_sum_k_in_parts() {
     let caps = Caps::h200();
-    let choose = |p: &Problem| Tiling::choose(&caps, CoopType::F16, p, true).unwrap();
+    let choose = |p: &GemmProblem| Tiling::choose(&caps, CoopType::F16, p, true).unwrap();
     let long = choose(&problem(128, 768, 8192));
     assert!(long.splits > 1, "{long}");
     // Most units have work.
@@ -255,7 +258,7 @@ fn windows_are_gathered_in_parts_and_within_taps() {
 #[test]
 fn tilings_follow_the_size_and_the_measurements() {
     let caps = Caps::h200();
-    let choose = |caps: &Caps, p: &Problem, aligned| {
+    let choose = |caps: &Caps, p: &GemmProblem, aligned| {
         let tiling = Tiling::choose(caps, CoopType::F16, p, aligned)?;
         Some(tiling.to_string())
     };
@@ -287,23 +290,17 @@ fn tilings_follow_the_size_and_the_measurements() {
 
     let entries = [("128x256x64/block256", 4096), ("no such way", 512)];
     let entries = entries.map(|(way, size)| Entry {
-        problem: problem(size, size, size),
-        way: way.to_string(),
+        key: problem(size, size, size).key(),
+        variant: way.to_string(),
     });
-    let tuned = Caps {
-        tuning: Tuning::new(entries.to_vec()),
-        ..caps.clone()
-    };
+    let tuned = caps.clone().tuned(Tuning::new(entries.to_vec()));
     let p = problem(4000, 4096, 4096);
     assert_eq!(
         choose(&tuned, &p, true).as_deref(),
         Some("128x256x64/block256")
     );
     // The number of parts stands after the name of a tiling.
-    let of = |way| Caps {
-        tuning: Tuning::always(way),
-        ..caps.clone()
-    };
+    let of = |way| caps.clone().tuned(Tuning::always(way));
     let way = "64x64x64/32x32:split4";
     assert_eq!(choose(&of(way), &p, true).as_deref(), Some(way));
     for wrong in [
@@ -323,7 +320,7 @@ fn tilings_follow_the_size_and_the_measurements() {
 #[test]
 fn weights_are_laid_out_where_it_pays() {
     let caps = Caps::h200();
-    let choose = |caps: &Caps, p: &Problem| {
+    let choose = |caps: &Caps, p: &GemmProblem| {
         let tiling = Tiling::choose_laid(caps, CoopType::F16, p, true);
         tiling.map(|t| t.to_string())
     };
@@ -350,10 +347,7 @@ fn weights_are_laid_out_where_it_pays() {
     assert!(!is_laid(choose(&unknown, &problem(4096, 2304, 768))));
     assert!(!is_laid(choose(&caps, &other)) && !is_laid(choose(&caps, &short)));
     // A table of operands as they lie does not count for those, a name of theirs does.
-    let tuned = |way| Caps {
-        tuning: Tuning::always(way),
-        ..caps.clone()
-    };
+    let tuned = |way| caps.clone().tuned(Tuning::always(way));
     let p = problem(4096, 2304, 768);
     assert!(is_laid(choose(&tuned("128x128x32/64x64"), &p)));
     let small = "16x64x32/laid16";

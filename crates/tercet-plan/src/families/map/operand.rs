@@ -10,7 +10,7 @@ use crate::program::SlotId;
 
 /// Adds `distance * (index[axis] >> shift)` to the place of an element.
 #[derive(Clone, Debug, PartialEq)]
-struct Walk {
+struct AxisStep {
     axis: usize,
     shift: u8,
     /// The size of the distance, and the part of it that is known.
@@ -25,7 +25,7 @@ pub(super) struct Operand {
     pub(super) slot: SlotId,
     pub(super) dtype: DType,
     offset: Num,
-    walks: Vec<Walk>,
+    walks: Vec<AxisStep>,
     /// Element `offset + i` for element `i` of the result.
     flat: bool,
 }
@@ -48,7 +48,7 @@ impl Operand {
             };
             // Along an axis of size 1 the index stays 0, and so it does after a shift by 32.
             if factor != 0 && map.shift < 32 && !size.is_one() && !shape[axis].is_one() {
-                walks.push(Walk {
+                walks.push(AxisStep {
                     axis,
                     shift: map.shift,
                     distance,
@@ -68,7 +68,7 @@ impl Operand {
     }
 
     /// The walks along an axis.
-    fn along(&self, axis: usize) -> impl Iterator<Item = &Walk> {
+    fn along(&self, axis: usize) -> impl Iterator<Item = &AxisStep> {
         self.walks.iter().filter(move |w| w.axis == axis)
     }
 
@@ -87,7 +87,7 @@ impl Operand {
 }
 
 /// True if the walks are the row-major strides of the shape.
-fn is_flat(walks: &[Walk], shape: &Shape) -> bool {
+fn is_flat(walks: &[AxisStep], shape: &Shape) -> bool {
     let mut dense = Some(Dim::Known(1));
     let mut count = 0;
     for (axis, size) in shape.iter().enumerate().rev() {
@@ -167,11 +167,12 @@ impl Coordinates {
         };
         let last = self.inner.last().copied();
         let walked = o.walks.iter().filter(|w| self.inner.contains(&w.axis));
-        let (within, across): (Vec<&Walk>, Vec<&Walk>) = walked.partition(|w| Some(w.axis) == last);
+        let (within, across): (Vec<&AxisStep>, Vec<&AxisStep>) =
+            walked.partition(|w| Some(w.axis) == last);
         match within[..] {
             [] => Load::Once,
             [w] if w.distance.is_one() && !w.backwards && w.shift == 0 => {
-                let whole = |w: &&Walk| w.factor % i64::from(elements) == 0;
+                let whole = |w: &&AxisStep| w.factor % i64::from(elements) == 0;
                 match starts_whole && across.iter().all(whole) {
                     true => Load::Vector,
                     false => Load::Each,

@@ -2,10 +2,9 @@
 
 use tercet_ir::CompileError;
 
-use super::gemv::{SHARED_BYTES, WORKGROUP};
+use super::gemv::WORKGROUP;
 use super::product::Product;
 use crate::emit::Emit;
-use crate::families::tiles::units_of;
 
 /// The least invocations of a column: sums are joined by eight vectors of four.
 const LEAST_SLICES: u32 = 32;
@@ -36,7 +35,7 @@ pub(super) struct Columns {
 impl Columns {
     /// For pieces of `len` elements, of which `k`, which is known, has some.
     pub(super) fn of(e: &Emit<'_>, p: &Product, len: u32) -> Result<Columns, CompileError> {
-        let (n, units) = (e.bound(&p.n)?, units_of(e.caps));
+        let (n, units) = (e.bound(&p.n)?, e.caps.units());
         let (mut together, asked_for, groups) = match n >= MANY_COLUMNS * units {
             true => MANY,
             false => FEW,
@@ -54,7 +53,7 @@ impl Columns {
         let whole = 2 + 2 * u32::from(p.gate.is_some());
         let turn = WORKGROUP / slices * together;
         let step = turn.max(whole);
-        let bytes = e.caps.workgroup_bytes.min(SHARED_BYTES);
+        let bytes = e.caps.device.several_bytes;
         let row_bytes = 16 * (slices / 4 + 1);
         let fit = (bytes / row_bytes).saturating_sub(2);
         let wanted = u32::try_from(n.div_ceil(groups * units)).unwrap_or(u32::MAX / 2);

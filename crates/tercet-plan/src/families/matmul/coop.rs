@@ -15,7 +15,7 @@ use crate::emit::{Emit, View};
 use crate::families::gemm_coop::{GemmCoopParams, Options, Scope, Tiling, constants, kernel};
 use crate::num::Num;
 use crate::program::SlotId;
-use crate::tuning::Problem;
+use crate::tuning::GemmProblem;
 
 /// The steps that load rows of operands read so many elements at a time.
 const LOAD: u64 = 8;
@@ -28,6 +28,7 @@ pub(super) struct Coop {
     batch: [BatchAxis; 2],
     /// The right side, `[k, n]`, where it is laid out.
     weights: Option<View>,
+    problem: GemmProblem,
 }
 
 /// A batch axis with the distances of both operands.
@@ -98,7 +99,7 @@ impl Coop {
             native_halves: e.caps.natives.halves,
             least_rows: p.m.known().unwrap_or(1),
         };
-        let problem = Problem {
+        let problem = GemmProblem {
             dtype: p.a.dtype,
             b_transposed,
             m: rows,
@@ -119,7 +120,24 @@ impl Coop {
             options,
             batch,
             weights: weights.filter(|_| tiling.scope == Scope::Laid).cloned(),
+            problem,
         }))
+    }
+
+    /// True if a table of measurements names its tiling.
+    pub(super) fn is_measured(&self, e: &Emit<'_>) -> bool {
+        let named = e.caps.device.tuning.find(|| self.problem.key());
+        named.is_some_and(|name| name == self.name())
+    }
+
+    /// The name of its tiling.
+    pub(super) fn name(&self) -> String {
+        self.tiling.to_string()
+    }
+
+    /// About how many seconds it takes.
+    pub(super) fn seconds(&self, e: &Emit<'_>) -> f64 {
+        self.tiling.seconds(e.caps, self.ty, &self.problem, 1)
     }
 
     /// Runs it.

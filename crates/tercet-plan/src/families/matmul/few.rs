@@ -11,10 +11,10 @@ use tercet_ir::{CompileError, DType, Dim, Scheme};
 use super::few_streamed::{self as streamed, FAT, SLIM, Stream};
 use super::portable::Given;
 use super::product::Product;
+use crate::caps::Caps;
 use crate::emit::Emit;
 use crate::families::dequant::Blocks;
 use crate::families::gemm_coop::module;
-use crate::families::tiles::units_of;
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
 
@@ -72,21 +72,21 @@ struct Format {
     streamed: &'static Kernel<FewRowsParams>,
     /// The shortest chunk of the latter.
     least_chunk: u32,
-    /// Its most subgroups with one number of F16 for each element of rows, and with two.
-    most_subgroups: [u32; 2],
+    /// Registers of its invocations with one number of F16 for each element of rows, and with two.
+    registers: [u32; 2],
 }
 
 impl Format {
     const fn of(
         held: &'static Kernel<FewRowsParams>,
         streamed: &'static Kernel<FewRowsParams>,
-        most_subgroups: [u32; 2],
+        registers: [u32; 2],
     ) -> Format {
         Format {
             held,
             streamed,
             least_chunk: 1,
-            most_subgroups,
+            registers,
         }
     }
 }
@@ -116,8 +116,8 @@ pub(super) const TILE: u32 = 16;
 pub(super) const SLICE: usize = 256;
 /// Invocations of a subgroup.
 pub(super) const SUBGROUP: u32 = 32;
-/// The most subgroups of a workgroup: half the registers of each are rows.
-const MOST_SUBGROUPS: usize = 16;
+/// Registers of an invocation that holds rows, half of them for these.
+const REGISTERS: u32 = 128;
 /// Sums of a tile and a subgroup, with what keeps their columns apart in shared memory.
 const SHARE_BYTES: u32 = 4 * 8 * (TILE + 4);
 /// Elements of rows that are read at a time, and of weights.
@@ -125,26 +125,42 @@ const ROW_LOAD: u64 = 4;
 const FLOAT_LOAD: u64 = 8;
 const BLOCK_LOAD: u64 = 16;
 
-/// A product that one of the kernels takes.
+/// The most subgroups of a workgroup that has a unit for itself, with so many registers an invocation.
+pub(super) fn most_subgroups(caps: &Caps, registers: u32) -> u32 {
+    (caps.device.unit_invocations(registers) / SUBGROUP).max(1)
+}
+
+/// A product that the kernels of a format take.
 pub(super) struct Few {
-    kernel: &'static Kernel<FewRowsParams>,
+    format: &'static Format,
+    /// Columns, with those of a gate, and the summed size.
+    sizes: [usize; 2],
     /// Blocks of a row of weights; 0 where there are none.
     blocks: usize,
-    way: Way,
     /// Rows that the kernel has sums for, 4 or 8.
+    rows: u32,
+    /// The shortest chunk of streamed rows, and the registers that they take.
+    limits: [u32; 2],
+}
+
+/// The same with rows in their place.
+pub(super) struct Placed {
+    kernel: &'static Kernel<FewRowsParams>,
+    blocks: usize,
+    way: Way,
     rows: u32,
 }
 
 /// Where rows are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    Held(Share),
+    Held(HeldSplit),
     Streamed(Stream),
 }
 
 /// How columns and k are shared where rows are held.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Share {
+struct HeldSplit {
     subgroups: u32,
     /// Tiles of a workgroup, and how many of them wait to be stored at once.
     tiles: u32,
@@ -155,20 +171,19 @@ struct Share {
     is_whole: bool,
 }
 
-impl Share {
-    fn of(e: &Emit<'_>, n: usize, k: usize) -> Option<Share> {
+impl HeldSplit {
+    fn of(caps: &Caps, [n, k]: [usize; 2]) -> Option<HeldSplit> {
         let slices = k.div_ceil(SLICE);
-        let most = (e.caps.max_workgroup / SUBGROUP) as usize;
-        let rounds = slices.div_ceil(most.clamp(1, MOST_SUBGROUPS));
+        let of_unit = most_subgroups(caps, REGISTERS) as usize;
+        let most = (caps.max_workgroup / SUBGROUP) as usize;
+        let rounds = slices.div_ceil(most.clamp(1, of_unit));
         let subgroups = slices.div_ceil(rounds);
-        let together = (MOST_SUBGROUPS / subgroups).max(1);
-        let tiles = n
-            .div_ceil(TILE as usize)
-            .div_ceil(units_of(e.caps) * together);
-        let bytes = e.caps.workgroup_bytes / together as u32;
+        let together = (of_unit / subgroups).max(1);
+        let tiles = n.div_ceil(TILE as usize).div_ceil(caps.units() * together);
+        let bytes = caps.workgroup_bytes / together as u32;
         let most = (bytes / (subgroups as u32 * SHARE_BYTES)) as usize;
         let passes = tiles.div_ceil(most.max(1));
-        (most > 0).then(|| Share {
+        (most > 0).then(|| HeldSplit {
             subgroups: subgroups as u32,
             tiles: tiles as u32,
             pass: tiles.div_ceil(passes) as u32,
@@ -236,20 +251,39 @@ impl Few {
         }
         let n = n << u32::from(p.gate.is_some());
         let rows = if e.bound(&p.m)? <= 4 { 4 } else { 8 };
-        let few = |kernel, way| Few {
-            kernel,
-            blocks,
-            way,
-            rows,
-        };
         let numbers = usize::from(p.a.dtype == DType::F32 && rows == 8);
-        let limits = [format.least_chunk, format.most_subgroups[numbers]];
-        if let Some(stream) = Stream::of(e.caps, [n, k], rows, limits) {
-            return Ok(Some(few(format.streamed, Way::Streamed(stream))));
-        }
-        Ok(Share::of(e, n, k).map(|share| few(format.held, Way::Held(share))))
+        Ok(Some(Few {
+            format,
+            sizes: [n, k],
+            blocks,
+            rows,
+            limits: [format.least_chunk, format.registers[numbers]],
+        }))
     }
 
+    /// With rows in registers or through shared memory; none where the device has too little of either.
+    pub(super) fn with_rows(&self, caps: &Caps, is_streamed: bool) -> Option<Placed> {
+        let placed = |kernel, way| Placed {
+            kernel,
+            blocks: self.blocks,
+            way,
+            rows: self.rows,
+        };
+        match is_streamed {
+            true => Stream::of(caps, self.sizes, self.rows, self.limits)
+                .map(|stream| placed(self.format.streamed, Way::Streamed(stream))),
+            false => HeldSplit::of(caps, self.sizes)
+                .map(|share| placed(self.format.held, Way::Held(share))),
+        }
+    }
+
+    /// True if a unit has too few tiles to make up for rows that every workgroup brings through shared memory.
+    pub(super) fn has_few_tiles(&self, caps: &Caps) -> bool {
+        Stream::has_few_tiles(caps, self.sizes)
+    }
+}
+
+impl Placed {
     /// Runs it.
     pub(super) fn dispatch(&self, e: &mut Emit<'_>, p: &Product, given: &Given) {
         let all = &given.params;

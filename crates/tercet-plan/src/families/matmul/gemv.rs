@@ -1,72 +1,32 @@
-//! Products of few rows: which kernel, its constants and its grid.
+//! Products of few rows: what their variants share.
 //!
 //! Weights along k are read 16 bytes at a time where they are aligned, packed ones in pieces of 16 bytes
 //! of quants. Rows wait in shared memory in the order in which they are taken; one row times packed weights
 //! waits in registers (`held.rs`).
+//!
+//! Next: `gemv/floats.rs` and `gemv/blocks.rs` for the tables of variants.
+
+mod blocks;
+mod floats;
 
 use tercet_ir::{CompileError, DType};
 
-use super::columns::Columns;
-use super::few::Few;
-use super::held::Held;
-use super::kernels::{
-    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, CODED_ACTIVATED, CODED_PLAIN,
-    DOTS_ACTIVATED, DOTS_PLAIN, HELD_ACTIVATED, HELD_PLAIN, PACKED_QUADS_ACTIVATED,
-    PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN, ROW_ACTIVATED, ROW_PLAIN,
-    WIDE_ACTIVATED, WIDE_PLAIN,
-};
-use super::portable::{Given, Pair, Takes};
+pub(super) use self::blocks::packed;
+pub(super) use self::floats::floats;
+use super::few::{Few, Placed};
+use super::portable::{Given, Takes};
 use super::product::Product;
+use crate::device::rates::RowRates;
 use crate::emit::Emit;
-use crate::families::code;
-use crate::families::dequant::{Blocks, piece_consts};
-use crate::families::tiles::units_of;
+use crate::families::dequant::Blocks;
 use crate::num::Num;
+use crate::tuning::Key;
+use crate::variant::{Refusal, Variant, needs};
 
 /// Invocations of a workgroup.
 pub(super) const WORKGROUP: u32 = 256;
-/// Shared memory that is used where there is more than the least a device has: three workgroups of this
-/// size fit on a unit of most devices.
-pub(super) const SHARED_BYTES: u32 = 32 << 10;
+/// Shared memory for several rows: what every device has.
 const LEAST_SHARED_BYTES: u32 = 16 << 10;
-
-static ALONG: Pair = Pair {
-    plain: &ALONG_PLAIN,
-    activated: &ALONG_ACTIVATED,
-};
-static ACROSS: Pair = Pair {
-    plain: &ACROSS_PLAIN,
-    activated: &ACROSS_ACTIVATED,
-};
-static WIDE: Pair = Pair {
-    plain: &WIDE_PLAIN,
-    activated: &WIDE_ACTIVATED,
-};
-static ROW: Pair = Pair {
-    plain: &ROW_PLAIN,
-    activated: &ROW_ACTIVATED,
-};
-static PACKED_WORDS: Pair = Pair {
-    plain: &PACKED_WORDS_PLAIN,
-    activated: &PACKED_WORDS_ACTIVATED,
-};
-static CODED: Pair = Pair {
-    plain: &CODED_PLAIN,
-    activated: &CODED_ACTIVATED,
-};
-static PACKED_QUADS: Pair = Pair {
-    plain: &PACKED_QUADS_PLAIN,
-    activated: &PACKED_QUADS_ACTIVATED,
-};
-
-static HELD: Pair = Pair {
-    plain: &HELD_PLAIN,
-    activated: &HELD_ACTIVATED,
-};
-static DOTS: Pair = Pair {
-    plain: &DOTS_PLAIN,
-    activated: &DOTS_ACTIVATED,
-};
 
 /// What the kernels of rows in shared memory do by the way: norms of one row.
 fn takes(p: &Product, rows: u32) -> Takes {
@@ -76,7 +36,7 @@ fn takes(p: &Product, rows: u32) -> Takes {
     }
 }
 
-/// What [`floats`] does by the way.
+/// What variants of floats do by the way.
 pub(super) fn floats_take(e: &Emit<'_>, p: &Product, rows: u32) -> Result<Takes, CompileError> {
     Ok(match reads_quads(e, p)? {
         true => takes(p, rows_of(e, p, rows)?),
@@ -84,7 +44,7 @@ pub(super) fn floats_take(e: &Emit<'_>, p: &Product, rows: u32) -> Result<Takes,
     })
 }
 
-/// What [`packed`] does by the way.
+/// What variants of packed weights do by the way.
 pub(super) fn packed_take(p: &Product, rows: u32) -> Takes {
     takes(p, rows)
 }
@@ -99,47 +59,105 @@ fn quads_of(dtype: DType) -> u32 {
     if dtype == DType::F32 { 1 } else { 2 }
 }
 
-/// The rows of a product of floats, of which a run has up to `rows` (1 or 8).
-pub(super) fn floats(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    rows: u32,
-) -> Result<(), CompileError> {
-    if let Some(few) = Few::floats(e, p, rows)? {
-        few.dispatch(e, p, given);
-        return Ok(());
+/// A product of which a run has up to `most` (1 or 8) rows.
+struct FewRows<'p> {
+    product: &'p Product,
+    given: &'p Given,
+    /// Weights in packed blocks; floats where there are none.
+    blocks: Option<&'p Blocks>,
+    most: u32,
+}
+
+impl FewRows<'_> {
+    /// What reading the weights once takes, this many times as long.
+    fn seconds(&self, e: &Emit<'_>, times: f64) -> Result<f64, CompileError> {
+        let p = self.product;
+        let (n, k) = (e.bound(&p.n)? as f64, e.bound(&p.k)? as f64);
+        let bytes = match self.blocks {
+            Some(blocks) => blocks.scheme.block_bytes() as f64 / blocks.scheme.block_len() as f64,
+            None => p.b.dtype.size_bytes() as f64,
+        };
+        let mut products = 1.0;
+        for dim in &p.batch {
+            products *= e.bound(dim)? as f64;
+        }
+        let rates = e.caps.device.rates;
+        Ok(rates.dispatch_s + products * n * k * bytes / rates.bytes_per_s * times)
     }
-    let rows = rows_of(e, p, rows)?;
-    let b_type = code(p.b.dtype);
-    if rows == 1 && reads_quads(e, p)? && row_is_quads(p) {
-        let columns = Columns::of(e, p, 4 * quads_of(p.b.dtype))?;
-        let mut own = vec![b_type];
-        own.extend(columns.consts());
-        own.extend(taken(p));
-        let all = e.num(&p.columns());
-        let groups = e.tape().ceil_div(all, columns.results(p));
-        let [x, y, _] = e.flat_grid(groups);
-        given.dispatch_rows(e, ROW.pick(p.function()), &own, [x, y, given.batches]);
-    } else if reads_quads(e, p)? {
-        let teams = Teams::of(e, p, [rows, teams_of(rows)], [quads_of(p.b.dtype), 0], 2)?;
-        let kernel = WIDE.pick(p.function());
-        let mut own = vec![b_type, rows, teams.units, teams.per, teams.steps];
-        own.extend(taken(p));
-        let grid = grid(e, p, given, teams.results(p));
-        given.dispatch_rows(e, kernel, &own, grid);
-    } else if p.b.summed.unit {
-        let words = u32::from(p.b.has_words(p.b.summed, p.b.own));
-        let kernel = ALONG.pick(p.activation);
-        let grid = grid(e, p, given, 8);
-        given.dispatch(e, kernel, &[b_type, rows, words], grid);
-    } else {
-        let per = 1 + u32::from(p.b.has_words(p.b.own, p.b.summed));
-        let kernel = ACROSS.pick(p.activation);
-        let grid = grid(e, p, given, 16 * per);
-        given.dispatch(e, kernel, &[b_type, rows, per], grid);
+
+    /// What of the table of rates counts for these weights.
+    fn times(&self, e: &Emit<'_>, of: fn(&RowRates) -> [f64; 2]) -> f64 {
+        of(&e.caps.device.rates.rows)[usize::from(self.blocks.is_some())]
     }
-    Ok(())
+
+    /// The variant that a table of measurements names.
+    fn measured<'e>(&self, e: &Emit<'e>) -> Result<Option<&'e str>, CompileError> {
+        let p = self.product;
+        let rows = e.bound(&p.m)?.min(self.most as usize);
+        let sizes = [rows, e.bound(&p.n)?, e.bound(&p.k)?];
+        let weights = p.weights_of(self.blocks.map(|blocks| blocks.scheme));
+        Ok(e.caps
+            .device
+            .tuning
+            .find(|| Key::rows(p.a.dtype, weights, sizes)))
+    }
+
+    /// True if nothing but the product is to be done.
+    fn is_alone(&self) -> bool {
+        self.product.norm.is_none() && self.product.gate.is_none()
+    }
+
+    fn few(&self, e: &Emit<'_>) -> Result<Option<Few>, CompileError> {
+        match self.blocks {
+            Some(blocks) => Few::packed(e, self.product, blocks, self.most),
+            None => Few::floats(e, self.product, self.most),
+        }
+    }
+
+    fn few_with(&self, e: &Emit<'_>, is_streamed: bool) -> Result<Placed, Refusal> {
+        let few = self.few(e)?;
+        needs(
+            few.is_some(),
+            "2 to 8 rows times whole rows of weights, and matrices that invocations fill",
+        )?;
+        let few = few.and_then(|few| few.with_rows(e.caps, is_streamed));
+        few.ok_or(Refusal::Needs("more shared memory or registers".into()))
+    }
+
+    fn emit_few(&self, e: &mut Emit<'_>, is_streamed: bool) -> Result<(), CompileError> {
+        let few = self.few(e)?;
+        let few = few.and_then(|few| few.with_rows(e.caps, is_streamed));
+        let few = few.unwrap_or_else(|| unreachable!("invariant: the variant supports it"));
+        few.dispatch(e, self.product, self.given);
+        Ok(())
+    }
+}
+
+/// The variants on matrices that invocations fill.
+fn few_rows<'p>() -> [Variant<FewRows<'p>>; 2] {
+    [
+        Variant {
+            name: "few_rows_streamed",
+            supports: |e, r| r.few_with(e, true).map(drop),
+            cost: |e, r| {
+                let few = r.few(e)?;
+                let is_short = few.is_some_and(|few| few.has_few_tiles(e.caps));
+                let slower = if is_short {
+                    e.caps.device.rates.rows.few_tiles
+                } else {
+                    1.0
+                };
+                r.seconds(e, slower * r.times(e, |rates| rates.streamed))
+            },
+            emit: |e, r| r.emit_few(e, true),
+        },
+        Variant {
+            name: "few_rows_held",
+            supports: |e, r| r.few_with(e, false).map(drop),
+            cost: |e, r| r.seconds(e, r.times(e, |rates| rates.held)),
+            emit: |e, r| r.emit_few(e, false),
+        },
+    ]
 }
 
 /// True if the row can be bound as quads of words, whole wherever pieces of the weights are.
@@ -161,68 +179,6 @@ fn reads_quads(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
     let whole = p.k.known().is_some_and(|k| k >= len && k % len == 0);
     let aligned = p.b.summed.unit && p.b.is_multiple(len as u64, p.b.own);
     Ok(whole && aligned && p.is_apart() && e.bound(&p.n)? > 0)
-}
-
-/// As [`floats`], for weights in packed blocks.
-pub(super) fn packed(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    blocks: &Blocks,
-    rows: u32,
-) -> Result<(), CompileError> {
-    if let Some(few) = Few::packed(e, p, blocks, rows)? {
-        few.dispatch(e, p, given);
-        return Ok(());
-    }
-    let rows = rows_of(e, p, rows)?;
-    let [groups, second] = piece_consts(blocks.scheme);
-    let extra = u32::from(rows == 1 && blocks.has_min());
-    // More teams share what is read of the rows; there must be columns for all units all the same. The
-    // results of a team and all rows are at most those of a workgroup.
-    let many = e.bound(&p.columns())? >= 64 * units_of(e.caps);
-    let units = match rows {
-        1 if many => 16,
-        4 if many => 32,
-        _ => teams_of(rows),
-    };
-    let teams = Teams::of(e, p, [rows, units], [4 * groups, extra], 1)?;
-    let some = e.bound(&p.k)? > 0 && e.bound(&p.n)? > 0;
-    let whole = blocks.is_aligned() && p.b.is_multiple(16, p.b.own);
-    let quads = some && whole && p.is_apart() && !given.is_coded();
-    if rows == 1
-        && quads
-        && row_is_quads(p)
-        && let Some(held) = Held::of(e, p, groups)?
-    {
-        let mut own = blocks.consts().to_vec();
-        own.extend([groups, second]);
-        own.extend(held.consts());
-        own.extend(taken(p));
-        let columns = e.num(&p.columns());
-        let groups = e.tape().ceil_div(columns, held.results(p));
-        let grid = e.flat_grid(groups);
-        let way = match held.takes_dots() {
-            true => &DOTS,
-            false => &HELD,
-        };
-        given.dispatch_rows(e, way.pick(p.function()), &own, grid);
-        return Ok(());
-    }
-    let kernels = match (given.is_coded(), quads) {
-        (true, _) => &CODED,
-        (false, true) => &PACKED_QUADS,
-        (false, false) => &PACKED_WORDS,
-    };
-    let mut own = blocks.consts().to_vec();
-    if !given.is_coded() {
-        own.extend([groups, second]);
-    }
-    own.extend([rows, teams.units, teams.per, teams.steps]);
-    own.extend(taken(p));
-    let grid = grid(e, p, given, teams.results(p));
-    given.dispatch_rows(e, kernels.pick(p.function()), &own, grid);
-    Ok(())
 }
 
 /// Teams of a workgroup for so many rows.
@@ -257,10 +213,10 @@ impl Teams {
     ) -> Result<Teams, CompileError> {
         let n = e.bound(&p.columns())?;
         let pieces = e.bound(&p.k)?.div_ceil(4 * quads as usize);
-        let device = units_of(e.caps);
+        let device = e.caps.units();
         // The sums of one row lie beside the tile, those of several take its place.
         let (bytes, sums) = match rows {
-            1 => (e.caps.workgroup_bytes.min(SHARED_BYTES), WORKGROUP),
+            1 => (e.caps.device.several_bytes, WORKGROUP),
             _ => (LEAST_SHARED_BYTES, 0),
         };
         let steps = |units: u32| {
@@ -295,10 +251,7 @@ impl Teams {
 /// The grid of a kernel that gives each workgroup so many results at a time. Of many more groups than run
 /// side by side, some take several turns instead, so that what they hold of the rows serves all.
 fn grid(e: &mut Emit<'_>, p: &Product, given: &Given, results: u32) -> [Num; 3] {
-    let most = match e.caps.compute_units {
-        0 => 2048,
-        units => units.saturating_mul(8),
-    };
+    let most = 8 * e.caps.device.units_at_most() as u32;
     let columns = e.num(&p.columns());
     let groups = e.tape().ceil_div(columns, results);
     let groups = e.tape().min(groups, most);

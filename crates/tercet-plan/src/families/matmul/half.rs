@@ -14,8 +14,10 @@ use crate::emit::{Emit, View};
 use crate::families::dequant::{Blocks, UnpackHalfParams, piece_consts, unpack_half};
 use crate::num::Num;
 
-/// Decoding every weight for fewer rows than this costs more than it gains: an estimate.
-pub(super) const LEAST_ROWS: u32 = 64;
+/// The least rows for which decoding every weight costs less than it gains.
+pub(super) fn least_rows(e: &Emit<'_>) -> u32 {
+    e.caps.device.rates.rows.decoded_rows
+}
 
 /// Weights that take more than this in 16 bits are multiplied from where they lie.
 const MOST_BYTES: usize = 512 << 20;
@@ -38,9 +40,10 @@ impl Half {
         let dtype = p.a.dtype;
         let (n, k) = (e.bound(&p.n)?, e.bound(&p.k)?);
         let bytes = n.saturating_mul(k).saturating_mul(dtype.size_bytes());
-        let some = bytes > 0 && bytes <= MOST_BYTES && e.bound(&p.m)? > LEAST_ROWS as usize;
+        let some = bytes > 0 && bytes <= MOST_BYTES && e.bound(&p.m)? > least_rows(e) as usize;
         let known = dtype == DType::BF16 || (dtype == DType::F16 && blocks.params.is_some());
-        if !some || !known || e.caps.coop.is_empty() || bytes as u64 > e.caps.max_binding_bytes {
+        let has_matrices = e.caps.spirv && !e.caps.coop.is_empty();
+        if !some || !known || !has_matrices || bytes as u64 > e.caps.max_binding_bytes {
             return Ok(None);
         }
         let weights = e.temp(dtype, &[p.n.clone(), p.k.clone()])?;

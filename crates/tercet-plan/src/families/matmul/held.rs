@@ -2,10 +2,10 @@
 
 use tercet_ir::CompileError;
 
-use super::gemv::{SHARED_BYTES, WORKGROUP};
+use super::gemv::WORKGROUP;
 use super::product::Product;
+use crate::caps::Caps;
 use crate::emit::Emit;
-use crate::families::tiles::units_of;
 
 /// The most invocations of a column where there are several rounds: sums wait beside the row then.
 const MOST_SLICES: u32 = 128;
@@ -14,7 +14,7 @@ const MOST_TEAMS: u32 = 64;
 
 /// What a workgroup takes of a device.
 #[derive(Clone, Copy)]
-struct Share {
+struct WorkgroupUse {
     /// Weights that an invocation takes of a column.
     take: usize,
     /// Bytes of its part of the row in shared memory, on its way to registers.
@@ -24,26 +24,27 @@ struct Share {
     /// Workgroups of a unit where that leaves each of them enough columns, and else.
     groups: [usize; 2],
     /// The most shared memory.
-    bytes: u32,
+    bytes: fn(&Caps) -> u32,
     /// Columns of a team that are under way where it has many.
     depth: u32,
 }
 
 /// With the row as floats, and as integers.
-const FLOATS: Share = Share {
+const FLOATS: WorkgroupUse = WorkgroupUse {
     take: 32,
     part_bytes: 16 * 8,
     threads: WORKGROUP,
     groups: [4, 2],
-    bytes: SHARED_BYTES,
+    bytes: |caps| caps.device.several_bytes,
     depth: 2,
 };
-const DOTS: Share = Share {
+const DOTS: WorkgroupUse = WorkgroupUse {
     take: 64,
     part_bytes: 16 * 13,
     threads: 2 * WORKGROUP,
     groups: [1, 1],
-    bytes: 48 << 10,
+    // It has a unit for itself.
+    bytes: |caps| caps.workgroup_bytes,
     depth: 1,
 };
 /// Columns of a workgroup that are worth fetching the row.
@@ -66,29 +67,37 @@ pub(super) struct Held {
     batches: u32,
     /// Columns of a team that are under way.
     depth: u32,
-    /// The row is held as integers.
-    dots: bool,
 }
 
 impl Held {
-    /// `None` where `k` is not known or too little shared memory is there; weights have this many `groups` in a piece.
-    ///
-    /// Integers take fewer instructions for a weight of up to 6 bits, and a microsecond to make: they are taken where
-    /// teams have several columns, or units are not known. Weights of 8 bits come no faster than floats take them.
-    pub(super) fn of(e: &Emit<'_>, p: &Product, groups: u32) -> Result<Option<Held>, CompileError> {
-        if e.caps.packed_dots && groups == 2 && e.caps.max_workgroup >= DOTS.threads {
-            let held = Held::with(e, p, DOTS)?;
-            let is_worth = |h: &Held| h.batches * h.columns > h.teams || e.caps.compute_units == 0;
-            if let Some(held) = held.filter(is_worth) {
-                return Ok(Some(Held { dots: true, ..held }));
-            }
+    /// The row as integers, for weights with this many `groups` in a piece: they take fewer instructions for a weight of up
+    /// to 6 bits, and a microsecond to make. Weights of 8 bits come no faster than floats take them. `None` where `k` is
+    /// not known or too little shared memory is there.
+    pub(super) fn integers(
+        e: &Emit<'_>,
+        p: &Product,
+        groups: u32,
+    ) -> Result<Option<Held>, CompileError> {
+        let has_dots = e.caps.packed_dots && e.caps.max_workgroup >= DOTS.threads;
+        match has_dots && groups == 2 {
+            true => Held::with(e, p, DOTS),
+            false => Ok(None),
         }
+    }
+
+    /// The row as floats. `None` as for integers.
+    pub(super) fn floats(e: &Emit<'_>, p: &Product) -> Result<Option<Held>, CompileError> {
         Held::with(e, p, FLOATS)
     }
 
+    /// True if teams take several columns one after the other.
+    pub(super) fn teams_have_several(self) -> bool {
+        self.batches * self.columns > self.teams
+    }
+
     /// The same with such workgroups, the row as floats.
-    fn with(e: &Emit<'_>, p: &Product, share: Share) -> Result<Option<Held>, CompileError> {
-        let bytes = e.caps.workgroup_bytes.min(share.bytes).saturating_sub(16);
+    fn with(e: &Emit<'_>, p: &Product, share: WorkgroupUse) -> Result<Option<Held>, CompileError> {
+        let bytes = (share.bytes)(e.caps).saturating_sub(16);
         let is_whole = |k: &usize| k.is_multiple_of(share.take) && *k > 0;
         let Some(k) = p.k.known().filter(is_whole) else {
             return Ok(None);
@@ -115,16 +124,21 @@ impl Held {
         let n = e.bound(&p.n)?;
         let [many, few] = share
             .groups
-            .map(|groups| n.div_ceil(units_of(e.caps) * groups));
+            .map(|groups| n.div_ceil(e.caps.units() * groups));
         let wanted = if many >= ENOUGH_COLUMNS { many } else { few };
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX / 2);
-        let is_deep = rounds == 1 && wanted >= teams * DEEP_COLUMNS;
-        let depth = if is_deep { share.depth } else { 1 };
         // Whole pairs of a gate and whole words of results.
         let whole = 2 + 2 * u32::from(p.gate.is_some());
-        let mut steps = (1..=whole).map(|i| i * teams * depth);
-        let step = steps.find(|step| step % whole == 0).unwrap_or(whole);
-        let most = (fit / step * step).min(slices * teams / step * step);
+        let step_of = |depth: u32| {
+            let mut steps = (1..=whole).map(|i| i * teams * depth);
+            steps.find(|step| step % whole == 0).unwrap_or(whole)
+        };
+        let most_of = |step: u32| (fit / step * step).min(slices * teams / step * step);
+        let is_deep = rounds == 1 && wanted >= teams * DEEP_COLUMNS;
+        let fits = most_of(step_of(share.depth)) > 0;
+        let depth = if is_deep && fits { share.depth } else { 1 };
+        let step = step_of(depth);
+        let most = most_of(step);
         if most == 0 {
             return Ok(None);
         }
@@ -140,13 +154,7 @@ impl Held {
             rounds,
             batches,
             depth,
-            dots: false,
         }))
-    }
-
-    /// True if the row is held as integers.
-    pub(super) fn takes_dots(self) -> bool {
-        self.dots
     }
 
     /// The results of a workgroup.
@@ -163,7 +171,6 @@ impl Held {
             rounds,
             batches,
             depth,
-            dots: _,
         } = self;
         [slices, teams, columns, rounds, batches, depth]
     }

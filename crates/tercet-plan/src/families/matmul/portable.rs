@@ -3,28 +3,23 @@
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType};
 
-use super::coop::Coop;
 use super::gemv;
-use super::half::{self, Half};
-use super::kernels::{
-    GEMM_ACTIVATED, GEMM_CODED, GEMM_PACKED, GEMM_PLAIN, INTS, NARROW, NarrowParams, ProductParams,
-};
+use super::kernels::{INTS, NARROW, NarrowParams, ProductParams};
+use super::many::{self, Tile};
 use super::product::{Product, activation_code};
-use super::quads;
 use crate::emit::{Emit, View};
 use crate::families::dequant::Blocks;
-use crate::families::tiles::{Size, units_of};
 use crate::families::{code, map, norm};
 use crate::kernel::Kernel;
 use crate::num::Num;
 use crate::program::SlotId;
 
-/// One row, a few rows, more: what [`Rows`] says.
+/// One row, a few rows, more: what [`RowRange`] says.
 const ROWS: &[u32] = &[1, 8];
 
 /// The ways of a product, by the number of its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rows {
+enum RowRange {
     /// As rows, at most so many.
     UpTo(u32),
     /// As tiles.
@@ -35,10 +30,10 @@ enum Rows {
 fn by_rows<'a>(
     e: &mut Emit<'a>,
     p: &Product,
-    mut way: impl FnMut(&mut Emit<'a>, Rows) -> Result<(), CompileError>,
+    mut way: impl FnMut(&mut Emit<'a>, RowRange) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
     e.choose(&p.m, ROWS, |e, arm| {
-        let rows = ROWS.get(arm).map_or(Rows::Many, |n| Rows::UpTo(*n));
+        let rows = ROWS.get(arm).map_or(RowRange::Many, |n| RowRange::UpTo(*n));
         way(e, rows)
     })
 }
@@ -55,68 +50,6 @@ impl Pair {
             None | Some(UnaryFn::Relu) => self.plain,
             Some(_) => self.activated,
         }
-    }
-}
-
-static GEMM: Pair = Pair {
-    plain: &GEMM_PLAIN,
-    activated: &GEMM_ACTIVATED,
-};
-
-/// The invocations of a side of a workgroup, and whether each has 8 x 8 results instead of 4 x 4.
-#[derive(Clone, Copy)]
-pub(super) struct Tile {
-    side: u32,
-    wide: bool,
-}
-
-impl Tile {
-    pub(super) fn len(self) -> u32 {
-        self.side * 4 * (1 + u32::from(self.wide))
-    }
-
-    /// How fast it is beside a kernel of quads is an estimate.
-    pub(super) fn size(self) -> Size {
-        Size {
-            rows: self.len(),
-            columns: self.len(),
-            invocations: self.side * self.side,
-            rate: match (self.wide, self.side) {
-                (true, _) => 0.55,
-                (false, 16) => 0.45,
-                (false, _) => 0.35,
-            },
-        }
-    }
-
-    /// The largest that still gives work to the whole device.
-    fn of(e: &Emit<'_>, p: &Product) -> Result<Tile, CompileError> {
-        const SIZES: [Tile; 3] = [
-            Tile {
-                side: 16,
-                wide: true,
-            },
-            Tile {
-                side: 16,
-                wide: false,
-            },
-            Tile {
-                side: 8,
-                wide: false,
-            },
-        ];
-        let (m, n) = (e.bound(&p.m)?, e.bound(&p.n)?);
-        let mut batch = 1usize;
-        for dim in &p.batch {
-            batch = batch.saturating_mul(e.bound(dim)?);
-        }
-        let units = units_of(e.caps);
-        let fits = |t: &Tile| {
-            let len = t.len() as usize;
-            let tiles = m.div_ceil(len).saturating_mul(n.div_ceil(len));
-            m.min(n) > len / 2 && tiles.saturating_mul(batch) >= units
-        };
-        Ok(SIZES.into_iter().find(fits).unwrap_or(SIZES[2]))
     }
 }
 
@@ -266,7 +199,13 @@ impl Given {
         [x, y, self.batches]
     }
 
-    fn tiles(&self, e: &mut Emit<'_>, kernel: &Kernel<ProductParams>, own: &[u32], tile: Tile) {
+    pub(super) fn tiles(
+        &self,
+        e: &mut Emit<'_>,
+        kernel: &Kernel<ProductParams>,
+        own: &[u32],
+        tile: Tile,
+    ) {
         let grid = self.tile_grid(e, [tile.len(); 2]);
         self.dispatch(e, kernel, own, grid);
     }
@@ -283,42 +222,18 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), Comp
     through_f32(e, p, y, |e, sums| {
         by_rows(e, p, |e, rows| {
             let takes = match rows {
-                Rows::UpTo(rows) => gemv::floats_take(e, p, rows)?,
-                Rows::Many => Takes::NOTHING,
+                RowRange::UpTo(rows) => gemv::floats_take(e, p, rows)?,
+                RowRange::Many => Takes::NOTHING,
             };
             takes.emit(e, p, sums, |e, p, sums| {
                 let given = given(e, p, sums)?;
                 match rows {
-                    Rows::UpTo(rows) => gemv::floats(e, p, &given, rows),
-                    Rows::Many => float_tiles(e, p, &given, sums),
+                    RowRange::UpTo(rows) => gemv::floats(e, p, &given, rows),
+                    RowRange::Many => many::floats(e, p, &given, sums),
                 }
             })
         })
     })
-}
-
-fn float_tiles(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    sums: &View,
-) -> Result<(), CompileError> {
-    if let Some(coop) = Coop::of(e, p, sums)? {
-        return coop.dispatch(e, given, p);
-    }
-    let tile = Tile::of(e, p)?;
-    if quads::floats(e, p, given, sums, tile)? {
-        return Ok(());
-    }
-    let own = [
-        code(p.b.dtype),
-        tile.side,
-        u32::from(tile.wide),
-        u32::from(p.a.own.unit),
-        u32::from(p.b.own.unit),
-    ];
-    given.tiles(e, GEMM.pick(p.activation), &own, tile);
-    Ok(())
 }
 
 /// As [`floats`], for weights in packed blocks.
@@ -331,64 +246,18 @@ pub(super) fn packed(
     through_f32(e, p, y, |e, sums| {
         by_rows(e, p, |e, rows| {
             let takes = match rows {
-                Rows::UpTo(rows) => gemv::packed_take(p, rows),
-                Rows::Many => Takes::NOTHING,
+                RowRange::UpTo(rows) => gemv::packed_take(p, rows),
+                RowRange::Many => Takes::NOTHING,
             };
             takes.emit(e, p, sums, |e, p, sums| {
                 let given = given(e, p, sums)?.of_blocks(e, blocks)?;
                 match rows {
-                    Rows::UpTo(rows) => gemv::packed(e, p, &given, blocks, rows),
-                    Rows::Many => packed_tiles(e, p, &given, blocks, sums),
+                    RowRange::UpTo(rows) => gemv::packed(e, p, &given, blocks, rows),
+                    RowRange::Many => many::packed(e, p, &given, blocks, sums),
                 }
             })
         })
     })
-}
-
-/// Tiles of packed weights; on matrices where that is possible and rows are many.
-fn packed_tiles(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    blocks: &Blocks,
-    sums: &View,
-) -> Result<(), CompileError> {
-    let Some(half) = Half::of(e, p, blocks, sums)? else {
-        return packed_in_place(e, p, given, blocks, sums);
-    };
-    let fits = half.fits(e, blocks);
-    e.choose(&p.m, &[half::LEAST_ROWS], |e, arm| {
-        e.choose_by(fits, &[0], |e, is_fit| match (arm, is_fit) {
-            (1, 1) => half.dispatch(e, blocks, sums),
-            _ => packed_in_place(e, p, given, blocks, sums),
-        })
-    })
-}
-
-/// Tiles of packed weights, decoded as they are read.
-fn packed_in_place(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    blocks: &Blocks,
-    sums: &View,
-) -> Result<(), CompileError> {
-    if quads::packed(e, p, given, blocks, sums)? {
-        return Ok(());
-    }
-    // An invocation decodes as many weights as the tile has for each: 64 x 16 for 64.
-    let tile = Tile {
-        side: 8,
-        wide: true,
-    };
-    let own = [tile.side, 1, u32::from(p.a.own.unit)];
-    let own: Vec<u32> = blocks.consts().into_iter().chain(own).collect();
-    let kernel = match given.is_coded() {
-        true => &GEMM_CODED,
-        false => &GEMM_PACKED,
-    };
-    given.tiles(e, kernel, &own, tile);
-    Ok(())
 }
 
 /// The same with its norm, if it has one, as a step before it.

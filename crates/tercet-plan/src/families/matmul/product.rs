@@ -2,13 +2,14 @@
 
 use tercet_ir::layout::{Term, numel};
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{CompileError, DType, Dim};
+use tercet_ir::{CompileError, DType, Dim, Scheme};
 
 use crate::emit::{Emit, View};
 use crate::families::gemm_coop::ACTIVATIONS;
 use crate::fusions::{Gate, RowNorm};
 use crate::num::Num;
 use crate::program::SlotId;
+use crate::tuning::Weights;
 
 /// The code of a function of a sum in the kernels; `None` where they do not have it.
 pub(in crate::families) fn activation_code(f: Option<UnaryFn>) -> Option<u32> {
@@ -245,11 +246,11 @@ impl Product {
         self,
         e: &mut Emit<'_>,
         norm: Option<RowNorm>,
-        tail: Option<Tail>,
+        tail: Option<BoundEpilogue>,
     ) -> Result<Product, CompileError> {
         let (gate, residual) = match tail {
-            Some(Tail::Gate(gate)) => (Some(gate), None),
-            Some(Tail::Sum(with)) => (None, Some(as_matrix(e, &with)?)),
+            Some(BoundEpilogue::Gate(gate)) => (Some(gate), None),
+            Some(BoundEpilogue::Sum(with)) => (None, Some(as_matrix(e, &with)?)),
             None => (None, None),
         };
         Ok(Product {
@@ -272,6 +273,15 @@ impl Product {
     /// The function of its sums, or of those of the gate.
     pub(super) fn function(&self) -> Option<UnaryFn> {
         self.activation.or(self.gate.as_ref().map(|gate| gate.f))
+    }
+
+    /// The right side as tables of measurements have it, where it is not packed in this scheme.
+    pub(super) fn weights_of(&self, scheme: Option<Scheme>) -> Weights {
+        match scheme {
+            Some(scheme) => Weights::Packed(scheme),
+            None if self.b.summed.unit => Weights::Along(self.b.dtype),
+            None => Weights::Across(self.b.dtype),
+        }
     }
 
     /// The columns of the result.
@@ -308,7 +318,7 @@ impl Product {
 }
 
 /// What is done to the results of a product.
-pub(super) enum Tail {
+pub(super) enum BoundEpilogue {
     Gate(Gate),
     /// The other operand of a sum.
     Sum(View),

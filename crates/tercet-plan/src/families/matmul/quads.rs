@@ -8,12 +8,14 @@ use super::kernels::{
     ProductParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_CODED_16, QUADS_CODED_F32, QUADS_F32,
     QUADS_F32_ACTIVATED, QUADS_MIXED, QUADS_PACKED_16, QUADS_PACKED_F32,
 };
-use super::portable::{Given, Pair, Tile};
+use super::many::Tile;
+use super::portable::{Given, Pair};
 use super::product::Product;
+use crate::device::rates::TileRate;
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::families::dequant::Blocks;
-use crate::families::tiles::{Problem, Size, Tiles, units_of};
+use crate::families::tiles::{Size, TileProblem, Tiles, Waits, full_unit};
 use crate::kernel::Kernel;
 use crate::num::Num;
 
@@ -29,35 +31,18 @@ static HALF: Pair = Pair {
     activated: &QUADS_16_ACTIVATED,
 };
 
-/// Measured for F32 on a GPU of 132 units (35.9, 40.1, 35 and 44.2 TFLOP/s at 4096^3).
-const OF_FLOATS: [Size; 4] = [
-    Size::of_quads([16, 16], 0.81),
-    Size::of_quads([8, 16], 0.91),
-    Size::of_quads([16, 8], 0.8),
-    Size::of_quads([8, 8], 1.0),
-];
-/// Packed weights are decoded by each tile of their columns, so that larger tiles should pay; an estimate.
-const OF_BLOCKS: [Size; 4] = [
-    Size::of_quads([16, 16], 1.0),
-    Size::of_quads([8, 16], 0.95),
-    Size::of_quads([16, 8], 0.95),
-    Size::of_quads([8, 8], 0.85),
-];
-/// Invocations that keep a unit busy: 128 reach 0.79 of it (1024^3 in 67 us).
-const FULL_UNIT: f64 = 160.0;
-
-fn problem(e: &Emit<'_>, p: &Product) -> Result<Problem, CompileError> {
+fn problem<'a>(e: &Emit<'a>, p: &Product) -> Result<TileProblem<'a>, CompileError> {
     let mut products = 1usize;
     for dim in &p.batch {
         products = products.saturating_mul(e.bound(dim)?);
     }
-    Ok(Problem {
+    Ok(TileProblem {
         rows: e.bound(&p.m)?,
         columns: e.bound(&p.n)?,
         k: e.bound(&p.k)?,
         products,
-        units: units_of(e.caps),
-        full_unit: FULL_UNIT,
+        device: &e.caps.device,
+        full_unit: full_unit(&e.caps.device, Waits::ForRows),
         // Sums of parts are of F32 activations only: others would be rounded once more.
         most_bytes: match p.a.dtype {
             DType::F32 => e.caps.max_binding_bytes / 2,
@@ -66,8 +51,8 @@ fn problem(e: &Emit<'_>, p: &Product) -> Result<Problem, CompileError> {
     })
 }
 
-fn best(problem: &Problem, sizes: &[Size]) -> Tiles {
-    let best = problem.best(sizes);
+fn best(problem: &TileProblem<'_>, rates: &[TileRate; 4]) -> Tiles {
+    let best = problem.best(&rates.each_ref().map(Size::of_quads));
     best.unwrap_or_else(|| unreachable!("invariant: there are sizes"))
 }
 
@@ -120,48 +105,75 @@ fn kernel_of(p: &Product, activation: Option<UnaryFn>) -> Option<&'static Kernel
     }
 }
 
-/// Emits a product of floats in this way where it applies, and beats `other`.
+/// True if a product of floats is taken: into rows of `y` of the type of the left operand.
+pub(super) fn takes(p: &Product, y: &View) -> bool {
+    let [across, along] = lies(p);
+    kernel_of(p, p.activation).is_some()
+        && rows_are_quads(p, y)
+        && (across || along)
+        && p.is_apart()
+}
+
+/// Whether vectors of the right operand lie across k, and along it.
+fn lies(p: &Product) -> [bool; 2] {
+    [
+        p.b.own.unit && p.b.is_multiple(QUAD, p.b.summed),
+        p.b.summed.unit && p.b.is_multiple(QUAD, p.b.own),
+    ]
+}
+
+/// True if a product of floats is summed in parts of `k`.
+pub(super) fn splits(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
+    let rates = &e.caps.device.rates.tiles;
+    Ok(best(&problem(e, p)?, &rates.floats).parts > 1)
+}
+
+/// The same without parts, on units that are busy however few tiles they have: the rates of tiles without vectors are
+/// estimates that know nothing of how busy a unit is.
+fn busy<'a>(e: &Emit<'a>, p: &Product) -> Result<TileProblem<'a>, CompileError> {
+    Ok(TileProblem {
+        full_unit: 1.0,
+        most_bytes: 0,
+        ..problem(e, p)?
+    })
+}
+
+/// About how many seconds a product of floats takes.
+pub(super) fn seconds(e: &Emit<'_>, p: &Product) -> Result<f64, CompileError> {
+    let rates = &e.caps.device.rates.tiles;
+    Ok(best(&problem(e, p)?, &rates.floats).time / rates.per_s)
+}
+
+/// The same with tiles without vectors, which leave units idle as others do.
+pub(super) fn seconds_of(e: &Emit<'_>, p: &Product, tile: Tile) -> Result<f64, CompileError> {
+    let device = &e.caps.device;
+    let busy = busy(e, p)?;
+    let times = busy.time(tile.size(device), 1) / best(&busy, &device.rates.tiles.floats).time;
+    Ok(times * seconds(e, p)?)
+}
+
+/// Emits a product of floats that is taken.
 pub(super) fn floats(
     e: &mut Emit<'_>,
     p: &Product,
     given: &Given,
     y: &View,
-    other: Tile,
-) -> Result<bool, CompileError> {
-    let across = p.b.own.unit && p.b.is_multiple(QUAD, p.b.summed);
-    let along = p.b.summed.unit && p.b.is_multiple(QUAD, p.b.own);
-    let Some(kernel) = kernel_of(p, p.activation) else {
-        return Ok(false);
-    };
-    if !rows_are_quads(p, y) || !(across || along) || !p.is_apart() {
-        return Ok(false);
-    }
-    let problem = problem(e, p)?;
-    let tiles = best(&problem, &OF_FLOATS);
-    // The rates of other tiles are estimates that know nothing of how busy a unit is.
-    let busy = Problem {
-        full_unit: 1.0,
-        most_bytes: 0,
-        ..problem
-    };
-    let is_slower = busy.time(other.size(), 1) < best(&busy, &OF_FLOATS).time;
-    if tiles.parts == 1 && is_slower {
-        return Ok(false);
-    }
+) -> Result<(), CompileError> {
+    debug_assert!(takes(p, y), "invariant: only what is taken is emitted");
+    let tiles = best(&problem(e, p)?, &e.caps.device.rates.tiles.floats);
     // What adds parts knows all functions of a sum; tiles of parts need none.
-    let kernel = match tiles.parts {
-        1 => kernel,
-        _ => kernel_of(p, None).unwrap_or(kernel),
-    };
+    let plain = kernel_of(p, None).filter(|_| tiles.parts > 1);
+    let kernel = plain.or_else(|| kernel_of(p, p.activation));
+    let kernel = kernel.unwrap_or_else(|| unreachable!("invariant: there is a kernel for it"));
+    let [_, along] = lies(p);
     let mut own = vec![u32::from(!along)];
     if p.b.dtype != DType::F32 {
         own.push(code(p.b.dtype));
     }
-    emit(e, p, given, kernel, &own, tiles)?;
-    Ok(true)
+    emit(e, p, given, kernel, &own, tiles)
 }
 
-/// As [`floats`], for weights in packed blocks.
+/// Emits a product with weights in packed blocks in this way where it applies.
 pub(super) fn packed(
     e: &mut Emit<'_>,
     p: &Product,
@@ -178,7 +190,7 @@ pub(super) fn packed(
         (DType::F32, true) => &QUADS_CODED_F32,
         (_, true) => &QUADS_CODED_16,
     };
-    let tiles = best(&problem(e, p)?, &OF_BLOCKS);
+    let tiles = best(&problem(e, p)?, &e.caps.device.rates.tiles.blocks);
     emit(e, p, given, kernel, &blocks.consts(), tiles)?;
     Ok(true)
 }

@@ -110,14 +110,12 @@ const FRAGMENT: usize = 16;
 const MOST_STATES: usize = 128;
 /// Blocks of rows of a chunk, each with its subgroup.
 const BLOCKS: u32 = 4;
-/// Units of a device that does not say how many it has.
-const TYPICAL_UNITS: usize = 32;
 /// Floats that the first kernel says of a chunk.
 const FACTORS: usize = 2 * CHUNK + 4;
 
 /// How a scan is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tiling {
+pub(super) struct ChunkTiling {
     ty: CoopType,
     subgroup: u32,
     states: usize,
@@ -126,14 +124,14 @@ pub(super) struct Tiling {
     parts: u32,
 }
 
-impl Tiling {
+impl ChunkTiling {
     /// None where the device has no such matrices, or the states or channels do not fit them.
     pub(super) fn choose(
         caps: &Caps,
         dtype: DType,
         states: usize,
         columns: usize,
-    ) -> Option<Tiling> {
+    ) -> Option<ChunkTiling> {
         let ty = match dtype {
             DType::F16 if caps.natives.halves => CoopType::F16,
             DType::BF16 => CoopType::BF16,
@@ -153,7 +151,7 @@ impl Tiling {
             CoopType::F16 if columns.is_multiple_of(2 * FRAGMENT) => 2,
             CoopType::F16 | CoopType::BF16 => 1,
         };
-        let tiling = Tiling {
+        let tiling = ChunkTiling {
             ty,
             subgroup: caps.subgroup?,
             states,
@@ -195,14 +193,19 @@ struct Made {
 }
 
 /// The tiling of a scan; none where the device or the sizes are not for it.
-pub(super) fn tiling(e: &Emit<'_>, scan: &Scan<'_>) -> Result<Option<Tiling>, CompileError> {
+pub(super) fn tiling(e: &Emit<'_>, scan: &Scan<'_>) -> Result<Option<ChunkTiling>, CompileError> {
     let sizes = scan.sizes;
     let squares = squares(e, scan)?.saturating_mul(CHUNK * CHUNK * 2);
     if squares as u64 > e.caps.max_binding_bytes {
         return Ok(None);
     }
     let dtype = scan.rows[0].dtype;
-    Ok(Tiling::choose(e.caps, dtype, sizes.states, sizes.per_head))
+    Ok(ChunkTiling::choose(
+        e.caps,
+        dtype,
+        sizes.states,
+        sizes.per_head,
+    ))
 }
 
 /// The most chunks of all heads.
@@ -218,7 +221,7 @@ fn squares(e: &Emit<'_>, scan: &Scan<'_>) -> Result<usize, CompileError> {
 pub(super) fn dispatch(
     e: &mut Emit<'_>,
     scan: &Scan<'_>,
-    tiling: &Tiling,
+    tiling: &ChunkTiling,
 ) -> Result<(), CompileError> {
     let squares = squares(e, scan)?;
     let square = |n: usize| [Dim::Known(squares), Dim::Known(n)];
@@ -246,7 +249,7 @@ pub(super) fn dispatch(
 
 /// Heads that a workgroup of the first kernel makes the squares of, as long as there are workgroups for all units.
 fn heads_of_workgroup(e: &Emit<'_>, scan: &Scan<'_>, squares: usize) -> usize {
-    let units = e.caps.units_or(TYPICAL_UNITS);
+    let units = e.caps.units();
     let together = scan.sizes.heads / scan.sizes.groups.max(1);
     let fits = |each: &usize| together.is_multiple_of(*each) && squares / each >= 4 * units;
     [16, 8, 4, 2].into_iter().find(fits).unwrap_or(1)
@@ -259,7 +262,7 @@ fn known(n: usize) -> Num {
 fn multiply_rows(
     e: &mut Emit<'_>,
     scan: &Scan<'_>,
-    tiling: &Tiling,
+    tiling: &ChunkTiling,
     made: &Made,
     each: usize,
     [batch, steps, chunks]: [Num; 3],
@@ -303,7 +306,7 @@ fn multiply_rows(
 fn walk(
     e: &mut Emit<'_>,
     scan: &Scan<'_>,
-    tiling: &Tiling,
+    tiling: &ChunkTiling,
     made: &Made,
     [batch, steps, chunks]: [Num; 3],
 ) {
@@ -367,7 +370,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_matrices_goes_step_by_step() {
         let h200 = Caps::h200();
-        let of = |dtype, states, columns| Tiling::choose(&h200, dtype, states, columns);
+        let of = |dtype, states, columns| ChunkTiling::choose(&h200, dtype, states, columns);
         for dtype in [DType::F16, DType::BF16] {
             for (states, columns) in [(16, 16), (48, 80), (128, 64), (128, 128)] {
                 let t = of(dtype, states, columns).unwrap();
@@ -383,9 +386,12 @@ mod tests {
             }
         }
         assert_eq!(of(DType::F32, 128, 64), None);
-        assert_eq!(Tiling::choose(&Caps::browser(), DType::F16, 128, 64), None);
+        assert_eq!(
+            ChunkTiling::choose(&Caps::browser(), DType::F16, 128, 64),
+            None
+        );
         let mut careful = Caps::h200();
         careful.natives.halves = false;
-        assert_eq!(Tiling::choose(&careful, DType::F16, 128, 64), None);
+        assert_eq!(ChunkTiling::choose(&careful, DType::F16, 128, 64), None);
     }
 }

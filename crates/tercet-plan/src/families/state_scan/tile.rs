@@ -16,15 +16,6 @@ const FEW_THREADS: usize = 64;
 /// The most states of a channel: four vectors of four in each invocation of half a workgroup.
 pub(super) const MOST_STATES: usize = 1024;
 
-/// Shared memory up to which several workgroups run on a unit side by side.
-const SEVERAL_BYTES: usize = 32 << 10;
-
-/// Shared memory that a workgroup takes where it has a unit for itself.
-const ALONE_BYTES: usize = 48 << 10;
-
-/// Units of a device that does not say how many it has.
-const SOME_UNITS: usize = 16;
-
 /// What there is to do at each step: rows of channels that have states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
@@ -44,7 +35,7 @@ impl Work {
 
     /// Workgroups for each unit of the device, rounded up.
     fn per_unit(self, tile: Tile, caps: &Caps) -> usize {
-        let units = caps.units_or(SOME_UNITS);
+        let units = caps.units();
         let tiles = self.channels.div_ceil(tile.channels());
         self.rows.saturating_mul(tiles).div_ceil(units)
     }
@@ -123,10 +114,11 @@ impl Tile {
     /// As many steps as fit the shared memory, up to `most` fours; `bytes` is what a kernel takes.
     fn fit(self, work: Work, caps: &Caps, most: usize, bytes: fn(&Tile) -> usize) -> Tile {
         let budget = match work.per_unit(self, caps) {
-            0..=1 => ALONE_BYTES,
-            _ => SEVERAL_BYTES,
+            // It has a unit for itself.
+            0..=1 => caps.workgroup_bytes,
+            _ => caps.device.several_bytes,
         };
-        let budget = budget.min(caps.workgroup_bytes as usize);
+        let budget = budget as usize;
         let fits = |tile: &Tile| bytes(tile) <= budget;
         let fours = [8, 6, 4, 2, 1].into_iter().filter(|fours| *fours <= most);
         let staged = fours.map(|fours| Tile { fours, ..self }).find(fits);

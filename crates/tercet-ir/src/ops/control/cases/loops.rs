@@ -165,6 +165,27 @@ fn carried() -> Vec<Case> {
             })?;
             outputs(c, z, 2)
         }),
+        Case::new("a_window_seen_before_and_after", |c| {
+            let x = c.input("x", [3, 4], Fill::Normal)?;
+            let sum = c.input("sum", [12], Fill::Normal)?;
+            let row = c.input("row", [1, 4], Fill::Normal)?;
+            let z = counted(c, 3, &[x, sum], &[row], |g, i, a| {
+                // Columns one after the other: a copy.
+                let columns = |g: &mut Graph, x| {
+                    let x = g.transpose(x, &[1, 0])?;
+                    g.reshape(x, [12])
+                };
+                let before = columns(g, a[0])?;
+                let zero = g.scalar(DType::I32, 0.0)?;
+                let (i, zero) = (g.unsqueeze(i, 0)?, g.unsqueeze(zero, 0)?);
+                let at = g.concat(&[i, zero], 0)?;
+                let x = g.dynamic_update_slice(a[0], a[2], at)?;
+                let after = columns(g, x)?;
+                let change = g.sub(after, before)?;
+                Ok(vec![x, g.plus(a[1], change)?])
+            })?;
+            outputs(c, z, 3)
+        }),
     ]
 }
 

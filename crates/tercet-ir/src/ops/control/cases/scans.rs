@@ -303,7 +303,7 @@ pub(in super::super) fn refused_scans() -> Vec<Reject> {
             };
             g.add(op, &[x])
         }),
-        reject("nine_axes", "at most 8 axes", |g| {
+        reject("nine_axes", "at most 8 are possible", |g| {
             let x = g.input("x", Type::new(DType::F32, [2; 8]))?;
             let ty = Type::new(DType::F32, [2; 7]);
             let body = block(&[ty], |g, a| Ok(vec![g.unsqueeze(a[0], 0)?]))?;

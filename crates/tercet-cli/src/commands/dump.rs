@@ -1,0 +1,77 @@
+//! `tercet run --dump`: what every node computes, as files.
+
+use std::path::Path;
+
+use tercet::{Device, Graph, Tensor, Value, node_values};
+
+use super::tensors::to_array;
+use crate::error::CliError;
+use crate::npy::write_npy;
+use crate::{destination, output};
+
+/// The most characters of a result's name in a file's.
+const MOST_NAME: usize = 60;
+
+/// Writes each value to a file of its own in `dir`, which is made.
+pub(crate) fn dump(
+    dir: &Path,
+    graph: &Graph,
+    tensors: &[(String, Tensor)],
+    device: &Device,
+) -> Result<(), CliError> {
+    std::fs::create_dir_all(dir).map_err(|source| CliError::Write {
+        path: dir.to_path_buf(),
+        source,
+    })?;
+    let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let digits = graph.len().saturating_sub(1).to_string().len();
+    let mut files = 0;
+    for value in node_values(graph, &named, device)? {
+        let (value, tensor) = value?;
+        let path = dir.join(file_name(graph, value, digits));
+        destination::write(&path, |mut file| write_npy(&mut file, &to_array(&tensor)))?;
+        files += 1;
+    }
+    output::note(format_args!("{files} values written to {}", dir.display()));
+    Ok(())
+}
+
+/// `07_mat_mul.npy`, `07.1_top_k.npy` for a second result, `08_softmax_y.npy` for the graph's result `y`.
+fn file_name(graph: &Graph, value: Value, digits: usize) -> String {
+    let op = graph.node(value.node).op.kind().doc().name;
+    let mut name = format!("{:0digits$}", value.node.0);
+    if value.port > 0 {
+        name += &format!(".{}", value.port);
+    }
+    name += &format!("_{op}");
+    if let Some(output) = graph.outputs().iter().find(|o| o.value == value) {
+        let safe = output.name.chars().take(MOST_NAME);
+        let safe = safe.map(|c| match c {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '-' | '_' => c,
+            _ => '_',
+        });
+        name.push('_');
+        name.extend(safe);
+    }
+    name + ".npy"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tercet::{DType, Type};
+
+    #[test]
+    fn files_are_named_by_node_operator_and_result() {
+        let mut g = Graph::new();
+        let x = g.input("x", Type::new(DType::F32, [4])).unwrap();
+        let y = g.top_k(x, 2, 0, true).unwrap();
+        g.output("../a b\u{202e}", y).unwrap();
+        assert_eq!(file_name(&g, y, 3), "001_top_k_.._a_b_.npy");
+        assert_eq!(file_name(&g, y.port(1), 1), "1.1_top_k.npy");
+        let mut g = Graph::new();
+        let x = g.input("x", Type::new(DType::F32, [4])).unwrap();
+        g.output(&"n".repeat(500), x).unwrap();
+        assert!(file_name(&g, x, 1).len() < 100);
+    }
+}

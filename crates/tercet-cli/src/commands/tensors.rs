@@ -1,0 +1,276 @@
+//! Tensors as `.npy` arrays, as JSON, and as the few numbers that people look at.
+//!
+//! Nothing here widens a whole tensor: elements are converted some thousands at a time.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::ser::{Serialize, Serializer};
+use serde_json::Value;
+use tercet::{DType, Signature, Tensor, TensorType, counted};
+
+use crate::error::CliError;
+use crate::npy::{NpyArray, NpyDtype, read_npy, read_npz};
+
+/// What of a tensor a person is shown.
+const MAX_ROWS: usize = 16;
+const MAX_COLUMNS: usize = 8;
+
+/// Elements that are converted at a time.
+const PIECE: usize = 4096;
+
+/// The tensors of `--input` arguments, by the names of the graph.
+pub(crate) fn read_tensors(
+    signature: &Signature,
+    inputs: &[String],
+) -> Result<Vec<(String, Tensor)>, CliError> {
+    let mut given = Vec::new();
+    for input in inputs {
+        given.extend(read_arrays(input)?);
+    }
+    to_tensors(signature, given)
+}
+
+/// The arrays of `NAME=FILE.npy` or `FILE.npz`.
+fn read_arrays(input: &str) -> Result<Vec<(String, NpyArray<'static>)>, CliError> {
+    match input.split_once('=') {
+        Some((name, file)) if !file.is_empty() => {
+            Ok(vec![(name.to_string(), read_npy(Path::new(file))?)])
+        }
+        None if input.ends_with(".npz") => Ok(read_npz(Path::new(input))?),
+        Some(_) | None => Err(CliError::Usage(format!(
+            "`{input}` is neither NAME=FILE.npy nor FILE.npz"
+        ))),
+    }
+}
+
+fn to_tensors(
+    signature: &Signature,
+    arrays: Vec<(String, NpyArray<'static>)>,
+) -> Result<Vec<(String, Tensor)>, CliError> {
+    let mut tensors: Vec<(String, Tensor)> = Vec::new();
+    let ports = || {
+        signature
+            .inputs
+            .iter()
+            .chain(&signature.params)
+            .chain(&signature.states)
+    };
+    for (name, array) in arrays {
+        let Some(port) = ports().find(|p| p.name == name) else {
+            let known: Vec<&str> = ports().map(|p| p.name.as_str()).collect();
+            let known = match known.as_slice() {
+                [] => "nothing".to_string(),
+                known => known.join(", "),
+            };
+            return Err(CliError::Usage(format!(
+                "the graph has no `{name}`; it takes: {known}"
+            )));
+        };
+        if tensors.iter().any(|(n, _)| *n == name) {
+            return Err(CliError::Usage(format!("`{name}` is given twice")));
+        }
+        let tensor = to_tensor(&name, array, port.ty.dtype)?;
+        let (found, wanted) = (tensor.dtype(), port.ty.dtype);
+        if found != wanted {
+            return Err(CliError::Usage(format!(
+                "array `{name}` is {found}, the graph takes {wanted}; convert it with numpy's astype"
+            )));
+        }
+        tensors.push((name, tensor));
+    }
+    Ok(tensors)
+}
+
+/// NumPy has no bfloat16: an array of f4 is rounded where the graph takes bf16. All other dtypes
+/// must be the graph's own.
+fn to_tensor(name: &str, array: NpyArray<'static>, wanted: DType) -> Result<Tensor, CliError> {
+    let (dtype, shape, bytes) = array.into_parts();
+    let dtype = match dtype {
+        NpyDtype::F16 => DType::F16,
+        NpyDtype::F32 => DType::F32,
+        NpyDtype::F64 => DType::F64,
+        NpyDtype::I8 => DType::I8,
+        NpyDtype::I32 => DType::I32,
+        NpyDtype::I64 => DType::I64,
+        NpyDtype::U8 => DType::U8,
+        NpyDtype::U32 => DType::U32,
+        NpyDtype::Bool => DType::Bool,
+    };
+    let bad = |source| CliError::Tensor {
+        what: format!("array `{name}`"),
+        source,
+    };
+    let len = bytes.len();
+    let ty = TensorType::new(dtype, &shape);
+    let tensor = Tensor::from_owner(ty, Arc::new(bytes), 0..len).map_err(bad)?;
+    if dtype != DType::F32 || wanted != DType::BF16 {
+        return Ok(tensor);
+    }
+    let mut rounded = Vec::with_capacity(len / 2);
+    for piece in pieces(&tensor, 0..tensor.numel()) {
+        let ty = TensorType::new(wanted, &[piece.numel()]);
+        rounded.extend_from_slice(
+            Tensor::from_f64s(ty, &piece.to_f64s())
+                .map_err(bad)?
+                .bytes(),
+        );
+    }
+    let (ty, len) = (TensorType::new(wanted, &shape), rounded.len());
+    Tensor::from_owner(ty, Arc::new(rounded), 0..len).map_err(bad)
+}
+
+/// As NumPy has it: bfloat16 is widened to f4, everything else is the tensor's own memory.
+pub(crate) fn to_array(tensor: &Tensor) -> NpyArray<'_> {
+    let own = |dtype| (dtype, Cow::Borrowed(tensor.bytes()));
+    let (dtype, bytes) = match tensor.dtype() {
+        DType::F16 => own(NpyDtype::F16),
+        DType::F32 => own(NpyDtype::F32),
+        DType::F64 => own(NpyDtype::F64),
+        DType::I8 => own(NpyDtype::I8),
+        DType::I32 => own(NpyDtype::I32),
+        DType::I64 => own(NpyDtype::I64),
+        DType::U8 => own(NpyDtype::U8),
+        DType::U32 => own(NpyDtype::U32),
+        DType::Bool => own(NpyDtype::Bool),
+        DType::BF16 => {
+            let mut wide = Vec::with_capacity(2 * tensor.bytes().len());
+            for piece in pieces(tensor, 0..tensor.numel()) {
+                let values = piece.to_f64s().into_iter();
+                wide.extend(values.flat_map(|x| (x as f32).to_le_bytes()));
+            }
+            (NpyDtype::F32, Cow::Owned(wide))
+        }
+    };
+    NpyArray::new(dtype, tensor.shape().to_vec(), bytes)
+        .expect("invariant: a tensor's bytes fit its shape")
+}
+
+/// The first rows of the last axis, a line each.
+pub(crate) fn print(out: &mut impl Write, tensor: &Tensor) -> std::io::Result<()> {
+    let row = tensor.shape().last().map_or(1, |&n| n.max(1));
+    let rows = tensor.numel() / row;
+    for at in (0..rows).take(MAX_ROWS) {
+        write!(out, " ")?;
+        for value in values(tensor, at * row..at * row + row.min(MAX_COLUMNS)) {
+            let text = match value {
+                Value::String(text) => text,
+                value => value.to_string(),
+            };
+            write!(out, " {text:>12}")?;
+        }
+        if row > MAX_COLUMNS {
+            write!(out, "  ... {} more", row - MAX_COLUMNS)?;
+        }
+        writeln!(out)?;
+    }
+    if rows > MAX_ROWS {
+        let more = counted(rows - MAX_ROWS, "more row", "more rows");
+        writeln!(out, "  ... {more}")?;
+    }
+    Ok(())
+}
+
+/// All elements as a JSON list, which is written as it is converted.
+pub(crate) struct Elements<'a>(pub(crate) &'a Tensor);
+
+impl Serialize for Elements<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values(self.0, 0..self.0.numel()))
+    }
+}
+
+/// Elements as JSON. Wide integers keep every digit; a float is printed as its own type is.
+fn values(tensor: &Tensor, range: Range<usize>) -> impl Iterator<Item = Value> {
+    pieces(tensor, range).flat_map(|piece| json(&piece))
+}
+
+/// The elements of a range, some at a time.
+fn pieces(tensor: &Tensor, range: Range<usize>) -> impl Iterator<Item = Tensor> {
+    let (dtype, end) = (tensor.dtype(), range.end);
+    let size = dtype.size_bytes();
+    range.step_by(PIECE).map(move |at| {
+        let n = PIECE.min(end - at);
+        let bytes = &tensor.bytes()[at * size..(at + n) * size];
+        Tensor::from_bytes(TensorType::new(dtype, &[n]), bytes)
+            .expect("invariant: as many bytes as elements take")
+    })
+}
+
+fn json(tensor: &Tensor) -> Vec<Value> {
+    let float = |x: f64| match x {
+        _ if x.is_nan() => Value::from("nan"),
+        f64::INFINITY => Value::from("inf"),
+        f64::NEG_INFINITY => Value::from("-inf"),
+        x => Value::from(x),
+    };
+    // The shortest decimal of an f32, which serde_json would print as the f64 that it equals.
+    let short = |x: f64| match (x as f32).to_string().parse() {
+        Ok(x) => float(x),
+        Err(_) => float(x),
+    };
+    match tensor.dtype() {
+        DType::F64 => tensor.to_f64s().into_iter().map(float).collect(),
+        DType::F32 | DType::F16 | DType::BF16 => tensor.to_f64s().into_iter().map(short).collect(),
+        DType::I8 | DType::I32 | DType::I64 | DType::U8 | DType::U32 => {
+            tensor.to_i64s().into_iter().map(Value::from).collect()
+        }
+        DType::Bool => {
+            let bits = tensor.to_i64s().into_iter();
+            bits.map(|x| Value::from(x != 0)).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_columns_beyond_the_first_are_counted() {
+        let shown = |shape: &[usize]| {
+            let ty = TensorType::new(DType::I32, shape);
+            let values: Vec<f64> = (0..ty.numel()).map(|i| i as f64).collect();
+            let mut out = Vec::new();
+            print(&mut out, &Tensor::from_f64s(ty, &values).unwrap()).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(shown(&[]).trim(), "0");
+        assert_eq!(shown(&[0, 3]), "");
+        assert_eq!(shown(&[3, 0]), "");
+        let wide = shown(&[17, 9]);
+        assert!(wide.starts_with("             0            1"), "{wide}");
+        assert!(
+            wide.ends_with("142  ... 1 more\n  ... 1 more row\n"),
+            "{wide}"
+        );
+        assert_eq!(shown(&[18, 1]).lines().last(), Some("  ... 2 more rows"));
+    }
+
+    #[test]
+    fn values_across_pieces_are_all_there() {
+        let n = 2 * PIECE + 3;
+        let values: Vec<f64> = (0..n).map(|i| i as f64 / 2.0).collect();
+        for dtype in [DType::F32, DType::F64] {
+            let tensor = Tensor::from_f64s(TensorType::new(dtype, &[n]), &values).unwrap();
+            let text = serde_json::to_string(&Elements(&tensor)).unwrap();
+            let back: Vec<f64> = serde_json::from_str(&text).unwrap();
+            assert_eq!(back, values);
+        }
+    }
+
+    #[test]
+    fn bf16_is_f4_in_files_and_back() {
+        let n = PIECE + 1;
+        let values: Vec<f64> = (0..n).map(|i| (i % 200) as f64).collect();
+        let ty = TensorType::new(DType::BF16, &[n]);
+        let tensor = Tensor::from_f64s(ty, &values).unwrap();
+        let (dtype, shape, bytes) = to_array(&tensor).into_parts();
+        assert_eq!((dtype, bytes.len()), (NpyDtype::F32, 4 * n));
+        let array = NpyArray::new(dtype, shape, bytes).unwrap();
+        assert_eq!(to_tensor("x", array, DType::BF16).unwrap(), tensor);
+    }
+}

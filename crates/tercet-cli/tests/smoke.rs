@@ -1,0 +1,342 @@
+//! The binary itself, in the profile of this test run, through every subcommand on every executor that this build
+//! and machine have.
+//!
+//! The subcommands are those that `--help` lists: one without a case here fails. What `TERCET_REQUIRE` names must be
+//! there. Sizes are small: what is tested is that a build does what it does, not every value of every operator.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+)]
+
+mod common;
+
+use serde_json::{Value, json};
+
+use common::{Scratch, demo, f32s, good, npy, tercet, text, usable_devices};
+
+/// The test of each subcommand, and the list of those that there are.
+///
+/// `smoke! { ops }` expands to `const TESTED: &[&str] = &["ops"];` and a test `ops` that calls `case::ops()`.
+macro_rules! smoke {
+    ($($(#[$when:meta])* $name:ident)*) => {
+        const TESTED: &[&str] = &[$($(#[$when])* stringify!($name)),*];
+        $($(#[$when])* #[test] fn $name() { case::$name(); })*
+    };
+}
+
+smoke! {
+    generate embed inspect run explain verify trace tune #[cfg(feature = "splat")] splat ops devices
+}
+
+#[test]
+fn every_subcommand_is_tested() {
+    let help = good(&["--help"]).out;
+    let (_, list) = help.split_once("\nCommands:\n").unwrap();
+    let names = list.lines().take_while(|line| !line.is_empty());
+    let names = names.filter_map(|line| line.split_whitespace().next());
+    let names: Vec<&str> = names.filter(|name| *name != "help").collect();
+    assert_eq!(names, TESTED);
+    for name in names {
+        let own = good(&[name, "--help"]).out;
+        assert!(own.contains(&format!("Usage: tercet {name}")), "{own}");
+        assert_eq!(good(&["help", name]).out, own);
+    }
+}
+
+/// The first device of each executor, the reference aside; those of `TERCET_REQUIRE` are among them.
+fn executors() -> Vec<String> {
+    let devices = usable_devices();
+    let required = std::env::var("TERCET_REQUIRE").unwrap_or_default();
+    for name in required.split(',').map(str::trim) {
+        if ["cpu", "vulkan", "wgpu"].contains(&name) {
+            assert!(devices.iter().any(|d| d == name), "{name}: {devices:?}");
+        }
+    }
+    devices.into_iter().filter(|d| !d.contains(':')).collect()
+}
+
+/// A result of every pair of rows and columns: both operands are broadcast.
+const OUTER_SUM: &str = "graph {
+  %a = input{name=\"a\", ty=f32[13, 1]}()
+  %b = input{name=\"b\", ty=f32[1, 7]}()
+  %y = binary{f=add}(%a, %b)
+  return %y as \"y\"
+}
+";
+
+/// An encoder of one layer with made-up weights.
+fn encoder(scratch: &Scratch) -> String {
+    let config = json!({
+        "model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 16, "vocab_size": 6, "max_position_embeddings": 8,
+    });
+    let special = |id: u32, text: &str| {
+        json!({"id": id, "content": text, "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false})
+    };
+    let tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": [special(0, "[PAD]"), special(1, "[UNK]")],
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+            "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {"[PAD]": 0, "[UNK]": 1, "red": 2, "green": 3, "blue": 4, "##ish": 5}},
+    });
+    scratch.file("config.json", config.to_string());
+    scratch.file("tokenizer.json", tokenizer.to_string());
+    scratch.file("model.safetensors", weights());
+    scratch.path("")
+}
+
+fn weights() -> Vec<u8> {
+    let mut shapes = vec![
+        ("embeddings.word_embeddings.weight".to_string(), vec![6, 8]),
+        (
+            "embeddings.position_embeddings.weight".to_string(),
+            vec![8, 8],
+        ),
+        (
+            "embeddings.token_type_embeddings.weight".to_string(),
+            vec![2, 8],
+        ),
+    ];
+    let at = |name: &str| format!("encoder.layer.0.{name}");
+    let norms = ["attention.output.LayerNorm", "output.LayerNorm"].map(at);
+    for norm in ["embeddings.LayerNorm".to_string()].iter().chain(&norms) {
+        shapes.extend(["weight", "bias"].map(|part| (format!("{norm}.{part}"), vec![8])));
+    }
+    for (name, [rows, columns]) in [
+        ("attention.self.query", [8, 8]),
+        ("attention.self.key", [8, 8]),
+        ("attention.self.value", [8, 8]),
+        ("attention.output.dense", [8, 8]),
+        ("intermediate.dense", [16, 8]),
+        ("output.dense", [8, 16]),
+    ] {
+        shapes.push((at(&format!("{name}.weight")), vec![rows, columns]));
+        shapes.push((at(&format!("{name}.bias")), vec![rows]));
+    }
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, shape) in shapes {
+        let begin = data.len();
+        let values = (0..shape.iter().product::<usize>()).map(|i| ((begin + 7 * i) as f32).sin());
+        data.extend(values.flat_map(f32::to_le_bytes));
+        let row = json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, data.len()]});
+        header.insert(name, row);
+    }
+    let header = Value::Object(header).to_string();
+    let len = (header.len() as u64).to_le_bytes();
+    [&len[..], header.as_bytes(), &data].concat()
+}
+
+/// Two splats before the camera that comes without any.
+#[cfg(feature = "splat")]
+fn scene() -> Vec<u8> {
+    let names =
+        "x y z f_dc_0 f_dc_1 f_dc_2 opacity scale_0 scale_1 scale_2 rot_0 rot_1 rot_2 rot_3";
+    let names = names.split_whitespace();
+    let lines: String = names.map(|n| format!("property float {n}\n")).collect();
+    let head =
+        format!("ply\nformat binary_little_endian 1.0\nelement vertex 2\n{lines}end_header\n");
+    let splat = |x: f32| {
+        [
+            x, 0.0, 0.0, 1.0, 0.5, 0.2, 3.0, -1.0, -1.0, -1.0, 1.0, 0.0, 0.0, 0.0,
+        ]
+    };
+    [head.into_bytes(), f32s(&splat(-0.5)), f32s(&splat(0.5))].concat()
+}
+
+mod case {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Value {
+        common::json(args)
+    }
+
+    pub(super) fn generate() {
+        let cpu = parsed(&["generate", "-n", "4", "--json", "--device", "cpu"]);
+        for device in executors() {
+            let v = parsed(&["generate", "-n", "4", "--json", "--device", &device]);
+            assert_eq!(v["tokens"], cpu["tokens"], "{device}");
+            assert_eq!(v["device"], device.as_str());
+        }
+    }
+
+    pub(super) fn embed() {
+        let scratch = Scratch::new("smoke-embed");
+        let model = encoder(&scratch);
+        let vectors = |device: &str| -> Vec<Vec<f64>> {
+            let v = parsed(&[
+                "embed",
+                "-m",
+                &model,
+                "--json",
+                "--device",
+                device,
+                "red",
+                "green bluish",
+            ]);
+            let rows = v.as_array().unwrap().iter();
+            rows.map(|row| serde_json::from_value(row["embedding"].clone()).unwrap())
+                .collect()
+        };
+        let cpu = vectors("cpu");
+        let length: f64 = cpu[1].iter().map(|x| x * x).sum();
+        assert!((length - 1.0).abs() < 1e-5 && cpu[0] != cpu[1], "{cpu:?}");
+        for device in executors() {
+            let own = vectors(&device);
+            let pairs = own.iter().flatten().zip(cpu.iter().flatten());
+            assert!(pairs.clone().count() == 16, "{device}");
+            for (x, y) in pairs {
+                assert!((x - y).abs() < 1e-4, "{device}: {x} instead of {y}");
+            }
+        }
+        let table = good(&["embed", "-m", &model, "--device", "cpu", "red", "red"]);
+        assert!(table.out.contains(" 1.000"), "{}", table.out);
+    }
+
+    pub(super) fn inspect() {
+        let out = good(&["inspect", &demo("tiny-rust-llama-q8_0.gguf")]).out;
+        assert!(out.contains("parameters  3,541,248"), "{out}");
+    }
+
+    pub(super) fn run() {
+        let scratch = Scratch::new("smoke-run");
+        let graph = scratch.file("g.tercet", OUTER_SUM);
+        let of = |n: u8, scale: f32| -> Vec<f32> { (0..n).map(|i| scale * f32::from(i)).collect() };
+        let (a, b) = (of(13, 10.0), of(7, 0.5));
+        let a_file = scratch.file("a.npy", npy("<f4", "(13, 1)", &f32s(&a)));
+        let b_file = scratch.file("b.npy", npy("<f4", "(1, 7)", &f32s(&b)));
+        let (a_arg, b_arg) = (format!("a={a_file}"), format!("b={b_file}"));
+        let want: Vec<f32> = a
+            .iter()
+            .flat_map(|a| b.iter().map(move |b| a + b))
+            .collect();
+        let out = scratch.path("y.npy");
+        for device in executors() {
+            let v = parsed(&[
+                "run", &graph, "-i", &a_arg, "-i", &b_arg, "--json", "-o", &out, "--device",
+                &device,
+            ]);
+            assert_eq!(v[0]["shape"], json!([13, 7]), "{device}");
+            let values: Vec<f32> = serde_json::from_value(v[0]["values"].clone()).unwrap();
+            assert_eq!(values, want, "{device}");
+            let file = std::fs::read(&out).unwrap();
+            assert!(file.ends_with(&f32s(&want)), "{device}");
+        }
+    }
+
+    pub(super) fn explain() {
+        let scratch = Scratch::new("smoke-explain");
+        let graph = scratch.file("g.tercet", OUTER_SUM);
+        for device in executors() {
+            let out = good(&["explain", &graph, "--steps", "--device", &device]).out;
+            assert!(
+                out.starts_with(&format!("target          {device}\n")),
+                "{out}"
+            );
+            assert!(out.contains("dispatches      1\n"), "{device}: {out}");
+        }
+    }
+
+    pub(super) fn verify() {
+        let scratch = Scratch::new("smoke-verify");
+        let graph = scratch.file("g.tercet", OUTER_SUM);
+        let devices = [executors(), vec!["reference".to_string()]].concat();
+        for device in devices {
+            let v = parsed(&["verify", &graph, "--json", "--device", &device]);
+            assert_eq!(v["agrees"], true, "{device}");
+            assert_eq!(v["values"].as_array().unwrap().len(), 1, "{device}");
+            let out = good(&[
+                "verify", &graph, "--all", "--seed", "-1", "--device", &device,
+            ])
+            .out;
+            let last = out.lines().last();
+            let agrees = format!("{device} agrees with the reference");
+            assert_eq!(last, Some(agrees.as_str()));
+        }
+    }
+
+    pub(super) fn trace() {
+        let scratch = Scratch::new("smoke-trace");
+        let file = scratch.path("trace.json");
+        for device in executors() {
+            good(&["trace", "-n", "1", "-o", &file, "--device", &device]);
+            let v: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+            let runs = v["traceEvents"].as_array().unwrap().iter();
+            assert!(runs.filter(|e| e["name"] == "run").count() >= 2, "{device}");
+        }
+    }
+
+    /// Only some devices have anything to choose: the others say so.
+    pub(super) fn tune() {
+        let scratch = Scratch::new("smoke-tune");
+        for device in executors() {
+            let mut command = tercet(&["tune", "--device", &device, "--shape", "64x64x64"]);
+            let cache = scratch.path("cache");
+            let ended = text(command.env("TERCET_CACHE_DIR", cache).output().unwrap());
+            match ended.code {
+                Some(0) => assert!(ended.out.contains("64x64x64"), "{}", ended.out),
+                code => {
+                    assert_eq!(code, Some(1), "{device}: {}", ended.err);
+                    assert!(ended.err.contains("no choice to measure"), "{}", ended.err);
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "splat")]
+    pub(super) fn splat() {
+        let scratch = Scratch::new("smoke-splat");
+        let (scene, image) = (scratch.file("s.ply", scene()), scratch.path("s.png"));
+        for device in executors() {
+            let v = parsed(&[
+                "splat", &scene, "--size", "24x16", "--frames", "1", "-o", &image, "--json",
+                "--device", &device,
+            ]);
+            assert_eq!(
+                (&v["splats"], &v["width"]),
+                (&2.into(), &24.into()),
+                "{device}"
+            );
+            let file = std::fs::File::open(&image).unwrap();
+            let reader = png::Decoder::new(std::io::BufReader::new(file)).read_info();
+            let mut reader = reader.unwrap();
+            let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
+            reader.next_frame(&mut bytes).unwrap();
+            assert!(bytes.iter().any(|b| *b > 100), "{device} draws nothing");
+        }
+    }
+
+    pub(super) fn ops() {
+        let out = good(&["ops", "binary"]).out;
+        assert!(out.contains("operator     binary"), "{out}");
+    }
+
+    pub(super) fn devices() {
+        let out = good(&["devices"]).out;
+        for device in executors() {
+            assert!(out.lines().any(|l| l.starts_with(&device)), "{out}");
+        }
+        let compiler = out.lines().last().unwrap();
+        assert!(compiler.starts_with("compiler     rustc 1."), "{compiler}");
+    }
+}
+
+#[test]
+fn the_version_says_what_made_the_binary() {
+    let long = good(&["--version"]).out;
+    assert_eq!(good(&["-V"]).out, long);
+    let begin = format!("tercet {} (rustc 1.", env!("CARGO_PKG_VERSION"));
+    assert!(long.starts_with(&begin), "{long}");
+    assert!(long.contains(std::env::consts::ARCH), "{long}");
+    let profile = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
+    let profile = format!("{profile} profile, opt-level ");
+    assert!(long.contains(&profile), "{long}");
+}

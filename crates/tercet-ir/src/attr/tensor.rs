@@ -1,0 +1,161 @@
+//! How the text form spells tensors.
+
+use super::{AttrError, AttrValue, Literal, Real};
+use crate::dtype::DType;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+/// Tensors up to this many elements are spelled as numbers, larger ones as hexadecimal bytes.
+const SPELLED_ELEMENTS: usize = 64;
+
+/// `dense(f32[2], [1.0, 2.0])`, or `hex(f32[2], "0000803f00000040")` where numbers would be long
+/// or lose the bits of a NaN.
+impl AttrValue for Tensor {
+    fn kind() -> String {
+        "tensor".to_string()
+    }
+    fn to_literal(&self) -> Literal {
+        let ty = Literal::Type(Type::from(self.ty()));
+        let values = self.to_f64s();
+        if self.numel() > SPELLED_ELEMENTS || values.iter().any(|x| x.is_nan()) {
+            let hex = self.bytes().iter().map(|b| format!("{b:02x}")).collect();
+            return Literal::Call("hex".to_string(), vec![ty, Literal::Str(hex)]);
+        }
+        let items = match self.dtype().is_float() {
+            true => values.into_iter().map(Literal::Float).collect(),
+            false => self
+                .to_i64s()
+                .into_iter()
+                .map(|i| Literal::Int(i.into()))
+                .collect(),
+        };
+        Literal::Call("dense".to_string(), vec![ty, Literal::List(items)])
+    }
+
+    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+        let expected = || AttrError::kind("dense(TYPE, [NUMBERS]) or hex(TYPE, \"BYTES\")", l);
+        let Literal::Call(form, args) = l else {
+            return Err(expected());
+        };
+        let [Literal::Type(ty), data] = args.as_slice() else {
+            return Err(expected());
+        };
+        let shape = ty.shape.as_known().ok_or_else(expected)?;
+        let ty = TensorType {
+            dtype: ty.dtype,
+            shape,
+        };
+        let bad = |e: crate::TensorError| AttrError::kind(e.to_string(), l);
+        match (form.as_str(), data) {
+            ("dense", Literal::List(items)) if ty.dtype.is_float() => {
+                let values: Result<Vec<Real>, _> = items.iter().map(Real::from_literal).collect();
+                let values: Vec<f64> = values?.into_iter().map(|r| r.0).collect();
+                Tensor::from_f64s(ty, &values).map_err(bad)
+            }
+            ("dense", Literal::List(items)) => {
+                let value = |item| whole(ty.dtype, item);
+                let values: Result<Vec<i64>, _> = items.iter().map(value).collect();
+                Tensor::from_i64s(ty, &values?).map_err(bad)
+            }
+            ("hex", Literal::Str(hex)) => {
+                Tensor::from_bytes(ty, &parse_hex(hex).ok_or_else(expected)?).map_err(bad)
+            }
+            _ => Err(expected()),
+        }
+    }
+}
+
+/// An element of a tensor of integers or truth values.
+fn whole(dtype: DType, l: &Literal) -> Result<i64, AttrError> {
+    let (least, most) = match dtype {
+        DType::Bool => {
+            let truth = bool::from_literal(l).ok().map(i64::from);
+            let number = || i64::from_literal(l).ok().filter(|i| (0..2).contains(i));
+            return truth
+                .or_else(number)
+                .ok_or_else(|| AttrError::kind("true or false, or 1 or 0", l));
+        }
+        DType::I32 => (i32::MIN.into(), i32::MAX.into()),
+        DType::U32 => (0, u32::MAX.into()),
+        DType::I8 => (i8::MIN.into(), i8::MAX.into()),
+        DType::U8 => (0, u8::MAX.into()),
+        DType::I64 | DType::F32 | DType::F16 | DType::BF16 | DType::F64 => (i64::MIN, i64::MAX),
+    };
+    let value = i64::from_literal(l).ok();
+    value
+        .filter(|i| (least..=most).contains(i))
+        .ok_or_else(|| AttrError::kind(format!("an integer that fits {dtype}"), l))
+}
+
+fn parse_hex(hex: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = hex
+        .chars()
+        .map(|c| c.to_digit(16).map(|d| d as u8))
+        .collect();
+    let digits = digits?;
+    let pairs = digits.chunks_exact(2);
+    pairs
+        .remainder()
+        .is_empty()
+        .then(|| pairs.map(|p| p[0] << 4 | p[1]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_those_of_the_dtype() {
+        let read = |dtype, items: &[Literal]| {
+            let ty = Literal::Type(Type::new(dtype, [items.len()]));
+            let items = Literal::List(items.to_vec());
+            Tensor::from_literal(&Literal::Call("dense".into(), vec![ty, items]))
+        };
+        let word = |w: &str| Literal::Ident(w.into());
+        let truths = [
+            word("true"),
+            word("false"),
+            Literal::Int(1),
+            Literal::Int(0),
+        ];
+        let truths = read(DType::Bool, &truths).unwrap();
+        assert_eq!(truths.to_i64s(), [1, 0, 1, 0]);
+        let e = read(DType::Bool, &[Literal::Int(2)]).unwrap_err();
+        assert_eq!(
+            e.to_string(),
+            "expected true or false, or 1 or 0, found `2`"
+        );
+        let e = read(DType::U8, &[Literal::Int(255), Literal::Int(256)]).unwrap_err();
+        assert_eq!(
+            e.to_string(),
+            "expected an integer that fits u8, found `256`"
+        );
+        for (dtype, bad) in [
+            (DType::I8, -129),
+            (DType::I32, 1 << 31),
+            (DType::U32, -1),
+            (DType::I64, 1 << 63),
+        ] {
+            assert!(read(dtype, &[Literal::Int(bad)]).is_err(), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn tensors_round_trip_with_their_bits() {
+        let nan = f32::from_bits(0x7fc0_1234);
+        for data in [vec![1.5f32, -0.0, f32::INFINITY], vec![nan, 0.0, 1e-45]] {
+            let t = Tensor::from_slice(&[3], &data).unwrap();
+            assert_eq!(Tensor::from_literal(&t.to_literal()).unwrap(), t);
+        }
+        let big = Tensor::from_slice(&[100], &[7i32; 100]).unwrap();
+        assert_eq!(Tensor::from_literal(&big.to_literal()).unwrap(), big);
+        let odd = Literal::Call(
+            "hex".into(),
+            vec![
+                Literal::Type(Type::new(DType::U8, [1])),
+                Literal::Str("abc".into()),
+            ],
+        );
+        assert!(Tensor::from_literal(&odd).is_err());
+    }
+}

@@ -1,0 +1,337 @@
+//! The border of a graph: names and types, and the sizes of the symbols that tensors give.
+
+use smallvec::SmallVec;
+
+use crate::dim::{Bindings, DimError, Symbol};
+use crate::error::RunError;
+use crate::graph::Graph;
+use crate::ops::Op;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+/// A named value at the border of a graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The name.
+    pub name: String,
+    /// The declared type.
+    pub ty: Type,
+}
+
+/// The names and types at the border of a graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signature {
+    /// Given at each run.
+    pub inputs: Vec<Port>,
+    /// Set once, kept.
+    pub params: Vec<Port>,
+    /// Kept from run to run.
+    pub states: Vec<Port>,
+    /// The results, in the order in which a run gives them.
+    pub outputs: Vec<Port>,
+}
+
+impl Signature {
+    /// The signature of a graph.
+    pub fn of(graph: &Graph) -> Signature {
+        let mut s = Signature::default();
+        for (_, node) in graph.nodes() {
+            let (list, name) = match &node.op {
+                Op::Input(o) => (&mut s.inputs, &o.name),
+                Op::Param(o) => (&mut s.params, &o.name),
+                Op::State(o) => (&mut s.states, &o.name),
+                _ => continue,
+            };
+            list.push(Port {
+                name: name.clone(),
+                ty: node.outputs[0].clone(),
+            });
+        }
+        s.outputs = graph
+            .outputs()
+            .iter()
+            .map(|o| Port {
+                name: o.name.clone(),
+                ty: graph.ty(o.value).clone(),
+            })
+            .collect();
+        s
+    }
+
+    /// The values of the symbols for these inputs, checked: every input given once, with its
+    /// declared dtype and rank, known sizes equal, one size per symbol, none above its bound.
+    /// Writes into `sizes`, reusing it.
+    ///
+    /// # Errors
+    /// [`RunError`] that names the input and the symbol.
+    pub fn bind(
+        &self,
+        inputs: &[(&str, &Tensor)],
+        bounds: &Bindings,
+        sizes: &mut Bindings,
+    ) -> Result<(), RunError> {
+        let types = inputs.iter().map(|(name, tensor)| (*name, tensor.ty()));
+        let types: SmallVec<[(&str, &TensorType); 16]> = types.collect();
+        self.bind_types(&types, bounds, sizes)
+    }
+
+    /// As [`Signature::bind`], given the types of the inputs.
+    ///
+    /// # Errors
+    /// As [`Signature::bind`].
+    pub fn bind_types(
+        &self,
+        inputs: &[(&str, &TensorType)],
+        bounds: &Bindings,
+        sizes: &mut Bindings,
+    ) -> Result<(), RunError> {
+        for (at, (name, _)) in inputs.iter().enumerate() {
+            if self.inputs.get(at).is_none_or(|port| port.name != *name) {
+                find_port(&self.inputs, "input", name)?;
+            }
+        }
+        sizes.clear();
+        for (at, port) in self.inputs.iter().enumerate() {
+            let Some(tensor) = type_of(inputs, at, &port.name) else {
+                let (name, ty) = (port.name.clone(), port.ty.clone());
+                return Err(RunError::Missing {
+                    what: "input",
+                    name,
+                    ty,
+                });
+            };
+            port.bind(tensor, "input", inputs, bounds, sizes)?;
+        }
+        // Expressions such as 2*s give the symbols that no axis is by itself.
+        for (at, port) in self.inputs.iter().enumerate() {
+            if let Some(tensor) = type_of(inputs, at, &port.name) {
+                port.solve(tensor, bounds, sizes)?;
+            }
+        }
+        // They are checked when every symbol has its size.
+        for (at, port) in self.inputs.iter().enumerate() {
+            let tensor = type_of(inputs, at, &port.name)
+                .expect("invariant: the loop above found every input");
+            for (dim, &size) in port.ty.shape.iter().zip(&tensor.shape) {
+                if dim.eval(sizes)? != size {
+                    return Err(port.mismatch("input", tensor));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Port {
+    fn mismatch(&self, what: &'static str, found: &TensorType) -> RunError {
+        RunError::Type {
+            what,
+            name: self.name.clone(),
+            expected: self.ty.clone(),
+            found: found.clone(),
+        }
+    }
+
+    fn bind(
+        &self,
+        tensor: &TensorType,
+        what: &'static str,
+        inputs: &[(&str, &TensorType)],
+        bounds: &Bindings,
+        sizes: &mut Bindings,
+    ) -> Result<(), RunError> {
+        if tensor.dtype != self.ty.dtype || tensor.shape.len() != self.ty.rank() {
+            return Err(self.mismatch(what, tensor));
+        }
+        for (dim, &size) in self.ty.shape.iter().zip(&tensor.shape) {
+            let Some(symbol) = dim.as_symbol() else {
+                continue;
+            };
+            match sizes.get(symbol) {
+                Some(first) if first != size => {
+                    return Err(RunError::Conflict {
+                        symbol: symbol.clone(),
+                        first,
+                        first_input: first_use(inputs, self, symbol),
+                        second: size,
+                        second_input: self.name.clone(),
+                    });
+                }
+                Some(_) => {}
+                None => sizes.set(symbol, size),
+            }
+            self.check_bound(symbol, size, bounds)?;
+        }
+        Ok(())
+    }
+
+    fn check_bound(
+        &self,
+        symbol: &Symbol,
+        value: usize,
+        bounds: &Bindings,
+    ) -> Result<(), RunError> {
+        match bounds.get(symbol).filter(|bound| value > *bound) {
+            None => Ok(()),
+            Some(bound) => Err(RunError::AboveBound {
+                symbol: symbol.clone(),
+                input: self.name.clone(),
+                value,
+                bound,
+            }),
+        }
+    }
+
+    /// Sets the symbols that follow from sizes of expressions.
+    fn solve(
+        &self,
+        tensor: &TensorType,
+        bounds: &Bindings,
+        sizes: &mut Bindings,
+    ) -> Result<(), RunError> {
+        for (axis, (dim, &size)) in self.ty.shape.iter().zip(&tensor.shape).enumerate() {
+            let Some((symbol, value)) = dim.solve(size, sizes) else {
+                continue;
+            };
+            let value = value.map_err(|reason| DimError::NoSolution {
+                name: self.name.clone(),
+                axis,
+                size,
+                dim: dim.clone(),
+                reason,
+            })?;
+            self.check_bound(symbol, value, bounds)?;
+            sizes.set(symbol, value);
+        }
+        Ok(())
+    }
+
+    /// Checks a parameter or state tensor against the declared type, whose sizes must be known.
+    ///
+    /// # Errors
+    /// [`RunError::Type`] when dtype or shape differ.
+    pub fn check(&self, what: &'static str, tensor: &Tensor) -> Result<(), RunError> {
+        let sizes = self.ty.shape.as_known();
+        if tensor.dtype() == self.ty.dtype && sizes.as_deref() == Some(tensor.shape()) {
+            return Ok(());
+        }
+        Err(self.mismatch(what, tensor.ty()))
+    }
+}
+
+/// The type of the input of this name, which mostly stands where the signature has it.
+fn type_of<'a>(inputs: &[(&str, &'a TensorType)], at: usize, name: &str) -> Option<&'a TensorType> {
+    let own = inputs.get(at).filter(|(n, _)| *n == name);
+    let found = own.or_else(|| inputs.iter().find(|(n, _)| *n == name));
+    found.map(|(_, ty)| *ty)
+}
+
+/// The input that gave a symbol its first size; inputs are bound in the order of the signature, but
+/// any other input that carries the symbol explains the conflict as well.
+fn first_use(inputs: &[(&str, &TensorType)], second: &Port, symbol: &Symbol) -> String {
+    let other = inputs.iter().find(|(n, _)| *n != second.name);
+    other.map_or_else(
+        || format!("another axis of `{symbol}`"),
+        |(n, _)| (*n).to_string(),
+    )
+}
+
+/// The port of this name.
+///
+/// # Errors
+/// [`RunError::UnknownName`] with the names there are.
+pub fn find_port<'a>(
+    ports: &'a [Port],
+    what: &'static str,
+    name: &str,
+) -> Result<(usize, &'a Port), RunError> {
+    ports
+        .iter()
+        .enumerate()
+        .find(|(_, p)| p.name == name)
+        .ok_or_else(|| {
+            let known: Vec<&str> = ports.iter().map(|p| p.name.as_str()).collect();
+            let known = if known.is_empty() {
+                "none".to_string()
+            } else {
+                known.join(", ")
+            };
+            RunError::UnknownName {
+                what,
+                name: name.to_string(),
+                known,
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dim::Dim;
+    use crate::dtype::DType;
+    use crate::error::one_line;
+
+    /// The sizes of symbols, or the error, for inputs of these types fed these shapes.
+    fn bound(types: &[&[Dim]], shapes: &[&[usize]]) -> Result<Bindings, String> {
+        let mut graph = Graph::new();
+        for (i, dims) in types.iter().enumerate() {
+            let ty = Type::new(DType::U8, dims.to_vec());
+            graph.input(&format!("x{i}"), ty).unwrap();
+        }
+        let tensors = shapes.iter().enumerate().map(|(i, shape)| {
+            let ty = crate::TensorType::new(DType::U8, shape);
+            (format!("x{i}"), Tensor::zeros(ty).unwrap())
+        });
+        let tensors: Vec<(String, Tensor)> = tensors.collect();
+        let inputs: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        let mut sizes = Bindings::new();
+        let bounds = Bindings::new().with("s", 9);
+        let done = Signature::of(&graph).bind(&inputs, &bounds, &mut sizes);
+        done.map(|()| sizes).map_err(|e| one_line(&e))
+    }
+
+    fn times(n: usize, symbol: &str, plus: i64) -> Dim {
+        let product = Dim::sym(symbol).checked_mul(&Dim::Known(n)).unwrap();
+        let plus_or_minus = Dim::Known(plus.unsigned_abs() as usize);
+        match plus < 0 {
+            true => product.checked_sub(&plus_or_minus).unwrap(),
+            false => product.checked_add(&plus_or_minus).unwrap(),
+        }
+    }
+
+    #[test]
+    fn expressions_give_their_symbol() {
+        let one = |dim: Dim, size: usize| bound(&[&[dim]], &[&[size]]);
+        assert_eq!(one(times(2, "s", 0), 4), Ok(Bindings::new().with("s", 2)));
+        assert_eq!(one(times(3, "s", -2), 7), Ok(Bindings::new().with("s", 3)));
+        let e = one(times(2, "s", 0), 3).unwrap_err();
+        assert_eq!(
+            e,
+            "the sizes of this run are not possible: axis 0 of `x0` has size 3, which `2*s` cannot be: \
+             3 is not a multiple of 2"
+        );
+        let e = one(times(2, "s", 1), 4).unwrap_err();
+        assert!(
+            e.ends_with("4 less what is known, 3, is not a multiple of 2"),
+            "{e}"
+        );
+        let e = one(times(2, "s", 5), 3).unwrap_err();
+        assert!(e.ends_with("`s` would be -1"), "{e}");
+        assert!(
+            one(times(2, "s", 0), 20)
+                .unwrap_err()
+                .contains("above its bound 9")
+        );
+        // What an axis is by itself comes first, and then decides.
+        let both = [&[times(2, "s", 0)][..], &[Dim::sym("s")]];
+        assert_eq!(
+            bound(&both, &[&[4], &[2]]),
+            Ok(Bindings::new().with("s", 2))
+        );
+        let e = bound(&both, &[&[5], &[2]]).unwrap_err();
+        assert_eq!(e, "input `x0` is u8[5]; the graph takes u8[2*s]");
+        // Of two unknowns none follows.
+        let two = times(1, "s", 0).checked_add(&Dim::sym("t")).unwrap();
+        assert!(one(two, 4).unwrap_err().contains("symbol `s` has no value"));
+    }
+}

@@ -1,0 +1,163 @@
+//! What a `tokenizer.json` is checked for before the `tokenizers` crate reads it, which panics on two
+//! kinds of damage: any syntax error inside `"decoder"`, and a `"precompiled_charsmap"` that does not
+//! decode.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use super::TokenizerError;
+
+/// # Errors
+/// [`TokenizerError::NotJson`] with the place of a syntax error; [`TokenizerError::BadJson`];
+/// [`TokenizerError::BadCharsMap`].
+pub(super) fn check(json: &[u8]) -> Result<(), TokenizerError> {
+    let syntax: Result<Skipped, _> = serde_json::from_slice(json);
+    syntax.map_err(|source| TokenizerError::NotJson {
+        line: source.line(),
+        column: source.column(),
+        source,
+    })?;
+    let outline: Result<Outline, _> = serde_json::from_slice(json);
+    let outline = outline.map_err(|e| TokenizerError::BadJson { source: e.into() })?;
+    check_normalizer(&outline.normalizer)
+}
+
+#[derive(Deserialize)]
+struct Outline {
+    #[serde(default)]
+    normalizer: Value,
+}
+
+/// Any JSON, with the checks that reading it has (text, numbers, depth), and nothing kept of it:
+/// vocabularies are large, and `serde::de::IgnoredAny` lets bad text and any depth pass.
+struct Skipped;
+
+impl<'de> Deserialize<'de> for Skipped {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Skipped, D::Error> {
+        deserializer.deserialize_any(Skipped)
+    }
+}
+
+impl<'de> Visitor<'de> for Skipped {
+    type Value = Skipped;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<Skipped, E> {
+        Ok(Skipped)
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<Skipped, E> {
+        Ok(Skipped)
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<Skipped, E> {
+        Ok(Skipped)
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<Skipped, E> {
+        Ok(Skipped)
+    }
+    fn visit_str<E>(self, _: &str) -> Result<Skipped, E> {
+        Ok(Skipped)
+    }
+    fn visit_unit<E>(self) -> Result<Skipped, E> {
+        Ok(Skipped)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Skipped, A::Error> {
+        while seq.next_element::<Skipped>()?.is_some() {}
+        Ok(Skipped)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Skipped, A::Error> {
+        while map.next_entry::<Skipped, Skipped>()?.is_some() {}
+        Ok(Skipped)
+    }
+}
+
+/// Checks every precompiled normalizer in one, however sequences nest.
+fn check_normalizer(normalizer: &Value) -> Result<(), TokenizerError> {
+    match normalizer {
+        Value::Object(fields) => {
+            let table = fields.get("precompiled_charsmap");
+            let is_table = fields.get("type").and_then(Value::as_str) == Some("Precompiled");
+            if table.is_none() && !is_table {
+                return fields.values().try_for_each(check_normalizer);
+            }
+            let checked = match table.and_then(Value::as_str) {
+                Some(text) => check_chars_map(text),
+                None => Err("it is missing, or no string"),
+            };
+            checked.map_err(|reason| TokenizerError::BadCharsMap { reason })
+        }
+        Value::Array(items) => items.iter().try_for_each(check_normalizer),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
+}
+
+/// A table of replacements, as SentencePiece writes it: the bytes of a double-array trie, before them
+/// their number, and the text that its values point into.
+fn check_chars_map(text: &str) -> Result<(), &'static str> {
+    let bytes = base64(text.as_bytes()).ok_or("it is not base64")?;
+    let (len, rest) = bytes.split_first_chunk().ok_or("it is cut off")?;
+    let len = u32::from_le_bytes(*len) as usize;
+    let (trie, replacements) = rest.split_at_checked(len / 4 * 4).ok_or("it is cut off")?;
+    let units = trie.chunks_exact(4);
+    let units = units.map(|unit| u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]]));
+    let units: Vec<usize> = units.map(|unit| unit as usize).collect();
+    let replacements = std::str::from_utf8(replacements).map_err(|_| "its text is not UTF-8")?;
+    check_trie(&units, replacements).ok_or("its trie leads out of it")
+}
+
+/// Follows every path of the trie; each step and each value must lie inside. Units are those of
+/// Darts-clone: a label of 8 bits, whether a value follows, and the distance to the children.
+fn check_trie(units: &[usize], replacements: &str) -> Option<()> {
+    let offset = |unit: usize| (unit >> 10) << ((unit & (1 << 9)) >> 6);
+    let mut seen = vec![false; units.len()];
+    let mut waiting = vec![offset(*units.first()?)];
+    while let Some(children) = waiting.pop() {
+        for byte in 1..256 {
+            let at = children ^ byte;
+            let unit = *units.get(at)?;
+            if unit & (1 << 31 | 0xff) != byte || std::mem::replace(&mut seen[at], true) {
+                continue;
+            }
+            let next = at ^ offset(unit);
+            if unit >> 8 & 1 == 1 {
+                let value = units.get(next)? & ((1 << 31) - 1);
+                replacements.get(value..)?;
+            }
+            waiting.push(next);
+        }
+    }
+    Some(())
+}
+
+/// The bytes of standard base64 with padding.
+fn base64(text: &[u8]) -> Option<Vec<u8>> {
+    let end = text.len() - text.iter().rev().take_while(|c| **c == b'=').count();
+    if !text.len().is_multiple_of(4) || text.len() - end > 2 {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut held) = (0u32, 0);
+    for c in &text[..end] {
+        let six = match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(six);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held) as u8);
+            bits &= (1 << held) - 1;
+        }
+    }
+    // Bits that are left over must be zero, as the crate's decoder has it.
+    (bits == 0).then_some(bytes)
+}

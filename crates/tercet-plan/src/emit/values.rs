@@ -1,0 +1,179 @@
+//! Where the values of a graph lie: operands, results, and copies that are made once.
+
+use tercet_ir::{CompileError, Graph, NodeId, Value};
+
+use super::{Emit, Home, View, all_known};
+use crate::families::copy;
+use crate::program::{Arms, Buffer, SlotId};
+
+/// The order of elements of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// That of the view, without gaps.
+    Dense,
+    /// As fragments of matrices take them (`matmul/laid.rs`).
+    Laid,
+}
+
+/// Where values of the graph lie so far.
+#[derive(Debug)]
+pub(crate) struct Values {
+    /// The results of each node that has been emitted.
+    places: Vec<Vec<View>>,
+    /// Copies, by what they are copies of.
+    pub(super) copies: Vec<(View, Order, View)>,
+    /// Values that are made where they are first asked for, with the arms that they are there in.
+    made: Vec<(Value, Arms, View)>,
+}
+
+impl Values {
+    /// Of a graph of which nothing has been emitted.
+    pub(super) fn of(graph: &Graph) -> Values {
+        Values {
+            places: vec![Vec::new(); graph.len()],
+            copies: Vec::new(),
+            made: Vec::new(),
+        }
+    }
+}
+
+impl<'a> Emit<'a> {
+    /// The value as it lies, without any copy.
+    pub fn view(&self, v: Value) -> View {
+        self.values.places[v.node.index()][v.port as usize].clone()
+    }
+
+    /// Where the results of a node lie.
+    pub(crate) fn places(&self, node: NodeId) -> Vec<View> {
+        self.values.places[node.index()].clone()
+    }
+
+    /// Says where the results of a node lie.
+    pub(crate) fn set_places(&mut self, node: NodeId, places: Vec<View>) {
+        self.values.places[node.index()] = places;
+    }
+
+    /// Emits with another place for the first result of a node.
+    pub(crate) fn with_place<T>(
+        &mut self,
+        node: NodeId,
+        place: View,
+        emit: impl FnOnce(&mut Emit<'a>) -> T,
+    ) -> T {
+        let at = node.index();
+        let before = std::mem::replace(&mut self.values.places[at], vec![place]);
+        let done = emit(self);
+        self.values.places[at] = before;
+        done
+    }
+
+    /// The value as a dense slot from element 0: itself, or a copy that is made once however many
+    /// ask for it.
+    ///
+    /// # Errors
+    /// [`CompileError`] when the copy is too large.
+    pub fn dense(&mut self, view: &View) -> Result<View, CompileError> {
+        if view.layout.is_contiguous() && view.layout.offset().is_empty() {
+            return Ok(view.clone());
+        }
+        self.in_order(view, Order::Dense, |e, to| copy::emit(e, view, to))
+    }
+
+    /// A slot with the elements of a view in some order, which the closure writes, once for each order.
+    ///
+    /// # Errors
+    /// [`CompileError`] when the copy is too large, or the closure's.
+    pub(crate) fn in_order(
+        &mut self,
+        view: &View,
+        order: Order,
+        write: impl FnOnce(&mut Self, &View) -> Result<(), CompileError>,
+    ) -> Result<View, CompileError> {
+        let same = |(from, of, _): &&(View, Order, View)| from == view && *of == order;
+        if let Some((.., done)) = self.values.copies.iter().find(same) {
+            return Ok(done.clone());
+        }
+        let constant = self.is_constant(view) && all_known(view.layout.shape());
+        let done = self.as_constant(constant, |e| {
+            let to = e.temp(view.dtype, view.layout.shape())?;
+            write(e, &to)?;
+            Ok::<_, CompileError>(to)
+        })?;
+        // A state changes in the run: a copy of it is good only where it was made.
+        if !matches!(self.home(view.slot), Home::At(Buffer::State(_), _)) {
+            self.values.copies.push((view.clone(), order, done.clone()));
+        }
+        Ok(done)
+    }
+
+    /// The slot of a result, dense; the state's own where the node updates a state in place.
+    ///
+    /// # Errors
+    /// As [`Emit::temp`].
+    pub fn result(&mut self, port: usize) -> Result<View, CompileError> {
+        debug_assert!(
+            self.cursor.arms.is_empty(),
+            "invariant: all arms have one result"
+        );
+        let graph = self.graph;
+        let ty = &graph.node(self.cursor.at).outputs[port];
+        let view = match self.cursor.into_state {
+            Some(slot) if port == 0 => View {
+                slot,
+                layout: self.dense_layout(&ty.shape)?,
+                dtype: ty.dtype,
+            },
+            Some(_) | None => self.temp(ty.dtype, &ty.shape)?,
+        };
+        self.cursor.results[port] = Some(view.clone());
+        Ok(view)
+    }
+
+    /// Makes a value that exists already the result, instead of a new slot.
+    pub fn forward(&mut self, port: usize, view: View) {
+        self.cursor.results[port] = Some(view);
+    }
+
+    /// A value without a place of its own: made once for all that ask for it in the same arms.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn made(
+        &mut self,
+        of: Value,
+        make: impl FnOnce(&mut Emit<'a>) -> Result<View, CompileError>,
+    ) -> Result<View, CompileError> {
+        let known = |(value, arms, _): &&(Value, Arms, View)| {
+            *value == of && self.cursor.arms.starts_with(arms)
+        };
+        if let Some((.., view)) = self.values.made.iter().find(known) {
+            return Ok(view.clone());
+        }
+        let view = make(self)?;
+        let arms = self.cursor.arms.clone();
+        self.values.made.push((of, arms, view.clone()));
+        Ok(view)
+    }
+
+    /// True if this node's first result is written into the state that its first operand reads.
+    pub fn updates_in_place(&self) -> bool {
+        self.cursor.into_state.is_some()
+    }
+
+    /// True if the value is the same in every run with the same parameters.
+    pub fn is_constant(&self, view: &View) -> bool {
+        self.home(view.slot).is_constant()
+    }
+
+    pub(crate) fn home(&self, slot: SlotId) -> Home {
+        self.draft.home(slot)
+    }
+
+    /// Copies of an arm are not there in others: forgets those since `first` that a run makes.
+    pub(super) fn forget_copies(&mut self, first: usize) {
+        let made = self.values.copies.split_off(first);
+        let is_prepared = |(.., done): &(View, Order, View)| self.home(done.slot) == Home::Prepared;
+        let kept: Vec<_> = made.into_iter().filter(is_prepared).collect();
+        self.values.copies.extend(kept);
+    }
+}

@@ -1,0 +1,224 @@
+//! Products of many rows: tiles on cooperative matrices, in vectors, or element by element.
+
+use tercet_ir::CompileError;
+
+use super::coop::Coop;
+use super::half::{self, Half};
+use super::kernels::{GEMM_ACTIVATED, GEMM_CODED, GEMM_PACKED, GEMM_PLAIN};
+use super::portable::{Given, Pair};
+use super::product::Product;
+use super::quads;
+use crate::device::Device;
+use crate::emit::{Emit, View};
+use crate::families::code;
+use crate::families::dequant::Blocks;
+use crate::families::tiles::Size;
+use crate::tuning::Key;
+use crate::variant::{self, Variant, needs};
+
+static GEMM: Pair = Pair {
+    plain: &GEMM_PLAIN,
+    activated: &GEMM_ACTIVATED,
+};
+
+/// The invocations of a side of a workgroup, and whether each has 8 x 8 results instead of 4 x 4.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    side: u32,
+    wide: bool,
+}
+
+impl Tile {
+    pub(super) fn len(self) -> u32 {
+        self.side * 4 * (1 + u32::from(self.wide))
+    }
+
+    pub(super) fn size(self, device: &Device) -> Size {
+        let [wide, large, small] = device.rates.tiles.plain;
+        Size {
+            rows: self.len(),
+            columns: self.len(),
+            invocations: self.side * self.side,
+            rate: match (self.wide, self.side) {
+                (true, _) => wide,
+                (false, 16) => large,
+                (false, _) => small,
+            },
+        }
+    }
+
+    /// The largest that still gives work to the whole device.
+    fn of(e: &Emit<'_>, p: &Product) -> Result<Tile, CompileError> {
+        const SIZES: [Tile; 3] = [
+            Tile {
+                side: 16,
+                wide: true,
+            },
+            Tile {
+                side: 16,
+                wide: false,
+            },
+            Tile {
+                side: 8,
+                wide: false,
+            },
+        ];
+        let (m, n) = (e.bound(&p.m)?, e.bound(&p.n)?);
+        let mut batch = 1usize;
+        for dim in &p.batch {
+            batch = batch.saturating_mul(e.bound(dim)?);
+        }
+        let units = e.caps.units();
+        let fits = |t: &Tile| {
+            let len = t.len() as usize;
+            let tiles = m.div_ceil(len).saturating_mul(n.div_ceil(len));
+            m.min(n) > len / 2 && tiles.saturating_mul(batch) >= units
+        };
+        Ok(SIZES.into_iter().find(fits).unwrap_or(SIZES[2]))
+    }
+}
+
+/// Emits the tiles of a product of floats.
+pub(super) fn floats(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    sums: &View,
+) -> Result<(), CompileError> {
+    let problem = Many {
+        product: p,
+        given,
+        sums,
+        tile: Tile::of(e, p)?,
+    };
+    let mut rows = e.bound(&p.m)?;
+    for dim in &p.batch {
+        rows = rows.saturating_mul(e.bound(dim)?);
+    }
+    let sizes = [rows, e.bound(&p.n)?, e.bound(&p.k)?];
+    let tuning = &e.caps.device.tuning;
+    let table = of_many();
+    let named = tuning.find(|| Key::many(p.a.dtype, p.weights_of(None), sizes));
+    let named = named.filter(|name| table.iter().any(|v| v.name == *name));
+    // Tilings of matrices are measured for themselves.
+    let measured = match (named, Coop::of(e, p, sums)?) {
+        (None, Some(coop)) if coop.is_measured(e) => Some(MATRICES),
+        (named, _) => named,
+    };
+    variant::run(e, &table, measured, &problem)
+}
+
+/// The variant of cooperative matrices.
+const MATRICES: &str = "matrices";
+
+/// A product of many rows of floats.
+struct Many<'p> {
+    product: &'p Product,
+    given: &'p Given,
+    sums: &'p View,
+    /// That of kernels without vectors.
+    tile: Tile,
+}
+
+/// The variants of products of many rows of floats.
+fn of_many<'p>() -> [Variant<Many<'p>>; 3] {
+    [
+        Variant {
+            name: MATRICES,
+            supports: |e, m| {
+                let coop = Coop::of(e, m.product, m.sums)?;
+                let what = "cooperative matrices of 16-bit floats, rows that lie together, up to two axes of batches";
+                needs(coop.is_some(), what)
+            },
+            cost: |e, m| Ok(Coop::of(e, m.product, m.sums)?.map_or(0.0, |coop| coop.seconds(e))),
+            emit: |e, m| match Coop::of(e, m.product, m.sums)? {
+                Some(coop) => {
+                    e.took_as(coop.name());
+                    coop.dispatch(e, m.given, m.product)
+                }
+                None => unreachable!("invariant: the variant supports it"),
+            },
+        },
+        Variant {
+            name: "quads",
+            supports: |_, m| {
+                let takes = quads::takes(m.product, m.sums);
+                needs(
+                    takes,
+                    "rows of whole vectors on both sides, of one type or F32 and 16 bits",
+                )
+            },
+            cost: |e, m| quads::seconds(e, m.product),
+            emit: |e, m| quads::floats(e, m.product, m.given, m.sums),
+        },
+        Variant {
+            name: "tiles",
+            supports: |e, m| {
+                let splits = quads::takes(m.product, m.sums) && quads::splits(e, m.product)?;
+                needs(
+                    !splits,
+                    "more tiles than units, or rows without whole vectors",
+                )
+            },
+            cost: |e, m| quads::seconds_of(e, m.product, m.tile),
+            emit: |e, m| {
+                let (p, tile) = (m.product, m.tile);
+                let own = [
+                    code(p.b.dtype),
+                    tile.side,
+                    u32::from(tile.wide),
+                    u32::from(p.a.own.unit),
+                    u32::from(p.b.own.unit),
+                ];
+                m.given.tiles(e, GEMM.pick(p.activation), &own, tile);
+                Ok(())
+            },
+        },
+    ]
+}
+
+/// Tiles of packed weights; on matrices where that is possible and rows are many.
+pub(super) fn packed(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    blocks: &Blocks,
+    sums: &View,
+) -> Result<(), CompileError> {
+    let Some(half) = Half::of(e, p, blocks, sums)? else {
+        return packed_in_place(e, p, given, blocks, sums);
+    };
+    let fits = half.fits(e, blocks);
+    e.choose(&p.m, &[half::least_rows(e)], |e, arm| {
+        e.choose_by(fits, &[0], |e, is_fit| match (arm, is_fit) {
+            (1, 1) => half.dispatch(e, blocks, sums),
+            _ => packed_in_place(e, p, given, blocks, sums),
+        })
+    })
+}
+
+/// Tiles of packed weights, decoded as they are read.
+fn packed_in_place(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+    blocks: &Blocks,
+    sums: &View,
+) -> Result<(), CompileError> {
+    if quads::packed(e, p, given, blocks, sums)? {
+        return Ok(());
+    }
+    // An invocation decodes as many weights as the tile has for each: 64 x 16 for 64.
+    let tile = Tile {
+        side: 8,
+        wide: true,
+    };
+    let own = [tile.side, 1, u32::from(p.a.own.unit)];
+    let own: Vec<u32> = blocks.consts().into_iter().chain(own).collect();
+    let kernel = match given.is_coded() {
+        true => &GEMM_CODED,
+        false => &GEMM_PACKED,
+    };
+    given.tiles(e, kernel, &own, tile);
+    Ok(())
+}

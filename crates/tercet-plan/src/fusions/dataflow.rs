@@ -1,0 +1,98 @@
+//! Who reads what of a graph, and whose memory changes while it runs: what decides whether nodes may be emitted
+//! later than they stand.
+
+use std::collections::{HashMap, HashSet};
+
+use tercet_ir::layout::is_view;
+use tercet_ir::{Graph, Node, NodeId, Op, Value};
+
+use crate::emit::all_known;
+use crate::walk::varies;
+
+/// The facts of a graph that patterns ask for.
+pub(super) struct Dataflow<'g> {
+    pub(super) graph: &'g Graph,
+    /// The updates that are written where their first operand lies.
+    pub(super) in_place: &'g HashSet<NodeId>,
+    readers: HashMap<Value, Vec<NodeId>>,
+    uses: Vec<Vec<u32>>,
+    /// What lies where an update in place writes, before or after it.
+    overwritten: HashSet<Value>,
+    constant: HashSet<NodeId>,
+}
+
+impl<'g> Dataflow<'g> {
+    pub(super) fn of(graph: &'g Graph, in_place: &'g HashSet<NodeId>) -> Dataflow<'g> {
+        let mut flow = Dataflow {
+            graph,
+            in_place,
+            readers: HashMap::new(),
+            uses: graph.use_counts(),
+            overwritten: HashSet::new(),
+            constant: HashSet::new(),
+        };
+        let leaves = in_place.iter().map(|update| graph.node(*update).inputs[0]);
+        flow.overwritten.extend(leaves);
+        for (id, node) in graph.nodes() {
+            for v in &node.inputs {
+                flow.readers.entry(*v).or_default().push(id);
+            }
+            let lies_there = looks_at_operand(node) && flow.overwritten.contains(&node.inputs[0]);
+            if lies_there || in_place.contains(&id) {
+                flow.overwritten.insert(first(id));
+            }
+            if flow.is_prepared(node) {
+                flow.constant.insert(id);
+            }
+        }
+        flow
+    }
+
+    fn is_prepared(&self, node: &Node) -> bool {
+        let are_constant = || node.inputs.iter().all(|v| self.constant.contains(&v.node));
+        !varies(&node.op) && node.outputs.iter().all(|t| all_known(&t.shape)) && are_constant()
+    }
+
+    /// True if the node has the same results in every run with the same parameters.
+    pub(super) fn is_constant(&self, node: NodeId) -> bool {
+        self.constant.contains(&node)
+    }
+
+    /// True if some of these values lies where something is written during a run: read later, it may be another.
+    pub(super) fn are_overwritten(&self, values: &[Value]) -> bool {
+        values.iter().any(|v| self.overwritten.contains(v))
+    }
+
+    /// The nodes that read a value, each as often as it does; none where it is also a result of the
+    /// graph.
+    pub(super) fn readers(&self, v: Value) -> &[NodeId] {
+        let nodes = self.all_readers(v);
+        let uses = self.uses[v.node.index()][v.port as usize] as usize;
+        if uses == nodes.len() { nodes } else { &[] }
+    }
+
+    /// True if this node, once, is all that reads the value.
+    pub(super) fn is_only_reader(&self, node: NodeId, v: Value) -> bool {
+        self.readers(v) == [node]
+    }
+
+    /// True if no node up to `last` reads the value, apart from `except`. Results of the graph are read in the end.
+    pub(super) fn is_read_after(&self, v: Value, last: NodeId, except: Option<NodeId>) -> bool {
+        let mut readers = self.all_readers(v).iter();
+        readers.all(|reader| *reader > last || Some(*reader) == except)
+    }
+
+    fn all_readers(&self, v: Value) -> &[NodeId] {
+        self.readers.get(&v).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// The first result of a node.
+pub(super) fn first(node: NodeId) -> Value {
+    Value { node, port: 0 }
+}
+
+/// True if the result of a node lies where its first operand does.
+fn looks_at_operand(node: &Node) -> bool {
+    is_view(node.op.kind()) || matches!((&node.op, node.inputs.len()), (Op::Concat(_), 1))
+}

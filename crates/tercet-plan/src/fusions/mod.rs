@@ -1,0 +1,65 @@
+//! Which nodes are emitted together: found on the legal graph before anything is emitted.
+//!
+//! A pattern hands a group of nodes as one value to the family that emits it, where the last node of the group
+//! stands; the others are deferred until then and get no step of their own. The family emits one kernel where it has
+//! one that does all, else the same steps as without, arm by arm.
+//!
+//! Invariant: a group depends on who reads what, never on which nodes stand next to each other. What reads a
+//! deferred node stands after its group, and no deferred node reads memory that is overwritten before it is emitted
+//! (`dataflow.rs`), so order within the program stays that of the graph's dependencies.
+//!
+//! Next: `product.rs` for norms, gates and sums around matrix products, `kv_append.rs` for what stands before attention.
+
+mod dataflow;
+mod kv_append;
+mod product;
+
+use std::collections::{HashMap, HashSet};
+
+use tercet_ir::{Graph, NodeId};
+
+use crate::caps::Caps;
+use dataflow::Dataflow;
+pub(crate) use kv_append::KvAppend;
+pub(crate) use product::{Epilogue, FusedProduct, Gate, RowNorm};
+
+/// Nodes that are emitted together.
+#[derive(Clone, Debug)]
+pub(crate) enum Group {
+    /// A matrix product with its prologue and epilogue.
+    Product(FusedProduct),
+    /// RoPE that an update of a state writes straight into its window.
+    RopeUpdate { rope: NodeId },
+    /// What stands before attention over a KV cache, and that attention.
+    KvAppend(KvAppend),
+}
+
+/// The groups of a graph.
+#[derive(Debug, Default)]
+pub(crate) struct Fusions {
+    /// By the last node of each.
+    groups: HashMap<NodeId, Group>,
+    /// All others of their nodes.
+    deferred: HashSet<NodeId>,
+}
+
+impl Fusions {
+    /// The groups for a device; `in_place` are the updates that are written where their first operand lies.
+    pub(crate) fn of(graph: &Graph, caps: &Caps, in_place: &HashSet<NodeId>) -> Fusions {
+        let flow = Dataflow::of(graph, in_place);
+        let mut found = Fusions::default();
+        product::find(&flow, &mut found);
+        kv_append::find(&flow, caps, &mut found);
+        found
+    }
+
+    /// True if the node is emitted with a later one.
+    pub(crate) fn is_deferred(&self, node: NodeId) -> bool {
+        self.deferred.contains(&node)
+    }
+
+    /// The group whose last node this is.
+    pub(crate) fn ending_at(&self, node: NodeId) -> Option<&Group> {
+        self.groups.get(&node)
+    }
+}

@@ -1,0 +1,390 @@
+//! Attention of one token and what stands before it become one step in whatever order a model was built, and stay
+//! apart where something else needs what is in between.
+
+use tercet_ir::ops::{AttentionOptions, Layout, ReduceFn, RopeStyle};
+use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Type, Value};
+use tercet_plan::{Caps, Program, check_races, compile};
+
+use crate::common::{played, profiles};
+
+const HEADS: usize = 4;
+const HEAD: usize = 64;
+const KEYS: usize = 512;
+const LAYERS: usize = 2;
+
+/// What stands before attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    QueryNorm,
+    KeyNorm,
+    QueryRope,
+    KeyRope,
+    KeyAppend,
+    ValueAppend,
+}
+
+use Step::{KeyAppend, KeyNorm, KeyRope, QueryNorm, QueryRope, ValueAppend};
+
+/// What is otherwise than in a plain layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Other {
+    Nothing,
+    /// Reads the key cache after this step, as it is then.
+    ReadsKeys(Step),
+    ReadsValues(Step),
+    /// Reads the queries, or the keys on their way.
+    ReadsQueryRope,
+    ReadsKeyRope,
+    /// The values come from what the key cache held before.
+    ValuesOfKeyCache,
+    /// So do the queries, from the value cache.
+    QueriesOfValueCache,
+    /// Keys and values go to different places.
+    StartsApart,
+    /// Queries and keys get different positions.
+    TablesApart,
+    /// How many keys are seen depends on the keys.
+    LenOfKeys,
+}
+
+/// What a layer has at hand.
+struct Layer {
+    q: Value,
+    k: Value,
+    v: Value,
+    caches: [Value; 2],
+}
+
+/// What all layers share: tables of queries and keys, starts of keys and values, the number of keys.
+struct Shared {
+    gain: Value,
+    tables: [[Value; 2]; 2],
+    starts: [Value; 2],
+    len: Value,
+}
+
+impl Shared {
+    fn of(g: &mut Graph, s: &Dim, other: Other) -> Result<Shared, OpError> {
+        let table = |g: &mut Graph, name: &str| {
+            g.input(name, Type::new(DType::F32, [s.clone(), (HEAD / 2).into()]))
+        };
+        let starts = |g: &mut Graph, name: &str| g.input(name, Type::new(DType::I32, [4]));
+        let own = [table(g, "cos")?, table(g, "sin")?];
+        let at = starts(g, "starts")?;
+        Ok(Shared {
+            gain: g.param("gain", Type::new(DType::F16, [HEAD]))?,
+            tables: match other == Other::TablesApart {
+                true => [own, [own[0], table(g, "sines")?]],
+                false => [own; 2],
+            },
+            starts: match other == Other::StartsApart {
+                true => [at, starts(g, "others")?],
+                false => [at; 2],
+            },
+            len: g.input("len", Type::new(DType::I32, [0; 0]))?,
+        })
+    }
+}
+
+/// A step of a layer. Its results take the places of its operands.
+fn step(g: &mut Graph, with: &Shared, layer: &mut Layer, step: Step) -> Result<(), OpError> {
+    let rope = |g: &mut Graph, x, [cos, sin]: [Value; 2]| {
+        g.rope(x, cos, sin, RopeStyle::NeoX, HEAD, Layout::Bshd)
+    };
+    let append = |g: &mut Graph, cache, new, at| {
+        let all = g.dynamic_update_slice(cache, new, at)?;
+        g.assign(cache, all)?;
+        Ok(all)
+    };
+    match step {
+        QueryNorm => layer.q = g.rms_norm(layer.q, with.gain, None, 1e-6)?,
+        KeyNorm => layer.k = g.rms_norm(layer.k, with.gain, None, 1e-6)?,
+        QueryRope => layer.q = rope(g, layer.q, with.tables[0])?,
+        KeyRope => layer.k = rope(g, layer.k, with.tables[1])?,
+        KeyAppend => layer.caches[0] = append(g, layer.caches[0], layer.k, with.starts[0])?,
+        ValueAppend => layer.caches[1] = append(g, layer.caches[1], layer.v, with.starts[1])?,
+    }
+    Ok(())
+}
+
+/// What something else reads of the layer after this step: a sum of a cache, or the rows as they are.
+fn read(g: &mut Graph, layer: &Layer, other: Other, after: Step) -> Result<Option<Value>, OpError> {
+    let sum = |g: &mut Graph, cache| g.reduce(ReduceFn::Sum, cache, &[1], false).map(Some);
+    match other {
+        Other::ReadsKeys(at) if at == after => sum(g, layer.caches[0]),
+        Other::ReadsValues(at) if at == after => sum(g, layer.caches[1]),
+        Other::ReadsQueryRope if after == QueryRope => Ok(Some(layer.q)),
+        Other::ReadsKeyRope if after == KeyRope => Ok(Some(layer.k)),
+        Other::Nothing
+        | Other::ReadsKeys(_)
+        | Other::ReadsValues(_)
+        | Other::ReadsQueryRope
+        | Other::ReadsKeyRope
+        | Other::ValuesOfKeyCache
+        | Other::QueriesOfValueCache
+        | Other::StartsApart
+        | Other::TablesApart
+        | Other::LenOfKeys => Ok(None),
+    }
+}
+
+/// Queries, keys and values of rows, as far as they do not come from caches.
+fn layer_of(g: &mut Graph, heads: Value, at: usize, other: Other) -> Result<Layer, OpError> {
+    let cache = |g: &mut Graph, name: &str| {
+        let ty = Type::new(DType::F16, [1, KEYS, HEADS, HEAD]);
+        g.state(&format!("{name}.{at}"), ty)
+    };
+    let caches = [cache(g, "keys")?, cache(g, "values")?];
+    let part = |g: &mut Graph, i: usize| g.narrow(heads, 2, i * HEADS, HEADS);
+    Ok(Layer {
+        q: match other == Other::QueriesOfValueCache {
+            true => g.narrow(caches[1], 1, 7, 1)?,
+            false => part(g, 0)?,
+        },
+        k: part(g, 1)?,
+        v: match other == Other::ValuesOfKeyCache {
+            true => g.narrow(caches[0], 1, 7, 1)?,
+            false => part(g, 2)?,
+        },
+        caches,
+    })
+}
+
+/// Layers of attention over caches in F16, what stands before them in this order.
+fn decoder(s: &Dim, order: &[Step], other: Other) -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let with = Shared::of(&mut g, s, other)?;
+    let x = Type::new(DType::F16, [s.clone(), Dim::Known(3 * HEADS * HEAD)]);
+    let mut x = g.input("x", x)?;
+    for at in 0..LAYERS {
+        let shape = [1.into(), s.clone(), (3 * HEADS).into(), HEAD.into()];
+        let heads = g.reshape(x, shape)?;
+        let mut layer = layer_of(&mut g, heads, at, other)?;
+        for &next in order {
+            step(&mut g, &with, &mut layer, next)?;
+            if let Some(value) = read(&mut g, &layer, other, next)? {
+                g.output(&format!("read.{at}"), value)?;
+            }
+        }
+        let [keys, values] = layer.caches;
+        let len = match other == Other::LenOfKeys {
+            true => {
+                let sum = g.reduce(ReduceFn::Sum, keys, &[0, 1, 2, 3], false)?;
+                g.cast(sum, DType::I32)?
+            }
+            false => with.len,
+        };
+        let options = AttentionOptions::new(HEADS, HEADS, Layout::Bshd).causal();
+        let y = g.attention(layer.q, keys, values, options.kv_len(len))?;
+        let y = g.reshape(y, [s.clone(), (HEADS * HEAD).into()])?;
+        x = g.concat(&[y, y, y], 1)?;
+    }
+    g.output("x", x)?;
+    Ok(g)
+}
+
+fn planned(caps: &Caps, s: &Dim, order: &[Step], other: Other) -> Program {
+    let graph = decoder(s, order, other).expect("a graph");
+    let options = CompileOptions::new().bound("s", 64);
+    let program = compile(&graph, &options, caps).expect("the graph is supported");
+    check_races(&program).unwrap_or_else(|race| panic!("{order:?} {other:?}: {race}\n{program}"));
+    program
+}
+
+/// How often each of these kernels runs for so many tokens: `attention_token`, `rope_append`, and those that do a part
+/// of it.
+fn counts(program: &Program, tokens: usize) -> [usize; 3] {
+    let names = played(program, tokens);
+    let count = |of: &[&str]| names.iter().filter(|n| of.contains(&n.as_str())).count();
+    let parts = [
+        "rope",
+        "rope_update",
+        "dynamic_update",
+        "dynamic_update_copy",
+    ];
+    [
+        count(&["attention_token"]),
+        count(&["rope_append"]),
+        count(&parts),
+    ]
+}
+
+/// All orders of what stands before attention, with or without norms, that its dependencies allow.
+fn orders() -> Vec<Vec<Step>> {
+    let mut all = Vec::new();
+    for with in [[false, false], [true, false], [false, true], [true, true]] {
+        let norms = [QueryNorm, KeyNorm].into_iter().zip(with);
+        let norms = norms
+            .filter(|(_, is_there)| *is_there)
+            .map(|(norm, _)| norm);
+        let steps = [QueryRope, KeyRope, KeyAppend, ValueAppend];
+        let steps: Vec<Step> = norms.chain(steps).collect();
+        extend(&mut Vec::new(), &steps, &mut all);
+    }
+    all
+}
+
+fn extend(done: &mut Vec<Step>, steps: &[Step], all: &mut Vec<Vec<Step>>) {
+    if done.len() == steps.len() {
+        all.push(done.clone());
+        return;
+    }
+    for &next in steps {
+        let first = match next {
+            QueryNorm | KeyNorm | ValueAppend => None,
+            QueryRope => Some(QueryNorm),
+            KeyRope => Some(KeyNorm),
+            KeyAppend => Some(KeyRope),
+        };
+        let is_ready = first.is_none_or(|f| done.contains(&f) || !steps.contains(&f));
+        if is_ready && !done.contains(&next) {
+            done.push(next);
+            extend(done, steps, all);
+            done.pop();
+        }
+    }
+}
+
+#[test]
+fn every_order_reaches_the_kernel_of_one_token() {
+    let orders = orders();
+    // 4!/2!, 5!/(2! 2!), 5!/3! and 6!/(2! 3!).
+    assert_eq!(orders.len(), 12 + 30 + 20 + 60);
+    for order in &orders {
+        let program = planned(&Caps::h200(), &Dim::sym("s"), order, Other::Nothing);
+        let one = [LAYERS, 0, 0];
+        assert_eq!(counts(&program, 1), one, "{order:?}\n{program}");
+        let many = [0, LAYERS, 0];
+        assert_eq!(counts(&program, 5), many, "{order:?}\n{program}");
+    }
+}
+
+#[test]
+fn every_order_of_a_single_token_is_one_step() {
+    for order in orders() {
+        let program = planned(&Caps::h200(), &1.into(), &order, Other::Nothing);
+        let one = [LAYERS, 0, 0];
+        assert_eq!(counts(&program, 1), one, "{order:?}\n{program}");
+    }
+}
+
+#[test]
+fn every_profile_plans_every_order_alike() {
+    for (profile, caps) in profiles() {
+        let mut found: Vec<[usize; 3]> = orders()
+            .iter()
+            .map(|order| counts(&planned(&caps, &Dim::sym("s"), order, Other::Nothing), 1))
+            .collect();
+        found.dedup();
+        assert_eq!(found.len(), 1, "{profile}: {found:?}");
+    }
+}
+
+/// The order of a model with norms, that of one without, and one in which values come first.
+const KEYS_FIRST: &[Step] = &[
+    QueryNorm,
+    QueryRope,
+    KeyNorm,
+    KeyRope,
+    KeyAppend,
+    ValueAppend,
+];
+const WITHOUT_NORMS: &[Step] = &[QueryRope, KeyRope, KeyAppend, ValueAppend];
+const VALUES_FIRST: &[Step] = &[ValueAppend, KeyRope, QueryRope, KeyAppend];
+
+/// What one token takes in a layer with something else: the kernel of attention and all before it, or of all before
+/// it, or their parts.
+fn one_token(order: &[Step], other: Other) -> [usize; 3] {
+    let program = planned(&Caps::h200(), &1.into(), order, other);
+    counts(&program, 1).map(|n| n / LAYERS)
+}
+
+#[test]
+fn what_something_else_reads_in_between_is_there() {
+    let apart = [0, 0, 3];
+    let appended = [0, 1, 0];
+    // New keys before the values are there, and both before attention.
+    let of_keys = Other::ReadsKeys(KeyAppend);
+    assert_eq!(one_token(KEYS_FIRST, of_keys), apart);
+    assert_eq!(one_token(VALUES_FIRST, of_keys), appended);
+    let of_both = Other::ReadsValues(ValueAppend);
+    assert_eq!(one_token(KEYS_FIRST, of_both), appended);
+    assert_eq!(one_token(VALUES_FIRST, of_both), apart);
+    // What a check needs of new keys is computed before any state is written: caches are copied.
+    assert_eq!(one_token(KEYS_FIRST, Other::LenOfKeys), [0, 0, 4]);
+    // Queries are written where something reads them; keys that do not only go into their cache are a step.
+    assert_eq!(one_token(KEYS_FIRST, Other::ReadsQueryRope), appended);
+    assert_eq!(one_token(KEYS_FIRST, Other::ReadsKeyRope), [0, 0, 4]);
+}
+
+#[test]
+fn what_is_read_of_caches_before_they_change_is_no_obstacle() {
+    let token = [1, 0, 0];
+    assert_eq!(one_token(KEYS_FIRST, Other::ReadsKeys(KeyRope)), token);
+    assert_eq!(one_token(KEYS_FIRST, Other::ReadsValues(KeyAppend)), token);
+    assert_eq!(
+        one_token(VALUES_FIRST, Other::ReadsKeys(ValueAppend)),
+        token
+    );
+}
+
+#[test]
+fn operands_that_lie_in_caches_are_read_before_these_change() {
+    for (order, other) in [
+        (VALUES_FIRST, Other::ValuesOfKeyCache),
+        // Here the old keys are read after the update, which makes a copy.
+        (KEYS_FIRST, Other::ValuesOfKeyCache),
+        (WITHOUT_NORMS, Other::QueriesOfValueCache),
+    ] {
+        let [token, append, _] = one_token(order, other);
+        assert_eq!([token, append], [0, 0], "{order:?} {other:?}");
+    }
+    // The norm makes the queries anew.
+    let [token, ..] = one_token(KEYS_FIRST, Other::QueriesOfValueCache);
+    assert_eq!(token, 1);
+}
+
+#[test]
+fn keys_that_are_not_like_their_queries_or_values_stay_apart() {
+    for other in [Other::StartsApart, Other::TablesApart] {
+        for order in [KEYS_FIRST, VALUES_FIRST] {
+            assert_eq!(one_token(order, other), [0, 0, 3], "{order:?} {other:?}");
+        }
+    }
+}
+
+/// One query a head, where every head has a position of its own.
+fn positions_by_head() -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let heads =
+        |g: &mut Graph, name: &str| g.input(name, Type::new(DType::F16, [1, HEADS, 1, HEAD]));
+    let (q, k, v) = (
+        heads(&mut g, "q")?,
+        heads(&mut g, "k")?,
+        heads(&mut g, "v")?,
+    );
+    let table = g.input("table", Type::new(DType::F32, [HEADS, HEAD / 2]))?;
+    let at = g.input("at", Type::new(DType::I32, [4]))?;
+    let len = g.input("len", Type::new(DType::I32, [0; 0]))?;
+    let rope = |g: &mut Graph, x| g.rope(x, table, table, RopeStyle::NeoX, HEAD, Layout::Bshd);
+    let (q, k) = (rope(&mut g, q)?, rope(&mut g, k)?);
+    let mut caches = Vec::new();
+    for (name, new) in [("keys", k), ("values", v)] {
+        let cache = g.state(name, Type::new(DType::F16, [1, HEADS, KEYS, HEAD]))?;
+        let all = g.dynamic_update_slice(cache, new, at)?;
+        g.assign(cache, all)?;
+        caches.push(all);
+    }
+    let options = AttentionOptions::new(HEADS, HEADS, Layout::Bhsd).causal();
+    let y = g.attention(q, caches[0], caches[1], options.kv_len(len))?;
+    g.output("y", y)?;
+    Ok(g)
+}
+
+#[test]
+fn positions_by_head_are_not_those_of_one_token() {
+    let graph = positions_by_head().expect("a graph");
+    let program = compile(&graph, &CompileOptions::new(), &Caps::h200()).expect("supported");
+    check_races(&program).unwrap_or_else(|race| panic!("{race}\n{program}"));
+    assert_eq!(counts(&program, 1), [0, 1, 0], "{program}");
+}

@@ -1,0 +1,156 @@
+//! Explicit layouts only where memory has one.
+//!
+//! naga gives every array a stride and every struct offsets, those of workgroup variables too, where
+//! the specification allows neither (VUID-StandaloneSpirv-None-10684; section 2.16.2 of the SPIR-V
+//! specification). Drivers do not mind; newer validators do.
+
+use std::collections::{HashMap, HashSet};
+
+const OP_TYPE_ARRAY: u32 = 28;
+const OP_TYPE_RUNTIME_ARRAY: u32 = 29;
+const OP_TYPE_STRUCT: u32 = 30;
+const OP_TYPE_POINTER: u32 = 32;
+const OP_DECORATE: u32 = 71;
+const OP_MEMBER_DECORATE: u32 = 72;
+
+/// `RowMajor`, `ColMajor`, `ArrayStride`, `MatrixStride`, `Offset`.
+const LAYOUT: [u32; 5] = [4, 5, 6, 7, 35];
+
+const WORKGROUP: u32 = 4;
+/// Memory whose layout is explicit: `Uniform`, `PushConstant`, `StorageBuffer`.
+const LAID_OUT: [u32; 3] = [2, 9, 12];
+
+/// Words before the first instruction.
+const HEADER: usize = 5;
+
+/// Takes the layouts off the types that only workgroup variables have.
+pub(crate) fn without_workgroup_layout(module: &[u32]) -> Vec<u32> {
+    let types = Types::of(module);
+    let shared = types.reached(|storage| storage == WORKGROUP);
+    let laid_out = types.reached(|storage| LAID_OUT.contains(&storage));
+    let bare: HashSet<u32> = shared.difference(&laid_out).copied().collect();
+    let mut kept = module[..HEADER.min(module.len())].to_vec();
+    for instruction in Instructions(module.get(HEADER..).unwrap_or_default()) {
+        let decoration = match (instruction[0] & 0xffff, instruction) {
+            (OP_DECORATE, [_, of, decoration, ..]) => Some((of, decoration)),
+            (OP_MEMBER_DECORATE, [_, of, _, decoration, ..]) => Some((of, decoration)),
+            _ => None,
+        };
+        let goes = decoration.is_some_and(|(of, d)| bare.contains(of) && LAYOUT.contains(d));
+        if !goes {
+            kept.extend_from_slice(instruction);
+        }
+    }
+    kept
+}
+
+/// The instructions after the header, each with its first word. Ends at one that is cut off.
+struct Instructions<'a>(&'a [u32]);
+
+impl<'a> Iterator for Instructions<'a> {
+    type Item = &'a [u32];
+
+    fn next(&mut self) -> Option<&'a [u32]> {
+        let len = (*self.0.first()? >> 16) as usize;
+        if len == 0 || len > self.0.len() {
+            return None;
+        }
+        let (instruction, rest) = self.0.split_at(len);
+        self.0 = rest;
+        Some(instruction)
+    }
+}
+
+/// The types of a module, as far as they have others inside.
+#[derive(Default)]
+struct Types {
+    /// What arrays and structs hold.
+    parts: HashMap<u32, Vec<u32>>,
+    /// Storage class and type of each pointer type.
+    pointers: Vec<(u32, u32)>,
+}
+
+impl Types {
+    fn of(module: &[u32]) -> Types {
+        let mut types = Types::default();
+        for instruction in Instructions(module.get(HEADER..).unwrap_or_default()) {
+            match (instruction[0] & 0xffff, instruction) {
+                (OP_TYPE_ARRAY | OP_TYPE_RUNTIME_ARRAY, [_, id, element, ..]) => {
+                    types.parts.insert(*id, vec![*element]);
+                }
+                (OP_TYPE_STRUCT, [_, id, members @ ..]) => {
+                    types.parts.insert(*id, members.to_vec());
+                }
+                (OP_TYPE_POINTER, [_, _, storage, ty]) => types.pointers.push((*storage, *ty)),
+                _ => {}
+            }
+        }
+        types
+    }
+
+    /// Every type that pointers of some storage classes lead to.
+    fn reached(&self, storage: impl Fn(u32) -> bool) -> HashSet<u32> {
+        let from = self.pointers.iter().filter(|(s, _)| storage(*s));
+        let mut open: Vec<u32> = from.map(|(_, ty)| *ty).collect();
+        let mut reached = HashSet::new();
+        while let Some(ty) = open.pop() {
+            if reached.insert(ty) {
+                open.extend(self.parts.get(&ty).into_iter().flatten());
+            }
+        }
+        reached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::{Checks, ENTRY, from_wgsl};
+
+    /// The strides of arrays in a module, and the number of offsets of members.
+    fn layouts(module: &[u32]) -> (Vec<u32>, usize) {
+        let (mut strides, mut offsets) = (Vec::new(), 0);
+        for instruction in Instructions(&module[HEADER..]) {
+            match (instruction[0] & 0xffff, instruction) {
+                (OP_DECORATE, [_, _, 6, stride]) => strides.push(*stride),
+                (OP_MEMBER_DECORATE, [_, _, _, 35, _]) => offsets += 1,
+                _ => {}
+            }
+        }
+        strides.sort_unstable();
+        (strides, offsets)
+    }
+
+    #[test]
+    fn only_buffers_keep_their_layout() {
+        let text = "
+            struct Block { n: u32, m: u32 }
+            struct Pair { a: u32, b: vec2<u32> }
+            @group(0) @binding(0) var<uniform> p: Block;
+            @group(0) @binding(1) var<storage, read_write> y: array<vec2<u32>>;
+            var<workgroup> t: array<Pair, 64>;
+            var<workgroup> u: array<u32, 32>;
+            @compute @workgroup_size(64)
+            fn main(@builtin(local_invocation_index) i: u32) {
+                t[i] = Pair(i, vec2(i, p.n));
+                u[i & 31u] = p.m;
+                workgroupBarrier();
+                y[i] = t[63u - i].b + u[i & 31u];
+            }";
+        let module = from_wgsl(text, ENTRY, Checks::None).unwrap();
+        assert_eq!(layouts(&module), (vec![4, 8, 16], 6));
+        let bare = without_workgroup_layout(&module);
+        // The stride of y; the members of Block and of the structs around p and y.
+        assert_eq!(layouts(&bare), (vec![8], 4));
+        // Nothing else went.
+        assert_eq!(module.len() - bare.len(), 2 * 4 + 2 * 5);
+        assert_eq!(without_workgroup_layout(&bare), bare);
+    }
+
+    #[test]
+    fn a_module_that_is_cut_off_is_no_panic() {
+        for len in 0..8 {
+            without_workgroup_layout(&[3 << 16 | OP_DECORATE; 8][..len]);
+        }
+    }
+}

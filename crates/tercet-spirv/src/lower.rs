@@ -1,0 +1,176 @@
+//! WGSL to SPIR-V.
+//!
+//! WGSL goes through naga without bounds checks: kernels guard every access. What comes from outside gets
+//! them, and bounds of its loops. A change of what this makes of a text goes with a new `LOWERING` in `modules.rs`.
+
+use naga::back::spv;
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+use crate::layout;
+
+/// The text is no module that naga takes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct LowerError {
+    /// Its report, with the place in the text.
+    pub reason: String,
+}
+
+/// The entry point of every module as the device gets it.
+pub const ENTRY: &str = "main";
+
+/// What a module does about mistakes of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Checks {
+    /// It stays inside its arrays and ends.
+    All,
+    /// Nothing: it makes none.
+    None,
+}
+
+/// The SPIR-V of a WGSL module; its entry point becomes [`ENTRY`].
+///
+/// # Errors
+/// [`LowerError`] with naga's report.
+pub fn lower(text: &str, entry: &str, checks: Checks) -> Result<Vec<u32>, LowerError> {
+    let words = from_wgsl(text, entry, checks).map_err(|reason| LowerError { reason })?;
+    Ok(layout::without_workgroup_layout(&words))
+}
+
+/// The module as naga writes it.
+pub(crate) fn from_wgsl(text: &str, entry: &str, checks: Checks) -> Result<Vec<u32>, String> {
+    let mut module =
+        naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string_with_path(text, "wgsl"))?;
+    module.entry_points.retain(|e| e.name == entry);
+    for own in &mut module.entry_points {
+        own.name = ENTRY.to_string();
+    }
+    let capabilities = Capabilities::SUBGROUP
+        | Capabilities::SUBGROUP_BARRIER
+        | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let info = Validator::new(ValidationFlags::all(), capabilities)
+        .validate(&module)
+        .map_err(|e| e.emit_to_string_with_path(text, "wgsl"))?;
+    let are_checked = checks == Checks::All;
+    let policy = match checks {
+        Checks::All => BoundsCheckPolicy::Restrict,
+        Checks::None => BoundsCheckPolicy::Unchecked,
+    };
+    let options = spv::Options {
+        lang_version: (1, 3),
+        flags: spv::WriterFlags::empty(),
+        fake_missing_bindings: false,
+        bounds_check_policies: BoundsCheckPolicies {
+            index: policy,
+            buffer: policy,
+            image_load: policy,
+            binding_array: policy,
+        },
+        zero_initialize_workgroup_memory: match checks {
+            Checks::All => spv::ZeroInitializeWorkgroupMemoryMode::Polyfill,
+            Checks::None => spv::ZeroInitializeWorkgroupMemoryMode::None,
+        },
+        force_loop_bounding: are_checked,
+        binding_map: bindings(&module),
+        ..spv::Options::default()
+    };
+    let entry = spv::PipelineOptions {
+        shader_stage: naga::ShaderStage::Compute,
+        entry_point: ENTRY.to_string(),
+    };
+    spv::write_vec(&module, &info, &options, Some(&entry)).map_err(|e| e.to_string())
+}
+
+/// Every binding as it is written in the module.
+fn bindings(module: &naga::Module) -> spv::BindingMap {
+    let bound = module
+        .global_variables
+        .iter()
+        .filter_map(|(_, v)| v.binding);
+    bound
+        .map(|b| {
+            let info = spv::BindingInfo {
+                descriptor_set: b.group,
+                binding: b.binding,
+                binding_array_size: None,
+            };
+            (b, info)
+        })
+        .collect()
+}
+
+/// What a module asks of subgroups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// Operations between the invocations of a subgroup.
+    pub subgroups: bool,
+    /// Cooperative matrices.
+    pub coop: bool,
+}
+
+/// Reads the capabilities that a module declares.
+pub fn uses(words: &[u32]) -> Uses {
+    const OP_CAPABILITY: u32 = 17;
+    const GROUP_NON_UNIFORM: std::ops::RangeInclusive<u32> = 61..=68;
+    const COOPERATIVE_MATRIX: u32 = 6022;
+    let mut uses = Uses::default();
+    // Capabilities come first, after a header of five words; each takes two.
+    for pair in words.get(5..).unwrap_or_default().chunks_exact(2) {
+        if pair[0] != (2 << 16 | OP_CAPABILITY) {
+            break;
+        }
+        uses.subgroups |= GROUP_NON_UNIFORM.contains(&pair[1]);
+        uses.coop |= pair[1] == COOPERATIVE_MATRIX;
+    }
+    uses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wgsl_becomes_spirv_and_its_capabilities_are_seen() {
+        let text = "
+            @group(0) @binding(1) var<storage, read_write> y: array<u32>;
+            @compute @workgroup_size(64)
+            fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+                if (id.x < arrayLength(&y)) { y[id.x] = subgroupAdd(id.x); }
+            }";
+        let words = lower(text, ENTRY, Checks::None).unwrap();
+        assert_eq!(words[0], 0x0723_0203);
+        assert_eq!(
+            uses(&words),
+            Uses {
+                subgroups: true,
+                coop: false
+            }
+        );
+        let plain = text.replace("subgroupAdd(id.x)", "id.x");
+        let plain = from_wgsl(&plain, "main", Checks::None).unwrap();
+        assert_eq!(uses(&plain), Uses::default());
+    }
+
+    #[test]
+    fn modules_from_outside_are_bound_by_the_length_of_their_arrays() {
+        let text = "
+            @group(0) @binding(1) var<storage, read_write> y: array<u32>;
+            @compute @workgroup_size(64)
+            fn fill(@builtin(global_invocation_id) id: vec3<u32>) { y[id.x] = id.x; }
+            @compute @workgroup_size(1)
+            fn other() { y[0] = 1u; }";
+        let array_lengths = |words: &[u32]| words.iter().filter(|w| **w & 0xffff == 68).count();
+        let checked = lower(text, "fill", Checks::All).unwrap();
+        assert!(array_lengths(&checked) > 0);
+        let plain = text.replace("fn fill", "fn main");
+        let plain = lower(&plain, ENTRY, Checks::None).unwrap();
+        assert!(plain.len() < checked.len());
+    }
+
+    #[test]
+    fn an_error_in_wgsl_names_the_place() {
+        let e = lower("fn main( {", ENTRY, Checks::None).unwrap_err();
+        assert!(e.to_string().contains("wgsl:1:10"), "{e}");
+    }
+}

@@ -1,0 +1,284 @@
+//! The folder of modules: WGSL goes through naga once, not once in each process.
+//!
+//! A module lies in a file named by the digest of all that it follows from. The file says that digest again,
+//! and the digest of itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sha2::{Digest, Sha256};
+
+use crate::files;
+use crate::lower::{Checks, LowerError, lower};
+
+/// Changes with every change of what `lower.rs` makes of a text.
+const LOWERING: u32 = 1;
+/// The naga that lowers: another one may do it differently.
+const NAGA: &str = "30.0.1";
+
+const MAGIC: [u8; 8] = *b"tercetSV";
+const EXTENSION: &str = "spv";
+/// Magic, key, digest of magic, key and words.
+const HEADER_BYTES: usize = 8 + 32 + 32;
+/// More than this is neither written nor read: modules of ours have tens of KiB.
+const MAX_FILE_BYTES: usize = 8 << 20;
+/// What all modules may take, some thousands of them.
+const MAX_FOLDER_BYTES: u64 = 128 << 20;
+/// After so many new modules the folder is looked at.
+const LOOKED_AT_EVERY: u64 = 64;
+
+/// What was done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Modules that went through naga.
+    pub lowered: u64,
+    /// Modules that came from the folder.
+    pub loaded: u64,
+}
+
+/// Modules, kept in a folder if there is one.
+#[derive(Debug, Default)]
+pub struct Modules {
+    folder: Option<PathBuf>,
+    lowered: AtomicU64,
+    loaded: AtomicU64,
+}
+
+impl Modules {
+    /// The modules in a folder of caches; without one, each is lowered anew.
+    pub fn new(cache_dir: Option<&Path>) -> Modules {
+        Modules {
+            folder: cache_dir.map(|dir| dir.join("spirv")),
+            ..Modules::default()
+        }
+    }
+
+    /// As [`lower`], by the folder if it has the module.
+    ///
+    /// # Errors
+    /// As [`lower`].
+    pub fn lower(&self, text: &str, entry: &str, checks: Checks) -> Result<Vec<u32>, LowerError> {
+        let Some(folder) = &self.folder else {
+            self.lowered.fetch_add(1, Ordering::Relaxed);
+            return lower(text, entry, checks);
+        };
+        let reading = tracing::debug_span!("kernels from disk").entered();
+        let key = key(text, entry, checks);
+        let file = folder.join(name(&key));
+        let kept = files::read(&file, MAX_FILE_BYTES as u64);
+        if let Some(words) = kept.and_then(|bytes| decode(&bytes, &key)) {
+            self.loaded.fetch_add(1, Ordering::Relaxed);
+            return Ok(words);
+        }
+        drop(reading);
+        let _span = tracing::debug_span!("kernels to SPIR-V").entered();
+        let words = lower(text, entry, checks)?;
+        let lowered = self.lowered.fetch_add(1, Ordering::Relaxed);
+        let bytes = encode(&words, &key);
+        // The next process does without, if it cannot be written.
+        let is_kept = bytes.len() <= MAX_FILE_BYTES && files::replace(&file, &bytes).is_ok();
+        if is_kept && lowered.is_multiple_of(LOOKED_AT_EVERY) {
+            files::keep_below(folder, EXTENSION, MAX_FOLDER_BYTES);
+        }
+        Ok(words)
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            lowered: self.lowered.load(Ordering::Relaxed),
+            loaded: self.loaded.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The digest of all that a module follows from.
+fn key(text: &str, entry: &str, checks: Checks) -> [u8; 32] {
+    let checks: u32 = match checks {
+        Checks::All => 1,
+        Checks::None => 0,
+    };
+    let mut digest = Sha256::new();
+    for word in [LOWERING, checks] {
+        digest.update(word.to_le_bytes());
+    }
+    // Each with its length, so that no two lists of parts are the same bytes.
+    for part in [NAGA, entry, text] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    digest.finalize().into()
+}
+
+fn name(key: &[u8; 32]) -> String {
+    let hex: String = key.iter().map(|b| format!("{b:02x}")).collect();
+    format!("{hex}.{EXTENSION}")
+}
+
+fn digest(key: &[u8; 32], words: &[u8]) -> [u8; 32] {
+    let digest = Sha256::new()
+        .chain_update(MAGIC)
+        .chain_update(key)
+        .chain_update(words);
+    digest.finalize().into()
+}
+
+fn encode(words: &[u32], key: &[u8; 32]) -> Vec<u8> {
+    let words: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    [&MAGIC[..], key, &digest(key, &words), &words].concat()
+}
+
+/// The words of a file that is whole and of this key.
+fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Vec<u32>> {
+    let (header, words) = bytes.split_at_checked(HEADER_BYTES)?;
+    let is_whole =
+        header[..8] == MAGIC && header[8..40] == *key && header[40..] == digest(key, words);
+    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    let chunks = words.chunks_exact(4);
+    (is_whole && !words.is_empty() && chunks.remainder().is_empty())
+        .then(|| chunks.map(word).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::fs;
+    use std::thread;
+
+    use super::*;
+    use crate::files::tests::Folder;
+
+    fn text(n: u32) -> String {
+        format!(
+            "@group(0) @binding(1) var<storage, read_write> y: array<u32>;
+            @compute @workgroup_size(64)
+            fn main(@builtin(global_invocation_id) id: vec3<u32>) {{ y[id.x] = {n}u; }}
+            @compute @workgroup_size(1)
+            fn other() {{ y[0] = {n}u; }}"
+        )
+    }
+
+    fn the_file(folder: &Folder) -> PathBuf {
+        let entries = fs::read_dir(folder.0.join("spirv")).unwrap();
+        let all: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0].clone()
+    }
+
+    /// What a new process gets, and whether it came from the folder.
+    fn get(folder: &Folder, n: u32) -> (Vec<u32>, bool) {
+        let modules = Modules::new(Some(&folder.0));
+        let words = modules.lower(&text(n), "main", Checks::None).unwrap();
+        let Counts { lowered, loaded } = modules.counts();
+        assert_eq!(lowered + loaded, 1);
+        (words, loaded == 1)
+    }
+
+    #[test]
+    fn the_second_process_reads_what_the_first_one_made() {
+        let folder = Folder::new("modules");
+        let made = lower(&text(1), "main", Checks::None).unwrap();
+        assert_eq!(get(&folder, 1), (made.clone(), false));
+        assert_eq!(get(&folder, 1), (made.clone(), true));
+        assert_ne!(get(&folder, 2).0, made);
+    }
+
+    #[test]
+    fn a_module_is_of_its_text_entry_and_checks() {
+        let folder = Folder::new("keys");
+        let modules = Modules::new(Some(&folder.0));
+        for _ in 0..2 {
+            for (n, entry, checks) in [
+                (1, "main", Checks::None),
+                (1, "main", Checks::All),
+                (1, "other", Checks::None),
+                (2, "main", Checks::None),
+            ] {
+                let made = modules.lower(&text(n), entry, checks).unwrap();
+                assert_eq!(made, lower(&text(n), entry, checks).unwrap());
+            }
+        }
+        let counts = Counts {
+            lowered: 4,
+            loaded: 4,
+        };
+        assert_eq!(modules.counts(), counts);
+        assert_ne!(key("ab", "c", Checks::None), key("a", "bc", Checks::None));
+    }
+
+    #[test]
+    fn damage_costs_nothing_but_time() {
+        let folder = Folder::new("damaged-modules");
+        let (made, _) = get(&folder, 1);
+        let file = the_file(&folder);
+        let good = fs::read(&file).unwrap();
+        let other = encode(&[1, 2, 3], &[7; 32]);
+        let long = vec![0; MAX_FILE_BYTES + 1];
+        let mut bad: Vec<Vec<u8>> = vec![other, long, [&good[..], &[0; 4]].concat()];
+        for cut in [0, 1, 8, HEADER_BYTES - 1, HEADER_BYTES, good.len() - 4] {
+            bad.push(good[..cut].to_vec());
+        }
+        for at in 0..good.len() {
+            let mut flipped = good.clone();
+            flipped[at] ^= 1 << (at % 8);
+            assert_eq!(decode(&flipped, &key(&text(1), "main", Checks::None)), None);
+            if at % 97 == 0 {
+                bad.push(flipped);
+            }
+        }
+        for bytes in bad {
+            files::replace(&file, &bytes).unwrap();
+            assert_eq!(get(&folder, 1), (made.clone(), false));
+            // It is whole again.
+            assert_eq!(fs::read(&file).unwrap(), good);
+        }
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert_eq!(get(&folder, 1), (made, false));
+    }
+
+    #[test]
+    fn a_module_that_is_right_for_another_text_is_not_taken() {
+        let folder = Folder::new("foreign-modules");
+        let (one, _) = get(&folder, 1);
+        let file = the_file(&folder);
+        let bytes = fs::read(&file).unwrap();
+        let moved = file.with_file_name(name(&key(&text(2), "main", Checks::None)));
+        files::replace(&moved, &bytes).unwrap();
+        let (two, loaded) = get(&folder, 2);
+        assert!(!loaded);
+        assert_ne!(one, two);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_no_error() {
+        for dir in ["/proc/none", "/dev/null"] {
+            let modules = Modules::new(Some(Path::new(dir)));
+            assert!(modules.lower(&text(1), "main", Checks::None).is_ok());
+        }
+    }
+
+    #[test]
+    fn writers_at_once_leave_whole_files() {
+        let folder = Folder::new("module-writers");
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..8).for_each(|n| drop(get(&folder, n))));
+            }
+        });
+        for n in 0..8 {
+            let made = lower(&text(n), "main", Checks::None).unwrap();
+            assert_eq!(get(&folder, n), (made, true));
+        }
+    }
+
+    #[test]
+    fn the_version_of_naga_is_part_of_the_key() {
+        let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock");
+        let lock = fs::read_to_string(lock).unwrap();
+        let (_, after) = lock.split_once("name = \"naga\"\nversion = \"").unwrap();
+        let (version, _) = after.split_once('"').unwrap();
+        assert_eq!(version, NAGA, "naga changed: say so in `NAGA`");
+    }
+}

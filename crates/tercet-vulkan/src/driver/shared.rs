@@ -1,0 +1,109 @@
+//! Tensors in buffers of their own, which executables of one device copy from and into.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ash::vk;
+use tercet_ir::RunError;
+use tercet_plan::{Read, SharedBuffer};
+
+use super::VulkanDriver;
+use crate::backend::Shared;
+use crate::device::Ticket;
+use crate::error::GpuError;
+use crate::memory::{Memory, Place};
+
+/// A buffer that holds one tensor.
+pub struct VulkanShared {
+    memory: Memory,
+    /// The last submission that copies from it or into it.
+    last: Mutex<Ticket>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for VulkanShared {
+    fn drop(&mut self) {
+        let last = *self.last.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Of a lost device nothing is left to wait for.
+        let _ = self.shared.device.wait(last);
+    }
+}
+
+impl VulkanShared {
+    fn new(shared: &Arc<Shared>, bytes: u64) -> Result<VulkanShared, GpuError> {
+        let what = "a tensor on the device";
+        Ok(VulkanShared {
+            memory: Memory::new(&shared.device, Place::Device, bytes, what)?,
+            last: Mutex::new(Ticket::default()),
+            shared: Arc::clone(shared),
+        })
+    }
+
+    fn used_by(&self, ticket: Ticket) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = (*last).max(ticket);
+    }
+
+    fn read_bytes(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), GpuError> {
+        let device = &self.shared.device;
+        device.check_lost()?;
+        let to = Memory::new(device, Place::Host, bytes, "readback buffer")?;
+        let region = vk::BufferCopy::default().size(bytes);
+        let ticket = self.shared.staging.copy(&[(&self.memory, &to, region)])?;
+        self.used_by(ticket);
+        device.wait(ticket)?;
+        take(&to.bytes()[..bytes as usize]);
+        Ok(())
+    }
+}
+
+impl SharedBuffer for VulkanShared {
+    fn device(&self) -> &'static str {
+        "vulkan"
+    }
+
+    fn read(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
+        Ok(self.read_bytes(bytes, take)?)
+    }
+}
+
+impl VulkanDriver {
+    /// A copy of a range.
+    pub(super) fn copy_out(&mut self, range: Read) -> Result<VulkanShared, GpuError> {
+        let made = VulkanShared::new(&self.shared, range.bytes)?;
+        if range.bytes > 0 {
+            let region = vk::BufferCopy::default()
+                .src_offset(range.offset_bytes)
+                .size(range.bytes);
+            let from = self.buffers.memory(range.buffer);
+            let ticket = self.shared.staging.copy(&[(from, &made.memory, region)])?;
+            self.last = self.last.max(ticket);
+            made.used_by(ticket);
+        }
+        Ok(made)
+    }
+
+    /// A buffer with these bytes.
+    pub(super) fn copy_up(&mut self, bytes: &[u8]) -> Result<VulkanShared, GpuError> {
+        let made = VulkanShared::new(&self.shared, bytes.len().next_multiple_of(4) as u64)?;
+        self.counters.upload_bytes += bytes.len() as u64;
+        made.used_by(self.shared.staging.upload(&made.memory, 0, bytes)?);
+        Ok(made)
+    }
+
+    /// Copies the beginning of a buffer into a range.
+    pub(super) fn copy_in(&mut self, from: &VulkanShared, range: Read) -> Result<(), GpuError> {
+        self.shared.device.check_lost()?;
+        let region = vk::BufferCopy::default()
+            .dst_offset(range.offset_bytes)
+            .size(range.bytes);
+        let to = self.buffers.memory(range.buffer);
+        let ticket = self.shared.staging.copy(&[(&from.memory, to, region)])?;
+        self.last = self.last.max(ticket);
+        from.used_by(ticket);
+        Ok(())
+    }
+
+    pub(super) fn is_of(&self, shared: &VulkanShared) -> bool {
+        Arc::ptr_eq(&self.shared.device, &shared.shared.device)
+    }
+}

@@ -1,0 +1,93 @@
+//! Tensors in buffers of their own, which executables of one device copy from and into. wgpu keeps a buffer until the
+//! device has done with it, and the order of submissions.
+
+use std::sync::Arc;
+
+use tercet_ir::RunError;
+use tercet_plan::{Read, SharedBuffer};
+
+use crate::buffers::{STORAGE, make};
+use crate::device::{Gpu, Trouble};
+use crate::readback::Readback;
+
+const WHAT: &str = "a tensor on the device";
+
+/// A buffer that holds one tensor.
+#[derive(Debug)]
+pub struct WgpuShared {
+    gpu: Arc<Gpu>,
+    pub(crate) buffer: wgpu::Buffer,
+}
+
+fn during(trouble: Trouble) -> RunError {
+    trouble.running(WHAT, 0)
+}
+
+impl WgpuShared {
+    pub(crate) fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<WgpuShared, RunError> {
+        Ok(WgpuShared {
+            gpu: Arc::clone(gpu),
+            buffer: make(gpu, WHAT, bytes, STORAGE)?,
+        })
+    }
+
+    /// A copy of a range of a buffer.
+    pub(crate) fn copy_of(
+        gpu: &Arc<Gpu>,
+        from: &wgpu::Buffer,
+        range: Read,
+    ) -> Result<WgpuShared, RunError> {
+        let made = WgpuShared::new(gpu, range.bytes)?;
+        if range.bytes > 0 {
+            let at = range.offset_bytes;
+            let copied = copy(gpu, (from, at), (&made.buffer, 0), range.bytes);
+            copied.map_err(during)?;
+        }
+        Ok(made)
+    }
+
+    /// Copies its beginning into a range of a buffer.
+    pub(crate) fn copy_to(&self, to: &wgpu::Buffer, range: Read) -> Result<(), RunError> {
+        let (from, to) = ((&self.buffer, 0), (to, range.offset_bytes));
+        copy(&self.gpu, from, to, range.bytes).map_err(during)
+    }
+
+    pub(crate) fn is_of(&self, gpu: &Arc<Gpu>) -> bool {
+        Arc::ptr_eq(&self.gpu, gpu)
+    }
+}
+
+/// Copies bytes between buffers, each given with an offset, in a submission of its own.
+fn copy(
+    gpu: &Gpu,
+    from: (&wgpu::Buffer, u64),
+    to: (&wgpu::Buffer, u64),
+    bytes: u64,
+) -> Result<(), Trouble> {
+    gpu.scoped(|| {
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(from.0, from.1, to.0, to.1, bytes);
+        gpu.queue.submit([encoder.finish()]);
+    })
+}
+
+impl SharedBuffer for WgpuShared {
+    fn device(&self) -> &'static str {
+        "wgpu"
+    }
+
+    fn read(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
+        let gpu = &self.gpu;
+        let mut readback = Readback::default();
+        readback.prepare(gpu, std::iter::once(bytes))?;
+        let flight = gpu.scoped(|| {
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            let (to, at) = readback.spot(0);
+            encoder.copy_buffer_to_buffer(&self.buffer, 0, to, at, bytes);
+            let submission = gpu.queue.submit([encoder.finish()]);
+            readback.map(gpu, submission)
+        });
+        flight.and_then(|flight| flight.wait(gpu)).map_err(during)?;
+        (readback.take(&mut |_, bytes| take(bytes))).map_err(during)
+    }
+}

@@ -1,0 +1,50 @@
+//! Measuring variants of kernels.
+
+use tercet_ir::{DType, Scheme};
+use tercet_wgpu::tune::{self, Outcome, Task};
+use tercet_wgpu::{Entry, Tuning, Weights, WgpuBackend, WgpuOptions};
+
+use super::{Done, Test};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[("variants_are_measured", variants_are_measured)];
+
+fn variants_are_measured(_: &WgpuBackend) -> Done {
+    let backend = WgpuBackend::new(&WgpuOptions {
+        timings: true,
+        ..WgpuOptions::new()
+    })?;
+    let tasks = [
+        Task::product(DType::F32, Weights::Packed(Scheme::Q4_0), [1, 24, 256])?,
+        Task::product(DType::F32, Weights::Across(DType::F32), [20, 24, 32])?,
+        Task::conv(DType::F32, [1, 5, 9, 6, 1])?,
+    ];
+    for mut task in tasks {
+        let mut names = tune::candidates(backend.caps(), &task);
+        assert!(names.len() > 1, "{}: {names:?}", task.key);
+        names.push("no such variant".to_string());
+        let measured = tune::measure(&backend, &task, &names);
+        for (name, outcome) in &measured.candidates {
+            match outcome {
+                Outcome::Seconds(seconds) => assert!(*seconds > 0.0, "{name}"),
+                // A device may take no times.
+                Outcome::Failed(why) => assert!(
+                    name == "no such variant" || why.contains("measures no times"),
+                    "{} {name}: {why}",
+                    task.key
+                ),
+            }
+        }
+        // What is measured is what is taken.
+        if let Some(best) = measured.best() {
+            let entry = Entry {
+                key: task.key.clone(),
+                variant: best.to_string(),
+            };
+            let tuned = backend.tuned(Tuning::new(vec![entry]));
+            assert_eq!(tuned.caps().device.tuning.entries().len(), 1);
+        }
+        task.spoil();
+        assert_eq!(tune::measure(&backend, &task, &names).best(), None);
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! How this build was made.
+
+use std::fmt;
+
+/// The compiler of a build and what it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BuildInfo {
+    /// The version of this crate.
+    pub version: &'static str,
+    /// What `rustc --version` says.
+    pub compiler: &'static str,
+    /// The target triple.
+    pub target: &'static str,
+    /// `release` or `debug`: the profile, or what it inherits from.
+    pub profile: &'static str,
+    /// The optimization level: `0` to `3`, `s` or `z`.
+    pub opt_level: &'static str,
+    /// All of it in one line.
+    pub text: &'static str,
+}
+
+/// This build.
+pub const BUILD: BuildInfo = BuildInfo {
+    version: env!("CARGO_PKG_VERSION"),
+    compiler: env!("TERCET_COMPILER"),
+    target: env!("TERCET_TARGET"),
+    profile: env!("TERCET_PROFILE"),
+    opt_level: env!("TERCET_OPT_LEVEL"),
+    text: concat!(
+        env!("CARGO_PKG_VERSION"),
+        " (",
+        env!("TERCET_COMPILER"),
+        ", ",
+        env!("TERCET_TARGET"),
+        ", ",
+        env!("TERCET_PROFILE"),
+        " profile, opt-level ",
+        env!("TERCET_OPT_LEVEL"),
+        ")"
+    ),
+};
+
+impl fmt::Display for BuildInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tercet {}", self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BUILD;
+
+    #[test]
+    fn a_build_names_its_compiler() {
+        assert!(BUILD.compiler.starts_with("rustc "), "{BUILD}");
+        assert!(BUILD.target.contains(std::env::consts::ARCH), "{BUILD}");
+        assert!(["0", "1", "2", "3", "s", "z"].contains(&BUILD.opt_level));
+        let text = BUILD.to_string();
+        for part in [BUILD.version, BUILD.compiler, BUILD.target, BUILD.profile] {
+            assert!(text.contains(part), "{BUILD}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! `tercet-parity`: every suite on the executors of a machine, one verdict line, a JSON report.
+//!
+//! Self-contained once `cargo xtask parity --pack` has put the files of the tests behind it. Each executor is
+//! tried in a process of its own, so that one whose driver ends the process is a failure of that executor.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Instant;
+
+use clap::Parser;
+use tercet_tests::data::DATA_DIR;
+use tercet_tests::harness::{self, Journal};
+use tercet_tests::report::{OnExecutor, Report};
+use tercet_tests::{ONLY, complaints, executors, package, suites};
+
+/// Set to the folder of a process that tries one executor.
+const WORKER: &str = "TERCET_PARITY_WORKER";
+const MINILM_DIR: &str = "TERCET_MINILM_DIR";
+/// Without it Mesa complains of a missing Wayland.
+const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Run every suite on the executors of this machine: one verdict line, exit code 0 if all was right
+#[derive(Parser)]
+#[command(name = "tercet-parity", version)]
+struct Cli {
+    /// An executor that must be here: cpu, vulkan or wgpu; may be repeated. All that are here without it
+    #[arg(long)]
+    device: Vec<String>,
+    /// A suite; may be repeated. All without it
+    #[arg(long)]
+    suite: Vec<String>,
+    /// Write the report as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Tests at a time
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Put the files of a folder behind a copy of this program and end
+    #[arg(long, value_name = "FILE", hide = true)]
+    pack: Option<PathBuf>,
+    /// With --pack: NAME=FOLDER
+    #[arg(long, value_name = "NAME=FOLDER", hide = true)]
+    folder: Vec<String>,
+    /// Only tests whose names have this text
+    filter: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("error: {}", tercet::one_line(&*e));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<bool, Failure> {
+    if let Some(to) = &cli.pack {
+        let folder = |text: &String| match text.split_once('=') {
+            Some((name, folder)) => Ok((name.to_string(), PathBuf::from(folder))),
+            None => Err(format!("`{text}` is not NAME=FOLDER")),
+        };
+        let folders: Vec<_> = cli.folder.iter().map(folder).collect::<Result<_, _>>()?;
+        let folders = folders.iter().map(|(n, f)| (n.as_str(), f.clone()));
+        package::write(&std::env::current_exe()?, &folders.collect::<Vec<_>>(), to)?;
+        return Ok(true);
+    }
+    if let Some(dir) = std::env::var_os(WORKER) {
+        work(cli, Path::new(&dir))?;
+        return Ok(true);
+    }
+    // A wrong name is an error before anything runs.
+    suites::tests(&cli.suite).map(drop)?;
+    eprintln!("{}", tercet::BUILD);
+    let report = with_files(|files| all(cli, files))?;
+    if let Some(path) = &cli.json {
+        fs::write(path, serde_json::to_vec_pretty(&report)?)?;
+    }
+    let complaints = report.executors.iter().flat_map(|on| &on.complaints);
+    complaints.for_each(|text| eprintln!("{text}"));
+    println!("{report}");
+    Ok(report.passed())
+}
+
+/// The folder of the files that the program brings, and of what its processes leave.
+fn with_files<T>(run: impl FnOnce(&Path) -> Result<T, Failure>) -> Result<T, Failure> {
+    let dir = std::env::temp_dir().join(format!("tercet-parity-{}", std::process::id()));
+    fs::create_dir_all(&dir)?;
+    let done = package::unpack(&std::env::current_exe()?, &dir)
+        .map_err(Failure::from)
+        .and_then(|_| run(&dir));
+    fs::remove_dir_all(&dir)?;
+    done
+}
+
+/// The executors one after the other.
+fn all(cli: &Cli, files: &Path) -> Result<Report, Failure> {
+    let wanted = |name: &str| cli.device.is_empty() || cli.device.iter().any(|d| d == name);
+    let known: Vec<&str> = executors().iter().map(|e| e.name).collect();
+    if let Some(name) = cli.device.iter().find(|d| !known.contains(&d.as_str())) {
+        return Err(format!("no executor `{name}`; this build has: {}", known.join(", ")).into());
+    }
+    let mut reports = Vec::new();
+    for name in known.into_iter().filter(|name| wanted(name)) {
+        eprintln!("\n{name}:");
+        let on = executor(cli, name, files)?;
+        // What nobody asked for may be missing.
+        if on.passed + on.failed > 0 || on.died.is_some() || !cli.device.is_empty() {
+            reports.push(on);
+        } else {
+            eprintln!("not here: {}", on.device);
+        }
+    }
+    Ok(Report::new(reports))
+}
+
+/// One executor, in a process of its own.
+fn executor(cli: &Cli, name: &str, files: &Path) -> Result<OnExecutor, Failure> {
+    let dir = files.join(format!("on-{name}"));
+    fs::create_dir_all(&dir)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(WORKER, &dir).env(ONLY, name);
+    if std::env::var_os(RUNTIME_DIR).is_none() {
+        command.env(RUNTIME_DIR, &dir);
+    }
+    for (variable, folder) in [(DATA_DIR, "data"), (MINILM_DIR, "minilm")] {
+        let folder = files.join(folder);
+        if folder.is_dir() {
+            command.env(variable, folder);
+        }
+    }
+    for suite in &cli.suite {
+        command.arg("--suite").arg(suite);
+    }
+    if let Some(threads) = cli.threads {
+        command.arg("--threads").arg(threads.to_string());
+    }
+    command.args(&cli.filter);
+    let started = Instant::now();
+    let status = command.status()?;
+    let report = fs::read(dir.join("report.json"));
+    match report.map(|bytes| serde_json::from_slice(&bytes)) {
+        Ok(Ok(report)) => Ok(report),
+        Ok(Err(_)) | Err(_) => {
+            let mut on = OnExecutor::empty(name, String::new(), started.elapsed().as_secs_f64());
+            let journal = fs::read_to_string(dir.join("journal")).unwrap_or_default();
+            on.died = Some(died(status, &journal));
+            Ok(on)
+        }
+    }
+}
+
+fn died(status: ExitStatus, journal: &str) -> String {
+    match Journal::unfinished(journal).as_slice() {
+        [] => format!("its process ended before a test ran: {status}"),
+        open => format!("its process ended ({status}) during {}", open.join(", ")),
+    }
+}
+
+/// What the process of one executor does.
+fn work(cli: &Cli, dir: &Path) -> Result<(), Failure> {
+    let [executor] = executors() else {
+        return Err(format!("{ONLY} does not name one executor").into());
+    };
+    let device = match executor.device() {
+        Ok(_) => described(executor.name),
+        Err(why) => why,
+    };
+    let threads = cli
+        .threads
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let journal = Journal::new(File::create(dir.join("journal"))?);
+    let started = Instant::now();
+    let records = match executor.device() {
+        Ok(_) => {
+            let mut tests = suites::tests(&cli.suite)?;
+            if let Some(text) = &cli.filter {
+                tests.retain(|(_, test)| test.name().contains(text));
+            }
+            harness::run_in_short(threads, tests, journal)
+        }
+        Err(_) => Vec::new(),
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let mut on = OnExecutor::of(executor.name, device, seconds, records);
+    on.complaints = complaints();
+    fs::write(dir.join("report.json"), serde_json::to_vec(&on)?)?;
+    Ok(())
+}
+
+/// The first device of the listing of this name.
+fn described(name: &str) -> String {
+    let mut devices = tercet::devices().into_iter();
+    let found = devices.find(|d| d.usable && d.name.split(':').next() == Some(name));
+    found.map_or_else(String::new, |d| d.description)
+}

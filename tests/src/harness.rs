@@ -1,0 +1,352 @@
+//! Runs tests and keeps what became of each.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde::{Deserialize, Serialize};
+
+use crate::test::Run;
+use crate::{Executor, Test, complaints, executors};
+
+/// What became of a test.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// All was right.
+    Passed,
+    /// What was wrong.
+    Failed(String),
+    /// Why it was not run.
+    Ignored(String),
+}
+
+/// A test and what became of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// The suite.
+    pub suite: String,
+    /// The test.
+    pub name: String,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// Which tests began and which ended, on disk, for whoever asks after the process has died.
+#[derive(Debug)]
+pub struct Journal(Mutex<File>);
+
+impl Journal {
+    /// A journal in this file.
+    pub fn new(file: File) -> Journal {
+        Journal(Mutex::new(file))
+    }
+
+    fn line(&self, what: &str, name: &str) {
+        let mut file = lock(&self.0);
+        // A full disk is no reason to end tests.
+        let _ = writeln!(file, "{what} {name}");
+    }
+
+    /// The tests of a journal's text that began and did not end.
+    pub fn unfinished(text: &str) -> Vec<&str> {
+        let mut open: Vec<&str> = Vec::new();
+        for line in text.lines() {
+            match line.split_once(' ') {
+                Some(("begin", name)) => open.push(name),
+                Some(("end", name)) => open.retain(|n| *n != name),
+                Some(_) | None => {}
+            }
+        }
+        open
+    }
+}
+
+/// A test with all that running it does: what became of it is kept, and the journal knows of it.
+struct Prepared {
+    name: String,
+    ignored: Option<String>,
+    run: Run,
+}
+
+/// What became of tests so far.
+type Records = Arc<Mutex<Vec<Record>>>;
+
+fn prepare(tests: Vec<(&'static str, Test)>, journal: Option<Journal>) -> (Vec<Prepared>, Records) {
+    let records: Records = Arc::new(Mutex::new(Vec::with_capacity(tests.len())));
+    let journal = Arc::new(journal);
+    let prepared = tests.into_iter().map(|(suite, test)| {
+        let (name, ignored, run) = test.into_parts();
+        let record = {
+            let (records, name) = (records.clone(), name.clone());
+            move |outcome| {
+                let suite = suite.to_string();
+                lock(&records).push(Record {
+                    suite,
+                    name,
+                    outcome,
+                });
+            }
+        };
+        if let Some(why) = &ignored {
+            record.clone()(Outcome::Ignored(why.clone()));
+        }
+        let journal = journal.clone();
+        let in_journal = name.clone();
+        let run: Run = Box::new(move || {
+            if let Some(journal) = &*journal {
+                journal.line("begin", &in_journal);
+            }
+            let done = caught(run);
+            record(match &done {
+                Ok(()) => Outcome::Passed,
+                Err(e) => Outcome::Failed(e.message().unwrap_or("failed").to_string()),
+            });
+            if let Some(journal) = &*journal {
+                journal.line("end", &in_journal);
+            }
+            done
+        });
+        Prepared { name, ignored, run }
+    });
+    (prepared.collect(), records)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the tests that the arguments choose, as `cargo test` shows them.
+pub fn run(arguments: &Arguments, tests: Vec<(&'static str, Test)>) -> Vec<Record> {
+    let (tests, records) = prepare(tests, None);
+    let trials = tests.into_iter().map(|test| match test.ignored {
+        Some(why) => {
+            let name = format!("{} ({why})", test.name);
+            Trial::test(name, || Ok(())).with_ignored_flag(true)
+        }
+        None => Trial::test(test.name, test.run),
+    });
+    drop(libtest_mimic::run(arguments, trials.collect()));
+    std::mem::take(&mut *lock(&records))
+}
+
+/// Runs tests on so many threads and says to standard error how far it is, and at once what fails.
+pub fn run_in_short(
+    threads: usize,
+    tests: Vec<(&'static str, Test)>,
+    journal: Journal,
+) -> Vec<Record> {
+    const EVERY: Duration = Duration::from_secs(10);
+    let (tests, records) = prepare(tests, Some(journal));
+    let all = tests.len();
+    let waiting = Mutex::new(tests.into_iter());
+    let said = Mutex::new(Instant::now());
+    let next = || lock(&waiting).next();
+    let worker = || {
+        for test in std::iter::from_fn(next).filter(|test| test.ignored.is_none()) {
+            if let Err(e) = (test.run)() {
+                eprintln!("FAILED {}: {}", test.name, e.message().unwrap_or(""));
+            }
+            let mut said = lock(&said);
+            if said.elapsed() > EVERY {
+                *said = Instant::now();
+                eprintln!("{} of {all}", lock(&records).len());
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(worker);
+        }
+    });
+    std::mem::take(&mut *lock(&records))
+}
+
+/// A panic is a failure that says what the panic said.
+fn caught(run: Run) -> Result<(), Failed> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| Err(said(&*payload).into()))
+}
+
+fn said(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or(payload.downcast_ref::<&str>().copied());
+    format!("panicked: {}", text.unwrap_or("without a text"))
+}
+
+/// One test for each executor: it is there, or nobody asked for it.
+pub fn presence() -> Vec<(&'static str, Test)> {
+    let present = |executor: &'static Executor| {
+        let missing = executor.device().err();
+        let test = Test::new(format!("executor/{}", executor.name), || {
+            executor.device().map(|_| ()).map_err(Failed::from)
+        });
+        match missing.filter(|_| !executor.is_required()) {
+            Some(why) => ("executor", test.ignored(&why)),
+            None => ("executor", test),
+        }
+    };
+    executors().iter().map(present).collect()
+}
+
+/// `cargo test`: all suites, with the arguments of the process. Ends it with an error where a test fails or the
+/// validation of a device complains.
+pub fn main() {
+    let arguments = Arguments::from_args();
+    if !arguments.list {
+        eprintln!("{}", tercet::BUILD);
+    }
+    let mut tests = presence();
+    match crate::suites::tests(&[]) {
+        Ok(all) => tests.extend(all),
+        Err(e) => panic!("all suites: {e}"),
+    }
+    let patterns = |variable| std::env::var(variable).ok();
+    let tests = chosen(tests, patterns(ONLY_TESTS), patterns(SKIP));
+    let tests = match std::env::var(SLICE) {
+        Ok(slice) => sliced(tests, &slice).unwrap_or_else(|e| panic!("{SLICE}: {e}")),
+        Err(_) => tests,
+    };
+    let records = run(&arguments, tests);
+    let mut failed = records
+        .iter()
+        .any(|r| matches!(r.outcome, Outcome::Failed(_)));
+    for complaint in complaints() {
+        eprintln!("{complaint}");
+        failed = true;
+    }
+    if failed {
+        std::process::exit(101);
+    }
+}
+
+/// Only tests whose names match one of these patterns, which commas separate: parts of the name in their order, with `*`
+/// between them.
+const ONLY_TESTS: &str = "TERCET_TESTS";
+
+/// Patterns of names that are left out.
+const SKIP: &str = "TERCET_SKIP";
+
+/// The tests that match one pattern of `only`, if there are any, and none of `skip`.
+fn chosen<T>(tests: Vec<(T, Test)>, only: Option<String>, skip: Option<String>) -> Vec<(T, Test)> {
+    let any = |patterns: &str, name: &str| patterns.split(',').any(|p| matches(p, name));
+    let is_chosen = |(_, test): &(T, Test)| {
+        only.as_ref().is_none_or(|p| any(p, test.name()))
+            && !skip.as_ref().is_some_and(|p| any(p, test.name()))
+    };
+    tests.into_iter().filter(is_chosen).collect()
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut rest = Some(name);
+    for part in pattern.split('*') {
+        rest = rest
+            .and_then(|name| name.split_once(part))
+            .map(|(_, rest)| rest);
+    }
+    rest.is_some()
+}
+
+/// `AT/N`: the part of the tests that a process runs, of N.
+const SLICE: &str = "TERCET_SLICE";
+
+/// The tests of a part. Tests of one operator, which share kernels, stay together.
+fn sliced<T>(tests: Vec<(T, Test)>, slice: &str) -> Result<Vec<(T, Test)>, String> {
+    let numbers = slice.split_once('/');
+    let numbers = numbers.and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
+    let Some((at, n)) = numbers.filter(|&(at, n): &(usize, usize)| at < n) else {
+        return Err(format!("`{slice}` is not AT/N"));
+    };
+    let group = |test: &Test| {
+        let mut parts = test.name().splitn(3, '/');
+        (
+            parts.next().map(str::to_string),
+            parts.next().map(str::to_string),
+        )
+    };
+    let mut groups = HashMap::new();
+    let mine = |(_, test): &(T, Test)| {
+        let next = groups.len();
+        *groups.entry(group(test)).or_insert(next) % n == at
+    };
+    Ok(tests.into_iter().filter(mine).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_parts_in_their_order() {
+        let name = "parity/conv/written/f16/vulkan";
+        for (pattern, expected) in [
+            ("/conv/", true),
+            ("/conv/*/f16/", true),
+            ("/f16/*/conv/", false),
+            ("/conv/*/bf16/", false),
+            ("", true),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_journal_says_what_did_not_end() {
+        let text = "begin a\nbegin b\nend a\nbegin c/d e\nend b\n";
+        assert_eq!(Journal::unfinished(text), ["c/d e"]);
+    }
+
+    #[test]
+    fn slices_have_every_test_once() {
+        let named = || -> Vec<((), Test)> {
+            let names = ["p/a/1", "p/a/2", "p/b/1", "r/1", "r/2", "p/c/1"];
+            names.map(|name| ((), Test::asserting(name, || {}))).into()
+        };
+        let names = |slice| -> Vec<String> {
+            let tests = sliced(named(), slice).expect("a slice");
+            tests.iter().map(|(_, t)| t.name().to_string()).collect()
+        };
+        assert_eq!(names("0/2"), ["p/a/1", "p/a/2", "r/1", "p/c/1"]);
+        assert_eq!(names("1/2"), ["p/b/1", "r/2"]);
+        for bad in ["2/2", "0/0", "x", "1/", ""] {
+            assert!(sliced(named(), bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn panics_and_errors_are_kept_with_their_texts() {
+        let arguments = Arguments {
+            quiet: true,
+            ..Arguments::default()
+        };
+        let given = || {
+            vec![
+                ("s", Test::asserting("good", || {})),
+                (
+                    "s",
+                    Test::asserting("bad", || assert_eq!(1, 2, "one is two")),
+                ),
+                ("s", Test::new("worse", || Err("no".into()))),
+                ("s", Test::asserting("left", || {}).ignored("no device")),
+            ]
+        };
+        let path = std::env::temp_dir().join(format!("tercet-journal-{}", std::process::id()));
+        let journal = Journal::new(File::create(&path).expect("a file"));
+        for mut records in [run(&arguments, given()), run_in_short(2, given(), journal)] {
+            records.sort_by(|a, b| a.name.cmp(&b.name));
+            let outcome = |at: usize| records[at].outcome.clone();
+            assert!(matches!(outcome(0), Outcome::Failed(e) if e.contains("one is two")));
+            assert_eq!(outcome(1), Outcome::Passed);
+            assert_eq!(outcome(2), Outcome::Ignored("no device".into()));
+            assert_eq!(outcome(3), Outcome::Failed("no".into()));
+        }
+        let journal = std::fs::read_to_string(&path).expect("written");
+        assert_eq!(journal.lines().count(), 6, "{journal}");
+        assert!(Journal::unfinished(&journal).is_empty());
+        std::fs::remove_file(path).expect("removed");
+    }
+}

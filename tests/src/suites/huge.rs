@@ -1,0 +1,168 @@
+//! Tensors of more bytes than an I32 counts, and than a U32: right, or refused with a typed error. Devices
+//! that bind less at a time, or have not the memory, say so and are passed over.
+//!
+//! Numbers are small and whole, so that every sum is exact.
+
+use crate::{Test, executors};
+use tercet_ir::{CompileError, CompileOptions, DType, Graph, OpError, Tensor, Type, Value};
+
+const COLUMNS: usize = 4096;
+/// A number of bytes that rows go beyond, and rows that do by some.
+const SIZES: [(u64, usize); 2] = [(1 << 31, 131_080), (1 << 32, 262_150)];
+
+/// The element of a row and a column.
+fn element(row: usize, column: usize) -> f32 {
+    ((row * 31 + column * 17) % 251) as f32 - 125.0
+}
+
+fn matrix(rows: usize) -> Tensor {
+    // Columns repeat after 251, and a row is another one shifted.
+    let line: Vec<f32> = (0..COLUMNS + 251).map(|c| element(0, c)).collect();
+    let mut all = Vec::with_capacity(rows * COLUMNS);
+    for row in 0..rows {
+        let shift = (0..251).find(|s| s * 17 % 251 == row * 31 % 251);
+        let shift = shift.expect("251 is a prime");
+        all.extend_from_slice(&line[shift..shift + COLUMNS]);
+    }
+    Tensor::from_slice(&[rows, COLUMNS], &all).expect("as many as elements")
+}
+
+/// An operator on `x [rows, COLUMNS]`, rows of its result that are looked at, and what is there.
+struct Check {
+    name: &'static str,
+    build: fn(&mut Graph, Value, usize) -> Result<Value, OpError>,
+    looked_at: fn(usize) -> Vec<usize>,
+    want: fn(rows: usize, row: usize) -> Vec<f32>,
+}
+
+fn ends(rows: usize) -> Vec<usize> {
+    vec![0, rows / 2, rows - 1]
+}
+
+const CHECKS: &[Check] = &[
+    Check {
+        name: "elementwise",
+        build: |g, x, _| {
+            let half = g.scalar(DType::F32, 0.5)?;
+            let y = g.mul(x, half)?;
+            g.abs(y)
+        },
+        looked_at: ends,
+        want: |_, row| {
+            (0..COLUMNS)
+                .map(|c| (element(row, c) * 0.5).abs())
+                .collect()
+        },
+    },
+    Check {
+        name: "sums of rows",
+        build: |g, x, _| g.reduce_sum(x, &[1], false),
+        looked_at: ends,
+        want: |_, row| vec![(0..COLUMNS).map(|c| element(row, c)).sum()],
+    },
+    Check {
+        name: "sums of columns",
+        build: |g, x, _| g.reduce_sum(x, &[0], true),
+        looked_at: |_| vec![0],
+        want: |rows, _| {
+            let sum = |c| (0..rows).map(|r| element(r, c)).sum();
+            (0..COLUMNS).map(sum).collect()
+        },
+    },
+    Check {
+        name: "gather",
+        build: |g, x, rows| {
+            let at: Vec<i32> = ends(rows).iter().map(|r| *r as i32).collect();
+            let at = Tensor::from_slice(&[3], &at).expect("three rows");
+            let at = g.constant(at)?;
+            g.gather(x, at, 0)
+        },
+        looked_at: |_| vec![0, 1, 2],
+        want: |rows, row| (0..COLUMNS).map(|c| element(ends(rows)[row], c)).collect(),
+    },
+    Check {
+        name: "copy of the transpose",
+        build: |g, x, _| g.transpose(x, &[1, 0]),
+        looked_at: |_| ends(COLUMNS),
+        want: |rows, row| (0..rows).map(|r| element(r, row)).collect(),
+    },
+];
+
+/// What a device does of a check: why it did not, where that is no fault of ours.
+fn run(
+    device: &tercet::Device,
+    check: &Check,
+    rows: usize,
+    x: &mut Option<Tensor>,
+) -> Result<Option<String>, String> {
+    let mut g = Graph::new();
+    let built = g
+        .state("x", Type::new(DType::F32, [rows, COLUMNS]))
+        .and_then(|x| (check.build)(&mut g, x, rows))
+        .and_then(|y| g.output("y", y));
+    built.map_err(|e| tercet::one_line(&e))?;
+    let mut exe = match device.compile(&g, &CompileOptions::new()) {
+        Ok(exe) => exe,
+        Err(e @ CompileError::TooLarge { .. }) => return Ok(Some(tercet::one_line(&e))),
+        Err(e) => return Err(tercet::one_line(&e)),
+    };
+    let x = x.get_or_insert_with(|| matrix(rows));
+    let ran = exe
+        .write_state("x", x)
+        .and_then(|()| exe.submit(&[], tercet::Wanted::Only(&[])))
+        .and_then(|()| exe.wait(&mut Vec::new()));
+    if let Err(e) = ran {
+        // Memory is the device's to give.
+        let e = tercet::one_line(&e);
+        return match e.contains("memory") {
+            true => Ok(Some(e)),
+            false => Err(e),
+        };
+    }
+    for row in (check.looked_at)(rows) {
+        let got = exe.read_output_rows("y", row..row + 1);
+        let got = got.map_err(|e| tercet::one_line(&e))?.to_f64s();
+        let want = (check.want)(rows, row);
+        let pairs = got.iter().zip(&want).enumerate();
+        let mut wrong = pairs.filter(|(_, (got, want))| **got != f64::from(**want));
+        if got.len() != want.len() {
+            return Err(format!("row {row} has {} elements", got.len()));
+        }
+        if let Some((at, (got, want))) = wrong.next() {
+            return Err(format!("element {at} of row {row} is {got}, not {want}"));
+        }
+    }
+    Ok(None)
+}
+
+fn tensors_beyond_two_and_four_gigabytes_are_right_or_refused() {
+    let mut wrong = Vec::new();
+    for (bytes, rows) in SIZES {
+        assert!((rows * COLUMNS * 4) as u64 > bytes);
+        let mut x = None;
+        // The CPU's memory is that of the machine, which may be a small one.
+        for executor in executors().iter().filter(|e| e.name != "cpu") {
+            let Ok(device) = executor.device() else {
+                assert!(!executor.is_required(), "{} is missing", executor.name);
+                continue;
+            };
+            for check in CHECKS {
+                let name = format!("{}, {rows} x {COLUMNS}, {}", executor.name, check.name);
+                match run(device, check, rows, &mut x) {
+                    Ok(None) => eprintln!("{name}: right"),
+                    Ok(Some(why)) => eprintln!("{name}: not run: {why}"),
+                    Err(e) => wrong.push(format!("{name}: {e}")),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The tests of this suite.
+pub(super) fn tests() -> Vec<Test> {
+    vec![Test::asserting(
+        "huge/tensors_beyond_two_and_four_gigabytes_are_right_or_refused",
+        tensors_beyond_two_and_four_gigabytes_are_right_or_refused,
+    )]
+}

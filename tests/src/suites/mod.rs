@@ -1,0 +1,71 @@
+//! The suites: what every executor must get right, as lists of tests.
+//!
+//! They are a library, so that `cargo test` and the program for any GPU machine (`bin/tercet-parity.rs`)
+//! run the same ones.
+
+mod control;
+mod custom;
+mod huge;
+mod inside;
+mod models;
+mod numpy;
+mod ones;
+mod parity;
+mod random;
+mod resident;
+mod rows;
+mod scatter;
+mod seeds;
+mod split;
+
+use crate::Test;
+
+/// Tests about one thing.
+#[derive(Clone, Copy, Debug)]
+pub struct Suite {
+    /// Its name, for choosing it.
+    pub name: &'static str,
+    /// Its tests on the executors of [`executors`](crate::executors).
+    pub tests: fn() -> Vec<Test>,
+}
+
+/// All of them, the quick ones first.
+pub const SUITES: &[Suite] = &[
+    suite("numpy", numpy::tests),
+    suite("random", random::tests),
+    suite("control", control::tests),
+    suite("custom", custom::tests),
+    suite("scatter", scatter::tests),
+    suite("seeds", seeds::tests),
+    suite("resident", resident::tests),
+    suite("inside", inside::tests),
+    suite("split", split::tests),
+    suite("ones", ones::tests),
+    suite("rows", rows::tests),
+    suite("huge", huge::tests),
+    suite("models", models::tests),
+    suite("parity", parity::tests),
+];
+
+const fn suite(name: &'static str, tests: fn() -> Vec<Test>) -> Suite {
+    Suite { name, tests }
+}
+
+/// The tests of the suites of these names; of all without a name.
+///
+/// # Errors
+/// A name that no suite has.
+pub fn tests(names: &[String]) -> Result<Vec<(&'static str, Test)>, String> {
+    if let Some(name) = names.iter().find(|n| SUITES.iter().all(|s| s.name != **n)) {
+        let known: Vec<&str> = SUITES.iter().map(|s| s.name).collect();
+        return Err(format!(
+            "no suite `{name}`; there are: {}",
+            known.join(", ")
+        ));
+    }
+    let chosen = |s: &&Suite| names.is_empty() || names.iter().any(|n| n == s.name);
+    let chosen = SUITES.iter().filter(chosen);
+    Ok(chosen
+        .flat_map(|s| (s.tests)().into_iter().map(|test| (s.name, test)))
+        .collect())
+}

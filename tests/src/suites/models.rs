@@ -1,0 +1,444 @@
+//! Whole models against the outputs of other implementations, on every executor of the build.
+//!
+//! Two references: the demo model (`tests/data/tiny-rust-llama/reference.json`: logits and greedy
+//! tokens of another implementation in F32) and all-MiniLM-L6-v2 (`tests/data/minilm`, F64). The
+//! weights of the second are fetched by `cargo xtask fetch minilm`; without them its trials are
+//! ignored with the reason, or fail where `TERCET_REQUIRE` is set.
+
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::Failed;
+use serde_json::Value as Json;
+use tercet::{DType, Device, one_line};
+use tercet_models::{Embedder, Generator, LlamaOptions, ModelFiles, Pooling, Tokenizer};
+
+use crate::{Test, data, executors};
+
+/// How near the outputs of another implementation must be: in F32 arithmetic, and in Q8_0.
+const LOGITS_F32: f64 = 2e-3;
+const LOGITS_Q8: f64 = 0.15;
+/// Of each prompt; [`long_cache`] goes farther.
+const GREEDY_TOKENS: usize = 32;
+const GREEDY_PREFIX_Q8: usize = 24;
+/// Two orders of summation of the same F32 model.
+const LOGITS_REORDERED: f64 = 1e-3;
+/// Half-precision arithmetic of the same model.
+const LOGITS_HALF: f64 = 0.5;
+const EMBEDDING_ABS: f64 = 2e-5;
+const EMBEDDING_COSINE: f64 = 0.99999;
+
+type Failure = Box<dyn std::error::Error>;
+type Checked = Result<(), Failure>;
+
+fn json(path: &str) -> Result<Json, Failure> {
+    Ok(serde_json::from_slice(&std::fs::read(data(path))?)?)
+}
+
+fn fail<T>(message: String) -> Result<T, Failure> {
+    Err(message.into())
+}
+
+fn numbers(json: &Json) -> Vec<f64> {
+    json.as_array()
+        .map(|a| a.iter().filter_map(Json::as_f64).collect())
+        .unwrap_or_default()
+}
+
+fn ids(json: &Json) -> Vec<u32> {
+    numbers(json).into_iter().map(|x| x as u32).collect()
+}
+
+fn max_difference(a: &[f32], b: &[f64]) -> f64 {
+    a.iter()
+        .zip(b)
+        .map(|(&a, b)| (f64::from(a) - b).abs())
+        .fold(0.0, f64::max)
+}
+
+/// One prompt of the reference.
+struct Prompt {
+    name: &'static str,
+    text: String,
+    ids: Vec<u32>,
+    logits: Vec<f64>,
+    greedy: Vec<u32>,
+    written: String,
+}
+
+const PROMPTS: [&str; 4] = ["ownership", "trait", "fn", "borrow"];
+
+fn prompts() -> Result<Vec<Prompt>, Failure> {
+    let all = json("tiny-rust-llama/reference.json")?;
+    let text = |j: &Json| j.as_str().unwrap_or_default().to_string();
+    let of = |name: &'static str| {
+        let p = &all[name];
+        Prompt {
+            name,
+            text: text(&p["prompt"]),
+            ids: ids(&p["ids"]),
+            logits: numbers(&p["last_logits"]),
+            greedy: ids(&p["greedy"]),
+            written: text(&p["text"]),
+        }
+    };
+    Ok(PROMPTS.into_iter().map(of).collect())
+}
+
+struct Demo {
+    generator: Generator,
+    tokenizer: Tokenizer,
+}
+
+fn demo(
+    file: &str,
+    device: &Device,
+    change: impl FnOnce(&mut LlamaOptions),
+) -> Result<Demo, Failure> {
+    let files = ModelFiles::open(data("tiny-rust-llama").join(file))?;
+    let llama = files.llama(|config| {
+        let mut options = LlamaOptions::new(config);
+        change(&mut options);
+        options
+    })?;
+    Ok(Demo {
+        generator: llama.generator(device)?,
+        tokenizer: files.tokenizer()?,
+    })
+}
+
+impl Demo {
+    /// The logits after the prompt and the greedy continuation of `n` tokens.
+    fn greedy(&mut self, prompt: &[u32], n: usize) -> Result<(Vec<f32>, Vec<u32>), Failure> {
+        self.generator.reset();
+        let step = self.generator.feed(prompt)?;
+        let logits = step.logits.to_vec();
+        let mut next = step.next;
+        let mut tokens = prompt.to_vec();
+        for i in 0..n {
+            let token = next.ok_or("the graph does not sample")?;
+            tokens.push(token);
+            if i + 1 < n {
+                next = self.generator.feed(&[token])?.next;
+            }
+        }
+        Ok((logits, tokens))
+    }
+}
+
+/// F32 arithmetic: every greedy token, logits and text as in the reference.
+fn exact_model(file: &'static str, device: &Device) -> Checked {
+    let mut demo = demo(file, device, |_| ())?;
+    for p in prompts()? {
+        let encoded = demo.tokenizer.encode(&p.text, true)?;
+        if encoded != p.ids {
+            return fail(format!("{}: ids {encoded:?}, want {:?}", p.name, p.ids));
+        }
+        let (logits, tokens) = demo.greedy(&p.ids, GREEDY_TOKENS)?;
+        let worst = max_difference(&logits, &p.logits);
+        if logits.len() != p.logits.len() || worst > LOGITS_F32 {
+            return fail(format!("{}: logits differ by {worst}", p.name));
+        }
+        if tokens[..] != p.greedy[..p.ids.len() + GREEDY_TOKENS] {
+            let at = tokens.iter().zip(&p.greedy).position(|(a, b)| a != b);
+            return fail(format!("{}: tokens differ from {at:?} on", p.name));
+        }
+        let written = demo.tokenizer.decode(&tokens)?;
+        if written.len() <= p.text.len() || !p.written.starts_with(&written) {
+            return fail(format!("{}: {written:?}, want {:?}", p.name, p.written));
+        }
+    }
+    Ok(())
+}
+
+/// Q8_0: a greedy prefix as in the F32 reference, or logits near it.
+fn quantised_model(device: &Device) -> Checked {
+    let mut demo = demo("tiny-rust-llama-q8_0.gguf", device, |_| ())?;
+    for p in prompts()? {
+        let (logits, tokens) = demo.greedy(&p.ids, GREEDY_TOKENS)?;
+        let worst = max_difference(&logits, &p.logits);
+        let same = tokens
+            .iter()
+            .zip(&p.greedy)
+            .take_while(|(a, b)| a == b)
+            .count();
+        let prefix = same - p.ids.len();
+        if prefix < GREEDY_PREFIX_Q8 && worst > LOGITS_Q8 {
+            return fail(format!(
+                "{}: {prefix} tokens, logits differ by {worst}",
+                p.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The reference interpreter on the first prompt (it is too slow for all): the logits of the other
+/// implementation for F16 weights, those of `device` for quantised ones.
+fn reference_model(file: &'static str, device: &Device) -> Checked {
+    let p = &prompts()?[0];
+    let mut by_reference = demo(file, &Device::reference(), |_| ())?;
+    let (logits, tokens) = by_reference.greedy(&p.ids, 4)?;
+    let (want, greedy) = match file {
+        "model.safetensors" => (p.logits.clone(), p.greedy.clone()),
+        _ => {
+            let (logits, greedy) = demo(file, device, |_| ())?.greedy(&p.ids, 4)?;
+            (logits.into_iter().map(f64::from).collect(), greedy)
+        }
+    };
+    let worst = max_difference(&logits, &want);
+    if worst > LOGITS_F32 || tokens[..] != greedy[..tokens.len()] {
+        return fail(format!("logits differ by {worst}, tokens {tokens:?}"));
+    }
+    Ok(())
+}
+
+/// However a prompt is cut into parts, token by token included, the logits are the same.
+fn parts_agree(device: &Device) -> Checked {
+    let p = prompts()?.pop().ok_or("no prompts")?;
+    let mut whole = demo("model.safetensors", device, |_| ())?;
+    for (chunk, n) in [(1, 16), (2, 33), (7, 65), (64, p.greedy.len())] {
+        let tokens = &p.greedy[..n];
+        whole.generator.reset();
+        let whole = whole.generator.feed(tokens)?.logits.iter();
+        let whole: Vec<f64> = whole.map(|&x| x.into()).collect();
+        let mut demo = demo("model.safetensors", device, |o| o.chunk = chunk)?;
+        let worst = max_difference(demo.generator.feed(tokens)?.logits, &whole);
+        if worst > LOGITS_REORDERED {
+            return fail(format!("parts of {chunk}: logits differ by {worst}"));
+        }
+    }
+    Ok(())
+}
+
+/// Tokens that were taken back leave no trace.
+fn truncation_forgets(device: &Device) -> Checked {
+    let [p, q] = &prompts()?[..2] else {
+        return fail("two prompts".into());
+    };
+    let mut demo = demo("model.safetensors", device, |_| ())?;
+    let want: Vec<f64> = demo
+        .generator
+        .feed(&p.greedy)?
+        .logits
+        .iter()
+        .map(|&x| x.into())
+        .collect();
+    demo.generator.truncate(3);
+    demo.generator.feed(&q.greedy)?;
+    demo.generator.truncate(3);
+    let worst = max_difference(demo.generator.feed(&p.greedy[3..])?.logits, &want);
+    if worst > LOGITS_REORDERED {
+        return fail(format!("logits differ by {worst}"));
+    }
+    Ok(())
+}
+
+/// A full context is a typed error, before and after which everything works.
+fn context_is_guarded(device: &Device) -> Checked {
+    let p = &prompts()?[0];
+    let mut demo = demo("model.safetensors", device, |o| o.context = 8)?;
+    demo.generator.feed(&p.greedy[..6])?;
+    for (tokens, part) in [
+        (&p.greedy[6..9], "fit the context"),
+        (&[], "no tokens"),
+        (&[9999], "vocab"),
+    ] {
+        match demo.generator.feed(tokens) {
+            Ok(_) => return fail(format!("{tokens:?} were accepted")),
+            Err(e) if e.to_string().contains(part) => {}
+            Err(e) => return fail(format!("{tokens:?}: {e}")),
+        }
+    }
+    demo.generator.feed(&p.greedy[6..8])?;
+    Ok(())
+}
+
+/// Half precision changes the logits a little, not the model.
+fn half_precision(device: &Device, dtype: DType) -> Checked {
+    let mut demo = demo("model.safetensors", device, |o| o.dtype = dtype)?;
+    for p in prompts()? {
+        let (logits, _) = demo.greedy(&p.ids, 1)?;
+        let worst = max_difference(&logits, &p.logits);
+        if worst > LOGITS_HALF || worst == 0.0 {
+            return fail(format!("{}: logits differ by {worst}", p.name));
+        }
+    }
+    Ok(())
+}
+
+/// Sampling is repeatable by its seed, and another seed writes another text.
+fn sampling_is_seeded(device: &Device) -> Checked {
+    let p = &prompts()?[0];
+    let write = |seed: u64| -> Result<Vec<u32>, Failure> {
+        let mut demo = demo("model.safetensors", device, |o| {
+            let sampling = o.sampling.get_or_insert(tercet_models::Sampling::GREEDY);
+            (sampling.temperature, sampling.top_k, sampling.seed) = (1.0, 50, seed);
+        })?;
+        Ok(demo.greedy(&p.ids, 12)?.1)
+    };
+    let (a, b, c) = (write(1)?, write(1)?, write(2)?);
+    if a != b || a == c {
+        return fail(format!("seed 1: {a:?} and {b:?}; seed 2: {c:?}"));
+    }
+    Ok(())
+}
+
+/// Two hundred steps over one cache, only the chosen tokens read back, give what one pass over all
+/// tokens gives.
+fn long_cache(device: &Device) -> Checked {
+    let p = &prompts()?[0];
+    let mut stepwise = demo("model.safetensors", device, |_| ())?;
+    stepwise.generator.skip_logits();
+    let mut tokens = p.ids.clone();
+    let mut next = stepwise.generator.feed(&p.ids)?.next;
+    for _ in 0..200 {
+        let token = next.ok_or("the graph does not sample")?;
+        tokens.push(token);
+        next = stepwise.generator.feed(&[token])?.next;
+    }
+    let by_steps = stepwise.generator.logits()?;
+    let mut whole = demo("model.safetensors", device, |_| ())?;
+    let at_once: Vec<f64> = (whole.generator.feed(&tokens)?.logits.iter())
+        .map(|&x| x.into())
+        .collect();
+    let worst = max_difference(&by_steps, &at_once);
+    match worst <= LOGITS_REORDERED {
+        true => Ok(()),
+        false => fail(format!("logits differ by {worst}")),
+    }
+}
+
+/// The 8-byte floats behind the header of a small `.npy` file.
+fn npy_f64(path: &str) -> Result<Vec<f64>, Failure> {
+    let bytes = std::fs::read(data(path))?;
+    let header = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
+    let values = bytes[10 + header..].chunks_exact(8);
+    Ok(values
+        .map(|b| f64::from_le_bytes(b.try_into().unwrap_or_default()))
+        .collect())
+}
+
+fn minilm(dir: &Path, device: &Device) -> Checked {
+    let files = ModelFiles::open(dir)?;
+    let bert = files.bert(Pooling::MeanNormalized, DType::F32)?;
+    let reference = json("minilm/reference.json")?;
+    let max_len = reference["max_seq_length"].as_u64().unwrap_or_default() as usize;
+    let want = npy_f64("minilm/embeddings_f64.npy")?;
+    let texts: Vec<&str> = reference["sentences"]
+        .as_array()
+        .map(|a| a.iter().filter_map(Json::as_str).collect())
+        .unwrap_or_default();
+    let width = want.len() / texts.len();
+    // One by one, and in batches of mixed lengths, where the mask matters. The last text is as long as all
+    // others: only three share a batch with it.
+    let n = texts.len();
+    for (batch, part) in [(1, 0..n), (7, 0..n - 1), (3, n - 3..n)] {
+        let mut embedder = Embedder::new(&bert, files.tokenizer()?, device, batch, max_len)?;
+        let got = embedder.embed(&texts[part.clone()], &mut |_| true)?;
+        let want = want[part.start * width..part.end * width].chunks(width);
+        if got.len() != want.len() {
+            return fail(format!("{} embeddings of {part:?}", got.len()));
+        }
+        for (i, (got, want)) in part.zip(got.iter().zip(want)) {
+            let worst = max_difference(got, want);
+            let dot: f64 = got.iter().zip(want).map(|(&a, b)| f64::from(a) * b).sum();
+            let norm: f64 = got
+                .iter()
+                .map(|&a| f64::from(a).powi(2))
+                .sum::<f64>()
+                .sqrt();
+            if worst > EMBEDDING_ABS || dot / norm < EMBEDDING_COSINE || got.len() != width {
+                return fail(format!(
+                    "batch {batch}, sentence {i}: {worst}, cosine {}",
+                    dot / norm
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn minilm_tokens(dir: &Path) -> Checked {
+    let tokenizer = ModelFiles::open(dir)?.tokenizer()?;
+    let reference = json("minilm/reference.json")?;
+    let pairs = reference["sentences"].as_array().into_iter().flatten();
+    for (text, want) in pairs.zip(reference["token_ids"].as_array().into_iter().flatten()) {
+        let batch = tokenizer.encode_batch(&[text.as_str().unwrap_or_default()], 256)?;
+        if batch.ids != ids(want) {
+            return fail(format!("{text}: {:?}, want {want}", batch.ids));
+        }
+    }
+    Ok(())
+}
+
+/// A device test and the executors that it runs on; `None` for all.
+type DeviceTest = (&'static str, Option<&'static str>, fn(&Device) -> Checked);
+
+const LLAMA: &[DeviceTest] = &[
+    ("llama/safetensors_f16", None, |d| {
+        exact_model("model.safetensors", d)
+    }),
+    ("llama/gguf_f16", None, |d| {
+        exact_model("tiny-rust-llama-f16.gguf", d)
+    }),
+    ("llama/gguf_q8_0", None, quantised_model),
+    ("llama/parts_agree", None, parts_agree),
+    ("llama/truncation_forgets", None, truncation_forgets),
+    ("llama/context_is_guarded", None, context_is_guarded),
+    ("llama/f16", None, |d| half_precision(d, DType::F16)),
+    ("llama/bf16", None, |d| half_precision(d, DType::BF16)),
+    ("llama/sampling_is_seeded", None, sampling_is_seeded),
+    ("llama/long_cache", None, long_cache),
+    // The reference interpreter is slow: one executor is compared with it.
+    ("llama/reference_f16", Some("cpu"), |d| {
+        reference_model("model.safetensors", d)
+    }),
+    ("llama/reference_q8_0", Some("cpu"), |d| {
+        reference_model("tiny-rust-llama-q8_0.gguf", d)
+    }),
+];
+
+/// Where the weights of MiniLM are.
+const MINILM_DIR: &str = "TERCET_MINILM_DIR";
+
+/// The tests of this suite.
+pub(super) fn tests() -> Vec<Test> {
+    let dir = std::env::var_os(MINILM_DIR).map(PathBuf::from);
+    let mut tests = Vec::new();
+    for executor in executors() {
+        for &(name, only, test) in LLAMA {
+            if only.is_none_or(|only| only == executor.name) {
+                tests.push(Test::on(executor, name.to_string(), on_one_line(test)));
+            }
+        }
+        let dir = dir.clone();
+        let embeddings = on_one_line(move |device| match &dir {
+            Some(dir) => minilm(dir, device),
+            None => fail(NO_WEIGHTS.into()),
+        });
+        tests.push(Test::on(executor, "minilm/embeddings".into(), embeddings));
+    }
+    let with_weights = dir.clone();
+    tests.push(Test::fallible("minilm/tokens", move || {
+        minilm_tokens(&with_weights.ok_or(NO_WEIGHTS)?)
+    }));
+    let needs_weights = |test: &Test| test.name().starts_with("minilm/");
+    // Where anything is required, nothing may be missing.
+    if dir.is_none() && std::env::var_os("TERCET_REQUIRE").is_none() {
+        let tests = tests.into_iter().map(|test| match needs_weights(&test) {
+            true => test.ignored(NO_WEIGHTS),
+            false => test,
+        });
+        return tests.collect();
+    }
+    tests
+}
+
+const NO_WEIGHTS: &str = "no weights: run `cargo xtask fetch minilm` and set TERCET_MINILM_DIR";
+
+/// A test that shows an error with all its causes.
+fn on_one_line(
+    test: impl FnOnce(&Device) -> Result<(), Failure> + Send + 'static,
+) -> impl FnOnce(&Device) -> Result<(), Failed> + Send + 'static {
+    move |device| test(device).map_err(|e| one_line(&*e).into())
+}

@@ -1,0 +1,346 @@
+//! Every executor against the reference: each operator's cases, with each of its dtypes.
+//!
+//! A test is named `parity/softmax/odd_rows_7x33/f32/cpu`. Variants of it follow after the executor:
+//! `without_passes` compiles with each pass left out in turn, and with none at all, wherever that
+//! leaves another graph to the executor (on GPUs, of few dtypes); `decomposed` (composite operators)
+//! runs what the rules make of the graph when a target has core operators only. A case with symbols
+//! runs at several sizes on one executable.
+//!
+//! The tolerance comes from the one table in `tercet_ir::accuracy`. An executor that this machine
+//! lacks is reported as ignored, with the reason; named in `TERCET_REQUIRE` (a comma-separated
+//! list), it fails.
+
+use std::collections::BTreeMap;
+
+use libtest_mimic::Failed;
+use tercet_cpu::ReferenceBackend;
+use tercet_ir::accuracy::{Accuracy, furthest};
+use tercet_ir::case::{Case, CaseGraph};
+use tercet_ir::legalize::legalize;
+use tercet_ir::passes::{PIPELINE, optimize};
+use tercet_ir::{
+    Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Node, NodeId,
+    OpKind, RunError, Signature, Support, Target, Tensor, TensorType, Tier, one_line,
+};
+
+use crate::{Executor, Test, executors};
+
+/// The dtypes of which GPUs run what passes left out make of a case; the CPU, which is quick, runs all.
+const PASSES_OF: [DType; 3] = [DType::F32, DType::F16, DType::I32];
+
+/// How a trial runs its case.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Plain,
+    WithoutPasses,
+    Decomposed,
+}
+
+impl Variant {
+    const ALL: [Variant; 3] = [Variant::Plain, Variant::WithoutPasses, Variant::Decomposed];
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Variant::Plain => "",
+            Variant::WithoutPasses => "/without_passes",
+            Variant::Decomposed => "/decomposed",
+        }
+    }
+
+    fn applies(self, kind: OpKind, dtype: DType, executor: &Executor) -> bool {
+        match self {
+            Variant::Plain => true,
+            Variant::WithoutPasses => executor.name == "cpu" || PASSES_OF.contains(&dtype),
+            Variant::Decomposed => kind.doc().tier == Tier::Composite,
+        }
+    }
+}
+
+/// The tests of this suite.
+pub(super) fn tests() -> Vec<Test> {
+    let mut tests = Vec::new();
+    for executor in executors() {
+        for &kind in OpKind::ALL {
+            for (at, case) in kind.cases().iter().enumerate() {
+                let dtypes = kind.doc().dtypes.iter().filter(|d| case.runs_with(**d));
+                for &dtype in dtypes {
+                    let variants = Variant::ALL.into_iter();
+                    let variants = variants.filter(|v| v.applies(kind, dtype, executor));
+                    tests.extend(variants.map(|v| test(executor, kind, at, case, dtype, v)));
+                }
+            }
+        }
+    }
+    tests
+}
+
+fn test(
+    executor: &'static Executor,
+    kind: OpKind,
+    at: usize,
+    case: &Case,
+    dtype: DType,
+    variant: Variant,
+) -> Test {
+    let name = format!("parity/{}/{}/{dtype}", kind.doc().name, case.name);
+    Test::variant_on(executor, name, variant.suffix(), move |device| {
+        let backend = device.backend();
+        let case = &kind.cases()[at].build(dtype).map_err(text)?;
+        let plain = CompileOptions {
+            bounds: case.bounds.clone(),
+            ..CompileOptions::new()
+        };
+        let all = PIPELINE.iter().map(|p| p.name.to_string());
+        let none_left = CompileOptions {
+            without_passes: all.collect(),
+            ..plain.clone()
+        };
+        match variant {
+            Variant::Plain => check(backend, case, &case.graph, &plain),
+            Variant::WithoutPasses => {
+                let mut known = vec![optimize(&case.graph, &plain).map_err(text)?];
+                let one = PIPELINE.iter().map(|pass| {
+                    let options = plain.clone().without_pass(pass.name);
+                    (format!("without {}", pass.name), options)
+                });
+                for (context, options) in one.chain([("without any pass".to_string(), none_left)]) {
+                    let optimized = optimize(&case.graph, &options).map_err(text)?;
+                    if !known.contains(&optimized) {
+                        check(backend, case, &case.graph, &options)
+                            .map_err(|e| in_context(&context, e))?;
+                        known.push(optimized);
+                    }
+                }
+                Ok(())
+            }
+            Variant::Decomposed => {
+                let graph = legalize(&case.graph, &CoreOnly).map_err(text)?;
+                check(backend, case, &graph, &none_left)
+            }
+        }
+    })
+}
+
+/// A target with every core operator and no composite one.
+struct CoreOnly;
+
+impl Target for CoreOnly {
+    fn name(&self) -> &'static str {
+        "core operators"
+    }
+
+    fn supports(&self, _: &Graph, node: &Node) -> Support {
+        match node.op.kind().doc().tier {
+            Tier::Core | Tier::Host => Support::Native,
+            Tier::Composite => Support::Missing {
+                reason: "composite".to_string(),
+            },
+        }
+    }
+}
+
+/// Compiles `graph`, which means the same as the case's, and compares it with the reference, run
+/// by run and size by size.
+fn check(
+    backend: &dyn Backend,
+    case: &CaseGraph,
+    graph: &Graph,
+    options: &CompileOptions,
+) -> Result<(), Failed> {
+    let mut got = match backend.compile(graph, options) {
+        Ok(got) => got,
+        Err(e) if is_beyond_gpus(backend, graph, &e) => return Ok(()),
+        Err(e) => return Err(text(e)),
+    };
+    let mut want = ReferenceBackend::new()
+        .compile(&case.graph, options)
+        .map_err(text)?;
+    for exe in [&mut got, &mut want] {
+        for port in exe.signature().params.clone() {
+            exe.set_param(&port.name, case.tensors[&port.name].clone())
+                .map_err(text)?;
+        }
+    }
+    let class = accuracy_of(graph).max(accuracy_of(&case.graph));
+    for sizes in size_sets(case) {
+        let inputs = inputs(case, &sizes)?;
+        for exe in [&mut got, &mut want] {
+            exe.reset();
+            for port in exe.signature().states.clone() {
+                exe.write_state(&port.name, &case.tensors[&port.name])
+                    .map_err(text)?;
+            }
+        }
+        for run in 0..case.runs {
+            check_run(
+                &mut *got,
+                &mut *want,
+                &inputs,
+                class,
+                case,
+                backend.name() != "cpu",
+            )
+            .map_err(|e| in_context(&format!("sizes {sizes:?}, run {run}"), e))?;
+        }
+    }
+    Ok(())
+}
+
+/// True for the typed refusals that GPUs are allowed: nodes of F64, operators of the host, constants beyond
+/// I32. Nothing else may be refused.
+pub(super) fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileError) -> bool {
+    let wide = |id: NodeId| {
+        let node = graph.node(id);
+        let inputs = node.inputs.iter().map(|v| graph.ty(*v));
+        let mut types = inputs.chain(&node.outputs);
+        types.any(|ty| ty.dtype == DType::F64)
+    };
+    match e {
+        _ if backend.name() == "cpu" => false,
+        CompileError::Unsupported { nodes, .. } => {
+            let host = |op: &str| of_host().any(|name| name == op);
+            let narrow = graph.nodes().all(|(id, _)| !wide(id));
+            let is_float = |reason: &str| !narrow && reason.contains("GPUs compute in f32");
+            let mut nodes = nodes.iter();
+            nodes.all(|n| host(n.op) || is_float(&n.reason))
+        }
+        CompileError::Narrow { value, .. } => i32::try_from(*value).is_err(),
+        _ => false,
+    }
+}
+
+/// The operators that only the CPU has.
+fn of_host() -> impl Iterator<Item = &'static str> {
+    let docs = OpKind::ALL.iter().map(|kind| kind.doc());
+    docs.filter(|d| d.tier == Tier::Host).map(|d| d.name)
+}
+
+/// True if the executor rightly refused an I64 input that holds a number beyond I32.
+fn is_too_wide(e: &RunError, inputs: &[(&str, &Tensor)]) -> bool {
+    let RunError::Narrow { name, value, .. } = e else {
+        return false;
+    };
+    let input = inputs.iter().find(|(n, _)| n == name);
+    i32::try_from(*value).is_err() && input.is_some_and(|(_, t)| t.to_i64s().contains(value))
+}
+
+fn check_run(
+    got: &mut dyn Executable,
+    want: &mut dyn Executable,
+    inputs: &BTreeMap<String, Tensor>,
+    class: Accuracy,
+    case: &CaseGraph,
+    on_gpu: bool,
+) -> Result<(), Failed> {
+    let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    match (got.run(&inputs), want.run(&inputs)) {
+        (Ok(got), Ok(want)) => {
+            for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+                if on_gpu && is_wide(want) {
+                    continue;
+                }
+                compare(got, want, class).map_err(|e| in_context(&format!("output {at}"), e))?;
+            }
+        }
+        (Err(got), _) if is_too_wide(&got, &inputs) => return Ok(()),
+        (Err(got), Err(want)) => same_fault(&got, &want)?,
+        (Ok(_), Err(want)) => {
+            return Err(format!("ran; the reference fails: {}", one_line(&want)).into());
+        }
+        (Err(got), Ok(_)) => return Err(format!("failed: {}", one_line(&got)).into()),
+    }
+    for port in case_states(case) {
+        let (got, want) = (
+            got.read_state(&port).map_err(text)?,
+            want.read_state(&port).map_err(text)?,
+        );
+        compare(&got, &want, class).map_err(|e| in_context(&format!("state {port}"), e))?;
+    }
+    Ok(())
+}
+
+/// True for an I64 result that I32 cannot hold: GPUs compute I64 as I32 and say so; what they check is
+/// what enters.
+fn is_wide(want: &Tensor) -> bool {
+    let beyond = |n: &i64| i32::try_from(*n).is_err();
+    want.dtype() == DType::I64 && want.to_i64s().iter().any(beyond)
+}
+
+fn case_states(case: &CaseGraph) -> Vec<String> {
+    let states = Signature::of(&case.graph).states;
+    states.into_iter().map(|p| p.name).collect()
+}
+
+fn compare(got: &Tensor, want: &Tensor, class: Accuracy) -> Result<(), Failed> {
+    if got.ty() != want.ty() {
+        return Err(format!("{} instead of {}", got.ty(), want.ty()).into());
+    }
+    match furthest(class, got, want) {
+        Some(f) if f.units > 1.0 => Err(f.to_string().into()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Both must fail at the same operator for the same reason; node numbers are those of different
+/// graphs where rules decomposed one.
+fn same_fault(got: &RunError, want: &RunError) -> Result<(), Failed> {
+    let cause = |e: &RunError| std::error::Error::source(e).map(one_line);
+    let kind = std::mem::discriminant(got) == std::mem::discriminant(want);
+    if kind && cause(got) == cause(want) {
+        return Ok(());
+    }
+    Err(format!(
+        "failed with `{}` instead of `{}`",
+        one_line(got),
+        one_line(want)
+    )
+    .into())
+}
+
+/// The loosest class among the operators of a graph and of those inside it.
+fn accuracy_of(graph: &Graph) -> Accuracy {
+    let classes = graph.nodes().flat_map(|(_, n)| {
+        let inside = n.op.subgraphs().into_iter();
+        let inside = inside.map(|(_, block)| accuracy_of(block.graph()));
+        inside.chain([n.op.kind().doc().accuracy])
+    });
+    classes.max().unwrap_or(Accuracy::Exact)
+}
+
+/// The sizes of the case, then all symbols at their bounds, at one, and the case's again: growing
+/// and shrinking on one executable.
+fn size_sets(case: &CaseGraph) -> Vec<Bindings> {
+    let own = case.sizes.clone();
+    if own.iter().next().is_none() {
+        return vec![own];
+    }
+    let ones = own
+        .iter()
+        .fold(Bindings::new(), |b, (s, _)| b.with(s.name(), 1));
+    vec![own.clone(), case.bounds.clone(), ones, own]
+}
+
+/// The inputs of the case for these sizes: its own data, repeated or cut.
+fn inputs(case: &CaseGraph, sizes: &Bindings) -> Result<BTreeMap<String, Tensor>, Failed> {
+    let mut inputs = BTreeMap::new();
+    for port in Signature::of(&case.graph).inputs {
+        let own = &case.tensors[&port.name];
+        let shape = port.ty.shape.eval(sizes).map_err(text)?;
+        let ty = TensorType::new(port.ty.dtype, &shape);
+        let bytes = own.bytes().iter().copied();
+        let fill: Vec<u8> = match own.numel() {
+            0 => vec![0; ty.size_bytes()],
+            _ => bytes.cycle().take(ty.size_bytes()).collect(),
+        };
+        inputs.insert(port.name, Tensor::from_bytes(ty, &fill).map_err(text)?);
+    }
+    Ok(inputs)
+}
+
+fn in_context(context: &str, e: Failed) -> Failed {
+    format!("{context}: {}", e.message().unwrap_or("failed")).into()
+}
+
+fn text(e: impl std::error::Error) -> Failed {
+    one_line(&e).into()
+}

@@ -1,0 +1,502 @@
+//! Softmax, norms, reductions, scans and extremes of sizes, strides and magnitudes that the operators'
+//! own cases leave out, on every executor: rows beyond what a workgroup keeps, few rows long enough to
+//! be cut into parts, many short rows, columns, views, numbers whose squares overflow.
+
+use crate::{Test, executors};
+use tercet_cpu::ReferenceBackend;
+use tercet_ir::accuracy::furthest;
+use tercet_ir::case::{Case, CaseGraph, Fill};
+use tercet_ir::ops::{AttentionOptions, CumSum, Layout, ReduceFn, ScanFn};
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{Backend, CompileOptions, DType, OpError, Tensor, Type, Value};
+
+const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+const NUMBERS: &[DType] = &[
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I32,
+    DType::U32,
+    DType::I8,
+    DType::U8,
+];
+
+/// Shape of a dense input, and how it is looked at.
+#[derive(Clone, Copy)]
+struct Input {
+    shape: &'static [usize],
+    look: Look,
+}
+
+#[derive(Clone, Copy)]
+enum Look {
+    Plain,
+    /// With these axes.
+    Transposed(&'static [usize]),
+    /// Without the first and the last element of the last axis.
+    Cut,
+    /// The last axis from its end, every second element.
+    Backward,
+    /// Repeated this often along a new first axis.
+    Repeated(usize),
+}
+
+const fn plain(shape: &'static [usize]) -> Input {
+    let look = Look::Plain;
+    Input { shape, look }
+}
+
+const fn looked(shape: &'static [usize], look: Look) -> Input {
+    Input { shape, look }
+}
+
+impl Input {
+    fn value(self, c: &mut CaseGraph, name: &str, fill: Fill) -> Result<Value, OpError> {
+        let x = c.input(name, self.shape, fill)?;
+        let rank = self.shape.len();
+        let mut starts = vec![0; rank];
+        let mut ends: Vec<i64> = self.shape.iter().map(|n| *n as i64).collect();
+        let mut steps = vec![1; rank];
+        match self.look {
+            Look::Plain => Ok(x),
+            Look::Transposed(perm) => c.graph.transpose(x, perm),
+            Look::Cut => {
+                starts[rank - 1] = 1;
+                ends[rank - 1] -= 1;
+                c.graph.slice(x, &starts, &ends, &steps)
+            }
+            Look::Backward => {
+                starts[rank - 1] = i64::MAX;
+                ends[rank - 1] = i64::MIN;
+                steps[rank - 1] = -2;
+                c.graph.slice(x, &starts, &ends, &steps)
+            }
+            Look::Repeated(n) => {
+                let shape: Vec<usize> = [n].iter().chain(self.shape).copied().collect();
+                c.graph.expand(x, &shape[..])
+            }
+        }
+    }
+}
+
+/// Every input and every axis of it that the operators on one axis are tried along.
+const INPUTS: &[(&str, Input, &[usize])] = &[
+    ("short_rows", plain(&[1000, 3]), &[0, 1]),
+    ("rows_of_words", plain(&[70, 128]), &[0, 1]),
+    ("odd_rows", plain(&[33, 257]), &[0, 1]),
+    ("kept_rows", plain(&[3, 4096]), &[1]),
+    ("long_rows", plain(&[3, 9001]), &[1]),
+    ("long_even_rows", plain(&[2, 20000]), &[1]),
+    ("very_long_row", plain(&[1, 300000]), &[1]),
+    ("few_long_columns", plain(&[40000, 3]), &[0]),
+    ("many_columns", plain(&[300, 1500]), &[0]),
+    ("middle", plain(&[3, 70, 34]), &[1]),
+    (
+        "transposed",
+        looked(&[5, 66, 40], Look::Transposed(&[2, 0, 1])),
+        &[0, 1, 2],
+    ),
+    ("cut", looked(&[7, 60, 66], Look::Cut), &[1, 2]),
+    ("backward", looked(&[7, 130], Look::Backward), &[0, 1]),
+    ("repeated", looked(&[6, 50], Look::Repeated(3)), &[0, 1, 2]),
+];
+
+/// Fails unless every executor agrees with the reference on the case in each dtype.
+fn check(case: &Case, dtypes: &[DType], wrong: &mut Vec<String>) {
+    check_on(case, dtypes, |_| true, wrong);
+}
+
+/// As [`check`], on executors of some names only.
+fn check_on(case: &Case, dtypes: &[DType], takes_part: fn(&str) -> bool, wrong: &mut Vec<String>) {
+    for &dtype in dtypes {
+        let built = case
+            .build(dtype)
+            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let none = CompileOptions {
+            bounds: built.bounds.clone(),
+            ..CompileOptions::new().without_any_pass()
+        };
+        let want = run(&ReferenceBackend::new(), &built, &none).expect("the reference runs");
+        for executor in executors().iter().filter(|e| takes_part(e.name)) {
+            let Ok(device) = executor.device() else {
+                assert!(!executor.is_required(), "{} is missing", executor.name);
+                continue;
+            };
+            let found =
+                run(device.backend(), &built, &none).and_then(|got| compare(&got, &want, &built));
+            if let Err(e) = found {
+                wrong.push(format!("{}/{dtype}/{}: {e}", case.name, executor.name));
+            }
+        }
+    }
+}
+
+fn run(
+    backend: &dyn Backend,
+    case: &CaseGraph,
+    options: &CompileOptions,
+) -> Result<Vec<Tensor>, String> {
+    let mut exe = backend
+        .compile(&case.graph, options)
+        .map_err(|e| e.to_string())?;
+    for port in exe.signature().params.clone() {
+        let tensor = case.tensors[&port.name].clone();
+        exe.set_param(&port.name, tensor)
+            .map_err(|e| e.to_string())?;
+    }
+    let inputs = exe.signature().inputs.clone();
+    let inputs: Vec<(&str, &Tensor)> = inputs
+        .iter()
+        .map(|p| (p.name.as_str(), &case.tensors[&p.name]))
+        .collect();
+    exe.run(&inputs).map_err(|e| format!("{e:?}"))
+}
+
+fn compare(got: &[Tensor], want: &[Tensor], case: &CaseGraph) -> Result<(), String> {
+    let classes = case.graph.nodes().map(|(_, n)| n.op.kind().doc().accuracy);
+    let class = classes.max().expect("a graph has nodes");
+    for (at, (got, want)) in got.iter().zip(want).enumerate() {
+        if got.ty() != want.ty() {
+            return Err(format!("output {at} is {}", got.ty()));
+        }
+        if let Some(f) = furthest(class, got, want).filter(|f| f.units > 1.0) {
+            return Err(format!("output {at}: {f}"));
+        }
+    }
+    Ok(())
+}
+
+/// Runs `build` over every input and axis.
+fn along_every_axis(
+    dtypes: &[DType],
+    build: impl Fn(&mut CaseGraph, Value, usize) -> Result<(), OpError> + Copy + Send + Sync + 'static,
+    fill: &Fill,
+) {
+    let mut wrong = Vec::new();
+    for &(name, input, axes) in INPUTS {
+        for &axis in axes {
+            let fill = fill.clone();
+            let case = Case::new(format!("{name}/{axis}"), move |c| {
+                let x = input.value(c, "x", fill.clone())?;
+                build(c, x, axis)
+            });
+            check(&case, dtypes, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn softmax() {
+    along_every_axis(
+        FLOATS,
+        |c, x, axis| {
+            let y = c.graph.softmax(x, axis)?;
+            c.output(y)
+        },
+        &Fill::Normal,
+    );
+}
+
+fn log_softmax() {
+    along_every_axis(
+        FLOATS,
+        |c, x, axis| {
+            let y = c.graph.log_softmax(x, axis)?;
+            c.output(y)
+        },
+        &Fill::Uniform(-30.0, 30.0),
+    );
+}
+
+fn reductions() {
+    for f in [ReduceFn::Sum, ReduceFn::Max, ReduceFn::Min] {
+        along_every_axis(
+            NUMBERS,
+            move |c, x, axis| {
+                let y = c.graph.reduce(f, x, &[axis], false)?;
+                c.output(y)
+            },
+            &Fill::Uniform(-20.0, 100.0),
+        );
+    }
+    along_every_axis(
+        FLOATS,
+        |c, x, axis| {
+            let y = c.graph.reduce_mean(x, &[axis], true)?;
+            c.output(y)
+        },
+        &Fill::Normal,
+    );
+}
+
+fn reductions_over_several_axes() {
+    let mut wrong = Vec::new();
+    let inputs: [(Input, &'static [usize]); 6] = [
+        (plain(&[4, 33, 5, 70]), &[0, 2, 3]),
+        (plain(&[4, 33, 5, 70]), &[1, 3]),
+        (plain(&[4, 33, 5, 70]), &[0, 2]),
+        (plain(&[2, 3, 2, 3, 2, 3, 2, 5]), &[0, 2, 4, 6]),
+        (plain(&[64, 3, 5000]), &[0, 2]),
+        (looked(&[9, 40, 30], Look::Transposed(&[2, 0, 1])), &[0, 2]),
+    ];
+    for (at, (input, axes)) in inputs.into_iter().enumerate() {
+        for f in [ReduceFn::Sum, ReduceFn::Max] {
+            let case = Case::new(format!("{at}/{}", f.name()), move |c| {
+                let x = input.value(c, "x", Fill::Uniform(-20.0, 100.0))?;
+                let y = c.graph.reduce(f, x, axes, false)?;
+                c.output(y)
+            });
+            check(&case, NUMBERS, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn sums_of_millions_are_accurate() {
+    let mut wrong = Vec::new();
+    for shape in [&[1 << 22][..], &[1 << 21, 2], &[3, 1 << 20]] {
+        for axis in 0..shape.len() {
+            let case = Case::new(format!("{shape:?}/{axis}"), move |c| {
+                let x = c.input("x", shape, Fill::Uniform(0.0, 1.0))?;
+                let y = c.graph.reduce_sum(x, &[axis], false)?;
+                c.output(y)
+            });
+            check(&case, &[DType::F32], &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn scans() {
+    for (f, exclusive, reverse) in [
+        (ScanFn::Sum, false, false),
+        (ScanFn::Sum, true, true),
+        (ScanFn::Max, true, false),
+        (ScanFn::Max, false, true),
+    ] {
+        along_every_axis(
+            NUMBERS,
+            move |c, x, axis| {
+                let scan = CumSum {
+                    axis,
+                    f,
+                    exclusive,
+                    reverse,
+                };
+                let y = c.graph.scan(x, scan)?;
+                c.output(y)
+            },
+            &Fill::Normal,
+        );
+    }
+}
+
+fn extremes() {
+    let all: Vec<DType> = NUMBERS.iter().copied().chain([DType::Bool]).collect();
+    along_every_axis(
+        &all,
+        |c, x, axis| {
+            let most = c.graph.arg_max(x, axis, false)?;
+            c.output(most)?;
+            let least = c.graph.arg_min(x, axis, true)?;
+            c.output(least)
+        },
+        &Fill::Normal,
+    );
+}
+
+fn copies_of_views() {
+    let mut wrong = Vec::new();
+    let all: Vec<DType> = NUMBERS.iter().copied().chain([DType::Bool]).collect();
+    let inputs: [Input; 9] = [
+        looked(&[130, 100], Look::Transposed(&[1, 0])),
+        looked(&[33, 65], Look::Transposed(&[1, 0])),
+        looked(&[3, 40, 2, 36], Look::Transposed(&[0, 3, 2, 1])),
+        looked(&[3, 40, 2, 36], Look::Transposed(&[2, 0, 1, 3])),
+        looked(&[9, 20, 32], Look::Transposed(&[1, 0, 2])),
+        looked(&[5, 66, 40], Look::Transposed(&[2, 0, 1])),
+        looked(&[7, 60, 66], Look::Cut),
+        looked(&[7, 130], Look::Backward),
+        looked(&[6, 64], Look::Repeated(3)),
+    ];
+    for (at, input) in inputs.into_iter().enumerate() {
+        let case = Case::new(format!("{at}"), move |c| {
+            let x = input.value(c, "x", Fill::Uniform(-20.0, 100.0))?;
+            c.output(x)
+        });
+        check(&case, &all, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Sums and products whose operands, results or both are subnormal, infinite, NaN or zero, in whole
+/// vectors and with a row and a column that are read once a vector.
+fn sums_and_products_of_any_magnitude() {
+    let mut wrong = Vec::new();
+    let ranges = [(-1e-38, 1e-38), (-1e-19, 1e-19), (-1e38, 1e38), (-2.0, 2.0)];
+    for (lo, hi) in ranges {
+        for (rows, columns) in [(8, 64), (5, 7)] {
+            let case = Case::new(format!("{lo:e}..{hi:e}/{columns}"), move |c| {
+                let x = c.input("x", [rows, columns], Fill::Uniform(lo, hi))?;
+                let y = c.input("y", [rows, columns], Fill::Special)?;
+                let row = c.input("row", [columns], Fill::Uniform(lo, hi))?;
+                let column = c.input("column", [rows, 1], Fill::Uniform(lo, hi))?;
+                for other in [x, y, row, column] {
+                    let sum = c.graph.plus(x, other)?;
+                    c.output(sum)?;
+                    let less = c.graph.sub(other, x)?;
+                    c.output(less)?;
+                    let product = c.graph.mul(x, other)?;
+                    c.output(product)?;
+                }
+                Ok(())
+            });
+            check(&case, &[DType::F32, DType::BF16], &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Gates over their whole range: the near part, the far one, and where they meet.
+fn gates_everywhere() {
+    use UnaryFn::{Gelu, GeluTanh, Sigmoid, Silu};
+    let mut wrong = Vec::new();
+    let ranges = [
+        (-3.5, 3.5),
+        (-0.01, 0.01),
+        (-16.0, 16.0),
+        (-70.0, 70.0),
+        (-1e-18, 1e-18),
+    ];
+    for f in [Gelu, GeluTanh, Silu, Sigmoid] {
+        for (lo, hi) in ranges {
+            let case = Case::new(format!("{} of {lo}..{hi}", f.name()), move |c| {
+                let x = c.input("x", [64, 1024], Fill::Uniform(lo, hi))?;
+                let y = c.graph.unary(f, x)?;
+                c.output(y)
+            });
+            let dtypes = &[DType::F32, DType::F16];
+            check_on(&case, dtypes, |name| name != "cpu", &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// gamma or beta of a norm.
+fn weight(c: &mut CaseGraph, name: &str, shape: &[usize]) -> Result<Value, OpError> {
+    let ty = Type::new(c.dtype, shape);
+    c.param_of(name, ty, Fill::Uniform(0.5, 1.5))
+}
+
+fn norms() {
+    let mut wrong = Vec::new();
+    // Norms of three elements may be as ill-conditioned as they like.
+    let wide = |(_, input, _): &&(_, Input, _)| input.shape[input.shape.len() - 1] > 3;
+    for &(name, input, _) in INPUTS.iter().filter(wide) {
+        let case = Case::new(name, move |c| {
+            let x = input.value(c, "x", Fill::Normal)?;
+            let r = input.value(c, "r", Fill::Normal)?;
+            let shape = c.graph.ty(x).shape.clone();
+            let n = shape[shape.len() - 1].known().expect("a size");
+            let (gamma, beta) = (weight(c, "gamma", &[n])?, weight(c, "beta", &[n])?);
+            let last = shape.len() - 1;
+            let y = c.graph.layer_norm(x, gamma, Some(beta), last, 1e-5)?;
+            c.output(y)?;
+            let y = c.graph.rms_norm(x, gamma, None, 1e-6)?;
+            c.output(y)?;
+            let (y, sum) = c
+                .graph
+                .residual_layer_norm(x, r, gamma, beta, Some(beta), 1e-5)?;
+            c.output(y)?;
+            c.output(sum)?;
+            let (y, sum) = c.graph.residual_rms_norm(x, r, gamma, None, 1e-5)?;
+            c.output(y)?;
+            c.output(sum)
+        });
+        check(&case, FLOATS, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn norms_of_any_magnitude() {
+    let mut wrong = Vec::new();
+    // Low, high, eps.
+    let ranges = [
+        (1000.0, 1001.0, 1e-5),
+        (-60000.0, 60000.0, 1e-5),
+        (-1e30, 1e30, 1e-5),
+        (1e25, 2e25, 0.0),
+        (-1e-25, 1e-25, 0.0),
+        (-3e-20, 3e-20, 1e-12),
+    ];
+    for (lo, hi, eps) in ranges {
+        let case = Case::new(format!("{lo:e}..{hi:e}"), move |c| {
+            for (name, n) in [("kept", 770), ("long", 9000)] {
+                let x = c.input(name, [3, n], Fill::Uniform(lo, hi))?;
+                let gamma = weight(c, &format!("gamma_{name}"), &[n])?;
+                let y = c.graph.layer_norm(x, gamma, None, 1, eps)?;
+                c.output(y)?;
+                let y = c.graph.rms_norm(x, gamma, None, eps)?;
+                c.output(y)?;
+            }
+            Ok(())
+        });
+        let dtypes: &[DType] = match hi {
+            2000.0.. if hi < 65000.0 => &[DType::F32, DType::F16],
+            _ => &[DType::F32],
+        };
+        check(&case, dtypes, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn attention_passes_infinities_on() {
+    let mut wrong = Vec::new();
+    let case = Case::new("attention/infinite_values_causal", |c| {
+        let shape = [1, 40, 1, 8];
+        let q = c.input("q", shape, Fill::Normal)?;
+        let k = c.input("k", shape, Fill::Normal)?;
+        let v = (0..40 * 8).map(|at| match (at / 8, at % 8) {
+            (30, 2) => f64::INFINITY,
+            (35, 2) => f64::NEG_INFINITY,
+            (key, column) => (key * 8 + column) as f64 / 64.0 - 2.0,
+        });
+        let v = c.input("v", shape, Fill::Values(v.collect()))?;
+        let options = AttentionOptions::new(1, 1, Layout::Bshd).causal();
+        let y = c.graph.attention(q, k, v, options)?;
+        c.output(y)
+    });
+    check(&case, FLOATS, &mut wrong);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The tests of this suite.
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        Test::asserting("rows/softmax", softmax),
+        Test::asserting("rows/log_softmax", log_softmax),
+        Test::asserting("rows/reductions", reductions),
+        Test::asserting(
+            "rows/reductions_over_several_axes",
+            reductions_over_several_axes,
+        ),
+        Test::asserting(
+            "rows/sums_of_millions_are_accurate",
+            sums_of_millions_are_accurate,
+        ),
+        Test::asserting("rows/scans", scans),
+        Test::asserting("rows/extremes", extremes),
+        Test::asserting("rows/copies_of_views", copies_of_views),
+        Test::asserting(
+            "rows/sums_and_products_of_any_magnitude",
+            sums_and_products_of_any_magnitude,
+        ),
+        Test::asserting("rows/gates_everywhere", gates_everywhere),
+        Test::asserting("rows/norms", norms),
+        Test::asserting("rows/norms_of_any_magnitude", norms_of_any_magnitude),
+        Test::asserting(
+            "rows/attention_passes_infinities_on",
+            attention_passes_infinities_on,
+        ),
+    ]
+}

@@ -1,0 +1,102 @@
+//! `cargo xtask parity`: the suites on the devices of a machine, here or packed for another one.
+//!
+//! The program is `tercet-parity` of the crate `tests`, built with the release profile. Packed, it has the files
+//! of the tests behind it, MiniLM's weights among them, and needs neither a toolchain nor the network.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::Error;
+use crate::test::SELECTION;
+use crate::{cache, env, fetch, process};
+
+const PROGRAM: &str = "tercet-parity";
+
+/// The files of `tests/data` that are read when tests run; the rest is part of the program.
+const DATA: [&str; 2] = ["tiny-rust-llama", "minilm"];
+
+/// What is to be done with the program.
+pub(crate) struct Options {
+    /// Write a self-contained program instead of running it.
+    pub(crate) pack: Option<PathBuf>,
+    /// Leave out the weights of MiniLM: its tests are then ignored.
+    pub(crate) without_minilm: bool,
+    /// For the program.
+    pub(crate) args: Vec<OsString>,
+}
+
+/// Builds the program, then packs or runs it.
+pub(crate) fn run(options: &Options) -> Result<(), Error> {
+    let mut build = process::cargo();
+    build.arg("build").args(SELECTION).args(["--bin", PROGRAM]);
+    process::run(&mut build)?;
+    let minilm = match options.without_minilm {
+        true => None,
+        false => Some(fetch::minilm(&cache::dir()?)?),
+    };
+    let mut command = match &options.pack {
+        Some(to) => packing(to, minilm.as_deref()),
+        None => running(&options.args, minilm.as_deref()),
+    };
+    process::run(&mut command)?;
+    if let Some(to) = &options.pack {
+        println!(
+            "{} runs every suite on a machine with its architecture and a C library as new as here: \
+             --help says how",
+            to.display()
+        );
+    }
+    Ok(())
+}
+
+fn program() -> Command {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| process::root().join("target"), PathBuf::from);
+    let name = format!("{PROGRAM}{}", std::env::consts::EXE_SUFFIX);
+    Command::new(target.join("release").join(name))
+}
+
+fn packing(to: &Path, minilm: Option<&Path>) -> Command {
+    let mut command = program();
+    command.arg("--pack").arg(to);
+    let folder = |name: &str, folder: &Path| -> OsString {
+        let parts = [OsStr::new(name), OsStr::new("="), folder.as_os_str()];
+        parts.into_iter().collect()
+    };
+    let data = process::root().join("tests").join("data");
+    for name in DATA {
+        command.arg("--folder");
+        command.arg(folder(&format!("data/{name}"), &data.join(name)));
+    }
+    if let Some(minilm) = minilm {
+        command.arg("--folder").arg(folder("minilm", minilm));
+    }
+    command
+}
+
+fn running(args: &[OsString], minilm: Option<&Path>) -> Command {
+    let mut command = program();
+    command.args(args);
+    if let Some(minilm) = minilm {
+        command.env(env::MINILM_DIR, minilm);
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_is_there() {
+        let command = packing(Path::new("out"), Some(Path::new("/cache/minilm")));
+        let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+        assert_eq!(args[..2], ["--pack", "out"]);
+        assert_eq!(args.last().map(|a| &**a), Some("minilm=/cache/minilm"));
+        for folder in args.iter().filter_map(|arg| arg.strip_prefix("data/")) {
+            let (_, folder) = folder.split_once('=').expect("a name and a folder");
+            assert!(Path::new(folder).is_dir(), "{folder}");
+        }
+    }
+}
