@@ -65,21 +65,25 @@ fn candidate(start: u32, i: u32) -> vec2<u32> {
 
 // Every invocation of the workgroup must call this.
 fn over_row(mine: vec2<u32>) -> vec2<u32> {
-    pool[local] = mine;
+    var own = mine;
+    for (var mask = 1u; mask < ALIKE; mask *= 2u) {
+        own = better(own, shuffle_xor2(own, mask));
+    }
+    pool[local] = own;
     workgroupBarrier();
-    if THREADS <= 16u {
+    if CLUSTERS <= 16u {
         var best = pool[mate(0u)];
-        for (var k = 1u; k < THREADS; k += 1u) {
-            best = better(best, pool[mate(k)]);
+        for (var k = 1u; k < CLUSTERS; k += 1u) {
+            best = better(best, pool[mate(k * ALIKE)]);
         }
         return best;
     }
-    let groups = THREADS / 16u;
+    let groups = CLUSTERS / 16u;
     let tops = 256u + own_row * groups;
     if thread < groups {
-        var some = pool[mate(thread)];
+        var some = pool[mate(thread * ALIKE)];
         for (var k = 1u; k < 16u; k += 1u) {
-            some = better(some, pool[mate(thread + k * groups)]);
+            some = better(some, pool[mate((thread + k * groups) * ALIKE)]);
         }
         pool[tops + thread] = some;
     }

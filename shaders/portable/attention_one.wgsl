@@ -49,6 +49,19 @@ var<workgroup> weights: array<f32, ROWS * BLOCK>;
 var<workgroup> totals: array<f32, ROWS * SUBSETS>;
 var<workgroup> greatest: array<atomic<i32>, ROWS>;
 
+// The product of a query and a key.
+fn product_of(own_row: u32, key: u32) -> f32 {
+    if SHARES_PRODUCTS {
+        return products[own_row * PRODUCT_ROW + key];
+    }
+    // As a tree, as in sum_of_eight.
+    let at = own_row * PRODUCT_ROW + key * 9u;
+    let low = vec4<f32>(products[at], products[at + 1u], products[at + 2u], products[at + 3u]);
+    let high = vec4<f32>(products[at + 4u], products[at + 5u], products[at + 6u], products[at + 7u]);
+    let sums = low + high;
+    return (sums.x + sums.z) + (sums.y + sums.w);
+}
+
 @compute @workgroup_size(INVOCATIONS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -107,7 +120,14 @@ fn main(
                     product += dot(four(chunk, n), query[own_row * (HEAD / 4u) + (i * 8u + local % 8u) * PARTS + n]);
                 }
             }
-            products[own_row * PRODUCT_ROW + key * 9u + local % 8u] = product;
+            if !SHARES_PRODUCTS {
+                products[own_row * PRODUCT_ROW + key * 9u + local % 8u] = product;
+                continue;
+            }
+            let sum = sum_of_eight(product);
+            if local % 8u == 0u {
+                products[own_row * PRODUCT_ROW + key] = sum;
+            }
         }
         // The values are under way while keys are weighed.
         var chunks: array<vec4<u32>, VALUE_TURNS>;
@@ -117,12 +137,7 @@ fn main(
         workgroupBarrier();
         var score = UNSEEN;
         if local < BLOCK && key0 + i32(local) < end {
-            // As a tree: scores are exponents, in which the roundings of a longer chain would show.
-            let at = own_row * PRODUCT_ROW + local * 9u;
-            let low = vec4<f32>(products[at], products[at + 1u], products[at + 2u], products[at + 3u]);
-            let high = vec4<f32>(products[at + 4u], products[at + 5u], products[at + 6u], products[at + 7u]);
-            let sums = low + high;
-            score = key_of(((sums.x + sums.z) + (sums.y + sums.w)) * p.scale);
+            score = key_of(product_of(own_row, local) * p.scale);
             atomicMax(&greatest[own_row], score);
         }
         workgroupBarrier();

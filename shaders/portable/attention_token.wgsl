@@ -209,6 +209,7 @@ fn main(
                 }
             }
         }
+        var whole: array<f32, TURNS>;
         for (var turn = 0u; turn < TURNS; turn += 1u) {
             var product = 0.0;
             for (var i = 0u; i < OWN; i += 1u) {
@@ -216,16 +217,22 @@ fn main(
                     product += dot(four(key_chunks[turn * OWN + i], part), x[i * PARTS + part]);
                 }
             }
-            products[(turn * SLOTS + slot) * LANES + lane] = product;
+            if SHARES_PRODUCTS {
+                whole[turn] = sum_of_eight(product);
+            } else {
+                products[(turn * SLOTS + slot) * LANES + lane] = product;
+            }
         }
         // The next ones are under way meanwhile; beyond the end, the last one.
         load_keys(first + BLOCK + slot, at, max(n, 1u) - 1u);
-        workgroupBarrier();
+        if !SHARES_PRODUCTS {
+            workgroupBarrier();
+        }
         var scores: array<i32, TURNS>;
         let before = top;
         for (var turn = 0u; turn < TURNS; turn += 1u) {
-            var product = 0.0;
-            for (var i = 0u; i < LANES; i += 1u) {
+            var product = whole[turn];
+            for (var i = 0u; i < LANES && !SHARES_PRODUCTS; i += 1u) {
                 product += products[(turn * SLOTS + slot) * LANES + i];
             }
             let is_seen = first + turn * SLOTS + slot < n;
@@ -255,7 +262,9 @@ fn main(
         if first >= n {
             break;
         }
-        workgroupBarrier();
+        if !SHARES_PRODUCTS {
+            workgroupBarrier();
+        }
     }
 
     if lane == 0u {

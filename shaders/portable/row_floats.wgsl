@@ -1,5 +1,5 @@
 // What the invocations of a row find out together: sums of two floats, or the greatest of one. The order
-// is fixed: 16 sums of every 16th invocation, then their sum.
+// is fixed: clusters as trees, 16 sums of every 16th cluster, then their sum.
 
 const SUM: u32 = 0u;
 const GREATEST: u32 = 1u;
@@ -15,22 +15,29 @@ fn join(a: vec2<f32>, b: vec2<f32>, how: u32) -> vec2<f32> {
 
 // Every invocation of the workgroup must call this.
 fn over_row(x: vec2<f32>, how: u32) -> vec2<f32> {
+    var mine = x;
+    for (var mask = 1u; mask < ALIKE; mask *= 2u) {
+        mine = join(mine, bitcast<vec2<f32>>(shuffle_xor2(bitcast<vec2<u32>>(mine), mask)), how);
+    }
+    if CLUSTERS == 1u {
+        return mine;
+    }
     workgroupBarrier();
-    pool[local] = x;
+    pool[local] = mine;
     workgroupBarrier();
-    if THREADS <= 16u {
+    if CLUSTERS <= 16u {
         var all = pool[mate(0u)];
-        for (var k = 1u; k < THREADS; k += 1u) {
-            all = join(all, pool[mate(k)], how);
+        for (var k = 1u; k < CLUSTERS; k += 1u) {
+            all = join(all, pool[mate(k * ALIKE)], how);
         }
         return all;
     }
-    let groups = THREADS / 16u;
+    let groups = CLUSTERS / 16u;
     let tops = 256u + own_row * groups;
     if thread < groups {
-        var some = pool[mate(thread)];
+        var some = pool[mate(thread * ALIKE)];
         for (var k = 1u; k < 16u; k += 1u) {
-            some = join(some, pool[mate(thread + k * groups)], how);
+            some = join(some, pool[mate((thread + k * groups) * ALIKE)], how);
         }
         pool[tops + thread] = some;
     }

@@ -1,26 +1,33 @@
-// What the invocations of a row make of their numbers together (see numbers.wgsl). The order is fixed: 16
-// results of every 16th invocation of a row, then theirs.
+// What the invocations of a row make of their numbers together (see numbers.wgsl). The order is fixed: clusters
+// as trees, 16 results of every 16th cluster of a row, then theirs.
 
 var<workgroup> pool: array<u32, 272>;
 
 // Every invocation of the workgroup must call this.
 fn over_row(mine: u32) -> u32 {
+    var own = mine;
+    for (var mask = 1u; mask < ALIKE; mask *= 2u) {
+        own = combine(own, shuffle_xor(own, mask));
+    }
+    if CLUSTERS == 1u {
+        return own;
+    }
     workgroupBarrier();
-    pool[local] = mine;
+    pool[local] = own;
     workgroupBarrier();
-    if THREADS <= 16u {
+    if CLUSTERS <= 16u {
         var all = pool[mate(0u)];
-        for (var k = 1u; k < THREADS; k += 1u) {
-            all = combine(all, pool[mate(k)]);
+        for (var k = 1u; k < CLUSTERS; k += 1u) {
+            all = combine(all, pool[mate(k * ALIKE)]);
         }
         return all;
     }
-    let groups = THREADS / 16u;
+    let groups = CLUSTERS / 16u;
     let tops = 256u + own_row * groups;
     if thread < groups {
-        var some = pool[mate(thread)];
+        var some = pool[mate(thread * ALIKE)];
         for (var k = 1u; k < 16u; k += 1u) {
-            some = combine(some, pool[mate(thread + k * groups)]);
+            some = combine(some, pool[mate((thread + k * groups) * ALIKE)]);
         }
         pool[tops + thread] = some;
     }

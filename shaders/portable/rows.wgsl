@@ -20,6 +20,11 @@ fn take_place(index: u32) {
     thread = select(index % THREADS, index / group_rows(), ACROSS == 1u);
 }
 
+// Invocations of a row that are one cluster: what one of them found out with the others by shuffles, all of them know.
+const ALIKE: u32 = select(min(CLUSTER, THREADS), 1u, ACROSS == 1u);
+// What is left to share in shared memory: a number of each cluster of a row.
+const CLUSTERS: u32 = THREADS / ALIKE;
+
 // The invocation that is number `t` on this one's row.
 fn mate(t: u32) -> u32 {
     return select(own_row * THREADS + t, t * group_rows() + own_row, ACROSS == 1u);

@@ -12,24 +12,38 @@ fn before_me(mine: u32) -> Before {
     if THREADS == 1u {
         return Before(own, mine);
     }
-    workgroupBarrier();
-    pool[local] = mine;
-    workgroupBarrier();
-    let first = thread & ~15u;
-    for (var k = first; k < thread; k += 1u) {
-        own = combine(own, pool[mate(k)]);
-    }
-    if THREADS <= 16u {
-        var all = own;
-        for (var k = thread; k < THREADS; k += 1u) {
-            all = combine(all, pool[mate(k)]);
+    // The result over the cluster.
+    var some = mine;
+    for (var mask = 1u; mask < ALIKE; mask *= 2u) {
+        let other = shuffle_xor(some, mask);
+        if (thread & mask) != 0u {
+            own = combine(other, own);
         }
-        return Before(own, all);
+        some = combine(some, other);
     }
-    let groups = THREADS / 16u;
+    if CLUSTERS == 1u {
+        return Before(own, some);
+    }
+    workgroupBarrier();
+    pool[local] = some;
+    workgroupBarrier();
+    let cluster = thread / ALIKE;
+    let first = cluster & ~15u;
+    var before = identity();
+    for (var k = first; k < cluster; k += 1u) {
+        before = combine(before, pool[mate(k * ALIKE)]);
+    }
+    if CLUSTERS <= 16u {
+        var all = before;
+        for (var k = cluster; k < CLUSTERS; k += 1u) {
+            all = combine(all, pool[mate(k * ALIKE)]);
+        }
+        return Before(combine(before, own), all);
+    }
+    let groups = CLUSTERS / 16u;
     let tops = 256u + own_row * groups;
-    if (thread & 15u) == 15u {
-        pool[tops + thread / 16u] = combine(own, mine);
+    if (thread + 1u) % (16u * ALIKE) == 0u {
+        pool[tops + cluster / 16u] = combine(before, some);
     }
     workgroupBarrier();
     var all = identity();
@@ -40,5 +54,5 @@ fn before_me(mine: u32) -> Before {
         }
         all = combine(all, pool[tops + k]);
     }
-    return Before(combine(earlier, own), all);
+    return Before(combine(combine(earlier, before), own), all);
 }

@@ -87,6 +87,8 @@ pub struct Caps {
     /// Elements of F16 matrices of 16 x 8 x 16 lie over a subgroup of 32 as kernels expect that fill such matrices
     /// themselves, which [`lanes`](crate::lanes) finds out.
     pub coop_lanes: bool,
+    /// Kernels may ask for shuffles within subgroups.
+    pub shuffles: bool,
     /// What the device's own arithmetic does right, which [`native_trial`](crate::native_trial) finds out.
     pub natives: Natives,
     /// Products of two words of four signed bytes, added up, are one instruction.
@@ -94,6 +96,9 @@ pub struct Caps {
     /// What the device is like, where ways that it can all run are to be told apart.
     pub device: Device,
 }
+
+/// The largest clusters that kernels were tried with: those of WebGPU.
+const MOST_CLUSTER: u32 = 128;
 
 impl Caps {
     /// The same device, where another table of measurements decides.
@@ -105,6 +110,20 @@ impl Caps {
             },
             ..self
         }
+    }
+
+    /// The invocations of a cluster, which shuffles reach: the size of subgroups, or the least where they have several.
+    pub(crate) fn cluster(&self) -> u32 {
+        let size = self.subgroup.unwrap_or(self.device.subgroups[0]);
+        match self.shuffles && self.natives.shuffles && size.is_power_of_two() {
+            true => size.min(MOST_CLUSTER),
+            false => 1,
+        }
+    }
+
+    /// The text of a kernel as this device runs it: with its own operations instead of portable ones, if that is another.
+    pub(crate) fn own_text(&self, text: &str) -> Option<String> {
+        self.natives.in_text(text, self.cluster())
     }
 
     /// The units, or as many as such devices have where the driver does not say.

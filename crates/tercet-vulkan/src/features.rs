@@ -298,6 +298,7 @@ impl Features {
             coop_converts: self.coop_converts,
             // Tried when the device is open.
             coop_lanes: false,
+            shuffles: self.subgroups.is_some(),
             natives: Natives::default(),
             packed_dots: self.packed_dots,
             device: Device::of(&self.said),

@@ -287,6 +287,13 @@ fn a_device_offers_what_every_browser_does() {
     assert!(devices.contains(backend.device()));
 }
 
+#[test]
+fn shuffles_reach_neighbours() {
+    let Some(backend) = backend() else { return };
+    let caps = backend.caps();
+    assert!(caps.natives.shuffles || !caps.shuffles, "{caps:?}");
+}
+
 /// `y = x + i` for the arm `i` of a choice by `n`.
 fn by_size(backend: &tercet_vulkan::VulkanBackend, bounds: &[u32]) -> Builder {
     let mut b = Builder::new(backend, Dim::sym("n"), 500);

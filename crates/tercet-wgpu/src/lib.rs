@@ -33,6 +33,7 @@ mod encode;
 mod executable;
 mod inputs;
 mod kept;
+mod open;
 mod options;
 mod pipeline;
 mod readback;

@@ -1,5 +1,6 @@
 //! Pipelines of a device, each made once.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -187,6 +188,14 @@ fn make(gpu: &Gpu, variant: &Variant, checks: Checks) -> Result<Pipeline, Troubl
     gpu.scoped(|| below::requiring(required, || make_of(gpu, variant, module, checks)))
 }
 
+/// WGSL as the implementation below takes it: browsers want its extensions named, naga refuses the name of this one.
+fn with_extensions(text: &str) -> Cow<'_, str> {
+    match cfg!(target_arch = "wasm32") && text.contains("subgroup") {
+        true => format!("enable subgroups;\n{text}").into(),
+        false => text.into(),
+    }
+}
+
 fn make_of(gpu: &Gpu, variant: &Variant, module: Module<'_>, checks: Checks) -> Pipeline {
     let device = &gpu.device;
     let label = Some(variant.name.as_str());
@@ -197,7 +206,7 @@ fn make_of(gpu: &Gpu, variant: &Variant, module: Module<'_>, checks: Checks) -> 
     let of_text = |text: &str| {
         let source = wgpu::ShaderModuleDescriptor {
             label,
-            source: wgpu::ShaderSource::Wgsl(text.into()),
+            source: wgpu::ShaderSource::Wgsl(with_extensions(text)),
         };
         match checks {
             Checks::All => device.create_shader_module(source),

@@ -14,6 +14,8 @@ const SLICES: u32 = INVOCATIONS / UNITS;
 // The results of a unit in a row, and of a workgroup.
 const OWN: u32 = PER / (1u + GATED);
 const RESULTS: u32 = UNITS * OWN;
+// Slices of a unit that are one cluster, whose sums of one row meet by shuffles.
+const ALIKE: u32 = select(1u, min(CLUSTER, SLICES), ROWS == 1u && ACROSS == 0u);
 // Vectors of 4 rows.
 const ROW_QUADS: u32 = ROWS / 4u;
 const SEVERAL_ROWS: u32 = min(ROW_QUADS, 1u);
@@ -54,7 +56,11 @@ fn squares_of(unit: u32) -> f32 {
 fn share(own: u32) {
     let at = SHARES_AT + own;
     if ROWS == 1u {
-        memory[at] = vec4<f32>(first_low.x, second_low.x, own_squares(), 0.0);
+        var sums = vec4<f32>(first_low.x, second_low.x, own_squares(), 0.0);
+        for (var mask = 1u; mask < ALIKE; mask *= 2u) {
+            sums += shuffle_xor4(sums, mask);
+        }
+        memory[at] = sums;
         return;
     }
     memory[at] = first_low;
@@ -69,17 +75,17 @@ fn share(own: u32) {
     }
 }
 
-// Adds the shares of each unit to that of its first slice.
+// Adds the shares of each unit, one for each cluster of slices, to that of its first slice.
 fn meet(own: u32, slice: u32) {
-    for (var left = SLICES; left > 1u;) {
+    for (var left = SLICES / ALIKE; left > 1u;) {
         workgroupBarrier();
         let part = max(left / 4u, 1u);
         if slice < part {
             for (var i = 0u; i < VECS; i += 1u) {
-                let at = SHARES_AT + i * 256u + own;
+                let at = SHARES_AT + i * 256u + own + slice * (ALIKE - 1u);
                 var sum = memory[at];
                 for (var other = part; other < left; other += part) {
-                    sum += memory[at + other];
+                    sum += memory[at + other * ALIKE];
                 }
                 memory[at] = sum;
             }

@@ -8,6 +8,7 @@ use crate::natives::Natives;
 const RIGHT: Natives = Natives {
     halves: true,
     floats: true,
+    shuffles: true,
 };
 
 fn shape(ty: CoopType, [m, n, k]: [u32; 3]) -> CoopShape {
@@ -38,6 +39,7 @@ impl Caps {
             coop_blocks: Vec::new(),
             coop_converts: false,
             coop_lanes: false,
+            shuffles: false,
             natives: Natives::default(),
             packed_dots: false,
             device: Device::of(&Said {
@@ -100,6 +102,7 @@ impl Caps {
             coop_blocks: Vec::new(),
             coop_converts: false,
             coop_lanes: false,
+            shuffles: true,
             natives: RIGHT,
             packed_dots: true,
             device: Device {
@@ -121,6 +124,7 @@ impl Caps {
         Caps {
             max_binding_bytes: 128 << 20,
             subgroup: None,
+            shuffles: false,
             natives: Natives::default(),
             packed_dots: true,
             device: Device::of(&Said {
@@ -191,6 +195,7 @@ impl Caps {
             max_workgroup: 1024,
             subgroup: Some(32),
             coop: vec![shape(CoopType::F16, [8; 3])],
+            shuffles: true,
             natives: RIGHT,
             device: Device::of(&Said {
                 kind: Kind::Integrated,

@@ -113,7 +113,7 @@ impl Emit<'_> {
             return;
         }
         if let Source::Wgsl(text) = &instance.source
-            && let Some(own) = self.caps.natives.in_text(text)
+            && let Some(own) = self.caps.own_text(text)
         {
             instance.source = Source::Wgsl(own.into());
         }

@@ -29,6 +29,7 @@ static ARG_EXTREME: Kernel<ArgExtremeParams> = Kernel::wgsl(
     &[
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("arg_extreme.wgsl"),
     ],

@@ -42,6 +42,7 @@ static STATS: Kernel<StatsParams> = Kernel::wgsl(
     &[
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
         portable!("norm_scale.wgsl"),

@@ -42,6 +42,7 @@ static CUMSUM: Kernel<CumSumParams> = Kernel::wgsl(
     &[
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("numbers.wgsl"),
         portable!("row_numbers.wgsl"),
@@ -58,6 +59,7 @@ static VECTORS: Kernel<CumSumParams> = Kernel::wgsl(
     &[
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("numbers.wgsl"),
         portable!("row_numbers.wgsl"),

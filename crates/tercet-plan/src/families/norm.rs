@@ -43,6 +43,7 @@ static NORM: Kernel<NormParams> = Kernel::wgsl(
     "norm",
     &[
         portable!("prelude.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
         portable!("norm_scale.wgsl"),
@@ -62,6 +63,7 @@ static RESIDUAL: Kernel<ResidualParams> = Kernel::wgsl(
     "norm_residual",
     &[
         portable!("prelude.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
         portable!("norm_scale.wgsl"),
@@ -89,6 +91,7 @@ static VECTORS: Kernel<NormParams> = Kernel::wgsl(
     "norm_vectors",
     &[
         portable!("prelude.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
         portable!("halves.wgsl"),
@@ -108,6 +111,7 @@ static RESIDUAL_VECTORS: Kernel<ResidualParams> = Kernel::wgsl(
     "norm_residual_vectors",
     &[
         portable!("prelude.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("row_floats.wgsl"),
         portable!("halves.wgsl"),

@@ -32,6 +32,7 @@ static REDUCE: Kernel<ReduceParams> = Kernel::wgsl(
     &[
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("numbers.wgsl"),
         portable!("row_numbers.wgsl"),
@@ -48,6 +49,7 @@ static VECTORS: Kernel<ReduceParams> = Kernel::wgsl(
     &[
         portable!("prelude.wgsl"),
         portable!("strided.wgsl"),
+        portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
         portable!("numbers.wgsl"),
         portable!("row_numbers.wgsl"),

@@ -1,11 +1,13 @@
 //! Every case plans on every profile; every shader is valid; every kernel is used.
 
 use std::collections::BTreeSet;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use tercet_ir::{Bindings, CompileError, CompileOptions, DType, Graph, Tier, Type};
-use tercet_plan::{Caps, Code, Instance, Launch, Source, Tuning, check_races, compile, kernels};
+use tercet_plan::{
+    Caps, Code, Instance, Launch, Natives, Source, Tuning, check_races, compile, kernels,
+};
 
 use crate::common::{for_each_case, in_parallel, is_beyond_gpus, profiles};
 
@@ -141,9 +143,37 @@ fn a_leaf_that_is_too_large_is_named() {
 
 #[test]
 fn every_shader_is_valid_wgsl_within_browser_limits() {
+    valid_kernels(&Caps::browser(), PORTABLE);
+}
+
+/// The sizes of subgroups that there are; with the one between, sums of clusters meet in one step and in two.
+#[test]
+fn every_shader_with_shuffles_is_valid_wgsl() {
+    for size in [4, 16, 128] {
+        let caps = Caps {
+            subgroup: Some(size),
+            shuffles: true,
+            natives: Natives {
+                shuffles: true,
+                ..Natives::default()
+            },
+            ..Caps::browser()
+        };
+        let texts = valid_kernels(&caps, PORTABLE | Capabilities::SUBGROUP);
+        let own = format!("const CLUSTER: u32 = {size}u;");
+        let with_shuffles = texts.iter().filter(|t| t.contains("subgroupShuffleXor"));
+        assert!(with_shuffles.clone().count() > 100);
+        assert!(with_shuffles.clone().all(|t| t.contains(&own)));
+    }
+}
+
+const PORTABLE: Capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+
+/// The kernels in WGSL of all cases, which are valid.
+fn valid_kernels(caps: &Caps, capabilities: Capabilities) -> BTreeSet<Arc<str>> {
     let mut seen = BTreeSet::new();
     let mut wrong = Vec::new();
-    for_each_case(&Caps::browser(), |p| {
+    for_each_case(caps, |p| {
         let Ok(program) = p.program else { return };
         for kernel in &program.kernels {
             let (text, entry) = match &kernel.source {
@@ -157,21 +187,23 @@ fn every_shader_is_valid_wgsl_within_browser_limits() {
             if !seen.insert(text.clone()) {
                 continue;
             }
-            if let Err(e) = check_wgsl(text, entry, kernel.args.len()) {
+            if let Err(e) = check_wgsl(text, entry, kernel.args.len(), capabilities) {
                 wrong.push(format!("{}: {kernel}: {e}", p.name));
             }
         }
     });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    seen
 }
 
-fn check_wgsl(text: &str, entry_point: &str, args: usize) -> Result<(), String> {
+fn check_wgsl(
+    text: &str,
+    entry_point: &str,
+    args: usize,
+    capabilities: Capabilities,
+) -> Result<(), String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
-    let info = Validator::new(
-        ValidationFlags::all(),
-        Capabilities::SHADER_FLOAT16_IN_FLOAT32,
-    )
-    .validate(&module);
+    let info = Validator::new(ValidationFlags::all(), capabilities).validate(&module);
     info.map_err(|e| e.emit_to_string(text))?;
     if let Some((_, open)) = module.overrides.iter().next() {
         return Err(format!("constant {:?} has no value", open.name));

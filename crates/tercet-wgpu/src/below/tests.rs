@@ -58,9 +58,7 @@ fn a_device_opened_below_makes_pipelines_of_the_required_size() {
             y[i] = size + subgroupAdd(1u);
         }";
     let options = crate::WgpuOptions::new();
-    let adapters = crate::device::block_on(crate::backend::adapters(&crate::backend::instance(
-        &options,
-    )));
+    let adapters = crate::device::block_on(crate::open::adapters(&crate::open::instance(&options)));
     let found = adapters.iter().find_map(|adapter| {
         let chosen = Below::of(adapter).subgroups?.choose(64)?;
         Below::of(adapter)
@@ -113,6 +111,15 @@ fn a_device_opened_below_makes_pipelines_of_the_required_size() {
     assert_eq!(SEEN.get(), before + 1, "nothing is required any more");
     let got = run(&device, &queue, &pipeline, &group);
     assert_eq!(got, [2 * size; 64]);
+}
+
+#[test]
+fn shuffles_reach_neighbours() {
+    let Ok(backend) = crate::WgpuBackend::new(&crate::WgpuOptions::new()) else {
+        return; // No driver here, as `tests/device.rs` says.
+    };
+    let natives = crate::device::block_on(backend.natives()).expect("the trial runs");
+    assert!(natives.shuffles, "{:?}", backend.caps());
 }
 
 /// What one workgroup writes.

@@ -41,6 +41,8 @@ pub(super) static TOKEN: Kernel<TokenParams> = Kernel::wgsl(
         portable!("rope_turn.wgsl"),
         portable!("attention_order.wgsl"),
         portable!("attention_halves.wgsl"),
+        portable!("cluster.wgsl"),
+        portable!("attention_eights.wgsl"),
         portable!("attention_token.wgsl"),
     ],
     &[

@@ -88,7 +88,7 @@ const FLOATS: &str = concat!(
 const PLAIN: &str = portable!("matmul/plain.wgsl");
 const ACTIVATED: &str = portable!("matmul/activated.wgsl");
 const GEMM: &str = portable!("matmul/gemm.wgsl");
-const GEMV: &str = portable!("matmul/gemv.wgsl");
+const GEMV: &str = concat!(portable!("cluster.wgsl"), portable!("matmul/gemv.wgsl"));
 const LOOSE: &str = concat!(
     portable!("matmul/prologue_none.wgsl"),
     portable!("matmul/gemv_loose.wgsl")

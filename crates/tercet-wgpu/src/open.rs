@@ -1,0 +1,276 @@
+//! Which adapter is opened, with which limits and features, and what that says of the device.
+
+use tercet_plan::{Caps, CoopShape, CoopType, Device, Kind, Natives, Said};
+
+use crate::below::{self, Below, Requirement, SizeBy, Subgroup};
+use crate::options::{LimitSet, WgpuOptions};
+use crate::trusted;
+
+pub(crate) fn instance(options: &WgpuOptions) -> wgpu::Instance {
+    wgpu::Instance::new(wgpu::InstanceDescriptor {
+        backends: wgpu::Backends::PRIMARY,
+        flags: match options.validation {
+            true => wgpu::InstanceFlags::VALIDATION,
+            false => wgpu::InstanceFlags::empty(),
+        },
+        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    })
+}
+
+pub(crate) async fn adapters(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+    if cfg!(target_arch = "wasm32") {
+        // A browser chooses itself.
+        let options = wgpu::RequestAdapterOptions {
+            power_preference: wgpu::PowerPreference::HighPerformance,
+            ..Default::default()
+        };
+        return instance
+            .request_adapter(&options)
+            .await
+            .into_iter()
+            .collect();
+    }
+    instance.enumerate_adapters(wgpu::Backends::PRIMARY).await
+}
+
+/// The adapter of this number, or the one of this name that promises most.
+pub(crate) fn choose<'a>(
+    adapters: &'a [wgpu::Adapter],
+    name: Option<&str>,
+) -> Option<&'a wgpu::Adapter> {
+    let name = name.unwrap_or_default().to_lowercase();
+    if let Ok(number) = name.parse::<usize>() {
+        return adapters.get(number);
+    }
+    let fits = |a: &&wgpu::Adapter| {
+        let flags = a.get_downlevel_capabilities().flags;
+        flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS)
+            && a.get_info().name.to_lowercase().contains(&name)
+    };
+    let rank = |a: &&wgpu::Adapter| match a.get_info().device_type {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    };
+    adapters.iter().filter(fits).min_by_key(rank)
+}
+
+fn limits(set: LimitSet, adapter: &wgpu::Adapter) -> wgpu::Limits {
+    let found = adapter.limits();
+    match set {
+        LimitSet::WebGpu => wgpu::Limits::defaults(),
+        LimitSet::Downlevel => wgpu::Limits::downlevel_defaults(),
+        LimitSet::Found => wgpu::Limits {
+            max_bindings_per_bind_group: found.max_bindings_per_bind_group,
+            max_storage_buffers_per_shader_stage: found.max_storage_buffers_per_shader_stage,
+            max_uniform_buffer_binding_size: found.max_uniform_buffer_binding_size,
+            max_storage_buffer_binding_size: found.max_storage_buffer_binding_size,
+            max_buffer_size: found.max_buffer_size,
+            min_uniform_buffer_offset_alignment: found.min_uniform_buffer_offset_alignment,
+            min_storage_buffer_offset_alignment: found.min_storage_buffer_offset_alignment,
+            max_compute_workgroup_storage_size: found.max_compute_workgroup_storage_size,
+            max_compute_invocations_per_workgroup: found.max_compute_invocations_per_workgroup,
+            max_compute_workgroup_size_x: found.max_compute_workgroup_size_x,
+            max_compute_workgroup_size_y: found.max_compute_workgroup_size_y,
+            max_compute_workgroup_size_z: found.max_compute_workgroup_size_z,
+            max_compute_workgroups_per_dimension: found.max_compute_workgroups_per_dimension,
+            max_non_sampler_bindings: found.max_non_sampler_bindings,
+            // What is not used is asked for as little as possible.
+            ..wgpu::Limits::defaults().or_worse_values_from(&found)
+        },
+    }
+}
+
+/// What modules with cooperative matrices need of a device, all or none of it.
+pub(crate) const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+    .union(wgpu::Features::PASSTHROUGH_SHADERS)
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::SUBGROUP);
+
+/// An open device and what it was opened with.
+pub(crate) struct Opened {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) limits: wgpu::Limits,
+    pub(crate) features: wgpu::Features,
+    pub(crate) below: Below,
+    pub(crate) subgroup: Option<Subgroup>,
+}
+
+/// Opens a device; below wgpu, where its subgroups have the size that kernels need only by requirement.
+pub(crate) async fn open(
+    adapter: &wgpu::Adapter,
+    info: &wgpu::AdapterInfo,
+    options: &WgpuOptions,
+) -> Result<Opened, wgpu::RequestDeviceError> {
+    let limits = limits(options.limits, adapter);
+    let below = match options.limits {
+        LimitSet::Found => Below::of(adapter),
+        LimitSet::WebGpu | LimitSet::Downlevel => Below::default(),
+    };
+    let described = |features: wgpu::Features| wgpu::DeviceDescriptor {
+        label: Some("tercet"),
+        required_features: features,
+        required_limits: limits.clone(),
+        experimental_features: match features.contains(MATRICES) {
+            true => trusted::experimental(),
+            false => wgpu::ExperimentalFeatures::disabled(),
+        },
+        // Large buffers have memory of their own either way; this keeps blocks for small ones small.
+        memory_hints: wgpu::MemoryHints::MemoryUsage,
+        trace: wgpu::Trace::Off,
+    };
+    let mut subgroup = subgroup(&below, info, limits.max_compute_invocations_per_workgroup);
+    if subgroup.is_some_and(|s| s.by == SizeBy::Requirement) {
+        let features = features(options, adapter, subgroup);
+        if let Some((device, queue)) = below::open(adapter, &described(features)) {
+            return Ok(Opened {
+                device,
+                queue,
+                limits,
+                features,
+                below,
+                subgroup,
+            });
+        }
+        // As wgpu opens it, kernels know no size.
+        subgroup = None;
+    }
+    let features = features(options, adapter, subgroup);
+    let (device, queue) = adapter.request_device(&described(features)).await?;
+    Ok(Opened {
+        device,
+        queue,
+        limits,
+        features,
+        below,
+        subgroup,
+    })
+}
+
+/// The size that subgroups of all kernels have.
+fn subgroup(below: &Below, info: &wgpu::AdapterInfo, max_workgroup: u32) -> Option<Subgroup> {
+    match below.subgroups {
+        Some(sizes) => sizes.choose(max_workgroup),
+        None => (info.subgroup_min_size == info.subgroup_max_size).then_some(Subgroup {
+            size: info.subgroup_min_size,
+            by: SizeBy::Nature,
+        }),
+    }
+}
+
+/// What pipelines must ask for.
+pub(crate) fn requirement(subgroup: Subgroup, below: &Below) -> Option<Requirement> {
+    match subgroup.by {
+        SizeBy::Nature => None,
+        SizeBy::Requirement => Some(Requirement {
+            size: subgroup.size,
+            full: below.subgroups.is_some_and(|s| s.full),
+        }),
+    }
+}
+
+/// The shapes of matrices of F16 with sums in F32; wgpu has no bfloat16.
+pub(crate) fn coop_shapes(adapter: &wgpu::Adapter) -> Vec<CoopShape> {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    let all = adapter.cooperative_matrix_properties();
+    let mut shapes = Vec::new();
+    for p in &all {
+        let is_narrow = |o: &wgpu::CooperativeMatrixProperties| {
+            (o.m_size, o.n_size, o.k_size) == (p.m_size, p.n_size, p.k_size)
+                && (o.ab_type, o.cr_type) == (F16, F16)
+        };
+        let shape = CoopShape {
+            ty: CoopType::F16,
+            m: p.m_size,
+            n: p.n_size,
+            k: p.k_size,
+            narrow_sums: all.iter().any(is_narrow),
+        };
+        let fits = (p.ab_type, p.cr_type) == (F16, F32) && !p.saturating_accumulation;
+        if fits && !shapes.contains(&shape) {
+            shapes.push(shape);
+        }
+    }
+    shapes
+}
+
+/// The features that are used where they are found.
+fn features(
+    options: &WgpuOptions,
+    adapter: &wgpu::Adapter,
+    subgroup: Option<Subgroup>,
+) -> wgpu::Features {
+    let mut used = wgpu::Features::TIMESTAMP_QUERY
+        | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
+        | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES
+        | wgpu::Features::SUBGROUP;
+    match options.limits {
+        LimitSet::Found => {
+            let found = adapter.features();
+            if adapter.get_info().backend == wgpu::Backend::Vulkan {
+                if subgroup.is_some() && found.contains(MATRICES) {
+                    used |= MATRICES;
+                }
+                if !options.checked {
+                    used |= wgpu::Features::PASSTHROUGH_SHADERS;
+                }
+                if options.cache_dir.is_some() {
+                    used |= wgpu::Features::PIPELINE_CACHE;
+                }
+            }
+            found & used
+        }
+        LimitSet::WebGpu | LimitSet::Downlevel => wgpu::Features::empty(),
+    }
+}
+
+pub(crate) fn caps(
+    limits: &wgpu::Limits,
+    features: wgpu::Features,
+    info: &wgpu::AdapterInfo,
+    units: Said,
+    subgroup: Option<Subgroup>,
+) -> Caps {
+    // One size for all kernels, and hardware that runs a subgroup in step; a processor with matrices does,
+    // for tests of the kernels that use them.
+    let is_in_step = features.contains(wgpu::Features::SUBGROUP)
+        && (info.device_type != wgpu::DeviceType::Cpu || features.contains(MATRICES));
+    let binding = limits.max_storage_buffer_binding_size;
+    let invocations = limits.max_compute_invocations_per_workgroup;
+    Caps {
+        target: "wgpu",
+        // The last word must be whole.
+        max_binding_bytes: binding.min(limits.max_buffer_size) / 4 * 4,
+        max_storage_buffers: limits.max_storage_buffers_per_shader_stage,
+        storage_align_bytes: limits.min_storage_buffer_offset_alignment,
+        uniform_align_bytes: limits.min_uniform_buffer_offset_alignment,
+        workgroup_bytes: limits.max_compute_workgroup_storage_size,
+        max_workgroup: invocations.min(limits.max_compute_workgroup_size_x),
+        max_grid: limits.max_compute_workgroups_per_dimension.min(65535),
+        subgroup: subgroup.filter(|_| is_in_step).map(|s| s.size),
+        spirv: false,
+        coop: Vec::new(),
+        coop_blocks: Vec::new(),
+        coop_converts: false,
+        coop_lanes: false,
+        shuffles: features.contains(wgpu::Features::SUBGROUP),
+        natives: Natives::default(),
+        // wgpu does not say: the driver below it does, if any.
+        packed_dots: false,
+        device: Device::of(&Said {
+            kind: match info.device_type {
+                wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
+                wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
+                wgpu::DeviceType::Cpu => Kind::Software,
+                wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => Kind::Unknown,
+            },
+            subgroups: Some([info.subgroup_min_size, info.subgroup_max_size])
+                .filter(|_| features.contains(wgpu::Features::SUBGROUP)),
+            workgroup_bytes: limits.max_compute_workgroup_storage_size,
+            ..units
+        }),
+    }
+}
