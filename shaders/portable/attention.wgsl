@@ -41,6 +41,7 @@ fn values_at(at: u32) -> Four {
     return Four(pool[at], pool[at + 16u * COLS], pool[at + 32u * COLS], pool[at + 48u * COLS]);
 }
 
+// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -44,6 +44,7 @@ fn leave(first: u32, local: u32, x: vec4<f32>) {
     }
 }
 
+// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -112,6 +112,7 @@ fn added(sums: Sums, key: u32, first: u32, x: Eight) -> Sums {
     );
 }
 
+// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

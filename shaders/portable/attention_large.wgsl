@@ -59,6 +59,7 @@ fn put_halves(place: Place, row: u32, column: u32, sum0: Four, sum1: Four, weigh
     put_rows(place, row, column + 32u, sum1, weights, top);
 }
 
+// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(128)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -62,6 +62,7 @@ fn product_of(own_row: u32, key: u32) -> f32 {
     return (sums.x + sums.z) + (sums.y + sums.w);
 }
 
+// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(INVOCATIONS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

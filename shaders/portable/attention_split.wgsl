@@ -104,6 +104,7 @@ fn is_lost(size: u32, exponent: u32) -> bool {
     return size != 0u && (size >> 23u) + SPREAD < exponent;
 }
 
+// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

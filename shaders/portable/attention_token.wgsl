@@ -148,6 +148,7 @@ fn fresh_chunk(part: u32, chunk: u32) -> vec4<u32> {
     return vec4<u32>(fresh[at], fresh[at + 1u], fresh[at + 2u], fresh[at + 3u]);
 }
 
+// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -42,6 +42,48 @@ fn strides(bshd: bool, heads: usize, len: usize, dim: usize) -> [usize; 3] {
     }
 }
 
+/// What scores are made of.
+struct Operands<'a> {
+    q: &'a [f32],
+    k: &'a [f32],
+    keep: &'a [u8],
+    bias: &'a [f32],
+    lens: [usize; 2],
+}
+
+impl Operands<'_> {
+    /// The scores of the keys in use for query `i` of a head and batch entry, in f64.
+    fn scores(&self, c: &Case, [b, h, i]: [usize; 3]) -> Vec<f64> {
+        let ((hq, hk), (dk, _)) = (c.heads, c.dims);
+        let (cells, kh, len) = (c.q_len * c.kv_len, h / (hq / hk), self.lens[b]);
+        let sq = strides(c.bshd, hq, c.q_len, dk);
+        let sk = strides(c.bshd, hk, c.kv_len, dk);
+        let position = (len + i) as isize - c.q_len as isize;
+        let score = |j: usize| {
+            let dot: f64 = (0..dk)
+                .map(|d| {
+                    let x = self.q[b * sq[0] + h * sq[1] + i * sq[2] + d];
+                    f64::from(x) * f64::from(self.k[b * sk[0] + kh * sk[1] + j * sk[2] + d])
+                })
+                .sum();
+            let mut s = dot * f64::from(0.3f32);
+            if let Some(cap) = c.softcap {
+                s = f64::from(cap) * (s / f64::from(cap)).tanh();
+            }
+            let back = position - j as isize;
+            match c.kind {
+                Kind::None => s,
+                Kind::Causal if back >= 0 => s,
+                Kind::Window(w) if back >= 0 && back < w as isize => s,
+                Kind::Keep if self.keep[b * cells + i * c.kv_len + j] != 0 => s,
+                Kind::Bias => s + f64::from(self.bias[h * cells + i * c.kv_len + j]),
+                _ => f64::NEG_INFINITY,
+            }
+        };
+        (0..len).map(score).collect()
+    }
+}
+
 fn check(c: &Case, level: SimdLevel) {
     let (batch, (hq, hk), (dk, dv)) = (2, c.heads, c.dims);
     // The second batch entry has fewer keys in use.
@@ -86,6 +128,13 @@ fn check(c: &Case, level: SimdLevel) {
         strides(c.bshd, hk, c.kv_len, dv),
         strides(c.bshd, hq, c.q_len, dv),
     );
+    let of = Operands {
+        q: &q,
+        k: &k,
+        keep: &keep,
+        bias: &bias,
+        lens,
+    };
     let mut results = Vec::new();
     for threads in [Threads::Serial, Threads::Pool] {
         let mut out = vec![9.0; batch * hq * c.q_len * dv];
@@ -119,31 +168,8 @@ fn check(c: &Case, level: SimdLevel) {
         for h in 0..hq {
             for i in 0..c.q_len {
                 let kh = h / (hq / hk);
-                let len = lens[b];
-                let position = (len + i) as isize - c.q_len as isize;
-                let scores: Vec<f64> = (0..len)
-                    .map(|j| {
-                        let dot: f64 = (0..dk)
-                            .map(|d| {
-                                let x = q[b * sq[0] + h * sq[1] + i * sq[2] + d];
-                                f64::from(x) * f64::from(k[b * sk[0] + kh * sk[1] + j * sk[2] + d])
-                            })
-                            .sum();
-                        let mut s = dot * f64::from(0.3f32);
-                        if let Some(cap) = c.softcap {
-                            s = f64::from(cap) * (s / f64::from(cap)).tanh();
-                        }
-                        let back = position - j as isize;
-                        match c.kind {
-                            Kind::None => s,
-                            Kind::Causal if back >= 0 => s,
-                            Kind::Window(w) if back >= 0 && back < w as isize => s,
-                            Kind::Keep if keep[b * cells + i * c.kv_len + j] != 0 => s,
-                            Kind::Bias => s + f64::from(bias[h * cells + i * c.kv_len + j]),
-                            _ => f64::NEG_INFINITY,
-                        }
-                    })
-                    .collect();
+                let scores = of.scores(c, [b, h, i]);
+                let len = scores.len();
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let e: Vec<f64> = scores
                     .iter()

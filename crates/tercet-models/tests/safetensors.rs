@@ -150,6 +150,11 @@ fn bad_tensors_are_refused() {
     let long = format!("[2{}]", ",1".repeat(100_000));
     let message = refused!(&one("F32", &long, "[0,4]"), 4, WrongLength { need: 8, .. });
     assert!(message.len() < 400);
+}
+
+#[test]
+fn tensors_that_do_not_tile_their_file_are_refused() {
+    use SafeTensorsError::*;
     let two = |a: &str, ra: &str, b: &str, rb: &str| {
         format!(
             r#"{{"{a}":{{"dtype":"U8","shape":[2],"data_offsets":{ra}}},

@@ -1,7 +1,9 @@
 //! What a device offers and what of it is used: features, extensions, limits.
 //!
 //! [`Features::query`] finds; [`Features::create_device`] enables exactly what was found of what
-//! kernels can use; [`Features::caps`] tells the planner.
+//! kernels can use; [`Features::caps`] tells the planner. `offered.rs` asks a driver for its features.
+
+mod offered;
 
 use std::ffi::CStr;
 
@@ -13,6 +15,7 @@ use crate::bfloat16::Bfloat16Features;
 use crate::coop_blocks::{self, BlockFeatures};
 use crate::error::OpenError;
 use crate::instance::{DeviceInfo, DeviceKind, Instance, failed};
+use offered::Offered;
 
 /// How subgroups behave in compute shaders.
 #[derive(Clone, Copy, Debug)]
@@ -79,115 +82,65 @@ impl Features {
             extensions.iter().any(same)
         };
         let new = info.api >= [1, 3, 0];
-        let mut used = Vec::new();
-
-        let mut v11 = vk::PhysicalDeviceVulkan11Features::default();
-        let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
-        let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default();
-        let mut coop = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
-        let mut bfloat16 = Bfloat16Features::new();
-        let mut blocks = BlockFeatures::default();
-        let mut v13 = vk::PhysicalDeviceMaintenance4Features::default();
-        let mut dots = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default();
-        let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default();
-        let mut all = vk::PhysicalDeviceFeatures2::default()
-            .push_next(&mut v11)
-            .push_next(&mut v12);
-        if new || has(ash::ext::subgroup_size_control::NAME) {
-            all = all.push_next(&mut control);
-        }
-        if has(khr::cooperative_matrix::NAME) {
-            all = all.push_next(&mut coop);
-        }
-        if has(Bfloat16Features::EXTENSION) {
-            all = all.push_next(&mut bfloat16);
-        }
-        if has(BlockFeatures::EXTENSION) {
-            all = all.push_next(&mut blocks);
-        }
-        if new {
-            all = all.push_next(&mut v13).push_next(&mut dots);
-        }
-        if has(ash::ext::pipeline_robustness::NAME) {
-            all = all.push_next(&mut robustness);
-        }
-        // SAFETY: a device of this instance; every structure of the chain belongs to its version
-        // or to an extension that it has.
-        unsafe { raw.get_physical_device_features2(device, &mut all) };
-        let int16 = all.features.shader_int16 == vk::TRUE;
-        if v12.timeline_semaphore == vk::FALSE {
+        let offered = Offered::query(instance, device, new, &has);
+        if !offered.timelines {
             return Err(OpenError::MissingFeature {
                 device: info.name.clone(),
                 feature: "timeline semaphores",
             });
         }
-
         let properties = Properties::query(instance, device, new, &has);
-        let size_control = control.subgroup_size_control == vk::TRUE;
-        if size_control && !new {
-            used.push(ash::ext::subgroup_size_control::NAME);
-        }
-        let full = control.compute_full_subgroups == vk::TRUE;
-        let memory_model = v12.vulkan_memory_model == vk::TRUE;
-        let bfloat16_coop = bfloat16.types == vk::TRUE && bfloat16.cooperative_matrix == vk::TRUE;
-        let shapes = match coop.cooperative_matrix == vk::TRUE && memory_model {
+        let bfloat16_coop = offered.bfloat16 && offered.bfloat16_coop;
+        let coop = match offered.coop && offered.memory_model {
             true => coop_shapes(instance, device, bfloat16_coop)?,
             false => Vec::new(),
         };
-        if !shapes.is_empty() {
-            used.push(khr::cooperative_matrix::NAME);
-        }
-        if bfloat16.types == vk::TRUE {
-            used.push(Bfloat16Features::EXTENSION);
-        }
         // The modules that use them are SPIR-V 1.6, which maintenance4 goes with.
-        let maintenance4 = v13.maintenance4 == vk::TRUE;
-        let newer_coop = maintenance4 && !shapes.is_empty();
-        let coop_blocks = match blocks.complete() && newer_coop {
+        let newer_coop = offered.maintenance4 && !coop.is_empty();
+        let coop_blocks = match offered.coop_blocks && newer_coop {
             true => coop_blocks::query(instance, device, bfloat16_coop),
             false => Vec::new(),
         };
-        let coop_converts = blocks.converts() && newer_coop;
-        if !coop_blocks.is_empty() || coop_converts {
-            used.push(BlockFeatures::EXTENSION);
-        }
-        let unchecked = robustness.pipeline_robustness == vk::TRUE;
-        if unchecked {
-            used.push(ash::ext::pipeline_robustness::NAME);
-        }
+        let coop_converts = offered.coop_converts && newer_coop;
+        let used = [
+            (
+                ash::ext::subgroup_size_control::NAME,
+                offered.size_control && !new,
+            ),
+            (khr::cooperative_matrix::NAME, !coop.is_empty()),
+            (Bfloat16Features::EXTENSION, offered.bfloat16),
+            (
+                BlockFeatures::EXTENSION,
+                !coop_blocks.is_empty() || coop_converts,
+            ),
+            (ash::ext::pipeline_robustness::NAME, offered.unchecked),
+        ];
+        let used = used.into_iter().filter(|(_, is_used)| *is_used);
         let (queue_family, timestamp_bits) = queue_family(instance, device, info)?;
         Ok(Features {
-            extensions: used,
-            storage16: v11.storage_buffer16_bit_access == vk::TRUE,
-            storage8: v12.storage_buffer8_bit_access == vk::TRUE,
-            float16: v12.shader_float16 == vk::TRUE,
-            int8: v12.shader_int8 == vk::TRUE,
-            int16,
-            memory_model,
-            memory_model_device: v12.vulkan_memory_model_device_scope == vk::TRUE,
-            coop: shapes,
+            extensions: used.map(|(name, _)| name).collect(),
+            storage16: offered.storage16,
+            storage8: offered.storage8,
+            float16: offered.float16,
+            int8: offered.int8,
+            int16: offered.int16,
+            memory_model: offered.memory_model,
+            memory_model_device: offered.memory_model_device,
+            coop,
             coop_blocks,
             coop_converts,
-            maintenance4,
+            maintenance4: offered.maintenance4,
             // Software gains nothing; there they are for tests.
-            packed_dots: dots.shader_integer_dot_product == vk::TRUE
-                && (properties.packed_dots || info.kind == DeviceKind::Cpu),
-            unchecked,
-            bfloat16: bfloat16.types == vk::TRUE,
+            packed_dots: offered.dots && (properties.packed_dots || info.kind == DeviceKind::Cpu),
+            unchecked: offered.unchecked,
+            bfloat16: offered.bfloat16,
             bfloat16_coop,
-            size_control,
-            subgroups: properties.subgroups(size_control, size_control && full),
-            said: Said {
-                kind: match info.kind {
-                    DeviceKind::Discrete => Kind::Discrete,
-                    DeviceKind::Integrated => Kind::Integrated,
-                    DeviceKind::Cpu => Kind::Software,
-                    DeviceKind::Virtual | DeviceKind::Other => Kind::Unknown,
-                },
-                subgroups: properties.subgroup_sizes.map(|(least, most)| [least, most]),
-                workgroup_bytes: properties.limits.max_compute_shared_memory_size,
-                ..properties.units
-            },
+            size_control: offered.size_control,
+            subgroups: properties.subgroups(
+                offered.size_control,
+                offered.size_control && offered.full_subgroups,
+            ),
+            said: properties.said(info.kind),
             queue_family,
             timestamp_bits,
             max_allocation: properties.max_allocation,
@@ -398,6 +351,21 @@ impl Properties {
                 driver_uuid: v11.driver_uuid,
                 cache_uuid: plain.pipeline_cache_uuid,
             },
+        }
+    }
+
+    /// What the driver says of the device.
+    fn said(&self, kind: DeviceKind) -> Said {
+        Said {
+            kind: match kind {
+                DeviceKind::Discrete => Kind::Discrete,
+                DeviceKind::Integrated => Kind::Integrated,
+                DeviceKind::Cpu => Kind::Software,
+                DeviceKind::Virtual | DeviceKind::Other => Kind::Unknown,
+            },
+            subgroups: self.subgroup_sizes.map(|(least, most)| [least, most]),
+            workgroup_bytes: self.limits.max_compute_shared_memory_size,
+            ..self.units
         }
     }
 

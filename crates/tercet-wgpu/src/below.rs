@@ -138,11 +138,6 @@ mod vulkan {
             }
             let has = |name: &CStr| known.supports_extension(name);
             let new = version >= vk::API_VERSION_1_3;
-            let mut nv = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
-            let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
-            let mut amd2 = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
-            let mut arm = vk::PhysicalDeviceShaderCoreBuiltinsPropertiesARM::default();
-            let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
             let mut ids = vk::PhysicalDeviceIDProperties::default();
             let mut subgroup = vk::PhysicalDeviceSubgroupProperties::default();
             let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
@@ -151,22 +146,6 @@ mod vulkan {
                 .push_next(&mut ids)
                 .push_next(&mut subgroup);
             let mut features = vk::PhysicalDeviceFeatures2::default();
-            if has(ash::nv::shader_sm_builtins::NAME) {
-                all = all.push_next(&mut nv);
-            }
-            if has(ash::amd::shader_core_properties::NAME) {
-                all = all.push_next(&mut amd);
-            }
-            if has(ash::amd::shader_core_properties2::NAME) {
-                all = all.push_next(&mut amd2);
-            }
-            if has(ash::arm::shader_core_builtins::NAME) {
-                all = all.push_next(&mut arm);
-            }
-            // Devices of 1.3 have the feature itself, and wgpu asks for it.
-            if new {
-                all = all.push_next(&mut dots);
-            }
             let has_sizes = new || has(ash::ext::subgroup_size_control::NAME);
             if has_sizes {
                 all = all.push_next(&mut sizes);
@@ -176,6 +155,7 @@ mod vulkan {
                 adapter.shared_instance().raw_instance(),
                 adapter.raw_physical_device(),
             );
+            let (units, packed_dots) = units(instance, device, new, &has);
             // SAFETY: a device of this instance, of a version that has these functions; every structure of the chains
             // belongs to its version or to an extension that the device has.
             unsafe {
@@ -184,20 +164,8 @@ mod vulkan {
             }
             let plain = all.properties;
             Below {
-                units: Said::of_units(
-                    [
-                        nv.shader_sm_count,
-                        amd2.active_compute_unit_count,
-                        arm.shader_core_count,
-                    ],
-                    [
-                        amd.vgprs_per_simd,
-                        amd.wavefront_size,
-                        amd.simd_per_compute_unit,
-                        amd.max_vgpr_allocation,
-                    ],
-                ),
-                packed_dots: dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE,
+                units,
+                packed_dots,
                 subgroups: has_sizes.then_some(SubgroupSizes {
                     min: sizes.min_subgroup_size,
                     max: sizes.max_subgroup_size,
@@ -218,6 +186,54 @@ mod vulkan {
                 }),
             }
         }
+    }
+
+    /// What extensions say of the units, and whether integer dot products are one instruction.
+    fn units(
+        instance: &ash::Instance,
+        device: vk::PhysicalDevice,
+        new: bool,
+        has: &dyn Fn(&CStr) -> bool,
+    ) -> (Said, bool) {
+        let mut nv = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+        let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
+        let mut amd2 = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
+        let mut arm = vk::PhysicalDeviceShaderCoreBuiltinsPropertiesARM::default();
+        let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+        let mut all = vk::PhysicalDeviceProperties2::default();
+        if has(ash::nv::shader_sm_builtins::NAME) {
+            all = all.push_next(&mut nv);
+        }
+        if has(ash::amd::shader_core_properties::NAME) {
+            all = all.push_next(&mut amd);
+        }
+        if has(ash::amd::shader_core_properties2::NAME) {
+            all = all.push_next(&mut amd2);
+        }
+        if has(ash::arm::shader_core_builtins::NAME) {
+            all = all.push_next(&mut arm);
+        }
+        // Devices of 1.3 have the feature itself, and wgpu asks for it.
+        if new {
+            all = all.push_next(&mut dots);
+        }
+        // SAFETY: as for the chains of `Below::of`.
+        unsafe { instance.get_physical_device_properties2(device, &mut all) };
+        let units = Said::of_units(
+            [
+                nv.shader_sm_count,
+                amd2.active_compute_unit_count,
+                arm.shader_core_count,
+            ],
+            [
+                amd.vgprs_per_simd,
+                amd.wavefront_size,
+                amd.simd_per_compute_unit,
+                amd.max_vgpr_allocation,
+            ],
+        );
+        let packed_dots = dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE;
+        (units, packed_dots)
     }
 
     /// The family of queues that wgpu takes.

@@ -58,6 +58,7 @@ fn store_quad(row: u32, col: u32, sums: vec4<f32>) {
     }
 }
 
+// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(COUNT)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -114,6 +114,7 @@ fn add_four(y_quad: u32, x_quad: u32, k: u32) {
     }
 }
 
+// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(COUNT)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -14,7 +14,7 @@ use super::{
     finish,
 };
 use crate::exec::Sub;
-use crate::lower::{Lower, Lowered, control, copy_kernel, find, varies};
+use crate::lower::{Lower, Lowered, Pack, control, copy_kernel, find, varies};
 use tercet_ir::layout::{SymLayout, View, check_slice, in_place_updates, numel, view_of};
 
 /// The program of a legal graph, whose nodes stand for those of another graph as `origins` says.
@@ -291,24 +291,7 @@ impl Builder<'_> {
             }
         }
         let mut operands: Vec<Operand> = ins.iter().map(Place::operand).collect();
-        let mut packed = None;
-        if let Some((at, pack)) = pack
-            && let Some(Root::Const(of)) = operands.get(at).map(|o| o.root)
-        {
-            operands[at].absent = true;
-            let operand = Operand {
-                absent: false,
-                ..operands[at].clone()
-            };
-            self.program.packs.push(PackDef {
-                operand,
-                pack,
-                of,
-                node: site.id,
-                op: site.op,
-            });
-            packed = Some(self.program.packs.len() - 1);
-        }
+        let packed = pack.and_then(|(at, pack)| self.packed(&site, &mut operands, at, pack));
         let mut places = Vec::with_capacity(results.len());
         let params = self.params_of(&operands);
         for (port, ty) in results.iter().enumerate() {
@@ -357,6 +340,30 @@ impl Builder<'_> {
             false => self.program.prepare.push(step),
         }
         Ok(places)
+    }
+
+    /// Packs operand `at` when the program is made, if it is a constant: the step then reads the packed form only.
+    fn packed(
+        &mut self,
+        site: &Site,
+        operands: &mut [Operand],
+        at: usize,
+        pack: Pack,
+    ) -> Option<usize> {
+        let operand = operands.get_mut(at)?;
+        let Root::Const(of) = operand.root else {
+            return None;
+        };
+        let whole = operand.clone();
+        operand.absent = true;
+        self.program.packs.push(PackDef {
+            operand: whole,
+            pack,
+            of,
+            node: site.id,
+            op: site.op,
+        });
+        Some(self.program.packs.len() - 1)
     }
 
     /// A slot for scratch memory, sized at the bounds.
