@@ -11,7 +11,7 @@ use crate::program::{Arms, Buffer, SlotId};
 pub(crate) enum Order {
     /// That of the view, without gaps.
     Dense,
-    /// As fragments of matrices take them (`matmul/laid.rs`).
+    /// As fragments of matrices take them (`matmul/prepack.rs`).
     Laid,
 }
 

@@ -8,21 +8,21 @@
 //! Tiles of 16-bit floats run on cooperative matrices where the device has them.
 //!
 //! Next: `matmul/product.rs` for operands, `matmul/portable.rs` for the choice, `matmul/gemv.rs` for
-//! few rows, `matmul/many.rs` for many, `matmul/kernels.rs`.
+//! few rows, `matmul/gemm.rs` for many, `matmul/kernels.rs`.
 
-mod columns;
 mod coop;
-mod few;
-mod few_streamed;
+mod gemm;
+mod gemm_decoded;
+mod gemm_vectors;
 mod gemv;
-mod half;
-mod held;
+mod gemv_floats;
+mod gemv_packed;
 mod kernels;
-mod laid;
-mod many;
 mod portable;
+mod prepack;
 pub(super) mod product;
-mod quads;
+mod skinny;
+mod skinny_streamed;
 #[cfg(test)]
 mod tests;
 

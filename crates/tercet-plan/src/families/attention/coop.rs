@@ -299,9 +299,9 @@ pub(super) fn dispatch(
     results: &[SlotId],
     tiling: &AttentionTiling,
 ) {
-    let rows = super::ways::rows(e, p);
+    let rows = super::variants::rows(e, p);
     let tiles = e.tape().ceil_div(rows, tiling.rows[0]);
-    let groups = super::ways::groups(e, p, &[tiles]);
+    let groups = super::variants::groups(e, p, &[tiles]);
     let b: AttentionParams = p.block.clone();
     let has_key_mask =
         p.op.has_mask_operand() && b.mask_head == Num::ZERO && b.mask_query == Num::ZERO;

@@ -12,12 +12,12 @@
 //! odd are made in F32 first, and packed by `attention_pack`.
 
 mod coop;
+mod flash_decoding;
 mod kernels;
 mod one;
 mod pairs;
-mod pieces;
 mod token;
-mod ways;
+mod variants;
 
 use tercet_ir::layout::Term;
 use tercet_ir::ops::{Attention, MaskKind};
@@ -54,7 +54,7 @@ pub(crate) static FAMILY: Family = Family {
         &COMBINE.def,
         &GATHER.def,
         &PACK.def,
-        &pieces::F16.def,
+        &flash_decoding::F16.def,
         &coop::F16.def,
         &coop::CONVERT_F16.def,
         &coop::PAIRS.def,
@@ -166,7 +166,7 @@ pub(crate) fn lower_after(
         has_vectors: ![q.slot, k.slot, v.slot].contains(&mask_slot),
         block: block(e, op, [&q, &k, &v, &y], mask.as_ref(), lens.as_ref()),
     };
-    ways::emit(e, &problem, &y, before)?;
+    variants::emit(e, &problem, &y, before)?;
     if shares_words {
         let shape = result.layout.shape();
         let numel = e.numel(shape);

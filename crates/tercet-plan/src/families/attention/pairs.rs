@@ -7,8 +7,8 @@
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::coop::{self, AttentionTiling};
-use super::ways::Tiles;
-use super::{AttentionProblem, SPLIT, SplitParams, ways};
+use super::variants::Tiles;
+use super::{AttentionProblem, SPLIT, SplitParams, variants};
 use crate::emit::{Emit, View};
 use crate::num::Num;
 use crate::program::SlotId;
@@ -89,7 +89,7 @@ pub(super) fn emit(
     let [head_columns, value_columns] = tiling.dims();
     let queries = PairRows {
         strides: [b.q_offset, b.q_batch, b.q_head, b.q_seq],
-        count: ways::rows(e, p),
+        count: variants::rows(e, p),
         bound: queries.saturating_mul(p.group()),
         group: b.group,
         dim: b.head_dim,
@@ -118,7 +118,7 @@ pub(super) fn emit(
     let v = split(e, p, v, &values)?;
     let rest = e.temp(DType::U32, &[p.batch.clone(), Dim::Known(p.op.kv_heads)])?;
     coop::dispatch(e, p, [q, k, v], &[y.slot, rest.slot], tiling);
-    ways::many(
+    variants::many(
         e,
         p,
         y,
@@ -135,7 +135,7 @@ fn split(
     of: &PairRows,
 ) -> Result<SlotId, CompileError> {
     let chunks = e.tape().ceil_div(of.count, CHUNK as u32);
-    let groups = ways::groups(e, p, &[chunks]);
+    let groups = variants::groups(e, p, &[chunks]);
     let [offset, of_batch, of_head, of_seq] = of.strides;
     let params = SplitParams {
         offset,

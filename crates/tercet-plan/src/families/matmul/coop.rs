@@ -7,8 +7,8 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::kernels::{PartsParams, SUM_PARTS, SUM_PARTS_ACTIVATED};
-use super::laid::lay_out;
 use super::portable::Given;
+use super::prepack::lay_out;
 use super::product::{Axis, Product, Side};
 use crate::caps::CoopType;
 use crate::emit::{Emit, View};

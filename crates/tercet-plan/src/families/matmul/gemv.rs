@@ -2,7 +2,7 @@
 //!
 //! Weights along k are read 16 bytes at a time where they are aligned, packed ones in pieces of 16 bytes
 //! of quants. Rows wait in shared memory in the order in which they are taken; one row times packed weights
-//! waits in registers (`held.rs`).
+//! waits in registers (`gemv_packed.rs`).
 //!
 //! Next: `gemv/floats.rs` and `gemv/blocks.rs` for the tables of variants.
 
@@ -13,9 +13,9 @@ use tercet_ir::{CompileError, DType};
 
 pub(super) use self::blocks::packed;
 pub(super) use self::floats::floats;
-use super::few::{Few, Placed};
 use super::portable::{Given, Takes};
 use super::product::Product;
+use super::skinny::{Few, Placed};
 use crate::device::rates::RowRates;
 use crate::emit::Emit;
 use crate::families::dequant::Blocks;

@@ -1,6 +1,6 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
-use super::{few, laid};
+use super::{prepack, skinny};
 use crate::families::dequant::{BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::families::{gemm_coop, portable};
 use crate::kernel::{Access, Kernel, KernelDef};
@@ -470,8 +470,8 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &gemm_coop::BLOCK_F16.def,
     &gemm_coop::BLOCK_BF16.def,
     &gemm_coop::LAID_F16.def,
-    &laid::LAY_OUT.def,
-    &few::F16.def,
+    &prepack::LAY_OUT.def,
+    &skinny::F16.def,
 ];
 
 pub(super) static OF_BLOCKS: &[&KernelDef] = &[
@@ -492,8 +492,8 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &CODED_ACTIVATED.def,
     &QUADS_CODED_F32.def,
     &QUADS_CODED_16.def,
-    &few::Q4_0.def,
-    &few::Q8_0.def,
-    &few::Q4_K.def,
-    &few::Q6_K.def,
+    &skinny::Q4_0.def,
+    &skinny::Q8_0.def,
+    &skinny::Q4_K.def,
+    &skinny::Q6_K.def,
 ];

@@ -3,9 +3,9 @@
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType};
 
+use super::gemm::{self, Tile};
 use super::gemv;
 use super::kernels::{INTS, NARROW, NarrowParams, ProductParams};
-use super::many::{self, Tile};
 use super::product::{Product, activation_code};
 use crate::emit::{Emit, View};
 use crate::families::dequant::Blocks;
@@ -229,7 +229,7 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), Comp
                 let given = given(e, p, sums)?;
                 match rows {
                     RowRange::UpTo(rows) => gemv::floats(e, p, &given, rows),
-                    RowRange::Many => many::floats(e, p, &given, sums),
+                    RowRange::Many => gemm::floats(e, p, &given, sums),
                 }
             })
         })
@@ -253,7 +253,7 @@ pub(super) fn packed(
                 let given = given(e, p, sums)?.of_blocks(e, blocks)?;
                 match rows {
                     RowRange::UpTo(rows) => gemv::packed(e, p, &given, blocks, rows),
-                    RowRange::Many => many::packed(e, p, &given, blocks, sums),
+                    RowRange::Many => gemm::packed(e, p, &given, blocks, sums),
                 }
             })
         })

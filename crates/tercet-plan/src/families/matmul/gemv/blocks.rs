@@ -1,12 +1,12 @@
 //! Variants of products of one to eight rows with packed weights: pieces of 16 bytes of quants at a time where they are
-//! aligned, rows in shared memory or, one row, in registers (`held.rs`).
+//! aligned, rows in shared memory or, one row, in registers (`gemv_packed.rs`).
 
 use tercet_ir::CompileError;
 
 use super::{FewRows, Teams, few_rows, grid, row_is_quads, rows_of, taken, teams_of};
 use crate::emit::Emit;
 use crate::families::dequant::{Blocks, piece_consts};
-use crate::families::matmul::held::Held;
+use crate::families::matmul::gemv_packed::Held;
 use crate::families::matmul::kernels::{
     CODED_ACTIVATED, CODED_PLAIN, DOTS_ACTIVATED, DOTS_PLAIN, HELD_ACTIVATED, HELD_PLAIN,
     PACKED_QUADS_ACTIVATED, PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN,

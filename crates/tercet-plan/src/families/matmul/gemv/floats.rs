@@ -7,7 +7,7 @@ use super::{
 };
 use crate::emit::Emit;
 use crate::families::code;
-use crate::families::matmul::columns::Columns;
+use crate::families::matmul::gemv_floats::Columns;
 use crate::families::matmul::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, ROW_ACTIVATED, ROW_PLAIN,
     WIDE_ACTIVATED, WIDE_PLAIN,

@@ -3,11 +3,11 @@
 use tercet_ir::CompileError;
 
 use super::coop::Coop;
-use super::half::{self, Half};
+use super::gemm_decoded::{self, Half};
+use super::gemm_vectors;
 use super::kernels::{GEMM_ACTIVATED, GEMM_CODED, GEMM_PACKED, GEMM_PLAIN};
 use super::portable::{Given, Pair};
 use super::product::Product;
-use super::quads;
 use crate::device::Device;
 use crate::emit::{Emit, View};
 use crate::families::code;
@@ -142,25 +142,26 @@ fn of_many<'p>() -> [Variant<Many<'p>>; 3] {
         Variant {
             name: "quads",
             supports: |_, m| {
-                let takes = quads::takes(m.product, m.sums);
+                let takes = gemm_vectors::takes(m.product, m.sums);
                 needs(
                     takes,
                     "rows of whole vectors on both sides, of one type or F32 and 16 bits",
                 )
             },
-            cost: |e, m| quads::seconds(e, m.product),
-            emit: |e, m| quads::floats(e, m.product, m.given, m.sums),
+            cost: |e, m| gemm_vectors::seconds(e, m.product),
+            emit: |e, m| gemm_vectors::floats(e, m.product, m.given, m.sums),
         },
         Variant {
             name: "tiles",
             supports: |e, m| {
-                let splits = quads::takes(m.product, m.sums) && quads::splits(e, m.product)?;
+                let splits =
+                    gemm_vectors::takes(m.product, m.sums) && gemm_vectors::splits(e, m.product)?;
                 needs(
                     !splits,
                     "more tiles than units, or rows without whole vectors",
                 )
             },
-            cost: |e, m| quads::seconds_of(e, m.product, m.tile),
+            cost: |e, m| gemm_vectors::seconds_of(e, m.product, m.tile),
             emit: |e, m| {
                 let (p, tile) = (m.product, m.tile);
                 let own = [
@@ -189,7 +190,7 @@ pub(super) fn packed(
         return packed_in_place(e, p, given, blocks, sums);
     };
     let fits = half.fits(e, blocks);
-    e.choose(&p.m, &[half::least_rows(e)], |e, arm| {
+    e.choose(&p.m, &[gemm_decoded::least_rows(e)], |e, arm| {
         e.choose_by(fits, &[0], |e, is_fit| match (arm, is_fit) {
             (1, 1) => half.dispatch(e, blocks, sums),
             _ => packed_in_place(e, p, given, blocks, sums),
@@ -205,7 +206,7 @@ fn packed_in_place(
     blocks: &Blocks,
     sums: &View,
 ) -> Result<(), CompileError> {
-    if quads::packed(e, p, given, blocks, sums)? {
+    if gemm_vectors::packed(e, p, given, blocks, sums)? {
         return Ok(());
     }
     // An invocation decodes as many weights as the tile has for each: 64 x 16 for 64.

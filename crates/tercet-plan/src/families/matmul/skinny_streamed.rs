@@ -1,7 +1,7 @@
 //! Two to eight rows times many columns, rows through shared memory: the kernels of
 //! `shaders/vulkan/include/few_rows_streamed.glsl`, and how a workgroup of them shares its columns.
 
-use super::few::{ARGS, FewRowsParams, SLICE, SUBGROUP, TILE, most_subgroups};
+use super::skinny::{ARGS, FewRowsParams, SLICE, SUBGROUP, TILE, most_subgroups};
 use crate::caps::Caps;
 use crate::families::gemm_coop::module;
 use crate::kernel::Kernel;

@@ -4,8 +4,8 @@ use tercet_ir::{CompileError, DType, Dim};
 
 use super::coop::AttentionTiling;
 use super::{
-    AttentionParams, AttentionProblem, COMBINE, CombineParams, DECODE_WIDE, REST, coop, one, pairs,
-    pieces, token,
+    AttentionParams, AttentionProblem, COMBINE, CombineParams, DECODE_WIDE, REST, coop,
+    flash_decoding, one, pairs, token,
 };
 use crate::emit::{Emit, View};
 use crate::families::code;
@@ -131,14 +131,14 @@ fn of_few<'p>() -> [Variant<Asked<'p>>; 3] {
             name: "pieces",
             supports: |e, a| {
                 needs(a.queries == 1, "one query")?;
-                let cut = pieces::cut(e, a.problem, a.y)?;
+                let cut = flash_decoding::cut(e, a.problem, a.y)?;
                 let what =
                     "cooperative matrices of F16, many keys, no mask, heads of 32, 64 or 128";
                 needs(cut.is_some(), what)
             },
             cost: |e, a| a.seconds_of_reading(e, e.caps.device.rates.attention.one_query[0]),
-            emit: |e, a| match pieces::cut(e, a.problem, a.y)? {
-                Some(cut) => pieces::emit(e, a.problem, a.y, &cut),
+            emit: |e, a| match flash_decoding::cut(e, a.problem, a.y)? {
+                Some(cut) => flash_decoding::emit(e, a.problem, a.y, &cut),
                 None => unreachable!("invariant: the variant supports it"),
             },
         },

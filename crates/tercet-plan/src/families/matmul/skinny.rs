@@ -4,13 +4,13 @@
 //! expect, which [`lanes`](crate::lanes) finds out, weights go from memory to registers to products and
 //! each is decoded once for all rows. The header of `shaders/vulkan/include/few_rows_common.glsl` has the formulas.
 //! Rows are held in registers where a workgroup has few columns; where it has many, they go through shared memory
-//! (`few_streamed.rs`) and leave the registers to weights.
+//! (`skinny_streamed.rs`) and leave the registers to weights.
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 
-use super::few_streamed::{self as streamed, FAT, SLIM, Stream};
 use super::portable::Given;
 use super::product::Product;
+use super::skinny_streamed::{self as streamed, FAT, SLIM, Stream};
 use crate::caps::Caps;
 use crate::emit::Emit;
 use crate::families::dequant::Blocks;

@@ -4,11 +4,11 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::coop;
+use super::gemm::Tile;
 use super::kernels::{
     ProductParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_CODED_16, QUADS_CODED_F32, QUADS_F32,
     QUADS_F32_ACTIVATED, QUADS_MIXED, QUADS_PACKED_16, QUADS_PACKED_F32,
 };
-use super::many::Tile;
 use super::portable::{Given, Pair};
 use super::product::Product;
 use crate::device::rates::TileRate;
