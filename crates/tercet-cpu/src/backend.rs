@@ -59,20 +59,22 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A backend on the team of threads of the process: as many as there are cores, or as the
-    /// environment variable `RAYON_NUM_THREADS` says.
+    /// A backend whose runs are spread over the rayon pool of their caller: the one that its thread belongs to, as inside of
+    /// `ThreadPool::install`, for other threads the global one, which has as many threads as there are cores or as its
+    /// builder or the environment variable `RAYON_NUM_THREADS` says. A graph compiled in a pool runs on as many threads as
+    /// that has at most, in any pool. The caller works, too, and never waits for a thread of the pool that is busy.
     pub fn new() -> CpuBackend {
         CpuBackend::default()
     }
 
-    /// A backend with a team of its own of `threads` threads, of which the caller of a run is one (0:
+    /// A backend with a rayon pool of its own, for `threads` threads, of which the caller of a run is one (0:
     /// as many as there are cores). With 1 everything runs on the calling thread. Results do not depend on the number.
     ///
     /// # Errors
     /// [`RunError::DeviceLost`] when the system gives no threads.
     pub fn with_threads(threads: usize) -> Result<CpuBackend, RunError> {
         let pool = Pool::of(threads).map_err(|e| RunError::DeviceLost {
-            reason: format!("no team of {threads} threads: {e}"),
+            reason: format!("no pool of {threads} threads: {e}"),
         })?;
         Ok(CpuBackend { pool })
     }

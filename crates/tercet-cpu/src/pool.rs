@@ -1,15 +1,15 @@
-//! Where parallel work runs: the team of the process, or one of the backend's own.
+//! Where parallel work runs: the rayon pool of the caller, or one of the backend's own.
 
 use std::sync::Arc;
 
-use crate::kernels::team::{self, Team};
+use crate::kernels::team::{self, Shared, Team};
 
-/// A team of threads; clones are the same team.
+/// Where helpers come from; clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool(Option<Arc<Team>>);
 
 impl Pool {
-    /// A team of its own.
+    /// A pool of its own.
     ///
     /// # Errors
     /// When the system gives no threads.
@@ -17,20 +17,22 @@ impl Pool {
         Ok(Pool(Some(Arc::new(Team::new(threads)?))))
     }
 
-    fn team(&self) -> &Team {
+    fn shared(&self) -> Arc<Shared> {
         match &self.0 {
-            Some(team) => team,
-            None => team::of_process(),
+            Some(team) => team.shared(),
+            None => team::of_caller(),
         }
     }
 
-    /// How many threads work at once.
+    /// How many threads work at once for a caller on this thread.
     pub(crate) fn threads(&self) -> usize {
-        self.team().threads()
+        self.shared().threads()
     }
 
-    /// Runs `f` on this thread; the parallel loops in it are spread over the team.
-    pub(crate) fn install<R>(&self, f: impl FnOnce() -> R) -> R {
-        self.team().install(f)
+    /// Runs `f` on this thread, with the number of threads, at most `most`, that its parallel loops are spread over.
+    pub(crate) fn install<R>(&self, most: usize, f: impl FnOnce(usize) -> R) -> R {
+        let shared = self.shared();
+        let threads = shared.threads().min(most);
+        team::install(shared, threads, || f(threads))
     }
 }

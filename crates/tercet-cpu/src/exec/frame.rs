@@ -19,6 +19,8 @@ pub(crate) struct Frame {
     /// The sizes of the next run; `layouts` are for those of `sized`.
     pub(crate) sizes: Bindings,
     sized: Option<Bindings>,
+    /// Whether steps were looked at for several threads.
+    is_spread: bool,
     layouts: Vec<Layout>,
     /// Those of the outputs.
     pub(crate) outputs: Vec<Layout>,
@@ -46,21 +48,25 @@ impl Frame {
             arena: None,
             sizes: Bindings::new(),
             sized: None,
+            is_spread: false,
             layouts: Vec::new(),
             outputs: Vec::new(),
             parallel: Vec::new(),
         }
     }
 
-    /// Evaluates every layout for the bound sizes, unless they are those of the run before.
+    /// Evaluates every layout for the bound sizes, unless they and whether there are several threads are those of the run
+    /// before.
     ///
     /// # Errors
     /// [`RunError`] when a size is not possible.
     pub(crate) fn resize(&mut self, program: &Program, threads: usize) -> Result<(), RunError> {
-        if self.sized.as_ref() == Some(&self.sizes) {
+        let is_spread = threads > 1;
+        if self.sized.as_ref() == Some(&self.sizes) && self.is_spread == is_spread {
             return Ok(());
         }
         self.sized = None;
+        self.is_spread = is_spread;
         for check in &program.checks {
             let (from, to) = (check.from.eval(&self.sizes)?, check.to.eval(&self.sizes)?);
             let slice = check.slice.axes(&from, &to);
@@ -78,7 +84,7 @@ impl Frame {
         self.parallel.clear();
         for step in &program.steps {
             let work = (step.work)(&self.layouts[step.operands.clone()]);
-            self.parallel.push(work >= PARALLEL_WORK && threads > 1);
+            self.parallel.push(work >= PARALLEL_WORK && is_spread);
         }
         self.sized = Some(self.sizes.clone());
         Ok(())

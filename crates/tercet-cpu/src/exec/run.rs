@@ -48,7 +48,7 @@ impl CpuExecutable {
         })
     }
 
-    /// A run on this thread; kernels use its current team, of `threads`.
+    /// A run on this thread; kernels are spread over `threads`, this one among them.
     fn run_here(
         &mut self,
         threads: usize,
@@ -130,7 +130,9 @@ impl Executable for CpuExecutable {
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
         let pool = self.pool.clone();
-        pool.install(|| self.run_here(pool.threads(), inputs, outputs))
+        pool.install(self.program.threads, |threads| {
+            self.run_here(threads, inputs, outputs)
+        })
     }
 
     fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {

@@ -8,13 +8,14 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::team;
+pub use super::team::helpers_called;
 
-/// Whether a kernel may use the current team of threads.
+/// Whether a kernel may use helpers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// Run on the calling thread: for callers that are themselves parallel.
     Serial,
-    /// Spread over the current team: that of the backend, elsewhere that of the process.
+    /// Spread over the rayon pool of the backend, elsewhere that of the caller: see [`CpuBackend::new`](crate::CpuBackend::new).
     Pool,
 }
 

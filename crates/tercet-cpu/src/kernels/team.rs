@@ -1,26 +1,33 @@
-//! A team of threads that help callers with their jobs, one kernel after the other.
+//! Threads of a rayon pool that help callers with their jobs, one kernel after the other.
 //!
-//! Kernels are often shorter than a sleeping thread takes to wake. So a worker that runs out of work
-//! spins for [`SPIN`] before it sleeps, and a caller never waits for one that has not come: it posts
-//! a job in a free [`Slot`], works on it itself, closes it, and waits for those inside only.
+//! Kernels are often shorter than a sleeping thread takes to wake, and a job for rayon costs an allocation and a wake-up. So a
+//! pool is asked for helpers once, not for each kernel: a helper takes the jobs that are posted, one after the other, and
+//! when there is none it looks for one for [`STAY`] before it gives its thread back to the pool. A caller never waits for a
+//! helper that has not come: it posts a job in a free [`Slot`], works on it itself, closes it, and waits for those inside
+//! only. So it works alone where the pool has other things to do.
 //!
-//! Jobs of several callers share the workers. A job may post jobs of its own: a caller waits for
+//! Where another process wants the cores, spinning takes from this one the time that it needs later. A thread that gave its
+//! core away for a moment and got it back late says so ([`Crowd`]); for a while then nobody waits awake.
+//!
+//! Jobs of several callers share the helpers. A job may post jobs of its own: a caller waits for
 //! work that has begun, which never waits for the caller, so that no cycle can form. Nothing is
-//! allocated for a job.
+//! allocated for a job; calling a helper allocates what rayon needs for it.
 //!
-//! A panic in a job reaches its caller when all have left; the team stays whole.
+//! A panic in a job reaches its caller when all have left; helpers stay whole.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How long a worker without work stays awake: longer than most serial steps between two kernels.
-const SPIN: Duration = Duration::from_micros(200);
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// How long a helper without work stays awake: longer than most serial steps between two kernels.
+const STAY: Duration = Duration::from_micros(200);
 /// Jobs that run at once; more are run by their callers alone.
 const SLOTS: usize = 8;
 /// Threads of a team at most.
@@ -29,28 +36,26 @@ const MOST_THREADS: usize = u16::MAX as usize;
 /// What each who takes part in a job calls, with a number of its own.
 type Job<'a> = &'a (dyn Fn(usize) + Sync + 'a);
 
-/// A team. Its threads end when it is dropped, after the jobs they are in.
+/// A pool of threads that nobody else uses. They end when it is dropped, after the jobs they are in.
 #[derive(Debug)]
 pub(crate) struct Team(Arc<Shared>);
 
-/// What callers and workers of a team share; where nobody holds the [`Team`] any more, callers work
-/// alone.
+/// What callers and helpers share.
 pub(crate) struct Shared {
     slots: [Slot; SLOTS],
     /// How many jobs were posted: who has seen this number has seen all jobs.
     posted: AtomicUsize,
     /// Callers outside of any job that have posted one.
     callers: AtomicUsize,
-    sleepers: AtomicUsize,
-    workers: Box<[Worker]>,
-    stop: AtomicBool,
-}
-
-/// A thread of a team.
-#[derive(Debug, Default)]
-struct Worker {
-    asleep: AtomicBool,
-    thread: OnceLock<Thread>,
+    /// Runs that use it now.
+    runs: AtomicUsize,
+    /// Helpers that were called and have not left.
+    around: AtomicUsize,
+    /// Helpers at most.
+    helpers: usize,
+    crowd: Crowd,
+    /// Where helpers come from: the pool that the caller's thread belongs to, the global one for others, or this one.
+    pool: Option<ThreadPool>,
 }
 
 /// Room for a job.
@@ -62,6 +67,11 @@ struct Slot {
     state: AtomicU64,
     /// Written by the caller who took the slot, while there are no places and nobody is inside.
     job: UnsafeCell<Option<Job<'static>>>,
+    /// The most threads that kernels of the job may count on; written as `job` is.
+    most: AtomicUsize,
+    /// The caller, while it sleeps until nobody is inside.
+    sleeper: Mutex<Option<Thread>>,
+    is_awaited: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -72,11 +82,71 @@ const PLACE: u64 = 1 << 32;
 // only by those whose entering the state has counted; the reference it holds can be shared.
 unsafe impl Sync for Slot {}
 
+/// Whether others want the cores.
+struct Crowd {
+    start: Instant,
+    /// Until when, in microseconds from the start.
+    until: AtomicU64,
+}
+
+impl Crowd {
+    /// A thread that gave its core away waited so long for it: somebody else had a whole turn.
+    const LATE: Duration = Duration::from_micros(100);
+    /// For so long nobody waits awake then.
+    const LASTS: Duration = Duration::from_millis(20);
+
+    fn new() -> Crowd {
+        Crowd {
+            start: Instant::now(),
+            until: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    fn is_there(&self) -> bool {
+        let until = self.until.load(Relaxed);
+        until > 0 && self.now() < until
+    }
+
+    /// Offers the core to others; false if somebody took it.
+    fn yields(&self) -> bool {
+        let before = Instant::now();
+        thread::yield_now();
+        let is_late = before.elapsed() > Self::LATE;
+        if is_late {
+            let until = self.now() + Self::LASTS.as_micros() as u64;
+            self.until.store(until, Relaxed);
+        }
+        !is_late
+    }
+}
+
+/// What kernels on a thread use.
+#[derive(Clone)]
+pub(crate) struct Current {
+    shared: Arc<Shared>,
+    /// Of so many threads at most: a program has scratch memory for no more.
+    most: usize,
+}
+
 thread_local! {
-    /// The team that kernels on this thread use, if not the one of the process.
-    static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
+    /// What callers on this thread of a rayon pool use.
+    static OF_WORKER: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
     /// Whether the thread is inside a job.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How often a helper was called.
+static CALLED: AtomicUsize = AtomicUsize::new(0);
+
+/// How often pools were asked for a helper so far: each time allocates a job for rayon, which nothing else in a run does.
+#[doc(hidden)]
+pub fn helpers_called() -> usize {
+    CALLED.load(Relaxed)
 }
 
 impl Team {
@@ -89,59 +159,84 @@ impl Team {
             0 => cores(),
             n => n.min(MOST_THREADS),
         };
-        let team = Team(Arc::new(Shared::new(threads - 1)));
-        for me in 0..threads - 1 {
-            let shared = team.0.clone();
-            let thread = thread::Builder::new().name(format!("tercet-cpu-{me}"));
-            thread.spawn(move || shared.work(me))?;
-        }
-        Ok(team)
+        let pool = match threads {
+            1 => None,
+            _ => {
+                let named = ThreadPoolBuilder::new().thread_name(|i| format!("tercet-cpu-{i}"));
+                let made = named.num_threads(threads - 1).build();
+                Some(made.map_err(std::io::Error::other)?)
+            }
+        };
+        Ok(Team(Arc::new(Shared::new(threads - 1, pool))))
     }
 
-    /// Runs `f` so that its kernels use this team.
-    pub(crate) fn install<R>(&self, f: impl FnOnce() -> R) -> R {
-        install(self.0.clone(), f)
-    }
-
-    pub(crate) fn threads(&self) -> usize {
-        self.0.threads()
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        self.0.clone()
     }
 }
 
-impl Drop for Team {
-    fn drop(&mut self) {
-        self.0.stop.store(true, SeqCst);
-        self.0.posted.fetch_add(1, SeqCst);
-        self.0.wake(usize::MAX);
-    }
-}
-
-/// The team of the process, made at first use, of as many threads as there are cores or as
-/// `RAYON_NUM_THREADS` says (the name by which libraries are told); of one where the system gives none.
-pub(crate) fn of_process() -> &'static Team {
-    static TEAM: OnceLock<Team> = OnceLock::new();
-    TEAM.get_or_init(|| {
-        let said = std::env::var("RAYON_NUM_THREADS").ok();
-        let threads = said.and_then(|n| n.trim().parse().ok()).unwrap_or(0);
-        Team::new(threads).unwrap_or_else(|_| Team(Arc::new(Shared::new(0))))
+/// What callers outside of rayon's threads use: helpers from the global pool, of none if the system gives no threads.
+fn of_process() -> &'static Arc<Shared> {
+    static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        // An error with a source is one of the system; without, the pool is there already.
+        let made = ThreadPoolBuilder::new().build_global();
+        let has_none = made.is_err_and(|e| std::error::Error::source(&e).is_some());
+        let threads = match has_none {
+            true => 1,
+            false => rayon::current_num_threads().min(MOST_THREADS),
+        };
+        Arc::new(Shared::new(threads - 1, None))
     })
 }
 
-/// The team that kernels on this thread use.
-pub(crate) fn current() -> Arc<Shared> {
-    let own = CURRENT.with(|current| current.borrow().clone());
-    own.unwrap_or_else(|| of_process().0.clone())
+/// What callers on this thread use: helpers from the pool that it belongs to.
+pub(crate) fn of_caller() -> Arc<Shared> {
+    if rayon::current_thread_index().is_none() {
+        return of_process().clone();
+    }
+    OF_WORKER.with_borrow_mut(|own| {
+        let shared = own.get_or_insert_with(|| {
+            let threads = rayon::current_num_threads().min(MOST_THREADS);
+            Arc::new(Shared::new(threads - 1, None))
+        });
+        shared.clone()
+    })
 }
 
-fn install<R>(shared: Arc<Shared>, f: impl FnOnce() -> R) -> R {
+/// What kernels on this thread use.
+pub(crate) fn current() -> Current {
+    let own = CURRENT.with_borrow(Clone::clone);
+    own.unwrap_or_else(|| Current {
+        shared: of_caller(),
+        most: usize::MAX,
+    })
+}
+
+/// Runs `f` so that its kernels use this, of so many threads at most.
+pub(crate) fn install<R>(shared: Arc<Shared>, most: usize, f: impl FnOnce() -> R) -> R {
+    struct Run(Arc<Shared>);
+    impl Drop for Run {
+        fn drop(&mut self) {
+            self.0.runs.fetch_sub(1, SeqCst);
+        }
+    }
+    shared.runs.fetch_add(1, SeqCst);
+    let run = Run(shared.clone());
+    let result = with(Current { shared, most }, f);
+    drop(run);
+    result
+}
+
+fn with<R>(current: Current, f: impl FnOnce() -> R) -> R {
     /// Puts back what was there, after a panic too.
-    struct Restore(Option<Arc<Shared>>);
+    struct Restore(Option<Current>);
     impl Drop for Restore {
         fn drop(&mut self) {
             CURRENT.with(|current| current.replace(self.0.take()));
         }
     }
-    let _restore = Restore(CURRENT.with(|current| current.replace(Some(shared))));
+    let _restore = Restore(CURRENT.with(|own| own.replace(Some(current))));
     f()
 }
 
@@ -157,26 +252,10 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-impl Shared {
-    fn new(workers: usize) -> Shared {
-        Shared {
-            slots: std::array::from_fn(|_| Slot {
-                taken: AtomicBool::new(false),
-                state: AtomicU64::new(0),
-                job: UnsafeCell::new(None),
-                panic: Mutex::new(None),
-            }),
-            posted: AtomicUsize::new(0),
-            callers: AtomicUsize::new(0),
-            sleepers: AtomicUsize::new(0),
-            workers: (0..workers).map(|_| Worker::default()).collect(),
-            stop: AtomicBool::new(false),
-        }
-    }
-
+impl Current {
     /// How many work on a job at most, its caller among them.
     pub(crate) fn threads(&self) -> usize {
-        self.workers.len() + 1
+        self.shared.threads().min(self.most)
     }
 
     /// Calls `job(0)` on this thread, and `job(i)` for some or none of `1..most` on others, each once;
@@ -185,8 +264,41 @@ impl Shared {
     /// # Panics
     /// When one of them does.
     pub(crate) fn run(&self, most: usize, job: Job<'_>) {
+        self.shared.run(most.min(self.threads()), self.most, job);
+    }
+}
+
+impl Shared {
+    fn new(helpers: usize, pool: Option<ThreadPool>) -> Shared {
+        Shared {
+            slots: std::array::from_fn(|_| Slot {
+                taken: AtomicBool::new(false),
+                state: AtomicU64::new(0),
+                job: UnsafeCell::new(None),
+                most: AtomicUsize::new(0),
+                sleeper: Mutex::new(None),
+                is_awaited: AtomicBool::new(false),
+                panic: Mutex::new(None),
+            }),
+            posted: AtomicUsize::new(0),
+            callers: AtomicUsize::new(0),
+            runs: AtomicUsize::new(0),
+            around: AtomicUsize::new(0),
+            helpers,
+            crowd: Crowd::new(),
+            pool,
+        }
+    }
+
+    /// How many work on a job at most, its caller among them.
+    pub(crate) fn threads(&self) -> usize {
+        self.helpers + 1
+    }
+
+    /// As [`Current::run`]; kernels in the job count on `limit` threads at most.
+    fn run(self: &Arc<Shared>, most: usize, limit: usize, job: Job<'_>) {
         let nested = INSIDE.get();
-        // Callers at once each get their part of the workers: more would only take cores from each other.
+        // Callers at once each get their part of the helpers: more would only take cores from each other.
         let callers = match nested {
             true => 1,
             false => self.callers.fetch_add(1, Relaxed) + 1,
@@ -199,7 +311,10 @@ impl Shared {
         INSIDE.set(true);
         let own = match slot {
             None => catch_unwind(AssertUnwindSafe(|| job(0))),
-            Some(slot) => self.share(slot, helpers, job),
+            Some(slot) => {
+                slot.most.store(limit, Relaxed);
+                self.share(slot, [helpers, callers], job)
+            }
         };
         INSIDE.set(nested);
         if !nested {
@@ -208,8 +323,13 @@ impl Shared {
         own.unwrap_or_else(|payload| resume_unwind(payload));
     }
 
-    /// Runs a job with up to `helpers` workers; the slot is free again afterwards.
-    fn share(&self, slot: &Slot, helpers: usize, job: Job<'_>) -> thread::Result<()> {
+    /// Runs a job with up to so many helpers, of one of so many callers; the slot is free again afterwards.
+    fn share(
+        self: &Arc<Shared>,
+        slot: &Slot,
+        [helpers, callers]: [usize; 2],
+        job: Job<'_>,
+    ) -> thread::Result<()> {
         // SAFETY: the lifetime alone is changed. This function returns only when the slot has no
         // places and nobody is inside, neither by a panic before: those of jobs are caught.
         let lasting: Job<'static> = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(job) };
@@ -217,11 +337,9 @@ impl Shared {
         unsafe { *slot.job.get() = Some(lasting) };
         slot.state.store(helpers as u64 * PLACE, SeqCst);
         self.posted.fetch_add(1, SeqCst);
-        if self.sleepers.load(SeqCst) > 0 {
-            self.wake(helpers);
-        }
-        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        slot.close();
+        let called = self.call(helpers.saturating_mul(callers).min(self.helpers));
+        let own = called.and_then(|()| catch_unwind(AssertUnwindSafe(|| job(0))));
+        slot.close(&self.crowd);
         // SAFETY: as above.
         unsafe { *slot.job.get() = None };
         let helpers = lock(&slot.panic).take();
@@ -229,44 +347,59 @@ impl Shared {
         own.and(helpers.map_or(Ok(()), Err))
     }
 
-    /// Wakes sleeping workers, so many at most.
-    fn wake(&self, most: usize) {
-        let asleep = self
-            .workers
-            .iter()
-            .filter(|worker| worker.asleep.load(Relaxed) && worker.asleep.swap(false, SeqCst));
-        for worker in asleep.take(most) {
-            self.sleepers.fetch_sub(1, SeqCst);
-            // Known before a worker first sleeps.
-            worker.thread.get().into_iter().for_each(Thread::unpark);
-            if self.sleepers.load(SeqCst) == 0 {
-                return;
+    /// Calls helpers until so many are around or on their way.
+    ///
+    /// # Errors
+    /// The payload of a panic in rayon, which leaves helpers uncalled.
+    fn call(self: &Arc<Shared>, wanted: usize) -> thread::Result<()> {
+        while self.arrive(wanted) {
+            CALLED.fetch_add(1, Relaxed);
+            let shared = self.clone();
+            let help = move || shared.help();
+            let spawned = catch_unwind(AssertUnwindSafe(|| match &self.pool {
+                Some(pool) => pool.spawn(help),
+                None => rayon::spawn(help),
+            }));
+            if let Err(payload) = spawned {
+                self.around.fetch_sub(1, SeqCst);
+                return Err(payload);
             }
         }
+        Ok(())
     }
 
-    /// The life of a worker.
-    fn work(self: Arc<Shared>, me: usize) {
-        let _ = self.workers[me].thread.set(thread::current());
-        INSIDE.set(true);
-        install(self.clone(), || {
-            loop {
-                let seen = self.posted.load(SeqCst);
-                while self.slots.iter().any(Slot::help) {}
-                if self.stop.load(SeqCst) {
-                    return;
-                }
-                if !self.spin(seen) {
-                    self.sleep(me, seen);
-                }
+    /// Counts another helper, if there are fewer than so many.
+    fn arrive(&self, wanted: usize) -> bool {
+        let more = |around: usize| (around < wanted).then_some(around + 1);
+        self.around.fetch_update(SeqCst, SeqCst, more).is_ok()
+    }
+
+    /// What a helper does on a thread of the pool.
+    fn help(self: Arc<Shared>) {
+        let was_inside = INSIDE.replace(true);
+        // One that comes when all is done does not wait for more.
+        let mut may_stay = self.runs.load(SeqCst) > 0;
+        loop {
+            let seen = self.posted.load(SeqCst);
+            while self.slots.iter().any(|slot| slot.help(&self)) {
+                may_stay = true;
             }
-        });
+            if may_stay && self.spin(seen) {
+                continue;
+            }
+            self.around.fetch_sub(1, SeqCst);
+            // A caller counts its job before it looks who is around.
+            if self.posted.load(SeqCst) == seen || !self.arrive(self.helpers) {
+                break;
+            }
+        }
+        INSIDE.set(was_inside);
     }
 
     /// Waits for another job for a while; whether one came.
     fn spin(&self, seen: usize) -> bool {
         let start = Instant::now();
-        loop {
+        while !self.crowd.is_there() {
             for _ in 0..16 {
                 for _ in 0..32 {
                     if self.posted.load(Acquire) != seen {
@@ -274,30 +407,13 @@ impl Shared {
                     }
                     std::hint::spin_loop();
                 }
-                if start.elapsed() > SPIN {
+                if start.elapsed() > STAY {
                     return false;
                 }
             }
-            // Where there are more threads than cores, others may need this one.
-            thread::yield_now();
+            self.crowd.yields();
         }
-    }
-
-    /// Sleeps until there is another job.
-    fn sleep(&self, me: usize, seen: usize) {
-        let asleep = &self.workers[me].asleep;
-        asleep.store(true, SeqCst);
-        self.sleepers.fetch_add(1, SeqCst);
-        // A caller counts its job before it looks for sleepers.
-        if self.posted.load(SeqCst) != seen {
-            if asleep.swap(false, SeqCst) {
-                self.sleepers.fetch_sub(1, SeqCst);
-            }
-            return;
-        }
-        while asleep.load(Acquire) {
-            thread::park();
-        }
+        self.posted.load(Acquire) != seen
     }
 }
 
@@ -307,7 +423,7 @@ impl Slot {
     }
 
     /// Takes part in the job, if there is a place.
-    fn help(&self) -> bool {
+    fn help(&self, shared: &Arc<Shared>) -> bool {
         let enter = |state: u64| (state >= PLACE).then(|| state - PLACE + 1);
         let Ok(before) = self.state.fetch_update(Acquire, Relaxed, enter) else {
             return false;
@@ -316,7 +432,13 @@ impl Slot {
         // has left.
         let job = unsafe { *self.job.get() };
         let place = (before / PLACE) as usize;
-        if let Some(Err(payload)) = job.map(|job| catch_unwind(AssertUnwindSafe(|| job(place)))) {
+        let current = Current {
+            shared: shared.clone(),
+            most: self.most.load(Relaxed),
+        };
+        let run =
+            |job: Job<'static>| with(current, || catch_unwind(AssertUnwindSafe(|| job(place))));
+        if let Some(Err(payload)) = job.map(run) {
             let mut first = lock(&self.panic);
             match *first {
                 None => *first = Some(payload),
@@ -324,26 +446,43 @@ impl Slot {
                 Some(_) => std::mem::forget(payload),
             }
         }
-        self.state.fetch_sub(1, Release);
+        self.state.fetch_sub(1, SeqCst);
+        // Whoever sleeps there now looks again: it may be another caller already.
+        if self.is_awaited.load(SeqCst)
+            && let Some(caller) = &*lock(&self.sleeper)
+        {
+            caller.unpark();
+        }
         true
     }
 
     /// Takes the places away and waits until nobody is inside.
-    fn close(&self) {
+    fn close(&self, crowd: &Crowd) {
         /// Turns of waiting awake, and until which others may have the core: about 100 us each.
         const SPINS: usize = 1 << 12;
         const YIELDS: usize = SPINS + (1 << 8);
-        const NAP: Duration = Duration::from_micros(50);
-        self.state.fetch_and(PLACE - 1, AcqRel);
-        let mut turns = 0;
+        self.state.fetch_and(PLACE - 1, SeqCst);
+        let is_crowded = crowd.is_there();
+        let mut turns = if is_crowded { YIELDS } else { 0 };
         while self.state.load(Acquire) != 0 {
             turns += 1;
             match turns {
                 ..SPINS => std::hint::spin_loop(),
-                SPINS..YIELDS => thread::yield_now(),
-                _ => thread::sleep(NAP),
+                SPINS..YIELDS if crowd.yields() => {}
+                _ => return self.sleep(),
             }
         }
+    }
+
+    /// Sleeps until nobody is inside.
+    fn sleep(&self) {
+        *lock(&self.sleeper) = Some(thread::current());
+        self.is_awaited.store(true, SeqCst);
+        while self.state.load(SeqCst) != 0 {
+            thread::park();
+        }
+        self.is_awaited.store(false, SeqCst);
+        *lock(&self.sleeper) = None;
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) fn build(
             commits: Vec::new(),
             slots: Vec::new(),
             arena_bytes: 0,
+            threads,
             outputs: graph
                 .outputs()
                 .iter()

@@ -172,6 +172,8 @@ pub(crate) struct Program {
     pub(crate) slots: Vec<Slot>,
     /// The arena's size.
     pub(crate) arena_bytes: usize,
+    /// The most threads of a run: scratch memory is for no more.
+    pub(crate) threads: usize,
     /// The types of the outputs.
     pub(crate) outputs: Vec<Type>,
     /// For the nodes of the legal graph, those of the graph as it was given.

@@ -5,6 +5,21 @@ use crate::kernels::parallel::{Threads, for_each, for_each_with_scratch};
 
 const SOON: Duration = Duration::from_secs(20);
 
+impl Team {
+    fn install<R>(&self, f: impl FnOnce() -> R) -> R {
+        install(self.shared(), usize::MAX, f)
+    }
+
+    fn run(&self, most: usize, job: Job<'_>) {
+        let shared = self.shared();
+        let current = Current {
+            shared,
+            most: usize::MAX,
+        };
+        current.run(most, job);
+    }
+}
+
 fn team(threads: usize) -> Team {
     Team::new(threads).expect("threads")
 }
@@ -18,15 +33,14 @@ fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-fn all_asleep(team: &Team) {
-    let workers = team.threads() - 1;
-    until("workers sleep", || team.0.sleepers.load(SeqCst) == workers);
+fn all_leave(team: &Team) {
+    until("helpers leave", || team.0.around.load(SeqCst) == 0);
 }
 
 /// Runs a job that ends only when `threads` take part in it.
 fn needs(team: &Team, threads: usize) {
     let inside = AtomicUsize::new(0);
-    team.0.run(threads, &|_| {
+    team.run(threads, &|_| {
         inside.fetch_add(1, SeqCst);
         until("all come", || inside.load(SeqCst) == threads);
     });
@@ -57,18 +71,112 @@ fn each_task_runs_once_and_scratch_is_not_shared() {
 }
 
 #[test]
-fn sleeping_workers_wake_and_sleep_again() {
+fn helpers_leave_and_are_called_again() {
     let team = team(4);
     for _ in 0..3 {
-        all_asleep(&team);
         needs(&team, 4);
+        all_leave(&team);
+    }
+}
+
+#[test]
+fn helpers_stay_between_jobs_where_nobody_wants_the_cores() {
+    let team = team(2);
+    let called = helpers_called();
+    team.install(|| {
+        for _ in 0..1000 {
+            needs(&team, 2);
+        }
+    });
+    // Other tests call theirs, too; each of these jobs by itself would need one.
+    let here = helpers_called() - called;
+    assert!(here < 900, "{here} calls for 1000 jobs");
+}
+
+#[test]
+fn a_caller_of_a_pool_is_helped_by_its_threads() {
+    let named = ThreadPoolBuilder::new().thread_name(|i| format!("own-{i}"));
+    let pool = named.num_threads(3).build().expect("threads");
+    let names = Mutex::new(std::collections::BTreeSet::new());
+    pool.install(|| {
+        assert_eq!(Threads::Pool.count(), 3);
+        let inside = AtomicUsize::new(0);
+        current().run(3, &|_| {
+            inside.fetch_add(1, SeqCst);
+            until("all come", || inside.load(SeqCst) == 3);
+            let name = thread::current().name().map(str::to_string);
+            lock(&names).insert(name.unwrap_or_default());
+        });
+    });
+    let names: Vec<String> = lock(&names).iter().cloned().collect();
+    assert_eq!(names, ["own-0", "own-1", "own-2"]);
+}
+
+#[test]
+fn where_the_pool_is_busy_the_caller_works_alone() {
+    let pool = ThreadPoolBuilder::new().num_threads(2).build();
+    let pool = pool.expect("threads");
+    let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    pool.in_place_scope(|scope| {
+        scope.spawn(|_| {
+            begun.store(true, SeqCst);
+            until("the other is done", || done.load(SeqCst));
+        });
+        until("one thread is busy", || begun.load(SeqCst));
+        let count = pool.install(|| {
+            let count = AtomicUsize::new(0);
+            for_each(Threads::Pool, 100, |_| {
+                count.fetch_add(1, SeqCst);
+            });
+            count.into_inner()
+        });
+        assert_eq!(count, 100);
+        done.store(true, SeqCst);
+    });
+}
+
+#[test]
+fn a_run_counts_on_no_more_threads_than_it_has_memory_for() {
+    let team = team(4);
+    install(team.shared(), 2, || {
+        assert_eq!(Threads::Pool.count(), 2);
+        let most = AtomicUsize::new(0);
+        current().run(4, &|i| {
+            most.fetch_max(i, SeqCst);
+            assert_eq!(Threads::Pool.count(), 2);
+        });
+        assert!(most.load(SeqCst) < 2);
+    });
+}
+
+#[test]
+fn a_crowd_is_noticed_and_forgotten() {
+    let crowd = Crowd::new();
+    assert!(!crowd.is_there());
+    crowd.until.store(crowd.now() + 20_000, Relaxed);
+    assert!(crowd.is_there());
+    until("it is forgotten", || !crowd.is_there());
+    // Nobody waits awake in one: a caller sleeps until the last helper has left.
+    let team = team(3);
+    for _ in 0..20 {
+        let crowd = &team.0.crowd;
+        crowd.until.store(crowd.now() + 1_000_000, Relaxed);
+        let inside = AtomicUsize::new(0);
+        team.run(3, &|i| {
+            inside.fetch_add(1, SeqCst);
+            until("all come", || inside.load(SeqCst) == 3);
+            if i > 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            inside.fetch_sub(0, SeqCst);
+        });
     }
 }
 
 #[test]
 fn one_thread_is_the_callers() {
     let (team, own) = (team(1), thread::current().id());
-    team.0.run(5, &|i| {
+    team.run(5, &|i| {
         assert_eq!((i, thread::current().id()), (0, own));
     });
 }
@@ -103,13 +211,13 @@ fn a_panic_reaches_the_caller_and_nobody_else() {
                 resume_unwind(Box::new(i));
             }
         };
-        let done = catch_unwind(AssertUnwindSafe(|| team.0.run(3, &job)));
+        let done = catch_unwind(AssertUnwindSafe(|| team.run(3, &job)));
         let payload = done.expect_err("the job panics");
         assert_eq!(payload.downcast_ref(), Some(&culprit));
         needs(&team, 3);
     }
     let all = catch_unwind(AssertUnwindSafe(|| {
-        team.0.run(3, &|i| resume_unwind(Box::new(i)));
+        team.run(3, &|i| resume_unwind(Box::new(i)));
     }));
     assert!(all.is_err());
     needs(&team, 3);
@@ -139,12 +247,11 @@ fn many_callers_share_a_team() {
 
 #[test]
 fn threads_end_with_their_team() {
-    let check = |asleep: bool| {
+    let check = |is_idle: bool| {
         let team = team(3);
-        if asleep {
-            all_asleep(&team);
-        } else {
-            needs(&team, 3);
+        needs(&team, 3);
+        if is_idle {
+            all_leave(&team);
         }
         let left = Arc::downgrade(&team.0);
         drop(team);
@@ -152,9 +259,9 @@ fn threads_end_with_their_team() {
     };
     check(true);
     check(false);
-    // A job outlives its team: its caller goes on alone.
+    // A job outlives its team.
     let own = team(2);
-    let shared = own.0.clone();
+    let shared = own.shared();
     drop(own);
-    shared.run(2, &|_| ());
+    shared.run(2, usize::MAX, &|_| ());
 }
