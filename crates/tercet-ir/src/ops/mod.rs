@@ -7,6 +7,7 @@
 use crate::attr::{AttrError, Attrs, Literal};
 use crate::case::{Case, Reject};
 use crate::error::{EvalError, TypeError};
+use crate::grad::{GradientKind, Ruled, Vjp};
 use crate::interp::check_room;
 use crate::op::{Doc, EvalCtx, OpSpec};
 use crate::tensor::Tensor;

@@ -1,0 +1,4 @@
+//! Gradients against central differences, and what cannot be differentiated.
+
+mod graphs;
+mod oracle;
