@@ -38,6 +38,13 @@ pub(crate) fn conv(op: &Conv, v: &mut Vjp<'_>) -> Ruled {
 pub(crate) fn conv_transpose(op: &ConvTranspose, v: &mut Vjp<'_>) -> Ruled {
     let (mut x, w, dy) = (v.x(0), v.x(1), v.dy(0)?);
     let window = op.window();
+    if v.shape(x)[2..].contains(&Dim::Known(0)) {
+        for (i, operand) in [x, w].into_iter().enumerate() {
+            let none = v.zeros_like(operand)?;
+            v.give(i, none)?;
+        }
+        return give_bias(v, dy);
+    }
     // Padding of the result may hold whole windows, which no element added to.
     let beyond: Vec<usize> = (0..op.stride.len())
         .map(|axis| op.output_padding[axis] / op.stride[axis])

@@ -50,9 +50,26 @@ pub(crate) fn tile(op: &Tile, v: &mut Vjp<'_>) -> Ruled {
 }
 
 pub(crate) fn roll(op: &Roll, v: &mut Vjp<'_>) -> Ruled {
-    let dy = v.dy(0)?;
-    let back: Vec<i64> = op.shifts.iter().map(|s| s.saturating_neg()).collect();
-    let dx = v.roll(dy, &back)?;
+    let sizes = v.shape(v.x(0));
+    // The opposite of the least number of its width is none; of an axis of any size that is I32's.
+    let mut back = Vec::with_capacity(op.shifts.len());
+    let mut rest = vec![0; op.shifts.len()];
+    for (axis, &shift) in op.shifts.iter().enumerate() {
+        back.push(match sizes[axis].known() {
+            Some(n) => -(shift.rem_euclid(n.max(1) as i64)),
+            None if shift == i64::from(i32::MIN) => {
+                rest[axis] = 1;
+                i64::from(i32::MAX)
+            }
+            None => -shift,
+        });
+    }
+    let mut dx = v.dy(0)?;
+    for shifts in [back, rest] {
+        if shifts.iter().any(|s| *s != 0) {
+            dx = v.roll(dx, &shifts)?;
+        }
+    }
     Ok(v.give(0, dx)?)
 }
 
