@@ -211,6 +211,28 @@ impl Graph {
         self.scan(ones, count)
     }
 
+    /// Values that have each symbol of these types as a dimension by itself: captures by which a graph inside a node may
+    /// name them.
+    pub(crate) fn with_symbols(&mut self, types: &[Type]) -> Result<Vec<Value>, OpError> {
+        let mut symbols = Vec::new();
+        for ty in types {
+            ty.for_each_symbol(|s| {
+                if !symbols.contains(s) {
+                    symbols.push(s.clone());
+                }
+            });
+        }
+        let dims = || types.iter().flat_map(|ty| ty.shape.iter());
+        let mut values = Vec::new();
+        for symbol in symbols {
+            if !dims().any(|dim| dim.as_symbol() == Some(&symbol)) {
+                let ty = Type::new(DType::I32, [Dim::sym(symbol.name())]);
+                values.push(self.filled(&ty, 0.0)?);
+            }
+        }
+        Ok(values)
+    }
+
     /// Zeros around an axis.
     pub(crate) fn zeros_around(
         &mut self,

@@ -9,12 +9,13 @@
 //! Invariants: the cotangent of a value has its type; a graph that could not be differentiated is left as it was; a
 //! gradient is an error where the way to it is blocked, never zeros in silence.
 //!
-//! `reverse.rs` walks the graph, `vjp.rs` is what rules build with, `rules/` are those that are not a line beside their
+//! `reverse.rs` walks the graph, `recompute.rs` says what of the way forward is computed again, `vjp.rs` is what rules build with, `rules/` are those that are not a line beside their
 //! operator.
 
 mod build;
 mod decompose;
 mod error;
+mod recompute;
 mod reverse;
 pub(crate) mod rules;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::scalar::BinaryFn;
 
 use super::GradientKind;
 use super::error::{GradError, NoGradient, Severed};
+use super::recompute::Recompute;
 use super::vjp::Vjp;
 
 /// Cotangents of wanted values, in their order, and the nodes that had none to give.
@@ -47,6 +48,7 @@ pub(super) fn pull(
     wanted: &[Value],
 ) -> Result<Pulled, GradError> {
     let active = active(graph, from, wanted);
+    let mut forward = Recompute::of(graph, from);
     let mut severed = Vec::new();
     let mut cotangents: HashMap<Value, Value> = HashMap::new();
     let last = outputs.iter().map(|(v, _)| v.node.index() + 1).max();
@@ -69,9 +71,15 @@ pub(super) fn pull(
         if !passes || of_results.iter().all(Option::is_none) {
             continue;
         }
-        let op = node.op.clone();
+        let (op, inputs) = (node.op.clone(), node.inputs.clone());
         let fail = |e| GradError::rule(id, op.name(), e);
-        let mut v = Vjp::new(graph, id, of_results, of_operands);
+        let mut operands = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            operands.push(forward.value(graph, input).map_err(fail)?);
+        }
+        let result = forward.value(graph, Value { node: id, port: 0 });
+        let read = (operands, result.map_err(fail)?.node);
+        let mut v = Vjp::new(graph, id, read, of_results, of_operands);
         match op.vjp(&mut v) {
             Ok(()) => {}
             Err(NoGradient::Refused(e)) => return Err(fail(e)),

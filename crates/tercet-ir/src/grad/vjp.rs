@@ -18,7 +18,9 @@ pub type Ruled = Result<(), NoGradient>;
 pub struct Vjp<'a> {
     graph: &'a mut Graph,
     node: NodeId,
+    /// The operands and the node as gradients read them: computed again behind checkpoints.
     operands: Vec<Value>,
+    result: NodeId,
     of_results: Vec<Option<Value>>,
     wanted: Vec<bool>,
     given: Vec<Option<Value>>,
@@ -28,13 +30,14 @@ impl<'a> Vjp<'a> {
     pub(super) fn new(
         graph: &'a mut Graph,
         node: NodeId,
+        (operands, result): (Vec<Value>, NodeId),
         of_results: Vec<Option<Value>>,
         wanted: Vec<bool>,
     ) -> Vjp<'a> {
-        let operands = graph.node(node).inputs.clone();
         Vjp {
             graph,
             node,
+            result,
             given: vec![None; operands.len()],
             operands,
             of_results,
@@ -44,8 +47,9 @@ impl<'a> Vjp<'a> {
 
     /// The cotangents of operands, by the values that they were.
     pub(super) fn finish(self) -> Vec<(Value, Value)> {
-        let pairs = self.operands.into_iter().zip(self.given);
-        pairs.filter_map(|(v, c)| Some((v, c?))).collect()
+        let inputs = &self.graph.node(self.node).inputs;
+        let pairs = inputs.iter().zip(self.given);
+        pairs.filter_map(|(v, c)| Some((*v, c?))).collect()
     }
 
     /// How many operands there are.
@@ -69,7 +73,7 @@ impl<'a> Vjp<'a> {
     /// A result of the node that is differentiated.
     pub fn y(&self, result: u8) -> Value {
         Value {
-            node: self.node,
+            node: self.result,
             port: result,
         }
     }

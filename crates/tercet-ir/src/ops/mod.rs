@@ -15,6 +15,7 @@ use crate::types::{TensorType, Type};
 
 mod arg_extreme;
 mod attention;
+mod barrier;
 mod binary;
 pub(crate) mod blocks;
 mod cast;
@@ -191,6 +192,8 @@ crate::define_ops! {
     control::If,
     control::While,
     control::Scan,
+    barrier::StopGradient,
+    barrier::Checkpoint,
     #[cfg(feature = "splat")]
     splat::GaussianSplatPrepare,
     #[cfg(feature = "splat")]

@@ -4,7 +4,7 @@ use crate::dim::Dim;
 use crate::error::OpError;
 use crate::grad::{NoGradient, Ruled, Vjp};
 use crate::graph::{Graph, Value};
-use crate::ops::{Cell, GatedDeltaNet, Mamba2, Recurrence, Scan, SelectiveScan};
+use crate::ops::{Cell, GatedDeltaNet, Mamba2, Op, Recurrence, Scan, SelectiveScan};
 use crate::types::{Shape, Type};
 
 type Built = Result<Value, OpError>;
@@ -62,6 +62,14 @@ impl Steps {
         y: Value,
         reverse: bool,
     ) -> Result<(Vec<Value>, Value), OpError> {
+        let arguments = self
+            .body
+            .nodes()
+            .filter(|(_, n)| matches!(n.op, Op::Input(_)));
+        let types: Vec<Type> = arguments.map(|(_, n)| n.outputs[0].clone()).collect();
+        for symbol in g.with_symbols(&types)? {
+            self.capture(g, symbol)?;
+        }
         for (i, v) in next.iter().chain([&y]).enumerate() {
             self.body.output(&format!("y{i}"), *v)?;
         }

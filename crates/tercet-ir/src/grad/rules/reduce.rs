@@ -185,6 +185,10 @@ fn running_product(op: &CumSum, v: &mut Vjp<'_>, dy: Value) -> Result<Value, NoG
     let dy = body.input("dy", part.clone())?;
     let sum = body.plus(product, dy)?;
     let next = body.mul(sum, x)?;
+    let symbols = v.with_symbols(std::slice::from_ref(&part))?;
+    for (i, symbol) in symbols.iter().enumerate() {
+        body.input(&format!("size {i}"), v.ty(*symbol).clone())?;
+    }
     body.output("next", next)?;
     body.output("sum", sum)?;
     let scan = Scan {
@@ -195,7 +199,9 @@ fn running_product(op: &CumSum, v: &mut Vjp<'_>, dy: Value) -> Result<Value, NoG
         reverse_results: vec![!op.reverse],
     };
     let start = v.filled(&part, 0.0)?;
-    let sums = v.add(scan, &[&[start], &sequences[..]].concat())?.port(1);
+    let sums = v
+        .add(scan, &[&[start], &sequences[..], &symbols].concat())?
+        .port(1);
     let sums = v.axis_moved(sums, 0, axis)?;
     let before = v.widen(before)?;
     let dx = v.mul(before, sums)?;

@@ -100,6 +100,11 @@ pub(super) fn float_leaves(graph: &Graph) -> Vec<(String, Value, DType)> {
     named.collect()
 }
 
+/// False for integers, and for floats between which a step is nothing.
+fn is_wide(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64)
+}
+
 fn random(name: &str, shape: &[usize], fill: &Fill) -> Vec<f64> {
     let ty = TensorType::new(DType::F64, shape);
     fill.tensor(name, ty).to_f64s()
@@ -175,8 +180,10 @@ impl Subject {
         sizes: Bindings,
         wanted: Vec<(String, Value, DType)>,
     ) -> Subject {
-        let mut outputs: Vec<Value> = graph.results().collect();
-        outputs.retain(|v| graph.ty(*v).dtype.is_float());
+        let outputs = graph
+            .results()
+            .filter(|v| is_wide(graph.ty(*v).dtype))
+            .collect();
         Subject {
             graph,
             step,
@@ -207,6 +214,9 @@ impl Subject {
 
     /// The gradients of this subject, to be differentiated again.
     pub(super) fn gradient(&self) -> Result<Subject, Outcome> {
+        if self.wanted.is_empty() || self.outputs.is_empty() {
+            return Err(Outcome::Skipped);
+        }
         let Differentiated {
             mut graph,
             gradients,
@@ -220,10 +230,9 @@ impl Subject {
         let first = graph.outputs().len() - gradients.iter().flatten().count();
         let wanted = self.wanted.clone();
         let mut subject = Subject::new(graph, self.step, leaves, self.sizes.clone(), wanted);
-        subject.outputs = subject.graph.outputs()[first..]
-            .iter()
-            .map(|o| o.value)
-            .collect();
+        let gradients = subject.graph.outputs()[first..].iter().map(|o| o.value);
+        let gradients = gradients.filter(|v| is_wide(subject.graph.ty(*v).dtype));
+        subject.outputs = gradients.collect();
         Ok(subject)
     }
 
@@ -273,7 +282,7 @@ impl Subject {
             let mut v = random(&name_of_v, at.shape(), &Fill::Uniform(-1.0, 1.0));
             for (v, x) in v.iter_mut().zip(at.to_f64s()) {
                 // A step is less than the distance of two narrow numbers.
-                let moves = x.is_finite() && !matches!(dtype, DType::F16 | DType::BF16);
+                let moves = x.is_finite() && is_wide(*dtype);
                 *v = if moves { *v } else { 0.0 };
             }
             if let Some(gradient) = gradient {

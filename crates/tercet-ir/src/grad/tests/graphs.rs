@@ -3,7 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::case::Fill;
-use crate::{DType, EvalCtx, Graph, OpError, Scheme, Tensor, TensorType, Type, Value, evaluate};
+use crate::passes::optimize;
+use crate::scalar::UnaryFn;
+use crate::{
+    CompileOptions, DType, EvalCtx, Graph, Op, OpError, OpKind, Scheme, Tensor, TensorType, Type,
+    Value, evaluate,
+};
 
 const X: [f64; 3] = [-0.7, 0.4, 1.9];
 
@@ -159,4 +164,74 @@ fn weights_stored_as_narrow_floats_have_gradients() {
             );
         }
     }
+}
+
+#[test]
+fn what_is_stopped_is_a_constant() {
+    let dx = gradients(|g, x| {
+        let y = g.exp(x)?;
+        let constant = g.stop_gradient(y)?;
+        let product = g.mul(constant, x)?;
+        g.plus(product, x)
+    });
+    expect(&dx, |x| x.exp() + 1.0);
+}
+
+/// Three layers with a checkpoint after each; the loss, and the gradients of `x` and `w`.
+fn layers(with_checkpoints: bool) -> (Graph, [Value; 2]) {
+    let mut g = Graph::new();
+    let ty = Type::new(DType::F64, [3]);
+    let x = g.input("x", ty.clone()).expect("a fresh name");
+    let w = g.param("w", ty).expect("a fresh name");
+    let mut h = x;
+    for _ in 0..3 {
+        let scaled = g.mul(h, w).expect("floats");
+        let bent = g.sin(scaled).expect("a float");
+        h = g.tanh(bent).expect("a float");
+        if with_checkpoints {
+            h = g.checkpoint(h).expect("any type");
+        }
+    }
+    let loss = g.reduce_sum(h, &[0], false).expect("floats");
+    let [dx, dw] = g.gradients(loss, &[x, w]).expect("it has gradients")[..] else {
+        panic!("there are two");
+    };
+    g.output("dx", dx).expect("a fresh name");
+    g.output("dw", dw).expect("a fresh name");
+    (g, [dx, dw])
+}
+
+#[test]
+fn checkpoints_are_computed_from_again() {
+    let leaf = |name: &str| Fill::Normal.tensor(name, TensorType::new(DType::F64, &[3]));
+    let leaves = BTreeMap::from(["x", "w"].map(|name| (name.to_string(), leaf(name))));
+    let [plain, kept] = [false, true].map(|with| {
+        let (g, values) = layers(with);
+        let done = evaluate(&g, &EvalCtx::default(), &leaves).expect("it runs");
+        values.map(|v| done.get(v).to_f64s())
+    });
+    assert_eq!(plain, kept);
+    // Passes leave what is computed again, without the marks.
+    let sines = |with| {
+        let (g, _) = layers(with);
+        let g = optimize(&g, &CompileOptions::new().without_pass("fuse_elementwise"));
+        let g = g.expect("passes keep graphs valid");
+        let is = |f: UnaryFn| {
+            let is = move |op: &Op| matches!(op, Op::Unary(o) if o.f == f);
+            g.nodes().filter(|(_, n)| is(&n.op)).count()
+        };
+        let marks = g.nodes().filter(|(_, n)| n.op.kind() == OpKind::Checkpoint);
+        assert_eq!(marks.count(), 0);
+        is(UnaryFn::Sin)
+    };
+    // The first layer depends on no checkpoint.
+    assert_eq!((sines(false), sines(true)), (3, 5));
+    // Of gradients, too.
+    let (mut g, [dx, _]) = layers(true);
+    let x = Value {
+        node: g.leaf("x").expect("it is there"),
+        port: 0,
+    };
+    let sum = g.reduce_sum(dx, &[0], false).expect("floats");
+    assert!(g.gradients(sum, &[x]).is_ok());
 }
