@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tercet_cpu::CpuTarget;
 use tercet_ir::layout::is_view;
-use tercet_ir::{DType, Graph, Node, OpKind, Target, Tier};
+use tercet_ir::{DType, GradientKind, Graph, Node, OpKind, Target, Tier};
 use tercet_plan::{Caps, PlanTarget};
 
 const HEAD: &str = "\
@@ -26,7 +26,8 @@ every value fits. How an executor runs an operator:
 
 Where it depends on dtypes or attributes, all that occur in the operator's cases are named. `wgpu` is shown
 with the limits of a browser, `vulkan` for a device with cooperative matrices. Accuracy is the class of the
-tolerance table (`accuracy.rs`).
+tolerance table (`accuracy.rs`). A gradient goes by a `rule`, through what the operator is `decomposed` into, is `zero`
+wherever it exists, or there is none, for the reason given (ADR 0018).
 
 ";
 
@@ -133,6 +134,15 @@ fn dtypes(list: &[DType]) -> String {
     names.join(" ")
 }
 
+fn gradient(kind: OpKind) -> String {
+    match kind.gradient() {
+        GradientKind::Rule => "rule".to_string(),
+        GradientKind::Decompose => "decomposed".to_string(),
+        GradientKind::Zero(reason) => format!("zero: {reason}"),
+        GradientKind::None(reason) => format!("none: {reason}"),
+    }
+}
+
 fn row(kind: OpKind) -> String {
     let doc = kind.doc();
     let attrs = kind.attr_kinds();
@@ -151,6 +161,7 @@ fn row(kind: OpKind) -> String {
         on_cpu(kind),
         on_gpu(kind, &Caps::browser()),
         on_gpu(kind, &Caps::h200()),
+        gradient(kind),
         doc.text.to_string(),
     ];
     let cells = cells.map(|c| c.replace('|', "\\|"));
@@ -164,8 +175,8 @@ fn row(kind: OpKind) -> String {
 )]
 fn the_table_of_operators_is_up_to_date() {
     let mut want = HEAD.to_string();
-    want += "| operator | operands | attributes | dtypes | accuracy | cpu | wgpu | vulkan | meaning |\n";
-    want += "|---|---|---|---|---|---|---|---|---|\n";
+    want += "| operator | operands | attributes | dtypes | accuracy | cpu | wgpu | vulkan | gradient | meaning |\n";
+    want += "|---|---|---|---|---|---|---|---|---|---|\n";
     OpKind::ALL.iter().for_each(|&kind| want += &row(kind));
     let doc = std::fs::read_to_string(path()).unwrap_or_default();
     // A checkout may have other line ends.

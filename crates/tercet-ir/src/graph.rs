@@ -256,6 +256,12 @@ impl Graph {
         Ok(Value { node, port: 0 })
     }
 
+    /// Takes back the nodes from `len` on, none of which is a leaf with a name or is read from outside.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.nodes.truncate(len);
+        self.origins.truncate(len);
+    }
+
     /// The node that a node stands for: of the graph that this one was rewritten from, or itself.
     pub fn origin(&self, id: NodeId) -> Origin {
         let carried = self.origins.get(id.index()).cloned();

@@ -30,6 +30,7 @@ pub mod custom;
 mod dim;
 mod dtype;
 mod error;
+pub mod grad;
 mod graph;
 mod interp;
 pub mod layout;
@@ -58,6 +59,7 @@ pub use dtype::{DType, DTypeClass, Element};
 pub use error::{
     CompileError, EvalError, OpError, RunError, TypeError, UnsupportedNode, counted, one_line,
 };
+pub use grad::{GradError, Gradient, GradientKind};
 pub use graph::{Assign, Graph, InnerOrigin, Node, NodeId, Origin, Output, Value};
 pub use interp::{Evaluation, evaluate};
 pub use non_finite::{Found, NonFinite, Span};

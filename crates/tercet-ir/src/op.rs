@@ -13,6 +13,7 @@ use crate::attr::Attrs;
 use crate::case::{Case, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
+use crate::grad::Gradient;
 use crate::random::Random;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -64,9 +65,12 @@ impl EvalCtx {
 }
 
 /// Everything the system knows about one operator. No method has a default body.
-pub trait OpSpec: Attrs + Clone + Debug + Eq + Hash + Into<crate::Op> {
+pub trait OpSpec: Attrs + Clone + Debug + Eq + Hash + Into<crate::Op> + 'static {
     /// Name, meaning, dtypes, accuracy class and tier.
     const DOC: Doc;
+
+    /// How it is differentiated, or why it is not.
+    const GRADIENT: Gradient<Self>;
 
     /// The types of the results.
     ///
@@ -120,6 +124,8 @@ macro_rules! define_ops {
             pub fn cases(self) -> Vec<Case> { match self { $($(#[$cfg])* Self::$Op => <$Op as OpSpec>::cases()),* } }
             /// Graphs that must be refused.
             pub fn rejects(self) -> Vec<Reject> { match self { $($(#[$cfg])* Self::$Op => <$Op as OpSpec>::rejects()),* } }
+            /// How it is differentiated, or why it is not.
+            pub fn gradient(self) -> GradientKind { match self { $($(#[$cfg])* Self::$Op => <$Op as OpSpec>::GRADIENT.kind()),* } }
             /// The operator of this kind with attributes from the text form.
             ///
             /// # Errors
@@ -147,6 +153,11 @@ macro_rules! define_ops {
                 check_room(operands, results)?;
                 match self { $($(#[$cfg])* Self::$Op(o) => o.eval(ctx, operands, results)),* }
             }
+            /// Gives the cotangents of the operands from those of the results.
+            ///
+            /// # Errors
+            /// [`NoGradient`](crate::grad::NoGradient) with the reason.
+            pub(crate) fn vjp(&self, v: &mut Vjp<'_>) -> Ruled { match self { $($(#[$cfg])* Self::$Op(o) => <$Op as OpSpec>::GRADIENT.apply(o, v)),* } }
         }
 
         $($(#[$cfg])* impl From<$Op> for Op { fn from(op: $Op) -> Op { Op::$Op(op) } })*

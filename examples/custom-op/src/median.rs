@@ -2,6 +2,8 @@
 
 use tercet::attr::{Attrs, Literal};
 use tercet::custom::{CustomOp, WgslGrid, WgslKernel, WgslParam};
+use tercet::grad::{Ruled, Vjp};
+use tercet::ops::PadMode;
 use tercet::{DType, Dim, EvalError, Tensor, TensorType, Type, TypeError};
 
 tercet::attrs! {
@@ -81,5 +83,28 @@ impl CustomOp for RunningMedian {
             // Sizes may be symbols: the product is computed for each run.
             grid: WgslGrid::Line(rows.checked_mul(columns)?),
         }])
+    }
+
+    /// Through the same in other words, which have gradients: the middle one of the neighbours in order.
+    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+        v.through(|g, operands| {
+            let half = self.width / 2;
+            let x = g.pad(operands[0], &[0, half], &[0, half], PadMode::Edge, 0.0)?;
+            let mut neighbours = Vec::with_capacity(self.width);
+            for first in 0..self.width {
+                let end = match self.width - 1 - first {
+                    0 => i64::MAX,
+                    beyond => -(beyond as i64),
+                };
+                let own = g.slice_axis(x, 1, first as i64, end, 1)?;
+                let [rows, columns] = [0, 1].map(|axis| g.ty(own).shape[axis].clone());
+                neighbours.push(g.reshape(own, [rows, columns, Dim::Known(1)])?);
+            }
+            let all = g.concat(&neighbours, 2)?;
+            let sorted = g.sort(all, 2, false)?;
+            let median = g.slice_axis(sorted, 2, half as i64, half as i64 + 1, 1)?;
+            let shape = g.ty(operands[0]).shape.clone();
+            Ok(vec![g.reshape(median, shape)?])
+        })
     }
 }

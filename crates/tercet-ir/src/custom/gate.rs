@@ -6,6 +6,7 @@ use crate::attrs;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
+use crate::grad::{Ruled, Vjp};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -134,6 +135,23 @@ impl CustomOp for GroupLimitedGate {
             y.extend(weights);
         }
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
+    }
+
+    /// Of the weights, for the experts that were chosen; their numbers are constant.
+    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+        let y = v.y(0);
+        v.through(|g, operands| {
+            let k = self.k as i64;
+            let numbers = g.slice_axis(y, 1, 0, k, 1)?;
+            let chosen = g.cast(numbers, DType::I32)?;
+            let scores = g.sigmoid(operands[0])?;
+            let scores = g.gather_elements(scores, chosen, 1)?;
+            let sum = g.reduce_sum(scores, &[1], true)?;
+            let sum = g.shifted(sum, 1e-20)?;
+            let weights = g.div(scores, sum)?;
+            let weights = g.times(weights, self.scale.0)?;
+            Ok(vec![g.concat(&[numbers, weights], 1)?])
+        })
     }
 
     fn kernels(&self, operands: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {

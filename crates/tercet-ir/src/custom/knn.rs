@@ -6,7 +6,10 @@ use crate::attrs;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
+use crate::grad::{Ruled, Vjp};
+use crate::ops::ScatterReduce;
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank};
+use crate::scalar::CompareFn;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -76,6 +79,16 @@ impl CustomOp for PairwiseKnn {
             Tensor::from_i64s(results[0].clone(), &numbers)?,
             Tensor::from_f64s(results[1].clone(), &near)?,
         ])
+    }
+
+    /// A distance that was chosen gets its cotangent; where there is no other, nothing does.
+    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+        let (distances, numbers, dy) = (v.x(0), v.y(0), v.dy(1)?);
+        let exists = v.is(CompareFn::Ge, numbers, 0.0)?;
+        let dy = v.only_where(exists, dy)?;
+        let zeros = v.zeros_like(distances)?;
+        let dx = v.scatter_elements(zeros, numbers, dy, 1, ScatterReduce::Add)?;
+        Ok(v.give(0, dx)?)
     }
 
     fn kernels(&self, operands: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {

@@ -18,6 +18,7 @@ use std::fmt;
 use crate::attr::Literal;
 use crate::dim::Dim;
 use crate::error::{EvalError, TypeError};
+use crate::grad::{Ruled, Vjp};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -54,6 +55,13 @@ pub trait CustomOp: fmt::Debug + Send + Sync {
     /// Kernels that give the results on a GPU, each result written by one of them; `None` where there is no
     /// WGSL for these types, so that GPUs refuse the node.
     fn kernels(&self, operands: &[&Type], results: &[Type]) -> Option<Vec<WgslKernel>>;
+
+    /// Gives the cotangents of the operands from those of the results, by nodes that it adds: other operators, this
+    /// one, or one that is its gradient. [`Vjp::through`] does it through the same in other words.
+    ///
+    /// # Errors
+    /// [`NoGradient`](crate::grad::NoGradient) with the reason where there is none.
+    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled;
 }
 
 /// A kernel of a [`CustomOp`].

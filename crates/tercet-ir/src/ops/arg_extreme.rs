@@ -6,6 +6,7 @@ use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{AxisView, exactly, expect_axis, extreme_order, reject, scalars};
@@ -142,6 +143,8 @@ impl OpSpec for ArgMax {
          the lower index.",
     );
 
+    const GRADIENT: Gradient<Self> = Gradient::Zero("indices are integers");
+
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         infer(operands, self.axis, self.keep_dim)
     }
@@ -179,6 +182,8 @@ impl OpSpec for ArgMin {
         "The `i32` index of the least element along an axis; NaN is the least, ties go to the \
          lower index.",
     );
+
+    const GRADIENT: Gradient<Self> = Gradient::Zero("indices are integers");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         infer(operands, self.axis, self.keep_dim)

@@ -5,6 +5,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{dtypes_that, elementwise_eval, elementwise_infer, pinned, reject};
@@ -30,6 +31,8 @@ impl OpSpec for Binary {
         accuracy: Accuracy::Elementwise,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::elementwise::binary);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         elementwise_infer(&ScalarOp::Binary(self.f), operands)

@@ -8,6 +8,7 @@ use crate::case::{Case, CaseGraph, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::norm::{expect_eps, expect_weight, weight};
@@ -115,6 +116,8 @@ impl OpSpec for GroupNorm {
          groups of channels, all places together; `gamma` and `beta` are of each channel.",
         &["x", "gamma", "beta?"],
     );
+
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let ([x, gamma], [beta]) = with_optional(operands)?;
@@ -231,6 +234,8 @@ impl OpSpec for LayerNorm2d {
         &["x", "gamma", "beta?"],
     );
 
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
+
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let ([x, gamma], [beta]) = with_optional(operands)?;
         expect_dtype("x", x, DType::FLOATS)?;
@@ -317,6 +322,8 @@ impl OpSpec for BatchNormInference {
          each channel.",
         &["x", "gamma", "beta", "mean", "variance"],
     );
+
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x, gamma, beta, mean, variance] = exactly(operands)?;

@@ -6,6 +6,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{elementwise_eval, elementwise_infer, pinned, reject};
@@ -42,6 +43,8 @@ impl OpSpec for Clamp {
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::elementwise::clamp);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         elementwise_infer(&self.scalar_op(), operands)

@@ -5,6 +5,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{dtypes_that, elementwise_eval, elementwise_infer, pinned, reject};
@@ -30,6 +31,8 @@ impl OpSpec for Compare {
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Zero("truth values are flat");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         elementwise_infer(&ScalarOp::Compare(self.f), operands)

@@ -5,6 +5,7 @@ use crate::attrs;
 use crate::case::{Case, CaseGraph, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::dequant::{row_len, stored, values, weights};
@@ -35,6 +36,8 @@ impl OpSpec for DequantGroupedMatMul {
         accuracy: Accuracy::Contraction,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::dequant_grouped);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x, w, expert] = exactly(operands)?;

@@ -6,6 +6,7 @@ use crate::case::{Case, CaseGraph, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{
@@ -35,6 +36,8 @@ impl OpSpec for GatedDeltaNet {
         accuracy: Accuracy::Contraction,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::recurrent::gated_delta_net);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let ([q, k, v, g, beta], [state]) = with_optional::<5, 1>(operands)?;

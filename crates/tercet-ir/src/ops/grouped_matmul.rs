@@ -5,6 +5,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{
@@ -30,6 +31,8 @@ impl OpSpec for GroupedMatMul {
         accuracy: Accuracy::Contraction,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::grouped);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x, w, expert] = exactly(operands)?;

@@ -5,6 +5,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::Op;
@@ -88,6 +89,8 @@ fn bound_by_the_executor(what: &str) -> Result<Vec<Tensor>, EvalError> {
 impl OpSpec for Input {
     const DOC: Doc = leaf_doc("input", "A tensor given at each run.");
 
+    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf depends on nothing");
+
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [] = exactly(operands)?;
         Ok(vec![self.ty.clone()])
@@ -141,6 +144,8 @@ impl OpSpec for Input {
 impl OpSpec for Param {
     const DOC: Doc = leaf_doc("param", "A tensor set once and kept: a weight.");
 
+    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf depends on nothing");
+
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [] = exactly(operands)?;
         known_sizes(&self.ty, "parameter")
@@ -168,6 +173,8 @@ impl OpSpec for Param {
 
 impl OpSpec for Const {
     const DOC: Doc = leaf_doc("const", "A tensor written in the graph.");
+
+    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf depends on nothing");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [] = exactly(operands)?;
@@ -212,6 +219,8 @@ impl OpSpec for State {
         "state",
         "A buffer that lives in the executable between runs, zeros at first.",
     );
+
+    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf depends on nothing");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [] = exactly(operands)?;

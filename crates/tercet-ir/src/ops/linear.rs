@@ -5,6 +5,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::contract::Contraction;
@@ -33,6 +34,8 @@ impl OpSpec for Linear {
         accuracy: Accuracy::Contraction,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::linear);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let ([x, w], [bias]) = with_optional(operands)?;

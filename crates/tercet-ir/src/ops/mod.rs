@@ -7,6 +7,7 @@
 use crate::attr::{AttrError, Attrs, Literal};
 use crate::case::{Case, Reject};
 use crate::error::{EvalError, TypeError};
+use crate::grad::{GradientKind, Ruled, Vjp};
 use crate::interp::check_room;
 use crate::op::{Doc, EvalCtx, OpSpec};
 use crate::tensor::Tensor;
@@ -14,6 +15,7 @@ use crate::types::{TensorType, Type};
 
 mod arg_extreme;
 mod attention;
+mod barrier;
 mod binary;
 pub(crate) mod blocks;
 mod cast;
@@ -190,6 +192,8 @@ crate::define_ops! {
     control::If,
     control::While,
     control::Scan,
+    barrier::StopGradient,
+    barrier::Checkpoint,
     #[cfg(feature = "splat")]
     splat::GaussianSplatPrepare,
     #[cfg(feature = "splat")]

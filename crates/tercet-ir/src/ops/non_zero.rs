@@ -6,6 +6,7 @@ use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{exactly, overflow, reject, scalars};
@@ -51,6 +52,8 @@ impl OpSpec for NonZero {
         accuracy: Accuracy::Exact,
         tier: Tier::Host,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Zero("coordinates and counts are integers");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;

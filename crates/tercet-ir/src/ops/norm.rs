@@ -7,6 +7,7 @@ use crate::case::{Case, CaseGraph, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{
@@ -133,6 +134,8 @@ impl OpSpec for LayerNorm {
         accuracy: Accuracy::Reduction,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::norm::layer_norm);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let ([x, gamma], [beta]) = with_optional(operands)?;
@@ -271,6 +274,8 @@ impl OpSpec for RmsNorm {
         accuracy: Accuracy::Reduction,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::norm::rms_norm);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let ([x, gamma], [beta]) = with_optional(operands)?;

@@ -6,6 +6,7 @@ use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{INDEX_DTYPES, exactly, expect_dtype, reject, resolve_index};
@@ -34,6 +35,8 @@ impl OpSpec for OneHot {
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Zero("its operand is an index");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [idx] = exactly(operands)?;

@@ -5,6 +5,7 @@ use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::reduce::ReduceFn;
@@ -121,6 +122,8 @@ impl OpSpec for Pool {
         accuracy: Accuracy::Reduction,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::pool::pool);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;

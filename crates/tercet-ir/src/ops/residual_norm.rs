@@ -6,6 +6,7 @@ use crate::attrs;
 use crate::case::{Case, CaseGraph, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::norm::{
@@ -90,6 +91,8 @@ impl OpSpec for ResidualLayerNorm {
         accuracy: Accuracy::Reduction,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let ([x, residual, gamma, beta], [bias]) = with_optional(operands)?;
@@ -190,6 +193,8 @@ impl OpSpec for ResidualRmsNorm {
         accuracy: Accuracy::Reduction,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let ([x, residual, gamma], [bias]) = with_optional(operands)?;

@@ -6,6 +6,7 @@ use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::fft::{FftNorm, dft, expect_pairs, length_of, pairs, roots};
@@ -43,6 +44,8 @@ impl OpSpec for RFft {
         accuracy: Accuracy::Contraction,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::spectral::rfft);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;
@@ -142,6 +145,8 @@ impl OpSpec for IRFft {
         accuracy: Accuracy::Contraction,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::spectral::irfft);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;

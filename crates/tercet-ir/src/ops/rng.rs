@@ -6,6 +6,7 @@ use crate::attrs;
 use crate::case::{Case, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::exactly;
@@ -84,6 +85,8 @@ impl OpSpec for RngUniform {
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Zero("random numbers depend on nothing");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let types = infer_random(self.dtype, &self.shape, operands)?;
@@ -224,6 +227,8 @@ impl OpSpec for RngNormal {
         accuracy: Accuracy::Reduction,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Zero("random numbers depend on nothing");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let types = infer_random(self.dtype, &self.shape, operands)?;

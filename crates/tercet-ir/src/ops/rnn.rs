@@ -6,6 +6,7 @@ use crate::case::{Case, CaseGraph, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::recurrence::{Cell, Recurrence};
@@ -346,6 +347,7 @@ macro_rules! nets {
                 accuracy: Accuracy::Contraction,
                 tier: Tier::Composite,
             };
+            const GRADIENT: Gradient<Self> = Gradient::Decompose;
             fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
                 Net::from(self).infer(operands)
             }

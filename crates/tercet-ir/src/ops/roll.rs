@@ -6,6 +6,7 @@ use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, pick, reject};
@@ -31,6 +32,8 @@ impl OpSpec for Roll {
         accuracy: Accuracy::Exact,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::shape::roll);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;

@@ -5,6 +5,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{elementwise_eval, elementwise_infer, reject};
@@ -26,6 +27,8 @@ impl OpSpec for Where {
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::elementwise::select);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         elementwise_infer(&ScalarOp::Where, operands)

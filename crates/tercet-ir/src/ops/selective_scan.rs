@@ -6,6 +6,7 @@ use crate::case::{Case, CaseGraph, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{
@@ -145,6 +146,8 @@ impl OpSpec for SelectiveScan {
         tier: Tier::Core,
     };
 
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::recurrent::selective_scan);
+
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x, delta, a, b, c] = exactly(operands)?;
         expect_floats(operands, ["x", "delta", "a", "b", "c"])?;
@@ -265,6 +268,8 @@ impl OpSpec for Mamba2 {
         accuracy: Accuracy::Contraction,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::recurrent::mamba2);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x, dt, a, b, c] = exactly(operands)?;

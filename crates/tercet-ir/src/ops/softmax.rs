@@ -5,6 +5,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype, reject};
@@ -117,6 +118,8 @@ impl OpSpec for Softmax {
         "`exp(x - max) / sum(exp(x - max))` along an axis; a line of only `-inf` gives zeros.",
     );
 
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::reduce::softmax);
+
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         infer(operands, self.axis)
     }
@@ -166,6 +169,8 @@ impl OpSpec for LogSoftmax {
         "log_softmax",
         "`x - max - ln(sum(exp(x - max)))` along an axis; a line of only `-inf` stays `-inf`.",
     );
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::reduce::log_softmax);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         infer(operands, self.axis)

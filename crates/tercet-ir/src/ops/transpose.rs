@@ -5,6 +5,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, pick, reject};
@@ -28,6 +29,8 @@ impl OpSpec for Transpose {
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::shape::transpose);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;

@@ -7,6 +7,7 @@ use crate::attrs;
 use crate::case::{Case, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::non_zero::{expect_countable, most};
@@ -38,6 +39,8 @@ impl OpSpec for Unique {
         accuracy: Accuracy::Exact,
         tier: Tier::Host,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::index::unique);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;

@@ -6,6 +6,7 @@ use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::fft::{expect_pairs, length_of};
@@ -46,6 +47,8 @@ impl OpSpec for WelchPeaks {
         accuracy: Accuracy::Contraction,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;

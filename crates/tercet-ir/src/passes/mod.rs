@@ -13,6 +13,7 @@
 //! a target that takes only equal shapes gets `Expand` nodes from the rules of
 //! [`crate::legalize`].
 
+mod checkpoints;
 mod cse;
 mod dce;
 mod fold;
@@ -67,6 +68,11 @@ pub const PIPELINE: &[Pass] = &[
         name: "cse",
         doc: "Computes equal nodes once.",
         apply: cse::merge_equal,
+    },
+    Pass {
+        name: "drop_checkpoints",
+        doc: "Replaces checkpoints, which kept what is computed again from being merged.",
+        apply: checkpoints::drop_checkpoints,
     },
     Pass {
         name: "fuse_epilogue",

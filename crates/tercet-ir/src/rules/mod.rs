@@ -5,6 +5,7 @@
 //! contractions with an epilogue, so that a decomposition rounds where the fused operator does.
 
 mod attention;
+mod barrier;
 mod blocks;
 mod channel_norm;
 mod contract;
@@ -42,6 +43,7 @@ pub type Applied = Result<Option<Vec<Value>>, OpError>;
 /// Every rule, by family; the first that applies is taken.
 pub const RULES: &[&[Rule]] = &[
     attention::RULES,
+    barrier::RULES,
     blocks::RULES,
     channel_norm::RULES,
     contract::RULES,

@@ -193,7 +193,7 @@ fn an_unknown_pass_is_refused() {
     let error = optimize(&Graph::new(), &options).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no pass named `fusion`; the pipeline has: fold_constants, simplify, cse, fuse_epilogue, \
-         pack_qkv, fuse_elementwise, dce"
+        "no pass named `fusion`; the pipeline has: fold_constants, simplify, cse, drop_checkpoints, \
+         fuse_epilogue, pack_qkv, fuse_elementwise, dce"
     );
 }

@@ -8,6 +8,7 @@ mod text;
 use crate::{Test, executors};
 use tercet::attr::Literal;
 use tercet::custom::{CustomOp, WgslGrid, WgslKernel, WgslParam};
+use tercet::grad::{NoGradient, Ruled, Vjp};
 use tercet::{
     CompileError, CompileOptions, DType, Device, Dim, EvalError, Graph, Tensor, TensorType, Type,
     TypeError,
@@ -61,6 +62,10 @@ impl CustomOp for Own {
 
     fn kernels(&self, _: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
         self.kernels.clone()
+    }
+
+    fn gradient(&self, _: &mut Vjp<'_>) -> Ruled {
+        Err(NoGradient::because("it is only run"))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use tercet::attr::{AttrError, Attrs, Literal, Real};
 use tercet::custom::{CustomOp, CustomOps, WgslKernel};
+use tercet::grad::{Ruled, Vjp};
 use tercet::{
     CompileOptions, DType, Device, Dim, EvalError, Graph, Tensor, TensorType, Type, TypeError,
     parse, parse_with,
@@ -45,6 +46,12 @@ impl CustomOp for Scaled {
 
     fn kernels(&self, _: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
         None
+    }
+
+    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+        let dy = v.dy(0)?;
+        let dx = v.custom(self.clone(), &[dy])?;
+        Ok(v.give(0, dx)?)
     }
 }
 

@@ -5,6 +5,7 @@ use crate::accuracy::Accuracy;
 use crate::attr::{AttrError, AttrValue, Attrs, Literal, take_attr};
 use crate::case::{Case, Reject};
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::subgraph::SubGraph;
@@ -71,6 +72,8 @@ impl OpSpec for If {
         accuracy: Accuracy::Elementwise,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::control::branch);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [pred, captures @ ..] = operands else {

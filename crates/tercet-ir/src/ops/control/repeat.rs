@@ -5,6 +5,7 @@ use crate::accuracy::Accuracy;
 use crate::attrs;
 use crate::case::{Case, Reject};
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::subgraph::SubGraph;
@@ -41,6 +42,8 @@ impl OpSpec for While {
         accuracy: Accuracy::Elementwise,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::None(rules::control::WHILE);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let results = self.body.infer("body", operands)?;

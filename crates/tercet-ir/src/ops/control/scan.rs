@@ -6,6 +6,7 @@ use crate::attrs;
 use crate::case::{Case, Reject};
 use crate::dim::Dim;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{expect_equal, expect_rank_at_least};
@@ -106,6 +107,8 @@ impl OpSpec for Scan {
         accuracy: Accuracy::Elementwise,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::control::scan);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let (steps, arguments) = self.arguments(operands)?;

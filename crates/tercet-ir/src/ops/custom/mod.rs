@@ -12,6 +12,7 @@ use crate::case::{Case, Reject};
 use crate::custom::{CustomOp, CustomOps, attrs_kind, spelled_attrs};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::tensor::Tensor;
@@ -118,6 +119,8 @@ impl OpSpec for Custom {
         accuracy: Accuracy::Contraction,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(|op, v| op.op.gradient(v));
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         self.check_names()?;

@@ -17,6 +17,7 @@ use crate::case::{Case, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{for_each_index, from_scalars, scalars};
@@ -264,6 +265,8 @@ impl OpSpec for Map {
         accuracy: Accuracy::Elementwise,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         if operands.len() != self.inputs.len() {

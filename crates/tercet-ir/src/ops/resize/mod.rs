@@ -12,6 +12,7 @@ use crate::case::{Case, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, for_each_index, from_scalars, pick, scalars};
@@ -155,6 +156,8 @@ impl OpSpec for Resize {
         accuracy: Accuracy::Reduction,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::pool::resize);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;

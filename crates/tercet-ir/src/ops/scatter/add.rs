@@ -7,6 +7,7 @@ use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{
@@ -35,6 +36,8 @@ impl OpSpec for ScatterAdd {
         accuracy: Accuracy::Reduction,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::scatter::add);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [updates, idx] = exactly(operands)?;

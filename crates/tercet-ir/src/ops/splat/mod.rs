@@ -33,6 +33,7 @@ use crate::case::{Case, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype};
@@ -208,6 +209,10 @@ fn images(
     ])
 }
 
+/// Why splats have no gradient.
+const NOT_YET: &str =
+    "the gradient of splats needs kernels of its own, which there are none of yet";
+
 impl OpSpec for GaussianSplatPrepare {
     const DOC: Doc = Doc {
         name: "gaussian_splat_prepare",
@@ -227,6 +232,8 @@ impl OpSpec for GaussianSplatPrepare {
         accuracy: Accuracy::Contraction,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::None(NOT_YET);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let n = expect_scene(operands)?;
@@ -271,6 +278,8 @@ impl OpSpec for GaussianSplatRasterize {
         accuracy: Accuracy::Rendering,
         tier: Tier::Core,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::None(NOT_YET);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [splats, footprints, background] = exactly(operands)?;
@@ -318,6 +327,8 @@ impl OpSpec for GaussianSplatRender {
         accuracy: Accuracy::Rendering,
         tier: Tier::Composite,
     };
+
+    const GRADIENT: Gradient<Self> = Gradient::None(NOT_YET);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         expect_scene(operands)?;

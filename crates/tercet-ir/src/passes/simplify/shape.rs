@@ -72,7 +72,17 @@ pub(super) const RULES: &[Simplification] = &[
         on: OpKind::Pad,
         apply: pad_of_nothing,
     },
+    Simplification {
+        name: "stop_gradient_of_any",
+        doc: "stop_gradient(x) = x: nothing is differentiated after passes",
+        on: OpKind::StopGradient,
+        apply: operand,
+    },
 ];
+
+fn operand(_: &mut Simplifier<'_, '_>, _: &Op, inputs: &[Value]) -> Simplified {
+    Ok(inputs.first().copied())
+}
 
 fn to_same_type(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
     let &[x] = inputs else {

@@ -1,0 +1,85 @@
+//! The operators that legalization makes of one node, as nodes of a graph.
+
+use crate::backend::{Support, Target};
+use crate::error::one_line;
+use crate::graph::{Graph, Node, Value};
+use crate::legalize::legalize;
+use crate::ops::{Op, OpKind};
+
+use super::NoGradient;
+
+/// A target that has every operator but one.
+struct AllBut(OpKind);
+
+impl Target for AllBut {
+    fn name(&self) -> &'static str {
+        "differentiation"
+    }
+
+    fn supports(&self, _: &Graph, node: &Node) -> Support {
+        match node.op.kind() == self.0 {
+            true => Support::Missing {
+                reason: "it is differentiated through its parts".to_string(),
+            },
+            false => Support::Native,
+        }
+    }
+}
+
+/// Appends what an operator of these operands decomposes into, and gives its results.
+pub(super) fn decompose(
+    graph: &mut Graph,
+    op: &Op,
+    operands: &[Value],
+) -> Result<Vec<Value>, NoGradient> {
+    let mut alone = Graph::new();
+    let mut inputs = Vec::with_capacity(operands.len());
+    for (i, v) in operands.iter().enumerate() {
+        inputs.push(alone.input(&i.to_string(), graph.ty(*v).clone())?);
+    }
+    let y = alone.add(op.clone(), &inputs)?;
+    for port in 0..alone.node(y.node).outputs.len() as u8 {
+        alone.output(&port.to_string(), y.port(port))?;
+    }
+    let parts = legalize(&alone, &AllBut(op.kind())).map_err(|e| {
+        let reason = one_line(&e).replace('\n', "");
+        NoGradient::because(format!("no decomposition for these types: {reason}"))
+    })?;
+    inline(graph, &parts, operands).map_err(NoGradient::from)
+}
+
+/// Appends the nodes of a graph, its inputs in order replaced by values, and gives its outputs.
+pub(super) fn inline(
+    graph: &mut Graph,
+    block: &Graph,
+    arguments: &[Value],
+) -> Result<Vec<Value>, crate::OpError> {
+    let mut arguments = arguments.iter();
+    let mut map: Vec<Value> = Vec::with_capacity(block.len());
+    for (_, node) in block.nodes() {
+        let argument = match &node.op {
+            Op::Input(_) => arguments.next().copied(),
+            _ => None,
+        };
+        let value = match argument {
+            Some(value) => value,
+            None => {
+                let inputs: Vec<Value> = node.inputs.iter().map(|v| placed(&map, *v)).collect();
+                graph.add(node.op.clone(), &inputs)?
+            }
+        };
+        map.push(value);
+    }
+    let outputs = block.outputs().iter();
+    Ok(outputs.map(|o| placed(&map, o.value)).collect())
+}
+
+/// A value of a block where it was inlined. An argument may be any result of its node; the input that it stands for has
+/// one.
+fn placed(map: &[Value], v: Value) -> Value {
+    let first = map[v.node.index()];
+    match v.port {
+        0 => first,
+        port => first.port(port),
+    }
+}

@@ -1,0 +1,120 @@
+//! The walk from outputs to wanted values.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::graph::{Graph, NodeId, Value};
+use crate::scalar::BinaryFn;
+
+use super::GradientKind;
+use super::error::{GradError, NoGradient, Severed};
+use super::recompute::Recompute;
+use super::vjp::Vjp;
+
+/// Cotangents of wanted values, in their order, and the nodes that had none to give.
+#[derive(Debug)]
+pub(super) struct Pulled {
+    pub(super) cotangents: Vec<Option<Value>>,
+    pub(super) severed: Vec<Severed>,
+}
+
+/// The values that a derivative with respect to `wanted` exists of, among the nodes from `from` on. Gradients end at
+/// operators that are flat, at integers and at truth values.
+pub(super) fn active(graph: &Graph, from: usize, wanted: &[Value]) -> HashSet<Value> {
+    let mut active: HashSet<Value> = wanted.iter().copied().collect();
+    for (id, node) in graph.nodes().skip(from) {
+        if matches!(node.op.kind().gradient(), GradientKind::Zero(_))
+            || !node.inputs.iter().any(|v| active.contains(v))
+        {
+            continue;
+        }
+        for (port, ty) in (0..).zip(&node.outputs) {
+            if ty.dtype.is_float() {
+                active.insert(Value { node: id, port });
+            }
+        }
+    }
+    active
+}
+
+/// Pulls the cotangents of outputs back to the wanted values through the nodes from `from` on, and appends what that
+/// takes. A node without a gradient is noted and passed with zeros, so that those behind it are noted as well.
+///
+/// # Errors
+/// [`GradError::Rule`] when a rule builds a node that is refused.
+pub(super) fn pull(
+    graph: &mut Graph,
+    from: usize,
+    outputs: &[(Value, Value)],
+    wanted: &[Value],
+) -> Result<Pulled, GradError> {
+    let active = active(graph, from, wanted);
+    let mut forward = Recompute::of(graph, from);
+    let mut severed = Vec::new();
+    let mut cotangents: HashMap<Value, Value> = HashMap::new();
+    let last = outputs.iter().map(|(v, _)| v.node.index() + 1).max();
+    for &(value, cotangent) in outputs {
+        if active.contains(&value) {
+            gather(graph, &mut cotangents, value, cotangent)
+                .map_err(|e| GradError::rule(value.node, "add", e))?;
+        }
+    }
+    for index in (from..last.unwrap_or(from)).rev() {
+        let id = NodeId(index as u32);
+        let node = graph.node(id);
+        let ports = node.outputs.len() as u8;
+        let of_results: Vec<Option<Value>> = (0..ports)
+            .map(|port| cotangents.get(&Value { node: id, port }).copied())
+            .collect();
+        let of_operands: Vec<bool> = node.inputs.iter().map(|v| active.contains(v)).collect();
+        let is_active = |port| active.contains(&Value { node: id, port });
+        let passes = (0..ports).any(is_active) && of_operands.contains(&true);
+        if !passes || of_results.iter().all(Option::is_none) {
+            continue;
+        }
+        let (op, inputs) = (node.op.clone(), node.inputs.clone());
+        let fail = |e| GradError::rule(id, op.name(), e);
+        let mut operands = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            operands.push(forward.value(graph, input).map_err(fail)?);
+        }
+        let result = forward.value(graph, Value { node: id, port: 0 });
+        let read = (operands, result.map_err(fail)?.node);
+        let mut v = Vjp::new(graph, id, read, of_results, of_operands);
+        match op.vjp(&mut v) {
+            Ok(()) => {}
+            Err(NoGradient::Refused(e)) => return Err(fail(e)),
+            Err(NoGradient::Because(reason)) => {
+                let op = op.name();
+                severed.push(Severed {
+                    node: id,
+                    op,
+                    reason,
+                });
+                v.give_zeros().map_err(fail)?;
+            }
+        }
+        for (value, cotangent) in v.finish() {
+            gather(graph, &mut cotangents, value, cotangent).map_err(fail)?;
+        }
+    }
+    let cotangents = wanted.iter().map(|v| cotangents.get(v).copied()).collect();
+    Ok(Pulled {
+        cotangents,
+        severed,
+    })
+}
+
+/// Adds to the cotangent of a value.
+fn gather(
+    graph: &mut Graph,
+    cotangents: &mut HashMap<Value, Value>,
+    value: Value,
+    cotangent: Value,
+) -> Result<(), crate::OpError> {
+    let sum = match cotangents.get(&value) {
+        Some(&so_far) => graph.binary(BinaryFn::Add, so_far, cotangent)?,
+        None => cotangent,
+    };
+    cotangents.insert(value, sum);
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Convolutions. The cotangent of the operand is the transposed convolution of that of the result, the other way
+//! round for transposed ones; that of the weights is a product with the windows as columns.
+
+use crate::dim::Dim;
+use crate::error::OpError;
+use crate::grad::build::numel;
+use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::graph::Value;
+use crate::ops::{Conv, ConvTranspose, DotGeneral, Im2Col, Window};
+use crate::tensor::Tensor;
+use crate::types::{Shape, TensorType};
+
+use super::product::before_activation;
+
+pub(crate) fn conv(op: &Conv, v: &mut Vjp<'_>) -> Ruled {
+    let operands = v.operands();
+    let (x, w) = (operands[0], operands[1]);
+    let plain = Conv {
+        activation: None,
+        ..op.clone()
+    };
+    let pre = |v: &mut Vjp<'_>| v.add(plain, &operands);
+    let Some(dz) = before_activation(v, op.activation, pre)? else {
+        return Ok(());
+    };
+    if v.wants(0) {
+        let sizes = v.shape(x);
+        let dx = windows_added(v, dz, w, &op.window(), op.groups, &sizes[2..])?;
+        v.give(0, dx)?;
+    }
+    if v.wants(1) {
+        let dw = of_weights(v, dz, x, w, &op.window(), op.groups)?;
+        v.give(1, dw)?;
+    }
+    give_bias(v, dz)
+}
+
+pub(crate) fn conv_transpose(op: &ConvTranspose, v: &mut Vjp<'_>) -> Ruled {
+    let (mut x, w, dy) = (v.x(0), v.x(1), v.dy(0)?);
+    let window = op.window();
+    if v.shape(x)[2..].contains(&Dim::Known(0)) {
+        for (i, operand) in [x, w].into_iter().enumerate() {
+            let none = v.zeros_like(operand)?;
+            v.give(i, none)?;
+        }
+        return give_bias(v, dy);
+    }
+    // Padding of the result may hold whole windows, which no element added to.
+    let beyond: Vec<usize> = (0..op.stride.len())
+        .map(|axis| op.output_padding[axis] / op.stride[axis])
+        .collect();
+    if v.wants(0) {
+        let mut dx = v.conv(dy, w, None, window.clone(), op.groups)?;
+        for (axis, &beyond) in beyond.iter().enumerate().filter(|(_, n)| **n > 0) {
+            dx = v.slice_axis(dx, 2 + axis, 0, -(beyond as i64), 1)?;
+        }
+        v.give(0, dx)?;
+    }
+    if v.wants(1) {
+        for (axis, &beyond) in beyond.iter().enumerate() {
+            x = v.zeros_around(x, 2 + axis, 0, beyond)?;
+        }
+        let dw = of_weights(v, x, dy, w, &window, op.groups)?;
+        v.give(1, dw)?;
+    }
+    give_bias(v, dy)
+}
+
+/// The sum over everything but the channels.
+fn give_bias(v: &mut Vjp<'_>, dy: Value) -> Ruled {
+    if !v.wants(2) {
+        return Ok(());
+    }
+    let axes: Vec<usize> = (0..v.rank(dy)).filter(|axis| *axis != 1).collect();
+    let db = v.reduce_sum(dy, &axes, false)?;
+    Ok(v.give(2, db)?)
+}
+
+/// The cotangent of weights `[A, B / groups, ..]` between values `at [N, A, windows..]` and the elements that windows
+/// on `read [N, B, ..]` cover: the sum over windows of their products.
+fn of_weights(
+    v: &mut Vjp<'_>,
+    at: Value,
+    read: Value,
+    w: Value,
+    window: &Window,
+    groups: usize,
+) -> Result<Value, NoGradient> {
+    let (of_w, of_at, of_read) = (v.shape(w), v.shape(at), v.shape(read));
+    let kernel: Vec<usize> = of_w[2..].iter().filter_map(Dim::known).collect();
+    let columns = v.add(Im2Col::of(kernel, window.clone()), &[read])?;
+    let groups = Dim::Known(groups);
+    let windows = numel(&of_at[2..])?;
+    let batch = of_read[0].clone();
+    let each = of_w[0].div_exact(&groups);
+    let each = each.ok_or_else(|| NoGradient::because("its groups do not divide its channels"))?;
+    let depth = numel(&of_w[1..])?;
+    let at = v.shaped(at, [batch.clone(), groups.clone(), each, windows.clone()])?;
+    let columns = v.shaped(columns, [batch, groups, depth, windows])?;
+    let axes = DotGeneral {
+        lhs_contract: vec![0, 3],
+        rhs_contract: vec![0, 3],
+        lhs_batch: vec![1],
+        rhs_batch: vec![1],
+    };
+    let dw = v.dot_general(at, columns, axes)?;
+    Ok(v.shaped(dw, of_w)?)
+}
+
+/// Each element of `x [N, A, windows..]` times `w [A, B / groups, taps..]`, added to what its window covers of axes of
+/// these sizes. What it adds to padding is dropped, what no window covers is 0.
+pub(super) fn windows_added(
+    v: &mut Vjp<'_>,
+    x: Value,
+    w: Value,
+    window: &Window,
+    groups: usize,
+    sizes: &[Dim],
+) -> Result<Value, NoGradient> {
+    let (of_x, of_w) = (v.shape(x), v.shape(w));
+    let mut cut = Window {
+        pad_after: vec![0; sizes.len()],
+        ..window.clone()
+    };
+    let mut missing = vec![0; sizes.len()];
+    let mut is_covered = true;
+    for (axis, n) in sizes.iter().enumerate() {
+        let taps = of_w[2 + axis].known().unwrap_or(1);
+        let reach = (taps - 1) * window.dilation[axis] + 1;
+        let before = window.pad_before[axis];
+        let all = of_x[2 + axis]
+            .checked_mul(&Dim::Known(window.stride[axis]))
+            .and_then(|n| n.checked_add(&Dim::Known(reach)));
+        let wanted = n.checked_add(&Dim::Known(before + window.stride[axis]));
+        let (Some(all), Some(wanted)) = (all, wanted) else {
+            return Err(NoGradient::because(
+                "its windows reach beyond what can be counted",
+            ));
+        };
+        let less = |a: &Dim, b: &Dim| a.checked_sub(b).and_then(|d| d.known());
+        match (less(&wanted, &all), less(&all, &wanted)) {
+            (Some(more), _) => missing[axis] = more,
+            (None, Some(beyond)) => cut.pad_after[axis] = beyond,
+            (None, None) => {
+                return Err(NoGradient::because(format!(
+                    "{all} elements of windows and {wanted} of the operand differ by a number that is known \
+                     only at run time"
+                )));
+            }
+        }
+        // No window reaches the operand.
+        let reached = all
+            .known()
+            .is_none_or(|all| all > before + window.stride[axis]);
+        is_covered &= reached && of_x[2 + axis] != Dim::Known(0) && *n != Dim::Known(0);
+    }
+    if !is_covered {
+        let channels = of_w[1].checked_mul(&Dim::Known(groups));
+        let channels = channels.ok_or_else(|| NoGradient::because("its channels are too many"))?;
+        let shape: Shape = [of_x[0].clone(), channels]
+            .into_iter()
+            .chain(sizes.iter().cloned())
+            .collect();
+        let ty = v.ty(x).with_shape(shape);
+        return Ok(v.filled(&ty, 0.0)?);
+    }
+    let none = vec![0; sizes.len()];
+    let mut y = v.conv_transpose(x, w, None, cut, &none, groups)?;
+    for (axis, &missing) in missing.iter().enumerate() {
+        y = v.zeros_around(y, 2 + axis, 0, missing)?;
+    }
+    Ok(y)
+}
+
+/// The cotangents of columns added to the elements that they were.
+pub(crate) fn im2_col(op: &Im2Col, v: &mut Vjp<'_>) -> Ruled {
+    let (x, dy) = (v.x(0), v.dy(0)?);
+    let windows = op.windows(v.ty(x));
+    let windows = windows.map_err(|e| NoGradient::because(e.to_string()))?;
+    let dx = columns_added(v, dy, &op.kernel, &op.window(), &windows, x)?;
+    Ok(v.give(0, dx)?)
+}
+
+/// Columns of windows of `x [N, C, ..]`, `[N, C taps, windows]` in any shape, added up in the shape of `x`.
+pub(super) fn columns_added(
+    v: &mut Vjp<'_>,
+    columns: Value,
+    kernel: &[usize],
+    window: &Window,
+    windows: &[Dim],
+    x: Value,
+) -> Result<Value, NoGradient> {
+    let shape = v.shape(x);
+    let taps: usize = kernel.iter().product();
+    let lines = numel(&shape[..2])?;
+    let apart: Vec<Dim> = [lines, Dim::Known(taps)]
+        .into_iter()
+        .chain(windows.to_vec())
+        .collect();
+    let columns = v.shaped(columns, apart)?;
+    let dtype = v.dtype(x);
+    let w = each_tap(v, dtype, kernel)?;
+    let sums = windows_added(v, columns, w, window, 1, &shape[2..])?;
+    Ok(v.shaped(sums, shape)?)
+}
+
+/// Weights `[taps, 1, taps..]` by which element `t` of a column goes to tap `t` of its window.
+fn each_tap(v: &mut Vjp<'_>, dtype: crate::DType, kernel: &[usize]) -> Result<Value, OpError> {
+    let taps: usize = kernel.iter().product();
+    let mut weights = vec![0.0; taps * taps];
+    (0..taps).for_each(|t| weights[t * taps + t] = 1.0);
+    let ty = TensorType::new(dtype, &[&[taps, 1], kernel].concat());
+    let weights = Tensor::from_f64s(ty, &weights).expect("invariant: as many values as elements");
+    v.constant(weights)
+}

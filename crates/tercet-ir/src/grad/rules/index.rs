@@ -1,0 +1,125 @@
+//! Operators that read or write by indices: what was read from several times adds up, in the order of the indices.
+//! Indices have no gradient.
+
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::grad::build::numel;
+use crate::grad::{Ruled, Vjp};
+use crate::graph::Value;
+use crate::ops::{
+    DynamicSlice, DynamicUpdateSlice, Gather, GatherElements, GatherNd, ScatterReduce, Sort, TopK,
+    Unique,
+};
+use crate::scalar::CompareFn;
+use crate::types::Type;
+
+/// `dx[idx[i]] += dy[i]` along the axis.
+pub(crate) fn gather(op: &Gather, v: &mut Vjp<'_>) -> Ruled {
+    let (data, idx, dy) = (v.x(0), v.x(1), v.dy(0)?);
+    let (shape, of_idx, of_dy) = (v.shape(data), v.shape(idx), v.shape(dy));
+    let count = numel(&of_idx)?;
+    let mut flat = of_dy.into_dims();
+    flat.splice(op.axis..op.axis + of_idx.rank(), [count.clone()]);
+    let dy = v.shaped(dy, flat)?;
+    let idx = v.shaped(idx, [count])?;
+    let dx = v.added_at(dy, op.axis, idx, &shape[op.axis])?;
+    Ok(v.give(0, dx)?)
+}
+
+pub(crate) fn gather_elements(op: &GatherElements, v: &mut Vjp<'_>) -> Ruled {
+    let (data, idx, dy) = (v.x(0), v.x(1), v.dy(0)?);
+    let dx = elements_added(v, data, idx, dy, op.axis)?;
+    Ok(v.give(0, dx)?)
+}
+
+/// Zeros like `data` with each of `dy` added where its index says.
+fn elements_added(
+    v: &mut Vjp<'_>,
+    data: Value,
+    idx: Value,
+    dy: Value,
+    axis: usize,
+) -> Result<Value, crate::OpError> {
+    let zeros = v.zeros_like(data)?;
+    v.scatter_elements(zeros, idx, dy, axis, ScatterReduce::Add)
+}
+
+pub(crate) fn gather_nd(op: &GatherNd, v: &mut Vjp<'_>) -> Ruled {
+    let (data, mut idx, dy) = (v.x(0), v.x(1), v.dy(0)?);
+    let rows = v.shape(idx);
+    let rows = &rows[..rows.rank() - 1];
+    // Coordinates within the shared axes, so that all axes are led to.
+    for axis in (0..op.batch_dims).rev() {
+        let places = v.iota(&rows[axis])?;
+        let places = v.in_dtype_of(places, idx)?;
+        let mut column = vec![Dim::Known(1); rows.len() + 1];
+        column[axis] = rows[axis].clone();
+        let places = v.shaped(places, column)?;
+        let mut full = rows.to_vec();
+        full.push(Dim::Known(1));
+        let places = v.spread(places, full)?;
+        idx = v.concat(&[places, idx], rows.len())?;
+    }
+    let zeros = v.zeros_like(data)?;
+    let dx = v.scatter_nd(zeros, idx, dy, ScatterReduce::Add)?;
+    Ok(v.give(0, dx)?)
+}
+
+pub(crate) fn top_k(op: &TopK, v: &mut Vjp<'_>) -> Ruled {
+    ordered(v, op.axis)
+}
+
+pub(crate) fn sort(op: &Sort, v: &mut Vjp<'_>) -> Ruled {
+    ordered(v, op.axis)
+}
+
+/// Of values and the indices that they came from.
+fn ordered(v: &mut Vjp<'_>, axis: usize) -> Ruled {
+    let (x, indices, dy) = (v.x(0), v.y(1), v.dy(0)?);
+    let dx = elements_added(v, x, indices, dy, axis)?;
+    Ok(v.give(0, dx)?)
+}
+
+/// The first element of each value gets its cotangent; places after the last value are constant.
+pub(crate) fn unique(_: &Unique, v: &mut Vjp<'_>) -> Ruled {
+    let (x, firsts, count, dy) = (v.x(0), v.y(1), v.y(4), v.dy(0)?);
+    let shape = v.shape(x);
+    let n = numel(&shape)?;
+    let places = v.iota(&n)?;
+    let used = v.compare(CompareFn::Lt, places, count)?;
+    let dy = v.only_where(used, dy)?;
+    let dx = v.scatter_add(dy, firsts, n)?;
+    let dx = v.shaped(dx, shape)?;
+    Ok(v.give(0, dx)?)
+}
+
+pub(crate) fn dynamic_slice(_: &DynamicSlice, v: &mut Vjp<'_>) -> Ruled {
+    let (x, starts, dy) = (v.x(0), v.x(1), v.dy(0)?);
+    let zeros = v.zeros_like(x)?;
+    let dx = v.dynamic_update_slice(zeros, dy, starts)?;
+    Ok(v.give(0, dx)?)
+}
+
+pub(crate) fn dynamic_update_slice(_: &DynamicUpdateSlice, v: &mut Vjp<'_>) -> Ruled {
+    let (update, starts, dy) = (v.x(1), v.x(2), v.dy(0)?);
+    if v.wants(0) {
+        let zeros = v.zeros_like(update)?;
+        let dx = v.dynamic_update_slice(dy, zeros, starts)?;
+        v.give(0, dx)?;
+    }
+    if v.wants(1) {
+        let sizes = v.shape(update);
+        let du = v.dynamic_slice(dy, starts, sizes)?;
+        v.give(1, du)?;
+    }
+    Ok(())
+}
+
+/// `0, 1, ..` in the shape of a value, as `I32`: a number for each of its elements.
+pub(super) fn numbered(v: &mut Vjp<'_>, x: Value) -> Result<Value, crate::grad::NoGradient> {
+    let shape = v.shape(x);
+    let count = numel(&shape)?;
+    let numbers = v.iota(&count)?;
+    debug_assert_eq!(v.ty(numbers), &Type::new(DType::I32, [count]));
+    Ok(v.shaped(numbers, shape)?)
+}

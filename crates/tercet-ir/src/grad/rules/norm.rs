@@ -1,0 +1,65 @@
+//! Norms over lines: with `n` the line at unit scale and `s` its inverse deviation, the cotangent of a line is
+//! `s (g - n mean(g n))` of `g = dy gamma`, less the mean of `g` where the line was centred.
+
+use crate::attr::Real;
+use crate::grad::{Ruled, Vjp};
+use crate::ops::{LayerNorm, RmsNorm};
+
+pub(crate) fn layer_norm(op: &LayerNorm, v: &mut Vjp<'_>) -> Ruled {
+    let axes: Vec<usize> = (op.axis..v.rank(v.x(0))).collect();
+    normed(v, &axes, op.eps, true)
+}
+
+pub(crate) fn rms_norm(op: &RmsNorm, v: &mut Vjp<'_>) -> Ruled {
+    let last = v.rank(v.x(0)) - 1;
+    normed(v, &[last], op.eps, false)
+}
+
+fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: Real, centred: bool) -> Ruled {
+    let (x, gamma, dy) = (v.x(0), v.x(1), v.dy(0)?);
+    let dtype = v.dtype(x);
+    let dy = v.widen(dy)?;
+    if v.wants(0) || v.wants(1) {
+        let mut x = v.widen(x)?;
+        if centred {
+            let mean = v.reduce_mean(x, axes, true)?;
+            x = v.sub(x, mean)?;
+        }
+        let squares = v.mul(x, x)?;
+        let variance = v.reduce_mean(squares, axes, true)?;
+        let sum = v.shifted(variance, eps.0)?;
+        let scale = v.rsqrt(sum)?;
+        let unit = v.mul(x, scale)?;
+        if v.wants(0) {
+            let gamma = v.widen(gamma)?;
+            let g = v.mul(dy, gamma)?;
+            let along = v.mul(g, unit)?;
+            let along = v.reduce_mean(along, axes, true)?;
+            let part = v.mul(unit, along)?;
+            let mut rest = v.sub(g, part)?;
+            if centred {
+                let mean = v.reduce_mean(g, axes, true)?;
+                rest = v.sub(rest, mean)?;
+            }
+            let dx = v.mul(rest, scale)?;
+            let dx = v.in_dtype(dx, dtype)?;
+            v.give(0, dx)?;
+        }
+        if v.wants(1) {
+            let weighed = v.mul(dy, unit)?;
+            give_sum(v, 1, weighed)?;
+        }
+    }
+    if v.wants(2) {
+        give_sum(v, 2, dy)?;
+    }
+    Ok(())
+}
+
+/// Gives an operand that is the same for all lines the sum over them.
+fn give_sum(v: &mut Vjp<'_>, operand: usize, all: crate::Value) -> Ruled {
+    let ty = v.ty(v.x(operand)).clone();
+    let sum = v.summed_to(all, &ty.shape)?;
+    let sum = v.in_dtype(sum, ty.dtype)?;
+    Ok(v.give(operand, sum)?)
+}

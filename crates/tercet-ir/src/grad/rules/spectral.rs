@@ -1,0 +1,64 @@
+//! Fourier transforms are linear: the cotangent goes through the adjoint, which is the inverse transform with the
+//! scale of the transform itself.
+
+use crate::dim::Dim;
+use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::ops::{Fft, FftNorm, IRFft, RFft};
+use crate::tensor::Tensor;
+use crate::types::TensorType;
+
+/// The convention in which the other direction has this one's scale.
+fn adjoint(norm: FftNorm) -> FftNorm {
+    match norm {
+        FftNorm::Backward => FftNorm::Forward,
+        FftNorm::Ortho => FftNorm::Ortho,
+        FftNorm::Forward => FftNorm::Backward,
+    }
+}
+
+pub(crate) fn fft(op: &Fft, v: &mut Vjp<'_>) -> Ruled {
+    let dy = v.dy(0)?;
+    let back = Fft {
+        inverse: !op.inverse,
+        norm: adjoint(op.norm),
+    };
+    let dx = v.add(back, &[dy])?;
+    Ok(v.give(0, dx)?)
+}
+
+/// The real part of the adjoint of the bins that there are.
+pub(crate) fn rfft(op: &RFft, v: &mut Vjp<'_>) -> Ruled {
+    let (shape, dy) = (v.shape(v.x(0)), v.dy(0)?);
+    let bins = v.rank(dy) - 2;
+    let missing = shape[bins].known().zip(v.shape(dy)[bins].known());
+    let (n, have) = missing.ok_or_else(|| NoGradient::because("its length is symbolic"))?;
+    let full = v.zeros_around(dy, bins, 0, n - have)?;
+    let back = Fft {
+        inverse: true,
+        norm: adjoint(op.norm),
+    };
+    let dx = v.add(back, &[full])?;
+    let real = v.slice_axis(dx, bins + 1, 0, 1, 1)?;
+    let dx = v.shaped(real, shape)?;
+    Ok(v.give(0, dx)?)
+}
+
+/// Bins that stand for two count twice.
+pub(crate) fn irfft(op: &IRFft, v: &mut Vjp<'_>) -> Ruled {
+    let (x, dy) = (v.x(0), v.dy(0)?);
+    let norm = adjoint(op.norm);
+    let dx = v.add(RFft { norm }, &[dy])?;
+    let bins = v.shape(x)[v.rank(x) - 2].known().unwrap_or(op.n / 2 + 1);
+    let counts: Vec<f64> = (0..bins)
+        .map(|k| match k == 0 || 2 * k == op.n {
+            true => 1.0,
+            false => 2.0,
+        })
+        .collect();
+    let ty = TensorType::new(v.dtype(dx), &[bins, 1]);
+    let counts = Tensor::from_f64s(ty, &counts).expect("invariant: as many counts as bins");
+    let counts = v.constant(counts)?;
+    let dx = v.mul(dx, counts)?;
+    debug_assert_eq!(v.shape(dx)[v.rank(dx) - 2], Dim::Known(bins));
+    Ok(v.give(0, dx)?)
+}

@@ -1,0 +1,332 @@
+//! A vector-Jacobian product against a central difference, along one direction.
+
+use std::collections::BTreeMap;
+
+use crate::case::{CaseGraph, Fill};
+use crate::grad::GradError;
+use crate::scalar::{BinaryFn, UnaryFn};
+use crate::verify::verify;
+use crate::{
+    Bindings, DType, EvalCtx, Graph, Op, OpKind, Tensor, TensorType, Value, evaluate, one_line,
+    parse,
+};
+
+/// The step of a difference, and the error that is allowed of it, relative to the sum of its parts.
+#[derive(Clone, Copy)]
+struct Step {
+    size: f64,
+    allowed: f64,
+}
+
+const F64_STEP: Step = Step {
+    size: 1.0 / 1048576.0,
+    allowed: 1e-5,
+};
+/// For graphs that have no F64: the difference has the roundings of F32.
+const F32_STEP: Step = Step {
+    size: 1.0 / 1024.0,
+    allowed: 5e-3,
+};
+
+/// What a check found.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Same,
+    /// There is nothing to differentiate, or too much.
+    Skipped,
+    /// There is no gradient, for this reason.
+    Refused(String),
+    Wrong(String),
+}
+
+/// Functions that are differentiated within a part of their domain only.
+fn domain(op: &Op, operand: usize) -> Option<Fill> {
+    let (lo, hi) = match op {
+        Op::Unary(o) => match o.f {
+            UnaryFn::Ln | UnaryFn::Log2 | UnaryFn::Sqrt | UnaryFn::Rsqrt | UnaryFn::Recip => {
+                (0.3, 3.0)
+            }
+            UnaryFn::Log1p => (-0.7, 3.0),
+            UnaryFn::Asin | UnaryFn::Acos => (-0.9, 0.9),
+            UnaryFn::Tan => (-1.2, 1.2),
+            _ => return None,
+        },
+        Op::Binary(o) => match (o.f, operand) {
+            (BinaryFn::Pow, 0) | (BinaryFn::Div | BinaryFn::Rem, 1) => (0.4, 2.0),
+            (BinaryFn::Atan2, _) => (0.4, 2.0),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(Fill::Uniform(lo, hi))
+}
+
+/// True of operators that take `-inf` for what is masked.
+fn masks(op: &Op) -> bool {
+    matches!(
+        op.kind(),
+        OpKind::Softmax
+            | OpKind::LogSoftmax
+            | OpKind::Attention
+            | OpKind::AttentionBlock
+            | OpKind::TransformerLayer
+    )
+}
+
+/// A graph in which every float is an F64, or the graph as it is where an operator takes none.
+fn widened(graph: &Graph) -> (Graph, Step) {
+    let text = graph.to_string();
+    let narrow = ["bf16", "f16", "f32"];
+    let text = narrow.iter().fold(text, |t, d| t.replace(d, "f64"));
+    match parse(&text) {
+        Ok(graph) => (graph, F64_STEP),
+        Err(_) => (graph.clone(), F32_STEP),
+    }
+}
+
+/// The float leaves of a graph by name.
+pub(super) fn float_leaves(graph: &Graph) -> Vec<(String, Value, DType)> {
+    let named = graph.nodes().filter_map(|(id, node)| {
+        let name = match &node.op {
+            Op::Input(o) => &o.name,
+            Op::Param(o) => &o.name,
+            Op::State(o) => &o.name,
+            _ => return None,
+        };
+        let dtype = node.outputs[0].dtype;
+        let value = Value { node: id, port: 0 };
+        dtype.is_float().then(|| (name.clone(), value, dtype))
+    });
+    named.collect()
+}
+
+/// False for integers, and for floats between which a step is nothing.
+fn is_wide(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64)
+}
+
+fn random(name: &str, shape: &[usize], fill: &Fill) -> Vec<f64> {
+    let ty = TensorType::new(DType::F64, shape);
+    fill.tensor(name, ty).to_f64s()
+}
+
+/// Data of a leaf away from ties and from what is no number; `-inf` stays where it masks.
+fn data(graph: &Graph, leaf: Value, name: &str, given: &Tensor, dtype: DType) -> Tensor {
+    let reads = graph.nodes().flat_map(|(_, node)| {
+        let operands = node.inputs.iter().enumerate();
+        let own = operands.filter(move |(_, v)| **v == leaf);
+        own.map(move |(i, _)| (&node.op, i))
+    });
+    let reads: Vec<(&Op, usize)> = reads.collect();
+    let is_mask = reads.iter().any(|(op, _)| masks(op));
+    let is_plain = |x: &f64| x.abs() < 1e4 || is_mask && *x == f64::NEG_INFINITY;
+    let (shape, values) = (given.shape(), given.to_f64s());
+    let values = match reads.iter().find_map(|(op, i)| domain(op, *i)) {
+        Some(fill) => random(name, shape, &fill),
+        None if values.iter().all(is_plain) => {
+            let noise = Fill::Uniform(-0.02, 0.02);
+            let noise = random(&format!("{name} noise"), shape, &noise);
+            values.iter().zip(noise).map(|(x, n)| x + n).collect()
+        }
+        None => random(name, shape, &Fill::Normal),
+    };
+    Tensor::from_f64s(TensorType::new(dtype, shape), &values).expect("as many values")
+}
+
+/// A graph with data, whose float results are differentiated with respect to its float leaves.
+pub(super) struct Subject {
+    graph: Graph,
+    step: Step,
+    leaves: BTreeMap<String, Tensor>,
+    sizes: Bindings,
+    wanted: Vec<(String, Value, DType)>,
+    outputs: Vec<Value>,
+}
+
+/// A subject's graph with gradients, and the cotangents that they are of.
+struct Differentiated {
+    graph: Graph,
+    gradients: Vec<Option<Value>>,
+    cotangents: Vec<Vec<f64>>,
+    leaves: BTreeMap<String, Tensor>,
+}
+
+impl Subject {
+    pub(super) fn of(c: &CaseGraph) -> Subject {
+        let (graph, step) = widened(&c.graph);
+        let mut leaves = c.tensors.clone();
+        let wanted = match c.expected_fault {
+            Some(_) => Vec::new(),
+            None => float_leaves(&graph),
+        };
+        for (name, leaf, dtype) in &wanted {
+            let zeros = || {
+                let ty = graph
+                    .ty(*leaf)
+                    .eval(&c.sizes)
+                    .expect("cases size their symbols");
+                Tensor::zeros(ty).expect("cases are small")
+            };
+            let given = leaves.get(name).cloned().unwrap_or_else(zeros);
+            leaves.insert(name.clone(), data(&graph, *leaf, name, &given, *dtype));
+        }
+        Subject::new(graph, step, leaves, c.sizes.clone(), wanted)
+    }
+
+    fn new(
+        graph: Graph,
+        step: Step,
+        leaves: BTreeMap<String, Tensor>,
+        sizes: Bindings,
+        wanted: Vec<(String, Value, DType)>,
+    ) -> Subject {
+        let outputs = graph
+            .results()
+            .filter(|v| is_wide(graph.ty(*v).dtype))
+            .collect();
+        Subject {
+            graph,
+            step,
+            leaves,
+            sizes,
+            wanted,
+            outputs,
+        }
+    }
+
+    /// The elements of all values.
+    pub(super) fn elements(&self) -> Option<usize> {
+        let types = self.graph.nodes().flat_map(|(_, n)| &n.outputs);
+        let counts = types.map(|ty| Some(ty.eval(&self.sizes).ok()?.numel()));
+        counts.sum()
+    }
+
+    pub(super) fn check(&self, most: usize) -> Outcome {
+        let is_empty = self.wanted.is_empty() || self.outputs.is_empty();
+        if is_empty || self.elements().is_none_or(|n| n > most) {
+            return Outcome::Skipped;
+        }
+        match self.differentiated() {
+            Ok(done) => self.compared(&done).unwrap_or_else(Outcome::Wrong),
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// The gradients of this subject, to be differentiated again.
+    pub(super) fn gradient(&self) -> Result<Subject, Outcome> {
+        if self.wanted.is_empty() || self.outputs.is_empty() {
+            return Err(Outcome::Skipped);
+        }
+        let Differentiated {
+            mut graph,
+            gradients,
+            leaves,
+            ..
+        } = self.differentiated()?;
+        for (i, value) in gradients.iter().flatten().enumerate() {
+            let name = format!("gradient {i}");
+            graph.output(&name, *value).expect("a fresh name");
+        }
+        let first = graph.outputs().len() - gradients.iter().flatten().count();
+        let wanted = self.wanted.clone();
+        let mut subject = Subject::new(graph, self.step, leaves, self.sizes.clone(), wanted);
+        let gradients = subject.graph.outputs()[first..].iter().map(|o| o.value);
+        let gradients = gradients.filter(|v| is_wide(subject.graph.ty(*v).dtype));
+        subject.outputs = gradients.collect();
+        Ok(subject)
+    }
+
+    /// Cotangents are inputs; where a result is no number they are 0.
+    fn differentiated(&self) -> Result<Differentiated, Outcome> {
+        let failed = |e: &dyn std::error::Error| Outcome::Wrong(one_line(e));
+        let done = evaluate(&self.graph, &EvalCtx::default(), &self.leaves);
+        let done = done.map_err(|e| failed(&e))?;
+        let (mut graph, mut leaves) = (self.graph.clone(), self.leaves.clone());
+        let (mut pairs, mut cotangents) = (Vec::new(), Vec::new());
+        for y in &self.outputs {
+            let name = format!("cotangent {}", graph.len());
+            let ty = graph.ty(*y).clone();
+            let dy = graph.input(&name, ty).expect("a fresh name");
+            pairs.push((*y, dy));
+            let y = done.get(*y);
+            let mut u = random(&name, y.shape(), &Fill::Normal);
+            for (u, y) in u.iter_mut().zip(y.to_f64s()) {
+                *u = if y.is_finite() { *u } else { 0.0 };
+            }
+            let tensor = Tensor::from_f64s(y.ty().clone(), &u).expect("as many values");
+            leaves.insert(name, tensor);
+            cotangents.push(u);
+        }
+        let wanted: Vec<Value> = self.wanted.iter().map(|(_, v, _)| *v).collect();
+        let gradients = graph.vjp(&pairs, &wanted).map_err(|e| match e {
+            GradError::Severed { .. } => Outcome::Refused(one_line(&e)),
+            e => failed(&e),
+        })?;
+        verify(&graph).map_err(|e| failed(&e))?;
+        Ok(Differentiated {
+            graph,
+            gradients,
+            cotangents,
+            leaves,
+        })
+    }
+
+    fn compared(&self, with: &Differentiated) -> Result<Outcome, String> {
+        let done = evaluate(&with.graph, &EvalCtx::default(), &with.leaves);
+        let done = done.map_err(|e| one_line(&e))?;
+        let mut direction = BTreeMap::new();
+        let (mut product, mut scale) = (0.0, 0.0);
+        for ((name, _, dtype), gradient) in self.wanted.iter().zip(&with.gradients) {
+            let at = &self.leaves[name];
+            let name_of_v = format!("{name} direction");
+            let mut v = random(&name_of_v, at.shape(), &Fill::Uniform(-1.0, 1.0));
+            for (v, x) in v.iter_mut().zip(at.to_f64s()) {
+                // A step is less than the distance of two narrow numbers.
+                let moves = x.is_finite() && is_wide(*dtype);
+                *v = if moves { *v } else { 0.0 };
+            }
+            if let Some(gradient) = gradient {
+                for (g, v) in done.get(*gradient).to_f64s().iter().zip(&v) {
+                    let part = if *v == 0.0 { 0.0 } else { g * v };
+                    product += part;
+                    scale += part.abs();
+                }
+            }
+            direction.insert(name.clone(), v);
+        }
+        let Step { size, allowed } = self.step;
+        let ahead = self.along(&with.cotangents, &direction, size)?;
+        let behind = self.along(&with.cotangents, &direction, -size)?;
+        let difference = (ahead - behind) / (2.0 * size);
+        let level = (ahead.abs() + behind.abs()) * 1e-8;
+        if (difference - product).abs() <= allowed * (scale + difference.abs()) + level {
+            return Ok(Outcome::Same);
+        }
+        let what = format!("{product:e} by the rule, {difference:e} by differences");
+        Ok(Outcome::Wrong(what))
+    }
+
+    /// The sum over outputs of their products with the cotangents, at the leaves moved by so much along the direction.
+    fn along(
+        &self,
+        cotangents: &[Vec<f64>],
+        direction: &BTreeMap<String, Vec<f64>>,
+        by: f64,
+    ) -> Result<f64, String> {
+        let mut leaves = self.leaves.clone();
+        for (name, v) in direction {
+            let at = &self.leaves[name];
+            let moved = at.to_f64s().into_iter().zip(v).map(|(x, v)| x + by * v);
+            let moved: Vec<f64> = moved.collect();
+            let moved = Tensor::from_f64s(at.ty().clone(), &moved).expect("as many values");
+            leaves.insert(name.clone(), moved);
+        }
+        let done = evaluate(&self.graph, &EvalCtx::default(), &leaves).map_err(|e| one_line(&e))?;
+        let sums = self.outputs.iter().zip(cotangents).map(|(y, u)| {
+            let y = done.get(*y).to_f64s();
+            let both = y.iter().zip(u).filter(|(_, u)| **u != 0.0);
+            both.map(|(y, u)| y * u).sum::<f64>()
+        });
+        Ok(sums.sum())
+    }
+}

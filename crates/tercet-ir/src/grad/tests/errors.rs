@@ -1,0 +1,220 @@
+//! Every way in which a graph cannot be differentiated.
+
+use crate::attr::Literal;
+use crate::custom::{CustomOp, WgslKernel};
+use crate::grad::{GradError, NoGradient, Ruled, Vjp};
+use crate::{DType, EvalError, Graph, Tensor, TensorType, Type, TypeError, Value, one_line};
+
+/// `x` of a type as an input.
+fn input(g: &mut Graph, name: &str, dtype: DType, shape: &[usize]) -> Value {
+    g.input(name, Type::new(dtype, shape))
+        .expect("a fresh name")
+}
+
+/// The error, after which the graph is as before.
+fn refused(g: &mut Graph, loss: Value, wanted: &[Value]) -> GradError {
+    let before = g.clone();
+    let e = g.gradients(loss, wanted).expect_err("it has no gradients");
+    assert_eq!(*g, before, "nodes are left over");
+    e
+}
+
+#[test]
+fn a_loss_is_one_float() {
+    let mut g = Graph::new();
+    let x = input(&mut g, "x", DType::F32, &[3]);
+    let i = input(&mut g, "i", DType::I32, &[]);
+    let text = one_line(&refused(&mut g, x, &[x]));
+    assert!(
+        text.contains("the loss %0 is f32[3]; expected a float of rank 0"),
+        "{text}"
+    );
+    assert!(matches!(refused(&mut g, i, &[x]), GradError::Loss { .. }));
+}
+
+#[test]
+fn values_are_floats_of_the_graph() {
+    let mut g = Graph::new();
+    let x = input(&mut g, "x", DType::F32, &[]);
+    let i = input(&mut g, "labels", DType::I32, &[3]);
+    let text = one_line(&refused(&mut g, x, &[x, i]));
+    assert_eq!(text, "%1 `labels` is i32[3]; only floats have gradients");
+    let other = x.port(1);
+    assert_eq!(
+        refused(&mut g, x, &[other]),
+        GradError::NotOfGraph { value: other }
+    );
+    assert_eq!(
+        refused(&mut g, other, &[x]),
+        GradError::NotOfGraph { value: other }
+    );
+}
+
+#[test]
+fn cotangents_have_the_types_of_their_outputs() {
+    let mut g = Graph::new();
+    let x = input(&mut g, "x", DType::F32, &[3]);
+    let y = g.exp(x).expect("a float");
+    let dy = input(&mut g, "dy", DType::F32, &[2]);
+    let before = g.clone();
+    let e = g.vjp(&[(y, dy)], &[x]).expect_err("the types differ");
+    assert_eq!(
+        one_line(&e),
+        "the cotangent of %1 is f32[2]; expected f32[3]"
+    );
+    assert_eq!(g, before);
+}
+
+#[test]
+fn values_off_the_way_are_named() {
+    let mut g = Graph::new();
+    let x = input(&mut g, "x", DType::F32, &[3]);
+    let w = g
+        .param("w", Type::new(DType::F32, [3]))
+        .expect("a fresh name");
+    let unused = g
+        .param("unused", Type::new(DType::F32, [3]))
+        .expect("a fresh name");
+    let above = g
+        .compare(crate::scalar::CompareFn::Gt, w, x)
+        .expect("they compare");
+    let weight = g.cast(above, DType::F32).expect("any dtype");
+    let y = g.mul(x, weight).expect("floats");
+    let loss = g.reduce_sum(y, &[0], false).expect("floats");
+    let e = refused(&mut g, loss, &[x, w, unused]);
+    let GradError::Unused { values, .. } = &e else {
+        panic!("{e:?}")
+    };
+    assert_eq!(values.len(), 2, "{e}");
+    let text = one_line(&e);
+    assert!(
+        text.contains("%1 `w`, whose way ends at %3 compare: truth values are flat"),
+        "{text}"
+    );
+    assert!(text.contains("%2 `unused`"), "{text}");
+    // Flat functions end a way as well: silence would be a gradient of zero.
+    let flat = g.floor(w).expect("a float");
+    let loss = g.reduce_sum(flat, &[0], false).expect("floats");
+    assert!(matches!(
+        refused(&mut g, loss, &[w]),
+        GradError::Unused { .. }
+    ));
+    // As products with vectors nothing is no error.
+    let dy = g.scalar(DType::F32, 1.0).expect("a float");
+    assert_eq!(g.vjp(&[(loss, dy)], &[w]), Ok(vec![None]));
+}
+
+/// An operator of a user that has no gradient.
+#[derive(Debug)]
+struct Opaque;
+
+impl CustomOp for Opaque {
+    fn name(&self) -> &str {
+        "test.opaque"
+    }
+    fn attrs(&self) -> Vec<(&'static str, Literal)> {
+        Vec::new()
+    }
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        Ok(operands.iter().copied().cloned().collect())
+    }
+    fn eval(&self, operands: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+        Ok(operands.iter().copied().cloned().collect())
+    }
+    fn kernels(&self, _: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
+        None
+    }
+    fn gradient(&self, _: &mut Vjp<'_>) -> Ruled {
+        Err(NoGradient::because("nobody knows"))
+    }
+}
+
+#[test]
+fn every_node_that_blocks_the_way_is_named() {
+    let mut g = Graph::new();
+    let x = input(&mut g, "x", DType::F32, &[3]);
+    let y = g.custom(Opaque, &[x]).expect("any operand");
+    let y = g.exp(y).expect("a float");
+    let mut body = Graph::new();
+    let carried = input(&mut body, "c", DType::F32, &[3]);
+    let next = body.tanh(carried).expect("a float");
+    body.output("next", next).expect("a fresh name");
+    let mut cond = Graph::new();
+    let carried = input(&mut cond, "c", DType::F32, &[3]);
+    let sum = cond.reduce_sum(carried, &[0], false).expect("floats");
+    let goes_on = cond
+        .is(crate::scalar::CompareFn::Gt, sum, 1.0)
+        .expect("floats");
+    cond.output("goes_on", goes_on).expect("a fresh name");
+    let y = g.while_loop(&[y], &[], cond, body, 10).expect("it fits");
+    // Off the way: of something else than the wanted value.
+    let other = input(&mut g, "other", DType::F32, &[3]);
+    let other = g.custom(Opaque, &[other]).expect("any operand");
+    let y = g.mul(y, other).expect("floats");
+    let loss = g.reduce_sum(y, &[0], false).expect("floats");
+    let e = refused(&mut g, loss, &[x]);
+    let GradError::Severed { nodes } = &e else {
+        panic!("{e:?}")
+    };
+    let named: Vec<(u32, &str)> = nodes.iter().map(|n| (n.node.0, n.op)).collect();
+    assert_eq!(named, [(3, "while"), (1, "custom")], "{e}");
+    let text = one_line(&e);
+    assert!(text.contains("%1 custom: nobody knows"), "{text}");
+    assert!(text.contains("%3 while: how many states"), "{text}");
+    // Behind the nodes there is a way.
+    assert!(g.gradients(loss, &[y]).is_ok());
+}
+
+#[test]
+fn a_rule_that_gives_another_type_is_an_error() {
+    #[derive(Debug)]
+    struct Wrong;
+    impl CustomOp for Wrong {
+        fn name(&self) -> &str {
+            "test.wrong"
+        }
+        fn attrs(&self) -> Vec<(&'static str, Literal)> {
+            Vec::new()
+        }
+        fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+            Ok(vec![operands[0].with_shape(crate::Shape::default())])
+        }
+        fn eval(&self, _: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError> {
+            Ok(vec![Tensor::zeros(results[0].clone())?])
+        }
+        fn kernels(&self, _: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
+            None
+        }
+        fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+            let dy = v.dy(0)?;
+            Ok(v.give(0, dy)?)
+        }
+    }
+    let mut g = Graph::new();
+    let x = input(&mut g, "x", DType::F32, &[3]);
+    let loss = g.custom(Wrong, &[x]).expect("any operand");
+    let e = refused(&mut g, loss, &[x]);
+    let text = one_line(&e);
+    assert!(text.contains("the gradient of %1 (custom)"), "{text}");
+    assert!(
+        text.contains("another type than operand 0, f32[3]"),
+        "{text}"
+    );
+}
+
+#[test]
+fn packed_weights_do_not_learn() {
+    let mut g = Graph::new();
+    let x = input(&mut g, "x", DType::F32, &[2, 32]);
+    let ty = Type::new(DType::U8, [3, 34]);
+    let w = g.param("w", ty).expect("a fresh name");
+    let y = g
+        .dequant_matmul(x, w, crate::Scheme::Q8_0)
+        .expect("they fit");
+    let loss = g.reduce_sum(y, &[0, 1], false).expect("floats");
+    assert!(matches!(
+        refused(&mut g, loss, &[w]),
+        GradError::NotFloat { .. }
+    ));
+    assert!(g.gradients(loss, &[x]).is_ok());
+}

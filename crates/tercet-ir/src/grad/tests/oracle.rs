@@ -1,0 +1,180 @@
+//! Every float case of every operator: the vector-Jacobian product along a random direction against a central
+//! difference of the reference in F64. Cotangents are random, so that a rule that ignores them, or a factor on the way,
+//! is found; a direction touches every element, so that a wrong one is.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::differences::{Outcome, Subject};
+use crate::case::Case;
+use crate::grad::{GradError, GradientKind};
+use crate::verify::verify;
+use crate::{DType, Graph, OpKind, Value, one_line, parse};
+
+/// Cases that central differences do not decide, with the reason.
+const EXCLUDED: &[(&str, &str)] = &[
+    ("top_k/whole_long_lines", CLOSE),
+    ("sort/long_line_3000", CLOSE),
+    ("sort/long_lines_2x2100_down", CLOSE),
+    ("custom/gate_of_256_experts", CLOSE),
+    ("custom/gate_more_groups_than_invocations", CLOSE),
+    ("dequant_mat_mul/q6_k_infinity", INFINITE),
+    ("dequant_mat_mul/q8_0_infinity_in_rows", INFINITE),
+];
+const CLOSE: &str = "neighbours change places within a step";
+const INFINITE: &str = "0 times an infinite weight";
+
+/// Operators with cases that have no gradient, and a part of the reason.
+const REFUSED: &[(&str, &str)] = &[
+    ("while", "known only when it has run"),
+    ("scan", "known only when it has run"),
+    ("gaussian_splat_prepare", "kernels of its own"),
+    ("gaussian_splat_rasterize", "kernels of its own"),
+    ("gaussian_splat_render", "kernels of its own"),
+];
+
+/// Operators with a gradient that no case has differences of, with the reason.
+const UNTRIED: &[(&str, &str)] = &[];
+
+/// More elements than this in all values of a case are left to smaller cases of the same operator.
+const MOST_ELEMENTS: usize = 1 << 16;
+/// As [`MOST_ELEMENTS`], for second derivatives.
+const MOST_ELEMENTS_TWICE: usize = 1 << 10;
+
+/// The cases of an operator that are not excluded, with the first of their dtypes in this order, by name.
+fn cases_of(kind: OpKind) -> Vec<(String, Case, DType)> {
+    let order = [DType::F64, DType::F32, DType::F16, DType::BF16];
+    let doc = kind.doc();
+    let mut cases = Vec::new();
+    for case in kind.cases() {
+        let runs = |d: &DType| doc.dtypes.contains(d) && case.runs_with(*d);
+        let name = format!("{}/{}", doc.name, case.name);
+        if let Some(dtype) = order.into_iter().find(runs)
+            && !EXCLUDED.iter().any(|(excluded, _)| *excluded == name)
+        {
+            cases.push((name, case, dtype));
+        }
+    }
+    cases
+}
+
+/// Adds a line for an outcome that is not as it should be.
+fn report(wrong: &mut String, op: &str, name: &str, outcome: &Outcome) {
+    let what = match outcome {
+        Outcome::Same | Outcome::Skipped => return,
+        Outcome::Refused(why) => {
+            let mut known = REFUSED.iter();
+            if known.any(|(o, reason)| *o == op && why.contains(reason)) {
+                return;
+            }
+            why
+        }
+        Outcome::Wrong(what) => what,
+    };
+    writeln!(wrong, "{name}: {what}").expect("text grows");
+}
+
+#[test]
+fn products_agree_with_central_differences() {
+    let mut wrong = String::new();
+    for &kind in OpKind::ALL {
+        let op = kind.doc().name;
+        let mut tried = 0;
+        for (name, case, dtype) in cases_of(kind) {
+            let c = case.build(dtype).expect("cases build");
+            let outcome = Subject::of(&c).check(MOST_ELEMENTS);
+            tried += usize::from(matches!(outcome, Outcome::Same));
+            report(&mut wrong, op, &name, &outcome);
+        }
+        let has_one = matches!(
+            kind.gradient(),
+            GradientKind::Rule | GradientKind::Decompose
+        );
+        let known = |list: &[(&str, &str)]| list.iter().any(|(o, _)| *o == op);
+        if has_one && tried == 0 && !known(REFUSED) && !known(UNTRIED) {
+            writeln!(wrong, "{op}: no case was tried").expect("text grows");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// The same of the graphs of gradients, where they are small.
+#[test]
+fn second_derivatives_agree_with_central_differences() {
+    let mut wrong = String::new();
+    for &kind in OpKind::ALL {
+        let op = kind.doc().name;
+        for (name, case, dtype) in cases_of(kind) {
+            let c = case.build(dtype).expect("cases build");
+            let subject = Subject::of(&c);
+            if subject.elements().is_none_or(|n| n > MOST_ELEMENTS_TWICE) {
+                continue;
+            }
+            match subject.gradient() {
+                Ok(gradient) => {
+                    let outcome = gradient.check(MOST_ELEMENTS);
+                    report(&mut wrong, op, &name, &outcome);
+                }
+                Err(Outcome::Refused(_) | Outcome::Skipped) => {}
+                Err(outcome) => report(&mut wrong, op, &name, &outcome),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Of every float dtype, and through the text form.
+#[test]
+fn gradients_are_ordinary_graphs() {
+    for &kind in OpKind::ALL {
+        let doc = kind.doc();
+        for case in kind.cases() {
+            for &dtype in doc.dtypes.iter().filter(|d| case.runs_with(**d)) {
+                let c = case.build(dtype).expect("cases build");
+                let name = format!("{}/{}/{dtype}", doc.name, case.name);
+                let mut graph = c.graph.clone();
+                match differentiated(&mut graph) {
+                    Ok(wanted) => {
+                        verify(&graph).unwrap_or_else(|e| panic!("{name}: {}", one_line(&e)));
+                        for (x, dx) in wanted {
+                            assert_eq!(graph.ty(x), graph.ty(dx), "{name}");
+                        }
+                        let is_small = graph.len() < 200 && dtype == DType::F32;
+                        if is_small {
+                            assert_eq!(parse(&graph.to_string()).as_ref(), Ok(&graph), "{name}");
+                        }
+                    }
+                    Err(GradError::Severed { .. }) => assert_eq!(graph, c.graph, "{name}"),
+                    Err(e) => panic!("{name}: {}", one_line(&e)),
+                }
+            }
+        }
+    }
+}
+
+/// Adds cotangents as inputs and gives the float leaves that got one with it.
+fn differentiated(graph: &mut Graph) -> Result<Vec<(Value, Value)>, GradError> {
+    let before = graph.clone();
+    let leaves = super::differences::float_leaves(graph);
+    let results: Vec<Value> = graph.results().collect();
+    let mut pairs: BTreeMap<Value, Value> = BTreeMap::new();
+    for y in results
+        .into_iter()
+        .filter(|y| before.ty(*y).dtype.is_float())
+    {
+        let name = format!("cotangent of {y}");
+        if pairs.contains_key(&y) {
+            continue;
+        }
+        let ty = graph.ty(y).clone();
+        pairs.insert(y, graph.input(&name, ty).expect("a fresh name"));
+    }
+    let pairs: Vec<(Value, Value)> = pairs.into_iter().collect();
+    let wanted: Vec<Value> = leaves.iter().map(|(_, v, _)| *v).collect();
+    let done = graph.vjp(&pairs, &wanted);
+    if done.is_err() {
+        *graph = before;
+    }
+    let done = wanted.iter().zip(done?);
+    Ok(done.filter_map(|(x, dx)| Some((*x, dx?))).collect())
+}
