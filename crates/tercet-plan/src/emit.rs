@@ -24,7 +24,9 @@ use std::collections::{HashMap, HashSet};
 use smallvec::SmallVec;
 use tercet_ir::layout::{SymLayout, Term, numel};
 use tercet_ir::legalize::Origins;
-use tercet_ir::{Bindings, CompileError, DType, Dim, Graph, Shape, Signature, Tensor, Value};
+use tercet_ir::{
+    Bindings, CompileError, DType, Dim, Graph, Shape, Signature, Tensor, TensorType, Value,
+};
 
 use self::blocks::Around;
 pub(crate) use self::blocks::Block;
@@ -61,7 +63,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) origins: Origins,
     /// Values whose packed rows lie in planes.
     pub(crate) planes: HashMap<Value, Planes>,
-    /// Parameters above the binding limit, which kernels read in parts.
+    /// Leaves and results above the binding limit, which kernels reach in parts.
     pub(crate) parts: Parts,
     /// The nodes that this graph lies in, outermost first, each with the attribute that holds the next
     /// graph.
@@ -126,6 +128,17 @@ impl<'a> Emit<'a> {
     /// # Errors
     /// As [`Emit::temp`].
     pub fn constant(&mut self, tensor: Tensor) -> Result<View, CompileError> {
+        let (ty, home) = self.constant_home(tensor);
+        self.place(ty.dtype, &Shape::known(&ty.shape), home)
+    }
+
+    /// As [`Emit::constant`], for one that kernels bind in parts.
+    pub(crate) fn constant_unbound(&mut self, tensor: Tensor) -> Result<View, CompileError> {
+        let (ty, home) = self.constant_home(tensor);
+        self.place_unbound(ty.dtype, &Shape::known(&ty.shape), home)
+    }
+
+    fn constant_home(&mut self, tensor: Tensor) -> (TensorType, Home) {
         let ty = tensor.ty().clone();
         let consts = &mut self.draft.consts;
         let at = consts.iter().position(|known| *known == tensor);
@@ -133,8 +146,7 @@ impl<'a> Emit<'a> {
             consts.push(tensor);
             consts.len() - 1
         });
-        let home = Home::At(Buffer::Const(at as u32), 0);
-        self.place(ty.dtype, &Shape::known(&ty.shape), home)
+        (ty, Home::At(Buffer::Const(at as u32), 0))
     }
 
     fn dense_layout(&self, shape: &[Dim]) -> Result<SymLayout, CompileError> {
@@ -151,39 +163,63 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// True for the whole of a parameter that no kernel binds.
-    fn is_in_parts(&self, home: Home) -> bool {
-        matches!(home, Home::At(Buffer::Param(at), 0) if self.facts.parts.contains(at))
-    }
-
     pub(crate) fn place(
         &mut self,
         dtype: DType,
         shape: &[Dim],
         home: Home,
     ) -> Result<View, CompileError> {
+        let bytes = self.bytes_at_bounds(dtype, shape)?;
+        if bytes > self.caps.max_binding_bytes {
+            return Err(self.too_large(bytes));
+        }
+        self.place_unbound(dtype, shape, home)
+    }
+
+    fn bytes_at_bounds(&self, dtype: DType, shape: &[Dim]) -> Result<u64, CompileError> {
         let mut bytes = Some(dtype.size_bytes());
         for dim in shape {
             let size = dim.upper_bound(self.facts.bounds)?;
             bytes = bytes.and_then(|n| n.checked_mul(size));
         }
-        let bytes = bytes.map_or(u64::MAX, |n| n as u64);
-        if bytes > self.caps.max_binding_bytes && !self.is_in_parts(home) {
-            return Err(self.too_large(bytes));
-        }
+        Ok(bytes.map_or(u64::MAX, |n| n as u64))
+    }
+
+    /// As [`Emit::place`], of any size: kernels bind parts of it ([`Emit::part`]) or nothing.
+    pub(crate) fn place_unbound(
+        &mut self,
+        dtype: DType,
+        shape: &[Dim],
+        home: Home,
+    ) -> Result<View, CompileError> {
+        let bytes = self.bytes_at_bounds(dtype, shape)?;
         let layout = self.dense_layout(shape)?;
-        let slot = self.slot(SlotDraft {
+        let words = bytes.checked_next_multiple_of(4);
+        let slot = SlotDraft {
             // A binding cannot be empty.
-            bytes: bytes.next_multiple_of(4).max(4),
+            bytes: words.ok_or_else(|| self.too_large(bytes))?.max(4),
             dtype,
             numel: numel(shape),
             home,
-        });
+        };
         Ok(View {
-            slot,
+            slot: self.slot(slot),
             layout,
             dtype,
         })
+    }
+
+    /// Where a part of a slot lies that begins so many bytes after it.
+    pub(crate) fn part(&self, of: SlotId, offset_bytes: u64) -> Home {
+        match self.home(of) {
+            Home::At(buffer, first) => Home::At(buffer, first + offset_bytes),
+            Home::Arena
+            | Home::Prepared
+            | Home::Output
+            | Home::Input
+            | Home::Counters
+            | Home::Within(..) => Home::Within(of, offset_bytes),
+        }
     }
 
     /// As [`Emit::place`], for rows that lie in planes: each begins where they are aligned.

@@ -7,8 +7,8 @@ use tercet_ir::backend::check_borders;
 use tercet_ir::layout::in_place_updates;
 use tercet_ir::legalize::{Origins, legalize, origins};
 use tercet_ir::{
-    CompileError, CompileOptions, DType, Dim, Graph, NodeId, Op, Port, Signature, UnsupportedNode,
-    passes,
+    Assign, CompileError, CompileOptions, DType, Dim, Graph, NodeId, Op, Port, Signature,
+    UnsupportedNode, Value, passes,
 };
 
 use crate::caps::Caps;
@@ -65,9 +65,11 @@ pub fn compile_with(
     };
     let legal = {
         let _span = tracing::debug_span!("legalize").entered();
-        let narrow = narrow_i64(&optimized)?;
-        let narrow = split(&narrow, caps)?.unwrap_or(narrow);
-        legalize(&narrow, &PlanTarget(caps))?
+        let legal = legalize(&narrow_i64(&optimized)?, &PlanTarget(caps))?;
+        match split(&legal, caps)? {
+            Some(in_parts) => legalize(&in_parts, &PlanTarget(caps))?,
+            None => legal,
+        }
     };
     let _span = tracing::debug_span!("plan").entered();
     let origins = origins(&legal);
@@ -100,7 +102,7 @@ pub fn plan(
             signature: &signature,
             origins: origins.clone(),
             planes: planes::of(legal),
-            parts: Parts::of(legal, &signature, caps),
+            parts: Parts::of(legal, caps),
             around: Vec::new(),
             has_flow: legal.nodes().any(|(_, n)| !n.op.subgraphs().is_empty()),
         };
@@ -214,10 +216,12 @@ fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
             };
             let planes = planes.get(&port.name).filter(|_| kind == 1).copied();
             // Errors name it.
-            if let Some(leaf) = e.graph.leaf(&port.name) {
+            let leaf = e.graph.leaf(&port.name);
+            if let Some(leaf) = leaf {
                 e.move_to(leaf);
             }
-            list.push(io(e, port, planes, home)?);
+            let in_parts = leaf.is_some_and(|leaf| e.facts.parts.has_leaf(leaf));
+            list.push(io(e, port, planes, home, in_parts)?);
         }
     }
     Ok(borders)
@@ -241,9 +245,14 @@ fn io(
     port: &Port,
     planes: Option<Planes>,
     home: Home,
+    in_parts: bool,
 ) -> Result<Io, CompileError> {
     let dtype = device_dtype(port.ty.dtype);
-    let view = place(e, dtype, &port.ty.shape, planes, home)?;
+    let view = match (in_parts, &planes) {
+        (false, _) => place(e, dtype, &port.ty.shape, planes, home)?,
+        (true, None) => e.place_unbound(dtype, &port.ty.shape, home)?,
+        (true, Some(planes)) => e.place_unbound(dtype, &planes.stored(&port.ty.shape), home)?,
+    };
     let words = e.words(dtype, &port.ty.shape);
     Ok(Io {
         ty: port.ty.clone(),
@@ -259,6 +268,13 @@ fn outputs(e: &mut Emit<'_>, borders: &mut Borders) -> Result<(), CompileError> 
     for (port, output) in e.facts.signature.outputs.iter().zip(graph.outputs()) {
         e.move_to_border(output.value.node, "output");
         let view = e.view(output.value);
+        if e.facts.parts.is_joined(output.value.node) {
+            check_dtype(e, &view)?;
+            let whole = joined_output(e, output.value, &view)?;
+            let io = io_of(e, port, &whole);
+            borders.outputs.push(io);
+            continue;
+        }
         check_dtype(e, &view)?;
         let slot = &e.draft.slots[view.slot.0 as usize];
         let whole = slot.home == Home::Arena
@@ -276,6 +292,26 @@ fn outputs(e: &mut Emit<'_>, borders: &mut Borders) -> Result<(), CompileError> 
         borders.outputs.push(io);
     }
     Ok(())
+}
+
+/// An output that kernels reach in parts: each is computed, or copied, to where it lies in the whole.
+fn joined_output(e: &mut Emit<'_>, value: Value, like: &View) -> Result<View, CompileError> {
+    let whole = e.place_unbound(like.dtype, like.layout.shape(), Home::Output)?;
+    for (first, part) in e.facts.parts.joined(e.graph, value) {
+        let view = e.view(part);
+        let home = e.part(whole.slot, (first * view.dtype.size_bytes()) as u64);
+        let slot = &mut e.draft.slots[view.slot.0 as usize];
+        if slot.home == Home::Arena
+            && slot.dtype == view.dtype
+            && view.layout.is_whole(slot.numel.as_ref())
+        {
+            slot.home = home;
+            continue;
+        }
+        let to = e.place(view.dtype, view.layout.shape(), home)?;
+        copy::emit(e, &view, &to)?;
+    }
+    Ok(whole)
 }
 
 /// Refuses to pass on what comes in with a dtype that no kernel takes: nothing else asks about leaves.
@@ -311,31 +347,47 @@ fn assigns(e: &mut Emit<'_>) -> Result<(), CompileError> {
     let mut commits = Vec::new();
     for assign in graph.assigns() {
         e.move_to_border(assign.value.node, "assign");
-        let (state, value) = (e.view(assign.state), e.view(assign.value));
-        if state.slot == value.slot && value == state {
-            continue;
-        }
-        check_dtype(e, &value)?;
-        let home = e.draft.slots[value.slot.0 as usize].home;
-        let from = match home {
-            Home::At(Buffer::State(_), _) => {
-                let copy = e.temp(value.dtype, value.layout.shape())?;
-                copy::emit(e, &value, &copy)?;
-                copy
+        for (state, value) in assigned(e, assign) {
+            if state.slot == value.slot && value == state {
+                continue;
             }
-            Home::Arena
-            | Home::Prepared
-            | Home::Output
-            | Home::Input
-            | Home::Counters
-            | Home::At(..) => e.dense(&value)?,
-        };
-        commits.push((from, state));
+            check_dtype(e, &value)?;
+            let home = e.draft.slots[value.slot.0 as usize].home;
+            let from = match home {
+                Home::At(Buffer::State(_), _) => {
+                    let copy = e.temp(value.dtype, value.layout.shape())?;
+                    copy::emit(e, &value, &copy)?;
+                    copy
+                }
+                Home::Arena
+                | Home::Prepared
+                | Home::Output
+                | Home::Input
+                | Home::Counters
+                | Home::Within(..)
+                | Home::At(..) => e.dense(&value)?,
+            };
+            commits.push((from, state));
+        }
     }
     for (from, state) in commits {
         copy::commit(e, &from, &state);
     }
     Ok(())
+}
+
+/// The places of a state and of what it takes, each in as many parts as the other.
+fn assigned(e: &Emit<'_>, assign: &Assign) -> Vec<(View, View)> {
+    let parts = &e.facts.parts;
+    if !parts.has_leaf(assign.state.node) {
+        return vec![(e.view(assign.state), e.view(assign.value))];
+    }
+    let pairs = parts.joined(e.graph, assign.value).into_iter();
+    let pairs = pairs.filter_map(|(first, value)| {
+        let node = parts.part(assign.state.node, first)?;
+        Some((e.view(Value { node, port: 0 }), e.view(value)))
+    });
+    pairs.collect()
 }
 
 /// True if some step that writes a state stands before one that records a check, or before data decides

@@ -275,6 +275,8 @@ fn memory(
             Home::Input => next(Buffer::Input),
             Home::Counters => next(Buffer::Counters),
             Home::At(buffer, offset) => (buffer, offset),
+            // Once the whole has its place, which may come later.
+            Home::Within(..) => (Buffer::Output, 0),
         };
         let placed = Slot {
             buffer,
@@ -286,7 +288,7 @@ fn memory(
         let placed_here = match slot.home {
             Home::Arena => used.is_some(),
             Home::Output | Home::Prepared | Home::Counters => true,
-            Home::Input | Home::At(..) => false,
+            Home::Input | Home::At(..) | Home::Within(..) => false,
         };
         if gap > 0 && placed_here {
             gaps.push(Slot {
@@ -296,6 +298,13 @@ fn memory(
             });
         }
         slots.push(placed);
+    }
+    for (at, slot) in draft.slots.iter().enumerate() {
+        if let Home::Within(whole, offset) = slot.home {
+            let whole = slots[whole.0 as usize];
+            slots[at].buffer = whole.buffer;
+            slots[at].offset_bytes = whole.offset_bytes + offset;
+        }
     }
     debug_assert!(RECORD_BYTES >= u64::from(caps.storage_align_bytes));
     Ok((slots, gaps))

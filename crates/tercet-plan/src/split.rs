@@ -1,46 +1,65 @@
-//! Parameters above the binding limit, read in parts: a kernel binds a range of their buffer.
+//! Values above the binding limit, in parts that kernels bind one at a time (ADR 0019).
 //!
-//! An embedding table or the output head of a large vocabulary is often the only tensor above the 128 MiB that a
-//! browser binds. [`split`] rewrites what reads such a parameter by rows: gathered rows are chosen among those gathered from
-//! each part, and a product with its rows as columns (`x W^T`, packed or not) is the products with the parts, side by
-//! side. The parts are slices of the parameter along its first axis; the planner gives each a slot of its own within the
-//! buffer ([`Parts`]), which begins where bindings may. What reads it otherwise leaves it whole, and it is refused as before.
+//! Browsers bind 128 MiB at once. [`split`] rewrites a legal graph so that no kernel needs more: a leaf above the limit
+//! is read through slices of it, a node is computed once for each part of what it reads or gives (`split/demand.rs`), and
+//! results and states above the limit are concatenations of their parts. The planner gives the parts of leaves and
+//! results slots of their own within one buffer ([`Parts`]), so that neither slices nor concatenations copy anything.
+//! Sums over the cut axis, products over it and rows gathered from parts are in `split/partial.rs`.
+//!
+//! A part is a range of elements in row-major order: single indices of the first axes, a range of the next, all of the
+//! others. What does not follow from parts needs the whole, and is refused as values above the limit are.
 
-use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+mod demand;
+mod partial;
+mod parts;
+mod place;
+mod range;
+#[cfg(test)]
+mod tests;
 
-use tercet_ir::ops::{Gather, Op, Slice};
-use tercet_ir::{CompileError, DType, Dim, Graph, Node, NodeId, OpError, Shape, Signature, Value};
+use std::collections::HashMap;
 
+use tercet_ir::layout::is_view;
+use tercet_ir::ops::Op;
+use tercet_ir::{CompileError, DType, Graph, Node, NodeId, OpError, Origin, Shape, Type, Value};
+
+use self::partial::Pieces;
+pub(crate) use self::parts::Parts;
+use self::parts::{border_parts, leaf_parts};
+use self::place::Place;
+use self::range::{Cut, Region, cut, first_of, full, numel, of_elements};
 use crate::caps::Caps;
 
-/// Rows of packed blocks may lie in planes, at multiples of so many bytes.
-const PLANE_ALIGN: u64 = 16;
-
-/// The graph with parameters above the limit in parts, where all that reads them can; `None` if there are none.
+/// The graph with values above the limit in parts, where operators allow it; `None` if there are none.
 ///
 /// # Errors
 /// [`CompileError::Rewrite`] when an operator refuses a part, which none does.
 pub(crate) fn split(graph: &Graph, caps: &Caps) -> Result<Option<Graph>, CompileError> {
-    let large = large(graph, caps);
-    if large.is_empty() {
+    let is_over = |node: &Node| {
+        let in_memory = !is_view(node.op.kind());
+        leaf_parts(node, caps).is_some()
+            || (in_memory && node.outputs.iter().any(|t| over(t, caps)))
+    };
+    if !graph.nodes().any(|(_, node)| is_over(node)) {
         return Ok(None);
     }
     let mut new = Rewrite {
         old: graph,
+        caps,
         graph: Graph::new(),
-        values: Vec::with_capacity(graph.len()),
-        parts: HashMap::new(),
+        places: Vec::with_capacity(graph.len()),
+        regions: HashMap::new(),
+        adding_for: None,
     };
     for (id, node) in graph.nodes() {
         let origin = graph.origin(id);
         let at = origin.node;
+        new.adding_for = Some(origin.clone());
         new.graph.add_for(Some(origin));
-        let done = new.node(id, node, &large);
-        let values = done.map_err(|source| CompileError::Rewrite { node: at, source })?;
-        new.values.push(values);
+        let done = new.node(id, node);
+        let places = done.map_err(|source| CompileError::Rewrite { node: at, source })?;
+        new.places.push(places);
     }
-    new.graph.add_for(None);
     let failed = |v: Value| {
         move |source| CompileError::Rewrite {
             node: v.node,
@@ -48,256 +67,268 @@ pub(crate) fn split(graph: &Graph, caps: &Caps) -> Result<Option<Graph>, Compile
         }
     };
     for o in graph.outputs() {
-        let value = new.value(o.value);
+        let value = new.result(o.value).map_err(failed(o.value))?;
+        new.graph.add_for(None);
         (new.graph.output(&o.name, value)).map_err(failed(o.value))?;
     }
     for a in graph.assigns() {
-        let (state, value) = (new.value(a.state), new.value(a.value));
+        let value = new.result(a.value).map_err(failed(a.value))?;
+        let state = new.whole(a.state).map_err(failed(a.state))?;
+        new.graph.add_for(None);
         (new.graph.assign(state, value)).map_err(failed(a.value))?;
     }
+    new.graph.add_for(None);
     Ok(Some(new.graph))
 }
 
-/// The parameters to split, by node, with the rows of their parts.
-fn large(graph: &Graph, caps: &Caps) -> HashMap<NodeId, Vec<Range<usize>>> {
-    let over = graph.nodes().filter_map(|(id, node)| {
-        let Op::Param(_) = &node.op else {
-            return None;
-        };
-        Some((id, parts_of(node, caps)?))
-    });
-    let mut large: HashMap<NodeId, Vec<Range<usize>>> = over.collect();
-    if large.is_empty() {
-        return large;
-    }
-    let mut refused: HashSet<NodeId> = graph.results().map(|v| v.node).collect();
-    for (_, node) in graph.nodes() {
-        for (at, v) in node.inputs.iter().enumerate() {
-            if large.contains_key(&v.node) && !reads_parts(graph, node, at) {
-                refused.insert(v.node);
-            }
-            // A transpose that something else than products reads needs the whole.
-            let of = graph.node(v.node);
-            let is_transposed = matches!(of.op, Op::Transpose(_));
-            if is_transposed && !is_right_factor(node, at) {
-                refused.extend(of.inputs.iter().map(|v| v.node));
-            }
-        }
-    }
-    for v in graph.results() {
-        refused.extend(
-            graph
-                .node(v.node)
-                .inputs
-                .iter()
-                .map(|v| v.node)
-                .filter(|_| matches!(graph.node(v.node).op, Op::Transpose(_))),
-        );
-    }
-    large.retain(|id, _| !refused.contains(id));
-    large
+/// The bytes of a region in a dtype.
+fn bytes_of(dtype: DType, region: &Region) -> u64 {
+    let bytes = numel(region).and_then(|n| n.checked_mul(dtype.size_bytes()));
+    bytes.map_or(u64::MAX, |n| n as u64)
 }
 
-/// True if a product reads this operand as its right factor.
-fn is_right_factor(node: &Node, at: usize) -> bool {
-    at == 1 && matches!(node.op, Op::MatMul(_) | Op::Linear(_))
-}
-
-/// True if a node can read this operand, a parameter, in parts: it gathers rows, multiplies by packed rows, or is a
-/// transpose.
-fn reads_parts(graph: &Graph, node: &Node, at: usize) -> bool {
-    let rank = graph.ty(node.inputs[at]).rank();
-    match &node.op {
-        Op::Gather(o) => at == 0 && o.axis == 0 && graph.ty(node.inputs[1]).dtype == DType::I32,
-        Op::Transpose(o) => rank == 2 && o.perm == [1, 0],
-        Op::DequantMatMul(_) => at == 1 && rank == 2,
-        _ => false,
-    }
-}
-
-/// The rows of each part of a parameter above the limit; `None` below it, or where no row fits.
-fn parts_of(node: &Node, caps: &Caps) -> Option<Vec<Range<usize>>> {
-    let ty = node.outputs.first()?;
-    let sizes = ty.shape.as_known()?;
-    let (&rows, rest) = sizes.split_first()?;
-    let elements = rest.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
-    let row = (elements as u64).checked_mul(ty.dtype.size_bytes() as u64)?;
-    let stride = match ty.dtype {
-        DType::U8 => row.next_multiple_of(PLANE_ALIGN),
-        _ => row,
-    };
-    let limit = caps.max_binding_bytes;
-    if row == 0 || stride.checked_mul(rows as u64)? <= limit {
-        return None;
-    }
-    // Both in the order of the file and in planes parts begin where bindings may.
-    let align = u64::from(caps.storage_align_bytes);
-    let step =
-        [row, stride].map(|bytes| align >> bytes.trailing_zeros().min(align.trailing_zeros()));
-    let step = step[0].max(step[1]);
-    let most = limit / stride / step * step;
-    let most = usize::try_from(most).ok().filter(|n| *n > 0)?;
-    let starts = (0..rows).step_by(most);
-    Some(starts.map(|a| a..(a + most).min(rows)).collect())
+/// True for a known size above the limit.
+fn over(ty: &Type, caps: &Caps) -> bool {
+    let sizes = ty.shape.as_known();
+    sizes.is_some_and(|sizes| bytes_of(ty.dtype, &full(&sizes)) > caps.max_binding_bytes)
 }
 
 struct Rewrite<'g> {
     old: &'g Graph,
+    caps: &'g Caps,
     graph: Graph,
-    /// The new results of the old nodes; none for a transpose in parts.
-    values: Vec<Vec<Value>>,
-    /// The parts of an old parameter, with their first rows.
-    parts: HashMap<NodeId, Vec<(Range<usize>, Value)>>,
+    /// The results of the old nodes.
+    places: Vec<Vec<Place>>,
+    /// Regions of old values that were asked for.
+    regions: HashMap<(Value, Region), Value>,
+    adding_for: Option<Origin>,
 }
 
 impl Rewrite<'_> {
-    fn value(&self, old: Value) -> Value {
-        self.values[old.node.index()][usize::from(old.port)]
-    }
-
-    fn node(
-        &mut self,
-        id: NodeId,
-        node: &Node,
-        large: &HashMap<NodeId, Vec<Range<usize>>>,
-    ) -> Result<Vec<Value>, OpError> {
-        let split = node.inputs.iter().enumerate().find_map(|(at, v)| {
-            let of = self.old.node(v.node);
-            let under = match (&of.op, of.inputs.first()) {
-                (Op::Transpose(_), Some(param)) => param.node,
-                _ => v.node,
-            };
-            let known = self.parts.contains_key(&under);
-            (known && (v.node == under || is_right_factor(node, at))).then_some(under)
-        });
-        if let Some(param) = split {
-            let parts = self.parts[&param].clone();
-            return match &node.op {
-                Op::Transpose(_) => Ok(Vec::new()),
-                Op::Gather(_) => Ok(vec![self.gather(node, &parts)?]),
-                _ => Ok(vec![self.product(node, &parts)?]),
-            };
+    fn node(&mut self, id: NodeId, node: &Node) -> Result<Vec<Place>, OpError> {
+        if node.inputs.is_empty() {
+            let first = self.graph.add(node.op.clone(), &[])?;
+            let mut place = Place::whole(first);
+            if let Some(regions) = leaf_parts(node, self.caps) {
+                place.is_large = true;
+                place.parts = self.slices(first, regions)?;
+            }
+            return Ok(vec![place]);
         }
-        let inputs: Vec<Value> = node.inputs.iter().map(|v| self.value(*v)).collect();
+        let is_large = node.inputs.iter().any(|v| self.place(*v).is_large)
+            || (!is_view(node.op.kind()) && node.outputs.iter().any(|t| over(t, self.caps)));
+        if is_large
+            && node.op.subgraphs().is_empty()
+            && let Some(places) = self.in_parts(id, node)?
+        {
+            return Ok(places);
+        }
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for v in &node.inputs {
+            inputs.push(self.whole(*v)?);
+        }
         let first = self.graph.add(node.op.clone(), &inputs)?;
-        if let Some(ranges) = large.get(&id) {
-            let mut parts = Vec::with_capacity(ranges.len());
-            for rows in ranges {
-                let (from, to) = (rows.start as i64, rows.end as i64);
-                let part = self.graph.slice_axis(first, 0, from, to, 1)?;
-                parts.push((rows.clone(), part));
+        let ports = (0..node.outputs.len() as u8).map(|p| Place::whole(first.port(p)));
+        Ok(ports.collect())
+    }
+
+    /// The results of a node that reads or gives a value above the limit; `None` where it needs a whole.
+    fn in_parts(&mut self, id: NodeId, node: &Node) -> Result<Option<Vec<Place>>, OpError> {
+        match &node.op {
+            Op::Reshape(_) => return self.reshaped(node),
+            Op::Transpose(_) if self.is_for_products(id, node) => {
+                let transposed = Some(node.inputs[0]);
+                let is_large = true;
+                return Ok(Some(vec![Place {
+                    transposed,
+                    is_large,
+                    ..Place::default()
+                }]));
             }
-            self.parts.insert(id, parts);
-        }
-        Ok((0..node.outputs.len() as u8)
-            .map(|p| first.port(p))
-            .collect())
-    }
-
-    /// Rows of a table in parts: those of each part, of which each index takes its own.
-    fn gather(&mut self, node: &Node, parts: &[(Range<usize>, Value)]) -> Result<Value, OpError> {
-        let old = self.old.ty(node.inputs[0]);
-        let rows = parts.last().map_or(0, |(rows, _)| rows.end);
-        let idx = self.value(node.inputs[1]);
-        let g = &mut self.graph;
-        // An index out of range is found against all rows; parts are read where they have some.
-        let zero = g.scalar(DType::I32, 0.0)?;
-        let one = g.reshape(zero, [1usize])?;
-        let zeros = g.expand(one, [rows])?;
-        let checked = g.add(Gather { axis: 0 }, &[zeros, idx])?;
-        let all = g.scalar(DType::I32, rows as f64)?;
-        let (is_back, back) = (g.lt(idx, zero)?, g.plus(idx, all)?);
-        let at = g.where_(is_back, back, idx)?;
-        let at = g.plus(at, checked)?;
-        let mut choice: Vec<Dim> = g.ty(idx).shape.iter().cloned().collect();
-        choice.extend((1..old.rank()).map(|_| Dim::Known(1)));
-        let choice = Shape::from(choice);
-        let mut taken: Option<Value> = None;
-        for (rows, part) in parts {
-            let first = g.scalar(DType::I32, rows.start as f64)?;
-            let local = g.sub(at, first)?;
-            let local = g.clamp(local, 0.0, (rows.len() - 1) as f64)?;
-            let here = g.gather(*part, local, 0)?;
-            taken = Some(match taken {
-                None => here,
-                Some(before) => {
-                    let is_here = g.ge(at, first)?;
-                    let is_here = g.reshape(is_here, choice.clone())?;
-                    g.where_(is_here, here, before)?
-                }
-            });
-        }
-        Ok(taken.unwrap_or_else(|| unreachable!("invariant: a split parameter has parts")))
-    }
-
-    /// Columns of a product: those of each part, side by side.
-    fn product(&mut self, node: &Node, parts: &[(Range<usize>, Value)]) -> Result<Value, OpError> {
-        let x = self.value(node.inputs[0]);
-        let bias = node.inputs.get(2).map(|v| self.value(*v));
-        let g = &mut self.graph;
-        let mut columns = Vec::with_capacity(parts.len());
-        for (rows, part) in parts {
-            let mut inputs = vec![x];
-            inputs.push(match &node.op {
-                Op::DequantMatMul(_) => *part,
-                _ => g.transpose(*part, &[1, 0])?,
-            });
-            if let Some(bias) = bias {
-                let (from, to) = (rows.start as i64, rows.end as i64);
-                inputs.push(g.slice_axis(bias, 0, from, to, 1)?);
+            Op::Concat(o) if demand::lies_in_order(node) => return self.behind(node, o.axis),
+            Op::Reduce(o) if self.is_cut_along(node.inputs[0], &o.axes) => {
+                return self.reduced(node, o);
             }
-            columns.push(g.add(node.op.clone(), &inputs)?);
+            _ => {}
         }
-        let axis = node.outputs[0].rank() - 1;
-        g.concat(&columns, axis)
-    }
-}
-
-/// The parameters, by their places in the signature, that no kernel reads but through slices of rows below the limit.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Parts(HashSet<u32>);
-
-impl Parts {
-    /// Those of a legal graph.
-    pub(crate) fn of(graph: &Graph, signature: &Signature, caps: &Caps) -> Parts {
-        let mut found = HashSet::new();
-        for (id, node) in graph.nodes() {
-            let Op::Param(param) = &node.op else {
-                continue;
+        let pieces = self.pieces(node);
+        let is_one = !node.outputs.iter().any(|t| over(t, self.caps))
+            && self.others(node, &pieces).all(|v| !self.place(v).is_large);
+        if is_one {
+            let reads = vec![None; node.inputs.len()];
+            let values = self.apply(node, node.op.clone(), &reads, &pieces)?;
+            return Ok(Some(values.into_iter().map(Place::whole).collect()));
+        }
+        let Some(regions) = self.regions_of(node, &pieces) else {
+            return Ok(None);
+        };
+        let mut places: Vec<Place> = (node.outputs.iter())
+            .map(|ty| Place {
+                is_large: over(ty, self.caps),
+                ..Place::default()
+            })
+            .collect();
+        for region in regions {
+            let Some(demand) = demand::demand(self.old, node, &region) else {
+                return Ok(None);
             };
-            let place = signature.params.iter().position(|p| p.name == param.name);
-            let (Some(place), Some(_)) = (place, parts_of(node, caps)) else {
-                continue;
-            };
-            let reads_it = |n: &Node| n.inputs.iter().any(|v| v.node == id);
-            let mut readers = graph.nodes().filter(|(_, n)| reads_it(n));
-            let is_result = graph.results().any(|v| v.node == id);
-            if !is_result && readers.all(|(_, n)| rows_of(graph, n).is_some()) {
-                found.insert(place as u32);
+            let values = self.apply(node, demand.op, &demand.reads, &pieces)?;
+            for (place, value) in places.iter_mut().zip(values) {
+                place.parts.push((region.clone(), value));
             }
         }
-        Parts(found)
+        Ok(Some(places))
     }
 
-    pub(crate) fn contains(&self, param: u32) -> bool {
-        self.0.contains(&param)
+    /// The operands that are not read piece by piece.
+    fn others<'n>(&self, node: &'n Node, pieces: &Pieces) -> impl Iterator<Item = Value> + 'n {
+        let left_out = pieces.operand();
+        let kept = node.inputs.iter().enumerate();
+        kept.filter(move |(at, _)| Some(*at) != left_out)
+            .map(|(_, v)| *v)
     }
-}
 
-/// The first row that a slice of whole rows, one after the other, takes.
-pub(crate) fn rows_of(graph: &Graph, node: &Node) -> Option<usize> {
-    let Op::Slice(Slice {
-        starts,
-        ends,
-        steps,
-    }) = &node.op
-    else {
-        return None;
-    };
-    let (from, to) = (graph.ty(*node.inputs.first()?), &node.outputs[0]);
-    let is_whole = |(a, b): (&Dim, &Dim)| a == b;
-    let rest = from.shape.iter().skip(1).zip(to.shape.iter().skip(1));
-    let first = usize::try_from(*starts.first()?).ok()?;
-    let ordered = steps.iter().all(|s| *s == 1) && ends.first()? > starts.first()?;
-    (ordered && rest.into_iter().all(is_whole)).then_some(first)
+    /// The parts of a node's results: like those of an operand, where they are small enough.
+    fn regions_of(&self, node: &Node, pieces: &Pieces) -> Option<Vec<Region>> {
+        let ty = &node.outputs[0];
+        let sizes = ty.shape.as_known()?;
+        if node.outputs.iter().any(|t| t.shape != ty.shape) {
+            return None;
+        }
+        let limit = self.caps.max_binding_bytes;
+        let reaches = |at: usize, read: &Option<Region>| {
+            let v = node.inputs[at];
+            match read {
+                Some(region) => bytes_of(self.old.ty(v).dtype, region) <= limit,
+                None => !self.place(v).is_large,
+            }
+        };
+        let fits = |out: &Region| {
+            let results = node.outputs.iter();
+            let Some(demand) = demand::demand(self.old, node, out) else {
+                return false;
+            };
+            let mut reads = demand.reads.iter().enumerate();
+            results.map(|t| bytes_of(t.dtype, out)).all(|n| n <= limit)
+                && reads.all(|(at, read)| pieces.operand() == Some(at) || reaches(at, read))
+        };
+        let like = self.others(node, pieces).find_map(|v| {
+            let place = self.place(v);
+            let ((first, _), own) = (place.parts.first()?, self.old.ty(v).shape.as_known()?);
+            let axis = first.iter().zip(&own).rposition(|(r, n)| r.len() != *n)?;
+            let is_same = own.get(..=axis) == sizes.get(..=axis);
+            (place.is_large && is_same).then(|| (axis, first[axis].len()))
+        });
+        let bytes = |out: &Region| vec![bytes_of(ty.dtype, out)];
+        cut(
+            &sizes,
+            &Cut {
+                axes: demand::axes(self.old, node),
+                fits: &fits,
+                bytes: &bytes,
+                align_bytes: u64::from(self.caps.storage_align_bytes),
+                anywhere: true,
+                like,
+            },
+        )
+    }
+
+    /// Operands one behind the other are parts of what they are together.
+    fn behind(&mut self, node: &Node, axis: usize) -> Result<Option<Vec<Place>>, OpError> {
+        let ty = &node.outputs[0];
+        let mut parts = Vec::new();
+        let mut start = 0;
+        for v in &node.inputs {
+            let Some(sizes) = self.old.ty(*v).shape.as_known() else {
+                return Ok(None);
+            };
+            let place = self.place(*v).clone();
+            let own = match (place.parts.is_empty(), over(self.old.ty(*v), self.caps)) {
+                (true, false) => vec![(full(&sizes), self.whole(*v)?)],
+                (false, _) => place.parts,
+                (true, true) => return Ok(None),
+            };
+            for (mut region, value) in own {
+                region[axis] = region[axis].start + start..region[axis].end + start;
+                parts.push((region, value));
+            }
+            start += sizes[axis];
+        }
+        Ok(Some(vec![Place {
+            parts,
+            is_large: over(ty, self.caps),
+            ..Place::default()
+        }]))
+    }
+
+    /// The parts of another shape: those of the operand where they are parts of it, too.
+    fn reshaped(&mut self, node: &Node) -> Result<Option<Vec<Place>>, OpError> {
+        let (of, ty) = (node.inputs[0], &node.outputs[0]);
+        let known = (self.old.ty(of).shape.as_known(), ty.shape.as_known());
+        let (Some(from), Some(to)) = known else {
+            return Ok(None);
+        };
+        let place = self.place(of).clone();
+        let elements = |sizes: &[usize], region: &Region| {
+            let first = first_of(sizes, region);
+            Some(first..first + numel(region)?)
+        };
+        let shape = |region: &Region| {
+            let sizes: Vec<usize> = region.iter().map(ExactSizeIterator::len).collect();
+            Shape::known(&sizes)
+        };
+        let mut parts = Vec::new();
+        let same =
+            (place.parts.iter()).map(|(r, v)| Some((of_elements(&to, elements(&from, r)?)?, *v)));
+        if let Some(same) = same.collect::<Option<Vec<_>>>() {
+            for (region, value) in same {
+                let value = self.graph.reshape(value, shape(&region))?;
+                parts.push((region, value));
+            }
+        } else {
+            let Some(regions) = border_parts(ty, self.caps) else {
+                return Ok(None);
+            };
+            let mut line = Vec::with_capacity(place.parts.len());
+            for (region, value) in place.parts {
+                let Some(range) = elements(&from, &region) else {
+                    return Ok(None);
+                };
+                let value = self.graph.reshape(value, [range.len()])?;
+                line.push((vec![range], value));
+            }
+            for region in regions {
+                let Some(want) = elements(&to, &region) else {
+                    return Ok(None);
+                };
+                let value = self.piece(&line, &vec![want])?;
+                let value = self.graph.reshape(value, shape(&region))?;
+                parts.push((region, value));
+            }
+        }
+        Ok(Some(vec![Place {
+            parts,
+            is_large: true,
+            ..Place::default()
+        }]))
+    }
+
+    /// What the graph gives or a state is assigned: above the limit a concatenation of parts that begin where bindings
+    /// may.
+    fn result(&mut self, old: Value) -> Result<Value, OpError> {
+        let ty = self.old.ty(old);
+        if !over(ty, self.caps) {
+            return self.whole(old);
+        }
+        let Some(regions) = border_parts(ty, self.caps) else {
+            return self.whole(old);
+        };
+        self.graph.add_for(Some(self.old.origin(old.node)));
+        let mut pieces = Vec::with_capacity(regions.len());
+        for region in regions {
+            let piece = self.region(old, &region)?;
+            pieces.push((region, piece));
+        }
+        self.join(pieces)
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use tercet_ir::layout::{View as Looked, check_slice, is_view, view_of};
+use tercet_ir::layout::{SymLayout, View as Looked, check_slice, is_view, view_of};
 use tercet_ir::{CompileError, Node, NodeId, Op, OpKind, Port, Value};
 
 use crate::emit::{Emit, Home, View, all_known};
@@ -13,7 +13,6 @@ use crate::fusions::{Fusions, Group, KvAppend};
 use crate::joined::Joined;
 use crate::plan::{Borders, place};
 use crate::program::{Buffer, Io, SizeRule, SlotId};
-use crate::split::rows_of;
 
 /// Emits the nodes of a graph inside a node; the places of its results.
 ///
@@ -68,39 +67,32 @@ pub(crate) fn nodes(
     Ok(())
 }
 
-/// The place of rows of a parameter above the binding limit: a slot of their own within its buffer.
-fn part_of_parameter(
-    e: &mut Emit<'_>,
-    leaves: &Leaves<'_>,
-    node: &Node,
-) -> Result<Option<View>, CompileError> {
-    let (Leaves::Borders(..), [v, ..]) = (leaves, &node.inputs[..]) else {
-        return Ok(None);
-    };
-    let Op::Param(param) = &e.graph.node(v.node).op else {
-        return Ok(None);
-    };
-    let mut names = e.facts.signature.params.iter();
-    let at = names.position(|p| p.name == param.name);
-    let Some(at) = at
-        .map(|at| at as u32)
-        .filter(|at| e.facts.parts.contains(*at))
-    else {
-        return Ok(None);
-    };
-    let Some(first) = rows_of(e.graph, node) else {
-        return Ok(None);
-    };
+/// The place of a part of a leaf above the binding limit, a slot of its own within that of the leaf; and of a result
+/// above it, which no kernel looks at.
+fn in_parts(e: &mut Emit<'_>, node: &Node) -> Result<Option<View>, CompileError> {
     let ty = &node.outputs[0];
-    let planes = e.facts.planes.get(v).copied();
-    let row = match planes {
-        Some(planes) => planes.stride_bytes(),
-        None => {
-            let sizes = ty.shape.iter().skip(1).filter_map(|d| d.known());
-            sizes.product::<usize>() * ty.dtype.size_bytes()
-        }
+    if e.facts.parts.is_joined(e.cursor.at) {
+        // Its operands lie where it does.
+        let nothing = e.absent()?;
+        let view = SymLayout::dense(&ty.shape).map(|layout| View {
+            slot: nothing,
+            layout,
+            dtype: ty.dtype,
+        });
+        return Ok(view);
+    }
+    let [of] = node.inputs[..] else {
+        return Ok(None);
     };
-    let home = Home::At(Buffer::Param(at), (first * row) as u64);
+    let Some(first) = e.facts.parts.first(of.node, e.cursor.at) else {
+        return Ok(None);
+    };
+    let planes = e.facts.planes.get(&of).copied();
+    let offset = match planes {
+        Some(planes) => first / planes.row_bytes.max(1) * planes.stride_bytes(),
+        None => first * ty.dtype.size_bytes(),
+    };
+    let home = e.part(e.view(of).slot, offset as u64);
     place(e, ty.dtype, &ty.shape, planes, home).map(Some)
 }
 
@@ -140,7 +132,7 @@ fn lower(
     into_state: Option<SlotId>,
 ) -> Result<Vec<View>, CompileError> {
     let kind = node.op.kind();
-    if let Some(place) = part_of_parameter(e, leaves, node)? {
+    if let Some(place) = in_parts(e, node)? {
         return Ok(vec![place]);
     }
     if let Some(place) = joined_parameters(e, leaves, node)? {
@@ -194,7 +186,11 @@ fn lower_append(
 
 fn leaf(e: &mut Emit<'_>, leaves: &Leaves<'_>, node: &Node) -> Result<Option<View>, CompileError> {
     if let Op::Const(o) = &node.op {
-        return e.constant(o.tensor.clone()).map(Some);
+        let place = match e.facts.parts.has_leaf(e.cursor.at) {
+            true => e.constant_unbound(o.tensor.clone())?,
+            false => e.constant(o.tensor.clone())?,
+        };
+        return Ok(Some(place));
     }
     match leaves {
         Leaves::Borders(borders, _) => Ok(named_leaf(e, borders, node)),
@@ -222,7 +218,7 @@ fn named_leaf(e: &Emit<'_>, borders: &Borders, node: &Node) -> Option<View> {
     });
     let layout = match planes {
         Some(planes) => planes.layout(&ty.shape),
-        None => tercet_ir::layout::SymLayout::dense(&ty.shape),
+        None => SymLayout::dense(&ty.shape),
     };
     let layout = layout.unwrap_or_else(|| unreachable!("invariant: the slot was placed"));
     Some(View {

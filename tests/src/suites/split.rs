@@ -1,4 +1,7 @@
-//! Parameters above the binding limit, which is lowered here: what reads them by rows gives what it gives below it.
+//! Values above the binding limit, which is lowered here: they give what they give below it. Parameters read by rows are
+//! here, everything else in `split/values.rs`.
+
+mod values;
 
 use tercet::scalar::UnaryFn;
 use tercet::{
@@ -189,23 +192,22 @@ fn a_tied_packed_table_is_embedding_and_head() {
     });
 }
 
-/// A graph that needs the whole of its parameter.
+/// A graph that needs the whole of a value.
 type Whole = fn(&mut Graph) -> Result<(), Error>;
 
 fn what_needs_the_whole_is_refused() {
     on_gpus(|_, low| {
-        let whole: [Whole; 3] = [
+        let whole: [Whole; 4] = [
             |g| {
                 let w = g.param("w", Type::new(DType::F32, [VOCAB, WIDTH]))?;
-                let y = g.reduce_sum(w, &[0], false)?;
+                let y = g.cum_sum(w, 0)?;
                 Ok(g.output("y", y)?)
             },
             |g| {
-                let w = g.param("w", Type::new(DType::F32, [VOCAB, WIDTH]))?;
-                let ids = g.input("ids", Type::new(DType::I32, [2]))?;
-                let rows = g.gather(w, ids, 0)?;
-                g.output("rows", rows)?;
-                Ok(g.output("w", w)?)
+                let x = g.input("x", Type::new(DType::F32, [VOCAB, WIDTH]))?;
+                let y = g.unary(UnaryFn::Exp, x)?;
+                let y = g.arg_max(y, 0, false)?;
+                Ok(g.output("y", y)?)
             },
             |g| {
                 // One row is above the limit.
@@ -214,11 +216,21 @@ fn what_needs_the_whole_is_refused() {
                 let rows = g.gather(w, ids, 0)?;
                 Ok(g.output("rows", rows)?)
             },
+            |g| {
+                // How many rows there are, and so where a part ends, is known at a run only.
+                let x = g.input("x", Type::new(DType::F32, [Dim::sym("s"), 20_000.into()]))?;
+                let y = g.unary(UnaryFn::Exp, x)?;
+                Ok(g.output("y", y)?)
+            },
         ];
+        let options = CompileOptions {
+            bounds: Bindings::new().with("s", 5),
+            ..CompileOptions::new()
+        };
         for (at, build) in whole.into_iter().enumerate() {
             let mut g = Graph::new();
             build(&mut g)?;
-            match low.compile(&g, &CompileOptions::new()) {
+            match low.compile(&g, &options) {
                 Err(CompileError::TooLarge { limit, .. }) => assert_eq!(limit, LIMIT),
                 Err(e) => panic!("{at}: {e}"),
                 Ok(_) => panic!("{at}: it compiled"),
@@ -230,7 +242,8 @@ fn what_needs_the_whole_is_refused() {
 
 /// The tests of this suite.
 pub(super) fn tests() -> Vec<Test> {
-    vec![
+    let mut tests = values::tests();
+    tests.extend([
         Test::asserting(
             "split/rows_are_gathered_from_parts",
             rows_are_gathered_from_parts,
@@ -247,5 +260,6 @@ pub(super) fn tests() -> Vec<Test> {
             "split/what_needs_the_whole_is_refused",
             what_needs_the_whole_is_refused,
         ),
-    ]
+    ]);
+    tests
 }

@@ -26,6 +26,8 @@ pub(crate) enum Home {
     Counters,
     /// A buffer, from this offset.
     At(Buffer, u64),
+    /// A part of an input or output that no kernel binds as a whole, from this offset.
+    Within(SlotId, u64),
 }
 
 impl Home {
@@ -33,7 +35,12 @@ impl Home {
     pub(crate) fn is_constant(self) -> bool {
         match self {
             Home::Prepared | Home::At(Buffer::Const(_) | Buffer::Param(_), _) => true,
-            Home::Arena | Home::Output | Home::Input | Home::Counters | Home::At(..) => false,
+            Home::Arena
+            | Home::Output
+            | Home::Input
+            | Home::Counters
+            | Home::At(..)
+            | Home::Within(..) => false,
         }
     }
 }

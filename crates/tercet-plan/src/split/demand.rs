@@ -1,0 +1,242 @@
+//! What a part of a result takes: of each operand the region that the part follows from, and the operator that
+//! gives it.
+//!
+//! One row for each operator of which parts are known to follow from parts. What is not here needs its operands whole.
+
+use std::ops::Range;
+
+use tercet_ir::ops::{Expand, Map, Op, Slice};
+use tercet_ir::{Dim, Graph, Node, Shape};
+
+use super::range::{Region, full};
+
+/// What a part of a node's results takes.
+pub(super) struct Demand {
+    /// The operator for the part.
+    pub(super) op: Op,
+    /// The region of each operand; `None` for all of it.
+    pub(super) reads: Vec<Option<Region>>,
+}
+
+/// How many axes of a node's results, from the first, can be cut.
+pub(super) fn axes(graph: &Graph, node: &Node) -> usize {
+    let rank = node.outputs[0].rank();
+    let of_operand = |at: usize| node.inputs.get(at).map_or(0, |v| graph.ty(*v).rank());
+    let unchanged = |flags: &mut dyn Iterator<Item = bool>| flags.take_while(|same| *same).count();
+    match &node.op {
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare(_)
+        | Op::Where(_)
+        | Op::Fma(_)
+        | Op::Clamp(_)
+        | Op::Cast(_)
+        | Op::Map(_)
+        | Op::Expand(_)
+        | Op::Transpose(_)
+        | Op::Slice(_)
+        | Op::Gather(_) => rank,
+        Op::Concat(o) => o.axis,
+        Op::Pad(o) => {
+            let padded = o.before.iter().zip(&o.after);
+            unchanged(&mut padded.map(|(before, after)| *before == 0 && *after == 0))
+        }
+        Op::Tile(o) => unchanged(&mut o.reps.iter().map(|n| *n == 1)),
+        Op::Roll(o) => unchanged(&mut o.shifts.iter().map(|n| *n == 0)),
+        Op::GatherElements(o) => o.axis,
+        Op::TopK(o) => o.axis,
+        Op::Sort(o) => o.axis,
+        Op::ArgMax(o) => o.axis,
+        Op::ArgMin(o) => o.axis,
+        Op::Softmax(o) => o.axis,
+        Op::LogSoftmax(o) => o.axis,
+        Op::CumSum(o) => o.axis,
+        Op::LayerNorm(o) => o.axis,
+        Op::Reduce(o) => o.axes.iter().copied().min().unwrap_or(rank),
+        Op::MatMul(_) if of_operand(0) < 2 || of_operand(1) < 2 => 0,
+        Op::RmsNorm(_)
+        | Op::ResidualLayerNorm(_)
+        | Op::ResidualRmsNorm(_)
+        | Op::MatMul(_)
+        | Op::Linear(_)
+        | Op::DequantMatMul(_)
+        | Op::Dequantize(_)
+        | Op::OneHot(_) => rank - 1,
+        Op::Fft(_) => rank - 2,
+        Op::Trilu(_) => rank.saturating_sub(2),
+        Op::Pool(_) => 2,
+        Op::GroupNorm(_)
+        | Op::LayerNorm2d(_)
+        | Op::Conv(_)
+        | Op::ConvTranspose(_)
+        | Op::Im2Col(_)
+        | Op::GroupedMatMul(_)
+        | Op::DequantGroupedMatMul(_) => 1,
+        Op::Attention(_) if node.inputs.len() == 3 => 1,
+        _ => 0,
+    }
+}
+
+/// What a region of the results takes, which is cut along [`axes`] only.
+pub(super) fn demand(graph: &Graph, node: &Node, out: &Region) -> Option<Demand> {
+    let axes = axes(graph, node);
+    let cut = out.get(..axes)?;
+    let sizes = |at: usize| graph.ty(*node.inputs.get(at)?).shape.as_known();
+    // The first axes as those of the result, all of the others.
+    let leading = |at: usize| {
+        let sizes = sizes(at)?;
+        let rest = full(sizes.get(axes..)?);
+        Some(cut.iter().cloned().chain(rest).collect::<Region>())
+    };
+    let mut reads: Vec<Option<Region>> = vec![None; node.inputs.len()];
+    let mut op = node.op.clone();
+    match &node.op {
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare(_)
+        | Op::Where(_)
+        | Op::Fma(_)
+        | Op::Clamp(_)
+        | Op::Cast(_)
+        | Op::Expand(_) => {
+            for (at, read) in reads.iter_mut().enumerate() {
+                *read = Some(broadcast(&sizes(at)?, out)?);
+            }
+            if let Op::Expand(_) = op {
+                op = Expand { shape: shape(out) }.into();
+            }
+        }
+        Op::Map(map) => {
+            let (part, regions) = of_map(graph, node, map, out)?;
+            op = part.into();
+            reads = regions.into_iter().map(Some).collect();
+        }
+        Op::Transpose(o) => {
+            let mut region = full(&sizes(0)?);
+            for (axis, from) in o.perm.iter().enumerate() {
+                *region.get_mut(*from)? = out[axis].clone();
+            }
+            reads[0] = Some(region);
+        }
+        Op::Slice(o) => {
+            let (part, region) = of_slice(o, &sizes(0)?, node, out)?;
+            op = part.into();
+            reads[0] = Some(region);
+        }
+        Op::Concat(_) => {
+            for (at, read) in reads.iter_mut().enumerate() {
+                *read = Some(leading(at)?);
+            }
+        }
+        Op::Gather(o) => {
+            let (mut data, rank) = (full(&sizes(0)?), sizes(1)?.len());
+            for (axis, range) in data.iter_mut().enumerate() {
+                match axis.cmp(&o.axis) {
+                    std::cmp::Ordering::Less => *range = out[axis].clone(),
+                    std::cmp::Ordering::Equal => {}
+                    std::cmp::Ordering::Greater => *range = out[axis + rank - 1].clone(),
+                }
+            }
+            reads[0] = Some(data);
+            reads[1] = Some(out[o.axis..o.axis + rank].to_vec());
+        }
+        Op::MatMul(_) => {
+            let (row, _) = (out.len() - 2, out.len() - 1);
+            let batch = &out[..row];
+            let (a, b) = (sizes(0)?, sizes(1)?);
+            let (left, right) = (a.split_at(a.len() - 2), b.split_at(b.len() - 2));
+            let mut a = broadcast(left.0, batch)?;
+            a.extend([out[row].clone(), 0..left.1[1]]);
+            let mut b = broadcast(right.0, batch)?;
+            b.extend(full(right.1));
+            reads = vec![Some(a), Some(b)];
+        }
+        _ => {
+            // Operands that go with the result along the first axes; the others are taken whole.
+            let along: &[usize] = match &node.op {
+                Op::GatherElements(_) | Op::ResidualLayerNorm(_) | Op::ResidualRmsNorm(_) => {
+                    &[0, 1]
+                }
+                Op::GroupedMatMul(_) | Op::DequantGroupedMatMul(_) => &[0, 2],
+                Op::Attention(_) => &[0, 1, 2],
+                _ => &[0],
+            };
+            for &at in along {
+                reads[at] = Some(leading(at)?);
+            }
+        }
+    }
+    Some(Demand { op, reads })
+}
+
+fn shape(region: &Region) -> Shape {
+    let sizes: Vec<usize> = region.iter().map(Range::len).collect();
+    Shape::known(&sizes)
+}
+
+/// What a broadcast operand gives to a region of the result.
+fn broadcast(sizes: &[usize], out: &[Range<usize>]) -> Option<Region> {
+    let missing = out.len().checked_sub(sizes.len())?;
+    let axis = |(n, r): (&usize, &Range<usize>)| match n {
+        1 => 0..1,
+        _ => r.clone(),
+    };
+    Some(sizes.iter().zip(&out[missing..]).map(axis).collect())
+}
+
+/// A map for a region of its results, with what it reads.
+fn of_map(graph: &Graph, node: &Node, map: &Map, out: &Region) -> Option<(Map, Vec<Region>)> {
+    let mut part = Map {
+        shape: shape(out),
+        ..map.clone()
+    };
+    let whole = node.outputs[0].shape.as_known()?;
+    let mut regions = Vec::with_capacity(map.inputs.len());
+    for (v, index) in node.inputs.iter().zip(&mut part.inputs) {
+        let mut region = full(&graph.ty(*v).shape.as_known()?);
+        for (range, along) in region.iter_mut().zip(&mut index.axes) {
+            let Some(from) = along.from else {
+                continue;
+            };
+            let taken = &out[from];
+            if *taken == (0..whole[from]) {
+                continue;
+            }
+            if along.shift != 0 {
+                return None;
+            }
+            let at = |i: usize| usize::try_from(along.start + along.step * i as i64).ok();
+            let (a, b) = (at(taken.start)?, at(taken.end - 1)?);
+            *range = a.min(b)..a.max(b) + 1;
+            along.start = (a - range.start) as i64;
+        }
+        regions.push(region);
+    }
+    Some((part, regions))
+}
+
+/// A slice for a region of its result, with the region of the operand around what it takes.
+fn of_slice(slice: &Slice, sizes: &[usize], node: &Node, out: &Region) -> Option<(Slice, Region)> {
+    let expected = node.outputs[0].shape.as_known()?;
+    let taken = slice.axes(sizes, &expected).ok()?;
+    let mut part = slice.clone();
+    let mut region = Region::with_capacity(sizes.len());
+    for (axis, (taken, out)) in taken.iter().zip(out).enumerate() {
+        let (a, b) = (taken.index(out.start), taken.index(out.end - 1));
+        region.push(a.min(b)..a.max(b) + 1);
+        let forward = taken.step > 0;
+        part.starts[axis] = if forward { 0 } else { i64::MAX };
+        part.ends[axis] = if forward { i64::MAX } else { i64::MIN };
+    }
+    Some((part, region))
+}
+
+/// The axes that a concatenation has before the one it is along, if they are all of size 1: its operands then lie one
+/// behind the other.
+pub(super) fn lies_in_order(node: &Node) -> bool {
+    let Op::Concat(concat) = &node.op else {
+        return false;
+    };
+    let before = &node.outputs[0].shape[..concat.axis];
+    before.iter().all(Dim::is_one)
+}

@@ -1,0 +1,199 @@
+//! Ranges of tensors along each axis, and how a tensor is cut into them.
+
+use std::ops::Range;
+
+/// For each axis the indices that are taken.
+pub(super) type Region = Vec<Range<usize>>;
+
+/// More parts than this are not worth a program: a limit that needs them is refused.
+const MAX_PARTS: usize = 4096;
+
+/// All of a tensor.
+pub(super) fn full(sizes: &[usize]) -> Region {
+    sizes.iter().map(|n| 0..*n).collect()
+}
+
+/// Its elements; `None` beyond the address space.
+pub(super) fn numel(region: &[Range<usize>]) -> Option<usize> {
+    let mut lens = region.iter().map(Range::len);
+    lens.try_fold(1usize, usize::checked_mul)
+}
+
+/// The part that two have in common, if any.
+pub(super) fn meet(a: &[Range<usize>], b: &[Range<usize>]) -> Option<Region> {
+    let both = a.iter().zip(b).map(|(a, b)| {
+        let (from, to) = (a.start.max(b.start), a.end.min(b.end));
+        (from < to).then_some(from..to)
+    });
+    both.collect()
+}
+
+/// The region as seen from the start of another around it.
+pub(super) fn within(region: &[Range<usize>], around: &[Range<usize>]) -> Region {
+    let local = |(r, a): (&Range<usize>, &Range<usize>)| r.start - a.start..r.end - a.start;
+    region.iter().zip(around).map(local).collect()
+}
+
+/// The first element of the region, in row-major order of a tensor of these sizes.
+pub(super) fn first_of(sizes: &[usize], region: &[Range<usize>]) -> usize {
+    let mut at = 0;
+    for (n, r) in sizes.iter().zip(region) {
+        at = at * n + r.start;
+    }
+    at
+}
+
+/// The region of so many elements from one on, where these are one.
+pub(super) fn of_elements(sizes: &[usize], elements: Range<usize>) -> Option<Region> {
+    let mut inner = sizes.iter().product::<usize>();
+    let mut region = Region::with_capacity(sizes.len());
+    let mut at = elements;
+    for (axis, &n) in sizes.iter().enumerate() {
+        inner /= n.max(1);
+        if at.start.is_multiple_of(inner) && at.end.is_multiple_of(inner) {
+            region.push(at.start / inner..at.end / inner);
+            region.extend(full(&sizes[axis + 1..]));
+            return Some(region);
+        }
+        let index = at.start / inner;
+        if at.is_empty() || (at.end - 1) / inner != index {
+            return None;
+        }
+        region.push(index..index + 1);
+        at = at.start - index * inner..at.end - index * inner;
+    }
+    None
+}
+
+/// How parts are to be cut.
+pub(super) struct Cut<'a> {
+    /// The axes, from the first, that may be cut.
+    pub(super) axes: usize,
+    /// Whether a part is small enough; what lies inside of one that is, is too.
+    pub(super) fits: &'a dyn Fn(&Region) -> bool,
+    /// For each layout of the tensor its bytes for the elements of a region: parts begin at multiples of `align_bytes`.
+    pub(super) bytes: &'a dyn Fn(&Region) -> Vec<u64>,
+    pub(super) align_bytes: u64,
+    /// Whether parts that begin elsewhere will do.
+    pub(super) anywhere: bool,
+    /// An axis and how many of its indices to take, wherever that begins, if so many fit.
+    pub(super) like: Option<(usize, usize)>,
+}
+
+/// The parts of a tensor in row-major order: single indices of the first axes, ranges of the next one, all of the
+/// others. `None` where no part is small enough.
+pub(super) fn cut(sizes: &[usize], cut: &Cut<'_>) -> Option<Vec<Region>> {
+    if sizes.contains(&0) {
+        return None;
+    }
+    for axis in 0..cut.axes.min(sizes.len()) {
+        let some = |len: usize| {
+            let mut region = full(sizes);
+            region[..axis].fill(0..1);
+            region[axis] = 0..len;
+            region
+        };
+        if !(cut.fits)(&some(1)) {
+            continue;
+        }
+        let n = sizes[axis];
+        let (mut most, mut over) = (1, n + 1);
+        while over - most > 1 {
+            let middle = most.midpoint(over);
+            match (cut.fits)(&some(middle)) {
+                true => most = middle,
+                false => over = middle,
+            }
+        }
+        let leads: usize = sizes[..axis].iter().product();
+        let like = cut.like.filter(|(of, len)| *of == axis && *len <= most);
+        let step = aligned_step(cut, &some(1), &some(n), leads > 1);
+        match (step, like) {
+            (_, Some((_, len))) => most = len,
+            (Some(step), None) if step <= most => most = most / step * step,
+            (Some(_) | None, None) if cut.anywhere || (leads == 1 && most >= n) => {}
+            (Some(_) | None, None) => continue,
+        }
+        if leads.checked_mul(n.div_ceil(most))? > MAX_PARTS {
+            return None;
+        }
+        let mut parts = Vec::new();
+        for lead in 0..leads {
+            let mut region = full(sizes);
+            let mut rest = lead;
+            for at in (0..axis).rev() {
+                region[at] = rest % sizes[at]..rest % sizes[at] + 1;
+                rest /= sizes[at];
+            }
+            for from in (0..n).step_by(most) {
+                let mut part = region.clone();
+                part[axis] = from..(from + most).min(n);
+                parts.push(part);
+            }
+        }
+        return Some(parts);
+    }
+    None
+}
+
+/// Of how many indices of an axis the bytes are aligned; `None` where those of the whole axis have to be and are not.
+fn aligned_step(cut: &Cut<'_>, one: &Region, all: &Region, has_leads: bool) -> Option<usize> {
+    let is_aligned = |bytes: u64| bytes.is_multiple_of(cut.align_bytes);
+    if has_leads && !(cut.bytes)(all).into_iter().all(is_aligned) {
+        return None;
+    }
+    let step = |bytes: u64| {
+        cut.align_bytes >> bytes.trailing_zeros().min(cut.align_bytes.trailing_zeros())
+    };
+    let steps = (cut.bytes)(one).into_iter().map(step);
+    usize::try_from(steps.max().unwrap_or(1)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_that_are_a_region_are_found() {
+        let sizes = [2, 3, 4];
+        assert_eq!(of_elements(&sizes, 0..24), Some(vec![0..2, 0..3, 0..4]));
+        assert_eq!(of_elements(&sizes, 12..24), Some(vec![1..2, 0..3, 0..4]));
+        assert_eq!(of_elements(&sizes, 16..24), Some(vec![1..2, 1..3, 0..4]));
+        assert_eq!(of_elements(&sizes, 17..19), Some(vec![1..2, 1..2, 1..3]));
+        assert_eq!(of_elements(&sizes, 8..16), None);
+        assert_eq!(of_elements(&sizes, 3..5), None);
+    }
+
+    #[test]
+    fn parts_cover_a_tensor_in_its_order() {
+        for (sizes, most, align) in [
+            (&[7, 3, 4][..], 30, 4),
+            (&[1, 9, 4], 20, 8),
+            (&[3, 2, 8], 8, 16),
+            (&[2, 64], 32, 64),
+        ] {
+            let fits = |r: &Region| numel(r).is_some_and(|n| n <= most);
+            let bytes = |r: &Region| vec![4 * numel(r).unwrap_or(0) as u64];
+            let parts = cut(
+                sizes,
+                &Cut {
+                    axes: sizes.len(),
+                    fits: &fits,
+                    bytes: &bytes,
+                    align_bytes: align,
+                    anywhere: false,
+                    like: None,
+                },
+            );
+            let mut next = 0;
+            for part in parts.expect("it can be cut") {
+                assert!(fits(&part), "{part:?}");
+                let first = first_of(sizes, &part);
+                assert_eq!(first, next);
+                assert!((4 * first as u64).is_multiple_of(align), "{part:?}");
+                next += numel(&part).expect("it is small");
+            }
+            assert_eq!(next, sizes.iter().product::<usize>());
+        }
+    }
+}
