@@ -92,7 +92,7 @@ impl Graph {
     }
 
     /// `value - x`
-    pub(crate) fn from_number(&mut self, value: f64, x: Value) -> Built {
+    pub(crate) fn number_less(&mut self, value: f64, x: Value) -> Built {
         let value = self.scalar(self.dtype(x), value)?;
         self.sub(value, x)
     }

@@ -85,11 +85,11 @@ impl Graph {
     /// let mut g = Graph::new();
     /// let x = g.input("x", Type::new(DType::F32, [3]))?;
     /// let squares = g.mul(x, x)?;
-    /// let loss = g.sum(squares, &[0], false)?;
+    /// let loss = g.reduce_sum(squares, &[0], false)?;
     /// let dx = g.gradients(loss, &[x])?[0];
     /// assert_eq!(g.ty(dx), g.ty(x));
     /// // Gradients are differentiated like any other node.
-    /// let steepness = g.sum(dx, &[0], false)?;
+    /// let steepness = g.reduce_sum(dx, &[0], false)?;
     /// let second = g.gradients(steepness, &[x])?;
     /// # assert_eq!(second.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -448,7 +448,7 @@ impl Generator<'_> {
     }
 
     fn rare(&mut self) -> Option<Value> {
-        match self.next(5) {
+        match self.next(7) {
             0 => self.apply(Fma {}, 3).filter(|_| self.kind == Kind::Wild),
             1 => {
                 let rng = RngUniform {
@@ -473,6 +473,8 @@ impl Generator<'_> {
                     &[x],
                 )
             }
+            4 => self.apply(Checkpoint {}, 1),
+            5 => self.apply(StopGradient {}, 1),
             3 => {
                 let x = self.value();
                 let tensor = Tensor::from_slice(&[2], &[0i32, -1]).unwrap();

@@ -1,12 +1,13 @@
 //! Passes and legalization keep the meaning of graphs.
 //!
 //! `random` generates graphs and compares the reference before and after; `directed` shows what each
-//! pass does, as text; `rules` runs every operator's cases decomposed.
+//! pass does, as text; `rules` runs every operator's cases decomposed, `gradients` their gradients.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod directed;
 mod generate;
+mod gradients;
 mod random;
 mod rules;
 

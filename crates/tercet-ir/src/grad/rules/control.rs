@@ -150,94 +150,117 @@ fn states(op: &Scan, v: &mut Vjp<'_>) -> Result<Vec<Value>, NoGradient> {
     Ok(ports.map(|port| first.port(port)).collect())
 }
 
+/// The arguments of a scan's body that have cotangents, by what they are, and the result sequences that do.
+struct Parts {
+    carried: Vec<usize>,
+    scanned: Vec<usize>,
+    captures: Vec<usize>,
+    results: Vec<usize>,
+}
+
+impl Parts {
+    fn of(op: &Scan, v: &Vjp<'_>) -> Result<Parts, NoGradient> {
+        let changes = changing(op, v)?;
+        let among = |range: std::ops::Range<usize>| range.filter(|i| changes[*i]).collect();
+        let first = op.carried + op.scanned;
+        let has = |i: &usize| v.has((op.carried + i) as u8);
+        Ok(Parts {
+            carried: among(0..op.carried),
+            scanned: among(op.carried..first),
+            captures: among(first..v.count()),
+            results: (0..op.reverse_results.len()).filter(has).collect(),
+        })
+    }
+
+    /// In the order of the results of the scan backwards.
+    fn wanted(&self) -> Vec<usize> {
+        [&self.carried[..], &self.captures, &self.scanned].concat()
+    }
+}
+
 pub(crate) fn scan(op: &Scan, v: &mut Vjp<'_>) -> Ruled {
     if op.carried > usize::from(u8::MAX / 2) {
         return Err(NoGradient::because("it carries more than 127 values"));
     }
-    let changes = changing(op, v)?;
-    let operands = v.operands();
-    let (carried, scanned) = (op.carried, op.scanned);
-    let among = |range: std::ops::Range<usize>| range.filter(|i| changes[*i]).collect::<Vec<_>>();
-    let of_carried = among(0..carried);
-    let of_scanned = among(carried..carried + scanned);
-    let of_captures = among(carried + scanned..operands.len());
-    let sequences: Vec<usize> = (0..op.reverse_results.len())
-        .filter(|i| v.has((carried + i) as u8))
-        .collect();
+    let parts = Parts::of(op, v)?;
+    let reversed = Scan {
+        body: body_backwards(op, &parts)?,
+        carried: parts.carried.len() + parts.captures.len(),
+        scanned: op.carried + op.scanned + parts.results.len(),
+        reverse: (0..op.carried)
+            .map(|_| true)
+            .chain(op.reverse.iter().map(|r| !r))
+            .chain(parts.results.iter().map(|&i| !op.reverse_results[i]))
+            .collect(),
+        reverse_results: parts
+            .scanned
+            .iter()
+            .map(|&i| !op.reverse[i - op.carried])
+            .collect(),
+    };
+    let operands = operands_backwards(op, &parts, v)?;
+    let first = v.add(reversed, &operands)?;
+    let own = v.operands();
+    for (port, operand) in (0..).zip(parts.wanted()) {
+        let dx = v.in_dtype_of(first.port(port), own[operand])?;
+        v.give(operand, dx)?;
+    }
+    Ok(())
+}
 
-    // The body: cotangents of values carried and sums for captures; states, sequences and cotangents of result
-    // sequences; captures. `Block` numbers its arguments as the body does.
+/// One step backwards. It takes the cotangents of values carried and the sums for captures; the states, the parts of
+/// sequences and the cotangents of those of results; the captures.
+fn body_backwards(op: &Scan, parts: &Parts) -> Result<SubGraph, NoGradient> {
+    let first = op.carried + op.scanned;
     let mut inner = Block::of(&op.body)?;
     let mut seeds = Vec::new();
-    for &i in &of_carried {
+    for &i in &parts.carried {
         let own = inner.results[i];
         let ty = inner.graph.ty(own).clone();
         seeds.push((own, inner.input("d", ty)?));
     }
     let mut sums = Vec::new();
-    for &i in &of_captures {
+    for &i in &parts.captures {
         let ty = inner.graph.ty(inner.arguments[i]);
         let ty = ty.with_dtype(wide(ty.dtype));
         sums.push(inner.input("sum", ty)?);
     }
-    let of_results = seeds.len();
-    for &i in &sequences {
-        let own = inner.results[carried + i];
+    for &i in &parts.results {
+        let own = inner.results[op.carried + i];
         let ty = inner.graph.ty(own).clone();
         seeds.push((own, inner.input("dy", ty)?));
     }
-    let wanted = [&of_carried[..], &of_captures, &of_scanned].concat();
-    let mut outputs = inner.pulled("body", &seeds, &wanted)?;
-    for (at, sum) in sums.iter().enumerate() {
-        let at = of_carried.len() + at;
-        let more = inner.graph.widen(outputs[at])?;
-        outputs[at] = inner.graph.plus(*sum, more)?;
+    let mut outputs = inner.pulled("body", &seeds, &parts.wanted())?;
+    for (sum, output) in sums.iter().zip(&mut outputs[parts.carried.len()..]) {
+        let more = inner.graph.widen(*output)?;
+        *output = inner.graph.plus(*sum, more)?;
     }
-    let own = inner.arguments.clone();
-    let inputs: Vec<Value> = (seeds[..of_results].iter().map(|(_, d)| *d))
-        .chain(sums.iter().copied())
-        .chain(own[..carried + scanned].iter().copied())
-        .chain(seeds[of_results..].iter().map(|(_, d)| *d))
-        .chain(own[carried + scanned..].iter().copied())
-        .collect();
-    let body = reordered(&inner.graph, &inputs, &outputs)?;
+    let seeds: Vec<Value> = seeds.into_iter().map(|(_, d)| d).collect();
+    let (of_carried, of_results) = seeds.split_at(parts.carried.len());
+    let own = &inner.arguments;
+    let inputs = [of_carried, &sums, &own[..first], of_results, &own[first..]].concat();
+    reordered(&inner.graph, &inputs, &outputs)
+}
 
-    let mut back = Vec::new();
-    for &i in &of_carried {
-        back.push(v.dy(i as u8)?);
+/// What the steps of [`body_backwards`] are given.
+fn operands_backwards(op: &Scan, parts: &Parts, v: &mut Vjp<'_>) -> Result<Vec<Value>, NoGradient> {
+    let (own, first) = (v.operands(), op.carried + op.scanned);
+    let mut operands = Vec::new();
+    for &i in &parts.carried {
+        operands.push(v.dy(i as u8)?);
     }
-    for &i in &of_captures {
-        let ty = v.ty(operands[i]);
+    for &i in &parts.captures {
+        let ty = v.ty(own[i]);
         let ty = ty.with_dtype(wide(ty.dtype));
-        back.push(v.filled(&ty, 0.0)?);
+        operands.push(v.filled(&ty, 0.0)?);
     }
-    back.extend(states(op, v)?);
-    back.extend(&operands[carried..carried + scanned]);
-    for &i in &sequences {
-        back.push(v.dy((carried + i) as u8)?);
+    operands.extend(states(op, v)?);
+    operands.extend(&own[op.carried..first]);
+    for &i in &parts.results {
+        operands.push(v.dy((op.carried + i) as u8)?);
     }
-    back.extend(&operands[carried + scanned..]);
-    let other_way = |flags: &[bool], i: usize| !flags[i];
-    let reverse = (0..carried).map(|_| true);
-    let reverse = reverse
-        .chain((0..scanned).map(|i| other_way(&op.reverse, i)))
-        .chain(sequences.iter().map(|&i| other_way(&op.reverse_results, i)));
-    let of_operands = of_scanned
-        .iter()
-        .map(|&i| other_way(&op.reverse, i - carried));
-    let reversed = Scan {
-        body,
-        carried: of_carried.len() + of_captures.len(),
-        scanned: carried + scanned + sequences.len(),
-        reverse: reverse.collect(),
-        reverse_results: of_operands.collect(),
-    };
-    let first = v.add(reversed, &back)?;
-    for (port, &operand) in (0..).zip(&wanted) {
-        let dx = v.in_dtype_of(first.port(port), operands[operand])?;
-        v.give(operand, dx)?;
-    }
-    Ok(())
+    operands.extend(&own[first..]);
+    Ok(operands)
 }
 
 /// A graph with its inputs in this order, as a block of these results.

@@ -53,7 +53,7 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
     use UnaryFn::*;
     let derivative = match f {
         Sigmoid => {
-            let rest = g.from_number(1.0, y)?;
+            let rest = g.number_less(1.0, y)?;
             g.mul(y, rest)
         }
         Tanh => one_minus_square(g, y),
@@ -78,7 +78,7 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
         // s + y (1 - s) keeps the limit at -inf.
         Silu => {
             let s = g.sigmoid(x)?;
-            let rest = g.from_number(1.0, s)?;
+            let rest = g.number_less(1.0, s)?;
             g.fma(y, rest, s)
         }
         Softplus => g.sigmoid(x),
@@ -127,7 +127,7 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
 
 fn one_minus_square(g: &mut Graph, y: Value) -> Built {
     let square = g.mul(y, y)?;
-    g.from_number(1.0, square)
+    g.number_less(1.0, square)
 }
 
 /// `exp(-x^2 / width)`

@@ -196,6 +196,7 @@ fn layers(with_checkpoints: bool) -> (Graph, [Value; 2]) {
     let [dx, dw] = g.gradients(loss, &[x, w]).expect("it has gradients")[..] else {
         panic!("there are two");
     };
+    g.output("loss", loss).expect("a fresh name");
     g.output("dx", dx).expect("a fresh name");
     g.output("dw", dw).expect("a fresh name");
     (g, [dx, dw])
