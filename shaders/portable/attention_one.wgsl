@@ -49,19 +49,6 @@ var<workgroup> weights: array<f32, ROWS * BLOCK>;
 var<workgroup> totals: array<f32, ROWS * SUBSETS>;
 var<workgroup> greatest: array<atomic<i32>, ROWS>;
 
-// The product of a query and a key.
-fn product_of(own_row: u32, key: u32) -> f32 {
-    if SHARES_PRODUCTS {
-        return products[own_row * PRODUCT_ROW + key];
-    }
-    // As a tree, as in sum_of_eight.
-    let at = own_row * PRODUCT_ROW + key * 9u;
-    let low = vec4<f32>(products[at], products[at + 1u], products[at + 2u], products[at + 3u]);
-    let high = vec4<f32>(products[at + 4u], products[at + 5u], products[at + 6u], products[at + 7u]);
-    let sums = low + high;
-    return (sums.x + sums.z) + (sums.y + sums.w);
-}
-
 // One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(INVOCATIONS)
 fn main(
@@ -121,14 +108,7 @@ fn main(
                     product += dot(four(chunk, n), query[own_row * (HEAD / 4u) + (i * 8u + local % 8u) * PARTS + n]);
                 }
             }
-            if !SHARES_PRODUCTS {
-                products[own_row * PRODUCT_ROW + key * 9u + local % 8u] = product;
-                continue;
-            }
-            let sum = sum_of_eight(product);
-            if local % 8u == 0u {
-                products[own_row * PRODUCT_ROW + key] = sum;
-            }
+            products[own_row * PRODUCT_ROW + key * 9u + local % 8u] = product;
         }
         // The values are under way while keys are weighed.
         var chunks: array<vec4<u32>, VALUE_TURNS>;
@@ -138,7 +118,12 @@ fn main(
         workgroupBarrier();
         var score = UNSEEN;
         if local < BLOCK && key0 + i32(local) < end {
-            score = key_of(product_of(own_row, local) * p.scale);
+            // As a tree: scores are exponents, in which the roundings of a longer chain would show.
+            let at = own_row * PRODUCT_ROW + local * 9u;
+            let low = vec4<f32>(products[at], products[at + 1u], products[at + 2u], products[at + 3u]);
+            let high = vec4<f32>(products[at + 4u], products[at + 5u], products[at + 6u], products[at + 7u]);
+            let sums = low + high;
+            score = key_of(((sums.x + sums.z) + (sums.y + sums.w)) * p.scale);
             atomicMax(&greatest[own_row], score);
         }
         workgroupBarrier();

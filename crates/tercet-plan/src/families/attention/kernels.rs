@@ -243,8 +243,6 @@ pub(super) static ONE: Kernel<AttentionParams> = Kernel::wgsl(
     pieces![
         "attention_halves.wgsl",
         "attention_common.wgsl",
-        "cluster.wgsl",
-        "attention_eights.wgsl",
         "attention_one.wgsl"
     ],
     DECODE_ARGS,
