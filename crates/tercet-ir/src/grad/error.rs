@@ -62,7 +62,7 @@ pub struct Unused {
 
 impl Unused {
     /// What keeps a value from a loss that it got no cotangent of.
-    pub(super) fn of(graph: &Graph, value: Value, loss: Value) -> Unused {
+    pub(super) fn of(graph: &Graph, value: Value, loss: Value, flat: &[NodeId]) -> Unused {
         let behind = reached(graph, loss);
         let mut after = vec![false; graph.len()];
         let mut stops = Vec::new();
@@ -72,13 +72,20 @@ impl Unused {
                 continue;
             }
             after[id.index()] = true;
-            if let GradientKind::Zero(reason) = node.op.kind().gradient() {
-                stops.push(Severed {
-                    node: id,
-                    op: node.op.name(),
-                    reason: reason.to_string(),
-                });
-            }
+            let reason = match node.op.kind().gradient() {
+                GradientKind::Zero(reason) => reason,
+                GradientKind::Rule | GradientKind::Decompose | GradientKind::None(_) => {
+                    match flat.contains(&id) {
+                        true => "its slope is 0",
+                        false => continue,
+                    }
+                }
+            };
+            stops.push(Severed {
+                node: id,
+                op: node.op.name(),
+                reason: reason.to_string(),
+            });
         }
         Unused {
             value,

@@ -112,7 +112,9 @@ impl Graph {
         all.ok_or_else(|| {
             let unused = wanted.iter().zip(&pulled.cotangents);
             let unused = unused.filter(|(_, c)| c.is_none());
-            let values = unused.map(|(v, _)| Unused::of(self, *v, loss)).collect();
+            let values = unused
+                .map(|(v, _)| Unused::of(self, *v, loss, &pulled.flat))
+                .collect();
             self.truncate(before);
             GradError::Unused { loss, values }
         })

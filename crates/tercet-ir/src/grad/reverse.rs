@@ -10,11 +10,13 @@ use super::error::{GradError, NoGradient, Severed};
 use super::recompute::Recompute;
 use super::vjp::Vjp;
 
-/// Cotangents of wanted values, in their order, and the nodes that had none to give.
+/// Cotangents of wanted values, in their order, the nodes that had none to give, and those whose rule gave none: that
+/// are flat.
 #[derive(Debug)]
 pub(super) struct Pulled {
     pub(super) cotangents: Vec<Option<Value>>,
     pub(super) severed: Vec<Severed>,
+    pub(super) flat: Vec<NodeId>,
 }
 
 /// The values that a derivative with respect to `wanted` exists of, among the nodes from `from` on. Gradients end at
@@ -49,7 +51,7 @@ pub(super) fn pull(
 ) -> Result<Pulled, GradError> {
     let active = active(graph, from, wanted);
     let mut forward = Recompute::of(graph, from);
-    let mut severed = Vec::new();
+    let (mut severed, mut flat) = (Vec::new(), Vec::new());
     let mut cotangents: HashMap<Value, Value> = HashMap::new();
     let last = outputs.iter().map(|(v, _)| v.node.index() + 1).max();
     for &(value, cotangent) in outputs {
@@ -93,7 +95,11 @@ pub(super) fn pull(
                 v.give_zeros().map_err(fail)?;
             }
         }
-        for (value, cotangent) in v.finish() {
+        let given = v.finish();
+        if given.is_empty() {
+            flat.push(id);
+        }
+        for (value, cotangent) in given {
             gather(graph, &mut cotangents, value, cotangent).map_err(fail)?;
         }
     }
@@ -101,6 +107,7 @@ pub(super) fn pull(
     Ok(Pulled {
         cotangents,
         severed,
+        flat,
     })
 }
 

@@ -27,17 +27,16 @@ pub(crate) fn slope(
     dy: Value,
 ) -> Result<Option<Value>, OpError> {
     let dtype = g.dtype(x);
-    match f {
-        UnaryFn::Neg => return g.neg(dy).map(Some),
-        UnaryFn::Relu => {
-            let above = g.is(CompareFn::Gt, x, 0.0)?;
-            return g.only_where(above, dy).map(Some);
-        }
-        UnaryFn::Abs => {
-            let sign = g.sign(x)?;
-            return g.mul(dy, sign).map(Some);
-        }
-        _ => {}
+    if f == UnaryFn::Neg {
+        return g.neg(dy).map(Some);
+    }
+    if f == UnaryFn::Relu {
+        let above = g.is(CompareFn::Gt, x, 0.0)?;
+        return g.only_where(above, dy).map(Some);
+    }
+    if f == UnaryFn::Abs {
+        let sign = g.sign(x)?;
+        return g.mul(dy, sign).map(Some);
     }
     let (x, y) = (g.widen(x)?, g.widen(y)?);
     let Some(slope) = derivative(g, f, x, y)? else {
@@ -195,7 +194,17 @@ pub(crate) fn binary(op: &Binary, v: &mut Vjp<'_>) -> Ruled {
                 let other = [b, a][i];
                 v.mul(dy, other)?
             }
-            _ => {
+            BinaryFn::Div
+            | BinaryFn::Rem
+            | BinaryFn::Pow
+            | BinaryFn::Max
+            | BinaryFn::Min
+            | BinaryFn::Atan2
+            | BinaryFn::And
+            | BinaryFn::Or
+            | BinaryFn::Xor
+            | BinaryFn::Shl
+            | BinaryFn::Shr => {
                 let dtype = v.dtype(x);
                 let [a, b, y, dy] = [v.widen(a)?, v.widen(b)?, v.widen(y)?, v.widen(dy)?];
                 let dx = curved(v, op.f, i, [a, b, y], dy)?;
@@ -245,9 +254,9 @@ fn curved(g: &mut Graph, f: BinaryFn, i: usize, [a, b, y]: [Value; 3], dy: Value
         }
         (BinaryFn::Max | BinaryFn::Min, i) => {
             let [own, other] = if i == 0 { [a, b] } else { [b, a] };
-            let wins = match f {
-                BinaryFn::Max => g.compare(CompareFn::Gt, own, other)?,
-                _ => g.compare(CompareFn::Lt, own, other)?,
+            let wins = match f == BinaryFn::Max {
+                true => g.compare(CompareFn::Gt, own, other)?,
+                false => g.compare(CompareFn::Lt, own, other)?,
             };
             let ties = g.compare(CompareFn::Eq, own, other)?;
             let half = g.times(dy, 0.5)?;

@@ -64,9 +64,10 @@ fn chosen(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
         let reach = (op.kernel[axis] - 1) * op.dilation[axis] + 1;
         after[2 + axis] = beyond(n, &windows[axis], op.stride[axis], reach, before[2 + axis])?;
     }
-    let worst = match op.f {
-        PoolFn::Max => f64::NEG_INFINITY,
-        _ => f64::INFINITY,
+    let greatest = op.f == PoolFn::Max;
+    let worst = match greatest {
+        true => f64::NEG_INFINITY,
+        false => f64::INFINITY,
     };
     let padded = v.pad(x, &before, &after, PadMode::Constant, worst)?;
     let unpadded = crate::ops::Window {
@@ -78,9 +79,9 @@ fn chosen(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
     let taps: usize = op.kernel.iter().product();
     let (lines, count) = (numel(&shape[..2])?, numel(&windows)?);
     let columns = v.shaped(columns, [lines.clone(), Dim::Known(taps), count.clone()])?;
-    let first = match op.f {
-        PoolFn::Max => v.arg_max(columns, 1, true)?,
-        _ => v.arg_min(columns, 1, true)?,
+    let first = match greatest {
+        true => v.arg_max(columns, 1, true)?,
+        false => v.arg_min(columns, 1, true)?,
     };
     let places = v.iota(&Dim::Known(taps))?;
     let places = v.shaped(places, [1, taps, 1])?;

@@ -158,12 +158,13 @@ fn cell(
             let change = b.sub(states[0], n)?;
             vec![b.fma(z, change, n)?]
         }
-        Cell::Tanh | Cell::Relu => {
+        Cell::Tanh => {
             let sum = b.plus(x, h)?;
-            vec![match cell {
-                Cell::Relu => b.relu(sum)?,
-                _ => b.tanh(sum)?,
-            }]
+            vec![b.tanh(sum)?]
+        }
+        Cell::Relu => {
+            let sum = b.plus(x, h)?;
+            vec![b.relu(sum)?]
         }
     })
 }
