@@ -313,8 +313,8 @@ fn accuracy_of(graph: &Graph) -> Accuracy {
     classes.max().unwrap_or(Accuracy::Exact)
 }
 
-/// The sizes of the case, then all symbols at their bounds, at one, and the case's again: growing
-/// and shrinking on one executable.
+/// The sizes of the case, then all symbols at their bounds, at one (where inputs have sizes then), and the case's again:
+/// growing and shrinking on one executable.
 fn size_sets(case: &CaseGraph) -> Vec<Bindings> {
     let own = case.sizes.clone();
     if own.iter().next().is_none() {
@@ -323,7 +323,13 @@ fn size_sets(case: &CaseGraph) -> Vec<Bindings> {
     let ones = own
         .iter()
         .fold(Bindings::new(), |b, (s, _)| b.with(s.name(), 1));
-    vec![own.clone(), case.bounds.clone(), ones, own]
+    let inputs = Signature::of(&case.graph).inputs;
+    let mut sets = vec![own.clone(), case.bounds.clone()];
+    if inputs.iter().all(|port| port.ty.shape.eval(&ones).is_ok()) {
+        sets.push(ones);
+    }
+    sets.push(own);
+    sets
 }
 
 /// The inputs of the case for these sizes: its own data, repeated or cut.
