@@ -50,15 +50,19 @@ const PROGRAMS: &str = "programs";
 /// An executor, the processes that share its suites, and the tests it leaves out: a software driver keeps some gigabytes
 /// of code for its kernels, one for all tests more than a small machine has.
 const SHARES: [(&str, usize, &[&str]); 3] = [
-    ("vulkan", 4, &[]),
+    ("vulkan", 4, &NOT_ON_VULKAN),
     ("wgpu", 3, &NOT_ON_WGPU),
     ("cpu", 1, &[]),
 ];
 
+/// The graphs of gradients are made of operators that are run in all their cases: two of each, the others on a GPU.
+const NOT_ON_VULKAN: [&str; 1] = ["gradients/*/more"];
+
 /// wgpu plays the programs that Vulkan plays, of the same kernels in WGSL. So what passes and rules make of a case is run
 /// on Vulkan, and so are the forms in BF16 and, of the operators with the largest kernels, in F16, which differ from F32 in
 /// how words are unpacked.
-const NOT_ON_WGPU: [&str; 8] = [
+const NOT_ON_WGPU: [&str; 9] = [
+    "gradients/",
     "/without_passes",
     "/decomposed",
     "/bf16/",
@@ -85,7 +89,7 @@ const ON_NEWER: [&str; 6] = [
     "/attention/*/f16/",
     "/conv/*/f16/",
 ];
-const NOT_ON_NEWER: [&str; 2] = ["/without_passes", "/decomposed"];
+const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];
 
 /// The Vulkan player's own tests, as nextest's filter.
 const PLAYER: &str = "package(tercet-vulkan)";

@@ -57,6 +57,8 @@ pub(super) fn fuse_elementwise(graph: &Graph) -> Result<Graph, CompileError> {
 struct Region {
     root: NodeId,
     plan: Plan,
+    /// Nodes of other regions, or of none, that this one computes again.
+    copies: BTreeSet<NodeId>,
 }
 
 /// The regions of a graph and which one each node belongs to.
@@ -64,6 +66,8 @@ struct Fusion {
     live: Vec<bool>,
     regions: Vec<Region>,
     member_of: Vec<Option<usize>>,
+    /// What copies in regions read, beside the nodes that they are copies of.
+    read_by_copies: BTreeSet<Value>,
 }
 
 impl Fusion {
@@ -73,6 +77,7 @@ impl Fusion {
             live: live_nodes(graph),
             regions: Vec::new(),
             member_of: vec![None; graph.len()],
+            read_by_copies: BTreeSet::new(),
         };
         for (id, node) in graph.nodes().rev() {
             let free = fusion.live[id.index()] && fusion.member_of[id.index()].is_none();
@@ -90,17 +95,29 @@ impl Fusion {
             let Some(plan) = grower.grow() else {
                 continue;
             };
-            let members = grower.members;
+            let (members, copies) = (grower.members, grower.copies);
             for m in members {
                 fusion.member_of[m.index()] = Some(fusion.regions.len());
             }
-            fusion.regions.push(Region { root: id, plan });
+            let reads = copies.iter().flat_map(|c| &graph.node(*c).inputs);
+            fusion.read_by_copies.extend(reads);
+            fusion.regions.push(Region {
+                root: id,
+                plan,
+                copies,
+            });
         }
         fusion
     }
 
     fn region_of(&self, id: NodeId) -> Option<&Region> {
         self.member_of[id.index()].map(|r| &self.regions[r])
+    }
+
+    /// Whether `reader` computes `id` again instead of reading it.
+    fn copies(&self, reader: NodeId, id: NodeId) -> bool {
+        let region = self.region_of(reader);
+        region.is_some_and(|r| r.copies.contains(&id))
     }
 
     /// Where the results of a node are computed in the new order.
@@ -208,8 +225,12 @@ impl Grower<'_> {
             let step = body.push(MapStep::new(op, args));
             body.step_of.insert(own, step);
             let readers = self.uses.of_value(own);
-            let outside = |r: &NodeId| !self.members.contains(r) && !self.copies.contains(r);
-            if self.members.contains(&id) && (readers.result || readers.nodes.iter().any(outside)) {
+            let inside = |r: &NodeId| self.members.contains(r) || self.copies.contains(r);
+            let outside = |r: &NodeId| !inside(r) && !self.fusion.copies(*r, id);
+            let is_read = readers.result
+                || readers.nodes.iter().any(outside)
+                || self.fusion.read_by_copies.contains(&own);
+            if self.members.contains(&id) && is_read {
                 results.push(own);
                 result_steps.push(step);
             }
