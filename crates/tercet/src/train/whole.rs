@@ -106,7 +106,7 @@ impl Whole {
         });
         let params: Vec<Param> = params.collect();
         let Measured { factor, finite, .. } = measured;
-        let mut u = Update::new(&mut self.graph, rate, factor, finite);
+        let mut u = Update::new(&mut self.graph, rate, factor, finite)?;
         optimizer.update(&mut u, &params)?;
         for p in &params {
             let Some(new) = u.assigned(p.weight) else {
@@ -118,7 +118,7 @@ impl Whole {
             }
         }
         for (state, value) in &self.assigns {
-            u.assign(*state, *value)?;
+            u.assign_if_finite(*state, *value)?;
         }
         if let (Some(options), Some(scale)) = (&options.loss_scale, self.scale) {
             let Measured {
@@ -156,5 +156,6 @@ fn average(u: &mut Update<'_>, p: &Param, new: Value, decay: f64) -> Result<(), 
     let initial = Initial::CopyOf(p.name.clone());
     let state = u.add_state(&name, p.ty.clone(), role, initial)?;
     let value = u.blend(state, decay, new, 1.0 - decay)?;
-    u.assign(state, value)
+    u.assign_if_finite(state, value)?;
+    Ok(())
 }

@@ -189,11 +189,12 @@ fn files_that_are_not_whole_are_refused() {
     std::fs::write(&bad, &garbage).unwrap();
     assert!(refused(&mut trainer, &bad).contains("at most 100000000 are possible"));
     let edited = |from: &str, to: &str| {
-        let text = String::from_utf8(bytes[..header].to_vec()).unwrap();
+        let text = String::from_utf8(bytes[8..header].to_vec()).unwrap();
         assert!(text.contains(from), "{text}");
         let text = text.replace(from, to);
-        assert_eq!(text.len(), header);
-        std::fs::write(&bad, [text.as_bytes(), &bytes[header..]].concat()).unwrap();
+        assert_eq!(text.len() + 8, header);
+        let parts = [&bytes[..8], text.as_bytes(), &bytes[header..]];
+        std::fs::write(&bad, parts.concat()).unwrap();
     };
     edited("tercet.train", "another.tool");
     assert!(refused(&mut trainer, &bad).starts_with("it is no checkpoint of a training run"));

@@ -4,6 +4,7 @@ mod accumulate;
 mod checkpoint;
 mod common;
 mod errors;
+mod fused;
 mod optimizers;
 mod scale;
 mod schedule;

@@ -74,14 +74,14 @@ impl AdamW {
         let new_m = u.blend(m, self.beta1, g, 1.0 - self.beta1)?;
         let square = u.graph().mul(g, g)?;
         let new_v = u.blend(v, self.beta2, square, 1.0 - self.beta2)?;
+        let new_m = u.assign(m, new_m)?;
+        let new_v = u.assign(v, new_v)?;
         let deviation = u.graph().sqrt(new_v)?;
         let deviation = u.graph().mul(deviation, root)?;
         let epsilon = u.number(self.epsilon)?;
         let divisor = u.graph().plus(deviation, epsilon)?;
         let direction = u.graph().div(new_m, divisor)?;
         let w = u.stepped(p.weight, kept, rate, direction)?;
-        u.assign(m, new_m)?;
-        u.assign(v, new_v)?;
         u.assign(p.weight, w)?;
         Ok(())
     }

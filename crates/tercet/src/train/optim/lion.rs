@@ -51,10 +51,11 @@ impl Optimizer for Lion {
             let m = u.state(&format!("lion.m.{}", p.name), p.ty.clone())?;
             let mean = u.blend(m, self.beta1, g, 1.0 - self.beta1)?;
             let direction = u.graph().sign(mean)?;
-            let new_m = u.blend(m, self.beta2, g, 1.0 - self.beta2)?;
             let w = u.stepped(p.weight, kept, rate, direction)?;
-            u.assign(m, new_m)?;
             u.assign(p.weight, w)?;
+            // The weight needs the mean as it was: it comes first, in a kernel of its own.
+            let new_m = u.blend(m, self.beta2, g, 1.0 - self.beta2)?;
+            u.assign(m, new_m)?;
         }
         Ok(())
     }

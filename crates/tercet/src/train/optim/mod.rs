@@ -3,7 +3,9 @@
 //! An [`Optimizer`] gets trainables and their gradients and builds their updates through [`Update`], which adds states
 //! (moments, a counter of steps) and assigns. What one tensor's update reads of the step are scalars that are computed
 //! once (the learning rate, corrections, the factor of gradients); the rest are elementwise nodes of the weight, its
-//! moments and its gradient, so that an executor can make them one kernel in place. Everything is `F32`.
+//! moments and its gradient, so that an executor can make them one kernel in place. Everything is `F32`. So that it is one
+//! kernel, what is made of a moment is made of what [`Update::assign`] gives back, and the weight is assigned last; a map has
+//! at most 8 operands, which AdamW's needs.
 //!
 //! States are named by optimizer, what they hold and the trainable: `adamw.m.<name>`, `adamw.v.<name>`, `adamw.step`;
 //! `sgd.momentum.<name>`; `lion.m.<name>`; `muon.momentum.<name>` beside those of AdamW.
@@ -97,12 +99,15 @@ pub(crate) fn expect_not_negative(what: &str, value: f64) -> Result<(), StepErro
 pub struct Update<'a> {
     graph: &'a mut Graph,
     learning_rate: Value,
-    /// What gradients are multiplied by, if anything.
+    /// What gradients are multiplied by, if anything: NaN where the step does not count.
     factor: Option<Value>,
     /// `Bool []`: whether the step counts.
     finite: Value,
+    /// By the type of a parameter whether the step does not count, told by the gradient that was asked for last: one
+    /// operand less than `finite` where gradients are multiplied anyway.
+    skips: HashMap<Type, Value>,
     states: Vec<StateInfo>,
-    /// What was assigned, before the choice by `finite`.
+    /// What states hold after the step.
     assigned: HashMap<Value, Value>,
     /// Scalars that groups share.
     scalars: HashMap<(&'static str, u64), Value>,
@@ -114,16 +119,24 @@ impl<'a> Update<'a> {
         learning_rate: Value,
         factor: Option<Value>,
         finite: Value,
-    ) -> Update<'a> {
-        Update {
+    ) -> Result<Update<'a>, OpError> {
+        let factor = match factor {
+            Some(factor) => {
+                let nan = graph.scalar(DType::F32, f64::NAN)?;
+                Some(graph.where_(finite, factor, nan)?)
+            }
+            None => None,
+        };
+        Ok(Update {
             graph,
             learning_rate,
             factor,
             finite,
+            skips: HashMap::new(),
             states: Vec::new(),
             assigned: HashMap::new(),
             scalars: HashMap::new(),
-        }
+        })
     }
 
     /// The graph, for any other node.
@@ -167,10 +180,13 @@ impl<'a> Update<'a> {
     /// # Errors
     /// [`OpError`] when a node is refused.
     pub fn gradient(&mut self, param: &Param) -> Result<Value, OpError> {
-        match self.factor {
-            Some(factor) => self.graph.mul(param.gradient, factor),
-            None => Ok(param.gradient),
-        }
+        let Some(factor) = self.factor else {
+            return Ok(param.gradient);
+        };
+        let gradient = self.graph.mul(param.gradient, factor)?;
+        let skips = self.graph.is_nan(gradient)?;
+        self.skips.insert(param.ty.clone(), skips);
+        Ok(gradient)
     }
 
     /// Adds a state of the optimizer that starts as zeros.
@@ -207,22 +223,43 @@ impl<'a> Update<'a> {
         let before = self.state(name, Type::new(DType::I32, [0usize; 0]))?;
         let one = self.graph.scalar(DType::I32, 1.0)?;
         let now = self.graph.plus(before, one)?;
-        self.assign(before, now)?;
+        self.assign_if_finite(before, now)?;
         self.graph.cast(now, DType::F32)
     }
 
-    /// Says what a state holds after the step, which it holds only if the step is not skipped.
+    /// Says what a state holds after the step, unless the step is skipped: what it holds then is given back, for what
+    /// follows.
     ///
     /// # Errors
     /// [`OpError`] when it is no state, is assigned already, or has another type.
-    pub fn assign(&mut self, state: Value, value: Value) -> Result<(), OpError> {
-        let new = self.graph.where_(self.finite, value, state)?;
-        self.graph.assign(state, new)?;
-        self.assigned.insert(state, value);
-        Ok(())
+    pub fn assign(&mut self, state: Value, value: Value) -> Result<Value, OpError> {
+        let ty = self.graph.get_type(state);
+        match ty.and_then(|ty| self.skips.get(ty)).copied() {
+            Some(skips) => {
+                let new = self.graph.where_(skips, state, value)?;
+                self.assigned_to(state, new)
+            }
+            None => self.assign_if_finite(state, value),
+        }
     }
 
-    /// What a state was assigned, if the step is not skipped.
+    /// As [`Update::assign`], for what has nothing to do with a gradient.
+    pub(super) fn assign_if_finite(
+        &mut self,
+        state: Value,
+        value: Value,
+    ) -> Result<Value, OpError> {
+        let new = self.graph.where_(self.finite, value, state)?;
+        self.assigned_to(state, new)
+    }
+
+    fn assigned_to(&mut self, state: Value, new: Value) -> Result<Value, OpError> {
+        self.graph.assign(state, new)?;
+        self.assigned.insert(state, new);
+        Ok(new)
+    }
+
+    /// What a state was assigned.
     pub(super) fn assigned(&self, state: Value) -> Option<Value> {
         self.assigned.get(&state).copied()
     }

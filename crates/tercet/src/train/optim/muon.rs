@@ -132,6 +132,7 @@ impl Muon {
         let g = u.gradient(p)?;
         let b = u.state(&format!("muon.momentum.{}", p.name), p.ty.clone())?;
         let new = u.blend(b, self.momentum, g, 1.0 - self.momentum)?;
+        let new = u.assign(b, new)?;
         let direction = match self.nesterov {
             true => u.blend(new, self.momentum, g, 1.0 - self.momentum)?,
             false => new,
@@ -145,7 +146,6 @@ impl Muon {
         };
         let rate = u.times(rate, scale)?;
         let w = u.stepped(p.weight, kept, rate, x)?;
-        u.assign(b, new)?;
         u.assign(p.weight, w)?;
         Ok(())
     }

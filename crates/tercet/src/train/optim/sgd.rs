@@ -56,7 +56,7 @@ impl Optimizer for Sgd {
             if self.momentum != 0.0 {
                 let b = u.state(&format!("sgd.momentum.{}", p.name), p.ty.clone())?;
                 let new = u.blend(b, self.momentum, g, 1.0)?;
-                u.assign(b, new)?;
+                let new = u.assign(b, new)?;
                 direction = match self.nesterov {
                     true => u.blend(new, self.momentum, g, 1.0)?,
                     false => new,
