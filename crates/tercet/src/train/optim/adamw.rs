@@ -72,8 +72,10 @@ impl AdamW {
         let m = u.state(&format!("adamw.m.{}", p.name), p.ty.clone())?;
         let v = u.state(&format!("adamw.v.{}", p.name), p.ty.clone())?;
         let new_m = u.blend(m, self.beta1, g, 1.0 - self.beta1)?;
-        let square = u.graph().mul(g, g)?;
-        let new_v = u.blend(v, self.beta2, square, 1.0 - self.beta2)?;
+        // Not the square that the norm of gradients sums: that one would be kept for here.
+        let part = u.times(g, 1.0 - self.beta2)?;
+        let square = u.graph().mul(part, g)?;
+        let new_v = u.blend(v, self.beta2, square, 1.0)?;
         let new_m = u.assign(m, new_m)?;
         let new_v = u.assign(v, new_v)?;
         let deviation = u.graph().sqrt(new_v)?;
