@@ -26,6 +26,10 @@ use crate::tensor::Tensor;
 const MAX_INPUTS: usize = 8;
 /// Steps of a map.
 const MAX_STEPS: usize = 64;
+/// Operands of a region beyond those of a map while it grows: what it takes in next may read the same ones.
+const MORE_INPUTS: usize = 6;
+/// Nodes that a region takes in, one after the other, while it has too many operands.
+const MORE_NODES: usize = 24;
 
 /// Fuses elementwise regions.
 pub(super) fn fuse_elementwise(graph: &Graph) -> Result<Graph, CompileError> {
@@ -141,33 +145,60 @@ struct Grower<'a> {
 impl Grower<'_> {
     /// Takes in all producers it can; the plan, if the region is worth a map.
     fn grow(&mut self) -> Option<Plan> {
-        let mut plan = self.plan()?;
-        let producers = |id: NodeId| self.graph.node(id).inputs.iter().map(|v| v.node);
-        let mut candidates: BTreeSet<NodeId> = producers(self.root).collect();
+        let mut plan = self.plan().filter(Plan::fits)?;
+        let mut candidates = BTreeSet::new();
+        self.want_producers(self.root, &mut candidates);
         // From the greatest id downwards: when a node comes up, all its readers were decided.
         while let Some(id) = candidates.pop_last() {
-            let Some(joins) = self.joins(id) else {
+            let before = (
+                self.members.clone(),
+                self.copies.clone(),
+                candidates.clone(),
+            );
+            if !self.take(id, &mut candidates) {
                 continue;
-            };
-            match joins {
-                Joins::Moves => self.members.insert(id),
-                Joins::Copied => self.copies.insert(id),
-            };
-            match self.plan() {
-                Some(larger) => {
-                    plan = larger;
-                    if joins == Joins::Moves {
-                        candidates.extend(producers(id));
-                    }
-                }
-                None => {
-                    self.members.remove(&id);
-                    self.copies.remove(&id);
-                }
+            }
+            match self.ahead(&mut candidates) {
+                Some(larger) => plan = larger,
+                None => (self.members, self.copies, candidates) = before,
             }
         }
         let worth = self.members.len() + self.copies.len() > 1 || plan.absorbs_views;
         worth.then_some(plan)
+    }
+
+    /// The plan of the region. While it has too many operands it takes in producers, which may be of fewer: an optimizer's
+    /// update reads moments and a gradient at several places.
+    fn ahead(&mut self, candidates: &mut BTreeSet<NodeId>) -> Option<Plan> {
+        let mut taken = 0;
+        loop {
+            let plan = self.plan()?;
+            if plan.fits() {
+                return Some(plan);
+            }
+            while !self.take(candidates.pop_last()?, candidates) {}
+            taken += 1;
+            if taken > MORE_NODES {
+                return None;
+            }
+        }
+    }
+
+    /// Takes in a node, if it can join, and wants its producers.
+    fn take(&mut self, id: NodeId, candidates: &mut BTreeSet<NodeId>) -> bool {
+        match self.joins(id) {
+            Some(Joins::Moves) => {
+                self.members.insert(id);
+                self.want_producers(id, candidates);
+                true
+            }
+            Some(Joins::Copied) => self.copies.insert(id),
+            None => false,
+        }
+    }
+
+    fn want_producers(&self, id: NodeId, candidates: &mut BTreeSet<NodeId>) {
+        candidates.extend(self.graph.node(id).inputs.iter().map(|v| v.node));
     }
 
     /// Whether and how a producer of a member can join.
@@ -199,7 +230,7 @@ impl Grower<'_> {
         }
     }
 
-    /// The map of the region as it is; nothing when it exceeds the limits.
+    /// The map of the region as it is, maybe with some operands too many; nothing when it exceeds the limits otherwise.
     fn plan(&self) -> Option<Plan> {
         let shape = &self.graph.node(self.root).outputs[0].shape;
         let mut body = Body::default();
@@ -235,7 +266,7 @@ impl Grower<'_> {
                 result_steps.push(step);
             }
         }
-        if body.inputs.len() > MAX_INPUTS || body.steps.len() > MAX_STEPS {
+        if body.inputs.len() > MAX_INPUTS + MORE_INPUTS || body.steps.len() > MAX_STEPS {
             return None;
         }
         let axes = |r: &Read| IndexMap {
@@ -267,6 +298,12 @@ struct Plan {
     inputs: Vec<Read>,
     results: Vec<Value>,
     absorbs_views: bool,
+}
+
+impl Plan {
+    fn fits(&self) -> bool {
+        self.inputs.len() <= MAX_INPUTS
+    }
 }
 
 /// The steps and operands of a map under construction, each once.
