@@ -1,9 +1,10 @@
-//! Training on the CPU executor, against plain computations in F64 and against torch.
+//! Training against plain computations in F64 and against torch.
 
 mod accumulate;
 mod checkpoint;
 mod common;
 mod errors;
+mod executors;
 mod fused;
 mod optimizers;
 mod scale;
