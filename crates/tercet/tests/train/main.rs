@@ -1,4 +1,5 @@
 //! Training against plain computations in F64 and against torch.
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 mod accumulate;
 mod checkpoint;
