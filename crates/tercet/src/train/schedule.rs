@@ -102,6 +102,7 @@ impl Schedule {
                 None => 0.0,
             },
         };
-        self.peak + (self.end - self.peak) * fallen
+        // Exact at both ends.
+        self.peak * (1.0 - fallen) + self.end * fallen
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tercet_ir::backend::Wanted;
+use tercet_ir::backend::{Wanted, find_port};
 use tercet_ir::random::Random;
 use tercet_ir::{CompileOptions, Executable, RunError, Tensor, Type};
 
@@ -238,6 +238,7 @@ impl Trainer {
     /// [`TrainError::Run`] for inputs that are refused. States are then as before, and the step can be done again.
     pub fn step(&mut self, inputs: &[(&str, &Tensor)]) -> Result<StepReport, TrainError> {
         self.expect_ready()?;
+        self.expect_no_rate(inputs)?;
         let learning_rate = self.schedule.rate(self.done);
         let rate = Tensor::scalar(learning_rate as f32);
         let random = self.exe.random();
@@ -276,6 +277,21 @@ impl Trainer {
         self.done += 1;
         self.version += 1;
         Ok(report)
+    }
+
+    /// Refuses a learning rate among the inputs: the schedule gives it.
+    fn expect_no_rate(&self, inputs: &[(&str, &Tensor)]) -> Result<(), RunError> {
+        if inputs.iter().all(|(name, _)| *name != LEARNING_RATE) {
+            return Ok(());
+        }
+        let ports = &self.exe.signature().inputs;
+        let own = ports.iter().filter(|p| p.name != LEARNING_RATE);
+        find_port(
+            &own.cloned().collect::<Vec<_>>(),
+            "input of a step",
+            LEARNING_RATE,
+        )
+        .map(|_| ())
     }
 
     /// Whether a step that was skipped is what a loss scale is for.

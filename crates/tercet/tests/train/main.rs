@@ -1,9 +1,11 @@
-//! Training on the CPU executor, against plain computations in F64 and against torch.
+//! Training against plain computations in F64 and against torch.
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 mod accumulate;
 mod checkpoint;
 mod common;
 mod errors;
+mod executors;
 mod fused;
 mod optimizers;
 mod scale;
