@@ -12,7 +12,7 @@ use tercet::{
 use crate::report::median;
 use crate::{Bench, Result};
 
-const RUNS: usize = 24;
+pub(crate) const RUNS: usize = 24;
 
 /// How long a device works before it is measured.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
@@ -55,7 +55,7 @@ pub(crate) fn with_params(
 }
 
 /// Random data; beyond a million elements a prime number of them repeats.
-fn pattern(ty: &TensorType, fill: &Fill) -> Result<Tensor> {
+pub(crate) fn pattern(ty: &TensorType, fill: &Fill) -> Result<Tensor> {
     const MOST: usize = 999_983;
     if ty.numel() <= MOST || matches!(fill, Fill::Blocks(_)) && ty.numel() < 1 << 20 {
         return Ok(fill.tensor("bench", ty.clone()));

@@ -14,6 +14,7 @@ mod sequence;
 mod spectra;
 #[cfg(feature = "splat")]
 mod splats;
+mod training;
 
 use tercet::{Device, DeviceOptions, one_line};
 
@@ -34,6 +35,7 @@ const GROUPS: &[Group] = &[
     ("spectra", spectra::spectra),
     #[cfg(feature = "splat")]
     ("splats", splats::splats),
+    ("training", training::training),
     ("chain", kernels::chain),
     ("maps", kernels::maps),
     ("overhead", kernels::overhead),
