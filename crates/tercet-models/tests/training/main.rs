@@ -1,0 +1,13 @@
+//! Training graphs and adapters, with a small llama and made-up encoders.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod adapters;
+mod bert;
+mod files;
+mod llama;
+mod merging;
+mod rows;
