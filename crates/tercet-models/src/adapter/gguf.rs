@@ -18,6 +18,8 @@ use crate::save::{Entry, Storage};
 use crate::weight::{Weight, WeightError, gguf_weight};
 
 const ARCHITECTURE: &str = "llama";
+/// What the format calls the two matrices.
+const SIDES: [&str; 2] = ["lora_a", "lora_b"];
 const ALPHA: &str = "adapter.lora.alpha";
 
 /// The order of a part's rows in GGUF files, whatever file the configuration is of.
@@ -53,7 +55,9 @@ impl Adapter {
         for info in gguf.tensors() {
             let name = info.name();
             let side = [".lora_a", ".lora_b"].into_iter().enumerate();
-            let found = side.filter_map(|(i, side)| Some((name.strip_suffix(side)?, i))).next();
+            let found = side
+                .filter_map(|(i, side)| Some((name.strip_suffix(side)?, i)))
+                .next();
             let Some((base, side)) = found else {
                 let reason = "neither a `lora_a` nor a `lora_b`";
                 let tensor = clip(name);
@@ -79,10 +83,12 @@ impl Adapter {
             };
             let b = b.map(|b| rows_of(part, config).undo(&b));
             // Without an alpha the factor is 1.
-            let rank = a.as_ref().map_or(1, |a| a.shape().first().copied().unwrap_or(1));
+            let rank = a
+                .as_ref()
+                .map_or(1, |a| a.shape().first().copied().unwrap_or(1));
             let alpha = if alpha == 0.0 { rank as f64 } else { alpha };
-            let low = paired(base, [a, b], ["lora_a", "lora_b"], alpha)?;
-            low.expect_shape(base, part.shape(config))?;
+            let low = paired(base, [a, b], SIDES, alpha)?;
+            low.expect_shape_of(base, SIDES, part.shape(config))?;
             modules.insert(part.module(layer), low);
         }
         match modules.is_empty() {
@@ -135,8 +141,10 @@ impl Adapter {
         header.push("general.architecture", Value::String(ARCHITECTURE));
         header.push("adapter.type", Value::String("lora"));
         header.push(ALPHA, Value::F32(alpha as f32));
-        let entries: Result<Vec<Entry<'_>>, AdapterError> =
-            tensors.iter().map(|(name, tensor)| entry(name, tensor)).collect();
+        let entries: Result<Vec<Entry<'_>>, AdapterError> = tensors
+            .iter()
+            .map(|(name, tensor)| entry(name, tensor))
+            .collect();
         Ok(write_gguf(path.as_ref(), &header, &entries?)?)
     }
 }
@@ -168,7 +176,11 @@ fn checked_alpha(gguf: &Gguf, path: &Path) -> Result<f64, AdapterError> {
     }
     let invocation = "adapter.alora.invocation_tokens";
     if let Some(found) = meta.get(invocation) {
-        return Err(refused(invocation, &found.to_string(), "an adapter that is always on"));
+        return Err(refused(
+            invocation,
+            &found.to_string(),
+            "an adapter that is always on",
+        ));
     }
     let alpha = f64::from(meta.get_f32(ALPHA).map_err(unsound)?);
     match alpha.is_finite() {

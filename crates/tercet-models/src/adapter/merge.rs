@@ -45,8 +45,10 @@ pub fn merge(
     for applied in adapters {
         let adapter = &*applied.adapter;
         for (module, low) in adapter.modules() {
-            if *module == Part::Output.module(0) && !projections.iter().any(|p| p.module == *module)
-                && files.family()? == Family::Llama {
+            if *module == Part::Output.module(0)
+                && !projections.iter().any(|p| p.module == *module)
+                && files.family()? == Family::Llama
+            {
                 let reason = "the adapter changes `lm_head`, which is the embedding in this model; \
                               merged, it would change both";
                 return Err(AdapterError::Unsupported(reason.to_string()).into());
@@ -65,7 +67,11 @@ pub fn merge(
         for (name, tensor) in adapter.saved() {
             let name = whole_name(files, &weights, name);
             let shape = tensor.shape().to_vec();
-            let values = move || Ok(Cow::Owned(tensor.to_f64s().iter().map(|x| *x as f32).collect()));
+            let values = move || {
+                Ok(Cow::Owned(
+                    tensor.to_f64s().iter().map(|x| *x as f32).collect(),
+                ))
+            };
             let values = Box::new(values);
             replaced.insert(name, Replacement { shape, values });
         }
@@ -98,7 +104,8 @@ fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projectio
         Family::Llama => {
             let config = files.llama_config()?;
             let tied = config.tied_embeddings;
-            let of_model = projections(&config).filter(|(part, _)| !(tied && *part == Part::Output));
+            let of_model =
+                projections(&config).filter(|(part, _)| !(tied && *part == Part::Output));
             Ok(of_model
                 .map(|(part, layer)| Projection {
                     module: part.module(layer),

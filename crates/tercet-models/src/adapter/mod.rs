@@ -29,6 +29,9 @@ use crate::gguf::clip;
 pub use error::AdapterError;
 pub use merge::merge;
 
+/// What PEFT calls the two matrices.
+const SIDES: [&str; 2] = ["lora_A", "lora_B"];
+
 /// The two matrices of one projection, and `alpha`.
 #[derive(Clone, Debug)]
 pub struct LowRank {
@@ -43,7 +46,18 @@ impl LowRank {
     /// # Errors
     /// [`AdapterError::Shape`], [`AdapterError::Rank`], [`AdapterError::DType`], [`AdapterError::Number`].
     pub fn new(module: &str, a: Tensor, b: Tensor, alpha: f64) -> Result<LowRank, AdapterError> {
-        for (side, tensor) in [("lora_A", &a), ("lora_B", &b)] {
+        LowRank::of(module, SIDES, a, b, alpha)
+    }
+
+    /// As [`LowRank::new`], of a file that calls the matrices so.
+    fn of(
+        module: &str,
+        sides: [&str; 2],
+        a: Tensor,
+        b: Tensor,
+        alpha: f64,
+    ) -> Result<LowRank, AdapterError> {
+        for (side, tensor) in sides.into_iter().zip([&a, &b]) {
             let name = || format!("{}.{side}", clip(module));
             if !tensor.dtype().is_float() || tensor.dtype() == tercet::DType::F64 {
                 let (tensor, found) = (name(), tensor.dtype());
@@ -59,7 +73,7 @@ impl LowRank {
         }
         if a.shape()[0] != b.shape()[1] {
             return Err(AdapterError::Rank {
-                tensor: format!("{}.lora_B", clip(module)),
+                tensor: format!("{}.{}", clip(module), sides[1]),
                 found: b.shape()[1],
                 expected: a.shape()[0],
             });
@@ -102,9 +116,14 @@ impl LowRank {
     }
 
     /// Refuses another shape than the model's.
-    pub(crate) fn expect_shape(
+    pub(crate) fn expect_shape(&self, module: &str, shape: [usize; 2]) -> Result<(), AdapterError> {
+        self.expect_shape_of(module, SIDES, shape)
+    }
+
+    fn expect_shape_of(
         &self,
         module: &str,
+        [side_a, side_b]: [&str; 2],
         [rows, cols]: [usize; 2],
     ) -> Result<(), AdapterError> {
         let fits = |side: &str, found: &Tensor, fits: bool, expected: String| match fits {
@@ -117,9 +136,19 @@ impl LowRank {
         };
         let rank = self.rank();
         let of_a = self.a.shape()[1] == cols;
-        fits("lora_A", &self.a, of_a, format!("[{rank}, {cols}] for this model"))?;
+        fits(
+            side_a,
+            &self.a,
+            of_a,
+            format!("[{rank}, {cols}] for this model"),
+        )?;
         let of_b = self.b.shape()[0] == rows;
-        fits("lora_B", &self.b, of_b, format!("[{rows}, {rank}] for this model"))
+        fits(
+            side_b,
+            &self.b,
+            of_b,
+            format!("[{rows}, {rank}] for this model"),
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tercet::{DType, Tensor};
 
 use super::peft_config::{PeftConfig, to_json};
-use super::{Adapter, AdapterError, LowRank};
+use super::{Adapter, AdapterError, LowRank, SIDES};
 use crate::gguf::clip;
 use crate::mmap::read_small;
 use crate::safetensors::write::write_safetensors;
@@ -44,8 +44,8 @@ impl Adapter {
                 path: path.clone(),
                 source,
             })?;
-        let config = PeftConfig::from_json(&json)
-            .map_err(|source| AdapterError::Config { path, source })?;
+        let config =
+            PeftConfig::from_json(&json).map_err(|source| AdapterError::Config { path, source })?;
         let path = dir.join(TENSORS);
         let file = SafeTensors::open(&path)
             .map_err(|source| AdapterError::SafeTensors { path, source })?;
@@ -65,7 +65,7 @@ impl Adapter {
         }
         let mut modules = BTreeMap::new();
         for (module, pair) in sides {
-            let low = paired(&module, pair, ["lora_A", "lora_B"], config.alpha_of(&module))?;
+            let low = paired(&module, pair, SIDES, config.alpha_of(&module))?;
             let expected = config.rank_of(&module);
             if low.rank() != expected {
                 let (tensor, found) = (format!("{}.lora_A", clip(&module)), low.rank());
@@ -98,7 +98,11 @@ impl Adapter {
         }
         std::fs::create_dir_all(dir).map_err(SaveError::io(dir))?;
         // The model of a task has the encoder inside.
-        let task = match self.saved().keys().any(|name| name.starts_with("classifier.")) {
+        let task = match self
+            .saved()
+            .keys()
+            .any(|name| name.starts_with("classifier."))
+        {
             true => "bert.",
             false => "",
         };
@@ -131,7 +135,7 @@ pub(super) fn paired(
     alpha: f64,
 ) -> Result<LowRank, AdapterError> {
     match pair {
-        [Some(a), Some(b)] => LowRank::new(module, a, b, alpha),
+        [Some(a), Some(b)] => LowRank::of(module, sides, a, b, alpha),
         [a, _] => {
             let [there, missing] = match a {
                 Some(_) => sides,
@@ -168,7 +172,11 @@ fn named(name: &str, config: &PeftConfig) -> Result<Named, AdapterError> {
     }
     let path = path.replace(".modules_to_save.default", "");
     let module = path.rsplit_once('.').map_or("", |(module, _)| module);
-    match config.whole.iter().any(|whole| crate::builder::is_called(module, whole)) {
+    match config
+        .whole
+        .iter()
+        .any(|whole| crate::builder::is_called(module, whole))
+    {
         true => Ok(Named::Whole(path)),
         false => stray("neither a matrix of low rank nor of a module of `modules_to_save`"),
     }

@@ -46,7 +46,9 @@ impl PeftConfig {
             v.is_boolean() || matches!(v.as_str(), Some("gaussian" | "orthogonal" | "eva"))
         })?;
         let by_root = fields.opt_bool("use_rslora")?.unwrap_or(false);
-        let alphas = pattern(&fields, "alpha_pattern", |v| v.as_f64().filter(|a| a.is_finite()))?;
+        let alphas = pattern(&fields, "alpha_pattern", |v| {
+            v.as_f64().filter(|a| a.is_finite())
+        })?;
         let ranks = pattern(&fields, "rank_pattern", |v| {
             usize::try_from(v.as_u64()?).ok().filter(|r| *r > 0)
         })?;
@@ -58,7 +60,9 @@ impl PeftConfig {
             by_root,
             ranks,
             alphas,
-            base: fields.opt_str("base_model_name_or_path")?.map(str::to_owned),
+            base: fields
+                .opt_str("base_model_name_or_path")?
+                .map(str::to_owned),
             whole: whole.map(str::to_owned).collect(),
         };
         fields.finish(&[HARMLESS])?;
@@ -158,7 +162,10 @@ pub(super) fn to_json(adapter: &Adapter, prefix: &str) -> Value {
         .map(|(module, _)| module)
         .collect();
     whole.dedup();
-    let task = match (modules.keys().any(|m| m.starts_with("model.")), whole.is_empty()) {
+    let task = match (
+        modules.keys().any(|m| m.starts_with("model.")),
+        whole.is_empty(),
+    ) {
         (true, _) => "CAUSAL_LM",
         (false, true) => "FEATURE_EXTRACTION",
         (false, false) => "SEQ_CLS",

@@ -37,7 +37,14 @@ impl Rows {
 
     /// `place` gives the row to write and the row to read for a row here and its row there.
     fn moved(self, from: &Tensor, place: impl Fn(usize, usize) -> (usize, usize)) -> Tensor {
-        let (Rows::Pairs { head_dim, rope_dims }, [rows, ..]) = (self, from.shape()) else {
+        let (
+            Rows::Pairs {
+                head_dim,
+                rope_dims,
+            },
+            [rows, ..],
+        ) = (self, from.shape())
+        else {
             return from.clone();
         };
         let (rows, size) = (*rows, from.bytes().len() / (*rows).max(1));
@@ -72,11 +79,20 @@ mod tests {
     #[test]
     fn rows_go_there_and_back() {
         // Two heads of 6 rows, of which 4 are rotated; two columns.
-        let rows = Rows::Pairs { head_dim: 6, rope_dims: 4 };
+        let rows = Rows::Pairs {
+            head_dim: 6,
+            rope_dims: 4,
+        };
         let values: Vec<f32> = (0..24).map(|i| i as f32).collect();
         let plain = Tensor::from_slice(&[12, 2], &values).unwrap();
         let pairs = rows.apply(&plain);
-        let first: Vec<f32> = pairs.as_slice::<f32>().unwrap().iter().step_by(2).copied().collect();
+        let first: Vec<f32> = pairs
+            .as_slice::<f32>()
+            .unwrap()
+            .iter()
+            .step_by(2)
+            .copied()
+            .collect();
         let hf_rows: Vec<usize> = first.iter().map(|x| *x as usize / 2).collect();
         assert_eq!(hf_rows, [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]);
         assert_eq!(rows.undo(&pairs).bytes(), plain.bytes());

@@ -214,9 +214,7 @@ fn embeddings(
     let zeros = b.graph.constant(
         Tensor::from_slice(&[2], &[0i32, 0]).expect("invariant: two numbers make a vector of two"),
     )?;
-    let positions = b
-        .graph
-        .dynamic_slice(table, zeros, [len, hidden.into()])?;
+    let positions = b.graph.dynamic_slice(table, zeros, [len, hidden.into()])?;
     let x = b.graph.plus(words, types)?;
     let x = b.graph.plus(x, positions)?;
     layer_norm(b, config, &format!("{prefix}embeddings.LayerNorm"), x)

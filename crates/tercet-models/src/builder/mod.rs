@@ -20,15 +20,15 @@ use tercet::{DType, Type, Value};
 
 use crate::adapter::AdapterError;
 use crate::weight::WeightError;
+pub(crate) use bert::projections as bert_projections;
 pub use bert::{Bert, Embedder, Pooling};
 pub use generator::{Generator, Step};
+pub(crate) use llama::layer::{Part, projections};
 pub use llama::{Llama, LlamaOptions, Sampling};
 pub use made_up::MadeUp;
 pub use tuned::ScaledAdapter;
-pub(crate) use bert::projections as bert_projections;
-pub(crate) use llama::layer::{Part, projections};
-pub(crate) use tuned::{is_called, unknown_target};
 use tuned::{Mode, Tuned};
+pub(crate) use tuned::{is_called, unknown_target};
 use weights::Matrix;
 pub use weights::Weights;
 

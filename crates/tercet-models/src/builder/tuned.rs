@@ -207,7 +207,11 @@ impl Builder<'_> {
     }
 
     /// A parameter that is trained.
-    pub(crate) fn trained_param(&mut self, name: &str, tensor: Tensor) -> Result<Value, ModelError> {
+    pub(crate) fn trained_param(
+        &mut self,
+        name: &str,
+        tensor: Tensor,
+    ) -> Result<Value, ModelError> {
         if !self.tuned.trained.iter().any(|trained| trained == name) {
             self.tuned.trained.push(name.to_string());
             self.params.push((name.to_string(), tensor));
@@ -312,7 +316,9 @@ fn expect_known(adapter: &Adapter, met: &BTreeSet<String>) -> Result<(), Adapter
 }
 
 pub(crate) fn unknown_target(adapter: &Adapter, module: &str) -> AdapterError {
-    let hint = adapter.base().map(|base| format!(" (`{}`)", crate::gguf::clip(base)));
+    let hint = adapter
+        .base()
+        .map(|base| format!(" (`{}`)", crate::gguf::clip(base)));
     AdapterError::UnknownTarget {
         module: crate::gguf::clip(module),
         hint: hint.unwrap_or_default(),
@@ -323,14 +329,21 @@ pub(crate) fn unknown_target(adapter: &Adapter, module: &str) -> AdapterError {
 fn first_a(name: &str, seed: u64, rows: usize, cols: usize) -> Result<Tensor, ModelError> {
     let failed = |e| super::weights::bytes_error(name, e);
     let mut a = Tensor::zeros(TensorType::new(DType::F32, &[rows, cols])).map_err(failed)?;
-    uniform(name, seed, 1.0 / (cols as f64).sqrt(), a.as_slice_mut().map_err(failed)?);
+    uniform(
+        name,
+        seed,
+        1.0 / (cols as f64).sqrt(),
+        a.as_slice_mut().map_err(failed)?,
+    );
     Ok(a)
 }
 
 /// Fills with numbers within the bound either way, by the seed and the name alone (SplitMix64).
 pub(crate) fn uniform(name: &str, seed: u64, bound: f64, to: &mut [f32]) {
     const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0000_0100_0000_01b3);
-    let hash = name.bytes().fold(FNV.0, |h, b| (h ^ u64::from(b)).wrapping_mul(FNV.1));
+    let hash = name
+        .bytes()
+        .fold(FNV.0, |h, b| (h ^ u64::from(b)).wrapping_mul(FNV.1));
     let mut state = mixed(hash ^ mixed(seed));
     for x in to {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -370,7 +383,10 @@ mod tests {
     #[test]
     fn targets_are_whole_components() {
         assert!(is_called("model.layers.0.self_attn.q_proj", "q_proj"));
-        assert!(is_called("model.layers.0.self_attn.q_proj", "self_attn.q_proj"));
+        assert!(is_called(
+            "model.layers.0.self_attn.q_proj",
+            "self_attn.q_proj"
+        ));
         assert!(is_called("lm_head", "lm_head"));
         assert!(!is_called("model.layers.0.self_attn.q_proj", "proj"));
     }

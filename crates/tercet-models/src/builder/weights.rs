@@ -71,7 +71,10 @@ impl Weights {
         let Weights::Gguf(gguf) = self else {
             return Ok(None);
         };
-        let Some(of) = Weights::factors_of(name).into_iter().find(|f| gguf.has_tensor(f)) else {
+        let Some(of) = Weights::factors_of(name)
+            .into_iter()
+            .find(|f| gguf.has_tensor(f))
+        else {
             return Ok(None);
         };
         let found = self.get(&of)?;

@@ -20,7 +20,9 @@ pub(crate) fn write_safetensors(path: &Path, mut entries: Vec<Entry<'_>>) -> Res
     for entry in &entries {
         let Storage::Safe(dtype) = entry.storage else {
             let (name, storage) = (&entry.name, entry.storage.name());
-            return Err(refused(format!("tensor `{name}` of {storage} is none of safetensors")));
+            return Err(refused(format!(
+                "tensor `{name}` of {storage} is none of safetensors"
+            )));
         };
         let dtype: Dtype = serde_json::from_value(dtype.name().into())
             .map_err(|e| refused(format!("tensor `{}`: {e}", entry.name)))?;
@@ -42,7 +44,8 @@ pub(crate) fn write_safetensors(path: &Path, mut entries: Vec<Entry<'_>>) -> Res
     header.resize(header.len().next_multiple_of(8), b' ');
     replace_file(path, |out| {
         let io = SaveError::io(path);
-        out.write_all(&(header.len() as u64).to_le_bytes()).map_err(&io)?;
+        out.write_all(&(header.len() as u64).to_le_bytes())
+            .map_err(&io)?;
         out.write_all(&header).map_err(&io)?;
         for entry in &entries {
             let bytes = (entry.bytes)()?;

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use crate::builder::ModelError;
 pub(crate) use entry::{Entry, Storage};
-pub(crate) use model::{Replacement, rewrite};
 pub use model::{PackedAs, SaveOptions, Saved, save_model};
+pub(crate) use model::{Replacement, rewrite};
 
 /// Why something could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -88,5 +88,7 @@ pub(crate) fn replace_file(
 
 /// Writes these bytes as a file, whole or not at all.
 pub(crate) fn replace_bytes(path: &Path, bytes: &[u8]) -> Result<(), SaveError> {
-    replace_file(path, |out| out.write_all(bytes).map_err(SaveError::io(path)))
+    replace_file(path, |out| {
+        out.write_all(bytes).map_err(SaveError::io(path))
+    })
 }

@@ -143,7 +143,10 @@ fn changed<'a>(
     };
     if storage.encode(&[]).is_none() {
         let name = clip(name);
-        let reason = format!("tensor `{name}` is {}, which is not written", storage.name());
+        let reason = format!(
+            "tensor `{name}` is {}, which is not written",
+            storage.name()
+        );
         return Err(SaveError::Unsupported(reason));
     }
     saved.changed.push((name.to_string(), storage.name()));
@@ -222,7 +225,10 @@ fn gguf_again(
         unpacked: Vec::new(),
     };
     // The factor of a weight is in its values already.
-    let factors: Vec<String> = replaced.keys().flat_map(|n| Weights::factors_of(n)).collect();
+    let factors: Vec<String> = replaced
+        .keys()
+        .flat_map(|n| Weights::factors_of(n))
+        .collect();
     let mut entries = Vec::new();
     for info in gguf.tensors() {
         let (name, storage) = (info.name(), Storage::Ggml(info.ggml_type()));
@@ -343,7 +349,10 @@ fn write_config(
         }
     }
     if let Some(classes) = classes
-        && config.get("id2label").and_then(Json::as_object).is_none_or(|l| l.len() != classes)
+        && config
+            .get("id2label")
+            .and_then(Json::as_object)
+            .is_none_or(|l| l.len() != classes)
     {
         let label = |i: usize| format!("LABEL_{i}");
         let names = (0..classes).map(|i| (i.to_string(), Json::from(label(i))));

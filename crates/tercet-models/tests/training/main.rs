@@ -7,7 +7,9 @@ mod common;
 
 mod adapters;
 mod bert;
+mod damaged;
 mod files;
+mod gradients;
 mod llama;
 mod merging;
 mod rows;

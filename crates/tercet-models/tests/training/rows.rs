@@ -80,7 +80,9 @@ pub(crate) fn try_losses(exe: &mut dyn Executable, rows: &Rows) -> Result<[f32; 
 }
 
 pub(crate) fn losses(training: &Training, rows: &Rows) -> [f32; 3] {
-    let mut exe = training.compile(&Device::cpu(), &CompileOptions::new()).unwrap();
+    let mut exe = training
+        .compile(&Device::cpu(), &CompileOptions::new())
+        .unwrap();
     try_losses(&mut *exe, rows).unwrap()
 }
 

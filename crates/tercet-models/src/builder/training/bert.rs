@@ -98,9 +98,13 @@ impl BertTrainingOptions {
     fn texts_each(&self) -> Result<usize, ModelError> {
         let unsupported = |reason: String| Err(ModelError::Unsupported(reason));
         match self.task {
-            BertTask::Classes { classes: 0, .. } => unsupported("a classifier of no classes".into()),
+            BertTask::Classes { classes: 0, .. } => {
+                unsupported("a classifier of no classes".into())
+            }
             BertTask::Classes { .. } => Ok(1),
-            BertTask::Pairs { temperature, .. } if !(temperature.is_finite() && temperature > 0.0) => {
+            BertTask::Pairs { temperature, .. }
+                if !(temperature.is_finite() && temperature > 0.0) =>
+            {
                 unsupported(format!(
                     "a temperature of {temperature}; expected a finite number above 0"
                 ))
@@ -137,7 +141,9 @@ impl Training {
         let each = Dim::Known(options.texts_each()?);
         let Some(rows) = options.batch.checked_mul(&each) else {
             let batch = &options.batch;
-            return Err(ModelError::Unsupported(format!("a batch of {batch} is too large")));
+            return Err(ModelError::Unsupported(format!(
+                "a batch of {batch} is too large"
+            )));
         };
         let mode = match &options.tuning {
             Tuning::Full => Mode::Full,
@@ -147,9 +153,15 @@ impl Training {
         let texts = inputs(&mut b, rows, &options.len)?;
         let x = encode(&mut b, config, &texts, options.checkpoints)?;
         let head = match options.task {
-            BertTask::Classes { classes, pooling } => {
-                class_logits(&mut b, config, options.seed, classes, pooling, x, texts.mask)?
-            }
+            BertTask::Classes { classes, pooling } => class_logits(
+                &mut b,
+                config,
+                options.seed,
+                classes,
+                pooling,
+                x,
+                texts.mask,
+            )?,
             BertTask::Pairs { .. } => x,
         };
         let forward = with_states(b, &[head])?;
@@ -264,7 +276,9 @@ fn pair_losses(
     let anchors = g.reshape(anchors, [batch.clone(), hidden.clone()])?;
     let others = g.narrow(parts, 0, 1, texts - 1)?;
     let too_many = || ModelError::Unsupported(format!("a batch of {batch} is too large"));
-    let rows = batch.checked_mul(&Dim::Known(texts - 1)).ok_or_else(too_many)?;
+    let rows = batch
+        .checked_mul(&Dim::Known(texts - 1))
+        .ok_or_else(too_many)?;
     let others = g.reshape(others, [rows, hidden])?;
     let others = g.transpose(others, &[1, 0])?;
     let scores = g.matmul(anchors, others)?;

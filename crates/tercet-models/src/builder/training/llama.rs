@@ -82,7 +82,9 @@ impl LlamaTrainingOptions {
         }
         let Some(rows) = self.batch.checked_mul(&self.len) else {
             let (batch, len) = (&self.batch, &self.len);
-            return unsupported(format!("a batch of {batch} rows of {len} tokens is too large"));
+            return unsupported(format!(
+                "a batch of {batch} rows of {len} tokens is too large"
+            ));
         };
         let most = rows.known().unwrap_or(1);
         if self.loss_parts == 0 || self.loss_parts > most {

@@ -60,10 +60,7 @@ pub struct Training {
 #[derive(Debug)]
 enum Tuned {
     Full,
-    Lora {
-        sites: Vec<LoraSite>,
-        alpha: f64,
-    },
+    Lora { sites: Vec<LoraSite>, alpha: f64 },
 }
 
 impl Training {
@@ -135,7 +132,8 @@ impl Training {
         mut read: impl FnMut(&str) -> Result<Tensor, E>,
     ) -> Result<BTreeMap<String, Tensor>, E> {
         if let Tuned::Lora { .. } = self.tuned {
-            let reason = "an adapter was trained; save that, or merge it into the model".to_string();
+            let reason =
+                "an adapter was trained; save that, or merge it into the model".to_string();
             return Err(ModelError::from(AdapterError::Unsupported(reason)).into());
         }
         let mut weights = BTreeMap::new();
