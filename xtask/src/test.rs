@@ -47,18 +47,40 @@ const SUITES: &str = "suites";
 /// The plans of all cases for all described devices, each of them made once a process.
 const PROGRAMS: &str = "programs";
 
-/// An executor, the processes that share its suites, and the tests it leaves out: a software driver keeps some gigabytes
-/// of code for its kernels, one for all tests more than a small machine has.
-const SHARES: [(&str, usize, &[&str]); 3] = [
-    ("vulkan", 4, &[]),
-    ("wgpu", 3, &NOT_ON_WGPU),
-    ("cpu", 1, &[]),
+/// An executor, and the processes that share its suites: a software driver keeps some gigabytes of code for its kernels,
+/// one for all tests more than a small machine has.
+const SHARES: [(&str, usize); 3] = [("vulkan", 4), ("wgpu", 3), ("cpu", 1)];
+
+/// The tests that an executor leaves out, as patterns of their names.
+fn skipped(executor: &str) -> Vec<String> {
+    let own = |list: &[&str]| list.iter().map(ToString::to_string).collect();
+    match executor {
+        "vulkan" => {
+            let formats = UNPACKED_ALIKE.iter();
+            let narrow = formats.flat_map(|f| {
+                ["f16", "bf16"].map(|dtype| format!("/dequant_mat_mul/{f}*/{dtype}/"))
+            });
+            narrow.chain(own(&NOT_ON_VULKAN)).collect()
+        }
+        "wgpu" => own(&NOT_ON_WGPU),
+        _ => Vec::new(),
+    }
+}
+
+/// Formats of weights that are run with rows of F32 only: how a block is unpacked does not depend on what it is
+/// multiplied by, and the other formats are run with all dtypes.
+const UNPACKED_ALIKE: [&str; 10] = [
+    "q4_1", "q5_", "q2_k", "q3_k", "iq", "tq", "int", "fp8_", "mxfp4", "nvfp4",
 ];
+
+/// The graphs of gradients are made of operators that are run in all their cases: two of each, the others on a GPU.
+const NOT_ON_VULKAN: [&str; 1] = ["gradients/*/more"];
 
 /// wgpu plays the programs that Vulkan plays, of the same kernels in WGSL. So what passes and rules make of a case is run
 /// on Vulkan, and so are the forms in BF16 and, of the operators with the largest kernels, in F16, which differ from F32 in
 /// how words are unpacked.
-const NOT_ON_WGPU: [&str; 8] = [
+const NOT_ON_WGPU: [&str; 9] = [
+    "gradients/",
     "/without_passes",
     "/decomposed",
     "/bf16/",
@@ -85,7 +107,7 @@ const ON_NEWER: [&str; 6] = [
     "/attention/*/f16/",
     "/conv/*/f16/",
 ];
-const NOT_ON_NEWER: [&str; 2] = ["/without_passes", "/decomposed"];
+const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];
 
 /// The Vulkan player's own tests, as nextest's filter.
 const PLAYER: &str = "package(tercet-vulkan)";
@@ -191,9 +213,9 @@ impl Setup {
     /// The suites on each executor, in processes of their own, and what else is one process.
     fn suites(&self) -> Vec<Command> {
         let mut all = Vec::new();
-        for (executor, n, skipped) in SHARES {
+        for (executor, n) in SHARES {
             for at in 0..n {
-                let mut command = self.suites_on(executor, skipped);
+                let mut command = self.suites_on(executor, &skipped(executor));
                 command.env(env::SLICE, format!("{at}/{n}"));
                 all.push(command);
             }
@@ -203,7 +225,7 @@ impl Setup {
     }
 
     /// The suites on an executor, but for tests that match a pattern.
-    fn suites_on(&self, executor: &str, skipped: &[&str]) -> Command {
+    fn suites_on(&self, executor: &str, skipped: &[String]) -> Command {
         let mut command = self.together(SUITES);
         command.env(env::EXECUTORS, executor);
         if !skipped.is_empty() {
@@ -229,7 +251,7 @@ impl Setup {
             Some(_) => player.args(SELECTION).args(["--filterset", PLAYER]),
             None => player.args([PROFILE, "--package", "tercet-vulkan", "--all-features"]),
         };
-        let mut parity = self.suites_on("vulkan", &NOT_ON_NEWER);
+        let mut parity = self.suites_on("vulkan", &NOT_ON_NEWER.map(String::from));
         parity.env(env::TESTS, ON_NEWER.join(","));
         let script = process::root().join("xtask").join("newer-lavapipe");
         [player, parity].map(|mut command| {

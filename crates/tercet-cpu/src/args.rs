@@ -13,8 +13,10 @@ pub(crate) type Packed = Box<dyn Any + Send + Sync>;
 /// An operand: bytes of its root and where the elements lie in them.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
-    /// The whole root, aligned for the dtype.
+    /// The whole root, aligned for the dtype; nothing where it was packed, or lies in a result.
     pub(crate) root: &'a [u8],
+    /// The result that an operand without a root lies in.
+    pub(crate) within: u8,
     /// The element type.
     pub(crate) dtype: DType,
     /// Sizes and strides in elements.

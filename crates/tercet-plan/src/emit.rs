@@ -31,6 +31,7 @@ use tercet_ir::{
 use self::blocks::Around;
 pub(crate) use self::blocks::Block;
 use self::cursor::Cursor;
+pub(crate) use self::cursor::UpdatedSlots;
 pub(crate) use self::draft::{Draft, Home, SlotDraft};
 pub(crate) use self::values::Order;
 use self::values::Values;

@@ -24,7 +24,7 @@ use crate::planes::{self, Planes};
 use crate::program::{Arms, Buffer, Io, Program, Step, Work};
 use crate::schedule;
 use crate::split::{Parts, split};
-use crate::walk::{Leaves, nodes};
+use crate::walk::{Leaves, Update, nodes};
 
 /// Choices of planning that do not change results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,14 +171,15 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
         true => in_place_updates(e.graph),
         false => HashMap::new(),
     };
-    let slots = updates.into_iter().filter_map(|(update, state)| {
-        let Op::State(state) = &e.graph.node(state).op else {
+    let slots = updates.into_iter().filter_map(|(value, leaf)| {
+        let Op::State(state) = &e.graph.node(leaf).op else {
             return None;
         };
         let states = e.facts.signature.states.iter();
         let mut states = states.zip(&borders.states);
         let (_, io) = states.find(|(port, _)| port.name == state.name)?;
-        Some((update, io.slot))
+        let slot = io.slot;
+        Some((value, Update { leaf, slot }))
     });
     let in_place = slots.collect();
     nodes(e, &Leaves::Borders(&borders, &joined), &in_place)?;

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use tercet_ir::layout::{SymLayout, View as Looked, check_slice, is_view, view_of};
-use tercet_ir::{CompileError, Node, NodeId, Op, OpKind, Port, Value};
+use tercet_ir::{CompileError, Graph, Node, NodeId, Op, OpKind, Port, Value};
 
-use crate::emit::{Emit, Home, View, all_known};
+use crate::emit::{Emit, Home, UpdatedSlots, View, all_known};
 use crate::families::rope::append::Append;
 use crate::families::{attention, find, matmul, rope};
 use crate::fusions::{Fusions, Group, KvAppend};
@@ -21,7 +21,7 @@ use crate::program::{Buffer, Io, SizeRule, SlotId};
 pub(crate) fn walk_block(
     e: &mut Emit<'_>,
     arguments: &[View],
-    in_place: &HashMap<NodeId, SlotId>,
+    in_place: &Updates,
 ) -> Result<Vec<View>, CompileError> {
     let inputs = e
         .graph
@@ -34,6 +34,18 @@ pub(crate) fn walk_block(
     Ok(outputs.map(|o| e.view(o.value)).collect())
 }
 
+/// A value that is written where a leaf lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Update {
+    /// A state, or what a loop carries.
+    pub(crate) leaf: NodeId,
+    /// Where that lies.
+    pub(crate) slot: SlotId,
+}
+
+/// The values of a graph that are written where leaves lie.
+pub(crate) type Updates = HashMap<Value, Update>;
+
 /// Where the leaves of a graph lie.
 pub(crate) enum Leaves<'b> {
     /// At the border of the program.
@@ -42,22 +54,25 @@ pub(crate) enum Leaves<'b> {
     Arguments(HashMap<NodeId, View>),
 }
 
-/// Emits the nodes of a graph. `in_place` gives the slots that nodes write their first results into, where those
-/// lie already.
+/// Emits the nodes of a graph; values of `in_place` where leaves lie.
 pub(crate) fn nodes(
     e: &mut Emit<'_>,
     leaves: &Leaves<'_>,
-    in_place: &HashMap<NodeId, SlotId>,
+    in_place: &Updates,
 ) -> Result<(), CompileError> {
     let graph = e.graph;
-    let updates = in_place.keys().copied().collect();
-    let fusions = Fusions::of(graph, e.caps, &updates);
+    let fusions = Fusions::of(graph, e.caps, in_place);
     for (id, node) in graph.nodes() {
         if fusions.is_deferred(id) {
             continue;
         }
         e.move_to(id);
-        let into = in_place.get(&id).copied();
+        let ports = 0..node.outputs.len() as u8;
+        let slots = ports.filter_map(|port| {
+            let update = in_place.get(&Value { node: id, port })?;
+            Some((port, update.slot))
+        });
+        let into: UpdatedSlots = slots.collect();
         let places = match fusions.ending_at(id) {
             Some(group) => lower_group(e, group, into)?,
             None => lower(e, leaves, node, into)?,
@@ -120,16 +135,23 @@ fn joined_parameters(
 
 /// True if the node has the same results in every run with the same parameters.
 fn is_constant(e: &Emit<'_>, node: &Node) -> bool {
-    !varies(&node.op)
-        && node.outputs.iter().all(|t| all_known(&t.shape))
+    has_one_size(e.graph, node)
+        && !varies(&node.op)
         && node.inputs.iter().all(|v| e.is_constant(&e.view(*v)))
+}
+
+/// True if no size of operands and results is of a run: a constant may be spread over such a size, and summed again.
+pub(crate) fn has_one_size(graph: &Graph, node: &Node) -> bool {
+    let operands = node.inputs.iter().map(|v| graph.ty(*v));
+    let mut types = operands.chain(&node.outputs);
+    types.all(|ty| all_known(&ty.shape))
 }
 
 fn lower(
     e: &mut Emit<'_>,
     leaves: &Leaves<'_>,
     node: &Node,
-    into_state: Option<SlotId>,
+    into: UpdatedSlots,
 ) -> Result<Vec<View>, CompileError> {
     let kind = node.op.kind();
     if let Some(place) = in_parts(e, node)? {
@@ -145,12 +167,12 @@ fn lower(
         let from = e.view(node.inputs[0]);
         return Ok(vec![look(e, node, &from)?]);
     }
-    let constant = is_constant(e, node) && into_state.is_none();
+    let constant = is_constant(e, node) && into.is_empty();
     let family = find(e.graph, node, e.caps).unwrap_or_else(|why| {
         unreachable!("invariant: the legalizer leaves nodes that a family lowers: {kind:?}, {why}")
     });
     e.as_constant(constant, |e| {
-        e.results_of(into_state, |e| (family.lower)(e, node))
+        e.results_of(into, |e| (family.lower)(e, node))
     })
 }
 
@@ -158,15 +180,17 @@ fn lower(
 fn lower_group(
     e: &mut Emit<'_>,
     group: &Group,
-    into_state: Option<SlotId>,
+    into: UpdatedSlots,
 ) -> Result<Vec<View>, CompileError> {
     let graph = e.graph;
     let node = graph.node(e.cursor.at);
     match group {
-        Group::Product(group) => e.results_of(None, |e| matmul::lower_fused(e, node, group)),
-        Group::RopeUpdate { rope } => e.results_of(into_state, |e| {
-            rope::lower_update(e, graph.node(*rope), node)
-        }),
+        Group::Product(group) => {
+            e.results_of(UpdatedSlots::new(), |e| matmul::lower_fused(e, node, group))
+        }
+        Group::RopeUpdate { rope } => {
+            e.results_of(into, |e| rope::lower_update(e, graph.node(*rope), node))
+        }
         Group::KvAppend(group) => lower_append(e, node, group),
     }
 }
@@ -178,7 +202,9 @@ fn lower_append(
 ) -> Result<Vec<View>, CompileError> {
     let append = Append::of(e, group)?;
     if group.attention.is_some() {
-        return e.results_of(None, |e| attention::lower_after(e, node, Some(append)));
+        return e.results_of(UpdatedSlots::new(), |e| {
+            attention::lower_after(e, node, Some(append))
+        });
     }
     append.emit(e);
     Ok(e.places(e.cursor.at))

@@ -23,6 +23,7 @@
 //! | `cpu` (default) | [`Device::cpu`], the fast CPU executor, and [`Device::reference`] |
 //! | `vulkan` | `Device::by_name("vulkan")`: recorded command buffers, cooperative matrices |
 //! | `wgpu` | `Device::by_name("wgpu")`: Metal, DX12, Vulkan, WebGPU |
+//! | `train` | no executor: training steps, optimizers and checkpoints (module `train`), on each of them |
 //! | `splat` | no executor: 3-D Gaussian splatting, on each of them |
 //!
 //! The executors are chosen by feature; nothing falls back from one to another. What a device cannot
@@ -33,6 +34,8 @@ mod build_info;
 mod device;
 mod non_finite;
 mod once;
+#[cfg(feature = "train")]
+pub mod train;
 mod tune;
 #[cfg(feature = "cpu")]
 mod verify;

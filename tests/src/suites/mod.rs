@@ -5,6 +5,7 @@
 
 mod control;
 mod custom;
+mod gradients;
 mod huge;
 mod inside;
 mod models;
@@ -44,6 +45,7 @@ pub const SUITES: &[Suite] = &[
     suite("rows", rows::tests),
     suite("huge", huge::tests),
     suite("models", models::tests),
+    suite("gradients", gradients::tests),
     suite("parity", parity::tests),
 ];
 

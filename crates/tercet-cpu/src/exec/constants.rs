@@ -225,6 +225,7 @@ impl Constants {
                 (Some(t), false) => t.bytes(),
                 (_, true) | (None, _) => nothing(),
             },
+            within: operand.within,
             dtype: operand.dtype,
             layout,
         }

@@ -176,6 +176,7 @@ impl<'m> Memory<'m> {
             };
             View {
                 root,
+                within: operand.within,
                 dtype: operand.dtype,
                 layout,
             }

@@ -49,6 +49,7 @@ pub(super) fn play(
         let mut state = std::mem::take(&mut memory.states[commit.state]);
         let view = View {
             root: memory.read(operand.root),
+            within: 0,
             dtype: operand.dtype,
             layout: &layouts[commit.from],
         };

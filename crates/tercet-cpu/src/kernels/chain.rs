@@ -75,14 +75,14 @@ pub enum Input<'a> {
     Slice(&'a [f32]),
     /// One element for all.
     Scalar(f32),
-    /// What the first result holds before the chain overwrites it.
-    InPlace,
+    /// What a result holds before the chain overwrites it.
+    InPlace(usize),
 }
 
-/// Floats of scratch memory for a chain with this many tiles.
+/// Floats of scratch memory for a chain with this many tiles and results.
 #[must_use]
-pub fn scratch_len(tiles: usize) -> usize {
-    (tiles + 1) * TILE
+pub fn scratch_len(tiles: usize, results: usize) -> usize {
+    (tiles + results) * TILE
 }
 
 /// Runs the steps over results of one length; `scratch` has [`scratch_len`] elements.
@@ -116,7 +116,7 @@ struct Operands<'a> {
     inputs: &'a [Input<'a>],
     from: usize,
     n: usize,
-    /// What the first result held.
+    /// What the results held, a tile each.
     held: &'a [f32],
     /// The tiles before and after the step's own.
     low: &'a [f32],
@@ -134,7 +134,7 @@ impl Operands<'_> {
             Source::Input(i) => match self.inputs[i] {
                 Input::Slice(x) => Arg::Slice(&x[self.from..][..self.n]),
                 Input::Scalar(x) => Arg::Scalar(x),
-                Input::InPlace => Arg::Slice(&self.held[..self.n]),
+                Input::InPlace(k) => Arg::Slice(&self.held[k * TILE..][..self.n]),
             },
         }
     }
@@ -151,12 +151,13 @@ unsafe fn body<S: Simd>(
     scratch: &mut [f32],
 ) {
     let len = outs.first().map_or(0, |o| o.len());
-    let in_place = inputs.iter().any(|i| matches!(i, Input::InPlace));
-    let (held, tiles) = scratch.split_at_mut(TILE);
+    let (held, tiles) = scratch.split_at_mut(outs.len() * TILE);
     for from in (0..len).step_by(TILE) {
         let n = TILE.min(len - from);
-        if in_place {
-            held[..n].copy_from_slice(&outs[0][from..][..n]);
+        for input in inputs {
+            if let Input::InPlace(k) = *input {
+                held[k * TILE..][..n].copy_from_slice(&outs[k][from..][..n]);
+            }
         }
         for step in steps {
             let (out, low, high, high_at) = match step.to {

@@ -151,6 +151,7 @@ mod tests {
             let layout = Layout::new(shape, strides, offset);
             let view = View {
                 root: bytemuck::cast_slice(&data),
+                within: 0,
                 dtype: DType::F16,
                 layout: &layout,
             };

@@ -58,6 +58,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
             let (header, saved) = args.scratch.split_at_mut(HEADER_BYTES);
             let place = View {
                 root: out.bytes,
+                within: 0,
                 dtype: out.dtype,
                 layout: &layout,
             };
@@ -83,6 +84,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         let dense = Layout::dense(update.shape());
         let saved = View {
             root: saved,
+            within: 0,
             dtype: out.dtype,
             layout: &dense,
         };

@@ -93,6 +93,7 @@ fn widened_pack(level: SimdLevel, pack: Pack) -> Pack {
         widen(level, view, &mut wide);
         pack(&View {
             root: cast_slice(&wide),
+            within: 0,
             dtype: DType::F32,
             layout: &Layout::dense(view.shape()),
         })
@@ -126,6 +127,7 @@ fn call(
         widen(level, view, cast_slice_mut(wide));
         ins.push(View {
             root: wide,
+            within: 0,
             dtype: DType::F32,
             layout,
         });

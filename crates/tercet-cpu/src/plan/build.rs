@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tercet_ir::legalize::Origins;
 use tercet_ir::{
     Bindings, CompileError, DimError, Graph, MAX_ELEMENTS_LOG2, Node, NodeId, Op, Signature, Type,
@@ -28,6 +29,46 @@ pub(crate) fn build(
     threads: usize,
     origins: Origins,
 ) -> Result<Program, CompileError> {
+    let mut updates = in_place_updates(graph);
+    let draft = |updates| {
+        drafted(
+            graph,
+            signature.clone(),
+            bounds,
+            threads,
+            origins.clone(),
+            updates,
+        )
+    };
+    let (mut program, mut slots) = draft(updates.clone())?;
+    if loses_state(&program) {
+        updates.retain(|value, _| !matches!(graph.node(value.node).op, Op::Map(_)));
+        (program, slots) = draft(updates)?;
+    }
+    finish::finish(program, slots)
+}
+
+/// True if a step may fail after one that wrote a state and cannot take that back.
+fn loses_state(program: &Program) -> bool {
+    let mut fallible_after = false;
+    program.steps.iter().rev().any(|step| {
+        let results = &program.operands[step.operands.clone()][step.ins..];
+        let writes = results.iter().any(|o| matches!(o.root, Root::State(_)));
+        let loses = writes && step.undo.is_none() && fallible_after;
+        fallible_after |= step.fallible;
+        loses
+    })
+}
+
+/// Steps and slots of a program, with these updates in place.
+fn drafted(
+    graph: &Graph,
+    signature: Signature,
+    bounds: &Bindings,
+    threads: usize,
+    origins: Origins,
+    updates: HashMap<Value, NodeId>,
+) -> Result<(Program, Vec<SlotDraft>), CompileError> {
     let Signature {
         inputs,
         params,
@@ -39,15 +80,16 @@ pub(crate) fn build(
         let names = ports.iter().enumerate();
         names.map(|(at, port)| (port.name.clone(), at))
     });
+    let leaves: HashMap<String, usize> = leaves.collect();
     let mut b = Builder {
         graph,
-        leaves: leaves.collect(),
+        leaves,
         bounds,
         threads,
         places: Vec::with_capacity(graph.len()),
         dense: HashMap::new(),
         slots: Vec::new(),
-        updates: in_place_updates(graph),
+        updates,
         program: Program {
             signature,
             prepare: Vec::new(),
@@ -75,8 +117,11 @@ pub(crate) fn build(
     }
     b.outputs()?;
     b.assigns()?;
-    finish::finish(b.program, b.slots)
+    Ok((b.program, b.slots))
 }
+
+/// Where results of a step lie already, by port.
+type Homes = SmallVec<[(u8, Root); 1]>;
 
 struct Builder<'a> {
     graph: &'a Graph,
@@ -88,7 +133,8 @@ struct Builder<'a> {
     /// Dense copies made so far, by root and layout.
     dense: HashMap<Root, Vec<(SymLayout, Place)>>,
     slots: Vec<SlotDraft>,
-    updates: HashMap<NodeId, NodeId>,
+    /// Values that are written where states lie, with those states' leaves.
+    updates: HashMap<Value, NodeId>,
     program: Program,
 }
 
@@ -141,17 +187,13 @@ impl Builder<'_> {
                     op: node.op.kind().doc().name,
                     kernel: kernel.name,
                 };
-                let home = self
-                    .updates
-                    .get(&id)
-                    .copied()
-                    .map(|s| self.places[s.index()][0].root);
+                let homes = self.homes(id, node);
                 self.emit(
                     site,
                     kernel.make(lower, self.graph, node),
                     ins,
                     &node.outputs,
-                    home,
+                    &homes,
                     varies(&node.op),
                 )
             }
@@ -163,9 +205,17 @@ impl Builder<'_> {
                     kernel: kernel.name,
                 };
                 let lowered = self.control(id, node)?;
-                self.emit(site, lowered, ins, &node.outputs, None, true)
+                self.emit(site, lowered, ins, &node.outputs, &Homes::new(), true)
             }
         }
+    }
+
+    /// The states that results of a node are written into.
+    fn homes(&self, node: NodeId, n: &Node) -> Homes {
+        let ports = 0..n.outputs.len() as u8;
+        let home = |port| self.updates.get(&Value { node, port });
+        let homes = ports.filter_map(|port| Some((port, self.places[home(port)?.index()][0].root)));
+        homes.collect()
     }
 
     /// A node that runs the programs of the graphs inside it.
@@ -255,8 +305,16 @@ impl Builder<'_> {
             op: "copy",
             kernel: "copy",
         };
+        let homes: Homes = to.map(|root| (0, root)).into_iter().collect();
         let forced = to.is_some();
-        let places = self.emit(site, copy_kernel(), vec![from.clone()], &[ty], to, forced)?;
+        let places = self.emit(
+            site,
+            copy_kernel(),
+            vec![from.clone()],
+            &[ty],
+            &homes,
+            forced,
+        )?;
         Ok(places
             .into_iter()
             .next()
@@ -269,7 +327,7 @@ impl Builder<'_> {
         lowered: Lowered,
         mut ins: Vec<Place>,
         results: &[Type],
-        home: Option<Root>,
+        homes: &Homes,
         varies: bool,
     ) -> Result<Vec<Place>, CompileError> {
         let Lowered {
@@ -282,8 +340,10 @@ impl Builder<'_> {
             work,
             undo,
         } = lowered;
-        // A result whose size depends on the run cannot be made before it.
-        let sized_by_run = results.iter().any(|ty| ty.shape.as_known().is_none());
+        // What depends on sizes of the run cannot be made before it: results, or a constant that is spread over them.
+        let of_run = |dims: &[tercet_ir::Dim]| dims.iter().any(|d| d.known().is_none());
+        let sized_by_run = results.iter().any(|ty| of_run(&ty.shape))
+            || ins.iter().any(|place| of_run(place.layout.shape()));
         let varies =
             varies || sized_by_run || ins.iter().any(|p| !matches!(p.root, Root::Const(_)));
         for (place, accept) in ins.iter_mut().zip(&accepts) {
@@ -296,10 +356,11 @@ impl Builder<'_> {
         let mut places = Vec::with_capacity(results.len());
         let params = self.params_of(&operands);
         for (port, ty) in results.iter().enumerate() {
+            let home = homes.iter().find(|(p, _)| usize::from(*p) == port);
             let root = match (home, varies) {
-                (Some(root), _) if port == 0 => root,
-                (_, true) => self.slot(ty)?,
-                (_, false) => {
+                (Some((_, root)), _) => *root,
+                (None, true) => self.slot(ty)?,
+                (None, false) => {
                     let step = self.program.prepare.len();
                     self.constant(Source::Step(step), params.clone())
                 }
@@ -311,8 +372,11 @@ impl Builder<'_> {
                 dtype: ty.dtype,
             });
         }
-        if let Some(root) = home {
-            self.dense.remove(&root);
+        for (port, root) in homes {
+            self.dense.remove(root);
+            for operand in operands.iter_mut().filter(|o| o.root == *root) {
+                (operand.absent, operand.within) = (true, *port);
+            }
         }
         let n_ins = operands.len();
         operands.extend(places.iter().map(Place::operand));
@@ -334,7 +398,7 @@ impl Builder<'_> {
             fallible,
             in_place,
             work,
-            undo: undo.filter(|_| home.is_some_and(|root| matches!(root, Root::State(_)))),
+            undo: undo.filter(|_| homes.iter().any(|(_, root)| matches!(root, Root::State(_)))),
         };
         match varies {
             true => self.program.steps.push(step),

@@ -50,8 +50,10 @@ pub(crate) struct Operand {
     pub(crate) layout: SymLayout,
     /// The element type.
     pub(crate) dtype: DType,
-    /// Not read: it was packed, or lies in the first result.
+    /// Not read: it was packed, or lies in a result.
     pub(crate) absent: bool,
+    /// The result that it lies in if it is absent and was not packed.
+    pub(crate) within: u8,
 }
 
 /// One kernel call.
@@ -205,6 +207,7 @@ impl Place {
             layout: self.layout.clone(),
             dtype: self.dtype,
             absent: false,
+            within: 0,
         }
     }
 }

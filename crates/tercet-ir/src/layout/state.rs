@@ -1,24 +1,25 @@
 //! Which states, and which values carried by loops, are updated in place.
 //!
 //! A `DynamicUpdateSlice` of a state that is also what the state is assigned writes into the state's
-//! own memory, if nothing reads the old contents afterwards: a KV cache is never copied. So it is with an
+//! own memory, if nothing reads the old contents afterwards: a KV cache is never copied. So does a `Map` that reads each
+//! element of the state where it writes it: an optimizer holds no weight twice. And so it is with an
 //! argument that a loop carries and the result that it becomes.
 
 use std::collections::{HashMap, HashSet};
 
 use super::is_view;
-use crate::graph::{Graph, NodeId, Value};
+use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{Op, OpKind};
 
-/// For each node that may write the state it reads, that state's leaf.
-pub fn in_place_updates(graph: &Graph) -> HashMap<NodeId, NodeId> {
+/// For each value that may be written where the state that its node reads lies, that state's leaf.
+pub fn in_place_updates(graph: &Graph) -> HashMap<Value, NodeId> {
     let pairs = graph.assigns().iter().map(|a| (a.state, a.value));
     updates(graph, &pairs.collect::<Vec<_>>())
 }
 
-/// For each node that may write the argument it reads, that argument's leaf, in a graph whose first
-/// `count` arguments become its first results.
-pub fn in_place_carried(graph: &Graph, count: usize) -> HashMap<NodeId, NodeId> {
+/// For each value that may be written where the argument that its node reads lies, that argument's leaf, in a graph
+/// whose first `count` arguments become its first results.
+pub fn in_place_carried(graph: &Graph, count: usize) -> HashMap<Value, NodeId> {
     let inputs = graph.nodes().filter(|(_, n)| n.op.kind() == OpKind::Input);
     let inputs = inputs.map(|(node, _)| Value { node, port: 0 });
     let pairs = inputs.zip(graph.outputs().iter().map(|o| o.value));
@@ -26,21 +27,39 @@ pub fn in_place_carried(graph: &Graph, count: usize) -> HashMap<NodeId, NodeId> 
 }
 
 /// Among pairs of a leaf and what takes its place, the updates that may write the leaf's memory.
-fn updates(graph: &Graph, pairs: &[(Value, Value)]) -> HashMap<NodeId, NodeId> {
+fn updates(graph: &Graph, pairs: &[(Value, Value)]) -> HashMap<Value, NodeId> {
     let leaves: HashSet<Value> = pairs.iter().map(|(leaf, _)| *leaf).collect();
     let aliases = aliases(graph, &leaves);
+    let mut taken = HashSet::new();
     let candidates = pairs.iter().filter(|(leaf, value)| {
-        let node = graph.node(value.node);
-        is_update(&node.op) && node.inputs.first() == Some(leaf)
+        is_update(graph, *leaf, *value)
+            && !old_is_read_later(graph, &aliases, *leaf, value.node)
+            && taken.insert(*value)
     });
     candidates
-        .filter(|(leaf, value)| !old_is_read_later(graph, &aliases, leaf.node, value.node))
-        .map(|(leaf, value)| (value.node, leaf.node))
+        .map(|(leaf, value)| (*value, leaf.node))
         .collect()
 }
 
-fn is_update(op: &Op) -> bool {
-    matches!(op, Op::DynamicUpdateSlice(_))
+/// True if the node of `value` reads no element of `leaf` after it wrote one.
+fn is_update(graph: &Graph, leaf: Value, value: Value) -> bool {
+    let node = graph.node(value.node);
+    match &node.op {
+        Op::DynamicUpdateSlice(_) => node.inputs.first() == Some(&leaf),
+        Op::Map(map) => {
+            let same = graph.ty(leaf) == graph.ty(value);
+            let mut reads = reads_of(node, leaf).peekable();
+            let rank = map.shape.len();
+            same && reads.peek().is_some() && reads.all(|i| map.inputs[i].is_identity(rank))
+        }
+        _ => false,
+    }
+}
+
+/// Which operands of a node are this value.
+fn reads_of(node: &Node, value: Value) -> impl Iterator<Item = usize> {
+    let operands = node.inputs.iter().enumerate();
+    operands.filter(move |(_, v)| **v == value).map(|(i, _)| i)
 }
 
 /// The leaf whose memory each value looks at, if any, through views.
@@ -62,14 +81,18 @@ fn aliases(graph: &Graph, leaves: &HashSet<Value>) -> HashMap<Value, NodeId> {
 fn old_is_read_later(
     graph: &Graph,
     aliases: &HashMap<Value, NodeId>,
-    state: NodeId,
+    leaf: Value,
     update: NodeId,
 ) -> bool {
-    let is_old = |v: &Value| aliases.get(v) == Some(&state);
+    let is_old = |v: &Value| aliases.get(v) == Some(&leaf.node);
     // A view runs nothing: its memory is read where its own readers run.
     let by_node = graph.nodes().any(|(id, node)| {
         let reads = if id == update {
-            node.inputs.iter().skip(1).any(is_old)
+            // What it reads as the leaf itself `is_update` knows; an update of a window reads that once.
+            let through_views = node.inputs.iter().any(|v| is_old(v) && *v != leaf);
+            let twice = matches!(node.op, Op::DynamicUpdateSlice(_))
+                && node.inputs.iter().skip(1).any(|v| *v == leaf);
+            through_views || twice
         } else {
             id > update && node.inputs.iter().any(is_old)
         };

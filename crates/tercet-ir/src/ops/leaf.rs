@@ -2,7 +2,7 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{Case, CaseGraph, Fill, Reject};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
@@ -214,6 +214,33 @@ impl OpSpec for Const {
     }
 }
 
+/// Dtypes that have an order, for updates that are exact.
+const NUMBERS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8];
+
+/// Two states that one elementwise step updates, as an optimizer does a weight and its moment; where there is a late
+/// reader, of what the first one held before.
+fn updates(c: &mut CaseGraph, n: usize, late_reader: bool) -> Result<(), OpError> {
+    let ty = Type::new(c.dtype, [n]);
+    let w = c.state_of("w", ty.clone(), Fill::Normal)?;
+    let m = c.state_of("m", ty, Fill::Normal)?;
+    let x = c.input("x", [n], Fill::Normal)?;
+    let scalar = c.input("scalar", [1], Fill::Values(vec![1.0]))?;
+    let pred = c.input_of("pred", Type::new(DType::Bool, [n]), Fill::Normal)?;
+    let other = c.input_of("other", Type::new(DType::Bool, [n]), Fill::Normal)?;
+    let moved = c.graph.where_(pred, x, m)?;
+    let chosen = c.graph.where_(other, moved, w)?;
+    let both = c.graph.and(pred, other)?;
+    let chosen = c.graph.where_(both, scalar, chosen)?;
+    c.graph.assign(m, moved)?;
+    c.graph.assign(w, chosen)?;
+    c.runs = 3;
+    if late_reader {
+        let old = c.graph.concat(&[chosen, w], 0)?;
+        return c.output(old);
+    }
+    c.output(moved)
+}
+
 impl OpSpec for State {
     const DOC: Doc = leaf_doc(
         "state",
@@ -251,6 +278,51 @@ impl OpSpec for State {
                 c.output(a)?;
                 c.output(b)
             }),
+            Case::new("elementwise_updates", |c| updates(c, 1037, false)),
+            Case::new("elementwise_updates_of_words", |c| updates(c, 4096, false)),
+            Case::new("elementwise_updates_of_vectors", |c| {
+                updates(c, 3 << 19, false)
+            })
+            .only(&[DType::F32, DType::F16, DType::I32]),
+            Case::new("elementwise_updates_with_a_late_reader", |c| {
+                updates(c, 1037, true)
+            }),
+            Case::new("elementwise_updates_of_each_other", |c| {
+                let ty = Type::new(c.dtype, [33]);
+                let a = c.state_of("a", ty.clone(), Fill::Uniform(0.0, 1.0))?;
+                let b = c.state_of("b", ty, Fill::Uniform(1.0, 2.0))?;
+                let more = c.graph.max(a, b)?;
+                let less = c.graph.min(a, b)?;
+                let sum = c.graph.max(more, less)?;
+                c.graph.assign(a, sum)?;
+                c.graph.assign(b, less)?;
+                c.runs = 3;
+                c.output(more)
+            })
+            .only(NUMBERS),
+            Case::new("update_along_another_axis", |c| {
+                let s = c.state_of("s", Type::new(c.dtype, [7, 7]), Fill::Normal)?;
+                let x = c.input("x", [7, 7], Fill::Normal)?;
+                let turned = c.graph.transpose(s, &[1, 0])?;
+                let y = c.graph.max(turned, x)?;
+                c.graph.assign(s, y)?;
+                c.runs = 3;
+                c.output(y)
+            })
+            .only(NUMBERS),
+            Case::new("update_that_a_fault_follows", |c| {
+                let s = c.state_of("s", Type::new(c.dtype, [5]), Fill::Normal)?;
+                let x = c.input("x", [5], Fill::Normal)?;
+                let idx = Type::new(DType::I32, [2]);
+                let idx = c.input_of("idx", idx, Fill::Values(vec![0.0, 9.0]))?;
+                let y = c.graph.max(s, x)?;
+                c.graph.assign(s, y)?;
+                let taken = c.graph.gather(y, idx, 0)?;
+                c.expected_fault = Some("out of range");
+                c.runs = 2;
+                c.output(taken)
+            })
+            .only(NUMBERS),
         ]
     }
 

@@ -26,6 +26,10 @@ use crate::tensor::Tensor;
 const MAX_INPUTS: usize = 8;
 /// Steps of a map.
 const MAX_STEPS: usize = 64;
+/// Operands of a region beyond those of a map while it grows: what it takes in next may read the same ones.
+const MORE_INPUTS: usize = 6;
+/// Nodes that a region takes in, one after the other, while it has too many operands.
+const MORE_NODES: usize = 24;
 
 /// Fuses elementwise regions.
 pub(super) fn fuse_elementwise(graph: &Graph) -> Result<Graph, CompileError> {
@@ -57,6 +61,8 @@ pub(super) fn fuse_elementwise(graph: &Graph) -> Result<Graph, CompileError> {
 struct Region {
     root: NodeId,
     plan: Plan,
+    /// Nodes of other regions, or of none, that this one computes again.
+    copies: BTreeSet<NodeId>,
 }
 
 /// The regions of a graph and which one each node belongs to.
@@ -64,6 +70,8 @@ struct Fusion {
     live: Vec<bool>,
     regions: Vec<Region>,
     member_of: Vec<Option<usize>>,
+    /// What copies in regions read, beside the nodes that they are copies of.
+    read_by_copies: BTreeSet<Value>,
 }
 
 impl Fusion {
@@ -73,6 +81,7 @@ impl Fusion {
             live: live_nodes(graph),
             regions: Vec::new(),
             member_of: vec![None; graph.len()],
+            read_by_copies: BTreeSet::new(),
         };
         for (id, node) in graph.nodes().rev() {
             let free = fusion.live[id.index()] && fusion.member_of[id.index()].is_none();
@@ -90,17 +99,29 @@ impl Fusion {
             let Some(plan) = grower.grow() else {
                 continue;
             };
-            let members = grower.members;
+            let (members, copies) = (grower.members, grower.copies);
             for m in members {
                 fusion.member_of[m.index()] = Some(fusion.regions.len());
             }
-            fusion.regions.push(Region { root: id, plan });
+            let reads = copies.iter().flat_map(|c| &graph.node(*c).inputs);
+            fusion.read_by_copies.extend(reads);
+            fusion.regions.push(Region {
+                root: id,
+                plan,
+                copies,
+            });
         }
         fusion
     }
 
     fn region_of(&self, id: NodeId) -> Option<&Region> {
         self.member_of[id.index()].map(|r| &self.regions[r])
+    }
+
+    /// Whether `reader` computes `id` again instead of reading it.
+    fn copies(&self, reader: NodeId, id: NodeId) -> bool {
+        let region = self.region_of(reader);
+        region.is_some_and(|r| r.copies.contains(&id))
     }
 
     /// Where the results of a node are computed in the new order.
@@ -124,33 +145,60 @@ struct Grower<'a> {
 impl Grower<'_> {
     /// Takes in all producers it can; the plan, if the region is worth a map.
     fn grow(&mut self) -> Option<Plan> {
-        let mut plan = self.plan()?;
-        let producers = |id: NodeId| self.graph.node(id).inputs.iter().map(|v| v.node);
-        let mut candidates: BTreeSet<NodeId> = producers(self.root).collect();
+        let mut plan = self.plan().filter(Plan::fits)?;
+        let mut candidates = BTreeSet::new();
+        self.want_producers(self.root, &mut candidates);
         // From the greatest id downwards: when a node comes up, all its readers were decided.
         while let Some(id) = candidates.pop_last() {
-            let Some(joins) = self.joins(id) else {
+            let before = (
+                self.members.clone(),
+                self.copies.clone(),
+                candidates.clone(),
+            );
+            if !self.take(id, &mut candidates) {
                 continue;
-            };
-            match joins {
-                Joins::Moves => self.members.insert(id),
-                Joins::Copied => self.copies.insert(id),
-            };
-            match self.plan() {
-                Some(larger) => {
-                    plan = larger;
-                    if joins == Joins::Moves {
-                        candidates.extend(producers(id));
-                    }
-                }
-                None => {
-                    self.members.remove(&id);
-                    self.copies.remove(&id);
-                }
+            }
+            match self.ahead(&mut candidates) {
+                Some(larger) => plan = larger,
+                None => (self.members, self.copies, candidates) = before,
             }
         }
         let worth = self.members.len() + self.copies.len() > 1 || plan.absorbs_views;
         worth.then_some(plan)
+    }
+
+    /// The plan of the region. While it has too many operands it takes in producers, which may be of fewer: an optimizer's
+    /// update reads moments and a gradient at several places.
+    fn ahead(&mut self, candidates: &mut BTreeSet<NodeId>) -> Option<Plan> {
+        let mut taken = 0;
+        loop {
+            let plan = self.plan()?;
+            if plan.fits() {
+                return Some(plan);
+            }
+            while !self.take(candidates.pop_last()?, candidates) {}
+            taken += 1;
+            if taken > MORE_NODES {
+                return None;
+            }
+        }
+    }
+
+    /// Takes in a node, if it can join, and wants its producers.
+    fn take(&mut self, id: NodeId, candidates: &mut BTreeSet<NodeId>) -> bool {
+        match self.joins(id) {
+            Some(Joins::Moves) => {
+                self.members.insert(id);
+                self.want_producers(id, candidates);
+                true
+            }
+            Some(Joins::Copied) => self.copies.insert(id),
+            None => false,
+        }
+    }
+
+    fn want_producers(&self, id: NodeId, candidates: &mut BTreeSet<NodeId>) {
+        candidates.extend(self.graph.node(id).inputs.iter().map(|v| v.node));
     }
 
     /// Whether and how a producer of a member can join.
@@ -182,7 +230,7 @@ impl Grower<'_> {
         }
     }
 
-    /// The map of the region as it is; nothing when it exceeds the limits.
+    /// The map of the region as it is, maybe with some operands too many; nothing when it exceeds the limits otherwise.
     fn plan(&self) -> Option<Plan> {
         let shape = &self.graph.node(self.root).outputs[0].shape;
         let mut body = Body::default();
@@ -208,13 +256,17 @@ impl Grower<'_> {
             let step = body.push(MapStep::new(op, args));
             body.step_of.insert(own, step);
             let readers = self.uses.of_value(own);
-            let outside = |r: &NodeId| !self.members.contains(r) && !self.copies.contains(r);
-            if self.members.contains(&id) && (readers.result || readers.nodes.iter().any(outside)) {
+            let inside = |r: &NodeId| self.members.contains(r) || self.copies.contains(r);
+            let outside = |r: &NodeId| !inside(r) && !self.fusion.copies(*r, id);
+            let is_read = readers.result
+                || readers.nodes.iter().any(outside)
+                || self.fusion.read_by_copies.contains(&own);
+            if self.members.contains(&id) && is_read {
                 results.push(own);
                 result_steps.push(step);
             }
         }
-        if body.inputs.len() > MAX_INPUTS || body.steps.len() > MAX_STEPS {
+        if body.inputs.len() > MAX_INPUTS + MORE_INPUTS || body.steps.len() > MAX_STEPS {
             return None;
         }
         let axes = |r: &Read| IndexMap {
@@ -246,6 +298,12 @@ struct Plan {
     inputs: Vec<Read>,
     results: Vec<Value>,
     absorbs_views: bool,
+}
+
+impl Plan {
+    fn fits(&self) -> bool {
+        self.inputs.len() <= MAX_INPUTS
+    }
 }
 
 /// The steps and operands of a map under construction, each once.

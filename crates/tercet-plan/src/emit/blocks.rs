@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use tercet_ir::legalize::Origins;
-use tercet_ir::{CompileError, DType, Graph, NodeId, Origin};
+use tercet_ir::{CompileError, DType, Graph, Origin};
 
 use super::{Emit, Facts, Home, View};
 use crate::families::copy;
 use crate::flow::{Flow, Inner, Site};
-use crate::program::{SlotId, Step};
+use crate::program::Step;
 use crate::split::Parts;
-use crate::walk::walk_block;
+use crate::walk::{Updates, walk_block};
 
 /// A node that a graph lies in.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Block<'b> {
     pub(crate) origins: Origins,
     pub(crate) arguments: &'b [View],
     /// The slots that nodes write their first results into, where those lie already.
-    pub(crate) in_place: HashMap<NodeId, SlotId>,
+    pub(crate) in_place: Updates,
 }
 
 impl<'a> Emit<'a> {

@@ -1,9 +1,13 @@
 //! What is emitted now: for which node, whether before all runs, in which arms.
 
+use smallvec::SmallVec;
 use tercet_ir::{CompileError, NodeId};
 
 use super::{Emit, View};
 use crate::program::{Arms, SlotId};
+
+/// The slots of results that are written where an operand lies: a state, or what a loop carries.
+pub(crate) type UpdatedSlots = SmallVec<[(u8, SlotId); 1]>;
 
 /// The place in the graph that families emit for.
 #[derive(Debug)]
@@ -13,8 +17,8 @@ pub(crate) struct Cursor {
     pub(crate) op: &'static str,
     /// What is emitted depends on parameters and constants only.
     pub(super) constant: bool,
-    /// The slot that the first result of the node is written into, where that lies already.
-    pub(super) into_state: Option<SlotId>,
+    /// The slots that results of the node are written into, where they lie already, by port.
+    pub(super) into: UpdatedSlots,
     /// The results of the node so far.
     pub(super) results: Vec<Option<View>>,
     /// The arms that steps are emitted for.
@@ -28,7 +32,7 @@ impl Cursor {
             at: NodeId(0),
             op: "",
             constant: false,
-            into_state: None,
+            into: UpdatedSlots::new(),
             results: Vec::new(),
             arms: Arms::new(),
         }
@@ -81,7 +85,7 @@ impl<'a> Emit<'a> {
         done
     }
 
-    /// The results of the node at hand, as `lower` makes them; the first one in `into_state` where that is its place.
+    /// The results of the node at hand, as `lower` makes them; those of `into` where they lie already.
     ///
     /// # Errors
     /// Those of `lower`.
@@ -90,14 +94,14 @@ impl<'a> Emit<'a> {
     /// When it leaves one out: a bug of the family.
     pub(crate) fn results_of(
         &mut self,
-        into_state: Option<SlotId>,
+        into: UpdatedSlots,
         lower: impl FnOnce(&mut Emit<'a>) -> Result<(), CompileError>,
     ) -> Result<Vec<View>, CompileError> {
         let node = self.graph.node(self.cursor.at);
-        self.cursor.into_state = into_state;
+        self.cursor.into = into;
         self.cursor.results = vec![None; node.outputs.len()];
         let done = lower(self);
-        self.cursor.into_state = None;
+        self.cursor.into = UpdatedSlots::new();
         let results = std::mem::take(&mut self.cursor.results).into_iter();
         done?;
         let op = self.cursor.op;

@@ -106,7 +106,7 @@ impl<'a> Emit<'a> {
         Ok(done)
     }
 
-    /// The slot of a result, dense; the state's own where the node updates a state in place.
+    /// The slot of a result, dense; an operand's own where the node updates that in place.
     ///
     /// # Errors
     /// As [`Emit::temp`].
@@ -117,13 +117,13 @@ impl<'a> Emit<'a> {
         );
         let graph = self.graph;
         let ty = &graph.node(self.cursor.at).outputs[port];
-        let view = match self.cursor.into_state {
-            Some(slot) if port == 0 => View {
+        let view = match self.updated(port) {
+            Some(slot) => View {
                 slot,
                 layout: self.dense_layout(&ty.shape)?,
                 dtype: ty.dtype,
             },
-            Some(_) | None => self.temp(ty.dtype, &ty.shape)?,
+            None => self.temp(ty.dtype, &ty.shape)?,
         };
         self.cursor.results[port] = Some(view.clone());
         Ok(view)
@@ -155,9 +155,19 @@ impl<'a> Emit<'a> {
         Ok(view)
     }
 
-    /// True if this node's first result is written into the state that its first operand reads.
-    pub fn updates_in_place(&self) -> bool {
-        self.cursor.into_state.is_some()
+    /// The slot that a result of the node is written into because an operand lies there.
+    pub fn updated(&self, port: usize) -> Option<SlotId> {
+        let own = self
+            .cursor
+            .into
+            .iter()
+            .find(|(p, _)| usize::from(*p) == port);
+        own.map(|(_, slot)| *slot)
+    }
+
+    /// Gives results slots of their own: what updates its operands in place reads them after it wrote some.
+    pub(crate) fn update_apart(&mut self) {
+        self.cursor.into.clear();
     }
 
     /// True if the value is the same in every run with the same parameters.

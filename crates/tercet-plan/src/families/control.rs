@@ -16,6 +16,7 @@ use super::{Family, always, copy};
 use crate::emit::{Block, Emit, View};
 use crate::flow::Flow;
 use crate::program::SlotId;
+use crate::walk::{Update, Updates};
 
 /// `If`, `While` and `Scan`.
 pub(crate) static CONTROLS: Family = Family {
@@ -49,7 +50,7 @@ fn branch(e: &mut Emit<'_>, op: &Op, node: &Node, given: &[View]) -> Result<(), 
             graph: block.graph(),
             origins: e.facts.origins.inside(e.cursor.at, at),
             arguments: &given[1..],
-            in_place: HashMap::new(),
+            in_place: Updates::new(),
         };
         lists.push(e.inside(block, |e, own| {
             let mut pairs = own.iter().zip(&results);
@@ -71,15 +72,18 @@ fn carried_slots(e: &mut Emit<'_>, first: &[View]) -> Result<Vec<View>, CompileE
     first.iter().map(|view| e.copied(view)).collect()
 }
 
-/// The nodes of a body that write a carried value where it lies, with its slot.
-fn in_place(graph: &Graph, carried: &[View]) -> HashMap<NodeId, SlotId> {
+/// The values of a body that are written where what is carried lies.
+fn in_place(graph: &Graph, carried: &[View]) -> Updates {
     let inputs = graph.nodes().filter(|(_, n)| n.op.kind() == OpKind::Input);
     let slots: HashMap<NodeId, SlotId> = inputs
         .map(|(id, _)| id)
         .zip(carried.iter().map(|view| view.slot))
         .collect();
     let updates = in_place_carried(graph, carried.len()).into_iter();
-    let updates = updates.filter_map(|(node, leaf)| Some((node, *slots.get(&leaf)?)));
+    let updates = updates.filter_map(|(value, leaf)| {
+        let slot = *slots.get(&leaf)?;
+        Some((value, Update { leaf, slot }))
+    });
     updates.collect()
 }
 
@@ -112,7 +116,7 @@ fn repeat(e: &mut Emit<'_>, op: &While, given: &[View]) -> Result<(), CompileErr
         graph: op.cond.graph(),
         origins: e.facts.origins.inside(e.cursor.at, 0),
         arguments: &arguments,
-        in_place: HashMap::new(),
+        in_place: Updates::new(),
     };
     let cond = e.inside(cond, |e, own| copy::emit(e, &own[0], &pred))?;
     let body = Block {
@@ -178,7 +182,10 @@ fn scan(e: &mut Emit<'_>, op: &Scan, node: &Node, given: &[View]) -> Result<(), 
     }
     let arguments = [&carried, made.as_slice(), rest].concat();
     let mut homes = in_place(&graph, &carried);
-    homes.extend(updates.into_iter().zip(made.iter().map(|view| view.slot)));
+    homes.extend(updates.into_iter().zip(&made).map(|(node, view)| {
+        let (leaf, slot) = (graph.node(node).inputs[0].node, view.slot);
+        (Value { node, port: 0 }, Update { leaf, slot })
+    }));
     let body = Block {
         name: "body",
         graph: &graph,

@@ -83,7 +83,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     }
     let update = e.view(node.inputs[1]);
     let starts = starts_of_update(e, node)?;
-    match e.updates_in_place() {
+    match e.updated(0).is_some() {
         true => update_in_place(e, &x, &update, &starts),
         false => update_copy(e, &x, &update, &starts),
     }

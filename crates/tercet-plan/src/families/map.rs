@@ -3,7 +3,8 @@
 //!
 //! A map becomes WGSL text of its own (`map/text.rs`). The text depends on the steps, the dtypes and on
 //! which axes operands are read along; sizes, strides and offsets are numbers of its parameter block. A
-//! map of more operands than a kernel may have runs as several, with steps in between kept in memory.
+//! map of more operands than a kernel may have runs as several, with steps in between kept in memory. A result
+//! that is written where an operand lies has one binding with it, of which an invocation reads its elements first.
 //!
 //! Next: `map/operand.rs` for how operands are read.
 
@@ -14,6 +15,7 @@ mod text;
 mod vector;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use tercet_ir::ops::{IndexMap, Map, MapArg, MapStep, Op};
 use tercet_ir::scalar::ScalarOp;
@@ -114,12 +116,16 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     while let Some(step) = region.too_wide(limit) {
         region.keep(e, step)?;
     }
+    let groups = region.groups(&map.results, limit);
+    if groups.len() > 1 {
+        e.update_apart();
+    }
     let mut results = Vec::new();
     for (port, &step) in map.results.iter().enumerate() {
         results.push((step, e.result(port)?));
     }
-    for group in region.groups(&results, limit) {
-        region.dispatch(e, group);
+    for group in groups {
+        region.dispatch(e, &results[group]);
     }
     Ok(())
 }
@@ -200,21 +206,21 @@ impl<'m> Region<'m> {
         Ok(())
     }
 
-    /// The results in groups that one kernel computes.
-    fn groups<'r>(&self, results: &'r [(usize, View)], limit: usize) -> Vec<&'r [(usize, View)]> {
+    /// The results, which are these steps, in groups that one kernel computes.
+    fn groups(&self, results: &[usize], limit: usize) -> Vec<Range<usize>> {
         let leaves = self.leaves();
         let mut groups = Vec::new();
         let (mut start, mut operands) = (0, BTreeSet::new());
-        for (at, (step, _)) in results.iter().enumerate() {
+        for (at, step) in results.iter().enumerate() {
             let more: BTreeSet<usize> = operands.union(&leaves[*step]).copied().collect();
             if at > start && more.len() + (at + 1 - start) > limit {
-                groups.push(&results[start..at]);
+                groups.push(start..at);
                 (start, operands) = (at, leaves[*step].clone());
             } else {
                 operands = more;
             }
         }
-        groups.push(&results[start..]);
+        groups.push(start..results.len());
         groups
     }
 
@@ -262,7 +268,9 @@ impl<'m> Region<'m> {
         let mut words = vec![numel, Num::ZERO];
         words.extend(&coordinates.sizes);
         for operand in &operands {
-            reads.push(coordinates.read(e, operand, &mut words));
+            let mut read = coordinates.read(e, operand, &mut words);
+            read.result = results.iter().position(|(_, y)| y.slot == operand.slot);
+            reads.push(read);
         }
         let dtypes: Vec<DType> = results.iter().map(|(_, view)| view.dtype).collect();
         let vectors = Vectors::of(e, &coordinates, &operands, &dtypes, self.most(e));
@@ -279,8 +287,10 @@ impl<'m> Region<'m> {
             words: words.len(),
             vectors,
         };
-        let mut access = vec![Access::Read; operands.len()];
-        let mut slots: Vec<_> = operands.iter().map(|o| o.slot).collect();
+        let apart = kernel.reads.iter().zip(&operands);
+        let apart = apart.filter(|(read, _)| read.result.is_none());
+        let mut slots: Vec<_> = apart.map(|(_, o)| o.slot).collect();
+        let mut access = vec![Access::Read; slots.len()];
         for (_, view) in results {
             access.push(Access::Write);
             slots.push(view.slot);

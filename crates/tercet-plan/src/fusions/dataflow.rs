@@ -6,14 +6,13 @@ use std::collections::{HashMap, HashSet};
 use tercet_ir::layout::is_view;
 use tercet_ir::{Graph, Node, NodeId, Op, Value};
 
-use crate::emit::all_known;
-use crate::walk::varies;
+use crate::walk::{Updates, has_one_size, varies};
 
 /// The facts of a graph that patterns ask for.
 pub(super) struct Dataflow<'g> {
     pub(super) graph: &'g Graph,
     /// The updates that are written where their first operand lies.
-    pub(super) in_place: &'g HashSet<NodeId>,
+    pub(super) in_place: &'g Updates,
     readers: HashMap<Value, Vec<NodeId>>,
     uses: Vec<Vec<u32>>,
     /// What lies where an update in place writes, before or after it.
@@ -22,7 +21,7 @@ pub(super) struct Dataflow<'g> {
 }
 
 impl<'g> Dataflow<'g> {
-    pub(super) fn of(graph: &'g Graph, in_place: &'g HashSet<NodeId>) -> Dataflow<'g> {
+    pub(super) fn of(graph: &'g Graph, in_place: &'g Updates) -> Dataflow<'g> {
         let mut flow = Dataflow {
             graph,
             in_place,
@@ -31,14 +30,15 @@ impl<'g> Dataflow<'g> {
             overwritten: HashSet::new(),
             constant: HashSet::new(),
         };
-        let leaves = in_place.iter().map(|update| graph.node(*update).inputs[0]);
+        let leaves = in_place.values().map(|update| first(update.leaf));
         flow.overwritten.extend(leaves);
+        flow.overwritten.extend(in_place.keys());
         for (id, node) in graph.nodes() {
             for v in &node.inputs {
                 flow.readers.entry(*v).or_default().push(id);
             }
             let lies_there = looks_at_operand(node) && flow.overwritten.contains(&node.inputs[0]);
-            if lies_there || in_place.contains(&id) {
+            if lies_there {
                 flow.overwritten.insert(first(id));
             }
             if flow.is_prepared(node) {
@@ -50,7 +50,7 @@ impl<'g> Dataflow<'g> {
 
     fn is_prepared(&self, node: &Node) -> bool {
         let are_constant = || node.inputs.iter().all(|v| self.constant.contains(&v.node));
-        !varies(&node.op) && node.outputs.iter().all(|t| all_known(&t.shape)) && are_constant()
+        !varies(&node.op) && has_one_size(self.graph, node) && are_constant()
     }
 
     /// True if the node has the same results in every run with the same parameters.

@@ -184,7 +184,8 @@ fn looked_at(graph: &Graph, mut v: Value) -> Value {
 
 fn updates_state(flow: &Dataflow<'_>, id: NodeId, node: &Node) -> bool {
     let leaf = flow.graph.node(node.inputs[0].node);
-    flow.in_place.contains(&id) && matches!(leaf.op, Op::State(_))
+    let value = Value { node: id, port: 0 };
+    flow.in_place.contains_key(&value) && matches!(leaf.op, Op::State(_))
 }
 
 /// The RoPE whose result an update writes into a state, where nothing else reads it and its rows are the state's, in

@@ -19,6 +19,7 @@ use std::collections::{HashMap, HashSet};
 use tercet_ir::{Graph, NodeId};
 
 use crate::caps::Caps;
+use crate::walk::Updates;
 use dataflow::Dataflow;
 pub(crate) use kv_append::KvAppend;
 pub(crate) use product::{Epilogue, FusedProduct, Gate, RowNorm};
@@ -44,8 +45,8 @@ pub(crate) struct Fusions {
 }
 
 impl Fusions {
-    /// The groups for a device; `in_place` are the updates that are written where their first operand lies.
-    pub(crate) fn of(graph: &Graph, caps: &Caps, in_place: &HashSet<NodeId>) -> Fusions {
+    /// The groups for a device; values of `in_place` are written where leaves lie.
+    pub(crate) fn of(graph: &Graph, caps: &Caps, in_place: &Updates) -> Fusions {
         let flow = Dataflow::of(graph, in_place);
         let mut found = Fusions::default();
         product::find(&flow, &mut found);

@@ -18,6 +18,8 @@ pub(super) const CHAIN_BLOCK: usize = 4096;
 pub(super) struct Chain {
     steps: Vec<chain::Step>,
     tiles: usize,
+    /// Results that operands may lie in.
+    held: usize,
 }
 
 /// True if a chain can run this step.
@@ -98,7 +100,9 @@ impl Chain {
             }));
         }
         let tiles = spare + 1;
-        (Chain { steps, tiles }, 4 * scratch_len(tiles))
+        let held = body.results.len();
+        let bytes = 4 * scratch_len(tiles, held);
+        (Chain { steps, tiles, held }, bytes)
     }
 
     /// Runs the chain over one block.
@@ -109,7 +113,7 @@ impl Chain {
         outs: &mut Outs<'_>,
         scratch: &mut [u8],
     ) {
-        let len = scratch.len() - 4 * scratch_len(self.tiles);
+        let len = scratch.len() - 4 * scratch_len(self.tiles, self.held);
         let (registers, tiles) = scratch.split_at_mut(len);
         let known = job.body.inputs.iter().zip(job.ins).zip(&job.geometry.walks);
         for ((input, view), walk) in known.clone() {
@@ -122,7 +126,7 @@ impl Chain {
         let inputs: SmallVec<[Input<'_>; 8]> = known
             .map(|((input, view), walk)| {
                 if view.root.is_empty() {
-                    Input::InPlace
+                    Input::InPlace(usize::from(view.within))
                 } else if walk.uniform {
                     Input::Scalar(view.root_as::<f32>()[walk.offset as usize])
                 } else if let Some(start) = load::direct(job, block, walk, input.dtype) {

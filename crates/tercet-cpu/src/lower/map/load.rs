@@ -36,9 +36,12 @@ pub(super) fn load(
             }
             if first || !walk.uniform {
                 let to = &mut scratch[input.reg.range(block_capacity(block, walk))];
-                // An operand whose memory the first result took lies where that is written.
+                // An operand whose memory a result took lies where that is written.
                 match view.root.is_empty() {
-                    true => widen(job, block, input.dtype, &From::Block(&*outs[0]), to),
+                    true => {
+                        let held = &*outs[usize::from(view.within)];
+                        widen(job, block, input.dtype, &From::Block(held), to);
+                    }
                     false => gather(job, block, input.dtype, view.root, walk, to),
                 }
             }

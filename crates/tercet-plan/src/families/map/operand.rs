@@ -209,6 +209,7 @@ impl Coordinates {
             offset,
             terms,
             load: Load::Each,
+            result: None,
         }
     }
 }

@@ -52,6 +52,8 @@ pub(super) struct Read {
     pub(super) offset: Option<usize>,
     pub(super) terms: Vec<Term>,
     pub(super) load: Load,
+    /// The result that lies where this operand does, element by element.
+    pub(super) result: Option<usize>,
 }
 
 impl Read {
@@ -62,9 +64,18 @@ impl Read {
             n => format!("{}>>{n}", t.group),
         });
         let terms: Vec<String> = terms.collect();
-        match self.flat {
-            true => self.dtype.name().to_string(),
-            false => format!("{}[{}]", self.dtype.name(), terms.join(",")),
+        match (self.flat, self.result) {
+            (true, None) => self.dtype.name().to_string(),
+            (true, Some(result)) => format!("{} of y{result}", self.dtype.name()),
+            (false, _) => format!("{}[{}]", self.dtype.name(), terms.join(",")),
+        }
+    }
+
+    /// The name of its array, if it is operand `i`.
+    pub(super) fn array(&self, i: usize) -> String {
+        match self.result {
+            Some(result) => format!("y{result}"),
+            None => format!("x{i}"),
         }
     }
 }
@@ -192,7 +203,8 @@ impl Kernel<'_> {
              @group(0) @binding(0) var<uniform> p: Params;\n"
         );
         let reads = reads.into_iter().enumerate();
-        let reads = reads.map(|(i, ty)| (format!("x{i}"), ty, "read"));
+        let apart = reads.filter(|(i, _)| self.reads[*i].result.is_none());
+        let reads = apart.map(|(i, ty)| (format!("x{i}"), ty, "read"));
         let writes = results.into_iter().enumerate();
         let writes = writes.map(|(i, ty)| (format!("y{i}"), ty, "read_write"));
         for (at, (name, ty, access)) in reads.chain(writes).enumerate() {
@@ -300,11 +312,11 @@ pub(super) fn value_of(dtype: DType, element: &str, lane: &str) -> String {
 /// Loads an operand's element.
 fn load(i: usize, read: &Read) -> String {
     let at = place(read, 0, 0);
-    let n = lanes(read.dtype);
+    let (x, n) = (read.array(i), lanes(read.dtype));
     let (element, lane) = match n {
-        1 => (format!("x{i}[a{i}]"), "0u".to_string()),
+        1 => (format!("{x}[a{i}]"), "0u".to_string()),
         _ => (
-            format!("x{i}[a{i} >> {}u]", n.trailing_zeros()),
+            format!("{x}[a{i} >> {}u]", n.trailing_zeros()),
             format!("a{i} & {}u", n - 1),
         ),
     };

@@ -144,7 +144,10 @@ impl Kernel<'_> {
         let mut values: Vec<String> = Vec::new();
         for (i, read) in self.reads.iter().enumerate() {
             values.push(match read.load {
-                Load::Vector => format!("x{i}[({}) / {n}u]", place(read, innermost, 0)),
+                Load::Vector => {
+                    let (x, at) = (read.array(i), place(read, innermost, 0));
+                    format!("{x}[({at}) / {n}u]")
+                }
                 Load::Once => element(i, read, &place(read, innermost, 0)),
                 Load::Each => {
                     let each = (0..n).map(|k| element(i, read, &place(read, innermost, k)));
@@ -296,10 +299,11 @@ fn binding_type(v: &Vectors, read: &Read) -> String {
 
 /// An element of an array of words, in the low end.
 fn element(i: usize, read: &Read, at: &str) -> String {
+    let x = read.array(i);
     match lanes(read.dtype) {
-        1 => format!("x{i}[{at}]"),
+        1 => format!("{x}[{at}]"),
         n => format!(
-            "x{i}[({at}) >> {}u] >> ((({at}) & {}u) * {}u)",
+            "{x}[({at}) >> {}u] >> ((({at}) & {}u) * {}u)",
             n.trailing_zeros(),
             n - 1,
             32 / n

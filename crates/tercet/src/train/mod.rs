@@ -1,0 +1,77 @@
+//! Training, on every executor: a step is one ordinary graph.
+//!
+//! [`TrainStep::build`] takes a graph with a loss and the names of the states to train, and makes the graph of one step:
+//! gradients ([`Graph::gradients`](tercet_ir::Graph::gradients)), their norm and clipping, an [`Optimizer`], the assignment
+//! of states. A [`Trainer`] compiles it for a [`Device`](crate::Device) and runs it: one run is one step, which takes inputs
+//! and a learning rate and gives a loss and a norm. Weights and moments stay on the device.
+//!
+//! ```
+//! use tercet::train::{AdamW, Schedule, StepOptions, TrainStep, Trainer};
+//! use tercet::{CompileOptions, DType, Device, Graph, Tensor, Type};
+//!
+//! // y = w x + b, by the mean of the squared errors.
+//! let mut g = Graph::new();
+//! let x = g.input("x", Type::new(DType::F32, [4]))?;
+//! let y = g.input("y", Type::new(DType::F32, [4]))?;
+//! let (w, b) = (g.state("w", Type::new(DType::F32, [1]))?, g.state("b", Type::new(DType::F32, [1]))?);
+//! let product = g.mul(w, x)?;
+//! let guess = g.plus(product, b)?;
+//! let error = g.sub(guess, y)?;
+//! let square = g.mul(error, error)?;
+//! let loss = g.reduce_mean(square, &[0], false)?;
+//!
+//! let options = StepOptions { clip_norm: Some(1.0), ..StepOptions::default() };
+//! let step = TrainStep::build(&g, loss, &["w".into(), "b".into()], &AdamW::default(), &options)?;
+//! let schedule = Schedule::cosine(0.1, 10, 200);
+//! let mut trainer = Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new())?;
+//! trainer.set_state("w", &Tensor::from_slice(&[1], &[0f32])?)?;
+//! trainer.set_state("b", &Tensor::from_slice(&[1], &[0f32])?)?;
+//!
+//! let x = Tensor::from_slice(&[4], &[-1f32, 0.0, 1.0, 2.0])?;
+//! let y = Tensor::from_slice(&[4], &[-1f32, 1.0, 3.0, 5.0])?;
+//! for _ in 0..200 {
+//!     trainer.step(&[("x", &x), ("y", &y)])?;
+//! }
+//! assert!((trainer.state("w")?.as_slice::<f32>()?[0] - 2.0).abs() < 0.02);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - Weights are `F32` states. To compute in F16 or BF16, cast them where they are used; F16 wants
+//!   [`StepOptions::loss_scale`].
+//! - [`StepOptions::microbatches`] adds gradients up within the run; [`StepOptions::ema_decay`] keeps averages;
+//!   [`ParamGroup`] says who decays and how fast who learns.
+//! - A step that is not finite changes nothing, and [`NotFinite`] names the value where it began.
+//! - [`Trainer::save`] and [`Trainer::restore`]: a run that was interrupted goes on with the same bits.
+//! - [`Trainer::unmoved`] names what nothing trains; [`Trainer::evaluator`] runs another graph with the weights.
+//!
+//! `single.rs` differentiates one microbatch, `accumulate.rs` makes all of it, `whole.rs` adds what follows the gradients.
+
+mod accumulate;
+mod checkpoint;
+mod diagnose;
+mod error;
+mod evaluate;
+pub mod optim;
+mod params;
+mod scale;
+mod schedule;
+mod single;
+mod state;
+mod step;
+mod trainer;
+mod whole;
+
+pub use checkpoint::{CheckpointError, CheckpointInfo, checkpoint_info};
+pub use diagnose::NotFinite;
+pub use error::{StepError, TrainError};
+pub use evaluate::{Evaluator, Weights};
+pub use optim::{AdamW, Lion, Muon, MuonScale, Optimizer, Param, Sgd, Update};
+pub use params::{ParamGroup, Trainable};
+pub use scale::LossScale;
+pub use schedule::Schedule;
+pub use state::{Initial, StateInfo, StateRole};
+pub use step::{
+    GRADIENT_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, MOST_MICROBATCHES, SKIPPED, StepOptions,
+    TrainStep, TrainableInfo,
+};
+pub use trainer::{Batch, Callback, StepReport, Trainer};

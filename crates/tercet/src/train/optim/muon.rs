@@ -1,0 +1,178 @@
+//! Muon.
+
+use tercet_ir::{OpError, Value};
+
+use super::{AdamW, Optimizer, Param, Update, expect, expect_decay, expect_not_negative};
+use crate::train::error::StepError;
+
+/// How Muon's step is scaled by the sizes of a matrix of `rows` by `columns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MuonScale {
+    /// `0.2 sqrt(max(rows, columns))`, so that steps are as large as AdamW's and share its rate and decay (Liu and
+    /// others, "Muon is scalable for LLM training", 2025).
+    MatchAdamW,
+    /// `sqrt(max(1, rows / columns))`, that of the first publication.
+    Original,
+}
+
+/// Muon (Jordan and others, "Muon: an optimizer for hidden layers in neural networks", 2024): the momentum of a matrix,
+/// made orthogonal by Newton and Schulz's iteration, is its step. What is no matrix is AdamW's.
+///
+/// ```text
+/// b = momentum b + (1 - momentum) g
+/// u = nesterov ? momentum b + (1 - momentum) g : b
+/// x = u / |u|, then `iterations` times x = 3.4445 x - 4.7750 (x x^T) x + 2.0315 (x x^T)^2 x
+/// w = w (1 - rate weight_decay) - rate scale x
+/// ```
+///
+/// Tensors of rank 3 are matrices side by side (experts); from rank 4 on they are matrices by their first axis
+/// (convolutions). States: `muon.momentum.<name>`, and [`AdamW`]'s.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Muon {
+    /// How much of the momentum is kept, `[0, 1)`.
+    pub momentum: f64,
+    /// Whether the gradient counts as if the step had been taken.
+    pub nesterov: bool,
+    /// The part of a weight that a learning rate of 1 would take away, 0 or more.
+    pub weight_decay: f64,
+    /// The number of iterations, at least 1.
+    pub iterations: usize,
+    /// How steps are scaled.
+    pub scale: MuonScale,
+    /// Parts of the names of matrices that are AdamW's all the same: embeddings and the head, as the authors say.
+    pub by_adamw: Vec<String>,
+    /// What updates the rest, with a decay of its own.
+    pub adamw: AdamW,
+}
+
+impl Default for Muon {
+    /// A momentum of 0.95 by Nesterov, a decay of 0.1, 5 iterations, steps as large as AdamW's, which takes what has
+    /// `embed` or `lm_head` in its name.
+    fn default() -> Muon {
+        Muon {
+            momentum: 0.95,
+            nesterov: true,
+            weight_decay: 0.1,
+            iterations: 5,
+            scale: MuonScale::MatchAdamW,
+            by_adamw: vec!["embed".to_string(), "lm_head".to_string()],
+            adamw: AdamW::default(),
+        }
+    }
+}
+
+/// The matrices that a shape stands for.
+struct Matrices {
+    /// The shape in which they are multiplied.
+    shape: Vec<usize>,
+    rows: usize,
+    columns: usize,
+}
+
+impl Matrices {
+    fn of(p: &Param) -> Option<Matrices> {
+        let sizes = p.ty.shape.as_known()?;
+        let shape = match &sizes[..] {
+            [_, _] | [_, _, _] => sizes,
+            [first, rest @ ..] if rest.len() >= 3 => vec![*first, rest.iter().product()],
+            _ => return None,
+        };
+        let [.., rows, columns] = shape[..] else {
+            return None;
+        };
+        (shape.iter().product::<usize>() > 0).then_some(Matrices {
+            shape,
+            rows,
+            columns,
+        })
+    }
+}
+
+impl Muon {
+    fn matrices(&self, p: &Param) -> Option<Matrices> {
+        let other = self.by_adamw.iter().any(|part| p.name.contains(part));
+        if other { None } else { Matrices::of(p) }
+    }
+
+    /// The nearest matrix with singular values about 1, of the shape of the matrices.
+    fn orthogonal(&self, u: &mut Update<'_>, x: Value, of: &Matrices) -> Result<Value, OpError> {
+        let (a, b, c) = (3.4445, -4.7750, 2.0315);
+        let rank = of.shape.len();
+        let mut swap: Vec<usize> = (0..rank).collect();
+        swap.swap(rank - 2, rank - 1);
+        let mut x = u.graph().reshape(x, &of.shape[..])?;
+        // The products are square by the shorter side.
+        let tall = of.rows > of.columns;
+        if tall {
+            x = u.graph().transpose(x, &swap)?;
+        }
+        let square = u.graph().mul(x, x)?;
+        let norm = u.graph().reduce_sum(square, &[rank - 2, rank - 1], true)?;
+        let norm = u.graph().sqrt(norm)?;
+        let least = u.number(1e-7)?;
+        let norm = u.graph().max(norm, least)?;
+        x = u.graph().div(x, norm)?;
+        for _ in 0..self.iterations {
+            let across = u.graph().transpose(x, &swap)?;
+            let gram = u.graph().matmul(x, across)?;
+            let gram_square = u.graph().matmul(gram, gram)?;
+            let factor = u.blend(gram, b, gram_square, c)?;
+            let rest = u.graph().matmul(factor, x)?;
+            x = u.blend(x, a, rest, 1.0)?;
+        }
+        if tall {
+            x = u.graph().transpose(x, &swap)?;
+        }
+        Ok(x)
+    }
+
+    fn update_one(&self, u: &mut Update<'_>, p: &Param, of: &Matrices) -> Result<(), StepError> {
+        let rate = u.learning_rate(&p.group)?;
+        let kept = u.decay(&p.group, self.weight_decay)?;
+        let g = u.gradient(p)?;
+        let b = u.state(&format!("muon.momentum.{}", p.name), p.ty.clone())?;
+        let new = u.blend(b, self.momentum, g, 1.0 - self.momentum)?;
+        let new = u.assign(b, new)?;
+        let direction = match self.nesterov {
+            true => u.blend(new, self.momentum, g, 1.0 - self.momentum)?,
+            false => new,
+        };
+        let x = self.orthogonal(u, direction, of)?;
+        let x = u.graph().reshape(x, p.ty.shape.clone())?;
+        let (rows, columns) = (of.rows as f64, of.columns as f64);
+        let scale = match self.scale {
+            MuonScale::MatchAdamW => 0.2 * rows.max(columns).sqrt(),
+            MuonScale::Original => (rows / columns).max(1.0).sqrt(),
+        };
+        let rate = u.times(rate, scale)?;
+        let w = u.stepped(p.weight, kept, rate, x)?;
+        u.assign(p.weight, w)?;
+        Ok(())
+    }
+}
+
+impl Optimizer for Muon {
+    fn name(&self) -> &'static str {
+        "muon"
+    }
+
+    fn check(&self) -> Result<(), StepError> {
+        expect_decay("the momentum of Muon", self.momentum)?;
+        expect_not_negative("the weight decay of Muon", self.weight_decay)?;
+        let iterations = self.iterations as f64;
+        expect("the iterations of Muon", iterations, "1 to 100", |x| {
+            (1.0..=100.0).contains(&x)
+        })?;
+        self.adamw.check()
+    }
+
+    fn update(&self, u: &mut Update<'_>, params: &[Param]) -> Result<(), StepError> {
+        for p in params {
+            if let Some(of) = self.matrices(p) {
+                self.update_one(u, p, &of)?;
+            }
+        }
+        let rest = params.iter().filter(|p| self.matrices(p).is_none());
+        self.adamw.update_all(u, rest)
+    }
+}

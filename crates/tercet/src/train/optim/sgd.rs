@@ -1,0 +1,70 @@
+//! Stochastic gradient descent.
+
+use super::{Optimizer, Param, Update, expect_decay, expect_not_negative};
+use crate::train::error::StepError;
+
+/// Stochastic gradient descent with momentum (Sutskever and others, "On the importance of initialization and momentum in
+/// deep learning", 2013), in the form that is usual:
+///
+/// ```text
+/// g = g + weight_decay w
+/// b = momentum b + g
+/// w = w - rate (nesterov ? g + momentum b : b)
+/// ```
+///
+/// States: `sgd.momentum.<name>`, none without momentum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sgd {
+    /// How much of the last steps is kept, `[0, 1)`.
+    pub momentum: f64,
+    /// Whether the gradient counts as if the step had been taken.
+    pub nesterov: bool,
+    /// What of the weights is added to gradients, 0 or more.
+    pub weight_decay: f64,
+}
+
+impl Default for Sgd {
+    /// Plain: no momentum, no decay.
+    fn default() -> Sgd {
+        Sgd {
+            momentum: 0.0,
+            nesterov: false,
+            weight_decay: 0.0,
+        }
+    }
+}
+
+impl Optimizer for Sgd {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn check(&self) -> Result<(), StepError> {
+        expect_decay("the momentum of SGD", self.momentum)?;
+        expect_not_negative("the weight decay of SGD", self.weight_decay)
+    }
+
+    fn update(&self, u: &mut Update<'_>, params: &[Param]) -> Result<(), StepError> {
+        for p in params {
+            let rate = u.learning_rate(&p.group)?;
+            let mut g = u.gradient(p)?;
+            let decay = p.group.weight_decay.unwrap_or(self.weight_decay);
+            if decay != 0.0 {
+                g = u.blend(p.weight, decay, g, 1.0)?;
+            }
+            let mut direction = g;
+            if self.momentum != 0.0 {
+                let b = u.state(&format!("sgd.momentum.{}", p.name), p.ty.clone())?;
+                let new = u.blend(b, self.momentum, g, 1.0)?;
+                let new = u.assign(b, new)?;
+                direction = match self.nesterov {
+                    true => u.blend(new, self.momentum, g, 1.0)?,
+                    false => new,
+                };
+            }
+            let w = u.stepped(p.weight, None, rate, direction)?;
+            u.assign(p.weight, w)?;
+        }
+        Ok(())
+    }
+}

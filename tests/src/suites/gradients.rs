@@ -1,0 +1,158 @@
+//! Gradients on every executor: the graphs that differentiation makes of each operator's cases, against the reference.
+//!
+//! A test is named `gradients/softmax/odd_rows_7x33/f32/vulkan`, with `/more` behind it for all but the first of an operator. Its graph gives the gradients of all float leaves of the
+//! case for cotangents that are inputs, beside the results themselves. That these graphs mean derivatives is shown where
+//! they are made (`tercet-ir/src/grad/tests`); here executors agree about them.
+
+use libtest_mimic::Failed;
+use tercet_ir::accuracy::Accuracy;
+use tercet_ir::case::{CaseGraph, Fill};
+use tercet_ir::{
+    CompileOptions, DType, GradError, Graph, Node, NodeId, Op, OpKind, Tensor, Value, one_line,
+};
+
+use super::parity::check;
+use crate::{Executor, Test, executors};
+
+/// Larger cases are left to smaller ones of the same operator: their kernels' shapes are what parity tries.
+const MOST_ELEMENTS: usize = 1 << 16;
+
+/// The dtypes of cases that are differentiated.
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Beyond this, data of a case is there to overflow, and what overflows in a sum depends on its order.
+const LARGEST: f64 = 1e3;
+
+/// Cases, or all of an operator, that roundings decide, with the reason.
+const EXCLUDED: &[(&str, &str)] = &[
+    ("attention/bias_broadcast_keys", ZERO),
+    ("attention/pinned_none", ZERO),
+    ("attention/pinned_causal_last_query", ZERO),
+    ("attention/softcap_before_the_mask", ZERO),
+    ("attention/nan_bias_gives_nan", ZERO),
+];
+/// What is the same for all keys of a softmax does nothing.
+const ZERO: &str = "a gradient is zero: roundings are all there is";
+
+/// The same, of cases in F16 and BF16.
+const EXCLUDED_NARROW: &[(&str, &str)] = &[
+    ("transformer_layer", CHAIN),
+    ("dequant_mat_mul/f16_sum_and_norm", CHAIN),
+    ("dequant_mat_mul/q4_k_norm_and_gate", CHAIN),
+];
+const CHAIN: &str =
+    "a long chain of values that are rounded, some of which an executor may keep wider";
+
+/// The cases of an operator, in F32, that every machine runs; the others take a software driver minutes.
+const FIRST: usize = 2;
+
+/// The tests of this suite.
+pub(super) fn tests() -> Vec<Test> {
+    let mut tests = Vec::new();
+    for executor in executors() {
+        for &kind in OpKind::ALL {
+            for at in 0..kind.cases().len() {
+                let dtypes = DTYPES.into_iter();
+                tests.extend(dtypes.filter_map(|dtype| test(executor, kind, at, dtype)));
+            }
+        }
+    }
+    tests
+}
+
+/// The test of one case, if it has that dtype and is not excluded.
+fn test(executor: &'static Executor, kind: OpKind, at: usize, dtype: DType) -> Option<Test> {
+    let (doc, case) = (kind.doc(), &kind.cases()[at]);
+    let short = format!("{}/{}", doc.name, case.name);
+    let is_in = |list: &[(&str, &str)]| {
+        let mut names = list.iter();
+        names.any(|(name, _)| [&*short, doc.name].contains(name))
+    };
+    let is_narrow = dtype != DType::F32;
+    let runs = doc.dtypes.contains(&dtype) && case.runs_with(dtype);
+    if !runs || is_in(EXCLUDED) || (is_narrow && is_in(EXCLUDED_NARROW)) {
+        return None;
+    }
+    let name = format!("gradients/{short}/{dtype}");
+    let more = match at < FIRST && !is_narrow {
+        true => "",
+        false => "/more",
+    };
+    Some(Test::variant_on(executor, name, more, move |device| {
+        let case = kind.cases()[at].build(dtype).map_err(|e| one_line(&e))?;
+        let Some(case) = differentiated(case)? else {
+            return Ok(());
+        };
+        let options = CompileOptions {
+            bounds: case.bounds.clone(),
+            ..CompileOptions::new()
+        };
+        let class = Accuracy::Contraction;
+        check(device.backend(), &case, &case.graph, &options, class)
+    }))
+}
+
+/// The case with its gradients as outputs, cotangents as inputs, and data that does not overflow; nothing where it has
+/// no gradient, is made to fail, or is too large.
+fn differentiated(case: CaseGraph) -> Result<Option<CaseGraph>, Failed> {
+    let counts = case.graph.nodes().flat_map(|(_, node)| &node.outputs);
+    let counts = counts.map(|ty| Some(ty.eval(&case.bounds).ok()?.numel()));
+    let elements: Option<usize> = counts.sum();
+    if case.expected_fault.is_some() || elements.is_none_or(|n| n > MOST_ELEMENTS) {
+        return Ok(None);
+    }
+    let mut case = CaseGraph {
+        expected: Vec::new(),
+        ..case
+    };
+    let wanted: Vec<Value> = case.graph.nodes().filter_map(float_leaf).collect();
+    let mut pairs: Vec<(Value, Value)> = Vec::new();
+    for (at, value) in results(&case.graph).into_iter().enumerate() {
+        let ty = case.graph.ty(value).clone();
+        let name = format!("cotangent of result {at}");
+        let cotangent = case.input_of(&name, ty, Fill::Normal);
+        pairs.push((value, cotangent.map_err(|e| one_line(&e))?));
+    }
+    let gradients = match case.graph.vjp(&pairs, &wanted) {
+        Ok(gradients) => gradients,
+        // That there is a reason is tested where gradients are made.
+        Err(GradError::Severed { .. }) => return Ok(None),
+        Err(e) => return Err(one_line(&e).into()),
+    };
+    for (at, gradient) in gradients.into_iter().enumerate() {
+        if let Some(gradient) = gradient {
+            let name = format!("gradient {at}");
+            case.graph
+                .output(&name, gradient)
+                .map_err(|e| one_line(&e))?;
+        }
+    }
+    for (name, tensor) in &mut case.tensors {
+        if tensor.dtype().is_float() && overflows(tensor) {
+            *tensor = Fill::Normal.tensor(name, tensor.ty().clone());
+        }
+    }
+    Ok(Some(case))
+}
+
+fn overflows(tensor: &Tensor) -> bool {
+    let values = tensor.to_f64s();
+    values
+        .iter()
+        .any(|x| x.is_nan() || (x.is_finite() && x.abs() > LARGEST) || *x == f64::INFINITY)
+}
+
+fn float_leaf((node, n): (NodeId, &Node)) -> Option<Value> {
+    let is_leaf = matches!(n.op, Op::Input(_) | Op::Param(_) | Op::State(_));
+    let value = Value { node, port: 0 };
+    (is_leaf && n.outputs[0].dtype.is_float()).then_some(value)
+}
+
+/// The float values that the graph gives, each once.
+fn results(graph: &Graph) -> Vec<Value> {
+    let mut results: Vec<Value> = graph.results().collect();
+    results.retain(|v| graph.ty(*v).dtype.is_float());
+    results.sort_unstable();
+    results.dedup();
+    results
+}
