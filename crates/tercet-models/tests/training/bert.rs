@@ -272,7 +272,7 @@ fn gradients_agree_with_differences_of_the_loss() {
             "pairs",
             Tuning::Full,
             BertTask::Pairs {
-                temperature: 0.5,
+                temperature: 0.05,
                 negatives: 0,
             },
         ),
@@ -280,7 +280,7 @@ fn gradients_agree_with_differences_of_the_loss() {
             "pairs, lora",
             lora(),
             BertTask::Pairs {
-                temperature: 0.5,
+                temperature: 0.05,
                 negatives: 2,
             },
         ),
