@@ -13,3 +13,4 @@ mod gradients;
 mod llama;
 mod merging;
 mod rows;
+mod trainer;
