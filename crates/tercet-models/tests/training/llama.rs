@@ -151,7 +151,7 @@ fn indices_outside_their_range_end_the_run() {
 }
 
 /// A model small enough for differences: two layers, grouped queries, biases, its own output.
-fn small(tied_embeddings: bool) -> (LlamaConfig, Weights) {
+pub(crate) fn small(tied_embeddings: bool) -> (LlamaConfig, Weights) {
     let config = LlamaConfig {
         hidden: 16,
         layers: 2,

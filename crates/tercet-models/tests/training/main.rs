@@ -11,6 +11,7 @@ mod damaged;
 mod files;
 mod gradients;
 mod llama;
+mod memory;
 mod merging;
 mod rows;
 mod trainer;

@@ -164,21 +164,25 @@ impl Training {
             )?,
             BertTask::Pairs { .. } => x,
         };
-        let forward = with_states(b, &[head])?;
-        let (mut g, head) = (forward.graph, forward.heads[0]);
-        let sums = match options.task {
-            BertTask::Classes { .. } => {
-                let ty = Type::new(DType::I32, [options.batch.clone()]);
-                let labels = g.input("labels", ty)?;
-                cross_entropy(&mut g, head, labels, terms)?
-            }
-            BertTask::Pairs { temperature, .. } => {
-                let mask = g.leaf("mask").map(|node| Value { node, port: 0 });
-                let mask = mask.ok_or(ModelError::NoTokens)?;
-                let vectors = mean_normalized(&mut g, head, mask)?;
-                pair_losses(&mut g, vectors, &options.batch, each, temperature, terms)?
-            }
-        };
+        let mut sums = None;
+        let forward = with_states(b, &[head], &mut |g, head| {
+            sums = Some(match options.task {
+                BertTask::Classes { .. } => {
+                    let ty = Type::new(DType::I32, [options.batch.clone()]);
+                    let labels = g.input("labels", ty)?;
+                    cross_entropy(g, head, labels, terms)?
+                }
+                BertTask::Pairs { temperature, .. } => {
+                    let mask = g.leaf("mask").map(|node| Value { node, port: 0 });
+                    let mask = mask.ok_or(ModelError::NoTokens)?;
+                    let vectors = mean_normalized(g, head, mask)?;
+                    pair_losses(g, vectors, &options.batch, each.clone(), temperature, terms)?
+                }
+            });
+            Ok(())
+        })?;
+        let mut g = forward.graph;
+        let sums = sums.ok_or(ModelError::NoTokens)?;
         let [loss, loss_sum, tokens] = outputs(&mut g, sums)?;
         Ok(Training {
             graph: g,

@@ -120,31 +120,36 @@ impl Training {
         };
         let mut b = Builder::new(weights, options.dtype).in_mode(mode);
         let x = hidden(&mut b, config, options)?;
-        let x = norm(&mut b, config, Part::FinalNorm, 0, x)?;
         let x = b.graph.reshape(x, [rows.clone(), config.hidden.into()])?;
         let logits = parts_of_logits(&mut b, config, options, x)?;
 
-        let forward = with_states(b, &logits)?;
-        let mut g = forward.graph;
         let ty = Type::new(DType::I32, [options.batch.clone(), options.len.clone()]);
-        let labels = g.input("labels", ty)?;
-        let labels = g.reshape(labels, [rows])?;
+        let mut labels = None;
         let mut sums: Option<[Value; 2]> = None;
         let mut at = 0;
-        for logits in forward.heads {
+        let forward = with_states(b, &logits, &mut |g, logits| {
+            let all = match labels {
+                Some(all) => all,
+                None => {
+                    let all = g.input("labels", ty.clone())?;
+                    *labels.insert(g.reshape(all, [rows.clone()])?)
+                }
+            };
             let own = match g.ty(logits).shape[0].known() {
                 Some(len) if options.loss_parts > 1 => {
                     at += len;
-                    g.narrow(labels, 0, at - len, len)?
+                    g.narrow(all, 0, at - len, len)?
                 }
-                _ => labels,
+                _ => all,
             };
-            let [sum, count] = cross_entropy(&mut g, logits, own, terms)?;
+            let [sum, count] = cross_entropy(g, logits, own, terms)?;
             sums = Some(match sums {
                 None => [sum, count],
                 Some([s, c]) => [g.plus(s, sum)?, g.plus(c, count)?],
             });
-        }
+            Ok(())
+        })?;
+        let mut g = forward.graph;
         let sums = sums.ok_or(ModelError::NoTokens)?;
         let [loss, loss_sum, tokens] = outputs(&mut g, sums)?;
         Ok(Training {
@@ -207,7 +212,7 @@ fn own_and_before(b: &mut Builder<'_>, segments: Value) -> Result<Value, ModelEr
     Ok(g.trilu(own, false, 0)?)
 }
 
-/// The logits of `x [rows, hidden]`, in as many parts as asked for. Where gradients compute again what enters a layer,
+/// The logits of `x [rows, hidden]`, before its norm, in as many parts as asked for. Where gradients compute again what enters a layer,
 /// logits of one part are kept, since they would be computed twice for nothing.
 fn parts_of_logits(
     b: &mut Builder<'_>,
@@ -217,6 +222,7 @@ fn parts_of_logits(
 ) -> Result<Vec<Value>, ModelError> {
     let rows = b.graph.ty(x).shape[0].known();
     let (Some(rows), 2..) = (rows, options.loss_parts) else {
+        let x = norm(b, config, Part::FinalNorm, 0, x)?;
         let logits = head(b, config, x)?;
         return Ok(vec![match options.checkpoints {
             true => b.graph.checkpoint(logits)?,
@@ -227,7 +233,9 @@ fn parts_of_logits(
     let mut parts = Vec::new();
     for start in (0..rows).step_by(part) {
         let own = b.graph.narrow(x, 0, start, part.min(rows - start))?;
+        // The norm is computed again as well: two products of one value would be made one, and kept.
         let own = b.graph.checkpoint(own)?;
+        let own = norm(b, config, Part::FinalNorm, 0, own)?;
         parts.push(head(b, config, own)?);
     }
     Ok(parts)

@@ -84,6 +84,8 @@ pub(super) fn cross_entropy(
     let none = g.scalar(DType::F32, 0.0)?;
     let losses = g.where_(counts, losses, none)?;
     let loss_sum = g.reduce_sum(losses, &[0], false)?;
+    // Kept, so that what gradients read of a sum of several does not lead them to all at once.
+    let loss_sum = g.checkpoint(loss_sum)?;
     let counts = g.cast(counts, DType::F32)?;
     let count = g.reduce_sum(counts, &[0], false)?;
     Ok([loss_sum, count])
