@@ -131,7 +131,8 @@ pub(crate) fn projections(config: &BertConfig) -> impl Iterator<Item = (String, 
     })
 }
 
-/// The hidden states `[rows, len, hidden]`. With `checkpoints` gradients keep what enters a layer only.
+/// The hidden states `[rows, len, hidden]`. With `checkpoints` gradients keep only what enters the norm before a layer:
+/// the layer's own products, made twice of one value, would be made one.
 pub(crate) fn encode(
     b: &mut Builder<'_>,
     config: &BertConfig,
@@ -139,14 +140,20 @@ pub(crate) fn encode(
     checkpoints: bool,
 ) -> Result<Value, ModelError> {
     let prefix = prefix(b.weights);
-    let mut x = embeddings(b, config, prefix, texts.ids, texts.type_ids)?;
+    let name = format!("{prefix}embeddings.LayerNorm");
+    let x = embeddings(b, config, prefix, texts.ids, texts.type_ids)?;
+    let keep = |b: &mut Builder<'_>, x: Value| match checkpoints {
+        true => b.graph.checkpoint(x),
+        false => Ok(x),
+    };
+    let x = keep(b, x)?;
+    let mut x = layer_norm(b, config, &name, x)?;
     for layer in 0..config.layers {
-        if checkpoints {
-            x = b.graph.checkpoint(x)?;
-        }
         let at = format!("{prefix}encoder.layer.{layer}");
         x = attention(b, config, &at, x, texts.mask)?;
         x = feed_forward(b, config, &at, x)?;
+        x = keep(b, x)?;
+        x = layer_norm(b, config, &format!("{at}.output.LayerNorm"), x)?;
     }
     Ok(x)
 }
@@ -191,6 +198,7 @@ fn rows_and_len(b: &Builder<'_>, x: Value) -> [Dim; 2] {
     [shape[0].clone(), shape[1].clone()]
 }
 
+/// The sum of the three embeddings, before its norm.
 fn embeddings(
     b: &mut Builder<'_>,
     config: &BertConfig,
@@ -216,8 +224,7 @@ fn embeddings(
     )?;
     let positions = b.graph.dynamic_slice(table, zeros, [len, hidden.into()])?;
     let x = b.graph.plus(words, types)?;
-    let x = b.graph.plus(x, positions)?;
-    layer_norm(b, config, &format!("{prefix}embeddings.LayerNorm"), x)
+    Ok(b.graph.plus(x, positions)?)
 }
 
 fn attention(
@@ -258,6 +265,7 @@ fn attention(
     layer_norm(b, config, &format!("{at}.attention.output.LayerNorm"), x)
 }
 
+/// A layer's feed-forward network with the sum after it, before its norm.
 fn feed_forward(
     b: &mut Builder<'_>,
     config: &BertConfig,
@@ -274,8 +282,7 @@ fn feed_forward(
     let h = linear(b, &format!("{at}.intermediate.dense"), x, [ffn, hidden])?;
     let h = b.graph.unary(activation, h)?;
     let y = linear(b, &format!("{at}.output.dense"), h, [hidden, ffn])?;
-    let x = b.graph.plus(y, x)?;
-    layer_norm(b, config, &format!("{at}.output.LayerNorm"), x)
+    Ok(b.graph.plus(y, x)?)
 }
 
 /// `x [b, s, hidden]`, `mask [b, s]` to the mean over the tokens of each text, `[b, hidden]`.

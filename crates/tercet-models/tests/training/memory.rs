@@ -2,12 +2,26 @@
 
 use tercet::train::{AdamW, StepOptions, TrainStep, Trainable};
 use tercet::{CompileOptions, Device};
-use tercet_models::training::{LlamaTrainingOptions, LoraOptions, Training, Tuning};
-use tercet_models::{LlamaConfig, Weights};
+use tercet_models::training::{
+    BertTask, BertTrainingOptions, ClassPooling, LlamaTrainingOptions, LoraOptions, Training,
+    Tuning,
+};
+use tercet_models::{BertActivation, BertConfig, LlamaConfig, MadeUp, Weights};
 
 use crate::llama::small;
 
-/// Bytes between the instructions of a training step on the CPU, for 8 rows.
+/// Bytes between the instructions of a training step on the CPU.
+fn arena_of(own: &Training) -> u64 {
+    let names = own.trainables.iter();
+    let names: Vec<Trainable> = names.map(|(n, _)| Trainable::new(n.as_str())).collect();
+    let (optimizer, step) = (AdamW::default(), StepOptions::default());
+    let step = TrainStep::build(&own.graph, own.loss, &names, &optimizer, &step).unwrap();
+    let explained = Device::cpu().explain(step.graph(), &CompileOptions::new());
+    let bytes = explained.unwrap().bytes;
+    bytes.iter().find(|(name, _)| *name == "arena").unwrap().1
+}
+
+/// Of a llama, for 8 rows.
 fn arena(
     (config, weights): &(LlamaConfig, Weights),
     len: usize,
@@ -16,14 +30,7 @@ fn arena(
     let lora = Tuning::Lora(LoraOptions::new(4));
     let mut options = LlamaTrainingOptions::new(8, len, lora);
     change(&mut options);
-    let own = Training::llama(config, weights, &options).unwrap();
-    let names = own.trainables.iter();
-    let names: Vec<Trainable> = names.map(|(n, _)| Trainable::new(n.as_str())).collect();
-    let (optimizer, step) = (AdamW::default(), StepOptions::default());
-    let step = TrainStep::build(&own.graph, own.loss, &names, &optimizer, &step).unwrap();
-    let explained = Device::cpu().explain(step.graph(), &CompileOptions::new());
-    let bytes = explained.unwrap().bytes;
-    bytes.iter().find(|(name, _)| *name == "arena").unwrap().1
+    arena_of(&Training::llama(config, weights, &options).unwrap())
 }
 
 #[test]
@@ -46,4 +53,33 @@ fn checkpoints_and_parts_save_memory() {
         let (all, less) = (of(1), of(8));
         assert!(less * 3 < all, "{less} of {all}");
     }
+}
+
+#[test]
+fn checkpoints_of_encoders_save_memory() {
+    let config = BertConfig {
+        hidden: 64,
+        layers: 8,
+        heads: 2,
+        ffn: 128,
+        vocab: 50,
+        max_positions: 16,
+        token_types: 2,
+        layer_norm_eps: 1e-12,
+        activation: BertActivation::Gelu,
+        pad: 0,
+    };
+    let weights = Weights::MadeUp(MadeUp::dense());
+    let of = |checkpoints| {
+        let lora = Tuning::Lora(LoraOptions::new(4));
+        let task = BertTask::Classes {
+            classes: 2,
+            pooling: ClassPooling::Mean,
+        };
+        let mut options = BertTrainingOptions::new(32, 16, lora, task);
+        options.checkpoints = checkpoints;
+        arena_of(&Training::bert(&config, &weights, &options).unwrap())
+    };
+    let (all, less) = (of(false), of(true));
+    assert!(less * 2 < all, "{less} of {all}");
 }
