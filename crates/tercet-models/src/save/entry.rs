@@ -26,7 +26,7 @@ impl Storage {
         }
     }
 
-    /// Values in this storage; `None` for one that is not written.
+    /// Values in this storage; `None` for one that is not written, and for finite values beyond its range.
     pub(crate) fn encode(self, values: &[f32]) -> Option<Vec<u8>> {
         let dtype = match self {
             Storage::Safe(SafeDtype::F32) | Storage::Ggml(GgmlType::F32) => DType::F32,
@@ -36,6 +36,10 @@ impl Storage {
             Storage::Ggml(GgmlType::Q8_0) => return quantize_q8_0(values).ok(),
             Storage::Safe(_) | Storage::Ggml(_) => return None,
         };
+        let beyond = |x: &f32| x.is_finite() && half::f16::from_f32(*x).is_infinite();
+        if dtype == DType::F16 && values.iter().any(beyond) {
+            return None;
+        }
         let bytes = |to: &mut dyn FnMut(f32)| values.iter().for_each(|x| to(*x));
         let mut out = Vec::with_capacity(values.len() * dtype.size_bytes());
         match dtype {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 use tercet::{DType, Tensor};
 
-use super::{Entry, SaveError, Storage, replace_bytes};
+use super::{Entry, SaveError, Storage, replace_bytes, replace_file};
 use crate::adapter::rows::to_f32;
 use crate::builder::{ModelError, Weights};
 use crate::gguf::write::{Header, write_gguf};
@@ -162,7 +162,8 @@ fn changed<'a>(
         let values = (with.values)().map_err(failed)?;
         let refused = || {
             failed(ModelError::Unsupported(
-                "its values cannot be written in this storage".to_string(),
+                "its values are beyond the range of what they are written as; choose another dtype"
+                    .to_string(),
             ))
         };
         storage.encode(&values).map(Cow::Owned).ok_or_else(refused)
@@ -316,12 +317,15 @@ fn folder_again(
     for name in COPIED {
         let from = folder.dir().join(name);
         if from.is_file() {
-            let bytes = std::fs::read(&from).map_err(SaveError::io(&from))?;
             let at = to.join(name);
             if let Some(dir) = at.parent() {
                 std::fs::create_dir_all(dir).map_err(SaveError::io(dir))?;
             }
-            replace_bytes(&at, &bytes)?;
+            replace_file(&at, |mut out| {
+                let mut file = std::fs::File::open(&from).map_err(SaveError::io(&from))?;
+                let copied = std::io::copy(&mut file, &mut out);
+                copied.map(drop).map_err(SaveError::io(&at))
+            })?;
         }
     }
     Ok(saved)

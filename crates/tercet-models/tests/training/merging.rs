@@ -87,6 +87,19 @@ fn what_cannot_be_merged_is_refused() {
     );
     assert!(refused(single("model.layers.7.mlp.up_proj", 768), 1.0).contains("layers.7"));
     assert!(refused(single("model.layers.0.mlp.up_proj", 512), 1.0).contains("up_proj.lora_B"));
+    let mut modules = own.modules().clone();
+    let module = "model.layers.0.mlp.up_proj";
+    let (a, b) = (drawn("a", &[2, 256], 1e3), drawn("b", &[768, 2], 1e3));
+    modules.insert(module.into(), LowRank::new(module, a, b, 2.0).unwrap());
+    let to = dir.join("merged");
+    let used = [ScaledAdapter::new(Adapter::new(modules))];
+    let error = merge(&files, &used, &to, &SaveOptions::default()).expect_err("beyond F16");
+    assert!(error.to_string().contains(module), "{error}");
+    assert_eq!(
+        std::fs::read_dir(&to).unwrap().count(),
+        0,
+        "nothing is left"
+    );
     let saved = [("score.weight".to_string(), drawn("x", &[2, 256], 1.0))].into();
     let text = refused(own.clone().with_saved(saved), 1.0);
     assert!(text.contains("`score.weight`"), "{text}");
