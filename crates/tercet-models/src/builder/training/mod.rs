@@ -5,6 +5,28 @@
 //! `tokens`. Trained weights are cast to the dtype of the arithmetic where they are used, so that gradients and updates
 //! are F32 in any case.
 //!
+//! ```
+//! use tercet_models::training::{LlamaTrainingOptions, LoraOptions, Training, Tuning};
+//! use tercet_models::{LlamaConfig, MadeUp, Weights};
+//!
+//! let config = serde_json::from_str(r#"{
+//!     "model_type": "llama", "hidden_act": "silu", "hidden_size": 64, "num_hidden_layers": 2,
+//!     "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 300,
+//!     "max_position_embeddings": 128, "rms_norm_eps": 1e-5
+//! }"#)?;
+//! let config = LlamaConfig::from_json(&config)?;
+//! let weights = Weights::MadeUp(MadeUp::dense());
+//! let options = LlamaTrainingOptions::new(2, 128, Tuning::Lora(LoraOptions::new(8)));
+//! let mut training = Training::llama(&config, &weights, &options)?;
+//! assert_eq!(training.trainables.len(), 2 * 7 * 2);
+//! let (name, _) = &training.trainables[0];
+//! let node = training.graph.leaf(name).ok_or("it is a state")?;
+//! let state = tercet::Value { node, port: 0 };
+//! let gradient = training.graph.gradients(training.loss, &[state])?;
+//! # assert_eq!(gradient.len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! | file | holds |
 //! |---|---|
 //! | `llama.rs` | decoders of the llama family: the next token |
