@@ -1,11 +1,13 @@
 //! One error for callers that open models of any kind.
 
+use crate::adapter::AdapterError;
 use crate::builder::ModelError;
 use crate::config::ConfigError;
 use crate::gguf::GgufError;
 use crate::hf::HfError;
 use crate::mmap::FileError;
 use crate::safetensors::SafeTensorsError;
+use crate::save::SaveError;
 #[cfg(feature = "splat")]
 use crate::splat::SplatError;
 use crate::tokenizer::TokenizerError;
@@ -39,6 +41,12 @@ pub enum Error {
     /// A model could not be built or run.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// An adapter was refused.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    /// A model could not be written.
+    #[error(transparent)]
+    Save(#[from] SaveError),
     /// A scene of Gaussians was refused or could not be drawn.
     #[cfg(feature = "splat")]
     #[error("scene of Gaussians")]

@@ -7,6 +7,9 @@
 //! | [`hf`] | Hugging Face folders: configuration, (sharded) weights, tokenizer |
 //! | [`config`] | model configurations, the same types from either source |
 //! | [`tokenizer`] | tokenizers, from `tokenizer.json` or a GGUF file's own vocabulary |
+//! | [`adapter`] | low-rank adapters of PEFT and of llama.cpp; merging them into a model |
+//! | [`training`] | training graphs of the model families |
+//! | [`save`] | writes models and adapters |
 //! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
 //! | [`weight`] | tensors of files as tensors of the IR, without a copy |
 //!
@@ -17,6 +20,7 @@
 //! A Hugging Face folder is opened with [`HfFolder::open`], a GGUF file with [`Gguf::open`];
 //! [`LlamaConfig::from_gguf`] and [`Tokenizer::from_gguf`] take the second one further.
 
+pub mod adapter;
 mod builder;
 pub mod config;
 mod error;
@@ -25,14 +29,17 @@ pub mod hf;
 pub mod mmap;
 mod open;
 pub mod safetensors;
+pub mod save;
 #[cfg(feature = "splat")]
 pub mod splat;
 pub mod tokenizer;
 pub mod weight;
 
+pub use adapter::{Adapter, AdapterError, LowRank};
+pub use builder::training;
 pub use builder::{
     Bert, Embedder, Generator, Llama, LlamaOptions, MadeUp, Model, ModelError, Pooling, Sampling,
-    Step, Weights,
+    ScaledAdapter, Step, Weights,
 };
 pub use config::{BertActivation, BertConfig, ConfigError, LlamaConfig, RopeLayout};
 pub use error::Error;
@@ -41,5 +48,6 @@ pub use hf::{HfError, HfFolder, HfWeights};
 pub use mmap::{FileError, MappedFile};
 pub use open::{Family, ModelFiles};
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
+pub use save::{SaveError, SaveOptions};
 pub use tokenizer::{Batch, StreamDecoder, Tokenizer, TokenizerError};
 pub use weight::{Weight, WeightError, gguf_weight, safetensors_tensor};

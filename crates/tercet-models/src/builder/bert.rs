@@ -7,9 +7,13 @@
 
 use tercet::ops::{AttentionOptions, Layout, ReduceFn};
 use tercet::scalar::UnaryFn;
-use tercet::{CompileOptions, DType, Device, Dim, Executable, Tensor, TensorType, Type, Value};
+use tercet::{
+    CompileOptions, DType, Device, Dim, Executable, Graph, OpError, Tensor, TensorType, Type, Value,
+};
 
+use super::tuned::Site;
 use super::{Builder, Model, ModelError, Weights};
+use crate::adapter::rows::Rows;
 use crate::config::{BertActivation, BertConfig};
 use crate::tokenizer::{Batch, Tokenizer};
 
@@ -53,22 +57,16 @@ impl Bert {
             .graph
             .input("type_ids", Type::new(DType::I32, shape.clone()))?;
         let mask = b.graph.input("mask", Type::new(DType::Bool, shape))?;
-        // Checkpoints of the bare encoder have no prefix, those with a head have one.
-        let prefix = if weights.has("bert.embeddings.word_embeddings.weight") {
-            "bert."
-        } else {
-            ""
+        let texts = Texts {
+            ids,
+            type_ids,
+            mask,
         };
-        let mut x = embeddings(&mut b, config, prefix, ids, type_ids)?;
-        for layer in 0..config.layers {
-            let at = format!("{prefix}encoder.layer.{layer}");
-            x = attention(&mut b, config, &at, x, mask)?;
-            x = feed_forward(&mut b, config, &at, x)?;
-        }
+        let x = encode(&mut b, config, &texts, false)?;
         match pooling {
             Pooling::None => b.graph.output("hidden", x)?,
             Pooling::MeanNormalized => {
-                let pooled = mean_normalized(&mut b, x, mask)?;
+                let pooled = mean_normalized(&mut b.graph, x, mask)?;
                 b.graph.output("embedding", pooled)?;
             }
         }
@@ -101,6 +99,65 @@ impl Bert {
     }
 }
 
+/// Texts in a graph, all `[rows, len]`: ids and type ids I32, and which of them are no padding.
+pub(crate) struct Texts {
+    pub(crate) ids: Value,
+    pub(crate) type_ids: Value,
+    pub(crate) mask: Value,
+}
+
+/// What the tensors of the encoder begin with: checkpoints of the bare encoder have no prefix, those with a head have
+/// one.
+pub(crate) fn prefix(weights: &Weights) -> &'static str {
+    match weights.has("bert.embeddings.word_embeddings.weight") {
+        true => "bert.",
+        false => "",
+    }
+}
+
+/// The projections of the layers, with outputs and inputs, by their names without a prefix.
+pub(crate) fn projections(config: &BertConfig) -> impl Iterator<Item = (String, [usize; 2])> {
+    let BertConfig { hidden, ffn, .. } = *config;
+    let of_layer = [
+        ("attention.self.query", [hidden, hidden]),
+        ("attention.self.key", [hidden, hidden]),
+        ("attention.self.value", [hidden, hidden]),
+        ("attention.output.dense", [hidden, hidden]),
+        ("intermediate.dense", [ffn, hidden]),
+        ("output.dense", [hidden, ffn]),
+    ];
+    (0..config.layers).flat_map(move |layer| {
+        of_layer.map(|(name, shape)| (format!("encoder.layer.{layer}.{name}"), shape))
+    })
+}
+
+/// The hidden states `[rows, len, hidden]`. With `checkpoints` gradients keep only what enters the norm before a layer:
+/// the layer's own products, made twice of one value, would be made one.
+pub(crate) fn encode(
+    b: &mut Builder<'_>,
+    config: &BertConfig,
+    texts: &Texts,
+    checkpoints: bool,
+) -> Result<Value, ModelError> {
+    let prefix = prefix(b.weights);
+    let name = format!("{prefix}embeddings.LayerNorm");
+    let x = embeddings(b, config, prefix, texts.ids, texts.type_ids)?;
+    let keep = |b: &mut Builder<'_>, x: Value| match checkpoints {
+        true => b.graph.checkpoint(x),
+        false => Ok(x),
+    };
+    let x = keep(b, x)?;
+    let mut x = layer_norm(b, config, &name, x)?;
+    for layer in 0..config.layers {
+        let at = format!("{prefix}encoder.layer.{layer}");
+        x = attention(b, config, &at, x, texts.mask)?;
+        x = feed_forward(b, config, &at, x)?;
+        x = keep(b, x)?;
+        x = layer_norm(b, config, &format!("{at}.output.LayerNorm"), x)?;
+    }
+    Ok(x)
+}
+
 fn layer_norm(
     b: &mut Builder<'_>,
     config: &BertConfig,
@@ -120,14 +177,28 @@ fn linear(
     x: Value,
     shape: [usize; 2],
 ) -> Result<Value, ModelError> {
-    b.linear(
+    let y = b.linear(
         x,
         &format!("{name}.weight"),
         Some(&format!("{name}.bias")),
         shape,
-    )
+    )?;
+    let site = Site {
+        module: name.strip_prefix("bert.").unwrap_or(name),
+        shape,
+        rows: Rows::Plain,
+        layer: true,
+    };
+    b.adapted(x, y, &site)
 }
 
+/// The first two axes of `x`.
+fn rows_and_len(b: &Builder<'_>, x: Value) -> [Dim; 2] {
+    let shape = &b.graph.ty(x).shape;
+    [shape[0].clone(), shape[1].clone()]
+}
+
+/// The sum of the three embeddings, before its norm.
 fn embeddings(
     b: &mut Builder<'_>,
     config: &BertConfig,
@@ -136,6 +207,7 @@ fn embeddings(
     type_ids: Value,
 ) -> Result<Value, ModelError> {
     let hidden = config.hidden;
+    let [_, len] = rows_and_len(b, ids);
     let name = |what: &str| format!("{prefix}embeddings.{what}.weight");
     let words = b.embedding(ids, &name("word_embeddings"), [config.vocab, hidden])?;
     let types = b.embedding(
@@ -143,20 +215,16 @@ fn embeddings(
         &name("token_type_embeddings"),
         [config.token_types, hidden],
     )?;
-    let table = b.weights.dense_f32(
+    let table = b.dense(
         &name("position_embeddings"),
         &[config.max_positions, hidden],
     )?;
-    let table = b.param(&name("position_embeddings"), table)?;
     let zeros = b.graph.constant(
         Tensor::from_slice(&[2], &[0i32, 0]).expect("invariant: two numbers make a vector of two"),
     )?;
-    let positions = b
-        .graph
-        .dynamic_slice(table, zeros, [Dim::sym("s"), hidden.into()])?;
+    let positions = b.graph.dynamic_slice(table, zeros, [len, hidden.into()])?;
     let x = b.graph.plus(words, types)?;
-    let x = b.graph.plus(x, positions)?;
-    layer_norm(b, config, &format!("{prefix}embeddings.LayerNorm"), x)
+    Ok(b.graph.plus(x, positions)?)
 }
 
 fn attention(
@@ -167,9 +235,10 @@ fn attention(
     mask: Value,
 ) -> Result<Value, ModelError> {
     let BertConfig { hidden, heads, .. } = *config;
+    let [rows, len] = rows_and_len(b, x);
     let split = [
-        Dim::sym("b"),
-        Dim::sym("s"),
+        rows.clone(),
+        len.clone(),
         heads.into(),
         config.head_dim().into(),
     ];
@@ -185,9 +254,7 @@ fn attention(
     let (q, k, v) = (heads_of("query")?, heads_of("key")?, heads_of("value")?);
     let attention = AttentionOptions::new(heads, heads, Layout::Bshd).keep(mask);
     let y = b.graph.attention(q, k, v, attention)?;
-    let y = b
-        .graph
-        .reshape(y, [Dim::sym("b"), Dim::sym("s"), hidden.into()])?;
+    let y = b.graph.reshape(y, [rows, len, hidden.into()])?;
     let y = linear(
         b,
         &format!("{at}.attention.output.dense"),
@@ -198,6 +265,7 @@ fn attention(
     layer_norm(b, config, &format!("{at}.attention.output.LayerNorm"), x)
 }
 
+/// A layer's feed-forward network with the sum after it, before its norm.
 fn feed_forward(
     b: &mut Builder<'_>,
     config: &BertConfig,
@@ -214,13 +282,11 @@ fn feed_forward(
     let h = linear(b, &format!("{at}.intermediate.dense"), x, [ffn, hidden])?;
     let h = b.graph.unary(activation, h)?;
     let y = linear(b, &format!("{at}.output.dense"), h, [hidden, ffn])?;
-    let x = b.graph.plus(y, x)?;
-    layer_norm(b, config, &format!("{at}.output.LayerNorm"), x)
+    Ok(b.graph.plus(y, x)?)
 }
 
-/// `x [b, s, hidden]`, `mask [b, s]` to `[b, hidden]`.
-fn mean_normalized(b: &mut Builder<'_>, x: Value, mask: Value) -> Result<Value, ModelError> {
-    let g = &mut b.graph;
+/// `x [b, s, hidden]`, `mask [b, s]` to the mean over the tokens of each text, `[b, hidden]`.
+pub(crate) fn mean(g: &mut Graph, x: Value, mask: Value) -> Result<Value, OpError> {
     let weight = g.cast(mask, DType::F32)?;
     let weight = g.unsqueeze(weight, 2)?;
     let kept = g.mul(x, weight)?;
@@ -228,13 +294,18 @@ fn mean_normalized(b: &mut Builder<'_>, x: Value, mask: Value) -> Result<Value, 
     let count = g.reduce(ReduceFn::Sum, weight, &[1], false)?;
     let least = g.scalar(DType::F32, LEAST_COUNT)?;
     let count = g.max(count, least)?;
-    let mean = g.div(sum, count)?;
+    g.div(sum, count)
+}
+
+/// The unit vectors of [`mean`].
+pub(crate) fn mean_normalized(g: &mut Graph, x: Value, mask: Value) -> Result<Value, OpError> {
+    let mean = mean(g, x, mask)?;
     let squares = g.mul(mean, mean)?;
     let norm = g.reduce(ReduceFn::Sum, squares, &[1], true)?;
     let norm = g.sqrt(norm)?;
     let least = g.scalar(DType::F32, LEAST_NORM)?;
     let norm = g.max(norm, least)?;
-    Ok(g.div(mean, norm)?)
+    g.div(mean, norm)
 }
 
 /// A compiled sentence encoder with its tokenizer: texts in, unit vectors out.

@@ -8,6 +8,8 @@ mod bert;
 mod generator;
 mod llama;
 mod made_up;
+pub mod training;
+mod tuned;
 mod weights;
 
 use tercet::ops::Op;
@@ -16,11 +18,17 @@ use tercet::{
 };
 use tercet::{DType, Type, Value};
 
+use crate::adapter::AdapterError;
 use crate::weight::WeightError;
+pub(crate) use bert::projections as bert_projections;
 pub use bert::{Bert, Embedder, Pooling};
 pub use generator::{Generator, Step};
+pub(crate) use llama::layer::{Part, projections};
 pub use llama::{Llama, LlamaOptions, Sampling};
 pub use made_up::MadeUp;
+pub use tuned::ScaledAdapter;
+use tuned::{Mode, Tuned};
+pub(crate) use tuned::{is_called, unknown_target};
 use weights::Matrix;
 pub use weights::Weights;
 
@@ -87,6 +95,9 @@ pub enum ModelError {
         /// The size of the vocabulary.
         vocab: usize,
     },
+    /// An adapter that does not fit the model.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     /// A configuration that the builder does not implement.
     #[error("{0}")]
     Unsupported(String),
@@ -146,6 +157,8 @@ struct Builder<'a> {
     weights: &'a Weights,
     /// What the graph will be computed in.
     dtype: DType,
+    mode: Mode<'a>,
+    tuned: Tuned,
 }
 
 impl<'a> Builder<'a> {
@@ -155,7 +168,14 @@ impl<'a> Builder<'a> {
             params: Vec::new(),
             weights,
             dtype,
+            mode: Mode::Frozen,
+            tuned: Tuned::default(),
         }
+    }
+
+    /// Weights are trained, or changed by adapters.
+    fn in_mode(self, mode: Mode<'a>) -> Builder<'a> {
+        Builder { mode, ..self }
     }
 
     fn finish(self) -> Model {
@@ -178,8 +198,16 @@ impl<'a> Builder<'a> {
 
     /// A vector of `len` F32 numbers: a norm's gain or a bias.
     fn vector(&mut self, name: &str, len: usize) -> Result<Value, ModelError> {
-        let tensor = self.weights.dense_f32(name, &[len])?;
-        self.param(name, tensor)
+        self.dense(name, &[len])
+    }
+
+    /// The F32 values of a weight of any storage, trained where all are.
+    fn dense(&mut self, name: &str, shape: &[usize]) -> Result<Value, ModelError> {
+        let tensor = self.weights.dense_f32(name, shape)?;
+        match self.mode {
+            Mode::Full => self.trained_param(name, tensor),
+            Mode::Frozen | Mode::Adapted(_) | Mode::Lora(_) => self.param(name, tensor),
+        }
     }
 
     /// `x W^T (+ b)` for a weight `[outputs, inputs]` of any storage.
@@ -190,6 +218,25 @@ impl<'a> Builder<'a> {
         bias: Option<&str>,
         shape: [usize; 2],
     ) -> Result<Value, ModelError> {
+        let y = match self.mode {
+            Mode::Full => {
+                let w = self.dense(name, &shape)?;
+                let w = self.graph.transpose(w, &[1, 0])?;
+                self.graph.matmul(x, w)?
+            }
+            Mode::Frozen | Mode::Adapted(_) | Mode::Lora(_) => self.product(x, name, shape)?,
+        };
+        match bias {
+            Some(bias) => {
+                let b = self.vector(bias, shape[0])?;
+                Ok(self.graph.plus(y, b)?)
+            }
+            None => Ok(y),
+        }
+    }
+
+    /// `x W^T` for a weight as it is stored.
+    fn product(&mut self, x: Value, name: &str, shape: [usize; 2]) -> Result<Value, ModelError> {
         let factor = self.weights.factor(name)?.unwrap_or(1.0);
         let (before, after) = match self.dtype {
             DType::F16 => parts(factor),
@@ -207,14 +254,7 @@ impl<'a> Builder<'a> {
                 self.graph.dequant_matmul(x, w, scheme)?
             }
         };
-        let y = self.times(y, after)?;
-        match bias {
-            Some(bias) => {
-                let b = self.vector(bias, shape[0])?;
-                Ok(self.graph.plus(y, b)?)
-            }
-            None => Ok(y),
-        }
+        self.times(y, after)
     }
 
     /// The F32 rows of an embedding `[rows, width]` at `ids`.
@@ -224,6 +264,9 @@ impl<'a> Builder<'a> {
         name: &str,
         shape: [usize; 2],
     ) -> Result<Value, ModelError> {
+        if let Mode::Full = self.mode {
+            return self.trained_embedding(ids, name, shape);
+        }
         let rows = match self.weights.matrix(name, shape)? {
             Matrix::Dense(tensor) => {
                 let table = self.param(name, tensor)?;

@@ -71,7 +71,10 @@ impl Weights {
         let Weights::Gguf(gguf) = self else {
             return Ok(None);
         };
-        let Some(of) = factors_of(name).into_iter().find(|f| gguf.has_tensor(f)) else {
+        let Some(of) = Weights::factors_of(name)
+            .into_iter()
+            .find(|f| gguf.has_tensor(f))
+        else {
             return Ok(None);
         };
         let found = self.get(&of)?;
@@ -93,6 +96,12 @@ impl Weights {
                 "tensor `{of}`: the factor {factor} of a weight is not a finite number"
             ))),
         }
+    }
+
+    /// The names under which GGUF files have the factor of a tensor.
+    pub(crate) fn factors_of(name: &str) -> [String; 2] {
+        let base = name.strip_suffix(".weight").unwrap_or(name);
+        [format!("{base}.scale"), format!("{name}.scale")]
     }
 
     fn shaped(&self, name: &str, shape: &[usize]) -> Result<Weight, ModelError> {
@@ -125,7 +134,7 @@ impl Weights {
     }
 
     /// A small tensor of this name as F32, its factor applied: a norm's gain, a bias.
-    pub(super) fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+    pub(crate) fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         match self.shaped(name, shape)? {
             Weight::Dense(tensor) => to_f32(name, &tensor),
             Weight::Packed {
@@ -146,12 +155,6 @@ impl Weights {
             }
         }
     }
-}
-
-/// The names under which GGUF files have the factor of a tensor.
-fn factors_of(name: &str) -> [String; 2] {
-    let base = name.strip_suffix(".weight").unwrap_or(name);
-    [format!("{base}.scale"), format!("{name}.scale")]
 }
 
 pub(super) fn bytes_error(name: &str, source: TensorError) -> ModelError {

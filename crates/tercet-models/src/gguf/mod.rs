@@ -18,6 +18,7 @@ mod metadata;
 mod tensors;
 mod types;
 mod value;
+pub(crate) mod write;
 
 pub use error::GgufError;
 pub use metadata::Metadata;

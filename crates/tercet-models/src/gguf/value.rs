@@ -234,6 +234,11 @@ impl<'a> Array<'a> {
         self.len
     }
 
+    /// The elements as the file has them.
+    pub(super) const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Whether there are no elements.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

@@ -13,6 +13,7 @@
 
 mod dtype;
 mod error;
+pub(crate) mod write;
 
 pub use dtype::SafeDtype;
 pub use error::SafeTensorsError;

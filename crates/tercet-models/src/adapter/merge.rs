@@ -1,0 +1,174 @@
+//! A model and its adapters as a model.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use tercet::Tensor;
+
+use super::rows::{Rows, to_f32};
+use super::{AdapterError, LowRank};
+use crate::builder::{ModelError, Part, ScaledAdapter, Weights, projections, unknown_target};
+use crate::error::Error;
+use crate::gguf::clip;
+use crate::open::{Family, ModelFiles};
+use crate::save::{Replacement, SaveOptions, Saved, rewrite};
+
+/// A projection that adapters may change.
+struct Projection {
+    module: String,
+    tensor: String,
+    shape: [usize; 2],
+    rows: Rows,
+}
+
+/// The changes of one weight, with their factors; rows as the model has them.
+type Changes<'a> = Vec<(&'a LowRank, f64)>;
+
+/// Writes a model with these adapters in its weights, `W + scale B A`: a folder where the model is a Hugging Face folder,
+/// with its configuration and tokenizer, a GGUF file where it is one. Sums are made in F64 and rounded once to what
+/// [`SaveOptions`] says.
+///
+/// # Errors
+/// [`Error::Adapter`] for an adapter of another model, or one that changes an output that is the embedding as well;
+/// [`Error::Save`] when the model cannot be written; those of the model's configuration.
+pub fn merge(
+    files: &ModelFiles,
+    adapters: &[ScaledAdapter],
+    to: impl AsRef<Path>,
+    options: &SaveOptions,
+) -> Result<Saved, Error> {
+    let weights = files.weights();
+    let projections = projections_of(files, &weights)?;
+    let mut changes: BTreeMap<&str, (&Projection, Changes<'_>)> = BTreeMap::new();
+    let mut replaced = BTreeMap::new();
+    for applied in adapters {
+        let adapter = &*applied.adapter;
+        for (module, low) in adapter.modules() {
+            if *module == Part::Output.module(0)
+                && !projections.iter().any(|p| p.module == *module)
+                && files.family()? == Family::Llama
+            {
+                let reason = "the adapter changes `lm_head`, which is the embedding in this model; \
+                              merged, it would change both";
+                return Err(AdapterError::Unsupported(reason.to_string()).into());
+            }
+            let own = projections.iter().find(|p| p.module == *module);
+            let own = own.ok_or_else(|| unknown_target(adapter, module))?;
+            low.expect_shape(module, own.shape)?;
+            let factor = low.scale() * applied.scale;
+            if !factor.is_finite() {
+                let (what, found) = ("the scale of an adapter".to_string(), factor);
+                return Err(AdapterError::Number { what, found }.into());
+            }
+            let entry = changes.entry(&own.tensor).or_insert((own, Vec::new()));
+            entry.1.push((low, factor));
+        }
+        for (name, tensor) in adapter.saved() {
+            let name = whole_name(files, &weights, name);
+            let shape = tensor.shape().to_vec();
+            let values = move || {
+                Ok(Cow::Owned(
+                    tensor.to_f64s().iter().map(|x| *x as f32).collect(),
+                ))
+            };
+            let values = Box::new(values);
+            replaced.insert(name, Replacement { shape, values });
+        }
+    }
+    for (tensor, (own, changes)) in changes {
+        if replaced.contains_key(tensor) {
+            let tensor = clip(tensor);
+            let reason = "in one adapter whole and in another of low rank";
+            return Err(AdapterError::Stray { tensor, reason }.into());
+        }
+        let weights = &weights;
+        let values = move || merged(weights, own, &changes).map(Cow::Owned);
+        let (shape, values) = (own.shape.to_vec(), Box::new(values));
+        replaced.insert(tensor.to_string(), Replacement { shape, values });
+    }
+    Ok(rewrite(files, &replaced, to.as_ref(), options)?)
+}
+
+/// The name in the model's files of a tensor that was trained whole.
+fn whole_name(files: &ModelFiles, weights: &Weights, name: &str) -> String {
+    let prefixed = format!("bert.{name}");
+    match files {
+        ModelFiles::Hf(_) if !weights.has(name) && weights.has(&prefixed) => prefixed,
+        ModelFiles::Hf(_) | ModelFiles::Gguf(_) => name.to_string(),
+    }
+}
+
+fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projection>, Error> {
+    match files.family()? {
+        Family::Llama => {
+            let config = files.llama_config()?;
+            let tied = config.tied_embeddings;
+            let of_model =
+                projections(&config).filter(|(part, _)| !(tied && *part == Part::Output));
+            Ok(of_model
+                .map(|(part, layer)| Projection {
+                    module: part.module(layer),
+                    tensor: part.name(weights, layer, "weight"),
+                    shape: part.shape(&config),
+                    rows: part.rows(&config),
+                })
+                .collect())
+        }
+        Family::Bert => {
+            let config = files.bert_config()?;
+            let modules = crate::builder::bert_projections(&config);
+            let prefix = match weights.has("bert.embeddings.word_embeddings.weight") {
+                true => "bert.",
+                false => "",
+            };
+            Ok(modules
+                .map(|(module, shape)| Projection {
+                    tensor: format!("{prefix}{module}.weight"),
+                    module,
+                    shape,
+                    rows: Rows::Plain,
+                })
+                .collect())
+        }
+    }
+}
+
+/// `W + sum of factor B A`, row-major.
+fn merged(
+    weights: &Weights,
+    own: &Projection,
+    changes: &Changes<'_>,
+) -> Result<Vec<f32>, ModelError> {
+    let [_, cols] = own.shape;
+    let failed = |source| ModelError::WeightBytes {
+        tensor: own.tensor.clone(),
+        source,
+    };
+    let floats = |tensor: &Tensor| -> Result<Vec<f32>, ModelError> {
+        let wide = to_f32(tensor).map_err(failed)?;
+        Ok(wide.as_slice::<f32>().map_err(failed)?.to_vec())
+    };
+    let mut merged = floats(&weights.dense_f32(&own.tensor, &own.shape)?)?;
+    let mut parts = Vec::new();
+    for (low, factor) in changes {
+        let (a, b) = (floats(low.a())?, floats(&own.rows.apply(low.b()))?);
+        parts.push((a, b, low.rank(), *factor));
+    }
+    let mut sums = vec![0f64; cols];
+    for (row, to) in merged.chunks_exact_mut(cols).enumerate() {
+        sums.fill(0.0);
+        for (a, b, rank, factor) in &parts {
+            for (r, of_a) in a.chunks_exact(cols).enumerate() {
+                let weight = factor * f64::from(b[row * rank + r]);
+                if weight != 0.0 {
+                    let terms = sums.iter_mut().zip(of_a);
+                    terms.for_each(|(sum, a)| *sum += weight * f64::from(*a));
+                }
+            }
+        }
+        let terms = to.iter_mut().zip(&sums);
+        terms.for_each(|(w, sum)| *w = (f64::from(*w) + sum) as f32);
+    }
+    Ok(merged)
+}

@@ -1,0 +1,101 @@
+//! The two orders of the rows of Q and K projections: see [`RopeLayout`].
+
+use tercet::{DType, Tensor};
+
+use crate::config::{LlamaConfig, RopeLayout};
+
+/// The order of a projection's rows in a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// As Hugging Face folders have them.
+    Plain,
+    /// Of each `head_dim` rows the first `rope_dims` are permuted: those of a pair lie side by side.
+    Pairs { head_dim: usize, rope_dims: usize },
+}
+
+impl Rows {
+    /// The order in which a model has the rows of its Q and K projections.
+    pub(crate) fn of_heads(config: &LlamaConfig) -> Rows {
+        match config.rope_layout {
+            RopeLayout::Halves => Rows::Plain,
+            RopeLayout::Pairs => Rows::Pairs {
+                head_dim: config.head_dim,
+                rope_dims: config.rope_dims,
+            },
+        }
+    }
+
+    /// `[rows, ..]` in the order of Hugging Face, in this order.
+    pub(crate) fn apply(self, plain: &Tensor) -> Tensor {
+        self.moved(plain, |own, hf| (own, hf))
+    }
+
+    /// `[rows, ..]` in this order, in the order of Hugging Face.
+    pub(crate) fn undo(self, own: &Tensor) -> Tensor {
+        self.moved(own, |own, hf| (hf, own))
+    }
+
+    /// `place` gives the row to write and the row to read for a row here and its row there.
+    fn moved(self, from: &Tensor, place: impl Fn(usize, usize) -> (usize, usize)) -> Tensor {
+        let (
+            Rows::Pairs {
+                head_dim,
+                rope_dims,
+            },
+            [rows, ..],
+        ) = (self, from.shape())
+        else {
+            return from.clone();
+        };
+        let (rows, size) = (*rows, from.bytes().len() / (*rows).max(1));
+        let mut to = from.clone();
+        let bytes = to.bytes_mut();
+        for own in (0..rows).filter(|row| row % head_dim < rope_dims) {
+            let (head, at) = (own - own % head_dim, own % head_dim);
+            let hf = head + at % 2 * (rope_dims / 2) + at / 2;
+            if hf < rows {
+                let (write, read) = place(own, hf);
+                bytes[write * size..][..size].copy_from_slice(&from.bytes()[read * size..][..size]);
+            }
+        }
+        to
+    }
+}
+
+/// A tensor as F32.
+pub(crate) fn to_f32(tensor: &Tensor) -> Result<Tensor, tercet::TensorError> {
+    if tensor.dtype() == DType::F32 {
+        return Ok(tensor.clone());
+    }
+    let ty = tercet::TensorType::new(DType::F32, tensor.shape());
+    Tensor::from_f64s(ty, &tensor.to_f64s())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rows;
+    use tercet::Tensor;
+
+    #[test]
+    fn rows_go_there_and_back() {
+        // Two heads of 6 rows, of which 4 are rotated; two columns.
+        let rows = Rows::Pairs {
+            head_dim: 6,
+            rope_dims: 4,
+        };
+        let values: Vec<f32> = (0..24).map(|i| i as f32).collect();
+        let plain = Tensor::from_slice(&[12, 2], &values).unwrap();
+        let pairs = rows.apply(&plain);
+        let first: Vec<f32> = pairs
+            .as_slice::<f32>()
+            .unwrap()
+            .iter()
+            .step_by(2)
+            .copied()
+            .collect();
+        let hf_rows: Vec<usize> = first.iter().map(|x| *x as usize / 2).collect();
+        assert_eq!(hf_rows, [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]);
+        assert_eq!(rows.undo(&pairs).bytes(), plain.bytes());
+        assert_eq!(Rows::Plain.apply(&plain).bytes(), plain.bytes());
+    }
+}

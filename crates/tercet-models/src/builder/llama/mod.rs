@@ -1,0 +1,187 @@
+//! The llama family: pre-norm decoder layers with RoPE, grouped queries, RMS norm and SwiGLU
+//! (Touvron et al., "LLaMA: Open and efficient foundation language models", 2023).
+//!
+//! One graph serves prefill and decode: `s` tokens are appended to a cache of fixed capacity that
+//! lives in the executable as state. Its inputs, all I32:
+//!
+//! | input | shape | holds |
+//! |---|---|---|
+//! | `tokens` | `[s]` | the new tokens |
+//! | `positions` | `[s]` | their positions, consecutive |
+//! | `start` | `[4]` | `[0, first position, 0, 0]`: where the cache is written |
+//! | `kv_len` | `[]` | positions filled after this run |
+//! | `rows` | `[r]` | which of the `s` positions give logits |
+//!
+//! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
+
+pub(crate) mod layer;
+
+use tercet::ops::SampleOptions;
+use tercet::{CompileOptions, DType, Device, Dim, Shape, Type};
+
+use super::tuned::{Mode, ScaledAdapter};
+use super::{Builder, Generator, Model, ModelError, Weights};
+use crate::config::LlamaConfig;
+use layer::{Attend, MOST_CONTEXT, Part, Shared, attention, feed_forward, head, norm, rope_tables};
+
+/// How the next token is chosen from the logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the greatest logit; otherwise logits are divided by it.
+    pub temperature: f64,
+    /// Only the k greatest logits; 0 for all.
+    pub top_k: usize,
+    /// Only the smallest set of tokens that has this probability; 1 for all.
+    pub top_p: f64,
+    /// Seed of the random numbers.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// The greatest logit, the lowest token among equals.
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        seed: 0,
+    };
+}
+
+/// Choices of a llama graph.
+#[derive(Clone, Debug)]
+pub struct LlamaOptions {
+    /// Capacity of the cache in tokens.
+    pub context: usize,
+    /// The most tokens of one run; longer prompts are fed in parts.
+    pub chunk: usize,
+    /// The most rows of logits of one run.
+    pub logit_rows: usize,
+    /// The float dtype of the arithmetic and of the cache.
+    pub dtype: DType,
+    /// Adds the output `next`.
+    pub sampling: Option<Sampling>,
+    /// Adapters that change the projections, all at once; none by default.
+    pub adapters: Vec<ScaledAdapter>,
+}
+
+impl LlamaOptions {
+    /// The context that the model was trained for, parts of 512 tokens, one row of logits, F32,
+    /// greedy.
+    pub fn new(config: &LlamaConfig) -> LlamaOptions {
+        LlamaOptions {
+            context: config.context,
+            chunk: 512.min(config.context),
+            logit_rows: 1,
+            dtype: DType::F32,
+            sampling: Some(Sampling::GREEDY),
+            adapters: Vec::new(),
+        }
+    }
+}
+
+/// A llama-family model: its graph, parameters and configuration.
+#[derive(Debug)]
+pub struct Llama {
+    /// Graph and parameters.
+    pub model: Model,
+    /// The configuration it was built from.
+    pub config: LlamaConfig,
+    /// The options it was built with.
+    pub options: LlamaOptions,
+}
+
+impl Llama {
+    /// Builds the graph over the weights of a file.
+    ///
+    /// # Errors
+    /// [`ModelError`] when a weight is missing or of another shape or format, or an option is not
+    /// possible; [`ModelError::Adapter`] for an adapter that was made for another model.
+    pub fn build(
+        config: &LlamaConfig,
+        weights: &Weights,
+        options: LlamaOptions,
+    ) -> Result<Llama, ModelError> {
+        if options.context == 0 || options.chunk == 0 || options.logit_rows == 0 {
+            return Err(ModelError::Unsupported(
+                "context, chunk and logit rows must be at least 1".into(),
+            ));
+        }
+        if options.context > MOST_CONTEXT {
+            let context = options.context;
+            return Err(ModelError::Unsupported(format!(
+                "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
+            )));
+        }
+        let mut b = Builder::new(weights, options.dtype).in_mode(Mode::Adapted(&options.adapters));
+        let len = Dim::sym("s");
+        let tokens = b
+            .graph
+            .input("tokens", Type::new(DType::I32, [len.clone()]))?;
+        let positions = b
+            .graph
+            .input("positions", Type::new(DType::I32, [len.clone()]))?;
+        let start = b.graph.input("start", Type::new(DType::I32, [4]))?;
+        let kv_len = b
+            .graph
+            .input("kv_len", Type::new(DType::I32, Shape::default()))?;
+        let rows = b
+            .graph
+            .input("rows", Type::new(DType::I32, [Dim::sym("r")]))?;
+
+        let (cos, sin) = rope_tables(&mut b, config, options.context, positions)?;
+        let shared = Shared {
+            attend: Attend::Cached {
+                start,
+                kv_len,
+                context: options.context,
+                dtype: options.dtype,
+            },
+            cos,
+            sin,
+            batch: Dim::Known(1),
+            len,
+        };
+        let embedding = Part::Embedding.name(weights, 0, "weight");
+        let mut x = b.embedding(tokens, &embedding, [config.vocab, config.hidden])?;
+        for layer in 0..config.layers {
+            x = attention(&mut b, config, &shared, layer, x)?;
+            x = feed_forward(&mut b, config, layer, x)?;
+        }
+        let x = b.graph.gather(x, rows, 0)?;
+        let x = norm(&mut b, config, Part::FinalNorm, 0, x)?;
+        let logits = head(&mut b, config, x)?;
+        b.check_tuned()?;
+        b.graph.output("logits", logits)?;
+        if let Some(s) = options.sampling {
+            let options = SampleOptions {
+                top_k: s.top_k,
+                top_p: s.top_p,
+                temperature: s.temperature,
+            };
+            let next = b.graph.sample(logits, options, s.seed)?;
+            b.graph.output("next", next)?;
+        }
+        let model = b.finish().with_precision(options.dtype)?;
+        Ok(Llama {
+            model,
+            config: config.clone(),
+            options,
+        })
+    }
+
+    /// The bounds of the graph's symbols.
+    pub fn compile_options(&self) -> CompileOptions {
+        CompileOptions::new()
+            .bound("s", self.options.chunk.min(self.options.context))
+            .bound("r", self.options.logit_rows)
+    }
+
+    /// Compiles the model for a device.
+    ///
+    /// # Errors
+    /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
+    pub fn generator(&self, device: &Device) -> Result<Generator, ModelError> {
+        let exe = self.model.compile(device, &self.compile_options())?;
+        Ok(Generator::new(exe, &self.config, &self.options))
+    }
+}

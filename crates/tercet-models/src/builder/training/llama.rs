@@ -1,0 +1,242 @@
+//! Training graphs of the llama family.
+//!
+//! Inputs, all I32 `[batch, len]`:
+//!
+//! | input | holds |
+//! |---|---|
+//! | `tokens` | the tokens |
+//! | `positions` | the position of each within its text |
+//! | `segments` | the number of its text: a token sees the tokens before it that have its own number |
+//! | `labels` | the token that should come next, so shifted already; [`IGNORED`](super::IGNORED) where none counts |
+//!
+//! Padding is a text of its own whose labels are ignored. Without packing there is no input `segments`: each row is one
+//! text, whose padding is at its end.
+
+use tercet::ops::AttentionMask;
+use tercet::{DType, Dim, Type, Value};
+
+use super::super::llama::layer::{
+    Attend, MOST_CONTEXT, Part, Shared, attention, feed_forward, head, norm, rope_tables,
+};
+use super::super::tuned::Mode;
+use super::super::{Builder, ModelError, Weights};
+use super::loss::{LossTerms, cross_entropy, not_negative, outputs};
+use super::states::with_states;
+use super::{Training, Tuning};
+use crate::config::LlamaConfig;
+
+/// Choices of a llama training graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LlamaTrainingOptions {
+    /// Rows of a batch.
+    pub batch: Dim,
+    /// Tokens of a row.
+    pub len: Dim,
+    /// What is trained.
+    pub tuning: Tuning,
+    /// The float dtype of the arithmetic: F32, F16 or BF16. The loss is computed in F32.
+    pub dtype: DType,
+    /// Whether rows hold several texts, told apart by `segments`.
+    pub packed: bool,
+    /// Whether only what enters a layer is kept for its gradients, and the rest computed again.
+    pub checkpoints: bool,
+    /// In how many parts the rows' logits and losses are computed, so that those of one part only are in memory at once
+    /// (gradients compute them again); 1 unless batch and length are known numbers.
+    pub loss_parts: usize,
+    /// The part of a label's weight that is spread over all tokens (Szegedy and others, 2016).
+    pub label_smoothing: f64,
+    /// The factor of the squared logarithm of the sum of exponentials (Chowdhery and others, "PaLM", 2022).
+    pub z_loss: f64,
+}
+
+impl LlamaTrainingOptions {
+    /// Packed rows in F32, nothing computed twice, plain cross-entropy.
+    pub fn new(batch: impl Into<Dim>, len: impl Into<Dim>, tuning: Tuning) -> LlamaTrainingOptions {
+        LlamaTrainingOptions {
+            batch: batch.into(),
+            len: len.into(),
+            tuning,
+            dtype: DType::F32,
+            packed: true,
+            checkpoints: false,
+            loss_parts: 1,
+            label_smoothing: 0.0,
+            z_loss: 0.0,
+        }
+    }
+
+    /// The number of rows of logits, checked.
+    fn rows(&self, config: &LlamaConfig) -> Result<Dim, ModelError> {
+        let unsupported = |reason: String| Err(ModelError::Unsupported(reason));
+        if let Some(tokens) = self.len.known()
+            && tokens > config.context
+        {
+            let context = config.context;
+            return Err(ModelError::Context { tokens, context });
+        }
+        if config.context > MOST_CONTEXT {
+            let context = config.context;
+            return unsupported(format!(
+                "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
+            ));
+        }
+        let Some(rows) = self.batch.checked_mul(&self.len) else {
+            let (batch, len) = (&self.batch, &self.len);
+            return unsupported(format!(
+                "a batch of {batch} rows of {len} tokens is too large"
+            ));
+        };
+        let most = rows.known().unwrap_or(1);
+        if self.loss_parts == 0 || self.loss_parts > most {
+            let parts = self.loss_parts;
+            return unsupported(format!("{parts} parts of the loss; expected 1 to {most}"));
+        }
+        Ok(rows)
+    }
+}
+
+impl Training {
+    /// The training graph of a llama-family model over the weights of a file.
+    ///
+    /// A token, a position or a label outside its range ends the run.
+    ///
+    /// # Errors
+    /// [`ModelError`] when a weight is missing or of another shape or format, or an option is not possible;
+    /// [`ModelError::Adapter`] for a rank or a target that the model does not have.
+    pub fn llama(
+        config: &LlamaConfig,
+        weights: &Weights,
+        options: &LlamaTrainingOptions,
+    ) -> Result<Training, ModelError> {
+        let rows = options.rows(config)?;
+        let terms = LossTerms {
+            smoothing: options.label_smoothing,
+            z_loss: options.z_loss,
+        };
+        let terms = terms.check()?;
+        let mode = match &options.tuning {
+            Tuning::Full => Mode::Full,
+            Tuning::Lora(lora) => Mode::Lora(lora),
+        };
+        let mut b = Builder::new(weights, options.dtype).in_mode(mode);
+        let x = hidden(&mut b, config, options)?;
+        let x = b.graph.reshape(x, [rows.clone(), config.hidden.into()])?;
+        let logits = parts_of_logits(&mut b, config, options, x)?;
+
+        let ty = Type::new(DType::I32, [options.batch.clone(), options.len.clone()]);
+        let mut labels = None;
+        let mut sums: Option<[Value; 2]> = None;
+        let mut at = 0;
+        let forward = with_states(b, &logits, &mut |g, logits| {
+            let all = match labels {
+                Some(all) => all,
+                None => {
+                    let all = g.input("labels", ty.clone())?;
+                    *labels.insert(g.reshape(all, [rows.clone()])?)
+                }
+            };
+            let own = match g.ty(logits).shape[0].known() {
+                Some(len) if options.loss_parts > 1 => {
+                    at += len;
+                    g.narrow(all, 0, at - len, len)?
+                }
+                _ => all,
+            };
+            let [sum, count] = cross_entropy(g, logits, own, terms)?;
+            sums = Some(match sums {
+                None => [sum, count],
+                Some([s, c]) => [g.plus(s, sum)?, g.plus(c, count)?],
+            });
+            Ok(())
+        })?;
+        let mut g = forward.graph;
+        let sums = sums.ok_or(ModelError::NoTokens)?;
+        let [loss, loss_sum, tokens] = outputs(&mut g, sums)?;
+        Ok(Training {
+            graph: g,
+            params: forward.params,
+            trainables: forward.trainables,
+            loss,
+            loss_sum,
+            tokens,
+            tuned: forward.tuned,
+        })
+    }
+}
+
+/// What the layers make of the inputs, `[batch, len, hidden]`.
+fn hidden(
+    b: &mut Builder<'_>,
+    config: &LlamaConfig,
+    options: &LlamaTrainingOptions,
+) -> Result<Value, ModelError> {
+    let (batch, len) = (options.batch.clone(), options.len.clone());
+    let ty = Type::new(DType::I32, [batch.clone(), len.clone()]);
+    let tokens = b.graph.input("tokens", ty.clone())?;
+    let positions = b.graph.input("positions", ty.clone())?;
+    let mask = match options.packed {
+        false => AttentionMask::Causal,
+        true => {
+            let segments = b.graph.input("segments", ty)?;
+            AttentionMask::Keep(own_and_before(b, segments)?)
+        }
+    };
+    let positions = not_negative(&mut b.graph, positions)?;
+    let (cos, sin) = rope_tables(b, config, config.context, positions)?;
+    let shared = Shared {
+        attend: Attend::Whole(mask),
+        cos,
+        sin,
+        batch,
+        len,
+    };
+    let embedding = Part::Embedding.name(b.weights, 0, "weight");
+    let tokens = not_negative(&mut b.graph, tokens)?;
+    let mut x = b.embedding(tokens, &embedding, [config.vocab, config.hidden])?;
+    for layer in 0..config.layers {
+        if options.checkpoints {
+            x = b.graph.checkpoint(x)?;
+        }
+        x = attention(b, config, &shared, layer, x)?;
+        x = feed_forward(b, config, layer, x)?;
+    }
+    Ok(x)
+}
+
+/// `[batch, len, len]`: whether a query sees a key, which is in its own segment and not after it.
+fn own_and_before(b: &mut Builder<'_>, segments: Value) -> Result<Value, ModelError> {
+    let g = &mut b.graph;
+    let queries = g.unsqueeze(segments, 2)?;
+    let keys = g.unsqueeze(segments, 1)?;
+    let own = g.equal(queries, keys)?;
+    Ok(g.trilu(own, false, 0)?)
+}
+
+/// The logits of `x [rows, hidden]`, before its norm, in as many parts as asked for. Where gradients compute again what enters a layer,
+/// logits of one part are kept, since they would be computed twice for nothing.
+fn parts_of_logits(
+    b: &mut Builder<'_>,
+    config: &LlamaConfig,
+    options: &LlamaTrainingOptions,
+    x: Value,
+) -> Result<Vec<Value>, ModelError> {
+    let rows = b.graph.ty(x).shape[0].known();
+    let (Some(rows), 2..) = (rows, options.loss_parts) else {
+        let x = norm(b, config, Part::FinalNorm, 0, x)?;
+        let logits = head(b, config, x)?;
+        return Ok(vec![match options.checkpoints {
+            true => b.graph.checkpoint(logits)?,
+            false => logits,
+        }]);
+    };
+    let part = rows.div_ceil(options.loss_parts);
+    let mut parts = Vec::new();
+    for start in (0..rows).step_by(part) {
+        let own = b.graph.narrow(x, 0, start, part.min(rows - start))?;
+        // The norm is computed again as well: two products of one value would be made one, and kept.
+        let own = b.graph.checkpoint(own)?;
+        let own = norm(b, config, Part::FinalNorm, 0, own)?;
+        parts.push(head(b, config, own)?);
+    }
+    Ok(parts)
+}

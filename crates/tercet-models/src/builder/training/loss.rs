@@ -1,0 +1,108 @@
+//! Cross-entropy of logits, in F32, over targets that are not ignored.
+
+use tercet::{DType, Graph, OpError, Value};
+
+use super::super::ModelError;
+
+/// The label of a target that does not count.
+pub const IGNORED: i32 = -100;
+
+/// What is added to plain cross-entropy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct LossTerms {
+    /// The part of a target's weight that is spread over all classes.
+    pub(super) smoothing: f64,
+    /// Factor of the square of the logarithm of the sum of exponentials.
+    pub(super) z_loss: f64,
+}
+
+impl LossTerms {
+    pub(super) fn check(self) -> Result<LossTerms, ModelError> {
+        let LossTerms { smoothing, z_loss } = self;
+        if !(0.0..1.0).contains(&smoothing) {
+            return Err(ModelError::Unsupported(format!(
+                "a label smoothing of {smoothing}; expected 0 or more and less than 1"
+            )));
+        }
+        if !(z_loss.is_finite() && z_loss >= 0.0) {
+            return Err(ModelError::Unsupported(format!(
+                "a z-loss factor of {z_loss}; expected a finite number of 0 or more"
+            )));
+        }
+        Ok(self)
+    }
+}
+
+/// `idx` where it is not negative: an index beyond any axis elsewhere, which ends a run. Operators that read by indices
+/// would count a negative one from the end.
+pub(super) fn not_negative(g: &mut Graph, idx: Value) -> Result<Value, OpError> {
+    let zero = g.scalar(DType::I32, 0.0)?;
+    let beyond = g.scalar(DType::I32, f64::from(i32::MAX))?;
+    let negative = g.lt(idx, zero)?;
+    g.where_(negative, beyond, idx)
+}
+
+/// The sum of losses and the number of targets, both F32 `[]`, of `logits [n, classes]`, F32, and `labels [n]`, I32.
+///
+/// The greatest logit of a row is taken from it first, so that no exponential overflows. A label that is neither
+/// [`IGNORED`] nor a class ends the run.
+pub(super) fn cross_entropy(
+    g: &mut Graph,
+    logits: Value,
+    labels: Value,
+    terms: LossTerms,
+) -> Result<[Value; 2], OpError> {
+    let ignored = g.scalar(DType::I32, f64::from(IGNORED))?;
+    let counts = g.not_equal(labels, ignored)?;
+    let zero = g.scalar(DType::I32, 0.0)?;
+    let class = g.where_(counts, labels, zero)?;
+    let class = not_negative(g, class)?;
+    let class = g.unsqueeze(class, 1)?;
+
+    let most = g.reduce_max(logits, &[1], true)?;
+    let most = g.stop_gradient(most)?;
+    let shifted = g.sub(logits, most)?;
+    let sum = g.exp(shifted)?;
+    let sum = g.reduce_sum(sum, &[1], true)?;
+    let log_sum = g.ln(sum)?;
+    let own = g.gather_elements(shifted, class, 1)?;
+    let mut losses = g.sub(log_sum, own)?;
+    if terms.smoothing != 0.0 {
+        let mean = g.reduce_mean(shifted, &[1], true)?;
+        let spread = g.sub(log_sum, mean)?;
+        let losses_part = times(g, losses, 1.0 - terms.smoothing)?;
+        let spread = times(g, spread, terms.smoothing)?;
+        losses = g.plus(losses_part, spread)?;
+    }
+    if terms.z_loss != 0.0 {
+        let z = g.plus(log_sum, most)?;
+        let square = g.mul(z, z)?;
+        let square = times(g, square, terms.z_loss)?;
+        losses = g.plus(losses, square)?;
+    }
+    let losses = g.squeeze(losses, 1)?;
+    let none = g.scalar(DType::F32, 0.0)?;
+    let losses = g.where_(counts, losses, none)?;
+    let loss_sum = g.reduce_sum(losses, &[0], false)?;
+    // Kept, so that what gradients read of a sum of several does not lead them to all at once.
+    let loss_sum = g.checkpoint(loss_sum)?;
+    let counts = g.cast(counts, DType::F32)?;
+    let count = g.reduce_sum(counts, &[0], false)?;
+    Ok([loss_sum, count])
+}
+
+fn times(g: &mut Graph, x: Value, factor: f64) -> Result<Value, OpError> {
+    let factor = g.scalar(DType::F32, factor)?;
+    g.mul(x, factor)
+}
+
+/// Names the outputs `loss`, `loss_sum` and `tokens`, and gives their values in this order.
+pub(super) fn outputs(g: &mut Graph, [sum, count]: [Value; 2]) -> Result<[Value; 3], OpError> {
+    let one = g.scalar(DType::F32, 1.0)?;
+    let at_least = g.max(count, one)?;
+    let loss = g.div(sum, at_least)?;
+    g.output("loss", loss)?;
+    g.output("loss_sum", sum)?;
+    g.output("tokens", count)?;
+    Ok([loss, sum, count])
+}

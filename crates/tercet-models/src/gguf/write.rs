@@ -1,0 +1,120 @@
+//! Writing GGUF files, version 3 (the format's `docs/gguf.md`): metadata, the table of tensors, then their data, aligned.
+
+use std::io::Write;
+use std::path::Path;
+
+use super::value::Value;
+use super::{DEFAULT_ALIGNMENT, Gguf};
+use crate::save::{Entry, SaveError, Storage, replace_file};
+
+const VERSION: u32 = 3;
+
+/// The metadata of a file to be written, as its bytes.
+pub(crate) struct Header {
+    entries: Vec<Vec<u8>>,
+    alignment: u64,
+}
+
+impl Header {
+    pub(crate) fn new() -> Header {
+        Header {
+            entries: Vec::new(),
+            alignment: DEFAULT_ALIGNMENT,
+        }
+    }
+
+    /// That of another file, without these keys.
+    pub(crate) fn of(gguf: &Gguf, without: &[&str]) -> Header {
+        let mut header = Header {
+            entries: Vec::new(),
+            alignment: gguf.alignment(),
+        };
+        for (key, value) in gguf.metadata().iter() {
+            if !without.contains(&key) {
+                header.push(key, value);
+            }
+        }
+        header
+    }
+
+    /// Adds a key.
+    pub(crate) fn push(&mut self, key: &str, value: Value<'_>) {
+        let mut bytes = string(key);
+        bytes.extend(value.value_type().id().to_le_bytes());
+        put(&mut bytes, value);
+        self.entries.push(bytes);
+    }
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+/// A value without its type.
+fn put(to: &mut Vec<u8>, value: Value<'_>) {
+    match value {
+        Value::U8(v) => to.push(v),
+        Value::I8(v) => to.extend(v.to_le_bytes()),
+        Value::U16(v) => to.extend(v.to_le_bytes()),
+        Value::I16(v) => to.extend(v.to_le_bytes()),
+        Value::U32(v) => to.extend(v.to_le_bytes()),
+        Value::I32(v) => to.extend(v.to_le_bytes()),
+        Value::F32(v) => to.extend(v.to_le_bytes()),
+        Value::U64(v) => to.extend(v.to_le_bytes()),
+        Value::I64(v) => to.extend(v.to_le_bytes()),
+        Value::F64(v) => to.extend(v.to_le_bytes()),
+        Value::Bool(v) => to.push(u8::from(v)),
+        Value::String(v) => to.extend(string(v)),
+        Value::Array(array) => {
+            to.extend(array.element_type().id().to_le_bytes());
+            to.extend(array.len().to_le_bytes());
+            to.extend(array.bytes());
+        }
+    }
+}
+
+/// Writes a file of this metadata and these tensors.
+pub(crate) fn write_gguf(
+    path: &Path,
+    header: &Header,
+    entries: &[Entry<'_>],
+) -> Result<(), SaveError> {
+    let mut head = b"GGUF".to_vec();
+    head.extend(VERSION.to_le_bytes());
+    head.extend((entries.len() as u64).to_le_bytes());
+    head.extend((header.entries.len() as u64).to_le_bytes());
+    head.extend(header.entries.concat());
+    let mut at = 0u64;
+    for entry in entries {
+        let Storage::Ggml(ty) = entry.storage else {
+            let (name, storage) = (&entry.name, entry.storage.name());
+            return Err(SaveError::Header {
+                path: path.to_path_buf(),
+                reason: format!("tensor `{name}` of {storage} is none of GGUF"),
+            });
+        };
+        head.extend(string(&entry.name));
+        head.extend((entry.shape.len() as u32).to_le_bytes());
+        let dims = entry.shape.iter().rev();
+        dims.for_each(|dim| head.extend((*dim as u64).to_le_bytes()));
+        head.extend(ty.id().to_le_bytes());
+        head.extend(at.to_le_bytes());
+        at = (at + entry.len_bytes as u64).next_multiple_of(header.alignment);
+    }
+    replace_file(path, |out| {
+        let io = SaveError::io(path);
+        let pad = |out: &mut dyn Write, len: u64| {
+            let zeros = vec![0; (len.next_multiple_of(header.alignment) - len) as usize];
+            out.write_all(&zeros).map_err(&io)
+        };
+        out.write_all(&head).map_err(&io)?;
+        pad(out, head.len() as u64)?;
+        for entry in entries {
+            let bytes = (entry.bytes)()?;
+            entry.expect_len(&bytes, path)?;
+            out.write_all(&bytes).map_err(&io)?;
+            pad(out, bytes.len() as u64)?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,57 @@
+//! Writing safetensors files: the header by the format's own crate, the tensors one after the other.
+
+use std::path::Path;
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+
+use crate::save::{Entry, SaveError, Storage, replace_file};
+
+/// Writes a file of these tensors, those of wide elements first, so that all are aligned.
+pub(crate) fn write_safetensors(path: &Path, mut entries: Vec<Entry<'_>>) -> Result<(), SaveError> {
+    let refused = |reason: String| SaveError::Header {
+        path: path.to_path_buf(),
+        reason,
+    };
+    let element = |e: &Entry<'_>| e.len_bytes / e.shape.iter().product::<usize>().max(1);
+    entries.sort_by(|a, b| (element(b), &a.name).cmp(&(element(a), &b.name)));
+    let mut infos = Vec::with_capacity(entries.len());
+    let mut at = 0;
+    for entry in &entries {
+        let Storage::Safe(dtype) = entry.storage else {
+            let (name, storage) = (&entry.name, entry.storage.name());
+            return Err(refused(format!(
+                "tensor `{name}` of {storage} is none of safetensors"
+            )));
+        };
+        let dtype: Dtype = serde_json::from_value(dtype.name().into())
+            .map_err(|e| refused(format!("tensor `{}`: {e}", entry.name)))?;
+        let end = at + entry.len_bytes;
+        infos.push((
+            entry.name.clone(),
+            TensorInfo {
+                dtype,
+                shape: entry.shape.clone(),
+                data_offsets: (at, end),
+            },
+        ));
+        at = end;
+    }
+    let notes = [("format".to_string(), "pt".to_string())];
+    let header = Metadata::new(Some(notes.into_iter().collect()), infos);
+    let header = header.map_err(|e| refused(e.to_string()))?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| refused(e.to_string()))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    replace_file(path, |out| {
+        let io = SaveError::io(path);
+        out.write_all(&(header.len() as u64).to_le_bytes())
+            .map_err(&io)?;
+        out.write_all(&header).map_err(&io)?;
+        for entry in &entries {
+            let bytes = (entry.bytes)()?;
+            entry.expect_len(&bytes, path)?;
+            out.write_all(&bytes).map_err(&io)?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,85 @@
+//! What is computed again is not kept.
+
+use tercet::train::{AdamW, StepOptions, TrainStep, Trainable};
+use tercet::{CompileOptions, Device};
+use tercet_models::training::{
+    BertTask, BertTrainingOptions, ClassPooling, LlamaTrainingOptions, LoraOptions, Training,
+    Tuning,
+};
+use tercet_models::{BertActivation, BertConfig, LlamaConfig, MadeUp, Weights};
+
+use crate::llama::small;
+
+/// Bytes between the instructions of a training step on the CPU.
+fn arena_of(own: &Training) -> u64 {
+    let names = own.trainables.iter();
+    let names: Vec<Trainable> = names.map(|(n, _)| Trainable::new(n.as_str())).collect();
+    let (optimizer, step) = (AdamW::default(), StepOptions::default());
+    let step = TrainStep::build(&own.graph, own.loss, &names, &optimizer, &step).unwrap();
+    let explained = Device::cpu().explain(step.graph(), &CompileOptions::new());
+    let bytes = explained.unwrap().bytes;
+    bytes.iter().find(|(name, _)| *name == "arena").unwrap().1
+}
+
+/// Of a llama, for 8 rows.
+fn arena(
+    (config, weights): &(LlamaConfig, Weights),
+    len: usize,
+    change: impl Fn(&mut LlamaTrainingOptions),
+) -> u64 {
+    let lora = Tuning::Lora(LoraOptions::new(4));
+    let mut options = LlamaTrainingOptions::new(8, len, lora);
+    change(&mut options);
+    arena_of(&Training::llama(config, weights, &options).unwrap())
+}
+
+#[test]
+fn checkpoints_and_parts_save_memory() {
+    // Many layers and long rows: scores of attention.
+    let mut deep = small(false);
+    (deep.0.layers, deep.0.context) = (16, 128);
+    let all = arena(&deep, 128, |_| {});
+    let less = arena(&deep, 128, |o| o.checkpoints = true);
+    assert!(less * 2 < all, "{less} of {all}");
+    // Many tokens: logits.
+    let mut wide = small(false);
+    wide.0.vocab = 4096;
+    for checkpoints in [false, true] {
+        let of = |parts| {
+            arena(&wide, 16, move |o| {
+                (o.checkpoints, o.loss_parts) = (checkpoints, parts)
+            })
+        };
+        let (all, less) = (of(1), of(8));
+        assert!(less * 3 < all, "{less} of {all}");
+    }
+}
+
+#[test]
+fn checkpoints_of_encoders_save_memory() {
+    let config = BertConfig {
+        hidden: 64,
+        layers: 8,
+        heads: 2,
+        ffn: 128,
+        vocab: 50,
+        max_positions: 16,
+        token_types: 2,
+        layer_norm_eps: 1e-12,
+        activation: BertActivation::Gelu,
+        pad: 0,
+    };
+    let weights = Weights::MadeUp(MadeUp::dense());
+    let of = |checkpoints| {
+        let lora = Tuning::Lora(LoraOptions::new(4));
+        let task = BertTask::Classes {
+            classes: 2,
+            pooling: ClassPooling::Mean,
+        };
+        let mut options = BertTrainingOptions::new(32, 16, lora, task);
+        options.checkpoints = checkpoints;
+        arena_of(&Training::bert(&config, &weights, &options).unwrap())
+    };
+    let (all, less) = (of(false), of(true));
+    assert!(less * 2 < all, "{less} of {all}");
+}
