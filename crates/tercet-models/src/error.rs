@@ -2,6 +2,7 @@
 
 use crate::builder::ModelError;
 use crate::config::ConfigError;
+use crate::dataset::DataError;
 use crate::gguf::GgufError;
 use crate::hf::HfError;
 use crate::mmap::FileError;
@@ -36,6 +37,9 @@ pub enum Error {
     /// A tensor of a file could not be used.
     #[error("weight")]
     Weight(#[from] WeightError),
+    /// Training data or the chat template of a model was refused.
+    #[error("training data")]
+    Data(#[from] DataError),
     /// A model could not be built or run.
     #[error(transparent)]
     Model(#[from] ModelError),

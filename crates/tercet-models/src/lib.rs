@@ -8,6 +8,7 @@
 //! | [`config`] | model configurations, the same types from either source |
 //! | [`tokenizer`] | tokenizers, from `tokenizer.json` or a GGUF file's own vocabulary |
 //! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
+//! | [`dataset`] | training data: texts, conversations, labelled texts, pairs, as batches |
 //! | [`weight`] | tensors of files as tensors of the IR, without a copy |
 //!
 //! Every reader works on a [`MappedFile`] and survives any input: what is wrong is a typed error
@@ -19,6 +20,7 @@
 
 mod builder;
 pub mod config;
+pub mod dataset;
 mod error;
 pub mod gguf;
 pub mod hf;

@@ -161,9 +161,7 @@ impl Run<'_> {
         let found = self.frames.iter().rev().find_map(|f| f.get(name));
         match (found, Function::named(name)) {
             (Some(value), _) => value.clone(),
-            (None, Some(function)) => {
-                Value::Internal(Internal(InternalKind::Function(function)))
-            }
+            (None, Some(function)) => Value::Internal(Internal(InternalKind::Function(function))),
             (None, None) => Value::Undefined,
         }
     }
@@ -376,11 +374,7 @@ impl Run<'_> {
                     .map(|c| Value::text(c.encode_utf8(&mut buffer)))
                     .collect()
             }
-            Value::None
-            | Value::Bool(_)
-            | Value::Int(_)
-            | Value::Float(_)
-            | Value::Internal(_) => {
+            Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Internal(_) => {
                 return Err(self.fail(format!("{} has no items", value.kind())));
             }
         };
@@ -439,7 +433,9 @@ impl Run<'_> {
         let callee = clip(callee);
         if args.plain.len() > names.len() {
             let (most, found) = (names.len(), args.plain.len());
-            return Err(self.fail(format!("`{callee}` takes at most {most} arguments, not {found}")));
+            return Err(self.fail(format!(
+                "`{callee}` takes at most {most} arguments, not {found}"
+            )));
         }
         let mut given: Vec<Option<Value>> = args.plain.into_iter().map(Some).collect();
         given.resize_with(names.len(), || None);

@@ -2,7 +2,7 @@
 //! `+ -`, `~`, `* / // %`, signs and `**`, then what follows an operand.
 
 use super::lexer::TokenKind;
-use super::parser::{Args, BinaryOp, CompareOp, Expr, ExprId, ExprKind, Parser, Target};
+use super::parser::{Args, BinaryOp, CompareOp, Expr, ExprId, ExprKind, Parser};
 use super::{TemplateError, Value, clip};
 
 /// Operands in a row at most.
@@ -413,9 +413,10 @@ impl Parser {
         let negated = self.take_name("not");
         let name = self.name()?;
         let bare = match self.tokens.peek().map(|t| &t.kind) {
-            Some(TokenKind::Name(word)) => {
-                !matches!(word.as_str(), "else" | "or" | "and" | "is" | "if" | "in" | "not")
-            }
+            Some(TokenKind::Name(word)) => !matches!(
+                word.as_str(),
+                "else" | "or" | "and" | "is" | "if" | "in" | "not"
+            ),
             Some(TokenKind::Text(_) | TokenKind::Int(_) | TokenKind::Float(_)) => true,
             Some(TokenKind::Op(op)) => matches!(*op, "[" | "{"),
             None => false,
@@ -435,16 +436,5 @@ impl Parser {
             args,
             negated,
         }))
-    }
-}
-
-impl Target {
-    /// The names that are bound.
-    pub(super) fn names(&self) -> &[String] {
-        match self {
-            Target::Name(name) => std::slice::from_ref(name),
-            Target::Names(names) => names,
-            Target::Attribute(..) => &[],
-        }
     }
 }

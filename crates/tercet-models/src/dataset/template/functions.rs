@@ -107,7 +107,11 @@ impl Run<'_> {
             [Some(start), Some(stop), step] => (start, stop, step.unwrap_or(1)),
             [None, _, _] => return Err(self.fail("`range` takes a number")),
         };
-        let (low, high) = if step > 0 { (start, stop) } else { (stop, start) };
+        let (low, high) = if step > 0 {
+            (start, stop)
+        } else {
+            (stop, start)
+        };
         let span = i128::from(high) - i128::from(low);
         let step_size = i128::from(step).abs();
         if step == 0 {
@@ -119,7 +123,9 @@ impl Run<'_> {
         }
         let count = count as i64;
         self.step(count as usize)?;
-        let items = (0..count).map(|i| Value::Int(start.wrapping_add(i.wrapping_mul(step)))).collect();
+        let items = (0..count)
+            .map(|i| Value::Int(start.wrapping_add(i.wrapping_mul(step))))
+            .collect();
         self.list(items)
     }
 

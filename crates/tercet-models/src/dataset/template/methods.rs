@@ -132,10 +132,12 @@ impl Run<'_> {
                     "isalpha" => all(text, char::is_alphabetic),
                     "isalnum" => all(text, char::is_alphanumeric),
                     "isspace" => all(text, char::is_whitespace),
-                    "isupper" => Ok(Value::Bool(**text != *text.to_lowercase()
-                        && **text == *text.to_uppercase())),
-                    "islower" => Ok(Value::Bool(**text != *text.to_uppercase()
-                        && **text == *text.to_lowercase())),
+                    "isupper" => Ok(Value::Bool(
+                        **text != *text.to_lowercase() && **text == *text.to_uppercase(),
+                    )),
+                    "islower" => Ok(Value::Bool(
+                        **text != *text.to_uppercase() && **text == *text.to_lowercase(),
+                    )),
                     _ => Err(self.unsupported(format!("the method `{}` of a string", clip(name)))),
                 }
             }
@@ -228,7 +230,12 @@ impl Run<'_> {
             true => text.len() + 1,
             false => text.matches(&*old).count(),
         };
-        self.make(found.min(most).saturating_mul(new.len()).saturating_add(text.len()))?;
+        self.make(
+            found
+                .min(most)
+                .saturating_mul(new.len())
+                .saturating_add(text.len()),
+        )?;
         self.text(&text.replacen(&*old, &new, most))
     }
 

@@ -243,7 +243,9 @@ impl Run<'_> {
             }
             (Value::Text(text), _) if index.as_int().is_some() => {
                 self.scan(text.len())?;
-                let at = index.as_int().and_then(|at| place(at, text.chars().count()));
+                let at = index
+                    .as_int()
+                    .and_then(|at| place(at, text.chars().count()));
                 let c = at.and_then(|at| text.chars().nth(at));
                 return match c {
                     Some(c) => self.text(c.encode_utf8(&mut [0; 4])),
@@ -591,7 +593,11 @@ impl Run<'_> {
 
 /// A place counted from the start, or from the end where negative.
 fn place(at: i64, len: usize) -> Option<usize> {
-    let at = if at < 0 { at.checked_add(len as i64)? } else { at };
+    let at = if at < 0 {
+        at.checked_add(len as i64)?
+    } else {
+        at
+    };
     usize::try_from(at).ok().filter(|at| *at < len)
 }
 
