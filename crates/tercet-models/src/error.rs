@@ -3,6 +3,7 @@
 use crate::adapter::AdapterError;
 use crate::builder::ModelError;
 use crate::config::ConfigError;
+use crate::dataset::DataError;
 use crate::gguf::GgufError;
 use crate::hf::HfError;
 use crate::mmap::FileError;
@@ -38,6 +39,9 @@ pub enum Error {
     /// A tensor of a file could not be used.
     #[error("weight")]
     Weight(#[from] WeightError),
+    /// Training data or the chat template of a model was refused.
+    #[error("training data")]
+    Data(#[from] DataError),
     /// A model could not be built or run.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -485,7 +485,7 @@ fn read_json(path: &Path) -> Result<Map<String, Value>, HfError> {
     })
 }
 
-fn read_optional_json(path: &Path) -> Result<Option<Map<String, Value>>, HfError> {
+pub(crate) fn read_optional_json(path: &Path) -> Result<Option<Map<String, Value>>, HfError> {
     if path.exists() {
         read_json(path).map(Some)
     } else {

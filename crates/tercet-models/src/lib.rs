@@ -11,6 +11,7 @@
 //! | [`training`] | training graphs of the model families |
 //! | [`save`] | writes models and adapters |
 //! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
+//! | [`dataset`] | training data: texts, conversations, labelled texts, pairs, as batches |
 //! | [`weight`] | tensors of files as tensors of the IR, without a copy |
 //!
 //! Every reader works on a [`MappedFile`] and survives any input: what is wrong is a typed error
@@ -23,6 +24,7 @@
 pub mod adapter;
 mod builder;
 pub mod config;
+pub mod dataset;
 mod error;
 pub mod gguf;
 pub mod hf;

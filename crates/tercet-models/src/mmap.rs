@@ -59,7 +59,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    fn from_io(path: &Path, source: io::Error) -> Self {
+    pub(crate) fn from_io(path: &Path, source: io::Error) -> Self {
         let path = path.to_path_buf();
         if source.kind() == io::ErrorKind::NotFound {
             Self::NotFound { path }
@@ -153,7 +153,7 @@ impl Deref for MappedFile {
     }
 }
 
-fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
+pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
     // The kind is asked before opening: opening a FIFO would wait for a writer.
     let meta = std::fs::metadata(path).map_err(|source| FileError::from_io(path, source))?;
     if !meta.is_file() {

@@ -14,6 +14,7 @@ mod byte_level;
 mod from_gguf;
 mod json;
 mod pre_tokenizers;
+mod spans;
 mod stream;
 
 pub use stream::StreamDecoder;

@@ -1,0 +1,176 @@
+//! Which items are in which batch: a function of seed and step.
+
+use tercet_ir::random::Stream;
+
+/// Tells these random numbers from those of operators with the same seed.
+const STREAM: u32 = 0x6461_7461;
+
+/// The numbers below `len` in a random order (Fisher and Yates): the same for the same seed and
+/// epoch, on every machine.
+#[must_use]
+pub fn shuffled(len: usize, seed: u64, epoch: u64) -> Vec<usize> {
+    let stream = Stream {
+        seed,
+        stream: STREAM,
+        step: epoch,
+    };
+    let mut items: Vec<usize> = (0..len).collect();
+    for (draw, last) in (1..len).rev().enumerate() {
+        let [low, high, ..] = stream.block(draw as u64);
+        let word = u64::from(high) << 32 | u64::from(low);
+        // The high half of the product is uniform below `last + 1`, but for a part in 2^64 / len.
+        let at = (u128::from(word) * (last as u128 + 1)) >> 64;
+        items.swap(last, at as usize);
+    }
+    items
+}
+
+/// What becomes of a batch at the end of an epoch that the epoch does not fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Last {
+    /// It goes on with the next epoch: all batches are full, and a batch may hold an item twice,
+    /// once for each epoch.
+    Wraps,
+    /// It has fewer items.
+    Short,
+}
+
+/// An endless order of batches in which every item occurs exactly once an epoch, shuffled anew for
+/// each.
+#[derive(Clone, Debug)]
+pub struct Order {
+    items: usize,
+    batch: usize,
+    seed: u64,
+    last: Last,
+    /// The epochs that were asked for last, and their orders.
+    known: Vec<(u64, Vec<usize>)>,
+}
+
+impl Order {
+    /// An order of `items` in batches of `batch`; both count as at least 1.
+    #[must_use]
+    pub fn new(items: usize, batch: usize, seed: u64, last: Last) -> Order {
+        Order {
+            items: items.max(1),
+            batch: batch.max(1),
+            seed,
+            last,
+            known: Vec::new(),
+        }
+    }
+
+    /// The first step of batch `batch` of an epoch: of those batches that begin in it. Steps count
+    /// from 0.
+    #[must_use]
+    pub fn step_of(&self, epoch: u64, batch: u64) -> u64 {
+        let (items, size) = (self.items as u128, self.batch as u128);
+        let begin = match self.last {
+            Last::Wraps => (u128::from(epoch) * items).div_ceil(size),
+            Last::Short => u128::from(epoch) * items.div_ceil(size),
+        };
+        u64::try_from(begin + u128::from(batch)).unwrap_or(u64::MAX)
+    }
+
+    /// The epoch in which a step begins, from 0, and the number of its batch among those that begin
+    /// in it.
+    #[must_use]
+    pub fn position(&self, step: u64) -> (u64, u64) {
+        let (items, size) = (self.items as u128, self.batch as u128);
+        let epoch = match self.last {
+            Last::Wraps => u128::from(step) * size / items,
+            Last::Short => u128::from(step) / items.div_ceil(size),
+        };
+        let epoch = u64::try_from(epoch).unwrap_or(u64::MAX);
+        (epoch, step.saturating_sub(self.step_of(epoch, 0)))
+    }
+
+    /// The items of the batch of a step.
+    pub fn batch(&mut self, step: u64) -> Vec<usize> {
+        let (items, size) = (self.items as u128, self.batch as u128);
+        let first = match self.last {
+            Last::Wraps => u128::from(step) * size,
+            Last::Short => {
+                let (epoch, batch) = self.position(step);
+                u128::from(epoch) * items + u128::from(batch) * size
+            }
+        };
+        let end = match self.last {
+            Last::Wraps => first + size,
+            Last::Short => (first + size).min((first / items + 1) * items),
+        };
+        (first..end)
+            .map(|at| {
+                let epoch = u64::try_from(at / items).unwrap_or(u64::MAX);
+                // Below the number of items.
+                self.epoch(epoch)[(at % items) as usize]
+            })
+            .collect()
+    }
+
+    fn epoch(&mut self, epoch: u64) -> &[usize] {
+        let at = match self.known.iter().position(|(known, _)| *known == epoch) {
+            Some(at) => at,
+            None => {
+                // A batch rarely spans more than two epochs.
+                if self.known.len() >= 2 {
+                    self.known.remove(0);
+                }
+                let order = shuffled(self.items, self.seed, epoch);
+                self.known.push((epoch, order));
+                self.known.len() - 1
+            }
+        };
+        &self.known[at].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_once_an_epoch() {
+        for last in [Last::Wraps, Last::Short] {
+            for (items, batch) in [(1, 1), (1, 4), (7, 3), (8, 4), (5, 8), (100, 7)] {
+                let mut order = Order::new(items, batch, 3, last);
+                let mut stream = Vec::new();
+                let mut step = 0;
+                while stream.len() < 4 * items {
+                    let part = order.batch(step);
+                    assert!(part.len() == batch || (last == Last::Short && part.len() < batch));
+                    stream.extend(part);
+                    step += 1;
+                }
+                for (epoch, part) in stream.chunks_exact(items).enumerate() {
+                    let mut sorted = part.to_vec();
+                    sorted.sort_unstable();
+                    assert_eq!(sorted, (0..items).collect::<Vec<_>>());
+                    assert_eq!(part, shuffled(items, 3, epoch as u64));
+                }
+                for step in 0..40 {
+                    let (epoch, batch) = order.position(step);
+                    assert_eq!(order.step_of(epoch, batch), step);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn orders_differ_and_are_fixed() {
+        assert_ne!(shuffled(50, 1, 0), shuffled(50, 1, 1));
+        assert_ne!(shuffled(50, 1, 0), shuffled(50, 2, 0));
+        assert_eq!(shuffled(50, 1, 0), shuffled(50, 1, 0));
+        // Every place is reached by every item.
+        let mut seen = [[0u32; 4]; 4];
+        for epoch in 0..400 {
+            for (place, item) in shuffled(4, 9, epoch).into_iter().enumerate() {
+                seen[place][item] += 1;
+            }
+        }
+        assert!(
+            seen.as_flattened().iter().all(|n| (60..140).contains(n)),
+            "{seen:?}"
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! Where tokens lie in their text, and which tokens are not text.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::{Tokenizer, TokenizerError};
+
+impl Tokenizer {
+    /// The token ids of `text` without special tokens around it, each with the bytes of `text` that
+    /// it stands for. Tokens that share a character all have its bytes.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Failed`].
+    pub fn encode_with_spans(
+        &self,
+        text: &str,
+    ) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
+        let encoding = self
+            .inner
+            .encode(text, false)
+            .map_err(TokenizerError::failed("encoding"))?;
+        let spans = encoding.get_offsets().iter();
+        let spans = spans.map(|&(start, end)| start..end);
+        Ok(encoding.get_ids().iter().copied().zip(spans).collect())
+    }
+
+    /// The special tokens that [`Self::encode`] puts before a text and behind it.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Failed`].
+    pub fn surrounding(&self) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
+        let inner = self.encode("a", false)?;
+        let all = self.encode("a", true)?;
+        let at = all.windows(inner.len().max(1)).position(|w| w == inner);
+        Ok(match at {
+            Some(at) => (all[..at].to_vec(), all[at + inner.len()..].to_vec()),
+            None => (all, Vec::new()),
+        })
+    }
+
+    /// The ids of special tokens: those that decoding leaves out.
+    #[must_use]
+    pub fn special_ids(&self) -> HashSet<u32> {
+        let added = self.inner.get_added_tokens_decoder();
+        let special = added.iter().filter(|(_, token)| token.special);
+        special.map(|(id, _)| *id).collect()
+    }
+}

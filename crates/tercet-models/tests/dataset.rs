@@ -1,0 +1,588 @@
+//! Files of training data, packing, batches and held-out parts.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use common::{data, temp_dir};
+use proptest::prelude::*;
+use tercet_models::dataset::{
+    Chat, Corpus, CorpusOptions, DataError, Document, IGNORED, Label, LabelledTexts, Last,
+    LineError, Order, Packed, ReadLimits, Record, Records, Task, TextPairs, TokenBatch,
+};
+use tercet_models::{HfFolder, Tokenizer};
+
+static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
+    HfFolder::open(data("tiny-rust-llama"))
+        .unwrap()
+        .tokenizer()
+        .unwrap()
+});
+
+/// A file of this name with these bytes, in the folder of a test.
+fn file(test: &str, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+    let path = temp_dir(test).join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn records(path: &Path, task: Task) -> Result<Vec<(u64, Record)>, DataError> {
+    Records::open(path, task, ReadLimits::default())?.collect()
+}
+
+/// The line of an error and what is wrong there.
+fn line_error(error: DataError) -> (u64, LineError) {
+    match error {
+        DataError::Line { line, source, path } => {
+            assert!(path.ends_with("x.jsonl") || path.ends_with("x.txt"));
+            (line, source)
+        }
+        other => panic!("no line: {other:?}"),
+    }
+}
+
+type Wrong = (Task, &'static [u8], u64, fn(&LineError) -> bool);
+
+const WRONG: &[Wrong] = &[
+    (Task::Language, b"{\"text\": \"a\"}\n{\"text\": \"b\n", 2, |e| {
+        matches!(e, LineError::NotJson { column: 11, .. })
+    }),
+    (Task::Language, b"plain words\n", 1, |e| {
+        matches!(e, LineError::NotJson { .. })
+    }),
+    (Task::Language, b"\n\n[1]\n", 3, |e| {
+        matches!(e, LineError::NotAnObject { found: "a list", .. })
+    }),
+    (Task::Language, b"{\"prompt\": 1, \"body\": 2}", 1, |e| {
+        matches!(e, LineError::NoKnownField { found, .. } if found == "prompt, body")
+    }),
+    (Task::Language, b"{}", 1, |e| matches!(e, LineError::NoKnownField { .. })),
+    (Task::Language, b"{\"text\": \"a\"}\r\n\r\n{\"text\": 5}", 3, |e| {
+        matches!(e, LineError::WrongType { field, found: "an integer", .. } if field == "text")
+    }),
+    (Task::Language, b"{\"text\": null}", 1, |e| {
+        matches!(e, LineError::WrongType { found: "null", .. })
+    }),
+    (Task::Language, b"{\"messages\": \"hi\"}", 1, |e| {
+        matches!(e, LineError::WrongType { field, .. } if field == "messages")
+    }),
+    (Task::Language, b"{\"messages\": [\"hi\"]}", 1, |e| {
+        matches!(e, LineError::WrongType { field, .. } if field == "messages[0]")
+    }),
+    (Task::Language, b"{\"messages\": [{\"role\": \"user\"}]}", 1, |e| {
+        matches!(e, LineError::WrongType { field, .. } if field == "messages[0].content")
+    }),
+    (Task::Language, b"{\"messages\": [{\"content\": \"a\"}]}", 1, |e| {
+        matches!(e, LineError::WrongType { field, .. } if field == "messages[0].role")
+    }),
+    (
+        Task::Language,
+        b"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"gpt\", \"content\": \"b\"}]}",
+        1,
+        |e| matches!(e, LineError::UnknownRole { index: 1, role } if role == "gpt"),
+    ),
+    (Task::Language, b"{\"messages\": []}", 1, |e| matches!(e, LineError::NoMessages)),
+    (
+        Task::Language,
+        b"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
+        1,
+        |e| matches!(e, LineError::NoAnswer),
+    ),
+    (
+        Task::Language,
+        b"{\"text\": \"a\"}\n\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n",
+        3,
+        |e| matches!(e, LineError::MixedKinds { first: "a text", first_line: 1, .. }),
+    ),
+    (Task::Language, b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}", 2, |e| {
+        matches!(e, LineError::NotUtf8 { offset: 24 })
+    }),
+    (Task::Labels, b"{\"text\": \"a\", \"label\": 1}\n{\"text\": \"a\"}", 2, |e| {
+        matches!(e, LineError::MissingField { field: "label" })
+    }),
+    (Task::Labels, b"{\"text\": \"a\", \"label\": 1.5}", 1, |e| {
+        matches!(e, LineError::WrongType { field, .. } if field == "label")
+    }),
+    (Task::Labels, b"{\"text\": \" \", \"label\": 1}", 1, |e| {
+        matches!(e, LineError::NoText { field: "text" })
+    }),
+    (Task::Labels, b"{\"label\": 1}", 1, |e| {
+        matches!(e, LineError::MissingField { field: "text" })
+    }),
+    (Task::Pairs, b"{\"anchor\": \"a\"}", 1, |e| {
+        matches!(e, LineError::MissingField { field: "positive" })
+    }),
+    (Task::Pairs, b"{\"text\": \"a\"}", 1, |e| matches!(e, LineError::NoKnownField { .. })),
+];
+
+#[test]
+fn errors_name_the_line() {
+    for (at, (task, bytes, line, is)) in WRONG.iter().enumerate() {
+        let path = file("errors_name_the_line", "x.jsonl", bytes);
+        let (found, error) = line_error(records(&path, *task).unwrap_err());
+        assert!(is(&error), "{at}: {error:?}");
+        assert_eq!(found, *line, "{at}: {error}");
+    }
+}
+
+#[test]
+fn what_is_no_text() {
+    let path = file("what_is_no_text", "x.txt", b"ab\ncd\xff");
+    let (line, error) = line_error(records(&path, Task::Language).unwrap_err());
+    assert!(line == 2 && matches!(error, LineError::NotUtf8 { offset: 5 }));
+    let read = |path: &Path| Corpus::read(path, &TOKENIZER, None, CorpusOptions::default());
+    for bytes in ["", " \n\r\n\t", "\u{feff}", "\u{feff}\n"] {
+        for name in ["x.txt", "x.jsonl"] {
+            let error = read(&file("what_is_no_text", name, bytes)).unwrap_err();
+            assert!(
+                matches!(error, DataError::Empty { .. }),
+                "{bytes:?}: {error:?}"
+            );
+        }
+    }
+    let none = read(&file(
+        "what_is_no_text",
+        "x.jsonl",
+        "{\"text\": \"\"}\n{\"text\": \"\"}",
+    ));
+    assert!(matches!(
+        none,
+        Err(DataError::NothingLeft { skipped: 2, .. })
+    ));
+    let chat = "\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}";
+    let error = read(&file("what_is_no_text", "x.jsonl", chat)).unwrap_err();
+    assert!(matches!(line_error(error), (2, LineError::NoTemplate)));
+    assert!(matches!(
+        read(Path::new("no/such/file")),
+        Err(DataError::File(_))
+    ));
+    assert!(matches!(
+        read(&temp_dir("a_folder")),
+        Err(DataError::File(_))
+    ));
+}
+
+#[test]
+fn bounds_of_lines_and_files() {
+    let limits = ReadLimits {
+        line_bytes: 13,
+        text_bytes: 5,
+    };
+    let path = file(
+        "bounds",
+        "x.jsonl",
+        "{\"text\": \"a\"}\r\n{\"text\": \"ab\"}\n",
+    );
+    let read: Result<Vec<_>, _> = Records::open(&path, Task::Language, limits)
+        .unwrap()
+        .collect();
+    assert!(matches!(
+        line_error(read.unwrap_err()),
+        (2, LineError::TooLong { max: 13 })
+    ));
+    for (text, fits) in [("12345", true), ("123456", false)] {
+        let path = file("bounds", "x.txt", text);
+        let mut read = Records::open(&path, Task::Language, limits).unwrap();
+        assert_eq!(read.next().unwrap().is_ok(), fits);
+        assert!(read.next().is_none());
+    }
+}
+
+#[test]
+fn forms_of_files() {
+    let lines = "\u{feff}{\"text\": \"a\\nb\"}\r\n\r\n  {\"text\": \"\u{e9}\", \"label\": 3}";
+    let found = records(&file("forms", "x.jsonl", lines), Task::Language).unwrap();
+    let texts: Vec<_> = found
+        .iter()
+        .map(|(line, record)| match record {
+            Record::Text(text) => (*line, text.as_str()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(texts, [(1, "a\nb"), (3, "\u{e9}")]);
+    // Blank lines do not part a text.
+    let text = "\u{feff}one\r\n\r\ntwo\n";
+    let found = records(&file("forms", "x.txt", text), Task::Language).unwrap();
+    assert!(matches!(&found[..], [(1, Record::Text(t))] if t == "one\n\ntwo\n"));
+    let chat = r#"{"messages": [{"role": "assistant", "tool_calls": []}], "tools": [1]}"#;
+    let found = records(&file("forms", "x.jsonl", chat), Task::Language).unwrap();
+    assert!(
+        matches!(&found[..], [(1, Record::Chat(Chat { tools, .. }))] if tools.as_list().is_some())
+    );
+}
+
+#[test]
+fn texts_have_their_special_tokens() {
+    let path = file(
+        "special",
+        "x.jsonl",
+        "{\"text\": \"fn main\"}\n{\"text\": \"\"}\n",
+    );
+    let options = CorpusOptions {
+        eos: Some(0),
+        ..CorpusOptions::default()
+    };
+    let corpus = Corpus::read(&path, &TOKENIZER, None, options).unwrap();
+    let mut wanted = TOKENIZER.encode("fn main", true).unwrap();
+    wanted.push(0);
+    assert_eq!(corpus.documents().len(), 1);
+    assert_eq!(corpus.documents()[0].tokens(), wanted);
+    assert_eq!(corpus.learnt(), wanted.len() - 1);
+    assert!(
+        corpus.notes()[0].starts_with("1 documents"),
+        "{:?}",
+        corpus.notes()
+    );
+}
+
+/// Documents of these lengths, of tokens that occur once in all of them.
+fn corpus(lens: &[usize]) -> Corpus {
+    let mut next = 0;
+    let documents = lens.iter().map(|len| {
+        next += len;
+        Document::new((next - len..next).map(|t| t as u32 + 1).collect())
+    });
+    Corpus::new(documents.collect())
+}
+
+struct Host {
+    tokens: Vec<i32>,
+    positions: Vec<i32>,
+    segments: Vec<i32>,
+    labels: Vec<i32>,
+}
+
+fn host(batch: &TokenBatch) -> Host {
+    let numbers = |t: &tercet::Tensor| t.as_slice::<i32>().unwrap().to_vec();
+    Host {
+        tokens: numbers(&batch.tokens),
+        positions: numbers(&batch.positions),
+        segments: numbers(&batch.segments),
+        labels: numbers(&batch.labels),
+    }
+}
+
+/// Checks rows by what documents are, not by how they were packed; returns the tokens in them.
+fn check_rows(batch: &TokenBatch, seq: usize, next_of: &BTreeMap<i32, i32>) -> Vec<i32> {
+    let host = host(batch);
+    let mut seen = Vec::new();
+    let mut learnt = 0;
+    for row in 0..host.tokens.len() / seq {
+        let at = |i: usize| row * seq + i;
+        for i in (0..seq).map(at) {
+            let follows = i + 1 < at(0) + seq && host.segments[i + 1] == host.segments[i];
+            if host.segments[i] == 0 {
+                assert_eq!(
+                    (host.tokens[i], host.positions[i], host.labels[i]),
+                    (-7, 0, IGNORED)
+                );
+                continue;
+            }
+            seen.push(host.tokens[i]);
+            if follows {
+                assert_eq!(host.positions[i + 1], host.positions[i] + 1);
+                assert_eq!(host.labels[i], host.tokens[i + 1]);
+                assert_eq!(next_of.get(&host.tokens[i]), Some(&host.tokens[i + 1]));
+                learnt += 1;
+            } else {
+                assert_eq!(host.labels[i], IGNORED);
+            }
+            let begins = i == at(0) || host.segments[i - 1] != host.segments[i];
+            assert_eq!(begins, host.positions[i] == 0);
+            assert!(
+                !begins || host.segments[i] == 1 || host.segments[i] == host.segments[i - 1] + 1
+            );
+        }
+    }
+    assert_eq!((batch.filled, batch.learnt), (seen.len(), learnt));
+    seen
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn every_token_once_an_epoch(
+        lens in prop::collection::vec(2usize..40, 1..30),
+        seq in 2usize..24,
+        batch in 1usize..5,
+        seed: u64,
+    ) {
+        let corpus = corpus(&lens);
+        let total = lens.iter().sum::<usize>();
+        let next_of: BTreeMap<i32, i32> = corpus
+            .documents()
+            .iter()
+            .flat_map(|d| d.tokens().windows(2).map(|w| (w[0] as i32, w[1] as i32)))
+            .collect();
+        // -7 as padding, to tell it from tokens.
+        let packed = Packed::new(corpus, seq, Some(-7i32 as u32)).unwrap();
+        let all: Vec<i32> = (1..=total as i32).collect();
+
+        // Documents that fit stay whole; best fit leaves at most one row that is half empty.
+        for row in packed.rows() {
+            prop_assert!(row.iter().map(|s| s.len).sum::<usize>() <= seq);
+            for segment in row {
+                let len = lens[segment.document];
+                prop_assert!(segment.len == len || (len > seq && segment.start % seq == 0));
+            }
+        }
+        let half_empty = packed.rows().iter();
+        let half_empty = half_empty.filter(|r| 2 * r.iter().map(|s| s.len).sum::<usize>() <= seq);
+        prop_assert!(half_empty.count() <= 1);
+
+        let mut once = Vec::new();
+        for batch in packed.once(batch).unwrap() {
+            once.extend(check_rows(&batch.unwrap(), seq, &next_of));
+        }
+        once.sort_unstable();
+        prop_assert_eq!(&once, &all);
+
+        // As many batches as hold whole epochs: three of each token.
+        let mut seen = Vec::new();
+        let mut batches = packed.batches(batch, seed).unwrap();
+        let epochs = 3 * batch;
+        for _ in 0..epochs * packed.rows().len() / batch {
+            seen.extend(check_rows(&batches.next().unwrap().unwrap(), seq, &next_of));
+        }
+        prop_assert_eq!(batches.position(), (epochs as u64, 0));
+        seen.sort_unstable();
+        let wanted: Vec<i32> = all.iter().flat_map(|t| vec![*t; epochs]).collect();
+        prop_assert_eq!(seen, wanted);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_and_resuming_the_rest() {
+    let packed = Packed::new(corpus(&[5, 9, 3, 12, 7, 4, 30, 2, 6, 8]), 8, None).unwrap();
+    let take = |seed, step, count| -> Vec<Vec<i32>> {
+        let mut batches = packed.batches(2, seed).unwrap();
+        batches.seek(step);
+        let taken = batches.take(count);
+        taken.map(|b| host(&b.unwrap()).tokens).collect()
+    };
+    let all = take(1, 0, 40);
+    assert_eq!(all, take(1, 0, 40));
+    assert_ne!(all, take(2, 0, 40));
+    for step in 0..40 {
+        assert_eq!(all[step..], take(1, step as u64, 40 - step));
+    }
+    let rows = packed.rows().len();
+    assert_eq!(
+        rows % 2,
+        1,
+        "the case needs a batch over the end of an epoch"
+    );
+    let mut batches = packed.batches(2, 1).unwrap();
+    batches.seek_to(1, 1);
+    assert_eq!(batches.position(), (1, 1));
+    assert_eq!(batches.step(), rows.div_ceil(2) as u64 + 1);
+    assert_eq!(batches.per_epoch(), rows.div_ceil(2) as u64);
+    assert_eq!(
+        host(&batches.next().unwrap().unwrap()).tokens,
+        all[rows.div_ceil(2) + 1]
+    );
+}
+
+#[test]
+fn prompts_are_not_learnt() {
+    let document = Document::masked(vec![1, 2, 3, 4, 5], vec![true, false, true, true, false]);
+    let packed = Packed::new(Corpus::new(vec![document]), 4, None).unwrap();
+    let batch = packed.batch(&[0, 1], 3).unwrap();
+    let host = host(&batch);
+    assert_eq!(batch.tokens.shape(), [3, 4]);
+    assert_eq!(host.tokens, [1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(host.labels[..5], [IGNORED, 3, 4, IGNORED, IGNORED]);
+    assert_eq!(batch.learnt, 2);
+}
+
+#[test]
+fn sizes_that_are_refused() {
+    for seq in [0, 1, usize::MAX] {
+        let packed = Packed::new(corpus(&[4]), seq, None);
+        assert!(matches!(packed, Err(DataError::BadRows { .. })));
+    }
+    let packed = Packed::new(corpus(&[4]), 4, None).unwrap();
+    for batch in [0, usize::MAX, 1 << 29] {
+        assert!(matches!(
+            packed.batches(batch, 0),
+            Err(DataError::BadBatch { .. })
+        ));
+    }
+    // A longer row than there are tokens is padded.
+    assert!(
+        Packed::new(corpus(&[4]), 64, None)
+            .unwrap()
+            .batches(1, 0)
+            .is_ok()
+    );
+}
+
+fn tokens_of(corpus: &Corpus) -> Vec<u32> {
+    corpus
+        .documents()
+        .iter()
+        .flat_map(|d| d.tokens().to_vec())
+        .collect()
+}
+
+#[test]
+fn held_out_parts_do_not_leak() {
+    for (count, share, held) in [(100, 0.05, 5), (2, 0.05, 1), (10, 0.9, 5), (3, 0.5, 1)] {
+        let all = corpus(&vec![4; count]);
+        let (train, test) = all.clone().split(share, 7).unwrap();
+        let test = test.unwrap();
+        assert_eq!(test.documents().len(), held);
+        let (a, b): (HashSet<_>, HashSet<_>) = (
+            tokens_of(&train).into_iter().collect(),
+            tokens_of(&test).into_iter().collect(),
+        );
+        assert!(a.is_disjoint(&b));
+        assert_eq!(a.len() + b.len(), 4 * count);
+        assert_eq!(all.clone().split(share, 7).unwrap().0, train);
+        assert!(count < 10 || all.split(share, 8).unwrap().0 != train);
+    }
+    assert_eq!(corpus(&[9]).split(0.0, 1).unwrap(), (corpus(&[9]), None));
+    for share in [1.0, -0.1, f64::NAN] {
+        assert!(matches!(
+            corpus(&[9]).split(share, 1),
+            Err(DataError::BadShare { .. })
+        ));
+    }
+}
+
+#[test]
+fn equal_documents_stay_together() {
+    let document = |token: u32| Document::new(vec![token, 1, 2]);
+    for seed in 0..20 {
+        let tokens = [5, 6, 5, 7, 5, 8];
+        let all = Corpus::new(tokens.into_iter().map(document).collect());
+        let (train, test) = all.split(0.3, seed).unwrap();
+        let test = test.unwrap();
+        assert!((1..=3).contains(&test.documents().len()));
+        let train: HashSet<_> = train
+            .documents()
+            .iter()
+            .map(|d| d.tokens().to_vec())
+            .collect();
+        assert!(test.documents().iter().all(|d| !train.contains(d.tokens())));
+    }
+}
+
+#[test]
+fn one_document_is_cut() {
+    for (len, share, held) in [(1000, 0.05, 50), (1000, 0.9, 499), (4, 0.05, 1)] {
+        let (train, test) = corpus(&[len]).split(share, 1).unwrap();
+        let test = test.unwrap();
+        assert_eq!(test.learnt(), held);
+        let joined = [tokens_of(&train), tokens_of(&test)].concat();
+        assert_eq!(joined, tokens_of(&corpus(&[len])));
+    }
+    // Copies are cut alike.
+    let copies = Corpus::new(vec![Document::new((0..10).collect()); 3]);
+    let (train, test) = copies.split(0.2, 1).unwrap();
+    assert_eq!(
+        (train.documents().len(), test.unwrap().documents().len()),
+        (3, 1)
+    );
+    assert!(
+        train
+            .documents()
+            .iter()
+            .all(|d| d.tokens() == [0, 1, 2, 3, 4, 5, 6])
+    );
+    // Of a conversation, what is learnt is parted.
+    let learnt = [false, false, true, true, false, false, false, true];
+    let chat = Document::masked((0..8).collect(), learnt.to_vec());
+    let (train, test) = Corpus::new(vec![chat]).split(0.3, 1).unwrap();
+    assert_eq!((train.learnt(), test.unwrap().learnt()), (2, 1));
+    for len in [2, 3] {
+        let error = corpus(&[len]).split(0.05, 1).unwrap_err();
+        assert!(matches!(error, DataError::TooFewToSplit { .. }));
+    }
+}
+
+#[test]
+fn labelled_texts() {
+    let lines = "{\"text\": \"fn a\", \"label\": \"no\"}\n{\"text\": \"let b = 1\", \"label\": \"yes\"}\n\
+                 {\"text\": \"c\", \"label\": \"no\"}\n";
+    let read = |lines: &str, names: Option<&[Label]>| {
+        let path = file("labelled_texts", "x.jsonl", lines);
+        LabelledTexts::read(path, names, ReadLimits::default())
+    };
+    let texts = read(lines, None).unwrap();
+    let name = |n: &str| Label::Name(n.to_owned());
+    assert_eq!(texts.names(), [name("no"), name("yes")]);
+    assert_eq!(texts.classes(), [0, 1, 0]);
+    let (inputs, labels) = texts.batch(&TOKENIZER, &[1, 2], 64).unwrap();
+    assert_eq!(labels.as_slice::<i32>().unwrap(), [1, 0]);
+    let batch = TOKENIZER.encode_batch(&["let b = 1", "c"], 64).unwrap();
+    let ids: Vec<u32> = inputs
+        .ids
+        .as_slice::<i32>()
+        .unwrap()
+        .iter()
+        .map(|x| *x as u32)
+        .collect();
+    assert_eq!(ids, batch.ids);
+    assert_eq!(inputs.mask.shape(), [2, batch.row_len]);
+    let mask: Vec<u8> = batch.mask.iter().map(|m| u8::from(*m)).collect();
+    assert_eq!(inputs.mask.bytes(), mask);
+    let (train, test) = texts.clone().split(0.05, 1).unwrap();
+    let test = test.unwrap();
+    assert_eq!((train.len(), test.len(), test.names().len()), (2, 1, 2));
+
+    // Integers by size.
+    let numbers = "{\"text\": \"a\", \"label\": 10}\n{\"text\": \"b\", \"label\": -2}";
+    assert_eq!(
+        read(numbers, None).unwrap().names(),
+        [Label::Int(-2), Label::Int(10)]
+    );
+    let known = [name("yes"), name("no"), name("maybe")];
+    assert_eq!(read(lines, Some(&known)).unwrap().classes(), [1, 0, 1]);
+    let error = read(lines, Some(&known[..1])).unwrap_err();
+    assert!(
+        matches!(error, DataError::UnknownLabel { line: 1, .. }),
+        "{error}"
+    );
+    let mixed = "{\"text\": \"a\", \"label\": 10}\n\n{\"text\": \"b\", \"label\": \"x\"}";
+    assert!(matches!(
+        read(mixed, None),
+        Err(DataError::MixedLabels { line: 3, .. })
+    ));
+    let one = "{\"text\": \"a\", \"label\": 10}";
+    assert!(matches!(read(one, None), Err(DataError::OneLabel { .. })));
+}
+
+#[test]
+fn pairs_of_texts() {
+    let lines = "{\"anchor\": \"a\", \"positive\": \"b c\"}\n{\"query\": \"q\", \"positive\": \"p\"}\n\
+                 {\"sentence1\": \"s\", \"sentence2\": \"t\"}\n{\"anchor\": \"a\", \"positive\": \"z\"}";
+    let path = file("pairs_of_texts", "x.jsonl", lines);
+    let pairs = TextPairs::read(&path, ReadLimits::default()).unwrap();
+    let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    let wanted = [
+        pair("a", "b c"),
+        pair("q", "p"),
+        pair("s", "t"),
+        pair("a", "z"),
+    ];
+    assert_eq!(pairs.pairs(), wanted);
+    let mut order = Order::new(pairs.len(), 3, 5, Last::Short);
+    assert_eq!((order.batch(0).len(), order.batch(1).len()), (3, 1));
+    let (anchors, positives) = pairs.batch(&TOKENIZER, &order.batch(0), 16).unwrap();
+    assert_eq!((anchors.ids.shape()[0], positives.ids.shape()[0]), (3, 3));
+    for seed in 0..10 {
+        let (train, test) = pairs.clone().split(0.5, seed).unwrap();
+        let anchors: HashSet<_> = train.pairs().iter().map(|p| &p.0).collect();
+        assert!(
+            test.unwrap()
+                .pairs()
+                .iter()
+                .all(|p| !anchors.contains(&p.0))
+        );
+    }
+}
