@@ -59,6 +59,12 @@ pub(crate) enum CliError {
     Tune(#[from] tercet::TuneError),
     #[error("the run failed")]
     Run(#[from] tercet::RunError),
+    #[error("the training step cannot be built")]
+    Step(#[from] tercet::train::StepError),
+    #[error("the training failed")]
+    Train(#[from] tercet::train::TrainError),
+    #[error("the trained weights cannot be read")]
+    Trained(#[from] tercet_models::ModelError),
     #[error(transparent)]
     Npy(#[from] crate::npy::NpyError),
     #[error("{what}")]
@@ -146,6 +152,7 @@ pub(crate) fn is_reader(e: &(dyn Error + 'static)) -> bool {
                 | Models::Config(_)
                 | Models::Tokenizer(_)
                 | Models::Weight(_)
+                | Models::Data(_)
         )
     )
 }

@@ -41,6 +41,10 @@ struct Cli {
 enum Command {
     /// Write text with a language model
     Generate(commands::generate::Args),
+    /// Train a language model, or an adapter for it, on texts or conversations
+    Finetune(Box<commands::finetune::Args>),
+    /// Write a model with adapters in its weights
+    Merge(commands::merge::Args),
     /// Turn sentences into vectors, or compare them
     Embed(commands::embed::Args),
     /// Show what is in a model file: metadata, tensors, parameters, memory
@@ -79,6 +83,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Outcome, CliError> {
     match command {
         Command::Generate(args) => commands::generate::run(&args),
+        Command::Finetune(args) => commands::finetune::run(&args),
+        Command::Merge(args) => commands::merge::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Run(args) => commands::run::run(&args),

@@ -25,7 +25,7 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate embed inspect run explain verify trace tune #[cfg(feature = "splat")] splat ops devices
+    generate finetune merge embed inspect run explain verify trace tune #[cfg(feature = "splat")] splat ops devices
 }
 
 #[test]

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tercet::counted;
-use tercet_models::{Generator, Llama, LlamaOptions, ModelFiles, Sampling, Tokenizer};
+use tercet_models::{
+    Adapter, Generator, Llama, LlamaConfig, LlamaOptions, ModelFiles, Sampling, ScaledAdapter,
+    Tokenizer,
+};
 
 use super::{Precision, device, seed, tokens, within};
 use crate::error::{CliError, Outcome};
@@ -23,6 +26,9 @@ pub(crate) struct Args {
     /// A GGUF file, or a folder with safetensors [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
+    /// An adapter: a folder of PEFT or a GGUF file, with =SCALE behind it to weigh it; as often as there are adapters
+    #[arg(long, value_name = "PATH[=SCALE]")]
+    lora: Vec<String>,
     /// The beginning of the text; `-` reads standard input
     #[arg(short, long, default_value = EMBEDDED_PROMPT, value_name = "TEXT")]
     prompt: String,
@@ -120,12 +126,20 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let started = Instant::now();
     let spinner = progress::spinner("loading");
     let (files, what) = open_model(args.model.as_deref())?;
+    let adapters = match args.lora.is_empty() {
+        true => Vec::new(),
+        false => {
+            let config = files.llama_config();
+            adapters(&args.lora, &config.map_err(CliError::model(what.clone()))?)?
+        }
+    };
     let llama = files
         .llama(|config| LlamaOptions {
             context: args.context.unwrap_or(config.context),
             chunk: 512.min(args.context.unwrap_or(config.context)),
             dtype: args.dtype.dtype(),
             sampling: Some(sampling),
+            adapters,
             ..LlamaOptions::new(config)
         })
         .map_err(CliError::model(what.clone()))?;
@@ -191,6 +205,28 @@ pub(crate) fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), Cl
         }
     };
     Ok((files.map_err(CliError::model(what.clone()))?, what))
+}
+
+/// Adapters from arguments such as `PATH` and `PATH=0.5`.
+pub(crate) fn adapters(
+    arguments: &[String],
+    config: &LlamaConfig,
+) -> Result<Vec<ScaledAdapter>, CliError> {
+    let open = |argument: &String| {
+        // A path may hold `=` as well: what is behind the last one counts where it is a number.
+        let scaled = argument.rsplit_once('=');
+        let scaled = scaled.and_then(|(path, scale)| Some((path, scale.parse::<f64>().ok()?)));
+        let (path, scale) = scaled.unwrap_or((argument, 1.0));
+        if !scale.is_finite() {
+            let text = format!("--lora {argument}: the scale has to be a finite number");
+            return Err(CliError::Usage(text));
+        }
+        let adapter = Adapter::open(path, config);
+        let adapter =
+            adapter.map_err(CliError::model(format!("cannot load the adapter {path}")))?;
+        Ok(ScaledAdapter::new(adapter).scaled(scale))
+    };
+    arguments.iter().map(open).collect()
 }
 
 /// More than any model of today takes; tables and cache of a mistyped number would fill the memory.
