@@ -64,6 +64,10 @@ const OUTER_SUM: &str = "graph {
 }
 ";
 
+/// What a model is trained on.
+const TEXTS: &str = "A tercet has three lines, and they rhyme.\n\nEvery executor gives the same answer.\n\n\
+    Weights move where gradients point, a little at a time.\n";
+
 /// An encoder of one layer with made-up weights.
 fn encoder(scratch: &Scratch) -> String {
     let config = json!({
@@ -162,6 +166,78 @@ mod case {
             assert_eq!(v["tokens"], cpu["tokens"], "{device}");
             assert_eq!(v["device"], device.as_str());
         }
+    }
+
+    /// Executors train alike.
+    pub(super) fn finetune() {
+        let scratch = Scratch::new("smoke-finetune");
+        let data = scratch.file("texts.txt", TEXTS);
+        let losses = |device: &str| -> Vec<(u64, f64)> {
+            let out = scratch.path(device);
+            let v = parsed(&[
+                "finetune",
+                "--data",
+                &data,
+                "--out",
+                &out,
+                "--steps",
+                "2",
+                "--batch",
+                "1",
+                "--seq",
+                "16",
+                "--held-out",
+                "0",
+                "--json",
+                "--device",
+                device,
+            ]);
+            assert_eq!(v["device"], device);
+            serde_json::from_value(v["losses"]["train"].clone()).unwrap()
+        };
+        let cpu = losses("cpu");
+        assert_eq!(cpu.len(), 2);
+        for device in executors() {
+            for ((_, own), (_, cpu)) in losses(&device).iter().zip(&cpu) {
+                assert!((own - cpu).abs() < 1e-4 * cpu, "{device}: {own}, not {cpu}");
+            }
+        }
+    }
+
+    /// A model with an adapter in its weights writes what the model beside the adapter writes.
+    pub(super) fn merge() {
+        let scratch = Scratch::new("smoke-merge");
+        let data = scratch.file("texts.txt", TEXTS);
+        let (adapter, merged) = (scratch.path("adapter"), scratch.path("merged.gguf"));
+        good(&[
+            "finetune",
+            "--data",
+            &data,
+            "--out",
+            &adapter,
+            "--steps",
+            "20",
+            "--batch",
+            "2",
+            "--seq",
+            "32",
+            "--held-out",
+            "0",
+            "--lr",
+            "5e-3",
+            "--device",
+            "cpu",
+        ]);
+        good(&["merge", "--lora", &adapter, "--out", &merged]);
+        let of = |with: [&str; 2]| {
+            let [name, value] = with;
+            let args = [
+                "generate", "-n", "8", "--json", "--device", "cpu", name, value,
+            ];
+            parsed(&args)["tokens"].clone()
+        };
+        assert_eq!(of(["--lora", &adapter]), of(["--model", &merged]));
+        assert_ne!(of(["--lora", &adapter]), of(["--seed", "0"]));
     }
 
     pub(super) fn embed() {

@@ -178,7 +178,7 @@ fn trainer(args: &Args, device: &Device, training: &Training) -> Result<Trainer,
     };
     let step = TrainStep::build(&training.graph, training.loss, &names, &adamw, &step)?;
     let steps = args.steps as u64;
-    let warmup = args.warmup.unwrap_or(steps / 20).min(steps);
+    let warmup = args.warmup.unwrap_or(steps / 20);
     let schedule = Schedule::cosine(args.learning_rate(), warmup, steps);
     let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
     for (name, tensor) in &training.params {
