@@ -239,7 +239,7 @@ impl Run<'_> {
             NodeKind::Text(text) => self.print(text)?,
             NodeKind::Print(expr) => {
                 let value = self.eval(*expr)?;
-                let text = self.to_text(&value)?;
+                let text = self.text_of(&value)?;
                 self.print(&text)?;
             }
             NodeKind::If(arms, otherwise) => {
@@ -261,7 +261,7 @@ impl Run<'_> {
             }
             NodeKind::FilterBlock(filters, body) => {
                 let value = self.caught(filters, body)?;
-                let text = self.to_text(&value)?;
+                let text = self.text_of(&value)?;
                 self.print(&text)?;
             }
             NodeKind::Macro(of) => {

@@ -44,7 +44,7 @@ impl Run<'_> {
             }
             "string" => {
                 self.given(name, args, &[])?;
-                let text = self.to_text(&value)?;
+                let text = self.text_of(&value)?;
                 Ok(Value::Text(text))
             }
             "safe" => {
@@ -68,7 +68,7 @@ impl Run<'_> {
             "select" | "reject" | "selectattr" | "rejectattr" => self.select(name, &value, args),
             "map" => self.map_filter(&value, args),
             "trim" | "upper" | "lower" | "title" | "capitalize" | "replace" => {
-                let text = Value::Text(self.to_text(&value)?);
+                let text = Value::Text(self.text_of(&value)?);
                 let method = if name == "trim" { "strip" } else { name };
                 self.method(&text, method, args)
             }
@@ -109,16 +109,16 @@ impl Run<'_> {
         let given = self.given("join", args, &["d", "attribute"])?;
         let mut given = given.into_iter();
         let between = given.next().flatten().unwrap_or_else(|| Value::text(""));
-        let between = self.to_text(&between)?;
+        let between = self.text_of(&between)?;
         let attribute = given.next().flatten();
         let items = self.items(&value)?;
         let mut joined = String::new();
         for (at, item) in items.items.iter().enumerate() {
             let text = match &attribute {
-                None => self.to_text(item)?,
+                None => self.text_of(item)?,
                 Some(attribute) => {
                     let value = self.path(item, attribute)?;
-                    self.to_text(&value)?
+                    self.text_of(&value)?
                 }
             };
             self.make(between.len() + text.len())?;
@@ -213,7 +213,7 @@ impl Run<'_> {
         };
         let first = given.next().flatten().is_some_and(|v| v.is_true());
         let blank = given.next().flatten().is_some_and(|v| v.is_true());
-        let text = self.to_text(value)?;
+        let text = self.text_of(value)?;
         let mut out = String::new();
         for (at, line) in text.split('\n').enumerate() {
             self.make(before.len() + line.len() + 1)?;
@@ -228,7 +228,7 @@ impl Run<'_> {
 
     /// The attribute of an item, by a name or a path with dots.
     fn path(&mut self, item: &Value, path: &Value) -> Result<Value, TemplateError> {
-        let path = self.to_text(path)?;
+        let path = self.text_of(path)?;
         let mut value = item.clone();
         for name in path.split('.') {
             self.step(1)?;

@@ -53,7 +53,7 @@ impl Run<'_> {
             Function::RaiseException => {
                 let given = self.given("raise_exception", args, &["message"])?;
                 let message = given.into_iter().next().flatten();
-                let message = self.to_text(&message.unwrap_or(Value::Undefined))?;
+                let message = self.text_of(&message.unwrap_or(Value::Undefined))?;
                 Err(TemplateError::Raised {
                     message: clip(&message),
                 })

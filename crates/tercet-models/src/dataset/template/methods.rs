@@ -222,7 +222,7 @@ impl Run<'_> {
         let [Some(old), Some(new), count] = &given[..] else {
             return Err(self.fail("`replace` takes two strings"));
         };
-        let (old, new) = (self.to_text(old)?, self.to_text(new)?);
+        let (old, new) = (self.text_of(old)?, self.text_of(new)?);
         let most = count.as_ref().and_then(Value::as_int);
         let most = most.and_then(|m| usize::try_from(m).ok());
         let most = most.unwrap_or(usize::MAX);

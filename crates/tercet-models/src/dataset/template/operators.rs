@@ -137,7 +137,7 @@ impl Run<'_> {
                 let mut all = String::new();
                 for operand in operands {
                     let value = self.eval(*operand)?;
-                    let text = self.to_text(&value)?;
+                    let text = self.text_of(&value)?;
                     self.make(text.len())?;
                     all.push_str(&text);
                 }
@@ -482,7 +482,7 @@ impl Run<'_> {
     }
 
     /// The text that printing a value gives.
-    pub(super) fn to_text(&mut self, value: &Value) -> Result<Arc<str>, TemplateError> {
+    pub(super) fn text_of(&mut self, value: &Value) -> Result<Arc<str>, TemplateError> {
         match value {
             Value::Text(text) => Ok(Arc::clone(text)),
             Value::Undefined => Ok(Arc::from("")),
