@@ -3,6 +3,10 @@
 //
 // A workgroup takes 256 / THREADS rows, or part number group % parts of them, `chunk` elements each. With KEYS = 1 y
 // holds (key, index) of each part instead; with PAIRS = 1 x holds such pairs.
+// uses cluster.wgsl: shuffle_xor2
+// uses prelude.wgsl: BF16, I32, I8, flat_group, float_of, int_of, is_nan, lane_of, magnitude, uint_of, word_of
+// uses rows.wgsl: ALIKE, CLUSTERS, THREADS, group_rows, local, mate, own_row, take_place, thread
+// uses strided.wgsl: row_start
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

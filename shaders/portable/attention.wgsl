@@ -14,6 +14,10 @@
 //
 // The flat group is (tile * slices + slice) * heads + head, the last tiles first: under a causal mask
 // they take longest.
+// uses attention_all.wgsl or attention_rest.wgsl: is_left
+// uses attention_common.wgsl: Four, MASK, p, scale_rows
+// uses attention_rows.wgsl: add_products, add_values, centers, far, four_scores, four_weights, greatest_of, is_finite, key_part, leave, limits_of, meet, place_of, put_rows, query_part, rescales, special, sums_of, total, value_part
+// uses prelude.wgsl: flat_group
 
 // Rows of an invocation: 1, 2 or 4.
 override ROWS: u32 = 4u;

@@ -3,6 +3,7 @@
 // A workgroup takes 64 words of a row: flat group row * blocks + block, rows in the order of the
 // ranges' results. The factor of each range, of which there are at most 256, is made once; then four
 // invocations share a word, each with every fourth range, four of which it loads at once.
+// uses prelude.wgsl: flat_group, float_bits, lanes, word_of
 
 struct Params {
     y_batch: u32,

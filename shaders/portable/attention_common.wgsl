@@ -2,6 +2,8 @@
 //
 // Query heads that read the same key head are taken together: row r of a key head is query r / group
 // of query head head * group + r % group. Strides are in elements and may be those of any view.
+// uses prelude.wgsl: bits_of, float_of, lane_of, word_of
+// uses scalar/hyperbolic.wgsl: f_tanh
 
 struct Params {
     q_offset: u32,

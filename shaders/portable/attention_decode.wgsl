@@ -8,6 +8,11 @@
 // weights (an F32); attention_combine.wgsl adds them up. Ranges that no row sees are left as they are.
 //
 // The flat group is ((tile * slices + slice) * splits + split) * heads + head.
+// uses attention_common.wgsl: Four, add_seen, k_start, left_of, p, q_start, scale_rows, score, v_start
+// uses attention_few.wgsl: COLS, ROWS, SPLIT, pick, rescales, stats, tops, tops_of, weights, weights_of
+// uses attention_store.wgsl: y_four, y_start
+// uses attention_vec2.wgsl or attention_vec4.wgsl or attention_words.wgsl: k_four, q_four, v_four
+// uses prelude.wgsl: flat_group
 
 // Sums of products of one invocation by (row, key); the pitch keeps invocations off each other's banks.
 fn pitch() -> u32 {

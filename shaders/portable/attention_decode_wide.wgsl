@@ -5,6 +5,12 @@
 // key, each with every fourth 16 bytes of it, 8 elements; COLS invocations share a value, 8 columns each.
 // All that an invocation needs of a step it loads at once: the values before the products, the keys of
 // the next step before the scores.
+// uses attention_common.wgsl: Four, add_seen, k_start, left_of, p, q_start, scale_rows, score, v_start
+// uses attention_few.wgsl: COLS, ROWS, SPLIT, pick, rescales, stats, tops, tops_of, weights_of
+// uses attention_halves.wgsl: halves
+// uses attention_store.wgsl: y_four, y_start
+// uses attention_vec8.wgsl: k, q, v
+// uses prelude.wgsl: flat_group
 
 // 16 bytes of a key for each of four invocations: up to 4 times.
 override PARTS: u32 = 4u;

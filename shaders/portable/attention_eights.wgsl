@@ -1,5 +1,6 @@
 // Eight neighbouring invocations that share a key: the sum of what each has of the product, known to all of them where
 // clusters are that large.
+// uses cluster.wgsl: CLUSTER, shuffle_xor
 
 const SHARES_PRODUCTS: bool = CLUSTER >= 8u;
 

@@ -1,5 +1,7 @@
 // What the kernels of few queries share: constants, where maxima and weights meet, what is known of a
 // range of keys.
+// uses attention_common.wgsl: Four
+// uses prelude.wgsl: as_float
 
 @group(0) @binding(7) var<storage, read_write> stats: array<u32>;
 

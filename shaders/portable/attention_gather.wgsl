@@ -1,6 +1,8 @@
 // y = the results of the ranges of keys that attention_one.wgsl left, put together; ranges in which no key is
 // seen are marked UNSEEN. A workgroup takes the row of one batch entry and query head: an invocation four of its
 // elements in every PARTS-th range, then a word of it.
+// uses attention_order.wgsl: UNSEEN, center_of, normalized, rescale
+// uses prelude.wgsl: flat_group, float_bits, lanes, word_of
 
 struct Params {
     y_batch: u32,

@@ -1,4 +1,6 @@
 // Four elements of two whole words of F16 or BF16: shared by the attention kernels, which declare DTYPE.
+// uses attention_common.wgsl or rope_turn.wgsl: DTYPE
+// uses prelude.wgsl: F16, F32
 fn halves(a: u32, b: u32) -> vec4<f32> {
     if (DTYPE == F16) {
         return vec4<f32>(unpack2x16float(a), unpack2x16float(b));

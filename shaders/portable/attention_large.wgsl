@@ -4,6 +4,9 @@
 // Invocation (ty, tx) of 16 x 8 holds, of the rows ty + 16 i with i < 8, the scores of the keys 4 tx + (0 .. 4) and
 // 32 + 4 tx + (0 .. 4), and those columns of the result. Halves of rows are `low` and `high`, of keys and columns
 // 0 and 1. Steps, parts and their order are as there.
+// uses attention_common.wgsl: Four, MASK, p, scale_rows
+// uses attention_rows.wgsl: Place, add_product, add_seen_products, centers, far, four_scores, four_weights, greatest_of, is_finite, key_part, leave, limits_of, meet, place_of, put_rows, query_part, rescales, special, sums_of, total, value_part
+// uses prelude.wgsl: flat_group
 
 const ROWS: u32 = 8u;
 const KEYS: u32 = 64u;

@@ -7,6 +7,9 @@
 // attention_decode.wgsl leaves them, but that a range without a key that is seen is marked UNSEEN.
 //
 // The flat group is (split * batch + batch entry) * (query heads / ROWS) + those heads.
+// uses attention_common.wgsl: DTYPE, k_start, p, v_start
+// uses attention_halves.wgsl: four
+// uses prelude.wgsl: F32, flat_group, float_bits, lanes, word_of
 
 @group(0) @binding(1) var<storage, read> q: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> k: array<vec4<u32>>;

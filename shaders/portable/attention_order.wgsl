@@ -1,5 +1,6 @@
 // Scores in order as integers, and what their maxima make of weights and sums: shared by the attention
 // kernels.
+// uses prelude.wgsl: as_float, is_nan, nan, order
 
 // Scores and their maxima are floats as ordered integers (`order`); this is below all of them: a key
 // that the query does not see.

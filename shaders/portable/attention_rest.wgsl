@@ -1,4 +1,5 @@
 // Attention of the key heads that another kernel has left.
+// uses attention_common.wgsl: p
 
 @group(0) @binding(7) var<storage, read> rest: array<u32>;
 

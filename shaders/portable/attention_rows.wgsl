@@ -1,5 +1,11 @@
 // Tiles of rows in attention: what the kernels of many queries share. Whoever includes it declares `pool`,
 // `gathered`, ROWS (of an invocation), MEET and ACROSS (invocations of a row).
+// uses attention.wgsl or attention_large.wgsl: ACROSS, PITCH, ROWS, gathered, pool
+// uses attention_common.wgsl: CAPPED, Four, k_start, left_of, p, q_start, score, v_start
+// uses attention_store.wgsl: y_four, y_start
+// uses attention_vec2.wgsl or attention_vec4.wgsl or attention_words.wgsl: k_four, q_four, v_four
+// uses prelude.wgsl: as_float, order
+// uses scalar/hyperbolic.wgsl: f_tanh
 
 // What a score may exceed its center by: no weight is above 3000, then.
 const SLACK: f32 = 8.0;

@@ -11,6 +11,7 @@
 // 2^-17 of it and not 0, or it is beyond 2^40 or below 2^-40.
 //
 // The flat group is (batch * heads + head) * chunks + chunk.
+// uses prelude.wgsl: flat_group
 
 struct Params {
     offset: u32,

@@ -1,5 +1,7 @@
 // Writes results of attention: `y` at binding 6, F32 or, with an even head dim of the values, F16 or
 // BF16, so that no word belongs to two rows.
+// uses attention_common.wgsl: p
+// uses prelude.wgsl: F32, float_bits
 
 @group(0) @binding(6) var<storage, read_write> y: array<u32>;
 

@@ -6,6 +6,11 @@
 // such eight keeps sums under a maximum of its own, which meet in the end. All that the first keys need is asked
 // for before anything is waited for: rows beyond the last key hold something, too. Rows are whole chunks of 16
 // bytes. The row that this token writes may be there already or not: all take it from shared memory.
+// uses attention_eights.wgsl: SHARES_PRODUCTS, sum_of_eight
+// uses attention_halves.wgsl: four
+// uses attention_order.wgsl: UNSEEN, center_of, key_of, normalized, rescale, weight
+// uses prelude.wgsl: F32, bits_of, flat_group, float_bits, float_of, lane_of, lanes, word_of
+// uses rope_turn.wgsl: DTYPE, turn_of, turned_pair
 
 struct Params {
     q_offset: u32,

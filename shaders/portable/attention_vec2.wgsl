@@ -1,4 +1,5 @@
 // Operands of attention whose rows are whole vectors: 8 bytes of F16 or BF16.
+// uses attention_halves.wgsl: halves
 
 @group(0) @binding(1) var<storage, read> q: array<vec2<u32>>;
 @group(0) @binding(2) var<storage, read> k: array<vec2<u32>>;

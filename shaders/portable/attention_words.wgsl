@@ -1,4 +1,7 @@
 // Operands of attention as views of any strides, read by words.
+// uses attention_common.wgsl: DTYPE
+// uses attention_halves.wgsl: halves
+// uses prelude.wgsl: F32, float_of, lane_of, word_of
 
 @group(0) @binding(1) var<storage, read> q: array<u32>;
 @group(0) @binding(2) var<storage, read> k: array<u32>;

@@ -2,6 +2,8 @@
 // is known of each row (see channel_norm_stats.wgsl): rows are groups of `each` channels (BY_PLACE = 0) or
 // places (BY_PLACE = 1) of a batch. The operand has strides along batches, channels and places. One
 // invocation writes one word.
+// uses norm_value.wgsl: Row, normalized
+// uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 
 struct Params {
     numel: u32,

@@ -1,6 +1,11 @@
 // What a norm needs to know of each row of elements that lie `stride` apart: four floats a row (see
 // norm_value.wgsl). Rows are found by strided.wgsl, a workgroup's share of them by rows.wgsl; norm_row.wgsl
 // is the kernel.
+// uses norm_row.wgsl: DTYPE, PER
+// uses norm_value.wgsl: Row
+// uses prelude.wgsl: float_of, lane_of, word_of
+// uses rows.wgsl: thread
+// uses strided.wgsl: row_start
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

@@ -1,5 +1,6 @@
 // record = [position + 1, element] of the first element outside its range (see check_bad.wgsl), or [0, 0].
 // One workgroup walks all elements. With KEEP a record that names an element stays.
+// uses check_bad.wgsl: is_bad
 
 override KEEP: u32 = 0u;
 

@@ -1,6 +1,8 @@
 // found[g] = the first position of part g of x that is outside its range (see check_bad.wgsl), or 2^32 - 1.
 // Elements are rows of `columns`, each column with a length of its own. One workgroup walks the 4096
 // elements of one part.
+// uses check_bad.wgsl: is_bad
+// uses prelude.wgsl: flat_group
 
 struct Params {
     lens: array<vec4<u32>, 2>,

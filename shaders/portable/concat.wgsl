@@ -1,6 +1,7 @@
 // Up to seven strided operands of RANK axes one after the other along an axis, by bits. Operand k
 // covers the places from starts[k] to starts[k + 1] of the axis. One invocation writes one word, 4 /
 // ELEM_BYTES elements, if it holds any of these operands; with `keep` what it holds of others stays.
+// uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

@@ -1,6 +1,7 @@
 // As copy.wgsl where the innermost axis has unit stride in x and everything is whole vectors of 16 bytes:
 // sizes of the innermost axis, strides, the offset and numel count vectors. An invocation copies two,
 // half a grid apart.
+// uses prelude.wgsl: flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

@@ -5,6 +5,11 @@
 // A workgroup takes 256 / THREADS rows, or part number group % parts of them, `chunk` elements each; carry (with
 // CARRY = 1) then holds the result over the parts before each. THREADS invocations take 8 elements each
 // at a time.
+// uses numbers.wgsl: combine, identity, number_of
+// uses prelude.wgsl: flat_group, lane_of, word_of
+// uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
+// uses scan.wgsl: before_me
+// uses strided.wgsl: row_start
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

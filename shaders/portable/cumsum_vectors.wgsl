@@ -1,5 +1,10 @@
 // As cumsum.wgsl for rows of whole vectors of four numbers of 32 bits, from the first to the last, not cut
 // into parts. THREADS invocations take a vector each at a time; the next ones are on their way meanwhile.
+// uses numbers.wgsl: combine, identity
+// uses prelude.wgsl: flat_group
+// uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
+// uses scan.wgsl: before_me
+// uses strided.wgsl: row_start
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

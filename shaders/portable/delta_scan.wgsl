@@ -7,6 +7,8 @@
 //   S   = D_3 S + sum over j of D_3 / D_j k_j outer d_j
 // so that the lanes of a column meet once for four steps. What depends on k, q, g and beta only is made for all
 // columns when a block begins. The last state is F32.
+// uses prelude.wgsl: flat_group, float_of, lane_of, word_of
+// uses states.wgsl: ACROSS, CHANNELS, COLUMNS, DTYPE, FOURS, LANES, LOG2_E, QUADS, STEPS, THREADS, UNITS, WIDTH, across, add_dot, channels, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_stride, values_of
 
 struct Params {
     steps: u32,

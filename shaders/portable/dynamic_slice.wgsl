@@ -1,5 +1,7 @@
 // y[i..] = x[start + i..]: a window of a strided operand of RANK axes at starts that are data, by
 // bits. One invocation writes one word: 4 / ELEM_BYTES elements.
+// uses prelude.wgsl: bits_of, flat_group
+// uses window.wgsl: start_of, window_of
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

@@ -4,6 +4,8 @@
 // One invocation owns one word of one row of the window; a word that also holds elements of an
 // earlier row is left to that one, which writes the elements of both. What a word holds outside the
 // window stays.
+// uses prelude.wgsl: bits_of, flat_group
+// uses window.wgsl: size_of, start_of, window_of
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

@@ -1,5 +1,7 @@
 // y = x with the window at starts that are data replaced by `update`; both operands strided, of RANK
 // axes, by bits. One invocation writes one word: 4 / ELEM_BYTES elements.
+// uses prelude.wgsl: bits_of, flat_group
+// uses window.wgsl: size_of, start_of, window_of
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

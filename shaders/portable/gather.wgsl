@@ -2,6 +2,7 @@
 // by bits. `shape` is that of the result, the axes of the indices taken as one; `strides` are the
 // operand's. Negative indices count from the end; others outside the axis are clamped (a check of
 // its own fails the run). One invocation writes one word: 4 / ELEM_BYTES elements.
+// uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

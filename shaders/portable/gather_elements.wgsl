@@ -2,6 +2,8 @@
 // the place of the index, but along one axis where the index says, by bits. `shape` is that of the indices
 // and of the result. Negative indices count from the end; others outside the axis are clamped (a check of
 // its own fails the run). One invocation writes one word: 4 / ELEM_BYTES elements.
+// uses named.wgsl: named
+// uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

@@ -3,6 +3,8 @@
 // are those of the operand along these axes, 0 where only the row decides. Coordinate c leads along an axis
 // of lens[c] elements that lie steps[c] apart. Negative ones count from the end; others outside are clamped
 // (a check of its own fails the run). One invocation writes one word: 4 / ELEM_BYTES elements.
+// uses named.wgsl: named
+// uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

@@ -1,4 +1,6 @@
 // w of `grouped_matmul.wgsl` as floats with any strides.
+// uses grouped_matmul.wgsl: COUNT, DTYPE, QUADS, STEP, p
+// uses prelude.wgsl: float_of, lane_of, word_of
 
 @group(0) @binding(2) var<storage, read> w: array<u32>;
 

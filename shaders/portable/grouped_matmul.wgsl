@@ -5,6 +5,8 @@
 //
 // A workgroup of 64 invocations computes 32 columns of 32 rows in the order of keys, one run of equal keys
 // after the other, in steps of 16 along k; an invocation owns 4 x 4 elements.
+// uses grouped_floats.wgsl or grouped_packed.wgsl: fill_w, w_quad
+// uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 
 struct Params {
     rows: u32,

@@ -1,6 +1,7 @@
 // w of `grouped_matmul.wgsl` as rows of packed blocks along k, w_row bytes from one column to the next. An
 // invocation decodes 4 neighbours along k of a column. Shared memory has each by itself: 4 invocations fill
 // what others read as one vector.
+// uses grouped_matmul.wgsl: COUNT, QUADS, STEP, TILE, p
 
 @group(0) @binding(2) var<storage, read> w: array<u32>;
 

@@ -1,5 +1,6 @@
 // Floats of 16 bits two by two. Devices convert normal numbers of an f16 alike, and fast; others, and all of a
 // bf16, go through the prelude.
+// uses prelude.wgsl: F16, NATIVE_HALVES, float_bits, float_of, magnitude
 
 // True if a half of the word is below the normal numbers of an f16, where devices may differ.
 fn has_small(word: u32) -> bool {

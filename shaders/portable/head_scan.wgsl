@@ -4,6 +4,8 @@
 // With D the product of a block's decays up to a step, S / D only ever grows by x dt b / D, and y is D times what
 // c gathers of it: two products for each state and step, and one for each block. Where the products of a block
 // leave a range in which D and 1 / D cost no precision, its steps decay one by one.
+// uses prelude.wgsl: flat_group, float_of, lane_of, word_of
+// uses states.wgsl: ACROSS, AT_ONCE, CHANNELS, COLUMNS, DTYPE, FOURS, LOG2_E, QUADS, STEPS, THREADS, UNITS, across, channels, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_stride, values_of
 
 struct Params {
     steps: u32,

@@ -1,5 +1,9 @@
 // A layer norm or RMS norm of rows of any stride; of STATS = 1 only what is known of each row. See
 // norm_row.wgsl.
+// uses norm_row.wgsl: DTYPE, PER
+// uses norm_value.wgsl: Row
+// uses prelude.wgsl: float_of, lane_of, word_of
+// uses rows.wgsl: thread
 
 struct Params {
     rows: u32,

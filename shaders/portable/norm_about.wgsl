@@ -1,4 +1,10 @@
 // What the invocations of a row find out together for its norm.
+// uses channel_norm_stats.wgsl or norm.wgsl or norm_plain_vectors.wgsl or norm_residual.wgsl or norm_residual_vectors.wgsl: p
+// uses norm_row.wgsl or row_vectors.wgsl: DTYPE
+// uses norm_scale.wgsl: scale_for, scaled_eps
+// uses norm_value.wgsl: RMS, Row
+// uses prelude.wgsl: F16, as_float, is_nan, magnitude
+// uses row_floats.wgsl: GREATEST, SUM, over_row
 
 // The sum of v, v^2 or (v - mean)^2 is of scaled elements.
 fn about_size(size: f32) -> f32 {

@@ -1,5 +1,7 @@
 // y of a norm, given what is known of each row: rows of any stride, any dtype. One invocation writes
 // one word.
+// uses norm_value.wgsl: Row, normalized
+// uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 
 struct Params {
     rows: u32,

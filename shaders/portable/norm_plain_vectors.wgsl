@@ -1,4 +1,6 @@
 // A norm of rows of whole vectors. See norm_vectors.wgsl.
+// uses row_vectors.wgsl: PARTS, VECTORS, floats, held, vectors_in
+// uses rows.wgsl: THREADS, thread
 
 struct Params {
     rows: u32,

@@ -1,4 +1,7 @@
 // sum = x + residual + bias, rounded to its dtype, and its layer norm or RMS norm. See norm_row.wgsl.
+// uses norm_row.wgsl: DTYPE, PER
+// uses norm_value.wgsl: Row
+// uses prelude.wgsl: float_of, round_to, word_of
 
 struct Params {
     rows: u32,

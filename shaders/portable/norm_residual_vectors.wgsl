@@ -1,5 +1,7 @@
 // sum = x + residual + bias, rounded to its dtype, and its norm, of rows of whole vectors. See
 // norm_vectors.wgsl.
+// uses row_vectors.wgsl: PARTS, VECTORS, floats, held, vectors_in, words_of
+// uses rows.wgsl: THREADS, thread
 
 struct Params {
     rows: u32,

@@ -5,6 +5,12 @@
 // A workgroup takes 256 / THREADS rows. A unit is a whole word of PER elements where rows are dense and aligned,
 // else one element. Up to CACHE units a thread are read once; rows of more (CACHE = 0) several times.
 // The mean is corrected by the mean of what is left after it, so that large means lose nothing.
+// uses channel_norm_stats.wgsl or norm.wgsl or norm_residual.wgsl: element, finish, finish_row, keep, p, weigh
+// uses norm_about.wgsl: about_size, mean_of, row_of, size_of, sums_of
+// uses norm_value.wgsl: RMS, normalized
+// uses prelude.wgsl: flat_group, float_bits
+// uses row_floats.wgsl: Total, add
+// uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
 
 override DTYPE: u32 = 0u;
 override PER: u32 = 1u;

@@ -1,4 +1,5 @@
 // Powers of two by which rows are scaled where the squares of their elements would leave the range of f32.
+// uses prelude.wgsl: magnitude
 
 // The power of two for a row whose greatest magnitude is `size`.
 fn scale_for(size: f32) -> f32 {

@@ -1,4 +1,5 @@
 // sum = x + residual + bias, where rows are not whole words. One invocation writes one word.
+// uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 
 struct Params {
     rows: u32,

@@ -1,5 +1,11 @@
 // As norm_row.wgsl for rows of whole vectors; see row_vectors.wgsl. The kernel that includes this says
 // what the rows are, with `elements`, which stores a sum where there is one, and where weights are.
+// uses norm_about.wgsl: about_size, mean_of, row_of, size_of
+// uses norm_plain_vectors.wgsl or norm_residual_vectors.wgsl: BETA, beta, elements, gamma, p, y
+// uses norm_value.wgsl: RMS, Row, normalized
+// uses prelude.wgsl: flat_group
+// uses row_vectors.wgsl: PARTS, VECTORS, floats, held, sum_of, vectors_in, words_of
+// uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
 
 fn means_of(v: vec4<f32>, scale: f32, mean: f32) -> vec2<f32> {
     let apart = v * scale - vec4<f32>(mean);

@@ -1,5 +1,7 @@
 // Sums, products, greatest and least of numbers of 32 bits: those of floats (IN <= BF16) are f32, others
 // wrap. The kernel that includes this declares IN.
+// uses cumsum.wgsl or cumsum_vectors.wgsl or reduce.wgsl or scatter.wgsl: IN
+// uses prelude.wgsl: BF16, I32, I8, U8, float_of, fmax, fmin, int_of, uint_of
 
 override OP: u32 = 0u;
 const SUM: u32 = 0u;

@@ -1,5 +1,7 @@
 // y[i, j] = `one` where index i names j of `depth`, else 0, by bits. Negative indices count from the end.
 // One invocation writes one word: 4 / ELEM_BYTES elements.
+// uses named.wgsl: named
+// uses prelude.wgsl: flat_group
 
 struct Params {
     numel: u32,

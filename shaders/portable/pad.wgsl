@@ -1,6 +1,7 @@
 // y = x with elements added before and after each axis, by bits. MODE is 0 for the constant `value`,
 // 1 for reflections, 2 for repeated edges, 3 for repetitions. The operand is strided, of RANK axes.
 // One invocation writes one word: 4 / ELEM_BYTES elements.
+// uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

@@ -1,6 +1,7 @@
 // y[i] = x[(i + start) mod n] along every axis of a strided operand of RANK axes, by bits: rotations and
 // repetitions. `shape` is that of the result, `sizes` are the operand's, each start is below its size.
 // One invocation writes one word: 4 / ELEM_BYTES elements.
+// uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

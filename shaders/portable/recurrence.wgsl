@@ -3,6 +3,8 @@
 // steps, so that nothing but it waits for a state. Two phases a step: products, one column of weights an
 // invocation; then new states, one element an invocation. States are f32: those of h, then those of c. With
 // HELD what the phases exchange is in shared memory, else in `states` and `scratch`. y is f32.
+// uses prelude.wgsl: flat_group, float_of, lane_of, word_of
+// uses recurrence_cell.wgsl: CELL, GATES, LSTM, next_state
 
 struct Params {
     batch: u32,

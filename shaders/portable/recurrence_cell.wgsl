@@ -1,4 +1,7 @@
 // What a recurrent layer makes of its gates, by CELL.
+// uses prelude.wgsl: fmax
+// uses scalar/gate.wgsl: f_sigmoid
+// uses scalar/hyperbolic.wgsl: f_tanh
 
 override CELL: u32 = 0u;
 

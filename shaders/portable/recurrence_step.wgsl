@@ -3,6 +3,8 @@
 // ROWS rows of the batch: each invocation sums every PARTS-th term of all gates of an element for all rows, the
 // sums of the parts meet in shared memory. States of h lie as [size, rows], rows a multiple of ROWS, so that what
 // a term needs of all rows is two vectors. `states`, of h and then of c, and y are f32.
+// uses prelude.wgsl: flat_group, float_of, lane_of, word_of
+// uses recurrence_cell.wgsl: CELL, GATES, LSTM, next_state
 
 struct Params {
     batch: u32,

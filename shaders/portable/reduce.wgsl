@@ -6,6 +6,12 @@
 // A workgroup takes 256 / THREADS rows, or the part number group % parts of them: then y has `parts` results a
 // row, each of `chunk` units. A unit is a whole word of PER elements where rows are dense and aligned,
 // else one element.
+// uses numbers.wgsl: identity
+// uses prelude.wgsl: BF16, flat_group, float_bits, int_bits, lanes, nan
+// uses reduce_units.wgsl or reduce_vectors.wgsl: over_units
+// uses row_numbers.wgsl: over_row, pool
+// uses rows.wgsl: THREADS, group_rows, local, own_row, take_place, thread
+// uses strided.wgsl: row_start
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

@@ -1,4 +1,8 @@
 // The result over units of a row of any axes and strides: see reduce.wgsl.
+// uses numbers.wgsl: combine, identity, number_of
+// uses prelude.wgsl: lane_of, word_of
+// uses reduce.wgsl: IN, PER, p
+// uses rows.wgsl: THREADS
 
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 

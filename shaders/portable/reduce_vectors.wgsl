@@ -1,5 +1,8 @@
 // As reduce.wgsl for rows of whole vectors of PER elements: the elements of a unit are read at once, and
 // four units are on their way together.
+// uses numbers.wgsl: combine, identity, number_of
+// uses reduce.wgsl: IN, PER
+// uses rows.wgsl: THREADS
 
 @group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
 

@@ -5,6 +5,8 @@
 // Results are planes of places: the places of a plane are those of the axes from the first one that changes
 // on, RANK of them. An invocation finds its taps once, for the places of one word, and takes EACH planes, one
 // after the other, through them; they begin with whole words.
+// uses halves.wgsl: half_of, two_bits
+// uses prelude.wgsl: F32, bits_of, flat_group, lane_of, lanes, word_of
 
 struct Params {
     shape: array<vec4<u32>, 2>,

@@ -2,6 +2,8 @@
 // bits, r = sqrt(-2 ln(u1 + 2^-24)), t = 2 pi u2; the even element is r cos t, the odd one r sin t.
 // Logarithm, sine and cosine are written out: those of the language may be 2^-11 off. One invocation
 // makes the four numbers of a block of random words.
+// uses philox.wgsl: philox
+// uses prelude.wgsl: flat_group, float_bits, lanes
 
 struct Params {
     numel: u32,

@@ -1,6 +1,8 @@
 // Uniform random numbers in [lo, hi): lo + span u, product and sum each rounded, then rounded to
 // DTYPE and lowered to `last` where that gives hi; u has 24 bits. One invocation makes the four
 // numbers of a block of random words.
+// uses philox.wgsl: philox
+// uses prelude.wgsl: flat_group, float_bits, lanes, opaque, round_to
 
 struct Params {
     numel: u32,

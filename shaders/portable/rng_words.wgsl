@@ -1,4 +1,6 @@
 // y = the four random words of each counter by one key. One invocation makes those of one counter.
+// uses philox.wgsl: philox
+// uses prelude.wgsl: flat_group
 
 struct Params {
     counters: u32,

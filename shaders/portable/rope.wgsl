@@ -4,6 +4,8 @@
 // The result is [batch, axis 1, axis 2, head dim]; strides are those of views: of the four axes of x; of
 // batch, axis 1, axis 2 and pair of the tables, 0 where they do not vary. `sizes`, `window` and
 // `checks` are of rope_update.wgsl.
+// uses prelude.wgsl: bits_of, float_of, lane_of, lanes, word_of
+// uses rope_turn.wgsl: DTYPE, turn_of, turned_pair
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

@@ -2,6 +2,9 @@
 // values as they are into windows at the same starts of two states alike, dense, whose heads are as long and
 // whole words. Nothing is written if the record of some data check says that the run failed. One invocation
 // writes one word: of the queries, then of the keys, then of the values.
+// uses prelude.wgsl: bits_of, flat_group, float_of, lane_of, lanes, word_of
+// uses rope_turn.wgsl: DTYPE, turn_of, turned_pair
+// uses window.wgsl: size_of, start_of
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

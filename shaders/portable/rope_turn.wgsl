@@ -1,5 +1,7 @@
 // How pairs of the first n_rot elements of a head are turned: elements (i, i + n_rot / 2), or (2 i, 2 i + 1)
 // where `adjacent`. Includes have p, cosines and sines.
+// uses attention_token.wgsl or rope.wgsl or rope_append.wgsl: cosines, p, sines
+// uses prelude.wgsl: float_bits, float_of, lane_of, word_of
 
 override DTYPE: u32 = 0u;
 override COS: u32 = 0u;

@@ -1,6 +1,10 @@
 // What rope.wgsl turns, into a window at starts that are data of a dense state y of as long heads, which
 // are whole words; nothing is written if the record of some data check says that the run failed. One
 // invocation writes one word.
+// uses prelude.wgsl: flat_group, lanes
+// uses rope.wgsl: p, turned
+// uses rope_turn.wgsl: DTYPE
+// uses window.wgsl: size_of, start_of
 
 @group(0) @binding(4) var<storage, read> starts: array<u32>;
 @group(0) @binding(5) var<storage, read_write> y: array<u32>;

@@ -1,4 +1,7 @@
 // What rope.wgsl turns, dense. One invocation writes one word.
+// uses prelude.wgsl: flat_group, lanes
+// uses rope.wgsl: p, turned
+// uses rope_turn.wgsl: DTYPE
 
 @group(0) @binding(4) var<storage, read_write> y: array<u32>;
 

@@ -1,5 +1,8 @@
 // What the invocations of a row find out together: sums of two floats, or the greatest of one. The order
 // is fixed: clusters as trees, 16 sums of every 16th cluster, then their sum.
+// uses cluster.wgsl: shuffle_xor2
+// uses prelude.wgsl: fmax
+// uses rows.wgsl: ALIKE, CLUSTERS, local, mate, own_row, thread
 
 const SUM: u32 = 0u;
 const GREATEST: u32 = 1u;

@@ -1,5 +1,8 @@
 // What the invocations of a row make of their numbers together (see numbers.wgsl). The order is fixed: clusters
 // as trees, 16 results of every 16th cluster of a row, then theirs.
+// uses cluster.wgsl: shuffle_xor
+// uses numbers.wgsl: combine
+// uses rows.wgsl: ALIKE, CLUSTERS, local, mate, own_row, thread
 
 var<workgroup> pool: array<u32, 272>;
 

@@ -1,5 +1,7 @@
 // With halves.wgsl: rows of whole vectors of 16 bytes, dense and aligned: an invocation keeps up to VECTORS of them, every
 // THREADS-th, and reads all before it uses one. A vector is PARTS times four floats.
+// uses halves.wgsl: both_of, has_small, two_bits
+// uses prelude.wgsl: F16, F32, NATIVE_HALVES
 
 override DTYPE: u32 = 0u;
 override VECTORS: u32 = 4u;

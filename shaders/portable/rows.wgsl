@@ -1,5 +1,6 @@
 // A workgroup of 256 invocations over 256 / THREADS rows, THREADS invocations each. Neighbouring invocations are
 // on one row (ACROSS = 0) or on neighbouring rows (ACROSS = 1), whichever lie side by side in memory.
+// uses cluster.wgsl: CLUSTER
 
 override THREADS: u32 = 256u;
 override ACROSS: u32 = 0u;

@@ -2,6 +2,9 @@
 // prefix stays whose weight reaches `top_p` (in units of 2^-63) of the total; of it the first index at
 // which the running weight exceeds u times the weight of what stayed. All in whole numbers. One
 // workgroup draws one row.
+// uses philox.wgsl: philox
+// uses prelude.wgsl: flat_group
+// uses wide64.wgsl: add64, less64, mul64
 
 struct Params {
     rows: u32,

@@ -5,6 +5,8 @@
 // With c = log2(e) / temperature, the weight is 2^-t, t = (greatest - logit) c, all in whole numbers:
 // c = (c_high, c_low) 2^c_exponent with its highest bit set. Errors are below 2^-50 of the weight plus
 // half a unit. One workgroup takes one block.
+// uses prelude.wgsl: flat_group
+// uses wide64.wgsl: add64, leading_zeros64, mul_high64, shl64, shr64, sub64
 
 struct Params {
     rows: u32,

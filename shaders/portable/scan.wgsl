@@ -1,4 +1,8 @@
 // What the invocations of a row find out together for its scan.
+// uses cluster.wgsl: shuffle_xor
+// uses numbers.wgsl: combine, identity
+// uses row_numbers.wgsl: pool
+// uses rows.wgsl: ALIKE, CLUSTERS, THREADS, local, mate, own_row, thread
 
 struct Before {
     // The result over the invocations of the row before this one, and over all.

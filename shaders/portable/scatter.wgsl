@@ -3,6 +3,8 @@
 // places[r] is the update that has key r. Without DATA every slice begins with the result over nothing.
 // Combined numbers are handled as 32 bits: f32 for floats, integers that wrap; what no key names keeps its
 // bits. One invocation writes one word: no two combine the same element, whose order is fixed.
+// uses numbers.wgsl: combine, identity, number_of
+// uses prelude.wgsl: BF16, bits_of, flat_group, float_bits, int_bits, lane_of, lane_shift, lanes, word_of
 
 struct Params {
     numel: u32,

@@ -2,6 +2,8 @@
 // axis where its index says. `shape` is that of the RANK axes of indices, `strides` are the tensor's.
 // Negative indices count from the end; others outside the axis are clamped (a check of its own fails the
 // run). One invocation writes one key.
+// uses named.wgsl: named
+// uses prelude.wgsl: flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

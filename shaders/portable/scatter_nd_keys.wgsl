@@ -1,6 +1,8 @@
 // keys[i] = the number of the slice that row i of COORDINATES numbers leads to, among axes of the sizes
 // `lens`. Negative coordinates count from the end; others outside are clamped (a check of its own fails the
 // run). One invocation writes one key.
+// uses named.wgsl: named
+// uses prelude.wgsl: flat_group
 
 struct Params {
     lens: array<vec4<u32>, 2>,

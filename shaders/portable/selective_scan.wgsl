@@ -1,5 +1,7 @@
 // h = exp(dt a) h + dt x b, y = sum over states of c h, for each channel, from zeros: every channel has a dt of its
 // own, every state of it an `a`. b enters, c leaves.
+// uses prelude.wgsl: flat_group, float_of, lane_of, word_of
+// uses states.wgsl: ACROSS, AT_ONCE, CHANNELS, COLUMNS, DTYPE, FOURS, LOG2_E, QUADS, STEPS, THREADS, UNITS, across, add_dot, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_element, value_floats, value_stride, values_of
 
 struct Params {
     steps: u32,

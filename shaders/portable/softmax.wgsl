@@ -4,6 +4,12 @@
 // A workgroup takes 256 / THREADS rows. An element is a whole word of PER elements where rows are dense and
 // aligned, else one element. Up to CACHE words a thread are read once; rows of more (CACHE = 0) are read
 // three times.
+// uses prelude.wgsl: as_float, flat_group, float_bits, float_of, lane_of, word_of
+// uses row_floats.wgsl: Total, add
+// uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
+// uses softmax_row.wgsl: Top, exp_of, greatest_of, raise, row_of
+// uses softmax_value.wgsl: Row, part_of, value_of
+// uses strided.wgsl: row_start
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

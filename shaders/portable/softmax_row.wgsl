@@ -1,4 +1,8 @@
 // What the invocations of a row find out together for its softmax.
+// uses prelude.wgsl: magnitude, nan
+// uses row_floats.wgsl: GREATEST, SUM, over_row
+// uses scalar/log.wgsl: f_ln
+// uses softmax_value.wgsl: LOG, Row, exp_below
 
 // The greatest so far, with NaN noticed in `size`: the builtin may drop one.
 struct Top {

@@ -1,5 +1,6 @@
 // One element of a softmax, given what is known of its row: its greatest element and 1 / sum(exp(x -
 // greatest)), or ln of that sum where LOG = 1.
+// uses prelude.wgsl: as_float, magnitude, nan
 
 override LOG: u32 = 0u;
 

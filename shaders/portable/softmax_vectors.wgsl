@@ -1,4 +1,10 @@
 // As softmax.wgsl for rows of whole vectors; see row_vectors.wgsl.
+// uses prelude.wgsl: as_float, flat_group
+// uses row_vectors.wgsl: PARTS, VECTORS, floats, held, sum_of, vectors_in, words_of
+// uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
+// uses softmax_row.wgsl: Top, exp_of, greatest_of, raise, row_of
+// uses softmax_value.wgsl: Row, part_of, value_of
+// uses strided.wgsl: row_start
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

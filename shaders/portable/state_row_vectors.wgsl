@@ -1,5 +1,7 @@
 // Rows of states by vectors of 16 bytes: F32 in rows of whole fours, 16 bits in rows of whole eights. As
 // state_rows.wgsl.
+// uses prelude.wgsl: F32
+// uses states.wgsl: DTYPE
 
 @group(0) @binding(1) var<storage, read> enter_data: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> leave_data: array<vec4<u32>>;

@@ -1,4 +1,6 @@
 // Rows of states by words: those of four elements from element i on, of which the row has `count` or none.
+// uses prelude.wgsl: F32, word_of
+// uses states.wgsl: DTYPE
 
 @group(0) @binding(1) var<storage, read> enter_data: array<u32>;
 @group(0) @binding(2) var<storage, read> leave_data: array<u32>;

@@ -10,6 +10,10 @@
 // each invocation stores the results of its units: a unit is a channel and four steps.
 //
 // The kernel that includes this declares `p` with `steps` and `states`, and places values (x, v) in `values_of`.
+// uses delta_scan.wgsl or head_scan.wgsl or selective_scan.wgsl: p
+// uses halves.wgsl: two_bits, two_of
+// uses prelude.wgsl: F32, float_of, lane_of, word_of
+// uses state_row_vectors.wgsl or state_rows.wgsl: ALIGNED, enter_words, leave_words
 
 override DTYPE: u32 = 0u;
 override OUT: u32 = 0u;

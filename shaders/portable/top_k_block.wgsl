@@ -1,6 +1,7 @@
 // The first `take` of each chunk of 1024 (key, index) pairs of a row in ascending order, ties by
 // index; ends of chunks that reach beyond the row are filled with the greatest pair. With FIRST an
 // element's index is its place, and `indices` is not read. One workgroup sorts one chunk.
+// uses prelude.wgsl: flat_group
 
 struct Params {
     rows: u32,

@@ -1,6 +1,7 @@
 // keys[i] orders element i of a strided operand of RANK axes: the lesser key is the more extreme
 // element, equal elements have equal keys. With LARGEST the greatest is the most extreme. NaN has the
 // least key, with NAN = 1 that of -inf, with NAN = 2 the greatest. One invocation writes one key.
+// uses prelude.wgsl: BF16, F16, I32, I8, bits_of, flat_group, from_half, int_of, lane_of, uint_of, word_of
 
 struct Params {
     shape: array<vec4<u32>, 2>,

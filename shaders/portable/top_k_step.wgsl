@@ -1,6 +1,7 @@
 // One step of a bitonic sort of rows of (key, index) pairs in memory: orders the pairs at a distance
 // of `step`, or with `mirrored` those that lie opposite in runs of 2 step. One invocation orders one
 // pair.
+// uses prelude.wgsl: flat_group
 
 struct Params {
     pairs: u32,

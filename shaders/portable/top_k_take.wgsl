@@ -1,6 +1,7 @@
 // values[o, r, i] = the element of row (o, i) of a strided operand that `sorted` has at rank r, and
 // its index; values by bits. `shape` and `strides` are those of the RANK axes of rows. One invocation
 // writes one word of values, 4 / ELEM_BYTES elements, and their indices.
+// uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

@@ -4,6 +4,7 @@
 //
 // Rows run along the axis of unit stride in x, columns along the last axis of y; other axes are batches. A
 // workgroup moves one tile. Columns are whole words.
+// uses prelude.wgsl: flat_group
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

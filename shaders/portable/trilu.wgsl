@@ -1,6 +1,7 @@
 // y = x where column - row >= k (UPPER = 1) or column - row <= k (UPPER = 0) in the matrices of the last
 // two axes, else 0, by bits. The operand is strided, of RANK axes. One invocation writes one word:
 // 4 / ELEM_BYTES elements.
+// uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
     shape: array<vec4<u32>, 2>,

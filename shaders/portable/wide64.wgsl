@@ -1,4 +1,5 @@
 // Whole numbers of 64 bits as (low, high) words. Needs `scalar/wide.wgsl`.
+// uses scalar/wide.wgsl: wide_product
 
 // a b
 fn mul_wide(a: u32, b: u32) -> vec2<u32> {

@@ -1,6 +1,8 @@
 // Where a window lies in a tensor: `p.sizes` are the tensor's, `p.window` the window's, `starts` has
 // one number for each axis. Negative ones count from the end, then they are clamped so that the
 // window fits.
+// uses dynamic_slice.wgsl or dynamic_update.wgsl or dynamic_update_copy.wgsl or rope.wgsl or rope_append.wgsl: p
+// uses dynamic_slice.wgsl or dynamic_update.wgsl or dynamic_update_copy.wgsl or rope_append.wgsl or rope_update.wgsl: starts
 
 fn size_of(axis: u32) -> u32 {
     return p.sizes[axis / 4u][axis % 4u];

@@ -1,6 +1,11 @@
 // y[n, o, p] = sum_t columns[n, o, t, i(p, t)] + bias[o]: the columns of a transposed convolution added up by
 // each result. They are dense in f32, by batch, channel, tap and element. One invocation writes one
 // word.
+// uses conv/spread.wgsl: element_of_tap, padded_at
+// uses conv/windows.wgsl: KD, KH, KW, TAPS, p
+// uses matmul/floats.wgsl: Y_TYPE, finish
+// uses matmul/plain.wgsl: begin
+// uses prelude.wgsl: flat_group, float_bits, lanes
 
 @group(0) @binding(1) var<storage, read> columns: array<u32>;
 @group(0) @binding(2) var<storage, read> bias_data: array<u32>;

@@ -2,6 +2,9 @@
 // One invocation computes STRIP neighbouring windows of a row; m is how many channels of the result a
 // channel of x has. Where taps of a row are neighbours (NEAR), the row is read once for all windows of the strip:
 // SPAN elements. 16-bit results have an even number of windows in a row.
+// uses matmul/activated.wgsl or matmul/plain.wgsl: begin
+// uses matmul/floats.wgsl: A_TYPE, Y_TYPE, element_of, finish
+// uses prelude.wgsl: flat_group, float_bits, lane_of, lanes, word_of
 
 @group(0) @binding(2) var<storage, read> w_data: array<u32>;
 

@@ -1,5 +1,9 @@
 // y[n, o, p] = sum_{c, t} w[c, o, t] x[n, c, i(p, t)] + bias[o], summed by each result: for few channels.
 // One invocation writes one word.
+// uses conv/spread.wgsl: element_of_tap, padded_at
+// uses matmul/floats.wgsl: A_TYPE, Y_TYPE, element_of, finish
+// uses matmul/plain.wgsl: begin
+// uses prelude.wgsl: flat_group, float_bits, lanes, word_of
 
 @group(0) @binding(2) var<storage, read> w_data: array<u32>;
 

@@ -1,5 +1,7 @@
 // y[n, (c, tap), window] = x[n, c, window, tap], zero for padding, by bits. One invocation writes one word:
 // 4 / ELEM_BYTES elements.
+// uses conv/windows.wgsl: TAPS, is_inside, p, place_of, tap_at, window_at
+// uses prelude.wgsl: bits_of, flat_group
 
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;

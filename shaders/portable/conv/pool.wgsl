@@ -3,6 +3,8 @@
 // blocks, so that errors of long sums stay small; integers wrap. One invocation writes one word.
 //
 // A mean divides by the elements covered, or with COUNT_PAD by the taps that are not beyond the padding.
+// uses conv/windows.wgsl: KD, KH, KW, is_inside, p, place_of, window_at
+// uses prelude.wgsl: BF16, I32, I8, U8, flat_group, float_bits, float_of, fmax, fmin, int_bits, int_of, lane_of, lanes, nan, uint_of, word_of
 
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;

@@ -1,5 +1,6 @@
 // What kernels of transposed convolutions share: result p along an axis takes element i at tap t where
 // p + pad = i stride + t dilation. Windows stand on the result, whose sizes are out_*; size_* are those of x.
+// uses conv/windows.wgsl: p
 
 // The element that a tap reaches a place of the padded result from; beyond the axis where it does not.
 fn element_of_tap(place: u32, tap: u32, dilation: u32, stride: u32) -> u32 {

@@ -1,4 +1,5 @@
 // Four neighbours along k of 16-bit weights whose rows are whole quads.
+// uses matmul/floats.wgsl: A_TYPE, pair_of
 
 @group(0) @binding(2) var<storage, read> w_data: array<vec2<u32>>;
 

@@ -1,4 +1,6 @@
 // Four neighbours along k of weights that lie anywhere.
+// uses matmul/floats.wgsl: A_TYPE, element_of
+// uses prelude.wgsl: word_of
 
 @group(0) @binding(2) var<storage, read> w_data: array<u32>;
 

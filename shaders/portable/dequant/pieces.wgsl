@@ -4,6 +4,8 @@
 //
 // The second group of a piece lies SECOND weights after the first. `blocks.wgsl` has the formats; the code
 // that includes this has load_quad and load_word: 16 or 4 bytes from one on.
+// uses dequant/packed_quads.wgsl or dequant/packed_words.wgsl: load_quad, load_word, packed_word
+// uses prelude.wgsl: NATIVE_HALVES, sign_extend8
 
 override GROUPS: u32 = 2u;
 override SECOND: u32 = 16u;

@@ -1,4 +1,5 @@
 // y = the f32 values of rows of packed blocks. One invocation writes 4 values.
+// uses prelude.wgsl: flat_group
 
 struct Params {
     count: u32,

@@ -1,5 +1,7 @@
 // y = the values of rows of packed blocks in the 16-bit float Y_TYPE. Two invocations decode a piece, 16 or 32
 // weights, and write 8 neighbours each: those of a workgroup then write whole lines. `before` is not read: it is what must be there first, so that y is made when it is needed.
+// uses dequant/pieces.wgsl or dequant/pieces_coded.wgsl: GROUPS, PARTS, Raw, SECOND, codes, first_of, raw_of, scales
+// uses prelude.wgsl: F16, flat_group, float_bits
 
 struct Params {
     pieces: u32,

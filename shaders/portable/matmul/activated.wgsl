@@ -1,4 +1,10 @@
 // f of a product: functions that take more code than the identity.
+// uses conv/conv_finish.wgsl or matmul/operands.wgsl or matmul/sum_parts.wgsl: ACTIVATION, p
+// uses scalar/base.wgsl: opaque_zero
+// uses scalar/erf.wgsl: f_gelu
+// uses scalar/gate.wgsl: f_gelu_tanh, f_sigmoid, f_silu
+// uses scalar/hyperbolic.wgsl: f_tanh
+// uses scalar/softplus.wgsl: f_softplus
 
 fn begin() {
     opaque_zero = p.zero;

@@ -1,4 +1,6 @@
 // Quads of b as 8 bytes: floats of 16 bits.
+// uses matmul/floats.wgsl: pair_of
+// uses matmul/operands.wgsl: b_base, p
 
 override B_TYPE: u32 = 1u;
 override B_ALONG: u32 = 0u;

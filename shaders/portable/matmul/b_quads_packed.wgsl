@@ -1,5 +1,7 @@
 // Quads of b from packed blocks: a column is a row of blocks, b_col bytes from the one before. k is whole
 // blocks.
+// uses matmul/b_words.wgsl: b_data
+// uses matmul/operands.wgsl: b_base, p
 
 const B_ALONG: u32 = 0u;
 

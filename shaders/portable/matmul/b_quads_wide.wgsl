@@ -1,4 +1,5 @@
 // Quads of b as 16 bytes: f32.
+// uses matmul/operands.wgsl: b_base, p
 
 override B_ALONG: u32 = 0u;
 

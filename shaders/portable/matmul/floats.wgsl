@@ -1,4 +1,8 @@
 // What is done to a sum before it is stored, for products of floats.
+// uses conv/col2im.wgsl or conv/conv_finish.wgsl or matmul/operands.wgsl or matmul/sum_parts.wgsl: BIAS, bias_data
+// uses conv/conv_finish.wgsl or conv/windows.wgsl or matmul/operands.wgsl or matmul/sum_parts.wgsl: p
+// uses matmul/activated.wgsl or matmul/plain.wgsl: activate
+// uses prelude.wgsl: F16, F32, word_of
 
 override A_TYPE: u32 = 0u;
 override Y_TYPE: u32 = 0u;

@@ -1,4 +1,6 @@
 // The gains of a norm, by words; the units of a workgroup share the row out between them.
+// uses matmul/gemv_tile.wgsl: UNITS
+// uses prelude.wgsl: word_of
 
 @group(0) @binding(5) var<storage, read> gains: array<u32>;
 

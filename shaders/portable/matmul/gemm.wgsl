@@ -5,6 +5,9 @@
 // Shared tiles hold 4 neighbours along m or n at one k. Their places are permuted by k, so that neither
 // filling them along k nor reading them runs into one bank. Neighbouring invocations load along k where
 // *_ALONG is 0, along m or n where it is 1: whichever has stride 1.
+// uses matmul/activated.wgsl or matmul/plain.wgsl: begin
+// uses matmul/gemm_floats.wgsl or matmul/gemm_packed.wgsl: load_b
+// uses prelude.wgsl: flat_group, float_bits, lane_of, lanes, word_of
 
 override SIDE: u32 = 16u;
 override WIDE: u32 = 0u;

@@ -1,4 +1,7 @@
 // Tiles of b where it holds floats.
+// uses matmul/b_words.wgsl: b_data
+// uses matmul/gemm.wgsl: COUNT, QUADS, STEP, b_tile, place
+// uses prelude.wgsl: word_of
 
 override B_TYPE: u32 = 0u;
 override B_ALONG: u32 = 0u;

@@ -1,5 +1,7 @@
 // Tiles of b where its columns are rows of packed blocks: an invocation decodes 4 neighbours along k of 4
 // columns. k is whole blocks; b_col is in bytes.
+// uses matmul/b_words.wgsl: b_data
+// uses matmul/gemm.wgsl: COUNT, TILE, b_tile, place
 
 fn packed_word(i: u32) -> u32 {
     return b_data[i];

@@ -1,6 +1,8 @@
 // b is walked along n: an invocation takes every SLICES-th row of b, of PER columns: both elements of a
 // word where PER is 2 (16-bit, stride 1, and rows begin with a word), else one element. Four rows are
 // loaded before any is used.
+// uses matmul/b_words.wgsl: b_data
+// uses prelude.wgsl: word_of
 
 override B_TYPE: u32 = 0u;
 override PER: u32 = 1u;

@@ -1,6 +1,8 @@
 // b has stride 1 along k: an invocation takes every SLICES-th piece of its column. A piece is a word of
 // two elements where B_WORDS is 1 (16-bit, and columns begin with a word), else one element. Four pieces
 // are loaded before any is used.
+// uses matmul/b_words.wgsl: b_data
+// uses prelude.wgsl: word_of
 
 override B_TYPE: u32 = 0u;
 override B_WORDS: u32 = 0u;

@@ -5,6 +5,9 @@
 // their scales are made of where they can.
 //
 // Invocations with an infinity or NaN among their elements take floats.
+// uses dequant/pieces.wgsl: PARTS, Raw, SECOND, code_bytes, code_offset, first_of, has_one_scale, no_bits, scale_codes, scale_units, scales
+// uses matmul/operands.wgsl: p
+// uses matmul/row_quads.wgsl: a_four
 
 // Weights that an invocation takes of a column.
 const TAKE: u32 = 64u;

@@ -1,6 +1,8 @@
 // Columns of b are rows of packed blocks, taken in the pieces of `dequant/pieces.wgsl`; b_col is in bytes.
 // The next piece of each column is under way while one is used; the first are asked for before the tile
 // is filled.
+// uses dequant/pieces.wgsl or dequant/pieces_coded.wgsl: GROUPS, PARTS, Raw, codes, hide_constants, raw_of, scales, spot_in
+// uses matmul/gemv_tile.wgsl: PER, PIECE, STEPS, add_quad, place, turn_to, x_at
 
 const QUADS: u32 = 4u * GROUPS;
 // One row: the sums of the elements of each group, for the minima.

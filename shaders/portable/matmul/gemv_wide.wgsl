@@ -1,6 +1,7 @@
 // b has stride 1 along k and is read in quads of words, 4 or 8 elements: offsets, columns and k are
 // multiples of that. Two pieces of each column are under way while two are used, so that memory always
 // has work; the first are asked for before the tile is filled.
+// uses matmul/gemv_tile.wgsl: PER, PIECE, STEPS, add_quad, turn_to
 
 override B_TYPE: u32 = 0u;
 

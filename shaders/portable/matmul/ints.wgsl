@@ -1,5 +1,7 @@
 // Product of integers, which wrap: one invocation computes one word of y. f is the identity (0) or relu
 // (1).
+// uses matmul/b_words.wgsl: b_data
+// uses prelude.wgsl: I32, I8, flat_group, int_bits, int_of, lane_of, lanes, sign_extend8, word_of
 
 override DTYPE: u32 = 3u;
 

@@ -1,4 +1,5 @@
 // y = x rounded from f32 to the 16-bit float Y_TYPE. One invocation writes one word.
+// uses prelude.wgsl: flat_group, float_bits
 
 struct Params {
     count: u32,

@@ -1,4 +1,6 @@
 // Quads of a and y as 8 bytes: floats of 16 bits.
+// uses matmul/floats.wgsl: A_TYPE, Y_TYPE, pair_of
+// uses prelude.wgsl: float_bits
 
 @group(0) @binding(1) var<storage, read> a_quads: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read_write> y_quads: array<vec2<u32>>;

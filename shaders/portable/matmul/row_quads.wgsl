@@ -1,4 +1,7 @@
 // The one row of a and the gains of its norm by quads of words, straight from memory. Offsets are whole quads.
+// uses matmul/floats.wgsl: A_TYPE, pair_of
+// uses matmul/operands.wgsl: a_base
+// uses prelude.wgsl: F32
 
 @group(0) @binding(1) var<storage, read> a_data: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> y_data: array<u32>;

@@ -1,6 +1,9 @@
 // y[i, j] = f(sum_s part_sums[s, i, j] + bias[i, j]): the end of a product whose sums over k were made in
 // parts.
 // An invocation has four neighbours of a row; n is a multiple of 4.
+// uses matmul/activated.wgsl or matmul/plain.wgsl: begin
+// uses matmul/floats.wgsl: Y_TYPE, finish
+// uses prelude.wgsl: F32, flat_group, float_bits
 
 struct Params {
     quads: u32,

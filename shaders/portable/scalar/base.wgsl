@@ -3,6 +3,7 @@
 // Compilers contract a * b + c to one rounding and some reorder sums, so error terms are computed only
 // against values that went through the integers: head and trim drop bits (what they drop is exact either
 // way), and exact keeps a constant or difference out of a reordering.
+// uses prelude.wgsl: as_float, magnitude, opaque, shift_to_even
 
 // Zero at run time where a kernel sets it; see opaque.
 var<private> opaque_zero: u32;

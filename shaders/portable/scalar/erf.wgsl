@@ -1,4 +1,8 @@
 // The error function, and gelu.
+// uses prelude.wgsl: as_float, magnitude
+// uses scalar/base.wgsl: copy_sign, head, pair_product, pair_quotient, pair_sum, parts, rounded, scaled
+// uses scalar/exp.wgsl: f_exp, power
+// uses scalar/tail.wgsl: is_near, less_tail
 
 fn f_erf(x: f32) -> f32 {
     let size = magnitude(x);

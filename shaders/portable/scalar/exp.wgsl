@@ -1,4 +1,6 @@
 // Exponentials. e^x = 2^n (1 + q) with q = e^r - 1, r = x - n ln(2), |r| <= ln(2) / 2.
+// uses prelude.wgsl: is_nan, magnitude
+// uses scalar/base.wgsl: exact, scaled
 
 struct Power {
     q: f32,

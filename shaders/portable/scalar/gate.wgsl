@@ -1,4 +1,8 @@
 // Sigmoid, and products with it.
+// uses prelude.wgsl: as_float, is_nan, magnitude
+// uses scalar/base.wgsl: exact, pair_product, pair_quotient, pair_sum, parts, rounded, scaled
+// uses scalar/exp.wgsl: power
+// uses scalar/tail.wgsl: is_near, less_tail
 
 // x / (1 + e^-(z + low)) for a finite x that is not zero and z of its sign, with |z| < 400.
 fn gated(x: f32, z: f32, low: f32) -> f32 {

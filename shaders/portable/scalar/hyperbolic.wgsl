@@ -1,4 +1,7 @@
 // Hyperbolic functions.
+// uses prelude.wgsl: as_float, is_nan, magnitude
+// uses scalar/base.wgsl: copy_sign, quotient, scaled
+// uses scalar/exp.wgsl: f_exp, power
 
 fn f_tanh(x: f32) -> f32 {
     let size = magnitude(x);

@@ -1,5 +1,7 @@
 // Logarithms. ln(2^k (1 + f)) with 1 + f in [sqrt(1/2), sqrt(2)); the polynomial is
 // (ln(1 + f) - f + f^2 / 2) / f^3 within 2^-32 of the result.
+// uses prelude.wgsl: as_float, is_nan, magnitude, nan
+// uses scalar/base.wgsl: exact, head, parts, scaled, trim
 
 struct Log {
     f: f32,

@@ -1,4 +1,7 @@
 // ln(1 + e^x)
+// uses prelude.wgsl: as_float, is_nan, magnitude
+// uses scalar/exp.wgsl: f_exp
+// uses scalar/log.wgsl: f_log1p
 fn f_softplus(x: f32) -> f32 {
     if (is_nan(x)) {
         return x;

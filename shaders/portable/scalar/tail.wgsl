@@ -1,5 +1,6 @@
 // x P(x) for gates P that rise from 0 to 1, P(-a) = 1 - P(a), by the tail T = P(-a) of a = |x|: a product for one sign
 // and a difference that does not cancel for the other, without any division.
+// uses scalar/base.wgsl: head, rounded
 
 // True for the sizes that ways by tails take: from 2^-60 to 4.
 fn is_near(size: u32) -> bool {

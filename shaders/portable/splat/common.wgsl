@@ -1,5 +1,6 @@
 // What the kernels of splatting share: sizes of a splat (place, conic, opacity, colour, depth) and of its
 // footprint (tiles from and to, radius).
+// uses prelude.wgsl: magnitude
 
 const SPLAT_LEN: u32 = 10u;
 const FOOTPRINT_LEN: u32 = 5u;

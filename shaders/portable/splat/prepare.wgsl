@@ -2,6 +2,10 @@
 // al. 2001), opacity, colour, depth, and the tiles that three standard deviations reach. HARMONICS numbers
 // of real spherical harmonics for each channel (1, 4, 9, 16), or with 0 a colour. What is not between near
 // and far, in no tile or not finite is culled. One invocation projects one Gaussian.
+// uses prelude.wgsl: flat_group, inf, is_nan, magnitude, order
+// uses scalar/exp.wgsl: f_exp
+// uses scalar/gate.wgsl: f_sigmoid
+// uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, TILE, is_finite
 
 struct Params {
     count: u32,

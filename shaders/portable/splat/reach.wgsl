@@ -1,6 +1,8 @@
 // For each row of tiles, which splats reach it: a bit for each splat in the order in which they are drawn.
 // With that, first column and column past the last of each, in 16 bits each. Splats whose place, conic or
 // opacity is not finite reach nothing. A workgroup takes 256 splats: eight words of each row.
+// uses prelude.wgsl: flat_group
+// uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, is_finite
 
 struct Params {
     count: u32,

@@ -2,6 +2,8 @@
 // until less than 1e-4 of the light would be left (Kerbl et al. 2023). One workgroup draws one tile, one
 // invocation a pixel. It walks the words of its row of tiles, a word an invocation, keeps the bits of splats
 // that reach its column, and brings those to shared memory in batches of 256, in order.
+// uses prelude.wgsl: flat_group
+// uses splat/common.wgsl: SPLAT_LEN, TILE
 
 struct Params {
     count: u32,
