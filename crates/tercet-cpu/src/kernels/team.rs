@@ -2,7 +2,7 @@
 //!
 //! Kernels are often shorter than a sleeping thread takes to wake, and a job for rayon costs an allocation and a wake-up. So a
 //! pool is asked for helpers once, not for each kernel: a helper takes the jobs that are posted, one after the other, and
-//! when there is none it looks for one for [`STAY`] before it gives its thread back to the pool. A caller never waits for a
+//! when there is none it looks for one for a while ([`Patience`]) before it gives its thread back to the pool. A caller never waits for a
 //! helper that has not come: it posts a job in a free [`Slot`], works on it itself, closes it, and waits for those inside
 //! only. So it works alone where the pool has other things to do.
 //!
@@ -26,8 +26,10 @@ use std::time::{Duration, Instant};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// How long a helper without work stays awake: longer than most serial steps between two kernels.
-const STAY: Duration = Duration::from_micros(200);
+mod crowd;
+
+use crowd::{Crowd, Patience};
+
 /// Jobs that run at once; more are run by their callers alone.
 const SLOTS: usize = 8;
 /// Threads of a team at most.
@@ -54,6 +56,7 @@ pub(crate) struct Shared {
     /// Helpers at most.
     helpers: usize,
     crowd: Crowd,
+    patience: Patience,
     /// Where helpers come from: the pool that the caller's thread belongs to, the global one for others, or this one.
     pool: Option<ThreadPool>,
 }
@@ -81,48 +84,6 @@ const PLACE: u64 = 1 << 32;
 // SAFETY: `job` is written only by the one caller who took the slot and while `state` is 0, and read
 // only by those whose entering the state has counted; the reference it holds can be shared.
 unsafe impl Sync for Slot {}
-
-/// Whether others want the cores.
-struct Crowd {
-    start: Instant,
-    /// Until when, in microseconds from the start.
-    until: AtomicU64,
-}
-
-impl Crowd {
-    /// A thread that gave its core away waited so long for it: somebody else had a whole turn.
-    const LATE: Duration = Duration::from_micros(100);
-    /// For so long nobody waits awake then.
-    const LASTS: Duration = Duration::from_millis(20);
-
-    fn new() -> Crowd {
-        Crowd {
-            start: Instant::now(),
-            until: AtomicU64::new(0),
-        }
-    }
-
-    fn now(&self) -> u64 {
-        self.start.elapsed().as_micros() as u64
-    }
-
-    fn is_there(&self) -> bool {
-        let until = self.until.load(Relaxed);
-        until > 0 && self.now() < until
-    }
-
-    /// Offers the core to others; false if somebody took it.
-    fn yields(&self) -> bool {
-        let before = Instant::now();
-        thread::yield_now();
-        let is_late = before.elapsed() > Self::LATE;
-        if is_late {
-            let until = self.now() + Self::LASTS.as_micros() as u64;
-            self.until.store(until, Relaxed);
-        }
-        !is_late
-    }
-}
 
 /// What kernels on a thread use.
 #[derive(Clone)]
@@ -155,6 +116,10 @@ impl Team {
     /// # Errors
     /// When the system gives no threads.
     pub(crate) fn new(threads: usize) -> std::io::Result<Team> {
+        Team::with_patience(threads, Patience::USUAL)
+    }
+
+    fn with_patience(threads: usize, patience: Patience) -> std::io::Result<Team> {
         let threads = match threads {
             0 => cores(),
             n => n.min(MOST_THREADS),
@@ -167,7 +132,8 @@ impl Team {
                 Some(made.map_err(std::io::Error::other)?)
             }
         };
-        Ok(Team(Arc::new(Shared::new(threads - 1, pool))))
+        let shared = Shared::new(threads - 1, pool);
+        Ok(Team(Arc::new(Shared { patience, ..shared })))
     }
 
     pub(crate) fn shared(&self) -> Arc<Shared> {
@@ -271,6 +237,7 @@ impl Current {
 impl Shared {
     fn new(helpers: usize, pool: Option<ThreadPool>) -> Shared {
         Shared {
+            patience: Patience::USUAL,
             slots: std::array::from_fn(|_| Slot {
                 taken: AtomicBool::new(false),
                 state: AtomicU64::new(0),
@@ -339,7 +306,7 @@ impl Shared {
         self.posted.fetch_add(1, SeqCst);
         let called = self.call(helpers.saturating_mul(callers).min(self.helpers));
         let own = called.and_then(|()| catch_unwind(AssertUnwindSafe(|| job(0))));
-        slot.close(&self.crowd);
+        slot.close(&self.crowd, self.patience.late);
         // SAFETY: as above.
         unsafe { *slot.job.get() = None };
         let helpers = lock(&slot.panic).take();
@@ -407,11 +374,11 @@ impl Shared {
                     }
                     std::hint::spin_loop();
                 }
-                if start.elapsed() > STAY {
+                if start.elapsed() > self.patience.stay {
                     return false;
                 }
             }
-            self.crowd.yields();
+            self.crowd.yields(self.patience.late);
         }
         self.posted.load(Acquire) != seen
     }
@@ -457,7 +424,7 @@ impl Slot {
     }
 
     /// Takes the places away and waits until nobody is inside.
-    fn close(&self, crowd: &Crowd) {
+    fn close(&self, crowd: &Crowd, late: Duration) {
         /// Turns of waiting awake, and until which others may have the core: about 100 us each.
         const SPINS: usize = 1 << 12;
         const YIELDS: usize = SPINS + (1 << 8);
@@ -468,7 +435,7 @@ impl Slot {
             turns += 1;
             match turns {
                 ..SPINS => std::hint::spin_loop(),
-                SPINS..YIELDS if crowd.yields() => {}
+                SPINS..YIELDS if crowd.yields(late) => {}
                 _ => return self.sleep(),
             }
         }
