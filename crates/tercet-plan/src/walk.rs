@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 
 use tercet_ir::layout::{SymLayout, View as Looked, check_slice, is_view, view_of};
-use tercet_ir::{CompileError, Graph, Node, NodeId, Op, OpKind, Port, Value};
+use tercet_ir::{CompileError, Graph, Node, NodeId, Op, OpKind, Port, Type, Value};
 
 use crate::emit::{Emit, Home, UpdatedSlots, View, all_known};
+use crate::families::map::row_wise;
 use crate::families::rope::append::Append;
-use crate::families::{attention, find, matmul, rope};
-use crate::fusions::{Fusions, Group, KvAppend};
+use crate::families::{Family, attention, find, matmul, rope};
+use crate::fusions::{Fusions, Group, KvAppend, RowWise};
 use crate::joined::Joined;
 use crate::plan::{Borders, place};
 use crate::program::{Buffer, Io, SizeRule, SlotId};
@@ -147,6 +148,13 @@ pub(crate) fn has_one_size(graph: &Graph, node: &Node) -> bool {
     types.all(|ty| all_known(&ty.shape))
 }
 
+fn family_of(e: &Emit<'_>, node: &Node) -> &'static Family {
+    find(e.graph, node, e.caps).unwrap_or_else(|why| {
+        let kind = node.op.kind();
+        unreachable!("invariant: the legalizer leaves nodes that a family lowers: {kind:?}, {why}")
+    })
+}
+
 fn lower(
     e: &mut Emit<'_>,
     leaves: &Leaves<'_>,
@@ -168,9 +176,7 @@ fn lower(
         return Ok(vec![look(e, node, &from)?]);
     }
     let constant = is_constant(e, node) && into.is_empty();
-    let family = find(e.graph, node, e.caps).unwrap_or_else(|why| {
-        unreachable!("invariant: the legalizer leaves nodes that a family lowers: {kind:?}, {why}")
-    });
+    let family = family_of(e, node);
     e.as_constant(constant, |e| {
         e.results_of(into, |e| (family.lower)(e, node))
     })
@@ -192,7 +198,48 @@ fn lower_group(
             e.results_of(into, |e| rope::lower_update(e, graph.node(*rope), node))
         }
         Group::KvAppend(group) => lower_append(e, node, group),
+        Group::RowWise(group) => lower_rows(e, group),
     }
+}
+
+/// Lowers a group over rows as one kernel, or else each of its nodes.
+fn lower_rows(e: &mut Emit<'_>, group: &RowWise) -> Result<Vec<View>, CompileError> {
+    let last = e.cursor.at;
+    let made = row_wise::lower(e, group)?;
+    for &id in &group.nodes {
+        let node = e.graph.node(id);
+        let places = match &made {
+            Some(made) => {
+                let mut places = Vec::new();
+                for port in 0..node.outputs.len() as u8 {
+                    places.push(match made.get(&Value { node: id, port }) {
+                        Some(view) => view.clone(),
+                        // Nothing outside of the group reads it.
+                        None => nowhere(e, &node.outputs[usize::from(port)])?,
+                    });
+                }
+                places
+            }
+            None => {
+                e.move_to(id);
+                let family = family_of(e, node);
+                e.results_of(UpdatedSlots::new(), |e| (family.lower)(e, node))?
+            }
+        };
+        e.set_places(id, places);
+    }
+    e.move_to(last);
+    Ok(e.places(last))
+}
+
+/// The place of a result that no step reads.
+fn nowhere(e: &mut Emit<'_>, ty: &Type) -> Result<View, CompileError> {
+    let layout = SymLayout::dense(&ty.shape);
+    Ok(View {
+        slot: e.absent()?,
+        layout: layout.unwrap_or_else(|| unreachable!("invariant: others of its shape have one")),
+        dtype: ty.dtype,
+    })
 }
 
 fn lower_append(

@@ -6,9 +6,13 @@
 //! map of more operands than a kernel may have runs as several, with steps in between kept in memory. A result
 //! that is written where an operand lies has one binding with it, of which an invocation reads its elements first.
 //!
-//! Next: `map/operand.rs` for how operands are read.
+//! Next: `map/operand.rs` for how operands are read, `map/row_wise.rs` for maps with reductions along rows between them.
 
 mod operand;
+pub(crate) mod row_wise;
+#[cfg(test)]
+mod row_wise_tests;
+mod row_wise_text;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -1,7 +1,7 @@
 //! Who reads what of a graph, and whose memory changes while it runs: what decides whether nodes may be emitted
 //! later than they stand.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use tercet_ir::layout::is_view;
 use tercet_ir::{Graph, Node, NodeId, Op, Value};
@@ -15,8 +15,9 @@ pub(super) struct Dataflow<'g> {
     pub(super) in_place: &'g Updates,
     readers: HashMap<Value, Vec<NodeId>>,
     uses: Vec<Vec<u32>>,
-    /// What lies where an update in place writes, before or after it.
-    overwritten: HashSet<Value>,
+    /// What lies where an update in place writes, before or after it, and the first node after the value's own that
+    /// writes there, if there is one.
+    overwritten: HashMap<Value, Option<NodeId>>,
     constant: HashSet<NodeId>,
 }
 
@@ -27,19 +28,24 @@ impl<'g> Dataflow<'g> {
             in_place,
             readers: HashMap::new(),
             uses: graph.use_counts(),
-            overwritten: HashSet::new(),
+            overwritten: HashMap::new(),
             constant: HashSet::new(),
         };
-        let leaves = in_place.values().map(|update| first(update.leaf));
-        flow.overwritten.extend(leaves);
-        flow.overwritten.extend(in_place.keys());
+        for (value, update) in in_place {
+            for of in [*value, first(update.leaf)] {
+                let same = in_place.iter().filter(|(_, u)| u.leaf == update.leaf);
+                let later = same.map(|(v, _)| v.node).filter(|node| *node > of.node);
+                flow.overwritten.insert(of, later.min());
+            }
+        }
         for (id, node) in graph.nodes() {
             for v in &node.inputs {
                 flow.readers.entry(*v).or_default().push(id);
             }
-            let lies_there = looks_at_operand(node) && flow.overwritten.contains(&node.inputs[0]);
-            if lies_there {
-                flow.overwritten.insert(first(id));
+            if looks_at_operand(node)
+                && let Some(&written) = flow.overwritten.get(&node.inputs[0])
+            {
+                flow.overwritten.insert(first(id), written);
             }
             if flow.is_prepared(node) {
                 flow.constant.insert(id);
@@ -60,7 +66,14 @@ impl<'g> Dataflow<'g> {
 
     /// True if some of these values lies where something is written during a run: read later, it may be another.
     pub(super) fn are_overwritten(&self, values: &[Value]) -> bool {
-        values.iter().any(|v| self.overwritten.contains(v))
+        values.iter().any(|v| self.overwritten.contains_key(v))
+    }
+
+    /// True if none of these values lies where something is written before `last`.
+    pub(super) fn stay_until(&self, values: &[Value], last: NodeId) -> bool {
+        let written = |v: &Value| self.overwritten.get(v).copied().flatten();
+        let changes = |v: &Value| written(v).is_some_and(|node| node < last);
+        !values.iter().any(changes)
     }
 
     /// The nodes that read a value, each as often as it does; none where it is also a result of the
@@ -76,13 +89,21 @@ impl<'g> Dataflow<'g> {
         self.readers(v) == [node]
     }
 
+    /// True if only these nodes read the value, and it is no result of the graph.
+    pub(super) fn is_read_within(&self, v: Value, nodes: &BTreeSet<NodeId>) -> bool {
+        let readers = self.all_readers(v);
+        let uses = self.uses[v.node.index()][v.port as usize] as usize;
+        uses == readers.len() && readers.iter().all(|r| nodes.contains(r))
+    }
+
     /// True if no node up to `last` reads the value, apart from `except`. Results of the graph are read in the end.
     pub(super) fn is_read_after(&self, v: Value, last: NodeId, except: Option<NodeId>) -> bool {
         let mut readers = self.all_readers(v).iter();
         readers.all(|reader| *reader > last || Some(*reader) == except)
     }
 
-    fn all_readers(&self, v: Value) -> &[NodeId] {
+    /// The nodes that read a value.
+    pub(super) fn all_readers(&self, v: Value) -> &[NodeId] {
         self.readers.get(&v).map_or(&[], Vec::as_slice)
     }
 }

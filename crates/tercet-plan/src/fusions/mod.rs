@@ -8,11 +8,13 @@
 //! deferred node stands after its group, and no deferred node reads memory that is overwritten before it is emitted
 //! (`dataflow.rs`), so order within the program stays that of the graph's dependencies.
 //!
-//! Next: `product.rs` for norms, gates and sums around matrix products, `kv_append.rs` for what stands before attention.
+//! Next: `product.rs` for norms, gates and sums around matrix products, `kv_append.rs` for what stands before attention,
+//! `row_wise.rs` for reductions and the elementwise work around them.
 
 mod dataflow;
 mod kv_append;
 mod product;
+mod row_wise;
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,6 +25,7 @@ use crate::walk::Updates;
 use dataflow::Dataflow;
 pub(crate) use kv_append::KvAppend;
 pub(crate) use product::{Epilogue, FusedProduct, Gate, RowNorm};
+pub(crate) use row_wise::{Part, RowWise, is_worth, part_of};
 
 /// Nodes that are emitted together.
 #[derive(Clone, Debug)]
@@ -33,6 +36,8 @@ pub(crate) enum Group {
     RopeUpdate { rope: NodeId },
     /// What stands before attention over a KV cache, and that attention.
     KvAppend(KvAppend),
+    /// Reductions along rows with the elementwise work before, between and after them.
+    RowWise(RowWise),
 }
 
 /// The groups of a graph.
@@ -51,12 +56,18 @@ impl Fusions {
         let mut found = Fusions::default();
         product::find(&flow, &mut found);
         kv_append::find(&flow, caps, &mut found);
+        row_wise::find(&flow, &mut found);
         found
     }
 
     /// True if the node is emitted with a later one.
     pub(crate) fn is_deferred(&self, node: NodeId) -> bool {
         self.deferred.contains(&node)
+    }
+
+    /// True if the node belongs to a group.
+    fn has(&self, node: NodeId) -> bool {
+        self.deferred.contains(&node) || self.groups.contains_key(&node)
     }
 
     /// The group whose last node this is.

@@ -9,7 +9,7 @@ use crate::caps::Caps;
 use crate::kernel::{Instance, Source};
 use crate::program::{Program, Work};
 
-fn validate(instance: &Instance) {
+pub(super) fn validate(instance: &Instance) {
     let Source::Wgsl(text) = &instance.source else {
         panic!("{instance} is not WGSL")
     };

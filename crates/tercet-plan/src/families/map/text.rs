@@ -174,19 +174,7 @@ impl Kernel<'_> {
 
     /// The values of the steps; those of `quick` may raise a doubt instead of being right.
     pub(super) fn values(&self, quick: bool, pieces: &mut Vec<Piece>) -> String {
-        let mut body = String::new();
-        for step in &self.steps {
-            let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
-            let exact = || scalar::expression(step.op, step.from, step.to, &args);
-            let (value, called) = match &step.kept {
-                Some(name) => (name.clone(), Vec::new()),
-                None if quick => scalar::quick(step.op, step.from, &args).unwrap_or_else(exact),
-                None => exact(),
-            };
-            pieces.extend(called);
-            body += &format!("        let s{} = {value};\n", step.at);
-        }
-        body
+        values(&self.steps, quick, pieces)
     }
 
     fn bindings(&self) -> String {
@@ -268,6 +256,23 @@ impl Kernel<'_> {
         }
         text
     }
+}
+
+/// The values of steps; those of `quick` may raise a doubt instead of being right.
+pub(super) fn values(steps: &[Step<'_>], quick: bool, pieces: &mut Vec<Piece>) -> String {
+    let mut body = String::new();
+    for step in steps {
+        let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
+        let exact = || scalar::expression(step.op, step.from, step.to, &args);
+        let (value, called) = match &step.kept {
+            Some(name) => (name.clone(), Vec::new()),
+            None if quick => scalar::quick(step.op, step.from, &args).unwrap_or_else(exact),
+            None => exact(),
+        };
+        pieces.extend(called);
+        body += &format!("        let s{} = {value};\n", step.at);
+    }
+    body
 }
 
 /// Where the element of an operand lies that is `ahead` elements after the index.

@@ -55,11 +55,11 @@ impl Vectors {
     }
 
     /// The words of a dtype in a vector.
-    fn words(self, dtype: DType) -> u32 {
+    pub(super) fn words(self, dtype: DType) -> u32 {
         self.elements / lanes(dtype)
     }
 
-    fn type_of(self, dtype: DType) -> String {
+    pub(super) fn type_of(self, dtype: DType) -> String {
         vector_type(self.words(dtype))
     }
 }
@@ -115,6 +115,11 @@ impl Kernel<'_> {
     }
 
     fn structs(&self, v: &Vectors) -> String {
+        self.operand_struct(v) + &self.result_structs(v)
+    }
+
+    /// What an invocation reads for a vector.
+    pub(super) fn operand_struct(&self, v: &Vectors) -> String {
         let reads = self.reads.iter().enumerate().map(|(i, read)| {
             let ty = match read.load {
                 Load::Vector => v.type_of(read.dtype),
@@ -127,6 +132,11 @@ impl Kernel<'_> {
         if fields.is_empty() {
             fields = "    none: u32,\n".to_string();
         }
+        format!("struct In {{\n{fields}}}\n")
+    }
+
+    /// The bits of an element of every result, and the words of a vector of them.
+    pub(super) fn result_structs(&self, v: &Vectors) -> String {
         let results = self.results.iter().enumerate();
         let bits: String = results
             .clone()
@@ -135,10 +145,10 @@ impl Kernel<'_> {
         let words: String = results
             .map(|(i, (_, d))| format!("    y{i}: {},\n", v.type_of(*d)))
             .collect();
-        format!("struct In {{\n{fields}}}\nstruct Bits {{\n{bits}}}\nstruct Out {{\n{words}}}\n\n")
+        format!("struct Bits {{\n{bits}}}\nstruct Out {{\n{words}}}\n\n")
     }
 
-    fn load(&self, v: &Vectors) -> String {
+    pub(super) fn load(&self, v: &Vectors) -> String {
         let n = v.elements;
         let innermost = self.axes - 1;
         let mut values: Vec<String> = Vec::new();
@@ -167,7 +177,7 @@ impl Kernel<'_> {
     }
 
     /// A function of one element.
-    fn element(&self, name: &str, quick: bool, pieces: &mut Vec<Piece>) -> String {
+    pub(super) fn element(&self, name: &str, quick: bool, pieces: &mut Vec<Piece>) -> String {
         let body = self.values(quick, pieces);
         let params = self.reads.iter().enumerate();
         let params: Vec<String> = params
@@ -183,7 +193,7 @@ impl Kernel<'_> {
     }
 
     /// The values of element `k` (a number, or a name with its lane computed).
-    fn arguments(&self, v: &Vectors, k: Option<u32>) -> String {
+    pub(super) fn arguments(&self, v: &Vectors, k: Option<u32>) -> String {
         let args = self.reads.iter().enumerate().map(|(i, read)| {
             let (from, lane) = match (read.load, k) {
                 (Load::Vector, k) => of_vector(&format!("raw.x{i}"), lanes(read.dtype), v, k),
@@ -198,7 +208,7 @@ impl Kernel<'_> {
     }
 
     /// Every element exactly, in a loop, since it seldom runs.
-    fn careful(&self, v: &Vectors) -> String {
+    pub(super) fn careful(&self, v: &Vectors) -> String {
         let n = v.elements;
         format!(
             "fn map_careful(raw: In) -> Out {{\n    var held = raw;\n    var e: array<Bits, {n}>;\n    \
@@ -228,7 +238,7 @@ impl Kernel<'_> {
         results.join(", ")
     }
 
-    fn work(&self, v: &Vectors, in_doubt: bool) -> String {
+    pub(super) fn work(&self, v: &Vectors, in_doubt: bool) -> String {
         let name = if in_doubt { "quick" } else { "exact" };
         let mut text = "fn map_work(raw: In) -> Out {\n".to_string();
         if in_doubt {
@@ -290,7 +300,7 @@ impl Kernel<'_> {
 }
 
 /// The type of the elements of a read's binding.
-fn binding_type(v: &Vectors, read: &Read) -> String {
+pub(super) fn binding_type(v: &Vectors, read: &Read) -> String {
     match read.load {
         Load::Vector => v.type_of(read.dtype),
         Load::Once | Load::Each => "u32".to_string(),
@@ -335,11 +345,14 @@ pub(super) fn choose(
 ) {
     for (read, operand) in reads.iter_mut().zip(operands) {
         read.load = coordinates.along(e, operand, v.elements);
+        // A vector of fewer elements than a word has.
+        if read.load == Load::Vector && lanes(read.dtype) > v.elements {
+            read.load = Load::Each;
+        }
     }
     agree(reads, operands);
     debug_assert!(
-        reads
-            .iter()
+        (reads.iter().filter(|r| r.load == Load::Vector))
             .all(|r| v.elements.is_multiple_of(lanes(r.dtype)))
     );
 }

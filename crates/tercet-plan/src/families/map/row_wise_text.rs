@@ -1,0 +1,498 @@
+//! The text of a kernel of maps and reductions along rows.
+//!
+//! ```text
+//! var<private> r3: f32;                                    // what is the same along a row
+//! fn map_load(v: u32) -> In { .. }                         // operands of a vector
+//! fn pass1(raw: In) -> Pass1 { .. }                        // what a vector adds to the first reductions
+//! fn map_work(raw: In) -> Out { .. }                       // the results of a vector
+//! fn main(..) {
+//!     for each vector of the row: join pass1(map_load(..))
+//!     over_row(..)                                         // with the other invocations
+//!     r3 = ..
+//!     for each vector: store map_work(..)
+//! }
+//! ```
+
+use std::collections::BTreeSet;
+
+use tercet_ir::DType;
+use tercet_ir::ops::ReduceFn;
+
+use super::row_wise::{RowStep, Source, Work};
+use super::text::{GROUP, Kernel, Step, bits_of, value_of, values, word};
+use super::vector::{Vectors, binding_type};
+use crate::families::{code, portable};
+use crate::scalar::{self, Piece, class};
+
+/// Vectors of an invocation above which sums are put together in blocks.
+const LONG: u32 = 16;
+
+/// What the text depends on.
+pub(super) struct RowKernel<'m> {
+    /// How operands are read, and the results of elements; its steps are put in for each pass.
+    pub(super) map: Kernel<'m>,
+    pub(super) steps: &'m [RowStep],
+    /// Which operands are the same along a row.
+    pub(super) are_rows: &'m [bool],
+    /// The steps and dtypes of the results of rows.
+    pub(super) of_rows: Vec<(usize, DType)>,
+    pub(super) vectors: Vectors,
+    /// Invocations of a row.
+    pub(super) threads: u32,
+    /// Vectors of a row that an invocation keeps; 0 where it reads them in each pass.
+    pub(super) held: u32,
+    /// The first of three words: rows, vectors of a row, elements of a row.
+    pub(super) first_word: usize,
+}
+
+impl RowKernel<'_> {
+    /// What it computes, for people.
+    pub(super) fn name(&self) -> String {
+        let reductions: Vec<&str> = (self.reductions(None).iter())
+            .map(|at| self.function(*at).name())
+            .collect();
+        let steps = self.steps.iter().filter(|s| !s.is_constant()).count();
+        let from = self.map.reads.iter().map(|r| r.dtype.name());
+        let from: Vec<&str> = from.collect();
+        let results = self.map.results.iter();
+        let elements: Vec<&str> = results.map(|(_, d)| d.name()).collect();
+        format!(
+            "rows {} in {steps} steps {}->{} by {} over {}",
+            reductions.join(" "),
+            from.join(","),
+            elements.join(","),
+            self.vectors.elements,
+            self.threads
+        )
+    }
+
+    /// The whole module.
+    pub(super) fn text(mut self) -> String {
+        let mut pieces = Vec::new();
+        let mut functions = String::new();
+        for pass in 1..=self.passes() {
+            functions += &self.pass(pass, &mut pieces);
+        }
+        if !self.map.results.is_empty() {
+            functions += &self.last_pass(&mut pieces);
+        }
+        let main = self.main(&mut pieces);
+        let pieces = scalar::closure(&pieces);
+        let threads = format!("const THREADS: u32 = {}u;", self.threads);
+        let mut text = scalar::text(&pieces) + "\n";
+        text += portable!("cluster.wgsl");
+        let rows = portable!("rows.wgsl").replacen("override THREADS: u32 = 256u;", &threads, 1);
+        text += &rows.replacen("override ACROSS", "const ACROSS", 1);
+        text += portable!("row_floats.wgsl");
+        text += &self.bindings();
+        for (at, step) in self.steps.iter().enumerate() {
+            if step.is_row && !step.is_constant() {
+                text += &format!("var<private> r{at}: {};\n", class(step.to).wgsl());
+            }
+        }
+        text += &self.map.operand_struct(&self.vectors);
+        text += &self.map.load(&self.vectors);
+        text += &functions;
+        let zero = match pieces.contains(&Piece::Base) {
+            true => format!("    opaque_zero = {};\n", word(1)),
+            false => String::new(),
+        };
+        text + &main.replacen("{zero}", &zero, 1)
+    }
+
+    fn bindings(&self) -> String {
+        let reads = self
+            .map
+            .reads
+            .iter()
+            .map(|r| binding_type(&self.vectors, r));
+        let of_elements = self
+            .map
+            .results
+            .iter()
+            .map(|(_, d)| self.vectors.type_of(*d));
+        let of_rows = self.of_rows.iter().map(|_| "u32".to_string());
+        let results = of_elements.chain(of_rows).collect();
+        self.map.bindings_of(reads.collect(), results)
+    }
+
+    /// The passes over a row that end with reductions.
+    fn passes(&self) -> usize {
+        let passes = self.steps.iter().map(|s| s.pass);
+        passes.max().unwrap_or(0)
+    }
+
+    /// The reductions of a pass, or all.
+    fn reductions(&self, pass: Option<usize>) -> Vec<usize> {
+        let of_pass = |s: &RowStep| pass.is_none_or(|p| s.pass == p);
+        let all = self.steps.iter().enumerate();
+        let own = all.filter(|(_, s)| matches!(s.work, Work::Reduce(_)) && of_pass(s));
+        own.map(|(at, _)| at).collect()
+    }
+
+    fn function(&self, at: usize) -> ReduceFn {
+        match self.steps[at].work {
+            Work::Reduce(f) => f,
+            Work::Scalar(_) => unreachable!("invariant: the step is a reduction"),
+        }
+    }
+
+    /// The steps of elements that these need, in order.
+    fn needed(&self, wanted: impl IntoIterator<Item = Source>) -> Vec<usize> {
+        let mut needed = BTreeSet::new();
+        let mut open: Vec<Source> = wanted.into_iter().collect();
+        while let Some(source) = open.pop() {
+            let Source::Step(at) = source else {
+                continue;
+            };
+            let step = &self.steps[at];
+            if !step.is_row && needed.insert(at) {
+                open.extend(&step.args);
+            }
+        }
+        needed.into_iter().collect()
+    }
+
+    /// The name of a value where `v0`, `v1`.. are operands and `s0`, `s1`.. steps of elements.
+    fn name_of(&self, source: Source) -> String {
+        match source {
+            Source::Operand(i) => format!("v{i}"),
+            Source::Step(at) => self.name_of_step(at),
+        }
+    }
+
+    fn name_of_step(&self, at: usize) -> String {
+        let step = &self.steps[at];
+        match &step.work {
+            Work::Scalar(op) if step.is_constant() => {
+                scalar::expression(op, step.from, step.to, &[]).0
+            }
+            _ if step.is_row => format!("r{at}"),
+            _ => format!("s{at}"),
+        }
+    }
+
+    /// Steps of elements as text has them.
+    fn written(&self, steps: &[usize]) -> Vec<Step<'_>> {
+        let written = steps.iter().filter_map(|&at| {
+            let step = &self.steps[at];
+            let Work::Scalar(op) = &step.work else {
+                return None;
+            };
+            Some(Step {
+                at,
+                op,
+                args: step.args.iter().map(|arg| self.name_of(*arg)).collect(),
+                kept: None,
+                from: step.from,
+                to: step.to,
+            })
+        });
+        written.collect()
+    }
+
+    /// The functions of the reductions of a pass: what an element gives, and what a vector does.
+    fn pass(&self, pass: usize, pieces: &mut Vec<Piece>) -> String {
+        let reductions = self.reductions(Some(pass));
+        let args: Vec<Source> = reductions
+            .iter()
+            .map(|at| self.steps[*at].args[0])
+            .collect();
+        let needed = self.needed(args.iter().copied());
+        let steps = self.written(&needed);
+        let fields: String = (0..args.len())
+            .map(|i| format!("    a{i}: f32,\n"))
+            .collect();
+        let params = self.map.reads.iter().enumerate();
+        let params: Vec<String> = params
+            .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
+            .collect();
+        let given: Vec<String> = args.iter().map(|arg| self.name_of(*arg)).collect();
+        let mut element = |name: &str, quick: bool| {
+            let body = values(&steps, quick, pieces);
+            format!(
+                "fn pass{pass}_{name}({}) -> Pass{pass} {{\n{body}        return Pass{pass}({});\n}}\n",
+                params.join(", "),
+                given.join(", ")
+            )
+        };
+        let (exact, quick) = (element("exact", false), element("quick", true));
+        let in_doubt = scalar::closure(pieces).contains(&Piece::Quick);
+        let name = if in_doubt { "quick" } else { "exact" };
+        let mut text = format!("struct Pass{pass} {{\n{fields}}}\n{exact}");
+        let n = self.vectors.elements;
+        if in_doubt {
+            text += &quick;
+            text += &format!(
+                "fn pass{pass}_careful(raw: In) -> Pass{pass} {{\n    var held = raw;\n    \
+                 var all = pass{pass}_exact({});\n    for (var k = 1u; k < {n}u; k += 1u) {{\n        \
+                 let one = pass{pass}_exact({});\n        all = Pass{pass}({});\n    }}\n    return all;\n}}\n",
+                self.map.arguments(&self.vectors, Some(0)),
+                self.map.arguments(&self.vectors, None),
+                self.joined(&reductions, "all", "one"),
+            );
+        }
+        text += &format!("fn pass{pass}(raw: In) -> Pass{pass} {{\n");
+        if in_doubt {
+            text += "    doubt = false;\n";
+        }
+        for k in 0..n {
+            let args = self.map.arguments(&self.vectors, Some(k));
+            text += &format!("    let e{k} = pass{pass}_{name}({args});\n");
+        }
+        if in_doubt {
+            text +=
+                &format!("    if (doubt) {{\n        return pass{pass}_careful(raw);\n    }}\n");
+        }
+        let mut width = 1;
+        while width < n {
+            for k in (0..n).step_by(2 * width as usize) {
+                let joined = self.joined(
+                    &reductions,
+                    &tree_name(k, width),
+                    &tree_name(k + width, width),
+                );
+                let to = tree_name(k, 2 * width);
+                text += &format!("    let {to} = Pass{pass}({joined});\n");
+            }
+            width *= 2;
+        }
+        text + &format!("    return {};\n}}\n", tree_name(0, n))
+    }
+
+    /// The fields of two of a pass in one.
+    fn joined(&self, reductions: &[usize], a: &str, b: &str) -> String {
+        let fields = reductions
+            .iter()
+            .enumerate()
+            .map(|(i, at)| match self.function(*at) {
+                ReduceFn::Max => format!("fmax({a}.a{i}, {b}.a{i})"),
+                ReduceFn::Min => format!("fmin({a}.a{i}, {b}.a{i})"),
+                ReduceFn::Sum | ReduceFn::Mean | ReduceFn::Prod => format!("{a}.a{i} + {b}.a{i}"),
+            });
+        let fields: Vec<String> = fields.collect();
+        fields.join(", ")
+    }
+
+    /// The functions that give the results of elements.
+    fn last_pass(&mut self, pieces: &mut Vec<Piece>) -> String {
+        let wanted = self.map.results.iter().map(|(at, _)| Source::Step(*at));
+        let needed = self.needed(wanted.collect::<Vec<_>>());
+        let steps = self.written(&needed);
+        // A result that is the same along a row has a name of its own there.
+        let results = self.map.results.iter().map(|(at, _)| *at);
+        let rows: BTreeSet<usize> = results.filter(|at| self.steps[*at].is_row).collect();
+        let rows: String = (rows.iter())
+            .map(|at| format!("        let s{at} = {};\n", self.name_of_step(*at)))
+            .collect();
+        let element = |name: &str, quick: bool, pieces: &mut Vec<Piece>| {
+            let body = values(&steps, quick, pieces);
+            let params = self.map.reads.iter().enumerate();
+            let params: Vec<String> = params
+                .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
+                .collect();
+            let bits = self.map.results.iter().map(|(s, d)| bits_of(*s, *d));
+            let bits: Vec<String> = bits.collect();
+            format!(
+                "fn map_{name}({}) -> Bits {{\n{rows}{body}        return Bits({});\n}}\n",
+                params.join(", "),
+                bits.join(", ")
+            )
+        };
+        let mut text = self.map.result_structs(&self.vectors);
+        text += &element("exact", false, pieces);
+        let quick = element("quick", true, pieces);
+        let in_doubt = scalar::closure(pieces).contains(&Piece::Quick);
+        if in_doubt {
+            text += &quick;
+            text += &self.map.careful(&self.vectors);
+        }
+        text + &self.map.work(&self.vectors, in_doubt)
+    }
+
+    fn main(&self, pieces: &mut Vec<Piece>) -> String {
+        let [rows, units] = [0, 1].map(|i| word(self.first_word + i));
+        let threads = self.threads;
+        let mut text = format!(
+            "\n@compute @workgroup_size({GROUP})\n\
+             fn main(\n    \
+                 @builtin(workgroup_id) group: vec3<u32>,\n    \
+                 @builtin(num_workgroups) groups: vec3<u32>,\n    \
+                 @builtin(local_invocation_index) index: u32,\n\
+             ) {{\n{{zero}}    \
+                 take_place(index);\n    \
+                 let row = flat_group(group, groups) * group_rows() + own_row;\n    \
+                 let units = {units};\n    \
+                 let first = min(row, {rows} - 1u) * units;\n"
+        );
+        for i in 0..self.held {
+            text += &format!(
+                "    let h{i} = map_load(first + min(thread + {}u, units - 1u));\n",
+                i * threads
+            );
+        }
+        let raw = match self.held {
+            0 => "map_load(first)",
+            _ => "h0",
+        };
+        text += &format!("    let any = {raw};\n");
+        for pass in 0..=self.passes() {
+            text += &self.reduce(pass);
+            text += &self.row_steps(pass, pieces);
+        }
+        text += &self.stores(&rows);
+        text + "}\n"
+    }
+
+    /// Something done with each vector of the row, which is `h` there.
+    fn each_vector(&self, body: &str) -> String {
+        let threads = self.threads;
+        if self.held == 0 {
+            return format!(
+                "    for (var u = thread; u < units; u += {threads}u) {{\n        \
+                 let h = map_load(first + u);\n{body}    }}\n"
+            );
+        }
+        let each = (0..self.held).map(|i| {
+            format!(
+                "    if (thread + {0}u < units) {{\n        let u = thread + {0}u;\n        \
+                 let h = h{i};\n{body}    }}\n",
+                i * threads
+            )
+        });
+        each.collect()
+    }
+
+    /// The reductions of a pass.
+    fn reduce(&self, pass: usize) -> String {
+        let reductions = self.reductions(Some(pass));
+        if reductions.is_empty() {
+            return String::new();
+        }
+        let is_long = self.held == 0 || self.held > LONG;
+        let mut text = String::new();
+        let mut body = format!("        let one{pass} = pass{pass}(h);\n");
+        let sums: Vec<usize> = (0..reductions.len())
+            .filter(|i| is_sum(self.function(reductions[*i])))
+            .collect();
+        let field = |i: usize| format!("one{pass}.a{i}");
+        for pair in sums.chunks(2) {
+            let i = pair[0];
+            let second = pair.get(1).map_or("0.0".to_string(), |j| field(*j));
+            let both = format!("vec2<f32>({}, {second})", field(i));
+            match is_long {
+                true => {
+                    text += &format!("    var t{pass}_{i}: Total;\n");
+                    body += &format!("        t{pass}_{i} = add(t{pass}_{i}, {both});\n");
+                }
+                false => {
+                    text += &format!("    var t{pass}_{i} = vec2<f32>(0.0, 0.0);\n");
+                    body += &format!("        t{pass}_{i} += {both};\n");
+                }
+            }
+        }
+        for (i, at) in reductions.iter().enumerate() {
+            let (start, join) = match self.function(*at) {
+                ReduceFn::Max => ("0xff800000u", "fmax"),
+                ReduceFn::Min => ("0x7f800000u", "fmin"),
+                ReduceFn::Sum | ReduceFn::Mean | ReduceFn::Prod => continue,
+            };
+            text += &format!("    var t{pass}_{i} = as_float({start});\n");
+            body += &format!("        t{pass}_{i} = {join}(t{pass}_{i}, {});\n", field(i));
+        }
+        text += &self.each_vector(&body);
+        for pair in sums.chunks(2) {
+            let i = pair[0];
+            let own = match is_long {
+                true => format!("t{pass}_{i}.high + t{pass}_{i}.low"),
+                false => format!("t{pass}_{i}"),
+            };
+            text += &format!("    let w{pass}_{i} = over_row({own}, SUM);\n");
+            for (j, part) in pair.iter().zip(["x", "y"]) {
+                text += &self.finish(reductions[*j], &format!("w{pass}_{i}.{part}"));
+            }
+        }
+        for (i, at) in reductions.iter().enumerate() {
+            let all = match self.function(*at) {
+                ReduceFn::Max => format!("over_row(vec2<f32>(t{pass}_{i}, 0.0), GREATEST).x"),
+                ReduceFn::Min => format!("-over_row(vec2<f32>(-t{pass}_{i}, 0.0), GREATEST).x"),
+                ReduceFn::Sum | ReduceFn::Mean | ReduceFn::Prod => continue,
+            };
+            text += &self.finish(*at, &all);
+        }
+        text
+    }
+
+    /// A reduction's value from what all elements gave together.
+    fn finish(&self, at: usize, all: &str) -> String {
+        let step = &self.steps[at];
+        let value = match self.function(at) {
+            ReduceFn::Mean => format!("{all} / f32({})", word(self.first_word + 2)),
+            _ => all.to_string(),
+        };
+        match step.to {
+            DType::F32 => format!("    r{at} = {value};\n"),
+            to => format!("    r{at} = round_to({value}, {}u);\n", code(to)),
+        }
+    }
+
+    /// The steps of rows that can be computed after a pass.
+    fn row_steps(&self, pass: usize, pieces: &mut Vec<Piece>) -> String {
+        let mut text = String::new();
+        for (at, step) in self.steps.iter().enumerate() {
+            let Work::Scalar(op) = &step.work else {
+                continue;
+            };
+            if step.pass != pass || !step.is_row || step.is_constant() {
+                continue;
+            }
+            let args = step.args.iter().map(|arg| match *arg {
+                Source::Operand(i) => {
+                    debug_assert!(self.are_rows[i], "invariant: it is the same along a row");
+                    value_of(self.map.reads[i].dtype, &format!("any.x{i}"), "0u")
+                }
+                Source::Step(s) => self.name_of_step(s),
+            });
+            let args: Vec<String> = args.collect();
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let (value, called) = scalar::expression(op, step.from, step.to, &args);
+            pieces.extend(called);
+            text += &format!("    r{at} = {value};\n");
+        }
+        text
+    }
+
+    fn stores(&self, rows: &str) -> String {
+        let mut text = format!("    if (row >= {rows}) {{\n        return;\n    }}\n");
+        let elements = self.map.results.len();
+        if elements > 0 {
+            let mut body = "        let out = map_work(h);\n".to_string();
+            for i in 0..elements {
+                body += &format!("        y{i}[first + u] = out.y{i};\n");
+            }
+            text += &self.each_vector(&body);
+        }
+        if !self.of_rows.is_empty() {
+            text += "    if (thread == 0u) {\n";
+            for (i, (at, dtype)) in self.of_rows.iter().enumerate() {
+                let value = format!("let s{at} = {};", self.name_of_step(*at));
+                let bits = bits_of(*at, *dtype);
+                text += &format!("        {{ {value} y{}[row] = {bits}; }}\n", elements + i);
+            }
+            text += "    }\n";
+        }
+        text
+    }
+}
+
+fn is_sum(f: ReduceFn) -> bool {
+    matches!(f, ReduceFn::Sum | ReduceFn::Mean)
+}
+
+/// The name of what `width` elements from `k` on give together.
+fn tree_name(k: u32, width: u32) -> String {
+    match width {
+        1 => format!("e{k}"),
+        _ => format!("e{k}_{width}"),
+    }
+}
