@@ -7,7 +7,7 @@ use tercet_ir::layout::{SymLayout, View as Looked, check_slice, is_view, view_of
 use tercet_ir::{CompileError, Graph, Node, NodeId, Op, OpKind, Port, Type, Value};
 
 use crate::emit::{Emit, Home, UpdatedSlots, View, all_known};
-use crate::families::map::row_wise;
+use crate::families::map::{columns, row_wise};
 use crate::families::rope::append::Append;
 use crate::families::{Family, attention, find, matmul, rope};
 use crate::fusions::{Fusions, Group, KvAppend, RowWise};
@@ -199,6 +199,13 @@ fn lower_group(
         }
         Group::KvAppend(group) => lower_append(e, node, group),
         Group::RowWise(group) => lower_rows(e, group),
+        Group::Columns(group) => {
+            let views = columns::lower(e, group)?;
+            for (sum, view) in group.sums.iter().zip(views) {
+                e.set_places(*sum, vec![view]);
+            }
+            Ok(e.places(e.cursor.at))
+        }
     }
 }
 

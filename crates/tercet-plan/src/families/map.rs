@@ -8,6 +8,9 @@
 //!
 //! Next: `map/operand.rs` for how operands are read, `map/row_wise.rs` for maps with reductions along rows between them.
 
+mod body;
+pub(crate) mod columns;
+mod columns_text;
 mod operand;
 pub(crate) mod row_wise;
 #[cfg(test)]
@@ -25,6 +28,7 @@ use tercet_ir::ops::{IndexMap, Map, MapArg, MapStep, Op};
 use tercet_ir::scalar::ScalarOp;
 use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Shape, Support};
 
+pub(crate) use self::body::steps_of;
 use self::operand::{Coordinates, Operand};
 use self::text::{Kernel, Read};
 use self::vector::Vectors;
@@ -85,7 +89,7 @@ fn step_of(op: &Op) -> Option<ScalarOp> {
     }
 }
 
-fn as_map(graph: &Graph, node: &Node) -> Map {
+pub(crate) fn as_map(graph: &Graph, node: &Node) -> Map {
     if let Op::Map(map) = &node.op {
         return map.clone();
     }

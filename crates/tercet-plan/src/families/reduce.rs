@@ -121,6 +121,13 @@ pub(crate) struct Last {
     count: Num,
 }
 
+impl Last {
+    /// A sum, or a mean, of so many elements.
+    pub(crate) fn new(mean: bool, count: Num) -> Last {
+        Last { mean, count }
+    }
+}
+
 /// Reduces each of `parts` parts of each row into `to`, of one element for each.
 pub(crate) fn stage(
     e: &mut Emit<'_>,

@@ -96,6 +96,44 @@ impl<'g> Dataflow<'g> {
         uses == readers.len() && readers.iter().all(|r| nodes.contains(r))
     }
 
+    /// True if the value is a result of the graph.
+    pub(super) fn is_result(&self, v: Value) -> bool {
+        self.uses_of(v) > self.all_readers(v).len()
+    }
+
+    /// True if nothing reads the value.
+    pub(super) fn is_unread(&self, v: Value) -> bool {
+        self.uses_of(v) == 0
+    }
+
+    /// Lets a node read these values instead of one of its operands.
+    pub(super) fn reads_instead(&mut self, node: NodeId, of: Value, leaves: &BTreeSet<Value>) {
+        self.no_longer_reads(node, of);
+        for leaf in leaves {
+            self.readers.entry(*leaf).or_default().push(node);
+            self.uses[leaf.node.index()][leaf.port as usize] += 1;
+        }
+    }
+
+    /// Lets a node read nothing.
+    pub(super) fn forget_reader(&mut self, node: NodeId) {
+        for v in &self.graph.node(node).inputs {
+            self.no_longer_reads(node, *v);
+        }
+    }
+
+    fn no_longer_reads(&mut self, node: NodeId, v: Value) {
+        let readers = self.readers.entry(v).or_default();
+        if let Some(at) = readers.iter().position(|r| *r == node) {
+            readers.remove(at);
+            self.uses[v.node.index()][v.port as usize] -= 1;
+        }
+    }
+
+    fn uses_of(&self, v: Value) -> usize {
+        self.uses[v.node.index()][v.port as usize] as usize
+    }
+
     /// True if no node up to `last` reads the value, apart from `except`. Results of the graph are read in the end.
     pub(super) fn is_read_after(&self, v: Value, last: NodeId, except: Option<NodeId>) -> bool {
         let mut readers = self.all_readers(v).iter();

@@ -9,8 +9,9 @@
 //! (`dataflow.rs`), so order within the program stays that of the graph's dependencies.
 //!
 //! Next: `product.rs` for norms, gates and sums around matrix products, `kv_append.rs` for what stands before attention,
-//! `row_wise.rs` for reductions and the elementwise work around them.
+//! `row_wise.rs` for reductions along rows and the elementwise work around them, `columns.rs` for sums over columns.
 
+mod columns;
 mod dataflow;
 mod kv_append;
 mod product;
@@ -22,6 +23,7 @@ use tercet_ir::{Graph, NodeId};
 
 use crate::caps::Caps;
 use crate::walk::Updates;
+pub(crate) use columns::Columns;
 use dataflow::Dataflow;
 pub(crate) use kv_append::KvAppend;
 pub(crate) use product::{Epilogue, FusedProduct, Gate, RowNorm};
@@ -38,6 +40,8 @@ pub(crate) enum Group {
     KvAppend(KvAppend),
     /// Reductions along rows with the elementwise work before, between and after them.
     RowWise(RowWise),
+    /// Sums over leading axes with the elementwise work before them.
+    Columns(Columns),
 }
 
 /// The groups of a graph.
@@ -47,16 +51,19 @@ pub(crate) struct Fusions {
     groups: HashMap<NodeId, Group>,
     /// All others of their nodes.
     deferred: HashSet<NodeId>,
+    /// The last node of the group over rows that a node belongs to.
+    rows: HashMap<NodeId, NodeId>,
 }
 
 impl Fusions {
     /// The groups for a device; values of `in_place` are written where leaves lie.
     pub(crate) fn of(graph: &Graph, caps: &Caps, in_place: &Updates) -> Fusions {
-        let flow = Dataflow::of(graph, in_place);
+        let mut flow = Dataflow::of(graph, in_place);
         let mut found = Fusions::default();
         product::find(&flow, &mut found);
         kv_append::find(&flow, caps, &mut found);
         row_wise::find(&flow, &mut found);
+        columns::find(&mut flow, caps, &mut found);
         found
     }
 
@@ -68,6 +75,14 @@ impl Fusions {
     /// True if the node belongs to a group.
     fn has(&self, node: NodeId) -> bool {
         self.deferred.contains(&node) || self.groups.contains_key(&node)
+    }
+
+    /// The group over rows that a node belongs to.
+    fn rows_of(&self, node: NodeId) -> Option<&RowWise> {
+        match self.groups.get(self.rows.get(&node)?)? {
+            Group::RowWise(rows) => Some(rows),
+            _ => None,
+        }
     }
 
     /// The group whose last node this is.

@@ -72,6 +72,8 @@ impl Fusions {
             return;
         };
         self.deferred.extend(others);
+        self.rows
+            .extend(group.nodes.iter().map(|node| (*node, *last)));
         self.groups.insert(*last, Group::RowWise(group));
     }
 }
@@ -208,12 +210,8 @@ impl Growing<'_> {
     /// The group, if it is more than one node.
     fn done(self) -> Option<RowWise> {
         let graph = self.flow.graph;
-        let is_read = |v: &Value| !self.flow.is_read_within(*v, &self.nodes);
-        let all = self
-            .nodes
-            .iter()
-            .flat_map(|id| results(*id, graph.node(*id)));
-        let results: Vec<Value> = all.filter(is_read).collect();
+        let nodes: Vec<NodeId> = self.nodes.iter().copied().collect();
+        let results = read_outside(self.flow, &nodes);
         // Words of narrow numbers would belong to several rows.
         let is_word = |v: &Value| {
             let ty = graph.ty(*v);
@@ -221,12 +219,21 @@ impl Growing<'_> {
         };
         let fits = self.nodes.len() > 1 && results.iter().all(is_word);
         fits.then(|| RowWise {
-            nodes: self.nodes.into_iter().collect(),
+            nodes,
             shape: self.shape,
             axis: self.axis,
             results,
         })
     }
+}
+
+/// The results of these nodes that something else reads.
+pub(super) fn read_outside(flow: &Dataflow<'_>, nodes: &[NodeId]) -> Vec<Value> {
+    let own: BTreeSet<NodeId> = nodes.iter().copied().collect();
+    let all = nodes
+        .iter()
+        .flat_map(|id| results(*id, flow.graph.node(*id)));
+    all.filter(|v| !flow.is_read_within(*v, &own)).collect()
 }
 
 fn results(id: NodeId, node: &Node) -> impl Iterator<Item = Value> {

@@ -28,8 +28,38 @@ pub(crate) fn gather(op: &Gather, v: &mut Vjp<'_>) -> Ruled {
 
 pub(crate) fn gather_elements(op: &GatherElements, v: &mut Vjp<'_>) -> Ruled {
     let (data, idx, dy) = (v.x(0), v.x(1), v.dy(0)?);
-    let dx = elements_added(v, data, idx, dy, op.axis)?;
+    let mut one = v.shape(data);
+    one.dims_mut()[op.axis] = Dim::Known(1);
+    let dx = match v.shape(idx) == one {
+        true => placed(v, data, idx, dy, op.axis)?,
+        false => elements_added(v, data, idx, dy, op.axis)?,
+    };
     Ok(v.give(0, dx)?)
+}
+
+/// Zeros like `data` but for one element of each line, which an elementwise comparison finds: what reads it need not read
+/// memory for it.
+fn placed(
+    v: &mut Vjp<'_>,
+    data: Value,
+    idx: Value,
+    dy: Value,
+    axis: usize,
+) -> Result<Value, crate::OpError> {
+    let shape = v.shape(data);
+    let dtype = v.dtype(idx);
+    let count = v.count_of(&shape[axis..=axis], dtype)?;
+    let zero = v.scalar(dtype, 0.0)?;
+    let is_negative = v.compare(CompareFn::Lt, idx, zero)?;
+    let from_end = v.plus(idx, count)?;
+    let idx = v.where_(is_negative, from_end, idx)?;
+    let places = v.iota(&shape[axis])?;
+    let places = v.in_dtype_of(places, idx)?;
+    let mut line = vec![Dim::Known(1); shape.rank()];
+    line[axis] = shape[axis].clone();
+    let places = v.shaped(places, line)?;
+    let is_own = v.compare(CompareFn::Eq, places, idx)?;
+    v.only_where(is_own, dy)
 }
 
 /// Zeros like `data` with each of `dy` added where its index says.

@@ -2,7 +2,9 @@
 //! `s (g - n mean(g n))` of `g = dy gamma`, less the mean of `g` where the line was centred.
 
 use crate::attr::Real;
+use crate::error::OpError;
 use crate::grad::{Ruled, Vjp};
+use crate::graph::Value;
 use crate::ops::{LayerNorm, RmsNorm};
 
 pub(crate) fn layer_norm(op: &LayerNorm, v: &mut Vjp<'_>) -> Ruled {
@@ -19,6 +21,7 @@ fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: Real, centred: bool) -> Ruled {
     let (x, gamma, dy) = (v.x(0), v.x(1), v.dy(0)?);
     let dtype = v.dtype(x);
     let dy = v.widen(dy)?;
+    let mut sums = Vec::new();
     if v.wants(0) || v.wants(1) {
         let mut x = v.widen(x)?;
         if centred {
@@ -47,19 +50,23 @@ fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: Real, centred: bool) -> Ruled {
         }
         if v.wants(1) {
             let weighed = v.mul(dy, unit)?;
-            give_sum(v, 1, weighed)?;
+            sums.push((1, summed(v, 1, weighed)?));
         }
     }
     if v.wants(2) {
-        give_sum(v, 2, dy)?;
+        sums.push((2, summed(v, 2, dy)?));
+    }
+    // What reads the sums stands after all of them, so that they may be computed together.
+    for (operand, sum) in sums {
+        let dtype = v.dtype(v.x(operand));
+        let sum = v.in_dtype(sum, dtype)?;
+        v.give(operand, sum)?;
     }
     Ok(())
 }
 
-/// Gives an operand that is the same for all lines the sum over them.
-fn give_sum(v: &mut Vjp<'_>, operand: usize, all: crate::Value) -> Ruled {
-    let ty = v.ty(v.x(operand)).clone();
-    let sum = v.summed_to(all, &ty.shape)?;
-    let sum = v.in_dtype(sum, ty.dtype)?;
-    Ok(v.give(operand, sum)?)
+/// The sum over all lines, for an operand that is the same for them.
+fn summed(v: &mut Vjp<'_>, operand: usize, all: Value) -> Result<Value, OpError> {
+    let shape = v.shape(v.x(operand));
+    v.summed_to(all, &shape)
 }

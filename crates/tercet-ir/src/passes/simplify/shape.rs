@@ -55,6 +55,18 @@ pub(super) const RULES: &[Simplification] = &[
         apply: slice_of_all,
     },
     Simplification {
+        name: "gather_of_wider",
+        doc: "gather(cast(x), idx) = cast(gather(x, idx)) for a cast to a wider dtype",
+        on: OpKind::Gather,
+        apply: gather_of_wider,
+    },
+    Simplification {
+        name: "gather_elements_of_wider",
+        doc: "gather_elements(cast(x), idx) = cast(gather_elements(x, idx)) for a cast to a wider dtype",
+        on: OpKind::GatherElements,
+        apply: gather_of_wider,
+    },
+    Simplification {
         name: "slice_of_slice",
         doc: "slice(slice(x)) = slice(x) where the sizes are known or one of them takes all",
         on: OpKind::Slice,
@@ -144,6 +156,22 @@ fn slice_of_all(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simpli
     };
     let all = (s.ty(x).shape.iter().enumerate()).all(|(axis, n)| takes_all(o, axis, n));
     Ok(all.then_some(x))
+}
+
+/// What is gathered is read before it is widened, so that nothing wide needs memory for it.
+fn gather_of_wider(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+    let [data, idx] = *inputs else {
+        return Ok(None);
+    };
+    let (Op::Cast(cast), &[x]) = (&s.node(data).op, s.node(data).inputs.as_slice()) else {
+        return Ok(None);
+    };
+    if cast.to.size_bytes() <= s.ty(x).dtype.size_bytes() {
+        return Ok(None);
+    }
+    let cast = cast.clone();
+    let narrow = s.add(op.clone(), &[x, idx])?;
+    s.add(cast, &[narrow]).map(Some)
 }
 
 fn slice_of_slice(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {

@@ -65,7 +65,8 @@ pub(super) fn cross_entropy(
     let sum = g.exp(shifted)?;
     let sum = g.reduce_sum(sum, &[1], true)?;
     let log_sum = g.ln(sum)?;
-    let own = g.gather_elements(shifted, class, 1)?;
+    let own = g.gather_elements(logits, class, 1)?;
+    let own = g.sub(own, most)?;
     let mut losses = g.sub(log_sum, own)?;
     if terms.smoothing != 0.0 {
         let mean = g.reduce_mean(shifted, &[1], true)?;

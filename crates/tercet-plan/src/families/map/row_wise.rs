@@ -8,11 +8,9 @@
 
 use std::collections::HashMap;
 
-use tercet_ir::ops::{AxisMap, IndexMap, Map, MapArg, Op, ReduceFn};
-use tercet_ir::scalar::ScalarOp;
-use tercet_ir::{CompileError, DType, NodeId, Value};
+use tercet_ir::{CompileError, DType, Value};
 
-use super::as_map;
+use super::body::{Body, Steps};
 use super::operand::{Coordinates, Operand};
 use super::row_wise_text::RowKernel;
 use super::text::{Kernel, Load, Read, Step, lanes};
@@ -27,40 +25,6 @@ use crate::num::Num;
 const MOST_HELD_WORDS: u32 = 48;
 /// Vectors of a row that an invocation keeps.
 const MOST_HELD: u32 = 8;
-
-/// What an argument of a step is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    Operand(usize),
-    Step(usize),
-}
-
-/// What a step computes.
-#[derive(Clone, Debug)]
-pub(super) enum Work {
-    Scalar(ScalarOp),
-    Reduce(ReduceFn),
-}
-
-/// A step of the kernel.
-#[derive(Clone, Debug)]
-pub(super) struct RowStep {
-    pub(super) work: Work,
-    pub(super) args: Vec<Source>,
-    /// The dtype of its last argument, and its own.
-    pub(super) from: DType,
-    pub(super) to: DType,
-    /// Its value is the same along a row.
-    pub(super) is_row: bool,
-    /// The passes over a row after which it can be computed.
-    pub(super) pass: usize,
-}
-
-impl RowStep {
-    pub(super) fn is_constant(&self) -> bool {
-        matches!(self.work, Work::Scalar(ScalarOp::Const(..)))
-    }
-}
 
 /// A result and where it lies.
 struct Stored {
@@ -77,14 +41,18 @@ pub(crate) fn lower(
     e: &mut Emit<'_>,
     group: &RowWise,
 ) -> Result<Option<HashMap<Value, View>>, CompileError> {
+    if group.results.is_empty() {
+        return Ok(Some(HashMap::new()));
+    }
     let (lead, row) = group.shape.split_at(group.axis);
     let (rows, len) = (product(lead), product(row));
     if !is_worth(e.bound(&rows)?, e.bound(&len)?) {
         return Ok(None);
     }
-    let Some(body) = Body::of(e, group) else {
+    let Some(mut body) = body_of(e, group) else {
         return Ok(None);
     };
+    body.keep(&group.results);
     if body.operands.len() + group.results.len() > e.caps.max_storage_buffers as usize {
         return Ok(None);
     }
@@ -144,155 +112,19 @@ fn vectors(
     Some(Vectors { elements, turns: 1 })
 }
 
-/// The steps of a group while they are put together.
-struct Body {
-    steps: Vec<RowStep>,
-    operands: Vec<Operand>,
-    /// Which operands are the same along a row.
-    are_rows: Vec<bool>,
-    step_of: HashMap<Value, usize>,
+/// The steps of all nodes; nothing where one reads another in an order of its own.
+fn body_of(e: &mut Emit<'_>, group: &RowWise) -> Option<Body> {
+    let mut body = Body::new(&group.shape, Some(group.axis));
+    for &id in &group.nodes {
+        match part_of(e.graph, e.graph.node(id), &group.shape, group.axis)? {
+            Part::Reduction => body.reduction(e, id)?,
+            part @ (Part::Elements | Part::Rows) => body.map(e, id, part, |_| true)?,
+        }
+    }
+    Some(body)
 }
 
 impl Body {
-    /// The steps of all nodes; nothing where one reads another in an order of its own.
-    fn of(e: &mut Emit<'_>, group: &RowWise) -> Option<Body> {
-        let mut body = Body {
-            steps: Vec::new(),
-            operands: Vec::new(),
-            are_rows: Vec::new(),
-            step_of: HashMap::new(),
-        };
-        for &id in &group.nodes {
-            let graph = e.graph;
-            let node = graph.node(id);
-            match part_of(graph, node, &group.shape, group.axis)? {
-                Part::Reduction => body.reduction(e, group, id)?,
-                part @ (Part::Elements | Part::Rows) => {
-                    let map = as_map(graph, node);
-                    body.map(e, group, id, &map, part)?;
-                }
-            }
-        }
-        Some(body)
-    }
-
-    fn reduction(&mut self, e: &mut Emit<'_>, group: &RowWise, id: NodeId) -> Option<()> {
-        let node = e.graph.node(id);
-        let Op::Reduce(op) = &node.op else {
-            return None;
-        };
-        let f = op.f;
-        let straight = IndexMap::identity(group.shape.rank());
-        let arg = self.source(e, group, node.inputs[0], straight)?;
-        let pass = self.pass(&[arg]) + 1;
-        let step = RowStep {
-            work: Work::Reduce(f),
-            args: vec![arg],
-            from: e.graph.ty(node.inputs[0]).dtype,
-            to: node.outputs[0].dtype,
-            is_row: true,
-            pass,
-        };
-        self.steps.push(step);
-        self.step_of
-            .insert(Value { node: id, port: 0 }, self.steps.len() - 1);
-        Some(())
-    }
-
-    fn map(
-        &mut self,
-        e: &mut Emit<'_>,
-        group: &RowWise,
-        id: NodeId,
-        map: &Map,
-        part: Part,
-    ) -> Option<()> {
-        let graph = e.graph;
-        let node = graph.node(id);
-        let mut inputs = Vec::new();
-        for (v, index) in node.inputs.iter().zip(&map.inputs) {
-            let index = match part {
-                Part::Rows => of_rows(index, group.axis),
-                Part::Elements | Part::Reduction => index.clone(),
-            };
-            inputs.push(self.source(e, group, *v, index)?);
-        }
-        let dtypes: Vec<DType> = node.inputs.iter().map(|v| graph.ty(*v).dtype).collect();
-        let to = map.step_dtypes(&dtypes).ok()?;
-        let first = self.steps.len();
-        for (step, to) in map.body.iter().zip(&to) {
-            let source = |arg: &MapArg| match *arg {
-                MapArg::Input(i) => inputs[i],
-                MapArg::Step(s) => Source::Step(first + s),
-            };
-            let args: Vec<Source> = step.args.iter().map(source).collect();
-            let from = args.last().map_or(DType::F32, |arg| self.dtype(*arg));
-            let step = RowStep {
-                work: Work::Scalar(step.op.clone()),
-                is_row: args.iter().all(|arg| self.is_row(*arg)),
-                pass: self.pass(&args),
-                args,
-                from,
-                to: *to,
-            };
-            self.steps.push(step);
-        }
-        for (port, at) in map.results.iter().enumerate() {
-            let port = port as u8;
-            self.step_of.insert(Value { node: id, port }, first + at);
-        }
-        Some(())
-    }
-
-    /// A value as an index of the rows finds it: a step, or an operand.
-    fn source(
-        &mut self,
-        e: &mut Emit<'_>,
-        group: &RowWise,
-        v: Value,
-        index: IndexMap,
-    ) -> Option<Source> {
-        if let Some(&step) = self.step_of.get(&v) {
-            let is_whole = e.graph.ty(v).shape == group.shape;
-            let is_straight = match is_whole {
-                true => index.is_identity(group.shape.rank()),
-                false => is_of_row(&index, group),
-            };
-            return is_straight.then_some(Source::Step(step));
-        }
-        let view = e.view(v);
-        let operand = Operand::of(e, &view, &index, &group.shape);
-        let known = self.operands.iter().position(|o| *o == operand);
-        Some(Source::Operand(known.unwrap_or_else(|| {
-            let along = |a: &AxisMap| a.from.is_some_and(|from| from >= group.axis);
-            self.are_rows.push(!index.axes.iter().any(along));
-            self.operands.push(operand);
-            self.operands.len() - 1
-        })))
-    }
-
-    fn dtype(&self, of: Source) -> DType {
-        match of {
-            Source::Operand(i) => self.operands[i].dtype,
-            Source::Step(s) => self.steps[s].to,
-        }
-    }
-
-    fn is_row(&self, of: Source) -> bool {
-        match of {
-            Source::Operand(i) => self.are_rows[i],
-            Source::Step(s) => self.steps[s].is_row,
-        }
-    }
-
-    fn pass(&self, args: &[Source]) -> usize {
-        let passes = args.iter().map(|arg| match *arg {
-            Source::Operand(_) => 0,
-            Source::Step(s) => self.steps[s].pass,
-        });
-        passes.max().unwrap_or(0)
-    }
-
     #[allow(
         clippy::too_many_arguments,
         reason = "each is said once, where the kernel is chosen"
@@ -344,7 +176,7 @@ impl Body {
                 words: words.len(),
                 vectors: Some(vectors),
             },
-            steps: &self.steps,
+            steps: Steps(&self.steps),
             are_rows: &self.are_rows,
             of_rows: (stored[of_elements..].iter())
                 .map(|s| (s.step, s.view.dtype))
@@ -365,28 +197,4 @@ impl Body {
         let words: Vec<Word> = words.into_iter().map(Word::Num).collect();
         e.dispatch_wgsl(&kernel.name(), kernel.text(), &access, &slots, &words, grid);
     }
-}
-
-/// The index map of a number a row, as rows of elements find it.
-fn of_rows(index: &IndexMap, axis: usize) -> IndexMap {
-    let axes = index.axes.iter().map(|a| match a.from {
-        Some(from) if from >= axis => AxisMap::constant(a.start),
-        Some(_) | None => *a,
-    });
-    IndexMap {
-        axes: axes.collect(),
-    }
-}
-
-/// True if an index map finds the number of the row itself.
-fn is_of_row(index: &IndexMap, group: &RowWise) -> bool {
-    let (lead, rest) = match index.axes.split_at_checked(group.axis) {
-        Some(both) => both,
-        None => return false,
-    };
-    let stays = |(axis, a): (usize, &AxisMap)| {
-        let is_one = group.shape[axis].is_one() && *a == AxisMap::constant(0);
-        is_one || *a == AxisMap::axis(axis)
-    };
-    lead.iter().enumerate().all(stays) && rest.iter().all(|a| *a == AxisMap::constant(0))
 }

@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use tercet_ir::DType;
 use tercet_ir::ops::ReduceFn;
 
-use super::row_wise::{RowStep, Source, Work};
-use super::text::{GROUP, Kernel, Step, bits_of, value_of, values, word};
+use super::body::{RowStep, Source, Steps, Work};
+use super::text::{GROUP, Kernel, bits_of, value_of, values, word};
 use super::vector::{Vectors, binding_type};
 use crate::families::{code, portable};
 use crate::scalar::{self, Piece, class};
@@ -31,7 +31,7 @@ const LONG: u32 = 16;
 pub(super) struct RowKernel<'m> {
     /// How operands are read, and the results of elements; its steps are put in for each pass.
     pub(super) map: Kernel<'m>,
-    pub(super) steps: &'m [RowStep],
+    pub(super) steps: Steps<'m>,
     /// Which operands are the same along a row.
     pub(super) are_rows: &'m [bool],
     /// The steps and dtypes of the results of rows.
@@ -51,7 +51,7 @@ impl RowKernel<'_> {
         let reductions: Vec<&str> = (self.reductions(None).iter())
             .map(|at| self.function(*at).name())
             .collect();
-        let steps = self.steps.iter().filter(|s| !s.is_constant()).count();
+        let steps = self.steps.0.iter().filter(|s| !s.is_constant()).count();
         let from = self.map.reads.iter().map(|r| r.dtype.name());
         let from: Vec<&str> = from.collect();
         let results = self.map.results.iter();
@@ -85,7 +85,7 @@ impl RowKernel<'_> {
         text += &rows.replacen("override ACROSS", "const ACROSS", 1);
         text += portable!("row_floats.wgsl");
         text += &self.bindings();
-        for (at, step) in self.steps.iter().enumerate() {
+        for (at, step) in self.steps.0.iter().enumerate() {
             if step.is_row && !step.is_constant() {
                 text += &format!("var<private> r{at}: {};\n", class(step.to).wgsl());
             }
@@ -118,88 +118,37 @@ impl RowKernel<'_> {
 
     /// The passes over a row that end with reductions.
     fn passes(&self) -> usize {
-        let passes = self.steps.iter().map(|s| s.pass);
+        let passes = self.steps.0.iter().map(|s| s.pass);
         passes.max().unwrap_or(0)
     }
 
     /// The reductions of a pass, or all.
     fn reductions(&self, pass: Option<usize>) -> Vec<usize> {
         let of_pass = |s: &RowStep| pass.is_none_or(|p| s.pass == p);
-        let all = self.steps.iter().enumerate();
+        let all = self.steps.0.iter().enumerate();
         let own = all.filter(|(_, s)| matches!(s.work, Work::Reduce(_)) && of_pass(s));
         own.map(|(at, _)| at).collect()
     }
 
     fn function(&self, at: usize) -> ReduceFn {
-        match self.steps[at].work {
+        match self.steps.0[at].work {
             Work::Reduce(f) => f,
             Work::Scalar(_) => unreachable!("invariant: the step is a reduction"),
         }
     }
 
-    /// The steps of elements that these need, in order.
-    fn needed(&self, wanted: impl IntoIterator<Item = Source>) -> Vec<usize> {
-        let mut needed = BTreeSet::new();
-        let mut open: Vec<Source> = wanted.into_iter().collect();
-        while let Some(source) = open.pop() {
-            let Source::Step(at) = source else {
-                continue;
-            };
-            let step = &self.steps[at];
-            if !step.is_row && needed.insert(at) {
-                open.extend(&step.args);
-            }
-        }
-        needed.into_iter().collect()
-    }
-
-    /// The name of a value where `v0`, `v1`.. are operands and `s0`, `s1`.. steps of elements.
-    fn name_of(&self, source: Source) -> String {
-        match source {
-            Source::Operand(i) => format!("v{i}"),
-            Source::Step(at) => self.name_of_step(at),
-        }
-    }
-
-    fn name_of_step(&self, at: usize) -> String {
-        let step = &self.steps[at];
-        match &step.work {
-            Work::Scalar(op) if step.is_constant() => {
-                scalar::expression(op, step.from, step.to, &[]).0
-            }
-            _ if step.is_row => format!("r{at}"),
-            _ => format!("s{at}"),
-        }
-    }
-
-    /// Steps of elements as text has them.
-    fn written(&self, steps: &[usize]) -> Vec<Step<'_>> {
-        let written = steps.iter().filter_map(|&at| {
-            let step = &self.steps[at];
-            let Work::Scalar(op) = &step.work else {
-                return None;
-            };
-            Some(Step {
-                at,
-                op,
-                args: step.args.iter().map(|arg| self.name_of(*arg)).collect(),
-                kept: None,
-                from: step.from,
-                to: step.to,
-            })
-        });
-        written.collect()
-    }
-
     /// The functions of the reductions of a pass: what an element gives, and what a vector does.
     fn pass(&self, pass: usize, pieces: &mut Vec<Piece>) -> String {
         let reductions = self.reductions(Some(pass));
+        if reductions.is_empty() {
+            return String::new();
+        }
         let args: Vec<Source> = reductions
             .iter()
-            .map(|at| self.steps[*at].args[0])
+            .map(|at| self.steps.0[*at].args[0])
             .collect();
-        let needed = self.needed(args.iter().copied());
-        let steps = self.written(&needed);
+        let needed = self.steps.needed(args.iter().copied());
+        let steps = self.steps.written(&needed);
         let fields: String = (0..args.len())
             .map(|i| format!("    a{i}: f32,\n"))
             .collect();
@@ -207,7 +156,7 @@ impl RowKernel<'_> {
         let params: Vec<String> = params
             .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
             .collect();
-        let given: Vec<String> = args.iter().map(|arg| self.name_of(*arg)).collect();
+        let given: Vec<String> = args.iter().map(|arg| self.steps.name_of(*arg)).collect();
         let mut element = |name: &str, quick: bool| {
             let body = values(&steps, quick, pieces);
             format!(
@@ -277,13 +226,13 @@ impl RowKernel<'_> {
     /// The functions that give the results of elements.
     fn last_pass(&mut self, pieces: &mut Vec<Piece>) -> String {
         let wanted = self.map.results.iter().map(|(at, _)| Source::Step(*at));
-        let needed = self.needed(wanted.collect::<Vec<_>>());
-        let steps = self.written(&needed);
+        let needed = self.steps.needed(wanted.collect::<Vec<_>>());
+        let steps = self.steps.written(&needed);
         // A result that is the same along a row has a name of its own there.
         let results = self.map.results.iter().map(|(at, _)| *at);
-        let rows: BTreeSet<usize> = results.filter(|at| self.steps[*at].is_row).collect();
+        let rows: BTreeSet<usize> = results.filter(|at| self.steps.0[*at].is_row).collect();
         let rows: String = (rows.iter())
-            .map(|at| format!("        let s{at} = {};\n", self.name_of_step(*at)))
+            .map(|at| format!("        let s{at} = {};\n", self.steps.name_of_step(*at)))
             .collect();
         let element = |name: &str, quick: bool, pieces: &mut Vec<Piece>| {
             let body = values(&steps, quick, pieces);
@@ -425,7 +374,7 @@ impl RowKernel<'_> {
 
     /// A reduction's value from what all elements gave together.
     fn finish(&self, at: usize, all: &str) -> String {
-        let step = &self.steps[at];
+        let step = &self.steps.0[at];
         let value = match self.function(at) {
             ReduceFn::Mean => format!("{all} / f32({})", word(self.first_word + 2)),
             _ => all.to_string(),
@@ -439,7 +388,7 @@ impl RowKernel<'_> {
     /// The steps of rows that can be computed after a pass.
     fn row_steps(&self, pass: usize, pieces: &mut Vec<Piece>) -> String {
         let mut text = String::new();
-        for (at, step) in self.steps.iter().enumerate() {
+        for (at, step) in self.steps.0.iter().enumerate() {
             let Work::Scalar(op) = &step.work else {
                 continue;
             };
@@ -451,7 +400,7 @@ impl RowKernel<'_> {
                     debug_assert!(self.are_rows[i], "invariant: it is the same along a row");
                     value_of(self.map.reads[i].dtype, &format!("any.x{i}"), "0u")
                 }
-                Source::Step(s) => self.name_of_step(s),
+                Source::Step(s) => self.steps.name_of_step(s),
             });
             let args: Vec<String> = args.collect();
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -475,7 +424,7 @@ impl RowKernel<'_> {
         if !self.of_rows.is_empty() {
             text += "    if (thread == 0u) {\n";
             for (i, (at, dtype)) in self.of_rows.iter().enumerate() {
-                let value = format!("let s{at} = {};", self.name_of_step(*at));
+                let value = format!("let s{at} = {};", self.steps.name_of_step(*at));
                 let bits = bits_of(*at, *dtype);
                 text += &format!("        {{ {value} y{}[row] = {bits}; }}\n", elements + i);
             }

@@ -1,0 +1,136 @@
+//! Sums over leading axes with the elementwise work before them, as one kernel and what adds its parts.
+//!
+//! A workgroup takes a strip of rows of some columns: invocations beside each other have vectors of columns beside each
+//! other, and every so many rows. Strips are added by the reduction of a matrix with a row for each.
+//!
+//! Next: `columns_text.rs` for the text of the kernel, `fusions/columns.rs` for what is taken together.
+
+use tercet_ir::ops::{IndexMap, Op, ReduceFn};
+use tercet_ir::{CompileError, DType, Dim, Value};
+
+use super::body::{Body, Source, Steps};
+use super::columns_text::ColumnKernel;
+use super::operand::{Coordinates, Operand};
+use super::text::{Kernel, Read, Step};
+use super::vector::{self, Vectors};
+use crate::emit::{Emit, View};
+use crate::families::reduce::{self, Last};
+use crate::families::rows::{Rows, WORKGROUP, product};
+use crate::fusions::{Columns, Part};
+use crate::kernel::{Access, Word};
+use crate::num::Num;
+
+/// Invocations beside each other on one row at most.
+const MOST_BESIDE: u32 = 32;
+/// Workgroups that fill a large device.
+const MANY_GROUPS: usize = 1024;
+/// Rows of an invocation at least, where rows are cut into strips.
+const FEWEST_ROWS: usize = 16;
+
+/// Emits the sums of a group; their places in order.
+///
+/// # Errors
+/// [`CompileError`] when a result is too large.
+pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, CompileError> {
+    let (lead, kept) = group.shape.split_at(group.axes);
+    let (rows, columns) = (product(lead), product(kept));
+    let mut body = Body::new(&group.shape, None);
+    for (&id, ports) in &group.inlined {
+        let done = body.map(e, id, Part::Elements, |port| ports.contains(&port));
+        debug_assert!(done.is_some(), "invariant: it reads others as they are");
+    }
+    let straight = IndexMap::identity(group.shape.rank());
+    let sums = group.sums.iter().map(|sum| {
+        let of = e.graph.node(*sum).inputs[0];
+        let source = body.source(e, of, &straight);
+        source.unwrap_or_else(|| unreachable!("invariant: what is summed has a step"))
+    });
+    let sums: Vec<Source> = sums.collect();
+    let operands: Vec<&Operand> = body.operands.iter().collect();
+    let coordinates = Coordinates::of(e, &group.shape, &operands);
+    let columns_num = e.num(&columns);
+    let usual = Vectors::of(e, &coordinates, &operands, &[], 1).map(|v| v.elements);
+    let sizes = usual.into_iter().chain([4, 2, 1]);
+    let fits = |n: &u32| coordinates.keep_together(e, *n) && e.tape().is_multiple(columns_num, *n);
+    let elements = sizes.filter(|n| *n <= 8).find(fits).unwrap_or(1);
+    let vectors = Vectors { elements, turns: 1 };
+
+    let units = e.bound(&columns)? / elements as usize;
+    let beside = (units.max(1).next_power_of_two() as u32).min(MOST_BESIDE);
+    let deep = WORKGROUP / beside;
+    let across = units.div_ceil(beside as usize).max(1);
+    let most = e.bound(&rows)?.div_ceil(FEWEST_ROWS * deep as usize).max(1);
+    let parts = MANY_GROUPS.div_ceil(across).min(most);
+
+    let mut partial = Vec::new();
+    for _ in &sums {
+        let shape = [Dim::Known(parts), columns.clone()];
+        partial.push(e.temp(DType::F32, &shape)?);
+    }
+    let numel = e.numel(&group.shape);
+    let mut words = vec![numel, Num::ZERO];
+    words.extend(&coordinates.sizes);
+    let mut reads: Vec<Read> = Vec::new();
+    for operand in &operands {
+        reads.push(coordinates.read(e, operand, &mut words));
+    }
+    vector::choose(e, &coordinates, &operands, &mut reads, vectors);
+    let rows_num = e.num(&rows);
+    let first_word = words.len();
+    let tape = e.tape();
+    words.extend([
+        rows_num,
+        tape.div(columns_num, elements),
+        tape.ceil_div(rows_num, parts as u32),
+        Num::Const(across as i64),
+        Num::Const(parts as i64),
+    ]);
+    let kernel = ColumnKernel {
+        map: Kernel {
+            axes: coordinates.sizes.len() + 1,
+            reads,
+            steps: Vec::<Step<'_>>::new(),
+            results: Vec::new(),
+            words: words.len(),
+            vectors: Some(vectors),
+        },
+        steps: Steps(&body.steps),
+        sums: &sums,
+        vectors,
+        beside,
+        first_word,
+    };
+    let mut slots: Vec<_> = operands.iter().map(|o| o.slot).collect();
+    let mut access = vec![Access::Read; slots.len()];
+    for to in &partial {
+        access.push(Access::Write);
+        slots.push(to.slot);
+    }
+    let grid = e.flat_grid(Num::Const((across * parts) as i64));
+    let words: Vec<Word> = words.into_iter().map(Word::Num).collect();
+    e.dispatch_wgsl(&kernel.name(), kernel.text(), &access, &slots, &words, grid);
+    added(e, group, &partial, rows_num)
+}
+
+/// The sums of strips, put together.
+fn added(
+    e: &mut Emit<'_>,
+    group: &Columns,
+    partial: &[View],
+    count: Num,
+) -> Result<Vec<View>, CompileError> {
+    let mut results = Vec::new();
+    for (&sum, partial) in group.sums.iter().zip(partial) {
+        let node = e.graph.node(sum);
+        let Op::Reduce(op) = &node.op else {
+            unreachable!("invariant: the group is of sums")
+        };
+        let (f, ty) = (op.f, e.graph.ty(Value { node: sum, port: 0 }).clone());
+        let y = e.temp(ty.dtype, &ty.shape)?;
+        let rows = Rows::of(e, partial, &[0])?;
+        let last = Last::new(f == ReduceFn::Mean, count);
+        reduce::stage(e, f, partial, &rows, &y, 1, Some(last));
+        results.push(y);
+    }
+    Ok(results)
+}

@@ -1,0 +1,172 @@
+//! The text of a kernel of sums over leading axes.
+//!
+//! ```text
+//! fn map_load(v: u32) -> In { .. }                         // operands of a vector
+//! fn given_quick(v0: f32) -> Given { .. }                  // what an element gives to the sums
+//! fn main(..) {
+//!     for each row of the strip: t0_0 += given(..).a0 ..   // an element each
+//!     add those of other rows of the workgroup
+//!     y0[strip * columns + column] = ..
+//! }
+//! ```
+
+use super::body::{Source, Steps};
+use super::text::{GROUP, Kernel, values, word};
+use super::vector::{Vectors, binding_type};
+use crate::scalar::{self, Piece, class};
+
+/// Rows that are read together.
+const TURNS: u32 = 4;
+
+/// What the text depends on.
+pub(super) struct ColumnKernel<'m> {
+    /// How operands are read.
+    pub(super) map: Kernel<'m>,
+    pub(super) steps: Steps<'m>,
+    /// What is summed.
+    pub(super) sums: &'m [Source],
+    pub(super) vectors: Vectors,
+    /// Invocations on one row.
+    pub(super) beside: u32,
+    /// The first of five words: rows, vectors of a row, rows of a strip, groups across a row, strips.
+    pub(super) first_word: usize,
+}
+
+impl ColumnKernel<'_> {
+    /// What it computes, for people.
+    pub(super) fn name(&self) -> String {
+        let from: Vec<&str> = self.map.reads.iter().map(|r| r.dtype.name()).collect();
+        let steps = self.steps.0.iter().filter(|s| !s.is_constant()).count();
+        format!(
+            "columns {} sums of {steps} steps {} by {} over {}",
+            self.sums.len(),
+            from.join(","),
+            self.vectors.elements,
+            self.beside
+        )
+    }
+
+    /// The whole module.
+    pub(super) fn text(&self) -> String {
+        let mut pieces = Vec::new();
+        let functions = self.functions(&mut pieces);
+        let pieces = scalar::closure(&pieces);
+        let zero = match pieces.contains(&Piece::Base) {
+            true => format!("    opaque_zero = {};\n", word(1)),
+            false => String::new(),
+        };
+        let mut text = scalar::text(&pieces) + "\n";
+        let reads = self.map.reads.iter();
+        let reads = reads.map(|r| binding_type(&self.vectors, r)).collect();
+        let results = self.sums.iter().map(|_| "u32".to_string()).collect();
+        text += &self.map.bindings_of(reads, results);
+        text += &self.map.operand_struct(&self.vectors);
+        text += &self.map.load(&self.vectors);
+        text += &functions;
+        text + &self.main(&zero)
+    }
+
+    /// What an element gives, and what those of a vector give.
+    fn functions(&self, pieces: &mut Vec<Piece>) -> String {
+        let needed = self.steps.needed(self.sums.iter().copied());
+        let steps = self.steps.written(&needed);
+        let params = self.map.reads.iter().enumerate();
+        let params: Vec<String> = params
+            .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
+            .collect();
+        let given: Vec<String> = self.sums.iter().map(|s| self.steps.name_of(*s)).collect();
+        let mut element = |name: &str, quick: bool| {
+            let body = values(&steps, quick, pieces);
+            format!(
+                "fn given_{name}({}) -> Given {{\n{body}        return Given({});\n}}\n",
+                params.join(", "),
+                given.join(", ")
+            )
+        };
+        let (exact, quick) = (element("exact", false), element("quick", true));
+        let in_doubt = scalar::closure(pieces).contains(&Piece::Quick);
+        let fields = (0..self.sums.len()).map(|i| format!("    a{i}: f32,\n"));
+        let fields: String = fields.collect();
+        let n = self.vectors.elements;
+        let mut text =
+            format!("struct Given {{\n{fields}}}\nalias All = array<Given, {n}>;\n{exact}");
+        let name = if in_doubt { "quick" } else { "exact" };
+        let all = (0..n).map(|k| {
+            let args = self.map.arguments(&self.vectors, Some(k));
+            format!("given_{name}({args})")
+        });
+        let all: Vec<String> = all.collect();
+        let all = all.join(", ");
+        if in_doubt {
+            let args = self.map.arguments(&self.vectors, None);
+            text += &quick;
+            text += &format!(
+                "fn given_careful(raw: In) -> All {{\n    var held = raw;\n    var all: All;\n    \
+                 for (var k = 0u; k < {n}u; k += 1u) {{\n        all[k] = given_exact({args});\n    }}\n    \
+                 return all;\n}}\n\
+                 fn given(raw: In) -> All {{\n    doubt = false;\n    let all = All({all});\n    \
+                 if (doubt) {{\n        return given_careful(raw);\n    }}\n    return all;\n}}\n"
+            );
+        } else {
+            text += &format!("fn given(raw: In) -> All {{\n    return All({all});\n}}\n");
+        }
+        text
+    }
+
+    fn main(&self, zero: &str) -> String {
+        let [rows, units, strip, across, strips] =
+            [0, 1, 2, 3, 4].map(|i| word(self.first_word + i));
+        let (beside, deep) = (self.beside, GROUP / self.beside);
+        let n = self.vectors.elements;
+        let each = |line: &dyn Fn(usize, u32) -> String| -> String {
+            let all = (0..self.sums.len()).flat_map(|i| (0..n).map(move |k| (i, k)));
+            all.map(|(i, k)| line(i, k)).collect()
+        };
+        let sums = each(&|i, k| format!("    var t{i}_{k} = 0.0;\n"));
+        let mut loads = String::new();
+        let mut adds = String::new();
+        for t in 0..TURNS {
+            let row = format!("row + {}u", t * deep);
+            loads +=
+                &format!("        let h{t} = map_load(min({row}, {rows} - 1u) * units + own);\n");
+            let add = each(&|i, k| format!("            t{i}_{k} += all[{k}].a{i};\n"));
+            adds += &format!(
+                "        if ({row} < end) {{\n            let all = given(h{t});\n{add}        }}\n"
+            );
+        }
+        let totals = each(&|i, k| {
+            format!(
+                "    total(index, t{i}_{k});\n    \
+                 if (is_first) {{\n        y{i}[at + {k}u] = bitcast<u32>(all_rows(beside));\n    }}\n"
+            )
+        });
+        format!(
+            "var<workgroup> pool: array<f32, {GROUP}>;\n\
+             fn total(index: u32, x: f32) {{\n    workgroupBarrier();\n    pool[index] = x;\n    \
+             workgroupBarrier();\n}}\n\
+             fn all_rows(beside: u32) -> f32 {{\n    var sum = pool[beside];\n    \
+             for (var k = 1u; k < {deep}u; k += 1u) {{\n        sum += pool[k * {beside}u + beside];\n    }}\n    \
+             return sum;\n}}\n\
+             \n@compute @workgroup_size({GROUP})\n\
+             fn main(\n    \
+                 @builtin(workgroup_id) group: vec3<u32>,\n    \
+                 @builtin(num_workgroups) groups: vec3<u32>,\n    \
+                 @builtin(local_invocation_index) index: u32,\n\
+             ) {{\n{zero}    \
+                 let flat = flat_group(group, groups);\n    \
+                 let units = {units};\n    \
+                 let beside = index % {beside}u;\n    \
+                 let unit = (flat % {across}) * {beside}u + beside;\n    \
+                 let own = min(unit, units - 1u);\n    \
+                 let part = flat / {across};\n    \
+                 let end = min((part + 1u) * {strip}, {rows});\n\
+             {sums}    \
+                 for (var row = part * {strip} + index / {beside}u; row < end; row += {}u) {{\n\
+             {loads}{adds}    }}\n    \
+                 let is_first = index < {beside}u && unit < units && part < {strips};\n    \
+                 let at = (part * units + unit) * {n}u;\n\
+             {totals}}}\n",
+            TURNS * deep
+        )
+    }
+}
