@@ -11,7 +11,7 @@ mod step;
 
 use crate::families::portable;
 
-pub(crate) use step::{Class, class, expression, quick};
+pub(crate) use step::{Class, class, expression, native, quick};
 
 /// What every kernel may use.
 pub(crate) const PRELUDE: &str = portable!("prelude.wgsl");

@@ -104,6 +104,11 @@ pub(crate) fn measure(b: &Bench, graph: &Graph, tensors: &[(String, Tensor)]) ->
             times.push((end - start) as f64 * 1e-9);
         }
     }
+    if b.steps {
+        for step in exe.timings() {
+            println!("    {:9.2} us  {}", step.ns as f64 * 1e-3, step.kernel);
+        }
+    }
     Ok(Measured {
         seconds: median(times),
         exe,

@@ -57,17 +57,21 @@ pub(crate) struct Bench {
     pub(crate) report: Report,
     /// Small sizes only, to try the bench out.
     pub(crate) quick: bool,
+    /// Says what each step of a measured graph takes.
+    pub(crate) steps: bool,
 }
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let (mut name, mut json, mut quick) = ("vulkan".to_string(), None, false);
+    let (mut name, mut json) = ("vulkan".to_string(), None);
+    let (mut quick, mut steps) = (false, false);
     let mut filters = Vec::new();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--device" => name = args.next().ok_or("--device takes a name")?,
             "--json" => json = Some(args.next().ok_or("--json takes a path")?),
             "--quick" => quick = true,
+            "--steps" => steps = true,
             // Cargo passes it to every bench.
             "--bench" => {}
             _ => filters.push(arg),
@@ -86,6 +90,7 @@ fn main() -> Result<()> {
         report: Report::new(&name),
         name,
         quick,
+        steps,
     };
     for (group, run) in GROUPS {
         if !filters.is_empty() && !filters.iter().any(|f| group.contains(f.as_str())) {

@@ -144,7 +144,7 @@ impl Rows {
         let threads = match (self.across, units, self.bounds.rows) {
             // Few columns: neighbours in memory are then on few rows.
             (true, 32.., ..=8) => 64,
-            (true, 32.., ..=1024) => 8,
+            (true, 32.., ..=8192) => 8,
             (true, 256.., _) => 8,
             (true, _, _) => 1,
             (false, ..=16, _) => 4,

@@ -113,6 +113,20 @@ pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Writte
     Some(fit(dtype, written))
 }
 
+/// The device's own sum, difference or product of F32 or BF16, if that is the step: subnormal numbers may be zero.
+pub(crate) fn native(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Written> {
+    let (ScalarOp::Binary(f), DType::F32 | DType::BF16, [a, b]) = (op, dtype, args) else {
+        return None;
+    };
+    let operator = match f {
+        BinaryFn::Add => "+",
+        BinaryFn::Sub => "-",
+        BinaryFn::Mul => "*",
+        _ => return None,
+    };
+    Some(fit(dtype, plain(format!("({a} {operator} {b})"))))
+}
+
 /// A value of a dtype.
 fn literal(dtype: DType, value: Scalar) -> String {
     match class(dtype) {

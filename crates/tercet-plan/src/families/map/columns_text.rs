@@ -11,7 +11,7 @@
 //! ```
 
 use super::body::{Source, Steps};
-use super::text::{GROUP, Kernel, values, word};
+use super::text::{Arithmetic, GROUP, Kernel, may_doubt, values, word};
 use super::vector::{Vectors, binding_type};
 use crate::scalar::{self, Piece, class};
 
@@ -75,16 +75,19 @@ impl ColumnKernel<'_> {
             .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
             .collect();
         let given: Vec<String> = self.sums.iter().map(|s| self.steps.name_of(*s)).collect();
-        let mut element = |name: &str, quick: bool| {
-            let body = values(&steps, quick, pieces);
+        let mut element = |name: &str, how: Arithmetic| {
+            let body = values(&steps, how, pieces);
             format!(
                 "fn given_{name}({}) -> Given {{\n{body}        return Given({});\n}}\n",
                 params.join(", "),
                 given.join(", ")
             )
         };
-        let (exact, quick) = (element("exact", false), element("quick", true));
-        let in_doubt = scalar::closure(pieces).contains(&Piece::Quick);
+        let in_doubt = may_doubt(&steps);
+        let exact = match in_doubt {
+            true => element("exact", Arithmetic::Exact),
+            false => element("exact", Arithmetic::Native),
+        };
         let fields = (0..self.sums.len()).map(|i| format!("    a{i}: f32,\n"));
         let fields: String = fields.collect();
         let n = self.vectors.elements;
@@ -99,7 +102,7 @@ impl ColumnKernel<'_> {
         let all = all.join(", ");
         if in_doubt {
             let args = self.map.arguments(&self.vectors, None);
-            text += &quick;
+            text += &element("quick", Arithmetic::Native);
             text += &format!(
                 "fn given_careful(raw: In) -> All {{\n    var held = raw;\n    var all: All;\n    \
                  for (var k = 0u; k < {n}u; k += 1u) {{\n        all[k] = given_exact({args});\n    }}\n    \

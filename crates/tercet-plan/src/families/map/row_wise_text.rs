@@ -19,7 +19,7 @@ use tercet_ir::DType;
 use tercet_ir::ops::ReduceFn;
 
 use super::body::{RowStep, Source, Steps, Work};
-use super::text::{GROUP, Kernel, bits_of, value_of, values, word};
+use super::text::{Arithmetic, GROUP, Kernel, bits_of, may_doubt, value_of, values, word};
 use super::vector::{Vectors, binding_type};
 use crate::families::{code, portable};
 use crate::scalar::{self, Piece, class};
@@ -84,6 +84,7 @@ impl RowKernel<'_> {
         let rows = portable!("rows.wgsl").replacen("override THREADS: u32 = 256u;", &threads, 1);
         text += &rows.replacen("override ACROSS", "const ACROSS", 1);
         text += portable!("row_floats.wgsl");
+        text += portable!("row_ranks.wgsl");
         text += &self.bindings();
         for (at, step) in self.steps.0.iter().enumerate() {
             if step.is_row && !step.is_constant() {
@@ -149,29 +150,46 @@ impl RowKernel<'_> {
             .collect();
         let needed = self.steps.needed(args.iter().copied());
         let steps = self.steps.written(&needed);
-        let fields: String = (0..args.len())
-            .map(|i| format!("    a{i}: f32,\n"))
-            .collect();
+        let fields = reductions.iter().enumerate().map(|(i, at)| {
+            let ty = if is_sum(self.function(*at)) {
+                "f32"
+            } else {
+                "i32"
+            };
+            format!("    a{i}: {ty},\n")
+        });
+        let fields: String = fields.collect();
         let params = self.map.reads.iter().enumerate();
         let params: Vec<String> = params
             .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
             .collect();
-        let given: Vec<String> = args.iter().map(|arg| self.steps.name_of(*arg)).collect();
-        let mut element = |name: &str, quick: bool| {
-            let body = values(&steps, quick, pieces);
+        let given = reductions.iter().zip(&args).map(|(at, arg)| {
+            let name = self.steps.name_of(*arg);
+            match self.function(*at) {
+                ReduceFn::Max => format!("rank_of({name})"),
+                ReduceFn::Min => format!("rank_of(-({name}))"),
+                ReduceFn::Sum | ReduceFn::Mean | ReduceFn::Prod => name,
+            }
+        });
+        let given: Vec<String> = given.collect();
+        let mut element = |name: &str, how: Arithmetic| {
+            let body = values(&steps, how, pieces);
             format!(
                 "fn pass{pass}_{name}({}) -> Pass{pass} {{\n{body}        return Pass{pass}({});\n}}\n",
                 params.join(", "),
                 given.join(", ")
             )
         };
-        let (exact, quick) = (element("exact", false), element("quick", true));
-        let in_doubt = scalar::closure(pieces).contains(&Piece::Quick);
+        let in_doubt = may_doubt(&steps);
+        let exact = match in_doubt {
+            true => element("exact", Arithmetic::Exact),
+            false => element("exact", Arithmetic::Native),
+        };
         let name = if in_doubt { "quick" } else { "exact" };
         let mut text = format!("struct Pass{pass} {{\n{fields}}}\n{exact}");
         let n = self.vectors.elements;
         if in_doubt {
-            text += &quick;
+            text += &element("quick", Arithmetic::Native);
             text += &format!(
                 "fn pass{pass}_careful(raw: In) -> Pass{pass} {{\n    var held = raw;\n    \
                  var all = pass{pass}_exact({});\n    for (var k = 1u; k < {n}u; k += 1u) {{\n        \
@@ -215,8 +233,7 @@ impl RowKernel<'_> {
             .iter()
             .enumerate()
             .map(|(i, at)| match self.function(*at) {
-                ReduceFn::Max => format!("fmax({a}.a{i}, {b}.a{i})"),
-                ReduceFn::Min => format!("fmin({a}.a{i}, {b}.a{i})"),
+                ReduceFn::Max | ReduceFn::Min => format!("max({a}.a{i}, {b}.a{i})"),
                 ReduceFn::Sum | ReduceFn::Mean | ReduceFn::Prod => format!("{a}.a{i} + {b}.a{i}"),
             });
         let fields: Vec<String> = fields.collect();
@@ -234,8 +251,8 @@ impl RowKernel<'_> {
         let rows: String = (rows.iter())
             .map(|at| format!("        let s{at} = {};\n", self.steps.name_of_step(*at)))
             .collect();
-        let element = |name: &str, quick: bool, pieces: &mut Vec<Piece>| {
-            let body = values(&steps, quick, pieces);
+        let element = |name: &str, how: Arithmetic, pieces: &mut Vec<Piece>| {
+            let body = values(&steps, how, pieces);
             let params = self.map.reads.iter().enumerate();
             let params: Vec<String> = params
                 .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
@@ -249,12 +266,13 @@ impl RowKernel<'_> {
             )
         };
         let mut text = self.map.result_structs(&self.vectors);
-        text += &element("exact", false, pieces);
-        let quick = element("quick", true, pieces);
-        let in_doubt = scalar::closure(pieces).contains(&Piece::Quick);
+        let in_doubt = may_doubt(&steps);
         if in_doubt {
-            text += &quick;
+            text += &element("exact", Arithmetic::Exact, pieces);
+            text += &element("quick", Arithmetic::Native, pieces);
             text += &self.map.careful(&self.vectors);
+        } else {
+            text += &element("exact", Arithmetic::Native, pieces);
         }
         text + &self.map.work(&self.vectors, in_doubt)
     }
@@ -341,13 +359,11 @@ impl RowKernel<'_> {
             }
         }
         for (i, at) in reductions.iter().enumerate() {
-            let (start, join) = match self.function(*at) {
-                ReduceFn::Max => ("0xff800000u", "fmax"),
-                ReduceFn::Min => ("0x7f800000u", "fmin"),
-                ReduceFn::Sum | ReduceFn::Mean | ReduceFn::Prod => continue,
-            };
-            text += &format!("    var t{pass}_{i} = as_float({start});\n");
-            body += &format!("        t{pass}_{i} = {join}(t{pass}_{i}, {});\n", field(i));
+            if is_sum(self.function(*at)) {
+                continue;
+            }
+            text += &format!("    var t{pass}_{i} = rank_of(as_float(0xff800000u));\n");
+            body += &format!("        t{pass}_{i} = max(t{pass}_{i}, {});\n", field(i));
         }
         text += &self.each_vector(&body);
         for pair in sums.chunks(2) {
@@ -362,9 +378,11 @@ impl RowKernel<'_> {
             }
         }
         for (i, at) in reductions.iter().enumerate() {
+            let own = format!("vec2<f32>(of_rank(t{pass}_{i}), 0.0)");
+            let greatest = format!("over_row({own}, GREATEST).x");
             let all = match self.function(*at) {
-                ReduceFn::Max => format!("over_row(vec2<f32>(t{pass}_{i}, 0.0), GREATEST).x"),
-                ReduceFn::Min => format!("-over_row(vec2<f32>(-t{pass}_{i}, 0.0), GREATEST).x"),
+                ReduceFn::Max => greatest,
+                ReduceFn::Min => format!("-{greatest}"),
                 ReduceFn::Sum | ReduceFn::Mean | ReduceFn::Prod => continue,
             };
             text += &self.finish(*at, &all);

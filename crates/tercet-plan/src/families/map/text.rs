@@ -161,7 +161,7 @@ impl Kernel<'_> {
         for (i, read) in self.reads.iter().enumerate() {
             body += &load(i, read);
         }
-        body += &self.values(false, &mut pieces);
+        body += &self.values(Arithmetic::Exact, &mut pieces);
         for (i, (step, dtype)) in self.results.iter().enumerate() {
             body += &store(i, *step, *dtype);
         }
@@ -172,9 +172,9 @@ impl Kernel<'_> {
         text
     }
 
-    /// The values of the steps; those of `quick` may raise a doubt instead of being right.
-    pub(super) fn values(&self, quick: bool, pieces: &mut Vec<Piece>) -> String {
-        values(&self.steps, quick, pieces)
+    /// The values of the steps.
+    pub(super) fn values(&self, how: Arithmetic, pieces: &mut Vec<Piece>) -> String {
+        values(&self.steps, how, pieces)
     }
 
     fn bindings(&self) -> String {
@@ -258,21 +258,43 @@ impl Kernel<'_> {
     }
 }
 
-/// The values of steps; those of `quick` may raise a doubt instead of being right.
-pub(super) fn values(steps: &[Step<'_>], quick: bool, pieces: &mut Vec<Piece>) -> String {
+/// How the values of steps are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arithmetic {
+    /// Right for all operands.
+    Exact,
+    /// Right, or else in doubt.
+    Quick,
+    /// As quick, but for sums and products that devices may make zero where they are subnormal: those that a reduction
+    /// adds up are within its tolerance all the same.
+    Native,
+}
+
+/// The values of steps.
+pub(super) fn values(steps: &[Step<'_>], how: Arithmetic, pieces: &mut Vec<Piece>) -> String {
     let mut body = String::new();
     for step in steps {
         let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
         let exact = || scalar::expression(step.op, step.from, step.to, &args);
-        let (value, called) = match &step.kept {
-            Some(name) => (name.clone(), Vec::new()),
-            None if quick => scalar::quick(step.op, step.from, &args).unwrap_or_else(exact),
-            None => exact(),
+        let quick = || scalar::quick(step.op, step.from, &args).unwrap_or_else(exact);
+        let native = || scalar::native(step.op, step.from, &args).unwrap_or_else(quick);
+        let (value, called) = match (&step.kept, how) {
+            (Some(name), _) => (name.clone(), Vec::new()),
+            (None, Arithmetic::Exact) => exact(),
+            (None, Arithmetic::Quick) => quick(),
+            (None, Arithmetic::Native) => native(),
         };
         pieces.extend(called);
         body += &format!("        let s{} = {value};\n", step.at);
     }
     body
+}
+
+/// True if native ways of these steps may be in doubt; else there is nothing to do exactly instead.
+pub(super) fn may_doubt(steps: &[Step<'_>]) -> bool {
+    let mut pieces = Vec::new();
+    values(steps, Arithmetic::Native, &mut pieces);
+    scalar::closure(&pieces).contains(&Piece::Quick)
 }
 
 /// Where the element of an operand lies that is `ahead` elements after the index.

@@ -15,7 +15,7 @@
 //! that they are in flight together.
 
 use super::operand::{Coordinates, Operand};
-use super::text::{GROUP, Kernel, Load, Read, bits_of, lanes, place, value_of, word};
+use super::text::{Arithmetic, GROUP, Kernel, Load, Read, bits_of, lanes, place, value_of, word};
 use crate::emit::Emit;
 use crate::scalar::{self, Piece};
 use tercet_ir::DType;
@@ -92,8 +92,8 @@ impl Kernel<'_> {
     /// The whole module.
     pub(super) fn vector_text(&self, v: &Vectors) -> String {
         let mut pieces = Vec::new();
-        let exact = self.element("exact", false, &mut pieces);
-        let quick = self.element("quick", true, &mut pieces);
+        let exact = self.element("exact", Arithmetic::Exact, &mut pieces);
+        let quick = self.element("quick", Arithmetic::Quick, &mut pieces);
         let pieces = scalar::closure(&pieces);
         let in_doubt = pieces.contains(&Piece::Quick);
         let mut text = scalar::text(&pieces);
@@ -177,8 +177,8 @@ impl Kernel<'_> {
     }
 
     /// A function of one element.
-    pub(super) fn element(&self, name: &str, quick: bool, pieces: &mut Vec<Piece>) -> String {
-        let body = self.values(quick, pieces);
+    pub(super) fn element(&self, name: &str, how: Arithmetic, pieces: &mut Vec<Piece>) -> String {
+        let body = self.values(how, pieces);
         let params = self.reads.iter().enumerate();
         let params: Vec<String> = params
             .map(|(i, r)| format!("v{i}: {}", scalar::class(r.dtype).wgsl()))
