@@ -1,5 +1,7 @@
 //! Sums, means, products and extremes over any set of axes.
 
+mod around;
+
 use crate::accuracy::Accuracy;
 use crate::case::{Case, Fill, Reject};
 use crate::dim::Dim;
@@ -158,6 +160,7 @@ impl OpSpec for Reduce {
             .collect();
         cases.extend(float_cases());
         cases.extend(integer_cases());
+        cases.extend(around::cases());
         cases
     }
 

@@ -38,31 +38,82 @@ fn names(program: &Program) -> Vec<String> {
     dispatches.collect()
 }
 
+/// How many of the names begin so.
+fn count(names: &[String], start: &str) -> usize {
+    names.iter().filter(|n| n.starts_with(start)).count()
+}
+
 #[test]
-fn shown() {
-    for caps in [Caps::browser()] {
+fn norms_backwards_are_a_kernel_of_rows_and_one_of_columns() {
+    for caps in [Caps::browser(), Caps::h200()] {
         for dtype in [DType::F32, DType::F16] {
             let x = || Type::new(dtype, [256, 512]);
             let gain = || Type::new(dtype, [512]);
             let p = backward(&caps, &[x(), gain(), gain()], 3, |g, v| {
                 g.layer_norm(v[0], v[1], Some(v[2]), 1, 1e-5)
             });
-            eprintln!("{:#?}", names(&p));
-            let p = backward(&caps, &[x(), gain()], 2, |g, v| {
-                g.rms_norm(v[0], v[1], None, 1e-5)
-            });
-            eprintln!("{:#?}", names(&p));
-            let p = backward(&caps, &[x()], 1, |g, v| g.softmax(v[0], 1));
-            eprintln!("{:#?}", names(&p));
-            let p = backward(&caps, &[x()], 1, |g, v| g.log_softmax(v[0], 1));
-            eprintln!("{:#?}", names(&p));
-            for k in &p.kernels {
-                if k.name.starts_with("rows") {
-                    if let crate::kernel::Source::Wgsl(t) = &k.source {
-                        eprintln!("{}", &t[t.find("struct Params").unwrap()..]);
-                    }
-                }
-            }
+            let names = names(&p);
+            assert_eq!(count(&names, "rows mean mean mean mean"), 1, "{names:#?}");
+            assert_eq!(count(&names, "columns 2 sums"), 1, "{names:#?}");
+            // Gain and results in F16 are cast by themselves.
+            let casts = if dtype == DType::F16 { 3 } else { 0 };
+            assert_eq!(names.len(), 4 + casts, "{names:#?}");
         }
     }
+}
+
+#[test]
+fn softmaxes_backwards_are_a_kernel() {
+    let x = || Type::new(DType::F16, [256, 512]);
+    let p = backward(&Caps::browser(), &[x()], 1, |g, v| g.softmax(v[0], 1));
+    let names = names(&p);
+    assert_eq!(names.len(), 2, "{names:#?}");
+    assert_eq!(count(&names, "rows sum"), 1, "{names:#?}");
+}
+
+/// The names of the dispatches of a graph with an input `x`.
+fn forward(
+    shape: [usize; 2],
+    build: impl FnOnce(&mut Graph, Value) -> Result<Value, OpError>,
+) -> Vec<String> {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(DType::F32, shape)).unwrap();
+    let y = build(&mut g, x).unwrap();
+    g.output("y", y).unwrap();
+    let program = crate::compile(&g, &CompileOptions::new(), &Caps::browser()).unwrap();
+    program.kernels.iter().for_each(validate);
+    names(&program)
+}
+
+fn centred(g: &mut Graph, x: Value) -> Result<Value, OpError> {
+    let mean = g.reduce_mean(x, &[1], true)?;
+    g.sub(x, mean)
+}
+
+#[test]
+fn few_long_rows_fill_a_device_otherwise() {
+    assert_eq!(count(&forward([100, 40_000], centred), "rows mean"), 1);
+    assert_eq!(count(&forward([2, 40_000], centred), "rows"), 0);
+}
+
+#[test]
+fn what_a_product_reads_between_ends_a_group() {
+    let names = forward([64, 64], |g, x| {
+        let y = centred(g, x)?;
+        let product = g.matmul(y, y)?;
+        let most = g.reduce_max(y, &[1], true)?;
+        g.sub(product, most)
+    });
+    assert_eq!(count(&names, "rows mean"), 1, "{names:#?}");
+    assert!(names.len() > 2, "{names:#?}");
+}
+
+#[test]
+fn rows_that_are_not_whole_words_are_computed_one_by_one() {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(DType::F16, [80, 33])).unwrap();
+    let y = centred(&mut g, x).unwrap();
+    g.output("y", y).unwrap();
+    let program = crate::compile(&g, &CompileOptions::new(), &Caps::browser()).unwrap();
+    assert_eq!(count(&names(&program), "rows"), 0);
 }

@@ -19,7 +19,7 @@ pub(super) fn validate(instance: &Instance) {
     naga::valid::Validator::new(
         naga::valid::ValidationFlags::all(),
         // Core WGSL; naga names it because OpenGL may lack it.
-        naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32,
+        naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32 | naga::valid::Capabilities::SUBGROUP,
     )
     .validate(&module)
     .unwrap_or_else(|e| fail(e.emit_to_string(text)));

@@ -1,0 +1,12 @@
+// Floats as integers in the same order, so that the greatest of many is found by comparisons of integers. NaN is the
+// greatest of all.
+
+fn rank_of(x: f32) -> i32 {
+    let i = bitcast<i32>(x);
+    let rank = select(i, i ^ 0x7fffffff, i < 0);
+    return select(rank, 0x7fffffff, (i & 0x7fffffff) > 0x7f800000);
+}
+
+fn of_rank(rank: i32) -> f32 {
+    return bitcast<f32>(select(rank, rank ^ 0x7fffffff, rank < 0));
+}
