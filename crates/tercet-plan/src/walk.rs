@@ -10,7 +10,7 @@ use crate::emit::{Emit, Home, UpdatedSlots, View, all_known};
 use crate::families::map::{columns, row_wise};
 use crate::families::rope::append::Append;
 use crate::families::{Family, attention, find, matmul, rope};
-use crate::fusions::{Fusions, Group, KvAppend, RowWise};
+use crate::fusions::{Fusions, Group, KvAppend, Narrow, RowWise};
 use crate::joined::Joined;
 use crate::plan::{Borders, place};
 use crate::program::{Buffer, Io, SizeRule, SlotId};
@@ -199,6 +199,15 @@ fn lower_group(
         }
         Group::KvAppend(group) => lower_append(e, node, group),
         Group::RowWise(group) => lower_rows(e, group),
+        Group::Widened(group) => {
+            let [a, b] = &group.operands;
+            let a = lower_narrow(e, a)?;
+            let b = lower_narrow(e, b)?;
+            e.results_of(into, |e| {
+                let y = e.result(0)?;
+                matmul::product_into(e, &a, &b, &y)
+            })
+        }
         Group::Columns(group) => {
             let views = columns::lower(e, group)?;
             for (sum, view) in group.sums.iter().zip(views) {
@@ -207,6 +216,16 @@ fn lower_group(
             Ok(e.places(e.cursor.at))
         }
     }
+}
+
+/// Where an operand lies that was not widened, as views see it.
+fn lower_narrow(e: &mut Emit<'_>, operand: &Narrow) -> Result<View, CompileError> {
+    let mut view = e.view(operand.of);
+    for &id in &operand.views {
+        let node = e.graph.node(id);
+        view = look(e, node, &view)?;
+    }
+    Ok(view)
 }
 
 /// Lowers a group over rows as one kernel, or else each of its nodes.

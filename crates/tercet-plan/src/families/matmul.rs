@@ -84,8 +84,31 @@ pub(crate) fn product_into(
     b: &View,
     y: &View,
 ) -> Result<(), CompileError> {
+    let a = &with_rows_together(e, a, b)?;
     let product = Product::of(e, a, b, None, None)?;
     portable::floats(e, &product, y)
+}
+
+/// The left operand of floats with the elements of a row beside each other, by a copy where columns are many enough to
+/// pay for it: gradients of weights multiply with a transpose.
+fn with_rows_together(e: &mut Emit<'_>, a: &View, b: &View) -> Result<View, CompileError> {
+    /// Columns from which tiles gain more than the copy takes, and rows of a tile.
+    const MANY: usize = 128;
+    const ROWS: usize = 16;
+    let is_one = |view: &View, axis: usize| {
+        let stride = &view.layout.strides()[axis];
+        stride.factor() == 1 && stride.dim().is_one()
+    };
+    let (rank, shape) = (a.layout.shape().len(), b.layout.shape());
+    let turned = rank >= 2 && !is_one(a, rank - 1) && is_one(a, rank - 2);
+    if !a.dtype.is_float() || !turned || shape.len() < 2 {
+        return Ok(a.clone());
+    }
+    let (m, n) = (&a.layout.shape()[rank - 2], &shape[shape.len() - 1]);
+    match e.bound(m)? >= ROWS && e.bound(n)? >= MANY {
+        true => e.dense(a),
+        false => Ok(a.clone()),
+    }
 }
 
 fn lower_dequant(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
@@ -142,6 +165,7 @@ fn numbers(
 ) -> Result<(), CompileError> {
     let a = rows(e, node, norm.as_ref());
     let b = e.view(node.inputs[1]);
+    let a = with_rows_together(e, &a, &b)?;
     let bias = node.inputs.get(2).map(|v| e.view(*v));
     let activation = activation_of(&node.op);
     let product = Product::of(e, &a, &b, bias, activation)?.with(e, norm, tail)?;

@@ -149,6 +149,8 @@ impl Rows {
             (true, _, _) => 1,
             (false, ..=16, _) => 4,
             (false, ..=128, _) => 32,
+            // Rows enough to fill a device without help of each other.
+            (false, ..=256, 2048..) => 32,
             (false, _, _) => 256,
         };
         Share {

@@ -9,13 +9,15 @@
 //! (`dataflow.rs`), so order within the program stays that of the graph's dependencies.
 //!
 //! Next: `product.rs` for norms, gates and sums around matrix products, `kv_append.rs` for what stands before attention,
-//! `row_wise.rs` for reductions along rows and the elementwise work around them, `columns.rs` for sums over columns.
+//! `row_wise.rs` for reductions along rows and the elementwise work around them, `columns.rs` for sums over columns,
+//! `widened.rs` for products of operands that were widened.
 
 mod columns;
 mod dataflow;
 mod kv_append;
 mod product;
 mod row_wise;
+mod widened;
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,6 +30,7 @@ use dataflow::Dataflow;
 pub(crate) use kv_append::KvAppend;
 pub(crate) use product::{Epilogue, FusedProduct, Gate, RowNorm};
 pub(crate) use row_wise::{Part, RowWise, is_worth, part_of};
+pub(crate) use widened::{Narrow, Widened};
 
 /// Nodes that are emitted together.
 #[derive(Clone, Debug)]
@@ -42,6 +45,8 @@ pub(crate) enum Group {
     RowWise(RowWise),
     /// Sums over leading axes with the elementwise work before them.
     Columns(Columns),
+    /// A product whose operands are read before they are widened.
+    Widened(Widened),
 }
 
 /// The groups of a graph.
@@ -62,6 +67,7 @@ impl Fusions {
         let mut found = Fusions::default();
         product::find(&flow, &mut found);
         kv_append::find(&flow, caps, &mut found);
+        widened::find(&mut flow, caps, &mut found);
         row_wise::find(&flow, &mut found);
         columns::find(&mut flow, caps, &mut found);
         found

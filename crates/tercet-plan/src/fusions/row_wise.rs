@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use tercet_ir::ops::{Op, ReduceFn};
+use tercet_ir::ops::{LogSoftmax, Op, ReduceFn, Softmax};
 use tercet_ir::{Dim, Node, NodeId, Shape, Value};
 
 use super::dataflow::Dataflow;
@@ -40,6 +40,8 @@ pub(crate) enum Part {
     Reduction,
     /// A number for each row from such numbers.
     Rows,
+    /// Softmax of each row, or its logarithm: reductions and steps of its own.
+    Softmax,
 }
 
 /// Finds the groups of a graph.
@@ -78,24 +80,32 @@ impl Fusions {
     }
 }
 
-/// The shape and the first axis of the rows that a node reduces to a float each, if there are enough of them.
+/// The shape and the first axis of the rows that a node reduces to a float each, on the way at least, if there are enough of
+/// them.
 fn rows_of(flow: &Dataflow<'_>, node: &Node) -> Option<(Shape, usize)> {
-    let Op::Reduce(op) = &node.op else {
-        return None;
+    let ty = flow.graph.ty(*node.inputs.first()?);
+    let (axis, are_last) = match &node.op {
+        Op::Reduce(op) => {
+            let axis = ty.rank().checked_sub(op.axes.len())?;
+            let are_last = op.axes.iter().copied().eq(axis..ty.rank());
+            (axis, are_last && !op.axes.is_empty())
+        }
+        Op::Softmax(Softmax { axis }) | Op::LogSoftmax(LogSoftmax { axis }) => {
+            (*axis, axis + 1 == ty.rank())
+        }
+        _ => return None,
     };
-    let ty = flow.graph.ty(node.inputs[0]);
-    let axis = ty.rank().checked_sub(op.axes.len())?;
-    let are_last = op.axes.iter().copied().eq(axis..ty.rank());
     let (rows, row) = ty.shape.split_at(axis);
     let known = |dims: &[Dim]| {
         let sizes = dims.iter().map(Dim::known);
-        sizes.fold(Some(1usize), |n, d| {
-            n.zip(d).map(|(n, d)| n.saturating_mul(d))
-        })
+        sizes.fold(Some(1usize), |n, d| n?.checked_mul(d?))
     };
-    let is_long = known(row).is_some_and(|len| len > 1);
-    let are_many = known(rows).is_none_or(|rows| rows >= FEWEST_ROWS) && axis > 0;
-    let fits = are_last && !op.axes.is_empty() && is_long && are_many;
+    let are_worth = match (known(rows), known(row)) {
+        (Some(rows), Some(len)) => rows > 0 && len > 1 && is_worth(rows, len),
+        (None, Some(len)) => len > 1,
+        (_, None) => false,
+    };
+    let fits = are_last && are_worth;
     (fits && ty.dtype.is_float()).then(|| (ty.shape.clone(), axis))
 }
 
@@ -135,6 +145,10 @@ pub(crate) fn part_of(
             let same = from.shape == *shape && op.axes.iter().copied().eq(axis..shape.rank());
             let has_kernel = from.dtype.is_float() && op.f != ReduceFn::Prod;
             (same && has_kernel).then_some(Part::Reduction)
+        }
+        Op::Softmax(Softmax { axis: own_axis }) | Op::LogSoftmax(LogSoftmax { axis: own_axis }) => {
+            let is_row = own == shape && *own_axis == axis && axis + 1 == shape.rank();
+            is_row.then_some(Part::Softmax)
         }
         _ => None,
     }

@@ -1,6 +1,7 @@
 //! The rules of operators, by family. Each gives the cotangents of operands from those of results; the formula stands
 //! at each. Sums over values narrower than F32 are made in F32, as the operators do.
 
+pub(crate) mod attention;
 pub(crate) mod control;
 pub(crate) mod conv;
 pub(crate) mod elementwise;

@@ -10,7 +10,7 @@ use crate::case::{Case, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
-use crate::grad::Gradient;
+use crate::grad::{Gradient, rules};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype};
 use crate::scalar::maximum;
@@ -319,7 +319,7 @@ impl OpSpec for Attention {
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Decompose;
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::attention::attention);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let expected = 3 + usize::from(self.has_mask_operand()) + usize::from(self.kv_len);

@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use tercet_ir::attr::Real;
 use tercet_ir::ops::{AxisMap, IndexMap, Map, MapArg, Op, ReduceFn};
-use tercet_ir::scalar::ScalarOp;
+use tercet_ir::scalar::{BinaryFn, CompareFn, ScalarOp, UnaryFn};
 use tercet_ir::{DType, NodeId, Shape, Value};
 
 use super::as_map;
@@ -156,6 +157,68 @@ impl Body {
         let of = Value { node: id, port: 0 };
         self.step_of.insert(of, self.steps.len() - 1);
         Some(())
+    }
+
+    /// Appends softmax of rows, or its logarithm, in F32; nothing as above.
+    ///
+    /// A row of only `-inf` gives zeros, or stays so: nothing is taken from it, and its sum is one.
+    pub(super) fn softmax(&mut self, e: &mut Emit<'_>, id: NodeId) -> Option<()> {
+        let node = e.graph.node(id);
+        let is_log = matches!(node.op, Op::LogSoftmax(_));
+        let dtype = node.outputs[0].dtype;
+        let straight = IndexMap::identity(self.shape.rank());
+        let x = self.source(e, node.inputs[0], &straight)?;
+        let number = |value| Work::Scalar(ScalarOp::Const(DType::F32, Real(value)));
+        let scalar = |op| Work::Scalar(op);
+        let (f32, bool) = (DType::F32, DType::Bool);
+        let none = self.push(number(f64::NEG_INFINITY), &[], f32);
+        let [zero, one] = [0.0, 1.0].map(|n| self.push(number(n), &[], f32));
+        let most = self.push(Work::Reduce(ReduceFn::Max), &[x], f32);
+        let is_none = self.push(
+            scalar(ScalarOp::Compare(CompareFn::Eq)),
+            &[most, none],
+            bool,
+        );
+        let least = self.push(scalar(ScalarOp::Where), &[is_none, zero, most], f32);
+        let below = self.push(scalar(ScalarOp::Binary(BinaryFn::Sub)), &[x, least], f32);
+        let part = self.push(scalar(ScalarOp::Unary(UnaryFn::Exp)), &[below], f32);
+        let sum = self.push(Work::Reduce(ReduceFn::Sum), &[part], f32);
+        let sum = self.push(scalar(ScalarOp::Where), &[is_none, one, sum], f32);
+        let mut y = match is_log {
+            true => {
+                let log = self.push(scalar(ScalarOp::Unary(UnaryFn::Ln)), &[sum], f32);
+                self.push(scalar(ScalarOp::Binary(BinaryFn::Sub)), &[below, log], f32)
+            }
+            false => {
+                let factor = self.push(scalar(ScalarOp::Unary(UnaryFn::Recip)), &[sum], f32);
+                self.push(
+                    scalar(ScalarOp::Binary(BinaryFn::Mul)),
+                    &[part, factor],
+                    f32,
+                )
+            }
+        };
+        if dtype != f32 {
+            y = self.push(scalar(ScalarOp::Cast(dtype)), &[y], dtype);
+        }
+        if let Source::Step(at) = y {
+            self.step_of.insert(Value { node: id, port: 0 }, at);
+        }
+        Some(())
+    }
+
+    /// Appends a step of operands in F32.
+    fn push(&mut self, work: Work, args: &[Source], to: DType) -> Source {
+        let reduces = matches!(work, Work::Reduce(_));
+        self.steps.push(RowStep {
+            work,
+            args: args.to_vec(),
+            from: DType::F32,
+            to,
+            is_row: reduces || args.iter().all(|arg| self.is_row(*arg)),
+            pass: self.pass(args) + usize::from(reduces),
+        });
+        Source::Step(self.steps.len() - 1)
     }
 
     /// Appends the steps of an elementwise node that these results of it need; nothing as above.

@@ -118,6 +118,7 @@ fn body_of(e: &mut Emit<'_>, group: &RowWise) -> Option<Body> {
     for &id in &group.nodes {
         match part_of(e.graph, e.graph.node(id), &group.shape, group.axis)? {
             Part::Reduction => body.reduction(e, id)?,
+            Part::Softmax => body.softmax(e, id)?,
             part @ (Part::Elements | Part::Rows) => body.map(e, id, part, |_| true)?,
         }
     }

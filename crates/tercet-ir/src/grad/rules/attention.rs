@@ -1,0 +1,108 @@
+//! Attention backwards, from the weights `p` of values: `dv = pT dy`, `ds = p (dp - sum(p dp))` with `dp = dy vT`, and on
+//! through masks, caps and scale to the scores of queries and keys. Groups of query heads are rows of one product, so that
+//! the sums over a group are those of the product.
+//!
+//! Factors of products are in the operands' dtype, sums in F32 or wider.
+
+use crate::error::OpError;
+use crate::grad::decompose::decompose;
+use crate::grad::reverse::pull;
+use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::graph::{NodeId, Value};
+use crate::ops::{Attention, Layout, MaskKind, Op, OpKind};
+use crate::scalar::CompareFn;
+
+pub(crate) fn attention(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
+    let dy = v.dy(0)?;
+    let dtype = v.dtype(v.x(0));
+    let from = v.len();
+    let operands = v.operands();
+    decompose(v, &Op::Attention(op.clone()), &operands)?;
+    let (products, softmax) = (OpKind::MatMul, OpKind::Softmax);
+    let (scores, p) = (first_of(v, from, products)?, first_of(v, from, softmax)?);
+    let seen = v.node(p.node).inputs[0];
+    // Rows of scores of one key head: query heads of the group times queries.
+    let grouped = v.shape(scores);
+    let rows = |v: &mut Vjp<'_>, x: Value| -> Result<Value, OpError> {
+        let x = heads_first(v, x, op.layout)?;
+        let mut shape = grouped.clone();
+        shape.dims_mut()[3] = v.shape(x)[3].clone();
+        v.shaped(x, shape)
+    };
+    let dy = rows(v, dy)?;
+    if v.wants(2) {
+        let p = v.shaped(p, grouped.clone())?;
+        let p = v.in_dtype(p, dtype)?;
+        // As its transpose: the few columns of values are turned instead of all weights.
+        let turned = v.swapped(dy)?;
+        let dv = v.matmul(turned, p)?;
+        let dv = v.swapped(dv)?;
+        let dv = heads_first(v, dv, op.layout)?;
+        v.give(2, dv)?;
+    }
+    let wants_bias = op.mask == MaskKind::Bias && v.wants(3);
+    if !v.wants(0) && !v.wants(1) && !wants_bias {
+        return Ok(());
+    }
+    let values = heads_first(v, v.x(2), op.layout)?;
+    let (values, dy) = (v.widen(values)?, v.widen(dy)?);
+    let values = v.swapped(values)?;
+    let dp = v.matmul(dy, values)?;
+    let full = v.shape(p);
+    let mut dp = v.shaped(dp, full)?;
+    if op.mask != MaskKind::None || op.kv_len {
+        // What a query does not see may hold anything.
+        let weighs = v.is(CompareFn::Gt, p, 0.0)?;
+        dp = v.only_where(weighs, dp)?;
+    }
+    let weighed = v.mul(p, dp)?;
+    let sum = v.sum_along(weighed, &[3])?;
+    let rest = v.sub(dp, sum)?;
+    let ds = v.mul(p, rest)?;
+    let mut wanted = vec![scores];
+    wanted.extend(wants_bias.then(|| v.x(3)));
+    let pulled = pull(v, from, &[(seen, ds)], &wanted)
+        .map_err(|e| NoGradient::because(crate::one_line(&e)))?;
+    if let Some(Some(dbias)) = pulled.cotangents.get(1) {
+        v.give(3, *dbias)?;
+    }
+    let Some(Some(ds)) = pulled.cotangents.first().copied() else {
+        return Ok(());
+    };
+    let ds = v.in_dtype(ds, dtype)?;
+    if v.wants(0) {
+        let keys = heads_first(v, v.x(1), op.layout)?;
+        let dq = v.matmul(ds, keys)?;
+        let queries = heads_first(v, v.x(0), op.layout)?;
+        let shape = v.shape(queries);
+        let dq = v.shaped(dq, shape)?;
+        let dq = heads_first(v, dq, op.layout)?;
+        v.give(0, dq)?;
+    }
+    if v.wants(1) {
+        let queries = rows(v, v.x(0))?;
+        let turned = v.swapped(queries)?;
+        let dk = v.matmul(turned, ds)?;
+        let dk = v.swapped(dk)?;
+        let dk = heads_first(v, dk, op.layout)?;
+        v.give(1, dk)?;
+    }
+    Ok(())
+}
+
+/// `[batch, heads, sequence, head dim]` from the layout of the operator, and back: both turn the same axes.
+fn heads_first(v: &mut Vjp<'_>, x: Value, layout: Layout) -> Result<Value, OpError> {
+    match layout {
+        Layout::Bhsd => Ok(x),
+        Layout::Bshd => v.permuted(x, &[0, 2, 1, 3]),
+    }
+}
+
+/// The result of the first node of a kind from `from` on.
+fn first_of(v: &Vjp<'_>, from: usize, kind: OpKind) -> Result<Value, NoGradient> {
+    let mut nodes = v.nodes().skip(from);
+    let found = nodes.find(|(_, node)| node.op.kind() == kind);
+    let node: Option<NodeId> = found.map(|(id, _)| id);
+    let node = node.ok_or_else(|| NoGradient::because("no decomposition has its scores"))?;
+    Ok(Value { node, port: 0 })
+}
