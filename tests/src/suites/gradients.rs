@@ -30,9 +30,12 @@ const EXCLUDED: &[(&str, &str)] = &[
     ("attention/pinned_causal_last_query", ZERO),
     ("attention/softcap_before_the_mask", ZERO),
     ("attention/nan_bias_gives_nan", ZERO),
+    ("attention/spread_within_rows", SPREAD),
 ];
 /// What is the same for all keys of a softmax does nothing.
 const ZERO: &str = "a gradient is zero: roundings are all there is";
+
+const SPREAD: &str = "scores of elements far apart cancel, and their roundings move the weights";
 
 /// The same, of cases in F16 and BF16.
 const EXCLUDED_NARROW: &[(&str, &str)] = &[

@@ -22,7 +22,9 @@ use crate::kernel::{Access, Word};
 use crate::num::Num;
 
 /// Words of a row that an invocation keeps between passes over it.
-const MOST_HELD_WORDS: u32 = 48;
+const MOST_HELD_WORDS: u32 = 64;
+/// Rows that fill a device by themselves.
+const MANY_ROWS: usize = 2048;
 /// Vectors of a row that an invocation keeps.
 const MOST_HELD: u32 = 8;
 
@@ -150,6 +152,7 @@ impl Body {
             reads.push(coordinates.read(e, operand, &mut words));
         }
         vector::choose(e, coordinates, &operands, &mut reads, vectors);
+        let are_many = e.bound(rows).is_ok_and(|rows| rows >= MANY_ROWS);
         let rows = e.num(rows);
         let len = e.num(len);
         let first = words.len();
@@ -159,9 +162,11 @@ impl Body {
             Load::Once => 1,
             Load::Each => vectors.elements,
         });
+        // Where rows are many, few invocations a row wait for each other less.
         let threads = match units {
             ..=16 => 4,
             ..=128 => 32,
+            ..=256 if are_many => 32,
             _ => WORKGROUP,
         };
         let each = units.div_ceil(threads as usize) as u32;
