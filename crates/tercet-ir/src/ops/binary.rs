@@ -162,6 +162,7 @@ fn pin(d: &'static [DType], name: &str, f: BinaryFn, a: &[f64], b: &[f64], y: &[
 }
 
 fn float_pins() -> Vec<Case> {
+    // Long: a table, one row a case.
     use BinaryFn::*;
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
@@ -258,6 +259,7 @@ fn float_pins() -> Vec<Case> {
 }
 
 fn integer_pins() -> Vec<Case> {
+    // Long: a table, one row a case.
     use BinaryFn::*;
     const SIGNED: &[DType] = &[DType::I32, DType::I64, DType::I8];
     const WIDE: &[DType] = &[DType::I32, DType::U32, DType::I64];
