@@ -5,7 +5,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
-use crate::ops::norm::weight;
+use crate::ops::norm::{weight, weights};
 use crate::ops::util::reject;
 use crate::types::Type;
 
@@ -16,11 +16,7 @@ fn leaves(
     with_beta: bool,
 ) -> Result<(Value, Value, Option<Value>), OpError> {
     let x = c.input("x", shape, Fill::Normal)?;
-    let gamma = weight(c, "gamma", &shape[1..2])?;
-    let beta = match with_beta {
-        true => Some(weight(c, "beta", &shape[1..2])?),
-        false => None,
-    };
+    let (gamma, beta) = weights(c, &shape[1..2], with_beta)?;
     Ok((x, gamma, beta))
 }
 

@@ -3,7 +3,6 @@
 
 mod cases;
 
-use crate::accuracy::Accuracy;
 use crate::attr::Real;
 use crate::attrs;
 use crate::case::{Case, Reject};
@@ -11,8 +10,8 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::norm::{expect_eps, expect_weight};
+use crate::op::{Doc, EvalCtx, OpSpec};
+use crate::ops::norm::{doc, expect_eps, expect_weights};
 use crate::ops::util::{exactly, expect_dtype, expect_rank, expect_rank_at_least, with_optional};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -44,24 +43,6 @@ attrs! {
     pub struct BatchNormInference {
         /// Added to the variance.
         pub eps: Real,
-    }
-}
-
-/// Refuses weights that are not of each channel.
-fn expect_channels(x: &Type, weights: &[(&'static str, &Type)]) -> Result<(), TypeError> {
-    weights
-        .iter()
-        .try_for_each(|(name, ty)| expect_weight(name, ty, x, &x.shape[1..2]))
-}
-
-const fn doc(name: &'static str, text: &'static str, operands: &'static [&'static str]) -> Doc {
-    Doc {
-        name,
-        text,
-        operands,
-        dtypes: DType::FLOATS,
-        accuracy: Accuracy::Reduction,
-        tier: Tier::Composite,
     }
 }
 
@@ -137,10 +118,8 @@ impl OpSpec for GroupNorm {
                 reason,
             });
         }
-        expect_channels(x, &[("gamma", gamma)])?;
-        if let Some(beta) = beta {
-            expect_channels(x, &[("beta", beta)])?;
-        }
+        let weights = [("gamma", Some(gamma)), ("beta", beta)];
+        expect_weights(x, &x.shape[1..2], &weights)?;
         Ok(vec![x.clone()])
     }
 
@@ -181,10 +160,8 @@ impl OpSpec for LayerNorm2d {
         expect_dtype("x", x, DType::FLOATS)?;
         expect_rank("x", x, 4)?;
         expect_eps(self.eps)?;
-        expect_channels(x, &[("gamma", gamma)])?;
-        if let Some(beta) = beta {
-            expect_channels(x, &[("beta", beta)])?;
-        }
+        let weights = [("gamma", Some(gamma)), ("beta", beta)];
+        expect_weights(x, &x.shape[1..2], &weights)?;
         Ok(vec![x.clone()])
     }
 
@@ -224,12 +201,12 @@ impl OpSpec for BatchNormInference {
         expect_rank_at_least("x", x, 2)?;
         expect_eps(self.eps)?;
         let weights = [
-            ("gamma", gamma),
-            ("beta", beta),
-            ("mean", mean),
-            ("variance", variance),
+            ("gamma", Some(gamma)),
+            ("beta", Some(beta)),
+            ("mean", Some(mean)),
+            ("variance", Some(variance)),
         ];
-        expect_channels(x, &weights)?;
+        expect_weights(x, &x.shape[1..2], &weights)?;
         Ok(vec![x.clone()])
     }
 
