@@ -56,10 +56,14 @@ fn of_tensor(e: &TensorError) -> Option<String> {
 
 /// A type among the causes that no machine can hold.
 fn too_large(e: &(dyn Error + 'static)) -> Option<String> {
-    let causes = std::iter::successors(Some(e), |e| e.source());
-    let mut types = causes.filter_map(|e| e.downcast_ref::<TypeError>());
-    let found = types.find(|e| matches!(e, TypeError::TooLarge { .. }));
-    found.map(ToString::to_string)
+    let mut cause = Some(e);
+    while let Some(e) = cause {
+        if let Some(e @ TypeError::TooLarge { .. }) = e.downcast_ref() {
+            return Some(e.to_string());
+        }
+        cause = e.source();
+    }
+    None
 }
 
 /// `the arena of 12.0 GiB cannot be allocated`; sizes beyond the address space are not known.
