@@ -63,6 +63,11 @@ pub(crate) enum Error {
     Shaders { problems: Vec<String> },
     #[error("run `cargo xtask shaders` and commit what it writes:\n{}", problems.join("\n"))]
     StaleShaders { problems: Vec<String> },
+    #[error(
+        "split them, or say in a comment `Long: REASON` at the top why not:\n{}",
+        problems.join("\n")
+    )]
+    TooLong { problems: Vec<String> },
     #[error("a newer lavapipe cannot be fetched: {reason}")]
     Lavapipe { reason: &'static str },
 }

@@ -5,6 +5,7 @@
 //! | `test [ARGS]` | every test and doc test of the workspace, with what they need set up first |
 //! | `parity [--pack FILE] [ARGS]` | every suite on this machine's devices: one verdict, a report; or a program that does so anywhere |
 //! | `shaders [--check [--compile]]` | the GLSL kernels into the committed SPIR-V modules, or compare them |
+//! | `tree` | files and functions that are longer than they may be |
 //! | `docs` | the tables of the documentation that follow from the code |
 //! | `fetch minilm` | the MiniLM weights into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
@@ -26,6 +27,7 @@ mod process;
 mod shaders;
 mod system;
 mod test;
+mod tree;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -73,6 +75,8 @@ enum Command {
         #[arg(long, requires = "check")]
         compile: bool,
     },
+    /// Find files above 500 lines and functions above 80 that say no reason
+    Tree,
     /// Write the tables of the documentation that follow from the code
     Docs,
     /// Fetch a model or a tool into the cache folder and print where it is
@@ -172,6 +176,7 @@ fn run(command: Command) -> Result<(), Error> {
             println!("{}", root.dir().display());
             Ok(())
         }
+        Command::Tree => tree::run(),
         Command::Docs => docs::run(),
         Command::Shaders { check, compile } => shaders::run(match (check, compile) {
             (false, _) => shaders::Mode::Write,

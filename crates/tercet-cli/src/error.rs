@@ -47,12 +47,8 @@ pub(crate) enum CliError {
     Compile(#[from] tercet::CompileError),
     #[error("{device} leaves the reference at {value}")]
     Diverges { device: &'static str, value: String },
-    #[error("{what} of {bytes} bytes cannot be allocated; {remedy}")]
-    Memory {
-        what: String,
-        bytes: u64,
-        remedy: &'static str,
-    },
+    #[error("{what}; {remedy}")]
+    Memory { what: String, remedy: String },
     #[error("the graph cannot be verified")]
     Verify(#[from] tercet::VerifyError),
     #[error(transparent)]

@@ -42,16 +42,47 @@ fn strides(bshd: bool, heads: usize, len: usize, dim: usize) -> [usize; 3] {
     }
 }
 
-/// What scores are made of.
-struct Operands<'a> {
-    q: &'a [f32],
-    k: &'a [f32],
-    keep: &'a [u8],
-    bias: &'a [f32],
-    lens: [usize; 2],
+/// What results are made of.
+struct Operands {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    keep: Vec<u8>,
+    bias: Vec<f32>,
+    lens: [usize; BATCH],
 }
 
-impl Operands<'_> {
+const BATCH: usize = 2;
+
+impl Operands {
+    fn new(c: &Case) -> Operands {
+        let ((hq, hk), (dk, dv)) = (c.heads, c.dims);
+        let cells = c.q_len * c.kv_len;
+        // The first query of each entry sees nothing.
+        let keep = |(i, x): (usize, &f32)| u8::from(*x > 0.0 && i % cells.max(1) >= c.kv_len);
+        let dice = noise(BATCH * cells, 4);
+        Operands {
+            q: noise(BATCH * hq * c.q_len * dk, 1),
+            k: noise(BATCH * hk * c.kv_len * dk, 2),
+            v: noise(BATCH * hk * c.kv_len * dv, 3),
+            keep: dice.iter().enumerate().map(keep).collect(),
+            bias: noise(hq * cells, 5),
+            // The second batch entry has fewer keys in use.
+            lens: [c.kv_len, c.kv_len.saturating_sub(3).max(c.kv_len.min(1))],
+        }
+    }
+
+    fn mask(&self, c: &Case) -> Mask<'_> {
+        let cells = c.q_len * c.kv_len;
+        match c.kind {
+            Kind::None => Mask::None,
+            Kind::Causal => Mask::Causal,
+            Kind::Window(w) => Mask::SlidingWindow(w),
+            Kind::Keep => Mask::Keep(&self.keep, [cells, 0, c.kv_len, 1]),
+            Kind::Bias => Mask::Bias(&self.bias, [0, cells, c.kv_len, 1]),
+        }
+    }
+
     /// The scores of the keys in use for query `i` of a head and batch entry, in f64.
     fn scores(&self, c: &Case, [b, h, i]: [usize; 3]) -> Vec<f64> {
         let ((hq, hk), (dk, _)) = (c.heads, c.dims);
@@ -82,43 +113,42 @@ impl Operands<'_> {
         };
         (0..len).map(score).collect()
     }
+
+    /// What attention gives for query `i` of a head and batch entry, in f64.
+    fn weighted(&self, c: &Case, at: [usize; 3]) -> Vec<f64> {
+        let ([b, h, _], (hq, hk), (_, dv)) = (at, c.heads, c.dims);
+        let (kh, sv) = (h / (hq / hk), strides(c.bshd, hk, c.kv_len, dv));
+        let scores = self.scores(c, at);
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let e = scores.iter().map(|s| match max.is_finite() {
+            true => (s - max).exp(),
+            false => 0.0,
+        });
+        let e: Vec<f64> = e.collect();
+        let sum: f64 = e.iter().sum();
+        let weighted = |d: usize| {
+            let v = |j: usize| f64::from(self.v[b * sv[0] + kh * sv[1] + j * sv[2] + d]);
+            let weighted: f64 = e.iter().enumerate().map(|(j, e)| e * v(j)).sum();
+            if sum == 0.0 { 0.0 } else { weighted / sum }
+        };
+        (0..dv).map(weighted).collect()
+    }
 }
 
 fn check(c: &Case, level: SimdLevel) {
-    let (batch, (hq, hk), (dk, dv)) = (2, c.heads, c.dims);
-    // The second batch entry has fewer keys in use.
-    let lens = [c.kv_len, c.kv_len.saturating_sub(3).max(c.kv_len.min(1))];
-    let (q, k) = (
-        noise(batch * hq * c.q_len * dk, 1),
-        noise(batch * hk * c.kv_len * dk, 2),
-    );
-    let v = noise(batch * hk * c.kv_len * dv, 3);
-    let cells = c.q_len * c.kv_len;
-    let keep: Vec<u8> = noise(batch * cells, 4)
-        .iter()
-        .enumerate()
-        // The first query of each entry sees nothing.
-        .map(|(i, x)| u8::from(*x > 0.0 && i % cells.max(1) >= c.kv_len))
-        .collect();
-    let bias = noise(hq * cells, 5);
-    let mask = match c.kind {
-        Kind::None => Mask::None,
-        Kind::Causal => Mask::Causal,
-        Kind::Window(w) => Mask::SlidingWindow(w),
-        Kind::Keep => Mask::Keep(&keep, [cells, 0, c.kv_len, 1]),
-        Kind::Bias => Mask::Bias(&bias, [0, cells, c.kv_len, 1]),
-    };
+    let (batch, (hq, hk), (dk, dv)) = (BATCH, c.heads, c.dims);
+    let of = Operands::new(c);
     let a = Attention {
         batch,
         q_heads: hq,
         kv_heads: hk,
         q_len: c.q_len,
-        kv_lens: &lens,
+        kv_lens: &of.lens,
         dk,
         dv,
         scale: 0.3,
         softcap: c.softcap,
-        mask,
+        mask: of.mask(c),
     };
     let (sq, sk) = (
         strides(c.bshd, hq, c.q_len, dk),
@@ -128,13 +158,6 @@ fn check(c: &Case, level: SimdLevel) {
         strides(c.bshd, hk, c.kv_len, dv),
         strides(c.bshd, hq, c.q_len, dv),
     );
-    let of = Operands {
-        q: &q,
-        k: &k,
-        keep: &keep,
-        bias: &bias,
-        lens,
-    };
     let mut results = Vec::new();
     for threads in [Threads::Serial, Threads::Pool] {
         let mut out = vec![9.0; batch * hq * c.q_len * dv];
@@ -144,15 +167,15 @@ fn check(c: &Case, level: SimdLevel) {
             threads,
             &a,
             HeadsView {
-                data: &q,
+                data: &of.q,
                 strides: sq,
             },
             HeadsView {
-                data: &k,
+                data: &of.k,
                 strides: sk,
             },
             HeadsView {
-                data: &v,
+                data: &of.v,
                 strides: sv,
             },
             HeadsViewMut {
@@ -167,26 +190,8 @@ fn check(c: &Case, level: SimdLevel) {
     for b in 0..batch {
         for h in 0..hq {
             for i in 0..c.q_len {
-                let kh = h / (hq / hk);
-                let scores = of.scores(c, [b, h, i]);
-                let len = scores.len();
-                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let e: Vec<f64> = scores
-                    .iter()
-                    .map(|s| {
-                        if max.is_finite() {
-                            (s - max).exp()
-                        } else {
-                            0.0
-                        }
-                    })
-                    .collect();
-                let sum: f64 = e.iter().sum();
-                for d in 0..dv {
-                    let weighted: f64 = (0..len)
-                        .map(|j| e[j] * f64::from(v[b * sv[0] + kh * sv[1] + j * sv[2] + d]))
-                        .sum();
-                    let want = if sum == 0.0 { 0.0 } else { weighted / sum };
+                let want = of.weighted(c, [b, h, i]);
+                for (d, want) in want.into_iter().enumerate() {
                     let got = f64::from(results[0][b * so[0] + h * so[1] + i * so[2] + d]);
                     assert!(
                         (got - want).abs() < 2e-5,

@@ -231,6 +231,41 @@ pub struct Kernel<P: Params> {
     block: PhantomData<fn(P)>,
 }
 
+/// Lists of names one after the other: `names![SUMS, BLOCKS, &["ROWS"]]`.
+macro_rules! names {
+    ($($list:expr),+ $(,)?) => {{
+        const LISTS: &[&[&str]] = &[$($list),+];
+        const NAMES: [&str; $crate::kernel::count(LISTS)] = $crate::kernel::joined(LISTS);
+        &NAMES
+    }};
+}
+
+pub(crate) use names;
+
+/// How many names lists have together.
+pub(crate) const fn count(lists: &[&[&str]]) -> usize {
+    let (mut at, mut count) = (0, 0);
+    while at < lists.len() {
+        count += lists[at].len();
+        at += 1;
+    }
+    count
+}
+
+/// All names of lists, `N` together.
+pub(crate) const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
+    let (mut names, mut end, mut at) = ([""; N], 0, 0);
+    while at < lists.len() {
+        let mut i = 0;
+        while i < lists[at].len() {
+            names[end] = lists[at][i];
+            (end, i) = (end + 1, i + 1);
+        }
+        at += 1;
+    }
+    names
+}
+
 impl<P: Params> Kernel<P> {
     /// A kernel of these WGSL pieces.
     pub const fn wgsl(

@@ -66,6 +66,15 @@ pub(crate) struct Features {
     pub(crate) identity: Identity,
 }
 
+fn extensions_of(
+    instance: &Instance,
+    device: vk::PhysicalDevice,
+) -> Result<Vec<vk::ExtensionProperties>, OpenError> {
+    // SAFETY: a device of this instance.
+    unsafe { instance.raw.enumerate_device_extension_properties(device) }
+        .map_err(failed("vkEnumerateDeviceExtensionProperties"))
+}
+
 impl Features {
     /// Looks at a device.
     pub(crate) fn query(
@@ -73,13 +82,10 @@ impl Features {
         device: vk::PhysicalDevice,
         info: &DeviceInfo,
     ) -> Result<Features, OpenError> {
-        let raw = &instance.raw;
-        // SAFETY: a device of this instance.
-        let extensions = unsafe { raw.enumerate_device_extension_properties(device) }
-            .map_err(failed("vkEnumerateDeviceExtensionProperties"))?;
+        let offered = extensions_of(instance, device)?;
         let has = |name: &CStr| {
             let same = |e: &vk::ExtensionProperties| e.extension_name_as_c_str() == Ok(name);
-            extensions.iter().any(same)
+            offered.iter().any(same)
         };
         let new = info.api >= [1, 3, 0];
         let offered = Offered::query(instance, device, new, &has);
@@ -102,7 +108,7 @@ impl Features {
             false => Vec::new(),
         };
         let coop_converts = offered.coop_converts && newer_coop;
-        let used = [
+        let extensions = [
             (
                 ash::ext::subgroup_size_control::NAME,
                 offered.size_control && !new,
@@ -115,10 +121,10 @@ impl Features {
             ),
             (ash::ext::pipeline_robustness::NAME, offered.unchecked),
         ];
-        let used = used.into_iter().filter(|(_, is_used)| *is_used);
+        let extensions = extensions.into_iter().filter(|(_, is_used)| *is_used);
         let (queue_family, timestamp_bits) = queue_family(instance, device, info)?;
         Ok(Features {
-            extensions: used.map(|(name, _)| name).collect(),
+            extensions: extensions.map(|(name, _)| name).collect(),
             storage16: offered.storage16,
             storage8: offered.storage8,
             float16: offered.float16,

@@ -11,7 +11,7 @@ use crate::{Test, executors};
     clippy::unwrap_used,
     reason = "the generator is shared with unit tests"
 )]
-#[path = "../../../crates/tercet-ir/tests/passes/generate.rs"]
+#[path = "../../../crates/tercet-ir/tests/passes/generate/mod.rs"]
 mod generate;
 
 use generate::{Kind, Sample, sample};

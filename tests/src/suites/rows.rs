@@ -2,7 +2,10 @@
 //! own cases leave out, on every executor: rows beyond what a workgroup keeps, few rows long enough to
 //! be cut into parts, many short rows, columns, views, numbers whose squares overflow.
 
+mod inputs;
+
 use crate::{Test, executors};
+use inputs::{INPUTS, Input, Look, looked, plain};
 use tercet_cpu::ReferenceBackend;
 use tercet_ir::accuracy::furthest;
 use tercet_ir::case::{Case, CaseGraph, Fill};
@@ -19,86 +22,6 @@ const NUMBERS: &[DType] = &[
     DType::U32,
     DType::I8,
     DType::U8,
-];
-
-/// Shape of a dense input, and how it is looked at.
-#[derive(Clone, Copy)]
-struct Input {
-    shape: &'static [usize],
-    look: Look,
-}
-
-#[derive(Clone, Copy)]
-enum Look {
-    Plain,
-    /// With these axes.
-    Transposed(&'static [usize]),
-    /// Without the first and the last element of the last axis.
-    Cut,
-    /// The last axis from its end, every second element.
-    Backward,
-    /// Repeated this often along a new first axis.
-    Repeated(usize),
-}
-
-const fn plain(shape: &'static [usize]) -> Input {
-    let look = Look::Plain;
-    Input { shape, look }
-}
-
-const fn looked(shape: &'static [usize], look: Look) -> Input {
-    Input { shape, look }
-}
-
-impl Input {
-    fn value(self, c: &mut CaseGraph, name: &str, fill: Fill) -> Result<Value, OpError> {
-        let x = c.input(name, self.shape, fill)?;
-        let rank = self.shape.len();
-        let mut starts = vec![0; rank];
-        let mut ends: Vec<i64> = self.shape.iter().map(|n| *n as i64).collect();
-        let mut steps = vec![1; rank];
-        match self.look {
-            Look::Plain => Ok(x),
-            Look::Transposed(perm) => c.graph.transpose(x, perm),
-            Look::Cut => {
-                starts[rank - 1] = 1;
-                ends[rank - 1] -= 1;
-                c.graph.slice(x, &starts, &ends, &steps)
-            }
-            Look::Backward => {
-                starts[rank - 1] = i64::MAX;
-                ends[rank - 1] = i64::MIN;
-                steps[rank - 1] = -2;
-                c.graph.slice(x, &starts, &ends, &steps)
-            }
-            Look::Repeated(n) => {
-                let shape: Vec<usize> = [n].iter().chain(self.shape).copied().collect();
-                c.graph.expand(x, &shape[..])
-            }
-        }
-    }
-}
-
-/// Every input and every axis of it that the operators on one axis are tried along.
-const INPUTS: &[(&str, Input, &[usize])] = &[
-    ("short_rows", plain(&[1000, 3]), &[0, 1]),
-    ("rows_of_words", plain(&[70, 128]), &[0, 1]),
-    ("odd_rows", plain(&[33, 257]), &[0, 1]),
-    ("kept_rows", plain(&[3, 4096]), &[1]),
-    ("long_rows", plain(&[3, 9001]), &[1]),
-    ("long_even_rows", plain(&[2, 20000]), &[1]),
-    ("very_long_row", plain(&[1, 300000]), &[1]),
-    ("few_long_columns", plain(&[40000, 3]), &[0]),
-    ("many_columns", plain(&[300, 1500]), &[0]),
-    ("middle", plain(&[3, 70, 34]), &[1]),
-    (
-        "transposed",
-        looked(&[5, 66, 40], Look::Transposed(&[2, 0, 1])),
-        &[0, 1, 2],
-    ),
-    ("cut", looked(&[7, 60, 66], Look::Cut), &[1, 2]),
-    ("backward", looked(&[7, 130], Look::Backward), &[0, 1]),
-    ("repeated", looked(&[6, 50], Look::Repeated(3)), &[0, 1, 2]),
 ];
 
 /// Fails unless every executor agrees with the reference on the case in each dtype.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tercet::counted;
+use tercet::{Device, counted};
 use tercet_models::{
     Adapter, Generator, Llama, LlamaConfig, LlamaOptions, ModelFiles, Sampling, ScaledAdapter,
     Tokenizer,
@@ -111,12 +111,6 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let sampling = Sampling {
-        temperature: args.temp,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        ..Sampling::GREEDY
-    };
     let device = match (device(&args.device)?, args.first_nonfinite) {
         (device, true) => device.with_finite_check(),
         (device, false) => device,
@@ -124,38 +118,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let prompt = read_prompt(&args.prompt)?;
 
     let started = Instant::now();
-    let spinner = progress::spinner("loading");
-    let (files, what) = open_model(args.model.as_deref())?;
-    let adapters = match args.lora.is_empty() {
-        true => Vec::new(),
-        false => {
-            let config = files.llama_config();
-            adapters(&args.lora, &config.map_err(CliError::model(what.clone()))?)?
-        }
-    };
-    let llama = files
-        .llama(|config| LlamaOptions {
-            context: args.context.unwrap_or(config.context),
-            chunk: 512.min(args.context.unwrap_or(config.context)),
-            dtype: args.dtype.dtype(),
-            sampling: Some(sampling),
-            adapters,
-            ..LlamaOptions::new(config)
-        })
-        .map_err(CliError::model(what.clone()))?;
-    let tokenizer = files.tokenizer().map_err(CliError::model(what.clone()))?;
-    let mut generator = llama
-        .generator(&device)
-        .map_err(CliError::model(what.clone()))?;
-    generator.set_seed(args.seed);
-    generator.skip_logits();
-    spinner.finish_and_clear();
-    if args.context.is_some_and(|c| c > llama.config.context) {
-        let trained = llama.config.context;
-        output::note(format_args!(
-            "note: the model was trained for a context of {trained}; beyond it, it may ramble"
-        ));
-    }
+    let Loaded {
+        llama,
+        tokenizer,
+        generator,
+    } = load(args, &device)?;
     let ids = tokenizer
         .encode(&prompt, true)
         .map_err(CliError::model("cannot process the prompt"))?;
@@ -189,6 +156,59 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         Outcome::Interrupted
     } else {
         Outcome::Done
+    })
+}
+
+/// A model that is ready to write.
+struct Loaded {
+    llama: Llama,
+    tokenizer: Tokenizer,
+    generator: Generator,
+}
+
+fn load(args: &Args, device: &Device) -> Result<Loaded, CliError> {
+    let spinner = progress::spinner("loading");
+    let sampling = Sampling {
+        temperature: args.temp,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        ..Sampling::GREEDY
+    };
+    let (files, what) = open_model(args.model.as_deref())?;
+    let adapters = match args.lora.is_empty() {
+        true => Vec::new(),
+        false => {
+            let config = files.llama_config();
+            adapters(&args.lora, &config.map_err(CliError::model(what.clone()))?)?
+        }
+    };
+    let llama = files
+        .llama(|config| LlamaOptions {
+            context: args.context.unwrap_or(config.context),
+            chunk: 512.min(args.context.unwrap_or(config.context)),
+            dtype: args.dtype.dtype(),
+            sampling: Some(sampling),
+            adapters,
+            ..LlamaOptions::new(config)
+        })
+        .map_err(CliError::model(what.clone()))?;
+    let tokenizer = files.tokenizer().map_err(CliError::model(what.clone()))?;
+    let mut generator = llama
+        .generator(device)
+        .map_err(CliError::model(what.clone()))?;
+    generator.set_seed(args.seed);
+    generator.skip_logits();
+    spinner.finish_and_clear();
+    if args.context.is_some_and(|c| c > llama.config.context) {
+        let trained = llama.config.context;
+        output::note(format_args!(
+            "note: the model was trained for a context of {trained}; beyond it, it may ramble"
+        ));
+    }
+    Ok(Loaded {
+        llama,
+        tokenizer,
+        generator,
     })
 }
 

@@ -161,9 +161,8 @@ fn random(name: &str, ty: TensorType, stream: Stream) -> Result<Tensor, CliError
     const PIECE: usize = 4096;
     let what = || format!("random data for `{name}` of type {ty}");
     let lacking = |bytes: u64| CliError::Memory {
-        what: what(),
-        bytes,
-        remedy: "give a smaller --bound, or the array with --input",
+        what: format!("{} of {bytes} bytes cannot be allocated", what()),
+        remedy: "give a smaller --bound, or the array with --input".to_string(),
     };
     let sizes = ty.shape.iter();
     let bytes = sizes.fold(ty.dtype.size_bytes() as u64, |n, &d| {

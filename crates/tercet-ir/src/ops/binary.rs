@@ -8,7 +8,9 @@ use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::util::{dtypes_that, elementwise_eval, elementwise_infer, pinned, reject};
+use crate::ops::util::{
+    OfTwo, dtypes_that, elementwise_eval, elementwise_infer, of_two, pinned, reject,
+};
 use crate::scalar::{BinaryFn, ScalarOp};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -54,63 +56,43 @@ impl OpSpec for Binary {
     }
 
     fn rejects() -> Vec<Reject> {
-        fn two(g: &mut Graph, a: Type, b: Type, f: BinaryFn) -> Result<Value, OpError> {
-            let a = g.input("a", a)?;
-            let b = g.input("b", b)?;
-            g.binary(f, a, b)
+        fn two(g: &mut Graph, types: [Type; 2], f: BinaryFn) -> Result<Value, OpError> {
+            of_two(g, types, |g, a, b| g.binary(f, a, b))
+        }
+        fn same(g: &mut Graph, dtype: DType, f: BinaryFn) -> Result<Value, OpError> {
+            let ty = Type::new(dtype, [2]);
+            two(g, [ty.clone(), ty], f)
         }
         vec![
             reject("mixed_dtypes", "cast one of them", |g| {
                 two(
                     g,
-                    Type::new(DType::F32, [2]),
-                    Type::new(DType::I32, [2]),
+                    [Type::new(DType::F32, [2]), Type::new(DType::I32, [2])],
                     BinaryFn::Add,
                 )
             }),
             reject("shapes", "do not broadcast", |g| {
                 two(
                     g,
-                    Type::new(DType::F32, [2]),
-                    Type::new(DType::F32, [3]),
+                    [Type::new(DType::F32, [2]), Type::new(DType::F32, [3])],
                     BinaryFn::Add,
                 )
             }),
             reject("symbols_that_may_differ", "do not broadcast", |g| {
                 let of = |s| Type::new(DType::F32, [crate::Dim::sym(s)]);
-                two(g, of("s"), of("t"), BinaryFn::Add)
+                two(g, [of("s"), of("t")], BinaryFn::Add)
             }),
             reject("and_of_floats", "accepted: bool and integers", |g| {
-                two(
-                    g,
-                    Type::new(DType::F32, [2]),
-                    Type::new(DType::F32, [2]),
-                    BinaryFn::And,
-                )
+                same(g, DType::F32, BinaryFn::And)
             }),
             reject("add_of_bool", "bool takes and, or, xor", |g| {
-                two(
-                    g,
-                    Type::new(DType::Bool, [2]),
-                    Type::new(DType::Bool, [2]),
-                    BinaryFn::Add,
-                )
+                same(g, DType::Bool, BinaryFn::Add)
             }),
             reject("shl_of_bool", "accepted: integers", |g| {
-                two(
-                    g,
-                    Type::new(DType::Bool, [2]),
-                    Type::new(DType::Bool, [2]),
-                    BinaryFn::Shl,
-                )
+                same(g, DType::Bool, BinaryFn::Shl)
             }),
             reject("atan2_of_integers", "accepted: floats", |g| {
-                two(
-                    g,
-                    Type::new(DType::I32, [2]),
-                    Type::new(DType::I32, [2]),
-                    BinaryFn::Atan2,
-                )
+                same(g, DType::I32, BinaryFn::Atan2)
             }),
             reject("arity", "expected 2 operands, got 1", |g| {
                 let a = g.input("a", Type::new(DType::F32, [2]))?;
@@ -126,34 +108,22 @@ fn cases_of(f: BinaryFn) -> [Case; 6] {
     // Powers and angles of extreme numbers fall among the subnormals, where no executor's library
     // is exact; their limits are pinned instead.
     let ordinary = matches!(f, BinaryFn::Pow | BinaryFn::Atan2);
-    let name = move |what: &str| format!("{}_{what}", f.name());
-    let shaped = |what: &str, a: &'static [usize], b: &'static [usize], fill: Fill| {
-        Case::new(name(what), move |c| {
-            let a = c.input("a", a, fill.clone())?;
-            let b = c.input("b", b, fill.clone())?;
-            let y = c.graph.binary(f, a, b)?;
-            c.output(y)
-        })
-        .only(dtypes)
+    let cases = OfTwo {
+        name: f.name(),
+        dtypes,
+        apply: move |g: &mut Graph, a, b| g.binary(f, a, b),
     };
     let all_pairs = match ordinary {
         true => Fill::Uniform(0.1, 4.0),
         false => Fill::Special,
     };
     [
-        shaped("odd_17x33", &[17, 33], &[17, 33], Fill::Normal),
-        shaped("both_broadcast", &[3, 1, 7], &[5, 1], Fill::Normal),
-        shaped("rank_0_and_2", &[], &[2, 3], Fill::Normal),
-        shaped("all_pairs_of_special", &[21, 1], &[21], all_pairs),
-        shaped("empty_by_broadcast", &[0, 3], &[1, 1], Fill::Normal),
-        Case::new(name("symbolic"), move |c| {
-            let s = c.sym("s", 5, 9);
-            let a = c.input("a", [s.clone(), 3.into()], Fill::Normal)?;
-            let b = c.input("b", [s, 1.into()], Fill::Normal)?;
-            let y = c.graph.binary(f, a, b)?;
-            c.output(y)
-        })
-        .only(dtypes),
+        cases.shaped("odd_17x33", [&[17, 33], &[17, 33]], Fill::Normal),
+        cases.shaped("both_broadcast", [&[3, 1, 7], &[5, 1]], Fill::Normal),
+        cases.shaped("rank_0_and_2", [&[], &[2, 3]], Fill::Normal),
+        cases.shaped("all_pairs_of_special", [&[21, 1], &[21]], all_pairs),
+        cases.shaped("empty_by_broadcast", [&[0, 3], &[1, 1]], Fill::Normal),
+        cases.symbolic(),
     ]
 }
 
@@ -162,6 +132,7 @@ fn pin(d: &'static [DType], name: &str, f: BinaryFn, a: &[f64], b: &[f64], y: &[
 }
 
 fn float_pins() -> Vec<Case> {
+    // Long: a table, one row a case.
     use BinaryFn::*;
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
@@ -258,6 +229,7 @@ fn float_pins() -> Vec<Case> {
 }
 
 fn integer_pins() -> Vec<Case> {
+    // Long: a table, one row a case.
     use BinaryFn::*;
     const SIGNED: &[DType] = &[DType::I32, DType::I64, DType::I8];
     const WIDE: &[DType] = &[DType::I32, DType::U32, DType::I64];

@@ -81,6 +81,7 @@ fn cases_to(to: DType) -> [Case; 3] {
 }
 
 fn pinned_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
     let to = |name: &str, from: &'static [DType], to: DType, x: &[f64], y: &[f64]| {

@@ -8,7 +8,9 @@ use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::util::{dtypes_that, elementwise_eval, elementwise_infer, pinned, reject};
+use crate::ops::util::{
+    OfTwo, dtypes_that, elementwise_eval, elementwise_infer, of_two, pinned, reject,
+};
 use crate::scalar::{CompareFn, ScalarOp};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -53,33 +55,28 @@ impl OpSpec for Compare {
     }
 
     fn rejects() -> Vec<Reject> {
-        fn two(g: &mut Graph, a: Type, b: Type, f: CompareFn) -> Result<Value, OpError> {
-            let a = g.input("a", a)?;
-            let b = g.input("b", b)?;
-            g.compare(f, a, b)
+        fn two(g: &mut Graph, types: [Type; 2], f: CompareFn) -> Result<Value, OpError> {
+            of_two(g, types, |g, a, b| g.compare(f, a, b))
         }
         vec![
             reject("mixed_dtypes", "cast one of them", |g| {
                 two(
                     g,
-                    Type::new(DType::F32, [2]),
-                    Type::new(DType::F16, [2]),
+                    [Type::new(DType::F32, [2]), Type::new(DType::F16, [2])],
                     CompareFn::Eq,
                 )
             }),
             reject("order_of_bool", "accepted: floats and integers", |g| {
                 two(
                     g,
-                    Type::new(DType::Bool, [2]),
-                    Type::new(DType::Bool, [2]),
+                    [Type::new(DType::Bool, [2]), Type::new(DType::Bool, [2])],
                     CompareFn::Lt,
                 )
             }),
             reject("shapes", "do not broadcast", |g| {
                 two(
                     g,
-                    Type::new(DType::F32, [2]),
-                    Type::new(DType::F32, [3]),
+                    [Type::new(DType::F32, [2]), Type::new(DType::F32, [3])],
                     CompareFn::Eq,
                 )
             }),
@@ -89,28 +86,17 @@ impl OpSpec for Compare {
 
 fn cases_of(f: CompareFn) -> [Case; 5] {
     let dtypes = dtypes_that(|d| ScalarOp::Compare(f).infer(&[d, d]).is_ok());
-    let shaped = |what: &str, a: &'static [usize], b: &'static [usize], fill: Fill| {
-        Case::new(format!("{}_{what}", f.name()), move |c| {
-            let a = c.input("a", a, fill.clone())?;
-            let b = c.input("b", b, fill.clone())?;
-            let y = c.graph.compare(f, a, b)?;
-            c.output(y)
-        })
-        .only(dtypes)
+    let cases = OfTwo {
+        name: f.name(),
+        dtypes,
+        apply: move |g: &mut Graph, a, b| g.compare(f, a, b),
     };
     [
-        shaped("odd_both_broadcast", &[3, 1, 7], &[5, 1], Fill::Normal),
-        shaped("all_pairs_of_special", &[21, 1], &[21], Fill::Special),
-        shaped("rank_0", &[], &[], Fill::Normal),
-        shaped("empty", &[0, 3], &[3], Fill::Normal),
-        Case::new(format!("{}_symbolic", f.name()), move |c| {
-            let s = c.sym("s", 5, 9);
-            let a = c.input("a", [s.clone(), 3.into()], Fill::Normal)?;
-            let b = c.input("b", [s, 1.into()], Fill::Normal)?;
-            let y = c.graph.compare(f, a, b)?;
-            c.output(y)
-        })
-        .only(dtypes),
+        cases.shaped("odd_both_broadcast", [&[3, 1, 7], &[5, 1]], Fill::Normal),
+        cases.shaped("all_pairs_of_special", [&[21, 1], &[21]], Fill::Special),
+        cases.shaped("rank_0", [&[], &[]], Fill::Normal),
+        cases.shaped("empty", [&[0, 3], &[3]], Fill::Normal),
+        cases.symbolic(),
     ]
 }
 

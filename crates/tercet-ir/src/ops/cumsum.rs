@@ -157,6 +157,7 @@ fn shaped_cases(f: ScanFn, exclusive: bool, reverse: bool) -> [Case; 3] {
 }
 
 fn value_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
     let pinned = |name: &str, f, exclusive, reverse, x: &[f64], y: &[f64]| {

@@ -244,6 +244,7 @@ impl OpSpec for DynamicUpdateSlice {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         let line = |name: &str, of: DType, start: f64, expected: &'static [f64]| {
             Case::new(name, move |c| {
                 let x = c.input("x", [4], Fill::Values(vec![0.0; 4]))?;

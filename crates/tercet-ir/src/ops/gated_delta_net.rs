@@ -121,6 +121,7 @@ impl OpSpec for GatedDeltaNet {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         fn operands(
             c: &mut CaseGraph,
             [batch, steps]: [Dim; 2],

@@ -113,6 +113,7 @@ impl OpSpec for GatherElements {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         let taken =
             |name: &str, data: &'static [usize], idx: &'static [usize], axis: usize, of: DType| {
                 Case::new(name, move |c| {

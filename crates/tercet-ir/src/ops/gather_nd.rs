@@ -115,6 +115,7 @@ impl OpSpec for GatherNd {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         // Indices that suit every axis are those of the shortest.
         let taken =
             |name: &str, data: &'static [usize], idx: &'static [usize], batch: usize, of: DType| {

@@ -178,6 +178,7 @@ fn product(g: &mut Graph, a: Type, b: Type) -> Result<Value, OpError> {
 }
 
 fn shaped_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     let shaped = |name: &str, a: &'static [usize], b: &'static [usize]| {
         Case::new(name, move |c| {
             let a = c.input("a", a, Fill::Normal)?;

@@ -11,7 +11,7 @@ use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{
-    expect_axis, expect_dtype, expect_rank_at_least, expect_same_dtype, with_optional,
+    expect_axis, expect_dtype, expect_rank_at_least, expect_same_dtype, reject, with_optional,
 };
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -67,6 +67,36 @@ pub(crate) fn expect_weight(
         found: ty.clone(),
         expected,
     })
+}
+
+/// Refuses weights, as far as they are there, that are not of the dtype of `x` and of shape `[dims]`.
+pub(crate) fn expect_weights(
+    x: &Type,
+    dims: &[Dim],
+    weights: &[(&'static str, Option<&Type>)],
+) -> Result<(), TypeError> {
+    let there = weights
+        .iter()
+        .filter_map(|(name, ty)| Some((*name, (*ty)?)));
+    there
+        .into_iter()
+        .try_for_each(|(name, ty)| expect_weight(name, ty, x, dims))
+}
+
+/// What all norms say of themselves.
+pub(crate) const fn doc(
+    name: &'static str,
+    text: &'static str,
+    operands: &'static [&'static str],
+) -> Doc {
+    Doc {
+        name,
+        text,
+        operands,
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Reduction,
+        tier: Tier::Composite,
+    }
 }
 
 /// Layer norm of one group; `beta` empty for none.
@@ -126,14 +156,11 @@ fn eval_norm(
 }
 
 impl OpSpec for LayerNorm {
-    const DOC: Doc = Doc {
-        name: "layer_norm",
-        text: "`(x - mean) / sqrt(variance + eps) * gamma + beta` over the axes from `axis` on.",
-        operands: &["x", "gamma", "beta?"],
-        dtypes: DType::FLOATS,
-        accuracy: Accuracy::Reduction,
-        tier: Tier::Composite,
-    };
+    const DOC: Doc = doc(
+        "layer_norm",
+        "`(x - mean) / sqrt(variance + eps) * gamma + beta` over the axes from `axis` on.",
+        &["x", "gamma", "beta?"],
+    );
 
     const GRADIENT: Gradient<Self> = Gradient::Rule(rules::norm::layer_norm);
 
@@ -143,10 +170,7 @@ impl OpSpec for LayerNorm {
         expect_axis(self.axis, x.rank())?;
         expect_eps(self.eps)?;
         let dims = &x.shape[self.axis..];
-        expect_weight("gamma", gamma, x, dims)?;
-        if let Some(beta) = beta {
-            expect_weight("beta", beta, x, dims)?;
-        }
+        expect_weights(x, dims, &[("gamma", Some(gamma)), ("beta", beta)])?;
         Ok(vec![x.clone()])
     }
 
@@ -163,11 +187,7 @@ impl OpSpec for LayerNorm {
         let shaped = |name: &str, shape: &'static [usize], axis: usize, with_beta: bool| {
             Case::new(name, move |c| {
                 let x = c.input("x", shape, Fill::Normal)?;
-                let gamma = weight(c, "gamma", &shape[axis..])?;
-                let beta = match with_beta {
-                    true => Some(weight(c, "beta", &shape[axis..])?),
-                    false => None,
-                };
+                let (gamma, beta) = weights(c, &shape[axis..], with_beta)?;
                 let y = c.graph.layer_norm(x, gamma, beta, axis, 1e-5)?;
                 c.output(y)
             })
@@ -224,56 +244,41 @@ impl OpSpec for LayerNorm {
 
     fn rejects() -> Vec<Reject> {
         vec![
-            Reject {
-                name: "gamma_shape",
-                message: "operand gamma has type f32[2]; expected f32[3]",
-                build: |g| {
+            reject(
+                "gamma_shape",
+                "operand gamma has type f32[2]; expected f32[3]",
+                |g| {
                     let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
                     let gamma = g.input("gamma", Type::new(DType::F32, [2]))?;
                     g.layer_norm(x, gamma, None, 1, 1e-5)
                 },
-            },
-            Reject {
-                name: "beta_dtype",
-                message: "operand beta is f16",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    let gamma = g.input("gamma", Type::new(DType::F32, [3]))?;
-                    let beta = g.input("beta", Type::new(DType::F16, [3]))?;
-                    g.layer_norm(x, gamma, Some(beta), 1, 1e-5)
-                },
-            },
-            Reject {
-                name: "axis",
-                message: "axis 2 is out of range for rank 2",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    let gamma = g.input("gamma", Type::new(DType::F32, [3]))?;
-                    g.layer_norm(x, gamma, None, 2, 1e-5)
-                },
-            },
-            Reject {
-                name: "eps",
-                message: "attribute `eps`",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    let gamma = g.input("gamma", Type::new(DType::F32, [3]))?;
-                    g.layer_norm(x, gamma, None, 1, f64::NAN)
-                },
-            },
+            ),
+            reject("beta_dtype", "operand beta is f16", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                let gamma = g.input("gamma", Type::new(DType::F32, [3]))?;
+                let beta = g.input("beta", Type::new(DType::F16, [3]))?;
+                g.layer_norm(x, gamma, Some(beta), 1, 1e-5)
+            }),
+            reject("axis", "axis 2 is out of range for rank 2", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                let gamma = g.input("gamma", Type::new(DType::F32, [3]))?;
+                g.layer_norm(x, gamma, None, 2, 1e-5)
+            }),
+            reject("eps", "attribute `eps`", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                let gamma = g.input("gamma", Type::new(DType::F32, [3]))?;
+                g.layer_norm(x, gamma, None, 1, f64::NAN)
+            }),
         ]
     }
 }
 
 impl OpSpec for RmsNorm {
-    const DOC: Doc = Doc {
-        name: "rms_norm",
-        text: "`x / sqrt(mean(x^2) + eps) * gamma + beta` over the last axis.",
-        operands: &["x", "gamma", "beta?"],
-        dtypes: DType::FLOATS,
-        accuracy: Accuracy::Reduction,
-        tier: Tier::Composite,
-    };
+    const DOC: Doc = doc(
+        "rms_norm",
+        "`x / sqrt(mean(x^2) + eps) * gamma + beta` over the last axis.",
+        &["x", "gamma", "beta?"],
+    );
 
     const GRADIENT: Gradient<Self> = Gradient::Rule(rules::norm::rms_norm);
 
@@ -283,10 +288,7 @@ impl OpSpec for RmsNorm {
         expect_rank_at_least("x", x, 1)?;
         expect_eps(self.eps)?;
         let dims = &x.shape[x.rank() - 1..];
-        expect_weight("gamma", gamma, x, dims)?;
-        if let Some(beta) = beta {
-            expect_weight("beta", beta, x, dims)?;
-        }
+        expect_weights(x, dims, &[("gamma", Some(gamma)), ("beta", beta)])?;
         Ok(vec![x.clone()])
     }
 
@@ -303,12 +305,7 @@ impl OpSpec for RmsNorm {
         let shaped = |name: &str, shape: &'static [usize], with_beta: bool| {
             Case::new(name, move |c| {
                 let x = c.input("x", shape, Fill::Normal)?;
-                let last = &shape[shape.len() - 1..];
-                let gamma = weight(c, "gamma", last)?;
-                let beta = match with_beta {
-                    true => Some(weight(c, "beta", last)?),
-                    false => None,
-                };
+                let (gamma, beta) = weights(c, &shape[shape.len() - 1..], with_beta)?;
                 let y = c.graph.rms_norm(x, gamma, beta, 1e-6)?;
                 c.output(y)
             })
@@ -362,39 +359,23 @@ impl OpSpec for RmsNorm {
 
     fn rejects() -> Vec<Reject> {
         vec![
-            Reject {
-                name: "scalar",
-                message: "expected rank 1 or more",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [0; 0]))?;
-                    g.rms_norm(x, x, None, 1e-5)
-                },
-            },
-            Reject {
-                name: "integers",
-                message: "operand x is i32",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::I32, [4]))?;
-                    g.rms_norm(x, x, None, 1e-5)
-                },
-            },
-            Reject {
-                name: "gamma_dtype",
-                message: "operand gamma is f32",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F16, [4]))?;
-                    let gamma = g.input("gamma", Type::new(DType::F32, [4]))?;
-                    g.rms_norm(x, gamma, None, 1e-5)
-                },
-            },
-            Reject {
-                name: "negative_eps",
-                message: "-1.0 is not a finite number",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [4]))?;
-                    g.rms_norm(x, x, None, -1.0)
-                },
-            },
+            reject("scalar", "expected rank 1 or more", |g| {
+                let x = g.input("x", Type::new(DType::F32, [0; 0]))?;
+                g.rms_norm(x, x, None, 1e-5)
+            }),
+            reject("integers", "operand x is i32", |g| {
+                let x = g.input("x", Type::new(DType::I32, [4]))?;
+                g.rms_norm(x, x, None, 1e-5)
+            }),
+            reject("gamma_dtype", "operand gamma is f32", |g| {
+                let x = g.input("x", Type::new(DType::F16, [4]))?;
+                let gamma = g.input("gamma", Type::new(DType::F32, [4]))?;
+                g.rms_norm(x, gamma, None, 1e-5)
+            }),
+            reject("negative_eps", "-1.0 is not a finite number", |g| {
+                let x = g.input("x", Type::new(DType::F32, [4]))?;
+                g.rms_norm(x, x, None, -1.0)
+            }),
         ]
     }
 }
@@ -403,6 +384,20 @@ impl OpSpec for RmsNorm {
 pub(crate) fn weight(c: &mut CaseGraph, name: &str, shape: &[usize]) -> Result<Value, OpError> {
     let ty = Type::new(c.dtype, shape);
     c.param_of(name, ty, Fill::Uniform(0.5, 1.5))
+}
+
+/// `gamma`, and `beta` where it is asked for.
+pub(crate) fn weights(
+    c: &mut CaseGraph,
+    shape: &[usize],
+    with_beta: bool,
+) -> Result<(Value, Option<Value>), OpError> {
+    let gamma = weight(c, "gamma", shape)?;
+    let beta = match with_beta {
+        true => Some(weight(c, "beta", shape)?),
+        false => None,
+    };
+    Ok((gamma, beta))
 }
 
 impl Graph {

@@ -159,6 +159,7 @@ impl OpSpec for Pad {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         let line = |name: &str,
                     n: usize,
                     before: usize,

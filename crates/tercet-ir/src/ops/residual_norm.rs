@@ -1,6 +1,5 @@
 //! Norms of a residual sum, with the sum as a second result.
 
-use crate::accuracy::Accuracy;
 use crate::attr::Real;
 use crate::attrs;
 use crate::case::{Case, CaseGraph, Fill, Reject};
@@ -8,11 +7,13 @@ use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{Doc, EvalCtx, OpSpec};
 use crate::ops::norm::{
-    NormLine, expect_eps, expect_weight, layer_norm_line, normalise, rms_norm_line, weight,
+    NormLine, doc, expect_eps, expect_weights, layer_norm_line, normalise, rms_norm_line, weight,
 };
-use crate::ops::util::{expect_dtype, expect_rank_at_least, expect_same_dtype, with_optional};
+use crate::ops::util::{
+    expect_dtype, expect_rank_at_least, expect_same_dtype, reject, with_optional,
+};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -52,11 +53,7 @@ fn infer_residual(
             expected: format!("{x}, the type of x"),
         });
     }
-    for (name, ty) in weights {
-        if let Some(ty) = ty {
-            expect_weight(name, ty, x, &x.shape[x.rank() - 1..])?;
-        }
-    }
+    expect_weights(x, &x.shape[x.rank() - 1..], weights)?;
     Ok(vec![x.clone(), x.clone()])
 }
 
@@ -83,14 +80,11 @@ fn eval_residual(
 }
 
 impl OpSpec for ResidualLayerNorm {
-    const DOC: Doc = Doc {
-        name: "residual_layer_norm",
-        text: "Two results: the layer norm of `sum` over the last axis, and `sum = x + residual + bias`.",
-        operands: &["x", "residual", "gamma", "beta", "bias?"],
-        dtypes: DType::FLOATS,
-        accuracy: Accuracy::Reduction,
-        tier: Tier::Composite,
-    };
+    const DOC: Doc = doc(
+        "residual_layer_norm",
+        "Two results: the layer norm of `sum` over the last axis, and `sum = x + residual + bias`.",
+        &["x", "residual", "gamma", "beta", "bias?"],
+    );
 
     const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
@@ -152,47 +146,40 @@ impl OpSpec for ResidualLayerNorm {
 
     fn rejects() -> Vec<Reject> {
         vec![
-            Reject {
-                name: "residual_shape",
-                message: "operand residual has type f32[1, 3]; expected f32[2, 3]",
-                build: |g| {
+            reject(
+                "residual_shape",
+                "operand residual has type f32[1, 3]; expected f32[2, 3]",
+                |g| {
                     let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
                     let r = g.input("r", Type::new(DType::F32, [1, 3]))?;
                     let w = g.input("w", Type::new(DType::F32, [3]))?;
                     Ok(g.residual_layer_norm(x, r, w, w, None, 1e-5)?.0)
                 },
-            },
-            Reject {
-                name: "bias_shape",
-                message: "operand bias has type f32[2, 3]; expected f32[3]",
-                build: |g| {
+            ),
+            reject(
+                "bias_shape",
+                "operand bias has type f32[2, 3]; expected f32[3]",
+                |g| {
                     let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
                     let w = g.input("w", Type::new(DType::F32, [3]))?;
                     Ok(g.residual_layer_norm(x, x, w, w, Some(x), 1e-5)?.0)
                 },
-            },
-            Reject {
-                name: "no_beta",
-                message: "expected 4 to 5 operands, got 3",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    let w = g.input("w", Type::new(DType::F32, [3]))?;
-                    g.add(ResidualLayerNorm { eps: Real(0.0) }, &[x, x, w])
-                },
-            },
+            ),
+            reject("no_beta", "expected 4 to 5 operands, got 3", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                let w = g.input("w", Type::new(DType::F32, [3]))?;
+                g.add(ResidualLayerNorm { eps: Real(0.0) }, &[x, x, w])
+            }),
         ]
     }
 }
 
 impl OpSpec for ResidualRmsNorm {
-    const DOC: Doc = Doc {
-        name: "residual_rms_norm",
-        text: "Two results: the RMS norm of `sum` over the last axis, and `sum = x + residual + bias`.",
-        operands: &["x", "residual", "gamma", "bias?"],
-        dtypes: DType::FLOATS,
-        accuracy: Accuracy::Reduction,
-        tier: Tier::Composite,
-    };
+    const DOC: Doc = doc(
+        "residual_rms_norm",
+        "Two results: the RMS norm of `sum` over the last axis, and `sum = x + residual + bias`.",
+        &["x", "residual", "gamma", "bias?"],
+    );
 
     const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
@@ -260,33 +247,25 @@ impl OpSpec for ResidualRmsNorm {
 
     fn rejects() -> Vec<Reject> {
         vec![
-            Reject {
-                name: "residual_dtype",
-                message: "operand residual is f16",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
-                    let r = g.input("r", Type::new(DType::F16, [2, 3]))?;
-                    let w = g.input("w", Type::new(DType::F32, [3]))?;
-                    Ok(g.residual_rms_norm(x, r, w, None, 1e-5)?.0)
-                },
-            },
-            Reject {
-                name: "gamma_shape",
-                message: "operand gamma has type f32[2]; expected f32[3]",
-                build: |g| {
+            reject("residual_dtype", "operand residual is f16", |g| {
+                let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
+                let r = g.input("r", Type::new(DType::F16, [2, 3]))?;
+                let w = g.input("w", Type::new(DType::F32, [3]))?;
+                Ok(g.residual_rms_norm(x, r, w, None, 1e-5)?.0)
+            }),
+            reject(
+                "gamma_shape",
+                "operand gamma has type f32[2]; expected f32[3]",
+                |g| {
                     let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
                     let w = g.input("w", Type::new(DType::F32, [2]))?;
                     Ok(g.residual_rms_norm(x, x, w, None, 1e-5)?.0)
                 },
-            },
-            Reject {
-                name: "infinite_eps",
-                message: "attribute `eps`",
-                build: |g| {
-                    let x = g.input("x", Type::new(DType::F32, [3]))?;
-                    Ok(g.residual_rms_norm(x, x, x, None, f64::INFINITY)?.0)
-                },
-            },
+            ),
+            reject("infinite_eps", "attribute `eps`", |g| {
+                let x = g.input("x", Type::new(DType::F32, [3]))?;
+                Ok(g.residual_rms_norm(x, x, x, None, f64::INFINITY)?.0)
+            }),
         ]
     }
 }

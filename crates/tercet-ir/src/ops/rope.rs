@@ -140,6 +140,7 @@ impl OpSpec for Rope {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         use Layout::{Bhsd, Bshd};
         use RopeStyle::{GptJ, NeoX};
         let shaped = |name: &str,

@@ -180,6 +180,7 @@ impl OpSpec for Sample {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         const LOGITS: [f64; 7] = [0.5, -1.0, 2.0, 1.5, 0.5, -3.0, 1.0];
         const INF: f64 = f64::INFINITY;
         const NAN: f64 = f64::NAN;

@@ -82,6 +82,7 @@ impl OpSpec for Sort {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         let shaped =
             |name: &str, shape: &'static [usize], axis: usize, descending: bool, fill: Fill| {
                 Case::new(name, move |c| {

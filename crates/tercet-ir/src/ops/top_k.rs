@@ -95,6 +95,7 @@ impl OpSpec for TopK {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         let shaped = |name: &str,
                       shape: &'static [usize],
                       k: usize,

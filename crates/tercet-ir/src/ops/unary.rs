@@ -131,6 +131,7 @@ fn curves() -> Vec<Case> {
 }
 
 fn pinned_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     use UnaryFn::*;
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;

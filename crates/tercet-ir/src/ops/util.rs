@@ -358,6 +358,56 @@ pub(crate) fn reject(
     }
 }
 
+/// A function of two inputs of these types.
+pub(crate) fn of_two(
+    g: &mut Graph,
+    [a, b]: [Type; 2],
+    apply: impl Fn(&mut Graph, Value, Value) -> Result<Value, OpError>,
+) -> Result<Value, OpError> {
+    let (a, b) = (g.input("a", a)?, g.input("b", b)?);
+    apply(g, a, b)
+}
+
+/// Cases of an elementwise function of two operands.
+pub(crate) struct OfTwo<F> {
+    /// What their names begin with.
+    pub(crate) name: &'static str,
+    /// What the function is applied to.
+    pub(crate) dtypes: &'static [DType],
+    /// Adds it to a graph.
+    pub(crate) apply: F,
+}
+
+impl<F> OfTwo<F>
+where
+    F: Fn(&mut Graph, Value, Value) -> Result<Value, OpError> + Copy + Send + Sync + 'static,
+{
+    /// Operands of these shapes.
+    pub(crate) fn shaped(&self, what: &str, [a, b]: [&'static [usize]; 2], fill: Fill) -> Case {
+        let apply = self.apply;
+        let case = Case::new(format!("{}_{what}", self.name), move |c| {
+            let a = c.input("a", a, fill.clone())?;
+            let b = c.input("b", b, fill.clone())?;
+            let y = apply(&mut c.graph, a, b)?;
+            c.output(y)
+        });
+        case.only(self.dtypes)
+    }
+
+    /// As many rows as a run has, and a column that broadcasts.
+    pub(crate) fn symbolic(&self) -> Case {
+        let apply = self.apply;
+        let case = Case::new(format!("{}_symbolic", self.name), move |c| {
+            let s = c.sym("s", 5, 9);
+            let a = c.input("a", [s.clone(), 3.into()], Fill::Normal)?;
+            let b = c.input("b", [s, 1.into()], Fill::Normal)?;
+            let y = apply(&mut c.graph, a, b)?;
+            c.output(y)
+        });
+        case.only(self.dtypes)
+    }
+}
+
 /// The dtypes of indices.
 pub(crate) const INDEX_DTYPES: &[DType] = &[DType::I32, DType::I64];
 

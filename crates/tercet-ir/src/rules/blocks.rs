@@ -4,7 +4,7 @@ use super::{Applied, Rule};
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::legalize::Builder;
-use crate::ops::blocks::Compose;
+use crate::ops::blocks::{Block, Compose};
 use crate::ops::{Op, OpKind};
 use crate::types::Shape;
 

@@ -7,7 +7,7 @@ use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Scheme, Tensor, Valu
 
 use super::{Family, code, portable};
 use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
+use crate::kernel::{Access, Kernel, names};
 use crate::num::Num;
 use crate::planes;
 use crate::program::SlotId;
@@ -101,17 +101,7 @@ static UNPACK_HALF_CODED: Kernel<UnpackHalfParams> = Kernel::wgsl(
         portable!("dequant/unpack_half.wgsl"),
     ],
     &[Access::Read, Access::Read, Access::Write, Access::Read],
-    &[
-        "SCHEME",
-        "BLOCK_LEN",
-        "HAS_MIN",
-        "PLANES",
-        "LOW",
-        "HIGH",
-        "SCALES",
-        "HALVES",
-        "Y_TYPE",
-    ],
+    names![&BLOCK_CONSTS, &["Y_TYPE"]],
 );
 
 /// Weights to 16-bit floats, read through this piece.
@@ -127,19 +117,7 @@ macro_rules! unpack_half {
                 portable!("dequant/unpack_half.wgsl"),
             ],
             &[Access::Read, Access::Read, Access::Write],
-            &[
-                "SCHEME",
-                "BLOCK_LEN",
-                "HAS_MIN",
-                "PLANES",
-                "LOW",
-                "HIGH",
-                "SCALES",
-                "HALVES",
-                "GROUPS",
-                "SECOND",
-                "Y_TYPE",
-            ],
+            names![&BLOCK_CONSTS, &["GROUPS", "SECOND", "Y_TYPE"]],
         );
     };
 }

@@ -49,40 +49,33 @@ crate::params! {
     }
 }
 
-/// The constants of `gemm_coop.glsl`, and those that a module has more.
-macro_rules! names {
-    ($($more:literal),*) => {
-        &[
-            "THREADS",
-            "SUBGROUP",
-            "FM",
-            "FN",
-            "FK",
-            "BM",
-            "BN",
-            "BK",
-            "WM",
-            "WN",
-            "STAGES",
-            "B_TRANSPOSED",
-            "ALIGNED_A",
-            "ALIGNED_B",
-            "ACTIVATION",
-            "HAS_BIAS",
-            "HAS_RESIDUAL",
-            "OUT_F32",
-            "BIAS_F32",
-            "RESIDUAL_F32",
-            "ALIGNED_C",
-            "BAND",
-            "PLANES",
-            "NATIVE",
-            $($more),*
-        ]
-    };
-}
-
-const CONSTS: &[&str] = names![];
+/// The constants of `gemm_coop.glsl`.
+pub(super) const CONSTS: &[&str] = &[
+    "THREADS",
+    "SUBGROUP",
+    "FM",
+    "FN",
+    "FK",
+    "BM",
+    "BN",
+    "BK",
+    "WM",
+    "WN",
+    "STAGES",
+    "B_TRANSPOSED",
+    "ALIGNED_A",
+    "ALIGNED_B",
+    "ACTIVATION",
+    "HAS_BIAS",
+    "HAS_RESIDUAL",
+    "OUT_F32",
+    "BIAS_F32",
+    "RESIDUAL_F32",
+    "ALIGNED_C",
+    "BAND",
+    "PLANES",
+    "NATIVE",
+];
 
 const BLOCK_CONSTS: &[&str] = &[
     "THREADS",
@@ -120,7 +113,7 @@ pub(super) const ARGS: &[Access] = &[
 ];
 
 macro_rules! module {
-    ($file:literal) => {
+    ($file:expr) => {
         include_bytes!(concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../shaders/vulkan/spirv/",
@@ -129,7 +122,7 @@ macro_rules! module {
     };
 }
 
-pub(super) use {module, names};
+pub(super) use module;
 
 pub(crate) static F16: Kernel<GemmCoopParams> =
     Kernel::spirv("gemm_coop_f16", module!("gemm_coop_f16.spv"), ARGS, CONSTS);

@@ -6,14 +6,14 @@
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
 use super::cumsum::{PACK, PackParams};
-use super::dequant::{BLOCKS, Blocks, CODED};
+use super::dequant::{BLOCK_CONSTS, BLOCKS, Blocks, CODED};
 use super::scatter::{most, nd_keys};
 use super::top_k::in_order;
 use super::words::lanes;
 use super::{Family, always, code, missing, portable};
 use crate::caps::Caps;
 use crate::emit::Emit;
-use crate::kernel::{Access, Kernel};
+use crate::kernel::{Access, Kernel, names};
 use crate::num::Num;
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
@@ -68,10 +68,7 @@ macro_rules! of_blocks {
             $label,
             &[PRELUDE, TILES, $($piece,)* PACKED],
             $args,
-            &[
-                "DTYPE", "OUT", "SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH",
-                "SCALES", "HALVES",
-            ],
+            names![&["DTYPE", "OUT"], &BLOCK_CONSTS],
         );
     };
 }

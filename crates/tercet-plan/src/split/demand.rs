@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use tercet_ir::ops::{Expand, Map, Op, Slice};
+use tercet_ir::ops::{Expand, Gather, Map, Op, Slice};
 use tercet_ir::{Dim, Graph, Node, Shape};
 
 use super::range::{Region, full};
@@ -18,24 +18,30 @@ pub(super) struct Demand {
     pub(super) reads: Vec<Option<Region>>,
 }
 
+/// True of operators of which each element of a result follows from one element of each operand, at the same place but
+/// for broadcasting.
+fn is_elementwise(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare(_)
+            | Op::Where(_)
+            | Op::Fma(_)
+            | Op::Clamp(_)
+            | Op::Cast(_)
+            | Op::Expand(_)
+    )
+}
+
 /// How many axes of a node's results, from the first, can be cut.
 pub(super) fn axes(graph: &Graph, node: &Node) -> usize {
     let rank = node.outputs[0].rank();
     let of_operand = |at: usize| node.inputs.get(at).map_or(0, |v| graph.ty(*v).rank());
     let unchanged = |flags: &mut dyn Iterator<Item = bool>| flags.take_while(|same| *same).count();
     match &node.op {
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare(_)
-        | Op::Where(_)
-        | Op::Fma(_)
-        | Op::Clamp(_)
-        | Op::Cast(_)
-        | Op::Map(_)
-        | Op::Expand(_)
-        | Op::Transpose(_)
-        | Op::Slice(_)
-        | Op::Gather(_) => rank,
+        op if is_elementwise(op) => rank,
+        Op::Map(_) | Op::Transpose(_) | Op::Slice(_) | Op::Gather(_) => rank,
         Op::Concat(o) => o.axis,
         Op::Pad(o) => {
             let padded = o.before.iter().zip(&o.after);
@@ -91,14 +97,7 @@ pub(super) fn demand(graph: &Graph, node: &Node, out: &Region) -> Option<Demand>
     let mut reads: Vec<Option<Region>> = vec![None; node.inputs.len()];
     let mut op = node.op.clone();
     match &node.op {
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare(_)
-        | Op::Where(_)
-        | Op::Fma(_)
-        | Op::Clamp(_)
-        | Op::Cast(_)
-        | Op::Expand(_) => {
+        same if is_elementwise(same) => {
             for (at, read) in reads.iter_mut().enumerate() {
                 *read = Some(broadcast(&sizes(at)?, out)?);
             }
@@ -129,26 +128,11 @@ pub(super) fn demand(graph: &Graph, node: &Node, out: &Region) -> Option<Demand>
             }
         }
         Op::Gather(o) => {
-            let (mut data, rank) = (full(&sizes(0)?), sizes(1)?.len());
-            for (axis, range) in data.iter_mut().enumerate() {
-                match axis.cmp(&o.axis) {
-                    std::cmp::Ordering::Less => *range = out[axis].clone(),
-                    std::cmp::Ordering::Equal => {}
-                    std::cmp::Ordering::Greater => *range = out[axis + rank - 1].clone(),
-                }
-            }
-            reads[0] = Some(data);
-            reads[1] = Some(out[o.axis..o.axis + rank].to_vec());
+            let (data, index) = of_gather(o, &sizes(0)?, sizes(1)?.len(), out);
+            reads = vec![Some(data), Some(index)];
         }
         Op::MatMul(_) => {
-            let (row, _) = (out.len() - 2, out.len() - 1);
-            let batch = &out[..row];
-            let (a, b) = (sizes(0)?, sizes(1)?);
-            let (left, right) = (a.split_at(a.len() - 2), b.split_at(b.len() - 2));
-            let mut a = broadcast(left.0, batch)?;
-            a.extend([out[row].clone(), 0..left.1[1]]);
-            let mut b = broadcast(right.0, batch)?;
-            b.extend(full(right.1));
+            let (a, b) = of_product(&sizes(0)?, &sizes(1)?, out)?;
             reads = vec![Some(a), Some(b)];
         }
         _ => {
@@ -182,6 +166,31 @@ fn broadcast(sizes: &[usize], out: &[Range<usize>]) -> Option<Region> {
         _ => r.clone(),
     };
     Some(sizes.iter().zip(&out[missing..]).map(axis).collect())
+}
+
+/// What a gather reads of its operand and of its indices, which have `rank` axes.
+fn of_gather(gather: &Gather, sizes: &[usize], rank: usize, out: &Region) -> (Region, Region) {
+    let mut data = full(sizes);
+    for (axis, range) in data.iter_mut().enumerate() {
+        match axis.cmp(&gather.axis) {
+            std::cmp::Ordering::Less => *range = out[axis].clone(),
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => *range = out[axis + rank - 1].clone(),
+        }
+    }
+    (data, out[gather.axis..gather.axis + rank].to_vec())
+}
+
+/// What a product of matrices reads: some rows of the first, the second whole, of the batches in the region.
+fn of_product(a: &[usize], b: &[usize], out: &Region) -> Option<(Region, Region)> {
+    let row = out.len() - 2;
+    let batch = &out[..row];
+    let (left, right) = (a.split_at(a.len() - 2), b.split_at(b.len() - 2));
+    let mut a = broadcast(left.0, batch)?;
+    a.extend([out[row].clone(), 0..left.1[1]]);
+    let mut b = broadcast(right.0, batch)?;
+    b.extend(full(right.1));
+    Some((a, b))
 }
 
 /// A map for a region of its results, with what it reads.

@@ -5,8 +5,10 @@
 //! | `mod.rs` | arguments; what is checked before anything is loaded; what is said at the end |
 //! | `prepare.rs` | the files, the data and the step, ready to run |
 //! | `train.rs` | the loop: progress, held-out losses, checkpoints, Ctrl-C |
+//! | `memory.rs` | what to lower where memory does not suffice |
 //! | `plot.rs` | the losses as a picture |
 
+mod memory;
 mod plot;
 mod prepare;
 mod train;
@@ -139,6 +141,10 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    finetune(args).map_err(|e| memory::with_remedy(args, e))
+}
+
+fn finetune(args: &Args) -> Result<Outcome, CliError> {
     let device = device(&args.device)?;
     if let Some(path) = &args.plot {
         crate::destination::check(path)?;

@@ -123,6 +123,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn random_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     let wide = Dims {
         d: 80,
         dv: 13,
@@ -214,6 +215,7 @@ fn random_cases() -> Vec<Case> {
 }
 
 fn mean_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     const NAN: f64 = f64::NAN;
     const FOUR: &[f64] = &[2.0, 4.0, 8.0, 16.0];
     vec![

@@ -1,8 +1,8 @@
 //! Self-attention of rows, from their projection to queries, keys and values to the output projection.
 
 use super::{
-    AttentionBlockOptions, Compose, Dense, Operands, Tensors, Types, dense, expect_count,
-    expect_line, expect_matrix, first, heads, reshape,
+    AttentionBlockOptions, Block, Compose, Dense, Operands, dense, eval, expect_count, expect_line,
+    expect_matrix, first, heads, infer, reshape,
 };
 use crate::accuracy::Accuracy;
 use crate::attr::Real;
@@ -105,7 +105,9 @@ impl AttentionBlock {
         let heads = self.all_heads()?;
         columns.is_multiple_of(heads).then(|| columns / heads)
     }
+}
 
+impl Block for AttentionBlock {
     fn check(&self, operands: &[Type]) -> Result<(), TypeError> {
         self.attention().check_attrs()?;
         expect_count(3 + self.more_operands(), operands)?;
@@ -141,12 +143,7 @@ impl AttentionBlock {
         Ok(())
     }
 
-    /// The block of checked operands.
-    pub(crate) fn compose<C: Compose>(
-        &self,
-        c: &mut C,
-        operands: &[C::Part],
-    ) -> Result<C::Part, C::Error> {
+    fn compose<C: Compose>(&self, c: &mut C, operands: &[C::Part]) -> Result<C::Part, C::Error> {
         const CHECKED: &str = "invariant: inference checked the sizes";
         let parts = self.parts(operands);
         let all = self.all_heads().expect(CHECKED);
@@ -201,9 +198,7 @@ impl OpSpec for AttentionBlock {
     const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
-        let operands: Vec<Type> = operands.iter().map(|ty| (*ty).clone()).collect();
-        self.check(&operands)?;
-        Ok(vec![self.compose(&mut Types, &operands)?])
+        infer(self, operands)
     }
 
     fn eval(
@@ -212,8 +207,7 @@ impl OpSpec for AttentionBlock {
         operands: &[&Tensor],
         _: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
-        let operands: Vec<Tensor> = operands.iter().map(|t| (*t).clone()).collect();
-        Ok(vec![self.compose(&mut Tensors(ctx), &operands)?])
+        eval(self, ctx, operands)
     }
 
     fn cases() -> Vec<Case> {

@@ -81,6 +81,26 @@ impl Compose for Tensors<'_> {
     }
 }
 
+/// An operator that says what it is made of.
+pub(crate) trait Block {
+    /// Refuses operands that do not fit.
+    fn check(&self, operands: &[Type]) -> Result<(), TypeError>;
+
+    /// The result of checked operands.
+    fn compose<C: Compose>(&self, c: &mut C, operands: &[C::Part]) -> Result<C::Part, C::Error>;
+}
+
+fn infer(block: &impl Block, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+    let operands: Vec<Type> = operands.iter().map(|ty| (*ty).clone()).collect();
+    block.check(&operands)?;
+    Ok(vec![block.compose(&mut Types, &operands)?])
+}
+
+fn eval(block: &impl Block, ctx: &EvalCtx, operands: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
+    let operands: Vec<Tensor> = operands.iter().map(|t| (*t).clone()).collect();
+    Ok(vec![block.compose(&mut Tensors(ctx), &operands)?])
+}
+
 /// The one result, or the first, of an operator.
 fn first<C: Compose>(
     c: &mut C,

@@ -1,8 +1,8 @@
 //! An encoder layer whose norms stand after its sums.
 
 use super::{
-    AttentionBlock, AttentionBlockOptions, Compose, Operands, Tensors, TransformerWeights, Types,
-    dense, expect_count, expect_line, expect_matrix, first,
+    AttentionBlock, AttentionBlockOptions, Block, Compose, Operands, TransformerWeights, dense,
+    eval, expect_count, expect_line, expect_matrix, first, infer,
 };
 use crate::accuracy::Accuracy;
 use crate::attr::Real;
@@ -98,6 +98,19 @@ impl TransformerLayer {
         }
     }
 
+    /// The norm of a sum.
+    fn norm<C: Compose>(
+        &self,
+        c: &mut C,
+        [x, residual]: [&C::Part; 2],
+        [gamma, beta]: [&C::Part; 2],
+    ) -> Result<C::Part, C::Error> {
+        let operands = [x, residual, gamma, beta].map(C::Part::clone);
+        first(c, ResidualLayerNorm { eps: self.eps }, &operands)
+    }
+}
+
+impl Block for TransformerLayer {
     fn check(&self, operands: &[Type]) -> Result<(), TypeError> {
         let more = self.block().more_operands() + 2 * usize::from(self.ffn_bias);
         expect_count(REQUIRED + more, operands)?;
@@ -121,12 +134,7 @@ impl TransformerLayer {
         Ok(())
     }
 
-    /// The layer of checked operands.
-    pub(crate) fn compose<C: Compose>(
-        &self,
-        c: &mut C,
-        operands: &[C::Part],
-    ) -> Result<C::Part, C::Error> {
+    fn compose<C: Compose>(&self, c: &mut C, operands: &[C::Part]) -> Result<C::Part, C::Error> {
         let parts = self.parts(operands);
         let [w_qkv, w_out] = parts.attention;
         let block: Vec<C::Part> = [parts.x, w_qkv, w_out]
@@ -143,17 +151,6 @@ impl TransformerLayer {
         let inner = dense(c, self.activation, [&h, parts.up], b_up)?;
         let y = dense(c, None, [&inner, parts.down], b_down)?;
         self.norm(c, [&y, &h], parts.last_norm)
-    }
-
-    /// The norm of a sum.
-    fn norm<C: Compose>(
-        &self,
-        c: &mut C,
-        [x, residual]: [&C::Part; 2],
-        [gamma, beta]: [&C::Part; 2],
-    ) -> Result<C::Part, C::Error> {
-        let operands = [x, residual, gamma, beta].map(C::Part::clone);
-        first(c, ResidualLayerNorm { eps: self.eps }, &operands)
     }
 }
 
@@ -173,9 +170,7 @@ impl OpSpec for TransformerLayer {
     const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
-        let operands: Vec<Type> = operands.iter().map(|ty| (*ty).clone()).collect();
-        self.check(&operands)?;
-        Ok(vec![self.compose(&mut Types, &operands)?])
+        infer(self, operands)
     }
 
     fn eval(
@@ -184,8 +179,7 @@ impl OpSpec for TransformerLayer {
         operands: &[&Tensor],
         _: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
-        let operands: Vec<Tensor> = operands.iter().map(|t| (*t).clone()).collect();
-        Ok(vec![self.compose(&mut Tensors(ctx), &operands)?])
+        eval(self, ctx, operands)
     }
 
     fn cases() -> Vec<Case> {

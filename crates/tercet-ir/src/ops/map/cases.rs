@@ -90,6 +90,7 @@ fn reading(
 }
 
 fn index_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     vec![
         reading(
             "transpose_2x3",
@@ -174,6 +175,7 @@ fn index_cases() -> Vec<Case> {
 }
 
 fn body_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     vec![
         Case::new("gate_17x33", |c| {
             let a = c.input("a", [17, 33], Fill::Normal)?;

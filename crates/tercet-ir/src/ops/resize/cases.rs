@@ -53,6 +53,7 @@ fn by_scales(
 }
 
 pub(super) fn all() -> Vec<Case> {
+    // Long: a table, one row a case.
     let of = |mode| Resize::to_sizes([0usize; 0], mode);
     let mut all = Vec::new();
     for &mode in ResizeMode::ALL {

@@ -147,6 +147,7 @@ fn shaped_cases(reduce: ScatterReduce) -> Vec<Case> {
 }
 
 fn value_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     let shaped =
         |name: &str, data: &'static [usize], idx: &'static [usize], axis: usize, of: DType| {
             Case::new(name, move |c| {

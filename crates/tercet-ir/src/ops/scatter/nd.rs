@@ -151,6 +151,7 @@ fn shaped(
 }
 
 fn value_cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     let fault = |name: &str, index: [f64; 4], message: &'static str| {
         Case::new(name, move |c| {
             let x = c.input("data", [2, 3, 2], Fill::Normal)?;

@@ -20,7 +20,7 @@ use super::super::llama::layer::{
 };
 use super::super::tuned::Mode;
 use super::super::{Builder, ModelError, Weights};
-use super::loss::{LossTerms, cross_entropy, not_negative, outputs};
+use super::loss::{LossTerms, cross_entropy, not_negative};
 use super::states::with_states;
 use super::{Training, Tuning};
 use crate::config::LlamaConfig;
@@ -149,18 +149,7 @@ impl Training {
             });
             Ok(())
         })?;
-        let mut g = forward.graph;
-        let sums = sums.ok_or(ModelError::NoTokens)?;
-        let [loss, loss_sum, tokens] = outputs(&mut g, sums)?;
-        Ok(Training {
-            graph: g,
-            params: forward.params,
-            trainables: forward.trainables,
-            loss,
-            loss_sum,
-            tokens,
-            tuned: forward.tuned,
-        })
+        Training::of(forward, sums.ok_or(ModelError::NoTokens)?)
     }
 }
 

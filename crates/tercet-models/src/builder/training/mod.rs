@@ -50,6 +50,7 @@ use crate::adapter::{Adapter, AdapterError, LowRank};
 pub use bert::{BertTask, BertTrainingOptions, ClassPooling};
 pub use llama::LlamaTrainingOptions;
 pub use loss::IGNORED;
+use states::Forward;
 
 /// What of a model is trained.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +87,26 @@ enum Tuned {
 }
 
 impl Training {
+    /// Of a graph with states and two of its values: the sum over targets, and their number.
+    fn of(forward: Forward, sums: [Value; 2]) -> Result<Training, ModelError> {
+        let Forward {
+            mut graph,
+            params,
+            trainables,
+            tuned,
+        } = forward;
+        let [loss, loss_sum, tokens] = loss::outputs(&mut graph, sums)?;
+        Ok(Training {
+            graph,
+            params,
+            trainables,
+            loss,
+            loss_sum,
+            tokens,
+            tuned,
+        })
+    }
+
     /// Bytes of all frozen weights and of what trained ones start as.
     pub fn weight_bytes(&self) -> usize {
         let all = self.params.iter().chain(&self.trainables);

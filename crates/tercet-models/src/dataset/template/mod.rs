@@ -19,8 +19,10 @@
 //! | `parser.rs`, `expressions.rs` | the tree |
 //! | `value.rs` | values, and how Python prints and compares them |
 //! | `eval.rs`, `operators.rs` | statements; expressions |
+//! | `compare.rs`, `text.rs` | order and equality; values as text and JSON |
 //! | `filters.rs`, `methods.rs`, `functions.rs` | what expressions can call |
 
+mod compare;
 mod eval;
 mod expressions;
 mod filters;
@@ -29,6 +31,7 @@ mod lexer;
 mod methods;
 mod operators;
 mod parser;
+mod text;
 mod value;
 
 use std::ops::Range;

@@ -1,11 +1,10 @@
 //! Expressions.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::eval::Run;
-use super::parser::{BinaryOp, CompareOp, ExprId, ExprKind};
-use super::value::{Internal, InternalKind, float_text, json_quoted, quoted};
+use super::parser::{Args, BinaryOp, CompareOp, ExprId, ExprKind};
+use super::value::{Internal, InternalKind};
 use super::{TemplateError, Value, clip};
 
 impl Run<'_> {
@@ -21,11 +20,8 @@ impl Run<'_> {
             ExprKind::Literal(value) => Ok(value.clone()),
             ExprKind::Name(name) => Ok(self.lookup(name)),
             ExprKind::List(items) => {
-                let mut values = Vec::with_capacity(items.len());
-                for item in items {
-                    values.push(self.eval(*item)?);
-                }
-                self.list(values)
+                let values: Result<_, _> = items.iter().map(|item| self.eval(*item)).collect();
+                self.list(values?)
             }
             ExprKind::Dict(entries) => {
                 let mut values = Vec::with_capacity(entries.len());
@@ -46,46 +42,10 @@ impl Run<'_> {
             }
             ExprKind::Slice(of, parts) => {
                 let value = self.eval(*of)?;
-                let mut bounds = [None; 3];
-                for (bound, part) in bounds.iter_mut().zip(parts) {
-                    let Some(part) = part else { continue };
-                    let part = self.eval(*part)?;
-                    *bound = match (&part, part.as_int()) {
-                        (Value::None, _) => None,
-                        (_, Some(at)) => Some(at),
-                        (_, None) => {
-                            return Err(self.fail(format!("{} is no place", part.kind())));
-                        }
-                    };
-                }
+                let bounds = self.bounds(parts)?;
                 self.slice(&value, bounds)
             }
-            ExprKind::Call(callee, args) => {
-                if let ExprKind::Attribute(of, name) = &self.template.exprs[callee.0 as usize].kind
-                {
-                    let value = self.eval(*of)?;
-                    if !matches!(&value, Value::Internal(i) if matches!(i.0, InternalKind::Namespace(_)))
-                    {
-                        let args = self.called(args)?;
-                        if matches!(value, Value::Undefined) {
-                            let of = self.describe(*of);
-                            return Err(self.fail(format!("`{of}` is undefined")));
-                        }
-                        return self.method(&value, name, args);
-                    }
-                }
-                let value = self.eval(*callee)?;
-                let args = self.called(args)?;
-                match value {
-                    Value::Internal(Internal(InternalKind::Function(f))) => self.function(f, args),
-                    Value::Internal(Internal(InternalKind::Macro(at))) => self.call_macro(at, args),
-                    _ => {
-                        let callee = self.describe(*callee);
-                        let kind = value.kind();
-                        Err(self.fail(format!("`{callee}` is {kind}, which cannot be called")))
-                    }
-                }
-            }
+            ExprKind::Call(callee, args) => self.call(*callee, args),
             ExprKind::Filter(of, name, args) => {
                 let value = self.eval(*of)?;
                 let args = self.called(args)?;
@@ -102,13 +62,10 @@ impl Run<'_> {
                 Ok(Value::Bool(self.test(name, &value, args)? != *negated))
             }
             ExprKind::Not(of) => Ok(Value::Bool(!self.eval(*of)?.is_true())),
-            ExprKind::Negative(of) => match self.eval(*of)? {
-                Value::Float(x) => Ok(Value::Float(-x)),
-                value => match value.as_int().and_then(i64::checked_neg) {
-                    Some(x) => Ok(Value::Int(x)),
-                    None => Err(self.fail(format!("{} has no negative", value.kind()))),
-                },
-            },
+            ExprKind::Negative(of) => {
+                let value = self.eval(*of)?;
+                self.negative(&value)
+            }
             ExprKind::And(left, right) => match self.eval(*left)? {
                 value if value.is_true() => self.eval(*right),
                 value => Ok(value),
@@ -118,31 +75,15 @@ impl Run<'_> {
                 _ => self.eval(*right),
             },
             ExprKind::Compare(first, rest) => {
-                let mut left = self.eval(*first)?;
-                for (op, right) in rest {
-                    let right = self.eval(*right)?;
-                    if !self.compare(*op, &left, &right)? {
-                        return Ok(Value::Bool(false));
-                    }
-                    left = right;
-                }
-                Ok(Value::Bool(true))
+                let left = self.eval(*first)?;
+                self.compare_all(left, rest)
             }
             ExprKind::Binary(op, left, right) => {
                 let left = self.eval(*left)?;
                 let right = self.eval(*right)?;
                 self.binary(*op, &left, &right)
             }
-            ExprKind::Concat(operands) => {
-                let mut all = String::new();
-                for operand in operands {
-                    let value = self.eval(*operand)?;
-                    let text = self.text_of(&value)?;
-                    self.make(text.len())?;
-                    all.push_str(&text);
-                }
-                self.text(&all)
-            }
+            ExprKind::Concat(operands) => self.concat(operands),
             ExprKind::Choose { condition, yes, no } => {
                 match (self.eval(*condition)?.is_true(), no) {
                     (true, _) => self.eval(*yes),
@@ -151,6 +92,85 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    /// The bounds and the step of a slice.
+    fn bounds(&mut self, parts: &[Option<ExprId>; 3]) -> Result<[Option<i64>; 3], TemplateError> {
+        let mut bounds = [None; 3];
+        for (bound, part) in bounds.iter_mut().zip(parts) {
+            let Some(part) = part else { continue };
+            let part = self.eval(*part)?;
+            *bound = match (&part, part.as_int()) {
+                (Value::None, _) => None,
+                (_, Some(at)) => Some(at),
+                (_, None) => return Err(self.fail(format!("{} is no place", part.kind()))),
+            };
+        }
+        Ok(bounds)
+    }
+
+    /// A method of a value, a function or a macro.
+    fn call(&mut self, callee: ExprId, args: &Args) -> Result<Value, TemplateError> {
+        if let ExprKind::Attribute(of, name) = &self.template.exprs[callee.0 as usize].kind {
+            let value = self.eval(*of)?;
+            if !matches!(&value, Value::Internal(i) if matches!(i.0, InternalKind::Namespace(_))) {
+                let args = self.called(args)?;
+                if matches!(value, Value::Undefined) {
+                    let of = self.describe(*of);
+                    return Err(self.fail(format!("`{of}` is undefined")));
+                }
+                return self.method(&value, name, args);
+            }
+        }
+        let value = self.eval(callee)?;
+        let args = self.called(args)?;
+        match value {
+            Value::Internal(Internal(InternalKind::Function(f))) => self.function(f, args),
+            Value::Internal(Internal(InternalKind::Macro(at))) => self.call_macro(at, args),
+            _ => {
+                let callee = self.describe(callee);
+                let kind = value.kind();
+                Err(self.fail(format!("`{callee}` is {kind}, which cannot be called")))
+            }
+        }
+    }
+
+    /// A chain of comparisons, which ends at the first that is false.
+    fn compare_all(
+        &mut self,
+        mut left: Value,
+        rest: &[(CompareOp, ExprId)],
+    ) -> Result<Value, TemplateError> {
+        for (op, right) in rest {
+            let right = self.eval(*right)?;
+            if !self.compare(*op, &left, &right)? {
+                return Ok(Value::Bool(false));
+            }
+            left = right;
+        }
+        Ok(Value::Bool(true))
+    }
+
+    fn negative(&self, value: &Value) -> Result<Value, TemplateError> {
+        if let Value::Float(x) = value {
+            return Ok(Value::Float(-x));
+        }
+        match value.as_int().and_then(i64::checked_neg) {
+            Some(x) => Ok(Value::Int(x)),
+            None => Err(self.fail(format!("{} has no negative", value.kind()))),
+        }
+    }
+
+    /// The texts of all operands, one after the other.
+    fn concat(&mut self, operands: &[ExprId]) -> Result<Value, TemplateError> {
+        let mut all = String::new();
+        for operand in operands {
+            let value = self.eval(*operand)?;
+            let text = self.text_of(&value)?;
+            self.make(text.len())?;
+            all.push_str(&text);
+        }
+        self.text(&all)
     }
 
     /// How messages call an expression.
@@ -288,121 +308,6 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn compare(
-        &mut self,
-        op: CompareOp,
-        left: &Value,
-        right: &Value,
-    ) -> Result<bool, TemplateError> {
-        Ok(match op {
-            CompareOp::Eq => self.equal(left, right)?,
-            CompareOp::Ne => !self.equal(left, right)?,
-            CompareOp::In => self.contains(right, left)?,
-            CompareOp::NotIn => !self.contains(right, left)?,
-            CompareOp::Lt => self.order(left, right)? == Some(Ordering::Less),
-            CompareOp::Le => matches!(
-                self.order(left, right)?,
-                Some(Ordering::Less | Ordering::Equal)
-            ),
-            CompareOp::Gt => self.order(left, right)? == Some(Ordering::Greater),
-            CompareOp::Ge => matches!(
-                self.order(left, right)?,
-                Some(Ordering::Greater | Ordering::Equal)
-            ),
-        })
-    }
-
-    /// The order of two numbers or texts; `None` for NaN.
-    fn order(&mut self, left: &Value, right: &Value) -> Result<Option<Ordering>, TemplateError> {
-        if let (Value::Text(a), Value::Text(b)) = (left, right) {
-            self.scan(a.len().min(b.len()))?;
-            return Ok(Some(a.cmp(b)));
-        }
-        if let (Some(a), Some(b)) = (left.as_int(), right.as_int()) {
-            return Ok(Some(a.cmp(&b)));
-        }
-        match (left.as_float(), right.as_float()) {
-            (Some(a), Some(b)) => Ok(a.partial_cmp(&b)),
-            _ => {
-                let (a, b) = (left.kind(), right.kind());
-                Err(self.fail(format!("{a} and {b} have no order")))
-            }
-        }
-    }
-
-    pub(super) fn equal(&mut self, left: &Value, right: &Value) -> Result<bool, TemplateError> {
-        self.step(1)?;
-        match (left, right) {
-            (Value::Undefined, Value::Undefined) | (Value::None, Value::None) => Ok(true),
-            (Value::Text(a), Value::Text(b)) => {
-                self.scan(a.len().min(b.len()))?;
-                Ok(a == b)
-            }
-            (Value::List(a), Value::List(b)) => {
-                if a.items.len() != b.items.len() {
-                    return Ok(false);
-                }
-                for (a, b) in a.items.iter().zip(&b.items) {
-                    if !self.equal(a, b)? {
-                        return Ok(false);
-                    }
-                }
-                Ok(true)
-            }
-            (Value::Map(a), Value::Map(b)) => {
-                if a.entries.len() != b.entries.len() {
-                    return Ok(false);
-                }
-                for (key, a) in &a.entries {
-                    self.step(b.entries.len())?;
-                    let found = b.entries.iter().find(|(k, _)| k == key);
-                    match found {
-                        Some((_, b)) if self.equal(a, b)? => {}
-                        _ => return Ok(false),
-                    }
-                }
-                Ok(true)
-            }
-            (
-                Value::Internal(Internal(InternalKind::Namespace(a))),
-                Value::Internal(Internal(InternalKind::Namespace(b))),
-            ) => Ok(a == b),
-            _ => match (left.as_int(), right.as_int()) {
-                (Some(a), Some(b)) => Ok(a == b),
-                _ => Ok(matches!(
-                    (left.as_float(), right.as_float()),
-                    (Some(a), Some(b)) if a == b
-                )),
-            },
-        }
-    }
-
-    fn contains(&mut self, value: &Value, part: &Value) -> Result<bool, TemplateError> {
-        match (value, part) {
-            (Value::Text(text), Value::Text(part)) => {
-                self.scan(text.len())?;
-                Ok(text.contains(&**part))
-            }
-            (Value::List(list), _) => {
-                for item in &list.items {
-                    if self.equal(item, part)? {
-                        return Ok(true);
-                    }
-                }
-                Ok(false)
-            }
-            (Value::Map(map), Value::Text(key)) => {
-                self.step(map.entries.len())?;
-                Ok(map.entries.iter().any(|(k, _)| k == key))
-            }
-            (Value::Map(_) | Value::Undefined, _) => Ok(false),
-            _ => {
-                let (value, part) = (value.kind(), part.kind());
-                Err(self.fail(format!("{value} cannot contain {part}")))
-            }
-        }
-    }
-
     fn binary(
         &mut self,
         op: BinaryOp,
@@ -479,115 +384,6 @@ impl Run<'_> {
             }
             _ => Err(self.fail(format!("{} cannot be repeated", value.kind()))),
         }
-    }
-
-    /// The text that printing a value gives.
-    pub(super) fn text_of(&mut self, value: &Value) -> Result<Arc<str>, TemplateError> {
-        match value {
-            Value::Text(text) => Ok(Arc::clone(text)),
-            Value::Undefined => Ok(Arc::from("")),
-            _ => {
-                let mut out = String::new();
-                self.write_repr(value, &mut out)?;
-                Ok(Arc::from(out))
-            }
-        }
-    }
-
-    fn write_repr(&mut self, value: &Value, out: &mut String) -> Result<(), TemplateError> {
-        self.step(1)?;
-        self.make(8)?;
-        match value {
-            Value::Undefined => out.push_str("Undefined"),
-            Value::None => out.push_str("None"),
-            Value::Bool(x) => out.push_str(if *x { "True" } else { "False" }),
-            Value::Int(x) => out.push_str(&x.to_string()),
-            Value::Float(x) => out.push_str(&float_text(*x)),
-            Value::Text(x) => {
-                self.make(4 * x.len())?;
-                quoted(x, out);
-            }
-            Value::List(list) => {
-                out.push('[');
-                for (at, item) in list.items.iter().enumerate() {
-                    out.push_str(if at > 0 { ", " } else { "" });
-                    self.write_repr(item, out)?;
-                }
-                out.push(']');
-            }
-            Value::Map(map) => {
-                out.push('{');
-                for (at, (key, item)) in map.entries.iter().enumerate() {
-                    out.push_str(if at > 0 { ", " } else { "" });
-                    self.make(4 * key.len())?;
-                    quoted(key, out);
-                    out.push_str(": ");
-                    self.write_repr(item, out)?;
-                }
-                out.push('}');
-            }
-            Value::Internal(_) => out.push_str(&format!("<{}>", value.kind())),
-        }
-        Ok(())
-    }
-
-    /// JSON as Python's `json.dumps` writes it without escapes of what is not ASCII; `indent`
-    /// spaces a level on lines of their own, or all on one line.
-    pub(super) fn write_json(
-        &mut self,
-        value: &Value,
-        indent: Option<usize>,
-        level: usize,
-        out: &mut String,
-    ) -> Result<(), TemplateError> {
-        self.step(1)?;
-        self.make(8 + indent.unwrap_or(0).saturating_mul(level + 1))?;
-        let new_line = |out: &mut String, level: usize| {
-            if let Some(indent) = indent {
-                out.push('\n');
-                out.extend(std::iter::repeat_n(' ', indent * level));
-            }
-        };
-        let comma = if indent.is_some() { "," } else { ", " };
-        match value {
-            Value::None => out.push_str("null"),
-            Value::Bool(x) => out.push_str(if *x { "true" } else { "false" }),
-            Value::Int(x) => out.push_str(&x.to_string()),
-            Value::Float(x) => out.push_str(&float_text(*x)),
-            Value::Text(x) => {
-                self.make(6 * x.len())?;
-                json_quoted(x, out);
-            }
-            Value::List(list) if list.items.is_empty() => out.push_str("[]"),
-            Value::List(list) => {
-                out.push('[');
-                for (at, item) in list.items.iter().enumerate() {
-                    out.push_str(if at > 0 { comma } else { "" });
-                    new_line(out, level + 1);
-                    self.write_json(item, indent, level + 1, out)?;
-                }
-                new_line(out, level);
-                out.push(']');
-            }
-            Value::Map(map) if map.entries.is_empty() => out.push_str("{}"),
-            Value::Map(map) => {
-                out.push('{');
-                for (at, (key, item)) in map.entries.iter().enumerate() {
-                    out.push_str(if at > 0 { comma } else { "" });
-                    new_line(out, level + 1);
-                    self.make(6 * key.len())?;
-                    json_quoted(key, out);
-                    out.push_str(": ");
-                    self.write_json(item, indent, level + 1, out)?;
-                }
-                new_line(out, level);
-                out.push('}');
-            }
-            Value::Undefined | Value::Internal(_) => {
-                return Err(self.fail(format!("{} has no form in JSON", value.kind())));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -11,8 +11,8 @@ use super::windows::WindowParams;
 use super::{Epilogue, Given, Sums};
 use crate::caps::CoopType;
 use crate::emit::{Emit, View};
-use crate::families::gemm_coop::{self, Gathering, GemmCoopParams, Options, Tiling, module, names};
-use crate::kernel::Kernel;
+use crate::families::gemm_coop::{self, Gathering, GemmCoopParams, Options, Tiling, module};
+use crate::kernel::{Kernel, names};
 use crate::num::Num;
 use crate::program::SlotId;
 use crate::tuning::GemmProblem;
@@ -49,7 +49,7 @@ crate::params! {
     }
 }
 
-const CONSTS: &[&str] = names!["GATHERS", "KD", "KH", "KW", "INNER"];
+const CONSTS: &[&str] = names![gemm_coop::CONSTS, &["GATHERS", "KD", "KH", "KW", "INNER"]];
 
 pub(super) static F16: Kernel<ConvCoopParams> = Kernel::spirv(
     "conv_coop_f16",

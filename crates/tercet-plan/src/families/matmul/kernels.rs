@@ -1,9 +1,9 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
 use super::{prepack, skinny};
-use crate::families::dequant::{BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
+use crate::families::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::families::{gemm_coop, portable};
-use crate::kernel::{Access, Kernel, KernelDef};
+use crate::kernel::{Access, Kernel, KernelDef, names};
 use crate::scalar::{PRELUDE, Piece};
 
 crate::params! {
@@ -70,6 +70,14 @@ const CODED_ROW_ARGS: &[Access] = &[
     Access::Read,
     Access::Read,
 ];
+/// The constants that products of floats begin with.
+const OF_SUMS: &[&str] = &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE"];
+/// Those of tiles in quads, after them.
+const OF_QUADS: &[&str] = &["TM", "TN", "PARTS"];
+/// Those of packed weights whose groups have scales and minima of their own.
+const OF_GROUPS: &[&str] = names![&BLOCK_CONSTS, &["GROUPS", "SECOND"]];
+/// Those of rows in shared memory, at the end.
+const OF_ROWS: &[&str] = &["ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED"];
 const GRID: &str = portable!("dequant/grid_5.wgsl");
 const ROW_GRID: &str = portable!("dequant/grid_6.wgsl");
 /// What all products share but for the bindings of the left operand and the result.
@@ -124,18 +132,18 @@ macro_rules! with_functions {
 /// functions of a sum and once with all.
 macro_rules! of_floats {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
-     [$($piece:expr),*], [$($name:literal),*]) => {
+     [$($piece:expr),*], $names:expr) => {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
             &[PRELUDE, OPERANDS, PLAIN, FLOATS, $($piece),*],
             ARGS,
-            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
+            names![OF_SUMS, $names],
         );
         pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
             $full_name,
             with_functions![OPERANDS, ACTIVATED, FLOATS, $($piece),*],
             ARGS,
-            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
+            names![OF_SUMS, $names],
         );
     };
 }
@@ -143,19 +151,19 @@ macro_rules! of_floats {
 of_floats!(
     GEMM_PLAIN "gemm", GEMM_ACTIVATED "gemm_activated",
     [B_WORDS, GEMM, portable!("matmul/gemm_floats.wgsl")],
-    ["B_TYPE", "SIDE", "WIDE", "A_ALONG", "B_ALONG"]
+    &["B_TYPE", "SIDE", "WIDE", "A_ALONG", "B_ALONG"]
 );
 
 of_floats!(
     ALONG_PLAIN "gemv_along", ALONG_ACTIVATED "gemv_along_activated",
     [B_WORDS, GEMV, LOOSE, portable!("matmul/gemv_along.wgsl")],
-    ["B_TYPE", "ROWS", "B_WORDS"]
+    &["B_TYPE", "ROWS", "B_WORDS"]
 );
 
 of_floats!(
     ACROSS_PLAIN "gemv_across", ACROSS_ACTIVATED "gemv_across_activated",
     [B_WORDS, GEMV, LOOSE, portable!("matmul/gemv_across.wgsl")],
-    ["B_TYPE", "ROWS", "PER"]
+    &["B_TYPE", "ROWS", "PER"]
 );
 
 /// Tiles of packed weights.
@@ -174,10 +182,7 @@ macro_rules! of_blocks {
                 portable!("matmul/gemm_packed.wgsl"),
             ],
             $args,
-            &[
-                "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "SCHEME", "BLOCK_LEN", "HAS_MIN",
-                "PLANES", "LOW", "HIGH", "SCALES", "HALVES", "SIDE", "WIDE", "A_ALONG",
-            ],
+            names![OF_SUMS, &BLOCK_CONSTS, &["SIDE", "WIDE", "A_ALONG"]],
         );
     };
 }
@@ -198,101 +203,95 @@ const B_QUADS_PACKED: &str = portable!("matmul/b_quads_packed.wgsl");
 
 /// Tiles of operands that lie in quads, with short functions of a sum.
 macro_rules! of_quads {
-    ($kernel:ident $label:literal, $pieces:tt, $names:tt) => {
+    ($kernel:ident $label:literal, $pieces:tt, $names:expr) => {
         of_quads!($kernel $label, ARGS, $pieces, $names);
     };
-    ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], [$($name:literal),*]) => {
+    ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], $names:expr) => {
         pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
             $label,
             &[PRELUDE, SHARED, PLAIN, SUMS, QUAD_PRODUCTS, $($piece),*],
             $args,
-            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", "PARTS", $($name),*],
+            names![OF_SUMS, OF_QUADS, $names],
         );
     };
 }
 
 /// The same with all functions of a sum.
 macro_rules! of_quads_activated {
-    ($kernel:ident $label:literal, [$($piece:expr),*], [$($name:literal),*]) => {
+    ($kernel:ident $label:literal, [$($piece:expr),*], $names:expr) => {
         pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
             $label,
             with_functions![SHARED, ACTIVATED, SUMS, QUAD_PRODUCTS, $($piece),*],
             ARGS,
-            &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "TM", "TN", "PARTS", $($name),*],
+            names![OF_SUMS, OF_QUADS, $names],
         );
     };
 }
 
-of_quads!(QUADS_F32 "gemm_quads", [QUADS_WIDE, B_QUADS_WIDE], ["B_ALONG"]);
+of_quads!(QUADS_F32 "gemm_quads", [QUADS_WIDE, B_QUADS_WIDE], &["B_ALONG"]);
 of_quads_activated!(
     QUADS_F32_ACTIVATED "gemm_quads_activated",
     [QUADS_WIDE, B_QUADS_WIDE],
-    ["B_ALONG"]
+    &["B_ALONG"]
 );
 of_quads!(
     QUADS_16 "gemm_quads_half",
     [QUADS_HALF, B_QUADS_HALF],
-    ["B_ALONG", "B_TYPE"]
+    &["B_ALONG", "B_TYPE"]
 );
 of_quads_activated!(
     QUADS_16_ACTIVATED "gemm_quads_half_activated",
     [QUADS_HALF, B_QUADS_HALF],
-    ["B_ALONG", "B_TYPE"]
+    &["B_ALONG", "B_TYPE"]
 );
 of_quads!(
     QUADS_MIXED "gemm_quads_mixed",
     [QUADS_WIDE, B_QUADS_HALF],
-    ["B_ALONG", "B_TYPE"]
+    &["B_ALONG", "B_TYPE"]
 );
 of_quads!(
     QUADS_PACKED_F32 "gemm_quads_packed",
     [QUADS_WIDE, B_WORDS, BLOCKS, B_QUADS_PACKED],
-    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
+    &BLOCK_CONSTS
 );
 of_quads!(
     QUADS_PACKED_16 "gemm_quads_packed_half",
     [QUADS_HALF, B_WORDS, BLOCKS, B_QUADS_PACKED],
-    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
+    &BLOCK_CONSTS
 );
 
 of_quads!(
     QUADS_CODED_F32 "gemm_quads_coded",
     CODED_ARGS,
     [QUADS_WIDE, B_WORDS, CODED, GRID, B_QUADS_PACKED],
-    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
+    &BLOCK_CONSTS
 );
 of_quads!(
     QUADS_CODED_16 "gemm_quads_coded_half",
     CODED_ARGS,
     [QUADS_HALF, B_WORDS, CODED, GRID, B_QUADS_PACKED],
-    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
+    &BLOCK_CONSTS
 );
 
 /// Few rows in shared memory, after a norm and before a gate where they are asked for, once with short
 /// functions of a sum and once with all.
 macro_rules! of_rows {
-    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $pieces:tt, $names:tt) => {
+    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $pieces:tt, $names:expr) => {
         of_rows!($plain $plain_name, $full $full_name, ROW_ARGS, $pieces, $names);
     };
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $args:expr,
-     [$($piece:expr),*], [$($name:literal),*]) => {
+     [$($piece:expr),*], $names:expr) => {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
             &[PRELUDE, OPERANDS, PLAIN, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
             $args,
-            &[
-                "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name,)*
-                "ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED",
-            ],
+            names![OF_SUMS, $names, OF_ROWS],
         );
         pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
             $full_name,
             with_functions![OPERANDS, ACTIVATED, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
             $args,
-            &[
-                "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name,)*
-                "ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED",
-            ],
+            names![OF_SUMS, $names, OF_ROWS],
         );
     };
 }
@@ -300,24 +299,24 @@ macro_rules! of_rows {
 of_rows!(
     WIDE_PLAIN "gemv_wide", WIDE_ACTIVATED "gemv_wide_activated",
     [portable!("matmul/gemv_wide.wgsl")],
-    ["B_TYPE"]
+    &["B_TYPE"]
 );
 of_rows!(
     PACKED_WORDS_PLAIN "gemv_packed", PACKED_WORDS_ACTIVATED "gemv_packed_activated",
     [BLOCKS, WORDS, PIECES, GEMV_PACKED],
-    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES", "GROUPS", "SECOND"]
+    OF_GROUPS
 );
 of_rows!(
     PACKED_QUADS_PLAIN "gemv_packed_wide", PACKED_QUADS_ACTIVATED "gemv_packed_wide_activated",
     [BLOCKS, QUADS, PIECES, GEMV_PACKED],
-    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES", "GROUPS", "SECOND"]
+    OF_GROUPS
 );
 
 of_rows!(
     CODED_PLAIN "gemv_coded", CODED_ACTIVATED "gemv_coded_activated",
     CODED_ROW_ARGS,
     [CODED, ROW_GRID, WORDS, PIECES_CODED, GEMV_PACKED],
-    ["SCHEME", "BLOCK_LEN", "HAS_MIN", "PLANES", "LOW", "HIGH", "SCALES", "HALVES"]
+    &BLOCK_CONSTS
 );
 
 /// One row and the gains of its norm by quads of words.
@@ -332,29 +331,12 @@ const HELD: &str = concat!(
 );
 const HELD_FLOATS: &str = portable!("matmul/gemv_held_floats.wgsl");
 const HELD_DOTS: &str = portable!("matmul/gemv_held_dots.wgsl");
-const HELD_CONSTS: &[&str] = &[
-    "BIAS",
-    "ACTIVATION",
-    "A_TYPE",
-    "Y_TYPE",
-    "SCHEME",
-    "BLOCK_LEN",
-    "HAS_MIN",
-    "PLANES",
-    "LOW",
-    "HIGH",
-    "SCALES",
-    "HALVES",
-    "GROUPS",
-    "SECOND",
-    "SLICES",
-    "TEAMS",
-    "COLUMNS",
-    "ROUNDS",
-    "BATCHES",
-    "DEPTH",
-    "GATED",
-    "NORMED",
+const HELD_CONSTS: &[&str] = names![
+    OF_SUMS,
+    OF_GROUPS,
+    &[
+        "SLICES", "TEAMS", "COLUMNS", "ROUNDS", "BATCHES", "DEPTH", "GATED", "NORMED"
+    ],
 ];
 
 /// One row in registers times packed weights, held in the way of this piece.
@@ -383,19 +365,11 @@ macro_rules! of_held {
 of_held!(HELD_PLAIN "gemv_held", HELD_ACTIVATED "gemv_held_activated", HELD_FLOATS);
 of_held!(DOTS_PLAIN "gemv_dots", DOTS_ACTIVATED "gemv_dots_activated", HELD_DOTS);
 
-const ROW_CONSTS: &[&str] = &[
-    "BIAS",
-    "ACTIVATION",
-    "A_TYPE",
-    "Y_TYPE",
-    "B_TYPE",
-    "SLICES",
-    "PIECES",
-    "TOGETHER",
-    "COLUMNS",
-    "ROUNDS",
-    "GATED",
-    "NORMED",
+const ROW_CONSTS: &[&str] = names![
+    OF_SUMS,
+    &[
+        "B_TYPE", "SLICES", "PIECES", "TOGETHER", "COLUMNS", "ROUNDS", "GATED", "NORMED"
+    ],
 ];
 
 /// One row in registers times floats.
@@ -430,7 +404,7 @@ pub(super) static NARROW: Kernel<NarrowParams> = Kernel::wgsl(
 
 const PARTS: &str = portable!("matmul/sum_parts.wgsl");
 const PARTS_ARGS: &[Access] = &[Access::Read, Access::Read, Access::Write];
-const PARTS_CONSTS: &[&str] = &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", "PARTS"];
+const PARTS_CONSTS: &[&str] = names![OF_SUMS, &["PARTS"]];
 
 /// Partial sums to a result, with short functions of a sum and with all.
 pub(super) static SUM_PARTS: Kernel<PartsParams> = Kernel::wgsl(

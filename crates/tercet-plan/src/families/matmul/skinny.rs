@@ -39,32 +39,34 @@ crate::params! {
 /// Rows, weights, what is added, results.
 pub(super) const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
 
-const CONSTS: &[&str] = &[
-    "THREADS",
-    "TILES",
-    "PASS",
-    "ROUNDS",
-    "ROWS",
-    "WHOLE",
-    "BIAS",
-    "ACTIVATION",
-    "A_TYPE",
-    "Y_TYPE",
-    "GATED",
-];
+/// The kernels of all formats where rows are in one place: `few_rows!("few_rows", "PASS")`, the beginning of their names
+/// and files, what their third constant is, and what they have after those that all have.
+macro_rules! few_rows {
+    ($way:literal, $third:literal $(, $last:literal)*) => {
+        few_rows!(
+            @ [
+                "THREADS", "TILES", $third, "ROUNDS", "ROWS", "WHOLE", "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE",
+                "GATED" $(, $last)*
+            ],
+            $way, F16 "_f16", Q4_0 "_q4_0", Q8_0 "_q8_0", Q4_K "_q4_k", Q6_K "_q6_k"
+        );
+    };
+    (@ $consts:tt, $way:literal, $($name:ident $format:literal),*) => {
+        $(pub(super) static $name: Kernel<FewRowsParams> = Kernel::spirv(
+            concat!($way, $format),
+            module!(concat!($way, $format, ".spv")),
+            ARGS,
+            &$consts,
+        );)*
 
-macro_rules! few {
-    ($name:ident $text:literal, $file:literal) => {
-        pub(super) static $name: Kernel<FewRowsParams> =
-            Kernel::spirv($text, module!($file), ARGS, CONSTS);
+        #[cfg(test)]
+        pub(super) static ALL: &[&Kernel<FewRowsParams>] = &[$(&$name),*];
     };
 }
 
-few!(F16 "few_rows_f16", "few_rows_f16.spv");
-few!(Q4_0 "few_rows_q4_0", "few_rows_q4_0.spv");
-few!(Q8_0 "few_rows_q8_0", "few_rows_q8_0.spv");
-few!(Q4_K "few_rows_q4_k", "few_rows_q4_k.spv");
-few!(Q6_K "few_rows_q6_k", "few_rows_q6_k.spv");
+pub(super) use few_rows;
+
+few_rows!("few_rows", "PASS");
 
 /// The kernels of a format.
 struct Format {
@@ -326,7 +328,7 @@ mod tests {
 
     #[test]
     fn the_modules_declare_the_block_the_arguments_and_the_constants() {
-        for kernel in [&F16, &Q4_0, &Q8_0, &Q4_K, &Q6_K] {
+        for kernel in ALL.iter().chain(streamed::ALL) {
             gemm_coop::tests::agrees(&kernel.def);
         }
     }

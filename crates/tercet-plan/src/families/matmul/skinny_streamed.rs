@@ -1,38 +1,12 @@
 //! Two to eight rows times many columns, rows through shared memory: the kernels of
 //! `shaders/vulkan/include/few_rows_streamed.glsl`, and how a workgroup of them shares its columns.
 
-use super::skinny::{ARGS, FewRowsParams, SLICE, SUBGROUP, TILE, most_subgroups};
+use super::skinny::{ARGS, FewRowsParams, SLICE, SUBGROUP, TILE, few_rows, most_subgroups};
 use crate::caps::Caps;
 use crate::families::gemm_coop::module;
 use crate::kernel::Kernel;
 
-const CONSTS: &[&str] = &[
-    "THREADS",
-    "TILES",
-    "PARTS",
-    "ROUNDS",
-    "ROWS",
-    "WHOLE",
-    "BIAS",
-    "ACTIVATION",
-    "A_TYPE",
-    "Y_TYPE",
-    "GATED",
-    "CHUNK",
-];
-
-macro_rules! streamed {
-    ($name:ident $text:literal, $file:literal) => {
-        pub(super) static $name: Kernel<FewRowsParams> =
-            Kernel::spirv($text, module!($file), ARGS, CONSTS);
-    };
-}
-
-streamed!(F16 "few_rows_streamed_f16", "few_rows_streamed_f16.spv");
-streamed!(Q4_0 "few_rows_streamed_q4_0", "few_rows_streamed_q4_0.spv");
-streamed!(Q8_0 "few_rows_streamed_q8_0", "few_rows_streamed_q8_0.spv");
-streamed!(Q4_K "few_rows_streamed_q4_k", "few_rows_streamed_q4_k.spv");
-streamed!(Q6_K "few_rows_streamed_q6_k", "few_rows_streamed_q6_k.spv");
+few_rows!("few_rows_streamed", "PARTS", "CHUNK");
 
 /// Steps of a slice.
 const STEPS: u32 = 8;
@@ -134,14 +108,6 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::gemm_coop;
-
-    #[test]
-    fn the_modules_declare_the_block_the_arguments_and_the_constants() {
-        for kernel in [&F16, &Q4_0, &Q8_0, &Q4_K, &Q6_K] {
-            gemm_coop::tests::agrees(&kernel.def);
-        }
-    }
 
     /// Sums of a workgroup take the place of rows, and rows of two chunks fit.
     #[test]

@@ -23,6 +23,7 @@ fn try_attention(
 }
 
 pub(in crate::ops::attention) fn rejects() -> Vec<Reject> {
+    // Long: a table, one row a case.
     let reject = |name, message, build| Reject {
         name,
         message,

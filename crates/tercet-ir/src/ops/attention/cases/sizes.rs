@@ -49,6 +49,7 @@ fn as_many_heads_as_tokens() -> Vec<Case> {
 }
 
 fn many_queries() -> Vec<Case> {
+    // Long: a table, one row a case.
     let heads_first = Dims {
         sq: 9,
         ..HEADS_FIRST

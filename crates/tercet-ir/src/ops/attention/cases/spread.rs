@@ -72,6 +72,7 @@ fn spread(name: &str, factors: Factors, choose: Choose) -> Case {
 }
 
 pub(super) fn cases() -> Vec<Case> {
+    // Long: a table, one row a case.
     vec![
         spread("spread_little", [one, one, one], |_, o| Ok(o)),
         spread("spread_little_keep", [one, one, one], |c, o| {

@@ -24,6 +24,19 @@ pub(in super::super) const BASE: Sizes = Sizes {
     head_dim: 8,
 };
 
+pub(in super::super) const ODD: Sizes = Sizes {
+    rows: [3, 7, 13],
+    heads: [3, 1],
+    head_dim: 5,
+};
+
+/// [`BASE`] with other rows.
+pub(in super::super) fn rows(rows: [usize; 3]) -> Sizes {
+    Sizes { rows, ..BASE }
+}
+
+pub(in super::super) const BOTH: [bool; 2] = [true; 2];
+
 pub(in super::super) type Choose =
     fn(&mut CaseGraph, AttentionBlockOptions) -> Result<AttentionBlockOptions, OpError>;
 
@@ -94,7 +107,6 @@ pub(in super::super) fn rotated(
     Ok(options.rope(style, cos, sin))
 }
 
-const BOTH: [bool; 2] = [true; 2];
 const NONE: [bool; 2] = [false; 2];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -147,12 +159,6 @@ fn options() -> Vec<Case> {
 }
 
 fn sizes() -> Vec<Case> {
-    let rows = |rows: [usize; 3]| Sizes { rows, ..BASE };
-    let odd = Sizes {
-        rows: [3, 7, 13],
-        heads: [3, 1],
-        head_dim: 5,
-    };
     let as_many = Sizes {
         heads: [4, 4],
         rows: [1, 4, 16],
@@ -164,7 +170,7 @@ fn sizes() -> Vec<Case> {
         head_dim: 64,
     };
     vec![
-        random("odd_one_kv_head", odd, BOTH, |_, o| Ok(o)),
+        random("odd_one_kv_head", ODD, BOTH, |_, o| Ok(o)),
         random("as_many_heads_as_tokens", as_many, NONE, |_, o| Ok(o)),
         random("heads_of_64", wide, BOTH, |_, o| {
             Ok(o.mask(AttentionMask::Causal))

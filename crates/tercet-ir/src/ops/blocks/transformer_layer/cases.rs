@@ -6,7 +6,7 @@ use crate::error::OpError;
 use crate::graph::{Graph, Value};
 use crate::ops::attention::AttentionMask;
 use crate::ops::blocks::attention_block::cases::{
-    BASE, Choose, Sizes, keep, product, products, rotated,
+    BASE, BOTH, Choose, ODD, Sizes, keep, product, products, rotated, rows,
 };
 use crate::ops::blocks::{AttentionBlockOptions, Dense, TransformerWeights};
 use crate::ops::rope::RopeStyle;
@@ -59,15 +59,8 @@ fn random(name: &str, sizes: Sizes, biases: [bool; 2], inner: Inner, choose: Cho
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    const BOTH: [bool; 2] = [true; 2];
     const GELU: Inner = (Some(UnaryFn::Gelu), 1e-5);
     const RELU: Inner = (Some(UnaryFn::Relu), 1e-3);
-    let rows = |rows: [usize; 3]| Sizes { rows, ..BASE };
-    let odd = Sizes {
-        rows: [3, 7, 13],
-        heads: [3, 1],
-        head_dim: 5,
-    };
     vec![
         random("gelu", BASE, BOTH, GELU, |_, o| Ok(o)),
         random("relu_keep_keys", BASE, BOTH, RELU, |c, o| {
@@ -100,7 +93,7 @@ pub(super) fn cases() -> Vec<Case> {
             let o = o.mask(AttentionMask::Bias(bias));
             Ok(o.scale(0.5).softcap(3.0))
         }),
-        random("odd_one_kv_head", odd, BOTH, GELU, |_, o| Ok(o)),
+        random("odd_one_kv_head", ODD, BOTH, GELU, |_, o| Ok(o)),
         random("one_token", rows([3, 1, 12]), BOTH, GELU, |_, o| Ok(o)),
         random("no_batch", rows([0, 5, 12]), BOTH, RELU, |_, o| Ok(o)),
         random("no_tokens", rows([2, 0, 12]), BOTH, RELU, |_, o| Ok(o)),

@@ -45,6 +45,7 @@ fn bad_index(holds: bool, c: &mut CaseGraph) -> Result<(), OpError> {
 }
 
 pub(in super::super) fn branches() -> Vec<Case> {
+    // Long: a table, one row a case.
     let both = |name: &str, build: fn(&mut CaseGraph, bool) -> Result<(), OpError>| {
         [true, false].map(|holds| {
             let taken = if holds { "taken" } else { "not_taken" };
@@ -191,6 +192,7 @@ fn same(ty: Type) -> Result<Graph, OpError> {
 }
 
 pub(in super::super) fn refused_branches() -> Vec<Reject> {
+    // Long: a table, one row a case.
     fn x() -> Type {
         Type::new(DType::F32, [2])
     }

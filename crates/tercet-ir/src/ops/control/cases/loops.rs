@@ -97,6 +97,7 @@ fn iterations() -> Vec<Case> {
 }
 
 fn carried() -> Vec<Case> {
+    // Long: a table, one row a case.
     vec![
         Case::new("two_values_that_change_places", |c| {
             let x = c.input("x", [5], Fill::Normal)?;

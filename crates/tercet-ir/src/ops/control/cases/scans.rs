@@ -102,6 +102,7 @@ fn directed(reverse: [bool; 2], reverse_results: [bool; 2]) -> Case {
 }
 
 fn bodies() -> Vec<Case> {
+    // Long: a table, one row a case.
     vec![
         Case::new("two_values_that_change_places", |c| {
             let x = c.input("x", [3, 5], Fill::Normal)?;

@@ -1,0 +1,150 @@
+//! The commands of an executable: its preparation, the stages of its runs, what copies results for the host.
+
+use std::sync::atomic::Ordering;
+
+use ash::vk;
+use tercet_plan::{Read, StageId};
+
+use super::{Loaded, VulkanDriver};
+use crate::bind::Sets;
+use crate::error::GpuError;
+use crate::readback::Readback;
+use crate::record::{CommandPool, Player, Queries};
+use crate::recorded::{Recorded, Run};
+
+/// The most lists of reads whose commands are kept, where data decides what is read.
+const MOST_READS: usize = 32;
+
+impl VulkanDriver {
+    /// Binds what the program's steps are given and records its preparation, unless that is done; the
+    /// steps of runs, too, where they are the same at all sizes.
+    pub(super) fn record(&mut self) -> Result<(), GpuError> {
+        if self.recorded.is_some() {
+            return Ok(());
+        }
+        let device = &self.shared.device;
+        let Loaded {
+            program,
+            calls,
+            pipelines,
+            ..
+        } = &*self.buffers.loaded;
+        let memory = |slot| self.buffers.memory(program.slot(slot).buffer);
+        let sets = Sets::new(device, program, calls, pipelines, &self.words, memory)?;
+        let pool = CommandPool::new(device)?;
+        let timed = self.shared.timestamps && device.features.timestamp_bits > 0;
+        let queries = match timed {
+            true => Some(Queries::new(device, calls.steps.len())?),
+            false => None,
+        };
+        let prepare = pool.buffer()?;
+        let player = Player {
+            device,
+            program,
+            calls,
+            pipelines,
+            sets: &sets,
+            grids: &self.grids,
+            known: None,
+            memory,
+        };
+        let played = program.played(&program.prepare, &[]);
+        player.record(prepare, &calls.prepare, &played, None)?;
+        let is_fixed = program.choices.is_empty();
+        let stages = program.stages().len() as u32;
+        self.recorded = Some(Recorded {
+            runs: Vec::new(),
+            steady: 0,
+            last_grids: Vec::new(),
+            prepare,
+            queries,
+            stamped: false,
+            sets,
+            pool,
+        });
+        self.count_recorded(1);
+        match is_fixed {
+            true => {
+                (0..stages).try_for_each(|at| self.record_run(StageId(at), &[], None).map(drop))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Records the commands of a stage in runs that choose these arms, for these grids alone if they are
+    /// given, unless that is done, and puts them at the end of the list.
+    pub(super) fn record_run(
+        &mut self,
+        stage: StageId,
+        chosen: &[u32],
+        grids: Option<&[[u32; 3]]>,
+    ) -> Result<Option<vk::CommandBuffer>, GpuError> {
+        let Some(recorded) = &mut self.recorded else {
+            return Ok(None);
+        };
+        if recorded.find(stage, chosen, grids) {
+            return Ok(recorded.runs.last().map(|r| r.commands));
+        }
+        let device = &self.shared.device;
+        device.wait(self.last)?;
+        let Loaded {
+            program,
+            calls,
+            pipelines,
+            ..
+        } = &*self.buffers.loaded;
+        let commands = recorded.commands(program.stages.len())?;
+        let player = Player {
+            device,
+            program,
+            calls,
+            pipelines,
+            sets: &recorded.sets,
+            grids: &self.grids,
+            known: grids,
+            memory: |slot| self.buffers.memory(program.slot(slot).buffer),
+        };
+        let played = program.played_stage(stage, chosen);
+        player.record(commands, &calls.steps, &played, recorded.queries.as_ref())?;
+        recorded.runs.push(Run {
+            stage,
+            chosen: chosen.to_vec(),
+            grids: grids.map(<[_]>::to_vec),
+            played,
+            commands,
+        });
+        self.count_recorded(1);
+        Ok(Some(commands))
+    }
+
+    fn count_recorded(&mut self, n: u64) {
+        self.counters.recorded += n;
+        self.shared.recorded.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_read(&mut self) {
+        self.counters.reads_recorded += 1;
+        self.shared.reads_recorded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Makes some commands copy these reads and notes which.
+    pub(super) fn record_reads(&mut self, reads: &[Read]) -> Result<(), GpuError> {
+        let is_plain = self.buffers.loaded.program.flow.is_empty();
+        let known = self.run_reads.iter().position(|r| r.copies(reads));
+        self.reading = match known {
+            Some(known) => known,
+            None if self.run_reads.is_empty()
+                || (!is_plain && self.run_reads.len() < MOST_READS) =>
+            {
+                self.run_reads.push(Readback::new());
+                self.run_reads.len() - 1
+            }
+            None => 0,
+        };
+        let of = |b| self.buffers.memory(b);
+        if self.run_reads[self.reading].record(&self.shared.device, reads, of)? {
+            self.count_read();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! The functions of a Rust file, by its tokens.
+
+/// A function with a body; lines count from 0.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    pub(super) name: String,
+    /// The line of its `fn`.
+    pub(super) first: usize,
+    /// The line on which its body begins.
+    pub(super) body: usize,
+    /// The line of the brace that ends it.
+    pub(super) last: usize,
+}
+
+impl Function {
+    pub(super) fn lines(&self) -> usize {
+        self.last - self.first + 1
+    }
+}
+
+/// The functions of a file in the order in which they end, those within others too. Files that compile are
+/// understood; of others nothing is promised.
+pub(super) fn of(text: &str) -> Vec<Function> {
+    let code = without_text(text);
+    let (mut functions, mut open) = (Vec::new(), Vec::new());
+    // A function whose body has not begun, and the brackets that are open within its signature.
+    let mut begun: Option<(String, usize, usize)> = None;
+    for (line, code) in code.lines().enumerate() {
+        let mut rest = code;
+        while let Some(c) = rest.chars().next() {
+            let word = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+            let (token, after) = rest.split_at(word.max(c.len_utf8()));
+            rest = after;
+            match (token, &mut begun) {
+                ("fn", _) => {
+                    let name = after.trim_start();
+                    let end = name.find(|c| !is_word(c) && c != '$');
+                    let name = &name[..end.unwrap_or(name.len())];
+                    // Types of functions have no name.
+                    if !name.is_empty() {
+                        begun = Some((name.to_string(), line, 0));
+                    }
+                }
+                ("(" | "[", Some((.., depth))) => *depth += 1,
+                (")" | "]", Some((.., depth))) => *depth = depth.saturating_sub(1),
+                (";", Some((.., 0))) => begun = None,
+                ("{", Some((.., 0))) => {
+                    open.push(begun.take().map(|(name, first, _)| (name, first, line)));
+                }
+                ("{", _) => open.push(None),
+                ("}", _) => {
+                    if let Some(Some((name, first, body))) = open.pop() {
+                        functions.push(Function {
+                            name,
+                            first,
+                            body,
+                            last: line,
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    functions
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The file with blanks in place of comments, strings and characters; lines stay.
+fn without_text(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let skipped = text_at(rest, code.chars().next_back());
+        let (taken, after) = rest.split_at(skipped.unwrap_or(c.len_utf8()));
+        match skipped {
+            Some(_) => code.extend(taken.chars().map(|c| if c == '\n' { c } else { ' ' })),
+            None => code.push(c),
+        }
+        rest = after;
+    }
+    code
+}
+
+/// How many bytes of a comment, a string or a character begin here, behind `before`.
+fn text_at(rest: &str, before: Option<char>) -> Option<usize> {
+    let bytes = rest.as_bytes();
+    let until = |end: &str, from: usize| {
+        let found = rest.get(from..).and_then(|tail| tail.find(end));
+        found.map_or(rest.len(), |at| from + at + end.len())
+    };
+    match bytes {
+        [b'/', b'/', ..] => Some(rest.find('\n').unwrap_or(rest.len())),
+        [b'/', b'*', ..] => Some(until("*/", 2)),
+        [b'"', ..] => Some(quoted(bytes, b'"')),
+        [b'r', b'"' | b'#', ..] if !before.is_some_and(is_plain_word) => {
+            let hashes = bytes[1..].iter().take_while(|b| **b == b'#').count();
+            let end = format!("\"{}", "#".repeat(hashes));
+            // Without a quote it is a raw name.
+            (bytes.get(1 + hashes) == Some(&b'"')).then(|| until(&end, 2 + hashes))
+        }
+        [b'\'', b'\\', ..] => Some(quoted(bytes, b'\'')),
+        // A character, and no lifetime.
+        [b'\'', ..] => {
+            let c = rest[1..].chars().next()?;
+            let end = 1 + c.len_utf8();
+            (bytes.get(end) == Some(&b'\'')).then_some(end + 1)
+        }
+        _ => None,
+    }
+}
+
+/// True of what makes a following `r` a part of a name; `b` and `c` begin literals.
+fn is_plain_word(c: char) -> bool {
+    is_word(c) && c != 'b' && c != 'c'
+}
+
+/// The bytes of a literal with escapes, which ends with `quote`.
+fn quoted(bytes: &[u8], quote: u8) -> usize {
+    let mut at = 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 2,
+            byte if *byte == quote => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names with first and last lines, from 1.
+    fn found(text: &str) -> Vec<(String, usize, usize)> {
+        let found = of(text).into_iter();
+        found.map(|f| (f.name, f.first + 1, f.last + 1)).collect()
+    }
+
+    fn one(name: &str, first: usize, last: usize) -> (String, usize, usize) {
+        (name.to_string(), first, last)
+    }
+
+    #[test]
+    fn functions_end_with_their_brace() {
+        let text = "\
+impl A {
+    pub(crate) const fn a<'a>(
+        x: [u8; 2],
+    ) -> fn(&'a str) -> bool {
+        if x { |y| { y } }
+    }
+}
+trait T { fn none(&self, n: [u8; 3]); }
+unsafe extern \"C\" fn b() {
+    fn inner() {}
+}
+";
+        let expected = [one("a", 2, 6), one("inner", 10, 10), one("b", 9, 11)];
+        assert_eq!(found(text), expected);
+    }
+
+    #[test]
+    fn text_holds_no_functions() {
+        let text = "\
+fn a() {
+    // fn no() {
+    /* { */
+    let s = \"fn no() {\\\" {\";
+    let s = r#\"}\" {\"#;
+    let s = br\"{\\\";
+    let (c, d, e) = ('{', '\\'', b'{');
+    let s = \"one
+    } {\";
+    var();
+}
+";
+        assert_eq!(found(text), [one("a", 1, 11)]);
+    }
+}
