@@ -18,6 +18,7 @@ mod rows;
 mod scatter;
 mod seeds;
 mod split;
+mod torch;
 
 use crate::Test;
 
@@ -33,6 +34,7 @@ pub struct Suite {
 /// All of them, the quick ones first.
 pub const SUITES: &[Suite] = &[
     suite("numpy", numpy::tests),
+    suite("torch", torch::tests),
     suite("random", random::tests),
     suite("control", control::tests),
     suite("custom", custom::tests),
