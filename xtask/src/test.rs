@@ -73,16 +73,17 @@ const UNPACKED_ALIKE: [&str; 10] = [
     "q4_1", "q5_", "q2_k", "q3_k", "iq", "tq", "int", "fp8_", "mxfp4", "nvfp4",
 ];
 
-/// The graphs of gradients are made of operators that are run in all their cases: two of each, and ten of those that
-/// torch was asked for; the others on a GPU.
-const NOT_ON_VULKAN: [&str; 2] = ["gradients/*/more", "torch/*/more"];
+/// The graphs of gradients are made of operators that are run in all their cases: two of each, ten of those that
+/// torch was asked for, and one training; the others on a GPU.
+const NOT_ON_VULKAN: [&str; 3] = ["gradients/*/more", "torch/*/more", "curves/*/more"];
 
 /// wgpu plays the programs that Vulkan plays, of the same kernels in WGSL. So what passes and rules make of a case is run
 /// on Vulkan, and so are the forms in BF16 and, of the operators with the largest kernels, in F16, which differ from F32 in
 /// how words are unpacked.
-const NOT_ON_WGPU: [&str; 10] = [
+const NOT_ON_WGPU: [&str; 11] = [
     "gradients/",
     "torch/",
+    "curves/",
     "/without_passes",
     "/decomposed",
     "/bf16/",

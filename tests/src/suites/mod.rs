@@ -4,6 +4,7 @@
 //! run the same ones.
 
 mod control;
+mod curves;
 mod custom;
 mod gradients;
 mod huge;
@@ -35,6 +36,7 @@ pub struct Suite {
 pub const SUITES: &[Suite] = &[
     suite("numpy", numpy::tests),
     suite("torch", torch::tests),
+    suite("curves", curves::tests),
     suite("random", random::tests),
     suite("control", control::tests),
     suite("custom", custom::tests),
