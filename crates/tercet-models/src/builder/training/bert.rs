@@ -9,7 +9,7 @@
 //!
 //! For classes `rows` is the batch. For pairs it is `2 + negatives` times that: all anchors, then the text that belongs
 //! to each of them, then the texts that do not, those of all anchors in each part (Gao and others, "SimCSE", 2021;
-//! Henderson and others, "Efficient natural language response suggestion", 2017). There is no dropout.
+//! Henderson and others, "Efficient natural language response suggestion", 2017).
 
 use tercet::{DType, Dim, Graph, Tensor, TensorType, Type, Value};
 
@@ -70,12 +70,16 @@ pub struct BertTrainingOptions {
     pub checkpoints: bool,
     /// The part of a label's weight that is spread over all classes.
     pub label_smoothing: f64,
-    /// Seed of a classifier's first values.
+    /// The probability with which elements are dropped of the embeddings, of the results of attention and of feed-forward
+    /// networks, and of what a classifier reads. Those of attention's probabilities, which are never in memory, are not
+    /// dropped. A graph to evaluate with is made with 0.
+    pub dropout: f64,
+    /// Seed of a classifier's first values, and of what is dropped.
     pub seed: u64,
 }
 
 impl BertTrainingOptions {
-    /// In F32, nothing computed twice, no smoothing, seed 0.
+    /// In F32, nothing computed twice, no smoothing, nothing dropped, seed 0.
     pub fn new(
         batch: impl Into<Dim>,
         len: impl Into<Dim>,
@@ -90,6 +94,7 @@ impl BertTrainingOptions {
             dtype: DType::F32,
             checkpoints: false,
             label_smoothing: 0.0,
+            dropout: 0.0,
             seed: 0,
         }
     }
@@ -149,7 +154,8 @@ impl Training {
             Tuning::Full => Mode::Full,
             Tuning::Lora(lora) => Mode::Lora(lora),
         };
-        let mut b = Builder::new(weights, options.dtype).in_mode(mode);
+        let b = Builder::new(weights, options.dtype).in_mode(mode);
+        let mut b = b.with_dropout(options.dropout, options.seed)?;
         let texts = inputs(&mut b, rows, &options.len)?;
         let x = encode(&mut b, config, &texts, options.checkpoints)?;
         let head = match options.task {
@@ -236,6 +242,7 @@ fn class_logits(
         }
         ClassPooling::First | ClassPooling::Mean => pooled,
     };
+    let pooled = b.drop(pooled)?;
     let weight = first_values(b, "classifier.weight", &[classes, hidden], seed)?;
     let bias = first_values(b, "classifier.bias", &[classes], seed)?;
     let weight = b.trained_param("classifier.weight", weight)?;
