@@ -7,6 +7,9 @@
 //! | `mask` | Bool `[rows, len]` | true for tokens, false for padding |
 //! | `labels` | I32 `[batch]` | for classes: the class of each text, or [`IGNORED`](super::IGNORED) |
 //!
+//! Beside the loss there is the output `correct`, F32 `[]`: of how many texts the greatest logit is that of the label, or of how
+//! many anchors the nearest text is their own.
+//!
 //! For classes `rows` is the batch. For pairs it is `2 + negatives` times that: all anchors, then the text that belongs
 //! to each of them, then the texts that do not, those of all anchors in each part (Gao and others, "SimCSE", 2021;
 //! Henderson and others, "Efficient natural language response suggestion", 2017).
@@ -17,7 +20,7 @@ use super::super::bert::{Texts, encode, mean, mean_normalized, prefix};
 use super::super::tuned::{Mode, uniform};
 use super::super::weights::bytes_error;
 use super::super::{Builder, ModelError, Weights};
-use super::loss::{LossTerms, cross_entropy, not_negative, outputs};
+use super::loss::{LossTerms, correct, cross_entropy, not_negative, outputs};
 use super::states::with_states;
 use super::{Training, Tuning};
 use crate::config::BertConfig;
@@ -170,13 +173,14 @@ impl Training {
             )?,
             BertTask::Pairs { .. } => x,
         };
-        let mut sums = None;
+        let mut found = None;
         let forward = with_states(b, &[head], &mut |g, head| {
-            sums = Some(match options.task {
+            found = Some(match options.task {
                 BertTask::Classes { .. } => {
                     let ty = Type::new(DType::I32, [options.batch.clone()]);
                     let labels = g.input("labels", ty)?;
-                    cross_entropy(g, head, labels, terms)?
+                    let sums = cross_entropy(g, head, labels, terms)?;
+                    (sums, correct(g, head, labels)?)
                 }
                 BertTask::Pairs { temperature, .. } => {
                     let mask = g.leaf("mask").map(|node| Value { node, port: 0 });
@@ -188,8 +192,9 @@ impl Training {
             Ok(())
         })?;
         let mut g = forward.graph;
-        let sums = sums.ok_or(ModelError::NoTokens)?;
+        let (sums, correct) = found.ok_or(ModelError::NoTokens)?;
         let [loss, loss_sum, tokens] = outputs(&mut g, sums)?;
+        g.output("correct", correct)?;
         Ok(Training {
             graph: g,
             params: forward.params,
@@ -271,7 +276,7 @@ fn first_values(
     Ok(tensor)
 }
 
-/// The losses of `vectors [each * batch, hidden]`: of each anchor, that its own text is the nearest of all.
+/// The losses of `vectors [each * batch, hidden]`: of each anchor, that its own text is the nearest of all; and of how many it is.
 fn pair_losses(
     g: &mut Graph,
     vectors: Value,
@@ -279,7 +284,7 @@ fn pair_losses(
     each: Dim,
     temperature: f64,
     terms: LossTerms,
-) -> Result<[Value; 2], ModelError> {
+) -> Result<([Value; 2], Value), ModelError> {
     let hidden = g.ty(vectors).shape[1].clone();
     let texts = each.known().unwrap_or(2);
     let parts = g.reshape(vectors, [each, batch.clone(), hidden.clone()])?;
@@ -300,5 +305,6 @@ fn pair_losses(
     let ones = g.expand(one, [batch.clone()])?;
     let counted = g.cum_sum(ones, 0)?;
     let own = g.sub(counted, one)?;
-    Ok(cross_entropy(g, scores, own, terms)?)
+    let sums = cross_entropy(g, scores, own, terms)?;
+    Ok((sums, correct(g, scores, own)?))
 }
