@@ -104,8 +104,16 @@ fn an_adapter_of_a_classifier_is_merged() {
     let scratch = Scratch::new("finetune-classes-lora");
     let (model, data) = (encoder(&scratch), scratch.file("data.jsonl", labelled()));
     let (out, merged) = (scratch.path("adapter"), scratch.path("merged"));
-    let size = ["--lora", "2", "--steps", "30", "--lr", "2e-2"];
-    let more = [&size[..], &["--lora-dropout", "0.1", "--microbatches", "2"]].concat();
+    let size = ["--lora", "2", "--steps", "150", "--lr", "2e-2"];
+    let more = [
+        "--lora-dropout",
+        "0.1",
+        "--microbatches",
+        "2",
+        "--held-out",
+        "0.2",
+    ];
+    let more = [&size[..], &more].concat();
     let report = trained(&finetune(&model, &data, &out, &more));
     let losses = report["losses"]["held_out"].as_array().unwrap();
     let (first, last) = (&losses[0][1], &losses[losses.len() - 1][1]);
