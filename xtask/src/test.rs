@@ -95,7 +95,7 @@ const NOT_ON_WGPU: [&str; 11] = [
 ];
 
 /// The crates under `examples/`.
-const EXAMPLES: [&str; 1] = ["custom-op"];
+const EXAMPLES: [&str; 2] = ["custom-op", "training"];
 
 /// What nextest leaves to [`SUITES`] and [`PROGRAMS`], which it would give a process for each test.
 const NOT_SUITES: &str = "not binary(suites) - binary(programs)";
@@ -397,7 +397,8 @@ mod tests {
     fn every_example_is_tested() {
         let folder = std::fs::read_dir(process::root().join("examples")).expect("the examples");
         let found = folder.map(|entry| entry.expect("an entry").file_name());
-        let found: Vec<OsString> = found.collect();
+        let mut found: Vec<OsString> = found.collect();
+        found.sort();
         assert_eq!(found, EXAMPLES.map(OsString::from));
     }
 
