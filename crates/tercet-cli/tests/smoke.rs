@@ -101,38 +101,57 @@ mod case {
         }
     }
 
-    /// Executors train alike.
+    /// Executors train alike: language models, and encoders with dropout.
     pub(super) fn finetune() {
         let scratch = Scratch::new("smoke-finetune");
-        let data = scratch.file("texts.txt", TEXTS);
-        let losses = |device: &str| -> Vec<(u64, f64)> {
+        let texts = scratch.file("texts.txt", TEXTS);
+        let labelled = ["red green", "redish", "blue", "blueish green green"];
+        let labelled = labelled.map(|text| {
+            let label = i32::from(text.starts_with("red"));
+            format!("{}\n", json!({"text": text, "label": label}))
+        });
+        let labelled = scratch.file("labelled.jsonl", labelled.concat());
+        let encoder = encoder(&scratch);
+        let size = [
+            "--batch",
+            "1",
+            "--seq",
+            "16",
+            "--steps",
+            "2",
+            "--held-out",
+            "0",
+        ];
+        let decoded = [&["--data", &texts][..], &size].concat();
+        let encoded = [
+            "-m",
+            &encoder,
+            "--data",
+            &labelled,
+            "--batch",
+            "4",
+            "--steps",
+            "2",
+            "--held-out",
+            "0",
+            "--dropout",
+            "0.2",
+            "--full",
+        ];
+        let losses = |args: &[&str], device: &str| -> Vec<(u64, f64)> {
             let out = scratch.path(device);
-            let v = parsed(&[
-                "finetune",
-                "--data",
-                &data,
-                "--out",
-                &out,
-                "--steps",
-                "2",
-                "--batch",
-                "1",
-                "--seq",
-                "16",
-                "--held-out",
-                "0",
-                "--json",
-                "--device",
-                device,
-            ]);
+            let own = ["finetune", "--out", &out, "--json", "--device", device];
+            let v = parsed(&[&own[..], args].concat());
             assert_eq!(v["device"], device);
             serde_json::from_value(v["losses"]["train"].clone()).unwrap()
         };
-        let cpu = losses("cpu");
-        assert_eq!(cpu.len(), 2);
-        for device in executors() {
-            for ((_, own), (_, cpu)) in losses(&device).iter().zip(&cpu) {
-                assert!((own - cpu).abs() < 1e-4 * cpu, "{device}: {own}, not {cpu}");
+        for args in [&decoded[..], &encoded] {
+            let cpu = losses(args, "cpu");
+            assert_eq!(cpu.len(), 2);
+            for device in executors() {
+                for ((_, own), (_, cpu)) in losses(args, &device).iter().zip(&cpu) {
+                    assert!((own - cpu).abs() < 1e-4 * cpu, "{device}: {own}, not {cpu}");
+                }
             }
         }
     }

@@ -129,8 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let adapters = match args.lora.is_empty() {
         true => Vec::new(),
         false => {
-            let config = files.llama_config();
-            let config = config.map_err(CliError::model(what.clone()))?;
+            let config = files.llama_config().map_err(CliError::model(&*what))?;
             adapters(&args.lora, Some(&config))?
         }
     };

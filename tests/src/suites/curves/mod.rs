@@ -153,7 +153,7 @@ pub(super) fn tests() -> Vec<Test> {
         let file = file.clone();
         executors().iter().map(move |executor| {
             let file = file.clone();
-            // A software driver takes half a minute to compile the kernels of one model.
+            // A software driver takes some seconds to compile the kernels of the others.
             let variant = if curve.name == "gru" { "" } else { "/more" };
             let name = format!("curves/{}", curve.name);
             Test::variant_on(executor, name, variant, move |device| {

@@ -200,16 +200,8 @@ pub(super) fn settings(args: &Args, seq: usize, data: u64) -> BTreeMap<String, S
         ("held-out", args.held_out.to_string()),
         ("data", format!("{data:016x}")),
     ];
-    let dropped = [
-        ("dropout", args.dropout),
-        ("lora-dropout", args.lora_dropout),
-    ];
-    // Checkpoints from before there was dropout say nothing of it.
-    let dropped = dropped.into_iter().filter(|(_, p)| *p > 0.0);
-    let dropped = dropped.map(|(name, p)| (name, p.to_string()));
     numbers
         .into_iter()
-        .chain(dropped)
         .map(|(k, v)| (k.to_string(), v))
         .collect()
 }
