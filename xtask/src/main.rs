@@ -8,6 +8,7 @@
 //! | `tree` | files and functions that are longer than they may be |
 //! | `docs` | the tables of the documentation that follow from the code |
 //! | `fetch minilm` | the MiniLM weights into the cache folder |
+//! | `fetch digits` | the images that an example learns from into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
 //! | `bench cpu` | the CPU benches as one table, and as JSON |
 //! | `bench gpu` | the bench of a GPU executor |
@@ -95,6 +96,8 @@ enum Command {
 enum Fetch {
     /// all-MiniLM-L6-v2: weights, configuration and tokenizer (84 MB to download)
     Minilm,
+    /// 1,797 handwritten digits of 8 x 8 pixels, for the image classifier of `examples/training` (10 MB to download)
+    Digits,
     /// Debian unstable's lavapipe (a Vulkan device on the CPU), validation layers and SPIR-V tools,
     /// 80 MB to download, 400 MB on disk; needs apt with a Debian mirror, not root
     Lavapipe,
@@ -166,6 +169,13 @@ fn run(command: Command) -> Result<(), Error> {
             what: Fetch::Minilm,
         } => {
             let dir = fetch::minilm(&cache::dir()?)?;
+            println!("{}", dir.display());
+            Ok(())
+        }
+        Command::Fetch {
+            what: Fetch::Digits,
+        } => {
+            let dir = fetch::digits(&cache::dir()?)?;
             println!("{}", dir.display());
             Ok(())
         }

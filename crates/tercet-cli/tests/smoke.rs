@@ -12,7 +12,7 @@ mod common;
 
 use serde_json::{Value, json};
 
-use common::{Scratch, demo, f32s, good, npy, tercet, text, usable_devices};
+use common::{Scratch, demo, encoder, f32s, good, npy, tercet, text, usable_devices};
 
 /// The test of each subcommand, and the list of those that there are.
 ///
@@ -68,73 +68,6 @@ const OUTER_SUM: &str = "graph {
 const TEXTS: &str = "A tercet has three lines, and they rhyme.\n\nEvery executor gives the same answer.\n\n\
     Weights move where gradients point, a little at a time.\n";
 
-/// An encoder of one layer with made-up weights.
-fn encoder(scratch: &Scratch) -> String {
-    let config = json!({
-        "model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "intermediate_size": 16, "vocab_size": 6, "max_position_embeddings": 8,
-    });
-    let special = |id: u32, text: &str| {
-        json!({"id": id, "content": text, "special": true, "single_word": false,
-            "lstrip": false, "rstrip": false, "normalized": false})
-    };
-    let tokenizer = json!({
-        "version": "1.0",
-        "added_tokens": [special(0, "[PAD]"), special(1, "[UNK]")],
-        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-            "strip_accents": null, "lowercase": true},
-        "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": null, "decoder": null,
-        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": {"[PAD]": 0, "[UNK]": 1, "red": 2, "green": 3, "blue": 4, "##ish": 5}},
-    });
-    scratch.file("config.json", config.to_string());
-    scratch.file("tokenizer.json", tokenizer.to_string());
-    scratch.file("model.safetensors", weights());
-    scratch.path("")
-}
-
-fn weights() -> Vec<u8> {
-    let mut shapes = vec![
-        ("embeddings.word_embeddings.weight".to_string(), vec![6, 8]),
-        (
-            "embeddings.position_embeddings.weight".to_string(),
-            vec![8, 8],
-        ),
-        (
-            "embeddings.token_type_embeddings.weight".to_string(),
-            vec![2, 8],
-        ),
-    ];
-    let at = |name: &str| format!("encoder.layer.0.{name}");
-    let norms = ["attention.output.LayerNorm", "output.LayerNorm"].map(at);
-    for norm in ["embeddings.LayerNorm".to_string()].iter().chain(&norms) {
-        shapes.extend(["weight", "bias"].map(|part| (format!("{norm}.{part}"), vec![8])));
-    }
-    for (name, [rows, columns]) in [
-        ("attention.self.query", [8, 8]),
-        ("attention.self.key", [8, 8]),
-        ("attention.self.value", [8, 8]),
-        ("attention.output.dense", [8, 8]),
-        ("intermediate.dense", [16, 8]),
-        ("output.dense", [8, 16]),
-    ] {
-        shapes.push((at(&format!("{name}.weight")), vec![rows, columns]));
-        shapes.push((at(&format!("{name}.bias")), vec![rows]));
-    }
-    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
-    for (name, shape) in shapes {
-        let begin = data.len();
-        let values = (0..shape.iter().product::<usize>()).map(|i| ((begin + 7 * i) as f32).sin());
-        data.extend(values.flat_map(f32::to_le_bytes));
-        let row = json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, data.len()]});
-        header.insert(name, row);
-    }
-    let header = Value::Object(header).to_string();
-    let len = (header.len() as u64).to_le_bytes();
-    [&len[..], header.as_bytes(), &data].concat()
-}
-
 /// Two splats before the camera that comes without any.
 #[cfg(feature = "splat")]
 fn scene() -> Vec<u8> {
@@ -168,38 +101,57 @@ mod case {
         }
     }
 
-    /// Executors train alike.
+    /// Executors train alike: language models, and encoders with dropout.
     pub(super) fn finetune() {
         let scratch = Scratch::new("smoke-finetune");
-        let data = scratch.file("texts.txt", TEXTS);
-        let losses = |device: &str| -> Vec<(u64, f64)> {
+        let texts = scratch.file("texts.txt", TEXTS);
+        let labelled = ["red green", "redish", "blue", "blueish green green"];
+        let labelled = labelled.map(|text| {
+            let label = i32::from(text.starts_with("red"));
+            format!("{}\n", json!({"text": text, "label": label}))
+        });
+        let labelled = scratch.file("labelled.jsonl", labelled.concat());
+        let encoder = encoder(&scratch);
+        let size = [
+            "--batch",
+            "1",
+            "--seq",
+            "16",
+            "--steps",
+            "2",
+            "--held-out",
+            "0",
+        ];
+        let decoded = [&["--data", &texts][..], &size].concat();
+        let encoded = [
+            "-m",
+            &encoder,
+            "--data",
+            &labelled,
+            "--batch",
+            "4",
+            "--steps",
+            "2",
+            "--held-out",
+            "0",
+            "--dropout",
+            "0.2",
+            "--full",
+        ];
+        let losses = |args: &[&str], device: &str| -> Vec<(u64, f64)> {
             let out = scratch.path(device);
-            let v = parsed(&[
-                "finetune",
-                "--data",
-                &data,
-                "--out",
-                &out,
-                "--steps",
-                "2",
-                "--batch",
-                "1",
-                "--seq",
-                "16",
-                "--held-out",
-                "0",
-                "--json",
-                "--device",
-                device,
-            ]);
+            let own = ["finetune", "--out", &out, "--json", "--device", device];
+            let v = parsed(&[&own[..], args].concat());
             assert_eq!(v["device"], device);
             serde_json::from_value(v["losses"]["train"].clone()).unwrap()
         };
-        let cpu = losses("cpu");
-        assert_eq!(cpu.len(), 2);
-        for device in executors() {
-            for ((_, own), (_, cpu)) in losses(&device).iter().zip(&cpu) {
-                assert!((own - cpu).abs() < 1e-4 * cpu, "{device}: {own}, not {cpu}");
+        for args in [&decoded[..], &encoded] {
+            let cpu = losses(args, "cpu");
+            assert_eq!(cpu.len(), 2);
+            for device in executors() {
+                for ((_, own), (_, cpu)) in losses(args, &device).iter().zip(&cpu) {
+                    assert!((own - cpu).abs() < 1e-4 * cpu, "{device}: {own}, not {cpu}");
+                }
             }
         }
     }

@@ -33,6 +33,7 @@ mod error;
 pub mod grad;
 mod graph;
 mod interp;
+mod layers;
 pub mod layout;
 pub mod legalize;
 mod non_finite;
@@ -62,6 +63,7 @@ pub use error::{
 pub use grad::{GradError, Gradient, GradientKind};
 pub use graph::{Assign, Graph, InnerOrigin, Node, NodeId, Origin, Output, Value};
 pub use interp::{Evaluation, evaluate};
+pub use layers::{BatchNorm, BatchStatistics};
 pub use non_finite::{Found, NonFinite, Span};
 pub use op::{Doc, EvalCtx, OpSpec, Tier};
 pub use ops::{Op, OpKind};

@@ -46,13 +46,13 @@ pub use once::{NodeValues, VerifyError, node_values};
 pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, Kept};
 pub use tercet_ir::backend::{Explanation, KernelUse, StepTime, Wanted};
 pub use tercet_ir::{
-    Backend, Bindings, ByteOwner, CompileError, CompileOptions, DType, Dim, DimError, Element,
-    EvalCtx, EvalError, Evaluation, Executable, Found, GradError, Graph, Keep, MAX_RANK,
-    Miscompiled, Node, NodeId, NonFinite, Op, OpError, OpKind, Port, RunError, Scheme, Shape,
-    Signature, Span, SubGraph, Support, Symbol, Target, Tensor, TensorError, TensorType, TextError,
-    Tier, Type, TypeError, UnsupportedNode, Value, accuracy, attr, attrs, case, compiler_trial,
-    counted, custom, decode_text, evaluate, grad, one_line, ops, parse, parse_with, passes, quant,
-    random, scalar, spelled,
+    Backend, BatchNorm, BatchStatistics, Bindings, ByteOwner, CompileError, CompileOptions, DType,
+    Dim, DimError, Element, EvalCtx, EvalError, Evaluation, Executable, Found, GradError, Graph,
+    Keep, MAX_RANK, Miscompiled, Node, NodeId, NonFinite, Op, OpError, OpKind, Port, RunError,
+    Scheme, Shape, Signature, Span, SubGraph, Support, Symbol, Target, Tensor, TensorError,
+    TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy, attr, attrs,
+    case, compiler_trial, counted, custom, decode_text, evaluate, grad, one_line, ops, parse,
+    parse_with, passes, quant, random, scalar, spelled,
 };
 pub use tune::{TuneError, TuneOptions, TunedProduct, tune};
 #[cfg(feature = "cpu")]

@@ -4,6 +4,7 @@
 //! run the same ones.
 
 mod control;
+mod curves;
 mod custom;
 mod gradients;
 mod huge;
@@ -18,6 +19,7 @@ mod rows;
 mod scatter;
 mod seeds;
 mod split;
+mod torch;
 
 use crate::Test;
 
@@ -33,6 +35,8 @@ pub struct Suite {
 /// All of them, the quick ones first.
 pub const SUITES: &[Suite] = &[
     suite("numpy", numpy::tests),
+    suite("torch", torch::tests),
+    suite("curves", curves::tests),
     suite("random", random::tests),
     suite("control", control::tests),
     suite("custom", custom::tests),

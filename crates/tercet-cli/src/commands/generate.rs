@@ -178,8 +178,8 @@ fn load(args: &Args, device: &Device) -> Result<Loaded, CliError> {
     let adapters = match args.lora.is_empty() {
         true => Vec::new(),
         false => {
-            let config = files.llama_config();
-            adapters(&args.lora, &config.map_err(CliError::model(what.clone()))?)?
+            let config = files.llama_config().map_err(CliError::model(&*what))?;
+            adapters(&args.lora, Some(&config))?
         }
     };
     let llama = files
@@ -227,10 +227,10 @@ pub(crate) fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), Cl
     Ok((files.map_err(CliError::model(what.clone()))?, what))
 }
 
-/// Adapters from arguments such as `PATH` and `PATH=0.5`.
+/// Adapters from arguments such as `PATH` and `PATH=0.5`; only folders where there is no configuration of a language model.
 pub(crate) fn adapters(
     arguments: &[String],
-    config: &LlamaConfig,
+    config: Option<&LlamaConfig>,
 ) -> Result<Vec<ScaledAdapter>, CliError> {
     let open = |argument: &String| {
         // A path may hold `=` as well: what is behind the last one counts where it is a number.
@@ -241,7 +241,10 @@ pub(crate) fn adapters(
             let text = format!("--lora {argument}: the scale has to be a finite number");
             return Err(CliError::Usage(text));
         }
-        let adapter = Adapter::open(path, config);
+        let adapter = match config {
+            Some(config) => Adapter::open(path, config),
+            None => Adapter::from_peft(path),
+        };
         let adapter =
             adapter.map_err(CliError::model(format!("cannot load the adapter {path}")))?;
         Ok(ScaledAdapter::new(adapter).scaled(scale))

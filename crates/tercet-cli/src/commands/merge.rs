@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tercet_models::Family;
 use tercet_models::adapter::merge;
 use tercet_models::save::{PackedAs, SaveOptions};
 
@@ -27,8 +28,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let (files, what) = open_model(args.model.as_deref())?;
-    let config = files.llama_config().map_err(CliError::model(what))?;
-    let adapters = adapters(&args.lora, &config)?;
+    let family = files.family().map_err(CliError::model(what.clone()))?;
+    let config = match family {
+        Family::Llama => Some(files.llama_config().map_err(CliError::model(what))?),
+        Family::Bert => None,
+    };
+    let adapters = adapters(&args.lora, config.as_ref())?;
     let options = SaveOptions {
         packed: match args.q8_0 {
             true => PackedAs::Q8_0,

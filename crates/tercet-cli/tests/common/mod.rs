@@ -2,10 +2,15 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+mod encoder;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+#[allow(unused_imports, reason = "each test file uses a part of it")]
+pub(crate) use encoder::encoder;
 
 pub(crate) const GRAPH: &str = "graph {
   %x = input{name=\"x\", ty=f32[n, 3]}()
@@ -57,6 +62,7 @@ pub(crate) fn tercet(args: &[&str]) -> Command {
     command
 }
 
+#[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,

@@ -1,39 +1,58 @@
 //! What gradients read of the way forward, where it has checkpoints: the checkpoint, and computed again from it what
-//! depends on it up to the next one.
+//! depends on it up to the next one. Uniform random numbers, and what is made of them and constants alone, such as what
+//! dropout drops, are drawn again in any case.
 //!
-//! What is computed again reads checkpoints through checkpoints of their own, which keep it from being merged with what
+//! Numbers that are drawn again have an axis of 1 in front, since equal nodes would be merged: numbers depend on an element's
+//! place in row-major order, not on the shape. What is computed again reads checkpoints through checkpoints of their own, which keep it from being merged with what
 //! was computed first. It is appended where gradients first need it, and so in the order in which they go back.
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::dim::Dim;
 use crate::error::OpError;
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::{Checkpoint, OpKind};
+use crate::ops::{Checkpoint, Op, OpKind, RngUniform};
+use crate::types::{MAX_RANK, Shape};
 
 /// The nodes of the way forward, and those that stand for them in gradients.
 #[derive(Debug)]
 pub(super) struct Recompute {
     /// For each node whether it is a checkpoint or depends on one.
     depends: Vec<bool>,
+    /// For each node whether it is random numbers, or made of such and constants alone.
+    drawn: Vec<bool>,
     again: HashMap<NodeId, NodeId>,
 }
 
 impl Recompute {
     /// Of the nodes from `from` on: those before it are there already.
     pub(super) fn of(graph: &Graph, from: usize) -> Recompute {
-        let mut depends = vec![false; from];
+        let (mut depends, mut drawn) = (vec![false; from], vec![false; from]);
         for (_, node) in graph.nodes().skip(from) {
             let own = node.op.kind() == OpKind::Checkpoint;
             depends.push(own || node.inputs.iter().any(|v| depends[v.node.index()]));
+            let is_drawn = |v: &Value| drawn[v.node.index()];
+            let is_const = |v: &Value| graph.node(v.node).op.kind() == OpKind::Const;
+            drawn.push(match &node.op {
+                Op::RngUniform(op) => op.shape.rank() < MAX_RANK,
+                _ if own => false,
+                _ => {
+                    let mut inputs = node.inputs.iter();
+                    node.inputs.iter().any(is_drawn) && inputs.all(|v| is_drawn(v) || is_const(v))
+                }
+            });
         }
         Recompute {
             depends,
+            drawn,
             again: HashMap::new(),
         }
     }
 
-    fn depends(&self, id: NodeId) -> bool {
-        self.depends.get(id.index()).copied().unwrap_or(false)
+    /// Whether gradients have a node of their own for this one. What was appended since is there already.
+    fn is_again(&self, id: NodeId) -> bool {
+        let of = |list: &[bool]| list.get(id.index()).copied().unwrap_or(false);
+        of(&self.depends) || of(&self.drawn)
     }
 
     fn placed(&self, v: Value) -> Value {
@@ -46,7 +65,7 @@ impl Recompute {
         let mut needed = BTreeSet::new();
         let mut open = vec![v.node];
         while let Some(id) = open.pop() {
-            if !self.depends(id) || self.again.contains_key(&id) || !needed.insert(id) {
+            if !self.is_again(id) || self.again.contains_key(&id) || !needed.insert(id) {
                 continue;
             }
             let node = graph.node(id);
@@ -56,14 +75,28 @@ impl Recompute {
         }
         for id in needed {
             let node = graph.node(id);
-            let new = if node.op.kind() == OpKind::Checkpoint {
-                graph.add(Checkpoint {}, &[Value { node: id, port: 0 }])?
-            } else {
-                let inputs: Vec<Value> = node.inputs.iter().map(|v| self.placed(*v)).collect();
-                graph.add(node.op.clone(), &inputs)?
+            let new = match &node.op {
+                Op::Checkpoint(_) => graph.add(Checkpoint {}, &[Value { node: id, port: 0 }])?,
+                Op::RngUniform(op) if self.drawn[id.index()] => {
+                    let op = op.clone();
+                    drawn_again(graph, op)?
+                }
+                op => {
+                    let op = op.clone();
+                    let inputs: Vec<Value> = node.inputs.iter().map(|v| self.placed(*v)).collect();
+                    graph.add(op, &inputs)?
+                }
             };
             self.again.insert(id, new.node);
         }
         Ok(self.placed(v))
     }
+}
+
+/// The same numbers, by a node that is not equal to the first.
+fn drawn_again(graph: &mut Graph, op: RngUniform) -> Result<Value, OpError> {
+    let own = op.shape.clone();
+    let shape = Shape::new([&[Dim::Known(1)], &own[..]].concat());
+    let wide = graph.add(RngUniform { shape, ..op }, &[])?;
+    graph.reshape(wide, own)
 }

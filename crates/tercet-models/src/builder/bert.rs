@@ -147,7 +147,8 @@ pub(crate) fn encode(
         false => Ok(x),
     };
     let x = keep(b, x)?;
-    let mut x = layer_norm(b, config, &name, x)?;
+    let x = layer_norm(b, config, &name, x)?;
+    let mut x = b.drop(x)?;
     for layer in 0..config.layers {
         let at = format!("{prefix}encoder.layer.{layer}");
         x = attention(b, config, &at, x, texts.mask)?;
@@ -261,6 +262,7 @@ fn attention(
         y,
         [hidden, hidden],
     )?;
+    let y = b.drop(y)?;
     let x = b.graph.plus(y, x)?;
     layer_norm(b, config, &format!("{at}.attention.output.LayerNorm"), x)
 }
@@ -282,6 +284,7 @@ fn feed_forward(
     let h = linear(b, &format!("{at}.intermediate.dense"), x, [ffn, hidden])?;
     let h = b.graph.unary(activation, h)?;
     let y = linear(b, &format!("{at}.output.dense"), h, [hidden, ffn])?;
+    let y = b.drop(y)?;
     Ok(b.graph.plus(y, x)?)
 }
 

@@ -150,6 +150,16 @@ impl Model {
     }
 }
 
+/// Refuses what is no probability of dropping.
+fn check_dropout(p: f64) -> Result<f64, ModelError> {
+    match (0.0..1.0).contains(&p) {
+        true => Ok(p),
+        false => Err(ModelError::Unsupported(format!(
+            "a dropout of {p}; expected 0 or more and less than 1"
+        ))),
+    }
+}
+
 /// A graph under construction, with the weights it draws on.
 struct Builder<'a> {
     graph: Graph,
@@ -159,6 +169,16 @@ struct Builder<'a> {
     dtype: DType,
     mode: Mode<'a>,
     tuned: Tuned,
+    /// What is dropped in training.
+    dropout: Dropout,
+}
+
+/// Dropout of a training graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Dropout {
+    /// The probability, 0 or more and less than 1.
+    p: f64,
+    seed: u64,
 }
 
 impl<'a> Builder<'a> {
@@ -170,12 +190,28 @@ impl<'a> Builder<'a> {
             dtype,
             mode: Mode::Frozen,
             tuned: Tuned::default(),
+            dropout: Dropout::default(),
         }
     }
 
     /// Weights are trained, or changed by adapters.
     fn in_mode(self, mode: Mode<'a>) -> Builder<'a> {
         Builder { mode, ..self }
+    }
+
+    /// Elements of activations are dropped, where the family says so.
+    fn with_dropout(self, p: f64, seed: u64) -> Result<Builder<'a>, ModelError> {
+        let dropout = Dropout {
+            p: check_dropout(p)?,
+            seed,
+        };
+        Ok(Builder { dropout, ..self })
+    }
+
+    /// `x` with elements dropped.
+    fn drop(&mut self, x: Value) -> Result<Value, ModelError> {
+        let Dropout { p, seed } = self.dropout;
+        Ok(self.graph.dropout(x, p, seed)?)
     }
 
     fn finish(self) -> Model {

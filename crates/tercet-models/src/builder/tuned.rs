@@ -45,17 +45,20 @@ pub struct LoraOptions {
     pub alpha: f64,
     /// Last components of the names of projections, `q_proj` and the like; none for all projections of the layers.
     pub targets: Vec<String>,
-    /// Seed of the first values.
+    /// The probability with which elements of what enters `A` are dropped in training.
+    pub dropout: f64,
+    /// Seed of the first values, and of what is dropped.
     pub seed: u64,
 }
 
 impl LoraOptions {
-    /// All projections, `alpha` twice the rank, seed 0.
+    /// All projections, `alpha` twice the rank, nothing dropped, seed 0.
     pub fn new(rank: usize) -> LoraOptions {
         LoraOptions {
             rank,
             alpha: 2.0 * rank as f64,
             targets: Vec::new(),
+            dropout: 0.0,
             seed: 0,
         }
     }
@@ -203,6 +206,8 @@ impl Builder<'_> {
                 rows: site.rows,
             });
         }
+        let p = super::check_dropout(options.dropout)?;
+        let x = self.graph.dropout(x, p, options.seed)?;
         self.plus_low_rank(x, y, [of_a, of_b], options.alpha / rank as f64)
     }
 

@@ -120,6 +120,12 @@ impl LabelledTexts {
         self.texts.is_empty()
     }
 
+    /// A text by its place.
+    #[must_use]
+    pub fn text(&self, at: usize) -> Option<&str> {
+        self.texts.get(at).map(String::as_str)
+    }
+
     /// The labels; class `i` is `names()[i]`.
     #[must_use]
     pub fn names(&self) -> &[Label] {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use crate::builder::ModelError;
 pub(crate) use entry::{Entry, Storage};
-pub use model::{PackedAs, SaveOptions, Saved, save_model};
+pub use model::{PackedAs, SaveOptions, Saved, name_classes, save_model};
 pub(crate) use model::{Replacement, rewrite};
 
 /// Why something could not be written.

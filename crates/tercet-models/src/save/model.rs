@@ -84,6 +84,38 @@ pub fn save_model(
     rewrite(files, &replaced, to.as_ref(), options)
 }
 
+/// Says in the `config.json` of a folder what the classes of its classifier are called, in their order.
+///
+/// # Errors
+/// [`SaveError::Header`] for a file that is no JSON object, [`SaveError::Io`].
+pub fn name_classes<T: AsRef<str>>(dir: impl AsRef<Path>, names: &[T]) -> Result<(), SaveError> {
+    let path = dir.as_ref().join("config.json");
+    let failed = |reason: String| SaveError::Header {
+        path: path.clone(),
+        reason,
+    };
+    let bytes = std::fs::read(&path).map_err(SaveError::io(&path))?;
+    let config: Result<serde_json::Map<String, Json>, _> = serde_json::from_slice(&bytes);
+    let mut config = config.map_err(|e| failed(e.to_string()))?;
+    insert_classes(
+        &mut config,
+        names.iter().map(|name| name.as_ref().to_string()),
+    );
+    let bytes = serde_json::to_vec_pretty(&config).map_err(|e| failed(e.to_string()))?;
+    replace_bytes(&path, &bytes)
+}
+
+/// The names of classes, both ways.
+fn insert_classes(config: &mut serde_json::Map<String, Json>, names: impl Iterator<Item = String>) {
+    let (mut labels, mut ids) = (serde_json::Map::new(), serde_json::Map::new());
+    for (i, name) in names.enumerate() {
+        ids.insert(name.clone(), Json::from(i));
+        labels.insert(i.to_string(), Json::from(name));
+    }
+    config.insert("id2label".to_string(), Json::Object(labels));
+    config.insert("label2id".to_string(), Json::Object(ids));
+}
+
 /// Writes a model with some weights replaced.
 pub(crate) fn rewrite(
     files: &ModelFiles,
@@ -358,11 +390,7 @@ fn write_config(
             .and_then(Json::as_object)
             .is_none_or(|l| l.len() != classes)
     {
-        let label = |i: usize| format!("LABEL_{i}");
-        let names = (0..classes).map(|i| (i.to_string(), Json::from(label(i))));
-        config.insert("id2label".to_string(), Json::Object(names.collect()));
-        let ids = (0..classes).map(|i| (label(i), Json::from(i)));
-        config.insert("label2id".to_string(), Json::Object(ids.collect()));
+        insert_classes(&mut config, (0..classes).map(|i| format!("LABEL_{i}")));
         let head = "BertForSequenceClassification";
         config.insert("architectures".to_string(), Json::from(vec![head]));
     }

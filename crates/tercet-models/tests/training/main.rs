@@ -8,6 +8,7 @@ mod common;
 mod adapters;
 mod bert;
 mod damaged;
+mod dropout;
 mod files;
 mod gradients;
 mod llama;

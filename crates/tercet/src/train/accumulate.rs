@@ -191,7 +191,8 @@ fn operands(
             Op::Param(o) => (graph.param(&o.name, ty.clone())?, &mut captures),
             Op::State(o) => (graph.state(&o.name, ty.clone())?, &mut captures),
             Op::RngUniform(_) | Op::RngNormal(_) if live.contains(&id) => {
-                if let Some(&at) = drawn.get(op) {
+                let first = drawn.get(op).or_else(|| drawn.get(&first_draw(op)?));
+                if let Some(&at) = first {
                     scanned[at].nodes.push(id);
                     continue;
                 }
@@ -221,6 +222,19 @@ fn operands(
         scanned,
         captures,
         leaves,
+    })
+}
+
+/// What gradients draw again has an axis of 1 in front: the node that drew the same numbers first.
+fn first_draw(op: &Op) -> Option<Op> {
+    let Op::RngUniform(op) = op else { return None };
+    let (first, others) = op.shape.split_first()?;
+    first.is_one().then(|| {
+        let shape = tercet_ir::Shape::new(others);
+        Op::from(RngUniform {
+            shape,
+            ..op.clone()
+        })
     })
 }
 
@@ -257,7 +271,17 @@ fn body(
     for argument in carried.iter().chain(scanned).chain(captures) {
         let name = format!("x{}", body.len());
         let value = body.input(&name, argument.ty.clone())?;
-        map.extend(argument.nodes.iter().map(|node| (*node, value)));
+        for node in &argument.nodes {
+            let own = one.graph.ty(Value {
+                node: *node,
+                port: 0,
+            });
+            let shaped = match *own == argument.ty {
+                true => value,
+                false => body.reshape(value, own.shape.clone())?,
+            };
+            map.insert(*node, shaped);
+        }
     }
     for (id, node) in one.graph.nodes() {
         if live.contains(&id) && !map.contains_key(&id) {

@@ -42,12 +42,8 @@ fn masked(rows: usize) -> (Graph, Value, Value) {
     let x = g.input("x", f32s([rows, IN])).unwrap();
     let mask = g.input("mask", f32s([rows])).unwrap();
     let w = g.state("w", f32s([IN])).unwrap();
-    let unit = g.rng_uniform([rows, IN], DType::F32, 0.0, 1.0, 3).unwrap();
-    let half = g.scalar(DType::F32, 0.5).unwrap();
-    let kept = g.ge(unit, half).unwrap();
-    let zero = g.scalar(DType::F32, 0.0).unwrap();
-    let x = g.where_(kept, x, zero).unwrap();
     let product = g.mul(x, w).unwrap();
+    let product = g.dropout(product, 0.5, 3).unwrap();
     let sum = g.reduce_sum(product, &[1], false).unwrap();
     let one = g.scalar(DType::F32, 1.0).unwrap();
     let error = g.sub(sum, one).unwrap();

@@ -23,6 +23,7 @@ fn model() -> (Graph, Value) {
     let y = g.cast(y, DType::F32).unwrap();
     let y = g.plus(y, b).unwrap();
     let y = g.tanh(y).unwrap();
+    let y = g.dropout(y, 0.25, 2).unwrap();
     let one = g.scalar(DType::F32, 1.0).unwrap();
     let error = g.sub(y, one).unwrap();
     let square = g.mul(error, error).unwrap();

@@ -1,18 +1,25 @@
-//! `tercet finetune`: trains an adapter for a language model, or the model itself, on a file of texts or conversations.
+//! `tercet finetune`: trains an adapter for a model, or the model itself: a language model on texts or conversations, an
+//! encoder on labelled texts or pairs.
 //!
 //! | file | does |
 //! |---|---|
 //! | `mod.rs` | arguments; what is checked before anything is loaded; what is said at the end |
-//! | `prepare.rs` | the files, the data and the step, ready to run |
+//! | `prepare.rs` | the step, ready to run, and what is written at the end |
+//! | `decoder.rs`, `encoder.rs` | the graphs and the data of a language model, of an encoder |
+//! | `feed.rs` | batches |
 //! | `train.rs` | the loop: progress, held-out losses, checkpoints, Ctrl-C |
 //! | `memory.rs` | what to lower where memory does not suffice |
 //! | `plot.rs` | the losses as a picture |
 
+mod decoder;
+mod encoder;
+mod feed;
 mod memory;
 mod plot;
 mod prepare;
 mod train;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -21,7 +28,7 @@ use super::generate::open_model;
 use super::{Precision, device, positive, seed, within};
 use crate::error::{CliError, Outcome};
 use crate::{interrupt, output, progress};
-use prepare::Prepared;
+use prepare::{Kind, Prepared};
 use train::{Losses, Trained};
 
 #[derive(clap::Args)]
@@ -29,7 +36,8 @@ pub(crate) struct Args {
     /// A GGUF file, or a folder with safetensors [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// A text file, or .jsonl with a `text` in each line, or with chat `messages`, of which the answers are learnt
+    /// A text file, or .jsonl with a `text` in each line, or with chat `messages`, of which the answers are learnt; for an
+    /// encoder .jsonl with `text` and `label`, or with pairs: `anchor` and `positive`
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
     /// Where the result goes: a folder, or a file ending in .gguf
@@ -41,16 +49,23 @@ pub(crate) struct Args {
     /// The adapter's change is multiplied by ALPHA / RANK [default: twice the rank]
     #[arg(long, value_name = "ALPHA", value_parser = within(1e-6..=1e6), conflicts_with = "full")]
     alpha: Option<f64>,
+    /// The probability with which elements of what enters the adapter are dropped
+    #[arg(long, default_value_t = 0.0, value_name = "P", value_parser = within(0.0..=0.99), conflicts_with = "full")]
+    lora_dropout: f64,
+    /// The probability with which elements of activations are dropped
+    #[arg(long, default_value_t = 0.0, value_name = "P", value_parser = within(0.0..=0.99))]
+    dropout: f64,
     /// Train all weights of the model instead of an adapter
     #[arg(long)]
     full: bool,
     /// Steps in all
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = positive)]
     steps: usize,
-    /// Rows of a batch
+    /// Rows, texts or pairs of a batch
     #[arg(long, default_value_t = 4, value_name = "B", value_parser = positive)]
     batch: usize,
-    /// Tokens of a row [default: 256, or the model's context if that is less]
+    /// Tokens of a row, or at most of a text [default: 256, for an encoder 128 or what it says, or the model's context if that
+    /// is less]
     #[arg(long, value_name = "S", value_parser = positive)]
     seq: Option<usize>,
     /// Batches whose gradients make one step
@@ -130,11 +145,17 @@ struct Report<'a> {
     first_step: u64,
     seed: u64,
     trained_numbers: usize,
-    train_tokens: usize,
-    held_out_tokens: usize,
+    #[serde(flatten)]
+    amounts: &'a BTreeMap<&'static str, usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<&'a [String]>,
     losses: &'a Losses,
     perplexity_before: Option<f64>,
     perplexity: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accuracy_before: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accuracy: Option<f64>,
     tokens_per_second: f64,
     seconds: f64,
     unmoved: Vec<String>,
@@ -161,7 +182,7 @@ fn finetune(args: &Args) -> Result<Outcome, CliError> {
             }
         )));
     }
-    let prepared = Prepared::new(args, &device, &files, &what);
+    let prepared = prepare::prepare(args, &device, &files, &what);
     spinner.finish_and_clear();
     let mut prepared = prepared?;
     for note in &prepared.notes {
@@ -204,6 +225,7 @@ fn said(
     trained: &Trained,
     unmoved: Vec<String>,
 ) -> Result<Outcome, CliError> {
+    let (perplexities, accuracies) = (trained.losses.perplexities(), trained.losses.accuracies());
     let report = Report {
         device: prepared.trainer.device().name(),
         out: &args.out,
@@ -211,11 +233,16 @@ fn said(
         first_step: trained.first_step,
         seed: args.seed,
         trained_numbers: prepared.training.trained_numbers(),
-        train_tokens: prepared.train_tokens,
-        held_out_tokens: prepared.held_tokens,
+        amounts: &prepared.amounts,
+        labels: match &prepared.kind {
+            Kind::Encoder { labels } => labels.as_deref(),
+            Kind::Decoder(_) => None,
+        },
         losses: &trained.losses,
-        perplexity_before: trained.losses.first_perplexity(),
-        perplexity: trained.losses.last_perplexity(),
+        perplexity_before: perplexities.map(|[before, _]| before),
+        perplexity: perplexities.map(|[_, after]| after),
+        accuracy_before: accuracies.map(|[before, _]| before),
+        accuracy: accuracies.map(|[_, after]| after),
         tokens_per_second: trained.tokens_per_second,
         seconds: trained.seconds,
         unmoved,
@@ -231,12 +258,15 @@ fn said(
         output::json(&report)?;
         return Ok(Outcome::Done);
     }
-    let perplexity = match (report.perplexity_before, report.perplexity) {
-        (Some(before), Some(after)) => format!("; held-out perplexity {before:.2} to {after:.2}"),
-        _ => String::new(),
+    let held_out = match (perplexities, accuracies) {
+        (_, Some([before, after])) => format!("; held-out accuracy {before:.3} to {after:.3}"),
+        (Some([before, after]), None) => {
+            format!("; held-out perplexity {before:.2} to {after:.2}")
+        }
+        (None, None) => String::new(),
     };
     output::note(format_args!(
-        "{} steps, loss {:.4}, {:.0} tokens/s, {:.1} s{perplexity}; wrote {}",
+        "{} steps, loss {:.4}, {:.0} tokens/s, {:.1} s{held_out}; wrote {}",
         report.steps,
         trained.losses.last().unwrap_or(f32::NAN),
         report.tokens_per_second,

@@ -1,4 +1,4 @@
-//! What is made ready before the first step: data in rows, the graph of the step, the trainer with its weights.
+//! What is made ready before the first step: the trainer with its weights, over data and graphs of either kind of model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,85 +6,91 @@ use std::path::Path;
 use tercet::train::{
     AdamW, Evaluator, LossScale, Schedule, StepOptions, TrainStep, Trainable, Trainer, Weights,
 };
-use tercet::{CompileOptions, DType, Device, Tensor};
-use tercet_models::dataset::{ChatTemplate, Corpus, CorpusOptions, Packed};
-use tercet_models::save::{SaveOptions, save_model};
-use tercet_models::training::{LlamaTrainingOptions, LoraOptions, Training, Tuning};
+use tercet::{CompileOptions, DType, Device, Graph, Tensor};
+use tercet_models::save::{SaveOptions, name_classes, save_model};
+use tercet_models::training::{LoraOptions, Training, Tuning};
 use tercet_models::{Family, LlamaConfig, ModelFiles};
 
 use super::Args;
+use super::feed::Feed;
+use super::{decoder, encoder};
 use crate::error::CliError;
+
+/// What was trained, as far as writing it depends on that.
+pub(super) enum Kind {
+    Decoder(LlamaConfig),
+    Encoder {
+        /// The classes, where there are any.
+        labels: Option<Vec<String>>,
+    },
+}
+
+/// A model's graphs and its data.
+pub(super) struct Ready {
+    pub(super) training: Training,
+    /// The bounds of sizes.
+    pub(super) bounds: CompileOptions,
+    pub(super) feed: Box<dyn Feed>,
+    /// The held-out part, and the graph for it.
+    pub(super) held: Option<(Box<dyn Feed>, Graph)>,
+    /// How much there is of what, for the report.
+    pub(super) amounts: BTreeMap<&'static str, usize>,
+    /// What a user should know.
+    pub(super) notes: Vec<String>,
+    /// What a checkpoint has to agree with.
+    pub(super) settings: BTreeMap<String, String>,
+    pub(super) kind: Kind,
+}
 
 /// A model and its data, ready to be trained.
 pub(super) struct Prepared {
     pub(super) training: Training,
     pub(super) trainer: Trainer,
-    pub(super) data: Packed,
+    pub(super) feed: Box<dyn Feed>,
     /// The held-out part, and what runs it.
-    pub(super) held: Option<(Packed, Evaluator)>,
-    pub(super) train_tokens: usize,
-    pub(super) held_tokens: usize,
-    /// What a user should know.
+    pub(super) held: Option<(Box<dyn Feed>, Evaluator)>,
+    pub(super) amounts: BTreeMap<&'static str, usize>,
     pub(super) notes: Vec<String>,
-    /// What a checkpoint has to agree with.
     pub(super) settings: BTreeMap<String, String>,
-    config: LlamaConfig,
+    pub(super) kind: Kind,
+}
+
+/// Makes a model of any family ready.
+pub(super) fn prepare(
+    args: &Args,
+    device: &Device,
+    files: &ModelFiles,
+    what: &str,
+) -> Result<Prepared, CliError> {
+    let family = files.family();
+    match family.map_err(CliError::model(what.to_string()))? {
+        Family::Llama => decoder::prepare(args, device, files, what),
+        Family::Bert if args.to_gguf() => Err(CliError::Usage(
+            "encoders are written as folders; give --out a name without .gguf".to_string(),
+        )),
+        Family::Bert => encoder::prepare(args, device, files, what),
+    }
 }
 
 impl Prepared {
-    pub(super) fn new(
-        args: &Args,
-        device: &Device,
-        files: &ModelFiles,
-        what: &str,
-    ) -> Result<Prepared, CliError> {
-        let failed = || CliError::model(what.to_string());
-        if files.family().map_err(failed())? != Family::Llama {
-            return Err(CliError::Usage(
-                "finetune trains language models of the llama family; encoders are trained through the library \
-                 (tercet_models::training)"
-                    .to_string(),
-            ));
-        }
-        let config = files.llama_config().map_err(failed())?;
-        let seq = args.seq.unwrap_or(config.context.min(256));
-        let corpus = read(args, files, &config, what)?;
-        let mut notes = corpus.notes().to_vec();
-        let no_data = || CliError::model(format!("cannot train on {}", args.data.display()));
-        let settings = settings(args, &corpus, seq);
-        let (train, held) = corpus.split(args.held_out, args.seed).map_err(no_data())?;
-        let (train_tokens, held_tokens) = (train.tokens(), held.as_ref().map_or(0, Corpus::tokens));
-        let data = Packed::new(train, seq, None).map_err(no_data())?;
-        let held = held.map(|held| Packed::new(held, seq, None)).transpose();
-        let held = held.map_err(no_data())?;
-        if data.rows().len() < args.batch * args.microbatches {
-            notes.push(format!(
-                "the data fills {} rows of {seq} tokens: fewer than a step takes, so it sees some of them twice",
-                data.rows().len()
-            ));
-        }
-
-        let training = Training::llama(&config, &files.weights(), &options(args, seq));
-        let training = training.map_err(CliError::model(what.to_string()))?;
-        let trainer = trainer(args, device, &training)?;
-        let held = match held {
+    pub(super) fn new(args: &Args, device: &Device, ready: Ready) -> Result<Prepared, CliError> {
+        let trainer = trainer(args, device, &ready.training, &ready.bounds)?;
+        let held = match ready.held {
             None => None,
-            Some(held) => {
-                let options = CompileOptions::new();
-                let evaluator = trainer.evaluator(&training.graph, Weights::Current, &options)?;
-                Some((held, evaluator))
+            Some((feed, graph)) => {
+                let evaluator = trainer.evaluator(&graph, Weights::Current, &ready.bounds)?;
+                Some((feed, evaluator))
             }
         };
         Ok(Prepared {
-            training,
+            training: ready.training,
             trainer,
-            data,
+            feed: ready.feed,
             held,
-            train_tokens,
-            held_tokens,
-            notes,
-            settings,
-            config,
+            amounts: ready.amounts,
+            notes: ready.notes,
+            settings: ready.settings,
+            kind: ready.kind,
         })
     }
 
@@ -105,60 +111,46 @@ impl Prepared {
         if args.full {
             let weights = self.training.weights(read)?;
             let saved = save_model(files, &weights, &args.out, &SaveOptions::default());
-            return saved.map(drop).map_err(CliError::model(cannot));
+            saved.map(drop).map_err(CliError::model(cannot.clone()))?;
+            return match &self.kind {
+                Kind::Encoder {
+                    labels: Some(labels),
+                } => name_classes(&args.out, labels).map_err(CliError::model(cannot)),
+                Kind::Encoder { labels: None } | Kind::Decoder(_) => Ok(()),
+            };
         }
         let adapter = self.training.adapter(read)?;
         let adapter = match &args.model {
             Some(path) => adapter.with_base(path.display().to_string()),
             None => adapter.with_base(what.to_string()),
         };
-        match args.to_gguf() {
-            true => adapter.write_gguf(&args.out, &self.config),
-            false => adapter.write_peft(&args.out),
+        match &self.kind {
+            Kind::Decoder(config) if args.to_gguf() => adapter.write_gguf(&args.out, config),
+            Kind::Decoder(_) | Kind::Encoder { .. } => adapter.write_peft(&args.out),
         }
         .map_err(CliError::model(cannot))
     }
 }
 
-/// The documents of the data as tokens.
-fn read(
-    args: &Args,
-    files: &ModelFiles,
-    config: &LlamaConfig,
-    what: &str,
-) -> Result<Corpus, CliError> {
-    let tokenizer = files.tokenizer();
-    let tokenizer = tokenizer.map_err(CliError::model(what.to_string()))?;
-    let template = ChatTemplate::of(files, &tokenizer);
-    let template = template.map_err(CliError::model(what.to_string()))?;
-    let options = CorpusOptions {
-        eos: config.eos.first().copied(),
-        ..CorpusOptions::default()
-    };
-    let corpus = Corpus::read(&args.data, &tokenizer, Some(&template), options);
-    corpus.map_err(CliError::model(format!(
-        "cannot train on {}",
-        args.data.display()
-    )))
-}
-
-fn options(args: &Args, seq: usize) -> LlamaTrainingOptions {
-    let tuning = match args.full {
+/// What is trained; adapters with this probability of dropping.
+pub(super) fn tuning(args: &Args, dropout: f64) -> Tuning {
+    match args.full {
         true => Tuning::Full,
         false => Tuning::Lora(LoraOptions {
             alpha: args.alpha.unwrap_or(2.0 * args.lora as f64),
+            dropout,
             seed: args.seed,
             ..LoraOptions::new(args.lora)
         }),
-    };
-    LlamaTrainingOptions {
-        dtype: args.dtype.dtype(),
-        checkpoints: args.recompute,
-        ..LlamaTrainingOptions::new(args.batch, seq, tuning)
     }
 }
 
-fn trainer(args: &Args, device: &Device, training: &Training) -> Result<Trainer, CliError> {
+fn trainer(
+    args: &Args,
+    device: &Device,
+    training: &Training,
+    bounds: &CompileOptions,
+) -> Result<Trainer, CliError> {
     let step = StepOptions {
         clip_norm: Some(args.clip),
         microbatches: args.microbatches,
@@ -180,7 +172,7 @@ fn trainer(args: &Args, device: &Device, training: &Training) -> Result<Trainer,
     let steps = args.steps as u64;
     let warmup = args.warmup.unwrap_or(steps / 20);
     let schedule = Schedule::cosine(args.learning_rate(), warmup, steps);
-    let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
+    let mut trainer = Trainer::new(device, step, schedule, bounds)?;
     for (name, tensor) in &training.params {
         trainer.set_param(name, tensor.clone())?;
     }
@@ -191,24 +183,22 @@ fn trainer(args: &Args, device: &Device, training: &Training) -> Result<Trainer,
     Ok(trainer)
 }
 
+/// FNV-1a.
+pub(super) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
 /// What decides which batch a step sees: a run that goes on has to agree.
-fn settings(args: &Args, corpus: &Corpus, seq: usize) -> BTreeMap<String, String> {
-    // FNV-1a over the tokens.
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for document in corpus.documents() {
-        for token in document.tokens() {
-            for byte in token.to_le_bytes() {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-            }
-        }
-    }
+pub(super) fn settings(args: &Args, seq: usize, data: u64) -> BTreeMap<String, String> {
     let numbers = [
         ("batch", args.batch.to_string()),
         ("seq", seq.to_string()),
         ("microbatches", args.microbatches.to_string()),
         ("seed", args.seed.to_string()),
         ("held-out", args.held_out.to_string()),
-        ("data", format!("{hash:016x}")),
+        ("data", format!("{data:016x}")),
     ];
     numbers
         .into_iter()

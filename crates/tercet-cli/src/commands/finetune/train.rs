@@ -6,7 +6,6 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use tercet::Tensor;
 use tercet::train::StepReport;
-use tercet_models::dataset::{Batches, TokenBatch};
 
 use super::Args;
 use super::prepare::{Prepared, check_settings};
@@ -30,6 +29,9 @@ pub(super) struct Trained {
 pub(super) struct Losses {
     pub(super) train: Vec<(u64, f32)>,
     pub(super) held_out: Vec<(u64, f64)>,
+    /// Of encoders: the part of the held-out texts whose class, or of the pairs whose partner within a batch, is found.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) accuracy: Vec<(u64, f64)>,
 }
 
 impl Losses {
@@ -37,12 +39,20 @@ impl Losses {
         self.train.last().map(|(_, loss)| *loss)
     }
 
-    pub(super) fn first_perplexity(&self) -> Option<f64> {
-        self.held_out.first().map(|(_, loss)| loss.exp())
+    /// Perplexities of the held-out part before and after, where accuracies say less.
+    pub(super) fn perplexities(&self) -> Option<[f64; 2]> {
+        let of = |at: Option<&(u64, f64)>| at.map(|(_, loss)| loss.exp());
+        let both = [self.held_out.first(), self.held_out.last()].map(of);
+        let [Some(before), Some(after)] = both else {
+            return None;
+        };
+        self.accuracy.is_empty().then_some([before, after])
     }
 
-    pub(super) fn last_perplexity(&self) -> Option<f64> {
-        self.held_out.last().map(|(_, loss)| loss.exp())
+    /// Accuracies before and after.
+    pub(super) fn accuracies(&self) -> Option<[f64; 2]> {
+        let (before, after) = (self.accuracy.first()?, self.accuracy.last()?);
+        Some([before.1, after.1])
     }
 }
 
@@ -52,13 +62,7 @@ pub(super) fn train(args: &Args, prepared: &mut Prepared) -> Result<Trained, Cli
         let info = prepared.trainer.restore(&path)?;
         check_settings(&path, &info.user, &prepared.settings)?;
     }
-    let failed = || CliError::model(format!("cannot train on {}", args.data.display()));
-    let mut batches = prepared
-        .data
-        .batches(args.batch, args.seed)
-        .map_err(failed())?;
     let first_step = prepared.trainer.steps();
-    batches.seek(first_step * args.microbatches as u64);
     let bar = progress::bar("training", args.steps, "steps");
     bar.set_position(first_step);
     let mut run = Run {
@@ -71,7 +75,7 @@ pub(super) fn train(args: &Args, prepared: &mut Prepared) -> Result<Trained, Cli
     };
     run.look()?;
     run.began = Instant::now();
-    let done = run.steps(&mut batches);
+    let done = run.steps();
     run.bar.finish_and_clear();
     if let Err(e) = done {
         // The states are as they were before the step that failed: worth keeping.
@@ -106,10 +110,10 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn steps(&mut self, batches: &mut Batches) -> Result<(), CliError> {
+    fn steps(&mut self) -> Result<(), CliError> {
         let all = self.args.steps as u64;
         while self.prepared.trainer.steps() < all && !interrupted() {
-            let report = self.step(batches)?;
+            let report = self.step()?;
             self.losses.train.push((report.step, report.loss));
             self.bar.set_position(report.step);
             let rate = self.tokens as f64 / self.began.elapsed().as_secs_f64().max(1e-9);
@@ -125,53 +129,49 @@ impl Run<'_> {
         self.save()
     }
 
-    fn step(&mut self, batches: &mut Batches) -> Result<StepReport, CliError> {
-        let failed = || CliError::model("cannot make a batch");
-        let mut parts = Vec::with_capacity(self.args.microbatches);
-        for _ in 0..self.args.microbatches {
-            if let Some(batch) = batches.next() {
-                let batch = batch.map_err(failed())?;
-                self.tokens += batch.filled;
-                parts.push(inputs(batch));
-            }
-        }
-        let inputs = match parts.len() {
-            1 => parts.remove(0),
-            _ => stacked(&parts)?,
-        };
-        let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, t)| (*name, t)).collect();
-        Ok(self.prepared.trainer.step(&inputs)?)
+    fn step(&mut self) -> Result<StepReport, CliError> {
+        let Prepared { feed, trainer, .. } = &mut *self.prepared;
+        let given = feed.step(trainer.steps())?;
+        self.tokens += given.filled;
+        let inputs = given.inputs.iter().map(|(name, t)| (*name, t));
+        let inputs: Vec<(&str, &Tensor)> = inputs.collect();
+        Ok(trainer.step(&inputs)?)
     }
 
     /// The loss of the held-out part with the weights as they are.
     fn look(&mut self) -> Result<(), CliError> {
-        let Some((held, evaluator)) = &mut self.prepared.held else {
+        let Prepared { held, trainer, .. } = &mut *self.prepared;
+        let Some((held, evaluator)) = held else {
             return Ok(());
         };
-        let failed = || CliError::model("cannot make a batch");
-        let (mut sum, mut count) = (0.0, 0.0);
-        for batch in held.once(self.args.batch).map_err(failed())? {
-            let batch = inputs(batch.map_err(failed())?);
-            let given: Vec<(&str, &Tensor)> = batch.iter().map(|(name, t)| (*name, t)).collect();
-            let results = self.prepared.trainer.evaluate(evaluator, &given)?;
-            // The outputs of a training graph are the loss, its sum and its count.
-            let number = |at: usize| {
-                let values = results.get(at).map(Tensor::to_f64s);
-                values.and_then(|v| v.first().copied()).unwrap_or(f64::NAN)
-            };
-            sum += number(1);
-            count += number(2);
+        // The outputs of a training graph: the loss, its sum and its count, and what an encoder gets right.
+        let mut sums = [0.0; 4];
+        let mut is_told = false;
+        for given in held.once()? {
+            let given = given?;
+            let inputs = given.inputs.iter().map(|(name, t)| (*name, t));
+            let inputs: Vec<(&str, &Tensor)> = inputs.collect();
+            let results = trainer.evaluate(evaluator, &inputs)?;
+            is_told = results.len() == sums.len();
+            for (sum, result) in sums.iter_mut().zip(&results) {
+                *sum += result.to_f64s().first().copied().unwrap_or(f64::NAN);
+            }
             if interrupted() {
                 return Ok(());
             }
         }
-        let (step, loss) = (self.prepared.trainer.steps(), sum / count);
+        let [_, sum, count, correct] = sums;
+        let (step, loss, share) = (trainer.steps(), sum / count, correct / count);
         self.losses.held_out.push((step, loss));
+        let more = match is_told {
+            true => format!("accuracy {share:.3}"),
+            false => format!("perplexity {:.2}", loss.exp()),
+        };
+        if is_told {
+            self.losses.accuracy.push((step, share));
+        }
         self.bar.suspend(|| {
-            output::note(format_args!(
-                "step {step}: held-out loss {loss:.4}, perplexity {:.2}",
-                loss.exp()
-            ));
+            output::note(format_args!("step {step}: held-out loss {loss:.4}, {more}"));
         });
         Ok(())
     }
@@ -180,33 +180,4 @@ impl Run<'_> {
         let (trainer, settings) = (&self.prepared.trainer, &self.prepared.settings);
         Ok(trainer.save(self.args.checkpoint(), settings)?)
     }
-}
-
-/// The inputs of a training graph.
-fn inputs(batch: TokenBatch) -> Vec<(&'static str, Tensor)> {
-    vec![
-        ("tokens", batch.tokens),
-        ("positions", batch.positions),
-        ("segments", batch.segments),
-        ("labels", batch.labels),
-    ]
-}
-
-/// Microbatches behind each other, along an axis of their own.
-fn stacked(parts: &[Vec<(&'static str, Tensor)>]) -> Result<Vec<(&'static str, Tensor)>, CliError> {
-    let Some(first) = parts.first() else {
-        return Ok(Vec::new());
-    };
-    let mut all = Vec::with_capacity(first.len());
-    for (at, (name, tensor)) in first.iter().enumerate() {
-        let values = parts.iter().flat_map(|part| part[at].1.to_i64s());
-        let values: Vec<i32> = values.map(|v| v as i32).collect();
-        let shape = [&[parts.len()], tensor.shape()].concat();
-        let stacked = Tensor::from_slice(&shape, &values).map_err(|source| CliError::Tensor {
-            what: "cannot make a batch".to_string(),
-            source,
-        })?;
-        all.push((*name, stacked));
-    }
-    Ok(all)
 }

@@ -296,6 +296,7 @@ pub(crate) fn attention(
     let y = attended(b, config, shared, layer, [q, k, v])?;
     let y = b.graph.reshape(y, shared.rows(heads * head_dim))?;
     let y = project(b, config, Part::AttentionOutput, layer, y)?;
+    let y = b.drop(y)?;
     Ok(b.graph.plus(x, y)?)
 }
 
@@ -362,5 +363,6 @@ pub(crate) fn feed_forward(
     let gate = b.graph.silu(gate)?;
     let h = b.graph.mul(gate, up)?;
     let y = project(b, config, Part::Down, layer, h)?;
+    let y = b.drop(y)?;
     Ok(b.graph.plus(x, y)?)
 }

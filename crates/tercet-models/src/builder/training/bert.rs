@@ -7,9 +7,12 @@
 //! | `mask` | Bool `[rows, len]` | true for tokens, false for padding |
 //! | `labels` | I32 `[batch]` | for classes: the class of each text, or [`IGNORED`](super::IGNORED) |
 //!
+//! Beside the loss there is the output `correct`, F32 `[]`: of how many texts the greatest logit is that of the label, or of how
+//! many anchors the nearest text is their own.
+//!
 //! For classes `rows` is the batch. For pairs it is `2 + negatives` times that: all anchors, then the text that belongs
 //! to each of them, then the texts that do not, those of all anchors in each part (Gao and others, "SimCSE", 2021;
-//! Henderson and others, "Efficient natural language response suggestion", 2017). There is no dropout.
+//! Henderson and others, "Efficient natural language response suggestion", 2017).
 
 use tercet::{DType, Dim, Graph, Tensor, TensorType, Type, Value};
 
@@ -17,7 +20,7 @@ use super::super::bert::{Texts, encode, mean, mean_normalized, prefix};
 use super::super::tuned::{Mode, uniform};
 use super::super::weights::bytes_error;
 use super::super::{Builder, ModelError, Weights};
-use super::loss::{LossTerms, cross_entropy, not_negative};
+use super::loss::{LossTerms, correct, cross_entropy, not_negative};
 use super::states::with_states;
 use super::{Training, Tuning};
 use crate::config::BertConfig;
@@ -70,12 +73,16 @@ pub struct BertTrainingOptions {
     pub checkpoints: bool,
     /// The part of a label's weight that is spread over all classes.
     pub label_smoothing: f64,
-    /// Seed of a classifier's first values.
+    /// The probability with which elements are dropped of the embeddings, of the results of attention and of feed-forward
+    /// networks, and of what a classifier reads. Those of attention's probabilities, which are never in memory, are not
+    /// dropped. A graph to evaluate with is made with 0.
+    pub dropout: f64,
+    /// Seed of a classifier's first values, and of what is dropped.
     pub seed: u64,
 }
 
 impl BertTrainingOptions {
-    /// In F32, nothing computed twice, no smoothing, seed 0.
+    /// In F32, nothing computed twice, no smoothing, nothing dropped, seed 0.
     pub fn new(
         batch: impl Into<Dim>,
         len: impl Into<Dim>,
@@ -90,6 +97,7 @@ impl BertTrainingOptions {
             dtype: DType::F32,
             checkpoints: false,
             label_smoothing: 0.0,
+            dropout: 0.0,
             seed: 0,
         }
     }
@@ -149,7 +157,8 @@ impl Training {
             Tuning::Full => Mode::Full,
             Tuning::Lora(lora) => Mode::Lora(lora),
         };
-        let mut b = Builder::new(weights, options.dtype).in_mode(mode);
+        let b = Builder::new(weights, options.dtype).in_mode(mode);
+        let mut b = b.with_dropout(options.dropout, options.seed)?;
         let texts = inputs(&mut b, rows, &options.len)?;
         let x = encode(&mut b, config, &texts, options.checkpoints)?;
         let head = match options.task {
@@ -164,13 +173,14 @@ impl Training {
             )?,
             BertTask::Pairs { .. } => x,
         };
-        let mut sums = None;
+        let mut found = None;
         let forward = with_states(b, &[head], &mut |g, head| {
-            sums = Some(match options.task {
+            found = Some(match options.task {
                 BertTask::Classes { .. } => {
                     let ty = Type::new(DType::I32, [options.batch.clone()]);
                     let labels = g.input("labels", ty)?;
-                    cross_entropy(g, head, labels, terms)?
+                    let sums = cross_entropy(g, head, labels, terms)?;
+                    (sums, correct(g, head, labels)?)
                 }
                 BertTask::Pairs { temperature, .. } => {
                     let mask = g.leaf("mask").map(|node| Value { node, port: 0 });
@@ -181,7 +191,10 @@ impl Training {
             });
             Ok(())
         })?;
-        Training::of(forward, sums.ok_or(ModelError::NoTokens)?)
+        let (sums, correct) = found.ok_or(ModelError::NoTokens)?;
+        let mut training = Training::of(forward, sums)?;
+        training.graph.output("correct", correct)?;
+        Ok(training)
     }
 }
 
@@ -225,6 +238,7 @@ fn class_logits(
         }
         ClassPooling::First | ClassPooling::Mean => pooled,
     };
+    let pooled = b.drop(pooled)?;
     let weight = first_values(b, "classifier.weight", &[classes, hidden], seed)?;
     let bias = first_values(b, "classifier.bias", &[classes], seed)?;
     let weight = b.trained_param("classifier.weight", weight)?;
@@ -253,7 +267,7 @@ fn first_values(
     Ok(tensor)
 }
 
-/// The losses of `vectors [each * batch, hidden]`: of each anchor, that its own text is the nearest of all.
+/// The losses of `vectors [each * batch, hidden]`: of each anchor, that its own text is the nearest of all; and of how many it is.
 fn pair_losses(
     g: &mut Graph,
     vectors: Value,
@@ -261,7 +275,7 @@ fn pair_losses(
     each: Dim,
     temperature: f64,
     terms: LossTerms,
-) -> Result<[Value; 2], ModelError> {
+) -> Result<([Value; 2], Value), ModelError> {
     let hidden = g.ty(vectors).shape[1].clone();
     let texts = each.known().unwrap_or(2);
     let parts = g.reshape(vectors, [each, batch.clone(), hidden.clone()])?;
@@ -282,5 +296,6 @@ fn pair_losses(
     let ones = g.expand(one, [batch.clone()])?;
     let counted = g.cum_sum(ones, 0)?;
     let own = g.sub(counted, one)?;
-    Ok(cross_entropy(g, scores, own, terms)?)
+    let sums = cross_entropy(g, scores, own, terms)?;
+    Ok((sums, correct(g, scores, own)?))
 }

@@ -43,6 +43,9 @@ pub struct LlamaTrainingOptions {
     /// In how many parts the rows' logits and losses are computed, so that those of one part only are in memory at once
     /// (gradients compute them again); 1 unless batch and length are known numbers.
     pub loss_parts: usize,
+    /// The probability with which elements are dropped of the embeddings and of the results of attention and of feed-forward
+    /// networks. A graph to evaluate with is made with 0.
+    pub dropout: f64,
     /// The part of a label's weight that is spread over all tokens (Szegedy and others, 2016).
     pub label_smoothing: f64,
     /// The factor of the squared logarithm of the sum of exponentials (Chowdhery and others, "PaLM", 2022).
@@ -50,7 +53,7 @@ pub struct LlamaTrainingOptions {
 }
 
 impl LlamaTrainingOptions {
-    /// Packed rows in F32, nothing computed twice, plain cross-entropy.
+    /// Packed rows in F32, nothing computed twice, nothing dropped, plain cross-entropy.
     pub fn new(batch: impl Into<Dim>, len: impl Into<Dim>, tuning: Tuning) -> LlamaTrainingOptions {
         LlamaTrainingOptions {
             batch: batch.into(),
@@ -60,6 +63,7 @@ impl LlamaTrainingOptions {
             packed: true,
             checkpoints: false,
             loss_parts: 1,
+            dropout: 0.0,
             label_smoothing: 0.0,
             z_loss: 0.0,
         }
@@ -118,7 +122,8 @@ impl Training {
             Tuning::Full => Mode::Full,
             Tuning::Lora(lora) => Mode::Lora(lora),
         };
-        let mut b = Builder::new(weights, options.dtype).in_mode(mode);
+        let b = Builder::new(weights, options.dtype).in_mode(mode);
+        let mut b = b.with_dropout(options.dropout, 0)?;
         let x = hidden(&mut b, config, options)?;
         let x = b.graph.reshape(x, [rows.clone(), config.hidden.into()])?;
         let logits = parts_of_logits(&mut b, config, options, x)?;
@@ -181,7 +186,8 @@ fn hidden(
     };
     let embedding = Part::Embedding.name(b.weights, 0, "weight");
     let tokens = not_negative(&mut b.graph, tokens)?;
-    let mut x = b.embedding(tokens, &embedding, [config.vocab, config.hidden])?;
+    let x = b.embedding(tokens, &embedding, [config.vocab, config.hidden])?;
+    let mut x = b.drop(x)?;
     for layer in 0..config.layers {
         if options.checkpoints {
             x = b.graph.checkpoint(x)?;

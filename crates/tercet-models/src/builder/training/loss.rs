@@ -92,6 +92,14 @@ pub(super) fn cross_entropy(
     Ok([loss_sum, count])
 }
 
+/// How many rows of `logits [n, classes]` are greatest at their label, F32 `[]`; ignored ones never are.
+pub(super) fn correct(g: &mut Graph, logits: Value, labels: Value) -> Result<Value, OpError> {
+    let greatest = g.arg_max(logits, 1, false)?;
+    let right = g.equal(greatest, labels)?;
+    let right = g.cast(right, DType::F32)?;
+    g.reduce_sum(right, &[0], false)
+}
+
 fn times(g: &mut Graph, x: Value, factor: f64) -> Result<Value, OpError> {
     let factor = g.scalar(DType::F32, factor)?;
     g.mul(x, factor)

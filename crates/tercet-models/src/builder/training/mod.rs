@@ -64,7 +64,7 @@ pub enum Tuning {
 /// A training graph and what its weights start as.
 #[derive(Debug)]
 pub struct Training {
-    /// The graph. Its outputs are `loss`, `loss_sum` and `tokens`.
+    /// The graph. Its outputs are `loss`, `loss_sum` and `tokens`; of encoders, `correct` as well.
     pub graph: Graph,
     /// The tensor of each parameter, by name: what is frozen.
     pub params: Vec<(String, Tensor)>,

@@ -1,0 +1,108 @@
+//! Language models: texts and conversations in packed rows.
+
+use std::collections::BTreeMap;
+
+use tercet::{CompileOptions, Device};
+use tercet_models::dataset::{ChatTemplate, Corpus, CorpusOptions, Packed};
+use tercet_models::training::{LlamaTrainingOptions, Training};
+use tercet_models::{LlamaConfig, ModelFiles};
+
+use super::Args;
+use super::feed::{Feed, Rows};
+use super::prepare::{Kind, Prepared, Ready, hash, settings, tuning};
+use crate::error::CliError;
+
+/// Makes a language model ready.
+pub(super) fn prepare(
+    args: &Args,
+    device: &Device,
+    files: &ModelFiles,
+    what: &str,
+) -> Result<Prepared, CliError> {
+    let config = files.llama_config();
+    let config = config.map_err(CliError::model(what.to_string()))?;
+    let seq = args.seq.unwrap_or(config.context.min(256));
+    let corpus = read(args, files, &config, what)?;
+    let mut notes = corpus.notes().to_vec();
+    let no_data = || CliError::model(format!("cannot train on {}", args.data.display()));
+    let tokens = corpus.documents().iter().flat_map(|d| d.tokens());
+    let settings = settings(args, seq, hash(tokens.flat_map(|t| t.to_le_bytes())));
+    let (train, held) = corpus.split(args.held_out, args.seed).map_err(no_data())?;
+    let amounts = BTreeMap::from([
+        ("train_tokens", train.tokens()),
+        ("held_out_tokens", held.as_ref().map_or(0, Corpus::tokens)),
+    ]);
+    let data = Packed::new(train, seq, None).map_err(no_data())?;
+    let held = held.map(|held| Packed::new(held, seq, None)).transpose();
+    let held = held.map_err(no_data())?;
+    if data.rows().len() < args.batch * args.microbatches {
+        notes.push(format!(
+            "the data fills {} rows of {seq} tokens: fewer than a step takes, so it sees some of them twice",
+            data.rows().len()
+        ));
+    }
+    let weights = files.weights();
+    let options = LlamaTrainingOptions {
+        dtype: args.dtype.dtype(),
+        checkpoints: args.recompute,
+        dropout: args.dropout,
+        ..LlamaTrainingOptions::new(args.batch, seq, tuning(args, args.lora_dropout))
+    };
+    let failed = || CliError::model(what.to_string());
+    let training = Training::llama(&config, &weights, &options).map_err(failed())?;
+    let held = match held {
+        None => None,
+        Some(held) => {
+            let dropped = args.dropout > 0.0 || args.lora_dropout > 0.0;
+            let graph = if dropped {
+                let options = LlamaTrainingOptions {
+                    dropout: 0.0,
+                    tuning: tuning(args, 0.0),
+                    ..options
+                };
+                let plain = Training::llama(&config, &weights, &options);
+                plain.map_err(failed())?.graph
+            } else {
+                training.graph.clone()
+            };
+            let rows: Box<dyn Feed> = Box::new(Rows::new(args, held)?);
+            Some((rows, graph))
+        }
+    };
+    Prepared::new(
+        args,
+        device,
+        Ready {
+            training,
+            bounds: CompileOptions::new(),
+            feed: Box::new(Rows::new(args, data)?),
+            held,
+            amounts,
+            notes,
+            settings,
+            kind: Kind::Decoder(config),
+        },
+    )
+}
+
+/// The documents of the data as tokens.
+fn read(
+    args: &Args,
+    files: &ModelFiles,
+    config: &LlamaConfig,
+    what: &str,
+) -> Result<Corpus, CliError> {
+    let tokenizer = files.tokenizer();
+    let tokenizer = tokenizer.map_err(CliError::model(what.to_string()))?;
+    let template = ChatTemplate::of(files, &tokenizer);
+    let template = template.map_err(CliError::model(what.to_string()))?;
+    let options = CorpusOptions {
+        eos: config.eos.first().copied(),
+        ..CorpusOptions::default()
+    };
+    let corpus = Corpus::read(&args.data, &tokenizer, Some(&template), options);
+    corpus.map_err(CliError::model(format!(
+        "cannot train on {}",
+        args.data.display()
+    )))
+}

@@ -1,0 +1,150 @@
+//! Gradients on the reference and every executor against torch: `tests/data/training/gradients.json` has graphs in the text
+//! form, their operands, cotangents, and the gradients that torch finds in F64; `make_gradients.py` beside it says how.
+//!
+//! Results are compared by the one tolerance table, as contractions, which is closer than a part in 10,000.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use libtest_mimic::Failed;
+use serde_json::Value as Json;
+use tercet_ir::accuracy::{Accuracy, furthest};
+use tercet_ir::{
+    CompileOptions, EvalCtx, Graph, Node, NodeId, Op, Tensor, TensorType, Type, Value, evaluate,
+    one_line, parse,
+};
+
+use crate::{Test, executors};
+
+const CASES: &str = include_str!("../../data/training/gradients.json");
+
+/// The cases that software drivers run as well, which take seconds to compile kernels for each.
+const FEW: &[&str] = &[
+    "gelu",
+    "pow",
+    "cross_entropy",
+    "softmax_2",
+    "scatter_elements_add",
+    "conv_2d",
+    "layer_norm",
+    "attention_causal",
+    "gru",
+    "mamba2",
+];
+
+/// Named tensors.
+type Leaves = BTreeMap<String, Tensor>;
+
+/// A graph that gives the results of a case and its gradients, in F32, and what torch found.
+struct Case {
+    graph: Graph,
+    leaves: Leaves,
+    wanted: Vec<(String, Tensor)>,
+}
+
+fn tensor(ty: &Type, list: &Json) -> Tensor {
+    let shape = ty.shape.as_known().expect("sizes are known");
+    let numbers = list.as_array().expect("a list").iter();
+    let values: Vec<f64> = numbers.map(|x| x.as_f64().expect("a number")).collect();
+    Tensor::from_f64s(TensorType::new(ty.dtype, &shape), &values).expect("as many as elements")
+}
+
+/// Float inputs by name.
+fn float_input((node, n): (NodeId, &Node)) -> Option<(String, Value)> {
+    let Op::Input(input) = &n.op else { return None };
+    let value = Value { node, port: 0 };
+    input
+        .ty
+        .dtype
+        .is_float()
+        .then(|| (input.name.clone(), value))
+}
+
+impl Case {
+    fn read(json: &Json) -> Result<Case, Failed> {
+        let text = json["graph"].as_str().expect("a graph");
+        let mut graph: Graph = parse(text).map_err(|e| one_line(&e))?;
+        let mut leaves = Leaves::new();
+        for (_, node) in graph.nodes() {
+            if let Op::Input(input) = &node.op {
+                let data = tensor(&input.ty, &json["inputs"][&input.name]);
+                leaves.insert(input.name.clone(), data);
+            }
+        }
+        let (names, inputs): (Vec<String>, Vec<Value>) =
+            graph.nodes().filter_map(float_input).unzip();
+        let results: Vec<Value> = graph.outputs().iter().map(|o| o.value).collect();
+        let (mut pairs, mut wanted) = (Vec::new(), Vec::new());
+        for (at, result) in results.into_iter().enumerate() {
+            let ty = graph.ty(result).clone();
+            wanted.push((format!("result {at}"), tensor(&ty, &json["outputs"][at])));
+            let name = format!("cotangent {at}");
+            let cotangent = graph.input(&name, ty.clone()).map_err(|e| one_line(&e))?;
+            leaves.insert(name, tensor(&ty, &json["cotangents"][at]));
+            pairs.push((result, cotangent));
+        }
+        let gradients = graph.vjp(&pairs, &inputs).map_err(|e| one_line(&e))?;
+        for ((name, input), gradient) in names.into_iter().zip(inputs).zip(gradients) {
+            let what = format!("gradient of {name}");
+            let gradient = gradient.ok_or_else(|| format!("there is no {what}"))?;
+            graph.output(&what, gradient).map_err(|e| one_line(&e))?;
+            let torch = tensor(graph.ty(input), &json["gradients"][&name]);
+            wanted.push((what, torch));
+        }
+        Ok(Case {
+            graph,
+            leaves,
+            wanted,
+        })
+    }
+
+    fn check(&self, found: &[Tensor]) -> Result<(), Failed> {
+        assert_eq!(found.len(), self.wanted.len());
+        for ((what, want), got) in self.wanted.iter().zip(found) {
+            match furthest(Accuracy::Contraction, got, want) {
+                Some(f) if f.units > 1.0 => return Err(format!("{what}: {f}").into()),
+                Some(_) | None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tests of this suite: one for each case and evaluator.
+pub(super) fn tests() -> Vec<Test> {
+    let file: Json = serde_json::from_str(CASES).expect("the file is JSON");
+    let cases = file["cases"].as_array().expect("a list of cases").clone();
+    assert!(cases.len() >= 160, "{}", cases.len());
+    let cases = cases.into_iter().flat_map(|case| {
+        let name = case["name"].as_str().unwrap_or_default().to_string();
+        let variant = if FEW.contains(&&*name) { "" } else { "/more" };
+        let case = Arc::new(case);
+        let reference = Test::new(format!("torch/{name}/reference"), {
+            let case = case.clone();
+            move || {
+                let case = Case::read(&case)?;
+                let done = evaluate(&case.graph, &EvalCtx::default(), &case.leaves);
+                let done = done.map_err(|e| one_line(&e))?;
+                let outputs = case.graph.outputs().iter();
+                let found: Vec<Tensor> = outputs.map(|o| done.get(o.value).clone()).collect();
+                case.check(&found)
+            }
+        });
+        let on_executors = executors().iter().map(move |executor| {
+            let case = case.clone();
+            let name = format!("torch/{name}");
+            Test::variant_on(executor, name, variant, move |device| {
+                let case = Case::read(&case)?;
+                let mut exe = device
+                    .compile(&case.graph, &CompileOptions::new())
+                    .map_err(|e| one_line(&e))?;
+                let leaves = case.leaves.iter();
+                let inputs: Vec<(&str, &Tensor)> = leaves.map(|(n, t)| (n.as_str(), t)).collect();
+                let found = exe.run(&inputs).map_err(|e| one_line(&e))?;
+                case.check(&found)
+            })
+        });
+        on_executors.chain([reference])
+    });
+    cases.collect()
+}
