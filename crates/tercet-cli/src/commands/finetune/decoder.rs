@@ -35,7 +35,7 @@ pub(super) fn prepare(
     let data = Packed::new(train, seq, None).map_err(no_data())?;
     let held = held.map(|held| Packed::new(held, seq, None)).transpose();
     let held = held.map_err(no_data())?;
-    if data.rows().len() < args.batch * args.microbatches {
+    if data.rows().len() < args.batch.saturating_mul(args.microbatches) {
         notes.push(format!(
             "the data fills {} rows of {seq} tokens: fewer than a step takes, so it sees some of them twice",
             data.rows().len()
