@@ -98,7 +98,7 @@ fn rows_of(flow: &Dataflow<'_>, node: &Node) -> Option<(Shape, usize)> {
     let (rows, row) = ty.shape.split_at(axis);
     let known = |dims: &[Dim]| {
         let sizes = dims.iter().map(Dim::known);
-        sizes.fold(Some(1usize), |n, d| n?.checked_mul(d?))
+        sizes.into_iter().try_fold(1usize, |n, d| n.checked_mul(d?))
     };
     let are_worth = match (known(rows), known(row)) {
         (Some(rows), Some(len)) => rows > 0 && len > 1 && is_worth(rows, len),
@@ -232,7 +232,7 @@ impl Growing<'_> {
             ty.shape == self.shape || ty.dtype.size_bytes() == 4
         };
         let fits = self.nodes.len() > 1 && results.iter().all(is_word);
-        fits.then(|| RowWise {
+        fits.then_some(RowWise {
             nodes,
             shape: self.shape,
             axis: self.axis,

@@ -164,9 +164,9 @@ impl Body {
         });
         // Where rows are many, few invocations a row wait for each other less.
         let threads = match units {
-            ..=16 => 4,
-            ..=128 => 32,
-            ..=256 if are_many => 32,
+            0..=16 => 4,
+            17..=128 => 32,
+            129..=256 if are_many => 32,
             _ => WORKGROUP,
         };
         let each = units.div_ceil(threads as usize) as u32;

@@ -185,7 +185,6 @@ impl RowKernel<'_> {
             true => element("exact", Arithmetic::Exact),
             false => element("exact", Arithmetic::Native),
         };
-        let name = if in_doubt { "quick" } else { "exact" };
         let mut text = format!("struct Pass{pass} {{\n{fields}}}\n{exact}");
         let n = self.vectors.elements;
         if in_doubt {
@@ -199,7 +198,14 @@ impl RowKernel<'_> {
                 self.joined(&reductions, "all", "one"),
             );
         }
-        text += &format!("fn pass{pass}(raw: In) -> Pass{pass} {{\n");
+        text + &self.of_vector(pass, &reductions, in_doubt)
+    }
+
+    /// What the elements of a vector give to a pass together, exactly if one of them is in doubt.
+    fn of_vector(&self, pass: usize, reductions: &[usize], in_doubt: bool) -> String {
+        let n = self.vectors.elements;
+        let name = if in_doubt { "quick" } else { "exact" };
+        let mut text = format!("fn pass{pass}(raw: In) -> Pass{pass} {{\n");
         if in_doubt {
             text += "    doubt = false;\n";
         }
@@ -215,7 +221,7 @@ impl RowKernel<'_> {
         while width < n {
             for k in (0..n).step_by(2 * width as usize) {
                 let joined = self.joined(
-                    &reductions,
+                    reductions,
                     &tree_name(k, width),
                     &tree_name(k + width, width),
                 );
