@@ -6,6 +6,7 @@
 use tercet_ir::layout::SymLayout;
 use tercet_ir::{CompileError, DType, Dim};
 
+use crate::caps::Caps;
 use crate::emit::{Emit, View};
 use crate::num::Num;
 
@@ -28,6 +29,8 @@ pub(crate) struct Rows {
     /// The number of rows as a dimension.
     pub(crate) row_dim: Dim,
     pub(crate) bounds: Bounds,
+    /// As many rows fill the device by themselves.
+    pub(crate) many: usize,
     /// True where neighbours lie in neighbouring rows rather than in one row.
     pub(crate) across: bool,
 }
@@ -86,6 +89,7 @@ impl Rows {
             len: e.numel(&shape[kept..]),
             row_dim: product(&shape[..kept]),
             bounds,
+            many: many_rows(e.caps),
             across,
         };
         let shift = usize::from(kept == 0);
@@ -144,13 +148,13 @@ impl Rows {
         let threads = match (self.across, units, self.bounds.rows) {
             // Few columns: neighbours in memory are then on few rows.
             (true, 32.., ..=8) => 64,
-            (true, 32.., ..=8192) => 8,
+            (true, 32.., rows) if rows < 4 * self.many => 8,
             (true, 256.., _) => 8,
             (true, _, _) => 1,
             (false, ..=16, _) => 4,
             (false, ..=128, _) => 32,
             // Rows enough to fill a device without help of each other.
-            (false, ..=256, 2048..) => 32,
+            (false, ..=256, rows) if rows >= self.many => 32,
             (false, _, _) => 256,
         };
         Share {
@@ -174,6 +178,11 @@ impl Rows {
 pub(crate) fn held_vectors(units: usize, threads: u32) -> Option<u32> {
     let each = units.div_ceil(threads as usize);
     [1, 2, 3, 4, 6, 8].into_iter().find(|&n| each <= n as usize)
+}
+
+/// As many rows fill a device where few invocations take each.
+pub(crate) fn many_rows(caps: &Caps) -> usize {
+    16 * caps.units()
 }
 
 /// Elements of a dtype in a word.

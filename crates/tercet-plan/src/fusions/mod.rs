@@ -68,7 +68,7 @@ impl Fusions {
         product::find(&flow, &mut found);
         kv_append::find(&flow, caps, &mut found);
         widened::find(&mut flow, caps, &mut found);
-        row_wise::find(&flow, &mut found);
+        row_wise::find(&flow, caps, &mut found);
         columns::find(&mut flow, caps, &mut found);
         found
     }

@@ -11,10 +11,10 @@ use tercet_ir::{Dim, Node, NodeId, Shape, Value};
 
 use super::dataflow::Dataflow;
 use super::{Fusions, Group};
+use crate::caps::Caps;
 
-/// Below this number of rows a workgroup for each leaves a device idle, which matters where rows are longer than this.
-const FEWEST_ROWS: usize = 64;
-const LONG_ROW: usize = 8192;
+/// Elements of a row that one workgroup is soon done with.
+const SHORT_ROW: usize = 8192;
 /// Nodes of a group; growing looks at all of them for each.
 const MOST_NODES: usize = 48;
 
@@ -45,9 +45,9 @@ pub(crate) enum Part {
 }
 
 /// Finds the groups of a graph.
-pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
+pub(super) fn find(flow: &Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
-        let Some((shape, axis)) = rows_of(flow, node) else {
+        let Some((shape, axis)) = rows_of(flow, caps, node) else {
             continue;
         };
         let mut group = Growing {
@@ -82,7 +82,7 @@ impl Fusions {
 
 /// The shape and the first axis of the rows that a node reduces to a float each, on the way at least, if there are enough of
 /// them.
-fn rows_of(flow: &Dataflow<'_>, node: &Node) -> Option<(Shape, usize)> {
+fn rows_of(flow: &Dataflow<'_>, caps: &Caps, node: &Node) -> Option<(Shape, usize)> {
     let ty = flow.graph.ty(*node.inputs.first()?);
     let (axis, are_last) = match &node.op {
         Op::Reduce(op) => {
@@ -101,7 +101,7 @@ fn rows_of(flow: &Dataflow<'_>, node: &Node) -> Option<(Shape, usize)> {
         sizes.into_iter().try_fold(1usize, |n, d| n.checked_mul(d?))
     };
     let are_worth = match (known(rows), known(row)) {
-        (Some(rows), Some(len)) => rows > 0 && len > 1 && is_worth(rows, len),
+        (Some(rows), Some(len)) => rows > 0 && len > 1 && is_worth(caps, rows, len),
         (None, Some(len)) => len > 1,
         (_, None) => false,
     };
@@ -110,8 +110,8 @@ fn rows_of(flow: &Dataflow<'_>, node: &Node) -> Option<(Shape, usize)> {
 }
 
 /// True if a kernel with a workgroup for each of so many rows of so many elements does not leave a device idle for long.
-pub(crate) fn is_worth(rows: usize, len: usize) -> bool {
-    rows >= FEWEST_ROWS || len <= LONG_ROW
+pub(crate) fn is_worth(caps: &Caps, rows: usize, len: usize) -> bool {
+    rows >= caps.units() / 2 || len <= SHORT_ROW
 }
 
 /// What a node is to rows of a shape.

@@ -22,8 +22,8 @@ use crate::num::Num;
 
 /// Invocations beside each other on one row at most.
 const MOST_BESIDE: u32 = 32;
-/// Workgroups that fill a large device.
-const MANY_GROUPS: usize = 1024;
+/// Workgroups for each unit of a device.
+const GROUPS_OF_UNIT: usize = 8;
 /// Rows of an invocation at least, where rows are cut into strips.
 const FEWEST_ROWS: usize = 16;
 
@@ -60,7 +60,8 @@ pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, Comp
     let deep = WORKGROUP / beside;
     let across = units.div_ceil(beside as usize).max(1);
     let most = e.bound(&rows)?.div_ceil(FEWEST_ROWS * deep as usize).max(1);
-    let parts = MANY_GROUPS.div_ceil(across).min(most);
+    let groups = GROUPS_OF_UNIT * e.caps.units();
+    let parts = groups.div_ceil(across).min(most);
 
     let mut partial = Vec::new();
     for _ in &sums {

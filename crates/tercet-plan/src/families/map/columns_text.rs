@@ -13,7 +13,7 @@
 use super::body::{Source, Steps};
 use super::text::{Arithmetic, GROUP, Kernel, may_doubt, values, word};
 use super::vector::{Vectors, binding_type};
-use crate::scalar::{self, Piece, class};
+use crate::scalar::{self, Piece};
 
 /// Rows that are read together.
 const TURNS: u32 = 4;
@@ -70,16 +70,13 @@ impl ColumnKernel<'_> {
     fn functions(&self, pieces: &mut Vec<Piece>) -> String {
         let needed = self.steps.needed(self.sums.iter().copied());
         let steps = self.steps.written(&needed);
-        let params = self.map.reads.iter().enumerate();
-        let params: Vec<String> = params
-            .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
-            .collect();
+        let params = self.map.parameters();
         let given: Vec<String> = self.sums.iter().map(|s| self.steps.name_of(*s)).collect();
         let mut element = |name: &str, how: Arithmetic| {
             let body = values(&steps, how, pieces);
             format!(
                 "fn given_{name}({}) -> Given {{\n{body}        return Given({});\n}}\n",
-                params.join(", "),
+                params,
                 given.join(", ")
             )
         };

@@ -15,18 +15,20 @@ use super::operand::{Coordinates, Operand};
 use super::row_wise_text::RowKernel;
 use super::text::{Kernel, Load, Read, Step, lanes};
 use super::vector::{self, Vectors};
+use crate::caps::Caps;
 use crate::emit::{Emit, View};
-use crate::families::rows::{WORKGROUP, product};
+use crate::families::rows::{WORKGROUP, many_rows, product};
 use crate::fusions::{Part, RowWise, is_worth, part_of};
 use crate::kernel::{Access, Word};
 use crate::num::Num;
 
-/// Words of a row that an invocation keeps between passes over it.
-const MOST_HELD_WORDS: u32 = 64;
-/// Rows that fill a device by themselves.
-const MANY_ROWS: usize = 2048;
 /// Vectors of a row that an invocation keeps.
 const MOST_HELD: u32 = 8;
+
+/// Words of a row that an invocation keeps between passes over it: values on their way take twice as many.
+fn held_words_at_most(caps: &Caps) -> u32 {
+    caps.device.held(caps.device.subgroups[0]) / 3
+}
 
 /// A result and where it lies.
 struct Stored {
@@ -48,7 +50,7 @@ pub(crate) fn lower(
     }
     let (lead, row) = group.shape.split_at(group.axis);
     let (rows, len) = (product(lead), product(row));
-    if !is_worth(e.bound(&rows)?, e.bound(&len)?) {
+    if !is_worth(e.caps, e.bound(&rows)?, e.bound(&len)?) {
         return Ok(None);
     }
     let Some(mut body) = body_of(e, group) else {
@@ -152,7 +154,7 @@ impl Body {
             reads.push(coordinates.read(e, operand, &mut words));
         }
         vector::choose(e, coordinates, &operands, &mut reads, vectors);
-        let are_many = e.bound(rows).is_ok_and(|rows| rows >= MANY_ROWS);
+        let are_many = e.bound(rows).is_ok_and(|rows| rows >= many_rows(e.caps));
         let rows = e.num(rows);
         let len = e.num(len);
         let first = words.len();
@@ -170,7 +172,8 @@ impl Body {
             _ => WORKGROUP,
         };
         let each = units.div_ceil(threads as usize) as u32;
-        let fits = each <= MOST_HELD && each * held_words.sum::<u32>() <= MOST_HELD_WORDS;
+        let fits =
+            each <= MOST_HELD && each * held_words.sum::<u32>() <= held_words_at_most(e.caps);
         let kernel = RowKernel {
             map: Kernel {
                 axes: coordinates.sizes.len() + 1,

@@ -159,10 +159,7 @@ impl RowKernel<'_> {
             format!("    a{i}: {ty},\n")
         });
         let fields: String = fields.collect();
-        let params = self.map.reads.iter().enumerate();
-        let params: Vec<String> = params
-            .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
-            .collect();
+        let params = self.map.parameters();
         let given = reductions.iter().zip(&args).map(|(at, arg)| {
             let name = self.steps.name_of(*arg);
             match self.function(*at) {
@@ -176,7 +173,7 @@ impl RowKernel<'_> {
             let body = values(&steps, how, pieces);
             format!(
                 "fn pass{pass}_{name}({}) -> Pass{pass} {{\n{body}        return Pass{pass}({});\n}}\n",
-                params.join(", "),
+                params,
                 given.join(", ")
             )
         };
@@ -259,15 +256,12 @@ impl RowKernel<'_> {
             .collect();
         let element = |name: &str, how: Arithmetic, pieces: &mut Vec<Piece>| {
             let body = values(&steps, how, pieces);
-            let params = self.map.reads.iter().enumerate();
-            let params: Vec<String> = params
-                .map(|(i, r)| format!("v{i}: {}", class(r.dtype).wgsl()))
-                .collect();
+            let params = self.map.parameters();
             let bits = self.map.results.iter().map(|(s, d)| bits_of(*s, *d));
             let bits: Vec<String> = bits.collect();
             format!(
                 "fn map_{name}({}) -> Bits {{\n{rows}{body}        return Bits({});\n}}\n",
-                params.join(", "),
+                params,
                 bits.join(", ")
             )
         };

@@ -176,18 +176,23 @@ impl Kernel<'_> {
         )
     }
 
+    /// The operands of an element as parameters of a function.
+    pub(super) fn parameters(&self) -> String {
+        let params = self.reads.iter().enumerate();
+        let params = params.map(|(i, r)| format!("v{i}: {}", scalar::class(r.dtype).wgsl()));
+        let params: Vec<String> = params.collect();
+        params.join(", ")
+    }
+
     /// A function of one element.
     pub(super) fn element(&self, name: &str, how: Arithmetic, pieces: &mut Vec<Piece>) -> String {
         let body = self.values(how, pieces);
-        let params = self.reads.iter().enumerate();
-        let params: Vec<String> = params
-            .map(|(i, r)| format!("v{i}: {}", scalar::class(r.dtype).wgsl()))
-            .collect();
+        let params = self.parameters();
         let bits = self.results.iter().map(|(s, d)| bits_of(*s, *d));
         let bits: Vec<String> = bits.collect();
         format!(
             "fn map_{name}({}) -> Bits {{\n{body}        return Bits({});\n}}\n",
-            params.join(", "),
+            params,
             bits.join(", ")
         )
     }
