@@ -63,11 +63,9 @@ pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, Comp
     let groups = GROUPS_OF_UNIT * e.caps.units();
     let parts = groups.div_ceil(across).min(most);
 
-    let mut partial = Vec::new();
-    for _ in &sums {
-        let shape = [Dim::Known(parts), columns.clone()];
-        partial.push(e.temp(DType::F32, &shape)?);
-    }
+    let shape = [Dim::Known(parts), columns];
+    let partial = sums.iter().map(|_| e.temp(DType::F32, &shape));
+    let partial: Vec<View> = partial.collect::<Result<_, _>>()?;
     let numel = e.numel(&group.shape);
     let mut words = vec![numel, Num::ZERO];
     words.extend(&coordinates.sizes);
