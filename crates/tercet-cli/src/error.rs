@@ -24,6 +24,13 @@ pub(crate) enum CliError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[cfg(feature = "splat")]
+    #[error("cannot use the picture {path}: {reason}", path = path.display())]
+    Picture { path: PathBuf, reason: String },
+    /// What a scene is fitted to, or begins as, is not enough.
+    #[cfg(feature = "splat")]
+    #[error("{0}")]
+    Fit(String),
     #[error("cannot write {path}", path = path.display())]
     Write {
         path: PathBuf,

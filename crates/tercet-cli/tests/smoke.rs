@@ -335,6 +335,31 @@ mod case {
             let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
             reader.next_frame(&mut bytes).unwrap();
             assert!(bytes.iter().any(|b| *b > 100), "{device} draws nothing");
+            let fitted = scratch.path("fitted.ply");
+            let v = parsed(&[
+                "splat",
+                "fit",
+                "--from",
+                &scene,
+                "--views",
+                "4",
+                "--size",
+                "16x16",
+                "--gaussians",
+                "20",
+                "--steps",
+                "3",
+                "-o",
+                &fitted,
+                "--json",
+                "--device",
+                &device,
+            ]);
+            assert_eq!(
+                (&v["steps"], &v["device"]),
+                (&3.into(), &device.as_str().into())
+            );
+            assert!(std::fs::metadata(&fitted).unwrap().len() > 1000);
         }
     }
 

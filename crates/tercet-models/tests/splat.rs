@@ -54,6 +54,20 @@ fn ascii(count: usize, rest: usize) -> String {
     text
 }
 
+/// What is written reads back, number for number.
+#[test]
+fn scenes_are_written_as_they_are_read() {
+    for rest in [0, 9, 24, 45] {
+        let scene = Scene::parse(&binary(5, rest)).unwrap();
+        let mut bytes = Vec::new();
+        scene.write_ply(&mut bytes).unwrap();
+        assert_eq!(Scene::parse(&bytes).unwrap(), scene);
+        let mut short = scene.clone();
+        short.colors.pop();
+        assert!(short.write_ply(&mut Vec::new()).is_err());
+    }
+}
+
 #[test]
 fn scenes_read_back() {
     for (rest, harmonics) in [(0, 1), (9, 4), (24, 9), (45, 16)] {

@@ -4,6 +4,7 @@
 // that reach its column, and brings those to shared memory in batches of 256, in order.
 // uses prelude.wgsl: flat_group
 // uses splat/common.wgsl: SPLAT_LEN, TILE
+// uses splat/hits.wgsl: count_hits, hit
 
 struct Params {
     count: u32,
@@ -27,10 +28,6 @@ const LEAST_ALPHA: f32 = 1.0 / 255.0;
 const GREATEST_ALPHA: f32 = 0.99;
 const LEAST_LIGHT: f32 = 1e-4;
 
-// Splats that reach the tile, of the word of each invocation, and how many are in the words up to its own.
-var<workgroup> hits: array<u32, 256>;
-var<workgroup> ends: array<u32, 256>;
-var<workgroup> all_hits: u32;
 // The batch: place and first two numbers of the conic; third, opacity, red, green; blue.
 var<workgroup> places: array<vec4<f32>, 256>;
 var<workgroup> rests: array<vec4<f32>, 256>;
@@ -58,39 +55,10 @@ fn hits_of(word: u32, bits: u32, column: u32) -> u32 {
     return found;
 }
 
-// Counts the hits of all invocations; every invocation must call this.
-fn count_hits(own: u32, local: u32) -> u32 {
-    hits[local] = own;
-    ends[local] = countOneBits(own);
-    for (var step = 1u; step < 256u; step *= 2u) {
-        workgroupBarrier();
-        var before = 0u;
-        if local >= step {
-            before = ends[local - step];
-        }
-        workgroupBarrier();
-        ends[local] += before;
-    }
-    if local == 255u {
-        all_hits = ends[255];
-    }
-    return workgroupUniformLoad(&all_hits);
-}
-
 // Brings hit number `k` of the words from `first_word` on to place `local` of the batch.
 fn bring(k: u32, first_word: u32, local: u32) {
-    var owner = 0u;
-    for (var step = 128u; step > 0u; step /= 2u) {
-        if ends[owner + step - 1u] <= k {
-            owner += step;
-        }
-    }
-    let own = hits[owner];
-    var rest = own;
-    for (var n = k - (ends[owner] - countOneBits(own)); n > 0u; n -= 1u) {
-        rest &= rest - 1u;
-    }
-    let rank = 32u * (first_word + owner) + firstTrailingBit(rest);
+    let found = hit(k);
+    let rank = 32u * (first_word + found.x) + found.y;
     let at = SPLAT_LEN * min(sorted[min(rank, p.count - 1u)], p.count - 1u);
     places[local] = vec4(splats[at], splats[at + 1u], splats[at + 2u], splats[at + 3u]);
     rests[local] = vec4(splats[at + 4u], splats[at + 5u], splats[at + 6u], splats[at + 7u]);

@@ -72,7 +72,7 @@ simd_dispatch!(
 );
 
 /// How far from the middle in x and y a splat may cover `least_alpha`; a little more, never less.
-fn reach(splat: &Splat, limits: Limits) -> [f32; 2] {
+pub(super) fn reach(splat: &Splat, limits: Limits) -> [f32; 2] {
     let [_, _, xx, xy, yy, opacity, ..] = *splat;
     let det = xx * yy - xy * xy;
     let ratio = opacity / limits.least_alpha;

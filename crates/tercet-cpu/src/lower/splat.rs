@@ -106,20 +106,20 @@ pub(crate) fn lower_rasterize(_: &Graph, node: &Node) -> Lowered {
     }
 }
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     least_alpha: LEAST_ALPHA as f32,
     greatest_alpha: GREATEST_ALPHA as f32,
     least_light: LEAST_TRANSMITTANCE as f32,
 };
 
 /// First tile and tile past the last of a splat along an axis, as far as an image has tiles.
-fn range(footprint: &[i32], axis: usize) -> [u16; 2] {
+pub(super) fn range(footprint: &[i32], axis: usize) -> [u16; 2] {
     [footprint[axis], footprint[2 + axis]].map(|x| x.clamp(0, i32::from(u16::MAX)) as u16)
 }
 
 /// Splats that are drawn somewhere, front to back: the rows of tiles of each, and its number. `keys` is
 /// memory for as many as there are.
-fn in_order<'a>(
+pub(super) fn in_order<'a>(
     splats: &[f32],
     footprints: &[i32],
     keys: &'a mut [u64],
@@ -146,6 +146,19 @@ fn in_order<'a>(
         *key = u64::from(top) << 48 | u64::from(bottom) << 32 | u64::from(i);
     }
     keys
+}
+
+/// The splats in order that reach a row of tiles.
+pub(super) fn of_row<'a>(order: &[u64], row: usize, list: &'a mut [u32]) -> &'a [u32] {
+    let mut reached = 0;
+    for key in order {
+        let [top, bottom] = [key >> 48, key >> 32 & 0xffff];
+        if top <= row as u64 && (row as u64) < bottom {
+            list[reached] = *key as u32;
+            reached += 1;
+        }
+    }
+    &list[..reached]
 }
 
 /// The operands of rasterising.
@@ -184,15 +197,7 @@ fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut Args<'_>) {
     let threads = Threads::parallel(args.parallel);
     let rows = height.div_ceil(TILE);
     for_each_with_scratch(threads, rows, floats_mut(lists), count, |row, list| {
-        let list: &mut [u32] = cast_slice_mut(list);
-        let mut reached = 0;
-        for key in order.iter() {
-            let [top, bottom] = [key >> 48, key >> 32 & 0xffff];
-            if top <= row as u64 && (row as u64) < bottom {
-                list[reached] = *key as u32;
-                reached += 1;
-            }
-        }
+        let list = of_row(order, row, cast_slice_mut(list));
         let lines = TILE.min(height - row * TILE);
         let first = row * TILE * width;
         // SAFETY: rows of tiles have rows of pixels of their own, which lie inside the results.
@@ -203,7 +208,7 @@ fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut Args<'_>) {
             )
         };
         for column in 0..width.div_ceil(TILE) {
-            let tile = draw(level, &seen, [column, row], &list[..reached]);
+            let tile = draw(level, &seen, [column, row], list);
             store(&tile, &seen, column, colors, left);
         }
     });

@@ -22,6 +22,8 @@ pub struct SplatCamera {
     pub image: [usize; 2],
     /// Focal lengths in pixels.
     pub focal: [f64; 2],
+    /// Where what is straight ahead is in the image, in pixels from its upper left corner.
+    pub center: [f64; 2],
 }
 
 /// A place, a target, a direction that is up, and an angle.
@@ -51,7 +53,7 @@ fn cross(a: Vec3, b: Vec3) -> Vec3 {
     ]
 }
 
-fn dot(a: Vec3, b: Vec3) -> f64 {
+pub(super) fn dot(a: Vec3, b: Vec3) -> f64 {
     (0..3).map(|i| a[i] * b[i]).sum()
 }
 
@@ -67,6 +69,11 @@ fn focal(fov: f64, pixels: usize) -> Result<f64, SplatError> {
         return Err(bad(format!("a field of view of {fov} degrees; 0.1 to 179")));
     }
     Ok(pixels as f64 / 2.0 / (fov.to_radians() / 2.0).tan())
+}
+
+/// The middle of an image.
+pub(super) fn middle(image: [usize; 2]) -> [f64; 2] {
+    image.map(|n| n as f64 / 2.0)
 }
 
 impl SplatCamera {
@@ -94,6 +101,7 @@ impl SplatCamera {
             axes: [right, cross(ahead, right), ahead],
             image,
             focal: [focal; 2],
+            center: middle(image),
         })
     }
 
@@ -103,27 +111,7 @@ impl SplatCamera {
     /// # Errors
     /// As [`SplatCamera::look_at`].
     pub fn before(scene: &Scene, image: [usize; 2], fov: f64) -> Result<SplatCamera, SplatError> {
-        let finite = |at: &&[f32]| at.iter().all(|x| x.is_finite());
-        let at: Vec<&[f32]> = scene.positions.chunks_exact(3).filter(finite).collect();
-        // The number below which a share of a list is; 0 of none.
-        let share = |mut list: Vec<f64>, part: f64| {
-            list.sort_by(f64::total_cmp);
-            let last = list.len().saturating_sub(1) as f64;
-            list.get((last * part) as usize).copied().unwrap_or(0.0)
-        };
-        let target = [0, 1, 2].map(|i| {
-            let along = at.iter().map(|at| f64::from(at[i]));
-            share(along.collect(), 0.5)
-        });
-        let away = at.iter().map(|at| {
-            let d = [0, 1, 2].map(|i| f64::from(at[i]) - target[i]);
-            dot(d, d).sqrt()
-        });
-        let radius = share(away.collect(), 0.9).max(NEAR);
-        // The narrower side must hold it.
-        let half = (fov.clamp(0.1, 179.0).to_radians() / 2.0).tan();
-        let aspect = image[0] as f64 / image[1].max(1) as f64;
-        let distance = radius * (1.0 + 1.0 / (half * aspect.clamp(1e-3, 1.0)));
+        let (target, distance) = most_of(scene, image, fov);
         let eye = [target[0], target[1], target[2] - distance];
         let look = LookAt {
             eye,
@@ -132,6 +120,35 @@ impl SplatCamera {
             fov,
         };
         SplatCamera::look_at(&look, image)
+    }
+
+    /// Cameras around a scene, each at the distance of [`SplatCamera::before`], in one turn that goes a third of a right
+    /// angle up and down on its way.
+    ///
+    /// # Errors
+    /// As [`SplatCamera::look_at`].
+    pub fn around(
+        scene: &Scene,
+        image: [usize; 2],
+        fov: f64,
+        count: usize,
+    ) -> Result<Vec<SplatCamera>, SplatError> {
+        let (target, distance) = most_of(scene, image, fov);
+        let camera = |at: usize| {
+            let turn = at as f64 / count as f64 * std::f64::consts::TAU;
+            // Not in step with the turn, so that no height belongs to one side.
+            let height = (2.399_963 * at as f64).sin() * std::f64::consts::FRAC_PI_6;
+            let (flat, up) = (height.cos() * distance, height.sin() * distance);
+            let away = [flat * turn.sin(), up, -flat * turn.cos()];
+            let look = LookAt {
+                eye: [0, 1, 2].map(|i| target[i] + away[i]),
+                target,
+                up: [0.0, -1.0, 0.0],
+                fov,
+            };
+            SplatCamera::look_at(&look, image)
+        };
+        (0..count).map(camera).collect()
     }
 
     /// A camera of a JSON document: an object, or the one at `index` of a list, with `position` (where it is),
@@ -179,15 +196,17 @@ impl SplatCamera {
             axes,
             image,
             focal,
+            center: middle(image),
         })
     }
 
     /// The same view in another number of pixels.
     #[must_use]
     pub fn resized(self, image: [usize; 2]) -> SplatCamera {
-        let scale = |i: usize| self.focal[i] * image[i] as f64 / self.image[i].max(1) as f64;
+        let scale = |i: usize| image[i] as f64 / self.image[i].max(1) as f64;
         SplatCamera {
-            focal: [scale(0), scale(1)],
+            focal: [0, 1].map(|i| self.focal[i] * scale(i)),
+            center: [0, 1].map(|i| self.center[i] * scale(i)),
             image,
             ..self
         }
@@ -205,11 +224,39 @@ impl SplatCamera {
         }
         block.extend([0.0, 0.0, 0.0, 1.0]);
         block.extend(self.focal.map(|x| x as f32));
-        block.extend(self.image.map(|x| x as f32 / 2.0));
+        block.extend(self.center.map(|x| x as f32));
         block.extend([NEAR as f32, f32::INFINITY]);
         block.extend(background);
         Tensor::from_slice(&[CAMERA_LEN], &block)
     }
+}
+
+/// The middle of a scene's splats in each axis, and from how far nine in ten of them around that are seen.
+fn most_of(scene: &Scene, image: [usize; 2], fov: f64) -> (Vec3, f64) {
+    let finite = |at: &&[f32]| at.iter().all(|x| x.is_finite());
+    let at: Vec<&[f32]> = scene.positions.chunks_exact(3).filter(finite).collect();
+    // The number below which a share of a list is; 0 of none.
+    let share = |mut list: Vec<f64>, part: f64| {
+        list.sort_by(f64::total_cmp);
+        let last = list.len().saturating_sub(1) as f64;
+        list.get((last * part) as usize).copied().unwrap_or(0.0)
+    };
+    let target = [0, 1, 2].map(|i| {
+        let along = at.iter().map(|at| f64::from(at[i]));
+        share(along.collect(), 0.5)
+    });
+    let away = at.iter().map(|at| {
+        let d = [0, 1, 2].map(|i| f64::from(at[i]) - target[i]);
+        dot(d, d).sqrt()
+    });
+    let radius = share(away.collect(), 0.9).max(NEAR);
+    // The narrower side must hold it.
+    let half = (fov.clamp(0.1, 179.0).to_radians() / 2.0).tan();
+    let aspect = image[0] as f64 / image[1].max(1) as f64;
+    (
+        target,
+        radius * (1.0 + 1.0 / (half * aspect.clamp(1e-3, 1.0))),
+    )
 }
 
 fn number(value: &Value, name: &str) -> Result<f64, SplatError> {

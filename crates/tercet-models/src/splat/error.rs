@@ -70,6 +70,9 @@ pub enum SplatError {
     /// A camera file that is not what it should be.
     #[error("the camera: {reason}")]
     Camera { reason: String },
+    /// A document of views that is not what it should be.
+    #[error("the views: {reason}")]
+    Views { reason: String },
     /// The graph could not be built.
     #[error("the scene does not make a graph")]
     Graph(#[from] OpError),

@@ -1,12 +1,16 @@
-//! Scenes of 3-D Gaussians (Kerbl et al. 2023): the reader of their `.ply` files, cameras, and the graph that
-//! draws them.
+//! Scenes of 3-D Gaussians (Kerbl et al. 2023): their `.ply` files, cameras, the graph that draws them, and the one that
+//! fits them to pictures ([`fit`]).
 
 mod camera;
 mod error;
+pub mod fit;
 mod ply;
+mod save;
+mod views;
 
 pub use camera::{LookAt, SplatCamera};
 pub use error::SplatError;
+pub use views::{View, looked_at, views};
 
 use std::path::Path;
 
@@ -48,6 +52,20 @@ impl Scene {
     /// [`SplatError`] that says what is missing, unknown or too short.
     pub fn parse(bytes: &[u8]) -> Result<Scene, SplatError> {
         ply::parse(bytes)
+    }
+
+    /// A scene to begin a fit with: that of a `.ply` file of Gaussians, or of one of points `x y z`, with `red green blue` if it
+    /// has them, of which each becomes a Gaussian as wide as `size`, a tenth opaque.
+    ///
+    /// # Errors
+    /// As [`Scene::open`].
+    pub fn open_points(path: impl AsRef<Path>, size: f64) -> Result<Scene, SplatError> {
+        let bytes = MappedFile::open(path)?;
+        if ply::has_splats(&bytes)? {
+            return Scene::parse(&bytes);
+        }
+        let (positions, colors) = ply::points(&bytes)?;
+        Ok(fit::of_points(positions, &colors, size))
     }
 
     /// How many Gaussians it has.

@@ -96,6 +96,11 @@ impl Element {
         Ok(sum)
     }
 
+    /// Where a property stands.
+    fn place(&self, name: &str) -> Option<usize> {
+        self.properties.iter().position(|p| p.name == name)
+    }
+
     fn truncated(&self, need: u128, found: usize) -> SplatError {
         SplatError::Truncated {
             element: self.name.clone(),
@@ -249,7 +254,7 @@ impl Places {
     fn of(element: &Element) -> Result<Places, SplatError> {
         let mut missing = Vec::new();
         let mut place = |name: &str| {
-            let at = element.properties.iter().position(|p| p.name == name);
+            let at = element.place(name);
             if at.is_none() {
                 missing.push(format!("`{name}`"));
             }
@@ -284,10 +289,10 @@ impl Places {
     }
 
     /// Adds a splat from its numbers by property.
-    fn push(&self, scene: &mut Scene, number: impl Fn(usize) -> f32) {
-        scene.positions.extend(self.position.map(&number));
-        scene.log_scales.extend(self.log_scales.map(&number));
-        scene.rotations.extend(self.rotation.map(&number));
+    fn push(&self, scene: &mut Scene, number: &dyn Fn(usize) -> f32) {
+        scene.positions.extend(self.position.map(number));
+        scene.log_scales.extend(self.log_scales.map(number));
+        scene.rotations.extend(self.rotation.map(number));
         scene.opacities.push(number(self.opacity));
         scene
             .colors
@@ -300,38 +305,120 @@ impl Places {
 /// # Errors
 /// [`SplatError`]: not PLY, another format, properties missing or unknown, shorter than it says.
 pub(super) fn parse(bytes: &[u8]) -> Result<Scene, SplatError> {
-    let header = Header::read(bytes)?;
-    let at = header.elements.iter().position(|e| e.name == "vertex");
-    let at = at.ok_or(SplatError::NoVertices)?;
-    let (before, vertices) = (&header.elements[..at], &header.elements[at]);
-    vertices.stride()?;
-    let places = Places::of(vertices)?;
-    let data = &bytes[header.len..];
-    match header.format {
-        Format::Binary => binary(data, before, vertices, &places),
-        Format::Ascii => ascii(data, header.lines, before, vertices, &places),
-    }
-}
-
-/// The scene without splats, with room for `count`, which the length of the file allows.
-fn empty(places: &Places, count: usize) -> Scene {
-    let room = |each: usize| Vec::with_capacity(count.saturating_mul(each));
-    Scene {
+    let file = File::of(bytes)?;
+    let places = Places::of(file.vertices())?;
+    let mut scene = Scene {
         harmonics: places.colors.len() / 3,
-        positions: room(3),
-        log_scales: room(3),
-        rotations: room(4),
-        opacities: room(1),
-        colors: room(places.colors.len()),
+        ..Scene::default()
+    };
+    file.read(
+        &mut scene,
+        |scene, count| reserve(scene, &places, count),
+        |scene, number| places.push(scene, number),
+    )?;
+    Ok(scene)
+}
+
+/// True of a file whose vertices are Gaussians, as far as `opacity` says; else they are points.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn has_splats(bytes: &[u8]) -> Result<bool, SplatError> {
+    let file = File::of(bytes)?;
+    Ok(file.vertices().place("opacity").is_some())
+}
+
+/// Points and their colours, 0 to 1, three numbers each; gray where there are none.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn points(bytes: &[u8]) -> Result<(Vec<f32>, Vec<f32>), SplatError> {
+    let file = File::of(bytes)?;
+    let vertices = file.vertices();
+    let position = ["x", "y", "z"].map(|name| vertices.place(name));
+    let [Some(x), Some(y), Some(z)] = position else {
+        let names = "`x`, `y` and `z`".to_string();
+        return Err(SplatError::Missing { names });
+    };
+    let color = ["red", "green", "blue"].map(|name| {
+        let at = vertices.place(name)?;
+        // Bytes are of 255.
+        let whole = match vertices.properties[at].stored {
+            Some(Stored::F32 | Stored::F64) => 1.0,
+            _ => 255.0,
+        };
+        Some((at, whole))
+    });
+    let mut points = (Vec::new(), Vec::new());
+    let room = |(at, colors): &mut (Vec<f32>, Vec<f32>), count: usize| {
+        at.reserve(3 * count);
+        colors.reserve(3 * count);
+    };
+    file.read(&mut points, room, |(at, colors), number| {
+        at.extend([x, y, z].map(number));
+        colors.extend(color.map(|place| place.map_or(0.5, |(at, whole)| number(at) / whole)));
+    })?;
+    Ok(points)
+}
+
+/// A file whose header was read, up to its vertices.
+struct File<'a> {
+    header: Header,
+    /// Where the vertices stand among the elements.
+    vertices: usize,
+    data: &'a [u8],
+}
+
+impl<'a> File<'a> {
+    fn of(bytes: &'a [u8]) -> Result<File<'a>, SplatError> {
+        let header = Header::read(bytes)?;
+        let at = header.elements.iter().position(|e| e.name == "vertex");
+        let vertices = at.ok_or(SplatError::NoVertices)?;
+        header.elements[vertices].stride()?;
+        let data = &bytes[header.len..];
+        Ok(File {
+            header,
+            vertices,
+            data,
+        })
+    }
+
+    fn vertices(&self) -> &Element {
+        &self.header.elements[self.vertices]
+    }
+
+    /// Makes room for all vertices, then shows the numbers of each by property.
+    fn read<T>(
+        &self,
+        to: &mut T,
+        room: impl FnOnce(&mut T, usize),
+        push: impl FnMut(&mut T, &dyn Fn(usize) -> f32),
+    ) -> Result<(), SplatError> {
+        let before = &self.header.elements[..self.vertices];
+        match self.header.format {
+            Format::Binary => binary(self.data, before, self.vertices(), to, room, push),
+            Format::Ascii => ascii(self, before, to, room, push),
+        }
     }
 }
 
-fn binary(
+/// Makes room for `count` Gaussians, which the length of the file allows.
+fn reserve(scene: &mut Scene, places: &Places, count: usize) {
+    scene.positions.reserve(3 * count);
+    scene.log_scales.reserve(3 * count);
+    scene.rotations.reserve(4 * count);
+    scene.opacities.reserve(count);
+    scene.colors.reserve(places.colors.len() * count);
+}
+
+fn binary<T>(
     data: &[u8],
     before: &[Element],
     vertices: &Element,
-    places: &Places,
-) -> Result<Scene, SplatError> {
+    to: &mut T,
+    room: impl FnOnce(&mut T, usize),
+    mut push: impl FnMut(&mut T, &dyn Fn(usize) -> f32),
+) -> Result<(), SplatError> {
     let mut rest = data;
     let mut taken = |element: &Element| {
         let need = u128::from(element.count) * element.stride()? as u128;
@@ -352,23 +439,24 @@ fn binary(
         offset += stored.size_bytes();
     }
     // As many as there are bytes for: the properties that splats need make a vertex some bytes long.
-    let mut scene = empty(places, own.len() / offset);
+    room(to, own.len() / offset);
     for row in own.chunks_exact(offset) {
-        places.push(&mut scene, |at| {
+        push(to, &|at| {
             let (stored, offset) = columns[at];
             stored.read(&row[offset..])
         });
     }
-    Ok(scene)
+    Ok(())
 }
 
-fn ascii(
-    data: &[u8],
-    header_lines: usize,
+fn ascii<T>(
+    file: &File<'_>,
     before: &[Element],
-    vertices: &Element,
-    places: &Places,
-) -> Result<Scene, SplatError> {
+    to: &mut T,
+    room: impl FnOnce(&mut T, usize),
+    mut push: impl FnMut(&mut T, &dyn Fn(usize) -> f32),
+) -> Result<(), SplatError> {
+    let (data, vertices) = (file.data, file.vertices());
     let width = vertices.properties.len();
     // A digit and a space or line end for each number, but for the last line's end.
     let need = (u128::from(vertices.count) * 2 * width as u128).saturating_sub(1);
@@ -378,7 +466,7 @@ fn ascii(
     else {
         return Err(vertices.truncated(need, data.len()));
     };
-    let mut all = lines(data).zip(header_lines + 1..);
+    let mut all = lines(data).zip(file.header.lines + 1..);
     let ends = |element: &Element, done: u64| SplatError::Ends {
         element: element.name.clone(),
         missing: element.count - done,
@@ -389,7 +477,7 @@ fn ascii(
             all.next().ok_or_else(|| ends(element, done))?;
         }
     }
-    let mut scene = empty(places, count);
+    room(to, count);
     let mut numbers = Vec::with_capacity(width);
     for done in 0..vertices.count {
         let ((line, _), at) = all.next().ok_or_else(|| ends(vertices, done))?;
@@ -404,7 +492,7 @@ fn ascii(
             let found = numbers.len();
             return Err(wrong(format!("{found} numbers instead of {width}")));
         }
-        places.push(&mut scene, |at| numbers[at]);
+        push(to, &|at| numbers[at]);
     }
-    Ok(scene)
+    Ok(())
 }

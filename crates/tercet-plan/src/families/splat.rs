@@ -4,6 +4,10 @@
 //! depth once, by the kernels of `Sort`. A bit for each row of tiles and splat says, in that order, which
 //! splats reach the row; a tile walks the bits of its row, tests columns, and draws in batches. All sizes
 //! follow from the image and the number of splats.
+//!
+//! The gradient walks the same order in chunks (`gradient.rs`).
+
+mod gradient;
 
 use tercet_ir::layout::Cut;
 use tercet_ir::ops::splat::{DEPTH_AT, TILE};
@@ -39,9 +43,34 @@ crate::params! {
         tile_columns: U32,
         tiles: U32,
     }
+    /// The block of `splat/grad_begin.wgsl`.
+    pub struct BeginParams {
+        pixels: U32,
+    }
+    /// The block of `splat/grad_walk.wgsl`.
+    pub struct WalkParams {
+        count: U32,
+        words: U32,
+        first_word: U32,
+        end_word: U32,
+        chunk: U32,
+        width: U32,
+        height: U32,
+        tile_columns: U32,
+        tiles: U32,
+    }
+    /// The block of `splat/grad_sum.wgsl`.
+    pub struct SumParams {
+        count: U32,
+        first: U32,
+        chunk: U32,
+        tile_columns: U32,
+        tile_rows: U32,
+    }
 }
 
 const COMMON: &str = portable!("splat/common.wgsl");
+const HITS: &str = portable!("splat/hits.wgsl");
 
 static PREPARE: Kernel<PrepareParams> = Kernel::wgsl(
     "splat_prepare",
@@ -82,7 +111,7 @@ static REACH: Kernel<ReachParams> = Kernel::wgsl(
 
 static TILES: Kernel<TilesParams> = Kernel::wgsl(
     "splat_tiles",
-    &[PRELUDE, COMMON, portable!("splat/tiles.wgsl")],
+    &[PRELUDE, COMMON, HITS, portable!("splat/tiles.wgsl")],
     &[
         Access::Read,
         Access::Read,
@@ -95,11 +124,65 @@ static TILES: Kernel<TilesParams> = Kernel::wgsl(
     &[],
 );
 
+static BEGIN: Kernel<BeginParams> = Kernel::wgsl(
+    "splat_grad_begin",
+    &[PRELUDE, portable!("splat/grad_begin.wgsl")],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+    &[],
+);
+
+static WALK: Kernel<WalkParams> = Kernel::wgsl(
+    "splat_grad_walk",
+    &[PRELUDE, COMMON, HITS, portable!("splat/grad_walk.wgsl")],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+        Access::Write,
+    ],
+    &[],
+);
+
+static SUM: Kernel<SumParams> = Kernel::wgsl(
+    "splat_grad_sum",
+    &[PRELUDE, COMMON, portable!("splat/grad_sum.wgsl")],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+    &[],
+);
+
 /// Projection and rasterising of 3-D Gaussians.
 pub(crate) static SPLATS: Family = Family {
     name: "splat",
-    ops: &[OpKind::GaussianSplatPrepare, OpKind::GaussianSplatRasterize],
-    kernels: &[&PREPARE.def, &REACH.def, &TILES.def],
+    ops: &[
+        OpKind::GaussianSplatPrepare,
+        OpKind::GaussianSplatRasterize,
+        OpKind::GaussianSplatRasterizeGrad,
+    ],
+    kernels: &[
+        &PREPARE.def,
+        &REACH.def,
+        &TILES.def,
+        &BEGIN.def,
+        &WALK.def,
+        &SUM.def,
+    ],
     supports: always,
     lower,
 };
@@ -120,6 +203,9 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     match &node.op {
         Op::GaussianSplatPrepare(op) => prepare(e, &operands, [op.width, op.height]),
         Op::GaussianSplatRasterize(op) => rasterize(e, &operands, [op.width, op.height]),
+        Op::GaussianSplatRasterizeGrad(op) => {
+            gradient::rasterize(e, &operands, [op.width, op.height])
+        }
         _ => unreachable!("invariant: a family lowers its own operators"),
     }
 }

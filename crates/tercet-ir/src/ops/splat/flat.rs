@@ -13,14 +13,14 @@ const NAN: f64 = f64::NAN;
 
 /// Splats and footprints as they are.
 #[derive(Clone, Debug, Default)]
-struct Flat {
+pub(super) struct Flat {
     splats: Vec<f64>,
     footprints: Vec<f64>,
 }
 
 impl Flat {
     /// Adds a splat with its conic, opacity, colour, depth and tiles.
-    fn splat(&mut self, numbers: [f64; SPLAT_LEN], tiles: [f64; 4]) {
+    pub(super) fn splat(&mut self, numbers: [f64; SPLAT_LEN], tiles: [f64; 4]) {
         self.splats.extend(numbers);
         self.footprints.extend(tiles);
         self.footprints.push(0.0);
@@ -40,6 +40,13 @@ impl Flat {
         image: [usize; 2],
         symbolic: bool,
     ) -> Result<Value, OpError> {
+        let [splats, footprints, background] = self.inputs(c, symbolic)?;
+        c.graph
+            .gaussian_splat_rasterize(splats, footprints, background, image)
+    }
+
+    /// Splats, footprints and a background.
+    pub(super) fn inputs(&self, c: &mut CaseGraph, symbolic: bool) -> Result<[Value; 3], OpError> {
         let count = self.footprints.len() / FOOTPRINT_LEN;
         let n = match symbolic {
             true => c.sym("n", count, 1200),
@@ -53,16 +60,15 @@ impl Flat {
         let footprints = c.input_of("footprints", ty, footprints)?;
         let background = Fill::Values(vec![0.5, 0.25, 1.0]);
         let background = c.input("background", [3], background)?;
-        c.graph
-            .gaussian_splat_rasterize(splats, footprints, background, image)
+        Ok([splats, footprints, background])
     }
 }
 
 /// Every tile of a small image.
-const ALL: [f64; 4] = [0.0, 0.0, 9.0, 9.0];
+pub(super) const ALL: [f64; 4] = [0.0, 0.0, 9.0, 9.0];
 
 /// Splats all over an image of 40 x 24 pixels, some deep, some at one depth.
-fn spread(count: usize, seed: u64) -> Flat {
+pub(super) fn spread(count: usize, seed: u64) -> Flat {
     let mut n = Numbers(seed);
     let mut flat = Flat::default();
     for _ in 0..count {
@@ -87,7 +93,7 @@ fn spread(count: usize, seed: u64) -> Flat {
 }
 
 /// Many faint splats, each in one tile or in none: more than one pass over the order, more than one batch.
-fn many(count: usize) -> Flat {
+pub(super) fn many(count: usize) -> Flat {
     let mut flat = Flat::default();
     for i in 0..count {
         let part = |k: usize, n: usize| (i * k % n) as f64;
@@ -110,13 +116,13 @@ fn many(count: usize) -> Flat {
 }
 
 /// A splat of half an opacity in the middle of the first pixel, of this colour and depth.
-fn plain(opacity: f64, color: [f64; 3], depth: f64) -> [f64; SPLAT_LEN] {
+pub(super) fn plain(opacity: f64, color: [f64; 3], depth: f64) -> [f64; SPLAT_LEN] {
     let [r, g, b] = color;
     [0.5, 0.5, 1.0, 0.0, 1.0, opacity, r, g, b, depth]
 }
 
-const RED: [f64; 3] = [1.0, 0.0, 0.0];
-const GREEN: [f64; 3] = [0.0, 1.0, 0.0];
+pub(super) const RED: [f64; 3] = [1.0, 0.0, 0.0];
+pub(super) const GREEN: [f64; 3] = [0.0, 1.0, 0.0];
 
 /// A splat whose conic is that of no variance.
 const BAD: [f64; SPLAT_LEN] = [0.0, 0.0, -1.0, 0.0, -1.0, 0.5, 1.0, 1.0, 1.0, 1.0];
@@ -134,7 +140,7 @@ fn written(name: &str, splats: &[[f64; SPLAT_LEN]], image: [f64; 3], left: f64) 
 }
 
 /// Footprints that no projection gives.
-fn tiles_anywhere() -> Flat {
+pub(super) fn tiles_anywhere() -> Flat {
     let mut flat = Flat::default();
     let far = [-2147483648.0, 2147483647.0];
     let all = [
@@ -153,7 +159,7 @@ fn tiles_anywhere() -> Flat {
 }
 
 /// Splats that are not drawn, and depths that are first and last.
-fn not_finite() -> Flat {
+pub(super) fn not_finite() -> Flat {
     let mut flat = Flat::default();
     let values = [NAN, f64::INFINITY, f64::NEG_INFINITY];
     for (at, value) in (0..6).map(|at| (at, values[at % 3])) {

@@ -15,9 +15,11 @@
 //! which a test measures; away from them the tolerance class holds.
 
 mod cases;
+mod cases_grad;
 mod flat;
 mod project;
 mod raster;
+mod raster_grad;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +28,7 @@ pub use project::{
     LEAST_DEPTH, LEAST_TURN, Projected, SPLAT_LEN, TILE,
 };
 pub use raster::{GREATEST_ALPHA, LEAST_ALPHA, LEAST_TRANSMITTANCE};
+pub use raster_grad::GaussianSplatRasterizeGrad;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
@@ -33,7 +36,7 @@ use crate::case::{Case, Reject};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
-use crate::grad::Gradient;
+use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype};
@@ -209,10 +212,6 @@ fn images(
     ])
 }
 
-/// Why splats have no gradient.
-const NOT_YET: &str =
-    "the gradient of splats needs kernels of its own, which there are none of yet";
-
 impl OpSpec for GaussianSplatPrepare {
     const DOC: Doc = Doc {
         name: "gaussian_splat_prepare",
@@ -233,7 +232,7 @@ impl OpSpec for GaussianSplatPrepare {
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::None(NOT_YET);
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::splat::prepare);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let n = expect_scene(operands)?;
@@ -279,7 +278,7 @@ impl OpSpec for GaussianSplatRasterize {
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::None(NOT_YET);
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::splat::rasterize);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [splats, footprints, background] = exactly(operands)?;
@@ -328,7 +327,7 @@ impl OpSpec for GaussianSplatRender {
         tier: Tier::Composite,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::None(NOT_YET);
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         expect_scene(operands)?;

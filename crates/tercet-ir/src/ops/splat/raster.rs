@@ -39,6 +39,31 @@ pub(super) fn covers(footprint: &[i64], x: usize, y: usize) -> bool {
     footprint[0] <= x && x < footprint[2] && footprint[1] <= y && y < footprint[3]
 }
 
+/// Shows the splats that are drawn at a pixel, front to back, with what each covers and the light that reaches it;
+/// gives the light that is left.
+pub(super) fn walk(
+    (splats, footprints, order): (&[f64], &[i64], &[usize]),
+    [x, y]: [usize; 2],
+    mut visit: impl FnMut(usize, f64, f64),
+) -> f64 {
+    let mut light = 1.0;
+    for &i in order {
+        if !covers(&footprints[i * FOOTPRINT_LEN..], x, y) {
+            continue;
+        }
+        let Some(alpha) = alpha(&splats[i * SPLAT_LEN..][..SPLAT_LEN], x, y) else {
+            continue;
+        };
+        let next = light * (1.0 - alpha);
+        if next < LEAST_TRANSMITTANCE {
+            break;
+        }
+        visit(i, alpha, light);
+        light = next;
+    }
+    light
+}
+
 /// The image `[height, width, 3]`, and what is left of the light of its background `[height, width]`.
 pub(super) fn rasterize(
     splats: &[f64],
@@ -50,24 +75,13 @@ pub(super) fn rasterize(
     let (mut image, mut left) = (Vec::new(), Vec::new());
     for y in 0..height {
         for x in 0..width {
-            let (mut color, mut light) = ([0.0; 3], 1.0);
-            for &i in &order {
-                if !covers(&footprints[i * FOOTPRINT_LEN..], x, y) {
-                    continue;
-                }
-                let splat = &splats[i * SPLAT_LEN..][..SPLAT_LEN];
-                let Some(alpha) = alpha(splat, x, y) else {
-                    continue;
-                };
-                let next = light * (1.0 - alpha);
-                if next < LEAST_TRANSMITTANCE {
-                    break;
-                }
-                for (sum, own) in color.iter_mut().zip(&splat[6..9]) {
+            let mut color = [0.0; 3];
+            let light = walk((splats, footprints, &order), [x, y], |i, alpha, light| {
+                let own = &splats[i * SPLAT_LEN..][6..9];
+                for (sum, own) in color.iter_mut().zip(own) {
                     *sum += own * alpha * light;
                 }
-                light = next;
-            }
+            });
             image.extend([0, 1, 2].map(|c| color[c] + light * background[c]));
             left.push(light);
         }

@@ -165,6 +165,7 @@ fn cases_keep_away_from_borders() {
     for kind in [
         OpKind::GaussianSplatPrepare,
         OpKind::GaussianSplatRasterize,
+        OpKind::GaussianSplatRasterizeGrad,
         OpKind::GaussianSplatRender,
     ] {
         for case in kind.cases() {

@@ -1,4 +1,4 @@
-//! `tercet splat`: an image of a scene of 3-D Gaussians.
+//! An image of a scene of 3-D Gaussians.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -8,14 +8,15 @@ use std::time::Instant;
 use serde_json::json;
 use tercet_models::splat::{Frame, LookAt, Scene, SplatCamera, SplatError, SplatRenderer};
 
-use super::{device, positive, within};
+use crate::commands::{device, positive, within};
 use crate::error::{CliError, Outcome};
 use crate::{destination, output};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// The scene: a .ply file as 3-D Gaussian splatting writes it
-    scene: PathBuf,
+    #[arg(required = true)]
+    scene: Option<PathBuf>,
     /// A camera as JSON, or a list of them such as cameras.json: position, rotation, width, height, and fx
     /// and fy or fov [default: one that sees most of the scene]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["eye", "target", "up", "fov"])]
@@ -56,7 +57,7 @@ pub(crate) struct Args {
 }
 
 /// Three numbers with commas between them.
-fn vector(text: &str) -> Result<[f64; 3], String> {
+pub(super) fn vector(text: &str) -> Result<[f64; 3], String> {
     let numbers = text.split(',').map(|x| x.trim().parse().ok());
     let numbers: Option<Vec<f64>> = numbers.collect();
     let numbers = numbers.filter(|list| list.iter().all(|x| x.is_finite()));
@@ -74,7 +75,7 @@ fn up(text: &str) -> Result<[f64; 3], String> {
     }
 }
 
-fn colour(text: &str) -> Result<[f64; 3], String> {
+pub(super) fn colour(text: &str) -> Result<[f64; 3], String> {
     let colour = vector(text)?;
     match colour.iter().all(|x| (0.0..=1.0).contains(x)) {
         true => Ok(colour),
@@ -92,7 +93,7 @@ fn frames(text: &str) -> Result<usize, String> {
 }
 
 /// `640x480`
-fn size(text: &str) -> Result<[usize; 2], String> {
+pub(super) fn size(text: &str) -> Result<[usize; 2], String> {
     let sides = text.split_once('x');
     let sides = sides.and_then(|(w, h)| Some([positive(w).ok()?, positive(h).ok()?]));
     sides.ok_or_else(|| "expected a size such as 640x480".to_string())
@@ -129,7 +130,7 @@ fn camera(args: &Args, scene: &Scene) -> Result<SplatCamera, CliError> {
     camera.map_err(of(what))
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(super) fn run(args: &Args) -> Result<Outcome, CliError> {
     let png = args.output.extension();
     if !png.is_some_and(|e| e.eq_ignore_ascii_case("png")) {
         let path = args.output.display();
@@ -137,8 +138,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         return Err(CliError::Usage(text));
     }
     destination::check(&args.output)?;
-    let shown = args.scene.display().to_string();
-    let scene = Scene::open(&args.scene).map_err(of(&format!("cannot read {shown}")))?;
+    let Some(path) = &args.scene else {
+        return Err(CliError::Usage("no scene is given".to_string()));
+    };
+    let shown = path.display().to_string();
+    let scene = Scene::open(path).map_err(of(&format!("cannot read {shown}")))?;
     let camera = camera(args, &scene)?;
     let device = device(&args.device)?;
     let what = format!("cannot draw {shown}");

@@ -1,0 +1,157 @@
+//! `GaussianSplatRasterizeGrad`: what rasterising does to cotangents.
+//!
+//! A pixel whose splats cover `a_i` of it and have the light `T_i = prod_(j < i) (1 - a_j)` shows
+//! `C = sum_i c_i a_i T_i + T b`, so that for cotangents `g` of the image and `h` of what is let through
+//!
+//! ```text
+//! dL/dc_i = a_i T_i g
+//! dL/da_i = T_i g c_i - (g C + h T - sum_(j <= i) a_j T_j g c_j) / (1 - a_i)
+//! ```
+//!
+//! (Kerbl et al. 2023, appendix C, read front to back: what is behind a splat is what the pixel shows, less what is
+//! up to it, and the same splats are drawn in the same order as on the way forward). `a = min(o exp(p), 0.99)` passes
+//! its cotangent at its bound and not beyond; where a splat is left out, it has none. The depth decides about order
+//! alone and has none.
+
+use super::raster::{GREATEST_ALPHA, drawn, walk};
+use super::{DTYPES, FOOTPRINT_LEN, SPLAT_LEN, cases_grad, expect_image, expect_sizes};
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, TypeError};
+use crate::grad::Gradient;
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{exactly, expect_dtype, expect_rank, expect_same_dtype};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// The cotangent of `splats [N,10]` of `GaussianSplatRasterize`, from the results `image [height, width, 3]` and
+    /// `transmittance [height, width]` that it gave and their cotangents. That of a depth is 0, as is that of a
+    /// splat that is not drawn.
+    pub struct GaussianSplatRasterizeGrad {
+        /// The width of the image in pixels.
+        pub width: usize,
+        /// The height of the image in pixels.
+        pub height: usize,
+    }
+}
+
+/// The results of rasterising and their cotangents.
+struct Pixels {
+    image: Vec<f64>,
+    left: Vec<f64>,
+    d_image: Vec<f64>,
+    d_left: Vec<f64>,
+}
+
+fn gradient(
+    splats: &[f64],
+    footprints: &[i64],
+    pixels: &Pixels,
+    [width, height]: [usize; 2],
+) -> Vec<f64> {
+    let order = drawn(splats);
+    let mut sums = vec![0.0; splats.len()];
+    for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
+        let at = y * width + x;
+        let g = &pixels.d_image[3 * at..][..3];
+        let dot = |c: &[f64]| -> f64 { g.iter().zip(c).map(|(g, c)| g * c).sum() };
+        let mut rest = dot(&pixels.image[3 * at..]) + pixels.d_left[at] * pixels.left[at];
+        walk((splats, footprints, &order), [x, y], |i, alpha, light| {
+            let (own, sum) = (&splats[i * SPLAT_LEN..], &mut sums[i * SPLAT_LEN..]);
+            let weight = alpha * light;
+            for (sum, g) in sum[6..9].iter_mut().zip(g) {
+                *sum += weight * g;
+            }
+            let shown = dot(&own[6..9]);
+            rest -= weight * shown;
+            let d_alpha = light * shown - rest / (1.0 - alpha);
+            let (dx, dy) = (x as f64 + 0.5 - own[0], y as f64 + 0.5 - own[1]);
+            let along = own[2] * dx * dx + own[4] * dy * dy;
+            let bell = (-0.5 * along - own[3] * dx * dy).exp();
+            if own[5] * bell > GREATEST_ALPHA {
+                return;
+            }
+            let d_power = own[5] * bell * d_alpha;
+            sum[0] += d_power * (own[2] * dx + own[3] * dy);
+            sum[1] += d_power * (own[4] * dy + own[3] * dx);
+            sum[2] -= 0.5 * d_power * dx * dx;
+            sum[3] -= d_power * dx * dy;
+            sum[4] -= 0.5 * d_power * dy * dy;
+            sum[5] += bell * d_alpha;
+        });
+    }
+    sums
+}
+
+impl OpSpec for GaussianSplatRasterizeGrad {
+    const DOC: Doc = Doc {
+        name: "gaussian_splat_rasterize_grad",
+        text: "The cotangent of the `splats` of `gaussian_splat_rasterize` from its results and their cotangents. \
+               Depths, and splats that are not drawn, have 0.",
+        operands: &[
+            "splats",
+            "footprints",
+            "image",
+            "transmittance",
+            "d_image",
+            "d_transmittance",
+        ],
+        dtypes: DTYPES,
+        accuracy: Accuracy::Rendering,
+        tier: Tier::Core,
+    };
+
+    const GRADIENT: Gradient<Self> =
+        Gradient::None("second derivatives of rasterising splats are not written");
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let [splats, footprints, image, left, d_image, d_left] = exactly(operands)?;
+        expect_dtype("splats", splats, DTYPES)?;
+        expect_dtype("footprints", footprints, &[DType::I32])?;
+        expect_image([self.width, self.height])?;
+        expect_rank("splats", splats, 2)?;
+        let n = &splats.shape[0];
+        expect_sizes("splats", splats, &[n, &Dim::Known(SPLAT_LEN)])?;
+        expect_sizes("footprints", footprints, &[n, &Dim::Known(FOOTPRINT_LEN)])?;
+        let [height, width, three] = [self.height, self.width, 3].map(Dim::Known);
+        for (name, ty) in [("image", image), ("d_image", d_image)] {
+            expect_same_dtype(name, ty, splats)?;
+            expect_sizes(name, ty, &[&height, &width, &three])?;
+        }
+        for (name, ty) in [("transmittance", left), ("d_transmittance", d_left)] {
+            expect_same_dtype(name, ty, splats)?;
+            expect_sizes(name, ty, &[&height, &width])?;
+        }
+        Ok(vec![splats.clone()])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let [image, left, d_image, d_left] = [2, 3, 4, 5].map(|i| operands[i].to_f64s());
+        let pixels = Pixels {
+            image,
+            left,
+            d_image,
+            d_left,
+        };
+        let (splats, footprints) = (operands[0].to_f64s(), operands[1].to_i64s());
+        let sums = gradient(&splats, &footprints, &pixels, [self.width, self.height]);
+        Ok(vec![Tensor::from_f64s(results[0].clone(), &sums)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases_grad::of_rasterize_grad()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        cases_grad::rejects_of_rasterize_grad()
+    }
+}
