@@ -5,8 +5,10 @@
 //   d_t = beta_t (v_t - D_t S^T k_t - sum over j < t of D_t / D_j (k_t k_j) d_j)
 //   o_t = (D_t S^T q_t + sum over j <= t of D_t / D_j (q_t k_j) d_j) / sqrt(N)
 //   S   = D_3 S + sum over j of D_3 / D_j k_j outer d_j
-// so that the lanes of a column meet once for four steps. What depends on k, q, g and beta only is made for all
+// so that the lanes of a column meet once for four steps: in shared memory, or, where they are within a cluster (MEETS),
+// by shuffles, so that no invocation of another column waits. What depends on k, q, g and beta only is made for all
 // columns when a block begins. The last state is F32.
+// uses cluster.wgsl: CLUSTER, shuffle_xor4
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 // uses states.wgsl: ACROSS, CHANNELS, COLUMNS, DTYPE, FOURS, LANES, LOG2_E, QUADS, STEPS, THREADS, UNITS, WIDTH, across, add_dot, channels, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_stride, values_of
 
@@ -29,10 +31,17 @@ struct Params {
 override INITIAL: u32 = 1u;
 override CARRY: u32 = 1u;
 
+// 1 where the lanes of a column are neighbours within a cluster: invocation across * LANES + lane has vectors q LANES +
+// lane of its columns then.
+const MEETS: u32 = min(CLUSTER / LANES, 1u) * min(CLUSTER - 1u, 1u);
+// How far apart lanes that are neighbours store, so that eight of them use different banks.
+const SPREAD: u32 = max(8u / LANES, 1u) * MEETS;
 // Parts in which products of rows are made.
 const PIECES: u32 = THREADS / (4u * FOURS);
 // Of the answers that an invocation adds up.
 const ANSWERS: u32 = (4u * CHANNELS + THREADS - 1u) / THREADS;
+// Whether there are answers in shared memory.
+const SHARED_ANSWERS: u32 = 1u - MEETS;
 
 // Of each step g in units of powers of two, and beta, as vectors of four steps.
 var<workgroup> gates_of: array<vec4<f32>, FOURS>;
@@ -42,8 +51,8 @@ var<workgroup> betas_of: array<vec4<f32>, FOURS>;
 var<workgroup> parts_of: array<vec4<f32>, FOURS * 4u * PIECES>;
 var<workgroup> mixes_of: array<vec4<f32>, FOURS * 4u>;
 // S^T k of four steps, by steps and columns: of each lane, and of all.
-var<workgroup> answers: array<f32, 4u * COLUMNS * THREADS>;
-var<workgroup> answer_of: array<f32, 4u * CHANNELS>;
+var<workgroup> answers: array<f32, 4u * COLUMNS * THREADS * SHARED_ANSWERS + MEETS>;
+var<workgroup> answer_of: array<f32, 4u * CHANNELS * SHARED_ANSWERS + MEETS>;
 
 var<private> next_gates: vec4<u32>;
 var<private> next_betas: vec4<u32>;
@@ -56,6 +65,14 @@ var<private> by_q: array<vec4<f32>, COLUMNS>;
 var<private> change: array<vec4<f32>, COLUMNS>;
 var<private> answered: array<f32, ANSWERS>;
 var<private> first_gate: u32;
+
+// A vector of states of this invocation.
+fn own_vector(q: u32) -> u32 {
+    if MEETS == 1u {
+        return q * LANES + lane;
+    }
+    return lane * QUADS + q;
+}
 
 fn gate_element(step: u32) -> u32 {
     return select(0u, first_gate + step * p.heads, step < p.steps);
@@ -158,19 +175,34 @@ fn mix_rows(local: u32) {
     }
 }
 
-// S^T k of four steps, into `answers`.
+// The sum over the lanes of a column, the same in each. Every invocation of the workgroup must call this.
+fn over_lanes(mine: vec4<f32>) -> vec4<f32> {
+    var sum = mine;
+    for (var mask = 1u; mask < LANES; mask *= 2u) {
+        sum += shuffle_xor4(sum, mask);
+    }
+    return sum;
+}
+
+// S^T k of four steps: of all lanes where they meet by shuffles, else of each into `answers`.
 fn ask(first: u32, four: u32) {
     for (var j = 0u; j < COLUMNS; j += 1u) {
         by_k[j] = vec4<f32>();
     }
     for (var q = 0u; q < QUADS; q += 1u) {
         for (var t = 0u; t < 4u; t += 1u) {
-            let k = enter(first, 4u * four + t, lane * QUADS + q);
+            let k = enter(first, 4u * four + t, own_vector(q));
             keys[4u * q + t] = k;
             for (var j = 0u; j < COLUMNS; j += 1u) {
                 by_k[j][t] = add_dot(by_k[j][t], k, state[j * QUADS + q]);
             }
         }
+    }
+    if MEETS == 1u {
+        for (var j = 0u; j < COLUMNS; j += 1u) {
+            by_k[j] = over_lanes(by_k[j]);
+        }
+        return;
     }
     for (var j = 0u; j < COLUMNS; j += 1u) {
         for (var t = 0u; t < 4u; t += 1u) {
@@ -208,12 +240,26 @@ fn look(first: u32, four: u32) {
     }
     for (var q = 0u; q < QUADS; q += 1u) {
         for (var t = 0u; t < 4u; t += 1u) {
-            let x = leave(first, 4u * four + t, lane * QUADS + q);
+            let x = leave(first, 4u * four + t, own_vector(q));
             for (var j = 0u; j < COLUMNS; j += 1u) {
                 by_q[j][t] = add_dot(by_q[j][t], x, state[j * QUADS + q]);
             }
         }
     }
+}
+
+// S^T k of four steps of column j of this invocation.
+fn answer_to(j: u32) -> vec4<f32> {
+    if MEETS == 1u {
+        return by_k[j];
+    }
+    let column = j * ACROSS + across;
+    return vec4<f32>(
+        answer_of[column],
+        answer_of[CHANNELS + column],
+        answer_of[2u * CHANNELS + column],
+        answer_of[3u * CHANNELS + column],
+    );
 }
 
 // What the columns change, and what is gathered of them.
@@ -227,12 +273,7 @@ fn solve(four: u32) {
     let m3 = mixes_of[4u * four + 3u];
     for (var j = 0u; j < COLUMNS; j += 1u) {
         let column = j * ACROSS + across;
-        let answer = vec4<f32>(
-            answer_of[column],
-            answer_of[CHANNELS + column],
-            answer_of[2u * CHANNELS + column],
-            answer_of[3u * CHANNELS + column],
-        );
+        let answer = answer_to(j);
         var d = betas * (values_of[four * CHANNELS + column] - decays * answer);
         d.y -= m0.y * d.x;
         d.z -= m0.z * d.x + m1.z * d.y;
@@ -272,7 +313,7 @@ fn begin(of_head: u32, first_column: u32) {
             var own = vec4<f32>();
             if INITIAL == 1u && column < channels {
                 for (var i = 0u; i < 4u; i += 1u) {
-                    let at = 4u * (lane * QUADS + q) + i;
+                    let at = 4u * own_vector(q) + i;
                     if at < p.states {
                         let source = (of_head + at) * p.columns + first_column + column;
                         own[i] = float_of(initial[word_of(source, DTYPE)], lane_of(source, DTYPE), DTYPE);
@@ -289,7 +330,7 @@ fn end(of_head: u32, first_column: u32) {
         let column = j * ACROSS + across;
         for (var q = 0u; q < QUADS; q += 1u) {
             for (var i = 0u; i < 4u; i += 1u) {
-                let at = 4u * (lane * QUADS + q) + i;
+                let at = 4u * own_vector(q) + i;
                 if at < p.states && column < channels {
                     last[(of_head + at) * p.columns + first_column + column] = state[j * QUADS + q][i];
                 }
@@ -318,8 +359,13 @@ fn main(
     value_stride = p.heads * p.columns;
     channels = p.columns - first_column;
     first_gate = token * p.heads + head;
-    lane = local / ACROSS;
-    across = local % ACROSS;
+    if MEETS == 1u {
+        lane = local % LANES;
+        across = local / LANES;
+    } else {
+        lane = local / ACROSS;
+        across = local % ACROSS;
+    }
     let of_head = (row * p.heads + head) * p.states;
     begin(of_head, first_column);
     if p.steps > 0u {
@@ -337,14 +383,21 @@ fn main(
         multiply_rows(first, local);
         workgroupBarrier();
         mix_rows(local);
+        if MEETS == 1u {
+            workgroupBarrier();
+        }
         let fours = fours_from(first);
         for (var four = 0u; four < fours; four += 1u) {
             ask(first, four);
-            workgroupBarrier();
-            add_answers(local);
-            look(first, four);
-            place_answers(local);
-            workgroupBarrier();
+            if MEETS == 1u {
+                look(first, four);
+            } else {
+                workgroupBarrier();
+                add_answers(local);
+                look(first, four);
+                place_answers(local);
+                workgroupBarrier();
+            }
             solve(four);
             update(four);
         }

@@ -1,7 +1,8 @@
 // y[i..] = x[start + i..]: a window of a strided operand of RANK axes at starts that are data, by
 // bits. One invocation writes one word: 4 / ELEM_BYTES elements.
-// uses prelude.wgsl: bits_of, flat_group
+// uses prelude.wgsl: bits_of
 // uses window.wgsl: start_of, window_of
+// uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
 struct Params {
     sizes: array<vec4<u32>, 2>,
@@ -16,7 +17,6 @@ struct Params {
 @group(0) @binding(2) var<storage, read> starts: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<u32>;
 
-override ELEM_BYTES: u32 = 4u;
 override RANK: u32 = 2u;
 
 // The element of the operand for element `i` of the window. Strides may be negative: the sum wraps.
@@ -32,24 +32,8 @@ fn source_of(i: u32) -> u32 {
     return at;
 }
 
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let word = flat_group(group, count) * 256u + local;
-    let lanes = 4u / ELEM_BYTES;
-    if word * lanes >= p.numel {
-        return;
-    }
-    var out = 0u;
-    for (var lane = 0u; lane < lanes; lane += 1u) {
-        let i = word * lanes + lane;
-        if i < p.numel {
-            let at = source_of(i);
-            out |= bits_of(x[at / lanes], at % lanes, ELEM_BYTES) << (lane * ELEM_BYTES * 8u);
-        }
-    }
-    y[word] = out;
+// The bits of element `i` of the result.
+fn bits_at(i: u32) -> u32 {
+    let at = source_of(i);
+    return bits_of(x[at / LANES], at % LANES, ELEM_BYTES);
 }

@@ -1,7 +1,8 @@
 // y = x with the window at starts that are data replaced by `update`; both operands strided, of RANK
 // axes, by bits. One invocation writes one word: 4 / ELEM_BYTES elements.
-// uses prelude.wgsl: bits_of, flat_group
+// uses prelude.wgsl: bits_of
 // uses window.wgsl: size_of, start_of, window_of
+// uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
 struct Params {
     sizes: array<vec4<u32>, 2>,
@@ -19,12 +20,10 @@ struct Params {
 @group(0) @binding(3) var<storage, read> starts: array<u32>;
 @group(0) @binding(4) var<storage, read_write> y: array<u32>;
 
-override ELEM_BYTES: u32 = 4u;
 override RANK: u32 = 2u;
 
 // The bits of element `i` of the result. Strides may be negative: the sums wrap.
 fn bits_at(i: u32) -> u32 {
-    let lanes = 4u / ELEM_BYTES;
     var rest = i;
     var at = p.offset;
     var update_at = p.update_offset;
@@ -40,28 +39,7 @@ fn bits_at(i: u32) -> u32 {
         update_at += local * p.update_strides[axis / 4u][axis % 4u];
     }
     if inside {
-        return bits_of(update[update_at / lanes], update_at % lanes, ELEM_BYTES);
+        return bits_of(update[update_at / LANES], update_at % LANES, ELEM_BYTES);
     }
-    return bits_of(x[at / lanes], at % lanes, ELEM_BYTES);
-}
-
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let word = flat_group(group, count) * 256u + local;
-    let lanes = 4u / ELEM_BYTES;
-    if word * lanes >= p.numel {
-        return;
-    }
-    var out = 0u;
-    for (var lane = 0u; lane < lanes; lane += 1u) {
-        let i = word * lanes + lane;
-        if i < p.numel {
-            out |= bits_at(i) << (lane * ELEM_BYTES * 8u);
-        }
-    }
-    y[word] = out;
+    return bits_of(x[at / LANES], at % LANES, ELEM_BYTES);
 }

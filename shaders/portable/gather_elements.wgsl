@@ -3,7 +3,8 @@
 // and of the result. Negative indices count from the end; others outside the axis are clamped (a check of
 // its own fails the run). One invocation writes one word: 4 / ELEM_BYTES elements.
 // uses named.wgsl: named
-// uses prelude.wgsl: bits_of, flat_group
+// uses prelude.wgsl: bits_of
+// uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -19,7 +20,6 @@ struct Params {
 @group(0) @binding(2) var<storage, read> idx: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<u32>;
 
-override ELEM_BYTES: u32 = 4u;
 override RANK: u32 = 2u;
 
 // The element of the operand for element `i` of the result. Strides may be negative: the sum wraps.
@@ -39,25 +39,12 @@ fn source_of(i: u32) -> u32 {
     return at;
 }
 
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let word = flat_group(group, count) * 256u + local;
-    let lanes = 4u / ELEM_BYTES;
-    if word * lanes >= p.numel {
-        return;
+// The bits of element `i` of the result.
+fn bits_at(i: u32) -> u32 {
+    // An empty axis has nothing to name.
+    if p.len == 0u {
+        return 0u;
     }
-    var out = 0u;
-    for (var lane = 0u; lane < lanes; lane += 1u) {
-        let i = word * lanes + lane;
-        // An empty axis has nothing to name.
-        if i < p.numel && p.len > 0u {
-            let at = source_of(i);
-            out |= bits_of(x[at / lanes], at % lanes, ELEM_BYTES) << (lane * ELEM_BYTES * 8u);
-        }
-    }
-    y[word] = out;
+    let at = source_of(i);
+    return bits_of(x[at / LANES], at % LANES, ELEM_BYTES);
 }

@@ -4,7 +4,8 @@
 // of lens[c] elements that lie steps[c] apart. Negative ones count from the end; others outside are clamped
 // (a check of its own fails the run). One invocation writes one word: 4 / ELEM_BYTES elements.
 // uses named.wgsl: named
-// uses prelude.wgsl: bits_of, flat_group
+// uses prelude.wgsl: bits_of
+// uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -21,7 +22,6 @@ struct Params {
 @group(0) @binding(2) var<storage, read> idx: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<u32>;
 
-override ELEM_BYTES: u32 = 4u;
 override RANK: u32 = 2u;
 override COORDINATES: u32 = 1u;
 
@@ -43,27 +43,5 @@ fn bits_at(i: u32) -> u32 {
         }
         at += named(idx[row * COORDINATES + c], len) * p.steps[c / 4u][c % 4u];
     }
-    let lanes = 4u / ELEM_BYTES;
-    return bits_of(x[at / lanes], at % lanes, ELEM_BYTES);
-}
-
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let word = flat_group(group, count) * 256u + local;
-    let lanes = 4u / ELEM_BYTES;
-    if word * lanes >= p.numel {
-        return;
-    }
-    var out = 0u;
-    for (var lane = 0u; lane < lanes; lane += 1u) {
-        let i = word * lanes + lane;
-        if i < p.numel {
-            out |= bits_at(i) << (lane * ELEM_BYTES * 8u);
-        }
-    }
-    y[word] = out;
+    return bits_of(x[at / LANES], at % LANES, ELEM_BYTES);
 }

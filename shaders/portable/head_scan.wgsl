@@ -21,6 +21,8 @@ struct Params {
 @group(0) @binding(5) var<storage, read> dt_data: array<u32>;
 @group(0) @binding(6) var<storage, read> a_data: array<u32>;
 
+const SPREAD: u32 = 0u;
+
 // The greatest power of two that D or 1 / D reaches.
 const RANGE: f32 = 40.0;
 

@@ -1,7 +1,8 @@
 // y = x with elements added before and after each axis, by bits. MODE is 0 for the constant `value`,
 // 1 for reflections, 2 for repeated edges, 3 for repetitions. The operand is strided, of RANK axes.
 // One invocation writes one word: 4 / ELEM_BYTES elements.
-// uses prelude.wgsl: bits_of, flat_group
+// uses prelude.wgsl: bits_of
+// uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -17,7 +18,6 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;
 
-override ELEM_BYTES: u32 = 4u;
 override RANK: u32 = 2u;
 override MODE: u32 = 0u;
 
@@ -53,27 +53,5 @@ fn bits_at(i: u32) -> u32 {
         }
         at += own * p.strides[axis / 4u][axis % 4u];
     }
-    let lanes = 4u / ELEM_BYTES;
-    return bits_of(x[at / lanes], at % lanes, ELEM_BYTES);
-}
-
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let word = flat_group(group, count) * 256u + local;
-    let lanes = 4u / ELEM_BYTES;
-    if word * lanes >= p.numel {
-        return;
-    }
-    var out = 0u;
-    for (var lane = 0u; lane < lanes; lane += 1u) {
-        let i = word * lanes + lane;
-        if i < p.numel {
-            out |= bits_at(i) << (lane * ELEM_BYTES * 8u);
-        }
-    }
-    y[word] = out;
+    return bits_of(x[at / LANES], at % LANES, ELEM_BYTES);
 }

@@ -1,7 +1,8 @@
 // y[i] = x[(i + start) mod n] along every axis of a strided operand of RANK axes, by bits: rotations and
 // repetitions. `shape` is that of the result, `sizes` are the operand's, each start is below its size.
 // One invocation writes one word: 4 / ELEM_BYTES elements.
-// uses prelude.wgsl: bits_of, flat_group
+// uses prelude.wgsl: bits_of
+// uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -16,7 +17,6 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;
 
-override ELEM_BYTES: u32 = 4u;
 override RANK: u32 = 2u;
 
 // The element of the operand for element `i` of the result. Strides may be negative: the sum wraps.
@@ -33,24 +33,8 @@ fn source_of(i: u32) -> u32 {
     return at;
 }
 
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let word = flat_group(group, count) * 256u + local;
-    let lanes = 4u / ELEM_BYTES;
-    if word * lanes >= p.numel {
-        return;
-    }
-    var out = 0u;
-    for (var lane = 0u; lane < lanes; lane += 1u) {
-        let i = word * lanes + lane;
-        if i < p.numel {
-            let at = source_of(i);
-            out |= bits_of(x[at / lanes], at % lanes, ELEM_BYTES) << (lane * ELEM_BYTES * 8u);
-        }
-    }
-    y[word] = out;
+// The bits of element `i` of the result.
+fn bits_at(i: u32) -> u32 {
+    let at = source_of(i);
+    return bits_of(x[at / LANES], at % LANES, ELEM_BYTES);
 }

@@ -1,10 +1,13 @@
 // y = data in slices of `inner` elements, each with the updates whose key names it, in their order: with
 // REDUCE the elements are combined, else the last update stays. The keys of `updates` slices are sorted;
 // places[r] is the update that has key r. Without DATA every slice begins with the result over nothing.
+// With STARTS the third argument has instead of the keys, for each slice and one more, the first rank whose key is at
+// least that (scatter_starts.wgsl): slices of many elements look it up once, not for each element.
 // Combined numbers are handled as 32 bits: f32 for floats, integers that wrap; what no key names keeps its
 // bits. One invocation writes one word: no two combine the same element, whose order is fixed.
 // uses numbers.wgsl: combine, identity, number_of
 // uses prelude.wgsl: BF16, bits_of, flat_group, float_bits, int_bits, lane_of, lane_shift, lanes, word_of
+// uses scatter_rank.wgsl: rank_of
 
 struct Params {
     numel: u32,
@@ -22,20 +25,22 @@ struct Params {
 override IN: u32 = 0u;
 override REDUCE: u32 = 1u;
 override DATA: u32 = 1u;
+override STARTS: u32 = 0u;
 
-// The first rank whose key is at least `key`.
-fn rank_of(key: u32) -> u32 {
-    var low = 0u;
-    var high = p.updates;
-    while low < high {
-        let middle = low + (high - low) / 2u;
-        if keys[middle] < key {
-            low = middle + 1u;
-        } else {
-            high = middle;
-        }
+// The first rank whose key is at least that of a slice.
+fn start_of(slice: u32) -> u32 {
+    if STARTS == 1u {
+        return keys[slice];
     }
-    return low;
+    return rank_of(slice, p.updates);
+}
+
+// True if the update of this rank, which is not before the slice's first, belongs to the slice, which ends before `end`.
+fn is_of(rank: u32, slice: u32, end: u32) -> bool {
+    if STARTS == 1u {
+        return rank < end;
+    }
+    return rank < p.updates && keys[min(rank, max(p.updates, 1u) - 1u)] == slice;
 }
 
 // The bits of a number as an element, in the low end.
@@ -56,25 +61,30 @@ fn bits_at(i: u32) -> u32 {
     let slice = i / p.inner;
     let within = i % p.inner;
     if REDUCE == 0u {
-        let after = rank_of(slice + 1u);
-        if after > 0u && keys[max(after, 1u) - 1u] == slice {
+        let after = start_of(slice + 1u);
+        var before = 0u;
+        if STARTS == 1u {
+            before = start_of(slice);
+        }
+        if after > before && (STARTS == 1u || keys[max(after, 1u) - 1u] == slice) {
             let at = update_at(max(after, 1u) - 1u, within);
             return bits_of(updates[word_of(at, IN)], lane_of(at, IN), bytes);
         }
         return bits_of(data[word_of(i, IN)], lane_of(i, IN), bytes);
     }
-    let first = rank_of(slice);
+    let first = start_of(slice);
+    var end = p.updates;
+    if STARTS == 1u {
+        end = start_of(slice + 1u);
+    }
     var so_far = identity();
     if DATA == 1u {
-        if first >= p.updates || keys[min(first, p.updates - 1u)] != slice {
+        if !is_of(first, slice, end) {
             return bits_of(data[word_of(i, IN)], lane_of(i, IN), bytes);
         }
         so_far = number_of(data[word_of(i, IN)], lane_of(i, IN), IN);
     }
-    for (var rank = first; rank < p.updates; rank += 1u) {
-        if keys[rank] != slice {
-            break;
-        }
+    for (var rank = first; is_of(rank, slice, end); rank += 1u) {
         let at = update_at(rank, within);
         so_far = combine(so_far, number_of(updates[word_of(at, IN)], lane_of(at, IN), IN));
     }

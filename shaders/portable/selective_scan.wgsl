@@ -15,6 +15,8 @@ struct Params {
 @group(0) @binding(5) var<storage, read> dt_data: array<u32>;
 @group(0) @binding(6) var<storage, read> a_data: array<u32>;
 
+const SPREAD: u32 = 0u;
+
 var<workgroup> dt_of: array<vec4<f32>, FOURS * CHANNELS>;
 var<private> next_dt: array<vec4<u32>, UNITS>;
 

@@ -9,8 +9,9 @@
 // What the lanes of a channel gather of four steps waits as a vector in `sums` until the block ends, where
 // each invocation stores the results of its units: a unit is a channel and four steps.
 //
-// The kernel that includes this declares `p` with `steps` and `states`, and places values (x, v) in `values_of`.
-// uses delta_scan.wgsl or head_scan.wgsl or selective_scan.wgsl: p
+// The kernel that includes this declares `p` with `steps` and `states`, places values (x, v) in `values_of`, and says with
+// SPREAD how far apart the lanes of a channel store what they gather (0 where its lanes are not neighbours).
+// uses delta_scan.wgsl or head_scan.wgsl or selective_scan.wgsl: SPREAD, p
 // uses halves.wgsl: two_bits, two_of
 // uses prelude.wgsl: F32, float_of, lane_of, word_of
 // uses state_row_vectors.wgsl or state_rows.wgsl: ALIGNED, enter_words, leave_words
@@ -178,16 +179,21 @@ fn fours_from(first: u32) -> u32 {
     return min(FOURS, (p.steps - first + 3u) / 4u);
 }
 
+// Where what a lane of a channel gathers of four steps waits.
+fn sum_at(four: u32, of_lane: u32, channel: u32) -> u32 {
+    return (four * LANES + of_lane) * CHANNELS + (channel ^ (of_lane * SPREAD % min(8u, CHANNELS)));
+}
+
 // Keeps what this invocation gathers of four steps of its channel j.
 fn gather(four: u32, j: u32, sum: vec4<f32>) {
-    sums[(four * LANES + lane) * CHANNELS + j * ACROSS + across] = sum;
+    sums[sum_at(four, lane, j * ACROSS + across)] = sum;
 }
 
 // What all lanes gathered of four steps of a channel.
 fn gathered(four: u32, channel: u32) -> vec4<f32> {
     var sum = vec4<f32>();
     for (var k = 0u; k < LANES; k += 1u) {
-        sum += sums[(four * LANES + k) * CHANNELS + channel];
+        sum += sums[sum_at(four, k, channel)];
     }
     return sum;
 }

@@ -1,7 +1,8 @@
 // y = x where column - row >= k (UPPER = 1) or column - row <= k (UPPER = 0) in the matrices of the last
 // two axes, else 0, by bits. The operand is strided, of RANK axes. One invocation writes one word:
 // 4 / ELEM_BYTES elements.
-// uses prelude.wgsl: bits_of, flat_group
+// uses prelude.wgsl: bits_of
+// uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -17,7 +18,6 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;
 
-override ELEM_BYTES: u32 = 4u;
 override RANK: u32 = 2u;
 override UPPER: u32 = 1u;
 
@@ -40,24 +40,11 @@ fn is_kept(i: u32) -> bool {
     return select(column - row <= p.k, column - row >= p.k, UPPER == 1u);
 }
 
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let word = flat_group(group, count) * 256u + local;
-    let lanes = 4u / ELEM_BYTES;
-    if word * lanes >= p.numel {
-        return;
+// The bits of element `i` of the result.
+fn bits_at(i: u32) -> u32 {
+    if !is_kept(i) {
+        return 0u;
     }
-    var out = 0u;
-    for (var lane = 0u; lane < lanes; lane += 1u) {
-        let i = word * lanes + lane;
-        if i < p.numel && is_kept(i) {
-            let at = source_of(i);
-            out |= bits_of(x[at / lanes], at % lanes, ELEM_BYTES) << (lane * ELEM_BYTES * 8u);
-        }
-    }
-    y[word] = out;
+    let at = source_of(i);
+    return bits_of(x[at / LANES], at % LANES, ELEM_BYTES);
 }

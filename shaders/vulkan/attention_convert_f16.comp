@@ -5,5 +5,6 @@
 #extension GL_NV_cooperative_matrix2 : require
 
 #define CONVERTS 1
+#define KEEPS_LSE 0
 #include "attention_f16.glsl"
 #include "attention_coop.glsl"

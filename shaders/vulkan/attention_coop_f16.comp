@@ -4,5 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 
 #define CONVERTS 0
+#define KEEPS_LSE 0
 #include "attention_f16.glsl"
 #include "attention_coop.glsl"

@@ -90,11 +90,7 @@ SUMS sums[RF * VF];
 #include "attention_centers.glsl"
 #include "attention_weights.glsl"
 
-uvec4 to_elements(vec4 a, vec4 b) {
-    uvec4 low = uvec4(F32_TO_ELEMENT(a.x), F32_TO_ELEMENT(a.z), F32_TO_ELEMENT(b.x), F32_TO_ELEMENT(b.z));
-    uvec4 high = uvec4(F32_TO_ELEMENT(a.y), F32_TO_ELEMENT(a.w), F32_TO_ELEMENT(b.y), F32_TO_ELEMENT(b.w));
-    return low | high << 16;
-}
+#include "to_elements.glsl"
 
 // Eight sums on their way out.
 uvec4 results_of(uint from, float total) {
@@ -102,6 +98,32 @@ uvec4 results_of(uint from, float total) {
 }
 
 #include "attention_results.glsl"
+
+#if KEEPS_LSE
+// The centers of the rows that finish_weights() adds up in this invocation, which it writes over.
+const uint OWN_ROWS = (WM + SUBGROUP - 1) / SUBGROUP;
+float kept_centers[OWN_ROWS];
+
+void keep_centers() {
+    [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
+        kept_centers[i] = NUMBER(own_row + min(i * SUBGROUP + gl_SubgroupInvocationID, WM - 1u));
+    }
+}
+
+// The logarithm of the sum of the exponentials of each row, by batch entry, query head and query.
+void store_lse() {
+    [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
+        uint own = i * SUBGROUP + gl_SubgroupInvocationID;
+        uint row = first_row + own_row + own;
+        if (own < WM && row < rows) {
+            float total = NUMBER(own_row + own);
+            float sum = kept_centers[i] / UNIT + log2(total) / LOG2_E;
+            uint query_head = (batch * p.kv_heads + head) * p.group + row % p.group;
+            lse[query_head * p.queries + row / p.group] = total == 0.0 ? minus_infinity() : sum;
+        }
+    }
+}
+#endif
 
 // The products of the subgroup's queries with the staged keys.
 void multiply_keys() {
@@ -185,6 +207,12 @@ void main() {
         store_keys();
     }
     barrier();
+#if KEEPS_LSE
+    keep_centers();
     finish_weights();
+    store_lse();
+#else
+    finish_weights();
+#endif
     store_results();
 }

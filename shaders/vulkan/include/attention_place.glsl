@@ -30,22 +30,7 @@ void subgroup_meets() {
         gl_SemanticsAcquireRelease);
 }
 
-// The number of keys of a batch entry.
-int keys_of(uint batch) {
-    if (p.has_lens == 0u) {
-        return int(p.keys);
-    }
-    return clamp(int(lens[p.lens_offset + batch * p.lens_stride]), 0, int(p.keys));
-}
-
-// The first key that a row sees and the one after the last, before `keep` and `bias`; `n` keys.
-ivec2 seen_by(uint row, int n) {
-    if (p.causal == 0u) {
-        return ivec2(0, n);
-    }
-    int end = n - int(p.queries) + int(row / p.group) + 1;
-    return ivec2(max(end - int(p.window), 0), clamp(end, 0, n));
-}
+#include "attention_seen.glsl"
 
 // The workgroup's place.
 uint batch;
@@ -63,11 +48,7 @@ void take_place(uint flat_group) {
     own_row = gl_SubgroupID * WM;
 }
 
-// Where rows of this batch entry and key head begin.
-uint row_of(uint row, uint offset, uint of_batch, uint of_head, uint of_seq) {
-    uint query_head = head * p.group + row % p.group;
-    return offset + batch * of_batch + query_head * of_head + row / p.group * of_seq;
-}
+#include "attention_row.glsl"
 
 // What each row sees, and the numbers of a fragment. A barrier comes after it.
 void stage_rows(int n) {

@@ -68,6 +68,9 @@ layout(set = 0, binding = 3) readonly buffer V { uvec4 v[]; };
 layout(set = 0, binding = 4) readonly buffer Mask { uint mask[]; };
 layout(set = 0, binding = 5) readonly buffer Lens { uint lens[]; };
 layout(set = 0, binding = 6) writeonly buffer Y { uvec4 y[]; };
+#if KEEPS_LSE // the logarithms of sums of exponentials are a result
+layout(set = 0, binding = 7) writeonly buffer Lse { float lse[]; };
+#endif
 
 #define SUMS coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>
 #define NARROW coopmat<ELEMENT, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>

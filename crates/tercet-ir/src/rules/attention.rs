@@ -1,5 +1,7 @@
 //! Attention, down to two products and a softmax, and rotary embedding.
 
+mod grad;
+
 use super::util::Built;
 use super::{Applied, Rule};
 use crate::dim::Dim;
@@ -7,7 +9,9 @@ use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::legalize::Builder;
-use crate::ops::{Attention, Concat, Gather, Layout, MaskKind, Op, OpKind, RopeStyle, Softmax};
+use crate::ops::{
+    Attention, Concat, Gather, Layout, MaskKind, Op, OpKind, ReduceFn, RopeStyle, Softmax,
+};
 use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
 use crate::types::Shape;
 
@@ -16,6 +20,16 @@ pub(super) const RULES: &[Rule] = &[
         name: "attention_as_products_and_softmax",
         on: OpKind::Attention,
         apply: attention,
+    },
+    Rule {
+        name: "attention_with_lse_as_attention_and_sums",
+        on: OpKind::AttentionWithLse,
+        apply: attention_with_lse,
+    },
+    Rule {
+        name: "attention_grad_as_products",
+        on: OpKind::AttentionGrad,
+        apply: grad::attention_grad,
     },
     Rule {
         name: "rope_as_rotated_halves",
@@ -34,29 +48,37 @@ struct Dims {
     rows: Dim,
 }
 
-/// The groups of query heads that share a key head are rows of one product, so that keys are not
-/// copied per query head. Everything is computed in F32 or wider, and rounded once.
-fn attention(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
-    let (Op::Attention(o), &[q, k, v, ref rest @ ..]) = (op, inputs) else {
-        return Ok(None);
-    };
-    let dtype = b.dtype(q);
+/// Queries and keys as heads first, wide, with what masks them.
+struct Operands {
+    q: Value,
+    k: Value,
+    head_dim: usize,
+    dims: Dims,
+    mask: Option<Value>,
+    len: Option<Value>,
+}
+
+/// The operands of an attention; none where a size is not known that has to be. `rest` are those after the values.
+fn operands(
+    b: &mut Builder<'_>,
+    o: &Attention,
+    [q, k, v]: [Value; 3],
+    rest: &[Value],
+) -> Result<Option<Operands>, OpError> {
     let q = heads_first(b, q, o.layout)?;
     let k = heads_first(b, k, o.layout)?;
-    let v = heads_first(b, v, o.layout)?;
-    let (q_shape, v_shape) = (b.shape(q), b.shape(v));
-    let Some(rows) = q_shape[2].checked_mul(&Dim::Known(o.q_heads / o.kv_heads)) else {
+    let value_dim = b.shape(v)[3].clone();
+    let (q_shape, k_shape) = (b.shape(q), b.shape(k));
+    let rows = q_shape[2].checked_mul(&Dim::Known(o.q_heads / o.kv_heads));
+    let (Some(rows), Some(head_dim)) = (rows, q_shape[3].known()) else {
         return Ok(None);
     };
     let dims = Dims {
         batch: q_shape[0].clone(),
         queries: q_shape[2].clone(),
-        keys: v_shape[2].clone(),
-        value_dim: v_shape[3].clone(),
+        keys: k_shape[2].clone(),
+        value_dim,
         rows,
-    };
-    let Some(head_dim) = q_shape[3].known() else {
-        return Ok(None);
     };
     let mut rest = rest.iter().copied();
     let mask = match o.has_mask_operand() {
@@ -67,6 +89,35 @@ fn attention(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         Some(len) => Some(checked_len(b, len, &dims)?),
         None => None,
     };
+    Ok(Some(Operands {
+        q,
+        k,
+        head_dim,
+        dims,
+        mask,
+        len,
+    }))
+}
+
+/// The groups of query heads that share a key head are rows of one product, so that keys are not
+/// copied per query head. Everything is computed in F32 or wider, and rounded once.
+fn attention(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::Attention(o), &[q, k, v, ref rest @ ..]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let dtype = b.dtype(q);
+    let Some(all) = operands(b, o, [q, k, v], rest)? else {
+        return Ok(None);
+    };
+    let v = heads_first(b, v, o.layout)?;
+    let Operands {
+        q,
+        k,
+        head_dim,
+        dims,
+        mask,
+        len,
+    } = all;
     let scores = scores(b, o, q, k, head_dim, &dims)?;
     let scores = masked(b, o, scores, mask, len, &dims)?;
     let p = b.add(Softmax { axis: 3 }, &[scores])?;
@@ -94,6 +145,33 @@ fn attention(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         Layout::Bshd => b.transpose(y, &[0, 2, 1, 3])?,
     };
     Ok(Some(vec![b.cast(y, dtype)?]))
+}
+
+/// The attention, and the logarithms of sums of exponentials of scores that are made for them alone.
+fn attention_with_lse(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::AttentionWithLse(o), &[q, k, v, ref rest @ ..]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let o = o.attention();
+    let y = b.add(o.clone(), inputs)?;
+    let Some(all) = operands(b, &o, [q, k, v], rest)? else {
+        return Ok(None);
+    };
+    let scores = scores(b, &o, all.q, all.k, all.head_dim, &all.dims)?;
+    let scores = masked(b, &o, scores, all.mask, all.len, &all.dims)?;
+    let most = b.reduce(ReduceFn::Max, scores, &[3])?;
+    let least = b.scalar(b.dtype(most), f64::NEG_INFINITY)?;
+    let zero = b.scalar(b.dtype(most), 0.0)?;
+    let sees_none = b.compare(CompareFn::Eq, most, least)?;
+    let center = b.select(sees_none, zero, most)?;
+    let powers = b.binary(BinaryFn::Sub, scores, center)?;
+    let powers = b.unary(UnaryFn::Exp, powers)?;
+    let sum = b.reduce(ReduceFn::Sum, powers, &[3])?;
+    let sum = b.unary(UnaryFn::Ln, sum)?;
+    let lse = b.binary(BinaryFn::Add, sum, center)?;
+    let shape = vec![all.dims.batch, Dim::Known(o.q_heads), all.dims.queries];
+    let lse = b.reshape(lse, shape)?;
+    Ok(Some(vec![y, lse]))
 }
 
 /// `[batch, heads, sequence, head dim]`, wide.

@@ -7,6 +7,7 @@ mod refusals;
 mod sizes;
 mod spread;
 mod tokens;
+pub(super) mod training;
 
 use super::{AttentionOptions, Layout};
 use crate::case::{Case, CaseGraph, Fill};

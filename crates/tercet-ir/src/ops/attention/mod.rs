@@ -1,7 +1,10 @@
 //! Scaled dot-product attention.
 
 mod cases;
+mod grad;
 mod options;
+mod reference;
+mod saved;
 
 use crate::accuracy::Accuracy;
 use crate::attr::{AttrError, AttrValue, Literal, Real};
@@ -13,11 +16,13 @@ use crate::error::{EvalError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::op::{Doc, EvalCtx, OpSpec, Tier};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype};
-use crate::scalar::maximum;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
+pub use grad::{AttentionGrad, AttentionGradOf};
 pub use options::{AttentionMask, AttentionOptions};
+use reference::Reference;
+pub use saved::AttentionWithLse;
 
 crate::spelled! {
     /// The order of the axes of a rank 4 operand of [`Attention`] and [`Rope`](crate::ops::Rope).
@@ -136,14 +141,60 @@ attrs! {
     }
 }
 
-/// The sizes of an attention, from its operands' shapes.
-struct Sizes {
-    batch: usize,
-    queries: usize,
-    keys: usize,
-    head_dim: usize,
-    value_dim: usize,
+/// Declares an operator that has attributes of its own, then those of [`Attention`].
+macro_rules! like_attention {
+    ($(#[$m:meta])* pub struct $Op:ident { $($(#[$fm:meta])* $own:ident: $t:ty),* $(,)? }) => {
+        $crate::attrs! {
+            $(#[$m])*
+            pub struct $Op {
+                $($(#[$fm])* pub $own: $t,)*
+                /// As of [`Attention`].
+                pub q_heads: usize,
+                /// As of [`Attention`].
+                pub kv_heads: usize,
+                /// The order of the axes of operands and results of rank 4.
+                pub layout: Layout,
+                /// As of [`Attention`].
+                pub mask: MaskKind,
+                /// As of [`Attention`].
+                pub scale: Option<Real>,
+                /// As of [`Attention`].
+                pub softcap: Option<Real>,
+                /// As of [`Attention`].
+                pub kv_len: bool,
+            }
+        }
+
+        impl $Op {
+            fn of_attention($($own: $t,)* op: Attention) -> $Op {
+                $Op {
+                    $($own,)*
+                    q_heads: op.q_heads,
+                    kv_heads: op.kv_heads,
+                    layout: op.layout,
+                    mask: op.mask,
+                    scale: op.scale,
+                    softcap: op.softcap,
+                    kv_len: op.kv_len,
+                }
+            }
+
+            /// The attention that it is of.
+            pub fn attention(&self) -> Attention {
+                Attention {
+                    q_heads: self.q_heads,
+                    kv_heads: self.kv_heads,
+                    layout: self.layout,
+                    mask: self.mask,
+                    scale: self.scale,
+                    softcap: self.softcap,
+                    kv_len: self.kv_len,
+                }
+            }
+        }
+    };
 }
+use like_attention;
 
 /// `[batch, heads, sequence, head dim]` of a rank 4 type.
 fn parts(ty: &Type, layout: Layout) -> [&Dim; 4] {
@@ -232,81 +283,6 @@ impl Attention {
         }
         Ok(())
     }
-
-    /// The number of keys per batch entry.
-    fn kv_lens(&self, operand: Option<&Tensor>, sizes: &Sizes) -> Result<Vec<usize>, EvalError> {
-        let Some(lens) = operand else {
-            return Ok(vec![sizes.keys; sizes.batch]);
-        };
-        let lens: Result<Vec<usize>, EvalError> = lens
-            .to_i64s()
-            .into_iter()
-            .map(|n| {
-                let len = usize::try_from(n).ok().filter(|&n| n <= sizes.keys);
-                let keys = sizes.keys;
-                len.ok_or_else(|| {
-                    EvalError::Data(format!(
-                        "kv_len is {n}; accepted: 0 to {keys}, the keys given"
-                    ))
-                })
-            })
-            .collect();
-        let lens = lens?;
-        Ok((0..sizes.batch).map(|b| lens[b % lens.len()]).collect())
-    }
-}
-
-/// The mask operand with the strides of `[batch, head, query, key]`, 0 where it broadcasts.
-struct MaskData {
-    values: Vec<f64>,
-    strides: [usize; 4],
-}
-
-impl MaskData {
-    fn new(mask: &Tensor) -> MaskData {
-        let shape = mask.shape();
-        let mut strides = [0; 4];
-        let slots: &[usize] = match shape.len() {
-            2 => &[0, 3],
-            3 => &[0, 2, 3],
-            _ => &[0, 1, 2, 3],
-        };
-        for (axis, stride) in crate::types::row_major_strides(shape)
-            .into_iter()
-            .enumerate()
-        {
-            if shape[axis] != 1 {
-                strides[slots[axis]] = stride;
-            }
-        }
-        MaskData {
-            values: mask.to_f64s(),
-            strides,
-        }
-    }
-
-    fn at(&self, index: [usize; 4]) -> f64 {
-        self.values[index
-            .iter()
-            .zip(self.strides)
-            .map(|(i, s)| i * s)
-            .sum::<usize>()]
-    }
-}
-
-/// Softmax over `(score, key)` pairs and the weighted sum of the keys' values into `out`.
-fn attend(scores: &[(f64, usize)], value: impl Fn(usize, usize) -> f64, out: &mut [f64]) {
-    let max = scores.iter().map(|s| s.0).fold(f64::NEG_INFINITY, maximum);
-    if max == f64::NEG_INFINITY {
-        return;
-    }
-    let sum: f64 = scores.iter().map(|s| (s.0 - max).exp()).sum();
-    for &(score, key) in scores {
-        let weight = (score - max).exp() / sum;
-        for (c, out) in out.iter_mut().enumerate() {
-            *out += weight * value(key, c);
-        }
-    }
 }
 
 impl OpSpec for Attention {
@@ -322,6 +298,31 @@ impl OpSpec for Attention {
     const GRADIENT: Gradient<Self> = Gradient::Rule(rules::attention::attention);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        Ok(vec![self.result(operands)?])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let (y, _) = Reference::new(self, operands, &operands[3..])?.attend(operands[2]);
+        Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases::cases()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        cases::rejects()
+    }
+}
+
+impl Attention {
+    /// The type of `y`, of operands as those of [`Attention`].
+    fn result(&self, operands: &[&Type]) -> Result<Type, TypeError> {
         let expected = 3 + usize::from(self.has_mask_operand()) + usize::from(self.kv_len);
         let arity = || TypeError::Arity {
             expected: expected.to_string(),
@@ -369,87 +370,6 @@ impl OpSpec for Attention {
         }
         let mut out = q.shape.to_vec();
         out[3] = vd.clone();
-        Ok(vec![q.with_shape(out)])
-    }
-
-    fn eval(
-        &self,
-        _: &EvalCtx,
-        operands: &[&Tensor],
-        results: &[TensorType],
-    ) -> Result<Vec<Tensor>, EvalError> {
-        let (q, k, v) = (operands[0], operands[1], operands[2]);
-        let sizes = Sizes {
-            batch: q.shape()[0],
-            queries: q.shape()[self.layout.seq_axis()],
-            keys: k.shape()[self.layout.seq_axis()],
-            head_dim: q.shape()[3],
-            value_dim: v.shape()[3],
-        };
-        let mask = self.has_mask_operand().then(|| MaskData::new(operands[3]));
-        let lens = match self.kv_len {
-            true => operands.last().copied(),
-            false => None,
-        };
-        let lens = self.kv_lens(lens, &sizes)?;
-        let y = self.eval_rows([q, k, v], mask.as_ref(), &lens, &sizes, &results[0].shape);
-        Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
-    }
-
-    fn cases() -> Vec<Case> {
-        cases::cases()
-    }
-
-    fn rejects() -> Vec<Reject> {
-        cases::rejects()
-    }
-}
-
-impl Attention {
-    fn eval_rows(
-        &self,
-        [q, k, v]: [&Tensor; 3],
-        mask: Option<&MaskData>,
-        lens: &[usize],
-        sizes: &Sizes,
-        out_shape: &[usize],
-    ) -> Vec<f64> {
-        let (qs, ks, vs, os) = (
-            self.layout.strides(q.shape()),
-            self.layout.strides(k.shape()),
-            self.layout.strides(v.shape()),
-            self.layout.strides(out_shape),
-        );
-        let at = |s: [usize; 3], b: usize, h: usize, i: usize| b * s[0] + h * s[1] + i * s[2];
-        let (q, k, v) = (q.to_f64s(), k.to_f64s(), v.to_f64s());
-        let scale = self.scale_for(sizes.head_dim);
-        let group = self.q_heads / self.kv_heads;
-        let mut y = vec![0.0; out_shape.iter().product()];
-        crate::ops::util::for_each_index(&[sizes.batch, self.q_heads, sizes.queries], |index| {
-            let [b, h, i] = [index[0], index[1], index[2]];
-            let query = &q[at(qs, b, h, i)..][..sizes.head_dim];
-            let mut scores = Vec::new();
-            for j in self.visible(i, sizes.queries, lens[b]) {
-                let key = &k[at(ks, b, h / group, j)..][..sizes.head_dim];
-                let dot: f64 = query.iter().zip(key).map(|(a, b)| a * b).sum();
-                let mut score = scale * dot;
-                if let Some(cap) = self.softcap {
-                    score = cap.0 * (score / cap.0).tanh();
-                }
-                if let Some(mask) = mask {
-                    let m = mask.at([b, h, i, j]);
-                    let keep = self.mask == MaskKind::Keep;
-                    if (keep && m == 0.0) || (!keep && m == f64::NEG_INFINITY) {
-                        continue;
-                    }
-                    score += if keep { 0.0 } else { m };
-                }
-                scores.push((score, j));
-            }
-            let value = |j: usize, c: usize| v[at(vs, b, h / group, j) + c];
-            let out = &mut y[at(os, b, h, i)..][..sizes.value_dim];
-            attend(&scores, value, out);
-        });
-        y
+        Ok(q.with_shape(out))
     }
 }

@@ -122,6 +122,21 @@ impl AttentionOptions {
         let kv_len = Some(kv_len);
         AttentionOptions { kv_len, ..self }
     }
+
+    /// The operator, and its operands from the mask on.
+    pub(crate) fn split(self) -> (Attention, Vec<Value>) {
+        let (mask, operand) = self.mask.split();
+        let op = Attention {
+            q_heads: self.q_heads,
+            kv_heads: self.kv_heads,
+            layout: self.layout,
+            mask,
+            scale: self.scale.map(Real),
+            softcap: self.softcap.map(Real),
+            kv_len: self.kv_len.is_some(),
+        };
+        (op, operand.into_iter().chain(self.kv_len).collect())
+    }
 }
 
 impl Graph {
@@ -139,17 +154,8 @@ impl Graph {
         v: Value,
         options: AttentionOptions,
     ) -> Result<Value, OpError> {
-        let (mask, operand) = options.mask.split();
-        let op = Attention {
-            q_heads: options.q_heads,
-            kv_heads: options.kv_heads,
-            layout: options.layout,
-            mask,
-            scale: options.scale.map(Real),
-            softcap: options.softcap.map(Real),
-            kv_len: options.kv_len.is_some(),
-        };
-        let operands = [q, k, v].into_iter().chain(operand).chain(options.kv_len);
-        self.add(op, &operands.collect::<Vec<_>>())
+        let (op, rest) = options.split();
+        let operands: Vec<Value> = [q, k, v].into_iter().chain(rest).collect();
+        self.add(op, &operands)
     }
 }

@@ -52,7 +52,7 @@ crate::params! {
     }
 }
 
-/// A module of the shader.
+/// A module of the shader, with the access of the results after the first.
 macro_rules! module {
     ($name:literal $(, $more:expr)*) => {
         Kernel::spirv(
@@ -86,6 +86,14 @@ pub(super) static F16: Kernel<AttentionCoopParams> = module!("attention_coop_f16
 /// Weights become factors by a conversion.
 pub(super) static CONVERT_F16: Kernel<AttentionCoopParams> = module!("attention_convert_f16");
 
+/// The logarithms of the sums of exponentials are a second result; weights become factors as above.
+pub(super) static LSE_F16: Kernel<AttentionCoopParams> =
+    module!("attention_coop_lse_f16", Access::Write);
+
+/// The same where weights become factors by a conversion.
+pub(super) static CONVERT_LSE_F16: Kernel<AttentionCoopParams> =
+    module!("attention_convert_lse_f16", Access::Write);
+
 /// F32 as pairs of F16, whose heads that were left are told by the last argument; weights become factors as above.
 pub(super) static PAIRS: Kernel<AttentionCoopParams> =
     module!("attention_halves_f32", Access::Write);
@@ -117,7 +125,16 @@ impl Factors {
 const LOAD: usize = 8;
 /// The numbers that an invocation holds in fragments, in parts of those that its registers have room for, beyond which
 /// nearly all lie in memory and drivers take minutes for the code.
-const TOO_MANY_HELD: u32 = 2;
+pub(super) const TOO_MANY_HELD: u32 = 2;
+
+/// The matrices that attention runs on: those of F16 whose rows are whole words, of sums that can be rounded.
+pub(super) fn shape(caps: &Caps) -> Option<&CoopShape> {
+    let shapes = caps.coop.iter();
+    shapes
+        .filter(|s| s.ty == CoopType::F16 && s.narrow_sums)
+        .filter(|s| s.k.is_multiple_of(8) && s.n.is_multiple_of(8))
+        .max_by_key(|s| s.m * s.n * s.k)
+}
 
 /// How an attention is divided over workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,12 +168,7 @@ impl AttentionTiling {
         if !caps.spirv {
             return None;
         }
-        let shape = caps
-            .coop
-            .iter()
-            .filter(|s| s.ty == CoopType::F16 && s.narrow_sums)
-            .filter(|s| s.k.is_multiple_of(8) && s.n.is_multiple_of(8))
-            .max_by_key(|s| s.m * s.n * s.k)?;
+        let shape = shape(caps)?;
         let dims = [
             u32::try_from(head_dim).ok()?.next_multiple_of(shape.k),
             u32::try_from(value_dim).ok()?.next_multiple_of(shape.n),
@@ -291,14 +303,16 @@ pub(super) fn tiling(
     })
 }
 
-/// Runs it on queries, keys and values in these slots, and what is an argument beside.
+/// Runs it on queries, keys and values in these slots. Results beside `y`: of F32 the heads that are left, of F16 the logarithms
+/// of sums, if they are wanted.
 pub(super) fn dispatch(
     e: &mut Emit<'_>,
     p: &AttentionProblem<'_>,
     [q, k, v]: [SlotId; 3],
-    results: &[SlotId],
+    (y, beside): (SlotId, Option<SlotId>),
     tiling: &AttentionTiling,
 ) {
+    // Long: a list of the shader's numbers.
     let rows = super::variants::rows(e, p);
     let tiles = e.tape().ceil_div(rows, tiling.rows[0]);
     let groups = super::variants::groups(e, p, &[tiles]);
@@ -363,12 +377,14 @@ pub(super) fn dispatch(
     ];
     let [_, _, _, mask, lens] = p.slots;
     let grid = e.flat_grid(groups);
-    let args = [&[q, k, v, mask, lens], results].concat();
-    let kernel = match (tiling.factors, tiling.converts) {
-        (Factors::Halves, false) => &F16,
-        (Factors::Halves, true) => &CONVERT_F16,
-        (Factors::Pairs, false) => &PAIRS,
-        (Factors::Pairs, true) => &CONVERT_PAIRS,
+    let args: Vec<SlotId> = [q, k, v, mask, lens, y].into_iter().chain(beside).collect();
+    let kernel = match (tiling.factors, beside, tiling.converts) {
+        (Factors::Halves, None, false) => &F16,
+        (Factors::Halves, None, true) => &CONVERT_F16,
+        (Factors::Halves, Some(_), false) => &LSE_F16,
+        (Factors::Halves, Some(_), true) => &CONVERT_LSE_F16,
+        (Factors::Pairs, _, false) => &PAIRS,
+        (Factors::Pairs, _, true) => &CONVERT_PAIRS,
     };
     e.dispatch(kernel, &consts, &args, &params, grid);
 }
@@ -382,6 +398,8 @@ mod tests {
     fn the_module_declares_the_block_the_arguments_and_the_constants() {
         gemm_coop::tests::agrees(&F16.def);
         gemm_coop::tests::agrees(&CONVERT_F16.def);
+        gemm_coop::tests::agrees(&LSE_F16.def);
+        gemm_coop::tests::agrees(&CONVERT_LSE_F16.def);
         gemm_coop::tests::agrees(&PAIRS.def);
         gemm_coop::tests::agrees(&CONVERT_PAIRS.def);
     }

@@ -17,6 +17,7 @@ mod kernels;
 mod one;
 mod pairs;
 mod token;
+pub(crate) mod training;
 mod variants;
 
 use tercet_ir::layout::Term;
@@ -128,44 +129,16 @@ pub(crate) fn lower_after(
         unreachable!("invariant: this family has one operator")
     };
     let [q, k, v] = [0, 1, 2].map(|i| e.view(node.inputs[i]));
-    let mask = op.has_mask_operand().then(|| e.view(node.inputs[3]));
-    let lens = match op.kv_len {
-        true => node.inputs.last().map(|v| e.view(*v)),
-        false => None,
-    };
-    let k_shape = &e.graph.ty(node.inputs[1]).shape;
-    let keys = &k_shape[op.layout.seq_axis()];
-    if let Some(lens) = &lens {
-        e.check_data(lens, CheckKind::KvLen, keys)?;
-    }
+    let rest = Rest::of(e, op, node, 3)?;
     let result = e.result(0)?;
-    let out_shape = &e.graph.ty(node.inputs[0]).shape;
     // Rows of an odd length share words.
     let known = |view: &View| view.layout.shape()[3].known().unwrap_or(0);
-    let (head_dim, value_dim) = (known(&q), known(&v));
-    let shares_words = result.dtype != DType::F32 && value_dim % 2 == 1;
+    let shares_words = result.dtype != DType::F32 && known(&v) % 2 == 1;
     let y = match shares_words {
         true => e.temp(DType::F32, result.layout.shape())?,
         false => result.clone(),
     };
-    let mut optional = |view: &Option<View>| match view {
-        Some(view) => Ok(view.slot),
-        None => e.absent(),
-    };
-    let (mask_slot, lens_slot) = (optional(&mask)?, optional(&lens)?);
-    let problem = AttentionProblem {
-        op,
-        slots: [q.slot, k.slot, v.slot, mask_slot, lens_slot],
-        dtype: q.dtype,
-        batch: &out_shape[0],
-        queries: &out_shape[op.layout.seq_axis()],
-        keys,
-        head_dim,
-        value_dim,
-        together: together(e, [&q, &k, &v])?,
-        has_vectors: ![q.slot, k.slot, v.slot].contains(&mask_slot),
-        block: block(e, op, [&q, &k, &v, &y], mask.as_ref(), lens.as_ref()),
-    };
+    let problem = problem(e, op, [&q, &k, &v, &y], &rest)?;
     variants::emit(e, &problem, &y, before)?;
     if shares_words {
         let shape = result.layout.shape();
@@ -177,6 +150,67 @@ pub(crate) fn lower_after(
         e.dispatch(&PACK, &consts, &args, &PackParams { numel }, grid);
     }
     Ok(())
+}
+
+/// The operands after queries, keys and values.
+struct Rest {
+    mask: Option<View>,
+    lens: Option<View>,
+}
+
+impl Rest {
+    /// Those of a node from this operand on; lengths are checked.
+    fn of(
+        e: &mut Emit<'_>,
+        op: &Attention,
+        node: &Node,
+        from: usize,
+    ) -> Result<Rest, CompileError> {
+        let mask = op.has_mask_operand().then(|| e.view(node.inputs[from]));
+        let lens = match op.kv_len {
+            true => node.inputs.last().map(|v| e.view(*v)),
+            false => None,
+        };
+        if let Some(lens) = &lens {
+            let keys = &e.graph.ty(node.inputs[1]).shape[op.layout.seq_axis()];
+            e.check_data(lens, CheckKind::KvLen, keys)?;
+        }
+        Ok(Rest { mask, lens })
+    }
+
+    /// The slots of the mask and of the lengths.
+    fn slots(&self, e: &mut Emit<'_>) -> Result<[SlotId; 2], CompileError> {
+        let mut optional = |view: &Option<View>| match view {
+            Some(view) => Ok(view.slot),
+            None => e.absent(),
+        };
+        Ok([optional(&self.mask)?, optional(&self.lens)?])
+    }
+}
+
+/// The problem of these queries, keys, values and results.
+fn problem<'g>(
+    e: &mut Emit<'_>,
+    op: &'g Attention,
+    [q, k, v, y]: [&'g View; 4],
+    rest: &Rest,
+) -> Result<AttentionProblem<'g>, CompileError> {
+    let known = |view: &View| view.layout.shape()[3].known().unwrap_or(0);
+    let [mask_slot, lens_slot] = rest.slots(e)?;
+    let seq = op.layout.seq_axis();
+    Ok(AttentionProblem {
+        op,
+        slots: [q.slot, k.slot, v.slot, mask_slot, lens_slot],
+        dtype: q.dtype,
+        batch: &q.layout.shape()[0],
+        queries: &q.layout.shape()[seq],
+        keys: &k.layout.shape()[seq],
+        head_dim: known(q),
+        value_dim: known(v),
+        together: together(e, [q, k, v])?,
+        has_vectors: ![q.slot, k.slot, v.slot].contains(&mask_slot),
+        block: block(e, op, [q, k, v, y], rest.mask.as_ref(), rest.lens.as_ref()),
+    })
 }
 
 /// The most elements, 8, 4 or 1, that the rows of every view consist of.

@@ -117,7 +117,7 @@ pub(super) fn emit(
     let k = split(e, p, k, &keys)?;
     let v = split(e, p, v, &values)?;
     let rest = e.temp(DType::U32, &[p.batch.clone(), Dim::Known(p.op.kv_heads)])?;
-    coop::dispatch(e, p, [q, k, v], &[y.slot, rest.slot], tiling);
+    coop::dispatch(e, p, [q, k, v], (y.slot, Some(rest.slot)), tiling);
     variants::many(
         e,
         p,

@@ -179,7 +179,7 @@ fn of_many<'p>() -> [Variant<Asked<'p>>; 4] {
             emit: |e, a| match coop::tiling(e, a.problem, a.y, a.queries)? {
                 Some(tiling) => {
                     let [q, k, v, ..] = a.problem.slots;
-                    coop::dispatch(e, a.problem, [q, k, v], &[a.y.slot], &tiling);
+                    coop::dispatch(e, a.problem, [q, k, v], (a.y.slot, None), &tiling);
                     Ok(())
                 }
                 None => unreachable!("invariant: the variant supports it"),

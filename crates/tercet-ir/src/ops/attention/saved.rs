@@ -1,0 +1,101 @@
+//! Attention that keeps what its gradients need.
+
+use super::{Attention, AttentionOptions, Layout, MaskKind, Reference, cases, like_attention};
+use crate::accuracy::Accuracy;
+use crate::attr::Real;
+use crate::case::{Case, Reject};
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+like_attention! {
+    /// [`Attention`] with a second result: the logarithm of the sum of the exponentials of each query's scores,
+    /// `lse[b, h, i]`, from which [`AttentionGrad`](super::AttentionGrad) makes the weights again; `-inf` for a query that
+    /// sees no key.
+    pub struct AttentionWithLse {}
+}
+
+impl From<Attention> for AttentionWithLse {
+    fn from(op: Attention) -> AttentionWithLse {
+        AttentionWithLse::of_attention(op)
+    }
+}
+
+/// The dtype of sums over scores.
+pub(super) fn sums(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    }
+}
+
+/// `[batch, heads, queries]` of a query's type.
+pub(super) fn by_query(q: &Type, layout: Layout) -> Type {
+    let of = |axis: usize| q.shape[axis].clone();
+    let shape = [of(0), of(layout.head_axis()), of(layout.seq_axis())];
+    Type::new(sums(q.dtype), shape)
+}
+
+impl OpSpec for AttentionWithLse {
+    const DOC: Doc = Doc {
+        name: "attention_with_lse",
+        text: "Two results: `y` of `attention`, and `lse[b, h, i]`, the logarithm of the sum of the exponentials of a query's scores, in F32 or wider.",
+        operands: &["q", "k", "v", "mask?", "kv_len?"],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Composite,
+    };
+
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let y = self.attention().result(operands)?;
+        Ok(vec![y, by_query(operands[0], self.layout)])
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let op = self.attention();
+        let (y, lse) = Reference::new(&op, operands, &operands[3..])?.attend(operands[2]);
+        Ok(vec![
+            Tensor::from_f64s(results[0].clone(), &y)?,
+            Tensor::from_f64s(results[1].clone(), &lse)?,
+        ])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases::training::with_lse()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        cases::training::rejects_with_lse()
+    }
+}
+
+impl Graph {
+    /// [`Graph::attention`] and the logarithm of the sum of the exponentials of each query's scores,
+    /// `[batch, heads, queries]` in F32 or wider: see [`AttentionWithLse`].
+    ///
+    /// # Errors
+    /// As [`Graph::attention`].
+    pub fn attention_with_lse(
+        &mut self,
+        q: Value,
+        k: Value,
+        v: Value,
+        options: AttentionOptions,
+    ) -> Result<(Value, Value), OpError> {
+        let (op, rest) = options.split();
+        let operands: Vec<Value> = [q, k, v].into_iter().chain(rest).collect();
+        let y = self.add(AttentionWithLse::from(op), &operands)?;
+        Ok((y, y.port(1)))
+    }
+}
