@@ -6,6 +6,7 @@ pub mod data;
 pub mod harness;
 pub mod package;
 pub mod report;
+pub mod steps;
 pub mod suites;
 mod test;
 

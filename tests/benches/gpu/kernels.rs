@@ -56,23 +56,7 @@ pub(crate) fn with_params(
 
 /// Random data; beyond a million elements a prime number of them repeats.
 pub(crate) fn pattern(ty: &TensorType, fill: &Fill) -> Result<Tensor> {
-    const MOST: usize = 999_983;
-    if ty.numel() <= MOST || matches!(fill, Fill::Blocks(_)) && ty.numel() < 1 << 20 {
-        return Ok(fill.tensor("bench", ty.clone()));
-    }
-    let part = match fill {
-        Fill::Blocks(scheme) => scheme.block_bytes() * 4099,
-        _ => MOST,
-    };
-    let part = fill.tensor("bench", TensorType::new(ty.dtype, &[part]));
-    let bytes: Vec<u8> = part
-        .bytes()
-        .iter()
-        .copied()
-        .cycle()
-        .take(ty.size_bytes())
-        .collect();
-    Ok(Tensor::from_bytes(ty.clone(), &bytes)?)
+    tercet_tests::steps::pattern("bench", ty, fill)
 }
 
 pub(crate) struct Measured {

@@ -1,5 +1,6 @@
 //! What a GPU executor does with its device, as a table and as JSON. Run by `cargo xtask bench gpu`,
-//! or as `gpu --device vulkan --json gpu.json [FILTER...]`.
+//! or as `gpu --device vulkan --json gpu.json [FILTER...]`. Whole training steps are groups of their own, `training_bert_f16`
+//! and the like (`steps.rs`).
 //!
 //! Times of kernels come from the device (the median of many runs); times of models are wall clock
 //! from inputs to results on the host. Products are checked against sums in f64 in the same run.
@@ -14,6 +15,7 @@ mod sequence;
 mod spectra;
 #[cfg(feature = "splat")]
 mod splats;
+mod steps;
 mod training;
 
 use tercet::{Device, DeviceOptions, one_line};
@@ -103,6 +105,10 @@ fn main() -> Result<()> {
         if let Some(path) = &json {
             std::fs::write(path, bench.report.json())?;
         }
+    }
+    steps::steps(&mut bench, &filters);
+    if let Some(path) = &json {
+        std::fs::write(path, bench.report.json())?;
     }
     Ok(())
 }

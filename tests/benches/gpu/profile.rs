@@ -57,6 +57,15 @@ pub(crate) fn profile(b: &mut Bench) -> Result<()> {
 
 /// Rows of the kernels that take longest, with the number of their calls.
 pub(crate) fn show(b: &mut Bench, name: &str, steps: &[StepTime]) {
+    show_some(b, name, steps, SHOWN);
+}
+
+/// Rows of all kernels, with the number of their calls.
+pub(crate) fn show_all(b: &mut Bench, name: &str, steps: &[StepTime]) {
+    show_some(b, name, steps, usize::MAX);
+}
+
+fn show_some(b: &mut Bench, name: &str, steps: &[StepTime], shown: usize) {
     let mut kernels: HashMap<(&str, &str), (u64, usize)> = HashMap::new();
     for step in steps {
         let sum = kernels.entry((step.op, &step.kernel)).or_default();
@@ -68,7 +77,7 @@ pub(crate) fn show(b: &mut Bench, name: &str, steps: &[StepTime]) {
     let calls = Some((steps.len() as f64, "calls"));
     b.report
         .row(&format!("{name}, steps"), all as f64 * 1e-9, calls);
-    for ((op, kernel), (ns, calls)) in kernels.into_iter().take(SHOWN) {
+    for ((op, kernel), (ns, calls)) in kernels.into_iter().take(shown) {
         let seconds = ns as f64 * 1e-9;
         let row = format!("  {op} {kernel}");
         b.report.row(&row, seconds, Some((calls as f64, "calls")));

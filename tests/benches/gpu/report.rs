@@ -37,6 +37,13 @@ impl Report {
         }));
     }
 
+    /// Memory, shown in MiB.
+    pub(crate) fn bytes(&mut self, name: &str, bytes: u64) {
+        let mib = format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        println!("{name:<44} {mib:>12}");
+        self.rows.push(json!({"name": name, "bytes": bytes}));
+    }
+
     pub(crate) fn failed(&mut self, name: &str, why: &str) {
         println!("{name:<44} FAILED: {why}");
         self.rows.push(json!({"name": name, "failed": why}));

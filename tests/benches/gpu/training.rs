@@ -1,4 +1,4 @@
-//! What training adds to a model: gradients of single operators, and the update of weights.
+//! What training adds to a model: gradients of single operators, and the update of weights. Whole steps: `steps.rs`.
 
 use std::time::Instant;
 
@@ -134,18 +134,7 @@ fn cross_entropy(b: &mut Bench, dtype: DType) -> Result<()> {
     let mut g = Graph::new();
     let logits = g.state("logits", Type::new(dtype, [rows, vocab]))?;
     let labels = g.state("labels", Type::new(DType::I32, [rows]))?;
-    let wide = g.cast(logits, DType::F32)?;
-    let most = g.reduce_max(wide, &[1], true)?;
-    let most = g.stop_gradient(most)?;
-    let shifted = g.sub(wide, most)?;
-    let sum = g.exp(shifted)?;
-    let sum = g.reduce_sum(sum, &[1], true)?;
-    let log_sum = g.ln(sum)?;
-    let at = g.reshape(labels, [rows, 1])?;
-    let own = g.gather_elements(wide, at, 1)?;
-    let own = g.sub(own, most)?;
-    let losses = g.sub(log_sum, own)?;
-    let loss = g.reduce_mean(losses, &[0, 1], false)?;
+    let loss = tercet_tests::steps::cross_entropy(&mut g, logits, labels)?;
     let gradients = g.gradients(loss, &[logits])?;
     g.output("loss", loss)?;
     g.output("gradient", gradients[0])?;

@@ -322,6 +322,7 @@ fn what_is_explained_counts_the_graphs_inside() -> Result<(), Failure> {
 
 /// A scan is one submission whatever its length; a loop reads one word back for each time that it asks.
 /// The times of runs over more and more elements, on a device that was opened to measure.
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 fn check_times(device: &Device) -> Result<(), Failure> {
     let options = CompileOptions::new().bound("s", 20);
     let mut exe = device.backend().compile(&sums("s", false)?, &options)?;

@@ -45,8 +45,19 @@ const EXCLUDED_NARROW: &[(&str, &str)] = &[
     ("dequant_mat_mul/f16_sum_and_norm", CHAIN),
     ("dequant_mat_mul/q4_k_norm_and_gate", CHAIN),
 ];
+
+/// The same, of cases in F16, whose attention is differentiated from `delta = dy . y` of a `y` that is rounded.
+const EXCLUDED_F16: &[(&str, &str)] = &[
+    ("attention_block/gptj_in_part_per_token", CHAIN),
+    ("attention_block/symbolic_rows_rotated", ONE_KEY),
+    ("attention/symbolic_prefill_and_decode", ONE_KEY),
+];
+const ONE_KEY: &str = "queries that see one key have gradients of roundings only";
 const CHAIN: &str =
     "a long chain of values that are rounded, some of which an executor may keep wider";
+
+/// Operators whose gradients go through places in pixels, as images do, and carry the roundings of their size.
+const SEEN: &str = "gaussian_splat";
 
 /// The cases of an operator, in F32, that every machine runs; the others take a software driver minutes.
 const FIRST: usize = 2;
@@ -75,7 +86,11 @@ fn test(executor: &'static Executor, kind: OpKind, at: usize, dtype: DType) -> O
     };
     let is_narrow = dtype != DType::F32;
     let runs = doc.dtypes.contains(&dtype) && case.runs_with(dtype);
-    if !runs || is_in(EXCLUDED) || (is_narrow && is_in(EXCLUDED_NARROW)) {
+    if !runs
+        || is_in(EXCLUDED)
+        || (is_narrow && is_in(EXCLUDED_NARROW))
+        || (dtype == DType::F16 && is_in(EXCLUDED_F16))
+    {
         return None;
     }
     let name = format!("gradients/{short}/{dtype}");
@@ -92,7 +107,10 @@ fn test(executor: &'static Executor, kind: OpKind, at: usize, dtype: DType) -> O
             bounds: case.bounds.clone(),
             ..CompileOptions::new()
         };
-        let class = Accuracy::Contraction;
+        let class = match doc.name.starts_with(SEEN) {
+            true => Accuracy::Rendering,
+            false => Accuracy::Contraction,
+        };
         check(device.backend(), &case, &case.graph, &options, class)
     }))
 }

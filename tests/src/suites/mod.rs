@@ -19,6 +19,7 @@ mod rows;
 mod scatter;
 mod seeds;
 mod split;
+mod steps;
 mod torch;
 
 use crate::Test;
@@ -37,6 +38,7 @@ pub const SUITES: &[Suite] = &[
     suite("numpy", numpy::tests),
     suite("torch", torch::tests),
     suite("curves", curves::tests),
+    suite("steps", steps::tests),
     suite("random", random::tests),
     suite("control", control::tests),
     suite("custom", custom::tests),

@@ -18,21 +18,38 @@ const LIMIT: u64 = 64 << 10;
 const VOCAB: usize = 3001;
 const WIDTH: usize = 32;
 
+/// A test of a GPU as it is and with the lower limit.
+type OnBoth<'a> = dyn Fn(&dyn Backend, &dyn Backend) -> Result<(), Error> + 'a;
+
+/// Runs it on this GPU as it is and with the lower limit; none of what is no GPU.
+#[cfg_attr(
+    not(any(feature = "vulkan", feature = "wgpu")),
+    allow(unused_variables, reason = "there is no GPU to run it on")
+)]
+fn on_gpu(name: &str, test: &OnBoth<'_>) -> Option<Result<(), Error>> {
+    match name {
+        #[cfg(feature = "vulkan")]
+        "vulkan" => Some(match crate::vulkan::backend() {
+            Ok(backend) => test(&backend, &backend.with_binding_limit(LIMIT)),
+            Err(e) => Err(e.into()),
+        }),
+        #[cfg(feature = "wgpu")]
+        "wgpu" => {
+            let options = tercet_wgpu::WgpuOptions::new();
+            Some(match tercet_wgpu::WgpuBackend::new(&options) {
+                Ok(backend) => test(&backend, &backend.with_binding_limit(LIMIT)),
+                Err(e) => Err(e.into()),
+            })
+        }
+        _ => None,
+    }
+}
+
 /// Each GPU as it is and with the lower limit.
 fn on_gpus(test: impl Fn(&dyn Backend, &dyn Backend) -> Result<(), Error>) {
     for executor in executors() {
-        let done = match executor.name {
-            #[cfg(feature = "vulkan")]
-            "vulkan" => match crate::vulkan::backend() {
-                Ok(backend) => test(&backend, &backend.with_binding_limit(LIMIT)),
-                Err(e) => Err(e.into()),
-            },
-            #[cfg(feature = "wgpu")]
-            "wgpu" => match tercet_wgpu::WgpuBackend::new(&tercet_wgpu::WgpuOptions::new()) {
-                Ok(backend) => test(&backend, &backend.with_binding_limit(LIMIT)),
-                Err(e) => Err(e.into()),
-            },
-            _ => continue,
+        let Some(done) = on_gpu(executor.name, &test) else {
+            continue;
         };
         if executor.device().is_ok() || executor.is_required() {
             done.unwrap_or_else(|e| panic!("{}: {}", executor.name, tercet::one_line(&*e)));

@@ -32,8 +32,10 @@ pub(super) struct PeerTime {
 /// Measures torch and Burn on the work of the GPU bench; they print their times.
 pub(super) fn on_gpu() -> Result<(), Error> {
     let peers = process::root().join("xtask/peers");
-    let mut torch = Python::find("measure torch")?.command();
-    process::run(torch.arg(peers.join("gpu_torch.py")))?;
+    for script in ["gpu_torch.py", "steps_torch.py"] {
+        let mut torch = Python::find("measure torch")?.command();
+        process::run(torch.arg(peers.join(script)))?;
+    }
     let mut burn = process::cargo();
     burn.args(["run", "--release", "--quiet", "--manifest-path"]);
     process::run(burn.arg(peers.join("burn/Cargo.toml")))

@@ -1,0 +1,94 @@
+//! Whole training steps, by the wall clock from the inputs of a batch to its loss, and the memory they take.
+
+use std::time::Instant;
+
+use tercet::train::Trainer;
+use tercet::{CompileOptions, Device, one_line};
+use tercet_tests::steps::{Made, STEPS, Size, WholeStep};
+
+use crate::kernels::WARM_UP;
+use crate::profile::show_all;
+use crate::report::median;
+use crate::{Bench, Result};
+
+/// Steps that are timed.
+const COUNT: usize = 12;
+
+/// The steps whose groups, `training_` and their names, contain one of `filters`; all without one.
+pub(crate) fn steps(b: &mut Bench, filters: &[String]) {
+    for step in STEPS {
+        let group = format!("training_{}", step.name);
+        if !filters.is_empty() && !filters.iter().any(|f| group.contains(f.as_str())) {
+            continue;
+        }
+        if let Err(e) = measure(b, step) {
+            b.report.failed(&group, &one_line(&*e));
+        }
+    }
+}
+
+fn measure(b: &mut Bench, step: &WholeStep) -> Result<()> {
+    let name = format!("training {}", step.name);
+    let size = match b.quick {
+        true => Size::Small,
+        false => Size::Whole,
+    };
+    let start = Instant::now();
+    let made = step.make(size)?;
+    let built = start.elapsed().as_secs_f64();
+    memory(b, &name, &made)?;
+    let start = Instant::now();
+    let mut trainer = made.trainer(&b.device, 1e-5)?;
+    trainer.step(&made.inputs())?;
+    let first = start.elapsed().as_secs_f64();
+    let seconds = timed(&mut trainer, &made)?;
+    drop(trainer);
+    let rate = made.count as f64 / seconds;
+    b.report.row(&name, seconds, Some((rate, made.unit)));
+    b.report.row(&format!("  {name}, its graph"), built, None);
+    b.report
+        .row(&format!("  {name}, compile and first"), first, None);
+    if b.steps {
+        kernels(b, &name, &made)?;
+    }
+    Ok(())
+}
+
+/// The median time of a step; it reads a loss back, as trainings do.
+fn timed(trainer: &mut Trainer, made: &Made) -> Result<f64> {
+    let mut times = Vec::new();
+    let began = Instant::now();
+    while times.len() < COUNT {
+        let start = Instant::now();
+        trainer.step(&made.inputs())?;
+        if began.elapsed() > WARM_UP {
+            times.push(start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(median(times))
+}
+
+/// All buffers of the executable, and those between its steps.
+fn memory(b: &mut Bench, name: &str, made: &Made) -> Result<()> {
+    let explained = explain(&b.device, made)?;
+    let all: u64 = explained.iter().map(|(_, bytes)| bytes).sum();
+    b.report.bytes(&format!("  {name}, memory"), all);
+    for (kind, bytes) in explained.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        b.report.bytes(&format!("    {kind}"), bytes);
+    }
+    Ok(())
+}
+
+fn explain(device: &Device, made: &Made) -> Result<Vec<(&'static str, u64)>> {
+    let explained = device.explain(made.step.graph(), &CompileOptions::new())?;
+    Ok(explained.bytes)
+}
+
+/// What each kernel takes, by a device that measures them.
+fn kernels(b: &mut Bench, name: &str, made: &Made) -> Result<()> {
+    let mut trainer = made.trainer(&b.timed, 1e-5)?;
+    timed(&mut trainer, made)?;
+    let steps = trainer.executable_mut().timings();
+    show_all(b, name, &steps);
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! A graph under construction whose weights are F32 states that are cast where they are used.
+
+use tercet::{DType, Graph, OpError, Tensor, TensorType, Type, Value, case::Fill};
+
+use super::{Net, Refused, pattern};
+
+/// A graph under construction, and what its states start as.
+pub(super) struct Draft {
+    pub(super) graph: Graph,
+    /// What it is computed in.
+    pub(super) dtype: DType,
+    trained: Vec<(String, Tensor)>,
+    states: Vec<(String, Tensor)>,
+}
+
+impl Draft {
+    pub(super) fn new(dtype: DType) -> Draft {
+        Draft {
+            graph: Graph::new(),
+            dtype,
+            trained: Vec::new(),
+            states: Vec::new(),
+        }
+    }
+
+    /// A trained weight, F32: uniform within this much of 0.
+    pub(super) fn master(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        width: f64,
+    ) -> Result<Value, Refused> {
+        let ty = TensorType::new(DType::F32, shape);
+        let first = pattern(name, &ty, &Fill::Uniform(-width, width))?;
+        self.trained.push((name.to_string(), first));
+        Ok(self.graph.state(name, Type::new(DType::F32, shape))?)
+    }
+
+    /// A trained vector, F32, that starts as one number.
+    pub(super) fn vector(&mut self, name: &str, len: usize, value: f32) -> Result<Value, Refused> {
+        let first = Tensor::from_slice(&[len], &vec![value; len])?;
+        self.trained.push((name.to_string(), first));
+        Ok(self.graph.state(name, Type::new(DType::F32, [len]))?)
+    }
+
+    /// [`Draft::vector`] in the dtype of the arithmetic.
+    pub(super) fn filled(&mut self, name: &str, len: usize, value: f32) -> Result<Value, Refused> {
+        let master = self.vector(name, len, value)?;
+        Ok(self.own(master)?)
+    }
+
+    /// A vector that is not trained, F32, and starts as one number.
+    pub(super) fn running(&mut self, name: &str, len: usize, value: f32) -> Result<Value, Refused> {
+        let first = Tensor::from_slice(&[len], &vec![value; len])?;
+        self.states.push((name.to_string(), first));
+        Ok(self.graph.state(name, Type::new(DType::F32, [len]))?)
+    }
+
+    /// `x` in the dtype of the arithmetic.
+    pub(super) fn own(&mut self, x: Value) -> Result<Value, OpError> {
+        match self.graph.ty(x).dtype == self.dtype {
+            true => Ok(x),
+            false => self.graph.cast(x, self.dtype),
+        }
+    }
+
+    /// `x w + b` with `w [inner, out]`.
+    pub(super) fn linear(
+        &mut self,
+        x: Value,
+        name: &str,
+        [inner, out]: [usize; 2],
+    ) -> Result<Value, Refused> {
+        let w = self.master(&format!("{name}.weight"), &[inner, out], 0.035)?;
+        let w = self.own(w)?;
+        let b = self.filled(&format!("{name}.bias"), out, 0.0)?;
+        Ok(self.graph.linear(x, w, Some(b), None)?)
+    }
+
+    pub(super) fn layer_norm(
+        &mut self,
+        x: Value,
+        name: &str,
+        width: usize,
+    ) -> Result<Value, Refused> {
+        let gamma = self.filled(&format!("{name}.weight"), width, 1.0)?;
+        let beta = self.filled(&format!("{name}.bias"), width, 0.0)?;
+        let axis = self.graph.ty(x).rank() - 1;
+        Ok(self.graph.layer_norm(x, gamma, Some(beta), axis, 1e-5)?)
+    }
+
+    /// The mean cross-entropy, in F32, of `logits [n, classes]` and `labels [n]`.
+    pub(super) fn finish(
+        mut self,
+        logits: Value,
+        labels: Value,
+        batch: Vec<(&'static str, Tensor)>,
+        (count, unit): (usize, &'static str),
+    ) -> Result<Net, Refused> {
+        let loss = cross_entropy(&mut self.graph, logits, labels)?;
+        Ok(Net {
+            graph: self.graph,
+            loss,
+            params: Vec::new(),
+            trained: self.trained,
+            states: self.states,
+            batch,
+            count,
+            unit,
+        })
+    }
+}
+
+/// The mean over rows of the losses of `logits [n, classes]` and `labels [n]`, in F32.
+///
+/// # Errors
+/// Those of the graph.
+pub fn cross_entropy(g: &mut Graph, logits: Value, labels: Value) -> Result<Value, OpError> {
+    let wide = match g.ty(logits).dtype {
+        DType::F32 => logits,
+        _ => g.cast(logits, DType::F32)?,
+    };
+    let most = g.reduce_max(wide, &[1], true)?;
+    let most = g.stop_gradient(most)?;
+    let shifted = g.sub(wide, most)?;
+    let sum = g.exp(shifted)?;
+    let sum = g.reduce_sum(sum, &[1], true)?;
+    let log_sum = g.ln(sum)?;
+    let at = g.unsqueeze(labels, 1)?;
+    let own = g.gather_elements(wide, at, 1)?;
+    let own = g.sub(own, most)?;
+    let losses = g.sub(log_sum, own)?;
+    g.reduce_mean(losses, &[0, 1], false)
+}

@@ -1,0 +1,127 @@
+//! A decoder as GPT-2 is (Radford and others, 2019), without dropout; its table is its head as well.
+
+use tercet::ops::{AttentionOptions, Layout};
+use tercet::{DType, Type, Value};
+
+use super::draft::Draft;
+use super::models::indices;
+use super::{Net, Refused, Size};
+
+/// The sizes of a decoder.
+struct Gpt {
+    layers: usize,
+    heads: usize,
+    width: usize,
+    vocab: usize,
+    rows: usize,
+    len: usize,
+}
+
+/// A few numbers.
+const TINY: Gpt = Gpt {
+    layers: 2,
+    heads: 2,
+    width: 32,
+    vocab: 61,
+    rows: 2,
+    len: 16,
+};
+
+/// 124 million parameters.
+pub(super) fn gpt2(size: Size, dtype: DType) -> Result<Net, Refused> {
+    let whole = Gpt {
+        layers: 12,
+        heads: 12,
+        width: 768,
+        vocab: 50257,
+        rows: 8,
+        len: 1024,
+    };
+    match size {
+        Size::Whole => whole.net(dtype),
+        Size::Small => TINY.net(dtype),
+    }
+}
+
+/// 3.4 million parameters.
+pub(super) fn small(size: Size, dtype: DType) -> Result<Net, Refused> {
+    let whole = Gpt {
+        layers: 4,
+        heads: 4,
+        width: 256,
+        vocab: 1024,
+        rows: 8,
+        len: 128,
+    };
+    match size {
+        Size::Whole => whole.net(dtype),
+        Size::Small => TINY.net(dtype),
+    }
+}
+
+impl Gpt {
+    fn net(&self, dtype: DType) -> Result<Net, Refused> {
+        let Gpt {
+            layers,
+            heads: _,
+            width,
+            vocab,
+            rows,
+            len,
+        } = *self;
+        let shape = [rows, len];
+        let mut d = Draft::new(dtype);
+        let tokens = d.graph.input("tokens", Type::new(DType::I32, shape))?;
+        let labels = d
+            .graph
+            .input("labels", Type::new(DType::I32, [rows * len]))?;
+        let wte = d.master("wte", &[vocab, width], 0.035)?;
+        let wpe = d.master("wpe", &[len, width], 0.035)?;
+        let x = d.graph.gather(wte, tokens, 0)?;
+        let x = d.graph.plus(x, wpe)?;
+        let mut x = d.own(x)?;
+        for layer in 0..layers {
+            x = self.attention(&mut d, layer, x)?;
+            let at = |part: &str| format!("h.{layer}.{part}");
+            let h = d.layer_norm(x, &at("norm_2"), width)?;
+            let h = d.linear(h, &at("up"), [width, 4 * width])?;
+            let h = d.graph.gelu_tanh(h)?;
+            let y = d.linear(h, &at("down"), [4 * width, width])?;
+            x = d.graph.plus(x, y)?;
+        }
+        let x = d.layer_norm(x, "norm_f", width)?;
+        let x = d.graph.reshape(x, [rows * len, width])?;
+        let table = d.own(wte)?;
+        let table = d.graph.transpose(table, &[1, 0])?;
+        let logits = d.graph.matmul(x, table)?;
+        let batch = vec![
+            ("tokens", indices("tokens", &shape, vocab)?),
+            ("labels", indices("labels", &[rows * len], vocab)?),
+        ];
+        d.finish(logits, labels, batch, (rows * len, "tokens"))
+    }
+
+    fn attention(&self, d: &mut Draft, layer: usize, x: Value) -> Result<Value, Refused> {
+        let Gpt {
+            heads,
+            width,
+            rows,
+            len,
+            ..
+        } = *self;
+        let at = |part: &str| format!("h.{layer}.{part}");
+        let h = d.layer_norm(x, &at("norm_1"), width)?;
+        let qkv = d.linear(h, &at("qkv"), [width, 3 * width])?;
+        let mut parts = [qkv; 3];
+        for (i, part) in parts.iter_mut().enumerate() {
+            let own = d.graph.narrow(qkv, 2, i * width, width)?;
+            *part = d.graph.reshape(own, [rows, len, heads, width / heads])?;
+        }
+        let [q, k, v] = parts;
+        let options = AttentionOptions::new(heads, heads, Layout::Bshd).causal();
+        let y = d.graph.attention(q, k, v, options)?;
+        let y = d.graph.reshape(y, [rows, len, width])?;
+        let y = d.linear(y, &at("proj"), [width, width])?;
+        Ok(d.graph.plus(x, y)?)
+    }
+}

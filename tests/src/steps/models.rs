@@ -1,0 +1,95 @@
+//! Steps of models that have training graphs.
+
+use serde_json::json;
+use tercet::{DType, Scheme, Tensor, TensorType, case::Fill};
+use tercet_models::training::{
+    BertTask, BertTrainingOptions, ClassPooling, LlamaTrainingOptions, LoraOptions, Training,
+    Tuning,
+};
+use tercet_models::{BertConfig, LlamaConfig, MadeUp, Weights};
+
+use super::{Net, Refused, Size, pattern};
+
+const CLASSES: usize = 2;
+
+/// Token ids, or other numbers below `most`.
+pub(super) fn indices(name: &str, shape: &[usize], most: usize) -> Result<Tensor, Refused> {
+    let ty = TensorType::new(DType::F32, shape);
+    let drawn = pattern(name, &ty, &Fill::Uniform(0.0, most as f64))?;
+    let whole = drawn.to_f64s().into_iter();
+    let whole: Vec<i32> = whole.map(|x| (x as i32).min(most as i32 - 1)).collect();
+    Ok(Tensor::from_slice(shape, &whole)?)
+}
+
+fn net(training: Training, batch: Vec<(&'static str, Tensor)>, count: usize) -> Net {
+    Net {
+        graph: training.graph,
+        loss: training.loss,
+        params: training.params,
+        trained: training.trainables,
+        states: Vec::new(),
+        batch,
+        count,
+        unit: "tokens",
+    }
+}
+
+/// BERT-base with a pooler and a classifier, all weights trained.
+pub(super) fn bert(size: Size, dtype: DType) -> Result<Net, Refused> {
+    let (hidden, layers, heads, vocab, shape) = match size {
+        Size::Whole => (768, 12, 12, 30522, [32, 128]),
+        Size::Small => (32, 2, 2, 60, [4, 16]),
+    };
+    let config = json!({
+        "model_type": "bert", "hidden_act": "gelu", "hidden_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "intermediate_size": 4 * hidden, "vocab_size": vocab,
+        "max_position_embeddings": 512, "type_vocab_size": 2, "position_embedding_type": "absolute"
+    });
+    let config = BertConfig::from_json(config.as_object().ok_or("an object")?)?;
+    let [rows, len] = shape;
+    let task = BertTask::Classes {
+        classes: CLASSES,
+        pooling: ClassPooling::Pooler,
+    };
+    let mut options = BertTrainingOptions::new(rows, len, Tuning::Full, task);
+    options.dtype = dtype;
+    let weights = Weights::MadeUp(MadeUp::dense());
+    let training = Training::bert(&config, &weights, &options)?;
+    let batch = vec![
+        ("ids", indices("ids", &shape, vocab)?),
+        ("type_ids", indices("types", &shape, 2)?),
+        ("mask", Tensor::from_bools(&shape, &vec![true; rows * len])?),
+        ("labels", indices("labels", &[rows], CLASSES)?),
+    ];
+    Ok(net(training, batch, rows * len))
+}
+
+/// A llama of 1.1 billion parameters that stay as they are stored; rows hold one text each.
+pub(super) fn llama_lora(size: Size, dtype: DType, scheme: Scheme) -> Result<Net, Refused> {
+    let (hidden, ffn, layers, heads, groups, vocab, shape, rank) = match size {
+        Size::Whole => (2048, 5632, 22, 32, 4, 32000, [4, 512], 16),
+        Size::Small => (256, 256, 1, 4, 2, 60, [2, 8], 4),
+    };
+    let config = json!({
+        "model_type": "llama", "hidden_act": "silu", "hidden_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": groups, "intermediate_size": ffn,
+        "vocab_size": vocab, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5
+    });
+    let config = LlamaConfig::from_json(config.as_object().ok_or("an object")?)?;
+    let [rows, len] = shape;
+    let tuning = Tuning::Lora(LoraOptions::new(rank));
+    let options = LlamaTrainingOptions {
+        dtype,
+        packed: false,
+        ..LlamaTrainingOptions::new(rows, len, tuning)
+    };
+    let weights = Weights::MadeUp(MadeUp::packed(scheme));
+    let training = Training::llama(&config, &weights, &options)?;
+    let positions: Vec<i32> = (0..rows * len).map(|i| (i % len) as i32).collect();
+    let batch = vec![
+        ("tokens", indices("tokens", &shape, vocab)?),
+        ("positions", Tensor::from_slice(&shape, &positions)?),
+        ("labels", indices("labels", &shape, vocab)?),
+    ];
+    Ok(net(training, batch, rows * len))
+}

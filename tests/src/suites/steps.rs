@@ -1,0 +1,56 @@
+//! The training steps that the bench times, small: losses are finite and fall, and all that is trained moves.
+
+use libtest_mimic::Failed;
+use tercet::{Device, one_line};
+
+use crate::steps::{Refused, STEPS, Size, WholeStep};
+use crate::{Test, executors};
+
+/// What software drivers run.
+const SOFTWARE: [&str; 3] = ["bert_f32", "gpt2_f16", "llama_q4k"];
+
+/// Steps on one batch.
+const COUNT: usize = 6;
+
+fn check(step: &WholeStep, device: &Device) -> Result<(), Refused> {
+    let made = step.make(Size::Small)?;
+    let mut trainer = made.trainer(device, 2e-3)?;
+    let mut losses = Vec::new();
+    for _ in 0..COUNT {
+        let report = trainer.step(&made.inputs())?;
+        if report.skipped {
+            return Err("a step was skipped".into());
+        }
+        losses.push(report.loss);
+    }
+    if losses.iter().any(|loss| !loss.is_finite()) {
+        return Err(format!("losses that are not finite: {losses:?}").into());
+    }
+    if losses[COUNT - 1] > 0.98 * losses[0] {
+        return Err(format!("losses do not fall: {losses:?}").into());
+    }
+    let unmoved = trainer.unmoved()?;
+    if !unmoved.is_empty() {
+        return Err(format!("never moved: {}", unmoved.join(", ")).into());
+    }
+    Ok(())
+}
+
+/// The tests of this suite: one for each step and executor.
+pub(super) fn tests() -> Vec<Test> {
+    let tests = STEPS.iter().flat_map(|step| {
+        executors().iter().map(move |executor| {
+            let name = format!("steps/{}", step.name);
+            // A software driver takes some seconds to compile the kernels of each.
+            let variant = if SOFTWARE.contains(&step.name) {
+                ""
+            } else {
+                "/more"
+            };
+            Test::variant_on(executor, name, variant, move |device| {
+                check(step, device).map_err(|e| Failed::from(one_line(&*e)))
+            })
+        })
+    });
+    tests.collect()
+}
