@@ -84,7 +84,7 @@ impl CpuBackend {
     fn program(&self, graph: &Graph, options: &CompileOptions) -> Result<Program, CompileError> {
         let graph = &*options.opened(graph)?;
         check_borders(graph, &options.bounds)?;
-        let optimized = passes::optimize(graph, options)?;
+        let optimized = passes::optimize_for(graph, options, &CpuTarget)?;
         let legal = legalize(&optimized, &CpuTarget)?;
         let threads = self.pool.threads();
         let origins = origins(&legal);

@@ -69,6 +69,8 @@ pub(crate) struct Facts<'a> {
     /// The nodes that this graph lies in, outermost first, each with the attribute that holds the next
     /// graph.
     pub(crate) around: Vec<Around>,
+    /// Packed operands that several nodes read.
+    pub(crate) shared_packed: HashSet<Value>,
     /// Some node has graphs inside: records of checks are cleared first, and keep what is found first.
     pub(crate) has_flow: bool,
 }

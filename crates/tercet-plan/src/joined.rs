@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use tercet_ir::{Graph, Node, NodeId, Op, Signature, Value};
 
+use crate::caps::Caps;
 use crate::driver::device_dtype;
 use crate::emit::all_known;
 use crate::planes::Planes;
@@ -20,13 +21,13 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// The concatenations of parameters that nothing else reads, up to this many bytes each. Some hold
-    /// packed rows in planes.
+    /// The concatenations of parameters, up to what a binding takes each. What else reads one of these parameters, as
+    /// gradients do, binds it where it begins. Some hold packed rows in planes.
     pub(crate) fn of(
         graph: &Graph,
         signature: &Signature,
         planes: &HashMap<Value, Planes>,
-        max_bytes: u64,
+        caps: &Caps,
     ) -> Joined {
         let mut uses: HashMap<Value, usize> = HashMap::new();
         let inputs = graph.nodes().flat_map(|(_, node)| node.inputs.iter());
@@ -35,16 +36,24 @@ impl Joined {
         }
         let mut joined = Joined::default();
         for (id, node) in graph.nodes() {
-            let is_only_reader = node.inputs.iter().all(|v| uses.get(v) == Some(&1));
-            let Some(parts) = parts(graph, signature, planes, node).filter(|_| is_only_reader)
-            else {
+            let Some(parts) = parts(graph, signature, planes, node) else {
                 continue;
             };
+            let is_only_reader = node.inputs.iter().all(|v| uses.get(v) == Some(&1));
+            let align = u64::from(caps.storage_align_bytes);
+            let can_be_bound = parts.iter().all(|(_, bytes)| bytes.is_multiple_of(align));
+            let mut places: Vec<u32> = parts.iter().map(|(param, _)| *param).collect();
+            places.sort_unstable();
+            let is_twice = places.windows(2).any(|pair| pair[0] == pair[1]);
+            let has_place = places.iter().any(|param| joined.homes.contains_key(param));
+            if is_twice || has_place || !(is_only_reader || can_be_bound) {
+                continue;
+            }
             let total: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
             let [(first, _), ..] = parts[..] else {
                 continue;
             };
-            if total > max_bytes {
+            if total > caps.max_binding_bytes {
                 continue;
             }
             let mut offset = 0;

@@ -24,7 +24,7 @@ use crate::planes::{self, Planes};
 use crate::program::{Arms, Buffer, Io, Program, Step, Work};
 use crate::schedule;
 use crate::split::{Parts, split};
-use crate::walk::{Leaves, Update, nodes};
+use crate::walk::{Leaves, Update, nodes, shared_packed};
 
 /// Choices of planning that do not change results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub fn compile_with(
     check_borders(graph, &options.bounds)?;
     let optimized = {
         let _span = tracing::debug_span!("passes").entered();
-        passes::optimize(graph, options)?
+        passes::optimize_for(graph, options, &PlanTarget(caps))?
     };
     let legal = {
         let _span = tracing::debug_span!("legalize").entered();
@@ -104,6 +104,7 @@ pub fn plan(
             planes: planes::of(legal),
             parts: Parts::of(legal, caps),
             around: Vec::new(),
+            shared_packed: shared_packed(legal),
             has_flow: legal.nodes().any(|(_, n)| !n.op.subgraphs().is_empty()),
         };
         let mut e = Emit::new(legal, caps, facts);
@@ -164,8 +165,7 @@ pub(crate) struct Borders {
 
 fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
     let facts = &e.facts;
-    let limit = e.caps.max_binding_bytes;
-    let joined = Joined::of(e.graph, facts.signature, &facts.planes, limit);
+    let joined = Joined::of(e.graph, facts.signature, &facts.planes, e.caps);
     let mut borders = leaves(e, &joined)?;
     let updates = match in_place {
         true => in_place_updates(e.graph),

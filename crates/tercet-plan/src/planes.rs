@@ -9,11 +9,11 @@
 //! Inputs and states, and parameters that something else reads, stay in file order. Where a field lies in
 //! either order is said here alone: [`fields`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::thread;
 
 use tercet_ir::layout::{Cut, SymLayout};
-use tercet_ir::{DType, Dim, Graph, Node, Op, Scheme, Value};
+use tercet_ir::{DType, Dim, Graph, Node, NodeId, Op, Scheme, Value};
 
 use crate::emit::all_known;
 
@@ -211,15 +211,37 @@ pub(crate) fn of(graph: &Graph) -> HashMap<Value, Planes> {
     for v in graph.results() {
         uses.remove(&v);
     }
-    let reads = Reads { graph, uses };
-    let mut found = HashMap::new();
-    for (id, node) in graph.nodes() {
-        let v = Value { node: id, port: 0 };
+    let packed = graph.nodes().filter(|(_, node)| {
         let ty = &node.outputs[0];
-        if !matches!(node.op, Op::Param(_)) || ty.dtype != DType::U8 || !all_known(&ty.shape) {
+        matches!(node.op, Op::Param(_)) && ty.dtype == DType::U8 && all_known(&ty.shape)
+    });
+    let mut params: HashSet<Value> = packed.map(|(node, _)| Value { node, port: 0 }).collect();
+    let mut reads = Reads {
+        graph,
+        uses,
+        joins: HashMap::new(),
+    };
+    reads.joins = reads.joins_of(&params);
+    // A parameter in file order keeps those that it is joined with in theirs.
+    let mut asked: Vec<Value> = params.iter().copied().collect();
+    while let Some(v) = asked.pop() {
+        if reads.scheme(v).is_some() || !params.remove(&v) {
             continue;
         }
-        let row_bytes = ty.shape.last().and_then(|d| d.known()).unwrap_or(0);
+        for (to, _) in reads.uses.get(&v).into_iter().flatten() {
+            if reads.joins.remove(&to.node).is_some() {
+                asked.extend(&graph.node(to.node).inputs);
+            }
+        }
+    }
+    let mut found = HashMap::new();
+    for v in params {
+        let row_bytes = graph
+            .ty(v)
+            .shape
+            .last()
+            .and_then(|d| d.known())
+            .unwrap_or(0);
         if row_bytes > 0
             && let Some(scheme) = reads.scheme(v)
         {
@@ -233,9 +255,23 @@ pub(crate) fn of(graph: &Graph) -> HashMap<Value, Planes> {
 struct Reads<'a> {
     graph: &'a Graph,
     uses: HashMap<Value, Vec<(Value, usize)>>,
+    /// Concatenations of rows of parameters that may all lie in planes, and as what they are decoded.
+    joins: HashMap<NodeId, Scheme>,
 }
 
 impl Reads<'_> {
+    /// The concatenations of rows of these parameters that are decoded.
+    fn joins_of(&self, params: &HashSet<Value>) -> HashMap<NodeId, Scheme> {
+        let joins = self.graph.nodes().filter_map(|(id, node)| {
+            let Op::Concat(o) = &node.op else { return None };
+            let of_rows = o.axis + 1 < node.outputs[0].shape.len();
+            let of_params = node.inputs.iter().all(|v| params.contains(v));
+            let scheme = self.scheme(Value { node: id, port: 0 });
+            Some((id, scheme.filter(|_| of_rows && of_params)?))
+        });
+        joins.collect()
+    }
+
     /// The scheme as which all readers of the value, and of rows taken from it, decode it.
     fn scheme(&self, v: Value) -> Option<Scheme> {
         let uses = self.uses.get(&v)?;
@@ -245,6 +281,7 @@ impl Reads<'_> {
                 Op::DequantMatMul(o) if at == 1 => Some(o.scheme),
                 Op::DequantGroupedMatMul(o) if at == 1 => Some(o.scheme),
                 Op::Dequantize(o) => Some(o.scheme),
+                Op::Concat(_) => self.joins.get(&to.node).copied(),
                 _ if self.takes_rows(node, at) => self.scheme(to),
                 _ => None,
             }
@@ -254,9 +291,12 @@ impl Reads<'_> {
     }
 
     fn mark(&self, v: Value, planes: Planes, found: &mut HashMap<Value, Planes>) {
-        found.insert(v, planes);
+        if found.insert(v, planes).is_some() {
+            return;
+        }
         for &(to, at) in self.uses.get(&v).into_iter().flatten() {
-            if self.takes_rows(self.graph.node(to.node), at) {
+            let is_join = self.joins.contains_key(&to.node);
+            if is_join || self.takes_rows(self.graph.node(to.node), at) {
                 self.mark(to, planes, found);
             }
         }
@@ -274,14 +314,6 @@ impl Reads<'_> {
                 let at = last(v);
                 let ends = [self.graph.ty(v), &node.outputs[0]].map(|t| t.shape.last());
                 o.steps.get(at) == Some(&1) && ends[0] == ends[1]
-            }
-            // Others would have to lie in planes, too.
-            Op::Concat(o) => {
-                let alone = |v: &Value| {
-                    let is_param = matches!(self.graph.node(v.node).op, Op::Param(_));
-                    is_param && self.uses.get(v).is_some_and(|uses| uses.len() == 1)
-                };
-                o.axis < last(v) && node.inputs.iter().all(alone)
             }
             _ => false,
         }

@@ -1,11 +1,7 @@
 //! Order, memory and barriers of a draft.
 //!
-//! Steps are grouped by depth: a step comes one group after the last step it depends on, so that
-//! independent work stands together and there is one barrier per group, the fewest that the longest
-//! chain allows. Arms of one choice do not depend on each other and stand side by side; what comes after them does so
-//! after the longest. Slots live over
-//! groups, and share memory only across a barrier, or where they belong to different arms; sharing
-//! adds no barrier.
+//! Steps are grouped (`groups.rs`), with one barrier per group. Slots live over groups, and share memory only across a barrier,
+//! or where they belong to different arms; sharing adds no barrier.
 //!
 //! Stages are ordered each by itself. A slot that several stages touch lives for all of every control
 //! flow that its life reaches into: a branch not taken leaves it alone, another iteration may read it.
@@ -16,12 +12,14 @@ use std::ops::Range;
 use tercet_ir::layout::{Life, place};
 use tercet_ir::{CompileError, NodeId, Signature, Symbol};
 
+mod groups;
+
+use self::groups::{Grouped, group};
 use crate::caps::Caps;
 use crate::emit::{Draft, Home, RECORD_BYTES};
 use crate::flow::{Flow, StageId};
-use crate::kernel::Access;
 use crate::plan::{Borders, PlanOptions};
-use crate::program::{Arm, Arms, Buffer, ChoiceId, Program, Slot, SlotId, Step, exclude};
+use crate::program::{Arm, Buffer, ChoiceId, Program, Slot, Step};
 
 /// Bytes left after each slot where sentinels are wanted.
 const GAP_BYTES: u64 = 256;
@@ -146,102 +144,6 @@ impl Run {
         }
         done
     }
-}
-
-/// Steps in their order, with the group of each.
-#[derive(Default)]
-struct Grouped {
-    list: Vec<Step>,
-    groups: Vec<usize>,
-}
-
-/// What happened to a slot so far in steps of these arms.
-#[derive(Clone, Default)]
-struct Touched {
-    arms: Arms,
-    /// One past the group of the last write.
-    written: usize,
-    /// One past the group of the last read.
-    read: usize,
-}
-
-/// Orders steps by depth and puts a barrier at the start of each group but the first.
-fn group(steps: Vec<Step>, draft: &Draft) -> Grouped {
-    let mut touched: HashMap<SlotId, Vec<Touched>> = HashMap::new();
-    let mut placed: Vec<(usize, Step)> = Vec::with_capacity(steps.len());
-    for step in steps {
-        let accesses = expand(&step, draft);
-        let mut at = 0;
-        for (slot, access) in &accesses {
-            for t in touched.get(slot).into_iter().flatten() {
-                if exclude(&draft.choices, &t.arms, &step.arms) {
-                    continue;
-                }
-                at = at.max(match access {
-                    Access::Read => t.written,
-                    Access::Write => t.written.max(t.read),
-                });
-            }
-        }
-        for (slot, access) in accesses {
-            let all = touched.entry(slot).or_default();
-            let t = of_arms(all, &step.arms);
-            match access {
-                Access::Read => t.read = t.read.max(at + 1),
-                Access::Write => t.written = t.written.max(at + 1),
-            }
-            if access == Access::Write && !step.arms.is_empty() {
-                level(all, draft, &step.arms);
-            }
-        }
-        placed.push((at, step));
-    }
-    // Stable: inside a group the order of emission stays.
-    placed.sort_by_key(|(at, _)| *at);
-    let mut grouped = Grouped {
-        list: Vec::with_capacity(placed.len()),
-        groups: Vec::with_capacity(placed.len()),
-    };
-    for (at, mut step) in placed {
-        step.barrier = grouped.groups.last().is_some_and(|last| *last != at);
-        grouped.groups.push(at);
-        grouped.list.push(step);
-    }
-    grouped
-}
-
-/// Lets what other arms wrote into a slot count as written as late as what these did: one arm with more steps than
-/// another would be ever later in groups, and what both use would live for all that lies between.
-fn level(all: &mut [Touched], draft: &Draft, arms: &Arms) {
-    let beside = |t: &&mut Touched| t.arms == *arms || exclude(&draft.choices, &t.arms, arms);
-    let last = all.iter_mut().filter(beside).map(|t| t.written).max();
-    for t in all.iter_mut().filter(beside) {
-        t.written = t.written.max(last.unwrap_or(0));
-    }
-}
-
-/// What happened in steps of the same arms.
-fn of_arms<'t>(all: &'t mut Vec<Touched>, arms: &Arms) -> &'t mut Touched {
-    let at = all.iter().position(|t| t.arms == *arms);
-    let at = at.unwrap_or_else(|| {
-        all.push(Touched {
-            arms: arms.clone(),
-            ..Touched::default()
-        });
-        all.len() - 1
-    });
-    &mut all[at]
-}
-
-/// The accesses of a step; the slot over all records of checks counts as each of them.
-fn expand(step: &Step, draft: &Draft) -> Vec<(SlotId, Access)> {
-    let mut accesses: Vec<(SlotId, Access)> = step.accesses(&draft.kernels).into_iter().collect();
-    if let Some(all) = draft.faults
-        && let Some(&(_, access)) = accesses.iter().find(|(slot, _)| *slot == all)
-    {
-        accesses.extend(draft.data_checks.iter().map(|c| (c.record, access)));
-    }
-    accesses
 }
 
 /// Where every slot lies, and the gaps after them where they are wanted.

@@ -5,8 +5,9 @@
 //! from the same operands; one that fails or is wrong is never the best. The times are of the device, so it has to measure
 //! steps.
 //!
-//! Next: `tune/task.rs` for the problems.
+//! Next: `tune/task.rs` and `tune/scan.rs` for the problems.
 
+mod scan;
 mod task;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +20,7 @@ use tercet_ir::{
     one_line,
 };
 
+pub use self::scan::StateScan;
 pub use self::task::Task;
 use crate::caps::Caps;
 use crate::families::gemm_coop::{Tiling, type_of};

@@ -64,6 +64,15 @@ impl Key {
         }
     }
 
+    /// A scan over states of a type, `selective_scan`, `mamba2` or `gated_delta_net`: entries of the batch, steps, heads,
+    /// channels of each (one in a selective scan, whose channels are its heads), states of a channel.
+    pub fn scan(op: &str, dtype: DType, sizes: [usize; 5]) -> Key {
+        Key {
+            what: format!("{op}/{dtype}"),
+            sizes: sizes.to_vec(),
+        }
+    }
+
     /// How far apart the sizes of two problems are, in octaves over all axes; none where one axis is more than one octave
     /// apart or they compute other things.
     fn distance(&self, other: &Key) -> Option<f64> {

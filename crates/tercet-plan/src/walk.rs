@@ -1,7 +1,7 @@
 //! The nodes of a graph in their order, each through its family: of the graph itself and of graphs inside
 //! nodes. Nodes that are emitted together (`fusions`) come where the last of them stands.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tercet_ir::layout::{SymLayout, View as Looked, check_slice, is_view, view_of};
 use tercet_ir::{CompileError, Graph, Node, NodeId, Op, OpKind, Port, Type, Value};
@@ -141,6 +141,30 @@ fn is_constant(e: &Emit<'_>, node: &Node) -> bool {
         && node.inputs.iter().all(|v| e.is_constant(&e.view(*v)))
 }
 
+/// What nodes of a graph decode and others read, too.
+pub(crate) fn shared_packed(graph: &Graph) -> HashSet<Value> {
+    let decoded = graph.nodes().filter_map(|(_, node)| match node.op {
+        Op::Dequantize(_) => Some((node.inputs[0], 0)),
+        _ => None,
+    });
+    let mut readers: HashMap<Value, usize> = decoded.collect();
+    if !readers.is_empty() {
+        for value in graph.nodes().flat_map(|(_, node)| &node.inputs) {
+            if let Some(count) = readers.get_mut(value) {
+                *count += 1;
+            }
+        }
+    }
+    let shared = readers.into_iter().filter(|(_, count)| *count > 1);
+    shared.map(|(value, _)| value).collect()
+}
+
+/// True for what decodes weights that others read packed, as gradients do: kept decoded, they would take several times the memory
+/// that packing saves.
+fn is_decoded_beside(e: &Emit<'_>, node: &Node) -> bool {
+    matches!(node.op, Op::Dequantize(_)) && e.facts.shared_packed.contains(&node.inputs[0])
+}
+
 /// True if no size of operands and results is of a run: a constant may be spread over such a size, and summed again.
 pub(crate) fn has_one_size(graph: &Graph, node: &Node) -> bool {
     let operands = node.inputs.iter().map(|v| graph.ty(*v));
@@ -175,7 +199,7 @@ fn lower(
         let from = e.view(node.inputs[0]);
         return Ok(vec![look(e, node, &from)?]);
     }
-    let constant = is_constant(e, node) && into.is_empty();
+    let constant = is_constant(e, node) && into.is_empty() && !is_decoded_beside(e, node);
     let family = family_of(e, node);
     e.as_constant(constant, |e| {
         e.results_of(into, |e| (family.lower)(e, node))

@@ -58,8 +58,9 @@ pub(crate) struct Features {
     pub(crate) queue_family: u32,
     /// Bits of a timestamp; 0 where there are none.
     pub(crate) timestamp_bits: u32,
-    /// The most bytes of one allocation.
-    pub(crate) max_allocation: u64,
+    /// The most bytes of one buffer. Where the device says no more than the size that every allocation may have, it is that one;
+    /// larger ones are asked for, and may be refused.
+    pub(crate) max_buffer: u64,
     /// Nanoseconds per tick of a timestamp.
     pub(crate) timestamp_ns: f32,
     /// Who wrote the driver's caches.
@@ -149,7 +150,7 @@ impl Features {
             said: properties.said(info.kind),
             queue_family,
             timestamp_bits,
-            max_allocation: properties.max_allocation,
+            max_buffer: properties.max_buffer,
             timestamp_ns: properties.limits.timestamp_period,
             identity: properties.identity,
             limits: properties.limits,
@@ -272,7 +273,7 @@ struct Properties {
     subgroup_compute: bool,
     subgroup_sizes: Option<(u32, u32)>,
     size_control_compute: bool,
-    max_allocation: u64,
+    max_buffer: u64,
     /// What extensions say of the units.
     units: Said,
     /// Products of packed bytes are faster than what they are made of.
@@ -295,8 +296,9 @@ impl Properties {
         let mut arm = vk::PhysicalDeviceShaderCoreBuiltinsPropertiesARM::default();
         let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut v11);
         let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+        let mut buffers = vk::PhysicalDeviceMaintenance4Properties::default();
         if new {
-            all = all.push_next(&mut dots);
+            all = all.push_next(&mut dots).push_next(&mut buffers);
         }
         let sizes = new || has(ash::ext::subgroup_size_control::NAME);
         if sizes {
@@ -335,7 +337,7 @@ impl Properties {
                 && v11.subgroup_supported_operations.contains(operations),
             subgroup_sizes: sizes.then_some((control.min_subgroup_size, control.max_subgroup_size)),
             size_control_compute: control.required_subgroup_size_stages.contains(compute),
-            max_allocation: v11.max_memory_allocation_size,
+            max_buffer: v11.max_memory_allocation_size.max(buffers.max_buffer_size),
             packed_dots: dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE,
             units: Said::of_units(
                 [

@@ -65,7 +65,7 @@ impl Memory {
         // A little more, so that an empty slot at the end can be bound.
         let size = bytes.next_multiple_of(16) + 16;
         let no_room = || GpuError::OutOfMemory { what, bytes };
-        let limit = device.features.max_allocation;
+        let limit = device.features.max_buffer;
         let full = place == Place::Device
             && device
                 .used_bytes

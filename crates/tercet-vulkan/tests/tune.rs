@@ -6,7 +6,7 @@ mod common;
 
 use common::open_validated;
 use tercet_ir::{DType, Scheme};
-use tercet_vulkan::tune::{Measured, Outcome, Task, candidates, measure, prepare};
+use tercet_vulkan::tune::{Measured, Outcome, StateScan, Task, candidates, measure, prepare};
 use tercet_vulkan::{Entry, GemmProblem, Tuning, VulkanBackend, VulkanOptions, Weights};
 
 /// The times of a few candidates of a task, the fastest of which is right, and one that there is not.
@@ -44,6 +44,7 @@ fn candidates_are_measured_and_the_table_is_kept() {
         Task::product(DType::F32, Weights::Across(DType::F32), [20, 24, 32]),
         Task::attention(DType::F32, [2, 2, 1, 70, 64]),
         Task::conv(DType::F32, [1, 5, 9, 6, 1]),
+        Task::scan(StateScan::Selective, DType::F32, [4, 20, 4096, 1, 16]),
     ];
     let mut entries = Vec::new();
     for task in tasks {
@@ -82,6 +83,45 @@ fn candidates_are_measured_and_the_table_is_kept() {
     let again = open_validated(options).unwrap();
     assert_eq!(again.caps().device.tuning, table);
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// By all variants; without matrices most have one.
+#[test]
+fn scans_compute_what_their_tasks_expect() {
+    let options = VulkanOptions {
+        timestamps: true,
+        ..VulkanOptions::default()
+    };
+    let Some(backend) = open_validated(options) else {
+        return;
+    };
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (op, sizes) in [
+            (StateScan::Selective, [2, 300, 6, 1, 16]),
+            (StateScan::Mamba2, [2, 300, 4, 32, 64]),
+            (StateScan::GatedDelta, [2, 300, 3, 32, 64]),
+        ] {
+            let mut task = Task::scan(op, dtype, sizes).unwrap();
+            let mut names = candidates(backend.caps(), &task);
+            if names.is_empty() {
+                let only = match op {
+                    StateScan::Selective => "few_channels",
+                    StateScan::Mamba2 | StateScan::GatedDelta => "steps",
+                };
+                names.push(only.to_string());
+            }
+            let measured = measure(&backend, &task, &names);
+            let is_right =
+                |(_, outcome): &(String, Outcome)| matches!(outcome, Outcome::Seconds(_));
+            assert!(
+                measured.candidates.iter().all(is_right),
+                "{}: {measured:?}",
+                task.key
+            );
+            task.spoil();
+            assert_eq!(measure(&backend, &task, &names).best(), None);
+        }
+    }
 }
 
 #[test]

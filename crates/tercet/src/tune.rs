@@ -193,7 +193,7 @@ mod files {
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 mod tasks {
     use tercet_ir::{CompileError, DType, Scheme};
-    use tercet_plan::tune::{self, Measured, Outcome, Task, Tunable};
+    use tercet_plan::tune::{self, Measured, Outcome, StateScan, Task, Tunable};
     use tercet_plan::{Entry, GemmProblem, Key, Tuning, Weights};
 
     use super::{TuneError, TuneOptions, TunedProduct};
@@ -247,6 +247,14 @@ mod tasks {
         [32, 64, 56, 256, 1],
     ];
 
+    /// Batch, steps, heads, channels of a head, states of a channel: models of one to three billion parameters.
+    const SCANS: &[(StateScan, [usize; 5])] = &[
+        (StateScan::Selective, [1, 4096, 4096, 1, 16]),
+        (StateScan::Selective, [8, 2048, 4096, 1, 16]),
+        (StateScan::Mamba2, [1, 4096, 64, 64, 128]),
+        (StateScan::GatedDelta, [1, 4096, 16, 128, 128]),
+    ];
+
     /// A problem, whose operands are made when it is its turn.
     #[derive(Debug)]
     enum Planned {
@@ -254,6 +262,7 @@ mod tasks {
         Product(DType, Weights, [usize; 3]),
         Attention(DType, [usize; 5]),
         Conv(DType, [usize; 5]),
+        Scan(StateScan, DType, [usize; 5]),
     }
 
     impl Planned {
@@ -263,6 +272,7 @@ mod tasks {
                 Planned::Product(dtype, weights, sizes) => Task::product(*dtype, *weights, *sizes),
                 Planned::Attention(dtype, sizes) => Task::attention(*dtype, *sizes),
                 Planned::Conv(dtype, sizes) => Task::conv(*dtype, *sizes),
+                Planned::Scan(op, dtype, sizes) => Task::scan(*op, *dtype, *sizes),
             }
         }
     }
@@ -318,6 +328,9 @@ mod tasks {
             );
             let convs = &CONVS[..few(CONVS.len())];
             all.extend(convs.iter().map(|sizes| Planned::Conv(dtype, *sizes)));
+            let scans = &SCANS[..few(SCANS.len())];
+            let scans = scans.iter();
+            all.extend(scans.map(|(op, sizes)| Planned::Scan(*op, dtype, *sizes)));
         }
         all
     }

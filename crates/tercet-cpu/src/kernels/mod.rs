@@ -39,6 +39,8 @@ pub mod quant;
 pub mod rows;
 #[cfg(feature = "splat")]
 pub mod splat;
+#[cfg(feature = "splat")]
+pub mod splat_grad;
 pub mod vmath;
 
 pub use parallel::Threads;

@@ -35,6 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes; how tasks are shared is tested in `team`")]
     fn keys_are_sorted_as_by_one_thread() {
         let check = |n: u64, of: u64| {
             let mut keys: Vec<u64> = (0..n)

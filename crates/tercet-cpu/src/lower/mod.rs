@@ -37,6 +37,8 @@ mod scatter;
 mod sort;
 #[cfg(feature = "splat")]
 mod splat;
+#[cfg(feature = "splat")]
+mod splat_grad;
 mod state_scan;
 mod top_k;
 
@@ -353,6 +355,13 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::GaussianSplatRasterize,
         splat::supports,
         splat::lower_rasterize,
+    ),
+    #[cfg(feature = "splat")]
+    kernel(
+        "splat_rasterize_grad",
+        OpKind::GaussianSplatRasterizeGrad,
+        splat::supports,
+        splat_grad::lower,
     ),
     kernel(
         "dynamic_update_slice",

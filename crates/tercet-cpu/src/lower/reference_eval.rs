@@ -21,6 +21,7 @@
 //! - `recurrence`: f64
 //! - `gaussian_splat_prepare`: f64
 //! - `gaussian_splat_rasterize`: f64
+//! - `gaussian_splat_rasterize_grad`: f64
 
 use tercet_ir::{EvalError, Graph, Node, Op, Tensor, TensorType};
 

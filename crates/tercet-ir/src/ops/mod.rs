@@ -87,7 +87,7 @@ pub(crate) mod util;
 pub(crate) mod welch_peaks;
 pub(crate) mod window;
 
-pub use attention::{AttentionMask, AttentionOptions, Layout, MaskKind};
+pub use attention::{AttentionGradOf, AttentionMask, AttentionOptions, Layout, MaskKind};
 pub use blocks::{AttentionBlockOptions, BlockRope, Dense, TransformerWeights};
 pub use cumsum::ScanFn;
 pub use fft::{FftNorm, root as unit_root};
@@ -168,6 +168,8 @@ crate::define_ops! {
     dequant::DequantMatMul,
     dequant_grouped::DequantGroupedMatMul,
     attention::Attention,
+    attention::AttentionWithLse,
+    attention::AttentionGrad,
     rope::Rope,
     blocks::AttentionBlock,
     blocks::TransformerLayer,
@@ -198,6 +200,8 @@ crate::define_ops! {
     splat::GaussianSplatPrepare,
     #[cfg(feature = "splat")]
     splat::GaussianSplatRasterize,
+    #[cfg(feature = "splat")]
+    splat::GaussianSplatRasterizeGrad,
     #[cfg(feature = "splat")]
     splat::GaussianSplatRender,
 }

@@ -1,5 +1,7 @@
 //! Common subexpressions: nodes with the same operator, attributes and operands.
 //!
+//! An attention whose gradients ask for its sums too is computed once, with them.
+//!
 //! Random operators carry their seed and stream as attributes, so that equal nodes draw equal
 //! numbers and may be merged; reads of a state give its old value throughout a run.
 
@@ -8,13 +10,19 @@ use std::collections::HashMap;
 use super::rewrite::rebuild;
 use crate::error::CompileError;
 use crate::graph::{Graph, Value};
-use crate::ops::Op;
+use crate::ops::{Attention, Op};
 
 /// Computes equal nodes once.
 pub(super) fn merge_equal(graph: &Graph) -> Result<Graph, CompileError> {
     let mut first: HashMap<(&Op, Vec<Value>), Value> = HashMap::new();
+    let kept = with_lse(graph);
     rebuild(graph, |rw, id, node| {
-        let key = (&node.op, rw.values(&node.inputs));
+        let with_lse = match &node.op {
+            Op::Attention(op) => kept.get(&(op.clone(), &node.inputs[..])).copied(),
+            _ => None,
+        };
+        let op = with_lse.unwrap_or(&node.op);
+        let key = (op, rw.values(&node.inputs));
         let own = Value { node: id, port: 0 };
         if let Some(&earlier) = first.get(&key) {
             for port in 0..node.outputs.len() as u8 {
@@ -22,10 +30,25 @@ pub(super) fn merge_equal(graph: &Graph) -> Result<Graph, CompileError> {
             }
             return Ok(());
         }
-        rw.copy(id)?;
+        match with_lse {
+            Some(op) => {
+                let y = rw.add(op.clone(), &key.1)?;
+                rw.bind(own, y);
+            }
+            None => rw.copy(id)?,
+        }
         if !node.outputs.is_empty() {
             first.insert(key, rw.value(own));
         }
         Ok(())
     })
+}
+
+/// The attentions that keep their sums, by what they are without and by operands.
+fn with_lse(graph: &Graph) -> HashMap<(Attention, &[Value]), &Op> {
+    let kept = graph.nodes().filter_map(|(_, node)| match &node.op {
+        Op::AttentionWithLse(op) => Some(((op.attention(), &node.inputs[..]), &node.op)),
+        _ => None,
+    });
+    kept.collect()
 }

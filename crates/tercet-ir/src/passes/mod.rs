@@ -32,9 +32,11 @@ pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};
 pub(crate) use view::known_range;
 
 use self::subgraphs::map_subgraphs;
-use crate::backend::{CompileOptions, Keep};
+use crate::backend::{CompileOptions, Keep, Support, Target};
 use crate::error::CompileError;
-use crate::graph::Graph;
+use crate::graph::{Graph, Node};
+use crate::legalize::legalize;
+use crate::ops::Op;
 use crate::verify::verify;
 
 /// A rewrite of graphs.
@@ -110,6 +112,43 @@ fn apply(pass: &Pass, graph: &Graph) -> Result<Graph, CompileError> {
 /// [`CompileError::UnknownPass`] for a name that is no pass; [`CompileError::Rewrite`] when a
 /// rewrite is refused.
 pub fn optimize(graph: &Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+    run(graph, options, None)
+}
+
+/// As [`optimize`], for a target: gradients of attention that it does not run are decomposed before, so that what their
+/// parts have in common is computed once and what stands around those is fused with them.
+///
+/// # Errors
+/// As [`optimize`], and as [`legalize`].
+pub fn optimize_for(
+    graph: &Graph,
+    options: &CompileOptions,
+    target: &dyn Target,
+) -> Result<Graph, CompileError> {
+    run(graph, options, Some(target))
+}
+
+/// A target that runs everything but the gradients of attention that another does not run.
+struct AllButGradients<'a>(&'a dyn Target);
+
+impl Target for AllButGradients<'_> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn supports(&self, graph: &Graph, node: &Node) -> Support {
+        match node.op {
+            Op::AttentionWithLse(_) | Op::AttentionGrad(_) => self.0.supports(graph, node),
+            _ => Support::Native,
+        }
+    }
+}
+
+fn run(
+    graph: &Graph,
+    options: &CompileOptions,
+    target: Option<&dyn Target>,
+) -> Result<Graph, CompileError> {
     for name in &options.without_passes {
         if !PIPELINE.iter().any(|p| p.name == name) {
             let known: Vec<&str> = PIPELINE.iter().map(|p| p.name).collect();
@@ -122,6 +161,9 @@ pub fn optimize(graph: &Graph, options: &CompileOptions) -> Result<Graph, Compil
     let mut current = graph.without_origins();
     if options.keep != Keep::Outputs {
         return Ok(current);
+    }
+    if let Some(target) = target {
+        current = legalize(&current, &AllButGradients(target))?;
     }
     for pass in PIPELINE {
         if options.without_passes.iter().any(|name| name == pass.name) {

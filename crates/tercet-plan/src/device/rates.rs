@@ -13,6 +13,7 @@ pub(crate) struct Rates {
     pub(crate) tiles: TileRates,
     pub(crate) rows: RowRates,
     pub(crate) attention: AttentionRates,
+    pub(crate) scans: ScanRates,
     /// Bytes that all units together read of memory in a second.
     pub(crate) bytes_per_s: f64,
     /// What a dispatch takes that waits for the one before, in seconds.
@@ -118,6 +119,18 @@ pub(crate) struct AttentionRates {
     /// The least rows of a key head times keys for which F32 as pairs of F16 takes three dispatches in a row: 64 x 64
     /// lose 10 us, 128 x 128 win in models.
     pub(crate) pairs: usize,
+}
+
+/// Scans over states: states that a unit takes through a step in a second.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ScanRates {
+    /// Of `SelectiveScan` with many channels and with few (4096 channels of 16 states, 4096 steps, F32: 780 us for a batch of
+    /// 8, 215 for one).
+    pub(crate) channels: [f64; 2],
+    /// Of `Mamba2` and `GatedDeltaNet`, step by step (64 heads of 64 with 128 states, 32 of 128, F32: 454 and 938 us), and in
+    /// chunks on matrices (F16: 156 and 295 us).
+    pub(crate) steps: [f64; 2],
+    pub(crate) chunks: [f64; 2],
 }
 
 /// A division of a product: subgroups of a tile, elements of a subgroup's part, elements of `k` in a step.
@@ -298,6 +311,11 @@ pub(crate) static MEASURED: Rates = Rates {
         alone_bytes: [256 << 10, 1 << 20],
         few_keys: 512,
         pairs: 8192,
+    },
+    scans: ScanRates {
+        channels: [2.09e10, 9.5e9],
+        steps: [3.58e10, 1.73e10],
+        chunks: [1.04e11, 5.5e10],
     },
     bytes_per_s: 4.0e12,
     dispatch_s: 2.5e-6,

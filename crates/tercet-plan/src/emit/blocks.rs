@@ -10,7 +10,7 @@ use crate::families::copy;
 use crate::flow::{Flow, Inner, Site};
 use crate::program::Step;
 use crate::split::Parts;
-use crate::walk::{Updates, walk_block};
+use crate::walk::{Updates, shared_packed, walk_block};
 
 /// A node that a graph lies in.
 #[derive(Clone, Debug)]
@@ -101,6 +101,7 @@ impl<'a> Emit<'a> {
             planes: HashMap::new(),
             parts: Parts::default(),
             around,
+            shared_packed: shared_packed(graph),
             has_flow: true,
         };
         let mut inner = Emit::new(graph, self.caps, facts);

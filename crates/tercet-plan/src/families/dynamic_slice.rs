@@ -3,7 +3,7 @@
 
 use tercet_ir::{CompileError, Dim, Node, OpKind};
 
-use super::words::{are_whole_words, eight, in_words, lanes, product};
+use super::words::{WORD_OF_BITS, are_whole_words, eight, in_words, lanes, product};
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -46,14 +46,24 @@ const WINDOW: &str = portable!("window.wgsl");
 
 static SLICE: Kernel<SliceParams> = Kernel::wgsl(
     "dynamic_slice",
-    &[PRELUDE, WINDOW, portable!("dynamic_slice.wgsl")],
+    &[
+        PRELUDE,
+        WORD_OF_BITS,
+        WINDOW,
+        portable!("dynamic_slice.wgsl"),
+    ],
     &[Access::Read, Access::Read, Access::Write],
     &["ELEM_BYTES", "RANK"],
 );
 
 static UPDATE_COPY: Kernel<UpdateCopyParams> = Kernel::wgsl(
     "dynamic_update_copy",
-    &[PRELUDE, WINDOW, portable!("dynamic_update_copy.wgsl")],
+    &[
+        PRELUDE,
+        WORD_OF_BITS,
+        WINDOW,
+        portable!("dynamic_update_copy.wgsl"),
+    ],
     &[Access::Read, Access::Read, Access::Read, Access::Write],
     &["ELEM_BYTES", "RANK"],
 );

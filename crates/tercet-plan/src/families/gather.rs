@@ -3,7 +3,8 @@
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, Node, OpKind};
 
-use super::words::{are_whole_words, eight, in_words, lanes, product};
+use super::indexed::NAMED;
+use super::words::{WORD_OF_BITS, are_whole_words, eight, in_words, lanes, product};
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -25,7 +26,7 @@ crate::params! {
 
 static KERNEL: Kernel<GatherParams> = Kernel::wgsl(
     "gather",
-    &[PRELUDE, portable!("gather.wgsl")],
+    &[PRELUDE, WORD_OF_BITS, NAMED, portable!("gather.wgsl")],
     &[Access::Read, Access::Read, Access::Write],
     &["ELEM_BYTES", "RANK"],
 );

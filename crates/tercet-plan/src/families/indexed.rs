@@ -2,7 +2,7 @@
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Tensor, TensorType};
 
-use super::words::eight;
+use super::words::{WORD_OF_BITS, eight};
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -43,14 +43,19 @@ pub(super) const NAMED: &str = portable!("named.wgsl");
 
 static ELEMENTS: Kernel<ElementsParams> = Kernel::wgsl(
     "gather_elements",
-    &[PRELUDE, NAMED, portable!("gather_elements.wgsl")],
+    &[
+        PRELUDE,
+        WORD_OF_BITS,
+        NAMED,
+        portable!("gather_elements.wgsl"),
+    ],
     &[Access::Read, Access::Read, Access::Write],
     &["ELEM_BYTES", "RANK"],
 );
 
 static ND: Kernel<NdParams> = Kernel::wgsl(
     "gather_nd",
-    &[PRELUDE, NAMED, portable!("gather_nd.wgsl")],
+    &[PRELUDE, WORD_OF_BITS, NAMED, portable!("gather_nd.wgsl")],
     &[Access::Read, Access::Read, Access::Write],
     &["ELEM_BYTES", "RANK", "COORDINATES"],
 );

@@ -32,7 +32,7 @@ use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 use self::product::{BoundEpilogue, Product, Side, activation_code};
 use super::dequant::Blocks;
 use super::{Family, missing, norm};
-use crate::caps::Caps;
+use crate::caps::{Caps, CoopType};
 use crate::emit::{Emit, View};
 use crate::fusions::{Epilogue, FusedProduct, RowNorm};
 
@@ -92,7 +92,8 @@ pub(crate) fn product_into(
 /// The left operand of floats with the elements of a row beside each other, by a copy where columns are many enough to
 /// pay for it: gradients of weights multiply with a transpose.
 fn with_rows_together(e: &mut Emit<'_>, a: &View, b: &View) -> Result<View, CompileError> {
-    /// Columns from which tiles gain more than the copy takes, and rows of a tile.
+    /// Columns from which tiles without matrices gain more than the copy takes, and rows of a tile. On matrices those of a
+    /// fragment are enough.
     const MANY: usize = 128;
     const ROWS: usize = 16;
     let is_one = |view: &View, axis: usize| {
@@ -105,7 +106,12 @@ fn with_rows_together(e: &mut Emit<'_>, a: &View, b: &View) -> Result<View, Comp
         return Ok(a.clone());
     }
     let (m, n) = (&a.layout.shape()[rank - 2], &shape[shape.len() - 1]);
-    match e.bound(m)? >= ROWS && e.bound(n)? >= MANY {
+    let of_matrices = e.caps.coop.iter().filter(|s| match s.ty {
+        CoopType::F16 => a.dtype == DType::F16,
+        CoopType::BF16 => a.dtype == DType::BF16,
+    });
+    let many = of_matrices.map(|s| s.n as usize).min().unwrap_or(MANY);
+    match e.bound(m)? >= ROWS && e.bound(n)? >= many {
         true => e.dense(a),
         false => Ok(a.clone()),
     }

@@ -41,6 +41,7 @@ mod softmax;
 #[cfg(feature = "splat")]
 mod splat;
 mod state_scan;
+mod sums;
 mod tiles;
 mod top_k;
 mod trilu;
@@ -78,6 +79,7 @@ pub static FAMILIES: &[&Family] = &[
     &cumsum::SCANS,
     &arg_extreme::ARG_EXTREMES,
     &attention::FAMILY,
+    &attention::training::FAMILY,
     &rope::FAMILY,
     &gather::GATHERS,
     &indexed::INDEXED,

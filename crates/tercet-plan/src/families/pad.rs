@@ -3,7 +3,7 @@
 use tercet_ir::ops::{Op, Pad, PadMode};
 use tercet_ir::{CompileError, DType, Node, OpKind, Tensor, TensorType};
 
-use super::words::eight;
+use super::words::{WORD_OF_BITS, eight};
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -25,7 +25,7 @@ crate::params! {
 
 static KERNEL: Kernel<PadParams> = Kernel::wgsl(
     "pad",
-    &[PRELUDE, portable!("pad.wgsl")],
+    &[PRELUDE, WORD_OF_BITS, portable!("pad.wgsl")],
     &[Access::Read, Access::Write],
     &["ELEM_BYTES", "RANK", "MODE"],
 );

@@ -2,7 +2,7 @@
 
 use tercet_ir::{CompileError, Node, Op, OpKind};
 
-use super::words::eight;
+use super::words::{WORD_OF_BITS, eight};
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -23,7 +23,7 @@ crate::params! {
 
 static KERNEL: Kernel<PeriodicParams> = Kernel::wgsl(
     "periodic",
-    &[PRELUDE, portable!("periodic.wgsl")],
+    &[PRELUDE, WORD_OF_BITS, portable!("periodic.wgsl")],
     &[Access::Read, Access::Write],
     &["ELEM_BYTES", "RANK"],
 );

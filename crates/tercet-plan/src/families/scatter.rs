@@ -9,13 +9,13 @@ use tercet_ir::{CompileError, Dim, Node, Op, OpKind};
 
 use super::indexed::{NAMED, check_within};
 use super::reduce::op_code;
-use super::top_k::in_order;
+use super::top_k::{Ordered, in_order};
 use super::words::{eight, words};
 use super::{Family, always, code, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
-use crate::program::CheckKind;
+use crate::program::{CheckKind, SlotId};
 use crate::scalar::PRELUDE;
 
 crate::params! {
@@ -31,6 +31,11 @@ crate::params! {
     pub struct NdKeysParams {
         lens: U32x8,
         rows: U32,
+    }
+    /// The block of `scatter_starts.wgsl`.
+    pub struct StartsParams {
+        count: U32,
+        updates: U32,
     }
     /// The block of `scatter.wgsl`.
     pub struct ScatterParams {
@@ -54,11 +59,21 @@ static ND_KEYS: Kernel<NdKeysParams> = Kernel::wgsl(
     &["COORDINATES"],
 );
 
+const RANK: &str = portable!("scatter_rank.wgsl");
+
+static STARTS: Kernel<StartsParams> = Kernel::wgsl(
+    "scatter_starts",
+    &[PRELUDE, RANK, portable!("scatter_starts.wgsl")],
+    &[Access::Read, Access::Write],
+    &[],
+);
+
 static SCATTER: Kernel<ScatterParams> = Kernel::wgsl(
     "scatter",
     &[
         PRELUDE,
         portable!("numbers.wgsl"),
+        RANK,
         portable!("scatter.wgsl"),
     ],
     &[
@@ -68,7 +83,7 @@ static SCATTER: Kernel<ScatterParams> = Kernel::wgsl(
         Access::Read,
         Access::Write,
     ],
-    &["IN", "OP", "REDUCE", "DATA"],
+    &["IN", "OP", "REDUCE", "DATA", "STARTS"],
 );
 
 /// `ScatterElements`, `ScatterNd` and `ScatterAdd`.
@@ -79,7 +94,7 @@ pub(crate) static SCATTERS: Family = Family {
         OpKind::ScatterNd,
         OpKind::ScatterAdd,
     ],
-    kernels: &[&ELEMENTS_KEYS.def, &ND_KEYS.def, &SCATTER.def],
+    kernels: &[&ELEMENTS_KEYS.def, &ND_KEYS.def, &STARTS.def, &SCATTER.def],
     supports: always,
     lower,
 };
@@ -195,6 +210,30 @@ pub(super) fn nd_keys(
     Ok(keys)
 }
 
+/// For each slice and one more the first rank that is not before it, where slices have so many elements that each of them
+/// would look for it too often.
+fn starts(
+    e: &mut Emit<'_>,
+    sorted: &Ordered,
+    keyed: &Keyed<'_>,
+    slices: &[Dim],
+    updates: Num,
+) -> Result<Option<SlotId>, CompileError> {
+    /// Elements of a slice from which a kernel of its own is worth its dispatch.
+    const MANY: usize = 32;
+    if most(e, keyed.inner)? < MANY {
+        return Ok(None);
+    }
+    let bound = most(e, slices)?.saturating_add(1);
+    let starts = words(e, bound)?;
+    let slices = e.numel(slices);
+    let count = e.tape().add(slices, Num::ONE);
+    let params = StartsParams { count, updates };
+    let grid = e.grid_of(count, 256);
+    e.dispatch(&STARTS, &[], &[sorted.keys, starts.slot], &params, grid);
+    Ok(Some(starts.slot))
+}
+
 /// The updates in the order of their keys, then each element of the result with its own.
 fn scatter(
     e: &mut Emit<'_>,
@@ -211,6 +250,9 @@ fn scatter(
         None => e.absent()?,
     };
     let y = e.result(0)?;
+    let shape = y.layout.shape();
+    let slices = &shape[..shape.len() - keyed.inner.len()];
+    let starts = starts(e, &sorted, keyed, slices, count)?;
     let params = ScatterParams {
         numel: e.numel(y.layout.shape()),
         inner: e.numel(keyed.inner),
@@ -221,10 +263,12 @@ fn scatter(
         reduce.map_or(0, op_code),
         reduce.is_some().into(),
         data.is_some().into(),
+        starts.is_some().into(),
     ];
     let words = e.words(y.dtype, y.layout.shape());
     let grid = e.grid_of(words, 256);
-    let args = [data_slot, sorted.keys, sorted.indices, updates.slot, y.slot];
+    let ranks = starts.unwrap_or(sorted.keys);
+    let args = [data_slot, ranks, sorted.indices, updates.slot, y.slot];
     e.dispatch(&SCATTER, &consts, &args, &params, grid);
     Ok(())
 }

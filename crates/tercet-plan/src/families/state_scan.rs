@@ -9,6 +9,7 @@ use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support, Type};
 
 use self::tile::{MOST_STATES, Tile, Work};
+use self::variants::Channels;
 use super::cumsum::pack;
 use super::{Family, code, missing, portable};
 use crate::caps::Caps;
@@ -19,6 +20,7 @@ use crate::program::SlotId;
 
 mod chunked;
 mod tile;
+mod variants;
 
 crate::params! {
     /// The block of `selective_scan.wgsl`.
@@ -57,13 +59,14 @@ struct ByRows<P: Params> {
     vectors: Kernel<P>,
 }
 
-/// The two kernels of a scan.
+/// The two kernels of a scan, with pieces of its own that come first.
 macro_rules! by_rows {
-    ($name:literal, $vectors:literal, $file:literal, $args:expr, $consts:expr) => {
+    ($name:literal, $vectors:literal, [$($piece:literal),*], $file:literal, $args:expr, $consts:expr) => {
         ByRows {
             words: Kernel::wgsl(
                 $name,
                 &[
+                    $(portable!($piece),)*
                     portable!("prelude.wgsl"),
                     portable!("halves.wgsl"),
                     portable!("states.wgsl"),
@@ -76,6 +79,7 @@ macro_rules! by_rows {
             vectors: Kernel::wgsl(
                 $vectors,
                 &[
+                    $(portable!($piece),)*
                     portable!("prelude.wgsl"),
                     portable!("halves.wgsl"),
                     portable!("states.wgsl"),
@@ -119,6 +123,7 @@ const CONSTS: &[&str] = &[
 static SELECTIVE_SCAN: ByRows<SelectiveScanParams> = by_rows!(
     "selective_scan",
     "selective_scan_vectors",
+    [],
     "selective_scan.wgsl",
     ARGS,
     CONSTS
@@ -127,6 +132,7 @@ static SELECTIVE_SCAN: ByRows<SelectiveScanParams> = by_rows!(
 static HEAD_SCAN: ByRows<HeadScanParams> = by_rows!(
     "head_scan",
     "head_scan_vectors",
+    [],
     "head_scan.wgsl",
     ARGS,
     CONSTS
@@ -135,6 +141,7 @@ static HEAD_SCAN: ByRows<HeadScanParams> = by_rows!(
 static DELTA_SCAN: ByRows<DeltaScanParams> = by_rows!(
     "delta_scan",
     "delta_scan_vectors",
+    ["cluster.wgsl"],
     "delta_scan.wgsl",
     DELTA_ARGS,
     &[
@@ -236,31 +243,16 @@ fn sizes_of(e: &Emit<'_>, node: &Node) -> ScanSizes {
 
 fn selective_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<(), CompileError> {
     let sizes = sizes_of(e, node);
-    let [x, dt, a, b, c] = operands else {
+    let Ok(operands) = operands.try_into() else {
         unreachable!("invariant: inference checked the number of operands")
     };
-    let (batch, steps) = (&x.layout.shape()[0], &x.layout.shape()[1]);
-    let work = Work {
-        rows: e.bound(batch)?,
-        channels: sizes.heads,
-        states: sizes.states,
-    };
-    let tile = Tile::selective(work, e.caps, x.dtype != DType::F32);
-    let tiles = sizes.heads.div_ceil(tile.channels());
-    let (batch, steps) = (e.num(batch), e.num(steps));
-    let count = e.tape().mul(batch, num(tiles));
-    let params = SelectiveScanParams {
-        steps,
-        states: num(sizes.states),
-        channels: num(sizes.heads),
-        tiles: num(tiles),
-        count,
-    };
     let y = Wide::unless(e, 0, sizes.heads.is_multiple_of(2))?;
-    let consts = tile.consts(code(x.dtype), code(y.view.dtype));
-    let others = [x.slot, y.view.slot, dt.slot, a.slot];
-    let rows = ([b, c], sizes.states);
-    SELECTIVE_SCAN.dispatch(e, rows, &others, &consts, &params, count)?;
+    let scan = Channels {
+        sizes,
+        operands,
+        results: &y.view,
+    };
+    variants::of_channels(e, &scan)?;
     y.finish(e);
     Ok(())
 }
@@ -299,18 +291,6 @@ impl Scan<'_> {
             Some(_) => 1.0 / (self.sizes.states as f32).sqrt(),
             None => 1.0,
         }
-    }
-
-    /// In chunks on matrices where that is possible and the sequence is long, else step by step.
-    fn emit(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
-        let Some(tiling) = chunked::tiling(e, self)? else {
-            return self.by_steps(e);
-        };
-        let [_, steps] = self.batch_and_steps();
-        e.choose(steps, &[chunked::FEW_STEPS], |e, arm| match arm {
-            0 => self.by_steps(e),
-            _ => chunked::dispatch(e, self, &tiling),
-        })
     }
 
     fn by_steps(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
@@ -376,7 +356,7 @@ fn head_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<(), Com
         gates: [dt.slot, a.slot],
         delta: None,
     };
-    scan.emit(e)?;
+    variants::of_heads(e, &scan)?;
     y.finish(e);
     Ok(())
 }
@@ -423,7 +403,7 @@ fn delta_scan(
             carry,
         }),
     };
-    scan.emit(e)?;
+    variants::of_heads(e, &scan)?;
     o.finish(e);
     if let Some(last) = last {
         last.finish(e);

@@ -2,7 +2,7 @@
 
 use tercet_ir::{CompileError, Node, Op, OpKind};
 
-use super::words::eight;
+use super::words::{WORD_OF_BITS, eight};
 use super::{Family, always, portable};
 use crate::emit::Emit;
 use crate::kernel::{Access, Kernel};
@@ -24,7 +24,7 @@ crate::params! {
 
 static KERNEL: Kernel<TriluParams> = Kernel::wgsl(
     "trilu",
-    &[PRELUDE, portable!("trilu.wgsl")],
+    &[PRELUDE, WORD_OF_BITS, portable!("trilu.wgsl")],
     &[Access::Read, Access::Write],
     &["ELEM_BYTES", "RANK", "UPPER"],
 );

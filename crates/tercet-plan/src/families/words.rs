@@ -3,8 +3,12 @@
 
 use tercet_ir::{CompileError, DType};
 
+use super::portable;
 use crate::emit::{Emit, View};
 use crate::num::Num;
+
+/// What writes a word of each invocation, of elements that a kernel moves by bits.
+pub(crate) const WORD_OF_BITS: &str = portable!("word_of_bits.wgsl");
 
 /// A list of at most eight numbers, the rest zero.
 pub(crate) fn eight(list: &[Num]) -> [Num; 8] {

@@ -5,6 +5,7 @@ use tercet_ir::ops::{AttentionOptions, Layout, Window};
 use tercet_ir::{CompileError, DType, Graph, OpError, Tensor, TensorType, Type};
 
 use super::Failure;
+use super::scan::{StateScan, scan};
 use crate::tuning::{GemmProblem, Key, Weights};
 
 /// Results that are compared, as rows and places in each of so many.
@@ -37,7 +38,7 @@ pub(super) struct Element {
 }
 
 impl Element {
-    fn sum(row: usize, at: usize, terms: impl Iterator<Item = f64>) -> Element {
+    pub(super) fn sum(row: usize, at: usize, terms: impl Iterator<Item = f64>) -> Element {
         let (mut value, mut squares) = (0.0, 0.0);
         for term in terms {
             value += term;
@@ -59,14 +60,14 @@ fn failed(e: &Failure) -> CompileError {
 }
 
 /// Graph and operands under construction.
-struct Draft {
-    graph: Graph,
-    states: Vec<(&'static str, Tensor)>,
+pub(super) struct Draft {
+    pub(super) graph: Graph,
+    pub(super) states: Vec<(&'static str, Tensor)>,
     params: Vec<(&'static str, Tensor)>,
 }
 
 impl Draft {
-    fn new() -> Draft {
+    pub(super) fn new() -> Draft {
         Draft {
             graph: Graph::new(),
             states: Vec::new(),
@@ -80,9 +81,18 @@ impl Draft {
         dtype: DType,
         shape: &[usize],
     ) -> Result<tercet_ir::Value, Failure> {
-        let tensor = pattern(name, dtype, shape)?;
+        Ok(self.state_of(name, pattern(name, dtype, shape)?)?)
+    }
+
+    /// A state that begins as this tensor.
+    pub(super) fn state_of(
+        &mut self,
+        name: &'static str,
+        tensor: Tensor,
+    ) -> Result<tercet_ir::Value, OpError> {
+        let ty = Type::new(tensor.dtype(), tensor.shape());
         self.states.push((name, tensor));
-        Ok(self.graph.state(name, Type::new(dtype, shape))?)
+        self.graph.state(name, ty)
     }
 
     fn param(&mut self, name: &'static str, tensor: Tensor) -> Result<tercet_ir::Value, OpError> {
@@ -146,6 +156,14 @@ impl Task {
     /// [`CompileError`] when the operands cannot be made.
     pub fn conv(dtype: DType, sizes: [usize; 5]) -> Result<Task, CompileError> {
         conv(dtype, sizes).map_err(|e| failed(&e))
+    }
+
+    /// The variants of a scan over states: batch, steps, heads, channels of a head, states of a channel.
+    ///
+    /// # Errors
+    /// [`CompileError`] when the operands cannot be made, or a selective scan has heads of several channels.
+    pub fn scan(op: StateScan, dtype: DType, sizes: [usize; 5]) -> Result<Task, CompileError> {
+        scan(op, dtype, sizes).map_err(|e| failed(&e))
     }
 
     /// Expects something else of one result, so that tests see wrong candidates fail.
@@ -227,7 +245,7 @@ fn product(
     ))
 }
 
-fn task(draft: Draft, key: Key, dtype: DType, flops: f64, wanted: Vec<Element>) -> Task {
+pub(super) fn task(draft: Draft, key: Key, dtype: DType, flops: f64, wanted: Vec<Element>) -> Task {
     Task {
         key,
         flops,
@@ -327,7 +345,7 @@ fn conv(dtype: DType, [batch, own, side, channels, size]: [usize; 5]) -> Result<
 }
 
 /// Up to `count` different places below `n`, both ends among them.
-fn spread(n: usize, count: usize) -> impl Iterator<Item = usize> {
+pub(super) fn spread(n: usize, count: usize) -> impl Iterator<Item = usize> {
     let count = count.min(n);
     (0..count).map(move |i| match count {
         1 => 0,
@@ -336,7 +354,7 @@ fn spread(n: usize, count: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Numbers in [-1, 1), others for another name; beyond a million elements a prime number of them repeats.
-fn pattern(name: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, Failure> {
+pub(super) fn pattern(name: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, Failure> {
     const MOST: usize = 999_983;
     let ty = TensorType::new(dtype, shape);
     let mut state = name.bytes().fold(0x9E37_79B9_7F4A_7C15u64, |seed, byte| {
@@ -360,7 +378,7 @@ fn pattern(name: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, Failure>
 }
 
 /// An element of a tensor of floats.
-fn element(t: &Tensor, at: usize) -> f64 {
+pub(super) fn element(t: &Tensor, at: usize) -> f64 {
     let bytes = t.bytes();
     match t.dtype() {
         DType::F32 => {

@@ -1,7 +1,7 @@
 //! What plans leave out: copies of weights that belong together, steps that a later one does by the way.
 
 use tercet_ir::ops::{Layout, RopeStyle};
-use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Scheme, Type};
+use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Scheme, Type, Value};
 use tercet_plan::{Buffer, Caps, Program, check_races, compile};
 
 use crate::common::played;
@@ -74,6 +74,36 @@ fn packed_weights_that_something_else_reads_stay_in_file_order() {
         .map(|io| io.planes.is_some())
         .collect();
     assert_eq!(in_planes, [true, true, true, false]);
+}
+
+/// The same, each of whose weights is decoded for another product as well, as gradients do.
+fn projections_and_back(scheme: Scheme, rows: [usize; 3]) -> Result<Graph, OpError> {
+    let mut g = projections(scheme, rows)?;
+    for (name, rows) in ["q", "k", "v"].into_iter().zip(rows) {
+        let node = g.leaf(name).expect("a parameter");
+        let w = Value { node, port: 0 };
+        let dy = Type::new(DType::F32, [Dim::sym("s"), Dim::Known(rows)]);
+        let dy = g.input(&format!("d{name}"), dy)?;
+        let w = g.dequantize(w, scheme)?;
+        let dx = g.matmul(dy, w)?;
+        g.output(&format!("dx{name}"), dx)?;
+    }
+    Ok(g)
+}
+
+#[test]
+fn weights_that_gradients_decode_lie_behind_each_other_in_planes() {
+    let rows = [64, 32, 32];
+    let program = planned(&projections_and_back(Scheme::Q8_0, rows).expect("a graph"));
+    let bytes = 128 * Scheme::Q8_0.row_bytes(256).expect("whole blocks");
+    let params = program.bytes_of(|b| matches!(b, Buffer::Param(_)));
+    assert_eq!(params, bytes as u64, "{program}");
+    assert_eq!(program.bytes_of(|b| b == Buffer::Prepared), 0, "{program}");
+    assert!(program.param_io.iter().all(|io| io.planes.is_some()));
+    // Where the second does not begin where it can be bound, they are joined by a copy.
+    let program = planned(&projections_and_back(Scheme::Q8_0, [63, 32, 32]).expect("a graph"));
+    assert!(program.bytes_of(|b| b == Buffer::Prepared) > 0, "{program}");
+    assert!(program.param_io.iter().all(|io| io.planes.is_some()));
 }
 
 /// A rotation into a state, and whether something else reads it.

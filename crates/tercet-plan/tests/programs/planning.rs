@@ -167,6 +167,32 @@ fn every_shader_with_shuffles_is_valid_wgsl() {
     }
 }
 
+/// Where a cluster has all lanes of a column, they meet by shuffles; a device without them has none in the text.
+#[test]
+fn lanes_of_a_gated_delta_net_meet_by_shuffles() {
+    let mut g = Graph::new();
+    let of = |shape: &[usize]| Type::new(DType::F32, shape);
+    let rows = ["q", "k", "v"].map(|name| g.input(name, of(&[1, 64, 4, 128])).unwrap());
+    let gates = ["g", "beta"].map(|name| g.input(name, of(&[1, 64, 4])).unwrap());
+    let operands = [rows[0], rows[1], rows[2], gates[0], gates[1]];
+    let o = g.gated_delta_net(operands, None, false).unwrap();
+    g.output("o", o).unwrap();
+    for shuffles in [false, true] {
+        let mut caps = Caps::h200();
+        caps.shuffles = shuffles;
+        caps.natives.shuffles = shuffles;
+        let program = compile(&g, &CompileOptions::new(), &caps).unwrap();
+        let [kernel] = &program.kernels[..] else {
+            panic!("{program}")
+        };
+        let Source::Wgsl(text) = &kernel.source else {
+            panic!("{kernel} is not WGSL")
+        };
+        assert!(text.contains("over_lanes(by_k[j])"));
+        assert_eq!(text.contains("subgroupShuffleXor"), shuffles);
+    }
+}
+
 const PORTABLE: Capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
 
 /// The kernels in WGSL of all cases, which are valid.

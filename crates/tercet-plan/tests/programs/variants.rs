@@ -83,3 +83,62 @@ fn a_measurement_goes_before_costs_where_it_applies() {
         assert_eq!(taken(&program), ("few_rows_streamed", false), "{variant}");
     }
 }
+
+/// Heads of a scan over states, of so many steps and this type.
+fn scan(dtype: DType, steps: usize) -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(dtype, [1, steps, 64, 64]))?;
+    let dt = g.input("dt", Type::new(dtype, [1, steps, 64]))?;
+    let a = g.input("a", Type::new(dtype, [64]))?;
+    let b = g.input("b", Type::new(dtype, [1, steps, 1, 128]))?;
+    let c = g.input("c", Type::new(dtype, [1, steps, 1, 128]))?;
+    let y = g.mamba2(x, dt, a, b, c)?;
+    g.output("y", y)?;
+    Ok(g)
+}
+
+/// Channels of a batch with states of their own.
+fn channels(batch: usize) -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let x = g.input("x", Type::new(DType::F32, [batch, 4096, 4096]))?;
+    let dt = g.input("dt", Type::new(DType::F32, [batch, 4096, 4096]))?;
+    let a = g.input("a", Type::new(DType::F32, [4096, 16]))?;
+    let b = g.input("b", Type::new(DType::F32, [batch, 4096, 16]))?;
+    let c = g.input("c", Type::new(DType::F32, [batch, 4096, 16]))?;
+    let y = g.selective_scan(x, dt, a, b, c)?;
+    g.output("y", y)?;
+    Ok(g)
+}
+
+#[test]
+fn scans_over_states_say_why() {
+    let check = |graph: Result<Graph, OpError>, caps: &Caps, wanted: &str, why: &str| {
+        let graph = graph.expect("a graph");
+        let program = compile(&graph, &CompileOptions::new(), caps).expect("it is supported");
+        let of = |t: &&tercet_plan::Taken| t.op == "mamba2" || t.op == "selective_scan";
+        let taken = program.variants.iter().find(of).expect("a scan");
+        assert_eq!(taken.variant.0, wanted);
+        assert!(taken.to_string().contains(why), "{taken}");
+    };
+    let h200 = Caps::h200();
+    check(scan(DType::F16, 4096), &h200, "chunks", "; steps ");
+    check(
+        scan(DType::F16, 100),
+        &h200,
+        "steps",
+        "; chunks needs more than 127 steps",
+    );
+    let matrices = "; chunks needs cooperative matrices of 16-bit floats";
+    check(scan(DType::F32, 4096), &h200, "steps", matrices);
+    check(scan(DType::F16, 4096), &Caps::browser(), "steps", matrices);
+    let units = "; many_channels needs four workgroups or more on each unit";
+    check(channels(1), &h200, "few_channels", units);
+    check(channels(8), &h200, "many_channels", "; few_channels ");
+    // A table goes before costs.
+    let entry = Entry {
+        key: Key::scan("mamba2", DType::F16, [1, 4096, 64, 64, 128]),
+        variant: "steps".to_string(),
+    };
+    let tuned = h200.tuned(Tuning::new(vec![entry]));
+    check(scan(DType::F16, 4096), &tuned, "steps", "measured, ");
+}

@@ -1,7 +1,7 @@
 //! Measuring variants of kernels.
 
 use tercet_ir::{DType, Scheme};
-use tercet_wgpu::tune::{self, Outcome, Task};
+use tercet_wgpu::tune::{self, Outcome, StateScan, Task};
 use tercet_wgpu::{Entry, Tuning, Weights, WgpuBackend, WgpuOptions};
 
 use super::{Done, Test};
@@ -17,6 +17,7 @@ fn variants_are_measured(_: &WgpuBackend) -> Done {
         Task::product(DType::F32, Weights::Packed(Scheme::Q4_0), [1, 24, 256])?,
         Task::product(DType::F32, Weights::Across(DType::F32), [20, 24, 32])?,
         Task::conv(DType::F32, [1, 5, 9, 6, 1])?,
+        Task::scan(StateScan::Selective, DType::F32, [4, 20, 4096, 1, 16])?,
     ];
     for mut task in tasks {
         let mut names = tune::candidates(backend.caps(), &task);

@@ -1,18 +1,62 @@
-//! Attention backwards, from the weights `p` of values: `dv = pT dy`, `ds = p (dp - sum(p dp))` with `dp = dy vT`, and on
+//! Attention backwards. In F16 [`AttentionGrad`] gives the cotangents of queries, keys and values from the logarithms that
+//! [`AttentionWithLse`] keeps.
+//!
+//! The cotangent of a bias is as large as the scores; and no executor has kernels of other dtypes without the scores, where
+//! `delta = dy . y` would only add roundings of `y`. There the scores are made, from the weights `p` of values: `dv = pT dy`, `ds = p (dp - sum(p dp))` with `dp = dy vT`, and on
 //! through masks, caps and scale to the scores of queries and keys. Groups of query heads are rows of one product, so that
 //! the sums over a group are those of the product.
 //!
 //! Factors of products are in the operands' dtype, sums in F32 or wider.
 
+use crate::dtype::DType;
 use crate::error::OpError;
 use crate::grad::decompose::decompose;
 use crate::grad::reverse::pull;
 use crate::grad::{NoGradient, Ruled, Vjp};
 use crate::graph::{NodeId, Value};
-use crate::ops::{Attention, Layout, MaskKind, Op, OpKind};
+use crate::ops::{
+    Attention, AttentionGrad, AttentionGradOf, AttentionWithLse, Layout, MaskKind, Op, OpKind,
+};
 use crate::scalar::CompareFn;
 
 pub(crate) fn attention(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
+    let wants_bias = op.mask == MaskKind::Bias && v.wants(3);
+    match v.dtype(v.x(0)) == DType::F16 && !wants_bias {
+        true => without_scores(op, v),
+        false => through_scores(op, v),
+    }
+}
+
+fn without_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
+    let dy = v.dy(0)?;
+    let operands = v.operands();
+    let y = v.add(AttentionWithLse::from(op.clone()), &operands)?;
+    let lse = y.port(1);
+    let (wide_dy, y) = (v.widen(dy)?, v.widen(y)?);
+    let both = v.mul(wide_dy, y)?;
+    let delta = v.reduce_sum(both, &[3], false)?;
+    let delta = match op.layout {
+        Layout::Bhsd => delta,
+        Layout::Bshd => v.permuted(delta, &[0, 2, 1])?,
+    };
+    let (first, rest) = operands.split_at(3);
+    let all = [first, &[dy, lse, delta], rest].concat();
+    if v.wants(0) {
+        let dq = v.add(
+            AttentionGrad::new(AttentionGradOf::Queries, op.clone()),
+            &all,
+        )?;
+        v.give(0, dq)?;
+    }
+    if v.wants(1) || v.wants(2) {
+        let dk = v.add(AttentionGrad::new(AttentionGradOf::Keys, op.clone()), &all)?;
+        v.give(1, dk)?;
+        v.give(2, dk.port(1))?;
+    }
+    Ok(())
+}
+
+fn through_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     let dy = v.dy(0)?;
     let dtype = v.dtype(v.x(0));
     let from = v.len();

@@ -15,3 +15,5 @@ pub(crate) mod rope;
 pub(crate) mod scatter;
 pub(crate) mod shape;
 pub(crate) mod spectral;
+#[cfg(feature = "splat")]
+pub(crate) mod splat;

@@ -186,17 +186,22 @@ fn expect_floats(scheme: Scheme) -> Ruled {
     }
 }
 
-/// `dx = dy w`, in the dtype that decoded weights are computed in.
+/// `dx = dy w`, in the dtype of `x`: with 16 bits weights are decoded to them, as kernels do on the way forward, and those that
+/// are stored so are read as they are.
 pub(crate) fn dequant(op: &DequantMatMul, v: &mut Vjp<'_>) -> Ruled {
     let (x, w, dy) = (v.x(0), v.x(1), v.dy(0)?);
-    let dy = v.widen(dy)?;
     if v.wants(0) {
-        let values = v.dequantize(w, op.scheme)?;
-        let values = v.in_dtype_of(values, dy)?;
+        let values = match op.scheme.storage() == v.dtype(x) {
+            true => w,
+            false => {
+                let values = v.dequantize(w, op.scheme)?;
+                v.in_dtype_of(values, x)?
+            }
+        };
         let dx = v.matmul(dy, values)?;
-        let dx = v.in_dtype_of(dx, x)?;
         v.give(0, dx)?;
     }
+    let dy = v.widen(dy)?;
     if v.wants(1) {
         expect_floats(op.scheme)?;
         let x = v.widen(x)?;

@@ -91,6 +91,17 @@ impl OpSpec for ScatterAdd {
                 c.output(y)
             })
         };
+        let symbolic = |name: &str, len: usize, below: usize| {
+            Case::new(name, move |c| {
+                let (s, rows) = (c.sym("s", 5, 9), c.sym("rows", 4, 6));
+                let x = c.input("updates", [s.clone(), len.into()], Fill::Normal)?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [s]), Fill::Index(below))?;
+                let like = c.input("like", [rows.clone()], Fill::Normal)?;
+                let y = c.graph.scatter_add(x, idx, rows)?;
+                c.output(like)?;
+                c.output(y)
+            })
+        };
         vec![
             summed("rows_33x7", &[33, 7], 5, DType::I32),
             summed("more_rows_than_updates", &[5, 7], 33, DType::I32),
@@ -104,6 +115,9 @@ impl OpSpec for ScatterAdd {
             summed("nothing_to_nothing", &[0, 3], 0, DType::I32),
             summed("empty_rows", &[5, 0], 4, DType::I32),
             summed("many_1300x3", &[1300, 3], 17, DType::I32),
+            summed("wide_41_to_more_rows", &[6, 41], 23, DType::I32),
+            summed("wide_64_to_fewer_rows", &[29, 64], 4, DType::I64),
+            summed("wide_of_no_updates", &[0, 40], 4, DType::I32),
             Case::new("pinned", |c| {
                 let x = c.input("updates", [4, 2], counted(&[4, 2]))?;
                 let ty = Type::new(DType::I32, [4]);
@@ -129,15 +143,8 @@ impl OpSpec for ScatterAdd {
                 -5.0,
                 "index -5 is out of range for axis of 4",
             ),
-            Case::new("symbolic", |c| {
-                let (s, rows) = (c.sym("s", 5, 9), c.sym("rows", 4, 6));
-                let x = c.input("updates", [s.clone(), 3.into()], Fill::Normal)?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [s]), Fill::Index(1))?;
-                let like = c.input("like", [rows.clone()], Fill::Normal)?;
-                let y = c.graph.scatter_add(x, idx, rows)?;
-                c.output(like)?;
-                c.output(y)
-            }),
+            symbolic("symbolic", 3, 1),
+            symbolic("symbolic_wide", 35, 4),
         ]
     }
 

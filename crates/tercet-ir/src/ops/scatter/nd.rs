@@ -83,6 +83,7 @@ impl OpSpec for ScatterNd {
                 [
                     shaped("elements_5x7", &[5, 7], &[33, 2], &[33], reduce),
                     shaped("rows_9x5", &[9, 5], &[21, 1], &[21, 5], reduce),
+                    shaped("wide_9x37", &[9, 37], &[12, 1], &[12, 37], reduce),
                     shaped("matrices", &[3, 2, 3], &[2, 4, 1], &[2, 4, 2, 3], reduce),
                 ]
             })

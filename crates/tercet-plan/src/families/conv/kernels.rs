@@ -2,8 +2,9 @@
 
 use super::windows::WindowParams;
 use crate::families::portable;
-use crate::kernel::{Access, Kernel, KernelDef, Params};
-use crate::scalar::{PRELUDE, Piece};
+use crate::families::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
+use crate::kernel::{Access, Kernel, KernelDef, Params, names};
+use crate::scalar::PRELUDE;
 
 crate::params! {
     /// The block of `conv/conv_finish.wgsl`.
@@ -31,11 +32,6 @@ const TILES: &str = concat!(
     portable!("matmul/quad_tiles.wgsl"),
     portable!("conv/conv_gemm.wgsl")
 );
-/// What is done to sums of floats.
-const SUMS: &str = portable!("matmul/floats.wgsl");
-const PLAIN: &str = portable!("matmul/plain.wgsl");
-const ACTIVATED: &str = portable!("matmul/activated.wgsl");
-const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
 
 /// Two kernels that differ in what functions of a sum they have.
 pub(super) struct Pair<P: Params> {
@@ -62,26 +58,13 @@ macro_rules! pair {
                 $plain,
                 &[PRELUDE, PLAIN, SUMS, $($piece),*],
                 $args,
-                &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
+                names![OF_SUMS, &[$($name),*]],
             ),
             activated: Kernel::wgsl(
                 $activated,
-                &[
-                    PRELUDE,
-                    Piece::Base.text(),
-                    Piece::Exp.text(),
-                    Piece::Log.text(),
-                    Piece::Softplus.text(),
-                    Piece::Hyperbolic.text(),
-                    Piece::Tail.text(),
-                    Piece::Gate.text(),
-                    Piece::Erf.text(),
-                    ACTIVATED,
-                    SUMS,
-                    $($piece),*
-                ],
+                with_functions![ACTIVATED, SUMS, $($piece),*],
                 $args,
-                &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE", $($name),*],
+                names![OF_SUMS, &[$($name),*]],
             ),
         }
     };
@@ -193,16 +176,7 @@ pub(super) static DIRECT: Kernel<WindowParams> = Kernel::wgsl(
         portable!("conv/conv_transpose.wgsl"),
     ],
     ARGS,
-    &[
-        "BIAS",
-        "ACTIVATION",
-        "A_TYPE",
-        "Y_TYPE",
-        "AXES",
-        "KD",
-        "KH",
-        "KW",
-    ],
+    names![OF_SUMS, &["AXES", "KD", "KH", "KW"]],
 );
 
 /// Sums of the columns of transposed convolutions.
@@ -217,14 +191,5 @@ pub(super) static COL2IM: Kernel<WindowParams> = Kernel::wgsl(
         portable!("conv/col2im.wgsl"),
     ],
     &[Access::Read, Access::Read, Access::Write],
-    &[
-        "BIAS",
-        "ACTIVATION",
-        "A_TYPE",
-        "Y_TYPE",
-        "AXES",
-        "KD",
-        "KH",
-        "KW",
-    ],
+    names![OF_SUMS, &["AXES", "KD", "KH", "KW"]],
 );

@@ -125,13 +125,13 @@ fn rows_that_are_not_whole_words_are_computed_one_by_one() {
 #[test]
 fn attention_backwards_multiplies_narrow_factors_where_there_are_matrices() {
     for (caps, casts) in [(Caps::h200(), 0), (Caps::browser(), 4)] {
-        let x = || Type::new(DType::F16, [2, 4, 256, 64]);
+        let x = || Type::new(DType::BF16, [2, 4, 256, 64]);
         let p = backward(&caps, &[x(), x(), x()], 3, |g, v| {
             let options = tercet_ir::ops::AttentionOptions::new(4, 4, tercet_ir::ops::Layout::Bhsd);
             g.attention(v[0], v[1], v[2], options)
         });
         let names = names(&p);
-        let widened = names.iter().filter(|n| n.starts_with("map cast f16->f32"));
+        let widened = names.iter().filter(|n| n.starts_with("map cast bf16->f32"));
         assert_eq!(widened.count(), casts, "{names:#?}");
         let on_matrices = names
             .iter()
@@ -142,4 +142,20 @@ fn attention_backwards_multiplies_narrow_factors_where_there_are_matrices() {
             "{names:#?}"
         );
     }
+}
+
+#[test]
+fn attention_backwards_in_f16_has_no_scores_where_there_are_matrices() {
+    let x = || Type::new(DType::F16, [2, 4, 256, 64]);
+    let p = backward(&Caps::h200(), &[x(), x(), x()], 3, |g, v| {
+        let options = tercet_ir::ops::AttentionOptions::new(4, 4, tercet_ir::ops::Layout::Bhsd);
+        g.attention(v[0], v[1], v[2], options)
+    });
+    let names = names(&p);
+    let count = |start: &str| names.iter().filter(|n| n.starts_with(start)).count();
+    // The way forward is computed once, with what the gradients need of it.
+    assert_eq!(count("attention_convert_lse_f16"), 1, "{names:#?}");
+    assert_eq!(count("attention_grad_queries"), 1, "{names:#?}");
+    assert_eq!(count("attention_grad_keys"), 1, "{names:#?}");
+    assert_eq!(count("gemm"), 0, "{names:#?}");
 }

@@ -2,9 +2,10 @@
 
 use super::{prepack, skinny};
 use crate::families::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
+use crate::families::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::families::{gemm_coop, portable};
 use crate::kernel::{Access, Kernel, KernelDef, names};
-use crate::scalar::{PRELUDE, Piece};
+use crate::scalar::PRELUDE;
 
 crate::params! {
     /// The block of `matmul/operands.wgsl`.
@@ -45,8 +46,7 @@ crate::params! {
     }
 }
 
-const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
-/// The same, and the gains of a norm.
+/// [`ARGS`], and the gains of a norm.
 const ROW_ARGS: &[Access] = &[
     Access::Read,
     Access::Read,
@@ -70,9 +70,7 @@ const CODED_ROW_ARGS: &[Access] = &[
     Access::Read,
     Access::Read,
 ];
-/// The constants that products of floats begin with.
-const OF_SUMS: &[&str] = &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE"];
-/// Those of tiles in quads, after them.
+/// The constants of tiles in quads, after [`OF_SUMS`].
 const OF_QUADS: &[&str] = &["TM", "TN", "PARTS"];
 /// Those of packed weights whose groups have scales and minima of their own.
 const OF_GROUPS: &[&str] = names![&BLOCK_CONSTS, &["GROUPS", "SECOND"]];
@@ -87,14 +85,10 @@ const OPERANDS: &str = concat!(
     portable!("matmul/words.wgsl")
 );
 const B_WORDS: &str = portable!("matmul/b_words.wgsl");
-/// What is done to sums of floats.
-const SUMS: &str = portable!("matmul/floats.wgsl");
 const FLOATS: &str = concat!(
     portable!("matmul/floats.wgsl"),
     portable!("matmul/a_words.wgsl")
 );
-const PLAIN: &str = portable!("matmul/plain.wgsl");
-const ACTIVATED: &str = portable!("matmul/activated.wgsl");
 const GEMM: &str = portable!("matmul/gemm.wgsl");
 const GEMV: &str = concat!(portable!("cluster.wgsl"), portable!("matmul/gemv.wgsl"));
 const LOOSE: &str = concat!(
@@ -109,24 +103,6 @@ const PROLOGUE: &str = concat!(
 );
 const TILE: &str = portable!("matmul/gemv_tile.wgsl");
 const GEMV_PACKED: &str = portable!("matmul/gemv_packed.wgsl");
-
-/// Pieces after those that functions of a sum are made of.
-macro_rules! with_functions {
-    ($($piece:expr),*) => {
-        &[
-            PRELUDE,
-            Piece::Base.text(),
-            Piece::Exp.text(),
-            Piece::Log.text(),
-            Piece::Softplus.text(),
-            Piece::Hyperbolic.text(),
-            Piece::Tail.text(),
-            Piece::Gate.text(),
-            Piece::Erf.text(),
-            $($piece),*
-        ]
-    };
-}
 
 /// A product of floats: its own pieces and constants after those that all share, once with short
 /// functions of a sum and once with all.

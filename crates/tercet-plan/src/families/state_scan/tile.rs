@@ -53,28 +53,33 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// Of `SelectiveScan`.
-    pub(super) fn selective(work: Work, caps: &Caps, is_narrow: bool) -> Tile {
-        let vectors = work.vectors();
-        let few = Tile::of(work, vectors.div_ceil(16), 1);
-        let few = match 2 * few.lanes <= FEW_THREADS {
+    /// Whether channels of `SelectiveScan` are so few that workgroups should be small.
+    pub(super) fn is_for_few(work: Work, caps: &Caps) -> bool {
+        work.per_unit(Tile::of_few(work), caps) <= 3
+    }
+
+    fn of_few(work: Work) -> Tile {
+        let few = Tile::of(work, work.vectors().div_ceil(16), 1);
+        match 2 * few.lanes <= FEW_THREADS {
             true => Tile {
                 threads: FEW_THREADS,
                 ..few
             },
             false => few,
-        };
-        match work.per_unit(few, caps) {
-            // By what was measured: 16 bits want as many words on their way as F32 has, but no more.
-            0..=3 if is_narrow => few.fit(work, caps, 6, Tile::selective_bytes),
-            0..=3 => few.fit(work, caps, 4, Tile::selective_bytes),
-            _ => Tile::of(work, vectors.div_ceil(16).max(2), 1).fit(
-                work,
-                caps,
-                2,
-                Tile::selective_bytes,
-            ),
         }
+    }
+
+    /// Of `SelectiveScan` with few channels.
+    pub(super) fn few_channels(work: Work, caps: &Caps, is_narrow: bool) -> Tile {
+        // By what was measured: 16 bits want as many words on their way as F32 has, but no more.
+        let most = if is_narrow { 6 } else { 4 };
+        Tile::of_few(work).fit(work, caps, most, Tile::selective_bytes)
+    }
+
+    /// Of `SelectiveScan` with many.
+    pub(super) fn many_channels(work: Work, caps: &Caps) -> Tile {
+        let quads = work.vectors().div_ceil(16).max(2);
+        Tile::of(work, quads, 1).fit(work, caps, 2, Tile::selective_bytes)
     }
 
     /// Of `Mamba2`.
@@ -180,9 +185,13 @@ mod tests {
 
     #[test]
     fn tiles_have_all_states_and_fit_the_shared_memory() {
-        let made: [Made; 4] = [
-            (|w, c| Tile::selective(w, c, false), Tile::selective_bytes),
-            (|w, c| Tile::selective(w, c, true), Tile::selective_bytes),
+        let made: [Made; 5] = [
+            (
+                |w, c| Tile::few_channels(w, c, false),
+                Tile::selective_bytes,
+            ),
+            (|w, c| Tile::few_channels(w, c, true), Tile::selective_bytes),
+            (Tile::many_channels, Tile::selective_bytes),
             (Tile::heads, Tile::heads_bytes),
             (Tile::delta, Tile::delta_bytes),
         ];
