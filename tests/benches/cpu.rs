@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use serde_json::Value;
 use tercet::ops::Window;
 use tercet::{CompileOptions, DType, Device, Graph, OpError, Tensor, Type};
-use tercet_models::{LlamaOptions, ModelFiles, Pooling};
+use tercet_models::{DecoderOptions, ModelFiles, Pooling};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -56,7 +56,7 @@ fn demo_model(c: &mut Criterion) -> Result<()> {
         ("demo_q8_0", "tiny-rust-llama-q8_0.gguf"),
         ("demo_f16", "tiny-rust-llama-f16.gguf"),
     ] {
-        let llama = ModelFiles::open(folder.join(file))?.llama(LlamaOptions::new)?;
+        let llama = ModelFiles::open(folder.join(file))?.decoder(DecoderOptions::new)?;
         let mut generator = llama.generator(&Device::cpu())?;
         let prompt: Vec<u32> = (0..256).map(|i| i * 31 % 2048).collect();
 

@@ -2,8 +2,8 @@
 
 use tercet::{Bindings, CompileOptions, DType, Graph, Scheme};
 use tercet_models::{
-    Bert, BertActivation, BertConfig, Llama, LlamaConfig, LlamaOptions, MadeUp, Pooling,
-    RopeLayout, Weights,
+    Bert, BertActivation, BertConfig, Decoder, DecoderDims, DecoderOptions, DecoderSpec, MadeUp,
+    Pooling, Weights,
 };
 use tercet_plan::{Caps, Launch, compile};
 
@@ -85,7 +85,7 @@ fn a_decoder_layer() -> Result<(), Failure> {
         // Activations are F32: attention of a prompt plays five steps.
         for (tokens, most) in [(1, [7, 7]), (512, [16, 14])] {
             let of = |layers| {
-                let config = LlamaConfig {
+                let config = DecoderSpec::llama(DecoderDims {
                     hidden: 512,
                     layers,
                     heads: 8,
@@ -94,19 +94,9 @@ fn a_decoder_layer() -> Result<(), Failure> {
                     ffn: 1536,
                     vocab: 256,
                     context: 2048,
-                    rope_theta: 10000.0,
-                    rope_dims: 64,
-                    rope_layout: RopeLayout::Halves,
-                    rms_eps: 1e-5,
-                    tied_embeddings: false,
-                    qkv_bias: false,
-                    output_bias: false,
-                    mlp_bias: false,
-                    bos: Some(1),
-                    eos: Vec::new(),
-                };
+                });
                 let weights = Weights::MadeUp(MadeUp::packed(scheme));
-                let llama = Llama::build(&config, &weights, LlamaOptions::new(&config))?;
+                let llama = Decoder::build(&config, &weights, DecoderOptions::new(&config))?;
                 let bounds = [("s", 512), ("r", 1)];
                 count(&llama.model.graph, &bounds, &[("s", tokens), ("r", 1)])
             };

@@ -3,7 +3,7 @@
 use tercet::CompileOptions;
 use tercet::train::{AdamW, StepOptions, TrainStep, Trainable};
 use tercet_models::ModelFiles;
-use tercet_models::training::{LlamaTrainingOptions, LoraOptions, Training, Tuning};
+use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
 use tercet_plan::{Caps, compile, explain};
 
 type Failure = Box<dyn std::error::Error>;
@@ -17,12 +17,12 @@ struct Taken {
 }
 
 /// A step of the small llama, 8 rows of 256 tokens.
-fn step(tuning: Tuning, change: fn(&mut LlamaTrainingOptions)) -> Result<Taken, Failure> {
+fn step(tuning: Tuning, change: fn(&mut DecoderTrainingOptions)) -> Result<Taken, Failure> {
     let path = tercet_tests::data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
     let files = ModelFiles::open(&path)?;
-    let mut options = LlamaTrainingOptions::new(8, 256, tuning);
+    let mut options = DecoderTrainingOptions::new(8, 256, tuning);
     change(&mut options);
-    let own = Training::llama(&files.llama_config()?, &files.weights(), &options)?;
+    let own = Training::decoder(&files.decoder_spec()?, &files.weights(), &options)?;
     let names = own.trainables.iter().map(|(name, _)| name.as_str());
     let names: Vec<Trainable> = names.map(Trainable::from).collect();
     let (optimizer, whole) = (AdamW::default(), StepOptions::default());

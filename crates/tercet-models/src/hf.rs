@@ -13,7 +13,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::config::{BertConfig, ConfigError, Fields, LlamaConfig};
+use crate::config::decoder::refuse_unknown_modules;
+use crate::config::{BertConfig, ConfigError, DecoderSpec, Fields};
 use crate::gguf::clip;
 use crate::mmap::{FileError, read_small};
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
@@ -168,17 +169,19 @@ impl HfFolder {
         &self.weights
     }
 
-    /// The configuration of a llama-family model. Where `generation_config.json` names the
+    /// The specification of a decoder. Where `generation_config.json` names the
     /// tokens that end a text, they are added to those of `config.json`.
     ///
     /// # Errors
     /// [`HfError::Config`], or [`HfError::Json`] for `generation_config.json`.
-    pub fn llama_config(&self) -> Result<LlamaConfig, HfError> {
-        let mut config =
-            LlamaConfig::from_json(&self.config).map_err(|source| HfError::Config {
-                path: self.dir.join("config.json"),
-                source,
-            })?;
+    pub fn decoder_spec(&self) -> Result<DecoderSpec, HfError> {
+        let refused = |source| HfError::Config {
+            path: self.dir.join("config.json"),
+            source,
+        };
+        let mut config = DecoderSpec::from_json(&self.config).map_err(refused)?;
+        let names = self.weights.tensors().map(|(_, info)| info.name());
+        refuse_unknown_modules(&config, names).map_err(refused)?;
         let path = self.dir.join("generation_config.json");
         if let Some(generation) = read_optional_json(&path)? {
             let eos = Fields::new(&generation, "")

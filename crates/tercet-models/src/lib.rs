@@ -19,7 +19,7 @@
 //! the file's header. Nothing here panics on user input.
 //!
 //! A Hugging Face folder is opened with [`HfFolder::open`], a GGUF file with [`Gguf::open`];
-//! [`LlamaConfig::from_gguf`] and [`Tokenizer::from_gguf`] take the second one further.
+//! [`DecoderSpec::from_gguf`] and [`Tokenizer::from_gguf`] take the second one further.
 
 pub mod adapter;
 mod builder;
@@ -40,10 +40,10 @@ pub mod weight;
 pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
-    Bert, Embedder, Generator, Llama, LlamaOptions, MadeUp, Model, ModelError, Pooling, Sampling,
-    ScaledAdapter, Step, Weights,
+    Bert, Decoder, DecoderOptions, Embedder, Generator, MadeUp, Model, ModelError, Pooling,
+    Sampling, ScaledAdapter, Step, Weights,
 };
-pub use config::{BertActivation, BertConfig, ConfigError, LlamaConfig, RopeLayout};
+pub use config::{BertActivation, BertConfig, ConfigError, DecoderDims, DecoderSpec, RopeLayout};
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{HfError, HfFolder, HfWeights};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::builder::{Bert, Llama, LlamaOptions, ModelError, Pooling, Weights};
-use crate::config::{BertConfig, LlamaConfig};
+use crate::builder::{Bert, Decoder, DecoderOptions, ModelError, Pooling, Weights};
+use crate::config::{BertConfig, DecoderSpec, decoder};
 use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::hf::HfFolder;
@@ -13,8 +13,8 @@ use crate::tokenizer::Tokenizer;
 /// The model families that have a builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// Decoders of the llama architecture: text generation.
-    Llama,
+    /// Decoders of any family of [`DecoderSpec`]: text generation.
+    Decoder,
     /// BERT encoders: sentence embeddings.
     Bert,
 }
@@ -67,8 +67,12 @@ impl ModelFiles {
             ModelFiles::Gguf(gguf) => gguf.metadata().get_str("general.architecture")?,
             ModelFiles::Hf(folder) => folder.model_type().unwrap_or("(none)"),
         };
+        let is_decoder = match self {
+            ModelFiles::Gguf(_) => decoder::of_gguf(name).is_some(),
+            ModelFiles::Hf(_) => decoder::of_model_type(name).is_some(),
+        };
         match name {
-            "llama" | "mistral" => Ok(Family::Llama),
+            _ if is_decoder => Ok(Family::Decoder),
             "bert" => Ok(Family::Bert),
             _ => Err(Error::Architecture {
                 name: name.chars().take(64).collect(),
@@ -95,14 +99,14 @@ impl ModelFiles {
         }
     }
 
-    /// The configuration of a llama-family model.
+    /// The specification of a decoder.
     ///
     /// # Errors
     /// [`Error`] when it is not one, or a field is not supported.
-    pub fn llama_config(&self) -> Result<LlamaConfig, Error> {
+    pub fn decoder_spec(&self) -> Result<DecoderSpec, Error> {
         match self {
-            ModelFiles::Gguf(gguf) => Ok(LlamaConfig::from_gguf(gguf)?),
-            ModelFiles::Hf(folder) => Ok(folder.llama_config()?),
+            ModelFiles::Gguf(gguf) => Ok(DecoderSpec::from_gguf(gguf)?),
+            ModelFiles::Hf(folder) => Ok(folder.decoder_spec()?),
         }
     }
 
@@ -119,17 +123,17 @@ impl ModelFiles {
         }
     }
 
-    /// The graph of a llama-family model; `options` chooses from its configuration.
+    /// The graph of a decoder; `options` chooses from its specification.
     ///
     /// # Errors
-    /// [`Error`] of the configuration or of [`Llama::build`].
-    pub fn llama(
+    /// [`Error`] of the configuration or of [`Decoder::build`].
+    pub fn decoder(
         &self,
-        options: impl FnOnce(&LlamaConfig) -> LlamaOptions,
-    ) -> Result<Llama, Error> {
-        let config = self.llama_config()?;
+        options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
+    ) -> Result<Decoder, Error> {
+        let config = self.decoder_spec()?;
         let options = options(&config);
-        Ok(Llama::build(&config, &self.weights(), options)?)
+        Ok(Decoder::build(&config, &self.weights(), options)?)
     }
 
     /// The graph of a BERT encoder, computed in `dtype`. The pooling must be what the folder says,

@@ -9,7 +9,9 @@ use tercet::{DType, Device};
 use tercet_ir::Scheme;
 use tercet_ir::quant::quantize_nvfp4;
 use tercet_models::gguf::GgmlType;
-use tercet_models::{Gguf, Llama, LlamaConfig, LlamaOptions, MappedFile, RopeLayout, Weights};
+use tercet_models::{
+    Decoder, DecoderDims, DecoderOptions, DecoderSpec, Gguf, MappedFile, RopeLayout, Weights,
+};
 
 const HIDDEN: usize = 64;
 const FFN: usize = 128;
@@ -28,8 +30,8 @@ const MATRICES: [(&str, usize, usize); 9] = [
     ("output", VOCAB, HIDDEN),
 ];
 
-fn config() -> LlamaConfig {
-    LlamaConfig {
+fn config() -> DecoderSpec {
+    let dims = DecoderDims {
         hidden: HIDDEN,
         layers: 1,
         heads: 2,
@@ -38,16 +40,10 @@ fn config() -> LlamaConfig {
         ffn: FFN,
         vocab: VOCAB,
         context: 16,
-        rope_theta: 10_000.0,
-        rope_dims: HIDDEN / 2,
+    };
+    DecoderSpec {
         rope_layout: RopeLayout::Pairs,
-        rms_eps: 1e-5,
-        tied_embeddings: false,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        bos: None,
-        eos: Vec::new(),
+        ..DecoderSpec::llama(dims)
     }
 }
 
@@ -90,11 +86,11 @@ fn file(packed: bool) -> Weights {
 
 fn logits(packed: bool, dtype: DType) -> Vec<f32> {
     let config = config();
-    let options = LlamaOptions {
+    let options = DecoderOptions {
         dtype,
-        ..LlamaOptions::new(&config)
+        ..DecoderOptions::new(&config)
     };
-    let llama = Llama::build(&config, &file(packed), options).unwrap();
+    let llama = Decoder::build(&config, &file(packed), options).unwrap();
     let mut generator = llama.generator(&Device::cpu()).unwrap();
     generator.feed(&[3, 47, 0, 11, 11]).unwrap().logits.to_vec()
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use common::{GgufWriter, data, safetensors, temp_dir};
 use serde_json::{Map, Value, json};
 use tercet_models::{
-    BertConfig, ConfigError, Gguf, HfError, HfFolder, HfWeights, LlamaConfig, MappedFile,
+    BertConfig, ConfigError, DecoderSpec, Gguf, HfError, HfFolder, HfWeights, MappedFile,
     RopeLayout,
 };
 
@@ -46,9 +46,9 @@ fn with(mut map: Map<String, Value>, field: &str, value: Value) -> Map<String, V
 #[test]
 fn the_demo_model_has_one_configuration() {
     let folder = HfFolder::open(data("tiny-rust-llama")).unwrap();
-    let from_json = folder.llama_config().unwrap();
+    let from_json = folder.decoder_spec().unwrap();
     assert_eq!(
-        (from_json.hidden, from_json.layers, from_json.heads),
+        (from_json.hidden, from_json.layers.len(), from_json.heads),
         (256, 4, 8)
     );
     assert_eq!(
@@ -63,9 +63,9 @@ fn the_demo_model_has_one_configuration() {
     assert!(from_json.tied_embeddings && !from_json.qkv_bias && !from_json.mlp_bias);
     for name in ["f16", "q8_0"] {
         let path = data(&format!("tiny-rust-llama/tiny-rust-llama-{name}.gguf"));
-        let from_gguf = LlamaConfig::from_gguf(&Gguf::open(path).unwrap()).unwrap();
+        let from_gguf = DecoderSpec::from_gguf(&Gguf::open(path).unwrap()).unwrap();
         assert_eq!(from_gguf.rope_layout, RopeLayout::Pairs);
-        let same_layout = LlamaConfig {
+        let same_layout = DecoderSpec {
             rope_layout: RopeLayout::Halves,
             ..from_gguf
         };
@@ -77,7 +77,7 @@ fn the_demo_model_has_one_configuration() {
 
 #[test]
 fn rope_theta_is_found_where_versions_put_it() {
-    let theta = |map| LlamaConfig::from_json(&map).unwrap().rope_theta;
+    let theta = |map| DecoderSpec::from_json(&map).unwrap().ropes[0].theta;
     assert_eq!(theta(llama()), 10_000.0);
     assert_eq!(theta(with(llama(), "rope_theta", json!(5e5))), 5e5);
     let inner = json!({"rope_theta": 1e6, "rope_type": "default"});
@@ -89,7 +89,7 @@ fn rope_theta_is_found_where_versions_put_it() {
         json!(5e5),
     );
     assert!(matches!(
-        LlamaConfig::from_json(&both),
+        DecoderSpec::from_json(&both),
         Err(ConfigError::Inconsistent { .. })
     ));
 }
@@ -97,19 +97,17 @@ fn rope_theta_is_found_where_versions_put_it() {
 #[test]
 fn llama_fields_that_change_the_result_are_refused() {
     for (field, value) in [
-        ("hidden_act", json!("gelu")),
-        ("model_type", json!("gemma")),
+        ("hidden_act", json!("mish")),
+        ("model_type", json!("mamba")),
         (
             "rope_scaling",
-            json!({"rope_type": "llama3", "factor": 8.0}),
+            json!({"rope_type": "dynamic", "factor": 8.0}),
         ),
-        ("rope_scaling", json!({"type": "linear", "factor": 2.0})),
-        ("rope_parameters", json!({"rope_type": "yarn"})),
+        ("rope_scaling", json!({"type": "ntk", "factor": 2.0})),
         ("sliding_window", json!(4096)),
         ("quantization_config", json!({"bits": 4})),
-        ("partial_rotary_factor", json!(0.5)),
     ] {
-        let error = LlamaConfig::from_json(&with(llama(), field, value)).unwrap_err();
+        let error = DecoderSpec::from_json(&with(llama(), field, value)).unwrap_err();
         assert!(
             matches!(&error, ConfigError::Unsupported { field: named, .. } if named.starts_with(field)),
             "{error:?}"
@@ -119,7 +117,7 @@ fn llama_fields_that_change_the_result_are_refused() {
         ("residual_multiplier", json!(0.2)),
         ("rope_parameters", json!({"attention_factor": 2.0})),
     ] {
-        let error = LlamaConfig::from_json(&with(llama(), field, value)).unwrap_err();
+        let error = DecoderSpec::from_json(&with(llama(), field, value)).unwrap_err();
         assert!(
             matches!(error, ConfigError::UnknownFields { .. }),
             "{error:?}"
@@ -134,16 +132,25 @@ fn llama_fields_that_change_the_result_are_refused() {
         ("eos_token_id", json!([1, "2"])),
         ("tie_word_embeddings", json!(1)),
     ] {
-        let error = LlamaConfig::from_json(&with(llama(), field, value)).unwrap_err();
+        let error = DecoderSpec::from_json(&with(llama(), field, value)).unwrap_err();
         assert!(matches!(error, ConfigError::WrongType { .. }), "{error:?}");
     }
     for (field, value) in [
         ("num_key_value_heads", json!(3)),
+        ("partial_rotary_factor", json!(1.5)),
+        (
+            "rope_scaling",
+            json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}),
+        ),
+        (
+            "rope_scaling",
+            json!({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}),
+        ),
         ("head_dim", json!(15)),
         ("num_attention_heads", json!(6)),
         ("eos_token_id", json!([1, 300])),
     ] {
-        let error = LlamaConfig::from_json(&with(llama(), field, value)).unwrap_err();
+        let error = DecoderSpec::from_json(&with(llama(), field, value)).unwrap_err();
         assert!(
             matches!(error, ConfigError::Inconsistent { .. }),
             "{field}: {error:?}"
@@ -152,11 +159,11 @@ fn llama_fields_that_change_the_result_are_refused() {
     let mut missing = llama();
     missing.remove("intermediate_size");
     assert_eq!(
-        LlamaConfig::from_json(&missing).unwrap_err().to_string(),
+        DecoderSpec::from_json(&missing).unwrap_err().to_string(),
         "the field `intermediate_size` is missing"
     );
     let harmless = with(llama(), "torch_dtype", json!("bfloat16"));
-    assert!(LlamaConfig::from_json(&harmless).is_ok());
+    assert!(DecoderSpec::from_json(&harmless).is_ok());
 }
 
 #[test]
@@ -201,7 +208,7 @@ fn gguf_llama() -> GgufWriter {
 #[test]
 fn llama_from_gguf_metadata() {
     let read = |writer: GgufWriter| {
-        LlamaConfig::from_gguf(&Gguf::parse(MappedFile::from_vec(writer.bytes())).unwrap())
+        DecoderSpec::from_gguf(&Gguf::parse(MappedFile::from_vec(writer.bytes())).unwrap())
     };
     let config = read(gguf_llama()).unwrap();
     assert_eq!((config.vocab, config.kv_heads, config.head_dim), (10, 2, 8));
@@ -212,11 +219,10 @@ fn llama_from_gguf_metadata() {
     assert_eq!(read(eos).unwrap().eos, [3, 4]);
 
     for refused in [
-        gguf_llama().str("llama.rope.scaling.type", "yarn"),
-        gguf_llama().f32("llama.rope.scaling.factor", 2.0),
+        gguf_llama().str("llama.rope.scaling.type", "dynamic"),
+        gguf_llama().str("llama.rope.scaling.type", "longrope"),
         gguf_llama().u32("llama.expert_count", 8),
         gguf_llama().u32("llama.attention.value_length", 4),
-        gguf_llama().tensor("rope_freqs.weight", &[4], 0, &[0; 16]),
     ] {
         let error = read(refused).unwrap_err();
         assert!(
@@ -361,7 +367,7 @@ fn folders_that_lack_something() {
 
     write_shard(&dir, "model.safetensors", &["a"]);
     let folder = HfFolder::open(&dir).unwrap();
-    assert!(matches!(folder.llama_config(), Err(HfError::Config { .. })));
+    assert!(matches!(folder.decoder_spec(), Err(HfError::Config { .. })));
     assert!(matches!(folder.tokenizer(), Err(HfError::Tokenizer { .. })));
     assert_eq!(folder.max_seq_length().unwrap(), None);
     std::fs::write(
@@ -384,5 +390,5 @@ fn generation_config_adds_end_tokens() {
     )
     .unwrap();
     let folder = HfFolder::open(&dir).unwrap();
-    assert_eq!(folder.llama_config().unwrap().eos, [7, 8]);
+    assert_eq!(folder.decoder_spec().unwrap().eos, [7, 8]);
 }

@@ -2,8 +2,8 @@
 
 use tercet::DType;
 use tercet_models::{
-    Bert, BertActivation, BertConfig, HfFolder, Llama, LlamaOptions, MadeUp, ModelError, Pooling,
-    Weights,
+    Bert, BertActivation, BertConfig, Decoder, DecoderOptions, HfFolder, MadeUp, ModelError,
+    Pooling, Weights,
 };
 
 mod common;
@@ -12,12 +12,12 @@ type Failure = Box<dyn std::error::Error>;
 
 #[test]
 fn a_context_beyond_memory_is_an_error() -> Result<(), Failure> {
-    let config = HfFolder::open(common::data("tiny-rust-llama"))?.llama_config()?;
+    let config = HfFolder::open(common::data("tiny-rust-llama"))?.decoder_spec()?;
     for context in [(1 << 24) + 1, 1 << 40, usize::MAX] {
-        let mut options = LlamaOptions::new(&config);
+        let mut options = DecoderOptions::new(&config);
         options.context = context;
         let weights = Weights::MadeUp(MadeUp::dense());
-        let built = Llama::build(&config, &weights, options);
+        let built = Decoder::build(&config, &weights, options);
         let error = built.err().ok_or("no machine has that much")?;
         assert!(matches!(error, ModelError::Unsupported(_)), "{error}");
     }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use tercet::{DType, Device, DeviceOptions, Executable, Scheme, Tensor, Wanted};
 use tercet_models::{
-    Bert, BertActivation, BertConfig, Llama, LlamaConfig, LlamaOptions, MadeUp, Pooling,
-    RopeLayout, Weights,
+    Bert, BertActivation, BertConfig, Decoder, DecoderDims, DecoderOptions, DecoderSpec, MadeUp,
+    Pooling, Weights,
 };
 
 use crate::kernels::WARM_UP;
@@ -167,12 +167,12 @@ pub(crate) fn first_run(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn llama_1b(b: &Bench) -> LlamaConfig {
+pub(crate) fn llama_1b(b: &Bench) -> DecoderSpec {
     let (hidden, layers, ffn, vocab) = match b.quick {
         true => (256, 2, 512, 512),
         false => (2048, 22, 5632, 32000),
     };
-    LlamaConfig {
+    DecoderSpec::llama(DecoderDims {
         hidden,
         layers,
         heads: hidden / 64,
@@ -181,26 +181,15 @@ pub(crate) fn llama_1b(b: &Bench) -> LlamaConfig {
         ffn,
         vocab,
         context: 2048,
-        rope_theta: 10000.0,
-        rope_dims: 64,
-        rope_layout: RopeLayout::Halves,
-        rms_eps: 1e-5,
-        tied_embeddings: false,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        bos: Some(1),
-        eos: Vec::new(),
-    }
+    })
 }
 
 /// A model of 8 billion parameters; the bench keeps a context of 2048 tokens.
-pub(crate) fn llama_8b(b: &Bench) -> LlamaConfig {
-    let small = llama_1b(b);
+pub(crate) fn llama_8b(b: &Bench) -> DecoderSpec {
     if b.quick {
-        return small;
+        return llama_1b(b);
     }
-    LlamaConfig {
+    DecoderSpec::llama(DecoderDims {
         hidden: 4096,
         layers: 32,
         heads: 32,
@@ -208,9 +197,8 @@ pub(crate) fn llama_8b(b: &Bench) -> LlamaConfig {
         head_dim: 128,
         ffn: 14336,
         vocab: 128_256,
-        rope_dims: 128,
-        ..small
-    }
+        context: 2048,
+    })
 }
 
 /// A prompt of 512 tokens and then tokens one by one, in the storages and dtypes that users choose among.
@@ -239,7 +227,7 @@ pub(crate) fn large(b: &mut Bench) -> Result<()> {
 fn generate(
     b: &mut Bench,
     model: &str,
-    config: &LlamaConfig,
+    config: &DecoderSpec,
     scheme: Scheme,
     dtype: DType,
 ) -> Result<()> {
@@ -248,11 +236,11 @@ fn generate(
         _ => format!("{model} {} in {dtype}", scheme.name()),
     };
     let weights = Weights::MadeUp(MadeUp::packed(scheme));
-    let options = LlamaOptions {
+    let options = DecoderOptions {
         dtype,
-        ..LlamaOptions::new(config)
+        ..DecoderOptions::new(config)
     };
-    let model = Llama::build(config, &weights, options)?;
+    let model = Decoder::build(config, &weights, options)?;
     let start = Instant::now();
     let mut generator = model.generator(&b.device)?;
     generator.skip_logits();

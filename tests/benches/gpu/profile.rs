@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use tercet::{DType, Scheme, StepTime};
-use tercet_models::{Llama, LlamaOptions, MadeUp, Weights};
+use tercet_models::{Decoder, DecoderOptions, MadeUp, Weights};
 
 use crate::kernels::WARM_UP;
 use crate::models::{Batch, bert_base, build, llama_1b, llama_8b};
@@ -32,11 +32,11 @@ pub(crate) fn profile(b: &mut Bench) -> Result<()> {
         ("llama 8B Q4_K in f16", llama_8b(b), Scheme::Q4K, DType::F16),
     ] {
         let weights = Weights::MadeUp(MadeUp::packed(scheme));
-        let options = LlamaOptions {
+        let options = DecoderOptions {
             dtype,
-            ..LlamaOptions::new(&config)
+            ..DecoderOptions::new(&config)
         };
-        let model = Llama::build(&config, &weights, options)?;
+        let model = Decoder::build(&config, &weights, options)?;
         let mut generator = model.generator(&b.timed)?;
         generator.skip_logits();
         let prompt: Vec<u32> = (0..512).map(|i| i * 31 % 500).collect();

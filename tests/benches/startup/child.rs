@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use tercet::{DType, Device, DeviceOptions};
-use tercet_models::{LlamaOptions, ModelFiles};
+use tercet_models::{DecoderOptions, ModelFiles};
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -78,9 +78,9 @@ pub(crate) fn run(
         "f16" => DType::F16,
         _ => DType::F32,
     };
-    let llama = files.llama(|config| LlamaOptions {
+    let llama = files.decoder(|config| DecoderOptions {
         dtype,
-        ..LlamaOptions::new(config)
+        ..DecoderOptions::new(config)
     })?;
     phases.end("graph");
     let tokenizer = files.tokenizer()?;

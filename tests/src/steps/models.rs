@@ -3,10 +3,10 @@
 use serde_json::json;
 use tercet::{DType, Scheme, Tensor, TensorType, case::Fill};
 use tercet_models::training::{
-    BertTask, BertTrainingOptions, ClassPooling, LlamaTrainingOptions, LoraOptions, Training,
+    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, LoraOptions, Training,
     Tuning,
 };
-use tercet_models::{BertConfig, LlamaConfig, MadeUp, Weights};
+use tercet_models::{BertConfig, DecoderSpec, MadeUp, Weights};
 
 use super::{Net, Refused, Size, pattern};
 
@@ -75,16 +75,16 @@ pub(super) fn llama_lora(size: Size, dtype: DType, scheme: Scheme) -> Result<Net
         "num_attention_heads": heads, "num_key_value_heads": groups, "intermediate_size": ffn,
         "vocab_size": vocab, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5
     });
-    let config = LlamaConfig::from_json(config.as_object().ok_or("an object")?)?;
+    let config = DecoderSpec::from_json(config.as_object().ok_or("an object")?)?;
     let [rows, len] = shape;
     let tuning = Tuning::Lora(LoraOptions::new(rank));
-    let options = LlamaTrainingOptions {
+    let options = DecoderTrainingOptions {
         dtype,
         packed: false,
-        ..LlamaTrainingOptions::new(rows, len, tuning)
+        ..DecoderTrainingOptions::new(rows, len, tuning)
     };
     let weights = Weights::MadeUp(MadeUp::packed(scheme));
-    let training = Training::llama(&config, &weights, &options)?;
+    let training = Training::decoder(&config, &weights, &options)?;
     let positions: Vec<i32> = (0..rows * len).map(|i| (i % len) as i32).collect();
     let batch = vec![
         ("tokens", indices("tokens", &shape, vocab)?),

@@ -6,6 +6,7 @@
 mod control;
 mod curves;
 mod custom;
+mod decoders;
 mod gradients;
 mod huge;
 mod inside;
@@ -38,6 +39,7 @@ pub const SUITES: &[Suite] = &[
     suite("numpy", numpy::tests),
     suite("torch", torch::tests),
     suite("curves", curves::tests),
+    suite("decoders", decoders::tests),
     suite("steps", steps::tests),
     suite("random", random::tests),
     suite("control", control::tests),

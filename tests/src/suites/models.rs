@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{DType, Device, one_line};
-use tercet_models::{Embedder, Generator, LlamaOptions, ModelFiles, Pooling, Tokenizer};
+use tercet_models::{DecoderOptions, Embedder, Generator, ModelFiles, Pooling, Tokenizer};
 
 use crate::{Test, data, executors};
 
@@ -92,11 +92,11 @@ struct Demo {
 fn demo(
     file: &str,
     device: &Device,
-    change: impl FnOnce(&mut LlamaOptions),
+    change: impl FnOnce(&mut DecoderOptions),
 ) -> Result<Demo, Failure> {
     let files = ModelFiles::open(data("tiny-rust-llama").join(file))?;
-    let llama = files.llama(|config| {
-        let mut options = LlamaOptions::new(config);
+    let llama = files.decoder(|config| {
+        let mut options = DecoderOptions::new(config);
         change(&mut options);
         options
     })?;

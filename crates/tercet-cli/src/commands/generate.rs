@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tercet::{Device, counted};
 use tercet_models::{
-    Adapter, Generator, Llama, LlamaConfig, LlamaOptions, ModelFiles, Sampling, ScaledAdapter,
+    Adapter, Decoder, DecoderOptions, DecoderSpec, Generator, ModelFiles, Sampling, ScaledAdapter,
     Tokenizer,
 };
 
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
 
 /// A model that is ready to write.
 struct Loaded {
-    llama: Llama,
+    llama: Decoder,
     tokenizer: Tokenizer,
     generator: Generator,
 }
@@ -178,18 +178,18 @@ fn load(args: &Args, device: &Device) -> Result<Loaded, CliError> {
     let adapters = match args.lora.is_empty() {
         true => Vec::new(),
         false => {
-            let config = files.llama_config().map_err(CliError::model(&*what))?;
+            let config = files.decoder_spec().map_err(CliError::model(&*what))?;
             adapters(&args.lora, Some(&config))?
         }
     };
     let llama = files
-        .llama(|config| LlamaOptions {
+        .decoder(|config| DecoderOptions {
             context: args.context.unwrap_or(config.context),
             chunk: 512.min(args.context.unwrap_or(config.context)),
             dtype: args.dtype.dtype(),
             sampling: Some(sampling),
             adapters,
-            ..LlamaOptions::new(config)
+            ..DecoderOptions::new(config)
         })
         .map_err(CliError::model(what.clone()))?;
     let tokenizer = files.tokenizer().map_err(CliError::model(what.clone()))?;
@@ -230,7 +230,7 @@ pub(crate) fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), Cl
 /// Adapters from arguments such as `PATH` and `PATH=0.5`; only folders where there is no configuration of a language model.
 pub(crate) fn adapters(
     arguments: &[String],
-    config: Option<&LlamaConfig>,
+    config: Option<&DecoderSpec>,
 ) -> Result<Vec<ScaledAdapter>, CliError> {
     let open = |argument: &String| {
         // A path may hold `=` as well: what is behind the last one counts where it is a number.
@@ -321,7 +321,7 @@ fn summary(report: &Report<'_>, drawn: bool) -> String {
 struct Session<'a> {
     generator: Generator,
     tokenizer: &'a Tokenizer,
-    llama: &'a Llama,
+    llama: &'a Decoder,
     json: bool,
 }
 

@@ -125,12 +125,12 @@ fn report(files: &ModelFiles) -> Report {
 /// configuration is refused.
 fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
     let checked = files.family().and_then(|family| match family {
-        Family::Llama => files.llama_config().map(Some),
+        Family::Decoder => files.decoder_spec().map(Some),
         Family::Bert => files.bert_config().map(|_| None),
     });
     match checked {
         Ok(Some(c)) => {
-            let per_token = (2 * 4 * c.layers * c.kv_heads * c.head_dim) as u64;
+            let per_token = (2 * 4 * c.layers.len() * c.kv_heads * c.head_dim) as u64;
             (
                 Some((per_token, per_token.saturating_mul(c.context as u64))),
                 None,

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let (files, what) = open_model(args.model.as_deref())?;
     let family = files.family().map_err(CliError::model(what.clone()))?;
     let config = match family {
-        Family::Llama => Some(files.llama_config().map_err(CliError::model(what))?),
+        Family::Decoder => Some(files.decoder_spec().map_err(CliError::model(what))?),
         Family::Bert => None,
     };
     let adapters = adapters(&args.lora, config.as_ref())?;

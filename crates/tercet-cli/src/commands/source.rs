@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tercet::{Bindings, CompileOptions, DType, Graph, Symbol, Tensor, TensorType};
-use tercet_models::{Family, LlamaOptions, Pooling, Sampling};
+use tercet_models::{DecoderOptions, Family, Pooling, Sampling};
 
 use super::{Precision, generate::open_model};
 use crate::error::CliError;
@@ -107,12 +107,12 @@ impl Source {
         let dtype = self.dtype.dtype();
         let family = files.family().map_err(CliError::model(what.clone()))?;
         let (model, options, inputs) = match family {
-            Family::Llama => {
-                let llama = files.llama(|config| LlamaOptions {
+            Family::Decoder => {
+                let llama = files.decoder(|config| DecoderOptions {
                     dtype,
                     sampling: Some(Sampling::GREEDY),
                     chunk: 512.min(config.context),
-                    ..LlamaOptions::new(config)
+                    ..DecoderOptions::new(config)
                 });
                 let llama = llama.map_err(CliError::model(what))?;
                 let options = llama.compile_options();

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tercet::counted;
-use tercet_models::{LlamaOptions, Sampling};
+use tercet_models::{DecoderOptions, Sampling};
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -141,11 +141,11 @@ fn record(
     };
     let (files, what) = open_model(args.model.as_deref())?;
     let what = what.as_str();
-    let llama = files.llama(|config| LlamaOptions {
+    let llama = files.decoder(|config| DecoderOptions {
         dtype: args.dtype.dtype(),
         sampling: Some(Sampling::GREEDY),
         chunk: 512.min(config.context),
-        ..LlamaOptions::new(config)
+        ..DecoderOptions::new(config)
     });
     let llama = llama.map_err(CliError::model(what))?;
     let tokenizer = files.tokenizer().map_err(CliError::model(what))?;

@@ -10,22 +10,21 @@ use tercet::{DType, Tensor};
 use super::peft::paired;
 use super::rows::Rows;
 use super::{Adapter, AdapterError};
-use crate::builder::{Part, projections};
-use crate::config::{ConfigError, LlamaConfig, RopeLayout};
+use crate::config::ConfigError;
+use crate::config::decoder::{DecoderSpec, Part, projections};
 use crate::gguf::write::{Header, write_gguf};
 use crate::gguf::{GgmlType, Gguf, GgufError, Value, clip};
 use crate::save::{Entry, Storage};
 use crate::weight::{Weight, WeightError, gguf_weight};
 
-const ARCHITECTURE: &str = "llama";
 /// What the format calls the two matrices.
 const SIDES: [&str; 2] = ["lora_a", "lora_b"];
 const ALPHA: &str = "adapter.lora.alpha";
 
 /// The order of a part's rows in GGUF files, whatever file the configuration is of.
-fn rows_of(part: Part, config: &LlamaConfig) -> Rows {
-    let config = LlamaConfig {
-        rope_layout: RopeLayout::Pairs,
+fn rows_of(part: Part, config: &DecoderSpec) -> Rows {
+    let config = DecoderSpec {
+        rope_layout: config.family.get().rope_in_gguf,
         ..config.clone()
     };
     part.rows(&config)
@@ -39,7 +38,7 @@ impl Adapter {
     /// is none of such a model's, is alone, or of another shape.
     pub fn from_gguf(
         path: impl AsRef<Path>,
-        config: &LlamaConfig,
+        config: &DecoderSpec,
     ) -> Result<Adapter, AdapterError> {
         let path = path.as_ref();
         let unsound = |source| AdapterError::Gguf {
@@ -47,7 +46,7 @@ impl Adapter {
             source,
         };
         let gguf = Gguf::open(path).map_err(unsound)?;
-        let alpha = checked_alpha(&gguf, path)?;
+        let alpha = checked_alpha(&gguf, path, config)?;
         let known: BTreeMap<String, (Part, usize)> = projections(config)
             .map(|(part, layer)| (format!("{}.weight", part.gguf(layer)), (part, layer)))
             .collect();
@@ -89,7 +88,7 @@ impl Adapter {
             let alpha = if alpha == 0.0 { rank as f64 } else { alpha };
             let low = paired(base, [a, b], SIDES, alpha)?;
             low.expect_shape_of(base, SIDES, part.shape(config))?;
-            modules.insert(part.module(layer), low);
+            modules.insert(part.module(config, layer), low);
         }
         match modules.is_empty() {
             true => Err(AdapterError::Empty),
@@ -97,7 +96,7 @@ impl Adapter {
         }
     }
 
-    /// Writes the GGUF file of an adapter for a llama-family model of this configuration.
+    /// Writes the GGUF file of an adapter for a decoder of this specification.
     ///
     /// # Errors
     /// [`AdapterError::UnknownTarget`] and [`AdapterError::Shape`] where it is for another model,
@@ -106,7 +105,7 @@ impl Adapter {
     pub fn write_gguf(
         &self,
         path: impl AsRef<Path>,
-        config: &LlamaConfig,
+        config: &DecoderSpec,
     ) -> Result<(), AdapterError> {
         if let Some(tensor) = self.saved().keys().next() {
             let reason = "trained whole, which GGUF adapters cannot hold";
@@ -116,7 +115,7 @@ impl Adapter {
         let first = self.modules().values().next().ok_or(AdapterError::Empty)?;
         let alpha = first.alpha();
         let parts: BTreeMap<String, (Part, usize)> = projections(config)
-            .map(|(part, layer)| (part.module(layer), (part, layer)))
+            .map(|(part, layer)| (part.module(config, layer), (part, layer)))
             .collect();
         let mut tensors = Vec::new();
         for (module, low) in self.modules() {
@@ -138,7 +137,10 @@ impl Adapter {
         }
         let mut header = Header::new();
         header.push("general.type", Value::String("adapter"));
-        header.push("general.architecture", Value::String(ARCHITECTURE));
+        header.push(
+            "general.architecture",
+            Value::String(config.family.get().architecture),
+        );
         header.push("adapter.type", Value::String("lora"));
         header.push(ALPHA, Value::F32(alpha as f32));
         let entries: Result<Vec<Entry<'_>>, AdapterError> = tensors
@@ -150,7 +152,7 @@ impl Adapter {
 }
 
 /// The alpha of a file that is a low-rank adapter.
-fn checked_alpha(gguf: &Gguf, path: &Path) -> Result<f64, AdapterError> {
+fn checked_alpha(gguf: &Gguf, path: &Path, config: &DecoderSpec) -> Result<f64, AdapterError> {
     let meta = gguf.metadata();
     let unsound = |source: GgufError| AdapterError::Gguf {
         path: path.to_path_buf(),
@@ -167,7 +169,7 @@ fn checked_alpha(gguf: &Gguf, path: &Path) -> Result<f64, AdapterError> {
     for (key, supported) in [
         ("general.type", "adapter"),
         ("adapter.type", "lora"),
-        ("general.architecture", ARCHITECTURE),
+        ("general.architecture", config.family.get().architecture),
     ] {
         let found = meta.get_str(key).map_err(unsound)?;
         if found != supported {

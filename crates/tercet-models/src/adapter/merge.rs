@@ -8,7 +8,8 @@ use tercet::Tensor;
 
 use super::rows::{Rows, to_f32};
 use super::{AdapterError, LowRank};
-use crate::builder::{ModelError, Part, ScaledAdapter, Weights, projections, unknown_target};
+use crate::builder::{ModelError, ScaledAdapter, Weights, unknown_target};
+use crate::config::decoder::{OUTPUT_MODULE, Part, projections};
 use crate::error::Error;
 use crate::gguf::clip;
 use crate::open::{Family, ModelFiles};
@@ -45,9 +46,9 @@ pub fn merge(
     for applied in adapters {
         let adapter = &*applied.adapter;
         for (module, low) in adapter.modules() {
-            if *module == Part::Output.module(0)
+            if module == OUTPUT_MODULE
                 && !projections.iter().any(|p| p.module == *module)
-                && files.family()? == Family::Llama
+                && files.family()? == Family::Decoder
             {
                 let reason = "the adapter changes `lm_head`, which is the embedding in this model; \
                               merged, it would change both";
@@ -101,17 +102,16 @@ fn whole_name(files: &ModelFiles, weights: &Weights, name: &str) -> String {
 
 fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projection>, Error> {
     match files.family()? {
-        Family::Llama => {
-            let config = files.llama_config()?;
+        Family::Decoder => {
+            let config = &files.decoder_spec()?;
             let tied = config.tied_embeddings;
-            let of_model =
-                projections(&config).filter(|(part, _)| !(tied && *part == Part::Output));
+            let of_model = projections(config).filter(|(part, _)| !(tied && *part == Part::Output));
             Ok(of_model
                 .map(|(part, layer)| Projection {
-                    module: part.module(layer),
-                    tensor: part.name(weights, layer, "weight"),
-                    shape: part.shape(&config),
-                    rows: part.rows(&config),
+                    module: part.module(config, layer),
+                    tensor: part.name(config, weights, layer, "weight"),
+                    shape: part.shape(config),
+                    rows: part.rows(config),
                 })
                 .collect())
         }

@@ -204,7 +204,7 @@ impl Adapter {
     /// [`AdapterError`] of [`Adapter::from_peft`] or [`Adapter::from_gguf`].
     pub fn open(
         path: impl AsRef<Path>,
-        config: &crate::LlamaConfig,
+        config: &crate::DecoderSpec,
     ) -> Result<Adapter, AdapterError> {
         let path = path.as_ref();
         match path.is_dir() {

@@ -2,7 +2,7 @@
 
 use tercet::{DType, Tensor};
 
-use crate::config::{LlamaConfig, RopeLayout};
+use crate::config::{DecoderSpec, RopeLayout};
 
 /// The order of a projection's rows in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,10 +15,11 @@ pub(crate) enum Rows {
 
 impl Rows {
     /// The order in which a model has the rows of its Q and K projections.
-    pub(crate) fn of_heads(config: &LlamaConfig) -> Rows {
-        match config.rope_layout {
-            RopeLayout::Halves => Rows::Plain,
-            RopeLayout::Pairs => Rows::Pairs {
+    pub(crate) fn of_heads(config: &DecoderSpec) -> Rows {
+        let in_folders = config.family.get().rope_in_folders;
+        match (in_folders, config.rope_layout) {
+            (RopeLayout::Halves, RopeLayout::Halves) | (RopeLayout::Pairs, _) => Rows::Plain,
+            (RopeLayout::Halves, RopeLayout::Pairs) => Rows::Pairs {
                 head_dim: config.head_dim,
                 rope_dims: config.rope_dims,
             },

@@ -4,8 +4,8 @@ use tercet::random::Random;
 use tercet::{DType, Executable, Tensor, TensorType, Wanted};
 
 use super::ModelError;
-use super::llama::LlamaOptions;
-use crate::config::LlamaConfig;
+use super::decoder::DecoderOptions;
+use crate::config::DecoderSpec;
 
 /// What one run gave for its last token.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +34,8 @@ const INPUTS: [&str; 5] = ["tokens", "positions", "start", "kv_len", "rows"];
 impl Generator {
     pub(super) fn new(
         exe: Box<dyn Executable>,
-        config: &LlamaConfig,
-        options: &LlamaOptions,
+        config: &DecoderSpec,
+        options: &DecoderOptions,
     ) -> Generator {
         let empty = |shape: &[usize]| {
             Tensor::zeros(TensorType::new(DType::I32, shape))

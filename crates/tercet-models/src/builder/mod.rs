@@ -5,8 +5,8 @@
 //! half-precision weights stay as stored; the graph computes in F32 unless it is converted.
 
 mod bert;
+mod decoder;
 mod generator;
-mod llama;
 mod made_up;
 pub mod training;
 mod tuned;
@@ -22,9 +22,8 @@ use crate::adapter::AdapterError;
 use crate::weight::WeightError;
 pub(crate) use bert::projections as bert_projections;
 pub use bert::{Bert, Embedder, Pooling};
+pub use decoder::{Decoder, DecoderOptions, Sampling};
 pub use generator::{Generator, Step};
-pub(crate) use llama::layer::{Part, projections};
-pub use llama::{Llama, LlamaOptions, Sampling};
 pub use made_up::MadeUp;
 pub use tuned::ScaledAdapter;
 use tuned::{Mode, Tuned};

@@ -6,12 +6,15 @@
 //! marked nor on its list of fields without influence on inference is an error.
 
 mod bert;
+pub(crate) mod decoder;
 mod fields;
-mod llama;
 
 pub use bert::{BertActivation, BertConfig};
+pub use decoder::{
+    Activation, DecoderDims, DecoderFamily, DecoderSpec, FeedForward, LayerSpec, Norm, NormKind,
+    NormPlacement, QkNorm, Residual, Rope, RopeLayout, RopeScaling,
+};
 pub(crate) use fields::Fields;
-pub use llama::{LlamaConfig, RopeLayout};
 
 use crate::gguf::GgufError;
 
@@ -49,9 +52,19 @@ pub enum ConfigError {
          remove them from the file if they do not"
     )]
     UnknownFields { fields: String },
+    /// Tensors that the builder would not read, so that the result would be another model's.
+    #[error("the model has tensors that this family does not have: {tensors}{}", and_more(*more))]
+    UnknownTensors { tensors: String, more: usize },
     /// Values that contradict each other.
     #[error("the configuration contradicts itself: {reason}")]
     Inconsistent { reason: String },
+}
+
+fn and_more(more: usize) -> String {
+    match more {
+        0 => String::new(),
+        _ => format!(", and {more} more"),
+    }
 }
 
 /// `Ok` if `condition` holds, else [`ConfigError::Inconsistent`].

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tercet::{CompileOptions, Device, Tensor};
+use tercet_models::config::LayerSpec;
 use tercet_models::training::{LoraOptions, Tuning};
 use tercet_models::{
-    Adapter, AdapterError, Gguf, Llama, LlamaConfig, LlamaOptions, LowRank, ModelError, ModelFiles,
-    SafeTensors, ScaledAdapter,
+    Adapter, AdapterError, Decoder, DecoderOptions, DecoderSpec, Gguf, LowRank, ModelError,
+    ModelFiles, SafeTensors, ScaledAdapter,
 };
 
 use crate::common::temp_dir;
@@ -31,13 +32,13 @@ pub(crate) fn drawn(name: &str, shape: &[usize], width: f32) -> Tensor {
 }
 
 /// An adapter of all projections of the small model.
-pub(crate) fn adapter(config: &LlamaConfig, name: &str, rank: usize, width: f32) -> Adapter {
+pub(crate) fn adapter(config: &DecoderSpec, name: &str, rank: usize, width: f32) -> Adapter {
     let mut modules = BTreeMap::new();
     let (q, kv) = (
         config.heads * config.head_dim,
         config.kv_heads * config.head_dim,
     );
-    for layer in 0..config.layers {
+    for layer in 0..config.layers.len() {
         for (module, rows, cols) in [
             ("self_attn.q_proj", q, config.hidden),
             ("self_attn.k_proj", kv, config.hidden),
@@ -76,9 +77,9 @@ fn expect_equal(a: &Adapter, b: &Adapter) {
 
 /// Logits after the first text, with adapters.
 pub(crate) fn with(files: &ModelFiles, adapters: &[ScaledAdapter]) -> Vec<f32> {
-    let options = |config: &LlamaConfig| LlamaOptions {
+    let options = |config: &DecoderSpec| DecoderOptions {
         adapters: adapters.to_vec(),
-        ..LlamaOptions::new(config)
+        ..DecoderOptions::new(config)
     };
     logits(files, options, TEXTS[0]).concat()
 }
@@ -93,7 +94,7 @@ pub(crate) fn distance(got: &[f32], want: &[f32]) -> f32 {
 #[test]
 fn both_formats_give_back_what_was_written() {
     let dir = temp_dir("adapters-round-trip");
-    let config = model(FOLDER).llama_config().unwrap();
+    let config = model(FOLDER).decoder_spec().unwrap();
     let own = adapter(&config, "own", 4, 0.1);
     own.write_peft(dir.join("peft")).unwrap();
     expect_equal(&own, &Adapter::from_peft(dir.join("peft")).unwrap());
@@ -103,7 +104,7 @@ fn both_formats_give_back_what_was_written() {
         &Adapter::from_gguf(dir.join("own.gguf"), &config).unwrap(),
     );
     // By either configuration, and through the one way to open both.
-    let pairs = model(PACKED).llama_config().unwrap();
+    let pairs = model(PACKED).decoder_spec().unwrap();
     expect_equal(&own, &Adapter::open(dir.join("own.gguf"), &pairs).unwrap());
     expect_equal(&own, &Adapter::open(dir.join("peft"), &pairs).unwrap());
     let left = std::fs::read_dir(&dir)
@@ -134,7 +135,7 @@ fn both_formats_give_back_what_was_written() {
 #[test]
 fn names_and_rows_are_those_of_the_formats() {
     let dir = temp_dir("adapters-names");
-    let config = model(FOLDER).llama_config().unwrap();
+    let config = model(FOLDER).decoder_spec().unwrap();
     let own = adapter(&config, "own", 4, 0.1);
     own.write_peft(&dir).unwrap();
     let file = SafeTensors::open(dir.join("adapter_model.safetensors")).unwrap();
@@ -199,7 +200,7 @@ fn names_and_rows_are_those_of_the_formats() {
 #[test]
 fn an_adapter_is_the_same_in_either_file_of_a_model() {
     let (folder, halves) = (model(FOLDER), model(HALVES));
-    let own = adapter(&folder.llama_config().unwrap(), "own", 4, 0.2);
+    let own = adapter(&folder.decoder_spec().unwrap(), "own", 4, 0.2);
     let used = [ScaledAdapter::new(own)];
     let (a, b) = (with(&folder, &used), with(&halves, &used));
     assert!(distance(&a, &b) < 1e-5, "{}", distance(&a, &b));
@@ -211,7 +212,7 @@ fn an_adapter_is_the_same_in_either_file_of_a_model() {
 fn scales_add_up_and_zeros_change_nothing() {
     for file in [FOLDER, PACKED] {
         let files = model(file);
-        let config = files.llama_config().unwrap();
+        let config = files.decoder_spec().unwrap();
         let bare = with(&files, &[]);
         let zeros = ScaledAdapter::new(adapter(&config, "zeros", 4, 0.0));
         let own = ScaledAdapter::new(adapter(&config, "own", 4, 0.2));
@@ -249,9 +250,9 @@ fn what_was_trained_is_what_is_applied() {
         let dir = temp_dir(&format!("adapters-trained-{}", file.len()));
         trained.write_peft(&dir).unwrap();
         let used = ScaledAdapter::new(Adapter::from_peft(&dir).unwrap());
-        let options = |config: &LlamaConfig| LlamaOptions {
+        let options = |config: &DecoderSpec| DecoderOptions {
             adapters: vec![used.clone()],
-            ..LlamaOptions::new(config)
+            ..DecoderOptions::new(config)
         };
         let want = cross_entropy(&logits(&files, options, text), text);
         assert!(
@@ -264,28 +265,31 @@ fn what_was_trained_is_what_is_applied() {
 }
 
 fn build(files: &ModelFiles, adapter: Adapter) -> String {
-    let config = files.llama_config().unwrap();
-    let options = LlamaOptions {
+    let config = files.decoder_spec().unwrap();
+    let options = DecoderOptions {
         adapters: vec![ScaledAdapter {
             adapter: Arc::new(adapter),
             scale: 1.0,
         }],
-        ..LlamaOptions::new(&config)
+        ..DecoderOptions::new(&config)
     };
-    let built = Llama::build(&config, &files.weights(), options);
+    let built = Decoder::build(&config, &files.weights(), options);
     built.expect_err("refused").to_string()
 }
 
 #[test]
 fn adapters_of_other_models_are_refused_by_name() {
     let files = model(FOLDER);
-    let config = files.llama_config().unwrap();
-    let other = |change: fn(&mut LlamaConfig)| {
+    let config = files.decoder_spec().unwrap();
+    let other = |change: fn(&mut DecoderSpec)| {
         let mut other = config.clone();
         change(&mut other);
         adapter(&other, "other", 2, 0.1)
     };
-    let text = build(&files, other(|c| c.layers = 5).with_base("some/larger"));
+    let text = build(
+        &files,
+        other(|c| c.layers = vec![LayerSpec::FULL; 5]).with_base("some/larger"),
+    );
     assert!(
         text.contains("model.layers.4.mlp.down_proj") && text.contains("some/larger"),
         "{text}"

@@ -12,7 +12,7 @@ use crate::rows::{FOLDER, model, near};
 /// The folder of an adapter, with its configuration changed.
 fn damaged(dir: &Path, name: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
     let to = dir.join(name);
-    let config = model(FOLDER).llama_config().unwrap();
+    let config = model(FOLDER).decoder_spec().unwrap();
     adapter(&config, "own", 2, 0.1).write_peft(&to).unwrap();
     let path = to.join("adapter_config.json");
     let mut json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -153,7 +153,7 @@ fn damaged_folders_are_refused_by_name() {
 #[test]
 fn damaged_gguf_files_are_refused_by_name() {
     let dir = temp_dir("adapters-damaged-gguf");
-    let config = model(FOLDER).llama_config().unwrap();
+    let config = model(FOLDER).decoder_spec().unwrap();
     let path = dir.join("own.gguf");
     adapter(&config, "own", 2, 0.1)
         .write_gguf(&path, &config)

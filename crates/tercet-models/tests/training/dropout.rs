@@ -3,7 +3,7 @@
 use tercet::train::{AdamW, Schedule, StepOptions, TrainStep, Trainable, Trainer};
 use tercet::{CompileOptions, Device, OpKind, Tensor};
 use tercet_models::training::{
-    BertTask, BertTrainingOptions, ClassPooling, LlamaTrainingOptions, LoraOptions, Training,
+    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, LoraOptions, Training,
     Tuning,
 };
 use tercet_models::{BertConfig, MadeUp, ModelError, Weights};
@@ -20,12 +20,12 @@ fn lora(dropout: f64) -> Tuning {
 
 fn llama(tuning: Tuning, dropout: f64) -> Result<Training, ModelError> {
     let files = model(HALVES);
-    let options = LlamaTrainingOptions {
+    let options = DecoderTrainingOptions {
         dropout,
-        ..LlamaTrainingOptions::new(2, 12, tuning)
+        ..DecoderTrainingOptions::new(2, 12, tuning)
     };
-    let config = files.llama_config().unwrap();
-    Training::llama(&config, &files.weights(), &options)
+    let config = files.decoder_spec().unwrap();
+    Training::decoder(&config, &files.weights(), &options)
 }
 
 /// The losses of three steps, bit for bit.

@@ -3,7 +3,7 @@
 use tercet::{CompileOptions, DType, Device, Tensor};
 use tercet_models::save::{PackedAs, save_model};
 use tercet_models::training::Tuning;
-use tercet_models::{LlamaOptions, ModelError, ModelFiles, SaveError, SaveOptions, Weight};
+use tercet_models::{DecoderOptions, ModelError, ModelFiles, SaveError, SaveOptions, Weight};
 
 use crate::adapters::drawn;
 use crate::common::temp_dir;
@@ -42,9 +42,9 @@ fn a_trained_model_is_read_again_as_it_was() {
         let saved = save_model(&files, &weights, &to, &options).unwrap();
         assert_eq!(saved.changed.len(), 2 + 4 * 9);
         let again = ModelFiles::open(&to).unwrap();
-        assert_eq!(again.llama_config().unwrap(), files.llama_config().unwrap());
+        assert_eq!(again.decoder_spec().unwrap(), files.decoder_spec().unwrap());
         again.tokenizer().unwrap();
-        let want = cross_entropy(&logits(&again, LlamaOptions::new, text), text);
+        let want = cross_entropy(&logits(&again, DecoderOptions::new, text), text);
         assert!(
             near(f64::from(sum), want, tolerance),
             "{file}: {sum}, want {want}"

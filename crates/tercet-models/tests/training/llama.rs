@@ -1,9 +1,10 @@
 //! Losses and gradients of the llama family.
 
 use tercet::{CompileOptions, DType, Device, Tensor};
-use tercet_models::training::{IGNORED, LlamaTrainingOptions, LoraOptions, Training, Tuning};
+use tercet_models::training::{DecoderTrainingOptions, IGNORED, LoraOptions, Training, Tuning};
 use tercet_models::{
-    AdapterError, LlamaConfig, LlamaOptions, MadeUp, ModelError, ModelFiles, RopeLayout, Weights,
+    AdapterError, DecoderDims, DecoderOptions, DecoderSpec, MadeUp, ModelError, ModelFiles,
+    RopeLayout, Weights,
 };
 
 use crate::gradients::{agree_with_differences, gradients, stir};
@@ -18,7 +19,7 @@ fn lora() -> Tuning {
 
 /// What the generating graph makes of both texts: the sum of their losses and their tokens with a label.
 fn expected(files: &ModelFiles) -> (f64, f64) {
-    let of = |text: &&[i32]| cross_entropy(&logits(files, LlamaOptions::new, text), text);
+    let of = |text: &&[i32]| cross_entropy(&logits(files, DecoderOptions::new, text), text);
     let labels: usize = TEXTS.iter().map(|text| text.len() - 1).sum();
     (TEXTS.iter().map(of).sum(), labels as f64)
 }
@@ -57,10 +58,10 @@ fn the_loss_is_that_of_the_generating_graph() {
 #[test]
 fn options_do_not_change_the_loss() {
     let files = model(FOLDER);
-    let (config, weights) = (files.llama_config().unwrap(), files.weights());
+    let (config, weights) = (files.decoder_spec().unwrap(), files.weights());
     let want = expected(&files);
     let rows = Rows::of(&[&[TEXTS[0]], &[TEXTS[1]]], 9);
-    type Change = fn(&mut LlamaTrainingOptions);
+    type Change = fn(&mut DecoderTrainingOptions);
     let changes: [(&str, Change, f64); 6] = [
         ("not packed", |o| o.packed = false, 2e-5),
         ("checkpoints", |o| o.checkpoints = true, 2e-5),
@@ -75,16 +76,16 @@ fn options_do_not_change_the_loss() {
     ];
     for tuning in [Tuning::Full, lora()] {
         for (what, change, tolerance) in changes {
-            let mut options = LlamaTrainingOptions::new(2, 9, tuning.clone());
+            let mut options = DecoderTrainingOptions::new(2, 9, tuning.clone());
             change(&mut options);
-            let own = Training::llama(&config, &weights, &options).unwrap();
+            let own = Training::decoder(&config, &weights, &options).unwrap();
             expect_losses(what, losses(&own, &rows), want, tolerance);
         }
     }
     let mut options =
-        LlamaTrainingOptions::new(tercet::Dim::sym("b"), tercet::Dim::sym("s"), lora());
+        DecoderTrainingOptions::new(tercet::Dim::sym("b"), tercet::Dim::sym("s"), lora());
     options.checkpoints = true;
-    let own = Training::llama(&config, &weights, &options).unwrap();
+    let own = Training::decoder(&config, &weights, &options).unwrap();
     let bounds = CompileOptions::new().bound("b", 3).bound("s", 20);
     let mut exe = own.compile(&Device::cpu(), &bounds).unwrap();
     for rows in [Rows::of(&[&TEXTS], 18), rows] {
@@ -95,14 +96,14 @@ fn options_do_not_change_the_loss() {
 #[test]
 fn smoothing_and_z_loss_follow_their_formulas() {
     let files = model(FOLDER);
-    let (config, weights) = (files.llama_config().unwrap(), files.weights());
+    let (config, weights) = (files.decoder_spec().unwrap(), files.weights());
     let text = TEXTS[0];
     let rows = Rows::of(&[&[text]], text.len());
     let (smoothing, z_loss) = (0.1, 1e-2);
-    let mut options = LlamaTrainingOptions::new(1, text.len(), lora());
+    let mut options = DecoderTrainingOptions::new(1, text.len(), lora());
     (options.label_smoothing, options.z_loss) = (smoothing, z_loss);
-    let own = Training::llama(&config, &weights, &options).unwrap();
-    let all = logits(&files, LlamaOptions::new, text);
+    let own = Training::decoder(&config, &weights, &options).unwrap();
+    let all = logits(&files, DecoderOptions::new, text);
     let want: f64 = all
         .iter()
         .zip(&text[1..])
@@ -151,8 +152,8 @@ fn indices_outside_their_range_end_the_run() {
 }
 
 /// A model small enough for differences: two layers, grouped queries, biases, its own output.
-pub(crate) fn small(tied_embeddings: bool) -> (LlamaConfig, Weights) {
-    let config = LlamaConfig {
+pub(crate) fn small(tied_embeddings: bool) -> (DecoderSpec, Weights) {
+    let dims = DecoderDims {
         hidden: 16,
         layers: 2,
         heads: 4,
@@ -161,16 +162,14 @@ pub(crate) fn small(tied_embeddings: bool) -> (LlamaConfig, Weights) {
         ffn: 24,
         vocab: 40,
         context: 16,
-        rope_theta: 10_000.0,
-        rope_dims: 4,
+    };
+    let config = DecoderSpec {
         rope_layout: RopeLayout::Pairs,
-        rms_eps: 1e-5,
         tied_embeddings,
         qkv_bias: true,
         output_bias: true,
         mlp_bias: true,
-        bos: None,
-        eos: Vec::new(),
+        ..DecoderSpec::llama(dims)
     };
     (config, Weights::MadeUp(MadeUp::dense()))
 }
@@ -184,7 +183,7 @@ fn small_rows() -> Rows {
 #[test]
 fn gradients_agree_with_differences() {
     let rows = small_rows();
-    let changed = |options: &mut LlamaTrainingOptions| {
+    let changed = |options: &mut DecoderTrainingOptions| {
         (options.checkpoints, options.loss_parts) = (true, 3);
         (options.label_smoothing, options.z_loss) = (0.05, 1e-3);
     };
@@ -195,11 +194,11 @@ fn gradients_agree_with_differences() {
         (lora(), true, false),
     ] {
         let (config, weights) = small(tied);
-        let mut options = LlamaTrainingOptions::new(rows.shape[0], rows.shape[1], tuning.clone());
+        let mut options = DecoderTrainingOptions::new(rows.shape[0], rows.shape[1], tuning.clone());
         if altered {
             changed(&mut options);
         }
-        let mut own = Training::llama(&config, &weights, &options).unwrap();
+        let mut own = Training::decoder(&config, &weights, &options).unwrap();
         stir(&mut own);
         let tensors = rows.tensors();
         let inputs: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (*n, t)).collect();
@@ -218,10 +217,10 @@ fn steps_along_the_gradient_lower_the_loss() {
     ] {
         let files = model(file);
         let rows = Rows::of(&[&TEXTS], 16);
-        let mut options = LlamaTrainingOptions::new(1, 16, tuning);
+        let mut options = DecoderTrainingOptions::new(1, 16, tuning);
         (options.dtype, options.checkpoints) = (dtype, true);
-        let config = files.llama_config().unwrap();
-        let mut own = Training::llama(&config, &files.weights(), &options).unwrap();
+        let config = files.decoder_spec().unwrap();
+        let mut own = Training::decoder(&config, &files.weights(), &options).unwrap();
         let found = gradients(&mut own);
         let g = &mut own.graph;
         for (state, gradient) in found {
@@ -269,11 +268,11 @@ fn what_is_trained_is_what_was_asked_for() {
     }
     assert_eq!(training(&files, [1, 8], lora()).trainables.len(), 2 * 7 * 4);
 
-    let (config, weights) = (files.llama_config().unwrap(), files.weights());
-    let refused = |tuning, change: fn(&mut LlamaTrainingOptions)| {
-        let mut options = LlamaTrainingOptions::new(1, 8, tuning);
+    let (config, weights) = (files.decoder_spec().unwrap(), files.weights());
+    let refused = |tuning, change: fn(&mut DecoderTrainingOptions)| {
+        let mut options = DecoderTrainingOptions::new(1, 8, tuning);
         change(&mut options);
-        Training::llama(&config, &weights, &options).expect_err("refused")
+        Training::decoder(&config, &weights, &options).expect_err("refused")
     };
     of.targets.push("c_attn".into());
     let error = refused(Tuning::Lora(of), |_| {});
@@ -290,7 +289,7 @@ fn what_is_trained_is_what_was_asked_for() {
     let error = refused(lora(), |o| o.len = 513.into());
     assert!(matches!(error, ModelError::Context { .. }), "{error}");
     for change in [
-        (|o| o.loss_parts = 0) as fn(&mut LlamaTrainingOptions),
+        (|o| o.loss_parts = 0) as fn(&mut DecoderTrainingOptions),
         |o| o.loss_parts = 9,
         |o| o.label_smoothing = 1.0,
         |o| o.z_loss = f64::NAN,

@@ -2,11 +2,12 @@
 
 use tercet::train::{AdamW, StepOptions, TrainStep, Trainable};
 use tercet::{CompileOptions, Device};
+use tercet_models::config::LayerSpec;
 use tercet_models::training::{
-    BertTask, BertTrainingOptions, ClassPooling, LlamaTrainingOptions, LoraOptions, Training,
+    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, LoraOptions, Training,
     Tuning,
 };
-use tercet_models::{BertActivation, BertConfig, LlamaConfig, MadeUp, Weights};
+use tercet_models::{BertActivation, BertConfig, DecoderSpec, MadeUp, Weights};
 
 use crate::llama::small;
 
@@ -23,21 +24,21 @@ fn arena_of(own: &Training) -> u64 {
 
 /// Of a llama, for 8 rows.
 fn arena(
-    (config, weights): &(LlamaConfig, Weights),
+    (config, weights): &(DecoderSpec, Weights),
     len: usize,
-    change: impl Fn(&mut LlamaTrainingOptions),
+    change: impl Fn(&mut DecoderTrainingOptions),
 ) -> u64 {
     let lora = Tuning::Lora(LoraOptions::new(4));
-    let mut options = LlamaTrainingOptions::new(8, len, lora);
+    let mut options = DecoderTrainingOptions::new(8, len, lora);
     change(&mut options);
-    arena_of(&Training::llama(config, weights, &options).unwrap())
+    arena_of(&Training::decoder(config, weights, &options).unwrap())
 }
 
 #[test]
 fn checkpoints_and_parts_save_memory() {
     // Many layers and long rows: scores of attention.
     let mut deep = small(false);
-    (deep.0.layers, deep.0.context) = (16, 128);
+    (deep.0.layers, deep.0.context) = (vec![LayerSpec::FULL; 16], 128);
     let all = arena(&deep, 128, |_| {});
     let less = arena(&deep, 128, |o| o.checkpoints = true);
     assert!(less * 2 < all, "{less} of {all}");

@@ -33,7 +33,7 @@ fn merged_models_give_the_logits_of_their_adapters() {
     .enumerate()
     {
         let files = model(file);
-        let config = files.llama_config().unwrap();
+        let config = files.decoder_spec().unwrap();
         let used = [
             ScaledAdapter::new(adapter(&config, "one", 4, 0.2)),
             ScaledAdapter::new(adapter(&config, "two", 2, 0.1)).scaled(-0.5),
@@ -45,7 +45,7 @@ fn merged_models_give_the_logits_of_their_adapters() {
         let unpacked = file == PACKED && stored != "Q8_0";
         assert_eq!(saved.unpacked.len(), if unpacked { 28 } else { 0 });
         let merged = ModelFiles::open(&to).unwrap();
-        assert_eq!(merged.llama_config().unwrap(), config);
+        assert_eq!(merged.decoder_spec().unwrap(), config);
         merged.tokenizer().unwrap();
         let (got, want) = (with(&merged, &[]), with(&files, &used));
         let off = distance(&got, &want);
@@ -61,7 +61,7 @@ fn merged_models_give_the_logits_of_their_adapters() {
 fn what_cannot_be_merged_is_refused() {
     let dir = temp_dir("merging-refused");
     let files = model(FOLDER);
-    let config = files.llama_config().unwrap();
+    let config = files.decoder_spec().unwrap();
     let refused = |adapter: Adapter, scale: f64| {
         let to = dir.join("merged");
         let used = [ScaledAdapter::new(adapter).scaled(scale)];

@@ -1,8 +1,8 @@
 //! Batches of tokens, and what a training graph says of them.
 
 use tercet::{CompileOptions, DType, Device, Executable, Tensor};
-use tercet_models::training::{IGNORED, LlamaTrainingOptions, Training, Tuning};
-use tercet_models::{LlamaConfig, LlamaOptions, ModelFiles};
+use tercet_models::training::{DecoderTrainingOptions, IGNORED, Training, Tuning};
+use tercet_models::{DecoderOptions, DecoderSpec, ModelFiles};
 
 /// Two made-up texts of the small model's vocabulary.
 pub(crate) const TEXTS: [&[i32]; 2] = [
@@ -88,17 +88,17 @@ pub(crate) fn losses(training: &Training, rows: &Rows) -> [f32; 3] {
 
 /// A training graph for batches of this shape.
 pub(crate) fn training(files: &ModelFiles, [batch, len]: [usize; 2], tuning: Tuning) -> Training {
-    let options = LlamaTrainingOptions::new(batch, len, tuning);
-    Training::llama(&files.llama_config().unwrap(), &files.weights(), &options).unwrap()
+    let options = DecoderTrainingOptions::new(batch, len, tuning);
+    Training::decoder(&files.decoder_spec().unwrap(), &files.weights(), &options).unwrap()
 }
 
 /// The logits after each of these tokens, from the graph that generates.
 pub(crate) fn logits(
     files: &ModelFiles,
-    options: impl FnOnce(&LlamaConfig) -> LlamaOptions,
+    options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
     tokens: &[i32],
 ) -> Vec<Vec<f32>> {
-    let llama = files.llama(options).unwrap();
+    let llama = files.decoder(options).unwrap();
     let mut generator = llama.generator(&Device::cpu()).unwrap();
     let step = |token: &i32| generator.feed(&[*token as u32]).unwrap().logits.to_vec();
     tokens.iter().map(step).collect()

@@ -5,8 +5,8 @@ use tercet::train::{
     AdamW, LossScale, Schedule, StepOptions, TrainStep, Trainable, Trainer, Weights,
 };
 use tercet::{CompileOptions, DType, Device, Tensor};
-use tercet_models::training::{LlamaTrainingOptions, LoraOptions, Training, Tuning};
-use tercet_models::{LlamaConfig, LlamaOptions, ScaledAdapter};
+use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
+use tercet_models::{DecoderOptions, DecoderSpec, ScaledAdapter};
 
 use crate::rows::{HALVES, PACKED, Rows, TEXTS, cross_entropy, logits, model, near, training};
 
@@ -35,9 +35,9 @@ fn trainer(own: &Training, options: &StepOptions) -> Trainer {
 fn an_adapter_is_trained_and_applied() -> Result<(), Failed> {
     for (file, dtype) in [(PACKED, DType::F32), (HALVES, DType::F16)] {
         let files = model(file);
-        let mut options = LlamaTrainingOptions::new(1, 12, Tuning::Lora(LoraOptions::new(4)));
+        let mut options = DecoderTrainingOptions::new(1, 12, Tuning::Lora(LoraOptions::new(4)));
         (options.dtype, options.checkpoints) = (dtype, true);
-        let own = Training::llama(&files.llama_config().unwrap(), &files.weights(), &options)?;
+        let own = Training::decoder(&files.decoder_spec().unwrap(), &files.weights(), &options)?;
         let step = StepOptions {
             clip_norm: Some(1.0),
             microbatches: 2,
@@ -55,9 +55,9 @@ fn an_adapter_is_trained_and_applied() -> Result<(), Failed> {
             .collect();
         let batch: Vec<(&str, &Tensor)> = batch.iter().map(|(n, t)| (*n, t)).collect();
         let want = |adapters: Vec<ScaledAdapter>| {
-            let options = |config: &LlamaConfig| LlamaOptions {
+            let options = |config: &DecoderSpec| DecoderOptions {
                 adapters: adapters.clone(),
-                ..LlamaOptions::new(config)
+                ..DecoderOptions::new(config)
             };
             let of = |text: &&[i32]| cross_entropy(&logits(&files, options, text), text);
             TEXTS.iter().map(of).sum::<f64>() / 13.0

@@ -5,7 +5,7 @@ use std::path::Path;
 use tercet::train::{AdamW, Schedule, StepOptions, TrainStep, Trainable, Trainer, Weights};
 use tercet::{CompileOptions, Device, Tensor};
 use tercet_models::dataset::{Corpus, CorpusOptions, DEFAULT_SHARE, Packed, TokenBatch};
-use tercet_models::training::{LlamaTrainingOptions, LoraOptions, Training, Tuning};
+use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
 use tercet_models::{Adapter, ModelFiles};
 use training::{Curve, Failed, device};
 
@@ -39,7 +39,7 @@ struct Tuned {
 
 fn run(device: &Device, model: &Path, steps: u64) -> Result<Tuned, Failed> {
     let files = ModelFiles::open(model)?;
-    let (config, tokenizer) = (files.llama_config()?, files.tokenizer()?);
+    let (config, tokenizer) = (files.decoder_spec()?, files.tokenizer()?);
     let corpus = Corpus::read(TEXT, &tokenizer, None, CorpusOptions::default())?;
     let (train, held) = corpus.split(DEFAULT_SHARE, 0)?;
     let train = Packed::new(train, LEN, None)?;
@@ -49,8 +49,8 @@ fn run(device: &Device, model: &Path, steps: u64) -> Result<Tuned, Failed> {
         dropout: 0.05,
         ..LoraOptions::new(8)
     };
-    let options = |lora| LlamaTrainingOptions::new(BATCH, LEN, Tuning::Lora(lora));
-    let training = Training::llama(&config, &files.weights(), &options(lora))?;
+    let options = |lora| DecoderTrainingOptions::new(BATCH, LEN, Tuning::Lora(lora));
+    let training = Training::decoder(&config, &files.weights(), &options(lora))?;
     let names = training.trainables.iter().map(|(name, _)| name.as_str());
     let names: Vec<Trainable> = names.map(Trainable::from).collect();
     let step = StepOptions {
@@ -69,7 +69,7 @@ fn run(device: &Device, model: &Path, steps: u64) -> Result<Tuned, Failed> {
     }
 
     // The same without dropout tells the loss of the held-out part.
-    let plain = Training::llama(&config, &files.weights(), &options(LoraOptions::new(8)))?;
+    let plain = Training::decoder(&config, &files.weights(), &options(LoraOptions::new(8)))?;
     let mut evaluator =
         trainer.evaluator(&plain.graph, Weights::Current, &CompileOptions::new())?;
     let mut look = |trainer: &Trainer| -> Result<f64, Failed> {

@@ -3,10 +3,10 @@
 use serde_json::json;
 use tercet::Tensor;
 use tercet_models::training::{
-    BertTask, BertTrainingOptions, ClassPooling, IGNORED, LlamaTrainingOptions, LoraOptions,
+    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, IGNORED, LoraOptions,
     Training, Tuning,
 };
-use tercet_models::{BertConfig, LlamaConfig, MadeUp, Weights};
+use tercet_models::{BertConfig, DecoderSpec, MadeUp, Weights};
 
 use super::formula::{indices, integers, weight};
 use super::{Net, Refused, i32s};
@@ -49,10 +49,10 @@ fn llama_with(tuning: Tuning) -> Result<Net, Refused> {
         "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 24, "vocab_size": VOCAB,
         "max_position_embeddings": 16, "rms_norm_eps": 1e-5
     });
-    let config = LlamaConfig::from_json(config.as_object().expect("an object"))?;
+    let config = DecoderSpec::from_json(config.as_object().expect("an object"))?;
     let [batch, len] = LLAMA;
-    let options = LlamaTrainingOptions::new(batch, len, tuning);
-    let training = Training::llama(&config, &Weights::MadeUp(MadeUp::dense()), &options)?;
+    let options = DecoderTrainingOptions::new(batch, len, tuning);
+    let training = Training::decoder(&config, &Weights::MadeUp(MadeUp::dense()), &options)?;
     Ok(net(training, |step| {
         let mut labels = integers(&format!("labels.{step}"), VOCAB, &LLAMA);
         [7, 15].iter().for_each(|at| labels[*at] = IGNORED);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tercet::{CompileOptions, Device};
 use tercet_models::dataset::{ChatTemplate, Corpus, CorpusOptions, Packed};
-use tercet_models::training::{LlamaTrainingOptions, Training};
-use tercet_models::{LlamaConfig, ModelFiles};
+use tercet_models::training::{DecoderTrainingOptions, Training};
+use tercet_models::{DecoderSpec, ModelFiles};
 
 use super::Args;
 use super::feed::{Feed, Rows};
@@ -19,7 +19,7 @@ pub(super) fn prepare(
     files: &ModelFiles,
     what: &str,
 ) -> Result<Prepared, CliError> {
-    let config = files.llama_config();
+    let config = files.decoder_spec();
     let config = config.map_err(CliError::model(what.to_string()))?;
     let seq = args.seq.unwrap_or(config.context.min(256));
     let corpus = read(args, files, &config, what)?;
@@ -42,25 +42,25 @@ pub(super) fn prepare(
         ));
     }
     let weights = files.weights();
-    let options = LlamaTrainingOptions {
+    let options = DecoderTrainingOptions {
         dtype: args.dtype.dtype(),
         checkpoints: args.recompute,
         dropout: args.dropout,
-        ..LlamaTrainingOptions::new(args.batch, seq, tuning(args, args.lora_dropout))
+        ..DecoderTrainingOptions::new(args.batch, seq, tuning(args, args.lora_dropout))
     };
     let failed = || CliError::model(what.to_string());
-    let training = Training::llama(&config, &weights, &options).map_err(failed())?;
+    let training = Training::decoder(&config, &weights, &options).map_err(failed())?;
     let held = match held {
         None => None,
         Some(held) => {
             let dropped = args.dropout > 0.0 || args.lora_dropout > 0.0;
             let graph = if dropped {
-                let options = LlamaTrainingOptions {
+                let options = DecoderTrainingOptions {
                     dropout: 0.0,
                     tuning: tuning(args, 0.0),
                     ..options
                 };
-                let plain = Training::llama(&config, &weights, &options);
+                let plain = Training::decoder(&config, &weights, &options);
                 plain.map_err(failed())?.graph
             } else {
                 training.graph.clone()
@@ -89,7 +89,7 @@ pub(super) fn prepare(
 fn read(
     args: &Args,
     files: &ModelFiles,
-    config: &LlamaConfig,
+    config: &DecoderSpec,
     what: &str,
 ) -> Result<Corpus, CliError> {
     let tokenizer = files.tokenizer();

@@ -9,7 +9,7 @@ use tercet::train::{
 use tercet::{CompileOptions, DType, Device, Graph, Tensor};
 use tercet_models::save::{SaveOptions, name_classes, save_model};
 use tercet_models::training::{LoraOptions, Training, Tuning};
-use tercet_models::{Family, LlamaConfig, ModelFiles};
+use tercet_models::{DecoderSpec, Family, ModelFiles};
 
 use super::Args;
 use super::feed::Feed;
@@ -18,7 +18,7 @@ use crate::error::CliError;
 
 /// What was trained, as far as writing it depends on that.
 pub(super) enum Kind {
-    Decoder(LlamaConfig),
+    Decoder(DecoderSpec),
     Encoder {
         /// The classes, where there are any.
         labels: Option<Vec<String>>,
@@ -64,7 +64,7 @@ pub(super) fn prepare(
 ) -> Result<Prepared, CliError> {
     let family = files.family();
     match family.map_err(CliError::model(what.to_string()))? {
-        Family::Llama => decoder::prepare(args, device, files, what),
+        Family::Decoder => decoder::prepare(args, device, files, what),
         Family::Bert if args.to_gguf() => Err(CliError::Usage(
             "encoders are written as folders; give --out a name without .gguf".to_string(),
         )),

@@ -6,18 +6,18 @@
 //! are F32 in any case.
 //!
 //! ```
-//! use tercet_models::training::{LlamaTrainingOptions, LoraOptions, Training, Tuning};
-//! use tercet_models::{LlamaConfig, MadeUp, Weights};
+//! use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
+//! use tercet_models::{DecoderSpec, MadeUp, Weights};
 //!
 //! let config = serde_json::from_str(r#"{
 //!     "model_type": "llama", "hidden_act": "silu", "hidden_size": 64, "num_hidden_layers": 2,
 //!     "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 300,
 //!     "max_position_embeddings": 128, "rms_norm_eps": 1e-5
 //! }"#)?;
-//! let config = LlamaConfig::from_json(&config)?;
+//! let config = DecoderSpec::from_json(&config)?;
 //! let weights = Weights::MadeUp(MadeUp::dense());
-//! let options = LlamaTrainingOptions::new(2, 128, Tuning::Lora(LoraOptions::new(8)));
-//! let mut training = Training::llama(&config, &weights, &options)?;
+//! let options = DecoderTrainingOptions::new(2, 128, Tuning::Lora(LoraOptions::new(8)));
+//! let mut training = Training::decoder(&config, &weights, &options)?;
 //! assert_eq!(training.trainables.len(), 2 * 7 * 2);
 //! let (name, _) = &training.trainables[0];
 //! let node = training.graph.leaf(name).ok_or("it is a state")?;
@@ -35,7 +35,7 @@
 //! | `states.rs` | from the builder's graph to one with states |
 
 mod bert;
-mod llama;
+mod decoder;
 mod loss;
 mod states;
 
@@ -48,7 +48,7 @@ use super::tuned::LoraSite;
 pub use super::tuned::{LoraOptions, ScaledAdapter};
 use crate::adapter::{Adapter, AdapterError, LowRank};
 pub use bert::{BertTask, BertTrainingOptions, ClassPooling};
-pub use llama::LlamaTrainingOptions;
+pub use decoder::DecoderTrainingOptions;
 pub use loss::IGNORED;
 use states::Forward;
 

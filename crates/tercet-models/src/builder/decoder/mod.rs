@@ -1,5 +1,4 @@
-//! The llama family: pre-norm decoder layers with RoPE, grouped queries, RMS norm and SwiGLU
-//! (Touvron et al., "LLaMA: Open and efficient foundation language models", 2023).
+//! Decoder-only language models: the graph of any [`DecoderSpec`].
 //!
 //! One graph serves prefill and decode: `s` tokens are appended to a cache of fixed capacity that
 //! lives in the executable as state. Its inputs, all I32:
@@ -21,8 +20,8 @@ use tercet::{CompileOptions, DType, Device, Dim, Shape, Type};
 
 use super::tuned::{Mode, ScaledAdapter};
 use super::{Builder, Generator, Model, ModelError, Weights};
-use crate::config::LlamaConfig;
-use layer::{Attend, MOST_CONTEXT, Part, Shared, attention, feed_forward, head, norm, rope_tables};
+use crate::config::decoder::{DecoderSpec, Part};
+use layer::{Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables};
 
 /// How the next token is chosen from the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,7 +48,7 @@ impl Sampling {
 
 /// Choices of a llama graph.
 #[derive(Clone, Debug)]
-pub struct LlamaOptions {
+pub struct DecoderOptions {
     /// Capacity of the cache in tokens.
     pub context: usize,
     /// The most tokens of one run; longer prompts are fed in parts.
@@ -64,11 +63,11 @@ pub struct LlamaOptions {
     pub adapters: Vec<ScaledAdapter>,
 }
 
-impl LlamaOptions {
+impl DecoderOptions {
     /// The context that the model was trained for, parts of 512 tokens, one row of logits, F32,
     /// greedy.
-    pub fn new(config: &LlamaConfig) -> LlamaOptions {
-        LlamaOptions {
+    pub fn new(config: &DecoderSpec) -> DecoderOptions {
+        DecoderOptions {
             context: config.context,
             chunk: 512.min(config.context),
             logit_rows: 1,
@@ -79,28 +78,28 @@ impl LlamaOptions {
     }
 }
 
-/// A llama-family model: its graph, parameters and configuration.
+/// A decoder: its graph, parameters and configuration.
 #[derive(Debug)]
-pub struct Llama {
+pub struct Decoder {
     /// Graph and parameters.
     pub model: Model,
     /// The configuration it was built from.
-    pub config: LlamaConfig,
+    pub config: DecoderSpec,
     /// The options it was built with.
-    pub options: LlamaOptions,
+    pub options: DecoderOptions,
 }
 
-impl Llama {
+impl Decoder {
     /// Builds the graph over the weights of a file.
     ///
     /// # Errors
     /// [`ModelError`] when a weight is missing or of another shape or format, or an option is not
     /// possible; [`ModelError::Adapter`] for an adapter that was made for another model.
     pub fn build(
-        config: &LlamaConfig,
+        config: &DecoderSpec,
         weights: &Weights,
-        options: LlamaOptions,
-    ) -> Result<Llama, ModelError> {
+        options: DecoderOptions,
+    ) -> Result<Decoder, ModelError> {
         if options.context == 0 || options.chunk == 0 || options.logit_rows == 0 {
             return Err(ModelError::Unsupported(
                 "context, chunk and logit rows must be at least 1".into(),
@@ -128,7 +127,7 @@ impl Llama {
             .graph
             .input("rows", Type::new(DType::I32, [Dim::sym("r")]))?;
 
-        let (cos, sin) = rope_tables(&mut b, config, options.context, positions)?;
+        let ropes = rope_tables(&mut b, config, options.context, positions)?;
         let shared = Shared {
             attend: Attend::Cached {
                 start,
@@ -136,16 +135,13 @@ impl Llama {
                 context: options.context,
                 dtype: options.dtype,
             },
-            cos,
-            sin,
+            ropes,
             batch: Dim::Known(1),
             len,
         };
-        let embedding = Part::Embedding.name(weights, 0, "weight");
-        let mut x = b.embedding(tokens, &embedding, [config.vocab, config.hidden])?;
-        for layer in 0..config.layers {
-            x = attention(&mut b, config, &shared, layer, x)?;
-            x = feed_forward(&mut b, config, layer, x)?;
+        let mut x = embed(&mut b, config, tokens)?;
+        for at in 0..config.layers.len() {
+            x = layer(&mut b, config, &shared, at, x)?;
         }
         let x = b.graph.gather(x, rows, 0)?;
         let x = norm(&mut b, config, Part::FinalNorm, 0, x)?;
@@ -162,7 +158,7 @@ impl Llama {
             b.graph.output("next", next)?;
         }
         let model = b.finish().with_precision(options.dtype)?;
-        Ok(Llama {
+        Ok(Decoder {
             model,
             config: config.clone(),
             options,

@@ -15,19 +15,19 @@
 use tercet::ops::AttentionMask;
 use tercet::{DType, Dim, Type, Value};
 
-use super::super::llama::layer::{
-    Attend, MOST_CONTEXT, Part, Shared, attention, feed_forward, head, norm, rope_tables,
+use super::super::decoder::layer::{
+    Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables,
 };
 use super::super::tuned::Mode;
 use super::super::{Builder, ModelError, Weights};
 use super::loss::{LossTerms, cross_entropy, not_negative};
 use super::states::with_states;
 use super::{Training, Tuning};
-use crate::config::LlamaConfig;
+use crate::config::decoder::{DecoderSpec, LayerSpec, Part};
 
 /// Choices of a llama training graph.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LlamaTrainingOptions {
+pub struct DecoderTrainingOptions {
     /// Rows of a batch.
     pub batch: Dim,
     /// Tokens of a row.
@@ -52,10 +52,14 @@ pub struct LlamaTrainingOptions {
     pub z_loss: f64,
 }
 
-impl LlamaTrainingOptions {
+impl DecoderTrainingOptions {
     /// Packed rows in F32, nothing computed twice, nothing dropped, plain cross-entropy.
-    pub fn new(batch: impl Into<Dim>, len: impl Into<Dim>, tuning: Tuning) -> LlamaTrainingOptions {
-        LlamaTrainingOptions {
+    pub fn new(
+        batch: impl Into<Dim>,
+        len: impl Into<Dim>,
+        tuning: Tuning,
+    ) -> DecoderTrainingOptions {
+        DecoderTrainingOptions {
             batch: batch.into(),
             len: len.into(),
             tuning,
@@ -70,7 +74,7 @@ impl LlamaTrainingOptions {
     }
 
     /// The number of rows of logits, checked.
-    fn rows(&self, config: &LlamaConfig) -> Result<Dim, ModelError> {
+    fn rows(&self, config: &DecoderSpec) -> Result<Dim, ModelError> {
         let unsupported = |reason: String| Err(ModelError::Unsupported(reason));
         if let Some(tokens) = self.len.known()
             && tokens > config.context
@@ -100,17 +104,17 @@ impl LlamaTrainingOptions {
 }
 
 impl Training {
-    /// The training graph of a llama-family model over the weights of a file.
+    /// The training graph of a decoder over the weights of a file.
     ///
     /// A token, a position or a label outside its range ends the run.
     ///
     /// # Errors
     /// [`ModelError`] when a weight is missing or of another shape or format, or an option is not possible;
     /// [`ModelError::Adapter`] for a rank or a target that the model does not have.
-    pub fn llama(
-        config: &LlamaConfig,
+    pub fn decoder(
+        config: &DecoderSpec,
         weights: &Weights,
-        options: &LlamaTrainingOptions,
+        options: &DecoderTrainingOptions,
     ) -> Result<Training, ModelError> {
         let rows = options.rows(config)?;
         let terms = LossTerms {
@@ -161,58 +165,69 @@ impl Training {
 /// What the layers make of the inputs, `[batch, len, hidden]`.
 fn hidden(
     b: &mut Builder<'_>,
-    config: &LlamaConfig,
-    options: &LlamaTrainingOptions,
+    config: &DecoderSpec,
+    options: &DecoderTrainingOptions,
 ) -> Result<Value, ModelError> {
     let (batch, len) = (options.batch.clone(), options.len.clone());
     let ty = Type::new(DType::I32, [batch.clone(), len.clone()]);
     let tokens = b.graph.input("tokens", ty.clone())?;
     let positions = b.graph.input("positions", ty.clone())?;
-    let mask = match options.packed {
-        false => AttentionMask::Causal,
-        true => {
-            let segments = b.graph.input("segments", ty)?;
-            AttentionMask::Keep(own_and_before(b, segments)?)
-        }
+    let segments = match options.packed {
+        true => Some(b.graph.input("segments", ty)?),
+        false => None,
     };
+    let mut masks: Vec<(Option<usize>, AttentionMask)> = Vec::new();
+    for LayerSpec { window, .. } in &config.layers {
+        if !masks.iter().any(|(known, _)| known == window) {
+            masks.push((*window, mask(b, segments, *window)?));
+        }
+    }
     let positions = not_negative(&mut b.graph, positions)?;
-    let (cos, sin) = rope_tables(b, config, config.context, positions)?;
+    let ropes = rope_tables(b, config, config.context, positions)?;
     let shared = Shared {
-        attend: Attend::Whole(mask),
-        cos,
-        sin,
+        attend: Attend::Whole(masks),
+        ropes,
         batch,
         len,
     };
-    let embedding = Part::Embedding.name(b.weights, 0, "weight");
     let tokens = not_negative(&mut b.graph, tokens)?;
-    let x = b.embedding(tokens, &embedding, [config.vocab, config.hidden])?;
+    let x = embed(b, config, tokens)?;
     let mut x = b.drop(x)?;
-    for layer in 0..config.layers {
+    for at in 0..config.layers.len() {
         if options.checkpoints {
             x = b.graph.checkpoint(x)?;
         }
-        x = attention(b, config, &shared, layer, x)?;
-        x = feed_forward(b, config, layer, x)?;
+        x = layer(b, config, &shared, at, x)?;
     }
     Ok(x)
 }
 
-/// `[batch, len, len]`: whether a query sees a key, which is in its own segment and not after it.
-fn own_and_before(b: &mut Builder<'_>, segments: Value) -> Result<Value, ModelError> {
+/// What a query sees: the keys of its own segment that are not after it, the last `window` of them where there is one.
+fn mask(
+    b: &mut Builder<'_>,
+    segments: Option<Value>,
+    window: Option<usize>,
+) -> Result<AttentionMask, ModelError> {
+    let Some(segments) = segments else {
+        return Ok(window.map_or(AttentionMask::Causal, AttentionMask::Window));
+    };
     let g = &mut b.graph;
     let queries = g.unsqueeze(segments, 2)?;
     let keys = g.unsqueeze(segments, 1)?;
     let own = g.equal(queries, keys)?;
-    Ok(g.trilu(own, false, 0)?)
+    let before = g.trilu(own, false, 0)?;
+    Ok(AttentionMask::Keep(match window {
+        None => before,
+        Some(window) => g.trilu(before, true, 1 - window as i64)?,
+    }))
 }
 
 /// The logits of `x [rows, hidden]`, before its norm, in as many parts as asked for. Where gradients compute again what enters a layer,
 /// logits of one part are kept, since they would be computed twice for nothing.
 fn parts_of_logits(
     b: &mut Builder<'_>,
-    config: &LlamaConfig,
-    options: &LlamaTrainingOptions,
+    config: &DecoderSpec,
+    options: &DecoderTrainingOptions,
     x: Value,
 ) -> Result<Vec<Value>, ModelError> {
     let rows = b.graph.ty(x).shape[0].known();

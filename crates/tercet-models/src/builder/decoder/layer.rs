@@ -1,0 +1,415 @@
+//! The parts of a decoder layer, over how weights are had ([`Builder`]) and how attention is done ([`Attend`]).
+
+use tercet::ops::{AttentionMask, AttentionOptions, Layout, RopeStyle};
+use tercet::scalar::UnaryFn;
+use tercet::{DType, Dim, Tensor, TensorType, Type, Value};
+
+use super::super::tuned::{Mode, Site};
+use super::super::{Builder, ModelError};
+use crate::adapter::rows::Rows;
+use crate::config::decoder::{
+    Activation, DecoderSpec, FeedForward, LayerSpec, NormKind, NormPlacement, Part, QkNorm,
+    Residual, Rope, RopeLayout,
+};
+
+/// How a layer attends.
+pub(crate) enum Attend {
+    /// New keys and values are appended to caches, which are states of this capacity and dtype; the rows of `x` are
+    /// one sequence.
+    Cached {
+        start: Value,
+        kv_len: Value,
+        context: usize,
+        dtype: DType,
+    },
+    /// Sequences attend to themselves; `x` has an axis for them. A mask for each window of the model's layers.
+    Whole(Vec<(Option<usize>, AttentionMask)>),
+}
+
+/// Values that every layer reads.
+pub(crate) struct Shared {
+    pub(crate) attend: Attend,
+    /// The cosines and sines of each of the model's rotary embeddings.
+    pub(crate) ropes: Vec<[Value; 2]>,
+    pub(crate) batch: Dim,
+    pub(crate) len: Dim,
+}
+
+impl Shared {
+    /// The shape of rows of this width.
+    fn rows(&self, width: usize) -> tercet::Shape {
+        match self.attend {
+            Attend::Cached { .. } => [self.len.clone(), width.into()].into(),
+            Attend::Whole(_) => [self.batch.clone(), self.len.clone(), width.into()].into(),
+        }
+    }
+}
+
+/// Positions up to which F32, in which angles are computed, counts.
+pub(crate) const MOST_CONTEXT: usize = 1 << 24;
+
+/// The F32 cosines and sines of the positions at hand for each rotary embedding, with an axis of `rope_dims / 2` after
+/// those of `positions`.
+pub(crate) fn rope_tables(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    context: usize,
+    positions: Value,
+) -> Result<Vec<[Value; 2]>, ModelError> {
+    let tables = |rope| rope_table(b, rope, [spec.rope_dims, context], positions);
+    spec.ropes.iter().map(tables).collect()
+}
+
+/// Angles are computed as the reference implementations do: frequencies and angles in F32.
+fn rope_table(
+    b: &mut Builder<'_>,
+    rope: &Rope,
+    [dims, context]: [usize; 2],
+    positions: Value,
+) -> Result<[Value; 2], ModelError> {
+    // Once for all positions: powers took half of the time of long tables.
+    let (frequencies, factor) = rope.frequencies(dims, context);
+    let ty = TensorType::new(DType::F32, &[context, dims / 2]);
+    let mut gather = |f: fn(f32) -> f32| -> Result<Value, ModelError> {
+        let mut table = Tensor::zeros(ty.clone()).map_err(ModelError::RopeTables)?;
+        let elements = table
+            .as_slice_mut::<f32>()
+            .expect("invariant: the table was made of F32");
+        let angles = (0..context).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
+        elements
+            .iter_mut()
+            .zip(angles)
+            .for_each(|(to, a)| *to = factor * f(a));
+        let table = b.graph.constant(table)?;
+        Ok(b.graph.gather(table, positions, 0)?)
+    };
+    Ok([gather(f32::cos)?, gather(f32::sin)?])
+}
+
+/// The rows of the embedding at `tokens`, times the model's factor.
+pub(crate) fn embed(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    tokens: Value,
+) -> Result<Value, ModelError> {
+    let name = Part::Embedding.name(spec, b.weights, 0, "weight");
+    let x = b.embedding(tokens, &name, [spec.vocab, spec.hidden])?;
+    b.times(x, spec.embedding_scale)
+}
+
+/// The norm of `x` with the gain of this part.
+pub(crate) fn norm(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    part: Part,
+    layer: usize,
+    x: Value,
+) -> Result<Value, ModelError> {
+    let [_, len] = part.shape(spec);
+    let gain = gain(b, spec, &part.name(spec, b.weights, layer, "weight"), len)?;
+    let bias = match part.has_bias(spec) {
+        true => Some(b.vector(&part.name(spec, b.weights, layer, "bias"), len)?),
+        false => None,
+    };
+    let eps = f64::from(spec.norm.eps);
+    match spec.norm.kind {
+        NormKind::Rms => Ok(b.graph.rms_norm(x, gain, bias, eps)?),
+        NormKind::Layer => {
+            let axis = b.graph.ty(x).shape.len() - 1;
+            Ok(b.graph.layer_norm(x, gain, bias, axis, eps)?)
+        }
+    }
+}
+
+/// The gain of a norm, to which 1 is added where files store it without: in the graph where it is trained, else once, in
+/// F32.
+fn gain(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    name: &str,
+    len: usize,
+) -> Result<Value, ModelError> {
+    if !spec.norm.one_plus {
+        return b.vector(name, len);
+    }
+    if let Mode::Full = b.mode {
+        let gain = b.vector(name, len)?;
+        let one = b.graph.scalar(DType::F32, 1.0)?;
+        return Ok(b.graph.plus(gain, one)?);
+    }
+    let mut gain = b.weights.dense_f32(name, &[len])?;
+    let elements = gain.as_slice_mut::<f32>();
+    let elements = elements.map_err(|e| super::super::weights::bytes_error(name, e))?;
+    elements.iter_mut().for_each(|x| *x += 1.0);
+    b.param(name, gain)
+}
+
+/// `c tanh(x / c)`.
+fn soft_cap(b: &mut Builder<'_>, x: Value, cap: Option<f64>) -> Result<Value, ModelError> {
+    let Some(cap) = cap else {
+        return Ok(x);
+    };
+    let x = b.times(x, (1.0 / cap) as f32)?;
+    let x = b.graph.unary(UnaryFn::Tanh, x)?;
+    b.times(x, cap as f32)
+}
+
+/// The logits of normed rows.
+pub(crate) fn head(b: &mut Builder<'_>, spec: &DecoderSpec, x: Value) -> Result<Value, ModelError> {
+    let part = match spec.tied_embeddings {
+        true => Part::Embedding,
+        false => Part::Output,
+    };
+    let shape = Part::Output.shape(spec);
+    let bias = Part::Output.has_bias(spec);
+    let bias = bias.then(|| Part::Output.name(spec, b.weights, 0, "bias"));
+    let name = part.name(spec, b.weights, 0, "weight");
+    let logits = b.linear(x, &name, bias.as_deref(), shape)?;
+    let site = Site {
+        module: &Part::Output.module(spec, 0),
+        shape,
+        rows: Rows::Plain,
+        layer: false,
+    };
+    let logits = b.adapted(x, logits, &site)?;
+    let logits = b.times(logits, spec.logit_scale)?;
+    soft_cap(b, logits, spec.logit_softcap)
+}
+
+fn project(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    part: Part,
+    layer: usize,
+    x: Value,
+) -> Result<Value, ModelError> {
+    let shape = part.shape(spec);
+    let bias = part.has_bias(spec);
+    let bias = bias.then(|| part.name(spec, b.weights, layer, "bias"));
+    let weight = part.name(spec, b.weights, layer, "weight");
+    let y = b.linear(x, &weight, bias.as_deref(), shape)?;
+    let site = Site {
+        module: &part.module(spec, layer),
+        shape,
+        rows: part.rows(spec),
+        layer: true,
+    };
+    b.adapted(x, y, &site)
+}
+
+/// What a decoder layer makes of `x`.
+pub(crate) fn layer(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    at: usize,
+    x: Value,
+) -> Result<Value, ModelError> {
+    let before = spec.placement != NormPlacement::After;
+    let after = spec.placement != NormPlacement::Before;
+    let h = match before {
+        true => norm(b, spec, Part::AttentionNorm, at, x)?,
+        false => x,
+    };
+    let y = attention(b, spec, shared, at, h)?;
+    let y = match after {
+        true => norm(b, spec, Part::AttentionPostNorm, at, y)?,
+        false => y,
+    };
+    let y = b.drop(y)?;
+    let y = b.times(y, spec.residual_scale)?;
+    let sum = b.graph.plus(x, y)?;
+    let h = match (spec.residual, before) {
+        (Residual::Parallel, _) => h,
+        (Residual::Serial, true) => norm(b, spec, Part::FfnNorm, at, sum)?,
+        (Residual::Serial, false) => sum,
+    };
+    let y = feed_forward(b, spec, at, h)?;
+    let y = match after {
+        true => norm(b, spec, Part::FfnPostNorm, at, y)?,
+        false => y,
+    };
+    let y = b.drop(y)?;
+    let y = b.times(y, spec.residual_scale)?;
+    Ok(b.graph.plus(sum, y)?)
+}
+
+/// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, with the norms of queries and keys.
+fn heads(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    layer: usize,
+    h: Value,
+) -> Result<[Value; 3], ModelError> {
+    let batch = match shared.attend {
+        Attend::Cached { .. } => Dim::Known(1),
+        Attend::Whole(_) => shared.batch.clone(),
+    };
+    let (q, kv) = (spec.q_width(), spec.kv_width());
+    let parts = match spec.fused_qkv {
+        true => {
+            let all = project(b, spec, Part::Qkv, layer, h)?;
+            let axis = b.graph.ty(all).shape.len() - 1;
+            [
+                b.graph.narrow(all, axis, 0, q)?,
+                b.graph.narrow(all, axis, q, kv)?,
+                b.graph.narrow(all, axis, q + kv, kv)?,
+            ]
+        }
+        false => [
+            project(b, spec, Part::Query, layer, h)?,
+            project(b, spec, Part::Key, layer, h)?,
+            project(b, spec, Part::Value, layer, h)?,
+        ],
+    };
+    let norms = [Some(Part::QueryNorm), Some(Part::KeyNorm), None];
+    let counts = [spec.heads, spec.kv_heads, spec.kv_heads];
+    let mut heads = parts;
+    for ((head, norm_part), count) in heads.iter_mut().zip(norms).zip(counts) {
+        let normed = norm_part.zip(spec.qk_norm);
+        if let Some((part, QkNorm::Whole)) = normed {
+            *head = norm(b, spec, part, layer, *head)?;
+        }
+        let (len, size) = (shared.len.clone(), spec.head_dim.into());
+        let shape = [batch.clone(), len, count.into(), size];
+        *head = b.graph.reshape(*head, shape)?;
+        if let Some((part, QkNorm::Heads)) = normed {
+            *head = norm(b, spec, part, layer, *head)?;
+        }
+    }
+    Ok(heads)
+}
+
+/// A layer's attention of `h`.
+fn attention(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    at: usize,
+    h: Value,
+) -> Result<Value, ModelError> {
+    let layer = spec.layers[at];
+    let [mut q, mut k, v] = heads(b, spec, shared, at, h)?;
+    if let Some(rope) = layer.rope {
+        let [cos, sin] = shared.ropes[rope];
+        let style = match spec.rope_layout {
+            RopeLayout::Halves => RopeStyle::NeoX,
+            RopeLayout::Pairs => RopeStyle::GptJ,
+        };
+        let mut turn = |x| {
+            let dims = spec.rope_dims;
+            b.graph.rope(x, cos, sin, style, dims, Layout::Bshd)
+        };
+        (q, k) = (turn(q)?, turn(k)?);
+    }
+    let y = attended(b, spec, shared, (at, layer), [q, k, v])?;
+    let y = b.graph.reshape(y, shared.rows(spec.q_width()))?;
+    project(b, spec, Part::AttentionOutput, at, y)
+}
+
+/// The result of attention, F32 `[batch, len, heads, head_dim]`.
+fn attended(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    (at, layer): (usize, LayerSpec),
+    [q, k, v]: [Value; 3],
+) -> Result<Value, ModelError> {
+    let mut options = AttentionOptions::new(spec.heads, spec.kv_heads, Layout::Bshd);
+    if let Some(scale) = spec.attention_scale {
+        options = options.scale(scale);
+    }
+    if let Some(cap) = spec.attention_softcap {
+        options = options.softcap(cap);
+    }
+    match &shared.attend {
+        Attend::Whole(masks) => {
+            let mask = masks.iter().find(|(window, _)| *window == layer.window);
+            let (_, mask) = mask.expect("invariant: there is a mask for every window");
+            Ok(b.graph.attention(q, k, v, options.mask(*mask))?)
+        }
+        &Attend::Cached {
+            start,
+            kv_len,
+            context,
+            dtype,
+        } => {
+            let ty = Type::new(dtype, [1, context, spec.kv_heads, spec.head_dim]);
+            let k = append(b, &format!("cache.{at}.k"), k, &ty, start)?;
+            let v = append(b, &format!("cache.{at}.v"), v, &ty, start)?;
+            let q = cast(b, q, dtype)?;
+            let options = match layer.window {
+                // A window of all positions is none.
+                Some(window) if window < context => options.window(window),
+                Some(_) | None => options.causal(),
+            };
+            let y = b.graph.attention(q, k, v, options.kv_len(kv_len))?;
+            cast(b, y, DType::F32)
+        }
+    }
+}
+
+/// Writes the new keys or values into their cache and returns all of it.
+fn append(
+    b: &mut Builder<'_>,
+    name: &str,
+    new: Value,
+    ty: &Type,
+    start: Value,
+) -> Result<Value, ModelError> {
+    let cache = b.graph.state(name, ty.clone())?;
+    let new = cast(b, new, ty.dtype)?;
+    let updated = b.graph.dynamic_update_slice(cache, new, start)?;
+    b.graph.assign(cache, updated)?;
+    Ok(updated)
+}
+
+fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
+    if b.graph.ty(x).dtype == to {
+        return Ok(x);
+    }
+    Ok(b.graph.cast(x, to)?)
+}
+
+fn activate(b: &mut Builder<'_>, activation: Activation, x: Value) -> Result<Value, ModelError> {
+    let f = match activation {
+        Activation::Silu => UnaryFn::Silu,
+        Activation::Gelu => UnaryFn::Gelu,
+        Activation::GeluTanh => UnaryFn::GeluTanh,
+        Activation::Relu => UnaryFn::Relu,
+    };
+    Ok(b.graph.unary(f, x)?)
+}
+
+/// A layer's feed-forward network of `h`.
+fn feed_forward(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    layer: usize,
+    h: Value,
+) -> Result<Value, ModelError> {
+    let h = match spec.feed_forward {
+        FeedForward::Plain(activation) => {
+            let up = project(b, spec, Part::Up, layer, h)?;
+            activate(b, activation, up)?
+        }
+        FeedForward::Gated(activation) => {
+            let (gate, up) = match spec.fused_gate_up {
+                true => {
+                    let both = project(b, spec, Part::GateUp, layer, h)?;
+                    let axis = b.graph.ty(both).shape.len() - 1;
+                    let gate = b.graph.narrow(both, axis, 0, spec.ffn)?;
+                    (gate, b.graph.narrow(both, axis, spec.ffn, spec.ffn)?)
+                }
+                false => (
+                    project(b, spec, Part::Gate, layer, h)?,
+                    project(b, spec, Part::Up, layer, h)?,
+                ),
+            };
+            let gate = activate(b, activation, gate)?;
+            b.graph.mul(gate, up)?
+        }
+    };
+    project(b, spec, Part::Down, layer, h)
+}

@@ -1,0 +1,63 @@
+//! Command R: layers whose halves read one layer norm without bias, pairs of neighbours rotated, logits times a factor.
+//! Command R7B: windows in three of four layers, the fourth rotates nothing.
+
+use super::FamilyRow;
+use super::llama::LLAMA;
+use crate::config::decoder::json::{llama_biases, windows};
+use crate::config::decoder::{ConfigError, DecoderSpec, Fields, NormKind, Residual, RopeLayout};
+
+/// Of so many layers of Command R7B the last has no window.
+const STEP: usize = 4;
+
+pub(super) const COHERE: FamilyRow = FamilyRow {
+    model_type: "cohere",
+    architecture: "command-r",
+    rope_in_folders: RopeLayout::Pairs,
+    eps: "layer_norm_eps",
+    defaults,
+    json: own,
+    keys: |keys, spec| {
+        spec.logit_scale = keys.opt_factor("logit_scale")?.unwrap_or(1.0);
+        Ok(())
+    },
+    ..LLAMA
+};
+
+pub(super) const COHERE2: FamilyRow = FamilyRow {
+    model_type: "cohere2",
+    architecture: "cohere2",
+    json: |fields, spec| {
+        own(fields, spec)?;
+        let step = fields.opt_size("sliding_window_pattern")?.unwrap_or(STEP);
+        windows(fields, spec, |i| !(i + 1).is_multiple_of(step))?;
+        rotate_windowed_layers(spec);
+        Ok(())
+    },
+    keys: |keys, spec| {
+        spec.logit_scale = keys.opt_factor("logit_scale")?.unwrap_or(1.0);
+        let window = keys.size("attention.sliding_window")?;
+        spec.set_windows(window, |i| !(i + 1).is_multiple_of(STEP));
+        rotate_windowed_layers(spec);
+        Ok(())
+    },
+    ..COHERE
+};
+
+fn defaults(spec: &mut DecoderSpec) {
+    spec.norm.kind = NormKind::Layer;
+    spec.residual = Residual::Parallel;
+    spec.tied_embeddings = true;
+}
+
+fn own(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    fields.only("use_qk_norm", "false", |v| v.as_bool() == Some(false))?;
+    llama_biases(fields, spec)?;
+    spec.logit_scale = fields.opt_positive("logit_scale")?.unwrap_or(0.0625) as f32;
+    Ok(())
+}
+
+fn rotate_windowed_layers(spec: &mut DecoderSpec) {
+    for layer in &mut spec.layers {
+        layer.rope = layer.window.map(|_| 0);
+    }
+}

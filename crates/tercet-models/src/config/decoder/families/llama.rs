@@ -1,0 +1,90 @@
+//! Llama (Touvron and others, 2023) and what differs from it in windows and rotated layers only: Mistral (Jiang and others,
+//! "Mistral 7B", 2023) and SmolLM3, of whose layers every fourth rotates nothing.
+
+use super::{FamilyRow, no_keys, plain};
+use crate::config::decoder::json::{llama_biases, windows};
+use crate::config::decoder::{ConfigError, DecoderSpec, Fields, RopeLayout, ensure};
+
+pub(super) const LLAMA: FamilyRow = FamilyRow {
+    model_type: "llama",
+    architecture: "llama",
+    names: &[],
+    rope_in_folders: RopeLayout::Halves,
+    rope_in_gguf: RopeLayout::Pairs,
+    eps: "rms_norm_eps",
+    activations: &["hidden_act"],
+    defaults: plain,
+    json: |fields, spec| {
+        fields.only("sliding_window", "null", |_| false)?;
+        llama_biases(fields, spec)
+    },
+    keys: no_keys,
+};
+
+pub(super) const MISTRAL: FamilyRow = FamilyRow {
+    model_type: "mistral",
+    json: |fields, spec| windows(fields, spec, |_| true),
+    ..LLAMA
+};
+
+pub(super) const SMOLLM3: FamilyRow = FamilyRow {
+    model_type: "smollm3",
+    architecture: "smollm3",
+    defaults: |spec| {
+        spec.tied_embeddings = true;
+        leave_every(spec, STEP);
+    },
+    json: |fields, spec| {
+        llama_biases(fields, spec)?;
+        // With false the window has no part in the result.
+        fields.only("use_sliding_window", "false", |v| {
+            v.as_bool() == Some(false)
+        })?;
+        fields.only("sliding_window", "a number", |v| v.is_u64())?;
+        let full = |v: &serde_json::Value| v.as_str() == Some("full_attention");
+        fields.only("layer_types", "full_attention", |v| {
+            v.as_array().is_some_and(|a| a.iter().all(full))
+        })?;
+        unrotated(fields, spec)
+    },
+    ..LLAMA
+};
+
+/// Of so many layers of SmolLM3 the last rotates nothing.
+const STEP: usize = 4;
+
+/// Every `step`th layer rotates nothing.
+fn leave_every(spec: &mut DecoderSpec, step: usize) {
+    for (i, layer) in spec.layers.iter_mut().enumerate() {
+        layer.rope = ((i + 1) % step != 0).then_some(0);
+    }
+}
+
+/// `no_rope_layers` has a 1 for each layer that rotates, against its name.
+fn unrotated(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    if let Some(step) = fields.opt_size("no_rope_layer_interval")? {
+        leave_every(spec, step);
+    }
+    let mut rotated = None;
+    fields.only("no_rope_layers", "a list of 0 and 1", |v| {
+        let of = |v: &serde_json::Value| v.as_u64().filter(|x| *x < 2).map(|x| x == 1);
+        rotated = v
+            .as_array()
+            .and_then(|a| a.iter().map(of).collect::<Option<Vec<bool>>>());
+        rotated.is_some()
+    })?;
+    let Some(rotated) = rotated else {
+        return Ok(());
+    };
+    ensure(rotated.len() == spec.layers.len(), || {
+        format!(
+            "no_rope_layers has {} numbers for {} layers",
+            rotated.len(),
+            spec.layers.len()
+        )
+    })?;
+    for (layer, rotates) in spec.layers.iter_mut().zip(rotated) {
+        layer.rope = rotates.then_some(0);
+    }
+    Ok(())
+}

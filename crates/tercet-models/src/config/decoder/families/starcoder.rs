@@ -1,0 +1,35 @@
+//! StarCoder 2 (2024): layer norms and biases, a feed-forward network without gate, one window for all layers.
+
+use super::llama::LLAMA;
+use super::{FamilyRow, no_keys};
+use crate::config::decoder::json::windows;
+use crate::config::decoder::{Activation, FeedForward, NormKind, Part, RopeLayout};
+
+pub(super) const STARCODER2: FamilyRow = FamilyRow {
+    model_type: "starcoder2",
+    architecture: "starcoder2",
+    names: &[
+        (Part::Up, "model.layers.{}.mlp.c_fc"),
+        (Part::Down, "model.layers.{}.mlp.c_proj"),
+    ],
+    rope_in_gguf: RopeLayout::Halves,
+    eps: "norm_epsilon",
+    defaults: |spec| {
+        (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
+        spec.feed_forward = FeedForward::Plain(Activation::GeluTanh);
+        spec.tied_embeddings = true;
+    },
+    json: |fields, spec| {
+        fields.only("norm_type", "layer_norm", |v| {
+            v.as_str() == Some("layer_norm")
+        })?;
+        fields.only("mlp_type", "default", |v| v.as_str() == Some("default"))?;
+        let bias = fields.opt_bool("use_bias")?.unwrap_or(true);
+        (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (bias, bias, bias);
+        fields.only("embedding_dropout", "a number", |v| v.is_number())?;
+        fields.only("residual_dropout", "a number", |v| v.is_number())?;
+        windows(fields, spec, |_| true)
+    },
+    keys: no_keys,
+    ..LLAMA
+};

@@ -1,0 +1,292 @@
+//! `config.json` of a decoder, of which every field is read, known to have no influence, or refused.
+
+use serde_json::{Map, Value};
+
+use super::super::fields::HARMLESS;
+use super::super::{ConfigError, Fields, ensure};
+use super::families::{self, DecoderFamily};
+use super::rope::{longrope_attention, yarn_attention};
+use super::{
+    Activation, DecoderDims, DecoderSpec, FeedForward, Rope, RopeScaling, derived_head_dim,
+};
+
+/// Reads what all families have, then what this one has.
+pub(super) fn read(fields: &Fields<'_>) -> Result<DecoderSpec, ConfigError> {
+    let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
+    let family = families::of_model_type(model_type);
+    fields.only("model_type", &families::model_types(), |_| family.is_some())?;
+    // Refused above where there is none.
+    let family = family.unwrap_or(DecoderFamily::LLAMA);
+    let mut spec = common(fields, family)?;
+    (family.get().json)(fields, &mut spec)?;
+    fields.finish(&[HARMLESS])?;
+    Ok(spec)
+}
+
+fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
+    let family = id.get();
+    let supported = "an unquantised checkpoint (or a GGUF file)";
+    fields.only("quantization_config", supported, |_| false)?;
+    fields.only("is_encoder_decoder", "false", |v| {
+        v.as_bool() == Some(false)
+    })?;
+    fields.only("is_decoder", "true or false", Value::is_boolean)?;
+
+    let hidden = fields.size("hidden_size")?;
+    let heads = fields.size("num_attention_heads")?;
+    let head_dim = derived_head_dim(fields.opt_size("head_dim")?, hidden, heads)?;
+    let mut spec = DecoderSpec::llama(DecoderDims {
+        hidden,
+        layers: fields.size("num_hidden_layers")?,
+        heads,
+        kv_heads: fields.opt_size("num_key_value_heads")?.unwrap_or(heads),
+        head_dim,
+        ffn: fields.size("intermediate_size")?,
+        vocab: fields.size("vocab_size")?,
+        context: fields.size("max_position_embeddings")?,
+    });
+    spec.family = id;
+    (family.defaults)(&mut spec);
+    spec.rope_layout = family.rope_in_folders;
+    spec.norm.eps = fields.positive(family.eps)? as f32;
+    let activation = family.activations.iter().find(|f| fields.get(f).is_some());
+    if let Some(activation) = activation {
+        set_activation(fields, activation, &mut spec)?;
+    }
+    ropes(fields, &mut spec)?;
+    if let Some(tied) = fields.opt_bool("tie_word_embeddings")? {
+        spec.tied_embeddings = tied;
+    }
+    spec.bos = fields.opt_token("bos_token_id")?;
+    spec.eos = fields.tokens("eos_token_id")?;
+    Ok(spec)
+}
+
+fn set_activation(
+    fields: &Fields<'_>,
+    name: &'static str,
+    spec: &mut DecoderSpec,
+) -> Result<(), ConfigError> {
+    let mut found = None;
+    fields.only(name, "silu, gelu, gelu_pytorch_tanh or relu", |v| {
+        found = match v.as_str() {
+            Some("silu" | "swish") => Some(Activation::Silu),
+            Some("gelu") => Some(Activation::Gelu),
+            Some("gelu_new" | "gelu_pytorch_tanh") => Some(Activation::GeluTanh),
+            Some("relu") => Some(Activation::Relu),
+            Some(_) | None => None,
+        };
+        found.is_some()
+    })?;
+    if let Some(found) = found {
+        spec.feed_forward = match spec.feed_forward {
+            FeedForward::Gated(_) => FeedForward::Gated(found),
+            FeedForward::Plain(_) => FeedForward::Plain(found),
+        };
+    }
+    Ok(())
+}
+
+/// The fields of projections' biases that llama has.
+pub(super) fn llama_biases(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    let attention = fields.opt_bool("attention_bias")?.unwrap_or(false);
+    (spec.qkv_bias, spec.output_bias) = (attention, attention);
+    spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
+    Ok(())
+}
+
+/// The windows of layers: `layer_types` where it is given, else `windowed` of a layer's number.
+pub(super) fn windows(
+    fields: &Fields<'_>,
+    spec: &mut DecoderSpec,
+    windowed: impl Fn(usize) -> bool,
+) -> Result<(), ConfigError> {
+    let layers = spec.layers.len();
+    let mut types: Option<Vec<bool>> = None;
+    let supported =
+        format!("\"full_attention\" or \"sliding_attention\" for each of {layers} layers");
+    fields.only("layer_types", &supported, |v| {
+        let of = |v: &Value| match v.as_str() {
+            Some("full_attention") => Some(false),
+            Some("sliding_attention") => Some(true),
+            Some(_) | None => None,
+        };
+        let all = v.as_array().and_then(|a| a.iter().map(of).collect());
+        types = all;
+        types.as_ref().is_some_and(|t| t.len() == layers)
+    })?;
+    match (fields.opt_size("sliding_window")?, types) {
+        (Some(window), Some(types)) => spec.set_windows(window, |i| types[i]),
+        (Some(window), None) => spec.set_windows(window, windowed),
+        (None, types) => ensure(!types.iter().flatten().any(|sliding| *sliding), || {
+            "layer_types has sliding_attention, but there is no sliding_window".to_string()
+        })?,
+    }
+    turn_windowed_layers(spec);
+    Ok(())
+}
+
+/// Where there are two rotary embeddings, layers with a window have the second.
+pub(super) fn turn_windowed_layers(spec: &mut DecoderSpec) {
+    if spec.ropes.len() == 2 {
+        for layer in &mut spec.layers {
+            layer.rope = Some(usize::from(layer.window.is_some()));
+        }
+    }
+}
+
+/// What one object says of a rotary embedding.
+struct Stretched {
+    theta: Option<f64>,
+    partial: Option<f64>,
+    scaling: RopeScaling,
+}
+
+/// The rotary embeddings: old files have `rope_theta` and `rope_scaling`, new ones `rope_parameters` with both, or two of
+/// them for layers without and with windows.
+fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    let outer = fields.opt_positive("rope_theta")?;
+    let original = fields.opt_size("original_max_position_embeddings")?;
+    let mut partial = fields.opt_positive("partial_rotary_factor")?;
+    let mut ropes = Vec::new();
+    for (name, prefix) in [
+        ("rope_scaling", "rope_scaling."),
+        ("rope_parameters", "rope_parameters."),
+    ] {
+        let Some(object) = fields.opt_object(name)? else {
+            continue;
+        };
+        let kinds = ["full_attention", "sliding_attention"];
+        let objects: Vec<&Map<String, Value>> = match kinds.map(|k| object.get(k)) {
+            [Some(Value::Object(full)), Some(Value::Object(sliding))] if object.len() == 2 => {
+                vec![full, sliding]
+            }
+            _ => vec![object],
+        };
+        ropes.clear();
+        for (i, object) in objects.into_iter().enumerate() {
+            let found = stretched(&Fields::new(object, prefix), original, spec.context)?;
+            if let (Some(outer), Some(inner), 0) = (outer, found.theta, i) {
+                ensure(outer == inner, || {
+                    format!("rope_theta is {outer}, but {prefix}rope_theta is {inner}")
+                })?;
+            }
+            partial = found.partial.or(partial);
+            ropes.push(Rope {
+                theta: found.theta.or(outer).unwrap_or(spec.ropes[0].theta),
+                scaling: found.scaling,
+            });
+        }
+    }
+    match ropes.is_empty() {
+        false => spec.ropes = ropes,
+        true => spec.ropes[0].theta = outer.unwrap_or(spec.ropes[0].theta),
+    }
+    if let Some(partial) = partial {
+        ensure(partial <= 1.0, || {
+            format!("partial_rotary_factor is {partial}; expected at most 1")
+        })?;
+        spec.rope_dims = (spec.head_dim as f64 * partial) as usize;
+    }
+    Ok(())
+}
+
+fn stretched(
+    inner: &Fields<'_>,
+    original: Option<usize>,
+    context: usize,
+) -> Result<Stretched, ConfigError> {
+    let mut kind = "default";
+    for field in ["type", "rope_type"] {
+        kind = inner.opt_str(field)?.unwrap_or(kind);
+    }
+    let own = inner.opt_size("original_max_position_embeddings")?;
+    let original = own.or(original).unwrap_or(context);
+    let factor = inner.opt_positive("factor")?;
+    let needed = |factor: Option<f64>| inner.required("factor", factor).map(|f| f as f32);
+    let scaling = match kind {
+        "default" => {
+            inner.only("factor", "1", |v| v.as_f64() == Some(1.0))?;
+            RopeScaling::None
+        }
+        "linear" => RopeScaling::Linear {
+            factor: needed(factor)?,
+        },
+        "llama3" => RopeScaling::Llama3 {
+            factor: needed(factor)?,
+            low: inner.positive("low_freq_factor")? as f32,
+            high: inner.positive("high_freq_factor")? as f32,
+            original,
+        },
+        "yarn" => yarn(inner, factor, original, context)?,
+        "longrope" | "su" => {
+            let attention = inner.opt_positive("attention_factor")?;
+            let ratio = factor.unwrap_or(context as f64 / original as f64);
+            RopeScaling::LongRope {
+                short: divisors(inner, "short_factor")?,
+                long: divisors(inner, "long_factor")?,
+                original,
+                attention: attention.map_or(longrope_attention(ratio, original), |a| a as f32),
+            }
+        }
+        _ => {
+            let field = if inner.get("rope_type").is_some() {
+                "rope_type"
+            } else {
+                "type"
+            };
+            inner.only(field, "default, linear, llama3, yarn or longrope", |_| {
+                false
+            })?;
+            RopeScaling::None
+        }
+    };
+    let stretched = Stretched {
+        theta: inner.opt_positive("rope_theta")?,
+        partial: inner.opt_positive("partial_rotary_factor")?,
+        scaling,
+    };
+    inner.finish(&[])?;
+    Ok(stretched)
+}
+
+fn yarn(
+    inner: &Fields<'_>,
+    factor: Option<f64>,
+    original: usize,
+    context: usize,
+) -> Result<RopeScaling, ConfigError> {
+    let factor = factor.unwrap_or(context as f64 / original as f64) as f32;
+    let number = |name, default| {
+        let found = inner.opt_positive(name)?;
+        Ok::<_, ConfigError>(found.map_or(default, |x| x as f32))
+    };
+    let scales = (
+        inner.opt_positive("mscale")?,
+        inner.opt_positive("mscale_all_dim")?,
+    );
+    let derived = match scales {
+        (Some(own), Some(all)) => {
+            yarn_attention(factor, own as f32) / yarn_attention(factor, all as f32)
+        }
+        (Some(_) | None, None) | (None, Some(_)) => yarn_attention(factor, 1.0),
+    };
+    Ok(RopeScaling::Yarn {
+        factor,
+        beta_fast: number("beta_fast", 32.0)?,
+        beta_slow: number("beta_slow", 1.0)?,
+        original,
+        attention: number("attention_factor", derived)?,
+        truncate: inner.opt_bool("truncate")?.unwrap_or(true),
+    })
+}
+
+fn divisors(inner: &Fields<'_>, name: &'static str) -> Result<Vec<f32>, ConfigError> {
+    let mut found = None;
+    inner.only(name, "a list of numbers", |v| {
+        let all = v.as_array();
+        found = all.and_then(|a| a.iter().map(|x| Some(x.as_f64()? as f32)).collect());
+        found.is_some()
+    })?;
+    inner.required(name, found)
+}

@@ -1,0 +1,304 @@
+//! GGUF metadata of a decoder: the keys of its architecture, of which every one is read or refused.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use super::super::{ConfigError, ensure};
+use super::families::{self, DecoderFamily};
+use super::{
+    DecoderDims, DecoderSpec, FeedForward, NormKind, Part, Rope, RopeScaling, derived_head_dim,
+    rope,
+};
+use crate::gguf::{Gguf, GgufError, Metadata, clip};
+use crate::weight::{Weight, gguf_weight};
+
+/// The keys `<architecture>.*` of a file; those that were asked for are known.
+pub(super) struct Keys<'a> {
+    pub(super) gguf: &'a Gguf,
+    architecture: &'a str,
+    seen: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Keys<'a> {
+    fn new(gguf: &'a Gguf, architecture: &'a str) -> Keys<'a> {
+        Keys {
+            gguf,
+            architecture,
+            seen: RefCell::default(),
+        }
+    }
+
+    /// The whole key, from now on known.
+    pub(super) fn key(&self, name: &str) -> String {
+        let key = format!("{}.{name}", self.architecture);
+        self.seen.borrow_mut().insert(key.clone());
+        key
+    }
+
+    fn meta(&self) -> &'a Metadata {
+        self.gguf.metadata()
+    }
+
+    pub(super) fn opt_size(&self, name: &str) -> Result<Option<usize>, ConfigError> {
+        let key = self.key(name);
+        let Some(found) = self.meta().opt_u32(&key)? else {
+            return Ok(None);
+        };
+        if found == 0 || found > 1 << 31 {
+            return Err(ConfigError::WrongType {
+                field: key,
+                expected: "an integer from 1 to 2^31",
+                found: found.to_string(),
+            });
+        }
+        Ok(Some(found as usize))
+    }
+
+    pub(super) fn size(&self, name: &str) -> Result<usize, ConfigError> {
+        let missing = || {
+            ConfigError::from(GgufError::MissingKey {
+                key: self.key(name),
+            })
+        };
+        self.opt_size(name)?.ok_or_else(missing)
+    }
+
+    pub(super) fn opt_f32(&self, name: &str) -> Result<Option<f32>, ConfigError> {
+        Ok(self.meta().opt_f32(&self.key(name))?)
+    }
+
+    pub(super) fn opt_bool(&self, name: &str) -> Result<Option<bool>, ConfigError> {
+        Ok(self.meta().opt_bool(&self.key(name))?)
+    }
+
+    /// A positive factor; 0, which some converters write, is none.
+    pub(super) fn opt_factor(&self, name: &str) -> Result<Option<f32>, ConfigError> {
+        Ok(self.opt_f32(name)?.filter(|factor| *factor != 0.0))
+    }
+
+    /// The elements of a small F32 tensor.
+    pub(super) fn floats(&self, name: &str) -> Result<Option<Vec<f32>>, ConfigError> {
+        if !self.gguf.has_tensor(name) {
+            return Ok(None);
+        }
+        match gguf_weight(self.gguf, self.gguf.tensor(name)?) {
+            Ok(Weight::Dense(t)) => Ok(Some(t.to_f64s().iter().map(|x| *x as f32).collect())),
+            Ok(Weight::Packed { .. }) | Err(_) => Err(ConfigError::Inconsistent {
+                reason: format!("`{name}` is not a list of floats"),
+            }),
+        }
+    }
+
+    fn unsupported(&self, name: &str, found: &str, supported: &str) -> ConfigError {
+        ConfigError::Unsupported {
+            field: self.key(name),
+            found: clip(found),
+            supported: supported.to_string(),
+        }
+    }
+
+    /// Refuses keys of the architecture that nobody asked for.
+    fn finish(&self) -> Result<(), ConfigError> {
+        let seen = self.seen.borrow();
+        let prefix = format!("{}.", self.architecture);
+        let keys = self.meta().iter().map(|(key, _)| key);
+        let unknown: Vec<String> = keys
+            .filter(|key| key.starts_with(&prefix) && !seen.contains(*key))
+            .filter(|key| !HARMLESS.contains(&&key[prefix.len()..]))
+            .map(|key| format!("`{}`", clip(key)))
+            .collect();
+        match unknown.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigError::UnknownFields {
+                fields: clip(&unknown.join(", ")),
+            }),
+        }
+    }
+}
+
+/// Keys that describe the file or its training.
+const HARMLESS: &[&str] = &[
+    "rope.scaling.finetuned",
+    "tensor_data_layout",
+    // 0 in files of dense models; experts are refused by their tensors and the two keys that are read.
+    "expert_feed_forward_length",
+];
+
+/// Reads what all families have, then what this one has.
+pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
+    let meta = gguf.metadata();
+    let architecture = meta.get_str("general.architecture")?;
+    let family = families::of_gguf(architecture).ok_or_else(|| ConfigError::Unsupported {
+        field: "general.architecture".to_string(),
+        found: clip(architecture),
+        supported: families::gguf_names(),
+    })?;
+    let keys = Keys::new(gguf, architecture);
+    refuse_variants(&keys)?;
+    let mut spec = common(&keys, family)?;
+    (family.get().keys)(&keys, &mut spec)?;
+    keys.finish()?;
+    Ok(spec)
+}
+
+fn refuse_variants(keys: &Keys<'_>) -> Result<(), ConfigError> {
+    for name in ["expert_count", "expert_used_count"] {
+        if let Some(count) = keys.meta().opt_u32(&keys.key(name))?
+            && count != 0
+        {
+            return Err(keys.unsupported(name, &count.to_string(), "a dense model"));
+        }
+    }
+    if keys.opt_bool("attention.causal")? == Some(false) {
+        return Err(keys.unsupported("attention.causal", "false", "true"));
+    }
+    Ok(())
+}
+
+fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
+    let (gguf, meta, family) = (keys.gguf, keys.meta(), id.get());
+    let hidden = keys.size("embedding_length")?;
+    let heads = keys.size("attention.head_count")?;
+    let head_dim = derived_head_dim(keys.opt_size("attention.key_length")?, hidden, heads)?;
+    if let Some(found) = keys.opt_size("attention.value_length")?
+        && found != head_dim
+    {
+        let supported = format!("{head_dim} (the key length)");
+        return Err(keys.unsupported("attention.value_length", &found.to_string(), &supported));
+    }
+    let mut spec = DecoderSpec::llama(DecoderDims {
+        hidden,
+        layers: keys.size("block_count")?,
+        heads,
+        kv_heads: keys.opt_size("attention.head_count_kv")?.unwrap_or(heads),
+        head_dim,
+        ffn: keys.size("feed_forward_length")?,
+        vocab: vocab(keys)?,
+        context: keys.size("context_length")?,
+    });
+    spec.family = id;
+    (family.defaults)(&mut spec);
+    // Gains are stored as they are used.
+    spec.norm.one_plus = false;
+    let eps = match spec.norm.kind {
+        NormKind::Rms => "attention.layer_norm_rms_epsilon",
+        NormKind::Layer => "attention.layer_norm_epsilon",
+    };
+    spec.norm.eps = meta.get_f32(&keys.key(eps))?;
+    spec.rope_dims = keys.opt_size("rope.dimension_count")?.unwrap_or(head_dim);
+    spec.rope_layout = family.rope_in_gguf;
+    let theta = keys.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
+    spec.ropes[0] = Rope {
+        theta: theta.into(),
+        scaling: scaling(keys, spec.context)?,
+    };
+    let has = |part: Part, suffix: &str| gguf.has_tensor(&format!("{}.{suffix}", part.gguf(0)));
+    spec.tied_embeddings = !has(Part::Output, "weight");
+    spec.fused_qkv = has(Part::Qkv, "weight");
+    spec.fused_gate_up = matches!(spec.feed_forward, FeedForward::Gated(_))
+        && has(Part::Up, "weight")
+        && !has(Part::Gate, "weight");
+    spec.qkv_bias = has(Part::Query, "bias") || has(Part::Qkv, "bias");
+    spec.output_bias = has(Part::AttentionOutput, "bias");
+    spec.mlp_bias = has(Part::Down, "bias");
+    spec.head_bias = has(Part::Output, "bias");
+    spec.norm.bias = has(Part::FinalNorm, "bias");
+    spec.bos = meta.opt_u32("tokenizer.ggml.bos_token_id")?;
+    spec.eos = gguf_eos(meta)?;
+    Ok(spec)
+}
+
+/// What is done to rotary frequencies.
+fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> {
+    let kind = "rope.scaling.type";
+    let named = keys.meta().opt_str(&keys.key(kind))?;
+    // The older key of linear scaling.
+    let older = keys.opt_factor("rope.scale_linear")?;
+    let factor = keys.opt_factor("rope.scaling.factor")?.or(older);
+    let original = keys.opt_size("rope.scaling.original_context_length")?;
+    let original = original.unwrap_or(context);
+    let attention = keys.opt_factor("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    let lists = [
+        keys.floats("rope_factors_short.weight")?,
+        keys.floats("rope_factors_long.weight")?,
+    ];
+    if let Some(divisors) = keys.floats("rope_freqs.weight")? {
+        // They hold all of the scaling.
+        ensure(matches!(named, None | Some("none")), || {
+            format!(
+                "rope_freqs.weight and a rotary scaling of type {}",
+                named.unwrap_or_default()
+            )
+        })?;
+        return Ok(RopeScaling::Divisors(divisors));
+    }
+    match (named, lists) {
+        (None | Some("none" | "longrope"), [Some(short), Some(long)]) => {
+            Ok(RopeScaling::LongRope {
+                short,
+                long,
+                original,
+                attention,
+            })
+        }
+        (None | Some("linear"), [None, None]) => Ok(match factor {
+            None | Some(1.0) => RopeScaling::None,
+            Some(factor) => RopeScaling::Linear { factor },
+        }),
+        (Some("none"), [None, None]) => Ok(RopeScaling::None),
+        (Some("yarn"), [None, None]) => {
+            let factor = factor.unwrap_or(1.0);
+            let number =
+                |name, default| Ok::<_, ConfigError>(keys.opt_f32(name)?.unwrap_or(default));
+            Ok(RopeScaling::Yarn {
+                factor,
+                beta_fast: number("rope.scaling.yarn_beta_fast", 32.0)?,
+                beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?,
+                original,
+                attention: attention * rope::yarn_attention(factor, 1.0),
+                truncate: true,
+            })
+        }
+        (found, _) => Err(keys.unsupported(
+            kind,
+            found.unwrap_or("(none, with lists of factors)"),
+            "none, linear, yarn, or longrope with both lists of factors",
+        )),
+    }
+}
+
+fn vocab(keys: &Keys<'_>) -> Result<usize, ConfigError> {
+    let embedding = keys.gguf.tensor("token_embd.weight")?;
+    let shape = embedding.shape();
+    let &[rows, _] = shape.as_slice() else {
+        return Err(ConfigError::Inconsistent {
+            reason: format!("token_embd.weight has shape {shape:?}, not [vocabulary, width]"),
+        });
+    };
+    if let Some(stated) = keys.opt_size("vocab_size")? {
+        ensure(stated == rows, || {
+            format!(
+                "{} is {stated}, but token_embd.weight has {rows} rows",
+                keys.key("vocab_size")
+            )
+        })?;
+    }
+    Ok(rows)
+}
+
+/// The end-of-text token, and the end-of-turn token where a chat model has another one.
+pub(crate) fn gguf_eos(meta: &Metadata) -> Result<Vec<u32>, GgufError> {
+    let mut eos = Vec::new();
+    for key in [
+        "tokenizer.ggml.eos_token_id",
+        "tokenizer.ggml.eot_token_id",
+        "tokenizer.ggml.eom_token_id",
+    ] {
+        if let Some(id) = meta.opt_u32(key)?
+            && !eos.contains(&id)
+        {
+            eos.push(id);
+        }
+    }
+    Ok(eos)
+}

@@ -1,0 +1,194 @@
+//! The tensors of a decoder: which there are, what files call them, and their shapes.
+
+use super::{DecoderSpec, FeedForward, NormPlacement, QkNorm, Residual};
+use crate::adapter::rows::Rows;
+use crate::builder::Weights;
+
+/// The parts of a model whose tensors have a name in each kind of file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Embedding,
+    AttentionNorm,
+    Query,
+    Key,
+    Value,
+    /// Query, key and value in one.
+    Qkv,
+    QueryNorm,
+    KeyNorm,
+    AttentionOutput,
+    AttentionPostNorm,
+    FfnNorm,
+    Gate,
+    Up,
+    /// Gate and up in one.
+    GateUp,
+    Down,
+    FfnPostNorm,
+    FinalNorm,
+    Output,
+}
+
+/// What folders call the output projection.
+pub(crate) const OUTPUT_MODULE: &str = "lm_head";
+
+/// What a family's folders call parts otherwise than those of llama.
+pub(crate) type Names = &'static [(Part, &'static str)];
+
+impl Part {
+    /// The names in a Hugging Face folder of llama and in a GGUF file, without `.weight`; `{}` is the layer.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Part::Embedding => ("model.embed_tokens", "token_embd"),
+            Part::AttentionNorm => ("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
+            Part::Query => ("model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"),
+            Part::Key => ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),
+            Part::Value => ("model.layers.{}.self_attn.v_proj", "blk.{}.attn_v"),
+            Part::Qkv => ("model.layers.{}.self_attn.qkv_proj", "blk.{}.attn_qkv"),
+            Part::QueryNorm => ("model.layers.{}.self_attn.q_norm", "blk.{}.attn_q_norm"),
+            Part::KeyNorm => ("model.layers.{}.self_attn.k_norm", "blk.{}.attn_k_norm"),
+            Part::AttentionOutput => ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"),
+            Part::AttentionPostNorm => (
+                "model.layers.{}.post_attention_layernorm",
+                "blk.{}.post_attention_norm",
+            ),
+            Part::FfnNorm => (
+                "model.layers.{}.post_attention_layernorm",
+                "blk.{}.ffn_norm",
+            ),
+            Part::Gate => ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
+            Part::Up => ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
+            Part::GateUp => ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),
+            Part::Down => ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
+            Part::FfnPostNorm => (
+                "model.layers.{}.post_feedforward_layernorm",
+                "blk.{}.post_ffw_norm",
+            ),
+            Part::FinalNorm => ("model.norm", "output_norm"),
+            Part::Output => (OUTPUT_MODULE, "output"),
+        }
+    }
+
+    /// The name of a tensor in files of this kind.
+    pub(crate) fn name(
+        self,
+        spec: &DecoderSpec,
+        weights: &Weights,
+        layer: usize,
+        suffix: &str,
+    ) -> String {
+        let base = match weights {
+            Weights::Hf(_) | Weights::MadeUp(_) => self.module(spec, layer),
+            Weights::Gguf(_) => self.gguf(layer),
+        };
+        format!("{base}.{suffix}")
+    }
+
+    /// The name in a Hugging Face folder, without `.weight`.
+    pub(crate) fn module(self, spec: &DecoderSpec, layer: usize) -> String {
+        let names = spec.family.get().names;
+        let own = names.iter().find(|(part, _)| *part == self);
+        let name = own.map_or(self.names().0, |(_, name)| name);
+        name.replace("{}", &layer.to_string())
+    }
+
+    /// The name in a GGUF file, without `.weight`.
+    pub(crate) fn gguf(self, layer: usize) -> String {
+        self.names().1.replace("{}", &layer.to_string())
+    }
+
+    /// Outputs and inputs of a projection; of a norm 1 and its elements.
+    pub(crate) fn shape(self, spec: &DecoderSpec) -> [usize; 2] {
+        let DecoderSpec {
+            hidden, ffn, vocab, ..
+        } = *spec;
+        let (q, kv) = (spec.q_width(), spec.kv_width());
+        let of_heads = |whole: usize| match spec.qk_norm {
+            Some(QkNorm::Whole) => whole,
+            Some(QkNorm::Heads) | None => spec.head_dim,
+        };
+        match self {
+            Part::Query => [q, hidden],
+            Part::Key | Part::Value => [kv, hidden],
+            Part::Qkv => [q + 2 * kv, hidden],
+            Part::AttentionOutput => [hidden, q],
+            Part::Gate | Part::Up => [ffn, hidden],
+            Part::GateUp => [2 * ffn, hidden],
+            Part::Down => [hidden, ffn],
+            Part::Embedding | Part::Output => [vocab, hidden],
+            Part::QueryNorm => [1, of_heads(q)],
+            Part::KeyNorm => [1, of_heads(kv)],
+            Part::AttentionNorm
+            | Part::AttentionPostNorm
+            | Part::FfnNorm
+            | Part::FfnPostNorm
+            | Part::FinalNorm => [1, hidden],
+        }
+    }
+
+    /// The order of a projection's rows.
+    pub(crate) fn rows(self, spec: &DecoderSpec) -> Rows {
+        match self {
+            Part::Query | Part::Key => Rows::of_heads(spec),
+            _ => Rows::Plain,
+        }
+    }
+
+    pub(crate) fn has_bias(self, spec: &DecoderSpec) -> bool {
+        match self {
+            Part::Query | Part::Key | Part::Value | Part::Qkv => spec.qkv_bias,
+            Part::AttentionOutput => spec.output_bias,
+            Part::Gate | Part::Up | Part::GateUp | Part::Down => spec.mlp_bias,
+            Part::Output => spec.head_bias,
+            Part::AttentionNorm
+            | Part::AttentionPostNorm
+            | Part::FfnNorm
+            | Part::FfnPostNorm
+            | Part::FinalNorm => spec.norm.bias,
+            Part::Embedding | Part::QueryNorm | Part::KeyNorm => false,
+        }
+    }
+
+    /// The projections of a layer.
+    pub(crate) fn projections(spec: &DecoderSpec) -> Vec<Part> {
+        let mut parts = match spec.fused_qkv {
+            true => vec![Part::Qkv],
+            false => vec![Part::Query, Part::Key, Part::Value],
+        };
+        parts.push(Part::AttentionOutput);
+        match (spec.feed_forward, spec.fused_gate_up) {
+            (FeedForward::Gated(_), true) => parts.push(Part::GateUp),
+            (FeedForward::Gated(_), false) => parts.extend([Part::Gate, Part::Up]),
+            (FeedForward::Plain(_), _) => parts.push(Part::Up),
+        }
+        parts.push(Part::Down);
+        parts
+    }
+
+    /// Everything of a layer that has tensors.
+    pub(crate) fn of_layer(spec: &DecoderSpec) -> Vec<Part> {
+        let mut parts = Part::projections(spec);
+        if spec.placement != NormPlacement::After {
+            parts.push(Part::AttentionNorm);
+            if spec.residual == Residual::Serial {
+                parts.push(Part::FfnNorm);
+            }
+        }
+        if spec.placement != NormPlacement::Before {
+            parts.extend([Part::AttentionPostNorm, Part::FfnPostNorm]);
+        }
+        if spec.qk_norm.is_some() {
+            parts.extend([Part::QueryNorm, Part::KeyNorm]);
+        }
+        parts
+    }
+}
+
+/// The projections that adapters may change: those of the layers, then the output.
+pub(crate) fn projections(spec: &DecoderSpec) -> impl Iterator<Item = (Part, usize)> {
+    let parts = Part::projections(spec);
+    let layers = 0..spec.layers.len();
+    let of_layers =
+        layers.flat_map(move |layer| parts.clone().into_iter().map(move |part| (part, layer)));
+    of_layers.chain([(Part::Output, 0)])
+}

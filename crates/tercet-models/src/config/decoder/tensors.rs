@@ -1,0 +1,78 @@
+//! A tensor that the builder would not read may change the result: it is refused.
+
+use std::collections::HashSet;
+
+use super::super::ConfigError;
+use super::{DecoderSpec, Part};
+use crate::builder::Weights;
+use crate::gguf::{Gguf, clip};
+
+/// Tables of frequencies, which are honoured where the metadata is read.
+const OF_GGUF: [&str; 3] = [
+    "rope_freqs.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+];
+
+/// Ends of tensors' names in folders that hold what the configuration says already.
+const DERIVED: [&str; 1] = ["rotary_emb.inv_freq"];
+
+/// How many names an error lists.
+const LISTED: usize = 5;
+
+/// Refuses a GGUF file with a tensor that a model of this specification does not have.
+pub(super) fn refuse_unknown(spec: &DecoderSpec, gguf: &Gguf) -> Result<(), ConfigError> {
+    let mut known = names(spec, &|part, layer| part.gguf(layer));
+    let factors: Vec<String> = known.iter().flat_map(|n| Weights::factors_of(n)).collect();
+    known.extend(factors);
+    known.extend(OF_GGUF.map(String::from));
+    refuse(gguf.tensors().iter().map(|t| t.name()), &known)
+}
+
+/// Refuses a folder with a tensor that a model of this specification does not have.
+///
+/// # Errors
+/// [`ConfigError::UnknownTensors`] names the first few.
+pub(crate) fn refuse_unknown_modules<'a>(
+    spec: &DecoderSpec,
+    tensors: impl Iterator<Item = &'a str>,
+) -> Result<(), ConfigError> {
+    let mut known = names(spec, &|part, layer| part.module(spec, layer));
+    // Some writers keep a copy of the embedding.
+    known.insert(format!("{}.weight", Part::Output.module(spec, 0)));
+    let tensors = tensors.filter(|name| !DERIVED.iter().any(|end| name.ends_with(end)));
+    refuse(tensors, &known)
+}
+
+fn names(spec: &DecoderSpec, name: &dyn Fn(Part, usize) -> String) -> HashSet<String> {
+    let of_layer = Part::of_layer(spec);
+    let layers = 0..spec.layers.len();
+    let layers = layers.flat_map(|layer| of_layer.iter().map(move |part| (*part, layer)));
+    let ends = [Part::Embedding, Part::FinalNorm, Part::Output].map(|part| (part, 0));
+    let mut names = HashSet::new();
+    for (part, layer) in layers.chain(ends) {
+        let base = name(part, layer);
+        if part.has_bias(spec) {
+            names.insert(format!("{base}.bias"));
+        }
+        names.insert(format!("{base}.weight"));
+    }
+    names
+}
+
+fn refuse<'a>(
+    tensors: impl Iterator<Item = &'a str>,
+    known: &HashSet<String>,
+) -> Result<(), ConfigError> {
+    let mut unknown = tensors.filter(|name| !known.contains(*name));
+    let listed: Vec<String> = (unknown.by_ref().take(LISTED))
+        .map(|name| format!("`{}`", clip(name)))
+        .collect();
+    match listed.is_empty() {
+        true => Ok(()),
+        false => Err(ConfigError::UnknownTensors {
+            tensors: listed.join(", "),
+            more: unknown.count(),
+        }),
+    }
+}

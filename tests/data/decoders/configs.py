@@ -1,0 +1,37 @@
+"""The configurations: of each family the first, in the manner of its hub's files, was used while its row was written."""
+
+CONFIGS = {}
+
+
+def add(name, style="hub", **fields):
+    CONFIGS[name] = (fields, style)
+
+
+def base(model_type, **more):
+    return {
+        "model_type": model_type, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 32, "vocab_size": 48, "max_position_embeddings": 128,
+        "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False,
+    } | more
+
+
+RMS = {"rms_norm_eps": 1e-5}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+add("llama-a", **base("llama", head_dim=8, rope_theta=500000.0, rope_scaling=LLAMA3, **RMS))
+add("mistral-a", **base("mistral", head_dim=8, rope_theta=10000.0, sliding_window=9, **RMS))
+add("smollm3-a", **base("smollm3", num_hidden_layers=4, rope_theta=50000.0, no_rope_layers=[1, 1, 1, 0], use_sliding_window=False, num_attention_heads=3, num_key_value_heads=1, attention_bias=False, mlp_bias=False, **(RMS | {"tie_word_embeddings": True})))
+add("qwen2-a", **base("qwen2", rope_theta=1000000.0, num_attention_heads=3, num_key_value_heads=1, sliding_window=32, max_window_layers=1, use_sliding_window=False, rms_norm_eps=1e-6))
+add("qwen3-a", **base("qwen3", head_dim=8, rope_theta=1000000.0, attention_bias=False, rope_scaling=YARN, rms_norm_eps=1e-6))
+add("gemma-a", **base("gemma", head_dim=8, hidden_act="gelu", hidden_activation="gelu_pytorch_tanh", rope_theta=10000.0, rms_norm_eps=1e-6, **{"tie_word_embeddings": True}))
+add("gemma2-a", **base("gemma2", num_hidden_layers=3, head_dim=8, hidden_activation="gelu_pytorch_tanh", hidden_act="gelu_pytorch_tanh", query_pre_attn_scalar=8, attn_logit_softcapping=5.0, final_logit_softcapping=3.0, sliding_window=7, rope_theta=10000.0, rms_norm_eps=1e-6, **{"tie_word_embeddings": True}))
+add("gemma3-a", **base("gemma3_text", num_hidden_layers=7, head_dim=8, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=8, sliding_window=7, sliding_window_pattern=6, rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling={"rope_type": "linear", "factor": 8.0}, rms_norm_eps=1e-6, **{"tie_word_embeddings": True}))
+add("phi-a", **base("phi", num_attention_heads=3, num_key_value_heads=3, hidden_act="gelu_new", partial_rotary_factor=0.5, qk_layernorm=False, rope_theta=10000.0, layer_norm_eps=1e-5))
+add("phi3-a", **base("phi3", num_attention_heads=3, num_key_value_heads=3, rope_theta=10000.0, original_max_position_embeddings=100, rope_scaling={"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7], "long_factor": [1.0, 1.5, 3.0, 6.0]}, sliding_window=9, **RMS))
+add("granite-a", **base("granite", num_attention_heads=3, num_key_value_heads=1, embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=2.5, rope_theta=10000.0, attention_bias=False, mlp_bias=False, **RMS))
+add("olmo2-a", **base("olmo2", num_attention_heads=3, num_key_value_heads=3, rope_theta=500000.0, attention_bias=False, **RMS))
+add("cohere-a", **base("cohere", num_attention_heads=3, num_key_value_heads=1, logit_scale=0.25, rope_theta=10000.0, layer_norm_eps=1e-5, use_qk_norm=False, **{"tie_word_embeddings": True}))
+add("cohere2-a", **base("cohere2", num_hidden_layers=4, head_dim=8, logit_scale=0.25, rope_theta=10000.0, layer_norm_eps=1e-5, sliding_window=7, sliding_window_pattern=4, **{"tie_word_embeddings": True}))
+add("stablelm-a", **base("stablelm", num_attention_heads=3, num_key_value_heads=3, partial_rotary_factor=0.25, use_qkv_bias=True, use_parallel_residual=False, qk_layernorm=False, rope_theta=10000.0, layer_norm_eps=1e-5))
+add("starcoder2-a", **base("starcoder2", num_attention_heads=3, num_key_value_heads=1, hidden_act="gelu_pytorch_tanh", use_bias=True, sliding_window=200, rope_theta=100000.0, norm_epsilon=1e-5, **{"tie_word_embeddings": True}))

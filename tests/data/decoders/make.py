@@ -1,0 +1,101 @@
+"""Tiny decoders with random weights, as Hugging Face folders and as GGUF files, and what transformers computes of them.
+
+    pip install torch transformers gguf safetensors
+    python make.py [NAME ...]
+
+Each folder has config.json, model.safetensors (F16), model.gguf where the family's names are known here, and reference.json:
+a prompt, the logits of its last token in F32, 64 greedy tokens, the logits after all of them. Seeds are chosen so that no
+greedy token is nearly another one.
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+import configs
+from to_gguf import write_gguf
+
+torch.set_num_threads(1)
+HERE = pathlib.Path(__file__).parent
+PROMPT, GREEDY = 20, 64
+# The least distance of the two greatest logits, of the spread of all.
+GAP = 4e-3
+
+
+def randomize(model, seed):
+    """Weights as wide as trained ones are for their inputs, gains about 1, biases about 0."""
+    draw = torch.Generator().manual_seed(seed)
+    one_plus = model.config.model_type.startswith("gemma")
+    # A tied embedding makes every token its own successor unless it is small.
+    width = 0.3 if model.config.tie_word_embeddings else 1.0
+    width = 0.1 if one_plus else width
+    for name, p in model.named_parameters():
+        x = torch.randn(p.shape, generator=draw)
+        if p.dim() > 1:
+            x = width * x if "embed" in name else 1.5 * x / p.shape[-1] ** 0.5
+        elif name.endswith("weight") and not one_plus:
+            x = 1 + 0.3 * x
+        else:
+            x = 0.3 * x
+        p.data.copy_(x.half().float())
+
+
+@torch.no_grad()
+def reference(model, vocab, seed):
+    draw = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, vocab, (PROMPT,), generator=draw).tolist()
+    prompt, gap, first = list(tokens), 1e9, None
+    for _ in range(GREEDY + 1):
+        logits = model(torch.tensor([tokens])).logits[0, -1].float()
+        first = logits if first is None else first
+        top = logits.topk(2).values
+        gap = min(gap, ((top[0] - top[1]) / logits.std()).item())
+        last = logits
+        tokens.append(int(logits.argmax()))
+    # The last token is that of the last logits.
+    return gap, {
+        "prompt": prompt,
+        "logits": [round(x, 6) for x in first.tolist()],
+        "greedy": tokens[PROMPT : PROMPT + GREEDY],
+        "last_logits": [round(x, 6) for x in last.tolist()],
+    }
+
+
+def make(name, fields, style):
+    out = HERE / name
+    out.mkdir(exist_ok=True)
+    config = transformers.AutoConfig.for_model(**fields)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    for seed in range(200):
+        randomize(model, seed)
+        gap, found = reference(model, config.vocab_size, seed)
+        if gap > GAP and len(set(found["greedy"])) > 8:
+            break
+    else:
+        raise SystemExit(f"{name}: no seed without close logits")
+    # As hubs have it, or as the library writes it.
+    text = fields if style == "hub" else json.loads(config.to_json_string())
+    text.pop("_attn_implementation", None)
+    (out / "config.json").write_text(json.dumps(text, indent=1) + "\n")
+    tied = getattr(config, "tie_word_embeddings", False)
+    tensors = {
+        n: t.half().contiguous()
+        for n, t in model.state_dict().items()
+        if not (tied and n == "lm_head.weight") and "inv_freq" not in n
+    }
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "reference.json").write_text(json.dumps(found) + "\n")
+    write_gguf(out / "model.gguf", config, {n: t.numpy() for n, t in tensors.items()})
+    size = sum(f.stat().st_size for f in out.iterdir())
+    print(f"{name}: seed {seed}, gap {gap:.4f}, {size // 1024} KiB")
+
+
+if __name__ == "__main__":
+    for name, (fields, style) in configs.CONFIGS.items():
+        if len(sys.argv) < 2 or any(name.startswith(a) for a in sys.argv[1:]):
+            make(name, dict(fields), style)

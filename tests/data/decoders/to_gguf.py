@@ -1,0 +1,116 @@
+"""GGUF files of tiny decoders, as llama.cpp's converter lays them out: names, permuted rows of Q and K, gains with 1 added."""
+
+import math
+
+import gguf
+import numpy as np
+
+# model_type -> architecture, whether rows of Q and K are permuted, whether 1 is added to gains.
+FAMILIES = {
+    "llama": ("llama", True, False), "mistral": ("llama", True, False), "smollm3": ("smollm3", True, False),
+    "qwen2": ("qwen2", False, False), "qwen3": ("qwen3", False, False),
+    "gemma": ("gemma", False, True), "gemma2": ("gemma2", False, True), "gemma3_text": ("gemma3", False, True),
+    "phi": ("phi2", False, False), "phi3": ("phi3", False, False), "granite": ("granite", True, False),
+    "olmo2": ("olmo2", False, False), "cohere": ("command-r", False, False), "cohere2": ("cohere2", False, False),
+    "stablelm": ("stablelm", False, False), "starcoder2": ("starcoder2", False, False),
+}
+
+NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output",
+    "input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+}
+
+
+def renamed(name, post_norms):
+    base, suffix = name.rsplit(".", 1)
+    if base in NAMES:
+        return f"{NAMES[base]}.{suffix}"
+    _, _, layer, part = base.split(".", 3)
+    if part == "post_attention_layernorm":
+        return f"blk.{layer}.{'post_attention_norm' if post_norms else 'ffn_norm'}.{suffix}"
+    return f"blk.{layer}.{NAMES[part]}.{suffix}"
+
+
+def permuted(x, heads):
+    """Halves of each head's rows become pairs."""
+    return x.reshape(heads, 2, -1, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def rope_keys(w, c, arch, head_dim):
+    rope = getattr(c, "rope_parameters", None) or {}
+    full = rope.get("full_attention", rope)
+    w.add_rope_freq_base(float(full.get("rope_theta", 10000.0)))
+    dims = int(head_dim * full.get("partial_rotary_factor", getattr(c, "partial_rotary_factor", None) or 1.0))
+    w.add_rope_dimension_count(dims)
+    kind = full.get("rope_type", "default")
+    freqs = None
+    if kind in ("linear", "yarn"):
+        w.add_string(f"{arch}.rope.scaling.type", kind)
+        w.add_float32(f"{arch}.rope.scaling.factor", float(full["factor"]))
+    if kind == "yarn":
+        w.add_uint32(f"{arch}.rope.scaling.original_context_length", full["original_max_position_embeddings"])
+    if kind == "llama3":
+        freqs = []
+        for i in range(dims // 2):
+            freq = full["rope_theta"] ** -(2 * i / dims)
+            turns = full["original_max_position_embeddings"] * freq / (2 * math.pi)
+            low, high, factor = full["low_freq_factor"], full["high_freq_factor"], full["factor"]
+            smooth = min(max((turns - low) / (high - low), 0.0), 1.0)
+            freqs.append(1 / ((1 - smooth) / factor + smooth))
+        w.add_tensor("rope_freqs.weight", np.array(freqs, np.float32))
+    if kind == "longrope":
+        original = full.get("original_max_position_embeddings") or c.original_max_position_embeddings
+        w.add_uint32(f"{arch}.rope.scaling.original_context_length", original)
+        factor = c.max_position_embeddings / original
+        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        w.add_float32(f"{arch}.rope.scaling.attn_factor", attention)
+        for which in ("long", "short"):
+            w.add_tensor(f"rope_factors_{which}.weight", np.array(full[f"{which}_factor"], np.float32))
+
+
+def write_gguf(path, c, tensors):
+    arch, permutes, one_plus = FAMILIES[c.model_type]
+    w = gguf.GGUFWriter(path, arch)
+    head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    kv = getattr(c, "num_key_value_heads", None) or c.num_attention_heads
+    w.add_context_length(c.max_position_embeddings)
+    w.add_embedding_length(c.hidden_size)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv(kv)
+    w.add_key_length(head_dim)
+    w.add_value_length(head_dim)
+    for field, add in [
+        ("rms_norm_eps", w.add_layer_norm_rms_eps), ("layer_norm_eps", w.add_layer_norm_eps), ("norm_epsilon", w.add_layer_norm_eps),
+        ("attn_logit_softcapping", w.add_attn_logit_softcapping), ("final_logit_softcapping", w.add_final_logit_softcapping),
+        ("embedding_multiplier", w.add_embedding_scale), ("residual_multiplier", w.add_residual_scale),
+        ("attention_multiplier", w.add_attention_scale), ("logits_scaling", w.add_logit_scale), ("logit_scale", w.add_logit_scale),
+        ("use_parallel_residual", w.add_parallel_residual),
+    ]:
+        value = getattr(c, field, None)
+        if value is not None:
+            add(value)
+    if arch in ("gemma2", "gemma3", "cohere2", "phi3") and c.sliding_window:
+        w.add_sliding_window(c.sliding_window)
+    w.add_bos_token_id(c.bos_token_id)
+    w.add_eos_token_id(c.eos_token_id)
+    rope_keys(w, c, arch, head_dim)
+    post_norms = "gemma2" in arch or "gemma3" in arch or arch == "olmo2"
+    for name, x in tensors.items():
+        if permutes and ".q_proj." in name:
+            x = permuted(x, c.num_attention_heads)
+        if permutes and ".k_proj." in name:
+            x = permuted(x, kv)
+        if x.ndim == 1:
+            x = x.astype(np.float32)
+            x = x + 1 if one_plus and name.endswith("norm.weight") else x
+        w.add_tensor(renamed(name, post_norms), np.ascontiguousarray(x))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()

@@ -1,0 +1,140 @@
+//! Every family of decoders, tiny and with random weights, against what transformers computes (`tests/data/decoders`): as a
+//! folder and as a GGUF file, at once, in parts and token by token.
+
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::Failed;
+use serde_json::Value as Json;
+use tercet::{Device, one_line};
+use tercet_models::{DecoderOptions, Generator, ModelFiles};
+
+use crate::{Test, data, executors};
+
+/// How near logits must be, of their standard deviation.
+const LOGITS: f64 = 2e-3;
+/// Two orders of summation of the same model.
+const REORDERED: f64 = 1e-3;
+/// Positions: prompts and what follows fit, and what LongRoPE models were first trained for is not exceeded.
+const CONTEXT: usize = 96;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// What transformers computed.
+struct Reference {
+    prompt: Vec<u32>,
+    logits: Vec<f64>,
+    greedy: Vec<u32>,
+    last_logits: Vec<f64>,
+}
+
+fn reference(dir: &Path) -> Result<Reference, Failure> {
+    let json: Json = serde_json::from_slice(&std::fs::read(dir.join("reference.json"))?)?;
+    let numbers = |name: &str| -> Vec<f64> {
+        let all = json[name].as_array().into_iter().flatten();
+        all.filter_map(Json::as_f64).collect()
+    };
+    let ids = |name: &str| numbers(name).into_iter().map(|x| x as u32).collect();
+    Ok(Reference {
+        prompt: ids("prompt"),
+        logits: numbers("logits"),
+        greedy: ids("greedy"),
+        last_logits: numbers("last_logits"),
+    })
+}
+
+fn generator(path: &Path, device: &Device, chunk: usize) -> Result<Generator, Failure> {
+    let files = ModelFiles::open(path)?;
+    let decoder = files.decoder(|spec| DecoderOptions {
+        context: CONTEXT,
+        chunk,
+        ..DecoderOptions::new(spec)
+    })?;
+    Ok(decoder.generator(device)?)
+}
+
+/// The largest difference over the standard deviation of what is wanted.
+fn distance(got: &[f32], want: &[f64]) -> Result<f64, Failure> {
+    if got.len() != want.len() || want.is_empty() {
+        return Err(format!("{} logits, want {}", got.len(), want.len()).into());
+    }
+    let n = want.len() as f64;
+    let mean = want.iter().sum::<f64>() / n;
+    let spread = (want.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
+    let off = got.iter().zip(want).map(|(a, b)| (f64::from(*a) - b).abs());
+    // NaN is no difference to `max`.
+    let worst = off.fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a });
+    Ok(worst / spread)
+}
+
+fn near(what: &str, got: &[f32], want: &[f64], most: f64) -> Result<(), Failure> {
+    let off = distance(got, want)?;
+    match off <= most {
+        true => Ok(()),
+        false => Err(format!("{what}: logits differ by {off:.2e} of their spread").into()),
+    }
+}
+
+fn check(path: &Path, dir: &Path, device: &Device) -> Result<(), Failure> {
+    let want = reference(dir)?;
+    let mut whole = generator(path, device, CONTEXT)?;
+    let step = whole.feed(&want.prompt)?;
+    near("the prompt", step.logits, &want.logits, LOGITS)?;
+    let mut next = step.next;
+    let mut written = Vec::new();
+    let mut last = Vec::new();
+    for _ in 0..want.greedy.len() {
+        let token = next.ok_or("the graph does not sample")?;
+        written.push(token);
+        let step = whole.feed(&[token])?;
+        next = step.next;
+        last = step.logits.to_vec();
+    }
+    if written != want.greedy {
+        let at = written.iter().zip(&want.greedy).position(|(a, b)| a != b);
+        return Err(format!("greedy tokens differ from {at:?} on").into());
+    }
+    near("the last token", &last, &want.last_logits, LOGITS)?;
+    // Token by token above; in parts and at once here.
+    let tokens = [want.prompt, want.greedy].concat();
+    let by_tokens: Vec<f64> = last.iter().map(|x| f64::from(*x)).collect();
+    whole.reset();
+    near(
+        "at once",
+        whole.feed(&tokens)?.logits,
+        &by_tokens,
+        REORDERED,
+    )?;
+    let mut parts = generator(path, device, 7)?;
+    near(
+        "in parts",
+        parts.feed(&tokens)?.logits,
+        &by_tokens,
+        REORDERED,
+    )
+}
+
+/// The tests of this suite.
+pub(super) fn tests() -> Vec<Test> {
+    let entries = std::fs::read_dir(data("decoders")).into_iter().flatten();
+    let mut dirs: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join("reference.json").is_file())
+        .collect();
+    dirs.sort();
+    assert!(!dirs.is_empty(), "tests/data/decoders has no models");
+    let mut tests = Vec::new();
+    for executor in executors() {
+        for dir in &dirs {
+            let name = dir.file_name().unwrap_or_default().to_string_lossy();
+            for (kind, path) in [("folder", dir.clone()), ("gguf", dir.join("model.gguf"))] {
+                let dir = dir.clone();
+                let test = move |device: &Device| {
+                    check(&path, &dir, device).map_err(|e| Failed::from(one_line(&*e)))
+                };
+                let name = format!("decoders/{name}/{kind}");
+                tests.push(Test::on(executor, name, test));
+            }
+        }
+    }
+    tests
+}
