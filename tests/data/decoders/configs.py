@@ -26,7 +26,7 @@ add("qwen2-a", **base("qwen2", rope_theta=1000000.0, num_attention_heads=3, num_
 add("qwen3-a", **base("qwen3", head_dim=8, rope_theta=1000000.0, attention_bias=False, rope_scaling=YARN, rms_norm_eps=1e-6))
 add("gemma-a", **base("gemma", head_dim=8, hidden_act="gelu", hidden_activation="gelu_pytorch_tanh", rope_theta=10000.0, rms_norm_eps=1e-6, **{"tie_word_embeddings": True}))
 add("gemma2-a", **base("gemma2", num_hidden_layers=3, head_dim=8, hidden_activation="gelu_pytorch_tanh", hidden_act="gelu_pytorch_tanh", query_pre_attn_scalar=8, attn_logit_softcapping=5.0, final_logit_softcapping=3.0, sliding_window=7, rope_theta=10000.0, rms_norm_eps=1e-6, **{"tie_word_embeddings": True}))
-add("gemma3-a", **base("gemma3_text", num_hidden_layers=7, head_dim=8, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=8, sliding_window=7, sliding_window_pattern=6, rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling={"rope_type": "linear", "factor": 8.0}, rms_norm_eps=1e-6, **{"tie_word_embeddings": True}))
+add("gemma3-a", **base("gemma3_text", num_hidden_layers=7, head_dim=8, hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=8, sliding_window=7, sliding_window_pattern=6, rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling={"rope_type": "linear", "factor": 8.0}, rms_norm_eps=1e-6, **{"tie_word_embeddings": True}))
 add("phi-a", **base("phi", num_attention_heads=3, num_key_value_heads=3, hidden_act="gelu_new", partial_rotary_factor=0.5, qk_layernorm=False, rope_theta=10000.0, layer_norm_eps=1e-5))
 add("phi3-a", **base("phi3", num_attention_heads=3, num_key_value_heads=3, rope_theta=10000.0, original_max_position_embeddings=100, rope_scaling={"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7], "long_factor": [1.0, 1.5, 3.0, 6.0]}, sliding_window=9, **RMS))
 add("granite-a", **base("granite", num_attention_heads=3, num_key_value_heads=1, embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=2.5, rope_theta=10000.0, attention_bias=False, mlp_bias=False, **RMS))
@@ -35,3 +35,48 @@ add("cohere-a", **base("cohere", num_attention_heads=3, num_key_value_heads=1, l
 add("cohere2-a", **base("cohere2", num_hidden_layers=4, head_dim=8, logit_scale=0.25, rope_theta=10000.0, layer_norm_eps=1e-5, sliding_window=7, sliding_window_pattern=4, **{"tie_word_embeddings": True}))
 add("stablelm-a", **base("stablelm", num_attention_heads=3, num_key_value_heads=3, partial_rotary_factor=0.25, use_qkv_bias=True, use_parallel_residual=False, qk_layernorm=False, rope_theta=10000.0, layer_norm_eps=1e-5))
 add("starcoder2-a", **base("starcoder2", num_attention_heads=3, num_key_value_heads=1, hidden_act="gelu_pytorch_tanh", use_bias=True, sliding_window=200, rope_theta=100000.0, norm_epsilon=1e-5, **{"tie_word_embeddings": True}))
+
+# Two further of each family, written after its row; the second in the manner of the library's files of today.
+SMALL = {"hidden_size": 20, "intermediate_size": 28, "vocab_size": 40}
+TIED = {"tie_word_embeddings": True}
+LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.1], "long_factor": [1.2, 3.5]}
+
+
+def both(model_type, b, c):
+    name = model_type.removesuffix("_text")
+    add(f"{name}-b", "library", **base(model_type, **b))
+    add(f"{name}-c", "hub", **base(model_type, **(SMALL | c)))
+
+
+both("llama", RMS | TIED | {"num_attention_heads": 6, "num_key_value_heads": 6, "rope_theta": 10000.0, "attention_bias": True, "mlp_bias": True, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+     RMS | {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 6, "rope_theta": 500000.0, "rope_scaling": YARN})
+both("mistral", RMS | {"num_attention_heads": 6, "num_key_value_heads": 3, "sliding_window": None, "head_dim": 6, "rope_theta": 1000000.0},
+     RMS | TIED | {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 5, "sliding_window": 30, "rope_theta": 1000000.0})
+both("smollm3", RMS | TIED | {"num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 2, "rope_theta": 5000000.0},
+     RMS | {"num_hidden_layers": 4, "num_attention_heads": 5, "num_key_value_heads": 5, "rope_theta": 100000.0, "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0], "use_sliding_window": False, "layer_types": ["full_attention"] * 4})
+both("qwen2", RMS | TIED | {"num_attention_heads": 6, "num_key_value_heads": 2, "rope_theta": 10000.0},
+     RMS | {"num_attention_heads": 5, "num_key_value_heads": 5, "rope_theta": 1000000.0, "use_sliding_window": False, "rope_scaling": YARN})
+both("qwen3", RMS | TIED | {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 12, "rope_theta": 1000000.0},
+     RMS | {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 4, "rope_theta": 5000000.0, "attention_bias": True, "max_window_layers": 3, "use_sliding_window": False, "sliding_window": None})
+both("gemma", {"num_attention_heads": 6, "num_key_value_heads": 1, "head_dim": 4, "hidden_act": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6} | TIED,
+     {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 10, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": None, "rope_theta": 20000.0, "rms_norm_eps": 1e-6} | TIED)
+both("gemma2", {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 4, "sliding_window": 12, "rms_norm_eps": 1e-6} | TIED,
+     {"num_hidden_layers": 4, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 6, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 6, "attn_logit_softcapping": None, "final_logit_softcapping": 8.0, "sliding_window": 20, "rms_norm_eps": 1e-6} | TIED)
+both("gemma3_text", {"num_hidden_layers": 6, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 4, "sliding_window": 11, "rms_norm_eps": 1e-6} | TIED,
+     {"num_hidden_layers": 8, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 6, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 6, "sliding_window": 5, "rope_theta": 1000000.0, "rope_local_base_freq": 20000.0, "sliding_window_pattern": 6, "final_logit_softcapping": None, "attn_logit_softcapping": None, "rms_norm_eps": 1e-6} | TIED)
+both("phi", {"num_attention_heads": 6, "num_key_value_heads": 6, "hidden_act": "gelu_new", "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-6},
+     {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 5, "hidden_act": "gelu_new", "partial_rotary_factor": 1.0, "rope_theta": 50000.0, "layer_norm_eps": 1e-5})
+both("phi3", RMS | {"num_attention_heads": 6, "num_key_value_heads": 2, "rope_theta": 10000.0, "sliding_window": None},
+     RMS | TIED | {"num_attention_heads": 5, "num_key_value_heads": 5, "rope_theta": 10000.0, "sliding_window": None, "original_max_position_embeddings": 16, "rope_scaling": LONG})
+both("granite", RMS | TIED | {"num_attention_heads": 6, "num_key_value_heads": 2, "embedding_multiplier": 2.0, "residual_multiplier": 0.7, "attention_multiplier": 0.5, "logits_scaling": 0.5, "attention_bias": True, "rope_theta": 10000000.0},
+     RMS | {"num_attention_heads": 5, "num_key_value_heads": 5, "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 0.3, "logits_scaling": 1.0, "mlp_bias": True})
+both("olmo2", RMS | {"num_attention_heads": 6, "num_key_value_heads": 2, "rope_theta": 10000.0},
+     RMS | {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 1, "rope_theta": 500000.0, "rope_scaling": YARN})
+both("cohere", {"num_attention_heads": 6, "num_key_value_heads": 6, "logit_scale": 0.7, "layer_norm_eps": 1e-5, "use_qk_norm": False} | TIED,
+     {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 1, "logit_scale": 0.1, "layer_norm_eps": 1e-6, "rope_theta": 75000.0} | TIED)
+both("cohere2", {"num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4, "logit_scale": 1.0, "layer_norm_eps": 1e-5, "sliding_window": 10} | TIED,
+     {"num_hidden_layers": 4, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 6, "logit_scale": 0.5, "layer_norm_eps": 1e-5, "sliding_window": 25, "rope_theta": 50000.0, "sliding_window_pattern": 4} | TIED)
+both("stablelm", {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4, "partial_rotary_factor": 0.5, "use_qkv_bias": False, "layer_norm_eps": 1e-5},
+     {"num_attention_heads": 5, "num_key_value_heads": 5, "partial_rotary_factor": 1.0, "use_qkv_bias": True, "use_parallel_residual": True, "layer_norm_eps": 1e-5})
+both("starcoder2", {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh", "sliding_window": None, "norm_epsilon": 1e-5} | TIED,
+     {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 1, "hidden_act": "gelu_pytorch_tanh", "use_bias": False, "sliding_window": 200, "rope_theta": 10000.0, "norm_epsilon": 1e-5} | TIED)

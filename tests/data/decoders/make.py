@@ -8,6 +8,7 @@ a prompt, the logits of its last token in F32, 64 greedy tokens, the logits afte
 greedy token is nearly another one.
 """
 
+import copy
 import json
 import pathlib
 import sys
@@ -68,7 +69,7 @@ def reference(model, vocab, seed):
 def make(name, fields, style):
     out = HERE / name
     out.mkdir(exist_ok=True)
-    config = transformers.AutoConfig.for_model(**fields)
+    config = transformers.AutoConfig.for_model(**copy.deepcopy(fields))
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     for seed in range(200):

@@ -44,6 +44,8 @@ def rope_keys(w, c, arch, head_dim):
     rope = getattr(c, "rope_parameters", None) or {}
     full = rope.get("full_attention", rope)
     w.add_rope_freq_base(float(full.get("rope_theta", 10000.0)))
+    if "sliding_attention" in rope:
+        w.add_float32(f"{arch}.rope.freq_base_swa", float(rope["sliding_attention"]["rope_theta"]))
     dims = int(head_dim * full.get("partial_rotary_factor", getattr(c, "partial_rotary_factor", None) or 1.0))
     w.add_rope_dimension_count(dims)
     kind = full.get("rope_type", "default")
@@ -95,7 +97,7 @@ def write_gguf(path, c, tensors):
         value = getattr(c, field, None)
         if value is not None:
             add(value)
-    if arch in ("gemma2", "gemma3", "cohere2", "phi3") and c.sliding_window:
+    if c.model_type in ("mistral", "gemma2", "gemma3_text", "cohere2", "phi3") and c.sliding_window:
         w.add_sliding_window(c.sliding_window)
     w.add_bos_token_id(c.bos_token_id)
     w.add_eos_token_id(c.eos_token_id)

@@ -177,6 +177,7 @@ pub(super) const HARMLESS: &[&str] = &[
     "embd_pdrop",
     "finetuning_task",
     "gradient_checkpointing",
+    "hidden_dropout",
     "hidden_dropout_prob",
     "id2label",
     "initializer_range",

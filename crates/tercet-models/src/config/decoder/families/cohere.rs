@@ -28,7 +28,11 @@ pub(super) const COHERE2: FamilyRow = FamilyRow {
     architecture: "cohere2",
     json: |fields, spec| {
         own(fields, spec)?;
-        let step = fields.opt_size("sliding_window_pattern")?.unwrap_or(STEP);
+        let own = fields.opt_size("sliding_window_pattern")?;
+        // As the library writes it beside `layer_types`.
+        let step = own
+            .or(fields.opt_size("_sliding_window_pattern")?)
+            .unwrap_or(STEP);
         windows(fields, spec, |i| !(i + 1).is_multiple_of(step))?;
         rotate_windowed_layers(spec);
         Ok(())

@@ -14,6 +14,9 @@ use crate::config::decoder::{
 /// The base of the rotary embedding of Gemma 3's layers with a window.
 const LOCAL_THETA: f64 = 10_000.0;
 
+/// Of so many layers of Gemma 3 the last has no window.
+const STEP: usize = 6;
+
 pub(super) const GEMMA: FamilyRow = FamilyRow {
     model_type: "gemma",
     architecture: "gemma",
@@ -84,7 +87,11 @@ pub(super) const GEMMA3: FamilyRow = FamilyRow {
         if spec.ropes.len() == 1 {
             spec.ropes.push(Rope::new(local.unwrap_or(LOCAL_THETA)));
         }
-        let step = fields.opt_size("sliding_window_pattern")?.unwrap_or(6);
+        let own = fields.opt_size("sliding_window_pattern")?;
+        // As the library writes it beside `layer_types`.
+        let step = own
+            .or(fields.opt_size("_sliding_window_pattern")?)
+            .unwrap_or(STEP);
         windows(fields, spec, |i| !(i + 1).is_multiple_of(step))
     },
     keys: of_gemma3,
@@ -98,7 +105,7 @@ fn of_gemma3(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
     let local = local.map_or(LOCAL_THETA, f64::from);
     spec.ropes.push(Rope::new(local));
     if let Some(window) = keys.opt_size("attention.sliding_window")? {
-        spec.set_windows(window, |i| (i + 1) % 6 != 0);
+        spec.set_windows(window, |i| !(i + 1).is_multiple_of(STEP));
     }
     turn_windowed_layers(spec);
     Ok(())

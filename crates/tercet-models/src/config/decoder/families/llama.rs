@@ -3,6 +3,7 @@
 
 use super::{FamilyRow, no_keys, plain};
 use crate::config::decoder::json::{llama_biases, windows};
+use crate::config::decoder::keys::Keys;
 use crate::config::decoder::{ConfigError, DecoderSpec, Fields, RopeLayout, ensure};
 
 pub(super) const LLAMA: FamilyRow = FamilyRow {
@@ -18,7 +19,8 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
         fields.only("sliding_window", "null", |_| false)?;
         llama_biases(fields, spec)
     },
-    keys: no_keys,
+    // Of Mistral, whose files are of this architecture.
+    keys: window_of_all,
 };
 
 pub(super) const MISTRAL: FamilyRow = FamilyRow {
@@ -47,8 +49,18 @@ pub(super) const SMOLLM3: FamilyRow = FamilyRow {
         })?;
         unrotated(fields, spec)
     },
+    keys: no_keys,
     ..LLAMA
 };
+
+/// One window for all layers; 0 is none.
+pub(super) fn window_of_all(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    let key = keys.key("attention.sliding_window");
+    if let Some(window @ 1..) = keys.gguf.metadata().opt_u32(&key)? {
+        spec.set_windows(window as usize, |_| true);
+    }
+    Ok(())
+}
 
 /// Of so many layers of SmolLM3 the last rotates nothing.
 const STEP: usize = 4;
@@ -56,7 +68,7 @@ const STEP: usize = 4;
 /// Every `step`th layer rotates nothing.
 fn leave_every(spec: &mut DecoderSpec, step: usize) {
     for (i, layer) in spec.layers.iter_mut().enumerate() {
-        layer.rope = ((i + 1) % step != 0).then_some(0);
+        layer.rope = (!(i + 1).is_multiple_of(step)).then_some(0);
     }
 }
 

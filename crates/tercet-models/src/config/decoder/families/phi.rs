@@ -1,7 +1,7 @@
 //! Phi 1 to 2: layers whose halves read one layer norm, biases everywhere. Phi 3 and 4: llama with fused projections and
 //! LongRoPE.
 
-use super::llama::LLAMA;
+use super::llama::{LLAMA, window_of_all};
 use super::{FamilyRow, no_keys};
 use crate::config::decoder::json::windows;
 use crate::config::decoder::{Activation, FeedForward, NormKind, Part, Residual, RopeLayout};
@@ -42,16 +42,6 @@ pub(super) const PHI3: FamilyRow = FamilyRow {
         fields.only("attention_bias", "false", |v| v.as_bool() == Some(false))?;
         windows(fields, spec, |_| true)
     },
-    keys: |keys, spec| {
-        // A window of 0 is none.
-        let window = keys
-            .gguf
-            .metadata()
-            .opt_u32(&keys.key("attention.sliding_window"))?;
-        if let Some(window @ 1..) = window {
-            spec.set_windows(window as usize, |_| true);
-        }
-        Ok(())
-    },
+    keys: window_of_all,
     ..LLAMA
 };
