@@ -167,6 +167,37 @@ fn llama_fields_that_change_the_result_are_refused() {
 }
 
 #[test]
+fn tensors_that_would_not_be_read_are_refused() {
+    let dir = temp_dir("hf-unknown-tensors");
+    let config = Value::Object(llama()).to_string();
+    let q_norm = "model.layers.1.self_attn.q_norm.weight";
+    for (name, refused) in [
+        (q_norm, true),
+        ("model.layers.2.mlp.up_proj.weight", true),
+        ("model.layers.1.mlp.up_proj.bias", true),
+        ("model.layers.1.self_attn.rotary_emb.inv_freq", false),
+        ("lm_head.weight", false),
+    ] {
+        write_shard(&dir, "model.safetensors", &["model.norm.weight", name]);
+        std::fs::write(dir.join("config.json"), &config).unwrap();
+        let read = HfFolder::open(&dir).unwrap().decoder_spec();
+        match read {
+            Err(HfError::Config { source, .. }) if refused => {
+                assert!(source.to_string().contains(name), "{source}");
+            }
+            other => assert_eq!(other.is_err(), refused, "{name}: {other:?}"),
+        }
+    }
+    let file = gguf_llama().tensor("blk.0.attn_q_norm.weight", &[4], 0, &[0; 16]);
+    let error = DecoderSpec::from_gguf(&Gguf::parse(MappedFile::from_vec(file.bytes())).unwrap());
+    let error = error.unwrap_err();
+    assert!(
+        matches!(error, ConfigError::UnknownTensors { .. }),
+        "{error}"
+    );
+}
+
+#[test]
 fn bert_fields() {
     let config = BertConfig::from_json(&bert()).unwrap();
     assert_eq!(
@@ -237,10 +268,11 @@ fn llama_from_gguf_metadata() {
         matches!(error, ConfigError::Inconsistent { .. }),
         "{error:?}"
     );
-    let error = read(GgufWriter::default().str("general.architecture", "qwen2")).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "`general.architecture` = qwen2 is not supported, llama is"
+    let error = read(GgufWriter::default().str("general.architecture", "mamba")).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("`general.architecture` = mamba is not supported, llama, smollm3, qwen2,"),
+        "{text}"
     );
     let error = read(GgufWriter::default().str("general.architecture", "llama")).unwrap_err();
     assert_eq!(
@@ -381,7 +413,7 @@ fn folders_that_lack_something() {
 #[test]
 fn generation_config_adds_end_tokens() {
     let dir = temp_dir("hf-generation");
-    write_shard(&dir, "model.safetensors", &["a"]);
+    write_shard(&dir, "model.safetensors", &["model.norm.weight"]);
     let config = Value::Object(with(llama(), "eos_token_id", json!(7)));
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     std::fs::write(

@@ -9,6 +9,7 @@ mod adapters;
 mod bert;
 mod damaged;
 mod dropout;
+mod families;
 mod files;
 mod gradients;
 mod llama;

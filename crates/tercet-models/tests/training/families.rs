@@ -1,0 +1,44 @@
+//! Every family of decoders trains: the loss is that of the graph that generates, windows and packed texts included, and
+//! every low-rank pair gets a gradient.
+
+use tercet_models::training::{LoraOptions, Tuning};
+use tercet_models::{DecoderOptions, ModelFiles};
+
+use crate::common::data;
+use crate::rows::{Rows, cross_entropy, logits, losses, near, training};
+
+/// Longer than the windows of most of them, and within the vocabulary of all.
+const LENGTHS: [usize; 2] = [19, 14];
+
+#[test]
+fn the_loss_is_that_of_the_generating_graph() {
+    let texts = LENGTHS.map(|len| (0..len).map(|i| (7 * i + i * i) as i32 % 40).collect());
+    let [a, b]: [Vec<i32>; 2] = texts;
+    let packed = Rows::of(&[&[&a, &b]], 40);
+    let mut windows = 0;
+    let entries = std::fs::read_dir(data("decoders")).unwrap();
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if !path.join("config.json").is_file() {
+            continue;
+        }
+        for file in [path.clone(), path.join("model.gguf")] {
+            let files = ModelFiles::open(&file).unwrap();
+            let of = |text: &[i32]| cross_entropy(&logits(&files, DecoderOptions::new, text), text);
+            let want = of(&a) + of(&b);
+            for tuning in [Tuning::Full, Tuning::Lora(LoraOptions::new(2))] {
+                let own = training(&files, packed.shape, tuning);
+                let [_, sum, count] = losses(&own, &packed).map(f64::from);
+                assert_eq!(count, (a.len() + b.len() - 2) as f64);
+                assert!(
+                    near(sum, want, 1e-4),
+                    "{}: {sum}, want {want}",
+                    file.display()
+                );
+            }
+        }
+        let spec = ModelFiles::open(&path).unwrap().decoder_spec().unwrap();
+        let window = spec.layers.iter().filter_map(|layer| layer.window).min();
+        windows += usize::from(window.is_some_and(|window| window < a.len()));
+    }
+    assert!(windows >= 6, "{windows} models have a window that counts");
+}
