@@ -80,7 +80,7 @@ pub(super) fn prepare(
             amounts,
             notes,
             settings,
-            kind: Kind::Decoder(config),
+            kind: Kind::Decoder(Box::new(config)),
         },
     )
 }

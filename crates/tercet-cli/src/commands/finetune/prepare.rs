@@ -18,7 +18,7 @@ use crate::error::CliError;
 
 /// What was trained, as far as writing it depends on that.
 pub(super) enum Kind {
-    Decoder(DecoderSpec),
+    Decoder(Box<DecoderSpec>),
     Encoder {
         /// The classes, where there are any.
         labels: Option<Vec<String>>,
