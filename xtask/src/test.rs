@@ -75,20 +75,22 @@ const UNPACKED_ALIKE: [&str; 10] = [
 
 /// The graphs of gradients are made of operators that are run in all their cases: two of each, ten of those that
 /// torch was asked for, and one training; the others on a GPU.
-const NOT_ON_VULKAN: [&str; 4] = [
+const NOT_ON_VULKAN: [&str; 5] = [
     "gradients/*/more",
     "torch/*/more",
     "curves/*/more",
+    "decoders/*/more",
     "steps/*/more",
 ];
 
 /// wgpu plays the programs that Vulkan plays, of the same kernels in WGSL. So what passes and rules make of a case is run
 /// on Vulkan, and so are the forms in BF16 and, of the operators with the largest kernels, in F16, which differ from F32 in
 /// how words are unpacked.
-const NOT_ON_WGPU: [&str; 12] = [
+const NOT_ON_WGPU: [&str; 13] = [
     "gradients/",
     "torch/",
     "curves/",
+    "decoders/*/more",
     "steps/*/more",
     "/without_passes",
     "/decomposed",

@@ -36,6 +36,11 @@ add("cohere2-a", **base("cohere2", num_hidden_layers=4, head_dim=8, logit_scale=
 add("stablelm-a", **base("stablelm", num_attention_heads=3, num_key_value_heads=3, partial_rotary_factor=0.25, use_qkv_bias=True, use_parallel_residual=False, qk_layernorm=False, rope_theta=10000.0, layer_norm_eps=1e-5))
 add("starcoder2-a", **base("starcoder2", num_attention_heads=3, num_key_value_heads=1, hidden_act="gelu_pytorch_tanh", use_bias=True, sliding_window=200, rope_theta=100000.0, norm_epsilon=1e-5, **{"tie_word_embeddings": True}))
 
+QWEN3_MOE = RMS | {"head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 10, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+add("mixtral-a", **base("mixtral", num_attention_heads=3, num_key_value_heads=1, num_local_experts=4, num_experts_per_tok=2, intermediate_size=12, rope_theta=1000000.0, sliding_window=None, router_aux_loss_coef=0.02, output_router_logits=False, **RMS))
+add("qwen2_moe-a", **base("qwen2_moe", num_attention_heads=3, num_key_value_heads=3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10, shared_expert_intermediate_size=14, norm_topk_prob=False, decoder_sparse_step=1, use_sliding_window=False, sliding_window=64, max_window_layers=2, rope_theta=1000000.0, rms_norm_eps=1e-6))
+add("qwen3_moe-a", **base("qwen3_moe", **QWEN3_MOE))
+
 # Two further of each family, written after its row; the second in the manner of the library's files of today.
 SMALL = {"hidden_size": 20, "intermediate_size": 28, "vocab_size": 40}
 TIED = {"tie_word_embeddings": True}
@@ -80,3 +85,9 @@ both("stablelm", {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim"
      {"num_attention_heads": 5, "num_key_value_heads": 5, "partial_rotary_factor": 1.0, "use_qkv_bias": True, "use_parallel_residual": True, "layer_norm_eps": 1e-5})
 both("starcoder2", {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh", "sliding_window": None, "norm_epsilon": 1e-5} | TIED,
      {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 1, "hidden_act": "gelu_pytorch_tanh", "use_bias": False, "sliding_window": 200, "rope_theta": 10000.0, "norm_epsilon": 1e-5} | TIED)
+both("mixtral", RMS | {"num_attention_heads": 6, "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 1, "intermediate_size": 10},
+     RMS | {"num_attention_heads": 5, "num_key_value_heads": 5, "num_local_experts": 5, "num_experts_per_tok": 3, "intermediate_size": 8, "sliding_window": 11, "rope_theta": 10000.0})
+both("qwen2_moe", RMS | {"num_attention_heads": 6, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12, "norm_topk_prob": False, "mlp_only_layers": [0]},
+     RMS | TIED | {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 1, "num_experts": 7, "num_experts_per_tok": 2, "moe_intermediate_size": 6, "shared_expert_intermediate_size": 6, "norm_topk_prob": False, "decoder_sparse_step": 2, "rope_theta": 50000.0})
+both("qwen3_moe", QWEN3_MOE | {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3, "decoder_sparse_step": 2},
+     QWEN3_MOE | {"num_attention_heads": 5, "num_key_value_heads": 1, "num_experts": 9, "num_experts_per_tok": 4, "moe_intermediate_size": 5, "mlp_only_layers": [1], "rope_theta": 5000000.0})

@@ -45,6 +45,27 @@ def randomize(model, seed):
         p.data.copy_(x.half().float())
 
 
+def experts_apart(tensors, model_type):
+    """The library joins experts in memory; files have each by itself."""
+    mixtral = model_type == "mixtral"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    apart = {}
+    for name, t in tensors.items():
+        base = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+        if name.endswith("experts.gate_up_proj"):
+            for e, both in enumerate(t):
+                first, second = both.chunk(2)
+                at = base.removesuffix("gate_up_proj")
+                apart[f"{at}{e}.{gate}.weight"] = first.contiguous()
+                apart[f"{at}{e}.{up}.weight"] = second.contiguous()
+        elif name.endswith("experts.down_proj"):
+            for e, one in enumerate(t):
+                apart[f"{base.removesuffix('down_proj')}{e}.{down}.weight"] = one.contiguous()
+        else:
+            apart[base] = t
+    return apart
+
+
 @torch.no_grad()
 def reference(model, vocab, seed):
     draw = torch.Generator().manual_seed(seed)
@@ -70,8 +91,8 @@ def make(name, fields, style):
     out = HERE / name
     out.mkdir(exist_ok=True)
     config = transformers.AutoConfig.for_model(**copy.deepcopy(fields))
-    config._attn_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    config._attn_implementation = config._experts_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager").float().eval()
     for seed in range(200):
         randomize(model, seed)
         gap, found = reference(model, config.vocab_size, seed)
@@ -81,7 +102,7 @@ def make(name, fields, style):
         raise SystemExit(f"{name}: no seed without close logits")
     # As hubs have it, or as the library writes it.
     text = fields if style == "hub" else json.loads(config.to_json_string())
-    text.pop("_attn_implementation", None)
+    text = {k: v for k, v in text.items() if not k.startswith("_") or k == "_sliding_window_pattern"}
     (out / "config.json").write_text(json.dumps(text, indent=1) + "\n")
     tied = getattr(config, "tie_word_embeddings", False)
     tensors = {
@@ -89,6 +110,7 @@ def make(name, fields, style):
         for n, t in model.state_dict().items()
         if not (tied and n == "lm_head.weight") and "inv_freq" not in n
     }
+    tensors = experts_apart(tensors, config.model_type)
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     (out / "reference.json").write_text(json.dumps(found) + "\n")
     write_gguf(out / "model.gguf", config, {n: t.numpy() for n, t in tensors.items()})

@@ -12,6 +12,7 @@ FAMILIES = {
     "gemma": ("gemma", False, True), "gemma2": ("gemma2", False, True), "gemma3_text": ("gemma3", False, True),
     "phi": ("phi2", False, False), "phi3": ("phi3", False, False), "granite": ("granite", True, False),
     "olmo2": ("olmo2", False, False), "cohere": ("command-r", False, False), "cohere2": ("cohere2", False, False),
+    "mixtral": ("llama", True, False), "qwen2_moe": ("qwen2moe", False, False), "qwen3_moe": ("qwen3moe", False, False),
     "stablelm": ("stablelm", False, False), "starcoder2": ("starcoder2", False, False),
 }
 
@@ -21,6 +22,8 @@ NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.qkv_proj": "attn_qkv",
     "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up",
+    "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
 }
 
@@ -33,6 +36,21 @@ def renamed(name, post_norms):
     if part == "post_attention_layernorm":
         return f"blk.{layer}.{'post_attention_norm' if post_norms else 'ffn_norm'}.{suffix}"
     return f"blk.{layer}.{NAMES[part]}.{suffix}"
+
+
+EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
+
+
+def joined_experts(tensors):
+    """The matrices of a layer's experts behind each other."""
+    joined, experts = {}, {}
+    for name, x in tensors.items():
+        if ".experts." in name:
+            _, _, layer, *_, part, _ = name.split(".")
+            experts.setdefault(f"blk.{layer}.ffn_{EXPERTS[part]}_exps.weight", []).append(x)
+        else:
+            joined[name] = x
+    return joined, {name: np.stack(all) for name, all in experts.items()}
 
 
 def permuted(x, heads):
@@ -97,11 +115,22 @@ def write_gguf(path, c, tensors):
         value = getattr(c, field, None)
         if value is not None:
             add(value)
-    if c.model_type in ("mistral", "gemma2", "gemma3_text", "cohere2", "phi3") and c.sliding_window:
+    if c.model_type in ("mistral", "mixtral", "gemma2", "gemma3_text", "cohere2", "phi3") and c.sliding_window:
         w.add_sliding_window(c.sliding_window)
     w.add_bos_token_id(c.bos_token_id)
     w.add_eos_token_id(c.eos_token_id)
     rope_keys(w, c, arch, head_dim)
+    experts = getattr(c, "num_local_experts", None) or getattr(c, "num_experts", None)
+    if experts:
+        w.add_expert_count(experts)
+        w.add_expert_used_count(c.num_experts_per_tok)
+        if getattr(c, "moe_intermediate_size", None):
+            w.add_expert_feed_forward_length(c.moe_intermediate_size)
+        if getattr(c, "shared_expert_intermediate_size", None):
+            w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+    tensors, experts = joined_experts(tensors)
+    for name, x in experts.items():
+        w.add_tensor(name, x)
     post_norms = "gemma2" in arch or "gemma3" in arch or arch == "olmo2"
     for name, x in tensors.items():
         if permutes and ".q_proj." in name:
@@ -111,6 +140,9 @@ def write_gguf(path, c, tensors):
         if x.ndim == 1:
             x = x.astype(np.float32)
             x = x + 1 if one_plus and name.endswith("norm.weight") else x
+        if "shared_expert_gate." in name:
+            # One row is a vector there.
+            x = x.reshape(-1).astype(np.float32)
         w.add_tensor(renamed(name, post_norms), np.ascontiguousarray(x))
     w.write_header_to_file()
     w.write_kv_data_to_file()

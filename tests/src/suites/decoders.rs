@@ -131,8 +131,13 @@ pub(super) fn tests() -> Vec<Test> {
                 let test = move |device: &Device| {
                     check(&path, &dir, device).map_err(|e| Failed::from(one_line(&*e)))
                 };
+                // A software driver takes half a second to compile the kernels of each.
+                let variant = match kind == "gguf" && !name.ends_with("-a") {
+                    true if executor.name != "cpu" => "/more",
+                    _ => "",
+                };
                 let name = format!("decoders/{name}/{kind}");
-                tests.push(Test::on(executor, name, test));
+                tests.push(Test::variant_on(executor, name, variant, test));
             }
         }
     }

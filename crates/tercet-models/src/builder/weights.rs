@@ -125,12 +125,62 @@ impl Weights {
         name: &str,
         [rows, cols]: [usize; 2],
     ) -> Result<Matrix, ModelError> {
-        match self.shaped(name, &[rows, cols])? {
-            Weight::Packed { scheme, blocks, .. } => Ok(Matrix::Packed(scheme, blocks)),
-            Weight::Dense(t) if t.dtype() == DType::F16 => Ok(Matrix::Packed(Scheme::F16, t)),
-            Weight::Dense(t) if t.dtype() == DType::BF16 => Ok(Matrix::Packed(Scheme::BF16, t)),
-            Weight::Dense(t) => to_f32(name, &t).map(Matrix::Dense),
+        // GGUF files have one row as a vector.
+        let is_vector = |name: &str| self.get(name).is_ok_and(|w| w.shape() == [cols]);
+        if rows == 1
+            && is_vector(name)
+            && let Weight::Dense(vector) = self.shaped(name, &[cols])?
+        {
+            let row = vector.reshaped(&[1, cols]);
+            return matrix(name, Weight::Dense(row.map_err(|e| bytes_error(name, e))?));
         }
+        matrix(name, self.shaped(name, &[rows, cols])?)
+    }
+
+    /// The matrices of experts, `[experts, rows, columns]`: one tensor, or one each.
+    pub(super) fn experts(
+        &self,
+        names: &[String],
+        [count, rows, cols]: [usize; 3],
+    ) -> Result<Matrix, ModelError> {
+        if let ([name], Weights::MadeUp(_)) = (names, self) {
+            return self
+                .matrix(name, [count * rows, cols])?
+                .stacked(name, count);
+        }
+        let whole = match names {
+            [name] => return matrix(name, self.shaped(name, &[count, rows, cols])?),
+            names => self.joined(names, [rows, cols])?,
+        };
+        matrix(&names[0], Weight::Dense(whole))
+    }
+
+    /// Dense tensors of one dtype and shape behind each other. They are copied: folders have one for each expert.
+    fn joined(&self, names: &[String], [rows, cols]: [usize; 2]) -> Result<Tensor, ModelError> {
+        let mut whole: Option<Tensor> = None;
+        for (at, name) in names.iter().enumerate() {
+            let Weight::Dense(one) = self.shaped(name, &[rows, cols])? else {
+                return Err(ModelError::Unsupported(format!(
+                    "tensor `{name}`: packed experts in tensors of their own"
+                )));
+            };
+            let whole = match &mut whole {
+                Some(whole) => whole,
+                none => {
+                    let ty = TensorType::new(one.dtype(), &[names.len(), rows, cols]);
+                    none.insert(Tensor::zeros(ty).map_err(|e| bytes_error(name, e))?)
+                }
+            };
+            if whole.dtype() != one.dtype() {
+                let (dtype, first) = (one.dtype(), whole.dtype());
+                return Err(ModelError::Unsupported(format!(
+                    "tensor `{name}` is {dtype}, that of the first expert {first}"
+                )));
+            }
+            let len = one.bytes().len();
+            whole.bytes_mut()[at * len..][..len].copy_from_slice(one.bytes());
+        }
+        whole.ok_or_else(|| ModelError::Unsupported("a model of no experts".to_string()))
     }
 
     /// A small tensor of this name as F32, its factor applied: a norm's gain, a bias.
@@ -154,6 +204,30 @@ impl Weights {
                 Ok(tensor)
             }
         }
+    }
+}
+
+fn matrix(name: &str, weight: Weight) -> Result<Matrix, ModelError> {
+    match weight {
+        Weight::Packed { scheme, blocks, .. } => Ok(Matrix::Packed(scheme, blocks)),
+        Weight::Dense(t) if t.dtype() == DType::F16 => Ok(Matrix::Packed(Scheme::F16, t)),
+        Weight::Dense(t) if t.dtype() == DType::BF16 => Ok(Matrix::Packed(Scheme::BF16, t)),
+        Weight::Dense(t) => to_f32(name, &t).map(Matrix::Dense),
+    }
+}
+
+impl Matrix {
+    /// Rows in `count` groups, as an axis before them.
+    fn stacked(self, name: &str, count: usize) -> Result<Matrix, ModelError> {
+        let stack = |t: Tensor| {
+            let [rows, cols] = [t.shape()[0] / count, t.shape()[1]];
+            let ty = TensorType::new(t.dtype(), &[count, rows, cols]);
+            Tensor::from_bytes(ty, t.bytes()).map_err(|e| bytes_error(name, e))
+        };
+        Ok(match self {
+            Matrix::Dense(t) => Matrix::Dense(stack(t)?),
+            Matrix::Packed(scheme, t) => Matrix::Packed(scheme, stack(t)?),
+        })
     }
 }
 

@@ -11,8 +11,8 @@ mod fields;
 
 pub use bert::{BertActivation, BertConfig};
 pub use decoder::{
-    Activation, DecoderDims, DecoderFamily, DecoderSpec, FeedForward, LayerSpec, Norm, NormKind,
-    NormPlacement, QkNorm, Residual, Rope, RopeLayout, RopeScaling,
+    Activation, DecoderDims, DecoderFamily, DecoderSpec, Experts, FeedForward, LayerSpec, Norm,
+    NormKind, NormPlacement, QkNorm, Residual, Rope, RopeLayout, RopeScaling,
 };
 pub(crate) use fields::Fields;
 

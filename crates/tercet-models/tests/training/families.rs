@@ -1,8 +1,8 @@
 //! Every family of decoders trains: the loss is that of the graph that generates, windows and packed texts included, and
 //! every low-rank pair gets a gradient.
 
-use tercet_models::training::{LoraOptions, Tuning};
-use tercet_models::{DecoderOptions, ModelFiles};
+use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
+use tercet_models::{DecoderOptions, ModelError, ModelFiles};
 
 use crate::common::data;
 use crate::rows::{Rows, cross_entropy, logits, losses, near, training};
@@ -25,7 +25,17 @@ fn the_loss_is_that_of_the_generating_graph() {
             let files = ModelFiles::open(&file).unwrap();
             let of = |text: &[i32]| cross_entropy(&logits(&files, DecoderOptions::new, text), text);
             let want = of(&a) + of(&b);
-            for tuning in [Tuning::Full, Tuning::Lora(LoraOptions::new(2))] {
+            let spec = files.decoder_spec().unwrap();
+            let mut tunings = vec![Tuning::Lora(LoraOptions::new(2))];
+            match spec.experts {
+                None => tunings.push(Tuning::Full),
+                Some(_) => {
+                    let options = DecoderTrainingOptions::new(1, 4, Tuning::Full);
+                    let refused = Training::decoder(&spec, &files.weights(), &options);
+                    assert!(matches!(refused, Err(ModelError::Unsupported(_))));
+                }
+            }
+            for tuning in tunings {
                 let own = training(&files, packed.shape, tuning);
                 let [_, sum, count] = losses(&own, &packed).map(f64::from);
                 assert_eq!(count, (a.len() + b.len() - 2) as f64);

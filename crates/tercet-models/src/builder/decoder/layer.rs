@@ -6,6 +6,7 @@ use tercet::{DType, Dim, Tensor, TensorType, Type, Value};
 
 use super::super::tuned::{Mode, Site};
 use super::super::{Builder, ModelError};
+use super::experts::experts;
 use crate::adapter::rows::Rows;
 use crate::config::decoder::{
     Activation, DecoderSpec, FeedForward, LayerSpec, NormKind, NormPlacement, Part, QkNorm,
@@ -176,7 +177,7 @@ pub(crate) fn head(b: &mut Builder<'_>, spec: &DecoderSpec, x: Value) -> Result<
     soft_cap(b, logits, spec.logit_softcap)
 }
 
-fn project(
+pub(super) fn project(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
     part: Part,
@@ -372,7 +373,11 @@ fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
     Ok(b.graph.cast(x, to)?)
 }
 
-fn activate(b: &mut Builder<'_>, activation: Activation, x: Value) -> Result<Value, ModelError> {
+pub(super) fn activate(
+    b: &mut Builder<'_>,
+    activation: Activation,
+    x: Value,
+) -> Result<Value, ModelError> {
     let f = match activation {
         Activation::Silu => UnaryFn::Silu,
         Activation::Gelu => UnaryFn::Gelu,
@@ -389,6 +394,9 @@ fn feed_forward(
     layer: usize,
     h: Value,
 ) -> Result<Value, ModelError> {
+    if let (Some(of), true) = (spec.experts, spec.layers[layer].experts) {
+        return experts(b, (spec, &of), layer, h);
+    }
     let h = match spec.feed_forward {
         FeedForward::Plain(activation) => {
             let up = project(b, spec, Part::Up, layer, h)?;

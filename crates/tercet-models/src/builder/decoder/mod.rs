@@ -13,6 +13,7 @@
 //!
 //! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
 
+mod experts;
 pub(crate) mod layer;
 
 use tercet::ops::SampleOptions;

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use super::super::{ConfigError, ensure};
 use super::families::{self, DecoderFamily};
 use super::{
-    DecoderDims, DecoderSpec, FeedForward, NormKind, Part, Rope, RopeScaling, derived_head_dim,
-    rope,
+    DecoderDims, DecoderSpec, Experts, FeedForward, NormKind, Part, Rope, RopeScaling,
+    derived_head_dim, rope,
 };
 use crate::gguf::{Gguf, GgufError, Metadata, clip};
 use crate::weight::{Weight, gguf_weight};
@@ -117,12 +117,7 @@ impl<'a> Keys<'a> {
 }
 
 /// Keys that describe the file or its training.
-const HARMLESS: &[&str] = &[
-    "rope.scaling.finetuned",
-    "tensor_data_layout",
-    // 0 in files of dense models; experts are refused by their tensors and the two keys that are read.
-    "expert_feed_forward_length",
-];
+const HARMLESS: &[&str] = &["rope.scaling.finetuned", "tensor_data_layout"];
 
 /// Reads what all families have, then what this one has.
 pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
@@ -134,21 +129,50 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
         supported: families::gguf_names(),
     })?;
     let keys = Keys::new(gguf, architecture);
-    refuse_variants(&keys)?;
     let mut spec = common(&keys, family)?;
+    experts(&keys, &mut spec)?;
     (family.get().keys)(&keys, &mut spec)?;
     keys.finish()?;
     Ok(spec)
 }
 
+/// The experts, where a file has some and its family knows them; 0 of them are none.
+fn experts(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    let number = |name: &str| {
+        let found = keys.meta().opt_u32(&keys.key(name))?;
+        Ok::<_, ConfigError>(
+            found
+                .filter(|found| *found != 0)
+                .map(|found| found as usize),
+        )
+    };
+    let count = number("expert_count")?;
+    let used = number("expert_used_count")?;
+    let ffn = number("expert_feed_forward_length")?;
+    let shared = number("expert_shared_feed_forward_length")?;
+    let Some(count) = count else {
+        return Ok(());
+    };
+    let Some(normalized) = spec.family.get().normalizes_experts else {
+        return Err(keys.unsupported("expert_count", &count.to_string(), "a dense model"));
+    };
+    let experts = Experts {
+        count,
+        used: keys
+            .size("expert_used_count")
+            .map(|_| used.unwrap_or(count))?,
+        ffn: ffn.unwrap_or(spec.ffn),
+        normalized,
+        shared,
+    };
+    spec.set_experts(experts, |layer| {
+        let router = format!("{}.weight", Part::Router.gguf(layer));
+        keys.gguf.has_tensor(&router)
+    });
+    Ok(())
+}
+
 fn refuse_variants(keys: &Keys<'_>) -> Result<(), ConfigError> {
-    for name in ["expert_count", "expert_used_count"] {
-        if let Some(count) = keys.meta().opt_u32(&keys.key(name))?
-            && count != 0
-        {
-            return Err(keys.unsupported(name, &count.to_string(), "a dense model"));
-        }
-    }
     if keys.opt_bool("attention.causal")? == Some(false) {
         return Err(keys.unsupported("attention.causal", "false", "true"));
     }
@@ -156,6 +180,7 @@ fn refuse_variants(keys: &Keys<'_>) -> Result<(), ConfigError> {
 }
 
 fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
+    refuse_variants(keys)?;
     let (gguf, meta, family) = (keys.gguf, keys.meta(), id.get());
     let hidden = keys.size("embedding_length")?;
     let heads = keys.size("attention.head_count")?;

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use super::{ConfigError, Fields, ensure};
 pub use families::DecoderFamily;
 pub(crate) use families::{of_gguf, of_model_type};
-pub(crate) use part::{OUTPUT_MODULE, Part, projections};
+pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part, projections};
 pub use rope::{Rope, RopeScaling};
 pub(crate) use tensors::refuse_unknown_modules;
 
@@ -114,6 +114,24 @@ pub struct LayerSpec {
     pub window: Option<usize>,
     /// Which of the model's [`DecoderSpec::ropes`] turns queries and keys; none leaves them as they are.
     pub rope: Option<usize>,
+    /// Whether its feed-forward network is one of experts.
+    pub experts: bool,
+}
+
+/// Experts in place of a feed-forward network (Shazeer and others, "Outrageously Large Neural Networks", 2017): each token
+/// goes through those whose probability, by a softmax over all, is greatest, and results are added by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Experts {
+    /// How many there are.
+    pub count: usize,
+    /// Through how many a token goes.
+    pub used: usize,
+    /// Width of one.
+    pub ffn: usize,
+    /// Whether the probabilities of those that are used are divided by their sum.
+    pub normalized: bool,
+    /// Width of the one that all tokens go through, if there is one; its result is times the sigmoid of a projection.
+    pub shared: Option<usize>,
 }
 
 impl LayerSpec {
@@ -121,6 +139,7 @@ impl LayerSpec {
     pub const FULL: LayerSpec = LayerSpec {
         window: None,
         rope: Some(0),
+        experts: false,
     };
 }
 
@@ -200,6 +219,8 @@ pub struct DecoderSpec {
     pub qk_norm: Option<QkNorm>,
     /// The feed-forward network.
     pub feed_forward: FeedForward,
+    /// The experts of the layers that have some.
+    pub experts: Option<Experts>,
     /// Whether Q, K and V are rows of one projection.
     pub fused_qkv: bool,
     /// Whether gate and up are rows of one projection, the gate first.
@@ -271,6 +292,7 @@ impl DecoderSpec {
             residual: Residual::Serial,
             qk_norm: None,
             feed_forward: FeedForward::Gated(Activation::Silu),
+            experts: None,
             fused_qkv: false,
             fused_gate_up: false,
             attention_scale: None,
@@ -330,6 +352,14 @@ impl DecoderSpec {
         }
     }
 
+    /// Layers have experts where `sparse` says so for their number.
+    fn set_experts(&mut self, experts: Experts, sparse: impl Fn(usize) -> bool) {
+        self.experts = Some(experts);
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            layer.experts = sparse(i);
+        }
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         ensure(self.heads.is_multiple_of(self.kv_heads), || {
             format!(
@@ -364,6 +394,11 @@ impl DecoderSpec {
             ("the scale of residuals", Some(self.residual_scale.into())),
         ] {
             value.map_or(Ok(()), |value| positive(what, value))?;
+        }
+        if let Some(Experts { count, used, .. }) = self.experts {
+            ensure(used <= count, || {
+                format!("{used} of {count} experts cannot be used")
+            })?;
         }
         let beyond = self
             .bos

@@ -24,10 +24,23 @@ pub(crate) enum Part {
     /// Gate and up in one.
     GateUp,
     Down,
+    /// The scores of experts.
+    Router,
+    ExpertGate,
+    ExpertUp,
+    ExpertDown,
+    /// Of the expert that all tokens go through.
+    SharedGate,
+    SharedUp,
+    SharedDown,
+    SharedScore,
     FfnPostNorm,
     FinalNorm,
     Output,
 }
+
+/// Where a folder's names have the number of an expert.
+pub(crate) const EXPERT: &str = "[]";
 
 /// What folders call the output projection.
 pub(crate) const OUTPUT_MODULE: &str = "lm_head";
@@ -36,7 +49,8 @@ pub(crate) const OUTPUT_MODULE: &str = "lm_head";
 pub(crate) type Names = &'static [(Part, &'static str)];
 
 impl Part {
-    /// The names in a Hugging Face folder of llama and in a GGUF file, without `.weight`; `{}` is the layer.
+    /// The names in a Hugging Face folder of llama and in a GGUF file, without `.weight`; `{}` is the layer, `[]` the
+    /// expert.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Part::Embedding => ("model.embed_tokens", "token_embd"),
@@ -60,6 +74,35 @@ impl Part {
             Part::Up => ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
             Part::GateUp => ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),
             Part::Down => ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
+            Part::Router => ("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp"),
+            Part::ExpertGate => (
+                "model.layers.{}.mlp.experts.[].gate_proj",
+                "blk.{}.ffn_gate_exps",
+            ),
+            Part::ExpertUp => (
+                "model.layers.{}.mlp.experts.[].up_proj",
+                "blk.{}.ffn_up_exps",
+            ),
+            Part::ExpertDown => (
+                "model.layers.{}.mlp.experts.[].down_proj",
+                "blk.{}.ffn_down_exps",
+            ),
+            Part::SharedGate => (
+                "model.layers.{}.mlp.shared_expert.gate_proj",
+                "blk.{}.ffn_gate_shexp",
+            ),
+            Part::SharedUp => (
+                "model.layers.{}.mlp.shared_expert.up_proj",
+                "blk.{}.ffn_up_shexp",
+            ),
+            Part::SharedDown => (
+                "model.layers.{}.mlp.shared_expert.down_proj",
+                "blk.{}.ffn_down_shexp",
+            ),
+            Part::SharedScore => (
+                "model.layers.{}.mlp.shared_expert_gate",
+                "blk.{}.ffn_gate_inp_shexp",
+            ),
             Part::FfnPostNorm => (
                 "model.layers.{}.post_feedforward_layernorm",
                 "blk.{}.post_ffw_norm",
@@ -103,6 +146,8 @@ impl Part {
             hidden, ffn, vocab, ..
         } = *spec;
         let (q, kv) = (spec.q_width(), spec.kv_width());
+        let experts = spec.experts.unwrap_or_default();
+        let shared = experts.shared.unwrap_or_default();
         let of_heads = |whole: usize| match spec.qk_norm {
             Some(QkNorm::Whole) => whole,
             Some(QkNorm::Heads) | None => spec.head_dim,
@@ -115,6 +160,12 @@ impl Part {
             Part::Gate | Part::Up => [ffn, hidden],
             Part::GateUp => [2 * ffn, hidden],
             Part::Down => [hidden, ffn],
+            Part::Router => [experts.count, hidden],
+            Part::ExpertGate | Part::ExpertUp => [experts.ffn, hidden],
+            Part::ExpertDown => [hidden, experts.ffn],
+            Part::SharedGate | Part::SharedUp => [shared, hidden],
+            Part::SharedDown => [hidden, shared],
+            Part::SharedScore => [1, hidden],
             Part::Embedding | Part::Output => [vocab, hidden],
             Part::QueryNorm => [1, of_heads(q)],
             Part::KeyNorm => [1, of_heads(kv)],
@@ -145,17 +196,30 @@ impl Part {
             | Part::FfnNorm
             | Part::FfnPostNorm
             | Part::FinalNorm => spec.norm.bias,
-            Part::Embedding | Part::QueryNorm | Part::KeyNorm => false,
+            Part::Embedding
+            | Part::QueryNorm
+            | Part::KeyNorm
+            | Part::Router
+            | Part::ExpertGate
+            | Part::ExpertUp
+            | Part::ExpertDown
+            | Part::SharedGate
+            | Part::SharedUp
+            | Part::SharedDown
+            | Part::SharedScore => false,
         }
     }
 
-    /// The projections of a layer.
-    pub(crate) fn projections(spec: &DecoderSpec) -> Vec<Part> {
+    /// The projections of a layer that adapters may change; those of experts are none.
+    pub(crate) fn projections(spec: &DecoderSpec, layer: usize) -> Vec<Part> {
         let mut parts = match spec.fused_qkv {
             true => vec![Part::Qkv],
             false => vec![Part::Query, Part::Key, Part::Value],
         };
         parts.push(Part::AttentionOutput);
+        if spec.layers[layer].experts {
+            return parts;
+        }
         match (spec.feed_forward, spec.fused_gate_up) {
             (FeedForward::Gated(_), true) => parts.push(Part::GateUp),
             (FeedForward::Gated(_), false) => parts.extend([Part::Gate, Part::Up]),
@@ -166,8 +230,20 @@ impl Part {
     }
 
     /// Everything of a layer that has tensors.
-    pub(crate) fn of_layer(spec: &DecoderSpec) -> Vec<Part> {
-        let mut parts = Part::projections(spec);
+    pub(crate) fn of_layer(spec: &DecoderSpec, layer: usize) -> Vec<Part> {
+        let mut parts = Part::projections(spec, layer);
+        if let (Some(experts), true) = (spec.experts, spec.layers[layer].experts) {
+            parts.extend([
+                Part::Router,
+                Part::ExpertGate,
+                Part::ExpertUp,
+                Part::ExpertDown,
+            ]);
+            if experts.shared.is_some() {
+                parts.extend([Part::SharedGate, Part::SharedUp]);
+                parts.extend([Part::SharedDown, Part::SharedScore]);
+            }
+        }
         if spec.placement != NormPlacement::After {
             parts.push(Part::AttentionNorm);
             if spec.residual == Residual::Serial {
@@ -186,9 +262,10 @@ impl Part {
 
 /// The projections that adapters may change: those of the layers, then the output.
 pub(crate) fn projections(spec: &DecoderSpec) -> impl Iterator<Item = (Part, usize)> {
-    let parts = Part::projections(spec);
     let layers = 0..spec.layers.len();
-    let of_layers =
-        layers.flat_map(move |layer| parts.clone().into_iter().map(move |part| (part, layer)));
+    let of_layers = layers.flat_map(|layer| {
+        let parts = Part::projections(spec, layer);
+        parts.into_iter().map(move |part| (part, layer))
+    });
     of_layers.chain([(Part::Output, 0)])
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::super::ConfigError;
+use super::part::EXPERT;
 use super::{DecoderSpec, Part};
 use crate::builder::Weights;
 use crate::gguf::{Gguf, clip};
@@ -45,13 +46,21 @@ pub(crate) fn refuse_unknown_modules<'a>(
 }
 
 fn names(spec: &DecoderSpec, name: &dyn Fn(Part, usize) -> String) -> HashSet<String> {
-    let of_layer = Part::of_layer(spec);
     let layers = 0..spec.layers.len();
-    let layers = layers.flat_map(|layer| of_layer.iter().map(move |part| (*part, layer)));
+    let layers = layers.flat_map(|layer| {
+        let parts = Part::of_layer(spec, layer);
+        parts.into_iter().map(move |part| (part, layer))
+    });
     let ends = [Part::Embedding, Part::FinalNorm, Part::Output].map(|part| (part, 0));
     let mut names = HashSet::new();
     for (part, layer) in layers.chain(ends) {
         let base = name(part, layer);
+        if base.contains(EXPERT) {
+            let experts = spec.experts.map_or(0, |experts| experts.count);
+            let of = |e: usize| format!("{}.weight", base.replace(EXPERT, &e.to_string()));
+            names.extend((0..experts).map(of));
+            continue;
+        }
         if part.has_bias(spec) {
             names.insert(format!("{base}.bias"));
         }

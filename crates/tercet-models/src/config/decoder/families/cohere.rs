@@ -12,6 +12,7 @@ const STEP: usize = 4;
 pub(super) const COHERE: FamilyRow = FamilyRow {
     model_type: "cohere",
     architecture: "command-r",
+    normalizes_experts: None,
     rope_in_folders: RopeLayout::Pairs,
     eps: "layer_norm_eps",
     defaults,

@@ -20,6 +20,7 @@ const STEP: usize = 6;
 pub(super) const GEMMA: FamilyRow = FamilyRow {
     model_type: "gemma",
     architecture: "gemma",
+    normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
     // Folders of the first models have `hidden_act` "gelu" and mean its approximation.
     activations: &["hidden_activation"],

@@ -7,6 +7,7 @@ use crate::config::decoder::json::llama_biases;
 pub(super) const GRANITE: FamilyRow = FamilyRow {
     model_type: "granite",
     architecture: "granite",
+    normalizes_experts: None,
     json: |fields, spec| {
         llama_biases(fields, spec)?;
         let factor = |name| fields.opt_positive(name);

@@ -4,7 +4,7 @@
 use super::{FamilyRow, no_keys, plain};
 use crate::config::decoder::json::{llama_biases, windows};
 use crate::config::decoder::keys::Keys;
-use crate::config::decoder::{ConfigError, DecoderSpec, Fields, RopeLayout, ensure};
+use crate::config::decoder::{ConfigError, DecoderSpec, Experts, Fields, Part, RopeLayout, ensure};
 
 pub(super) const LLAMA: FamilyRow = FamilyRow {
     model_type: "llama",
@@ -14,6 +14,8 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
     rope_in_gguf: RopeLayout::Pairs,
     eps: "rms_norm_eps",
     activations: &["hidden_act"],
+    // Of Mixtral, whose files are of this architecture.
+    normalizes_experts: Some(true),
     defaults: plain,
     json: |fields, spec| {
         fields.only("sliding_window", "null", |_| false)?;
@@ -29,9 +31,49 @@ pub(super) const MISTRAL: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
+pub(super) const MIXTRAL: FamilyRow = FamilyRow {
+    model_type: "mixtral",
+    names: &[
+        (Part::Router, "model.layers.{}.block_sparse_moe.gate"),
+        (
+            Part::ExpertGate,
+            "model.layers.{}.block_sparse_moe.experts.[].w1",
+        ),
+        (
+            Part::ExpertUp,
+            "model.layers.{}.block_sparse_moe.experts.[].w3",
+        ),
+        (
+            Part::ExpertDown,
+            "model.layers.{}.block_sparse_moe.experts.[].w2",
+        ),
+    ],
+    json: |fields, spec| {
+        let experts = Experts {
+            count: fields.size("num_local_experts")?,
+            used: fields.size("num_experts_per_tok")?,
+            ffn: spec.ffn,
+            normalized: true,
+            shared: None,
+        };
+        spec.set_experts(experts, |_| true);
+        of_training(fields)?;
+        windows(fields, spec, |_| true)
+    },
+    ..LLAMA
+};
+
+/// What experts have for training only.
+pub(super) fn of_training(fields: &Fields<'_>) -> Result<(), ConfigError> {
+    fields.only("output_router_logits", "true or false", |v| v.is_boolean())?;
+    fields.only("router_aux_loss_coef", "a number", |v| v.is_number())?;
+    fields.only("router_jitter_noise", "a number", |v| v.is_number())
+}
+
 pub(super) const SMOLLM3: FamilyRow = FamilyRow {
     model_type: "smollm3",
     architecture: "smollm3",
+    normalizes_experts: None,
     defaults: |spec| {
         spec.tied_embeddings = true;
         leave_every(spec, STEP);

@@ -31,6 +31,9 @@ pub(crate) struct FamilyRow {
     pub(super) eps: &'static str,
     /// The fields with the activation, of which the first that is there counts.
     pub(super) activations: &'static [&'static str],
+    /// Whether probabilities of the experts that are used are divided by their sum in GGUF files, which do not say so; none
+    /// where there are no experts.
+    pub(super) normalizes_experts: Option<bool>,
     /// What all its models have, whatever file they are in.
     pub(super) defaults: fn(&mut DecoderSpec),
     /// Its own fields of `config.json`.
@@ -44,12 +47,15 @@ pub(crate) struct FamilyRow {
 pub struct DecoderFamily(usize);
 
 /// All of them; llama is the first.
-const FAMILIES: [&FamilyRow; 16] = [
+const FAMILIES: [&FamilyRow; 19] = [
     &llama::LLAMA,
     &llama::MISTRAL,
+    &llama::MIXTRAL,
     &llama::SMOLLM3,
     &qwen::QWEN2,
     &qwen::QWEN3,
+    &qwen::QWEN2_MOE,
+    &qwen::QWEN3_MOE,
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,

@@ -8,6 +8,7 @@ use crate::config::decoder::{NormPlacement, QkNorm, RopeLayout};
 pub(super) const OLMO2: FamilyRow = FamilyRow {
     model_type: "olmo2",
     architecture: "olmo2",
+    normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
     defaults: |spec| {
         spec.placement = NormPlacement::After;

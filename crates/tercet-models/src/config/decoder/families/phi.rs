@@ -9,6 +9,7 @@ use crate::config::decoder::{Activation, FeedForward, NormKind, Part, Residual, 
 pub(super) const PHI: FamilyRow = FamilyRow {
     model_type: "phi",
     architecture: "phi2",
+    normalizes_experts: None,
     names: &[
         (Part::AttentionOutput, "model.layers.{}.self_attn.dense"),
         (Part::Up, "model.layers.{}.mlp.fc1"),
@@ -36,6 +37,7 @@ pub(super) const PHI: FamilyRow = FamilyRow {
 pub(super) const PHI3: FamilyRow = FamilyRow {
     model_type: "phi3",
     architecture: "phi3",
+    normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
     defaults: |spec| (spec.fused_qkv, spec.fused_gate_up) = (true, true),
     json: |fields, spec| {

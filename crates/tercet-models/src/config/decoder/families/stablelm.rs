@@ -7,6 +7,7 @@ use crate::config::decoder::{NormKind, Residual, RopeLayout};
 pub(super) const STABLELM: FamilyRow = FamilyRow {
     model_type: "stablelm",
     architecture: "stablelm",
+    normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
     eps: "layer_norm_eps",
     defaults: |spec| {

@@ -8,6 +8,7 @@ use crate::config::decoder::{Activation, FeedForward, NormKind, Part, RopeLayout
 pub(super) const STARCODER2: FamilyRow = FamilyRow {
     model_type: "starcoder2",
     architecture: "starcoder2",
+    normalizes_experts: None,
     names: &[
         (Part::Up, "model.layers.{}.mlp.c_fc"),
         (Part::Down, "model.layers.{}.mlp.c_proj"),
