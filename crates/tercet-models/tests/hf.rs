@@ -252,7 +252,6 @@ fn llama_from_gguf_metadata() {
     for refused in [
         gguf_llama().str("llama.rope.scaling.type", "dynamic"),
         gguf_llama().str("llama.rope.scaling.type", "longrope"),
-        gguf_llama().u32("llama.expert_count", 8),
         gguf_llama().u32("llama.attention.value_length", 4),
     ] {
         let error = read(refused).unwrap_err();
@@ -261,6 +260,21 @@ fn llama_from_gguf_metadata() {
             "{error:?}"
         );
     }
+    let of_no_number = read(gguf_llama().u32("llama.expert_count", 8)).unwrap_err();
+    assert!(
+        of_no_number
+            .to_string()
+            .contains("`llama.expert_used_count`"),
+        "{of_no_number}"
+    );
+    let too_many = gguf_llama()
+        .u32("llama.expert_count", 8)
+        .u32("llama.expert_used_count", 9);
+    let error = read(too_many).unwrap_err();
+    assert!(
+        matches!(error, ConfigError::Inconsistent { .. }),
+        "{error:?}"
+    );
     let error = read(gguf_llama().f32("llama.logit_scale", 2.0)).unwrap_err();
     assert!(error.to_string().contains("`llama.logit_scale`"), "{error}");
     let error = read(gguf_llama().u32("llama.vocab_size", 11)).unwrap_err();

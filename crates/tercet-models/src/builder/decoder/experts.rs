@@ -6,7 +6,7 @@ use tercet::{Dim, Value};
 use super::super::tuned::Mode;
 use super::super::weights::Matrix;
 use super::super::{Builder, ModelError, Weights};
-use super::layer::{activate, project};
+use super::layer::{activate, linear};
 use crate::config::decoder::{Activation, DecoderSpec, EXPERT, Experts, FeedForward, Part};
 
 /// A layer's experts of `h`.
@@ -60,7 +60,7 @@ fn routed(
     let each = n
         .checked_mul(&Dim::Known(used))
         .ok_or_else(|| ModelError::Unsupported("a batch that is too large".to_string()))?;
-    let scores = project(b, spec, Part::Router, layer, x)?;
+    let scores = linear(b, spec, Part::Router, layer, x)?;
     let scores = b.graph.softmax(scores, 1)?;
     let top = b.graph.top_k(scores, used, 1, true)?;
     let expert = b.graph.reshape(top.port(1), [each.clone()])?;
@@ -97,12 +97,12 @@ fn shared(
     (layer, activation): (usize, Activation),
     x: Value,
 ) -> Result<Value, ModelError> {
-    let gate = project(b, spec, Part::SharedGate, layer, x)?;
-    let up = project(b, spec, Part::SharedUp, layer, x)?;
+    let gate = linear(b, spec, Part::SharedGate, layer, x)?;
+    let up = linear(b, spec, Part::SharedUp, layer, x)?;
     let gate = activate(b, activation, gate)?;
     let h = b.graph.mul(gate, up)?;
-    let y = project(b, spec, Part::SharedDown, layer, h)?;
-    let score = project(b, spec, Part::SharedScore, layer, x)?;
+    let y = linear(b, spec, Part::SharedDown, layer, h)?;
+    let score = linear(b, spec, Part::SharedScore, layer, x)?;
     let score = b.graph.unary(UnaryFn::Sigmoid, score)?;
     Ok(b.graph.mul(y, score)?)
 }

@@ -177,18 +177,30 @@ pub(crate) fn head(b: &mut Builder<'_>, spec: &DecoderSpec, x: Value) -> Result<
     soft_cap(b, logits, spec.logit_softcap)
 }
 
-pub(super) fn project(
+/// A projection that no adapter changes.
+pub(super) fn linear(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
     part: Part,
     layer: usize,
     x: Value,
 ) -> Result<Value, ModelError> {
-    let shape = part.shape(spec);
     let bias = part.has_bias(spec);
     let bias = bias.then(|| part.name(spec, b.weights, layer, "bias"));
     let weight = part.name(spec, b.weights, layer, "weight");
-    let y = b.linear(x, &weight, bias.as_deref(), shape)?;
+    b.linear(x, &weight, bias.as_deref(), part.shape(spec))
+}
+
+/// One that adapters may change.
+fn project(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    part: Part,
+    layer: usize,
+    x: Value,
+) -> Result<Value, ModelError> {
+    let y = linear(b, spec, part, layer, x)?;
+    let shape = part.shape(spec);
     let site = Site {
         module: &part.module(spec, layer),
         shape,
