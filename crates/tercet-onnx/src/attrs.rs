@@ -1,0 +1,145 @@
+//! Attributes of a node. Reading one marks it; what is left in the end is an error, since the answer could depend on it.
+
+use std::cell::RefCell;
+
+use crate::error::Reason;
+use crate::proto::{AttributeProto, GraphProto, TensorProto};
+
+/// `AttributeProto.AttributeType`, as far as it says which field is meant.
+mod kind {
+    pub(super) const FLOAT: i32 = 1;
+    pub(super) const INT: i32 = 2;
+    pub(super) const STRING: i32 = 3;
+    pub(super) const TENSOR: i32 = 4;
+    pub(super) const GRAPH: i32 = 5;
+    pub(super) const FLOATS: i32 = 6;
+    pub(super) const INTS: i32 = 7;
+    pub(super) const STRINGS: i32 = 8;
+}
+
+/// The attributes of a node, those that a function's node takes from its call already in place.
+#[derive(Debug)]
+pub(crate) struct Attrs<'m> {
+    list: Vec<(&'m str, &'m AttributeProto)>,
+    read: RefCell<Vec<bool>>,
+}
+
+impl<'m> Attrs<'m> {
+    pub(crate) fn new(list: Vec<(&'m str, &'m AttributeProto)>) -> Attrs<'m> {
+        let read = RefCell::new(vec![false; list.len()]);
+        Attrs { list, read }
+    }
+
+    /// All of them, which counts as reading.
+    pub(crate) fn all(&self) -> Vec<(&'m str, &'m AttributeProto)> {
+        self.read.borrow_mut().fill(true);
+        self.list.clone()
+    }
+
+    fn get(&self, name: &str, kinds: &[i32]) -> Result<Option<&'m AttributeProto>, Reason> {
+        let Some(at) = self.list.iter().position(|(n, _)| *n == name) else {
+            return Ok(None);
+        };
+        self.read.borrow_mut()[at] = true;
+        let attr = self.list[at].1;
+        match attr.r#type {
+            // Early files did not say which field is meant.
+            None | Some(0) => Ok(Some(attr)),
+            Some(kind) if kinds.contains(&kind) => Ok(Some(attr)),
+            Some(kind) => Err(Reason::attribute(
+                name,
+                format!("has type {kind}, expected {kinds:?}"),
+            )),
+        }
+    }
+
+    /// True if the attribute is there; that is no reading.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.list.iter().any(|(n, _)| *n == name)
+    }
+
+    /// Marks attributes as read whose value cannot change the answer.
+    pub(crate) fn ignore(&self, names: &[&str]) {
+        for (at, (name, _)) in self.list.iter().enumerate() {
+            if names.contains(name) {
+                self.read.borrow_mut()[at] = true;
+            }
+        }
+    }
+
+    pub(crate) fn int_opt(&self, name: &str) -> Result<Option<i64>, Reason> {
+        Ok(self.get(name, &[kind::INT])?.map(|a| a.i.unwrap_or(0)))
+    }
+
+    pub(crate) fn int(&self, name: &str, default: i64) -> Result<i64, Reason> {
+        Ok(self.int_opt(name)?.unwrap_or(default))
+    }
+
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, Reason> {
+        Ok(self.int(name, default.into())? != 0)
+    }
+
+    pub(crate) fn float_opt(&self, name: &str) -> Result<Option<f64>, Reason> {
+        let attr = self.get(name, &[kind::FLOAT])?;
+        Ok(attr.map(|a| f64::from(a.f.unwrap_or(0.0))))
+    }
+
+    pub(crate) fn float(&self, name: &str, default: f64) -> Result<f64, Reason> {
+        // As a file would say it.
+        Ok(self.float_opt(name)?.unwrap_or(f64::from(default as f32)))
+    }
+
+    pub(crate) fn string_opt(&self, name: &str) -> Result<Option<String>, Reason> {
+        let attr = self.get(name, &[kind::STRING])?;
+        let text =
+            attr.map(|a| String::from_utf8_lossy(a.s.as_deref().unwrap_or(&[])).into_owned());
+        Ok(text)
+    }
+
+    pub(crate) fn string(&self, name: &str, default: &str) -> Result<String, Reason> {
+        Ok(self
+            .string_opt(name)?
+            .unwrap_or_else(|| default.to_string()))
+    }
+
+    pub(crate) fn ints_opt(&self, name: &str) -> Result<Option<&'m [i64]>, Reason> {
+        Ok(self.get(name, &[kind::INTS])?.map(|a| a.ints.as_slice()))
+    }
+
+    pub(crate) fn floats_opt(&self, name: &str) -> Result<Option<&'m [f32]>, Reason> {
+        Ok(self
+            .get(name, &[kind::FLOATS])?
+            .map(|a| a.floats.as_slice()))
+    }
+
+    pub(crate) fn strings_opt(&self, name: &str) -> Result<Option<Vec<String>>, Reason> {
+        let attr = self.get(name, &[kind::STRINGS])?;
+        let text = |s: &bytes::Bytes| String::from_utf8_lossy(s).into_owned();
+        Ok(attr.map(|a| a.strings.iter().map(text).collect()))
+    }
+
+    pub(crate) fn tensor_opt(&self, name: &str) -> Result<Option<&'m TensorProto>, Reason> {
+        Ok(self.get(name, &[kind::TENSOR])?.and_then(|a| a.t.as_ref()))
+    }
+
+    pub(crate) fn graph(&self, name: &str) -> Result<&'m GraphProto, Reason> {
+        let attr = self.get(name, &[kind::GRAPH])?;
+        let graph = attr.and_then(|a| a.g.as_ref());
+        graph.ok_or_else(|| Reason::attribute(name, "a graph is required"))
+    }
+
+    /// Refuses attributes that nobody read.
+    pub(crate) fn finish(&self) -> Result<(), Reason> {
+        let read = self.read.borrow();
+        let left = self
+            .list
+            .iter()
+            .zip(read.iter())
+            .filter(|(_, read)| !**read);
+        let left: Vec<String> = left.map(|((name, _), _)| format!("`{name}`")).collect();
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(Reason::Unread(left.join(", "))),
+        }
+    }
+}

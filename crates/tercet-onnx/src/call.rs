@@ -1,0 +1,217 @@
+//! What the functions of the table see: one node with its operands and attributes, and the graph to build in.
+
+use tercet_ir::{DType, Dim, Graph, Tensor, Type, Value};
+
+use crate::attrs::Attrs;
+use crate::ctx::Ctx;
+use crate::error::Reason;
+use crate::proto::NodeProto;
+use crate::val::{Num, Val};
+
+/// What a node became: its results in order.
+pub(crate) type Done = Result<Vec<Val>, Reason>;
+
+/// A node that is being imported.
+pub(crate) struct Call<'a, 'm> {
+    pub(crate) c: &'a mut Ctx<'m>,
+    pub(crate) node: &'m NodeProto,
+    pub(crate) ins: &'a [Val],
+    pub(crate) attrs: &'a Attrs<'m>,
+    /// The version of the operator's domain.
+    pub(crate) opset: i64,
+}
+
+/// One result.
+pub(crate) fn one(value: Value) -> Done {
+    Ok(vec![Val::Graph(value)])
+}
+
+impl Call<'_, '_> {
+    /// The graph.
+    pub(crate) fn g(&mut self) -> &mut Graph {
+        self.c.g()
+    }
+
+    /// Whether an operand is there.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        !matches!(self.val(index), Val::Absent)
+    }
+
+    /// An operand as it is.
+    pub(crate) fn val(&self, index: usize) -> &Val {
+        self.ins.get(index).unwrap_or(&Val::Absent)
+    }
+
+    /// An operand as a value of the graph.
+    pub(crate) fn x(&mut self, index: usize) -> Result<Value, Reason> {
+        let val = self.val(index).clone();
+        self.c.place(&val, index)
+    }
+
+    /// An optional operand as a value of the graph.
+    pub(crate) fn opt(&mut self, index: usize) -> Result<Option<Value>, Reason> {
+        match self.has(index) {
+            true => self.x(index).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// All operands as values of the graph.
+    pub(crate) fn xs(&mut self) -> Result<Vec<Value>, Reason> {
+        (0..self.ins.len()).map(|i| self.x(i)).collect()
+    }
+
+    /// Whether a result is wanted.
+    pub(crate) fn wants(&self, index: usize) -> bool {
+        self.node.output.get(index).is_some_and(|n| !n.is_empty())
+    }
+
+    /// The type of a value.
+    pub(crate) fn ty(&self, value: Value) -> Type {
+        self.c.graph().ty(value).clone()
+    }
+
+    pub(crate) fn dtype(&self, value: Value) -> DType {
+        self.c.graph().ty(value).dtype
+    }
+
+    pub(crate) fn dims(&self, value: Value) -> Vec<Dim> {
+        self.c.dims(value)
+    }
+
+    pub(crate) fn rank(&self, value: Value) -> usize {
+        self.c.graph().ty(value).rank()
+    }
+
+    /// A known size of an axis.
+    pub(crate) fn size(&self, value: Value, axis: usize) -> Result<usize, Reason> {
+        let ty = self.c.graph().ty(value);
+        let size = ty.shape.get(axis).map(Dim::known);
+        match size {
+            Some(Some(n)) => Ok(n),
+            Some(None) => Err(Reason::unsupported(format!(
+                "axis {axis} of {ty} must have a known size; fix its symbol with `ImportOptions::dim`"
+            ))),
+            None => Err(Reason::unsupported(format!("{ty} has no axis {axis}"))),
+        }
+    }
+
+    /// The known sizes of all axes.
+    pub(crate) fn known_dims(&self, value: Value) -> Result<Vec<usize>, Reason> {
+        (0..self.rank(value))
+            .map(|axis| self.size(value, axis))
+            .collect()
+    }
+
+    /// A scalar of the dtype of a value.
+    pub(crate) fn like(&mut self, value: Value, number: f64) -> Result<Value, Reason> {
+        let dtype = self.dtype(value);
+        self.c.scalar(dtype, number)
+    }
+
+    /// An operand whose value must be known now.
+    pub(crate) fn known(&self, index: usize) -> Result<Tensor, Reason> {
+        match self.val(index) {
+            Val::Known(k) => Ok(k.tensor.clone()),
+            Val::Graph(v) => {
+                let inputs = self.c.origins(*v);
+                Err(Reason::NeedsValue { index, inputs })
+            }
+            Val::Sizes(_) => Err(Reason::operand(
+                index,
+                "has symbols where numbers are needed; fix them with `ImportOptions::dim`",
+            )),
+            Val::Absent => Err(Reason::operand(index, "is missing")),
+            Val::Seq(_) => Err(Reason::operand(
+                index,
+                "is a sequence, a tensor is expected",
+            )),
+            Val::Refused(why) => Err(Reason::operand(index, why.to_string())),
+            Val::Failed => Err(Reason::operand(index, "failed")),
+        }
+    }
+
+    /// Known integers.
+    pub(crate) fn ints(&self, index: usize) -> Result<Vec<i64>, Reason> {
+        Ok(self.known(index)?.to_i64s())
+    }
+
+    /// Known integers of an optional operand.
+    pub(crate) fn ints_opt(&self, index: usize) -> Result<Option<Vec<i64>>, Reason> {
+        match self.has(index) {
+            true => self.ints(index).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// One known integer.
+    pub(crate) fn int(&self, index: usize) -> Result<i64, Reason> {
+        match self.ints(index)?.as_slice() {
+            [n] => Ok(*n),
+            other => Err(Reason::operand(
+                index,
+                format!("has {} elements, one is expected", other.len()),
+            )),
+        }
+    }
+
+    /// One known number.
+    pub(crate) fn float(&self, index: usize) -> Result<f64, Reason> {
+        match self.known(index)?.to_f64s().as_slice() {
+            [n] => Ok(*n),
+            other => Err(Reason::operand(
+                index,
+                format!("has {} elements, one is expected", other.len()),
+            )),
+        }
+    }
+
+    /// Numbers of a shape.
+    pub(crate) fn nums(&self, index: usize) -> Result<Vec<Num>, Reason> {
+        match self.val(index).as_sizes() {
+            Some(sizes) => Ok(sizes.nums),
+            None => Ok(self.ints(index)?.into_iter().map(Num::Int).collect()),
+        }
+    }
+
+    /// Sizes of an operand that is a shape.
+    pub(crate) fn shape_operand(&self, index: usize) -> Result<Vec<Dim>, Reason> {
+        let nums = self.nums(index)?;
+        let dims: Option<Vec<Dim>> = nums.iter().map(Num::dim).collect();
+        dims.ok_or_else(|| Reason::operand(index, format!("{nums:?} is no shape")))
+    }
+
+    /// The axis of an attribute `axis`.
+    pub(crate) fn axis(&self, default: i64, rank: usize) -> Result<usize, Reason> {
+        axis(self.attrs.int("axis", default)?, rank)
+    }
+
+    /// Axes of an attribute, or of an operand from the version on that has one.
+    pub(crate) fn axes(&self, operand: usize, since: i64) -> Result<Option<Vec<i64>>, Reason> {
+        match self.opset >= since {
+            true => self.ints_opt(operand),
+            false => Ok(self.attrs.ints_opt("axes")?.map(<[i64]>::to_vec)),
+        }
+    }
+}
+
+/// An axis, counted from the end where negative.
+pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
+    let from_start = match axis < 0 {
+        true => axis.saturating_add(rank as i64),
+        false => axis,
+    };
+    let found = usize::try_from(from_start).ok().filter(|a| *a < rank);
+    found.ok_or_else(|| Reason::unsupported(format!("axis {axis} is out of range for rank {rank}")))
+}
+
+/// Several axes.
+pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
+    list.iter().map(|a| axis(*a, rank)).collect()
+}
+
+/// Numbers that are no sizes are an error.
+pub(crate) fn unsigned(name: &str, list: &[i64]) -> Result<Vec<usize>, Reason> {
+    let sizes: Option<Vec<usize>> = list.iter().map(|n| usize::try_from(*n).ok()).collect();
+    sizes.ok_or_else(|| Reason::attribute(name, format!("{list:?} must not be negative")))
+}

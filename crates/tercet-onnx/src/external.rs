@@ -1,0 +1,90 @@
+//! Elements of tensors in files beside the model.
+//!
+//! A model comes from anyone, so a path is taken only if it stays inside the model's folder after every link is
+//! followed, and names a regular file. Offset and length are checked before anything is read.
+
+use bytes::Bytes;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Component, Path, PathBuf};
+
+use crate::proto::StringStringEntryProto;
+
+/// The folder that a model's files are in, if it has one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Folder(pub(crate) Option<PathBuf>);
+
+impl Folder {
+    /// The `len` bytes that the entries `location`, `offset` and `length` name.
+    pub(crate) fn read(
+        &self,
+        entries: &[StringStringEntryProto],
+        len: u64,
+    ) -> Result<Bytes, String> {
+        let entry = |key: &str| {
+            let found = entries.iter().find(|e| e.key.as_deref() == Some(key));
+            found.and_then(|e| e.value.as_deref())
+        };
+        let number = |key: &str| match entry(key) {
+            None => Ok(None),
+            Some(text) => match text.parse::<u64>() {
+                Ok(n) => Ok(Some(n)),
+                Err(_) => Err(format!("external data: {key} `{text}` is no number")),
+            },
+        };
+        let location = entry("location").ok_or("external data without a location")?;
+        let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
+        if length.is_some_and(|length| length != len) {
+            return Err(format!(
+                "external data has {} bytes, the tensor {len}",
+                length.unwrap_or(0)
+            ));
+        }
+        let path = self.inside(location)?;
+        let fail = |e: std::io::Error| format!("external data `{location}` cannot be read: {e}");
+        let mut file = File::open(&path).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        if !meta.is_file() {
+            return Err(format!("external data `{location}` is no regular file"));
+        }
+        let end = offset.checked_add(len).filter(|end| *end <= meta.len());
+        if end.is_none() {
+            let size = meta.len();
+            return Err(format!(
+                "external data `{location}` has {size} bytes, the tensor needs {len} from {offset}"
+            ));
+        }
+        file.seek(SeekFrom::Start(offset)).map_err(fail)?;
+        let mut bytes = vec![0; usize::try_from(len).map_err(|e| e.to_string())?];
+        file.read_exact(&mut bytes).map_err(fail)?;
+        Ok(bytes.into())
+    }
+
+    /// The path of a file inside the folder.
+    fn inside(&self, location: &str) -> Result<PathBuf, String> {
+        let folder = self.0.as_deref().ok_or_else(|| {
+            format!(
+                "external data `{location}`: the model was given as bytes; import it by its path"
+            )
+        })?;
+        let relative = Path::new(location);
+        let plain = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
+        let outside = || {
+            format!("external data `{location}` is outside the model's folder, which is refused")
+        };
+        if !relative.components().all(plain) || location.is_empty() {
+            return Err(outside());
+        }
+        let fail = |e: std::io::Error| format!("external data `{location}` cannot be found: {e}");
+        let folder = folder.canonicalize().map_err(fail)?;
+        let path = folder.join(relative).canonicalize().map_err(fail)?;
+        // Opening a pipe would wait for its writer.
+        if !path.metadata().map_err(fail)?.is_file() {
+            return Err(format!("external data `{location}` is no regular file"));
+        }
+        match path.starts_with(&folder) {
+            true => Ok(path),
+            false => Err(outside()),
+        }
+    }
+}

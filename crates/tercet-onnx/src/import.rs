@@ -1,0 +1,396 @@
+//! From a file to a graph: the model as a whole, its inputs and outputs.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use prost::Message;
+use tercet::Device;
+use tercet_ir::backend::Executable;
+use tercet_ir::{Bindings, CompileError, CompileOptions, Dim, Graph, Port, Symbol, Tensor, Type};
+
+use crate::ctx::{Ctx, Opsets, Scope};
+use crate::elem;
+use crate::error::{OnnxError, Reason};
+use crate::external::Folder;
+use crate::proto::{
+    GraphProto, ModelProto, OperatorSetIdProto, TensorTypeProto, TypeProto, TypeValue,
+    ValueInfoProto,
+};
+use crate::tensor;
+use crate::val::Val;
+
+/// What is said about a model besides its file.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    pub(crate) bounds: Bindings,
+    pub(crate) dims: HashMap<String, Dim>,
+    pub(crate) shapes: HashMap<String, Vec<Dim>>,
+    pub(crate) values: HashMap<String, Tensor>,
+}
+
+impl ImportOptions {
+    /// Symbols, shapes and values as the file says.
+    pub fn new() -> ImportOptions {
+        ImportOptions::default()
+    }
+
+    /// The greatest size of a symbol.
+    pub fn bound(mut self, symbol: &str, bound: usize) -> ImportOptions {
+        self.bounds.set(&Symbol::new(symbol), bound);
+        self
+    }
+
+    /// A size, or another symbol, in place of a symbol of the file.
+    pub fn dim(mut self, symbol: &str, dim: impl Into<Dim>) -> ImportOptions {
+        self.dims.insert(symbol.to_string(), dim.into());
+        self
+    }
+
+    /// The shape of an input, in place of what the file says.
+    pub fn shape(mut self, input: &str, dims: impl Into<Vec<Dim>>) -> ImportOptions {
+        self.shapes.insert(input.to_string(), dims.into());
+        self
+    }
+
+    /// The value of an input, which is then a constant: for inputs that decide shapes.
+    pub fn value(mut self, input: &str, tensor: Tensor) -> ImportOptions {
+        self.values.insert(input.to_string(), tensor);
+        self
+    }
+
+    /// Whether the value of an input was given.
+    pub fn has_value(&self, input: &str) -> bool {
+        self.values.contains_key(input)
+    }
+}
+
+/// A model as a graph.
+#[derive(Debug)]
+pub struct Imported {
+    /// The graph.
+    pub graph: Graph,
+    /// Weights, by the names of the graph's parameters.
+    pub params: Vec<(String, Tensor)>,
+    /// What a run is given, in the order of the file.
+    pub inputs: Vec<Port>,
+    /// Inputs whose value was given when importing, or that are initializers as well.
+    pub fixed: Vec<String>,
+    /// What a run gives, in the order of the file.
+    pub outputs: Vec<Port>,
+    /// Bounds of the symbols, as far as given.
+    pub bounds: Bindings,
+    /// Whatever the writer noted.
+    pub metadata: Vec<(String, String)>,
+}
+
+impl Imported {
+    /// The model on a device, with its weights.
+    ///
+    /// # Errors
+    /// [`CompileError`] for what the device cannot run, and for symbols without a bound.
+    pub fn compile(&self, device: &Device) -> Result<Box<dyn Executable>, CompileError> {
+        let options = CompileOptions {
+            bounds: self.bounds.clone(),
+            ..CompileOptions::default()
+        };
+        let mut executable = device.compile(&self.graph, &options)?;
+        for (name, tensor) in &self.params {
+            // What no result depends on may be gone.
+            if executable
+                .signature()
+                .params
+                .iter()
+                .any(|p| p.name == *name)
+            {
+                executable
+                    .set_param(name, tensor.clone())
+                    .map_err(|e| CompileError::Device {
+                        reason: tercet_ir::one_line(&e),
+                    })?;
+            }
+        }
+        Ok(executable)
+    }
+}
+
+/// A model, where it lies.
+#[derive(Clone, Debug)]
+pub enum Source<'a> {
+    /// A file; weights may be in others beside it.
+    Path(&'a Path),
+    /// Its bytes; weights in other files cannot be had.
+    Bytes(Bytes),
+}
+
+impl<'a> From<&'a Path> for Source<'a> {
+    fn from(path: &'a Path) -> Source<'a> {
+        Source::Path(path)
+    }
+}
+
+impl From<Vec<u8>> for Source<'_> {
+    fn from(bytes: Vec<u8>) -> Self {
+        Source::Bytes(bytes.into())
+    }
+}
+
+/// Imports a model.
+///
+/// # Errors
+/// [`OnnxError`]: no file, no model, or all nodes that are not supported, each with the reason.
+pub fn import<'a>(
+    source: impl Into<Source<'a>>,
+    options: &ImportOptions,
+) -> Result<Imported, OnnxError> {
+    let (bytes, folder) = match source.into() {
+        Source::Bytes(bytes) => (bytes, None),
+        Source::Path(path) => {
+            let bytes = std::fs::read(path).map_err(|source| OnnxError::Read {
+                path: path.to_path_buf(),
+                source,
+            })?;
+            let folder = path.parent().map(|p| match p.as_os_str().is_empty() {
+                true => Path::new(".").to_path_buf(),
+                false => p.to_path_buf(),
+            });
+            (bytes.into(), folder)
+        }
+    };
+    let model = ModelProto::decode(bytes).map_err(|source| OnnxError::Decode { source })?;
+    import_model(&model, folder.as_deref(), options)
+}
+
+/// Imports a model that was read already; `folder` is where other files of it are.
+///
+/// # Errors
+/// As [`import`].
+pub fn import_model(
+    model: &ModelProto,
+    folder: Option<&Path>,
+    options: &ImportOptions,
+) -> Result<Imported, OnnxError> {
+    let Some(graph) = &model.graph else {
+        return Err(OnnxError::Invalid("it has no graph".to_string()));
+    };
+    let mut ctx = Ctx::new(options, Folder(folder.map(Path::to_path_buf)));
+    for f in &model.functions {
+        let text = |s: &'_ Option<String>| -> String { s.clone().unwrap_or_default() };
+        let key = (
+            crate::ops::domain(f.domain.as_deref().unwrap_or("")),
+            f.name.as_deref().unwrap_or(""),
+            f.overload.as_deref().unwrap_or(""),
+        );
+        if ctx.functions.insert(key, f).is_some() {
+            return Err(OnnxError::Invalid(format!(
+                "two functions are called `{}`",
+                text(&f.name)
+            )));
+        }
+    }
+    ctx.scopes.push(Scope {
+        isolated: true,
+        opsets: opsets(&model.opset_import)?,
+        ..Scope::default()
+    });
+    let fixed = declare_inputs(&mut ctx, graph);
+    ctx.declare_initializers(graph);
+    ctx.run_nodes(&graph.node).map_err(OnnxError::Invalid)?;
+    name_outputs(&mut ctx, graph);
+    ctx.finish()?;
+    let params = std::mem::take(&mut ctx.params);
+    let built = ctx.pop_level();
+    let signature = tercet_ir::Signature::of(&built);
+    let text = |s: &Option<String>| s.clone().unwrap_or_default();
+    let notes = model.metadata_props.iter();
+    Ok(Imported {
+        inputs: signature.inputs,
+        outputs: signature.outputs,
+        params,
+        fixed,
+        bounds: options.bounds.clone(),
+        metadata: notes.map(|e| (text(&e.key), text(&e.value))).collect(),
+        graph: built,
+    })
+}
+
+/// Operator sets by domain.
+pub(crate) fn opsets(list: &[OperatorSetIdProto]) -> Result<Opsets, OnnxError> {
+    let mut sets = HashMap::new();
+    for set in list {
+        let domain = crate::ops::domain(set.domain.as_deref().unwrap_or(""));
+        let version = set.version.unwrap_or(0);
+        if sets
+            .insert(domain.to_string(), version)
+            .is_some_and(|v| v != version)
+        {
+            return Err(OnnxError::Invalid(format!(
+                "domain `{domain}` has two versions"
+            )));
+        }
+    }
+    Ok(Rc::new(sets))
+}
+
+/// Makes inputs of the graph, and returns those that are none because their value is known.
+fn declare_inputs<'m>(ctx: &mut Ctx<'m>, graph: &'m GraphProto) -> Vec<String> {
+    let weights: BTreeSet<&str> = graph
+        .initializer
+        .iter()
+        .filter_map(|t| t.name.as_deref())
+        .collect();
+    let mut fixed = Vec::new();
+    for info in &graph.input {
+        let name = info.name.as_deref().unwrap_or("");
+        let val = match ctx.options.values.get(name) {
+            Some(tensor) => {
+                fixed.push(name.to_string());
+                Val::named(tensor.clone(), Some(name.to_string()))
+            }
+            None if weights.contains(name) => {
+                fixed.push(name.to_string());
+                continue;
+            }
+            None => match input_type(ctx.options, name, info.r#type.as_ref()) {
+                Err(why) => Val::Refused(format!("is the input `{name}`: {why}").into()),
+                Ok(ty) => match ctx.g().input(name, ty) {
+                    Ok(v) => v.into(),
+                    Err(e) => {
+                        ctx.fail(name.to_string(), "input", Reason::Graph(e));
+                        Val::Failed
+                    }
+                },
+            },
+        };
+        ctx.scope().names.insert(name, val);
+    }
+    fixed
+}
+
+/// The type of an input.
+fn input_type(options: &ImportOptions, name: &str, ty: Option<&TypeProto>) -> Result<Type, String> {
+    let tensor = match ty.and_then(|t| t.value.as_ref()) {
+        Some(TypeValue::Tensor(t)) => t,
+        Some(TypeValue::Sequence(_)) => return Err("sequences are not supported as inputs".into()),
+        Some(TypeValue::Map(_)) => return Err("maps are not supported as inputs".into()),
+        Some(TypeValue::Optional(_)) => return Err("optionals are not supported as inputs".into()),
+        Some(TypeValue::SparseTensor(_)) => {
+            return Err("sparse tensors are not supported as inputs".into());
+        }
+        None => return Err("it has no type".into()),
+    };
+    let dtype = elem::dtype(tensor.elem_type.unwrap_or(0).into())?;
+    let dims = match options.shapes.get(name) {
+        Some(dims) => dims.clone(),
+        None => declared_dims(options, name, tensor)?,
+    };
+    match dims.len() > tercet_ir::MAX_RANK {
+        true => Err(format!(
+            "{} axes; at most {} are possible",
+            dims.len(),
+            tercet_ir::MAX_RANK
+        )),
+        false => Ok(Type::new(dtype, dims)),
+    }
+}
+
+/// The dimensions that a type says; those that it does not say are symbols by the name and the axis.
+pub(crate) fn declared_dims(
+    options: &ImportOptions,
+    name: &str,
+    tensor: &TensorTypeProto,
+) -> Result<Vec<Dim>, String> {
+    let shape = tensor.shape.as_ref();
+    let shape = shape.ok_or("its rank is unknown; give its shape with `ImportOptions::shape`")?;
+    let dim = |(axis, d): (usize, &crate::proto::DimensionProto)| match (
+        d.dim_value,
+        d.dim_param.as_deref(),
+    ) {
+        (Some(n), _) => usize::try_from(n)
+            .map(Dim::Known)
+            .map_err(|_| format!("axis {axis} has size {n}")),
+        (None, Some(symbol)) if !symbol.is_empty() => {
+            let other = options.dims.get(symbol).cloned();
+            Ok(other.unwrap_or_else(|| Dim::sym(symbol)))
+        }
+        (None, _) => {
+            let symbol = format!("{name}_dim_{axis}");
+            let other = options.dims.get(&symbol).cloned();
+            Ok(other.unwrap_or_else(|| Dim::sym(&symbol)))
+        }
+    };
+    shape.dim.iter().enumerate().map(dim).collect()
+}
+
+impl<'m> Ctx<'m> {
+    /// Gives the names of initializers their tensors; one that is refused is so only where it is used.
+    pub(crate) fn declare_initializers(&mut self, graph: &'m GraphProto) {
+        for proto in &graph.initializer {
+            let name = proto.name.as_deref().unwrap_or("");
+            if self.scope().names.contains_key(name) {
+                continue;
+            }
+            let val = match tensor::decode(proto, &self.folder) {
+                Ok(t) => Val::named(t, Some(name.to_string())),
+                Err(why) => Val::Refused(format!("is the initializer `{name}`: {why}").into()),
+            };
+            self.scope().names.insert(name, val);
+        }
+        for sparse in &graph.sparse_initializer {
+            let name = sparse
+                .values
+                .as_ref()
+                .and_then(|v| v.name.as_deref())
+                .unwrap_or("");
+            let val = match crate::ops::constant::sparse(sparse, &self.folder) {
+                Ok(t) => Val::named(t, Some(name.to_string())),
+                Err(why) => Val::Refused(format!("is the initializer `{name}`: {why}").into()),
+            };
+            self.scope().names.insert(name, val);
+        }
+    }
+}
+
+/// Names the results of the graph, after checking that dtypes are as declared.
+fn name_outputs(ctx: &mut Ctx<'_>, graph: &GraphProto) {
+    for info in &graph.output {
+        let name = info.name.as_deref().unwrap_or("");
+        let made = match ctx.lookup(name) {
+            None => Err(Reason::unsupported("no node gives it")),
+            Some(Val::Failed) => continue,
+            Some(val) => name_output(ctx, name, info, &val),
+        };
+        if let Err(reason) = made {
+            ctx.fail(name.to_string(), "output", reason);
+        }
+    }
+}
+
+fn name_output(
+    ctx: &mut Ctx<'_>,
+    name: &str,
+    info: &ValueInfoProto,
+    val: &Val,
+) -> Result<(), Reason> {
+    let value = ctx.place(val, 0)?;
+    let declared = match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+        Some(TypeValue::Tensor(t)) => t.elem_type.unwrap_or(0),
+        Some(_) => {
+            return Err(Reason::unsupported(
+                "results that are no tensors are not supported",
+            ));
+        }
+        None => 0,
+    };
+    if declared != 0 {
+        let declared = elem::dtype(declared.into()).map_err(Reason::unsupported)?;
+        let found = ctx.graph().ty(value).dtype;
+        if declared != found {
+            return Err(Reason::unsupported(format!(
+                "it is declared {declared}, its node gives {found}"
+            )));
+        }
+    }
+    Ok(ctx.g().output(name, value)?)
+}

@@ -1,0 +1,40 @@
+//! ONNX models as Tercet graphs.
+//!
+//! [`import`] reads a model and builds a [`tercet_ir::Graph`]: symbols of the file stay symbols, arithmetic on shapes is
+//! done while importing and never runs, functions are written out. What is not supported is refused here, all of it at
+//! once, with the names of the nodes; a model that was imported means what its file says.
+//!
+//! A walk: `proto` is the file, `import` the model as a whole, `node` one node after the other, `ops` the table of operators,
+//! `val` what a name stands for (a value of the graph, a known tensor, sizes with symbols), `nums` the arithmetic on shapes.
+//!
+//! Invariants: an attribute that is not honoured is an error; nothing in a file makes the importer panic, recurse without
+//! bound, read outside the model's folder, or take memory out of proportion to the file.
+#![forbid(unsafe_code)]
+
+mod attrs;
+mod call;
+mod ctx;
+mod elem;
+mod error;
+mod external;
+mod import;
+mod node;
+mod nums;
+mod ops;
+pub mod proto;
+mod sort;
+mod tensor;
+mod val;
+
+pub use error::{NodeError, OnnxError, Place, Reason};
+pub use import::{ImportOptions, Imported, Source, import, import_model};
+
+/// The tensor of a serialized `TensorProto`.
+///
+/// # Errors
+/// What is wrong with the bytes, or the dtype that is not supported.
+pub fn read_tensor(bytes: Vec<u8>) -> Result<tercet_ir::Tensor, String> {
+    let proto = <proto::TensorProto as prost::Message>::decode(bytes::Bytes::from(bytes));
+    let proto = proto.map_err(|e| e.to_string())?;
+    tensor::decode(&proto, &external::Folder::default())
+}

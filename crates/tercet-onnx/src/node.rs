@@ -1,0 +1,291 @@
+//! One node after the other: which operator, with which operands, and whether its answer is known already.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use tercet_ir::{EvalCtx, Value, evaluate};
+
+use crate::attrs::Attrs;
+use crate::call::{Call, Done};
+use crate::ctx::{Ctx, MAX_NODES, Scope};
+use crate::error::Reason;
+use crate::nums;
+use crate::ops::{self, Entry, Known};
+use crate::proto::{FunctionProto, NodeProto};
+use crate::sort;
+use crate::val::Val;
+
+/// Constants with more elements are not evaluated when importing.
+const MAX_FOLDED: usize = 1 << 16;
+/// How deep functions call each other and graphs nest, together.
+const MAX_DEPTH: usize = 32;
+
+/// What a node calls.
+enum Callee<'m> {
+    Table(&'static Entry, i64),
+    Function(&'m FunctionProto),
+}
+
+impl<'m> Ctx<'m> {
+    /// Imports nodes, in an order in which each follows those it reads from. Errors of single nodes are kept; what is
+    /// returned is one of the list as a whole.
+    pub(crate) fn run_nodes(&mut self, nodes: &'m [NodeProto]) -> Result<(), String> {
+        for i in sort::order(nodes)? {
+            let node = &nodes[i];
+            self.nodes += 1;
+            if self.nodes > MAX_NODES {
+                return Err(format!(
+                    "functions and loops written out have more than {MAX_NODES} nodes"
+                ));
+            }
+            let results = match self.run_node(node) {
+                Ok(Some(results)) => results,
+                Ok(None) => vec![Val::Failed; node.output.len()],
+                Err(reason) => {
+                    let name = match node.name.as_deref() {
+                        Some(name) if !name.is_empty() => name.to_string(),
+                        _ => format!("#{i}"),
+                    };
+                    self.fail(name, node.op_type.as_deref().unwrap_or(""), reason);
+                    vec![Val::Failed; node.output.len()]
+                }
+            };
+            for (name, val) in node.output.iter().zip(results) {
+                if !name.is_empty() {
+                    self.scope().names.insert(name, val);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The results of a node; `None` if an operand failed, which was reported there.
+    fn run_node(&mut self, node: &'m NodeProto) -> Result<Option<Vec<Val>>, Reason> {
+        let callee = self.callee(node)?;
+        let mut ins = Vec::with_capacity(node.input.len());
+        for (index, name) in node.input.iter().enumerate() {
+            let val = match name.is_empty() {
+                true => Val::Absent,
+                false => self.lookup(name).ok_or_else(|| {
+                    Reason::operand(index, format!("no node or input gives `{name}`"))
+                })?,
+            };
+            ins.push(val);
+        }
+        if ins.iter().any(|v| matches!(v, Val::Failed)) {
+            return Ok(None);
+        }
+        let attrs = Attrs::new(self.attributes(node)?);
+        let results = match callee {
+            Callee::Function(f) => return self.call_function(f, &ins, &attrs),
+            Callee::Table(entry, opset) => self.call(entry, opset, node, &ins, &attrs)?,
+        };
+        let wanted = node
+            .output
+            .iter()
+            .rposition(|n| !n.is_empty())
+            .map_or(0, |i| i + 1);
+        if wanted > results.len() {
+            let (op, given) = (entry_name(node), results.len());
+            return Err(Reason::unsupported(format!(
+                "{wanted} results of {op} are used, only {given} are supported"
+            )));
+        }
+        Ok(Some(results))
+    }
+
+    fn callee(&self, node: &'m NodeProto) -> Result<Callee<'m>, Reason> {
+        let domain = ops::domain(node.domain.as_deref().unwrap_or(""));
+        let name = node.op_type.as_deref().unwrap_or("");
+        let overload = node.overload.as_deref().unwrap_or("");
+        if let Some(f) = self.functions.get(&(domain, name, overload)) {
+            return Ok(Callee::Function(f));
+        }
+        let opset = self.opset(domain)?;
+        match ops::find(domain, name, opset) {
+            Some(entry) => Ok(Callee::Table(entry, opset)),
+            None if domain.is_empty() => Err(Reason::Operator(format!("opset {opset}"))),
+            None => Err(Reason::Operator(format!("`{domain}` {opset}"))),
+        }
+    }
+
+    fn opset(&self, domain: &str) -> Result<i64, Reason> {
+        let scope = self.scopes.last();
+        let version = scope.and_then(|s| s.opsets.get(domain).copied());
+        match version {
+            Some(v) => Ok(v),
+            // Exporters leave out the domains of their own.
+            None if !domain.is_empty() => Ok(1),
+            None => Err(Reason::unsupported(
+                "the model does not say which opset it is of",
+            )),
+        }
+    }
+
+    /// The attributes of a node, with those of the function around in their places.
+    fn attributes(
+        &self,
+        node: &'m NodeProto,
+    ) -> Result<Vec<(&'m str, &'m crate::proto::AttributeProto)>, Reason> {
+        let mut list = Vec::with_capacity(node.attribute.len());
+        for attr in &node.attribute {
+            let name = attr.name.as_deref().unwrap_or("");
+            match attr.ref_attr_name.as_deref() {
+                None | Some("") => list.push((name, attr)),
+                // One that the call does not give is absent.
+                Some(outer) => list.extend(self.function_attribute(outer).map(|a| (name, a))),
+            }
+        }
+        for (i, (name, _)) in list.iter().enumerate() {
+            if list[..i].iter().any(|(n, _)| n == name) {
+                return Err(Reason::attribute(name, "is there twice"));
+            }
+        }
+        Ok(list)
+    }
+
+    /// The results of an operator of the table.
+    fn call(
+        &mut self,
+        entry: &'static Entry,
+        opset: i64,
+        node: &'m NodeProto,
+        ins: &[Val],
+        attrs: &Attrs<'m>,
+    ) -> Done {
+        if let Known::Folded = entry.known {
+            if let Some(results) = nums::fold(entry.name, opset, ins, attrs)? {
+                attrs.finish()?;
+                return Ok(results);
+            }
+            if let Some(results) = self.fold(entry, opset, node, ins, attrs)? {
+                return Ok(results);
+            }
+        }
+        let mut call = Call {
+            c: self,
+            node,
+            ins,
+            attrs,
+            opset,
+        };
+        let results = (entry.import)(&mut call)?;
+        attrs.finish()?;
+        Ok(results)
+    }
+
+    /// The results of an operator whose operands are all known and small.
+    fn fold(
+        &mut self,
+        entry: &'static Entry,
+        opset: i64,
+        node: &'m NodeProto,
+        ins: &[Val],
+        attrs: &Attrs<'m>,
+    ) -> Result<Option<Vec<Val>>, Reason> {
+        let small = |v: &Val| match v {
+            Val::Known(k) => k.tensor.numel() <= MAX_FOLDED,
+            Val::Absent => true,
+            _ => false,
+        };
+        if ins.is_empty() || !ins.iter().all(small) {
+            return Ok(None);
+        }
+        self.push_level(false);
+        let mut call = Call {
+            c: self,
+            node,
+            ins,
+            attrs,
+            opset,
+        };
+        let results = (entry.import)(&mut call);
+        let graph = self.pop_level();
+        let results = results?;
+        let values = results.iter().filter_map(|v| match v {
+            Val::Graph(v) => Some(*v),
+            _ => None,
+        });
+        let values: Vec<Value> = values.collect();
+        let is_small = |v: &Value| {
+            let n = graph.ty(*v).shape.numel().and_then(|n| n.known());
+            n.is_some_and(|n| n <= MAX_FOLDED)
+        };
+        let all_small = (0..graph.len()).all(|i| {
+            is_small(&Value {
+                node: tercet_ir::NodeId(i as u32),
+                port: 0,
+            })
+        });
+        if !all_small || !values.iter().all(is_small) {
+            return Ok(None);
+        }
+        attrs.finish()?;
+        let done = evaluate(&graph, &EvalCtx::after(0), &BTreeMap::new())?;
+        let fold = |v: Val| match v {
+            Val::Graph(v) => Val::known(done.get(v).clone()),
+            other => other,
+        };
+        Ok(Some(results.into_iter().map(fold).collect()))
+    }
+
+    /// The results of a function of the model, by importing its body.
+    fn call_function(
+        &mut self,
+        f: &'m FunctionProto,
+        ins: &[Val],
+        attrs: &Attrs<'m>,
+    ) -> Result<Option<Vec<Val>>, Reason> {
+        if self.inside.len() >= MAX_DEPTH {
+            return Err(Reason::unsupported(format!(
+                "functions and graphs nest more than {MAX_DEPTH} deep"
+            )));
+        }
+        let mut scope = Scope {
+            isolated: true,
+            opsets: match f.opset_import.is_empty() {
+                true => self
+                    .scopes
+                    .last()
+                    .map(|s| Rc::clone(&s.opsets))
+                    .unwrap_or_default(),
+                false => crate::import::opsets(&f.opset_import)
+                    .map_err(|e| Reason::unsupported(e.to_string()))?,
+            },
+            ..Scope::default()
+        };
+        let given = attrs.all();
+        let defaults = f.attribute_proto.iter();
+        let mut attributes: HashMap<&str, _> = defaults
+            .map(|a| (a.name.as_deref().unwrap_or(""), a))
+            .collect();
+        for (name, attr) in given {
+            if !f.attribute.iter().any(|n| n == name) && !attributes.contains_key(name) {
+                return Err(Reason::Unread(format!("`{name}`")));
+            }
+            attributes.insert(name, attr);
+        }
+        scope.attributes = attributes;
+        for (i, name) in f.input.iter().enumerate() {
+            scope
+                .names
+                .insert(name, ins.get(i).cloned().unwrap_or(Val::Absent));
+        }
+        self.inside.push(f.name.clone().unwrap_or_default());
+        self.scopes.push(scope);
+        let ran = self.run_nodes(&f.node);
+        let results: Vec<Option<Val>> = f.output.iter().map(|n| self.lookup(n)).collect();
+        self.scopes.pop();
+        self.inside.pop();
+        ran.map_err(Reason::Unsupported)?;
+        let missing =
+            || Reason::unsupported("a result of the function is given by none of its nodes");
+        let results: Result<Vec<Val>, Reason> =
+            results.into_iter().map(|v| v.ok_or_else(missing)).collect();
+        Ok(Some(results?))
+    }
+}
+
+fn entry_name(node: &NodeProto) -> &str {
+    node.op_type.as_deref().unwrap_or("")
+}

@@ -1,0 +1,255 @@
+//! Shape arithmetic with symbols: what exporters write around `Shape`, answered when importing.
+//!
+//! Numbers are integers or sizes with symbols. What cannot be said of a symbol (a quotient that is not exact, which of
+//! two is greater) is left to the graph, which counts the elements when it runs.
+
+use tercet_ir::Dim;
+
+use crate::attrs::Attrs;
+use crate::call::axis;
+use crate::error::Reason;
+use crate::val::{Num, Sizes, Val};
+
+/// The results of an operator on numbers of which some have symbols; `None` if the graph is to find them.
+pub(crate) fn fold(
+    op: &str,
+    opset: i64,
+    ins: &[Val],
+    attrs: &Attrs<'_>,
+) -> Result<Option<Vec<Val>>, Reason> {
+    if !ins.iter().any(|v| matches!(v, Val::Sizes(_))) {
+        return Ok(None);
+    }
+    let folded = match op {
+        "Identity" => Some(ins[0].clone()),
+        "Cast" if attrs.int("to", 0)? == 7 => Some(ins[0].clone()),
+        "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Min" | "Max" => elementwise(op, ins),
+        "Equal" => equal(ins),
+        "Where" => choose(ins),
+        "Concat" => concat(ins),
+        "Gather" => gather(ins, attrs)?,
+        "Slice" if opset >= 10 => slice(ins)?,
+        "Squeeze" => resized(ins, true),
+        "Unsqueeze" => resized(ins, false),
+        "Reshape" => reshape(ins),
+        "ReduceProd" => reduce(ins, attrs, Dim::checked_mul)?,
+        "ReduceSum" => reduce(ins, attrs, Dim::checked_add)?,
+        _ => None,
+    };
+    if folded.is_some() {
+        attrs.ignore(&[
+            "axis",
+            "axes",
+            "allowzero",
+            "keepdims",
+            "fmod",
+            "saturate",
+            "round_mode",
+        ]);
+    }
+    Ok(folded.map(|v| vec![v]))
+}
+
+/// Operands of one length, single numbers repeated; and whether the result is a single number.
+fn broadcast(ins: &[Val]) -> Option<(Vec<Vec<Num>>, bool)> {
+    let sizes: Option<Vec<Sizes>> = ins.iter().map(Val::as_sizes).collect();
+    let sizes = sizes?;
+    let len = sizes.iter().map(|s| s.nums.len()).max()?;
+    let scalar = sizes.iter().all(|s| s.scalar);
+    let stretch = |s: Sizes| match s.nums.len() {
+        n if n == len => Some(s.nums),
+        1 => Some(vec![s.nums[0].clone(); len]),
+        _ => None,
+    };
+    let lists: Option<Vec<Vec<Num>>> = sizes.into_iter().map(stretch).collect();
+    Some((lists?, scalar))
+}
+
+fn elementwise(op: &str, ins: &[Val]) -> Option<Val> {
+    let (lists, scalar) = broadcast(ins)?;
+    let (first, rest) = lists.split_first()?;
+    let nums: Option<Vec<Num>> = (0..first.len())
+        .map(|i| {
+            rest.iter()
+                .try_fold(first[i].clone(), |a, b| binary(op, &a, &b[i]))
+        })
+        .collect();
+    Some(Val::sizes(nums?, scalar))
+}
+
+/// One operation; `None` where the answer has no form.
+fn binary(op: &str, a: &Num, b: &Num) -> Option<Num> {
+    if let (Num::Int(a), Num::Int(b)) = (a, b) {
+        return Some(Num::Int(match op {
+            "Add" => a.checked_add(*b)?,
+            "Sub" => a.checked_sub(*b)?,
+            "Mul" => a.checked_mul(*b)?,
+            "Div" => a.checked_div(*b)?,
+            "Mod" => a.checked_rem_euclid(*b).filter(|_| *b > 0)?,
+            "Min" => *a.min(b),
+            "Max" => *a.max(b),
+            _ => return None,
+        }));
+    }
+    let known = |n: &Num| n.int();
+    let dim = match (op, known(a), known(b)) {
+        ("Add", _, Some(n)) if n < 0 => a.dim()?.checked_sub(&Num::Int(n.checked_neg()?).dim()?),
+        ("Add", Some(n), _) if n < 0 => b.dim()?.checked_sub(&Num::Int(n.checked_neg()?).dim()?),
+        ("Add", _, _) => a.dim()?.checked_add(&b.dim()?),
+        ("Sub", _, Some(n)) if n < 0 => a.dim()?.checked_add(&Num::Int(n.checked_neg()?).dim()?),
+        ("Sub", _, _) => a.dim()?.checked_sub(&b.dim()?),
+        ("Mul", _, _) => a.dim()?.checked_mul(&b.dim()?),
+        ("Div", _, Some(n)) => a.dim()?.div_floor(usize::try_from(n).ok()?),
+        ("Div", _, None) => a.dim()?.div_exact(&b.dim()?),
+        ("Mod", _, Some(_)) => a.dim()?.div_exact(&b.dim()?).map(|_| Dim::Known(0)),
+        ("Min" | "Max", _, _) => {
+            let (a, b) = (a.dim()?, b.dim()?);
+            let (least, greatest) = match (a.is_at_least(&b), b.is_at_least(&a)) {
+                (true, _) => (b, a),
+                (_, true) => (a, b),
+                (false, false) => return None,
+            };
+            Some(if op == "Min" { least } else { greatest })
+        }
+        _ => None,
+    }?;
+    Some(Num::of(&dim))
+}
+
+/// Comparisons that hold, or do not, whatever the symbols are.
+fn equal(ins: &[Val]) -> Option<Val> {
+    let (lists, scalar) = broadcast(ins)?;
+    let [a, b] = lists.as_slice() else {
+        return None;
+    };
+    let same = |(a, b): (&Num, &Num)| match (a, b) {
+        (Num::Int(a), Num::Int(b)) => Some(a == b),
+        (Num::Dim(_), Num::Int(n)) | (Num::Int(n), Num::Dim(_)) if *n < 0 => Some(false),
+        (Num::Dim(a), Num::Dim(b)) if a == b => Some(true),
+        _ => None,
+    };
+    let bools: Option<Vec<bool>> = a.iter().zip(b).map(same).collect();
+    let bools = bools?;
+    let shape: &[usize] = if scalar { &[] } else { &[bools.len()] };
+    tercet_ir::Tensor::from_bools(shape, &bools)
+        .ok()
+        .map(Val::known)
+}
+
+fn choose(ins: &[Val]) -> Option<Val> {
+    let [Val::Known(cond), a, b] = ins else {
+        return None;
+    };
+    let conds = cond.tensor.to_i64s();
+    let (lists, scalar) = broadcast(&[a.clone(), b.clone()])?;
+    let [a, b] = lists.as_slice() else {
+        return None;
+    };
+    if conds.len() != a.len() || cond.tensor.shape().len() > 1 {
+        return None;
+    }
+    let nums = conds.iter().zip(a.iter().zip(b));
+    let nums = nums.map(|(c, (a, b))| if *c != 0 { a } else { b }.clone());
+    Some(Val::sizes(
+        nums.collect(),
+        scalar && cond.tensor.shape().is_empty(),
+    ))
+}
+
+fn concat(ins: &[Val]) -> Option<Val> {
+    let lists: Option<Vec<Sizes>> = ins.iter().map(Val::as_sizes).collect();
+    let lists = lists?;
+    let vectors = lists.iter().all(|s| !s.scalar);
+    vectors.then(|| Val::sizes(lists.into_iter().flat_map(|s| s.nums).collect(), false))
+}
+
+fn gather(ins: &[Val], attrs: &Attrs<'_>) -> Result<Option<Val>, Reason> {
+    let [Val::Sizes(data), Val::Known(idx)] = ins else {
+        return Ok(None);
+    };
+    axis(attrs.int("axis", 0)?, 1)?;
+    if data.scalar || idx.tensor.shape().len() > 1 {
+        return Ok(None);
+    }
+    let picked: Result<Vec<Num>, Reason> = idx
+        .tensor
+        .to_i64s()
+        .into_iter()
+        .map(|i| axis(i, data.nums.len()).map(|i| data.nums[i].clone()))
+        .collect();
+    Ok(Some(Val::sizes(picked?, idx.tensor.shape().is_empty())))
+}
+
+fn slice(ins: &[Val]) -> Result<Option<Val>, Reason> {
+    let Some(Val::Sizes(data)) = ins.first() else {
+        return Ok(None);
+    };
+    let single = |i: usize, default: i64| match ins.get(i) {
+        None | Some(Val::Absent) => Some(default),
+        Some(Val::Known(k)) => match k.tensor.to_i64s().as_slice() {
+            [n] => Some(*n),
+            _ => None,
+        },
+        Some(_) => None,
+    };
+    let (Some(start), Some(end), Some(0 | -1), Some(step)) =
+        (single(1, 0), single(2, 0), single(3, 0), single(4, 1))
+    else {
+        return Ok(None);
+    };
+    let n = data.nums.len() as i64;
+    let at = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
+    let picked: Vec<Num> = match step {
+        1 => {
+            let (start, end) = (at(start).clamp(0, n) as usize, at(end).clamp(0, n) as usize);
+            data.nums.get(start..end).unwrap_or(&[]).to_vec()
+        }
+        -1 => {
+            let (start, end) = (at(start).clamp(-1, n - 1), at(end).clamp(-1, n - 1));
+            (end + 1..=start)
+                .rev()
+                .map(|i| data.nums[i as usize].clone())
+                .collect()
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Val::sizes(picked, false)))
+}
+
+/// One number as a list, or a list of one number as that.
+fn resized(ins: &[Val], to_scalar: bool) -> Option<Val> {
+    let sizes = ins.first()?.as_sizes()?;
+    (sizes.nums.len() == 1 && sizes.scalar != to_scalar).then(|| Val::sizes(sizes.nums, to_scalar))
+}
+
+fn reshape(ins: &[Val]) -> Option<Val> {
+    let sizes = ins.first()?.as_sizes()?;
+    let Val::Known(shape) = ins.get(1)? else {
+        return None;
+    };
+    match shape.tensor.to_i64s().as_slice() {
+        [] if sizes.nums.len() == 1 => Some(Val::sizes(sizes.nums, true)),
+        [n] if *n == -1 || *n == sizes.nums.len() as i64 => Some(Val::sizes(sizes.nums, false)),
+        _ => None,
+    }
+}
+
+fn reduce(
+    ins: &[Val],
+    attrs: &Attrs<'_>,
+    f: fn(&Dim, &Dim) -> Option<Dim>,
+) -> Result<Option<Val>, Reason> {
+    let keep = attrs.flag("keepdims", true)?;
+    let Some(Val::Sizes(data)) = ins.first() else {
+        return Ok(None);
+    };
+    if data.scalar || attrs.flag("noop_with_empty_axes", false)? {
+        return Ok(None);
+    }
+    let mut dims = data.nums.iter().map(Num::dim);
+    let Some(Some(first)) = dims.next() else {
+        return Ok(None);
+    };
+    let total = dims.try_fold(first, |a, b| f(&a, &b?));
+    Ok(total.map(|d| Val::sizes(vec![Num::of(&d)], !keep)))
+}

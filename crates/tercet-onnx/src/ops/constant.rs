@@ -1,0 +1,209 @@
+//! Constants, and tensors made from nothing.
+
+use tercet_ir::{DType, Tensor, TensorType};
+
+use super::{Entry, op};
+use crate::call::{Call, Done, one};
+use crate::elem;
+use crate::error::Reason;
+use crate::external::Folder;
+use crate::proto::SparseTensorProto;
+use crate::tensor;
+use crate::val::{Num, Val};
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("Constant", 1, constant).own(),
+    op("ConstantOfShape", 9, constant_of_shape),
+    op("EyeLike", 9, eye_like).own(),
+    op("Range", 11, range).own(),
+    op("RandomUniformLike", 1, random_uniform_like).own(),
+    op("RandomNormalLike", 1, random_normal_like).own(),
+];
+
+fn constant(k: &mut Call<'_, '_>) -> Done {
+    if let Some(proto) = k.attrs.tensor_opt("value")? {
+        let made = tensor::decode(proto, &k.c.folder);
+        // Refused where it is used: strings may be of no account.
+        return Ok(vec![match made {
+            Ok(t) => Val::named(t, k.node.output.first().cloned()),
+            Err(why) => Val::Refused(why.into()),
+        }]);
+    }
+    let tensor = if let Some(x) = k.attrs.float_opt("value_float")? {
+        Tensor::scalar(x as f32)
+    } else if let Some(x) = k.attrs.int_opt("value_int")? {
+        Tensor::scalar(x)
+    } else if let Some(xs) = k.attrs.floats_opt("value_floats")? {
+        Tensor::from_slice(&[xs.len()], xs)?
+    } else if let Some(xs) = k.attrs.ints_opt("value_ints")? {
+        Tensor::from_slice(&[xs.len()], xs)?
+    } else {
+        return Err(Reason::unsupported(
+            "a constant of this kind is not supported; numbers are",
+        ));
+    };
+    Ok(vec![Val::known(tensor)])
+}
+
+/// A sparse tensor, dense.
+pub(crate) fn sparse(proto: &SparseTensorProto, folder: &Folder) -> Result<Tensor, String> {
+    const MOST: usize = 1 << 28;
+    let (Some(values), Some(indices)) = (&proto.values, &proto.indices) else {
+        return Err("a sparse tensor without values or indices".into());
+    };
+    let (values, indices) = (
+        tensor::decode(values, folder)?,
+        tensor::decode(indices, folder)?,
+    );
+    let ty = TensorType::new(values.dtype(), &tensor::sizes(&proto.dims)?);
+    if ty.saturating_bytes() > MOST as u64 {
+        return Err(format!(
+            "a sparse tensor of {ty} is too large to be made dense"
+        ));
+    }
+    let width = ty.dtype.size_bytes();
+    let strides = tercet_ir::row_major_strides(&ty.shape);
+    let rows: Vec<i64> = indices.to_i64s();
+    let places: Vec<i64> = match indices.shape() {
+        [_] => rows,
+        [_, rank] if *rank == strides.len() && *rank > 0 => {
+            let place = |row: &[i64]| {
+                row.iter()
+                    .zip(&strides)
+                    .map(|(i, s)| i.wrapping_mul(*s as i64))
+                    .sum()
+            };
+            rows.chunks(*rank).map(place).collect()
+        }
+        _ => return Err("indices of a sparse tensor have another shape".into()),
+    };
+    let mut dense = Tensor::zeros(ty).map_err(|e| e.to_string())?;
+    if places.len() != values.numel() {
+        return Err("a sparse tensor has not one index for each value".into());
+    }
+    let bytes = dense.bytes_mut();
+    for (place, value) in places.iter().zip(values.bytes().chunks(width)) {
+        let at = usize::try_from(*place)
+            .ok()
+            .and_then(|p| p.checked_mul(width));
+        let to = at.and_then(|at| bytes.get_mut(at..at.checked_add(width)?));
+        to.ok_or("an index of a sparse tensor is out of range")?
+            .copy_from_slice(value);
+    }
+    Ok(dense)
+}
+
+fn constant_of_shape(k: &mut Call<'_, '_>) -> Done {
+    let dims = k.shape_operand(0)?;
+    let value = match k.attrs.tensor_opt("value")? {
+        Some(proto) => {
+            tensor::decode(proto, &k.c.folder).map_err(|e| Reason::attribute("value", e))?
+        }
+        None => Tensor::scalar(0f32),
+    };
+    let value = k.g().constant(value.reshaped(&[])?)?;
+    one(k.g().expand(value, dims)?)
+}
+
+/// The dtype of an attribute `dtype`, else that of the operand.
+fn dtype_or_own(k: &mut Call<'_, '_>) -> Result<DType, Reason> {
+    match k.attrs.int_opt("dtype")? {
+        Some(number) => elem::dtype(number).map_err(|e| Reason::attribute("dtype", e)),
+        None => {
+            let x = k.x(0)?;
+            Ok(k.dtype(x))
+        }
+    }
+}
+
+fn eye_like(k: &mut Call<'_, '_>) -> Done {
+    let dtype = dtype_or_own(k)?;
+    let x = k.x(0)?;
+    let sizes = k.known_dims(x)?;
+    let [rows, cols] = sizes.as_slice() else {
+        return Err(Reason::operand(0, "must be a matrix"));
+    };
+    let diagonal = k.attrs.int("k", 0)?;
+    let (rows, cols) = (*rows, *cols);
+    if rows.saturating_mul(cols) > 1 << 24 {
+        return Err(Reason::unsupported(
+            "matrices of more than 2^24 elements are not supported",
+        ));
+    }
+    let at = |i: usize, j: usize| i64::from(j as i64 - i as i64 == diagonal);
+    let values: Vec<i64> = (0..rows)
+        .flat_map(|i| (0..cols).map(move |j| at(i, j)))
+        .collect();
+    Ok(vec![Val::known(Tensor::from_i64s(
+        TensorType::new(dtype, &[rows, cols]),
+        &values,
+    )?)])
+}
+
+fn range(k: &mut Call<'_, '_>) -> Done {
+    const MOST: f64 = 16_777_216.0;
+    if let (Some(start), Some(end), Some(step)) = (
+        k.val(0).as_sizes(),
+        k.val(1).as_sizes(),
+        k.val(2).as_sizes(),
+    ) {
+        let symbolic = [&start, &end, &step]
+            .iter()
+            .any(|s| s.nums.iter().any(|n| n.int().is_none()));
+        if symbolic {
+            return symbolic_range(k, &start.nums, &end.nums, &step.nums);
+        }
+    }
+    let (start, end, step) = (k.known(0)?, k.known(1)?, k.known(2)?);
+    let dtype = start.dtype();
+    let (from, to, by) = (k.float(0)?, k.float(1)?, k.float(2)?);
+    let count = ((to - from) / by).ceil().max(0.0);
+    if count.is_nan() || count > MOST || end.dtype() != dtype || step.dtype() != dtype {
+        return Err(Reason::unsupported(format!(
+            "a range from {from} to {to} by {by} is not supported"
+        )));
+    }
+    let values: Vec<f64> = (0..count as usize).map(|i| from + i as f64 * by).collect();
+    Ok(vec![Val::known(Tensor::from_f64s(
+        TensorType::new(dtype, &[values.len()]),
+        &values,
+    )?)])
+}
+
+/// Numbers from a known one on, as many as a size with symbols: a running sum of ones.
+fn symbolic_range(k: &mut Call<'_, '_>, start: &[Num], end: &[Num], step: &[Num]) -> Done {
+    let ([Num::Int(start)], [end], [Num::Int(1)]) = (start, end, step) else {
+        return Err(Reason::unsupported(
+            "a range of a symbolic size must begin at a known number and go by 1",
+        ));
+    };
+    let (start, end) = (*start, end.dim());
+    let first = Num::Int(start).dim();
+    let count = end
+        .zip(first)
+        .and_then(|(end, first)| end.checked_sub(&first));
+    let count = count.ok_or_else(|| Reason::unsupported("the size of the range has no form"))?;
+    let one_ = k.g().constant(Tensor::from_slice(&[1], &[1i64])?)?;
+    let ones = k.g().expand(one_, [count])?;
+    let sums = k.g().cum_sum(ones, 0)?;
+    let shift = k.g().constant(Tensor::scalar(start - 1))?;
+    one(k.g().plus(sums, shift)?)
+}
+
+fn random_uniform_like(k: &mut Call<'_, '_>) -> Done {
+    let dtype = dtype_or_own(k)?;
+    let x = k.x(0)?;
+    let dims = k.dims(x);
+    let (lo, hi) = (k.attrs.float("low", 0.0)?, k.attrs.float("high", 1.0)?);
+    let seed = k.attrs.float("seed", 0.0)?.to_bits();
+    one(k.g().rng_uniform(dims, dtype, lo, hi, seed)?)
+}
+
+fn random_normal_like(k: &mut Call<'_, '_>) -> Done {
+    let dtype = dtype_or_own(k)?;
+    let x = k.x(0)?;
+    let dims = k.dims(x);
+    let (mean, scale) = (k.attrs.float("mean", 0.0)?, k.attrs.float("scale", 1.0)?);
+    let seed = k.attrs.float("seed", 0.0)?.to_bits();
+    one(k.g().rng_normal(dims, dtype, mean, scale, seed)?)
+}

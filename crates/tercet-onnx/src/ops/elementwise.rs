@@ -1,0 +1,459 @@
+//! Functions of each element.
+
+use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
+use tercet_ir::{DType, Value};
+
+use super::{Entry, op};
+use crate::call::{Call, Done, one};
+use crate::elem;
+use crate::error::Reason;
+use crate::val::Val;
+
+/// Entries of functions of the graph that need no attribute.
+macro_rules! direct {
+    ($($name:literal $since:literal $f:ident $kind:ident),* $(,)?) => {
+        &[$(op($name, $since, |k| { let (a, b) = (k.x(0)?, 1); direct_op!(k, a, b, $f, $kind) })),*]
+    };
+}
+macro_rules! direct_op {
+    ($k:ident, $a:ident, $b:ident, $f:ident, unary) => {
+        one($k.g().unary(UnaryFn::$f, $a)?)
+    };
+    ($k:ident, $a:ident, $b:ident, $f:ident, binary) => {{
+        let b = $k.x($b)?;
+        one($k.g().binary(BinaryFn::$f, $a, b)?)
+    }};
+    ($k:ident, $a:ident, $b:ident, $f:ident, compare) => {{
+        let b = $k.x($b)?;
+        one($k.g().compare(CompareFn::$f, $a, b)?)
+    }};
+}
+
+/// Functions that are one operator here.
+pub(crate) const DIRECT: &[Entry] = direct! {
+    "Relu" 6 Relu unary, "Sigmoid" 6 Sigmoid unary, "Tanh" 6 Tanh unary, "Exp" 6 Exp unary, "Log" 6 Ln unary,
+    "Sqrt" 6 Sqrt unary, "Reciprocal" 6 Recip unary, "Neg" 6 Neg unary, "Sign" 9 Sign unary,
+    "Softplus" 1 Softplus unary, "Erf" 9 Erf unary, "Sin" 7 Sin unary, "Cos" 7 Cos unary, "Tan" 7 Tan unary,
+    "Asin" 7 Asin unary, "Acos" 7 Acos unary, "Atan" 7 Atan unary, "Sinh" 9 Sinh unary, "Cosh" 9 Cosh unary,
+    "Floor" 6 Floor unary, "Ceil" 6 Ceil unary, "Round" 11 Round unary, "Not" 1 Not unary, "IsNaN" 9 IsNan unary,
+    "BitwiseNot" 18 Not unary,
+    "Add" 7 Add binary, "Sub" 7 Sub binary, "Mul" 7 Mul binary, "Div" 7 Div binary, "And" 7 And binary,
+    "Or" 7 Or binary, "Xor" 7 Xor binary, "BitwiseAnd" 18 And binary, "BitwiseOr" 18 Or binary,
+    "BitwiseXor" 18 Xor binary,
+    "Equal" 7 Eq compare, "Greater" 7 Gt compare, "GreaterOrEqual" 12 Ge compare, "Less" 7 Lt compare,
+    "LessOrEqual" 12 Le compare,
+};
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("Abs", 6, abs),
+    op("Acosh", 9, acosh),
+    op("Asinh", 9, asinh),
+    op("Atanh", 9, atanh),
+    op("Elu", 6, elu),
+    op("Selu", 6, selu),
+    op("Celu", 12, celu),
+    op("LeakyRelu", 6, leaky_relu),
+    op("ThresholdedRelu", 10, thresholded_relu),
+    op("PRelu", 7, prelu),
+    op("HardSigmoid", 6, hard_sigmoid),
+    op("HardSwish", 14, hard_swish),
+    op("Mish", 18, mish),
+    op("Softsign", 1, softsign),
+    op("Swish", 24, swish),
+    op("Gelu", 20, gelu),
+    op("Shrink", 9, shrink),
+    op("Clip", 6, clip_attributes).until(10),
+    op("Clip", 11, clip),
+    op("Pow", 7, pow),
+    op("Mod", 10, modulo),
+    op("BitShift", 11, bit_shift),
+    op("Max", 6, |k| fold(k, BinaryFn::Max)),
+    op("Min", 6, |k| fold(k, BinaryFn::Min)),
+    op("Sum", 6, |k| fold(k, BinaryFn::Add)),
+    op("Mean", 6, mean),
+    op("IsInf", 10, is_inf),
+    op("Where", 9, where_),
+    op("Cast", 6, cast),
+    op("CastLike", 15, cast_like),
+    op("Identity", 1, |k| Ok(vec![k.val(0).clone()])).own(),
+    op("Dropout", 6, dropout_old).until(11),
+    op("Dropout", 12, dropout).own(),
+    op("Binarizer", 1, binarizer).of("ai.onnx.ml"),
+];
+
+fn abs(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    match k.dtype(x) {
+        DType::U8 | DType::U32 => one(x),
+        _ => one(k.g().abs(x)?),
+    }
+}
+
+/// `ln(1 + t)` with `t = x - 1 + sqrt((x - 1) (x + 1))`.
+fn acosh(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let one_ = k.like(x, 1.0)?;
+    let g = k.g();
+    let (below, above) = (g.sub(x, one_)?, g.plus(x, one_)?);
+    let product = g.mul(below, above)?;
+    let root = g.sqrt(product)?;
+    let t = g.plus(below, root)?;
+    one(g.unary(UnaryFn::Log1p, t)?)
+}
+
+/// `sign(x) ln(1 + t)` with `t = |x| + x^2 / (1 + sqrt(1 + x^2))`.
+fn asinh(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let one_ = k.like(x, 1.0)?;
+    let g = k.g();
+    let square = g.mul(x, x)?;
+    let more = g.plus(square, one_)?;
+    let root = g.sqrt(more)?;
+    let divisor = g.plus(root, one_)?;
+    let part = g.div(square, divisor)?;
+    let size = g.abs(x)?;
+    let t = g.plus(size, part)?;
+    let log = g.unary(UnaryFn::Log1p, t)?;
+    let sign = g.unary(UnaryFn::Sign, x)?;
+    one(g.mul(sign, log)?)
+}
+
+/// `(ln(1 + x) - ln(1 - x)) / 2`
+fn atanh(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let half = k.like(x, 0.5)?;
+    let g = k.g();
+    let minus = g.neg(x)?;
+    let (a, b) = (g.unary(UnaryFn::Log1p, x)?, g.unary(UnaryFn::Log1p, minus)?);
+    let difference = g.sub(a, b)?;
+    one(g.mul(difference, half)?)
+}
+
+/// `x` where it is above 0, `scale (e^(x / divisor) - 1)` elsewhere.
+fn exponential(k: &mut Call<'_, '_>, x: Value, scale: f64, divisor: f64) -> Result<Value, Reason> {
+    let (zero, scale, divisor_) = (k.like(x, 0.0)?, k.like(x, scale)?, k.like(x, divisor)?);
+    let g = k.g();
+    let scaled = match divisor == 1.0 {
+        true => x,
+        false => g.div(x, divisor_)?,
+    };
+    let low = g.unary(UnaryFn::Expm1, scaled)?;
+    let low = g.mul(low, scale)?;
+    let above = g.compare(CompareFn::Gt, x, zero)?;
+    Ok(g.where_(above, x, low)?)
+}
+
+fn elu(k: &mut Call<'_, '_>) -> Done {
+    let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 1.0)?);
+    one(exponential(k, x, alpha, 1.0)?)
+}
+
+fn selu(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let alpha = k.attrs.float("alpha", 1.673_263_192_176_818_8)?;
+    let gamma = k.attrs.float("gamma", 1.050_701_022_148_132_3)?;
+    let y = exponential(k, x, alpha, 1.0)?;
+    let gamma = k.like(x, gamma)?;
+    one(k.g().mul(y, gamma)?)
+}
+
+fn celu(k: &mut Call<'_, '_>) -> Done {
+    let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 1.0)?);
+    one(exponential(k, x, alpha, alpha)?)
+}
+
+/// `x` where it is not below 0, `slope x` elsewhere.
+fn sloped(k: &mut Call<'_, '_>, x: Value, slope: Value) -> Done {
+    let zero = k.like(x, 0.0)?;
+    let g = k.g();
+    let low = g.mul(x, slope)?;
+    let below = g.compare(CompareFn::Lt, x, zero)?;
+    one(g.where_(below, low, x)?)
+}
+
+fn leaky_relu(k: &mut Call<'_, '_>) -> Done {
+    let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 0.01)?);
+    let slope = k.like(x, alpha)?;
+    sloped(k, x, slope)
+}
+
+fn prelu(k: &mut Call<'_, '_>) -> Done {
+    let (x, slope) = (k.x(0)?, k.x(1)?);
+    sloped(k, x, slope)
+}
+
+fn thresholded_relu(k: &mut Call<'_, '_>) -> Done {
+    let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 1.0)?);
+    let (alpha, zero) = (k.like(x, alpha)?, k.like(x, 0.0)?);
+    let above = k.g().compare(CompareFn::Gt, x, alpha)?;
+    one(k.g().where_(above, x, zero)?)
+}
+
+fn hard(k: &mut Call<'_, '_>, x: Value, alpha: f64, beta: f64) -> Result<Value, Reason> {
+    let (alpha, beta) = (k.like(x, alpha)?, k.like(x, beta)?);
+    let y = k.g().mul(x, alpha)?;
+    let y = k.g().plus(y, beta)?;
+    Ok(k.g().clamp(y, 0.0, 1.0)?)
+}
+
+fn hard_sigmoid(k: &mut Call<'_, '_>) -> Done {
+    let (x, alpha, beta) = (
+        k.x(0)?,
+        k.attrs.float("alpha", 0.2)?,
+        k.attrs.float("beta", 0.5)?,
+    );
+    one(hard(k, x, alpha, beta)?)
+}
+
+fn hard_swish(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let gate = hard(k, x, 1.0 / 6.0, 0.5)?;
+    one(k.g().mul(x, gate)?)
+}
+
+fn mish(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let g = k.g();
+    let soft = g.unary(UnaryFn::Softplus, x)?;
+    let gate = g.tanh(soft)?;
+    one(g.mul(x, gate)?)
+}
+
+fn softsign(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let one_ = k.like(x, 1.0)?;
+    let g = k.g();
+    let size = g.abs(x)?;
+    let divisor = g.plus(size, one_)?;
+    one(g.div(x, divisor)?)
+}
+
+fn swish(k: &mut Call<'_, '_>) -> Done {
+    let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 1.0)?);
+    let alpha = k.like(x, alpha)?;
+    let scaled = k.g().mul(x, alpha)?;
+    let gate = k.g().sigmoid(scaled)?;
+    one(k.g().mul(x, gate)?)
+}
+
+fn gelu(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let f = match k.attrs.string("approximate", "none")?.as_str() {
+        "none" => UnaryFn::Gelu,
+        "tanh" => UnaryFn::GeluTanh,
+        other => {
+            return Err(Reason::attribute(
+                "approximate",
+                format!("`{other}` is neither none nor tanh"),
+            ));
+        }
+    };
+    one(k.g().unary(f, x)?)
+}
+
+fn shrink(k: &mut Call<'_, '_>) -> Done {
+    let (x, bias, lambd) = (
+        k.x(0)?,
+        k.attrs.float("bias", 0.0)?,
+        k.attrs.float("lambd", 0.5)?,
+    );
+    let (bias, high, low, zero) = (
+        k.like(x, bias)?,
+        k.like(x, lambd)?,
+        k.like(x, -lambd)?,
+        k.like(x, 0.0)?,
+    );
+    let g = k.g();
+    let (less, more) = (g.sub(x, bias)?, g.plus(x, bias)?);
+    let above = g.compare(CompareFn::Gt, x, high)?;
+    let below = g.compare(CompareFn::Lt, x, low)?;
+    let y = g.where_(below, more, zero)?;
+    one(g.where_(above, less, y)?)
+}
+
+fn clip_attributes(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let (lo, hi) = (
+        k.attrs.float("min", f64::from(f32::MIN))?,
+        k.attrs.float("max", f64::from(f32::MAX))?,
+    );
+    let (lo, hi) = (k.like(x, lo)?, k.like(x, hi)?);
+    let y = k.g().max(x, lo)?;
+    one(k.g().min(y, hi)?)
+}
+
+fn clip(k: &mut Call<'_, '_>) -> Done {
+    let mut y = k.x(0)?;
+    if let Some(lo) = k.opt(1)? {
+        y = k.g().max(y, lo)?;
+    }
+    if let Some(hi) = k.opt(2)? {
+        y = k.g().min(y, hi)?;
+    }
+    one(y)
+}
+
+/// Of the dtype of the base; where one is an integer and the other not, by way of F64.
+fn pow(k: &mut Call<'_, '_>) -> Done {
+    let (base, exponent) = (k.x(0)?, k.x(1)?);
+    let (to, from) = (k.dtype(base), k.dtype(exponent));
+    let between = match (to.is_float(), from.is_float()) {
+        (true, _) => to,
+        (false, true) => DType::F64,
+        (false, false) if to == from => to,
+        (false, false) => DType::I64,
+    };
+    let g = k.g();
+    let base = cast_to(g, base, between)?;
+    let exponent = cast_to(g, exponent, between)?;
+    let y = g.pow(base, exponent)?;
+    one(cast_to(g, y, to)?)
+}
+
+fn cast_to(g: &mut tercet_ir::Graph, x: Value, to: DType) -> Result<Value, Reason> {
+    match g.ty(x).dtype == to {
+        true => Ok(x),
+        false => Ok(g.cast(x, to)?),
+    }
+}
+
+/// The remainder with the sign of the divisor, or of the dividend with `fmod`.
+fn modulo(k: &mut Call<'_, '_>) -> Done {
+    let (a, b) = (k.x(0)?, k.x(1)?);
+    let fmod = k.attrs.flag("fmod", false)?;
+    let rest = k.g().binary(BinaryFn::Rem, a, b)?;
+    let unsigned = matches!(k.dtype(a), DType::U8 | DType::U32);
+    if fmod || unsigned {
+        return one(rest);
+    }
+    let zero = k.like(a, 0.0)?;
+    let g = k.g();
+    let other = g.plus(rest, b)?;
+    let not_zero = g.compare(CompareFn::Ne, rest, zero)?;
+    let (r, d) = (
+        g.compare(CompareFn::Lt, rest, zero)?,
+        g.compare(CompareFn::Lt, b, zero)?,
+    );
+    let differ = g.binary(BinaryFn::Xor, r, d)?;
+    let wrong = g.binary(BinaryFn::And, not_zero, differ)?;
+    one(g.where_(wrong, other, rest)?)
+}
+
+fn bit_shift(k: &mut Call<'_, '_>) -> Done {
+    let (a, b) = (k.x(0)?, k.x(1)?);
+    let f = match k.attrs.string("direction", "")?.as_str() {
+        "LEFT" => BinaryFn::Shl,
+        "RIGHT" => BinaryFn::Shr,
+        other => {
+            return Err(Reason::attribute(
+                "direction",
+                format!("`{other}` is neither LEFT nor RIGHT"),
+            ));
+        }
+    };
+    one(k.g().binary(f, a, b)?)
+}
+
+fn fold(k: &mut Call<'_, '_>, f: BinaryFn) -> Done {
+    let xs = k.xs()?;
+    let (first, rest) = xs
+        .split_first()
+        .ok_or_else(|| Reason::operand(0, "is missing"))?;
+    let mut y = *first;
+    for x in rest {
+        y = k.g().binary(f, y, *x)?;
+    }
+    one(y)
+}
+
+fn mean(k: &mut Call<'_, '_>) -> Done {
+    let sum = k.xs()?;
+    let count = sum.len() as f64;
+    let mut y = *sum
+        .first()
+        .ok_or_else(|| Reason::operand(0, "is missing"))?;
+    for x in &sum[1..] {
+        y = k.g().plus(y, *x)?;
+    }
+    let count = k.like(y, count)?;
+    one(k.g().div(y, count)?)
+}
+
+fn is_inf(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let (below, above) = (
+        k.attrs.flag("detect_negative", true)?,
+        k.attrs.flag("detect_positive", true)?,
+    );
+    let is = k.g().unary(UnaryFn::IsInf, x)?;
+    let zero = k.like(x, 0.0)?;
+    let side = match (below, above) {
+        (true, true) => return one(is),
+        (true, false) => CompareFn::Lt,
+        (false, true) => CompareFn::Gt,
+        // What is equal to 0 is not infinite.
+        (false, false) => CompareFn::Eq,
+    };
+    let side = k.g().compare(side, x, zero)?;
+    one(k.g().binary(BinaryFn::And, is, side)?)
+}
+
+fn where_(k: &mut Call<'_, '_>) -> Done {
+    let (cond, a, b) = (k.x(0)?, k.x(1)?, k.x(2)?);
+    one(k.g().where_(cond, a, b)?)
+}
+
+fn cast(k: &mut Call<'_, '_>) -> Done {
+    let to = elem::dtype(k.attrs.int("to", 0)?).map_err(|e| Reason::attribute("to", e))?;
+    // They concern 8-bit floats, which are not supported as results.
+    k.attrs.ignore(&["saturate", "round_mode"]);
+    let x = k.x(0)?;
+    one(cast_to(k.g(), x, to)?)
+}
+
+fn cast_like(k: &mut Call<'_, '_>) -> Done {
+    k.attrs.ignore(&["saturate", "round_mode"]);
+    let (x, like) = (k.x(0)?, k.x(1)?);
+    let to = k.dtype(like);
+    one(cast_to(k.g(), x, to)?)
+}
+
+/// The operand, and a mask that keeps everything.
+fn kept(k: &mut Call<'_, '_>, mask_dtype: DType) -> Done {
+    let x = k.x(0)?;
+    let mut results = vec![Val::Graph(x)];
+    if k.wants(1) {
+        let (dims, yes) = (k.dims(x), k.c.scalar(mask_dtype, 1.0)?);
+        results.push(k.g().expand(yes, dims)?.into());
+    }
+    Ok(results)
+}
+
+fn dropout_old(k: &mut Call<'_, '_>) -> Done {
+    k.attrs.ignore(&["ratio", "is_test"]);
+    let x = k.x(0)?;
+    let dtype = match k.opset >= 10 {
+        true => DType::Bool,
+        false => k.dtype(x),
+    };
+    kept(k, dtype)
+}
+
+/// In training with a ratio above 0 it drops at random, which is refused: a model that is imported is one that is run.
+fn dropout(k: &mut Call<'_, '_>) -> Done {
+    k.attrs.ignore(&["seed"]);
+    let training = k.has(2) && k.int(2)? != 0;
+    if training && (!k.has(1) || k.float(1)? > 0.0) {
+        return Err(Reason::unsupported(
+            "dropout in training mode is not supported; export the model for inference",
+        ));
+    }
+    kept(k, DType::Bool)
+}
+
+fn binarizer(k: &mut Call<'_, '_>) -> Done {
+    let (x, threshold) = (k.x(0)?, k.attrs.float("threshold", 0.0)?);
+    let (threshold, dtype) = (k.like(x, threshold)?, k.dtype(x));
+    let above = k.g().compare(CompareFn::Gt, x, threshold)?;
+    one(k.g().cast(above, dtype)?)
+}

@@ -1,0 +1,115 @@
+//! The operators: one table, by theme. An entry says from which version of its domain to which it holds, and how a node
+//! of it is imported.
+
+pub(crate) mod constant;
+mod control;
+mod conv;
+mod elementwise;
+mod index;
+mod linear;
+mod norm;
+mod reduce;
+mod shape;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use crate::call::{Call, Done};
+
+/// What is done with a node whose operands are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It is evaluated.
+    Folded,
+    /// The operator looks at its operands itself, or has another answer each time.
+    Own,
+}
+
+/// How a node is imported.
+pub(crate) type Import = fn(&mut Call<'_, '_>) -> Done;
+
+/// An operator in a range of versions.
+pub(crate) struct Entry {
+    pub(crate) domain: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) since: i64,
+    pub(crate) until: i64,
+    pub(crate) known: Known,
+    pub(crate) import: Import,
+}
+
+/// An operator of ONNX's own domain, from a version on.
+pub(crate) const fn op(name: &'static str, since: i64, import: Import) -> Entry {
+    Entry {
+        domain: "",
+        name,
+        since,
+        until: NEWEST,
+        known: Known::Folded,
+        import,
+    }
+}
+
+impl Entry {
+    /// Up to a version.
+    pub(crate) const fn until(self, until: i64) -> Entry {
+        Entry { until, ..self }
+    }
+
+    /// Of another domain.
+    pub(crate) const fn of(self, domain: &'static str) -> Entry {
+        Entry { domain, ..self }
+    }
+
+    /// Looking at known operands itself.
+    pub(crate) const fn own(self) -> Entry {
+        Entry {
+            known: Known::Own,
+            ..self
+        }
+    }
+}
+
+/// The newest version of ONNX's operators that the table was made for.
+pub(crate) const NEWEST: i64 = 27;
+
+const TABLES: &[&[Entry]] = &[
+    constant::TABLE,
+    elementwise::DIRECT,
+    elementwise::TABLE,
+    shape::TABLE,
+    reduce::TABLE,
+    conv::TABLE,
+    norm::TABLE,
+    index::TABLE,
+    linear::TABLE,
+    control::TABLE,
+];
+
+/// The domain by the name that it has here.
+pub(crate) fn domain(name: &str) -> &str {
+    match name {
+        "ai.onnx" => "",
+        other => other,
+    }
+}
+
+/// The entry of an operator at a version of its domain.
+pub(crate) fn find(domain: &str, name: &str, opset: i64) -> Option<&'static Entry> {
+    type Index = HashMap<(&'static str, &'static str), Vec<&'static Entry>>;
+    static INDEX: LazyLock<Index> = LazyLock::new(|| {
+        let mut index = Index::new();
+        for entry in TABLES.iter().flat_map(|t| t.iter()) {
+            index
+                .entry((entry.domain, entry.name))
+                .or_default()
+                .push(entry);
+        }
+        index
+    });
+    let entries = INDEX.get(&(domain, name))?;
+    entries
+        .iter()
+        .find(|e| (e.since..=e.until).contains(&opset))
+        .copied()
+}

@@ -1,0 +1,236 @@
+//! Reductions, and what is found along an axis.
+
+use tercet_ir::ops::{CumSum, ReduceFn, ScanFn};
+use tercet_ir::scalar::{CompareFn, UnaryFn};
+use tercet_ir::{DType, Dim, Value};
+
+use super::shape::{reshaped, two_axes};
+use super::{Entry, op};
+use crate::call::{Call, Done, axes, axis, one};
+use crate::error::Reason;
+use crate::val::Val;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("ReduceSum", 1, |k| reduce(k, 13, plain_sum)),
+    op("ReduceMean", 1, |k| {
+        reduce(k, 18, |k, x, a, keep| {
+            Ok(k.g().reduce(ReduceFn::Mean, x, a, keep)?)
+        })
+    }),
+    op("ReduceProd", 1, |k| {
+        reduce(k, 18, |k, x, a, keep| {
+            Ok(k.g().reduce(ReduceFn::Prod, x, a, keep)?)
+        })
+    }),
+    op("ReduceMax", 1, |k| {
+        reduce(k, 18, |k, x, a, keep| extreme(k, ReduceFn::Max, x, a, keep))
+    }),
+    op("ReduceMin", 1, |k| {
+        reduce(k, 18, |k, x, a, keep| extreme(k, ReduceFn::Min, x, a, keep))
+    }),
+    op("ReduceL1", 1, |k| reduce(k, 18, norm_1)),
+    op("ReduceL2", 1, |k| reduce(k, 18, norm_2)),
+    op("ReduceSumSquare", 1, |k| reduce(k, 18, sum_square)),
+    op("ReduceLogSum", 1, |k| reduce(k, 18, log_sum)),
+    op("ReduceLogSumExp", 1, |k| reduce(k, 18, log_sum_exp)),
+    op("ArgMax", 1, |k| arg_extreme(k, true)),
+    op("ArgMin", 1, |k| arg_extreme(k, false)),
+    op("Softmax", 1, |k| flat(k, soft)).until(12),
+    op("Softmax", 13, |k| along(k, soft)),
+    op("LogSoftmax", 1, |k| flat(k, log_soft)).until(12),
+    op("LogSoftmax", 13, |k| along(k, log_soft)),
+    op("Hardmax", 1, |k| flat(k, hard)).until(12),
+    op("Hardmax", 13, |k| along(k, hard)),
+    op("CumSum", 11, |k| running(k, ScanFn::Sum)),
+    op("CumProd", 26, |k| running(k, ScanFn::Prod)),
+    op("TopK", 1, top_k),
+];
+
+type Reduction = fn(&mut Call<'_, '_>, Value, &[usize], bool) -> Result<Value, Reason>;
+
+/// A reduction along the axes of an attribute, or from a version on of an operand.
+fn reduce(k: &mut Call<'_, '_>, since: i64, f: Reduction) -> Done {
+    let x = k.x(0)?;
+    let (rank, keep) = (k.rank(x), k.attrs.flag("keepdims", true)?);
+    let empty_is_none = k.attrs.flag("noop_with_empty_axes", false)?;
+    let list = match k.axes(1, since)? {
+        Some(list) if !list.is_empty() => axes(&list, rank)?,
+        Some(_) | None if empty_is_none => Vec::new(),
+        Some(_) | None => (0..rank).collect(),
+    };
+    one(f(k, x, &list, keep)?)
+}
+
+fn plain_sum(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+    Ok(k.g().reduce(ReduceFn::Sum, x, list, keep)?)
+}
+
+/// Truth values go as bytes.
+fn extreme(
+    k: &mut Call<'_, '_>,
+    f: ReduceFn,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+) -> Result<Value, Reason> {
+    match k.dtype(x) {
+        DType::Bool => {
+            let g = k.g();
+            let bytes = g.cast(x, DType::U8)?;
+            let y = g.reduce(f, bytes, list, keep)?;
+            Ok(g.cast(y, DType::Bool)?)
+        }
+        _ => Ok(k.g().reduce(f, x, list, keep)?),
+    }
+}
+
+fn norm_1(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+    let size = match k.dtype(x) {
+        DType::U8 | DType::U32 => x,
+        _ => k.g().abs(x)?,
+    };
+    plain_sum(k, size, list, keep)
+}
+
+fn sum_square(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+    let square = k.g().mul(x, x)?;
+    plain_sum(k, square, list, keep)
+}
+
+fn norm_2(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+    let sum = sum_square(k, x, list, keep)?;
+    Ok(k.g().sqrt(sum)?)
+}
+
+fn log_sum(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+    let sum = plain_sum(k, x, list, keep)?;
+    Ok(k.g().unary(UnaryFn::Ln, sum)?)
+}
+
+/// `m + ln(sum(e^(x - m)))` with the greatest element `m`, or 0 where that is not finite.
+fn log_sum_exp(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+) -> Result<Value, Reason> {
+    let zero = k.like(x, 0.0)?;
+    let g = k.g();
+    let greatest = g.reduce(ReduceFn::Max, x, list, true)?;
+    let infinite = g.unary(UnaryFn::IsInf, greatest)?;
+    let m = g.where_(infinite, zero, greatest)?;
+    let shifted = g.sub(x, m)?;
+    let powers = g.exp(shifted)?;
+    let sum = g.reduce(ReduceFn::Sum, powers, list, true)?;
+    let log = g.unary(UnaryFn::Ln, sum)?;
+    let y = g.plus(log, m)?;
+    if keep {
+        return Ok(y);
+    }
+    let dims = k.dims(y);
+    let kept: Vec<Dim> = (0..dims.len())
+        .filter(|i| !list.contains(i))
+        .map(|i| dims[i].clone())
+        .collect();
+    reshaped(k.g(), y, &kept)
+}
+
+fn arg_extreme(k: &mut Call<'_, '_>, greatest: bool) -> Done {
+    let x = k.x(0)?;
+    let at = k.axis(0, k.rank(x))?;
+    let keep = k.attrs.flag("keepdims", true)?;
+    let last = k.attrs.flag("select_last_index", false)?;
+    let x = if last { k.g().reverse(x, at)? } else { x };
+    let found = match greatest {
+        true => k.g().arg_max(x, at, keep)?,
+        false => k.g().arg_min(x, at, keep)?,
+    };
+    let mut y = k.g().cast(found, DType::I64)?;
+    if last {
+        let n = k.size(x, at)?;
+        let end = k.c.scalar(DType::I64, n as f64 - 1.0)?;
+        y = k.g().sub(end, y)?;
+    }
+    one(y)
+}
+
+type AlongAxis = fn(&mut Call<'_, '_>, Value, usize) -> Result<Value, Reason>;
+
+/// A function along one axis.
+fn along(k: &mut Call<'_, '_>, f: AlongAxis) -> Done {
+    let x = k.x(0)?;
+    let at = k.axis(-1, k.rank(x))?;
+    one(f(k, x, at)?)
+}
+
+/// The same before opset 13: over all axes from one on, as if they were one.
+fn flat(k: &mut Call<'_, '_>, f: AlongAxis) -> Done {
+    let x = k.x(0)?;
+    let at = axis(k.attrs.int("axis", 1)?, k.rank(x))?;
+    let dims = k.dims(x);
+    let two = two_axes(k, x, at)?;
+    let y = f(k, two, 1)?;
+    one(reshaped(k.g(), y, &dims)?)
+}
+
+fn soft(k: &mut Call<'_, '_>, x: Value, at: usize) -> Result<Value, Reason> {
+    Ok(k.g().softmax(x, at)?)
+}
+
+fn log_soft(k: &mut Call<'_, '_>, x: Value, at: usize) -> Result<Value, Reason> {
+    Ok(k.g().log_softmax(x, at)?)
+}
+
+fn hard(k: &mut Call<'_, '_>, x: Value, at: usize) -> Result<Value, Reason> {
+    let (depth, dtype, rank) = (k.size(x, at)?, k.dtype(x), k.rank(x));
+    let found = k.g().arg_max(x, at, false)?;
+    let hot = k.g().one_hot(found, depth, dtype)?;
+    Ok(k.g().transpose(hot, &last_to(rank, at))?)
+}
+
+/// The permutation that takes the last axis to a place.
+pub(crate) fn last_to(rank: usize, at: usize) -> Vec<usize> {
+    let mut perm: Vec<usize> = (0..rank - 1).collect();
+    perm.insert(at, rank - 1);
+    perm
+}
+
+fn running(k: &mut Call<'_, '_>, f: ScanFn) -> Done {
+    let x = k.x(0)?;
+    let axis = axis(k.int(1)?, k.rank(x))?;
+    let (exclusive, reverse) = (
+        k.attrs.flag("exclusive", false)?,
+        k.attrs.flag("reverse", false)?,
+    );
+    one(k.g().scan(
+        x,
+        CumSum {
+            axis,
+            f,
+            exclusive,
+            reverse,
+        },
+    )?)
+}
+
+fn top_k(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let at = k.axis(-1, k.rank(x))?;
+    let count = match k.opset >= 10 {
+        true => k.int(1)?,
+        false => k.attrs.int("k", 0)?,
+    };
+    let count = usize::try_from(count).map_err(|_| Reason::unsupported(format!("k is {count}")))?;
+    let largest = k.attrs.flag("largest", true)?;
+    // In order is one of the orders that may be given without.
+    k.attrs.ignore(&["sorted"]);
+    let values = k.g().top_k(x, count, at, largest)?;
+    let found = k.g().cast(values.port(1), DType::I64)?;
+    Ok(vec![values.into(), Val::Graph(found)])
+}
+
+/// The comparison that a loss needs: where an index is one that is left out.
+pub(crate) fn equals(k: &mut Call<'_, '_>, x: Value, number: f64) -> Result<Value, Reason> {
+    let number = k.like(x, number)?;
+    Ok(k.g().compare(CompareFn::Eq, x, number)?)
+}

@@ -1,0 +1,602 @@
+//! Operators that move elements, or ask for sizes.
+
+use tercet_ir::ops::PadMode;
+use tercet_ir::{DType, Dim, Graph, Value, broadcast_shapes};
+
+use super::{Entry, op};
+use crate::call::{Call, Done, axes, axis, one};
+use crate::error::Reason;
+use crate::val::{Num, Val};
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("Shape", 1, shape).own(),
+    op("Size", 1, size).own(),
+    op("Reshape", 5, reshape),
+    op("Flatten", 1, flatten),
+    op("Transpose", 1, transpose),
+    op("Squeeze", 1, squeeze),
+    op("Unsqueeze", 1, unsqueeze),
+    op("Concat", 4, concat),
+    op("Split", 2, split),
+    op("Slice", 1, slice_attributes).until(9),
+    op("Slice", 10, slice),
+    op("Expand", 8, expand),
+    op("Tile", 6, tile),
+    op("Pad", 2, pad),
+    op("Trilu", 14, trilu),
+    op("DepthToSpace", 1, depth_to_space),
+    op("SpaceToDepth", 1, space_to_depth),
+    op("ReverseSequence", 10, reverse_sequence),
+    op("CenterCropPad", 18, center_crop_pad),
+];
+
+fn shape(k: &mut Call<'_, '_>) -> Done {
+    let dims = dims_of(k)?;
+    let rank = dims.len() as i64;
+    let at = |i: i64| if i < 0 { i.saturating_add(rank) } else { i }.clamp(0, rank) as usize;
+    let (start, end) = (at(k.attrs.int("start", 0)?), at(k.attrs.int("end", rank)?));
+    let picked = dims.get(start..end).unwrap_or(&[]);
+    Ok(vec![Val::sizes(
+        picked.iter().map(Num::of).collect(),
+        false,
+    )])
+}
+
+/// The dimensions of the first operand, which need not be of the graph.
+fn dims_of(k: &mut Call<'_, '_>) -> Result<Vec<Dim>, Reason> {
+    match k.val(0) {
+        Val::Known(known) => Ok(known
+            .tensor
+            .shape()
+            .iter()
+            .map(|n| Dim::Known(*n))
+            .collect()),
+        _ => {
+            let x = k.x(0)?;
+            Ok(k.dims(x))
+        }
+    }
+}
+
+fn size(k: &mut Call<'_, '_>) -> Done {
+    let dims = dims_of(k)?;
+    let count = dims.iter().try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
+    let count = count.ok_or_else(|| Reason::unsupported("the number of elements overflows"))?;
+    Ok(vec![Val::sizes(vec![Num::of(&count)], true)])
+}
+
+/// The shape that `Reshape` asks for: 0 takes the operand's size, -1 what remains.
+fn new_shape(from: &[Dim], asked: &[Num], zero_is_zero: bool) -> Result<Vec<Dim>, Reason> {
+    let mut rest = None;
+    let mut dims = Vec::with_capacity(asked.len());
+    for (i, num) in asked.iter().enumerate() {
+        dims.push(match num {
+            Num::Int(0) if !zero_is_zero => {
+                let own = from.get(i).cloned();
+                own.ok_or_else(|| {
+                    Reason::operand(
+                        1,
+                        format!("axis {i} is 0, but the operand has {} axes", from.len()),
+                    )
+                })?
+            }
+            Num::Int(-1) if rest.is_none() => {
+                rest = Some(i);
+                Dim::Known(1)
+            }
+            num => num
+                .dim()
+                .ok_or_else(|| Reason::operand(1, format!("{asked:?} is no shape")))?,
+        });
+    }
+    let Some(rest) = rest else { return Ok(dims) };
+    // Equal dimensions cancel, so that symbols need no division.
+    let mut left: Vec<Dim> = dims
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| *i != rest)
+        .map(|(_, d)| d.clone())
+        .collect();
+    let mut over = Vec::new();
+    for d in from {
+        match left.iter().position(|l| l == d && *d != Dim::Known(0)) {
+            Some(at) => drop(left.swap_remove(at)),
+            None => over.push(d.clone()),
+        }
+    }
+    let product = |list: &[Dim]| list.iter().try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
+    let quotient = product(&over)
+        .zip(product(&left))
+        .and_then(|(a, b)| a.div_exact(&b));
+    dims[rest] = quotient.ok_or_else(|| {
+        Reason::operand(1, format!("{from:?} does not divide into {asked:?}; a size written into the file may be in the way"))
+    })?;
+    Ok(dims)
+}
+
+fn reshape(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let (asked, zero_is_zero) = (k.nums(1)?, k.attrs.flag("allowzero", false)?);
+    let dims = new_shape(&k.dims(x), &asked, zero_is_zero)?;
+    one(k.g().reshape(x, dims)?)
+}
+
+/// Another shape for the same elements.
+pub(crate) fn reshaped(g: &mut Graph, x: Value, dims: &[Dim]) -> Result<Value, Reason> {
+    Ok(g.reshape(x, dims.to_vec())?)
+}
+
+/// The product of dimensions.
+pub(crate) fn product(dims: &[Dim]) -> Result<Dim, Reason> {
+    let n = dims.iter().try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
+    n.ok_or_else(|| Reason::unsupported("the number of elements overflows"))
+}
+
+/// Two axes: those before `at`, and the others.
+pub(crate) fn two_axes(k: &mut Call<'_, '_>, x: Value, at: usize) -> Result<Value, Reason> {
+    let dims = k.dims(x);
+    let two = [product(&dims[..at])?, product(&dims[at..])?];
+    reshaped(k.g(), x, &two)
+}
+
+fn flatten(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let rank = k.rank(x);
+    let at = match k.attrs.int("axis", 1)? {
+        a if a == rank as i64 => rank,
+        a => axis(a, rank)?,
+    };
+    one(two_axes(k, x, at)?)
+}
+
+fn transpose(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let rank = k.rank(x);
+    let perm = match k.attrs.ints_opt("perm")? {
+        Some(list) => axes(list, rank)?,
+        None => (0..rank).rev().collect(),
+    };
+    one(k.g().transpose(x, &perm)?)
+}
+
+fn squeeze(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let dims = k.dims(x);
+    let gone = match k.axes(1, 13)? {
+        Some(list) => axes(&list, dims.len())?,
+        None => (0..dims.len()).filter(|i| dims[*i].is_one()).collect(),
+    };
+    if let Some(a) = gone.iter().find(|a| !dims[**a].is_one()) {
+        return Err(Reason::unsupported(format!(
+            "axis {a} of {} has not size 1",
+            k.ty(x)
+        )));
+    }
+    let kept: Vec<Dim> = (0..dims.len())
+        .filter(|i| !gone.contains(i))
+        .map(|i| dims[i].clone())
+        .collect();
+    one(reshaped(k.g(), x, &kept)?)
+}
+
+fn unsqueeze(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let list = k
+        .axes(1, 13)?
+        .ok_or_else(|| Reason::unsupported("no axes are given"))?;
+    let mut dims = k.dims(x);
+    let mut new = axes(&list, dims.len() + list.len())?;
+    new.sort_unstable();
+    new.dedup();
+    if new.len() != list.len() {
+        return Err(Reason::unsupported(format!("axes {list:?} name one twice")));
+    }
+    new.iter().for_each(|a| dims.insert(*a, Dim::Known(1)));
+    one(reshaped(k.g(), x, &dims)?)
+}
+
+fn concat(k: &mut Call<'_, '_>) -> Done {
+    let xs = k.xs()?;
+    let first = *xs.first().ok_or_else(|| Reason::operand(0, "is missing"))?;
+    let rank = k.rank(first);
+    let at = k
+        .attrs
+        .int_opt("axis")?
+        .ok_or_else(|| Reason::attribute("axis", "is required"))?;
+    let at = axis(at, rank)?;
+    one(k.g().concat(&xs, at)?)
+}
+
+fn split(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let at = k.axis(0, k.rank(x))?;
+    let wanted = k.node.output.len();
+    let given = match k.opset >= 13 {
+        true => k.ints_opt(1)?,
+        false => k.attrs.ints_opt("split")?.map(<[i64]>::to_vec),
+    };
+    let parts = k.attrs.int_opt("num_outputs")?;
+    let lens: Vec<usize> = match given {
+        Some(list) => crate::call::unsigned("split", &list)?,
+        None => {
+            let n = k.size(x, at)?;
+            let count = usize::try_from(parts.unwrap_or(wanted as i64))
+                .ok()
+                .filter(|c| *c > 0 && *c <= wanted);
+            let count = count
+                .ok_or_else(|| Reason::attribute("num_outputs", "is not the number of results"))?;
+            let each = n.div_ceil(count);
+            (0..count)
+                .map(|i| each.min(n.saturating_sub(i * each)))
+                .collect()
+        }
+    };
+    let mut start = 0;
+    let mut results = Vec::with_capacity(lens.len());
+    for len in lens {
+        results.push(k.g().narrow(x, at, start, len)?.into());
+        start += len;
+    }
+    match k.dims(x)[at].known() {
+        Some(n) if n != start => Err(Reason::unsupported(format!(
+            "parts have {start} elements, the axis {n}"
+        ))),
+        _ => Ok(results),
+    }
+}
+
+/// A bound of a slice as a number: one with symbols is a distance from the end.
+fn bound(num: &Num, size: &Dim) -> Result<i64, Reason> {
+    let dim = match num {
+        Num::Int(n) => return Ok(*n),
+        Num::Dim(d) => d,
+    };
+    let none = || Reason::unsupported(format!("bound {dim} of an axis of size {size} has no form"));
+    match size.checked_sub(dim).and_then(|d| d.known()) {
+        Some(0) => Ok(i64::MAX),
+        Some(n) => i64::try_from(n).map(|n| -n).map_err(|_| none()),
+        None if dim.is_at_least(size) => Ok(i64::MAX),
+        None => Err(none()),
+    }
+}
+
+fn sliced(
+    k: &mut Call<'_, '_>,
+    starts: &[Num],
+    ends: &[Num],
+    along: Option<Vec<i64>>,
+    steps: &[i64],
+) -> Done {
+    let x = k.x(0)?;
+    let dims = k.dims(x);
+    let along = match along {
+        Some(list) => axes(&list, dims.len())?,
+        None => (0..starts.len().min(dims.len())).collect(),
+    };
+    let lens = [starts.len(), ends.len(), steps.len()];
+    if lens.iter().any(|n| *n != along.len()) {
+        return Err(Reason::unsupported(format!(
+            "starts, ends and steps have {lens:?} numbers for {} axes",
+            along.len()
+        )));
+    }
+    let mut s = (
+        vec![0i64; dims.len()],
+        vec![i64::MAX; dims.len()],
+        vec![1i64; dims.len()],
+    );
+    for (i, a) in along.into_iter().enumerate() {
+        if steps[i] == 0 {
+            return Err(Reason::unsupported("a step is 0"));
+        }
+        (s.0[a], s.1[a], s.2[a]) = (
+            bound(&starts[i], &dims[a])?,
+            bound(&ends[i], &dims[a])?,
+            steps[i],
+        );
+        // The least integers of 32 bits mean "to the beginning" as well.
+        if steps[i] < 0 && s.1[a] <= -i64::from(i32::MAX) {
+            s.1[a] = i64::MIN;
+        }
+    }
+    one(k.g().slice(x, &s.0, &s.1, &s.2)?)
+}
+
+fn slice_attributes(k: &mut Call<'_, '_>) -> Done {
+    let list = |name: &str| -> Result<Vec<Num>, Reason> {
+        let list = k.attrs.ints_opt(name)?;
+        let list = list.ok_or_else(|| Reason::attribute(name, "is required"))?;
+        Ok(list.iter().map(|n| Num::Int(*n)).collect())
+    };
+    let (starts, ends) = (list("starts")?, list("ends")?);
+    let along = k.attrs.ints_opt("axes")?.map(<[i64]>::to_vec);
+    sliced(k, &starts, &ends, along, &vec![1; starts.len()])
+}
+
+fn slice(k: &mut Call<'_, '_>) -> Done {
+    let (starts, ends) = (k.nums(1)?, k.nums(2)?);
+    let along = k.ints_opt(3)?;
+    let steps = k.ints_opt(4)?.unwrap_or_else(|| vec![1; starts.len()]);
+    sliced(k, &starts, &ends, along, &steps)
+}
+
+fn expand(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let (dims, asked) = (k.dims(x), k.shape_operand(1)?);
+    let shape = broadcast_shapes(&dims, &asked).ok_or_else(|| {
+        Reason::operand(1, format!("{} does not broadcast to {asked:?}", k.ty(x)))
+    })?;
+    one(k.g().expand(x, shape)?)
+}
+
+fn tile(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let nums = k.nums(1)?;
+    let reps: Option<Vec<i64>> = nums.iter().map(Num::int).collect();
+    if let Some(reps) = reps {
+        let reps = crate::call::unsigned("repeats", &reps)?;
+        return one(k.g().tile(x, &reps)?);
+    }
+    // An axis of one element repeats by broadcasting, as often as a symbol says.
+    let dims = k.dims(x);
+    let ones = dims.len() == nums.len()
+        && dims
+            .iter()
+            .zip(&nums)
+            .all(|(d, n)| d.is_one() || *n == Num::Int(1));
+    if !ones {
+        return Err(Reason::operand(
+            1,
+            "has symbols for axes of more than one element",
+        ));
+    }
+    let target: Option<Vec<Dim>> = dims
+        .iter()
+        .zip(&nums)
+        .map(|(d, n)| if d.is_one() { n.dim() } else { Some(d.clone()) })
+        .collect();
+    let target = target.ok_or_else(|| Reason::operand(1, "has negative numbers"))?;
+    one(k.g().expand(x, target)?)
+}
+
+fn pad(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let rank = k.rank(x);
+    let (pads, value, along) = match k.opset >= 11 {
+        true => (
+            k.ints(1)?,
+            if k.has(2) { k.float(2)? } else { 0.0 },
+            k.ints_opt(3)?,
+        ),
+        false => {
+            let pads = k
+                .attrs
+                .ints_opt("pads")?
+                .ok_or_else(|| Reason::attribute("pads", "is required"))?;
+            (pads.to_vec(), k.attrs.float("value", 0.0)?, None)
+        }
+    };
+    let along = match along {
+        Some(list) => axes(&list, rank)?,
+        None => (0..rank).collect(),
+    };
+    if pads.len() != 2 * along.len() {
+        return Err(Reason::unsupported(format!(
+            "{} pads for {} axes",
+            pads.len(),
+            along.len()
+        )));
+    }
+    let (mut before, mut after) = (vec![0i64; rank], vec![0i64; rank]);
+    for (i, a) in along.iter().enumerate() {
+        (before[*a], after[*a]) = (pads[i], pads[along.len() + i]);
+    }
+    let mode = match k.attrs.string("mode", "constant")?.as_str() {
+        "constant" => PadMode::Constant,
+        "reflect" => PadMode::Reflect,
+        "edge" => PadMode::Edge,
+        "wrap" => PadMode::Wrap,
+        other => {
+            return Err(Reason::attribute(
+                "mode",
+                format!("`{other}` is not supported"),
+            ));
+        }
+    };
+    let cuts = before.iter().chain(&after).any(|n| *n < 0);
+    if cuts && mode != PadMode::Constant {
+        return Err(Reason::unsupported(
+            "negative pads are supported with constants only",
+        ));
+    }
+    one(padded(k.g(), x, &before, &after, mode, value)?)
+}
+
+/// Elements added before and after each axis; negative numbers cut.
+pub(crate) fn padded(
+    g: &mut Graph,
+    x: Value,
+    before: &[i64],
+    after: &[i64],
+    mode: PadMode,
+    value: f64,
+) -> Result<Value, Reason> {
+    let mut x = x;
+    if before.iter().chain(after).any(|n| *n < 0) {
+        let starts: Vec<i64> = before.iter().map(|n| (-n).max(0)).collect();
+        let ends: Vec<i64> = after
+            .iter()
+            .map(|n| if *n < 0 { *n } else { i64::MAX })
+            .collect();
+        x = g.slice(x, &starts, &ends, &vec![1; starts.len()])?;
+    }
+    let of = |list: &[i64]| -> Vec<usize> {
+        list.iter()
+            .map(|n| usize::try_from(*n).unwrap_or(0))
+            .collect()
+    };
+    let (before, after) = (of(before), of(after));
+    match before.iter().chain(&after).all(|n| *n == 0) {
+        true => Ok(x),
+        false => Ok(g.pad(x, &before, &after, mode, value)?),
+    }
+}
+
+fn trilu(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let diagonal = if k.has(1) { k.int(1)? } else { 0 };
+    let upper = k.attrs.flag("upper", true)?;
+    one(k.g().trilu(x, upper, diagonal)?)
+}
+
+/// Reshapes to `split`, transposes by `perm`, and reshapes to `joined`.
+fn rearranged(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    split: &[Dim],
+    perm: &[usize],
+    joined: &[Dim],
+) -> Done {
+    let y = reshaped(k.g(), x, split)?;
+    let y = k.g().transpose(y, perm)?;
+    one(reshaped(k.g(), y, joined)?)
+}
+
+fn block(k: &Call<'_, '_>, x: Value) -> Result<(Vec<Dim>, usize), Reason> {
+    let block = usize::try_from(k.attrs.int("blocksize", 0)?)
+        .ok()
+        .filter(|b| *b > 0);
+    let block = block.ok_or_else(|| Reason::attribute("blocksize", "must be positive"))?;
+    let dims = k.dims(x);
+    match dims.len() {
+        4 => Ok((dims, block)),
+        _ => Err(Reason::operand(0, "must have four axes")),
+    }
+}
+
+/// `dim` by a known number, or times it.
+fn divided(dim: &Dim, by: usize) -> Result<Dim, Reason> {
+    let quotient = dim.div_exact(&Dim::Known(by));
+    quotient.ok_or_else(|| Reason::unsupported(format!("{dim} is no multiple of {by}")))
+}
+
+fn times(dim: &Dim, by: usize) -> Result<Dim, Reason> {
+    product(&[dim.clone(), Dim::Known(by)])
+}
+
+fn depth_to_space(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let (d, b) = block(k, x)?;
+    let c = divided(&d[1], b * b)?;
+    let joined = [d[0].clone(), c.clone(), times(&d[2], b)?, times(&d[3], b)?];
+    let known = Dim::Known(b);
+    match k.attrs.string("mode", "DCR")?.as_str() {
+        "DCR" => {
+            let split = [
+                d[0].clone(),
+                known.clone(),
+                known,
+                c,
+                d[2].clone(),
+                d[3].clone(),
+            ];
+            rearranged(k, x, &split, &[0, 3, 4, 1, 5, 2], &joined)
+        }
+        "CRD" => {
+            let split = [
+                d[0].clone(),
+                c,
+                known.clone(),
+                known,
+                d[2].clone(),
+                d[3].clone(),
+            ];
+            rearranged(k, x, &split, &[0, 1, 4, 2, 5, 3], &joined)
+        }
+        other => Err(Reason::attribute(
+            "mode",
+            format!("`{other}` is neither DCR nor CRD"),
+        )),
+    }
+}
+
+fn space_to_depth(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let (d, b) = block(k, x)?;
+    let (h, w, known) = (divided(&d[2], b)?, divided(&d[3], b)?, Dim::Known(b));
+    let split = [
+        d[0].clone(),
+        d[1].clone(),
+        h.clone(),
+        known.clone(),
+        w.clone(),
+        known,
+    ];
+    let joined = [d[0].clone(), times(&d[1], b * b)?, h, w];
+    match k.attrs.string("mode", "DCR")?.as_str() {
+        "DCR" => rearranged(k, x, &split, &[0, 3, 5, 1, 2, 4], &joined),
+        "CRD" => rearranged(k, x, &split, &[0, 1, 3, 5, 2, 4], &joined),
+        other => Err(Reason::attribute(
+            "mode",
+            format!("`{other}` is neither DCR nor CRD"),
+        )),
+    }
+}
+
+/// Each sequence reversed up to its length: `t` becomes `len - 1 - t` where it is less than the length.
+fn reverse_sequence(k: &mut Call<'_, '_>) -> Done {
+    let (x, lens) = (k.x(0)?, k.x(1)?);
+    let batch = axis(k.attrs.int("batch_axis", 1)?, 2)?;
+    let time = axis(k.attrs.int("time_axis", 0)?, 2)?;
+    if batch == time {
+        return Err(Reason::attribute("time_axis", "is the batch axis"));
+    }
+    let dims = k.dims(x);
+    let steps = k.size(x, time)? as i64;
+    let numbers: Vec<i64> = (0..steps).collect();
+    let g = k.g();
+    let at = g.constant(tercet_ir::Tensor::from_slice(
+        &[steps as usize, 1],
+        &numbers,
+    )?)?;
+    let lens = g.cast(lens, DType::I64)?;
+    let lens = reshaped(g, lens, &[Dim::Known(1), dims[batch].clone()])?;
+    let one_ = g.scalar(DType::I64, 1.0)?;
+    let last = g.sub(lens, one_)?;
+    let mirrored = g.sub(last, at)?;
+    let inside = g.compare(tercet_ir::scalar::CompareFn::Lt, at, lens)?;
+    let mut idx = g.where_(inside, mirrored, at)?;
+    if time == 1 {
+        idx = g.transpose(idx, &[1, 0])?;
+    }
+    let mut wide: Vec<Dim> = dims[..2].to_vec();
+    wide.resize(dims.len(), Dim::Known(1));
+    let idx = reshaped(g, idx, &wide)?;
+    let idx = g.expand(idx, dims)?;
+    one(g.gather_elements(x, idx, time)?)
+}
+
+fn center_crop_pad(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let rank = k.rank(x);
+    let target = k.ints(1)?;
+    let along = match k.attrs.ints_opt("axes")? {
+        Some(list) => axes(list, rank)?,
+        None => (0..rank).collect(),
+    };
+    if along.len() != target.len() {
+        return Err(Reason::operand(
+            1,
+            format!("has {} sizes for {} axes", target.len(), along.len()),
+        ));
+    }
+    let (mut before, mut after) = (vec![0i64; rank], vec![0i64; rank]);
+    for (a, to) in along.into_iter().zip(target) {
+        let from = k.size(x, a)? as i64;
+        let more = to - from;
+        // The odd element is cut, or added, at the end.
+        before[a] = if more >= 0 { more / 2 } else { -((-more) / 2) };
+        after[a] = more - before[a];
+    }
+    one(padded(k.g(), x, &before, &after, PadMode::Constant, 0.0)?)
+}

@@ -1,0 +1,80 @@
+//! The order of nodes: files need not have one, though the standard asks for it.
+//!
+//! Nodes without what they wait for come in the order of the file. No recursion, so depth costs no stack.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+
+use crate::proto::{GraphProto, NodeProto};
+
+/// How deep graphs nest in nodes.
+pub(crate) const MAX_NESTING: usize = 16;
+
+/// Every name that a node reads, in graphs inside it as well.
+pub(crate) fn reads<'m>(node: &'m NodeProto, depth: usize, found: &mut HashSet<&'m str>) {
+    found.extend(
+        node.input
+            .iter()
+            .filter(|n| !n.is_empty())
+            .map(String::as_str),
+    );
+    for graph in node.attribute.iter().filter_map(|a| a.g.as_ref()) {
+        graph_reads(graph, depth + 1, found);
+    }
+}
+
+/// Every name that a graph inside a node reads, its own included.
+pub(crate) fn graph_reads<'m>(graph: &'m GraphProto, depth: usize, found: &mut HashSet<&'m str>) {
+    if depth > MAX_NESTING {
+        return;
+    }
+    graph.node.iter().for_each(|n| reads(n, depth, found));
+    found.extend(graph.output.iter().filter_map(|o| o.name.as_deref()));
+}
+
+/// The indices of nodes in an order in which each follows those it reads from.
+///
+/// # Errors
+/// A name that two nodes give, or the names of a cycle.
+pub(crate) fn order(nodes: &[NodeProto]) -> Result<Vec<usize>, String> {
+    let mut giver: HashMap<&str, usize> = HashMap::new();
+    for (i, node) in nodes.iter().enumerate() {
+        for name in node.output.iter().filter(|n| !n.is_empty()) {
+            if giver.insert(name, i).is_some() {
+                return Err(format!("two nodes give `{name}`"));
+            }
+        }
+    }
+    let mut waits = vec![0usize; nodes.len()];
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (i, node) in nodes.iter().enumerate() {
+        let mut names = HashSet::new();
+        reads(node, 0, &mut names);
+        let froms: HashSet<usize> = names.iter().filter_map(|n| giver.get(n).copied()).collect();
+        waits[i] = froms.len();
+        froms.into_iter().for_each(|from| users[from].push(i));
+    }
+    let ready = (0..nodes.len()).filter(|i| waits[*i] == 0).map(Reverse);
+    let mut ready: BinaryHeap<Reverse<usize>> = ready.collect();
+    let mut order = Vec::with_capacity(nodes.len());
+    while let Some(Reverse(i)) = ready.pop() {
+        order.push(i);
+        for &user in &users[i] {
+            waits[user] -= 1;
+            if waits[user] == 0 {
+                ready.push(Reverse(user));
+            }
+        }
+    }
+    if order.len() == nodes.len() {
+        return Ok(order);
+    }
+    let stuck = (0..nodes.len()).filter(|i| waits[*i] > 0).take(5);
+    let stuck: Vec<&str> = stuck
+        .filter_map(|i| nodes[i].output.first())
+        .map(String::as_str)
+        .collect();
+    Err(format!(
+        "nodes read from each other in a circle, among them those that give {stuck:?}"
+    ))
+}

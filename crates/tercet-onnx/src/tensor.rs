@@ -1,0 +1,96 @@
+//! Tensors of a file: elements in the message, or in a file beside the model.
+//!
+//! Memory is in proportion to what is read: a tensor has the elements that are there, and sizes that say otherwise are an
+//! error. Files are only those inside the model's folder (`external`).
+
+use bytes::Bytes;
+use std::sync::Arc;
+
+use tercet_ir::{DType, Tensor, TensorType};
+
+use crate::elem;
+use crate::external::Folder;
+use crate::proto::TensorProto;
+
+/// `TensorProto.DataLocation.EXTERNAL`.
+const EXTERNAL: i32 = 1;
+
+/// The sizes of a tensor, checked.
+pub(crate) fn sizes(dims: &[i64]) -> Result<Vec<usize>, String> {
+    if dims.len() > tercet_ir::MAX_RANK {
+        return Err(format!(
+            "{} axes; at most {} are possible",
+            dims.len(),
+            tercet_ir::MAX_RANK
+        ));
+    }
+    let sizes: Option<Vec<usize>> = dims.iter().map(|d| usize::try_from(*d).ok()).collect();
+    let sizes = sizes.ok_or_else(|| format!("sizes {dims:?} are negative"))?;
+    let bits = sizes
+        .iter()
+        .filter(|n| **n > 0)
+        .try_fold(64usize, |n, d| n.checked_mul(*d));
+    bits.map(|_| ())
+        .ok_or_else(|| format!("sizes {dims:?} overflow"))?;
+    Ok(sizes)
+}
+
+/// The tensor of a message.
+pub(crate) fn decode(proto: &TensorProto, folder: &Folder) -> Result<Tensor, String> {
+    let dtype = elem::dtype(proto.data_type.unwrap_or(0).into())?;
+    let ty = TensorType::new(dtype, &sizes(&proto.dims)?);
+    if proto.data_location == Some(EXTERNAL) {
+        let bytes = folder.read(&proto.external_data, ty.saturating_bytes())?;
+        return of_bytes(ty, bytes);
+    }
+    match &proto.raw_data {
+        Some(raw) => of_bytes(ty, raw.clone()),
+        None => of_fields(ty, proto),
+    }
+}
+
+fn of_bytes(ty: TensorType, bytes: Bytes) -> Result<Tensor, String> {
+    let len = bytes.len();
+    Tensor::from_owner(ty, Arc::new(bytes), 0..len).map_err(|e| tercet_ir::one_line(&e))
+}
+
+/// Elements in the list of numbers that the dtype says.
+fn of_fields(ty: TensorType, proto: &TensorProto) -> Result<Tensor, String> {
+    let n = ty.numel();
+    let count = |found: usize| match found == n {
+        true => Ok(()),
+        false => Err(format!("{ty} has {n} elements, the file has {found}")),
+    };
+    let made = match ty.dtype {
+        DType::F32 => {
+            count(proto.float_data.len())?;
+            Tensor::from_slice(&ty.shape, &proto.float_data)
+        }
+        DType::F64 => {
+            count(proto.double_data.len())?;
+            Tensor::from_slice(&ty.shape, &proto.double_data)
+        }
+        DType::I64 => {
+            count(proto.int64_data.len())?;
+            Tensor::from_slice(&ty.shape, &proto.int64_data)
+        }
+        DType::U32 => {
+            count(proto.uint64_data.len())?;
+            let values: Vec<u32> = proto.uint64_data.iter().map(|x| *x as u32).collect();
+            Tensor::from_slice(&ty.shape, &values)
+        }
+        // The bits of each element in the low half.
+        DType::F16 | DType::BF16 => {
+            count(proto.int32_data.len())?;
+            let halves = proto.int32_data.iter().map(|x| *x as u16);
+            let bytes: Vec<u8> = halves.flat_map(u16::to_le_bytes).collect();
+            Tensor::from_bytes(ty, &bytes)
+        }
+        DType::I32 | DType::I8 | DType::U8 | DType::Bool => {
+            count(proto.int32_data.len())?;
+            let values: Vec<i64> = proto.int32_data.iter().map(|x| i64::from(*x)).collect();
+            Tensor::from_i64s(ty, &values)
+        }
+    };
+    made.map_err(|e| tercet_ir::one_line(&e))
+}

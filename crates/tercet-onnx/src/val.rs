@@ -1,0 +1,138 @@
+//! What a name of a model stands for while it is imported.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
+
+/// A value: of the graph, known, or a shape that is known but for symbols.
+#[derive(Clone, Debug)]
+pub(crate) enum Val {
+    /// An optional operand or result that is not there.
+    Absent,
+    /// A value of the graph being built.
+    Graph(Value),
+    /// A tensor that is known now.
+    Known(Rc<Known>),
+    /// I64 numbers of which some are sizes with symbols; the rank is 0 or 1.
+    Sizes(Rc<Sizes>),
+    /// A list of values, which never runs.
+    Seq(Rc<Vec<Val>>),
+    /// Something that whoever uses it is refused for, with the reason.
+    Refused(Rc<str>),
+    /// The result of a node that failed; its users are passed over in silence.
+    Failed,
+}
+
+/// A tensor that is known when importing.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) tensor: Tensor,
+    /// The initializer's name: what a parameter would be called.
+    pub(crate) name: Option<String>,
+    /// Where it was put, by the serial number of the graph.
+    pub(crate) placed: RefCell<Vec<(usize, Value)>>,
+}
+
+/// A number of a shape: an integer, which can be negative, or a size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Num {
+    /// A known number.
+    Int(i64),
+    /// An expression with symbols.
+    Dim(Dim),
+}
+
+impl Num {
+    /// The number of a size.
+    pub(crate) fn of(dim: &Dim) -> Num {
+        match dim.known().map(i64::try_from) {
+            Some(Ok(n)) => Num::Int(n),
+            _ => Num::Dim(dim.clone()),
+        }
+    }
+
+    /// The size, unless it is a negative number.
+    pub(crate) fn dim(&self) -> Option<Dim> {
+        match self {
+            Num::Int(n) => usize::try_from(*n).ok().map(Dim::Known),
+            Num::Dim(d) => Some(d.clone()),
+        }
+    }
+
+    /// The number, if it is known.
+    pub(crate) fn int(&self) -> Option<i64> {
+        match self {
+            Num::Int(n) => Some(*n),
+            Num::Dim(_) => None,
+        }
+    }
+}
+
+/// Numbers of a shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    /// Whether it is one number, of rank 0.
+    pub(crate) scalar: bool,
+    pub(crate) nums: Vec<Num>,
+}
+
+impl Val {
+    /// A known tensor without a name.
+    pub(crate) fn known(tensor: Tensor) -> Val {
+        Val::named(tensor, None)
+    }
+
+    /// A known tensor.
+    pub(crate) fn named(tensor: Tensor, name: Option<String>) -> Val {
+        let placed = RefCell::default();
+        Val::Known(Rc::new(Known {
+            tensor,
+            name,
+            placed,
+        }))
+    }
+
+    /// A list of I64 numbers.
+    pub(crate) fn ints(values: &[i64]) -> Val {
+        let ty = TensorType::new(DType::I64, &[values.len()]);
+        match Tensor::from_i64s(ty, values) {
+            Ok(t) => Val::known(t),
+            Err(e) => Val::Refused(e.to_string().into()),
+        }
+    }
+
+    /// Numbers of a shape: a tensor where all are known.
+    pub(crate) fn sizes(nums: Vec<Num>, scalar: bool) -> Val {
+        let known: Option<Vec<i64>> = nums.iter().map(Num::int).collect();
+        match known {
+            None => Val::Sizes(Rc::new(Sizes { scalar, nums })),
+            Some(values) => {
+                let shape: &[usize] = if scalar { &[] } else { &[values.len()] };
+                match Tensor::from_i64s(TensorType::new(DType::I64, shape), &values) {
+                    Ok(t) => Val::known(t),
+                    Err(e) => Val::Refused(e.to_string().into()),
+                }
+            }
+        }
+    }
+
+    /// The numbers, of integers of rank 0 or 1.
+    pub(crate) fn as_sizes(&self) -> Option<Sizes> {
+        match self {
+            Val::Sizes(s) => Some((**s).clone()),
+            Val::Known(k) if k.tensor.dtype().is_int() && k.tensor.shape().len() <= 1 => {
+                let nums = k.tensor.to_i64s().into_iter().map(Num::Int).collect();
+                let scalar = k.tensor.shape().is_empty();
+                Some(Sizes { scalar, nums })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl From<Value> for Val {
+    fn from(value: Value) -> Val {
+        Val::Graph(value)
+    }
+}
