@@ -1,3 +1,267 @@
-//! To come.
-use super::Entry;
-pub(crate) const TABLE: &[Entry] = &[];
+//! Convolutions and pools.
+
+use tercet_ir::ops::{Pool, PoolFn, ReduceFn, Window};
+use tercet_ir::{DType, Value};
+
+use super::{Entry, op};
+use crate::call::{Call, Done, one, unsigned};
+use crate::error::Reason;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("Conv", 1, conv),
+    op("ConvTranspose", 1, conv_transpose),
+    op("ConvInteger", 10, conv_integer),
+    op("MaxPool", 1, max_pool),
+    op("AveragePool", 1, average_pool),
+    op("LpPool", 2, lp_pool),
+    op("GlobalMaxPool", 1, |k| global(k, ReduceFn::Max)),
+    op("GlobalAveragePool", 1, |k| global(k, ReduceFn::Mean)),
+    op("GlobalLpPool", 2, global_lp),
+];
+
+/// The sizes of an attribute, one for each spatial axis.
+fn list(k: &Call<'_, '_>, name: &str, axes: usize, default: usize) -> Result<Vec<usize>, Reason> {
+    let sizes = match k.attrs.ints_opt(name)? {
+        Some(list) => unsigned(name, list)?,
+        None => vec![default; axes],
+    };
+    match sizes.len() == axes {
+        true => Ok(sizes),
+        false => Err(Reason::attribute(
+            name,
+            format!("{} numbers for {axes} spatial axes", sizes.len()),
+        )),
+    }
+}
+
+/// The spatial axes of an operand.
+fn spatial(k: &Call<'_, '_>, x: Value) -> Result<usize, Reason> {
+    match k.rank(x) {
+        rank @ 3..=5 => Ok(rank - 2),
+        rank => Err(Reason::operand(
+            0,
+            format!("has rank {rank}; one to three spatial axes are supported"),
+        )),
+    }
+}
+
+/// Where windows of a kernel stand on an operand: strides, dilations and pads, given or by `auto_pad`.
+fn window(k: &Call<'_, '_>, x: Value, kernel: &[usize]) -> Result<Window, Reason> {
+    let n = kernel.len();
+    let mut w = Window::new(n);
+    w.stride = list(k, "strides", n, 1)?;
+    w.dilation = list(k, "dilations", n, 1)?;
+    let pads = list(k, "pads", 2 * n, 0)?;
+    match k.attrs.string("auto_pad", "NOTSET")?.as_str() {
+        "NOTSET" => {
+            w.pad_before = pads[..n].to_vec();
+            w.pad_after = pads[n..].to_vec();
+        }
+        "VALID" => {}
+        same @ ("SAME_UPPER" | "SAME_LOWER") => {
+            for a in 0..n {
+                let reach = (kernel[a].max(1) - 1) * w.dilation[a] + 1;
+                let total = match w.stride[a] {
+                    1 => reach - 1,
+                    stride => {
+                        let size = k.size(x, 2 + a)?;
+                        let last = size.div_ceil(stride.max(1)).max(1) - 1;
+                        (last * stride + reach).saturating_sub(size)
+                    }
+                };
+                let less = total / 2;
+                let (before, after) = if same == "SAME_UPPER" {
+                    (less, total - less)
+                } else {
+                    (total - less, less)
+                };
+                (w.pad_before[a], w.pad_after[a]) = (before, after);
+            }
+        }
+        other => {
+            return Err(Reason::attribute(
+                "auto_pad",
+                format!("`{other}` is not supported"),
+            ));
+        }
+    }
+    Ok(w)
+}
+
+/// The kernel of weights `[O, C, ..]`, which an attribute can say again.
+fn kernel_of(k: &Call<'_, '_>, w: Value) -> Result<Vec<usize>, Reason> {
+    let own: Vec<usize> = k.known_dims(w)?.into_iter().skip(2).collect();
+    match k.attrs.ints_opt("kernel_shape")? {
+        Some(list) if unsigned("kernel_shape", list)? != own => Err(Reason::attribute(
+            "kernel_shape",
+            format!("{list:?} is not that of the weights, {own:?}"),
+        )),
+        _ => Ok(own),
+    }
+}
+
+fn groups(k: &Call<'_, '_>) -> Result<usize, Reason> {
+    let groups = usize::try_from(k.attrs.int("group", 1)?)
+        .ok()
+        .filter(|g| *g > 0);
+    groups.ok_or_else(|| Reason::attribute("group", "must be positive"))
+}
+
+fn conv(k: &mut Call<'_, '_>) -> Done {
+    let (x, w, bias) = (k.x(0)?, k.x(1)?, k.opt(2)?);
+    spatial(k, x)?;
+    let kernel = kernel_of(k, w)?;
+    let (window, groups) = (window(k, x, &kernel)?, groups(k)?);
+    one(k.g().conv(x, w, bias, window, groups)?)
+}
+
+/// Operands less their zero points, as I32.
+pub(crate) fn shifted(
+    k: &mut Call<'_, '_>,
+    x: usize,
+    zero: usize,
+    along: Option<usize>,
+) -> Result<Value, Reason> {
+    let (x, zero) = (k.x(x)?, k.opt(zero)?);
+    let rank = k.rank(x);
+    let wide = k.g().cast(x, DType::I32)?;
+    let Some(zero) = zero else { return Ok(wide) };
+    let zero = k.g().cast(zero, DType::I32)?;
+    let zero = match (k.rank(zero), along) {
+        (1, Some(at)) if !k.dims(zero)[0].is_one() => {
+            let mut dims = k.dims(zero);
+            dims.resize(rank - at, tercet_ir::Dim::Known(1));
+            super::shape::reshaped(k.g(), zero, &dims)?
+        }
+        _ => zero,
+    };
+    Ok(k.g().sub(wide, zero)?)
+}
+
+fn conv_integer(k: &mut Call<'_, '_>) -> Done {
+    let (x, w) = (shifted(k, 0, 2, None)?, shifted(k, 1, 3, Some(0))?);
+    spatial(k, x)?;
+    let kernel = kernel_of(k, w)?;
+    let (window, groups) = (window(k, x, &kernel)?, groups(k)?);
+    one(k.g().conv(x, w, None, window, groups)?)
+}
+
+fn conv_transpose(k: &mut Call<'_, '_>) -> Done {
+    let (x, w, bias) = (k.x(0)?, k.x(1)?, k.opt(2)?);
+    let n = spatial(k, x)?;
+    let (kernel, groups) = (kernel_of(k, w)?, groups(k)?);
+    let (stride, dilation) = (list(k, "strides", n, 1)?, list(k, "dilations", n, 1)?);
+    let mut more = list(k, "output_padding", n, 0)?;
+    let pads = list(k, "pads", 2 * n, 0)?;
+    let auto = k.attrs.string("auto_pad", "NOTSET")?;
+    let (mut before, mut after) = (pads[..n].to_vec(), pads[n..].to_vec());
+    let wanted: Option<Vec<usize>> = match (k.attrs.ints_opt("output_shape")?, auto.as_str()) {
+        (Some(list), _) => {
+            Some(unsigned("output_shape", list)?.split_off(list.len().saturating_sub(n)))
+        }
+        (None, "SAME_UPPER" | "SAME_LOWER") => {
+            let sizes: Result<Vec<usize>, Reason> =
+                (0..n).map(|a| Ok(k.size(x, 2 + a)? * stride[a])).collect();
+            Some(sizes?)
+        }
+        (None, "VALID") => {
+            (before, after) = (vec![0; n], vec![0; n]);
+            None
+        }
+        (None, "NOTSET") => None,
+        (None, other) => {
+            return Err(Reason::attribute(
+                "auto_pad",
+                format!("`{other}` is not supported"),
+            ));
+        }
+    };
+    if let Some(wanted) = wanted.filter(|w| w.len() == n) {
+        for a in 0..n {
+            let full = stride[a] * (k.size(x, 2 + a)?.max(1) - 1)
+                + (kernel[a].max(1) - 1) * dilation[a]
+                + 1
+                + more[a];
+            let total = full.saturating_sub(wanted[a]);
+            more[a] += wanted[a].saturating_sub(full);
+            let less = total / 2;
+            (before[a], after[a]) = match auto.as_str() {
+                "SAME_UPPER" => (less, total - less),
+                _ => (total - less, less),
+            };
+        }
+    }
+    let window = Window {
+        stride,
+        pad_before: before,
+        pad_after: after,
+        dilation,
+    };
+    one(k.g().conv_transpose(x, w, bias, window, &more, groups)?)
+}
+
+/// A pool of the kernel and windows that attributes say.
+fn pooled(k: &mut Call<'_, '_>, x: Value, f: PoolFn, with_pads: bool) -> Result<Value, Reason> {
+    let n = spatial(k, x)?;
+    let kernel = list(k, "kernel_shape", n, 0)?;
+    if kernel.contains(&0) {
+        return Err(Reason::attribute("kernel_shape", "is required"));
+    }
+    let window = window(k, x, &kernel)?;
+    let mut pool = Pool::of(f, &kernel, window);
+    if k.attrs.flag("ceil_mode", false)? {
+        pool = pool.with_ceil();
+    }
+    if with_pads {
+        pool = pool.counting_pad();
+    }
+    Ok(k.g().add(pool, &[x])?)
+}
+
+fn max_pool(k: &mut Call<'_, '_>) -> Done {
+    if k.wants(1) {
+        return Err(Reason::unsupported(
+            "the indices of a max pool are not supported",
+        ));
+    }
+    k.attrs.ignore(&["storage_order"]);
+    let x = k.x(0)?;
+    one(pooled(k, x, PoolFn::Max, false)?)
+}
+
+fn average_pool(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let with_pads = k.attrs.flag("count_include_pad", false)?;
+    one(pooled(k, x, PoolFn::Mean, with_pads)?)
+}
+
+/// `|x|^p`, summed by `sum`, to the power of `1 / p`.
+fn powers(
+    k: &mut Call<'_, '_>,
+    sum: fn(&mut Call<'_, '_>, Value) -> Result<Value, Reason>,
+) -> Done {
+    let (x, p) = (k.x(0)?, k.attrs.int("p", 2)? as f64);
+    let (power, root) = (k.like(x, p)?, k.like(x, 1.0 / p)?);
+    let size = k.g().abs(x)?;
+    let raised = k.g().pow(size, power)?;
+    let total = sum(k, raised)?;
+    one(k.g().pow(total, root)?)
+}
+
+fn lp_pool(k: &mut Call<'_, '_>) -> Done {
+    powers(k, |k, x| pooled(k, x, PoolFn::Sum, false))
+}
+
+fn spatial_reduce(k: &mut Call<'_, '_>, x: Value, f: ReduceFn) -> Result<Value, Reason> {
+    let list: Vec<usize> = (2..k.rank(x)).collect();
+    Ok(k.g().reduce(f, x, &list, true)?)
+}
+
+fn global(k: &mut Call<'_, '_>, f: ReduceFn) -> Done {
+    let x = k.x(0)?;
+    one(spatial_reduce(k, x, f)?)
+}
+
+fn global_lp(k: &mut Call<'_, '_>) -> Done {
+    powers(k, |k, x| spatial_reduce(k, x, ReduceFn::Sum))
+}

@@ -9,23 +9,23 @@ use crate::elem;
 use crate::error::Reason;
 use crate::val::Val;
 
-/// Entries of functions of the graph that need no attribute.
+/// Entries of functions of the graph that need no attribute: `"Relu" 6 Relu unary` is
+/// `op("Relu", 6, |k| { let x = k.x(0)?; one(k.g().unary(UnaryFn::Relu, x)?) })`.
 macro_rules! direct {
     ($($name:literal $since:literal $f:ident $kind:ident),* $(,)?) => {
-        &[$(op($name, $since, |k| { let (a, b) = (k.x(0)?, 1); direct_op!(k, a, b, $f, $kind) })),*]
+        &[$(op($name, $since, |k| direct!(@$kind k $f))),*]
     };
-}
-macro_rules! direct_op {
-    ($k:ident, $a:ident, $b:ident, $f:ident, unary) => {
-        one($k.g().unary(UnaryFn::$f, $a)?)
-    };
-    ($k:ident, $a:ident, $b:ident, $f:ident, binary) => {{
-        let b = $k.x($b)?;
-        one($k.g().binary(BinaryFn::$f, $a, b)?)
+    (@unary $k:ident $f:ident) => {{
+        let x = $k.x(0)?;
+        one($k.g().unary(UnaryFn::$f, x)?)
     }};
-    ($k:ident, $a:ident, $b:ident, $f:ident, compare) => {{
-        let b = $k.x($b)?;
-        one($k.g().compare(CompareFn::$f, $a, b)?)
+    (@binary $k:ident $f:ident) => {{
+        let (a, b) = ($k.x(0)?, $k.x(1)?);
+        one($k.g().binary(BinaryFn::$f, a, b)?)
+    }};
+    (@compare $k:ident $f:ident) => {{
+        let (a, b) = ($k.x(0)?, $k.x(1)?);
+        one($k.g().compare(CompareFn::$f, a, b)?)
     }};
 }
 

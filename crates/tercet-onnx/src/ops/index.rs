@@ -1,3 +1,148 @@
-//! To come.
-use super::Entry;
-pub(crate) const TABLE: &[Entry] = &[];
+//! Gathering, scattering, and what is like them.
+
+use tercet_ir::ops::ScatterReduce;
+use tercet_ir::scalar::CompareFn;
+use tercet_ir::{DType, Dim, Tensor, Value};
+
+use super::reduce::last_to;
+use super::shape::reshaped;
+use super::{Entry, op};
+use crate::call::{Call, Done, axis, one};
+use crate::error::Reason;
+use crate::val::Val;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("Gather", 1, gather),
+    op("GatherElements", 11, gather_elements),
+    op("GatherND", 11, gather_nd),
+    op("ScatterElements", 11, scatter_elements),
+    op("Scatter", 9, scatter_elements).until(10),
+    op("ScatterND", 11, scatter_nd),
+    op("OneHot", 9, one_hot),
+    op("Compress", 9, compress),
+    op("ArrayFeatureExtractor", 1, array_feature_extractor).of("ai.onnx.ml"),
+];
+
+fn gather(k: &mut Call<'_, '_>) -> Done {
+    let (x, idx) = (k.x(0)?, k.x(1)?);
+    let at = k.axis(0, k.rank(x))?;
+    one(k.g().gather(x, idx, at)?)
+}
+
+fn gather_elements(k: &mut Call<'_, '_>) -> Done {
+    let (x, idx) = (k.x(0)?, k.x(1)?);
+    let at = k.axis(0, k.rank(x))?;
+    one(k.g().gather_elements(x, idx, at)?)
+}
+
+fn gather_nd(k: &mut Call<'_, '_>) -> Done {
+    let (x, idx) = (k.x(0)?, k.x(1)?);
+    let batch = k.attrs.int("batch_dims", 0)?;
+    let batch =
+        usize::try_from(batch).map_err(|_| Reason::attribute("batch_dims", "is negative"))?;
+    one(k.g().gather_nd(x, idx, batch)?)
+}
+
+fn reduction(k: &Call<'_, '_>) -> Result<ScatterReduce, Reason> {
+    match k.attrs.string("reduction", "none")?.as_str() {
+        "none" => Ok(ScatterReduce::Replace),
+        "add" => Ok(ScatterReduce::Add),
+        "mul" => Ok(ScatterReduce::Mul),
+        "max" => Ok(ScatterReduce::Max),
+        "min" => Ok(ScatterReduce::Min),
+        other => Err(Reason::attribute(
+            "reduction",
+            format!("`{other}` is not supported"),
+        )),
+    }
+}
+
+fn scatter_elements(k: &mut Call<'_, '_>) -> Done {
+    let (x, idx, updates) = (k.x(0)?, k.x(1)?, k.x(2)?);
+    let (at, reduce) = (k.axis(0, k.rank(x))?, reduction(k)?);
+    one(k.g().scatter_elements(x, idx, updates, at, reduce)?)
+}
+
+fn scatter_nd(k: &mut Call<'_, '_>) -> Done {
+    let (x, idx, updates) = (k.x(0)?, k.x(1)?, k.x(2)?);
+    let reduce = reduction(k)?;
+    one(k.g().scatter_nd(x, idx, updates, reduce)?)
+}
+
+/// By comparing, since indices that point nowhere give a line of "off".
+fn one_hot(k: &mut Call<'_, '_>) -> Done {
+    const MOST: i64 = 1 << 24;
+    let (idx, values) = (k.x(0)?, k.x(2)?);
+    let depth = k.int(1)?;
+    if !(1..=MOST).contains(&depth) {
+        return Err(Reason::operand(
+            1,
+            format!("a depth of {depth} is not supported"),
+        ));
+    }
+    let rank = k.rank(idx);
+    let at = k.axis(-1, rank + 1)?;
+    let numbers: Vec<i64> = (0..depth).collect();
+    let mut dims = k.dims(idx);
+    dims.push(Dim::Known(1));
+    let g = k.g();
+    let places = g.constant(Tensor::from_slice(&[depth as usize], &numbers)?)?;
+    let idx = g.cast(idx, DType::I64)?;
+    let (zero, depth) = (
+        g.scalar(DType::I64, 0.0)?,
+        g.scalar(DType::I64, depth as f64)?,
+    );
+    let below = g.compare(CompareFn::Lt, idx, zero)?;
+    let from_start = g.plus(idx, depth)?;
+    let idx = g.where_(below, from_start, idx)?;
+    let idx = reshaped(g, idx, &dims)?;
+    let hit = g.compare(CompareFn::Eq, idx, places)?;
+    let (off, on) = (g.narrow(values, 0, 0, 1)?, g.narrow(values, 0, 1, 1)?);
+    let y = g.where_(hit, on, off)?;
+    one(g.transpose(y, &last_to(rank + 1, at))?)
+}
+
+/// The elements that a condition keeps, which must be known: it says how many there are.
+fn compress(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let keep = k.ints(1)?;
+    let picked: Vec<i64> = (0i64..)
+        .zip(&keep)
+        .filter(|(_, c)| **c != 0)
+        .map(|(i, _)| i)
+        .collect();
+    let (x, at) = match k.attrs.int_opt("axis")? {
+        Some(a) => (x, axis(a, k.rank(x))?),
+        None => {
+            let n = super::shape::product(&k.dims(x))?;
+            (reshaped(k.g(), x, &[n])?, 0)
+        }
+    };
+    let idx = k
+        .g()
+        .constant(Tensor::from_slice(&[picked.len()], &picked)?)?;
+    one(k.g().gather(x, idx, at)?)
+}
+
+fn array_feature_extractor(k: &mut Call<'_, '_>) -> Done {
+    let (x, idx) = (k.x(0)?, k.x(1)?);
+    let rank = k.rank(x);
+    let n = super::shape::product(&k.dims(idx))?;
+    let idx = reshaped(k.g(), idx, &[n])?;
+    one(k.g().gather(x, idx, rank.saturating_sub(1))?)
+}
+
+/// Numbers from 0 on along an axis of a rank, all others 1.
+pub(crate) fn numbered(
+    k: &mut Call<'_, '_>,
+    n: usize,
+    rank: usize,
+    at: usize,
+) -> Result<Value, Reason> {
+    let numbers: Vec<i64> = (0..n as i64).collect();
+    let mut sizes = vec![1; rank];
+    sizes[at] = n;
+    let placed =
+        k.c.place(&Val::known(Tensor::from_slice(&sizes, &numbers)?), 0)?;
+    Ok(placed)
+}

@@ -1,3 +1,302 @@
-//! To come.
-use super::Entry;
-pub(crate) const TABLE: &[Entry] = &[];
+//! Matrix products and contractions.
+
+use tercet_ir::ops::{DotGeneral, ReduceFn};
+use tercet_ir::{Dim, Value};
+
+use super::shape::{product, reshaped};
+use super::{Entry, op};
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("MatMul", 1, matmul),
+    op("Gemm", 7, gemm),
+    op("Einsum", 12, einsum),
+];
+
+fn matmul(k: &mut Call<'_, '_>) -> Done {
+    let (a, b) = (k.x(0)?, k.x(1)?);
+    one(vectors(k, a, b)?)
+}
+
+/// The product, with vectors as rows and columns.
+pub(crate) fn vectors(k: &mut Call<'_, '_>, a: Value, b: Value) -> Result<Value, Reason> {
+    let (da, db) = (k.dims(a), k.dims(b));
+    let (row, column) = (da.len() == 1, db.len() == 1);
+    let a = if row {
+        reshaped(k.g(), a, &[Dim::Known(1), da[0].clone()])?
+    } else {
+        a
+    };
+    let b = if column {
+        reshaped(k.g(), b, &[db[0].clone(), Dim::Known(1)])?
+    } else {
+        b
+    };
+    let y = k.g().matmul(a, b)?;
+    if !row && !column {
+        return Ok(y);
+    }
+    let mut dims = k.dims(y);
+    let rank = dims.len();
+    if column {
+        dims.remove(rank - 1);
+    }
+    if row {
+        dims.remove(rank - 2);
+    }
+    reshaped(k.g(), y, &dims)
+}
+
+fn gemm(k: &mut Call<'_, '_>) -> Done {
+    let (a, b, c) = (k.x(0)?, k.x(1)?, k.opt(2)?);
+    let a = if k.attrs.flag("transA", false)? {
+        k.g().transpose(a, &[1, 0])?
+    } else {
+        a
+    };
+    let b = if k.attrs.flag("transB", false)? {
+        k.g().transpose(b, &[1, 0])?
+    } else {
+        b
+    };
+    let (alpha, beta) = (k.attrs.float("alpha", 1.0)?, k.attrs.float("beta", 1.0)?);
+    k.attrs.ignore(&["broadcast"]);
+    let whole = |x: f64| x.fract() == 0.0;
+    if k.dtype(a).is_int() && !(whole(alpha) && whole(beta)) {
+        return Err(Reason::unsupported(
+            "integers times an alpha or beta that is no integer are not supported",
+        ));
+    }
+    let mut y = k.g().matmul(a, b)?;
+    if alpha != 1.0 {
+        let alpha = k.like(y, alpha)?;
+        y = k.g().mul(y, alpha)?;
+    }
+    let Some(mut c) = c.filter(|_| beta != 0.0) else {
+        return one(y);
+    };
+    if beta != 1.0 {
+        let beta = k.like(c, beta)?;
+        c = k.g().mul(c, beta)?;
+    }
+    one(k.g().plus(y, c)?)
+}
+
+/// An operand of `Einsum` with the label of each axis.
+struct Term {
+    value: Value,
+    labels: Vec<char>,
+}
+
+/// Labels of axes that an ellipsis stands for, from the last on.
+fn ellipsis_label(from_end: usize) -> char {
+    char::from_u32(0xE000 + from_end as u32).unwrap_or('\u{F8FF}')
+}
+
+/// The labels of a part of the equation, with `rank` axes where it is an operand.
+fn labels(text: &str, rank: Option<usize>, ellipsis: &mut usize) -> Result<Vec<char>, Reason> {
+    let bad = || Reason::attribute("equation", format!("`{text}` is not understood"));
+    let (before, after) = match text.split_once("...") {
+        Some((a, b)) => (a, Some(b)),
+        None => (text, None),
+    };
+    let mut list: Vec<char> = before.chars().collect();
+    if let Some(after) = after {
+        let named = before.chars().count() + after.chars().count();
+        if let Some(rank) = rank {
+            *ellipsis = (*ellipsis).max(rank.checked_sub(named).ok_or_else(bad)?);
+        }
+        let own = rank.map_or(*ellipsis, |r| r - named);
+        list.extend((0..own).rev().map(ellipsis_label));
+        list.extend(after.chars());
+    }
+    let letters = list
+        .iter()
+        .all(|c| c.is_ascii_alphabetic() || *c >= '\u{E000}');
+    match letters && rank.is_none_or(|r| r == list.len()) {
+        true => Ok(list),
+        false => Err(bad()),
+    }
+}
+
+fn einsum(k: &mut Call<'_, '_>) -> Done {
+    let equation: String = k
+        .attrs
+        .string("equation", "")?
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .collect();
+    let xs = k.xs()?;
+    let (left, right) = match equation.split_once("->") {
+        Some((l, r)) => (l.to_string(), Some(r.to_string())),
+        None => (equation, None),
+    };
+    let parts: Vec<&str> = left.split(',').collect();
+    if parts.len() != xs.len() {
+        return Err(Reason::attribute(
+            "equation",
+            format!("has {} operands, the node {}", parts.len(), xs.len()),
+        ));
+    }
+    let mut ellipsis = 0;
+    let mut terms = Vec::new();
+    for (part, x) in parts.iter().zip(&xs) {
+        let labels = labels(part, Some(k.rank(*x)), &mut ellipsis)?;
+        terms.push(Term { value: *x, labels });
+    }
+    let result = match right {
+        Some(text) => labels(&text, None, &mut ellipsis)?,
+        None => implicit(&terms, ellipsis),
+    };
+    let terms: Result<Vec<Term>, Reason> = terms.into_iter().map(|t| diagonal(k, t)).collect();
+    let mut terms = terms?.into_iter();
+    let mut total = terms
+        .next()
+        .ok_or_else(|| Reason::operand(0, "is missing"))?;
+    let mut rest: Vec<Term> = terms.collect();
+    while !rest.is_empty() {
+        let next = rest.remove(0);
+        let needed: Vec<char> = result
+            .iter()
+            .chain(rest.iter().flat_map(|t| &t.labels))
+            .copied()
+            .collect();
+        total = contract(k, total, next, &needed)?;
+    }
+    total = summed(k, total, &result)?;
+    let perm: Option<Vec<usize>> = result
+        .iter()
+        .map(|l| total.labels.iter().position(|o| o == l))
+        .collect();
+    let perm = perm.filter(|p| p.len() == total.labels.len());
+    let perm = perm.ok_or_else(|| {
+        Reason::attribute("equation", "the result has other labels than the operands")
+    })?;
+    one(k.g().transpose(total.value, &perm)?)
+}
+
+/// Without a right side: the ellipsis, then labels that occur once, in alphabetical order.
+fn implicit(terms: &[Term], ellipsis: usize) -> Vec<char> {
+    let all: Vec<char> = terms
+        .iter()
+        .flat_map(|t| t.labels.iter().copied())
+        .collect();
+    let once = |c: &char| c.is_ascii_alphabetic() && all.iter().filter(|o| *o == c).count() == 1;
+    let mut letters: Vec<char> = all.iter().copied().filter(once).collect();
+    letters.sort_unstable();
+    (0..ellipsis)
+        .rev()
+        .map(ellipsis_label)
+        .chain(letters)
+        .collect()
+}
+
+/// Takes the diagonal where a label is there twice.
+fn diagonal(k: &mut Call<'_, '_>, term: Term) -> Result<Term, Reason> {
+    let Term {
+        mut value,
+        mut labels,
+    } = term;
+    while let Some((i, j)) = (0..labels.len())
+        .flat_map(|i| (i + 1..labels.len()).map(move |j| (i, j)))
+        .find(|(i, j)| labels[*i] == labels[*j])
+    {
+        let n = k.size(value, i)?;
+        if k.size(value, j)? != n {
+            return Err(Reason::attribute(
+                "equation",
+                "axes of one label differ in size",
+            ));
+        }
+        let mut perm: Vec<usize> = (0..labels.len()).filter(|a| *a != i && *a != j).collect();
+        let mut kept: Vec<char> = perm.iter().map(|a| labels[*a]).collect();
+        kept.push(labels[i]);
+        perm.extend([i, j]);
+        let y = k.g().transpose(value, &perm)?;
+        let dims = k.dims(y);
+        let mut flat = dims[..dims.len() - 2].to_vec();
+        flat.push(product(&dims[dims.len() - 2..])?);
+        let y = reshaped(k.g(), y, &flat)?;
+        value = k
+            .g()
+            .slice_axis(y, flat.len() - 1, 0, i64::MAX, n as i64 + 1)?;
+        labels = kept;
+    }
+    Ok(Term { value, labels })
+}
+
+/// Sums over the axes whose labels are not needed.
+fn summed(k: &mut Call<'_, '_>, term: Term, needed: &[char]) -> Result<Term, Reason> {
+    let gone: Vec<usize> = (0..term.labels.len())
+        .filter(|i| !needed.contains(&term.labels[*i]))
+        .collect();
+    if gone.is_empty() {
+        return Ok(term);
+    }
+    let value = k.g().reduce(ReduceFn::Sum, term.value, &gone, false)?;
+    let labels = term
+        .labels
+        .into_iter()
+        .filter(|l| needed.contains(l))
+        .collect();
+    Ok(Term { value, labels })
+}
+
+/// The product of two operands, summed over what is not needed any more.
+fn contract(k: &mut Call<'_, '_>, a: Term, b: Term, needed: &[char]) -> Result<Term, Reason> {
+    let with =
+        |other: &Term| -> Vec<char> { needed.iter().chain(&other.labels).copied().collect() };
+    let (for_a, for_b) = (with(&b), with(&a));
+    let (a, b) = (summed(k, a, &for_a)?, summed(k, b, &for_b)?);
+    let a = unstretched(k, a, &b)?;
+    let b = unstretched(k, b, &a)?;
+    let shared: Vec<char> = a
+        .labels
+        .iter()
+        .copied()
+        .filter(|l| b.labels.contains(l))
+        .collect();
+    let (batch, inner): (Vec<char>, Vec<char>) = shared.iter().partition(|l| needed.contains(l));
+    let at = |t: &Term, list: &[char]| -> Vec<usize> {
+        list.iter()
+            .filter_map(|l| t.labels.iter().position(|o| o == l))
+            .collect()
+    };
+    let axes = DotGeneral {
+        lhs_contract: at(&a, &inner),
+        rhs_contract: at(&b, &inner),
+        lhs_batch: at(&a, &batch),
+        rhs_batch: at(&b, &batch),
+    };
+    let free = |t: &Term| -> Vec<char> {
+        t.labels
+            .iter()
+            .copied()
+            .filter(|l| !shared.contains(l))
+            .collect()
+    };
+    let labels = [batch, free(&a), free(&b)].concat();
+    let value = k.g().dot_general(a.value, b.value, axes)?;
+    Ok(Term { value, labels })
+}
+
+/// Drops axes of one element that the other operand has with more: they broadcast.
+fn unstretched(k: &mut Call<'_, '_>, term: Term, other: &Term) -> Result<Term, Reason> {
+    let (dims, others) = (k.dims(term.value), k.dims(other.value));
+    let stretched = |i: &usize| {
+        let twin = other.labels.iter().position(|l| *l == term.labels[*i]);
+        dims[*i].is_one() && twin.is_some_and(|t| !others[t].is_one())
+    };
+    let gone: Vec<usize> = (0..dims.len()).filter(stretched).collect();
+    if gone.is_empty() {
+        return Ok(term);
+    }
+    let kept: Vec<usize> = (0..dims.len()).filter(|i| !gone.contains(i)).collect();
+    let sizes: Vec<Dim> = kept.iter().map(|i| dims[*i].clone()).collect();
+    let value = reshaped(k.g(), term.value, &sizes)?;
+    Ok(Term {
+        value,
+        labels: kept.iter().map(|i| term.labels[*i]).collect(),
+    })
+}

@@ -7,6 +7,7 @@ mod conv;
 mod elementwise;
 mod index;
 mod linear;
+mod loss;
 mod norm;
 mod reduce;
 mod shape;
@@ -83,6 +84,7 @@ const TABLES: &[&[Entry]] = &[
     norm::TABLE,
     index::TABLE,
     linear::TABLE,
+    loss::TABLE,
     control::TABLE,
 ];
 

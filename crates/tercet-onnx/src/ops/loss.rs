@@ -1,0 +1,82 @@
+//! Losses.
+
+use tercet_ir::ops::ReduceFn;
+use tercet_ir::{DType, Dim, Value};
+
+use super::reduce::equals;
+use super::shape::reshaped;
+use super::{Entry, op};
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+use crate::val::Val;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("NegativeLogLikelihoodLoss", 12, negative_log_likelihood),
+    op("SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy),
+];
+
+/// `-w[t] x[t]` for the class `t` that is meant at each place, reduced as the attribute says.
+fn likelihood(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+    let (target, weight) = (k.x(1)?, k.opt(2)?);
+    let ignored = match k.attrs.int_opt("ignore_index")? {
+        Some(class) => Some(equals(k, target, class as f64)?),
+        None => None,
+    };
+    let (zero_class, zero) = (k.like(target, 0.0)?, k.like(x, 0.0)?);
+    let class = match ignored {
+        Some(ignored) => k.g().where_(ignored, zero_class, target)?,
+        None => target,
+    };
+    let dims = k.dims(class);
+    let mut column = dims.clone();
+    column.insert(1, Dim::Known(1));
+    let idx = reshaped(k.g(), class, &column)?;
+    let picked = k.g().gather_elements(x, idx, 1)?;
+    let picked = reshaped(k.g(), picked, &dims)?;
+    let mut loss = k.g().neg(picked)?;
+    let mut share = match weight {
+        Some(weight) => Some(k.g().gather(weight, class, 0)?),
+        None => None,
+    };
+    if let Some(ignored) = ignored {
+        let whole = match share {
+            Some(share) => share,
+            None => k.like(x, 1.0)?,
+        };
+        share = Some(k.g().where_(ignored, zero, whole)?);
+        loss = k.g().where_(ignored, zero, loss)?;
+    }
+    if let Some(share) = share {
+        loss = k.g().mul(loss, share)?;
+    }
+    let list: Vec<usize> = (0..dims.len()).collect();
+    match (k.attrs.string("reduction", "mean")?.as_str(), share) {
+        ("none", _) => Ok(loss),
+        ("sum", _) => Ok(k.g().reduce(ReduceFn::Sum, loss, &list, false)?),
+        ("mean", None) => Ok(k.g().reduce(ReduceFn::Mean, loss, &list, false)?),
+        ("mean", Some(share)) => {
+            let sum = k.g().reduce(ReduceFn::Sum, loss, &list, false)?;
+            let total = k.g().reduce(ReduceFn::Sum, share, &list, false)?;
+            Ok(k.g().div(sum, total)?)
+        }
+        (other, _) => Err(Reason::attribute(
+            "reduction",
+            format!("`{other}` is not supported"),
+        )),
+    }
+}
+
+fn negative_log_likelihood(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    one(likelihood(k, x)?)
+}
+
+fn softmax_cross_entropy(k: &mut Call<'_, '_>) -> Done {
+    let scores = k.x(0)?;
+    if k.dtype(scores) == DType::Bool {
+        return Err(Reason::operand(0, "must be numbers"));
+    }
+    let logs = k.g().log_softmax(scores, 1)?;
+    let loss = likelihood(k, logs)?;
+    Ok(vec![Val::Graph(loss), Val::Graph(logs)])
+}
