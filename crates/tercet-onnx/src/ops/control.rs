@@ -1,3 +1,338 @@
-//! To come.
-use super::Entry;
-pub(crate) const TABLE: &[Entry] = &[];
+//! Graphs inside nodes: branches, loops, scans.
+//!
+//! What is known when importing is written out: the branch that is taken, the iterations of a loop. Else a branch or a
+//! scan becomes a graph inside a node here, which is given all that it reads as operands.
+
+use std::collections::HashSet;
+
+use tercet_ir::ops::Scan;
+use tercet_ir::{Dim, Graph, SubGraph, Tensor, Type, Value};
+
+use super::shape::reshaped;
+use super::{Entry, op};
+use crate::call::{Call, Done, axis};
+use crate::ctx::{Ctx, Scope};
+use crate::error::Reason;
+use crate::proto::GraphProto;
+use crate::sort;
+use crate::val::Val;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("If", 1, branch).own(),
+    op("Loop", 1, repeat).own(),
+    op("Scan", 9, scan).own(),
+];
+
+/// The most iterations of a loop that are written out.
+const MAX_ITERATIONS: i64 = 4096;
+/// How deep graphs and functions nest.
+const MAX_DEPTH: usize = 32;
+
+impl<'m> Ctx<'m> {
+    /// The results of a graph inside a node, as part of the current graph.
+    fn inline(
+        &mut self,
+        graph: &'m GraphProto,
+        arguments: Vec<Val>,
+        what: &str,
+    ) -> Result<Vec<Val>, Reason> {
+        let opsets = self.scope().opsets.clone();
+        let mut scope = Scope {
+            opsets,
+            ..Scope::default()
+        };
+        let names = graph.input.iter().map(|i| i.name.as_deref().unwrap_or(""));
+        scope.names.extend(names.zip(arguments));
+        self.within(scope, graph, what)
+    }
+
+    /// Imports a graph in a scope of its own, and looks its results up.
+    fn within(
+        &mut self,
+        scope: Scope<'m>,
+        graph: &'m GraphProto,
+        what: &str,
+    ) -> Result<Vec<Val>, Reason> {
+        if self.inside.len() >= MAX_DEPTH {
+            return Err(Reason::unsupported(format!(
+                "functions and graphs nest more than {MAX_DEPTH} deep"
+            )));
+        }
+        self.inside.push(what.to_string());
+        self.scopes.push(scope);
+        self.declare_initializers(graph);
+        let ran = self.run_nodes(&graph.node);
+        let results = graph
+            .output
+            .iter()
+            .map(|o| self.lookup(o.name.as_deref().unwrap_or("")));
+        let results: Option<Vec<Val>> = results.collect();
+        self.scopes.pop();
+        self.inside.pop();
+        ran.map_err(Reason::Unsupported)?;
+        results.ok_or_else(|| {
+            Reason::unsupported(format!(
+                "a result of `{what}` is given by none of its nodes"
+            ))
+        })
+    }
+
+    /// What graphs inside a node read from around: values of the graph, and what is known.
+    fn captures(&self, graphs: &[&'m GraphProto]) -> Vec<(&'m str, Val)> {
+        let mut names = HashSet::new();
+        graphs
+            .iter()
+            .for_each(|g| sort::graph_reads(g, 0, &mut names));
+        let found = names.into_iter().filter_map(|n| Some((n, self.lookup(n)?)));
+        let mut found: Vec<(&str, Val)> = found.collect();
+        found.sort_by_key(|(n, _)| *n);
+        found
+    }
+
+    /// A graph of its own: arguments of these types, then the captures that are values of the graph. `None` if a node
+    /// of it failed, which was reported.
+    fn sub_graph(
+        &mut self,
+        graph: &'m GraphProto,
+        arguments: &[Type],
+        captures: &[(&'m str, Val)],
+        what: &str,
+    ) -> Result<Option<Graph>, Reason> {
+        let types: Vec<Option<Type>> = captures
+            .iter()
+            .map(|(_, v)| match v {
+                Val::Graph(v) => Some(self.graph().ty(*v).clone()),
+                _ => None,
+            })
+            .collect();
+        let mut scope = Scope {
+            isolated: true,
+            opsets: self.scope().opsets.clone(),
+            attributes: self
+                .scopes
+                .iter()
+                .rev()
+                .find(|s| s.isolated)
+                .map(|s| s.attributes.clone())
+                .unwrap_or_default(),
+            ..Scope::default()
+        };
+        self.push_level(false);
+        let made = self.sub_graph_in(graph, arguments, captures, &types, &mut scope, what);
+        let built = self.pop_level();
+        Ok(made?.then_some(built))
+    }
+
+    fn sub_graph_in(
+        &mut self,
+        graph: &'m GraphProto,
+        arguments: &[Type],
+        captures: &[(&'m str, Val)],
+        types: &[Option<Type>],
+        scope: &mut Scope<'m>,
+        what: &str,
+    ) -> Result<bool, Reason> {
+        for (i, (info, ty)) in graph.input.iter().zip(arguments).enumerate() {
+            let value = self.g().input(&format!("argument{i}"), ty.clone())?;
+            scope
+                .names
+                .insert(info.name.as_deref().unwrap_or(""), value.into());
+        }
+        for (i, ((name, val), ty)) in captures.iter().zip(types).enumerate() {
+            let val = match ty {
+                Some(ty) => self.g().input(&format!("capture{i}"), ty.clone())?.into(),
+                None => val.clone(),
+            };
+            scope.names.entry(name).or_insert(val);
+        }
+        let results = self.within(std::mem::take(scope), graph, what)?;
+        if results.iter().any(|v| matches!(v, Val::Failed)) {
+            return Ok(false);
+        }
+        for (i, val) in results.iter().enumerate() {
+            let value = self.place(val, i)?;
+            self.g().output(&format!("result{i}"), value)?;
+        }
+        Ok(true)
+    }
+}
+
+/// The captures that are values of the graph, in order.
+fn captured(captures: &[(&str, Val)]) -> Vec<Value> {
+    let values = captures.iter().filter_map(|(_, v)| match v {
+        Val::Graph(v) => Some(*v),
+        _ => None,
+    });
+    values.collect()
+}
+
+/// The first `count` results of a node.
+fn ports(first: Value, count: usize) -> Vec<Val> {
+    (0..count)
+        .map(|i| Val::Graph(first.port(i as u8)))
+        .collect()
+}
+
+fn branch(k: &mut Call<'_, '_>) -> Done {
+    let (yes, no) = (k.attrs.graph("then_branch")?, k.attrs.graph("else_branch")?);
+    if let Val::Known(cond) = k.val(0) {
+        let taken = cond.tensor.to_i64s().first().is_some_and(|c| *c != 0);
+        let (graph, what) = if taken { (yes, "then") } else { (no, "else") };
+        return k.c.inline(graph, Vec::new(), what);
+    }
+    let pred = k.x(0)?;
+    let count = yes.output.len();
+    let pred = reshaped(k.g(), pred, &[])?;
+    let captures = k.c.captures(&[yes, no]);
+    let yes = k.c.sub_graph(yes, &[], &captures, "then")?;
+    let no = k.c.sub_graph(no, &[], &captures, "else")?;
+    let (Some(yes), Some(no)) = (yes, no) else {
+        return Ok(vec![Val::Failed; count]);
+    };
+    let first = k.g().if_else(pred, &captured(&captures), yes, no)?;
+    Ok(ports(first, count))
+}
+
+/// A loop whose iterations are written out.
+fn repeat(k: &mut Call<'_, '_>) -> Done {
+    let body = k.attrs.graph("body")?;
+    let most = match k.has(0) {
+        true => k.int(0)?,
+        false => i64::MAX,
+    };
+    let mut goes_on = !k.has(1) || k.int(1)? != 0;
+    let mut carried: Vec<Val> = k.ins.get(2..).unwrap_or(&[]).to_vec();
+    let mut lists: Vec<Vec<Val>> = Vec::new();
+    let mut i = 0;
+    while goes_on && i < most {
+        if i >= MAX_ITERATIONS {
+            return Err(Reason::unsupported(format!(
+                "a loop of more than {MAX_ITERATIONS} iterations is not supported"
+            )));
+        }
+        let mut arguments = vec![
+            Val::known(Tensor::scalar(i)),
+            Val::known(Tensor::from_bools(&[], &[true])?),
+        ];
+        arguments.append(&mut carried);
+        let count = arguments.len() - 2;
+        let mut results = k.c.inline(body, arguments, &format!("iteration {i}"))?;
+        if results.iter().any(|v| matches!(v, Val::Failed)) {
+            return Ok(vec![Val::Failed; k.node.output.len()]);
+        }
+        if results.len() <= count {
+            return Err(Reason::unsupported(
+                "the body of the loop has too few results",
+            ));
+        }
+        let parts = results.split_off(1 + count);
+        lists.resize(parts.len(), Vec::new());
+        lists
+            .iter_mut()
+            .zip(parts)
+            .for_each(|(list, part)| list.push(part));
+        carried = results.split_off(1);
+        goes_on = match &results[0] {
+            Val::Known(cond) => cond.tensor.to_i64s().first().is_some_and(|c| *c != 0),
+            _ => {
+                return Err(Reason::unsupported(
+                    "a loop whose end depends on data is not supported",
+                ));
+            }
+        };
+        i += 1;
+    }
+    if lists.is_empty() && body.output.len() > 1 + carried.len() {
+        return Err(Reason::unsupported(
+            "a loop without iterations has results of unknown type",
+        ));
+    }
+    let mut results = carried;
+    for list in lists {
+        results.push(stacked(k, &list)?);
+    }
+    Ok(results)
+}
+
+/// Values one after the other along a new first axis.
+fn stacked(k: &mut Call<'_, '_>, list: &[Val]) -> Result<Val, Reason> {
+    let mut rows = Vec::with_capacity(list.len());
+    for val in list {
+        let value = k.c.place(val, 0)?;
+        rows.push(k.g().unsqueeze(value, 0)?);
+    }
+    Ok(k.g().concat(&rows, 0)?.into())
+}
+
+/// Numbers of an attribute, one for each sequence.
+fn per_sequence(k: &Call<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>, Reason> {
+    let list = k
+        .attrs
+        .ints_opt(name)?
+        .map_or_else(|| vec![0; count], <[i64]>::to_vec);
+    match list.len() == count {
+        true => Ok(list),
+        false => Err(Reason::attribute(
+            name,
+            format!("{} numbers for {count} sequences", list.len()),
+        )),
+    }
+}
+
+/// The permutation that takes an axis to the front, and the one back.
+fn to_front(rank: usize, at: usize) -> (Vec<usize>, Vec<usize>) {
+    let mut front = vec![at];
+    front.extend((0..rank).filter(|a| *a != at));
+    let mut back: Vec<usize> = (1..rank).collect();
+    back.insert(at, 0);
+    (front, back)
+}
+
+fn scan(k: &mut Call<'_, '_>) -> Done {
+    let body = k.attrs.graph("body")?;
+    let scanned = usize::try_from(k.attrs.int("num_scan_inputs", 0)?).unwrap_or(0);
+    let all = k.xs()?;
+    let carried = all
+        .len()
+        .checked_sub(scanned)
+        .ok_or_else(|| Reason::attribute("num_scan_inputs", "is too large"))?;
+    let made = body.output.len().checked_sub(carried);
+    let made = made.ok_or_else(|| Reason::attribute("body", "has too few results"))?;
+    let axes_in = per_sequence(k, "scan_input_axes", scanned)?;
+    let axes_out = per_sequence(k, "scan_output_axes", made)?;
+    let flags = |list: Vec<i64>| -> Vec<bool> { list.into_iter().map(|n| n != 0).collect() };
+    let reverse = flags(per_sequence(k, "scan_input_directions", scanned)?);
+    let reverse_results = flags(per_sequence(k, "scan_output_directions", made)?);
+    let mut operands = all[..carried].to_vec();
+    for (x, at) in all[carried..].iter().zip(axes_in) {
+        let rank = k.rank(*x);
+        let (front, _) = to_front(rank, axis(at, rank)?);
+        operands.push(k.g().transpose(*x, &front)?);
+    }
+    let mut arguments: Vec<Type> = operands.iter().map(|v| k.ty(*v)).collect();
+    for ty in &mut arguments[carried..] {
+        let part: Vec<Dim> = ty.shape.iter().skip(1).cloned().collect();
+        *ty = Type::new(ty.dtype, part);
+    }
+    let captures = k.c.captures(&[body]);
+    let Some(inner) = k.c.sub_graph(body, &arguments, &captures, "body")? else {
+        return Ok(vec![Val::Failed; k.node.output.len()]);
+    };
+    operands.extend(captured(&captures));
+    let op = Scan {
+        body: SubGraph::new(inner),
+        carried,
+        scanned,
+        reverse,
+        reverse_results,
+    };
+    let first = k.g().add(op, &operands)?;
+    let mut results = ports(first, carried);
+    for (i, at) in axes_out.into_iter().enumerate() {
+        let y = first.port((carried + i) as u8);
+        let rank = k.rank(y);
+        let (_, back) = to_front(rank, axis(at, rank)?);
+        results.push(k.g().transpose(y, &back)?.into());
+    }
+    Ok(results)
+}

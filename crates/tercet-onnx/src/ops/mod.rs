@@ -1,6 +1,7 @@
 //! The operators: one table, by theme. An entry says from which version of its domain to which it holds, and how a node
 //! of it is imported.
 
+mod attention;
 pub(crate) mod constant;
 mod control;
 mod conv;
@@ -9,7 +10,11 @@ mod index;
 mod linear;
 mod loss;
 mod norm;
+mod quant;
+mod recurrent;
 mod reduce;
+mod resize;
+mod sequence;
 mod shape;
 
 use std::collections::HashMap;
@@ -86,6 +91,11 @@ const TABLES: &[&[Entry]] = &[
     linear::TABLE,
     loss::TABLE,
     control::TABLE,
+    attention::TABLE,
+    resize::TABLE,
+    quant::TABLE,
+    recurrent::TABLE,
+    sequence::TABLE,
 ];
 
 /// The domain by the name that it has here.

@@ -1,0 +1,370 @@
+//! Attention and rotary embeddings.
+//!
+//! Where nothing but the result is asked for, attention is one operator here; else it is written out.
+
+use tercet_ir::ops::{AttentionMask, AttentionOptions, Layout};
+use tercet_ir::scalar::CompareFn;
+use tercet_ir::{DType, Dim, Tensor, Value};
+
+use super::shape::{product, reshaped};
+use super::{Entry, op};
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+use crate::val::Val;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("Attention", 23, attention),
+    op("RotaryEmbedding", 23, rotary),
+];
+
+/// A positive number of an attribute, if it is there.
+fn heads(k: &Call<'_, '_>, name: &str) -> Result<Option<usize>, Reason> {
+    let given = k.attrs.int_opt(name)?.filter(|n| *n != 0);
+    let heads =
+        given.map(|n| usize::try_from(n).map_err(|_| Reason::attribute(name, "must be positive")));
+    heads.transpose()
+}
+
+/// `[B, S, heads D]` as `[B, heads, S, D]`.
+fn split_heads(k: &mut Call<'_, '_>, x: Value, heads: Option<usize>) -> Result<Value, Reason> {
+    let dims = k.dims(x);
+    if dims.len() == 4 {
+        return Ok(x);
+    }
+    let heads = heads
+        .ok_or_else(|| Reason::attribute("q_num_heads", "heads are required for three axes"))?;
+    let [b, s, width] = dims.as_slice() else {
+        return Err(Reason::operand(
+            0,
+            format!("{} has neither three nor four axes", k.ty(x)),
+        ));
+    };
+    let each = width.div_exact(&Dim::Known(heads));
+    let each =
+        each.ok_or_else(|| Reason::unsupported(format!("{heads} heads do not divide {width}")))?;
+    let y = reshaped(k.g(), x, &[b.clone(), s.clone(), Dim::Known(heads), each])?;
+    Ok(k.g().transpose(y, &[0, 2, 1, 3])?)
+}
+
+/// `[B, heads, S, D]` as `[B, S, heads D]`.
+fn join_heads(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+    let y = k.g().transpose(x, &[0, 2, 1, 3])?;
+    let dims = k.dims(y);
+    let width = product(&dims[2..])?;
+    reshaped(k.g(), y, &[dims[0].clone(), dims[1].clone(), width])
+}
+
+/// Numbers from 0 on along a dimension, which can be symbolic.
+fn positions(k: &mut Call<'_, '_>, dim: &Dim) -> Result<Value, Reason> {
+    if let Some(n) = dim.known() {
+        let numbers: Vec<i64> = (0..n as i64).collect();
+        return k
+            .c
+            .place(&Val::known(Tensor::from_slice(&[n], &numbers)?), 0);
+    }
+    let g = k.g();
+    let one_ = g.constant(Tensor::from_slice(&[1], &[1i64])?)?;
+    let ones = g.expand(one_, [dim.clone()])?;
+    let sums = g.cum_sum(ones, 0)?;
+    let one_ = g.scalar(DType::I64, 1.0)?;
+    Ok(g.sub(sums, one_)?)
+}
+
+/// 0 where a truth value holds, `-inf` elsewhere.
+fn bias_of(k: &mut Call<'_, '_>, keep: Value, dtype: DType) -> Result<Value, Reason> {
+    let (zero, never) = (
+        k.c.scalar(dtype, 0.0)?,
+        k.c.scalar(dtype, f64::NEG_INFINITY)?,
+    );
+    Ok(k.g().where_(keep, zero, never)?)
+}
+
+/// Two terms of the scores, of which either may be absent.
+fn joined(k: &mut Call<'_, '_>, a: Option<Value>, b: Value) -> Result<Value, Reason> {
+    match a {
+        Some(a) => Ok(k.g().plus(a, b)?),
+        None => Ok(b),
+    }
+}
+
+/// A term of the scores, of four axes: the mask, what is causal, and how many keys there are.
+fn bias(
+    k: &mut Call<'_, '_>,
+    dtype: DType,
+    queries: &Dim,
+    keys: &Dim,
+    past: &Dim,
+    causal: bool,
+) -> Result<Option<Value>, Reason> {
+    let mut term = None;
+    if let Some(mask) = k.opt(3)? {
+        let mask = match k.dtype(mask) {
+            DType::Bool => bias_of(k, mask, dtype)?,
+            _ => mask,
+        };
+        term = Some(widened(k, mask, keys)?);
+    }
+    if causal {
+        let (i, j) = (positions(k, queries)?, positions(k, keys)?);
+        let i = reshaped(k.g(), i, &[queries.clone(), Dim::Known(1)])?;
+        let shift =
+            k.c.place(&Val::sizes(vec![crate::val::Num::of(past)], true), 0)?;
+        let i = k.g().plus(i, shift)?;
+        let seen = k.g().compare(CompareFn::Le, j, i)?;
+        let own = bias_of(k, seen, dtype)?;
+        term = Some(joined(k, term, own)?);
+    }
+    if let Some(lens) = k.opt(6)? {
+        let j = positions(k, keys)?;
+        let batch = k.dims(lens)[0].clone();
+        let lens = reshaped(
+            k.g(),
+            lens,
+            &[batch, Dim::Known(1), Dim::Known(1), Dim::Known(1)],
+        )?;
+        let seen = k.g().compare(CompareFn::Lt, j, lens)?;
+        let own = bias_of(k, seen, dtype)?;
+        term = Some(joined(k, term, own)?);
+    }
+    let Some(term) = term else { return Ok(None) };
+    let mut dims = k.dims(term);
+    while dims.len() < 4 {
+        dims.insert(0, Dim::Known(1));
+    }
+    Ok(Some(reshaped(k.g(), term, &dims)?))
+}
+
+/// A mask with fewer keys than there are hides the others.
+fn widened(k: &mut Call<'_, '_>, mask: Value, keys: &Dim) -> Result<Value, Reason> {
+    let dims = k.dims(mask);
+    let rank = dims.len();
+    let own = dims.last().and_then(Dim::known);
+    let (Some(own), Some(keys)) = (own, keys.known()) else {
+        return Ok(mask);
+    };
+    if own >= keys {
+        return Ok(mask);
+    }
+    let mut after = vec![0; rank];
+    after[rank - 1] = keys - own;
+    Ok(k.g().pad(
+        mask,
+        &vec![0; rank],
+        &after,
+        tercet_ir::ops::PadMode::Constant,
+        f64::NEG_INFINITY,
+    )?)
+}
+
+/// Heads of keys or values, each repeated for the queries' heads that share it.
+fn repeated(k: &mut Call<'_, '_>, x: Value, times: usize) -> Result<Value, Reason> {
+    if times == 1 {
+        return Ok(x);
+    }
+    let d = k.dims(x);
+    let g = k.g();
+    let y = reshaped(
+        g,
+        x,
+        &[
+            d[0].clone(),
+            d[1].clone(),
+            Dim::Known(1),
+            d[2].clone(),
+            d[3].clone(),
+        ],
+    )?;
+    let y = g.expand(
+        y,
+        [
+            d[0].clone(),
+            d[1].clone(),
+            Dim::Known(times),
+            d[2].clone(),
+            d[3].clone(),
+        ],
+    )?;
+    let heads = product(&[d[1].clone(), Dim::Known(times)])?;
+    reshaped(g, y, &[d[0].clone(), heads, d[2].clone(), d[3].clone()])
+}
+
+/// Keys or values with those of before.
+fn with_past(k: &mut Call<'_, '_>, x: Value, operand: usize) -> Result<Value, Reason> {
+    match k.opt(operand)? {
+        Some(past) => Ok(k.g().concat(&[past, x], 2)?),
+        None => Ok(x),
+    }
+}
+
+fn attention(k: &mut Call<'_, '_>) -> Done {
+    let (q, key, value) = (k.x(0)?, k.x(1)?, k.x(2)?);
+    let flat = k.rank(q) == 3;
+    let (q_heads, kv_heads) = (heads(k, "q_num_heads")?, heads(k, "kv_num_heads")?);
+    let (q, key, value) = (
+        split_heads(k, q, q_heads)?,
+        split_heads(k, key, kv_heads)?,
+        split_heads(k, value, kv_heads)?,
+    );
+    let (q_heads, kv_heads) = (k.size(q, 1)?, k.size(key, 1)?);
+    let fresh = k.dims(key)[2].clone();
+    let (key, value) = (with_past(k, key, 4)?, with_past(k, value, 5)?);
+    let causal = k.attrs.flag("is_causal", false)?;
+    let mode = k.attrs.int("qk_matmul_output_mode", 0)?;
+    let precision = k.attrs.int_opt("softmax_precision")?;
+    let softcap = k.attrs.float("softcap", 0.0)?;
+    let scale = match k.attrs.float_opt("scale")? {
+        Some(scale) => scale,
+        None => 1.0 / (k.size(q, 3)? as f64).sqrt(),
+    };
+    if kv_heads == 0 || q_heads % kv_heads != 0 {
+        return Err(Reason::unsupported(format!(
+            "{q_heads} heads of queries, {kv_heads} of keys"
+        )));
+    }
+    let (queries, keys) = (k.dims(q)[2].clone(), k.dims(key)[2].clone());
+    let past = keys.checked_sub(&fresh).unwrap_or(Dim::Known(0));
+    let dtype = k.dtype(q);
+    let plain = !k.wants(3) && k.dtype(key) == dtype && k.dtype(value) == dtype;
+    let aligned = queries == fresh && !k.has(3) && !k.has(6);
+    let term = bias(
+        k,
+        dtype,
+        &queries,
+        &keys,
+        &past,
+        causal && !(plain && aligned),
+    )?;
+    let (y, scores) = if plain {
+        let mut options = AttentionOptions::new(q_heads, kv_heads, Layout::Bhsd).scale(scale);
+        options.softcap = Some(softcap).filter(|s| *s > 0.0);
+        options.mask = match term {
+            Some(term) => AttentionMask::Bias(term),
+            None if causal => AttentionMask::Causal,
+            None => AttentionMask::None,
+        };
+        (k.g().attention(q, key, value, options)?, None)
+    } else {
+        let (scores, y) = written_out(k, [q, key, value], [scale, softcap], term, mode, precision)?;
+        (y, Some(scores))
+    };
+    let y = if flat { join_heads(k, y)? } else { y };
+    let results = [y, key, value].into_iter().chain(scores);
+    Ok(results.map(Val::Graph).collect())
+}
+
+/// The scores as the attribute asks for them, and the result.
+fn written_out(
+    k: &mut Call<'_, '_>,
+    [q, key, value]: [Value; 3],
+    [scale, softcap]: [f64; 2],
+    term: Option<Value>,
+    mode: i64,
+    precision: Option<i64>,
+) -> Result<(Value, Value), Reason> {
+    let times = k.size(q, 1)? / k.size(key, 1)?.max(1);
+    let (key, value) = (repeated(k, key, times)?, repeated(k, value, times)?);
+    let dtype = k.dtype(q);
+    let root = k.like(q, scale.sqrt())?;
+    let turned = k.g().transpose(key, &[0, 1, 3, 2])?;
+    let (q, turned) = (k.g().mul(q, root)?, k.g().mul(turned, root)?);
+    let raw = k.g().matmul(q, turned)?;
+    let mut capped = raw;
+    if softcap > 0.0 {
+        let cap = k.like(raw, softcap)?;
+        let g = k.g();
+        let part = g.div(raw, cap)?;
+        let bounded = g.tanh(part)?;
+        capped = g.mul(bounded, cap)?;
+    }
+    let masked = match term {
+        Some(term) => k.g().plus(capped, term)?,
+        None => capped,
+    };
+    let wide = match precision {
+        Some(number) => {
+            crate::elem::dtype(number).map_err(|e| Reason::attribute("softmax_precision", e))?
+        }
+        None => dtype,
+    };
+    let scores = if wide == dtype {
+        masked
+    } else {
+        k.g().cast(masked, wide)?
+    };
+    let soft = k.g().softmax(scores, 3)?;
+    let soft = if wide == dtype {
+        soft
+    } else {
+        k.g().cast(soft, dtype)?
+    };
+    let given = match mode {
+        0 if softcap > 0.0 => {
+            return Err(Reason::unsupported(
+                "scores before a softcap are not supported as a result",
+            ));
+        }
+        0 => raw,
+        1 => capped,
+        2 => masked,
+        3 => soft,
+        other => {
+            return Err(Reason::attribute(
+                "qk_matmul_output_mode",
+                format!("{other} is not supported"),
+            ));
+        }
+    };
+    let y = k.g().matmul(soft, value)?;
+    Ok((given, y))
+}
+
+fn rotary(k: &mut Call<'_, '_>) -> Done {
+    let (x, mut cos, mut sin) = (k.x(0)?, k.x(1)?, k.x(2)?);
+    let (flat, heads) = (k.rank(x) == 3, heads(k, "num_heads")?);
+    let interleaved = k.attrs.flag("interleaved", false)?;
+    let x = split_heads(k, x, heads)?;
+    if let Some(ids) = k.opt(3)? {
+        (cos, sin) = (k.g().gather(cos, ids, 0)?, k.g().gather(sin, ids, 0)?);
+    }
+    let width = k.size(x, 3)?;
+    let turned = usize::try_from(k.attrs.int("rotary_embedding_dim", 0)?).unwrap_or(0);
+    let turned = if turned == 0 {
+        width
+    } else {
+        turned.min(width)
+    };
+    let (cos, sin) = (k.g().unsqueeze(cos, 1)?, k.g().unsqueeze(sin, 1)?);
+    let part = k.g().narrow(x, 3, 0, turned)?;
+    let (a, b) = match interleaved {
+        true => (
+            k.g().slice_axis(part, 3, 0, i64::MAX, 2)?,
+            k.g().slice_axis(part, 3, 1, i64::MAX, 2)?,
+        ),
+        false => (
+            k.g().narrow(part, 3, 0, turned / 2)?,
+            k.g().narrow(part, 3, turned / 2, turned / 2)?,
+        ),
+    };
+    let g = k.g();
+    let (ac, bs, as_, bc) = (
+        g.mul(a, cos)?,
+        g.mul(b, sin)?,
+        g.mul(a, sin)?,
+        g.mul(b, cos)?,
+    );
+    let (real, imaginary) = (g.sub(ac, bs)?, g.plus(as_, bc)?);
+    let mut y = match interleaved {
+        true => {
+            let (r, i) = (g.unsqueeze(real, 4)?, g.unsqueeze(imaginary, 4)?);
+            let pairs = g.concat(&[r, i], 4)?;
+            let dims = g.ty(part).shape.to_vec();
+            reshaped(g, pairs, &dims)?
+        }
+        false => g.concat(&[real, imaginary], 3)?,
+    };
+    if turned < width {
+        let rest = g.narrow(x, 3, turned, width - turned)?;
+        y = g.concat(&[y, rest], 3)?;
+    }
+    one(if flat { join_heads(k, y)? } else { y })
+}
