@@ -1,3 +1,220 @@
-//! To come.
-use super::Entry;
-pub(crate) const TABLE: &[Entry] = &[];
+//! Quantised numbers: to integers and back, and products of integers.
+//!
+//! Of 8-bit integers; other quantised dtypes are refused.
+
+use tercet_ir::ops::ReduceFn;
+use tercet_ir::{DType, Dim, Value};
+
+use super::conv::shifted;
+use super::shape::reshaped;
+use super::{Entry, op};
+use crate::call::{Call, Done, axis, one};
+use crate::elem;
+use crate::error::Reason;
+use crate::val::Val;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("QuantizeLinear", 10, quantize),
+    op("DequantizeLinear", 10, dequantize),
+    op("DynamicQuantizeLinear", 11, dynamic_quantize),
+    op("MatMulInteger", 10, matmul_integer),
+    op("QLinearMatMul", 10, qlinear_matmul),
+];
+
+/// A scale or zero point, of one number, one along an axis, or one for each block of an axis, as it broadcasts.
+fn spread(k: &mut Call<'_, '_>, v: Value, x: Value) -> Result<Value, Reason> {
+    let (dims, own) = (k.dims(x), k.dims(v));
+    let block = k.attrs.int("block_size", 0)?;
+    let at = k.attrs.int("axis", 1)?;
+    if own.is_empty() || (own.len() == 1 && own[0].is_one()) {
+        return reshaped(k.g(), v, &[]);
+    }
+    let at = axis(at, dims.len())?;
+    if own.len() == 1 && block == 0 {
+        let mut wide = own;
+        wide.resize(dims.len() - at, Dim::Known(1));
+        return reshaped(k.g(), v, &wide);
+    }
+    if own.len() != dims.len() || block <= 0 {
+        return Err(Reason::operand(
+            1,
+            format!("{} is no scale of {}", k.ty(v), k.ty(x)),
+        ));
+    }
+    let mut wide = own.clone();
+    wide.insert(at + 1, Dim::Known(1));
+    let y = reshaped(k.g(), v, &wide)?;
+    wide[at + 1] = Dim::Known(block as usize);
+    let y = k.g().expand(y, wide)?;
+    let mut joined = own;
+    let blocks = k.size(v, at)?;
+    joined[at] = Dim::Known(blocks * block as usize);
+    let y = reshaped(k.g(), y, &joined)?;
+    Ok(k.g().narrow(y, at, 0, k_size(&dims[at])?)?)
+}
+
+fn k_size(dim: &Dim) -> Result<usize, Reason> {
+    dim.known().ok_or_else(|| {
+        Reason::unsupported(format!(
+            "an axis of blocks must have a known size, not {dim}"
+        ))
+    })
+}
+
+/// Rounded to the nearest even integer, moved by the zero point, and bounded to the dtype. The arithmetic is F32 or wider.
+fn rounded(
+    k: &mut Call<'_, '_>,
+    scaled: Value,
+    zero: Option<Value>,
+    to: DType,
+) -> Result<Value, Reason> {
+    let Some((least, greatest)) = to
+        .int_range()
+        .filter(|_| matches!(to, DType::I8 | DType::U8))
+    else {
+        return Err(Reason::unsupported(format!(
+            "quantised numbers of dtype {to} are not supported"
+        )));
+    };
+    let g = k.g();
+    let mut y = g.round(scaled)?;
+    if let Some(zero) = zero {
+        let dtype = g.ty(y).dtype;
+        let zero = g.cast(zero, dtype)?;
+        y = g.plus(y, zero)?;
+    }
+    let y = g.clamp(y, least as f64, greatest as f64)?;
+    Ok(g.cast(y, to)?)
+}
+
+/// As F32, unless it is wider.
+fn at_least_f32(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+    match k.dtype(x) {
+        DType::F32 | DType::F64 => Ok(x),
+        _ => Ok(k.g().cast(x, DType::F32)?),
+    }
+}
+
+fn quantize(k: &mut Call<'_, '_>) -> Done {
+    let (x, scale, zero) = (k.x(0)?, k.x(1)?, k.opt(2)?);
+    // It concerns 8-bit floats, which are refused.
+    k.attrs.ignore(&["saturate"]);
+    let asked = k.attrs.int("output_dtype", 0)?;
+    let to = match (asked, zero) {
+        (0, Some(zero)) => k.dtype(zero),
+        (0, None) => DType::U8,
+        (number, _) => elem::dtype(number).map_err(|e| Reason::attribute("output_dtype", e))?,
+    };
+    let precision = k.attrs.int("precision", 0)?;
+    if precision != 0 && elem::dtype(precision) != Ok(DType::F32) {
+        return Err(Reason::attribute(
+            "precision",
+            "other than float is not supported",
+        ));
+    }
+    let scale = spread(k, scale, x)?;
+    let zero = match zero {
+        Some(zero) => Some(spread(k, zero, x)?),
+        None => None,
+    };
+    let narrow = precision == 0 && k.dtype(x) == k.dtype(scale);
+    let (x, scale) = match narrow {
+        true => (x, scale),
+        false => (at_least_f32(k, x)?, at_least_f32(k, scale)?),
+    };
+    let scaled = k.g().div(x, scale)?;
+    let scaled = at_least_f32(k, scaled)?;
+    one(rounded(k, scaled, zero, to)?)
+}
+
+fn dequantize(k: &mut Call<'_, '_>) -> Done {
+    let (x, scale, zero) = (k.x(0)?, k.x(1)?, k.opt(2)?);
+    if k.dtype(x).is_float() {
+        return Err(Reason::operand(0, "must be integers"));
+    }
+    let own = k.dtype(scale);
+    let to = match k.attrs.int("output_dtype", 0)? {
+        0 => own,
+        number => elem::dtype(number).map_err(|e| Reason::attribute("output_dtype", e))?,
+    };
+    let scale = spread(k, scale, x)?;
+    let mut wide = k.g().cast(x, DType::I32)?;
+    if let Some(zero) = zero {
+        let zero = spread(k, zero, x)?;
+        let zero = k.g().cast(zero, DType::I32)?;
+        wide = k.g().sub(wide, zero)?;
+    }
+    let (number, scale) = (k.g().cast(wide, DType::F32)?, at_least_f32(k, scale)?);
+    let y = k.g().mul(number, scale)?;
+    one(if k.dtype(y) == to {
+        y
+    } else {
+        k.g().cast(y, to)?
+    })
+}
+
+fn dynamic_quantize(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let list: Vec<usize> = (0..k.rank(x)).collect();
+    let (zero, one_, range) = (k.like(x, 0.0)?, k.like(x, 1.0)?, k.like(x, 255.0)?);
+    let g = k.g();
+    let (greatest, least) = (
+        g.reduce(ReduceFn::Max, x, &list, false)?,
+        g.reduce(ReduceFn::Min, x, &list, false)?,
+    );
+    let (greatest, least) = (g.max(greatest, zero)?, g.min(least, zero)?);
+    let span = g.sub(greatest, least)?;
+    let flat = g.compare(tercet_ir::scalar::CompareFn::Eq, span, zero)?;
+    let span = g.where_(flat, one_, span)?;
+    let scale = g.div(span, range)?;
+    let below = g.neg(least)?;
+    let point = g.div(below, scale)?;
+    let point = g.clamp(point, 0.0, 255.0)?;
+    let point = g.round(point)?;
+    let point = g.cast(point, DType::U8)?;
+    let scaled = g.div(x, scale)?;
+    let y = rounded(k, scaled, Some(point), DType::U8)?;
+    Ok(vec![y.into(), scale.into(), point.into()])
+}
+
+/// A zero point of each row is a column.
+fn rows(k: &mut Call<'_, '_>, x: usize, zero: usize) -> Result<Value, Reason> {
+    let rank = {
+        let x = k.x(x)?;
+        k.rank(x)
+    };
+    shifted(k, x, zero, rank.checked_sub(2))
+}
+
+fn matmul_integer(k: &mut Call<'_, '_>) -> Done {
+    let (a, b) = (rows(k, 0, 2)?, shifted(k, 1, 3, None)?);
+    one(super::linear::vectors(k, a, b)?)
+}
+
+fn qlinear_matmul(k: &mut Call<'_, '_>) -> Done {
+    let (a, b) = (rows(k, 0, 2)?, shifted(k, 3, 5, None)?);
+    let (a_scale, b_scale, y_scale, zero) = (k.x(1)?, k.x(4)?, k.x(6)?, k.x(7)?);
+    for v in [a_scale, b_scale, y_scale] {
+        if !(k.dims(v).is_empty() || k.dims(v).iter().all(Dim::is_one)) {
+            return Err(Reason::unsupported(
+                "scales of each row or column are not supported",
+            ));
+        }
+    }
+    let to = k.dtype(zero);
+    let sum = super::linear::vectors(k, a, b)?;
+    let factor = {
+        let (a, b, y) = (
+            at_least_f32(k, a_scale)?,
+            at_least_f32(k, b_scale)?,
+            at_least_f32(k, y_scale)?,
+        );
+        let product = k.g().mul(a, b)?;
+        let factor = k.g().div(product, y)?;
+        reshaped(k.g(), factor, &[])?
+    };
+    let number = k.g().cast(sum, DType::F32)?;
+    let scaled = k.g().mul(number, factor)?;
+    let zero = reshaped(k.g(), zero, &[])?;
+    Ok(vec![Val::Graph(rounded(k, scaled, Some(zero), to)?)])
+}

@@ -1,3 +1,397 @@
-//! To come.
-use super::Entry;
-pub(crate) const TABLE: &[Entry] = &[];
+//! Recurrent layers.
+//!
+//! LSTM without peepholes, RNN of tanh or relu, and GRU with the reset gate after the product are `recurrence`s; LSTM with
+//! peepholes and GRU with the reset gate before it are scans over a step that is written out.
+
+use tercet_ir::ops::{Cell, Recurrence, Scan};
+use tercet_ir::{Dim, Graph, OpError, SubGraph, Type, Value};
+
+use super::{Entry, op};
+use crate::call::{Call, Done};
+use crate::error::Reason;
+use crate::val::Val;
+
+pub(crate) const TABLE: &[Entry] = &[op("LSTM", 7, lstm), op("GRU", 7, gru), op("RNN", 7, rnn)];
+
+/// The operands of a layer, in both directions.
+struct Layer {
+    /// `[B, S, I]`
+    x: Value,
+    dirs: usize,
+    hidden: usize,
+    batch: Dim,
+    /// Whether batches are the first axis at the border.
+    batch_first: bool,
+    /// Which directions go from the end.
+    reverse: Vec<bool>,
+    gates: usize,
+}
+
+/// One direction of it.
+struct Direction {
+    /// `[I, G H]`
+    w: Value,
+    /// `[H, G H]`
+    r: Value,
+    /// Of the input and of the state, each `[G H]`.
+    bias: [Value; 2],
+    /// `[B, H]`
+    h0: Value,
+    c0: Option<Value>,
+}
+
+impl Layer {
+    fn new(k: &mut Call<'_, '_>, gates: usize) -> Result<Layer, Reason> {
+        let (x, r) = (k.x(0)?, k.x(2)?);
+        let batch_first = k.attrs.flag("layout", false)?;
+        let reverse = match k.attrs.string("direction", "forward")?.as_str() {
+            "forward" => vec![false],
+            "reverse" => vec![true],
+            "bidirectional" => vec![false, true],
+            other => {
+                return Err(Reason::attribute(
+                    "direction",
+                    format!("`{other}` is not supported"),
+                ));
+            }
+        };
+        if k.attrs.has("clip") {
+            return Err(Reason::attribute("clip", "is not supported"));
+        }
+        if k.rank(x) != 3 {
+            return Err(Reason::operand(0, "must have three axes"));
+        }
+        let x = if batch_first {
+            x
+        } else {
+            k.g().transpose(x, &[1, 0, 2])?
+        };
+        let hidden = k.size(r, 2)?;
+        if k.attrs
+            .int_opt("hidden_size")?
+            .is_some_and(|n| n != hidden as i64)
+        {
+            return Err(Reason::attribute(
+                "hidden_size",
+                "is not that of the weights",
+            ));
+        }
+        let steps = k.dims(x)[1].clone();
+        if k.has(4) {
+            let full = |n: &i64| steps.known() == usize::try_from(*n).ok();
+            if !k.ints(4)?.iter().all(full) {
+                return Err(Reason::operand(
+                    4,
+                    "sequences of several lengths are not supported",
+                ));
+            }
+        }
+        let dirs = reverse.len();
+        let batch = k.dims(x)[0].clone();
+        Ok(Layer {
+            x,
+            dirs,
+            hidden,
+            batch,
+            batch_first,
+            reverse,
+            gates,
+        })
+    }
+
+    /// The part of an operand that is of a direction, without the first axis.
+    fn part(&self, k: &mut Call<'_, '_>, x: Value, dir: usize) -> Result<Value, Reason> {
+        let y = k.g().narrow(x, 0, dir, 1)?;
+        Ok(k.g().squeeze(y, 0)?)
+    }
+
+    /// A state at the beginning: that of the operand, or zeros.
+    fn state(&self, k: &mut Call<'_, '_>, operand: usize, dir: usize) -> Result<Value, Reason> {
+        match k.opt(operand)? {
+            Some(x) => {
+                let x = if self.batch_first {
+                    k.g().transpose(x, &[1, 0, 2])?
+                } else {
+                    x
+                };
+                self.part(k, x, dir)
+            }
+            None => {
+                let zero = k.like(self.x, 0.0)?;
+                Ok(k.g()
+                    .expand(zero, [self.batch.clone(), Dim::Known(self.hidden)])?)
+            }
+        }
+    }
+
+    /// The gates in another order, along an axis.
+    fn ordered(&self, k: &mut Call<'_, '_>, x: Value, order: &[usize]) -> Result<Value, Reason> {
+        let mut parts = Vec::with_capacity(order.len());
+        for gate in order {
+            parts.push(k.g().narrow(x, 0, gate * self.hidden, self.hidden)?);
+        }
+        Ok(k.g().concat(&parts, 0)?)
+    }
+
+    fn direction(
+        &self,
+        k: &mut Call<'_, '_>,
+        dir: usize,
+        order: &[usize],
+        cell: bool,
+    ) -> Result<Direction, Reason> {
+        let (w, r) = (k.x(1)?, k.x(2)?);
+        let mut turned = [w, r];
+        for v in &mut turned {
+            let part = self.part(k, *v, dir)?;
+            let part = self.ordered(k, part, order)?;
+            *v = k.g().transpose(part, &[1, 0])?;
+        }
+        let width = self.gates * self.hidden;
+        let bias = match k.opt(3)? {
+            Some(b) => {
+                let b = self.part(k, b, dir)?;
+                let (of_input, of_state) = (
+                    k.g().narrow(b, 0, 0, width)?,
+                    k.g().narrow(b, 0, width, width)?,
+                );
+                [
+                    self.ordered(k, of_input, order)?,
+                    self.ordered(k, of_state, order)?,
+                ]
+            }
+            None => {
+                let zero = k.like(self.x, 0.0)?;
+                [k.g().expand(zero, [width])?; 2]
+            }
+        };
+        let h0 = self.state(k, 5, dir)?;
+        let c0 = if cell {
+            Some(self.state(k, 6, dir)?)
+        } else {
+            None
+        };
+        let [w, r] = turned;
+        Ok(Direction { w, r, bias, h0, c0 })
+    }
+
+    /// What the gates get of the inputs, `[B, S, G H]`.
+    fn of_inputs(&self, k: &mut Call<'_, '_>, d: &Direction) -> Result<Value, Reason> {
+        let product = k.g().matmul(self.x, d.w)?;
+        Ok(k.g().plus(product, d.bias[0])?)
+    }
+
+    /// Results of all directions, `[B, S, H]` with the last states, as the standard has them.
+    fn results(&self, k: &mut Call<'_, '_>, parts: Vec<Vec<Value>>) -> Done {
+        let mut joined = Vec::new();
+        for i in 0..parts.first().map_or(0, Vec::len) {
+            let mut list = Vec::with_capacity(self.dirs);
+            for part in &parts {
+                // `[S, 1, B, H]` of the states at each step, `[1, B, H]` of the last ones.
+                let perm: &[usize] = if i == 0 { &[1, 0, 2] } else { &[0, 1] };
+                let value = k.g().transpose(part[i], perm)?;
+                list.push(k.g().unsqueeze(value, perm.len() - 2)?);
+            }
+            let axis = if i == 0 { 1 } else { 0 };
+            let mut y = k.g().concat(&list, axis)?;
+            if self.batch_first {
+                y = k
+                    .g()
+                    .transpose(y, if i == 0 { &[2, 0, 1, 3] } else { &[1, 0, 2] })?;
+            }
+            joined.push(Val::Graph(y));
+        }
+        Ok(joined)
+    }
+
+    /// A recurrence of the executors.
+    fn native(
+        &self,
+        k: &mut Call<'_, '_>,
+        d: &Direction,
+        cell: Cell,
+        dir: usize,
+    ) -> Result<Vec<Value>, Reason> {
+        let gates = self.of_inputs(k, d)?;
+        let operands: Vec<Value> = [gates, d.r, d.bias[1], d.h0]
+            .into_iter()
+            .chain(d.c0)
+            .collect();
+        let first = k.g().add(
+            Recurrence {
+                cell,
+                reverse: self.reverse[dir],
+            },
+            &operands,
+        )?;
+        Ok((0..if d.c0.is_some() { 3 } else { 2 })
+            .map(|i| first.port(i))
+            .collect())
+    }
+
+    /// A scan over a step: of the carried states, what the gates get of the inputs, and the captures.
+    fn scanned(
+        &self,
+        k: &mut Call<'_, '_>,
+        d: &Direction,
+        captures: &[Value],
+        dir: usize,
+        step: Step,
+    ) -> Result<Vec<Value>, Reason> {
+        let gates = self.of_inputs(k, d)?;
+        let gates = k.g().transpose(gates, &[1, 0, 2])?;
+        let carried: Vec<Value> = [d.h0].into_iter().chain(d.c0).collect();
+        let dims: Vec<Dim> = k.dims(gates).into_iter().skip(1).collect();
+        let part = Type::new(k.dtype(gates), dims);
+        let mut body = Graph::new();
+        let mut arguments = Vec::new();
+        let types = carried
+            .iter()
+            .map(|v| k.ty(*v))
+            .chain([part])
+            .chain(captures.iter().map(|v| k.ty(*v)));
+        for (i, ty) in types.collect::<Vec<_>>().into_iter().enumerate() {
+            arguments.push(body.input(&format!("argument{i}"), ty)?);
+        }
+        let states = step(&mut body, &arguments, self.hidden)?;
+        for (i, v) in states.iter().chain(states.first()).enumerate() {
+            body.output(&format!("result{i}"), *v)?;
+        }
+        let count = carried.len();
+        let op = Scan {
+            body: SubGraph::new(body),
+            carried: count,
+            scanned: 1,
+            reverse: vec![self.reverse[dir]],
+            reverse_results: vec![self.reverse[dir]],
+        };
+        let operands = [carried, vec![gates], captures.to_vec()].concat();
+        let first = k.g().add(op, &operands)?;
+        let all = k.g().transpose(first.port(count as u8), &[1, 0, 2])?;
+        let mut results = vec![all];
+        results.extend((0..count as u8).map(|i| first.port(i)));
+        Ok(results)
+    }
+}
+
+/// The states after a step, from the arguments of its graph and the size of a state.
+type Step = fn(&mut Graph, &[Value], usize) -> Result<Vec<Value>, OpError>;
+
+/// Refuses activations other than these, repeated for each direction.
+fn activations(k: &Call<'_, '_>, known: &[&str], dirs: usize) -> Result<(), Reason> {
+    let Some(list) = k.attrs.strings_opt("activations")? else {
+        return Ok(());
+    };
+    let same = list.len() == known.len() * dirs
+        && list
+            .iter()
+            .enumerate()
+            .all(|(i, name)| name.eq_ignore_ascii_case(known[i % known.len()]));
+    match same {
+        true => Ok(()),
+        false => Err(Reason::attribute(
+            "activations",
+            format!("{list:?} are not supported; {known:?} are"),
+        )),
+    }
+}
+
+fn lstm(k: &mut Call<'_, '_>) -> Done {
+    let layer = Layer::new(k, 4)?;
+    activations(k, &["Sigmoid", "Tanh", "Tanh"], layer.dirs)?;
+    if k.attrs.flag("input_forget", false)? {
+        return Err(Reason::attribute("input_forget", "is not supported"));
+    }
+    let mut parts = Vec::new();
+    for dir in 0..layer.dirs {
+        // From i, o, f, c.
+        let d = layer.direction(k, dir, &[0, 2, 3, 1], true)?;
+        parts.push(match k.opt(7)? {
+            None => layer.native(k, &d, Cell::Lstm, dir)?,
+            Some(p) => {
+                let p = layer.part(k, p, dir)?;
+                layer.scanned(k, &d, &[d.r, d.bias[1], p], dir, lstm_step)?
+            }
+        });
+    }
+    layer.results(k, parts)
+}
+
+/// A step with peepholes: gates i, f, g, o; peepholes of i, o, f.
+fn lstm_step(g: &mut Graph, arguments: &[Value], n: usize) -> Result<Vec<Value>, OpError> {
+    let [h, c, x, r, bias, p] = *arguments else {
+        unreachable!("invariant: the caller gives six")
+    };
+    let product = g.matmul(h, r)?;
+    let sum = g.plus(product, x)?;
+    let sum = g.plus(sum, bias)?;
+    let gate = |g: &mut Graph, i: usize| g.narrow(sum, 1, i * n, n);
+    let peep = |g: &mut Graph, i: usize, gate: Value, c: Value| {
+        let p = g.narrow(p, 0, i * n, n)?;
+        let part = g.mul(p, c)?;
+        let all = g.plus(gate, part)?;
+        g.sigmoid(all)
+    };
+    let (i, f, new, o) = (gate(g, 0)?, gate(g, 1)?, gate(g, 2)?, gate(g, 3)?);
+    let (i, f, new) = (peep(g, 0, i, c)?, peep(g, 2, f, c)?, g.tanh(new)?);
+    let (kept, added) = (g.mul(f, c)?, g.mul(i, new)?);
+    let c = g.plus(kept, added)?;
+    let o = peep(g, 1, o, c)?;
+    let bounded = g.tanh(c)?;
+    Ok(vec![g.mul(o, bounded)?, c])
+}
+
+fn gru(k: &mut Call<'_, '_>) -> Done {
+    let layer = Layer::new(k, 3)?;
+    activations(k, &["Sigmoid", "Tanh"], layer.dirs)?;
+    let after = k.attrs.flag("linear_before_reset", false)?;
+    let mut parts = Vec::new();
+    for dir in 0..layer.dirs {
+        // From z, r, h.
+        let d = layer.direction(k, dir, &[1, 0, 2], false)?;
+        parts.push(match after {
+            true => layer.native(k, &d, Cell::Gru, dir)?,
+            false => layer.scanned(k, &d, &[d.r, d.bias[1]], dir, gru_step)?,
+        });
+    }
+    layer.results(k, parts)
+}
+
+/// A step with the reset gate before the product: gates r, z, n.
+fn gru_step(g: &mut Graph, arguments: &[Value], n: usize) -> Result<Vec<Value>, OpError> {
+    let [h, x, r, bias] = *arguments else {
+        unreachable!("invariant: the caller gives four")
+    };
+    let x = g.plus(x, bias)?;
+    let (r_gates, r_new) = (g.narrow(r, 1, 0, 2 * n)?, g.narrow(r, 1, 2 * n, n)?);
+    let (x_gates, x_new) = (g.narrow(x, 1, 0, 2 * n)?, g.narrow(x, 1, 2 * n, n)?);
+    let product = g.matmul(h, r_gates)?;
+    let sum = g.plus(product, x_gates)?;
+    let gates = g.sigmoid(sum)?;
+    let (reset, z) = (g.narrow(gates, 1, 0, n)?, g.narrow(gates, 1, n, n)?);
+    let part = g.mul(reset, h)?;
+    let product = g.matmul(part, r_new)?;
+    let sum = g.plus(product, x_new)?;
+    let new = g.tanh(sum)?;
+    // (1 - z) n + z h = n + z (h - n)
+    let difference = g.sub(h, new)?;
+    let moved = g.mul(z, difference)?;
+    Ok(vec![g.plus(new, moved)?])
+}
+
+fn rnn(k: &mut Call<'_, '_>) -> Done {
+    let layer = Layer::new(k, 1)?;
+    let cell = match activations(k, &["Relu"], layer.dirs) {
+        Ok(()) if k.attrs.has("activations") => Cell::Relu,
+        _ => {
+            activations(k, &["Tanh"], layer.dirs)?;
+            Cell::Tanh
+        }
+    };
+    let mut parts = Vec::new();
+    for dir in 0..layer.dirs {
+        let d = layer.direction(k, dir, &[0], false)?;
+        parts.push(layer.native(k, &d, cell, dir)?);
+    }
+    layer.results(k, parts)
+}

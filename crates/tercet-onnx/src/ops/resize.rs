@@ -1,3 +1,242 @@
-//! To come.
-use super::Entry;
-pub(crate) const TABLE: &[Entry] = &[];
+//! Resizing.
+
+use tercet_ir::attr::Real;
+use tercet_ir::ops::{Coordinates, NearestRounding, Resize, ResizeMode};
+use tercet_ir::{Dim, Value};
+
+use super::{Entry, op};
+use crate::call::{Call, Done, axes, one};
+use crate::error::Reason;
+use crate::val::Num;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("Resize", 10, resize_10).until(10),
+    op("Resize", 11, resize),
+    op("Upsample", 7, upsample),
+];
+
+fn mode(k: &Call<'_, '_>) -> Result<ResizeMode, Reason> {
+    match k.attrs.string("mode", "nearest")?.as_str() {
+        "nearest" => Ok(ResizeMode::Nearest),
+        "linear" | "bilinear" => Ok(ResizeMode::Linear),
+        "cubic" => Ok(ResizeMode::Cubic),
+        other => Err(Reason::attribute(
+            "mode",
+            format!("`{other}` is not supported"),
+        )),
+    }
+}
+
+/// The operand by these scales, sizes rounded down.
+fn scaled(k: &mut Call<'_, '_>, x: Value, scales: &[f64], how: Resize) -> Done {
+    let dims = k.dims(x);
+    if scales.len() != dims.len() {
+        return Err(Reason::unsupported(format!(
+            "{} scales for {} axes",
+            scales.len(),
+            dims.len()
+        )));
+    }
+    let size = |(d, s): (&Dim, &f64)| match (d.known(), *s) {
+        (_, 1.0) => Ok(d.clone()),
+        (Some(n), s) => Ok(Dim::Known((n as f64 * s).floor().max(0.0) as usize)),
+        (None, s) => Err(Reason::unsupported(format!(
+            "an axis of size {d} cannot be resized by {s}; fix its symbol"
+        ))),
+    };
+    let sizes: Result<Vec<Dim>, Reason> = dims.iter().zip(scales).map(size).collect();
+    let sizes = sizes?;
+    // The standard's text and what runtimes do are two things there.
+    let whole = |(d, s): (&Dim, &f64)| {
+        *s == 1.0 || d.known().is_some_and(|n| (n as f64 * s).fract() == 0.0)
+    };
+    if how.coordinates == Coordinates::AlignCorners && !dims.iter().zip(scales).all(whole) {
+        return Err(Reason::unsupported(
+            "aligned corners with sizes that are no whole numbers are not supported",
+        ));
+    }
+    let scales = scales.iter().map(|s| Real(*s)).collect();
+    one(k.g().add(
+        Resize {
+            sizes: sizes.into(),
+            scales,
+            ..how
+        },
+        &[x],
+    )?)
+}
+
+/// Before opset 11 places were `o / s`, rounded down.
+fn old(k: &Call<'_, '_>) -> Result<Resize, Reason> {
+    let mut how = Resize::to_sizes(Vec::<Dim>::new(), mode(k)?);
+    how.coordinates = Coordinates::Asymmetric;
+    how.rounding = NearestRounding::Floor;
+    Ok(how)
+}
+
+fn resize_10(k: &mut Call<'_, '_>) -> Done {
+    let (x, how) = (k.x(0)?, old(k)?);
+    let scales = k.known(1)?.to_f64s();
+    scaled(k, x, &scales, how)
+}
+
+fn upsample(k: &mut Call<'_, '_>) -> Done {
+    let (x, how) = (k.x(0)?, old(k)?);
+    let scales = match k.opset >= 9 {
+        true => k.known(1)?.to_f64s(),
+        false => {
+            let list = k
+                .attrs
+                .floats_opt("scales")?
+                .ok_or_else(|| Reason::attribute("scales", "is required"))?;
+            list.iter().map(|s| f64::from(*s)).collect()
+        }
+    };
+    scaled(k, x, &scales, how)
+}
+
+/// How results are made, by the attributes.
+fn how(k: &Call<'_, '_>) -> Result<Resize, Reason> {
+    let mut how = Resize::to_sizes(Vec::<Dim>::new(), mode(k)?);
+    how.coordinates = match k
+        .attrs
+        .string("coordinate_transformation_mode", "half_pixel")?
+        .as_str()
+    {
+        "half_pixel" => Coordinates::HalfPixel,
+        "half_pixel_symmetric" => Coordinates::HalfPixelSymmetric,
+        "pytorch_half_pixel" => Coordinates::PytorchHalfPixel,
+        "align_corners" => Coordinates::AlignCorners,
+        "asymmetric" => Coordinates::Asymmetric,
+        other => {
+            let reason = format!("`{other}` is not supported");
+            return Err(Reason::attribute("coordinate_transformation_mode", reason));
+        }
+    };
+    how.rounding = match k
+        .attrs
+        .string("nearest_mode", "round_prefer_floor")?
+        .as_str()
+    {
+        "round_prefer_floor" => NearestRounding::RoundPreferFloor,
+        "round_prefer_ceil" => NearestRounding::RoundPreferCeil,
+        "floor" => NearestRounding::Floor,
+        "ceil" => NearestRounding::Ceil,
+        other => {
+            return Err(Reason::attribute(
+                "nearest_mode",
+                format!("`{other}` is not supported"),
+            ));
+        }
+    };
+    how.cubic_a = Real(k.attrs.float("cubic_coeff_a", -0.75)?);
+    how.exclude_outside = k.attrs.flag("exclude_outside", false)?;
+    // For places outside a region, which only a mode that is refused above has.
+    k.attrs.ignore(&["extrapolation_value"]);
+    Ok(how)
+}
+
+fn resize(k: &mut Call<'_, '_>) -> Done {
+    let (x, how) = (k.x(0)?, how(k)?);
+    let dims = k.dims(x);
+    let along = match k.attrs.ints_opt("axes")? {
+        Some(list) => axes(list, dims.len())?,
+        None => (0..dims.len()).collect(),
+    };
+    let antialias = k.attrs.flag("antialias", false)?;
+    let policy = k.attrs.string("keep_aspect_ratio_policy", "stretch")?;
+    let empty = |k: &Call<'_, '_>, i: usize| {
+        !k.has(i) || matches!(k.val(i), crate::val::Val::Known(t) if t.tensor.numel() == 0)
+    };
+    if !empty(k, 2) {
+        let given = k.known(2)?.to_f64s();
+        if given.len() != along.len() {
+            return Err(Reason::operand(
+                2,
+                format!("{} scales for {} axes", given.len(), along.len()),
+            ));
+        }
+        let mut scales = vec![1.0; dims.len()];
+        along.iter().zip(given).for_each(|(a, s)| scales[*a] = s);
+        refuse_antialias(antialias && scales.iter().any(|s| *s < 1.0))?;
+        return scaled(k, x, &scales, how);
+    }
+    let given = k.nums(3)?;
+    if given.len() != along.len() {
+        return Err(Reason::operand(
+            3,
+            format!("{} sizes for {} axes", given.len(), along.len()),
+        ));
+    }
+    let mut sizes = dims.clone();
+    let mut scales = Vec::new();
+    if policy == "stretch" {
+        for (a, n) in along.iter().zip(&given) {
+            sizes[*a] = n
+                .dim()
+                .ok_or_else(|| Reason::operand(3, "has negative sizes"))?;
+        }
+    } else {
+        let ratio = kept_ratio(k, x, &along, &given, &policy)?;
+        scales = vec![Real(1.0); dims.len()];
+        for a in &along {
+            let n = k.size(x, *a)? as f64 * ratio;
+            sizes[*a] = Dim::Known((n + 0.5).floor() as usize);
+            scales[*a] = Real(ratio);
+        }
+        // A size that is rounded up is no product rounded down: then the quotient of sizes would be another scale.
+        let exact = along.iter().all(|a| {
+            dims[*a]
+                .known()
+                .is_some_and(|n| Some((n as f64 * ratio).floor() as usize) == sizes[*a].known())
+        });
+        if !exact {
+            return Err(Reason::unsupported(
+                "a ratio that is kept by rounding sizes up is not supported",
+            ));
+        }
+    }
+    let smaller = |a: &usize| !sizes[*a].is_at_least(&dims[*a]);
+    refuse_antialias(antialias && along.iter().any(smaller))?;
+    one(k.g().add(
+        Resize {
+            sizes: sizes.into(),
+            scales,
+            ..how
+        },
+        &[x],
+    )?)
+}
+
+fn refuse_antialias(refused: bool) -> Result<(), Reason> {
+    match refused {
+        true => Err(Reason::attribute(
+            "antialias",
+            "is not supported where an axis becomes shorter",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The one scale of all axes that reaches, or does not exceed, the sizes.
+fn kept_ratio(
+    k: &Call<'_, '_>,
+    x: Value,
+    along: &[usize],
+    given: &[Num],
+    policy: &str,
+) -> Result<f64, Reason> {
+    let mut ratios = Vec::with_capacity(along.len());
+    for (a, n) in along.iter().zip(given) {
+        let n = n.int().ok_or_else(|| Reason::operand(3, "has symbols"))?;
+        ratios.push(n as f64 / k.size(x, *a)? as f64);
+    }
+    match policy {
+        "not_larger" => Ok(ratios.into_iter().fold(f64::INFINITY, f64::min)),
+        "not_smaller" => Ok(ratios.into_iter().fold(0.0, f64::max)),
+        other => Err(Reason::attribute(
+            "keep_aspect_ratio_policy",
+            format!("`{other}` is not supported"),
+        )),
+    }
+}
