@@ -8,6 +8,9 @@ use crate::error::Reason;
 use crate::proto::NodeProto;
 use crate::val::{Num, Val};
 
+/// The longest axis that attributes are worked out for.
+const MAX_SIZE: usize = 1 << 32;
+
 /// What a node became: its results in order.
 pub(crate) type Done = Result<Vec<Val>, Reason>;
 
@@ -88,7 +91,10 @@ impl Call<'_, '_> {
         let ty = self.c.graph().ty(value);
         let size = ty.shape.get(axis).map(Dim::known);
         match size {
-            Some(Some(n)) => Ok(n),
+            Some(Some(n)) if n <= MAX_SIZE => Ok(n),
+            Some(Some(n)) => Err(Reason::unsupported(format!(
+                "axis {axis} of {n} elements is too long"
+            ))),
             Some(None) => Err(Reason::unsupported(format!(
                 "axis {axis} of {ty} must have a known size; fix its symbol with `ImportOptions::dim`"
             ))),

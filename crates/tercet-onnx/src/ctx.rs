@@ -17,8 +17,10 @@ use crate::val::{Num, Sizes, Val};
 
 /// Weights with more elements are parameters; smaller ones are constants of the graph.
 const MAX_CONSTANT: usize = 64;
-/// The most nodes that a model may become with functions and loops written out.
-pub(crate) const MAX_NODES: usize = 4_000_000;
+/// How many nodes functions and loops written out may add to those of a file.
+pub(crate) const MAX_ADDED_NODES: usize = 1 << 18;
+/// How many elements of tensors may be made when importing that are not in the file, all together.
+const MAX_MADE: usize = 1 << 23;
 
 /// A graph under construction.
 pub(crate) struct Level {
@@ -57,6 +59,8 @@ pub(crate) struct Ctx<'m> {
     /// Functions and nodes that the current node is in.
     pub(crate) inside: Vec<String>,
     pub(crate) nodes: usize,
+    pub(crate) max_nodes: usize,
+    made: usize,
     serial: usize,
 }
 
@@ -72,6 +76,8 @@ impl<'m> Ctx<'m> {
             errors: Vec::new(),
             inside: Vec::new(),
             nodes: 0,
+            max_nodes: MAX_ADDED_NODES,
+            made: 0,
             serial: 0,
         };
         ctx.push_level(true);
@@ -245,6 +251,28 @@ impl<'m> Ctx<'m> {
         }
         names.reverse();
         names
+    }
+
+    /// Whether so many more elements can be made that are not in the file; they count from then on. A few always can.
+    pub(crate) fn spend(&mut self, elements: usize) -> bool {
+        const FEW: usize = 64;
+        let total = self.made.saturating_add(elements);
+        if total <= MAX_MADE {
+            self.made = total;
+        }
+        total <= MAX_MADE || elements <= FEW
+    }
+
+    /// Counts a node, or a graph inside one.
+    pub(crate) fn count_node(&mut self) -> Result<(), String> {
+        self.nodes += 1;
+        match self.nodes > self.max_nodes {
+            true => Err(format!(
+                "functions and loops written out have more than {} nodes",
+                self.max_nodes
+            )),
+            false => Ok(()),
+        }
     }
 
     /// A scalar of a dtype.

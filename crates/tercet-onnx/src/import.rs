@@ -10,7 +10,7 @@ use tercet::Device;
 use tercet_ir::backend::Executable;
 use tercet_ir::{Bindings, CompileError, CompileOptions, Dim, Graph, Port, Symbol, Tensor, Type};
 
-use crate::ctx::{Ctx, Opsets, Scope};
+use crate::ctx::{Ctx, MAX_ADDED_NODES, Opsets, Scope};
 use crate::elem;
 use crate::error::{OnnxError, Reason};
 use crate::external::Folder;
@@ -194,6 +194,7 @@ pub fn import_model(
         opsets: opsets(&model.opset_import)?,
         ..Scope::default()
     });
+    ctx.max_nodes = graph.node.len().saturating_add(MAX_ADDED_NODES);
     let fixed = declare_inputs(&mut ctx, graph);
     ctx.declare_initializers(graph);
     ctx.run_nodes(&graph.node).map_err(OnnxError::Invalid)?;

@@ -7,7 +7,7 @@ use tercet_ir::{EvalCtx, Value, evaluate};
 
 use crate::attrs::Attrs;
 use crate::call::{Call, Done};
-use crate::ctx::{Ctx, MAX_NODES, Scope};
+use crate::ctx::{Ctx, Scope};
 use crate::error::Reason;
 use crate::nums;
 use crate::ops::{self, Entry, Known};
@@ -32,12 +32,7 @@ impl<'m> Ctx<'m> {
     pub(crate) fn run_nodes(&mut self, nodes: &'m [NodeProto]) -> Result<(), String> {
         for i in sort::order(nodes)? {
             let node = &nodes[i];
-            self.nodes += 1;
-            if self.nodes > MAX_NODES {
-                return Err(format!(
-                    "functions and loops written out have more than {MAX_NODES} nodes"
-                ));
-            }
+            self.count_node()?;
             let results = match self.run_node(node) {
                 Ok(Some(results)) => results,
                 Ok(None) => vec![Val::Failed; node.output.len()],
@@ -218,6 +213,12 @@ impl<'m> Ctx<'m> {
             })
         });
         if !all_small || !values.iter().all(is_small) {
+            return Ok(None);
+        }
+        let sizes = values
+            .iter()
+            .filter_map(|v| graph.ty(*v).shape.numel()?.known());
+        if !self.spend(sizes.sum()) {
             return Ok(None);
         }
         attrs.finish()?;

@@ -93,15 +93,6 @@ impl Val {
         }))
     }
 
-    /// A list of I64 numbers.
-    pub(crate) fn ints(values: &[i64]) -> Val {
-        let ty = TensorType::new(DType::I64, &[values.len()]);
-        match Tensor::from_i64s(ty, values) {
-            Ok(t) => Val::known(t),
-            Err(e) => Val::Refused(e.to_string().into()),
-        }
-    }
-
     /// Numbers of a shape: a tensor where all are known.
     pub(crate) fn sizes(nums: Vec<Num>, scalar: bool) -> Val {
         let known: Option<Vec<i64>> = nums.iter().map(Num::int).collect();

@@ -55,8 +55,8 @@ fn join_heads(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
 }
 
 /// Numbers from 0 on along a dimension, which can be symbolic.
-fn positions(k: &mut Call<'_, '_>, dim: &Dim) -> Result<Value, Reason> {
-    if let Some(n) = dim.known() {
+pub(crate) fn positions(k: &mut Call<'_, '_>, dim: &Dim) -> Result<Value, Reason> {
+    if let Some(n) = dim.known().filter(|n| k.c.spend(*n)) {
         let numbers: Vec<i64> = (0..n as i64).collect();
         return k
             .c

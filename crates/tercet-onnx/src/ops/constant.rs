@@ -47,7 +47,7 @@ fn constant(k: &mut Call<'_, '_>) -> Done {
 
 /// A sparse tensor, dense.
 pub(crate) fn sparse(proto: &SparseTensorProto, folder: &Folder) -> Result<Tensor, String> {
-    const MOST: usize = 1 << 28;
+    const MOST: usize = 1 << 24;
     let (Some(values), Some(indices)) = (&proto.values, &proto.indices) else {
         return Err("a sparse tensor without values or indices".into());
     };
@@ -125,10 +125,8 @@ fn eye_like(k: &mut Call<'_, '_>) -> Done {
     };
     let diagonal = k.attrs.int("k", 0)?;
     let (rows, cols) = (*rows, *cols);
-    if rows.saturating_mul(cols) > 1 << 24 {
-        return Err(Reason::unsupported(
-            "matrices of more than 2^24 elements are not supported",
-        ));
+    if !k.c.spend(rows.saturating_mul(cols)) {
+        return Err(Reason::unsupported("the matrix is too large"));
     }
     let at = |i: usize, j: usize| i64::from(j as i64 - i as i64 == diagonal);
     let values: Vec<i64> = (0..rows)
@@ -141,7 +139,7 @@ fn eye_like(k: &mut Call<'_, '_>) -> Done {
 }
 
 fn range(k: &mut Call<'_, '_>) -> Done {
-    const MOST: f64 = 16_777_216.0;
+    const MOST: f64 = 8_388_608.0;
     if let (Some(start), Some(end), Some(step)) = (
         k.val(0).as_sizes(),
         k.val(1).as_sizes(),
@@ -162,6 +160,9 @@ fn range(k: &mut Call<'_, '_>) -> Done {
         return Err(Reason::unsupported(format!(
             "a range from {from} to {to} by {by} is not supported"
         )));
+    }
+    if !k.c.spend(count as usize) {
+        return Err(Reason::unsupported("the range is too long"));
     }
     let values: Vec<f64> = (0..count as usize).map(|i| from + i as f64 * by).collect();
     Ok(vec![Val::known(Tensor::from_f64s(

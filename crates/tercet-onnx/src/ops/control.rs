@@ -58,6 +58,7 @@ impl<'m> Ctx<'m> {
                 "functions and graphs nest more than {MAX_DEPTH} deep"
             )));
         }
+        self.count_node().map_err(Reason::Unsupported)?;
         self.inside.push(what.to_string());
         self.scopes.push(scope);
         self.declare_initializers(graph);

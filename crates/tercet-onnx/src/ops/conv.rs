@@ -25,6 +25,9 @@ fn list(k: &Call<'_, '_>, name: &str, axes: usize, default: usize) -> Result<Vec
         Some(list) => unsigned(name, list)?,
         None => vec![default; axes],
     };
+    if sizes.iter().any(|n| *n > 1 << 24) {
+        return Err(Reason::attribute(name, format!("{sizes:?} are above 2^24")));
+    }
     match sizes.len() == axes {
         true => Ok(sizes),
         false => Err(Reason::attribute(

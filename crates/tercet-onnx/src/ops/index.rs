@@ -2,14 +2,13 @@
 
 use tercet_ir::ops::ScatterReduce;
 use tercet_ir::scalar::CompareFn;
-use tercet_ir::{DType, Dim, Tensor, Value};
+use tercet_ir::{DType, Dim, Tensor};
 
 use super::reduce::last_to;
 use super::shape::reshaped;
 use super::{Entry, op};
 use crate::call::{Call, Done, axis, one};
 use crate::error::Reason;
-use crate::val::Val;
 
 pub(crate) const TABLE: &[Entry] = &[
     op("Gather", 1, gather),
@@ -71,13 +70,19 @@ fn scatter_nd(k: &mut Call<'_, '_>) -> Done {
 
 /// By comparing, since indices that point nowhere give a line of "off".
 fn one_hot(k: &mut Call<'_, '_>) -> Done {
-    const MOST: i64 = 1 << 24;
+    const MOST: i64 = 1 << 22;
     let (idx, values) = (k.x(0)?, k.x(2)?);
     let depth = k.int(1)?;
     if !(1..=MOST).contains(&depth) {
         return Err(Reason::operand(
             1,
             format!("a depth of {depth} is not supported"),
+        ));
+    }
+    if !k.c.spend(depth as usize) {
+        return Err(Reason::operand(
+            1,
+            format!("a depth of {depth} is too large"),
         ));
     }
     let rank = k.rank(idx);
@@ -130,19 +135,4 @@ fn array_feature_extractor(k: &mut Call<'_, '_>) -> Done {
     let n = super::shape::product(&k.dims(idx))?;
     let idx = reshaped(k.g(), idx, &[n])?;
     one(k.g().gather(x, idx, rank.saturating_sub(1))?)
-}
-
-/// Numbers from 0 on along an axis of a rank, all others 1.
-pub(crate) fn numbered(
-    k: &mut Call<'_, '_>,
-    n: usize,
-    rank: usize,
-    at: usize,
-) -> Result<Value, Reason> {
-    let numbers: Vec<i64> = (0..n as i64).collect();
-    let mut sizes = vec![1; rank];
-    sizes[at] = n;
-    let placed =
-        k.c.place(&Val::known(Tensor::from_slice(&sizes, &numbers)?), 0)?;
-    Ok(placed)
 }

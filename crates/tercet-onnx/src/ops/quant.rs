@@ -35,7 +35,7 @@ fn spread(k: &mut Call<'_, '_>, v: Value, x: Value) -> Result<Value, Reason> {
         wide.resize(dims.len() - at, Dim::Known(1));
         return reshaped(k.g(), v, &wide);
     }
-    if own.len() != dims.len() || block <= 0 {
+    if own.len() != dims.len() || !(1..=1 << 24).contains(&block) {
         return Err(Reason::operand(
             1,
             format!("{} is no scale of {}", k.ty(v), k.ty(x)),

@@ -126,6 +126,11 @@ fn split(k: &mut Call<'_, '_>) -> Done {
     let place = k.axis(0, rank)?;
     let keep = k.attrs.flag("keepdims", true)?;
     let n = k.size(x, place)?;
+    if n > 1 << 16 {
+        return Err(Reason::unsupported(format!(
+            "a sequence of {n} parts is too long"
+        )));
+    }
     let (lens, drop) = match k.has(1) {
         false => (vec![1; n], !keep),
         true => {
@@ -141,7 +146,7 @@ fn split(k: &mut Call<'_, '_>) -> Done {
             }
         }
     };
-    if lens.iter().sum::<usize>() != n {
+    if lens.iter().try_fold(0usize, |n, len| n.checked_add(*len)) != Some(n) {
         return Err(Reason::operand(
             1,
             format!("{lens:?} are not all {n} elements"),

@@ -3,6 +3,7 @@
 use tercet_ir::ops::PadMode;
 use tercet_ir::{DType, Dim, Graph, Value, broadcast_shapes};
 
+use super::attention::positions;
 use super::{Entry, op};
 use crate::call::{Call, Done, axes, axis, one};
 use crate::error::Reason;
@@ -235,7 +236,7 @@ fn split(k: &mut Call<'_, '_>) -> Done {
     let mut results = Vec::with_capacity(lens.len());
     for len in lens {
         results.push(k.g().narrow(x, at, start, len)?.into());
-        start += len;
+        start = len.saturating_add(start);
     }
     match k.dims(x)[at].known() {
         Some(n) if n != start => Err(Reason::unsupported(format!(
@@ -423,7 +424,7 @@ pub(crate) fn padded(
 ) -> Result<Value, Reason> {
     let mut x = x;
     if before.iter().chain(after).any(|n| *n < 0) {
-        let starts: Vec<i64> = before.iter().map(|n| (-n).max(0)).collect();
+        let starts: Vec<i64> = before.iter().map(|n| n.saturating_neg().max(0)).collect();
         let ends: Vec<i64> = after
             .iter()
             .map(|n| if *n < 0 { *n } else { i64::MAX })
@@ -465,8 +466,9 @@ fn rearranged(
 fn block(k: &Call<'_, '_>, x: Value) -> Result<(Vec<Dim>, usize), Reason> {
     let block = usize::try_from(k.attrs.int("blocksize", 0)?)
         .ok()
-        .filter(|b| *b > 0);
-    let block = block.ok_or_else(|| Reason::attribute("blocksize", "must be positive"))?;
+        .filter(|b| (1..=1 << 16).contains(b));
+    let block =
+        block.ok_or_else(|| Reason::attribute("blocksize", "must be between 1 and 65536"))?;
     let dims = k.dims(x);
     match dims.len() {
         4 => Ok((dims, block)),
@@ -552,13 +554,10 @@ fn reverse_sequence(k: &mut Call<'_, '_>) -> Done {
         return Err(Reason::attribute("time_axis", "is the batch axis"));
     }
     let dims = k.dims(x);
-    let steps = k.size(x, time)? as i64;
-    let numbers: Vec<i64> = (0..steps).collect();
+    let steps = dims[time].clone();
+    let at = positions(k, &steps)?;
     let g = k.g();
-    let at = g.constant(tercet_ir::Tensor::from_slice(
-        &[steps as usize, 1],
-        &numbers,
-    )?)?;
+    let at = reshaped(g, at, &[steps, Dim::Known(1)])?;
     let lens = g.cast(lens, DType::I64)?;
     let lens = reshaped(g, lens, &[Dim::Known(1), dims[batch].clone()])?;
     let one_ = g.scalar(DType::I64, 1.0)?;
@@ -593,9 +592,9 @@ fn center_crop_pad(k: &mut Call<'_, '_>) -> Done {
     let (mut before, mut after) = (vec![0i64; rank], vec![0i64; rank]);
     for (a, to) in along.into_iter().zip(target) {
         let from = k.size(x, a)? as i64;
-        let more = to - from;
+        let more = to.saturating_sub(from);
         // The odd element is cut, or added, at the end.
-        before[a] = if more >= 0 { more / 2 } else { -((-more) / 2) };
+        before[a] = more / 2;
         after[a] = more - before[a];
     }
     one(padded(k.g(), x, &before, &after, PadMode::Constant, 0.0)?)

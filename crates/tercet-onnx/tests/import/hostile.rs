@@ -1,0 +1,125 @@
+//! Files that are cut, changed, or written to do harm: a typed error, or a graph, and no panic.
+
+use std::path::Path;
+
+use tercet_onnx::ImportOptions;
+use tercet_onnx::proto::{StringStringEntryProto, TensorProto};
+
+use crate::made::{Model, attr_int, node};
+
+fn model() -> Model {
+    Model::new(&["n", "2", "3"])
+        .ints("target", &[2], &[0, -1])
+        .ints("start", &[], &[0])
+        .ints("end", &[], &[4])
+        .ints("step", &[], &[1])
+        .node(node("Reshape", &["x", "target"], &["flat"]))
+        .node(node("Range", &["start", "end", "step"], &["idx"]))
+        .node(node("Gather", &["flat", "idx"], &["y"]).with(attr_int("axis", 1)))
+}
+
+#[test]
+fn bytes_that_are_cut_or_changed_do_not_panic() {
+    let whole = model().bytes();
+    tercet_onnx::import(whole.clone(), &ImportOptions::new()).expect("it is whole");
+    for end in 0..whole.len() {
+        let _ = tercet_onnx::import(whole[..end].to_vec(), &ImportOptions::new());
+    }
+    for at in 0..whole.len() {
+        for bit in 0..8 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << bit;
+            let _ = tercet_onnx::import(bytes, &ImportOptions::new());
+        }
+    }
+}
+
+#[test]
+fn sizes_that_the_file_does_not_hold_are_refused_where_they_are_used() {
+    for dims in [vec![1 << 62, 1 << 62], vec![-1], vec![3], vec![1 << 40]] {
+        let tensor = TensorProto {
+            name: Some("w".into()),
+            data_type: Some(1),
+            dims,
+            raw_data: Some(vec![0u8; 8].into()),
+            ..TensorProto::default()
+        };
+        let model = Model::new(&["2"])
+            .initializer(tensor)
+            .node(node("Add", &["x", "w"], &["y"]));
+        let e =
+            tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("not that many");
+        assert!(e.to_string().contains("initializer `w`"), "{e}");
+    }
+}
+
+#[test]
+fn a_small_file_does_not_make_large_tensors() {
+    let mut model = Model::new(&["2"])
+        .ints("zero", &[], &[0])
+        .ints("most", &[], &[8_000_000])
+        .ints("one", &[], &[1]);
+    for i in 0..100 {
+        model = model.node(node("Range", &["zero", "most", "one"], &[&format!("r{i}")]));
+    }
+    let model = model.node(node("Neg", &["x"], &["y"]));
+    let e = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("too much");
+    assert!(e.to_string().contains("too long"), "{e}");
+}
+
+fn external(location: &str, offset: &str) -> Model {
+    let entry = |key: &str, value: &str| StringStringEntryProto {
+        key: Some(key.into()),
+        value: Some(value.into()),
+    };
+    let tensor = TensorProto {
+        name: Some("w".into()),
+        data_type: Some(1),
+        dims: vec![2],
+        data_location: Some(1),
+        external_data: vec![entry("location", location), entry("offset", offset)],
+        ..TensorProto::default()
+    };
+    Model::new(&["2"])
+        .initializer(tensor)
+        .node(node("Add", &["x", "w"], &["y"]))
+}
+
+fn import_at(
+    folder: &Path,
+    model: &Model,
+) -> Result<tercet_onnx::Imported, tercet_onnx::OnnxError> {
+    let path = folder.join("model.onnx");
+    std::fs::write(&path, model.bytes()).expect("writes");
+    tercet_onnx::import(path.as_path(), &ImportOptions::new())
+}
+
+#[test]
+fn external_data_stays_inside_the_folder() {
+    let outer = std::env::temp_dir().join(format!("tercet-onnx-{}", std::process::id()));
+    let folder = outer.join("model");
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    std::fs::write(folder.join("w.bin"), [0u8; 16]).expect("writes");
+    std::fs::write(outer.join("secret.bin"), [0u8; 16]).expect("writes");
+    import_at(&folder, &external("w.bin", "8")).expect("inside");
+    let absolute = outer.join("secret.bin");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&absolute, folder.join("link.bin")).expect("links");
+    let refused = [
+        (absolute.to_string_lossy().into_owned(), "0"),
+        ("../secret.bin".into(), "0"),
+        ("link.bin".into(), "0"),
+        ("w.bin".into(), "9"),
+        ("w.bin".into(), "18446744073709551615"),
+        (".".into(), "0"),
+        ("gone.bin".into(), "0"),
+    ];
+    for (location, offset) in refused {
+        let e = import_at(&folder, &external(&location, offset)).expect_err(&location);
+        assert!(e.to_string().contains("external data"), "{e}");
+    }
+    let e = tercet_onnx::import(external("w.bin", "0").bytes(), &ImportOptions::new())
+        .expect_err("no folder");
+    assert!(e.to_string().contains("by its path"), "{e}");
+    std::fs::remove_dir_all(&outer).expect("cleans up");
+}

@@ -1,0 +1,175 @@
+//! Importing models made by hand: what folds, what is refused, and what bad files do.
+
+mod hostile;
+mod made;
+
+use made::{Model, attr_int, attr_ints, node};
+use tercet::{Device, Tensor};
+use tercet_onnx::{ImportOptions, OnnxError, Reason};
+
+/// Imports, compiles and runs on one input, and gives the only result.
+fn run(model: &Model, input: &Tensor) -> Tensor {
+    let options = ImportOptions::new().bound("n", 64);
+    let imported = tercet_onnx::import(model.bytes(), &options).expect("imports");
+    let mut executable = imported.compile(&Device::cpu()).expect("compiles");
+    let outputs = executable.run(&[("x", input)]).expect("runs");
+    outputs.into_iter().next().expect("one result")
+}
+
+fn ones(shape: &[usize]) -> Tensor {
+    Tensor::from_slice(shape, &vec![1f32; shape.iter().product()]).expect("fits")
+}
+
+/// `x [n, 2, 3]` flattened to `[n, 6]` by `Shape`, `Gather`, `Concat` and `Reshape`.
+fn flattening() -> Model {
+    Model::new(&["n", "2", "3"])
+        .ints("zero", &[], &[0])
+        .ints("rest", &[1], &[-1])
+        .node(node("Shape", &["x"], &["shape"]))
+        .node(node("Gather", &["shape", "zero"], &["rows"]))
+        .node(node("Unsqueeze", &["rows", "axes"], &["row"]))
+        .ints("axes", &[1], &[0])
+        .node(node("Concat", &["row", "rest"], &["target"]).with(attr_int("axis", 0)))
+        .node(node("Reshape", &["x", "target"], &["y"]))
+}
+
+#[test]
+fn arithmetic_on_shapes_never_runs() {
+    let imported =
+        tercet_onnx::import(flattening().bytes(), &ImportOptions::new()).expect("imports");
+    assert_eq!(imported.outputs[0].ty.to_string(), "f32[n, 6]");
+    assert_eq!(imported.inputs[0].ty.to_string(), "f32[n, 2, 3]");
+    assert_eq!(imported.graph.len(), 2, "an input and a reshape");
+}
+
+#[test]
+fn a_dynamic_batch_runs_at_several_sizes_without_compiling_again() {
+    let options = ImportOptions::new().bound("n", 64);
+    let imported = tercet_onnx::import(flattening().bytes(), &options).expect("imports");
+    let mut executable = imported.compile(&Device::cpu()).expect("compiles");
+    for n in [1, 7, 64, 2] {
+        let outputs = executable.run(&[("x", &ones(&[n, 2, 3]))]).expect("runs");
+        assert_eq!(outputs[0].shape(), [n, 6]);
+    }
+}
+
+#[test]
+fn nodes_need_not_be_in_order() {
+    let mut model = flattening();
+    model.graph.node.reverse();
+    assert_eq!(run(&model, &ones(&[3, 2, 3])).shape(), [3, 6]);
+}
+
+#[test]
+fn a_circle_of_nodes_is_refused() {
+    let model = Model::new(&["2"])
+        .node(node("Add", &["x", "b"], &["a"]))
+        .node(node("Neg", &["a"], &["b"]))
+        .node(node("Neg", &["b"], &["y"]));
+    let e = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("a circle");
+    assert!(
+        matches!(&e, OnnxError::Invalid(why) if why.contains("circle")),
+        "{e}"
+    );
+}
+
+#[test]
+fn everything_that_is_refused_is_said_at_once() {
+    let model = Model::new(&["2"])
+        .node(node("Relu", &["x"], &["a"]).with(attr_int("leak", 1)))
+        .node(node("Nonsense", &["x"], &["b"]).named("here"))
+        .node(node("Add", &["a", "b"], &["y"]));
+    let e = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("two problems");
+    let OnnxError::Nodes(nodes) = &e else {
+        panic!("{e}")
+    };
+    assert_eq!(nodes.len(), 2, "{e}");
+    assert!(
+        matches!(&nodes[0].source, Reason::Unread(names) if names == "`leak`"),
+        "{e}"
+    );
+    assert_eq!(nodes[0].at.to_string(), "#0 (Relu)");
+    assert_eq!(nodes[1].at.to_string(), "here (Nonsense)");
+}
+
+#[test]
+fn an_input_that_decides_shapes_is_asked_for() {
+    let model =
+        Model::new(&["6"])
+            .int_input("shape", 2)
+            .node(node("Reshape", &["x", "shape"], &["y"]));
+    let e = tercet_onnx::import(model.bytes(), &ImportOptions::new())
+        .expect_err("the shape is unknown");
+    let OnnxError::Nodes(nodes) = &e else {
+        panic!("{e}")
+    };
+    assert!(
+        matches!(&nodes[0].source, Reason::NeedsValue { inputs, .. } if inputs == &["shape"]),
+        "{e}"
+    );
+    let shape = Tensor::from_slice(&[2], &[2i64, 3]).expect("fits");
+    let imported = tercet_onnx::import(model.bytes(), &ImportOptions::new().value("shape", shape))
+        .expect("imports");
+    assert_eq!(imported.outputs[0].ty.to_string(), "f32[2, 3]");
+    assert_eq!(imported.fixed, ["shape"]);
+}
+
+#[test]
+fn slices_to_the_end_of_a_symbolic_axis_stay_symbolic() {
+    let model = Model::new(&["n", "4"])
+        .ints("from", &[1], &[1])
+        .ints("to", &[1], &[i64::MAX])
+        .ints("along", &[1], &[0])
+        .node(node("Slice", &["x", "from", "to", "along"], &["y"]));
+    assert_eq!(run(&model, &ones(&[5, 4])).shape(), [4, 4]);
+}
+
+#[test]
+fn versions_change_what_softmax_is() {
+    let model = |opset| {
+        Model::new(&["2", "3", "4"])
+            .opset(opset)
+            .node(node("Softmax", &["x"], &["y"]))
+    };
+    let old = run(&model(11), &ones(&[2, 3, 4]));
+    assert_eq!(old.as_slice::<f32>().expect("f32")[0], 1.0 / 12.0);
+    let new = run(&model(13), &ones(&[2, 3, 4]));
+    assert_eq!(new.as_slice::<f32>().expect("f32")[0], 0.25);
+}
+
+#[test]
+fn axes_are_an_attribute_before_they_are_an_operand() {
+    let model = Model::new(&["2", "1"])
+        .opset(11)
+        .node(node("Squeeze", &["x"], &["y"]).with(attr_ints("axes", &[1])));
+    assert_eq!(run(&model, &ones(&[2, 1])).shape(), [2]);
+    let model = model.opset(13);
+    let e = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("an operand now");
+    assert!(e.to_string().contains("`axes`"), "{e}");
+}
+
+#[test]
+fn functions_are_written_out_and_those_that_call_themselves_refused() {
+    let model = Model::new(&["2"])
+        .function(
+            "Twice",
+            &["a"],
+            &["b"],
+            vec![node("Add", &["a", "a"], &["b"]).proto],
+        )
+        .node(node("Twice", &["x"], &["y"]).of("local"));
+    assert_eq!(
+        run(&model, &ones(&[2])).as_slice::<f32>().expect("f32"),
+        [2.0, 2.0]
+    );
+    let model = Model::new(&["2"])
+        .function(
+            "Again",
+            &["a"],
+            &["b"],
+            vec![node("Again", &["a"], &["b"]).of("local").proto],
+        )
+        .node(node("Again", &["x"], &["y"]).of("local"));
+    let e = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("it never ends");
+    assert!(e.to_string().contains("deep"), "{e}");
+}
