@@ -11,11 +11,13 @@ mod linear;
 mod loss;
 mod norm;
 mod quant;
+mod rearrange;
 mod recurrent;
 mod reduce;
 mod resize;
 mod sequence;
 mod shape;
+mod signal;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -94,7 +96,9 @@ const TABLES: &[&[Entry]] = &[
     attention::TABLE,
     resize::TABLE,
     quant::TABLE,
+    rearrange::TABLE,
     recurrent::TABLE,
+    signal::TABLE,
     sequence::TABLE,
 ];
 

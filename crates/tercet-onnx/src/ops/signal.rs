@@ -1,0 +1,228 @@
+//! Fourier transforms, windows, and convolutions with a state.
+
+use std::f64::consts::PI;
+
+use tercet_ir::ops::{FftNorm, PadMode, Window};
+use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
+
+use super::shape::reshaped;
+use super::{Entry, op};
+use crate::call::{Call, Done, axis, one};
+use crate::elem;
+use crate::error::Reason;
+use crate::val::Val;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("HannWindow", 17, |k| window(k, &[0.5, 0.5, 0.0])).own(),
+    op("HammingWindow", 17, |k| {
+        window(k, &[25.0 / 46.0, 21.0 / 46.0, 0.0])
+    })
+    .own(),
+    op("BlackmanWindow", 17, |k| window(k, &[0.42, 0.5, 0.08])).own(),
+    op("DFT", 17, dft),
+    op("STFT", 17, stft),
+    op("CausalConvWithState", 27, causal_conv),
+    op("Bernoulli", 15, bernoulli).own(),
+];
+
+/// `a0 - a1 cos(2 pi i / n) + a2 cos(4 pi i / n)`, with `n` one less where the window is symmetric.
+fn window(k: &mut Call<'_, '_>, a: &[f64; 3]) -> Done {
+    let size = usize::try_from(k.int(0)?).map_err(|_| Reason::operand(0, "is negative"))?;
+    let dtype = elem::dtype(k.attrs.int("output_datatype", 1)?)
+        .map_err(|e| Reason::attribute("output_datatype", e))?;
+    let n = match k.attrs.flag("periodic", true)? {
+        true => size,
+        false => size.saturating_sub(1),
+    };
+    if !k.c.spend(size) || n == 0 {
+        return Err(Reason::operand(
+            0,
+            format!("a window of {size} is not supported"),
+        ));
+    }
+    let at = |i: usize| {
+        let phase = 2.0 * PI * i as f64 / n as f64;
+        a[0] - a[1] * phase.cos() + a[2] * (2.0 * phase).cos()
+    };
+    let values: Vec<f64> = (0..size).map(at).collect();
+    Ok(vec![Val::known(Tensor::from_f64s(
+        TensorType::new(dtype, &[size]),
+        &values,
+    )?)])
+}
+
+/// Cut or filled with zeros to a length along an axis.
+fn to_length(k: &mut Call<'_, '_>, x: Value, at: usize, length: usize) -> Result<Value, Reason> {
+    let n = k.size(x, at)?;
+    if length <= n {
+        return Ok(if length == n {
+            x
+        } else {
+            k.g().narrow(x, at, 0, length)?
+        });
+    }
+    let rank = k.rank(x);
+    let mut after = vec![0; rank];
+    after[at] = length - n;
+    Ok(k.g()
+        .pad(x, &vec![0; rank], &after, PadMode::Constant, 0.0)?)
+}
+
+/// Real numbers `[.., 1]` as complex ones `[.., 2]`.
+fn complex(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+    let last = k.rank(x) - 1;
+    match k.size(x, last)? {
+        2 => Ok(x),
+        1 => to_length(k, x, last, 2),
+        n => Err(Reason::operand(
+            0,
+            format!("has {n} parts of a complex number"),
+        )),
+    }
+}
+
+fn dft(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let rank = k.rank(x);
+    if rank < 2 {
+        return Err(Reason::operand(0, "must have two axes or more"));
+    }
+    let at = match k.opset >= 20 {
+        true if k.has(2) => axis(k.int(2)?, rank)?,
+        true => rank - 2,
+        false => axis(k.attrs.int("axis", 1)?, rank)?,
+    };
+    if at == rank - 1 {
+        return Err(Reason::unsupported(
+            "the axis of the complex numbers cannot be transformed",
+        ));
+    }
+    let (inverse, onesided) = (
+        k.attrs.flag("inverse", false)?,
+        k.attrs.flag("onesided", false)?,
+    );
+    if inverse && onesided {
+        return Err(Reason::attribute(
+            "onesided",
+            "is not supported for inverse transforms",
+        ));
+    }
+    let length = match k.has(1) {
+        true => usize::try_from(k.int(1)?).map_err(|_| Reason::operand(1, "is negative"))?,
+        false => k.size(x, at)?,
+    };
+    let x = to_length(k, x, at, length)?;
+    let x = complex(k, x)?;
+    let mut perm: Vec<usize> = (0..rank).collect();
+    perm.swap(at, rank - 2);
+    let turned = k.g().transpose(x, &perm)?;
+    let y = k.g().fft(turned, inverse, FftNorm::Backward)?;
+    let y = k.g().transpose(y, &perm)?;
+    one(if onesided {
+        k.g().narrow(y, at, 0, length / 2 + 1)?
+    } else {
+        y
+    })
+}
+
+fn stft(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let hop = usize::try_from(k.int(1)?).ok().filter(|h| *h > 0);
+    let hop = hop.ok_or_else(|| Reason::operand(1, "must be positive"))?;
+    let dims = k.known_dims(x)?;
+    let (batch, n, real) = match dims.as_slice() {
+        [b, n] => (*b, *n, true),
+        [b, n, parts @ (1 | 2)] => (*b, *n, *parts == 1),
+        _ => return Err(Reason::operand(0, "must be `[batch, length, 1 or 2]`")),
+    };
+    let own = k.opt(2)?;
+    let length = match (k.has(3), own) {
+        (true, _) => usize::try_from(k.int(3)?).unwrap_or(0),
+        (false, Some(w)) => k.size(w, 0)?,
+        (false, None) => return Err(Reason::operand(3, "a window or a frame length is required")),
+    };
+    if length == 0 || length > n {
+        return Err(Reason::operand(
+            3,
+            format!("frames of {length} in {n} elements"),
+        ));
+    }
+    let frames = (n - length) / hop + 1;
+    if !k.c.spend(frames.saturating_mul(length)) {
+        return Err(Reason::unsupported("there are too many frames"));
+    }
+    let starts = (0..frames).flat_map(|f| (0..length).map(move |i| (f * hop + i) as i64));
+    let idx = Tensor::from_slice(&[frames, length], &starts.collect::<Vec<_>>())?;
+    let parts = if real { 1 } else { 2 };
+    let x = reshaped(k.g(), x, &[batch.into(), n.into(), parts.into()])?;
+    let idx = k.c.place(&Val::known(idx), 0)?;
+    let mut y = k.g().gather(x, idx, 1)?;
+    if let Some(w) = own {
+        if k.size(w, 0)? != length {
+            return Err(Reason::operand(2, "is not as long as a frame"));
+        }
+        let w = reshaped(k.g(), w, &[Dim::Known(length), Dim::Known(1)])?;
+        y = k.g().mul(y, w)?;
+    }
+    let y = complex(k, y)?;
+    let y = k.g().fft(y, false, FftNorm::Backward)?;
+    let onesided = k.attrs.flag("onesided", true)? && real;
+    one(if onesided {
+        k.g().narrow(y, 2, 0, length / 2 + 1)?
+    } else {
+        y
+    })
+}
+
+fn causal_conv(k: &mut Call<'_, '_>) -> Done {
+    let (x, w, bias, past) = (k.x(0)?, k.x(1)?, k.opt(2)?, k.opt(3)?);
+    let (channels, taps) = (k.size(w, 0)?, k.size(w, 2)?);
+    if k.rank(x) != 3 || taps == 0 {
+        return Err(Reason::operand(0, "must have three axes"));
+    }
+    let padded = match past {
+        Some(past) => k.g().concat(&[past, x], 2)?,
+        None => k
+            .g()
+            .pad(x, &[0, 0, taps - 1], &[0; 3], PadMode::Constant, 0.0)?,
+    };
+    let y = k.g().conv(padded, w, bias, Window::new(1), channels)?;
+    let y = match k.attrs.string("activation", "none")?.as_str() {
+        "none" => y,
+        "silu" | "swish" => k.g().silu(y)?,
+        other => {
+            return Err(Reason::attribute(
+                "activation",
+                format!("`{other}` is not supported"),
+            ));
+        }
+    };
+    let start = match taps {
+        1 => i64::MAX,
+        taps => 1 - taps as i64,
+    };
+    let state = k
+        .g()
+        .slice(padded, &[0, 0, start], &[i64::MAX; 3], &[1; 3])?;
+    Ok(vec![y.into(), state.into()])
+}
+
+/// 1 with the probability that the operand says.
+fn bernoulli(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let own = k.dtype(x);
+    let to = match k.attrs.int_opt("dtype")? {
+        Some(number) => elem::dtype(number).map_err(|e| Reason::attribute("dtype", e))?,
+        None => own,
+    };
+    let seed = k.attrs.float("seed", 0.0)?.to_bits();
+    let dims = k.dims(x);
+    let random = k.g().rng_uniform(dims, DType::F32, 0.0, 1.0, seed)?;
+    let x = if own == DType::F32 {
+        x
+    } else {
+        k.g().cast(x, DType::F32)?
+    };
+    let hit = k.g().compare(tercet_ir::scalar::CompareFn::Lt, random, x)?;
+    one(k.g().cast(hit, to)?)
+}
