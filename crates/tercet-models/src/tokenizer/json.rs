@@ -9,6 +9,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::TokenizerError;
+use super::charsmap::CharsMap;
 
 /// # Errors
 /// [`TokenizerError::NotJson`] with the place of a syntax error; [`TokenizerError::BadJson`];
@@ -85,7 +86,9 @@ fn check_normalizer(normalizer: &Value) -> Result<(), TokenizerError> {
                 return fields.values().try_for_each(check_normalizer);
             }
             let checked = match table.and_then(Value::as_str) {
-                Some(text) => check_chars_map(text),
+                Some(text) => base64(text.as_bytes())
+                    .ok_or("it is not base64")
+                    .and_then(|bytes| CharsMap::parse(&bytes).map(drop)),
                 None => Err("it is missing, or no string"),
             };
             checked.map_err(|reason| TokenizerError::BadCharsMap { reason })
@@ -93,44 +96,6 @@ fn check_normalizer(normalizer: &Value) -> Result<(), TokenizerError> {
         Value::Array(items) => items.iter().try_for_each(check_normalizer),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
     }
-}
-
-/// A table of replacements, as SentencePiece writes it: the bytes of a double-array trie, before them
-/// their number, and the text that its values point into.
-fn check_chars_map(text: &str) -> Result<(), &'static str> {
-    let bytes = base64(text.as_bytes()).ok_or("it is not base64")?;
-    let (len, rest) = bytes.split_first_chunk().ok_or("it is cut off")?;
-    let len = u32::from_le_bytes(*len) as usize;
-    let (trie, replacements) = rest.split_at_checked(len / 4 * 4).ok_or("it is cut off")?;
-    let units = trie.chunks_exact(4);
-    let units = units.map(|unit| u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]]));
-    let units: Vec<usize> = units.map(|unit| unit as usize).collect();
-    let replacements = std::str::from_utf8(replacements).map_err(|_| "its text is not UTF-8")?;
-    check_trie(&units, replacements).ok_or("its trie leads out of it")
-}
-
-/// Follows every path of the trie; each step and each value must lie inside. Units are those of
-/// Darts-clone: a label of 8 bits, whether a value follows, and the distance to the children.
-fn check_trie(units: &[usize], replacements: &str) -> Option<()> {
-    let offset = |unit: usize| (unit >> 10) << ((unit & (1 << 9)) >> 6);
-    let mut seen = vec![false; units.len()];
-    let mut waiting = vec![offset(*units.first()?)];
-    while let Some(children) = waiting.pop() {
-        for byte in 1..256 {
-            let at = children ^ byte;
-            let unit = *units.get(at)?;
-            if unit & (1 << 31 | 0xff) != byte || std::mem::replace(&mut seen[at], true) {
-                continue;
-            }
-            let next = at ^ offset(unit);
-            if unit >> 8 & 1 == 1 {
-                let value = units.get(next)? & ((1 << 31) - 1);
-                replacements.get(value..)?;
-            }
-            waiting.push(next);
-        }
-    }
-    Some(())
 }
 
 /// The bytes of standard base64 with padding.

@@ -1,118 +1,43 @@
 //! Tokenizers: text to token ids and back.
 //!
 //! One [`Tokenizer`] type, made from a `tokenizer.json` (any model that the `tokenizers` crate
-//! knows) or from the vocabulary inside a GGUF file (byte-level BPE). Padding and truncation
-//! that a `tokenizer.json` asks for are switched off: how long rows are is the caller's choice
-//! ([`Tokenizer::encode_batch`]), not the file's.
+//! knows), a SentencePiece `tokenizer.model`, or the vocabulary inside a GGUF file (SentencePiece
+//! BPE, byte-level BPE, WordPiece, Unigram). Padding and truncation that a `tokenizer.json` asks
+//! for are switched off: how long rows are is the caller's choice ([`Tokenizer::encode_batch`]),
+//! not the file's.
 //!
-//! Byte-level tokenizers are decoded here, from a table of bytes per token, so that text may be
-//! streamed exactly ([`StreamDecoder`]) and tokens that are no whole characters can be had as
-//! bytes. Special tokens written out in a text are recognised as such, as by the tokenizer that
-//! the model was trained with.
+//! Byte-level tokenizers and pieces are decoded here, from the bytes of each token, so that text
+//! may be streamed exactly ([`StreamDecoder`]). Special tokens written out in a text are
+//! recognised as such, as by the tokenizer that the model was trained with, unless the caller
+//! wants the text as it stands ([`Tokenizer::encode_literally`]).
 
+mod batch;
 mod byte_level;
+mod charsmap;
+mod error;
 mod from_gguf;
 mod json;
 mod pre_tokenizers;
+mod sentencepiece;
 mod spans;
 mod stream;
+mod trie;
 
+pub use batch::Batch;
+pub use error::TokenizerError;
 pub use stream::StreamDecoder;
 
 use std::path::Path;
+use std::sync::OnceLock;
 
-use tokenizers::{Encoding, PostProcessor, TruncationDirection};
-
-use crate::gguf::{Gguf, GgufError};
-use crate::mmap::{FileError, read_small};
+use crate::gguf::Gguf;
+use crate::mmap::read_small;
+use batch::enclose;
 use byte_level::ByteVocab;
+use sentencepiece::{Model, PieceDecoder};
 
-/// A `tokenizer.json` longer than this is refused (the largest real ones have some 30 MB).
-const MAX_JSON_BYTES: u64 = 256 << 20;
-
-/// Why a tokenizer could not be built or used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(
-    missing_docs,
-    reason = "the fields are named by the messages above them"
-)]
-pub enum TokenizerError {
-    /// The file could not be opened.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The metadata of the GGUF file lacks a value or has a bad one.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// `tokenizer.json` is not JSON; what is wrong at `line` and `column`, from 1, is the source.
-    #[error("tokenizer.json is not JSON; fetch it again if its download was cut off")]
-    NotJson {
-        line: usize,
-        column: usize,
-        source: serde_json::Error,
-    },
-    /// The table of a precompiled normalizer is damaged.
-    #[error("the `precompiled_charsmap` of tokenizer.json is damaged: {reason}")]
-    BadCharsMap { reason: &'static str },
-    /// `tokenizer.json` is not a description that the `tokenizers` crate reads.
-    #[error("not a valid tokenizer.json")]
-    BadJson {
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// A text could not be encoded, or tokens not decoded.
-    #[error("{action} failed")]
-    Failed {
-        action: &'static str,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The GGUF file has a vocabulary of another kind.
-    #[error(
-        "tokenizer.ggml.model = `{found}` is not supported, `gpt2` (byte-level BPE) is; \
-         use the model's tokenizer.json instead"
-    )]
-    UnsupportedModel { found: String },
-    /// The GGUF file asks for a pre-tokenizer that is not in the table.
-    #[error(
-        "tokenizer.ggml.pre = `{found}` is not supported, these are: {supported}; \
-         use the model's tokenizer.json instead"
-    )]
-    UnsupportedPreTokenizer { found: String, supported: String },
-    /// A setting of the GGUF file that is not implemented.
-    #[error("{key} = {found} is not supported; use the model's tokenizer.json instead")]
-    UnsupportedSetting { key: &'static str, found: String },
-    /// The vocabulary of the GGUF file is not sound.
-    #[error("the vocabulary is not sound: {reason}")]
-    BadVocabulary { reason: String },
-    /// A token id that the vocabulary does not have.
-    #[error("token id {id} is not in the vocabulary of {vocab_len} tokens")]
-    UnknownToken { id: u32, vocab_len: usize },
-    /// Rows so short that not one token of text fits beside the special tokens.
-    #[error(
-        "rows of at most {max_len} tokens have no room for text beside {special} special tokens"
-    )]
-    NoRoom { max_len: usize, special: usize },
-}
-
-impl TokenizerError {
-    fn failed(action: &'static str) -> impl FnOnce(tokenizers::Error) -> Self {
-        move |source| Self::Failed { action, source }
-    }
-}
-
-/// Token ids of several texts, padded to the longest: `[rows, row_len]`, row-major.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
-    /// Number of texts.
-    pub rows: usize,
-    /// Tokens of the longest row.
-    pub row_len: usize,
-    /// Token ids; behind the end of a row the padding token.
-    pub ids: Vec<u32>,
-    /// Whether a position holds a token of the text (or a special one), not padding.
-    pub mask: Vec<bool>,
-    /// Segment of each token (0 for single texts and padding).
-    pub type_ids: Vec<u32>,
-}
+/// A tokenizer's file longer than this is refused (the largest real ones have some 30 MB).
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// A tokenizer: text to token ids and back.
 ///
@@ -138,9 +63,7 @@ pub struct Batch {
 /// ```
 #[derive(Debug)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
-    /// Bytes of each token where decoding is byte-level.
-    byte_vocab: Option<ByteVocab>,
+    engine: Engine,
     vocab_len: usize,
     pad: Option<u32>,
     /// Put before a text beyond what the post-processor adds.
@@ -149,13 +72,44 @@ pub struct Tokenizer {
     eos: Option<u32>,
 }
 
+/// What cuts texts.
+#[derive(Debug)]
+enum Engine {
+    /// The `tokenizers` crate.
+    Crate {
+        inner: Box<tokenizers::Tokenizer>,
+        /// The same, taking special tokens in a text for text; made when it is first needed.
+        literal: OnceLock<Box<tokenizers::Tokenizer>>,
+        /// Bytes of each token where decoding is byte-level.
+        byte_vocab: Option<ByteVocab>,
+    },
+    /// SentencePiece, ours.
+    Pieces(Box<Model>),
+}
+
 impl Tokenizer {
-    /// Reads the `tokenizer.json` at `path`.
+    /// Reads the `tokenizer.json` at `path`, or the `tokenizer.model` if that is its extension.
     ///
     /// # Errors
-    /// [`TokenizerError::File`], and those of [`Self::from_json`].
+    /// [`TokenizerError::File`], and those of [`Self::from_json`] or [`Self::from_sentencepiece`].
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TokenizerError> {
-        Self::from_json(&read_small(path.as_ref(), MAX_JSON_BYTES)?)
+        let path = path.as_ref();
+        let bytes = read_small(path, MAX_FILE_BYTES)?;
+        if path.extension().is_some_and(|e| e == "model") {
+            return Self::from_sentencepiece(&bytes);
+        }
+        Self::from_json(&bytes)
+    }
+
+    /// Reads the bytes of a SentencePiece `tokenizer.model`. As with the library itself, nothing
+    /// is put around a text ([`Self::with_bos`]).
+    ///
+    /// # Errors
+    /// [`TokenizerError::BadModel`], [`TokenizerError::BadCharsMap`],
+    /// [`TokenizerError::BadVocabulary`], [`TokenizerError::UnsupportedPieces`].
+    pub fn from_sentencepiece(bytes: &[u8]) -> Result<Self, TokenizerError> {
+        let model = Model::new(sentencepiece::read(bytes)?)?;
+        Ok(Self::of_pieces(model))
     }
 
     /// Reads the text of a `tokenizer.json`.
@@ -192,13 +146,26 @@ impl Tokenizer {
             .with_truncation(None)
             .map_err(TokenizerError::failed("switching truncation off"))?;
         Ok(Self {
-            byte_vocab: ByteVocab::of(&inner),
             vocab_len: inner.get_vocab_size(true),
             pad,
             bos: None,
             eos: None,
-            inner,
+            engine: Engine::Crate {
+                byte_vocab: ByteVocab::of(&inner),
+                literal: OnceLock::new(),
+                inner: Box::new(inner),
+            },
         })
+    }
+
+    fn of_pieces(model: Model) -> Self {
+        Self {
+            vocab_len: model.len(),
+            pad: model.any_id("<pad>"),
+            bos: None,
+            eos: None,
+            engine: Engine::Pieces(Box::new(model)),
+        }
     }
 
     /// The same tokenizer, putting `bos` first wherever special tokens are added.
@@ -234,107 +201,73 @@ impl Tokenizer {
     /// The id of a token, spelled as in the vocabulary.
     #[must_use]
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
-        self.inner.token_to_id(token)
+        match &self.engine {
+            Engine::Crate { inner, .. } => inner.token_to_id(token),
+            Engine::Pieces(model) => model.any_id(token),
+        }
     }
 
     /// The spelling of a token in the vocabulary.
     #[must_use]
     pub fn id_to_token(&self, id: u32) -> Option<String> {
-        self.inner.id_to_token(id)
+        match &self.engine {
+            Engine::Crate { inner, .. } => inner.id_to_token(id),
+            Engine::Pieces(model) => model.piece(id).map(|piece| piece.text.clone()),
+        }
     }
 
     /// The token ids of `text`; with `add_special` also the special tokens that the model wants
-    /// around it (BOS, `[CLS]` and so on).
+    /// around it (BOS, `[CLS]` and so on). Special tokens spelled out in `text` are themselves.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self
-            .inner
-            .encode_fast(text, add_special)
-            .map_err(TokenizerError::failed("encoding"))?;
-        if !add_special {
-            return Ok(encoding.get_ids().to_vec());
-        }
-        Ok(self.enclose(encoding.get_ids(), self.bos, self.eos))
+        self.encode_with(text, add_special, Spelled::Special)
     }
 
-    /// Encodes several texts with special tokens, each cut at `max_len` tokens (special ones
-    /// included, which are kept) and padded to the longest of them.
-    ///
-    /// Padding is the tokenizer's own padding token, or 0 where it has none; what stands there
-    /// does not matter to a model that honours the mask.
+    /// As [`Self::encode`], with special tokens spelled out in `text` taken for mere text: what a
+    /// user wrote cannot end a turn or begin one.
     ///
     /// # Errors
-    /// [`TokenizerError::NoRoom`], [`TokenizerError::Failed`].
-    pub fn encode_batch<T: AsRef<str>>(
-        &self,
-        texts: &[T],
-        max_len: usize,
-    ) -> Result<Batch, TokenizerError> {
-        let rows = texts
-            .iter()
-            .map(|text| self.encode_row(text.as_ref(), max_len))
-            .collect::<Result<Vec<_>, _>>()?;
-        let row_len = rows.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
-        let len = rows.len() * row_len;
-        let mut batch = Batch {
-            rows: rows.len(),
-            row_len,
-            ids: Vec::with_capacity(len),
-            mask: Vec::with_capacity(len),
-            type_ids: Vec::with_capacity(len),
-        };
-        for (index, (ids, type_ids)) in rows.iter().enumerate() {
-            let end = (index + 1) * row_len;
-            batch.mask.resize(batch.mask.len() + ids.len(), true);
-            batch.mask.resize(end, false);
-            batch.ids.extend(ids);
-            batch.ids.resize(end, self.pad.unwrap_or(0));
-            batch.type_ids.extend(type_ids);
-            batch.type_ids.resize(end, 0);
-        }
-        Ok(batch)
-    }
-
-    /// Ids and segments of one text, cut at `max_len`.
-    fn encode_row(
+    /// [`TokenizerError::Failed`].
+    pub fn encode_literally(
         &self,
         text: &str,
-        max_len: usize,
-    ) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
-        let added = self
-            .inner
-            .get_post_processor()
-            .map_or(0, |processor| processor.added_tokens(false));
-        let special = added + usize::from(self.bos.is_some()) + usize::from(self.eos.is_some());
-        if max_len <= special {
-            return Err(TokenizerError::NoRoom { max_len, special });
-        }
-        let mut encoding: Encoding = self
-            .inner
-            .encode_fast(text, false)
-            .map_err(TokenizerError::failed("encoding"))?;
-        encoding.truncate(max_len - special, 0, TruncationDirection::Right);
-        let encoding = self
-            .inner
-            .post_process(encoding, None, true)
-            .map_err(TokenizerError::failed("adding special tokens"))?;
-        let ids = self.enclose(encoding.get_ids(), self.bos, self.eos);
-        let type_ids = self.enclose(
-            encoding.get_type_ids(),
-            self.bos.map(|_| 0),
-            self.eos.map(|_| 0),
-        );
-        Ok((ids, type_ids))
+        add_special: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_with(text, add_special, Spelled::Text)
     }
 
-    fn enclose(&self, inner: &[u32], first: Option<u32>, last: Option<u32>) -> Vec<u32> {
-        let mut all = Vec::with_capacity(inner.len() + 2);
-        all.extend(first);
-        all.extend(inner);
-        all.extend(last);
-        all
+    fn encode_with(
+        &self,
+        text: &str,
+        add_special: bool,
+        spelled: Spelled,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let ids = match &self.engine {
+            Engine::Crate { inner, literal, .. } => {
+                let inner = match spelled {
+                    Spelled::Special => inner,
+                    Spelled::Text => literal.get_or_init(|| {
+                        let mut inner = inner.clone();
+                        inner.set_encode_special_tokens(true);
+                        inner
+                    }),
+                };
+                let encoding = inner
+                    .encode_fast(text, add_special)
+                    .map_err(TokenizerError::failed("encoding"))?;
+                encoding.get_ids().to_vec()
+            }
+            Engine::Pieces(model) => {
+                let tokens = model.encode(text, spelled == Spelled::Special);
+                tokens.into_iter().map(|(id, _)| id).collect()
+            }
+        };
+        if !add_special {
+            return Ok(ids);
+        }
+        Ok(enclose(&ids, self.bos, self.eos))
     }
 
     /// The text of `ids` without special tokens. Bytes that are not UTF-8 become U+FFFD.
@@ -360,29 +293,52 @@ impl Tokenizer {
     }
 
     fn decode_ids(&self, ids: &[u32], specials: Specials) -> Result<String, TokenizerError> {
-        let Some(vocab) = &self.byte_vocab else {
-            for id in ids {
-                self.known(*id)?;
-            }
-            return self
-                .inner
-                .decode(ids, specials == Specials::Skip)
-                .map_err(TokenizerError::failed("decoding"));
-        };
         let mut bytes = Vec::new();
-        for id in ids {
-            let token = vocab.get(*id).ok_or_else(|| self.unknown(*id))?;
-            if specials == Specials::Spell || !token.special {
-                bytes.extend_from_slice(&token.bytes);
+        match &self.engine {
+            Engine::Pieces(model) => {
+                let mut decoder = PieceDecoder::new(model, specials);
+                let mut text = String::new();
+                for id in ids {
+                    text += &decoder.push(*id).ok_or_else(|| self.unknown(*id))?;
+                }
+                return Ok(text + &decoder.finish());
+            }
+            Engine::Crate {
+                byte_vocab: None,
+                inner,
+                ..
+            } => {
+                for id in ids {
+                    self.known(*id)?;
+                }
+                return inner
+                    .decode(ids, specials == Specials::Skip)
+                    .map_err(TokenizerError::failed("decoding"));
+            }
+            Engine::Crate {
+                byte_vocab: Some(vocab),
+                ..
+            } => {
+                for id in ids {
+                    let token = vocab.get(*id).ok_or_else(|| self.unknown(*id))?;
+                    if specials == Specials::Spell || !token.special {
+                        bytes.extend_from_slice(&token.bytes);
+                    }
+                }
             }
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn known(&self, id: u32) -> Result<u32, TokenizerError> {
-        match self.inner.id_to_token(id) {
-            Some(_) => Ok(id),
-            None => Err(self.unknown(id)),
+        let exists = match &self.engine {
+            Engine::Crate { inner, .. } => inner.id_to_token(id).is_some(),
+            Engine::Pieces(model) => model.piece(id).is_some(),
+        };
+        if exists {
+            Ok(id)
+        } else {
+            Err(self.unknown(id))
         }
     }
 
@@ -399,4 +355,11 @@ impl Tokenizer {
 enum Specials {
     Skip,
     Spell,
+}
+
+/// What becomes of special tokens that are spelled out in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spelled {
+    Special,
+    Text,
 }

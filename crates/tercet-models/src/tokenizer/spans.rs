@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{Tokenizer, TokenizerError};
+use super::{Engine, Tokenizer, TokenizerError};
 
 impl Tokenizer {
     /// The token ids of `text` without special tokens around it, each with the bytes of `text` that
@@ -15,8 +15,11 @@ impl Tokenizer {
         &self,
         text: &str,
     ) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
-        let encoding = self
-            .inner
+        let inner = match &self.engine {
+            Engine::Crate { inner, .. } => inner,
+            Engine::Pieces(model) => return Ok(model.encode(text, true)),
+        };
+        let encoding = inner
             .encode(text, false)
             .map_err(TokenizerError::failed("encoding"))?;
         let spans = encoding.get_offsets().iter();
@@ -41,8 +44,13 @@ impl Tokenizer {
     /// The ids of special tokens: those that decoding leaves out.
     #[must_use]
     pub fn special_ids(&self) -> HashSet<u32> {
-        let added = self.inner.get_added_tokens_decoder();
-        let special = added.iter().filter(|(_, token)| token.special);
-        special.map(|(id, _)| *id).collect()
+        match &self.engine {
+            Engine::Crate { inner, .. } => {
+                let added = inner.get_added_tokens_decoder();
+                let special = added.iter().filter(|(_, token)| token.special);
+                special.map(|(id, _)| *id).collect()
+            }
+            Engine::Pieces(model) => model.control_ids().collect(),
+        }
     }
 }

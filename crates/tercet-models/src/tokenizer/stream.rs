@@ -8,7 +8,8 @@
 //! window of tokens is decoded with and without the newest ones, and the difference given out.
 
 use super::byte_level::ByteVocab;
-use super::{Specials, Tokenizer, TokenizerError};
+use super::sentencepiece::PieceDecoder;
+use super::{Engine, Specials, Tokenizer, TokenizerError};
 
 /// Tokens that may be held back because their text ends in U+FFFD: a character of UTF-8 has at
 /// most four bytes, so with more the replacement character is really meant.
@@ -45,18 +46,26 @@ enum State<'a> {
         vocab: &'a ByteVocab,
         pending: Vec<u8>,
     },
+    /// SentencePiece: decodes in one pass.
+    Pieces(PieceDecoder<'a>),
     /// Tokens of which the first `given` have been given out.
     Window { ids: Vec<u32>, given: usize },
 }
 
 impl<'a> StreamDecoder<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer) -> Self {
-        let state = match &tokenizer.byte_vocab {
-            Some(vocab) => State::Bytes {
+        let state = match &tokenizer.engine {
+            Engine::Pieces(model) => State::Pieces(PieceDecoder::new(model, Specials::Skip)),
+            Engine::Crate {
+                byte_vocab: Some(vocab),
+                ..
+            } => State::Bytes {
                 vocab,
                 pending: Vec::new(),
             },
-            None => State::Window {
+            Engine::Crate {
+                byte_vocab: None, ..
+            } => State::Window {
                 ids: Vec::new(),
                 given: 0,
             },
@@ -80,6 +89,7 @@ impl<'a> StreamDecoder<'a> {
                 pending.extend_from_slice(&token.bytes);
                 Ok(take_complete(pending))
             }
+            State::Pieces(decoder) => decoder.push(id).ok_or_else(|| self.tokenizer.unknown(id)),
             State::Window { ids, given } => {
                 self.tokenizer.known(id)?;
                 ids.push(id);
@@ -103,6 +113,7 @@ impl<'a> StreamDecoder<'a> {
     pub fn finish(self) -> Result<String, TokenizerError> {
         match self.state {
             State::Bytes { pending, .. } => Ok(String::from_utf8_lossy(&pending).into_owned()),
+            State::Pieces(decoder) => Ok(decoder.finish()),
             State::Window { ids, given } => fresh_text(self.tokenizer, &ids, given),
         }
     }

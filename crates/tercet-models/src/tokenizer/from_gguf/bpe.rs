@@ -1,28 +1,17 @@
-//! Byte-level BPE from the vocabulary inside a GGUF file.
-//!
-//! Token `i` of `tokenizer.ggml.tokens` has id `i`, `tokenizer.ggml.merges` are in order of
-//! rank, and `tokenizer.ggml.token_type` says which tokens are recognised in a text as a whole.
+//! Byte-level BPE (`gpt2`): `tokenizer.ggml.merges` are in order of rank, and
+//! `tokenizer.ggml.pre` names how a text is cut into words.
 
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer as Inner};
 
-use super::byte_level::char_of_byte;
-use super::{Tokenizer, TokenizerError, pre_tokenizers};
-use crate::gguf::{Metadata, Value, ValueType, clip};
+use super::super::byte_level::char_of_byte;
+use super::super::{Tokenizer, TokenizerError, pre_tokenizers};
+use super::{Around, TokenType, bad, read_types, strings};
+use crate::gguf::{Metadata, clip};
 
-/// Types of tokens, the numbers of `tokenizer.ggml.token_type`.
-mod token_type {
-    pub(super) const CONTROL: i128 = 3;
-    pub(super) const USER_DEFINED: i128 = 4;
-    pub(super) const LAST: i128 = 6;
-}
-
+/// A vocabulary of `gpt2`.
 pub(super) fn build(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
-    let model = meta.get_str("tokenizer.ggml.model")?;
-    if model != "gpt2" {
-        return Err(TokenizerError::UnsupportedModel { found: clip(model) });
-    }
     if meta.opt_bool("tokenizer.ggml.add_space_prefix")? == Some(true) {
         return Err(TokenizerError::UnsupportedSetting {
             key: "tokenizer.ggml.add_space_prefix",
@@ -31,9 +20,8 @@ pub(super) fn build(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
     }
     let pre = pre_tokenizers::find(meta.opt_str("tokenizer.ggml.pre")?.unwrap_or("default"))?;
     let vocab = read_vocab(meta)?;
-    let vocab_len = vocab.len();
     let merges = read_merges(meta, &vocab)?;
-    let added = read_added(meta, vocab_len)?;
+    let added = read_added(meta)?;
 
     let bpe = BPE::builder()
         .vocab_and_merges(vocab, merges)
@@ -45,31 +33,11 @@ pub(super) fn build(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
     inner.with_pre_tokenizer(Some(pre.build()?));
     inner.with_decoder(Some(ByteLevel::default()));
     inner.add_tokens(&added);
-
-    let mut tokenizer = Tokenizer::new(inner)?;
-    if let Some(pad) = meta.opt_u32("tokenizer.ggml.padding_token_id")? {
-        tokenizer.pad = Some(tokenizer.known(pad)?);
-    }
-    let add_bos = meta.opt_bool("tokenizer.ggml.add_bos_token")?;
-    if add_bos.unwrap_or(pre.add_bos) {
-        tokenizer = tokenizer.with_bos(meta.get_u32("tokenizer.ggml.bos_token_id")?)?;
-    }
-    if meta.opt_bool("tokenizer.ggml.add_eos_token")? == Some(true) {
-        tokenizer = tokenizer.with_eos(meta.get_u32("tokenizer.ggml.eos_token_id")?)?;
-    }
-    Ok(tokenizer)
-}
-
-fn bad(reason: String) -> TokenizerError {
-    TokenizerError::BadVocabulary { reason }
-}
-
-fn strings<'a>(
-    meta: &'a Metadata,
-    key: &str,
-) -> Result<impl Iterator<Item = &'a str>, TokenizerError> {
-    let array = meta.get_array(key, ValueType::String)?;
-    Ok(array.iter().filter_map(Value::as_str))
+    let around = Around {
+        bos: pre.add_bos,
+        eos: false,
+    };
+    around.of(meta, Tokenizer::new(inner)?, [None; 3])
 }
 
 fn read_vocab(meta: &Metadata) -> Result<Vocab, TokenizerError> {
@@ -120,32 +88,17 @@ fn read_merges(meta: &Metadata, vocab: &Vocab) -> Result<Vec<(String, String)>, 
 }
 
 /// The tokens that are recognised in a text before it is cut into words.
-fn read_added(meta: &Metadata, vocab_len: usize) -> Result<Vec<AddedToken>, TokenizerError> {
-    let Some(types) = meta.opt_array("tokenizer.ggml.token_type", ValueType::I32)? else {
-        return Ok(Vec::new());
-    };
-    if types.len() != vocab_len as u64 {
-        return Err(bad(format!(
-            "there are {vocab_len} tokens, but {} token types",
-            types.len()
-        )));
-    }
-    let mut added = Vec::new();
+pub(super) fn read_added(meta: &Metadata) -> Result<Vec<AddedToken>, TokenizerError> {
     let tokens = strings(meta, "tokenizer.ggml.tokens")?;
-    for (id, (token, kind)) in tokens.zip(types.iter()).enumerate() {
-        let special = match kind.as_integer() {
-            Some(token_type::CONTROL) => true,
-            Some(token_type::USER_DEFINED) => false,
-            Some(0..=token_type::LAST) => continue,
-            Some(_) | None => {
-                return Err(bad(format!(
-                    "token {id} (`{}`) has type {kind}, 0 to {} exist",
-                    clip(token),
-                    token_type::LAST
-                )));
+    let added = tokens.zip(read_types(meta)?).filter_map(|(token, ty)| {
+        let special = match ty {
+            TokenType::Control | TokenType::Unknown => true,
+            TokenType::UserDefined => false,
+            TokenType::Undefined | TokenType::Normal | TokenType::Unused | TokenType::Byte => {
+                return None;
             }
         };
-        added.push(AddedToken::from(token, special).normalized(false));
-    }
-    Ok(added)
+        Some(AddedToken::from(token, special).normalized(false))
+    });
+    Ok(added.collect())
 }

@@ -1,0 +1,142 @@
+//! Tokenizers from the vocabulary inside a GGUF file.
+//!
+//! `tokenizer.ggml.model` names the kind; token `i` of `tokenizer.ggml.tokens` has id `i`, and
+//! `tokenizer.ggml.token_type` says what each is for. Which tokens are put around a text is
+//! `tokenizer.ggml.add_bos_token` and its like, or what is usual for the kind.
+
+mod bpe;
+mod pieces;
+mod word_piece;
+
+use super::{Tokenizer, TokenizerError};
+use crate::gguf::{Metadata, Value, ValueType, clip};
+
+/// Builds the tokenizer of one kind.
+type Build = fn(&Metadata) -> Result<Tokenizer, TokenizerError>;
+
+/// The values of `tokenizer.ggml.model` that are read.
+const KINDS: &[(&str, Build)] = &[
+    ("llama", pieces::build_bpe),
+    ("gpt2", bpe::build),
+    ("bert", word_piece::build),
+    ("t5", pieces::build_unigram),
+];
+
+pub(super) fn build(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
+    let name = meta.get_str("tokenizer.ggml.model")?;
+    match KINDS.iter().find(|(kind, _)| *kind == name) {
+        Some((_, build)) => build(meta),
+        None => {
+            let names: Vec<_> = KINDS.iter().map(|(kind, _)| *kind).collect();
+            Err(TokenizerError::UnsupportedModel {
+                found: clip(name),
+                supported: names.join(", "),
+            })
+        }
+    }
+}
+
+fn bad(reason: String) -> TokenizerError {
+    TokenizerError::BadVocabulary { reason }
+}
+
+fn strings<'a>(
+    meta: &'a Metadata,
+    key: &str,
+) -> Result<impl Iterator<Item = &'a str>, TokenizerError> {
+    let array = meta.get_array(key, ValueType::String)?;
+    Ok(array.iter().filter_map(Value::as_str))
+}
+
+/// The numbers of `tokenizer.ggml.token_type`, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TokenType {
+    Undefined,
+    Normal,
+    Unknown,
+    Control,
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+impl TokenType {
+    const ALL: [TokenType; 7] = [
+        TokenType::Undefined,
+        TokenType::Normal,
+        TokenType::Unknown,
+        TokenType::Control,
+        TokenType::UserDefined,
+        TokenType::Unused,
+        TokenType::Byte,
+    ];
+}
+
+/// What each token is for; all are normal where the file does not say.
+fn read_types(meta: &Metadata) -> Result<Vec<TokenType>, TokenizerError> {
+    let tokens = meta.get_array("tokenizer.ggml.tokens", ValueType::String)?;
+    let Some(types) = meta.opt_array("tokenizer.ggml.token_type", ValueType::I32)? else {
+        return Ok(vec![TokenType::Normal; tokens.len() as usize]);
+    };
+    if types.len() != tokens.len() {
+        let (tokens, types) = (tokens.len(), types.len());
+        return Err(bad(format!(
+            "there are {tokens} tokens, but {types} token types"
+        )));
+    }
+    let read = |(id, (ty, token)): (usize, (Value<'_>, Value<'_>))| {
+        let known = ty.as_integer().and_then(|ty| usize::try_from(ty).ok());
+        let known = known.and_then(|ty| TokenType::ALL.get(ty).copied());
+        known.ok_or_else(|| {
+            let token = clip(token.as_str().unwrap_or_default());
+            let last = TokenType::ALL.len() - 1;
+            bad(format!(
+                "token {id} (`{token}`) has type {ty}, 0 to {last} exist"
+            ))
+        })
+    };
+    types
+        .iter()
+        .zip(tokens.iter())
+        .enumerate()
+        .map(read)
+        .collect()
+}
+
+/// Whether texts begin with BOS and end with EOS where the file does not say.
+struct Around {
+    bos: bool,
+    eos: bool,
+}
+
+impl Around {
+    /// `tokenizer` with the tokens that the file wants around a text; `usual` are the ids of
+    /// BOS, EOS and padding where it does not name them.
+    fn of(
+        &self,
+        meta: &Metadata,
+        mut tokenizer: Tokenizer,
+        usual: [Option<u32>; 3],
+    ) -> Result<Tokenizer, TokenizerError> {
+        let [bos, eos, pad] = usual;
+        let named = |key: &str, usual: Option<u32>| match meta.opt_u32(key)? {
+            Some(id) => Ok(id),
+            None => usual.map_or_else(|| meta.get_u32(key), Ok),
+        };
+        let pad = meta.opt_u32("tokenizer.ggml.padding_token_id")?.or(pad);
+        if let Some(pad) = pad {
+            tokenizer.pad = Some(tokenizer.known(pad)?);
+        }
+        let add_bos = meta.opt_bool("tokenizer.ggml.add_bos_token")?;
+        if add_bos.unwrap_or(self.bos) {
+            let bos = named("tokenizer.ggml.bos_token_id", bos)?;
+            tokenizer = tokenizer.with_bos(bos)?;
+        }
+        let add_eos = meta.opt_bool("tokenizer.ggml.add_eos_token")?;
+        if add_eos.unwrap_or(self.eos) {
+            let eos = named("tokenizer.ggml.eos_token_id", eos)?;
+            tokenizer = tokenizer.with_eos(eos)?;
+        }
+        Ok(tokenizer)
+    }
+}

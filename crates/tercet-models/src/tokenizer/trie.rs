@@ -1,0 +1,89 @@
+//! A set of byte strings, each with an id, that is walked byte by byte.
+//!
+//! Nodes are numbered level by level, so the children of a node lie behind each other: three
+//! arrays hold everything, nine bytes for each byte of the strings at most.
+
+use std::collections::VecDeque;
+
+const NO_ID: u32 = u32::MAX;
+
+/// Strings and their ids.
+#[derive(Debug, Default)]
+pub(super) struct Trie {
+    /// The children of node `i` are the nodes `children[i]..children[i + 1]`.
+    children: Vec<u32>,
+    /// The byte that leads to each node, ascending among siblings.
+    labels: Vec<u8>,
+    ids: Vec<u32>,
+}
+
+impl Trie {
+    /// Strings that are there twice keep the smallest id.
+    pub(super) fn new<'a>(strings: impl Iterator<Item = (&'a str, u32)>) -> Trie {
+        let mut sorted: Vec<(&[u8], u32)> = strings.map(|(s, id)| (s.as_bytes(), id)).collect();
+        sorted.sort_unstable();
+        sorted.dedup_by_key(|entry| entry.0);
+        let mut trie = Trie {
+            labels: vec![0],
+            ids: vec![NO_ID],
+            children: vec![1],
+        };
+        let mut waiting = VecDeque::from([(0, 0, sorted.len(), 0)]);
+        while let Some((node, mut start, end, depth)) = waiting.pop_front() {
+            if start < end && sorted[start].0.len() == depth {
+                trie.ids[node] = sorted[start].1;
+                start += 1;
+            }
+            while start < end {
+                let label = sorted[start].0[depth];
+                let same = sorted[start..end].partition_point(|(s, _)| s[depth] == label);
+                waiting.push_back((trie.labels.len(), start, start + same, depth + 1));
+                trie.labels.push(label);
+                trie.ids.push(NO_ID);
+                start += same;
+            }
+            trie.children.push(trie.labels.len() as u32);
+        }
+        trie
+    }
+
+    /// The strings that `text` begins with, shortest first: their lengths and ids.
+    pub(super) fn prefixes<'a>(
+        &'a self,
+        text: &'a [u8],
+    ) -> impl Iterator<Item = (usize, u32)> + 'a {
+        let mut node = 0;
+        let nodes = text.iter().map_while(move |byte| {
+            let start = *self.children.get(node)? as usize;
+            let end = *self.children.get(node + 1)? as usize;
+            node = start + self.labels[start..end].binary_search(byte).ok()?;
+            Some(node)
+        });
+        let lens = nodes.zip(1..);
+        lens.filter_map(|(node, len)| (self.ids[node] != NO_ID).then_some((len, self.ids[node])))
+    }
+
+    /// The longest string that `text` begins with.
+    pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, u32)> {
+        self.prefixes(text).last()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Trie;
+
+    #[test]
+    fn finds_every_prefix() {
+        let strings = ["a", "ab", "abc", "b", "\u{2581}", "\u{2581}a"];
+        let trie = Trie::new(strings.iter().copied().zip(0..));
+        let of = |text: &str| trie.prefixes(text.as_bytes()).collect::<Vec<_>>();
+        assert_eq!(of("abd"), [(1, 0), (2, 1)]);
+        assert_eq!(of("abcd"), [(1, 0), (2, 1), (3, 2)]);
+        assert_eq!(of("\u{2581}a"), [(3, 4), (4, 5)]);
+        assert_eq!(of("c"), []);
+        assert_eq!(trie.longest(b"abcabc"), Some((3, 2)));
+        assert_eq!(Trie::default().longest(b"a"), None);
+        assert_eq!(Trie::new([].into_iter()).longest(b"a"), None);
+    }
+}
