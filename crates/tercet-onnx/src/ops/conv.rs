@@ -62,8 +62,8 @@ fn window(k: &Call<'_, '_>, x: Value, kernel: &[usize]) -> Result<Window, Reason
         }
         "VALID" => {}
         same @ ("SAME_UPPER" | "SAME_LOWER") => {
-            for (a, len) in kernel.iter().enumerate() {
-                let reach = (len.max(&1) - 1) * w.dilation[a] + 1;
+            for (a, taps) in kernel.iter().enumerate() {
+                let reach = (taps.max(&1) - 1) * w.dilation[a] + 1;
                 let total = match w.stride[a] {
                     1 => reach - 1,
                     stride => {
