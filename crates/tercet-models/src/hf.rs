@@ -238,7 +238,7 @@ impl HfFolder {
         Ok(json.map(on))
     }
 
-    /// The tokenizer of `tokenizer.json`.
+    /// The tokenizer of `tokenizer.json`, or of `tokenizer.model` where there is none.
     ///
     /// Whether a text begins with the BOS token is what the post-processor of `tokenizer.json`
     /// and `add_bos_token` of `tokenizer_config.json` say. Where neither says anything (there is
@@ -248,7 +248,13 @@ impl HfFolder {
     /// # Errors
     /// [`HfError::Tokenizer`], or [`HfError::Json`] for the other files.
     pub fn tokenizer(&self) -> Result<Tokenizer, HfError> {
-        let path = self.dir.join("tokenizer.json");
+        let json = self.dir.join("tokenizer.json");
+        let pieces = self.dir.join("tokenizer.model");
+        let path = if !json.exists() && pieces.exists() {
+            pieces
+        } else {
+            json
+        };
         let refused = |source| HfError::Tokenizer {
             path: path.clone(),
             source,

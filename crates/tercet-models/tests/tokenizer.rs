@@ -431,8 +431,8 @@ fn bad_gguf_vocabularies_are_refused() {
     };
     assert!(build(gguf_vocab(&tokens, &[])).is_ok());
     assert!(matches!(
-        error(GgufWriter::default().str("tokenizer.ggml.model", "llama")),
-        TokenizerError::UnsupportedModel { found } if found == "llama"
+        error(GgufWriter::default().str("tokenizer.ggml.model", "rwkv")),
+        TokenizerError::UnsupportedModel { found, .. } if found == "rwkv"
     ));
     assert!(matches!(
         error(GgufWriter::default()),
@@ -467,6 +467,72 @@ fn bad_gguf_vocabularies_are_refused() {
     let types = |types: &[i32]| gguf_vocab(&tokens, &[]).i32s("tokenizer.ggml.token_type", types);
     assert!(reason(types(&[1; 3])).contains("3 token types"));
     assert!(reason(types(&[7; 256])).contains("has type 7"));
+}
+
+fn spelled_pieces(kind: &str) -> GgufWriter {
+    let tokens = ["<unk>", "<s>", "</s>", "a", "ab", "\u{2581}"].map(str::to_owned);
+    GgufWriter::default()
+        .str("tokenizer.ggml.model", kind)
+        .strs("tokenizer.ggml.tokens", &tokens)
+}
+
+fn scores(writer: GgufWriter, scores: &[f32]) -> GgufWriter {
+    let bytes = scores.iter().flat_map(|score| score.to_le_bytes());
+    let mut array = 6_u32.to_le_bytes().to_vec();
+    array.extend((scores.len() as u64).to_le_bytes());
+    array.extend(bytes);
+    writer.raw("tokenizer.ggml.scores", 9, &array)
+}
+
+#[test]
+fn bad_pieces_in_gguf_are_refused() {
+    let reason = |writer: GgufWriter| match build(writer).unwrap_err() {
+        TokenizerError::BadVocabulary { reason } => reason,
+        other => panic!("{other:?}"),
+    };
+    for kind in ["llama", "t5"] {
+        let sound = scores(spelled_pieces(kind), &[-1.0; 6]);
+        assert!(build(sound.clone()).is_ok());
+        assert!(matches!(
+            build(spelled_pieces(kind)),
+            Err(TokenizerError::Gguf(_))
+        ));
+        let short = scores(spelled_pieces(kind), &[0.0; 5]);
+        assert!(reason(short).contains("5 scores"));
+        let nan = scores(spelled_pieces(kind), &[f32::NAN; 6]);
+        assert!(reason(nan).contains("score NaN"));
+        let types = |types: &[i32]| {
+            let sound = sound.clone();
+            reason(sound.i32s("tokenizer.ggml.token_type", types))
+        };
+        assert!(types(&[2, 2, 3, 1, 1, 1]).contains("both the unknown one"));
+        assert!(types(&[2, 3, 3, 6, 1, 1]).contains("not spelled as one"));
+        assert!(types(&[2, 3, 3, 1, 1, -1]).contains("has type -1"));
+        let unknown = sound.clone().u32("tokenizer.ggml.unknown_token_id", 6);
+        assert!(reason(unknown).contains("unknown token 6"));
+        let map = [
+            &0_u32.to_le_bytes()[..],
+            &5_u64.to_le_bytes(),
+            b"\xFF\xFF\xFF\xFFa",
+        ]
+        .concat();
+        let map = sound
+            .clone()
+            .raw("tokenizer.ggml.precompiled_charsmap", 9, &map);
+        assert!(matches!(
+            build(map),
+            Err(TokenizerError::BadCharsMap { .. })
+        ));
+        let bos = sound.bool("tokenizer.ggml.add_bos_token", true);
+        assert!(matches!(
+            build(bos.u32("tokenizer.ggml.bos_token_id", 6)),
+            Err(TokenizerError::UnknownToken { id: 6, .. })
+        ));
+    }
+    assert!(matches!(
+        build(spelled_pieces("bert")),
+        Err(TokenizerError::UnknownToken { id: 100, .. })
+    ));
 }
 
 proptest! {
