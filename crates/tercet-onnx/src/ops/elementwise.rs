@@ -37,7 +37,7 @@ pub(crate) const DIRECT: &[Entry] = direct! {
     "Asin" 7 Asin unary, "Acos" 7 Acos unary, "Atan" 7 Atan unary, "Sinh" 9 Sinh unary, "Cosh" 9 Cosh unary,
     "Floor" 6 Floor unary, "Ceil" 6 Ceil unary, "Round" 11 Round unary, "Not" 1 Not unary, "IsNaN" 9 IsNan unary,
     "BitwiseNot" 18 Not unary,
-    "Add" 7 Add binary, "Sub" 7 Sub binary, "Mul" 7 Mul binary, "Div" 7 Div binary, "And" 7 And binary,
+    "Add" 6 Add binary, "Sub" 6 Sub binary, "Mul" 6 Mul binary, "Div" 6 Div binary, "And" 7 And binary,
     "Or" 7 Or binary, "Xor" 7 Xor binary, "BitwiseAnd" 18 And binary, "BitwiseOr" 18 Or binary,
     "BitwiseXor" 18 Xor binary,
     "Equal" 7 Eq compare, "Greater" 7 Gt compare, "GreaterOrEqual" 12 Ge compare, "Less" 7 Lt compare,

@@ -6,6 +6,7 @@ pub(crate) mod constant;
 mod control;
 mod conv;
 mod elementwise;
+mod grid;
 mod index;
 mod linear;
 mod loss;
@@ -89,6 +90,7 @@ const TABLES: &[&[Entry]] = &[
     reduce::TABLE,
     conv::TABLE,
     norm::TABLE,
+    grid::TABLE,
     index::TABLE,
     linear::TABLE,
     loss::TABLE,

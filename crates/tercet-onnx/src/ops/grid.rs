@@ -1,0 +1,302 @@
+//! Sampling at places that a tensor says.
+
+use tercet_ir::scalar::{BinaryFn, CompareFn};
+use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
+
+use super::attention::positions;
+use super::shape::{product, reshaped};
+use super::{Entry, op};
+use crate::call::{Call, Done, axis, one};
+use crate::error::Reason;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("GridSample", 16, grid_sample),
+    op("AffineGrid", 20, affine_grid),
+    op("TensorScatter", 24, tensor_scatter),
+];
+
+/// What is read outside of the operand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outside {
+    Zeros,
+    Border,
+    Reflection,
+}
+
+/// One of the elements that a result is made of, along one axis.
+#[derive(Clone, Copy)]
+struct Tap {
+    /// Its index, F32 or wider, whole numbers.
+    at: Value,
+    /// Its weight; absent for 1.
+    weight: Option<Value>,
+}
+
+/// The place along an axis of `n` elements of coordinates from -1 to 1.
+fn place(k: &mut Call<'_, '_>, x: Value, n: usize, corners: bool) -> Result<Value, Reason> {
+    let (one_, half) = (k.like(x, 1.0)?, k.like(x, 0.5)?);
+    let span = k.like(x, if corners { n as f64 - 1.0 } else { n as f64 })?;
+    let g = k.g();
+    let from_zero = g.plus(x, one_)?;
+    let scaled = g.mul(from_zero, span)?;
+    let y = g.mul(scaled, half)?;
+    Ok(if corners { y } else { g.sub(y, half)? })
+}
+
+/// Places outside of an axis as places inside it.
+fn inside(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    n: usize,
+    corners: bool,
+    outside: Outside,
+) -> Result<Value, Reason> {
+    let last = n as f64 - 1.0;
+    match outside {
+        Outside::Zeros => Ok(x),
+        Outside::Border => Ok(k.g().clamp(x, 0.0, last)?),
+        Outside::Reflection => {
+            let (low, span) = if corners {
+                (0.0, last)
+            } else {
+                (-0.5, n as f64)
+            };
+            if span == 0.0 {
+                return Ok(k.like(x, 0.0)?);
+            }
+            // A wave of triangles: `span - |(|x - low| mod 2 span) - span|`.
+            let (low, twice, span) = (k.like(x, low)?, k.like(x, 2.0 * span)?, k.like(x, span)?);
+            let g = k.g();
+            let shifted = g.sub(x, low)?;
+            let size = g.abs(shifted)?;
+            let rest = g.binary(BinaryFn::Rem, size, twice)?;
+            let distance = g.sub(rest, span)?;
+            let distance = g.abs(distance)?;
+            let inner = g.sub(span, distance)?;
+            let y = g.plus(inner, low)?;
+            Ok(g.clamp(y, 0.0, last)?)
+        }
+    }
+}
+
+/// The elements of an axis that a place is between.
+fn taps(k: &mut Call<'_, '_>, x: Value, linear: bool) -> Result<Vec<Tap>, Reason> {
+    if !linear {
+        let at = k.g().round(x)?;
+        return Ok(vec![Tap { at, weight: None }]);
+    }
+    let one_ = k.like(x, 1.0)?;
+    let g = k.g();
+    let low = g.floor(x)?;
+    let (high, more) = (g.plus(low, one_)?, g.sub(x, low)?);
+    let less = g.sub(one_, more)?;
+    Ok(vec![
+        Tap {
+            at: low,
+            weight: Some(less),
+        },
+        Tap {
+            at: high,
+            weight: Some(more),
+        },
+    ])
+}
+
+fn grid_sample(k: &mut Call<'_, '_>) -> Done {
+    let (x, grid) = (k.x(0)?, k.x(1)?);
+    let corners = k.attrs.flag("align_corners", false)?;
+    let linear = match k.attrs.string("mode", "linear")?.as_str() {
+        "linear" | "bilinear" => true,
+        "nearest" => false,
+        other => {
+            return Err(Reason::attribute(
+                "mode",
+                format!("`{other}` is not supported"),
+            ));
+        }
+    };
+    let outside = match k.attrs.string("padding_mode", "zeros")?.as_str() {
+        "zeros" => Outside::Zeros,
+        "border" => Outside::Border,
+        "reflection" => Outside::Reflection,
+        other => {
+            return Err(Reason::attribute(
+                "padding_mode",
+                format!("`{other}` is not supported"),
+            ));
+        }
+    };
+    let (dims, places) = (k.dims(x), k.dims(grid));
+    let axes = dims.len().saturating_sub(2);
+    if !(1..=3).contains(&axes) || places.len() != axes + 2 {
+        return Err(Reason::operand(
+            1,
+            format!("{} is no grid for {}", k.ty(grid), k.ty(x)),
+        ));
+    }
+    let count = product(&places[1..=axes])?;
+    let mut all: Vec<Vec<Tap>> = Vec::new();
+    for a in 0..axes {
+        // The last coordinate is along the first spatial axis.
+        let own = k.g().narrow(grid, axes + 1, axes - 1 - a, 1)?;
+        let own = reshaped(k.g(), own, &[places[0].clone(), count.clone()])?;
+        let n = k.size(x, 2 + a)?;
+        let own = place(k, own, n, corners)?;
+        let own = inside(k, own, n, corners, outside)?;
+        all.push(taps(k, own, linear)?);
+    }
+    let flat = [dims[0].clone(), dims[1].clone(), product(&dims[2..])?];
+    let x_flat = reshaped(k.g(), x, &flat)?;
+    let sizes: Result<Vec<usize>, Reason> = (0..axes).map(|a| k.size(x, 2 + a)).collect();
+    let wide = [dims[0].clone(), dims[1].clone(), count];
+    let y = sampled(k, x_flat, &all, &sizes?, &wide)?;
+    let result = [&dims[..2], &places[1..=axes]].concat();
+    one(reshaped(k.g(), y, &result)?)
+}
+
+/// The sum over one tap of each axis, in all combinations.
+fn sampled(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    taps: &[Vec<Tap>],
+    sizes: &[usize],
+    wide: &[Dim],
+) -> Result<Value, Reason> {
+    let combinations: usize = taps.iter().map(Vec::len).product();
+    let mut total: Option<Value> = None;
+    for which in 0..combinations {
+        let (mut rest, mut idx, mut share, mut seen) = (which, None, None, None);
+        for (own, n) in taps.iter().zip(sizes) {
+            let tap = own[rest % own.len()];
+            rest /= own.len();
+            let (low, last) = (k.like(tap.at, 0.0)?, k.like(tap.at, *n as f64 - 1.0)?);
+            let g = k.g();
+            let (above, below) = (
+                g.compare(CompareFn::Ge, tap.at, low)?,
+                g.compare(CompareFn::Le, tap.at, last)?,
+            );
+            let valid = g.binary(BinaryFn::And, above, below)?;
+            seen = Some(match seen {
+                Some(seen) => g.binary(BinaryFn::And, seen, valid)?,
+                None => valid,
+            });
+            if let Some(own) = tap.weight {
+                share = Some(match share {
+                    Some(share) => g.mul(share, own)?,
+                    None => own,
+                });
+            }
+            let at = g.clamp(tap.at, 0.0, *n as f64 - 1.0)?;
+            let at = g.cast(at, DType::I64)?;
+            let size = g.scalar(DType::I64, *n as f64)?;
+            idx = Some(match idx {
+                Some(idx) => {
+                    let rows = g.mul(idx, size)?;
+                    g.plus(rows, at)?
+                }
+                None => at,
+            });
+        }
+        let (Some(idx), Some(seen)) = (idx, seen) else {
+            break;
+        };
+        let zero = k.like(x, 0.0)?;
+        let g = k.g();
+        let (idx, seen) = (g.unsqueeze(idx, 1)?, g.unsqueeze(seen, 1)?);
+        let idx = g.expand(idx, wide.to_vec())?;
+        let mut part = g.gather_elements(x, idx, 2)?;
+        if let Some(share) = share {
+            let share = g.unsqueeze(share, 1)?;
+            part = g.mul(part, share)?;
+        }
+        // What is outside is no part of the sum, infinite or not.
+        let part = g.where_(seen, part, zero)?;
+        total = Some(match total {
+            Some(total) => g.plus(total, part)?,
+            None => part,
+        });
+    }
+    total.ok_or_else(|| Reason::unsupported("there is nothing to sample"))
+}
+
+/// Coordinates from -1 to 1 of every place of a picture, moved by a matrix.
+fn affine_grid(k: &mut Call<'_, '_>) -> Done {
+    let theta = k.x(0)?;
+    let sizes = crate::call::unsigned("size", &k.ints(1)?)?;
+    let corners = k.attrs.flag("align_corners", false)?;
+    let spatial = sizes.get(2..).unwrap_or(&[]);
+    let axes = spatial.len();
+    let count = spatial
+        .iter()
+        .try_fold(1usize, |n, s| n.checked_mul(*s))
+        .filter(|n| *n <= 1 << 22);
+    let count = count.filter(|n| (2..=3).contains(&axes) && k.c.spend(n * (axes + 1)));
+    let count = count.ok_or_else(|| Reason::operand(1, format!("{sizes:?} is not supported")))?;
+    let mut values = Vec::with_capacity(count * (axes + 1));
+    let mut index = vec![0; axes];
+    for _ in 0..count {
+        for a in (0..axes).rev() {
+            let (i, n) = (index[a] as f64, spatial[a] as f64);
+            values.push(match corners {
+                true => 2.0 * i / (n - 1.0) - 1.0,
+                false => (2.0 * i + 1.0) / n - 1.0,
+            });
+        }
+        values.push(1.0);
+        tercet_ir::next_index(&mut index, spatial);
+    }
+    let dtype = k.dtype(theta);
+    let base = Tensor::from_f64s(TensorType::new(dtype, &[count, axes + 1]), &values)?;
+    let base = k.g().constant(base)?;
+    let turned = k.g().transpose(theta, &[0, 2, 1])?;
+    let y = k.g().matmul(base, turned)?;
+    let mut dims = vec![k.dims(theta)[0].clone()];
+    dims.extend(spatial.iter().map(|n| Dim::Known(*n)));
+    dims.push(Dim::Known(axes));
+    one(reshaped(k.g(), y, &dims)?)
+}
+
+/// A cache with new rows from an index of each batch on.
+fn tensor_scatter(k: &mut Call<'_, '_>) -> Done {
+    let (cache, update, starts) = (k.x(0)?, k.x(1)?, k.opt(2)?);
+    let rank = k.rank(cache);
+    let at = axis(k.attrs.int("axis", -2)?, rank)?;
+    if at == 0 {
+        return Err(Reason::attribute("axis", "is that of the batch"));
+    }
+    let circular = match k.attrs.string("mode", "linear")?.as_str() {
+        "linear" => false,
+        "circular" => true,
+        other => {
+            return Err(Reason::attribute(
+                "mode",
+                format!("`{other}` is not supported"),
+            ));
+        }
+    };
+    let dims = k.dims(update);
+    let length = k.size(cache, at)?;
+    let mut line = vec![Dim::Known(1); rank];
+    line[at] = dims[at].clone();
+    let rows = positions(k, &dims[at])?;
+    let mut idx = reshaped(k.g(), rows, &line)?;
+    if let Some(starts) = starts {
+        let mut column = vec![Dim::Known(1); rank];
+        column[0] = dims[0].clone();
+        let starts = k.g().cast(starts, DType::I64)?;
+        let starts = reshaped(k.g(), starts, &column)?;
+        idx = k.g().plus(idx, starts)?;
+    }
+    if circular {
+        let length = k.c.scalar(DType::I64, length as f64)?;
+        idx = k.g().binary(BinaryFn::Rem, idx, length)?;
+    }
+    let idx = k.g().expand(idx, dims)?;
+    one(k.g().scatter_elements(
+        cache,
+        idx,
+        update,
+        at,
+        tercet_ir::ops::ScatterReduce::Replace,
+    )?)
+}
