@@ -62,7 +62,7 @@ fn inside(
                 (-0.5, n as f64)
             };
             if span == 0.0 {
-                return Ok(k.like(x, 0.0)?);
+                return k.like(x, 0.0);
             }
             // A wave of triangles: `span - |(|x - low| mod 2 span) - span|`.
             let (low, twice, span) = (k.like(x, low)?, k.like(x, 2.0 * span)?, k.like(x, span)?);
