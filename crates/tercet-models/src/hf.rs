@@ -240,21 +240,17 @@ impl HfFolder {
 
     /// The tokenizer of `tokenizer.json`, or of `tokenizer.model` where there is none.
     ///
-    /// Whether a text begins with the BOS token is what the post-processor of `tokenizer.json`
-    /// and `add_bos_token` of `tokenizer_config.json` say. Where neither says anything (there is
-    /// no `tokenizer_config.json`), the `bos_token_id` of `config.json` is put first if the
-    /// tokenizer itself adds nothing.
+    /// Whether a text begins with the BOS token is what the post-processor of `tokenizer.json` and `add_bos_token` of
+    /// `tokenizer_config.json` say. Where neither says anything (there is no `tokenizer_config.json`), the `bos_token_id` of
+    /// `config.json` is put first if the tokenizer itself adds nothing.
     ///
     /// # Errors
     /// [`HfError::Tokenizer`], or [`HfError::Json`] for the other files.
     pub fn tokenizer(&self) -> Result<Tokenizer, HfError> {
         let json = self.dir.join("tokenizer.json");
         let pieces = self.dir.join("tokenizer.model");
-        let path = if !json.exists() && pieces.exists() {
-            pieces
-        } else {
-            json
-        };
+        let only_pieces = !json.exists() && pieces.exists();
+        let path = if only_pieces { pieces } else { json };
         let refused = |source| HfError::Tokenizer {
             path: path.clone(),
             source,

@@ -1,4 +1,5 @@
 //! Tokenizers from both sources, batches, and streamed decoding.
+// Long: the small vocabularies at its top serve all of it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
