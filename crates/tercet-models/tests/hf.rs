@@ -252,6 +252,7 @@ fn llama_from_gguf_metadata() {
     for refused in [
         gguf_llama().str("llama.rope.scaling.type", "dynamic"),
         gguf_llama().str("llama.rope.scaling.type", "longrope"),
+        gguf_llama().f32("llama.rope.scaling.attn_factor", 1.5),
         gguf_llama().u32("llama.attention.value_length", 4),
     ] {
         let error = read(refused).unwrap_err();
@@ -260,6 +261,17 @@ fn llama_from_gguf_metadata() {
             "{error:?}"
         );
     }
+    let both = gguf_llama().f32("llama.rope.scaling.factor", 2.0).tensor(
+        "rope_freqs.weight",
+        &[4],
+        0,
+        &1f32.to_le_bytes().repeat(4),
+    );
+    let error = read(both).unwrap_err();
+    assert!(
+        matches!(error, ConfigError::Inconsistent { .. }),
+        "{error:?}"
+    );
     let of_no_number = read(gguf_llama().u32("llama.expert_count", 8)).unwrap_err();
     assert!(
         of_no_number

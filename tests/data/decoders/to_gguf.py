@@ -113,6 +113,9 @@ def write_gguf(path, c, tensors):
         ("use_parallel_residual", w.add_parallel_residual),
     ]:
         value = getattr(c, field, None)
+        if value is None and "softcapping" in field and c.model_type == "gemma2":
+            # 0 is none: its files must say.
+            value = 0.0
         if value is not None:
             add(value)
     if c.model_type in ("mistral", "mixtral", "gemma2", "gemma3_text", "cohere2", "phi3") and c.sliding_window:

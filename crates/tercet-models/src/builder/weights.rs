@@ -126,9 +126,8 @@ impl Weights {
         [rows, cols]: [usize; 2],
     ) -> Result<Matrix, ModelError> {
         // GGUF files have one row as a vector.
-        let is_vector = |name: &str| self.get(name).is_ok_and(|w| w.shape() == [cols]);
         if rows == 1
-            && is_vector(name)
+            && self.get(name).is_ok_and(|w| w.shape() == [cols])
             && let Weight::Dense(vector) = self.shaped(name, &[cols])?
         {
             let row = vector.reshaped(&[1, cols]);

@@ -89,6 +89,14 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// A factor that must be there; 0, which some converters write, is none.
+    pub(super) fn factor(&self, name: &str) -> Result<Option<f32>, ConfigError> {
+        let found = self.opt_f32(name)?.ok_or_else(|| GgufError::MissingKey {
+            key: self.key(name),
+        })?;
+        Ok(Some(found).filter(|factor| *factor != 0.0))
+    }
+
     fn unsupported(&self, name: &str, found: &str, supported: &str) -> ConfigError {
         ConfigError::Unsupported {
             field: self.key(name),
@@ -147,7 +155,6 @@ fn experts(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
         )
     };
     let count = number("expert_count")?;
-    let used = number("expert_used_count")?;
     let ffn = number("expert_feed_forward_length")?;
     let shared = number("expert_shared_feed_forward_length")?;
     let Some(count) = count else {
@@ -158,9 +165,7 @@ fn experts(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     };
     let experts = Experts {
         count,
-        used: keys
-            .size("expert_used_count")
-            .map(|_| used.unwrap_or(count))?,
+        used: keys.size("expert_used_count")?,
         ffn: ffn.unwrap_or(spec.ffn),
         normalized,
         shared,
@@ -242,7 +247,15 @@ fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> 
     let factor = keys.opt_factor("rope.scaling.factor")?.or(older);
     let original = keys.opt_size("rope.scaling.original_context_length")?;
     let original = original.unwrap_or(context);
-    let attention = keys.opt_factor("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    let attention = keys.opt_factor("rope.scaling.attn_factor")?;
+    let unscaled = |scaling: RopeScaling| match attention {
+        None | Some(1.0) => Ok(scaling),
+        Some(found) => Err(keys.unsupported(
+            "rope.scaling.attn_factor",
+            &found.to_string(),
+            "1 unless frequencies are scaled by yarn or longrope",
+        )),
+    };
     let lists = [
         keys.floats("rope_factors_short.weight")?,
         keys.floats("rope_factors_long.weight")?,
@@ -255,7 +268,11 @@ fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> 
                 named.unwrap_or_default()
             )
         })?;
-        return Ok(RopeScaling::Divisors(divisors));
+        let plain = named == Some("none") || matches!(factor, None | Some(1.0));
+        ensure(plain, || {
+            "rope_freqs.weight and a factor of rotary scaling".to_string()
+        })?;
+        return unscaled(RopeScaling::Divisors(divisors));
     }
     match (named, lists) {
         (None | Some("none" | "longrope"), [Some(short), Some(long)]) => {
@@ -263,14 +280,14 @@ fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> 
                 short,
                 long,
                 original,
-                attention,
+                attention: attention.unwrap_or(1.0),
             })
         }
-        (None | Some("linear"), [None, None]) => Ok(match factor {
+        (None | Some("linear"), [None, None]) => unscaled(match factor {
             None | Some(1.0) => RopeScaling::None,
             Some(factor) => RopeScaling::Linear { factor },
         }),
-        (Some("none"), [None, None]) => Ok(RopeScaling::None),
+        (Some("none"), [None, None]) => unscaled(RopeScaling::None),
         (Some("yarn"), [None, None]) => {
             let factor = factor.unwrap_or(1.0);
             let number =
@@ -280,7 +297,7 @@ fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> 
                 beta_fast: number("rope.scaling.yarn_beta_fast", 32.0)?,
                 beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?,
                 original,
-                attention: attention * rope::yarn_attention(factor, 1.0),
+                attention: attention.unwrap_or(1.0) * rope::yarn_attention(factor, 1.0),
                 truncate: true,
             })
         }

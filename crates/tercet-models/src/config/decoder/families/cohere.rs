@@ -18,7 +18,7 @@ pub(super) const COHERE: FamilyRow = FamilyRow {
     defaults,
     json: own,
     keys: |keys, spec| {
-        spec.logit_scale = keys.opt_factor("logit_scale")?.unwrap_or(1.0);
+        spec.logit_scale = keys.factor("logit_scale")?.unwrap_or(1.0);
         Ok(())
     },
     ..LLAMA
@@ -39,7 +39,7 @@ pub(super) const COHERE2: FamilyRow = FamilyRow {
         Ok(())
     },
     keys: |keys, spec| {
-        spec.logit_scale = keys.opt_factor("logit_scale")?.unwrap_or(1.0);
+        spec.logit_scale = keys.factor("logit_scale")?.unwrap_or(1.0);
         let window = keys.size("attention.sliding_window")?;
         spec.set_windows(window, |i| !(i + 1).is_multiple_of(STEP));
         rotate_windowed_layers(spec);

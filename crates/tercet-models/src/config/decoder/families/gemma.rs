@@ -55,12 +55,12 @@ pub(super) const GEMMA2: FamilyRow = FamilyRow {
         windows(fields, spec, |i| i % 2 == 0)
     },
     keys: |keys, spec| {
-        spec.attention_softcap = keys.opt_factor("attn_logit_softcapping")?.map(f64::from);
-        spec.logit_softcap = keys.opt_factor("final_logit_softcapping")?.map(f64::from);
+        // The first files lack these keys and mean those of the models: refused rather than guessed.
+        spec.attention_softcap = keys.factor("attn_logit_softcapping")?.map(f64::from);
+        spec.logit_softcap = keys.factor("final_logit_softcapping")?.map(f64::from);
         scale_of_the_largest(spec, 46);
-        if let Some(window) = keys.opt_size("attention.sliding_window")? {
-            spec.set_windows(window, |i| i % 2 == 0);
-        }
+        let window = keys.size("attention.sliding_window")?;
+        spec.set_windows(window, |i| i % 2 == 0);
         Ok(())
     },
     ..GEMMA

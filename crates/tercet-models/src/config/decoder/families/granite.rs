@@ -21,7 +21,7 @@ pub(super) const GRANITE: FamilyRow = FamilyRow {
         spec.embedding_scale = keys.opt_factor("embedding_scale")?.unwrap_or(1.0);
         spec.residual_scale = keys.opt_factor("residual_scale")?.unwrap_or(1.0);
         spec.attention_scale = keys.opt_factor("attention.scale")?.map(f64::from);
-        spec.logit_scale = 1.0 / keys.opt_factor("logit_scale")?.unwrap_or(1.0);
+        spec.logit_scale = 1.0 / keys.factor("logit_scale")?.unwrap_or(1.0);
         Ok(())
     },
     ..LLAMA
