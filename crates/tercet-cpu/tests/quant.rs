@@ -70,3 +70,90 @@ fn products_from_blocks_agree_with_f64() {
         }
     }
 }
+
+/// Rows that fixed point holds, and rows that it does not.
+#[test]
+fn one_row_of_any_magnitude() {
+    const K: usize = 512;
+    const N: usize = 9;
+    type Element = fn(usize) -> f32;
+    let rows: [(&str, Element); 8] = [
+        ("magnitudes far apart inside of 32", |i| {
+            [1.0, -1e4, 3e-4, 0.5][i * 7 % 4] * (1.0 + (i % 13) as f32)
+        }),
+        ("magnitudes far apart between 32", |i| {
+            10f32.powi((i / 32) as i32 - 8) * ((i * 37 % 101) as f32 - 50.0)
+        }),
+        ("the greatest that digits hold", |i| {
+            [8_388_607.0, -8_355_840.0, 8_355_839.0, 127.0][i % 4]
+        }),
+        ("zeros", |_| 0.0),
+        ("one that is not zero", |i| if i == 77 { 3.25 } else { 0.0 }),
+        ("subnormal", |i| 1e-40 * (i % 3) as f32),
+        ("tiny", |i| 1e-30 * ((i * 37 % 101) as f32 - 50.0)),
+        ("huge", |i| 1e30 * ((i * 37 % 101) as f32 - 50.0)),
+    ];
+    for &scheme in Scheme::ALL {
+        let bytes = blocks(scheme, N * K / scheme.block_len());
+        let mut weights = vec![0.0; N * K];
+        scheme.dequantize(&bytes, &mut weights).unwrap();
+        let run = |level, x: &[f32]| {
+            let w = QuantView {
+                scheme,
+                bytes: &bytes,
+                n: N,
+                k: K,
+            };
+            let mut y = vec![0.0; N];
+            let mut scratch = vec![0.0; quant_matmul_scratch_len(level, Threads::Serial, 1, K)];
+            let (view, none) = (MatView::row_major(x, 1, K), Epilogue::NONE);
+            quant_matmul(
+                level,
+                Threads::Serial,
+                view,
+                w,
+                &mut y,
+                N,
+                &none,
+                &mut scratch,
+            );
+            y
+        };
+        for (name, element) in rows {
+            let x: Vec<f32> = (0..K).map(element).collect();
+            for &level in SimdLevel::available() {
+                for (j, got) in run(level, &x).into_iter().enumerate() {
+                    // An element is off by half a unit of the greatest of its 32, and sums as floats are.
+                    let (mut sum, mut size) = (0.0, 0.0);
+                    for (x, w) in x.chunks(32).zip(weights[j * K..][..K].chunks(32)) {
+                        let greatest = x.iter().fold(0f32, |max, x| max.max(x.abs()));
+                        for (x, w) in x.iter().zip(w) {
+                            sum += f64::from(*x) * f64::from(*w);
+                            size += f64::from(greatest) * f64::from(w.abs());
+                        }
+                    }
+                    assert!(
+                        (f64::from(got) - sum).abs() <= 3e-7 * size + 1e-42,
+                        "{scheme:?}, {name} at {}: element {j} is {got}, want {sum}",
+                        level.name()
+                    );
+                }
+            }
+        }
+        for odd in [f32::NAN, f32::INFINITY] {
+            let mut x = vec![1.0; K];
+            x[300] = odd;
+            for &level in SimdLevel::available() {
+                for (j, got) in run(level, &x).into_iter().enumerate() {
+                    let want = x.iter().zip(&weights[j * K..]);
+                    let want = want
+                        .map(|(x, w)| f64::from(*x) * f64::from(*w))
+                        .sum::<f64>();
+                    let alike =
+                        got.is_nan() == want.is_nan() && got.is_infinite() == want.is_infinite();
+                    assert!(alike, "{scheme:?} with {odd} gives {got}, want {want}");
+                }
+            }
+        }
+    }
+}

@@ -144,17 +144,7 @@ blocks! {
         let (_, d) = S::halves(b.add(106));
         let high = &*b.cast::<[u8; 32]>();
         let low = &*b.add(32).cast::<[[u8; 32]; 2]>();
-        let packed = &*b.add(96).cast::<[u8; 12]>();
-        let mut packed_scales = [0i8; 16];
-        for j in 0..4 {
-            for part in 0..4 {
-                // Scale 4 part + j: its nibble is in byte j or 4 + j, low half first.
-                let nibble = packed[4 * (part % 2) + j] >> (4 * (part / 2)) & 15;
-                let top = packed[8 + j] >> (2 * part) & 3;
-                packed_scales[4 * part + j] = (nibble | top << 4) as i8 - 32;
-            }
-        }
-        let scales = scale16::<S>(&packed_scales, d);
+        let scales = scale16::<S>(&q3_k_scales(b.add(96)), d);
         let mut codes = [0i8; 256];
         let (parts, _) = codes.as_chunks_mut::<32>();
         for (j, part) in parts.iter_mut().enumerate() {
@@ -222,7 +212,7 @@ blocks! {
 /// # Safety
 /// Needs the instructions of `S`; `b` is valid for 8 bytes.
 #[inline(always)]
-unsafe fn four_halves<S: Simd>(b: *const u8) -> [f32; 4] {
+pub(super) unsafe fn four_halves<S: Simd>(b: *const u8) -> [f32; 4] {
     let ((a, b), (c, d)) = (S::halves(b), S::halves(b.add(4)));
     [a, b, c, d]
 }
@@ -303,7 +293,7 @@ unsafe fn five_bits(fifth: *const u8, low: *const u8, offset: i8) -> [i8; 32] {
 /// # Safety
 /// Needs the instructions of `S`; `b` is valid for 16 bytes.
 #[inline(always)]
-unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f32; 8]) {
+pub(super) unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f32; 8]) {
     let (d, m) = S::halves(b);
     // SAFETY: the three words lie inside the 16 bytes.
     let word = |i: usize| unsafe { b.add(4 + 4 * i).cast::<u32>().read_unaligned() };
@@ -323,12 +313,31 @@ unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f32; 8]) {
     )
 }
 
+/// The 6-bit scales of Q3_K, less 32.
+///
+/// # Safety
+/// `packed` is valid for 12 bytes.
+#[inline(always)]
+pub(super) unsafe fn q3_k_scales(packed: *const u8) -> [i8; 16] {
+    let packed = &*packed.cast::<[u8; 12]>();
+    let mut scales = [0i8; 16];
+    for j in 0..4 {
+        for part in 0..4 {
+            // Scale 4 part + j: its nibble is in byte j or 4 + j, low half first.
+            let nibble = packed[4 * (part % 2) + j] >> (4 * (part / 2)) & 15;
+            let top = packed[8 + j] >> (2 * part) & 3;
+            scales[4 * part + j] = (nibble | top << 4) as i8 - 32;
+        }
+    }
+    scales
+}
+
 /// `factor * codes[i]`.
 ///
 /// # Safety
 /// Needs the instructions of `S`.
 #[inline(always)]
-unsafe fn scale16<S: Simd>(codes: &[i8; 16], factor: f32) -> [f32; 16] {
+pub(super) unsafe fn scale16<S: Simd>(codes: &[i8; 16], factor: f32) -> [f32; 16] {
     let (halves, _) = codes.as_chunks::<8>();
     let mut out = [0.0; 16];
     out[..8].copy_from_slice(&S::scale8(halves[0], factor));

@@ -1,14 +1,18 @@
 //! `y[m, n] = x[m, k] W[n, k]^T` with W in GGUF blocks and `x` in f32.
 //!
-//! The activations are never quantised: weights become floats in registers (few
+//! The activations keep their digits: weights become floats in registers (few
 //! rows) or a few panels at a time in scratch (many rows), so the answer differs
 //! from the dequantised product only by the order of its sums.
 //!
+//! One row: codes of at most six bits are multiplied as integers with the row in
+//! 24-bit fixed point (`dots.rs`), where the machine has instructions for it.
 //! Few rows: each row of W is a dot product with several rows of `x` at once, so
 //! a block is decoded once for them. `MANY_ROWS` and more go through the packed
 //! tile kernel.
 
 mod decode;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 
 use std::ops::Range;
 
@@ -66,11 +70,23 @@ impl QuantView<'_> {
 /// Floats of scratch that [`quant_matmul`] needs for `m` rows.
 #[must_use]
 pub fn quant_matmul_scratch_len(level: SimdLevel, threads: Threads, m: usize, k: usize) -> usize {
-    if m < MANY_ROWS {
+    if m == 1 {
+        one_row_scratch(level, k)
+    } else if m < MANY_ROWS {
         0
     } else {
         threads.count() * panel_scratch(level, k)
     }
+}
+
+/// Floats of scratch for one row, whatever the scheme.
+fn one_row_scratch(level: SimdLevel, k: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if level != SimdLevel::portable() {
+        return dots::scratch_len(k);
+    }
+    let _ = (level, k);
+    0
 }
 
 /// Decoded rows and packed panels of one task.
@@ -112,6 +128,19 @@ pub fn quant_matmul(
         let step = (TASK_BYTES / w.row_bytes().max(1)).clamp(4, 256);
         // Fewer where that gives every thread some.
         let step = step.min(n.div_ceil(4 * threads.count()).next_multiple_of(4));
+        #[cfg(target_arch = "x86_64")]
+        if m == 1 && dots::supports(level, w.scheme) {
+            // SAFETY: a level that is supported has AVX2.
+            if let Some(row) = unsafe { dots::Row::new(&x.data[..k], scratch) } {
+                parallel::for_each(threads, n.div_ceil(step), |task| {
+                    let rows = task * step..n.min((task + 1) * step);
+                    // SAFETY: the level is this machine's; tasks own disjoint elements of y, of which there are `n`.
+                    unsafe { dots::dot_row(level, row, &w, rows.clone(), out.ptr()) };
+                    finish_rows(level, rows, out, y_stride, epilogue);
+                });
+                return;
+            }
+        }
         parallel::for_each(threads, n.div_ceil(step), |task| {
             let rows = task * step..n.min((task + 1) * step);
             few_rows(level, &x, &w, rows, out, y_stride, epilogue);
@@ -211,6 +240,30 @@ unsafe fn decode_panels_body<S: Simd>(
         }
         k0 = ks.end;
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+simd_dispatch!(
+    /// The epilogue of the elements `cols` of the one row of y.
+    fn finish_rows(
+        cols: Range<usize>,
+        out: SharedMut<f32>,
+        stride: usize,
+        epilogue: &Epilogue<'_>,
+    ) = finish_rows_body
+);
+
+/// # Safety
+/// As [`few_rows_body`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn finish_rows_body<S: Simd>(
+    cols: Range<usize>,
+    out: SharedMut<f32>,
+    stride: usize,
+    epilogue: &Epilogue<'_>,
+) {
+    epilogue.finish::<S>(0..1, cols, out, stride);
 }
 
 simd_dispatch!(

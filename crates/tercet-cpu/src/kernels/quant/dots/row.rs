@@ -1,0 +1,119 @@
+//! A row of activations in 24-bit fixed point.
+
+use std::arch::x86_64::*;
+
+use super::{GROUP, PLANES};
+
+/// The greatest `t` whose upper digit is a signed byte, with the lower ones rounded.
+const MAX: f32 = 8_355_839.0;
+
+/// A row in fixed point.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Row<'a> {
+    /// For each group its lowest, middle and upper digits, and eight integers: the sums of four `t` each.
+    pub(super) digits: &'a [i8],
+    pub(super) scales: &'a [f32],
+    /// `scale * sum of t` of 16 elements each,
+    pub(super) sums16: &'a [f32],
+    /// and of 32.
+    pub(super) sums32: &'a [f32],
+}
+
+impl<'a> Row<'a> {
+    /// The row `x`, whole groups, in `scratch` of [`scratch_len`](super::scratch_len) floats. None where fixed point would not hold it.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(in super::super) unsafe fn new(x: &[f32], scratch: &'a mut [f32]) -> Option<Self> {
+        let groups = x.len() / GROUP;
+        let (digits, rest) = scratch.split_at_mut(PLANES / 4 * groups);
+        let (scales, rest) = rest.split_at_mut(groups);
+        let (sums16, rest) = rest.split_at_mut(2 * groups);
+        let sums32 = &mut rest[..groups];
+        let digits: &mut [i8] = bytemuck::cast_slice_mut(digits);
+        let (planes, _) = digits.as_chunks_mut::<PLANES>();
+        let (parts, _) = x.as_chunks::<GROUP>();
+        for (i, (part, planes)) in parts.iter().zip(planes).enumerate() {
+            let scale = scale_of(part)?;
+            // SAFETY: as this function.
+            let (low, high) = unsafe { encode(part, scale, planes) };
+            scales[i] = scale;
+            // At most 16 * 2^23: exact as integers, rounded once as floats.
+            sums16[2 * i] = low as f32 * scale;
+            sums16[2 * i + 1] = high as f32 * scale;
+            sums32[i] = (low + high) as f32 * scale;
+        }
+        Some(Self {
+            digits,
+            scales,
+            sums16,
+            sums32,
+        })
+    }
+}
+
+/// The power of two of which all elements are less than 2^23; 0 for zeros.
+#[inline(always)]
+fn scale_of(x: &[f32; GROUP]) -> Option<f32> {
+    // The greatest magnitude by its bits, which those of NaN and infinities exceed.
+    let max = x
+        .iter()
+        .fold(0, |max, x| max.max(x.to_bits() & 0x7FFF_FFFF));
+    if max == 0 {
+        return Some(0.0);
+    }
+    let exponent = max >> 23;
+    // The scale is 2^22 below, and its inverse finite.
+    if !(48..0xFF).contains(&exponent) {
+        return None;
+    }
+    let scale = f32::from_bits((exponent - 22) << 23);
+    Some(if f32::from_bits(max) > MAX * scale {
+        2.0 * scale
+    } else {
+        scale
+    })
+}
+
+/// Writes the digits of a group; the sums of both halves' integers.
+///
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+unsafe fn encode(x: &[f32; GROUP], scale: f32, planes: &mut [i8; PLANES]) -> (i32, i32) {
+    let inverse = _mm256_set1_ps(if scale == 0.0 { 0.0 } else { 1.0 / scale });
+    let zero = _mm256_setzero_si256();
+    let (mut digits, mut ts, mut sums) = ([[zero; 4]; 3], [zero; 4], [zero; 2]);
+    for i in 0..4 {
+        let x = _mm256_loadu_ps(x.as_ptr().add(8 * i));
+        // A product with a power of two is exact, so this rounds once.
+        let t = _mm256_cvtps_epi32(_mm256_mul_ps(x, inverse));
+        ts[i] = t;
+        sums[i / 2] = _mm256_add_epi32(sums[i / 2], t);
+        digits[0][i] = _mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(t));
+        let above = _mm256_srai_epi32::<8>(_mm256_sub_epi32(t, digits[0][i]));
+        digits[1][i] = _mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(above));
+        digits[2][i] = _mm256_srai_epi32::<8>(_mm256_sub_epi32(above, digits[1][i]));
+    }
+    for (plane, [a, b, c, d]) in digits.into_iter().enumerate() {
+        let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+        // Packing works within halves: four bytes of a, b, c, d each, twice.
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+        _mm256_storeu_si256(planes.as_mut_ptr().add(GROUP * plane).cast(), bytes);
+    }
+    // Adding neighbours works within halves, too: the first four of each vector, then the last four of each.
+    let quads = _mm256_hadd_epi32(
+        _mm256_hadd_epi32(ts[0], ts[1]),
+        _mm256_hadd_epi32(ts[2], ts[3]),
+    );
+    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    let quads = _mm256_permutevar8x32_epi32(quads, order);
+    _mm256_storeu_si256(planes.as_mut_ptr().add(3 * GROUP).cast(), quads);
+    let mut lanes = [[0i32; 8]; 2];
+    for (lanes, sum) in lanes.iter_mut().zip(sums) {
+        _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sum);
+    }
+    (lanes[0].iter().sum(), lanes[1].iter().sum())
+}
