@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn lines_are_read() {
-        let lines = parse("passed\tnode/test_abs\tAbs\t\nnonsense\nrefused\tnode/test_x\tX\ta, b\n");
+        let lines =
+            parse("passed\tnode/test_abs\tAbs\t\nnonsense\nrefused\tnode/test_x\tX\ta, b\n");
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0].outcome, Outcome::Passed);
         assert_eq!(lines[1].reason, "a, b");

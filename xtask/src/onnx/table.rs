@@ -149,10 +149,22 @@ mod tests {
             refused("Adam: the operator is not supported in opset 1"),
             refused("Adam: the operator is not supported in opset 2"),
         ];
-        let text = render(&[("cpu", cpu), ("wgpu", vec![line(Outcome::Wrong, "Abs", "")])]);
-        assert!(text.contains("| Abs | 2 | 1 + 1 | 0, 1 wrong |\n"), "{text}");
+        let text = render(&[
+            ("cpu", cpu),
+            ("wgpu", vec![line(Outcome::Wrong, "Abs", "")]),
+        ]);
+        assert!(
+            text.contains("| Abs | 2 | 1 + 1 | 0, 1 wrong |\n"),
+            "{text}"
+        );
         assert!(text.contains("| Adam | 2 | 0, 2 refused | 0 |\n"), "{text}");
-        assert!(text.contains("| Adam: the operator is not supported | 2 | 0 |\n"), "{text}");
-        assert!(text.contains("| **all of `node`** | 4 | 1 + 1, 2 refused |"), "{text}");
+        assert!(
+            text.contains("| Adam: the operator is not supported | 2 | 0 |\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| **all of `node`** | 4 | 1 + 1, 2 refused |"),
+            "{text}"
+        );
     }
 }

@@ -66,7 +66,13 @@ fn cases(folder: &Path) -> Result<Vec<(String, Case)>, Box<dyn Error>> {
         if model.extension().is_some_and(|e| e == "onnx") {
             let name = model.file_stem().unwrap_or_default().to_string_lossy();
             let name = format!("light/{name}");
-            cases.push((name, Case { model, data: Vec::new() }));
+            cases.push((
+                name,
+                Case {
+                    model,
+                    data: Vec::new(),
+                },
+            ));
         }
     }
     cases.sort_by(|a, b| a.0.cmp(&b.0));
@@ -83,7 +89,9 @@ fn operator(name: &str, model: &Path) -> String {
         return "expanded".into();
     }
     let bytes = std::fs::read(model).unwrap_or_default();
-    let graph = ModelProto::decode(bytes.as_slice()).ok().and_then(|m| m.graph);
+    let graph = ModelProto::decode(bytes.as_slice())
+        .ok()
+        .and_then(|m| m.graph);
     let node = graph.and_then(|g| g.node.last().cloned());
     node.and_then(|n| n.op_type).unwrap_or_default()
 }

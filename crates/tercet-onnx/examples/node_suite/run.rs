@@ -54,9 +54,12 @@ type Input = (String, Result<Tensor, String>);
 impl Case {
     pub(crate) fn run(&self, device: &Device) -> Result<Outcome, Box<dyn Error>> {
         let bytes = std::fs::read(&self.model)?;
-        let graph = ModelProto::decode(bytes.as_slice())?.graph.unwrap_or_default();
+        let graph = ModelProto::decode(bytes.as_slice())?
+            .graph
+            .unwrap_or_default();
         if self.data.is_empty() {
-            let outputs = |i| PathBuf::from(format!("{}_output_{i}.pb", without_extension(&self.model)));
+            let outputs =
+                |i| PathBuf::from(format!("{}_output_{i}.pb", without_extension(&self.model)));
             return self.run_set(device, &ramps(&graph), &outputs);
         }
         let mut outcome = Outcome::Passed;
@@ -98,7 +101,11 @@ impl Case {
         if let Err(e) = executable.run_into(&named, &mut outputs) {
             return Ok(Outcome::Wrong(format!("does not run: {}", one_line(&e))));
         }
-        let mut outcome = if given { Outcome::Given } else { Outcome::Passed };
+        let mut outcome = if given {
+            Outcome::Given
+        } else {
+            Outcome::Passed
+        };
         for (i, found) in outputs.iter().enumerate() {
             let expected = match tensor(&expected(i)) {
                 Ok(t) => t,
@@ -154,7 +161,11 @@ fn ramps(graph: &GraphProto) -> Vec<Input> {
         };
         let dims = ty.shape.iter().flat_map(|s| &s.dim);
         let shape: Vec<usize> = dims
-            .map(|d| d.dim_value.and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
+            .map(|d| {
+                d.dim_value
+                    .and_then(|n| usize::try_from(n).ok())
+                    .unwrap_or(1)
+            })
             .collect();
         let n: usize = shape.iter().product();
         let values: Vec<f32> = (0..n).map(|i| (i as f64 / n as f64) as f32).collect();

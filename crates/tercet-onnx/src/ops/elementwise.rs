@@ -5,8 +5,9 @@ use tercet_ir::{DType, Value};
 
 use super::{Entry, op};
 use crate::call::{Call, Done, one};
-use crate::elem;
+use crate::elem::{self, Elem};
 use crate::error::Reason;
+use crate::narrow;
 use crate::val::Val;
 
 /// Entries of functions of the graph that need no attribute: `"Relu" 6 Relu unary` is
@@ -403,19 +404,29 @@ fn where_(k: &mut Call<'_, '_>) -> Done {
     one(k.g().where_(cond, a, b)?)
 }
 
+/// The first operand as another dtype. Rounding to 8-bit floats is to the nearest; `saturate` concerns them alone.
+fn converted(k: &mut Call<'_, '_>, to: Elem) -> Done {
+    let saturate = k.attrs.flag("saturate", true)?;
+    // It concerns powers of two, which are refused.
+    k.attrs.ignore(&["round_mode"]);
+    let (x, from) = k.carried(0)?;
+    match (from, to) {
+        (Some(from), Elem::Narrow(to)) if from == to => Ok(vec![k.val(0).clone()]),
+        _ => Ok(vec![narrow::cast(k.g(), x, from, to, saturate)?]),
+    }
+}
+
 fn cast(k: &mut Call<'_, '_>) -> Done {
-    let to = elem::dtype(k.attrs.int("to", 0)?).map_err(|e| Reason::attribute("to", e))?;
-    // They concern 8-bit floats, which are not supported as results.
-    k.attrs.ignore(&["saturate", "round_mode"]);
-    let x = k.x(0)?;
-    one(cast_to(k.g(), x, to)?)
+    let to = elem::elem(k.attrs.int("to", 0)?).map_err(|e| Reason::attribute("to", e))?;
+    converted(k, to)
 }
 
 fn cast_like(k: &mut Call<'_, '_>) -> Done {
-    k.attrs.ignore(&["saturate", "round_mode"]);
-    let (x, like) = (k.x(0)?, k.x(1)?);
-    let to = k.dtype(like);
-    one(cast_to(k.g(), x, to)?)
+    let to = match k.carried(1)? {
+        (_, Some(narrow)) => Elem::Narrow(narrow),
+        (like, None) => Elem::Plain(k.dtype(like)),
+    };
+    converted(k, to)
 }
 
 /// The operand, and a mask that keeps everything.
