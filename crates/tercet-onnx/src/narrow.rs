@@ -58,7 +58,14 @@ pub(crate) struct Plan {
 
 /// The plan for a node; none where no operand is narrow, or where the operator looks at dtypes itself.
 pub(crate) fn plan(entry: &Entry, ins: &[Val], attrs: &Attrs<'_>) -> Result<Option<Plan>, Reason> {
-    const OWN: [&str; 4] = ["Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"];
+    const OWN: [&str; 6] = [
+        "Cast",
+        "CastLike",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "BitCast",
+        "Pow",
+    ];
     let narrow = |v: &Val| match v {
         Val::Narrow(narrow, _) => Some(*narrow),
         _ => None,

@@ -296,7 +296,19 @@ fn clip(k: &mut Call<'_, '_>) -> Done {
 
 /// Of the dtype of the base; where one is an integer and the other not, by way of F64.
 fn pow(k: &mut Call<'_, '_>) -> Done {
-    let (base, exponent) = (k.x(0)?, k.x(1)?);
+    let (base, (mut exponent, narrow)) = (k.x(0)?, k.carried(1)?);
+    if let Some(narrow) = narrow {
+        let to = k.dtype(base);
+        if !to.is_float() {
+            let reason = format!(
+                "has dtype {}, which bases of {to} do not take",
+                narrow.name()
+            );
+            return Err(Reason::operand(1, reason));
+        }
+        let cast = narrow::cast(k.g(), exponent, Some(narrow), Elem::Plain(to), true)?;
+        exponent = k.c.place(&cast, 1)?;
+    }
     let (to, from) = (k.dtype(base), k.dtype(exponent));
     let between = match (to.is_float(), from.is_float()) {
         (true, _) => to,
@@ -450,16 +462,30 @@ fn dropout_old(k: &mut Call<'_, '_>) -> Done {
     kept(k, dtype)
 }
 
-/// In training with a ratio above 0 it drops at random, which is refused: a model that is imported is one that is run.
+/// In training elements are dropped at random, and those that stay grow in proportion; else it is the operand.
 fn dropout(k: &mut Call<'_, '_>) -> Done {
-    k.attrs.ignore(&["seed"]);
+    let seed = k.attrs.int("seed", 0)?;
     let training = k.has(2) && k.int(2)? != 0;
-    if training && (!k.has(1) || k.float(1)? > 0.0) {
-        return Err(Reason::unsupported(
-            "dropout in training mode is not supported; export the model for inference",
-        ));
+    let ratio = match (training, k.has(1)) {
+        (false, _) => 0.0,
+        (true, true) => k.float(1)?,
+        (true, false) => 0.5,
+    };
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(Reason::operand(1, format!("{ratio} is not from 0 to 1")));
     }
-    kept(k, DType::Bool)
+    if ratio == 0.0 {
+        return kept(k, DType::Bool);
+    }
+    let x = k.x(0)?;
+    let dims = k.dims(x);
+    let numbers = k.g().rng_uniform(dims, DType::F32, 0.0, 1.0, seed as u64)?;
+    let (bound, zero) = (k.like(numbers, ratio)?, k.like(x, 0.0)?);
+    let growth = k.like(x, 1.0 / (1.0 - ratio))?;
+    let stays = k.g().compare(CompareFn::Ge, numbers, bound)?;
+    let grown = k.g().mul(x, growth)?;
+    let y = k.g().where_(stays, grown, zero)?;
+    Ok(vec![y.into(), stays.into()])
 }
 
 fn binarizer(k: &mut Call<'_, '_>) -> Done {

@@ -2,20 +2,26 @@
 //! of it is imported.
 
 mod attention;
+mod bits;
 pub(crate) mod constant;
 mod control;
 mod conv;
 mod elementwise;
+mod flex;
 mod grid;
 mod index;
 mod linear;
+mod linear_attention;
 mod loss;
 mod norm;
+mod optimizer;
+mod patches;
 mod quant;
 mod rearrange;
 mod recurrent;
 mod reduce;
 mod resize;
+mod resize_weights;
 mod sequence;
 mod shape;
 mod signal;
@@ -102,6 +108,11 @@ const TABLES: &[&[Entry]] = &[
     recurrent::TABLE,
     signal::TABLE,
     sequence::TABLE,
+    bits::TABLE,
+    flex::TABLE,
+    linear_attention::TABLE,
+    optimizer::TABLE,
+    patches::TABLE,
 ];
 
 /// The domain by the name that it has here.
