@@ -4,6 +4,8 @@
 //! dtypes (casts, quantising) do it themselves. An operator that is not in the list refuses them.
 
 mod float;
+#[cfg(test)]
+mod tests;
 mod unsigned;
 
 use std::rc::Rc;

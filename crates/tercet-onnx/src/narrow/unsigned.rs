@@ -43,7 +43,7 @@ pub(super) fn entry(name: &str, attrs: &Attrs<'_>) -> Result<Option<&'static Ent
 }
 
 /// Whether `a < b`.
-fn below(g: &mut Graph, a: Value, b: Value) -> Result<Value, Reason> {
+pub(super) fn below(g: &mut Graph, a: Value, b: Value) -> Result<Value, Reason> {
     let zero = g.scalar(DType::I64, 0.0)?;
     let less = g.compare(CompareFn::Lt, a, b)?;
     let (a_high, b_high) = (
@@ -89,7 +89,7 @@ fn low_bits(g: &mut Graph) -> Result<Value, Reason> {
 }
 
 /// Zeros come in from the left; by 64 and more nothing is left.
-fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value, Reason> {
+pub(super) fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value, Reason> {
     let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
     let mask = low_bits(g)?;
     let half = g.binary(BinaryFn::Shr, a, one_)?;
@@ -104,7 +104,7 @@ fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value, Reason> {
 }
 
 /// Quotient and remainder. With a divisor from 2^63 on the quotient is 0 or 1; else twice that of halves is at most one less.
-fn divide(g: &mut Graph, a: Value, b: Value) -> Result<(Value, Value), Reason> {
+pub(super) fn divide(g: &mut Graph, a: Value, b: Value) -> Result<(Value, Value), Reason> {
     let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
     let mask = low_bits(g)?;
     let half = g.binary(BinaryFn::Shr, a, one_)?;
