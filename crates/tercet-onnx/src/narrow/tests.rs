@@ -16,6 +16,9 @@ const FLOATS: [Narrow; 5] = [
     Narrow::E2M1,
 ];
 
+/// What is made in a graph of values.
+type Build<'a> = &'a dyn Fn(&mut Graph, &[Value]) -> Result<Value, Reason>;
+
 /// What a graph makes of tensors.
 fn run(
     tensors: &[Tensor],
@@ -168,9 +171,7 @@ fn held(values: impl Iterator<Item = u64>) -> Tensor {
 fn unsigned_arithmetic_is_that_of_u64() {
     let all: Vec<(u64, u64)> = pairs().into_iter().filter(|(_, b)| *b != 0).collect();
     let tensors = [held(all.iter().map(|p| p.0)), held(all.iter().map(|p| p.1))];
-    let check = |what: &str,
-                 build: &dyn Fn(&mut Graph, &[Value]) -> Result<Value, Reason>,
-                 own: &dyn Fn(u64, u64) -> i64| {
+    let check = |what: &str, build: Build<'_>, own: &dyn Fn(u64, u64) -> i64| {
         let found = run(&tensors, build).to_i64s();
         for ((a, b), found) in all.iter().zip(found) {
             assert_eq!(found, own(*a, *b), "{what} of {a} and {b}");

@@ -6,6 +6,7 @@ mod bits;
 pub(crate) mod constant;
 mod control;
 mod conv;
+mod deform;
 mod elementwise;
 mod flex;
 mod grid;
@@ -22,6 +23,7 @@ mod recurrent;
 mod reduce;
 mod resize;
 mod resize_weights;
+mod roi;
 mod sequence;
 mod shape;
 mod signal;
@@ -109,6 +111,8 @@ const TABLES: &[&[Entry]] = &[
     signal::TABLE,
     sequence::TABLE,
     bits::TABLE,
+    deform::TABLE,
+    roi::TABLE,
     flex::TABLE,
     linear_attention::TABLE,
     optimizer::TABLE,

@@ -20,6 +20,7 @@ pub(crate) const TABLE: &[Entry] = &[
     op("DynamicQuantizeLinear", 11, dynamic_quantize),
     op("MatMulInteger", 10, matmul_integer),
     op("QLinearMatMul", 10, qlinear_matmul),
+    op("QLinearConv", 10, qlinear_conv),
 ];
 
 /// A scale or zero point, of one number, one along an axis, or one for each block of an axis, as it broadcasts.
@@ -267,4 +268,31 @@ fn qlinear_matmul(k: &mut Call<'_, '_>) -> Done {
     let scaled = k.g().mul(number, factor)?;
     let zero = reshaped(k.g(), zero, &[])?;
     Ok(vec![Val::Graph(rounded(k, scaled, Some(zero), to)?)])
+}
+
+/// Sums of integers, scaled and moved; the weights' scale is one number, or one for each channel of the result.
+fn qlinear_conv(k: &mut Call<'_, '_>) -> Done {
+    let (x, w) = (shifted(k, 0, 2, None)?, shifted(k, 3, 5, Some(0))?);
+    let (x_scale, w_scale, y_scale, zero) = (k.x(1)?, k.x(4)?, k.x(6)?, k.x(7)?);
+    let (bias, rank) = (k.opt(8)?, k.rank(x));
+    let to = k.dtype(zero);
+    let sum = super::conv::convolved(k, x, w, bias)?;
+    let (x_scale, y_scale) = (
+        reshaped(k.g(), x_scale, &[])?,
+        reshaped(k.g(), y_scale, &[])?,
+    );
+    let w_scale = match k.dims(w_scale).as_slice() {
+        [n] if !n.is_one() => {
+            let mut wide = vec![n.clone()];
+            wide.resize(rank - 1, Dim::Known(1));
+            reshaped(k.g(), w_scale, &wide)?
+        }
+        _ => reshaped(k.g(), w_scale, &[])?,
+    };
+    let product = k.g().mul(x_scale, w_scale)?;
+    let factor = k.g().div(product, y_scale)?;
+    let number = k.g().cast(sum, DType::F32)?;
+    let scaled = k.g().mul(number, factor)?;
+    let zero = reshaped(k.g(), zero, &[])?;
+    one(rounded(k, scaled, Some(zero), to)?)
 }
