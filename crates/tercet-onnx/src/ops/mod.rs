@@ -11,6 +11,7 @@ mod elementwise;
 mod flex;
 mod grid;
 mod index;
+mod legacy;
 mod linear;
 mod linear_attention;
 mod loss;
@@ -92,6 +93,8 @@ pub(crate) const NEWEST: i64 = 27;
 
 const TABLES: &[&[Entry]] = &[
     constant::TABLE,
+    // Before the entries that hold from the next version on.
+    legacy::TABLE,
     elementwise::DIRECT,
     elementwise::TABLE,
     shape::TABLE,
