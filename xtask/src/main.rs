@@ -9,7 +9,9 @@
 //! | `docs` | the tables of the documentation that follow from the code |
 //! | `fetch minilm` | the MiniLM weights into the cache folder |
 //! | `fetch digits` | the images that an example learns from into the cache folder |
+//! | `fetch onnx` | ONNX's own cases into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
+//! | `onnx [--device D] [FILTER]` | ONNX's own cases on every executor, and the table of them in `docs/onnx.md` |
 //! | `bench cpu` | the CPU benches as one table, and as JSON |
 //! | `bench gpu` | the bench of a GPU executor |
 //!
@@ -23,6 +25,7 @@ mod env;
 mod error;
 mod fetch;
 mod lavapipe;
+mod onnx;
 mod parity;
 mod process;
 mod shaders;
@@ -80,6 +83,8 @@ enum Command {
     Tree,
     /// Write the tables of the documentation that follow from the code
     Docs,
+    /// Run ONNX's own cases on every executor and write the table of them
+    Onnx(onnx::Options),
     /// Fetch a model or a tool into the cache folder and print where it is
     Fetch {
         #[command(subcommand)]
@@ -98,6 +103,8 @@ enum Fetch {
     Minilm,
     /// 1,797 handwritten digits of 8 x 8 pixels, for the image classifier of `examples/training` (10 MB to download)
     Digits,
+    /// The cases that ONNX's wheel ships (18 MB to download)
+    Onnx,
     /// Debian unstable's lavapipe (a Vulkan device on the CPU), validation layers and SPIR-V tools,
     /// 80 MB to download, 400 MB on disk; needs apt with a Debian mirror, not root
     Lavapipe,
@@ -176,6 +183,12 @@ fn run(command: Command) -> Result<(), Error> {
             what: Fetch::Digits,
         } => {
             let dir = fetch::digits(&cache::dir()?)?;
+            println!("{}", dir.display());
+            Ok(())
+        }
+        Command::Onnx(options) => onnx::run(&options),
+        Command::Fetch { what: Fetch::Onnx } => {
+            let dir = fetch::onnx(&cache::dir()?)?;
             println!("{}", dir.display());
             Ok(())
         }

@@ -4,6 +4,7 @@ use tercet_ir::{DType, Dim, Graph, Tensor, Type, Value};
 
 use crate::attrs::Attrs;
 use crate::ctx::Ctx;
+use crate::elem::Narrow;
 use crate::error::Reason;
 use crate::proto::NodeProto;
 use crate::val::{Num, Val};
@@ -49,6 +50,14 @@ impl Call<'_, '_> {
     pub(crate) fn x(&mut self, index: usize) -> Result<Value, Reason> {
         let val = self.val(index).clone();
         self.c.place(&val, index)
+    }
+
+    /// An operand as a value of the graph, and its dtype if that is held in another.
+    pub(crate) fn carried(&mut self, index: usize) -> Result<(Value, Option<Narrow>), Reason> {
+        match self.val(index).clone() {
+            Val::Narrow(narrow, inner) => Ok((self.c.place(&inner, index)?, Some(narrow))),
+            other => Ok((self.c.place(&other, index)?, None)),
+        }
     }
 
     /// An optional operand as a value of the graph.
@@ -128,6 +137,10 @@ impl Call<'_, '_> {
                 "has symbols where numbers are needed; fix them with `ImportOptions::dim`",
             )),
             Val::Absent => Err(Reason::operand(index, "is missing")),
+            Val::Narrow(narrow, _) => Err(Reason::operand(
+                index,
+                format!("has dtype {}, which is not supported there", narrow.name()),
+            )),
             Val::Seq(_) => Err(Reason::operand(
                 index,
                 "is a sequence, a tensor is expected",

@@ -185,6 +185,10 @@ impl<'m> Ctx<'m> {
             }
             Val::Sizes(sizes) => self.place_sizes(sizes),
             Val::Absent => Err(Reason::operand(index, "is missing")),
+            Val::Narrow(narrow, _) => Err(Reason::operand(
+                index,
+                format!("has dtype {}, which is not supported there", narrow.name()),
+            )),
             Val::Seq(_) => Err(Reason::operand(
                 index,
                 "is a sequence, a tensor is expected",

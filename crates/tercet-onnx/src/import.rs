@@ -247,7 +247,10 @@ fn declare_inputs<'m>(ctx: &mut Ctx<'m>, graph: &'m GraphProto) -> Vec<String> {
         let val = match ctx.options.values.get(name) {
             Some(tensor) => {
                 fixed.push(name.to_string());
-                Val::named(tensor.clone(), Some(name.to_string()))
+                let narrow = declared_elem(info.r#type.as_ref())
+                    .ok()
+                    .and_then(elem::Elem::narrow);
+                Val::decoded((tensor.clone(), narrow), Some(name.to_string()))
             }
             None if weights.contains(name) => {
                 fixed.push(name.to_string());
@@ -255,10 +258,10 @@ fn declare_inputs<'m>(ctx: &mut Ctx<'m>, graph: &'m GraphProto) -> Vec<String> {
             }
             None => match input_type(ctx.options, name, info.r#type.as_ref()) {
                 Err(why) => Val::Refused(format!("is the input `{name}`: {why}").into()),
-                Ok(ty) => match ctx.g().input(name, ty) {
-                    Ok(v) => v.into(),
-                    Err(e) => {
-                        ctx.fail(name.to_string(), "input", Reason::Graph(e));
+                Ok((ty, narrow)) => match declare(ctx, name, ty, narrow) {
+                    Ok(val) => val,
+                    Err(reason) => {
+                        ctx.fail(name.to_string(), "input", reason);
                         Val::Failed
                     }
                 },
@@ -269,8 +272,38 @@ fn declare_inputs<'m>(ctx: &mut Ctx<'m>, graph: &'m GraphProto) -> Vec<String> {
     fixed
 }
 
-/// The type of an input.
-fn input_type(options: &ImportOptions, name: &str, ty: Option<&TypeProto>) -> Result<Type, String> {
+/// An input of the graph. One of a narrow dtype is given in its carrier; what is no value of the dtype becomes one.
+fn declare(
+    ctx: &mut Ctx<'_>,
+    name: &str,
+    ty: Type,
+    narrow: Option<elem::Narrow>,
+) -> Result<Val, Reason> {
+    let value = ctx.g().input(name, ty)?;
+    match narrow {
+        None => Ok(value.into()),
+        Some(narrow) => {
+            let value = crate::narrow::fit(ctx.g(), narrow, value)?;
+            Ok(Val::Narrow(narrow, Rc::new(value.into())))
+        }
+    }
+}
+
+/// The dtype that a type of tensors says.
+fn declared_elem(ty: Option<&TypeProto>) -> Result<elem::Elem, String> {
+    match ty.and_then(|t| t.value.as_ref()) {
+        Some(TypeValue::Tensor(t)) => elem::elem(t.elem_type.unwrap_or(0).into()),
+        _ => Err("it is no tensor".into()),
+    }
+}
+
+/// The type of an input, and its dtype if that is narrow.
+fn input_type(
+    options: &ImportOptions,
+    name: &str,
+    ty: Option<&TypeProto>,
+) -> Result<(Type, Option<elem::Narrow>), String> {
+    let elem = declared_elem(ty);
     let tensor = match ty.and_then(|t| t.value.as_ref()) {
         Some(TypeValue::Tensor(t)) => t,
         Some(TypeValue::Sequence(_)) => return Err("sequences are not supported as inputs".into()),
@@ -281,7 +314,10 @@ fn input_type(options: &ImportOptions, name: &str, ty: Option<&TypeProto>) -> Re
         }
         None => return Err("it has no type".into()),
     };
-    let dtype = elem::dtype(tensor.elem_type.unwrap_or(0).into())?;
+    let (dtype, narrow) = match elem? {
+        elem::Elem::Plain(dtype) => (dtype, None),
+        elem::Elem::Narrow(narrow) => (narrow.carrier(), Some(narrow)),
+    };
     let dims = match options.shapes.get(name) {
         Some(dims) => dims.clone(),
         None => declared_dims(options, name, tensor)?,
@@ -292,7 +328,7 @@ fn input_type(options: &ImportOptions, name: &str, ty: Option<&TypeProto>) -> Re
             dims.len(),
             tercet_ir::MAX_RANK
         )),
-        false => Ok(Type::new(dtype, dims)),
+        false => Ok((Type::new(dtype, dims), narrow)),
     }
 }
 
@@ -333,7 +369,7 @@ impl<'m> Ctx<'m> {
                 continue;
             }
             let val = match tensor::decode(proto, &self.folder) {
-                Ok(t) => Val::named(t, Some(name.to_string())),
+                Ok(made) => Val::decoded(made, Some(name.to_string())),
                 Err(why) => Val::Refused(format!("is the initializer `{name}`: {why}").into()),
             };
             self.scope().names.insert(name, val);
@@ -374,6 +410,10 @@ fn name_output(
     info: &ValueInfoProto,
     val: &Val,
 ) -> Result<(), Reason> {
+    let (val, narrow) = match val {
+        Val::Narrow(narrow, inner) => (&**inner, Some(*narrow)),
+        other => (other, None),
+    };
     let value = ctx.place(val, 0)?;
     let declared = match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
         Some(TypeValue::Tensor(t)) => t.elem_type.unwrap_or(0),
@@ -385,8 +425,11 @@ fn name_output(
         None => 0,
     };
     if declared != 0 {
-        let declared = elem::dtype(declared.into()).map_err(Reason::unsupported)?;
-        let found = ctx.graph().ty(value).dtype;
+        let declared = elem::elem(declared.into()).map_err(Reason::unsupported)?;
+        let found = match narrow {
+            Some(narrow) => elem::Elem::Narrow(narrow),
+            None => elem::Elem::Plain(ctx.graph().ty(value).dtype),
+        };
         if declared != found {
             return Err(Reason::unsupported(format!(
                 "it is declared {declared}, its node gives {found}"

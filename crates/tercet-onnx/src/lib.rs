@@ -18,6 +18,7 @@ mod elem;
 mod error;
 mod external;
 mod import;
+mod narrow;
 mod node;
 mod nums;
 mod ops;
@@ -29,12 +30,13 @@ mod val;
 pub use error::{NodeError, OnnxError, Place, Reason};
 pub use import::{ImportOptions, Imported, Source, import, import_model};
 
-/// The tensor of a serialized `TensorProto`.
+/// The tensor of a serialized `TensorProto`. Of dtypes that [`tercet_ir::DType`] does not have it is what a model's input of that
+/// dtype takes: 16-bit integers as I32, those of 4 and 2 bits as I8 and U8, U64 by its bits as I64, 8-bit and 4-bit floats as F32.
 ///
 /// # Errors
 /// What is wrong with the bytes, or the dtype that is not supported.
 pub fn read_tensor(bytes: Vec<u8>) -> Result<tercet_ir::Tensor, String> {
     let proto = <proto::TensorProto as prost::Message>::decode(bytes::Bytes::from(bytes));
     let proto = proto.map_err(|e| e.to_string())?;
-    tensor::decode(&proto, &external::Folder::default())
+    tensor::decode(&proto, &external::Folder::default()).map(|(t, _)| t)
 }

@@ -73,7 +73,7 @@ impl<'m> Ctx<'m> {
         let attrs = Attrs::new(self.attributes(node)?);
         let results = match callee {
             Callee::Function(f) => return self.call_function(f, &ins, &attrs),
-            Callee::Table(entry, opset) => self.call(entry, opset, node, &ins, &attrs)?,
+            Callee::Table(entry, opset) => self.call_any(entry, opset, node, &ins, &attrs)?,
         };
         let wanted = node
             .output
@@ -139,6 +139,22 @@ impl<'m> Ctx<'m> {
         Ok(list)
     }
 
+    /// The results of an operator of the table, whatever the dtypes of its operands.
+    fn call_any(
+        &mut self,
+        entry: &'static Entry,
+        opset: i64,
+        node: &'m NodeProto,
+        ins: &[Val],
+        attrs: &Attrs<'m>,
+    ) -> Done {
+        let Some(plan) = crate::narrow::plan(entry, ins, attrs)? else {
+            return self.call(entry, opset, node, ins, attrs);
+        };
+        let results = self.call(plan.entry.unwrap_or(entry), opset, node, &plan.ins, attrs)?;
+        plan.results(self.g(), results)
+    }
+
     /// The results of an operator of the table.
     fn call(
         &mut self,
@@ -180,6 +196,7 @@ impl<'m> Ctx<'m> {
     ) -> Result<Option<Vec<Val>>, Reason> {
         let small = |v: &Val| match v {
             Val::Known(k) => k.tensor.numel() <= MAX_FOLDED,
+            Val::Narrow(_, v) => matches!(&**v, Val::Known(k) if k.tensor.numel() <= MAX_FOLDED),
             Val::Absent => true,
             _ => false,
         };
@@ -199,6 +216,10 @@ impl<'m> Ctx<'m> {
         let results = results?;
         let values = results.iter().filter_map(|v| match v {
             Val::Graph(v) => Some(*v),
+            Val::Narrow(_, inner) => match &**inner {
+                Val::Graph(v) => Some(*v),
+                _ => None,
+            },
             _ => None,
         });
         let values: Vec<Value> = values.collect();
@@ -223,9 +244,13 @@ impl<'m> Ctx<'m> {
         }
         attrs.finish()?;
         let done = evaluate(&graph, &EvalCtx::after(0), &BTreeMap::new())?;
-        let fold = |v: Val| match v {
+        let plain = |v: Val| match v {
             Val::Graph(v) => Val::known(done.get(v).clone()),
             other => other,
+        };
+        let fold = |v: Val| match v {
+            Val::Narrow(narrow, v) => Val::Narrow(narrow, Rc::new(plain((*v).clone()))),
+            other => plain(other),
         };
         Ok(Some(results.into_iter().map(fold).collect()))
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tercet_ir::{DType, Tensor, TensorType};
 
-use crate::elem;
+use crate::elem::{self, Elem, Narrow};
 use crate::external::Folder;
 use crate::proto::TensorProto;
 
@@ -35,8 +35,19 @@ pub(crate) fn sizes(dims: &[i64]) -> Result<Vec<usize>, String> {
     Ok(sizes)
 }
 
-/// The tensor of a message.
-pub(crate) fn decode(proto: &TensorProto, folder: &Folder) -> Result<Tensor, String> {
+/// The tensor of a message, and its dtype where it is held in another.
+pub(crate) fn decode(
+    proto: &TensorProto,
+    folder: &Folder,
+) -> Result<(Tensor, Option<Narrow>), String> {
+    match elem::elem(proto.data_type.unwrap_or(0).into())? {
+        Elem::Plain(_) => Ok((plain(proto, folder)?, None)),
+        Elem::Narrow(narrow) => Ok((carried(proto, folder, narrow)?, Some(narrow))),
+    }
+}
+
+/// The tensor of a message of a dtype that the graph has.
+pub(crate) fn plain(proto: &TensorProto, folder: &Folder) -> Result<Tensor, String> {
     let dtype = elem::dtype(proto.data_type.unwrap_or(0).into())?;
     let ty = TensorType::new(dtype, &sizes(&proto.dims)?);
     if proto.data_location == Some(EXTERNAL) {
@@ -47,6 +58,63 @@ pub(crate) fn decode(proto: &TensorProto, folder: &Folder) -> Result<Tensor, Str
         Some(raw) => of_bytes(ty, raw.clone()),
         None => of_fields(ty, proto),
     }
+}
+
+/// A tensor of narrow elements, in their carrier.
+fn carried(proto: &TensorProto, folder: &Folder, narrow: Narrow) -> Result<Tensor, String> {
+    let ty = TensorType::new(narrow.carrier(), &sizes(&proto.dims)?);
+    let (n, bits) = (ty.numel(), narrow.bits());
+    let size_bytes = n.checked_mul(bits).ok_or("sizes overflow")?.div_ceil(8);
+    let bytes = match (proto.data_location == Some(EXTERNAL), &proto.raw_data) {
+        (true, _) => folder.read(&proto.external_data, size_bytes as u64)?,
+        (false, Some(raw)) => raw.clone(),
+        (false, None) => of_lists(proto, bits),
+    };
+    if bytes.len() != size_bytes {
+        let (name, found) = (narrow.name(), bytes.len());
+        return Err(format!(
+            "{n} elements of {name} are {size_bytes} bytes, the file has {found}"
+        ));
+    }
+    let code = |i: usize| match bits {
+        // The first element is in the lowest bits.
+        2 | 4 => {
+            let (per_byte, mask) = (8 / bits, (1u64 << bits) - 1);
+            (u64::from(bytes[i / per_byte]) >> (i % per_byte * bits)) & mask
+        }
+        _ => {
+            let width = bits / 8;
+            let own = &bytes[i * width..(i + 1) * width];
+            own.iter()
+                .rev()
+                .fold(0, |code, b| (code << 8) | u64::from(*b))
+        }
+    };
+    let made = if narrow == Narrow::U64 {
+        let values: Vec<i64> = (0..n).map(|i| code(i) as i64).collect();
+        Tensor::from_i64s(ty, &values)
+    } else {
+        let values: Vec<f64> = (0..n).map(|i| narrow.value(code(i))).collect();
+        Tensor::from_f64s(ty, &values)
+    };
+    made.map_err(|e| tercet_ir::one_line(&e))
+}
+
+/// The bytes of elements that are in lists of numbers; those of less than a byte lie packed there.
+fn of_lists(proto: &TensorProto, bits: usize) -> Bytes {
+    let bytes: Vec<u8> = match bits {
+        64 => proto
+            .uint64_data
+            .iter()
+            .flat_map(|x| x.to_le_bytes())
+            .collect(),
+        16 => {
+            let halves = proto.int32_data.iter().map(|x| *x as u16);
+            halves.flat_map(u16::to_le_bytes).collect()
+        }
+        _ => proto.int32_data.iter().map(|x| *x as u8).collect(),
+    };
+    bytes.into()
 }
 
 fn of_bytes(ty: TensorType, bytes: Bytes) -> Result<Tensor, String> {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::elem::Narrow;
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
 /// A value: of the graph, known, or a shape that is known but for symbols.
@@ -16,6 +17,8 @@ pub(crate) enum Val {
     Known(Rc<Known>),
     /// I64 numbers of which some are sizes with symbols; the rank is 0 or 1.
     Sizes(Rc<Sizes>),
+    /// Of a dtype that the graph does not have: `Graph` or `Known`, held in its carrier.
+    Narrow(Narrow, Rc<Val>),
     /// A list of values, which never runs.
     Seq(Rc<Vec<Val>>),
     /// Something that whoever uses it is refused for, with the reason.
@@ -91,6 +94,15 @@ impl Val {
             name,
             placed,
         }))
+    }
+
+    /// A tensor of a file, with its name.
+    pub(crate) fn decoded((tensor, narrow): (Tensor, Option<Narrow>), name: Option<String>) -> Val {
+        let val = Val::named(tensor, name);
+        match narrow {
+            Some(narrow) => Val::Narrow(narrow, Rc::new(val)),
+            None => val,
+        }
     }
 
     /// Numbers of a shape: a tensor where all are known.

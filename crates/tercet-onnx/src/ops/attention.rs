@@ -157,7 +157,7 @@ fn widened(k: &mut Call<'_, '_>, mask: Value, keys: &Dim) -> Result<Value, Reaso
 }
 
 /// Heads of keys or values, each repeated for the queries' heads that share it.
-fn repeated(k: &mut Call<'_, '_>, x: Value, times: usize) -> Result<Value, Reason> {
+pub(crate) fn repeated(k: &mut Call<'_, '_>, x: Value, times: usize) -> Result<Value, Reason> {
     if times == 1 {
         return Ok(x);
     }

@@ -25,7 +25,7 @@ fn constant(k: &mut Call<'_, '_>) -> Done {
         let made = tensor::decode(proto, &k.c.folder);
         // Refused where it is used: strings may be of no account.
         return Ok(vec![match made {
-            Ok(t) => Val::named(t, k.node.output.first().cloned()),
+            Ok(made) => Val::decoded(made, k.node.output.first().cloned()),
             Err(why) => Val::Refused(why.into()),
         }]);
     }
@@ -52,8 +52,8 @@ pub(crate) fn sparse(proto: &SparseTensorProto, folder: &Folder) -> Result<Tenso
         return Err("a sparse tensor without values or indices".into());
     };
     let (values, indices) = (
-        tensor::decode(values, folder)?,
-        tensor::decode(indices, folder)?,
+        tensor::plain(values, folder)?,
+        tensor::plain(indices, folder)?,
     );
     let ty = TensorType::new(values.dtype(), &tensor::sizes(&proto.dims)?);
     if ty.saturating_bytes() > MOST as u64 {
@@ -97,7 +97,7 @@ fn constant_of_shape(k: &mut Call<'_, '_>) -> Done {
     let dims = k.shape_operand(0)?;
     let value = match k.attrs.tensor_opt("value")? {
         Some(proto) => {
-            tensor::decode(proto, &k.c.folder).map_err(|e| Reason::attribute("value", e))?
+            tensor::plain(proto, &k.c.folder).map_err(|e| Reason::attribute("value", e))?
         }
         None => Tensor::scalar(0f32),
     };

@@ -30,7 +30,7 @@ const MAX_DEPTH: usize = 32;
 
 impl<'m> Ctx<'m> {
     /// The results of a graph inside a node, as part of the current graph.
-    fn inline(
+    pub(crate) fn inline(
         &mut self,
         graph: &'m GraphProto,
         arguments: Vec<Val>,
@@ -142,7 +142,16 @@ impl<'m> Ctx<'m> {
         for (i, ((name, val), ty)) in captures.iter().zip(types).enumerate() {
             let val = match ty {
                 Some(ty) => self.g().input(&format!("capture{i}"), ty.clone())?.into(),
-                None => val.clone(),
+                // Values of the graph around are none of this one.
+                None => match val {
+                    Val::Narrow(_, inner) if matches!(&**inner, Val::Graph(_)) => {
+                        Val::Refused("is of a dtype that graphs inside nodes cannot read".into())
+                    }
+                    Val::Seq(list) if list.iter().any(|v| !matches!(v, Val::Known(_))) => {
+                        Val::Refused("is a sequence, which graphs inside nodes cannot read".into())
+                    }
+                    other => other.clone(),
+                },
             };
             scope.names.entry(name).or_insert(val);
         }

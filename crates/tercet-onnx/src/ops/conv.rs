@@ -20,7 +20,12 @@ pub(crate) const TABLE: &[Entry] = &[
 ];
 
 /// The sizes of an attribute, one for each spatial axis.
-fn list(k: &Call<'_, '_>, name: &str, axes: usize, default: usize) -> Result<Vec<usize>, Reason> {
+pub(super) fn list(
+    k: &Call<'_, '_>,
+    name: &str,
+    axes: usize,
+    default: usize,
+) -> Result<Vec<usize>, Reason> {
     let sizes = match k.attrs.ints_opt(name)? {
         Some(list) => unsigned(name, list)?,
         None => vec![default; axes],
@@ -49,7 +54,7 @@ fn spatial(k: &Call<'_, '_>, x: Value) -> Result<usize, Reason> {
 }
 
 /// Where windows of a kernel stand on an operand: strides, dilations and pads, given or by `auto_pad`.
-fn window(k: &Call<'_, '_>, x: Value, kernel: &[usize]) -> Result<Window, Reason> {
+pub(super) fn window(k: &Call<'_, '_>, x: Value, kernel: &[usize]) -> Result<Window, Reason> {
     let n = kernel.len();
     let mut w = Window::new(n);
     w.stride = list(k, "strides", n, 1)?;
@@ -92,7 +97,7 @@ fn window(k: &Call<'_, '_>, x: Value, kernel: &[usize]) -> Result<Window, Reason
 }
 
 /// The kernel of weights `[O, C, ..]`, which an attribute can say again.
-fn kernel_of(k: &Call<'_, '_>, w: Value) -> Result<Vec<usize>, Reason> {
+pub(super) fn kernel_of(k: &Call<'_, '_>, w: Value) -> Result<Vec<usize>, Reason> {
     let own: Vec<usize> = k.known_dims(w)?.into_iter().skip(2).collect();
     match k.attrs.ints_opt("kernel_shape")? {
         Some(list) if unsigned("kernel_shape", list)? != own => Err(Reason::attribute(
@@ -103,7 +108,7 @@ fn kernel_of(k: &Call<'_, '_>, w: Value) -> Result<Vec<usize>, Reason> {
     }
 }
 
-fn groups(k: &Call<'_, '_>) -> Result<usize, Reason> {
+pub(super) fn groups(k: &Call<'_, '_>) -> Result<usize, Reason> {
     let groups = usize::try_from(k.attrs.int("group", 1)?)
         .ok()
         .filter(|g| *g > 0);
@@ -112,10 +117,7 @@ fn groups(k: &Call<'_, '_>) -> Result<usize, Reason> {
 
 fn conv(k: &mut Call<'_, '_>) -> Done {
     let (x, w, bias) = (k.x(0)?, k.x(1)?, k.opt(2)?);
-    spatial(k, x)?;
-    let kernel = kernel_of(k, w)?;
-    let (window, groups) = (window(k, x, &kernel)?, groups(k)?);
-    one(k.g().conv(x, w, bias, window, groups)?)
+    one(convolved(k, x, w, bias)?)
 }
 
 /// Operands less their zero points, as I32.
@@ -143,10 +145,20 @@ pub(crate) fn shifted(
 
 fn conv_integer(k: &mut Call<'_, '_>) -> Done {
     let (x, w) = (shifted(k, 0, 2, None)?, shifted(k, 1, 3, Some(0))?);
+    one(convolved(k, x, w, None)?)
+}
+
+/// The convolution of operands that are made already, by the node's attributes.
+pub(super) fn convolved(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    w: Value,
+    bias: Option<Value>,
+) -> Result<Value, Reason> {
     spatial(k, x)?;
     let kernel = kernel_of(k, w)?;
     let (window, groups) = (window(k, x, &kernel)?, groups(k)?);
-    one(k.g().conv(x, w, None, window, groups)?)
+    Ok(k.g().conv(x, w, bias, window, groups)?)
 }
 
 fn conv_transpose(k: &mut Call<'_, '_>) -> Done {

@@ -5,8 +5,9 @@ use tercet_ir::{DType, Value};
 
 use super::{Entry, op};
 use crate::call::{Call, Done, one};
-use crate::elem;
+use crate::elem::{self, Elem};
 use crate::error::Reason;
+use crate::narrow;
 use crate::val::Val;
 
 /// Entries of functions of the graph that need no attribute: `"Relu" 6 Relu unary` is
@@ -295,7 +296,19 @@ fn clip(k: &mut Call<'_, '_>) -> Done {
 
 /// Of the dtype of the base; where one is an integer and the other not, by way of F64.
 fn pow(k: &mut Call<'_, '_>) -> Done {
-    let (base, exponent) = (k.x(0)?, k.x(1)?);
+    let (base, (mut exponent, narrow)) = (k.x(0)?, k.carried(1)?);
+    if let Some(narrow) = narrow {
+        let to = k.dtype(base);
+        if !to.is_float() {
+            let reason = format!(
+                "has dtype {}, which bases of {to} do not take",
+                narrow.name()
+            );
+            return Err(Reason::operand(1, reason));
+        }
+        let cast = narrow::cast(k.g(), exponent, Some(narrow), Elem::Plain(to), true)?;
+        exponent = k.c.place(&cast, 1)?;
+    }
     let (to, from) = (k.dtype(base), k.dtype(exponent));
     let between = match (to.is_float(), from.is_float()) {
         (true, _) => to,
@@ -403,19 +416,29 @@ fn where_(k: &mut Call<'_, '_>) -> Done {
     one(k.g().where_(cond, a, b)?)
 }
 
+/// The first operand as another dtype. Rounding to 8-bit floats is to the nearest; `saturate` concerns them alone.
+fn converted(k: &mut Call<'_, '_>, to: Elem) -> Done {
+    let saturate = k.attrs.flag("saturate", true)?;
+    // It concerns powers of two, which are refused.
+    k.attrs.ignore(&["round_mode"]);
+    let (x, from) = k.carried(0)?;
+    match (from, to) {
+        (Some(from), Elem::Narrow(to)) if from == to => Ok(vec![k.val(0).clone()]),
+        _ => Ok(vec![narrow::cast(k.g(), x, from, to, saturate)?]),
+    }
+}
+
 fn cast(k: &mut Call<'_, '_>) -> Done {
-    let to = elem::dtype(k.attrs.int("to", 0)?).map_err(|e| Reason::attribute("to", e))?;
-    // They concern 8-bit floats, which are not supported as results.
-    k.attrs.ignore(&["saturate", "round_mode"]);
-    let x = k.x(0)?;
-    one(cast_to(k.g(), x, to)?)
+    let to = elem::elem(k.attrs.int("to", 0)?).map_err(|e| Reason::attribute("to", e))?;
+    converted(k, to)
 }
 
 fn cast_like(k: &mut Call<'_, '_>) -> Done {
-    k.attrs.ignore(&["saturate", "round_mode"]);
-    let (x, like) = (k.x(0)?, k.x(1)?);
-    let to = k.dtype(like);
-    one(cast_to(k.g(), x, to)?)
+    let to = match k.carried(1)? {
+        (_, Some(narrow)) => Elem::Narrow(narrow),
+        (like, None) => Elem::Plain(k.dtype(like)),
+    };
+    converted(k, to)
 }
 
 /// The operand, and a mask that keeps everything.
@@ -439,16 +462,30 @@ fn dropout_old(k: &mut Call<'_, '_>) -> Done {
     kept(k, dtype)
 }
 
-/// In training with a ratio above 0 it drops at random, which is refused: a model that is imported is one that is run.
+/// In training elements are dropped at random, and those that stay grow in proportion; else it is the operand.
 fn dropout(k: &mut Call<'_, '_>) -> Done {
-    k.attrs.ignore(&["seed"]);
+    let seed = k.attrs.int("seed", 0)?;
     let training = k.has(2) && k.int(2)? != 0;
-    if training && (!k.has(1) || k.float(1)? > 0.0) {
-        return Err(Reason::unsupported(
-            "dropout in training mode is not supported; export the model for inference",
-        ));
+    let ratio = match (training, k.has(1)) {
+        (false, _) => 0.0,
+        (true, true) => k.float(1)?,
+        (true, false) => 0.5,
+    };
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(Reason::operand(1, format!("{ratio} is not from 0 to 1")));
     }
-    kept(k, DType::Bool)
+    if ratio == 0.0 {
+        return kept(k, DType::Bool);
+    }
+    let x = k.x(0)?;
+    let dims = k.dims(x);
+    let numbers = k.g().rng_uniform(dims, DType::F32, 0.0, 1.0, seed as u64)?;
+    let (bound, zero) = (k.like(numbers, ratio)?, k.like(x, 0.0)?);
+    let growth = k.like(x, 1.0 / (1.0 - ratio))?;
+    let stays = k.g().compare(CompareFn::Ge, numbers, bound)?;
+    let grown = k.g().mul(x, growth)?;
+    let y = k.g().where_(stays, grown, zero)?;
+    Ok(vec![y.into(), stays.into()])
 }
 
 fn binarizer(k: &mut Call<'_, '_>) -> Done {

@@ -48,7 +48,7 @@ pub(crate) fn vectors(k: &mut Call<'_, '_>, a: Value, b: Value) -> Result<Value,
     reshaped(k.g(), y, &dims)
 }
 
-fn gemm(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn gemm(k: &mut Call<'_, '_>) -> Done {
     let (a, b, c) = (k.x(0)?, k.x(1)?, k.opt(2)?);
     let a = if k.attrs.flag("transA", false)? {
         k.g().transpose(a, &[1, 0])?

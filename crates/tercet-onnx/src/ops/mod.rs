@@ -2,20 +2,29 @@
 //! of it is imported.
 
 mod attention;
+mod bits;
 pub(crate) mod constant;
 mod control;
 mod conv;
+mod deform;
 mod elementwise;
+mod flex;
 mod grid;
 mod index;
+mod legacy;
 mod linear;
+mod linear_attention;
 mod loss;
 mod norm;
+mod optimizer;
+mod patches;
 mod quant;
 mod rearrange;
 mod recurrent;
 mod reduce;
 mod resize;
+mod resize_weights;
+mod roi;
 mod sequence;
 mod shape;
 mod signal;
@@ -84,6 +93,8 @@ pub(crate) const NEWEST: i64 = 27;
 
 const TABLES: &[&[Entry]] = &[
     constant::TABLE,
+    // Before the entries that hold from the next version on.
+    legacy::TABLE,
     elementwise::DIRECT,
     elementwise::TABLE,
     shape::TABLE,
@@ -102,6 +113,13 @@ const TABLES: &[&[Entry]] = &[
     recurrent::TABLE,
     signal::TABLE,
     sequence::TABLE,
+    bits::TABLE,
+    deform::TABLE,
+    roi::TABLE,
+    flex::TABLE,
+    linear_attention::TABLE,
+    optimizer::TABLE,
+    patches::TABLE,
 ];
 
 /// The domain by the name that it has here.

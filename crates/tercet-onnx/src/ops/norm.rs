@@ -43,7 +43,7 @@ fn normalized(
     Ok(g.mul(centred, inverse)?)
 }
 
-fn batch_norm(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn batch_norm(k: &mut Call<'_, '_>) -> Done {
     let (x, gamma, beta, mean, variance) = (k.x(0)?, k.x(1)?, k.x(2)?, k.x(3)?, k.x(4)?);
     let (eps, momentum) = (
         k.attrs.float("epsilon", 1e-5)?,

@@ -1,6 +1,6 @@
 //! Quantised numbers: to integers and back, and products of integers.
 //!
-//! Of 8-bit integers; other quantised dtypes are refused.
+//! Products are of 8-bit integers.
 
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::{DType, Dim, Value};
@@ -9,8 +9,9 @@ use super::conv::shifted;
 use super::shape::reshaped;
 use super::{Entry, op};
 use crate::call::{Call, Done, axis, one};
-use crate::elem;
+use crate::elem::{self, Elem, Narrow};
 use crate::error::Reason;
+use crate::narrow;
 use crate::val::Val;
 
 pub(crate) const TABLE: &[Entry] = &[
@@ -19,6 +20,7 @@ pub(crate) const TABLE: &[Entry] = &[
     op("DynamicQuantizeLinear", 11, dynamic_quantize),
     op("MatMulInteger", 10, matmul_integer),
     op("QLinearMatMul", 10, qlinear_matmul),
+    op("QLinearConv", 10, qlinear_conv),
 ];
 
 /// A scale or zero point, of one number, one along an axis, or one for each block of an axis, as it broadcasts.
@@ -95,16 +97,30 @@ fn at_least_f32(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
     }
 }
 
-fn quantize(k: &mut Call<'_, '_>) -> Done {
-    let (x, scale, zero) = (k.x(0)?, k.x(1)?, k.opt(2)?);
-    // It concerns 8-bit floats, which are refused.
-    k.attrs.ignore(&["saturate"]);
-    let asked = k.attrs.int("output_dtype", 0)?;
-    let to = match (asked, zero) {
-        (0, Some(zero)) => k.dtype(zero),
-        (0, None) => DType::U8,
-        (number, _) => elem::dtype(number).map_err(|e| Reason::attribute("output_dtype", e))?,
+/// What numbers are quantised to: the dtype of the zero point, else that of the attribute, else U8.
+fn target(k: &mut Call<'_, '_>) -> Result<(Elem, Option<Value>), Reason> {
+    let asked = match k.attrs.int("output_dtype", 0)? {
+        0 => None,
+        number => Some(elem::elem(number).map_err(|e| Reason::attribute("output_dtype", e))?),
     };
+    if !k.has(2) {
+        return Ok((asked.unwrap_or(Elem::Plain(DType::U8)), None));
+    }
+    let (zero, own) = k.carried(2)?;
+    let own = own.map_or(Elem::Plain(k.dtype(zero)), Elem::Narrow);
+    match asked {
+        Some(asked) if asked != own => Err(Reason::attribute(
+            "output_dtype",
+            format!("is {asked}, the zero point is {own}"),
+        )),
+        Some(_) | None => Ok((own, Some(zero))),
+    }
+}
+
+fn quantize(k: &mut Call<'_, '_>) -> Done {
+    let (x, scale) = (k.x(0)?, k.x(1)?);
+    let saturate = k.attrs.flag("saturate", true)?;
+    let (to, zero) = target(k)?;
     let precision = k.attrs.int("precision", 0)?;
     if precision != 0 && elem::dtype(precision) != Ok(DType::F32) {
         return Err(Reason::attribute(
@@ -124,13 +140,44 @@ fn quantize(k: &mut Call<'_, '_>) -> Done {
     };
     let scaled = k.g().div(x, scale)?;
     let scaled = at_least_f32(k, scaled)?;
-    one(rounded(k, scaled, zero, to)?)
+    match to {
+        Elem::Plain(to) => one(rounded(k, scaled, zero, to)?),
+        Elem::Narrow(to) => {
+            let y = quantized(k, scaled, zero, to, saturate)?;
+            Ok(vec![Val::Narrow(to, std::rc::Rc::new(y.into()))])
+        }
+    }
+}
+
+/// As [`rounded`], of a narrow dtype; floats are moved before they are rounded.
+fn quantized(
+    k: &mut Call<'_, '_>,
+    scaled: Value,
+    zero: Option<Value>,
+    to: Narrow,
+    saturate: bool,
+) -> Result<Value, Reason> {
+    let is_float = to.float().is_some();
+    let g = k.g();
+    let mut y = match is_float {
+        true => scaled,
+        false => g.round(scaled)?,
+    };
+    if let Some(zero) = zero {
+        let dtype = g.ty(y).dtype;
+        let zero = narrow::cast_to(g, zero, dtype)?;
+        y = g.plus(y, zero)?;
+    }
+    match narrow::rounded(g, to, y, saturate || to == Narrow::E2M1)? {
+        Some(y) => Ok(y),
+        None => narrow::saturated(g, to, y),
+    }
 }
 
 fn dequantize(k: &mut Call<'_, '_>) -> Done {
-    let (x, scale, zero) = (k.x(0)?, k.x(1)?, k.opt(2)?);
-    if k.dtype(x).is_float() {
-        return Err(Reason::operand(0, "must be integers"));
+    let ((x, narrow), scale) = (k.carried(0)?, k.x(1)?);
+    if narrow == Some(Narrow::U64) || (narrow.is_none() && k.dtype(x).is_float()) {
+        return Err(Reason::operand(0, "must be quantised numbers"));
     }
     let own = k.dtype(scale);
     let to = match k.attrs.int("output_dtype", 0)? {
@@ -138,19 +185,23 @@ fn dequantize(k: &mut Call<'_, '_>) -> Done {
         number => elem::dtype(number).map_err(|e| Reason::attribute("output_dtype", e))?,
     };
     let scale = spread(k, scale, x)?;
-    let mut wide = k.g().cast(x, DType::I32)?;
-    if let Some(zero) = zero {
+    let between = match k.dtype(x).is_float() {
+        true => DType::F32,
+        false => DType::I32,
+    };
+    let mut wide = narrow::cast_to(k.g(), x, between)?;
+    if k.has(2) {
+        let (zero, other) = k.carried(2)?;
+        if other != narrow {
+            return Err(Reason::operand(2, "has another dtype than operand 0"));
+        }
         let zero = spread(k, zero, x)?;
-        let zero = k.g().cast(zero, DType::I32)?;
+        let zero = narrow::cast_to(k.g(), zero, between)?;
         wide = k.g().sub(wide, zero)?;
     }
-    let (number, scale) = (k.g().cast(wide, DType::F32)?, at_least_f32(k, scale)?);
+    let (number, scale) = (at_least_f32(k, wide)?, at_least_f32(k, scale)?);
     let y = k.g().mul(number, scale)?;
-    one(if k.dtype(y) == to {
-        y
-    } else {
-        k.g().cast(y, to)?
-    })
+    one(narrow::cast_to(k.g(), y, to)?)
 }
 
 fn dynamic_quantize(k: &mut Call<'_, '_>) -> Done {
@@ -217,4 +268,31 @@ fn qlinear_matmul(k: &mut Call<'_, '_>) -> Done {
     let scaled = k.g().mul(number, factor)?;
     let zero = reshaped(k.g(), zero, &[])?;
     Ok(vec![Val::Graph(rounded(k, scaled, Some(zero), to)?)])
+}
+
+/// Sums of integers, scaled and moved; the weights' scale is one number, or one for each channel of the result.
+fn qlinear_conv(k: &mut Call<'_, '_>) -> Done {
+    let (x, w) = (shifted(k, 0, 2, None)?, shifted(k, 3, 5, Some(0))?);
+    let (x_scale, w_scale, y_scale, zero) = (k.x(1)?, k.x(4)?, k.x(6)?, k.x(7)?);
+    let (bias, rank) = (k.opt(8)?, k.rank(x));
+    let to = k.dtype(zero);
+    let sum = super::conv::convolved(k, x, w, bias)?;
+    let (x_scale, y_scale) = (
+        reshaped(k.g(), x_scale, &[])?,
+        reshaped(k.g(), y_scale, &[])?,
+    );
+    let w_scale = match k.dims(w_scale).as_slice() {
+        [n] if !n.is_one() => {
+            let mut wide = vec![n.clone()];
+            wide.resize(rank - 1, Dim::Known(1));
+            reshaped(k.g(), w_scale, &wide)?
+        }
+        _ => reshaped(k.g(), w_scale, &[])?,
+    };
+    let product = k.g().mul(x_scale, w_scale)?;
+    let factor = k.g().div(product, y_scale)?;
+    let number = k.g().cast(sum, DType::F32)?;
+    let scaled = k.g().mul(number, factor)?;
+    let zero = reshaped(k.g(), zero, &[])?;
+    one(rounded(k, scaled, Some(zero), to)?)
 }

@@ -4,6 +4,7 @@ use tercet_ir::attr::Real;
 use tercet_ir::ops::{Coordinates, NearestRounding, Resize, ResizeMode};
 use tercet_ir::{Dim, Value};
 
+use super::resize_weights::{Axis, Filter, Kernel, Places, resized};
 use super::{Entry, op};
 use crate::call::{Call, Done, axes, one};
 use crate::error::Reason;
@@ -95,49 +96,63 @@ fn upsample(k: &mut Call<'_, '_>) -> Done {
     scaled(k, x, &scales, how)
 }
 
-/// How results are made, by the attributes.
-fn how(k: &Call<'_, '_>) -> Result<Resize, Reason> {
-    let mut how = Resize::to_sizes(Vec::<Dim>::new(), mode(k)?);
-    how.coordinates = match k
+fn coordinates(k: &Call<'_, '_>) -> Result<Coordinates, Reason> {
+    match k
         .attrs
         .string("coordinate_transformation_mode", "half_pixel")?
         .as_str()
     {
-        "half_pixel" => Coordinates::HalfPixel,
-        "half_pixel_symmetric" => Coordinates::HalfPixelSymmetric,
-        "pytorch_half_pixel" => Coordinates::PytorchHalfPixel,
-        "align_corners" => Coordinates::AlignCorners,
-        "asymmetric" => Coordinates::Asymmetric,
+        "half_pixel" => Ok(Coordinates::HalfPixel),
+        "half_pixel_symmetric" => Ok(Coordinates::HalfPixelSymmetric),
+        "pytorch_half_pixel" => Ok(Coordinates::PytorchHalfPixel),
+        "align_corners" => Ok(Coordinates::AlignCorners),
+        "asymmetric" => Ok(Coordinates::Asymmetric),
         other => {
             let reason = format!("`{other}` is not supported");
-            return Err(Reason::attribute("coordinate_transformation_mode", reason));
+            Err(Reason::attribute("coordinate_transformation_mode", reason))
         }
-    };
-    how.rounding = match k
+    }
+}
+
+fn rounding(k: &Call<'_, '_>) -> Result<NearestRounding, Reason> {
+    match k
         .attrs
         .string("nearest_mode", "round_prefer_floor")?
         .as_str()
     {
-        "round_prefer_floor" => NearestRounding::RoundPreferFloor,
-        "round_prefer_ceil" => NearestRounding::RoundPreferCeil,
-        "floor" => NearestRounding::Floor,
-        "ceil" => NearestRounding::Ceil,
-        other => {
-            return Err(Reason::attribute(
-                "nearest_mode",
-                format!("`{other}` is not supported"),
-            ));
-        }
-    };
+        "round_prefer_floor" => Ok(NearestRounding::RoundPreferFloor),
+        "round_prefer_ceil" => Ok(NearestRounding::RoundPreferCeil),
+        "floor" => Ok(NearestRounding::Floor),
+        "ceil" => Ok(NearestRounding::Ceil),
+        other => Err(Reason::attribute(
+            "nearest_mode",
+            format!("`{other}` is not supported"),
+        )),
+    }
+}
+
+/// How results are made, by the attributes.
+fn how(k: &Call<'_, '_>) -> Result<Resize, Reason> {
+    let mut how = Resize::to_sizes(Vec::<Dim>::new(), mode(k)?);
+    how.coordinates = coordinates(k)?;
+    how.rounding = rounding(k)?;
     how.cubic_a = Real(k.attrs.float("cubic_coeff_a", -0.75)?);
     how.exclude_outside = k.attrs.flag("exclude_outside", false)?;
-    // For places outside a region, which only a mode that is refused above has.
+    // For places outside a region, of which there is none.
     k.attrs.ignore(&["extrapolation_value"]);
     Ok(how)
 }
 
+/// Whether the graph's own operator does not do it, but a table of weights does.
+struct Extra {
+    antialias: bool,
+    region: bool,
+    /// A ratio was kept by rounding a size up.
+    rounded_up: bool,
+}
+
 fn resize(k: &mut Call<'_, '_>) -> Done {
-    let (x, how) = (k.x(0)?, how(k)?);
+    let x = k.x(0)?;
     let dims = k.dims(x);
     let along = match k.attrs.ints_opt("axes")? {
         Some(list) => axes(list, dims.len())?,
@@ -145,6 +160,15 @@ fn resize(k: &mut Call<'_, '_>) -> Done {
     };
     let antialias = k.attrs.flag("antialias", false)?;
     let policy = k.attrs.string("keep_aspect_ratio_policy", "stretch")?;
+    let region = k
+        .attrs
+        .string("coordinate_transformation_mode", "half_pixel")?
+        == "tf_crop_and_resize";
+    let mut extra = Extra {
+        antialias: false,
+        region,
+        rounded_up: false,
+    };
     let empty = |k: &Call<'_, '_>, i: usize| {
         !k.has(i) || matches!(k.val(i), crate::val::Val::Known(t) if t.tensor.numel() == 0)
     };
@@ -158,8 +182,14 @@ fn resize(k: &mut Call<'_, '_>) -> Done {
         }
         let mut scales = vec![1.0; dims.len()];
         along.iter().zip(given).for_each(|(a, s)| scales[*a] = s);
-        refuse_antialias(antialias && scales.iter().any(|s| *s < 1.0))?;
-        return scaled(k, x, &scales, how);
+        extra.antialias = antialias && scales.iter().any(|s| *s < 1.0);
+        return match extra.antialias || region {
+            true => weighted(k, x, &along, None, &scales, &extra),
+            false => {
+                let how = how(k)?;
+                scaled(k, x, &scales, how)
+            }
+        };
     }
     let given = k.nums(3)?;
     if given.len() != along.len() {
@@ -169,53 +199,119 @@ fn resize(k: &mut Call<'_, '_>) -> Done {
         ));
     }
     let mut sizes = dims.clone();
-    let mut scales = Vec::new();
-    if policy == "stretch" {
+    let mut scales = vec![1.0; dims.len()];
+    let kept = policy != "stretch";
+    if kept {
+        let ratio = kept_ratio(k, x, &along, &given, &policy)?;
+        for a in &along {
+            let n = k.size(x, *a)? as f64 * ratio;
+            sizes[*a] = Dim::Known((n + 0.5).floor() as usize);
+            scales[*a] = ratio;
+            // A size that is rounded up is no product rounded down: then the quotient of sizes would be another scale.
+            extra.rounded_up |= Dim::Known(n.floor() as usize) != sizes[*a];
+        }
+    } else {
         for (a, n) in along.iter().zip(&given) {
             sizes[*a] = n
                 .dim()
                 .ok_or_else(|| Reason::operand(3, "has negative sizes"))?;
         }
-    } else {
-        let ratio = kept_ratio(k, x, &along, &given, &policy)?;
-        scales = vec![Real(1.0); dims.len()];
-        for a in &along {
-            let n = k.size(x, *a)? as f64 * ratio;
-            sizes[*a] = Dim::Known((n + 0.5).floor() as usize);
-            scales[*a] = Real(ratio);
-        }
-        // A size that is rounded up is no product rounded down: then the quotient of sizes would be another scale.
-        let exact = along.iter().all(|a| {
-            dims[*a]
-                .known()
-                .is_some_and(|n| Some((n as f64 * ratio).floor() as usize) == sizes[*a].known())
-        });
-        if !exact {
-            return Err(Reason::unsupported(
-                "a ratio that is kept by rounding sizes up is not supported",
-            ));
-        }
     }
-    let smaller = |a: &usize| !sizes[*a].is_at_least(&dims[*a]);
-    refuse_antialias(antialias && along.iter().any(smaller))?;
-    one(k.g().add(
-        Resize {
-            sizes: sizes.into(),
-            scales,
-            ..how
-        },
-        &[x],
-    )?)
+    extra.antialias = antialias && along.iter().any(|a| !sizes[*a].is_at_least(&dims[*a]));
+    if extra.antialias || extra.region || extra.rounded_up {
+        return weighted(k, x, &along, Some((&sizes, kept)), &scales, &extra);
+    }
+    let scales = match kept {
+        true => scales.into_iter().map(Real).collect(),
+        false => Vec::new(),
+    };
+    let how = Resize {
+        sizes: sizes.into(),
+        scales,
+        ..how(k)?
+    };
+    one(k.g().add(how, &[x])?)
 }
 
-fn refuse_antialias(refused: bool) -> Result<(), Reason> {
-    match refused {
-        true => Err(Reason::attribute(
-            "antialias",
-            "is not supported where an axis becomes shorter",
-        )),
-        false => Ok(()),
+/// By tables of weights; the scales are those given, or follow from the sizes.
+fn weighted(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    along: &[usize],
+    sizes: Option<(&[Dim], bool)>,
+    scales: &[f64],
+    extra: &Extra,
+) -> Done {
+    let filter = match mode(k)? {
+        ResizeMode::Nearest => Filter::Nearest(rounding(k)?),
+        ResizeMode::Linear => Filter::Linear,
+        ResizeMode::Cubic => Filter::Cubic(k.attrs.float("cubic_coeff_a", -0.75)?),
+    };
+    // Each concerns one mode alone.
+    k.attrs.ignore(&["cubic_coeff_a", "nearest_mode"]);
+    let kernel = Kernel {
+        filter,
+        antialias: extra.antialias,
+        exclude_outside: k.attrs.flag("exclude_outside", false)?,
+        outside: k.attrs.float("extrapolation_value", 0.0)?,
+    };
+    let places = match extra.region {
+        true => Vec::new(),
+        false => vec![
+            match coordinates(k)? {
+                Coordinates::HalfPixel => Places::HalfPixel,
+                Coordinates::HalfPixelSymmetric => Places::HalfPixelSymmetric,
+                Coordinates::PytorchHalfPixel => Places::PytorchHalfPixel,
+                Coordinates::AlignCorners => Places::AlignCorners,
+                Coordinates::Asymmetric => Places::Asymmetric,
+            };
+            along.len()
+        ],
+    };
+    let places = match extra.region {
+        false => places,
+        true => {
+            let region = k.known(1)?.to_f64s();
+            if region.len() != 2 * along.len() {
+                let reason = format!("{} numbers for {} axes", region.len(), along.len());
+                return Err(Reason::operand(1, reason));
+            }
+            let (starts, ends) = region.split_at(along.len());
+            starts
+                .iter()
+                .zip(ends)
+                .map(|(s, e)| Places::Region(*s, *e))
+                .collect()
+        }
+    };
+    let mut list = Vec::new();
+    for (at, places) in along.iter().zip(places) {
+        let from = k.size(x, *at)?;
+        let (to, scale) = match sizes {
+            Some((sizes, kept)) => {
+                let to = sizes[*at].known();
+                let to = to.ok_or_else(|| Reason::operand(3, "has symbols"))?;
+                let quotient = to as f64 / from as f64;
+                (to, if kept { scales[*at] } else { quotient })
+            }
+            None => {
+                let to = (from as f64 * scales[*at]).floor().max(0.0) as usize;
+                (to, scales[*at])
+            }
+        };
+        let axis = Axis {
+            from,
+            to,
+            scale,
+            places,
+        };
+        let untouched = from == to && scale == 1.0;
+        let whole = matches!(places, Places::Region(s, e) if (s, e) == (0.0, 1.0));
+        if !(untouched && (!extra.region || whole)) {
+            list.push((*at, axis));
+        }
     }
+    one(resized(k, x, &list, &kernel)?)
 }
 
 /// The one scale of all axes that reaches, or does not exceed, the sizes.

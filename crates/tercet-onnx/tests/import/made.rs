@@ -66,6 +66,23 @@ impl Model {
         self
     }
 
+    /// Another input.
+    pub(crate) fn input(mut self, name: &str, elem_type: i32, dims: &[&str]) -> Model {
+        self.graph.input.push(info(name, elem_type, dims));
+        self
+    }
+
+    /// A weight whose elements are bytes in the file.
+    pub(crate) fn raw(self, name: &str, elem_type: i32, dims: &[i64], bytes: &[u8]) -> Model {
+        self.initializer(TensorProto {
+            name: text(name),
+            data_type: Some(elem_type),
+            dims: dims.to_vec(),
+            raw_data: Some(bytes.to_vec().into()),
+            ..TensorProto::default()
+        })
+    }
+
     pub(crate) fn initializer(mut self, tensor: TensorProto) -> Model {
         self.graph.initializer.push(tensor);
         self

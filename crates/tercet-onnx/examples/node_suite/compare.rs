@@ -1,0 +1,36 @@
+//! When a result is what a case expects: `|a - b| <= 1e-7 + 1e-3 |b|`, as ONNX's own runner has it.
+
+use tercet::Tensor;
+
+/// Whether all differences are within the rounding of F32 sums of numbers as large as the greatest.
+pub(crate) fn is_rounding(found: &Tensor, expected: &Tensor) -> bool {
+    if found.ty() != expected.ty() || !found.dtype().is_float() {
+        return false;
+    }
+    let (a, b) = (found.to_f64s(), expected.to_f64s());
+    let greatest = b.iter().fold(0f64, |m, x| m.max(x.abs()));
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-6 * greatest;
+    greatest.is_finite() && a.iter().zip(&b).all(near)
+}
+
+/// How two tensors differ, if they do.
+pub(crate) fn differ(found: &Tensor, expected: &Tensor) -> Option<String> {
+    if found.ty() != expected.ty() {
+        return Some(format!("is {}, expected {}", found.ty(), expected.ty()));
+    }
+    if !found.dtype().is_float() {
+        return (found.bytes() != expected.bytes())
+            .then(|| format!("is {found:?}, expected {expected:?}"));
+    }
+    let close = |a: f64, b: f64| {
+        a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-7 + 1e-3 * b.abs()
+    };
+    let (a, b) = (found.to_f64s(), expected.to_f64s());
+    let at = a.iter().zip(&b).position(|(a, b)| !close(*a, *b))?;
+    Some(format!(
+        "element {at} of {} is {}, expected {}",
+        found.ty(),
+        a[at],
+        b[at]
+    ))
+}

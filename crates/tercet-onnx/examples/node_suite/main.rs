@@ -1,0 +1,97 @@
+//! Runs ONNX's own cases (`onnx/backend/test/data`) on an executor: `node_suite FOLDER [EXECUTOR] [FILTER]`.
+//!
+//! A line for each case: outcome, set and case, operator, reason, with tabulators between them; `cargo xtask onnx` makes the
+//! table of them. An input that decides shapes is given when importing, as the refusal asks for; such cases are `given`.
+
+mod compare;
+mod run;
+
+use std::error::Error;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use prost::Message;
+use tercet::Device;
+use tercet_onnx::proto::ModelProto;
+
+use run::{Case, Outcome};
+
+/// Folders of cases, each with a model and its data.
+const SETS: [&str; 4] = ["node", "simple", "pytorch-converted", "pytorch-operator"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let usage = "usage: node_suite FOLDER [EXECUTOR] [FILTER]";
+    let folder = PathBuf::from(args.next().ok_or(usage)?);
+    let device = Device::by_name(&args.next().unwrap_or_else(|| "cpu".into()))?;
+    let filter = args.next().unwrap_or_default();
+    // Panics are an outcome of their own.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut out = std::io::stdout().lock();
+    for (name, case) in cases(&folder)? {
+        if !name.contains(&filter) {
+            continue;
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| case.run(&device)));
+        let outcome = outcome.unwrap_or(Ok(Outcome::Panicked))?;
+        let reason = outcome.reason().replace(['\n', '\t'], " ");
+        let operator = operator(&name, &case.model);
+        writeln!(out, "{}\t{name}\t{operator}\t{reason}", outcome.name())?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// All cases by the names of their sets and folders.
+fn cases(folder: &Path) -> Result<Vec<(String, Case)>, Box<dyn Error>> {
+    let mut cases = Vec::new();
+    for set in SETS {
+        for entry in std::fs::read_dir(folder.join(set))? {
+            let path = entry?.path();
+            let model = path.join("model.onnx");
+            if !model.exists() {
+                continue;
+            }
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let data = std::fs::read_dir(&path)?
+                .filter_map(|e| Some(e.ok()?.path()))
+                .filter(|p| p.is_dir())
+                .collect();
+            cases.push((format!("{set}/{name}"), Case { model, data }));
+        }
+    }
+    for entry in std::fs::read_dir(folder.join("light"))? {
+        let model = entry?.path();
+        if model.extension().is_some_and(|e| e == "onnx") {
+            let name = model.file_stem().unwrap_or_default().to_string_lossy();
+            let name = format!("light/{name}");
+            cases.push((
+                name,
+                Case {
+                    model,
+                    data: Vec::new(),
+                },
+            ));
+        }
+    }
+    cases.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(cases)
+}
+
+/// The operator of a case: that of its last node; `expanded` for those that are written out, the set for whole models.
+fn operator(name: &str, model: &Path) -> String {
+    let (set, case) = name.split_once('/').unwrap_or(("", name));
+    if set != "node" {
+        return format!("({set})");
+    }
+    if case.contains("_expanded") {
+        return "expanded".into();
+    }
+    let bytes = std::fs::read(model).unwrap_or_default();
+    let graph = ModelProto::decode(bytes.as_slice())
+        .ok()
+        .and_then(|m| m.graph);
+    let node = graph.and_then(|g| g.node.last().cloned());
+    node.and_then(|n| n.op_type).unwrap_or_default()
+}

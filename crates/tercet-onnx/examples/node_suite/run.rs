@@ -1,0 +1,239 @@
+//! One case: import, compile, run on each set of data, compare.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use prost::Message;
+use tercet::{Device, OpKind, Tensor, one_line};
+use tercet_onnx::proto::{GraphProto, ModelProto, TypeValue};
+use tercet_onnx::{ImportOptions, Imported, OnnxError, Reason};
+
+use crate::compare::{differ, is_rounding};
+
+/// How a case ended.
+pub(crate) enum Outcome {
+    Passed,
+    /// Passed with inputs whose values were given when importing.
+    Given,
+    Refused(String),
+    /// Beyond the rule, by no more than the rounding of F32 sums: near zero, among large numbers.
+    Rounded(String),
+    Wrong(String),
+    Panicked,
+}
+
+impl Outcome {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Outcome::Passed => "passed",
+            Outcome::Given => "given",
+            Outcome::Refused(_) => "refused",
+            Outcome::Rounded(_) => "rounded",
+            Outcome::Wrong(_) => "wrong",
+            Outcome::Panicked => "panicked",
+        }
+    }
+
+    pub(crate) fn reason(&self) -> &str {
+        match self {
+            Outcome::Passed | Outcome::Given | Outcome::Panicked => "",
+            Outcome::Refused(why) | Outcome::Rounded(why) | Outcome::Wrong(why) => why,
+        }
+    }
+}
+
+/// A model with folders of inputs and results; those of the set `light` have none.
+pub(crate) struct Case {
+    pub(crate) model: PathBuf,
+    pub(crate) data: Vec<PathBuf>,
+}
+
+/// A named input with its data, or why it cannot be read.
+type Input = (String, Result<Tensor, String>);
+
+impl Case {
+    pub(crate) fn run(&self, device: &Device) -> Result<Outcome, Box<dyn Error>> {
+        let bytes = std::fs::read(&self.model)?;
+        let graph = ModelProto::decode(bytes.as_slice())?
+            .graph
+            .unwrap_or_default();
+        if self.data.is_empty() {
+            let outputs =
+                |i| PathBuf::from(format!("{}_output_{i}.pb", without_extension(&self.model)));
+            return self.run_set(device, &ramps(&graph), &outputs);
+        }
+        let mut outcome = Outcome::Passed;
+        for data in &self.data {
+            let outputs = |i| data.join(format!("output_{i}.pb"));
+            outcome = self.run_set(device, &inputs(&graph, data), &outputs)?;
+            if !matches!(outcome, Outcome::Passed | Outcome::Given) {
+                break;
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn run_set(
+        &self,
+        device: &Device,
+        inputs: &[Input],
+        expected: &dyn Fn(usize) -> PathBuf,
+    ) -> Result<Outcome, Box<dyn Error>> {
+        let (imported, given) = match import(&self.model, inputs) {
+            Ok(imported) => imported,
+            Err(e) => return Ok(Outcome::Refused(first_reason(&e))),
+        };
+        let bounds = bounds(&imported);
+        let imported = Imported { bounds, ..imported };
+        let mut executable = match imported.compile(device) {
+            Ok(executable) => executable,
+            Err(e) => return Ok(Outcome::Refused(one_line(&e))),
+        };
+        let mut named: Vec<(&str, &Tensor)> = Vec::new();
+        for port in &imported.inputs {
+            match inputs.iter().find(|(n, _)| *n == port.name) {
+                Some((name, Ok(t))) => named.push((name, t)),
+                Some((_, Err(e))) => return Ok(Outcome::Refused(e.clone())),
+                None => return Ok(Outcome::Wrong(format!("no data for {}", port.name))),
+            }
+        }
+        let mut outputs = Vec::new();
+        if let Err(e) = executable.run_into(&named, &mut outputs) {
+            return Ok(Outcome::Wrong(format!("does not run: {}", one_line(&e))));
+        }
+        let mut outcome = if given {
+            Outcome::Given
+        } else {
+            Outcome::Passed
+        };
+        for (i, found) in outputs.iter().enumerate() {
+            let expected = match tensor(&expected(i)) {
+                Ok(t) => t,
+                Err(e) => return Ok(Outcome::Wrong(format!("output {i}: {e}"))),
+            };
+            // Random numbers are only of the type that is expected.
+            if is_random(&imported) && found.ty() == expected.ty() {
+                continue;
+            }
+            let Some(difference) = differ(found, &expected) else {
+                continue;
+            };
+            let difference = format!("output {i}: {difference}");
+            if !is_rounding(found, &expected) {
+                return Ok(Outcome::Wrong(difference));
+            }
+            outcome = Outcome::Rounded(difference);
+        }
+        Ok(outcome)
+    }
+}
+
+fn without_extension(path: &Path) -> String {
+    path.with_extension("").to_string_lossy().into_owned()
+}
+
+/// A tensor of a case.
+fn tensor(path: &Path) -> Result<Tensor, String> {
+    tercet_onnx::read_tensor(std::fs::read(path).map_err(|e| e.to_string())?)
+}
+
+/// The tensors of a folder that are inputs.
+fn inputs(graph: &GraphProto, data: &Path) -> Vec<Input> {
+    let mut inputs = Vec::new();
+    for (i, info) in graph.input.iter().enumerate() {
+        let path = data.join(format!("input_{i}.pb"));
+        let ty = info.r#type.as_ref().and_then(|t| t.value.as_ref());
+        if matches!(ty, Some(TypeValue::Tensor(_))) && path.exists() {
+            inputs.push((info.name.clone().unwrap_or_default(), tensor(&path)));
+        }
+    }
+    inputs
+}
+
+/// What ONNX's runner gives to models without data: `i / n` at element `i` of `n`.
+fn ramps(graph: &GraphProto) -> Vec<Input> {
+    let weights = |name: &Option<String>| graph.initializer.iter().any(|t| t.name == *name);
+    let mut inputs = Vec::new();
+    for info in graph.input.iter().filter(|i| !weights(&i.name)) {
+        let ty = info.r#type.as_ref().and_then(|t| t.value.as_ref());
+        let Some(TypeValue::Tensor(ty)) = ty else {
+            continue;
+        };
+        let dims = ty.shape.iter().flat_map(|s| &s.dim);
+        let shape: Vec<usize> = dims
+            .map(|d| {
+                d.dim_value
+                    .and_then(|n| usize::try_from(n).ok())
+                    .unwrap_or(1)
+            })
+            .collect();
+        let n: usize = shape.iter().product();
+        let values: Vec<f32> = (0..n).map(|i| (i as f64 / n as f64) as f32).collect();
+        let tensor = Tensor::from_slice(&shape, &values).map_err(|e| e.to_string());
+        inputs.push((info.name.clone().unwrap_or_default(), tensor));
+    }
+    inputs
+}
+
+/// Imports a model, with the values of inputs that it asks for; and whether it asked for any.
+fn import(path: &Path, inputs: &[Input]) -> Result<(Imported, bool), OnnxError> {
+    let mut options = ImportOptions::new();
+    let mut given = false;
+    loop {
+        let e = match tercet_onnx::import(path, &options) {
+            Ok(imported) => return Ok((imported, given)),
+            Err(e) => e,
+        };
+        let asked = asked_for(&e);
+        let new = |name: &&String| !options.has_value(name);
+        let known = |name: &String| {
+            let (name, tensor) = inputs.iter().find(|(n, _)| n == name)?;
+            Some((name.clone(), tensor.as_ref().ok()?.clone()))
+        };
+        let more: Vec<(String, Tensor)> = asked.iter().filter(new).filter_map(known).collect();
+        if more.is_empty() {
+            return Err(e);
+        }
+        for (name, tensor) in more {
+            options = options.value(&name, tensor);
+        }
+        given = true;
+    }
+}
+
+/// The first reason that stands for itself, without the node it is about.
+fn first_reason(e: &OnnxError) -> String {
+    match e {
+        OnnxError::Nodes(nodes) => match nodes.first() {
+            Some(first) => format!("{}: {}", first.at.op, one_line(&first.source)),
+            None => one_line(e),
+        },
+        OnnxError::Read { .. } | OnnxError::Decode { .. } | OnnxError::Invalid(_) => one_line(e),
+    }
+}
+
+/// Every symbol of the graph, with a bound that the cases stay within.
+fn bounds(imported: &Imported) -> tercet::Bindings {
+    let mut bounds = imported.bounds.clone();
+    for symbol in imported.graph.symbols() {
+        bounds.set(&symbol, 64);
+    }
+    bounds
+}
+
+/// The inputs whose values a refusal asks for.
+fn asked_for(e: &OnnxError) -> Vec<String> {
+    let OnnxError::Nodes(nodes) = e else {
+        return Vec::new();
+    };
+    let asked = nodes.iter().flat_map(|n| match &n.source {
+        Reason::NeedsValue { inputs, .. } => inputs.clone(),
+        _ => Vec::new(),
+    });
+    asked.collect()
+}
+
+fn is_random(imported: &Imported) -> bool {
+    let mut kinds = imported.graph.nodes().map(|(_, n)| n.op.kind());
+    kinds.any(|k| matches!(k, OpKind::RngUniform | OpKind::RngNormal))
+}

@@ -1,0 +1,244 @@
+//! Arithmetic of dtypes that the graph does not have, on values in their carriers.
+//!
+//! [`plan`] says of each operator what it does to them: results wrap, are as they come, or only move; the few that look at
+//! dtypes (casts, quantising) do it themselves. An operator that is not in the list refuses them.
+
+mod float;
+#[cfg(test)]
+mod tests;
+mod unsigned;
+
+use std::rc::Rc;
+
+use tercet_ir::scalar::{BinaryFn, UnaryFn};
+use tercet_ir::{DType, Graph, Tensor, Value};
+
+use crate::attrs::Attrs;
+use crate::call::Done;
+use crate::elem::{Elem, Narrow};
+use crate::error::Reason;
+use crate::ops::Entry;
+use crate::val::Val;
+
+/// What an operator does to narrow values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Integers are computed in the carrier, and wrap.
+    Wraps,
+    /// Results are of another dtype.
+    Plain,
+    /// Elements are moved; results are of the operands' dtype.
+    Moves,
+}
+
+/// The rule of an operator.
+fn rule(name: &str) -> Option<Rule> {
+    match name {
+        "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Max" | "Min" | "Sum" | "BitwiseAnd"
+        | "BitwiseOr" | "BitwiseXor" | "BitwiseNot" | "BitShift" => Some(Rule::Wraps),
+        "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "Shape" | "Size" => {
+            Some(Rule::Plain)
+        }
+        "Identity" | "Reshape" | "Transpose" | "Squeeze" | "Unsqueeze" | "Flatten" | "Concat"
+        | "Slice" | "Split" | "Gather" | "GatherElements" | "GatherND" | "Expand" | "Tile"
+        | "Where" | "DepthToSpace" | "SpaceToDepth" | "Compress" | "ReverseSequence" => {
+            Some(Rule::Moves)
+        }
+        _ => None,
+    }
+}
+
+/// How a node with narrow operands is imported.
+pub(crate) struct Plan {
+    /// The operands in their carriers.
+    pub(crate) ins: Vec<Val>,
+    /// Another entry than that of the operator.
+    pub(crate) entry: Option<&'static Entry>,
+    rule: Rule,
+    narrow: Narrow,
+}
+
+/// The plan for a node; none where no operand is narrow, or where the operator looks at dtypes itself.
+pub(crate) fn plan(entry: &Entry, ins: &[Val], attrs: &Attrs<'_>) -> Result<Option<Plan>, Reason> {
+    const OWN: [&str; 6] = [
+        "Cast",
+        "CastLike",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "BitCast",
+        "Pow",
+    ];
+    let narrow = |v: &Val| match v {
+        Val::Narrow(narrow, _) => Some(*narrow),
+        _ => None,
+    };
+    let mut found = ins
+        .iter()
+        .enumerate()
+        .filter_map(|(i, v)| Some((i, narrow(v)?)));
+    let Some((first, narrow)) = found.next() else {
+        return Ok(None);
+    };
+    if entry.domain.is_empty() && OWN.contains(&entry.name) {
+        return Ok(None);
+    }
+    let refused = |index: usize, narrow: Narrow| {
+        let reason = format!("has dtype {}, which is not supported there", narrow.name());
+        Reason::operand(index, reason)
+    };
+    if let Some((index, other)) = found.find(|(_, n)| *n != narrow) {
+        return Err(refused(index, other));
+    }
+    let rule = match entry.domain.is_empty() {
+        true => rule(entry.name),
+        false => None,
+    };
+    // Whole arithmetic is that of 16 and 64 bits; ONNX has none for less.
+    let computed = matches!(narrow, Narrow::U16 | Narrow::I16 | Narrow::U64);
+    let rule = rule.filter(|r| computed || *r == Rule::Moves);
+    let rule = rule.ok_or_else(|| refused(first, narrow))?;
+    let carried = |v: &Val| match v {
+        Val::Narrow(_, inner) => (**inner).clone(),
+        other => other.clone(),
+    };
+    let mut plan = Plan {
+        ins: ins.iter().map(carried).collect(),
+        entry: None,
+        rule,
+        narrow,
+    };
+    if narrow == Narrow::U64 {
+        plan.entry = unsigned::entry(entry.name, attrs)?;
+    }
+    Ok(Some(plan))
+}
+
+impl Plan {
+    /// The results of the node, of those in the carrier.
+    pub(crate) fn results(&self, g: &mut Graph, results: Vec<Val>) -> Done {
+        match self.rule {
+            Rule::Plain => Ok(results),
+            Rule::Wraps | Rule::Moves => results.into_iter().map(|v| self.result(g, v)).collect(),
+        }
+    }
+
+    fn result(&self, g: &mut Graph, val: Val) -> Result<Val, Reason> {
+        let val = match (self.rule, val) {
+            (Rule::Wraps, Val::Graph(v)) => Val::Graph(wrap(g, self.narrow, v)?),
+            (Rule::Wraps, Val::Known(known)) => Val::known(wrapped(self.narrow, &known.tensor)?),
+            (_, other) => other,
+        };
+        Ok(Val::Narrow(self.narrow, Rc::new(val)))
+    }
+}
+
+/// Integers of the carrier modulo two to the width.
+fn wrap(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, Reason> {
+    let carrier = narrow.carrier();
+    let (Some((least, greatest)), bits) = (narrow.int_range(), narrow.bits()) else {
+        return Ok(x);
+    };
+    if least == 0 {
+        let mask = g.scalar(carrier, greatest as f64)?;
+        return Ok(g.binary(BinaryFn::And, x, mask)?);
+    }
+    let unused = g.scalar(carrier, (8 * carrier.size_bytes() - bits) as f64)?;
+    let high = g.binary(BinaryFn::Shl, x, unused)?;
+    Ok(g.binary(BinaryFn::Shr, high, unused)?)
+}
+
+/// As [`wrap`], of a tensor.
+fn wrapped(narrow: Narrow, x: &Tensor) -> Result<Tensor, Reason> {
+    let Some((least, greatest)) = narrow.int_range() else {
+        return Ok(x.clone());
+    };
+    let values = x.to_i64s().into_iter();
+    let values = values.map(|v| (v - least).rem_euclid(greatest - least + 1) + least);
+    let values: Vec<i64> = values.collect();
+    Ok(Tensor::from_i64s(x.ty().clone(), &values)?)
+}
+
+/// Any values of the carrier as values of the dtype: integers wrap, floats round and saturate.
+pub(crate) fn fit(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, Reason> {
+    match narrow.float() {
+        Some(format) => float::round(g, format, x, true),
+        None => wrap(g, narrow, x),
+    }
+}
+
+/// Conversion as ONNX's `Cast`; `saturate` is that of 8-bit floats.
+pub(crate) fn cast(
+    g: &mut Graph,
+    x: Value,
+    from: Option<Narrow>,
+    to: Elem,
+    saturate: bool,
+) -> Result<Val, Reason> {
+    let narrow = match to {
+        Elem::Narrow(narrow) => narrow,
+        Elem::Plain(to) if from == Some(Narrow::U64) && to.is_float() => {
+            return Ok(unsigned::to_float(g, x, to)?.into());
+        }
+        Elem::Plain(to) => return Ok(cast_to(g, x, to)?.into()),
+    };
+    let is_float = g.ty(x).dtype.is_float();
+    let y = match narrow.float() {
+        Some(format) => {
+            let x = match (from, g.ty(x).dtype) {
+                (Some(Narrow::U64), _) => unsigned::to_float(g, x, DType::F32)?,
+                (_, DType::F64 | DType::F32) => x,
+                // Integers that F32 does not hold are beyond every format.
+                (_, _) => g.cast(x, DType::F32)?,
+            };
+            float::round(g, format, x, saturate || narrow == Narrow::E2M1)?
+        }
+        None if narrow == Narrow::U64 && is_float => unsigned::of_float(g, x)?,
+        None => {
+            // What is out of range of integers is undefined; as where values are cut.
+            let x = match is_float {
+                true => g.cast(x, DType::I32)?,
+                false => x,
+            };
+            let x = cast_to(g, x, narrow.carrier())?;
+            wrap(g, narrow, x)?
+        }
+    };
+    Ok(Val::Narrow(narrow, Rc::new(y.into())))
+}
+
+pub(crate) fn cast_to(g: &mut Graph, x: Value, to: DType) -> Result<Value, Reason> {
+    match g.ty(x).dtype == to {
+        true => Ok(x),
+        false => Ok(g.cast(x, to)?),
+    }
+}
+
+/// Rounded floats to integers of a narrow dtype, which bounds them.
+pub(crate) fn saturated(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, Reason> {
+    let (least, greatest) = narrow.int_range().ok_or_else(|| {
+        let name = narrow.name();
+        Reason::unsupported(format!(
+            "quantised numbers of dtype {name} are not supported"
+        ))
+    })?;
+    let x = g.clamp(x, least as f64, greatest as f64)?;
+    Ok(g.cast(x, narrow.carrier())?)
+}
+
+/// Floats to the nearest of a format; see [`float::round`].
+pub(crate) fn rounded(
+    g: &mut Graph,
+    narrow: Narrow,
+    x: Value,
+    saturate: bool,
+) -> Result<Option<Value>, Reason> {
+    match narrow.float() {
+        Some(format) => Ok(Some(float::round(g, format, x, saturate)?)),
+        None => Ok(None),
+    }
+}
+
+/// `-1`, `0` or `1`, with the sign of zeros.
+fn sign(g: &mut Graph, x: Value) -> Result<Value, Reason> {
+    Ok(g.unary(UnaryFn::Sign, x)?)
+}

@@ -1,0 +1,153 @@
+//! U64 in I64: what of its arithmetic is not that of I64.
+//!
+//! Sums, products, bits and shifts to the left are the same. The others are made of signed ones; an order is that of I64 unless
+//! one of two numbers is negative there, hence at least 2^63.
+
+use tercet_ir::scalar::{BinaryFn, CompareFn};
+use tercet_ir::{DType, Graph, Value};
+
+use crate::attrs::Attrs;
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+use crate::ops::{Entry, op};
+
+const TABLE: &[Entry] = &[
+    op("Greater", 7, |k| compare(k, false, false)),
+    op("Less", 7, |k| compare(k, true, false)),
+    op("GreaterOrEqual", 12, |k| compare(k, true, true)),
+    op("LessOrEqual", 12, |k| compare(k, false, true)),
+    op("Max", 6, |k| extreme(k, false)),
+    op("Min", 6, |k| extreme(k, true)),
+    op("Div", 6, |k| {
+        let (a, b) = (k.x(0)?, k.x(1)?);
+        one(divide(k.g(), a, b)?.0)
+    }),
+    op("Mod", 10, |k| {
+        k.attrs.ignore(&["fmod"]);
+        let (a, b) = (k.x(0)?, k.x(1)?);
+        one(divide(k.g(), a, b)?.1)
+    }),
+    op("BitShift", 11, |k| {
+        k.attrs.ignore(&["direction"]);
+        let (a, b) = (k.x(0)?, k.x(1)?);
+        one(shift_right(k.g(), a, b)?)
+    }),
+];
+
+/// The entry for an operator that is another one than on I64.
+pub(super) fn entry(name: &str, attrs: &Attrs<'_>) -> Result<Option<&'static Entry>, Reason> {
+    if name == "BitShift" && attrs.string("direction", "")? != "RIGHT" {
+        return Ok(None);
+    }
+    Ok(TABLE.iter().find(|e| e.name == name))
+}
+
+/// Whether `a < b`.
+pub(super) fn below(g: &mut Graph, a: Value, b: Value) -> Result<Value, Reason> {
+    let zero = g.scalar(DType::I64, 0.0)?;
+    let less = g.compare(CompareFn::Lt, a, b)?;
+    let (a_high, b_high) = (
+        g.compare(CompareFn::Lt, a, zero)?,
+        g.compare(CompareFn::Lt, b, zero)?,
+    );
+    let differ = g.binary(BinaryFn::Xor, a_high, b_high)?;
+    Ok(g.binary(BinaryFn::Xor, less, differ)?)
+}
+
+/// `a > b` or, swapped, `a < b`; and not that, negated.
+fn compare(k: &mut Call<'_, '_>, swapped: bool, negated: bool) -> Done {
+    let (a, b) = (k.x(0)?, k.x(1)?);
+    let is = match swapped {
+        true => below(k.g(), a, b)?,
+        false => below(k.g(), b, a)?,
+    };
+    one(match negated {
+        true => k.g().unary(tercet_ir::scalar::UnaryFn::Not, is)?,
+        false => is,
+    })
+}
+
+fn extreme(k: &mut Call<'_, '_>, least: bool) -> Done {
+    let xs = k.xs()?;
+    let (first, rest) = xs
+        .split_first()
+        .ok_or_else(|| Reason::operand(0, "is missing"))?;
+    let mut y = *first;
+    for x in rest {
+        let less = below(k.g(), y, *x)?;
+        y = match least {
+            true => k.g().where_(less, y, *x)?,
+            false => k.g().where_(less, *x, y)?,
+        };
+    }
+    one(y)
+}
+
+/// All bits but the first.
+fn low_bits(g: &mut Graph) -> Result<Value, Reason> {
+    Ok(g.constant(tercet_ir::Tensor::scalar(i64::MAX))?)
+}
+
+/// Zeros come in from the left; by 64 and more nothing is left.
+pub(super) fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value, Reason> {
+    let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
+    let mask = low_bits(g)?;
+    let half = g.binary(BinaryFn::Shr, a, one_)?;
+    let half = g.binary(BinaryFn::And, half, mask)?;
+    let less = g.sub(count, one_)?;
+    let shifted = g.binary(BinaryFn::Shr, half, less)?;
+    let none = g.compare(CompareFn::Eq, count, zero)?;
+    let y = g.where_(none, a, shifted)?;
+    let width = g.scalar(DType::I64, 64.0)?;
+    let kept = below(g, count, width)?;
+    Ok(g.where_(kept, y, zero)?)
+}
+
+/// Quotient and remainder. With a divisor from 2^63 on the quotient is 0 or 1; else twice that of halves is at most one less.
+pub(super) fn divide(g: &mut Graph, a: Value, b: Value) -> Result<(Value, Value), Reason> {
+    let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
+    let mask = low_bits(g)?;
+    let half = g.binary(BinaryFn::Shr, a, one_)?;
+    let half = g.binary(BinaryFn::And, half, mask)?;
+    let high = g.compare(CompareFn::Lt, b, zero)?;
+    let divisor = g.where_(high, one_, b)?;
+    let part = g.div(half, divisor)?;
+    let twice = g.plus(part, part)?;
+    let twice = g.where_(high, zero, twice)?;
+    let product = g.mul(twice, b)?;
+    let rest = g.sub(a, product)?;
+    let less = below(g, rest, b)?;
+    let more = g.plus(twice, one_)?;
+    let smaller = g.sub(rest, b)?;
+    Ok((g.where_(less, twice, more)?, g.where_(less, rest, smaller)?))
+}
+
+/// The nearest float: of halves from 2^63 on, whose last bit stands for all that is cut.
+pub(super) fn to_float(g: &mut Graph, x: Value, to: DType) -> Result<Value, Reason> {
+    let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
+    let mask = low_bits(g)?;
+    let half = g.binary(BinaryFn::Shr, x, one_)?;
+    let half = g.binary(BinaryFn::And, half, mask)?;
+    let last = g.binary(BinaryFn::And, x, one_)?;
+    let half = g.binary(BinaryFn::Or, half, last)?;
+    let (small, large) = (g.cast(x, to)?, g.cast(half, to)?);
+    let large = g.plus(large, large)?;
+    let high = g.compare(CompareFn::Lt, x, zero)?;
+    Ok(g.where_(high, large, small)?)
+}
+
+/// Floats cut to integers; from 2^63 on by what is above it.
+pub(super) fn of_float(g: &mut Graph, x: Value) -> Result<Value, Reason> {
+    let x = match g.ty(x).dtype {
+        DType::F16 | DType::BF16 => g.cast(x, DType::F32)?,
+        _ => x,
+    };
+    let dtype = g.ty(x).dtype;
+    let bound = g.scalar(dtype, 2f64.powi(63))?;
+    let least = g.constant(tercet_ir::Tensor::scalar(i64::MIN))?;
+    let above = g.sub(x, bound)?;
+    let (small, large) = (g.cast(x, DType::I64)?, g.cast(above, DType::I64)?);
+    let large = g.binary(BinaryFn::Xor, large, least)?;
+    let high = g.compare(CompareFn::Ge, x, bound)?;
+    Ok(g.where_(high, large, small)?)
+}

@@ -1,0 +1,76 @@
+//! Attention whose scores and weights are changed by graphs.
+
+use tercet_ir::{DType, Value};
+
+use super::{Entry, op};
+use crate::call::{Call, Done, one};
+use crate::elem;
+use crate::error::Reason;
+use crate::narrow::cast_to;
+use crate::val::Val;
+
+pub(crate) const TABLE: &[Entry] = &[op("FlexAttention", 1, flex).of("ai.onnx.preview").own()];
+
+/// `softmax(mod(scale Q K^T)) V` in steps, as the graphs need them.
+fn flex(k: &mut Call<'_, '_>) -> Done {
+    let (q, key, value) = (k.x(0)?, k.x(1)?, k.x(2)?);
+    if [q, key, value].into_iter().any(|v| k.rank(v) != 4) {
+        return Err(Reason::unsupported("operands must have four axes"));
+    }
+    let (heads, kv_heads) = (k.size(q, 1)?, k.size(key, 1)?);
+    if kv_heads == 0 || heads % kv_heads != 0 {
+        let reason = format!("{heads} query heads are no multiple of {kv_heads}");
+        return Err(Reason::operand(0, reason));
+    }
+    let (own, out) = (k.dtype(q), k.dtype(value));
+    let width = k.size(q, 3)? as f64;
+    let scale = k.attrs.float("scale", width.sqrt().recip())?;
+    if scale < 0.0 || !scale.is_finite() {
+        return Err(Reason::attribute("scale", "must be a number from 0 on"));
+    }
+    let inner = match k.attrs.int_opt("softmax_precision")? {
+        Some(number) => {
+            elem::dtype(number).map_err(|e| Reason::attribute("softmax_precision", e))?
+        }
+        None if own == DType::F64 => DType::F64,
+        None => DType::F32,
+    };
+    let key = super::attention::repeated(k, key, heads / kv_heads)?;
+    let value = super::attention::repeated(k, value, heads / kv_heads)?;
+    // Halves of the scale on both sides, so that F16 does not overflow.
+    let half = k.like(q, f64::from((scale as f32).sqrt()))?;
+    let (q, key) = (k.g().mul(q, half)?, k.g().mul(key, half)?);
+    let turned = k.g().transpose(key, &[0, 1, 3, 2])?;
+    let scores = k.g().matmul(q, turned)?;
+    let scores = cast_to(k.g(), scores, inner)?;
+    let scores = changed(k, "score_mod", scores)?;
+    let weights = k.g().softmax(scores, 3)?;
+    let weights = changed(k, "prob_mod", weights)?;
+    let value = cast_to(k.g(), value, inner)?;
+    let y = k.g().matmul(weights, value)?;
+    one(cast_to(k.g(), y, out)?)
+}
+
+/// What a graph of an attribute makes of a value; the value where there is none.
+fn changed(k: &mut Call<'_, '_>, name: &str, x: Value) -> Result<Value, Reason> {
+    if !k.attrs.has(name) {
+        return Ok(x);
+    }
+    let graph = k.attrs.graph(name)?;
+    if graph.input.len() != 1 || graph.output.len() != 1 {
+        return Err(Reason::attribute(
+            name,
+            "must have one operand and one result",
+        ));
+    }
+    let results = k.c.inline(graph, vec![Val::Graph(x)], name)?;
+    let y = match results.first() {
+        Some(val) => k.c.place(val, 0)?,
+        None => return Err(Reason::attribute(name, "has no result")),
+    };
+    if k.ty(y) != k.ty(x) {
+        let reason = format!("gives {} of {}", k.ty(y), k.ty(x));
+        return Err(Reason::attribute(name, reason));
+    }
+    Ok(y)
+}

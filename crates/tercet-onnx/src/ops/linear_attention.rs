@@ -1,0 +1,267 @@
+//! Linear attention: a state for each head that every token changes and reads.
+
+use tercet_ir::ops::{ReduceFn, Scan};
+use tercet_ir::{DType, Dim, Graph, SubGraph, Type, Value};
+
+use super::shape::reshaped;
+use super::{Entry, op};
+use crate::call::{Call, Done};
+use crate::error::Reason;
+use crate::narrow::cast_to;
+
+pub(crate) const TABLE: &[Entry] = &[op("LinearAttention", 26, linear_attention)];
+
+/// How a token changes the state.
+#[derive(Clone, Copy)]
+struct Rule {
+    /// It decays first.
+    gated: bool,
+    /// Only what the state does not answer yet is written.
+    delta: bool,
+}
+
+/// The heads of an attribute.
+fn heads(k: &Call<'_, '_>, name: &str) -> Result<usize, Reason> {
+    let given = k.attrs.int_opt(name)?;
+    let heads = given.and_then(|n| usize::try_from(n).ok().filter(|n| *n > 0));
+    heads.ok_or_else(|| Reason::attribute(name, "must be given and positive"))
+}
+
+fn rule(k: &Call<'_, '_>) -> Result<Rule, Reason> {
+    let rule = match k.attrs.string("update_rule", "gated_delta")?.as_str() {
+        "linear" => (false, false),
+        "gated" => (true, false),
+        "delta" => (false, true),
+        "gated_delta" => (true, true),
+        other => {
+            return Err(Reason::attribute(
+                "update_rule",
+                format!("`{other}` is not supported"),
+            ));
+        }
+    };
+    let (gated, delta) = rule;
+    for (index, name, wanted) in [(4, "decay", gated), (5, "beta", delta)] {
+        if k.has(index) != wanted {
+            let reason = format!("{name} must be there if the update rule reads it, and only then");
+            return Err(Reason::operand(index, reason));
+        }
+    }
+    Ok(Rule { gated, delta })
+}
+
+/// `[B, T, H D]` as F32 `[B, T, H, D]`.
+fn split(k: &mut Call<'_, '_>, index: usize, heads: usize) -> Result<Value, Reason> {
+    let x = k.x(index)?;
+    if k.rank(x) != 3 {
+        return Err(Reason::operand(index, "must have three axes"));
+    }
+    let width = k.size(x, 2)?;
+    if width % heads != 0 {
+        let reason = format!("{width} elements are not whole heads of {heads}");
+        return Err(Reason::operand(index, reason));
+    }
+    let mut dims = k.dims(x);
+    dims[2] = Dim::Known(heads);
+    dims.push(Dim::Known(width / heads));
+    let x = reshaped(k.g(), x, &dims)?;
+    cast_to(k.g(), x, DType::F32)
+}
+
+/// Each element of an axis `times` times, one after the other.
+fn repeated(k: &mut Call<'_, '_>, x: Value, at: usize, times: usize) -> Result<Value, Reason> {
+    if times == 1 {
+        return Ok(x);
+    }
+    let mut dims = k.dims(x);
+    let joined = k.size(x, at)? * times;
+    let y = k.g().unsqueeze(x, at + 1)?;
+    dims.insert(at + 1, Dim::Known(times));
+    let y = k.g().expand(y, dims.clone())?;
+    dims.remove(at + 1);
+    dims[at] = Dim::Known(joined);
+    reshaped(k.g(), y, &dims)
+}
+
+fn linear_attention(k: &mut Call<'_, '_>) -> Done {
+    // A hint that changes no result.
+    k.attrs.ignore(&["chunk_size"]);
+    let (q_heads, kv_heads) = (heads(k, "q_num_heads")?, heads(k, "kv_num_heads")?);
+    if q_heads % kv_heads != 0 {
+        return Err(Reason::attribute(
+            "q_num_heads",
+            "must be a multiple of kv_num_heads",
+        ));
+    }
+    let (rule, group) = (rule(k)?, q_heads / kv_heads);
+    let x = k.x(0)?;
+    let out = k.dtype(x);
+    let q = split(k, 0, q_heads)?;
+    let (key, value) = (split(k, 1, kv_heads)?, split(k, 2, kv_heads)?);
+    let key = repeated(k, key, 2, group)?;
+    let value = repeated(k, value, 2, group)?;
+    let width = k.size(q, 3)?;
+    let (state, state_dtype) = match k.opt(3)? {
+        Some(state) => {
+            let dtype = k.dtype(state);
+            let state = cast_to(k.g(), state, DType::F32)?;
+            (repeated(k, state, 1, group)?, dtype)
+        }
+        None => {
+            let (q, v) = (k.dims(q), k.dims(value));
+            let dims = [q[0].clone(), q[2].clone(), q[3].clone(), v[3].clone()];
+            let zero = k.c.scalar(DType::F32, 0.0)?;
+            (k.g().expand(zero, dims)?, out)
+        }
+    };
+    let decay = match rule.gated {
+        true => {
+            let decay = split(k, 4, kv_heads)?;
+            Some(repeated(k, decay, 2, group)?)
+        }
+        false => None,
+    };
+    let beta = match rule.delta {
+        true => Some(betas(k, kv_heads, group)?),
+        false => None,
+    };
+    let scale = k.attrs.float("scale", 0.0)?;
+    let scale = if scale == 0.0 {
+        (width as f64).sqrt().recip()
+    } else {
+        scale
+    };
+    let (y, state) = match (beta, by_head(k, q, decay)?) {
+        (Some(beta), Some(decay)) => {
+            let beta = k.g().squeeze(beta, 3)?;
+            let y = k
+                .g()
+                .gated_delta_net([q, key, value, decay, beta], Some(state), true)?;
+            // The operator divides by the root of the width.
+            let factor = k.c.scalar(DType::F32, scale * (width as f64).sqrt())?;
+            (k.g().mul(y, factor)?, y.port(1))
+        }
+        (_, _) => {
+            let scale = k.c.scalar(DType::F32, scale)?;
+            let q = k.g().mul(q, scale)?;
+            scanned(k, [q, key, value], decay, beta, state)?
+        }
+    };
+    let mut dims = k.dims(x);
+    let columns = k.size(value, 3)?;
+    dims[2] = Dim::Known(q_heads * columns);
+    let y = reshaped(k.g(), y, &dims)?;
+    let y = cast_to(k.g(), y, out)?;
+    let state = one_of_group(k, state, kv_heads, group)?;
+    let state = cast_to(k.g(), state, state_dtype)?;
+    Ok(vec![y.into(), state.into()])
+}
+
+/// The states of the key heads, of which each stands `group` times.
+fn one_of_group(
+    k: &mut Call<'_, '_>,
+    state: Value,
+    kv_heads: usize,
+    group: usize,
+) -> Result<Value, Reason> {
+    if group == 1 {
+        return Ok(state);
+    }
+    let mut dims = k.dims(state);
+    dims[1] = Dim::Known(kv_heads);
+    dims.insert(2, Dim::Known(group));
+    let state = reshaped(k.g(), state, &dims)?;
+    let state = k.g().narrow(state, 2, 0, 1)?;
+    Ok(k.g().squeeze(state, 2)?)
+}
+
+/// `beta [B, T, H]`, or of one number for all heads, as `[B, T, H, 1]` of the query heads.
+fn betas(k: &mut Call<'_, '_>, kv_heads: usize, group: usize) -> Result<Value, Reason> {
+    let beta = k.x(5)?;
+    let of = match k.rank(beta) == 3 && k.size(beta, 2)? == 1 {
+        true => 1,
+        false => kv_heads,
+    };
+    let beta = split(k, 5, of)?;
+    if k.size(beta, 3)? != 1 {
+        return Err(Reason::operand(5, "must be one number for each head"));
+    }
+    repeated(k, beta, 2, kv_heads / of * group)
+}
+
+/// The decay of each head `[B, T, H]`, if it is one number: 0 where nothing decays.
+fn by_head(k: &mut Call<'_, '_>, q: Value, decay: Option<Value>) -> Result<Option<Value>, Reason> {
+    match decay {
+        Some(decay) if k.size(decay, 3)? == 1 => Ok(Some(k.g().squeeze(decay, 3)?)),
+        Some(_) => Ok(None),
+        None => {
+            let dims = k.dims(q)[..3].to_vec();
+            let zero = k.c.scalar(DType::F32, 0.0)?;
+            Ok(Some(k.g().expand(zero, dims)?))
+        }
+    }
+}
+
+/// Token by token: results `[B, T, H, P]` and the last state `[B, H, N, P]`.
+fn scanned(
+    k: &mut Call<'_, '_>,
+    [q, key, value]: [Value; 3],
+    decay: Option<Value>,
+    beta: Option<Value>,
+    state: Value,
+) -> Result<(Value, Value), Reason> {
+    let mut operands = vec![state];
+    for x in [q, key, value].into_iter().chain(decay).chain(beta) {
+        operands.push(k.g().transpose(x, &[1, 0, 2, 3])?);
+    }
+    let types: Vec<Type> = operands.iter().map(|v| k.ty(*v)).collect();
+    let scan = Scan {
+        body: SubGraph::new(step(&types, decay.is_some(), beta.is_some())?),
+        carried: 1,
+        scanned: operands.len() - 1,
+        reverse: vec![false; operands.len() - 1],
+        reverse_results: vec![false],
+    };
+    let state = k.g().add(scan, &operands)?;
+    let y = k.g().transpose(state.port(1), &[1, 0, 2, 3])?;
+    Ok((y, state))
+}
+
+/// What a token does to the state `[B, H, N, P]`, and what it reads of it.
+fn step(types: &[Type], gated: bool, delta: bool) -> Result<Graph, Reason> {
+    let mut g = Graph::new();
+    let mut state = g.input("state", types[0].clone())?;
+    let mut parts = Vec::with_capacity(types.len());
+    for (i, ty) in types.iter().enumerate().skip(1) {
+        let dims: Vec<Dim> = ty.shape.iter().skip(1).cloned().collect();
+        parts.push(g.input(&format!("part{i}"), Type::new(ty.dtype, dims))?);
+    }
+    let mut parts = parts.into_iter();
+    let mut next = || {
+        parts
+            .next()
+            .ok_or_else(|| Reason::unsupported("a part is missing"))
+    };
+    let (q, key, mut value) = (next()?, next()?, next()?);
+    // As columns, beside rows of the state.
+    let (q, column) = (g.unsqueeze(q, 3)?, g.unsqueeze(key, 3)?);
+    if gated {
+        let decay = g.exp(next()?)?;
+        let decay = g.unsqueeze(decay, 3)?;
+        state = g.mul(state, decay)?;
+    }
+    if delta {
+        let answer = g.mul(state, column)?;
+        let answer = g.reduce(ReduceFn::Sum, answer, &[2], false)?;
+        let rest = g.sub(value, answer)?;
+        value = g.mul(rest, next()?)?;
+    }
+    let row = g.unsqueeze(value, 2)?;
+    let written = g.mul(column, row)?;
+    let state = g.plus(state, written)?;
+    let read = g.mul(state, q)?;
+    let y = g.reduce(ReduceFn::Sum, read, &[2], false)?;
+    g.output("state_after", state)?;
+    g.output("y", y)?;
+    Ok(g)
+}

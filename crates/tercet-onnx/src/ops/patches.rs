@@ -1,0 +1,152 @@
+//! Patches back into a picture.
+
+use tercet_ir::ops::ReduceFn;
+use tercet_ir::{Dim, Tensor, next_index};
+
+use super::shape::reshaped;
+use super::{Entry, op};
+use crate::call::{Call, Done, one, unsigned};
+use crate::error::Reason;
+
+pub(crate) const TABLE: &[Entry] = &[op("Col2Im", 18, col2im)];
+
+/// Where the patches of a picture lie, along each axis.
+struct Geometry {
+    image: Vec<usize>,
+    block: Vec<usize>,
+    dilations: Vec<usize>,
+    strides: Vec<usize>,
+    begins: Vec<usize>,
+    /// How many patches there are along each axis.
+    places: Vec<usize>,
+}
+
+impl Geometry {
+    fn new(k: &Call<'_, '_>) -> Result<Geometry, Reason> {
+        let (image, block) = (
+            unsigned("image_shape", &k.ints(1)?)?,
+            unsigned("block_shape", &k.ints(2)?)?,
+        );
+        let axes = image.len();
+        let list = |name: &str, len: usize, default: usize| match k.attrs.ints_opt(name)? {
+            Some(list) => unsigned(name, list),
+            None => Ok(vec![default; len]),
+        };
+        let (dilations, strides) = (list("dilations", axes, 1)?, list("strides", axes, 1)?);
+        let pads = list("pads", 2 * axes, 0)?;
+        let whole = [block.len(), dilations.len(), strides.len()];
+        let positive = |list: &[usize]| list.iter().all(|n| (1..=1 << 24).contains(n));
+        if whole.iter().any(|n| *n != axes)
+            || pads.len() != 2 * axes
+            || pads.iter().any(|n| *n > 1 << 24)
+            || [&image, &block, &dilations, &strides]
+                .into_iter()
+                .any(|l| !positive(l))
+        {
+            return Err(Reason::unsupported(
+                "sizes, strides, dilations and pads do not fit each other",
+            ));
+        }
+        let mut places = Vec::with_capacity(axes);
+        for a in 0..axes {
+            let padded = image[a] + pads[a] + pads[a + axes];
+            let reach = dilations[a] * (block[a] - 1) + 1;
+            let room = padded.checked_sub(reach);
+            let room =
+                room.ok_or_else(|| Reason::unsupported("blocks are larger than the image"))?;
+            places.push(room / strides[a] + 1);
+        }
+        Ok(Geometry {
+            begins: pads[..axes].to_vec(),
+            image,
+            block,
+            dilations,
+            strides,
+            places,
+        })
+    }
+
+    /// For each element of the picture the elements of the patches that it is the sum of, by their places among all.
+    fn sources(&self) -> Vec<Vec<usize>> {
+        let count: usize = self.image.iter().product();
+        let mut sources = vec![Vec::new(); count];
+        let (blocks, places) = (self.block.iter().product(), self.places.iter().product());
+        let mut within = vec![0; self.block.len()];
+        for b in 0..blocks {
+            let mut place = vec![0; self.places.len()];
+            for p in 0..places {
+                if let Some(at) = self.target(&within, &place) {
+                    sources[at].push(b * places + p);
+                }
+                next_index(&mut place, &self.places);
+            }
+            next_index(&mut within, &self.block);
+        }
+        sources
+    }
+
+    /// The element of the picture that an element of a patch lies on, unless in the padding.
+    fn target(&self, within: &[usize], place: &[usize]) -> Option<usize> {
+        let mut at = 0;
+        for a in 0..self.image.len() {
+            let padded = place[a] * self.strides[a] + within[a] * self.dilations[a];
+            let own = padded
+                .checked_sub(self.begins[a])
+                .filter(|i| *i < self.image[a])?;
+            at = at * self.image[a] + own;
+        }
+        Some(at)
+    }
+}
+
+/// Each element of the picture is the sum of those of the patches that lie on it: gathered, absent ones from a zero.
+fn col2im(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let geometry = Geometry::new(k)?;
+    let dims = k.dims(x);
+    let block: usize = geometry.block.iter().product();
+    let places: usize = geometry.places.iter().product();
+    if dims.len() != 3 || k.size(x, 2)? != places || k.size(x, 1)? % block != 0 {
+        let reason = format!("{} is not {places} patches of {block} elements", k.ty(x));
+        return Err(Reason::operand(0, reason));
+    }
+    let channels = k.size(x, 1)? / block;
+    let all = block.saturating_mul(places);
+    if all > 1 << 22 || !k.c.spend(all) {
+        return Err(Reason::unsupported("there are too many patches"));
+    }
+    let sources = geometry.sources();
+    let most = sources.iter().map(Vec::len).max().unwrap_or(0).max(1);
+    if sources.len().saturating_mul(most) > 1 << 24 || !k.c.spend(sources.len() * most) {
+        return Err(Reason::unsupported("the patches overlap too much"));
+    }
+    let index = |list: &Vec<usize>| -> Vec<i64> {
+        let own = list.iter().map(|i| *i as i64);
+        own.chain(std::iter::repeat(all as i64))
+            .take(most)
+            .collect()
+    };
+    let index: Vec<i64> = sources.iter().flat_map(index).collect();
+    let flat = [dims[0].clone(), Dim::Known(channels), Dim::Known(all)];
+    let y = reshaped(k.g(), x, &flat)?;
+    let zero = k.like(x, 0.0)?;
+    let zero = k
+        .g()
+        .expand(zero, [flat[0].clone(), flat[1].clone(), Dim::Known(1)])?;
+    let y = k.g().concat(&[y, zero], 2)?;
+    let index = k
+        .g()
+        .constant(Tensor::from_slice(&[index.len()], &index)?)?;
+    let y = k.g().gather(y, index, 2)?;
+    let wide = [
+        flat[0].clone(),
+        flat[1].clone(),
+        Dim::Known(sources.len()),
+        Dim::Known(most),
+    ];
+    let y = reshaped(k.g(), y, &wide)?;
+    let y = k.g().reduce(ReduceFn::Sum, y, &[3], false)?;
+    let mut result = vec![flat[0].clone(), flat[1].clone()];
+    result.extend(geometry.image.iter().map(|n| Dim::Known(*n)));
+    one(reshaped(k.g(), y, &result)?)
+}

@@ -1,0 +1,218 @@
+//! Resizing by a table of weights for each axis: with a filter where an axis becomes shorter, of a region, to sizes that keep the
+//! ratio by rounding up. What the graph's own operator has is not done here.
+
+use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
+
+use super::shape::reshaped;
+use crate::call::Call;
+use crate::error::Reason;
+
+/// How results between elements are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Filter {
+    /// The element at the rounded place.
+    Nearest(tercet_ir::ops::NearestRounding),
+    Linear,
+    /// With its parameter.
+    Cubic(f64),
+}
+
+/// Where results lie on an axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Places {
+    HalfPixel,
+    HalfPixelSymmetric,
+    PytorchHalfPixel,
+    AlignCorners,
+    Asymmetric,
+    /// Of a region, from and to, in parts of the axis.
+    Region(f64, f64),
+}
+
+/// How an axis is resized.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) scale: f64,
+    pub(super) places: Places,
+}
+
+/// What is the same for all axes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernel {
+    pub(super) filter: Filter,
+    pub(super) antialias: bool,
+    pub(super) exclude_outside: bool,
+    /// What results outside of a region's operand are.
+    pub(super) outside: f64,
+}
+
+impl Axis {
+    /// The place of a result among the elements.
+    fn place(&self, o: usize) -> f64 {
+        let (o, n, m) = (o as f64, self.from as f64, self.to as f64);
+        let half_pixel = (o + 0.5) / self.scale - 0.5;
+        match self.places {
+            Places::HalfPixel => half_pixel,
+            Places::PytorchHalfPixel if self.to == 1 => -0.5,
+            Places::PytorchHalfPixel => half_pixel,
+            Places::HalfPixelSymmetric => n / 2.0 * (1.0 - m / (self.scale * n)) + half_pixel,
+            Places::AlignCorners if self.to == 1 => 0.0,
+            Places::AlignCorners => o * (n - 1.0) / (m - 1.0),
+            Places::Asymmetric => o / self.scale,
+            Places::Region(start, end) if self.to == 1 => (start + end) * (n - 1.0) / 2.0,
+            Places::Region(start, end) => {
+                start * (n - 1.0) + o * (end - start) * (n - 1.0) / (m - 1.0)
+            }
+        }
+    }
+
+    /// Whether a result of a region lies outside of the operand.
+    fn is_outside(&self, o: usize) -> bool {
+        let x = self.place(o);
+        matches!(self.places, Places::Region(..)) && !(0.0..=self.from as f64 - 1.0).contains(&x)
+    }
+}
+
+impl Kernel {
+    /// The weights of the elements of an axis in one result.
+    fn row(&self, axis: &Axis, o: usize) -> Vec<f64> {
+        let last = axis.from as i64 - 1;
+        let x = axis.place(o);
+        let mut row = vec![0.0; axis.from];
+        let mut add = |i: i64, weight: f64| {
+            if let Some(own) = row.get_mut(i.clamp(0, last) as usize) {
+                *own += weight;
+            }
+        };
+        if let Filter::Nearest(rounding) = self.filter {
+            add(nearest(x, rounding), 1.0);
+            return row;
+        }
+        // The element before the place, of which one on an element is the next.
+        let base = x.ceil() - 1.0;
+        let stretch = if self.antialias {
+            axis.scale.min(1.0)
+        } else {
+            1.0
+        };
+        let reach = match self.filter {
+            Filter::Cubic(_) => 2.0,
+            Filter::Linear | Filter::Nearest(_) => 1.0,
+        };
+        let start = (-reach / stretch).floor() as i64 + 1;
+        let mut taps: Vec<(i64, f64)> = (start..2 - start)
+            .map(|i| {
+                let at = base + i as f64;
+                (at as i64, self.weight((at - x) * stretch))
+            })
+            .collect();
+        if self.exclude_outside {
+            taps.retain(|(i, _)| (0..=last).contains(i));
+        }
+        let total: f64 = taps.iter().map(|(_, w)| w).sum();
+        taps.into_iter().for_each(|(i, w)| add(i, w / total));
+        row
+    }
+
+    /// The weight of an element by its distance.
+    fn weight(&self, distance: f64) -> f64 {
+        let d = distance.abs();
+        match self.filter {
+            Filter::Cubic(a) if d <= 1.0 => ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0,
+            Filter::Cubic(a) if d < 2.0 => ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a,
+            Filter::Cubic(_) => 0.0,
+            Filter::Linear | Filter::Nearest(_) => (1.0 - d).max(0.0),
+        }
+    }
+}
+
+fn nearest(x: f64, rounding: tercet_ir::ops::NearestRounding) -> i64 {
+    use tercet_ir::ops::NearestRounding;
+    let rounded = match rounding {
+        NearestRounding::RoundPreferFloor => (x - 0.5).ceil(),
+        NearestRounding::RoundPreferCeil => (x + 0.5).floor(),
+        NearestRounding::Floor => x.floor(),
+        NearestRounding::Ceil => x.ceil(),
+    };
+    rounded as i64
+}
+
+/// The operand resized along axes, one after the other.
+pub(super) fn resized(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    axes: &[(usize, Axis)],
+    kernel: &Kernel,
+) -> Result<Value, Reason> {
+    let mut y = x;
+    for (at, axis) in axes {
+        let size = axis.from.saturating_mul(axis.to);
+        let sizes = 1..=1 << 20;
+        if !sizes.contains(&axis.from) || !sizes.contains(&axis.to) || !k.c.spend(size) {
+            return Err(Reason::unsupported(format!(
+                "axis {at} cannot be resized from {} to {} by weights",
+                axis.from, axis.to
+            )));
+        }
+        y = along(k, y, *at, axis, kernel)?;
+    }
+    for (at, axis) in axes {
+        let outside: Vec<bool> = (0..axis.to).map(|o| axis.is_outside(o)).collect();
+        if outside.contains(&true) {
+            let mut dims = vec![Dim::Known(1); k.rank(y)];
+            dims[*at] = Dim::Known(axis.to);
+            let mask = k.g().constant(Tensor::from_bools(&[axis.to], &outside)?)?;
+            let mask = reshaped(k.g(), mask, &dims)?;
+            let value = k.like(y, kernel.outside)?;
+            y = k.g().where_(mask, value, y)?;
+        }
+    }
+    Ok(y)
+}
+
+fn along(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    at: usize,
+    axis: &Axis,
+    kernel: &Kernel,
+) -> Result<Value, Reason> {
+    if let Filter::Nearest(rounding) = kernel.filter {
+        let last = axis.from as i64 - 1;
+        let index = (0..axis.to).map(|o| nearest(axis.place(o), rounding).clamp(0, last));
+        let index: Vec<i64> = index.collect();
+        let index = k.g().constant(Tensor::from_slice(&[axis.to], &index)?)?;
+        return Ok(k.g().gather(x, index, at)?);
+    }
+    let dtype = k.dtype(x);
+    if !dtype.is_float() {
+        return Err(Reason::operand(0, "must be floats for this mode"));
+    }
+    let rows: Vec<f64> = (0..axis.to).flat_map(|o| kernel.row(axis, o)).collect();
+    let inner = match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    };
+    let weights = Tensor::from_f64s(TensorType::new(inner, &[axis.to, axis.from]), &rows)?;
+    let weights = k.g().constant(weights)?;
+    let mut order: Vec<usize> = (0..k.rank(x)).collect();
+    order.swap(at, k.rank(x) - 1);
+    let y = crate::narrow::cast_to(k.g(), x, inner)?;
+    let y = k.g().transpose(y, &order)?;
+    let turned = k.g().transpose(weights, &[1, 0])?;
+    let dims = k.dims(y);
+    let (last, outer) = dims
+        .split_last()
+        .map(|(l, o)| (l.clone(), o.to_vec()))
+        .unwrap_or((Dim::Known(1), Vec::new()));
+    let rows = super::shape::product(&outer)?;
+    let y = reshaped(k.g(), y, &[rows, last])?;
+    let y = k.g().matmul(y, turned)?;
+    let mut wide = outer;
+    wide.push(Dim::Known(axis.to));
+    let y = reshaped(k.g(), y, &wide)?;
+    let y = k.g().transpose(y, &order)?;
+    crate::narrow::cast_to(k.g(), y, dtype)
+}

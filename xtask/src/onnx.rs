@@ -1,0 +1,162 @@
+//! `cargo xtask onnx`: ONNX's own cases on every executor, and the table of them in `docs/onnx.md`.
+//!
+//! The cases come from the wheel `onnx` 1.22.0, the last that ships them as files; they are run by the example `node_suite`
+//! of `tercet-onnx`, which prints a line for each. The lines of each executor are kept in the cache folder, so that a run on
+//! one executor writes a table of all.
+
+mod table;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::{self, Error};
+use crate::{cache, fetch, process};
+
+/// The executors of the table, in its order.
+const EXECUTORS: [&str; 3] = ["cpu", "vulkan", "wgpu"];
+
+const BEGIN: &str = "<!-- written by `cargo xtask onnx` -->";
+const END: &str = "<!-- up to here -->";
+
+/// What is to be run.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Run on one executor: cpu, vulkan or wgpu; the table keeps what the others gave last
+    #[arg(long, value_parser = EXECUTORS)]
+    device: Option<String>,
+    /// The profile that the runner is built with
+    #[arg(long, default_value = "release")]
+    profile: String,
+    /// Run only cases with this in their names, print what becomes of them, and write nothing
+    filter: Option<String>,
+}
+
+/// How one case ended on one executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    outcome: Outcome,
+    case: String,
+    operator: String,
+    reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Given,
+    Rounded,
+    Refused,
+    Wrong,
+    Panicked,
+}
+
+impl Outcome {
+    fn parse(word: &str) -> Option<Outcome> {
+        match word {
+            "passed" => Some(Outcome::Passed),
+            "given" => Some(Outcome::Given),
+            "rounded" => Some(Outcome::Rounded),
+            "refused" => Some(Outcome::Refused),
+            "wrong" => Some(Outcome::Wrong),
+            "panicked" => Some(Outcome::Panicked),
+            _ => None,
+        }
+    }
+}
+
+fn parse(text: &str) -> Vec<Line> {
+    let line = |line: &str| {
+        let mut parts = line.splitn(4, '\t');
+        let mut next = || parts.next().map(str::to_string);
+        Some(Line {
+            outcome: Outcome::parse(&next()?)?,
+            case: next()?,
+            operator: next()?,
+            reason: next().unwrap_or_default(),
+        })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Runs the cases and writes the table.
+pub(crate) fn run(options: &Options) -> Result<(), Error> {
+    let cache = cache::dir()?;
+    let cases = fetch::onnx(&cache)?;
+    let kept = cache.join("onnx-results");
+    fs::create_dir_all(&kept).map_err(error::file("create", &kept))?;
+    for device in EXECUTORS {
+        if options.device.as_deref().is_some_and(|d| d != device) {
+            continue;
+        }
+        let mut command = process::cargo();
+        command.args(["run", "--quiet", "--profile", &options.profile]);
+        command.args(["--package", "tercet-onnx", "--example", "node_suite"]);
+        if device != "cpu" {
+            command.args(["--features", "vulkan,wgpu"]);
+        }
+        command.arg("--").arg(&cases).arg(device);
+        if let Some(filter) = &options.filter {
+            process::run(command.arg(filter))?;
+            continue;
+        }
+        let path = results(&kept, device);
+        let lines = process::output(&mut command)?;
+        fs::write(&path, lines).map_err(error::file("write", &path))?;
+    }
+    match options.filter {
+        Some(_) => Ok(()),
+        None => write(&kept),
+    }
+}
+
+fn results(kept: &Path, device: &str) -> PathBuf {
+    kept.join(format!("{device}.tsv"))
+}
+
+/// Writes the table of what was kept.
+fn write(kept: &Path) -> Result<(), Error> {
+    let mut columns = Vec::new();
+    for device in EXECUTORS {
+        let path = results(kept, device);
+        if path.exists() {
+            let text = fs::read_to_string(&path).map_err(error::file("read", &path))?;
+            columns.push((device, parse(&text)));
+        }
+    }
+    let path = process::root().join("docs").join("onnx.md");
+    let text = fs::read_to_string(&path).map_err(error::file("read", &path))?;
+    let text = replaced(&text, &table::render(&columns)).ok_or(Error::NoMarks {
+        path: path.clone(),
+        marks: [BEGIN, END],
+    })?;
+    fs::write(&path, text).map_err(error::file("write", &path))
+}
+
+/// The text with other lines between the marks.
+fn replaced(text: &str, lines: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{lines}\n{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_between_the_marks_are_replaced() {
+        let text = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        let new = replaced(&text, "new").expect("it has marks");
+        assert_eq!(new, format!("a\n{BEGIN}\n\nnew\n{END}\nb\n"));
+        assert_eq!(replaced("a\n", "new"), None);
+    }
+
+    #[test]
+    fn lines_are_read() {
+        let lines =
+            parse("passed\tnode/test_abs\tAbs\t\nnonsense\nrefused\tnode/test_x\tX\ta, b\n");
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0].outcome, Outcome::Passed);
+        assert_eq!(lines[1].reason, "a, b");
+    }
+}

@@ -1,0 +1,170 @@
+//! The lines of a run as tables: by operator, and the reasons of what was refused.
+
+use std::collections::BTreeMap;
+
+use super::{Line, Outcome};
+
+/// Cases of an operator on one executor.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    passed: usize,
+    given: usize,
+    rounded: usize,
+    refused: usize,
+    wrong: usize,
+    panicked: usize,
+}
+
+impl Counts {
+    fn add(&mut self, outcome: Outcome) {
+        let count = match outcome {
+            Outcome::Passed => &mut self.passed,
+            Outcome::Given => &mut self.given,
+            Outcome::Rounded => &mut self.rounded,
+            Outcome::Refused => &mut self.refused,
+            Outcome::Wrong => &mut self.wrong,
+            Outcome::Panicked => &mut self.panicked,
+        };
+        *count += 1;
+    }
+
+    fn all(&self) -> usize {
+        self.passed + self.given + self.rounded + self.refused + self.wrong + self.panicked
+    }
+
+    /// `8 + 2 given, 1 refused`
+    fn shown(&self) -> String {
+        let mut text = match (self.passed, self.given) {
+            (passed, 0) => passed.to_string(),
+            (passed, given) => format!("{passed} + {given}"),
+        };
+        let others = [
+            (self.rounded, "rounding"),
+            (self.refused, "refused"),
+            (self.wrong, "wrong"),
+            (self.panicked, "panicked"),
+        ];
+        for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+            text.push_str(&format!(", {count} {what}"));
+        }
+        text
+    }
+}
+
+/// Both tables, of columns with the name of an executor and its lines.
+pub(super) fn render(columns: &[(&str, Vec<Line>)]) -> String {
+    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let mut text = header(&["operator", "cases"], &names);
+    let mut rows: BTreeMap<&str, Vec<Counts>> = BTreeMap::new();
+    let mut node = vec![Counts::default(); columns.len()];
+    for (at, (_, lines)) in columns.iter().enumerate() {
+        for line in lines {
+            let row = rows.entry(&line.operator).or_default();
+            row.resize(columns.len(), Counts::default());
+            row[at].add(line.outcome);
+            if line.case.starts_with("node/") {
+                node[at].add(line.outcome);
+            }
+        }
+    }
+    for (operator, counts) in &rows {
+        text.push_str(&row(operator, counts));
+    }
+    text.push_str(&row("**all of `node`**", &node));
+    text.push_str("\nWhy cases are refused:\n\n");
+    text.push_str(&header(&["reason"], &names));
+    text.push_str(&reasons(columns));
+    text
+}
+
+fn header(first: &[&str], names: &[&str]) -> String {
+    let cells: Vec<&str> = first.iter().chain(names).copied().collect();
+    let line = vec!["---"; cells.len()].join("|");
+    format!("| {} |\n|{line}|\n", cells.join(" | "))
+}
+
+fn row(name: &str, counts: &[Counts]) -> String {
+    let most = counts.iter().map(Counts::all).max().unwrap_or(0);
+    let cells: Vec<String> = counts.iter().map(Counts::shown).collect();
+    format!("| {name} | {most} | {} |\n", cells.join(" | "))
+}
+
+/// A row for each reason, most cases first.
+fn reasons(columns: &[(&str, Vec<Line>)]) -> String {
+    let mut rows: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (at, (_, lines)) in columns.iter().enumerate() {
+        for line in lines.iter().filter(|l| l.outcome == Outcome::Refused) {
+            let row = rows.entry(grouped(&line.reason)).or_default();
+            row.resize(columns.len(), 0);
+            row[at] += 1;
+        }
+    }
+    let mut rows: Vec<(String, Vec<usize>)> = rows.into_iter().collect();
+    rows.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.iter().copied().max()));
+    let mut text = String::new();
+    for (reason, counts) in rows {
+        let cells: Vec<String> = counts.iter().map(usize::to_string).collect();
+        text.push_str(&format!("| {reason} | {} |\n", cells.join(" | ")));
+    }
+    text
+}
+
+/// A reason without what differs from case to case: names of values, and versions.
+fn grouped(reason: &str) -> String {
+    let mut text = String::new();
+    for (at, part) in reason.split('`').enumerate() {
+        match at % 2 {
+            0 => text.push_str(part),
+            // Names in backquotes that are of the case, not of ONNX.
+            _ if part.len() > 24 || part.contains('/') => text.push_str("..."),
+            _ => text.push_str(&format!("`{part}`")),
+        }
+    }
+    let text = text.replace('|', "\\|");
+    match text.split_once(" in opset ") {
+        Some((before, _)) => before.to_string(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(outcome: Outcome, operator: &str, reason: &str) -> Line {
+        Line {
+            outcome,
+            case: format!("node/test_{operator}"),
+            operator: operator.into(),
+            reason: reason.into(),
+        }
+    }
+
+    #[test]
+    fn cases_are_counted_by_operator_and_reason() {
+        let refused = |v| line(Outcome::Refused, "Adam", v);
+        let cpu = vec![
+            line(Outcome::Passed, "Abs", ""),
+            line(Outcome::Given, "Abs", ""),
+            refused("Adam: the operator is not supported in opset 1"),
+            refused("Adam: the operator is not supported in opset 2"),
+        ];
+        let text = render(&[
+            ("cpu", cpu),
+            ("wgpu", vec![line(Outcome::Wrong, "Abs", "")]),
+        ]);
+        assert!(
+            text.contains("| Abs | 2 | 1 + 1 | 0, 1 wrong |\n"),
+            "{text}"
+        );
+        assert!(text.contains("| Adam | 2 | 0, 2 refused | 0 |\n"), "{text}");
+        assert!(
+            text.contains("| Adam: the operator is not supported | 2 | 0 |\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| **all of `node`** | 4 | 1 + 1, 2 refused |"),
+            "{text}"
+        );
+    }
+}
