@@ -82,9 +82,12 @@ fn load<'py>(
     }
 }
 
+/// Name, operands, attributes with what they take, meaning.
+type OperatorRow = (String, Vec<String>, Vec<(String, String)>, String);
+
 /// The operators: each name with its operands, its attributes with what they take, and its meaning.
 #[pyfunction]
-fn operators() -> Vec<(String, Vec<String>, Vec<(String, String)>, String)> {
+fn operators() -> Vec<OperatorRow> {
     let row = |kind: &tercet::OpKind| {
         let doc = kind.doc();
         let operands = doc.operands.iter().map(ToString::to_string).collect();
