@@ -52,3 +52,6 @@ pub(crate) const UPDATE_DOCS: &str = "TERCET_UPDATE_DOCS";
 
 /// The number of threads of the CPU executor (rayon's own variable).
 pub(crate) const THREADS: &str = "RAYON_NUM_THREADS";
+
+/// The `tercet` command, for the tests of the Python module that talk to its server.
+pub(crate) const COMMAND: &str = "TERCET_COMMAND";

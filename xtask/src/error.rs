@@ -48,6 +48,14 @@ pub(crate) enum Error {
     },
     #[error("no criterion results under {}; run without --no-run", dir.display())]
     NoResults { dir: PathBuf },
+    #[error("maturin left no wheel in {}", dir.display())]
+    NoWheel { dir: PathBuf },
+    #[error("{} has {bytes} bytes; at most {most} are expected", path.display())]
+    WheelSize {
+        path: PathBuf,
+        bytes: u64,
+        most: u64,
+    },
     #[error("`cargo metadata` did not name the target folder")]
     NoTargetDir,
     #[cfg(not(feature = "glsl"))]

@@ -28,6 +28,7 @@ mod lavapipe;
 mod onnx;
 mod parity;
 mod process;
+mod python;
 mod shaders;
 mod system;
 mod test;
@@ -69,6 +70,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Build the wheel of the Python module, and run its tests and the check of its types
+    Python,
     /// Compile the GLSL kernels into the SPIR-V modules that are committed beside them
     Shaders {
         /// Write nothing; fail with the name of each module that was made from another source, by
@@ -199,6 +202,7 @@ fn run(command: Command) -> Result<(), Error> {
             println!("{}", root.dir().display());
             Ok(())
         }
+        Command::Python => python::run(),
         Command::Tree => tree::run(),
         Command::Docs => docs::run(),
         Command::Shaders { check, compile } => shaders::run(match (check, compile) {

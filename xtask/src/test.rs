@@ -8,7 +8,8 @@
 //!    workspace would bring in,
 //! 3. the Vulkan tests again on a newer lavapipe, which has cooperative matrices,
 //! 4. the tests of the examples, which are workspaces of their own in the same target folder,
-//! 5. the doc tests.
+//! 5. the doc tests,
+//! 6. the Python module's, where `python3` can make a virtual environment ([`python`]).
 //!
 //! All but 2 run on code built with the release profile, which is what users get.
 //!
@@ -25,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::Error;
-use crate::{cache, env, fetch, lavapipe, process, system};
+use crate::{cache, env, fetch, lavapipe, process, python, system};
 
 /// What is tested and built together, so that nothing is built again for other features.
 pub(crate) const SELECTION: [&str; 5] = [
@@ -165,7 +166,14 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
     let mut doc = process::cargo();
     doc.args(["test", "--doc"]).args(SELECTION);
     let doc = process::run(setup.prepare(&mut doc));
-    let all = [suites, own, newer, examples, doc];
+    let python = match setup.ci || python::is_possible() {
+        true => python::run(),
+        false => {
+            eprintln!("NOT RUN: the Python module; it needs python3 with the module venv");
+            Ok(())
+        }
+    };
+    let all = [suites, own, newer, examples, doc, python];
     all.into_iter().fold(tests, Result::and)
 }
 

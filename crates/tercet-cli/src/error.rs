@@ -70,6 +70,9 @@ pub(crate) enum CliError {
     Trained(#[from] tercet_models::ModelError),
     #[error(transparent)]
     Npy(#[from] crate::npy::NpyError),
+    #[cfg(feature = "serve")]
+    #[error(transparent)]
+    Serve(#[from] tercet_serve::ServeError),
     #[error("{what}")]
     Tensor {
         what: String,

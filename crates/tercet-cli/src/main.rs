@@ -59,6 +59,9 @@ enum Command {
     Trace(commands::trace::Args),
     /// Measure which variants of kernels are best for which problems on a device
     Tune(commands::tune::Args),
+    /// Answer requests over HTTP with models and graphs
+    #[cfg(feature = "serve")]
+    Serve(commands::serve::Args),
     /// Draw a scene of 3-D Gaussians
     #[cfg(feature = "splat")]
     Splat(Box<commands::splat::Args>),
@@ -92,6 +95,8 @@ fn run(command: Command) -> Result<Outcome, CliError> {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Trace(args) => commands::trace::run(&args),
         Command::Tune(args) => commands::tune::run(&args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => commands::serve::run(&args),
         #[cfg(feature = "splat")]
         Command::Splat(args) => commands::splat::run(&args),
         Command::Ops(args) => commands::ops::run(&args),

@@ -70,7 +70,7 @@ pub use ops::{Op, OpKind};
 pub use quant::Scheme;
 pub use subgraph::SubGraph;
 pub use tensor::{ByteOwner, Identity, Tensor, TensorError};
-pub use text::{TextError, decode as decode_text, parse, parse_with};
+pub use text::{TextError, decode as decode_text, parse, parse_literal, parse_with};
 pub use trial::{Miscompiled, compiler_trial};
 pub use types::{
     MAX_ELEMENTS_LOG2, MAX_RANK, Shape, TensorType, Type, broadcast_shapes, next_index,

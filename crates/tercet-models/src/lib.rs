@@ -36,6 +36,7 @@ pub mod save;
 pub mod splat;
 pub mod tokenizer;
 pub mod weight;
+mod writing;
 
 pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
@@ -53,3 +54,4 @@ pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use save::{SaveError, SaveOptions};
 pub use tokenizer::{Batch, StreamDecoder, Tokenizer, TokenizerError};
 pub use weight::{Weight, WeightError, gguf_weight, safetensors_tensor};
+pub use writing::{Event, Finish, WriteOptions, Written, write};

@@ -52,7 +52,7 @@ pub use tercet_ir::{
     Scheme, Shape, Signature, Span, SubGraph, Support, Symbol, Target, Tensor, TensorError,
     TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy, attr, attrs,
     case, compiler_trial, counted, custom, decode_text, evaluate, grad, one_line, ops, parse,
-    parse_with, passes, quant, random, scalar, spelled,
+    parse_literal, parse_with, passes, quant, random, scalar, spelled,
 };
 pub use tune::{TuneError, TuneOptions, TunedProduct, tune};
 #[cfg(feature = "cpu")]

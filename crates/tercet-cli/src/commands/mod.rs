@@ -10,6 +10,8 @@ pub(crate) mod inspect;
 pub(crate) mod merge;
 pub(crate) mod ops;
 pub(crate) mod run;
+#[cfg(feature = "serve")]
+pub(crate) mod serve;
 pub(crate) mod source;
 #[cfg(feature = "splat")]
 pub(crate) mod splat;

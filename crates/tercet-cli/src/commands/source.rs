@@ -35,7 +35,8 @@ pub(crate) struct Sourced {
     pub(crate) inputs: Vec<(String, Tensor)>,
 }
 
-fn bound(text: &str) -> Result<(String, usize), String> {
+/// Parses a bound: `rows=64`.
+pub(crate) fn bound(text: &str) -> Result<(String, usize), String> {
     let wrong = || format!("expected NAME=N, a symbol and a whole number, not `{text}`");
     let (name, n) = text.split_once('=').ok_or_else(wrong)?;
     if name.is_empty() {

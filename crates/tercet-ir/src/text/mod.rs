@@ -18,7 +18,7 @@ mod print;
 #[cfg(test)]
 mod tests;
 
-pub use parse::{TextError, parse, parse_with};
+pub use parse::{TextError, parse, parse_literal, parse_with};
 
 const UTF_16: &str = "the text is UTF-16 or binary; save it as UTF-8";
 

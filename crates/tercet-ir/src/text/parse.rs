@@ -66,9 +66,17 @@ pub fn parse_with(text: &str, ops: &CustomOps) -> Result<Graph, TextError> {
     Ok(parser.graph)
 }
 
-/// Parses one literal, for the tests of the value language.
-#[cfg(test)]
-pub(super) fn parse_literal(text: &str) -> Result<Literal, TextError> {
+/// Parses one literal: the value of an attribute, a type such as `f32[rows, 3]`, a dimension.
+///
+/// # Errors
+/// As [`parse`].
+///
+/// ```
+/// let literal = tercet_ir::parse_literal("f32[rows, 3]")?;
+/// assert!(matches!(literal, tercet_ir::attr::Literal::Type(_)));
+/// # Ok::<(), tercet_ir::TextError>(())
+/// ```
+pub fn parse_literal(text: &str) -> Result<Literal, TextError> {
     let ops = CustomOps::new();
     let mut parser = Parser::new(text, &ops)?;
     let literal = parser.literal(0)?;

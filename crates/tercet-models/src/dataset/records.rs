@@ -55,7 +55,8 @@ pub enum Role {
 }
 
 impl Role {
-    const ALL: [Role; 5] = [
+    /// Every role, in declaration order.
+    pub const ALL: [Role; 5] = [
         Role::System,
         Role::Developer,
         Role::User,

@@ -1,0 +1,135 @@
+//! `tercet serve`: models and graphs behind HTTP.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tercet::CompileOptions;
+use tercet_serve::{Models, Placement, ServeOptions, Server, stop_signal};
+
+use super::generate::open_model;
+use super::source::{bound, read_graph};
+use super::{Precision, device, positive};
+use crate::error::{CliError, Outcome};
+use crate::{output, progress};
+
+/// The name of the embedded model.
+const EMBEDDED: &str = "tiny-rust-llama";
+/// The variable that a key is read from, as arguments can be seen by others on a machine.
+const KEY: &str = "TERCET_API_KEY";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A GGUF file, a folder with safetensors, or a graph in text form (.tercet); as often as there are models [default:
+    /// the embedded model]
+    #[arg(short, long, value_name = "PATH")]
+    model: Vec<PathBuf>,
+    /// The address to listen on: by default only this machine reaches it
+    #[arg(long, default_value = "127.0.0.1", value_name = "HOST")]
+    host: String,
+    /// The port to listen on; 0 takes a free one, which is said
+    #[arg(long, default_value_t = 8080, value_name = "PORT")]
+    port: u16,
+    /// Texts written side by side for each model
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive)]
+    slots: usize,
+    /// Requests that wait for a slot of a model; more are refused
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    queue: usize,
+    /// The most seconds for a request, waiting included
+    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    deadline: u64,
+    /// The most bytes of a request
+    #[arg(long, default_value_t = 16 << 20, value_name = "BYTES", value_parser = positive)]
+    body_bytes: usize,
+    /// Tokens of a text at most, prompt included [default: as trained]
+    #[arg(short, long, value_name = "N", value_parser = positive)]
+    context: Option<usize>,
+    /// The upper bound of a symbol of the graphs, as NAME=N
+    #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
+    bound: Vec<(String, usize)>,
+    /// Where to run; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// The float type that models are computed in; f16 and bf16 add up in f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
+    dtype: Precision,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    let device = device(&args.device)?;
+    let options = ServeOptions {
+        slots: args.slots,
+        queue: args.queue,
+        deadline: Duration::from_secs(args.deadline),
+        body_bytes: args.body_bytes,
+        api_key: key()?,
+        ..ServeOptions::default()
+    };
+    let placement = Placement {
+        device,
+        dtype: args.dtype.dtype(),
+        context: args.context,
+    };
+    let spinner = progress::spinner("loading");
+    let models = load(args, &placement, &options)?;
+    spinner.finish_and_clear();
+    let open = options.api_key.is_none();
+    let names: Vec<String> = models.names().map(output::shown).collect();
+    let server = Server::bind(&args.host, args.port, models, options)?;
+    let address = server.address();
+    output::note(format_args!(
+        "serving {} on http://{address}",
+        names.join(", ")
+    ));
+    if open && !address.ip().is_loopback() {
+        output::note(format_args!(
+            "note: anybody who reaches {address} is served; set {KEY} to ask for a key"
+        ));
+    }
+    server.run(stop_signal())?;
+    Ok(Outcome::Done)
+}
+
+/// The key of the environment, if there is one.
+fn key() -> Result<Option<String>, CliError> {
+    match std::env::var(KEY) {
+        Ok(key) if key.is_empty() => Ok(None),
+        Ok(key) => Ok(Some(key)),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(CliError::Usage(format!("{KEY} is not UTF-8")))
+        }
+    }
+}
+
+fn load(args: &Args, placement: &Placement, options: &ServeOptions) -> Result<Models, CliError> {
+    let mut models = Models::new();
+    if args.model.is_empty() {
+        let (files, _) = open_model(None)?;
+        models.add_model(EMBEDDED, files, placement.clone(), options)?;
+    }
+    for path in &args.model {
+        let name = name(path);
+        if path.extension().is_some_and(|e| e == "tercet") {
+            let graph = read_graph(path)?;
+            let bounds = args.bound.iter();
+            let compile = bounds.fold(CompileOptions::new(), |o, (symbol, n)| o.bound(symbol, *n));
+            models.add_graph(&name, &graph, &compile, placement, options)?;
+        } else {
+            let (files, _) = open_model(Some(path))?;
+            models.add_model(&name, files, placement.clone(), options)?;
+        }
+    }
+    Ok(models)
+}
+
+/// A model is called as its file or folder, without an ending.
+fn name(path: &Path) -> String {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let stem = if whole.is_dir() {
+        whole.file_name()
+    } else {
+        whole.file_stem()
+    };
+    stem.map_or_else(|| "model".to_string(), |s| s.to_string_lossy().into_owned())
+}

@@ -1,0 +1,191 @@
+//! Text from a language model, piece by piece: what every door to it does between a prompt and a finish.
+//!
+//! [`write`] feeds the prompt, then token after token, and gives complete characters as they come. Text that may turn
+//! out to begin a stop string is held back until it is known not to.
+
+use crate::builder::Generator;
+use crate::error::Error;
+use crate::tokenizer::Tokenizer;
+
+/// Where a text ends besides the model's own end.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions<'a> {
+    /// The most tokens to write.
+    pub max_tokens: usize,
+    /// Texts that end it; the first to be complete does, and is not part of the text. Empty ones are passed over.
+    pub stop: &'a [String],
+    /// Tokens that end it.
+    pub eos: &'a [u32],
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Finish {
+    /// The model ended it.
+    End,
+    /// A stop string.
+    Stop,
+    /// As many tokens as asked for.
+    Length,
+    /// The context is full.
+    Context,
+    /// Whom it was for wanted no more.
+    Cancelled,
+}
+
+/// What happens while a text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// So many tokens of the prompt are done.
+    Prompt(usize),
+    /// Text that stays, and the tokens written so far; the text is empty where a token completes no character.
+    Text(&'a str, usize),
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The tokens, without the one that ended the text.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+}
+
+/// Writes after `prompt`, behind what the generator holds already. Its graph samples ([`crate::DecoderOptions::sampling`]).
+/// `event` says with `false` that nothing more is wanted.
+///
+/// # Errors
+/// [`Error`] of the model or the tokenizer.
+pub fn write(
+    generator: &mut Generator,
+    tokenizer: &Tokenizer,
+    prompt: &[u32],
+    options: &WriteOptions<'_>,
+    event: &mut dyn FnMut(Event<'_>) -> bool,
+) -> Result<Written, Error> {
+    let mut wanted = true;
+    let step = generator.feed_with(prompt, &mut |done| {
+        wanted = event(Event::Prompt(done));
+        wanted
+    })?;
+    let mut next = step.next;
+    let mut tokens = Vec::new();
+    let mut stream = tokenizer.stream();
+    let mut held = Held::new(options.stop);
+    let finish = loop {
+        if !wanted {
+            break Finish::Cancelled;
+        }
+        if tokens.len() >= options.max_tokens {
+            break Finish::Length;
+        }
+        let Some(token) = next else {
+            let reason = "the graph of the model does not sample; build it with sampling options";
+            return Err(crate::ModelError::Unsupported(reason.into()).into());
+        };
+        if options.eos.contains(&token) {
+            break Finish::End;
+        }
+        tokens.push(token);
+        let (text, stopped) = held.push(&stream.push(token)?);
+        wanted = event(Event::Text(&text, tokens.len()));
+        if stopped {
+            return Ok(Written {
+                tokens,
+                finish: Finish::Stop,
+            });
+        }
+        if tokens.len() >= options.max_tokens {
+            break Finish::Length;
+        }
+        if generator.position() >= generator.context() {
+            break Finish::Context;
+        }
+        if wanted {
+            next = generator.feed(&[token])?.next;
+        }
+    };
+    let (text, stopped) = held.push(&stream.finish()?);
+    let rest = if stopped { text } else { text + &held.rest };
+    let heard = rest.is_empty() || !wanted || event(Event::Text(&rest, tokens.len()));
+    let finish = match (stopped, heard) {
+        (true, _) => Finish::Stop,
+        (false, true) => finish,
+        (false, false) => Finish::Cancelled,
+    };
+    Ok(Written { tokens, finish })
+}
+
+/// Text that may begin a stop string.
+struct Held<'a> {
+    stop: &'a [String],
+    rest: String,
+}
+
+impl Held<'_> {
+    fn new(stop: &[String]) -> Held<'_> {
+        Held {
+            stop,
+            rest: String::new(),
+        }
+    }
+
+    fn stops(&self) -> impl Iterator<Item = &str> {
+        self.stop
+            .iter()
+            .map(String::as_str)
+            .filter(|s| !s.is_empty())
+    }
+
+    /// The text that is no part of a stop string, whatever follows; and whether one is complete.
+    fn push(&mut self, piece: &str) -> (String, bool) {
+        self.rest.push_str(piece);
+        if let Some(at) = self.stops().filter_map(|s| self.rest.find(s)).min() {
+            self.rest.truncate(at);
+            return (std::mem::take(&mut self.rest), true);
+        }
+        let begins = |at: &usize| self.stops().any(|s| s.starts_with(&self.rest[*at..]));
+        let longest = self.stops().map(str::len).max().unwrap_or(0);
+        let first = self.rest.len().saturating_sub(longest);
+        let places = (first..self.rest.len()).filter(|at| self.rest.is_char_boundary(*at));
+        let at = places.into_iter().find(begins).unwrap_or(self.rest.len());
+        let kept = self.rest.split_off(at);
+        (std::mem::replace(&mut self.rest, kept), false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(stop: &[&str], pieces: &[&str], given: &[&str], stopped: bool, held: &str) {
+        let stop: Vec<String> = stop.iter().map(ToString::to_string).collect();
+        let mut buffer = Held::new(&stop);
+        let mut last = false;
+        for (piece, want) in pieces.iter().zip(given) {
+            assert!(!last);
+            let (text, done) = buffer.push(piece);
+            assert_eq!(text, *want, "{pieces:?}");
+            last = done;
+        }
+        assert_eq!((last, buffer.rest.as_str()), (stopped, held), "{pieces:?}");
+    }
+
+    #[test]
+    fn stop_strings_are_held_back_and_found_over_pieces() {
+        check(&[], &["a", "b"], &["a", "b"], false, "");
+        check(
+            &["\n\n"],
+            &["a\n", "b\n", "\nc"],
+            &["a", "\nb", ""],
+            true,
+            "",
+        );
+        check(&["END"], &["xE", "N", "Q"], &["x", "", "ENQ"], false, "");
+        check(&["END"], &["xE", "N"], &["x", ""], false, "EN");
+        check(&["abc", "b"], &["ab"], &["a"], true, "");
+        check(&["", "é"], &["caf", "é!"], &["caf", ""], true, "");
+        check(&["aab"], &["aaa", "b"], &["a", ""], true, "");
+        check(&["ab"], &["日本a", "本"], &["日本", "a本"], false, "");
+    }
+}

@@ -1,0 +1,35 @@
+//! Devices by name, each opened once in a process.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use pyo3::prelude::*;
+use tercet::Device;
+
+use crate::errors;
+
+/// The device of this name; one that was opened before is shared.
+///
+/// # Errors
+/// `DeviceError` that lists the names, or says what this machine lacks.
+pub(crate) fn open(name: &str) -> PyResult<Device> {
+    static OPEN: OnceLock<Mutex<HashMap<String, Device>>> = OnceLock::new();
+    let open = OPEN.get_or_init(Mutex::default);
+    let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = open.get(name) {
+        return Ok(device.clone());
+    }
+    let device = Device::by_name(name).map_err(errors::device)?;
+    open.insert(name.to_string(), device.clone());
+    Ok(device)
+}
+
+/// Names and descriptions of this machine's devices, and whether they can be used, best first.
+#[pyfunction]
+pub(crate) fn devices(py: Python<'_>) -> Vec<(String, String, bool)> {
+    let found = py.detach(tercet::devices);
+    found
+        .into_iter()
+        .map(|d| (d.name, d.description, d.usable))
+        .collect()
+}

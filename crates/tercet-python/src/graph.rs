@@ -1,0 +1,247 @@
+//! Graphs under construction.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tercet::{Graph, Signature, Value};
+
+use crate::array;
+use crate::device;
+use crate::errors;
+use crate::html;
+use crate::literal::to_type;
+use crate::operator::{self, PyOperator};
+use crate::report::{PyExplanation, PyVerification};
+use crate::session::{PySession, bounds_of, named_tensors};
+use crate::value::{PyValue, own};
+
+/// A graph under construction; the values made of it share it.
+pub(crate) type Shared = Arc<Mutex<Graph>>;
+
+/// A typed graph of operators, built value by value.
+#[pyclass(name = "Graph", module = "tercet", frozen)]
+pub(crate) struct PyGraph {
+    graph: Shared,
+}
+pub(crate) fn lock(graph: &Shared) -> MutexGuard<'_, Graph> {
+    // A graph is whole between two calls of `add`, whatever else failed.
+    graph.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PyGraph {
+    pub(crate) fn of(graph: Graph) -> PyGraph {
+        PyGraph {
+            graph: Arc::new(Mutex::new(graph)),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Graph> {
+        lock(&self.graph)
+    }
+
+    fn value(&self, value: Value) -> PyValue {
+        PyValue::of(&self.graph, value)
+    }
+
+    fn own(&self, value: &PyValue) -> PyResult<Value> {
+        own(&self.graph, value)
+    }
+}
+
+#[pymethods]
+impl PyGraph {
+    /// An empty graph, or that of a text in the text form.
+    #[new]
+    #[pyo3(signature = (text=None))]
+    fn new(text: Option<&str>) -> PyResult<PyGraph> {
+        match text {
+            Some(text) => Ok(PyGraph::of(tercet::parse(text).map_err(errors::text)?)),
+            None => Ok(PyGraph::of(Graph::new())),
+        }
+    }
+
+    /// A tensor given at each run, of a type such as "f32[rows, 3]".
+    fn input(&self, name: &str, ty: &str) -> PyResult<PyValue> {
+        let value = self.lock().input(name, to_type(ty)?);
+        Ok(self.value(value.map_err(errors::graph)?))
+    }
+
+    /// A tensor that is set once and kept: a weight.
+    fn param(&self, name: &str, ty: &str) -> PyResult<PyValue> {
+        let value = self.lock().param(name, to_type(ty)?);
+        Ok(self.value(value.map_err(errors::graph)?))
+    }
+
+    /// A tensor that lives in the session between runs, zeros at first.
+    fn state(&self, name: &str, ty: &str) -> PyResult<PyValue> {
+        let value = self.lock().state(name, to_type(ty)?);
+        Ok(self.value(value.map_err(errors::graph)?))
+    }
+
+    /// An array written in the graph; numbers and lists become f32 unless `dtype` says otherwise.
+    #[pyo3(signature = (array, dtype="f32"))]
+    fn constant(&self, array: &Bound<'_, PyAny>, dtype: &str) -> PyResult<PyValue> {
+        let tensor = array::to_tensor("constant", array, array::dtype(dtype)?)?;
+        let value = self.lock().constant(tensor);
+        Ok(self.value(value.map_err(errors::graph)?))
+    }
+
+    /// Adds an operator by its name, with its attributes as keywords.
+    #[pyo3(signature = (name, *operands, **attributes))]
+    fn op<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        operands: Vec<Bound<'py, PyAny>>,
+        attributes: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        operator::results(
+            py,
+            &self.graph,
+            operator::add(&self.graph, name, &operands, attributes)?,
+        )
+    }
+
+    /// Names a result of the graph.
+    fn output(&self, name: &str, value: &PyValue) -> PyResult<()> {
+        let value = self.own(value)?;
+        self.lock().output(name, value).map_err(errors::graph)
+    }
+
+    /// Says what a state holds after a run.
+    fn assign(&self, state: &PyValue, value: &PyValue) -> PyResult<()> {
+        let (state, value) = (self.own(state)?, self.own(value)?);
+        self.lock().assign(state, value).map_err(errors::graph)
+    }
+
+    /// Appends the gradients of a loss, which is one number, with respect to values.
+    fn gradients(&self, loss: &PyValue, wanted: Vec<PyRef<'_, PyValue>>) -> PyResult<Vec<PyValue>> {
+        let loss = self.own(loss)?;
+        let wanted: PyResult<Vec<Value>> = wanted.iter().map(|v| self.own(v)).collect();
+        let made = self.lock().gradients(loss, &wanted?);
+        let made = made.map_err(|e| errors::raise::<errors::GradientError>(&e))?;
+        Ok(made.into_iter().map(|v| self.value(v)).collect())
+    }
+
+    /// The graph compiled for a device, for sizes up to `bounds`.
+    #[pyo3(signature = (device="auto", bounds=None))]
+    fn compile(
+        &self,
+        py: Python<'_>,
+        device: &str,
+        bounds: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PySession> {
+        let options = bounds_of(bounds)?;
+        let graph = self.lock().clone();
+        let exe = py.detach(|| {
+            device::open(device)?
+                .compile(&graph, &options)
+                .map_err(errors::compile)
+        })?;
+        Ok(PySession::new(exe))
+    }
+
+    /// What would run where: kernels, dispatches, barriers, memory. Nothing is allocated on the device.
+    #[pyo3(signature = (device="auto", bounds=None))]
+    fn explain(
+        &self,
+        py: Python<'_>,
+        device: &str,
+        bounds: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyExplanation> {
+        let options = bounds_of(bounds)?;
+        let graph = self.lock().clone();
+        let explanation = py.detach(|| {
+            device::open(device)?
+                .explain(&graph, &options)
+                .map_err(errors::compile)
+        })?;
+        Ok(PyExplanation::new(explanation))
+    }
+
+    /// Compares every value on a device with the reference, for these inputs, parameters and states.
+    #[pyo3(signature = (tensors, device="auto"))]
+    fn verify(
+        &self,
+        py: Python<'_>,
+        tensors: &Bound<'_, PyDict>,
+        device: &str,
+    ) -> PyResult<PyVerification> {
+        let graph = self.lock().clone();
+        let signature = Signature::of(&graph);
+        let ports = || {
+            signature
+                .inputs
+                .iter()
+                .chain(&signature.params)
+                .chain(&signature.states)
+        };
+        let tensors = named_tensors(tensors, ports)?;
+        let made = py.detach(|| {
+            let device = device::open(device)?;
+            let tensors: Vec<_> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+            tercet::verify(&graph, &tensors, &device).map_err(errors::verify)
+        })?;
+        Ok(PyVerification::new(made))
+    }
+
+    /// Names and types of the inputs.
+    #[getter]
+    fn inputs(&self) -> Vec<(String, String)> {
+        ports(&Signature::of(&self.lock()).inputs)
+    }
+
+    /// Names and types of the outputs.
+    #[getter]
+    fn outputs(&self) -> Vec<(String, String)> {
+        ports(&Signature::of(&self.lock()).outputs)
+    }
+
+    /// The symbols of dimensions, which need a bound to compile.
+    #[getter]
+    fn symbols(&self) -> Vec<String> {
+        self.lock()
+            .symbols()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    fn __getattr__(&self, name: &str) -> PyResult<PyOperator> {
+        operator::named(&self.graph, name, None)
+    }
+
+    fn __dir__(slf: &Bound<'_, Self>) -> PyResult<Vec<String>> {
+        let own = slf.get_type().dir()?;
+        let own: PyResult<Vec<String>> = own.iter().map(|n| n.extract()).collect();
+        Ok(own?.into_iter().chain(operator::names()).collect())
+    }
+
+    fn __len__(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn __str__(&self) -> String {
+        self.lock().to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        let graph = self.lock();
+        format!(
+            "<tercet.Graph: {}>",
+            tercet::counted(graph.len(), "node", "nodes")
+        )
+    }
+
+    fn _repr_html_(&self) -> String {
+        html::graph(&self.lock())
+    }
+}
+
+pub(crate) fn ports(ports: &[tercet::Port]) -> Vec<(String, String)> {
+    ports
+        .iter()
+        .map(|p| (p.name.clone(), p.ty.to_string()))
+        .collect()
+}

@@ -1,0 +1,120 @@
+//! The module `tercet._tercet`, which the package `tercet` (`python/tercet`) shows: the engine for Python.
+//!
+//! It is a thin door: graphs, devices, errors and results are those of the crates `tercet` and `tercet-models`. What
+//! it adds is the way from and to NumPy ([`array`]), from keywords to attributes ([`literal`]), and Python's lock,
+//! which is released while anything compiles or runs.
+//!
+//! It is a workspace of its own, outside of the main one. An extension module takes Python's symbols from the process
+//! that loads it, so that one wheel (`abi3`) serves all versions from 3.9 on and none is linked. A test program has no
+//! such process: with pyo3's feature `extension-module` it does not link, without it it needs a `libpython` of the
+//! machine. `cargo test --workspace --all-features` should need neither; `cargo xtask python` builds and tests this.
+
+mod array;
+mod device;
+mod encoder;
+mod errors;
+mod graph;
+mod html;
+mod language;
+mod literal;
+mod operator;
+mod report;
+mod session;
+mod value;
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
+use pyo3::prelude::*;
+use tercet_models::{Family, ModelFiles};
+
+/// Opens a model or a graph: a graph in text form (`.tercet`), a GGUF file, a Hugging Face folder of a language model or
+/// of a sentence encoder.
+///
+/// A graph has no device yet: it takes one in `compile`.
+#[pyfunction]
+#[pyo3(signature = (path, *, device=None, dtype=None, context=None))]
+fn load<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    device: Option<&str>,
+    dtype: Option<&str>,
+    context: Option<usize>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if !path.exists() {
+        return Err(PyFileNotFoundError::new_err(format!(
+            "{}: no such file or folder",
+            path.display()
+        )));
+    }
+    if path.extension().is_some_and(|e| e == "tercet") {
+        if device.is_some() || dtype.is_some() || context.is_some() {
+            return Err(PyValueError::new_err(
+                "a graph takes no device, dtype or context when it is loaded; give the device to compile()",
+            ));
+        }
+        let bytes = std::fs::read(&path)?;
+        let text = tercet::decode_text(&bytes).map_err(errors::text)?;
+        let graph = tercet::parse(text).map_err(errors::text)?;
+        return Ok(Bound::new(py, graph::PyGraph::of(graph))?.into_any());
+    }
+    if path.extension().is_some_and(|e| e == "onnx") {
+        return Err(errors::ModelError::new_err(
+            "ONNX models are not opened from Python yet",
+        ));
+    }
+    let dtype = array::dtype(dtype.unwrap_or("f32"))?;
+    let (files, family, device) = py.detach(|| {
+        let files = ModelFiles::open(&path).map_err(errors::model)?;
+        let family = files.family().map_err(errors::model)?;
+        PyResult::Ok((files, family, device::open(device.unwrap_or("auto"))?))
+    })?;
+    match family {
+        Family::Decoder => {
+            let model =
+                py.detach(|| language::PyLanguageModel::open(files, device, dtype, context));
+            Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
+        }
+        Family::Bert => {
+            let model = py.detach(|| encoder::PyEncoder::open(&files, &device, dtype, context));
+            Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
+        }
+    }
+}
+
+/// Name, operands, attributes with what they take, meaning.
+type OperatorRow = (String, Vec<String>, Vec<(String, String)>, String);
+
+/// The operators: each name with its operands, its attributes with what they take, and its meaning.
+#[pyfunction]
+fn operators() -> Vec<OperatorRow> {
+    let row = |kind: &tercet::OpKind| {
+        let doc = kind.doc();
+        let operands = doc.operands.iter().map(ToString::to_string).collect();
+        let attrs = kind
+            .attr_kinds()
+            .into_iter()
+            .map(|(name, kind)| (name.to_string(), kind))
+            .collect();
+        (doc.name.to_string(), operands, attrs, doc.text.to_string())
+    };
+    tercet::OpKind::ALL.iter().map(row).collect()
+}
+
+#[pymodule]
+fn _tercet(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(load, module)?)?;
+    module.add_function(wrap_pyfunction!(operators, module)?)?;
+    module.add_function(wrap_pyfunction!(device::devices, module)?)?;
+    module.add_class::<graph::PyGraph>()?;
+    module.add_class::<value::PyValue>()?;
+    module.add_class::<operator::PyOperator>()?;
+    module.add_class::<session::PySession>()?;
+    module.add_class::<report::PyExplanation>()?;
+    module.add_class::<report::PyVerification>()?;
+    module.add_class::<language::PyLanguageModel>()?;
+    module.add_class::<language::PyGeneration>()?;
+    module.add_class::<encoder::PyEncoder>()?;
+    errors::register(module)
+}

@@ -1,0 +1,210 @@
+//! Operators by name, with attributes as keywords.
+//!
+//! No operator is written down here. [`add`] looks one up in the engine's own list, by its name or, for families such
+//! as `unary{f=relu}`, by the function's; so a new operator of the engine is a method in Python without a line of code.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyAttributeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use tercet::attr::Literal;
+use tercet::{DType, OpKind, Value};
+
+use crate::array;
+use crate::errors::{self, GraphError};
+use crate::graph::{Shared, lock};
+use crate::literal::to_literal;
+use crate::value::{PyValue, own};
+
+/// An operator as a method: a callable that takes operands and attributes.
+#[pyclass(name = "Operator", module = "tercet", frozen)]
+pub(crate) struct PyOperator {
+    graph: Shared,
+    name: String,
+    first: Option<Value>,
+}
+/// The operators that a name may stand for: by their own name, or as one of the functions of a family.
+fn candidates(name: &str) -> Vec<(OpKind, Option<&str>)> {
+    let own = OpKind::ALL
+        .iter()
+        .filter(|k| k.doc().name == name)
+        .map(|k| (*k, None));
+    let word = format!("`{name}`");
+    let is_function = |k: &&OpKind| {
+        k.attr_kinds()
+            .iter()
+            .any(|(attr, kind)| *attr == "f" && kind.contains(&word))
+    };
+    let families = OpKind::ALL
+        .iter()
+        .filter(is_function)
+        .map(|k| (*k, Some(name)));
+    own.chain(families).collect()
+}
+
+/// Adds a node: `operands` are values, or numbers that become constants of the first value's dtype.
+pub(crate) fn add(
+    graph: &Shared,
+    name: &str,
+    operands: &[Bound<'_, PyAny>],
+    given: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Vec<Value>> {
+    let given: Vec<(String, Bound<'_, PyAny>)> = match given {
+        Some(given) => given
+            .iter()
+            .map(|(k, v)| Ok((k.extract::<String>()?, v)))
+            .collect::<PyResult<_>>()?,
+        None => Vec::new(),
+    };
+    let found = candidates(name);
+    let takes = |kind: &OpKind| {
+        given
+            .iter()
+            .all(|(attr, _)| kind.attr_names().contains(&attr.as_str()))
+    };
+    let chosen = found
+        .iter()
+        .find(|(kind, _)| takes(kind))
+        .or_else(|| found.first());
+    let Some(&(kind, function)) = chosen else {
+        return Err(GraphError::new_err(format!(
+            "`{name}` is not an operator; tercet.operators() lists them"
+        )));
+    };
+    let mut attrs = Vec::new();
+    for (attr, value) in &given {
+        let kinds = kind.attr_kinds();
+        let takes = kinds.iter().find(|(name, _)| name == attr);
+        // An unknown name is refused by the operator, which lists those that it has.
+        let literal = to_literal(value, takes.map_or("", |(_, kind)| kind))?;
+        attrs.push((attr.clone(), literal));
+    }
+    complete(graph, kind, function, &mut attrs);
+    let op = kind
+        .parse(&attrs)
+        .map_err(|e| GraphError::new_err(format!("{name}: {}", tercet::one_line(&e))))?;
+    let operands = operand_values(graph, operands)?;
+    let mut graph = lock(graph);
+    let value = graph.add(op, &operands).map_err(errors::graph)?;
+    let results = graph.node(value.node).outputs.len();
+    Ok((0..results).map(|port| value.port(port as u8)).collect())
+}
+
+/// What was left out and follows: the function of a family, the stream of random numbers, `none` where it is possible.
+fn complete(
+    graph: &Shared,
+    kind: OpKind,
+    function: Option<&str>,
+    attrs: &mut Vec<(String, Literal)>,
+) {
+    for (attr, takes) in kind.attr_kinds() {
+        if attrs.iter().any(|(name, _)| name == attr) {
+            continue;
+        }
+        let literal = match (attr, function) {
+            ("f", Some(function)) => Literal::Ident(function.to_string()),
+            ("stream", _) => Literal::Int(lock(graph).len() as i128),
+            _ if takes.ends_with("or `none`") => Literal::Ident("none".into()),
+            _ => continue,
+        };
+        attrs.push((attr.to_string(), literal));
+    }
+}
+
+fn operand_values(graph: &Shared, operands: &[Bound<'_, PyAny>]) -> PyResult<Vec<Value>> {
+    let first = operands.iter().find_map(|o| o.cast::<PyValue>().ok());
+    let dtype = match first {
+        Some(value) => lock(graph).ty(own(graph, value.get())?).dtype,
+        None => DType::F32,
+    };
+    let value = |operand: &Bound<'_, PyAny>| {
+        if let Ok(value) = operand.cast::<PyValue>() {
+            return own(graph, value.get());
+        }
+        let tensor = array::to_tensor("operand", operand, dtype)?;
+        lock(graph).constant(tensor).map_err(errors::graph)
+    };
+    operands.iter().map(value).collect()
+}
+
+/// One value, or a tuple of several.
+pub(crate) fn results<'py>(
+    py: Python<'py>,
+    graph: &Shared,
+    values: Vec<Value>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let made = |value: Value| Bound::new(py, PyValue::of(graph, value));
+    match values.as_slice() {
+        [one] => Ok(made(*one)?.into_any()),
+        _ => {
+            let all: PyResult<Vec<_>> = values.into_iter().map(made).collect();
+            Ok(PyTuple::new(py, all?)?.into_any())
+        }
+    }
+}
+/// The operator of this name, as a method of a graph or, with `first`, of a value.
+pub(crate) fn named(graph: &Shared, name: &str, first: Option<Value>) -> PyResult<PyOperator> {
+    if candidates(name).is_empty() {
+        return Err(PyAttributeError::new_err(format!(
+            "`{name}` is neither a method nor an operator; tercet.operators() lists them"
+        )));
+    }
+    let graph = Arc::clone(graph);
+    Ok(PyOperator {
+        graph,
+        name: name.to_string(),
+        first,
+    })
+}
+
+pub(crate) fn names() -> impl Iterator<Item = String> {
+    OpKind::ALL.iter().map(|k| k.doc().name.to_string())
+}
+
+#[pymethods]
+impl PyOperator {
+    #[pyo3(signature = (*operands, **attributes))]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        operands: Vec<Bound<'py, PyAny>>,
+        attributes: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut all = Vec::with_capacity(operands.len() + 1);
+        if let Some(value) = self.first {
+            let first = PyValue::of(&self.graph, value);
+            all.push(Bound::new(py, first)?.into_any());
+        }
+        all.extend(operands);
+        results(
+            py,
+            &self.graph,
+            add(&self.graph, &self.name, &all, attributes)?,
+        )
+    }
+
+    /// What the operator computes, and what it takes.
+    #[getter]
+    fn doc(&self) -> String {
+        let docs = candidates(&self.name).into_iter().map(|(kind, _)| {
+            let attrs = kind
+                .attr_kinds()
+                .into_iter()
+                .map(|(name, kind)| format!("\n  {name}: {kind}"));
+            let doc = kind.doc();
+            format!(
+                "{}({})\n\n{}\n{}",
+                doc.name,
+                doc.operands.join(", "),
+                doc.text,
+                attrs.collect::<String>()
+            )
+        });
+        docs.collect::<Vec<_>>().join("\n\n")
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<tercet operator {}>", self.name)
+    }
+}

@@ -1,0 +1,130 @@
+"""What goes into a session and what comes out."""
+
+import array
+import threading
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tercet
+
+DTYPES = {
+    "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i32": np.int32,
+    "i64": np.int64, "u32": np.uint32, "i8": np.int8, "u8": np.uint8, "bool": np.bool_,
+}  # fmt: skip
+
+
+def identity(ty: str) -> tercet.Session:
+    g = tercet.Graph()
+    x = g.input("x", ty)
+    g.output("x", x)
+    return g.compile("cpu", {symbol: 64 for symbol in g.symbols})
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_dtype_comes_back_as_it_went(name: str) -> None:
+    x = np.array([[0, 1, 2], [3, 4, 100]]).astype(DTYPES[name])
+    y = identity(f"{name}[2, 3]")(x=x)["x"]
+    assert y.dtype == x.dtype and y.shape == x.shape
+    np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3, 4, 5)])
+def test_every_shape(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    y = identity("f32[" + ", ".join(map(str, shape)) + "]")(x=x)["x"]
+    assert y.shape == shape
+    np.testing.assert_array_equal(y, x)
+
+
+def test_layouts_other_than_rows_are_read_by_rows() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for view in (x.T, x[::2, ::-1], np.asfortranarray(x), x[:, 1:3]):
+        y = identity(f"f32[{view.shape[0]}, {view.shape[1]}]")(x=view)["x"]
+        np.testing.assert_array_equal(y, view)
+
+
+class Lent:
+    """What gives its memory by DLPack only."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+
+def test_buffers_dlpack_and_numbers() -> None:
+    session = identity("f32[n]")
+    want = np.array([1, 2, 3], np.float32)
+    lenders: list[Any] = [array.array("f", [1, 2, 3]), memoryview(want.tobytes()).cast("f"), Lent(want.copy())]
+    for x in [[1, 2, 3], (1.0, 2.0, 3.0), *lenders]:
+        np.testing.assert_array_equal(session(x=x)["x"], want)
+    assert session(x=[])["x"].shape == (0,)
+    assert identity("i32[]")(x=7)["x"] == 7
+
+
+@pytest.mark.parametrize(
+    ("ty", "x", "error", "message"),
+    [
+        ("f32[2]", np.zeros(2), tercet.RunError, "x"),
+        ("i32[2]", [0.5, 1.0], tercet.RunError, "x"),
+        ("u8[1]", [300], OverflowError, "300"),
+        ("f32[2]", np.array(["a", "b"]), tercet.TensorError, "`x` has dtype"),
+        ("f32[2]", np.zeros(2, np.complex64), tercet.TensorError, "complex64"),
+        ("f32[2]", np.zeros(2, ">f4"), tercet.TensorError, "`x` has dtype"),
+        ("f32[2]", np.zeros(3, np.float32), tercet.RunError, "x"),
+        ("f32[2]", None, tercet.TensorError, "object"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(ty: str, x: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        identity(ty)(x=x)
+
+
+def test_names_that_are_not_there_and_inputs_that_are_missing() -> None:
+    session = identity("f32[2]")
+    with pytest.raises(tercet.RunError, match="it takes: x"):
+        session(z=[1, 2])
+    with pytest.raises(tercet.RunError, match="`x`"):
+        session()
+    with pytest.raises(tercet.RunError, match="y"):
+        session.run({"x": [1, 2]}, ["y"])
+
+
+def test_results_belong_to_the_caller() -> None:
+    session = identity("f32[2]")
+    first = session(x=[1, 2])["x"]
+    first[0] = 9
+    second = session(x=[3, 4])["x"]
+    np.testing.assert_array_equal(first, [9, 2])
+    np.testing.assert_array_equal(second, [3, 4])
+
+
+def test_other_threads_of_python_go_on_during_a_run() -> None:
+    g = tercet.Graph()
+    x = g.input("x", "f32[768, 768]")
+    y = x
+    for _ in range(12):
+        y = y @ x
+    g.output("y", y)
+    session = g.compile("cpu")
+    done = threading.Event()
+    counted = 0
+
+    def run() -> None:
+        session(x=np.eye(768, dtype=np.float32))
+        done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not done.is_set():
+        counted += 1
+        done.wait(0.0005)
+    thread.join()
+    assert counted > 3

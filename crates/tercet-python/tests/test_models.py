@@ -1,0 +1,155 @@
+"""Language models and sentence embeddings."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tercet
+from conftest import DATA
+
+
+@pytest.fixture(scope="module")
+def model(tiny_gguf: Path) -> tercet.LanguageModel:
+    loaded = tercet.load(tiny_gguf, device="cpu")
+    assert isinstance(loaded, tercet.LanguageModel)
+    return loaded
+
+
+def test_a_text_is_an_iterator_of_pieces(model: tercet.LanguageModel) -> None:
+    text = model.generate("Ownership is", 24)
+    pieces = list(text)
+    assert len(pieces) > 5 and text.finish_reason == "length"
+    assert text.tokens is not None and len(text.tokens) == 24
+    assert model.decode(text.tokens) == "".join(pieces)
+    assert list(text) == []
+    assert model.generate("Ownership is", 24).text() == "".join(pieces)
+
+
+def test_greedy_text_is_the_arg_max_of_the_logits(model: tercet.LanguageModel) -> None:
+    tokens = model.encode("Ownership is")
+    text = model.generate("Ownership is", 6)
+    text.text()
+    assert text.tokens is not None
+    for token in text.tokens:
+        logits = model.logits(tokens)
+        assert logits.shape == (model.vocab,) and logits.dtype == np.float32
+        assert int(logits.argmax()) == token
+        tokens.append(token)
+
+
+def test_seeds_decide_what_is_drawn(model: tercet.LanguageModel) -> None:
+    def drawn(seed: int) -> str:
+        return model.generate("The", 24, temperature=1.0, top_p=0.95, seed=seed).text()
+
+    assert drawn(1) == drawn(1)
+    assert len({drawn(seed) for seed in range(4)}) > 1
+
+
+def test_stop_strings_end_the_text_and_are_no_part_of_it(model: tercet.LanguageModel) -> None:
+    whole = model.generate("Ownership is", 40).text()
+    stop = whole[20:24]
+    text = model.generate("Ownership is", 40, stop=[stop, "never there"])
+    assert text.text() == whole[: whole.index(stop)]
+    assert text.finish_reason == "stop"
+
+
+def test_texts_side_by_side_are_those_written_alone(model: tercet.LanguageModel) -> None:
+    prompts = ["Ownership is", "A trait", "The compiler"]
+    alone = [model.generate(p, 16).text() for p in prompts]
+    together = [model.generate(p, 16) for p in prompts]
+    pieces = ["", "", ""]
+    for _ in range(64):
+        for i, text in enumerate(together):
+            pieces[i] += next(text, "")
+    assert pieces == alone
+
+
+def test_a_text_can_be_left(model: tercet.LanguageModel) -> None:
+    before = threading.active_count()
+    text = model.generate("A trait", 200)
+    first = next(text)
+    text.close()
+    assert list(text) == [] and text.finish_reason is None
+    assert model.generate("A trait", 200).text().startswith(first)
+    assert threading.active_count() == before
+
+
+def test_ctrl_c_ends_a_text(tiny_gguf: Path) -> None:
+    program = textwrap.dedent(
+        f"""
+        import tercet
+        model = tercet.load({str(tiny_gguf)!r}, device="reference")
+        try:
+            for piece in model.generate("Ownership is", 100000):
+                print("piece", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "piece\n"
+        os.kill(process.pid, signal.SIGINT)
+        rest, _ = process.communicate(timeout=60)
+    assert rest.endswith("interrupted\n") and process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [({"temperature": -1.0}, "temperature"), ({"temperature": float("nan")}, "temperature"), ({"top_p": 1.5}, "top_p")],
+)
+def test_choices_out_of_range(model: tercet.LanguageModel, keywords: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.generate("x", 1, **keywords)  # type: ignore[arg-type]
+
+
+def test_prompts_that_do_not_fit(tiny_gguf: Path) -> None:
+    model = tercet.load(tiny_gguf, device="cpu", context=8)
+    with pytest.raises(tercet.ModelError, match="context of 8"):
+        model.generate("word " * 50, 1).text()
+    text = model.generate("Ownership is", 50)
+    text.text()
+    assert text.finish_reason == "context"
+    with pytest.raises(tercet.ModelError, match="token 99999"):
+        model.logits([99999])
+
+
+def test_embeddings_are_those_of_the_reference(minilm: Path) -> None:
+    encoder = tercet.load(minilm, device="cpu")
+    sentences = json.loads((DATA / "minilm" / "reference.json").read_text())["sentences"]
+    want = np.load(DATA / "minilm" / "embeddings_f64.npy")
+    got = encoder.embed(sentences)
+    assert got.dtype == np.float32 and got.shape == (len(sentences), encoder.width)
+    np.testing.assert_allclose(got, want, atol=2e-6)
+    assert encoder.embed([]).shape == (0, encoder.width)
+
+
+def test_the_five_lines_of_the_readme(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (DATA.parents[1] / "README.md").read_text()
+    lines = readme.split("```python\n")[1].split("```")[0]
+    assert len(lines.strip().splitlines()) == 5
+    exec(lines.replace("all-MiniLM-L6-v2/", str(minilm)))
+    assert 0.0 < float(capsys.readouterr().out) < 1.0
+
+
+def test_what_cannot_be_loaded(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing.gguf"):
+        tercet.load(tmp_path / "nothing.gguf")
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(40))
+    with pytest.raises(tercet.ModelError):
+        tercet.load(tmp_path / "bad.gguf")
+    (tmp_path / "bad.tercet").write_text("graph { %0 = ")
+    with pytest.raises(tercet.TextError, match="line 1"):
+        tercet.load(tmp_path / "bad.tercet")
+    (tmp_path / "good.tercet").write_text('graph { %x = input{name="x", ty=f32[3]}() return %x as "x" }')
+    assert len(tercet.load(tmp_path / "good.tercet")) == 1
+    with pytest.raises(ValueError, match="compile"):
+        tercet.load(tmp_path / "good.tercet", device="cpu")

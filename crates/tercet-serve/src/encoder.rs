@@ -1,0 +1,108 @@
+//! Sentence encoders that are served: one at a time runs a batch.
+
+use tercet_models::{Embedder, ModelFiles, Pooling, Tokenizer};
+use tokio::sync::oneshot;
+
+use crate::error::{Refusal, ServeError};
+use crate::language::Placement;
+use crate::options::ServeOptions;
+use crate::pool::{Load, Pool};
+
+/// Texts of a run.
+const BATCH: usize = 32;
+
+/// A sentence encoder.
+pub(crate) struct Encoder {
+    tokenizer: Tokenizer,
+    max_len: usize,
+    deadline: std::time::Duration,
+    pool: Pool<Embedder>,
+}
+
+/// Embeddings, and the tokens they were made of.
+pub(crate) struct Embedded {
+    pub(crate) rows: Vec<Vec<f32>>,
+    pub(crate) tokens: usize,
+}
+
+impl Encoder {
+    pub(crate) fn load(
+        name: &str,
+        files: &ModelFiles,
+        placement: &Placement,
+        options: &ServeOptions,
+    ) -> Result<Encoder, ServeError> {
+        let failed = |source| ServeError::Model {
+            name: name.to_string(),
+            source,
+        };
+        let made = || -> Result<(Embedder, Tokenizer, usize), tercet_models::Error> {
+            let bert = files.bert(Pooling::MeanNormalized, placement.dtype)?;
+            let said = match files {
+                ModelFiles::Hf(folder) => folder.max_seq_length()?,
+                ModelFiles::Gguf(_) => None,
+            };
+            let positions = bert.config.max_positions;
+            let max_len = placement
+                .context
+                .or(said)
+                .unwrap_or(positions)
+                .min(positions);
+            let tokenizer = files.tokenizer()?;
+            let embedder =
+                Embedder::new(&bert, files.tokenizer()?, &placement.device, BATCH, max_len)?;
+            Ok((embedder, tokenizer, max_len))
+        };
+        let (embedder, tokenizer, max_len) = made().map_err(failed)?;
+        let pool = Pool::start(name, vec![embedder], options.queue);
+        let pool = pool.map_err(|source| ServeError::Io {
+            what: "cannot start a thread".into(),
+            source,
+        })?;
+        Ok(Encoder {
+            tokenizer,
+            max_len,
+            deadline: options.deadline,
+            pool,
+        })
+    }
+
+    pub(crate) fn load_now(&self) -> Load {
+        self.pool.load()
+    }
+
+    /// The embeddings of texts. Texts are cut at the model's length, as `tercet embed` does.
+    ///
+    /// # Errors
+    /// A full queue, the deadline, the engine.
+    pub(crate) async fn embed(&self, texts: Vec<String>) -> Result<Embedded, Refusal> {
+        let mut tokens = 0;
+        for text in &texts {
+            let ids = self
+                .tokenizer
+                .encode(text, true)
+                .map_err(|e| Refusal::failed(&e))?;
+            tokens += ids.len().min(self.max_len);
+        }
+        let (send, receive) = oneshot::channel();
+        let until = std::time::Instant::now() + self.deadline;
+        let queued = self.pool.submit(move |embedder| {
+            let go_on = || !send.is_closed() && std::time::Instant::now() < until;
+            let rows = match go_on() {
+                true => embedder.embed(&texts, &mut |_| go_on()),
+                false => Ok(Vec::new()),
+            };
+            let done = match rows {
+                // What was left early has rows without numbers.
+                Ok(rows) if go_on() => Ok(rows),
+                Ok(_) => Err(Refusal::late()),
+                Err(e) => Err(Refusal::failed(&e)),
+            };
+            // Who has left needs no answer.
+            let _ = send.send(done);
+        });
+        queued.map_err(|_| Refusal::busy())?;
+        let rows = receive.await.map_err(|_| Refusal::lost())??;
+        Ok(Embedded { rows, tokens })
+    }
+}

@@ -1,0 +1,179 @@
+//! The fields of a request: taken one by one, and none that is left is passed over in silence.
+
+use axum::http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use crate::error::Refusal;
+
+/// A JSON object of which fields are taken.
+pub(crate) struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// The object of a body.
+    pub(crate) fn parse(body: &[u8]) -> Result<Fields, Refusal> {
+        let value = serde_json::from_slice(body)
+            .map_err(|e| Refusal::bad(format!("the body is not JSON: {e}")))?;
+        Fields::of(value, "the body")
+    }
+
+    pub(crate) fn of(value: Value, what: &str) -> Result<Fields, Refusal> {
+        match value {
+            Value::Object(map) => Ok(Fields(map)),
+            other => Err(Refusal::bad(format!(
+                "{what} is {}; expected an object",
+                kind(&other)
+            ))),
+        }
+    }
+
+    /// A field that is there and not null.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name).filter(|v| !v.is_null())
+    }
+
+    pub(crate) fn need(&mut self, name: &str) -> Result<Value, Refusal> {
+        self.take(name)
+            .ok_or_else(|| Refusal::bad(format!("field `{name}` is missing")))
+    }
+
+    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, Refusal> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(wrong(name, &other, "a string")),
+        }
+    }
+
+    pub(crate) fn truth(&mut self, name: &str) -> Result<Option<bool>, Refusal> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(truth)) => Ok(Some(truth)),
+            Some(other) => Err(wrong(name, &other, "true or false")),
+        }
+    }
+
+    pub(crate) fn count(&mut self, name: &str) -> Result<Option<u64>, Refusal> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value) => match value.as_u64() {
+                Some(n) => Ok(Some(n)),
+                None => Err(wrong(name, &value, "a whole number, 0 or more")),
+            },
+        }
+    }
+
+    /// A number from `from` to `to`.
+    pub(crate) fn number(
+        &mut self,
+        name: &str,
+        from: f64,
+        to: f64,
+    ) -> Result<Option<f64>, Refusal> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value) => match value.as_f64().filter(|x| (from..=to).contains(x)) {
+                Some(x) => Ok(Some(x)),
+                None => Err(wrong(
+                    name,
+                    &value,
+                    &format!("a number from {from} to {to}"),
+                )),
+            },
+        }
+    }
+
+    /// A string or a list of strings.
+    pub(crate) fn texts(&mut self, name: &str) -> Result<Vec<String>, Refusal> {
+        let value = self.take(name);
+        match value {
+            None => Ok(Vec::new()),
+            Some(Value::String(text)) => Ok(vec![text]),
+            Some(Value::Array(items)) => {
+                let text = |item| match item {
+                    Value::String(text) => Ok(text),
+                    other => Err(wrong(name, &other, "a string or a list of strings")),
+                };
+                items.into_iter().map(text).collect()
+            }
+            Some(other) => Err(wrong(name, &other, "a string or a list of strings")),
+        }
+    }
+
+    /// Takes fields that may only be there with a value that changes nothing.
+    pub(crate) fn neutral(&mut self, table: &[(&str, &[Value])]) -> Result<(), Refusal> {
+        for (name, values) in table {
+            let Some(found) = self.take(name) else {
+                continue;
+            };
+            if !values.is_empty() && !values.contains(&found) {
+                let message = format!(
+                    "field `{name}` is not supported; leave it out, or give {}",
+                    values[0]
+                );
+                return Err(Refusal::new(
+                    StatusCode::BAD_REQUEST,
+                    "unsupported_field",
+                    message,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what is left.
+    pub(crate) fn finish(mut self) -> Result<(), Refusal> {
+        self.0.retain(|_, v| !v.is_null());
+        match self.0.keys().next() {
+            None => Ok(()),
+            Some(name) => {
+                let shown: String = name.chars().take(64).collect();
+                let message = format!("field `{shown}` is not supported; leave it out");
+                Err(Refusal::new(
+                    StatusCode::BAD_REQUEST,
+                    "unsupported_field",
+                    message,
+                ))
+            }
+        }
+    }
+}
+
+pub(crate) fn wrong(name: &str, found: &Value, expected: &str) -> Refusal {
+    let shown: String = found.to_string().chars().take(64).collect();
+    Refusal::bad(format!("field `{name}` is {shown}; expected {expected}"))
+}
+
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Fields of both completion routes that are only taken with values that change nothing. An empty list: any value,
+/// as the field says nothing about the answer.
+pub(crate) fn neutral_fields() -> Vec<(&'static str, Vec<Value>)> {
+    vec![
+        ("n", vec![json!(1)]),
+        ("best_of", vec![json!(1)]),
+        ("echo", vec![json!(false)]),
+        ("logprobs", vec![json!(false)]),
+        ("top_logprobs", vec![json!(0)]),
+        ("frequency_penalty", vec![json!(0), json!(0.0)]),
+        ("presence_penalty", vec![json!(0), json!(0.0)]),
+        ("logit_bias", vec![json!({})]),
+        ("tools", vec![json!([])]),
+        ("tool_choice", vec![json!("none"), json!("auto")]),
+        ("response_format", vec![json!({"type": "text"})]),
+        ("store", vec![json!(false)]),
+        ("service_tier", vec![json!("auto"), json!("default")]),
+        ("modalities", vec![json!(["text"])]),
+        ("parallel_tool_calls", Vec::new()),
+        ("user", Vec::new()),
+        ("metadata", Vec::new()),
+    ]
+}

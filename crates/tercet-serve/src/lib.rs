@@ -1,0 +1,36 @@
+//! Tercet behind HTTP: language models and sentence encoders by the OpenAI routes, graphs by the Open Inference
+//! Protocol.
+//!
+//! [`Models`] loads what is served, [`Server`] listens, and [`Server::run`] answers until it is told to stop. The
+//! engine, its errors and its answers are those of `tercet` and `tercet-models`; here are routes, queues and limits.
+//!
+//! A walk: `http` has the routes, what holds for all of them (key, sizes, times) and the page of metrics; `openai` and
+//! `oip` read and write the two protocols; `language`, `encoder` and `graph` are what is served, each with a `pool` of
+//! slots that work on one request at a time.
+//!
+//! Invariants: a request gets what it would get alone; a field that is not honoured is refused by name; what waits, how
+//! long it takes and how large it is are bounded; a client that leaves frees its slot at the next token.
+//!
+//! Requests are not joined into one run yet: each slot computes by itself, so more slots share the machine and do not
+//! raise its throughput.
+#![forbid(unsafe_code)]
+
+mod encoder;
+mod error;
+mod fields;
+mod graph;
+mod http;
+mod language;
+mod metrics;
+mod models;
+mod oip;
+mod openai;
+mod options;
+mod pool;
+mod server;
+
+pub use error::ServeError;
+pub use language::Placement;
+pub use models::Models;
+pub use options::ServeOptions;
+pub use server::{Server, stop_signal};

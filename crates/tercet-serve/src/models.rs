@@ -1,0 +1,140 @@
+//! What is served, by name.
+
+use tercet::{CompileOptions, Graph};
+use tercet_models::{Family, ModelFiles};
+
+use crate::encoder::Encoder;
+use crate::error::{Refusal, ServeError};
+use crate::graph::Served;
+use crate::language::{Language, Placement};
+use crate::options::ServeOptions;
+use crate::pool::Load;
+
+/// Models and graphs, each under its own name, in the order in which they were added.
+#[derive(Default)]
+pub struct Models {
+    all: Vec<(String, Model)>,
+}
+
+enum Model {
+    Language(Language),
+    Encoder(Encoder),
+    Graph(Served),
+}
+
+impl Models {
+    /// None yet.
+    pub fn new() -> Models {
+        Models::default()
+    }
+
+    /// Adds a language model or a sentence encoder, compiled.
+    ///
+    /// # Errors
+    /// [`ServeError::Model`] of its files or the device, [`ServeError::Twice`].
+    pub fn add_model(
+        &mut self,
+        name: &str,
+        files: ModelFiles,
+        placement: Placement,
+        options: &ServeOptions,
+    ) -> Result<(), ServeError> {
+        self.check(name)?;
+        let family = files.family().map_err(|source| ServeError::Model {
+            name: name.to_string(),
+            source,
+        })?;
+        let model = match family {
+            Family::Decoder => Model::Language(Language::load(name, files, placement, options)?),
+            Family::Bert => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
+        };
+        self.all.push((name.to_string(), model));
+        Ok(())
+    }
+
+    /// Adds a graph, compiled for the bounds of `compile`. All that it computes with has to be its inputs or constants.
+    ///
+    /// # Errors
+    /// [`ServeError::Graph`] of the device, [`ServeError::Unfit`], [`ServeError::Twice`].
+    pub fn add_graph(
+        &mut self,
+        name: &str,
+        graph: &Graph,
+        compile: &CompileOptions,
+        placement: &Placement,
+        options: &ServeOptions,
+    ) -> Result<(), ServeError> {
+        self.check(name)?;
+        let served = Served::load(name, graph, compile, &placement.device, options)?;
+        self.all.push((name.to_string(), Model::Graph(served)));
+        Ok(())
+    }
+
+    fn check(&self, name: &str) -> Result<(), ServeError> {
+        match self.all.iter().any(|(n, _)| n == name) {
+            true => Err(ServeError::Twice {
+                name: name.to_string(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// The names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().map(|(name, _)| name.as_str())
+    }
+
+    pub(crate) fn language(&self, name: &str) -> Result<&Language, Refusal> {
+        self.find(name, |model| match model {
+            Model::Language(language) => Some(language),
+            Model::Encoder(_) | Model::Graph(_) => None,
+        })
+    }
+
+    pub(crate) fn encoder(&self, name: &str) -> Result<&Encoder, Refusal> {
+        self.find(name, |model| match model {
+            Model::Encoder(encoder) => Some(encoder),
+            Model::Language(_) | Model::Graph(_) => None,
+        })
+    }
+
+    pub(crate) fn graph(&self, name: &str) -> Result<&Served, Refusal> {
+        self.find(name, |model| match model {
+            Model::Graph(graph) => Some(graph),
+            Model::Language(_) | Model::Encoder(_) => None,
+        })
+    }
+
+    fn find<'a, T>(
+        &'a self,
+        name: &str,
+        of: impl Fn(&'a Model) -> Option<&'a T>,
+    ) -> Result<&'a T, Refusal> {
+        let named = |(n, model): &'a (String, Model)| Some((n, of(model)?));
+        let mut all = self.all.iter().filter_map(named);
+        match all.find(|(n, _)| *n == name) {
+            Some((_, found)) => Ok(found),
+            None => {
+                let known: Vec<String> = self
+                    .all
+                    .iter()
+                    .filter_map(named)
+                    .map(|(n, _)| n.clone())
+                    .collect();
+                Err(Refusal::no_model(name, &known))
+            }
+        }
+    }
+
+    pub(crate) fn loads(&self) -> Vec<(&str, Load)> {
+        let load = |model: &Model| match model {
+            Model::Language(language) => language.load_now(),
+            Model::Encoder(encoder) => encoder.load_now(),
+            Model::Graph(graph) => graph.load_now(),
+        };
+        self.all
+            .iter()
+            .map(|(name, model)| (name.as_str(), load(model)))
+            .collect()
+    }
+}

@@ -1,0 +1,138 @@
+//! The Open Inference Protocol, version 2, for graphs, with tensors in binary.
+//!
+//! <https://github.com/kserve/open-inference-protocol>; the binary extension is Triton's: behind a JSON header, of which
+//! the HTTP header `Inference-Header-Content-Length` says how long it is, the bytes of tensors follow in order.
+
+mod request;
+mod tensor;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tercet::Port;
+
+use crate::error::{Refusal, json_response};
+use crate::http::App;
+use request::{Request, Wanted};
+
+/// The length of the JSON before binary tensors.
+const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+/// `GET /v2`
+pub(crate) async fn server() -> Response {
+    let version = env!("CARGO_PKG_VERSION");
+    json_response(
+        &json!({"name": "tercet", "version": version, "extensions": ["binary_tensor_data"]}),
+    )
+}
+
+/// `GET /v2/health/live` and `/v2/health/ready`: what is loaded was loaded before the server listened.
+pub(crate) async fn healthy() -> Response {
+    json_response(&json!({"live": true, "ready": true}))
+}
+
+/// `GET /v2/models/{model}`
+pub(crate) async fn metadata(State(app): State<Arc<App>>, Path(model): Path<String>) -> Response {
+    let graph = match app.models.graph(&model) {
+        Ok(graph) => graph,
+        Err(refusal) => return refusal.plain(),
+    };
+    let ports = |ports: &[Port]| -> Vec<Value> { ports.iter().map(tensor::metadata).collect() };
+    let (inputs, outputs) = (
+        ports(&graph.signature.inputs),
+        ports(&graph.signature.outputs),
+    );
+    json_response(
+        &json!({"name": model, "versions": [], "platform": "tercet", "inputs": inputs, "outputs": outputs}),
+    )
+}
+
+/// `GET /v2/models/{model}/ready`
+pub(crate) async fn ready(State(app): State<Arc<App>>, Path(model): Path<String>) -> Response {
+    match app.models.graph(&model) {
+        Ok(_) => json_response(&json!({"name": model, "ready": true})),
+        Err(refusal) => refusal.plain(),
+    }
+}
+
+/// `POST /v2/models/{model}/infer`
+pub(crate) async fn infer(
+    State(app): State<Arc<App>>,
+    Path(model): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    answered(&app, &model, &headers, body)
+        .await
+        .unwrap_or_else(Refusal::plain)
+}
+
+async fn answered(
+    app: &App,
+    model: &str,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let graph = app.models.graph(model)?;
+    let body = app
+        .body(
+            headers,
+            body,
+            &["application/json", "application/octet-stream"],
+        )
+        .await?;
+    let length = match headers.get(&HEADER_LENGTH) {
+        None => body.len(),
+        Some(length) => {
+            let length = length.to_str().ok().and_then(|v| v.parse::<usize>().ok());
+            length.filter(|n| *n <= body.len()).ok_or_else(|| {
+                Refusal::bad(format!(
+                    "the header {HEADER_LENGTH} is no length within the body of {} bytes",
+                    body.len()
+                ))
+            })?
+        }
+    };
+    let (head, binary) = body.split_at(length);
+    let Request {
+        id,
+        inputs,
+        outputs,
+    } = Request::parse(graph, head, binary)?;
+    let names = outputs.iter().map(|o| o.name.clone()).collect();
+    let results = graph.run(inputs, names).await?;
+
+    let mut described = Vec::new();
+    let mut data = Vec::new();
+    for (Wanted { name, binary }, result) in outputs.iter().zip(&results) {
+        let datatype = tensor::datatype(result.dtype());
+        let mut one = json!({"name": name, "datatype": datatype, "shape": result.shape()});
+        if *binary {
+            one["parameters"] = json!({"binary_data_size": result.bytes().len()});
+            data.extend_from_slice(result.bytes());
+        } else {
+            one["data"] = tensor::to_json(name, result)?;
+        }
+        described.push(one);
+    }
+    let mut answer = json!({"model_name": model, "outputs": described});
+    if let Some(id) = id {
+        answer["id"] = Value::String(id);
+    }
+    if !outputs.iter().any(|o| o.binary) {
+        return Ok(json_response(&answer));
+    }
+    let mut bytes = answer.to_string().into_bytes();
+    let length = HeaderValue::from(bytes.len());
+    bytes.extend(data);
+    let kind = HeaderValue::from_static("application/octet-stream");
+    Ok((
+        [(header::CONTENT_TYPE, kind), (HEADER_LENGTH, length)],
+        bytes,
+    )
+        .into_response())
+}

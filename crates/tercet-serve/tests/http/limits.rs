@@ -1,0 +1,159 @@
+//! Keys, sizes, times, and requests that are no requests.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tercet_serve::ServeOptions;
+
+use crate::server::{MODEL, shared, start};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+#[test]
+fn bodies_that_are_not_json() {
+    let server = shared();
+    let deep = "[".repeat(100_000);
+    for body in [
+        "",
+        "{",
+        "null",
+        "[]",
+        "{\"model\": ",
+        "\u{feff}{}",
+        deep.as_str(),
+    ] {
+        for route in [
+            "/v1/completions",
+            "/v1/chat/completions",
+            "/v1/embeddings",
+            "/v2/models/rows/infer",
+        ] {
+            let answer = server.send(route, &[JSON], body.as_bytes());
+            assert_eq!(answer.status, 400, "{route} {body:.20}: {}", answer.text());
+            assert!(!answer.error().is_empty());
+        }
+    }
+    let bytes = server.send("/v1/completions", &[JSON], &[0xff, 0xfe, 0x00]);
+    assert_eq!(bytes.status, 400);
+    // What a page of another site may send unasked is refused before it is read.
+    let form = server.send("/v1/completions", &[("content-type", "text/plain")], b"{}");
+    assert_eq!(form.status, 415);
+    assert_eq!(server.get("/v1/completions").status, 405);
+    assert_eq!(server.get("/nothing").status, 404);
+}
+
+#[test]
+fn bodies_that_are_too_large_or_too_slow() {
+    let options = ServeOptions {
+        body_bytes: 1000,
+        body_time: Duration::from_millis(300),
+        slots: 1,
+        ..ServeOptions::default()
+    };
+    let server = start(options);
+    let large = json!({"model": MODEL, "prompt": "x".repeat(2000)});
+    let answer = server.post("/v1/completions", &large);
+    assert_eq!(answer.status, 413);
+    assert!(answer.error().contains("1000 bytes"));
+
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let read = |request: &[u8]| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.write_all(request).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    // Without a length that could be looked at.
+    let chunk = format!("{:x}\r\n{}\r\n0\r\n\r\n", 2000, "x".repeat(2000));
+    assert_eq!(
+        read(format!("{head}transfer-encoding: chunked\r\n\r\n{chunk}").as_bytes()),
+        "HTTP/1.1 413"
+    );
+    // A body that never comes.
+    let began = Instant::now();
+    assert_eq!(
+        read(format!("{head}content-length: 100\r\n\r\n{{").as_bytes()),
+        "HTTP/1.1 408"
+    );
+    assert!(began.elapsed() < Duration::from_secs(10));
+    // The slot was never taken.
+    server.wait_until_free();
+    assert_eq!(server.metric("tercet_written_tokens_total"), 0.0);
+}
+
+#[test]
+fn a_key_is_asked_for() {
+    let options = ServeOptions {
+        api_key: Some("secret".into()),
+        slots: 1,
+        ..ServeOptions::default()
+    };
+    let server = start(options);
+    assert_eq!(server.get("/health").status, 200);
+    for path in ["/v1/models", "/metrics", "/v2"] {
+        assert_eq!(server.get(path).status, 401, "{path}");
+    }
+    let body = json!({"model": MODEL, "prompt": "x", "max_tokens": 1}).to_string();
+    let with = |key: &str| {
+        server
+            .send(
+                "/v1/completions",
+                &[JSON, ("authorization", key)],
+                body.as_bytes(),
+            )
+            .status
+    };
+    assert_eq!(with("Bearer secret"), 200);
+    for key in [
+        "Bearer secre",
+        "Bearer secrets",
+        "secret",
+        "Basic secret",
+        "Bearer ",
+    ] {
+        assert_eq!(with(key), 401, "{key}");
+    }
+}
+
+#[test]
+fn a_deadline_ends_what_waits_and_what_runs() {
+    let options = ServeOptions {
+        deadline: Duration::from_millis(1),
+        slots: 1,
+        ..ServeOptions::default()
+    };
+    let server = start(options);
+    for stream in [false, true] {
+        let request =
+            json!({"model": MODEL, "prompt": "x ".repeat(60), "max_tokens": 100, "stream": stream});
+        let answer = server.post("/v1/completions", &request);
+        // A stream may have begun: then the error is its last event.
+        assert!(
+            answer.status == 504 || answer.text().contains("deadline_exceeded"),
+            "{}",
+            answer.text()
+        );
+    }
+    server.wait_until_free();
+    assert_eq!(server.metric("tercet_deadline_exceeded_total"), 2.0);
+}
+
+#[test]
+fn pages_of_other_sites_get_no_permission() {
+    let server = shared();
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let request = "OPTIONS /v1/completions HTTP/1.1\r\nhost: x\r\norigin: http://evil\r\naccess-control-request-method: POST\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(
+        !answer.to_lowercase().contains("access-control-allow"),
+        "{answer}"
+    );
+}

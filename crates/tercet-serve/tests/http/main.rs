@@ -1,0 +1,8 @@
+//! The routes, asked by a plain client over TCP.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod clients;
+mod graphs;
+mod limits;
+mod server;
+mod texts;

@@ -1,0 +1,203 @@
+//! A server of the test's own, and a client for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tercet::{CompileOptions, DType, Device};
+use tercet_models::ModelFiles;
+use tercet_serve::{Models, Placement, ServeOptions, Server};
+use tokio::sync::oneshot;
+
+pub(crate) const MODEL: &str = "tiny";
+pub(crate) const GRAPH: &str = "rows";
+
+const TEXT: &str = r#"graph {
+  %x = input{name="x", ty=f32[rows, 3]}()
+  %k = input{name="k", ty=i32[]}()
+  %y = softmax{axis=1}(%x)
+  %z = cast{to=f32}(%k)
+  %w = binary{f=mul}(%x, %z)
+  %b = compare{f=gt}(%w, %x)
+  return %y as "y", %w as "w", %b as "b"
+}"#;
+
+/// A server that stops, and has answered all, when it is dropped.
+pub(crate) struct Running {
+    pub(crate) address: String,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// An answer: status, headers that tests look at, body.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) header_length: Option<usize>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The message of an error, in either protocol's form.
+    pub(crate) fn error(&self) -> String {
+        let json = self.json();
+        let error = &json["error"];
+        error["message"]
+            .as_str()
+            .or(error.as_str())
+            .unwrap()
+            .to_string()
+    }
+}
+
+pub(crate) fn start(options: ServeOptions) -> Running {
+    let data = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf"
+    );
+    let placement = Placement {
+        device: Device::cpu(),
+        dtype: DType::F32,
+        context: Some(192),
+    };
+    let mut models = Models::new();
+    let files = ModelFiles::open(data).unwrap();
+    models
+        .add_model(MODEL, files, placement.clone(), &options)
+        .unwrap();
+    let graph = tercet::parse(TEXT).unwrap();
+    let compile = CompileOptions::new().bound("rows", 8);
+    models
+        .add_graph(GRAPH, &graph, &compile, &placement, &options)
+        .unwrap();
+    let server = Server::bind("127.0.0.1", 0, models, options).unwrap();
+    let address = server.address().to_string();
+    let (stop, stopped) = oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        let until = async {
+            let _ = stopped.await;
+        };
+        server.run(until).unwrap();
+    });
+    Running {
+        address,
+        stop: Some(stop),
+        thread: Some(thread),
+    }
+}
+
+impl Running {
+    fn agent() -> ureq::Agent {
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        config
+            .timeout_global(Some(Duration::from_secs(120)))
+            .build()
+            .into()
+    }
+
+    fn answer(response: ureq::http::Response<ureq::Body>) -> Answer {
+        let length = response.headers().get("inference-header-content-length");
+        let header_length = length.map(|v| v.to_str().unwrap().parse().unwrap());
+        let status = response.status().as_u16();
+        let body = response.into_body().read_to_vec().unwrap();
+        Answer {
+            status,
+            header_length,
+            body,
+        }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        Self::answer(Self::agent().get(self.url(path)).call().unwrap())
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send(
+            path,
+            &[("content-type", "application/json")],
+            body.to_string().as_bytes(),
+        )
+    }
+
+    pub(crate) fn send(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut request = Self::agent().post(self.url(path));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Self::answer(request.send(body).unwrap())
+    }
+
+    /// A metric's value, 0 where it is not there yet.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let page = self.get("/metrics").text();
+        let row = page
+            .lines()
+            .find(|l| l.strip_prefix(name).is_some_and(|r| r.starts_with(' ')));
+        row.map_or(0.0, |l| l.rsplit(' ').next().unwrap().parse().unwrap())
+    }
+
+    /// Waits until no slot works and nothing waits.
+    pub(crate) fn wait_until_free(&self) {
+        let busy = format!("tercet_slots_busy{{model=\"{MODEL}\"}}");
+        let queue = format!("tercet_queue{{model=\"{MODEL}\"}}");
+        for _ in 0..600 {
+            if self.metric(&busy) + self.metric(&queue) == 0.0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!(
+            "slots are not free after 30 s:\n{}",
+            self.get("/metrics").text()
+        );
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking());
+        }
+    }
+}
+
+/// One server for all tests that change nothing about it.
+pub(crate) fn shared() -> Arc<Running> {
+    static SHARED: std::sync::Mutex<std::sync::Weak<Running>> =
+        std::sync::Mutex::new(std::sync::Weak::new());
+    let mut shared = SHARED
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(running) = shared.upgrade() {
+        return running;
+    }
+    let running = Arc::new(start(ServeOptions::default()));
+    *shared = Arc::downgrade(&running);
+    running
+}
+
+/// The events of a stream, without the last, which has to be `[DONE]`.
+pub(crate) fn events(body: &str) -> Vec<Value> {
+    let mut data: Vec<&str> = body
+        .split("\n\n")
+        .filter(|e| !e.is_empty())
+        .map(|e| e.strip_prefix("data: ").unwrap())
+        .collect();
+    assert_eq!(data.pop(), Some("[DONE]"), "{body}");
+    data.iter()
+        .map(|e| serde_json::from_str(e).unwrap())
+        .collect()
+}

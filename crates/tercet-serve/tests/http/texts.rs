@@ -1,0 +1,250 @@
+//! Completions and conversations.
+
+use serde_json::{Value, json};
+use tercet::Device;
+use tercet_models::{DecoderOptions, ModelFiles};
+
+use crate::server::{GRAPH, MODEL, events, shared};
+
+fn ask(more: Value) -> Value {
+    let mut request =
+        json!({"model": MODEL, "prompt": "Ownership is", "max_tokens": 24, "temperature": 0});
+    request
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    request
+}
+
+/// The greedy text by the library alone.
+fn expected(prompt: &str, tokens: usize) -> String {
+    let data = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf"
+    );
+    let files = ModelFiles::open(data).unwrap();
+    let decoder = files.decoder(|c| DecoderOptions {
+        context: 192,
+        chunk: 192,
+        ..DecoderOptions::new(c)
+    });
+    let mut generator = decoder.unwrap().generator(&Device::cpu()).unwrap();
+    let tokenizer = files.tokenizer().unwrap();
+    let mut next = generator
+        .feed(&tokenizer.encode(prompt, true).unwrap())
+        .unwrap()
+        .next
+        .unwrap();
+    let mut all = vec![next];
+    while all.len() < tokens {
+        next = generator.feed(&[next]).unwrap().next.unwrap();
+        all.push(next);
+    }
+    tokenizer.decode(&all).unwrap()
+}
+
+#[test]
+fn a_completion_is_what_the_library_writes() {
+    let server = shared();
+    let answer = server.post("/v1/completions", &ask(json!({})));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let json = answer.json();
+    assert_eq!(json["object"], "text_completion");
+    assert_eq!(json["model"], MODEL);
+    let choice = &json["choices"][0];
+    assert_eq!(choice["text"], expected("Ownership is", 24));
+    assert_eq!(
+        (&choice["finish_reason"], &choice["logprobs"]),
+        (&json!("length"), &Value::Null)
+    );
+    let usage = &json["usage"];
+    assert_eq!(usage["completion_tokens"], 24);
+    let sum = usage["prompt_tokens"].as_u64().unwrap() + 24;
+    assert!(sum > 25);
+    assert_eq!(usage["total_tokens"], sum);
+    // The same prompt as tokens.
+    let data = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf"
+    );
+    let ids = ModelFiles::open(data)
+        .unwrap()
+        .tokenizer()
+        .unwrap()
+        .encode("Ownership is", true)
+        .unwrap();
+    for prompt in [json!(ids), json!([ids]), json!(["Ownership is"])] {
+        let again = server
+            .post("/v1/completions", &ask(json!({"prompt": prompt})))
+            .json();
+        assert_eq!(again["choices"][0]["text"], choice["text"]);
+    }
+}
+
+#[test]
+fn a_stream_is_the_same_text_in_parts() {
+    let server = shared();
+    let whole = server.post("/v1/completions", &ask(json!({}))).json();
+    let more = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let stream = events(&server.post("/v1/completions", &ask(more)).text());
+    let (last, parts) = stream.split_last().unwrap();
+    assert_eq!(
+        (&last["usage"], &last["choices"]),
+        (&whole["usage"], &json!([]))
+    );
+    let text: String = parts
+        .iter()
+        .map(|e| e["choices"][0]["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(text, whole["choices"][0]["text"]);
+    assert!(parts.len() > 5);
+    let ends: Vec<&Value> = parts
+        .iter()
+        .map(|e| &e["choices"][0]["finish_reason"])
+        .collect();
+    assert_eq!(ends[ends.len() - 1], "length");
+    assert!(ends[..ends.len() - 1].iter().all(|e| e.is_null()));
+    assert!(
+        parts
+            .iter()
+            .all(|e| e["id"] == parts[0]["id"] && e["usage"].is_null())
+    );
+}
+
+#[test]
+fn stop_strings_and_seeds() {
+    let server = shared();
+    let text = |more: Value| -> (String, String) {
+        let json = server.post("/v1/completions", &ask(more)).json();
+        let choice = &json["choices"][0];
+        let of = |v: &Value| v.as_str().unwrap().to_string();
+        (of(&choice["text"]), of(&choice["finish_reason"]))
+    };
+    let (whole, _) = text(json!({}));
+    let stop: String = whole.chars().skip(10).take(3).collect();
+    let (stopped, reason) = text(json!({"stop": ["nowhere at all", stop]}));
+    assert_eq!(
+        (stopped.as_str(), reason.as_str()),
+        (&whole[..whole.find(&stop).unwrap()], "stop")
+    );
+    let drawn = |seed: u64| text(json!({"temperature": 1.0, "top_p": 0.9, "seed": seed})).0;
+    assert_eq!(drawn(7), drawn(7));
+    assert!((0..4).any(|seed| drawn(seed) != drawn(7)));
+}
+
+#[test]
+fn a_conversation_is_rendered_by_the_template() {
+    let server = shared();
+    let messages = json!([{"role": "system", "content": "Be short."}, {"role": "user", "content": [{"type": "text", "text": "What is a trait?"}]}]);
+    let request = json!({"model": MODEL, "messages": messages, "max_completion_tokens": 12, "temperature": 0});
+    let answer = server.post("/v1/chat/completions", &request);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let json = answer.json();
+    let message = &json["choices"][0]["message"];
+    assert_eq!(
+        (&json["object"], &message["role"]),
+        (&json!("chat.completion"), &json!("assistant"))
+    );
+    let mut streamed = request.clone();
+    streamed["stream"] = json!(true);
+    let stream = events(&server.post("/v1/chat/completions", &streamed).text());
+    assert_eq!(stream[0]["choices"][0]["delta"]["role"], "assistant");
+    let parts = stream
+        .iter()
+        .filter_map(|e| e["choices"][0]["delta"]["content"].as_str());
+    assert_eq!(
+        parts.collect::<String>(),
+        message["content"].as_str().unwrap()
+    );
+}
+
+#[test]
+fn what_is_not_honoured_is_refused_by_name() {
+    let server = shared();
+    let cases = [
+        (json!({"logprobs": 1}), "logprobs"),
+        (json!({"n": 2}), "`n`"),
+        (json!({"echo": true}), "echo"),
+        (json!({"suffix": "x"}), "suffix"),
+        (json!({"frequency_penalty": 0.5}), "frequency_penalty"),
+        (json!({"logit_bias": {"1": 2}}), "logit_bias"),
+        (
+            json!({"response_format": {"type": "json_object"}}),
+            "response_format",
+        ),
+        (json!({"made_up": 1}), "made_up"),
+        (json!({"temperature": -1}), "temperature"),
+        (json!({"temperature": "hot"}), "temperature"),
+        (json!({"top_p": 1.5}), "top_p"),
+        (json!({"max_tokens": -1}), "max_tokens"),
+        (json!({"max_tokens": 1.5}), "max_tokens"),
+        (json!({"stop": [1]}), "stop"),
+        (json!({"seed": -1}), "seed"),
+        (json!({"stream": 1}), "stream"),
+        (json!({"stream_options": {"a": 1}}), "`a`"),
+        (json!({"prompt": 3}), "prompt"),
+        (json!({"prompt": ["a", "b"]}), "prompt"),
+        (json!({"prompt": [999_999]}), "999999"),
+        (json!({"prompt": null}), "prompt"),
+    ];
+    for (more, named) in cases {
+        let answer = server.post("/v1/completions", &ask(more.clone()));
+        assert_eq!(answer.status, 400, "{more}: {}", answer.text());
+        assert!(answer.error().contains(named), "{more}: {}", answer.error());
+    }
+    let no_model = server.post("/v1/completions", &ask(json!({"model": GRAPH})));
+    assert_eq!(no_model.status, 404);
+    assert!(no_model.error().contains("there is: tiny"));
+    // What changes nothing may be there.
+    let neutral = json!({"n": 1, "logprobs": null, "user": "u", "presence_penalty": 0, "response_format": {"type": "text"}});
+    assert_eq!(server.post("/v1/completions", &ask(neutral)).status, 200);
+}
+
+#[test]
+fn conversations_that_are_refused() {
+    let server = shared();
+    let cases = [
+        (json!([]), "messages"),
+        (json!("hello"), "messages"),
+        (json!([{"role": "wizard", "content": "x"}]), "wizard"),
+        (json!([{"role": "user"}]), "content"),
+        (
+            json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+            "text",
+        ),
+        (
+            json!([{"role": "user", "content": "x", "name": "n"}]),
+            "`name`",
+        ),
+        (
+            json!([{"role": "user", "content": "word ".repeat(400)}]),
+            "context",
+        ),
+    ];
+    for (messages, named) in cases {
+        let request = json!({"model": MODEL, "messages": messages, "max_tokens": 1});
+        let answer = server.post("/v1/chat/completions", &request);
+        assert_eq!(answer.status, 400, "{messages}: {}", answer.text());
+        assert!(
+            answer.error().contains(named),
+            "{messages}: {}",
+            answer.error()
+        );
+    }
+}
+
+#[test]
+fn models_are_listed() {
+    let server = shared();
+    let list = server.get("/v1/models").json();
+    let names: Vec<&Value> = list["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| &m["id"])
+        .collect();
+    assert_eq!(names, [MODEL, GRAPH]);
+    assert_eq!(server.get("/v1/models/tiny").json()["object"], "model");
+    assert_eq!(server.get("/v1/models/none").status, 404);
+    assert_eq!(server.get("/health").json()["status"], "ok");
+}

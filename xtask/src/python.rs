@@ -1,0 +1,125 @@
+//! `cargo xtask python`: the wheel of the Python module, its tests and its types.
+//!
+//! 1. a virtual environment in the cache folder with what `requirements-tests.txt` lists,
+//! 2. the wheel, by maturin, on the release profile in the workspace's target folder: what the tests of the workspace
+//!    were built with serves it, too,
+//! 3. the `tercet` command, whose server the tests talk to,
+//! 4. pytest on the installed wheel, and mypy in its strict mode on stubs and tests.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::{self, Error};
+use crate::fetch::{self, Python};
+use crate::test::SELECTION;
+use crate::{cache, env, process};
+
+const PURPOSE: &str = "build and test the Python module";
+const CRATE: &str = "crates/tercet-python";
+const REQUIREMENTS: &str = "requirements-tests.txt";
+/// A wheel that is larger has something in it that it should not have.
+const MOST_WHEEL_BYTES: u64 = 25 << 20;
+
+/// Builds the wheel and tests it; MiniLM is in `minilm`.
+pub(crate) fn run() -> Result<(), Error> {
+    let cache = cache::dir()?;
+    let minilm = fetch::minilm(&cache)?;
+    let folder = process::root().join(CRATE);
+    let python = environment(&cache, &folder)?;
+    let wheel = wheel(&cache, &folder, &python)?;
+    let mut pip = python.command();
+    pip.args([
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+    ]);
+    pip.args(["--no-deps", "--force-reinstall"]).arg(&wheel);
+    process::run(&mut pip)?;
+
+    let mut build = process::cargo();
+    build.arg("build").args(SELECTION).args(["--bin", "tercet"]);
+    process::run(&mut build)?;
+    let mut tests = python.command();
+    tests
+        .args(["-m", "pytest", "-p", "no:cacheprovider"])
+        .current_dir(&folder);
+    tests.env(env::MINILM_DIR, &minilm);
+    tests.env(env::COMMAND, target_dir().join("release").join("tercet"));
+    let tests = process::run(&mut tests);
+    let mut types = python.command();
+    types
+        .args(["-m", "mypy", "--strict", "--cache-dir"])
+        .arg(cache.join("mypy"));
+    types.args(["python", "tests"]).current_dir(&folder);
+    tests.and(process::run(&mut types))
+}
+
+/// Whether this machine can: `python3` with the module `venv`.
+pub(crate) fn is_possible() -> bool {
+    let venv =
+        |python: Python| process::works(python.command().args(["-c", "import ensurepip, venv"]));
+    Python::find(PURPOSE).is_ok_and(venv)
+}
+
+/// The virtual environment with all requirements; installed again when their list changes.
+fn environment(cache: &Path, folder: &Path) -> Result<Python, Error> {
+    let dir = cache.join("python-tests");
+    let python = Python::find(PURPOSE)?.venv(&dir, PURPOSE)?;
+    let list = folder.join(REQUIREMENTS);
+    let wanted = fs::read(&list).map_err(error::file("read", &list))?;
+    let done = dir.join(REQUIREMENTS);
+    if fs::read(&done).is_ok_and(|found| found == wanted) {
+        return Ok(python);
+    }
+    let mut pip = python.command();
+    pip.args([
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+        "-r",
+    ]);
+    process::run(pip.arg(&list))?;
+    fs::write(&done, wanted).map_err(error::file("write", &done))?;
+    Ok(python)
+}
+
+/// Builds the wheel into a folder of its own and checks its size.
+fn wheel(cache: &Path, folder: &Path, python: &Python) -> Result<PathBuf, Error> {
+    let out = cache.join("wheels");
+    if out.is_dir() {
+        fs::remove_dir_all(&out).map_err(error::file("remove", &out))?;
+    }
+    let mut maturin = python.command();
+    maturin.args(["-m", "maturin", "build", "--release", "--quiet"]);
+    maturin
+        .args(["--auditwheel", "skip", "--out"])
+        .arg(&out)
+        .current_dir(folder);
+    maturin.env("CARGO_TARGET_DIR", target_dir());
+    process::run(&mut maturin)?;
+    let entries = fs::read_dir(&out).map_err(error::file("read", &out))?;
+    let mut wheels = entries.filter_map(Result::ok).map(|e| e.path());
+    let found = wheels.find(|p| p.extension().is_some_and(|e| e == "whl"));
+    let found = found.ok_or_else(|| Error::NoWheel { dir: out.clone() })?;
+    let bytes = fs::metadata(&found)
+        .map_err(error::file("read", &found))?
+        .len();
+    println!("{}: {:.1} MB", found.display(), bytes as f64 / 1e6);
+    match bytes > MOST_WHEEL_BYTES {
+        true => Err(Error::WheelSize {
+            path: found,
+            bytes,
+            most: MOST_WHEEL_BYTES,
+        }),
+        false => Ok(found),
+    }
+}
+
+fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| process::root().join("target"), PathBuf::from)
+}
