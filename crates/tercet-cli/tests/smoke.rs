@@ -341,7 +341,7 @@ mod case {
         let server = serving(&["serve", "--port", "0", "--device", "cpu"]);
         let ask = json!({"model": "tiny-rust-llama", "prompt": "Ownership is", "max_tokens": 8, "temperature": 0});
         let answer = server.post("/v1/completions", &ask);
-        let written = text(&["generate", "-n", "8", "--device", "cpu"]);
+        let written = good(&["generate", "-n", "8", "--device", "cpu"]).out;
         let expected = written.strip_prefix("Ownership is").unwrap();
         assert_eq!(
             answer["choices"][0]["text"],
