@@ -119,7 +119,8 @@ fn wheel(cache: &Path, folder: &Path, python: &Python) -> Result<PathBuf, Error>
     }
 }
 
+/// Absolute: a relative one is taken from the workspace's root, as cargo does when it is called there.
 fn target_dir() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| process::root().join("target"), PathBuf::from)
+    let dir = std::env::var_os("CARGO_TARGET_DIR");
+    process::root().join(dir.unwrap_or_else(|| "target".into()))
 }

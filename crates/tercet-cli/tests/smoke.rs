@@ -12,6 +12,8 @@ mod common;
 
 use serde_json::{Value, json};
 
+#[cfg(feature = "serve")]
+use common::serving;
 use common::{Scratch, demo, encoder, f32s, good, npy, tercet, text, usable_devices};
 
 /// The test of each subcommand, and the list of those that there are.
@@ -25,7 +27,8 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate finetune merge embed inspect run explain verify trace tune #[cfg(feature = "splat")] splat ops devices
+    generate finetune merge embed inspect run explain verify trace tune #[cfg(feature = "serve")] serve
+    #[cfg(feature = "splat")] splat ops devices
 }
 
 #[test]
@@ -313,6 +316,37 @@ mod case {
                 }
             }
         }
+    }
+
+    /// A graph on every executor, and the embedded model beside none.
+    #[cfg(feature = "serve")]
+    pub(super) fn serve() {
+        let scratch = Scratch::new("smoke-serve");
+        let graph = scratch.file("sum.tercet", OUTER_SUM);
+        let input = |name: &str, shape: [usize; 2]| {
+            let data = vec![1; shape[0] * shape[1]];
+            json!({"name": name, "shape": shape, "datatype": "FP32", "data": data})
+        };
+        let infer = json!({"inputs": [input("a", [13, 1]), input("b", [1, 7])]});
+        for device in executors() {
+            let server = serving(&["serve", "-m", &graph, "--port", "0", "--device", &device]);
+            let answer = server.post("/v2/models/sum/infer", &infer);
+            assert_eq!(answer["outputs"][0]["shape"], json!([13, 7]), "{device}");
+            assert_eq!(
+                answer["outputs"][0]["data"],
+                json!(vec![2.0; 13 * 7]),
+                "{device}"
+            );
+        }
+        let server = serving(&["serve", "--port", "0", "--device", "cpu"]);
+        let ask = json!({"model": "tiny-rust-llama", "prompt": "Ownership is", "max_tokens": 8, "temperature": 0});
+        let answer = server.post("/v1/completions", &ask);
+        let written = good(&["generate", "-n", "8", "--device", "cpu"]).out;
+        let expected = written.strip_prefix("Ownership is").unwrap();
+        assert_eq!(
+            answer["choices"][0]["text"],
+            expected.trim_end_matches('\n')
+        );
     }
 
     #[cfg(feature = "splat")]

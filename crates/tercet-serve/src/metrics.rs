@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use crate::pool::Load;
 
+/// A gauge's name, what it shows, and how it is read.
+type Gauge = (&'static str, &'static str, fn(&Load) -> usize);
+
 /// What was counted since the server started.
 #[derive(Default)]
 pub(crate) struct Metrics {
@@ -94,7 +97,7 @@ impl Metrics {
                 [(String::new(), value)].into_iter(),
             );
         }
-        let gauges: [(&str, &str, fn(&Load) -> usize); 3] = [
+        let gauges: [Gauge; 3] = [
             ("tercet_slots", "Slots of a model.", |l| l.workers),
             ("tercet_slots_busy", "Slots that work now.", |l| l.busy),
             ("tercet_queue", "Requests that wait for a slot.", |l| {

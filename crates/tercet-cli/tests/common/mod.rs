@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod encoder;
+#[cfg(feature = "serve")]
+mod serving;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -11,6 +13,9 @@ use serde_json::Value;
 
 #[allow(unused_imports, reason = "each test file uses a part of it")]
 pub(crate) use encoder::encoder;
+#[cfg(feature = "serve")]
+#[allow(unused_imports, reason = "each test file uses a part of it")]
+pub(crate) use serving::serving;
 
 pub(crate) const GRAPH: &str = "graph {
   %x = input{name=\"x\", ty=f32[n, 3]}()

@@ -22,7 +22,7 @@ fn request(client: usize) -> Value {
         "model": MODEL,
         "prompt": prompts[client % prompts.len()],
         "max_tokens": 16 + client % 7,
-        "temperature": if client % 2 == 0 { 0.0 } else { 0.9 },
+        "temperature": if client.is_multiple_of(2) { 0.0 } else { 0.9 },
         "seed": client,
         "stream": client % 4 < 2,
     })
@@ -51,7 +51,7 @@ fn leave(server: &Running, client: usize) {
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
-    if client % 2 == 0 {
+    if client.is_multiple_of(2) {
         let _ = stream.read(&mut [0; 64]).unwrap();
     } else {
         std::thread::sleep(Duration::from_millis(client as u64 % 5));
@@ -79,7 +79,7 @@ fn answers_are_those_of_the_request_alone_while_a_third_of_the_clients_leaves() 
         for client in 0..CLIENTS {
             let (server, alone, answered) = (&server, &alone, &answered);
             scope.spawn(move || {
-                if client % 3 == 0 {
+                if client.is_multiple_of(3) {
                     return leave(server, client);
                 }
                 if client % 8 == 5 {

@@ -1,0 +1,49 @@
+//! `tercet serve` as tests talk to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use super::tercet;
+
+/// A server, which ends with the test.
+pub(crate) struct Serving {
+    child: Child,
+    address: String,
+}
+
+/// Starts a server and waits until it says where it listens.
+pub(crate) fn serving(args: &[&str]) -> Serving {
+    let mut child = tercet(args).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    // Drivers may say something before.
+    let mut said = lines.map(Result::unwrap);
+    let found = said.find_map(|l| Some(l.split_once("http://")?.1.to_string()));
+    let address = found.expect("the address of the server");
+    Serving { child, address }
+}
+
+impl Serving {
+    /// The JSON that a request is answered with.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
+        let (body, mut answer) = (body.to_string(), String::new());
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        );
+        write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        serde_json::from_str(body).unwrap()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,112 @@
+"""`tercet serve` by the clients that people have: `openai`, and the protocol of graphs with NumPy."""
+
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+import tercet
+
+GRAPH = """graph {
+  %x = input{name="x", ty=f32[rows, 3]}()
+  %y = softmax{axis=1}(%x)
+  return %y as "y"
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(tiny_gguf: Path, minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    command = os.environ.get("TERCET_COMMAND")
+    assert command, "TERCET_COMMAND is not set; `cargo xtask python` sets it"
+    graph = tmp_path_factory.mktemp("graphs") / "rows.tercet"
+    graph.write_text(GRAPH)
+    models = [argument for path in (tiny_gguf, minilm, graph) for argument in ("-m", str(path))]
+    arguments = [command, "serve", "--port", "0", "--device", "cpu", "-b", "rows=16", *models]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        said = server.stderr.readline()
+        found = re.search(r"http://[\d.:]+", said)
+        assert found, said
+        yield found.group()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_completions_are_those_of_the_module(client: openai.OpenAI, tiny_gguf: Path) -> None:
+    model = tercet.load(tiny_gguf, device="cpu")
+    name = tiny_gguf.stem
+    assert name in {m.id for m in client.models.list()}
+    want = model.generate("Ownership is", 24).text()
+    done = client.completions.create(model=name, prompt="Ownership is", max_tokens=24, temperature=0)
+    assert done.choices[0].text == want and done.choices[0].finish_reason == "length"
+    assert done.usage is not None and done.usage.completion_tokens == 24
+    stream = client.completions.create(model=name, prompt="Ownership is", max_tokens=24, temperature=0, stream=True)
+    assert "".join(part.choices[0].text for part in stream) == want
+
+
+def test_conversations(client: openai.OpenAI, tiny_gguf: Path) -> None:
+    messages: Any = [{"role": "user", "content": "What is a trait?"}]
+    ask: Any = {"model": tiny_gguf.stem, "messages": messages, "max_tokens": 12, "temperature": 0.7, "seed": 3}
+    done = client.chat.completions.create(**ask)
+    stream = client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
+    parts = list(stream)
+    text = "".join(p.choices[0].delta.content or "" for p in parts if p.choices)
+    assert text == done.choices[0].message.content
+    assert parts[-1].usage == done.usage
+
+
+def test_embeddings(client: openai.OpenAI, minilm: Path) -> None:
+    texts = ["first", "a second text"]
+    want = tercet.load(minilm, device="cpu").embed(texts)
+    encoding: Any
+    for encoding in ("float", "base64"):
+        got = client.embeddings.create(model=minilm.name, input=texts, encoding_format=encoding)
+        rows = [np.array(row.embedding, np.float32) if encoding == "float" else decoded(row.embedding) for row in got.data]
+        np.testing.assert_array_equal(np.stack(rows), want)
+    by_default = client.embeddings.create(model=minilm.name, input=texts[0])
+    np.testing.assert_allclose(by_default.data[0].embedding, want[0], atol=1e-6)
+
+
+def decoded(text: Any) -> np.ndarray[Any, Any]:
+    return np.frombuffer(base64.b64decode(text), np.float32)
+
+
+def test_errors_have_their_classes(client: openai.OpenAI, tiny_gguf: Path) -> None:
+    with pytest.raises(openai.NotFoundError, match="there is no model"):
+        client.completions.create(model="gpt-none", prompt="x")
+    with pytest.raises(openai.BadRequestError, match="logprobs"):
+        client.completions.create(model=tiny_gguf.stem, prompt="x", logprobs=2)
+
+
+def test_graphs_with_binary_tensors(address: str) -> None:
+    x = np.random.default_rng(5).normal(size=(4, 3)).astype("<f4")
+    described: Any = {
+        "inputs": [{"name": "x", "shape": [4, 3], "datatype": "FP32", "parameters": {"binary_data_size": x.nbytes}}],
+        "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+    }
+    head = json.dumps(described).encode()
+    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
+    request = urllib.request.Request(f"{address}/v2/models/rows/infer", head + x.tobytes(), headers)
+    with urllib.request.urlopen(request) as response:
+        length = int(response.headers["Inference-Header-Content-Length"])
+        body = response.read()
+    assert json.loads(body[:length])["outputs"][0]["shape"] == [4, 3]
+    y = np.frombuffer(body[length:], "<f4").reshape(4, 3)
+    want = tercet.Graph(GRAPH).compile("cpu", {"rows": 16})(x=x)["y"]
+    np.testing.assert_array_equal(y, want)
