@@ -217,13 +217,29 @@ fn conv_transpose(k: &mut Call<'_, '_>) -> Done {
 
 /// A pool of the kernel and windows that attributes say.
 fn pooled(k: &mut Call<'_, '_>, x: Value, f: PoolFn, with_pads: bool) -> Result<Value, Reason> {
+    let (kernel, window) = windows(k, x)?;
+    pooled_by(k, x, f, with_pads, (&kernel, window))
+}
+
+/// The kernel of a pool, and where its windows stand.
+fn windows(k: &Call<'_, '_>, x: Value) -> Result<(Vec<usize>, Window), Reason> {
     let n = spatial(k, x)?;
     let kernel = list(k, "kernel_shape", n, 0)?;
     if kernel.contains(&0) {
         return Err(Reason::attribute("kernel_shape", "is required"));
     }
     let window = window(k, x, &kernel)?;
-    let mut pool = Pool::of(f, &kernel, window);
+    Ok((kernel, window))
+}
+
+fn pooled_by(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    f: PoolFn,
+    with_pads: bool,
+    (kernel, window): (&[usize], Window),
+) -> Result<Value, Reason> {
+    let mut pool = Pool::of(f, kernel, window);
     if k.attrs.flag("ceil_mode", false)? {
         pool = pool.with_ceil();
     }
@@ -234,14 +250,16 @@ fn pooled(k: &mut Call<'_, '_>, x: Value, f: PoolFn, with_pads: bool) -> Result<
 }
 
 fn max_pool(k: &mut Call<'_, '_>) -> Done {
-    if k.wants(1) {
-        return Err(Reason::unsupported(
-            "the indices of a max pool are not supported",
-        ));
-    }
-    k.attrs.ignore(&["storage_order"]);
     let x = k.x(0)?;
-    one(pooled(k, x, PoolFn::Max, false)?)
+    let (kernel, window) = windows(k, x)?;
+    let y = pooled_by(k, x, PoolFn::Max, false, (&kernel, window.clone()))?;
+    if !k.wants(1) {
+        // It concerns indices alone.
+        k.attrs.ignore(&["storage_order"]);
+        return one(y);
+    }
+    let index = super::pool_indices::of_pool(k, x, y, (&kernel, &window))?;
+    Ok(vec![y.into(), index.into()])
 }
 
 fn average_pool(k: &mut Call<'_, '_>) -> Done {

@@ -7,6 +7,7 @@ pub(crate) mod constant;
 mod control;
 mod conv;
 mod deform;
+mod det;
 mod elementwise;
 mod flex;
 mod grid;
@@ -18,6 +19,7 @@ mod loss;
 mod norm;
 mod optimizer;
 mod patches;
+mod pool_indices;
 mod quant;
 mod rearrange;
 mod recurrent;
@@ -115,6 +117,8 @@ const TABLES: &[&[Entry]] = &[
     sequence::TABLE,
     bits::TABLE,
     deform::TABLE,
+    det::TABLE,
+    pool_indices::TABLE,
     roi::TABLE,
     flex::TABLE,
     linear_attention::TABLE,

@@ -1,0 +1,75 @@
+//! Determinants of small matrices.
+
+use tercet_ir::{Dim, Value};
+
+use super::shape::reshaped;
+use super::{Entry, op};
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+
+pub(crate) const TABLE: &[Entry] = &[op("Det", 11, det)];
+
+/// Larger matrices need a factorisation, which no operator here is.
+const MOST: usize = 4;
+
+fn det(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let dims = k.dims(x);
+    let n = match dims.as_slice() {
+        [.., rows, cols] if rows == cols => rows.known().filter(|n| (1..=MOST).contains(n)),
+        _ => None,
+    };
+    let n = n.ok_or_else(|| {
+        let reason = format!("must be square matrices of at most {MOST} rows");
+        Reason::operand(0, reason)
+    })?;
+    let outer = dims[..dims.len() - 2].to_vec();
+    let elements = elements(k, x, n, &outer)?;
+    let cols: Vec<usize> = (0..n).collect();
+    one(expanded(k, &elements, 0, &cols)?)
+}
+
+/// Each element of the matrices, by rows.
+fn elements(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    n: usize,
+    outer: &[Dim],
+) -> Result<Vec<Vec<Value>>, Reason> {
+    let (rows, cols) = (outer.len(), outer.len() + 1);
+    let mut all = Vec::with_capacity(n);
+    for i in 0..n {
+        let row = k.g().narrow(x, rows, i, 1)?;
+        let mut own = Vec::with_capacity(n);
+        for j in 0..n {
+            let element = k.g().narrow(row, cols, j, 1)?;
+            own.push(reshaped(k.g(), element, outer)?);
+        }
+        all.push(own);
+    }
+    Ok(all)
+}
+
+/// By minors, along the first row that is left (Laplace).
+fn expanded(
+    k: &mut Call<'_, '_>,
+    elements: &[Vec<Value>],
+    row: usize,
+    cols: &[usize],
+) -> Result<Value, Reason> {
+    if let [col] = cols {
+        return Ok(elements[row][*col]);
+    }
+    let mut total: Option<Value> = None;
+    for (at, col) in cols.iter().enumerate() {
+        let rest: Vec<usize> = cols.iter().copied().filter(|c| c != col).collect();
+        let minor = expanded(k, elements, row + 1, &rest)?;
+        let term = k.g().mul(elements[row][*col], minor)?;
+        total = Some(match total {
+            None => term,
+            Some(total) if at % 2 == 1 => k.g().sub(total, term)?,
+            Some(total) => k.g().plus(total, term)?,
+        });
+    }
+    total.ok_or_else(|| Reason::operand(0, "has no columns"))
+}
