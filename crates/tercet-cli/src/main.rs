@@ -41,6 +41,8 @@ struct Cli {
 enum Command {
     /// Write text with a language model
     Generate(commands::generate::Args),
+    /// Converse with a language model
+    Chat(commands::chat::Args),
     /// Train a language model, or an adapter for it, on texts or conversations
     Finetune(Box<commands::finetune::Args>),
     /// Write a model with adapters in its weights
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Outcome, CliError> {
     match command {
         Command::Generate(args) => commands::generate::run(&args),
+        Command::Chat(args) => commands::chat::run(&args),
         Command::Finetune(args) => commands::finetune::run(&args),
         Command::Merge(args) => commands::merge::run(&args),
         Command::Embed(args) => commands::embed::run(&args),

@@ -1,17 +1,15 @@
 //! `tercet generate`: text from a language model, token by token.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tercet::{Device, counted};
-use tercet_models::{
-    Adapter, Decoder, DecoderOptions, DecoderSpec, Generator, ModelFiles, Sampling, ScaledAdapter,
-    Tokenizer,
-};
+use tercet::counted;
+use tercet_models::{Adapter, DecoderSpec, Generator, ModelFiles, ScaledAdapter, Tokenizer};
 
-use super::{Precision, device, seed, tokens, within};
+use super::language::{self, Loaded, load};
+use super::prompt::{self, Prompt};
+use super::{device, tokens};
 use crate::error::{CliError, Outcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
@@ -19,43 +17,16 @@ use crate::{output, progress};
 /// A 3.5-million-parameter llama trained on the Rust documentation.
 pub(crate) const EMBEDDED: &[u8] =
     include_bytes!("../../../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
-const EMBEDDED_PROMPT: &str = "Ownership is";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A GGUF file, or a folder with safetensors [default: the embedded model]
-    #[arg(short, long, value_name = "PATH")]
-    model: Option<PathBuf>,
-    /// An adapter: a folder of PEFT or a GGUF file, with =SCALE behind it to weigh it; as often as there are adapters
-    #[arg(long, value_name = "PATH[=SCALE]")]
-    lora: Vec<String>,
-    /// The beginning of the text; `-` reads standard input
-    #[arg(short, long, default_value = EMBEDDED_PROMPT, value_name = "TEXT")]
-    prompt: String,
+    #[command(flatten)]
+    source: prompt::Source,
     /// The most tokens to write; -1 until the model ends the text or the context is full
     #[arg(short = 'n', long, default_value_t = 128, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
-    /// Capacity in tokens, prompt included [default: as trained]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
-    context: Option<usize>,
-    /// 0 always takes the likeliest token; higher is more surprising
-    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = within(0.0..=1e6))]
-    temp: f64,
-    /// Choose among the K likeliest tokens; 0 or -1 for all
-    #[arg(long, default_value_t = 0, value_name = "K", allow_negative_numbers = true, value_parser = top_k)]
-    top_k: usize,
-    /// Choose among the likeliest tokens that together have this probability
-    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true, value_parser = within(0.0..=1.0))]
-    top_p: f64,
-    /// Seed of the random numbers; -1 draws one
-    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
-    seed: u64,
-    /// Where to run; see `tercet devices`
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
-    /// The float type to compute in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    dtype: Precision,
+    #[command(flatten)]
+    model: language::Args,
     /// Fail at the first node whose result is not finite although its operands are, and say what they are: slow
     #[arg(long)]
     first_nonfinite: bool,
@@ -67,7 +38,7 @@ pub(crate) struct Args {
 /// Why the text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Stop {
+pub(super) enum Stop {
     /// The model ended it.
     End,
     /// As many tokens as asked for.
@@ -78,15 +49,15 @@ enum Stop {
     Interrupted,
 }
 
-#[derive(Serialize)]
-struct Phase {
-    tokens: usize,
+#[derive(Debug, Serialize)]
+pub(super) struct Phase {
+    pub(super) tokens: usize,
     seconds: f64,
-    tokens_per_second: f64,
+    pub(super) tokens_per_second: f64,
 }
 
 impl Phase {
-    fn new(tokens: usize, time: Duration) -> Phase {
+    pub(super) fn new(tokens: usize, time: Duration) -> Phase {
         let seconds = time.as_secs_f64();
         Phase {
             tokens,
@@ -111,33 +82,37 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let device = match (device(&args.device)?, args.first_nonfinite) {
+    let device = match (device(&args.model.device)?, args.first_nonfinite) {
         (device, true) => device.with_finite_check(),
         (device, false) => device,
     };
-    let prompt = read_prompt(&args.prompt)?;
+    let prompt = args.source.read()?;
 
     let started = Instant::now();
     let Loaded {
+        files,
         llama,
         tokenizer,
         generator,
-    } = load(args, &device)?;
-    let ids = tokenizer
-        .encode(&prompt, true)
-        .map_err(CliError::model("cannot process the prompt"))?;
+    } = load(&args.model, &device)?;
+    let model = args.model.model.as_deref();
+    let eos = &llama.config.eos;
+    let source = &args.source;
+    let Prompt { ids, ends } = source.tokens(&prompt, &files, &tokenizer, eos, model)?;
     interrupt::listen();
     let mut session = Session {
         generator,
         tokenizer: &tokenizer,
-        llama: &llama,
+        ends: &ends,
         json: args.json,
     };
     let load = started.elapsed();
-    let written = session.write(&prompt, &ids, args.tokens)?;
+    // An answer stands alone; a text goes on from its beginning.
+    let echo = if source.chat { "" } else { prompt.as_str() };
+    let written = session.write(echo, &ids, args.tokens)?;
     let report = Report {
         device: device.name(),
-        seed: args.seed,
+        seed: args.model.seed,
         prompt: &prompt,
         text: written.text,
         prompt_tokens: &ids,
@@ -150,65 +125,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if args.json {
         output::json(&report)?;
     } else {
-        output::note(format_args!("{}", summary(&report, args.temp > 0.0)));
+        output::note(format_args!("{}", summary(&report, args.model.temp > 0.0)));
     }
     Ok(if report.stop == Stop::Interrupted {
         Outcome::Interrupted
     } else {
         Outcome::Done
-    })
-}
-
-/// A model that is ready to write.
-struct Loaded {
-    llama: Decoder,
-    tokenizer: Tokenizer,
-    generator: Generator,
-}
-
-fn load(args: &Args, device: &Device) -> Result<Loaded, CliError> {
-    let spinner = progress::spinner("loading");
-    let sampling = Sampling {
-        temperature: args.temp,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        ..Sampling::GREEDY
-    };
-    let (files, what) = open_model(args.model.as_deref())?;
-    let adapters = match args.lora.is_empty() {
-        true => Vec::new(),
-        false => {
-            let config = files.decoder_spec().map_err(CliError::model(&*what))?;
-            adapters(&args.lora, Some(&config))?
-        }
-    };
-    let llama = files
-        .decoder(|config| DecoderOptions {
-            context: args.context.unwrap_or(config.context),
-            chunk: 512.min(args.context.unwrap_or(config.context)),
-            dtype: args.dtype.dtype(),
-            sampling: Some(sampling),
-            adapters,
-            ..DecoderOptions::new(config)
-        })
-        .map_err(CliError::model(what.clone()))?;
-    let tokenizer = files.tokenizer().map_err(CliError::model(what.clone()))?;
-    let mut generator = llama
-        .generator(device)
-        .map_err(CliError::model(what.clone()))?;
-    generator.set_seed(args.seed);
-    generator.skip_logits();
-    spinner.finish_and_clear();
-    if args.context.is_some_and(|c| c > llama.config.context) {
-        let trained = llama.config.context;
-        output::note(format_args!(
-            "note: the model was trained for a context of {trained}; beyond it, it may ramble"
-        ));
-    }
-    Ok(Loaded {
-        llama,
-        tokenizer,
-        generator,
     })
 }
 
@@ -252,37 +174,6 @@ pub(crate) fn adapters(
     arguments.iter().map(open).collect()
 }
 
-/// More than any model of today takes; tables and cache of a mistyped number would fill the memory.
-const MAX_CONTEXT: usize = 1 << 20;
-
-fn capacity(text: &str) -> Result<usize, String> {
-    let n: Option<usize> = text.parse().ok();
-    n.filter(|n| (1..=MAX_CONTEXT).contains(n))
-        .ok_or_else(|| format!("expected a whole number from 1 to {MAX_CONTEXT}"))
-}
-
-fn top_k(text: &str) -> Result<usize, String> {
-    match text {
-        "-1" => Ok(0),
-        text => text
-            .parse()
-            .map_err(|_| "expected a whole number; 0 or -1 for all tokens".to_string()),
-    }
-}
-
-fn read_prompt(prompt: &str) -> Result<String, CliError> {
-    if prompt != "-" {
-        return Ok(prompt.to_string());
-    }
-    let mut text = String::new();
-    let read = std::io::stdin().read_to_string(&mut text);
-    read.map_err(|source| CliError::File {
-        path: "standard input".into(),
-        source,
-    })?;
-    Ok(text)
-}
-
 /// Where tokens were drawn, the seed is said: with it they are drawn again.
 fn summary(report: &Report<'_>, drawn: bool) -> String {
     let Report {
@@ -321,7 +212,7 @@ fn summary(report: &Report<'_>, drawn: bool) -> String {
 struct Session<'a> {
     generator: Generator,
     tokenizer: &'a Tokenizer,
-    llama: &'a Decoder,
+    ends: &'a [u32],
     json: bool,
 }
 
@@ -396,7 +287,7 @@ impl Session<'_> {
             if tokens.len() == limit {
                 break Stop::Length;
             }
-            if self.llama.config.eos.contains(&token) {
+            if self.ends.contains(&token) {
                 break Stop::End;
             }
             tokens.push(token);

@@ -1,5 +1,6 @@
 //! The commands, one module each: `Args` and `run`.
 
+pub(crate) mod chat;
 pub(crate) mod devices;
 pub(crate) mod dump;
 pub(crate) mod embed;
@@ -7,8 +8,10 @@ pub(crate) mod explain;
 pub(crate) mod finetune;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+mod language;
 pub(crate) mod merge;
 pub(crate) mod ops;
+mod prompt;
 pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
