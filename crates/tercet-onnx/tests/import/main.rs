@@ -2,6 +2,7 @@
 
 mod hostile;
 mod made;
+mod session;
 
 use made::{Model, attr_int, attr_ints, node};
 use tercet::{Device, Tensor};
