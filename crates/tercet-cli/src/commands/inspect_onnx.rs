@@ -109,7 +109,7 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     }
     ports(out, "inputs", &report.inputs, &report.deciding)?;
     ports(out, "outputs", &report.outputs, &[])?;
-    let nodes = report.operators.values().sum();
+    let nodes: usize = report.operators.values().sum();
     writeln!(out, "\n{}", counted(nodes, "node", "nodes"))?;
     for (op, n) in &report.operators {
         writeln!(out, "  {n:>6}  {}", name(op))?;

@@ -115,7 +115,7 @@ fn any_of_the_outputs_can_be_had_and_what_is_wrong_is_named() {
 
 #[test]
 fn an_initializer_that_is_an_input_is_its_default() {
-    let model = Model::new(&["n"])
+    let model = Model::new(&["5"])
         .int_input("k", 1)
         .ints("k", &[1], &[2])
         .node(node("TopK", &["x", "k"], &["y", "at"]));
