@@ -55,6 +55,11 @@ pub(crate) enum CliError {
         path: PathBuf,
         source: tercet::TextError,
     },
+    #[error("the ONNX model {path} cannot be used{hint}", path = path.display(), hint = hint(source))]
+    Onnx {
+        path: PathBuf,
+        source: tercet_onnx::OnnxError,
+    },
     #[error("the graph cannot be compiled for this device")]
     Compile(#[from] tercet::CompileError),
     #[error("{device} leaves the reference at {value}")]
@@ -83,6 +88,21 @@ pub(crate) enum CliError {
         what: String,
         source: tercet::TensorError,
     },
+}
+
+/// How inputs that decide shapes are given to a command.
+fn hint(e: &tercet_onnx::OnnxError) -> &'static str {
+    use tercet_onnx::{OnnxError, Reason};
+    let needs = |e: &tercet_onnx::NodeError| matches!(e.source, Reason::NeedsValue { .. });
+    match e {
+        OnnxError::Nodes(nodes) if nodes.iter().any(needs) => {
+            "; values that must be known are given with --input NAME=FILE.npy"
+        }
+        OnnxError::Nodes(_)
+        | OnnxError::Read { .. }
+        | OnnxError::Decode { .. }
+        | OnnxError::Invalid(_) => "",
+    }
 }
 
 impl CliError {

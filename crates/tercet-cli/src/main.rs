@@ -51,7 +51,7 @@ enum Command {
     Embed(commands::embed::Args),
     /// Show what is in a model file: metadata, tensors, parameters, memory
     Inspect(commands::inspect::Args),
-    /// Run a graph in text form on .npy or .npz inputs
+    /// Run a graph in text form or an ONNX model on .npy or .npz inputs
     Run(commands::run::Args),
     /// Show what would run where: kernels, dispatches, barriers, memory
     Explain(commands::explain::Args),

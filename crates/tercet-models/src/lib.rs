@@ -11,6 +11,7 @@
 //! | [`training`] | training graphs of the model families |
 //! | [`save`] | writes models and adapters |
 //! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
+//! | `onnx` | ONNX models as graphs and sessions (feature `onnx`) |
 //! | [`dataset`] | training data: texts, conversations, labelled texts, pairs, as batches |
 //! | [`weight`] | tensors of files as tensors of the IR, without a copy |
 //!
@@ -52,6 +53,8 @@ pub use mmap::{FileError, MappedFile};
 pub use open::{Family, ModelFiles};
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use save::{SaveError, SaveOptions};
+#[cfg(feature = "onnx")]
+pub use tercet_onnx as onnx;
 pub use tokenizer::{Batch, StreamDecoder, Tokenizer, TokenizerError};
 pub use weight::{Weight, WeightError, gguf_weight, safetensors_tensor};
 pub use writing::{Event, Finish, WriteOptions, Written, write};

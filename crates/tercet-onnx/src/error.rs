@@ -135,6 +135,11 @@ fn names(list: &[String]) -> String {
 }
 
 impl Reason {
+    /// Whether values of inputs are all that is missing.
+    pub(crate) fn needs_inputs(&self) -> bool {
+        matches!(self, Reason::NeedsValue { inputs, .. } if !inputs.is_empty())
+    }
+
     /// Something that is not supported.
     pub(crate) fn unsupported(what: impl Into<String>) -> Reason {
         Reason::Unsupported(what.into())

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use prost::Message;
 use tercet::Device;
 use tercet_ir::backend::Executable;
 use tercet_ir::{Bindings, CompileError, CompileOptions, Dim, Graph, Port, Symbol, Tensor, Type};
@@ -14,6 +13,7 @@ use crate::ctx::{Ctx, MAX_ADDED_NODES, Opsets, Scope};
 use crate::elem;
 use crate::error::{OnnxError, Reason};
 use crate::external::Folder;
+use crate::model::Model;
 use crate::proto::{
     GraphProto, ModelProto, OperatorSetIdProto, TensorTypeProto, TypeProto, TypeValue,
     ValueInfoProto,
@@ -144,22 +144,7 @@ pub fn import<'a>(
     source: impl Into<Source<'a>>,
     options: &ImportOptions,
 ) -> Result<Imported, OnnxError> {
-    let (bytes, folder) = match source.into() {
-        Source::Bytes(bytes) => (bytes, None),
-        Source::Path(path) => {
-            let bytes = std::fs::read(path).map_err(|source| OnnxError::Read {
-                path: path.to_path_buf(),
-                source,
-            })?;
-            let folder = path.parent().map(|p| match p.as_os_str().is_empty() {
-                true => Path::new(".").to_path_buf(),
-                false => p.to_path_buf(),
-            });
-            (bytes.into(), folder)
-        }
-    };
-    let model = ModelProto::decode(bytes).map_err(|source| OnnxError::Decode { source })?;
-    import_model(&model, folder.as_deref(), options)
+    Model::read(source)?.import(options)
 }
 
 /// Imports a model that was read already; `folder` is where other files of it are.
@@ -298,7 +283,7 @@ fn declared_elem(ty: Option<&TypeProto>) -> Result<elem::Elem, String> {
 }
 
 /// The type of an input, and its dtype if that is narrow.
-fn input_type(
+pub(crate) fn input_type(
     options: &ImportOptions,
     name: &str,
     ty: Option<&TypeProto>,

@@ -4,6 +4,8 @@
 //! done while importing and never runs, functions are written out. What is not supported is refused here, all of it at
 //! once, with the names of the nodes; a model that was imported means what its file says.
 //!
+//! [`Session`] runs a model again and again and compiles when it must; [`Model`] is a file that was read, and what it says.
+//!
 //! A walk: `proto` is the file, `import` the model as a whole, `node` one node after the other, `ops` the table of operators,
 //! `val` what a name stands for (a value of the graph, a known tensor, sizes with symbols), `nums` the arithmetic on shapes.
 //!
@@ -18,17 +20,21 @@ mod elem;
 mod error;
 mod external;
 mod import;
+mod model;
 mod narrow;
 mod node;
 mod nums;
 mod ops;
 pub mod proto;
+mod session;
 mod sort;
 mod tensor;
 mod val;
 
 pub use error::{NodeError, OnnxError, Place, Reason};
 pub use import::{ImportOptions, Imported, Source, import, import_model};
+pub use model::{Declared, Description, Model};
+pub use session::{Session, SessionError};
 
 /// The tensor of a serialized `TensorProto`. Of dtypes that [`tercet_ir::DType`] does not have it is what a model's input of that
 /// dtype takes: 16-bit integers as I32, those of 4 and 2 bits as I8 and U8, U64 by its bits as I64, 8-bit and 4-bit floats as F32.

@@ -14,6 +14,9 @@ use crate::output;
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
+    /// Values that decide shapes of an ONNX model, as NAME=FILE.npy or FILE.npz
+    #[arg(short, long, value_name = "[NAME=]FILE")]
+    input: Vec<String>,
     /// Where it would run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
@@ -54,7 +57,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let sourced = args.source.load()?;
+    let sourced = args.source.load(&args.input)?;
     sourced.check_bounded()?;
     let device = device(&args.device)?;
     let explained = device.explain(&sourced.graph, &sourced.options);

@@ -17,7 +17,7 @@ const LINE_WIDTH: usize = 120;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A GGUF file or a folder with config.json and safetensors
+    /// A GGUF file, a folder with config.json and safetensors, or an .onnx file
     model: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -54,6 +54,9 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    if super::onnx::is_onnx(&args.model) {
+        return super::inspect_onnx::run(&args.model, args.json);
+    }
     let what = format!("cannot read the model {}", args.model.display());
     let files = ModelFiles::open(&args.model).map_err(CliError::model(what))?;
     let report = report(&files);

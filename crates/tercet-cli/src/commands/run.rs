@@ -1,13 +1,14 @@
-//! `tercet run`: a graph in text form on arrays from files.
+//! `tercet run`: a graph in text form or an ONNX model on arrays from files.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tercet::{Bindings, CompileError, CompileOptions, Port, Signature, Tensor, counted};
+use tercet::{Bindings, CompileError, CompileOptions, Graph, Port, Signature, Tensor, counted};
 
 use super::device;
 use super::dump::dump;
+use super::onnx;
 use super::source::read_graph;
 use super::tensors::{Elements, print, read_tensors, to_array};
 use crate::error::{CliError, Outcome};
@@ -16,7 +17,7 @@ use crate::{destination, output};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The graph; docs/text-form.md has the language
+    /// A graph in text form (docs/text-form.md has the language), or an .onnx file
     graph: PathBuf,
     /// An array as NAME=FILE.npy, or several by name as FILE.npz
     #[arg(short, long, value_name = "[NAME=]FILE")]
@@ -47,8 +48,27 @@ struct Row<'a> {
     values: Elements<'a>,
 }
 
+/// A graph with all that is given for it, weights included.
+struct Loaded {
+    graph: Graph,
+    tensors: Vec<(String, Tensor)>,
+}
+
+fn load(args: &Args) -> Result<Loaded, CliError> {
+    if !onnx::is_onnx(&args.graph) {
+        let graph = read_graph(&args.graph)?;
+        let tensors = read_tensors(&Signature::of(&graph), &args.input)?;
+        return Ok(Loaded { graph, tensors });
+    }
+    let onnx::Opened { imported, given } = onnx::open(&args.graph, &args.input)?;
+    let mut tensors = given;
+    tensors.extend(imported.params);
+    let graph = imported.graph;
+    Ok(Loaded { graph, tensors })
+}
+
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let graph = read_graph(&args.graph)?;
+    let Loaded { graph, tensors } = load(args)?;
     let signature = Signature::of(&graph);
     if signature.outputs.iter().any(|o| o.name.is_empty()) {
         let text = "an output of the graph has no name; results are shown and written by name";
@@ -58,7 +78,6 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         Some(path) => Some(target(path, &signature)?),
         None => None,
     };
-    let tensors = read_tensors(&signature, &args.input)?;
     let plain = device(&args.device)?;
     let device = match args.first_nonfinite {
         true => plain.with_finite_check(),
@@ -88,7 +107,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     };
     let mut exe = device.compile(&graph, &options).map_err(compile_error)?;
     for (name, tensor) in of(&signature.params) {
-        exe.set_param(&name, tensor)?;
+        // What no result depends on may be gone.
+        if exe.signature().params.iter().any(|p| p.name == name) {
+            exe.set_param(&name, tensor)?;
+        }
     }
     for (name, tensor) in of(&signature.states) {
         exe.write_state(&name, &tensor)?;

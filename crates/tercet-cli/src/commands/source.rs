@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use tercet::{Bindings, CompileOptions, DType, Graph, Symbol, Tensor, TensorType};
+use tercet::{Bindings, CompileOptions, DType, Graph, Signature, Symbol, Tensor, TensorType};
 use tercet_models::{DecoderOptions, Family, Pooling, Sampling};
 
-use super::{Precision, generate::open_model};
+use super::tensors::read_tensors;
+use super::{Precision, generate::open_model, onnx};
 use crate::error::CliError;
 
 /// The texts that a BERT graph is bound to where nothing is said.
@@ -13,9 +14,9 @@ const BERT_BATCH: usize = 32;
 
 #[derive(clap::Args)]
 pub(crate) struct Source {
-    /// A graph in text form; docs/text-form.md has the language [default: the embedded model]
+    /// A graph in text form (docs/text-form.md has the language) or an .onnx file [default: the embedded model]
     pub(crate) graph: Option<PathBuf>,
-    /// The graph of a model instead: a GGUF file or a folder with safetensors
+    /// The graph of a model instead: a GGUF file, a folder with safetensors, or an .onnx file
     #[arg(short, long, value_name = "PATH", conflicts_with = "graph")]
     pub(crate) model: Option<PathBuf>,
     /// The upper bound of a symbol, as NAME=N; as often as there are symbols
@@ -31,6 +32,8 @@ pub(crate) struct Sourced {
     pub(crate) graph: Graph,
     pub(crate) options: CompileOptions,
     pub(crate) params: Vec<(String, Tensor)>,
+    /// Arrays that were given.
+    pub(crate) given: Vec<(String, Tensor)>,
     /// Inputs that make sense, where the graph is a model's.
     pub(crate) inputs: Vec<(String, Tensor)>,
 }
@@ -62,11 +65,17 @@ pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
 }
 
 impl Source {
-    pub(crate) fn load(&self) -> Result<Sourced, CliError> {
-        let mut sourced = match &self.graph {
-            Some(path) => self.file(path)?,
-            None => self.model()?,
+    /// The graph with the arrays of `--input` arguments.
+    pub(crate) fn load(&self, inputs: &[String]) -> Result<Sourced, CliError> {
+        let path = self.graph.as_deref().or(self.model.as_deref());
+        let mut sourced = match (path, &self.graph) {
+            (Some(path), _) if onnx::is_onnx(path) => self.onnx(path, inputs)?,
+            (_, Some(path)) => self.file(path)?,
+            (_, None) => self.model()?,
         };
+        if !path.is_some_and(onnx::is_onnx) {
+            sourced.given = read_tensors(&Signature::of(&sourced.graph), inputs)?;
+        }
         self.set_bounds(&mut sourced)?;
         Ok(sourced)
     }
@@ -99,6 +108,23 @@ impl Source {
             graph,
             options: CompileOptions::new(),
             params: Vec::new(),
+            given: Vec::new(),
+            inputs: Vec::new(),
+        })
+    }
+
+    fn onnx(&self, path: &Path, inputs: &[String]) -> Result<Sourced, CliError> {
+        if self.dtype != Precision::F32 {
+            let text =
+                "--dtype does not change an ONNX model: it is computed in the types of its file";
+            return Err(CliError::Usage(text.into()));
+        }
+        let onnx::Opened { imported, given } = onnx::open(path, inputs)?;
+        Ok(Sourced {
+            graph: imported.graph,
+            options: CompileOptions::new(),
+            params: imported.params,
+            given,
             inputs: Vec::new(),
         })
     }
@@ -131,6 +157,7 @@ impl Source {
             graph: model.graph,
             options,
             params: model.params,
+            given: Vec::new(),
             inputs,
         })
     }

@@ -10,26 +10,37 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tercet::counted;
+use tercet::{Bindings, Device, Signature, Tensor, counted};
 use tercet_models::{DecoderOptions, Sampling};
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::generate::open_model;
-use super::{Precision, open, tokens};
+use super::source::{Source, bound};
+use super::verify::fill;
+use super::{Precision, onnx, open, tokens};
 use crate::error::{CliError, Outcome};
 use crate::{destination, output};
 
+/// What is written on where nothing is said.
+const PROMPT: &str = "Ownership is";
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A GGUF file, or a folder with safetensors [default: the embedded model]
+    /// A GGUF file, a folder with safetensors, or an .onnx file [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// The beginning of the text
-    #[arg(short, long, default_value = "Ownership is", value_name = "TEXT")]
-    prompt: String,
-    /// The tokens to write after it; -1 until the context is full
+    /// The beginning of the text [default: Ownership is]
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// An input of an ONNX model as NAME=FILE.npy, or several as FILE.npz; what is not given is random
+    #[arg(short, long, value_name = "[NAME=]FILE")]
+    input: Vec<String>,
+    /// The size of a symbol of an ONNX model, as NAME=N, where no input says it [default: 8]
+    #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
+    bound: Vec<(String, usize)>,
+    /// The tokens to write after it, -1 until the context is full; of an ONNX model the runs after the first
     #[arg(short = 'n', long, default_value_t = 4, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     /// Where to run; see `tercet devices`
@@ -139,6 +150,13 @@ fn record(
         let _span = tracing::debug_span!("open device").entered();
         open(&args.device, true)?
     };
+    if let Some(path) = args.model.as_deref().filter(|path| onnx::is_onnx(path)) {
+        return record_onnx(args, path, &device, recorder, zero, events);
+    }
+    if !args.input.is_empty() || !args.bound.is_empty() {
+        let text = "--input and --bound are for ONNX models; this one is given a --prompt";
+        return Err(CliError::Usage(text.into()));
+    }
     let (files, what) = open_model(args.model.as_deref())?;
     let what = what.as_str();
     let llama = files.decoder(|config| DecoderOptions {
@@ -149,7 +167,7 @@ fn record(
     });
     let llama = llama.map_err(CliError::model(what))?;
     let tokenizer = files.tokenizer().map_err(CliError::model(what))?;
-    let ids = tokenizer.encode(&args.prompt, true);
+    let ids = tokenizer.encode(args.prompt.as_deref().unwrap_or(PROMPT), true);
     let ids = ids.map_err(CliError::model(what))?;
     let mut generator = {
         let _span = tracing::debug_span!("compile and load").entered();
@@ -170,6 +188,61 @@ fn record(
             Some(token) if generator.position() < generator.context() => next = vec![token],
             Some(_) | None => break,
         }
+    }
+    Ok(())
+}
+
+/// Runs an ONNX model at the sizes of what is given, else of the bounds.
+fn record_onnx(
+    args: &Args,
+    path: &Path,
+    device: &Device,
+    recorder: &Recorder,
+    zero: Instant,
+    events: &mut Vec<Value>,
+) -> Result<(), CliError> {
+    if args.prompt.is_some() || args.tokens == usize::MAX {
+        let text = "an ONNX model takes no --prompt, and is run a number of times; give -n N";
+        return Err(CliError::Usage(text.into()));
+    }
+    let source = Source {
+        graph: Some(path.to_path_buf()),
+        model: None,
+        bound: args.bound.clone(),
+        dtype: args.dtype,
+    };
+    let mut sourced = source.load(&args.input)?;
+    let mut tensors = std::mem::take(&mut sourced.given);
+    let ports = Signature::of(&sourced.graph).inputs;
+    let is_input = |name: &str| ports.iter().any(|p| p.name == name);
+    let params: Vec<_> = std::mem::take(&mut sourced.params);
+    tensors.extend(params.iter().cloned());
+    fill(&sourced, 0, &mut tensors)?;
+    tensors.retain(|(name, _)| is_input(name));
+    let inputs: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let mut exe = {
+        let _span = tracing::debug_span!("compile and load").entered();
+        let mut sizes = Bindings::new();
+        let signature = Signature::of(&sourced.graph);
+        signature.bind(&inputs, &Bindings::new(), &mut sizes)?;
+        sourced.options.bounds = sizes;
+        let mut exe = device.compile(&sourced.graph, &sourced.options)?;
+        for (name, tensor) in params {
+            // What no result depends on may be gone.
+            if exe.signature().params.iter().any(|p| p.name == name) {
+                exe.set_param(&name, tensor)?;
+            }
+        }
+        exe
+    };
+    collect(recorder, zero, &[], events);
+    let mut outputs = Vec::new();
+    for _ in 0..=args.tokens {
+        {
+            let _span = tracing::debug_span!("run").entered();
+            exe.run_into(&inputs, &mut outputs)?;
+        }
+        collect(recorder, zero, &exe.timings(), events);
     }
     Ok(())
 }

@@ -8,7 +8,6 @@ use tercet::random::Stream;
 use tercet::{Bindings, DType, Op, Signature, Tensor, TensorType, counted, verify};
 
 use super::source::{Source, Sourced};
-use super::tensors::read_tensors;
 use super::{device, seed};
 use crate::error::{CliError, Outcome};
 use crate::output;
@@ -55,9 +54,9 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let sourced = args.source.load()?;
+    let mut sourced = args.source.load(&args.input)?;
     let signature = Signature::of(&sourced.graph);
-    let mut tensors = read_tensors(&signature, &args.input)?;
+    let mut tensors = std::mem::take(&mut sourced.given);
     tensors.extend(sourced.params.iter().chain(&sourced.inputs).cloned());
     let drawn = fill(&sourced, args.seed, &mut tensors)?;
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
@@ -127,7 +126,7 @@ fn check_bounds(
 
 /// Random data for what was not given: floats near a normal distribution, and small indices that
 /// any axis has. True where anything was drawn.
-fn fill(
+pub(crate) fn fill(
     sourced: &Sourced,
     seed: u64,
     tensors: &mut Vec<(String, Tensor)>,

@@ -83,6 +83,14 @@ impl Model {
         })
     }
 
+    pub(crate) fn output(mut self, name: &str) -> Model {
+        self.graph.output.push(ValueInfoProto {
+            name: text(name),
+            r#type: None,
+        });
+        self
+    }
+
     pub(crate) fn initializer(mut self, tensor: TensorProto) -> Model {
         self.graph.initializer.push(tensor);
         self

@@ -1,0 +1,158 @@
+//! `tercet inspect` of an ONNX model: what its file says about itself, and whether it can be run.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+use tercet::counted;
+use tercet_onnx::{Declared, Description, ImportOptions};
+
+use super::onnx;
+use crate::error::{CliError, Outcome, causes};
+use crate::output;
+
+/// Names are cut at this many characters, and lines at these.
+const NAME_WIDTH: usize = 60;
+const LINE_WIDTH: usize = 120;
+
+#[derive(Serialize)]
+struct Port {
+    name: String,
+    dtype: String,
+    /// A number, a symbol, or `?` for each dimension; null where the rank is not said.
+    shape: Option<Vec<String>>,
+    /// Whether the model has a value for it.
+    default: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    format: String,
+    producer: String,
+    opsets: BTreeMap<String, i64>,
+    metadata: BTreeMap<String, String>,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    operators: BTreeMap<String, usize>,
+    functions: Vec<String>,
+    initializers: usize,
+    parameters: u64,
+    /// Inputs whose values decide shapes: the model is imported again for each of their values.
+    deciding: Vec<String>,
+    /// Why this version cannot run the model, a line each.
+    unsupported: Vec<String>,
+}
+
+pub(crate) fn run(path: &Path, as_json: bool) -> Result<Outcome, CliError> {
+    let model = onnx::read(path)?;
+    let (deciding, unsupported) = match model.deciding(&ImportOptions::new()) {
+        Ok(deciding) => (deciding, Vec::new()),
+        Err(e) => {
+            let mut lines: Vec<String> = e.to_string().lines().map(str::to_string).collect();
+            lines.extend(causes(&e));
+            (Vec::new(), lines)
+        }
+    };
+    let report = report(model.describe(), deciding, unsupported);
+    match as_json {
+        true => output::json(&report)?,
+        false => output::people(|out| print(out, &report))?,
+    }
+    Ok(Outcome::Done)
+}
+
+fn report(about: Description, deciding: Vec<String>, unsupported: Vec<String>) -> Report {
+    let port = |d: Declared| Port {
+        name: d.name,
+        dtype: d.dtype,
+        shape: d.shape,
+        default: d.has_default,
+    };
+    let elements = about.initializers.iter().map(|(_, _, sizes)| {
+        let sizes = sizes.iter();
+        sizes.fold(1u64, |n, &d| n.saturating_mul(d))
+    });
+    Report {
+        format: format!("ONNX, file format {}", about.ir_version),
+        producer: about.producer,
+        initializers: about.initializers.len(),
+        parameters: elements.fold(0u64, u64::saturating_add),
+        opsets: about.opsets.into_iter().collect(),
+        metadata: about.metadata.into_iter().collect(),
+        inputs: about.inputs.into_iter().map(port).collect(),
+        outputs: about.outputs.into_iter().map(port).collect(),
+        operators: about.operators,
+        functions: about.functions,
+        deciding,
+        unsupported,
+    }
+}
+
+fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
+    let name = |name: &str| output::clip(name, NAME_WIDTH);
+    let by = match report.producer.is_empty() {
+        true => String::new(),
+        false => format!(", written by {}", name(&report.producer)),
+    };
+    writeln!(out, "{}{by}", report.format)?;
+    for (domain, version) in &report.opsets {
+        writeln!(out, "  {} {version}", name(domain))?;
+    }
+    if !report.metadata.is_empty() {
+        writeln!(out, "\nmetadata")?;
+    }
+    for (key, value) in &report.metadata {
+        let key = name(key);
+        let left = LINE_WIDTH.saturating_sub(4 + key.chars().count());
+        writeln!(out, "  {key}  {}", output::clip(value, left))?;
+    }
+    ports(out, "inputs", &report.inputs, &report.deciding)?;
+    ports(out, "outputs", &report.outputs, &[])?;
+    let nodes: usize = report.operators.values().sum();
+    writeln!(out, "\n{}", counted(nodes, "node", "nodes"))?;
+    for (op, n) in &report.operators {
+        writeln!(out, "  {n:>6}  {}", name(op))?;
+    }
+    if !report.functions.is_empty() {
+        let n = counted(report.functions.len(), "function", "functions");
+        writeln!(out, "\n{n} written out by the model")?;
+    }
+    let n = counted(report.initializers, "initializer", "initializers");
+    let parameters = output::count(report.parameters);
+    writeln!(out, "\nparameters  {parameters} in {n}")?;
+    if !report.unsupported.is_empty() {
+        writeln!(out, "\nthis version cannot run the model:")?;
+    }
+    for line in &report.unsupported {
+        writeln!(out, "  {line}")?;
+    }
+    Ok(())
+}
+
+fn ports(
+    out: &mut impl Write,
+    title: &str,
+    ports: &[Port],
+    deciding: &[String],
+) -> std::io::Result<()> {
+    writeln!(out, "\n{title}")?;
+    let clipped = |p: &Port| output::clip(&p.name, NAME_WIDTH);
+    let width = ports.iter().map(|p| clipped(p).chars().count()).max();
+    let width = width.unwrap_or(0);
+    for port in ports {
+        let shape = match &port.shape {
+            Some(dims) => format!("[{}]", dims.join(", ")),
+            None => "of any rank".to_string(),
+        };
+        let default = if port.default { ", has a default" } else { "" };
+        let decides = match deciding.contains(&port.name) {
+            true => ", decides shapes",
+            false => "",
+        };
+        let shape = output::clip(&shape, LINE_WIDTH);
+        let (name, dtype) = (clipped(port), &port.dtype);
+        writeln!(out, "  {name:<width$}  {dtype} {shape}{default}{decides}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,333 @@
+//! A model that is run again and again, on inputs of any size and with operands that decide shapes.
+
+use std::collections::BTreeSet;
+
+use tercet::Device;
+use tercet_ir::backend::{Executable, Wanted};
+use tercet_ir::{Bindings, CompileError, Port, RunError, Signature, Symbol, Tensor};
+
+use crate::error::OnnxError;
+use crate::import::{ImportOptions, Imported, Source};
+use crate::model::{Description, Model};
+
+/// How many compiled forms a session keeps unless told otherwise.
+const KEPT: usize = 8;
+
+/// Why a run of a session failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The model cannot be read or imported.
+    #[error("the model cannot be imported")]
+    Import(#[from] OnnxError),
+    /// The device cannot run it.
+    #[error("the model cannot be compiled for this device")]
+    Compile(#[from] CompileError),
+    /// The run failed.
+    #[error("the run failed")]
+    Run(#[from] RunError),
+    /// An input that the model does not have.
+    #[error("the model has no input `{name}`; it has: {known}")]
+    UnknownInput {
+        /// What was given.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// An output that the model does not have.
+    #[error("the model has no output `{name}`; it has: {known}")]
+    UnknownOutput {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// An input of another dtype, or that is missing.
+    #[error("input `{name}` {problem}")]
+    Input {
+        /// The input.
+        name: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+}
+
+/// The model as compiled for some values of inputs that decide shapes.
+struct Form {
+    /// Those inputs with their values, and inputs with a default that were given.
+    fixed: Vec<(String, Tensor)>,
+    imported: Imported,
+    /// The bounds it was compiled for.
+    bounds: Bindings,
+    executable: Box<dyn Executable>,
+}
+
+/// A model on a device.
+///
+/// **When it compiles.** At a first run, and after that only at a run for which none of the forms it keeps is right:
+/// - an input that decides shapes (the target of a `Reshape`, the ends of a `Slice` or a `Range`) has a value that no form
+///   was made for: such inputs are constants of the graph, so the model is imported again with the value. The same holds
+///   for inputs with a default that a run is given all the same;
+/// - a size is beyond what was compiled for. Symbols with a bound ([`ImportOptions::bound`]) are compiled for that bound
+///   once, and any size up to it runs without compiling; a size beyond it is an error. For the others the bound is the size
+///   at hand rounded up to a power of two, and a greater size makes a new form.
+///
+/// Eight forms are kept ([`Session::with_forms`]); the one that was not used for longest goes.
+pub struct Session {
+    model: Model,
+    options: ImportOptions,
+    device: Device,
+    inputs: Vec<Port>,
+    about: Description,
+    /// Inputs that were found to decide shapes.
+    deciding: BTreeSet<String>,
+    /// Used last at the end.
+    forms: Vec<Form>,
+    max_forms: usize,
+    compilations: usize,
+}
+
+impl Session {
+    /// Opens a model; nothing is compiled yet. What no run could do is refused here, but for nodes whose shapes depend on
+    /// inputs: whether those are supported is known at the first run.
+    ///
+    /// # Errors
+    /// [`SessionError::Import`].
+    pub fn open<'a>(
+        source: impl Into<Source<'a>>,
+        device: &Device,
+        options: &ImportOptions,
+    ) -> Result<Session, SessionError> {
+        let model = Model::read(source)?;
+        let inputs = model.inputs(options)?;
+        let deciding = model.deciding(options)?.into_iter().collect();
+        Ok(Session {
+            about: model.describe(),
+            options: options.clone(),
+            device: device.clone(),
+            model,
+            inputs,
+            deciding,
+            forms: Vec::new(),
+            max_forms: KEPT,
+            compilations: 0,
+        })
+    }
+
+    /// Keeps so many compiled forms, at least one.
+    pub fn with_forms(mut self, forms: usize) -> Session {
+        self.max_forms = forms.max(1);
+        self
+    }
+
+    /// The inputs with their types, in which sizes may be symbols, in the order of the file.
+    pub fn inputs(&self) -> &[Port] {
+        &self.inputs
+    }
+
+    /// What the file says: outputs, opsets, metadata, operators.
+    pub fn about(&self) -> &Description {
+        &self.about
+    }
+
+    /// The inputs that are known to decide shapes; a run may find more.
+    pub fn deciding(&self) -> impl Iterator<Item = &str> {
+        self.deciding.iter().map(String::as_str)
+    }
+
+    /// How often it has compiled.
+    pub fn compilations(&self) -> usize {
+        self.compilations
+    }
+
+    /// Runs the model and gives the outputs in the order of the file, or of `wanted`. Inputs with a default need not be
+    /// given. What an output that is not wanted takes is computed, but not read back.
+    ///
+    /// # Errors
+    /// [`SessionError`] that names the input, the output or the nodes.
+    pub fn run(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: Option<&[&str]>,
+    ) -> Result<Vec<(String, Tensor)>, SessionError> {
+        self.check(inputs, wanted)?;
+        let at = match self.find(inputs)? {
+            Some(at) => at,
+            None => self.make(inputs)?,
+        };
+        let form = self.forms.remove(at);
+        self.forms.push(form);
+        let form = self.forms.last_mut().expect("invariant: just pushed");
+        let given = left(inputs, &form.imported);
+        let wanted = match wanted {
+            Some(names) => Wanted::Only(names),
+            None => Wanted::All,
+        };
+        let names: Vec<String> = match wanted {
+            Wanted::Only(names) => names.iter().map(|n| n.to_string()).collect(),
+            Wanted::All => {
+                let ports = &form.imported.outputs;
+                ports.iter().map(|p| p.name.clone()).collect()
+            }
+        };
+        form.executable.submit(&given, wanted)?;
+        let mut outputs = Vec::new();
+        form.executable.wait(&mut outputs)?;
+        Ok(names.into_iter().zip(outputs).collect())
+    }
+
+    fn check(
+        &self,
+        inputs: &[(&str, &Tensor)],
+        wanted: Option<&[&str]>,
+    ) -> Result<(), SessionError> {
+        let problem = |name: &str, problem: String| SessionError::Input {
+            name: name.to_string(),
+            problem,
+        };
+        for (i, (name, tensor)) in inputs.iter().enumerate() {
+            let Some(port) = self.inputs.iter().find(|p| p.name == *name) else {
+                let known: Vec<&str> = self.inputs.iter().map(|p| p.name.as_str()).collect();
+                return Err(SessionError::UnknownInput {
+                    name: name.to_string(),
+                    known: known.join(", "),
+                });
+            };
+            if inputs[..i].iter().any(|(n, _)| n == name) {
+                return Err(problem(name, "is given twice".to_string()));
+            }
+            let (found, taken) = (tensor.dtype(), port.ty.dtype);
+            if found != taken {
+                let text = format!("is {found}, the model takes {taken}");
+                return Err(problem(name, text));
+            }
+        }
+        for port in &self.about.inputs {
+            let given = inputs.iter().any(|(n, _)| *n == port.name);
+            if !given && !port.has_default && !self.options.has_value(&port.name) {
+                return Err(problem(&port.name, "is missing".to_string()));
+            }
+        }
+        let outputs = &self.about.outputs;
+        for name in wanted.unwrap_or(&[]) {
+            if !outputs.iter().any(|o| o.name == *name) {
+                let known: Vec<&str> = outputs.iter().map(|o| o.name.as_str()).collect();
+                return Err(SessionError::UnknownOutput {
+                    name: name.to_string(),
+                    known: known.join(", "),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A form that is right for these inputs. Sizes that do not go together at all are an error.
+    fn find(&self, inputs: &[(&str, &Tensor)]) -> Result<Option<usize>, SessionError> {
+        for (at, form) in self.forms.iter().enumerate().rev() {
+            let is_given = |(name, value): &(String, Tensor)| {
+                let given = inputs.iter().find(|(n, _)| n == name);
+                given.is_some_and(|(_, t)| same(t, value))
+            };
+            let all_given = form.fixed.iter().all(is_given);
+            let defaults = self.defaults_given(inputs);
+            let all_fixed = defaults.iter().all(|(name, _)| form.fixes(name));
+            if all_given && all_fixed && self.fits(form, inputs)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether sizes are within the bounds of a form. Bounds that the user gave are kept by every form.
+    fn fits(&self, form: &Form, inputs: &[(&str, &Tensor)]) -> Result<bool, SessionError> {
+        let sizes = sizes(&form.imported, inputs, &self.options.bounds)?;
+        let within = |(symbol, n): (&Symbol, usize)| {
+            let bound = form.bounds.get(symbol);
+            bound.is_none_or(|bound| n <= bound)
+        };
+        Ok(sizes.iter().all(within))
+    }
+
+    /// Inputs with a default that are given.
+    fn defaults_given(&self, inputs: &[(&str, &Tensor)]) -> Vec<(String, Tensor)> {
+        let has_default = |name: &str| {
+            let mut ports = self.about.inputs.iter();
+            ports.any(|p| p.has_default && p.name == name)
+        };
+        let given = inputs.iter().filter(|(n, _)| has_default(n));
+        given.map(|&(n, t)| (n.to_string(), t.clone())).collect()
+    }
+
+    /// Imports and compiles for these inputs.
+    fn make(&mut self, inputs: &[(&str, &Tensor)]) -> Result<usize, SessionError> {
+        let mut fixed = self.defaults_given(inputs);
+        let mut options = self.options.clone();
+        let find = |name: &str| inputs.iter().find(|(n, _)| *n == name);
+        for name in &self.deciding {
+            if let (Some((_, t)), false) = (find(name), fixed.iter().any(|(n, _)| n == name)) {
+                fixed.push((name.clone(), (*t).clone()));
+            }
+        }
+        for (name, tensor) in &fixed {
+            options = options.value(name, tensor.clone());
+        }
+        let deciding = &mut self.deciding;
+        let imported = self.model.import_with(&options, |name| {
+            let (_, tensor) = find(name)?;
+            deciding.insert(name.to_string());
+            fixed.push((name.to_string(), (*tensor).clone()));
+            Some((*tensor).clone())
+        });
+        let mut imported = imported?;
+        let mut bounds = self.options.bounds.clone();
+        let sizes = sizes(&imported, inputs, &self.options.bounds)?;
+        for (symbol, n) in sizes.iter() {
+            if bounds.get(symbol).is_none() {
+                bounds.set(symbol, n.checked_next_power_of_two().unwrap_or(n));
+            }
+        }
+        imported.bounds = bounds.clone();
+        let executable = imported.compile(&self.device)?;
+        self.compilations += 1;
+        // The executable has the weights.
+        imported.params.clear();
+        if self.forms.len() >= self.max_forms {
+            self.forms.remove(0);
+        }
+        self.forms.push(Form {
+            fixed,
+            imported,
+            bounds,
+            executable,
+        });
+        Ok(self.forms.len() - 1)
+    }
+}
+
+impl Form {
+    fn fixes(&self, name: &str) -> bool {
+        self.fixed.iter().any(|(n, _)| n == name)
+    }
+}
+
+/// What of the inputs the graph takes.
+fn left<'a>(inputs: &[(&'a str, &'a Tensor)], imported: &Imported) -> Vec<(&'a str, &'a Tensor)> {
+    let taken = |name: &str| imported.inputs.iter().any(|p| p.name == name);
+    inputs.iter().copied().filter(|(n, _)| taken(n)).collect()
+}
+
+/// The sizes of all symbols of inputs.
+fn sizes(
+    imported: &Imported,
+    inputs: &[(&str, &Tensor)],
+    bounds: &Bindings,
+) -> Result<Bindings, RunError> {
+    let signature = Signature::of(&imported.graph);
+    let mut sizes = Bindings::new();
+    signature.bind(&left(inputs, imported), bounds, &mut sizes)?;
+    Ok(sizes)
+}
+
+/// Whether two tensors are the same to the bit.
+fn same(a: &Tensor, b: &Tensor) -> bool {
+    a.dtype() == b.dtype() && a.shape() == b.shape() && a.bytes() == b.bytes()
+}
