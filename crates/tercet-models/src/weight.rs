@@ -111,7 +111,7 @@ fn storage(ty: GgmlType) -> Storage {
 /// [`WeightError::UnsupportedType`] for block formats that the IR does not have.
 pub fn gguf_weight(gguf: &Gguf, info: &TensorInfo) -> Result<Weight, WeightError> {
     let share = |dtype: DType, shape: &[usize]| {
-        let owner = Arc::new(gguf.file().clone());
+        let owner = Arc::new(gguf.file_of(info).clone());
         Tensor::from_owner(TensorType::new(dtype, shape), owner, info.range()).map_err(|source| {
             WeightError::Tensor {
                 tensor: clip(info.name()),

@@ -1,6 +1,8 @@
 //! What can be wrong with a GGUF file: each error names the byte offset, what was expected there
 //! and what was found.
 
+use std::path::PathBuf;
+
 use super::types::GgmlType;
 use super::value::ValueType;
 use crate::mmap::FileError;
@@ -177,6 +179,44 @@ pub enum GgufError {
         expected: &'static str,
         found: String,
     },
+    /// The numbers of a part of a model in several files make no sense.
+    #[error("`split.no` is {number} (from 0) and `split.count` is {count}; there is no such part")]
+    BadSplit { number: u32, count: u32 },
+    /// A part of a model in several files whose name does not lead to the others.
+    #[error(
+        "{path} is part {number} of {count}, but its name does not end in `{suffix}`, by which the others \
+         are found; rename the parts as they were", path = path.display()
+    )]
+    PartName {
+        path: PathBuf,
+        number: u32,
+        count: u32,
+        suffix: String,
+    },
+    /// A part of a model in several files that came without a path.
+    #[error("the bytes are part {number} of {count} of a model; open it by its path")]
+    PartAlone { number: u32, count: u32 },
+    /// A part of a model in several files is not there.
+    #[error(
+        "part {number} of {count} is missing: {path}; all parts must be in one folder",
+        path = path.display()
+    )]
+    MissingPart {
+        path: PathBuf,
+        number: u32,
+        count: u32,
+    },
+    /// Another part of a model in several files than the opened one cannot be read.
+    #[error("part {number} of {count}, {path}", path = path.display())]
+    Part {
+        path: PathBuf,
+        number: u32,
+        count: u32,
+        source: Box<GgufError>,
+    },
+    /// The parts of a model in several files contradict each other.
+    #[error("{path} does not belong to the other parts: {reason}", path = path.display())]
+    PartMismatch { path: PathBuf, reason: String },
     /// A tensor that is needed and not there.
     #[error("the file has no tensor `{tensor}`")]
     NoSuchTensor { tensor: String },

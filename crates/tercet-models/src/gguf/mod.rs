@@ -7,14 +7,17 @@
 //! other. Opening takes time and memory in proportion to the *header*, never to what the header
 //! claims, and a refused file is a [`GgufError`] that names the byte offset.
 //!
+//! A model in several files (`-00001-of-0000N`) is opened by any of them and is one [`Gguf`].
+//!
 //! Invariants of a [`Gguf`]: every metadata value decodes, every [`TensorInfo`] range is inside
-//! the file and is exactly the bytes of its type and dimensions.
+//! its file and is exactly the bytes of its type and dimensions.
 //!
 //! Specification: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod cursor;
 mod error;
 mod metadata;
+mod split;
 mod tensors;
 mod types;
 mod value;
@@ -41,7 +44,7 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 /// The largest alignment that is believed.
 const MAX_ALIGNMENT: u64 = 1 << 30;
 
-/// An open GGUF file: its metadata, and its tensors as slices of the mapped bytes.
+/// An open GGUF model: its metadata, and its tensors as slices of the mapped bytes of its file, or files.
 ///
 /// ```
 /// use tercet_models::{Gguf, MappedFile};
@@ -68,23 +71,39 @@ pub struct Gguf {
     alignment: u64,
     metadata: Metadata,
     tensors: Tensors,
-    file: MappedFile,
+    /// The file, or all parts of a model in several, in order; at least one.
+    parts: Vec<MappedFile>,
 }
 
 impl Gguf {
-    /// Maps and checks the file at `path`.
+    /// Maps and checks the file at `path`, and where it is a part of a model in several files, the others beside it.
     ///
     /// # Errors
-    /// [`GgufError`]: the file cannot be opened, or is not a sound GGUF file.
+    /// [`GgufError`]: the file cannot be opened, or is not a sound GGUF file; a part is missing, or parts contradict each
+    /// other.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, GgufError> {
-        Self::parse(MappedFile::open(path)?)
+        let path = path.as_ref();
+        let gguf = Self::parse_part(MappedFile::open(path)?)?;
+        match split::Place::read(&gguf.metadata)? {
+            Some(place) => split::join(gguf, place, path),
+            None => Ok(gguf),
+        }
     }
 
     /// Checks a file that is mapped or in memory already.
     ///
     /// # Errors
-    /// [`GgufError`]: the bytes are not a sound GGUF file.
+    /// [`GgufError`]: the bytes are not a sound GGUF file; [`GgufError::PartAlone`] when they are a part of several.
     pub fn parse(file: MappedFile) -> Result<Self, GgufError> {
+        let gguf = Self::parse_part(file)?;
+        match split::Place::read(&gguf.metadata)? {
+            Some(place) => Err(place.alone()),
+            None => Ok(gguf),
+        }
+    }
+
+    /// A file, be it whole or a part.
+    fn parse_part(file: MappedFile) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(&file, 0);
         let version = read_version(&mut cursor)?;
         let tensor_count = cursor.count(tensors::MIN_INFO_BYTES, MAX_ENTRIES, || {
@@ -101,7 +120,7 @@ impl Gguf {
             alignment,
             metadata,
             tensors,
-            file,
+            parts: vec![file],
         })
     }
 
@@ -145,20 +164,29 @@ impl Gguf {
         self.tensors.find(name).is_some()
     }
 
-    /// The bytes of a tensor of this file: rows of whole blocks, as [`TensorInfo::ggml_type`]
+    /// The bytes of a tensor of this model: rows of whole blocks, as [`TensorInfo::ggml_type`]
     /// stores them.
     ///
     /// # Panics
-    /// If `info` comes from another, longer file.
+    /// If `info` comes from another, longer model.
     #[must_use]
     pub fn data(&self, info: &TensorInfo) -> &[u8] {
-        &self.file[info.range()]
+        &self.file_of(info)[info.range()]
     }
 
-    /// The file under this reader.
+    /// The file that a tensor of this model lies in.
+    ///
+    /// # Panics
+    /// If `info` comes from another model, of more files.
     #[must_use]
-    pub fn file(&self) -> &MappedFile {
-        &self.file
+    pub fn file_of(&self, info: &TensorInfo) -> &MappedFile {
+        &self.parts[info.part()]
+    }
+
+    /// The files under this reader: one, or all parts of a model in several, in order.
+    #[must_use]
+    pub fn files(&self) -> &[MappedFile] {
+        &self.parts
     }
 }
 

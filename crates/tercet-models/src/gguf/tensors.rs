@@ -1,6 +1,7 @@
 //! The tensor table: dimensions, types and byte ranges, checked against the file.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use super::cursor::Cursor;
 use super::error::{GgufError, clip};
@@ -18,6 +19,7 @@ pub struct TensorInfo {
     dims: Box<[u64]>,
     ggml_type: GgmlType,
     declared_at: usize,
+    part: usize,
     range: Range<usize>,
 }
 
@@ -60,7 +62,13 @@ impl TensorInfo {
         row / self.ggml_type.block_len() * self.ggml_type.block_bytes()
     }
 
-    /// Where the data lies in the file.
+    /// Which of the files of the model has it, from 0.
+    #[must_use]
+    pub fn part(&self) -> usize {
+        self.part
+    }
+
+    /// Where the data lies in its file.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
@@ -97,6 +105,27 @@ impl Tensors {
         let by_name = sorted_by_name(&infos)?;
         check_overlaps(&infos)?;
         Ok(Self { infos, by_name })
+    }
+
+    /// Those of all parts of a model in several files, at these paths, in order.
+    pub(super) fn joined(parts: Vec<Tensors>, paths: &[PathBuf]) -> Result<Self, GgufError> {
+        let mut infos = Vec::new();
+        for (part, tensors) in parts.into_iter().enumerate() {
+            infos.extend(tensors.infos.into_iter().map(|t| TensorInfo { part, ..t }));
+        }
+        let by_name = names(&infos);
+        match duplicate(&infos, &by_name) {
+            // The sort is stable: the later part is the second.
+            Some((first, second)) => Err(GgufError::PartMismatch {
+                path: paths[second.part].clone(),
+                reason: format!(
+                    "it has tensor `{}`, as part {} has",
+                    clip(&second.name),
+                    first.part + 1
+                ),
+            }),
+            None => Ok(Self { infos, by_name }),
+        }
     }
 
     pub(super) fn infos(&self) -> &[TensorInfo] {
@@ -179,6 +208,7 @@ impl<'a> Declared<'a> {
             dims: self.dims.into(),
             ggml_type: self.ggml_type,
             declared_at: self.name_at,
+            part: 0,
             // Both are offsets inside the file, which is in memory.
             range: begin as usize..end as usize,
         })
@@ -248,20 +278,34 @@ fn byte_count(name: &str, dims: &[u64], offset: u64, ty: GgmlType) -> Result<u64
         .ok_or_else(overflow)
 }
 
-fn sorted_by_name(infos: &[TensorInfo]) -> Result<Vec<u32>, GgufError> {
+/// Indices of the tensors, sorted by name.
+fn names(infos: &[TensorInfo]) -> Vec<u32> {
     let mut by_name: Vec<u32> = (0..infos.len() as u32).collect();
     by_name.sort_by_key(|index| infos[*index as usize].name());
-    for pair in by_name.windows(2) {
-        let (a, b) = (&infos[pair[0] as usize], &infos[pair[1] as usize]);
-        if a.name == b.name {
-            return Err(GgufError::DuplicateTensor {
-                tensor: clip(&a.name),
-                first: a.declared_at as u64,
-                second: b.declared_at as u64,
-            });
-        }
+    by_name
+}
+
+/// Two tensors of one name.
+fn duplicate<'a>(
+    infos: &'a [TensorInfo],
+    by_name: &[u32],
+) -> Option<(&'a TensorInfo, &'a TensorInfo)> {
+    by_name
+        .windows(2)
+        .map(|pair| (&infos[pair[0] as usize], &infos[pair[1] as usize]))
+        .find(|(a, b)| a.name == b.name)
+}
+
+fn sorted_by_name(infos: &[TensorInfo]) -> Result<Vec<u32>, GgufError> {
+    let by_name = names(infos);
+    match duplicate(infos, &by_name) {
+        Some((a, b)) => Err(GgufError::DuplicateTensor {
+            tensor: clip(&a.name),
+            first: a.declared_at as u64,
+            second: b.declared_at as u64,
+        }),
+        None => Ok(by_name),
     }
-    Ok(by_name)
 }
 
 fn check_overlaps(infos: &[TensorInfo]) -> Result<(), GgufError> {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use super::value::Value;
-use super::{DEFAULT_ALIGNMENT, Gguf};
+use super::{DEFAULT_ALIGNMENT, Gguf, split};
 use crate::save::{Entry, SaveError, Storage, replace_file};
 
 const VERSION: u32 = 3;
@@ -23,14 +23,14 @@ impl Header {
         }
     }
 
-    /// That of another file, without these keys.
+    /// That of another model, without these keys; what is written is one file, whatever the other was.
     pub(crate) fn of(gguf: &Gguf, without: &[&str]) -> Header {
         let mut header = Header {
             entries: Vec::new(),
             alignment: gguf.alignment(),
         };
         for (key, value) in gguf.metadata().iter() {
-            if !without.contains(&key) {
+            if !without.contains(&key) && !split::KEYS.contains(&key) {
                 header.push(key, value);
             }
         }

@@ -13,6 +13,7 @@ use crate::builder::{ModelError, Weights};
 use crate::gguf::write::{Header, write_gguf};
 use crate::gguf::{GgmlType, Gguf, clip};
 use crate::hf::HfFolder;
+use crate::mmap::MappedFile;
 use crate::open::ModelFiles;
 use crate::safetensors::SafeDtype;
 use crate::safetensors::write::write_safetensors;
@@ -248,7 +249,8 @@ fn gguf_again(
     options: &SaveOptions,
 ) -> Result<Saved, SaveError> {
     let path = to.to_path_buf();
-    if gguf.file().path().is_some_and(|own| same_place(own, to)) {
+    let mut own = gguf.files().iter().filter_map(MappedFile::path);
+    if own.any(|own| same_place(own, to)) {
         return Err(SaveError::OverModel { path });
     }
     expect_used(replaced, |name| gguf.has_tensor(name))?;

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod refused;
+mod split;
 
 use common::{GgufWriter, data, small_gguf};
 use proptest::prelude::*;
