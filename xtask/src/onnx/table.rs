@@ -156,10 +156,17 @@ mod tests {
             refused("Adam: the operator is not supported in opset 1"),
             refused("Adam: the operator is not supported in opset 2"),
         ];
-        let text = render(&[
-            ("cpu", cpu),
-            ("wgpu", vec![line(Outcome::Wrong, "Abs", "")]),
-        ]);
+        let device =
+            "wgpu cannot run 2 of the graph's nodes:   %1 cast -> f64[3]: no f64; cast   %2 add";
+        let wgpu = vec![
+            line(Outcome::Wrong, "Abs", ""),
+            line(Outcome::Refused, "Abs", device),
+        ];
+        let text = render(&[("cpu", cpu), ("wgpu", wgpu)]);
+        assert!(
+            text.contains("| a device cannot run a node: no f64 | 0 | 1 |\n"),
+            "{text}"
+        );
         assert!(
             text.contains("| Abs | 2 | 1 + 1 | 0, 1 refused, 1 wrong |\n"),
             "{text}"
