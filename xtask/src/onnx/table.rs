@@ -109,8 +109,15 @@ fn reasons(columns: &[(&str, Vec<Line>)]) -> String {
     text
 }
 
-/// A reason without what differs from case to case: names of values, and versions.
+/// A reason without what differs from case to case: names of values, versions, and nodes of a graph that a device does not run,
+/// of which the first says why.
 fn grouped(reason: &str) -> String {
+    if let Some((_, nodes)) = reason.split_once(" of the graph's nodes:") {
+        let first = nodes.split_once("-> ").map_or(nodes, |(_, rest)| rest);
+        let why = first.split_once(": ").map_or(first, |(_, why)| why);
+        let why = why.split_once(';').map_or(why, |(why, _)| why);
+        return format!("a device cannot run a node: {}", why.trim());
+    }
     let mut text = String::new();
     for (at, part) in reason.split('`').enumerate() {
         match at % 2 {
@@ -149,12 +156,19 @@ mod tests {
             refused("Adam: the operator is not supported in opset 1"),
             refused("Adam: the operator is not supported in opset 2"),
         ];
-        let text = render(&[
-            ("cpu", cpu),
-            ("wgpu", vec![line(Outcome::Wrong, "Abs", "")]),
-        ]);
+        let device =
+            "wgpu cannot run 2 of the graph's nodes:   %1 cast -> f64[3]: no f64; cast   %2 add";
+        let wgpu = vec![
+            line(Outcome::Wrong, "Abs", ""),
+            line(Outcome::Refused, "Abs", device),
+        ];
+        let text = render(&[("cpu", cpu), ("wgpu", wgpu)]);
         assert!(
-            text.contains("| Abs | 2 | 1 + 1 | 0, 1 wrong |\n"),
+            text.contains("| a device cannot run a node: no f64 | 0 | 1 |\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| Abs | 2 | 1 + 1 | 0, 1 refused, 1 wrong |\n"),
             "{text}"
         );
         assert!(text.contains("| Adam | 2 | 0, 2 refused | 0 |\n"), "{text}");

@@ -183,13 +183,11 @@ fn resize(k: &mut Call<'_, '_>) -> Done {
         let mut scales = vec![1.0; dims.len()];
         along.iter().zip(given).for_each(|(a, s)| scales[*a] = s);
         extra.antialias = antialias && scales.iter().any(|s| *s < 1.0);
-        return match extra.antialias || region {
-            true => weighted(k, x, &along, None, &scales, &extra),
-            false => {
-                let how = how(k)?;
-                scaled(k, x, &scales, how)
-            }
-        };
+        if extra.antialias || region {
+            return weighted(k, x, &along, None, &scales, &extra);
+        }
+        let how = how(k)?;
+        return scaled(k, x, &scales, how);
     }
     let given = k.nums(3)?;
     if given.len() != along.len() {
