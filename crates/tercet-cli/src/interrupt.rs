@@ -19,7 +19,9 @@ pub(crate) fn listen() {
                 std::process::exit(130);
             }
             if WAITING.load(Ordering::SeqCst) {
-                output::note(format_args!("\n/quit or Ctrl-D leaves, and so does Ctrl-C again"));
+                output::note(format_args!(
+                    "\n/quit or Ctrl-D leaves, and so does Ctrl-C again"
+                ));
             }
         });
         if let Err(e) = set {

@@ -113,4 +113,3 @@ pub(crate) fn load(args: &Args, device: &Device) -> Result<Loaded, CliError> {
         generator,
     })
 }
-
