@@ -27,7 +27,7 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate finetune merge embed inspect run explain verify trace tune #[cfg(feature = "serve")] serve
+    generate chat finetune merge embed inspect run explain verify trace tune #[cfg(feature = "serve")] serve
     #[cfg(feature = "splat")] splat ops devices
 }
 
@@ -101,6 +101,40 @@ mod case {
             let v = parsed(&["generate", "-n", "4", "--json", "--device", &device]);
             assert_eq!(v["tokens"], cpu["tokens"], "{device}");
             assert_eq!(v["device"], device.as_str());
+        }
+    }
+
+    /// One turn; the answers of several are compared in `chat.rs`.
+    pub(super) fn chat() {
+        use std::io::Write;
+        let scratch = Scratch::new("smoke-chat");
+        let template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}";
+        let template = scratch.file("t.jinja", template);
+        let tokens = |device: &str| {
+            let args = [
+                "chat",
+                "-n",
+                "4",
+                "--json",
+                "--device",
+                device,
+                "--template",
+                &template,
+            ];
+            let mut command = common::tercet(&args);
+            command.stdin(std::process::Stdio::piped());
+            command.stdout(std::process::Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            child.stdin.take().unwrap().write_all(b"Hello\n").unwrap();
+            let run = common::text(child.wait_with_output().unwrap());
+            let v: Value = serde_json::from_str(&run.out).unwrap();
+            assert_eq!(v["device"], device);
+            v["turns"][0]["tokens"].clone()
+        };
+        let cpu = tokens("cpu");
+        assert!(cpu.is_array(), "{cpu}");
+        for device in executors() {
+            assert_eq!(tokens(&device), cpu, "{device}");
         }
     }
 
