@@ -10,6 +10,7 @@ mod grid;
 mod index;
 mod linear;
 mod loss;
+mod microsoft;
 mod norm;
 mod quant;
 mod rearrange;
@@ -94,6 +95,7 @@ const TABLES: &[&[Entry]] = &[
     index::TABLE,
     linear::TABLE,
     loss::TABLE,
+    microsoft::TABLE,
     control::TABLE,
     attention::TABLE,
     resize::TABLE,

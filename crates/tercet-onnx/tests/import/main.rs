@@ -2,6 +2,7 @@
 
 mod hostile;
 mod made;
+mod microsoft;
 mod session;
 
 use made::{Model, attr_int, attr_ints, node};
