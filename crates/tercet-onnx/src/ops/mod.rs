@@ -16,6 +16,7 @@ mod legacy;
 mod linear;
 mod linear_attention;
 mod loss;
+mod microsoft;
 mod norm;
 mod optimizer;
 mod patches;
@@ -107,6 +108,7 @@ const TABLES: &[&[Entry]] = &[
     index::TABLE,
     linear::TABLE,
     loss::TABLE,
+    microsoft::TABLE,
     control::TABLE,
     attention::TABLE,
     resize::TABLE,

@@ -3,6 +3,7 @@
 mod hostile;
 mod made;
 mod narrow;
+mod microsoft;
 mod session;
 
 use made::{Model, attr_int, attr_ints, node};

@@ -1,0 +1,112 @@
+//! Operators of `com.microsoft` that exporters and optimizers write, as ONNX Runtime's `ContribOperators.md` has them.
+
+use tercet_ir::Value;
+use tercet_ir::ops::UnaryFn;
+
+use super::{Entry, op};
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+use crate::val::Val;
+
+const DOMAIN: &str = "com.microsoft";
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("Gelu", 1, |k| gelu(k, UnaryFn::Gelu)).of(DOMAIN),
+    op("BiasGelu", 1, |k| gelu(k, UnaryFn::Gelu)).of(DOMAIN),
+    op("FastGelu", 1, |k| gelu(k, UnaryFn::GeluTanh)).of(DOMAIN),
+    op("FusedMatMul", 1, fused_mat_mul).of(DOMAIN),
+    op("SkipLayerNormalization", 1, skip_layer_norm).of(DOMAIN),
+    op("SkipSimplifiedLayerNormalization", 1, skip_rms_norm).of(DOMAIN),
+    // ONNX Runtime writes it into ONNX's own domain.
+    op("SimplifiedLayerNormalization", 1, rms_norm),
+];
+
+/// `gelu(x + bias)`, where there is a bias.
+fn gelu(k: &mut Call<'_, '_>, f: UnaryFn) -> Done {
+    let (mut x, bias) = (k.x(0)?, k.opt(1)?);
+    if let Some(bias) = bias {
+        x = k.g().plus(x, bias)?;
+    }
+    one(k.g().unary(f, x)?)
+}
+
+/// `alpha * op(A) @ op(B)`; `transBatchA` and `transBatchB` are not supported.
+fn fused_mat_mul(k: &mut Call<'_, '_>) -> Done {
+    let (mut a, mut b) = (k.x(0)?, k.x(1)?);
+    let alpha = k.attrs.float("alpha", 1.0)?;
+    for name in ["transBatchA", "transBatchB"] {
+        if k.attrs.flag(name, false)? {
+            return Err(Reason::attribute(name, "1 is not supported"));
+        }
+    }
+    for (name, v) in [("transA", &mut a), ("transB", &mut b)] {
+        let rank = k.rank(*v);
+        // A vector is not transposed.
+        if k.attrs.flag(name, false)? && rank >= 2 {
+            let mut order: Vec<usize> = (0..rank).collect();
+            order.swap(rank - 2, rank - 1);
+            *v = k.g().transpose(*v, &order)?;
+        }
+    }
+    let y = super::linear::vectors(k, a, b)?;
+    if alpha == 1.0 {
+        return one(y);
+    }
+    let alpha = k.like(y, alpha)?;
+    one(k.g().mul(y, alpha)?)
+}
+
+/// `x + skip + bias`
+fn with_skip(k: &mut Call<'_, '_>, bias: usize) -> Result<Value, Reason> {
+    let (x, skip, bias) = (k.x(0)?, k.x(1)?, k.opt(bias)?);
+    let sum = k.g().plus(x, skip)?;
+    Ok(match bias {
+        Some(bias) => k.g().plus(sum, bias)?,
+        None => sum,
+    })
+}
+
+/// The normalized result, and the sum as the fourth; mean and inverse deviation between them are for training only.
+fn skipped(k: &Call<'_, '_>, y: Value, sum: Value) -> Done {
+    if k.wants(1) || k.wants(2) {
+        let text = "the mean and the inverse of the deviation are not supported as results";
+        return Err(Reason::unsupported(text));
+    }
+    Ok(vec![y.into(), Val::Absent, Val::Absent, sum.into()])
+}
+
+fn skip_layer_norm(k: &mut Call<'_, '_>) -> Done {
+    let sum = with_skip(k, 4)?;
+    let (gamma, beta) = (k.x(2)?, k.opt(3)?);
+    let eps = k.attrs.float("epsilon", 1e-12)?;
+    let last = last_axis(k, sum)?;
+    let y = k.g().layer_norm(sum, gamma, beta, last, eps)?;
+    skipped(k, y, sum)
+}
+
+fn skip_rms_norm(k: &mut Call<'_, '_>) -> Done {
+    let sum = with_skip(k, 3)?;
+    let gamma = k.x(2)?;
+    let eps = k.attrs.float("epsilon", 1e-12)?;
+    let y = k.g().rms_norm(sum, gamma, None, eps)?;
+    skipped(k, y, sum)
+}
+
+fn rms_norm(k: &mut Call<'_, '_>) -> Done {
+    let (x, gamma) = (k.x(0)?, k.x(1)?);
+    let (at, eps) = (k.axis(-1, k.rank(x))?, k.attrs.float("epsilon", 1e-5)?);
+    // Statistics are had in F32 at least in any case.
+    if k.attrs.int("stash_type", 1)? != 1 {
+        return Err(Reason::attribute("stash_type", "only 1 is supported"));
+    }
+    if at != last_axis(k, x)? || k.wants(1) {
+        let text = "only the last axis is supported, and no second result";
+        return Err(Reason::unsupported(text));
+    }
+    one(k.g().rms_norm(x, gamma, None, eps)?)
+}
+
+fn last_axis(k: &Call<'_, '_>, x: Value) -> Result<usize, Reason> {
+    let rank = k.rank(x).checked_sub(1);
+    rank.ok_or_else(|| Reason::operand(0, "must have an axis"))
+}

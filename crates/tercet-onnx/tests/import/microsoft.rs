@@ -1,0 +1,49 @@
+//! Operators of `com.microsoft` against ONNX Runtime: the cases of `tests/data/onnx-microsoft`, which `make.py` there made.
+
+use std::path::{Path, PathBuf};
+
+use tercet::{Device, Tensor};
+use tercet_onnx::{ImportOptions, Session, read_tensor};
+
+fn tensors(folder: &Path, kind: &str) -> Vec<Tensor> {
+    let path = |i: usize| folder.join(format!("{kind}_{i}.pb"));
+    let files = (0..).map(path).take_while(|p| p.exists());
+    let tensor = |p: PathBuf| read_tensor(std::fs::read(p).expect("is read")).expect("a tensor");
+    files.map(tensor).collect()
+}
+
+/// The greatest difference, in parts of 1e-5 and 1e-5 of the value.
+fn difference(got: &Tensor, want: &Tensor) -> f64 {
+    assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()));
+    let pairs = got.to_f64s().into_iter().zip(want.to_f64s());
+    let off = pairs.map(|(a, b)| (a - b).abs() / (1e-5 + 1e-5 * b.abs()));
+    off.fold(0.0, |most, d| if d.is_nan() { d } else { d.max(most) })
+}
+
+#[test]
+fn operators_of_microsoft_give_what_onnx_runtime_gives() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/onnx-microsoft");
+    let mut cases = 0;
+    for entry in std::fs::read_dir(data).expect("the data").flatten() {
+        let folder = entry.path();
+        if !folder.is_dir() {
+            continue;
+        }
+        let model = folder.join("model.onnx");
+        let session = Session::open(model.as_path(), &Device::cpu(), &ImportOptions::new());
+        let mut session = session.unwrap_or_else(|e| panic!("{}: {e:?}", folder.display()));
+        let names: Vec<String> = session.inputs().iter().map(|p| p.name.clone()).collect();
+        let given = tensors(&folder, "input");
+        assert_eq!(names.len(), given.len());
+        let inputs: Vec<_> = names.iter().map(String::as_str).zip(&given).collect();
+        let got = session.run(&inputs, None).expect("runs");
+        let wanted = tensors(&folder, "output");
+        assert_eq!(got.len(), wanted.len());
+        for ((name, got), want) in got.iter().zip(&wanted) {
+            let off = difference(got, want);
+            assert!(off <= 1.0, "{} {name}: {off}", folder.display());
+        }
+        cases += 1;
+    }
+    assert_eq!(cases, 12);
+}
