@@ -2,8 +2,8 @@
 
 mod hostile;
 mod made;
-mod narrow;
 mod microsoft;
+mod narrow;
 mod session;
 
 use made::{Model, attr_int, attr_ints, node};
