@@ -15,6 +15,13 @@ def base(model_type, **more):
     } | more
 
 
+def without_groups(model_type, **more):
+    """As many key and value heads as query heads, which its files do not say."""
+    fields = base(model_type, **more)
+    del fields["num_key_value_heads"]
+    return fields
+
+
 RMS = {"rms_norm_eps": 1e-5}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -49,8 +56,9 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.1], "long_factor": [1.2
 
 def both(model_type, b, c):
     name = model_type.removesuffix("_text")
-    add(f"{name}-b", "library", **base(model_type, **b))
-    add(f"{name}-c", "hub", **base(model_type, **(SMALL | c)))
+    build = without_groups if model_type == "gpt_neox" else base
+    add(f"{name}-b", "library", **build(model_type, **b))
+    add(f"{name}-c", "hub", **build(model_type, **(SMALL | c)))
 
 
 both("llama", RMS | TIED | {"num_attention_heads": 6, "num_key_value_heads": 6, "rope_theta": 10000.0, "attention_bias": True, "mlp_bias": True, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
@@ -91,3 +99,8 @@ both("qwen2_moe", RMS | {"num_attention_heads": 6, "num_key_value_heads": 2, "nu
      RMS | TIED | {"num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 1, "num_experts": 7, "num_experts_per_tok": 2, "moe_intermediate_size": 6, "shared_expert_intermediate_size": 6, "norm_topk_prob": False, "decoder_sparse_step": 2, "rope_theta": 50000.0})
 both("qwen3_moe", QWEN3_MOE | {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3, "decoder_sparse_step": 2},
      QWEN3_MOE | {"num_attention_heads": 5, "num_key_value_heads": 1, "num_experts": 9, "num_experts_per_tok": 4, "moe_intermediate_size": 5, "mlp_only_layers": [1], "rope_theta": 5000000.0})
+
+NEOX = {"hidden_act": "gelu", "layer_norm_eps": 1e-5}
+add("gpt_neox-a", **without_groups("gpt_neox", **(NEOX | {"num_attention_heads": 3, "rotary_pct": 0.25, "rotary_emb_base": 10000, "use_parallel_residual": True})))
+both("gpt_neox", NEOX | {"num_attention_heads": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0, "partial_rotary_factor": 0.67}, "use_parallel_residual": False},
+     NEOX | {"num_hidden_layers": 3, "num_attention_heads": 5, "rotary_pct": 1.0, "rotary_emb_base": 50000, "attention_bias": False})

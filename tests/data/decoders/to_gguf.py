@@ -14,6 +14,7 @@ FAMILIES = {
     "olmo2": ("olmo2", False, False), "cohere": ("command-r", False, False), "cohere2": ("cohere2", False, False),
     "mixtral": ("llama", True, False), "qwen2_moe": ("qwen2moe", False, False), "qwen3_moe": ("qwen3moe", False, False),
     "stablelm": ("stablelm", False, False), "starcoder2": ("starcoder2", False, False),
+    "gpt_neox": ("gptneox", False, False),
 }
 
 NAMES = {
@@ -25,6 +26,8 @@ NAMES = {
     "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    "gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
+    "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }
 
 
@@ -140,6 +143,9 @@ def write_gguf(path, c, tensors):
             x = permuted(x, c.num_attention_heads)
         if permutes and ".k_proj." in name:
             x = permuted(x, kv)
+        if ".query_key_value." in name:
+            # Q, K and V of each head become those of all heads.
+            x = x.reshape(c.num_attention_heads, 3, head_dim, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
         if x.ndim == 1:
             x = x.astype(np.float32)
             x = x + 1 if one_plus and name.endswith("norm.weight") else x

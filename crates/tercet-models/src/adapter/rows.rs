@@ -11,6 +11,8 @@ pub(crate) enum Rows {
     Plain,
     /// Of each `head_dim` rows the first `rope_dims` are permuted: those of a pair lie side by side.
     Pairs { head_dim: usize, rope_dims: usize },
+    /// Those of all heads' Q, then K, then V; folders have Q, K and V of each head, of `head_dim` rows each.
+    Apart { head_dim: usize },
 }
 
 impl Rows {
@@ -26,6 +28,38 @@ impl Rows {
         }
     }
 
+    /// The order in which a model has the rows of its fused Q, K and V projections.
+    pub(crate) fn of_fused(config: &DecoderSpec) -> Rows {
+        match config.family.get().qkv_by_head_in_folders && !config.qkv_by_head {
+            true => Rows::Apart {
+                head_dim: config.head_dim,
+            },
+            false => Rows::Plain,
+        }
+    }
+
+    /// Which of `rows` rows there is this one here.
+    fn hf(self, own: usize, rows: usize) -> usize {
+        match self {
+            Rows::Plain => own,
+            Rows::Pairs {
+                head_dim,
+                rope_dims,
+            } => {
+                let (head, at) = (own - own % head_dim, own % head_dim);
+                match at < rope_dims {
+                    true => head + at % 2 * (rope_dims / 2) + at / 2,
+                    false => own,
+                }
+            }
+            Rows::Apart { head_dim } => {
+                let heads = (rows / 3 / head_dim).max(1);
+                let (block, at) = (own / head_dim, own % head_dim);
+                (block % heads * 3 + block / heads) * head_dim + at
+            }
+        }
+    }
+
     /// `[rows, ..]` in the order of Hugging Face, in this order.
     pub(crate) fn apply(self, plain: &Tensor) -> Tensor {
         self.moved(plain, |own, hf| (own, hf))
@@ -38,22 +72,14 @@ impl Rows {
 
     /// `place` gives the row to write and the row to read for a row here and its row there.
     fn moved(self, from: &Tensor, place: impl Fn(usize, usize) -> (usize, usize)) -> Tensor {
-        let (
-            Rows::Pairs {
-                head_dim,
-                rope_dims,
-            },
-            [rows, ..],
-        ) = (self, from.shape())
-        else {
+        let (false, [rows, ..]) = (self == Rows::Plain, from.shape()) else {
             return from.clone();
         };
         let (rows, size) = (*rows, from.bytes().len() / (*rows).max(1));
         let mut to = from.clone();
         let bytes = to.bytes_mut();
-        for own in (0..rows).filter(|row| row % head_dim < rope_dims) {
-            let (head, at) = (own - own % head_dim, own % head_dim);
-            let hf = head + at % 2 * (rope_dims / 2) + at / 2;
+        for own in 0..rows {
+            let hf = self.hf(own, rows);
             if hf < rows {
                 let (write, read) = place(own, hf);
                 bytes[write * size..][..size].copy_from_slice(&from.bytes()[read * size..][..size]);
@@ -76,6 +102,18 @@ pub(crate) fn to_f32(tensor: &Tensor) -> Result<Tensor, tercet::TensorError> {
 mod tests {
     use super::Rows;
     use tercet::Tensor;
+
+    #[test]
+    fn fused_rows_go_there_and_back() {
+        // Two heads of 2 rows: folders have q0 k0 v0 q1 k1 v1, here it is q0 q1 k0 k1 v0 v1.
+        let rows = Rows::Apart { head_dim: 2 };
+        let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let folder = Tensor::from_slice(&[12, 1], &values).unwrap();
+        let own = rows.apply(&folder);
+        let want = [0.0, 1.0, 6.0, 7.0, 2.0, 3.0, 8.0, 9.0, 4.0, 5.0, 10.0, 11.0];
+        assert_eq!(own.as_slice::<f32>().unwrap(), want);
+        assert_eq!(rows.undo(&own).bytes(), folder.bytes());
+    }
 
     #[test]
     fn rows_go_there_and_back() {

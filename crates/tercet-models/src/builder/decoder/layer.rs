@@ -234,6 +234,8 @@ pub(crate) fn layer(
     let sum = b.graph.plus(x, y)?;
     let h = match (spec.residual, before) {
         (Residual::Parallel, _) => h,
+        (Residual::ParallelNorms, true) => norm(b, spec, Part::FfnNorm, at, x)?,
+        (Residual::ParallelNorms, false) => x,
         (Residual::Serial, true) => norm(b, spec, Part::FfnNorm, at, sum)?,
         (Residual::Serial, false) => sum,
     };
@@ -261,6 +263,22 @@ fn heads(
     };
     let (q, kv) = (spec.q_width(), spec.kv_width());
     let parts = match spec.fused_qkv {
+        true if spec.qkv_by_head => {
+            let all = project(b, spec, Part::Qkv, layer, h)?;
+            let size = spec.head_dim;
+            let shape = [
+                batch.clone(),
+                shared.len.clone(),
+                spec.heads.into(),
+                (3 * size).into(),
+            ];
+            let all = b.graph.reshape(all, shape)?;
+            [
+                b.graph.narrow(all, 3, 0, size)?,
+                b.graph.narrow(all, 3, size, size)?,
+                b.graph.narrow(all, 3, 2 * size, size)?,
+            ]
+        }
         true => {
             let all = project(b, spec, Part::Qkv, layer, h)?;
             let axis = b.graph.ty(all).shape.len() - 1;

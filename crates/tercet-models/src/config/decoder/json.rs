@@ -48,6 +48,7 @@ fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigE
     spec.family = id;
     (family.defaults)(&mut spec);
     spec.rope_layout = family.rope_in_folders;
+    spec.qkv_by_head = family.qkv_by_head_in_folders;
     spec.norm.eps = fields.positive(family.eps)? as f32;
     let activation = family.activations.iter().find(|f| fields.get(f).is_some());
     if let Some(activation) = activation {

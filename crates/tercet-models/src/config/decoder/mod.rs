@@ -74,6 +74,8 @@ pub enum Residual {
     Serial,
     /// Both read the normed `x`, by one norm, and both results are added to `x`.
     Parallel,
+    /// Both read `x`, each by a norm of its own, and both results are added to `x`.
+    ParallelNorms,
 }
 
 /// Norms of queries and keys before they are rotated.
@@ -223,6 +225,9 @@ pub struct DecoderSpec {
     pub experts: Option<Experts>,
     /// Whether Q, K and V are rows of one projection.
     pub fused_qkv: bool,
+    /// Whether the rows of that projection are Q, K and V of the first head, then of the second, and so on; else those
+    /// of all heads' Q, then K, then V. Such a model has as many key and value heads as query heads.
+    pub qkv_by_head: bool,
     /// Whether gate and up are rows of one projection, the gate first.
     pub fused_gate_up: bool,
     /// The factor of the scores; `head_dim^-0.5` where there is none.
@@ -294,6 +299,7 @@ impl DecoderSpec {
             feed_forward: FeedForward::Gated(Activation::Silu),
             experts: None,
             fused_qkv: false,
+            qkv_by_head: false,
             fused_gate_up: false,
             attention_scale: None,
             attention_softcap: None,
@@ -365,6 +371,12 @@ impl DecoderSpec {
             format!(
                 "{} query heads cannot share {} key/value heads evenly",
                 self.heads, self.kv_heads
+            )
+        })?;
+        ensure(!self.qkv_by_head || self.heads == self.kv_heads, || {
+            format!(
+                "a fused projection by heads needs as many key/value heads as query heads, not {} for {}",
+                self.kv_heads, self.heads
             )
         })?;
         ensure(

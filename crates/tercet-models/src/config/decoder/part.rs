@@ -181,6 +181,7 @@ impl Part {
     pub(crate) fn rows(self, spec: &DecoderSpec) -> Rows {
         match self {
             Part::Query | Part::Key => Rows::of_heads(spec),
+            Part::Qkv => Rows::of_fused(spec),
             _ => Rows::Plain,
         }
     }
@@ -246,8 +247,9 @@ impl Part {
         }
         if spec.placement != NormPlacement::After {
             parts.push(Part::AttentionNorm);
-            if spec.residual == Residual::Serial {
-                parts.push(Part::FfnNorm);
+            match spec.residual {
+                Residual::Serial | Residual::ParallelNorms => parts.push(Part::FfnNorm),
+                Residual::Parallel => {}
             }
         }
         if spec.placement != NormPlacement::Before {

@@ -16,7 +16,12 @@ const OF_GGUF: [&str; 3] = [
 ];
 
 /// Ends of tensors' names in folders that hold what the configuration says already.
-const DERIVED: [&str; 1] = ["rotary_emb.inv_freq"];
+const DERIVED: [&str; 3] = [
+    "rotary_emb.inv_freq",
+    // GPT-NeoX's causal mask.
+    ".attention.bias",
+    ".attention.masked_bias",
+];
 
 /// How many names an error lists.
 const LISTED: usize = 5;

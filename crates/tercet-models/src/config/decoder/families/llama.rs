@@ -12,6 +12,7 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
     names: &[],
     rope_in_folders: RopeLayout::Halves,
     rope_in_gguf: RopeLayout::Pairs,
+    qkv_by_head_in_folders: false,
     eps: "rms_norm_eps",
     activations: &["hidden_act"],
     // Of Mixtral, whose files are of this architecture.

@@ -4,6 +4,7 @@ mod cohere;
 mod gemma;
 mod granite;
 mod llama;
+mod neox;
 mod olmo;
 mod phi;
 mod qwen;
@@ -27,6 +28,8 @@ pub(crate) struct FamilyRow {
     pub(crate) rope_in_folders: RopeLayout,
     /// That of GGUF files.
     pub(crate) rope_in_gguf: RopeLayout,
+    /// Whether rows of a fused Q, K and V projection are by head in folders; GGUF files never have them so.
+    pub(crate) qkv_by_head_in_folders: bool,
     /// The field with the epsilon of norms.
     pub(super) eps: &'static str,
     /// The fields with the activation, of which the first that is there counts.
@@ -47,7 +50,7 @@ pub(crate) struct FamilyRow {
 pub struct DecoderFamily(usize);
 
 /// All of them; llama is the first.
-const FAMILIES: [&FamilyRow; 19] = [
+const FAMILIES: [&FamilyRow; 20] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::MIXTRAL,
@@ -67,6 +70,7 @@ const FAMILIES: [&FamilyRow; 19] = [
     &cohere::COHERE2,
     &stablelm::STABLELM,
     &starcoder::STARCODER2,
+    &neox::GPT_NEOX,
 ];
 
 impl DecoderFamily {
