@@ -1,7 +1,7 @@
 //! Operators of `com.microsoft` that exporters and optimizers write, as ONNX Runtime's `ContribOperators.md` has them.
 
 use tercet_ir::Value;
-use tercet_ir::ops::UnaryFn;
+use tercet_ir::scalar::UnaryFn;
 
 use super::{Entry, op};
 use crate::call::{Call, Done, one};
