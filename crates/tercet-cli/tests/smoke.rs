@@ -25,7 +25,7 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate finetune merge embed inspect run explain verify trace tune #[cfg(feature = "splat")] splat ops devices
+    generate chat bench perplexity finetune merge embed inspect run explain verify trace tune #[cfg(feature = "splat")] splat ops devices
 }
 
 #[test]
@@ -98,6 +98,50 @@ mod case {
             let v = parsed(&["generate", "-n", "4", "--json", "--device", &device]);
             assert_eq!(v["tokens"], cpu["tokens"], "{device}");
             assert_eq!(v["device"], device.as_str());
+        }
+    }
+
+    /// A conversation is written alike; what is typed comes from a pipe.
+    pub(super) fn chat() {
+        let scratch = Scratch::new("smoke-chat");
+        let lines = scratch.file("lines.txt", "What is ownership?\n");
+        let answer = |device: &str| {
+            let mut command = tercet(&["chat", "-n", "4", "--device", device]);
+            let command = command.stdin(std::fs::File::open(&lines).unwrap());
+            let run = text(command.output().unwrap());
+            assert_eq!(run.code, Some(0), "{}", run.err);
+            run.out
+        };
+        let cpu = answer("cpu");
+        assert!(cpu.trim().len() > 1, "{cpu}");
+        for device in executors() {
+            assert_eq!(answer(&device), cpu, "{device}");
+        }
+    }
+
+    pub(super) fn bench() {
+        for device in executors() {
+            let args = ["bench", "-p", "8", "-n", "2", "-r", "1", "--json"];
+            let v = parsed(&[&args[..], &["--device", &device]].concat());
+            assert_eq!(v["tests"][0]["tokens"], 8);
+            assert!(v["tests"][1]["tokens_per_second"].as_f64().unwrap() > 0.0);
+            assert_eq!(v["device"], device.as_str());
+        }
+    }
+
+    pub(super) fn perplexity() {
+        let scratch = Scratch::new("smoke-perplexity");
+        let texts = scratch.file("texts.txt", TEXTS);
+        let of = |device: &str| {
+            let args = ["perplexity", "-c", "16", "--json", "--file", &texts];
+            let v = parsed(&[&args[..], &["--device", device]].concat());
+            assert_eq!(v["tokens"], v["windows"].as_u64().unwrap() * 7);
+            v["perplexity"].as_f64().unwrap()
+        };
+        let cpu = of("cpu");
+        for device in executors() {
+            let here = of(&device);
+            assert!((here / cpu - 1.0).abs() < 1e-3, "{device}: {here} {cpu}");
         }
     }
 

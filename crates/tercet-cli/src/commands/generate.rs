@@ -1,20 +1,18 @@
 //! `tercet generate`: text from a language model, token by token.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
-use tercet::{Device, counted};
-use tercet_models::{
-    Adapter, Decoder, DecoderOptions, DecoderSpec, Generator, ModelFiles, Sampling, ScaledAdapter,
-    Tokenizer,
-};
+use tercet::counted;
+use tercet_models::dataset::{Message, Role};
+use tercet_models::{Adapter, DecoderSpec, Finish, ModelFiles, ScaledAdapter};
 
-use super::{Precision, device, seed, tokens, within};
+use super::choosing::{Choosing, text_of};
+use super::tokens;
+use super::writing::{Loading, Phase};
 use crate::error::{CliError, Outcome};
-use crate::interrupt::{self, interrupted};
-use crate::{output, progress};
+use crate::{interrupt, output};
 
 /// A 3.5-million-parameter llama trained on the Rust documentation.
 pub(crate) const EMBEDDED: &[u8] =
@@ -23,42 +21,25 @@ const EMBEDDED_PROMPT: &str = "Ownership is";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A GGUF file, or a folder with safetensors [default: the embedded model]
-    #[arg(short, long, value_name = "PATH")]
-    model: Option<PathBuf>,
-    /// An adapter: a folder of PEFT or a GGUF file, with =SCALE behind it to weigh it; as often as there are adapters
-    #[arg(long, value_name = "PATH[=SCALE]")]
-    lora: Vec<String>,
+    #[command(flatten)]
+    loading: Loading,
     /// The beginning of the text; `-` reads standard input
     #[arg(short, long, default_value = EMBEDDED_PROMPT, value_name = "TEXT")]
     prompt: String,
+    /// A file with the beginning of the text
+    #[arg(short, long, value_name = "PATH", conflicts_with = "prompt")]
+    file: Option<PathBuf>,
+    /// Answer the prompt as a message, written as the model's chat template writes it
+    #[arg(long)]
+    chat: bool,
+    /// What the model is told before the message
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
     /// The most tokens to write; -1 until the model ends the text or the context is full
     #[arg(short = 'n', long, default_value_t = 128, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
-    /// Capacity in tokens, prompt included [default: as trained]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
-    context: Option<usize>,
-    /// 0 always takes the likeliest token; higher is more surprising
-    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = within(0.0..=1e6))]
-    temp: f64,
-    /// Choose among the K likeliest tokens; 0 or -1 for all
-    #[arg(long, default_value_t = 0, value_name = "K", allow_negative_numbers = true, value_parser = top_k)]
-    top_k: usize,
-    /// Choose among the likeliest tokens that together have this probability
-    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true, value_parser = within(0.0..=1.0))]
-    top_p: f64,
-    /// Seed of the random numbers; -1 draws one
-    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
-    seed: u64,
-    /// Where to run; see `tercet devices`
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
-    /// The float type to compute in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    dtype: Precision,
-    /// Fail at the first node whose result is not finite although its operands are, and say what they are: slow
-    #[arg(long)]
-    first_nonfinite: bool,
+    #[command(flatten)]
+    choosing: Choosing,
     /// Print one JSON document at the end instead of streaming
     #[arg(long)]
     json: bool,
@@ -74,24 +55,21 @@ enum Stop {
     Length,
     /// The context is full.
     Context,
+    /// A stop string.
+    #[serde(rename = "stop")]
+    Text,
     /// Ctrl-C.
     Interrupted,
 }
 
-#[derive(Serialize)]
-struct Phase {
-    tokens: usize,
-    seconds: f64,
-    tokens_per_second: f64,
-}
-
-impl Phase {
-    fn new(tokens: usize, time: Duration) -> Phase {
-        let seconds = time.as_secs_f64();
-        Phase {
-            tokens,
-            seconds,
-            tokens_per_second: tokens as f64 / seconds.max(1e-9),
+impl Stop {
+    fn of(finish: Finish) -> Stop {
+        match finish {
+            Finish::End => Stop::End,
+            Finish::Stop => Stop::Text,
+            Finish::Length => Stop::Length,
+            Finish::Context => Stop::Context,
+            Finish::Cancelled => Stop::Interrupted,
         }
     }
 }
@@ -111,38 +89,48 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let device = match (device(&args.device)?, args.first_nonfinite) {
-        (device, true) => device.with_finite_check(),
-        (device, false) => device,
-    };
-    let prompt = read_prompt(&args.prompt)?;
-
+    let prompt = text_of(&args.prompt, args.file.as_deref())?;
     let started = Instant::now();
-    let Loaded {
-        llama,
-        tokenizer,
-        generator,
-    } = load(args, &device)?;
-    let ids = tokenizer
-        .encode(&prompt, true)
-        .map_err(CliError::model("cannot process the prompt"))?;
-    interrupt::listen();
-    let mut session = Session {
-        generator,
-        tokenizer: &tokenizer,
-        llama: &llama,
-        json: args.json,
+    let mut writer = args.loading.load(&args.choosing)?;
+    let ids = match args.chat {
+        true => {
+            let template = writer.chat()?;
+            let system = args.system.iter();
+            let mut messages: Vec<_> = system.map(|s| Message::new(Role::System, s)).collect();
+            messages.push(Message::new(Role::User, &prompt));
+            writer.conversation(&template, &messages)?
+        }
+        false => {
+            let ids = writer.tokenizer.encode(&prompt, true);
+            ids.map_err(CliError::model("cannot process the prompt"))?
+        }
     };
+    interrupt::listen();
     let load = started.elapsed();
-    let written = session.write(&prompt, &ids, args.tokens)?;
+    // Not before the prefill: its progress bar would overwrite the line.
+    let mut before = (!args.chat).then_some(&*prompt);
+    let written = writer.write(
+        &ids,
+        args.tokens,
+        &args.choosing.stop,
+        &mut |piece| match args.json {
+            true => Ok(()),
+            false => output::text(&format!("{}{piece}", before.take().unwrap_or_default())),
+        },
+    );
+    // Whatever follows, an error or the summary, begins a line.
+    if !args.json && before.is_none_or(|_| written.is_ok()) {
+        output::text(&format!("{}\n", before.unwrap_or_default()))?;
+    }
+    let written = written?;
     let report = Report {
-        device: device.name(),
-        seed: args.seed,
+        device: writer.device.name(),
+        seed: args.choosing.seed,
         prompt: &prompt,
         text: written.text,
         prompt_tokens: &ids,
         tokens: written.tokens,
-        stop: written.stop,
+        stop: Stop::of(written.finish),
         load_seconds: load.as_secs_f64(),
         prefill: written.prefill,
         decode: written.decode,
@@ -150,65 +138,15 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if args.json {
         output::json(&report)?;
     } else {
-        output::note(format_args!("{}", summary(&report, args.temp > 0.0)));
+        output::note(format_args!(
+            "{}",
+            summary(&report, args.choosing.temp > 0.0)
+        ));
     }
     Ok(if report.stop == Stop::Interrupted {
         Outcome::Interrupted
     } else {
         Outcome::Done
-    })
-}
-
-/// A model that is ready to write.
-struct Loaded {
-    llama: Decoder,
-    tokenizer: Tokenizer,
-    generator: Generator,
-}
-
-fn load(args: &Args, device: &Device) -> Result<Loaded, CliError> {
-    let spinner = progress::spinner("loading");
-    let sampling = Sampling {
-        temperature: args.temp,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        ..Sampling::GREEDY
-    };
-    let (files, what) = open_model(args.model.as_deref())?;
-    let adapters = match args.lora.is_empty() {
-        true => Vec::new(),
-        false => {
-            let config = files.decoder_spec().map_err(CliError::model(&*what))?;
-            adapters(&args.lora, Some(&config))?
-        }
-    };
-    let llama = files
-        .decoder(|config| DecoderOptions {
-            context: args.context.unwrap_or(config.context),
-            chunk: 512.min(args.context.unwrap_or(config.context)),
-            dtype: args.dtype.dtype(),
-            sampling: Some(sampling),
-            adapters,
-            ..DecoderOptions::new(config)
-        })
-        .map_err(CliError::model(what.clone()))?;
-    let tokenizer = files.tokenizer().map_err(CliError::model(what.clone()))?;
-    let mut generator = llama
-        .generator(device)
-        .map_err(CliError::model(what.clone()))?;
-    generator.set_seed(args.seed);
-    generator.skip_logits();
-    spinner.finish_and_clear();
-    if args.context.is_some_and(|c| c > llama.config.context) {
-        let trained = llama.config.context;
-        output::note(format_args!(
-            "note: the model was trained for a context of {trained}; beyond it, it may ramble"
-        ));
-    }
-    Ok(Loaded {
-        llama,
-        tokenizer,
-        generator,
     })
 }
 
@@ -252,37 +190,6 @@ pub(crate) fn adapters(
     arguments.iter().map(open).collect()
 }
 
-/// More than any model of today takes; tables and cache of a mistyped number would fill the memory.
-const MAX_CONTEXT: usize = 1 << 20;
-
-fn capacity(text: &str) -> Result<usize, String> {
-    let n: Option<usize> = text.parse().ok();
-    n.filter(|n| (1..=MAX_CONTEXT).contains(n))
-        .ok_or_else(|| format!("expected a whole number from 1 to {MAX_CONTEXT}"))
-}
-
-fn top_k(text: &str) -> Result<usize, String> {
-    match text {
-        "-1" => Ok(0),
-        text => text
-            .parse()
-            .map_err(|_| "expected a whole number; 0 or -1 for all tokens".to_string()),
-    }
-}
-
-fn read_prompt(prompt: &str) -> Result<String, CliError> {
-    if prompt != "-" {
-        return Ok(prompt.to_string());
-    }
-    let mut text = String::new();
-    let read = std::io::stdin().read_to_string(&mut text);
-    read.map_err(|source| CliError::File {
-        path: "standard input".into(),
-        source,
-    })?;
-    Ok(text)
-}
-
 /// Where tokens were drawn, the seed is said: with it they are drawn again.
 fn summary(report: &Report<'_>, drawn: bool) -> String {
     let Report {
@@ -296,6 +203,7 @@ fn summary(report: &Report<'_>, drawn: bool) -> String {
         Stop::End => "end of text",
         Stop::Length => "length",
         Stop::Context => "context full",
+        Stop::Text => "stop string",
         Stop::Interrupted => "interrupted",
     };
     let phase = |name: &str, phase: &Phase| match phase.tokens {
@@ -316,111 +224,4 @@ fn summary(report: &Report<'_>, drawn: bool) -> String {
         phase("decode", decode),
         report.load_seconds,
     )
-}
-
-struct Session<'a> {
-    generator: Generator,
-    tokenizer: &'a Tokenizer,
-    llama: &'a Decoder,
-    json: bool,
-}
-
-/// What a session wrote.
-struct Written {
-    tokens: Vec<u32>,
-    text: String,
-    stop: Stop,
-    prefill: Phase,
-    decode: Phase,
-}
-
-impl Session<'_> {
-    fn write(&mut self, prompt: &str, ids: &[u32], limit: usize) -> Result<Written, CliError> {
-        let started = Instant::now();
-        let first = self.prefill(ids)?;
-        let prefill = Phase::new(self.generator.position(), started.elapsed());
-        // Not before the prefill: its progress bar would overwrite the line.
-        self.show(prompt)?;
-
-        let started = Instant::now();
-        let decoded = self.decode(first, limit);
-        let elapsed = started.elapsed();
-        // Whatever follows, an error or the summary, begins a line.
-        self.show("\n")?;
-        let (tokens, text, stop) = decoded?;
-        // The first token came with the prefill.
-        let decode = Phase::new(tokens.len().saturating_sub(1), elapsed);
-        Ok(Written {
-            tokens,
-            text,
-            stop,
-            prefill,
-            decode,
-        })
-    }
-
-    /// Prints text at once, unless everything is printed as JSON at the end.
-    fn show(&self, text: &str) -> Result<(), CliError> {
-        match self.json {
-            true => Ok(()),
-            false => output::text(text),
-        }
-    }
-
-    /// The first new token, or none if interrupted.
-    fn prefill(&mut self, ids: &[u32]) -> Result<Option<u32>, CliError> {
-        let bar = progress::bar("prefill", ids.len(), "tokens");
-        let step = self.generator.feed_with(ids, &mut |done| {
-            bar.set_position(done as u64);
-            !interrupted()
-        });
-        let next = step
-            .map_err(CliError::model("cannot process the prompt"))?
-            .next;
-        bar.finish_and_clear();
-        Ok(if interrupted() { None } else { next })
-    }
-
-    fn decode(
-        &mut self,
-        first: Option<u32>,
-        limit: usize,
-    ) -> Result<(Vec<u32>, String, Stop), CliError> {
-        let mut stream = self.tokenizer.stream();
-        let (mut tokens, mut text) = (Vec::new(), String::new());
-        let mut next = first;
-        let stop = loop {
-            let Some(token) = next.filter(|_| !interrupted()) else {
-                break Stop::Interrupted;
-            };
-            if tokens.len() == limit {
-                break Stop::Length;
-            }
-            if self.llama.config.eos.contains(&token) {
-                break Stop::End;
-            }
-            tokens.push(token);
-            let piece = stream
-                .push(token)
-                .map_err(CliError::model("cannot turn tokens into text"))?;
-            self.show(&piece)?;
-            text += &piece;
-            if tokens.len() == limit {
-                break Stop::Length;
-            }
-            if self.generator.position() == self.generator.context() {
-                break Stop::Context;
-            }
-            let step = self.generator.feed(&[token]);
-            next = step
-                .map_err(CliError::model("cannot compute the next token"))?
-                .next;
-        };
-        let rest = stream
-            .finish()
-            .map_err(CliError::model("cannot turn tokens into text"))?;
-        self.show(&rest)?;
-        text += &rest;
-        Ok((tokens, text, stop))
-    }
 }

@@ -1,5 +1,8 @@
 //! The commands, one module each: `Args` and `run`.
 
+pub(crate) mod bench;
+pub(crate) mod chat;
+mod choosing;
 pub(crate) mod devices;
 pub(crate) mod dump;
 pub(crate) mod embed;
@@ -9,6 +12,7 @@ pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod merge;
 pub(crate) mod ops;
+pub(crate) mod perplexity;
 pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -19,6 +23,7 @@ mod tensors;
 pub(crate) mod trace;
 pub(crate) mod tune;
 pub(crate) mod verify;
+mod writing;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
