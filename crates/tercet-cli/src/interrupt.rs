@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::output;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-static WAITING: AtomicBool = AtomicBool::new(false);
+/// Whether nothing looks at the flag, as while a command waits for its user.
+static IDLE: AtomicBool = AtomicBool::new(false);
 
 /// Starts listening, once. Called where a loop that looks at the flag begins and not before: what loads or
 /// compiles does not look. Where no handler can be set, Ctrl-C ends the process as before.
@@ -15,13 +16,8 @@ pub(crate) fn listen() {
     static LISTEN: Once = Once::new();
     LISTEN.call_once(|| {
         let set = ctrlc::set_handler(|| {
-            if INTERRUPTED.swap(true, Ordering::SeqCst) {
+            if IDLE.load(Ordering::SeqCst) || INTERRUPTED.swap(true, Ordering::SeqCst) {
                 std::process::exit(130);
-            }
-            if WAITING.load(Ordering::SeqCst) {
-                output::note(format_args!(
-                    "\n/quit or Ctrl-D leaves, and so does Ctrl-C again"
-                ));
             }
         });
         if let Err(e) = set {
@@ -35,15 +31,8 @@ pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// Forgets a Ctrl-C: what it stopped has stopped, and what follows goes on.
-pub(crate) fn clear() {
+/// A command waits for its user, or goes on: waiting, Ctrl-C ends the process; an interruption before is over.
+pub(crate) fn set_idle(idle: bool) {
+    IDLE.store(idle, Ordering::SeqCst);
     INTERRUPTED.store(false, Ordering::SeqCst);
-}
-
-/// Runs what waits for a person, where the first Ctrl-C says how to leave.
-pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
-    WAITING.store(true, Ordering::SeqCst);
-    let done = wait();
-    WAITING.store(false, Ordering::SeqCst);
-    done
 }

@@ -40,9 +40,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Write text with a language model
-    Generate(commands::generate::Args),
-    /// Converse with a language model
-    Chat(commands::chat::Args),
+    Generate(Box<commands::generate::Args>),
+    /// Talk with a language model
+    Chat(Box<commands::chat::Args>),
+    /// Measure tokens per second of a language model
+    Bench(commands::bench::Args),
+    /// Measure how well a language model foretells a text
+    Perplexity(commands::perplexity::Args),
     /// Train a language model, or an adapter for it, on texts or conversations
     Finetune(Box<commands::finetune::Args>),
     /// Write a model with adapters in its weights
@@ -89,6 +93,8 @@ fn run(command: Command) -> Result<Outcome, CliError> {
     match command {
         Command::Generate(args) => commands::generate::run(&args),
         Command::Chat(args) => commands::chat::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Perplexity(args) => commands::perplexity::run(&args),
         Command::Finetune(args) => commands::finetune::run(&args),
         Command::Merge(args) => commands::merge::run(&args),
         Command::Embed(args) => commands::embed::run(&args),

@@ -27,7 +27,7 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate chat finetune merge embed inspect run explain verify trace tune #[cfg(feature = "serve")] serve
+    generate chat bench perplexity finetune merge embed inspect run explain verify trace tune #[cfg(feature = "serve")] serve
     #[cfg(feature = "splat")] splat ops devices
 }
 
@@ -104,37 +104,47 @@ mod case {
         }
     }
 
-    /// One turn; the answers of several are compared in `chat.rs`.
+    /// A conversation is written alike; what is typed comes from a pipe.
     pub(super) fn chat() {
-        use std::io::Write;
         let scratch = Scratch::new("smoke-chat");
-        let template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}";
-        let template = scratch.file("t.jinja", template);
-        let tokens = |device: &str| {
-            let args = [
-                "chat",
-                "-n",
-                "4",
-                "--json",
-                "--device",
-                device,
-                "--template",
-                &template,
-            ];
-            let mut command = common::tercet(&args);
-            command.stdin(std::process::Stdio::piped());
-            command.stdout(std::process::Stdio::piped());
-            let mut child = command.spawn().unwrap();
-            child.stdin.take().unwrap().write_all(b"Hello\n").unwrap();
-            let run = common::text(child.wait_with_output().unwrap());
-            let v: Value = serde_json::from_str(&run.out).unwrap();
-            assert_eq!(v["device"], device);
-            v["turns"][0]["tokens"].clone()
+        let lines = scratch.file("lines.txt", "What is ownership?\n");
+        let answer = |device: &str| {
+            let mut command = tercet(&["chat", "-n", "4", "--device", device]);
+            let command = command.stdin(std::fs::File::open(&lines).unwrap());
+            let run = text(command.output().unwrap());
+            assert_eq!(run.code, Some(0), "{}", run.err);
+            run.out
         };
-        let cpu = tokens("cpu");
-        assert!(cpu.is_array(), "{cpu}");
+        let cpu = answer("cpu");
+        assert!(cpu.trim().len() > 1, "{cpu}");
         for device in executors() {
-            assert_eq!(tokens(&device), cpu, "{device}");
+            assert_eq!(answer(&device), cpu, "{device}");
+        }
+    }
+
+    pub(super) fn bench() {
+        for device in executors() {
+            let args = ["bench", "-p", "8", "-n", "2", "-r", "1", "--json"];
+            let v = parsed(&[&args[..], &["--device", &device]].concat());
+            assert_eq!(v["tests"][0]["tokens"], 8);
+            assert!(v["tests"][1]["tokens_per_second"].as_f64().unwrap() > 0.0);
+            assert_eq!(v["device"], device.as_str());
+        }
+    }
+
+    pub(super) fn perplexity() {
+        let scratch = Scratch::new("smoke-perplexity");
+        let texts = scratch.file("texts.txt", TEXTS);
+        let of = |device: &str| {
+            let args = ["perplexity", "-c", "16", "--json", "--file", &texts];
+            let v = parsed(&[&args[..], &["--device", device]].concat());
+            assert_eq!(v["tokens"], v["windows"].as_u64().unwrap() * 7);
+            v["perplexity"].as_f64().unwrap()
+        };
+        let cpu = of("cpu");
+        for device in executors() {
+            let here = of(&device);
+            assert!((here / cpu - 1.0).abs() < 1e-3, "{device}: {here} {cpu}");
         }
     }
 

@@ -43,7 +43,7 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     Bert, Decoder, DecoderOptions, Embedder, Generator, MadeUp, Model, ModelError, Pooling,
-    Sampling, ScaledAdapter, Step, Weights,
+    Sampling, SamplingOptions, ScaledAdapter, Step, Weights,
 };
 pub use config::{BertActivation, BertConfig, ConfigError, DecoderDims, DecoderSpec, RopeLayout};
 pub use error::Error;
@@ -57,4 +57,4 @@ pub use save::{SaveError, SaveOptions};
 pub use tercet_onnx as onnx;
 pub use tokenizer::{Batch, StreamDecoder, Tokenizer, TokenizerError};
 pub use weight::{Weight, WeightError, gguf_weight, safetensors_tensor};
-pub use writing::{Event, Finish, WriteOptions, Written, write};
+pub use writing::{Event, Finish, WriteOptions, Written, turn_ends, write};

@@ -42,6 +42,24 @@ pub enum Event<'a> {
     Text(&'a str, usize),
 }
 
+/// Tokens that end a turn in one of the usual templates, beside the one that ends a text.
+const TURN_ENDS: [&str; 7] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|return|>",
+    "<|END_OF_TURN_TOKEN|>",
+];
+
+/// The tokens that end a text, and those of the vocabulary that end a turn of a conversation.
+#[must_use]
+pub fn turn_ends(eos: &[u32], tokenizer: &Tokenizer) -> Vec<u32> {
+    let of_turns = TURN_ENDS.iter().filter_map(|t| tokenizer.token_to_id(t));
+    eos.iter().copied().chain(of_turns).collect()
+}
+
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
@@ -64,6 +82,7 @@ pub fn write(
     event: &mut dyn FnMut(Event<'_>) -> bool,
 ) -> Result<Written, Error> {
     let mut wanted = true;
+    generator.penalties_from(generator.position() + prompt.len());
     let step = generator.feed_with(prompt, &mut |done| {
         wanted = event(Event::Prompt(done));
         wanted

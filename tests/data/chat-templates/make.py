@@ -13,6 +13,8 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from families import FAMILIES, WITH_TOOLS
+
 NOW = datetime.datetime(2024, 7, 26, 0, 0, 0)
 START, END = "\ue000", "\ue001"
 
@@ -308,6 +310,7 @@ def case(name, template, variables):
 
 
 def main():
+    TEMPLATES.update(FAMILIES)
     cases = []
     for name, template in TEMPLATES.items():
         for conversation, messages in CONVERSATIONS.items():
@@ -318,7 +321,7 @@ def main():
                     "bos_token": "<s>",
                     "eos_token": "</s>",
                 }
-                if name == "macros" and prompt:
+                if name in ["macros", *WITH_TOOLS] and prompt:
                     variables["tools"] = [{"type": "function", "name": "f\u00fc"}]
                 cases.append(case(f"{name} {conversation} {prompt}", template, variables))
     for at, line in enumerate(SMALL.split("\n")):

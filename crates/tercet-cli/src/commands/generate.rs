@@ -1,35 +1,45 @@
 //! `tercet generate`: text from a language model, token by token.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde::Serialize;
 use tercet::counted;
-use tercet_models::{Adapter, DecoderSpec, Generator, ModelFiles, ScaledAdapter, Tokenizer};
+use tercet_models::dataset::{Message, Role};
+use tercet_models::{Adapter, DecoderSpec, Finish, ModelFiles, ScaledAdapter};
 
-use super::language::{self, Loaded, load};
-use super::prompt::{self, Prompt};
-use super::{device, tokens};
+use super::choosing::{Choosing, text_of};
+use super::tokens;
+use super::writing::{Loading, Phase};
 use crate::error::{CliError, Outcome};
-use crate::interrupt::{self, interrupted};
-use crate::{output, progress};
+use crate::{interrupt, output};
 
 /// A 3.5-million-parameter llama trained on the Rust documentation.
 pub(crate) const EMBEDDED: &[u8] =
     include_bytes!("../../../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
+const EMBEDDED_PROMPT: &str = "Ownership is";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    source: prompt::Source,
+    loading: Loading,
+    /// The beginning of the text; `-` reads standard input
+    #[arg(short, long, default_value = EMBEDDED_PROMPT, value_name = "TEXT")]
+    prompt: String,
+    /// A file with the beginning of the text
+    #[arg(short, long, value_name = "PATH", conflicts_with = "prompt")]
+    file: Option<PathBuf>,
+    /// Answer the prompt as a message, written as the model's chat template writes it
+    #[arg(long)]
+    chat: bool,
+    /// What the model is told before the message
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
     /// The most tokens to write; -1 until the model ends the text or the context is full
     #[arg(short = 'n', long, default_value_t = 128, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     #[command(flatten)]
-    model: language::Args,
-    /// Fail at the first node whose result is not finite although its operands are, and say what they are: slow
-    #[arg(long)]
-    first_nonfinite: bool,
+    choosing: Choosing,
     /// Print one JSON document at the end instead of streaming
     #[arg(long)]
     json: bool,
@@ -38,31 +48,28 @@ pub(crate) struct Args {
 /// Why the text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Stop {
+enum Stop {
     /// The model ended it.
     End,
     /// As many tokens as asked for.
     Length,
     /// The context is full.
     Context,
+    /// A stop string.
+    #[serde(rename = "stop")]
+    Text,
     /// Ctrl-C.
     Interrupted,
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct Phase {
-    pub(super) tokens: usize,
-    seconds: f64,
-    pub(super) tokens_per_second: f64,
-}
-
-impl Phase {
-    pub(super) fn new(tokens: usize, time: Duration) -> Phase {
-        let seconds = time.as_secs_f64();
-        Phase {
-            tokens,
-            seconds,
-            tokens_per_second: tokens as f64 / seconds.max(1e-9),
+impl Stop {
+    fn of(finish: Finish) -> Stop {
+        match finish {
+            Finish::End => Stop::End,
+            Finish::Stop => Stop::Text,
+            Finish::Length => Stop::Length,
+            Finish::Context => Stop::Context,
+            Finish::Cancelled => Stop::Interrupted,
         }
     }
 }
@@ -82,42 +89,48 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let device = match (device(&args.model.device)?, args.first_nonfinite) {
-        (device, true) => device.with_finite_check(),
-        (device, false) => device,
-    };
-    let prompt = args.source.read()?;
-
+    let prompt = text_of(&args.prompt, args.file.as_deref())?;
     let started = Instant::now();
-    let Loaded {
-        files,
-        llama,
-        tokenizer,
-        generator,
-    } = load(&args.model, &device)?;
-    let model = args.model.model.as_deref();
-    let eos = &llama.config.eos;
-    let source = &args.source;
-    let Prompt { ids, ends } = source.tokens(&prompt, &files, &tokenizer, eos, model)?;
-    interrupt::listen();
-    let mut session = Session {
-        generator,
-        tokenizer: &tokenizer,
-        ends: &ends,
-        json: args.json,
+    let mut writer = args.loading.load(&args.choosing)?;
+    let ids = match args.chat {
+        true => {
+            let template = writer.chat()?;
+            let system = args.system.iter();
+            let mut messages: Vec<_> = system.map(|s| Message::new(Role::System, s)).collect();
+            messages.push(Message::new(Role::User, &prompt));
+            writer.conversation(&template, &messages)?
+        }
+        false => {
+            let ids = writer.tokenizer.encode(&prompt, true);
+            ids.map_err(CliError::model("cannot process the prompt"))?
+        }
     };
+    interrupt::listen();
     let load = started.elapsed();
-    // An answer stands alone; a text goes on from its beginning.
-    let echo = if source.chat { "" } else { prompt.as_str() };
-    let written = session.write(echo, &ids, args.tokens)?;
+    // Not before the prefill: its progress bar would overwrite the line.
+    let mut before = (!args.chat).then_some(&*prompt);
+    let written = writer.write(
+        &ids,
+        args.tokens,
+        &args.choosing.stop,
+        &mut |piece| match args.json {
+            true => Ok(()),
+            false => output::text(&format!("{}{piece}", before.take().unwrap_or_default())),
+        },
+    );
+    // Whatever follows, an error or the summary, begins a line.
+    if !args.json && before.is_none_or(|_| written.is_ok()) {
+        output::text(&format!("{}\n", before.unwrap_or_default()))?;
+    }
+    let written = written?;
     let report = Report {
-        device: device.name(),
-        seed: args.model.seed,
+        device: writer.device.name(),
+        seed: args.choosing.seed,
         prompt: &prompt,
         text: written.text,
         prompt_tokens: &ids,
         tokens: written.tokens,
-        stop: written.stop,
+        stop: Stop::of(written.finish),
         load_seconds: load.as_secs_f64(),
         prefill: written.prefill,
         decode: written.decode,
@@ -125,7 +138,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if args.json {
         output::json(&report)?;
     } else {
-        output::note(format_args!("{}", summary(&report, args.model.temp > 0.0)));
+        output::note(format_args!(
+            "{}",
+            summary(&report, args.choosing.temp > 0.0)
+        ));
     }
     Ok(if report.stop == Stop::Interrupted {
         Outcome::Interrupted
@@ -187,6 +203,7 @@ fn summary(report: &Report<'_>, drawn: bool) -> String {
         Stop::End => "end of text",
         Stop::Length => "length",
         Stop::Context => "context full",
+        Stop::Text => "stop string",
         Stop::Interrupted => "interrupted",
     };
     let phase = |name: &str, phase: &Phase| match phase.tokens {
@@ -207,111 +224,4 @@ fn summary(report: &Report<'_>, drawn: bool) -> String {
         phase("decode", decode),
         report.load_seconds,
     )
-}
-
-struct Session<'a> {
-    generator: Generator,
-    tokenizer: &'a Tokenizer,
-    ends: &'a [u32],
-    json: bool,
-}
-
-/// What a session wrote.
-struct Written {
-    tokens: Vec<u32>,
-    text: String,
-    stop: Stop,
-    prefill: Phase,
-    decode: Phase,
-}
-
-impl Session<'_> {
-    fn write(&mut self, prompt: &str, ids: &[u32], limit: usize) -> Result<Written, CliError> {
-        let started = Instant::now();
-        let first = self.prefill(ids)?;
-        let prefill = Phase::new(self.generator.position(), started.elapsed());
-        // Not before the prefill: its progress bar would overwrite the line.
-        self.show(prompt)?;
-
-        let started = Instant::now();
-        let decoded = self.decode(first, limit);
-        let elapsed = started.elapsed();
-        // Whatever follows, an error or the summary, begins a line.
-        self.show("\n")?;
-        let (tokens, text, stop) = decoded?;
-        // The first token came with the prefill.
-        let decode = Phase::new(tokens.len().saturating_sub(1), elapsed);
-        Ok(Written {
-            tokens,
-            text,
-            stop,
-            prefill,
-            decode,
-        })
-    }
-
-    /// Prints text at once, unless everything is printed as JSON at the end.
-    fn show(&self, text: &str) -> Result<(), CliError> {
-        match self.json {
-            true => Ok(()),
-            false => output::text(text),
-        }
-    }
-
-    /// The first new token, or none if interrupted.
-    fn prefill(&mut self, ids: &[u32]) -> Result<Option<u32>, CliError> {
-        let bar = progress::bar("prefill", ids.len(), "tokens");
-        let step = self.generator.feed_with(ids, &mut |done| {
-            bar.set_position(done as u64);
-            !interrupted()
-        });
-        let next = step
-            .map_err(CliError::model("cannot process the prompt"))?
-            .next;
-        bar.finish_and_clear();
-        Ok(if interrupted() { None } else { next })
-    }
-
-    fn decode(
-        &mut self,
-        first: Option<u32>,
-        limit: usize,
-    ) -> Result<(Vec<u32>, String, Stop), CliError> {
-        let mut stream = self.tokenizer.stream();
-        let (mut tokens, mut text) = (Vec::new(), String::new());
-        let mut next = first;
-        let stop = loop {
-            let Some(token) = next.filter(|_| !interrupted()) else {
-                break Stop::Interrupted;
-            };
-            if tokens.len() == limit {
-                break Stop::Length;
-            }
-            if self.ends.contains(&token) {
-                break Stop::End;
-            }
-            tokens.push(token);
-            let piece = stream
-                .push(token)
-                .map_err(CliError::model("cannot turn tokens into text"))?;
-            self.show(&piece)?;
-            text += &piece;
-            if tokens.len() == limit {
-                break Stop::Length;
-            }
-            if self.generator.position() == self.generator.context() {
-                break Stop::Context;
-            }
-            let step = self.generator.feed(&[token]);
-            next = step
-                .map_err(CliError::model("cannot compute the next token"))?
-                .next;
-        };
-        let rest = stream
-            .finish()
-            .map_err(CliError::model("cannot turn tokens into text"))?;
-        self.show(&rest)?;
-        text += &rest;
-        Ok((tokens, text, stop))
-    }
 }

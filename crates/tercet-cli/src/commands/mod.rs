@@ -1,6 +1,8 @@
 //! The commands, one module each: `Args` and `run`.
 
+pub(crate) mod bench;
 pub(crate) mod chat;
+mod choosing;
 pub(crate) mod devices;
 pub(crate) mod dump;
 pub(crate) mod embed;
@@ -9,11 +11,10 @@ pub(crate) mod finetune;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 mod inspect_onnx;
-mod language;
 pub(crate) mod merge;
 mod onnx;
 pub(crate) mod ops;
-mod prompt;
+pub(crate) mod perplexity;
 pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -24,6 +25,7 @@ mod tensors;
 pub(crate) mod trace;
 pub(crate) mod tune;
 pub(crate) mod verify;
+mod writing;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;

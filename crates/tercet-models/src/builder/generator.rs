@@ -1,10 +1,12 @@
 //! A compiled decoder and its cache: tokens go in part by part, logits and chosen tokens come out.
 
+use tercet::ops::Op;
 use tercet::random::Random;
 use tercet::{DType, Executable, Tensor, TensorType, Wanted};
 
-use super::ModelError;
-use super::decoder::DecoderOptions;
+use super::decoder::{DecoderOptions, Sampling};
+use super::sampling::SamplingOptions;
+use super::{Model, ModelError};
 use crate::config::DecoderSpec;
 
 /// What one run gave for its last token.
@@ -23,9 +25,33 @@ pub struct Generator {
     context: usize,
     chunk: usize,
     vocab: usize,
+    logit_rows: usize,
     inputs: [Tensor; 5],
     outputs: Vec<Tensor>,
     next_only: bool,
+    /// The tokens in the cache.
+    tokens: Vec<u32>,
+    penalties_from: usize,
+    sampling: Option<Chooser>,
+}
+
+/// Which tokens of a run give logits.
+#[derive(Clone, Copy)]
+enum Rows {
+    /// The last, from which the next token is chosen.
+    Last,
+    /// All, and no token is chosen.
+    All,
+}
+
+/// How tokens are chosen.
+struct Chooser {
+    /// By the graph.
+    compiled: Sampling,
+    /// The stream of the graph's random numbers.
+    stream: u32,
+    /// What was set in its place.
+    set: Option<SamplingOptions>,
 }
 
 /// The inputs in the order of [`Generator::inputs`].
@@ -36,7 +62,15 @@ impl Generator {
         exe: Box<dyn Executable>,
         config: &DecoderSpec,
         options: &DecoderOptions,
+        model: &Model,
     ) -> Generator {
+        let stream = model.graph.nodes().find_map(|(_, node)| {
+            let Op::Sample(sample) = &node.op else {
+                return None;
+            };
+            Some(sample.stream)
+        });
+        let chooser = options.sampling.zip(stream);
         let empty = |shape: &[usize]| {
             Tensor::zeros(TensorType::new(DType::I32, shape))
                 .expect("invariant: small shapes fit memory")
@@ -47,6 +81,7 @@ impl Generator {
             context: options.context,
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
+            logit_rows: options.logit_rows,
             inputs: [
                 empty(&[0]),
                 empty(&[0]),
@@ -56,6 +91,13 @@ impl Generator {
             ],
             outputs: Vec::new(),
             next_only: false,
+            tokens: Vec::new(),
+            penalties_from: 0,
+            sampling: chooser.map(|(compiled, stream)| Chooser {
+                compiled,
+                stream,
+                set: None,
+            }),
         }
     }
 
@@ -100,15 +142,45 @@ impl Generator {
         });
     }
 
-    /// Forgets every token; a seed that was set stays.
+    /// Chooses tokens in this way from the next one on; nothing is compiled. What the graph was built with is chosen on
+    /// the device; anything else from the logits, which are then read back for each token, by the same random numbers.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] for a number outside its range, and where the graph does not sample;
+    /// [`ModelError::Token`] for a bias of a token outside the vocabulary.
+    pub fn set_sampling(&mut self, options: &SamplingOptions) -> Result<(), ModelError> {
+        options.check(self.vocab)?;
+        let Some(chooser) = &mut self.sampling else {
+            let reason = "the graph of the model does not sample; build it with sampling options";
+            return Err(ModelError::Unsupported(reason.into()));
+        };
+        chooser.set = (!options.is(&chooser.compiled)).then(|| options.clone());
+        Ok(())
+    }
+
+    /// Penalties of presence and frequency count tokens from this position on, as an answer begins there; from the
+    /// beginning of the cache unless this was called.
+    pub fn penalties_from(&mut self, position: usize) {
+        self.penalties_from = position;
+    }
+
+    /// The tokens in the cache, oldest first.
+    pub fn cached(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Forgets every token; a seed and ways of choosing that were set stay.
     pub fn reset(&mut self) {
         self.exe.reset();
         self.position = 0;
+        self.penalties_from = 0;
+        self.tokens.clear();
     }
 
     /// Forgets the tokens from `position` on.
     pub fn truncate(&mut self, position: usize) {
         self.position = self.position.min(position);
+        self.tokens.truncate(self.position);
     }
 
     /// Appends tokens, in parts if there are many, and gives the logits after the last.
@@ -130,29 +202,28 @@ impl Generator {
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Step<'_>, ModelError> {
-        if tokens.is_empty() {
-            return Err(ModelError::NoTokens);
-        }
-        let total = self.position + tokens.len();
-        if total > self.context {
-            return Err(ModelError::Context {
-                tokens: total,
-                context: self.context,
-            });
-        }
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= self.vocab) {
-            return Err(ModelError::Token {
-                token,
-                vocab: self.vocab,
-            });
-        }
+        self.check(tokens)?;
         let mut done = 0;
+        let mut random = self.exe.random();
         for part in tokens.chunks(self.chunk) {
-            self.run(part)?;
+            random = self.exe.random();
+            self.run(part, Rows::Last)?;
             done += part.len();
             if !progress(done) {
                 break;
             }
+        }
+        if let Some(next) = self.chosen(random)? {
+            let logits = match self.outputs.as_slice() {
+                [logits, ..] if !self.next_only => logits
+                    .as_slice()
+                    .map_err(|e| not_the_output("logits", &e))?,
+                _ => &[],
+            };
+            return Ok(Step {
+                logits,
+                next: Some(next),
+            });
         }
         let (logits, next) = match self.outputs.as_slice() {
             [next] if self.next_only => (None, Some(next)),
@@ -176,7 +247,58 @@ impl Generator {
         Ok(Step { logits, next })
     }
 
-    fn run(&mut self, part: &[u32]) -> Result<(), ModelError> {
+    /// Appends tokens and gives the logits after each of them in order, `[vocab]`; stops early when `each` returns false.
+    /// The graph gives as many rows in one run as it was built for ([`DecoderOptions::logit_rows`]).
+    ///
+    /// # Errors
+    /// As [`Generator::feed`].
+    pub fn feed_rows(
+        &mut self,
+        tokens: &[u32],
+        each: &mut dyn FnMut(&[f32]) -> bool,
+    ) -> Result<(), ModelError> {
+        self.check(tokens)?;
+        for part in tokens.chunks(self.chunk.min(self.logit_rows)) {
+            self.run(part, Rows::All)?;
+            let Some(logits) = self.outputs.first() else {
+                return Ok(());
+            };
+            let logits = logits.as_slice::<f32>();
+            let logits = logits.map_err(|e| not_the_output("logits", &e))?;
+            if !logits.chunks_exact(self.vocab).all(&mut *each) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what cannot be fed.
+    fn check(&self, tokens: &[u32]) -> Result<(), ModelError> {
+        if tokens.is_empty() {
+            return Err(ModelError::NoTokens);
+        }
+        let total = self.position + tokens.len();
+        if total > self.context {
+            return Err(ModelError::Context {
+                tokens: total,
+                context: self.context,
+            });
+        }
+        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= self.vocab) {
+            return Err(ModelError::Token {
+                token,
+                vocab: self.vocab,
+            });
+        }
+        Ok(())
+    }
+
+    /// Runs a part of a text.
+    fn run(&mut self, part: &[u32], rows_of: Rows) -> Result<(), ModelError> {
+        let (wanted_rows, logits_only) = match rows_of {
+            Rows::Last => (1, false),
+            Rows::All => (part.len(), true),
+        };
         let (n, start) = (part.len(), self.position);
         let [tokens, positions, at, kv_len, rows] = &mut self.inputs;
         let write = |t: &mut Tensor, shape: &[usize], f: &dyn Fn(usize) -> usize| {
@@ -194,17 +316,45 @@ impl Generator {
         write(positions, &[n], &|i| start + i);
         write(at, &[4], &|i| if i == 1 { start } else { 0 });
         write(kv_len, &[], &|_| start + n);
-        write(rows, &[1], &|_| n - 1);
+        write(rows, &[wanted_rows], &|i| n - wanted_rows + i);
         let inputs: [(&str, &Tensor); 5] = std::array::from_fn(|i| (INPUTS[i], &self.inputs[i]));
-        match self.next_only {
-            true => {
-                self.exe.submit(&inputs, Wanted::Only(&["next"]))?;
-                self.exe.wait(&mut self.outputs)?;
-            }
-            false => self.exe.run_into(&inputs, &mut self.outputs)?,
-        }
+        let on_host = self.on_host() || logits_only;
+        let wanted = match (self.next_only, on_host) {
+            (_, true) => Wanted::Only(&["logits"]),
+            (true, false) => Wanted::Only(&["next"]),
+            (false, false) => Wanted::All,
+        };
+        self.exe.submit(&inputs, wanted)?;
+        self.exe.wait(&mut self.outputs)?;
         self.position += n;
+        self.tokens.extend_from_slice(part);
         Ok(())
+    }
+
+    /// Whether tokens are chosen in a way that the graph was not built with.
+    fn on_host(&self) -> bool {
+        self.sampling.as_ref().is_some_and(|c| c.set.is_some())
+    }
+
+    /// The token that was chosen from the logits of the last run, where the graph did not choose it; `random` is what
+    /// that run drew with.
+    fn chosen(&self, random: Random) -> Result<Option<u32>, ModelError> {
+        let Some(Chooser {
+            compiled,
+            stream,
+            set: Some(options),
+        }) = &self.sampling
+        else {
+            return Ok(None);
+        };
+        let Some(logits) = self.outputs.first() else {
+            return Ok(None);
+        };
+        let logits = logits.as_slice::<f32>();
+        let logits = logits.map_err(|e| not_the_output("logits", &e))?;
+        let unit = random.stream(compiled.seed, *stream).unit(DType::F32, 0);
+        let written = self.tokens.get(self.penalties_from..).unwrap_or(&[]);
+        Ok(options.choose(logits, &self.tokens, written, unit))
     }
 }
 

@@ -179,6 +179,11 @@ impl Decoder {
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
     pub fn generator(&self, device: &Device) -> Result<Generator, ModelError> {
         let exe = self.model.compile(device, &self.compile_options())?;
-        Ok(Generator::new(exe, &self.config, &self.options))
+        Ok(Generator::new(
+            exe,
+            &self.config,
+            &self.options,
+            &self.model,
+        ))
     }
 }

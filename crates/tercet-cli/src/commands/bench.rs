@@ -1,0 +1,153 @@
+//! `tercet bench`: tokens per second of a language model, over a prompt and one by one.
+
+use std::time::Instant;
+
+use serde::Serialize;
+use tercet_models::{DecoderOptions, Sampling};
+
+use super::positive;
+use super::writing::{Loading, Writer};
+use crate::error::{CliError, Outcome};
+use crate::{output, progress};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    loading: Loading,
+    /// Tokens of the prompt
+    #[arg(short, long, default_value_t = 512, value_name = "N", value_parser = positive)]
+    prompt: usize,
+    /// Tokens written one by one, from an empty cache
+    #[arg(short = 'n', long, default_value_t = 128, value_name = "N", value_parser = positive)]
+    tokens: usize,
+    /// How often each is measured, after one time that is not
+    #[arg(short, long, default_value_t = 3, value_name = "N", value_parser = positive)]
+    repetitions: usize,
+    /// Print one JSON document instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Measured {
+    test: &'static str,
+    tokens: usize,
+    /// The mean over the repetitions.
+    tokens_per_second: f64,
+    /// The standard deviation over the repetitions; 0 of one.
+    deviation: f64,
+    seconds: Vec<f64>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    model: String,
+    device: &'a str,
+    dtype: String,
+    load_seconds: f64,
+    tests: [Measured; 2],
+}
+
+pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    let started = Instant::now();
+    let context = args.prompt.max(args.tokens.saturating_add(1));
+    let mut writer = args.loading.load_with(|config| DecoderOptions {
+        context,
+        chunk: 512.min(context),
+        sampling: Some(Sampling::GREEDY),
+        ..DecoderOptions::new(config)
+    })?;
+    writer.generator.skip_logits();
+    let load_seconds = started.elapsed().as_secs_f64();
+    let vocab = writer.config.vocab;
+    // Any tokens will do; the same in every run.
+    let prompt: Vec<u32> = (0..args.prompt)
+        .map(|i| (i.wrapping_mul(2_654_435_761) % vocab) as u32)
+        .collect();
+    let spinner = progress::spinner("measuring");
+    let pp = measured("prompt", args.prompt, args.repetitions, || {
+        feed(&mut writer, &prompt, 0)
+    })?;
+    let tg = measured("decode", args.tokens, args.repetitions, || {
+        feed(&mut writer, &prompt[..1], args.tokens)
+    })?;
+    spinner.finish_and_clear();
+    let report = Report {
+        model: args.loading.name(),
+        device: writer.device.name(),
+        dtype: args.loading.dtype().to_string(),
+        load_seconds,
+        tests: [pp, tg],
+    };
+    match args.json {
+        true => output::json(&report)?,
+        false => output::people(|out| table(out, &report))?,
+    }
+    Ok(Outcome::Done)
+}
+
+/// Seconds for a prompt from an empty cache or, where tokens are to be written behind it, for those.
+fn feed(writer: &mut Writer, prompt: &[u32], written: usize) -> Result<f64, CliError> {
+    let generator = &mut writer.generator;
+    let failed = "cannot measure the model";
+    generator.reset();
+    let started = Instant::now();
+    let first = generator.feed(prompt).map_err(CliError::model(failed))?;
+    let mut next = first.next;
+    if written == 0 {
+        return Ok(started.elapsed().as_secs_f64());
+    }
+    let started = Instant::now();
+    for _ in 0..written {
+        let token = next.unwrap_or(0);
+        let step = generator.feed(&[token]);
+        next = step.map_err(CliError::model(failed))?.next;
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
+fn measured(
+    test: &'static str,
+    tokens: usize,
+    repetitions: usize,
+    mut once: impl FnMut() -> Result<f64, CliError>,
+) -> Result<Measured, CliError> {
+    once()?;
+    let seconds: Vec<f64> = (0..repetitions)
+        .map(|_| once())
+        .collect::<Result<_, CliError>>()?;
+    let rates: Vec<f64> = seconds
+        .iter()
+        .map(|s| tokens as f64 / s.max(1e-9))
+        .collect();
+    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+    let squares: f64 = rates.iter().map(|r| (r - mean).powi(2)).sum();
+    let deviation = (squares / (rates.len().max(2) - 1) as f64).sqrt();
+    Ok(Measured {
+        test,
+        tokens,
+        tokens_per_second: mean,
+        deviation,
+        seconds,
+    })
+}
+
+fn table(out: &mut dyn std::io::Write, report: &Report<'_>) -> Result<(), std::io::Error> {
+    let Report {
+        model,
+        device,
+        dtype,
+        load_seconds: _,
+        tests,
+    } = report;
+    writeln!(out, "| model | device | dtype | test | tokens/s |")?;
+    writeln!(out, "|---|---|---|---|---:|")?;
+    for t in tests {
+        let (test, n, rate, d) = (t.test, t.tokens, t.tokens_per_second, t.deviation);
+        writeln!(
+            out,
+            "| {model} | {device} | {dtype} | {test} {n} | {rate:.2} ± {d:.2} |"
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! What commands that write text share: a model that is ready, and text as it comes.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tercet::Device;
+use tercet_models::dataset::template::Value;
+use tercet_models::dataset::{ChatTemplate, Message};
+use tercet_models::{
+    DecoderOptions, DecoderSpec, Event, Finish, Generator, ModelFiles, Tokenizer, WriteOptions,
+    turn_ends, write,
+};
+
+use super::choosing::Choosing;
+use super::generate::{adapters, open_model};
+use super::{Precision, device};
+use crate::error::CliError;
+use crate::interrupt::interrupted;
+use crate::{output, progress};
+
+/// The model and where it runs: the arguments of every command that writes text.
+#[derive(clap::Args)]
+pub(crate) struct Loading {
+    /// A GGUF file, or a folder with safetensors [default: the embedded model]
+    #[arg(short, long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    /// An adapter: a folder of PEFT or a GGUF file, with =SCALE behind it to weigh it; as often as there are adapters
+    #[arg(long, value_name = "PATH[=SCALE]")]
+    lora: Vec<String>,
+    /// Capacity in tokens, prompt included [default: as trained]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
+    context: Option<usize>,
+    /// Where to run; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// The float type to compute in; f16 and bf16 add up in f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
+    dtype: Precision,
+    /// Fail at the first node whose result is not finite although its operands are, and say what they are: slow
+    #[arg(long)]
+    first_nonfinite: bool,
+}
+
+/// More than any model of today takes; tables and cache of a mistyped number would fill the memory.
+const MAX_CONTEXT: usize = 1 << 20;
+
+fn capacity(text: &str) -> Result<usize, String> {
+    let n: Option<usize> = text.parse().ok();
+    n.filter(|n| (1..=MAX_CONTEXT).contains(n))
+        .ok_or_else(|| format!("expected a whole number from 1 to {MAX_CONTEXT}"))
+}
+
+/// A model that is ready to write.
+pub(crate) struct Writer {
+    pub(crate) device: Device,
+    files: ModelFiles,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) generator: Generator,
+    /// Tokens that end a text.
+    eos: Vec<u32>,
+    pub(crate) config: DecoderSpec,
+}
+
+/// What was written.
+pub(crate) struct Written {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) text: String,
+    pub(crate) finish: Finish,
+    pub(crate) prefill: Phase,
+    pub(crate) decode: Phase,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Phase {
+    pub(crate) tokens: usize,
+    seconds: f64,
+    pub(crate) tokens_per_second: f64,
+}
+
+impl Phase {
+    fn new(tokens: usize, time: Duration) -> Phase {
+        let seconds = time.as_secs_f64();
+        Phase {
+            tokens,
+            seconds,
+            tokens_per_second: tokens as f64 / seconds.max(1e-9),
+        }
+    }
+}
+
+impl Loading {
+    /// What the model is called in tables.
+    pub(crate) fn name(&self) -> String {
+        let path = self.model.as_deref();
+        let name = path.map(|p| p.file_name().unwrap_or(p.as_os_str()));
+        name.map_or("embedded".into(), |name| name.display().to_string())
+    }
+
+    pub(crate) fn dtype(&self) -> tercet::DType {
+        self.dtype.dtype()
+    }
+
+    /// The model, choosing tokens as the arguments say.
+    pub(crate) fn load(&self, choosing: &Choosing) -> Result<Writer, CliError> {
+        let compiled = choosing.compiled();
+        let mut writer = self.load_with(|config| DecoderOptions {
+            sampling: Some(compiled),
+            ..DecoderOptions::new(config)
+        })?;
+        writer.generator.set_seed(choosing.seed);
+        writer.generator.skip_logits();
+        let set = writer.generator.set_sampling(&choosing.options());
+        set.map_err(CliError::model("cannot choose tokens in this way"))?;
+        Ok(writer)
+    }
+
+    /// Opens the device and compiles the model for it, with options but for what arguments say.
+    pub(crate) fn load_with(
+        &self,
+        options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
+    ) -> Result<Writer, CliError> {
+        let device = match (device(&self.device)?, self.first_nonfinite) {
+            (device, true) => device.with_finite_check(),
+            (device, false) => device,
+        };
+        let spinner = progress::spinner("loading");
+        let (files, what) = open_model(self.model.as_deref())?;
+        let adapters = match self.lora.is_empty() {
+            true => Vec::new(),
+            false => {
+                let config = files.decoder_spec().map_err(CliError::model(&*what))?;
+                adapters(&self.lora, Some(&config))?
+            }
+        };
+        let decoder = files
+            .decoder(|config| {
+                let options = options(config);
+                let context = self.context.unwrap_or(options.context);
+                DecoderOptions {
+                    context,
+                    chunk: options.chunk.min(context),
+                    dtype: self.dtype.dtype(),
+                    adapters,
+                    ..options
+                }
+            })
+            .map_err(CliError::model(&*what))?;
+        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
+        let generator = decoder.generator(&device);
+        let generator = generator.map_err(CliError::model(&*what))?;
+        spinner.finish_and_clear();
+        let trained = decoder.config.context;
+        if self.context.is_some_and(|c| c > trained) {
+            output::note(format_args!(
+                "note: the model was trained for a context of {trained}; beyond it, it may ramble"
+            ));
+        }
+        Ok(Writer {
+            device,
+            files,
+            tokenizer,
+            generator,
+            eos: decoder.config.eos.clone(),
+            config: decoder.config,
+        })
+    }
+}
+
+impl Writer {
+    /// The chat template of the model. From now on texts end where turns do as well.
+    pub(crate) fn chat(&mut self) -> Result<ChatTemplate, CliError> {
+        let template = ChatTemplate::of(&self.files, &self.tokenizer);
+        let template = template.map_err(CliError::model("cannot use the chat template"))?;
+        if let Some(note) = template.note() {
+            output::note(format_args!("note: {note}"));
+        }
+        self.eos = turn_ends(&self.eos, &self.tokenizer);
+        Ok(template)
+    }
+
+    /// The tokens of a conversation up to where the answer begins.
+    ///
+    /// What a message says is read together with what the template puts around it: one that spells a special token of
+    /// the model, which could end its turn, is refused.
+    pub(crate) fn conversation(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+    ) -> Result<Vec<u32>, CliError> {
+        let what = "cannot process the conversation";
+        if let Some(last) = messages.last() {
+            let literal = self.tokenizer.encode_literally(last.content(), false);
+            let plain = self.tokenizer.encode(last.content(), false);
+            if plain.map_err(CliError::model(what))? != literal.map_err(CliError::model(what))? {
+                let text = "the message spells a special token of the model, which could end its turn; leave it out";
+                return Err(CliError::Usage(text.into()));
+            }
+        }
+        let rendered = template.render(messages, &Value::None, true);
+        let rendered = rendered.map_err(|e| {
+            CliError::Usage(format!(
+                "the chat template refuses the conversation: {}",
+                tercet::one_line(&e)
+            ))
+        })?;
+        let tokens = self.tokenizer.encode(&rendered.text, false);
+        tokens.map_err(CliError::model(what))
+    }
+
+    /// Writes after `ids`, of which what the cache has already is not computed again. `show` gets the text as it comes,
+    /// first of all nothing when the prompt is done.
+    pub(crate) fn write(
+        &mut self,
+        ids: &[u32],
+        limit: usize,
+        stop: &[String],
+        show: &mut dyn FnMut(&str) -> Result<(), CliError>,
+    ) -> Result<Written, CliError> {
+        let cached = self.generator.cached().iter().zip(ids);
+        let same = cached.take_while(|(a, b)| a == b).count();
+        // The last token is always fed: its logits are wanted.
+        let same = same.min(ids.len().saturating_sub(1));
+        self.generator.truncate(same);
+        let new = &ids[same..];
+        let options = WriteOptions {
+            max_tokens: limit,
+            stop,
+            eos: &self.eos,
+        };
+        let bar = progress::bar("prefill", new.len(), "tokens");
+        let started = Instant::now();
+        let (mut fed, mut prefilled, mut ready) = (0, Duration::ZERO, false);
+        let (mut text, mut failed) = (String::new(), None);
+        let written = write(
+            &mut self.generator,
+            &self.tokenizer,
+            new,
+            &options,
+            &mut |event| {
+                let piece = match event {
+                    Event::Prompt(done) => {
+                        bar.set_position(done as u64);
+                        (fed, prefilled) = (done, started.elapsed());
+                        ready = done == new.len();
+                        match ready {
+                            true => bar.finish_and_clear(),
+                            false => return !interrupted(),
+                        }
+                        ""
+                    }
+                    Event::Text(piece, _) => piece,
+                };
+                text += piece;
+                failed = show(piece).err();
+                failed.is_none() && !interrupted()
+            },
+        );
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        let what = match ready {
+            true => "cannot compute the next token",
+            false => "cannot process the prompt",
+        };
+        let written = written.map_err(CliError::model(what))?;
+        // The first token came with the prefill.
+        let decoded = written.tokens.len().saturating_sub(1);
+        Ok(Written {
+            text,
+            finish: written.finish,
+            prefill: Phase::new(fed, prefilled),
+            decode: Phase::new(decoded, started.elapsed().saturating_sub(prefilled)),
+            tokens: written.tokens,
+        })
+    }
+}
