@@ -43,11 +43,6 @@ pub(crate) enum CliError {
         what: String,
         source: tercet_models::Error,
     },
-    #[error(
-        "{model} has no chat template, so it knows no conversations; continue a text with \
-         `tercet generate`, or give a template with --template PATH"
-    )]
-    NoTemplate { model: String },
     #[error(transparent)]
     Device(#[from] tercet::DeviceError),
     #[error("{path} is no graph in text form", path = path.display())]
