@@ -136,20 +136,49 @@ impl ModelFiles {
         Ok(Decoder::build(&config, &self.weights(), options)?)
     }
 
-    /// The graph of a BERT encoder, computed in `dtype`. The pooling must be what the folder says,
-    /// if it says.
+    /// How a sentence encoder pools, as its folder says; the mean where it says nothing.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] for a pooling that has no builder, or several of them at once;
+    /// [`Error`] of the folder's files.
+    pub fn pooling(&self) -> Result<Pooling, Error> {
+        let said = match self {
+            ModelFiles::Gguf(_) => None,
+            ModelFiles::Hf(folder) => folder.pooling_modes()?,
+        };
+        let Some(modes) = said else {
+            return Ok(Pooling::MeanNormalized);
+        };
+        match modes.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["mean_tokens"] => Ok(Pooling::MeanNormalized),
+            ["cls_token"] => Ok(Pooling::ClsNormalized),
+            _ => {
+                let modes = modes.join(", ");
+                let reason = format!(
+                    "the model pools by `{modes}`; supported: mean_tokens or cls_token alone"
+                );
+                Err(ModelError::Unsupported(reason).into())
+            }
+        }
+    }
+
+    /// The graph of a BERT encoder, computed in `dtype`. A pooling must be what the folder says
+    /// ([`ModelFiles::pooling`]), if it says.
     ///
     /// # Errors
     /// [`Error`] of the configuration or of [`Bert::build`]; [`ModelError::Unsupported`] for
     /// another pooling.
     pub fn bert(&self, pooling: Pooling, dtype: tercet::DType) -> Result<Bert, Error> {
-        if let (ModelFiles::Hf(folder), Pooling::MeanNormalized) = (self, pooling)
-            && let Some(modes) = folder.pooling_modes()?
-            && modes != ["mean_tokens"]
+        if let ModelFiles::Hf(folder) = self
+            && pooling != Pooling::None
+            && folder.pooling_modes()?.is_some()
         {
-            let modes = modes.join(", ");
-            let reason = format!("the model pools by `{modes}`; supported: mean_tokens");
-            return Err(ModelError::Unsupported(reason).into());
+            let said = self.pooling()?;
+            if said != pooling {
+                let reason =
+                    format!("the model's folder says Pooling::{said:?}, not Pooling::{pooling:?}");
+                return Err(ModelError::Unsupported(reason).into());
+            }
         }
         Ok(Bert::build(
             &self.bert_config()?,

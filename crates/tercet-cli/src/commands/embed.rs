@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tercet_models::{Embedder, ModelFiles, Pooling};
+use tercet_models::{Embedder, ModelFiles};
 
 use super::{Precision, device};
 use crate::error::{CliError, Outcome};
@@ -97,7 +97,7 @@ fn load(
     texts: &[String],
 ) -> Result<Embedder, tercet_models::Error> {
     let files = ModelFiles::open(&args.model)?;
-    let bert = files.bert(Pooling::MeanNormalized, args.dtype.dtype())?;
+    let bert = files.bert(files.pooling()?, args.dtype.dtype())?;
     let said = match &files {
         ModelFiles::Hf(folder) => folder.max_seq_length()?,
         ModelFiles::Gguf(_) => None,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tercet::{Bindings, CompileOptions, DType, Graph, Symbol, Tensor, TensorType};
-use tercet_models::{DecoderOptions, Family, Pooling, Sampling};
+use tercet_models::{DecoderOptions, Family, Sampling};
 
 use super::{Precision, generate::open_model};
 use crate::error::CliError;
@@ -119,7 +119,9 @@ impl Source {
                 (llama.model, options, llama_inputs())
             }
             Family::Bert => {
-                let bert = files.bert(Pooling::MeanNormalized, dtype);
+                let bert = files
+                    .pooling()
+                    .and_then(|pooling| files.bert(pooling, dtype));
                 let bert = bert.map_err(CliError::model(what))?;
                 let len = bert.config.max_positions;
                 let options = CompileOptions::new().bound("b", BERT_BATCH).bound("s", len);

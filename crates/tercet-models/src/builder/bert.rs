@@ -24,6 +24,8 @@ pub enum Pooling {
     None,
     /// The mean over the tokens that the mask keeps, then divided by its L2 norm.
     MeanNormalized,
+    /// That of the first token (the class token of BERT), divided by its L2 norm.
+    ClsNormalized,
 }
 
 /// A BERT encoder: its graph, parameters and configuration.
@@ -67,6 +69,12 @@ impl Bert {
             Pooling::None => b.graph.output("hidden", x)?,
             Pooling::MeanNormalized => {
                 let pooled = mean_normalized(&mut b.graph, x, mask)?;
+                b.graph.output("embedding", pooled)?;
+            }
+            Pooling::ClsNormalized => {
+                let first = b.graph.narrow(x, 1, 0, 1)?;
+                let first = b.graph.squeeze(first, 1)?;
+                let pooled = normalized(&mut b.graph, first)?;
                 b.graph.output("embedding", pooled)?;
             }
         }
@@ -303,12 +311,17 @@ pub(crate) fn mean(g: &mut Graph, x: Value, mask: Value) -> Result<Value, OpErro
 /// The unit vectors of [`mean`].
 pub(crate) fn mean_normalized(g: &mut Graph, x: Value, mask: Value) -> Result<Value, OpError> {
     let mean = mean(g, x, mask)?;
-    let squares = g.mul(mean, mean)?;
+    normalized(g, mean)
+}
+
+/// The rows of `x [b, hidden]`, each divided by its L2 norm.
+fn normalized(g: &mut Graph, x: Value) -> Result<Value, OpError> {
+    let squares = g.mul(x, x)?;
     let norm = g.reduce(ReduceFn::Sum, squares, &[1], true)?;
     let norm = g.sqrt(norm)?;
     let least = g.scalar(DType::F32, LEAST_NORM)?;
     let norm = g.max(norm, least)?;
-    g.div(mean, norm)
+    g.div(x, norm)
 }
 
 /// A compiled sentence encoder with its tokenizer: texts in, unit vectors out.
@@ -325,7 +338,7 @@ pub struct Embedder {
 const INPUTS: [&str; 3] = ["ids", "type_ids", "mask"];
 
 impl Embedder {
-    /// Compiles `bert` (built with [`Pooling::MeanNormalized`]) for batches of `batch` texts, each
+    /// Compiles `bert` (built with a [`Pooling`] other than `None`) for batches of `batch` texts, each
     /// cut at `len` tokens.
     ///
     /// # Errors
@@ -345,7 +358,7 @@ impl Embedder {
             .is_none_or(|o| o.name != "embedding")
         {
             return Err(ModelError::Unsupported(
-                "the encoder was built without pooling; build it with Pooling::MeanNormalized"
+                "the encoder was built without pooling; build it with the pooling of its folder"
                     .into(),
             ));
         }

@@ -224,6 +224,41 @@ fn class_losses_follow_from_hidden_states() {
 }
 
 #[test]
+fn folders_say_how_texts_are_pooled() {
+    let dir = temp_dir("bert-pooling");
+    let files = encoder(&dir, "");
+    assert_eq!(files.pooling().unwrap(), Pooling::MeanNormalized);
+    std::fs::create_dir_all(dir.join("1_Pooling")).unwrap();
+    let say = |json: serde_json::Value| {
+        std::fs::write(dir.join("1_Pooling/config.json"), json.to_string()).unwrap();
+    };
+    say(
+        json!({"word_embedding_dimension": HIDDEN, "pooling_mode_cls_token": true,
+        "pooling_mode_mean_tokens": false}),
+    );
+    assert_eq!(files.pooling().unwrap(), Pooling::ClsNormalized);
+    let hidden = encoded(&files, Pooling::None);
+    let pooled = encoded(&files, Pooling::ClsNormalized);
+    for (all, own) in hidden.iter().zip(&pooled) {
+        let first = &all[..HIDDEN];
+        let norm = first.iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert_eq!(own.len(), HIDDEN);
+        assert!(own.iter().zip(first).all(|(x, y)| near(*x, y / norm, 1e-5)));
+    }
+    let other = files.bert(Pooling::MeanNormalized, DType::F32).unwrap_err();
+    assert!(other.to_string().contains("ClsNormalized"), "{other}");
+    for modes in [
+        json!({"pooling_mode_max_tokens": true}),
+        json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}),
+        json!({}),
+    ] {
+        say(modes);
+        let refused = files.pooling().unwrap_err().to_string();
+        assert!(refused.contains("the model pools by"), "{refused}");
+    }
+}
+
+#[test]
 fn pair_losses_follow_from_embeddings() {
     let files = encoder(&temp_dir("bert-pairs"), "bert.");
     let vectors = encoded(&files, Pooling::MeanNormalized);
