@@ -71,28 +71,31 @@ fn products_from_blocks_agree_with_f64() {
     }
 }
 
+type Element = fn(usize) -> f32;
+
+/// Elements of a row by their index.
+const ROWS: [(&str, Element); 8] = [
+    ("magnitudes far apart inside of 32", |i| {
+        [1.0, -1e4, 3e-4, 0.5][i * 7 % 4] * (1.0 + (i % 13) as f32)
+    }),
+    ("magnitudes far apart between 32", |i| {
+        10f32.powi((i / 32) as i32 - 8) * ((i * 37 % 101) as f32 - 50.0)
+    }),
+    ("the greatest that digits hold", |i| {
+        [8_388_607.0, -8_355_840.0, 8_355_839.0, 127.0][i % 4]
+    }),
+    ("zeros", |_| 0.0),
+    ("one that is not zero", |i| if i == 77 { 3.25 } else { 0.0 }),
+    ("subnormal", |i| 1e-40 * (i % 3) as f32),
+    ("tiny", |i| 1e-30 * ((i * 37 % 101) as f32 - 50.0)),
+    ("huge", |i| 1e30 * ((i * 37 % 101) as f32 - 50.0)),
+];
+
 /// Rows that fixed point holds, and rows that it does not.
 #[test]
 fn one_row_of_any_magnitude() {
     const K: usize = 512;
     const N: usize = 9;
-    type Element = fn(usize) -> f32;
-    let rows: [(&str, Element); 8] = [
-        ("magnitudes far apart inside of 32", |i| {
-            [1.0, -1e4, 3e-4, 0.5][i * 7 % 4] * (1.0 + (i % 13) as f32)
-        }),
-        ("magnitudes far apart between 32", |i| {
-            10f32.powi((i / 32) as i32 - 8) * ((i * 37 % 101) as f32 - 50.0)
-        }),
-        ("the greatest that digits hold", |i| {
-            [8_388_607.0, -8_355_840.0, 8_355_839.0, 127.0][i % 4]
-        }),
-        ("zeros", |_| 0.0),
-        ("one that is not zero", |i| if i == 77 { 3.25 } else { 0.0 }),
-        ("subnormal", |i| 1e-40 * (i % 3) as f32),
-        ("tiny", |i| 1e-30 * ((i * 37 % 101) as f32 - 50.0)),
-        ("huge", |i| 1e30 * ((i * 37 % 101) as f32 - 50.0)),
-    ];
     for &scheme in Scheme::ALL {
         let bytes = blocks(scheme, N * K / scheme.block_len());
         let mut weights = vec![0.0; N * K];
@@ -119,7 +122,7 @@ fn one_row_of_any_magnitude() {
             );
             y
         };
-        for (name, element) in rows {
+        for (name, element) in ROWS {
             let x: Vec<f32> = (0..K).map(element).collect();
             for &level in SimdLevel::available() {
                 for (j, got) in run(level, &x).into_iter().enumerate() {
