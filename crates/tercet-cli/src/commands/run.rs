@@ -48,23 +48,26 @@ struct Row<'a> {
     values: Elements<'a>,
 }
 
-/// A graph with all that is given for it, weights included.
+/// A graph, and all that is given for it, weights included, where it took that to make it.
 struct Loaded {
     graph: Graph,
-    tensors: Vec<(String, Tensor)>,
+    tensors: Option<Vec<(String, Tensor)>>,
 }
 
 fn load(args: &Args) -> Result<Loaded, CliError> {
     if !onnx::is_onnx(&args.graph) {
-        let graph = read_graph(&args.graph)?;
-        let tensors = read_tensors(&Signature::of(&graph), &args.input)?;
-        return Ok(Loaded { graph, tensors });
+        return Ok(Loaded {
+            graph: read_graph(&args.graph)?,
+            tensors: None,
+        });
     }
     let onnx::Opened { imported, given } = onnx::open(&args.graph, &args.input)?;
     let mut tensors = given;
     tensors.extend(imported.params);
-    let graph = imported.graph;
-    Ok(Loaded { graph, tensors })
+    Ok(Loaded {
+        graph: imported.graph,
+        tensors: Some(tensors),
+    })
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
@@ -77,6 +80,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let target = match &args.output {
         Some(path) => Some(target(path, &signature)?),
         None => None,
+    };
+    let tensors = match tensors {
+        Some(tensors) => tensors,
+        None => read_tensors(&signature, &args.input)?,
     };
     let plain = device(&args.device)?;
     let device = match args.first_nonfinite {
