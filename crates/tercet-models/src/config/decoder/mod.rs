@@ -252,6 +252,8 @@ pub struct DecoderSpec {
     pub mlp_bias: bool,
     /// Whether the output projection has a bias.
     pub head_bias: bool,
+    /// Whether a folder calls the output `lm_head` where the family of old had a name of its own.
+    pub output_is_lm_head: bool,
     /// The token that begins a text.
     pub bos: Option<u32>,
     /// The tokens that end one; may be empty.
@@ -312,6 +314,7 @@ impl DecoderSpec {
             output_bias: false,
             mlp_bias: false,
             head_bias: false,
+            output_is_lm_head: false,
             bos: None,
             eos: Vec::new(),
             family: DecoderFamily::LLAMA,

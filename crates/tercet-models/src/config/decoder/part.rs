@@ -129,6 +129,9 @@ impl Part {
 
     /// The name in a Hugging Face folder, without `.weight`.
     pub(crate) fn module(self, spec: &DecoderSpec, layer: usize) -> String {
+        if self == Part::Output && spec.output_is_lm_head {
+            return OUTPUT_MODULE.to_string();
+        }
         let names = spec.family.get().names;
         let own = names.iter().find(|(part, _)| *part == self);
         let name = own.map_or(self.names().0, |(_, name)| name);
