@@ -34,18 +34,6 @@ const CHATML: &str = "{{ before }}{% for message in messages %}\
     {{ '\\n' }}{% endfor %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-/// Tokens that end a turn in models of today. A base file's end of text may be another one.
-const TURN_ENDS: [&str; 8] = [
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|return|>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<|endofturn|>",
-];
-
 /// Messages of a conversation at most: prefixes are rendered for each answer.
 const MAX_MESSAGES: usize = 1000;
 const MAX_TEMPLATE_FILE: u64 = super::template::MAX_TEMPLATE_BYTES as u64;
@@ -86,57 +74,15 @@ impl ChatTemplate {
     /// [`crate::Error`]: the files cannot be read, or [`crate::Error::Data`] when the template is
     /// refused.
     pub fn of(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<ChatTemplate, crate::Error> {
-        let (source, tokens) = source_of(files, tokenizer)?;
+        let (source, tokens) = match files {
+            ModelFiles::Hf(folder) => of_folder(folder)?,
+            ModelFiles::Gguf(gguf) => of_gguf(gguf, tokenizer)?,
+        };
         let template = match source {
             Some(source) => ChatTemplate::new(&source, &tokens),
             None => ChatTemplate::chatml(tokenizer, &tokens),
         };
         Ok(template?)
-    }
-
-    /// As [`Self::of`], without ChatML for a model that has no template: that is `None`. A `source`
-    /// is taken in place of the model's template; the names of tokens that it may use are the model's.
-    ///
-    /// # Errors
-    /// As [`Self::of`].
-    pub fn own(
-        files: &ModelFiles,
-        tokenizer: &Tokenizer,
-        source: Option<&str>,
-    ) -> Result<Option<ChatTemplate>, crate::Error> {
-        let (found, tokens) = source_of(files, tokenizer)?;
-        let template = source.or(found.as_deref());
-        let template = template.map(|source| ChatTemplate::new(source, &tokens));
-        Ok(template.transpose()?)
-    }
-
-    /// The tokens that end an answer: those that end a text (`eos`), those that are known to end a
-    /// turn where the vocabulary has them, and the special token that the template writes behind an
-    /// answer, whatever it is called.
-    #[must_use]
-    pub fn ends(&self, tokenizer: &Tokenizer, eos: &[u32]) -> Vec<u32> {
-        let known = TURN_ENDS.iter().filter_map(|t| tokenizer.token_to_id(t));
-        let own = self.end_of_turn(tokenizer);
-        let mut ends = Vec::new();
-        for id in eos.iter().copied().chain(known).chain(own) {
-            if !ends.contains(&id) {
-                ends.push(id);
-            }
-        }
-        ends
-    }
-
-    /// The special token behind the answer of a short conversation. A template that refuses the
-    /// conversation, or writes text there, has none.
-    fn end_of_turn(&self, tokenizer: &Tokenizer) -> Option<u32> {
-        const ANSWER: &str = "\u{e000}";
-        let messages = [
-            Message::new(Role::User, "Hello"),
-            Message::new(Role::Assistant, ANSWER),
-        ];
-        let text = self.render(&messages, &Value::None, false).ok()?.text;
-        let (_, behind) = text.rsplit_once(ANSWER)?;
-        leading_special(tokenizer, behind.trim_start())
     }
 
     /// A template from its text, with variables such as `("bos_token", "<s>")`.
@@ -332,26 +278,7 @@ impl ChatTemplate {
     }
 }
 
-/// The special token that a text begins with.
-#[must_use]
-pub fn leading_special(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
-    // Special tokens are short; what follows is not looked at.
-    let head: String = text.chars().take(64).collect();
-    let ids = tokenizer.encode(&head, false).ok()?;
-    let id = *ids.first()?;
-    let name = tokenizer.id_to_token(id)?;
-    let literal = tokenizer.encode_literally(&name, false).ok()?;
-    (text.starts_with(&name) && literal != [id]).then_some(id)
-}
-
 type Source = (Option<String>, Vec<(String, String)>);
-
-fn source_of(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Source, crate::Error> {
-    match files {
-        ModelFiles::Hf(folder) => of_folder(folder),
-        ModelFiles::Gguf(gguf) => of_gguf(gguf, tokenizer),
-    }
-}
 
 fn of_folder(folder: &HfFolder) -> Result<Source, crate::Error> {
     const TOKENS: [&str; 6] = [

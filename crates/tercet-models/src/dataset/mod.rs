@@ -25,7 +25,7 @@ mod records;
 mod split;
 pub mod template;
 
-pub use chat::{Answer, ChatTemplate, Conversation, leading_special};
+pub use chat::{Answer, ChatTemplate, Conversation};
 pub use corpus::{Corpus, CorpusOptions, Document};
 pub use encoder::{EncoderBatch, LabelledTexts, TextPairs};
 pub use error::{DataError, LineError};
