@@ -1,8 +1,8 @@
 //! `cargo xtask python`: the wheel of the Python module, its tests and its types.
 //!
 //! 1. a virtual environment in the cache folder with what `requirements-tests.txt` lists,
-//! 2. the wheel, by maturin, on the release profile in the workspace's target folder: what the tests of the workspace
-//!    were built with serves it, too,
+//! 2. the wheel, by maturin, on the release profile in the workspace's target folder; it is a workspace of its own, for
+//!    which the engine is built once more,
 //! 3. the `tercet` command, whose server the tests talk to,
 //! 4. pytest on the installed wheel, and mypy in its strict mode on stubs and tests.
 
@@ -38,8 +38,9 @@ pub(crate) fn run() -> Result<(), Error> {
     pip.args(["--no-deps", "--force-reinstall"]).arg(&wheel);
     process::run(&mut pip)?;
 
+    // With the features that the tests of the workspace have, so that nothing is built for it alone.
     let mut build = process::cargo();
-    build.arg("build").args(SELECTION).args(["--bin", "tercet"]);
+    build.args(["test", "--no-run", "--quiet"]).args(SELECTION);
     process::run(&mut build)?;
     let mut tests = python.command();
     tests
