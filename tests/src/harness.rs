@@ -35,6 +35,8 @@ pub struct Record {
     pub name: String,
     /// What became of it.
     pub outcome: Outcome,
+    /// How long it ran.
+    pub took: Duration,
 }
 
 /// Which tests began and which ended, on disk, for whoever asks after the process has died.
@@ -84,17 +86,18 @@ fn prepare(tests: Vec<(&'static str, Test)>, journal: Option<Journal>) -> (Vec<P
         let (name, ignored, run) = test.into_parts();
         let record = {
             let (records, name) = (records.clone(), name.clone());
-            move |outcome| {
+            move |outcome, took: Duration| {
                 let suite = suite.to_string();
                 lock(&records).push(Record {
                     suite,
                     name,
                     outcome,
+                    took,
                 });
             }
         };
         if let Some(why) = &ignored {
-            record.clone()(Outcome::Ignored(why.clone()));
+            record.clone()(Outcome::Ignored(why.clone()), Duration::ZERO);
         }
         let journal = journal.clone();
         let in_journal = name.clone();
@@ -102,11 +105,13 @@ fn prepare(tests: Vec<(&'static str, Test)>, journal: Option<Journal>) -> (Vec<P
             if let Some(journal) = &*journal {
                 journal.line("begin", &in_journal);
             }
+            let start = Instant::now();
             let done = caught(run);
-            record(match &done {
+            let outcome = match &done {
                 Ok(()) => Outcome::Passed,
                 Err(e) => Outcome::Failed(e.message().unwrap_or("failed").to_string()),
-            });
+            };
+            record(outcome, start.elapsed());
             if let Some(journal) = &*journal {
                 journal.line("end", &in_journal);
             }
@@ -212,6 +217,7 @@ pub fn main() {
         Err(_) => tests,
     };
     let records = run(&arguments, tests);
+    eprintln!("{}", slowest(&records));
     let mut failed = records
         .iter()
         .any(|r| matches!(r.outcome, Outcome::Failed(_)));
@@ -222,6 +228,24 @@ pub fn main() {
     if failed {
         std::process::exit(101);
     }
+}
+
+/// Where the time went: the groups of tests (suite and operator) that took most of it, in seconds.
+fn slowest(records: &[Record]) -> String {
+    const SHOWN: usize = 12;
+    let mut groups: HashMap<String, Duration> = HashMap::new();
+    for record in records {
+        let parts: Vec<&str> = record.name.splitn(3, '/').take(2).collect();
+        *groups.entry(parts.join("/")).or_default() += record.took;
+    }
+    let all: Duration = groups.values().sum();
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let shown = groups.iter().take(SHOWN);
+    let shown: Vec<String> = shown
+        .map(|(name, took)| format!("{name} {:.0}", took.as_secs_f64()))
+        .collect();
+    format!("{:.0} s of tests: {}", all.as_secs_f64(), shown.join(", "))
 }
 
 /// Only tests whose names match one of these patterns, which commas separate: parts of the name in their order, with `*`

@@ -142,6 +142,7 @@ mod tests {
             suite: "s".into(),
             name: format!("t{at}"),
             outcome: outcome.clone(),
+            took: std::time::Duration::ZERO,
         };
         let records = outcomes.iter().enumerate().map(record).collect();
         OnExecutor::of("cpu", "a processor".into(), 1.0, records)

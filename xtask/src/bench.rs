@@ -29,7 +29,7 @@ use criterion::{Measurement, Work};
 use peers::PeerTime;
 
 /// The bench targets: package and target name.
-const TARGETS: [(&str, &str); 2] = [("tercet-cpu", "kernels"), ("tercet-tests", "cpu")];
+const TARGETS: [(&str, &str); 2] = [("tercet-bench-kernels", "kernels"), ("tercet-tests", "cpu")];
 
 /// The groups whose elements are tokens; elsewhere they are FLOPs.
 const TOKEN_GROUPS: [&str; 4] = ["decode", "generate", "minilm", "prefill"];

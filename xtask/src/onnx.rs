@@ -92,7 +92,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
         command.args(["run", "--quiet", "--profile", &options.profile]);
         command.args(["--package", "tercet-onnx", "--example", "node_suite"]);
         if device != "cpu" {
-            command.args(["--features", "vulkan,wgpu"]);
+            command.args(["--features", "tercet/vulkan,tercet/wgpu"]);
         }
         command.arg("--").arg(&cases).arg(device);
         if let Some(filter) = &options.filter {

@@ -1,8 +1,7 @@
 //! `cargo xtask python`: the wheel of the Python module, its tests and its types.
 //!
 //! 1. a virtual environment in the cache folder with what `requirements-tests.txt` lists,
-//! 2. the wheel, by maturin, on the release profile in the workspace's target folder; it is a workspace of its own, for
-//!    which the engine is built once more,
+//! 2. the wheel, by maturin, on the release profile in the workspace's target folder, where the engine is built,
 //! 3. the `tercet` command, whose server the tests talk to,
 //! 4. pytest on the installed wheel, and mypy in its strict mode on stubs and tests.
 
@@ -124,4 +123,29 @@ fn wheel(cache: &Path, folder: &Path, python: &Python) -> Result<PathBuf, Error>
 fn target_dir() -> PathBuf {
     let dir = std::env::var_os("CARGO_TARGET_DIR");
     process::root().join(dir.unwrap_or_else(|| "target".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packages with their features, a line each, of what `selection` builds.
+    fn built(selection: &[&str], edges: &str) -> Vec<String> {
+        let mut tree = process::cargo();
+        tree.args(["tree", "--locked", "--prefix", "none", "--edges", edges]);
+        tree.args(["--format", "{p} [{f}]"]).args(selection);
+        let lines = process::output(tree.current_dir(process::root())).expect("cargo tree");
+        let lines = String::from_utf8(lines).expect("UTF-8");
+        let lines = lines.lines().map(|line| line.trim_end_matches(" (*)").to_string());
+        lines.collect()
+    }
+
+    #[test]
+    fn the_wheel_is_made_of_what_the_tests_are_built_with() {
+        let tests = built(&SELECTION[1..], "normal,build,dev");
+        let wheel = built(&["--package", "tercet-python"], "normal,build");
+        assert!(wheel.len() > 100);
+        let differ: Vec<_> = wheel.iter().filter(|line| !tests.contains(line)).collect();
+        assert!(differ.is_empty(), "ask for these features in {CRATE}/Cargo.toml: {differ:?}");
+    }
 }

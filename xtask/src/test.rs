@@ -7,9 +7,8 @@
 //! 2. those of this package, in a build without the GLSL compiler, which `--all-features` over the
 //!    workspace would bring in,
 //! 3. the Vulkan tests again on a newer lavapipe, which has cooperative matrices,
-//! 4. the tests of the examples, which are workspaces of their own in the same target folder,
-//! 5. the doc tests,
-//! 6. the Python module's, where `python3` can make a virtual environment ([`python`]).
+//! 4. the doc tests,
+//! 5. the Python module's, where `python3` can make a virtual environment ([`python`]).
 //!
 //! All but 2 run on code built with the release profile, which is what users get.
 //!
@@ -29,11 +28,15 @@ use crate::error::Error;
 use crate::{cache, env, fetch, lavapipe, process, python, system};
 
 /// What is tested and built together, so that nothing is built again for other features.
-pub(crate) const SELECTION: [&str; 5] = [
+///
+/// The bench beside other libraries is left out: these take a minute to compile.
+pub(crate) const SELECTION: [&str; 7] = [
     PROFILE,
     "--workspace",
     "--exclude",
     "xtask",
+    "--exclude",
+    "tercet-bench-kernels",
     "--all-features",
 ];
 /// What ships is what is tested.
@@ -103,9 +106,6 @@ const NOT_ON_WGPU: [&str; 13] = [
     "/attention/*/f16/",
 ];
 
-/// The crates under `examples/`.
-const EXAMPLES: [&str; 2] = ["custom-op", "training"];
-
 /// What nextest leaves to [`SUITES`] and [`PROGRAMS`], which it would give a process for each test.
 const NOT_SUITES: &str = "not binary(suites) - binary(programs)";
 
@@ -161,8 +161,6 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
             Ok(())
         }
     };
-    let examples = EXAMPLES.map(|name| process::run(&mut setup.example(name)));
-    let examples = examples.into_iter().fold(Ok(()), Result::and);
     let mut doc = process::cargo();
     doc.args(["test", "--doc"]).args(SELECTION);
     let doc = process::run(setup.prepare(&mut doc));
@@ -173,7 +171,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
             Ok(())
         }
     };
-    let all = [suites, own, newer, examples, doc, python];
+    let all = [suites, own, newer, doc, python];
     all.into_iter().fold(tests, Result::and)
 }
 
@@ -213,19 +211,6 @@ impl Setup {
             // The filter may be for the others.
             command.arg("--no-tests=pass");
         }
-        command
-    }
-
-    /// The tests of an example. Its lock file stays as it is; what is built for the workspace serves it, too.
-    fn example(&self, name: &str) -> Command {
-        let root = process::root();
-        let target =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        let mut command = process::cargo();
-        command.args(["test", PROFILE, "--locked", "--manifest-path"]);
-        command.arg(root.join("examples").join(name).join("Cargo.toml"));
-        command.arg("--target-dir").arg(target);
-        self.prepare(&mut command);
         command
     }
 
@@ -407,15 +392,6 @@ mod tests {
                 assert!(command.get_args().any(|arg| arg == PROFILE), "{executor}");
             }
         }
-    }
-
-    #[test]
-    fn every_example_is_tested() {
-        let folder = std::fs::read_dir(process::root().join("examples")).expect("the examples");
-        let found = folder.map(|entry| entry.expect("an entry").file_name());
-        let mut found: Vec<OsString> = found.collect();
-        found.sort();
-        assert_eq!(found, EXAMPLES.map(OsString::from));
     }
 
     #[test]

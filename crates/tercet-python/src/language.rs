@@ -3,6 +3,7 @@
 //! Each text is written by a thread of its own, over a compiled model that is lent from the model's pool. Python's
 //! thread waits without its lock and looks for Ctrl-C meanwhile; a reader that leaves ends the text.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tercet::{DType, Device};
 use tercet_models::{
-    Decoder, DecoderOptions, Event, Finish, Generator, ModelFiles, Sampling, Tokenizer,
-    WriteOptions, Written, write,
+    Decoder, DecoderOptions, Event, Finish, Generator, ModelFiles, Sampling, SamplingOptions,
+    Tokenizer, WriteOptions, Written, write,
 };
 
 use crate::array;
@@ -21,14 +22,6 @@ use crate::graph::PyGraph;
 
 /// How often Ctrl-C is looked for while a piece is awaited.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// How a compiled model chooses tokens.
-#[derive(Clone, Copy, PartialEq)]
-struct Choice {
-    temperature: f64,
-    top_k: usize,
-    top_p: f64,
-}
 
 struct Shared {
     files: ModelFiles,
@@ -39,7 +32,7 @@ struct Shared {
     eos: Vec<u32>,
     vocab: usize,
     /// Compiled models that write no text now.
-    idle: Mutex<Vec<(Choice, Generator)>>,
+    idle: Mutex<Vec<Generator>>,
 }
 
 /// A language model with its tokenizer.
@@ -49,39 +42,32 @@ pub(crate) struct PyLanguageModel {
 }
 
 impl Shared {
-    fn decoder(&self, choice: Choice) -> Result<Decoder, tercet_models::Error> {
+    fn decoder(&self) -> Result<Decoder, tercet_models::Error> {
         self.files.decoder(|spec| DecoderOptions {
             context: self.context,
             chunk: 512.min(self.context),
             dtype: self.dtype,
-            sampling: Some(Sampling {
-                temperature: choice.temperature,
-                top_k: choice.top_k,
-                top_p: choice.top_p,
-                ..Sampling::GREEDY
-            }),
+            sampling: Some(Sampling::GREEDY),
             ..DecoderOptions::new(spec)
         })
     }
 
-    /// A compiled model for this choice, from the pool or new.
-    fn take(&self, choice: Choice) -> Result<Generator, tercet_models::Error> {
+    /// A compiled model with an empty cache, from the pool or new.
+    fn take(&self) -> Result<Generator, tercet_models::Error> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = idle.iter().position(|(c, _)| *c == choice) {
-            return Ok(idle.swap_remove(at).1);
+        if let Some(generator) = idle.pop() {
+            return Ok(generator);
         }
-        // One that chooses otherwise holds a cache that another may have.
-        idle.pop();
         drop(idle);
-        Ok(self.decoder(choice)?.generator(&self.device)?)
+        Ok(self.decoder()?.generator(&self.device)?)
     }
 
-    fn give_back(&self, choice: Choice, mut generator: Generator) {
+    fn give_back(&self, mut generator: Generator) {
         generator.reset();
         self.idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push((choice, generator));
+            .push(generator);
     }
 }
 
@@ -107,30 +93,16 @@ impl PyLanguageModel {
             shared: Arc::new(shared),
         })
     }
-
-    fn checked(&self, temperature: f64, top_k: usize, top_p: f64) -> PyResult<Choice> {
-        if !(temperature.is_finite() && temperature >= 0.0) {
-            return Err(PyValueError::new_err(format!(
-                "a temperature of {temperature}; expected 0 or more"
-            )));
-        }
-        if !(0.0..=1.0).contains(&top_p) {
-            return Err(PyValueError::new_err(format!(
-                "a top_p of {top_p}; expected a number from 0 to 1"
-            )));
-        }
-        Ok(Choice {
-            temperature,
-            top_k,
-            top_p,
-        })
-    }
 }
 
 #[pymethods]
 impl PyLanguageModel {
     /// Writes after a prompt: an iterator of pieces of text. Without a temperature the likeliest token is taken.
-    #[pyo3(signature = (prompt, max_tokens=128, *, temperature=0.0, top_k=0, top_p=1.0, seed=0, stop=None))]
+    ///
+    /// Penalties of presence and frequency look at what was written, that of repetition at the prompt, too; a bias of
+    /// minus infinity forbids a token. Nothing is compiled for any of them.
+    #[pyo3(signature = (prompt, max_tokens=128, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
+        presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn generate(
         &self,
@@ -139,10 +111,27 @@ impl PyLanguageModel {
         temperature: f64,
         top_k: usize,
         top_p: f64,
+        min_p: f64,
+        repetition_penalty: f64,
+        presence_penalty: f64,
+        frequency_penalty: f64,
+        logit_bias: Option<BTreeMap<u32, f32>>,
         seed: u64,
         stop: Option<Vec<String>>,
     ) -> PyResult<PyGeneration> {
-        let choice = self.checked(temperature, top_k, top_p)?;
+        let sampling = SamplingOptions {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            logit_bias: logit_bias.into_iter().flatten().collect(),
+            ..SamplingOptions::default()
+        };
+        let checked = sampling.check(self.shared.vocab);
+        checked.map_err(|e| PyValueError::new_err(tercet::one_line(&e)))?;
         let request = Request {
             prompt: self
                 .shared
@@ -151,7 +140,7 @@ impl PyLanguageModel {
                 .map_err(errors::model)?,
             max_tokens,
             stop: stop.unwrap_or_default(),
-            choice,
+            sampling,
             seed,
         };
         PyGeneration::start(Arc::clone(&self.shared), request)
@@ -159,16 +148,11 @@ impl PyLanguageModel {
 
     /// The logits of the token after these, an array of the size of the vocabulary.
     fn logits<'py>(&self, py: Python<'py>, tokens: Vec<u32>) -> PyResult<Bound<'py, PyAny>> {
-        let greedy = Choice {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-        };
         let logits = py.detach(|| -> Result<Vec<f32>, tercet_models::Error> {
-            let mut generator = self.shared.take(greedy)?;
+            let mut generator = self.shared.take()?;
             let fed = generator.feed(&tokens).map(|_| ());
             let logits = fed.and_then(|()| generator.logits());
-            self.shared.give_back(greedy, generator);
+            self.shared.give_back(generator);
             Ok(logits?)
         });
         let logits = logits.map_err(errors::model)?;
@@ -193,13 +177,8 @@ impl PyLanguageModel {
 
     /// The graph that one run of the model computes.
     fn graph(&self, py: Python<'_>) -> PyResult<PyGraph> {
-        let greedy = Choice {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-        };
         let decoder = py
-            .detach(|| self.shared.decoder(greedy))
+            .detach(|| self.shared.decoder())
             .map_err(errors::model)?;
         Ok(PyGraph::of(decoder.model.graph))
     }
@@ -230,7 +209,7 @@ struct Request {
     prompt: Vec<u32>,
     max_tokens: usize,
     stop: Vec<String>,
-    choice: Choice,
+    sampling: SamplingOptions,
     seed: u64,
 }
 
@@ -254,7 +233,8 @@ struct State {
 /// The body of the thread that writes.
 fn work(shared: &Shared, request: &Request, pieces: &SyncSender<Message>) {
     let done = || -> Result<Written, tercet_models::Error> {
-        let mut generator = shared.take(request.choice)?;
+        let mut generator = shared.take()?;
+        generator.set_sampling(&request.sampling)?;
         generator.set_seed(request.seed);
         generator.skip_logits();
         let options = WriteOptions {
@@ -273,7 +253,7 @@ fn work(shared: &Shared, request: &Request, pieces: &SyncSender<Message>) {
                 Event::Text(text, _) => pieces.send(Message::Piece(text.to_string())).is_ok(),
             },
         );
-        shared.give_back(request.choice, generator);
+        shared.give_back(generator);
         written
     };
     // Who has left needs no result.

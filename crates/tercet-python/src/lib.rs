@@ -4,10 +4,10 @@
 //! it adds is the way from and to NumPy ([`array`]), from keywords to attributes ([`literal`]), and Python's lock,
 //! which is released while anything compiles or runs.
 //!
-//! It is a workspace of its own, outside of the main one. An extension module takes Python's symbols from the process
-//! that loads it, so that one wheel (`abi3`) serves all versions from 3.9 on and none is linked. A test program has no
-//! such process: with pyo3's feature `extension-module` it does not link, without it it needs a `libpython` of the
-//! machine. `cargo test --workspace --all-features` should need neither; `cargo xtask python` builds and tests this.
+//! An extension module takes Python's symbols from the process that loads it, so that one wheel (`abi3`) serves all
+//! versions from 3.9 on and none is linked. A test program has no such process: with pyo3's feature `extension-module` it
+//! does not link, without it it needs a `libpython` of the machine. So no test is written in Rust here, and nothing of
+//! this crate is built by `cargo test --workspace`: `cargo xtask python` builds and tests it.
 
 mod array;
 mod device;
@@ -17,11 +17,13 @@ mod graph;
 mod html;
 mod language;
 mod literal;
+mod onnx;
 mod operator;
 mod report;
 mod session;
 mod value;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
@@ -29,17 +31,19 @@ use pyo3::prelude::*;
 use tercet_models::{Family, ModelFiles};
 
 /// Opens a model or a graph: a graph in text form (`.tercet`), a GGUF file, a Hugging Face folder of a language model or
-/// of a sentence encoder.
+/// of a sentence encoder, an ONNX model.
 ///
-/// A graph has no device yet: it takes one in `compile`.
+/// A graph has no device yet: it takes one in `compile`. `bounds` are the greatest sizes of an ONNX model's symbols, for
+/// which it is compiled once; without one it is compiled for the next power of two.
 #[pyfunction]
-#[pyo3(signature = (path, *, device=None, dtype=None, context=None))]
+#[pyo3(signature = (path, *, device=None, dtype=None, context=None, bounds=None))]
 fn load<'py>(
     py: Python<'py>,
     path: PathBuf,
     device: Option<&str>,
     dtype: Option<&str>,
     context: Option<usize>,
+    bounds: Option<BTreeMap<String, usize>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     if !path.exists() {
         return Err(PyFileNotFoundError::new_err(format!(
@@ -47,7 +51,13 @@ fn load<'py>(
             path.display()
         )));
     }
-    if path.extension().is_some_and(|e| e == "tercet") {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+    if bounds.is_some() && extension != "onnx" {
+        return Err(PyValueError::new_err(
+            "bounds are for the symbols of an ONNX model; a graph takes them in compile()",
+        ));
+    }
+    if extension == "tercet" {
         if device.is_some() || dtype.is_some() || context.is_some() {
             return Err(PyValueError::new_err(
                 "a graph takes no device, dtype or context when it is loaded; give the device to compile()",
@@ -58,10 +68,19 @@ fn load<'py>(
         let graph = tercet::parse(text).map_err(errors::text)?;
         return Ok(Bound::new(py, graph::PyGraph::of(graph))?.into_any());
     }
-    if path.extension().is_some_and(|e| e == "onnx") {
-        return Err(errors::ModelError::new_err(
-            "ONNX models are not opened from Python yet",
-        ));
+    if extension == "onnx" {
+        if dtype.is_some() || context.is_some() {
+            return Err(PyValueError::new_err(
+                "an ONNX model takes no dtype or context: it runs in the dtypes of its file",
+            ));
+        }
+        let bounds = bounds.into_iter().flatten().collect();
+        let device = device.unwrap_or("auto");
+        let model = py.detach(|| {
+            let device = device::open(device)?;
+            onnx::PyOnnxModel::open(&path, &device, bounds).map_err(onnx::error)
+        })?;
+        return Ok(Bound::new(py, model)?.into_any());
     }
     let dtype = array::dtype(dtype.unwrap_or("f32"))?;
     let (files, family, device) = py.detach(|| {
@@ -116,5 +135,6 @@ fn _tercet(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<language::PyLanguageModel>()?;
     module.add_class::<language::PyGeneration>()?;
     module.add_class::<encoder::PyEncoder>()?;
+    module.add_class::<onnx::PyOnnxModel>()?;
     errors::register(module)
 }

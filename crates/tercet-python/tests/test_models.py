@@ -33,6 +33,22 @@ def test_a_text_is_an_iterator_of_pieces(model: tercet.LanguageModel) -> None:
     assert model.generate("Ownership is", 24).text() == "".join(pieces)
 
 
+def test_a_choice_is_of_its_text_alone(model: tercet.LanguageModel) -> None:
+    plain = model.generate("Ownership is", 24).text()
+    changed = {
+        model.generate("Ownership is", 24, presence_penalty=2.0).text(),
+        model.generate("Ownership is", 24, frequency_penalty=2.0).text(),
+        model.generate("Ownership is", 24, repetition_penalty=50.0).text(),
+    }
+    assert plain not in changed
+    assert model.generate("Ownership is", 24, temperature=2.0, min_p=1.0, seed=3).text() == plain
+    first = model.encode(plain, special=False)[0]
+    other = model.generate("Ownership is", 1, logit_bias={first: float("-inf")})
+    other.text()
+    assert other.tokens is not None and first not in other.tokens
+    assert model.generate("Ownership is", 24).text() == plain
+
+
 def test_greedy_text_is_the_arg_max_of_the_logits(model: tercet.LanguageModel) -> None:
     tokens = model.encode("Ownership is")
     text = model.generate("Ownership is", 6)
@@ -104,7 +120,8 @@ def test_ctrl_c_ends_a_text(tiny_gguf: Path) -> None:
 
 @pytest.mark.parametrize(
     ("keywords", "message"),
-    [({"temperature": -1.0}, "temperature"), ({"temperature": float("nan")}, "temperature"), ({"top_p": 1.5}, "top_p")],
+    [({"temperature": -1.0}, "temperature"), ({"temperature": float("nan")}, "temperature"), ({"top_p": 1.5}, "top_p"),
+     ({"min_p": -1.0}, "min_p"), ({"repetition_penalty": 0.0}, "repetition_penalty"), ({"logit_bias": {10**6: 1.0}}, "1000000")],
 )
 def test_choices_out_of_range(model: tercet.LanguageModel, keywords: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):

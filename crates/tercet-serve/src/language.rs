@@ -11,7 +11,8 @@ use axum::http::StatusCode;
 use tercet::{DType, Device};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    DecoderOptions, Event, Finish, Generator, ModelFiles, Sampling, Tokenizer, WriteOptions, write,
+    DecoderOptions, Event, Finish, Generator, ModelFiles, Sampling, SamplingOptions, Tokenizer,
+    WriteOptions, turn_ends, write,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -31,21 +32,13 @@ pub struct Placement {
     pub context: Option<usize>,
 }
 
-/// How tokens are chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Choice {
-    pub(crate) temperature: f64,
-    pub(crate) top_k: usize,
-    pub(crate) top_p: f64,
-}
-
 /// A text to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) prompt: Vec<u32>,
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
-    pub(crate) choice: Choice,
+    pub(crate) sampling: SamplingOptions,
     pub(crate) seed: u64,
 }
 
@@ -65,57 +58,30 @@ pub(crate) struct Language {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: ChatTemplate,
     pub(crate) context: usize,
+    vocab: usize,
     eos: Arc<[u32]>,
     deadline: std::time::Duration,
     pool: Pool<Slot>,
 }
 
-/// What a worker has for itself.
-struct Slot {
-    files: Arc<ModelFiles>,
-    placement: Placement,
+/// What a worker has for itself: the compiled model, which takes the greatest logit where a request says nothing else.
+type Slot = Generator;
+
+/// Compiles the model for a slot. All of them, and all ways of choosing tokens, share kernels and mapped weights.
+fn slot(
+    files: &ModelFiles,
+    placement: &Placement,
     context: usize,
-    compiled: Option<(Choice, Generator)>,
+) -> Result<Slot, tercet_models::Error> {
+    let decoder = files.decoder(|spec| DecoderOptions {
+        context,
+        chunk: 512.min(context),
+        dtype: placement.dtype,
+        sampling: Some(Sampling::GREEDY),
+        ..DecoderOptions::new(spec)
+    })?;
+    Ok(decoder.generator(&placement.device)?)
 }
-
-impl Slot {
-    /// The compiled model, empty, for a choice. Another choice than before is another graph: the kernels are there
-    /// already, and the weights are mapped, not read.
-    fn generator(&mut self, choice: Choice) -> Result<&mut Generator, tercet_models::Error> {
-        if self.compiled.as_ref().is_none_or(|(c, _)| *c != choice) {
-            // The old cache goes before a new one comes.
-            self.compiled = None;
-            let decoder = self.files.decoder(|spec| DecoderOptions {
-                context: self.context,
-                chunk: 512.min(self.context),
-                dtype: self.placement.dtype,
-                sampling: Some(Sampling {
-                    temperature: choice.temperature,
-                    top_k: choice.top_k,
-                    top_p: choice.top_p,
-                    ..Sampling::GREEDY
-                }),
-                ..DecoderOptions::new(spec)
-            })?;
-            let generator = decoder.generator(&self.placement.device)?;
-            self.compiled = Some((choice, generator));
-        }
-        match &mut self.compiled {
-            Some((_, generator)) => {
-                generator.reset();
-                Ok(generator)
-            }
-            None => unreachable!("invariant: it was compiled above"),
-        }
-    }
-}
-
-/// The choice that slots are compiled for before a request comes.
-const FIRST: Choice = Choice {
-    temperature: 0.0,
-    top_k: 0,
-    top_p: 1.0,
-};
 
 impl Language {
     pub(crate) fn load(
@@ -132,29 +98,19 @@ impl Language {
         let tokenizer = Arc::new(files.tokenizer().map_err(failed)?);
         let template = ChatTemplate::of(&files, &tokenizer).map_err(failed)?;
         let context = placement.context.unwrap_or(spec.context);
-        let files = Arc::new(files);
-        let slot = |_| {
-            let (files, placement) = (Arc::clone(&files), placement.clone());
-            let mut slot = Slot {
-                files,
-                placement,
-                context,
-                compiled: None,
-            };
-            slot.generator(FIRST).map(drop)?;
-            Ok(slot)
-        };
-        let slots: Result<Vec<Slot>, tercet_models::Error> = (0..options.slots).map(slot).collect();
+        let slots = (0..options.slots).map(|_| slot(&files, &placement, context));
+        let slots: Result<Vec<Slot>, tercet_models::Error> = slots.collect();
         let pool = Pool::start(name, slots.map_err(failed)?, options.queue);
         let pool = pool.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
-        let eos = ends(&spec.eos, &tokenizer);
+        let eos = turn_ends(&spec.eos, &tokenizer).into();
         Ok(Language {
             tokenizer,
             template,
             context,
+            vocab: spec.vocab,
             eos,
             deadline: options.deadline,
             pool,
@@ -168,7 +124,7 @@ impl Language {
     /// Queues a text. Who drops the receiver ends it.
     ///
     /// # Errors
-    /// A prompt that does not fit the context, or a full queue.
+    /// A prompt that does not fit the context, a bias of a token that the model does not have, or a full queue.
     pub(crate) fn start(
         &self,
         request: Request,
@@ -189,6 +145,13 @@ impl Language {
                 message,
             ));
         }
+        let mut biased = request.sampling.logit_bias.iter().map(|(token, _)| *token);
+        if let Some(token) = biased.find(|&t| t as usize >= self.vocab) {
+            return Err(Refusal::bad(format!(
+                "token {token} of `logit_bias` is outside the vocabulary of {}",
+                self.vocab
+            )));
+        }
         let (send, receive) = unbounded_channel();
         let job = Job {
             request,
@@ -202,20 +165,6 @@ impl Language {
         queued.map_err(|_| Refusal::busy())?;
         Ok(receive)
     }
-}
-
-/// The tokens that end a turn of chat models beside the one that ends a text.
-const TURN_ENDS: [&str; 5] = [
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|return|>",
-];
-
-fn ends(eos: &[u32], tokenizer: &Tokenizer) -> Arc<[u32]> {
-    let of_turns = TURN_ENDS.iter().filter_map(|t| tokenizer.token_to_id(t));
-    eos.iter().copied().chain(of_turns).collect()
 }
 
 /// A text on its way.
@@ -236,10 +185,7 @@ impl Job {
         if Instant::now() >= self.until {
             return self.fail(Refusal::late(), &self.metrics.late);
         }
-        let written = slot
-            .generator(self.request.choice)
-            .and_then(|generator| self.write(generator));
-        match written {
+        match self.write(slot) {
             Ok(reply) => drop(self.replies.send(reply)),
             Err(e) => drop(self.replies.send(Reply::Failed(Refusal::failed(&e)))),
         }
@@ -256,9 +202,11 @@ impl Job {
             prompt,
             max_tokens,
             stop,
+            sampling,
             seed,
-            ..
         } = &self.request;
+        generator.reset();
+        generator.set_sampling(sampling)?;
         generator.set_seed(*seed);
         generator.skip_logits();
         let options = WriteOptions {

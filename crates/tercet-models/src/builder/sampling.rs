@@ -59,8 +59,11 @@ impl From<Sampling> for SamplingOptions {
 }
 
 impl SamplingOptions {
-    /// Refuses numbers outside their ranges and tokens outside the vocabulary.
-    pub(super) fn check(&self, vocab: usize) -> Result<(), ModelError> {
+    /// Refuses numbers outside their ranges and tokens outside a vocabulary of this size.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] that names the option, [`ModelError::Token`].
+    pub fn check(&self, vocab: usize) -> Result<(), ModelError> {
         let ranges = [
             ("temperature", self.temperature, 0.0, f64::MAX),
             ("top_p", self.top_p, 0.0, 1.0),

@@ -38,8 +38,9 @@ def load(
     device: str | None = None,
     dtype: str | None = None,
     context: int | None = None,
+    bounds: dict[str, int] | None = None,
 ) -> Any:
-    """A `Graph`, a `LanguageModel` or an `Encoder`, as the file or folder says."""
+    """A `Graph`, a `LanguageModel`, an `Encoder` or an `OnnxModel`, as the file or folder says."""
 
 def devices() -> list[tuple[str, str, bool]]: ...
 def operators() -> list[tuple[str, list[str], list[tuple[str, str]], str]]: ...
@@ -115,6 +116,23 @@ class Session:
     def outputs(self) -> list[tuple[str, str]]: ...
 
 @final
+class OnnxModel:
+    def run(self, inputs: dict[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Array]: ...
+    def __call__(self, **inputs: ArrayLike) -> dict[str, Array]: ...
+    @property
+    def inputs(self) -> list[tuple[str, str]]: ...
+    @property
+    def outputs(self) -> list[tuple[str, str, list[str] | None]]: ...
+    @property
+    def opsets(self) -> dict[str, int]: ...
+    @property
+    def metadata(self) -> dict[str, str]: ...
+    @property
+    def producer(self) -> str: ...
+    @property
+    def compilations(self) -> int: ...
+
+@final
 class Explanation:
     @property
     def target(self) -> str: ...
@@ -148,6 +166,11 @@ class LanguageModel:
         temperature: float = 0.0,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: dict[int, float] | None = None,
         seed: int = 0,
         stop: Sequence[str] | None = None,
     ) -> Generation: ...

@@ -2,18 +2,23 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use serde_json::Value;
+use tercet_models::SamplingOptions;
+
 use crate::error::Refusal;
-use crate::fields::{Fields, neutral_fields};
-use crate::language::{Choice, Request};
+use crate::fields::{Fields, neutral_fields, wrong};
+use crate::language::Request;
 
 /// Stop strings at most.
 const MOST_STOPS: usize = 16;
+/// Tokens with a bias at most.
+const MOST_BIASES: usize = 1024;
 
 /// How a text is written and answered.
 pub(crate) struct Wanted {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
-    pub(crate) choice: Choice,
+    pub(crate) sampling: SamplingOptions,
     pub(crate) seed: u64,
     pub(crate) stream: bool,
     /// Whether a stream ends with the numbers of tokens.
@@ -32,11 +37,7 @@ impl Wanted {
                 stop.len()
             )));
         }
-        let choice = Choice {
-            temperature: fields.number("temperature", 0.0, 2.0)?.unwrap_or(1.0),
-            top_p: fields.number("top_p", 0.0, 1.0)?.unwrap_or(1.0),
-            top_k: fields.count("top_k")?.map_or(0, clamped),
-        };
+        let sampling = sampling(&mut fields)?;
         let seed = fields.count("seed")?;
         let stream = fields.truth("stream")?.unwrap_or(false);
         let usage = match fields.take("stream_options") {
@@ -61,7 +62,7 @@ impl Wanted {
         Ok(Wanted {
             max_tokens: max_tokens.map(clamped),
             stop,
-            choice,
+            sampling,
             seed: seed.unwrap_or_else(drawn),
             stream,
             usage,
@@ -74,10 +75,56 @@ impl Wanted {
             prompt,
             max_tokens: self.max_tokens.unwrap_or(max_tokens),
             stop: self.stop.clone(),
-            choice: self.choice,
+            sampling: self.sampling.clone(),
             seed: self.seed,
         }
     }
+}
+
+/// How tokens are chosen: OpenAI's fields, and those that other servers have under these names.
+fn sampling(fields: &mut Fields) -> Result<SamplingOptions, Refusal> {
+    let defaults = SamplingOptions::default();
+    let mut number = |name, from, to, or| Ok(fields.number(name, from, to)?.unwrap_or(or));
+    Ok(SamplingOptions {
+        temperature: number("temperature", 0.0, 2.0, 1.0)?,
+        top_p: number("top_p", 0.0, 1.0, 1.0)?,
+        min_p: number("min_p", 0.0, 1.0, 0.0)?,
+        presence_penalty: number("presence_penalty", -2.0, 2.0, 0.0)?,
+        frequency_penalty: number("frequency_penalty", -2.0, 2.0, 0.0)?,
+        repetition_penalty: number("repetition_penalty", 0.01, 100.0, 1.0)?,
+        top_k: fields.count("top_k")?.map_or(0, clamped),
+        logit_bias: biases(fields)?,
+        ..defaults
+    })
+}
+
+/// Biases by token. OpenAI's clients mean by -100 that a token is never chosen, and by 100 that it always is.
+fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
+    let expected = "an object of numbers from -100 to 100 by token";
+    let map = match fields.take("logit_bias") {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(map)) => map,
+        Some(other) => return Err(wrong("logit_bias", &other, expected)),
+    };
+    if map.len() > MOST_BIASES {
+        return Err(Refusal::bad(format!(
+            "field `logit_bias` has {} tokens; at most {MOST_BIASES} are possible",
+            map.len()
+        )));
+    }
+    let bias = |(token, bias): (String, Value)| {
+        let number = bias.as_f64().filter(|b| (-100.0..=100.0).contains(b));
+        match (token.parse(), number) {
+            (Ok(token), Some(-100.0)) => Ok((token, f32::NEG_INFINITY)),
+            (Ok(token), Some(bias)) => Ok((token, bias as f32)),
+            _ => {
+                let mut pair = serde_json::Map::new();
+                pair.insert(token, bias);
+                Err(wrong("logit_bias", &Value::Object(pair), expected))
+            }
+        }
+    };
+    map.into_iter().map(bias).collect()
 }
 
 fn clamped(n: u64) -> usize {

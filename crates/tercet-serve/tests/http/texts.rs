@@ -133,6 +133,32 @@ fn stop_strings_and_seeds() {
 }
 
 #[test]
+fn penalties_and_biases_change_the_text_of_their_request_alone() {
+    let server = shared();
+    let text = |more: Value| -> String {
+        let answer = server.post("/v1/completions", &ask(more));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let json = answer.json();
+        json["choices"][0]["text"].as_str().unwrap().to_string()
+    };
+    let plain = text(json!({}));
+    for more in [
+        json!({"frequency_penalty": 2}),
+        json!({"presence_penalty": 2.0}),
+        json!({"repetition_penalty": 50}),
+    ] {
+        let changed = text(more.clone());
+        assert_ne!(changed, plain, "{more}");
+        assert_eq!(text(more), changed);
+        assert_eq!(text(json!({})), plain);
+    }
+    let only = text(json!({"logit_bias": {"65": 100}, "max_tokens": 3}));
+    assert_eq!(text(json!({"logit_bias": {"65": 100}, "max_tokens": 1})).repeat(3), only);
+    let likely = text(json!({"temperature": 2, "min_p": 1, "seed": 5}));
+    assert_eq!(likely, plain);
+}
+
+#[test]
 fn a_conversation_is_rendered_by_the_template() {
     let server = shared();
     let messages = json!([{"role": "system", "content": "Be short."}, {"role": "user", "content": [{"type": "text", "text": "What is a trait?"}]}]);
@@ -166,8 +192,13 @@ fn what_is_not_honoured_is_refused_by_name() {
         (json!({"n": 2}), "`n`"),
         (json!({"echo": true}), "echo"),
         (json!({"suffix": "x"}), "suffix"),
-        (json!({"frequency_penalty": 0.5}), "frequency_penalty"),
-        (json!({"logit_bias": {"1": 2}}), "logit_bias"),
+        (json!({"frequency_penalty": 2.5}), "frequency_penalty"),
+        (json!({"repetition_penalty": 0}), "repetition_penalty"),
+        (json!({"min_p": 1.5}), "min_p"),
+        (json!({"logit_bias": [1]}), "logit_bias"),
+        (json!({"logit_bias": {"1": 101}}), "logit_bias"),
+        (json!({"logit_bias": {"one": 2}}), "one"),
+        (json!({"logit_bias": {"999999": 2}}), "999999"),
         (
             json!({"response_format": {"type": "json_object"}}),
             "response_format",

@@ -1,0 +1,1 @@
+//! Empty: the package is its bench.
