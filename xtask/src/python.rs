@@ -136,7 +136,9 @@ mod tests {
         tree.args(["--format", "{p} [{f}]"]).args(selection);
         let lines = process::output(tree.current_dir(process::root())).expect("cargo tree");
         let lines = String::from_utf8(lines).expect("UTF-8");
-        let lines = lines.lines().map(|line| line.trim_end_matches(" (*)").to_string());
+        let lines = lines
+            .lines()
+            .map(|line| line.trim_end_matches(" (*)").to_string());
         lines.collect()
     }
 
@@ -146,6 +148,9 @@ mod tests {
         let wheel = built(&["--package", "tercet-python"], "normal,build");
         assert!(wheel.len() > 100);
         let differ: Vec<_> = wheel.iter().filter(|line| !tests.contains(line)).collect();
-        assert!(differ.is_empty(), "ask for these features in {CRATE}/Cargo.toml: {differ:?}");
+        assert!(
+            differ.is_empty(),
+            "ask for these features in {CRATE}/Cargo.toml: {differ:?}"
+        );
     }
 }

@@ -51,6 +51,8 @@ enum Command {
     Finetune(Box<commands::finetune::Args>),
     /// Write a model with adapters in its weights
     Merge(commands::merge::Args),
+    /// Write a GGUF model with its weights in fewer bits
+    Quantize(commands::quantize::Args),
     /// Turn sentences into vectors, or compare them
     Embed(commands::embed::Args),
     /// Show what is in a model file: metadata, tensors, parameters, memory
@@ -97,6 +99,7 @@ fn run(command: Command) -> Result<Outcome, CliError> {
         Command::Perplexity(args) => commands::perplexity::run(&args),
         Command::Finetune(args) => commands::finetune::run(&args),
         Command::Merge(args) => commands::merge::run(&args),
+        Command::Quantize(args) => commands::quantize::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Run(args) => commands::run::run(&args),

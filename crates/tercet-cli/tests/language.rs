@@ -265,3 +265,61 @@ fn perplexity_is_that_of_the_likelihoods() {
         &[&short, "has no window"],
     );
 }
+
+#[cfg(feature = "grammar")]
+#[test]
+fn texts_are_what_they_have_to_be() {
+    let scratch = Scratch::new("constrained");
+    let written = |args: &[&str]| -> (String, String) {
+        let v = json(&[&["generate", "--json", "-n", "200"], args].concat());
+        let of = |name: &str| v[name].as_str().unwrap().to_string();
+        (of("text"), of("stop"))
+    };
+    let schema = r#"{"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 12},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 2}},
+        "required": ["n", "tags"], "additionalProperties": false}"#;
+    let file = scratch.file("schema.json", schema);
+    for schema in [schema, &file] {
+        for more in [&["--temp", "0"][..], &["--temp", "2", "--seed", "9"]] {
+            let (text, stop) = written(&[&["--json-schema", schema], more].concat());
+            assert_eq!(stop, "end", "{text}");
+            let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert!((1..=12).contains(&found["n"].as_i64().unwrap()), "{text}");
+            assert_eq!(found["tags"].as_array().unwrap().len(), 2);
+        }
+    }
+    let (time, _) = written(&["--regex", "[01][0-9]:[0-5]0"]);
+    assert!(
+        time.len() == 5 && time.ends_with('0') && &time[2..3] == ":",
+        "{time}"
+    );
+    let lark = scratch.file(
+        "pairs.lark",
+        "start: pair pair\npair: \"<\" /[a-c]/ \">\"\n",
+    );
+    let (pairs, stop) = written(&["--grammar", &lark]);
+    assert_eq!((pairs.len(), stop.as_str()), (6, "end"), "{pairs}");
+}
+
+#[cfg(feature = "grammar")]
+#[test]
+fn what_is_no_grammar_is_refused() {
+    for (args, code, said) in [
+        (["--json-schema", "{"], 2, "not JSON"),
+        (
+            ["--json-schema", r#"{"type": "nonsense"}"#],
+            1,
+            "JSON schema is refused",
+        ),
+        (["--regex", "("], 1, "regular expression is refused"),
+        (["--grammar", "/nowhere/at/all"], 1, "/nowhere/at/all"),
+    ] {
+        bad(
+            &[&["generate", "-n", "4"], &args[..]].concat(),
+            code,
+            &[said],
+        );
+    }
+    let both = ["generate", "--regex", "a", "--json-schema", "{}"];
+    bad(&both, 2, &["cannot be used with"]);
+}

@@ -27,7 +27,7 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate chat bench perplexity finetune merge embed inspect run explain verify trace tune #[cfg(feature = "serve")] serve
+    generate chat bench perplexity finetune merge quantize embed inspect run explain verify trace tune #[cfg(feature = "serve")] serve
     #[cfg(feature = "splat")] splat ops devices
 }
 
@@ -237,6 +237,20 @@ mod case {
         };
         assert_eq!(of(["--lora", &adapter]), of(["--model", &merged]));
         assert_ne!(of(["--lora", &adapter]), of(["--seed", "0"]));
+    }
+
+    pub(super) fn quantize() {
+        let scratch = Scratch::new("smoke-quantize");
+        let small = scratch.path("small.gguf");
+        good(&["quantize", "--type", "q4_k_m", "--out", &small]);
+        let tokens = |args: &[&str]| {
+            let base = ["generate", "-n", "8", "--json", "--model", &small];
+            parsed(&[&base[..], args].concat())["tokens"].clone()
+        };
+        let expected = tokens(&["--device", "cpu"]);
+        for device in executors() {
+            assert_eq!(tokens(&["--device", &device]), expected, "{device}");
+        }
     }
 
     pub(super) fn embed() {

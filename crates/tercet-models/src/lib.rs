@@ -12,6 +12,7 @@
 //! | [`save`] | writes models and adapters |
 //! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
 //! | `onnx` | ONNX models as graphs and sessions (feature `onnx`) |
+//! | [`constraint`] | texts that are JSON of a schema, match an expression or are of a grammar (feature `grammar`) |
 //! | [`dataset`] | training data: texts, conversations, labelled texts, pairs, as batches |
 //! | [`weight`] | tensors of files as tensors of the IR, without a copy |
 //!
@@ -25,6 +26,7 @@
 pub mod adapter;
 mod builder;
 pub mod config;
+pub mod constraint;
 pub mod dataset;
 mod error;
 pub mod gguf;

@@ -105,6 +105,14 @@ fn storage(ty: GgmlType) -> Storage {
     }
 }
 
+/// The scheme of blocks of this type.
+pub(crate) fn scheme_of(ty: GgmlType) -> Option<Scheme> {
+    match storage(ty) {
+        Storage::Blocks(scheme) => Some(scheme),
+        Storage::Plain(_) | Storage::Unsupported => None,
+    }
+}
+
 /// The tensor `info` of `gguf`: plain elements, or packed blocks for the quantised types.
 ///
 /// # Errors

@@ -5,19 +5,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tercet::{DType, Device};
+use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
 use tercet_models::{
-    Decoder, DecoderOptions, Event, Finish, Generator, ModelFiles, Sampling, SamplingOptions,
-    Tokenizer, WriteOptions, Written, write,
+    Decoder, DecoderOptions, Event, Finish, Generator, ModelError, ModelFiles, Sampling,
+    SamplingOptions, Tokenizer, WriteOptions, Written, write,
 };
 
 use crate::array;
-use crate::errors::{self, ModelError};
+use crate::errors;
 use crate::graph::PyGraph;
 
 /// How often Ctrl-C is looked for while a piece is awaited.
@@ -31,6 +32,8 @@ struct Shared {
     context: usize,
     eos: Vec<u32>,
     vocab: usize,
+    /// Made when a text is first constrained.
+    grammars: OnceLock<Result<Grammars, ConstraintError>>,
     /// Compiled models that write no text now.
     idle: Mutex<Vec<Generator>>,
 }
@@ -87,6 +90,7 @@ impl PyLanguageModel {
             files,
             device,
             dtype,
+            grammars: OnceLock::new(),
             idle: Mutex::default(),
         };
         Ok(PyLanguageModel {
@@ -101,8 +105,12 @@ impl PyLanguageModel {
     ///
     /// Penalties of presence and frequency look at what was written, that of repetition at the prompt, too; a bias of
     /// minus infinity forbids a token. Nothing is compiled for any of them.
+    ///
+    /// The text is JSON of `json_schema` (a dictionary, or its JSON), what `regex` matches as a whole, or of `grammar`, in
+    /// Lark's notation.
     #[pyo3(signature = (prompt, max_tokens=128, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
-        presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=None))]
+        presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None, regex=None,
+        grammar=None, seed=0, stop=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn generate(
         &self,
@@ -116,6 +124,9 @@ impl PyLanguageModel {
         presence_penalty: f64,
         frequency_penalty: f64,
         logit_bias: Option<BTreeMap<u32, f32>>,
+        json_schema: Option<&Bound<'_, PyAny>>,
+        regex: Option<String>,
+        grammar: Option<String>,
         seed: u64,
         stop: Option<Vec<String>>,
     ) -> PyResult<PyGeneration> {
@@ -139,6 +150,7 @@ impl PyLanguageModel {
                 .encode(prompt, true)
                 .map_err(errors::model)?,
             max_tokens,
+            grammar: grammar_of(json_schema, regex, grammar)?,
             stop: stop.unwrap_or_default(),
             sampling,
             seed,
@@ -177,9 +189,7 @@ impl PyLanguageModel {
 
     /// The graph that one run of the model computes.
     fn graph(&self, py: Python<'_>) -> PyResult<PyGraph> {
-        let decoder = py
-            .detach(|| self.shared.decoder())
-            .map_err(errors::model)?;
+        let decoder = py.detach(|| self.shared.decoder()).map_err(errors::model)?;
         Ok(PyGraph::of(decoder.model.graph))
     }
 
@@ -205,11 +215,41 @@ impl PyLanguageModel {
     }
 }
 
+/// What a text has to be, of the three ways to say it.
+fn grammar_of(
+    json_schema: Option<&Bound<'_, PyAny>>,
+    regex: Option<String>,
+    grammar: Option<String>,
+) -> PyResult<Option<Grammar>> {
+    match (json_schema, regex, grammar) {
+        (None, None, None) => Ok(None),
+        (None, Some(regex), None) => Ok(Some(Grammar::Regex(regex))),
+        (None, None, Some(lark)) => Ok(Some(Grammar::Lark(lark))),
+        (Some(schema), None, None) => {
+            let text: String = match schema.extract() {
+                Ok(text) => text,
+                Err(_) => {
+                    let dumps = schema.py().import("json")?.getattr("dumps")?;
+                    dumps.call1((schema,))?.extract()?
+                }
+            };
+            let grammar = Grammar::json_schema(&text);
+            grammar
+                .map(Some)
+                .map_err(|e| PyValueError::new_err(tercet::one_line(&e)))
+        }
+        _ => Err(PyValueError::new_err(
+            "json_schema, regex and grammar exclude each other; give one",
+        )),
+    }
+}
+
 struct Request {
     prompt: Vec<u32>,
     max_tokens: usize,
     stop: Vec<String>,
     sampling: SamplingOptions,
+    grammar: Option<Grammar>,
     seed: u64,
 }
 
@@ -235,6 +275,14 @@ fn work(shared: &Shared, request: &Request, pieces: &SyncSender<Message>) {
     let done = || -> Result<Written, tercet_models::Error> {
         let mut generator = shared.take()?;
         generator.set_sampling(&request.sampling)?;
+        if let Some(grammar) = &request.grammar {
+            let grammars = shared
+                .grammars
+                .get_or_init(|| Grammars::new(&shared.tokenizer, &shared.eos, shared.vocab));
+            let grammars = grammars.as_ref().map_err(|e| ModelError::from(e.clone()))?;
+            let constraint = grammars.constraint(grammar).map_err(ModelError::from)?;
+            generator.set_constraint(Some(Box::new(constraint)))?;
+        }
         generator.set_seed(request.seed);
         generator.skip_logits();
         let options = WriteOptions {
@@ -289,7 +337,7 @@ impl PyGeneration {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => {
                 state.pieces = None;
-                Err(ModelError::new_err(
+                Err(errors::ModelError::new_err(
                     "the thread that writes the text has ended without a result",
                 ))
             }

@@ -49,6 +49,30 @@ def test_a_choice_is_of_its_text_alone(model: tercet.LanguageModel) -> None:
     assert model.generate("Ownership is", 24).text() == plain
 
 
+def test_a_text_is_what_it_has_to_be(model: tercet.LanguageModel) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"safe": {"type": "boolean"}, "kind": {"enum": ["move", "copy"]}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["safe", "kind", "n"],
+        "additionalProperties": False,
+    }
+    for more in [{}, {"temperature": 1.5, "seed": 3}]:
+        text = model.generate("Ownership is", 200, json_schema=schema, **more)  # type: ignore[arg-type]
+        found = json.loads(text.text())
+        assert text.finish_reason == "end"
+        assert set(found) == {"safe", "kind", "n"} and found["kind"] in ("move", "copy") and 0 <= found["n"] <= 99
+    assert model.generate("On", 50, json_schema=json.dumps({"const": 7})).text().strip() == "7"
+    date = model.generate("On", 50, regex=r"\d{4}-\d\d").text()
+    assert len(date) == 7 and date[4] == "-" and date.replace("-", "").isdigit()
+    assert model.generate("On", 50, grammar='start: ("ab")~3').text() == "ababab"
+    with pytest.raises(tercet.ModelError, match="JSON schema"):
+        model.generate("On", 5, json_schema={"type": "nonsense"}).text()
+    with pytest.raises(ValueError, match="not JSON"):
+        model.generate("On", 5, json_schema="{")
+    with pytest.raises(ValueError, match="exclude"):
+        model.generate("On", 5, regex="a", grammar="b")
+
+
 def test_greedy_text_is_the_arg_max_of_the_logits(model: tercet.LanguageModel) -> None:
     tokens = model.encode("Ownership is")
     text = model.generate("Ownership is", 6)

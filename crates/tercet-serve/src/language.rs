@@ -4,15 +4,20 @@
 //! idle server, whoever else is served.
 
 use std::sync::Arc;
+#[cfg(feature = "grammar")]
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use axum::http::StatusCode;
 use tercet::{DType, Device};
+use tercet_models::constraint::ConstraintError;
+#[cfg(feature = "grammar")]
+use tercet_models::constraint::{Grammar, Grammars};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    DecoderOptions, Event, Finish, Generator, ModelFiles, Sampling, SamplingOptions, Tokenizer,
-    WriteOptions, turn_ends, write,
+    DecoderOptions, Event, Finish, Generator, ModelError, ModelFiles, Sampling, SamplingOptions,
+    Tokenizer, WriteOptions, turn_ends, write,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -39,6 +44,9 @@ pub(crate) struct Request {
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingOptions,
+    /// What the text has to be.
+    #[cfg(feature = "grammar")]
+    pub(crate) grammar: Option<Grammar>,
     pub(crate) seed: u64,
 }
 
@@ -59,6 +67,9 @@ pub(crate) struct Language {
     pub(crate) template: ChatTemplate,
     pub(crate) context: usize,
     vocab: usize,
+    /// Made when a request first constrains its text.
+    #[cfg(feature = "grammar")]
+    grammars: Arc<OnceLock<Result<Grammars, ConstraintError>>>,
     eos: Arc<[u32]>,
     deadline: std::time::Duration,
     pool: Pool<Slot>,
@@ -111,6 +122,8 @@ impl Language {
             template,
             context,
             vocab: spec.vocab,
+            #[cfg(feature = "grammar")]
+            grammars: Arc::default(),
             eos,
             deadline: options.deadline,
             pool,
@@ -156,6 +169,8 @@ impl Language {
         let job = Job {
             request,
             tokenizer: Arc::clone(&self.tokenizer),
+            #[cfg(feature = "grammar")]
+            grammars: (Arc::clone(&self.grammars), self.vocab),
             eos: Arc::clone(&self.eos),
             until: Instant::now() + self.deadline,
             replies: send,
@@ -167,10 +182,22 @@ impl Language {
     }
 }
 
+/// A schema or grammar that is refused is the client's, all else ours.
+fn refusal(e: &tercet_models::Error) -> Refusal {
+    match e {
+        tercet_models::Error::Model(ModelError::Constraint(
+            e @ ConstraintError::Grammar { .. },
+        )) => Refusal::bad(format!("field `response_format`: {e}")),
+        e => Refusal::failed(e),
+    }
+}
+
 /// A text on its way.
 struct Job {
     request: Request,
     tokenizer: Arc<Tokenizer>,
+    #[cfg(feature = "grammar")]
+    grammars: (Arc<OnceLock<Result<Grammars, ConstraintError>>>, usize),
     eos: Arc<[u32]>,
     until: Instant,
     replies: UnboundedSender<Reply>,
@@ -187,8 +214,21 @@ impl Job {
         }
         match self.write(slot) {
             Ok(reply) => drop(self.replies.send(reply)),
-            Err(e) => drop(self.replies.send(Reply::Failed(Refusal::failed(&e)))),
+            Err(e) => drop(self.replies.send(Reply::Failed(refusal(&e)))),
         }
+    }
+
+    /// The constraint that the request asks for.
+    #[cfg(feature = "grammar")]
+    fn constrain(&self, generator: &mut Generator) -> Result<(), tercet_models::Error> {
+        let Some(grammar) = &self.request.grammar else {
+            return Ok(());
+        };
+        let (grammars, vocab) = &self.grammars;
+        let grammars = grammars.get_or_init(|| Grammars::new(&self.tokenizer, &self.eos, *vocab));
+        let grammars = grammars.as_ref().map_err(|e| ModelError::from(e.clone()))?;
+        let constraint = grammars.constraint(grammar).map_err(ModelError::from)?;
+        Ok(generator.set_constraint(Some(Box::new(constraint)))?)
     }
 
     fn fail(&self, refusal: Refusal, counter: &AtomicU64) {
@@ -204,8 +244,11 @@ impl Job {
             stop,
             sampling,
             seed,
+            ..
         } = &self.request;
         generator.reset();
+        #[cfg(feature = "grammar")]
+        self.constrain(generator)?;
         generator.set_sampling(sampling)?;
         generator.set_seed(*seed);
         generator.skip_logits();

@@ -42,6 +42,18 @@ pub(crate) struct Choosing {
     /// A text that ends what is written, and is not part of it; as often as there are such texts
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
+    /// Write JSON of this schema: a file, or the schema itself
+    #[cfg(feature = "grammar")]
+    #[arg(long, value_name = "FILE|SCHEMA", group = "grammar_of")]
+    json_schema: Option<String>,
+    /// Write what this regular expression matches as a whole
+    #[cfg(feature = "grammar")]
+    #[arg(long, value_name = "REGEX", group = "grammar_of")]
+    regex: Option<String>,
+    /// Write a text of the grammar in this file, in Lark's notation
+    #[cfg(feature = "grammar")]
+    #[arg(long, value_name = "FILE", group = "grammar_of")]
+    grammar: Option<std::path::PathBuf>,
     /// Seed of the random numbers; -1 draws one
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     pub(crate) seed: u64,
@@ -69,6 +81,36 @@ impl Choosing {
             logit_bias: self.logit_bias.clone(),
             ..SamplingOptions::from(self.compiled())
         }
+    }
+}
+
+#[cfg(feature = "grammar")]
+impl Choosing {
+    /// What texts have to be.
+    pub(crate) fn grammar(&self) -> Result<Option<tercet_models::constraint::Grammar>, CliError> {
+        use tercet_models::constraint::Grammar;
+        let read = |path: &Path| {
+            let failed = |source| CliError::File {
+                path: path.to_path_buf(),
+                source,
+            };
+            std::fs::read_to_string(path).map_err(failed)
+        };
+        if let Some(schema) = &self.json_schema {
+            let text = match schema.trim_start().starts_with(['{', '[']) {
+                true => schema.clone(),
+                false => read(Path::new(schema))?,
+            };
+            let grammar = Grammar::json_schema(&text);
+            return grammar
+                .map(Some)
+                .map_err(|e| CliError::Usage(format!("--json-schema: {e}")));
+        }
+        if let Some(regex) = &self.regex {
+            return Ok(Some(Grammar::Regex(regex.clone())));
+        }
+        let grammar = self.grammar.as_deref().map(read).transpose()?;
+        Ok(grammar.map(Grammar::Lark))
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod merge;
 mod onnx;
 pub(crate) mod ops;
 pub(crate) mod perplexity;
+pub(crate) mod quantize;
 pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;

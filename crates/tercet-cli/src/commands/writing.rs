@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tercet::Device;
+#[cfg(feature = "grammar")]
+use tercet_models::ModelError;
+#[cfg(feature = "grammar")]
+use tercet_models::constraint::{Grammar, Grammars};
 use tercet_models::dataset::template::Value;
 use tercet_models::dataset::{ChatTemplate, Message};
 use tercet_models::{
@@ -60,6 +64,17 @@ pub(crate) struct Writer {
     /// Tokens that end a text.
     eos: Vec<u32>,
     pub(crate) config: DecoderSpec,
+    /// What each text has to be.
+    #[cfg(feature = "grammar")]
+    constrained: Option<Constrained>,
+}
+
+/// Texts of a grammar.
+#[cfg(feature = "grammar")]
+struct Constrained {
+    grammar: Grammar,
+    /// Made for the tokens that end a text when the first one is written.
+    grammars: Option<Grammars>,
 }
 
 /// What was written.
@@ -112,6 +127,13 @@ impl Loading {
         writer.generator.skip_logits();
         let set = writer.generator.set_sampling(&choosing.options());
         set.map_err(CliError::model("cannot choose tokens in this way"))?;
+        #[cfg(feature = "grammar")]
+        if let Some(grammar) = choosing.grammar()? {
+            writer.constrained = Some(Constrained {
+                grammar,
+                grammars: None,
+            });
+        }
         Ok(writer)
     }
 
@@ -163,6 +185,8 @@ impl Loading {
             generator,
             eos: decoder.config.eos.clone(),
             config: decoder.config,
+            #[cfg(feature = "grammar")]
+            constrained: None,
         })
     }
 }
@@ -208,6 +232,31 @@ impl Writer {
         tokens.map_err(CliError::model(what))
     }
 
+    /// The next text is of the grammar that was asked for.
+    #[cfg(feature = "grammar")]
+    fn constrain(&mut self) -> Result<(), CliError> {
+        let what = "cannot write a text of this kind";
+        let Some(Constrained { grammar, grammars }) = &mut self.constrained else {
+            return Ok(());
+        };
+        let grammars = match grammars {
+            Some(grammars) => grammars,
+            None => {
+                let made = Grammars::new(&self.tokenizer, &self.eos, self.config.vocab);
+                grammars.insert(
+                    made.map_err(ModelError::from)
+                        .map_err(CliError::model(what))?,
+                )
+            }
+        };
+        let constraint = grammars.constraint(grammar);
+        let constraint = constraint
+            .map_err(ModelError::from)
+            .map_err(CliError::model(what))?;
+        let set = self.generator.set_constraint(Some(Box::new(constraint)));
+        set.map_err(CliError::model(what))
+    }
+
     /// Writes after `ids`, of which what the cache has already is not computed again. `show` gets the text as it comes,
     /// first of all nothing when the prompt is done.
     pub(crate) fn write(
@@ -223,6 +272,8 @@ impl Writer {
         let same = same.min(ids.len().saturating_sub(1));
         self.generator.truncate(same);
         let new = &ids[same..];
+        #[cfg(feature = "grammar")]
+        self.constrain()?;
         let options = WriteOptions {
             max_tokens: limit,
             stop,

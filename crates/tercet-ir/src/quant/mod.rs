@@ -12,6 +12,7 @@ use crate::dtype::DType;
 mod blocks256;
 mod blocks32;
 mod codebook;
+mod encode;
 mod float;
 mod float4;
 mod float8;
@@ -22,6 +23,7 @@ mod ternary;
 
 pub use blocks32::{quantize_q4_0, quantize_q8_0};
 pub use blocks256::scale_and_min;
+pub use encode::QuantizeError;
 pub use float4::{quantize_mxfp4, quantize_nvfp4};
 pub use float8::{quantize_fp8_e4m3, quantize_fp8_e5m2};
 pub use grids::{Grid, iq4_levels};

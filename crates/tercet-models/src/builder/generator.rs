@@ -8,6 +8,7 @@ use super::decoder::{DecoderOptions, Sampling};
 use super::sampling::SamplingOptions;
 use super::{Model, ModelError};
 use crate::config::DecoderSpec;
+use crate::constraint::Constraint;
 
 /// What one run gave for its last token.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,7 @@ pub struct Generator {
     tokens: Vec<u32>,
     penalties_from: usize,
     sampling: Option<Chooser>,
+    constraint: Option<Box<dyn Constraint>>,
 }
 
 /// Which tokens of a run give logits.
@@ -98,6 +100,7 @@ impl Generator {
                 stream,
                 set: None,
             }),
+            constraint: None,
         }
     }
 
@@ -150,11 +153,24 @@ impl Generator {
     /// [`ModelError::Token`] for a bias of a token outside the vocabulary.
     pub fn set_sampling(&mut self, options: &SamplingOptions) -> Result<(), ModelError> {
         options.check(self.vocab)?;
-        let Some(chooser) = &mut self.sampling else {
-            let reason = "the graph of the model does not sample; build it with sampling options";
-            return Err(ModelError::Unsupported(reason.into()));
-        };
+        let chooser = self.sampling.as_mut().ok_or_else(does_not_sample)?;
         chooser.set = (!options.is(&chooser.compiled)).then(|| options.clone());
+        Ok(())
+    }
+
+    /// Chooses only tokens that a constraint allows, from the next one on, or any again. Each token that is chosen is told
+    /// to the constraint, which takes it for the next one of the text; [`Generator::reset`] takes the constraint away.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] where the graph does not sample.
+    pub fn set_constraint(
+        &mut self,
+        constraint: Option<Box<dyn Constraint>>,
+    ) -> Result<(), ModelError> {
+        if constraint.is_some() && self.sampling.is_none() {
+            return Err(does_not_sample());
+        }
+        self.constraint = constraint;
         Ok(())
     }
 
@@ -169,8 +185,9 @@ impl Generator {
         &self.tokens
     }
 
-    /// Forgets every token; a seed and ways of choosing that were set stay.
+    /// Forgets every token and a constraint; a seed and ways of choosing that were set stay.
     pub fn reset(&mut self) {
+        self.constraint = None;
         self.exe.reset();
         self.position = 0;
         self.penalties_from = 0;
@@ -333,29 +350,49 @@ impl Generator {
 
     /// Whether tokens are chosen in a way that the graph was not built with.
     fn on_host(&self) -> bool {
-        self.sampling.as_ref().is_some_and(|c| c.set.is_some())
+        self.constraint.is_some() || self.sampling.as_ref().is_some_and(|c| c.set.is_some())
     }
 
     /// The token that was chosen from the logits of the last run, where the graph did not choose it; `random` is what
     /// that run drew with.
-    fn chosen(&self, random: Random) -> Result<Option<u32>, ModelError> {
-        let Some(Chooser {
-            compiled,
-            stream,
-            set: Some(options),
-        }) = &self.sampling
-        else {
+    fn chosen(&mut self, random: Random) -> Result<Option<u32>, ModelError> {
+        let on_host = self.on_host();
+        let Some(chooser) = self.sampling.as_ref().filter(|_| on_host) else {
             return Ok(None);
         };
+        let Chooser {
+            compiled, stream, ..
+        } = chooser;
         let Some(logits) = self.outputs.first() else {
             return Ok(None);
         };
         let logits = logits.as_slice::<f32>();
         let logits = logits.map_err(|e| not_the_output("logits", &e))?;
+        let mut allowed = Vec::new();
+        let logits = match &mut self.constraint {
+            Some(constraint) => {
+                allowed.extend_from_slice(logits);
+                constraint.mask(&mut allowed)?;
+                allowed.as_slice()
+            }
+            None => logits,
+        };
         let unit = random.stream(compiled.seed, *stream).unit(DType::F32, 0);
         let written = self.tokens.get(self.penalties_from..).unwrap_or(&[]);
-        Ok(options.choose(logits, &self.tokens, written, unit))
+        let chosen = match &chooser.set {
+            Some(options) => options.choose(logits, &self.tokens, written, unit),
+            None => SamplingOptions::from(*compiled).choose(logits, &self.tokens, written, unit),
+        };
+        if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
+            constraint.take(token)?;
+        }
+        Ok(chosen)
     }
+}
+
+fn does_not_sample() -> ModelError {
+    let reason = "the graph of the model does not sample; build it with sampling options";
+    ModelError::Unsupported(reason.into())
 }
 
 fn not_the_output(name: &str, e: &tercet::TensorError) -> ModelError {

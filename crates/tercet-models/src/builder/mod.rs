@@ -20,6 +20,7 @@ use tercet::{
 use tercet::{DType, Type, Value};
 
 use crate::adapter::AdapterError;
+use crate::constraint::ConstraintError;
 use crate::weight::WeightError;
 pub(crate) use bert::projections as bert_projections;
 pub use bert::{Bert, Embedder, Pooling};
@@ -99,6 +100,9 @@ pub enum ModelError {
     /// An adapter that does not fit the model.
     #[error(transparent)]
     Adapter(#[from] AdapterError),
+    /// A text cannot be constrained, or not any further.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
     /// A configuration that the builder does not implement.
     #[error("{0}")]
     Unsupported(String),

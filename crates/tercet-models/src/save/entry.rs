@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use tercet::DType;
-use tercet_ir::quant::quantize_q8_0;
 
 use super::SaveError;
 use crate::gguf::GgmlType;
 use crate::safetensors::SafeDtype;
+use crate::weight::scheme_of;
 
 /// How a tensor is stored in a file that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ impl Storage {
             Storage::Safe(SafeDtype::F16) | Storage::Ggml(GgmlType::F16) => DType::F16,
             Storage::Safe(SafeDtype::BF16) | Storage::Ggml(GgmlType::BF16) => DType::BF16,
             Storage::Safe(SafeDtype::F64) | Storage::Ggml(GgmlType::F64) => DType::F64,
-            Storage::Ggml(GgmlType::Q8_0) => return quantize_q8_0(values).ok(),
-            Storage::Safe(_) | Storage::Ggml(_) => return None,
+            Storage::Ggml(ty) => return scheme_of(ty)?.quantize(values).ok(),
+            Storage::Safe(_) => return None,
         };
         let beyond = |x: &f32| x.is_finite() && half::f16::from_f32(*x).is_infinite();
         if dtype == DType::F16 && values.iter().any(beyond) {

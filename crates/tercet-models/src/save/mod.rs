@@ -3,10 +3,12 @@
 //! | file | does |
 //! |---|---|
 //! | `model.rs` | a model's files again, with some of its weights replaced |
+//! | `quantize.rs` | a GGUF model with its matrices in another format |
 //! | `entry.rs` | a tensor to be written, made when its turn comes |
 
 mod entry;
 mod model;
+mod quantize;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -16,6 +18,7 @@ use crate::builder::ModelError;
 pub(crate) use entry::{Entry, Storage};
 pub use model::{PackedAs, SaveOptions, Saved, name_classes, save_model};
 pub(crate) use model::{Replacement, rewrite};
+pub use quantize::{Quantized, Recipe, Rounded, quantize_model};
 
 /// Why something could not be written.
 #[derive(Debug, thiserror::Error)]

@@ -235,7 +235,7 @@ fn expect_used(
     }
 }
 
-fn same_place(a: &Path, b: &Path) -> bool {
+pub(super) fn same_place(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
         _ => false,

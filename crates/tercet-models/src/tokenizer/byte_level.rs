@@ -74,3 +74,39 @@ fn byte_of_char() -> HashMap<char, u8> {
         .map(|(byte, spelled)| (spelled, byte))
         .collect()
 }
+
+/// The bytes of a token of a tokenizer that spells spaces as U+2581 (and bytes as `<0x0A>` where it falls back to them),
+/// in the middle of a text, and whether the token is special. `None` for tokenizers of other kinds.
+pub(super) fn piece_bytes(inner: &tokenizers::Tokenizer, id: u32) -> Option<(Vec<u8>, bool)> {
+    let (spaces, fallback) = match inner.get_decoder()? {
+        DecoderWrapper::Metaspace(_) => (true, false),
+        DecoderWrapper::Sequence(all) => {
+            let has = |f: fn(&DecoderWrapper) -> bool| all.get_decoders().iter().any(f);
+            let fallback = has(|d| matches!(d, DecoderWrapper::ByteFallback(_)));
+            (
+                fallback || has(|d| matches!(d, DecoderWrapper::Metaspace(_))),
+                fallback,
+            )
+        }
+        _ => (false, false),
+    };
+    let text = inner.id_to_token(id).filter(|_| spaces)?;
+    if let Some(added) = inner
+        .get_added_vocabulary()
+        .get_added_tokens_decoder()
+        .get(&id)
+    {
+        return Some((text.into_bytes(), added.special));
+    }
+    let hex = text.strip_prefix("<0x").and_then(|t| t.strip_suffix('>'));
+    let byte = hex
+        .filter(|_| fallback)
+        .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+    Some(match byte {
+        Some(byte) => (vec![byte], false),
+        None => (
+            text.replace(super::sentencepiece::SPACE, " ").into_bytes(),
+            false,
+        ),
+    })
+}

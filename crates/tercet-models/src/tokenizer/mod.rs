@@ -216,6 +216,21 @@ impl Tokenizer {
         }
     }
 
+    /// The bytes that a token stands for in the middle of a text, and whether it is special: of no text. `None` where
+    /// there is no such token, and where tokens do not stand for bytes, as those of WordPiece.
+    #[must_use]
+    pub fn bytes(&self, id: u32) -> Option<(Vec<u8>, bool)> {
+        match &self.engine {
+            Engine::Crate {
+                inner, byte_vocab, ..
+            } => match byte_vocab {
+                Some(vocab) => vocab.get(id).map(|t| (t.bytes.to_vec(), t.special)),
+                None => byte_level::piece_bytes(inner, id),
+            },
+            Engine::Pieces(model) => model.piece(id).map(|piece| piece.bytes()),
+        }
+    }
+
     /// The token ids of `text`; with `add_special` also the special tokens that the model wants
     /// around it (BOS, `[CLS]` and so on). Special tokens spelled out in `text` are themselves.
     ///

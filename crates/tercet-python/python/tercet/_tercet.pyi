@@ -171,6 +171,9 @@ class LanguageModel:
         presence_penalty: float = 0.0,
         frequency_penalty: float = 0.0,
         logit_bias: dict[int, float] | None = None,
+        json_schema: dict[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
         seed: int = 0,
         stop: Sequence[str] | None = None,
     ) -> Generation: ...

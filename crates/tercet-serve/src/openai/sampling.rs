@@ -4,6 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use serde_json::Value;
 use tercet_models::SamplingOptions;
+#[cfg(feature = "grammar")]
+use tercet_models::constraint::Grammar;
 
 use crate::error::Refusal;
 use crate::fields::{Fields, neutral_fields, wrong};
@@ -19,6 +21,8 @@ pub(crate) struct Wanted {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingOptions,
+    #[cfg(feature = "grammar")]
+    pub(crate) grammar: Option<Grammar>,
     pub(crate) seed: u64,
     pub(crate) stream: bool,
     /// Whether a stream ends with the numbers of tokens.
@@ -38,6 +42,8 @@ impl Wanted {
             )));
         }
         let sampling = sampling(&mut fields)?;
+        #[cfg(feature = "grammar")]
+        let grammar = grammar(&mut fields)?;
         let seed = fields.count("seed")?;
         let stream = fields.truth("stream")?.unwrap_or(false);
         let usage = match fields.take("stream_options") {
@@ -63,6 +69,8 @@ impl Wanted {
             max_tokens: max_tokens.map(clamped),
             stop,
             sampling,
+            #[cfg(feature = "grammar")]
+            grammar,
             seed: seed.unwrap_or_else(drawn),
             stream,
             usage,
@@ -76,6 +84,8 @@ impl Wanted {
             max_tokens: self.max_tokens.unwrap_or(max_tokens),
             stop: self.stop.clone(),
             sampling: self.sampling.clone(),
+            #[cfg(feature = "grammar")]
+            grammar: self.grammar.clone(),
             seed: self.seed,
         }
     }
@@ -125,6 +135,34 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
         }
     };
     map.into_iter().map(bias).collect()
+}
+
+/// What the answer has to be: `response_format` of type `text`, `json_object` or `json_schema`.
+#[cfg(feature = "grammar")]
+fn grammar(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
+    let Some(value) = fields.take("response_format") else {
+        return Ok(None);
+    };
+    let mut format = Fields::of(value, "field `response_format`")?;
+    let kind = format.text("type")?.unwrap_or_default();
+    let grammar = match kind.as_str() {
+        "text" => None,
+        "json_object" => Some(Grammar::json_object()),
+        "json_schema" => {
+            let mut inner = Fields::of(format.need("json_schema")?, "field `json_schema`")?;
+            let schema = inner.need("schema")?;
+            // The schema is kept to in any case.
+            inner.neutral(&[("name", &[]), ("description", &[]), ("strict", &[])])?;
+            inner.finish()?;
+            Some(Grammar::JsonSchema(schema))
+        }
+        _ => {
+            let expected = "`text`, `json_object` or `json_schema`";
+            return Err(wrong("type", &Value::String(kind), expected));
+        }
+    };
+    format.finish()?;
+    Ok(grammar)
 }
 
 fn clamped(n: u64) -> usize {

@@ -153,9 +153,51 @@ fn penalties_and_biases_change_the_text_of_their_request_alone() {
         assert_eq!(text(json!({})), plain);
     }
     let only = text(json!({"logit_bias": {"65": 100}, "max_tokens": 3}));
-    assert_eq!(text(json!({"logit_bias": {"65": 100}, "max_tokens": 1})).repeat(3), only);
+    assert_eq!(
+        text(json!({"logit_bias": {"65": 100}, "max_tokens": 1})).repeat(3),
+        only
+    );
     let likely = text(json!({"temperature": 2, "min_p": 1, "seed": 5}));
     assert_eq!(likely, plain);
+}
+
+#[test]
+fn answers_are_json_of_a_schema() {
+    let server = shared();
+    let schema = json!({
+        "type": "object",
+        "properties": {"kind": {"enum": ["move", "copy"]}, "safe": {"type": "boolean"}},
+        "required": ["kind", "safe"],
+        "additionalProperties": false,
+    });
+    let format = json!({"type": "json_schema", "json_schema": {"name": "kind", "schema": schema, "strict": true}});
+    for more in [
+        json!({"temperature": 0}),
+        json!({"temperature": 2, "seed": 4}),
+    ] {
+        let mut request = json!({
+            "model": MODEL, "messages": [{"role": "user", "content": "Is it safe?"}],
+            "response_format": format, "max_tokens": 200,
+        });
+        request
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let answer = server.post("/v1/chat/completions", &request);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let choice = &answer.json()["choices"][0];
+        assert_eq!(choice["finish_reason"], "stop");
+        let found: Value =
+            serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
+        assert!(
+            found["safe"].is_boolean()
+                && ["move", "copy"].contains(&found["kind"].as_str().unwrap())
+        );
+    }
+    let object = ask(json!({"response_format": {"type": "json_object"}, "max_tokens": 40}));
+    let answer = server.post("/v1/completions", &object).json();
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    assert!(text.trim_start().starts_with('{'), "{text}");
 }
 
 #[test]
@@ -200,8 +242,17 @@ fn what_is_not_honoured_is_refused_by_name() {
         (json!({"logit_bias": {"one": 2}}), "one"),
         (json!({"logit_bias": {"999999": 2}}), "999999"),
         (
-            json!({"response_format": {"type": "json_object"}}),
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}}}),
             "response_format",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
+            "schema",
+        ),
+        (json!({"response_format": {"type": "xml"}}), "xml"),
+        (
+            json!({"response_format": {"type": "text", "more": 1}}),
+            "more",
         ),
         (json!({"made_up": 1}), "made_up"),
         (json!({"temperature": -1}), "temperature"),

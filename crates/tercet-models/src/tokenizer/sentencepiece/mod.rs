@@ -51,6 +51,19 @@ pub(super) struct Piece {
     pub(super) kind: Kind,
 }
 
+impl Piece {
+    /// What it stands for in the middle of a text, and whether it is of no text.
+    pub(super) fn bytes(&self) -> (Vec<u8>, bool) {
+        match self.kind {
+            Kind::Byte(byte) => (vec![byte], false),
+            Kind::Control | Kind::Unknown => (self.text.clone().into_bytes(), true),
+            Kind::Normal | Kind::UserDefined | Kind::Unused => {
+                (self.text.replace(SPACE, " ").into_bytes(), false)
+            }
+        }
+    }
+}
+
 /// How a text is cut into pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
