@@ -53,6 +53,10 @@ enum Command {
     Merge(commands::merge::Args),
     /// Turn sentences into vectors, or compare them
     Embed(commands::embed::Args),
+    /// Tell the classes of texts, or of their tokens
+    Classify(commands::classify::Args),
+    /// Order documents by how well they answer a query
+    Rerank(commands::rerank::Args),
     /// Show what is in a model file: metadata, tensors, parameters, memory
     Inspect(commands::inspect::Args),
     /// Run a graph in text form or an ONNX model on .npy or .npz inputs
@@ -98,6 +102,8 @@ fn run(command: Command) -> Result<Outcome, CliError> {
         Command::Finetune(args) => commands::finetune::run(&args),
         Command::Merge(args) => commands::merge::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
+        Command::Classify(args) => commands::classify::run(&args),
+        Command::Rerank(args) => commands::rerank::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Explain(args) => commands::explain::run(&args),

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod chat;
 mod choosing;
+pub(crate) mod classify;
 pub(crate) mod devices;
 pub(crate) mod dump;
 pub(crate) mod embed;
@@ -15,6 +16,7 @@ pub(crate) mod merge;
 mod onnx;
 pub(crate) mod ops;
 pub(crate) mod perplexity;
+pub(crate) mod rerank;
 pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -22,6 +24,7 @@ pub(crate) mod source;
 #[cfg(feature = "splat")]
 pub(crate) mod splat;
 mod tensors;
+mod texts;
 pub(crate) mod trace;
 pub(crate) mod tune;
 pub(crate) mod verify;
