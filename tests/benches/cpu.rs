@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use serde_json::Value;
 use tercet::ops::Window;
 use tercet::{CompileOptions, DType, Device, Graph, OpError, Tensor, Type};
-use tercet_models::{DecoderOptions, ModelFiles, Pooling};
+use tercet_models::{DecoderOptions, EncoderOutput, ModelFiles};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -25,7 +25,7 @@ fn minilm(c: &mut Criterion) -> Result<()> {
         eprintln!("minilm: skipped, TERCET_MINILM_DIR is not set (run `cargo xtask bench cpu`)");
         return Ok(());
     };
-    let bert = ModelFiles::open(&dir)?.bert(Pooling::None, DType::F32)?;
+    let bert = ModelFiles::open(&dir)?.encoder(&EncoderOutput::Hidden, DType::F32)?;
     let mut exe = bert.compile(&Device::cpu(), 32, 128)?;
     let mut group = c.benchmark_group("minilm");
     group.sample_size(20);

@@ -2,8 +2,8 @@
 
 use tercet::{Bindings, CompileOptions, DType, Graph, Scheme};
 use tercet_models::{
-    Bert, BertActivation, BertConfig, Decoder, DecoderDims, DecoderOptions, DecoderSpec, MadeUp,
-    Pooling, Weights,
+    Decoder, DecoderDims, DecoderOptions, DecoderSpec, Encoder, EncoderDims, EncoderOutput,
+    EncoderSpec, MadeUp, Weights,
 };
 use tercet_plan::{Caps, Launch, compile};
 
@@ -40,24 +40,20 @@ fn per_layer(
     Ok([layer, all])
 }
 
-fn bert(layers: usize, dtype: DType) -> Result<Bert, Failure> {
-    let config = BertConfig {
+fn bert(layers: usize, dtype: DType) -> Result<Encoder, Failure> {
+    let config = EncoderSpec::bert(EncoderDims {
         hidden: 128,
         layers,
         heads: 2,
         ffn: 512,
         vocab: 100,
-        max_positions: 512,
-        token_types: 2,
-        layer_norm_eps: 1e-12,
-        activation: BertActivation::Gelu,
-        pad: 0,
-    };
+        context: 512,
+    });
     let weights = Weights::MadeUp(MadeUp::dense());
-    Ok(Bert::build(
+    Ok(Encoder::build(
         &config,
         &weights,
-        Pooling::MeanNormalized,
+        &EncoderOutput::mean_normalized(),
         dtype,
     )?)
 }

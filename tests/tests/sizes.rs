@@ -3,7 +3,7 @@
 #![cfg(feature = "vulkan")]
 
 use tercet::{Backend, CompileOptions, DType, Device, Tensor};
-use tercet_models::{Bert, BertActivation, BertConfig, MadeUp, Pooling, Weights};
+use tercet_models::{Encoder, EncoderDims, EncoderOutput, EncoderSpec, MadeUp, Weights};
 use tercet_tests::executors;
 use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
@@ -29,20 +29,21 @@ fn an_encoder_at_thirty_sizes_records_once_for_each_way() -> Result<(), Failure>
             return Ok(());
         }
     };
-    let config = BertConfig {
+    let config = EncoderSpec::bert(EncoderDims {
         hidden: 64,
         layers: 2,
         heads: 2,
         ffn: 128,
         vocab: 100,
-        max_positions: 64,
-        token_types: 2,
-        layer_norm_eps: 1e-12,
-        activation: BertActivation::Gelu,
-        pad: 0,
-    };
+        context: 64,
+    });
     let weights = Weights::MadeUp(MadeUp::dense());
-    let bert = Bert::build(&config, &weights, Pooling::MeanNormalized, DType::F32)?;
+    let bert = Encoder::build(
+        &config,
+        &weights,
+        &EncoderOutput::mean_normalized(),
+        DType::F32,
+    )?;
     let options = CompileOptions::new().bound("b", 5).bound("s", 48);
     let mut exe = backend.compile(&bert.model.graph, &options)?;
     for (name, tensor) in &bert.model.params {

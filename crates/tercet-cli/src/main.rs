@@ -55,6 +55,10 @@ enum Command {
     Quantize(commands::quantize::Args),
     /// Turn sentences into vectors, or compare them
     Embed(commands::embed::Args),
+    /// Tell the classes of texts, or of their tokens
+    Classify(commands::classify::Args),
+    /// Order documents by how well they answer a query
+    Rerank(commands::rerank::Args),
     /// Show what is in a model file: metadata, tensors, parameters, memory
     Inspect(commands::inspect::Args),
     /// Run a graph in text form or an ONNX model on .npy or .npz inputs
@@ -101,6 +105,8 @@ fn run(command: Command) -> Result<Outcome, CliError> {
         Command::Merge(args) => commands::merge::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
+        Command::Classify(args) => commands::classify::run(&args),
+        Command::Rerank(args) => commands::rerank::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Explain(args) => commands::explain::run(&args),

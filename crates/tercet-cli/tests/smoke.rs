@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 #[cfg(feature = "serve")]
 use common::serving;
-use common::{Scratch, demo, encoder, f32s, good, npy, tercet, text, usable_devices};
+use common::{Scratch, data, demo, encoder, f32s, good, npy, tercet, text, usable_devices};
 
 /// The test of each subcommand, and the list of those that there are.
 ///
@@ -27,7 +27,8 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate chat bench perplexity finetune merge quantize embed inspect run explain verify trace tune #[cfg(feature = "serve")] serve
+    generate chat bench perplexity finetune merge quantize embed classify rerank inspect run explain verify trace tune
+    #[cfg(feature = "serve")] serve
     #[cfg(feature = "splat")] splat ops devices
 }
 
@@ -284,6 +285,47 @@ mod case {
         }
         let table = good(&["embed", "-m", &model, "--device", "cpu", "red", "red"]);
         assert!(table.out.contains(" 1.000"), "{}", table.out);
+    }
+
+    pub(super) fn classify() {
+        let model = data("encoders/reranker-a");
+        let all = std::iter::once("cpu".to_string()).chain(executors());
+        let of = |device: &str| {
+            let args = ["classify", "-m", &model, "--json", "--device", device];
+            let v = parsed(&[&args[..], &["a cat", "the dog sees a bird"]].concat());
+            let row = v[1].clone();
+            assert_eq!(
+                (&row["label"], v.as_array().unwrap().len()),
+                (&"LABEL_0".into(), 2)
+            );
+            row["score"].as_f64().unwrap()
+        };
+        let scores: Vec<f64> = all.map(|device| of(&device)).collect();
+        assert!(
+            scores.iter().all(|s| (s - scores[0]).abs() < 1e-4),
+            "{scores:?}"
+        );
+    }
+
+    pub(super) fn rerank() {
+        let model = data("encoders/reranker-a");
+        let all = std::iter::once("cpu".to_string()).chain(executors());
+        for device in all {
+            let args = [
+                "rerank", "-m", &model, "--json", "--device", &device, "a bird",
+            ];
+            let v = parsed(&[&args[..], &["a cat", "two birds", "the house"]].concat());
+            let scores: Vec<f64> = v
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|r| r["score"].as_f64().unwrap())
+                .collect();
+            assert!(
+                scores.len() == 3 && scores.is_sorted_by(|a, b| a >= b),
+                "{v}"
+            );
+        }
     }
 
     pub(super) fn inspect() {

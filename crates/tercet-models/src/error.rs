@@ -56,7 +56,10 @@ pub enum Error {
     #[error("scene of Gaussians")]
     Splat(#[from] SplatError),
     /// There is no builder for the architecture.
-    #[error("architecture `{name}` is not supported; supported: llama, mistral, bert")]
+    #[error(
+        "architecture `{name}` is not supported; supported: {}",
+        crate::config::supported()
+    )]
     Architecture {
         /// The architecture.
         name: String,

@@ -5,6 +5,9 @@
 //! tensor is in exactly the shard that the index says, and nowhere else. Python pickles
 //! (`pytorch_model.bin`) are not read, since they can run code.
 
+mod classes;
+mod sentence;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -14,11 +17,14 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::config::decoder::refuse_unknown_modules;
-use crate::config::{BertConfig, ConfigError, DecoderSpec, Fields};
+use crate::config::{ConfigError, DecoderSpec, Fields};
 use crate::gguf::clip;
 use crate::mmap::{FileError, read_small};
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+
+pub use classes::ClassHead;
+pub use sentence::{Prompts, SentenceFolder};
 
 /// JSON files longer than this are refused (the largest real index has some 10 MB).
 const MAX_JSON_BYTES: u64 = 128 << 20;
@@ -98,6 +104,24 @@ pub enum HfError {
     /// A tensor that is needed and not there.
     #[error("the model has no tensor `{tensor}`")]
     NoSuchTensor { tensor: String },
+    /// `modules.json` is not what it should be.
+    #[error("{path}: {reason}", path = path.display())]
+    BadModules { path: PathBuf, reason: String },
+    /// `modules.json` names a module of a kind that is not built.
+    #[error(
+        "{path}: the module `{kind}` is not supported; Transformer, Pooling, Dense and Normalize are",
+        path = path.display()
+    )]
+    UnknownModule { path: PathBuf, kind: String },
+    /// `modules.json` names a module whose folder or file is not there.
+    #[error("{path}: is missing, though modules.json names the module `{module}`; download it", path = path.display())]
+    MissingModule { path: PathBuf, module: String },
+    /// The names of classes are not those of the classifier.
+    #[error("{path}: {reason}", path = path.display())]
+    Labels { path: PathBuf, reason: String },
+    /// A prompt that the folder does not have.
+    #[error("there is no prompt `{name}`; the folder has {known}")]
+    NoPrompt { name: String, known: String },
 }
 
 /// An open Hugging Face model folder.
@@ -121,7 +145,10 @@ pub enum HfError {
 /// ```
 #[derive(Clone, Debug)]
 pub struct HfFolder {
+    /// Where `config.json` is.
     dir: PathBuf,
+    /// Where `modules.json` is, if there is one: above, where the model is one of the modules' folders.
+    root: PathBuf,
     config: Map<String, Value>,
     weights: HfWeights,
 }
@@ -136,10 +163,16 @@ impl HfFolder {
         if dir.exists() && !dir.is_dir() {
             return Err(HfError::NotAFolder { path: dir });
         }
+        let root = dir;
+        let dir = match root.join("config.json").exists() {
+            true => root.clone(),
+            false => sentence::transformer_dir(&root)?.unwrap_or_else(|| root.clone()),
+        };
         let config = read_json(&dir.join("config.json"))?;
         let weights = HfWeights::open(&dir)?;
         Ok(Self {
             dir,
+            root,
             config,
             weights,
         })
@@ -182,7 +215,14 @@ impl HfFolder {
         let mut config = DecoderSpec::from_json(&self.config).map_err(refused)?;
         config.output_is_lm_head = self.weights.find("lm_head.weight").is_some();
         let names = self.weights.tensors().map(|(_, info)| info.name());
-        refuse_unknown_modules(&config, names).map_err(refused)?;
+        match self.weights.is_bare_decoder() {
+            true => {
+                let names: Vec<String> = names.map(|name| format!("model.{name}")).collect();
+                refuse_unknown_modules(&config, names.iter().map(String::as_str))
+            }
+            false => refuse_unknown_modules(&config, names),
+        }
+        .map_err(refused)?;
         let path = self.dir.join("generation_config.json");
         if let Some(generation) = read_optional_json(&path)? {
             let eos = Fields::new(&generation, "")
@@ -195,48 +235,6 @@ impl HfFolder {
             }
         }
         Ok(config)
-    }
-
-    /// The configuration of a BERT encoder.
-    ///
-    /// # Errors
-    /// [`HfError::Config`].
-    pub fn bert_config(&self) -> Result<BertConfig, HfError> {
-        BertConfig::from_json(&self.config).map_err(|source| HfError::Config {
-            path: self.dir.join("config.json"),
-            source,
-        })
-    }
-
-    /// The longest sequence that a sentence encoder was meant for (`max_seq_length` of
-    /// `sentence_bert_config.json`), if the folder says.
-    ///
-    /// # Errors
-    /// [`HfError::Json`], [`HfError::Config`].
-    pub fn max_seq_length(&self) -> Result<Option<usize>, HfError> {
-        let path = self.dir.join("sentence_bert_config.json");
-        let Some(json) = read_optional_json(&path)? else {
-            return Ok(None);
-        };
-        Fields::new(&json, "")
-            .opt_size("max_seq_length")
-            .map_err(|source| HfError::Config { path, source })
-    }
-
-    /// The pooling modes that the folder of a sentence encoder turns on, as `1_Pooling/config.json`
-    /// names them (`mean_tokens`, `cls_token`, ...), if it says.
-    ///
-    /// # Errors
-    /// [`HfError::Json`].
-    pub fn pooling_modes(&self) -> Result<Option<Vec<String>>, HfError> {
-        let json = read_optional_json(&self.dir.join("1_Pooling").join("config.json"))?;
-        let on = |json: Map<String, Value>| {
-            let modes = json.into_iter().filter(|(_, v)| v.as_bool() == Some(true));
-            modes
-                .filter_map(|(k, _)| k.strip_prefix("pooling_mode_").map(str::to_owned))
-                .collect()
-        };
-        Ok(json.map(on))
     }
 
     /// The tokenizer of `tokenizer.json`, or of `tokenizer.model` where there is none.

@@ -44,19 +44,23 @@ mod writing;
 pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
-    Bert, Decoder, DecoderOptions, Embedder, Generator, MadeUp, Model, ModelError, Pooling,
-    Sampling, SamplingOptions, ScaledAdapter, Step, Weights,
+    Classifier, Decoder, DecoderOptions, DenseModule, Embedder, Encoder, EncoderOutput, Generator,
+    Label, MadeUp, Model, ModelError, PoolingMode, Sampling, SamplingOptions, ScaledAdapter,
+    Scoring, SentenceModule, SentenceModules, Step, TokenLabel, Weights,
 };
-pub use config::{BertActivation, BertConfig, ConfigError, DecoderDims, DecoderSpec, RopeLayout};
+pub use config::{
+    Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
+    Positions, RopeLayout, TokenTypes,
+};
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};
-pub use hf::{HfError, HfFolder, HfWeights};
+pub use hf::{ClassHead, HfError, HfFolder, HfWeights, Prompts, SentenceFolder};
 pub use mmap::{FileError, MappedFile};
-pub use open::{Family, ModelFiles};
+pub use open::{EncoderOptions, Family, ModelFiles, Prompt};
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use save::{SaveError, SaveOptions};
 #[cfg(feature = "onnx")]
 pub use tercet_onnx as onnx;
-pub use tokenizer::{Batch, StreamDecoder, Tokenizer, TokenizerError};
+pub use tokenizer::{Batch, Row, StreamDecoder, Tokenizer, TokenizerError};
 pub use weight::{Weight, WeightError, gguf_weight, safetensors_tensor};
 pub use writing::{Event, Finish, WriteOptions, Written, turn_ends, write};

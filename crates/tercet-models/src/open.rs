@@ -1,22 +1,26 @@
 //! Opening a model of any kind: a GGUF file or a Hugging Face folder.
 
+mod encoder;
+
 use std::path::Path;
 
-use crate::builder::{Bert, Decoder, DecoderOptions, ModelError, Pooling, Weights};
-use crate::config::{BertConfig, DecoderSpec, decoder};
+use crate::builder::{Decoder, DecoderOptions, Weights};
+use crate::config::{self, DecoderSpec, decoder};
 use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::hf::HfFolder;
 use crate::mmap::MappedFile;
 use crate::tokenizer::Tokenizer;
 
+pub use encoder::{EncoderOptions, Prompt};
+
 /// The model families that have a builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// Decoders of any family of [`DecoderSpec`]: text generation.
     Decoder,
-    /// BERT encoders: sentence embeddings.
-    Bert,
+    /// Text encoders of any family of [`EncoderSpec`](crate::EncoderSpec): embeddings, classes.
+    Encoder,
 }
 
 /// The files of a model.
@@ -71,9 +75,13 @@ impl ModelFiles {
             ModelFiles::Gguf(_) => decoder::of_gguf(name).is_some(),
             ModelFiles::Hf(_) => decoder::of_model_type(name).is_some(),
         };
+        let is_encoder = match self {
+            ModelFiles::Gguf(_) => false,
+            ModelFiles::Hf(_) => config::encoder::of_model_type(name).is_some(),
+        };
         match name {
             _ if is_decoder => Ok(Family::Decoder),
-            "bert" => Ok(Family::Bert),
+            _ if is_encoder => Ok(Family::Encoder),
             _ => Err(Error::Architecture {
                 name: name.chars().take(64).collect(),
             }),
@@ -110,19 +118,6 @@ impl ModelFiles {
         }
     }
 
-    /// The configuration of a BERT encoder.
-    ///
-    /// # Errors
-    /// [`Error`] when it is not one, or a field is not supported.
-    pub fn bert_config(&self) -> Result<BertConfig, Error> {
-        match self {
-            ModelFiles::Gguf(_) => Err(Error::Architecture {
-                name: "bert in GGUF".to_string(),
-            }),
-            ModelFiles::Hf(folder) => Ok(folder.bert_config()?),
-        }
-    }
-
     /// The graph of a decoder; `options` chooses from its specification.
     ///
     /// # Errors
@@ -134,57 +129,5 @@ impl ModelFiles {
         let config = self.decoder_spec()?;
         let options = options(&config);
         Ok(Decoder::build(&config, &self.weights(), options)?)
-    }
-
-    /// How a sentence encoder pools, as its folder says; the mean where it says nothing.
-    ///
-    /// # Errors
-    /// [`ModelError::Unsupported`] for a pooling that has no builder, or several of them at once;
-    /// [`Error`] of the folder's files.
-    pub fn pooling(&self) -> Result<Pooling, Error> {
-        let said = match self {
-            ModelFiles::Gguf(_) => None,
-            ModelFiles::Hf(folder) => folder.pooling_modes()?,
-        };
-        let Some(modes) = said else {
-            return Ok(Pooling::MeanNormalized);
-        };
-        match modes.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["mean_tokens"] => Ok(Pooling::MeanNormalized),
-            ["cls_token"] => Ok(Pooling::ClsNormalized),
-            _ => {
-                let modes = modes.join(", ");
-                let reason = format!(
-                    "the model pools by `{modes}`; supported: mean_tokens or cls_token alone"
-                );
-                Err(ModelError::Unsupported(reason).into())
-            }
-        }
-    }
-
-    /// The graph of a BERT encoder, computed in `dtype`. A pooling must be what the folder says
-    /// ([`ModelFiles::pooling`]), if it says.
-    ///
-    /// # Errors
-    /// [`Error`] of the configuration or of [`Bert::build`]; [`ModelError::Unsupported`] for
-    /// another pooling.
-    pub fn bert(&self, pooling: Pooling, dtype: tercet::DType) -> Result<Bert, Error> {
-        if let ModelFiles::Hf(folder) = self
-            && pooling != Pooling::None
-            && folder.pooling_modes()?.is_some()
-        {
-            let said = self.pooling()?;
-            if said != pooling {
-                let reason =
-                    format!("the model's folder says Pooling::{said:?}, not Pooling::{pooling:?}");
-                return Err(ModelError::Unsupported(reason).into());
-            }
-        }
-        Ok(Bert::build(
-            &self.bert_config()?,
-            &self.weights(),
-            pooling,
-            dtype,
-        )?)
     }
 }

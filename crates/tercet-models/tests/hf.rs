@@ -9,7 +9,7 @@ use std::path::Path;
 use common::{GgufWriter, data, safetensors, temp_dir};
 use serde_json::{Map, Value, json};
 use tercet_models::{
-    BertConfig, ConfigError, DecoderSpec, Gguf, HfError, HfFolder, HfWeights, MappedFile,
+    ConfigError, DecoderSpec, EncoderSpec, Gguf, HfError, HfFolder, HfWeights, MappedFile,
     RopeLayout,
 };
 
@@ -199,19 +199,16 @@ fn tensors_that_would_not_be_read_are_refused() {
 
 #[test]
 fn bert_fields() {
-    let config = BertConfig::from_json(&bert()).unwrap();
-    assert_eq!(
-        (config.hidden, config.heads, config.head_dim()),
-        (384, 12, 32)
-    );
-    assert_eq!(config.layer_norm_eps, 1e-12);
+    let spec = EncoderSpec::from_json(&bert()).unwrap();
+    assert_eq!((spec.hidden, spec.heads, spec.head_dim), (384, 12, 32));
+    assert_eq!(spec.norm.eps, 1e-12);
     for (field, value) in [
         ("position_embedding_type", json!("relative_key")),
         ("is_decoder", json!(true)),
         ("hidden_act", json!("mish")),
-        ("model_type", json!("roberta")),
+        ("model_type", json!("deberta-v2")),
     ] {
-        let error = BertConfig::from_json(&with(bert(), field, value)).unwrap_err();
+        let error = EncoderSpec::from_json(&with(bert(), field, value)).unwrap_err();
         assert!(
             matches!(&error, ConfigError::Unsupported { field: named, .. } if named == field),
             "{error:?}"
@@ -219,8 +216,17 @@ fn bert_fields() {
     }
     let odd = with(bert(), "embedding_size", json!(128));
     assert!(matches!(
-        BertConfig::from_json(&odd),
+        EncoderSpec::from_json(&odd),
         Err(ConfigError::UnknownFields { .. })
+    ));
+    let few = with(
+        with(bert(), "model_type", json!("roberta")),
+        "max_position_embeddings",
+        json!(1),
+    );
+    assert!(matches!(
+        EncoderSpec::from_json(&few),
+        Err(ConfigError::Inconsistent { .. })
     ));
 }
 

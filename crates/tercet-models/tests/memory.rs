@@ -2,8 +2,8 @@
 
 use tercet::DType;
 use tercet_models::{
-    Bert, BertActivation, BertConfig, Decoder, DecoderOptions, HfFolder, MadeUp, ModelError,
-    Pooling, Weights,
+    Decoder, DecoderOptions, Encoder, EncoderDims, EncoderOutput, EncoderSpec, HfFolder, MadeUp,
+    ModelError, Weights,
 };
 
 mod common;
@@ -26,20 +26,21 @@ fn a_context_beyond_memory_is_an_error() -> Result<(), Failure> {
 
 #[test]
 fn made_up_weights_beyond_memory_are_an_error() -> Result<(), Failure> {
-    let config = BertConfig {
+    let config = EncoderSpec::bert(EncoderDims {
         hidden: 1 << 20,
         layers: 1,
         heads: 2,
         ffn: 512,
         vocab: 1 << 30,
-        max_positions: 512,
-        token_types: 2,
-        layer_norm_eps: 1e-12,
-        activation: BertActivation::Gelu,
-        pad: 0,
-    };
+        context: 512,
+    });
     let weights = Weights::MadeUp(MadeUp::dense());
-    let built = Bert::build(&config, &weights, Pooling::MeanNormalized, DType::F32);
+    let built = Encoder::build(
+        &config,
+        &weights,
+        &EncoderOutput::mean_normalized(),
+        DType::F32,
+    );
     let error = built.err().ok_or("no machine has that much")?;
     assert!(matches!(error, ModelError::WeightBytes { .. }), "{error}");
     Ok(())

@@ -4,13 +4,10 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use tercet::{DType, Device, Tensor};
-use tercet_models::{Embedder, ModelFiles, Pooling};
+use tercet_models::{Embedder, EncoderOptions, ModelFiles};
 
 use crate::array;
 use crate::errors;
-
-/// Texts of a run.
-const BATCH: usize = 32;
 
 /// A sentence encoder with its tokenizer.
 #[pyclass(name = "Encoder", module = "tercet", frozen)]
@@ -28,14 +25,13 @@ impl PyEncoder {
         dtype: DType,
         context: Option<usize>,
     ) -> Result<PyEncoder, tercet_models::Error> {
-        let bert = files.bert(Pooling::MeanNormalized, dtype)?;
-        let said = match files {
-            ModelFiles::Hf(folder) => folder.max_seq_length()?,
-            ModelFiles::Gguf(_) => None,
+        let options = EncoderOptions {
+            dtype,
+            most: context,
+            ..EncoderOptions::default()
         };
-        let positions = bert.config.max_positions;
-        let max_len = context.or(said).unwrap_or(positions).min(positions);
-        let embedder = Embedder::new(&bert, files.tokenizer()?, device, BATCH, max_len)?;
+        let embedder = files.embedder(device, &options)?;
+        let max_len = embedder.most_tokens();
         Ok(PyEncoder {
             width: embedder.width(),
             embedder: Mutex::new(embedder),
@@ -46,11 +42,19 @@ impl PyEncoder {
 
 #[pymethods]
 impl PyEncoder {
-    /// The embeddings of texts, float32 of shape (texts, width), each of length 1.
-    fn embed<'py>(&self, py: Python<'py>, texts: Vec<String>) -> PyResult<Bound<'py, PyAny>> {
+    /// The embeddings of texts, float32 of shape (texts, width), each of length 1 where the model normalizes. A text of more
+    /// than `max_len` tokens is an error unless `truncate` says that it is cut.
+    #[pyo3(signature = (texts, *, truncate=false))]
+    fn embed<'py>(
+        &self,
+        py: Python<'py>,
+        texts: Vec<String>,
+        truncate: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let mut interrupt = None;
         let embeddings = py.detach(|| {
             let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
+            embedder.set_cutting(truncate);
             embedder.embed(
                 &texts,
                 &mut |_| match Python::attach(|py| py.check_signals()) {
@@ -76,7 +80,7 @@ impl PyEncoder {
         self.width
     }
 
-    /// Texts are cut at so many tokens.
+    /// Tokens of the longest text.
     #[getter]
     fn max_len(&self) -> usize {
         self.max_len

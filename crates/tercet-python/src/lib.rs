@@ -94,7 +94,7 @@ fn load<'py>(
                 py.detach(|| language::PyLanguageModel::open(files, device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
-        Family::Bert => {
+        Family::Encoder => {
             let model = py.detach(|| encoder::PyEncoder::open(&files, &device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }

@@ -167,10 +167,12 @@ def test_embeddings_are_those_of_the_reference(minilm: Path) -> None:
     encoder = tercet.load(minilm, device="cpu")
     sentences = json.loads((DATA / "minilm" / "reference.json").read_text())["sentences"]
     want = np.load(DATA / "minilm" / "embeddings_f64.npy")
-    got = encoder.embed(sentences)
+    got = encoder.embed(sentences, truncate=True)
     assert got.dtype == np.float32 and got.shape == (len(sentences), encoder.width)
     np.testing.assert_allclose(got, want, atol=2e-6)
     assert encoder.embed([]).shape == (0, encoder.width)
+    with pytest.raises(tercet.ModelError, match=r"text 2 has \d+ tokens.*truncate=True"):
+        encoder.embed(["short", sentences[-1]])
 
 
 def test_the_five_lines_of_the_readme(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,15 +1,12 @@
 //! Sentence encoders that are served: one at a time runs a batch.
 
-use tercet_models::{Embedder, ModelFiles, Pooling, Tokenizer};
+use tercet_models::{Embedder, EncoderOptions, ModelError, ModelFiles, Tokenizer};
 use tokio::sync::oneshot;
 
 use crate::error::{Refusal, ServeError};
 use crate::language::Placement;
 use crate::options::ServeOptions;
 use crate::pool::{Load, Pool};
-
-/// Texts of a run.
-const BATCH: usize = 32;
 
 /// A sentence encoder.
 pub(crate) struct Encoder {
@@ -37,20 +34,15 @@ impl Encoder {
             source,
         };
         let made = || -> Result<(Embedder, Tokenizer, usize), tercet_models::Error> {
-            let bert = files.bert(Pooling::MeanNormalized, placement.dtype)?;
-            let said = match files {
-                ModelFiles::Hf(folder) => folder.max_seq_length()?,
-                ModelFiles::Gguf(_) => None,
+            let positions = files.encoder_spec()?.context;
+            let options = EncoderOptions {
+                dtype: placement.dtype,
+                most: placement.context.map(|most| most.min(positions)),
+                ..EncoderOptions::default()
             };
-            let positions = bert.config.max_positions;
-            let max_len = placement
-                .context
-                .or(said)
-                .unwrap_or(positions)
-                .min(positions);
+            let embedder = files.embedder(&placement.device, &options)?;
+            let max_len = embedder.most_tokens();
             let tokenizer = files.tokenizer()?;
-            let embedder =
-                Embedder::new(&bert, files.tokenizer()?, &placement.device, BATCH, max_len)?;
             Ok((embedder, tokenizer, max_len))
         };
         let (embedder, tokenizer, max_len) = made().map_err(failed)?;
@@ -71,11 +63,11 @@ impl Encoder {
         self.pool.load()
     }
 
-    /// The embeddings of texts. Texts are cut at the model's length, as `tercet embed` does.
+    /// The embeddings of texts. Texts that are too long are cut where `cut` says so, else refused.
     ///
     /// # Errors
-    /// A full queue, the deadline, the engine.
-    pub(crate) async fn embed(&self, texts: Vec<String>) -> Result<Embedded, Refusal> {
+    /// A text that is too long, a full queue, the deadline, the engine.
+    pub(crate) async fn embed(&self, texts: Vec<String>, cut: bool) -> Result<Embedded, Refusal> {
         let mut tokens = 0;
         for text in &texts {
             let ids = self
@@ -88,6 +80,7 @@ impl Encoder {
         let until = std::time::Instant::now() + self.deadline;
         let queued = self.pool.submit(move |embedder| {
             let go_on = || !send.is_closed() && std::time::Instant::now() < until;
+            embedder.set_cutting(cut);
             let rows = match go_on() {
                 true => embedder.embed(&texts, &mut |_| go_on()),
                 false => Ok(Vec::new()),
@@ -96,6 +89,9 @@ impl Encoder {
                 // What was left early has rows without numbers.
                 Ok(rows) if go_on() => Ok(rows),
                 Ok(_) => Err(Refusal::late()),
+                Err(tercet_models::Error::Model(e @ ModelError::TextTooLong { .. })) => {
+                    Err(Refusal::bad(format!("field `input`: {e}")))
+                }
                 Err(e) => Err(Refusal::failed(&e)),
             };
             // Who has left needs no answer.

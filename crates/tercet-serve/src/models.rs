@@ -46,7 +46,7 @@ impl Models {
         })?;
         let model = match family {
             Family::Decoder => Model::Language(Language::load(name, files, placement, options)?),
-            Family::Bert => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
+            Family::Encoder => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
         };
         self.all.push((name.to_string(), model));
         Ok(())

@@ -4,42 +4,38 @@ use std::time::Instant;
 
 use tercet::{DType, Device, DeviceOptions, Executable, Scheme, Tensor, Wanted};
 use tercet_models::{
-    Bert, BertActivation, BertConfig, Decoder, DecoderDims, DecoderOptions, DecoderSpec, MadeUp,
-    Pooling, Weights,
+    Decoder, DecoderDims, DecoderOptions, DecoderSpec, Encoder, EncoderDims, EncoderOutput,
+    EncoderSpec, MadeUp, Weights,
 };
 
 use crate::kernels::WARM_UP;
 use crate::report::median;
 use crate::{Bench, Result};
 
-fn encoder(hidden: usize, layers: usize, heads: usize, ffn: usize) -> BertConfig {
-    BertConfig {
+fn encoder(hidden: usize, layers: usize, heads: usize, ffn: usize) -> EncoderSpec {
+    EncoderSpec::bert(EncoderDims {
         hidden,
         layers,
         heads,
         ffn,
         vocab: 30522,
-        max_positions: 512,
-        token_types: 2,
-        layer_norm_eps: 1e-12,
-        activation: BertActivation::Gelu,
-        pad: 0,
-    }
+        context: 512,
+    })
 }
 
-pub(crate) fn bert_base(b: &Bench) -> BertConfig {
+pub(crate) fn bert_base(b: &Bench) -> EncoderSpec {
     match b.quick {
         true => encoder(64, 2, 2, 128),
         false => encoder(768, 12, 12, 3072),
     }
 }
 
-pub(crate) fn build(config: &BertConfig, dtype: DType) -> Result<Bert> {
+pub(crate) fn build(config: &EncoderSpec, dtype: DType) -> Result<Encoder> {
     let weights = Weights::MadeUp(MadeUp::dense());
-    Ok(Bert::build(
+    Ok(Encoder::build(
         config,
         &weights,
-        Pooling::MeanNormalized,
+        &EncoderOutput::mean_normalized(),
         dtype,
     )?)
 }

@@ -6,7 +6,7 @@ use tercet_models::training::{
     BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, LoraOptions, Training,
     Tuning,
 };
-use tercet_models::{BertConfig, DecoderSpec, MadeUp, Weights};
+use tercet_models::{DecoderSpec, EncoderSpec, MadeUp, Weights};
 
 use super::{Net, Refused, Size, pattern};
 
@@ -45,7 +45,7 @@ pub(super) fn bert(size: Size, dtype: DType) -> Result<Net, Refused> {
         "num_attention_heads": heads, "intermediate_size": 4 * hidden, "vocab_size": vocab,
         "max_position_embeddings": 512, "type_vocab_size": 2, "position_embedding_type": "absolute"
     });
-    let config = BertConfig::from_json(config.as_object().ok_or("an object")?)?;
+    let config = EncoderSpec::from_json(config.as_object().ok_or("an object")?)?;
     let [rows, len] = shape;
     let task = BertTask::Classes {
         classes: CLASSES,

@@ -7,6 +7,7 @@ mod control;
 mod curves;
 mod custom;
 mod decoders;
+mod encoders;
 mod gradients;
 mod huge;
 mod inside;
@@ -40,6 +41,7 @@ pub const SUITES: &[Suite] = &[
     suite("torch", torch::tests),
     suite("curves", curves::tests),
     suite("decoders", decoders::tests),
+    suite("encoders", encoders::tests),
     suite("steps", steps::tests),
     suite("random", random::tests),
     suite("control", control::tests),

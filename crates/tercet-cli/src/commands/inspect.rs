@@ -129,7 +129,7 @@ fn report(files: &ModelFiles) -> Report {
 fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
     let checked = files.family().and_then(|family| match family {
         Family::Decoder => files.decoder_spec().map(Some),
-        Family::Bert => files.bert_config().map(|_| None),
+        Family::Encoder => files.encoder_spec().map(|_| None),
     });
     match checked {
         Ok(Some(c)) => {

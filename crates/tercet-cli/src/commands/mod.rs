@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod chat;
 mod choosing;
+pub(crate) mod classify;
 pub(crate) mod devices;
 pub(crate) mod dump;
 pub(crate) mod embed;
@@ -16,6 +17,7 @@ mod onnx;
 pub(crate) mod ops;
 pub(crate) mod perplexity;
 pub(crate) mod quantize;
+pub(crate) mod rerank;
 pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -23,6 +25,7 @@ pub(crate) mod source;
 #[cfg(feature = "splat")]
 pub(crate) mod splat;
 mod tensors;
+mod texts;
 pub(crate) mod trace;
 pub(crate) mod tune;
 pub(crate) mod verify;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tercet::{Bindings, CompileOptions, DType, Graph, Signature, Symbol, Tensor, TensorType};
-use tercet_models::{DecoderOptions, Family, Sampling};
+use tercet_models::{DecoderOptions, Encoder, EncoderOutput, Family, Sampling};
 
 use super::tensors::read_tensors;
 use super::{Precision, generate::open_model, onnx};
@@ -145,14 +145,17 @@ impl Source {
                 let options = llama.compile_options();
                 (llama.model, options, llama_inputs())
             }
-            Family::Bert => {
-                let bert = files
-                    .pooling()
-                    .and_then(|pooling| files.bert(pooling, dtype));
-                let bert = bert.map_err(CliError::model(what))?;
-                let len = bert.config.max_positions;
+            Family::Encoder => {
+                let encoder = files.sentence().and_then(|said| {
+                    let output = EncoderOutput::Embedding(said.modules);
+                    files.encoder(&output, dtype)
+                });
+                let encoder = encoder.map_err(CliError::model(what))?;
+                // Memory is planned for so many tokens.
+                let len = encoder.context.min(512);
                 let options = CompileOptions::new().bound("b", BERT_BATCH).bound("s", len);
-                (bert.model, options, bert_inputs())
+                let inputs = bert_inputs(&encoder);
+                (encoder.model, options, inputs)
             }
         };
         Ok(Sourced {
@@ -179,15 +182,17 @@ fn llama_inputs() -> Vec<(String, Tensor)> {
 }
 
 /// Two texts of eight tokens.
-fn bert_inputs() -> Vec<(String, Tensor)> {
+fn bert_inputs(encoder: &Encoder) -> Vec<(String, Tensor)> {
     let ids = [
         ("ids", vec![2, 8], vec![1.0; 16]),
         ("type_ids", vec![2, 8], vec![0.0; 16]),
     ];
     let mut inputs = integers(ids);
     if let Ok(mask) = Tensor::from_bools(&[2, 8], &[true; 16]) {
+        inputs.push(("pooled".to_string(), mask.clone()));
         inputs.push(("mask".to_string(), mask));
     }
+    inputs.retain(|(name, _)| encoder.model.graph.leaf(name).is_some());
     inputs
 }
 

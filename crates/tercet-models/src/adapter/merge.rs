@@ -10,6 +10,7 @@ use super::rows::{Rows, to_f32};
 use super::{AdapterError, LowRank};
 use crate::builder::{ModelError, ScaledAdapter, Weights, unknown_target};
 use crate::config::decoder::{OUTPUT_MODULE, Part, projections};
+use crate::config::encoder::{EncoderNames, EncoderPart};
 use crate::error::Error;
 use crate::gguf::clip;
 use crate::open::{Family, ModelFiles};
@@ -115,18 +116,19 @@ fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projectio
                 })
                 .collect())
         }
-        Family::Bert => {
-            let config = files.bert_config()?;
-            let modules = crate::builder::bert_projections(&config);
-            let prefix = match weights.has("bert.embeddings.word_embeddings.weight") {
-                true => "bert.",
-                false => "",
-            };
-            Ok(modules
-                .map(|(module, shape)| Projection {
-                    tensor: format!("{prefix}{module}.weight"),
-                    module,
-                    shape,
+        Family::Encoder => {
+            let spec = files.encoder_spec()?;
+            let names = EncoderNames::of(&spec, weights);
+            let layers = 0..spec.layers.len();
+            let of_layers = layers.flat_map(|layer| {
+                let parts = EncoderPart::projections(&spec);
+                parts.into_iter().map(move |part| (part, layer))
+            });
+            Ok(of_layers
+                .map(|(part, layer)| Projection {
+                    tensor: names.tensor(part, layer, "weight"),
+                    module: names.module(part, layer),
+                    shape: part.shape(&spec),
                     rows: Rows::Plain,
                 })
                 .collect())

@@ -157,7 +157,10 @@ fn named(name: &str, config: &PeftConfig) -> Result<Named, AdapterError> {
     let Some(path) = name.strip_prefix(PREFIX) else {
         return stray("not under `base_model.model.`");
     };
-    let path = path.strip_prefix("bert.").unwrap_or(path);
+    let mut tasks = crate::config::encoder::task_prefixes();
+    let path = tasks
+        .find_map(|task| path.strip_prefix(task))
+        .unwrap_or(path);
     for (side, is_b) in [(".lora_A", false), (".lora_B", true)] {
         let Some((module, rest)) = path.split_once(side) else {
             continue;

@@ -4,8 +4,8 @@
 //! named after the file's tensors, and those tensors, mapped rather than read. Quantised and
 //! half-precision weights stay as stored; the graph computes in F32 unless it is converted.
 
-mod bert;
 mod decoder;
+mod encoder;
 mod generator;
 mod made_up;
 mod sampling;
@@ -22,9 +22,11 @@ use tercet::{DType, Type, Value};
 use crate::adapter::AdapterError;
 use crate::constraint::ConstraintError;
 use crate::weight::WeightError;
-pub(crate) use bert::projections as bert_projections;
-pub use bert::{Bert, Embedder, Pooling};
 pub use decoder::{Decoder, DecoderOptions, Sampling};
+pub use encoder::{
+    Classifier, DenseModule, Embedder, Encoder, EncoderOutput, Label, PoolingMode, Scoring,
+    SentenceModule, SentenceModules, TokenLabel,
+};
 pub use generator::{Generator, Step};
 pub use made_up::MadeUp;
 pub use sampling::SamplingOptions;
@@ -83,6 +85,19 @@ pub enum ModelError {
         /// The context the model was compiled with.
         context: usize,
     },
+    /// A text is longer than an encoder reads.
+    #[error(
+        "text {text} has {tokens} tokens, the model reads at most {most}: shorten it, or have texts cut \
+         (`--truncate`, `truncate=True`)"
+    )]
+    TextTooLong {
+        /// Its place among the texts, from 1 on.
+        text: usize,
+        /// Its tokens, special ones included.
+        tokens: usize,
+        /// Tokens of the longest text that is read.
+        most: usize,
+    },
     /// The tables of rotations do not fit memory.
     #[error("the rotations of all positions of the context; lower the context")]
     RopeTables(#[source] TensorError),
@@ -109,7 +124,7 @@ pub enum ModelError {
 }
 
 /// A graph and its parameters.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Model {
     /// The graph.
     pub graph: Graph,

@@ -32,7 +32,7 @@ impl Weights {
     pub fn has(&self, name: &str) -> bool {
         match self {
             Weights::Gguf(gguf) => gguf.has_tensor(name),
-            Weights::Hf(weights) => weights.find(name).is_some(),
+            Weights::Hf(weights) => weights.find_as_read(name).is_some(),
             // Names of the bare encoder.
             Weights::MadeUp(_) => !name.starts_with("bert."),
         }
@@ -52,7 +52,7 @@ impl Weights {
                 Ok(gguf_weight(gguf, info)?)
             }
             Weights::Hf(weights) => {
-                let (file, info) = weights.find(name).ok_or_else(missing)?;
+                let (file, info) = weights.find_as_read(name).ok_or_else(missing)?;
                 Ok(Weight::Dense(safetensors_tensor(file, info)?))
             }
             // What is made up follows the shape asked for: see `shaped`.

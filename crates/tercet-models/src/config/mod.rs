@@ -5,14 +5,17 @@
 //! reader therefore marks every field it looks at, and at the end every field that is neither
 //! marked nor on its list of fields without influence on inference is an error.
 
-mod bert;
 pub(crate) mod decoder;
+pub(crate) mod encoder;
 mod fields;
 
-pub use bert::{BertActivation, BertConfig};
 pub use decoder::{
     Activation, DecoderDims, DecoderFamily, DecoderSpec, Experts, FeedForward, LayerSpec, Norm,
     NormKind, NormPlacement, QkNorm, Residual, Rope, RopeLayout, RopeScaling,
+};
+pub use encoder::{
+    EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec, HeadSpec, Positions,
+    TokenTypes,
 };
 pub(crate) use fields::Fields;
 
@@ -65,6 +68,11 @@ fn and_more(more: usize) -> String {
         0 => String::new(),
         _ => format!(", and {more} more"),
     }
+}
+
+/// The architectures that have a builder.
+pub(crate) fn supported() -> String {
+    format!("{}, {}", decoder::model_types(), encoder::model_types())
 }
 
 /// `Ok` if `condition` holds, else [`ConfigError::Inconsistent`].

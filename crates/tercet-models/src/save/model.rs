@@ -300,6 +300,10 @@ const COPIED: &[&str] = &[
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
+    "3_Dense/config.json",
+    "3_Dense/model.safetensors",
 ];
 
 fn folder_again(

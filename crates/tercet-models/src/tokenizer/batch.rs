@@ -1,6 +1,9 @@
 //! Several texts as one array of token ids.
 
-use tokenizers::{Encoding, PostProcessor, TruncationDirection};
+use tokenizers::utils::truncation::truncate_encodings;
+use tokenizers::{
+    Encoding, PostProcessor, TruncationDirection, TruncationParams, TruncationStrategy,
+};
 
 use super::{Engine, Tokenizer, TokenizerError};
 
@@ -16,6 +19,15 @@ pub struct Batch {
     /// Whether a position holds a token of the text (or a special one), not padding.
     pub mask: Vec<bool>,
     /// Segment of each token (0 for single texts and padding).
+    pub type_ids: Vec<u32>,
+}
+
+/// Token ids of a text, or of a pair of texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// Token ids, special ones included.
+    pub ids: Vec<u32>,
+    /// The segment of each: 0 for single texts.
     pub type_ids: Vec<u32>,
 }
 
@@ -35,9 +47,9 @@ impl Tokenizer {
     ) -> Result<Batch, TokenizerError> {
         let rows = texts
             .iter()
-            .map(|text| self.encode_row(text.as_ref(), max_len))
+            .map(|text| self.encode_row(text.as_ref(), None, Some(max_len)))
             .collect::<Result<Vec<_>, _>>()?;
-        let row_len = rows.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
+        let row_len = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
         let len = rows.len() * row_len;
         let mut batch = Batch {
             rows: rows.len(),
@@ -46,7 +58,7 @@ impl Tokenizer {
             mask: Vec::with_capacity(len),
             type_ids: Vec::with_capacity(len),
         };
-        for (index, (ids, type_ids)) in rows.iter().enumerate() {
+        for (index, Row { ids, type_ids }) in rows.iter().enumerate() {
             let end = (index + 1) * row_len;
             batch.mask.resize(batch.mask.len() + ids.len(), true);
             batch.mask.resize(end, false);
@@ -58,48 +70,87 @@ impl Tokenizer {
         Ok(batch)
     }
 
-    /// Ids and segments of one text, cut at `max_len`.
-    fn encode_row(
+    /// Ids and segments of one text, or of a pair of texts as the model wants them, with special tokens. With `most` a
+    /// text is cut at so many tokens, special ones included, which are kept; of a pair the longer text is cut.
+    ///
+    /// # Errors
+    /// [`TokenizerError::NoRoom`], [`TokenizerError::Failed`], [`TokenizerError::NoPairs`].
+    pub fn encode_row(
         &self,
         text: &str,
-        max_len: usize,
-    ) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
+        pair: Option<&str>,
+        most: Option<usize>,
+    ) -> Result<Row, TokenizerError> {
         let added = match &self.engine {
             Engine::Crate { inner, .. } => {
                 let processor = inner.get_post_processor();
-                processor.map_or(0, |processor| processor.added_tokens(false))
+                processor.map_or(0, |processor| processor.added_tokens(pair.is_some()))
             }
             Engine::Pieces(_) => 0,
         };
         let special = added + usize::from(self.bos.is_some()) + usize::from(self.eos.is_some());
-        if max_len <= special {
+        if let Some(max_len) = most
+            && max_len <= special
+        {
             return Err(TokenizerError::NoRoom { max_len, special });
         }
-        let (ids, type_ids) = match &self.engine {
-            Engine::Crate { inner, .. } => {
-                let mut encoding: Encoding = inner
-                    .encode_fast(text, false)
-                    .map_err(TokenizerError::failed("encoding"))?;
-                encoding.truncate(max_len - special, 0, TruncationDirection::Right);
-                let encoding = inner
-                    .post_process(encoding, None, true)
-                    .map_err(TokenizerError::failed("adding special tokens"))?;
+        let room = most.map(|most| most - special);
+        let (ids, type_ids) = match (&self.engine, pair) {
+            (Engine::Crate { inner, .. }, pair) => {
+                let encoding = encoded(inner, text, pair, room)?;
                 (
                     encoding.get_ids().to_vec(),
                     encoding.get_type_ids().to_vec(),
                 )
             }
-            Engine::Pieces(model) => {
+            (Engine::Pieces(_), Some(_)) => return Err(TokenizerError::NoPairs),
+            (Engine::Pieces(model), None) => {
                 let tokens = model.encode(text, true).into_iter();
-                let ids: Vec<u32> = tokens.map(|(id, _)| id).take(max_len - special).collect();
+                let room = room.unwrap_or(usize::MAX);
+                let ids: Vec<u32> = tokens.map(|(id, _)| id).take(room).collect();
                 let type_ids = vec![0; ids.len()];
                 (ids, type_ids)
             }
         };
-        let ids = enclose(&ids, self.bos, self.eos);
-        let type_ids = enclose(&type_ids, self.bos.map(|_| 0), self.eos.map(|_| 0));
-        Ok((ids, type_ids))
+        Ok(Row {
+            ids: enclose(&ids, self.bos, self.eos),
+            type_ids: enclose(&type_ids, self.bos.map(|_| 0), self.eos.map(|_| 0)),
+        })
     }
+}
+
+/// The tokens of a text or of a pair, without special tokens at most `room`, with the special tokens around them.
+fn encoded(
+    inner: &tokenizers::Tokenizer,
+    text: &str,
+    pair: Option<&str>,
+    room: Option<usize>,
+) -> Result<Encoding, TokenizerError> {
+    let plain = |text: &str| {
+        let encoding = inner.encode_fast(text, false);
+        encoding.map_err(TokenizerError::failed("encoding"))
+    };
+    let (first, mut second) = (plain(text)?, pair.map(plain).transpose()?);
+    if let Some(second) = &mut second {
+        second.set_type_ids(vec![1; second.len()]);
+    }
+    let (first, second) = match room {
+        None => (first, second),
+        Some(max_length) => truncate_encodings(
+            first,
+            second,
+            &TruncationParams {
+                max_length,
+                strategy: TruncationStrategy::LongestFirst,
+                stride: 0,
+                direction: TruncationDirection::Right,
+            },
+        )
+        .map_err(TokenizerError::failed("cutting"))?,
+    };
+    inner
+        .post_process(first, second, true)
+        .map_err(TokenizerError::failed("adding special tokens"))
 }
 
 pub(super) fn enclose(inner: &[u32], first: Option<u32>, last: Option<u32>) -> Vec<u32> {

@@ -70,6 +70,11 @@ pub enum TokenizerError {
     /// A token id that the vocabulary does not have.
     #[error("token id {id} is not in the vocabulary of {vocab_len} tokens")]
     UnknownToken { id: u32, vocab_len: usize },
+    /// A tokenizer that does not say how two texts are read together.
+    #[error(
+        "a tokenizer.model has no rule for pairs of texts; use the model's tokenizer.json instead"
+    )]
+    NoPairs,
     /// Rows so short that not one token of text fits beside the special tokens.
     #[error(
         "rows of at most {max_len} tokens have no room for text beside {special} special tokens"

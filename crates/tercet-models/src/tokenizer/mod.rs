@@ -23,7 +23,7 @@ mod spans;
 mod stream;
 mod trie;
 
-pub use batch::Batch;
+pub use batch::{Batch, Row};
 pub use error::TokenizerError;
 pub use stream::StreamDecoder;
 

@@ -10,7 +10,8 @@ use tercet_models::training::{
     BertTask, BertTrainingOptions, ClassPooling, IGNORED, LoraOptions, Training, Tuning,
 };
 use tercet_models::{
-    Adapter, ModelError, ModelFiles, Pooling, SafeTensors, SaveOptions, ScaledAdapter,
+    Adapter, EncoderOutput, ModelError, ModelFiles, PoolingMode, SafeTensors, SaveOptions,
+    ScaledAdapter,
 };
 
 use crate::adapters::drawn;
@@ -96,8 +97,8 @@ fn texts() -> [(&'static str, Tensor); 3] {
 }
 
 /// What the encoder that embeds makes of the texts, one row of numbers each.
-fn encoded(files: &ModelFiles, pooling: Pooling) -> Vec<Vec<f64>> {
-    let bert = files.bert(pooling, DType::F32).unwrap();
+fn encoded(files: &ModelFiles, output: &EncoderOutput) -> Vec<Vec<f64>> {
+    let bert = files.encoder(output, DType::F32).unwrap();
     let mut exe = bert.compile(&Device::cpu(), ROWS, LEN).unwrap();
     let texts = texts();
     let inputs: Vec<(&str, &Tensor)> = texts.iter().map(|(n, t)| (*n, t)).collect();
@@ -129,7 +130,7 @@ fn training(files: &ModelFiles, tuning: Tuning, task: BertTask) -> Training {
         BertTask::Pairs { negatives, .. } => ROWS / (2 + negatives),
     };
     let options = BertTrainingOptions::new(batch, LEN, tuning, task);
-    Training::bert(&files.bert_config().unwrap(), &files.weights(), &options).unwrap()
+    Training::bert(&files.encoder_spec().unwrap(), &files.weights(), &options).unwrap()
 }
 
 fn losses(exe: &mut dyn Executable, labels: Option<&[i32]>) -> Result<[f64; 3], String> {
@@ -163,7 +164,7 @@ fn tensor(own: &Training, name: &str) -> Vec<f64> {
 #[test]
 fn class_losses_follow_from_hidden_states() {
     let files = encoder(&temp_dir("bert-classes"), "");
-    let hidden = encoded(&files, Pooling::None);
+    let hidden = encoded(&files, &EncoderOutput::Hidden);
     let lens = [6, 3, 5, 2];
     let labels = [2, 0, IGNORED, 1];
     for pooling in [
@@ -227,7 +228,8 @@ fn class_losses_follow_from_hidden_states() {
 fn folders_say_how_texts_are_pooled() {
     let dir = temp_dir("bert-pooling");
     let files = encoder(&dir, "");
-    assert_eq!(files.pooling().unwrap(), Pooling::MeanNormalized);
+    let modes = || files.sentence().unwrap().modules.modes;
+    assert_eq!(modes(), [PoolingMode::Mean]);
     std::fs::create_dir_all(dir.join("1_Pooling")).unwrap();
     let say = |json: serde_json::Value| {
         std::fs::write(dir.join("1_Pooling/config.json"), json.to_string()).unwrap();
@@ -236,32 +238,55 @@ fn folders_say_how_texts_are_pooled() {
         json!({"word_embedding_dimension": HIDDEN, "pooling_mode_cls_token": true,
         "pooling_mode_mean_tokens": false}),
     );
-    assert_eq!(files.pooling().unwrap(), Pooling::ClsNormalized);
-    let hidden = encoded(&files, Pooling::None);
-    let pooled = encoded(&files, Pooling::ClsNormalized);
+    assert_eq!(modes(), [PoolingMode::Cls]);
+    let hidden = encoded(&files, &EncoderOutput::Hidden);
+    let pooled = encoded(&files, &EncoderOutput::cls_normalized());
     for (all, own) in hidden.iter().zip(&pooled) {
         let first = &all[..HIDDEN];
         let norm = first.iter().map(|x| x * x).sum::<f64>().sqrt();
         assert_eq!(own.len(), HIDDEN);
         assert!(own.iter().zip(first).all(|(x, y)| near(*x, y / norm, 1e-5)));
     }
-    let other = files.bert(Pooling::MeanNormalized, DType::F32).unwrap_err();
-    assert!(other.to_string().contains("ClsNormalized"), "{other}");
-    for modes in [
-        json!({"pooling_mode_max_tokens": true}),
-        json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}),
-        json!({}),
+    let other = files.encoder(&EncoderOutput::mean_normalized(), DType::F32);
+    let other = other.unwrap_err().to_string();
+    assert!(other.contains("[Cls], not by [Mean]"), "{other}");
+    for (json, want) in [
+        (
+            json!({"pooling_mode_max_tokens": true}),
+            vec![PoolingMode::Max],
+        ),
+        (
+            json!({"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}),
+            vec![PoolingMode::Cls, PoolingMode::Mean],
+        ),
+        (
+            json!({"pooling_mode": ["lasttoken", "weightedmean"]}),
+            vec![PoolingMode::LastToken, PoolingMode::WeightedMean],
+        ),
+        (json!({}), vec![PoolingMode::Mean]),
     ] {
-        say(modes);
-        let refused = files.pooling().unwrap_err().to_string();
-        assert!(refused.contains("the model pools by"), "{refused}");
+        say(json);
+        assert_eq!(modes(), want);
+    }
+    for (json, named) in [
+        (json!({"pooling_mode": "median"}), "median"),
+        (json!({"pooling_mode": []}), "pooling_mode"),
+        (
+            json!({"pooling_mode_mean_tokens": true, "pooling_mode_median_tokens": true}),
+            "pooling_mode_median_tokens",
+        ),
+    ] {
+        say(json);
+        let refused = files.sentence().unwrap_err();
+        let refused = format!("{:?}", refused);
+        assert!(refused.contains(named), "{refused}");
     }
 }
 
 #[test]
 fn pair_losses_follow_from_embeddings() {
     let files = encoder(&temp_dir("bert-pairs"), "bert.");
-    let vectors = encoded(&files, Pooling::MeanNormalized);
+    let vectors = encoded(&files, &EncoderOutput::mean_normalized());
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
     for (negatives, batch) in [(0, 2), (2, 1)] {
         let want: f64 = (0..batch)
@@ -288,7 +313,7 @@ fn pair_losses_follow_from_embeddings() {
         pairs(0),
     );
     (options.checkpoints, options.dtype) = (true, DType::F16);
-    let own = Training::bert(&files.bert_config().unwrap(), &files.weights(), &options).unwrap();
+    let own = Training::bert(&files.encoder_spec().unwrap(), &files.weights(), &options).unwrap();
     let bounds = CompileOptions::new().bound("b", 2).bound("s", 8);
     let mut exe = own.compile(&Device::cpu(), &bounds).unwrap();
     let exact = run(&training(&files, lora(), pairs(0)), None)[0];
@@ -400,7 +425,7 @@ fn what_is_not_possible_is_refused() {
     let refused = |task: BertTask, change: fn(&mut BertTrainingOptions)| {
         let mut options = BertTrainingOptions::new(2, 4, lora(), task);
         change(&mut options);
-        Training::bert(&files.bert_config().unwrap(), &files.weights(), &options)
+        Training::bert(&files.encoder_spec().unwrap(), &files.weights(), &options)
             .expect_err("refused")
             .to_string()
     };

@@ -6,7 +6,7 @@ use tercet_models::training::{
     BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, LoraOptions, Training,
     Tuning,
 };
-use tercet_models::{BertConfig, MadeUp, ModelError, Weights};
+use tercet_models::{EncoderSpec, MadeUp, ModelError, Weights};
 
 use crate::rows::{HALVES, Rows, TEXTS, model};
 
@@ -109,7 +109,7 @@ fn encoders_drop_as_well() {
         "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 50,
         "max_position_embeddings": 8, "position_embedding_type": "absolute"
     });
-    let config = BertConfig::from_json(config.as_object().unwrap()).unwrap();
+    let config = EncoderSpec::from_json(config.as_object().unwrap()).unwrap();
     let task = BertTask::Classes {
         classes: 2,
         pooling: ClassPooling::Pooler,

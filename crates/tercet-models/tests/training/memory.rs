@@ -7,7 +7,7 @@ use tercet_models::training::{
     BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, LoraOptions, Training,
     Tuning,
 };
-use tercet_models::{BertActivation, BertConfig, DecoderSpec, MadeUp, Weights};
+use tercet_models::{DecoderSpec, EncoderDims, EncoderSpec, MadeUp, Weights};
 
 use crate::llama::small;
 
@@ -58,18 +58,14 @@ fn checkpoints_and_parts_save_memory() {
 
 #[test]
 fn checkpoints_of_encoders_save_memory() {
-    let config = BertConfig {
+    let config = EncoderSpec::bert(EncoderDims {
         hidden: 64,
         layers: 8,
         heads: 2,
         ffn: 128,
         vocab: 50,
-        max_positions: 16,
-        token_types: 2,
-        layer_norm_eps: 1e-12,
-        activation: BertActivation::Gelu,
-        pad: 0,
-    };
+        context: 16,
+    });
     let weights = Weights::MadeUp(MadeUp::dense());
     let of = |checkpoints| {
         let lora = Tuning::Lora(LoraOptions::new(4));

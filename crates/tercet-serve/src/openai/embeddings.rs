@@ -53,9 +53,11 @@ pub(crate) async fn handle(
             ));
         }
     };
+    // As text-embeddings-inference has it.
+    let cut = fields.truth("truncate")?.unwrap_or(false);
     fields.neutral(&[("user", &[])])?;
     fields.finish()?;
-    let embedded = encoder.embed(texts).await?;
+    let embedded = encoder.embed(texts, cut).await?;
     count(&app.metrics.prompt_tokens, embedded.tokens);
     let row = |(at, row): (usize, &Vec<f32>)| json!({"object": "embedding", "index": at, "embedding": spelled(row)});
     let data: Vec<Value> = embedded.rows.iter().enumerate().map(row).collect();

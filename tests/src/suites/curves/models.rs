@@ -6,7 +6,7 @@ use tercet_models::training::{
     BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, IGNORED, LoraOptions,
     Training, Tuning,
 };
-use tercet_models::{BertConfig, DecoderSpec, MadeUp, Weights};
+use tercet_models::{DecoderSpec, EncoderSpec, MadeUp, Weights};
 
 use super::formula::{indices, integers, weight};
 use super::{Net, Refused, i32s};
@@ -93,7 +93,7 @@ fn bert(task: BertTask) -> Result<Training, Refused> {
         "num_attention_heads": 4, "intermediate_size": 24, "vocab_size": VOCAB,
         "max_position_embeddings": 8, "type_vocab_size": 2, "position_embedding_type": "absolute"
     });
-    let config = BertConfig::from_json(config.as_object().expect("an object"))?;
+    let config = EncoderSpec::from_json(config.as_object().expect("an object"))?;
     let options = BertTrainingOptions::new(4, LEN, Tuning::Full, task);
     let weights = Weights::MadeUp(MadeUp::dense());
     Ok(Training::bert(&config, &weights, &options)?)

@@ -11,7 +11,7 @@ use tercet_models::dataset::{
     EncoderBatch, Label, LabelledTexts, Last, Order, ReadLimits, TextPairs,
 };
 use tercet_models::training::{BertTask, BertTrainingOptions, ClassPooling, Training};
-use tercet_models::{BertConfig, ModelFiles, Tokenizer};
+use tercet_models::{EncoderSpec, ModelFiles, Tokenizer};
 
 use super::Args;
 use super::feed::{Feed, Given, Once, no_tensor};
@@ -29,7 +29,7 @@ pub(super) fn prepare(
     what: &str,
 ) -> Result<Prepared, CliError> {
     let failed = || CliError::model(what.to_string());
-    let config = files.bert_config().map_err(failed())?;
+    let config = files.encoder_spec().map_err(failed())?;
     let tokenizer = Rc::new(files.tokenizer().map_err(failed())?);
     let refused = || CliError::model(what.to_string());
     let seq = longest(args, files, &config)?;
@@ -103,13 +103,13 @@ pub(super) fn prepare(
 }
 
 /// Tokens of a text.
-fn longest(args: &Args, files: &ModelFiles, config: &BertConfig) -> Result<usize, CliError> {
+fn longest(args: &Args, files: &ModelFiles, config: &EncoderSpec) -> Result<usize, CliError> {
     let said = match files {
         ModelFiles::Hf(folder) => folder.max_seq_length(),
         ModelFiles::Gguf(_) => Ok(None),
     };
     let said = said.map_err(CliError::model("cannot load the model"))?;
-    let positions = config.max_positions;
+    let positions = config.context;
     match args.seq {
         Some(seq) if seq > positions => Err(CliError::Usage(format!(
             "--seq {seq}: the model has {positions} positions"

@@ -65,10 +65,10 @@ pub(super) fn prepare(
     let family = files.family();
     match family.map_err(CliError::model(what.to_string()))? {
         Family::Decoder => decoder::prepare(args, device, files, what),
-        Family::Bert if args.to_gguf() => Err(CliError::Usage(
+        Family::Encoder if args.to_gguf() => Err(CliError::Usage(
             "encoders are written as folders; give --out a name without .gguf".to_string(),
         )),
-        Family::Bert => encoder::prepare(args, device, files, what),
+        Family::Encoder => encoder::prepare(args, device, files, what),
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn rope_tables(
 }
 
 /// Angles are computed as the reference implementations do: frequencies and angles in F32.
-fn rope_table(
+pub(crate) fn rope_table(
     b: &mut Builder<'_>,
     rope: &Rope,
     [dims, context]: [usize; 2],
@@ -403,7 +403,7 @@ fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
     Ok(b.graph.cast(x, to)?)
 }
 
-pub(super) fn activate(
+pub(crate) fn activate(
     b: &mut Builder<'_>,
     activation: Activation,
     x: Value,
@@ -413,6 +413,7 @@ pub(super) fn activate(
         Activation::Gelu => UnaryFn::Gelu,
         Activation::GeluTanh => UnaryFn::GeluTanh,
         Activation::Relu => UnaryFn::Relu,
+        Activation::Tanh => UnaryFn::Tanh,
     };
     Ok(b.graph.unary(f, x)?)
 }

@@ -1,4 +1,4 @@
-//! Training graphs of BERT encoders.
+//! Training graphs of text encoders: embeddings of all families, classifiers of BERT's.
 //!
 //! | input | type | holds |
 //! |---|---|---|
@@ -16,14 +16,15 @@
 
 use tercet::{DType, Dim, Graph, Tensor, TensorType, Type, Value};
 
-use super::super::bert::{Texts, encode, mean, mean_normalized, prefix};
+use super::super::encoder::{Texts, encode, mean, mean_normalized};
 use super::super::tuned::{Mode, uniform};
 use super::super::weights::bytes_error;
 use super::super::{Builder, ModelError, Weights};
 use super::loss::{LossTerms, correct, cross_entropy, not_negative};
 use super::states::with_states;
 use super::{Training, Tuning};
-use crate::config::BertConfig;
+use crate::config::EncoderSpec;
+use crate::config::encoder::{EncoderFamily, EncoderNames, EncoderPart};
 
 /// What classes are told from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +124,7 @@ impl BertTrainingOptions {
 }
 
 impl Training {
-    /// The training graph of a BERT encoder over the weights of a file.
+    /// The training graph of a text encoder over the weights of a file.
     ///
     /// A token or a label outside its range ends the run.
     ///
@@ -131,7 +132,7 @@ impl Training {
     /// [`ModelError`] when a weight is missing or of another shape or format, or an option is not possible;
     /// [`ModelError::Adapter`] for a rank or a target that the model does not have.
     pub fn bert(
-        config: &BertConfig,
+        config: &EncoderSpec,
         weights: &Weights,
         options: &BertTrainingOptions,
     ) -> Result<Training, ModelError> {
@@ -141,10 +142,18 @@ impl Training {
         };
         let terms = terms.check()?;
         if let Some(tokens) = options.len.known()
-            && tokens > config.max_positions
+            && tokens > config.context
         {
-            let context = config.max_positions;
+            let context = config.context;
             return Err(ModelError::Context { tokens, context });
+        }
+        if let BertTask::Classes { .. } = options.task
+            && config.family != EncoderFamily::BERT
+        {
+            let family = config.family.model_type();
+            return Err(ModelError::Unsupported(format!(
+                "training a classifier of the family {family}; that of bert is, and embeddings of all"
+            )));
         }
         let each = Dim::Known(options.texts_each()?);
         let Some(rows) = options.batch.checked_mul(&each) else {
@@ -206,7 +215,7 @@ fn inputs(b: &mut Builder<'_>, rows: Dim, len: &Dim) -> Result<Texts, ModelError
     let mask = g.input("mask", of(DType::Bool))?;
     Ok(Texts {
         ids: not_negative(g, ids)?,
-        type_ids: not_negative(g, type_ids)?,
+        type_ids: Some(not_negative(g, type_ids)?),
         mask,
     })
 }
@@ -214,7 +223,7 @@ fn inputs(b: &mut Builder<'_>, rows: Dim, len: &Dim) -> Result<Texts, ModelError
 /// `[batch, classes]`.
 fn class_logits(
     b: &mut Builder<'_>,
-    config: &BertConfig,
+    config: &EncoderSpec,
     seed: u64,
     classes: usize,
     pooling: ClassPooling,
@@ -231,7 +240,8 @@ fn class_logits(
     };
     let pooled = match pooling {
         ClassPooling::Pooler => {
-            let name = |what: &str| format!("{}pooler.dense.{what}", prefix(b.weights));
+            let names = EncoderNames::of(config, b.weights);
+            let name = |what: &str| names.tensor(EncoderPart::HeadDense, 0, what);
             let (weight, bias) = (name("weight"), name("bias"));
             let y = b.linear(pooled, &weight, Some(&bias), [hidden, hidden])?;
             b.graph.tanh(y)?

@@ -137,10 +137,10 @@ pub(super) fn turn_windowed_layers(spec: &mut DecoderSpec) {
 }
 
 /// What one object says of a rotary embedding.
-struct Stretched {
-    theta: Option<f64>,
+pub(in crate::config) struct Stretched {
+    pub(in crate::config) theta: Option<f64>,
     partial: Option<f64>,
-    scaling: RopeScaling,
+    pub(in crate::config) scaling: RopeScaling,
 }
 
 /// The rotary embeddings: old files have `rope_theta` and `rope_scaling`, new ones `rope_parameters` with both, or two of
@@ -192,7 +192,7 @@ fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
     Ok(())
 }
 
-fn stretched(
+pub(in crate::config) fn stretched(
     inner: &Fields<'_>,
     original: Option<usize>,
     context: usize,

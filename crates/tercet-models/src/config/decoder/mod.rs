@@ -17,9 +17,11 @@ use serde_json::{Map, Value};
 
 use super::{ConfigError, Fields, ensure};
 pub use families::DecoderFamily;
-pub(crate) use families::{of_gguf, of_model_type};
+pub(crate) use families::{model_types, of_gguf, of_model_type};
+pub(super) use json::stretched;
 pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part, projections};
 pub use rope::{Rope, RopeScaling};
+pub(super) use tensors::refuse;
 pub(crate) use tensors::refuse_unknown_modules;
 
 /// Which elements of a head rotary embedding turns together.
@@ -98,6 +100,8 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)`.
     Relu,
+    /// The hyperbolic tangent.
+    Tanh,
 }
 
 /// A layer's feed-forward network.

@@ -146,7 +146,7 @@ impl Rope {
         }
     }
 
-    pub(super) fn check(&self, dims: usize) -> Result<(), ConfigError> {
+    pub(in crate::config) fn check(&self, dims: usize) -> Result<(), ConfigError> {
         let theta = self.theta;
         ensure(theta.is_finite() && theta > 0.0, || {
             format!("the rotary base is {theta}, it must be positive")

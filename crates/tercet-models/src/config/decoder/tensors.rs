@@ -74,7 +74,7 @@ fn names(spec: &DecoderSpec, name: &dyn Fn(Part, usize) -> String) -> HashSet<St
     names
 }
 
-fn refuse<'a>(
+pub(in crate::config) fn refuse<'a>(
     tensors: impl Iterator<Item = &'a str>,
     known: &HashSet<String>,
 ) -> Result<(), ConfigError> {

@@ -100,7 +100,7 @@ pub(crate) fn of_gguf(name: &str) -> Option<DecoderFamily> {
 }
 
 /// What folders may name.
-pub(super) fn model_types() -> String {
+pub(crate) fn model_types() -> String {
     FAMILIES.map(|f| f.model_type).join(", ")
 }
 

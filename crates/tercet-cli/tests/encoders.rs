@@ -1,0 +1,180 @@
+//! `embed`, `rerank` and `classify` on tiny folders of encoders.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+)]
+
+mod common;
+
+use common::{Scratch, bad, data, good, json};
+use serde_json::Value;
+
+const A: &str = "encoders/sentence-a";
+
+fn reference(name: &str) -> Value {
+    let path = format!("{}/sentences.json", data(name));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn floats(v: &Value) -> Vec<f64> {
+    let all = v.as_array().unwrap().iter();
+    all.map(|x| x.as_f64().unwrap()).collect()
+}
+
+fn near(got: &[f64], want: &[f64]) {
+    assert_eq!(got.len(), want.len());
+    for (x, y) in got.iter().zip(want) {
+        assert!((x - y).abs() < 1e-4, "{x} instead of {y}");
+    }
+}
+
+#[test]
+fn embed_takes_lines_prompts_and_dimensions() {
+    let scratch = Scratch::new("encoders-embed");
+    let model = data(A);
+    let want = reference(A);
+    let texts: Vec<&str> = want["texts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    // Blank lines of a file are no texts.
+    let texts: Vec<&str> = texts.into_iter().filter(|t| !t.is_empty()).collect();
+    let file = scratch.file("texts.txt", texts.join("\n\n"));
+    for case in want["cases"].as_array().unwrap() {
+        let mut args = vec![
+            "embed",
+            "-m",
+            &model,
+            "--file",
+            &file,
+            "--json",
+            "--truncate",
+        ];
+        let dims = case["dims"].as_u64().map(|n| n.to_string());
+        if let Some(name) = case["prompt"].as_str() {
+            args.extend(["--prompt", name]);
+        }
+        if let Some(dims) = &dims {
+            args.extend(["--dims", dims]);
+        }
+        let v = json(&args);
+        let got: Vec<f64> = v
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|row| floats(&row["embedding"]))
+            .collect();
+        let all = floats(&case["want"]);
+        let width = all.len() / 5;
+        // The third text of the reference is empty.
+        let all = [&all[..2 * width], &all[3 * width..]].concat();
+        near(&got, &all);
+    }
+    let npy = scratch.path("out.npy");
+    let said = good(&["embed", "-m", &model, "--npy", &npy, "a cat", "the dog"]);
+    assert_eq!(said.out, "");
+    let bytes = std::fs::read(&npy).unwrap();
+    let text = String::from_utf8_lossy(&bytes[..128]);
+    assert!(text.contains("'<f4'") && text.contains("(2, 10)"), "{text}");
+    assert_eq!(bytes.len() % 64, 2 * 10 * 4 % 64);
+}
+
+#[test]
+fn what_embed_cannot_do_is_said() {
+    let model = data(A);
+    let long = "a cat a cat a cat a cat a cat";
+    bad(
+        &["embed", "-m", &model, "a", long],
+        1,
+        &["text 2 has 12 tokens", "at most 9", "--truncate"],
+    );
+    good(&["embed", "-m", &model, "--truncate", "a", long]);
+    good(&["embed", "-m", &model, "--max-len", "12", "a", long]);
+    bad(
+        &["embed", "-m", &model, "--prompt", "qurey", "a"],
+        1,
+        &["qurey", "query"],
+    );
+    bad(
+        &["embed", "-m", &model, "--dims", "11", "a"],
+        1,
+        &["11 dimensions", "have 10"],
+    );
+    bad(
+        &["embed", "-m", &model, "--npy", "/nowhere/out.npy", "a"],
+        1,
+        &["/nowhere"],
+    );
+    bad(
+        &[
+            "embed",
+            "-m",
+            &model,
+            "--prompt",
+            "query",
+            "--prompt-text",
+            "x",
+            "a",
+        ],
+        2,
+        &["--prompt-text"],
+    );
+    bad(&["classify", "-m", &model, "a"], 1, &["BertModel"]);
+    bad(&["rerank", "-m", &model, "a"], 2, &["no documents"]);
+}
+
+#[test]
+fn rerank_orders_documents() {
+    let name = "encoders/reranker-a";
+    let (model, want) = (data(name), reference(name));
+    let case = &want["cases"][0];
+    let texts: Vec<&str> = want["texts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let query = case["query"].as_str().unwrap();
+    let mut args = vec!["rerank", "-m", &model, "--json", query];
+    args.extend(&texts);
+    let v = json(&args);
+    let want = floats(&case["want"]);
+    let rows = v.as_array().unwrap();
+    assert_eq!(rows.len(), texts.len());
+    let mut last = f64::INFINITY;
+    for row in rows {
+        let (at, score) = (
+            row["index"].as_u64().unwrap() as usize,
+            row["score"].as_f64().unwrap(),
+        );
+        near(&[score], &[want[at]]);
+        assert_eq!(row["text"], texts[at]);
+        assert!(score <= last);
+        last = score;
+    }
+    let top = good(&[
+        "rerank", "-m", &model, "--top", "1", query, texts[0], texts[1],
+    ])
+    .out;
+    assert_eq!(top.lines().count(), 1, "{top}");
+    assert!(top.contains("[2]"), "{top}");
+}
+
+#[test]
+fn classify_tells_labels() {
+    let model = data("encoders/reranker-a");
+    let v = json(&["classify", "-m", &model, "--json", "a cat"]);
+    assert_eq!(v[0]["label"], "LABEL_0");
+    assert_eq!(v[0]["score"], v[0]["scores"]["LABEL_0"]);
+    let out = good(&["classify", "-m", &model, "a cat", "the dog"]).out;
+    assert_eq!(out.lines().count(), 2, "{out}");
+    assert!(out.lines().all(|line| line.contains("LABEL_0")), "{out}");
+    // This folder has no tokenizer.
+    bad(
+        &["classify", "-m", &data("encoders/bert-a"), "a"],
+        1,
+        &["tokenizer.json"],
+    );
+}

@@ -1,0 +1,137 @@
+//! Texts to vectors.
+
+use tercet::Device;
+
+use super::super::ModelError;
+use super::Encoder;
+use super::runner::{Longer, Runner, tokens};
+use crate::tokenizer::Tokenizer;
+
+/// A compiled sentence encoder with its tokenizer: texts in, vectors out, of length 1 where the model normalizes.
+pub struct Embedder {
+    runner: Runner,
+    tokenizer: Tokenizer,
+    most: usize,
+    width: usize,
+    longer: Longer,
+    lower_case: bool,
+    prompt: String,
+    /// Tokens of the prompt.
+    prompt_tokens: usize,
+}
+
+impl Embedder {
+    /// Compiles `encoder` (built for [`EncoderOutput::Embedding`](super::EncoderOutput)) for texts of at most
+    /// `most` tokens, `batch` of them at once (32, fewer of long ones, where there is none); longer ones are an error
+    /// ([`Self::cutting`]).
+    ///
+    /// # Errors
+    /// As [`Encoder::compile`]; [`ModelError::Unsupported`] when the graph gives no vectors.
+    pub fn new(
+        encoder: &Encoder,
+        tokenizer: Tokenizer,
+        device: &Device,
+        batch: Option<usize>,
+        most: usize,
+    ) -> Result<Embedder, ModelError> {
+        let pad = tokenizer.pad().unwrap_or(0);
+        let runner = Runner::new(encoder, device, pad, (batch, most))?;
+        if runner.output() != Some("embedding") {
+            return Err(ModelError::Unsupported(
+                "the encoder was built without pooling; build it with the modules of its folder"
+                    .into(),
+            ));
+        }
+        Ok(Embedder {
+            runner,
+            tokenizer,
+            most,
+            width: encoder.width,
+            longer: Longer::Refused,
+            lower_case: false,
+            prompt: String::new(),
+            prompt_tokens: 0,
+        })
+    }
+
+    /// Cuts texts that are too long.
+    #[must_use]
+    pub fn cutting(mut self, cut: bool) -> Embedder {
+        self.set_cutting(cut);
+        self
+    }
+
+    /// As [`Self::cutting`], from the next texts on.
+    pub fn set_cutting(&mut self, cut: bool) {
+        self.longer = match cut {
+            true => Longer::Cut,
+            false => Longer::Refused,
+        };
+    }
+
+    /// Makes texts lower case first, as some folders ask for.
+    #[must_use]
+    pub fn lower_case(mut self, lower: bool) -> Embedder {
+        self.lower_case = lower;
+        self
+    }
+
+    /// Puts this before each text.
+    ///
+    /// # Errors
+    /// [`crate::Error`] of the tokenizer.
+    pub fn with_prompt(mut self, prompt: &str) -> Result<Embedder, crate::Error> {
+        self.prompt = prompt.to_string();
+        self.prompt_tokens = 0;
+        if !prompt.is_empty() {
+            let row = self.tokenizer.encode_row(&self.text(""), None, None)?;
+            let around = self.tokenizer.encode_row("", None, None)?;
+            let ended = row.ids.last() == around.ids.last() && !around.ids.is_empty();
+            self.prompt_tokens = row.ids.len() - usize::from(ended);
+        }
+        Ok(self)
+    }
+
+    /// The number of elements of an embedding.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Tokens of the longest text that is not cut or refused.
+    pub fn most_tokens(&self) -> usize {
+        self.most
+    }
+
+    fn text(&self, text: &str) -> String {
+        let whole = format!("{}{text}", self.prompt);
+        match self.lower_case {
+            true => whole.to_lowercase(),
+            false => whole,
+        }
+    }
+
+    /// The embeddings of these texts, in their order. Texts of similar length share a batch.
+    /// `progress` is called with the number of texts done; false stops early with what is done.
+    ///
+    /// # Errors
+    /// [`ModelError::TextTooLong`], before any text is computed; [`crate::Error`] of the tokenizer or the device.
+    pub fn embed<T: AsRef<str>>(
+        &mut self,
+        texts: &[T],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Vec<Vec<f32>>, crate::Error> {
+        let mut all = Vec::with_capacity(texts.len());
+        for (at, text) in texts.iter().enumerate() {
+            let text = self.text(text.as_ref());
+            let limit = (at, self.most, self.longer);
+            let mut own = tokens(&self.tokenizer, (&text, None), limit)?;
+            own.left_out = self.prompt_tokens;
+            all.push(own);
+        }
+        let mut embeddings = vec![Vec::new(); texts.len()];
+        self.runner.run_all(&all, progress, &mut |at, row| {
+            embeddings[at] = row.to_vec();
+        })?;
+        Ok(embeddings)
+    }
+}

@@ -1,0 +1,321 @@
+//! Batches of texts through a compiled encoder.
+
+use tercet::{DType, Device, Executable, Tensor, TensorType};
+
+use super::super::ModelError;
+use super::Encoder;
+use crate::tokenizer::{Row, Tokenizer};
+
+/// A text as an encoder reads it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tokens {
+    pub(super) row: Row,
+    /// Leading tokens that take no part in pooling.
+    pub(super) left_out: usize,
+}
+
+/// What becomes of texts that are longer than the model reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Longer {
+    /// They are an error.
+    Refused,
+    /// They are cut.
+    Cut,
+}
+
+/// The tokens of a text, or of a pair of them; `at` is its place among the others.
+pub(super) fn tokens(
+    tokenizer: &Tokenizer,
+    (text, pair): (&str, Option<&str>),
+    (at, most, longer): (usize, usize, Longer),
+) -> Result<Tokens, crate::Error> {
+    let row = tokenizer.encode_row(text, pair, None)?;
+    let tokens = row.ids.len();
+    let row = match (tokens > most, longer) {
+        (false, _) => row,
+        (true, Longer::Cut) => tokenizer.encode_row(text, pair, Some(most))?,
+        (true, Longer::Refused) => {
+            let text = at + 1;
+            return Err(ModelError::TextTooLong { text, tokens, most }.into());
+        }
+    };
+    if row.ids.is_empty() {
+        return Err(ModelError::NoTokens.into());
+    }
+    Ok(Tokens { row, left_out: 0 })
+}
+
+/// Texts up to so many tokens share batches that are planned for them: memory is planned for the longest text times the
+/// batch.
+const SHORT: usize = 512;
+/// Tokens of a batch of longer texts, unless one text has more.
+const LONG_TOKENS: usize = 32 * SHORT;
+/// Texts of a batch unless the caller says.
+const BATCH: usize = 32;
+
+/// How many texts run at once, and of how many tokens at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    pub(super) batch: usize,
+    pub(super) most: usize,
+}
+
+impl Bounds {
+    /// Those of texts of any length, and those of short ones where that is another program.
+    fn of(batch: Option<usize>, most: usize) -> (Bounds, Option<Bounds>) {
+        let short = Bounds {
+            batch: batch.unwrap_or(BATCH),
+            most: most.min(SHORT),
+        };
+        match most > SHORT {
+            false => (short, None),
+            true => {
+                let batch = batch.unwrap_or((LONG_TOKENS / most).clamp(1, BATCH));
+                (Bounds { batch, most }, Some(short))
+            }
+        }
+    }
+}
+
+/// An encoder with the programs that were compiled of it, and the tensors that they read and write.
+pub(super) struct Runner {
+    /// Of short texts, or of all.
+    short: Program,
+    long: Option<Long>,
+    pad: u32,
+    inputs: Vec<(Input, Tensor)>,
+    outputs: Vec<Tensor>,
+}
+
+struct Program {
+    exe: Box<dyn Executable>,
+    bounds: Bounds,
+}
+
+/// What long texts run on, compiled for the first of them.
+struct Long {
+    encoder: Encoder,
+    device: Device,
+    bounds: Bounds,
+    program: Option<Program>,
+}
+
+/// The inputs that encoders have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Input {
+    Ids,
+    TypeIds,
+    Mask,
+    Pooled,
+}
+
+impl Input {
+    const ALL: [(Input, &'static str, DType); 4] = [
+        (Input::Ids, "ids", DType::I32),
+        (Input::TypeIds, "type_ids", DType::I32),
+        (Input::Mask, "mask", DType::Bool),
+        (Input::Pooled, "pooled", DType::Bool),
+    ];
+
+    fn name(self) -> &'static str {
+        let of =
+            |(input, name, _): &(Input, &'static str, DType)| (*input == self).then_some(*name);
+        Input::ALL.iter().find_map(of).unwrap_or_default()
+    }
+}
+
+impl Runner {
+    /// Compiles for texts of at most `most` tokens, `batch` of them at once.
+    pub(super) fn new(
+        encoder: &Encoder,
+        device: &Device,
+        pad: u32,
+        (batch, most): (Option<usize>, usize),
+    ) -> Result<Runner, ModelError> {
+        if most > encoder.context {
+            return Err(ModelError::Context {
+                tokens: most,
+                context: encoder.context,
+            });
+        }
+        let (all, short) = Bounds::of(batch, most);
+        let bounds = short.unwrap_or(all);
+        let exe = encoder.compile(device, bounds.batch, bounds.most)?;
+        let long = short.map(|_| Long {
+            encoder: encoder.clone(),
+            device: device.clone(),
+            bounds: all,
+            program: None,
+        });
+        let named = |name: &str| exe.signature().inputs.iter().any(|i| i.name == name);
+        let own = Input::ALL.into_iter().filter(|(_, name, _)| named(name));
+        let inputs = own.map(|(input, _, dtype)| {
+            let empty = Tensor::zeros(TensorType::new(dtype, &[0, 0]));
+            (
+                input,
+                empty.expect("invariant: an empty tensor fits memory"),
+            )
+        });
+        let inputs = inputs.collect();
+        Ok(Runner {
+            short: Program { exe, bounds },
+            long,
+            pad,
+            inputs,
+            outputs: Vec::new(),
+        })
+    }
+
+    /// The name of what the graph gives.
+    pub(super) fn output(&self) -> Option<&str> {
+        let first = self.short.exe.signature().outputs.first();
+        first.map(|output| output.name.as_str())
+    }
+
+    /// Runs all texts, those of similar length together, and hands what comes out of each to `take` with its place.
+    /// `progress` is called with the number of texts done; false stops early.
+    pub(super) fn run_all(
+        &mut self,
+        texts: &[Tokens],
+        progress: &mut dyn FnMut(usize) -> bool,
+        take: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        let len_of = |at: usize| texts[at].row.ids.len();
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        order.sort_by_key(|&at| len_of(at));
+        let mut done = 0;
+        while done < order.len() {
+            let bounds = match &self.long {
+                Some(long) if len_of(order[done]) > self.short.bounds.most => long.bounds,
+                Some(_) | None => self.short.bounds,
+            };
+            let part = group(&order[done..], bounds, &len_of);
+            let of_part: Vec<&Tokens> = part.iter().map(|&at| &texts[at]).collect();
+            let all = self.run(&of_part)?;
+            let each = all.len() / part.len();
+            for (at, own) in part.iter().zip(all.chunks_exact(each.max(1))) {
+                take(*at, own);
+            }
+            done += part.len();
+            if !progress(done) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What comes out of a batch, row-major, padded to the longest text.
+    pub(super) fn run(&mut self, texts: &[&Tokens]) -> Result<&[f32], ModelError> {
+        let len = texts.iter().map(|t| t.row.ids.len()).max().unwrap_or(0);
+        let shape = [texts.len(), len];
+        for (input, tensor) in &mut self.inputs {
+            let dtype = tensor.dtype();
+            tensor.reset_to(dtype, &shape).map_err(tensor_error)?;
+            match input {
+                Input::Ids | Input::TypeIds => {
+                    let ids = *input == Input::Ids;
+                    let to = tensor.as_slice_mut::<i32>().map_err(tensor_error)?;
+                    to.fill(if ids { self.pad as i32 } else { 0 });
+                    for (to, text) in to.chunks_exact_mut(len.max(1)).zip(texts) {
+                        let own = if ids {
+                            &text.row.ids
+                        } else {
+                            &text.row.type_ids
+                        };
+                        to.iter_mut().zip(own).for_each(|(to, id)| *to = *id as i32);
+                    }
+                }
+                Input::Mask | Input::Pooled => {
+                    let to = tensor.bytes_mut();
+                    to.fill(0);
+                    for (to, row) in to.chunks_exact_mut(len.max(1)).zip(texts) {
+                        let from = match input {
+                            Input::Pooled => row.left_out.min(row.row.ids.len()),
+                            _ => 0,
+                        };
+                        to[from..row.row.ids.len()].fill(1);
+                    }
+                }
+            }
+        }
+        let inputs: Vec<(&str, &Tensor)> = (self.inputs.iter())
+            .map(|(input, tensor)| (input.name(), tensor))
+            .collect();
+        let program = match &mut self.long {
+            Some(long) if len > self.short.bounds.most => long.program()?,
+            Some(_) | None => &mut self.short,
+        };
+        program.exe.run_into(&inputs, &mut self.outputs)?;
+        let first = self.outputs.first();
+        let first = first.ok_or_else(|| ModelError::Unsupported("no output".into()))?;
+        first.as_slice::<f32>().map_err(tensor_error)
+    }
+}
+
+impl Long {
+    fn program(&mut self) -> Result<&mut Program, ModelError> {
+        let Bounds { batch, most } = self.bounds;
+        match &mut self.program {
+            Some(program) => Ok(program),
+            none => {
+                let exe = self.encoder.compile(&self.device, batch, most)?;
+                let bounds = self.bounds;
+                Ok(none.insert(Program { exe, bounds }))
+            }
+        }
+    }
+}
+
+/// The texts that run next, of those that are left by length: as many as the bounds allow, of which at most a fifth is
+/// padding.
+fn group<'a>(order: &'a [usize], bounds: Bounds, len_of: &dyn Fn(usize) -> usize) -> &'a [usize] {
+    let mut tokens = 0;
+    let mut taken = 0;
+    for &at in order.iter().take(bounds.batch.max(1)) {
+        let own = len_of(at);
+        let padded = own * (taken + 1);
+        if taken > 0 && (own > bounds.most || padded * 4 > (tokens + own) * 5) {
+            break;
+        }
+        tokens += own;
+        taken += 1;
+    }
+    &order[..taken]
+}
+
+fn tensor_error(e: tercet::TensorError) -> ModelError {
+    ModelError::Unsupported(format!("the batch or the output of the encoder: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bounds, group};
+
+    #[test]
+    fn texts_of_similar_length_run_together() {
+        let lens = [3, 3, 3, 4, 9, 9, 10, 40];
+        let order: Vec<usize> = (0..lens.len()).collect();
+        let of = |from: usize, batch| {
+            let bounds = Bounds { batch, most: 40 };
+            group(&order[from..], bounds, &|at| lens[at])
+        };
+        assert_eq!(of(0, 8), [0, 1, 2, 3]);
+        assert_eq!(of(0, 2), [0, 1]);
+        assert_eq!(of(4, 8), [4, 5, 6]);
+        assert_eq!(of(7, 8), [7]);
+    }
+
+    #[test]
+    fn long_texts_have_batches_of_their_own() {
+        let bounds = |batch, most| Bounds { batch, most };
+        assert_eq!(Bounds::of(None, 256), (bounds(32, 256), None));
+        let (all, short) = Bounds::of(None, 8192);
+        assert_eq!((all, short), (bounds(2, 8192), Some(bounds(32, 512))));
+        let (all, _) = Bounds::of(Some(5), 100_000);
+        assert_eq!(all, bounds(5, 100_000));
+        // The first that is long ends a batch of short ones.
+        let lens = [500, 510, 520];
+        let order = [0, 1, 2];
+        assert_eq!(group(&order, bounds(8, 512), &|at| lens[at]), [0, 1]);
+    }
+}

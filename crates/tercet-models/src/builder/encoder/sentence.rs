@@ -1,0 +1,273 @@
+//! From the hidden states of a text to one vector: pooling and the modules after it (Reimers and Gurevych,
+//! "Sentence-BERT", 2019).
+
+use tercet::ops::ReduceFn;
+use tercet::{DType, Graph, OpError, Tensor, Value};
+
+use super::super::decoder::layer::activate;
+use super::super::{Builder, ModelError};
+use super::layer::counted;
+use crate::config::Activation;
+
+/// Divisors are at least this, so that a text without tokens gives zeros rather than NaN.
+const LEAST_COUNT: f64 = 1e-9;
+const LEAST_NORM: f64 = 1e-12;
+
+/// How the states of a text's tokens become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PoolingMode {
+    /// That of the first token (the class token of BERT).
+    Cls,
+    /// The greatest of each element.
+    Max,
+    /// The mean.
+    Mean,
+    /// The sum over the root of the number of tokens.
+    MeanSqrtLen,
+    /// The mean weighted by the places of tokens, the first counting once.
+    WeightedMean,
+    /// That of the last token.
+    LastToken,
+}
+
+/// A dense layer after pooling.
+#[derive(Clone, Debug)]
+pub struct DenseModule {
+    /// What its tensors are called in the graph.
+    pub name: String,
+    /// F32 `[outputs, inputs]`.
+    pub weight: Tensor,
+    /// F32 `[outputs]`.
+    pub bias: Option<Tensor>,
+    /// The nonlinearity after it.
+    pub activation: Option<Activation>,
+}
+
+/// What follows pooling.
+#[derive(Clone, Debug)]
+pub enum SentenceModule {
+    /// A dense layer.
+    Dense(DenseModule),
+    /// Division by the L2 norm.
+    Normalize,
+}
+
+/// How a vector is made of the hidden states of a text.
+#[derive(Clone, Debug)]
+pub struct SentenceModules {
+    /// Poolings, whose results stand behind each other.
+    pub modes: Vec<PoolingMode>,
+    /// Whether the tokens of a prompt take part in pooling.
+    pub include_prompt: bool,
+    /// What follows, in order.
+    pub then: Vec<SentenceModule>,
+    /// Only so many leading elements, normalized again (Kusupati and others, "Matryoshka representation learning", 2022).
+    pub dims: Option<usize>,
+}
+
+impl SentenceModules {
+    /// One pooling, then the L2 norm.
+    pub fn normalized(mode: PoolingMode) -> SentenceModules {
+        SentenceModules {
+            modes: vec![mode],
+            include_prompt: true,
+            then: vec![SentenceModule::Normalize],
+            dims: None,
+        }
+    }
+
+    /// The elements of a vector, for hidden states of this width.
+    pub fn width(&self, hidden: usize) -> usize {
+        let pooled = hidden * self.modes.len();
+        let last = self.then.iter().rev().find_map(|module| match module {
+            SentenceModule::Dense(dense) => dense.weight.shape().first().copied(),
+            SentenceModule::Normalize => None,
+        });
+        self.dims.unwrap_or(last.unwrap_or(pooled))
+    }
+
+    /// The vectors `[rows, width]` of `x [rows, len, hidden]`; `pooled [rows, len]` says which tokens take part.
+    pub(super) fn apply(
+        &self,
+        b: &mut Builder<'_>,
+        x: Value,
+        [mask, pooled]: [Value; 2],
+        context: usize,
+    ) -> Result<Value, ModelError> {
+        let unsupported = |reason: String| Err(ModelError::Unsupported(reason));
+        let mut parts = Vec::new();
+        for mode in &self.modes {
+            parts.push(pool(b, *mode, x, [mask, pooled], context)?);
+        }
+        let mut y = match parts[..] {
+            [] => return unsupported("a pooling of no kind".to_string()),
+            [one] => one,
+            _ => b.graph.concat(&parts, 1)?,
+        };
+        for module in &self.then {
+            y = match module {
+                SentenceModule::Dense(dense) => dense.apply(b, y)?,
+                SentenceModule::Normalize => normalized(&mut b.graph, y)?,
+            };
+        }
+        let width = b.graph.ty(y).shape[1].known();
+        match (self.dims, width) {
+            (None, _) => Ok(y),
+            (Some(dims), Some(width)) if (1..=width).contains(&dims) => {
+                let y = b.graph.narrow(y, 1, 0, dims)?;
+                Ok(normalized(&mut b.graph, y)?)
+            }
+            (Some(dims), width) => {
+                let width = width.unwrap_or_default();
+                unsupported(format!(
+                    "{dims} dimensions; the model's vectors have {width}"
+                ))
+            }
+        }
+    }
+}
+
+impl DenseModule {
+    fn apply(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+        let &[outputs, inputs] = self.weight.shape() else {
+            return Err(ModelError::WeightShape {
+                tensor: format!("{}.weight", self.name),
+                expected: vec![0, 0],
+                found: self.weight.shape().to_vec(),
+            });
+        };
+        if b.graph.ty(x).shape[1].known() != Some(inputs) {
+            return Err(ModelError::Unsupported(format!(
+                "the module `{}` takes vectors of {inputs} elements; those before it have {}",
+                self.name,
+                b.graph.ty(x).shape[1]
+            )));
+        }
+        let w = b.param(&format!("{}.weight", self.name), self.weight.clone())?;
+        let w = b.graph.transpose(w, &[1, 0])?;
+        let mut y = b.graph.matmul(x, w)?;
+        if let Some(bias) = &self.bias {
+            let name = format!("{}.bias", self.name);
+            if bias.shape() != [outputs] {
+                return Err(ModelError::WeightShape {
+                    tensor: name,
+                    expected: vec![outputs],
+                    found: bias.shape().to_vec(),
+                });
+            }
+            let bias = b.param(&name, bias.clone())?;
+            y = b.graph.plus(y, bias)?;
+        }
+        match self.activation {
+            Some(f) => activate(b, f, y),
+            None => Ok(y),
+        }
+    }
+}
+
+fn pool(
+    b: &mut Builder<'_>,
+    mode: PoolingMode,
+    x: Value,
+    [mask, pooled]: [Value; 2],
+    context: usize,
+) -> Result<Value, ModelError> {
+    match mode {
+        PoolingMode::Mean => Ok(mean(&mut b.graph, x, pooled)?),
+        PoolingMode::Cls if mask == pooled => {
+            let first = b.graph.narrow(x, 1, 0, 1)?;
+            Ok(b.graph.squeeze(first, 1)?)
+        }
+        PoolingMode::Cls => {
+            // As many are left out as are masked and not pooled.
+            let [all, own] = [mask, pooled].map(|mask| count(&mut b.graph, mask));
+            let left_out = b.graph.sub(all?, own?)?;
+            token(b, x, left_out, context)
+        }
+        PoolingMode::LastToken => {
+            let all = count(&mut b.graph, mask)?;
+            let one = b.graph.scalar(DType::I32, 1.0)?;
+            let last = b.graph.sub(all, one)?;
+            token(b, x, last, context)
+        }
+        PoolingMode::Max => {
+            let g = &mut b.graph;
+            let mask = g.unsqueeze(pooled, 2)?;
+            let least = g.scalar(DType::F32, f64::NEG_INFINITY)?;
+            let kept = g.where_(mask, x, least)?;
+            Ok(g.reduce(ReduceFn::Max, kept, &[1], false)?)
+        }
+        PoolingMode::MeanSqrtLen => {
+            let g = &mut b.graph;
+            let weight = g.cast(pooled, DType::F32)?;
+            let weight = g.unsqueeze(weight, 2)?;
+            let [sum, count] = weighted(g, x, weight)?;
+            let root = g.sqrt(count)?;
+            Ok(g.div(sum, root)?)
+        }
+        PoolingMode::WeightedMean => {
+            let len = b.graph.ty(pooled).shape[1].clone();
+            let places = counted(b, context, &len)?;
+            let g = &mut b.graph;
+            let one = g.scalar(DType::I32, 1.0)?;
+            let places = g.plus(places, one)?;
+            let places = g.cast(places, DType::F32)?;
+            let weight = g.cast(pooled, DType::F32)?;
+            let weight = g.mul(weight, places)?;
+            let weight = g.unsqueeze(weight, 2)?;
+            let [sum, count] = weighted(g, x, weight)?;
+            Ok(g.div(sum, count)?)
+        }
+    }
+}
+
+/// How many of each row are true, I32 `[rows, 1]`.
+fn count(g: &mut Graph, mask: Value) -> Result<Value, OpError> {
+    let ones = g.cast(mask, DType::I32)?;
+    g.reduce(ReduceFn::Sum, ones, &[1], true)
+}
+
+/// The states of the tokens at `place`, I32 `[rows, 1]`; zeros where there is none.
+fn token(b: &mut Builder<'_>, x: Value, place: Value, context: usize) -> Result<Value, ModelError> {
+    let len = b.graph.ty(x).shape[1].clone();
+    let places = counted(b, context, &len)?;
+    let g = &mut b.graph;
+    let own = g.equal(places, place)?;
+    let own = g.unsqueeze(own, 2)?;
+    let zero = g.scalar(DType::F32, 0.0)?;
+    let kept = g.where_(own, x, zero)?;
+    Ok(g.reduce(ReduceFn::Sum, kept, &[1], false)?)
+}
+
+/// The weighted sum over tokens, and the sum of weights, which is not 0.
+fn weighted(g: &mut Graph, x: Value, weight: Value) -> Result<[Value; 2], OpError> {
+    let kept = g.mul(x, weight)?;
+    let sum = g.reduce(ReduceFn::Sum, kept, &[1], false)?;
+    let count = g.reduce(ReduceFn::Sum, weight, &[1], false)?;
+    let least = g.scalar(DType::F32, LEAST_COUNT)?;
+    Ok([sum, g.max(count, least)?])
+}
+
+/// `x [b, s, hidden]`, `mask [b, s]` to the mean over the tokens of each text, `[b, hidden]`.
+pub(crate) fn mean(g: &mut Graph, x: Value, mask: Value) -> Result<Value, OpError> {
+    let weight = g.cast(mask, DType::F32)?;
+    let weight = g.unsqueeze(weight, 2)?;
+    let [sum, count] = weighted(g, x, weight)?;
+    g.div(sum, count)
+}
+
+/// The unit vectors of [`mean`].
+pub(crate) fn mean_normalized(g: &mut Graph, x: Value, mask: Value) -> Result<Value, OpError> {
+    let mean = mean(g, x, mask)?;
+    normalized(g, mean)
+}
+
+/// The rows of `x [b, hidden]`, each divided by its L2 norm.
+fn normalized(g: &mut Graph, x: Value) -> Result<Value, OpError> {
+    let squares = g.mul(x, x)?;
+    let norm = g.reduce(ReduceFn::Sum, squares, &[1], true)?;
+    let norm = g.sqrt(norm)?;
+    let least = g.scalar(DType::F32, LEAST_NORM)?;
+    let norm = g.max(norm, least)?;
+    g.div(x, norm)
+}

@@ -1,0 +1,235 @@
+//! The tensors of an encoder: which there are, what folders call them, and their shapes.
+
+use super::{EncoderNorms, EncoderSpec, Positions, TokenTypes};
+use crate::builder::Weights;
+use crate::config::decoder::FeedForward;
+
+/// The parts of an encoder whose tensors have a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EncoderPart {
+    Words,
+    Types,
+    PositionTable,
+    EmbeddingNorm,
+    /// From the width of embeddings to that of the residual stream.
+    EmbeddingProjection,
+    /// A term of the scores for each distance and head.
+    RelativeBias,
+    Query,
+    Key,
+    Value,
+    /// Query, key and value in one.
+    Qkv,
+    AttentionOutput,
+    AttentionNorm,
+    Gate,
+    Up,
+    /// Gate and up in one.
+    GateUp,
+    Down,
+    FfnNorm,
+    FinalNorm,
+    /// Before the classifier.
+    HeadDense,
+    HeadNorm,
+    /// Of texts.
+    Classifier,
+    TokenClassifier,
+}
+
+/// What a family's folders call parts otherwise than those of BERT.
+pub(super) type Names = &'static [(EncoderPart, &'static str)];
+
+impl EncoderPart {
+    /// The name in a folder of BERT without prefix and `.weight`; `{}` is the layer.
+    const fn name(self) -> &'static str {
+        match self {
+            EncoderPart::Words => "embeddings.word_embeddings",
+            EncoderPart::Types => "embeddings.token_type_embeddings",
+            EncoderPart::PositionTable => "embeddings.position_embeddings",
+            EncoderPart::EmbeddingNorm => "embeddings.LayerNorm",
+            EncoderPart::EmbeddingProjection => "embeddings_project",
+            EncoderPart::RelativeBias => "encoder.relative_attention_bias",
+            EncoderPart::Query => "encoder.layer.{}.attention.self.query",
+            EncoderPart::Key => "encoder.layer.{}.attention.self.key",
+            EncoderPart::Value => "encoder.layer.{}.attention.self.value",
+            EncoderPart::Qkv => "encoder.layer.{}.attention.self.qkv",
+            EncoderPart::AttentionOutput => "encoder.layer.{}.attention.output.dense",
+            EncoderPart::AttentionNorm => "encoder.layer.{}.attention.output.LayerNorm",
+            EncoderPart::Gate => "encoder.layer.{}.gate.dense",
+            EncoderPart::Up => "encoder.layer.{}.intermediate.dense",
+            EncoderPart::GateUp => "encoder.layer.{}.gate_up.dense",
+            EncoderPart::Down => "encoder.layer.{}.output.dense",
+            EncoderPart::FfnNorm => "encoder.layer.{}.output.LayerNorm",
+            EncoderPart::FinalNorm => "final_norm",
+            EncoderPart::HeadDense => "pooler.dense",
+            EncoderPart::HeadNorm => "head.norm",
+            EncoderPart::Classifier | EncoderPart::TokenClassifier => "classifier",
+        }
+    }
+
+    /// Outputs and inputs of a projection; rows and width of a table; of a norm 1 and its elements. The rows of
+    /// classifiers are classes, which the specification does not know.
+    pub(crate) fn shape(self, spec: &EncoderSpec) -> [usize; 2] {
+        let EncoderSpec {
+            hidden,
+            embedding,
+            ffn,
+            vocab,
+            ..
+        } = *spec;
+        let q = spec.q_width();
+        match self {
+            EncoderPart::Words => [vocab, embedding],
+            EncoderPart::Types => match spec.token_types {
+                TokenTypes::None => [0, embedding],
+                TokenTypes::First { rows } | TokenTypes::BySegment { rows } => [rows, embedding],
+            },
+            EncoderPart::PositionTable => match spec.positions {
+                Positions::Learned { rows } | Positions::AfterPadding { rows } => [rows, embedding],
+                Positions::Rotary => [0, embedding],
+            },
+            EncoderPart::EmbeddingNorm => [1, embedding],
+            EncoderPart::EmbeddingProjection => [hidden, embedding],
+            EncoderPart::RelativeBias => [spec.relative_buckets.unwrap_or(0), spec.heads],
+            EncoderPart::Query | EncoderPart::Key | EncoderPart::Value => [q, hidden],
+            EncoderPart::Qkv => [3 * q, hidden],
+            EncoderPart::AttentionOutput => [hidden, q],
+            EncoderPart::Gate | EncoderPart::Up => [ffn, hidden],
+            EncoderPart::GateUp => [2 * ffn, hidden],
+            EncoderPart::Down => [hidden, ffn],
+            EncoderPart::HeadDense => [hidden, hidden],
+            EncoderPart::AttentionNorm
+            | EncoderPart::FfnNorm
+            | EncoderPart::FinalNorm
+            | EncoderPart::HeadNorm => [1, hidden],
+            EncoderPart::Classifier | EncoderPart::TokenClassifier => [0, hidden],
+        }
+    }
+
+    pub(crate) fn has_bias(self, spec: &EncoderSpec) -> bool {
+        match self {
+            EncoderPart::Query | EncoderPart::Key | EncoderPart::Value | EncoderPart::Qkv => {
+                spec.qkv_bias
+            }
+            EncoderPart::AttentionOutput => spec.output_bias,
+            EncoderPart::Gate | EncoderPart::Up | EncoderPart::GateUp | EncoderPart::Down => {
+                spec.mlp_bias
+            }
+            EncoderPart::EmbeddingNorm
+            | EncoderPart::AttentionNorm
+            | EncoderPart::FfnNorm
+            | EncoderPart::FinalNorm
+            | EncoderPart::HeadNorm => spec.norm.bias,
+            EncoderPart::HeadDense => spec.head.dense_bias,
+            EncoderPart::EmbeddingProjection
+            | EncoderPart::Classifier
+            | EncoderPart::TokenClassifier => true,
+            EncoderPart::Words
+            | EncoderPart::Types
+            | EncoderPart::PositionTable
+            | EncoderPart::RelativeBias => false,
+        }
+    }
+
+    /// The projections of a layer, which adapters may change.
+    pub(crate) fn projections(spec: &EncoderSpec) -> Vec<EncoderPart> {
+        let mut parts = match spec.fused_qkv {
+            true => vec![EncoderPart::Qkv],
+            false => vec![EncoderPart::Query, EncoderPart::Key, EncoderPart::Value],
+        };
+        parts.push(EncoderPart::AttentionOutput);
+        match (spec.feed_forward, spec.fused_gate_up) {
+            (FeedForward::Gated(_), true) => parts.push(EncoderPart::GateUp),
+            (FeedForward::Gated(_), false) => parts.extend([EncoderPart::Gate, EncoderPart::Up]),
+            (FeedForward::Plain(_), _) => parts.push(EncoderPart::Up),
+        }
+        parts.push(EncoderPart::Down);
+        parts
+    }
+
+    /// Everything of a layer that has tensors.
+    pub(super) fn of_layer(spec: &EncoderSpec, layer: usize) -> Vec<EncoderPart> {
+        let mut parts = EncoderPart::projections(spec);
+        if spec.layers[layer].attention_norm {
+            parts.push(EncoderPart::AttentionNorm);
+        }
+        parts.push(EncoderPart::FfnNorm);
+        parts
+    }
+
+    /// Everything outside of layers and heads that has tensors.
+    pub(super) fn outside(spec: &EncoderSpec) -> Vec<EncoderPart> {
+        let mut parts = vec![EncoderPart::Words, EncoderPart::EmbeddingNorm];
+        if spec.token_types != TokenTypes::None {
+            parts.push(EncoderPart::Types);
+        }
+        if spec.positions != Positions::Rotary {
+            parts.push(EncoderPart::PositionTable);
+        }
+        if spec.embedding != spec.hidden {
+            parts.push(EncoderPart::EmbeddingProjection);
+        }
+        if spec.relative_buckets.is_some() {
+            parts.push(EncoderPart::RelativeBias);
+        }
+        if spec.placement == EncoderNorms::Before {
+            parts.push(EncoderPart::FinalNorm);
+        }
+        parts
+    }
+}
+
+/// What the tensors of one file are called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EncoderNames<'a> {
+    spec: &'a EncoderSpec,
+    prefix: &'static str,
+}
+
+impl<'a> EncoderNames<'a> {
+    /// Checkpoints of the bare encoder have no prefix, those with a head have one.
+    pub(crate) fn of(spec: &'a EncoderSpec, weights: &Weights) -> EncoderNames<'a> {
+        let bare = EncoderNames { spec, prefix: "" };
+        let prefix = spec.family.get().prefix;
+        let words = format!("{prefix}{}.weight", bare.module(EncoderPart::Words, 0));
+        let prefixed = !matches!(weights, Weights::MadeUp(_)) && weights.has(&words);
+        match prefixed {
+            true => EncoderNames { spec, prefix },
+            false => bare,
+        }
+    }
+
+    /// The prefix.
+    pub(crate) fn prefix(&self) -> &'static str {
+        self.prefix
+    }
+
+    /// The name of a part without prefix and `.weight`, as adapters have it.
+    pub(crate) fn module(&self, part: EncoderPart, layer: usize) -> String {
+        let row = self.spec.family.get();
+        let old: Names = match self.spec.old_names {
+            true => row.old_names,
+            false => &[],
+        };
+        let mut own = old.iter().chain(row.names);
+        let own = own.find(|(other, _)| *other == part);
+        let name = own.map_or(part.name(), |(_, name)| name);
+        name.replace("{}", &layer.to_string())
+    }
+
+    /// The name of a tensor.
+    pub(crate) fn tensor(&self, part: EncoderPart, layer: usize, suffix: &str) -> String {
+        let module = self.module(part, layer);
+        let outside = match part {
+            EncoderPart::Classifier | EncoderPart::TokenClassifier | EncoderPart::HeadNorm => true,
+            // BERT's is a part of the encoder.
+            EncoderPart::HeadDense => !module.starts_with("pooler."),
+            _ => false,
+        };
+        match outside {
+            true => format!("{module}.{suffix}"),
+            false => format!("{}{module}.{suffix}", self.prefix),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! A tensor that no builder would read may change the result: it is refused.
+
+use std::collections::HashSet;
+
+use super::super::ConfigError;
+use super::super::decoder::refuse;
+use super::{EncoderNames, EncoderPart, EncoderSpec};
+use crate::builder::Weights;
+use crate::hf::HfWeights;
+
+/// Ends of tensors' names that hold what the configuration says already.
+const DERIVED: [&str; 3] = [
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
+    "rotary_emb.inv_freq",
+];
+
+/// Refuses a folder with a tensor that a model of this specification does not have. What belongs to heads (of language
+/// models, questions, classes) has no influence on the encoder.
+///
+/// # Errors
+/// [`ConfigError::UnknownTensors`] names the first few.
+pub(crate) fn refuse_unknown_modules(
+    spec: &EncoderSpec,
+    weights: &HfWeights,
+) -> Result<(), ConfigError> {
+    let names = EncoderNames::of(spec, &Weights::Hf(weights.clone()));
+    let mut known = HashSet::new();
+    let mut add = |part: EncoderPart, layer: usize| {
+        known.insert(names.tensor(part, layer, "weight"));
+        if part.has_bias(spec) {
+            known.insert(names.tensor(part, layer, "bias"));
+        }
+    };
+    for part in EncoderPart::outside(spec) {
+        add(part, 0);
+    }
+    for layer in 0..spec.layers.len() {
+        for part in EncoderPart::of_layer(spec, layer) {
+            add(part, layer);
+        }
+    }
+    for suffix in ["weight", "bias"] {
+        known.insert(format!("{}pooler.dense.{suffix}", names.prefix()));
+    }
+    let heads = spec.family.get().heads;
+    let tensors = weights.tensors().map(|(_, info)| info.name());
+    let tensors = tensors.filter(|name| {
+        !DERIVED.iter().any(|end| name.ends_with(end))
+            && !heads.iter().any(|head| name.starts_with(head))
+    });
+    refuse(tensors, &known)
+}

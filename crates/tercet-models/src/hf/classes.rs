@@ -1,0 +1,158 @@
+//! The head of a folder that tells classes: of what, what they are called, what logits mean.
+
+use serde_json::Value;
+
+use super::{HfError, HfFolder};
+use crate::builder::{Scoring, Weights};
+use crate::config::encoder::{EncoderNames, EncoderPart};
+use crate::config::{ConfigError, EncoderSpec, Fields};
+use crate::gguf::clip;
+
+/// A head that tells classes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassHead {
+    /// Whether it tells those of tokens; else of texts.
+    pub of_tokens: bool,
+    /// What the classes are called, in order.
+    pub labels: Vec<String>,
+    /// What logits become.
+    pub scoring: Scoring,
+    /// What they become where the model ranks pairs of texts.
+    pub ranking: Scoring,
+}
+
+const OF_TEXTS: &str = "ForSequenceClassification";
+const OF_TOKENS: &str = "ForTokenClassification";
+
+impl HfFolder {
+    /// The head that `config.json` and the weights say.
+    ///
+    /// # Errors
+    /// [`HfError::Config`] for a folder without such a head, or a field of it that is not supported; [`HfError::Labels`] where
+    /// the names of classes are not those of the classifier.
+    pub fn class_head(&self, spec: &EncoderSpec) -> Result<ClassHead, HfError> {
+        let refused = |source| HfError::Config {
+            path: self.dir.join("config.json"),
+            source,
+        };
+        let fields = Fields::new(&self.config, "");
+        let of_tokens = of_tokens(&fields).map_err(refused)?;
+        let part = match of_tokens {
+            true => EncoderPart::TokenClassifier,
+            false => EncoderPart::Classifier,
+        };
+        let weights = Weights::Hf(self.weights.clone());
+        let name = EncoderNames::of(spec, &weights).tensor(part, 0, "weight");
+        let (_, info) = self.weights.tensor(&name)?;
+        let classes = info.shape().first().copied().unwrap_or(0);
+        let labels = self.labels(&fields, classes)?;
+        let scoring = match of_tokens {
+            true => Scoring::Softmax,
+            false => scoring(&fields, classes).map_err(refused)?,
+        };
+        Ok(ClassHead {
+            of_tokens,
+            labels,
+            scoring,
+            ranking: ranking(&fields, classes).map_err(refused)?,
+        })
+    }
+
+    fn labels(&self, fields: &Fields<'_>, classes: usize) -> Result<Vec<String>, HfError> {
+        let path = self.dir.join("config.json");
+        let bad = |reason: String| HfError::Labels {
+            path: path.clone(),
+            reason,
+        };
+        let refused = |source| HfError::Config {
+            path: path.clone(),
+            source,
+        };
+        if let Some(stated) = fields.opt_size("num_labels").map_err(refused)?
+            && stated != classes
+        {
+            return Err(bad(format!(
+                "num_labels is {stated}, the classifier has {classes} classes"
+            )));
+        }
+        let Some(named) = fields.opt_object("id2label").map_err(refused)? else {
+            // As their reference calls them.
+            return Ok((0..classes).map(|i| format!("LABEL_{i}")).collect());
+        };
+        if named.len() != classes {
+            let count = named.len();
+            return Err(bad(format!(
+                "id2label names {count} classes, the classifier has {classes}"
+            )));
+        }
+        let label = |i: usize| {
+            let name = named.get(&i.to_string()).and_then(Value::as_str);
+            name.map(str::to_string)
+                .ok_or_else(|| bad(format!("id2label has no name for class {i}")))
+        };
+        (0..classes).map(label).collect()
+    }
+}
+
+/// What the first architecture says that the classes are of.
+fn of_tokens(fields: &Fields<'_>) -> Result<bool, ConfigError> {
+    let mut found = None;
+    let supported = format!("a model {OF_TEXTS} or {OF_TOKENS}");
+    fields.only("architectures", &supported, |v| {
+        let first = v.as_array().and_then(|all| all.first()?.as_str());
+        found = match first {
+            Some(name) if name.ends_with(OF_TEXTS) => Some(false),
+            Some(name) if name.ends_with(OF_TOKENS) => Some(true),
+            Some(_) | None => None,
+        };
+        found.is_some()
+    })?;
+    fields.required("architectures", found)
+}
+
+fn scoring(fields: &Fields<'_>, classes: usize) -> Result<Scoring, ConfigError> {
+    let mut found = match classes {
+        1 => Scoring::Sigmoid,
+        _ => Scoring::Softmax,
+    };
+    let supported = "regression, single_label_classification or multi_label_classification";
+    fields.only("problem_type", supported, |v| {
+        found = match v.as_str() {
+            Some("regression") => Scoring::Raw,
+            Some("multi_label_classification") => Scoring::Sigmoid,
+            Some("single_label_classification") => found,
+            Some(_) | None => return false,
+        };
+        true
+    })?;
+    Ok(found)
+}
+
+/// What writers of rerankers say in a field of their own.
+fn ranking(fields: &Fields<'_>, classes: usize) -> Result<Scoring, ConfigError> {
+    let mut found = match classes {
+        1 => Scoring::Sigmoid,
+        _ => Scoring::Raw,
+    };
+    let supported = "torch's Identity or Sigmoid";
+    let mut read = |v: &Value| {
+        found = match v.as_str() {
+            Some("torch.nn.modules.linear.Identity") => Scoring::Raw,
+            Some("torch.nn.modules.activation.Sigmoid") => Scoring::Sigmoid,
+            Some(_) | None => return false,
+        };
+        true
+    };
+    fields.only("sbert_ce_default_activation_function", supported, &mut read)?;
+    if let Some(object) = fields.opt_object("sentence_transformers")?
+        && let Some(name) = object.get("activation_fn").filter(|v| !v.is_null())
+        && !read(name)
+    {
+        return Err(ConfigError::Unsupported {
+            field: "sentence_transformers.activation_fn".to_string(),
+            found: clip(&name.to_string()),
+            supported: supported.to_string(),
+        });
+    }
+    Ok(found)
+}

@@ -1,0 +1,227 @@
+//! Every family of encoders, tiny and with random weights, against what transformers computes (`tests/data/encoders`): hidden
+//! states and heads, texts together and alone; and folders of sentence encoders from texts to vectors and scores.
+
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::Failed;
+use serde_json::Value as Json;
+use tercet::{DType, Device, Tensor, one_line};
+use tercet_models::{Encoder, EncoderOptions, EncoderOutput, ModelFiles, Prompt};
+
+use crate::{Test, data, executors};
+
+/// How near numbers must be, of their standard deviation.
+const NEAR: f64 = 1e-4;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A text as tokens, and what transformers computed of it.
+struct Text {
+    ids: Vec<i32>,
+    type_ids: Vec<i32>,
+    hidden: Vec<f64>,
+    logits: Option<Vec<f64>>,
+}
+
+fn json(path: &Path) -> Result<Json, Failure> {
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+}
+
+fn numbers(json: &Json) -> Vec<f64> {
+    let all = json.as_array().into_iter().flatten();
+    all.filter_map(Json::as_f64).collect()
+}
+
+fn reference(dir: &Path) -> Result<Vec<Text>, Failure> {
+    let json = json(&dir.join("reference.json"))?;
+    let of = |name: &str, at: usize| json[name].get(at).map(numbers);
+    let ids = |found: Option<Vec<f64>>| -> Vec<i32> {
+        found
+            .unwrap_or_default()
+            .iter()
+            .map(|x| *x as i32)
+            .collect()
+    };
+    let count = json["ids"].as_array().map_or(0, Vec::len);
+    let texts = (0..count).map(|at| Text {
+        ids: ids(of("ids", at)),
+        type_ids: ids(of("type_ids", at)),
+        hidden: of("hidden", at).unwrap_or_default(),
+        logits: of("logits", at),
+    });
+    Ok(texts.collect())
+}
+
+/// The largest difference over the standard deviation of what is wanted.
+fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), Failure> {
+    if got.len() != want.len() || want.is_empty() {
+        return Err(format!("{what}: {} numbers, want {}", got.len(), want.len()).into());
+    }
+    let n = want.len() as f64;
+    let mean = want.iter().sum::<f64>() / n;
+    let spread = (want.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
+    // A single number has none.
+    let spread = if want.len() == 1 {
+        want[0].abs()
+    } else {
+        spread
+    };
+    let off = got.iter().zip(want).map(|(a, b)| (a - b).abs());
+    // NaN is no difference to `max`.
+    let worst = off.fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a }) / spread;
+    match worst <= NEAR {
+        true => Ok(()),
+        false => Err(format!("{what}: off by {worst:.2e} of the spread").into()),
+    }
+}
+
+/// What comes out for texts that share a batch, of each as many numbers as its tokens have.
+fn run(encoder: &Encoder, device: &Device, texts: &[&Text]) -> Result<Vec<Vec<f64>>, Failure> {
+    let (rows, len) = (
+        texts.len(),
+        texts.iter().map(|t| t.ids.len()).max().unwrap_or(0),
+    );
+    let mut exe = encoder.compile(device, 4, len.max(20))?;
+    let padded = |of: &dyn Fn(&Text) -> Vec<i32>| {
+        let row = |text: &&Text| {
+            let mut own = of(text);
+            own.resize(len, 0);
+            own
+        };
+        Tensor::from_slice(
+            &[rows, len],
+            &texts.iter().flat_map(row).collect::<Vec<i32>>(),
+        )
+    };
+    let ids = padded(&|text| text.ids.clone())?;
+    let type_ids = padded(&|text| text.type_ids.clone())?;
+    let mask = |text: &&Text| (0..len).map(|i| i < text.ids.len()).collect::<Vec<bool>>();
+    let mask: Vec<bool> = texts.iter().flat_map(mask).collect();
+    let mask = Tensor::from_bools(&[rows, len], &mask)?;
+    let all = [("ids", &ids), ("type_ids", &type_ids), ("mask", &mask)];
+    let signature = exe.signature();
+    let inputs: Vec<(&str, &Tensor)> = (all.into_iter())
+        .filter(|(name, _)| signature.inputs.iter().any(|i| i.name == *name))
+        .collect();
+    let out = exe.run(&inputs)?.remove(0);
+    let by_token = out.shape().len() == 3;
+    let each: usize = out.shape()[1..].iter().product();
+    let values = out.to_f64s();
+    let own = texts
+        .iter()
+        .zip(values.chunks_exact(each))
+        .map(|(text, row)| {
+            let width = each / if by_token { len } else { 1 };
+            let count = if by_token { text.ids.len() } else { 1 };
+            row[..count * width].to_vec()
+        });
+    Ok(own.collect())
+}
+
+fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
+    let texts = reference(dir)?;
+    let all: Vec<&Text> = texts.iter().collect();
+    let files = ModelFiles::open(dir)?;
+    let encoder = files.encoder(&EncoderOutput::Hidden, DType::F32)?;
+    let together = run(&encoder, device, &all)?;
+    for (at, (text, got)) in texts.iter().zip(&together).enumerate() {
+        near(&format!("text {at}"), got, &text.hidden)?;
+    }
+    // The short text alone: padding beside it changes nothing.
+    let short = texts.last().ok_or("no texts")?;
+    let alone = run(&encoder, device, &[short])?;
+    near("the short text alone", &alone[0], &short.hidden)?;
+    if short.logits.is_none() {
+        return Ok(());
+    }
+    let head = files.class_head()?;
+    let kind = if head.of_tokens { "tokens" } else { "texts" };
+    let want: Vec<String> = (0..head.labels.len())
+        .map(|i| format!("{kind}-{i}"))
+        .collect();
+    if head.labels != want {
+        return Err(format!("labels {:?}", head.labels).into());
+    }
+    let output = match head.of_tokens {
+        true => EncoderOutput::TokenClasses(head.labels.len()),
+        false => EncoderOutput::Classes(head.labels.len()),
+    };
+    let encoder = files.encoder(&output, DType::F32)?;
+    for (text, got) in texts.iter().zip(run(&encoder, device, &all)?) {
+        let want = text.logits.as_ref().ok_or("no logits")?;
+        near("logits", &got, want)?;
+    }
+    Ok(())
+}
+
+/// A folder of a sentence encoder: the cases of its `sentences.json`.
+fn check_sentences(dir: &Path, device: &Device) -> Result<(), Failure> {
+    let json = json(&dir.join("sentences.json"))?;
+    let texts: Vec<&str> = json["texts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Json::as_str)
+        .collect();
+    let files = ModelFiles::open(dir)?;
+    let cases = json["cases"].as_array().ok_or("no cases")?;
+    for case in cases {
+        let options = EncoderOptions {
+            cut: true,
+            batch: Some(3),
+            prompt: match case["prompt"].as_str() {
+                Some(name) => Prompt::Named(name.to_string()),
+                None => Prompt::Default,
+            },
+            dims: case["dims"].as_u64().map(|n| n as usize),
+            ..EncoderOptions::default()
+        };
+        let rows: Vec<Vec<f32>> = match case["query"].as_str() {
+            Some(query) => {
+                let mut reranker = files.reranker(device, &options)?;
+                let scores = reranker.rerank(query, &texts, &mut |_| true)?;
+                scores.into_iter().map(|score| vec![score]).collect()
+            }
+            None => {
+                let mut embedder = files.embedder(device, &options)?;
+                embedder.embed(&texts, &mut |_| true)?
+            }
+        };
+        let got: Vec<f64> = rows.iter().flatten().map(|x| f64::from(*x)).collect();
+        near(&case["prompt"].to_string(), &got, &numbers(&case["want"]))?;
+    }
+    Ok(())
+}
+
+/// The tests of this suite.
+pub(super) fn tests() -> Vec<Test> {
+    let entries = std::fs::read_dir(data("encoders")).into_iter().flatten();
+    let mut dirs: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join("config.json").is_file() || path.join("modules.json").is_file())
+        .collect();
+    dirs.sort();
+    assert!(!dirs.is_empty(), "tests/data/encoders has no models");
+    let mut tests = Vec::new();
+    for executor in executors() {
+        for dir in &dirs {
+            let name = dir.file_name().unwrap_or_default().to_string_lossy();
+            let dir = dir.clone();
+            // A software driver takes a second to compile the kernels of each.
+            let variant = match !name.ends_with("-a") {
+                true if executor.name != "cpu" => "/more",
+                _ => "",
+            };
+            let name = format!("encoders/{name}");
+            let test = move |device: &Device| {
+                let checked = match dir.join("sentences.json").is_file() {
+                    true => check_sentences(&dir, device),
+                    false => check(&dir, device),
+                };
+                checked.map_err(|e| Failed::from(one_line(&*e)))
+            };
+            tests.push(Test::variant_on(executor, name, variant, test));
+        }
+    }
+    tests
+}
