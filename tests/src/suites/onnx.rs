@@ -1,7 +1,8 @@
-//! ONNX models as torch exports them, on every executor, against torch in F64: some of `tests/data/onnx-torch`. All of them are
-//! tests of `tercet-onnx` on the CPU.
+//! ONNX models on every executor: some of those that torch exports, against torch in F64 (`tests/data/onnx-torch`; all of them are
+//! tests of `tercet-onnx` on the CPU), and models that packages carry, against ONNX Runtime (`tests/data/onnx-packages`).
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
 use tercet::{Device, Tensor, one_line};
@@ -24,6 +25,24 @@ const MODELS: &[&str] = &[
     "t5.script",
 ];
 
+/// Models of packages: the name of the reference, and the file below the folder of fetched ones.
+const PACKAGES: &[(&str, &str)] = &[
+    ("silero_vad", "silero-vad/silero_vad.onnx"),
+    ("silero_vad_16k_op15", "silero-vad/silero_vad_16k_op15.onnx"),
+    ("silero_vad_half", "silero-vad/silero_vad_half.onnx"),
+    (
+        "silero_vad_op18_ifless",
+        "silero-vad/silero_vad_op18_ifless.onnx",
+    ),
+    ("magika", "magika/model.onnx"),
+];
+
+/// Where fetched models are.
+const MODELS_DIR: &str = "TERCET_ONNX_MODELS";
+
+const NO_MODELS: &str =
+    "no models: set TERCET_ONNX_MODELS to what `cargo xtask fetch onnx-models` prints";
+
 /// How far an element may be off, in parts of the greatest.
 const TOLERANCE: f64 = 5e-5;
 
@@ -34,8 +53,8 @@ struct Run {
 }
 
 /// The inputs and results of each run, by its number.
-fn runs(name: &str) -> Result<BTreeMap<String, Run>, Failed> {
-    let bytes = std::fs::read(data(&format!("onnx-torch/{name}.pb")))?;
+fn runs(path: &Path) -> Result<BTreeMap<String, Run>, Failed> {
+    let bytes = std::fs::read(path)?;
     let mut runs: BTreeMap<String, Run> = BTreeMap::new();
     for (name, tensor) in read_tensors(bytes)? {
         let mut parts = name.splitn(3, '/');
@@ -50,12 +69,10 @@ fn runs(name: &str) -> Result<BTreeMap<String, Run>, Failed> {
     Ok(runs)
 }
 
-fn check(model: &str, device: &Device) -> Result<(), Failed> {
-    let path = data(&format!("onnx-torch/{model}.onnx"));
-    let session = Session::open(path.as_path(), device, &ImportOptions::new());
+fn check(model: &Path, references: &Path, device: &Device) -> Result<(), Failed> {
+    let session = Session::open(model, device, &ImportOptions::new());
     let mut session = session.map_err(|e| one_line(&e))?;
-    let name = model.split('.').next().unwrap_or_default();
-    for (number, run) in runs(name)? {
+    for (number, run) in runs(references)? {
         let inputs: Vec<_> = run.inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
         let got = session.run(&inputs, None).map_err(|e| one_line(&e))?;
         if got.len() != run.outputs.len() {
@@ -80,14 +97,36 @@ fn check(model: &str, device: &Device) -> Result<(), Failed> {
     Ok(())
 }
 
+/// A test of a model that torch exported.
+fn exported(model: &str, device: &Device) -> Result<(), Failed> {
+    let name = model.split('.').next().unwrap_or_default();
+    let file = |file: String| data(&format!("onnx-torch/{file}"));
+    check(
+        &file(format!("{model}.onnx")),
+        &file(format!("{name}.pb")),
+        device,
+    )
+}
+
 /// The tests of this suite.
 pub(super) fn tests() -> Vec<Test> {
-    let test = |model: &'static str| {
-        executors().iter().map(move |executor| {
-            Test::on(executor, format!("onnx/{model}"), move |device| {
-                check(model, device)
-            })
-        })
-    };
-    MODELS.iter().copied().flat_map(test).collect()
+    let dir = std::env::var_os(MODELS_DIR).map(PathBuf::from);
+    let mut tests = Vec::new();
+    for executor in executors() {
+        for &model in MODELS {
+            let name = format!("onnx/{model}");
+            let test = move |device: &Device| exported(model, device);
+            tests.push(Test::on(executor, name, test));
+        }
+        for &(name, file) in PACKAGES {
+            let model = dir.as_ref().map(|dir| dir.join(file));
+            let references = data(&format!("onnx-packages/{name}.pb"));
+            let given = model.is_some();
+            let test = Test::on(executor, format!("onnx/{name}"), move |device| {
+                check(&model.ok_or(NO_MODELS)?, &references, device)
+            });
+            tests.push(if given { test } else { test.ignored(NO_MODELS) });
+        }
+    }
+    tests
 }
