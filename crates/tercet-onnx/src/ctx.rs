@@ -226,10 +226,11 @@ impl<'m> Ctx<'m> {
             };
             parts.push(part);
         }
-        if sizes.scalar {
-            return Ok(g.squeeze(parts[0], 0)?);
-        }
-        Ok(g.concat(&parts, 0)?)
+        let all = match sizes.scalar {
+            true => g.squeeze(parts[0], 0)?,
+            false => g.concat(&parts, 0)?,
+        };
+        crate::narrow::cast_to(g, all, sizes.dtype)
     }
 
     /// The inputs of the model that a value of the current graph depends on.

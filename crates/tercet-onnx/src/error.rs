@@ -59,6 +59,20 @@ pub struct NodeError {
     pub source: Reason,
 }
 
+impl OnnxError {
+    /// Whether it may be that the model runs once sizes are known: nothing is refused that no sizes and no values of inputs
+    /// could help. Such a model is imported for each size ([`Model::import_at`](crate::Model::import_at)).
+    pub fn may_need_sizes(&self) -> bool {
+        match self {
+            OnnxError::Nodes(nodes) => {
+                let mut reasons = nodes.iter().map(|n| &n.source);
+                reasons.all(|r| r.may_need_sizes() || r.needs_inputs())
+            }
+            OnnxError::Read { .. } | OnnxError::Decode { .. } | OnnxError::Invalid(_) => false,
+        }
+    }
+}
+
 /// Where in a model: a node, as viewers show it, or something else that has a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -138,6 +152,19 @@ impl Reason {
     /// Whether values of inputs are all that is missing.
     pub(crate) fn needs_inputs(&self) -> bool {
         matches!(self, Reason::NeedsValue { inputs, .. } if !inputs.is_empty())
+    }
+
+    /// Whether it may be that known sizes in place of symbols are all that is missing.
+    pub(crate) fn may_need_sizes(&self) -> bool {
+        match self {
+            Reason::Operator(_) | Reason::Attribute { .. } | Reason::Unread(_) => false,
+            Reason::NeedsValue { inputs, .. } => inputs.is_empty(),
+            Reason::Operand { .. }
+            | Reason::Unsupported(_)
+            | Reason::Graph(_)
+            | Reason::Tensor(_)
+            | Reason::Fold(_) => true,
+        }
     }
 
     /// Something that is not supported.

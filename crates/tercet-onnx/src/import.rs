@@ -28,6 +28,7 @@ pub struct ImportOptions {
     pub(crate) dims: HashMap<String, Dim>,
     pub(crate) shapes: HashMap<String, Vec<Dim>>,
     pub(crate) values: HashMap<String, Tensor>,
+    pub(crate) fixed: Bindings,
 }
 
 impl ImportOptions {
@@ -57,6 +58,12 @@ impl ImportOptions {
     /// The value of an input, which is then a constant: for inputs that decide shapes.
     pub fn value(mut self, input: &str, tensor: Tensor) -> ImportOptions {
         self.values.insert(input.to_string(), tensor);
+        self
+    }
+
+    /// The size of a symbol of the inputs' types, which then is none.
+    pub fn fixed(mut self, symbol: &Symbol, size: usize) -> ImportOptions {
+        self.fixed.set(symbol, size);
         self
     }
 
@@ -303,10 +310,16 @@ pub(crate) fn input_type(
         elem::Elem::Plain(dtype) => (dtype, None),
         elem::Elem::Narrow(narrow) => (narrow.carrier(), Some(narrow)),
     };
-    let dims = match options.shapes.get(name) {
+    let mut dims = match options.shapes.get(name) {
         Some(dims) => dims.clone(),
         None => declared_dims(options, name, tensor)?,
     };
+    for dim in &mut dims {
+        // An expression of which only some symbols are fixed stays, and holds those as the inputs are given.
+        if let Ok(n) = dim.eval(&options.fixed) {
+            *dim = Dim::Known(n);
+        }
+    }
     match dims.len() > tercet_ir::MAX_RANK {
         true => Err(format!(
             "{} axes; at most {} are possible",

@@ -27,6 +27,7 @@ mod nums;
 mod ops;
 pub mod proto;
 mod session;
+mod sizes;
 mod sort;
 mod tensor;
 mod val;
@@ -35,6 +36,21 @@ pub use error::{NodeError, OnnxError, Place, Reason};
 pub use import::{ImportOptions, Imported, Source, import, import_model};
 pub use model::{Declared, Description, Model};
 pub use session::{Session, SessionError};
+pub use sizes::sizes_of;
+
+/// The initializers of a serialized `GraphProto` by their names, each as [`read_tensor`] gives it: a file of tensors.
+///
+/// # Errors
+/// As [`read_tensor`].
+pub fn read_tensors(bytes: Vec<u8>) -> Result<Vec<(String, tercet_ir::Tensor)>, String> {
+    let proto = <proto::GraphProto as prost::Message>::decode(bytes::Bytes::from(bytes));
+    let initializers = proto.map_err(|e| e.to_string())?.initializer;
+    let named = |proto: proto::TensorProto| {
+        let (tensor, _) = tensor::decode(&proto, &external::Folder::default())?;
+        Ok((proto.name.unwrap_or_default(), tensor))
+    };
+    initializers.into_iter().map(named).collect()
+}
 
 /// The tensor of a serialized `TensorProto`. Of dtypes that [`tercet_ir::DType`] does not have it is what a model's input of that
 /// dtype takes: 16-bit integers as I32, those of 4 and 2 bits as I8 and U8, U64 by its bits as I64, 8-bit and 4-bit floats as F32.

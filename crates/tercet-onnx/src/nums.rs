@@ -3,7 +3,7 @@
 //! Numbers are integers or sizes with symbols. What cannot be said of a symbol (a quotient that is not exact, which of
 //! two is greater) is left to the graph, which counts the elements when it runs.
 
-use tercet_ir::Dim;
+use tercet_ir::{DType, Dim};
 
 use crate::attrs::Attrs;
 use crate::call::axis;
@@ -22,7 +22,7 @@ pub(crate) fn fold(
     }
     let folded = match op {
         "Identity" => Some(ins[0].clone()),
-        "Cast" if attrs.int("to", 0)? == 7 => Some(ins[0].clone()),
+        "Cast" if matches!(attrs.int("to", 0)?, 6 | 7) => Some(ins[0].clone()),
         "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Min" | "Max" => elementwise(op, ins),
         "Equal" => equal(ins),
         "Where" => choose(ins),
@@ -47,7 +47,33 @@ pub(crate) fn fold(
             "round_mode",
         ]);
     }
-    Ok(folded.map(|v| vec![v]))
+    let dtype = match op {
+        "Cast" if attrs.int("to", 0)? == 6 => DType::I32,
+        "Cast" => DType::I64,
+        _ => dtype_of(ins),
+    };
+    Ok(folded.map(|v| vec![in_dtype(v, dtype)]))
+}
+
+/// The dtype of the operands that are numbers: that of the first.
+fn dtype_of(ins: &[Val]) -> DType {
+    let own = |v: &Val| match v {
+        Val::Sizes(s) => Some(s.dtype),
+        Val::Known(k) => Some(k.tensor.dtype()).filter(|d| matches!(d, DType::I32 | DType::I64)),
+        _ => None,
+    };
+    ins.iter().find_map(own).unwrap_or(DType::I64)
+}
+
+/// Numbers, of a dtype; truth values as they are.
+fn in_dtype(val: Val, dtype: DType) -> Val {
+    match (val.as_sizes(), &val) {
+        (Some(sizes), Val::Sizes(_)) => Val::sizes_of(sizes.nums, sizes.scalar, dtype),
+        (Some(sizes), Val::Known(k)) if k.tensor.dtype() != DType::Bool => {
+            Val::sizes_of(sizes.nums, sizes.scalar, dtype)
+        }
+        _ => val,
+    }
 }
 
 /// Operands of one length, single numbers repeated; and whether the result is a single number.

@@ -9,6 +9,7 @@ use tercet_ir::{Bindings, CompileError, Port, RunError, Signature, Symbol, Tenso
 use crate::error::OnnxError;
 use crate::import::{ImportOptions, Imported, Source};
 use crate::model::{Description, Model};
+use crate::sizes::sizes_of;
 
 /// How many compiled forms a session keeps unless told otherwise.
 const KEPT: usize = 8;
@@ -55,6 +56,8 @@ pub enum SessionError {
 struct Form {
     /// Those inputs with their values, and inputs with a default that were given.
     fixed: Vec<(String, Tensor)>,
+    /// Symbols that are no symbols in it, and their sizes.
+    sizes: Bindings,
     imported: Imported,
     /// The bounds it was compiled for.
     bounds: Bindings,
@@ -69,7 +72,9 @@ struct Form {
 ///   for inputs with a default that a run is given all the same;
 /// - a size is beyond what was compiled for. Symbols with a bound ([`ImportOptions::bound`]) are compiled for that bound
 ///   once, and any size up to it runs without compiling; a size beyond it is an error. For the others the bound is the size
-///   at hand rounded up to a power of two, and a greater size makes a new form.
+///   at hand rounded up to a power of two, and a greater size makes a new form;
+/// - a size differs for which the model has to be imported ([`Session::fixed_sizes`]): the shapes of some models are no
+///   polynomials of an input's size, such as how many windows a convolution with strides has.
 ///
 /// Eight forms are kept ([`Session::with_forms`]); the one that was not used for longest goes.
 pub struct Session {
@@ -80,6 +85,8 @@ pub struct Session {
     about: Description,
     /// Inputs that were found to decide shapes.
     deciding: BTreeSet<String>,
+    /// Symbols that were found to have to be known.
+    sized: Vec<Symbol>,
     /// Used last at the end.
     forms: Vec<Form>,
     max_forms: usize,
@@ -88,7 +95,7 @@ pub struct Session {
 
 impl Session {
     /// Opens a model; nothing is compiled yet. What no run could do is refused here, but for nodes whose shapes depend on
-    /// inputs: whether those are supported is known at the first run.
+    /// inputs or have no form with symbols: whether those are supported is known at the first run.
     ///
     /// # Errors
     /// [`SessionError::Import`].
@@ -99,7 +106,13 @@ impl Session {
     ) -> Result<Session, SessionError> {
         let model = Model::read(source)?;
         let inputs = model.inputs(options)?;
-        let deciding = model.deciding(options)?.into_iter().collect();
+        let has_symbols = inputs
+            .iter()
+            .any(|p| p.ty.shape.iter().any(|d| d.known().is_none()));
+        let deciding = match model.deciding(options) {
+            Err(e) if has_symbols && e.may_need_sizes() => BTreeSet::new(),
+            found => found?.into_iter().collect(),
+        };
         Ok(Session {
             about: model.describe(),
             options: options.clone(),
@@ -107,6 +120,7 @@ impl Session {
             model,
             inputs,
             deciding,
+            sized: Vec::new(),
             forms: Vec::new(),
             max_forms: KEPT,
             compilations: 0,
@@ -132,6 +146,11 @@ impl Session {
     /// The inputs that are known to decide shapes; a run may find more.
     pub fn deciding(&self) -> impl Iterator<Item = &str> {
         self.deciding.iter().map(String::as_str)
+    }
+
+    /// The symbols that were found to have to be known when importing, so far: each of their sizes is a form of its own.
+    pub fn fixed_sizes(&self) -> &[Symbol] {
+        &self.sized
     }
 
     /// How often it has compiled.
@@ -222,11 +241,16 @@ impl Session {
 
     /// A form that is right for these inputs. Sizes that do not go together at all are an error.
     fn find(&self, inputs: &[(&str, &Tensor)]) -> Result<Option<usize>, SessionError> {
+        let given = sizes_of(&self.inputs, inputs);
         for (at, form) in self.forms.iter().enumerate().rev() {
             let is_given = |(name, value): &(String, Tensor)| {
                 let given = inputs.iter().find(|(n, _)| n == name);
                 given.is_some_and(|(_, t)| same(t, value))
             };
+            let mut own_sizes = form.sizes.iter();
+            if own_sizes.any(|(symbol, n)| given.get(symbol) != Some(n)) {
+                continue;
+            }
             let all_given = form.fixed.iter().all(is_given);
             let defaults = self.defaults_given(inputs);
             let all_fixed = defaults.iter().all(|(name, _)| form.fixes(name));
@@ -257,8 +281,25 @@ impl Session {
         given.map(|&(n, t)| (n.to_string(), t.clone())).collect()
     }
 
+    /// Refuses sizes beyond bounds that the user gave, before symbols become numbers.
+    fn check_bounds(&self, given: &Bindings) -> Result<(), SessionError> {
+        for (symbol, n) in given.iter() {
+            let bound = self.options.bounds.get(symbol).filter(|bound| n > *bound);
+            let Some(bound) = bound else { continue };
+            let is_of = |p: &&Port| p.ty.shape.iter().any(|d| d.as_symbol() == Some(symbol));
+            let port = self.inputs.iter().find(is_of);
+            return Err(SessionError::Input {
+                name: port.map_or_else(String::new, |p| p.name.clone()),
+                problem: format!("has {n} for `{symbol}`, whose bound is {bound}"),
+            });
+        }
+        Ok(())
+    }
+
     /// Imports and compiles for these inputs.
     fn make(&mut self, inputs: &[(&str, &Tensor)]) -> Result<usize, SessionError> {
+        let given = sizes_of(&self.inputs, inputs);
+        self.check_bounds(&given)?;
         let mut fixed = self.defaults_given(inputs);
         let mut options = self.options.clone();
         let find = |name: &str| inputs.iter().find(|(n, _)| *n == name);
@@ -271,13 +312,25 @@ impl Session {
             options = options.value(name, tensor.clone());
         }
         let deciding = &mut self.deciding;
-        let imported = self.model.import_with(&options, |name| {
+        let value = |name: &str| {
             let (_, tensor) = find(name)?;
             deciding.insert(name.to_string());
-            fixed.push((name.to_string(), (*tensor).clone()));
+            if !fixed.iter().any(|(n, _)| n == name) {
+                fixed.push((name.to_string(), (*tensor).clone()));
+            }
             Some((*tensor).clone())
-        });
+        };
+        let imported = self
+            .model
+            .import_at(&options, &given, &mut self.sized, value);
         let mut imported = imported?;
+        let mut known = Bindings::new();
+        for symbol in &self.sized {
+            given
+                .get(symbol)
+                .into_iter()
+                .for_each(|n| known.set(symbol, n));
+        }
         let mut bounds = self.options.bounds.clone();
         let sizes = sizes(&imported, inputs, &self.options.bounds)?;
         for (symbol, n) in sizes.iter() {
@@ -295,6 +348,7 @@ impl Session {
         }
         self.forms.push(Form {
             fixed,
+            sizes: known,
             imported,
             bounds,
             executable,

@@ -15,7 +15,7 @@ pub(crate) enum Val {
     Graph(Value),
     /// A tensor that is known now.
     Known(Rc<Known>),
-    /// I64 numbers of which some are sizes with symbols; the rank is 0 or 1.
+    /// I64 or I32 numbers of which some are sizes with symbols; the rank is 0 or 1.
     Sizes(Rc<Sizes>),
     /// Of a dtype that the graph does not have: `Graph` or `Known`, held in its carrier.
     Narrow(Narrow, Rc<Val>),
@@ -78,6 +78,8 @@ pub(crate) struct Sizes {
     /// Whether it is one number, of rank 0.
     pub(crate) scalar: bool,
     pub(crate) nums: Vec<Num>,
+    /// I64, or I32 where a file has cast it.
+    pub(crate) dtype: DType,
 }
 
 impl Val {
@@ -107,12 +109,21 @@ impl Val {
 
     /// Numbers of a shape: a tensor where all are known.
     pub(crate) fn sizes(nums: Vec<Num>, scalar: bool) -> Val {
+        Val::sizes_of(nums, scalar, DType::I64)
+    }
+
+    /// Numbers of a shape, of a dtype.
+    pub(crate) fn sizes_of(nums: Vec<Num>, scalar: bool, dtype: DType) -> Val {
         let known: Option<Vec<i64>> = nums.iter().map(Num::int).collect();
         match known {
-            None => Val::Sizes(Rc::new(Sizes { scalar, nums })),
+            None => Val::Sizes(Rc::new(Sizes {
+                scalar,
+                nums,
+                dtype,
+            })),
             Some(values) => {
                 let shape: &[usize] = if scalar { &[] } else { &[values.len()] };
-                match Tensor::from_i64s(TensorType::new(DType::I64, shape), &values) {
+                match Tensor::from_i64s(TensorType::new(dtype, shape), &values) {
                     Ok(t) => Val::known(t),
                     Err(e) => Val::Refused(e.to_string().into()),
                 }
@@ -127,7 +138,12 @@ impl Val {
             Val::Known(k) if k.tensor.dtype().is_int() && k.tensor.shape().len() <= 1 => {
                 let nums = k.tensor.to_i64s().into_iter().map(Num::Int).collect();
                 let scalar = k.tensor.shape().is_empty();
-                Some(Sizes { scalar, nums })
+                let dtype = k.tensor.dtype();
+                Some(Sizes {
+                    scalar,
+                    nums,
+                    dtype,
+                })
             }
             _ => None,
         }

@@ -14,6 +14,7 @@ mod inside;
 mod models;
 mod numpy;
 mod ones;
+mod onnx;
 mod parity;
 mod random;
 mod resident;
@@ -39,6 +40,7 @@ pub struct Suite {
 pub const SUITES: &[Suite] = &[
     suite("numpy", numpy::tests),
     suite("torch", torch::tests),
+    suite("onnx", onnx::tests),
     suite("curves", curves::tests),
     suite("decoders", decoders::tests),
     suite("encoders", encoders::tests),

@@ -26,6 +26,13 @@ struct Port {
     default: bool,
 }
 
+impl Port {
+    fn has_symbols(&self) -> bool {
+        let mut dims = self.shape.iter().flatten();
+        dims.any(|dim| dim.parse::<u64>().is_err())
+    }
+}
+
 #[derive(Serialize)]
 struct Report {
     format: String,
@@ -40,21 +47,27 @@ struct Report {
     parameters: u64,
     /// Inputs whose values decide shapes: the model is imported again for each of their values.
     deciding: Vec<String>,
+    /// Shapes that have no form with symbols, a line each: the model is imported again for each size of its inputs.
+    sized: Vec<String>,
     /// Why this version cannot run the model, a line each.
     unsupported: Vec<String>,
 }
 
 pub(crate) fn run(path: &Path, as_json: bool) -> Result<Outcome, CliError> {
     let model = onnx::read(path)?;
-    let (deciding, unsupported) = match model.deciding(&ImportOptions::new()) {
-        Ok(deciding) => (deciding, Vec::new()),
+    let mut report = report(model.describe());
+    match model.deciding(&ImportOptions::new()) {
+        Ok(deciding) => report.deciding = deciding,
         Err(e) => {
             let mut lines: Vec<String> = e.to_string().lines().map(str::to_string).collect();
             lines.extend(causes(&e));
-            (Vec::new(), lines)
+            let has_symbols = report.inputs.iter().any(Port::has_symbols);
+            match has_symbols && e.may_need_sizes() {
+                true => report.sized = lines,
+                false => report.unsupported = lines,
+            }
         }
-    };
-    let report = report(model.describe(), deciding, unsupported);
+    }
     match as_json {
         true => output::json(&report)?,
         false => output::people(|out| print(out, &report))?,
@@ -62,7 +75,7 @@ pub(crate) fn run(path: &Path, as_json: bool) -> Result<Outcome, CliError> {
     Ok(Outcome::Done)
 }
 
-fn report(about: Description, deciding: Vec<String>, unsupported: Vec<String>) -> Report {
+fn report(about: Description) -> Report {
     let port = |d: Declared| Port {
         name: d.name,
         dtype: d.dtype,
@@ -84,8 +97,9 @@ fn report(about: Description, deciding: Vec<String>, unsupported: Vec<String>) -
         outputs: about.outputs.into_iter().map(port).collect(),
         operators: about.operators,
         functions: about.functions,
-        deciding,
-        unsupported,
+        deciding: Vec::new(),
+        sized: Vec::new(),
+        unsupported: Vec::new(),
     }
 }
 
@@ -121,6 +135,13 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     let n = counted(report.initializers, "initializer", "initializers");
     let parameters = output::count(report.parameters);
     writeln!(out, "\nparameters  {parameters} in {n}")?;
+    if !report.sized.is_empty() {
+        let text = "imported for each size of its inputs, as shapes have no form with symbols:";
+        writeln!(out, "\n{text}")?;
+    }
+    for line in &report.sized {
+        writeln!(out, "  {line}")?;
+    }
     if !report.unsupported.is_empty() {
         writeln!(out, "\nthis version cannot run the model:")?;
     }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tercet::{Signature, Tensor};
-use tercet_onnx::{ImportOptions, Imported, Model, OnnxError};
+use tercet::{Signature, Symbol, Tensor};
+use tercet_onnx::{ImportOptions, Imported, Model, OnnxError, sizes_of};
 
 use super::tensors::read_tensors;
 use crate::error::CliError;
@@ -13,6 +13,8 @@ pub(crate) struct Opened {
     pub(crate) imported: Imported,
     /// The arrays that were given, without those which became constants.
     pub(crate) given: Vec<(String, Tensor)>,
+    /// Symbols that are none in it, since shapes have no form with them.
+    pub(crate) fixed: Vec<Symbol>,
 }
 
 /// Whether a file is an ONNX model by its name.
@@ -34,8 +36,13 @@ pub(crate) fn error(path: &Path) -> impl Fn(OnnxError) -> CliError {
     }
 }
 
-/// Imports a model. Of the arrays, as `--input` has them, those which decide shapes or have a default become constants.
-pub(crate) fn open(path: &Path, inputs: &[String]) -> Result<Opened, CliError> {
+/// Imports a model. Of the arrays, as `--input` has them, those which decide shapes or have a default become constants. Where
+/// shapes have no form with symbols, those are fixed at the sizes of the arrays, else at the bounds.
+pub(crate) fn open(
+    path: &Path,
+    inputs: &[String],
+    bounds: &[(String, usize)],
+) -> Result<Opened, CliError> {
     let model = read(path)?;
     let mut options = ImportOptions::new();
     let ports = Signature {
@@ -52,8 +59,23 @@ pub(crate) fn open(path: &Path, inputs: &[String]) -> Result<Opened, CliError> {
         let found = given.iter().find(|(n, _)| n == name);
         found.map(|(_, t)| t.clone())
     };
-    let imported = model.import_with(&options, value).map_err(error(path))?;
+    let arrays: Vec<(&str, &Tensor)> = given.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let mut sizes = sizes_of(&ports.inputs, &arrays);
+    for (name, n) in bounds {
+        let symbol = Symbol::new(name);
+        if sizes.get(&symbol).is_none() {
+            sizes.set(&symbol, *n);
+        }
+    }
+    let mut fixed = Vec::new();
+    let imported = model
+        .import_at(&options, &sizes, &mut fixed, value)
+        .map_err(error(path))?;
     let is_input = |name: &str| imported.inputs.iter().any(|p| p.name == name);
     let given = given.into_iter().filter(|(n, _)| is_input(n)).collect();
-    Ok(Opened { imported, given })
+    Ok(Opened {
+        imported,
+        given,
+        fixed,
+    })
 }

@@ -61,7 +61,9 @@ fn load(args: &Args) -> Result<Loaded, CliError> {
             tensors: None,
         });
     }
-    let onnx::Opened { imported, given } = onnx::open(&args.graph, &args.input)?;
+    let onnx::Opened {
+        imported, given, ..
+    } = onnx::open(&args.graph, &args.input, &[])?;
     let mut tensors = given;
     tensors.extend(imported.params);
     Ok(Loaded {

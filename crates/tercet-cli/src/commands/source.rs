@@ -68,23 +68,27 @@ impl Source {
     /// The graph with the arrays of `--input` arguments.
     pub(crate) fn load(&self, inputs: &[String]) -> Result<Sourced, CliError> {
         let path = self.graph.as_deref().or(self.model.as_deref());
-        let mut sourced = match (path, &self.graph) {
+        let (mut sourced, fixed) = match (path, &self.graph) {
             (Some(path), _) if onnx::is_onnx(path) => self.onnx(path, inputs)?,
-            (_, Some(path)) => self.file(path)?,
-            (_, None) => self.model()?,
+            (_, Some(path)) => (self.file(path)?, Vec::new()),
+            (_, None) => (self.model()?, Vec::new()),
         };
         if !path.is_some_and(onnx::is_onnx) {
             sourced.given = read_tensors(&Signature::of(&sourced.graph), inputs)?;
         }
-        self.set_bounds(&mut sourced)?;
+        self.set_bounds(&mut sourced, &fixed)?;
         Ok(sourced)
     }
 
-    fn set_bounds(&self, sourced: &mut Sourced) -> Result<(), CliError> {
+    /// Sets the bounds, but for those of symbols that became numbers.
+    fn set_bounds(&self, sourced: &mut Sourced, fixed: &[Symbol]) -> Result<(), CliError> {
         let symbols = sourced.graph.symbols();
         for (at, (name, n)) in self.bound.iter().enumerate() {
             if self.bound[..at].iter().any(|(before, _)| before == name) {
                 return Err(CliError::Usage(format!("--bound {name} is given twice")));
+            }
+            if fixed.iter().any(|s| s.name() == name) {
+                continue;
             }
             let Some(symbol) = symbols.iter().find(|s| s.name() == name) else {
                 let known: Vec<&str> = symbols.iter().map(Symbol::name).collect();
@@ -113,20 +117,26 @@ impl Source {
         })
     }
 
-    fn onnx(&self, path: &Path, inputs: &[String]) -> Result<Sourced, CliError> {
+    /// The model, and the symbols that are fixed in it.
+    fn onnx(&self, path: &Path, inputs: &[String]) -> Result<(Sourced, Vec<Symbol>), CliError> {
         if self.dtype != Precision::F32 {
             let text =
                 "--dtype does not change an ONNX model: it is computed in the types of its file";
             return Err(CliError::Usage(text.into()));
         }
-        let onnx::Opened { imported, given } = onnx::open(path, inputs)?;
-        Ok(Sourced {
+        let onnx::Opened {
+            imported,
+            given,
+            fixed,
+        } = onnx::open(path, inputs, &self.bound)?;
+        let sourced = Sourced {
             graph: imported.graph,
             options: CompileOptions::new(),
             params: imported.params,
             given,
             inputs: Vec::new(),
-        })
+        };
+        Ok((sourced, fixed))
     }
 
     fn model(&self) -> Result<Sourced, CliError> {

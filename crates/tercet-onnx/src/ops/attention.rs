@@ -18,7 +18,7 @@ pub(crate) const TABLE: &[Entry] = &[
 ];
 
 /// A positive number of an attribute, if it is there.
-fn heads(k: &Call<'_, '_>, name: &str) -> Result<Option<usize>, Reason> {
+pub(super) fn heads(k: &Call<'_, '_>, name: &str) -> Result<Option<usize>, Reason> {
     let given = k.attrs.int_opt(name)?.filter(|n| *n != 0);
     let heads =
         given.map(|n| usize::try_from(n).map_err(|_| Reason::attribute(name, "must be positive")));
@@ -26,7 +26,11 @@ fn heads(k: &Call<'_, '_>, name: &str) -> Result<Option<usize>, Reason> {
 }
 
 /// `[B, S, heads D]` as `[B, heads, S, D]`.
-fn split_heads(k: &mut Call<'_, '_>, x: Value, heads: Option<usize>) -> Result<Value, Reason> {
+pub(super) fn split_heads(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    heads: Option<usize>,
+) -> Result<Value, Reason> {
     let dims = k.dims(x);
     if dims.len() == 4 {
         return Ok(x);
@@ -47,7 +51,7 @@ fn split_heads(k: &mut Call<'_, '_>, x: Value, heads: Option<usize>) -> Result<V
 }
 
 /// `[B, heads, S, D]` as `[B, S, heads D]`.
-fn join_heads(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+pub(super) fn join_heads(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
     let y = k.g().transpose(x, &[0, 2, 1, 3])?;
     let dims = k.dims(y);
     let width = product(&dims[2..])?;
@@ -71,7 +75,7 @@ pub(crate) fn positions(k: &mut Call<'_, '_>, dim: &Dim) -> Result<Value, Reason
 }
 
 /// 0 where a truth value holds, `-inf` elsewhere.
-fn bias_of(k: &mut Call<'_, '_>, keep: Value, dtype: DType) -> Result<Value, Reason> {
+pub(super) fn bias_of(k: &mut Call<'_, '_>, keep: Value, dtype: DType) -> Result<Value, Reason> {
     let (zero, never) = (
         k.c.scalar(dtype, 0.0)?,
         k.c.scalar(dtype, f64::NEG_INFINITY)?,
@@ -80,7 +84,7 @@ fn bias_of(k: &mut Call<'_, '_>, keep: Value, dtype: DType) -> Result<Value, Rea
 }
 
 /// Two terms of the scores, of which either may be absent.
-fn joined(k: &mut Call<'_, '_>, a: Option<Value>, b: Value) -> Result<Value, Reason> {
+pub(super) fn joined(k: &mut Call<'_, '_>, a: Option<Value>, b: Value) -> Result<Value, Reason> {
     match a {
         Some(a) => Ok(k.g().plus(a, b)?),
         None => Ok(b),
@@ -333,6 +337,19 @@ fn rotary(k: &mut Call<'_, '_>) -> Done {
     } else {
         turned.min(width)
     };
+    let y = turned_by(k, x, [cos, sin], interleaved, turned)?;
+    one(if flat { join_heads(k, y)? } else { y })
+}
+
+/// The first `turned` elements of each head of `x [B, heads, S, D]` turned by angles `[B or 1, S, turned / 2]`.
+pub(super) fn turned_by(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    [cos, sin]: [Value; 2],
+    interleaved: bool,
+    turned: usize,
+) -> Result<Value, Reason> {
+    let width = k.size(x, 3)?;
     let (cos, sin) = (k.g().unsqueeze(cos, 1)?, k.g().unsqueeze(sin, 1)?);
     let part = k.g().narrow(x, 3, 0, turned)?;
     let (a, b) = match interleaved {
@@ -366,5 +383,5 @@ fn rotary(k: &mut Call<'_, '_>) -> Done {
         let rest = g.narrow(x, 3, turned, width - turned)?;
         y = g.concat(&[y, rest], 3)?;
     }
-    one(if flat { join_heads(k, y)? } else { y })
+    Ok(y)
 }

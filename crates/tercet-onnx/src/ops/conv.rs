@@ -264,8 +264,18 @@ fn max_pool(k: &mut Call<'_, '_>) -> Done {
 
 fn average_pool(k: &mut Call<'_, '_>) -> Done {
     let x = k.x(0)?;
+    one(averages(k, x)?)
+}
+
+/// Means of windows, by the node's attributes.
+pub(super) fn averages(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
     let with_pads = k.attrs.flag("count_include_pad", false)?;
-    one(pooled(k, x, PoolFn::Mean, with_pads)?)
+    pooled(k, x, PoolFn::Mean, with_pads)
+}
+
+/// The mean over all spatial axes.
+pub(super) fn global_mean(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+    spatial_reduce(k, x, ReduceFn::Mean)
 }
 
 /// `|x|^p`, summed by `sum`, to the power of `1 / p`.

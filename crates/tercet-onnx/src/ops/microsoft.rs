@@ -1,5 +1,11 @@
 //! Operators of `com.microsoft` that exporters and optimizers write, as ONNX Runtime's `ContribOperators.md` has them.
 
+mod attention;
+mod embedding;
+mod fused;
+mod packed;
+mod quantized;
+
 use tercet_ir::Value;
 use tercet_ir::scalar::UnaryFn;
 
@@ -10,7 +16,13 @@ use crate::val::Val;
 
 const DOMAIN: &str = "com.microsoft";
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(super) use attention::TABLE as ATTENTION;
+pub(super) use embedding::TABLE as EMBEDDING;
+pub(super) use fused::TABLE as FUSED;
+pub(super) use packed::TABLE as PACKED;
+pub(super) use quantized::TABLE as QUANTIZED;
+
+pub(super) const TABLE: &[Entry] = &[
     op("Gelu", 1, |k| gelu(k, UnaryFn::Gelu)).of(DOMAIN),
     op("BiasGelu", 1, |k| gelu(k, UnaryFn::Gelu)).of(DOMAIN),
     op("FastGelu", 1, |k| gelu(k, UnaryFn::GeluTanh)).of(DOMAIN),

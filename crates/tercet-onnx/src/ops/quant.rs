@@ -64,7 +64,7 @@ fn k_size(dim: &Dim) -> Result<usize, Reason> {
 }
 
 /// Rounded to the nearest even integer, moved by the zero point, and bounded to the dtype. The arithmetic is F32 or wider.
-fn rounded(
+pub(super) fn rounded(
     k: &mut Call<'_, '_>,
     scaled: Value,
     zero: Option<Value>,
@@ -90,7 +90,7 @@ fn rounded(
 }
 
 /// As F32, unless it is wider.
-fn at_least_f32(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+pub(super) fn at_least_f32(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
     match k.dtype(x) {
         DType::F32 | DType::F64 => Ok(x),
         _ => Ok(k.g().cast(x, DType::F32)?),
@@ -206,6 +206,11 @@ fn dequantize(k: &mut Call<'_, '_>) -> Done {
 
 fn dynamic_quantize(k: &mut Call<'_, '_>) -> Done {
     let x = k.x(0)?;
+    Ok(dynamic(k, x)?.into_iter().map(Val::Graph).collect())
+}
+
+/// Codes in U8, their scale and their zero point, of the range of the values and 0.
+pub(super) fn dynamic(k: &mut Call<'_, '_>, x: Value) -> Result<[Value; 3], Reason> {
     let list: Vec<usize> = (0..k.rank(x)).collect();
     let (zero, one_, range) = (k.like(x, 0.0)?, k.like(x, 1.0)?, k.like(x, 255.0)?);
     let g = k.g();
@@ -225,11 +230,11 @@ fn dynamic_quantize(k: &mut Call<'_, '_>) -> Done {
     let point = g.cast(point, DType::U8)?;
     let scaled = g.div(x, scale)?;
     let y = rounded(k, scaled, Some(point), DType::U8)?;
-    Ok(vec![y.into(), scale.into(), point.into()])
+    Ok([y, scale, point])
 }
 
 /// A zero point of each row is a column.
-fn rows(k: &mut Call<'_, '_>, x: usize, zero: usize) -> Result<Value, Reason> {
+pub(super) fn rows(k: &mut Call<'_, '_>, x: usize, zero: usize) -> Result<Value, Reason> {
     let rank = {
         let x = k.x(x)?;
         k.rank(x)

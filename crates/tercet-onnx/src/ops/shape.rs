@@ -238,19 +238,51 @@ fn split(k: &mut Call<'_, '_>) -> Done {
     }
 }
 
-/// A bound of a slice as a number: one with symbols is a distance from the end.
-fn bound(num: &Num, size: &Dim) -> Result<i64, Reason> {
+/// A bound of a slice as a number: one with symbols is a distance from the end. None if it has no such form.
+fn bound(num: &Num, size: &Dim) -> Option<i64> {
     let dim = match num {
-        Num::Int(n) => return Ok(*n),
+        Num::Int(n) => return Some(*n),
         Num::Dim(d) => d,
     };
-    let none = || Reason::unsupported(format!("bound {dim} of an axis of size {size} has no form"));
     match size.checked_sub(dim).and_then(|d| d.known()) {
-        Some(0) => Ok(i64::MAX),
-        Some(n) => i64::try_from(n).map(|n| -n).map_err(|_| none()),
-        None if dim.is_at_least(size) => Ok(i64::MAX),
-        None => Err(none()),
+        Some(0) => Some(i64::MAX),
+        Some(n) => i64::try_from(n).map(|n| -n).ok(),
+        None if dim.is_at_least(size) => Some(i64::MAX),
+        None => None,
     }
+}
+
+/// Elements from one place to another of which symbols decide, picked one by one. A run in which they are beyond the axis
+/// fails, where ONNX has fewer elements.
+fn picked(
+    k: &mut Call<'_, '_>,
+    x: Value,
+    at: usize,
+    [from, to]: [&Num; 2],
+) -> Result<Value, Reason> {
+    let size = k.dims(x)[at].clone();
+    let place = |num: &Num| match num {
+        Num::Int(n) if *n < 0 => size.checked_sub(&Dim::Known(n.unsigned_abs() as usize)),
+        Num::Int(n) if *n >= i64::from(i32::MAX) => Some(size.clone()),
+        Num::Int(n) => {
+            let n = *n as usize;
+            Some(Dim::Known(size.known().map_or(n, |size| size.min(n))))
+        }
+        Num::Dim(dim) => Some(dim.clone()),
+    };
+    let places = place(from).zip(place(to));
+    let found = places.and_then(|(from, to)| Some((to.checked_sub(&from)?, from)));
+    let (len, from) = found.ok_or_else(|| {
+        Reason::unsupported(format!(
+            "{from:?} to {to:?} of an axis of size {size} has no form"
+        ))
+    })?;
+    let mut places = super::attention::positions(k, &len)?;
+    if from != Dim::Known(0) {
+        let from = k.c.place(&Val::sizes(vec![Num::of(&from)], true), 1)?;
+        places = k.g().plus(places, from)?;
+    }
+    Ok(k.g().gather(x, places, at)?)
 }
 
 fn sliced(
@@ -260,7 +292,7 @@ fn sliced(
     along: Option<Vec<i64>>,
     steps: &[i64],
 ) -> Done {
-    let x = k.x(0)?;
+    let mut x = k.x(0)?;
     let dims = k.dims(x);
     let along = match along {
         Some(list) => axes(&list, dims.len())?,
@@ -282,11 +314,16 @@ fn sliced(
         if steps[i] == 0 {
             return Err(Reason::unsupported("a step is 0"));
         }
-        (s.0[a], s.1[a], s.2[a]) = (
-            bound(&starts[i], &dims[a])?,
-            bound(&ends[i], &dims[a])?,
-            steps[i],
-        );
+        let bounds = (bound(&starts[i], &dims[a]), bound(&ends[i], &dims[a]));
+        let (Some(start), Some(end)) = bounds else {
+            if steps[i] != 1 {
+                let text = "a bound with symbols and a step other than 1 is not supported";
+                return Err(Reason::unsupported(text));
+            }
+            x = picked(k, x, a, [&starts[i], &ends[i]])?;
+            continue;
+        };
+        (s.0[a], s.1[a], s.2[a]) = (start, end, steps[i]);
         // The least integers of 32 bits mean "to the beginning" as well.
         if steps[i] < 0 && s.1[a] <= -i64::from(i32::MAX) {
             s.1[a] = i64::MIN;
@@ -330,24 +367,26 @@ fn tile(k: &mut Call<'_, '_>) -> Done {
         let reps = crate::call::unsigned("repeats", &reps)?;
         return one(k.g().tile(x, &reps)?);
     }
-    // An axis of one element repeats by broadcasting, as often as a symbol says.
+    // Each axis that repeats has one before it that is expanded; an axis of one element can be expanded itself.
     let dims = k.dims(x);
-    let ones = dims.len() == nums.len()
-        && dims
-            .iter()
-            .zip(&nums)
-            .all(|(d, n)| d.is_one() || *n == Num::Int(1));
-    if !ones {
-        return Err(Reason::operand(
-            1,
-            "has symbols for axes of more than one element",
-        ));
+    let reps: Option<Vec<Dim>> = nums.iter().map(Num::dim).collect();
+    let reps = reps.filter(|r| r.len() == dims.len());
+    let reps = reps.ok_or_else(|| Reason::operand(1, "is not a number of times for each axis"))?;
+    let (mut apart, mut wide, mut joined) = (Vec::new(), Vec::new(), Vec::new());
+    for (dim, times) in dims.iter().zip(&reps) {
+        let own = [Dim::Known(1), dim.clone()];
+        let skipped = usize::from(dim.is_one() || times.is_one());
+        apart.extend_from_slice(&own[skipped..]);
+        match skipped {
+            0 => wide.extend([times.clone(), dim.clone()]),
+            _ => wide.push(if dim.is_one() { times } else { dim }.clone()),
+        }
+        joined.push(product(&[times.clone(), dim.clone()])?);
     }
-    let target: Option<Vec<Dim>> = dims
-        .iter()
-        .zip(&nums)
-        .map(|(d, n)| if d.is_one() { n.dim() } else { Some(d.clone()) })
-        .collect();
-    let target = target.ok_or_else(|| Reason::operand(1, "has negative numbers"))?;
-    one(k.g().expand(x, target)?)
+    if apart.len() > tercet_ir::MAX_RANK {
+        return Err(Reason::operand(1, "has symbols for too many axes"));
+    }
+    let x = reshaped(k.g(), x, &apart)?;
+    let x = k.g().expand(x, wide)?;
+    one(reshaped(k.g(), x, &joined)?)
 }

@@ -129,12 +129,16 @@ fn stft(k: &mut Call<'_, '_>) -> Done {
     let x = k.x(0)?;
     let hop = usize::try_from(k.int(1)?).ok().filter(|h| *h > 0);
     let hop = hop.ok_or_else(|| Reason::operand(1, "must be positive"))?;
-    let dims = k.known_dims(x)?;
-    let (batch, n, real) = match dims.as_slice() {
-        [b, n] => (*b, *n, true),
-        [b, n, parts @ (1 | 2)] => (*b, *n, *parts == 1),
-        _ => return Err(Reason::operand(0, "must be `[batch, length, 1 or 2]`")),
+    let batch = k.dims(x).first().cloned();
+    let parts = match k.rank(x) {
+        2 => 1,
+        3 => k.size(x, 2)?,
+        _ => 0,
     };
+    let (Some(batch), 1 | 2) = (batch, parts) else {
+        return Err(Reason::operand(0, "must be `[batch, length, 1 or 2]`"));
+    };
+    let (n, real) = (k.size(x, 1)?, parts == 1);
     let own = k.opt(2)?;
     let length = match (k.has(3), own) {
         (true, _) => usize::try_from(k.int(3)?).unwrap_or(0),
@@ -153,8 +157,7 @@ fn stft(k: &mut Call<'_, '_>) -> Done {
     }
     let starts = (0..frames).flat_map(|f| (0..length).map(move |i| (f * hop + i) as i64));
     let idx = Tensor::from_slice(&[frames, length], &starts.collect::<Vec<_>>())?;
-    let parts = if real { 1 } else { 2 };
-    let x = reshaped(k.g(), x, &[batch.into(), n.into(), parts.into()])?;
+    let x = reshaped(k.g(), x, &[batch, n.into(), parts.into()])?;
     let idx = k.c.place(&Val::known(idx), 0)?;
     let mut y = k.g().gather(x, idx, 1)?;
     if let Some(w) = own {

@@ -1,0 +1,453 @@
+//! Attention as ONNX Runtime's optimizer and builders of decoders write it: packed projections, caches of keys and values, and
+//! masks as lengths, as rows of keys or as terms of the scores.
+
+use tercet_ir::ops::{AttentionMask, AttentionOptions, Layout};
+use tercet_ir::scalar::CompareFn;
+use tercet_ir::{DType, Dim, Value};
+
+use super::super::attention::{
+    bias_of, heads, join_heads, joined, positions, split_heads, turned_by,
+};
+use super::super::shape::reshaped;
+use super::super::{Entry, linear, op};
+use super::DOMAIN;
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+use crate::narrow::cast_to;
+use crate::val::{Num, Val};
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("RotaryEmbedding", 1, rotary).of(DOMAIN),
+    op("MultiHeadAttention", 1, multi_head).of(DOMAIN),
+    op("Attention", 1, attention).of(DOMAIN),
+    op("QAttention", 1, quantized).of(DOMAIN),
+    op("GroupQueryAttention", 1, grouped).of(DOMAIN),
+];
+
+/// Attributes that are honoured at these values alone.
+fn only(k: &Call<'_, '_>, values: &[(&str, i64)]) -> Result<(), Reason> {
+    for (name, value) in values {
+        let found = k.attrs.int(name, *value)?;
+        if found != *value {
+            let text = format!("{found} is not supported");
+            return Err(Reason::attribute(name, text));
+        }
+    }
+    Ok(())
+}
+
+fn required_heads(k: &Call<'_, '_>, name: &str) -> Result<usize, Reason> {
+    heads(k, name)?.ok_or_else(|| Reason::attribute(name, "is required"))
+}
+
+fn known(n: usize) -> Dim {
+    Dim::Known(n)
+}
+
+/// Rows of angles by positions `[B, S]`, or from the one of `[1]` on.
+fn rotary(k: &mut Call<'_, '_>) -> Done {
+    only(k, &[("is_packed_batching", 0)])?;
+    if k.attrs.float("scale", 1.0)? != 1.0 {
+        return Err(Reason::attribute("scale", "other than 1 is not supported"));
+    }
+    let (x, ids, cos, sin) = (k.x(0)?, k.x(1)?, k.x(2)?, k.x(3)?);
+    let interleaved = k.attrs.flag("interleaved", false)?;
+    let (count, turned) = (heads(k, "num_heads")?, heads(k, "rotary_embedding_dim")?);
+    let flat = k.rank(x) == 3;
+    let half = k.size(cos, 1)?;
+    let count = match (count, turned, flat) {
+        (Some(n), ..) => Some(n),
+        (None, None, true) => Some(k.size(x, 2)? / (2 * half).max(1)),
+        (None, ..) => None,
+    };
+    let x = split_heads(k, x, count)?;
+    let ids = match k.rank(ids) {
+        1 => {
+            let length = k.dims(x)[2].clone();
+            let steps = positions(k, &length)?;
+            let at = k.g().plus(steps, ids)?;
+            k.g().unsqueeze(at, 0)?
+        }
+        _ => ids,
+    };
+    let angles = [k.g().gather(cos, ids, 0)?, k.g().gather(sin, ids, 0)?];
+    let y = turned_by(k, x, angles, interleaved, turned.unwrap_or(2 * half))?;
+    one(if flat { join_heads(k, y)? } else { y })
+}
+
+/// 0 for keys that a mask keeps, else what the node says is added to their scores.
+fn filtered(k: &mut Call<'_, '_>, keep: Value, dtype: DType) -> Result<Value, Reason> {
+    let filter = k.attrs.float("mask_filter_value", -10000.0)?;
+    let (zero, filter) = (k.c.scalar(dtype, 0.0)?, k.c.scalar(dtype, filter)?);
+    Ok(k.g().where_(keep, zero, filter)?)
+}
+
+/// A mask of keys as a term of the scores: how many of a row are there `[B]`, or which `[B, keys]`, `[B, queries, keys]`.
+fn masked(
+    k: &mut Call<'_, '_>,
+    at: usize,
+    keys: &Dim,
+    dtype: DType,
+) -> Result<Option<Value>, Reason> {
+    let Some(mask) = k.opt(at)? else {
+        k.attrs.ignore(&["mask_filter_value"]);
+        return Ok(None);
+    };
+    let mut dims = k.dims(mask);
+    let keep = match dims.len() {
+        1 => {
+            let lens = reshaped(
+                k.g(),
+                mask,
+                &[dims[0].clone(), known(1), known(1), known(1)],
+            )?;
+            let lens = cast_to(k.g(), lens, DType::I64)?;
+            let j = positions(k, keys)?;
+            k.g().compare(CompareFn::Lt, j, lens)?
+        }
+        2 | 3 => {
+            dims.insert(1, known(1));
+            if dims.len() == 3 {
+                dims.insert(1, known(1));
+            }
+            let mask = cast_to(k.g(), mask, DType::I32)?;
+            let mask = reshaped(k.g(), mask, &dims)?;
+            let zero = k.c.scalar(DType::I32, 0.0)?;
+            k.g().compare(CompareFn::Gt, mask, zero)?
+        }
+        rank => {
+            let text = format!("a mask of {rank} axes is not supported");
+            return Err(Reason::operand(at, text));
+        }
+    };
+    Ok(Some(filtered(k, keep, dtype)?))
+}
+
+/// Whether a query sees a key by their positions: `[queries, keys]`, the last of both at the same one.
+fn past_only(k: &mut Call<'_, '_>, queries: &Dim, keys: &Dim) -> Result<Value, Reason> {
+    let (i, j) = (positions(k, queries)?, positions(k, keys)?);
+    let i = reshaped(k.g(), i, &[queries.clone(), known(1)])?;
+    let before = keys.checked_sub(queries);
+    let before = before.ok_or_else(|| Reason::unsupported("fewer keys than queries"))?;
+    let before = k.c.place(&Val::sizes(vec![Num::of(&before)], true), 0)?;
+    let i = k.g().plus(i, before)?;
+    Ok(k.g().compare(CompareFn::Le, j, i)?)
+}
+
+/// Where masks and terms of the scores are.
+struct Masks {
+    /// The operand of the mask.
+    mask: usize,
+    /// The operand that is added to scores.
+    term: usize,
+}
+
+/// Attention of `[B, heads, S, D]`, with what decides which keys are seen: `[B, S, heads D]`.
+fn attend(
+    k: &mut Call<'_, '_>,
+    [q, key, value]: [Value; 3],
+    masks: Masks,
+) -> Result<Value, Reason> {
+    let count = k.size(q, 1)?;
+    let (queries, keys, dtype) = (k.dims(q)[2].clone(), k.dims(key)[2].clone(), k.dtype(q));
+    let mut term = masked(k, masks.mask, &keys, dtype)?;
+    if let Some(own) = k.opt(masks.term)? {
+        term = Some(joined(k, term, own)?);
+    }
+    let causal = k.attrs.flag("unidirectional", false)?;
+    let mut options = AttentionOptions::new(count, count, Layout::Bhsd);
+    if let Some(scale) = k.attrs.float_opt("scale")?.filter(|s| *s != 0.0) {
+        options = options.scale(scale);
+    }
+    options.mask = match term {
+        Some(term) => {
+            let mut term = term;
+            if causal {
+                let seen = past_only(k, &queries, &keys)?;
+                let own = bias_of(k, seen, dtype)?;
+                term = k.g().plus(term, own)?;
+            }
+            let mut dims = k.dims(term);
+            while dims.len() < 4 {
+                dims.insert(0, known(1));
+            }
+            AttentionMask::Bias(reshaped(k.g(), term, &dims)?)
+        }
+        None if causal => AttentionMask::Causal,
+        None => AttentionMask::None,
+    };
+    let y = k.g().attention(q, key, value, options)?;
+    join_heads(k, y)
+}
+
+fn multi_head(k: &mut Call<'_, '_>) -> Done {
+    if k.has(8) || k.has(9) || k.wants(3) {
+        let text = "shared caches, beams and the scores as a result are not supported";
+        return Err(Reason::unsupported(text));
+    }
+    let count = required_heads(k, "num_heads")?;
+    let mut parts = [k.x(0)?, k.x(1)?, k.x(2)?];
+    if k.rank(parts[0]) != 3 {
+        let text = "queries, keys and values packed together are not supported";
+        return Err(Reason::operand(0, text));
+    }
+    if let Some(bias) = k.opt(3)? {
+        let mut start = 0;
+        for part in &mut parts {
+            if k.rank(*part) != 3 {
+                continue;
+            }
+            let width = k.size(*part, 2)?;
+            let own = k.g().narrow(bias, 0, start, width)?;
+            *part = k.g().plus(*part, own)?;
+            start += width;
+        }
+    }
+    let mut split = parts;
+    for part in &mut split {
+        *part = split_heads(k, *part, Some(count))?;
+    }
+    for (at, part) in [(6, 1), (7, 2)] {
+        if let Some(past) = k.opt(at)? {
+            split[part] = k.g().concat(&[past, split[part]], 2)?;
+        }
+    }
+    let y = attend(k, split, Masks { mask: 4, term: 5 })?;
+    Ok(vec![y.into(), split[1].into(), split[2].into()])
+}
+
+/// A projection `[B, S, all]` as heads of queries, keys and values, which lie one after the other.
+fn projected(k: &mut Call<'_, '_>, x: Value, count: usize) -> Result<[Value; 3], Reason> {
+    let all = k.size(x, 2)?;
+    let widths = match k.attrs.ints_opt("qkv_hidden_sizes")? {
+        Some(list) => crate::call::unsigned("qkv_hidden_sizes", list)?,
+        None => vec![all / 3; 3],
+    };
+    let [q, key, value] = widths[..] else {
+        return Err(Reason::attribute("qkv_hidden_sizes", "must be three"));
+    };
+    if q + key + value != all {
+        let text = format!("{widths:?} are not the {all} columns of the weights");
+        return Err(Reason::attribute("qkv_hidden_sizes", text));
+    }
+    let mut parts = [x; 3];
+    for (part, (start, width)) in parts.iter_mut().zip([(0, q), (q, key), (q + key, value)]) {
+        let own = k.g().narrow(x, 2, start, width)?;
+        *part = split_heads(k, own, Some(count))?;
+    }
+    Ok(parts)
+}
+
+/// Keys and values behind those of `[2, B, heads, P, D]`, and both together in that form.
+fn with_past(
+    k: &mut Call<'_, '_>,
+    past: usize,
+    [key, value]: [Value; 2],
+) -> Result<([Value; 2], Val), Reason> {
+    let mut both = [key, value];
+    if let Some(past) = k.opt(past)? {
+        for (i, part) in both.iter_mut().enumerate() {
+            let own = k.g().narrow(past, 0, i, 1)?;
+            let own = k.g().squeeze(own, 0)?;
+            *part = k.g().concat(&[own, *part], 2)?;
+        }
+    }
+    if !k.wants(1) {
+        return Ok((both, Val::Absent));
+    }
+    let (a, b) = (k.g().unsqueeze(both[0], 0)?, k.g().unsqueeze(both[1], 0)?);
+    let present = k.g().concat(&[a, b], 0)?;
+    Ok((both, present.into()))
+}
+
+/// Attention of a projection: the result, and keys and values.
+fn self_attention(k: &mut Call<'_, '_>, x: Value, masks: Masks, past: usize) -> Done {
+    only(k, &[("past_present_share_buffer", 0), ("do_rotary", 0)])?;
+    k.attrs.ignore(&["rotary_embedding_dim"]);
+    let count = required_heads(k, "num_heads")?;
+    let [q, key, value] = projected(k, x, count)?;
+    let ([key, value], present) = with_past(k, past, [key, value])?;
+    let y = attend(k, [q, key, value], masks)?;
+    Ok(vec![y.into(), present])
+}
+
+fn attention(k: &mut Call<'_, '_>) -> Done {
+    if k.has(6) {
+        return Err(Reason::operand(6, "is not supported"));
+    }
+    let (x, weights, bias) = (k.x(0)?, k.x(1)?, k.opt(2)?);
+    let mut all = linear::vectors(k, x, weights)?;
+    if let Some(bias) = bias {
+        all = k.g().plus(all, bias)?;
+    }
+    self_attention(k, all, Masks { mask: 3, term: 5 }, 4)
+}
+
+fn quantized(k: &mut Call<'_, '_>) -> Done {
+    let (x, weights) = (
+        super::super::conv::shifted(k, 0, 6, None)?,
+        super::super::conv::shifted(k, 1, 7, None)?,
+    );
+    let (bias, x_scale, scale) = (k.x(2)?, k.x(3)?, k.x(4)?);
+    let sum = linear::vectors(k, x, weights)?;
+    let scale = k.g().mul(x_scale, scale)?;
+    let number = k.g().cast(sum, DType::F32)?;
+    let all = k.g().mul(number, scale)?;
+    let all = k.g().plus(all, bias)?;
+    // It has no term of the scores.
+    let masks = Masks {
+        mask: 5,
+        term: usize::MAX,
+    };
+    self_attention(k, all, masks, 8)
+}
+
+/// Queries, keys and values of grouped heads, from three operands or one with all.
+fn grouped_parts(k: &mut Call<'_, '_>, count: usize, groups: usize) -> Result<[Value; 3], Reason> {
+    let q = k.x(0)?;
+    if k.has(1) != k.has(2) {
+        return Err(Reason::operand(
+            2,
+            "keys and values are there together or not",
+        ));
+    }
+    if k.has(1) {
+        let (key, value) = (k.x(1)?, k.x(2)?);
+        return Ok([
+            split_heads(k, q, Some(count))?,
+            split_heads(k, key, Some(groups))?,
+            split_heads(k, value, Some(groups))?,
+        ]);
+    }
+    let all = split_heads(k, q, Some(count + 2 * groups))?;
+    let mut part = |start, len| k.g().narrow(all, 1, start, len);
+    Ok([
+        part(0, count)?,
+        part(count, groups)?,
+        part(count + groups, groups)?,
+    ])
+}
+
+/// Where the first query of each row stands: the keys of before, `[B, 1]`.
+fn before(k: &mut Call<'_, '_>, queries: &Dim) -> Result<Value, Reason> {
+    let last = k.x(5)?;
+    let n = k.dims(last)[0].clone();
+    let last = cast_to(k.g(), last, DType::I64)?;
+    let last = reshaped(k.g(), last, &[n, known(1)])?;
+    let own = k.c.place(&Val::sizes(vec![Num::of(queries)], true), 0)?;
+    let (one_, zero) = (k.c.scalar(DType::I64, 1.0)?, k.c.scalar(DType::I64, 0.0)?);
+    let total = k.g().plus(last, one_)?;
+    let before = k.g().sub(total, own)?;
+    // A first part that is padded behind its end.
+    Ok(k.g().max(before, zero)?)
+}
+
+/// Keys or values behind those of before, of which each row has its own number.
+fn appended(
+    k: &mut Call<'_, '_>,
+    past: Option<Value>,
+    fresh: Value,
+    before: Value,
+) -> Result<Value, Reason> {
+    let Some(past) = past else { return Ok(fresh) };
+    let room = k.dims(past)[2].clone();
+    let both = k.g().concat(&[past, fresh], 2)?;
+    let dims = k.dims(both);
+    let t = positions(k, &dims[2])?;
+    let room = k.c.place(&Val::sizes(vec![Num::of(&room)], true), 0)?;
+    let last = k.c.place(&Val::sizes(vec![Num::of(&dims[2])], true), 0)?;
+    let one_ = k.c.scalar(DType::I64, 1.0)?;
+    let g = k.g();
+    let skipped = g.sub(room, before)?;
+    let moved = g.plus(t, skipped)?;
+    let last = g.sub(last, one_)?;
+    let moved = g.min(moved, last)?;
+    let is_past = g.compare(CompareFn::Lt, t, before)?;
+    let from = g.where_(is_past, t, moved)?;
+    let rest = g.sub(last, skipped)?;
+    let is_there = g.compare(CompareFn::Le, t, rest)?;
+    let rows = g.ty(from).shape[0].clone();
+    let each = [rows, known(1), dims[2].clone(), known(1)];
+    let (from, is_there) = (reshaped(g, from, &each)?, reshaped(g, is_there, &each)?);
+    let from = g.expand(from, dims)?;
+    let y = g.gather_elements(both, from, 2)?;
+    let dtype = g.ty(y).dtype;
+    // Behind the last key of a row there is nothing.
+    let zero = g.scalar(dtype, 0.0)?;
+    Ok(g.where_(is_there, y, zero)?)
+}
+
+/// Heads of queries in groups that share keys; each row has as many keys as `seqlens_k` says, and one more.
+fn grouped(k: &mut Call<'_, '_>) -> Done {
+    if let Some(at) = (11..17).find(|at| k.has(*at)) {
+        return Err(Reason::operand(at, "is not supported"));
+    }
+    let fixed = [
+        ("smooth_softmax", 0),
+        ("qk_output", 0),
+        ("kv_cache_bit_width", 0),
+        ("sliding_window_cache", 0),
+        ("causal", 1),
+    ];
+    only(k, &fixed)?;
+    for name in ["k_quant_type", "v_quant_type"] {
+        if k.attrs.string(name, "NONE")? != "NONE" {
+            return Err(Reason::attribute(name, "is not supported"));
+        }
+    }
+    k.attrs
+        .ignore(&["q_norm_epsilon", "k_norm_epsilon", "qk_norm_epsilon"]);
+    let (count, groups) = (
+        required_heads(k, "num_heads")?,
+        required_heads(k, "kv_num_heads")?,
+    );
+    let [mut q, mut key, value] = grouped_parts(k, count, groups)?;
+    let queries = k.dims(q)[2].clone();
+    let before = before(k, &queries)?;
+    let steps = positions(k, &queries)?;
+    let at = k.g().plus(before, steps)?;
+    let interleaved = k.attrs.flag("rotary_interleaved", false)?;
+    if k.attrs.flag("do_rotary", false)? {
+        let (cos, sin) = (k.x(7)?, k.x(8)?);
+        let ids = k.opt(9)?.unwrap_or(at);
+        let width = 2 * k.size(cos, 1)?;
+        let angles = [k.g().gather(cos, ids, 0)?, k.g().gather(sin, ids, 0)?];
+        q = turned_by(k, q, angles, interleaved, width)?;
+        key = turned_by(k, key, angles, interleaved, width)?;
+    }
+    let (old_keys, old_values) = (k.opt(3)?, k.opt(4)?);
+    let key = appended(k, old_keys, key, before)?;
+    let value = appended(k, old_values, value, before)?;
+    let mask = grouped_mask(k, at, &k.dims(key)[2].clone())?;
+    let mut options = AttentionOptions::new(count, groups, Layout::Bhsd).mask(mask);
+    if let Some(scale) = k.attrs.float_opt("scale")?.filter(|s| *s != 0.0) {
+        options = options.scale(scale);
+    }
+    options.softcap = k.attrs.float_opt("softcap")?.filter(|s| *s > 0.0);
+    let y = k.g().attention(q, key, value, options)?;
+    let y = join_heads(k, y)?;
+    Ok(vec![y.into(), key.into(), value.into()])
+}
+
+/// Keys up to a query's position `at [B, S]`, of which a window is seen where the node has one; and a term of the scores.
+fn grouped_mask(k: &mut Call<'_, '_>, at: Value, keys: &Dim) -> Result<AttentionMask, Reason> {
+    let window = k.attrs.int("local_window_size", -1)?;
+    let mut dims = k.dims(at);
+    dims.insert(1, known(1));
+    dims.push(known(1));
+    let at = reshaped(k.g(), at, &dims)?;
+    let j = positions(k, keys)?;
+    let mut keep = k.g().compare(CompareFn::Le, j, at)?;
+    if window > 0 {
+        let window = k.c.scalar(DType::I64, window as f64)?;
+        let first = k.g().sub(at, window)?;
+        let near = k.g().compare(CompareFn::Gt, j, first)?;
+        keep = k.g().binary(tercet_ir::scalar::BinaryFn::And, keep, near)?;
+    }
+    let Some(term) = k.opt(10)? else {
+        return Ok(AttentionMask::Keep(keep));
+    };
+    let dtype = k.dtype(term);
+    let own = bias_of(k, keep, dtype)?;
+    Ok(AttentionMask::Bias(k.g().plus(term, own)?))
+}

@@ -1,0 +1,114 @@
+//! Products with weights of a few bits, which stay packed in the graph: what they stand for is computed from them there.
+
+use tercet_ir::scalar::BinaryFn;
+use tercet_ir::{DType, Dim, Value};
+
+use super::super::shape::reshaped;
+use super::super::{Entry, op};
+use super::DOMAIN;
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+
+pub(crate) const TABLE: &[Entry] = &[op("MatMulNBits", 1, matmul_bits).of(DOMAIN)];
+
+fn count(k: &Call<'_, '_>, name: &str) -> Result<usize, Reason> {
+    let n = k.attrs.int(name, 0)?;
+    let n = usize::try_from(n)
+        .ok()
+        .filter(|n| (1..=1 << 30).contains(n));
+    n.ok_or_else(|| Reason::attribute(name, "is required, from 1 to 2^30"))
+}
+
+/// The codes in bytes `[.., n]`, the first of a byte in its lowest bits: `[.., n * 8 / bits]`, I32.
+fn codes(k: &mut Call<'_, '_>, x: Value, bits: usize) -> Result<Value, Reason> {
+    let x = k.g().cast(x, DType::I32)?;
+    if bits == 8 {
+        return Ok(x);
+    }
+    let mut dims = k.dims(x);
+    let last = dims.len() - 1;
+    let n = k.size(x, last)?;
+    let mask = k.c.scalar(DType::I32, f64::from((1u32 << bits) - 1))?;
+    dims.push(Dim::Known(1));
+    let mut parts = Vec::new();
+    for part in 0..8 / bits {
+        let by = k.c.scalar(DType::I32, (part * bits) as f64)?;
+        let moved = k.g().binary(BinaryFn::Shr, x, by)?;
+        let code = k.g().binary(BinaryFn::And, moved, mask)?;
+        parts.push(reshaped(k.g(), code, &dims)?);
+    }
+    let apart = k.g().concat(&parts, last + 1)?;
+    dims.pop();
+    dims[last] = Dim::Known(n * (8 / bits));
+    reshaped(k.g(), apart, &dims)
+}
+
+/// The zero point of each block, `[N, blocks, 1]` of the dtype of the scales.
+fn zero_points(
+    k: &mut Call<'_, '_>,
+    [n, blocks, bits]: [usize; 3],
+    dtype: DType,
+) -> Result<Value, Reason> {
+    let each = [Dim::Known(n), Dim::Known(blocks), Dim::Known(1)];
+    let Some(zero) = k.opt(3)? else {
+        return Ok(k.c.scalar(dtype, f64::from(1u32 << (bits - 1)))?);
+    };
+    if k.dtype(zero) != DType::U8 {
+        let zero = crate::narrow::cast_to(k.g(), zero, dtype)?;
+        return reshaped(k.g(), zero, &each);
+    }
+    // Each row of them begins with a byte of its own.
+    let bytes = (blocks * bits).div_ceil(8);
+    let rows = reshaped(k.g(), zero, &[Dim::Known(n), Dim::Known(bytes)])?;
+    let codes = codes(k, rows, bits)?;
+    let codes = k.g().narrow(codes, 1, 0, blocks)?;
+    let zero = k.g().cast(codes, dtype)?;
+    reshaped(k.g(), zero, &each)
+}
+
+/// `A [.., K] @ ((codes - zero) * scale)^T + bias`, with `codes [N, K]` in blocks along K.
+fn matmul_bits(k: &mut Call<'_, '_>) -> Done {
+    let (a, packed, scales) = (k.x(0)?, k.x(1)?, k.x(2)?);
+    let (inner, n, block) = (count(k, "K")?, count(k, "N")?, count(k, "block_size")?);
+    let bits = match k.attrs.int("bits", 4)? {
+        bits @ (2 | 4 | 8) => bits as usize,
+        other => {
+            let text = format!("{other} is not supported; 2, 4 and 8 are");
+            return Err(Reason::attribute("bits", text));
+        }
+    };
+    // How exact the products have to be at least.
+    k.attrs.ignore(&["accuracy_level"]);
+    if k.attrs.int("weight_prepacked", 0)? != 0 {
+        let text = "weights in the order of another runtime's kernels are not supported";
+        return Err(Reason::attribute("weight_prepacked", text));
+    }
+    if k.has(4) {
+        let text = "groups by an index of their own (`g_idx`) are not supported";
+        return Err(Reason::operand(4, text));
+    }
+    let blocks = inner.div_ceil(block);
+    let bytes = (block * bits).div_ceil(8);
+    if k.dtype(packed) != DType::U8 || block * bits % 8 != 0 {
+        return Err(Reason::operand(1, "must be whole bytes in each block"));
+    }
+    let dtype = k.dtype(scales);
+    let each = |last: usize| [Dim::Known(n), Dim::Known(blocks), Dim::Known(last)];
+    let packed = reshaped(k.g(), packed, &each(bytes))?;
+    let codes = codes(k, packed, bits)?;
+    let numbers = k.g().cast(codes, dtype)?;
+    let zero = zero_points(k, [n, blocks, bits], dtype)?;
+    let scales = reshaped(k.g(), scales, &each(1))?;
+    let moved = k.g().sub(numbers, zero)?;
+    let weights = k.g().mul(moved, scales)?;
+    let weights = reshaped(k.g(), weights, &[Dim::Known(n), Dim::Known(blocks * block)])?;
+    let weights = k.g().narrow(weights, 1, 0, inner)?;
+    let own = k.dtype(a);
+    let weights = crate::narrow::cast_to(k.g(), weights, own)?;
+    let turned = k.g().transpose(weights, &[1, 0])?;
+    let y = super::super::linear::vectors(k, a, turned)?;
+    one(match k.opt(5)? {
+        Some(bias) => k.g().plus(y, bias)?,
+        None => y,
+    })
+}

@@ -1,0 +1,223 @@
+//! Operators on quantised numbers: those of graphs in integers, and products that quantise what they are given.
+//!
+//! Elementwise ones are computed on what the integers stand for, in F32, as ONNX Runtime does.
+
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{DType, Dim, Value};
+
+use super::super::quant::{at_least_f32, dynamic, rounded, rows};
+use super::super::shape::reshaped;
+use super::super::{Entry, conv, linear, op};
+use super::DOMAIN;
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("DynamicQuantizeMatMul", 1, dynamic_matmul).of(DOMAIN),
+    op("MatMulIntegerToFloat", 1, matmul_to_float).of(DOMAIN),
+    op("QGemm", 1, gemm).of(DOMAIN),
+    op("QLinearAdd", 1, |k| {
+        binary(k, |k, a, b| Ok(k.g().plus(a, b)?))
+    })
+    .of(DOMAIN),
+    op("QLinearMul", 1, |k| {
+        binary(k, |k, a, b| Ok(k.g().mul(a, b)?))
+    })
+    .of(DOMAIN),
+    op("QLinearSigmoid", 1, |k| {
+        unary(k, |k, x| Ok(k.g().unary(UnaryFn::Sigmoid, x)?))
+    })
+    .of(DOMAIN),
+    op("QLinearLeakyRelu", 1, |k| {
+        let alpha = k.attrs.float("alpha", 0.01)?;
+        unary(k, |k, x| super::fused::leaky(k, x, alpha))
+    })
+    .of(DOMAIN),
+    op("QLinearGlobalAveragePool", 1, |k| {
+        not_last(k)?;
+        unary(k, conv::global_mean)
+    })
+    .of(DOMAIN),
+    op("QLinearAveragePool", 1, |k| {
+        not_last(k)?;
+        unary(k, conv::averages)
+    })
+    .of(DOMAIN),
+    op("QLinearSoftmax", 1, softmax).of(DOMAIN),
+    op("QLinearConcat", 1, concat).of(DOMAIN),
+];
+
+fn not_last(k: &Call<'_, '_>) -> Result<(), Reason> {
+    match k.attrs.flag("channels_last", false)? {
+        false => Ok(()),
+        true => Err(Reason::attribute("channels_last", "1 is not supported")),
+    }
+}
+
+/// One number, of any rank.
+fn single(k: &mut Call<'_, '_>, index: usize) -> Result<Value, Reason> {
+    let x = k.x(index)?;
+    match k.dims(x).iter().all(Dim::is_one) {
+        true => reshaped(k.g(), x, &[]),
+        false => Err(Reason::operand(
+            index,
+            "more than one number is not supported",
+        )),
+    }
+}
+
+/// What the operands from `at` on stand for: numbers, their scale, and their zero point where there is one.
+fn wide(k: &mut Call<'_, '_>, at: usize) -> Result<Value, Reason> {
+    let (x, scale) = (k.x(at)?, single(k, at + 1)?);
+    let x = k.g().cast(x, DType::F32)?;
+    let moved = match k.has(at + 2) {
+        true => {
+            let zero = single(k, at + 2)?;
+            let zero = k.g().cast(zero, DType::F32)?;
+            k.g().sub(x, zero)?
+        }
+        false => x,
+    };
+    Ok(k.g().mul(moved, scale)?)
+}
+
+/// Quantised by the scale at `at` and the zero point behind it, to the dtype of that or `own`.
+fn narrowed(k: &mut Call<'_, '_>, y: Value, at: usize, own: DType) -> Result<Value, Reason> {
+    let scale = single(k, at)?;
+    let zero = match k.has(at + 1) {
+        true => Some(single(k, at + 1)?),
+        false => None,
+    };
+    let to = zero.map_or(own, |zero| k.dtype(zero));
+    let scaled = k.g().div(y, scale)?;
+    rounded(k, scaled, zero, to)
+}
+
+type Binary = fn(&mut Call<'_, '_>, Value, Value) -> Result<Value, Reason>;
+
+fn binary(k: &mut Call<'_, '_>, f: Binary) -> Done {
+    let (a, b) = (wide(k, 0)?, wide(k, 3)?);
+    let y = f(k, a, b)?;
+    let x = k.x(0)?;
+    let own = k.dtype(x);
+    one(narrowed(k, y, 6, own)?)
+}
+
+fn unary(
+    k: &mut Call<'_, '_>,
+    f: impl FnOnce(&mut Call<'_, '_>, Value) -> Result<Value, Reason>,
+) -> Done {
+    let x = wide(k, 0)?;
+    let y = f(k, x)?;
+    let x = k.x(0)?;
+    let own = k.dtype(x);
+    one(narrowed(k, y, 3, own)?)
+}
+
+fn softmax(k: &mut Call<'_, '_>) -> Done {
+    let (x, opset) = (k.x(0)?, k.attrs.int("opset", 0)?);
+    let rank = k.rank(x);
+    let at = k.axis(-1, rank)?;
+    if opset < 13 && at + 1 != rank {
+        let text = "of several axes at once is not supported";
+        return Err(Reason::attribute("axis", text));
+    }
+    unary(k, |k, x| Ok(k.g().softmax(x, at)?))
+}
+
+/// Scale and zero point of the result come first, then three operands for each part.
+fn concat(k: &mut Call<'_, '_>) -> Done {
+    let parts = k.ins.len().saturating_sub(2) / 3;
+    if parts == 0 || k.ins.len() != 2 + 3 * parts {
+        let text = "three for each part, behind a scale and a zero point, are expected";
+        return Err(Reason::unsupported(format!(
+            "{} operands; {text}",
+            k.ins.len()
+        )));
+    }
+    let mut wides = Vec::with_capacity(parts);
+    for part in 0..parts {
+        wides.push(wide(k, 2 + 3 * part)?);
+    }
+    let rank = k.rank(wides[0]);
+    let at = k.axis(0, rank)?;
+    let y = k.g().concat(&wides, at)?;
+    one(narrowed(k, y, 0, DType::U8)?)
+}
+
+/// A sum of integers as F32, times the scales, and a bias.
+fn scaled(
+    k: &mut Call<'_, '_>,
+    sum: Value,
+    scales: [Value; 2],
+    bias: Option<Value>,
+) -> Result<Value, Reason> {
+    let number = k.g().cast(sum, DType::F32)?;
+    let scale = k.g().mul(scales[0], scales[1])?;
+    let y = k.g().mul(number, scale)?;
+    Ok(match bias {
+        Some(bias) => k.g().plus(y, bias)?,
+        None => y,
+    })
+}
+
+/// Zero points of columns broadcast along the rows as they are.
+fn columns(k: &mut Call<'_, '_>, x: usize, zero: usize) -> Result<Value, Reason> {
+    conv::shifted(k, x, zero, None)
+}
+
+fn dynamic_matmul(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    let [codes, scale, zero] = dynamic(k, x)?;
+    let (codes, zero) = (
+        k.g().cast(codes, DType::I32)?,
+        k.g().cast(zero, DType::I32)?,
+    );
+    let a = k.g().sub(codes, zero)?;
+    let (b, b_scale, bias) = (columns(k, 1, 3)?, k.x(2)?, k.opt(4)?);
+    let sum = linear::vectors(k, a, b)?;
+    one(scaled(k, sum, [scale, b_scale], bias)?)
+}
+
+fn matmul_to_float(k: &mut Call<'_, '_>) -> Done {
+    let (a, b) = (rows(k, 0, 4)?, columns(k, 1, 5)?);
+    let (a_scale, b_scale, bias) = (k.x(2)?, k.x(3)?, k.opt(6)?);
+    if !k.dims(a_scale).iter().all(Dim::is_one) {
+        let text = "a scale for each row is not supported";
+        return Err(Reason::operand(2, text));
+    }
+    let sum = linear::vectors(k, a, b)?;
+    one(scaled(k, sum, [a_scale, b_scale], bias)?)
+}
+
+/// Sums with an integer bias, scaled; quantised again where there is a scale for it.
+fn gemm(k: &mut Call<'_, '_>) -> Done {
+    let (mut a, mut b) = (columns(k, 0, 2)?, k.x(3)?);
+    let turned = k.attrs.flag("transB", false)?;
+    b = k.g().cast(b, DType::I32)?;
+    if turned {
+        b = k.g().transpose(b, &[1, 0])?;
+    }
+    let zero = k.x(5)?;
+    let zero = k.g().cast(zero, DType::I32)?;
+    b = k.g().sub(b, zero)?;
+    if k.attrs.flag("transA", false)? {
+        a = k.g().transpose(a, &[1, 0])?;
+    }
+    let mut sum = k.g().matmul(a, b)?;
+    if let Some(bias) = k.opt(6)? {
+        sum = k.g().plus(sum, bias)?;
+    }
+    let (a_scale, b_scale) = (single(k, 1)?, k.x(4)?);
+    let mut y = scaled(k, sum, [a_scale, b_scale], None)?;
+    let alpha = k.attrs.float("alpha", 1.0)?;
+    if alpha != 1.0 {
+        let alpha = k.like(y, alpha)?;
+        y = k.g().mul(y, alpha)?;
+    }
+    if !k.has(7) {
+        return one(y);
+    }
+    let y = at_least_f32(k, y)?;
+    one(narrowed(k, y, 7, DType::U8)?)
+}

@@ -1,0 +1,1 @@
+J@DQ—yQTH„xFVM‹E]Œ£uˆD˜~£†X‘JN•™s?}›Im@Exz’e_^AxSI•rrFN|}AŽWÈTN`

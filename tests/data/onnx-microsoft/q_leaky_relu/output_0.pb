@@ -1,0 +1,1 @@
+J0fhóyhifÑxfigãfkå£uàfò~£Ü}õgnefxzílkkexigïrrfh|ê}

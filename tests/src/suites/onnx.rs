@@ -1,0 +1,132 @@
+//! ONNX models on every executor: some of those that torch exports, against torch in F64 (`tests/data/onnx-torch`; all of them are
+//! tests of `tercet-onnx` on the CPU), and models that packages carry, against ONNX Runtime (`tests/data/onnx-packages`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::Failed;
+use tercet::{Device, Tensor, one_line};
+use tercet_onnx::{ImportOptions, Session, read_tensors};
+
+use crate::{Test, data, executors};
+
+/// Few, since software drivers take seconds to compile kernels for each; of both exporters.
+const MODELS: &[&str] = &[
+    "mobilenet_v2.script",
+    "efficientnet.dynamo",
+    "unet.script",
+    "yolo.dynamo",
+    "swin.dynamo",
+    "lstm.script",
+    "diffusion.dynamo",
+    "graph_conv.dynamo",
+    "bert.script",
+    "llama.dynamo",
+    "t5.script",
+];
+
+/// Models of packages: the name of the reference, and the file below the folder of fetched ones.
+const PACKAGES: &[(&str, &str)] = &[
+    ("silero_vad", "silero-vad/silero_vad.onnx"),
+    ("silero_vad_16k_op15", "silero-vad/silero_vad_16k_op15.onnx"),
+    ("silero_vad_half", "silero-vad/silero_vad_half.onnx"),
+    (
+        "silero_vad_op18_ifless",
+        "silero-vad/silero_vad_op18_ifless.onnx",
+    ),
+    ("magika", "magika/model.onnx"),
+];
+
+/// Where fetched models are.
+const MODELS_DIR: &str = "TERCET_ONNX_MODELS";
+
+const NO_MODELS: &str =
+    "no models: set TERCET_ONNX_MODELS to what `cargo xtask fetch onnx-models` prints";
+
+/// How far an element may be off, in parts of the greatest.
+const TOLERANCE: f64 = 5e-5;
+
+#[derive(Default)]
+struct Run {
+    inputs: Vec<(String, Tensor)>,
+    outputs: Vec<Tensor>,
+}
+
+/// The inputs and results of each run, by its number.
+fn runs(path: &Path) -> Result<BTreeMap<String, Run>, Failed> {
+    let bytes = std::fs::read(path)?;
+    let mut runs: BTreeMap<String, Run> = BTreeMap::new();
+    for (name, tensor) in read_tensors(bytes)? {
+        let mut parts = name.splitn(3, '/');
+        let run = runs.entry(parts.next().unwrap_or_default().into());
+        let run = run.or_default();
+        match (parts.next(), parts.next()) {
+            (Some("in"), Some(name)) => run.inputs.push((name.into(), tensor)),
+            (Some("out"), Some(_)) => run.outputs.push(tensor),
+            _ => return Err(format!("`{name}` is no tensor of a run").into()),
+        }
+    }
+    Ok(runs)
+}
+
+fn check(model: &Path, references: &Path, device: &Device) -> Result<(), Failed> {
+    let session = Session::open(model, device, &ImportOptions::new());
+    let mut session = session.map_err(|e| one_line(&e))?;
+    for (number, run) in runs(references)? {
+        let inputs: Vec<_> = run.inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        let got = session.run(&inputs, None).map_err(|e| one_line(&e))?;
+        if got.len() != run.outputs.len() {
+            return Err(format!("run {number}: {} results", got.len()).into());
+        }
+        for ((name, got), want) in got.iter().zip(&run.outputs) {
+            if got.ty() != want.ty() {
+                return Err(
+                    format!("run {number}: {name} is {}, not {}", got.ty(), want.ty()).into(),
+                );
+            }
+            let (got, want) = (got.to_f64s(), want.to_f64s());
+            let greatest = want.iter().fold(1e-30f64, |m, x| m.max(x.abs()));
+            let mut off = got.iter().zip(&want).map(|(a, b)| (a - b).abs() / greatest);
+            if let Some(off) = off.find(|d| d.is_nan() || *d > TOLERANCE) {
+                let text =
+                    format!("run {number}: {name} is off by {off:e} of its greatest element");
+                return Err(text.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A test of a model that torch exported.
+fn exported(model: &str, device: &Device) -> Result<(), Failed> {
+    let name = model.split('.').next().unwrap_or_default();
+    let file = |file: String| data(&format!("onnx-torch/{file}"));
+    check(
+        &file(format!("{model}.onnx")),
+        &file(format!("{name}.pb")),
+        device,
+    )
+}
+
+/// The tests of this suite.
+pub(super) fn tests() -> Vec<Test> {
+    let dir = std::env::var_os(MODELS_DIR).map(PathBuf::from);
+    let mut tests = Vec::new();
+    for executor in executors() {
+        for &model in MODELS {
+            let name = format!("onnx/{model}");
+            let test = move |device: &Device| exported(model, device);
+            tests.push(Test::on(executor, name, test));
+        }
+        for &(name, file) in PACKAGES {
+            let model = dir.as_ref().map(|dir| dir.join(file));
+            let references = data(&format!("onnx-packages/{name}.pb"));
+            let given = model.is_some();
+            let test = Test::on(executor, format!("onnx/{name}"), move |device| {
+                check(&model.ok_or(NO_MODELS)?, &references, device)
+            });
+            tests.push(if given { test } else { test.ignored(NO_MODELS) });
+        }
+    }
+    tests
+}
