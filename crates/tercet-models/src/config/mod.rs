@@ -11,8 +11,9 @@ mod fields;
 
 pub use bert::{BertActivation, BertConfig};
 pub use decoder::{
-    Activation, DecoderDims, DecoderFamily, DecoderSpec, Experts, FeedForward, LayerSpec, Norm,
-    NormKind, NormPlacement, QkNorm, Residual, Rope, RopeLayout, RopeScaling,
+    Activation, DecoderDims, DecoderFamily, DecoderSpec, ExpertTensors, Experts, FeedForward,
+    Groups, Latent, LayerSpec, Norm, NormKind, NormPlacement, QkNorm, Residual, Rope, RopeLayout,
+    RopeScaling, Scores, Shared,
 };
 pub(crate) use fields::Fields;
 

@@ -13,7 +13,9 @@
 //!
 //! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
 
+mod attention;
 mod experts;
+mod latent;
 pub(crate) mod layer;
 
 use tercet::ops::SampleOptions;
@@ -22,6 +24,7 @@ use tercet::{CompileOptions, DType, Device, Dim, Shape, Type};
 use super::tuned::{Mode, ScaledAdapter};
 use super::{Builder, Generator, Model, ModelError, Weights};
 use crate::config::decoder::{DecoderSpec, Part};
+
 use layer::{Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables};
 
 /// How the next token is chosen from the logits.
@@ -112,7 +115,14 @@ impl Decoder {
                 "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
             )));
         }
-        let mut b = Builder::new(weights, options.dtype).in_mode(Mode::Adapted(&options.adapters));
+        if config.learned_positions && options.context > config.context {
+            let (context, most) = (options.context, config.context);
+            return Err(ModelError::Unsupported(format!(
+                "a context of {context} tokens; the model has a row for each of {most} positions"
+            )));
+        }
+        let b = Builder::new(weights, options.dtype).of_decoder(config);
+        let mut b = b.in_mode(Mode::Adapted(&options.adapters));
         let len = Dim::sym("s");
         let tokens = b
             .graph
@@ -140,7 +150,7 @@ impl Decoder {
             batch: Dim::Known(1),
             len,
         };
-        let mut x = embed(&mut b, config, tokens)?;
+        let mut x = embed(&mut b, config, tokens, positions)?;
         for at in 0..config.layers.len() {
             x = layer(&mut b, config, &shared, at, x)?;
         }
