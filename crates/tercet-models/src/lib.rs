@@ -43,7 +43,7 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     Bert, Decoder, DecoderOptions, Embedder, Generator, MadeUp, Model, ModelError, Pooling,
-    Sampling, SamplingOptions, ScaledAdapter, Step, Weights,
+    Products, Sampling, SamplingOptions, ScaledAdapter, Step, Weights,
 };
 pub use config::{BertActivation, BertConfig, ConfigError, DecoderDims, DecoderSpec, RopeLayout};
 pub use error::Error;

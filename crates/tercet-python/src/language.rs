@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tercet::{DType, Device};
 use tercet_models::{
-    Decoder, DecoderOptions, Event, Finish, Generator, ModelFiles, Sampling, Tokenizer,
+    Decoder, DecoderOptions, Event, Finish, Generator, ModelFiles, Products, Sampling, Tokenizer,
     WriteOptions, Written, write,
 };
 
@@ -35,6 +35,7 @@ struct Shared {
     tokenizer: Tokenizer,
     device: Device,
     dtype: DType,
+    products: Products,
     context: usize,
     eos: Vec<u32>,
     vocab: usize,
@@ -54,6 +55,7 @@ impl Shared {
             context: self.context,
             chunk: 512.min(self.context),
             dtype: self.dtype,
+            products: self.products,
             sampling: Some(Sampling {
                 temperature: choice.temperature,
                 top_k: choice.top_k,
@@ -89,7 +91,7 @@ impl PyLanguageModel {
     pub(crate) fn open(
         files: ModelFiles,
         device: Device,
-        dtype: DType,
+        (dtype, products): (DType, Products),
         context: Option<usize>,
     ) -> Result<PyLanguageModel, tercet_models::Error> {
         let spec = files.decoder_spec()?;
@@ -101,6 +103,7 @@ impl PyLanguageModel {
             files,
             device,
             dtype,
+            products,
             idle: Mutex::default(),
         };
         Ok(PyLanguageModel {

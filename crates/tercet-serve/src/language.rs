@@ -11,7 +11,8 @@ use axum::http::StatusCode;
 use tercet::{DType, Device};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    DecoderOptions, Event, Finish, Generator, ModelFiles, Sampling, Tokenizer, WriteOptions, write,
+    DecoderOptions, Event, Finish, Generator, ModelFiles, Products, Sampling, Tokenizer,
+    WriteOptions, write,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -27,6 +28,8 @@ pub struct Placement {
     pub device: Device,
     /// The float dtype of the arithmetic.
     pub dtype: DType,
+    /// What language models round rows to in products.
+    pub products: Products,
     /// Tokens of a text at most, prompt included; as the model was trained by default.
     pub context: Option<usize>,
 }
@@ -83,12 +86,14 @@ impl Slot {
     /// already, and the weights are mapped, not read.
     fn generator(&mut self, choice: Choice) -> Result<&mut Generator, tercet_models::Error> {
         if self.compiled.as_ref().is_none_or(|(c, _)| *c != choice) {
+            self.settle();
             // The old cache goes before a new one comes.
             self.compiled = None;
             let decoder = self.files.decoder(|spec| DecoderOptions {
                 context: self.context,
                 chunk: 512.min(self.context),
                 dtype: self.placement.dtype,
+                products: self.placement.products,
                 sampling: Some(Sampling {
                     temperature: choice.temperature,
                     top_k: choice.top_k,
@@ -106,6 +111,21 @@ impl Slot {
                 Ok(generator)
             }
             None => unreachable!("invariant: it was compiled above"),
+        }
+    }
+}
+
+impl Slot {
+    /// Remembers, and says, that the model left the range of the type that it was multiplied in.
+    fn settle(&mut self) {
+        let Some((_, generator)) = &self.compiled else {
+            return;
+        };
+        if let Some(products) = generator.moved_to()
+            && products != self.placement.products
+        {
+            self.placement.products = products;
+            eprintln!("note: {}", generator.note().unwrap_or_default());
         }
     }
 }
@@ -239,6 +259,7 @@ impl Job {
         let written = slot
             .generator(self.request.choice)
             .and_then(|generator| self.write(generator));
+        slot.settle();
         match written {
             Ok(reply) => drop(self.replies.send(reply)),
             Err(e) => drop(self.replies.send(Reply::Failed(Refusal::failed(&e)))),

@@ -25,7 +25,7 @@ use crate::config::DecoderSpec;
 use crate::weight::WeightError;
 pub(crate) use bert::projections as bert_projections;
 pub use bert::{Bert, Embedder, Pooling};
-pub use decoder::{Decoder, DecoderOptions, Sampling};
+pub use decoder::{Decoder, DecoderOptions, Products, Sampling};
 pub use generator::{Generator, Step};
 pub use made_up::MadeUp;
 pub use sampling::SamplingOptions;

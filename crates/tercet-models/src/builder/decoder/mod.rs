@@ -17,6 +17,7 @@ mod attention;
 mod experts;
 mod latent;
 pub(crate) mod layer;
+pub(crate) mod products;
 
 use tercet::ops::SampleOptions;
 use tercet::{CompileOptions, DType, Device, Dim, Shape, Type};
@@ -24,6 +25,8 @@ use tercet::{CompileOptions, DType, Device, Dim, Shape, Type};
 use super::tuned::{Mode, ScaledAdapter};
 use super::{Builder, Generator, Model, ModelError, Weights};
 use crate::config::decoder::{DecoderSpec, Part};
+pub use products::Products;
+use products::Rounded;
 
 use layer::{Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables};
 
@@ -61,6 +64,8 @@ pub struct DecoderOptions {
     pub logit_rows: usize,
     /// The float dtype of the arithmetic and of the cache.
     pub dtype: DType,
+    /// What rows of F32 become on their way into products; of no effect in other dtypes.
+    pub products: Products,
     /// Adds the output `next`.
     pub sampling: Option<Sampling>,
     /// Adapters that change the projections, all at once; none by default.
@@ -68,7 +73,7 @@ pub struct DecoderOptions {
 }
 
 impl DecoderOptions {
-    /// The context that the model was trained for, parts of 512 tokens, one row of logits, F32,
+    /// The context that the model was trained for, parts of 512 tokens, one row of logits, F32, products too,
     /// greedy.
     pub fn new(config: &DecoderSpec) -> DecoderOptions {
         DecoderOptions {
@@ -76,6 +81,7 @@ impl DecoderOptions {
             chunk: 512.min(config.context),
             logit_rows: 1,
             dtype: DType::F32,
+            products: Products::Exact,
             sampling: Some(Sampling::GREEDY),
             adapters: Vec::new(),
         }
@@ -188,12 +194,19 @@ impl Decoder {
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
     pub fn generator(&self, device: &Device) -> Result<Generator, ModelError> {
-        let exe = self.model.compile(device, &self.compile_options())?;
-        Ok(Generator::new(
-            exe,
-            &self.config,
-            &self.options,
-            &self.model,
-        ))
+        let products = self.products(device);
+        let options = self.compile_options().products_in(products);
+        let exe = self.model.compile(device, &options)?;
+        let rounded = products.map(|to| Rounded::new(to, device, options, &self.model));
+        Ok(Generator::new(exe, rounded, self))
+    }
+
+    /// What rows of F32 are rounded to in products on this device.
+    pub fn products(&self, device: &Device) -> Option<DType> {
+        let DecoderOptions {
+            dtype, products, ..
+        } = self.options;
+        let chosen = products.choose(&self.model.graph, &device.products());
+        chosen.filter(|_| dtype == DType::F32)
     }
 }
