@@ -2,8 +2,8 @@
 
 use tercet_ir::backend::{Explanation, check_borders};
 use tercet_ir::{
-    Backend, CompileError, CompileOptions, Executable, Graph, Node, Port, RunError, Signature,
-    Support, Target, TensorType,
+    Backend, CompileError, CompileOptions, DType, Executable, Graph, Node, Port, RunError,
+    Signature, Support, Target, TensorType,
     legalize::{legalize, origins},
     passes,
 };
@@ -101,6 +101,10 @@ impl CpuBackend {
 impl Backend for CpuBackend {
     fn name(&self) -> &'static str {
         "cpu"
+    }
+
+    fn products(&self) -> Vec<DType> {
+        Vec::new()
     }
 
     fn compile(

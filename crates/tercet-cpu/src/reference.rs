@@ -12,8 +12,8 @@ use tercet_ir::backend::{
 };
 use tercet_ir::random::Random;
 use tercet_ir::{
-    Backend, Bindings, CompileError, CompileOptions, EvalCtx, Executable, Graph, Op, RunError,
-    Signature, Tensor, TensorType, backend::find_port, evaluate,
+    Backend, Bindings, CompileError, CompileOptions, DType, EvalCtx, Executable, Graph, Op,
+    RunError, Signature, Tensor, TensorType, backend::find_port, evaluate,
 };
 
 use crate::bound::{Bound, on_host};
@@ -32,6 +32,10 @@ impl ReferenceBackend {
 impl Backend for ReferenceBackend {
     fn name(&self) -> &'static str {
         "reference"
+    }
+
+    fn products(&self) -> Vec<DType> {
+        Vec::new()
     }
 
     fn compile(

@@ -15,6 +15,7 @@ pub use signature::{Port, Signature, find_port};
 use std::sync::Arc;
 
 use crate::dim::Bindings;
+use crate::dtype::DType;
 use crate::error::{CompileError, RunError};
 use crate::graph::{Graph, Node};
 use crate::random::Random;
@@ -93,6 +94,10 @@ pub trait Backend: Send + Sync {
     /// The executor's name: `cpu`, `reference`, `wgpu`, `vulkan`.
     fn name(&self) -> &'static str;
 
+    /// The types that [`CompileOptions::products`] may name to gain something: those of 16 bits that the device
+    /// multiplies faster than F32.
+    fn products(&self) -> Vec<DType>;
+
     /// Compiles a graph.
     ///
     /// # Errors
@@ -115,6 +120,10 @@ pub trait Backend: Send + Sync {
 impl<B: Backend + ?Sized> Backend for Arc<B> {
     fn name(&self) -> &'static str {
         (**self).name()
+    }
+
+    fn products(&self) -> Vec<DType> {
+        (**self).products()
     }
 
     fn compile(

@@ -213,7 +213,7 @@ impl HfFolder {
             source,
         };
         let mut config = DecoderSpec::from_json(&self.config).map_err(refused)?;
-        config.output_is_lm_head = self.weights.find("lm_head.weight").is_some();
+        config.settle_names(&|name| self.weights.find(name).is_some());
         let names = self.weights.tensors().map(|(_, info)| info.name());
         match self.weights.is_bare_decoder() {
             true => {

@@ -45,8 +45,8 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     Classifier, Decoder, DecoderOptions, DenseModule, Embedder, Encoder, EncoderOutput, Generator,
-    Label, MadeUp, Model, ModelError, PoolingMode, Sampling, SamplingOptions, ScaledAdapter,
-    Scoring, SentenceModule, SentenceModules, Step, TokenLabel, Weights,
+    Label, MadeUp, Model, ModelError, PoolingMode, Products, Sampling, SamplingOptions,
+    ScaledAdapter, Scoring, SentenceModule, SentenceModules, Step, TokenLabel, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,

@@ -177,6 +177,9 @@ fn tensors_that_would_not_be_read_are_refused() {
         ("model.layers.1.mlp.up_proj.bias", true),
         ("model.layers.1.self_attn.rotary_emb.inv_freq", false),
         ("lm_head.weight", false),
+        // Masks of other families.
+        ("model.layers.1.attention.bias", true),
+        ("model.layers.1.attn.masked_bias", true),
     ] {
         write_shard(&dir, "model.safetensors", &["model.norm.weight", name]);
         std::fs::write(dir.join("config.json"), &config).unwrap();

@@ -1,5 +1,7 @@
 //! What a device offers, as far as plans depend on it.
 
+use tercet_ir::DType;
+
 use crate::device::Device;
 use crate::natives::Natives;
 use crate::tuning::Tuning;
@@ -101,6 +103,14 @@ pub struct Caps {
 const MOST_CLUSTER: u32 = 128;
 
 impl Caps {
+    /// The 16-bit types of floats whose products run on cooperative matrices.
+    pub fn products(&self) -> Vec<DType> {
+        let types = [(CoopType::F16, DType::F16), (CoopType::BF16, DType::BF16)];
+        let has = |ty: CoopType| self.spirv && self.coop.iter().any(|shape| shape.ty == ty);
+        let found = types.into_iter().filter(|(ty, _)| has(*ty));
+        found.map(|(_, dtype)| dtype).collect()
+    }
+
     /// The same device, where another table of measurements decides.
     pub fn tuned(self, tuning: Tuning) -> Caps {
         Caps {

@@ -71,6 +71,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) around: Vec<Around>,
     /// Packed operands that several nodes read.
     pub(crate) shared_packed: HashSet<Value>,
+    /// What rows of F32 may be rounded to on their way into products ([`tercet_ir::CompileOptions::products`]).
+    pub(crate) products: Option<DType>,
     /// Some node has graphs inside: records of checks are cleared first, and keep what is found first.
     pub(crate) has_flow: bool,
 }

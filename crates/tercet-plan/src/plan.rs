@@ -105,6 +105,7 @@ pub fn plan(
             parts: Parts::of(legal, caps),
             around: Vec::new(),
             shared_packed: shared_packed(legal),
+            products: options.products,
             has_flow: legal.nodes().any(|(_, n)| !n.op.subgraphs().is_empty()),
         };
         let mut e = Emit::new(legal, caps, facts);

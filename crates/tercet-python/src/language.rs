@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use tercet::{DType, Device};
 use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
 use tercet_models::{
-    Decoder, DecoderOptions, Event, Finish, Generator, ModelError, ModelFiles, Sampling,
+    Decoder, DecoderOptions, Event, Finish, Generator, ModelError, ModelFiles, Products, Sampling,
     SamplingOptions, Tokenizer, WriteOptions, Written, write,
 };
 
@@ -29,6 +29,7 @@ struct Shared {
     tokenizer: Tokenizer,
     device: Device,
     dtype: DType,
+    products: Products,
     context: usize,
     eos: Vec<u32>,
     vocab: usize,
@@ -50,6 +51,7 @@ impl Shared {
             context: self.context,
             chunk: 512.min(self.context),
             dtype: self.dtype,
+            products: self.products,
             sampling: Some(Sampling::GREEDY),
             ..DecoderOptions::new(spec)
         })
@@ -78,7 +80,7 @@ impl PyLanguageModel {
     pub(crate) fn open(
         files: ModelFiles,
         device: Device,
-        dtype: DType,
+        (dtype, products): (DType, Products),
         context: Option<usize>,
     ) -> Result<PyLanguageModel, tercet_models::Error> {
         let spec = files.decoder_spec()?;
@@ -91,6 +93,7 @@ impl PyLanguageModel {
             device,
             dtype,
             grammars: OnceLock::new(),
+            products,
             idle: Mutex::default(),
         };
         Ok(PyLanguageModel {

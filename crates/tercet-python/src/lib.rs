@@ -28,10 +28,14 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
-use tercet_models::{Family, ModelFiles};
+use tercet::DType;
+use tercet_models::{Family, ModelFiles, Products};
 
 /// Opens a model or a graph: a graph in text form (`.tercet`), a GGUF file, a Hugging Face folder of a language model or
 /// of a sentence encoder, an ONNX model.
+///
+/// `dtype` is `auto` by default: language models compute in f32, but rows of prompts are multiplied in f16 or bf16 where
+/// weights and device gain by it; encoders compute in f32.
 ///
 /// A graph has no device yet: it takes one in `compile`. `bounds` are the greatest sizes of an ONNX model's symbols, for
 /// which it is compiled once; without one it is compiled for the next power of two.
@@ -82,7 +86,10 @@ fn load<'py>(
         })?;
         return Ok(Bound::new(py, model)?.into_any());
     }
-    let dtype = array::dtype(dtype.unwrap_or("f32"))?;
+    let (dtype, products) = match dtype {
+        None | Some("auto") => (DType::F32, Products::Auto),
+        Some(dtype) => (array::dtype(dtype)?, Products::Exact),
+    };
     let (files, family, device) = py.detach(|| {
         let files = ModelFiles::open(&path).map_err(errors::model)?;
         let family = files.family().map_err(errors::model)?;
@@ -90,8 +97,9 @@ fn load<'py>(
     })?;
     match family {
         Family::Decoder => {
-            let model =
-                py.detach(|| language::PyLanguageModel::open(files, device, dtype, context));
+            let model = py.detach(|| {
+                language::PyLanguageModel::open(files, device, (dtype, products), context)
+            });
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
         Family::Encoder => {

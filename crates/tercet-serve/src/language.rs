@@ -16,8 +16,8 @@ use tercet_models::constraint::ConstraintError;
 use tercet_models::constraint::{Grammar, Grammars};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    DecoderOptions, Event, Finish, Generator, ModelError, ModelFiles, Sampling, SamplingOptions,
-    Tokenizer, WriteOptions, turn_ends, write,
+    DecoderOptions, Event, Finish, Generator, ModelError, ModelFiles, Products, Sampling,
+    SamplingOptions, Tokenizer, WriteOptions, turn_ends, write,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -33,6 +33,8 @@ pub struct Placement {
     pub device: Device,
     /// The float dtype of the arithmetic.
     pub dtype: DType,
+    /// What language models round rows to in products.
+    pub products: Products,
     /// Tokens of a text at most, prompt included; as the model was trained by default.
     pub context: Option<usize>,
 }
@@ -88,6 +90,7 @@ fn slot(
         context,
         chunk: 512.min(context),
         dtype: placement.dtype,
+        products: placement.products,
         sampling: Some(Sampling::GREEDY),
         ..DecoderOptions::new(spec)
     })?;
@@ -212,7 +215,13 @@ impl Job {
         if Instant::now() >= self.until {
             return self.fail(Refusal::late(), &self.metrics.late);
         }
-        match self.write(slot) {
+        let before = slot.moved_to();
+        let written = self.write(slot);
+        // The slot keeps what it was compiled for then.
+        if slot.moved_to() != before {
+            eprintln!("note: {}", slot.note().unwrap_or_default());
+        }
+        match written {
             Ok(reply) => drop(self.replies.send(reply)),
             Err(e) => drop(self.replies.send(Reply::Failed(refusal(&e)))),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercet_ir::backend::Explanation;
-use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph, Tensor};
+use tercet_ir::{Backend, CompileError, CompileOptions, DType, Executable, Graph, Tensor};
 use tercet_plan::tune::Tunable;
 use tercet_plan::{
     Caps, GpuExecutable, Natives, PlanOptions, Program, Tuning, lanes, native_trial,
@@ -290,6 +290,10 @@ impl Tunable for VulkanBackend {
 impl Backend for VulkanBackend {
     fn name(&self) -> &'static str {
         "vulkan"
+    }
+
+    fn products(&self) -> Vec<DType> {
+        self.caps.products()
     }
 
     fn compile(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tercet_ir::backend::{Explanation, Wanted};
-use tercet_ir::{Backend, Bindings, CompileError, CompileOptions, Executable, Graph};
+use tercet_ir::{Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph};
 use tercet_plan::tune::Tunable;
 use tercet_plan::{Caps, GpuExecutable, Natives, Program, Said, Tuning, native_trial};
 
@@ -255,6 +255,10 @@ impl Tunable for WgpuBackend {
 impl Backend for WgpuBackend {
     fn name(&self) -> &'static str {
         "wgpu"
+    }
+
+    fn products(&self) -> Vec<DType> {
+        self.caps.products()
     }
 
     fn compile(

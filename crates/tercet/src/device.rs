@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tercet_ir::backend::Explanation;
-use tercet_ir::{Backend, CompileError, CompileOptions, Executable, Graph, compiler_trial};
+use tercet_ir::{Backend, CompileError, CompileOptions, DType, Executable, Graph, compiler_trial};
 
 /// Why there is no such device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -381,6 +381,12 @@ impl Device {
     /// The executor's name.
     pub fn name(&self) -> &'static str {
         self.backend.name()
+    }
+
+    /// The types of 16 bits that the device multiplies faster than F32: what [`CompileOptions::products`] may name to
+    /// gain something. None on processors.
+    pub fn products(&self) -> Vec<DType> {
+        self.backend.products()
     }
 
     /// The backend.

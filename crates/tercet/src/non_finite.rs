@@ -12,8 +12,8 @@ use std::sync::Arc;
 use tercet_ir::backend::{DeviceTensor, Explanation, StepTime, Wanted, places};
 use tercet_ir::random::Random;
 use tercet_ir::{
-    Backend, Bindings, CompileError, CompileOptions, EvalError, Executable, Found, Graph, Keep,
-    NodeId, NonFinite, Op, OpError, RunError, Signature, Span, Tensor, Value,
+    Backend, Bindings, CompileError, CompileOptions, DType, EvalError, Executable, Found, Graph,
+    Keep, NodeId, NonFinite, Op, OpError, RunError, Signature, Span, Tensor, Value,
 };
 
 use self::probe::{End, probe};
@@ -82,6 +82,11 @@ fn refused(source: OpError) -> CompileError {
 impl Backend for Checking {
     fn name(&self) -> &'static str {
         self.0.name()
+    }
+
+    /// Nodes are computed as they are written.
+    fn products(&self) -> Vec<DType> {
+        Vec::new()
     }
 
     fn compile(

@@ -104,3 +104,35 @@ NEOX = {"hidden_act": "gelu", "layer_norm_eps": 1e-5}
 add("gpt_neox-a", **without_groups("gpt_neox", **(NEOX | {"num_attention_heads": 3, "rotary_pct": 0.25, "rotary_emb_base": 10000, "use_parallel_residual": True})))
 both("gpt_neox", NEOX | {"num_attention_heads": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0, "partial_rotary_factor": 0.67}, "use_parallel_residual": False},
      NEOX | {"num_hidden_layers": 3, "num_attention_heads": 5, "rotary_pct": 1.0, "rotary_emb_base": 50000, "attention_bias": False})
+
+# Models with a row for each position, with halves side by side under one norm or two, and with experts of other kinds.
+TINY = {"hidden_size": 16, "intermediate_size": 20, "vocab_size": 32}
+GPT2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 96, "n_ctx": 96, "vocab_size": 32, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "bos_token_id": 1, "eos_token_id": 2, "summary_type": "cls_index", "summary_use_proj": True, "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}}
+add("gpt2-a", **GPT2)
+FALCON = {"model_type": "falcon", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 32, "layer_norm_epsilon": 1e-5, "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0, "alibi": False, "bias": False, "apply_residual_connection_post_layernorm": False}
+add("falcon-a", **FALCON, new_decoder_architecture=True, num_kv_heads=2, parallel_attn=True, multi_query=True, ffn_hidden_size=24)
+GRANITE_MOE = RMS | TINY | {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2.5, "rope_theta": 10000.0, "attention_bias": False, "intermediate_size": 8, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.001, "output_router_logits": False}
+add("granitemoe-a", **base("granitemoe", **GRANITE_MOE))
+GPT_OSS = RMS | TINY | {"head_dim": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 3, "num_experts_per_tok": 2, "experts_per_token": 2, "sliding_window": 7, "rope_theta": 150000.0, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 32, "truncate": False}, "attention_bias": True, "swiglu_limit": 1.5, "initial_context_length": 32}
+# Rows of whole blocks.
+MXFP4 = {"hidden_size": 32, "intermediate_size": 32, "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}}
+add("gpt_oss-a", **base("gpt_oss", **(GPT_OSS | MXFP4 | {"swiglu_limit": 7.0})))
+DEEPSEEK = RMS | TINY | {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 2, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "n_routed_experts": 6, "n_shared_experts": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 6, "first_k_dense_replace": 1, "moe_layer_freq": 1, "rope_theta": 10000.0, "rms_norm_eps": 1e-6}
+DEEP_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707}
+add("deepseek_v2-a", **base("deepseek_v2", **(DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1, "scoring_func": "softmax", "norm_topk_prob": False, "routed_scaling_factor": 1.0, "rope_scaling": DEEP_YARN, "aux_loss_alpha": 0.001, "seq_aux": True})))
+add("deepseek_v3-a", **base("deepseek_v3", **(DEEPSEEK | {"q_lora_rank": 12, "n_group": 3, "topk_group": 2, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True, "routed_scaling_factor": 2.5, "n_shared_experts": 1, "num_nextn_predict_layers": 1, "ep_size": 1})))
+
+# Two further of each, written after its row; of GPT-2 the third without its head's name, of Falcon the second with halves one after
+# the other, which GGUF files do not have.
+add("gpt2-b", "library", **{k: v for k, v in GPT2.items() if not k.startswith(("n_ctx", "summary", "task"))} | {"n_head": 2, "n_inner": 20, "activation_function": "gelu"})
+add("gpt2-c", "bare", **GPT2 | {"n_embd": 20, "n_head": 5, "n_layer": 1, "n_positions": 100, "n_ctx": 100})
+add("falcon-b", "library", **FALCON | {"num_attention_heads": 2, "new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "bias": True, "tie_word_embeddings": False})
+add("falcon-c", **FALCON | {"hidden_size": 20, "num_hidden_layers": 1, "num_attention_heads": 5, "new_decoder_architecture": False, "multi_query": True, "parallel_attn": True, "rope_theta": 20000.0})
+add("granitemoe-b", "library", **base("granitemoe", **(GRANITE_MOE | {"num_attention_heads": 8, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 3, "attention_bias": True, "logits_scaling": 0.5, "residual_multiplier": 0.7})))
+add("granitemoe-c", **base("granitemoeshared", **(GRANITE_MOE | {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 1, "shared_intermediate_size": 10, "embedding_multiplier": 2.0})))
+add("gpt_oss-b", "library", **base("gpt_oss", **(GPT_OSS | {"hidden_size": 12, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 10, "num_local_experts": 4, "num_experts_per_tok": 3, "experts_per_token": 3})))
+add("gpt_oss-c", **base("gpt_oss", **(GPT_OSS | MXFP4 | {"num_key_value_heads": 2, "head_dim": 4, "sliding_window": 11, "num_local_experts": 2, "num_experts_per_tok": 1, "experts_per_token": 1, "swiglu_limit": 7.0, "rope_scaling": GPT_OSS["rope_scaling"] | {"factor": 2.0}})))
+add("deepseek_v2-b", "library", **base("deepseek_v2", **(DEEPSEEK | {"q_lora_rank": 10, "topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.5, "num_experts_per_tok": 2, "v_head_dim": 8, "rope_scaling": None})))
+add("deepseek_v2-c", **base("deepseek_v2", **(DEEPSEEK | {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 12, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6, "topk_method": "greedy", "first_k_dense_replace": 0, "n_routed_experts": 4, "n_shared_experts": 1, "routed_scaling_factor": 2.0, "rope_scaling": DEEP_YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}})))
+add("deepseek_v3-b", "library", **base("deepseek_v3", **(DEEPSEEK | {"q_lora_rank": None, "n_group": 2, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0, "num_experts_per_tok": 2, "rope_scaling": DEEP_YARN, "qk_rope_head_dim": 6})))
+add("deepseek_v3-c", **base("deepseek_v3", **(DEEPSEEK | {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 16, "n_group": 1, "topk_group": 1, "n_routed_experts": 5, "num_experts_per_tok": 1, "v_head_dim": 4, "rope_scaling": None})))

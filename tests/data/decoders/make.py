@@ -3,7 +3,7 @@
     pip install torch transformers gguf safetensors
     python make.py [NAME ...]
 
-Each folder has config.json, model.safetensors (F16), model.gguf where the family's names are known here, and reference.json:
+Each folder has config.json, model.safetensors (F16), model.gguf where the converter knows the model, and reference.json:
 a prompt, the logits of its last token in F32, 64 greedy tokens, the logits after all of them. Seeds are chosen so that no
 greedy token is nearly another one.
 """
@@ -18,7 +18,7 @@ import transformers
 from safetensors.torch import save_file
 
 import configs
-from to_gguf import write_gguf
+from to_gguf import knows, write_gguf
 
 torch.set_num_threads(1)
 HERE = pathlib.Path(__file__).parent
@@ -37,16 +37,66 @@ def randomize(model, seed):
     for name, p in model.named_parameters():
         x = torch.randn(p.shape, generator=draw)
         if p.dim() > 1:
-            x = width * x if "embed" in name else 1.5 * x / p.shape[-1] ** 0.5
+            is_table = any(part in name for part in ("embed", "wte", "wpe"))
+            x = width * x if is_table else 1.5 * x / p.shape[-1] ** 0.5
         elif name.endswith("weight") and not one_plus:
             x = 1 + 0.3 * x
         else:
             x = 0.3 * x
         p.data.copy_(x.half().float())
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_((0.3 * torch.randn(buffer.shape, generator=draw)).half().float())
+
+
+# The values of MXFP4's codes.
+CODES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+CODES = torch.cat([CODES, -CODES])
+
+
+def quantized(p):
+    """A parameter `[expert, inputs, outputs]` as MXFP4 `[expert, outputs, blocks]`: codes, two in a byte, and scales. It becomes
+    what they say."""
+    x = p.data.transpose(1, 2)
+    x = x.reshape(*x.shape[:2], -1, 32)
+    most = x.abs().amax(-1).clamp(min=1e-9)
+    exponent = torch.ceil(torch.log2(most / 6))
+    scale = torch.exp2(exponent)[..., None]
+    codes = (x[..., None] / scale[..., None] - CODES).abs().argmin(-1)
+    p.data.copy_((CODES[codes] * scale).flatten(2).transpose(1, 2))
+    codes = codes.to(torch.uint8)
+    return codes[..., ::2] | codes[..., 1::2] << 4, (exponent + 127).to(torch.uint8)
+
+
+def quantize(model):
+    """Packs the experts and gives their tensors by name."""
+    packed = {}
+    for name, p in model.named_parameters():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            packed[f"{name}_blocks"], packed[f"{name}_scales"] = quantized(p)
+    return packed
+
+
+# What the library calls otherwise than files.
+RENAMED = {
+    "granitemoe": {
+        "block_sparse_moe.router.weight": "block_sparse_moe.router.layer.weight",
+        "block_sparse_moe.experts.gate_up_proj": "block_sparse_moe.input_linear.weight",
+        "block_sparse_moe.experts.down_proj": "block_sparse_moe.output_linear.weight",
+    },
+    "gpt_oss": {},
+}
+RENAMED["granitemoeshared"] = RENAMED["granitemoe"]
 
 
 def experts_apart(tensors, model_type):
     """The library joins experts in memory; files have each by itself."""
+    if model_type in RENAMED:
+        def renamed(name):
+            for own, of_files in RENAMED[model_type].items():
+                name = name.replace(own, of_files)
+            return name
+        return {renamed(name): t for name, t in tensors.items()}
     mixtral = model_type == "mixtral"
     gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     apart = {}
@@ -90,30 +140,39 @@ def reference(model, vocab, seed):
 def make(name, fields, style):
     out = HERE / name
     out.mkdir(exist_ok=True)
-    config = transformers.AutoConfig.for_model(**copy.deepcopy(fields))
+    built = {k: v for k, v in fields.items() if k != "quantization_config"}
+    is_packed = built != fields
+    config = transformers.AutoConfig.for_model(**copy.deepcopy(built))
     config._attn_implementation = config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager").float().eval()
     for seed in range(200):
         randomize(model, seed)
+        packed = quantize(model) if is_packed else {}
         gap, found = reference(model, config.vocab_size, seed)
         if gap > GAP and len(set(found["greedy"])) > 8:
             break
     else:
         raise SystemExit(f"{name}: no seed without close logits")
     # As hubs have it, or as the library writes it.
-    text = fields if style == "hub" else json.loads(config.to_json_string())
+    text = json.loads(config.to_json_string()) if style == "library" else fields
     text = {k: v for k, v in text.items() if not k.startswith("_") or k == "_sliding_window_pattern"}
     (out / "config.json").write_text(json.dumps(text, indent=1) + "\n")
     tied = getattr(config, "tie_word_embeddings", False)
     tensors = {
         n: t.half().contiguous()
         for n, t in model.state_dict().items()
-        if not (tied and n == "lm_head.weight") and "inv_freq" not in n
+        if not (tied and n == "lm_head.weight") and "inv_freq" not in n and f"{n}_blocks" not in packed
     }
-    tensors = experts_apart(tensors, config.model_type)
+    tensors = experts_apart(tensors, config.model_type) | packed
+    if style == "bare":
+        # As the first folders of GPT-2: without the head, and with its causal masks.
+        tensors = {n.removeprefix("transformer."): t for n, t in tensors.items()}
+        for layer in range(config.n_layer):
+            tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 4, 4).tril()
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     (out / "reference.json").write_text(json.dumps(found) + "\n")
-    write_gguf(out / "model.gguf", config, {n: t.numpy() for n, t in tensors.items()})
+    if knows(config):
+        write_gguf(out / "model.gguf", config, {n: t.numpy() for n, t in tensors.items()})
     size = sum(f.stat().st_size for f in out.iterdir())
     print(f"{name}: seed {seed}, gap {gap:.4f}, {size // 1024} KiB")
 

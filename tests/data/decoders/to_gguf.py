@@ -14,7 +14,9 @@ FAMILIES = {
     "olmo2": ("olmo2", False, False), "cohere": ("command-r", False, False), "cohere2": ("cohere2", False, False),
     "mixtral": ("llama", True, False), "qwen2_moe": ("qwen2moe", False, False), "qwen3_moe": ("qwen3moe", False, False),
     "stablelm": ("stablelm", False, False), "starcoder2": ("starcoder2", False, False),
-    "gpt_neox": ("gptneox", False, False),
+    "gpt_neox": ("gptneox", False, False), "gpt2": ("gpt2", False, False), "falcon": ("falcon", False, False),
+    "granitemoe": ("granitemoe", True, False), "granitemoeshared": ("granitemoe", True, False), "gpt_oss": ("gpt-oss", False, False),
+    "deepseek_v2": ("deepseek2", False, False), "deepseek_v3": ("deepseek2", False, False),
 }
 
 NAMES = {
@@ -27,11 +29,29 @@ NAMES = {
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
     "gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
+    "transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm", "ln_1": "attn_norm", "ln_2": "ffn_norm",
+    "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "transformer.word_embeddings": "token_embd",
+    "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output", "ln_mlp": "attn_norm", "ln_attn": "attn_norm_2",
+    "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.output_linear": "ffn_down_exps", "shared_mlp.output_linear": "ffn_down_shexp",
+    "mlp.router": "ffn_gate_inp", "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
     "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }
 
 
+def knows(c):
+    """Whether the converter has this kind of model: not Falcon with halves one after the other, nor gpt-oss with gates bounded by
+    another number than 7."""
+    serial = c.model_type == "falcon" and not c.new_decoder_architecture and not c.parallel_attn
+    return not serial and getattr(c, "swiglu_limit", 7.0) == 7.0
+
+
 def renamed(name, post_norms):
+    if name.endswith("e_score_correction_bias"):
+        return f"blk.{name.split('.')[2]}.exp_probs_b.bias"
+    if name.endswith("sinks"):
+        return f"blk.{name.split('.')[2]}.attn_sinks.weight"
     base, suffix = name.rsplit(".", 1)
     if base in NAMES:
         return f"{NAMES[base]}.{suffix}"
@@ -54,6 +74,39 @@ def joined_experts(tensors):
         else:
             joined[name] = x
     return joined, {name: np.stack(all) for name, all in experts.items()}
+
+
+def parted(tensors):
+    """Gates and projections up of one tensor as two; experts of gpt-oss with rows as others have them, packed ones as well."""
+    apart, packed = {}, {}
+    for name, x in tensors.items():
+        at = f"blk.{name.split('.')[2]}" if ".layers." in name else ""
+        if name.endswith("input_linear.weight"):
+            kind = "shexp" if "shared_mlp" in name else "exps"
+            gate, up = np.split(x, 2, axis=-2)
+            apart[f"{at}.ffn_gate_{kind}.weight"], apart[f"{at}.ffn_up_{kind}.weight"] = gate, up
+        elif name.endswith("experts.gate_up_proj"):
+            x = x.swapaxes(1, 2)
+            apart[f"{at}.ffn_gate_exps.weight"], apart[f"{at}.ffn_up_exps.weight"] = x[:, ::2], x[:, 1::2]
+        elif name.endswith("experts.down_proj"):
+            apart[f"{at}.ffn_down_exps.weight"] = x.swapaxes(1, 2)
+        elif name.endswith("experts.gate_up_proj_bias"):
+            apart[f"{at}.ffn_gate_exps.bias"], apart[f"{at}.ffn_up_exps.bias"] = x[:, ::2], x[:, 1::2]
+        elif name.endswith("experts.down_proj_bias"):
+            apart[f"{at}.ffn_down_exps.bias"] = x
+        elif name.endswith("_blocks"):
+            scales = tensors[name.removesuffix("_blocks") + "_scales"]
+            # The first half of a block in the low bits of its bytes, the second in the high ones.
+            codes = np.stack([x & 15, x >> 4], axis=-1).reshape(*x.shape[:-1], 32)
+            both = codes[..., :16] | codes[..., 16:] << 4
+            both = np.concatenate([scales[..., None], both], axis=-1).reshape(*x.shape[:2], -1)
+            if "gate_up" in name:
+                packed[f"{at}.ffn_gate_exps.weight"], packed[f"{at}.ffn_up_exps.weight"] = both[:, ::2], both[:, 1::2]
+            else:
+                packed[f"{at}.ffn_down_exps.weight"] = both
+        elif not name.endswith("_scales"):
+            apart[name] = x
+    return apart, packed
 
 
 def permuted(x, heads):
@@ -95,21 +148,46 @@ def rope_keys(w, c, arch, head_dim):
             w.add_tensor(f"rope_factors_{which}.weight", np.array(full[f"{which}_factor"], np.float32))
 
 
+def latent_keys(w, c):
+    """What the converter wrote before it parted the projection of keys and values."""
+    if c.q_lora_rank:
+        w.add_q_lora_rank(c.q_lora_rank)
+    w.add_kv_lora_rank(c.kv_lora_rank)
+    w.add_leading_dense_block_count(c.first_k_dense_replace)
+    w.add_expert_shared_count(c.n_shared_experts)
+    w.add_expert_weights_scale(c.routed_scaling_factor)
+    w.add_expert_weights_norm(c.norm_topk_prob)
+    sigmoid = c.model_type == "deepseek_v3"
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
+    if sigmoid or c.topk_method == "group_limited_greedy":
+        w.add_expert_group_count(c.n_group)
+        w.add_expert_group_used_count(c.topk_group)
+    rope = c.rope_parameters
+    if rope.get("mscale_all_dim"):
+        w.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
 def write_gguf(path, c, tensors):
     arch, permutes, one_plus = FAMILIES[c.model_type]
     w = gguf.GGUFWriter(path, arch)
     head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     kv = getattr(c, "num_key_value_heads", None) or c.num_attention_heads
+    ffn = getattr(c, "intermediate_size", None) or getattr(c, "ffn_hidden_size", None) or getattr(c, "n_inner", None) or 4 * c.hidden_size
+    value_dim = head_dim
+    if arch == "falcon":
+        kv = c.num_kv_heads if c.new_decoder_architecture else 1 if c.multi_query else kv
+    if arch == "deepseek2":
+        head_dim, value_dim = c.qk_nope_head_dim + c.qk_rope_head_dim, c.v_head_dim
     w.add_context_length(c.max_position_embeddings)
     w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers)
-    w.add_feed_forward_length(c.intermediate_size)
+    w.add_feed_forward_length(ffn)
     w.add_head_count(c.num_attention_heads)
     w.add_head_count_kv(kv)
     w.add_key_length(head_dim)
-    w.add_value_length(head_dim)
+    w.add_value_length(value_dim)
     for field, add in [
-        ("rms_norm_eps", w.add_layer_norm_rms_eps), ("layer_norm_eps", w.add_layer_norm_eps), ("norm_epsilon", w.add_layer_norm_eps),
+        ("rms_norm_eps", w.add_layer_norm_rms_eps), ("layer_norm_eps", w.add_layer_norm_eps), ("norm_epsilon", w.add_layer_norm_eps), ("layer_norm_epsilon", w.add_layer_norm_eps),
         ("attn_logit_softcapping", w.add_attn_logit_softcapping), ("final_logit_softcapping", w.add_final_logit_softcapping),
         ("embedding_multiplier", w.add_embedding_scale), ("residual_multiplier", w.add_residual_scale),
         ("attention_multiplier", w.add_attention_scale), ("logits_scaling", w.add_logit_scale), ("logit_scale", w.add_logit_scale),
@@ -121,12 +199,16 @@ def write_gguf(path, c, tensors):
             value = 0.0
         if value is not None:
             add(value)
-    if c.model_type in ("mistral", "mixtral", "gemma2", "gemma3_text", "cohere2", "phi3") and c.sliding_window:
+    if c.model_type in ("mistral", "mixtral", "gemma2", "gemma3_text", "cohere2", "phi3", "gpt_oss") and c.sliding_window:
         w.add_sliding_window(c.sliding_window)
     w.add_bos_token_id(c.bos_token_id)
     w.add_eos_token_id(c.eos_token_id)
-    rope_keys(w, c, arch, head_dim)
-    experts = getattr(c, "num_local_experts", None) or getattr(c, "num_experts", None)
+    if arch == "deepseek2":
+        latent_keys(w, c)
+        rope_keys(w, c, arch, c.qk_rope_head_dim)
+    elif arch != "gpt2":
+        rope_keys(w, c, arch, head_dim)
+    experts = getattr(c, "num_local_experts", None) or getattr(c, "num_experts", None) or getattr(c, "n_routed_experts", None)
     if experts:
         w.add_expert_count(experts)
         w.add_expert_used_count(c.num_experts_per_tok)
@@ -134,25 +216,38 @@ def write_gguf(path, c, tensors):
             w.add_expert_feed_forward_length(c.moe_intermediate_size)
         if getattr(c, "shared_expert_intermediate_size", None):
             w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+        if getattr(c, "shared_intermediate_size", None):
+            w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
+    tensors, packed = parted(tensors)
+    for name, x in packed.items():
+        w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=gguf.GGMLQuantizationType.MXFP4)
     tensors, experts = joined_experts(tensors)
     for name, x in experts.items():
         w.add_tensor(name, x)
-    post_norms = "gemma2" in arch or "gemma3" in arch or arch == "olmo2"
+    post_norms = "gemma2" in arch or "gemma3" in arch or arch in ("olmo2", "gpt-oss")
+    tensors = {n if n.startswith(("blk.", "model.", "lm_head", "embed_out", "gpt_neox.", "transformer.")) else f"transformer.{n}": x for n, x in tensors.items()}
     for name, x in tensors.items():
+        if name.endswith(".attn.bias"):
+            # A mask.
+            continue
+        if arch == "gpt2" and x.ndim == 2 and ".c_" in name:
+            x = x.T
         if permutes and ".q_proj." in name:
             x = permuted(x, c.num_attention_heads)
         if permutes and ".k_proj." in name:
             x = permuted(x, kv)
         if ".query_key_value." in name:
-            # Q, K and V of each head become those of all heads.
-            x = x.reshape(c.num_attention_heads, 3, head_dim, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
-        if x.ndim == 1:
+            # Q, K and V of each key head become those of all heads.
+            parts = x.reshape(kv, -1, head_dim, *x.shape[1:])
+            x = np.concatenate([p.reshape(-1, *x.shape[1:]) for p in (parts[:, :-2], parts[:, -2:-1], parts[:, -1:])])
+        if x.ndim == 1 or name.endswith("_exps.bias"):
             x = x.astype(np.float32)
             x = x + 1 if one_plus and name.endswith("norm.weight") else x
         if "shared_expert_gate." in name:
             # One row is a vector there.
             x = x.reshape(-1).astype(np.float32)
-        w.add_tensor(renamed(name, post_norms), np.ascontiguousarray(x))
+        own = name if name.startswith("blk.") else renamed(name, post_norms)
+        w.add_tensor(own, np.ascontiguousarray(x))
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

@@ -72,10 +72,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         feed(&mut writer, &prompt[..1], args.tokens)
     })?;
     spinner.finish_and_clear();
+    writer.note();
     let report = Report {
         model: args.loading.name(),
         device: writer.device.name(),
-        dtype: args.loading.dtype().to_string(),
+        dtype: writer.dtype.clone(),
         load_seconds,
         tests: [pp, tg],
     };

@@ -36,6 +36,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use tercet::{DType, Device, DeviceOptions};
+use tercet_models::{Decoder, Products};
 
 use crate::drivers;
 use crate::error::CliError;
@@ -54,6 +55,49 @@ impl Precision {
             Precision::F32 => DType::F32,
             Precision::F16 => DType::F16,
             Precision::Bf16 => DType::BF16,
+        }
+    }
+}
+
+/// What a language model is computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Arithmetic {
+    /// F32, but rows of prompts are multiplied in f16 or bf16 where weights and device gain by it
+    Auto,
+    /// F32 throughout
+    F32,
+    /// F16 with sums in f32
+    F16,
+    /// BF16 with sums in f32
+    Bf16,
+}
+
+impl Arithmetic {
+    pub(crate) fn dtype(self) -> DType {
+        self.throughout().dtype()
+    }
+
+    /// Of what has no products to choose for.
+    pub(crate) fn throughout(self) -> Precision {
+        match self {
+            Arithmetic::Auto | Arithmetic::F32 => Precision::F32,
+            Arithmetic::F16 => Precision::F16,
+            Arithmetic::Bf16 => Precision::Bf16,
+        }
+    }
+
+    pub(crate) fn products(self) -> Products {
+        match self {
+            Arithmetic::Auto => Products::Auto,
+            Arithmetic::F32 | Arithmetic::F16 | Arithmetic::Bf16 => Products::Exact,
+        }
+    }
+
+    /// As tables have it, of a model on a device.
+    pub(crate) fn shown(self, decoder: &Decoder, device: &Device) -> String {
+        match decoder.products(device) {
+            Some(products) => format!("{} ({products} products)", self.dtype()),
+            None => self.dtype().to_string(),
         }
     }
 }

@@ -124,6 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         bar.inc(1);
     }
     bar.finish_and_clear();
+    writer.note();
     let (perplexity, error) = sums.perplexity();
     let report = Report {
         model: args.loading.name(),

@@ -8,7 +8,7 @@ use tercet_serve::{Models, Placement, ServeOptions, Server, stop_signal};
 
 use super::generate::open_model;
 use super::source::{bound, read_graph};
-use super::{Precision, device, positive};
+use super::{Arithmetic, device, positive};
 use crate::error::{CliError, Outcome};
 use crate::{output, progress};
 
@@ -50,9 +50,9 @@ pub(crate) struct Args {
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// The float type that models are computed in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    dtype: Precision,
+    /// The float type that models are computed in; encoders take auto for f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::Auto)]
+    dtype: Arithmetic,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
@@ -68,6 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let placement = Placement {
         device,
         dtype: args.dtype.dtype(),
+        products: args.dtype.products(),
         context: args.context,
     };
     let spinner = progress::spinner("loading");

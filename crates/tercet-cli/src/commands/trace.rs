@@ -19,7 +19,7 @@ use tracing_subscriber::registry::LookupSpan;
 use super::generate::open_model;
 use super::source::{Source, bound};
 use super::verify::fill;
-use super::{Precision, onnx, open, tokens};
+use super::{Arithmetic, onnx, open, tokens};
 use crate::error::{CliError, Outcome};
 use crate::{destination, output};
 
@@ -47,8 +47,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
     /// The float type to compute in
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    dtype: Precision,
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::Auto)]
+    dtype: Arithmetic,
     /// The file to write
     #[arg(short, long, default_value = "trace.json", value_name = "FILE")]
     output: PathBuf,
@@ -161,6 +161,7 @@ fn record(
     let what = what.as_str();
     let llama = files.decoder(|config| DecoderOptions {
         dtype: args.dtype.dtype(),
+        products: args.dtype.products(),
         sampling: Some(Sampling::GREEDY),
         chunk: 512.min(config.context),
         ..DecoderOptions::new(config)
@@ -209,7 +210,7 @@ fn record_onnx(
         graph: Some(path.to_path_buf()),
         model: None,
         bound: args.bound.clone(),
-        dtype: args.dtype,
+        dtype: args.dtype.throughout(),
     };
     let mut sourced = source.load(&args.input)?;
     let mut tensors = std::mem::take(&mut sourced.given);

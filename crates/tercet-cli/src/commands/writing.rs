@@ -18,7 +18,7 @@ use tercet_models::{
 
 use super::choosing::Choosing;
 use super::generate::{adapters, open_model};
-use super::{Precision, device};
+use super::{Arithmetic, device};
 use crate::error::CliError;
 use crate::interrupt::interrupted;
 use crate::{output, progress};
@@ -38,9 +38,9 @@ pub(crate) struct Loading {
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// The float type to compute in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    dtype: Precision,
+    /// The float type to compute in
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::Auto)]
+    dtype: Arithmetic,
     /// Fail at the first node whose result is not finite although its operands are, and say what they are: slow
     #[arg(long)]
     first_nonfinite: bool,
@@ -58,6 +58,10 @@ fn capacity(text: &str) -> Result<usize, String> {
 /// A model that is ready to write.
 pub(crate) struct Writer {
     pub(crate) device: Device,
+    /// What it computes in, for tables.
+    pub(crate) dtype: String,
+    /// Whether people know of what became of that.
+    noted: bool,
     files: ModelFiles,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) generator: Generator,
@@ -112,10 +116,6 @@ impl Loading {
         name.map_or("embedded".into(), |name| name.display().to_string())
     }
 
-    pub(crate) fn dtype(&self) -> tercet::DType {
-        self.dtype.dtype()
-    }
-
     /// The model, choosing tokens as the arguments say.
     pub(crate) fn load(&self, choosing: &Choosing) -> Result<Writer, CliError> {
         let compiled = choosing.compiled();
@@ -163,6 +163,7 @@ impl Loading {
                     context,
                     chunk: options.chunk.min(context),
                     dtype: self.dtype.dtype(),
+                    products: self.dtype.products(),
                     adapters,
                     ..options
                 }
@@ -179,6 +180,8 @@ impl Loading {
             ));
         }
         Ok(Writer {
+            dtype: self.dtype.shown(&decoder, &device),
+            noted: false,
             device,
             files,
             tokenizer,
@@ -192,6 +195,14 @@ impl Loading {
 }
 
 impl Writer {
+    /// Says, once, that the model went on in another type.
+    pub(crate) fn note(&mut self) {
+        if let (Some(note), false) = (self.generator.note(), self.noted) {
+            output::note(format_args!("note: {note}"));
+            self.noted = true;
+        }
+    }
+
     /// The chat template of the model. From now on texts end where turns do as well.
     pub(crate) fn chat(&mut self) -> Result<ChatTemplate, CliError> {
         let template = ChatTemplate::of(&self.files, &self.tokenizer);
@@ -315,6 +326,7 @@ impl Writer {
             false => "cannot process the prompt",
         };
         let written = written.map_err(CliError::model(what))?;
+        self.note();
         // The first token came with the prefill.
         let decoded = written.tokens.len().saturating_sub(1);
         Ok(Written {

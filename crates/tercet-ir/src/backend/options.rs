@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::dim::{Bindings, Symbol};
+use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, Value};
 use crate::passes::PIPELINE;
@@ -17,6 +18,10 @@ pub struct CompileOptions {
     pub without_passes: Vec<String>,
     /// Values that can be read after a run besides the outputs.
     pub keep: Keep,
+    /// What rows of F32 may be rounded to on their way into products with packed weights or weights of this type:
+    /// `F16` or `BF16`; nothing by default. Executors do so where the device multiplies it faster; sums and results stay F32.
+    /// A number beyond the range of F16 becomes an infinity.
+    pub products: Option<DType>,
 }
 
 impl CompileOptions {
@@ -40,6 +45,12 @@ impl CompileOptions {
     /// Leaves out every pass and returns the options, for chaining: each node then runs as it was written.
     pub fn without_any_pass(mut self) -> CompileOptions {
         self.without_passes = PIPELINE.iter().map(|p| p.name.to_string()).collect();
+        self
+    }
+
+    /// Lets rows be rounded in products and returns the options, for chaining.
+    pub fn products_in(mut self, dtype: Option<DType>) -> CompileOptions {
+        self.products = dtype;
         self
     }
 
@@ -118,8 +129,12 @@ impl CompileOptions {
     /// The graph to compile: with what is to be kept as outputs.
     ///
     /// # Errors
-    /// As [`Keep::of`].
+    /// As [`Keep::of`]; [`CompileError::Precision`] where products are to be of another type than `F16` or `BF16`.
     pub fn opened<'g>(&self, graph: &'g Graph) -> Result<Cow<'g, Graph>, CompileError> {
+        match self.products {
+            None | Some(DType::F16 | DType::BF16) => {}
+            Some(dtype) => return Err(CompileError::Precision { dtype }),
+        }
         match self.keep {
             Keep::Outputs => Ok(Cow::Borrowed(graph)),
             Keep::All | Keep::Values(_) => Ok(Cow::Owned(self.keep.of(graph)?.0)),

@@ -48,7 +48,12 @@ impl Adapter {
         let gguf = Gguf::open(path).map_err(unsound)?;
         let alpha = checked_alpha(&gguf, path, config)?;
         let known: BTreeMap<String, (Part, usize)> = projections(config)
-            .map(|(part, layer)| (format!("{}.weight", part.gguf(layer)), (part, layer)))
+            .map(|(part, layer)| {
+                (
+                    format!("{}.weight", part.gguf(config, layer)),
+                    (part, layer),
+                )
+            })
             .collect();
         let mut sides: BTreeMap<&str, [Option<Tensor>; 2]> = BTreeMap::new();
         for info in gguf.tensors() {
@@ -130,7 +135,7 @@ impl Adapter {
                     low.alpha()
                 )));
             }
-            let base = part.gguf(layer);
+            let base = part.gguf(config, layer);
             tensors.push((format!("{base}.weight.lora_a"), low.a().clone()));
             let b = rows_of(part, config).apply(low.b());
             tensors.push((format!("{base}.weight.lora_b"), b));

@@ -105,6 +105,11 @@ fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projectio
     match files.family()? {
         Family::Decoder => {
             let config = &files.decoder_spec()?;
+            if matches!(files, ModelFiles::Hf(_)) && !config.family.get().turned.is_empty() {
+                let reason = "the folder's matrices lie turned, as [inputs, outputs]; adapters are \
+                              applied to such a model, but not merged into it";
+                return Err(AdapterError::Unsupported(reason.to_string()).into());
+            }
             let tied = config.tied_embeddings;
             let of_model = projections(config).filter(|(part, _)| !(tied && *part == Part::Output));
             Ok(of_model

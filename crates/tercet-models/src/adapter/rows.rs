@@ -11,8 +11,9 @@ pub(crate) enum Rows {
     Plain,
     /// Of each `head_dim` rows the first `rope_dims` are permuted: those of a pair lie side by side.
     Pairs { head_dim: usize, rope_dims: usize },
-    /// Those of all heads' Q, then K, then V; folders have Q, K and V of each head, of `head_dim` rows each.
-    Apart { head_dim: usize },
+    /// Those of all heads' Q, then K, then V; folders have, for each key head, its `queries` heads of Q, then K and V, of
+    /// `head_dim` rows each.
+    Apart { head_dim: usize, queries: usize },
 }
 
 impl Rows {
@@ -30,9 +31,10 @@ impl Rows {
 
     /// The order in which a model has the rows of its fused Q, K and V projections.
     pub(crate) fn of_fused(config: &DecoderSpec) -> Rows {
-        match config.family.get().qkv_by_head_in_folders && !config.qkv_by_head {
+        match config.family.get().qkv_by_group_in_folders && !config.qkv_by_group {
             true => Rows::Apart {
                 head_dim: config.head_dim,
+                queries: config.heads / config.kv_heads,
             },
             false => Rows::Plain,
         }
@@ -52,10 +54,15 @@ impl Rows {
                     false => own,
                 }
             }
-            Rows::Apart { head_dim } => {
-                let heads = (rows / 3 / head_dim).max(1);
+            Rows::Apart { head_dim, queries } => {
+                let groups = (rows / (queries + 2) / head_dim).max(1);
                 let (block, at) = (own / head_dim, own % head_dim);
-                (block % heads * 3 + block / heads) * head_dim + at
+                let heads = groups * queries;
+                let (group, place) = match block.checked_sub(heads) {
+                    None => (block / queries, block % queries),
+                    Some(block) => (block % groups, queries + block / groups),
+                };
+                (group * (queries + 2) + place) * head_dim + at
             }
         }
     }
@@ -106,11 +113,24 @@ mod tests {
     #[test]
     fn fused_rows_go_there_and_back() {
         // Two heads of 2 rows: folders have q0 k0 v0 q1 k1 v1, here it is q0 q1 k0 k1 v0 v1.
-        let rows = Rows::Apart { head_dim: 2 };
+        let rows = Rows::Apart {
+            head_dim: 2,
+            queries: 1,
+        };
         let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
         let folder = Tensor::from_slice(&[12, 1], &values).unwrap();
         let own = rows.apply(&folder);
         let want = [0.0, 1.0, 6.0, 7.0, 2.0, 3.0, 8.0, 9.0, 4.0, 5.0, 10.0, 11.0];
+        assert_eq!(own.as_slice::<f32>().unwrap(), want);
+        assert_eq!(rows.undo(&own).bytes(), folder.bytes());
+        // Two groups of two queries, rows of one element: q0 q1 k0 v0 q2 q3 k1 v1 there.
+        let rows = Rows::Apart {
+            head_dim: 1,
+            queries: 2,
+        };
+        let folder = Tensor::from_slice(&[8, 1], &values[..8]).unwrap();
+        let own = rows.apply(&folder);
+        let want = [0.0, 1.0, 4.0, 5.0, 2.0, 6.0, 3.0, 7.0];
         assert_eq!(own.as_slice::<f32>().unwrap(), want);
         assert_eq!(rows.undo(&own).bytes(), folder.bytes());
     }

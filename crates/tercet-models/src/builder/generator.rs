@@ -4,10 +4,10 @@ use tercet::ops::Op;
 use tercet::random::Random;
 use tercet::{DType, Executable, Tensor, TensorType, Wanted};
 
-use super::decoder::{DecoderOptions, Sampling};
+use super::ModelError;
+use super::decoder::products::{Moved, Rounded};
+use super::decoder::{Decoder, Products, Sampling};
 use super::sampling::SamplingOptions;
-use super::{Model, ModelError};
-use crate::config::DecoderSpec;
 use crate::constraint::Constraint;
 
 /// What one run gave for its last token.
@@ -21,7 +21,11 @@ pub struct Step<'a> {
 
 /// A compiled language model with its cache.
 pub struct Generator {
-    exe: Box<dyn Executable>,
+    /// None where it was to be compiled otherwise, and could not.
+    exe: Option<Box<dyn Executable>>,
+    /// What it takes to compile it otherwise, where products are rounded.
+    rounded: Option<Rounded>,
+    moved: Option<Moved>,
     position: usize,
     context: usize,
     chunk: usize,
@@ -62,10 +66,14 @@ const INPUTS: [&str; 5] = ["tokens", "positions", "start", "kv_len", "rows"];
 impl Generator {
     pub(super) fn new(
         exe: Box<dyn Executable>,
-        config: &DecoderSpec,
-        options: &DecoderOptions,
-        model: &Model,
+        rounded: Option<Rounded>,
+        decoder: &Decoder,
     ) -> Generator {
+        let Decoder {
+            model,
+            config,
+            options,
+        } = decoder;
         let stream = model.graph.nodes().find_map(|(_, node)| {
             let Op::Sample(sample) = &node.op else {
                 return None;
@@ -78,7 +86,9 @@ impl Generator {
                 .expect("invariant: small shapes fit memory")
         };
         Generator {
-            exe,
+            exe: Some(exe),
+            rounded,
+            moved: None,
             position: 0,
             context: options.context,
             chunk: options.chunk.min(options.context),
@@ -107,8 +117,9 @@ impl Generator {
     /// Leaves the logits on the device from now on, if the graph samples: each step then reads back
     /// one number. [`Generator::logits`] still gives them.
     pub fn skip_logits(&mut self) {
-        let outputs = &self.exe.signature().outputs;
-        self.next_only = outputs.iter().any(|o| o.name == "next");
+        let exe = self.exe.iter();
+        let mut outputs = exe.flat_map(|exe| &exe.signature().outputs);
+        self.next_only = outputs.any(|o| o.name == "next");
     }
 
     /// The logits of the last step, read from the device.
@@ -116,14 +127,14 @@ impl Generator {
     /// # Errors
     /// [`ModelError::Run`] of the device, or when nothing was fed yet.
     pub fn logits(&mut self) -> Result<Vec<f32>, ModelError> {
-        let rows = self.exe.read_output_rows("logits", 0..1)?;
+        let rows = self.exe()?.read_output_rows("logits", 0..1)?;
         let logits = rows.as_slice::<f32>();
         Ok(logits.map_err(|e| not_the_output("logits", &e))?.to_vec())
     }
 
     /// How long each step of the last run took on the device, where it measures.
     pub fn timings(&mut self) -> Vec<tercet::StepTime> {
-        self.exe.timings()
+        self.exe.as_mut().map_or(Vec::new(), |exe| exe.timings())
     }
 
     /// The number of tokens in the cache.
@@ -138,11 +149,13 @@ impl Generator {
 
     /// Draws as if the model had been built with this seed, from the next token on.
     pub fn set_seed(&mut self, seed: u64) {
-        let random = self.exe.random();
-        self.exe.set_random(Random {
-            seed: Some(seed),
-            ..random
-        });
+        if let Some(exe) = &mut self.exe {
+            let random = exe.random();
+            exe.set_random(Random {
+                seed: Some(seed),
+                ..random
+            });
+        }
     }
 
     /// Chooses tokens in this way from the next one on; nothing is compiled. What the graph was built with is chosen on
@@ -188,7 +201,9 @@ impl Generator {
     /// Forgets every token and a constraint; a seed and ways of choosing that were set stay.
     pub fn reset(&mut self) {
         self.constraint = None;
-        self.exe.reset();
+        if let Some(exe) = &mut self.exe {
+            exe.reset();
+        }
         self.position = 0;
         self.penalties_from = 0;
         self.tokens.clear();
@@ -221,10 +236,10 @@ impl Generator {
     ) -> Result<Step<'_>, ModelError> {
         self.check(tokens)?;
         let mut done = 0;
-        let mut random = self.exe.random();
+        let mut random = self.exe()?.random();
         for part in tokens.chunks(self.chunk) {
-            random = self.exe.random();
-            self.run(part, Rows::Last)?;
+            random = self.exe()?.random();
+            self.append(part, Rows::Last)?;
             done += part.len();
             if !progress(done) {
                 break;
@@ -276,7 +291,7 @@ impl Generator {
     ) -> Result<(), ModelError> {
         self.check(tokens)?;
         for part in tokens.chunks(self.chunk.min(self.logit_rows)) {
-            self.run(part, Rows::All)?;
+            self.append(part, Rows::All)?;
             let Some(logits) = self.outputs.first() else {
                 return Ok(());
             };
@@ -306,6 +321,65 @@ impl Generator {
                 token,
                 vocab: self.vocab,
             });
+        }
+        Ok(())
+    }
+
+    /// What happened to the precision of the model since it was compiled, for people; nothing as a rule.
+    pub fn note(&self) -> Option<String> {
+        self.moved.map(|moved| moved.to_string())
+    }
+
+    /// What the model computes products in from now on, where it left a range: for models compiled after it.
+    pub fn moved_to(&self) -> Option<Products> {
+        self.moved.map(Moved::products)
+    }
+
+    fn exe(&mut self) -> Result<&mut Box<dyn Executable>, ModelError> {
+        self.exe.as_mut().ok_or_else(no_executable)
+    }
+
+    /// Runs a part of a text; again in a wider type where rounded products leave the range of theirs.
+    fn append(&mut self, part: &[u32], rows: Rows) -> Result<(), ModelError> {
+        let random = self.exe()?.random();
+        self.run(part, rows)?;
+        // Few rows are not rounded.
+        while self.rounded.is_some() && part.len() > 1 && !self.is_finite()? {
+            let before = self.position - part.len();
+            self.widen(before)?;
+            self.exe()?.set_random(random);
+            self.run(part, rows)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the logits of the last run are finite.
+    fn is_finite(&mut self) -> Result<bool, ModelError> {
+        let finite = |logits: &[f32]| logits.iter().all(|x| x.is_finite());
+        match self.outputs.first() {
+            Some(logits) if logits.dtype() == DType::F32 => {
+                let logits = logits.as_slice::<f32>();
+                Ok(finite(logits.map_err(|e| not_the_output("logits", &e))?))
+            }
+            Some(_) | None => Ok(finite(&self.logits()?)),
+        }
+    }
+
+    /// Compiles the model in a wider type, and computes the first tokens of the cache again.
+    fn widen(&mut self, tokens: usize) -> Result<(), ModelError> {
+        let Some(rounded) = self.rounded.take() else {
+            return Ok(());
+        };
+        // The old one's memory goes first.
+        self.exe = None;
+        let (exe, moved, rounded) = rounded.wider()?;
+        self.exe = Some(exe);
+        self.moved = Some(moved);
+        self.rounded = rounded;
+        let done = std::mem::take(&mut self.tokens);
+        self.position = 0;
+        for part in done[..tokens].chunks(self.chunk) {
+            self.run(part, Rows::Last)?;
         }
         Ok(())
     }
@@ -341,8 +415,9 @@ impl Generator {
             (true, false) => Wanted::Only(&["next"]),
             (false, false) => Wanted::All,
         };
-        self.exe.submit(&inputs, wanted)?;
-        self.exe.wait(&mut self.outputs)?;
+        let exe = self.exe.as_mut().ok_or_else(no_executable)?;
+        exe.submit(&inputs, wanted)?;
+        exe.wait(&mut self.outputs)?;
         self.position += n;
         self.tokens.extend_from_slice(part);
         Ok(())
@@ -393,6 +468,13 @@ impl Generator {
 fn does_not_sample() -> ModelError {
     let reason = "the graph of the model does not sample; build it with sampling options";
     ModelError::Unsupported(reason.into())
+}
+
+fn no_executable() -> ModelError {
+    ModelError::Unsupported(
+        "the model left the range of its type before, and could not be compiled in another; open it again"
+            .to_string(),
+    )
 }
 
 fn not_the_output(name: &str, e: &tercet::TensorError) -> ModelError {

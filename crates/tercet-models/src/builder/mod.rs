@@ -9,6 +9,7 @@ mod encoder;
 mod generator;
 mod made_up;
 mod sampling;
+mod stacked;
 pub mod training;
 mod tuned;
 mod weights;
@@ -20,9 +21,10 @@ use tercet::{
 use tercet::{DType, Type, Value};
 
 use crate::adapter::AdapterError;
+use crate::config::DecoderSpec;
 use crate::constraint::ConstraintError;
 use crate::weight::WeightError;
-pub use decoder::{Decoder, DecoderOptions, Sampling};
+pub use decoder::{Decoder, DecoderOptions, Products, Sampling};
 pub use encoder::{
     Classifier, DenseModule, Embedder, Encoder, EncoderOutput, Label, PoolingMode, Scoring,
     SentenceModule, SentenceModules, TokenLabel,
@@ -191,6 +193,8 @@ struct Builder<'a> {
     tuned: Tuned,
     /// What is dropped in training.
     dropout: Dropout,
+    /// Last components of the names of projections that are stored as `[inputs, outputs]`.
+    turned: &'static [&'static str],
 }
 
 /// Dropout of a training graph.
@@ -211,7 +215,23 @@ impl<'a> Builder<'a> {
             mode: Mode::Frozen,
             tuned: Tuned::default(),
             dropout: Dropout::default(),
+            turned: &[],
         }
+    }
+
+    /// With matrices as files of this decoder have them.
+    fn of_decoder(self, spec: &DecoderSpec) -> Builder<'a> {
+        let turned = match self.weights {
+            Weights::Hf(_) => spec.family.get().turned,
+            Weights::Gguf(_) | Weights::MadeUp(_) => &[],
+        };
+        Builder { turned, ..self }
+    }
+
+    /// Whether the projection with this weight is stored as `[inputs, outputs]`.
+    fn is_turned(&self, name: &str) -> bool {
+        let module = name.strip_suffix(".weight").unwrap_or(name);
+        self.turned.iter().any(|last| is_called(module, last))
     }
 
     /// Weights are trained, or changed by adapters.
@@ -275,6 +295,11 @@ impl<'a> Builder<'a> {
         shape: [usize; 2],
     ) -> Result<Value, ModelError> {
         let y = match self.mode {
+            Mode::Full if self.is_turned(name) => {
+                let [outputs, inputs] = shape;
+                let w = self.dense(name, &[inputs, outputs])?;
+                self.graph.matmul(x, w)?
+            }
             Mode::Full => {
                 let w = self.dense(name, &shape)?;
                 let w = self.graph.transpose(w, &[1, 0])?;
@@ -299,7 +324,11 @@ impl<'a> Builder<'a> {
             _ => (1.0, factor),
         };
         let x = self.times(x, before)?;
-        let y = match self.weights.matrix(name, shape)? {
+        let matrix = match self.is_turned(name) {
+            true => self.weights.turned_matrix(name, shape)?,
+            false => self.weights.matrix(name, shape)?,
+        };
+        let y = match matrix {
             Matrix::Dense(tensor) => {
                 let w = self.param(name, tensor)?;
                 let w = self.graph.transpose(w, &[1, 0])?;

@@ -104,7 +104,7 @@ impl Weights {
         [format!("{base}.scale"), format!("{name}.scale")]
     }
 
-    fn shaped(&self, name: &str, shape: &[usize]) -> Result<Weight, ModelError> {
+    pub(super) fn shaped(&self, name: &str, shape: &[usize]) -> Result<Weight, ModelError> {
         if let Weights::MadeUp(made_up) = self {
             return made_up.weight(name, shape);
         }
@@ -206,7 +206,7 @@ impl Weights {
     }
 }
 
-fn matrix(name: &str, weight: Weight) -> Result<Matrix, ModelError> {
+pub(super) fn matrix(name: &str, weight: Weight) -> Result<Matrix, ModelError> {
     match weight {
         Weight::Packed { scheme, blocks, .. } => Ok(Matrix::Packed(scheme, blocks)),
         Weight::Dense(t) if t.dtype() == DType::F16 => Ok(Matrix::Packed(Scheme::F16, t)),

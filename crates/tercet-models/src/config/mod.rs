@@ -10,8 +10,9 @@ pub(crate) mod encoder;
 mod fields;
 
 pub use decoder::{
-    Activation, DecoderDims, DecoderFamily, DecoderSpec, Experts, FeedForward, LayerSpec, Norm,
-    NormKind, NormPlacement, QkNorm, Residual, Rope, RopeLayout, RopeScaling,
+    Activation, DecoderDims, DecoderFamily, DecoderSpec, ExpertTensors, Experts, FeedForward,
+    Groups, Latent, LayerSpec, Norm, NormKind, NormPlacement, QkNorm, Residual, Rope, RopeLayout,
+    RopeScaling, Scores, Shared,
 };
 pub use encoder::{
     EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec, HeadSpec, Positions,

@@ -12,7 +12,7 @@ const LENGTHS: [usize; 2] = [19, 14];
 
 #[test]
 fn the_loss_is_that_of_the_generating_graph() {
-    let texts = LENGTHS.map(|len| (0..len).map(|i| (7 * i + i * i) as i32 % 40).collect());
+    let texts = LENGTHS.map(|len| (0..len).map(|i| (7 * i + i * i) as i32 % 32).collect());
     let [a, b]: [Vec<i32>; 2] = texts;
     let packed = Rows::of(&[&[&a, &b]], 40);
     let mut windows = 0;
@@ -21,7 +21,8 @@ fn the_loss_is_that_of_the_generating_graph() {
         if !path.join("config.json").is_file() {
             continue;
         }
-        for file in [path.clone(), path.join("model.gguf")] {
+        let both = [path.clone(), path.join("model.gguf")];
+        for file in both.into_iter().filter(|file| file.exists()) {
             let files = ModelFiles::open(&file).unwrap();
             let of = |text: &[i32]| cross_entropy(&logits(&files, DecoderOptions::new, text), text);
             let want = of(&a) + of(&b);

@@ -102,6 +102,7 @@ impl<'a> Emit<'a> {
             parts: Parts::default(),
             around,
             shared_packed: shared_packed(graph),
+            products: self.facts.products,
             has_flow: true,
         };
         let mut inner = Emit::new(graph, self.caps, facts);

@@ -18,6 +18,7 @@ mod gemv;
 mod gemv_floats;
 mod gemv_packed;
 mod kernels;
+mod narrowed;
 mod portable;
 mod prepack;
 pub(super) mod product;

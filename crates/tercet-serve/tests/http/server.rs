@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tercet::{CompileOptions, DType, Device};
-use tercet_models::ModelFiles;
+use tercet_models::{ModelFiles, Products};
 use tercet_serve::{Models, Placement, ServeOptions, Server};
 use tokio::sync::oneshot;
 
@@ -65,6 +65,7 @@ pub(crate) fn start(options: ServeOptions) -> Running {
     let placement = Placement {
         device: Device::cpu(),
         dtype: DType::F32,
+        products: Products::Exact,
         context: Some(192),
     };
     let mut models = Models::new();

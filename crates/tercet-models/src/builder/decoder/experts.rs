@@ -1,13 +1,27 @@
 //! Experts in place of a feed-forward network: rows go through the matrices that their greatest scores name.
 
 use tercet::scalar::UnaryFn;
-use tercet::{Dim, Value};
+use tercet::{DType, Dim, Tensor, Value};
 
 use super::super::tuned::Mode;
 use super::super::weights::Matrix;
 use super::super::{Builder, ModelError, Weights};
 use super::layer::{activate, linear};
-use crate::config::decoder::{Activation, DecoderSpec, EXPERT, Experts, FeedForward, Part};
+use crate::config::decoder::{
+    Activation, DecoderSpec, EXPERT, ExpertTensors, Experts, FeedForward, Groups, Part, Scores,
+};
+
+/// The factor of a gate inside its sigmoid where gates are bounded.
+const CLAMPED_GATE: f32 = 1.702;
+
+/// What experts are made of that all of a layer's functions read.
+#[derive(Clone, Copy)]
+struct Of<'a> {
+    spec: &'a DecoderSpec,
+    experts: &'a Experts,
+    layer: usize,
+    activation: Activation,
+}
 
 /// A layer's experts of `h`.
 pub(super) fn experts(
@@ -22,6 +36,12 @@ pub(super) fn experts(
         ));
     }
     let (FeedForward::Gated(activation) | FeedForward::Plain(activation)) = spec.feed_forward;
+    let of = Of {
+        spec,
+        experts,
+        layer,
+        activation,
+    };
     let shape = b.graph.ty(h).shape.clone();
     let x = match shape.split_last() {
         Some((_, [_])) => h,
@@ -30,10 +50,10 @@ pub(super) fn experts(
             b.graph.reshape(h, [rows, spec.hidden.into()])?
         }
     };
-    let sum = routed(b, (spec, experts), (layer, activation), x)?;
+    let sum = routed(b, of, x)?;
     let sum = match experts.shared {
-        Some(_) => {
-            let own = shared(b, spec, (layer, activation), x)?;
+        Some(shared) => {
+            let own = shared_expert(b, of, shared.scored, x)?;
             b.graph.plus(sum, own)?
         }
         None => sum,
@@ -41,90 +61,212 @@ pub(super) fn experts(
     Ok(b.graph.reshape(sum, shape)?)
 }
 
+fn too_large() -> ModelError {
+    ModelError::Unsupported("a batch that is too large".to_string())
+}
+
 /// All axes but the last as one.
 fn rows(shape: &[Dim]) -> Result<Dim, ModelError> {
     let all = shape[..shape.len() - 1].iter();
     all.cloned()
         .try_fold(Dim::Known(1), |n, dim| n.checked_mul(&dim))
-        .ok_or_else(|| ModelError::Unsupported("a batch that is too large".to_string()))
+        .ok_or_else(too_large)
 }
 
-/// Each row of `x [n, hidden]` through the experts of its greatest scores, added by their probabilities.
-fn routed(
-    b: &mut Builder<'_>,
-    (spec, experts): (&DecoderSpec, &Experts),
-    (layer, activation): (usize, Activation),
-    x: Value,
-) -> Result<Value, ModelError> {
-    let (n, used) = (b.graph.ty(x).shape[0].clone(), experts.used);
-    let each = n
-        .checked_mul(&Dim::Known(used))
-        .ok_or_else(|| ModelError::Unsupported("a batch that is too large".to_string()))?;
-    let scores = linear(b, spec, Part::Router, layer, x)?;
-    let scores = b.graph.softmax(scores, 1)?;
-    let top = b.graph.top_k(scores, used, 1, true)?;
-    let expert = b.graph.reshape(top.port(1), [each.clone()])?;
-    let weights = match experts.normalized {
-        true => {
-            let sum = b.graph.reduce_sum(top, &[1], true)?;
-            b.graph.div(top, sum)?
-        }
-        false => top,
-    };
+/// Each row of `x [n, hidden]` through the experts of its greatest scores, added by them.
+fn routed(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<Value, ModelError> {
+    let (n, used) = (b.graph.ty(x).shape[0].clone(), of.experts.used);
+    let hidden = of.spec.hidden;
+    let each = n.checked_mul(&Dim::Known(used)).ok_or_else(too_large)?;
+    let [weights, expert] = chosen(b, of, x)?;
+    let expert = b.graph.reshape(expert, [each.clone()])?;
     // A row for each of its experts.
     let x = b.graph.unsqueeze(x, 1)?;
-    let x = b
-        .graph
-        .expand(x, [n.clone(), used.into(), spec.hidden.into()])?;
-    let x = b.graph.reshape(x, [each, spec.hidden.into()])?;
-    let gate = product(b, (spec, experts), (Part::ExpertGate, layer), x, expert)?;
-    let up = product(b, (spec, experts), (Part::ExpertUp, layer), x, expert)?;
-    let gate = activate(b, activation, gate)?;
-    let h = b.graph.mul(gate, up)?;
-    let y = product(b, (spec, experts), (Part::ExpertDown, layer), h, expert)?;
-    let y = b
-        .graph
-        .reshape(y, [n.clone(), used.into(), spec.hidden.into()])?;
+    let x = b.graph.expand(x, [n.clone(), used.into(), hidden.into()])?;
+    let x = b.graph.reshape(x, [each, hidden.into()])?;
+    let (gate, up) = match of.experts.stored.joins_gates() {
+        true => {
+            let both = product(b, of, Part::ExpertGateUp, x, expert)?;
+            halves(b, both, of.experts.ffn)?
+        }
+        false => (
+            product(b, of, Part::ExpertGate, x, expert)?,
+            product(b, of, Part::ExpertUp, x, expert)?,
+        ),
+    };
+    let h = gated(b, of, gate, up)?;
+    let y = product(b, of, Part::ExpertDown, h, expert)?;
+    let y = b.graph.reshape(y, [n, used.into(), hidden.into()])?;
     let weights = b.graph.unsqueeze(weights, 2)?;
     let y = b.graph.mul(y, weights)?;
     Ok(b.graph.reduce_sum(y, &[1], false)?)
 }
 
-/// The expert that all rows go through, times the sigmoid of its score.
-fn shared(
+/// The columns of gates and those of projections up.
+fn halves(b: &mut Builder<'_>, both: Value, ffn: usize) -> Result<(Value, Value), ModelError> {
+    let gate = b.graph.narrow(both, 1, 0, ffn)?;
+    Ok((gate, b.graph.narrow(both, 1, ffn, ffn)?))
+}
+
+fn gated(b: &mut Builder<'_>, of: Of<'_>, gate: Value, up: Value) -> Result<Value, ModelError> {
+    let Some(most) = of.experts.clamp else {
+        let gate = activate(b, of.activation, gate)?;
+        return Ok(b.graph.mul(gate, up)?);
+    };
+    let most = f64::from(most);
+    let gate = b.graph.clamp(gate, f64::NEG_INFINITY, most)?;
+    let up = b.graph.clamp(up, -most, most)?;
+    let inside = b.times(gate, CLAMPED_GATE)?;
+    let inside = b.graph.unary(UnaryFn::Sigmoid, inside)?;
+    let gate = b.graph.mul(gate, inside)?;
+    let one = b.graph.scalar(DType::F32, 1.0)?;
+    let up = b.graph.plus(up, one)?;
+    Ok(b.graph.mul(gate, up)?)
+}
+
+/// The weights of the experts that each row goes through and their numbers, `[n, used]` both.
+fn chosen(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<[Value; 2], ModelError> {
+    let Experts {
+        used,
+        count,
+        scores,
+        choice_bias,
+        groups,
+        normalized,
+        scale,
+        ..
+    } = *of.experts;
+    let logits = linear(b, of.spec, Part::Router, of.layer, x)?;
+    let scores = match scores {
+        Scores::Softmax => b.graph.softmax(logits, 1)?,
+        Scores::Sigmoid => b.graph.unary(UnaryFn::Sigmoid, logits)?,
+    };
+    let mut choice = scores;
+    if choice_bias {
+        let name = Part::RouterChoice.name(of.spec, b.weights, of.layer, "weight");
+        let bias = b.vector(&name, count)?;
+        choice = b.graph.plus(choice, bias)?;
+    }
+    if let Some(groups) = groups {
+        choice = in_groups(b, choice, count, groups)?;
+    }
+    let top = b.graph.top_k(choice, used, 1, true)?;
+    let expert = top.port(1);
+    let weights = match choice == scores {
+        true => top,
+        false => b.graph.gather_elements(scores, expert, 1)?,
+    };
+    let weights = match normalized {
+        true => {
+            let sum = b.graph.reduce_sum(weights, &[1], true)?;
+            b.graph.div(weights, sum)?
+        }
+        false => weights,
+    };
+    Ok([b.times(weights, scale.unwrap_or(1.0))?, expert])
+}
+
+/// Scores `[n, count]`, with minus infinity for experts of groups that a row may not choose from.
+fn in_groups(
     b: &mut Builder<'_>,
-    spec: &DecoderSpec,
-    (layer, activation): (usize, Activation),
+    scores: Value,
+    count: usize,
+    groups: Groups,
+) -> Result<Value, ModelError> {
+    let n = b.graph.ty(scores).shape[0].clone();
+    let size = count / groups.count;
+    let shape = [n.clone(), groups.count.into(), size.into()];
+    let apart = b.graph.reshape(scores, shape.clone())?;
+    let best = b.graph.top_k(apart, groups.best, 2, true)?;
+    let best = b.graph.reduce_sum(best, &[2], false)?;
+    let best = b.graph.top_k(best, groups.used, 1, true)?;
+    // Whether a group is one of the best, as the greatest of 0 and 1.
+    let own = b.graph.unsqueeze(best.port(1), 2)?;
+    let all: Vec<i32> = (0..groups.count as i32).collect();
+    let all = Tensor::from_slice(&[1, 1, groups.count], &all);
+    let all = all.map_err(|e| super::super::weights::bytes_error("groups of experts", e))?;
+    let all = b.graph.constant(all)?;
+    let is_best = b.graph.equal(own, all)?;
+    let is_best = b.graph.cast(is_best, DType::F32)?;
+    let is_best = b.graph.reduce_max(is_best, &[1], false)?;
+    let is_best = b.graph.cast(is_best, DType::Bool)?;
+    let is_best = b.graph.unsqueeze(is_best, 2)?;
+    let never = b.graph.scalar(DType::F32, f64::NEG_INFINITY)?;
+    let kept = b.graph.where_(is_best, apart, never)?;
+    Ok(b.graph.reshape(kept, [n, count.into()])?)
+}
+
+/// The expert that all rows go through, times the sigmoid of its score where it has one.
+fn shared_expert(
+    b: &mut Builder<'_>,
+    of: Of<'_>,
+    scored: bool,
     x: Value,
 ) -> Result<Value, ModelError> {
-    let gate = linear(b, spec, Part::SharedGate, layer, x)?;
-    let up = linear(b, spec, Part::SharedUp, layer, x)?;
+    let Of {
+        spec,
+        experts,
+        layer,
+        activation,
+    } = of;
+    let (gate, up) = match experts.stored.joins_gates() {
+        true => {
+            let both = linear(b, spec, Part::SharedGateUp, layer, x)?;
+            let ffn = experts.shared.map_or(0, |shared| shared.ffn);
+            halves(b, both, ffn)?
+        }
+        false => (
+            linear(b, spec, Part::SharedGate, layer, x)?,
+            linear(b, spec, Part::SharedUp, layer, x)?,
+        ),
+    };
     let gate = activate(b, activation, gate)?;
     let h = b.graph.mul(gate, up)?;
     let y = linear(b, spec, Part::SharedDown, layer, h)?;
+    if !scored {
+        return Ok(y);
+    }
     let score = linear(b, spec, Part::SharedScore, layer, x)?;
     let score = b.graph.unary(UnaryFn::Sigmoid, score)?;
     Ok(b.graph.mul(y, score)?)
 }
 
-/// Each row of `x` times the matrix of the expert that its index names.
+/// Each row of `x` times the matrix of the expert that its index names, with the bias of that expert.
 fn product(
     b: &mut Builder<'_>,
-    (spec, experts): (&DecoderSpec, &Experts),
-    (part, layer): (Part, usize),
+    of: Of<'_>,
+    part: Part,
     x: Value,
     expert: Value,
 ) -> Result<Value, ModelError> {
+    let Of {
+        spec,
+        experts,
+        layer,
+        ..
+    } = of;
     let [rows, cols] = part.shape(spec);
+    let count = experts.count;
     let name = part.name(spec, b.weights, layer, "weight");
-    let names: Vec<String> = match b.weights {
-        Weights::Gguf(_) | Weights::MadeUp(_) => vec![name.clone()],
-        Weights::Hf(_) => (0..experts.count)
-            .map(|e| name.replace(EXPERT, &e.to_string()))
-            .collect(),
+    let is_turned = experts.stored == ExpertTensors::TurnedPairs;
+    let pairs = is_turned && part == Part::ExpertGateUp;
+    let matrix = match (b.weights, is_turned) {
+        (Weights::Hf(_), true) => {
+            let pieces = ["blocks", "scales"].map(|s| part.name(spec, b.weights, layer, s));
+            b.weights
+                .turned_experts((&name, &pieces), [count, rows, cols], pairs)?
+        }
+        (Weights::Hf(_), false) if name.contains(EXPERT) => {
+            let of = |e: usize| name.replace(EXPERT, &e.to_string());
+            let names: Vec<String> = (0..count).map(of).collect();
+            b.weights.experts(&names, [count, rows, cols])?
+        }
+        _ => b
+            .weights
+            .experts(std::slice::from_ref(&name), [count, rows, cols])?,
     };
     let factor = b.weights.factor(&name)?.unwrap_or(1.0);
-    let y = match b.weights.experts(&names, [experts.count, rows, cols])? {
+    let y = match matrix {
         Matrix::Dense(tensor) => {
             let w = b.param(&name, tensor)?;
             let w = b.graph.transpose(w, &[0, 2, 1])?;
@@ -135,5 +277,16 @@ fn product(
             b.graph.dequant_grouped_matmul(x, w, expert, scheme)?
         }
     };
-    b.times(y, factor)
+    let y = b.times(y, factor)?;
+    if !part.has_bias(spec) {
+        return Ok(y);
+    }
+    let name = part.name(spec, b.weights, layer, "bias");
+    let mut bias = b.weights.dense_f32(&name, &[count, rows])?;
+    if pairs {
+        super::super::stacked::part_pairs(&name, &mut bias)?;
+    }
+    let bias = b.param(&name, bias)?;
+    let bias = b.graph.gather(bias, expert, 0)?;
+    Ok(b.graph.plus(y, bias)?)
 }

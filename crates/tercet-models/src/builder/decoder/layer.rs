@@ -1,16 +1,16 @@
 //! The parts of a decoder layer, over how weights are had ([`Builder`]) and how attention is done ([`Attend`]).
 
-use tercet::ops::{AttentionMask, AttentionOptions, Layout, RopeStyle};
+use tercet::ops::AttentionMask;
 use tercet::scalar::UnaryFn;
-use tercet::{DType, Dim, Tensor, TensorType, Type, Value};
+use tercet::{DType, Dim, Tensor, TensorType, Value};
 
 use super::super::tuned::{Mode, Site};
 use super::super::{Builder, ModelError};
+use super::attention::attention;
 use super::experts::experts;
 use crate::adapter::rows::Rows;
 use crate::config::decoder::{
-    Activation, DecoderSpec, FeedForward, LayerSpec, NormKind, NormPlacement, Part, QkNorm,
-    Residual, Rope, RopeLayout,
+    Activation, DecoderSpec, FeedForward, NormKind, NormPlacement, Part, Residual, Rope,
 };
 
 /// How a layer attends.
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// The shape of rows of this width.
-    fn rows(&self, width: usize) -> tercet::Shape {
+    pub(super) fn rows(&self, width: usize) -> tercet::Shape {
         match self.attend {
             Attend::Cached { .. } => [self.len.clone(), width.into()].into(),
             Attend::Whole(_) => [self.batch.clone(), self.len.clone(), width.into()].into(),
@@ -87,15 +87,22 @@ pub(crate) fn rope_table(
     Ok([gather(f32::cos)?, gather(f32::sin)?])
 }
 
-/// The rows of the embedding at `tokens`, times the model's factor.
+/// The rows of the embedding at `tokens`, times the model's factor, with those of their positions where the model has some.
 pub(crate) fn embed(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
     tokens: Value,
+    positions: Value,
 ) -> Result<Value, ModelError> {
     let name = Part::Embedding.name(spec, b.weights, 0, "weight");
-    let x = b.embedding(tokens, &name, [spec.vocab, spec.hidden])?;
-    b.times(x, spec.embedding_scale)
+    let x = b.embedding(tokens, &name, Part::Embedding.shape(spec))?;
+    let x = b.times(x, spec.embedding_scale)?;
+    if !spec.learned_positions {
+        return Ok(x);
+    }
+    let name = Part::Positions.name(spec, b.weights, 0, "weight");
+    let of_positions = b.embedding(positions, &name, Part::Positions.shape(spec))?;
+    Ok(b.graph.plus(x, of_positions)?)
 }
 
 /// The norm of `x` with the gain of this part.
@@ -192,7 +199,7 @@ pub(super) fn linear(
 }
 
 /// One that adapters may change.
-fn project(
+pub(super) fn project(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
     part: Part,
@@ -247,160 +254,6 @@ pub(crate) fn layer(
     let y = b.drop(y)?;
     let y = b.times(y, spec.residual_scale)?;
     Ok(b.graph.plus(sum, y)?)
-}
-
-/// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, with the norms of queries and keys.
-fn heads(
-    b: &mut Builder<'_>,
-    spec: &DecoderSpec,
-    shared: &Shared,
-    layer: usize,
-    h: Value,
-) -> Result<[Value; 3], ModelError> {
-    let batch = match shared.attend {
-        Attend::Cached { .. } => Dim::Known(1),
-        Attend::Whole(_) => shared.batch.clone(),
-    };
-    let (q, kv) = (spec.q_width(), spec.kv_width());
-    let parts = match spec.fused_qkv {
-        true if spec.qkv_by_head => {
-            let all = project(b, spec, Part::Qkv, layer, h)?;
-            let size = spec.head_dim;
-            let shape = [
-                batch.clone(),
-                shared.len.clone(),
-                spec.heads.into(),
-                (3 * size).into(),
-            ];
-            let all = b.graph.reshape(all, shape)?;
-            [
-                b.graph.narrow(all, 3, 0, size)?,
-                b.graph.narrow(all, 3, size, size)?,
-                b.graph.narrow(all, 3, 2 * size, size)?,
-            ]
-        }
-        true => {
-            let all = project(b, spec, Part::Qkv, layer, h)?;
-            let axis = b.graph.ty(all).shape.len() - 1;
-            [
-                b.graph.narrow(all, axis, 0, q)?,
-                b.graph.narrow(all, axis, q, kv)?,
-                b.graph.narrow(all, axis, q + kv, kv)?,
-            ]
-        }
-        false => [
-            project(b, spec, Part::Query, layer, h)?,
-            project(b, spec, Part::Key, layer, h)?,
-            project(b, spec, Part::Value, layer, h)?,
-        ],
-    };
-    let norms = [Some(Part::QueryNorm), Some(Part::KeyNorm), None];
-    let counts = [spec.heads, spec.kv_heads, spec.kv_heads];
-    let mut heads = parts;
-    for ((head, norm_part), count) in heads.iter_mut().zip(norms).zip(counts) {
-        let normed = norm_part.zip(spec.qk_norm);
-        if let Some((part, QkNorm::Whole)) = normed {
-            *head = norm(b, spec, part, layer, *head)?;
-        }
-        let (len, size) = (shared.len.clone(), spec.head_dim.into());
-        let shape = [batch.clone(), len, count.into(), size];
-        *head = b.graph.reshape(*head, shape)?;
-        if let Some((part, QkNorm::Heads)) = normed {
-            *head = norm(b, spec, part, layer, *head)?;
-        }
-    }
-    Ok(heads)
-}
-
-/// A layer's attention of `h`.
-fn attention(
-    b: &mut Builder<'_>,
-    spec: &DecoderSpec,
-    shared: &Shared,
-    at: usize,
-    h: Value,
-) -> Result<Value, ModelError> {
-    let layer = spec.layers[at];
-    let [mut q, mut k, v] = heads(b, spec, shared, at, h)?;
-    if let Some(rope) = layer.rope {
-        let [cos, sin] = shared.ropes[rope];
-        let style = match spec.rope_layout {
-            RopeLayout::Halves => RopeStyle::NeoX,
-            RopeLayout::Pairs => RopeStyle::GptJ,
-        };
-        let mut turn = |x| {
-            let dims = spec.rope_dims;
-            b.graph.rope(x, cos, sin, style, dims, Layout::Bshd)
-        };
-        (q, k) = (turn(q)?, turn(k)?);
-    }
-    let y = attended(b, spec, shared, (at, layer), [q, k, v])?;
-    let y = b.graph.reshape(y, shared.rows(spec.q_width()))?;
-    project(b, spec, Part::AttentionOutput, at, y)
-}
-
-/// The result of attention, F32 `[batch, len, heads, head_dim]`.
-fn attended(
-    b: &mut Builder<'_>,
-    spec: &DecoderSpec,
-    shared: &Shared,
-    (at, layer): (usize, LayerSpec),
-    [q, k, v]: [Value; 3],
-) -> Result<Value, ModelError> {
-    let mut options = AttentionOptions::new(spec.heads, spec.kv_heads, Layout::Bshd);
-    if let Some(scale) = spec.attention_scale {
-        options = options.scale(scale);
-    }
-    if let Some(cap) = spec.attention_softcap {
-        options = options.softcap(cap);
-    }
-    match &shared.attend {
-        Attend::Whole(masks) => {
-            let mask = masks.iter().find(|(window, _)| *window == layer.window);
-            let (_, mask) = mask.expect("invariant: there is a mask for every window");
-            Ok(b.graph.attention(q, k, v, options.mask(*mask))?)
-        }
-        &Attend::Cached {
-            start,
-            kv_len,
-            context,
-            dtype,
-        } => {
-            let ty = Type::new(dtype, [1, context, spec.kv_heads, spec.head_dim]);
-            let k = append(b, &format!("cache.{at}.k"), k, &ty, start)?;
-            let v = append(b, &format!("cache.{at}.v"), v, &ty, start)?;
-            let q = cast(b, q, dtype)?;
-            let options = match layer.window {
-                // A window of all positions is none.
-                Some(window) if window < context => options.window(window),
-                Some(_) | None => options.causal(),
-            };
-            let y = b.graph.attention(q, k, v, options.kv_len(kv_len))?;
-            cast(b, y, DType::F32)
-        }
-    }
-}
-
-/// Writes the new keys or values into their cache and returns all of it.
-fn append(
-    b: &mut Builder<'_>,
-    name: &str,
-    new: Value,
-    ty: &Type,
-    start: Value,
-) -> Result<Value, ModelError> {
-    let cache = b.graph.state(name, ty.clone())?;
-    let new = cast(b, new, ty.dtype)?;
-    let updated = b.graph.dynamic_update_slice(cache, new, start)?;
-    b.graph.assign(cache, updated)?;
-    Ok(updated)
-}
-
-fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
-    if b.graph.ty(x).dtype == to {
-        return Ok(x);
-    }
-    Ok(b.graph.cast(x, to)?)
 }
 
 pub(crate) fn activate(

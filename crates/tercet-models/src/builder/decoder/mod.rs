@@ -13,8 +13,11 @@
 //!
 //! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
 
+mod attention;
 mod experts;
+mod latent;
 pub(crate) mod layer;
+pub(crate) mod products;
 
 use tercet::ops::SampleOptions;
 use tercet::{CompileOptions, DType, Device, Dim, Shape, Type};
@@ -22,6 +25,9 @@ use tercet::{CompileOptions, DType, Device, Dim, Shape, Type};
 use super::tuned::{Mode, ScaledAdapter};
 use super::{Builder, Generator, Model, ModelError, Weights};
 use crate::config::decoder::{DecoderSpec, Part};
+pub use products::Products;
+use products::Rounded;
+
 use layer::{Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables};
 
 /// How the next token is chosen from the logits.
@@ -58,6 +64,8 @@ pub struct DecoderOptions {
     pub logit_rows: usize,
     /// The float dtype of the arithmetic and of the cache.
     pub dtype: DType,
+    /// What rows of F32 become on their way into products; of no effect in other dtypes.
+    pub products: Products,
     /// Adds the output `next`.
     pub sampling: Option<Sampling>,
     /// Adapters that change the projections, all at once; none by default.
@@ -65,7 +73,7 @@ pub struct DecoderOptions {
 }
 
 impl DecoderOptions {
-    /// The context that the model was trained for, parts of 512 tokens, one row of logits, F32,
+    /// The context that the model was trained for, parts of 512 tokens, one row of logits, F32, products too,
     /// greedy.
     pub fn new(config: &DecoderSpec) -> DecoderOptions {
         DecoderOptions {
@@ -73,6 +81,7 @@ impl DecoderOptions {
             chunk: 512.min(config.context),
             logit_rows: 1,
             dtype: DType::F32,
+            products: Products::Exact,
             sampling: Some(Sampling::GREEDY),
             adapters: Vec::new(),
         }
@@ -112,7 +121,14 @@ impl Decoder {
                 "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
             )));
         }
-        let mut b = Builder::new(weights, options.dtype).in_mode(Mode::Adapted(&options.adapters));
+        if config.learned_positions && options.context > config.context {
+            let (context, most) = (options.context, config.context);
+            return Err(ModelError::Unsupported(format!(
+                "a context of {context} tokens; the model has a row for each of {most} positions"
+            )));
+        }
+        let b = Builder::new(weights, options.dtype).of_decoder(config);
+        let mut b = b.in_mode(Mode::Adapted(&options.adapters));
         let len = Dim::sym("s");
         let tokens = b
             .graph
@@ -140,7 +156,7 @@ impl Decoder {
             batch: Dim::Known(1),
             len,
         };
-        let mut x = embed(&mut b, config, tokens)?;
+        let mut x = embed(&mut b, config, tokens, positions)?;
         for at in 0..config.layers.len() {
             x = layer(&mut b, config, &shared, at, x)?;
         }
@@ -178,12 +194,19 @@ impl Decoder {
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
     pub fn generator(&self, device: &Device) -> Result<Generator, ModelError> {
-        let exe = self.model.compile(device, &self.compile_options())?;
-        Ok(Generator::new(
-            exe,
-            &self.config,
-            &self.options,
-            &self.model,
-        ))
+        let products = self.products(device);
+        let options = self.compile_options().products_in(products);
+        let exe = self.model.compile(device, &options)?;
+        let rounded = products.map(|to| Rounded::new(to, device, options, &self.model));
+        Ok(Generator::new(exe, rounded, self))
+    }
+
+    /// What rows of F32 are rounded to in products on this device.
+    pub fn products(&self, device: &Device) -> Option<DType> {
+        let DecoderOptions {
+            dtype, products, ..
+        } = self.options;
+        let chosen = products.choose(&self.model.graph, &device.products());
+        chosen.filter(|_| dtype == DType::F32)
     }
 }

@@ -126,7 +126,8 @@ impl Training {
             Tuning::Full => Mode::Full,
             Tuning::Lora(lora) => Mode::Lora(lora),
         };
-        let b = Builder::new(weights, options.dtype).in_mode(mode);
+        let b = Builder::new(weights, options.dtype).of_decoder(config);
+        let b = b.in_mode(mode);
         let mut b = b.with_dropout(options.dropout, 0)?;
         let x = hidden(&mut b, config, options)?;
         let x = b.graph.reshape(x, [rows.clone(), config.hidden.into()])?;
@@ -191,7 +192,7 @@ fn hidden(
         len,
     };
     let tokens = not_negative(&mut b.graph, tokens)?;
-    let x = embed(b, config, tokens)?;
+    let x = embed(b, config, tokens, positions)?;
     let mut x = b.drop(x)?;
     for at in 0..config.layers.len() {
         if options.checkpoints {

@@ -25,30 +25,48 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<DecoderSpec, ConfigError> {
 
 fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
     let family = id.get();
-    let supported = "an unquantised checkpoint (or a GGUF file)";
-    fields.only("quantization_config", supported, |_| false)?;
+    let supported = match family.quantized {
+        Some(method) => {
+            &format!("of the method {method}, an unquantised checkpoint or a GGUF file")
+        }
+        None => "an unquantised checkpoint (or a GGUF file)",
+    };
+    fields.only("quantization_config", supported, |v| {
+        let method = v.get("quant_method").and_then(Value::as_str);
+        family.quantized.is_some() && method == family.quantized
+    })?;
     fields.only("is_encoder_decoder", "false", |v| {
         v.as_bool() == Some(false)
     })?;
     fields.only("is_decoder", "true or false", Value::is_boolean)?;
 
-    let hidden = fields.size("hidden_size")?;
-    let heads = fields.size("num_attention_heads")?;
+    let sizes = &family.sizes;
+    let [hidden, layers, heads] =
+        [sizes.hidden, sizes.layers, sizes.heads].map(|names| first_size(fields, names));
+    let needed = |found: Result<Option<usize>, ConfigError>, names: &[&'static str]| {
+        fields.required(names[0], found?)
+    };
+    let (hidden, heads) = (needed(hidden, sizes.hidden)?, needed(heads, sizes.heads)?);
+    let ffn = match (first_size(fields, sizes.ffn)?, sizes.ffn_is_derived) {
+        (None, true) => Some(4 * hidden),
+        (found, _) => found,
+    };
+    let context = first_size(fields, sizes.context)?.or(sizes.typical_context);
     let head_dim = derived_head_dim(fields.opt_size("head_dim")?, hidden, heads)?;
     let mut spec = DecoderSpec::llama(DecoderDims {
         hidden,
-        layers: fields.size("num_hidden_layers")?,
+        layers: needed(layers, sizes.layers)?,
         heads,
         kv_heads: fields.opt_size("num_key_value_heads")?.unwrap_or(heads),
         head_dim,
-        ffn: fields.size("intermediate_size")?,
+        ffn: fields.required(sizes.ffn[0], ffn)?,
         vocab: fields.size("vocab_size")?,
-        context: fields.size("max_position_embeddings")?,
+        context: fields.required(sizes.context[0], context)?,
     });
     spec.family = id;
     (family.defaults)(&mut spec);
     spec.rope_layout = family.rope_in_folders;
-    spec.qkv_by_head = family.qkv_by_head_in_folders;
+    spec.qkv_by_group = family.qkv_by_group_in_folders;
     spec.norm.eps = fields.positive(family.eps)? as f32;
     let activation = family.activations.iter().find(|f| fields.get(f).is_some());
     if let Some(activation) = activation {
@@ -61,6 +79,16 @@ fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigE
     spec.bos = fields.opt_token("bos_token_id")?;
     spec.eos = fields.tokens("eos_token_id")?;
     Ok(spec)
+}
+
+/// The size that the first of these fields has which is there.
+fn first_size(fields: &Fields<'_>, names: &[&'static str]) -> Result<Option<usize>, ConfigError> {
+    for &name in names {
+        if let Some(size) = fields.opt_size(name)? {
+            return Ok(Some(size));
+        }
+    }
+    Ok(None)
 }
 
 fn set_activation(

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::super::{ConfigError, ensure};
 use super::families::{self, DecoderFamily};
 use super::{
-    DecoderDims, DecoderSpec, Experts, FeedForward, NormKind, Part, Rope, RopeScaling,
+    DecoderDims, DecoderSpec, Experts, FeedForward, NormKind, Part, Rope, RopeScaling, Shared,
     derived_head_dim, rope,
 };
 use crate::gguf::{Gguf, GgufError, Metadata, clip};
@@ -163,17 +163,24 @@ fn experts(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let Some(normalized) = spec.family.get().normalizes_experts else {
         return Err(keys.unsupported("expert_count", &count.to_string(), "a dense model"));
     };
-    let experts = Experts {
-        count,
-        used: keys.size("expert_used_count")?,
-        ffn: ffn.unwrap_or(spec.ffn),
-        normalized,
-        shared,
+    let used = keys.size("expert_used_count")?;
+    // The first layers may have no experts.
+    let has = |part: Part, layer: usize, suffix: &str| {
+        let name = part.gguf(spec, layer);
+        keys.gguf.has_tensor(&format!("{name}.{suffix}"))
     };
-    spec.set_experts(experts, |layer| {
-        let router = format!("{}.weight", Part::Router.gguf(layer));
-        keys.gguf.has_tensor(&router)
-    });
+    let layers = 0..spec.layers.len();
+    let some = |part: Part, suffix: &str| layers.clone().any(|layer| has(part, layer, suffix));
+    let scored = some(Part::SharedScore, "weight");
+    let experts = Experts {
+        shared: shared.map(|ffn| Shared { ffn, scored }),
+        bias: some(Part::Router, "bias"),
+        ..Experts::new([count, used, ffn.unwrap_or(spec.ffn)], normalized)
+    };
+    let sparse: Vec<bool> = layers
+        .map(|layer| has(Part::Router, layer, "weight"))
+        .collect();
+    spec.set_experts(experts, |layer| sparse[layer]);
     Ok(())
 }
 
@@ -192,6 +199,7 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
     let head_dim = derived_head_dim(keys.opt_size("attention.key_length")?, hidden, heads)?;
     if let Some(found) = keys.opt_size("attention.value_length")?
         && found != head_dim
+        && !family.has_value_length
     {
         let supported = format!("{head_dim} (the key length)");
         return Err(keys.unsupported("attention.value_length", &found.to_string(), &supported));
@@ -222,7 +230,9 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
         theta: theta.into(),
         scaling: scaling(keys, spec.context)?,
     };
-    let has = |part: Part, suffix: &str| gguf.has_tensor(&format!("{}.{suffix}", part.gguf(0)));
+    let names = spec.clone();
+    let has =
+        |part: Part, suffix: &str| gguf.has_tensor(&format!("{}.{suffix}", part.gguf(&names, 0)));
     spec.tied_embeddings = !has(Part::Output, "weight");
     spec.fused_qkv = has(Part::Qkv, "weight");
     spec.fused_gate_up = matches!(spec.feed_forward, FeedForward::Gated(_))

@@ -5,9 +5,11 @@
 //! `config.json` and keys of GGUF metadata it honours beyond the common ones. A field or a tensor that nobody honours is
 //! refused.
 
+mod experts;
 mod families;
 mod json;
 mod keys;
+mod layers;
 mod part;
 mod rope;
 mod tensors;
@@ -16,138 +18,18 @@ use crate::gguf::Gguf;
 use serde_json::{Map, Value};
 
 use super::{ConfigError, Fields, ensure};
+pub use experts::{ExpertTensors, Experts, Groups, Scores, Shared};
 pub use families::DecoderFamily;
 pub(crate) use families::{model_types, of_gguf, of_model_type};
 pub(super) use json::stretched;
+pub use layers::{
+    Activation, FeedForward, Latent, LayerSpec, Norm, NormKind, NormPlacement, QkNorm, Residual,
+    RopeLayout,
+};
 pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part, projections};
 pub use rope::{Rope, RopeScaling};
 pub(super) use tensors::refuse;
 pub(crate) use tensors::refuse_unknown_modules;
-
-/// Which elements of a head rotary embedding turns together.
-///
-/// The two orders give the same model with the rows of the Q and K weights permuted; GGUF files
-/// of the llama architecture store them permuted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RopeLayout {
-    /// Element `i` with `i + n_rot / 2` (GPT-NeoX, Hugging Face).
-    Halves,
-    /// Element `2 i` with `2 i + 1` (GPT-J, GGUF's llama).
-    Pairs,
-}
-
-/// What a norm divides by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NormKind {
-    /// The root of the mean square (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
-    Rms,
-    /// The standard deviation, after the mean is taken away (Ba and others, "Layer Normalization", 2016).
-    Layer,
-}
-
-/// The norms of a model.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Norm {
-    /// What they divide by.
-    pub kind: NormKind,
-    /// Added to the mean square or the variance.
-    pub eps: f32,
-    /// Whether they have biases.
-    pub bias: bool,
-    /// Whether stored gains are what is added to 1.
-    pub one_plus: bool,
-}
-
-/// Where a layer's norms stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NormPlacement {
-    /// Before attention and before the feed-forward network.
-    Before,
-    /// After each of them, before their result is added.
-    After,
-    /// Before and after.
-    Around,
-}
-
-/// How a layer's two halves follow each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Residual {
-    /// The feed-forward network reads the sum of `x` and attention.
-    Serial,
-    /// Both read the normed `x`, by one norm, and both results are added to `x`.
-    Parallel,
-    /// Both read `x`, each by a norm of its own, and both results are added to `x`.
-    ParallelNorms,
-}
-
-/// Norms of queries and keys before they are rotated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QkNorm {
-    /// Of each head, with one gain of `head_dim` elements for all.
-    Heads,
-    /// Of all heads together, with a gain for each element.
-    Whole,
-}
-
-/// The nonlinearity of a feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `x sigmoid(x)`.
-    Silu,
-    /// `x Phi(x)`, by the error function.
-    Gelu,
-    /// Its approximation by a hyperbolic tangent.
-    GeluTanh,
-    /// `max(x, 0)`.
-    Relu,
-    /// The hyperbolic tangent.
-    Tanh,
-}
-
-/// A layer's feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FeedForward {
-    /// `down(f(gate(x)) up(x))` (Shazeer, "GLU Variants Improve Transformer", 2020).
-    Gated(Activation),
-    /// `down(f(up(x)))`.
-    Plain(Activation),
-}
-
-/// What tells one layer from another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LayerSpec {
-    /// Of how many keys, its own included, a query sees the last; all before it where there is none.
-    pub window: Option<usize>,
-    /// Which of the model's [`DecoderSpec::ropes`] turns queries and keys; none leaves them as they are.
-    pub rope: Option<usize>,
-    /// Whether its feed-forward network is one of experts.
-    pub experts: bool,
-}
-
-/// Experts in place of a feed-forward network (Shazeer and others, "Outrageously Large Neural Networks", 2017): each token
-/// goes through those whose probability, by a softmax over all, is greatest, and results are added by it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Experts {
-    /// How many there are.
-    pub count: usize,
-    /// Through how many a token goes.
-    pub used: usize,
-    /// Width of one.
-    pub ffn: usize,
-    /// Whether the probabilities of those that are used are divided by their sum.
-    pub normalized: bool,
-    /// Width of the one that all tokens go through, if there is one; its result is times the sigmoid of a projection.
-    pub shared: Option<usize>,
-}
-
-impl LayerSpec {
-    /// Full causal attention with the first rotary embedding.
-    pub const FULL: LayerSpec = LayerSpec {
-        window: None,
-        rope: Some(0),
-        experts: false,
-    };
-}
 
 /// The sizes of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -227,11 +109,18 @@ pub struct DecoderSpec {
     pub feed_forward: FeedForward,
     /// The experts of the layers that have some.
     pub experts: Option<Experts>,
+    /// Latent attention in place of projections of queries, keys and values; its heads have parts that are not rotated,
+    /// then `rope_dims` that are.
+    pub latent: Option<Latent>,
+    /// Whether each head has a score that stands for no key: it takes a part of the weights and gives nothing.
+    pub sinks: bool,
+    /// Whether rows of a table, one for each position of the context, are added to embeddings.
+    pub learned_positions: bool,
     /// Whether Q, K and V are rows of one projection.
     pub fused_qkv: bool,
-    /// Whether the rows of that projection are Q, K and V of the first head, then of the second, and so on; else those
-    /// of all heads' Q, then K, then V. Such a model has as many key and value heads as query heads.
-    pub qkv_by_head: bool,
+    /// Whether the rows of that projection are, for the first key and value head, its queries, its key and its value, then
+    /// those of the second, and so on; else those of all heads' Q, then K, then V.
+    pub qkv_by_group: bool,
     /// Whether gate and up are rows of one projection, the gate first.
     pub fused_gate_up: bool,
     /// The factor of the scores; `head_dim^-0.5` where there is none.
@@ -256,6 +145,8 @@ pub struct DecoderSpec {
     pub mlp_bias: bool,
     /// Whether the output projection has a bias.
     pub head_bias: bool,
+    /// Whether a folder's names lack what those of the family begin with: it was written without the head.
+    pub bare_names: bool,
     /// Whether a folder calls the output `lm_head` where the family of old had a name of its own.
     pub output_is_lm_head: bool,
     /// The token that begins a text.
@@ -305,7 +196,10 @@ impl DecoderSpec {
             feed_forward: FeedForward::Gated(Activation::Silu),
             experts: None,
             fused_qkv: false,
-            qkv_by_head: false,
+            latent: None,
+            sinks: false,
+            learned_positions: false,
+            qkv_by_group: false,
             fused_gate_up: false,
             attention_scale: None,
             attention_softcap: None,
@@ -318,6 +212,7 @@ impl DecoderSpec {
             output_bias: false,
             mlp_bias: false,
             head_bias: false,
+            bare_names: false,
             output_is_lm_head: false,
             bos: None,
             eos: Vec::new(),
@@ -348,6 +243,16 @@ impl DecoderSpec {
         Ok(spec)
     }
 
+    /// Takes from a folder's tensors what its names are: those of the output, and whether they lack what those of the family
+    /// begin with.
+    pub(crate) fn settle_names(&mut self, has: &dyn Fn(&str) -> bool) {
+        self.output_is_lm_head = has("lm_head.weight");
+        let embedding = Part::Embedding.module(self, 0);
+        let bare = embedding.strip_prefix(self.family.get().prefix);
+        self.bare_names =
+            bare.is_some_and(|bare| bare != embedding && has(&part::tensor(bare, "weight")));
+    }
+
     /// The width of all queries.
     pub(crate) fn q_width(&self) -> usize {
         self.heads * self.head_dim
@@ -356,6 +261,11 @@ impl DecoderSpec {
     /// The width of all keys, and of all values.
     pub(crate) fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
+    }
+
+    /// Elements of a head of the values.
+    pub(crate) fn value_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.value_dim)
     }
 
     /// Every layer sees the last `window` keys where `windowed` says so for its number.
@@ -378,12 +288,6 @@ impl DecoderSpec {
             format!(
                 "{} query heads cannot share {} key/value heads evenly",
                 self.heads, self.kv_heads
-            )
-        })?;
-        ensure(!self.qkv_by_head || self.heads == self.kv_heads, || {
-            format!(
-                "a fused projection by heads needs as many key/value heads as query heads, not {} for {}",
-                self.kv_heads, self.heads
             )
         })?;
         ensure(
@@ -414,11 +318,12 @@ impl DecoderSpec {
         ] {
             value.map_or(Ok(()), |value| positive(what, value))?;
         }
-        if let Some(Experts { count, used, .. }) = self.experts {
-            ensure(used <= count, || {
-                format!("{used} of {count} experts cannot be used")
-            })?;
+        if let Some(experts) = &self.experts {
+            experts.check()?;
         }
+        ensure(!self.learned_positions || self.ropes.is_empty(), || {
+            "learned positions and a rotary embedding".to_string()
+        })?;
         let beyond = self
             .bos
             .iter()

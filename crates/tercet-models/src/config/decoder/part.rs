@@ -8,6 +8,8 @@ use crate::builder::Weights;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Embedding,
+    /// The table of learned positions.
+    Positions,
     AttentionNorm,
     Query,
     Key,
@@ -16,6 +18,15 @@ pub(crate) enum Part {
     Qkv,
     QueryNorm,
     KeyNorm,
+    /// The scores of what is no key.
+    Sinks,
+    /// The row that queries are projected from, and its norm.
+    QueryRow,
+    QueryRowNorm,
+    /// The row that keys and values are projected from, with the rotated part of keys; its norm; its projection.
+    KvRow,
+    KvRowNorm,
+    Kv,
     AttentionOutput,
     AttentionPostNorm,
     FfnNorm,
@@ -26,12 +37,18 @@ pub(crate) enum Part {
     Down,
     /// The scores of experts.
     Router,
+    /// What is added to scores that choose.
+    RouterChoice,
     ExpertGate,
     ExpertUp,
+    /// Gate and up in one.
+    ExpertGateUp,
     ExpertDown,
     /// Of the expert that all tokens go through.
     SharedGate,
     SharedUp,
+    /// Gate and up in one.
+    SharedGateUp,
     SharedDown,
     SharedScore,
     FfnPostNorm,
@@ -41,6 +58,18 @@ pub(crate) enum Part {
 
 /// Where a folder's names have the number of an expert.
 pub(crate) const EXPERT: &str = "[]";
+
+/// What names end with that are those of tensors themselves, to which nothing is added but `_bias`.
+pub(crate) const WHOLE: char = '=';
+
+/// The name of a tensor of a part: `weight` or `bias`.
+pub(crate) fn tensor(base: &str, suffix: &str) -> String {
+    match (base.strip_suffix(WHOLE), suffix) {
+        (Some(name), "weight") => name.to_string(),
+        (Some(name), _) => format!("{name}_{suffix}"),
+        (None, _) => format!("{base}.{suffix}"),
+    }
+}
 
 /// What folders call the output projection.
 pub(crate) const OUTPUT_MODULE: &str = "lm_head";
@@ -54,6 +83,7 @@ impl Part {
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Part::Embedding => ("model.embed_tokens", "token_embd"),
+            Part::Positions => ("model.embed_positions", "position_embd"),
             Part::AttentionNorm => ("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
             Part::Query => ("model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"),
             Part::Key => ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),
@@ -61,6 +91,21 @@ impl Part {
             Part::Qkv => ("model.layers.{}.self_attn.qkv_proj", "blk.{}.attn_qkv"),
             Part::QueryNorm => ("model.layers.{}.self_attn.q_norm", "blk.{}.attn_q_norm"),
             Part::KeyNorm => ("model.layers.{}.self_attn.k_norm", "blk.{}.attn_k_norm"),
+            Part::Sinks => ("model.layers.{}.self_attn.sinks=", "blk.{}.attn_sinks"),
+            Part::QueryRow => ("model.layers.{}.self_attn.q_a_proj", "blk.{}.attn_q_a"),
+            Part::QueryRowNorm => (
+                "model.layers.{}.self_attn.q_a_layernorm",
+                "blk.{}.attn_q_a_norm",
+            ),
+            Part::KvRow => (
+                "model.layers.{}.self_attn.kv_a_proj_with_mqa",
+                "blk.{}.attn_kv_a_mqa",
+            ),
+            Part::KvRowNorm => (
+                "model.layers.{}.self_attn.kv_a_layernorm",
+                "blk.{}.attn_kv_a_norm",
+            ),
+            Part::Kv => ("model.layers.{}.self_attn.kv_b_proj", "blk.{}.attn_kv_b"),
             Part::AttentionOutput => ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"),
             Part::AttentionPostNorm => (
                 "model.layers.{}.post_attention_layernorm",
@@ -75,6 +120,18 @@ impl Part {
             Part::GateUp => ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),
             Part::Down => ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
             Part::Router => ("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp"),
+            Part::RouterChoice => (
+                "model.layers.{}.mlp.gate.e_score_correction_bias=",
+                "blk.{}.exp_probs_b.bias=",
+            ),
+            Part::ExpertGateUp => (
+                "model.layers.{}.mlp.experts.gate_up_proj=",
+                "blk.{}.ffn_gate_up_exps",
+            ),
+            Part::SharedGateUp => (
+                "model.layers.{}.shared_mlp.input_linear",
+                "blk.{}.ffn_gate_up_shexp",
+            ),
             Part::ExpertGate => (
                 "model.layers.{}.mlp.experts.[].gate_proj",
                 "blk.{}.ffn_gate_exps",
@@ -122,9 +179,9 @@ impl Part {
     ) -> String {
         let base = match weights {
             Weights::Hf(_) | Weights::MadeUp(_) => self.module(spec, layer),
-            Weights::Gguf(_) => self.gguf(layer),
+            Weights::Gguf(_) => self.gguf(spec, layer),
         };
-        format!("{base}.{suffix}")
+        tensor(&base, suffix)
     }
 
     /// The name in a Hugging Face folder, without `.weight`.
@@ -132,15 +189,38 @@ impl Part {
         if self == Part::Output && spec.output_is_lm_head {
             return OUTPUT_MODULE.to_string();
         }
-        let names = spec.family.get().names;
-        let own = names.iter().find(|(part, _)| *part == self);
-        let name = own.map_or(self.names().0, |(_, name)| name);
+        let row = spec.family.get();
+        let names = (row.names_of)(spec).iter().chain(row.names);
+        let name = self.own(names).unwrap_or(self.names().0);
+        let name = match spec.bare_names {
+            true => name.strip_prefix(row.prefix).unwrap_or(name),
+            false => name,
+        };
         name.replace("{}", &layer.to_string())
     }
 
     /// The name in a GGUF file, without `.weight`.
-    pub(crate) fn gguf(self, layer: usize) -> String {
-        self.names().1.replace("{}", &layer.to_string())
+    pub(crate) fn gguf(self, spec: &DecoderSpec, layer: usize) -> String {
+        let names = (spec.family.get().names_of_gguf)(spec).iter();
+        let name = self.own(names).unwrap_or(self.names().1);
+        name.replace("{}", &layer.to_string())
+    }
+
+    /// Whether it is a projection of experts.
+    pub(crate) fn is_of_experts(self) -> bool {
+        matches!(
+            self,
+            Part::ExpertGate | Part::ExpertUp | Part::ExpertGateUp | Part::ExpertDown
+        )
+    }
+
+    /// The first name that a family has for it.
+    fn own(
+        self,
+        mut names: impl Iterator<Item = &'static (Part, &'static str)>,
+    ) -> Option<&'static str> {
+        let found = names.find(|(part, _)| *part == self);
+        found.map(|(_, name)| *name)
     }
 
     /// Outputs and inputs of a projection; of a norm 1 and its elements.
@@ -150,26 +230,46 @@ impl Part {
         } = *spec;
         let (q, kv) = (spec.q_width(), spec.kv_width());
         let experts = spec.experts.unwrap_or_default();
-        let shared = experts.shared.unwrap_or_default();
+        let shared = experts.shared.map_or(0, |shared| shared.ffn);
+        let (query_rank, rank) = match spec.latent {
+            Some(latent) => (latent.query_rank.unwrap_or(0), latent.rank),
+            None => (0, 0),
+        };
         let of_heads = |whole: usize| match spec.qk_norm {
             Some(QkNorm::Whole) => whole,
             Some(QkNorm::Heads) | None => spec.head_dim,
         };
         match self {
-            Part::Query => [q, hidden],
+            Part::Query => match query_rank {
+                0 => [q, hidden],
+                rank => [q, rank],
+            },
+            Part::QueryRow => [query_rank, hidden],
+            Part::QueryRowNorm => [1, query_rank],
+            Part::KvRow => [rank + spec.rope_dims, hidden],
+            Part::KvRowNorm => [1, rank],
+            Part::Kv => [
+                spec.heads * (spec.head_dim - spec.rope_dims + spec.value_dim()),
+                rank,
+            ],
+            Part::Sinks => [1, spec.heads],
             Part::Key | Part::Value => [kv, hidden],
             Part::Qkv => [q + 2 * kv, hidden],
-            Part::AttentionOutput => [hidden, q],
+            Part::AttentionOutput => [hidden, spec.heads * spec.value_dim()],
             Part::Gate | Part::Up => [ffn, hidden],
             Part::GateUp => [2 * ffn, hidden],
             Part::Down => [hidden, ffn],
             Part::Router => [experts.count, hidden],
+            Part::RouterChoice => [1, experts.count],
+            Part::ExpertGateUp => [2 * experts.ffn, hidden],
+            Part::SharedGateUp => [2 * shared, hidden],
             Part::ExpertGate | Part::ExpertUp => [experts.ffn, hidden],
             Part::ExpertDown => [hidden, experts.ffn],
             Part::SharedGate | Part::SharedUp => [shared, hidden],
             Part::SharedDown => [hidden, shared],
             Part::SharedScore => [1, hidden],
             Part::Embedding | Part::Output => [vocab, hidden],
+            Part::Positions => [spec.context, hidden],
             Part::QueryNorm => [1, of_heads(q)],
             Part::KeyNorm => [1, of_heads(kv)],
             Part::AttentionNorm
@@ -191,7 +291,9 @@ impl Part {
 
     pub(crate) fn has_bias(self, spec: &DecoderSpec) -> bool {
         match self {
-            Part::Query | Part::Key | Part::Value | Part::Qkv => spec.qkv_bias,
+            Part::Query | Part::Key | Part::Value | Part::Qkv => {
+                spec.qkv_bias && spec.latent.is_none()
+            }
             Part::AttentionOutput => spec.output_bias,
             Part::Gate | Part::Up | Part::GateUp | Part::Down => spec.mlp_bias,
             Part::Output => spec.head_bias,
@@ -200,15 +302,24 @@ impl Part {
             | Part::FfnNorm
             | Part::FfnPostNorm
             | Part::FinalNorm => spec.norm.bias,
-            Part::Embedding
-            | Part::QueryNorm
-            | Part::KeyNorm
-            | Part::Router
+            Part::Router
             | Part::ExpertGate
             | Part::ExpertUp
-            | Part::ExpertDown
+            | Part::ExpertGateUp
+            | Part::ExpertDown => spec.experts.is_some_and(|experts| experts.bias),
+            Part::QueryRow | Part::KvRow => spec.qkv_bias,
+            Part::Embedding
+            | Part::Positions
+            | Part::QueryNorm
+            | Part::KeyNorm
+            | Part::Sinks
+            | Part::QueryRowNorm
+            | Part::KvRowNorm
+            | Part::Kv
+            | Part::RouterChoice
             | Part::SharedGate
             | Part::SharedUp
+            | Part::SharedGateUp
             | Part::SharedDown
             | Part::SharedScore => false,
         }
@@ -216,9 +327,14 @@ impl Part {
 
     /// The projections of a layer that adapters may change; those of experts are none.
     pub(crate) fn projections(spec: &DecoderSpec, layer: usize) -> Vec<Part> {
-        let mut parts = match spec.fused_qkv {
-            true => vec![Part::Qkv],
-            false => vec![Part::Query, Part::Key, Part::Value],
+        let mut parts = match (spec.latent, spec.fused_qkv) {
+            (Some(latent), _) => {
+                let row = latent.query_rank.map(|_| Part::QueryRow);
+                let row = row.into_iter();
+                row.chain([Part::Query, Part::KvRow, Part::Kv]).collect()
+            }
+            (None, true) => vec![Part::Qkv],
+            (None, false) => vec![Part::Query, Part::Key, Part::Value],
         };
         parts.push(Part::AttentionOutput);
         if spec.layers[layer].experts {
@@ -237,15 +353,23 @@ impl Part {
     pub(crate) fn of_layer(spec: &DecoderSpec, layer: usize) -> Vec<Part> {
         let mut parts = Part::projections(spec, layer);
         if let (Some(experts), true) = (spec.experts, spec.layers[layer].experts) {
-            parts.extend([
-                Part::Router,
-                Part::ExpertGate,
-                Part::ExpertUp,
-                Part::ExpertDown,
-            ]);
-            if experts.shared.is_some() {
-                parts.extend([Part::SharedGate, Part::SharedUp]);
-                parts.extend([Part::SharedDown, Part::SharedScore]);
+            parts.extend([Part::Router, Part::ExpertDown]);
+            match experts.stored.joins_gates() {
+                true => parts.push(Part::ExpertGateUp),
+                false => parts.extend([Part::ExpertGate, Part::ExpertUp]),
+            }
+            if experts.choice_bias {
+                parts.push(Part::RouterChoice);
+            }
+            if let Some(shared) = experts.shared {
+                parts.push(Part::SharedDown);
+                match experts.stored.joins_gates() {
+                    true => parts.push(Part::SharedGateUp),
+                    false => parts.extend([Part::SharedGate, Part::SharedUp]),
+                }
+                if shared.scored {
+                    parts.push(Part::SharedScore);
+                }
             }
         }
         if spec.placement != NormPlacement::After {
@@ -257,6 +381,13 @@ impl Part {
         }
         if spec.placement != NormPlacement::Before {
             parts.extend([Part::AttentionPostNorm, Part::FfnPostNorm]);
+        }
+        if spec.sinks {
+            parts.push(Part::Sinks);
+        }
+        if let Some(latent) = spec.latent {
+            parts.extend(latent.query_rank.map(|_| Part::QueryRowNorm));
+            parts.push(Part::KvRowNorm);
         }
         if spec.qk_norm.is_some() {
             parts.extend([Part::QueryNorm, Part::KeyNorm]);

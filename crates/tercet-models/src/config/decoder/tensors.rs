@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::super::ConfigError;
-use super::part::EXPERT;
+use super::part::{EXPERT, tensor};
 use super::{DecoderSpec, Part};
 use crate::builder::Weights;
 use crate::gguf::{Gguf, clip};
@@ -15,20 +15,15 @@ const OF_GGUF: [&str; 3] = [
     "rope_factors_short.weight",
 ];
 
-/// Ends of tensors' names in folders that hold what the configuration says already.
-const DERIVED: [&str; 3] = [
-    "rotary_emb.inv_freq",
-    // GPT-NeoX's causal mask.
-    ".attention.bias",
-    ".attention.masked_bias",
-];
+/// Ends of tensors' names in folders that hold what the configuration says already, in any family.
+const DERIVED: [&str; 1] = ["rotary_emb.inv_freq"];
 
 /// How many names an error lists.
 const LISTED: usize = 5;
 
 /// Refuses a GGUF file with a tensor that a model of this specification does not have.
 pub(super) fn refuse_unknown(spec: &DecoderSpec, gguf: &Gguf) -> Result<(), ConfigError> {
-    let mut known = names(spec, &|part, layer| part.gguf(layer));
+    let mut known = names(spec, &|part, layer| part.gguf(spec, layer));
     let factors: Vec<String> = known.iter().flat_map(|n| Weights::factors_of(n)).collect();
     known.extend(factors);
     known.extend(OF_GGUF.map(String::from));
@@ -46,7 +41,8 @@ pub(crate) fn refuse_unknown_modules<'a>(
     let mut known = names(spec, &|part, layer| part.module(spec, layer));
     // Some writers keep a copy of the embedding.
     known.insert(format!("{}.weight", Part::Output.module(spec, 0)));
-    let tensors = tensors.filter(|name| !DERIVED.iter().any(|end| name.ends_with(end)));
+    let derived = || DERIVED.iter().chain(spec.family.get().derived);
+    let tensors = tensors.filter(|name| !derived().any(|end| name.ends_with(end)));
     refuse(tensors, &known)
 }
 
@@ -57,19 +53,25 @@ fn names(spec: &DecoderSpec, name: &dyn Fn(Part, usize) -> String) -> HashSet<St
         parts.into_iter().map(move |part| (part, layer))
     });
     let ends = [Part::Embedding, Part::FinalNorm, Part::Output].map(|part| (part, 0));
+    let positions = spec.learned_positions.then_some((Part::Positions, 0));
+    let ends = ends.into_iter().chain(positions);
     let mut names = HashSet::new();
     for (part, layer) in layers.chain(ends) {
         let base = name(part, layer);
         if base.contains(EXPERT) {
             let experts = spec.experts.map_or(0, |experts| experts.count);
-            let of = |e: usize| format!("{}.weight", base.replace(EXPERT, &e.to_string()));
+            let of = |e: usize| tensor(&base.replace(EXPERT, &e.to_string()), "weight");
             names.extend((0..experts).map(of));
             continue;
         }
         if part.has_bias(spec) {
-            names.insert(format!("{base}.bias"));
+            names.insert(tensor(&base, "bias"));
         }
-        names.insert(format!("{base}.weight"));
+        let quantized = spec.family.get().quantized.is_some() && part.is_of_experts();
+        for suffix in ["blocks", "scales"].iter().filter(|_| quantized) {
+            names.insert(tensor(&base, suffix));
+        }
+        names.insert(tensor(&base, "weight"));
     }
     names
 }

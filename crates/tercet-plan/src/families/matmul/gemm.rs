@@ -6,7 +6,8 @@ use super::coop::Coop;
 use super::gemm_decoded::{self, Half};
 use super::gemm_vectors;
 use super::kernels::{GEMM_ACTIVATED, GEMM_CODED, GEMM_PACKED, GEMM_PLAIN};
-use super::portable::{Given, Pair};
+use super::narrowed::{self, Rounding};
+use super::portable::{self, Given, Pair};
 use super::product::Product;
 use crate::device::Device;
 use crate::emit::{Emit, View};
@@ -85,6 +86,14 @@ pub(super) fn floats(
     given: &Given,
     sums: &View,
 ) -> Result<(), CompileError> {
+    if let Some(to) = narrowed::dtype_of(e, p)
+        && to == p.b.dtype
+    {
+        let rounding = Rounding::of(e, p, to)?;
+        rounding.emit(e);
+        let given = portable::given(e, &rounding.product, sums)?;
+        return floats(e, &rounding.product, &given, sums);
+    }
     let problem = Many {
         product: p,
         given,

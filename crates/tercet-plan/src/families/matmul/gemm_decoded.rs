@@ -8,6 +8,7 @@
 use tercet_ir::{CompileError, DType};
 
 use super::coop::Coop;
+use super::narrowed::{self, Rounding};
 use super::portable::given;
 use super::product::{Product, Side};
 use crate::emit::{Emit, View};
@@ -25,6 +26,8 @@ const MOST_BYTES: usize = 512 << 20;
 /// A product that may run this way.
 pub(super) struct Half {
     product: Product,
+    /// Where its rows are F32 and may be rounded.
+    rounding: Option<Rounding>,
     coop: Coop,
     weights: View,
 }
@@ -37,7 +40,8 @@ impl Half {
         blocks: &Blocks,
         y: &View,
     ) -> Result<Option<Half>, CompileError> {
-        let dtype = p.a.dtype;
+        let narrow = narrowed::dtype_of(e, p);
+        let dtype = narrow.unwrap_or(p.a.dtype);
         let (n, k) = (e.bound(&p.n)?, e.bound(&p.k)?);
         let bytes = n.saturating_mul(k).saturating_mul(dtype.size_bytes());
         let some = bytes > 0 && bytes <= MOST_BYTES && e.bound(&p.m)? > least_rows(e) as usize;
@@ -47,13 +51,16 @@ impl Half {
             return Ok(None);
         }
         let weights = e.temp(dtype, &[p.n.clone(), p.k.clone()])?;
+        let rounding = narrow.map(|to| Rounding::of(e, p, to)).transpose()?;
+        let rows = rounding.as_ref().map_or(p, |r| &r.product);
         let product = Product {
             b: Side::of(e, &weights, Some(0), 1, &[]),
-            ..p.clone()
+            ..rows.clone()
         };
         let coop = Coop::of(e, &product, y)?;
         Ok(coop.map(|coop| Half {
             product,
+            rounding,
             coop,
             weights,
         }))
@@ -80,6 +87,9 @@ impl Half {
         blocks: &Blocks,
         y: &View,
     ) -> Result<(), CompileError> {
+        if let Some(rounding) = &self.rounding {
+            rounding.emit(e);
+        }
         let given = given(e, &self.product, y)?;
         let k = e.num(&self.product.k);
         let [groups, _] = piece_consts(blocks.scheme);

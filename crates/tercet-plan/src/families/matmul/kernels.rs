@@ -34,6 +34,13 @@ crate::params! {
     pub struct NarrowParams {
         count: U32,
     }
+    /// The block of `matmul/narrow_rows.wgsl`.
+    pub struct NarrowRowsParams {
+        count: U32,
+        row_len: U32,
+        offset: U32,
+        row: U32,
+    }
     /// The block of `matmul/sum_parts.wgsl`.
     pub struct PartsParams {
         quads: U32,
@@ -378,6 +385,14 @@ pub(super) static NARROW: Kernel<NarrowParams> = Kernel::wgsl(
     &["Y_TYPE"],
 );
 
+/// Rows of F32 to dense ones of 16 bits.
+pub(super) static NARROW_ROWS: Kernel<NarrowRowsParams> = Kernel::wgsl(
+    "matmul_narrow_rows",
+    &[PRELUDE, portable!("matmul/narrow_rows.wgsl")],
+    &[Access::Read, Access::Write],
+    &["Y_TYPE"],
+);
+
 const PARTS: &str = portable!("matmul/sum_parts.wgsl");
 const PARTS_ARGS: &[Access] = &[Access::Read, Access::Read, Access::Write];
 const PARTS_CONSTS: &[&str] = names![OF_SUMS, &["PARTS"]];
@@ -426,6 +441,7 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
 
 pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &GEMM_PACKED.def,
+    &NARROW_ROWS.def,
     &PACKED_WORDS_PLAIN.def,
     &PACKED_WORDS_ACTIVATED.def,
     &PACKED_QUADS_PLAIN.def,

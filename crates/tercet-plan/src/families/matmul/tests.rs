@@ -292,3 +292,53 @@ fn a_row_in_registers_keeps_to_what_a_workgroup_has() {
         }
     }
 }
+
+#[test]
+fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
+    let program = |scheme: Scheme, products: Option<DType>, caps: &Caps| {
+        let mut g = Graph::new();
+        let m = tercet_ir::Dim::sym("m");
+        let x = g.input("x", Type::new(DType::F32, [m, 4096.into()]));
+        let stored = scheme.stored_len(4096).unwrap();
+        let w = g.param("w", Type::new(scheme.storage(), [4096, stored]));
+        let y = g.dequant_matmul(x.unwrap(), w.unwrap(), scheme).unwrap();
+        assert_eq!(g.ty(y).dtype, DType::F32);
+        g.output("y", y).unwrap();
+        let options = CompileOptions::new().bound("m", 512).products_in(products);
+        crate::compile(&g, &options, caps).unwrap()
+    };
+    let has = |on: &[String], name: &str| on.iter().any(|kernel| kernel.starts_with(name));
+    let h200 = Caps::h200();
+    for (scheme, dtype) in [
+        (Scheme::Q4K, DType::F16),
+        (Scheme::Q8_0, DType::BF16),
+        (Scheme::F16, DType::F16),
+        (Scheme::BF16, DType::BF16),
+    ] {
+        let [exact, rounded] = [None, Some(dtype)].map(|p| program(scheme, p, &h200));
+        // Few rows run as they did.
+        for m in [1, 2, 8] {
+            assert_eq!(running(&exact, m), running(&rounded, m), "{scheme:?} {m}");
+        }
+        let (exact, rounded) = (running(&exact, 512), running(&rounded, 512));
+        let exact: Vec<String> = exact.iter().map(ToString::to_string).collect();
+        let rounded: Vec<String> = rounded.iter().map(ToString::to_string).collect();
+        assert!(
+            has(&rounded, "matmul_narrow_rows"),
+            "{scheme:?}: {rounded:?}"
+        );
+        let matrices = ["gemm_coop", "gemm_laid"]
+            .iter()
+            .any(|name| has(&rounded, name));
+        assert!(matrices, "{scheme:?}: {rounded:?}");
+        assert!(!has(&exact, "matmul_narrow_rows"), "{scheme:?}: {exact:?}");
+    }
+    // Weights of another type than that, and devices without matrices.
+    let other = program(Scheme::BF16, Some(DType::F16), &h200);
+    let exact = program(Scheme::BF16, None, &h200);
+    assert_eq!(other.to_string(), exact.to_string());
+    let laptop = Caps::laptop();
+    let without = program(Scheme::Q4K, Some(DType::F16), &laptop);
+    let exact = program(Scheme::Q4K, None, &laptop);
+    assert_eq!(without.to_string(), exact.to_string());
+}

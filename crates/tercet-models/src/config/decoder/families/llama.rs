@@ -1,7 +1,7 @@
 //! Llama (Touvron and others, 2023) and what differs from it in windows and rotated layers only: Mistral (Jiang and others,
 //! "Mistral 7B", 2023) and SmolLM3, of whose layers every fourth rotates nothing.
 
-use super::{FamilyRow, no_keys, plain};
+use super::{FamilyRow, Sizes, no_keys, plain};
 use crate::config::decoder::json::{llama_biases, windows};
 use crate::config::decoder::keys::Keys;
 use crate::config::decoder::{ConfigError, DecoderSpec, Experts, Fields, Part, RopeLayout, ensure};
@@ -9,14 +9,30 @@ use crate::config::decoder::{ConfigError, DecoderSpec, Experts, Fields, Part, Ro
 pub(super) const LLAMA: FamilyRow = FamilyRow {
     model_type: "llama",
     architecture: "llama",
+    sizes: Sizes {
+        hidden: &["hidden_size"],
+        layers: &["num_hidden_layers"],
+        heads: &["num_attention_heads"],
+        ffn: &["intermediate_size"],
+        ffn_is_derived: false,
+        context: &["max_position_embeddings"],
+        typical_context: None,
+    },
     names: &[],
+    names_of: |_| &[],
+    names_of_gguf: |_| &[],
+    prefix: "",
+    derived: &[],
+    turned: &[],
+    quantized: None,
     rope_in_folders: RopeLayout::Halves,
     rope_in_gguf: RopeLayout::Pairs,
-    qkv_by_head_in_folders: false,
+    qkv_by_group_in_folders: false,
     eps: "rms_norm_eps",
     activations: &["hidden_act"],
     // Of Mixtral, whose files are of this architecture.
     normalizes_experts: Some(true),
+    has_value_length: false,
     defaults: plain,
     json: |fields, spec| {
         fields.only("sliding_window", "null", |_| false)?;
@@ -50,13 +66,9 @@ pub(super) const MIXTRAL: FamilyRow = FamilyRow {
         ),
     ],
     json: |fields, spec| {
-        let experts = Experts {
-            count: fields.size("num_local_experts")?,
-            used: fields.size("num_experts_per_tok")?,
-            ffn: spec.ffn,
-            normalized: true,
-            shared: None,
-        };
+        let count = fields.size("num_local_experts")?;
+        let used = fields.size("num_experts_per_tok")?;
+        let experts = Experts::new([count, used, spec.ffn], true);
         spec.set_experts(experts, |_| true);
         of_training(fields)?;
         windows(fields, spec, |_| true)

@@ -1,7 +1,11 @@
 //! The families of decoders: a row for each, a file for those that belong together.
 
 mod cohere;
+mod deepseek;
+mod falcon;
 mod gemma;
+mod gpt2;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod neox;
@@ -22,14 +26,28 @@ pub(crate) struct FamilyRow {
     pub(super) model_type: &'static str,
     /// The architecture of its GGUF files.
     pub(crate) architecture: &'static str,
+    /// What its folders call sizes in `config.json`.
+    pub(super) sizes: Sizes,
     /// What its folders call parts otherwise than those of llama.
     pub(super) names: Names,
+    /// What goes before these where it depends on the model.
+    pub(super) names_of: fn(&DecoderSpec) -> Names,
+    /// What its GGUF files call parts otherwise than those of llama.
+    pub(super) names_of_gguf: fn(&DecoderSpec) -> Names,
+    /// What names in folders begin with unless they were written without the head.
+    pub(crate) prefix: &'static str,
+    /// Ends of tensors' names in folders that hold what the configuration says already.
+    pub(super) derived: &'static [&'static str],
+    /// Last components of the names of projections that folders have as `[inputs, outputs]`.
+    pub(crate) turned: &'static [&'static str],
+    /// The `quant_method` of folders that are read.
+    pub(super) quantized: Option<&'static str>,
     /// The order of rotated elements in Q and K weights of folders.
     pub(crate) rope_in_folders: RopeLayout,
     /// That of GGUF files.
     pub(crate) rope_in_gguf: RopeLayout,
-    /// Whether rows of a fused Q, K and V projection are by head in folders; GGUF files never have them so.
-    pub(crate) qkv_by_head_in_folders: bool,
+    /// Whether rows of a fused Q, K and V projection are by key head in folders; GGUF files never have them so.
+    pub(crate) qkv_by_group_in_folders: bool,
     /// The field with the epsilon of norms.
     pub(super) eps: &'static str,
     /// The fields with the activation, of which the first that is there counts.
@@ -37,6 +55,8 @@ pub(crate) struct FamilyRow {
     /// Whether probabilities of the experts that are used are divided by their sum in GGUF files, which do not say so; none
     /// where there are no experts.
     pub(super) normalizes_experts: Option<bool>,
+    /// Whether heads of values may have another size than those of keys, which its own keys say.
+    pub(super) has_value_length: bool,
     /// What all its models have, whatever file they are in.
     pub(super) defaults: fn(&mut DecoderSpec),
     /// Its own fields of `config.json`.
@@ -45,12 +65,26 @@ pub(crate) struct FamilyRow {
     pub(super) keys: fn(&Keys<'_>, &mut DecoderSpec) -> Result<(), ConfigError>,
 }
 
+/// The fields of `config.json` with a model's sizes, of which the first that is there counts.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) hidden: &'static [&'static str],
+    pub(super) layers: &'static [&'static str],
+    pub(super) heads: &'static [&'static str],
+    /// Where there may be none, four times the width is meant if `ffn_is_derived`.
+    pub(super) ffn: &'static [&'static str],
+    pub(super) ffn_is_derived: bool,
+    pub(super) context: &'static [&'static str],
+    /// Positions of models that do not say.
+    pub(super) typical_context: Option<usize>,
+}
+
 /// A family of decoders: its place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DecoderFamily(usize);
 
 /// All of them; llama is the first.
-const FAMILIES: [&FamilyRow; 20] = [
+const FAMILIES: [&FamilyRow; 27] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::MIXTRAL,
@@ -65,12 +99,19 @@ const FAMILIES: [&FamilyRow; 20] = [
     &phi::PHI,
     &phi::PHI3,
     &granite::GRANITE,
+    &granite::GRANITE_MOE,
+    &granite::GRANITE_MOE_SHARED,
     &olmo::OLMO2,
     &cohere::COHERE,
     &cohere::COHERE2,
     &stablelm::STABLELM,
     &starcoder::STARCODER2,
     &neox::GPT_NEOX,
+    &gpt2::GPT2,
+    &falcon::FALCON,
+    &gpt_oss::GPT_OSS,
+    &deepseek::DEEPSEEK_V2,
+    &deepseek::DEEPSEEK_V3,
 ];
 
 impl DecoderFamily {

@@ -23,7 +23,9 @@ pub(super) const GPT_NEOX: FamilyRow = FamilyRow {
         (Part::Output, "embed_out"),
     ],
     rope_in_gguf: RopeLayout::Halves,
-    qkv_by_head_in_folders: true,
+    qkv_by_group_in_folders: true,
+    // The causal mask.
+    derived: &[".attention.bias", ".attention.masked_bias"],
     eps: "layer_norm_eps",
     defaults: |spec| {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);

@@ -3,7 +3,9 @@
 use super::llama::{LLAMA, of_training};
 use super::{FamilyRow, no_keys};
 use crate::config::decoder::json::{llama_biases, windows};
-use crate::config::decoder::{ConfigError, DecoderSpec, Experts, Fields, QkNorm, RopeLayout};
+use crate::config::decoder::{
+    ConfigError, DecoderSpec, Experts, Fields, QkNorm, RopeLayout, Shared,
+};
 
 pub(super) const QWEN2: FamilyRow = FamilyRow {
     model_type: "qwen2",
@@ -69,16 +71,17 @@ fn experts_from(
         all.is_some()
     })?;
     let step = fields.opt_size("decoder_sparse_step")?.unwrap_or(1);
+    // The library writes the second name, hubs have the first.
+    let count = match fields.opt_size("num_experts")? {
+        Some(count) => count,
+        None => fields.size("num_local_experts")?,
+    };
+    let used = fields.size("num_experts_per_tok")?;
+    let ffn = fields.size("moe_intermediate_size")?;
+    let normalized = fields.opt_bool("norm_topk_prob")?.unwrap_or(false);
     let experts = Experts {
-        // The library writes the second name, hubs have the first.
-        count: match fields.opt_size("num_experts")? {
-            Some(count) => count,
-            None => fields.size("num_local_experts")?,
-        },
-        used: fields.size("num_experts_per_tok")?,
-        ffn: fields.size("moe_intermediate_size")?,
-        normalized: fields.opt_bool("norm_topk_prob")?.unwrap_or(false),
-        shared,
+        shared: shared.map(|ffn| Shared { ffn, scored: true }),
+        ..Experts::new([count, used, ffn], normalized)
     };
     spec.set_experts(experts, |i| {
         !dense.contains(&(i as u64)) && (i + 1).is_multiple_of(step)

@@ -1,0 +1,210 @@
+//! Attention of a layer.
+
+use tercet::ops::{AttentionOptions, Layout, RopeStyle};
+use tercet::scalar::UnaryFn;
+use tercet::{DType, Dim, Type, Value};
+
+use super::super::{Builder, ModelError};
+use super::latent;
+use super::layer::{Attend, Shared, norm, project};
+use crate::config::decoder::{DecoderSpec, LayerSpec, Part, QkNorm, RopeLayout};
+
+/// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, with the norms of queries and keys.
+fn heads(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    layer: usize,
+    h: Value,
+) -> Result<[Value; 3], ModelError> {
+    let batch = match shared.attend {
+        Attend::Cached { .. } => Dim::Known(1),
+        Attend::Whole(_) => shared.batch.clone(),
+    };
+    let (q, kv) = (spec.q_width(), spec.kv_width());
+    let parts = match spec.fused_qkv {
+        true if spec.qkv_by_group => {
+            let all = project(b, spec, Part::Qkv, layer, h)?;
+            let size = spec.head_dim;
+            let queries = spec.heads / spec.kv_heads * size;
+            let shape = [
+                batch.clone(),
+                shared.len.clone(),
+                spec.kv_heads.into(),
+                (queries + 2 * size).into(),
+            ];
+            let all = b.graph.reshape(all, shape)?;
+            [
+                b.graph.narrow(all, 3, 0, queries)?,
+                b.graph.narrow(all, 3, queries, size)?,
+                b.graph.narrow(all, 3, queries + size, size)?,
+            ]
+        }
+        true => {
+            let all = project(b, spec, Part::Qkv, layer, h)?;
+            let axis = b.graph.ty(all).shape.len() - 1;
+            [
+                b.graph.narrow(all, axis, 0, q)?,
+                b.graph.narrow(all, axis, q, kv)?,
+                b.graph.narrow(all, axis, q + kv, kv)?,
+            ]
+        }
+        false => [
+            project(b, spec, Part::Query, layer, h)?,
+            project(b, spec, Part::Key, layer, h)?,
+            project(b, spec, Part::Value, layer, h)?,
+        ],
+    };
+    let norms = [Some(Part::QueryNorm), Some(Part::KeyNorm), None];
+    let counts = [spec.heads, spec.kv_heads, spec.kv_heads];
+    let mut heads = parts;
+    for ((head, norm_part), count) in heads.iter_mut().zip(norms).zip(counts) {
+        let normed = norm_part.zip(spec.qk_norm);
+        if let Some((part, QkNorm::Whole)) = normed {
+            *head = norm(b, spec, part, layer, *head)?;
+        }
+        let (len, size) = (shared.len.clone(), spec.head_dim.into());
+        let shape = [batch.clone(), len, count.into(), size];
+        *head = b.graph.reshape(*head, shape)?;
+        if let Some((part, QkNorm::Heads)) = normed {
+            *head = norm(b, spec, part, layer, *head)?;
+        }
+    }
+    Ok(heads)
+}
+
+/// A layer's attention of `h`.
+pub(super) fn attention(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    at: usize,
+    h: Value,
+) -> Result<Value, ModelError> {
+    let layer = spec.layers[at];
+    let [q, k, v] = match &spec.latent {
+        Some(latent) => latent::heads(b, (spec, latent), shared, at, h)?,
+        None => {
+            let [q, k, v] = heads(b, spec, shared, at, h)?;
+            let dims = spec.rope_dims;
+            [
+                turned(b, spec, shared, (layer, dims), q)?,
+                turned(b, spec, shared, (layer, dims), k)?,
+                v,
+            ]
+        }
+    };
+    let y = attended(b, spec, shared, (at, layer), [q, k, v])?;
+    let width = spec.heads * spec.value_dim();
+    let y = b.graph.reshape(y, shared.rows(width))?;
+    project(b, spec, Part::AttentionOutput, at, y)
+}
+
+/// The first `dims` elements of heads turned by their positions, where the layer does so.
+pub(super) fn turned(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    (layer, dims): (LayerSpec, usize),
+    x: Value,
+) -> Result<Value, ModelError> {
+    let Some(rope) = layer.rope else {
+        return Ok(x);
+    };
+    let [cos, sin] = shared.ropes[rope];
+    let style = match spec.rope_layout {
+        RopeLayout::Halves => RopeStyle::NeoX,
+        RopeLayout::Pairs => RopeStyle::GptJ,
+    };
+    Ok(b.graph.rope(x, cos, sin, style, dims, Layout::Bshd)?)
+}
+
+/// The result of attention, F32 `[batch, len, heads, head_dim]`.
+fn attended(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    (at, layer): (usize, LayerSpec),
+    [q, k, v]: [Value; 3],
+) -> Result<Value, ModelError> {
+    let mut options = AttentionOptions::new(spec.heads, spec.kv_heads, Layout::Bshd);
+    if let Some(scale) = spec.attention_scale {
+        options = options.scale(scale);
+    }
+    if let Some(cap) = spec.attention_softcap {
+        options = options.softcap(cap);
+    }
+    match &shared.attend {
+        Attend::Whole(masks) => {
+            let mask = masks.iter().find(|(window, _)| *window == layer.window);
+            let (_, mask) = mask.expect("invariant: there is a mask for every window");
+            weighted(b, spec, at, [q, k, v], options.mask(*mask))
+        }
+        &Attend::Cached {
+            start,
+            kv_len,
+            context,
+            dtype,
+        } => {
+            let cache = |size: usize| Type::new(dtype, [1, context, spec.kv_heads, size]);
+            let (keys, values) = (cache(spec.head_dim), cache(spec.value_dim()));
+            let k = append(b, &format!("cache.{at}.k"), k, &keys, start)?;
+            let v = append(b, &format!("cache.{at}.v"), v, &values, start)?;
+            let q = cast(b, q, dtype)?;
+            let options = match layer.window {
+                // A window of all positions is none.
+                Some(window) if window < context => options.window(window),
+                Some(_) | None => options.causal(),
+            };
+            weighted(b, spec, at, [q, k, v], options.kv_len(kv_len))
+        }
+    }
+}
+
+/// Attention in F32, with sinks where the model has them.
+///
+/// A sink is one more exponential `e^s` among those of the scores that the softmax divides by. With `lse`, the logarithm of
+/// the sum of the others, it makes `sigmoid(lse - s)` of what attention without it gives.
+fn weighted(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    at: usize,
+    [q, k, v]: [Value; 3],
+    options: AttentionOptions,
+) -> Result<Value, ModelError> {
+    if !spec.sinks {
+        let y = b.graph.attention(q, k, v, options)?;
+        return cast(b, y, DType::F32);
+    }
+    let (y, lse) = b.graph.attention_with_lse(q, k, v, options)?;
+    let y = cast(b, y, DType::F32)?;
+    // [batch, heads, queries] as [batch, queries, heads].
+    let lse = b.graph.transpose(lse, &[0, 2, 1])?;
+    let sinks = b.vector(&Part::Sinks.name(spec, b.weights, at, "weight"), spec.heads)?;
+    let rest = b.graph.sub(lse, sinks)?;
+    let rest = b.graph.unary(UnaryFn::Sigmoid, rest)?;
+    let rest = b.graph.unsqueeze(rest, 3)?;
+    Ok(b.graph.mul(y, rest)?)
+}
+
+/// Writes the new keys or values into their cache and returns all of it.
+fn append(
+    b: &mut Builder<'_>,
+    name: &str,
+    new: Value,
+    ty: &Type,
+    start: Value,
+) -> Result<Value, ModelError> {
+    let cache = b.graph.state(name, ty.clone())?;
+    let new = cast(b, new, ty.dtype)?;
+    let updated = b.graph.dynamic_update_slice(cache, new, start)?;
+    b.graph.assign(cache, updated)?;
+    Ok(updated)
+}
+
+fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
+    if b.graph.ty(x).dtype == to {
+        return Ok(x);
+    }
+    Ok(b.graph.cast(x, to)?)
+}

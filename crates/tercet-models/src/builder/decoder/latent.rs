@@ -1,0 +1,74 @@
+//! Latent attention: heads of keys and values as projections of one narrow row.
+//!
+//! The cache holds whole heads, as that of other models does: exact, and larger than it has to be.
+
+use tercet::{Dim, Value};
+
+use super::super::{Builder, ModelError};
+use super::attention::turned;
+use super::layer::{Attend, Shared, project};
+use crate::config::decoder::{DecoderSpec, Latent, Part};
+
+/// Queries, keys and values of a layer, `[batch, len, heads, elements]`, turned by their positions.
+pub(super) fn heads(
+    b: &mut Builder<'_>,
+    (spec, latent): (&DecoderSpec, &Latent),
+    shared: &Shared,
+    at: usize,
+    h: Value,
+) -> Result<[Value; 3], ModelError> {
+    let batch = match shared.attend {
+        Attend::Cached { .. } => Dim::Known(1),
+        Attend::Whole(_) => shared.batch.clone(),
+    };
+    let of = |heads: usize, size: usize| {
+        let len = shared.len.clone();
+        [batch.clone(), len, heads.into(), size.into()]
+    };
+    let (all, turning) = (spec.head_dim, spec.rope_dims);
+    let plain = all - turning;
+    let layer = spec.layers[at];
+    let row = match latent.query_rank {
+        Some(_) => {
+            let row = project(b, spec, Part::QueryRow, at, h)?;
+            normed(b, (spec, latent), Part::QueryRowNorm, at, row)?
+        }
+        None => h,
+    };
+    let q = project(b, spec, Part::Query, at, row)?;
+    let q = b.graph.reshape(q, of(spec.heads, all))?;
+    let q_plain = b.graph.narrow(q, 3, 0, plain)?;
+    let q_turned = b.graph.narrow(q, 3, plain, turning)?;
+    let q_turned = turned(b, spec, shared, (layer, turning), q_turned)?;
+    let q = b.graph.concat(&[q_plain, q_turned], 3)?;
+
+    let row = project(b, spec, Part::KvRow, at, h)?;
+    let axis = b.graph.ty(row).shape.len() - 1;
+    let k_turned = b.graph.narrow(row, axis, latent.rank, turning)?;
+    let k_turned = b.graph.reshape(k_turned, of(1, turning))?;
+    let k_turned = turned(b, spec, shared, (layer, turning), k_turned)?;
+    let k_turned = b.graph.expand(k_turned, of(spec.heads, turning))?;
+    let row = b.graph.narrow(row, axis, 0, latent.rank)?;
+    let row = normed(b, (spec, latent), Part::KvRowNorm, at, row)?;
+    let kv = project(b, spec, Part::Kv, at, row)?;
+    let kv = b
+        .graph
+        .reshape(kv, of(spec.heads, plain + latent.value_dim))?;
+    let k_plain = b.graph.narrow(kv, 3, 0, plain)?;
+    let v = b.graph.narrow(kv, 3, plain, latent.value_dim)?;
+    let k = b.graph.concat(&[k_plain, k_turned], 3)?;
+    Ok([q, k, v])
+}
+
+/// The RMS norm of a row, without bias.
+fn normed(
+    b: &mut Builder<'_>,
+    (spec, latent): (&DecoderSpec, &Latent),
+    part: Part,
+    layer: usize,
+    x: Value,
+) -> Result<Value, ModelError> {
+    let [_, len] = part.shape(spec);
+    let gain = b.vector(&part.name(spec, b.weights, layer, "weight"), len)?;
+    Ok(b.graph.rms_norm(x, gain, None, f64::from(latent.eps))?)
+}

@@ -1,0 +1,181 @@
+//! Matrices of folders that lie otherwise than products take them: turned, with gates and projections up taking turns, or
+//! with scales in a tensor of their own. They are copied once.
+
+use tercet::{DType, Scheme, Tensor, TensorType};
+
+use super::weights::{Matrix, bytes_error, matrix};
+use super::{ModelError, Weights};
+use crate::weight::Weight;
+
+/// Weights of a block of MXFP4, the bytes of its codes, and of all of it.
+const BLOCK: usize = 32;
+const CODES: usize = BLOCK / 2;
+
+impl Weights {
+    /// The matrix `[rows, columns]` that is stored as `[columns, rows]`.
+    pub(super) fn turned_matrix(
+        &self,
+        name: &str,
+        [rows, cols]: [usize; 2],
+    ) -> Result<Matrix, ModelError> {
+        let stored = plain(name, self.shaped(name, &[cols, rows])?)?;
+        let turned = turned(name, &stored, [1, rows, cols], false)?;
+        let turned = turned.reshaped(&[rows, cols]);
+        matrix(
+            name,
+            Weight::Dense(turned.map_err(|e| bytes_error(name, e))?),
+        )
+    }
+
+    /// The matrices of experts, `[experts, rows, columns]`, of a tensor `[experts, columns, rows]`, or of one of codes and one
+    /// of scales in MXFP4. With `pairs` even rows come first.
+    pub(super) fn turned_experts(
+        &self,
+        (name, [blocks, scales]): (&str, &[String; 2]),
+        [count, rows, cols]: [usize; 3],
+        pairs: bool,
+    ) -> Result<Matrix, ModelError> {
+        if !self.has(blocks) {
+            let stored = plain(name, self.shaped(name, &[count, cols, rows])?)?;
+            let turned = turned(name, &stored, [count, rows, cols], pairs)?;
+            return matrix(name, Weight::Dense(turned));
+        }
+        if !cols.is_multiple_of(BLOCK) {
+            return Err(ModelError::Unsupported(format!(
+                "tensor `{blocks}`: rows of {cols} weights are no whole blocks of {BLOCK}"
+            )));
+        }
+        let each = cols / BLOCK;
+        let codes = plain(blocks, self.shaped(blocks, &[count, rows, each, CODES])?)?;
+        let scales_of = plain(scales, self.shaped(scales, &[count, rows, each])?)?;
+        for (name, tensor) in [(blocks, &codes), (scales, &scales_of)] {
+            if tensor.dtype() != DType::U8 {
+                return Err(ModelError::Unsupported(format!(
+                    "tensor `{name}` is {}; codes and scales of MXFP4 are u8",
+                    tensor.dtype()
+                )));
+            }
+        }
+        let ty = TensorType::new(DType::U8, &[count, rows, each * (1 + CODES)]);
+        let mut packed = Tensor::zeros(ty).map_err(|e| bytes_error(name, e))?;
+        let row_bytes = each * (1 + CODES);
+        let to = packed.bytes_mut().chunks_exact_mut(rows * row_bytes);
+        let from = codes.bytes().chunks_exact(rows * each * CODES);
+        let scales = scales_of.bytes().chunks_exact(rows * each);
+        for ((to, codes), scales) in to.zip(from).zip(scales) {
+            for row in 0..rows {
+                let at = place(row, rows, pairs) * row_bytes;
+                let codes = codes[row * each * CODES..][..each * CODES].chunks_exact(CODES);
+                let to = to[at..][..row_bytes].chunks_exact_mut(1 + CODES);
+                for ((to, codes), scale) in to.zip(codes).zip(&scales[row * each..]) {
+                    repack(codes, *scale, to);
+                }
+            }
+        }
+        Ok(Matrix::Packed(Scheme::Mxfp4, packed))
+    }
+}
+
+/// A block of MXFP4 with neighbouring weights in a byte, as one with the first and the second half of the block in it.
+fn repack(codes: &[u8], scale: u8, to: &mut [u8]) {
+    let code = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 0xF;
+    to[0] = scale;
+    for (i, to) in to[1..].iter_mut().enumerate() {
+        *to = code(i) | code(i + CODES) << 4;
+    }
+}
+
+/// Where a row goes: even ones before odd ones with `pairs`.
+fn place(row: usize, rows: usize, pairs: bool) -> usize {
+    match pairs {
+        true => row % 2 * (rows / 2) + row / 2,
+        false => row,
+    }
+}
+
+fn plain(name: &str, weight: Weight) -> Result<Tensor, ModelError> {
+    match weight {
+        Weight::Dense(tensor) => Ok(tensor),
+        Weight::Packed { scheme, .. } => Err(ModelError::Unsupported(format!(
+            "tensor `{name}` is packed in {}; it has to be turned, so plain numbers are expected",
+            scheme.name()
+        ))),
+    }
+}
+
+/// `[count, rows, columns]` of `[count, columns, rows]`.
+fn turned(
+    name: &str,
+    stored: &Tensor,
+    [count, rows, cols]: [usize; 3],
+    pairs: bool,
+) -> Result<Tensor, ModelError> {
+    let ty = TensorType::new(stored.dtype(), &[count, rows, cols]);
+    let mut to = Tensor::zeros(ty).map_err(|e| bytes_error(name, e))?;
+    let size = stored.dtype().size_bytes();
+    let len = (rows * cols * size).max(1);
+    let from = stored.bytes().chunks_exact(len);
+    for (to, from) in to.bytes_mut().chunks_exact_mut(len).zip(from) {
+        for row in 0..rows {
+            let at = place(row, rows, pairs) * cols * size;
+            for (col, to) in to[at..][..cols * size].chunks_exact_mut(size).enumerate() {
+                to.copy_from_slice(&from[(col * rows + row) * size..][..size]);
+            }
+        }
+    }
+    Ok(to)
+}
+
+/// Even elements of rows `[n, 2 m]` of F32 before odd ones.
+pub(super) fn part_pairs(name: &str, tensor: &mut Tensor) -> Result<(), ModelError> {
+    let len = tensor.shape().last().copied().unwrap_or(1).max(1);
+    let elements = tensor.as_slice_mut::<f32>();
+    for row in elements
+        .map_err(|e| bytes_error(name, e))?
+        .chunks_exact_mut(len)
+    {
+        let given = row.to_vec();
+        for (i, x) in given.into_iter().enumerate() {
+            row[place(i, len, true)] = x;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_turned_and_parted() {
+        // Two experts of 4 x 3, stored as 3 x 4.
+        let values: Vec<f32> = (0..24).map(|i| i as f32).collect();
+        let stored = Tensor::from_slice(&[2, 3, 4], &values).unwrap();
+        let plain = turned("w", &stored, [2, 4, 3], false).unwrap();
+        let want = [0.0, 4.0, 8.0, 1.0, 5.0, 9.0];
+        assert_eq!(plain.as_slice::<f32>().unwrap()[..6], want);
+        let parted = turned("w", &stored, [2, 4, 3], true).unwrap();
+        let want = [0.0, 4.0, 8.0, 2.0, 6.0, 10.0, 1.0, 5.0, 9.0, 3.0, 7.0, 11.0];
+        assert_eq!(parted.as_slice::<f32>().unwrap()[..12], want);
+        let mut bias = Tensor::from_slice(&[2, 4], &values[..8]).unwrap();
+        part_pairs("b", &mut bias).unwrap();
+        let want = [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0];
+        assert_eq!(bias.as_slice::<f32>().unwrap(), want);
+    }
+
+    #[test]
+    fn blocks_of_mxfp4_keep_their_values() {
+        // Codes 0 to 15, then 15 to 0, two in a byte.
+        let all: Vec<u8> = (0..16).chain((0..16).rev()).collect();
+        let codes: Vec<u8> = all.chunks(2).map(|c| c[0] | c[1] << 4).collect();
+        let mut block = [0; 1 + CODES];
+        repack(&codes, 128, &mut block);
+        let mut values = [0f32; BLOCK];
+        Scheme::Mxfp4.dequantize(&block, &mut values).unwrap();
+        const TABLE: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        for (code, value) in all.iter().zip(values) {
+            let sign = if code & 8 == 0 { 1.0 } else { -1.0 };
+            assert_eq!(value, 2.0 * sign * TABLE[usize::from(code & 7)], "{code}");
+        }
+    }
+}

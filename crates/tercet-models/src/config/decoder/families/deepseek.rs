@@ -1,0 +1,298 @@
+//! DeepSeek V2 (DeepSeek-AI, 2024) and V3 (2024): latent attention, experts in groups beside a shared one, the first layers
+//! without experts; V3 scores by sigmoids and chooses with a bias.
+
+use serde_json::Value;
+
+use super::FamilyRow;
+use super::llama::{LLAMA, of_training};
+use crate::config::decoder::keys::Keys;
+use crate::config::decoder::rope::yarn_attention;
+use crate::config::decoder::{
+    ConfigError, DecoderSpec, Experts, Fields, Groups, Latent, Part, RopeLayout, RopeScaling,
+    Scores, Shared,
+};
+use crate::config::ensure;
+
+/// The epsilon of the norms of narrow rows, which folders do not name.
+const EPS: f32 = 1e-6;
+
+/// The factor of V3's scores where a folder does not say.
+const FACTOR: f32 = 2.5;
+
+/// The experts of V3's score of a group.
+const BEST: usize = 2;
+
+pub(super) const DEEPSEEK_V2: FamilyRow = FamilyRow {
+    model_type: "deepseek_v2",
+    architecture: "deepseek2",
+    names: &[
+        (
+            Part::SharedGate,
+            "model.layers.{}.mlp.shared_experts.gate_proj",
+        ),
+        (Part::SharedUp, "model.layers.{}.mlp.shared_experts.up_proj"),
+        (
+            Part::SharedDown,
+            "model.layers.{}.mlp.shared_experts.down_proj",
+        ),
+    ],
+    names_of: |spec| match spec.latent.and_then(|latent| latent.query_rank) {
+        Some(_) => &[(Part::Query, "model.layers.{}.self_attn.q_b_proj")],
+        None => &[],
+    },
+    names_of_gguf: |spec| match spec.latent.and_then(|latent| latent.query_rank) {
+        Some(_) => &[(Part::Query, "blk.{}.attn_q_b")],
+        None => &[],
+    },
+    rope_in_folders: RopeLayout::Pairs,
+    rope_in_gguf: RopeLayout::Pairs,
+    has_value_length: true,
+    normalizes_experts: Some(false),
+    defaults: |_| (),
+    json: |fields, spec| {
+        let shape = Shape::of(fields)?;
+        shape.attention(fields, spec)?;
+        fields.only("scoring_func", "softmax", |v| v.as_str() == Some("softmax"))?;
+        fields.only("norm_topk_prob", "false", |v| v.as_bool() == Some(false))?;
+        let mut method = None;
+        fields.only("topk_method", "greedy or group_limited_greedy", |v| {
+            method = v.as_str().map(String::from);
+            matches!(v.as_str(), Some("greedy" | "group_limited_greedy"))
+        })?;
+        let limited = method.as_deref() == Some("group_limited_greedy");
+        shape.experts(fields, spec, |experts, groups| Experts {
+            groups: groups.filter(|_| limited),
+            ..experts
+        })
+    },
+    keys,
+    ..LLAMA
+};
+
+pub(super) const DEEPSEEK_V3: FamilyRow = FamilyRow {
+    model_type: "deepseek_v3",
+    json: |fields, spec| {
+        let shape = Shape::of(fields)?;
+        shape.attention(fields, spec)?;
+        if !fields.opt_bool("rope_interleave")?.unwrap_or(true) {
+            spec.rope_layout = RopeLayout::Halves;
+        }
+        fields.only("scoring_func", "sigmoid", |v| v.as_str() == Some("sigmoid"))?;
+        fields.only("topk_method", "noaux_tc", |v| {
+            v.as_str() == Some("noaux_tc")
+        })?;
+        let normalized = fields.opt_bool("norm_topk_prob")?.unwrap_or(true);
+        shape.experts(fields, spec, |experts, groups| Experts {
+            scores: Scores::Sigmoid,
+            scale: experts.scale.or(Some(FACTOR)),
+            choice_bias: true,
+            normalized,
+            groups: groups.map(|groups| Groups {
+                best: BEST,
+                ..groups
+            }),
+            ..experts
+        })
+    },
+    ..DEEPSEEK_V2
+};
+
+/// The sizes of heads and rows in a folder.
+struct Shape {
+    plain: usize,
+    turned: usize,
+    latent: Latent,
+}
+
+impl Shape {
+    fn of(fields: &Fields<'_>) -> Result<Shape, ConfigError> {
+        Ok(Shape {
+            plain: fields.size("qk_nope_head_dim")?,
+            turned: fields.size("qk_rope_head_dim")?,
+            latent: Latent {
+                query_rank: fields.opt_size("q_lora_rank")?,
+                rank: fields.size("kv_lora_rank")?,
+                value_dim: fields.size("v_head_dim")?,
+                eps: EPS,
+            },
+        })
+    }
+
+    fn attention(&self, fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+        let bias = fields.opt_bool("attention_bias")?.unwrap_or(false);
+        (spec.qkv_bias, spec.output_bias) = (bias, bias);
+        spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
+        fields.only("qk_head_dim", "qk_nope_head_dim + qk_rope_head_dim", |v| {
+            v.as_u64() == Some((self.plain + self.turned) as u64)
+        })?;
+        let kv_heads = spec.heads;
+        heads(spec, [self.plain, self.turned], self.latent);
+        fields.only("num_key_value_heads", "num_attention_heads", |v| {
+            v.as_u64() == Some(kv_heads as u64)
+        })?;
+        // How scores grow with the stretching of positions.
+        for name in ["rope_scaling", "rope_parameters"] {
+            let number = |of: &str| {
+                fields
+                    .get(name)
+                    .and_then(|o| o.get(of))
+                    .and_then(Value::as_f64)
+            };
+            if let (Some(factor), Some(all)) = (number("factor"), number("mscale_all_dim"))
+                && all != 0.0
+            {
+                scale_scores(spec, yarn_attention(factor as f32, all as f32));
+            }
+        }
+        Ok(())
+    }
+
+    /// The experts of the layers that have some.
+    fn experts(
+        &self,
+        fields: &Fields<'_>,
+        spec: &mut DecoderSpec,
+        own: impl FnOnce(Experts, Option<Groups>) -> Experts,
+    ) -> Result<(), ConfigError> {
+        let count = fields.size("n_routed_experts")?;
+        let used = fields.size("num_experts_per_tok")?;
+        let ffn = fields.size("moe_intermediate_size")?;
+        let shared = fields.size("n_shared_experts")?.saturating_mul(ffn);
+        let factor = fields.opt_positive("routed_scaling_factor")?;
+        let groups = match (fields.opt_size("n_group")?, fields.opt_size("topk_group")?) {
+            (Some(count), Some(used)) => Some(Groups {
+                count,
+                used,
+                best: 1,
+            }),
+            (None, _) | (_, None) => None,
+        };
+        let first = fields.get("first_k_dense_replace").and_then(Value::as_u64);
+        fields.only("first_k_dense_replace", "a number of layers", Value::is_u64)?;
+        fields.only("moe_layer_freq", "1", |v| v.as_u64() == Some(1))?;
+        let experts = Experts {
+            shared: Some(Shared {
+                ffn: shared,
+                scored: false,
+            }),
+            scale: factor.map(|factor| factor as f32),
+            ..Experts::new([count, used, ffn], false)
+        };
+        let first = first.unwrap_or(0);
+        spec.set_experts(own(experts, groups), |i| i as u64 >= first);
+        // Of training, or of how the library runs them.
+        fields.only("aux_loss_alpha", "a number", Value::is_number)?;
+        fields.only("seq_aux", "true or false", Value::is_boolean)?;
+        fields.only("ep_size", "a number", Value::is_number)?;
+        of_training(fields)?;
+        // Layers that foretell several tokens are not among those of the model.
+        for name in ["num_nextn_predict_layers", "num_mtp_layers"] {
+            fields.get(name);
+        }
+        Ok(())
+    }
+}
+
+/// Heads of these parts, all with keys and values of their own.
+fn heads(spec: &mut DecoderSpec, [plain, turned]: [usize; 2], latent: Latent) {
+    (spec.head_dim, spec.rope_dims) = (plain + turned, turned);
+    spec.kv_heads = spec.heads;
+    spec.latent = Some(latent);
+}
+
+/// Scores times the square of a factor, beside what the size of heads makes of them.
+fn scale_scores(spec: &mut DecoderSpec, factor: f32) {
+    let factor = f64::from(factor);
+    spec.attention_scale = Some((spec.head_dim as f64).powf(-0.5) * factor * factor);
+}
+
+fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    if keys.gguf.has_tensor("blk.0.attn_k_b.weight") {
+        return Err(ConfigError::Unsupported {
+            field: "blk.0.attn_k_b.weight".to_string(),
+            found: "a tensor".to_string(),
+            supported: "one projection of keys and values (attn_kv_b), or the folder".to_string(),
+        });
+    }
+    let turned = keys.size("rope.dimension_count")?;
+    let all = spec.head_dim;
+    ensure(turned < all, || {
+        format!("heads of {all} elements of which {turned} are rotated")
+    })?;
+    let latent = Latent {
+        query_rank: keys.opt_size("attention.q_lora_rank")?,
+        rank: keys.size("attention.kv_lora_rank")?,
+        value_dim: keys.size("attention.value_length")?,
+        eps: spec.norm.eps,
+    };
+    heads(spec, [all - turned, turned], latent);
+    // Files mean equal factors of scores and of all, of which none is left to cosines and sines.
+    let per = keys.opt_factor("rope.scaling.yarn_log_multiplier")?;
+    let mut stretched = None;
+    for rope in &mut spec.ropes {
+        if let RopeScaling::Yarn {
+            factor, attention, ..
+        } = &mut rope.scaling
+        {
+            *attention = 1.0;
+            stretched = Some(*factor);
+        }
+    }
+    if let (Some(per), Some(factor)) = (per, stretched) {
+        // Stored is a tenth of it.
+        scale_scores(spec, yarn_attention(factor, 10.0 * per));
+    }
+    experts_of(keys, spec)
+}
+
+/// What this architecture's files say of experts beside the common keys.
+fn experts_of(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    let shared = keys.opt_size("expert_shared_count")?;
+    let scale = keys.opt_factor("expert_weights_scale")?;
+    let normalized = keys.opt_bool("expert_weights_norm")?.unwrap_or(false);
+    let gating = keys.opt_size("expert_gating_func")?.unwrap_or(1);
+    let groups = (
+        keys.opt_size("expert_group_count")?,
+        keys.opt_size("expert_group_used_count")?,
+    );
+    // What a layer's tensors say as well.
+    let dense = keys.key("leading_dense_block_count");
+    let dense = keys.gguf.metadata().opt_u32(&dense)?.unwrap_or(0);
+    let Some(first) = spec.layers.iter().position(|layer| layer.experts) else {
+        return Ok(());
+    };
+    ensure(dense as usize == first, || {
+        format!("layers without experts are {first}, but leading_dense_block_count is {dense}")
+    })?;
+    let bias = Part::RouterChoice.gguf(spec, first);
+    let choice_bias = keys.gguf.has_tensor(bias.trim_end_matches('='));
+    let Some(experts) = &mut spec.experts else {
+        return Ok(());
+    };
+    experts.scores = match gating {
+        1 => Scores::Softmax,
+        2 => Scores::Sigmoid,
+        found => {
+            return Err(ConfigError::Unsupported {
+                field: keys.key("expert_gating_func"),
+                found: found.to_string(),
+                supported: "1 (softmax) or 2 (sigmoid)".to_string(),
+            });
+        }
+    };
+    let best = match experts.scores {
+        Scores::Softmax => 1,
+        Scores::Sigmoid => BEST,
+    };
+    experts.groups = match groups {
+        (Some(count), Some(used)) if count > 1 => Some(Groups { count, used, best }),
+        _ => None,
+    };
+    (experts.scale, experts.normalized) = (scale, normalized);
+    experts.choice_bias = choice_bias;
+    experts.shared = shared.map(|n| Shared {
+        ffn: n.saturating_mul(experts.ffn),
+        scored: false,
+    });
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! GPT-2 (Radford and others, "Language Models are Unsupervised Multitask Learners", 2019): a row for each position, layer
+//! norms and biases everywhere. Folders have projections as `[inputs, outputs]`.
+
+use super::llama::LLAMA;
+use super::{FamilyRow, Sizes};
+use crate::config::decoder::{Activation, DecoderSpec, FeedForward, NormKind, Part};
+use crate::config::ensure;
+
+pub(super) const GPT2: FamilyRow = FamilyRow {
+    model_type: "gpt2",
+    architecture: "gpt2",
+    sizes: Sizes {
+        hidden: &["n_embd"],
+        layers: &["n_layer"],
+        heads: &["n_head"],
+        ffn: &["n_inner"],
+        ffn_is_derived: true,
+        context: &["n_positions", "n_ctx"],
+        typical_context: None,
+    },
+    names: &[
+        (Part::Embedding, "transformer.wte"),
+        (Part::Positions, "transformer.wpe"),
+        (Part::AttentionNorm, "transformer.h.{}.ln_1"),
+        (Part::Qkv, "transformer.h.{}.attn.c_attn"),
+        (Part::AttentionOutput, "transformer.h.{}.attn.c_proj"),
+        (Part::FfnNorm, "transformer.h.{}.ln_2"),
+        (Part::Up, "transformer.h.{}.mlp.c_fc"),
+        (Part::Down, "transformer.h.{}.mlp.c_proj"),
+        (Part::FinalNorm, "transformer.ln_f"),
+    ],
+    prefix: "transformer.",
+    // The causal mask.
+    derived: &[".attn.bias", ".attn.masked_bias"],
+    turned: &["c_attn", "c_proj", "c_fc"],
+    eps: "layer_norm_epsilon",
+    activations: &["activation_function"],
+    normalizes_experts: None,
+    defaults: |spec| {
+        (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
+        spec.feed_forward = FeedForward::Plain(Activation::GeluTanh);
+        (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (true, true, true);
+        (spec.fused_qkv, spec.tied_embeddings) = (true, true);
+        spec.learned_positions = true;
+    },
+    json: |fields, spec| {
+        let is = |wanted: bool| move |v: &serde_json::Value| v.as_bool() == Some(wanted);
+        fields.only("scale_attn_weights", "true", is(true))?;
+        fields.only("scale_attn_by_inverse_layer_idx", "false", is(false))?;
+        fields.only("add_cross_attention", "false", is(false))?;
+        // How F16 is computed.
+        fields.only("reorder_and_upcast_attn", "true or false", |v| {
+            v.is_boolean()
+        })?;
+        if let Some(context) = fields.opt_size("n_ctx")? {
+            ensure(context == spec.context, || {
+                format!("n_ctx is {context}, but n_positions is {}", spec.context)
+            })?;
+        }
+        fields.only("attn_pdrop", "a number", |v| v.is_number())?;
+        for name in OF_TASKS {
+            fields.get(name);
+        }
+        rotates_nothing(spec);
+        Ok(())
+    },
+    keys: |_, spec| {
+        rotates_nothing(spec);
+        Ok(())
+    },
+    ..LLAMA
+};
+
+/// What heads for other tasks have.
+const OF_TASKS: [&str; 6] = [
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "task_specific_params",
+];
+
+fn rotates_nothing(spec: &mut DecoderSpec) {
+    spec.ropes.clear();
+    spec.rope_dims = 0;
+    for layer in &mut spec.layers {
+        layer.rope = None;
+    }
+}

@@ -1,0 +1,69 @@
+//! gpt-oss (OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card", 2025): experts with biases whose gates are bounded, in MXFP4; a
+//! score of each head that stands for no key; windows in every other layer; YaRN.
+
+use super::FamilyRow;
+use super::llama::{LLAMA, of_training};
+use crate::config::decoder::json::windows;
+use crate::config::decoder::{DecoderSpec, ExpertTensors, Experts, Part, RopeLayout, RopeScaling};
+
+/// The bound of gates of files that do not say.
+const CLAMP: f32 = 7.0;
+
+pub(super) const GPT_OSS: FamilyRow = FamilyRow {
+    model_type: "gpt_oss",
+    architecture: "gpt-oss",
+    names: &[
+        (Part::Router, "model.layers.{}.mlp.router"),
+        (Part::ExpertDown, "model.layers.{}.mlp.experts.down_proj="),
+    ],
+    names_of_gguf: |_| &[(Part::FfnNorm, "blk.{}.post_attention_norm")],
+    quantized: Some("mxfp4"),
+    rope_in_gguf: RopeLayout::Halves,
+    normalizes_experts: Some(true),
+    defaults: |spec| {
+        (spec.qkv_bias, spec.output_bias, spec.sinks) = (true, true, true);
+        spec.ropes[0].theta = 150_000.0;
+    },
+    json: |fields, spec| {
+        let bias = fields.opt_bool("attention_bias")?.unwrap_or(true);
+        (spec.qkv_bias, spec.output_bias) = (bias, bias);
+        let count = fields.size("num_local_experts")?;
+        let used = fields.size("num_experts_per_tok")?;
+        // Its other name.
+        fields.only("experts_per_token", "num_experts_per_tok", |v| {
+            v.as_u64() == Some(used as u64)
+        })?;
+        fields.only("swiglu_alpha", "1.702", |v| v.as_f64() == Some(1.702))?;
+        let clamp = fields.opt_positive("swiglu_limit")?;
+        let experts = Experts {
+            bias: true,
+            clamp: Some(clamp.map_or(CLAMP, |clamp| clamp as f32)),
+            stored: ExpertTensors::TurnedPairs,
+            ..Experts::new([count, used, spec.ffn], true)
+        };
+        spec.set_experts(experts, |_| true);
+        // What the scaling of positions has as its own field.
+        fields.opt_size("initial_context_length")?;
+        of_training(fields)?;
+        windows(fields, spec, |i| i % 2 == 0)
+    },
+    keys: |keys, spec| {
+        if let Some(experts) = &mut spec.experts {
+            experts.clamp = Some(CLAMP);
+        }
+        frequencies_are_not_rounded(spec);
+        let window = keys.size("attention.sliding_window")?;
+        spec.set_windows(window, |i| i % 2 == 0);
+        Ok(())
+    },
+    ..LLAMA
+};
+
+/// The bounds between which YaRN mixes frequencies are not whole numbers in this model, which GGUF files do not say.
+fn frequencies_are_not_rounded(spec: &mut DecoderSpec) {
+    for rope in &mut spec.ropes {
+        if let RopeScaling::Yarn { truncate, .. } = &mut rope.scaling {
+            *truncate = false;
+        }
+    }
+}

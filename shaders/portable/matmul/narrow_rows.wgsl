@@ -1,0 +1,39 @@
+// y[i, j] = x[i, j] rounded from f32 to the 16-bit float Y_TYPE: rows of x at a distance of each other, those of y dense.
+// One invocation writes one word.
+// uses prelude.wgsl: flat_group, float_bits
+
+struct Params {
+    count: u32,
+    row_len: u32,
+    offset: u32,
+    row: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x_data: array<u32>;
+@group(0) @binding(2) var<storage, read_write> y_data: array<u32>;
+
+override Y_TYPE: u32 = 1u;
+
+fn rounded_at(i: u32) -> u32 {
+    let at = p.offset + (i / p.row_len) * p.row + i % p.row_len;
+    return float_bits(bitcast<f32>(x_data[at]), Y_TYPE);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let word = flat_group(group, groups) * 256u + local;
+    let i = word * 2u;
+    if i >= p.count {
+        return;
+    }
+    var bits = rounded_at(i);
+    if i + 1u < p.count {
+        bits |= rounded_at(i + 1u) << 16u;
+    }
+    y_data[word] = bits;
+}

@@ -1,0 +1,189 @@
+//! Models whose rows are rounded in products (`Products`): near what is exact, and moved to a wider type where they leave the
+//! range of theirs.
+
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::Failed;
+use serde_json::Value as Json;
+use tercet::{DType, Device, one_line};
+use tercet_models::{DecoderOptions, Generator, ModelFiles, Products};
+
+use super::{CONTEXT, Failure, distance, near, reference};
+use crate::{Executor, Test, data};
+
+/// How near logits must be, of their standard deviation, where rows are rounded to F16: twenty or so roundings of 2^-11 of
+/// which none is amplified much.
+const ROUNDED: f64 = 2e-2;
+
+/// Families that differ in what is multiplied: fused projections, gates, halves side by side, caps, factors.
+const MODELS: [&str; 6] = [
+    "llama-a",
+    "gemma2-a",
+    "phi3-a",
+    "gpt_neox-a",
+    "granite-a",
+    "qwen2-b",
+];
+
+fn generator(path: &Path, device: &Device, products: Products) -> Result<Generator, Failure> {
+    let decoder = ModelFiles::open(path)?.decoder(|spec| DecoderOptions {
+        context: CONTEXT,
+        chunk: CONTEXT,
+        products,
+        ..DecoderOptions::new(spec)
+    })?;
+    Ok(decoder.generator(device)?)
+}
+
+/// Whether rows are rounded at all on this device.
+fn rounds(device: &Device) -> bool {
+    device.products().contains(&DType::F16)
+}
+
+fn is_near(dir: &Path, device: &Device) -> Result<(), Failure> {
+    let want = reference(dir)?;
+    let mut rounded = generator(dir, device, Products::Auto)?;
+    let got = rounded.feed(&want.prompt)?.logits.to_vec();
+    near("the prompt", &got, &want.logits, ROUNDED)?;
+    let mut exact = generator(dir, device, Products::Exact)?;
+    let exact = exact.feed(&want.prompt)?.logits;
+    match (rounds(device), got == exact) {
+        (true, true) => return Err("no row was rounded".into()),
+        (false, false) => return Err("a device without matrices computes otherwise".into()),
+        (true, false) | (false, true) => {}
+    }
+    // Single tokens are exact whatever comes before.
+    let mut one = generator(dir, device, Products::Auto)?;
+    let by_tokens = want.prompt.iter().try_fold(Vec::new(), |_, token| {
+        Ok::<_, Failure>(one.feed(&[*token])?.logits.to_vec())
+    })?;
+    near("token by token", &by_tokens, &want.logits, super::LOGITS)?;
+    match rounded.note() {
+        None => Ok(()),
+        Some(note) => Err(format!("a model within the range says: {note}").into()),
+    }
+}
+
+/// Packed weights are decoded for prompts of more rows than those of the other models.
+fn packed_is_near(device: &Device) -> Result<(), Failure> {
+    const ROWS: u32 = 90;
+    let file = data("tiny-rust-llama").join("tiny-rust-llama-q8_0.gguf");
+    let mut logits = Vec::new();
+    for products in [Products::Exact, Products::Auto] {
+        let mut generator = generator(&file, device, products)?;
+        let prompt: Vec<u32> = (0..ROWS).map(|i| 7 * i % 300 + 3).collect();
+        let got = generator.feed(&prompt)?.logits;
+        logits.push(got.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+    }
+    let [exact, rounded] = &logits[..] else {
+        return Err("two results are expected".into());
+    };
+    if rounds(device) == (exact == rounded) {
+        return Err("whether rows are rounded is not what the device says".into());
+    }
+    let rounded: Vec<f32> = rounded.iter().map(|x| *x as f32).collect();
+    near("the prompt", &rounded, exact, ROUNDED)
+}
+
+/// A folder with the feed-forward network's first matrices times 256: what comes of both is beyond F16.
+fn beyond_the_range(dir: &Path) -> Result<PathBuf, Failure> {
+    let process = std::process::id();
+    let to = std::env::temp_dir().join(format!("tercet-beyond-{process}"));
+    std::fs::create_dir_all(&to)?;
+    std::fs::copy(dir.join("config.json"), to.join("config.json"))?;
+    let mut bytes = std::fs::read(dir.join("model.safetensors"))?;
+    let (len, rest) = bytes.split_first_chunk_mut::<8>().ok_or("no header")?;
+    let (header, values) = rest.split_at_mut(u64::from_le_bytes(*len) as usize);
+    let header: Json = serde_json::from_slice(header)?;
+    for (name, tensor) in header.as_object().ok_or("a header that is no object")? {
+        if !name.contains("gate_proj") && !name.contains("up_proj") {
+            continue;
+        }
+        let ends: Vec<usize> = (0..2)
+            .filter_map(|i| Some(tensor["data_offsets"][i].as_u64()? as usize))
+            .collect();
+        for half in values[ends[0]..ends[1]].chunks_exact_mut(2) {
+            let bits = u16::from_le_bytes([half[0], half[1]]);
+            // Eight more in the exponent of a normal number.
+            let bits = if bits & 0x7C00 == 0 {
+                bits
+            } else {
+                bits + (8 << 10)
+            };
+            half.copy_from_slice(&bits.to_le_bytes());
+        }
+    }
+    std::fs::write(to.join("model.safetensors"), bytes)?;
+    Ok(to)
+}
+
+fn moves(device: &Device) -> Result<(), Failure> {
+    let dir = data("decoders").join("llama-a");
+    let prompt = reference(&dir)?.prompt;
+    let dir = beyond_the_range(&dir)?;
+    let mut exact = generator(&dir, device, Products::Exact)?;
+    let (first, rest) = prompt.split_at(2);
+    exact.feed(first)?;
+    let want: Vec<f64> = exact
+        .feed(rest)?
+        .logits
+        .iter()
+        .map(|x| f64::from(*x))
+        .collect();
+    let mut moved = generator(&dir, device, Products::In(DType::F16))?;
+    // What is in the cache before is computed again.
+    for token in first {
+        moved.feed(&[*token])?;
+    }
+    moved.skip_logits();
+    let next = moved.feed(rest)?.next;
+    let got = moved.logits()?;
+    let off = distance(&got, &want)?;
+    let brain = device.products().contains(&DType::BF16);
+    let most = if brain { 0.2 } else { super::REORDERED };
+    if off.is_nan() || off > most {
+        return Err(format!("logits differ by {off:.2e} of their spread").into());
+    }
+    if !brain && next != exact_next(&want) {
+        return Err("the next token is another one".into());
+    }
+    match (rounds(device), moved.note()) {
+        (true, None) => Err("the range was left without a note".into()),
+        (false, Some(note)) => Err(note.into()),
+        (true, Some(note)) if !note.contains("leaves the range of f16") => Err(note.into()),
+        (true, Some(_)) | (false, None) => Ok(()),
+    }
+}
+
+/// The first of the greatest logits.
+fn exact_next(logits: &[f64]) -> Option<u32> {
+    let best = logits.iter().copied().fold(f64::MIN, f64::max);
+    let at = logits.iter().position(|x| *x == best)?;
+    u32::try_from(at).ok()
+}
+
+/// The tests of an executor.
+pub(super) fn tests(executor: &'static Executor) -> Vec<Test> {
+    let failed = |e: Failure| Failed::from(one_line(&*e));
+    let mut tests: Vec<Test> = MODELS
+        .iter()
+        .map(|name| {
+            let dir = data("decoders").join(name);
+            let test = move |device: &Device| is_near(&dir, device).map_err(failed);
+            let name = format!("decoders/{name}/rounded");
+            Test::variant_on(executor, name, "", test)
+        })
+        .collect();
+    let own: [(&str, fn(&Device) -> Result<(), Failure>); 2] =
+        [("range/folder", moves), ("packed/rounded", packed_is_near)];
+    for (name, check) in own {
+        let test = move |device: &Device| check(device).map_err(failed);
+        tests.push(Test::variant_on(
+            executor,
+            format!("decoders/{name}"),
+            "",
+            test,
+        ));
+    }
+    tests
+}
