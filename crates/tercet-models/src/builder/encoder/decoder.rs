@@ -41,7 +41,7 @@ impl Encoder {
             batch,
             len,
         };
-        let mut x = embed(&mut b, spec, ids)?;
+        let mut x = embed(&mut b, spec, ids, positions)?;
         for at in 0..spec.layers.len() {
             x = layer(&mut b, spec, &shared, at, x)?;
         }
