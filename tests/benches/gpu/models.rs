@@ -5,7 +5,7 @@ use std::time::Instant;
 use tercet::{DType, Device, DeviceOptions, Executable, Scheme, Tensor, Wanted};
 use tercet_models::{
     Decoder, DecoderDims, DecoderOptions, DecoderSpec, Encoder, EncoderDims, EncoderOutput,
-    EncoderSpec, MadeUp, Weights,
+    EncoderSpec, MadeUp, Products, Weights,
 };
 
 use crate::kernels::WARM_UP;
@@ -200,13 +200,16 @@ pub(crate) fn llama_8b(b: &Bench) -> DecoderSpec {
 /// A prompt of 512 tokens and then tokens one by one, in the storages and dtypes that users choose among.
 pub(crate) fn decode(b: &mut Bench) -> Result<()> {
     let config = llama_1b(b);
-    for (scheme, dtype) in [
-        (Scheme::F16, DType::F32),
-        (Scheme::Q8_0, DType::F32),
-        (Scheme::Q4K, DType::F32),
-        (Scheme::Q4K, DType::F16),
+    for (scheme, dtype, products) in [
+        (Scheme::F16, DType::F32, Products::Exact),
+        (Scheme::F16, DType::F32, Products::Auto),
+        (Scheme::Q8_0, DType::F32, Products::Exact),
+        (Scheme::Q8_0, DType::F32, Products::Auto),
+        (Scheme::Q4K, DType::F32, Products::Exact),
+        (Scheme::Q4K, DType::F32, Products::Auto),
+        (Scheme::Q4K, DType::F16, Products::Exact),
     ] {
-        generate(b, "llama 1.1B", &config, scheme, dtype)?;
+        generate(b, "llama 1.1B", &config, (scheme, dtype, products))?;
     }
     Ok(())
 }
@@ -214,8 +217,12 @@ pub(crate) fn decode(b: &mut Bench) -> Result<()> {
 /// The same for a model whose weights are ten times as large.
 pub(crate) fn large(b: &mut Bench) -> Result<()> {
     let config = llama_8b(b);
-    for dtype in [DType::F32, DType::F16] {
-        generate(b, "llama 8B", &config, Scheme::Q4K, dtype)?;
+    for (dtype, products) in [
+        (DType::F32, Products::Exact),
+        (DType::F32, Products::Auto),
+        (DType::F16, Products::Exact),
+    ] {
+        generate(b, "llama 8B", &config, (Scheme::Q4K, dtype, products))?;
     }
     Ok(())
 }
@@ -224,16 +231,17 @@ fn generate(
     b: &mut Bench,
     model: &str,
     config: &DecoderSpec,
-    scheme: Scheme,
-    dtype: DType,
+    (scheme, dtype, products): (Scheme, DType, Products),
 ) -> Result<()> {
-    let name = match dtype {
-        DType::F32 => format!("{model} {}", scheme.name()),
+    let name = match (dtype, products) {
+        (DType::F32, Products::Exact) => format!("{model} {}", scheme.name()),
+        (DType::F32, _) => format!("{model} {} auto", scheme.name()),
         _ => format!("{model} {} in {dtype}", scheme.name()),
     };
     let weights = Weights::MadeUp(MadeUp::packed(scheme));
     let options = DecoderOptions {
         dtype,
+        products,
         ..DecoderOptions::new(config)
     };
     let model = Decoder::build(config, &weights, options)?;
