@@ -189,6 +189,10 @@ impl<'m> Ctx<'m> {
                 index,
                 format!("has dtype {}, which is not supported there", narrow.name()),
             )),
+            Val::Bounded(_) => Err(Reason::operand(
+                index,
+                "has a size that depends on data, which is not supported there",
+            )),
             Val::Seq(_) => Err(Reason::operand(
                 index,
                 "is a sequence, a tensor is expected",

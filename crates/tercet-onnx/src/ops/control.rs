@@ -147,6 +147,10 @@ impl<'m> Ctx<'m> {
                     Val::Narrow(_, inner) if matches!(&**inner, Val::Graph(_)) => {
                         Val::Refused("is of a dtype that graphs inside nodes cannot read".into())
                     }
+                    Val::Bounded(_) => Val::Refused(
+                        "has a size that depends on data, which graphs inside nodes cannot read"
+                            .into(),
+                    ),
                     Val::Seq(list) if list.iter().any(|v| !matches!(v, Val::Known(_))) => {
                         Val::Refused("is a sequence, which graphs inside nodes cannot read".into())
                     }
