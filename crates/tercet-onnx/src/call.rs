@@ -141,6 +141,10 @@ impl Call<'_, '_> {
                 index,
                 format!("has dtype {}, which is not supported there", narrow.name()),
             )),
+            Val::Bounded(_) => Err(Reason::operand(
+                index,
+                "has a size that depends on data, which is not supported there",
+            )),
             Val::Seq(_) => Err(Reason::operand(
                 index,
                 "is a sequence, a tensor is expected",

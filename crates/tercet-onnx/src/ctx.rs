@@ -189,6 +189,10 @@ impl<'m> Ctx<'m> {
                 index,
                 format!("has dtype {}, which is not supported there", narrow.name()),
             )),
+            Val::Bounded(_) => Err(Reason::operand(
+                index,
+                "has a size that depends on data, which is not supported there",
+            )),
             Val::Seq(_) => Err(Reason::operand(
                 index,
                 "is a sequence, a tensor is expected",
@@ -256,6 +260,14 @@ impl<'m> Ctx<'m> {
         }
         names.reverse();
         names
+    }
+
+    /// Whether an input of the model has few elements, whatever its symbols are.
+    pub(crate) fn is_small(&self, name: &str) -> bool {
+        let leaf = self.graph().leaf(name);
+        let ty = leaf.and_then(|id| self.graph().node(id).outputs.first());
+        let count = ty.and_then(|ty| ty.shape.numel()?.known());
+        count.is_some_and(|n| n <= MAX_CONSTANT)
     }
 
     /// Whether so many more elements can be made that are not in the file; they count from then on. A few always can.

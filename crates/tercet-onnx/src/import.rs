@@ -9,6 +9,7 @@ use tercet::Device;
 use tercet_ir::backend::Executable;
 use tercet_ir::{Bindings, CompileError, CompileOptions, Dim, Graph, Port, Symbol, Tensor, Type};
 
+use crate::bounded::{self, Counted};
 use crate::ctx::{Ctx, MAX_ADDED_NODES, Opsets, Scope};
 use crate::elem;
 use crate::error::{OnnxError, Reason};
@@ -86,6 +87,9 @@ pub struct Imported {
     pub fixed: Vec<String>,
     /// What a run gives, in the order of the file.
     pub outputs: Vec<Port>,
+    /// The outputs whose size on an axis depends on data: they have room for the most there can be, and behind all outputs the graph
+    /// has one for each that says how much of it is used ([`Imported::cut`]).
+    pub counted: Vec<Counted>,
     /// Bounds of the symbols, as far as given.
     pub bounds: Bindings,
     /// Whatever the writer noted.
@@ -93,6 +97,14 @@ pub struct Imported {
 }
 
 impl Imported {
+    /// The outputs of the file at their real sizes, of all that a run of the graph gave.
+    ///
+    /// # Errors
+    /// What does not go together: an output without its count, or a count beyond its axis.
+    pub fn cut(&self, outputs: Vec<Tensor>) -> Result<Vec<Tensor>, String> {
+        bounded::cut(&self.counted, outputs)
+    }
+
     /// The model on a device, with its weights.
     ///
     /// # Errors
@@ -190,16 +202,18 @@ pub fn import_model(
     let fixed = declare_inputs(&mut ctx, graph);
     ctx.declare_initializers(graph);
     ctx.run_nodes(&graph.node).map_err(OnnxError::Invalid)?;
-    name_outputs(&mut ctx, graph);
+    let counted = name_outputs(&mut ctx, graph);
     ctx.finish()?;
     let params = std::mem::take(&mut ctx.params);
     let built = ctx.pop_level();
     let signature = tercet_ir::Signature::of(&built);
+    let outputs = signature.outputs.len() - counted.len();
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     let notes = model.metadata_props.iter();
     Ok(Imported {
         inputs: signature.inputs,
-        outputs: signature.outputs,
+        outputs: signature.outputs.into_iter().take(outputs).collect(),
+        counted,
         params,
         fixed,
         bounds: options.bounds.clone(),
@@ -388,18 +402,39 @@ impl<'m> Ctx<'m> {
 }
 
 /// Names the results of the graph, after checking that dtypes are as declared.
-fn name_outputs(ctx: &mut Ctx<'_>, graph: &GraphProto) {
-    for info in &graph.output {
+/// Names the outputs, and behind them how much is used of those whose size depends on data.
+fn name_outputs(ctx: &mut Ctx<'_>, graph: &GraphProto) -> Vec<Counted> {
+    let mut counts = Vec::new();
+    for (output, info) in graph.output.iter().enumerate() {
         let name = info.name.as_deref().unwrap_or("");
         let made = match ctx.lookup(name) {
             None => Err(Reason::unsupported("no node gives it")),
             Some(Val::Failed) => continue,
+            Some(Val::Bounded(own)) => {
+                let count = format!("{name}#count");
+                let axis = own.axis;
+                let counted = Counted {
+                    output,
+                    axis,
+                    count,
+                };
+                counts.push((counted, own.count));
+                name_output(ctx, name, info, &own.value.into())
+            }
             Some(val) => name_output(ctx, name, info, &val),
         };
         if let Err(reason) = made {
             ctx.fail(name.to_string(), "output", reason);
         }
     }
+    let mut counted = Vec::with_capacity(counts.len());
+    for (own, value) in counts {
+        if let Err(reason) = ctx.g().output(&own.count, value) {
+            ctx.fail(own.count.clone(), "output", reason.into());
+        }
+        counted.push(own);
+    }
+    counted
 }
 
 fn name_output(

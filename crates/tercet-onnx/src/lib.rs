@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod attrs;
+mod bounded;
 mod call;
 mod ctx;
 mod elem;
@@ -32,6 +33,7 @@ mod sort;
 mod tensor;
 mod val;
 
+pub use bounded::{Counted, cut};
 pub use error::{NodeError, OnnxError, Place, Reason};
 pub use import::{ImportOptions, Imported, Source, import, import_model};
 pub use model::{Declared, Description, Model};

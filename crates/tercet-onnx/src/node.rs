@@ -148,6 +148,10 @@ impl<'m> Ctx<'m> {
         ins: &[Val],
         attrs: &Attrs<'m>,
     ) -> Done {
+        if let Some(plan) = crate::bounded::plan(self, (entry.domain, entry.name), ins)? {
+            let results = self.call(entry, opset, node, &plan.ins, attrs)?;
+            return plan.results(self, opset, attrs, results);
+        }
         let Some(plan) = crate::narrow::plan(entry, ins, attrs)? else {
             return self.call(entry, opset, node, ins, attrs);
         };

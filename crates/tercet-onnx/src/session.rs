@@ -6,6 +6,7 @@ use tercet::Device;
 use tercet_ir::backend::{Executable, Wanted};
 use tercet_ir::{Bindings, CompileError, Port, RunError, Signature, Symbol, Tensor};
 
+use crate::bounded::{self, Counted};
 use crate::error::OnnxError;
 use crate::import::{ImportOptions, Imported, Source};
 use crate::model::{Description, Model};
@@ -177,21 +178,32 @@ impl Session {
         self.forms.push(form);
         let form = self.forms.last_mut().expect("invariant: just pushed");
         let given = left(inputs, &form.imported);
-        let wanted = match wanted {
-            Some(names) => Wanted::Only(names),
-            None => Wanted::All,
+        let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
+        let names: Vec<&str> = wanted.map_or_else(|| ports.clone().collect(), <[&str]>::to_vec);
+        // Behind what is wanted, how much of it is used.
+        let own = |(at, name): (usize, &&str)| {
+            let counted = form.imported.counted.iter();
+            let place = ports.clone().position(|p| p == *name)?;
+            let found = counted.clone().find(|c| c.output == place)?;
+            Some(Counted {
+                output: at,
+                ..found.clone()
+            })
         };
-        let names: Vec<String> = match wanted {
-            Wanted::Only(names) => names.iter().map(|n| n.to_string()).collect(),
-            Wanted::All => {
-                let ports = &form.imported.outputs;
-                ports.iter().map(|p| p.name.clone()).collect()
-            }
-        };
-        form.executable.submit(&given, wanted)?;
+        let counted: Vec<Counted> = names.iter().enumerate().filter_map(own).collect();
+        let all = names.iter().copied();
+        let all: Vec<&str> = all
+            .chain(counted.iter().map(|c| c.count.as_str()))
+            .collect();
+        form.executable.submit(&given, Wanted::Only(&all))?;
         let mut outputs = Vec::new();
         form.executable.wait(&mut outputs)?;
-        Ok(names.into_iter().zip(outputs).collect())
+        let outputs = bounded::cut(&counted, outputs).map_err(|problem| SessionError::Input {
+            name: names.join(", "),
+            problem,
+        })?;
+        let names = names.into_iter().map(str::to_string);
+        Ok(names.zip(outputs).collect())
     }
 
     fn check(

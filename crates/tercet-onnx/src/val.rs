@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::bounded::Bounded;
 use crate::elem::Narrow;
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
@@ -19,6 +20,8 @@ pub(crate) enum Val {
     Sizes(Rc<Sizes>),
     /// Of a dtype that the graph does not have: `Graph` or `Known`, held in its carrier.
     Narrow(Narrow, Rc<Val>),
+    /// A value of the graph with more room on an axis than data uses.
+    Bounded(Rc<Bounded>),
     /// A list of values, which never runs.
     Seq(Rc<Vec<Val>>),
     /// Something that whoever uses it is refused for, with the reason.

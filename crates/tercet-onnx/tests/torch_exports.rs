@@ -1,4 +1,5 @@
-//! Models as torch exports them, in both of its ways, against torch in F64: `tests/data/onnx-torch`, which `make.py` there made.
+//! Models as torch exports them, in both of its ways, against torch in F64 (`tests/data/onnx-torch`), and some of them in fewer bits
+//! against ONNX Runtime (`tests/data/onnx-quantized`); `make.py` in each folder made them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,8 +7,17 @@ use std::path::{Path, PathBuf};
 use tercet::{Device, Tensor, one_line};
 use tercet_onnx::{ImportOptions, Session, read_tensors};
 
+/// The greatest difference, in parts of the greatest element.
+const F32: f64 = 2e-5;
+/// The same where numbers are F16, which ONNX Runtime rounds to at other places.
+const F16: f64 = 4e-3;
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data")
+}
+
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/onnx-torch")
+    data().join("onnx-torch")
 }
 
 /// The inputs by name and the results of one run.
@@ -19,7 +29,11 @@ struct Run {
 
 /// The runs of a model, by their numbers.
 fn runs(model: &str) -> BTreeMap<String, Run> {
-    let bytes = std::fs::read(folder().join(format!("{model}.pb"))).expect("the data is there");
+    runs_in(&folder().join(format!("{model}.pb")))
+}
+
+fn runs_in(path: &Path) -> BTreeMap<String, Run> {
+    let bytes = std::fs::read(path).expect("the data is there");
     let mut runs: BTreeMap<String, Run> = BTreeMap::new();
     for (name, tensor) in read_tensors(bytes).expect("tensors") {
         let parts: Vec<&str> = name.splitn(3, '/').collect();
@@ -47,12 +61,20 @@ fn exports() -> Vec<(String, Vec<String>)> {
 }
 
 fn open(file: &str, options: &ImportOptions) -> Result<Session, String> {
-    let path = folder().join(file);
-    Session::open(path.as_path(), &Device::cpu(), options).map_err(|e| one_line(&e))
+    open_in(&folder().join(file), options)
 }
 
-/// What is wrong with the results of a run: a type, or a difference beyond 2e-5 of the greatest element.
+fn open_in(path: &Path, options: &ImportOptions) -> Result<Session, String> {
+    Session::open(path, &Device::cpu(), options).map_err(|e| one_line(&e))
+}
+
+/// What is wrong with the results of a run of F32.
 fn wrong(session: &mut Session, run: &Run) -> Option<String> {
+    wrong_beyond(F32, session, run)
+}
+
+/// What is wrong with the results of a run: a type, or a difference.
+fn wrong_beyond(tolerance: f64, session: &mut Session, run: &Run) -> Option<String> {
     let inputs: Vec<_> = run.inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let got = match session.run(&inputs, None) {
         Ok(got) => got,
@@ -69,7 +91,7 @@ fn wrong(session: &mut Session, run: &Run) -> Option<String> {
         let greatest = want.iter().fold(1e-30f64, |m, x| m.max(x.abs()));
         let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs() / greatest);
         let off = off.fold(0.0f64, |m, d| if d.is_nan() { d } else { m.max(d) });
-        if off.is_nan() || off > 2e-5 {
+        if off.is_nan() || off > tolerance {
             return Some(format!("{name} is off by {off:e} of the greatest element"));
         }
     }
@@ -132,4 +154,33 @@ fn sizes_that_shapes_have_no_form_for_are_fixed_and_no_others() {
     let mut bounded = open("resnet.script.onnx", &options).expect("opens");
     let problem = wrong(&mut bounded, &runs["0"]).expect("beyond the bound");
     assert!(problem.contains("`h`, whose bound is 16"), "{problem}");
+}
+
+#[test]
+fn exports_in_fewer_bits_compute_what_onnx_runtime_does() {
+    let entries = std::fs::read_dir(data().join("onnx-quantized")).expect("the models");
+    let mut failures = Vec::new();
+    let mut models = 0;
+    for path in entries.flatten().map(|e| e.path()) {
+        if path.extension().is_none_or(|e| e != "onnx") {
+            continue;
+        }
+        let name = path.display();
+        let tolerance = match path.with_extension("").extension() {
+            Some(kind) if kind == "f16" => F16,
+            _ => F32,
+        };
+        models += 1;
+        match open_in(&path, &ImportOptions::new()) {
+            Err(e) => failures.push(format!("{name}: {e}")),
+            Ok(mut session) => {
+                for (number, run) in runs_in(&path.with_extension("pb")) {
+                    let problem = wrong_beyond(tolerance, &mut session, &run);
+                    failures.extend(problem.map(|p| format!("{name}, run {number}: {p}")));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(models >= 19, "{models} models");
 }

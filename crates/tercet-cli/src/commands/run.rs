@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use tercet_onnx::Counted;
 use tercet::{Bindings, CompileError, CompileOptions, Graph, Port, Signature, Tensor, counted};
 
 use super::device;
@@ -52,6 +53,8 @@ struct Row<'a> {
 struct Loaded {
     graph: Graph,
     tensors: Option<Vec<(String, Tensor)>>,
+    /// Outputs whose size depends on data.
+    counted: Vec<Counted>,
 }
 
 fn load(args: &Args) -> Result<Loaded, CliError> {
@@ -59,6 +62,7 @@ fn load(args: &Args) -> Result<Loaded, CliError> {
         return Ok(Loaded {
             graph: read_graph(&args.graph)?,
             tensors: None,
+            counted: Vec::new(),
         });
     }
     let onnx::Opened {
@@ -69,12 +73,20 @@ fn load(args: &Args) -> Result<Loaded, CliError> {
     Ok(Loaded {
         graph: imported.graph,
         tensors: Some(tensors),
+        counted: imported.counted,
     })
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let Loaded { graph, tensors } = load(args)?;
-    let signature = Signature::of(&graph);
+    let Loaded {
+        graph,
+        tensors,
+        counted,
+    } = load(args)?;
+    let mut signature = Signature::of(&graph);
+    // Behind the outputs of the model there is what says how much of them is used.
+    let shown = signature.outputs.len().saturating_sub(counted.len());
+    signature.outputs.truncate(shown);
     if signature.outputs.iter().any(|o| o.name.is_empty()) {
         let text = "an output of the graph has no name; results are shown and written by name";
         return Err(CliError::Usage(text.into()));
@@ -127,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if let Some(dir) = &args.dump {
         dump(dir, &graph, &tensors, &plain)?;
     }
-    let results = exe.run(&inputs)?;
+    let results = tercet_onnx::cut(&counted, exe.run(&inputs)?).map_err(CliError::Usage)?;
     if args.first_nonfinite {
         output::note(format_args!(
             "no node computes a number that is not finite of finite operands"

@@ -101,6 +101,10 @@ impl Case {
         if let Err(e) = executable.run_into(&named, &mut outputs) {
             return Ok(Outcome::Wrong(format!("does not run: {}", one_line(&e))));
         }
+        let outputs = match imported.cut(outputs) {
+            Ok(outputs) => outputs,
+            Err(e) => return Ok(Outcome::Wrong(e)),
+        };
         let mut outcome = if given {
             Outcome::Given
         } else {

@@ -147,6 +147,10 @@ impl<'m> Ctx<'m> {
                     Val::Narrow(_, inner) if matches!(&**inner, Val::Graph(_)) => {
                         Val::Refused("is of a dtype that graphs inside nodes cannot read".into())
                     }
+                    Val::Bounded(_) => Val::Refused(
+                        "has a size that depends on data, which graphs inside nodes cannot read"
+                            .into(),
+                    ),
                     Val::Seq(list) if list.iter().any(|v| !matches!(v, Val::Known(_))) => {
                         Val::Refused("is a sequence, which graphs inside nodes cannot read".into())
                     }
@@ -193,14 +197,39 @@ fn branch(k: &mut Call<'_, '_>) -> Done {
     let pred = k.x(0)?;
     let count = yes.output.len();
     let pred = reshaped(k.g(), pred, &[])?;
+    let known = k.c.errors.len();
+    let built = either(k, pred, [yes, no]);
+    // A branch that is not taken at these sizes may make no sense at them: which it is, a small input can say when importing.
+    let fresh = k.c.errors.get(known..).unwrap_or(&[]);
+    let helped = match &built {
+        Ok(Some(_)) => false,
+        Ok(None) => fresh.iter().all(|e| e.source.may_need_sizes()),
+        Err(reason) => reason.may_need_sizes(),
+    };
+    let inputs = k.c.origins(pred);
+    if helped && !inputs.is_empty() && inputs.iter().all(|name| k.c.is_small(name)) {
+        k.c.errors.truncate(known);
+        return Err(Reason::NeedsValue { index: 0, inputs });
+    }
+    Ok(match built? {
+        Some(first) => ports(first, count),
+        None => vec![Val::Failed; count],
+    })
+}
+
+/// Both branches as graphs inside a node; `None` if a node of one failed, which was reported.
+fn either<'m>(
+    k: &mut Call<'_, 'm>,
+    pred: Value,
+    [yes, no]: [&'m GraphProto; 2],
+) -> Result<Option<Value>, Reason> {
     let captures = k.c.captures(&[yes, no]);
     let yes = k.c.sub_graph(yes, &[], &captures, "then")?;
     let no = k.c.sub_graph(no, &[], &captures, "else")?;
     let (Some(yes), Some(no)) = (yes, no) else {
-        return Ok(vec![Val::Failed; count]);
+        return Ok(None);
     };
-    let first = k.g().if_else(pred, &captured(&captures), yes, no)?;
-    Ok(ports(first, count))
+    Ok(Some(k.g().if_else(pred, &captured(&captures), yes, no)?))
 }
 
 /// A loop whose iterations are written out.

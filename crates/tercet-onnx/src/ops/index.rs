@@ -9,6 +9,7 @@ use super::shape::reshaped;
 use super::{Entry, op};
 use crate::call::{Call, Done, axis, one};
 use crate::error::Reason;
+use crate::val::Val;
 
 pub(crate) const TABLE: &[Entry] = &[
     op("Gather", 1, gather),
@@ -107,15 +108,9 @@ fn one_hot(k: &mut Call<'_, '_>) -> Done {
     one(g.transpose(y, &last_to(rank + 1, at))?)
 }
 
-/// The elements that a condition keeps, which must be known: it says how many there are.
+/// The elements that a condition keeps: as many as it says where it is known, else so many of a bounded result.
 fn compress(k: &mut Call<'_, '_>) -> Done {
     let x = k.x(0)?;
-    let keep = k.ints(1)?;
-    let picked: Vec<i64> = (0i64..)
-        .zip(&keep)
-        .filter(|(_, c)| **c != 0)
-        .map(|(i, _)| i)
-        .collect();
     let (x, at) = match k.attrs.int_opt("axis")? {
         Some(a) => (x, axis(a, k.rank(x))?),
         None => {
@@ -123,6 +118,16 @@ fn compress(k: &mut Call<'_, '_>) -> Done {
             (reshaped(k.g(), x, &[n])?, 0)
         }
     };
+    if let Val::Graph(keep) = k.val(1) {
+        let keep = *keep;
+        return super::selected::compress(k, x, at, keep);
+    }
+    let keep = k.ints(1)?;
+    let picked: Vec<i64> = (0i64..)
+        .zip(&keep)
+        .filter(|(_, c)| **c != 0)
+        .map(|(i, _)| i)
+        .collect();
     let idx = k
         .g()
         .constant(Tensor::from_slice(&[picked.len()], &picked)?)?;

@@ -28,6 +28,7 @@ mod reduce;
 mod resize;
 mod resize_weights;
 mod roi;
+mod selected;
 mod sequence;
 mod shape;
 mod signal;
@@ -121,6 +122,7 @@ const TABLES: &[&[Entry]] = &[
     rearrange::TABLE,
     recurrent::TABLE,
     signal::TABLE,
+    selected::TABLE,
     sequence::TABLE,
     bits::TABLE,
     deform::TABLE,

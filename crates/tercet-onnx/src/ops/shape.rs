@@ -238,9 +238,13 @@ fn split(k: &mut Call<'_, '_>) -> Done {
     }
 }
 
+/// From here on a bound means the end of an axis of a symbolic size: writers of TensorFlow's graphs say so.
+const END: i64 = 1_000_000_000;
+
 /// A bound of a slice as a number: one with symbols is a distance from the end. None if it has no such form.
 fn bound(num: &Num, size: &Dim) -> Option<i64> {
     let dim = match num {
+        Num::Int(n) if *n >= END && size.known().is_none() => return Some(i64::MAX),
         Num::Int(n) => return Some(*n),
         Num::Dim(d) => d,
     };

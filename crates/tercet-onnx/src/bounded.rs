@@ -1,0 +1,315 @@
+//! Values of which only the first elements of an axis count, as many as the data of a run decides (ADR 0006).
+//!
+//! [`call`] says of each operator which axis that is in its result; an operator that is not in the list refuses such operands.
+//! What lies behind the last element is computed like the rest, from indices that are 0, and cut off at the border.
+
+use std::rc::Rc;
+
+use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
+
+use crate::attrs::Attrs;
+use crate::call::axis;
+use crate::ctx::Ctx;
+use crate::error::Reason;
+use crate::val::Val;
+
+/// A value with more room on an axis than is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounded {
+    pub(crate) value: Value,
+    pub(crate) axis: usize,
+    /// How many elements of the axis count, I32.
+    pub(crate) count: Value,
+}
+
+impl Bounded {
+    /// As what a name stands for.
+    pub(crate) fn val(value: Value, axis: usize, count: Value) -> Val {
+        Val::Bounded(Rc::new(Bounded { value, axis, count }))
+    }
+}
+
+/// An output whose size on an axis is the value of another output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// The output's place in the order of the file.
+    pub output: usize,
+    /// The axis.
+    pub axis: usize,
+    /// The name of the output of the graph, `i32[]`, that says how much of it is used.
+    pub count: String,
+}
+
+/// Outputs of a run at their real sizes: `outputs` are those of the file, and behind them the count of each of `counted`.
+///
+/// # Errors
+/// A count that is missing, or beyond its axis.
+pub fn cut(counted: &[Counted], mut outputs: Vec<Tensor>) -> Result<Vec<Tensor>, String> {
+    let first = outputs.len().checked_sub(counted.len());
+    let counts = outputs.split_off(first.ok_or("counts of outputs are missing")?);
+    for (own, count) in counted.iter().zip(counts) {
+        let (Some(output), Some(n)) = (
+            outputs.get_mut(own.output),
+            count.to_i64s().first().copied(),
+        ) else {
+            return Err(format!("output {} has no count", own.output));
+        };
+        *output = first_of(output, own.axis, n)?;
+    }
+    Ok(outputs)
+}
+
+/// The first `n` elements of an axis.
+fn first_of(x: &Tensor, axis: usize, n: i64) -> Result<Tensor, String> {
+    let shape = x.shape();
+    let size = shape.get(axis).copied().unwrap_or(0);
+    let n = usize::try_from(n).ok().filter(|n| *n <= size);
+    let n = n.ok_or_else(|| format!("the count of an axis of {size} elements is beyond it"))?;
+    let mut sizes = shape.to_vec();
+    sizes[axis] = n;
+    let mut y = Tensor::zeros(TensorType::new(x.dtype(), &sizes)).map_err(|e| e.to_string())?;
+    let inner: usize = shape[axis + 1..].iter().product::<usize>() * x.dtype().size_bytes();
+    if inner * n > 0 {
+        let rows = x.bytes().chunks(inner * size);
+        let cut = y.bytes_mut().chunks_mut(inner * n);
+        rows.zip(cut)
+            .for_each(|(from, to)| to.copy_from_slice(&from[..inner * n]));
+    }
+    Ok(y)
+}
+
+/// Where the used axis is in the result of an operator.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// Elements of one place together: the axis is counted from the last.
+    Elementwise,
+    Transpose,
+    Squeeze,
+    Unsqueeze,
+    Gather,
+    GatherNd,
+    Slice,
+    Concat,
+    /// The first axis stays, whatever becomes of the others.
+    Leading,
+}
+
+fn rule(domain: &str, name: &str) -> Option<Rule> {
+    if !domain.is_empty() {
+        return None;
+    }
+    match name {
+        "Cast" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Relu" | "Sigmoid" | "Tanh" | "Not"
+        | "Identity" | "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal" | "Less"
+        | "Greater" | "LessOrEqual" | "GreaterOrEqual" | "Where" | "And" | "Or" | "Floor"
+        | "Ceil" | "Round" | "Clip" | "Min" | "Max" => Some(Rule::Elementwise),
+        "Transpose" => Some(Rule::Transpose),
+        "Squeeze" => Some(Rule::Squeeze),
+        "Unsqueeze" => Some(Rule::Unsqueeze),
+        "Gather" => Some(Rule::Gather),
+        "GatherND" => Some(Rule::GatherNd),
+        "Slice" => Some(Rule::Slice),
+        "Concat" => Some(Rule::Concat),
+        "Reshape" | "Flatten" => Some(Rule::Leading),
+        _ => None,
+    }
+}
+
+/// An operator of which some operands are bounded: those as plain values, and what says which axis of the result counts.
+pub(crate) struct Plan {
+    pub(crate) ins: Vec<Val>,
+    rule: Rule,
+    /// The first operand that is bounded.
+    at: usize,
+    own: Bounded,
+    /// The shape of that operand, and the ranks of all that are values of the graph.
+    dims: Vec<Dim>,
+    ranks: Vec<usize>,
+}
+
+/// The plan for a node; none where no operand is bounded.
+pub(crate) fn plan(
+    ctx: &Ctx<'_>,
+    (domain, name): (&str, &str),
+    ins: &[Val],
+) -> Result<Option<Plan>, Reason> {
+    let bounded = |v: &Val| match v {
+        Val::Bounded(b) => Some(**b),
+        _ => None,
+    };
+    let Some((at, own)) = ins
+        .iter()
+        .enumerate()
+        .find_map(|(i, v)| Some((i, bounded(v)?)))
+    else {
+        return Ok(None);
+    };
+    let refused = || {
+        let text = "has a size that depends on data, which is not supported there";
+        Reason::operand(at, text)
+    };
+    let rule = rule(domain, name).ok_or_else(refused)?;
+    let rank = |v: &Val| match v {
+        Val::Bounded(b) => ctx.dims(b.value).len(),
+        Val::Graph(v) => ctx.dims(*v).len(),
+        Val::Known(k) => k.tensor.shape().len(),
+        _ => 0,
+    };
+    let ranks: Vec<usize> = ins.iter().map(rank).collect();
+    for (i, val) in ins.iter().enumerate() {
+        let dims = match val {
+            Val::Bounded(other) if i != at => {
+                let same = other.count == own.count
+                    && match rule {
+                        Rule::Elementwise => ranks[i] - other.axis == ranks[at] - own.axis,
+                        Rule::Concat => other.axis == own.axis,
+                        _ => false,
+                    };
+                if !same {
+                    return Err(refused());
+                }
+                continue;
+            }
+            Val::Graph(v) => ctx.dims(*v),
+            Val::Known(k) => k.tensor.shape().iter().map(|n| Dim::Known(*n)).collect(),
+            _ => continue,
+        };
+        // A plain operand repeats along the axis; else it would have as many elements as the data says.
+        let there = dims.len().checked_sub(ranks[at] - own.axis);
+        let repeats = there.is_none_or(|a| dims[a].is_one());
+        if (matches!(rule, Rule::Elementwise) && !repeats) || matches!(rule, Rule::Concat) {
+            return Err(refused());
+        }
+    }
+    let plain = |v: &Val| match v {
+        Val::Bounded(b) => Val::Graph(b.value),
+        other => other.clone(),
+    };
+    Ok(Some(Plan {
+        ins: ins.iter().map(plain).collect(),
+        rule,
+        at,
+        dims: ctx.dims(own.value),
+        own,
+        ranks,
+    }))
+}
+
+impl Plan {
+    /// The results, with the axis that counts.
+    pub(crate) fn results(
+        &self,
+        ctx: &mut Ctx<'_>,
+        opset: i64,
+        attrs: &Attrs<'_>,
+        results: Vec<Val>,
+    ) -> Result<Vec<Val>, Reason> {
+        let mut wrapped = Vec::with_capacity(results.len());
+        for val in results {
+            let value = ctx.place(&val, 0)?;
+            let dims = ctx.dims(value);
+            let found = self.axis(opset, attrs, &dims)?;
+            let found = found.ok_or_else(|| {
+                let text = "has a size that depends on data, of which the result's is not clear";
+                Reason::operand(self.at, text)
+            })?;
+            wrapped.push(Bounded::val(value, found, self.own.count));
+        }
+        Ok(wrapped)
+    }
+
+    /// Known integers of an operand, or of an attribute before a version.
+    fn ints(&self, index: usize) -> Option<Vec<i64>> {
+        match self.ins.get(index) {
+            Some(Val::Known(k)) => Some(k.tensor.to_i64s()),
+            _ => None,
+        }
+    }
+
+    fn axis(&self, opset: i64, attrs: &Attrs<'_>, to: &[Dim]) -> Result<Option<usize>, Reason> {
+        let (own, rank) = (self.own.axis, self.dims.len());
+        let listed = |index: usize, since: i64| -> Result<Option<Vec<i64>>, Reason> {
+            match opset >= since {
+                true => Ok(self.ints(index)),
+                false => Ok(attrs.ints_opt("axes")?.map(<[i64]>::to_vec)),
+            }
+        };
+        Ok(match self.rule {
+            Rule::Elementwise => to.len().checked_sub(rank - own),
+            Rule::Transpose => match attrs.ints_opt("perm")? {
+                Some(perm) => perm.iter().position(|a| *a == own as i64),
+                None => Some(rank - 1 - own),
+            },
+            Rule::Squeeze => {
+                let gone = match listed(1, 13)? {
+                    Some(list) => crate::call::axes(&list, rank)?,
+                    None => (0..rank).filter(|a| self.dims[*a].is_one()).collect(),
+                };
+                let before = gone.iter().filter(|a| **a < own).count();
+                (!gone.contains(&own)).then(|| own - before)
+            }
+            Rule::Unsqueeze => {
+                let list = listed(1, 13)?.unwrap_or_default();
+                let new = crate::call::axes(&list, to.len())?;
+                (0..to.len()).filter(|a| !new.contains(a)).nth(own)
+            }
+            Rule::Gather => {
+                let at = axis(attrs.int("axis", 0)?, self.ranks[0])?;
+                match self.at {
+                    0 if own == at => None,
+                    0 if own < at => Some(own),
+                    0 => Some(own + self.ranks[1] - 1),
+                    _ => Some(at + own),
+                }
+            }
+            Rule::GatherNd => {
+                let plain = attrs.int("batch_dims", 0)? == 0;
+                (self.at == 1 && plain && own + 1 < rank).then_some(own)
+            }
+            Rule::Slice => {
+                let along = match opset >= 10 {
+                    true if self.ins.len() > 3 => self.ints(3),
+                    true => self
+                        .ints(1)
+                        .map(|starts| (0..starts.len() as i64).collect()),
+                    false => attrs.ints_opt("axes")?.map(<[i64]>::to_vec),
+                };
+                let along = along
+                    .map(|list| crate::call::axes(&list, rank))
+                    .transpose()?;
+                along
+                    .is_some_and(|list| !list.contains(&own))
+                    .then_some(own)
+            }
+            Rule::Concat => {
+                let at = attrs.int_opt("axis")?.unwrap_or(0);
+                (axis(at, rank)? != own).then_some(own)
+            }
+            Rule::Leading => (own == 0 && to.first() == self.dims.first()).then_some(0),
+        })
+    }
+}
+
+/// The places of the elements that are true, of a list of truth values `[N]`: I64 `[N]`, of which so many count, and that number.
+pub(crate) fn places(ctx: &mut Ctx<'_>, keep: Value) -> Result<(Value, Value), Reason> {
+    let n = ctx.dims(keep)[0].clone();
+    let room = n.checked_add(&Dim::Known(1));
+    let room = room.ok_or_else(|| Reason::unsupported("the number of elements overflows"))?;
+    let all = ctx.place(&Val::sizes(vec![crate::val::Num::of(&n)], true), 0)?;
+    let g = ctx.g();
+    let ones = g.cast(keep, DType::I64)?;
+    let sums = g.cum_sum(ones, 0)?;
+    let (one, zero) = (g.scalar(DType::I64, 1.0)?, g.scalar(DType::I64, 0.0)?);
+    let at = g.sub(sums, one)?;
+    // What is not kept is written behind the end.
+    let at = g.where_(keep, at, all)?;
+    let one_each = g.expand(one, [n.clone()])?;
+    let from = g.cum_sum(one_each, 0)?;
+    let from = g.sub(from, one)?;
+    let empty = g.expand(zero, [room])?;
+    let replace = tercet_ir::ops::ScatterReduce::Replace;
+    let written = g.scatter_elements(empty, at, from, 0, replace)?;
+    let places = g.slice(written, &[0], &[-1], &[1])?;
+    let count = g.reduce(tercet_ir::ops::ReduceFn::Sum, ones, &[0], false)?;
+    Ok((places, g.cast(count, DType::I32)?))
+}

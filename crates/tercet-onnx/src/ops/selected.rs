@@ -1,0 +1,256 @@
+//! Elements that data chooses: those that are not 0, those that a condition keeps, boxes that no better one covers.
+
+use tercet_ir::ops::{ReduceFn, Scan};
+use tercet_ir::scalar::{BinaryFn, CompareFn};
+use tercet_ir::{DType, Dim, Graph, SubGraph, Tensor, Type, Value};
+
+use super::shape::{product, reshaped};
+use super::{Entry, op};
+use crate::bounded::{Bounded, places};
+use crate::call::{Call, Done};
+use crate::error::Reason;
+use crate::val::{Num, Val};
+
+pub(crate) const TABLE: &[Entry] = &[
+    op("NonZero", 9, non_zero).own(),
+    op("NonMaxSuppression", 10, non_max_suppression).own(),
+];
+
+/// A size as a number of the graph.
+fn number(k: &mut Call<'_, '_>, dim: &Dim) -> Result<Value, Reason> {
+    k.c.place(&Val::sizes(vec![Num::of(dim)], true), 0)
+}
+
+/// The coordinates of places in rows of `sizes`, each `[N]`.
+fn coordinates(k: &mut Call<'_, '_>, at: Value, sizes: &[Dim]) -> Result<Vec<Value>, Reason> {
+    let mut rest = at;
+    let mut all = Vec::with_capacity(sizes.len());
+    for dim in sizes.iter().rev() {
+        let n = number(k, dim)?;
+        let g = k.g();
+        all.push(g.binary(BinaryFn::Rem, rest, n)?);
+        rest = g.div(rest, n)?;
+    }
+    all.reverse();
+    Ok(all)
+}
+
+/// `[rank, N]`: for each element that is not 0 its coordinates.
+fn non_zero(k: &mut Call<'_, '_>) -> Done {
+    if let Val::Known(known) = k.val(0) {
+        return known_non_zero(&known.tensor);
+    }
+    let x = k.x(0)?;
+    let dims = match k.dims(x) {
+        dims if dims.is_empty() => vec![Dim::Known(1)],
+        dims => dims,
+    };
+    let n = product(&dims)?;
+    let flat = reshaped(k.g(), x, &[n])?;
+    let keep = k.g().cast(flat, DType::Bool)?;
+    let (at, count) = places(k.c, keep)?;
+    let rows = coordinates(k, at, &dims)?;
+    let mut parts = Vec::with_capacity(rows.len());
+    for row in rows {
+        parts.push(k.g().unsqueeze(row, 0)?);
+    }
+    let y = k.g().concat(&parts, 0)?;
+    Ok(vec![Bounded::val(y, 1, count)])
+}
+
+/// As [`non_zero`], of a tensor.
+fn known_non_zero(x: &Tensor) -> Done {
+    let shape = match x.shape() {
+        [] => &[1],
+        shape => shape,
+    };
+    let values = x.to_f64s();
+    let found = values.iter().enumerate().filter(|(_, v)| **v != 0.0);
+    let places: Vec<usize> = found.map(|(at, _)| at).collect();
+    let strides = tercet_ir::row_major_strides(shape);
+    let coordinates = shape.iter().zip(strides).flat_map(|(n, stride)| {
+        let along = move |at: &usize| (at / stride % n) as i64;
+        places.iter().map(along).collect::<Vec<i64>>()
+    });
+    let coordinates: Vec<i64> = coordinates.collect();
+    let sizes = [shape.len(), places.len()];
+    Ok(vec![Val::known(Tensor::from_slice(&sizes, &coordinates)?)])
+}
+
+/// What a selection of boxes is told.
+struct Limits {
+    steps: usize,
+    overlap: f64,
+    score: Option<f64>,
+}
+
+/// The elements `at [B, C, 1]` of the last axis of `x [B, 1, S]`, for each class.
+fn picked(g: &mut Graph, x: Value, at: Value, wide: &[Dim]) -> Result<Value, Reason> {
+    let x = g.expand(x, wide.to_vec())?;
+    Ok(g.gather_elements(x, at, 2)?)
+}
+
+/// How much of the box `a` and the boxes `b` together both cover: corners in order, and areas.
+fn overlaps(g: &mut Graph, a: &[Value; 4], b: &[Value; 4]) -> Result<Value, Reason> {
+    let zero = g.scalar(g.ty(a[0]).dtype, 0.0)?;
+    let mut both = None;
+    let (mut own, mut others) = (None, None);
+    for axis in 0..2 {
+        let (low, high) = (g.max(a[axis], b[axis])?, g.min(a[axis + 2], b[axis + 2])?);
+        let part = g.sub(high, low)?;
+        let part = g.max(part, zero)?;
+        let (x, y) = (g.sub(a[axis + 2], a[axis])?, g.sub(b[axis + 2], b[axis])?);
+        for (total, part) in [(&mut both, part), (&mut own, x), (&mut others, y)] {
+            *total = Some(match *total {
+                Some(so_far) => g.mul(so_far, part)?,
+                None => part,
+            });
+        }
+    }
+    let (Some(both), Some(own), Some(others)) = (both, own, others) else {
+        return Err(Reason::unsupported("boxes have two axes"));
+    };
+    let sum = g.plus(own, others)?;
+    let union = g.sub(sum, both)?;
+    let ratio = g.div(both, union)?;
+    // Boxes without an area cover nothing.
+    let some = g.compare(CompareFn::Gt, both, zero)?;
+    Ok(g.where_(some, ratio, zero)?)
+}
+
+/// One step: the best box of each class, and scores without it and those that it covers. Operands are scores `[B, C, S]`, a part of
+/// the sequence that counts steps, and the corners `[B, 1, S]`.
+fn step(scores: &Type, corner: &Type, limits: &Limits) -> Result<Graph, Reason> {
+    let mut g = Graph::new();
+    let left = g.input("scores", scores.clone())?;
+    let beat = g.input("beat", Type::new(DType::I64, [0usize; 0]))?;
+    let mut corners = [left; 4];
+    for (i, value) in corners.iter_mut().enumerate() {
+        *value = g.input(&format!("corner{i}"), corner.clone())?;
+    }
+    let best = g.arg_max(left, 2, true)?;
+    let score = g.reduce(ReduceFn::Max, left, &[2], true)?;
+    let least = limits.score.unwrap_or(f64::NEG_INFINITY);
+    let least = g.scalar(scores.dtype, least)?;
+    let good = g.compare(CompareFn::Gt, score, least)?;
+    let mut own = corners;
+    for value in &mut own {
+        *value = picked(&mut g, *value, best, &scores.shape)?;
+    }
+    let overlap = overlaps(&mut g, &own, &corners)?;
+    let most = g.scalar(scores.dtype, limits.overlap)?;
+    let covered = g.compare(CompareFn::Gt, overlap, most)?;
+    let none = g.scalar(scores.dtype, f64::NEG_INFINITY)?;
+    let rest = g.where_(covered, none, left)?;
+    let gone = g.expand(none, g.ty(best).shape.to_vec())?;
+    let replace = tercet_ir::ops::ScatterReduce::Replace;
+    let rest = g.scatter_elements(rest, best, gone, 2, replace)?;
+    let best = g.cast(best, DType::I64)?;
+    let best = g.plus(best, beat)?;
+    g.output("scores", rest)?;
+    g.output("best", best)?;
+    g.output("good", good)?;
+    Ok(g)
+}
+
+/// Corners `y1, x1, y2, x2` in order, each `[B, 1, S]`, of boxes `[B, S, 4]`.
+fn corners(k: &mut Call<'_, '_>, boxes: Value) -> Result<[Value; 4], Reason> {
+    let centered = match k.attrs.int("center_point_box", 0)? {
+        0 => false,
+        1 => true,
+        other => {
+            let text = format!("{other} is not supported");
+            return Err(Reason::attribute("center_point_box", text));
+        }
+    };
+    let half = k.like(boxes, 0.5)?;
+    let g = k.g();
+    let mut parts = [boxes; 4];
+    for (i, part) in parts.iter_mut().enumerate() {
+        let own = g.narrow(boxes, 2, i, 1)?;
+        *part = g.transpose(own, &[0, 2, 1])?;
+    }
+    let mut corners = parts;
+    for axis in 0..2 {
+        let (a, b) = (parts[axis], parts[axis + 2]);
+        (corners[axis], corners[axis + 2]) = match centered {
+            // The centre, and how far from it both sides are.
+            true => {
+                let reach = g.mul(b, half)?;
+                (g.sub(a, reach)?, g.plus(a, reach)?)
+            }
+            false => (g.min(a, b)?, g.max(a, b)?),
+        };
+    }
+    Ok(corners)
+}
+
+/// The boxes of each class by their scores, best first, without those that a better one covers: rows of batch, class and box.
+fn non_max_suppression(k: &mut Call<'_, '_>) -> Done {
+    let (boxes, scores) = (k.x(0)?, k.x(1)?);
+    let most = match k.has(2) {
+        true => usize::try_from(k.int(2)?).unwrap_or(0),
+        false => 0,
+    };
+    let overlap = if k.has(3) { k.float(3)? } else { 0.0 };
+    let score = if k.has(4) { Some(k.float(4)?) } else { None };
+    let dims = k.dims(scores);
+    if dims.len() != 3 || k.rank(boxes) != 3 || k.size(boxes, 2)? != 4 {
+        let text = "boxes `[B, S, 4]` and scores `[B, C, S]` are expected";
+        return Err(Reason::unsupported(text));
+    }
+    let steps = dims[2].known().map_or(most, |n| n.min(most));
+    if steps == 0 {
+        k.attrs.ignore(&["center_point_box"]);
+        let none = Tensor::from_slice::<i64>(&[0, 3], &[])?;
+        return Ok(vec![Val::known(none)]);
+    }
+    let corners = corners(k, boxes)?;
+    let limits = Limits {
+        steps,
+        overlap,
+        score,
+    };
+    let body = step(&k.ty(scores), &k.ty(corners[0]), &limits)?;
+    let zero = k.c.scalar(DType::I64, 0.0)?;
+    let beats = k.g().expand(zero, [Dim::Known(limits.steps)])?;
+    let op = Scan {
+        body: SubGraph::new(body),
+        carried: 1,
+        scanned: 1,
+        reverse: vec![false],
+        reverse_results: vec![false; 2],
+    };
+    let operands: Vec<Value> = [scores, beats].into_iter().chain(corners).collect();
+    let first = k.g().add(op, &operands)?;
+    // `[steps, B, C, 1]` as rows of batch, class and step.
+    let sizes = [dims[0].clone(), dims[1].clone(), Dim::Known(steps)];
+    let n = product(&sizes)?;
+    let flat = |k: &mut Call<'_, '_>, x: Value| {
+        let turned = k.g().transpose(x, &[1, 2, 0, 3])?;
+        reshaped(k.g(), turned, std::slice::from_ref(&n))
+    };
+    let (best, good) = (flat(k, first.port(1))?, flat(k, first.port(2))?);
+    let (at, count) = places(k.c, good)?;
+    let rows = coordinates(k, at, &sizes)?;
+    let found = k.g().gather(best, at, 0)?;
+    let mut parts = Vec::with_capacity(3);
+    for row in [rows[0], rows[1], found] {
+        parts.push(k.g().unsqueeze(row, 1)?);
+    }
+    let y = k.g().concat(&parts, 1)?;
+    Ok(vec![Bounded::val(y, 0, count)])
+}
+
+/// The elements that a condition of the graph keeps along an axis, or of all.
+pub(super) fn compress(k: &mut Call<'_, '_>, x: Value, at: usize, keep: Value) -> Done {
+    let keep = k.g().cast(keep, DType::Bool)?;
+    let room = k.dims(keep);
+    if room.len() != 1 || room.first() != k.dims(x).get(at) {
+        let text = "must be as long as the axis where it is not known when importing";
+        return Err(Reason::operand(1, text));
+    }
+    let (idx, count) = places(k.c, keep)?;
+    let y = k.g().gather(x, idx, at)?;
+    Ok(vec![Bounded::val(y, at, count)])
+}
