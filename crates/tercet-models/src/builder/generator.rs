@@ -5,7 +5,7 @@ use tercet::random::Random;
 use tercet::{DType, Executable, Tensor, TensorType, Wanted};
 
 use super::ModelError;
-use super::decoder::products::{Moved, Rounded};
+use super::decoder::products::{Moved, Rounded, Wider};
 use super::decoder::{Decoder, Products, Sampling};
 use super::sampling::SamplingOptions;
 use crate::constraint::Constraint;
@@ -372,10 +372,10 @@ impl Generator {
         };
         // The old one's memory goes first.
         self.exe = None;
-        let (exe, moved, rounded) = rounded.wider()?;
+        let Wider { exe, moved, again } = rounded.wider()?;
         self.exe = Some(exe);
         self.moved = Some(moved);
-        self.rounded = rounded;
+        self.rounded = again;
         let done = std::mem::take(&mut self.tokens);
         self.position = 0;
         for part in done[..tokens].chunks(self.chunk) {

@@ -11,6 +11,8 @@ use tercet_models::{DecoderOptions, Generator, ModelFiles, Products};
 use super::{CONTEXT, Failure, distance, near, reference};
 use crate::{Executor, Test, data};
 
+type Check = fn(&Device) -> Result<(), Failure>;
+
 /// How near logits must be, of their standard deviation, where rows are rounded to F16: twenty or so roundings of 2^-11 of
 /// which none is amplified much.
 const ROUNDED: f64 = 2e-2;
@@ -174,8 +176,7 @@ pub(super) fn tests(executor: &'static Executor) -> Vec<Test> {
             Test::variant_on(executor, name, "", test)
         })
         .collect();
-    let own: [(&str, fn(&Device) -> Result<(), Failure>); 2] =
-        [("range/folder", moves), ("packed/rounded", packed_is_near)];
+    let own: [(&str, Check); 2] = [("range/folder", moves), ("packed/rounded", packed_is_near)];
     for (name, check) in own {
         let test = move |device: &Device| check(device).map_err(failed);
         tests.push(Test::variant_on(

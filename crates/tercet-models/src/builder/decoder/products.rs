@@ -96,9 +96,8 @@ impl Rounded {
         }
     }
 
-    /// The same model in BF16 where that is faster than F32 and was not what it was in, else in F32; what it was and is
-    /// in, and what it takes to compile it otherwise again.
-    pub(crate) fn wider(self) -> Result<(Box<dyn Executable>, Moved, Option<Rounded>), ModelError> {
+    /// The same model in BF16 where that is faster than F32 and was not what it was in, else in F32.
+    pub(crate) fn wider(self) -> Result<Wider, ModelError> {
         let faster = self.device.products();
         let next = Some(DType::BF16).filter(|bf16| self.to != *bf16 && faster.contains(bf16));
         let options = self.options.products_in(next);
@@ -113,8 +112,17 @@ impl Rounded {
             options,
             model: self.model,
         });
-        Ok((exe, moved, again))
+        Ok(Wider { exe, moved, again })
     }
+}
+
+/// A model that was compiled again.
+pub(crate) struct Wider {
+    pub(crate) exe: Box<dyn Executable>,
+    /// What it was and is in.
+    pub(crate) moved: Moved,
+    /// What it takes to compile it otherwise once more.
+    pub(crate) again: Option<Rounded>,
 }
 
 /// That a model left a range.

@@ -80,6 +80,7 @@ pub(crate) type Names = &'static [(Part, &'static str)];
 impl Part {
     /// The names in a Hugging Face folder of llama and in a GGUF file, without `.weight`; `{}` is the layer, `[]` the
     /// expert.
+    // Long: a table, one row a part.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Part::Embedding => ("model.embed_tokens", "token_embd"),

@@ -1,0 +1,87 @@
+//! Fields of families that are not honoured are refused by name, and so are sizes that contradict each other.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use tercet_models::{DecoderOptions, DecoderSpec, ModelFiles};
+
+/// The configuration of one of the tiny models, with a field set.
+fn changed(model: &str, field: &str, value: Value) -> Map<String, Value> {
+    let path = folder(model).join("config.json");
+    let bytes = std::fs::read(path).expect("the model is committed");
+    let mut config: Map<String, Value> = serde_json::from_slice(&bytes).expect("an object");
+    assert!(DecoderSpec::from_json(&config).is_ok(), "{model}");
+    config.insert(field.to_string(), value);
+    config
+}
+
+fn folder(model: &str) -> std::path::PathBuf {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/decoders");
+    data.join(model)
+}
+
+#[test]
+fn what_is_not_honoured_is_refused_by_name() {
+    let fp8 = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+    let mxfp4 = json!({"quant_method": "mxfp4"});
+    for (model, field, value) in [
+        ("falcon-a", "alibi", json!(true)),
+        ("falcon-a", "parallel_attn", json!(false)),
+        ("falcon-a", "num_ln_in_parallel_attn", json!(3)),
+        (
+            "falcon-a",
+            "apply_residual_connection_post_layernorm",
+            json!(true),
+        ),
+        ("gpt2-a", "scale_attn_by_inverse_layer_idx", json!(true)),
+        ("gpt2-a", "scale_attn_weights", json!(false)),
+        ("gpt2-a", "add_cross_attention", json!(true)),
+        ("gpt2-a", "n_ctx", json!(64)),
+        ("gpt_oss-a", "swiglu_alpha", json!(1.0)),
+        ("gpt_oss-a", "experts_per_token", json!(1)),
+        ("gpt_oss-a", "quantization_config", fp8.clone()),
+        ("llama-a", "quantization_config", mxfp4),
+        ("deepseek_v3-a", "quantization_config", fp8),
+        ("deepseek_v3-a", "scoring_func", json!("softmax")),
+        ("deepseek_v3-a", "topk_method", json!("greedy")),
+        ("deepseek_v3-a", "num_key_value_heads", json!(1)),
+        ("deepseek_v2-a", "norm_topk_prob", json!(true)),
+        ("deepseek_v2-a", "moe_layer_freq", json!(2)),
+        ("granitemoe-a", "router_bias", json!(true)),
+    ] {
+        let refused = DecoderSpec::from_json(&changed(model, field, value)).unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains(field), "{model}: {refused}");
+    }
+}
+
+#[test]
+fn experts_that_cannot_be_chosen_are_refused() {
+    for (field, value) in [
+        ("n_group", json!(4)),
+        ("topk_group", json!(7)),
+        ("n_routed_experts", json!(7)),
+        ("num_experts_per_tok", json!(5)),
+    ] {
+        let refused = DecoderSpec::from_json(&changed("deepseek_v3-a", field, value)).unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains("experts"), "{field}: {refused}");
+    }
+}
+
+#[test]
+fn positions_end_with_their_table() {
+    let files = ModelFiles::open(folder("gpt2-a")).unwrap();
+    let decoder = |context| {
+        files.decoder(|spec| DecoderOptions {
+            context,
+            ..DecoderOptions::new(spec)
+        })
+    };
+    assert!(decoder(96).is_ok());
+    let refused = decoder(97).unwrap_err().to_string();
+    assert!(
+        refused.contains("a row for each of 96 positions"),
+        "{refused}"
+    );
+}
