@@ -78,8 +78,7 @@ fn load<'py>(
     })?;
     match family {
         Family::Decoder => {
-            let model =
-                py.detach(|| {
+            let model = py.detach(|| {
                 language::PyLanguageModel::open(files, device, (dtype, products), context)
             });
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
