@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tercet_onnx::Counted;
 use tercet::{Bindings, CompileError, CompileOptions, Graph, Port, Signature, Tensor, counted};
+use tercet_onnx::Counted;
 
 use super::device;
 use super::dump::dump;

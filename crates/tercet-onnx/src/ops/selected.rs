@@ -14,6 +14,7 @@ use crate::val::{Num, Val};
 pub(crate) const TABLE: &[Entry] = &[
     op("NonZero", 9, non_zero).own(),
     op("NonMaxSuppression", 10, non_max_suppression).own(),
+    op("Unique", 11, unique).own(),
 ];
 
 /// A size as a number of the graph.
@@ -242,12 +243,43 @@ fn non_max_suppression(k: &mut Call<'_, '_>) -> Done {
     Ok(vec![Bounded::val(y, 0, count)])
 }
 
+/// All values in ascending order, each once, where each is first, for each element the number of its value, and how many have it.
+fn unique(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    if !k.attrs.flag("sorted", true)? {
+        let text = "0 is not supported: values are in ascending order";
+        return Err(Reason::attribute("sorted", text));
+    }
+    if k.attrs.int_opt("axis")?.is_some() && k.rank(x) != 1 {
+        let text = "is not supported for more than one axis";
+        return Err(Reason::attribute("axis", text));
+    }
+    let y = k.g().unique(x)?;
+    let count = y.port(4);
+    let mut lists = [y.port(1), y.port(3), y.port(2)];
+    for list in &mut lists {
+        *list = k.g().cast(*list, DType::I64)?;
+    }
+    let [firsts, numbers, counts] = lists;
+    Ok(vec![
+        Bounded::val(y, 0, count),
+        Bounded::val(firsts, 0, count),
+        numbers.into(),
+        Bounded::val(counts, 0, count),
+    ])
+}
+
 /// The elements that a condition of the graph keeps along an axis, or of all.
 pub(super) fn compress(k: &mut Call<'_, '_>, x: Value, at: usize, keep: Value) -> Done {
     let keep = k.g().cast(keep, DType::Bool)?;
-    let room = k.dims(keep);
-    if room.len() != 1 || room.first() != k.dims(x).get(at) {
-        let text = "must be as long as the axis where it is not known when importing";
+    let (room, dims) = (k.dims(keep), k.dims(x));
+    let fits = match (room.as_slice(), dims.get(at)) {
+        ([n], Some(size)) => size.is_at_least(n),
+        _ => false,
+    };
+    if !fits {
+        let text =
+            "must be a list that is no longer than the axis where it is not known when importing";
         return Err(Reason::operand(1, text));
     }
     let (idx, count) = places(k.c, keep)?;
