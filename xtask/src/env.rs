@@ -47,6 +47,9 @@ pub(crate) const RUNNER: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER";
 /// The folder of all-MiniLM-L6-v2: `model.safetensors`, `config.json`, `tokenizer.json`.
 pub(crate) const MINILM_DIR: &str = "TERCET_MINILM_DIR";
 
+/// The folder of the ONNX models that packages carry.
+pub(crate) const ONNX_MODELS: &str = "TERCET_ONNX_MODELS";
+
 /// `1` makes the tests that compare documents with the code write them.
 pub(crate) const UPDATE_DOCS: &str = "TERCET_UPDATE_DOCS";
 

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: every test of the workspace, with what they need set up first.
 //!
-//! Installs the Debian packages of the GPU tests (as root), fetches MiniLM, finds or builds nextest,
+//! Installs the Debian packages of the GPU tests (as root), fetches MiniLM and ONNX models of packages, finds or builds nextest,
 //! then runs:
 //!
 //! 1. the tests of the workspace on the machine's own devices, the large suites in a process each, side by side,
@@ -79,22 +79,26 @@ const UNPACKED_ALIKE: [&str; 10] = [
 
 /// The graphs of gradients are made of operators that are run in all their cases: two of each, ten of those that
 /// torch was asked for, and one training; the others on a GPU.
-const NOT_ON_VULKAN: [&str; 5] = [
+const NOT_ON_VULKAN: [&str; 7] = [
     "gradients/*/more",
     "torch/*/more",
     "curves/*/more",
     "decoders/*/more",
+    "encoders/*/more",
+    "onnx/silero_vad_",
     "steps/*/more",
 ];
 
 /// wgpu plays the programs that Vulkan plays, of the same kernels in WGSL. So what passes and rules make of a case is run
 /// on Vulkan, and so are the forms in BF16 and, of the operators with the largest kernels, in F16, which differ from F32 in
 /// how words are unpacked.
-const NOT_ON_WGPU: [&str; 13] = [
+const NOT_ON_WGPU: [&str; 15] = [
     "gradients/",
     "torch/",
     "curves/",
     "decoders/*/more",
+    "encoders/*/more",
+    "onnx/",
     "steps/*/more",
     "/without_passes",
     "/decomposed",
@@ -130,8 +134,14 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
     let ci = is_ci();
     system::prepare(ci);
     let cache = cache::dir()?;
+    let onnx_models = fetch::onnx_models(&cache);
+    if let Err(error) = &onnx_models {
+        eprintln!("NOT RUN: the ONNX models of packages");
+        eprintln!("  because: {error}");
+    }
     let setup = Setup {
         minilm: fetch::minilm(&cache)?,
+        has_onnx_models: onnx_models.is_ok(),
         nextest: nextest(&cache)?,
         cache,
         ci,
@@ -185,6 +195,8 @@ struct Setup {
     /// Absolute, as the runner script needs it.
     cache: PathBuf,
     minilm: PathBuf,
+    /// Whether those that packages carry are in the cache.
+    has_onnx_models: bool,
     nextest: Option<PathBuf>,
     ci: bool,
 }
@@ -268,6 +280,9 @@ impl Setup {
 
     fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env(env::MINILM_DIR, &self.minilm);
+        if self.has_onnx_models {
+            command.env(env::ONNX_MODELS, &self.cache);
+        }
         let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
         if unset(env::REQUIRE) {
             let required = if self.ci {
@@ -337,6 +352,7 @@ mod tests {
         Setup {
             cache: PathBuf::from("/cache"),
             minilm: PathBuf::from("/cache/minilm"),
+            has_onnx_models: false,
             nextest: Some(PathBuf::from("cargo")),
             ci,
         }
