@@ -14,7 +14,14 @@ use crate::{cache, env, fetch, process};
 const PROGRAM: &str = "tercet-parity";
 
 /// The files of `tests/data` that are read when tests run; the rest is part of the program.
-const DATA: [&str; 3] = ["tiny-rust-llama", "minilm", "decoders"];
+const DATA: [&str; 6] = [
+    "tiny-rust-llama",
+    "minilm",
+    "decoders",
+    "encoders",
+    "onnx-torch",
+    "onnx-packages",
+];
 
 /// What is to be done with the program.
 pub(crate) struct Options {
