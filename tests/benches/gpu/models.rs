@@ -263,6 +263,9 @@ fn generate(
             times.push(start.elapsed().as_secs_f64());
         }
     }
+    if let Some(note) = generator.note() {
+        eprintln!("{name}: {note}");
+    }
     let seconds = median(times);
     let rate = Some((512.0 / seconds, "tokens/s"));
     b.report.row(&format!("{name} prefill 512"), seconds, rate);

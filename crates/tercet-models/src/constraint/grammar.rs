@@ -113,7 +113,7 @@ impl Grammars {
         grammar: &Grammar,
     ) -> Result<impl Constraint + use<>, ConstraintError> {
         let top = match grammar {
-            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(compact(schema)),
             Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Grammar::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
         };
@@ -124,6 +124,17 @@ impl Grammars {
         })?;
         Ok(Matching(Matcher::new(Ok(parser))))
     }
+}
+
+/// The schema of documents without blanks between their parts but one after commas and colons: a model that writes blanks
+/// between them may never end. A schema that says otherwise (`x-guidance`) is left as it is.
+fn compact(schema: &serde_json::Value) -> serde_json::Value {
+    let mut schema = schema.clone();
+    if let Some(object) = schema.as_object_mut() {
+        let blanks = || serde_json::json!({"whitespace_pattern": " ?"});
+        object.entry("x-guidance").or_insert_with(blanks);
+    }
+    schema
 }
 
 /// The bytes of a token; nothing for one that no text has, and special tokens marked as such. `None` where the tokenizer
