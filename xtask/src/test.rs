@@ -64,7 +64,9 @@ fn skipped(executor: &str) -> Vec<String> {
             let narrow = formats.flat_map(|f| {
                 ["f16", "bf16"].map(|dtype| format!("/dequant_mat_mul/{f}*/{dtype}/"))
             });
-            narrow.chain(own(&NOT_ON_VULKAN)).collect()
+            let slow = SLOW_TO_COMPILE.iter();
+            let slow = slow.flat_map(|op| ["f16", "bf16"].map(|dtype| format!("/{op}/*/{dtype}/")));
+            narrow.chain(slow).chain(own(&NOT_ON_VULKAN)).collect()
         }
         "wgpu" => own(&NOT_ON_WGPU),
         _ => Vec::new(),
@@ -76,6 +78,9 @@ fn skipped(executor: &str) -> Vec<String> {
 const UNPACKED_ALIKE: [&str; 10] = [
     "q4_1", "q5_", "q2_k", "q3_k", "iq", "tq", "int", "fp8_", "mxfp4", "nvfp4",
 ];
+
+/// Operators whose kernels take a software driver longest: they are run in F32, the forms in 16 bits on a GPU.
+const SLOW_TO_COMPILE: [&str; 4] = ["dequant_grouped_mat_mul", "fft", "gated_delta_net", "pool"];
 
 /// What passes and rules make of a case is run on the CPU here, and on a GPU by `cargo xtask parity`: a software driver
 /// would compile most kernels twice more. The graphs of gradients are made of operators that are run in all their cases:

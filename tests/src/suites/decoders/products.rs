@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
-use tercet::{DType, Device, one_line};
+use tercet::{CompileOptions, DType, Device, Graph, Scheme, Tensor, TensorType, Type, one_line};
+use tercet_ir::case::{Fill, random_blocks};
 use tercet_models::{DecoderOptions, Generator, ModelFiles, Products};
 
 use super::{CONTEXT, Failure, distance, near, reference};
@@ -85,6 +86,51 @@ fn packed_is_near(device: &Device) -> Result<(), Failure> {
     }
     let rounded: Vec<f32> = rounded.iter().map(|x| *x as f32).collect();
     near("the prompt", &rounded, exact, ROUNDED)
+}
+
+/// Long sums for few columns are made in parts, to which what is added in F32 comes at the end.
+fn residuals_of_parts(device: &Device) -> Result<(), Failure> {
+    const ROWS: usize = 130;
+    for (scheme, [columns, len]) in [
+        (Scheme::F16, [256, 2048]),
+        (Scheme::F16, [1024, 4096]),
+        (Scheme::Q8_0, [64, 1024]),
+        (Scheme::Q8_0, [256, 2048]),
+    ] {
+        let stored = scheme.stored_len(len).ok_or("whole blocks")?;
+        let ty = TensorType::new(scheme.storage(), &[columns, stored]);
+        let bytes = columns * scheme.row_bytes(len).ok_or("whole blocks")?;
+        let weights = match scheme {
+            Scheme::F16 => Fill::Uniform(-0.05, 0.05).tensor("weights", ty),
+            scheme => Tensor::from_bytes(ty, &random_blocks("weights", scheme, bytes, 0.05))?,
+        };
+        let rows = TensorType::new(DType::F32, &[ROWS, len]);
+        let rows = Fill::Uniform(-1.0, 1.0).tensor("rows", rows);
+        let added = TensorType::new(DType::F32, &[ROWS, columns]);
+        let added = Fill::Uniform(-1.0, 1.0).tensor("added", added);
+        let mut results = Vec::new();
+        for products in [None, Some(DType::F16)] {
+            let mut g = Graph::new();
+            let x = g.input("x", Type::new(DType::F32, [ROWS, len]))?;
+            let r = g.input("r", Type::new(DType::F32, [ROWS, columns]))?;
+            let w = g.param("w", Type::new(scheme.storage(), [columns, stored]))?;
+            let product = g.dequant_matmul(x, w, scheme)?;
+            let y = g.plus(r, product)?;
+            g.output("y", y)?;
+            let options = CompileOptions::new().products_in(products);
+            let mut exe = device.compile(&g, &options)?;
+            exe.set_param("w", weights.clone())?;
+            let y = exe.run(&[("x", &rows), ("r", &added)])?;
+            results.push(y[0].to_f64s());
+        }
+        let [exact, rounded] = &results[..] else {
+            return Err("two results are expected".into());
+        };
+        let rounded: Vec<f32> = rounded.iter().map(|x| *x as f32).collect();
+        let what = format!("{} [{columns}, {len}]", scheme.name());
+        near(&what, &rounded, exact, ROUNDED)?;
+    }
+    Ok(())
 }
 
 /// A folder with the feed-forward network's first matrices times 256: what comes of both is beyond F16.
@@ -176,7 +222,11 @@ pub(super) fn tests(executor: &'static Executor) -> Vec<Test> {
             Test::variant_on(executor, name, "", test)
         })
         .collect();
-    let own: [(&str, Check); 2] = [("range/folder", moves), ("packed/rounded", packed_is_near)];
+    let own: [(&str, Check); 3] = [
+        ("range/folder", moves),
+        ("packed/rounded", packed_is_near),
+        ("parts/rounded", residuals_of_parts),
+    ];
     for (name, check) in own {
         let test = move |device: &Device| check(device).map_err(failed);
         tests.push(Test::variant_on(

@@ -12,7 +12,9 @@ use super::prepack::lay_out;
 use super::product::{Axis, Product, Side};
 use crate::caps::CoopType;
 use crate::emit::{Emit, View};
+use crate::families::code;
 use crate::families::gemm_coop::{GemmCoopParams, Options, Scope, Tiling, constants, kernel};
+use crate::families::sums::OF_SUMS;
 use crate::num::Num;
 use crate::program::SlotId;
 use crate::tuning::GemmProblem;
@@ -273,6 +275,13 @@ pub(super) fn add_parts(
         Some(_) => &SUM_PARTS_ACTIVATED,
     };
     let mut consts = given.consts.to_vec();
+    // What is added has a dtype of its own: rows of 16 bits may have a residual of F32.
+    if let (Some(added), Some(at)) = (
+        product.bias.as_ref().or(product.residual.as_ref()),
+        OF_SUMS.iter().position(|name| *name == "A_TYPE"),
+    ) {
+        consts[at] = code(added.dtype);
+    }
     consts.push(splits);
     let grid = e.grid_of(quads, THREADS);
     let [_, _, bias, y] = given.args;

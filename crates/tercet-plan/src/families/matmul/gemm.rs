@@ -90,9 +90,18 @@ pub(super) fn floats(
         && to == p.b.dtype
     {
         let rounding = Rounding::of(e, p, to)?;
-        rounding.emit(e);
-        let given = portable::given(e, &rounding.product, sums)?;
-        return floats(e, &rounding.product, &given, sums);
+        let product = &rounding.product;
+        // The other kernels take what is added to be of the dtype of the rows.
+        if Coop::of(e, product, sums)?.is_some() {
+            rounding.emit(e);
+            let problem = Many {
+                product,
+                given: &portable::given(e, product, sums)?,
+                sums,
+                tile: Tile::of(e, product)?,
+            };
+            return variant::run(e, &of_many(), Some(MATRICES), &problem);
+        }
     }
     let problem = Many {
         product: p,
