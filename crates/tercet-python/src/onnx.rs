@@ -3,7 +3,7 @@
 //! As in [`session`](crate::session) Python's lock is released before the model's own is taken.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -25,14 +25,14 @@ pub(crate) struct PyOnnxModel {
 
 impl PyOnnxModel {
     pub(crate) fn open(
-        path: &PathBuf,
+        path: &Path,
         device: &Device,
         bounds: Vec<(String, usize)>,
     ) -> Result<PyOnnxModel, SessionError> {
         let options = bounds
             .iter()
             .fold(ImportOptions::new(), |o, (symbol, n)| o.bound(symbol, *n));
-        let session = Session::open(path.as_path(), device, &options)?;
+        let session = Session::open(path, device, &options)?;
         Ok(PyOnnxModel {
             inputs: session.inputs().to_vec(),
             about: session.about().clone(),

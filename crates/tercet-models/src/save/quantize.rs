@@ -254,7 +254,7 @@ fn rounding(
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let blocks = values.len() / scheme.block_len();
     let part = blocks.div_ceil(processors).max(1) * scheme.block_len();
-    let done: Vec<Result<(Vec<u8>, [f64; 2]), QuantizeError>> = std::thread::scope(|scope| {
+    let done: Vec<Result<Blocks, QuantizeError>> = std::thread::scope(|scope| {
         let parts = values.chunks(part);
         let threads: Vec<_> = parts
             .map(|x| scope.spawn(move || rounded(scheme, x)))
@@ -279,8 +279,11 @@ fn rounding(
     Ok((bytes, error))
 }
 
+/// Blocks, with the sums of the squares of their errors and of the values.
+type Blocks = (Vec<u8>, [f64; 2]);
+
 /// The blocks of some values, with the sums of the squares of their errors and of the values.
-fn rounded(scheme: Scheme, x: &[f32]) -> Result<(Vec<u8>, [f64; 2]), QuantizeError> {
+fn rounded(scheme: Scheme, x: &[f32]) -> Result<Blocks, QuantizeError> {
     let bytes = scheme.quantize(x)?;
     let mut back = vec![0.0; x.len()];
     scheme.dequantize(&bytes, &mut back)?;
