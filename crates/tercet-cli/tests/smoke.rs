@@ -3,6 +3,8 @@
 //!
 //! The subcommands are those that `--help` lists: one without a case here fails. What `TERCET_REQUIRE` names must be
 //! there. Sizes are small: a build does what it does, not every value of every operator is tested.
+//!
+//! Long: a case for each subcommand.
 #![allow(
     clippy::unwrap_used,
     reason = "a failed step of a test ends it; helpers are not test functions to clippy"
