@@ -280,7 +280,7 @@ impl Generator {
     }
 
     /// Appends tokens and gives the logits after each of them in order, `[vocab]`; stops early when `each` returns false.
-    /// The graph gives as many rows in one run as it was built for ([`DecoderOptions::logit_rows`]).
+    /// The graph gives as many rows in one run as it was built for ([`DecoderOptions::logit_rows`](crate::DecoderOptions::logit_rows)).
     ///
     /// # Errors
     /// As [`Generator::feed`].

@@ -94,7 +94,7 @@ pub enum FeedForward {
 pub struct LayerSpec {
     /// Of how many keys, its own included, a query sees the last; all before it where there is none.
     pub window: Option<usize>,
-    /// Which of the model's [`DecoderSpec::ropes`] turns queries and keys; none leaves them as they are.
+    /// Which of the model's [`DecoderSpec::ropes`](crate::DecoderSpec::ropes) turns queries and keys; none leaves them as they are.
     pub rope: Option<usize>,
     /// Whether its feed-forward network is one of experts.
     pub experts: bool,
