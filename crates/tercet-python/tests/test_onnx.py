@@ -53,7 +53,7 @@ def test_one_compilation_serves_all_sizes_up_to_a_bound(doubled: Path) -> None:
         np.testing.assert_array_equal(model.run({"x": x}, ["y"])["y"], x + x)
     assert model.compilations == 1
     assert model.inputs == [("x", "f32[rows, 3]")]
-    assert model.outputs == [("y", "FLOAT", ["rows", "3"])]
+    assert model.outputs == [("y", "float", ["rows", "3"])]
     assert model.producer == "hand" and model.metadata == {"license": "MIT"}
     with pytest.raises(tercet.RunError, match="rows"):
         model(x=np.zeros((51, 3), np.float32))
