@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -212,6 +213,10 @@ pub fn main() {
     }
     let patterns = |variable| std::env::var(variable).ok();
     let tests = chosen(tests, patterns(ONLY_TESTS), patterns(SKIP));
+    let tests = match std::env::var(EVERY) {
+        Ok(n) => every(tests, n.parse().unwrap_or_else(|e| panic!("{EVERY}: {e}"))),
+        Err(_) => tests,
+    };
     let tests = match std::env::var(SLICE) {
         Ok(slice) => sliced(tests, &slice).unwrap_or_else(|e| panic!("{SLICE}: {e}")),
         Err(_) => tests,
@@ -275,6 +280,26 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.is_some()
 }
 
+/// A number: of the tests of each operator, one of so many.
+const EVERY: &str = "TERCET_EVERY";
+
+/// The first of each `n` tests of an operator.
+fn every<T>(tests: Vec<(T, Test)>, n: NonZeroUsize) -> Vec<(T, Test)> {
+    let mut seen: HashMap<_, usize> = HashMap::new();
+    let mut is_first = |(_, test): &(T, Test)| {
+        let count = seen.entry(group(test)).or_default();
+        *count += 1;
+        (*count - 1).is_multiple_of(n.get())
+    };
+    tests.into_iter().filter(|t| is_first(t)).collect()
+}
+
+/// What a test belongs to: its suite and its operator.
+fn group(test: &Test) -> (Option<String>, Option<String>) {
+    let mut parts = test.name().splitn(3, '/').map(str::to_string);
+    (parts.next(), parts.next())
+}
+
 /// `AT/N`: the part of the tests that a process runs, of N.
 const SLICE: &str = "TERCET_SLICE";
 
@@ -284,13 +309,6 @@ fn sliced<T>(tests: Vec<(T, Test)>, slice: &str) -> Result<Vec<(T, Test)>, Strin
     let numbers = numbers.and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
     let Some((at, n)) = numbers.filter(|&(at, n): &(usize, usize)| at < n) else {
         return Err(format!("`{slice}` is not AT/N"));
-    };
-    let group = |test: &Test| {
-        let mut parts = test.name().splitn(3, '/');
-        (
-            parts.next().map(str::to_string),
-            parts.next().map(str::to_string),
-        )
     };
     let mut groups = HashMap::new();
     let mine = |(_, test): &(T, Test)| {
@@ -322,6 +340,15 @@ mod tests {
     fn a_journal_says_what_did_not_end() {
         let text = "begin a\nbegin b\nend a\nbegin c/d e\nend b\n";
         assert_eq!(Journal::unfinished(text), ["c/d e"]);
+    }
+
+    #[test]
+    fn one_of_so_many_is_left_of_each_operator() {
+        let names = ["p/a/1", "p/a/2", "p/b/1", "p/a/3", "p/a/4", "q/a/1"];
+        let tests = names.map(|n| ((), Test::new(n.to_string(), || Ok(()))));
+        let left = every(tests.into(), NonZeroUsize::new(3).unwrap());
+        let left: Vec<_> = left.iter().map(|(_, t)| t.name().to_string()).collect();
+        assert_eq!(left, ["p/a/1", "p/b/1", "p/a/4", "q/a/1"]);
     }
 
     #[test]

@@ -118,7 +118,8 @@ const NOT_ON_WGPU: [&str; 12] = [
 const NOT_SUITES: &str = "not binary(suites) - binary(programs)";
 
 /// What of the suites runs on the newer lavapipe, which has cooperative matrices of F16: what is computed with them, each
-/// case as it is. It takes three times as long to compile a kernel as the one of Debian 12.
+/// case as it is, one of three. It takes three times as long to compile a kernel as the one of Debian 12; all cases run on
+/// the matrices of a GPU by `cargo xtask parity`.
 const ON_NEWER: [&str; 6] = [
     "/mat_mul/*/f16/",
     "/linear/*/f16/",
@@ -127,6 +128,7 @@ const ON_NEWER: [&str; 6] = [
     "/attention/*/f16/",
     "/conv/*/f16/",
 ];
+const EVERY_ON_NEWER: &str = "3";
 const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];
 
 /// The Vulkan player's own tests, as nextest's filter.
@@ -273,6 +275,7 @@ impl Setup {
         };
         let mut parity = self.suites_on("vulkan", &NOT_ON_NEWER.map(String::from));
         parity.env(env::TESTS, ON_NEWER.join(","));
+        parity.env(env::EVERY, EVERY_ON_NEWER);
         let script = process::root().join("xtask").join("newer-lavapipe");
         [player, parity].map(|mut command| {
             command.env(env::RUNNER, &script);

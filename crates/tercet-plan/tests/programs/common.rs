@@ -67,14 +67,25 @@ pub(crate) fn in_parallel<T: Send, R: Send>(items: Vec<T>, f: impl Fn(T) -> R + 
 }
 
 /// Calls `f` with the program of each case of each operator in each dtype of GPUs.
-pub(crate) fn for_each_case(caps: &Caps, mut f: impl FnMut(Planned)) {
+pub(crate) fn for_each_case(caps: &Caps, f: impl FnMut(Planned)) {
+    for_each_case_with(caps, GPU_DTYPES, None, f);
+}
+
+/// Calls `f` with the program of each case of each operator in each of these dtypes, whose products may round their rows.
+pub(crate) fn for_each_case_with(
+    caps: &Caps,
+    of: &[DType],
+    products: Option<DType>,
+    mut f: impl FnMut(Planned),
+) {
     for &kind in OpKind::ALL {
         for case in kind.cases() {
             let dtypes = kind.doc().dtypes.iter().filter(|d| case.runs_with(**d));
-            for &dtype in dtypes.filter(|d| GPU_DTYPES.contains(d)) {
+            for &dtype in dtypes.filter(|d| of.contains(d)) {
                 let name = format!("{}/{}/{dtype}", kind.doc().name, case.name);
                 let case = case.build(dtype).expect("cases build");
-                let program = compile(&case.graph, &options(&case), caps);
+                let options = options(&case).products_in(products);
+                let program = compile(&case.graph, &options, caps);
                 f(Planned {
                     name,
                     case,

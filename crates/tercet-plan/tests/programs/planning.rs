@@ -9,7 +9,9 @@ use tercet_plan::{
     Caps, Code, Instance, Launch, Natives, Source, Tuning, check_races, compile, kernels,
 };
 
-use crate::common::{for_each_case, in_parallel, is_beyond_gpus, profiles};
+use crate::common::{
+    GPU_DTYPES, for_each_case, for_each_case_with, in_parallel, is_beyond_gpus, profiles,
+};
 
 /// What was found of all cases on a device.
 #[derive(Default)]
@@ -22,7 +24,8 @@ struct Survey {
     used: BTreeSet<String>,
 }
 
-/// Every case on every profile, and on two devices more for the sake of kernels that those do not have; once for all tests.
+/// Every case on every profile, on two devices more for the sake of kernels that those do not have, and with rows of
+/// products in 16 bits; once for all tests.
 fn surveys() -> &'static [Survey] {
     static ALL: OnceLock<Vec<Survey>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -34,15 +37,25 @@ fn surveys() -> &'static [Survey] {
             ..Caps::h200()
         };
         let others = [("tuned", tuned), ("plain", plain)];
-        let all = profiles().into_iter().chain(others).collect();
-        in_parallel(all, |(profile, caps)| survey(profile, &caps))
+        let all = profiles().into_iter().chain(others);
+        let exact = all.map(|(profile, caps)| (profile, caps, None));
+        let rounded = ("rounded", Caps::h200(), Some(DType::F16));
+        let all = exact.chain([rounded]).collect();
+        in_parallel(all, |(profile, caps, products)| {
+            survey(profile, &caps, products)
+        })
     })
 }
 
-fn survey(profile: &str, caps: &Caps) -> Survey {
+/// All cases on a device; those of F32 where products may round their rows.
+fn survey(profile: &str, caps: &Caps, products: Option<DType>) -> Survey {
     let mut found = Survey::default();
     let mut seen = BTreeSet::new();
-    for_each_case(caps, |p| {
+    let dtypes: &[DType] = match products {
+        Some(_) => &[DType::F32],
+        None => GPU_DTYPES,
+    };
+    for_each_case_with(caps, dtypes, products, |p| {
         let program = match p.program {
             Ok(program) => program,
             Err(e) if is_beyond_gpus(&e) => return,
