@@ -4,7 +4,6 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
-use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -213,8 +212,8 @@ pub fn main() {
     }
     let patterns = |variable| std::env::var(variable).ok();
     let tests = chosen(tests, patterns(ONLY_TESTS), patterns(SKIP));
-    let tests = match std::env::var(EVERY) {
-        Ok(n) => every(tests, n.parse().unwrap_or_else(|e| panic!("{EVERY}: {e}"))),
+    let tests = match std::env::var(SAMPLE) {
+        Ok(part) => sampled(tests, &part).unwrap_or_else(|e| panic!("{SAMPLE}: {e}")),
         Err(_) => tests,
     };
     let tests = match std::env::var(SLICE) {
@@ -280,18 +279,27 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.is_some()
 }
 
-/// A number: of the tests of each operator, one of so many.
-const EVERY: &str = "TERCET_EVERY";
+/// `AT/N`: of each operator's parity tests one of `N`, from the one at `AT` on.
+const SAMPLE: &str = "TERCET_SAMPLE";
 
-/// The first of each `n` tests of an operator.
-fn every<T>(tests: Vec<(T, Test)>, n: NonZeroUsize) -> Vec<(T, Test)> {
+/// The tests with one of so many of each operator's cases. Those of other suites stay.
+fn sampled<T>(tests: Vec<(T, Test)>, part: &str) -> Result<Vec<(T, Test)>, String> {
+    let (first, n) = at_of(part)?;
     let mut seen: HashMap<_, usize> = HashMap::new();
-    let mut is_first = |(_, test): &(T, Test)| {
+    let mut is_chosen = |(_, test): &(T, Test)| {
         let count = seen.entry(group(test)).or_default();
         *count += 1;
-        (*count - 1).is_multiple_of(n.get())
+        !test.name().starts_with("parity/") || (*count - 1) % n == first
     };
-    tests.into_iter().filter(|t| is_first(t)).collect()
+    Ok(tests.into_iter().filter(|t| is_chosen(t)).collect())
+}
+
+/// The numbers of `AT/N`, the first below the second.
+fn at_of(part: &str) -> Result<(usize, usize), String> {
+    let numbers = part.split_once('/');
+    let numbers = numbers.and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
+    let numbers = numbers.filter(|(at, n)| at < n);
+    numbers.ok_or_else(|| format!("`{part}` is not AT/N"))
 }
 
 /// What a test belongs to: its suite and its operator.
@@ -305,11 +313,7 @@ const SLICE: &str = "TERCET_SLICE";
 
 /// The tests of a part. Tests of one operator, which share kernels, stay together.
 fn sliced<T>(tests: Vec<(T, Test)>, slice: &str) -> Result<Vec<(T, Test)>, String> {
-    let numbers = slice.split_once('/');
-    let numbers = numbers.and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
-    let Some((at, n)) = numbers.filter(|&(at, n): &(usize, usize)| at < n) else {
-        return Err(format!("`{slice}` is not AT/N"));
-    };
+    let (at, n) = at_of(slice)?;
     let mut groups = HashMap::new();
     let mine = |(_, test): &(T, Test)| {
         let next = groups.len();
@@ -343,12 +347,24 @@ mod tests {
     }
 
     #[test]
-    fn one_of_so_many_is_left_of_each_operator() {
-        let names = ["p/a/1", "p/a/2", "p/b/1", "p/a/3", "p/a/4", "q/a/1"];
-        let tests = names.map(|n| ((), Test::new(n.to_string(), || Ok(()))));
-        let left = every(tests.into(), NonZeroUsize::new(3).unwrap());
-        let left: Vec<_> = left.iter().map(|(_, t)| t.name().to_string()).collect();
-        assert_eq!(left, ["p/a/1", "p/b/1", "p/a/4", "q/a/1"]);
+    fn samples_share_the_cases_of_each_operator() {
+        let names = [
+            "parity/a/1",
+            "parity/a/2",
+            "parity/b/1",
+            "rows/a/1",
+            "parity/a/3",
+        ];
+        let sample = |part| {
+            let tests = names.map(|n| ((), Test::new(n.to_string(), || Ok(()))));
+            let left = sampled(tests.into(), part).unwrap();
+            let names = left.iter().map(|(_, t)| t.name().to_string());
+            names.collect::<Vec<_>>()
+        };
+        let first = ["parity/a/1", "parity/b/1", "rows/a/1", "parity/a/3"];
+        assert_eq!(sample("0/2"), first);
+        assert_eq!(sample("1/2"), ["parity/a/2", "rows/a/1"]);
+        assert!(sampled(vec![((), Test::new("p".to_string(), || Ok(())))], "2/2").is_err());
     }
 
     #[test]

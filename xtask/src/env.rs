@@ -35,8 +35,8 @@ pub(crate) const SKIP: &str = "TERCET_SKIP";
 /// The executors that the suites run on, separated by commas; all of the build without it.
 pub(crate) const EXECUTORS: &str = "TERCET_EXECUTORS";
 
-/// A number: of the tests of each operator, one of so many runs.
-pub(crate) const EVERY: &str = "TERCET_EVERY";
+/// `AT/N`: of each operator's parity tests one of `N`, from the one at `AT` on.
+pub(crate) const SAMPLE: &str = "TERCET_SAMPLE";
 
 /// `AT/N`: the part of the suites that a process runs, of N.
 pub(crate) const SLICE: &str = "TERCET_SLICE";
