@@ -55,6 +55,11 @@ pub(crate) enum CliError {
         path: PathBuf,
         source: tercet_onnx::OnnxError,
     },
+    #[error("no ONNX model {path} was written", path = path.display())]
+    Export {
+        path: PathBuf,
+        source: tercet_onnx::ExportError,
+    },
     #[error("the graph cannot be compiled for this device")]
     Compile(#[from] tercet::CompileError),
     #[error("{device} leaves the reference at {value}")]

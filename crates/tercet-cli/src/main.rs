@@ -65,6 +65,8 @@ enum Command {
     Run(commands::run::Args),
     /// Show what would run where: kernels, dispatches, barriers, memory
     Explain(commands::explain::Args),
+    /// Write a graph, or a model's, as an ONNX model
+    Export(commands::export::Args),
     /// Compare every value of a graph on a device with the reference
     Verify(commands::verify::Args),
     /// Record when what ran, for Perfetto or chrome://tracing
@@ -110,6 +112,7 @@ fn run(command: Command) -> Result<Outcome, CliError> {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
+        Command::Export(args) => commands::export::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Trace(args) => commands::trace::run(&args),
         Command::Tune(args) => commands::tune::run(&args),

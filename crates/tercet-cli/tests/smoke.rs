@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 #[cfg(feature = "serve")]
 use common::serving;
-use common::{Scratch, data, demo, encoder, f32s, good, npy, tercet, text, usable_devices};
+use common::{Scratch, bad, data, demo, encoder, f32s, good, npy, tercet, text, usable_devices};
 
 /// The test of each subcommand, and the list of those that there are.
 ///
@@ -29,7 +29,7 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate chat bench perplexity finetune merge quantize embed classify rerank inspect run explain verify trace tune
+    generate chat bench perplexity finetune merge quantize embed classify rerank inspect run explain export verify trace tune
     #[cfg(feature = "serve")] serve
     #[cfg(feature = "splat")] splat ops devices
 }
@@ -347,6 +347,20 @@ mod case {
             );
             assert!(out.contains("dispatches      1\n"), "{device}: {out}");
         }
+    }
+
+    /// What is exported gives the same answers again, the embedded model with its packed weights unpacked, too.
+    pub(super) fn export() {
+        let scratch = Scratch::new("smoke-export");
+        let graph = scratch.file("g.tercet", OUTER_SUM);
+        let [written, model] = ["g.onnx", "m.onnx"].map(|name| scratch.path(name));
+        good(&["export", &graph, "-o", &written]);
+        let v = parsed(&["verify", &written, "--json", "--device", "cpu"]);
+        assert_eq!(v["agrees"], true);
+        good(&["export", "-o", &model]);
+        let v = parsed(&["inspect", &model, "--json"]);
+        assert!(v.to_string().contains("kv_len"), "{v}");
+        bad(&["export", &graph, "-o", &graph], 2, &[".onnx"]);
     }
 
     pub(super) fn verify() {

@@ -224,6 +224,12 @@ impl Dim {
         }
     }
 
+    /// The sum that the dimension is: products of symbols, none for the constant, each with its factor. Of a size that is
+    /// no `i64` nothing.
+    pub fn sum(&self) -> Vec<(Vec<Symbol>, i64)> {
+        self.terms().into_iter().flatten().collect()
+    }
+
     /// The terms of the sum; `None` for a constant that is no `i64`.
     fn terms(&self) -> Option<BTreeMap<Monomial, i64>> {
         Some(match self {

@@ -4,6 +4,8 @@
 //! done while importing and never runs, functions are written out. What is not supported is refused here, all of it at
 //! once, with the names of the nodes; a model that was imported means what its file says.
 //!
+//! [`export`] goes the other way: a graph as a model.
+//!
 //! [`Session`] runs a model again and again and compiles when it must; [`Model`] is a file that was read, and what it says.
 //!
 //! A walk: `proto` is the file, `import` the model as a whole, `node` one node after the other, `ops` the table of operators,
@@ -19,6 +21,7 @@ mod call;
 mod ctx;
 mod elem;
 mod error;
+mod export;
 mod external;
 mod import;
 mod model;
@@ -35,6 +38,7 @@ mod val;
 
 pub use bounded::{Counted, cut};
 pub use error::{NodeError, OnnxError, Place, Reason};
+pub use export::{ExportError, export, write};
 pub use import::{ImportOptions, Imported, Source, import, import_model};
 pub use model::{Declared, Description, Model};
 pub use session::{Session, SessionError};

@@ -8,6 +8,7 @@ pub(crate) mod devices;
 pub(crate) mod dump;
 pub(crate) mod embed;
 pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod finetune;
 pub(crate) mod generate;
 pub(crate) mod inspect;

@@ -1,0 +1,526 @@
+//! A model under construction: nodes, initializers, names.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use bytes::Bytes;
+use tercet_ir::ops::Dequantize;
+use tercet_ir::{
+    Bindings, DType, Dim, EvalCtx, Graph, Node, Op, OpSpec, Symbol, Tensor, TensorType, Type,
+    Value, one_line,
+};
+
+use super::{ExportError, OPSET, name_of, node};
+use crate::proto::{
+    AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, TypeValue, ValueInfoProto,
+};
+
+/// The version of the format that came with the operator set.
+const IR_VERSION: i64 = 10;
+
+/// Why a node is not written.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// ONNX has nothing for it.
+    NoForm(String),
+    /// A size that no input says.
+    Unbound(Symbol),
+}
+
+impl Refused {
+    pub(super) fn because<T>(reason: impl Into<String>) -> Result<T, Refused> {
+        Err(Refused::NoForm(reason.into()))
+    }
+}
+
+/// The names of a node's results.
+pub(super) type Written = Result<Vec<String>, Refused>;
+
+/// An attribute's value.
+pub(super) enum Attr {
+    Int(i64),
+    Ints(Vec<i64>),
+    Float(f32),
+    Text(&'static str),
+    Tensor(TensorProto),
+    Graph(GraphProto),
+}
+
+/// The numbers of `AttributeProto.AttributeType`.
+fn attribute(name: &str, value: Attr) -> AttributeProto {
+    let mut proto = AttributeProto {
+        name: Some(name.to_string()),
+        ..AttributeProto::default()
+    };
+    proto.r#type = Some(match value {
+        Attr::Float(f) => {
+            proto.f = Some(f);
+            1
+        }
+        Attr::Int(i) => {
+            proto.i = Some(i);
+            2
+        }
+        Attr::Text(s) => {
+            proto.s = Some(Bytes::from_static(s.as_bytes()));
+            3
+        }
+        Attr::Tensor(t) => {
+            proto.t = Some(t);
+            4
+        }
+        Attr::Graph(g) => {
+            proto.g = Some(g);
+            5
+        }
+        Attr::Ints(ints) => {
+            proto.ints = ints;
+            7
+        }
+    });
+    proto
+}
+
+/// The number of a dtype in `TensorProto.DataType`.
+pub(super) fn code(dtype: DType) -> i32 {
+    match dtype {
+        DType::F32 => 1,
+        DType::U8 => 2,
+        DType::I8 => 3,
+        DType::I32 => 6,
+        DType::I64 => 7,
+        DType::Bool => 9,
+        DType::F16 => 10,
+        DType::F64 => 11,
+        DType::U32 => 12,
+        DType::BF16 => 16,
+    }
+}
+
+/// U64, which ONNX has and Tercet does not.
+pub(super) const U64: i32 = 13;
+
+pub(super) fn tensor_proto(name: &str, tensor: &Tensor) -> TensorProto {
+    TensorProto {
+        dims: tensor.shape().iter().map(|n| *n as i64).collect(),
+        data_type: Some(code(tensor.dtype())),
+        name: Some(name.to_string()),
+        raw_data: Some(Bytes::copy_from_slice(tensor.bytes())),
+        ..TensorProto::default()
+    }
+}
+
+fn value_info(name: &str, ty: &Type) -> ValueInfoProto {
+    let dim = |d: &Dim| DimensionProto {
+        dim_value: d.known().and_then(|n| i64::try_from(n).ok()),
+        dim_param: d.known().is_none().then(|| d.to_string()),
+    };
+    let tensor = TensorTypeProto {
+        elem_type: Some(code(ty.dtype)),
+        shape: Some(TensorShapeProto {
+            dim: ty.shape.iter().map(dim).collect(),
+        }),
+    };
+    ValueInfoProto {
+        name: Some(name.to_string()),
+        r#type: Some(TypeProto {
+            value: Some(TypeValue::Tensor(tensor)),
+        }),
+    }
+}
+
+/// A model under construction.
+#[derive(Default)]
+pub(super) struct Writer {
+    /// Nodes that compute sizes from inputs: before all others, and seen by graphs inside nodes.
+    prologue: Vec<NodeProto>,
+    /// The nodes of the graph that is written now.
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+    /// Constants by type and bytes.
+    constants: HashMap<(DType, Vec<usize>, Vec<u8>), String>,
+    /// The input that says a size, and its axis.
+    symbols: BTreeMap<Symbol, (String, usize)>,
+    /// Names of one-element I64 tensors that hold a size.
+    pub(super) sizes: HashMap<Dim, String>,
+    taken: HashSet<String>,
+    next: usize,
+    /// Whether only to find out if a node can be written: then any size is known.
+    is_trial: bool,
+    /// What values of the graph that is written now are called.
+    names: HashMap<Value, String>,
+    /// Tensors of parameters, by their names.
+    weights: HashMap<String, Tensor>,
+    /// Initializers with the values of packed parameters, by the names of those.
+    unpacked: HashMap<String, String>,
+}
+
+impl Writer {
+    pub(super) fn on_trial() -> Writer {
+        Writer {
+            is_trial: true,
+            ..Writer::default()
+        }
+    }
+
+    /// The model of a graph whose nodes can all be written.
+    pub(super) fn model(
+        graph: &Graph,
+        mut weight: impl FnMut(&str) -> Option<Tensor>,
+    ) -> Result<ModelProto, ExportError> {
+        let mut w = Writer::default();
+        w.take_names(graph);
+        let mut inputs = Vec::new();
+        for (id, node) in graph.nodes() {
+            let (name, ty) = match &node.op {
+                Op::Input(leaf) => (&leaf.name, &leaf.ty),
+                Op::State(leaf) => (&leaf.name, &leaf.ty),
+                Op::Param(leaf) => (&leaf.name, &leaf.ty),
+                _ => continue,
+            };
+            let value = Value { node: id, port: 0 };
+            w.names.insert(value, name.clone());
+            match (&node.op, weight_of(node, &mut weight)?) {
+                (Op::Param(_), Some(tensor)) => {
+                    w.initializers.push(tensor_proto(name, &tensor));
+                    w.weights.insert(name.clone(), tensor);
+                }
+                _ => {
+                    inputs.push(value_info(name, ty));
+                    w.note_symbols(name, ty);
+                }
+            }
+        }
+        w.write_nodes(graph).map_err(|e| match e {
+            Refused::Unbound(symbol) => ExportError::Unbound { symbol },
+            Refused::NoForm(reason) => ExportError::NoForm { reason },
+        })?;
+        let outputs = w.outputs(graph);
+        let mut nodes = w.prologue;
+        nodes.append(&mut w.nodes);
+        let mut proto = GraphProto {
+            node: nodes,
+            name: Some("graph".to_string()),
+            initializer: w.initializers,
+            input: inputs,
+            output: outputs,
+            sparse_initializer: Vec::new(),
+        };
+        drop_unused(&mut proto);
+        Ok(ModelProto {
+            ir_version: Some(IR_VERSION),
+            producer_name: Some("tercet".to_string()),
+            producer_version: Some(env!("CARGO_PKG_VERSION").to_string()),
+            graph: Some(proto),
+            opset_import: vec![OperatorSetIdProto {
+                domain: Some(String::new()),
+                version: Some(OPSET),
+            }],
+            ..ModelProto::default()
+        })
+    }
+
+    /// Names that are given and that no value of ours may have.
+    fn take_names(&mut self, graph: &Graph) {
+        let leaves = graph.nodes().filter_map(|(_, n)| match &n.op {
+            Op::Input(leaf) => Some(leaf.name.clone()),
+            Op::Param(leaf) => Some(leaf.name.clone()),
+            Op::State(leaf) => Some(leaf.name.clone()),
+            _ => None,
+        });
+        let outputs = graph.outputs().iter().map(|o| o.name.clone());
+        self.taken = leaves.chain(outputs).collect();
+    }
+
+    /// Axes of an input that are a symbol by themselves say what it is.
+    fn note_symbols(&mut self, input: &str, ty: &Type) {
+        for (axis, dim) in ty.shape.iter().enumerate() {
+            if let Some(symbol) = dim.as_symbol() {
+                let place = || (input.to_string(), axis);
+                self.symbols.entry(symbol.clone()).or_insert_with(place);
+            }
+        }
+    }
+
+    /// The input and the axis that say a size.
+    pub(super) fn place_of(&self, symbol: &Symbol) -> Result<(String, usize), Refused> {
+        match self.symbols.get(symbol) {
+            Some(place) => Ok(place.clone()),
+            None if self.is_trial => Ok((String::new(), 0)),
+            None => Err(Refused::Unbound(symbol.clone())),
+        }
+    }
+
+    /// Writes the nodes of a graph whose leaves have names already.
+    fn write_nodes(&mut self, graph: &Graph) -> Result<(), Refused> {
+        for (id, node) in graph.nodes() {
+            if let Op::Input(_) | Op::Param(_) | Op::State(_) = node.op {
+                continue;
+            }
+            let written = match &node.op {
+                Op::Const(c) => vec![self.constant(&c.tensor)],
+                _ => node::write(self, graph, node)?,
+            };
+            for (port, name) in written.into_iter().enumerate() {
+                let port = port as u8;
+                self.names.insert(Value { node: id, port }, name);
+            }
+        }
+        Ok(())
+    }
+
+    /// The outputs of a graph under their own names, by nodes that only rename where a value has another one.
+    fn outputs(&mut self, graph: &Graph) -> Vec<ValueInfoProto> {
+        let named = graph.outputs().iter().map(|o| (o.name.clone(), o.value));
+        let states = graph.assigns().iter().map(|a| {
+            let name = self.names[&a.state].clone();
+            (format!("{name}.next"), a.value)
+        });
+        let all: Vec<(String, Value)> = named.chain(states).collect();
+        let mut infos = Vec::with_capacity(all.len());
+        for (name, value) in all {
+            let from = self.names[&value].clone();
+            self.push("Identity", &[from], vec![name.clone()], Vec::new());
+            infos.push(value_info(&name, graph.ty(value)));
+        }
+        infos
+    }
+
+    /// What a value of the graph that is written now is called.
+    pub(super) fn name(&self, value: Value) -> String {
+        let known = self.names.get(&value).cloned();
+        known.unwrap_or_else(|| name_of(value))
+    }
+
+    pub(super) fn fresh(&mut self) -> String {
+        loop {
+            let name = format!("t{}", self.next);
+            self.next += 1;
+            if !self.taken.contains(&name) {
+                return name;
+            }
+        }
+    }
+
+    fn push(
+        &mut self,
+        op: &str,
+        inputs: &[String],
+        outputs: Vec<String>,
+        attrs: Vec<(&str, Attr)>,
+    ) {
+        let node = self.made(op, inputs, outputs, attrs);
+        self.nodes.push(node);
+    }
+
+    fn made(
+        &self,
+        op: &str,
+        inputs: &[String],
+        outputs: Vec<String>,
+        attrs: Vec<(&str, Attr)>,
+    ) -> NodeProto {
+        let attribute = attrs
+            .into_iter()
+            .map(|(name, value)| attribute(name, value));
+        NodeProto {
+            input: inputs.to_vec(),
+            name: outputs.first().map(|name| format!("{op}_{name}")),
+            output: outputs,
+            op_type: Some(op.to_string()),
+            attribute: attribute.collect(),
+            ..NodeProto::default()
+        }
+    }
+
+    /// Adds a node with one result.
+    pub(super) fn add(&mut self, op: &str, inputs: &[&str], attrs: Vec<(&str, Attr)>) -> String {
+        self.add_all(op, inputs, 1, attrs).remove(0)
+    }
+
+    /// Adds a node with so many results.
+    pub(super) fn add_all(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        results: usize,
+        attrs: Vec<(&str, Attr)>,
+    ) -> Vec<String> {
+        let outputs: Vec<String> = (0..results).map(|_| self.fresh()).collect();
+        let inputs: Vec<String> = inputs.iter().map(|name| name.to_string()).collect();
+        self.push(op, &inputs, outputs.clone(), attrs);
+        outputs
+    }
+
+    /// Adds a node that depends on inputs of the model only, before all others.
+    pub(super) fn add_before(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attrs: Vec<(&str, Attr)>,
+    ) -> String {
+        let output = self.fresh();
+        let inputs: Vec<String> = inputs.iter().map(|name| name.to_string()).collect();
+        let node = self.made(op, &inputs, vec![output.clone()], attrs);
+        self.prologue.push(node);
+        output
+    }
+
+    /// A tensor that is written in the file, once however often it is used.
+    pub(super) fn constant(&mut self, tensor: &Tensor) -> String {
+        let key = (
+            tensor.dtype(),
+            tensor.shape().to_vec(),
+            tensor.bytes().to_vec(),
+        );
+        if let Some(name) = self.constants.get(&key) {
+            return name.clone();
+        }
+        let name = self.fresh();
+        self.initializers.push(tensor_proto(&name, tensor));
+        self.constants.insert(key, name.clone());
+        name
+    }
+
+    /// The initializer with the values of a parameter whose blocks this operator unpacks.
+    pub(super) fn unpacked(&mut self, param: &str, by: &Dequantize) -> Written {
+        if let Some(name) = self.unpacked.get(param) {
+            return Ok(vec![name.clone()]);
+        }
+        if self.is_trial {
+            return Ok(vec![String::new()]);
+        }
+        let Some(packed) = self.weights.get(param) else {
+            let what = format!("the packed parameter `{param}` has no tensor to unpack");
+            return Refused::because(what);
+        };
+        let failed = |what: String| Refused::NoForm(format!("parameter `{param}`: {what}"));
+        let types = by.infer(&[&Type::from(packed.ty())]);
+        let types = types.map_err(|e| failed(one_line(&e)))?;
+        let ty = types[0].eval(&Bindings::new());
+        let ty = ty.map_err(|e| failed(one_line(&e)))?;
+        let values = by.eval(&EvalCtx::default(), &[packed], &[ty]);
+        let values = values.map_err(|e| failed(one_line(&e)))?;
+        let name = self.fresh();
+        self.initializers.push(tensor_proto(&name, &values[0]));
+        self.unpacked.insert(param.to_string(), name.clone());
+        Ok(vec![name])
+    }
+
+    /// A number of a dtype, as near as the dtype has it.
+    pub(super) fn number(&mut self, dtype: DType, value: f64) -> String {
+        let tensor = Tensor::from_f64s(TensorType::new(dtype, &[]), &[value]);
+        self.constant(&tensor.expect("invariant: one element fits"))
+    }
+
+    /// An integer of a dtype.
+    pub(super) fn integer(&mut self, dtype: DType, value: i64) -> String {
+        let tensor = Tensor::from_i64s(TensorType::new(dtype, &[]), &[value]);
+        self.constant(&tensor.expect("invariant: one element fits"))
+    }
+
+    /// A list of I64.
+    pub(super) fn list(&mut self, values: &[i64]) -> String {
+        let tensor = Tensor::from_slice(&[values.len()], values);
+        self.constant(&tensor.expect("invariant: as many values as the shape says"))
+    }
+
+    pub(super) fn cast(&mut self, x: &str, to: i32) -> String {
+        self.add("Cast", &[x], vec![("to", Attr::Int(i64::from(to)))])
+    }
+
+    /// A graph inside a node: its inputs are values around it of these names, or parameters of the graph, with the names
+    /// that are given.
+    pub(super) fn inner(
+        &mut self,
+        graph: &Graph,
+        arguments: &[String],
+        parameters: Vec<(String, Type)>,
+    ) -> Result<GraphProto, Refused> {
+        let nodes = std::mem::take(&mut self.nodes);
+        let results = self.inlined(graph, arguments);
+        let mut proto = GraphProto {
+            name: Some(self.fresh()),
+            input: parameters.iter().map(|(n, ty)| value_info(n, ty)).collect(),
+            ..GraphProto::default()
+        };
+        if let Ok(results) = &results {
+            for (name, output) in results.iter().zip(graph.outputs()) {
+                let own = self.add("Identity", &[name], Vec::new());
+                proto.output.push(value_info(&own, graph.ty(output.value)));
+            }
+        }
+        proto.node = std::mem::replace(&mut self.nodes, nodes);
+        results.map(|_| proto)
+    }
+
+    /// Writes the nodes of a graph inside a node at this place, and gives the names of its results.
+    pub(super) fn inlined(
+        &mut self,
+        graph: &Graph,
+        arguments: &[String],
+    ) -> Result<Vec<String>, Refused> {
+        let is_input = |(_, n): &(_, &Node)| matches!(n.op, Op::Input(_));
+        let inputs = graph.nodes().filter(is_input).map(|(node, _)| node);
+        let own = inputs.zip(arguments).map(|(node, name)| {
+            let value = Value { node, port: 0 };
+            (value, name.clone())
+        });
+        let outer = std::mem::replace(&mut self.names, own.collect());
+        let written = self.write_nodes(graph);
+        let inner = std::mem::replace(&mut self.names, outer);
+        written?;
+        let name = |o: &tercet_ir::Output| inner[&o.value].clone();
+        Ok(graph.outputs().iter().map(name).collect())
+    }
+}
+
+/// Takes out nodes and initializers that no output depends on: packed weights that were unpacked, and what reads them.
+fn drop_unused(graph: &mut GraphProto) {
+    let names = |infos: &[ValueInfoProto]| infos.iter().filter_map(|o| o.name.clone()).collect();
+    let mut used: HashSet<String> = names(&graph.output);
+    let mut kept: Vec<NodeProto> = Vec::with_capacity(graph.node.len());
+    for node in graph.node.drain(..).rev() {
+        if node.output.iter().any(|name| used.contains(name)) {
+            note_reads(&node, &mut used);
+            kept.push(node);
+        }
+    }
+    kept.reverse();
+    graph.node = kept;
+    let is_used = |t: &TensorProto| t.name.as_ref().is_some_and(|name| used.contains(name));
+    graph.initializer.retain(is_used);
+}
+
+/// The names that a node reads, graphs inside it included.
+fn note_reads(node: &NodeProto, used: &mut HashSet<String>) {
+    used.extend(node.input.iter().cloned());
+    for graph in node.attribute.iter().filter_map(|a| a.g.as_ref()) {
+        graph.node.iter().for_each(|inner| note_reads(inner, used));
+    }
+}
+
+/// The tensor of a parameter, of the type that it has.
+fn weight_of(
+    node: &Node,
+    weight: &mut impl FnMut(&str) -> Option<Tensor>,
+) -> Result<Option<Tensor>, ExportError> {
+    let Op::Param(leaf) = &node.op else {
+        return Ok(None);
+    };
+    let Some(tensor) = weight(&leaf.name) else {
+        return Ok(None);
+    };
+    let is_its = |n: (&Dim, &usize)| n.0.known().is_none_or(|known| known == *n.1);
+    let fits = tensor.dtype() == leaf.ty.dtype
+        && tensor.shape().len() == leaf.ty.rank()
+        && leaf.ty.shape.iter().zip(tensor.shape()).all(is_its);
+    match fits {
+        true => Ok(Some(tensor)),
+        false => Err(ExportError::Weight {
+            name: leaf.name.clone(),
+            wanted: leaf.ty.clone(),
+            given: tensor.ty().clone(),
+        }),
+    }
+}
