@@ -6,6 +6,7 @@
 //! (`pytorch_model.bin`) are not read, since they can run code.
 
 mod classes;
+pub(crate) mod packing;
 mod sentence;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use crate::gguf::clip;
 use crate::mmap::{FileError, read_small};
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use packing::Packing;
 
 pub use classes::ClassHead;
 pub use sentence::{Prompts, SentenceFolder};
@@ -169,7 +171,10 @@ impl HfFolder {
             false => sentence::transformer_dir(&root)?.unwrap_or_else(|| root.clone()),
         };
         let config = read_json(&dir.join("config.json"))?;
-        let weights = HfWeights::open(&dir)?;
+        let mut weights = HfWeights::open(&dir)?;
+        // What is not supported is refused where the configuration is read.
+        let quantized = config.get("quantization_config").and_then(Value::as_object);
+        weights.packing = quantized.and_then(|config| Packing::read(config).ok());
         Ok(Self {
             dir,
             root,
@@ -214,15 +219,8 @@ impl HfFolder {
         };
         let mut config = DecoderSpec::from_json(&self.config).map_err(refused)?;
         config.settle_names(&|name| self.weights.find(name).is_some());
-        let names = self.weights.tensors().map(|(_, info)| info.name());
-        match self.weights.is_bare_decoder() {
-            true => {
-                let names: Vec<String> = names.map(|name| format!("model.{name}")).collect();
-                refuse_unknown_modules(&config, names.iter().map(String::as_str))
-            }
-            false => refuse_unknown_modules(&config, names),
-        }
-        .map_err(refused)?;
+        let names = self.weights.read_names();
+        refuse_unknown_modules(&config, names.iter().map(String::as_str)).map_err(refused)?;
         let path = self.dir.join("generation_config.json");
         if let Some(generation) = read_optional_json(&path)? {
             let eos = Fields::new(&generation, "")
@@ -288,6 +286,8 @@ pub struct HfWeights {
     shards: Vec<SafeTensors>,
     /// The shard of each tensor; empty where there is one file.
     shard_of: BTreeMap<String, usize>,
+    /// How matrices are stored that are not one tensor each.
+    packing: Option<Packing>,
 }
 
 impl HfWeights {
@@ -302,6 +302,7 @@ impl HfWeights {
             return Ok(Self {
                 shards: vec![open_shard(single)?],
                 shard_of: BTreeMap::new(),
+                packing: None,
             });
         }
         let index = dir.join(INDEX);
@@ -430,7 +431,11 @@ fn open_sharded(dir: &Path, index_path: &Path) -> Result<HfWeights, HfError> {
         .map(|name| open_shard(dir.join(name)))
         .collect::<Result<Vec<_>, _>>()?;
     check_shards(dir, &names, &shards, &shard_of)?;
-    Ok(HfWeights { shards, shard_of })
+    Ok(HfWeights {
+        shards,
+        shard_of,
+        packing: None,
+    })
 }
 
 /// A shard name must not lead out of the folder, on any operating system.

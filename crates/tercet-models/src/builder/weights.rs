@@ -32,7 +32,7 @@ impl Weights {
     pub fn has(&self, name: &str) -> bool {
         match self {
             Weights::Gguf(gguf) => gguf.has_tensor(name),
-            Weights::Hf(weights) => weights.find_as_read(name).is_some(),
+            Weights::Hf(weights) => weights.find_as_read(name).is_some() || weights.is_packed(name),
             // Names of the bare encoder.
             Weights::MadeUp(_) => !name.starts_with("bert."),
         }
@@ -52,6 +52,9 @@ impl Weights {
                 Ok(gguf_weight(gguf, info)?)
             }
             Weights::Hf(weights) => {
+                if let Some(packed) = weights.packed(name).map_err(unsupported(name))? {
+                    return Ok(packed);
+                }
                 let (file, info) = weights.find_as_read(name).ok_or_else(missing)?;
                 Ok(Weight::Dense(safetensors_tensor(file, info)?))
             }
@@ -68,8 +71,10 @@ impl Weights {
     /// [`ModelError::WeightShape`] where it is not one number, [`ModelError::Unsupported`] where that is not finite,
     /// and those of [`Self::get`].
     pub fn factor(&self, name: &str) -> Result<Option<f32>, ModelError> {
-        let Weights::Gguf(gguf) = self else {
-            return Ok(None);
+        let gguf = match self {
+            Weights::Gguf(gguf) => gguf,
+            Weights::Hf(weights) => return weights.packed_factor(name).map_err(unsupported(name)),
+            Weights::MadeUp(_) => return Ok(None),
         };
         let Some(of) = Weights::factors_of(name)
             .into_iter()
@@ -147,39 +152,42 @@ impl Weights {
                 .matrix(name, [count * rows, cols])?
                 .stacked(name, count);
         }
-        let whole = match names {
-            [name] => return matrix(name, self.shaped(name, &[count, rows, cols])?),
-            names => self.joined(names, [rows, cols])?,
-        };
-        matrix(&names[0], Weight::Dense(whole))
+        match names {
+            [name] => matrix(name, self.shaped(name, &[count, rows, cols])?),
+            names => self.joined(names, [rows, cols]),
+        }
     }
 
-    /// Dense tensors of one dtype and shape behind each other. They are copied: folders have one for each expert.
-    fn joined(&self, names: &[String], [rows, cols]: [usize; 2]) -> Result<Tensor, ModelError> {
-        let mut whole: Option<Tensor> = None;
+    /// Matrices of one storage and shape behind each other. They are copied: folders have one for each expert.
+    fn joined(&self, names: &[String], [rows, cols]: [usize; 2]) -> Result<Matrix, ModelError> {
+        let mut whole: Option<(Option<Scheme>, Tensor)> = None;
         for (at, name) in names.iter().enumerate() {
-            let Weight::Dense(one) = self.shaped(name, &[rows, cols])? else {
-                return Err(ModelError::Unsupported(format!(
-                    "tensor `{name}`: packed experts in tensors of their own"
-                )));
+            let (scheme, one) = match self.shaped(name, &[rows, cols])? {
+                Weight::Dense(one) => (None, one),
+                Weight::Packed { scheme, blocks, .. } => (Some(scheme), blocks),
             };
-            let whole = match &mut whole {
+            let (first, whole) = match &mut whole {
                 Some(whole) => whole,
                 none => {
-                    let ty = TensorType::new(one.dtype(), &[names.len(), rows, cols]);
-                    none.insert(Tensor::zeros(ty).map_err(|e| bytes_error(name, e))?)
+                    let ty = [&[names.len()], one.shape()].concat();
+                    let ty = TensorType::new(one.dtype(), &ty);
+                    let zeros = Tensor::zeros(ty).map_err(|e| bytes_error(name, e))?;
+                    none.insert((scheme, zeros))
                 }
             };
-            if whole.dtype() != one.dtype() {
-                let (dtype, first) = (one.dtype(), whole.dtype());
+            if *first != scheme || whole.dtype() != one.dtype() {
                 return Err(ModelError::Unsupported(format!(
-                    "tensor `{name}` is {dtype}, that of the first expert {first}"
+                    "tensor `{name}` is stored otherwise than that of the first expert"
                 )));
             }
             let len = one.bytes().len();
             whole.bytes_mut()[at * len..][..len].copy_from_slice(one.bytes());
         }
-        whole.ok_or_else(|| ModelError::Unsupported("a model of no experts".to_string()))
+        match whole {
+            Some((Some(scheme), blocks)) => Ok(Matrix::Packed(scheme, blocks)),
+            Some((None, whole)) => matrix(&names[0], Weight::Dense(whole)),
+            None => Err(ModelError::Unsupported("a model of no experts".to_string())),
+        }
     }
 
     /// A small tensor of this name as F32, its factor applied: a norm's gain, a bias.
@@ -204,6 +212,10 @@ impl Weights {
             }
         }
     }
+}
+
+fn unsupported(name: &str) -> impl Fn(String) -> ModelError {
+    move |reason| ModelError::Unsupported(format!("tensor `{name}`: {reason}"))
 }
 
 pub(super) fn matrix(name: &str, weight: Weight) -> Result<Matrix, ModelError> {

@@ -1,6 +1,6 @@
 //! Folders of sentence encoders: which modules follow the transformer, prompts, and how long texts may be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -245,6 +245,17 @@ impl HfWeights {
     /// Whether they are those of a decoder without its output, whose names lack the `model.` that others begin with.
     pub(crate) fn is_bare_decoder(&self) -> bool {
         self.find("embed_tokens.weight").is_some()
+    }
+
+    /// The names of all tensors as a builder asks for them: those of a bare decoder with `model.`, the parts of a packed weight as
+    /// that weight.
+    pub(crate) fn read_names(&self) -> BTreeSet<String> {
+        let before = if self.is_bare_decoder() { "model." } else { "" };
+        let read = |name: &str| match self.is_packed_part(name) {
+            Some(weight) => format!("{before}{weight}"),
+            None => format!("{before}{name}"),
+        };
+        self.tensors().map(|(_, info)| read(info.name())).collect()
     }
 
     /// As [`Self::find`], in a bare decoder by the name with `model.` as well.

@@ -9,6 +9,7 @@ use super::rope::{longrope_attention, yarn_attention};
 use super::{
     Activation, DecoderDims, DecoderSpec, FeedForward, Rope, RopeScaling, derived_head_dim,
 };
+use crate::hf::packing::{Packing, SUPPORTED};
 
 /// Reads what all families have, then what this one has.
 pub(super) fn read(fields: &Fields<'_>) -> Result<DecoderSpec, ConfigError> {
@@ -25,16 +26,18 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<DecoderSpec, ConfigError> {
 
 fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
     let family = id.get();
-    let supported = match family.quantized {
-        Some(method) => {
-            &format!("of the method {method}, an unquantised checkpoint or a GGUF file")
-        }
-        None => "an unquantised checkpoint (or a GGUF file)",
-    };
-    fields.only("quantization_config", supported, |v| {
+    let own = |v: &Value| {
         let method = v.get("quant_method").and_then(Value::as_str);
         family.quantized.is_some() && method == family.quantized
-    })?;
+    };
+    let packing = fields.get("quantization_config").filter(|v| !own(v));
+    if let Some(Value::Object(config)) = packing {
+        Packing::read(config).map_err(|found| ConfigError::Unsupported {
+            field: "quantization_config".to_string(),
+            found,
+            supported: SUPPORTED.to_string(),
+        })?;
+    }
     fields.only("is_encoder_decoder", "false", |v| {
         v.as_bool() == Some(false)
     })?;
