@@ -22,8 +22,10 @@ fn folder(model: &str) -> std::path::PathBuf {
 
 #[test]
 fn what_is_not_honoured_is_refused_by_name() {
-    let fp8 = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
-    let mxfp4 = json!({"quant_method": "mxfp4"});
+    let method = |name: &str| json!({"quant_method": name});
+    let gptq = json!({"quant_method": "gptq", "bits": 3, "group_size": 32});
+    let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 40});
+    let sparse = json!({"quant_method": "compressed-tensors", "format": "marlin-24"});
     for (model, field, value) in [
         ("falcon-a", "alibi", json!(true)),
         ("falcon-a", "parallel_attn", json!(false)),
@@ -39,9 +41,12 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("gpt2-a", "n_ctx", json!(64)),
         ("gpt_oss-a", "swiglu_alpha", json!(1.0)),
         ("gpt_oss-a", "experts_per_token", json!(1)),
-        ("gpt_oss-a", "quantization_config", fp8.clone()),
-        ("llama-a", "quantization_config", mxfp4),
-        ("deepseek_v3-a", "quantization_config", fp8),
+        ("gpt_oss-a", "quantization_config", method("bitsandbytes")),
+        ("llama-a", "quantization_config", method("mxfp4")),
+        ("deepseek_v3-a", "quantization_config", method("hqq")),
+        ("llama-a", "quantization_config", gptq),
+        ("llama-a", "quantization_config", awq),
+        ("llama-a", "quantization_config", sparse),
         ("deepseek_v3-a", "scoring_func", json!("softmax")),
         ("deepseek_v3-a", "topk_method", json!("greedy")),
         ("deepseek_v3-a", "num_key_value_heads", json!(1)),
