@@ -6,24 +6,26 @@
 //! (`pytorch_model.bin`) are not read, since they can run code.
 
 mod classes;
+mod json;
 pub(crate) mod packing;
 mod sentence;
+mod shards;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::path::{Component, Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::config::decoder::refuse_unknown_modules;
 use crate::config::{ConfigError, DecoderSpec, Fields};
 use crate::gguf::clip;
-use crate::mmap::{FileError, read_small};
+use crate::mmap::FileError;
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use json::read_json;
+pub(crate) use json::read_optional_json;
 use packing::Packing;
+use shards::{open_shard, open_sharded};
 
 pub use classes::ClassHead;
 pub use sentence::{Prompts, SentenceFolder};
@@ -351,153 +353,5 @@ impl HfWeights {
     pub fn tensor(&self, name: &str) -> Result<(&SafeTensors, &SafeTensorInfo), HfError> {
         self.find(name)
             .ok_or_else(|| HfError::NoSuchTensor { tensor: clip(name) })
-    }
-}
-
-fn open_shard(path: PathBuf) -> Result<SafeTensors, HfError> {
-    SafeTensors::open(&path).map_err(|source| HfError::Weights { path, source })
-}
-
-#[derive(Deserialize)]
-struct Index {
-    weight_map: WeightMap,
-}
-
-/// Tensor and shard names as a list: names that occur twice stay visible.
-struct WeightMap(Vec<(String, String)>);
-
-impl<'de> Deserialize<'de> for WeightMap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct WeightMapVisitor;
-
-        impl<'de> Visitor<'de> for WeightMapVisitor {
-            type Value = WeightMap;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of shard names by tensor name")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(WeightMap(pairs))
-            }
-        }
-
-        deserializer.deserialize_map(WeightMapVisitor)
-    }
-}
-
-fn open_sharded(dir: &Path, index_path: &Path) -> Result<HfWeights, HfError> {
-    let bytes = read_small(index_path, MAX_JSON_BYTES)?;
-    let index: Index = serde_json::from_slice(&bytes).map_err(|source| HfError::Json {
-        path: index_path.to_path_buf(),
-        source,
-    })?;
-    let WeightMap(pairs) = index.weight_map;
-    if pairs.is_empty() {
-        return Err(HfError::EmptyIndex {
-            path: index_path.to_path_buf(),
-        });
-    }
-    for (tensor, shard) in &pairs {
-        check_shard_name(index_path, tensor, shard)?;
-    }
-    let names: BTreeSet<String> = pairs.iter().map(|(_, shard)| shard.clone()).collect();
-    let names: Vec<String> = names.into_iter().collect();
-
-    let mut shard_of = BTreeMap::new();
-    for (tensor, shard) in pairs {
-        let at = names
-            .binary_search(&shard)
-            .expect("invariant: the names were collected from these pairs");
-        if !dir.join(&shard).exists() {
-            return Err(HfError::MissingShard {
-                path: dir.join(shard),
-                tensor: clip(&tensor),
-            });
-        }
-        if let Some(_first) = shard_of.insert(tensor.clone(), at) {
-            return Err(HfError::DuplicateInIndex {
-                path: index_path.to_path_buf(),
-                tensor: clip(&tensor),
-            });
-        }
-    }
-    let shards = names
-        .iter()
-        .map(|name| open_shard(dir.join(name)))
-        .collect::<Result<Vec<_>, _>>()?;
-    check_shards(dir, &names, &shards, &shard_of)?;
-    Ok(HfWeights {
-        shards,
-        shard_of,
-        packing: None,
-    })
-}
-
-/// A shard name must not lead out of the folder, on any operating system.
-fn check_shard_name(index: &Path, tensor: &str, shard: &str) -> Result<(), HfError> {
-    let mut components = Path::new(shard).components();
-    let plain = matches!(components.next(), Some(Component::Normal(name)) if name == shard)
-        && components.next().is_none()
-        && !shard.contains(['/', '\\', ':', '\0']);
-    if plain {
-        Ok(())
-    } else {
-        Err(HfError::UnsafeShardName {
-            path: index.to_path_buf(),
-            shard: clip(shard),
-            tensor: clip(tensor),
-        })
-    }
-}
-
-fn check_shards(
-    dir: &Path,
-    names: &[String],
-    shards: &[SafeTensors],
-    shard_of: &BTreeMap<String, usize>,
-) -> Result<(), HfError> {
-    for (tensor, at) in shard_of {
-        if shards[*at].find(tensor).is_none() {
-            return Err(HfError::NotInShard {
-                path: dir.join(&names[*at]),
-                tensor: clip(tensor),
-            });
-        }
-    }
-    for (at, shard) in shards.iter().enumerate() {
-        for info in shard.tensors() {
-            let elsewhere = match shard_of.get(info.name()) {
-                Some(indexed) if *indexed == at => continue,
-                Some(indexed) => format!("in `{}`", names[*indexed]),
-                None => "nowhere".to_owned(),
-            };
-            return Err(HfError::StrayTensor {
-                path: dir.join(&names[at]),
-                tensor: clip(info.name()),
-                elsewhere,
-            });
-        }
-    }
-    Ok(())
-}
-
-fn read_json(path: &Path) -> Result<Map<String, Value>, HfError> {
-    let bytes = read_small(path, MAX_JSON_BYTES)?;
-    serde_json::from_slice(&bytes).map_err(|source| HfError::Json {
-        path: path.to_path_buf(),
-        source,
-    })
-}
-
-pub(crate) fn read_optional_json(path: &Path) -> Result<Option<Map<String, Value>>, HfError> {
-    if path.exists() {
-        read_json(path).map(Some)
-    } else {
-        Ok(None)
     }
 }

@@ -4,7 +4,8 @@ use tercet_ir::ops::{If, Scan, While};
 use tercet_ir::{DType, Graph, Op, Type};
 
 use super::node::At;
-use super::writer::{Attr, Written};
+use super::proto::Attr;
+use super::writer::{Refused, Written};
 use crate::proto::GraphProto;
 
 pub(super) fn branch(at: &mut At<'_>, o: &If) -> Written {
@@ -68,7 +69,7 @@ fn with_condition(
     mut turn: GraphProto,
     condition: &Graph,
     captures: &[String],
-) -> Result<GraphProto, super::writer::Refused> {
+) -> Result<GraphProto, Refused> {
     let results = turn.output.iter().filter_map(|o| o.name.clone());
     let arguments: Vec<String> = results.chain(captures.iter().cloned()).collect();
     let asked = at.w.inner(condition, &arguments, Vec::new())?;

@@ -5,7 +5,8 @@ use tercet_ir::DTypeClass;
 use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
 
 use super::node::At;
-use super::writer::{Attr, Refused, U64, code};
+use super::proto::{Attr, U64, code};
+use super::writer::Refused;
 
 type Name = Result<String, Refused>;
 

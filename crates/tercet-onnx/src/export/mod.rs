@@ -18,6 +18,7 @@ mod elementwise;
 mod file;
 mod movement;
 mod node;
+mod proto;
 mod shapes;
 mod windows;
 mod writer;

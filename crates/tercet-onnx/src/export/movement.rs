@@ -4,7 +4,8 @@ use tercet_ir::ops::{Pad, PadMode, ScatterReduce, Slice, Sort, TopK};
 use tercet_ir::{DType, Dim, Shape, Tensor};
 
 use super::node::At;
-use super::writer::{Attr, Refused, Written, code, tensor_proto};
+use super::proto::{Attr, code, tensor_proto};
+use super::writer::{Refused, Written};
 
 type Name = Result<String, Refused>;
 

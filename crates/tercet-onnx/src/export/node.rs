@@ -2,6 +2,7 @@
 
 use tercet_ir::{DType, Graph, Node, Op, Tensor, Type, Value};
 
+use super::proto::{Attr, code};
 use super::writer::{Refused, Writer, Written};
 use super::{control, elementwise, movement, windows};
 
@@ -58,14 +59,12 @@ impl<'a> At<'a> {
     pub(super) fn cast_to(&mut self, operand: usize, dtype: DType) -> String {
         match self.ty(operand).dtype == dtype {
             true => self.names[operand].clone(),
-            false => self
-                .w
-                .cast(&self.names[operand], super::writer::code(dtype)),
+            false => self.w.cast(&self.names[operand], code(dtype)),
         }
     }
 
     /// The node `op` of all operands as they are.
-    pub(super) fn plain(&mut self, op: &str, attrs: Vec<(&str, super::writer::Attr)>) -> String {
+    pub(super) fn plain(&mut self, op: &str, attrs: Vec<(&str, Attr)>) -> String {
         let operands: Vec<&str> = self.names.iter().map(String::as_str).collect();
         self.w.add(op, &operands, attrs)
     }
@@ -116,7 +115,14 @@ pub(super) fn write(w: &mut Writer, graph: &Graph, node: &Node) -> Written {
         Op::Sort(o) => movement::sort(at, o),
         Op::ArgMax(o) => Ok(vec![movement::arg(at, "ArgMax", o.axis, o.keep_dim)]),
         Op::ArgMin(o) => Ok(vec![movement::arg(at, "ArgMin", o.axis, o.keep_dim)]),
+        _ => contraction(at),
+    }
+}
 
+/// Reductions, products, windows, random numbers and control flow.
+fn contraction(at: &mut At<'_>) -> Written {
+    let one = |name: Result<String, Refused>| name.map(|name| vec![name]);
+    match &at.node.op {
         Op::Reduce(o) => one(windows::reduce(at, o)),
         Op::CumSum(o) => one(windows::cum_sum(at, o)),
         Op::Softmax(o) => Ok(vec![windows::softmax(at, o.axis, "Softmax", 0.0)]),

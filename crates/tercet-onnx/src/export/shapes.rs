@@ -2,7 +2,8 @@
 
 use tercet_ir::Dim;
 
-use super::writer::{Attr, Refused, Writer};
+use super::proto::Attr;
+use super::writer::{Refused, Writer};
 
 impl Writer {
     /// A list of these sizes, I64.

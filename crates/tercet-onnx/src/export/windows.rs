@@ -8,7 +8,8 @@ use tercet_ir::{DType, DTypeClass, Op, Scheme, Shape};
 
 use super::elementwise::of_one;
 use super::node::At;
-use super::writer::{Attr, Refused, Written, code};
+use super::proto::{Attr, code};
+use super::writer::{Refused, Written};
 
 type Name = Result<String, Refused>;
 

@@ -2,17 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use bytes::Bytes;
 use tercet_ir::ops::Dequantize;
 use tercet_ir::{
     Bindings, DType, Dim, EvalCtx, Graph, Node, Op, OpSpec, Symbol, Tensor, TensorType, Type,
     Value, one_line,
 };
 
+use super::proto::{Attr, attribute, tensor_proto, value_info};
 use super::{ExportError, OPSET, name_of, node};
 use crate::proto::{
-    AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, TypeValue, ValueInfoProto,
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
 };
 
 /// The version of the format that came with the operator set.
@@ -35,99 +34,6 @@ impl Refused {
 
 /// The names of a node's results.
 pub(super) type Written = Result<Vec<String>, Refused>;
-
-/// An attribute's value.
-pub(super) enum Attr {
-    Int(i64),
-    Ints(Vec<i64>),
-    Float(f32),
-    Text(&'static str),
-    Tensor(TensorProto),
-    Graph(GraphProto),
-}
-
-/// The numbers of `AttributeProto.AttributeType`.
-fn attribute(name: &str, value: Attr) -> AttributeProto {
-    let mut proto = AttributeProto {
-        name: Some(name.to_string()),
-        ..AttributeProto::default()
-    };
-    proto.r#type = Some(match value {
-        Attr::Float(f) => {
-            proto.f = Some(f);
-            1
-        }
-        Attr::Int(i) => {
-            proto.i = Some(i);
-            2
-        }
-        Attr::Text(s) => {
-            proto.s = Some(Bytes::from_static(s.as_bytes()));
-            3
-        }
-        Attr::Tensor(t) => {
-            proto.t = Some(t);
-            4
-        }
-        Attr::Graph(g) => {
-            proto.g = Some(g);
-            5
-        }
-        Attr::Ints(ints) => {
-            proto.ints = ints;
-            7
-        }
-    });
-    proto
-}
-
-/// The number of a dtype in `TensorProto.DataType`.
-pub(super) fn code(dtype: DType) -> i32 {
-    match dtype {
-        DType::F32 => 1,
-        DType::U8 => 2,
-        DType::I8 => 3,
-        DType::I32 => 6,
-        DType::I64 => 7,
-        DType::Bool => 9,
-        DType::F16 => 10,
-        DType::F64 => 11,
-        DType::U32 => 12,
-        DType::BF16 => 16,
-    }
-}
-
-/// U64, which ONNX has and Tercet does not.
-pub(super) const U64: i32 = 13;
-
-pub(super) fn tensor_proto(name: &str, tensor: &Tensor) -> TensorProto {
-    TensorProto {
-        dims: tensor.shape().iter().map(|n| *n as i64).collect(),
-        data_type: Some(code(tensor.dtype())),
-        name: Some(name.to_string()),
-        raw_data: Some(Bytes::copy_from_slice(tensor.bytes())),
-        ..TensorProto::default()
-    }
-}
-
-fn value_info(name: &str, ty: &Type) -> ValueInfoProto {
-    let dim = |d: &Dim| DimensionProto {
-        dim_value: d.known().and_then(|n| i64::try_from(n).ok()),
-        dim_param: d.known().is_none().then(|| d.to_string()),
-    };
-    let tensor = TensorTypeProto {
-        elem_type: Some(code(ty.dtype)),
-        shape: Some(TensorShapeProto {
-            dim: ty.shape.iter().map(dim).collect(),
-        }),
-    };
-    ValueInfoProto {
-        name: Some(name.to_string()),
-        r#type: Some(TypeProto {
-            value: Some(TypeValue::Tensor(tensor)),
-        }),
-    }
-}
 
 /// A model under construction.
 #[derive(Default)]
