@@ -35,9 +35,12 @@ impl<'a> Parts<'a> {
                 .or_else(|| find("weight_scale_inv"))
                 .is_some()
         };
+        let narrow = [SafeDtype::I8, SafeDtype::F8_E4M3, SafeDtype::F8_E5M2];
+        // Codes without a scale are a damaged file's, no numbers.
+        let is_codes = |stored: &Stored<'_>| has_scale() || narrow.contains(&stored.1.dtype());
         let codes = find("qweight")
             .or_else(|| find("weight_packed"))
-            .or_else(|| find("weight").filter(|_| has_scale()))?;
+            .or_else(|| find("weight").filter(is_codes))?;
         Some(Parts {
             weights,
             base,
