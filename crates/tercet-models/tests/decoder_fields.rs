@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use tercet_models::{DecoderOptions, DecoderSpec, ModelFiles};
+use tercet_models::{DecoderOptions, DecoderSpec, HfFolder, ModelFiles};
 
 /// The configuration of one of the tiny models, with a field set.
 fn changed(model: &str, field: &str, value: Value) -> Map<String, Value> {
-    let path = folder(model).join("config.json");
-    let bytes = std::fs::read(path).expect("the model is committed");
-    let mut config: Map<String, Value> = serde_json::from_slice(&bytes).expect("an object");
+    let opened = HfFolder::open(folder(model)).expect("the model is committed");
+    let mut config = opened.config().clone();
     assert!(DecoderSpec::from_json(&config).is_ok(), "{model}");
     config.insert(field.to_string(), value);
     config
@@ -53,6 +52,20 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("deepseek_v2-a", "norm_topk_prob", json!(true)),
         ("deepseek_v2-a", "moe_layer_freq", json!(2)),
         ("granitemoe-a", "router_bias", json!(true)),
+        ("mamba-a", "d_inner", json!(31)),
+        ("mamba-a", "rms_norm", json!(false)),
+        ("mamba2-a", "norm_before_gate", json!(true)),
+        ("mamba2-a", "time_step_limit", json!([0.0])),
+        ("granitehybrid-a", "layer_types", json!(["mamba"])),
+        (
+            "granitehybrid-a",
+            "position_embedding_type",
+            json!("learned"),
+        ),
+        ("granitehybrid-a", "mamba_d_head", json!(5)),
+        ("nemotron_h-a", "hybrid_override_pattern", json!("M-*ME")),
+        ("nemotron_h-a", "mlp_hidden_act", json!("silu")),
+        ("nemotron_h-a", "num_nextn_predict_layers", json!(1)),
     ] {
         let refused = DecoderSpec::from_json(&changed(model, field, value)).unwrap_err();
         let refused = refused.to_string();

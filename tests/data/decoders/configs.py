@@ -136,3 +136,31 @@ add("deepseek_v2-b", "library", **base("deepseek_v2", **(DEEPSEEK | {"q_lora_ran
 add("deepseek_v2-c", **base("deepseek_v2", **(DEEPSEEK | {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 12, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6, "topk_method": "greedy", "first_k_dense_replace": 0, "n_routed_experts": 4, "n_shared_experts": 1, "routed_scaling_factor": 2.0, "rope_scaling": DEEP_YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}})))
 add("deepseek_v3-b", "library", **base("deepseek_v3", **(DEEPSEEK | {"q_lora_rank": None, "n_group": 2, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0, "num_experts_per_tok": 2, "rope_scaling": DEEP_YARN, "qk_rope_head_dim": 6})))
 add("deepseek_v3-c", **base("deepseek_v3", **(DEEPSEEK | {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 16, "n_group": 1, "topk_group": 1, "n_routed_experts": 5, "num_experts_per_tok": 1, "v_head_dim": 4, "rope_scaling": None})))
+
+# Scans over states. The first of each, then two further ones, written after its row.
+def scanning(model_type, **more):
+    fields = base(model_type, **more)
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings"):
+        del fields[name]
+    return fields | {"state_size": 6, "expand": 2, "conv_kernel": 4, "layer_norm_epsilon": 1e-5, "residual_in_fp32": True, "use_cache": True} | more
+
+
+NO_LIMIT = {"time_step_limit": [0.0, float("inf")]}
+add("mamba-a", **scanning("mamba", hidden_size=16, intermediate_size=32, time_step_rank=3, use_bias=False, use_conv_bias=True, time_step_min=0.001, time_step_max=0.1, time_step_floor=1e-4, time_step_scale=1.0, time_step_init_scheme="random", rescale_prenorm_residual=False, tie_word_embeddings=True))
+add("mamba2-a", **scanning("mamba2", hidden_size=16, num_heads=4, head_dim=8, n_groups=2, use_bias=False, use_conv_bias=True, chunk_size=8, rms_norm=True, **NO_LIMIT))
+HYBRID = RMS | {"hidden_size": 16, "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2.5, "attention_bias": False, "mamba_n_heads": 4, "mamba_n_groups": 1, "mamba_d_state": 6, "mamba_d_head": 8, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 8, "mamba_conv_bias": True, "mamba_proj_bias": False, "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "shared_intermediate_size": 20, "rope_theta": 10000.0}
+add("granitehybrid-a", **base("granitemoehybrid", **(HYBRID | {"num_local_experts": 0, "num_experts_per_tok": 0, "position_embedding_type": "nope", "tie_word_embeddings": True})))
+NEMOTRON = {"hidden_size": 16, "head_dim": 6, "hybrid_override_pattern": "M-*M-", "num_hidden_layers": 5, "mlp_hidden_act": "relu2", "mlp_bias": False, "attention_bias": False, "use_bias": False, "use_conv_bias": True, "mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "ssm_state_size": 5, "conv_kernel": 4, "expand": 2, "chunk_size": 8, "layer_norm_epsilon": 1e-5, "mamba_hidden_act": "silu", "mamba_proj_bias": False, "residual_in_fp32": False, "rescale_prenorm_residual": True, "num_logits_to_keep": 1, "use_mamba_kernels": True}
+add("nemotron_h-a", **({k: v for k, v in base("nemotron_h", **NEMOTRON).items() if k != "hidden_act"} | NO_LIMIT))
+MAMBA = {"hidden_size": 12, "vocab_size": 40, "tie_word_embeddings": True}
+add("mamba-b", "library", **scanning("mamba", **(MAMBA | {"num_hidden_layers": 3, "state_size": 3, "expand": 3, "conv_kernel": 2, "use_bias": True, "tie_word_embeddings": False})))
+add("mamba-c", **scanning("mamba", **(MAMBA | {"num_hidden_layers": 1, "state_size": 9, "conv_kernel": 5, "use_conv_bias": False, "time_step_rank": "auto", "d_model": 12, "d_inner": 24, "n_layer": 1, "rms_norm": True, "fused_add_norm": True, "ssm_cfg": {}, "pad_vocab_size_multiple": 8})))
+add("falcon_mamba-a", **scanning("falcon_mamba", **(MAMBA | {"time_step_rank": 2, "use_falcon_mambapy": False, "mixer_rms_eps": 1e-5})))
+add("falcon_mamba-b", "library", **scanning("falcon_mamba", **(MAMBA | {"num_hidden_layers": 1, "state_size": 4, "mixer_rms_eps": 1e-5, "use_bias": True})))
+add("falcon_mamba-c", **scanning("falcon_mamba", **(MAMBA | {"hidden_size": 20, "state_size": 2, "expand": 1, "tie_word_embeddings": False, "mixer_rms_eps": 1e-5})))
+add("mamba2-b", "library", **scanning("mamba2", **(MAMBA | {"num_heads": 3, "head_dim": 8, "n_groups": 1, "num_hidden_layers": 3, "conv_kernel": 3, "use_bias": True, "tie_word_embeddings": True, "chunk_size": 16})))
+add("mamba2-c", **scanning("mamba2", **(MAMBA | {"num_heads": 6, "head_dim": 6, "n_groups": 3, "expand": 3, "state_size": 11, "num_hidden_layers": 1, "use_conv_bias": False, "tie_word_embeddings": False, "time_step_limit": [0.05, 0.4]})))
+add("granitehybrid-b", "library", **base("granitemoehybrid", **(HYBRID | {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 8, "position_embedding_type": "rope", "attention_bias": True, "mamba_proj_bias": True, "layer_types": ["attention", "mamba", "attention"]})))
+add("granitehybrid-c", **base("granitemoehybrid", **(HYBRID | {"num_local_experts": 3, "num_experts_per_tok": 1, "intermediate_size": 10, "position_embedding_type": "nope", "mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_conv": 3, "mamba_conv_bias": False, "num_hidden_layers": 2, "layer_types": ["mamba", "attention"], "logits_scaling": 0.5})))
+add("nemotron_h-b", "library", **({k: v for k, v in base("nemotron_h", **(NEMOTRON | {"hidden_size": 20, "num_attention_heads": 2, "num_key_value_heads": 1, "hybrid_override_pattern": "M*-M", "num_hidden_layers": 4, "use_bias": True, "mlp_bias": True, "n_groups": 4, "conv_kernel": 2})).items() if k != "hidden_act"} | NO_LIMIT))
+add("nemotron_h-c", **({k: v for k, v in base("nemotron_h", **(NEMOTRON | {"num_key_value_heads": 4, "hybrid_override_pattern": "-M*", "num_hidden_layers": 3, "use_conv_bias": False, "n_groups": 1, "ssm_state_size": 8})).items() if k != "hidden_act"} | NO_LIMIT))

@@ -36,10 +36,16 @@ def randomize(model, seed):
     width = 0.1 if one_plus else width
     for name, p in model.named_parameters():
         x = torch.randn(p.shape, generator=draw)
-        if p.dim() > 1:
+        if name.endswith("A_log") and p.dim() > 1:
+            x = torch.log(0.2 + 2 * x.abs())
+        elif name.endswith("dt_proj.bias"):
+            x = x - 1
+        elif p.dim() > 1:
             is_table = any(part in name for part in ("embed", "wte", "wpe"))
             x = width * x if is_table else 1.5 * x / p.shape[-1] ** 0.5
-        elif name.endswith("weight") and not one_plus:
+        elif name.endswith("A_log"):
+            x = torch.log(0.2 + 2 * x.abs())
+        elif name.endswith(("weight", ".D")) and not one_plus:
             x = 1 + 0.3 * x
         else:
             x = 0.3 * x
@@ -86,7 +92,8 @@ RENAMED = {
     },
     "gpt_oss": {},
 }
-RENAMED["granitemoeshared"] = RENAMED["granitemoe"]
+RENAMED["granitemoeshared"] = RENAMED["granitemoehybrid"] = RENAMED["granitemoe"]
+RENAMED["nemotron_h"] = {"model.": "backbone."}
 
 
 def experts_apart(tensors, model_type):

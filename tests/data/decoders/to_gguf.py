@@ -16,6 +16,7 @@ FAMILIES = {
     "stablelm": ("stablelm", False, False), "starcoder2": ("starcoder2", False, False),
     "gpt_neox": ("gptneox", False, False), "gpt2": ("gpt2", False, False), "falcon": ("falcon", False, False),
     "granitemoe": ("granitemoe", True, False), "granitemoeshared": ("granitemoe", True, False), "gpt_oss": ("gpt-oss", False, False),
+    "mamba": ("mamba", False, False), "falcon_mamba": ("mamba", False, False), "mamba2": ("mamba2", False, False),
     "deepseek_v2": ("deepseek2", False, False), "deepseek_v3": ("deepseek2", False, False),
 }
 
@@ -36,15 +37,20 @@ NAMES = {
     "mlp.router": "ffn_gate_inp", "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    "backbone.embeddings": "token_embd", "backbone.norm_f": "output_norm", "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d",
+    "mixer.x_proj": "ssm_x", "mixer.dt_proj": "ssm_dt", "mixer.out_proj": "ssm_out", "mixer.norm": "ssm_norm",
     "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }
 
 
 def knows(c):
     """Whether the converter has this kind of model: not Falcon with halves one after the other, nor gpt-oss with gates bounded by
-    another number than 7."""
+    another number than 7, nor scans with bounded steps."""
+    if c.model_type not in FAMILIES:
+        return False
     serial = c.model_type == "falcon" and not c.new_decoder_architecture and not c.parallel_attn
-    return not serial and getattr(c, "swiglu_limit", 7.0) == 7.0
+    bounded = list(getattr(c, "time_step_limit", [0.0, math.inf])) != [0.0, math.inf]
+    return not serial and not bounded and getattr(c, "swiglu_limit", 7.0) == 7.0
 
 
 def renamed(name, post_norms):
@@ -52,6 +58,9 @@ def renamed(name, post_norms):
         return f"blk.{name.split('.')[2]}.exp_probs_b.bias"
     if name.endswith("sinks"):
         return f"blk.{name.split('.')[2]}.attn_sinks.weight"
+    if name.endswith((".A_log", ".D", ".dt_bias")):
+        own = {"A_log": "ssm_a", "D": "ssm_d", "dt_bias": "ssm_dt.bias"}[name.rsplit(".", 1)[1]]
+        return f"blk.{name.split('.')[2]}.{own}"
     base, suffix = name.rsplit(".", 1)
     if base in NAMES:
         return f"{NAMES[base]}.{suffix}"
@@ -167,9 +176,49 @@ def latent_keys(w, c):
         w.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
 
 
+def state_space(w, c, tensors):
+    """Sizes of scans; rates of decay as they are used, vectors of heads as columns, norms by group."""
+    heads = getattr(c, "num_heads", None)
+    w.add_context_length(1 << 20)
+    w.add_embedding_length(c.hidden_size)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_feed_forward_length(0)
+    w.add_head_count(0)
+    w.add_ssm_conv_kernel(c.conv_kernel)
+    w.add_ssm_inner_size(heads * c.head_dim if heads else c.intermediate_size)
+    w.add_ssm_state_size(c.state_size)
+    w.add_ssm_time_step_rank(heads or c.time_step_rank)
+    if heads:
+        w.add_ssm_group_count(c.n_groups)
+    else:
+        w.add_ssm_dt_b_c_rms(c.model_type == "falcon_mamba")
+    w.add_layer_norm_rms_eps(c.layer_norm_epsilon)
+    w.add_bos_token_id(c.bos_token_id)
+    w.add_eos_token_id(c.eos_token_id)
+    for name, x in tensors.items():
+        if name.endswith("A_log"):
+            x = -np.exp(x.astype(np.float32))
+        if name.endswith(("A_log", ".D")) and heads:
+            x = x.reshape(-1, 1).astype(np.float32)
+        if name.endswith("mixer.norm.weight"):
+            x = x.reshape(c.n_groups, -1).astype(np.float32)
+        if name.endswith("conv1d.weight"):
+            x = x.reshape(x.shape[0], -1).astype(np.float32)
+        if x.ndim == 1:
+            x = x.astype(np.float32)
+        w.add_tensor(renamed(name, False), np.ascontiguousarray(x))
+
+
 def write_gguf(path, c, tensors):
     arch, permutes, one_plus = FAMILIES[c.model_type]
     w = gguf.GGUFWriter(path, arch)
+    if arch.startswith("mamba"):
+        state_space(w, c, tensors)
+        w.write_header_to_file()
+        w.write_kv_data_to_file()
+        w.write_tensors_to_file()
+        w.close()
+        return
     head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     kv = getattr(c, "num_key_value_heads", None) or c.num_attention_heads
     ffn = getattr(c, "intermediate_size", None) or getattr(c, "ffn_hidden_size", None) or getattr(c, "n_inner", None) or 4 * c.hidden_size

@@ -281,7 +281,7 @@ impl Writer {
         let same = cached.take_while(|(a, b)| a == b).count();
         // The last token is always fed: its logits are wanted.
         let same = same.min(ids.len().saturating_sub(1));
-        self.generator.truncate(same);
+        let same = self.generator.truncate(same);
         let new = &ids[same..];
         #[cfg(feature = "grammar")]
         self.constrain()?;

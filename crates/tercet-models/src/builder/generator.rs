@@ -27,6 +27,8 @@ pub struct Generator {
     rounded: Option<Rounded>,
     moved: Option<Moved>,
     position: usize,
+    /// Whether layers remember what they read in states, of which nothing can be taken back.
+    has_states: bool,
     context: usize,
     chunk: usize,
     vocab: usize,
@@ -90,6 +92,7 @@ impl Generator {
             rounded,
             moved: None,
             position: 0,
+            has_states: config.has_states(),
             context: options.context,
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
@@ -209,10 +212,14 @@ impl Generator {
         self.tokens.clear();
     }
 
-    /// Forgets the tokens from `position` on.
-    pub fn truncate(&mut self, position: usize) {
-        self.position = self.position.min(position);
+    /// Forgets the tokens from `position` on, and gives the number of those that are left: where layers have states none,
+    /// unless nothing was to be forgotten.
+    pub fn truncate(&mut self, position: usize) -> usize {
+        if position < self.position {
+            self.position = if self.has_states { 0 } else { position };
+        }
         self.tokens.truncate(self.position);
+        self.position
     }
 
     /// Appends tokens, in parts if there are many, and gives the logits after the last.

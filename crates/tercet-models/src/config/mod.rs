@@ -11,8 +11,8 @@ mod fields;
 
 pub use decoder::{
     Activation, DecoderDims, DecoderFamily, DecoderSpec, ExpertTensors, Experts, FeedForward,
-    Groups, Latent, LayerSpec, Norm, NormKind, NormPlacement, QkNorm, Residual, Rope, RopeLayout,
-    RopeScaling, Scores, Shared,
+    Groups, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement, QkNorm, Residual, Rope,
+    RopeLayout, RopeScaling, Scores, Shared, StateKind, StateSpace,
 };
 pub use encoder::{
     EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec, HeadSpec, Positions,

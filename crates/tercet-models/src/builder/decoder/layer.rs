@@ -8,9 +8,10 @@ use super::super::tuned::{Mode, Site};
 use super::super::{Builder, ModelError};
 use super::attention::attention;
 use super::experts::experts;
+use super::states::scan;
 use crate::adapter::rows::Rows;
 use crate::config::decoder::{
-    Activation, DecoderSpec, FeedForward, NormKind, NormPlacement, Part, Residual, Rope,
+    Activation, DecoderSpec, FeedForward, Mixer, NormKind, NormPlacement, Part, Residual, Rope,
 };
 
 /// How a layer attends.
@@ -226,19 +227,24 @@ pub(crate) fn layer(
     x: Value,
 ) -> Result<Value, ModelError> {
     let before = spec.placement != NormPlacement::After;
-    let after = spec.placement != NormPlacement::Before;
-    let h = match before {
-        true => norm(b, spec, Part::AttentionNorm, at, x)?,
-        false => x,
+    let of = spec.layers[at];
+    let (sum, h) = match of.mixer {
+        Mixer::None => (x, x),
+        Mixer::Attention | Mixer::StateSpace => {
+            let h = match before {
+                true => norm(b, spec, Part::AttentionNorm, at, x)?,
+                false => x,
+            };
+            let y = match of.mixer {
+                Mixer::StateSpace => scan(b, spec, shared, at, h)?,
+                Mixer::Attention | Mixer::None => attention(b, spec, shared, at, h)?,
+            };
+            (added(b, spec, (Part::AttentionPostNorm, at), x, y)?, h)
+        }
     };
-    let y = attention(b, spec, shared, at, h)?;
-    let y = match after {
-        true => norm(b, spec, Part::AttentionPostNorm, at, y)?,
-        false => y,
-    };
-    let y = b.drop(y)?;
-    let y = b.times(y, spec.residual_scale)?;
-    let sum = b.graph.plus(x, y)?;
+    if !of.feed_forward {
+        return Ok(sum);
+    }
     let h = match (spec.residual, before) {
         (Residual::Parallel, _) => h,
         (Residual::ParallelNorms, true) => norm(b, spec, Part::FfnNorm, at, x)?,
@@ -247,13 +253,24 @@ pub(crate) fn layer(
         (Residual::Serial, false) => sum,
     };
     let y = feed_forward(b, spec, at, h)?;
-    let y = match after {
-        true => norm(b, spec, Part::FfnPostNorm, at, y)?,
-        false => y,
+    added(b, spec, (Part::FfnPostNorm, at), sum, y)
+}
+
+/// `x` and what a half of a layer adds to it, normed first where the model does so.
+fn added(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    (after, at): (Part, usize),
+    x: Value,
+    y: Value,
+) -> Result<Value, ModelError> {
+    let y = match spec.placement {
+        NormPlacement::Before => y,
+        NormPlacement::After | NormPlacement::Around => norm(b, spec, after, at, y)?,
     };
     let y = b.drop(y)?;
     let y = b.times(y, spec.residual_scale)?;
-    Ok(b.graph.plus(sum, y)?)
+    Ok(b.graph.plus(x, y)?)
 }
 
 pub(crate) fn activate(
@@ -261,11 +278,15 @@ pub(crate) fn activate(
     activation: Activation,
     x: Value,
 ) -> Result<Value, ModelError> {
+    if activation == Activation::ReluSquared {
+        let x = b.graph.relu(x)?;
+        return Ok(b.graph.mul(x, x)?);
+    }
     let f = match activation {
         Activation::Silu => UnaryFn::Silu,
         Activation::Gelu => UnaryFn::Gelu,
         Activation::GeluTanh => UnaryFn::GeluTanh,
-        Activation::Relu => UnaryFn::Relu,
+        Activation::Relu | Activation::ReluSquared => UnaryFn::Relu,
         Activation::Tanh => UnaryFn::Tanh,
     };
     Ok(b.graph.unary(f, x)?)

@@ -18,6 +18,7 @@ mod experts;
 mod latent;
 pub(crate) mod layer;
 pub(crate) mod products;
+mod states;
 
 use tercet::ops::SampleOptions;
 use tercet::{CompileOptions, DType, Device, Dim, Shape, Type};

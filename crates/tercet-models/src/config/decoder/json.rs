@@ -46,9 +46,15 @@ fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigE
     let sizes = &family.sizes;
     let [hidden, layers, heads] =
         [sizes.hidden, sizes.layers, sizes.heads].map(|names| first_size(fields, names));
+    // What a family has no name for it has one of.
     let needed = |found: Result<Option<usize>, ConfigError>, names: &[&'static str]| {
-        fields.required(names[0], found?)
+        let found = found?;
+        match names.first() {
+            Some(name) => fields.required(name, found),
+            None => Ok(found.unwrap_or(1)),
+        }
     };
+    let layers = layers.map(|found| found.or_else(|| listed_layers(fields)));
     let (hidden, heads) = (needed(hidden, sizes.hidden)?, needed(heads, sizes.heads)?);
     let ffn = match (first_size(fields, sizes.ffn)?, sizes.ffn_is_derived) {
         (None, true) => Some(4 * hidden),
@@ -62,9 +68,9 @@ fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigE
         heads,
         kv_heads: fields.opt_size("num_key_value_heads")?.unwrap_or(heads),
         head_dim,
-        ffn: fields.required(sizes.ffn[0], ffn)?,
+        ffn: needed(Ok(ffn), sizes.ffn)?,
         vocab: fields.size("vocab_size")?,
-        context: fields.required(sizes.context[0], context)?,
+        context: needed(Ok(context), sizes.context)?,
     });
     spec.family = id;
     (family.defaults)(&mut spec);
@@ -82,6 +88,16 @@ fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigE
     spec.bos = fields.opt_token("bos_token_id")?;
     spec.eos = fields.tokens("eos_token_id")?;
     Ok(spec)
+}
+
+/// Of how many layers the kinds are listed, where their number is not said.
+fn listed_layers(fields: &Fields<'_>) -> Option<usize> {
+    let pattern = fields
+        .get("hybrid_override_pattern")
+        .and_then(Value::as_str);
+    let list = fields.get("layers_block_type").and_then(Value::as_array);
+    let count = pattern.map(|p| p.chars().count()).or(list.map(Vec::len));
+    count.filter(|count| *count > 0)
 }
 
 /// The size that the first of these fields has which is there.
@@ -177,6 +193,9 @@ pub(in crate::config) struct Stretched {
 /// The rotary embeddings: old files have `rope_theta` and `rope_scaling`, new ones `rope_parameters` with both, or two of
 /// them for layers without and with windows.
 fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    if spec.ropes.is_empty() {
+        return Ok(());
+    }
     let outer = fields.opt_positive("rope_theta")?;
     let original = fields.opt_size("original_max_position_embeddings")?;
     let mut partial = fields.opt_positive("partial_rotary_factor")?;

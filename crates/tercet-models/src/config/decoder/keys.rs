@@ -97,6 +97,15 @@ impl<'a> Keys<'a> {
         Ok(Some(found).filter(|factor| *factor != 0.0))
     }
 
+    /// The error of an architecture of which only folders are read.
+    pub(super) fn not_read(&self) -> ConfigError {
+        ConfigError::Unsupported {
+            field: "general.architecture".to_string(),
+            found: clip(self.architecture),
+            supported: "this architecture as a folder of Hugging Face".to_string(),
+        }
+    }
+
     fn unsupported(&self, name: &str, found: &str, supported: &str) -> ConfigError {
         ConfigError::Unsupported {
             field: self.key(name),
@@ -195,7 +204,19 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
     refuse_variants(keys)?;
     let (gguf, meta, family) = (keys.gguf, keys.meta(), id.get());
     let hidden = keys.size("embedding_length")?;
-    let heads = keys.size("attention.head_count")?;
+    // Files without attention or feed-forward networks say 0 of them.
+    let unless_none = |names: &[&str], key: &str| match names.is_empty() {
+        true => {
+            keys.key(key);
+            Ok(1)
+        }
+        false => keys.size(key),
+    };
+    let heads = unless_none(family.sizes.heads, "attention.head_count")?;
+    let kv_heads = match family.sizes.heads.is_empty() {
+        true => Some(unless_none(&[], "attention.head_count_kv")?),
+        false => keys.opt_size("attention.head_count_kv")?,
+    };
     let head_dim = derived_head_dim(keys.opt_size("attention.key_length")?, hidden, heads)?;
     if let Some(found) = keys.opt_size("attention.value_length")?
         && found != head_dim
@@ -208,9 +229,9 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
         hidden,
         layers: keys.size("block_count")?,
         heads,
-        kv_heads: keys.opt_size("attention.head_count_kv")?.unwrap_or(heads),
+        kv_heads: kv_heads.unwrap_or(heads),
         head_dim,
-        ffn: keys.size("feed_forward_length")?,
+        ffn: unless_none(family.sizes.ffn, "feed_forward_length")?,
         vocab: vocab(keys)?,
         context: keys.size("context_length")?,
     });
@@ -223,13 +244,15 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
         NormKind::Layer => "attention.layer_norm_epsilon",
     };
     spec.norm.eps = meta.get_f32(&keys.key(eps))?;
-    spec.rope_dims = keys.opt_size("rope.dimension_count")?.unwrap_or(head_dim);
     spec.rope_layout = family.rope_in_gguf;
-    let theta = keys.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
-    spec.ropes[0] = Rope {
-        theta: theta.into(),
-        scaling: scaling(keys, spec.context)?,
-    };
+    if let [rope, ..] = &mut spec.ropes[..] {
+        spec.rope_dims = keys.opt_size("rope.dimension_count")?.unwrap_or(head_dim);
+        let theta = keys.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
+        *rope = Rope {
+            theta: theta.into(),
+            scaling: scaling(keys, spec.context)?,
+        };
+    }
     let names = spec.clone();
     let has =
         |part: Part, suffix: &str| gguf.has_tensor(&format!("{}.{suffix}", part.gguf(&names, 0)));

@@ -78,6 +78,8 @@ pub enum Activation {
     Relu,
     /// The hyperbolic tangent.
     Tanh,
+    /// `max(x, 0)^2` (So and others, "Primer", 2021).
+    ReluSquared,
 }
 
 /// A layer's feed-forward network.
@@ -89,9 +91,24 @@ pub enum FeedForward {
     Plain(Activation),
 }
 
+/// What carries something from one position to the next ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mixer {
+    /// Attention to the positions before.
+    Attention,
+    /// A scan over states, of the model's [`DecoderSpec::states`](crate::DecoderSpec::states).
+    StateSpace,
+    /// Nothing: the layer is a feed-forward network.
+    None,
+}
+
 /// What tells one layer from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerSpec {
+    /// How positions know of each other.
+    pub mixer: Mixer,
+    /// Whether there is a feed-forward network.
+    pub feed_forward: bool,
     /// Of how many keys, its own included, a query sees the last; all before it where there is none.
     pub window: Option<usize>,
     /// Which of the model's [`DecoderSpec::ropes`](crate::DecoderSpec::ropes) turns queries and keys; none leaves them as they are.
@@ -101,8 +118,18 @@ pub struct LayerSpec {
 }
 
 impl LayerSpec {
+    /// A scan over states, and no feed-forward network.
+    pub const STATES: LayerSpec = LayerSpec {
+        mixer: Mixer::StateSpace,
+        feed_forward: false,
+        rope: None,
+        ..LayerSpec::FULL
+    };
+
     /// Full causal attention with the first rotary embedding.
     pub const FULL: LayerSpec = LayerSpec {
+        mixer: Mixer::Attention,
+        feed_forward: true,
         window: None,
         rope: Some(0),
         experts: false,

@@ -12,6 +12,7 @@ mod keys;
 mod layers;
 mod part;
 mod rope;
+mod states;
 mod tensors;
 
 use crate::gguf::Gguf;
@@ -23,11 +24,12 @@ pub use families::DecoderFamily;
 pub(crate) use families::{model_types, of_gguf, of_model_type};
 pub(super) use json::stretched;
 pub use layers::{
-    Activation, FeedForward, Latent, LayerSpec, Norm, NormKind, NormPlacement, QkNorm, Residual,
-    RopeLayout,
+    Activation, FeedForward, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement, QkNorm,
+    Residual, RopeLayout,
 };
 pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part, projections};
 pub use rope::{Rope, RopeScaling};
+pub use states::{StateKind, StateSpace};
 pub(super) use tensors::refuse;
 pub(crate) use tensors::refuse_unknown_modules;
 
@@ -112,6 +114,8 @@ pub struct DecoderSpec {
     /// Latent attention in place of projections of queries, keys and values; its heads have parts that are not rotated,
     /// then `rope_dims` that are.
     pub latent: Option<Latent>,
+    /// The scans of the layers that have some.
+    pub states: Option<StateSpace>,
     /// Whether each head has a score that stands for no key: it takes a part of the weights and gives nothing.
     pub sinks: bool,
     /// Whether rows of a table, one for each position of the context, are added to embeddings.
@@ -197,6 +201,7 @@ impl DecoderSpec {
             experts: None,
             fused_qkv: false,
             latent: None,
+            states: None,
             sinks: false,
             learned_positions: false,
             qkv_by_group: false,
@@ -251,6 +256,11 @@ impl DecoderSpec {
         let bare = embedding.strip_prefix(self.family.get().prefix);
         self.bare_names =
             bare.is_some_and(|bare| bare != embedding && has(&part::tensor(bare, "weight")));
+    }
+
+    /// Whether layers remember what they read in a state, of which nothing can be taken back.
+    pub fn has_states(&self) -> bool {
+        self.layers.iter().any(|l| l.mixer == Mixer::StateSpace)
     }
 
     /// The width of all queries.
@@ -320,6 +330,12 @@ impl DecoderSpec {
         }
         if let Some(experts) = &self.experts {
             experts.check()?;
+        }
+        ensure(self.states.is_some() || !self.has_states(), || {
+            "layers have states of which the sizes are not said".to_string()
+        })?;
+        if let Some(states) = &self.states {
+            states.check()?;
         }
         ensure(!self.learned_positions || self.ropes.is_empty(), || {
             "learned positions and a rotary embedding".to_string()

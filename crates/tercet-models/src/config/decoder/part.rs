@@ -1,6 +1,9 @@
 //! The tensors of a decoder: which there are, what files call them, and their shapes.
 
-use super::{DecoderSpec, FeedForward, NormPlacement, QkNorm, Residual};
+use super::{
+    DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlacement, QkNorm, Residual, StateKind,
+    StateSpace,
+};
 use crate::adapter::rows::Rows;
 use crate::builder::Weights;
 
@@ -52,6 +55,22 @@ pub(crate) enum Part {
     SharedDown,
     SharedScore,
     FfnPostNorm,
+    /// Into a scan over states: the gate, what is convolved, and step sizes of heads.
+    StatesIn,
+    /// The convolution.
+    StatesConv,
+    /// Of channels: the row of step sizes, what enters states and what leaves them.
+    StatesRow,
+    /// Of channels: step sizes from their row.
+    StatesStep,
+    /// Of heads: what is added to step sizes.
+    StatesStepBias,
+    /// The logarithms of the negated rates of decay.
+    StatesDecay,
+    /// What goes past the states.
+    StatesSkip,
+    StatesNorm,
+    StatesOut,
     FinalNorm,
     Output,
 }
@@ -165,6 +184,15 @@ impl Part {
                 "model.layers.{}.post_feedforward_layernorm",
                 "blk.{}.post_ffw_norm",
             ),
+            Part::StatesIn => ("backbone.layers.{}.mixer.in_proj", "blk.{}.ssm_in"),
+            Part::StatesConv => ("backbone.layers.{}.mixer.conv1d", "blk.{}.ssm_conv1d"),
+            Part::StatesRow => ("backbone.layers.{}.mixer.x_proj", "blk.{}.ssm_x"),
+            Part::StatesStep => ("backbone.layers.{}.mixer.dt_proj", "blk.{}.ssm_dt"),
+            Part::StatesStepBias => ("backbone.layers.{}.mixer.dt_bias=", "blk.{}.ssm_dt.bias="),
+            Part::StatesDecay => ("backbone.layers.{}.mixer.A_log=", "blk.{}.ssm_a="),
+            Part::StatesSkip => ("backbone.layers.{}.mixer.D=", "blk.{}.ssm_d="),
+            Part::StatesNorm => ("backbone.layers.{}.mixer.norm", "blk.{}.ssm_norm"),
+            Part::StatesOut => ("backbone.layers.{}.mixer.out_proj", "blk.{}.ssm_out"),
             Part::FinalNorm => ("model.norm", "output_norm"),
             Part::Output => (OUTPUT_MODULE, "output"),
         }
@@ -240,7 +268,21 @@ impl Part {
             Some(QkNorm::Whole) => whole,
             Some(QkNorm::Heads) | None => spec.head_dim,
         };
+        let of_states =
+            |size: fn(&StateSpace) -> [usize; 2]| spec.states.as_ref().map_or([0; 2], size);
         match self {
+            Part::StatesIn => [of_states(|s| [s.projected(), 0])[0], hidden],
+            Part::StatesOut => [hidden, of_states(|s| [s.inner, 0])[0]],
+            Part::StatesConv => of_states(|s| [s.convolved(), s.kernel]),
+            Part::StatesRow => of_states(|s| [s.rank() + 2 * s.states, s.inner]),
+            Part::StatesStep => of_states(|s| [s.inner, s.rank()]),
+            Part::StatesStepBias => of_states(|s| [1, s.heads()]),
+            Part::StatesDecay => of_states(|s| match s.kind {
+                StateKind::Channels { .. } => [s.inner, s.states],
+                StateKind::Heads { heads, .. } => [1, heads],
+            }),
+            Part::StatesSkip => of_states(|s| [1, s.heads()]),
+            Part::StatesNorm => of_states(|s| [1, s.inner]),
             Part::Query => match query_rank {
                 0 => [q, hidden],
                 rank => [q, rank],
@@ -309,6 +351,9 @@ impl Part {
             | Part::ExpertGateUp
             | Part::ExpertDown => spec.experts.is_some_and(|experts| experts.bias),
             Part::QueryRow | Part::KvRow => spec.qkv_bias,
+            Part::StatesIn | Part::StatesOut => spec.states.is_some_and(|s| s.bias),
+            Part::StatesConv => spec.states.is_some_and(|s| s.conv_bias),
+            Part::StatesStep => true,
             Part::Embedding
             | Part::Positions
             | Part::QueryNorm
@@ -322,13 +367,21 @@ impl Part {
             | Part::SharedUp
             | Part::SharedGateUp
             | Part::SharedDown
-            | Part::SharedScore => false,
+            | Part::SharedScore
+            | Part::StatesRow
+            | Part::StatesStepBias
+            | Part::StatesDecay
+            | Part::StatesSkip
+            | Part::StatesNorm => false,
         }
     }
 
     /// The projections of a layer that adapters may change; those of experts are none.
     pub(crate) fn projections(spec: &DecoderSpec, layer: usize) -> Vec<Part> {
+        let of = spec.layers[layer];
         let mut parts = match (spec.latent, spec.fused_qkv) {
+            _ if of.mixer == Mixer::StateSpace => vec![Part::StatesIn],
+            _ if of.mixer == Mixer::None => Vec::new(),
             (Some(latent), _) => {
                 let row = latent.query_rank.map(|_| Part::QueryRow);
                 let row = row.into_iter();
@@ -337,8 +390,12 @@ impl Part {
             (None, true) => vec![Part::Qkv],
             (None, false) => vec![Part::Query, Part::Key, Part::Value],
         };
-        parts.push(Part::AttentionOutput);
-        if spec.layers[layer].experts {
+        match of.mixer {
+            Mixer::Attention => parts.push(Part::AttentionOutput),
+            Mixer::StateSpace => parts.push(Part::StatesOut),
+            Mixer::None => {}
+        }
+        if of.experts || !of.feed_forward {
             return parts;
         }
         match (spec.feed_forward, spec.fused_gate_up) {
@@ -373,15 +430,42 @@ impl Part {
                 }
             }
         }
-        if spec.placement != NormPlacement::After {
-            parts.push(Part::AttentionNorm);
-            match spec.residual {
-                Residual::Serial | Residual::ParallelNorms => parts.push(Part::FfnNorm),
-                Residual::Parallel => {}
+        let LayerSpec {
+            mixer,
+            feed_forward,
+            ..
+        } = spec.layers[layer];
+        let norms = [
+            (
+                Part::AttentionNorm,
+                Part::AttentionPostNorm,
+                mixer != Mixer::None,
+            ),
+            (Part::FfnNorm, Part::FfnPostNorm, feed_forward),
+        ];
+        for (before, after, _) in norms.into_iter().filter(|(.., has)| *has) {
+            let has_one = before != Part::FfnNorm || spec.residual != Residual::Parallel;
+            if spec.placement != NormPlacement::After && has_one {
+                parts.push(before);
+            }
+            if spec.placement != NormPlacement::Before {
+                parts.push(after);
             }
         }
-        if spec.placement != NormPlacement::Before {
-            parts.extend([Part::AttentionPostNorm, Part::FfnPostNorm]);
+        if mixer == Mixer::StateSpace {
+            parts.extend([Part::StatesConv, Part::StatesDecay, Part::StatesSkip]);
+            match spec.states.map(|s| s.kind) {
+                Some(StateKind::Channels { .. }) => {
+                    parts.extend([Part::StatesRow, Part::StatesStep]);
+                }
+                Some(StateKind::Heads { .. }) => {
+                    parts.extend([Part::StatesStepBias, Part::StatesNorm]);
+                }
+                None => {}
+            }
+        }
+        if mixer != Mixer::Attention {
+            return parts;
         }
         if spec.sinks {
             parts.push(Part::Sinks);

@@ -1,12 +1,16 @@
 //! Granite: llama with factors of embeddings, residuals, scores and logits; with experts too, of which all tokens go through
 //! one where it is called shared.
 
+use serde_json::Value;
+
 use super::FamilyRow;
 use super::llama::{LLAMA, of_training};
+use super::mamba::step_range;
 use crate::config::decoder::json::llama_biases;
 use crate::config::decoder::keys::Keys;
 use crate::config::decoder::{
-    ConfigError, DecoderSpec, ExpertTensors, Experts, Fields, Part, Shared,
+    ConfigError, DecoderSpec, ExpertTensors, Experts, Fields, Mixer, Part, Shared, StateKind,
+    StateSpace, ensure,
 };
 
 pub(super) const GRANITE: FamilyRow = FamilyRow {
@@ -58,6 +62,97 @@ pub(super) const GRANITE_MOE_SHARED: FamilyRow = FamilyRow {
     },
     ..GRANITE_MOE
 };
+
+pub(super) const GRANITE_HYBRID: FamilyRow = FamilyRow {
+    model_type: "granitemoehybrid",
+    architecture: "granitehybrid",
+    names: &[
+        GRANITE_MOE.names[0],
+        GRANITE_MOE.names[1],
+        GRANITE_MOE.names[2],
+        GRANITE_MOE.names[3],
+        // Without experts all tokens go through the shared one.
+        (Part::GateUp, "model.layers.{}.shared_mlp.input_linear"),
+        (Part::Down, "model.layers.{}.shared_mlp.output_linear"),
+        (Part::StatesIn, "model.layers.{}.mamba.in_proj"),
+        (Part::StatesConv, "model.layers.{}.mamba.conv1d"),
+        (Part::StatesStepBias, "model.layers.{}.mamba.dt_bias="),
+        (Part::StatesDecay, "model.layers.{}.mamba.A_log="),
+        (Part::StatesSkip, "model.layers.{}.mamba.D="),
+        (Part::StatesNorm, "model.layers.{}.mamba.norm"),
+        (Part::StatesOut, "model.layers.{}.mamba.out_proj"),
+    ],
+    json: hybrid,
+    keys: |keys, _| Err(keys.not_read()),
+    ..GRANITE_MOE
+};
+
+/// Granite 4.0: layers that attend, as a rule without rotation, or scan over states.
+fn hybrid(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    factors(fields, spec)?;
+    let shared = fields.size("shared_intermediate_size")?;
+    let count = fields.get("num_local_experts").and_then(Value::as_u64);
+    if count == Some(0) {
+        fields.only("num_experts_per_tok", "a number", Value::is_number)?;
+        of_training(fields)?;
+        (spec.ffn, spec.fused_gate_up) = (shared, true);
+    } else {
+        experts(fields, spec, Some(shared))?;
+    }
+    let mut is_rotated = false;
+    fields.only("position_embedding_type", "\"rope\" or \"nope\"", |v| {
+        is_rotated = v.as_str() == Some("rope");
+        is_rotated || v.as_str() == Some("nope")
+    })?;
+    let layers = spec.layers.len();
+    let supported = format!("\"attention\" or \"mamba\" for each of {layers} layers");
+    let mut scans: Option<Vec<bool>> = None;
+    for name in ["layer_types", "layers_block_type"] {
+        fields.only(name, &supported, |v| {
+            let of = |v: &Value| match v.as_str() {
+                Some("attention" | "full_attention") => Some(false),
+                Some("mamba" | "linear_attention") => Some(true),
+                Some(_) | None => None,
+            };
+            scans = v.as_array().and_then(|a| a.iter().map(of).collect());
+            scans.as_ref().is_some_and(|s| s.len() == layers)
+        })?;
+    }
+    let scans = scans.unwrap_or_else(|| vec![true; layers]);
+    for (layer, scans) in spec.layers.iter_mut().zip(scans) {
+        layer.rope = (is_rotated && !scans).then_some(0);
+        if scans {
+            layer.mixer = Mixer::StateSpace;
+        }
+    }
+    if !is_rotated {
+        spec.ropes.clear();
+    }
+    let heads = fields.size("mamba_n_heads")?;
+    let inner = fields.opt_size("mamba_expand")?.unwrap_or(2) * spec.hidden;
+    fields.only("mamba_chunk_size", "a number", Value::is_number)?;
+    let each = match fields.get("mamba_d_head").and_then(Value::as_str) {
+        Some("auto") => None,
+        _ => fields.opt_size("mamba_d_head")?,
+    };
+    ensure(each.is_none_or(|each| each * heads == inner), || {
+        format!("{heads} heads of mamba_d_head are not mamba_expand times hidden_size, {inner}")
+    })?;
+    spec.states = Some(StateSpace {
+        kind: StateKind::Heads {
+            heads,
+            groups: fields.opt_size("mamba_n_groups")?.unwrap_or(1),
+            eps: spec.norm.eps,
+        },
+        inner,
+        states: fields.opt_size("mamba_d_state")?.unwrap_or(256),
+        kernel: fields.opt_size("mamba_d_conv")?.unwrap_or(4),
+        conv_bias: fields.opt_bool("mamba_conv_bias")?.unwrap_or(true),
+        bias: fields.opt_bool("mamba_proj_bias")?.unwrap_or(false),
+        steps: step_range(fields)?,
+    });
+    Ok(())
+}
 
 fn factors(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     llama_biases(fields, spec)?;

@@ -8,6 +8,8 @@ mod gpt2;
 mod gpt_oss;
 mod granite;
 mod llama;
+mod mamba;
+mod nemotron;
 mod neox;
 mod olmo;
 mod phi;
@@ -70,8 +72,9 @@ pub(crate) struct FamilyRow {
 pub(super) struct Sizes {
     pub(super) hidden: &'static [&'static str],
     pub(super) layers: &'static [&'static str],
+    /// None where no layer attends.
     pub(super) heads: &'static [&'static str],
-    /// Where there may be none, four times the width is meant if `ffn_is_derived`.
+    /// None where no layer has a feed-forward network. Where there may be none, four times the width is meant if `ffn_is_derived`.
     pub(super) ffn: &'static [&'static str],
     pub(super) ffn_is_derived: bool,
     pub(super) context: &'static [&'static str],
@@ -84,7 +87,7 @@ pub(super) struct Sizes {
 pub struct DecoderFamily(usize);
 
 /// All of them; llama is the first.
-const FAMILIES: [&FamilyRow; 27] = [
+const FAMILIES: [&FamilyRow; 32] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::MIXTRAL,
@@ -112,6 +115,11 @@ const FAMILIES: [&FamilyRow; 27] = [
     &gpt_oss::GPT_OSS,
     &deepseek::DEEPSEEK_V2,
     &deepseek::DEEPSEEK_V3,
+    &mamba::MAMBA,
+    &mamba::FALCON_MAMBA,
+    &mamba::MAMBA2,
+    &granite::GRANITE_HYBRID,
+    &nemotron::NEMOTRON_H,
 ];
 
 impl DecoderFamily {

@@ -1,0 +1,393 @@
+//! Scans over states of a layer: Mamba and Mamba-2.
+//!
+//! Between runs a layer remembers the last rows of its convolution and its states. Operators scan from zeros; what the
+//! states of before add is linear in them, so it is added to what a scan gives: with `L` the sum of `dt a` up to a step
+//! and `R` that of the steps after it, `y += exp(L) c h0`, and the next states are `exp(L) h0 + sum of exp(R) dt x b`.
+//! All exponents are of sums that do not exceed 0.
+
+use tercet::ops::{CumSum, ScanFn};
+use tercet::scalar::UnaryFn;
+use tercet::{DType, Dim, Tensor, Type, Value};
+
+use super::super::tuned::Mode;
+use super::super::weights::bytes_error;
+use super::super::{Builder, ModelError, Weights};
+use super::layer::{Attend, Shared, linear, project};
+use crate::config::decoder::{DecoderSpec, Part, StateKind, StateSpace};
+
+/// The end of a slice that goes to the end of its axis.
+const OPEN: i64 = i64::MAX;
+
+/// A layer's mixer under construction.
+struct Scan<'a> {
+    spec: &'a DecoderSpec,
+    of: &'a StateSpace,
+    at: usize,
+    batch: Dim,
+    len: Dim,
+    /// Whether nothing was read before, Bool `[1]`; none where sequences are whole.
+    is_first: Option<Value>,
+}
+
+/// A layer's scan over the normed rows `h`.
+pub(super) fn scan(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    at: usize,
+    h: Value,
+) -> Result<Value, ModelError> {
+    let of = spec.states.as_ref();
+    let of = of.expect("invariant: a specification with states says their sizes");
+    let (batch, is_first) = match shared.attend {
+        Attend::Cached { start, .. } => {
+            let first = b.graph.narrow(start, 0, 1, 1)?;
+            let zero = b.graph.scalar(DType::I32, 0.0)?;
+            (Dim::Known(1), Some(b.graph.equal(first, zero)?))
+        }
+        Attend::Whole(_) => (shared.batch.clone(), None),
+    };
+    let scan = Scan {
+        spec,
+        of,
+        at,
+        batch,
+        len: shared.len.clone(),
+        is_first,
+    };
+    let projected = project(b, spec, Part::StatesIn, at, h)?;
+    let projected = scan.rows(b, projected, &[of.projected()])?;
+    let y = match of.kind {
+        StateKind::Channels { rank, normed } => scan.channels(b, projected, rank, normed)?,
+        StateKind::Heads { heads, groups, eps } => {
+            scan.heads(b, projected, [heads, groups], eps)?
+        }
+    };
+    let y = b.graph.reshape(y, shared.rows(of.inner))?;
+    project(b, spec, Part::StatesOut, at, y)
+}
+
+impl Scan<'_> {
+    /// `x` as `[batch, len, ..]`.
+    fn rows(&self, b: &mut Builder<'_>, x: Value, rest: &[usize]) -> Result<Value, ModelError> {
+        let rest = rest.iter().map(|n| Dim::Known(*n));
+        let shape: Vec<Dim> = [self.batch.clone(), self.len.clone()]
+            .into_iter()
+            .chain(rest)
+            .collect();
+        Ok(b.graph.reshape(x, shape)?)
+    }
+
+    fn name(&self, b: &Builder<'_>, part: Part, suffix: &str) -> String {
+        part.name(self.spec, b.weights, self.at, suffix)
+    }
+
+    /// Everything of a part as F32, by the shapes that folders and GGUF files store it in.
+    fn vector(
+        &self,
+        b: &mut Builder<'_>,
+        part: Part,
+        len: usize,
+        in_gguf: &[usize],
+    ) -> Result<Value, ModelError> {
+        let name = self.name(b, part, "weight");
+        match b.weights {
+            Weights::Gguf(_) => {
+                let stored = b.dense(&name, in_gguf)?;
+                Ok(b.graph.reshape(stored, [len])?)
+            }
+            Weights::Hf(_) | Weights::MadeUp(_) => b.vector(&name, len),
+        }
+    }
+
+    /// The rates of decay: the negated exponentials of what folders store, which GGUF files have as they are.
+    fn decay(&self, b: &mut Builder<'_>, shape: &[usize]) -> Result<Value, ModelError> {
+        let name = self.name(b, Part::StatesDecay, "weight");
+        if let Weights::Gguf(_) = b.weights {
+            let stored: &[usize] = match shape {
+                [heads] => &[*heads, 1],
+                _ => shape,
+            };
+            let stored = b.dense(&name, stored)?;
+            return Ok(b.graph.reshape(stored, shape)?);
+        }
+        if let Mode::Full = b.mode {
+            let logs = b.dense(&name, shape)?;
+            let rates = b.graph.unary(UnaryFn::Exp, logs)?;
+            return b.times(rates, -1.0);
+        }
+        let mut rates = b.weights.dense_f32(&name, shape)?;
+        let values = rates.as_slice_mut::<f32>();
+        let values = values.map_err(|e| bytes_error(&name, e))?;
+        values.iter_mut().for_each(|x| *x = -x.exp());
+        b.param(&name, rates)
+    }
+
+    /// What is remembered between runs, zeros at the beginning of a text.
+    fn remembered(
+        &self,
+        b: &mut Builder<'_>,
+        what: &str,
+        shape: &[usize],
+    ) -> Result<Option<[Value; 2]>, ModelError> {
+        let Some(is_first) = self.is_first else {
+            return Ok(None);
+        };
+        let ty = Type::new(DType::F32, shape);
+        let state = b.graph.state(&format!("state.{}.{what}", self.at), ty)?;
+        let zero = b.graph.scalar(DType::F32, 0.0)?;
+        let before = b.graph.where_(is_first, zero, state)?;
+        Ok(Some([state, before]))
+    }
+
+    /// The causal convolution of each channel, and SiLU.
+    fn convolve(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+        let (channels, kernel) = (self.of.convolved(), self.of.kernel);
+        let name = self.name(b, Part::StatesConv, "weight");
+        let weight = match b.weights {
+            Weights::Gguf(_) => b.dense(&name, &[channels, kernel])?,
+            Weights::Hf(_) | Weights::MadeUp(_) => {
+                let weight = b.dense(&name, &[channels, 1, kernel])?;
+                b.graph.reshape(weight, [channels, kernel])?
+            }
+        };
+        let weight = b.graph.transpose(weight, &[1, 0])?;
+        let behind = kernel - 1;
+        let tail = self.remembered(b, "convolved", &[1, behind, channels])?;
+        let first = match tail {
+            Some([_, before]) => before,
+            None => {
+                let zeros: [Dim; 3] = [self.batch.clone(), behind.into(), channels.into()];
+                let zero = b.graph.scalar(DType::F32, 0.0)?;
+                b.graph.expand(zero, zeros)?
+            }
+        };
+        let all = b.graph.concat(&[first, x], 1)?;
+        if let Some([state, _]) = tail {
+            let last = b.graph.slice_axis(all, 1, -(behind as i64), OPEN, 1)?;
+            let last = match behind {
+                0 => first,
+                _ => last,
+            };
+            b.graph.assign(state, last)?;
+        }
+        let mut sum = None;
+        for tap in 0..kernel {
+            let end = match behind - tap {
+                0 => OPEN,
+                left => -(left as i64),
+            };
+            let rows = b.graph.slice_axis(all, 1, tap as i64, end, 1)?;
+            let factors = b.graph.narrow(weight, 0, tap, 1)?;
+            let product = b.graph.mul(rows, factors)?;
+            sum = Some(match sum {
+                Some(sum) => b.graph.plus(sum, product)?,
+                None => product,
+            });
+        }
+        let mut sum = sum.unwrap_or(x);
+        if Part::StatesConv.has_bias(self.spec) {
+            let bias = self.name(b, Part::StatesConv, "bias");
+            let bias = b.vector(&bias, channels)?;
+            sum = b.graph.plus(sum, bias)?;
+        }
+        Ok(b.graph.unary(UnaryFn::Silu, sum)?)
+    }
+
+    /// Step sizes within their range.
+    fn steps(&self, b: &mut Builder<'_>, dt: Value) -> Result<Value, ModelError> {
+        let dt = b.graph.unary(UnaryFn::Softplus, dt)?;
+        match self.of.steps {
+            [0.0, f32::INFINITY] => Ok(dt),
+            [least, most] => Ok(b.graph.clamp(dt, least.into(), most.into())?),
+        }
+    }
+
+    /// The sums of `rate [batch, len, n]` up to each step, and of the steps after it.
+    fn sums(b: &mut Builder<'_>, rate: Value) -> Result<[Value; 2], ModelError> {
+        let before = b.graph.cum_sum(rate, 1)?;
+        let after = CumSum {
+            axis: 1,
+            f: ScanFn::Sum,
+            exclusive: true,
+            reverse: true,
+        };
+        Ok([before, b.graph.scan(rate, after)?])
+    }
+
+    /// What `x` is after the states: `y + D x`.
+    fn skipped(
+        &self,
+        b: &mut Builder<'_>,
+        y: Value,
+        x: Value,
+        heads: usize,
+    ) -> Result<Value, ModelError> {
+        let in_gguf: &[usize] = match self.of.kind {
+            StateKind::Channels { .. } => &[heads],
+            StateKind::Heads { .. } => &[heads, 1],
+        };
+        let mut skip = self.vector(b, Part::StatesSkip, heads, in_gguf)?;
+        if let StateKind::Heads { .. } = self.of.kind {
+            skip = b.graph.unsqueeze(skip, 1)?;
+        }
+        let past = b.graph.mul(x, skip)?;
+        Ok(b.graph.plus(y, past)?)
+    }
+
+    /// Mamba: `projected` holds what is convolved, then the gate.
+    fn channels(
+        &self,
+        b: &mut Builder<'_>,
+        projected: Value,
+        rank: usize,
+        normed: Option<f32>,
+    ) -> Result<Value, ModelError> {
+        let StateSpace { inner, states, .. } = *self.of;
+        let x = b.graph.narrow(projected, 2, 0, inner)?;
+        let gate = b.graph.narrow(projected, 2, inner, inner)?;
+        let x = self.convolve(b, x)?;
+        let row = linear(b, self.spec, Part::StatesRow, self.at, x)?;
+        let mut parts = [
+            b.graph.narrow(row, 2, 0, rank)?,
+            b.graph.narrow(row, 2, rank, states)?,
+            b.graph.narrow(row, 2, rank + states, states)?,
+        ];
+        if let Some(eps) = normed {
+            for (part, width) in parts.iter_mut().zip([rank, states, states]) {
+                let ones = Tensor::from_slice(&[width], &vec![1.0_f32; width]);
+                let ones = ones.map_err(|e| bytes_error("the gain of a norm", e))?;
+                let ones = b.graph.constant(ones)?;
+                *part = b.graph.rms_norm(*part, ones, None, eps.into())?;
+            }
+        }
+        let [dt, enter, leave] = parts;
+        let dt = linear(b, self.spec, Part::StatesStep, self.at, dt)?;
+        let dt = self.steps(b, dt)?;
+        let a = self.decay(b, &[inner, states])?;
+        let mut y = b.graph.selective_scan(x, dt, a, enter, leave)?;
+        if let Some([state, before]) = self.remembered(b, "scan", &[1, inner, states])? {
+            let [sum, rest] = Scan::sums(b, dt)?;
+            let decay = |b: &mut Builder<'_>, sum: Value| -> Result<Value, ModelError> {
+                let sum = b.graph.unsqueeze(sum, 3)?;
+                let exponent = b.graph.mul(sum, a)?;
+                Ok(b.graph.unary(UnaryFn::Exp, exponent)?)
+            };
+            // [1, len, inner, states] from here on.
+            let kept = decay(b, sum)?;
+            let kept = b.graph.mul(kept, before)?;
+            let leave = b.graph.unsqueeze(leave, 2)?;
+            let seen = b.graph.mul(kept, leave)?;
+            let seen = b.graph.reduce_sum(seen, &[3], false)?;
+            y = b.graph.plus(y, seen)?;
+            let grown = decay(b, rest)?;
+            let moved = b.graph.mul(dt, x)?;
+            let moved = b.graph.unsqueeze(moved, 3)?;
+            let enter = b.graph.unsqueeze(enter, 2)?;
+            let grown = b.graph.mul(grown, moved)?;
+            let grown = b.graph.mul(grown, enter)?;
+            let grown = b.graph.reduce_sum(grown, &[1], false)?;
+            let total = b.graph.reduce_sum(dt, &[1], true)?;
+            let whole = decay(b, total)?;
+            let whole = b.graph.reshape(whole, [1, inner, states])?;
+            let old = b.graph.mul(whole, before)?;
+            let next = b.graph.plus(old, grown)?;
+            b.graph.assign(state, next)?;
+        }
+        let y = self.skipped(b, y, x, inner)?;
+        let gate = b.graph.unary(UnaryFn::Silu, gate)?;
+        Ok(b.graph.mul(y, gate)?)
+    }
+
+    /// Mamba-2: `projected` holds the gate, what is convolved, then step sizes.
+    fn heads(
+        &self,
+        b: &mut Builder<'_>,
+        projected: Value,
+        [heads, groups]: [usize; 2],
+        eps: f32,
+    ) -> Result<Value, ModelError> {
+        let StateSpace { inner, states, .. } = *self.of;
+        let per_head = inner / heads;
+        let gate = b.graph.narrow(projected, 2, 0, inner)?;
+        let convolved = b.graph.narrow(projected, 2, inner, self.of.convolved())?;
+        let dt = b
+            .graph
+            .narrow(projected, 2, inner + self.of.convolved(), heads)?;
+        let convolved = self.convolve(b, convolved)?;
+        let part = |b: &mut Builder<'_>, first: usize, shape: [usize; 2]| {
+            let part = b.graph.narrow(convolved, 2, first, shape[0] * shape[1])?;
+            self.rows(b, part, &shape)
+        };
+        let x = part(b, 0, [heads, per_head])?;
+        let enter = part(b, inner, [groups, states])?;
+        let leave = part(b, inner + groups * states, [groups, states])?;
+        let bias = self.vector(b, Part::StatesStepBias, heads, &[heads])?;
+        let dt = b.graph.plus(dt, bias)?;
+        let dt = self.steps(b, dt)?;
+        let a = self.decay(b, &[heads])?;
+        let mut y = b.graph.mamba2(x, dt, a, enter, leave)?;
+        let shape = [1, heads, per_head, states];
+        if let Some([state, before]) = self.remembered(b, "scan", &shape)? {
+            let each = heads / groups * per_head;
+            let rate = b.graph.mul(dt, a)?;
+            let [sum, rest] = Scan::sums(b, rate)?;
+            // By groups: [1, groups, len, states] times [1, groups, states, each].
+            let of_groups = b.graph.reshape(before, [1, groups, each, states])?;
+            let of_groups = b.graph.transpose(of_groups, &[0, 1, 3, 2])?;
+            let leave = b.graph.transpose(leave, &[0, 2, 1, 3])?;
+            let seen = b.graph.matmul(leave, of_groups)?;
+            let seen = b.graph.transpose(seen, &[0, 2, 1, 3])?;
+            let seen = self.rows(b, seen, &[heads, per_head])?;
+            let kept = b.graph.unary(UnaryFn::Exp, sum)?;
+            let kept = b.graph.unsqueeze(kept, 3)?;
+            let seen = b.graph.mul(seen, kept)?;
+            y = b.graph.plus(y, seen)?;
+            // [1, groups, each, len] times [1, groups, len, states].
+            let left = b.graph.unary(UnaryFn::Exp, rest)?;
+            let left = b.graph.mul(left, dt)?;
+            let left = b.graph.unsqueeze(left, 3)?;
+            let moved = b.graph.mul(x, left)?;
+            let moved = self.rows(b, moved, &[groups, each])?;
+            let moved = b.graph.transpose(moved, &[0, 2, 3, 1])?;
+            let enter = b.graph.transpose(enter, &[0, 2, 1, 3])?;
+            let grown = b.graph.matmul(moved, enter)?;
+            let grown = b.graph.reshape(grown, shape)?;
+            let total = b.graph.reduce_sum(rate, &[1], false)?;
+            let whole = b.graph.unary(UnaryFn::Exp, total)?;
+            let whole = b.graph.reshape(whole, [1, heads, 1, 1])?;
+            let old = b.graph.mul(whole, before)?;
+            let next = b.graph.plus(old, grown)?;
+            b.graph.assign(state, next)?;
+        }
+        let y = self.skipped(b, y, x, heads)?;
+        let y = self.rows(b, y, &[inner])?;
+        let gate = b.graph.unary(UnaryFn::Silu, gate)?;
+        let y = b.graph.mul(y, gate)?;
+        self.normed(b, y, groups, eps)
+    }
+
+    /// The norm of each group of channels.
+    fn normed(
+        &self,
+        b: &mut Builder<'_>,
+        y: Value,
+        groups: usize,
+        eps: f32,
+    ) -> Result<Value, ModelError> {
+        let inner = self.of.inner;
+        let each = inner / groups;
+        let gain = self.vector(b, Part::StatesNorm, inner, &[groups, each])?;
+        if groups == 1 {
+            return Ok(b.graph.rms_norm(y, gain, None, eps.into())?);
+        }
+        let y = self.rows(b, y, &[groups, each])?;
+        let ones = Tensor::from_slice(&[each], &vec![1.0_f32; each]);
+        let ones = ones.map_err(|e| bytes_error("the gain of a norm", e))?;
+        let ones = b.graph.constant(ones)?;
+        let y = b.graph.rms_norm(y, ones, None, eps.into())?;
+        let gain = b.graph.reshape(gain, [groups, each])?;
+        let y = b.graph.mul(y, gain)?;
+        self.rows(b, y, &[inner])
+    }
+}
