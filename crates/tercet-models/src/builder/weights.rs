@@ -190,6 +190,27 @@ impl Weights {
         }
     }
 
+    /// A small tensor as F32 `[rows, width]`, which may have leading axes of 1, or one row as a vector.
+    pub(crate) fn rows_f32(
+        &self,
+        name: &str,
+        [rows, width]: [usize; 2],
+    ) -> Result<Tensor, ModelError> {
+        let mut own = vec![rows, width];
+        if let Ok(found) = self.get(name) {
+            let found = found.shape();
+            let after = found.iter().take_while(|n| **n == 1).count();
+            let (bare, all) = (&found[after..], [rows, width]);
+            if bare == all.as_slice() || rows == 1 && bare == [width] {
+                own = found.to_vec();
+            }
+        }
+        let tensor = self.dense_f32(name, &own)?;
+        tensor
+            .reshaped(&[rows, width])
+            .map_err(|e| bytes_error(name, e))
+    }
+
     /// A small tensor of this name as F32, its factor applied: a norm's gain, a bias.
     pub(crate) fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         match self.shaped(name, shape)? {

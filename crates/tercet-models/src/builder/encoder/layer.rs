@@ -1,7 +1,7 @@
 //! The parts of an encoder, over how weights are had ([`Builder`]).
 
 use tercet::ops::{AttentionMask, AttentionOptions, Layout, ReduceFn, RopeStyle};
-use tercet::{DType, Dim, Tensor, Value};
+use tercet::{DType, Dim, OpError, Tensor, Value};
 
 use super::super::decoder::layer::{activate, rope_table};
 use super::super::tuned::Site;
@@ -11,6 +11,7 @@ use crate::adapter::rows::Rows;
 use crate::config::decoder::FeedForward;
 use crate::config::encoder::{
     EncoderLayer, EncoderNames, EncoderNorms, EncoderPart, EncoderSpec, Positions, TokenTypes,
+    Visible,
 };
 
 /// Texts in a graph, all `[rows, len]`: ids and the segments of tokens I32, and which of them are no padding. The tokens of
@@ -18,7 +19,8 @@ use crate::config::encoder::{
 pub(crate) struct Texts {
     pub(crate) ids: Value,
     pub(crate) type_ids: Option<Value>,
-    pub(crate) mask: Value,
+    /// Where padding is not seen.
+    pub(crate) mask: Option<Value>,
 }
 
 /// What every part reads.
@@ -54,46 +56,25 @@ pub(crate) fn encode(
 ) -> Result<Value, ModelError> {
     let names = EncoderNames::of(spec, b.weights);
     let of = Model { spec, names };
-    let keep = |b: &mut Builder<'_>, x: Value| match checkpoints {
-        true => b.graph.checkpoint(x),
-        false => Ok(x),
-    };
+    let keep = keeping(checkpoints);
     let x = of.embeddings(b, texts)?;
-    let x = keep(b, x)?;
-    let x = of.norm(b, EncoderPart::EmbeddingNorm, 0, x)?;
+    let mut x = keep(b, x)?;
+    if spec.embedding_norm {
+        x = of.norm(b, EncoderPart::EmbeddingNorm, 0, x)?;
+    }
     let mut x = b.drop(x)?;
     if spec.embedding != spec.hidden {
         x = of.linear(b, EncoderPart::EmbeddingProjection, 0, x)?;
     }
     let shared = of.shared(b, texts)?;
-    for at in 0..spec.layers.len() {
-        match spec.placement {
-            EncoderNorms::AfterSums => {
-                let y = of.attention(b, &shared, at, x)?;
-                let sum = b.graph.plus(y, x)?;
-                let h = of.norm(b, EncoderPart::AttentionNorm, at, sum)?;
-                let y = of.feed_forward(b, at, h)?;
-                let sum = b.graph.plus(y, h)?;
-                let sum = keep(b, sum)?;
-                x = of.norm(b, EncoderPart::FfnNorm, at, sum)?;
-            }
-            EncoderNorms::Before => {
-                x = keep(b, x)?;
-                let h = match spec.layers[at].attention_norm {
-                    true => of.norm(b, EncoderPart::AttentionNorm, at, x)?,
-                    false => x,
-                };
-                let y = of.attention(b, &shared, at, h)?;
-                x = b.graph.plus(x, y)?;
-                let h = of.norm(b, EncoderPart::FfnNorm, at, x)?;
-                let y = of.feed_forward(b, at, h)?;
-                x = b.graph.plus(x, y)?;
-            }
-        }
-    }
-    match spec.placement {
-        EncoderNorms::AfterSums => Ok(x),
-        EncoderNorms::Before => of.norm(b, EncoderPart::FinalNorm, 0, x),
+    of.layers(b, &shared, x, checkpoints)
+}
+
+/// Keeps a value for gradients, or leaves that to them.
+fn keeping(checkpoints: bool) -> impl Fn(&mut Builder<'_>, Value) -> Result<Value, OpError> {
+    move |b, x| match checkpoints {
+        true => b.graph.checkpoint(x),
+        false => Ok(x),
     }
 }
 
@@ -115,6 +96,47 @@ fn zeros(b: &mut Builder<'_>, n: usize) -> Result<Value, ModelError> {
 }
 
 impl Model<'_> {
+    /// All layers, and the norm after them where they have none at their end.
+    fn layers(
+        &self,
+        b: &mut Builder<'_>,
+        shared: &Shared,
+        mut x: Value,
+        checkpoints: bool,
+    ) -> Result<Value, ModelError> {
+        let spec = self.spec;
+        let keep = keeping(checkpoints);
+        for at in 0..spec.layers.len() {
+            match spec.placement {
+                EncoderNorms::AfterSums => {
+                    let y = self.attention(b, shared, at, x)?;
+                    let sum = b.graph.plus(y, x)?;
+                    let h = self.norm(b, EncoderPart::AttentionNorm, at, sum)?;
+                    let y = self.feed_forward(b, at, h)?;
+                    let sum = b.graph.plus(y, h)?;
+                    let sum = keep(b, sum)?;
+                    x = self.norm(b, EncoderPart::FfnNorm, at, sum)?;
+                }
+                EncoderNorms::Before => {
+                    x = keep(b, x)?;
+                    let h = match spec.layers[at].attention_norm {
+                        true => self.norm(b, EncoderPart::AttentionNorm, at, x)?,
+                        false => x,
+                    };
+                    let y = self.attention(b, shared, at, h)?;
+                    x = b.graph.plus(x, y)?;
+                    let h = self.norm(b, EncoderPart::FfnNorm, at, x)?;
+                    let y = self.feed_forward(b, at, h)?;
+                    x = b.graph.plus(x, y)?;
+                }
+            }
+        }
+        match spec.placement {
+            EncoderNorms::AfterSums => Ok(x),
+            EncoderNorms::Before => self.norm(b, EncoderPart::FinalNorm, 0, x),
+        }
+    }
+
     /// The norm of `x` with the gain of this part.
     pub(super) fn norm(
         &self,
@@ -164,6 +186,37 @@ impl Model<'_> {
             layer: true,
         };
         b.adapted(x, y, &site)
+    }
+
+    /// All layers over the patches of pictures, `[rows, len, hidden]`, which see each other.
+    pub(super) fn patch_layers(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+        let shape = &b.graph.ty(x).shape;
+        let shared = Shared {
+            full: Seen {
+                mask: AttentionMask::None,
+                kv_len: None,
+            },
+            windows: Vec::new(),
+            ropes: Vec::new(),
+            rows: shape[0].clone(),
+            len: shape[1].clone(),
+        };
+        self.layers(b, &shared, x, false)
+    }
+
+    /// `y` times the vector of this part, where the layers have one.
+    fn scaled(
+        &self,
+        b: &mut Builder<'_>,
+        part: EncoderPart,
+        at: usize,
+        y: Value,
+    ) -> Result<Value, ModelError> {
+        if !self.spec.layer_scale {
+            return Ok(y);
+        }
+        let scale = b.vector(&self.names.tensor(part, at, ""), self.spec.hidden)?;
+        Ok(b.graph.mul(y, scale)?)
     }
 
     /// The sum of the embeddings, before its norm.
@@ -225,12 +278,13 @@ impl Model<'_> {
         let windowed = spec.layers.iter().any(|layer| layer.window.is_some());
         // Masks of every pair of positions are the same for all texts, whose ends are counted: they would be the largest
         // values of a model otherwise.
-        let kv_len = match windowed || spec.relative_buckets.is_some() {
-            true => {
-                let tokens = b.graph.cast(texts.mask, DType::I32)?;
+        let counted = windowed || spec.relative_buckets.is_some();
+        let kv_len = match texts.mask {
+            Some(mask) if counted => {
+                let tokens = b.graph.cast(mask, DType::I32)?;
                 Some(b.graph.reduce(ReduceFn::Sum, tokens, &[1], false)?)
             }
-            false => None,
+            Some(_) | None => None,
         };
         let full = match spec.relative_buckets {
             Some(buckets) => Seen {
@@ -238,7 +292,11 @@ impl Model<'_> {
                 kv_len,
             },
             None => Seen {
-                mask: AttentionMask::Keep(texts.mask),
+                mask: match (spec.visible, texts.mask) {
+                    (Visible::Tokens, Some(mask)) => AttentionMask::Keep(mask),
+                    (Visible::Causal, _) => AttentionMask::Causal,
+                    (Visible::Tokens, None) | (Visible::All, _) => AttentionMask::None,
+                },
                 kv_len: None,
             },
         };
@@ -329,6 +387,7 @@ impl Model<'_> {
         let width = spec.q_width().into();
         let y = b.graph.reshape(y, [rows.clone(), len.clone(), width])?;
         let y = self.project(b, EncoderPart::AttentionOutput, at, y)?;
+        let y = self.scaled(b, EncoderPart::AttentionScale, at, y)?;
         b.drop(y)
     }
 
@@ -357,6 +416,7 @@ impl Model<'_> {
             }
         };
         let y = self.project(b, EncoderPart::Down, at, h)?;
+        let y = self.scaled(b, EncoderPart::FfnScale, at, y)?;
         b.drop(y)
     }
 }

@@ -216,7 +216,7 @@ fn inputs(b: &mut Builder<'_>, rows: Dim, len: &Dim) -> Result<Texts, ModelError
     Ok(Texts {
         ids: not_negative(g, ids)?,
         type_ids: Some(not_negative(g, type_ids)?),
-        mask,
+        mask: Some(mask),
     })
 }
 
