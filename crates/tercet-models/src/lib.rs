@@ -47,9 +47,9 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     Classifier, Decoder, DecoderOptions, DenseModule, Embedder, Encoder, EncoderOutput, Generator,
-    Label, MadeUp, Model, ModelError, PictureClassifier, PictureEncoder, PictureLabels, PoolingMode, Products, Sampling, SamplingOptions,
-    ScaledAdapter, Scoring, SentenceModule, SentenceModules, Step, TokenLabel, VisionModel,
-    VisionOutput, Weights,
+    Label, MadeUp, Model, ModelError, PictureClassifier, PictureEncoder, PictureLabels,
+    PoolingMode, Products, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
+    SentenceModules, Step, TokenLabel, VisionModel, VisionOutput, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,

@@ -30,7 +30,11 @@ fn decoded(bytes: &[u8]) -> Result<Picture, PictureError> {
 fn png(width: u32, height: u32, kind: u8) -> Vec<u8> {
     let table = |mut c: u32| {
         for _ in 0..8 {
-            c = if c & 1 == 1 { 0xEDB8_8320 ^ (c >> 1) } else { c >> 1 };
+            c = if c & 1 == 1 {
+                0xEDB8_8320 ^ (c >> 1)
+            } else {
+                c >> 1
+            };
         }
         c
     };
@@ -43,7 +47,12 @@ fn png(width: u32, height: u32, kind: u8) -> Vec<u8> {
         let (len, crc) = ((data.len() as u32).to_be_bytes(), crc(&body).to_be_bytes());
         [len.as_slice(), &body, &crc].concat()
     };
-    let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, kind, 0, 0, 0]].concat();
+    let header = [
+        &width.to_be_bytes()[..],
+        &height.to_be_bytes(),
+        &[8, kind, 0, 0, 0],
+    ]
+    .concat();
     let start = b"\x89PNG\r\n\x1a\n".to_vec();
     // A deflated stream of nothing.
     let data = [0x78, 0x9C, 0x03, 0x00, 0x00, 0x00, 0x00, 0x01];
@@ -116,7 +125,13 @@ fn files_that_are_no_pictures_are_refused() {
 
 #[test]
 fn sizes_are_bounded_before_there_is_memory() {
-    for (width, height) in [(0, 5), (5, 0), (100_000, 1), (60_000, 60_000), (u32::MAX, u32::MAX)] {
+    for (width, height) in [
+        (0, 5),
+        (5, 0),
+        (100_000, 1),
+        (60_000, 60_000),
+        (u32::MAX, u32::MAX),
+    ] {
         let refused = decoded(&png(width, height, 2)).unwrap_err();
         assert!(
             matches!(
@@ -172,26 +187,55 @@ fn fields_that_change_the_result_are_named() {
     let cases = [
         (processor, json!({"do_flip": true}), "`do_flip`"),
         (processor, json!({"resample": 0}), "resample"),
-        (processor, json!({"size": {"longest_edge": 9}}), "size.height"),
-        (processor, json!({"size": {"height": 16, "width": 16, "max": 2}}), "`size.max`"),
+        (
+            processor,
+            json!({"size": {"longest_edge": 9}}),
+            "size.height",
+        ),
+        (
+            processor,
+            json!({"size": {"height": 16, "width": 16, "max": 2}}),
+            "`size.max`",
+        ),
         (processor, json!({"size": 0}), "size"),
         (processor, json!({"size": 17}), "17 pixels high"),
-        (processor, json!({"image_std": [1.0, 0.0, 1.0]}), "image_std"),
-        (processor, json!({"image_processor_type": "SamImageProcessor"}), "image_processor_type"),
-        (processor, json!({"do_resize": false}), "27 pixels high and 41 wide"),
+        (
+            processor,
+            json!({"image_std": [1.0, 0.0, 1.0]}),
+            "image_std",
+        ),
+        (
+            processor,
+            json!({"image_processor_type": "SamImageProcessor"}),
+            "image_processor_type",
+        ),
+        (
+            processor,
+            json!({"do_resize": false}),
+            "27 pixels high and 41 wide",
+        ),
         (config, json!({"interpolate": true}), "`interpolate`"),
         (config, json!({"num_channels": 1}), "num_channels"),
-        (config, json!({"patch_size": 17}), "patches of [17, 17] pixels"),
+        (
+            config,
+            json!({"patch_size": 17}),
+            "patches of [17, 17] pixels",
+        ),
         (config, json!({"hidden_size": 17}), "17 is not a multiple"),
         (config, json!({"num_hidden_layers": 1}), "layer.1"),
-        (config, json!({"model_type": "beit"}), "`beit`"),
+        (config, json!({"model_type": "beit"}), "beit"),
     ];
     for (file, fields, named) in cases {
         let dir = changed("vit-a", "vision-fields", file, &fields);
         let refused = tercet::one_line(&features(&dir, &picture).unwrap_err());
         assert!(refused.contains(named), "{fields}: {refused}");
     }
-    let dir = changed("vit-a", "vision-fields", config, &json!({"architectures": ["ViTModel"]}));
+    let dir = changed(
+        "vit-a",
+        "vision-fields",
+        config,
+        &json!({"architectures": ["ViTModel"]}),
+    );
     let files = ModelFiles::open(dir).unwrap();
     let refused = files.picture_classifier(&Device::cpu(), &EncoderOptions::default());
     let refused = tercet::one_line(&refused.err().unwrap());

@@ -88,8 +88,38 @@ def tokens(config, seed):
     return found, places
 
 
+WORDS = ["<unk>", "<pad>", "a", "cat", "dog", "two", "on", "grass", "photo", "of"]
+TEXTS = ["a photo of a cat", "two dogs on grass"]
+
+
+def tokenizer(config):
+    """A tokenizer of a few words with the tokens that begin and end texts."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    last = config.text_config.vocab_size - 1
+    first, end = "<start>", "<end>"
+    vocab = {word: i for i, word in enumerate(WORDS)} | {first: last - 1, end: last}
+    made = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens(["<pad>", first, end])
+    single = f"{first} $A {end}" if config.model_type == "clip" else f"$A {end}"
+    made.post_processor = processors.TemplateProcessing(single=single, special_tokens=[(first, last - 1), (end, last)])
+    return made
+
+
+def words(model, made):
+    """The vectors of texts."""
+    rows = []
+    for text in TEXTS:
+        ids = made.encode(text).ids
+        if model.config.model_type == "siglip":
+            ids += [model.config.text_config.pad_token_id] * (model.config.text_config.max_position_embeddings - len(ids))
+        rows.append(listed(vector(model.get_text_features(input_ids=torch.tensor([ids]))), 7))
+    return {"texts": TEXTS, "features": rows}
+
+
 @torch.no_grad()
-def reference(model, processor, pictures, seed):
+def reference(name, model, processor, pictures, seed):
     rows = [processor(opened(name), return_tensors="pt")["pixel_values"].float() for name in pictures]
     step = -(-rows[0].numel() // MOST)
     found = {
@@ -107,6 +137,10 @@ def reference(model, processor, pictures, seed):
         found["ids"], found["places"] = ids, places
         found["texts"] = [listed(vector(model.get_text_features(input_ids=row)), 7) for row in all_ids]
         each = [[model(input_ids=i, pixel_values=p).logits_per_image.item() for i in all_ids] for p in rows]
+        if name.endswith("-a"):
+            made = tokenizer(config)
+            made.save(str(HERE / name / "tokenizer.json"), pretty=False)
+            found["words"] = words(model, made)
         found["likeness"] = [listed(torch.tensor(row), 7) for row in each]
     elif type(model).__name__.endswith("ForImageClassification"):
         found["logits"] = [listed(model(pixel_values=row).logits, 7) for row in rows]
@@ -126,7 +160,7 @@ def make(name, fields, of):
     seed = sum(map(ord, name))
     randomize(model, seed)
     processor = getattr(transformers, of.kind + "ImageProcessorPil")(**copy.deepcopy(of.processor))
-    found = reference(model, processor, list(of.pictures), seed)
+    found = reference(name, model, processor, list(of.pictures), seed)
     (out / "reference.json").write_text(json.dumps(found) + "\n")
     # Names of tensors are those of the library's files, which are not those of its modules.
     model.half().save_pretrained(out)

@@ -35,7 +35,12 @@ fn all_near(what: &str, got: &[Vec<f32>], want: &Json) -> Result<(), Failure> {
 }
 
 /// Pixels within one step of 8 bits.
-fn check_pixels(dir: &Path, json: &Json, files: &[PathBuf], size: [usize; 2]) -> Result<(), Failure> {
+fn check_pixels(
+    dir: &Path,
+    json: &Json,
+    files: &[PathBuf],
+    size: [usize; 2],
+) -> Result<(), Failure> {
     let folder = HfFolder::open(dir)?;
     let processor = folder.picture_processor(folder.vision_spec()?.family)?;
     let byte = json["byte"].as_f64().ok_or("no size of a step")?;
@@ -77,6 +82,13 @@ fn check_texts(
         texts.push(out.as_slice::<f32>()?.to_vec());
     }
     all_near("text", &texts, &json["texts"])?;
+    if let Some(words) = json.get("words") {
+        let named = words["texts"].as_array().into_iter().flatten();
+        let named: Vec<&str> = named.filter_map(Json::as_str).collect();
+        let mut embedder = files.embedder(device, &EncoderOptions::default())?;
+        let got = embedder.embed(&named, &mut |_| true)?;
+        all_near("words", &got, &words["features"])?;
+    }
     let likeness = files.likeness()?;
     for (picture, want) in features.iter().zip(rows(&json["likeness"])) {
         let mut want: Vec<f32> = want.iter().map(|x| *x as f32).collect();
@@ -108,7 +120,11 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
     let features = encoder.of_files(&pictures, &mut |_| true)?;
     all_near("features", &features, &json["features"])?;
     let alone = encoder.of_files(&pictures[..1], &mut |_| true)?;
-    all_near("the first alone", &alone, &Json::from(vec![json["features"][0].clone()]))?;
+    all_near(
+        "the first alone",
+        &alone,
+        &Json::from(vec![json["features"][0].clone()]),
+    )?;
     if json.get("ids").is_some() {
         check_texts(&files, device, &json, &features)?;
     }
@@ -150,9 +166,8 @@ pub(super) fn tests() -> Vec<Test> {
                 _ => "",
             };
             let name = format!("vision/{name}");
-            let test = move |device: &Device| {
-                check(&dir, device).map_err(|e| Failed::from(one_line(&*e)))
-            };
+            let test =
+                move |device: &Device| check(&dir, device).map_err(|e| Failed::from(one_line(&*e)));
             tests.push(Test::variant_on(executor, name, variant, test));
         }
     }

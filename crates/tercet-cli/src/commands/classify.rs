@@ -55,9 +55,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let texts = args.reading.texts(&args.texts, "texts")?;
     let options = args.reading.options();
     let loaded = args.reading.load(|files, device| match files.family()? {
-        Family::Vision if args.label.is_empty() => {
-            Ok(Loaded::Pictures(files.picture_classifier(device, &options)?))
-        }
+        Family::Vision if args.label.is_empty() => Ok(Loaded::Pictures(
+            files.picture_classifier(device, &options)?,
+        )),
         Family::Vision => Ok(Loaded::Described {
             likeness: files.likeness()?,
             texts: files.embedder(device, &options)?,
@@ -74,13 +74,16 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     interrupt::listen();
     match loaded {
         Loaded::Texts(..) if !args.label.is_empty() => Err(CliError::Usage(
-            "--label describes classes to models of pictures and texts; this one has its own".into(),
+            "--label describes classes to models of pictures and texts; this one has its own"
+                .into(),
         )),
         Loaded::Texts(mut of, true) => tokens(args, &texts, &mut of),
         Loaded::Texts(mut of, false) => whole(args, &texts, &mut of),
         Loaded::Pictures(mut of) => {
             let labels = of.labels().to_vec();
-            pictures(args, (&texts, &labels), &mut |progress| of.classify(&texts, progress))
+            pictures(args, (&texts, &labels), &mut |progress| {
+                of.classify(&texts, progress)
+            })
         }
         Loaded::Described {
             likeness,

@@ -10,9 +10,7 @@ use tercet_models::{
 /// Whether an argument is the name of a picture, by its end.
 pub(crate) fn is_picture(text: &str) -> bool {
     let end = Path::new(text).extension().and_then(|end| end.to_str());
-    end.is_some_and(|end| {
-        ["png", "jpg", "jpeg"].contains(&end.to_ascii_lowercase().as_str())
-    })
+    end.is_some_and(|end| ["png", "jpg", "jpeg"].contains(&end.to_ascii_lowercase().as_str()))
 }
 
 /// Both sides of a model of pictures and texts, of which those are there that arguments need.
@@ -45,7 +43,9 @@ impl Both {
     /// Elements of a vector.
     pub(crate) fn width(&self) -> usize {
         let pictures = self.pictures.as_ref().map(PictureEncoder::width);
-        pictures.or(self.texts.as_ref().map(Embedder::width)).unwrap_or(0)
+        pictures
+            .or(self.texts.as_ref().map(Embedder::width))
+            .unwrap_or(0)
     }
 
     /// The vectors of these pictures and texts, in their order.

@@ -37,9 +37,7 @@ pub use tuned::ScaledAdapter;
 use tuned::{Mode, Tuned};
 pub(crate) use tuned::{is_called, unknown_target};
 pub(crate) use vision::no_texts;
-pub use vision::{
-    PictureClassifier, PictureEncoder, PictureLabels, VisionModel, VisionOutput,
-};
+pub use vision::{PictureClassifier, PictureEncoder, PictureLabels, VisionModel, VisionOutput};
 use weights::Matrix;
 pub use weights::Weights;
 

@@ -58,7 +58,11 @@ impl HfFolder {
         })
     }
 
-    pub(super) fn labels(&self, fields: &Fields<'_>, classes: usize) -> Result<Vec<String>, HfError> {
+    pub(super) fn labels(
+        &self,
+        fields: &Fields<'_>,
+        classes: usize,
+    ) -> Result<Vec<String>, HfError> {
         let path = self.dir.join("config.json");
         let bad = |reason: String| HfError::Labels {
             path: path.clone(),

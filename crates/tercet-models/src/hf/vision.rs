@@ -64,10 +64,7 @@ impl HfFolder {
             found.is_some()
         });
         checked.map_err(refused)?;
-        let missing = |()| ConfigError::Missing {
-            field: "architectures".to_string(),
-        };
-        found.ok_or(()).map_err(|e| refused(missing(e)))?;
+        fields.required("architectures", found).map_err(refused)?;
         let name = format!("{}.weight", spec.family.classifier());
         let (_, info) = self.weights.tensor(&name)?;
         let classes = info.shape().first().copied().unwrap_or(0);

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use super::resample::Filter;
 use super::{Picture, PictureError};
-use crate::config::{ConfigError, Fields};
 use crate::config::encoder::sides;
+use crate::config::{ConfigError, Fields};
 
 /// The kinds of processors, which differ in what they assume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +163,9 @@ pub(crate) fn read(
         }
     }
     fields.only("do_pad", "false", |v| v.as_bool() == Some(false))?;
-    let factor = fields.opt_positive("rescale_factor")?.unwrap_or(1.0 / 255.0);
+    let factor = fields
+        .opt_positive("rescale_factor")?
+        .unwrap_or(1.0 / 255.0);
     let rescaled = flag("do_rescale", true)?;
     let mean = channels(&fields, "image_mean", |x| x.is_finite())?.unwrap_or(assumed.mean);
     let positive = |x: f64| x.is_finite() && x > 0.0;
@@ -219,10 +221,12 @@ fn resize(fields: &Fields<'_>, kind: ProcessorKind) -> Result<Option<Resize>, Co
         return Ok(Some(found));
     }
     let found = sides(fields, "size")?;
-    Ok(found.map(|[height, width]| match kind.squares() || value.is_array() {
-        true => Resize::Exact([height, width]),
-        false => Resize::Shortest(height),
-    }))
+    Ok(
+        found.map(|[height, width]| match kind.squares() || value.is_array() {
+            true => Resize::Exact([height, width]),
+            false => Resize::Shortest(height),
+        }),
+    )
 }
 
 fn crop(fields: &Fields<'_>) -> Result<Option<[usize; 2]>, ConfigError> {

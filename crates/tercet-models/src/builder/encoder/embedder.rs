@@ -67,11 +67,7 @@ impl Embedder {
 
     /// Of a graph that is told which token stands for a text ([`Encoder::of_texts`]), with the positions of the model and
     /// its padding token.
-    pub(crate) fn pooled(
-        mut self,
-        pooling: TextPooling,
-        (context, pad): (usize, u32),
-    ) -> Embedder {
+    pub(crate) fn pooled(mut self, pooling: TextPooling, (context, pad): (usize, u32)) -> Embedder {
         let pad = self.tokenizer.pad().unwrap_or(pad);
         self.pooling = Some((pooling, context, pad));
         self

@@ -1,17 +1,16 @@
 //! The parts of an encoder, over how weights are had ([`Builder`]).
 
-use tercet::ops::{AttentionMask, AttentionOptions, Layout, ReduceFn, RopeStyle};
+use tercet::ops::{AttentionOptions, Layout, RopeStyle};
 use tercet::{DType, Dim, OpError, Tensor, Value};
 
-use super::super::decoder::layer::{activate, rope_table};
+use super::super::decoder::layer::activate;
 use super::super::tuned::Site;
 use super::super::{Builder, ModelError};
-use super::relative::relative_bias;
+use super::seen::Shared;
 use crate::adapter::rows::Rows;
 use crate::config::decoder::FeedForward;
 use crate::config::encoder::{
-    EncoderLayer, EncoderNames, EncoderNorms, EncoderPart, EncoderSpec, Positions, TokenTypes,
-    Visible,
+    EncoderNames, EncoderNorms, EncoderPart, EncoderSpec, Positions, TokenTypes,
 };
 
 /// Texts in a graph, all `[rows, len]`: ids and the segments of tokens I32, and which of them are no padding. The tokens of
@@ -27,23 +26,6 @@ pub(crate) struct Texts {
 pub(super) struct Model<'a> {
     pub(super) spec: &'a EncoderSpec,
     pub(super) names: EncoderNames<'a>,
-}
-
-/// Which keys queries see.
-#[derive(Clone, Copy)]
-struct Seen {
-    mask: AttentionMask,
-    kv_len: Option<Value>,
-}
-
-/// Values that every layer reads.
-struct Shared {
-    full: Seen,
-    /// By window.
-    windows: Vec<(usize, Seen)>,
-    ropes: Vec<[Value; 2]>,
-    rows: Dim,
-    len: Dim,
 }
 
 /// The hidden states `[rows, len, hidden]`. With `checkpoints` gradients keep only what enters the norm before a layer:
@@ -191,16 +173,7 @@ impl Model<'_> {
     /// All layers over the patches of pictures, `[rows, len, hidden]`, which see each other.
     pub(super) fn patch_layers(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
         let shape = &b.graph.ty(x).shape;
-        let shared = Shared {
-            full: Seen {
-                mask: AttentionMask::None,
-                kv_len: None,
-            },
-            windows: Vec::new(),
-            ropes: Vec::new(),
-            rows: shape[0].clone(),
-            len: shape[1].clone(),
-        };
+        let shared = Shared::of_patches(shape[0].clone(), shape[1].clone());
         self.layers(b, &shared, x, false)
     }
 
@@ -271,65 +244,6 @@ impl Model<'_> {
         Ok(g.plus(places, pad)?)
     }
 
-    fn shared(&self, b: &mut Builder<'_>, texts: &Texts) -> Result<Shared, ModelError> {
-        let spec = self.spec;
-        let shape = &b.graph.ty(texts.ids).shape;
-        let (rows, len) = (shape[0].clone(), shape[1].clone());
-        let windowed = spec.layers.iter().any(|layer| layer.window.is_some());
-        // Masks of every pair of positions are the same for all texts, whose ends are counted: they would be the largest
-        // values of a model otherwise.
-        let counted = windowed || spec.relative_buckets.is_some();
-        let kv_len = match texts.mask {
-            Some(mask) if counted => {
-                let tokens = b.graph.cast(mask, DType::I32)?;
-                Some(b.graph.reduce(ReduceFn::Sum, tokens, &[1], false)?)
-            }
-            Some(_) | None => None,
-        };
-        let full = match spec.relative_buckets {
-            Some(buckets) => Seen {
-                mask: AttentionMask::Bias(relative_bias(b, self, buckets, &len)?),
-                kv_len,
-            },
-            None => Seen {
-                mask: match (spec.visible, texts.mask) {
-                    (Visible::Tokens, Some(mask)) => AttentionMask::Keep(mask),
-                    (Visible::Causal, _) => AttentionMask::Causal,
-                    (Visible::Tokens, None) | (Visible::All, _) => AttentionMask::None,
-                },
-                kv_len: None,
-            },
-        };
-        let mut windows: Vec<(usize, Seen)> = Vec::new();
-        for EncoderLayer { window, .. } in &spec.layers {
-            if let Some(window) = *window
-                && !windows.iter().any(|(known, _)| *known == window)
-            {
-                let mask = AttentionMask::Keep(near(b, window, &len)?);
-                windows.push((window, Seen { mask, kv_len }));
-            }
-        }
-        let mut ropes = Vec::new();
-        if !spec.ropes.is_empty() {
-            let positions = counted(b, spec.context, &len)?;
-            for rope in &spec.ropes {
-                ropes.push(rope_table(
-                    b,
-                    rope,
-                    [spec.head_dim, spec.context],
-                    positions,
-                )?);
-            }
-        }
-        Ok(Shared {
-            full,
-            windows,
-            ropes,
-            rows,
-            len,
-        })
-    }
-
     /// A layer's attention of `h`, before the sum.
     fn attention(
         &self,
@@ -372,15 +286,7 @@ impl Model<'_> {
                 *x = turned?;
             }
         }
-        let of_window = |window| shared.windows.iter().find(|(known, _)| *known == window);
-        let seen = match layer.window {
-            Some(window) => {
-                let (_, seen) =
-                    of_window(window).expect("invariant: there is a mask for every window");
-                *seen
-            }
-            None => shared.full,
-        };
+        let seen = shared.seen(layer);
         let mut options = AttentionOptions::new(heads, heads, Layout::Bshd).mask(seen.mask);
         options.kv_len = seen.kv_len;
         let y = b.graph.attention(split[0], split[1], split[2], options)?;
@@ -419,15 +325,4 @@ impl Model<'_> {
         let y = self.scaled(b, EncoderPart::FfnScale, at, y)?;
         b.drop(y)
     }
-}
-
-/// Which positions are at most `window` apart, Bool `[1, len, len]`.
-fn near(b: &mut Builder<'_>, window: usize, len: &Dim) -> Result<Value, ModelError> {
-    let g = &mut b.graph;
-    let all = g.scalar(DType::Bool, 1.0)?;
-    let all = g.expand(all, [len.clone(), len.clone()])?;
-    let window = i64::try_from(window).unwrap_or(i64::MAX);
-    let below = g.trilu(all, false, window)?;
-    let both = g.trilu(below, true, -window)?;
-    Ok(g.unsqueeze(both, 0)?)
 }

@@ -18,6 +18,7 @@ pub(crate) mod layer;
 mod patches;
 mod relative;
 mod runner;
+mod seen;
 mod sentence;
 
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Type, Value};
@@ -27,9 +28,9 @@ use crate::config::EncoderSpec;
 use crate::config::encoder::TokenTypes;
 pub use classifier::{Classifier, Label, Scoring, TokenLabel};
 pub use embedder::Embedder;
+pub(crate) use layer::{Texts, encode};
 pub(crate) use patches::{as_rows, encode_pictures};
 pub(crate) use sentence::token;
-pub(crate) use layer::{Texts, encode};
 pub use sentence::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 pub(crate) use sentence::{mean, mean_normalized};
 

@@ -73,7 +73,9 @@ impl Model<'_> {
         let token = b.param(&self.names.tensor(EncoderPart::ClassToken, 0, ""), token)?;
         let token = b.graph.unsqueeze(token, 0)?;
         let rows = b.graph.ty(x).shape[0].clone();
-        let token = b.graph.expand(token, [rows, Dim::Known(1), hidden.into()])?;
+        let token = b
+            .graph
+            .expand(token, [rows, Dim::Known(1), hidden.into()])?;
         Ok(b.graph.concat(&[token, x], 1)?)
     }
 
@@ -86,14 +88,14 @@ impl Model<'_> {
 
 /// `[rows, channels, height, width]` as `[rows, height * width, channels]`.
 pub(crate) fn as_rows(b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
-    let shape = b.graph.ty(x).shape.clone();
-    let [rows, channels, height, width] = &shape[..] else {
-        unreachable!("invariant: a convolution of pictures has four axes");
+    let shape = &b.graph.ty(x).shape;
+    let side = |axis: usize| {
+        let side = shape[axis].known();
+        side.expect("invariant: the sides of pictures are known")
     };
-    let places = height.clone() * width.clone();
-    let x = b
-        .graph
-        .reshape(x, [rows.clone(), channels.clone(), places])?;
+    let places = Dim::Known(side(2) * side(3));
+    let flat = [shape[0].clone(), shape[1].clone(), places];
+    let x = b.graph.reshape(x, flat)?;
     Ok(b.graph.transpose(x, &[0, 2, 1])?)
 }
 
@@ -117,7 +119,10 @@ fn interpolated(
     let class = usize::from(patches.class_token) * width;
     let [rows, columns] = [0, 1].map(|axis| taps(from[axis], to[axis]));
     let mut found: Vec<f32> = values[..class].iter().map(|x| *x as f32).collect();
-    for (row, column) in rows.iter().flat_map(|r| columns.iter().map(move |c| (r, c))) {
+    for (row, column) in rows
+        .iter()
+        .flat_map(|r| columns.iter().map(move |c| (r, c)))
+    {
         for element in 0..width {
             let at = |y: usize, x: usize| values[class + (y * from[1] + x) * width + element];
             let line = |y: usize| column.iter().map(|(x, w)| w * at(y, *x)).sum::<f64>();

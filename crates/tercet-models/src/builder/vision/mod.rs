@@ -52,7 +52,7 @@ impl VisionModel {
     ) -> Result<VisionModel, ModelError> {
         let mut b = Builder::new(weights, dtype);
         let [height, width] = size;
-        let shape = [Dim::sym("b"), 3.into(), height.into(), width.into()];
+        let shape = [Dim::sym("b"), Dim::Known(3), height.into(), width.into()];
         let pixels = b.graph.input("pixels", Type::new(DType::F32, shape))?;
         let vectors = match &spec.body {
             VisionBody::Tower { .. } => tower::vectors(&mut b, spec, pixels, size, output)?,

@@ -63,8 +63,8 @@ impl PictureEncoder {
         paths: &[P],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        let read = &mut |at: usize| Ok(Picture::open(&paths[at])?);
-        self.run_all(paths.len(), read, progress)
+        let mut read = |at: usize| -> Result<Picture, Error> { Ok(Picture::open(&paths[at])?) };
+        self.run_all(paths.len(), &mut read, progress)
     }
 
     /// The rows of these pictures, as [`Self::of_files`].
@@ -72,8 +72,8 @@ impl PictureEncoder {
     /// # Errors
     /// As [`Self::of_files`].
     pub fn of_pictures(&mut self, pictures: &[Picture]) -> Result<Vec<Vec<f32>>, Error> {
-        let read = &mut |at: usize| Ok(pictures[at].clone());
-        self.run_all(pictures.len(), read, &mut |_| true)
+        let mut read = |at: usize| -> Result<Picture, Error> { Ok(pictures[at].clone()) };
+        self.run_all(pictures.len(), &mut read, &mut |_| true)
     }
 
     fn run_all(

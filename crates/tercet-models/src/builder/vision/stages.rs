@@ -1,7 +1,7 @@
 //! Stages of convolutions.
 
-use tercet::ops::{PoolFn, ReduceFn, Window};
 use tercet::Value;
+use tercet::ops::{PoolFn, ReduceFn, Window};
 
 use super::super::decoder::layer::activate;
 use super::super::encoder::as_rows;
@@ -38,7 +38,9 @@ pub(super) fn vectors(
         StagesKind::Residual { stem, layer, .. } => {
             let x = of.unit(b, "embedder.embedder", pixels, ([stem, 3, 7], 2))?;
             let mut x = activate(b, spec.activation, x)?;
-            let window = Window::new(2).with_stride(&[2, 2]).with_pads(&[1, 1], &[1, 1]);
+            let window = Window::new(2)
+                .with_stride(&[2, 2])
+                .with_pads(&[1, 1], &[1, 1]);
             x = b.graph.pool(x, PoolFn::Max, &[3, 3], window)?;
             let mut channels = stem;
             for stage in 0..spec.channels.len() {
@@ -131,7 +133,10 @@ impl Stages<'_> {
         // Shape and stride of each convolution.
         let units = match layer {
             ResidualLayer::Basic => {
-                vec![([channels, before, 3], stride), ([channels, channels, 3], 1)]
+                vec![
+                    ([channels, before, 3], stride),
+                    ([channels, channels, 3], 1),
+                ]
             }
             ResidualLayer::Bottleneck { shrinks_first } => {
                 let inner = channels / 4;

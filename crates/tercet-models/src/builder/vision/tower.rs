@@ -65,9 +65,7 @@ fn attended(b: &mut Builder<'_>, spec: &EncoderSpec, x: Value) -> Result<Value, 
     let (hidden, heads) = (spec.hidden, spec.heads);
     let shape = b.graph.ty(x).shape.clone();
     let (rows, len) = (shape[0].clone(), shape[1].clone());
-    let probe = b
-        .weights
-        .rows_f32(&format!("{HEAD}.probe"), [1, hidden])?;
+    let probe = b.weights.rows_f32(&format!("{HEAD}.probe"), [1, hidden])?;
     let probe = b.param(&format!("{HEAD}.probe"), probe)?;
     let weight = b.dense(
         &format!("{HEAD}.attention.in_proj_weight"),
@@ -84,7 +82,8 @@ fn attended(b: &mut Builder<'_>, spec: &EncoderSpec, x: Value) -> Result<Value, 
         let y = match at {
             0 => {
                 let one = b.graph.unsqueeze(y, 0)?;
-                b.graph.expand(one, [rows.clone(), 1.into(), hidden.into()])?
+                b.graph
+                    .expand(one, [rows.clone(), Dim::Known(1), hidden.into()])?
             }
             _ => y,
         };
@@ -96,7 +95,10 @@ fn attended(b: &mut Builder<'_>, spec: &EncoderSpec, x: Value) -> Result<Value, 
     let y = b.graph.attention(split[0], split[1], split[2], options)?;
     let y = b.graph.reshape(y, [rows, hidden.into()])?;
     let linear = |b: &mut Builder<'_>, x, name: &str, shape| {
-        let (weight, bias) = (format!("{HEAD}.{name}.weight"), format!("{HEAD}.{name}.bias"));
+        let (weight, bias) = (
+            format!("{HEAD}.{name}.weight"),
+            format!("{HEAD}.{name}.bias"),
+        );
         b.linear(x, &weight, Some(&bias), shape)
     };
     let y = linear(b, y, "attention.out_proj", [hidden, hidden])?;

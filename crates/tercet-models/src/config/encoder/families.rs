@@ -3,8 +3,8 @@
 use super::super::{ConfigError, Fields, ensure};
 use super::part::Names;
 use super::patches::PatchRow;
-use super::{modern, towers};
 use super::{EncoderPart, EncoderSpec, Positions, TokenTypes};
+use super::{modern, towers};
 use crate::config::decoder::Activation;
 
 /// What a family's `config.json` calls what all of them have; any one of several names.

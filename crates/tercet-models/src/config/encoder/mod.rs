@@ -17,8 +17,8 @@ use serde_json::{Map, Value};
 use super::decoder::{Activation, FeedForward, Norm, NormKind, Rope};
 use super::{ConfigError, Fields, ensure};
 pub use families::EncoderFamily;
-pub(crate) use json::activation;
 pub(crate) use families::{model_types, of_model_type, task_prefixes};
+pub(crate) use json::activation;
 pub(crate) use part::{EncoderNames, EncoderPart};
 pub use patches::PatchSpec;
 pub(crate) use patches::sides;
@@ -291,12 +291,15 @@ impl EncoderSpec {
         ensure(self.context > 0, || {
             "there is no position for a token".to_string()
         })?;
-        ensure(self.patches.is_some() || (self.pad as usize) < self.vocab, || {
-            format!(
-                "the padding token {} is beyond the vocabulary of {}",
-                self.pad, self.vocab
-            )
-        })?;
+        ensure(
+            self.patches.is_some() || (self.pad as usize) < self.vocab,
+            || {
+                format!(
+                    "the padding token {} is beyond the vocabulary of {}",
+                    self.pad, self.vocab
+                )
+            },
+        )?;
         let rotated = self.layers.iter().any(|layer| layer.rope.is_some());
         ensure(!rotated || self.head_dim.is_multiple_of(2), || {
             format!("heads of {} elements cannot be rotated", self.head_dim)

@@ -105,7 +105,9 @@ impl EncoderPart {
             },
             EncoderPart::EmbeddingNorm => [1, embedding],
             EncoderPart::PatchProjection => {
-                let pixels = spec.patches.map_or(0, |of| of.patch[0] * of.patch[1] * of.channels);
+                let pixels = spec
+                    .patches
+                    .map_or(0, |of| of.patch[0] * of.patch[1] * of.channels);
                 [hidden, pixels]
             }
             EncoderPart::PatchPositions => [spec.context, hidden],

@@ -31,9 +31,8 @@ pub(crate) fn refuse_unknown_modules(
     }
     let heads = spec.family.get().heads;
     let tensors = weights.tensors().map(|(_, info)| info.name());
-    let tensors = tensors.filter(|name| {
-        !is_derived(name) && !heads.iter().any(|head| name.starts_with(head))
-    });
+    let tensors = tensors
+        .filter(|name| !is_derived(name) && !heads.iter().any(|head| name.starts_with(head)));
     refuse(tensors, &known)
 }
 

@@ -353,9 +353,7 @@ const SIGLIP_VISION: FamilyRow = FamilyRow {
     heads: &[],
     harmless: OF_GENERATION,
     defaults: siglip,
-    json: |fields, _| {
-        fields.only("vision_use_head", "true", |v| v.as_bool() == Some(true))
-    },
+    json: |fields, _| fields.only("vision_use_head", "true", |v| v.as_bool() == Some(true)),
     ..BERT
 };
 

@@ -162,7 +162,7 @@ impl VisionSpec {
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
         })?;
-        let tower = |model_type| {
+        let tower = |model_type| -> Result<VisionBody, ConfigError> {
             let spec = read_tower(json, "", model_type)?;
             Ok(VisionBody::Tower {
                 spec,
@@ -204,8 +204,8 @@ const OF_TWO: &[&str] = &[
 ];
 
 /// A tower's object in the configuration. Old files have it a second time, which counts more in the reference.
-fn part<'a>(
-    fields: &Fields<'a>,
+fn part(
+    fields: &Fields<'_>,
     [name, twice]: [&'static str; 2],
 ) -> Result<Map<String, Value>, ConfigError> {
     let own = fields.opt_object(name)?.cloned().unwrap_or_default();

@@ -187,7 +187,11 @@ fn common(fields: &Fields<'_>, kind: StagesKind) -> Result<StagesSpec, ConfigErr
     let channels = sizes(fields, "hidden_sizes")?;
     let depths = sizes(fields, "depths")?;
     ensure(channels.len() == depths.len(), || {
-        format!("{} hidden_sizes, but {} depths", channels.len(), depths.len())
+        format!(
+            "{} hidden_sizes, but {} depths",
+            channels.len(),
+            depths.len()
+        )
     })?;
     ensure(depths.iter().all(|depth| *depth <= MOST), || {
         format!("a stage of more than {MOST} layers")

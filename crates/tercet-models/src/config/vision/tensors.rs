@@ -41,18 +41,31 @@ impl VisionSpec {
                 // ViT's pooler is another vector than the class token's, which a classifier does not read; the mask token is
                 // of training.
                 for prefix in ["", self.family.prefix()] {
-                    for name in ["pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token"] {
+                    for name in [
+                        "pooler.dense.weight",
+                        "pooler.dense.bias",
+                        "embeddings.mask_token",
+                    ] {
                         add(&format!("{prefix}{name}"));
                     }
                 }
             }
             VisionFamily::Clip => {
-                for name in ["visual_projection.weight", "text_projection.weight", "logit_scale"] {
+                for name in [
+                    "visual_projection.weight",
+                    "text_projection.weight",
+                    "logit_scale",
+                ] {
                     add(name);
                 }
             }
             VisionFamily::Siglip => {
-                for name in ["text_model.head.weight", "text_model.head.bias", "logit_scale", "logit_bias"] {
+                for name in [
+                    "text_model.head.weight",
+                    "text_model.head.bias",
+                    "logit_scale",
+                    "logit_bias",
+                ] {
                     add(name);
                 }
             }
@@ -70,8 +83,13 @@ impl VisionSpec {
             }
             VisionBody::Stages(stages) => {
                 let prefix = stages.prefix(self.family.prefix(), &all);
-                known.extend(stages.tensors().iter().map(|name| format!("{prefix}{name}")));
-            },
+                known.extend(
+                    stages
+                        .tensors()
+                        .iter()
+                        .map(|name| format!("{prefix}{name}")),
+                );
+            }
         }
         towers.extend(self.text.iter().map(|text| &text.spec));
         for spec in towers {
