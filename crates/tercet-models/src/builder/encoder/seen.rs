@@ -64,9 +64,9 @@ impl Model<'_> {
         let windowed = spec.layers.iter().any(|layer| layer.window.is_some());
         // Masks of every pair of positions are the same for all texts, whose ends are counted: they would be the largest
         // values of a model otherwise.
-        let counted = windowed || spec.relative_buckets.is_some();
+        let by_count = windowed || spec.relative_buckets.is_some();
         let kv_len = match texts.mask {
-            Some(mask) if counted => {
+            Some(mask) if by_count => {
                 let tokens = b.graph.cast(mask, DType::I32)?;
                 Some(b.graph.reduce(ReduceFn::Sum, tokens, &[1], false)?)
             }
