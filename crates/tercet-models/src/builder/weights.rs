@@ -190,7 +190,7 @@ impl Weights {
         }
     }
 
-    /// A small tensor as F32 `[rows, width]`, which may have leading axes of 1, or one row as a vector.
+    /// A small tensor as F32 `[rows, width]`, whatever leading axes of 1 it has.
     pub(crate) fn rows_f32(
         &self,
         name: &str,
@@ -199,9 +199,7 @@ impl Weights {
         let mut own = vec![rows, width];
         if let Ok(found) = self.get(name) {
             let found = found.shape();
-            let after = found.iter().take_while(|n| **n == 1).count();
-            let (bare, all) = (&found[after..], [rows, width]);
-            if bare == all.as_slice() || rows == 1 && bare == [width] {
+            if after_ones(found) == after_ones(&own) {
                 own = found.to_vec();
             }
         }
@@ -233,6 +231,12 @@ impl Weights {
             }
         }
     }
+}
+
+/// A shape without its leading axes of 1.
+fn after_ones(shape: &[usize]) -> &[usize] {
+    let ones = shape.iter().take_while(|n| **n == 1).count();
+    &shape[ones..]
 }
 
 fn unsupported(name: &str) -> impl Fn(String) -> ModelError {

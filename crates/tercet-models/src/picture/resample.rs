@@ -1,5 +1,6 @@
-//! Resizing with a filter that grows with the step between pixels, in fixed point as Pillow has it: rows first, then columns,
-//! 8 bits between.
+//! Resizing with a filter that grows with the step between pixels, in fixed point as Pillow 13 has it: along rows, then along
+//! columns, 8 bits between; the other way round where the height shrinks by more than twice of what the width does (in pixels).
+//! Versions before 13 never turn the order.
 
 use super::{Picture, PictureError, check_size};
 
@@ -114,43 +115,55 @@ impl Picture {
         filter: Filter,
     ) -> Result<Picture, PictureError> {
         check_size(width, height)?;
-        // What lies between the two steps.
-        check_size(width, self.height)?;
-        let mut rgb = self.rgb.clone();
-        if width != self.width {
-            let taps = taps(filter, self.width, width);
-            let mut wide = Vec::with_capacity(3 * width * self.height);
-            for line in self.rgb.chunks_exact(3 * self.width) {
-                for Taps { first, weights } in &taps {
-                    let mut sums = [HALF; 3];
-                    let pixels = line[3 * first..].chunks_exact(3);
-                    for (pixel, weight) in pixels.zip(weights) {
-                        for (sum, x) in sums.iter_mut().zip(pixel) {
-                            *sum += i32::from(*x) * weight;
-                        }
-                    }
-                    wide.extend(sums.map(byte));
-                }
-            }
-            rgb = wide;
+        let fewer = |from: usize, to: usize| from as i64 - to as i64;
+        let (columns, rows) = (fewer(self.width, width), fewer(self.height, height));
+        match rows > 0 && rows > 2 * columns {
+            true => self.with_rows(height, filter)?.with_columns(width, filter),
+            false => self.with_columns(width, filter)?.with_rows(height, filter),
         }
-        if height != self.height {
-            let row = 3 * width;
-            let mut high = Vec::with_capacity(row * height);
-            let mut sums = vec![HALF; row];
-            for Taps { first, weights } in taps(filter, self.height, height) {
-                sums.fill(HALF);
-                let lines = rgb[first * row..].chunks_exact(row);
-                for (line, weight) in lines.zip(&weights) {
-                    for (sum, x) in sums.iter_mut().zip(line) {
+    }
+
+    fn with_columns(&self, width: usize, filter: Filter) -> Result<Picture, PictureError> {
+        check_size(width, self.height)?;
+        if width == self.width {
+            return Ok(self.clone());
+        }
+        let taps = taps(filter, self.width, width);
+        let mut rgb = Vec::with_capacity(3 * width * self.height);
+        for line in self.rgb.chunks_exact(3 * self.width) {
+            for Taps { first, weights } in &taps {
+                let mut sums = [HALF; 3];
+                let pixels = line[3 * first..].chunks_exact(3);
+                for (pixel, weight) in pixels.zip(weights) {
+                    for (sum, x) in sums.iter_mut().zip(pixel) {
                         *sum += i32::from(*x) * weight;
                     }
                 }
-                high.extend(sums.iter().map(|sum| byte(*sum)));
+                rgb.extend(sums.map(byte));
             }
-            rgb = high;
         }
-        Picture::from_rgb(width, height, rgb)
+        Picture::from_rgb(width, self.height, rgb)
+    }
+
+    fn with_rows(&self, height: usize, filter: Filter) -> Result<Picture, PictureError> {
+        check_size(self.width, height)?;
+        if height == self.height {
+            return Ok(self.clone());
+        }
+        let row = 3 * self.width;
+        let mut rgb = Vec::with_capacity(row * height);
+        let mut sums = vec![HALF; row];
+        for Taps { first, weights } in taps(filter, self.height, height) {
+            sums.fill(HALF);
+            let lines = self.rgb[first * row..].chunks_exact(row);
+            for (line, weight) in lines.zip(&weights) {
+                for (sum, x) in sums.iter_mut().zip(line) {
+                    *sum += i32::from(*x) * weight;
+                }
+            }
+            rgb.extend(sums.iter().map(|sum| byte(*sum)));
+        }
+        Picture::from_rgb(self.width, height, rgb)
     }
 
     /// The middle of the picture, of these sides; zeros around one that is smaller.
