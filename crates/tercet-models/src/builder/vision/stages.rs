@@ -6,7 +6,7 @@ use tercet::ops::{PoolFn, ReduceFn, Window};
 use super::super::decoder::layer::activate;
 use super::super::encoder::as_rows;
 use super::super::{Builder, ModelError};
-use crate::config::{ResidualLayer, StagesKind, StagesSpec, VisionFamily};
+use crate::config::{Activation, ResidualLayer, StagesKind, StagesSpec, VisionFamily};
 
 /// Added to variances by all norms of ResNet.
 const BATCH_EPS: f64 = 1e-5;
@@ -156,7 +156,8 @@ impl Stages<'_> {
         for (i, unit) in units.into_iter().enumerate() {
             y = self.unit(b, &format!("{name}.layer.{i}"), y, unit)?;
             if i < last {
-                y = activate(b, self.spec.activation, y)?;
+                // Whatever the configuration says: the reference asks it for the sums alone.
+                y = activate(b, Activation::Relu, y)?;
             }
         }
         let x = match shortcut {
