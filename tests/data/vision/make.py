@@ -32,7 +32,11 @@ def randomize(model, seed):
     draw = torch.Generator().manual_seed(seed)
     tensors = list(model.named_parameters()) + list(model.named_buffers())
     for name, p in tensors:
-        if not p.is_floating_point() or name.startswith("logit_"):
+        if not p.is_floating_point():
+            continue
+        if name.startswith("logit_"):
+            # As the file has them.
+            p.data.copy_(p.half().float())
             continue
         x = torch.randn(p.shape, generator=draw)
         if name.endswith("running_var"):
