@@ -7,6 +7,7 @@ use crate::dataset::DataError;
 use crate::gguf::GgufError;
 use crate::hf::HfError;
 use crate::mmap::FileError;
+use crate::picture::PictureError;
 use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
 #[cfg(feature = "splat")]
@@ -51,6 +52,9 @@ pub enum Error {
     /// A model could not be written.
     #[error(transparent)]
     Save(#[from] SaveError),
+    /// A picture was refused.
+    #[error("picture")]
+    Picture(#[from] PictureError),
     /// A scene of Gaussians was refused or could not be drawn.
     #[cfg(feature = "splat")]
     #[error("scene of Gaussians")]

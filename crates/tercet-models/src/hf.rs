@@ -10,6 +10,7 @@ mod json;
 pub(crate) mod packing;
 mod sentence;
 mod shards;
+mod vision;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

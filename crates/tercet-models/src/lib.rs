@@ -8,6 +8,7 @@
 //! | [`config`] | model configurations, the same types from either source |
 //! | [`tokenizer`] | tokenizers, from `tokenizer.json` or a GGUF file's own vocabulary |
 //! | [`adapter`] | low-rank adapters of PEFT and of llama.cpp; merging them into a model |
+//! | [`picture`] | PNG and JPEG files, and how models of pictures read them |
 //! | [`training`] | training graphs of the model families |
 //! | [`save`] | writes models and adapters |
 //! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
@@ -33,6 +34,7 @@ pub mod gguf;
 pub mod hf;
 pub mod mmap;
 mod open;
+pub mod picture;
 pub mod safetensors;
 pub mod save;
 #[cfg(feature = "splat")]
@@ -45,18 +47,20 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     Classifier, Decoder, DecoderOptions, DenseModule, Embedder, Encoder, EncoderOutput, Generator,
-    Label, MadeUp, Model, ModelError, PoolingMode, Products, Sampling, SamplingOptions,
-    ScaledAdapter, Scoring, SentenceModule, SentenceModules, Step, TokenLabel, Weights,
+    Label, MadeUp, Model, ModelError, PictureClassifier, PictureEncoder, PictureLabels,
+    PoolingMode, Products, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
+    SentenceModules, Step, TokenLabel, VisionModel, VisionOutput, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
-    Positions, RopeLayout, TokenTypes,
+    Positions, RopeLayout, TokenTypes, VisionFamily, VisionSpec,
 };
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, Prompts, SentenceFolder};
 pub use mmap::{FileError, MappedFile};
-pub use open::{EncoderOptions, Family, ModelFiles, Prompt};
+pub use open::{EncoderOptions, Family, Likeness, ModelFiles, Prompt};
+pub use picture::{Picture, PictureError, PictureProcessor};
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use save::{SaveError, SaveOptions};
 #[cfg(feature = "onnx")]

@@ -1,6 +1,7 @@
 //! Opening a model of any kind: a GGUF file or a Hugging Face folder.
 
 mod encoder;
+mod vision;
 
 use std::path::Path;
 
@@ -13,6 +14,7 @@ use crate::mmap::MappedFile;
 use crate::tokenizer::Tokenizer;
 
 pub use encoder::{EncoderOptions, Prompt};
+pub use vision::Likeness;
 
 /// The model families that have a builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +23,8 @@ pub enum Family {
     Decoder,
     /// Text encoders of any family of [`EncoderSpec`](crate::EncoderSpec): embeddings, classes.
     Encoder,
+    /// Models of pictures, of any family of [`VisionSpec`](crate::VisionSpec): features, classes; some with texts.
+    Vision,
 }
 
 /// The files of a model.
@@ -79,7 +83,12 @@ impl ModelFiles {
             ModelFiles::Gguf(_) => false,
             ModelFiles::Hf(_) => config::encoder::of_model_type(name).is_some(),
         };
+        let is_vision = match self {
+            ModelFiles::Gguf(_) => false,
+            ModelFiles::Hf(_) => config::vision::of_model_type(name).is_some(),
+        };
         match name {
+            _ if is_vision => Ok(Family::Vision),
             _ if is_decoder => Ok(Family::Decoder),
             _ if is_encoder => Ok(Family::Encoder),
             _ => Err(Error::Architecture {

@@ -102,6 +102,10 @@ fn load<'py>(
             });
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
+        Family::Vision => Err(errors::model(tercet_models::ModelError::Unsupported(
+            "models of pictures have no class in Python; `tercet embed` and `tercet classify` run them"
+                .to_string(),
+        ))),
         Family::Encoder => {
             let model = py.detach(|| encoder::PyEncoder::open(&files, &device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())

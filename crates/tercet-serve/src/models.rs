@@ -46,6 +46,13 @@ impl Models {
         })?;
         let model = match family {
             Family::Decoder => Model::Language(Language::load(name, files, placement, options)?),
+            Family::Vision => {
+                let reason = "models of pictures are not served; `tercet embed` and `tercet classify` run them";
+                return Err(ServeError::Model {
+                    name: name.to_string(),
+                    source: tercet_models::ModelError::Unsupported(reason.to_string()).into(),
+                });
+            }
             Family::Encoder => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
         };
         self.all.push((name.to_string(), model));

@@ -24,6 +24,7 @@ mod seeds;
 mod split;
 mod steps;
 mod torch;
+mod vision;
 
 use crate::Test;
 
@@ -44,6 +45,7 @@ pub const SUITES: &[Suite] = &[
     suite("curves", curves::tests),
     suite("decoders", decoders::tests),
     suite("encoders", encoders::tests),
+    suite("vision", vision::tests),
     suite("steps", steps::tests),
     suite("random", random::tests),
     suite("control", control::tests),

@@ -1,10 +1,12 @@
-//! `tercet classify`: the classes of texts, or of their tokens.
+//! `tercet classify`: the classes of texts, of their tokens, or of pictures.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Serialize;
-use tercet_models::{Classifier, TokenLabel};
+use tercet_models::{
+    Classifier, Embedder, Family, Likeness, PictureClassifier, PictureEncoder, TokenLabel,
+};
 
 use super::texts::Reading;
 use crate::error::{CliError, Outcome};
@@ -15,8 +17,11 @@ use crate::{output, progress};
 pub(crate) struct Args {
     #[command(flatten)]
     reading: Reading,
-    /// The texts
+    /// The texts, or the pictures (PNG or JPEG files) for a model of pictures
     texts: Vec<String>,
+    /// A class by its description, as often as there are classes, for a model of pictures and texts
+    #[arg(long, value_name = "TEXT")]
+    label: Vec<String>,
     /// Print one JSON document with the scores of all classes
     #[arg(long)]
     json: bool,
@@ -24,7 +29,10 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct OfText<'a> {
-    text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    picture: Option<&'a str>,
     label: &'a str,
     score: f32,
     scores: BTreeMap<&'a str, f32>,
@@ -46,15 +54,91 @@ struct OfToken<'a> {
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let texts = args.reading.texts(&args.texts, "texts")?;
     let options = args.reading.options();
-    let (mut classifier, of_tokens) = args.reading.load(|files, device| {
-        let of_tokens = files.class_head()?.of_tokens;
-        Ok((files.classifier(device, &options)?, of_tokens))
+    let loaded = args.reading.load(|files, device| match files.family()? {
+        Family::Vision if args.label.is_empty() => Ok(Loaded::Pictures(
+            files.picture_classifier(device, &options)?,
+        )),
+        Family::Vision => Ok(Loaded::Described {
+            likeness: files.likeness()?,
+            texts: files.embedder(device, &options)?,
+            pictures: files.picture_encoder(device, &options)?,
+        }),
+        Family::Decoder | Family::Encoder => {
+            let of_tokens = files.class_head()?.of_tokens;
+            Ok(Loaded::Texts(
+                files.classifier(device, &options)?,
+                of_tokens,
+            ))
+        }
     })?;
     interrupt::listen();
-    match of_tokens {
-        true => tokens(args, &texts, &mut classifier),
-        false => whole(args, &texts, &mut classifier),
+    match loaded {
+        Loaded::Texts(..) if !args.label.is_empty() => Err(CliError::Usage(
+            "--label describes classes to models of pictures and texts; this one has its own"
+                .into(),
+        )),
+        Loaded::Texts(mut of, true) => tokens(args, &texts, &mut of),
+        Loaded::Texts(mut of, false) => whole(args, &texts, &mut of),
+        Loaded::Pictures(mut of) => {
+            let labels = of.labels().to_vec();
+            pictures(args, (&texts, &labels), &mut |progress| {
+                of.classify(&texts, progress)
+            })
+        }
+        Loaded::Described {
+            likeness,
+            texts: mut embedder,
+            pictures: mut encoder,
+        } => {
+            let labels = &args.label;
+            let described = embedder.embed(labels, &mut |_| true);
+            let described = described.map_err(CliError::model("cannot read the labels"))?;
+            pictures(args, (&texts, labels), &mut |progress| {
+                let rows = encoder.of_files(&texts, progress)?;
+                let known = rows.iter().filter(|row| !row.is_empty());
+                Ok(known.map(|row| likeness.scores(row, &described)).collect())
+            })
+        }
     }
+}
+
+/// What tells classes.
+enum Loaded {
+    /// Of texts, or of their tokens.
+    Texts(Classifier, bool),
+    /// Of pictures, its own.
+    Pictures(PictureClassifier),
+    /// Of pictures, by descriptions.
+    Described {
+        likeness: Likeness,
+        texts: Embedder,
+        pictures: PictureEncoder,
+    },
+}
+
+type Scored = Result<Vec<Vec<f32>>, tercet_models::Error>;
+
+fn pictures(
+    args: &Args,
+    (files, labels): (&[String], &[String]),
+    classify: &mut dyn FnMut(&mut dyn FnMut(usize) -> bool) -> Scored,
+) -> Result<Outcome, CliError> {
+    let bar = progress::bar("classify", files.len(), "pictures");
+    let scores = classify(&mut |done| {
+        bar.set_position(done as u64);
+        !interrupted()
+    });
+    let scores = scores.map_err(CliError::model("cannot classify the pictures"))?;
+    bar.finish_and_clear();
+    if interrupted() {
+        return Ok(Outcome::Interrupted);
+    }
+    let rows = told(files, &scores, labels).map(|row| OfText {
+        picture: row.text,
+        text: None,
+        ..row
+    });
+    print(args, &rows.collect::<Vec<_>>())
 }
 
 fn whole(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome, CliError> {
@@ -68,34 +152,41 @@ fn whole(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome, 
     if interrupted() {
         return Ok(Outcome::Interrupted);
     }
-    let labels = of.labels();
-    let best = |own: &[f32]| {
-        let greatest = own.iter().copied().enumerate();
-        greatest.reduce(|a, b| if b.1 > a.1 { b } else { a })
-    };
-    let mut rows = Vec::new();
-    for (text, own) in texts.iter().zip(&scores) {
-        if let Some((class, score)) = best(own) {
-            rows.push(OfText {
-                text,
-                label: &labels[class],
-                score,
-                scores: labels
-                    .iter()
-                    .map(String::as_str)
-                    .zip(own.iter().copied())
-                    .collect(),
-            });
-        }
-    }
+    let rows: Vec<OfText<'_>> = told(texts, &scores, of.labels()).collect();
+    print(args, &rows)
+}
+
+/// The likeliest class of each text, the first among equals, with the scores of all.
+fn told<'a>(
+    texts: &'a [String],
+    scores: &'a [Vec<f32>],
+    labels: &'a [String],
+) -> impl Iterator<Item = OfText<'a>> {
+    let rows = texts.iter().zip(scores);
+    rows.filter_map(|(text, own)| {
+        let all = own.iter().copied().enumerate();
+        let (class, score) = all.reduce(|a, b| if b.1 > a.1 { b } else { a })?;
+        let named = labels.iter().map(String::as_str);
+        Some(OfText {
+            text: Some(text),
+            picture: None,
+            label: &labels[class],
+            score,
+            scores: named.zip(own.iter().copied()).collect(),
+        })
+    })
+}
+
+fn print(args: &Args, rows: &[OfText<'_>]) -> Result<Outcome, CliError> {
     if args.json {
         output::json(&rows)?;
         return Ok(Outcome::Done);
     }
     output::people(|out| {
-        for row in &rows {
-            let (label, text) = (output::shown(row.label), output::shown(row.text));
-            writeln!(out, "{:>7.4}  {label}  {text}", row.score)?;
+        for row in rows {
+            let named = row.text.or(row.picture).unwrap_or_default();
+            let (label, named) = (output::shown(row.label), output::shown(named));
+            writeln!(out, "{:>7.4}  {label}  {named}", row.score)?;
         }
         Ok(())
     })?;

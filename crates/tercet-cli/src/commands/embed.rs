@@ -1,11 +1,12 @@
-//! `tercet embed`: sentences to vectors, or a table of their similarities.
+//! `tercet embed`: sentences and pictures to vectors, or a table of their similarities.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tercet_models::{EncoderOptions, Prompt};
+use tercet_models::{Embedder, EncoderOptions, Error, Family, Prompt};
 
+use super::pictures::Both;
 use super::texts::Reading;
 use crate::error::{CliError, Outcome};
 use crate::interrupt::{self, interrupted};
@@ -19,7 +20,7 @@ const MAX_TABLE: usize = 40;
 pub(crate) struct Args {
     #[command(flatten)]
     reading: Reading,
-    /// The sentences
+    /// The sentences; for a model of pictures also files that end in .png, .jpg or .jpeg
     sentences: Vec<String>,
     /// Print the vectors as JSON instead of a table of cosine similarities
     #[arg(long)]
@@ -65,7 +66,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         dims: args.dims,
         ..args.reading.options()
     };
-    let mut embedder = (args.reading).load(|files, device| files.embedder(device, &options))?;
+    let mut embedder = (args.reading).load(|files, device| match files.family()? {
+        Family::Vision => Ok(Side::Both(Both::load(files, device, &options, &texts)?)),
+        Family::Decoder | Family::Encoder => Ok(Side::Texts(files.embedder(device, &options)?)),
+    })?;
 
     interrupt::listen();
     let bar = progress::bar("embed", texts.len(), "sentences");
@@ -92,6 +96,32 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         table(&texts, &embeddings)?;
     }
     Ok(Outcome::Done)
+}
+
+/// What reads the arguments.
+enum Side {
+    Texts(Embedder),
+    Both(Both),
+}
+
+impl Side {
+    fn width(&self) -> usize {
+        match self {
+            Side::Texts(embedder) => embedder.width(),
+            Side::Both(both) => both.width(),
+        }
+    }
+
+    fn embed(
+        &mut self,
+        texts: &[String],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        match self {
+            Side::Texts(embedder) => embedder.embed(texts, progress),
+            Side::Both(both) => both.embed(texts, progress),
+        }
+    }
 }
 
 fn write(path: &Path, embeddings: &[Vec<f32>], width: usize) -> Result<(), CliError> {

@@ -17,6 +17,7 @@ pub(crate) mod merge;
 mod onnx;
 pub(crate) mod ops;
 pub(crate) mod perplexity;
+mod pictures;
 pub(crate) mod quantize;
 pub(crate) mod rerank;
 pub(crate) mod run;

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use tercet::{Bindings, CompileOptions, DType, Graph, Signature, Symbol, Tensor, TensorType};
-use tercet_models::{DecoderOptions, Encoder, EncoderOutput, Family, Sampling};
+use tercet_models::{
+    DecoderOptions, Encoder, EncoderOutput, Family, Sampling, VisionModel, VisionOutput,
+};
 
 use super::tensors::read_tensors;
 use super::{Precision, generate::open_model, onnx};
@@ -11,6 +13,8 @@ use crate::error::CliError;
 
 /// The texts that a BERT graph is bound to where nothing is said.
 const BERT_BATCH: usize = 32;
+/// The pictures that a graph is bound to where nothing is said.
+const PICTURE_BATCH: usize = 8;
 
 #[derive(clap::Args)]
 pub(crate) struct Source {
@@ -155,6 +159,13 @@ impl Source {
                 let options = llama.compile_options();
                 (llama.model, options, llama_inputs())
             }
+            Family::Vision => {
+                let vision = files.vision_model(VisionOutput::Features, dtype);
+                let vision = vision.map_err(CliError::model(what))?;
+                let options = CompileOptions::new().bound("b", PICTURE_BATCH);
+                let inputs = picture_inputs(&vision);
+                (vision.model, options, inputs)
+            }
             Family::Encoder => {
                 let encoder = files.sentence().and_then(|said| {
                     let output = EncoderOutput::Embedding(said.modules);
@@ -204,6 +215,16 @@ fn bert_inputs(encoder: &Encoder) -> Vec<(String, Tensor)> {
     }
     inputs.retain(|(name, _)| encoder.model.graph.leaf(name).is_some());
     inputs
+}
+
+/// Two grey pictures, one darker than the other.
+fn picture_inputs(vision: &VisionModel) -> Vec<(String, Tensor)> {
+    let [height, width] = vision.size;
+    let each = 3 * height * width;
+    let pixels = [vec![-0.5; each], vec![0.5f32; each]].concat();
+    let pixels = Tensor::from_slice(&[2, 3, height, width], &pixels).ok();
+    let named = pixels.map(|pixels| ("pixels".to_string(), pixels));
+    named.into_iter().collect()
 }
 
 fn integers<const N: usize>(inputs: [(&str, Vec<usize>, Vec<f64>); N]) -> Vec<(String, Tensor)> {

@@ -121,6 +121,10 @@ fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projectio
                 })
                 .collect())
         }
+        Family::Vision => {
+            let reason = "adapters of models of pictures are not supported";
+            Err(AdapterError::Unsupported(reason.to_string()).into())
+        }
         Family::Encoder => {
             let spec = files.encoder_spec()?;
             let names = EncoderNames::of(&spec, weights);

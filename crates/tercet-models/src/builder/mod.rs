@@ -12,6 +12,7 @@ mod sampling;
 mod stacked;
 pub mod training;
 mod tuned;
+mod vision;
 mod weights;
 
 use tercet::ops::Op;
@@ -35,6 +36,8 @@ pub use sampling::SamplingOptions;
 pub use tuned::ScaledAdapter;
 use tuned::{Mode, Tuned};
 pub(crate) use tuned::{is_called, unknown_target};
+pub(crate) use vision::no_texts;
+pub use vision::{PictureClassifier, PictureEncoder, PictureLabels, VisionModel, VisionOutput};
 use weights::Matrix;
 pub use weights::Weights;
 

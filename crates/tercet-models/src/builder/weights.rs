@@ -190,6 +190,25 @@ impl Weights {
         }
     }
 
+    /// A small tensor as F32 `[rows, width]`, whatever leading axes of 1 it has.
+    pub(crate) fn rows_f32(
+        &self,
+        name: &str,
+        [rows, width]: [usize; 2],
+    ) -> Result<Tensor, ModelError> {
+        let mut own = vec![rows, width];
+        if let Ok(found) = self.get(name) {
+            let found = found.shape();
+            if after_ones(found) == after_ones(&own) {
+                own = found.to_vec();
+            }
+        }
+        let tensor = self.dense_f32(name, &own)?;
+        tensor
+            .reshaped(&[rows, width])
+            .map_err(|e| bytes_error(name, e))
+    }
+
     /// A small tensor of this name as F32, its factor applied: a norm's gain, a bias.
     pub(crate) fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         match self.shaped(name, shape)? {
@@ -212,6 +231,12 @@ impl Weights {
             }
         }
     }
+}
+
+/// A shape without its leading axes of 1.
+fn after_ones(shape: &[usize]) -> &[usize] {
+    let ones = shape.iter().take_while(|n| **n == 1).count();
+    &shape[ones..]
 }
 
 fn unsupported(name: &str) -> impl Fn(String) -> ModelError {

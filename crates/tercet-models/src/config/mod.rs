@@ -8,6 +8,7 @@
 pub(crate) mod decoder;
 pub(crate) mod encoder;
 mod fields;
+pub(crate) mod vision;
 
 pub use decoder::{
     Activation, DecoderDims, DecoderFamily, DecoderSpec, ExpertTensors, Experts, FeedForward,
@@ -15,10 +16,14 @@ pub use decoder::{
     RopeLayout, RopeScaling, Scores, Shared, StateKind, StateSpace,
 };
 pub use encoder::{
-    EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec, HeadSpec, Positions,
-    TokenTypes,
+    EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec, HeadSpec, PatchSpec,
+    Positions, TokenTypes, Visible,
 };
 pub(crate) use fields::Fields;
+pub use vision::{
+    PicturePooling, ResidualLayer, StagesKind, StagesSpec, TextPooling, TextTower, VisionBody,
+    VisionFamily, VisionSpec,
+};
 
 use crate::gguf::GgufError;
 
@@ -73,7 +78,8 @@ fn and_more(more: usize) -> String {
 
 /// The architectures that have a builder.
 pub(crate) fn supported() -> String {
-    format!("{}, {}", decoder::model_types(), encoder::model_types())
+    let texts = [decoder::model_types(), encoder::model_types()];
+    format!("{}, {}", texts.join(", "), vision::model_types())
 }
 
 /// `Ok` if `condition` holds, else [`ConfigError::Inconsistent`].

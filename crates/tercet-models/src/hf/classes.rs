@@ -58,7 +58,11 @@ impl HfFolder {
         })
     }
 
-    fn labels(&self, fields: &Fields<'_>, classes: usize) -> Result<Vec<String>, HfError> {
+    pub(super) fn labels(
+        &self,
+        fields: &Fields<'_>,
+        classes: usize,
+    ) -> Result<Vec<String>, HfError> {
         let path = self.dir.join("config.json");
         let bad = |reason: String| HfError::Labels {
             path: path.clone(),
@@ -110,7 +114,7 @@ fn of_tokens(fields: &Fields<'_>) -> Result<bool, ConfigError> {
     fields.required("architectures", found)
 }
 
-fn scoring(fields: &Fields<'_>, classes: usize) -> Result<Scoring, ConfigError> {
+pub(super) fn scoring(fields: &Fields<'_>, classes: usize) -> Result<Scoring, ConfigError> {
     let mut found = match classes {
         1 => Scoring::Sigmoid,
         _ => Scoring::Softmax,

@@ -54,7 +54,7 @@ impl Default for EncoderOptions {
 
 impl EncoderOptions {
     /// Tokens of the longest text of a model that says these limits.
-    fn most(&self, said: Option<usize>, context: usize) -> Result<usize, ModelError> {
+    pub(super) fn most(&self, said: Option<usize>, context: usize) -> Result<usize, ModelError> {
         match self.most {
             Some(tokens) if tokens > context => Err(ModelError::Context { tokens, context }),
             Some(tokens) => Ok(tokens),
@@ -65,7 +65,7 @@ impl EncoderOptions {
 
 impl ModelFiles {
     /// The folder that encoders are read from.
-    fn folder(&self) -> Result<&HfFolder, Error> {
+    pub(super) fn folder(&self) -> Result<&HfFolder, Error> {
         match self {
             ModelFiles::Gguf(gguf) => {
                 let name = gguf.metadata().get_str("general.architecture")?;
@@ -128,11 +128,15 @@ impl ModelFiles {
         }
     }
 
-    /// A compiled sentence encoder, with the folder's own modules and limits.
+    /// A compiled sentence encoder, with the folder's own modules and limits; or the texts' side of a model of pictures and
+    /// texts.
     ///
     /// # Errors
     /// [`Error`] of the files, the configuration or the device; [`ModelError::Context`] for a limit beyond the positions.
     pub fn embedder(&self, device: &Device, options: &EncoderOptions) -> Result<Embedder, Error> {
+        if self.family()? == Family::Vision {
+            return self.text_embedder(device, options);
+        }
         let said = self.sentence()?;
         let mut modules = said.modules;
         modules.dims = options.dims;

@@ -65,6 +65,9 @@ pub(super) fn prepare(
     let family = files.family();
     match family.map_err(CliError::model(what.to_string()))? {
         Family::Decoder => decoder::prepare(args, device, files, what),
+        Family::Vision => Err(CliError::Usage(
+            "models of pictures are not trained; decoders and encoders of texts are".to_string(),
+        )),
         Family::Encoder if args.to_gguf() => Err(CliError::Usage(
             "encoders are written as folders; give --out a name without .gguf".to_string(),
         )),

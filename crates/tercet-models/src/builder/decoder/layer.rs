@@ -288,6 +288,11 @@ pub(crate) fn activate(
         Activation::GeluTanh => UnaryFn::GeluTanh,
         Activation::Relu | Activation::ReluSquared => UnaryFn::Relu,
         Activation::Tanh => UnaryFn::Tanh,
+        Activation::GeluQuick => {
+            let scaled = b.times(x, 1.702)?;
+            let y = b.graph.unary(UnaryFn::Silu, scaled)?;
+            return b.times(y, 1.0 / 1.702);
+        }
     };
     Ok(b.graph.unary(f, x)?)
 }

@@ -5,7 +5,8 @@ use tercet::Device;
 use super::super::ModelError;
 use super::Encoder;
 use super::runner::{Longer, Runner, tokens};
-use crate::tokenizer::Tokenizer;
+use crate::config::TextPooling;
+use crate::tokenizer::{Row, Tokenizer};
 
 /// A compiled sentence encoder with its tokenizer: texts in, vectors out, of length 1 where the model normalizes.
 pub struct Embedder {
@@ -18,6 +19,8 @@ pub struct Embedder {
     prompt: String,
     /// Tokens of the prompt.
     prompt_tokens: usize,
+    /// Which token stands for a text, where the graph is told; texts are filled up to so many tokens with this one.
+    pooling: Option<(TextPooling, usize, u32)>,
 }
 
 impl Embedder {
@@ -51,6 +54,7 @@ impl Embedder {
             lower_case: false,
             prompt: String::new(),
             prompt_tokens: 0,
+            pooling: None,
         })
     }
 
@@ -58,6 +62,14 @@ impl Embedder {
     #[must_use]
     pub fn cutting(mut self, cut: bool) -> Embedder {
         self.set_cutting(cut);
+        self
+    }
+
+    /// Of a graph that is told which token stands for a text ([`Encoder::of_texts`]), with the positions of the model and
+    /// its padding token.
+    pub(crate) fn pooled(mut self, pooling: TextPooling, (context, pad): (usize, u32)) -> Embedder {
+        let pad = self.tokenizer.pad().unwrap_or(pad);
+        self.pooling = Some((pooling, context, pad));
         self
     }
 
@@ -126,6 +138,9 @@ impl Embedder {
             let limit = (at, self.most, self.longer);
             let mut own = tokens(&self.tokenizer, (&text, None), limit)?;
             own.left_out = self.prompt_tokens;
+            if let Some((pooling, context, pad)) = self.pooling {
+                own.place = place(pooling, &mut own.row, (context, pad));
+            }
             all.push(own);
         }
         let mut embeddings = vec![Vec::new(); texts.len()];
@@ -133,5 +148,21 @@ impl Embedder {
             embeddings[at] = row.to_vec();
         })?;
         Ok(embeddings)
+    }
+}
+
+/// The place of the token that stands for a text. Where that is the last of all positions, the text is filled up.
+fn place(pooling: TextPooling, row: &mut Row, (context, pad): (usize, u32)) -> usize {
+    let ids = &mut row.ids;
+    match pooling {
+        TextPooling::First(end) => ids.iter().position(|id| *id == end).unwrap_or(0),
+        TextPooling::Greatest => {
+            let most = ids.iter().max().copied();
+            ids.iter().position(|id| Some(*id) == most).unwrap_or(0)
+        }
+        TextPooling::Last => {
+            ids.resize(context, pad);
+            context - 1
+        }
     }
 }

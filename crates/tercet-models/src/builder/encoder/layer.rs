@@ -1,16 +1,16 @@
 //! The parts of an encoder, over how weights are had ([`Builder`]).
 
-use tercet::ops::{AttentionMask, AttentionOptions, Layout, ReduceFn, RopeStyle};
-use tercet::{DType, Dim, Tensor, Value};
+use tercet::ops::{AttentionOptions, Layout, RopeStyle};
+use tercet::{DType, Dim, OpError, Tensor, Value};
 
-use super::super::decoder::layer::{activate, rope_table};
+use super::super::decoder::layer::activate;
 use super::super::tuned::Site;
 use super::super::{Builder, ModelError};
-use super::relative::relative_bias;
+use super::seen::Shared;
 use crate::adapter::rows::Rows;
 use crate::config::decoder::FeedForward;
 use crate::config::encoder::{
-    EncoderLayer, EncoderNames, EncoderNorms, EncoderPart, EncoderSpec, Positions, TokenTypes,
+    EncoderNames, EncoderNorms, EncoderPart, EncoderSpec, Positions, TokenTypes,
 };
 
 /// Texts in a graph, all `[rows, len]`: ids and the segments of tokens I32, and which of them are no padding. The tokens of
@@ -18,30 +18,14 @@ use crate::config::encoder::{
 pub(crate) struct Texts {
     pub(crate) ids: Value,
     pub(crate) type_ids: Option<Value>,
-    pub(crate) mask: Value,
+    /// Where padding is not seen.
+    pub(crate) mask: Option<Value>,
 }
 
 /// What every part reads.
 pub(super) struct Model<'a> {
     pub(super) spec: &'a EncoderSpec,
     pub(super) names: EncoderNames<'a>,
-}
-
-/// Which keys queries see.
-#[derive(Clone, Copy)]
-struct Seen {
-    mask: AttentionMask,
-    kv_len: Option<Value>,
-}
-
-/// Values that every layer reads.
-struct Shared {
-    full: Seen,
-    /// By window.
-    windows: Vec<(usize, Seen)>,
-    ropes: Vec<[Value; 2]>,
-    rows: Dim,
-    len: Dim,
 }
 
 /// The hidden states `[rows, len, hidden]`. With `checkpoints` gradients keep only what enters the norm before a layer:
@@ -54,46 +38,25 @@ pub(crate) fn encode(
 ) -> Result<Value, ModelError> {
     let names = EncoderNames::of(spec, b.weights);
     let of = Model { spec, names };
-    let keep = |b: &mut Builder<'_>, x: Value| match checkpoints {
-        true => b.graph.checkpoint(x),
-        false => Ok(x),
-    };
+    let keep = keeping(checkpoints);
     let x = of.embeddings(b, texts)?;
-    let x = keep(b, x)?;
-    let x = of.norm(b, EncoderPart::EmbeddingNorm, 0, x)?;
+    let mut x = keep(b, x)?;
+    if spec.embedding_norm {
+        x = of.norm(b, EncoderPart::EmbeddingNorm, 0, x)?;
+    }
     let mut x = b.drop(x)?;
     if spec.embedding != spec.hidden {
         x = of.linear(b, EncoderPart::EmbeddingProjection, 0, x)?;
     }
     let shared = of.shared(b, texts)?;
-    for at in 0..spec.layers.len() {
-        match spec.placement {
-            EncoderNorms::AfterSums => {
-                let y = of.attention(b, &shared, at, x)?;
-                let sum = b.graph.plus(y, x)?;
-                let h = of.norm(b, EncoderPart::AttentionNorm, at, sum)?;
-                let y = of.feed_forward(b, at, h)?;
-                let sum = b.graph.plus(y, h)?;
-                let sum = keep(b, sum)?;
-                x = of.norm(b, EncoderPart::FfnNorm, at, sum)?;
-            }
-            EncoderNorms::Before => {
-                x = keep(b, x)?;
-                let h = match spec.layers[at].attention_norm {
-                    true => of.norm(b, EncoderPart::AttentionNorm, at, x)?,
-                    false => x,
-                };
-                let y = of.attention(b, &shared, at, h)?;
-                x = b.graph.plus(x, y)?;
-                let h = of.norm(b, EncoderPart::FfnNorm, at, x)?;
-                let y = of.feed_forward(b, at, h)?;
-                x = b.graph.plus(x, y)?;
-            }
-        }
-    }
-    match spec.placement {
-        EncoderNorms::AfterSums => Ok(x),
-        EncoderNorms::Before => of.norm(b, EncoderPart::FinalNorm, 0, x),
+    of.layers(b, &shared, x, checkpoints)
+}
+
+/// Keeps a value for gradients, or leaves that to them.
+fn keeping(checkpoints: bool) -> impl Fn(&mut Builder<'_>, Value) -> Result<Value, OpError> {
+    move |b, x| match checkpoints {
+        true => b.graph.checkpoint(x),
+        false => Ok(x),
     }
 }
 
@@ -115,6 +78,47 @@ fn zeros(b: &mut Builder<'_>, n: usize) -> Result<Value, ModelError> {
 }
 
 impl Model<'_> {
+    /// All layers, and the norm after them where they have none at their end.
+    fn layers(
+        &self,
+        b: &mut Builder<'_>,
+        shared: &Shared,
+        mut x: Value,
+        checkpoints: bool,
+    ) -> Result<Value, ModelError> {
+        let spec = self.spec;
+        let keep = keeping(checkpoints);
+        for at in 0..spec.layers.len() {
+            match spec.placement {
+                EncoderNorms::AfterSums => {
+                    let y = self.attention(b, shared, at, x)?;
+                    let sum = b.graph.plus(y, x)?;
+                    let h = self.norm(b, EncoderPart::AttentionNorm, at, sum)?;
+                    let y = self.feed_forward(b, at, h)?;
+                    let sum = b.graph.plus(y, h)?;
+                    let sum = keep(b, sum)?;
+                    x = self.norm(b, EncoderPart::FfnNorm, at, sum)?;
+                }
+                EncoderNorms::Before => {
+                    x = keep(b, x)?;
+                    let h = match spec.layers[at].attention_norm {
+                        true => self.norm(b, EncoderPart::AttentionNorm, at, x)?,
+                        false => x,
+                    };
+                    let y = self.attention(b, shared, at, h)?;
+                    x = b.graph.plus(x, y)?;
+                    let h = self.norm(b, EncoderPart::FfnNorm, at, x)?;
+                    let y = self.feed_forward(b, at, h)?;
+                    x = b.graph.plus(x, y)?;
+                }
+            }
+        }
+        match spec.placement {
+            EncoderNorms::AfterSums => Ok(x),
+            EncoderNorms::Before => self.norm(b, EncoderPart::FinalNorm, 0, x),
+        }
+    }
+
     /// The norm of `x` with the gain of this part.
     pub(super) fn norm(
         &self,
@@ -164,6 +168,28 @@ impl Model<'_> {
             layer: true,
         };
         b.adapted(x, y, &site)
+    }
+
+    /// All layers over the patches of pictures, `[rows, len, hidden]`, which see each other.
+    pub(super) fn patch_layers(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+        let shape = &b.graph.ty(x).shape;
+        let shared = Shared::of_patches(shape[0].clone(), shape[1].clone());
+        self.layers(b, &shared, x, false)
+    }
+
+    /// `y` times the vector of this part, where the layers have one.
+    fn scaled(
+        &self,
+        b: &mut Builder<'_>,
+        part: EncoderPart,
+        at: usize,
+        y: Value,
+    ) -> Result<Value, ModelError> {
+        if !self.spec.layer_scale {
+            return Ok(y);
+        }
+        let scale = b.vector(&self.names.tensor(part, at, ""), self.spec.hidden)?;
+        Ok(b.graph.mul(y, scale)?)
     }
 
     /// The sum of the embeddings, before its norm.
@@ -218,60 +244,6 @@ impl Model<'_> {
         Ok(g.plus(places, pad)?)
     }
 
-    fn shared(&self, b: &mut Builder<'_>, texts: &Texts) -> Result<Shared, ModelError> {
-        let spec = self.spec;
-        let shape = &b.graph.ty(texts.ids).shape;
-        let (rows, len) = (shape[0].clone(), shape[1].clone());
-        let windowed = spec.layers.iter().any(|layer| layer.window.is_some());
-        // Masks of every pair of positions are the same for all texts, whose ends are counted: they would be the largest
-        // values of a model otherwise.
-        let kv_len = match windowed || spec.relative_buckets.is_some() {
-            true => {
-                let tokens = b.graph.cast(texts.mask, DType::I32)?;
-                Some(b.graph.reduce(ReduceFn::Sum, tokens, &[1], false)?)
-            }
-            false => None,
-        };
-        let full = match spec.relative_buckets {
-            Some(buckets) => Seen {
-                mask: AttentionMask::Bias(relative_bias(b, self, buckets, &len)?),
-                kv_len,
-            },
-            None => Seen {
-                mask: AttentionMask::Keep(texts.mask),
-                kv_len: None,
-            },
-        };
-        let mut windows: Vec<(usize, Seen)> = Vec::new();
-        for EncoderLayer { window, .. } in &spec.layers {
-            if let Some(window) = *window
-                && !windows.iter().any(|(known, _)| *known == window)
-            {
-                let mask = AttentionMask::Keep(near(b, window, &len)?);
-                windows.push((window, Seen { mask, kv_len }));
-            }
-        }
-        let mut ropes = Vec::new();
-        if !spec.ropes.is_empty() {
-            let positions = counted(b, spec.context, &len)?;
-            for rope in &spec.ropes {
-                ropes.push(rope_table(
-                    b,
-                    rope,
-                    [spec.head_dim, spec.context],
-                    positions,
-                )?);
-            }
-        }
-        Ok(Shared {
-            full,
-            windows,
-            ropes,
-            rows,
-            len,
-        })
-    }
-
     /// A layer's attention of `h`, before the sum.
     fn attention(
         &self,
@@ -314,21 +286,14 @@ impl Model<'_> {
                 *x = turned?;
             }
         }
-        let of_window = |window| shared.windows.iter().find(|(known, _)| *known == window);
-        let seen = match layer.window {
-            Some(window) => {
-                let (_, seen) =
-                    of_window(window).expect("invariant: there is a mask for every window");
-                *seen
-            }
-            None => shared.full,
-        };
+        let seen = shared.seen(layer);
         let mut options = AttentionOptions::new(heads, heads, Layout::Bshd).mask(seen.mask);
         options.kv_len = seen.kv_len;
         let y = b.graph.attention(split[0], split[1], split[2], options)?;
         let width = spec.q_width().into();
         let y = b.graph.reshape(y, [rows.clone(), len.clone(), width])?;
         let y = self.project(b, EncoderPart::AttentionOutput, at, y)?;
+        let y = self.scaled(b, EncoderPart::AttentionScale, at, y)?;
         b.drop(y)
     }
 
@@ -357,17 +322,7 @@ impl Model<'_> {
             }
         };
         let y = self.project(b, EncoderPart::Down, at, h)?;
+        let y = self.scaled(b, EncoderPart::FfnScale, at, y)?;
         b.drop(y)
     }
-}
-
-/// Which positions are at most `window` apart, Bool `[1, len, len]`.
-fn near(b: &mut Builder<'_>, window: usize, len: &Dim) -> Result<Value, ModelError> {
-    let g = &mut b.graph;
-    let all = g.scalar(DType::Bool, 1.0)?;
-    let all = g.expand(all, [len.clone(), len.clone()])?;
-    let window = i64::try_from(window).unwrap_or(i64::MAX);
-    let below = g.trilu(all, false, window)?;
-    let both = g.trilu(below, true, -window)?;
-    Ok(g.unsqueeze(both, 0)?)
 }

@@ -15,8 +15,10 @@ mod decoder;
 mod embedder;
 mod heads;
 pub(crate) mod layer;
+mod patches;
 mod relative;
 mod runner;
+mod seen;
 mod sentence;
 
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Type, Value};
@@ -27,6 +29,8 @@ use crate::config::encoder::TokenTypes;
 pub use classifier::{Classifier, Label, Scoring, TokenLabel};
 pub use embedder::Embedder;
 pub(crate) use layer::{Texts, encode};
+pub(crate) use patches::{as_rows, encode_pictures};
+pub(crate) use sentence::token;
 pub use sentence::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 pub(crate) use sentence::{mean, mean_normalized};
 
@@ -91,7 +95,7 @@ impl Encoder {
         let texts = Texts {
             ids,
             type_ids,
-            mask,
+            mask: Some(mask),
         };
         let x = encode(&mut b, spec, &texts, false)?;
         let width = match output {

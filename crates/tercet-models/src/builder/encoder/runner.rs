@@ -12,6 +12,8 @@ pub(super) struct Tokens {
     pub(super) row: Row,
     /// Leading tokens that take no part in pooling.
     pub(super) left_out: usize,
+    /// The token whose state stands for the text, where the graph is told.
+    pub(super) place: usize,
 }
 
 /// What becomes of texts that are longer than the model reads.
@@ -42,7 +44,11 @@ pub(super) fn tokens(
     if row.ids.is_empty() {
         return Err(ModelError::NoTokens.into());
     }
-    Ok(Tokens { row, left_out: 0 })
+    Ok(Tokens {
+        row,
+        left_out: 0,
+        place: 0,
+    })
 }
 
 /// Texts up to so many tokens share batches that are planned for them: memory is planned for the longest text times the
@@ -107,14 +113,16 @@ enum Input {
     TypeIds,
     Mask,
     Pooled,
+    Place,
 }
 
 impl Input {
-    const ALL: [(Input, &'static str, DType); 4] = [
+    const ALL: [(Input, &'static str, DType); 5] = [
         (Input::Ids, "ids", DType::I32),
         (Input::TypeIds, "type_ids", DType::I32),
         (Input::Mask, "mask", DType::Bool),
         (Input::Pooled, "pooled", DType::Bool),
+        (Input::Place, "place", DType::I32),
     ];
 
     fn name(self) -> &'static str {
@@ -210,8 +218,17 @@ impl Runner {
         let shape = [texts.len(), len];
         for (input, tensor) in &mut self.inputs {
             let dtype = tensor.dtype();
+            let shape = match input {
+                Input::Place => [texts.len(), 1],
+                _ => shape,
+            };
             tensor.reset_to(dtype, &shape).map_err(tensor_error)?;
             match input {
+                Input::Place => {
+                    let to = tensor.as_slice_mut::<i32>().map_err(tensor_error)?;
+                    let places = texts.iter().map(|text| text.place as i32);
+                    to.iter_mut().zip(places).for_each(|(to, at)| *to = at);
+                }
                 Input::Ids | Input::TypeIds => {
                     let ids = *input == Input::Ids;
                     let to = tensor.as_slice_mut::<i32>().map_err(tensor_error)?;

@@ -228,7 +228,12 @@ fn count(g: &mut Graph, mask: Value) -> Result<Value, OpError> {
 }
 
 /// The states of the tokens at `place`, I32 `[rows, 1]`; zeros where there is none.
-fn token(b: &mut Builder<'_>, x: Value, place: Value, context: usize) -> Result<Value, ModelError> {
+pub(crate) fn token(
+    b: &mut Builder<'_>,
+    x: Value,
+    place: Value,
+    context: usize,
+) -> Result<Value, ModelError> {
     let len = b.graph.ty(x).shape[1].clone();
     let places = counted(b, context, &len)?;
     let g = &mut b.graph;

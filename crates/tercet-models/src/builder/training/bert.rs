@@ -168,7 +168,7 @@ impl Training {
         };
         let b = Builder::new(weights, options.dtype).in_mode(mode);
         let mut b = b.with_dropout(options.dropout, options.seed)?;
-        let texts = inputs(&mut b, rows, &options.len)?;
+        let (texts, mask) = inputs(&mut b, rows, &options.len)?;
         let x = encode(&mut b, config, &texts, options.checkpoints)?;
         let head = match options.task {
             BertTask::Classes { classes, pooling } => class_logits(
@@ -178,7 +178,7 @@ impl Training {
                 classes,
                 pooling,
                 x,
-                texts.mask,
+                mask,
             )?,
             BertTask::Pairs { .. } => x,
         };
@@ -207,17 +207,18 @@ impl Training {
     }
 }
 
-fn inputs(b: &mut Builder<'_>, rows: Dim, len: &Dim) -> Result<Texts, ModelError> {
+fn inputs(b: &mut Builder<'_>, rows: Dim, len: &Dim) -> Result<(Texts, Value), ModelError> {
     let g = &mut b.graph;
     let of = |dtype| Type::new(dtype, [rows.clone(), len.clone()]);
     let ids = g.input("ids", of(DType::I32))?;
     let type_ids = g.input("type_ids", of(DType::I32))?;
     let mask = g.input("mask", of(DType::Bool))?;
-    Ok(Texts {
+    let texts = Texts {
         ids: not_negative(g, ids)?,
         type_ids: Some(not_negative(g, type_ids)?),
-        mask,
-    })
+        mask: Some(mask),
+    };
+    Ok((texts, mask))
 }
 
 /// `[batch, classes]`.

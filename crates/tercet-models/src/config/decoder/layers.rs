@@ -74,6 +74,8 @@ pub enum Activation {
     Gelu,
     /// Its approximation by a hyperbolic tangent.
     GeluTanh,
+    /// `x sigmoid(1.702 x)` (Hendrycks and Gimpel, "Gaussian error linear units", 2016).
+    GeluQuick,
     /// `max(x, 0)`.
     Relu,
     /// The hyperbolic tangent.

@@ -1,9 +1,10 @@
 //! The families of encoders: a row for each.
 
 use super::super::{ConfigError, Fields, ensure};
-use super::modern;
 use super::part::Names;
+use super::patches::PatchRow;
 use super::{EncoderPart, EncoderSpec, Positions, TokenTypes};
+use super::{modern, towers};
 use crate::config::decoder::Activation;
 
 /// What a family's `config.json` calls what all of them have; any one of several names.
@@ -34,6 +35,8 @@ pub(crate) struct FamilyRow {
     pub(super) model_type: &'static str,
     /// What its `config.json` calls common fields.
     pub(super) spelled: Spelled,
+    /// How its encoders read pictures; those of texts do not.
+    pub(super) patches: Option<PatchRow>,
     /// What tensors of the encoder begin with in checkpoints that have a head.
     pub(super) prefix: &'static str,
     /// What its folders call parts otherwise than those of BERT.
@@ -54,7 +57,7 @@ pub(crate) struct FamilyRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncoderFamily(usize);
 
-/// All of them; BERT is the first.
+/// Those of texts; BERT is the first. Towers of other models stand behind them.
 const FAMILIES: [&FamilyRow; 8] = [
     &BERT,
     &ROBERTA,
@@ -76,7 +79,18 @@ impl EncoderFamily {
 
     /// The row of the table.
     pub(crate) fn get(self) -> &'static FamilyRow {
-        FAMILIES[self.0]
+        match self.0.checked_sub(FAMILIES.len()) {
+            None => FAMILIES[self.0],
+            Some(at) => towers::TOWERS[at],
+        }
+    }
+
+    /// The tower of a model of pictures, or of pictures and texts, by the `model_type` of its part of the configuration.
+    pub(crate) fn tower(model_type: &str) -> Option<EncoderFamily> {
+        let at = towers::TOWERS
+            .iter()
+            .position(|row| row.model_type == model_type)?;
+        Some(EncoderFamily(FAMILIES.len() + at))
     }
 }
 
@@ -104,6 +118,7 @@ const HEADS: &[&str] = &["cls.", "lm_head.", "classifier.", "qa_outputs."];
 pub(super) const BERT: FamilyRow = FamilyRow {
     model_type: "bert",
     spelled: COMMON,
+    patches: None,
     prefix: "bert.",
     names: &[],
     old_names: &[],

@@ -34,6 +34,14 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<EncoderSpec, ConfigError> {
     fields.only("model_type", &families::model_types(), |_| family.is_some())?;
     // Refused above where there is none.
     let family = family.unwrap_or(EncoderFamily::BERT);
+    read_family(fields, family)
+}
+
+/// The same of a family that is known already.
+pub(super) fn read_family(
+    fields: &Fields<'_>,
+    family: EncoderFamily,
+) -> Result<EncoderSpec, ConfigError> {
     let mut spec = common(fields, family)?;
     (family.get().json)(fields, &mut spec)?;
     fields.finish(&[HARMLESS, WITHOUT_INFLUENCE, family.get().harmless])?;
@@ -60,14 +68,24 @@ fn common(fields: &Fields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigE
         eps,
         activation,
     } = family.spelled;
+    let patches = family.patches.map(|of| of.read(fields)).transpose()?;
+    let (vocab, context) = match &patches {
+        Some(patches) => (0, patches.positions()),
+        None => (fields.size("vocab_size")?, size(fields, context)?),
+    };
     let mut spec = EncoderSpec::bert(EncoderDims {
         hidden: size(fields, hidden)?,
         layers: size(fields, layers)?,
         heads: size(fields, heads)?,
-        ffn: size(fields, ffn)?,
-        vocab: fields.size("vocab_size")?,
-        context: size(fields, context)?,
+        ffn: match ffn {
+            // The row reads it.
+            [] => 1,
+            names => size(fields, names)?,
+        },
+        vocab,
+        context,
     });
+    spec.patches = patches;
     ensure(spec.hidden.is_multiple_of(spec.heads), || {
         format!(
             "a width of {} is not a multiple of {} heads",
@@ -123,16 +141,17 @@ fn size(fields: &Fields<'_>, names: &'static [&'static str]) -> Result<usize, Co
 }
 
 /// The nonlinearity that a field names.
-pub(super) fn activation(
+pub(crate) fn activation(
     fields: &Fields<'_>,
     name: &'static str,
 ) -> Result<Option<Activation>, ConfigError> {
     let mut found = None;
-    let supported = "gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish or tanh";
+    let supported = "gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu, silu, swish or tanh";
     fields.only(name, supported, |v| {
         found = match v.as_str() {
             Some("gelu") => Some(Activation::Gelu),
             Some("gelu_new" | "gelu_pytorch_tanh") => Some(Activation::GeluTanh),
+            Some("quick_gelu") => Some(Activation::GeluQuick),
             Some("relu") => Some(Activation::Relu),
             Some("silu" | "swish") => Some(Activation::Silu),
             Some("tanh") => Some(Activation::Tanh),

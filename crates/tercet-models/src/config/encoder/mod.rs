@@ -8,7 +8,9 @@ mod families;
 mod json;
 mod modern;
 mod part;
+mod patches;
 mod tensors;
+mod towers;
 
 use serde_json::{Map, Value};
 
@@ -16,8 +18,12 @@ use super::decoder::{Activation, FeedForward, Norm, NormKind, Rope};
 use super::{ConfigError, Fields, ensure};
 pub use families::EncoderFamily;
 pub(crate) use families::{model_types, of_model_type, task_prefixes};
+pub(crate) use json::activation;
 pub(crate) use part::{EncoderNames, EncoderPart};
-pub(crate) use tensors::refuse_unknown_modules;
+pub use patches::PatchSpec;
+pub(crate) use patches::sides;
+pub(crate) use tensors::{is_derived, known_tensors, refuse_unknown_modules};
+pub(crate) use towers::read_tower;
 
 /// How an encoder knows where a token stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +67,17 @@ pub enum EncoderNorms {
     AfterSums,
     /// Before attention and before the feed-forward network, and once at the end.
     Before,
+}
+
+/// Which others a token sees, where no window says less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Visible {
+    /// All that are no padding.
+    Tokens,
+    /// Those before it and itself.
+    Causal,
+    /// All, padding too.
+    All,
 }
 
 /// What tells one layer from another.
@@ -146,6 +163,15 @@ pub struct EncoderSpec {
     pub layers: Vec<EncoderLayer>,
     /// How positions are known.
     pub positions: Positions,
+    /// How pictures are read, for an encoder that reads patches in the place of tokens; it has no vocabulary.
+    pub patches: Option<PatchSpec>,
+    /// Which others a token sees.
+    pub visible: Visible,
+    /// Whether there is a norm of the embeddings.
+    pub embedding_norm: bool,
+    /// Whether the results of attention and feed-forward network are multiplied with a vector each (Touvron and others, "Going
+    /// deeper with image transformers", 2021).
+    pub layer_scale: bool,
     /// Buckets of distances, for each of which every head has a term of the scores (MPNet).
     pub relative_buckets: Option<usize>,
     /// What segments add.
@@ -205,6 +231,10 @@ impl EncoderSpec {
             context,
             layers: vec![layer; layers],
             positions: Positions::Learned { rows: context },
+            patches: None,
+            visible: Visible::Tokens,
+            embedding_norm: true,
+            layer_scale: false,
             relative_buckets: None,
             token_types: TokenTypes::BySegment { rows: 2 },
             ropes: Vec::new(),
@@ -261,12 +291,15 @@ impl EncoderSpec {
         ensure(self.context > 0, || {
             "there is no position for a token".to_string()
         })?;
-        ensure((self.pad as usize) < self.vocab, || {
-            format!(
-                "the padding token {} is beyond the vocabulary of {}",
-                self.pad, self.vocab
-            )
-        })?;
+        ensure(
+            self.patches.is_some() || (self.pad as usize) < self.vocab,
+            || {
+                format!(
+                    "the padding token {} is beyond the vocabulary of {}",
+                    self.pad, self.vocab
+                )
+            },
+        )?;
         let rotated = self.layers.iter().any(|layer| layer.rope.is_some());
         ensure(!rotated || self.head_dim.is_multiple_of(2), || {
             format!("heads of {} elements cannot be rotated", self.head_dim)

@@ -11,6 +11,12 @@ pub(crate) enum EncoderPart {
     Types,
     PositionTable,
     EmbeddingNorm,
+    /// Of the pixels of a patch.
+    PatchProjection,
+    /// What stands before the patches.
+    ClassToken,
+    /// A row for each patch, and for the class token before them.
+    PatchPositions,
     /// From the width of embeddings to that of the residual stream.
     EmbeddingProjection,
     /// A term of the scores for each distance and head.
@@ -22,12 +28,15 @@ pub(crate) enum EncoderPart {
     Qkv,
     AttentionOutput,
     AttentionNorm,
+    /// What the result of attention is multiplied with.
+    AttentionScale,
     Gate,
     Up,
     /// Gate and up in one.
     GateUp,
     Down,
     FfnNorm,
+    FfnScale,
     FinalNorm,
     /// Before the classifier.
     HeadDense,
@@ -48,6 +57,11 @@ impl EncoderPart {
             EncoderPart::Types => "embeddings.token_type_embeddings",
             EncoderPart::PositionTable => "embeddings.position_embeddings",
             EncoderPart::EmbeddingNorm => "embeddings.LayerNorm",
+            EncoderPart::PatchProjection => "embeddings.patch_embeddings.projection",
+            EncoderPart::ClassToken => "embeddings.cls_token",
+            EncoderPart::PatchPositions => "embeddings.position_embeddings",
+            EncoderPart::AttentionScale => "encoder.layer.{}.layer_scale1.lambda1",
+            EncoderPart::FfnScale => "encoder.layer.{}.layer_scale2.lambda1",
             EncoderPart::EmbeddingProjection => "embeddings_project",
             EncoderPart::RelativeBias => "encoder.relative_attention_bias",
             EncoderPart::Query => "encoder.layer.{}.attention.self.query",
@@ -90,6 +104,13 @@ impl EncoderPart {
                 Positions::Rotary => [0, embedding],
             },
             EncoderPart::EmbeddingNorm => [1, embedding],
+            EncoderPart::PatchProjection => {
+                let pixels = spec
+                    .patches
+                    .map_or(0, |of| of.patch[0] * of.patch[1] * of.channels);
+                [hidden, pixels]
+            }
+            EncoderPart::PatchPositions => [spec.context, hidden],
             EncoderPart::EmbeddingProjection => [hidden, embedding],
             EncoderPart::RelativeBias => [spec.relative_buckets.unwrap_or(0), spec.heads],
             EncoderPart::Query | EncoderPart::Key | EncoderPart::Value => [q, hidden],
@@ -100,7 +121,10 @@ impl EncoderPart {
             EncoderPart::Down => [hidden, ffn],
             EncoderPart::HeadDense => [hidden, hidden],
             EncoderPart::AttentionNorm
+            | EncoderPart::AttentionScale
+            | EncoderPart::ClassToken
             | EncoderPart::FfnNorm
+            | EncoderPart::FfnScale
             | EncoderPart::FinalNorm
             | EncoderPart::HeadNorm => [1, hidden],
             EncoderPart::Classifier | EncoderPart::TokenClassifier => [0, hidden],
@@ -125,9 +149,14 @@ impl EncoderPart {
             EncoderPart::EmbeddingProjection
             | EncoderPart::Classifier
             | EncoderPart::TokenClassifier => true,
+            EncoderPart::PatchProjection => spec.patches.is_some_and(|of| of.bias),
             EncoderPart::Words
             | EncoderPart::Types
             | EncoderPart::PositionTable
+            | EncoderPart::ClassToken
+            | EncoderPart::PatchPositions
+            | EncoderPart::AttentionScale
+            | EncoderPart::FfnScale
             | EncoderPart::RelativeBias => false,
         }
     }
@@ -155,16 +184,28 @@ impl EncoderPart {
             parts.push(EncoderPart::AttentionNorm);
         }
         parts.push(EncoderPart::FfnNorm);
+        if spec.layer_scale {
+            parts.extend([EncoderPart::AttentionScale, EncoderPart::FfnScale]);
+        }
         parts
     }
 
     /// Everything outside of layers and heads that has tensors.
     pub(super) fn outside(spec: &EncoderSpec) -> Vec<EncoderPart> {
-        let mut parts = vec![EncoderPart::Words, EncoderPart::EmbeddingNorm];
+        let mut parts = match &spec.patches {
+            None => vec![EncoderPart::Words],
+            Some(_) => vec![EncoderPart::PatchProjection, EncoderPart::PatchPositions],
+        };
+        if spec.patches.is_some_and(|of| of.class_token) {
+            parts.push(EncoderPart::ClassToken);
+        }
+        if spec.embedding_norm {
+            parts.push(EncoderPart::EmbeddingNorm);
+        }
         if spec.token_types != TokenTypes::None {
             parts.push(EncoderPart::Types);
         }
-        if spec.positions != Positions::Rotary {
+        if spec.positions != Positions::Rotary && spec.patches.is_none() {
             parts.push(EncoderPart::PositionTable);
         }
         if spec.embedding != spec.hidden {
@@ -192,8 +233,12 @@ impl<'a> EncoderNames<'a> {
     pub(crate) fn of(spec: &'a EncoderSpec, weights: &Weights) -> EncoderNames<'a> {
         let bare = EncoderNames { spec, prefix: "" };
         let prefix = spec.family.get().prefix;
-        let words = format!("{prefix}{}.weight", bare.module(EncoderPart::Words, 0));
-        let prefixed = !matches!(weights, Weights::MadeUp(_)) && weights.has(&words);
+        let first = match spec.patches {
+            None => EncoderPart::Words,
+            Some(_) => EncoderPart::PatchProjection,
+        };
+        let first = format!("{prefix}{}.weight", bare.module(first, 0));
+        let prefixed = !matches!(weights, Weights::MadeUp(_)) && weights.has(&first);
         match prefixed {
             true => EncoderNames { spec, prefix },
             false => bare,
@@ -227,7 +272,16 @@ impl<'a> EncoderNames<'a> {
             EncoderPart::HeadDense => !module.starts_with("pooler."),
             _ => false,
         };
+        let whole = matches!(
+            part,
+            EncoderPart::ClassToken
+                | EncoderPart::PatchPositions
+                | EncoderPart::AttentionScale
+                | EncoderPart::FfnScale
+        );
         match outside {
+            // These are parameters of their own in the reference, not modules that have one.
+            _ if whole => format!("{}{module}", self.prefix),
             true => format!("{module}.{suffix}"),
             false => format!("{}{module}.{suffix}", self.prefix),
         }

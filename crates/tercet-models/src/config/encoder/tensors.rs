@@ -25,6 +25,24 @@ pub(crate) fn refuse_unknown_modules(
     weights: &HfWeights,
 ) -> Result<(), ConfigError> {
     let names = EncoderNames::of(spec, &Weights::Hf(weights.clone()));
+    let mut known = known_tensors(spec, &names);
+    for suffix in ["weight", "bias"] {
+        known.insert(format!("{}pooler.dense.{suffix}", names.prefix()));
+    }
+    let heads = spec.family.get().heads;
+    let tensors = weights.tensors().map(|(_, info)| info.name());
+    let tensors = tensors
+        .filter(|name| !is_derived(name) && !heads.iter().any(|head| name.starts_with(head)));
+    refuse(tensors, &known)
+}
+
+/// Whether a tensor holds what the configuration says already.
+pub(crate) fn is_derived(name: &str) -> bool {
+    DERIVED.iter().any(|end| name.ends_with(end))
+}
+
+/// The tensors that the layers and embeddings of this specification have.
+pub(crate) fn known_tensors(spec: &EncoderSpec, names: &EncoderNames<'_>) -> HashSet<String> {
     let mut known = HashSet::new();
     let mut add = |part: EncoderPart, layer: usize| {
         known.insert(names.tensor(part, layer, "weight"));
@@ -40,14 +58,5 @@ pub(crate) fn refuse_unknown_modules(
             add(part, layer);
         }
     }
-    for suffix in ["weight", "bias"] {
-        known.insert(format!("{}pooler.dense.{suffix}", names.prefix()));
-    }
-    let heads = spec.family.get().heads;
-    let tensors = weights.tensors().map(|(_, info)| info.name());
-    let tensors = tensors.filter(|name| {
-        !DERIVED.iter().any(|end| name.ends_with(end))
-            && !heads.iter().any(|head| name.starts_with(head))
-    });
-    refuse(tensors, &known)
+    known
 }

@@ -1,0 +1,251 @@
+//! Stages of convolutions: ResNet (He and others, "Deep residual learning", 2015) and ConvNeXt (Liu and others, "A ConvNet for
+//! the 2020s", 2022).
+
+use serde_json::Value;
+
+use super::super::encoder::activation;
+use super::super::fields::HARMLESS;
+use super::super::{Activation, ConfigError, Fields, ensure};
+use crate::builder::Weights;
+
+/// What a layer of ResNet consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResidualLayer {
+    /// Two convolutions of 3 by 3 taps.
+    Basic,
+    /// One of 3 by 3 taps between two of one tap, on a quarter of the channels.
+    Bottleneck {
+        /// Whether the first of them makes the picture smaller; else the second.
+        shrinks_first: bool,
+    },
+}
+
+/// What tells the two apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StagesKind {
+    /// ResNet.
+    Residual {
+        /// Channels before the first stage.
+        stem: usize,
+        /// What a layer is.
+        layer: ResidualLayer,
+        /// Whether the first stage makes the picture smaller, as others do.
+        shrinks_at_once: bool,
+    },
+    /// ConvNeXt.
+    ConvNext {
+        /// Pixels of a side of a patch, which is what the first stage reads.
+        patch: usize,
+        /// Whether layers end in a vector that is multiplied with.
+        layer_scale: bool,
+    },
+}
+
+/// A model of stages, in each of which layers of as many channels follow each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StagesSpec {
+    /// The channels of each stage.
+    pub channels: Vec<usize>,
+    /// The layers of each stage.
+    pub depths: Vec<usize>,
+    /// The nonlinearity.
+    pub activation: Activation,
+    /// Added to the variance by the last norm; those before have constants of their own.
+    pub eps: f32,
+    /// What is in them.
+    pub kind: StagesKind,
+}
+
+impl StagesSpec {
+    /// Elements of a picture's vector: the channels of the last stage.
+    pub fn width(&self) -> usize {
+        self.channels.last().copied().unwrap_or(0)
+    }
+
+    /// What the tensors of a file begin with: `prefix` where there is a classifier beside them.
+    pub(crate) fn prefix(&self, prefix: &'static str, weights: &Weights) -> &'static str {
+        let first = match self.kind {
+            StagesKind::Residual { .. } => "embedder.embedder.convolution.weight",
+            StagesKind::ConvNext { .. } => "embeddings.patch_embeddings.weight",
+        };
+        match weights.has(&format!("{prefix}{first}")) {
+            true => prefix,
+            false => "",
+        }
+    }
+
+    /// The first layer of a stage of ResNet: what its pictures are divided by, and whether its input goes through a
+    /// convolution to be added.
+    pub(crate) fn first_of(&self, stage: usize) -> (usize, bool) {
+        let before = match (stage.checked_sub(1), self.kind) {
+            (Some(before), _) => self.channels[before],
+            (None, StagesKind::Residual { stem, .. }) => stem,
+            (None, StagesKind::ConvNext { .. }) => self.channels[0],
+        };
+        let shrinks = match self.kind {
+            StagesKind::Residual {
+                shrinks_at_once, ..
+            } => stage > 0 || shrinks_at_once,
+            StagesKind::ConvNext { .. } => stage > 0,
+        };
+        let stride = if shrinks { 2 } else { 1 };
+        (stride, shrinks || before != self.channels[stage])
+    }
+
+    /// The names of all tensors but those of a classifier, without prefix and counts of batches.
+    pub(crate) fn tensors(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        match self.kind {
+            StagesKind::Residual { layer, .. } => {
+                let mut add = |name: String| {
+                    names.push(format!("{name}.convolution.weight"));
+                    let norm = ["weight", "bias", "running_mean", "running_var"];
+                    names.extend(norm.map(|of| format!("{name}.normalization.{of}")));
+                };
+                add("embedder.embedder".to_string());
+                let each = match layer {
+                    ResidualLayer::Basic => 2,
+                    ResidualLayer::Bottleneck { .. } => 3,
+                };
+                for (stage, depth) in self.depths.iter().enumerate() {
+                    for at in 0..*depth {
+                        let layer = format!("encoder.stages.{stage}.layers.{at}");
+                        if at == 0 && self.first_of(stage).1 {
+                            add(format!("{layer}.shortcut"));
+                        }
+                        (0..each).for_each(|i| add(format!("{layer}.layer.{i}")));
+                    }
+                }
+            }
+            StagesKind::ConvNext { layer_scale, .. } => {
+                let mut add = |name: String| {
+                    names.extend(["weight", "bias"].map(|of| format!("{name}.{of}")));
+                };
+                add("embeddings.patch_embeddings".to_string());
+                add("embeddings.layernorm".to_string());
+                add("layernorm".to_string());
+                let mut scales = Vec::new();
+                for (stage, depth) in self.depths.iter().enumerate() {
+                    let stage_name = format!("encoder.stages.{stage}");
+                    if stage > 0 {
+                        (0..2).for_each(|i| add(format!("{stage_name}.downsampling_layer.{i}")));
+                    }
+                    for at in 0..*depth {
+                        let layer = format!("{stage_name}.layers.{at}");
+                        for part in ["dwconv", "layernorm", "pwconv1", "pwconv2"] {
+                            add(format!("{layer}.{part}"));
+                        }
+                        scales.push(format!("{layer}.layer_scale_parameter"));
+                    }
+                }
+                if layer_scale {
+                    names.extend(scales);
+                }
+            }
+        }
+        names
+    }
+
+    /// Rows and columns that a picture of this side has at least, so that every stage has some.
+    pub(crate) fn least_side(&self) -> usize {
+        match self.kind {
+            StagesKind::Residual { .. } => 1,
+            StagesKind::ConvNext { patch, .. } => {
+                let halved = u32::try_from(self.channels.len().saturating_sub(1)).unwrap_or(31);
+                patch.saturating_mul(1 << halved.min(31))
+            }
+        }
+    }
+}
+
+/// Stages at most, and layers of one.
+const MOST: usize = 1024;
+
+fn sizes(fields: &Fields<'_>, name: &'static str) -> Result<Vec<usize>, ConfigError> {
+    let mut found = None;
+    let size = |v: &Value| v.as_u64().filter(|n| (1..1 << 20).contains(n));
+    let supported = "a list of sizes, one for each of at most 1024 stages";
+    fields.only(name, supported, |v| {
+        let all = v.as_array().filter(|all| (1..=MOST).contains(&all.len()));
+        found = all.and_then(|all| all.iter().map(|v| Some(size(v)? as usize)).collect());
+        found.is_some()
+    })?;
+    fields.required(name, found)
+}
+
+/// Fields of training, and of backbones, of which other stages than the last can be asked for.
+const WITHOUT_INFLUENCE: &[&str] = &[
+    "drop_path_rate",
+    "image_size",
+    "out_features",
+    "out_indices",
+    "stage_names",
+];
+
+fn common(fields: &Fields<'_>, kind: StagesKind) -> Result<StagesSpec, ConfigError> {
+    fields.only("num_channels", "3", |v| v.as_u64() == Some(3))?;
+    let channels = sizes(fields, "hidden_sizes")?;
+    let depths = sizes(fields, "depths")?;
+    ensure(channels.len() == depths.len(), || {
+        format!(
+            "{} hidden_sizes, but {} depths",
+            channels.len(),
+            depths.len()
+        )
+    })?;
+    ensure(depths.iter().all(|depth| *depth <= MOST), || {
+        format!("a stage of more than {MOST} layers")
+    })?;
+    let found = activation(fields, "hidden_act")?;
+    Ok(StagesSpec {
+        channels,
+        depths,
+        activation: fields.required("hidden_act", found)?,
+        eps: 0.0,
+        kind,
+    })
+}
+
+pub(super) fn resnet(fields: &Fields<'_>) -> Result<StagesSpec, ConfigError> {
+    let flag = |name| Ok::<_, ConfigError>(fields.opt_bool(name)?.unwrap_or(false));
+    let shrinks_first = flag("downsample_in_bottleneck")?;
+    let mut layer = ResidualLayer::Bottleneck { shrinks_first };
+    fields.only("layer_type", "\"basic\" or \"bottleneck\"", |v| {
+        if v.as_str() == Some("basic") {
+            layer = ResidualLayer::Basic;
+        }
+        matches!(v.as_str(), Some("basic" | "bottleneck"))
+    })?;
+    let kind = StagesKind::Residual {
+        stem: fields.size("embedding_size")?,
+        layer,
+        shrinks_at_once: flag("downsample_in_first_stage")?,
+    };
+    let spec = common(fields, kind)?;
+    if let ResidualLayer::Bottleneck { .. } = layer {
+        ensure(spec.channels.iter().all(|n| *n >= 4), || {
+            "a bottleneck of fewer than 4 channels".to_string()
+        })?;
+    }
+    fields.finish(&[HARMLESS, WITHOUT_INFLUENCE])?;
+    Ok(spec)
+}
+
+pub(super) fn convnext(fields: &Fields<'_>) -> Result<StagesSpec, ConfigError> {
+    let mut scale = Some(1e-6);
+    fields.only("layer_scale_init_value", "a number", |v| {
+        scale = v.as_f64();
+        scale.is_some()
+    })?;
+    let kind = StagesKind::ConvNext {
+        patch: fields.opt_size("patch_size")?.unwrap_or(4),
+        layer_scale: scale.is_some_and(|scale| scale > 0.0),
+    };
+    let mut spec = common(fields, kind)?;
+    spec.eps = fields.opt_positive("layer_norm_eps")?.unwrap_or(1e-12) as f32;
+    let count = spec.channels.len() as u64;
+    let supported = format!("{count}, the number of hidden_sizes");
+    fields.only("num_stages", &supported, |v| v.as_u64() == Some(count))?;
+    fields.finish(&[HARMLESS, WITHOUT_INFLUENCE])?;
+    Ok(spec)
+}

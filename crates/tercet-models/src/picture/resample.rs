@@ -1,0 +1,230 @@
+//! Resizing with a filter that grows with the step between pixels, in fixed point as Pillow 13 has it: along rows, then along
+//! columns, 8 bits between; the other way round where the height shrinks by more than twice of what the width does (in pixels).
+//! Versions before 13 never turn the order.
+
+use super::{Picture, PictureError, check_size};
+
+/// What a pixel is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Filter {
+    /// The mean of a box.
+    Box,
+    /// A triangle.
+    Bilinear,
+    /// A raised cosine times a sinc.
+    Hamming,
+    /// A cubic (Keys, "Cubic convolution interpolation", 1981, with -0.5).
+    Bicubic,
+    /// A sinc times a sinc (Lanczos) of three lobes.
+    Lanczos,
+}
+
+impl Filter {
+    /// The filter of this number in the files of the reference; there is none for the nearest pixel (0).
+    pub(super) fn of_number(number: u64) -> Option<Filter> {
+        match number {
+            1 => Some(Filter::Lanczos),
+            2 => Some(Filter::Bilinear),
+            3 => Some(Filter::Bicubic),
+            4 => Some(Filter::Box),
+            5 => Some(Filter::Hamming),
+            _ => None,
+        }
+    }
+
+    /// How far it reaches, in pixels of what is made.
+    fn reach(self) -> f64 {
+        match self {
+            Filter::Box => 0.5,
+            Filter::Bilinear | Filter::Hamming => 1.0,
+            Filter::Bicubic => 2.0,
+            Filter::Lanczos => 3.0,
+        }
+    }
+
+    fn weight(self, x: f64) -> f64 {
+        let sinc = |x: f64| match x == 0.0 {
+            true => 1.0,
+            false => (x * std::f64::consts::PI).sin() / (x * std::f64::consts::PI),
+        };
+        let far = x.abs();
+        match self {
+            Filter::Box if x > -0.5 && x <= 0.5 => 1.0,
+            Filter::Bilinear if far < 1.0 => 1.0 - far,
+            Filter::Hamming if far < 1.0 => {
+                sinc(far) * (0.54 + 0.46 * (far * std::f64::consts::PI).cos())
+            }
+            Filter::Bicubic if far < 1.0 => ((1.5 * far) - 2.5) * far * far + 1.0,
+            Filter::Bicubic if far < 2.0 => -0.5 * (((far - 5.0) * far + 8.0) * far - 4.0),
+            Filter::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
+            _ => 0.0,
+        }
+    }
+}
+
+/// Bits of a weight behind the point.
+const BITS: u32 = 32 - 8 - 2;
+
+/// What a pixel is made of: the first of its sources, and their weights.
+struct Taps {
+    first: usize,
+    weights: Vec<i32>,
+}
+
+fn taps(filter: Filter, from: usize, to: usize) -> Vec<Taps> {
+    let scale = from as f64 / to as f64;
+    let wide = scale.max(1.0);
+    let reach = filter.reach() * wide;
+    let of = |at: usize| {
+        let center = (at as f64 + 0.5) * scale;
+        // Casts saturate below zero.
+        let first = ((center - reach + 0.5) as usize).min(from - 1);
+        let end = ((center + reach + 0.5) as usize).min(from).max(first + 1);
+        let weight = |i: usize| filter.weight((i as f64 - center + 0.5) / wide);
+        let weights: Vec<f64> = (first..end).map(weight).collect();
+        let sum: f64 = weights.iter().sum();
+        let fixed = weights.iter().map(|w| {
+            let w = if sum == 0.0 { *w } else { w / sum };
+            let w = w * f64::from(1u32 << BITS);
+            (w + if w < 0.0 { -0.5 } else { 0.5 }) as i32
+        });
+        Taps {
+            first,
+            weights: fixed.collect(),
+        }
+    };
+    (0..to).map(of).collect()
+}
+
+/// The sum of products as a byte.
+fn byte(sum: i32) -> u8 {
+    (sum >> BITS).clamp(0, 255) as u8
+}
+
+const HALF: i32 = 1 << (BITS - 1);
+
+impl Picture {
+    /// The picture with other sides.
+    ///
+    /// # Errors
+    /// [`PictureError::Size`] for sides that are not read.
+    pub fn resized(
+        &self,
+        width: usize,
+        height: usize,
+        filter: Filter,
+    ) -> Result<Picture, PictureError> {
+        check_size(width, height)?;
+        let fewer = |from: usize, to: usize| from as i64 - to as i64;
+        let (columns, rows) = (fewer(self.width, width), fewer(self.height, height));
+        match rows > 0 && rows > 2 * columns {
+            true => self.with_rows(height, filter)?.with_columns(width, filter),
+            false => self.with_columns(width, filter)?.with_rows(height, filter),
+        }
+    }
+
+    fn with_columns(&self, width: usize, filter: Filter) -> Result<Picture, PictureError> {
+        check_size(width, self.height)?;
+        if width == self.width {
+            return Ok(self.clone());
+        }
+        let taps = taps(filter, self.width, width);
+        let mut rgb = Vec::with_capacity(3 * width * self.height);
+        for line in self.rgb.chunks_exact(3 * self.width) {
+            for Taps { first, weights } in &taps {
+                let mut sums = [HALF; 3];
+                let pixels = line[3 * first..].chunks_exact(3);
+                for (pixel, weight) in pixels.zip(weights) {
+                    for (sum, x) in sums.iter_mut().zip(pixel) {
+                        *sum += i32::from(*x) * weight;
+                    }
+                }
+                rgb.extend(sums.map(byte));
+            }
+        }
+        Picture::from_rgb(width, self.height, rgb)
+    }
+
+    fn with_rows(&self, height: usize, filter: Filter) -> Result<Picture, PictureError> {
+        check_size(self.width, height)?;
+        if height == self.height {
+            return Ok(self.clone());
+        }
+        let row = 3 * self.width;
+        let mut rgb = Vec::with_capacity(row * height);
+        let mut sums = vec![HALF; row];
+        for Taps { first, weights } in taps(filter, self.height, height) {
+            sums.fill(HALF);
+            let lines = self.rgb[first * row..].chunks_exact(row);
+            for (line, weight) in lines.zip(&weights) {
+                for (sum, x) in sums.iter_mut().zip(line) {
+                    *sum += i32::from(*x) * weight;
+                }
+            }
+            rgb.extend(sums.iter().map(|sum| byte(*sum)));
+        }
+        Picture::from_rgb(self.width, height, rgb)
+    }
+
+    /// The middle of the picture, of these sides; zeros around one that is smaller.
+    ///
+    /// # Errors
+    /// [`PictureError::Size`] for sides that are not read.
+    pub fn center_cropped(&self, width: usize, height: usize) -> Result<Picture, PictureError> {
+        check_size(width, height)?;
+        // Rounded down, below zero too.
+        let before = |own: usize, new: usize| (own as i64 - new as i64).div_euclid(2);
+        let [left, top] = [before(self.width, width), before(self.height, height)];
+        let mut rgb = vec![0; 3 * width * height];
+        for (y, line) in rgb.chunks_exact_mut(3 * width).enumerate() {
+            let source = usize::try_from(y as i64 + top).ok();
+            let Some(source) = source.filter(|y| *y < self.height) else {
+                continue;
+            };
+            let own = &self.rgb[3 * source * self.width..][..3 * self.width];
+            let [from, to] = match usize::try_from(left) {
+                Ok(left) => [left, 0],
+                Err(_) => [0, left.unsigned_abs() as usize],
+            };
+            let count = (self.width - from).min(width - to);
+            line[3 * to..][..3 * count].copy_from_slice(&own[3 * from..][..3 * count]);
+        }
+        Picture::from_rgb(width, height, rgb)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::{Filter, Picture};
+
+    fn gray(width: usize, height: usize, values: &[u8]) -> Picture {
+        let rgb = values.iter().flat_map(|x| [*x; 3]).collect();
+        Picture::from_rgb(width, height, rgb).unwrap()
+    }
+
+    fn values(picture: &Picture) -> Vec<u8> {
+        picture.rgb().iter().step_by(3).copied().collect()
+    }
+
+    #[test]
+    fn halves_and_doubles() {
+        let line = gray(4, 1, &[0, 100, 200, 100]);
+        let filter = Filter::Box;
+        assert_eq!(values(&line.resized(2, 1, filter).unwrap()), [50, 150]);
+        let two = gray(1, 2, &[0, 200]);
+        let four = two.resized(1, 4, Filter::Bilinear).unwrap();
+        assert_eq!(values(&four), [0, 50, 150, 200]);
+        assert_eq!(line.resized(4, 1, Filter::Lanczos).unwrap(), line);
+    }
+
+    #[test]
+    fn crops_have_zeros_around_what_is_smaller() {
+        let four = gray(2, 2, &[1, 2, 3, 4]);
+        let around = four.center_cropped(5, 1).unwrap();
+        assert_eq!(values(&around), [0, 0, 1, 2, 0]);
+        assert_eq!(values(&four.center_cropped(1, 1).unwrap()), [1]);
+        let odd = gray(3, 1, &[1, 2, 3]);
+        assert_eq!(values(&odd.center_cropped(2, 1).unwrap()), [1, 2]);
+    }
+}
