@@ -14,11 +14,12 @@ use crate::{cache, env, fetch, process};
 const PROGRAM: &str = "tercet-parity";
 
 /// The files of `tests/data` that are read when tests run; the rest is part of the program.
-const DATA: [&str; 6] = [
+const DATA: [&str; 7] = [
     "tiny-rust-llama",
     "minilm",
     "decoders",
     "encoders",
+    "speech",
     "onnx-torch",
     "onnx-packages",
 ];

@@ -8,6 +8,7 @@
 mod classes;
 pub(crate) mod packing;
 mod sentence;
+mod speech;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -9,6 +9,7 @@
 //! | [`tokenizer`] | tokenizers, from `tokenizer.json` or a GGUF file's own vocabulary |
 //! | [`adapter`] | low-rank adapters of PEFT and of llama.cpp; merging them into a model |
 //! | [`training`] | training graphs of the model families |
+//! | [`speech`] | speech to text with Whisper |
 //! | [`save`] | writes models and adapters |
 //! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
 //! | `onnx` | ONNX models as graphs and sessions (feature `onnx`) |
@@ -35,6 +36,7 @@ pub mod mmap;
 mod open;
 pub mod safetensors;
 pub mod save;
+pub mod speech;
 #[cfg(feature = "splat")]
 pub mod splat;
 pub mod tokenizer;
@@ -46,11 +48,11 @@ pub use builder::training;
 pub use builder::{
     Classifier, Decoder, DecoderOptions, DenseModule, Embedder, Encoder, EncoderOutput, Generator,
     Label, MadeUp, Model, ModelError, PoolingMode, Products, Sampling, SamplingOptions,
-    ScaledAdapter, Scoring, SentenceModule, SentenceModules, Step, TokenLabel, Weights,
+    ScaledAdapter, Scoring, SentenceModule, SentenceModules, Speech, Step, TokenLabel, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
-    Positions, RopeLayout, TokenTypes,
+    Positions, RopeLayout, SpeechSpec, SpeechTokens, TokenTypes,
 };
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};

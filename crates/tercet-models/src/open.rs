@@ -1,6 +1,7 @@
 //! Opening a model of any kind: a GGUF file or a Hugging Face folder.
 
 mod encoder;
+mod speech;
 
 use std::path::Path;
 
@@ -21,6 +22,8 @@ pub enum Family {
     Decoder,
     /// Text encoders of any family of [`EncoderSpec`](crate::EncoderSpec): embeddings, classes.
     Encoder,
+    /// Speech recognizers of [`SpeechSpec`](crate::SpeechSpec): transcripts.
+    Speech,
 }
 
 /// The files of a model.
@@ -79,9 +82,14 @@ impl ModelFiles {
             ModelFiles::Gguf(_) => false,
             ModelFiles::Hf(_) => config::encoder::of_model_type(name).is_some(),
         };
+        let is_speech = match self {
+            ModelFiles::Gguf(_) => false,
+            ModelFiles::Hf(_) => name == config::speech::MODEL_TYPE,
+        };
         match name {
             _ if is_decoder => Ok(Family::Decoder),
             _ if is_encoder => Ok(Family::Encoder),
+            _ if is_speech => Ok(Family::Speech),
             _ => Err(Error::Architecture {
                 name: name.chars().take(64).collect(),
             }),

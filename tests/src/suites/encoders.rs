@@ -13,7 +13,7 @@ use crate::{Test, data, executors};
 /// How near numbers must be, of their standard deviation.
 const NEAR: f64 = 1e-4;
 
-type Failure = Box<dyn std::error::Error>;
+pub(super) type Failure = Box<dyn std::error::Error>;
 
 /// A text as tokens, and what transformers computed of it.
 struct Text {
@@ -23,11 +23,11 @@ struct Text {
     logits: Option<Vec<f64>>,
 }
 
-fn json(path: &Path) -> Result<Json, Failure> {
+pub(super) fn json(path: &Path) -> Result<Json, Failure> {
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
-fn numbers(json: &Json) -> Vec<f64> {
+pub(super) fn numbers(json: &Json) -> Vec<f64> {
     let all = json.as_array().into_iter().flatten();
     all.filter_map(Json::as_f64).collect()
 }
@@ -53,7 +53,7 @@ fn reference(dir: &Path) -> Result<Vec<Text>, Failure> {
 }
 
 /// The largest difference over the standard deviation of what is wanted.
-fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), Failure> {
+pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), Failure> {
     if got.len() != want.len() || want.is_empty() {
         return Err(format!("{what}: {} numbers, want {}", got.len(), want.len()).into());
     }

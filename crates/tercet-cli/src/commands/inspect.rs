@@ -130,6 +130,7 @@ fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
     let checked = files.family().and_then(|family| match family {
         Family::Decoder => files.decoder_spec().map(Some),
         Family::Encoder => files.encoder_spec().map(|_| None),
+        Family::Speech => files.speech_tokens().map(|_| None),
     });
     match checked {
         Ok(Some(c)) => {

@@ -121,6 +121,10 @@ fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projectio
                 })
                 .collect())
         }
+        Family::Speech => {
+            let reason = "adapters are not merged into speech recognizers";
+            Err(AdapterError::Unsupported(reason.to_string()).into())
+        }
         Family::Encoder => {
             let spec = files.encoder_spec()?;
             let names = EncoderNames::of(&spec, weights);

@@ -8,6 +8,7 @@
 pub(crate) mod decoder;
 pub(crate) mod encoder;
 mod fields;
+pub(crate) mod speech;
 
 pub use decoder::{
     Activation, DecoderDims, DecoderFamily, DecoderSpec, ExpertTensors, Experts, FeedForward,
@@ -19,6 +20,7 @@ pub use encoder::{
     TokenTypes,
 };
 pub(crate) use fields::Fields;
+pub use speech::{SpeechSpec, SpeechTokens};
 
 use crate::gguf::GgufError;
 
@@ -73,7 +75,12 @@ fn and_more(more: usize) -> String {
 
 /// The architectures that have a builder.
 pub(crate) fn supported() -> String {
-    format!("{}, {}", decoder::model_types(), encoder::model_types())
+    format!(
+        "{}, {}, {}",
+        decoder::model_types(),
+        encoder::model_types(),
+        speech::MODEL_TYPE
+    )
 }
 
 /// `Ok` if `condition` holds, else [`ConfigError::Inconsistent`].

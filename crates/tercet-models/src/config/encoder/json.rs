@@ -123,7 +123,7 @@ fn size(fields: &Fields<'_>, names: &'static [&'static str]) -> Result<usize, Co
 }
 
 /// The nonlinearity that a field names.
-pub(super) fn activation(
+pub(in crate::config) fn activation(
     fields: &Fields<'_>,
     name: &'static str,
 ) -> Result<Option<Activation>, ConfigError> {

@@ -16,6 +16,7 @@ use super::decoder::{Activation, FeedForward, Norm, NormKind, Rope};
 use super::{ConfigError, Fields, ensure};
 pub use families::EncoderFamily;
 pub(crate) use families::{model_types, of_model_type, task_prefixes};
+pub(super) use json::activation;
 pub(crate) use part::{EncoderNames, EncoderPart};
 pub(crate) use tensors::refuse_unknown_modules;
 
