@@ -9,8 +9,8 @@ use super::SpeechError;
 use crate::builder::{ModelError, speech::PART};
 use crate::config::speech::{FRAME, HOP, RATE};
 
-/// Seconds of a recording at most: 50 MB of features each hour and 128 bands make that 2 GB.
-const MOST_SECONDS: usize = 11 * 3600;
+/// Seconds of a recording at most: four hours, whose features of 128 bands take 740 MB.
+const MOST_SECONDS: usize = 4 * 3600;
 /// What the signal is reflected by.
 const REFLECTED: usize = FRAME / 2;
 /// Samples of a run.
