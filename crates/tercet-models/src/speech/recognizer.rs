@@ -204,7 +204,9 @@ impl Recognizer {
         }
         let none = Some(self.tokens.no_timestamps);
         match (timestamps, first.last() == Some(&none)) {
-            (true, true) => drop(first.pop()),
+            (true, true) => {
+                first.pop();
+            }
             (false, false) => first.push(none),
             (true, false) | (false, true) => {}
         }
