@@ -14,18 +14,18 @@ def model(**more):
     } | more
 
 
-# name: fields of the model, seconds of a window, several languages, the manner, and the seed and how long
-# the embeddings of timestamps are.
+# name: fields of the model, seconds of a window, several languages, the manner, and what weights are drawn
+# with: the seed, how long embeddings are, and what those of timestamps are of that.
 CONFIGS = {
-    "whisper-a": (model(num_hidden_layers=2, max_length=96), 30, True, "hub", (1, 0.55)),
+    "whisper-a": (model(num_hidden_layers=2, max_length=96), 30, True, "hub", (1, 3.2, 0.55)),
     "whisper-b": (
         model(
             d_model=40, num_mel_bins=128, encoder_layers=1, decoder_layers=3, encoder_ffn_dim=56, decoder_ffn_dim=72,
-            encoder_attention_heads=4, decoder_attention_heads=2, max_source_positions=250, scale_embedding=True,
-        ), 5, True, "library", (2, 0.42),
+            encoder_attention_heads=4, decoder_attention_heads=2, max_source_positions=250,
+        ), 5, True, "library", (2, 0.5, 0.42),
     ),
     "whisper-c": (
         model(d_model=32, encoder_attention_heads=2, decoder_attention_heads=4, max_source_positions=500, activation_function="relu"),
-        10, False, "hub", (3, 0.52),
+        10, False, "hub", (3, 3.2, 0.52),
     ),
 }

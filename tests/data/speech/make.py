@@ -100,7 +100,7 @@ def generation(tok, ids, config, multilingual, style):
     return fields
 
 
-def randomize(model, ids, seed, times):
+def randomize(model, ids, seed, length, times):
     """Weights as wide as trained ones are for their inputs, so that text, timestamps and the end all occur."""
     draw = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
@@ -119,11 +119,10 @@ def randomize(model, ids, seed, times):
                 # One of the last norm would be one of all tokens.
                 x = (0.03 if "decoder.layer_norm" in name else 0.3) * x
         if name.endswith("embed_tokens.weight"):
-            x = 3.2 * x / x.norm(dim=1, keepdim=True)
+            x = length * x / x.norm(dim=1, keepdim=True)
             # Together, timestamps are about as likely as the likeliest word.
             x[ids["<|notimestamps|>"] + 1 :] *= times
             x[ids["<|endoftext|>"]] *= 1.4
-            x /= model.model.decoder.embed_scale
         p.data.copy_(x.half().float())
 
 

@@ -165,7 +165,6 @@ fn decoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
     let rows = b.graph.input("rows", ids(rows))?;
     let table = "model.decoder.embed_tokens.weight";
     let x = b.embedding(tokens, table, [spec.vocab, width])?;
-    let x = b.times(x, spec.embedding_scale)?;
     let name = "model.decoder.embed_positions.weight";
     let at = b.embedding(positions, name, [spec.text_positions, width])?;
     let mut x = b.graph.plus(x, at)?;

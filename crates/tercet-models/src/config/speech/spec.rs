@@ -66,8 +66,6 @@ pub struct SpeechSpec {
     pub text_positions: usize,
     /// The nonlinearity of the feed-forward networks.
     pub activation: Activation,
-    /// What embeddings of tokens are multiplied with.
-    pub embedding_scale: f32,
 }
 
 impl SpeechSpec {
@@ -89,7 +87,8 @@ impl SpeechSpec {
         fields.only("is_encoder_decoder", "true", |v| v.as_bool() == Some(true))?;
         fields.only("tie_word_embeddings", "true", |v| v.as_bool() == Some(true))?;
         let width = fields.size("d_model")?;
-        let scaled = fields.opt_bool("scale_embedding")?.unwrap_or(false);
+        // No model has it, and what the library does with it has changed.
+        fields.only("scale_embedding", "false", |v| v.as_bool() == Some(false))?;
         let spec = SpeechSpec {
             mels: fields.size("num_mel_bins")?,
             width,
@@ -104,7 +103,6 @@ impl SpeechSpec {
             text_positions: fields.size("max_target_positions")?,
             activation: encoder::activation(&fields, "activation_function")?
                 .unwrap_or(Activation::Gelu),
-            embedding_scale: if scaled { (width as f32).sqrt() } else { 1.0 },
         };
         fields.finish(&[HARMLESS, WITHOUT_INFLUENCE])?;
         for (name, heads) in [
@@ -217,7 +215,6 @@ mod tests {
     fn the_largest_is_read() {
         let spec = SpeechSpec::from_json(&large()).unwrap();
         assert_eq!((spec.mels, spec.frames(), spec.vocab), (128, 3000, 51_866));
-        assert_eq!(spec.embedding_scale, 1.0);
         // Its turbo.
         let mut turbo = large();
         turbo.insert("decoder_layers".into(), 4.into());
@@ -227,6 +224,7 @@ mod tests {
     #[test]
     fn what_is_not_honoured_is_refused() {
         for (name, value, part) in [
+            ("scale_embedding", true.into(), "`scale_embedding`"),
             ("rotary_dims", 32.into(), "`rotary_dims`"),
             ("d_model", 0.into(), "`d_model`"),
             ("d_model", 1281.into(), "not a multiple"),
