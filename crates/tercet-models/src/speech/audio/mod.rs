@@ -20,7 +20,7 @@ use crate::config::speech::RATE;
 use resample::Resampler;
 
 /// Rates that are read, in samples a second.
-const RATES: std::ops::RangeInclusive<u32> = 1_000..=384_000;
+const RATES: std::ops::RangeInclusive<u32> = 1_000..=192_000;
 
 /// Why an audio file was refused.
 #[derive(Debug, thiserror::Error)]

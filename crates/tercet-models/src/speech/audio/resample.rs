@@ -131,6 +131,9 @@ fn bessel(x: f64) -> f64 {
     for k in 1..60 {
         term *= (x / (2.0 * f64::from(k))).powi(2);
         sum += term;
+        if term < 1e-17 * sum {
+            break;
+        }
     }
     sum
 }
