@@ -26,22 +26,22 @@ fn reference(model: &str, options: &Value) -> Value {
 fn wav(rate: u32, channels: u16, samples: &[i16]) -> Vec<u8> {
     let bytes: Vec<u8> = samples.iter().flat_map(|x| x.to_le_bytes()).collect();
     let each = u32::from(channels) * 2;
-    [
+    let parts: [&[u8]; 13] = [
         b"RIFF",
-        &(36 + bytes.len() as u32).to_le_bytes()[..],
+        &(36 + bytes.len() as u32).to_le_bytes(),
         b"WAVEfmt ",
         &16u32.to_le_bytes(),
         &1u16.to_le_bytes(),
         &channels.to_le_bytes(),
         &rate.to_le_bytes(),
-        &(rate * each).to_le_bytes(),
+        &rate.wrapping_mul(each).to_le_bytes(),
         &(each as u16).to_le_bytes(),
         &16u16.to_le_bytes(),
         b"data",
         &(bytes.len() as u32).to_le_bytes(),
         &bytes,
-    ]
-    .concat()
+    ];
+    parts.concat()
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn transcribe_writes_what_generate_does() {
     let of = |model: &str, more: &[&str]| -> String {
         let model = data(model);
         let args = ["transcribe", "-m", &model, &audio, "--no-fallback"];
-        good(&[&args, more].concat()).out
+        good(&[&args[..], more].concat()).out
     };
     let want = reference(C, &serde_json::json!({}));
     assert_eq!(of(C, &[]).trim_end(), want["text"].as_str().unwrap().trim());
@@ -122,7 +122,10 @@ fn what_transcribe_cannot_do_is_said() {
     let audio = data("speech/speech.flac");
     let of = |file: &str, parts: &[&str]| bad(&["transcribe", "-m", &english, file], 1, parts);
     of("/nowhere/a.wav", &["/nowhere/a.wav"]);
-    of(&scratch.file("empty.wav", []), &["empty.wav", "no samples"]);
+    of(
+        &scratch.file("empty.wav", b""),
+        &["empty.wav", "no samples"],
+    );
     of(
         &scratch.file("silent.wav", wav(16_000, 1, &[])),
         &["silent.wav", "no samples"],
@@ -143,7 +146,7 @@ fn what_transcribe_cannot_do_is_said() {
     of(&scratch.file("cut.flac", &flac[..60]), &["cut.flac"]);
     let with = |model: &str, more: &[&str], parts: &[&str]| {
         bad(
-            &[&["transcribe", "-m", model, &audio], more].concat(),
+            &[&["transcribe", "-m", model, &audio][..], more].concat(),
             1,
             parts,
         );
@@ -152,11 +155,4 @@ fn what_transcribe_cannot_do_is_said() {
     with(&english, &["--language", "en"], &["English alone"]);
     with(&data("encoders/bert-a"), &[], &["whisper"]);
     bad(&["embed", "-m", &model, "a"], 1, &["whisper"]);
-    bad(
-        &[
-            "finetune", "-m", &model, "--data", "/nowhere", "--out", "/nowhere",
-        ],
-        2,
-        &[],
-    );
 }

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CODE")]
     language: Option<String>,
     /// What to write: what is said, or that in English [default: what is said]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", value_enum)]
     task: Option<TaskName>,
     /// Put times before the lines of text
     #[arg(long)]
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_fallback: bool,
     /// Seed of the random numbers for higher temperatures; -1 draws one
-    #[arg(long, value_name = "N", default_value = "0", value_parser = super::seed, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = super::seed)]
     seed: u64,
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
