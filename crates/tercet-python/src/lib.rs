@@ -109,7 +109,7 @@ fn load<'py>(
         Family::Speech => {
             let reason = "speech recognizers are not there in Python; `tercet transcribe` runs them";
             let unsupported = tercet_models::ModelError::Unsupported(reason.to_string());
-            Err(errors::model(unsupported.into()))
+            Err(errors::model(unsupported))
         }
     }
 }
