@@ -14,12 +14,13 @@ use crate::{cache, env, fetch, process};
 const PROGRAM: &str = "tercet-parity";
 
 /// The files of `tests/data` that are read when tests run; the rest is part of the program.
-const DATA: [&str; 7] = [
+const DATA: [&str; 8] = [
     "tiny-rust-llama",
     "minilm",
     "decoders",
     "encoders",
     "vision",
+    "speech",
     "onnx-torch",
     "onnx-packages",
 ];

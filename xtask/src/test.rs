@@ -95,7 +95,7 @@ const SLOW_TO_COMPILE: [&str; 4] = ["dequant_grouped_mat_mul", "fft", "gated_del
 /// What passes and rules make of a case is run on the CPU here, and on a GPU by `cargo xtask parity`: a software driver
 /// would compile most kernels twice more. The graphs of gradients are made of operators that are run in all their cases:
 /// two of each, ten of those that torch was asked for, and one training; the others on a GPU.
-const NOT_ON_VULKAN: [&str; 9] = [
+const NOT_ON_VULKAN: [&str; 10] = [
     "/without_passes",
     "/decomposed",
     "gradients/*/more",
@@ -103,13 +103,15 @@ const NOT_ON_VULKAN: [&str; 9] = [
     "curves/*/more",
     "decoders/*/more",
     "encoders/*/more",
+    "speech/*/more",
+    "speech/*/more",
     "onnx/silero_vad_",
     "steps/*/more",
 ];
 
 /// wgpu plays the programs that Vulkan plays, of the same kernels in WGSL. So models that differ by their graphs alone, long
 /// rows and the forms in 16 bits, which differ from F32 in how words are unpacked, are run on Vulkan.
-const NOT_ON_WGPU: [&str; 12] = [
+const NOT_ON_WGPU: [&str; 13] = [
     "gradients/",
     "torch/",
     "curves/",

@@ -59,6 +59,9 @@ enum Command {
     Classify(commands::classify::Args),
     /// Order documents by how well they answer a query
     Rerank(commands::rerank::Args),
+    /// Write what is said in a recording
+    #[cfg(feature = "audio")]
+    Transcribe(Box<commands::transcribe::Args>),
     /// Show what is in a model file: metadata, tensors, parameters, memory
     Inspect(commands::inspect::Args),
     /// Run a graph in text form or an ONNX model on .npy or .npz inputs
@@ -109,6 +112,8 @@ fn run(command: Command) -> Result<Outcome, CliError> {
         Command::Embed(args) => commands::embed::run(&args),
         Command::Classify(args) => commands::classify::run(&args),
         Command::Rerank(args) => commands::rerank::run(&args),
+        #[cfg(feature = "audio")]
+        Command::Transcribe(args) => commands::transcribe::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Explain(args) => commands::explain::run(&args),

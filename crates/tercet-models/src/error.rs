@@ -12,6 +12,7 @@ use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
 #[cfg(feature = "splat")]
 use crate::splat::SplatError;
+use crate::speech::SpeechError;
 use crate::tokenizer::TokenizerError;
 use crate::weight::WeightError;
 
@@ -59,6 +60,13 @@ pub enum Error {
     #[cfg(feature = "splat")]
     #[error("scene of Gaussians")]
     Splat(#[from] SplatError),
+    /// Speech was not recognized.
+    #[error(transparent)]
+    Speech(#[from] SpeechError),
+    /// An audio file was refused.
+    #[cfg(feature = "audio")]
+    #[error(transparent)]
+    Audio(#[from] crate::speech::audio::AudioError),
     /// There is no builder for the architecture.
     #[error(
         "architecture `{name}` is not supported; supported: {}",

@@ -11,6 +11,7 @@ pub(crate) mod packing;
 mod sentence;
 mod shards;
 mod vision;
+mod speech;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -10,6 +10,7 @@
 //! | [`adapter`] | low-rank adapters of PEFT and of llama.cpp; merging them into a model |
 //! | [`picture`] | PNG and JPEG files, and how models of pictures read them |
 //! | [`training`] | training graphs of the model families |
+//! | [`speech`] | speech to text with Whisper |
 //! | [`save`] | writes models and adapters |
 //! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
 //! | `onnx` | ONNX models as graphs and sessions (feature `onnx`) |
@@ -37,6 +38,7 @@ mod open;
 pub mod picture;
 pub mod safetensors;
 pub mod save;
+pub mod speech;
 #[cfg(feature = "splat")]
 pub mod splat;
 pub mod tokenizer;
@@ -49,11 +51,11 @@ pub use builder::{
     Classifier, Decoder, DecoderOptions, DenseModule, Embedder, Encoder, EncoderOutput, Generator,
     Label, MadeUp, Model, ModelError, PictureClassifier, PictureEncoder, PictureLabels,
     PoolingMode, Products, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
-    SentenceModules, Step, TokenLabel, VisionModel, VisionOutput, Weights,
+    SentenceModules, Speech, Step, TokenLabel, VisionModel, VisionOutput, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
-    Positions, RopeLayout, TokenTypes, VisionFamily, VisionSpec,
+    Positions, RopeLayout, SpeechSpec, SpeechTokens, TokenTypes, VisionFamily, VisionSpec,
 };
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};

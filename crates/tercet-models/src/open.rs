@@ -2,6 +2,7 @@
 
 mod encoder;
 mod vision;
+mod speech;
 
 use std::path::Path;
 
@@ -25,6 +26,8 @@ pub enum Family {
     Encoder,
     /// Models of pictures, of any family of [`VisionSpec`](crate::VisionSpec): features, classes; some with texts.
     Vision,
+    /// Speech recognizers of [`SpeechSpec`](crate::SpeechSpec): transcripts.
+    Speech,
 }
 
 /// The files of a model.
@@ -87,10 +90,15 @@ impl ModelFiles {
             ModelFiles::Gguf(_) => false,
             ModelFiles::Hf(_) => config::vision::of_model_type(name).is_some(),
         };
+        let is_speech = match self {
+            ModelFiles::Gguf(_) => false,
+            ModelFiles::Hf(_) => name == config::speech::MODEL_TYPE,
+        };
         match name {
             _ if is_vision => Ok(Family::Vision),
             _ if is_decoder => Ok(Family::Decoder),
             _ if is_encoder => Ok(Family::Encoder),
+            _ if is_speech => Ok(Family::Speech),
             _ => Err(Error::Architecture {
                 name: name.chars().take(64).collect(),
             }),

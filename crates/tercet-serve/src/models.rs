@@ -54,6 +54,12 @@ impl Models {
                 });
             }
             Family::Encoder => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
+            Family::Speech => {
+                let reason = "speech recognizers are not served; `tercet transcribe` runs them";
+                let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
+                let name = name.to_string();
+                return Err(ServeError::Model { name, source });
+            }
         };
         self.all.push((name.to_string(), model));
         Ok(())

@@ -21,6 +21,7 @@ mod resident;
 mod rows;
 mod scatter;
 mod seeds;
+mod speech;
 mod split;
 mod steps;
 mod torch;
@@ -46,6 +47,7 @@ pub const SUITES: &[Suite] = &[
     suite("decoders", decoders::tests),
     suite("encoders", encoders::tests),
     suite("vision", vision::tests),
+    suite("speech", speech::tests),
     suite("steps", steps::tests),
     suite("random", random::tests),
     suite("control", control::tests),

@@ -29,6 +29,8 @@ pub(crate) mod splat;
 mod tensors;
 mod texts;
 pub(crate) mod trace;
+#[cfg(feature = "audio")]
+pub(crate) mod transcribe;
 pub(crate) mod tune;
 pub(crate) mod verify;
 mod writing;

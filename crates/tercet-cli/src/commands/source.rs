@@ -178,6 +178,10 @@ impl Source {
                 let inputs = bert_inputs(&encoder);
                 (encoder.model, options, inputs)
             }
+            Family::Speech => {
+                let reason = "a speech recognizer is three graphs, which `tercet transcribe` runs";
+                return Err(CliError::Usage(reason.to_string()));
+            }
         };
         Ok(Sourced {
             graph: model.graph,

@@ -9,6 +9,7 @@ mod encoder;
 mod generator;
 mod made_up;
 mod sampling;
+pub(crate) mod speech;
 mod stacked;
 pub mod training;
 mod tuned;
@@ -33,6 +34,7 @@ pub use encoder::{
 pub use generator::{Generator, Step};
 pub use made_up::MadeUp;
 pub use sampling::SamplingOptions;
+pub use speech::Speech;
 pub use tuned::ScaledAdapter;
 use tuned::{Mode, Tuned};
 pub(crate) use tuned::{is_called, unknown_target};

@@ -9,6 +9,7 @@ pub(crate) mod decoder;
 pub(crate) mod encoder;
 mod fields;
 pub(crate) mod vision;
+pub(crate) mod speech;
 
 pub use decoder::{
     Activation, DecoderDims, DecoderFamily, DecoderSpec, ExpertTensors, Experts, FeedForward,
@@ -24,6 +25,7 @@ pub use vision::{
     PicturePooling, ResidualLayer, StagesKind, StagesSpec, TextPooling, TextTower, VisionBody,
     VisionFamily, VisionSpec,
 };
+pub use speech::{SpeechSpec, SpeechTokens};
 
 use crate::gguf::GgufError;
 
@@ -79,7 +81,8 @@ fn and_more(more: usize) -> String {
 /// The architectures that have a builder.
 pub(crate) fn supported() -> String {
     let texts = [decoder::model_types(), encoder::model_types()];
-    format!("{}, {}", texts.join(", "), vision::model_types())
+    let rest = [vision::model_types(), speech::MODEL_TYPE.to_string()];
+    format!("{}, {}", texts.join(", "), rest.join(", "))
 }
 
 /// `Ok` if `condition` holds, else [`ConfigError::Inconsistent`].

@@ -64,13 +64,13 @@ impl EncoderOptions {
 }
 
 impl ModelFiles {
-    /// The folder that encoders are read from.
+    /// The folder that encoders, models of pictures and speech recognizers are read from.
     pub(super) fn folder(&self) -> Result<&HfFolder, Error> {
         match self {
             ModelFiles::Gguf(gguf) => {
                 let name = gguf.metadata().get_str("general.architecture")?;
                 Err(Error::Architecture {
-                    name: format!("{} in GGUF as an encoder", crate::gguf::clip(name)),
+                    name: format!("{} in GGUF as an encoder or speech recognizer", crate::gguf::clip(name)),
                 })
             }
             ModelFiles::Hf(folder) => Ok(folder),

@@ -1,0 +1,272 @@
+//! `generation_config.json` of Whisper: which tokens mean what, and which are never written.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::super::{ConfigError, Fields, ensure};
+use super::SpeechSpec;
+use crate::gguf::clip;
+
+/// Fields about the file, beams, and times of words, which are not computed.
+const WITHOUT_INFLUENCE: &[&str] = &[
+    "_from_model_config",
+    "alignment_heads",
+    "median_filter_width",
+    "pad_token_id",
+    "return_timestamps",
+    "transformers_version",
+    "use_cache",
+];
+
+/// The tokens of a speech recognizer, from `generation_config.json`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpeechTokens {
+    /// What every text begins with.
+    pub start: u32,
+    /// What ends a text.
+    pub end: u32,
+    /// What earlier text is announced by.
+    pub previous: Option<u32>,
+    /// What says that there are no timestamps. The first timestamp, of 0 s, comes after it; what says that there is no speech
+    /// comes before it.
+    pub no_timestamps: u32,
+    /// Tokens of languages, by what is between `<|` and `|>`: `en`. Empty for models of English alone.
+    pub languages: BTreeMap<String, u32>,
+    /// Tokens of tasks: `transcribe`, `translate`. Empty for models of English alone.
+    pub tasks: BTreeMap<String, u32>,
+    /// Whether the model knows several languages.
+    pub multilingual: bool,
+    /// Tokens after the first where neither language nor task was chosen; `None` is a language to be found out.
+    pub forced: Vec<Option<u32>>,
+    /// The language unless another is chosen, as [`SpeechTokens::languages`] has it.
+    pub language: Option<String>,
+    /// The task unless another is chosen.
+    pub task: Option<String>,
+    /// Never written.
+    pub suppressed: Vec<u32>,
+    /// Not written first.
+    pub suppressed_first: Vec<u32>,
+    /// The latest first timestamp, in steps of 20 ms.
+    pub latest_first: Option<usize>,
+    /// Tokens of a text at most, prompt included, before what the prompt of a window adds.
+    pub max_length: usize,
+}
+
+impl SpeechTokens {
+    /// Reads a `generation_config.json`; `config` is the `config.json` beside it, which says which tokens are forced where the
+    /// former does not.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a field that is missing, wrong, not supported or not known, and for a token outside the vocabulary.
+    pub fn from_json(
+        json: &Map<String, Value>,
+        config: &Map<String, Value>,
+        spec: &SpeechSpec,
+    ) -> Result<SpeechTokens, ConfigError> {
+        let fields = Fields::new(json, "");
+        let token = |name| fields.required(name, fields.opt_token(name)?);
+        for name in ["num_beams", "num_return_sequences", "temperature"] {
+            fields.only(name, "1", |v| v.as_f64() == Some(1.0))?;
+        }
+        for name in ["do_sample", "condition_on_prev_tokens"] {
+            fields.only(name, "false", |v| v.as_bool() == Some(false))?;
+        }
+        let languages = table(&fields, "lang_to_id")?;
+        let plain = |name: &str| {
+            name.trim_start_matches("<|")
+                .trim_end_matches("|>")
+                .to_string()
+        };
+        let languages: BTreeMap<String, u32> = languages
+            .into_iter()
+            .map(|(name, id)| (plain(&name), id))
+            .collect();
+        let forced = match fields.get("forced_decoder_ids") {
+            Some(forced) => forced_tokens(forced)?,
+            None => match config.get("forced_decoder_ids").filter(|v| !v.is_null()) {
+                Some(forced) => forced_tokens(forced)?,
+                None => Vec::new(),
+            },
+        };
+        let language = fields.opt_str("language")?;
+        // Old files name what begins a text as the BOS token, which ends it, too.
+        fields.opt_token("bos_token_id")?;
+        let tokens = SpeechTokens {
+            start: token("decoder_start_token_id")?,
+            end: token("eos_token_id")?,
+            previous: fields.opt_token("prev_sot_token_id")?,
+            no_timestamps: token("no_timestamps_token_id")?,
+            multilingual: (fields.opt_bool("is_multilingual")?).unwrap_or(!languages.is_empty()),
+            languages,
+            tasks: table(&fields, "task_to_id")?,
+            forced,
+            language: language.map(plain),
+            task: fields.opt_str("task")?.map(str::to_string),
+            suppressed: fields.tokens("suppress_tokens")?,
+            suppressed_first: fields.tokens("begin_suppress_tokens")?,
+            latest_first: match fields.get("max_initial_timestamp_index") {
+                Some(Value::Number(n)) if n.as_u64() == Some(0) => Some(0),
+                _ => fields.opt_size("max_initial_timestamp_index")?,
+            },
+            max_length: (fields.opt_size("max_length")?).unwrap_or(spec.text_positions),
+        };
+        fields.finish(&[WITHOUT_INFLUENCE])?;
+        tokens.check(spec)?;
+        Ok(tokens)
+    }
+
+    /// The timestamp of 0 s.
+    pub fn first_timestamp(&self) -> u32 {
+        self.no_timestamps + 1
+    }
+
+    fn check(&self, spec: &SpeechSpec) -> Result<(), ConfigError> {
+        let singles = [self.start, self.end, self.no_timestamps];
+        let lists = [&self.suppressed, &self.suppressed_first];
+        let all = (singles.into_iter().chain(self.previous))
+            .chain(self.languages.values().copied())
+            .chain(self.tasks.values().copied())
+            .chain(self.forced.iter().flatten().copied())
+            .chain(lists.into_iter().flatten().copied());
+        for token in all {
+            ensure((token as usize) < spec.vocab, || {
+                let vocab = spec.vocab;
+                format!("generation_config.json names token {token}; there are {vocab}")
+            })?;
+        }
+        ensure(self.no_timestamps > 0, || {
+            "`no_timestamps_token_id` = 0; what says that there is no speech comes before it".into()
+        })?;
+        ensure((self.no_timestamps as usize) + 1 < spec.vocab, || {
+            let (last, vocab) = (self.no_timestamps, spec.vocab);
+            format!("there are no timestamps after token {last} in a vocabulary of {vocab}")
+        })
+    }
+}
+
+/// Names and their tokens.
+fn table(fields: &Fields<'_>, name: &'static str) -> Result<BTreeMap<String, u32>, ConfigError> {
+    let mut tokens = BTreeMap::new();
+    for (key, value) in fields.opt_object(name)?.into_iter().flatten() {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let id = id.ok_or_else(|| ConfigError::WrongType {
+            field: format!("{name}.{}", clip(key)),
+            expected: "a token id",
+            found: clip(&value.to_string()),
+        })?;
+        tokens.insert(key.clone(), id);
+    }
+    Ok(tokens)
+}
+
+/// Pairs of places, from 1 on, and tokens.
+fn forced_tokens(json: &Value) -> Result<Vec<Option<u32>>, ConfigError> {
+    let wrong = || ConfigError::WrongType {
+        field: "forced_decoder_ids".to_string(),
+        expected: "pairs of consecutive places from 1 on, and tokens",
+        found: clip(&json.to_string()),
+    };
+    let pairs = json.as_array().ok_or_else(wrong)?;
+    let mut forced = Vec::new();
+    for (at, pair) in pairs.iter().enumerate() {
+        let [place, token] = pair.as_array().ok_or_else(wrong)?.as_slice() else {
+            return Err(wrong());
+        };
+        if place.as_u64() != Some(at as u64 + 1) {
+            return Err(wrong());
+        }
+        forced.push(match token {
+            // Only the language is found out.
+            Value::Null if at == 0 => None,
+            token => {
+                let id = token.as_u64().and_then(|id| u32::try_from(id).ok());
+                Some(id.ok_or_else(wrong)?)
+            }
+        });
+    }
+    Ok(forced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> SpeechSpec {
+        let json = r#"{
+            "model_type": "whisper", "d_model": 8, "num_mel_bins": 80, "encoder_layers": 1, "decoder_layers": 1,
+            "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8,
+            "max_source_positions": 1500, "max_target_positions": 448, "vocab_size": 51865
+        }"#;
+        SpeechSpec::from_json(&serde_json::from_str(json).unwrap()).unwrap()
+    }
+
+    fn many() -> Map<String, Value> {
+        let json = r#"{
+            "begin_suppress_tokens": [220, 50257], "bos_token_id": 50257, "decoder_start_token_id": 50258, "eos_token_id": 50257,
+            "forced_decoder_ids": [[1, null], [2, 50359]], "is_multilingual": true, "lang_to_id": {"<|de|>": 50261, "<|en|>": 50259},
+            "max_initial_timestamp_index": 50, "max_length": 448, "no_timestamps_token_id": 50363, "pad_token_id": 50257,
+            "prev_sot_token_id": 50361, "return_timestamps": false, "suppress_tokens": [1, 50362],
+            "task_to_id": {"transcribe": 50359, "translate": 50358}, "alignment_heads": [[2, 2]], "transformers_version": "4.31.0.dev0"
+        }"#;
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn tokens_of_many_languages_are_read() {
+        let tokens = SpeechTokens::from_json(&many(), &Map::new(), &spec()).unwrap();
+        assert_eq!(tokens.languages.get("de"), Some(&50_261));
+        assert_eq!(tokens.forced, [None, Some(50_359)]);
+        assert_eq!(
+            (tokens.first_timestamp(), tokens.latest_first),
+            (50_364, Some(50))
+        );
+        // What is forced may stand in config.json.
+        let mut own = many();
+        let mut config = Map::new();
+        config.extend(
+            own.remove("forced_decoder_ids")
+                .map(|f| ("forced_decoder_ids".into(), f)),
+        );
+        assert_eq!(
+            SpeechTokens::from_json(&own, &config, &spec()).unwrap(),
+            tokens
+        );
+    }
+
+    #[test]
+    fn what_is_not_honoured_is_refused() {
+        for (name, value, part) in [
+            ("num_beams", 5.into(), "`num_beams`"),
+            ("repetition_penalty", 1.5.into(), "`repetition_penalty`"),
+            ("eos_token_id", 51_865.into(), "token 51865"),
+            ("no_timestamps_token_id", 51_864.into(), "no timestamps"),
+            (
+                "no_timestamps_token_id",
+                0.into(),
+                "`no_timestamps_token_id`",
+            ),
+            (
+                "forced_decoder_ids",
+                Value::from(vec![vec![2, 7]]),
+                "`forced_decoder_ids`",
+            ),
+            (
+                "lang_to_id",
+                serde_json::json!({"<|en|>": -1}),
+                "`lang_to_id",
+            ),
+            (
+                "max_initial_timestamp_index",
+                (-1).into(),
+                "`max_initial_timestamp_index`",
+            ),
+        ] {
+            let mut json = many();
+            json.insert(name.into(), value);
+            let said = SpeechTokens::from_json(&json, &Map::new(), &spec());
+            let said = said.unwrap_err().to_string();
+            assert!(said.contains(part), "{name}: {said}");
+        }
+    }
+}

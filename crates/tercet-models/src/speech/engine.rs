@@ -1,0 +1,107 @@
+//! The compiled graphs: features, a window, tokens.
+
+use tercet::{DType, Device, Executable, Tensor, Wanted};
+
+use crate::builder::ModelError;
+use crate::builder::speech::{Speech, cross};
+
+/// The graphs of a model on a device.
+pub(super) struct Engine {
+    pub(super) features: Box<dyn Executable>,
+    encoder: Box<dyn Executable>,
+    decoder: Box<dyn Executable>,
+    layers: usize,
+    pub(super) vocab: usize,
+    /// Tokens of the longest text.
+    pub(super) context: usize,
+    inputs: [Tensor; 5],
+    outputs: Vec<Tensor>,
+}
+
+/// The inputs of the decoder that change with every token.
+const INPUTS: [&str; 5] = ["tokens", "positions", "start", "kv_len", "rows"];
+
+impl Engine {
+    pub(super) fn new(speech: &Speech, device: &Device) -> Result<Engine, ModelError> {
+        let [features, encoder, decoder] = speech.compile(device)?;
+        let empty = |shape: &[usize]| {
+            Tensor::zeros(tercet::TensorType::new(DType::I32, shape))
+                .expect("invariant: small shapes fit memory")
+        };
+        Ok(Engine {
+            features,
+            encoder,
+            decoder,
+            layers: speech.spec.decoder_layers,
+            vocab: speech.spec.vocab,
+            context: speech.spec.text_positions,
+            inputs: [
+                empty(&[0]),
+                empty(&[0]),
+                empty(&[4]),
+                empty(&[]),
+                empty(&[1]),
+            ],
+            outputs: Vec::new(),
+        })
+    }
+
+    /// Reads a window, `[1, mels, frames]`; texts that are written from now on are about it.
+    pub(super) fn listen(&mut self, window: &Tensor) -> Result<(), ModelError> {
+        self.encoder
+            .submit(&[("features", window)], Wanted::Only(&[]))?;
+        self.encoder.wait(&mut self.outputs)?;
+        for name in (0..self.layers).flat_map(cross) {
+            let part = self.encoder.output_on_device(&name)?;
+            self.decoder.bind(&name, &part)?;
+        }
+        Ok(())
+    }
+
+    /// Writes tokens at `position` and gives the logits after those at `rows`, places in `tokens`, `[rows, vocab]`.
+    pub(super) fn feed(
+        &mut self,
+        tokens: &[u32],
+        position: usize,
+        rows_of: &[usize],
+    ) -> Result<&[f32], ModelError> {
+        let n = tokens.len();
+        if n == 0 {
+            return Err(ModelError::NoTokens);
+        }
+        if position + n > self.context {
+            return Err(ModelError::Context {
+                tokens: position + n,
+                context: self.context,
+            });
+        }
+        let [ids, positions, start, kv_len, rows] = &mut self.inputs;
+        let write = |t: &mut Tensor, shape: &[usize], f: &dyn Fn(usize) -> usize| {
+            t.reset_to(DType::I32, shape)
+                .expect("invariant: small shapes fit memory");
+            let slots = t
+                .as_slice_mut::<i32>()
+                .expect("invariant: the inputs are I32");
+            slots
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, x)| *x = f(i) as i32);
+        };
+        write(ids, &[n], &|i| tokens[i] as usize);
+        write(positions, &[n], &|i| position + i);
+        write(start, &[4], &|i| if i == 1 { position } else { 0 });
+        write(kv_len, &[], &|_| position + n);
+        write(rows, &[rows_of.len()], &|i| rows_of[i]);
+        let inputs: [(&str, &Tensor); 5] = std::array::from_fn(|i| (INPUTS[i], &self.inputs[i]));
+        self.decoder.submit(&inputs, Wanted::All)?;
+        self.decoder.wait(&mut self.outputs)?;
+        let logits = self.outputs.first().map(Tensor::as_slice::<f32>);
+        match logits {
+            Some(Ok(logits)) => Ok(logits),
+            Some(Err(e)) => Err(ModelError::Unsupported(format!("logits: {e}"))),
+            None => Err(ModelError::Unsupported(
+                "the decoder gives no logits".into(),
+            )),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Which tokens may be written next.
+
+use crate::config::SpeechTokens;
+
+/// Takes away logits of tokens that must not be written after `text`, what was written of a window so far.
+///
+/// With timestamps (Radford et al., 2022): a text begins with one, at most [`SpeechTokens::latest_first`]; they come in pairs,
+/// the end of a segment and the beginning of the next, unless the text ends between; they grow, but for the second of a pair; and
+/// where all of them together are likelier than any other token, one of them is written.
+pub(super) fn restrict(logits: &mut [f32], tokens: &SpeechTokens, text: &[u32], timestamps: bool) {
+    if text.is_empty() {
+        refuse(logits, &tokens.suppressed_first);
+    }
+    refuse(logits, &tokens.suppressed);
+    if timestamps {
+        restrict_times(logits, tokens, text);
+    }
+}
+
+fn refuse(logits: &mut [f32], tokens: &[u32]) {
+    for &token in tokens {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}
+
+fn restrict_times(logits: &mut [f32], tokens: &SpeechTokens, text: &[u32]) {
+    let first = tokens.first_timestamp() as usize;
+    let time = |token: &u32| *token as usize >= first;
+    refuse(logits, &[tokens.no_timestamps]);
+    let last = text.last().is_some_and(time);
+    let before = text.len() < 2 || time(&text[text.len() - 2]);
+    let refused = match (last, before) {
+        (true, true) => first..logits.len(),
+        (true, false) => 0..tokens.end as usize,
+        (false, _) => 0..0,
+    };
+    logits[refused].fill(f32::NEG_INFINITY);
+    if let Some(&latest) = text.iter().rfind(|token| time(token)) {
+        let least = match last && !before {
+            true => latest as usize,
+            false => latest as usize + 1,
+        };
+        let least = least.min(logits.len());
+        logits[first..least].fill(f32::NEG_INFINITY);
+    }
+    if text.is_empty() {
+        logits[..first].fill(f32::NEG_INFINITY);
+        if let Some(latest) = tokens.latest_first {
+            let beyond = first.saturating_add(latest).saturating_add(1);
+            let beyond = beyond.min(logits.len());
+            logits[beyond..].fill(f32::NEG_INFINITY);
+        }
+    }
+    let (words, times) = logits.split_at_mut(first);
+    let likeliest = words.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if log_sum(times) > f64::from(likeliest) {
+        words.fill(f32::NEG_INFINITY);
+    }
+}
+
+/// The logarithm of the sum of exponentials.
+pub(super) fn log_sum(logits: &[f32]) -> f64 {
+    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let top = f64::from(top);
+    if top == f64::NEG_INFINITY {
+        return top;
+    }
+    let sum: f64 = logits.iter().map(|x| (f64::from(*x) - top).exp()).sum();
+    top + sum.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Words 0 to 3, the end 4, the start 5, no timestamps 6, timestamps 7 to 12.
+    fn tokens() -> SpeechTokens {
+        SpeechTokens {
+            start: 5,
+            end: 4,
+            previous: None,
+            no_timestamps: 6,
+            languages: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            multilingual: false,
+            forced: Vec::new(),
+            language: None,
+            task: None,
+            suppressed: vec![1],
+            suppressed_first: vec![0, 4],
+            latest_first: Some(2),
+            max_length: 16,
+        }
+    }
+
+    /// What may be written where words are much likelier than timestamps, or less.
+    fn allowed(text: &[u32], timestamps: bool, words: f32) -> Vec<usize> {
+        let mut logits = [words; 13];
+        logits[7..].fill(0.0);
+        restrict(&mut logits, &tokens(), text, timestamps);
+        let finite = logits.iter().enumerate().filter(|(_, x)| x.is_finite());
+        finite.map(|(i, _)| i).collect()
+    }
+
+    #[test]
+    fn tokens_follow_the_rules_of_timestamps() {
+        for (text, words, want) in [
+            (&[][..], 9.0, vec![7, 8, 9]),
+            (&[8], 9.0, vec![0, 2, 3, 4, 5]),
+            (&[8, 2], 9.0, vec![0, 2, 3, 4, 5, 9, 10, 11, 12]),
+            (&[8, 2], 0.0, vec![9, 10, 11, 12]),
+            (&[8, 2, 10], 9.0, vec![4, 5, 10, 11, 12]),
+            (&[8, 2, 10, 10], 9.0, vec![0, 2, 3, 4, 5]),
+            (&[8, 2, 10, 10, 3], 0.0, vec![11, 12]),
+            (&[8, 2, 12], 9.0, vec![4, 5, 12]),
+        ] {
+            assert_eq!(allowed(text, true, words), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn without_timestamps_only_lists_count() {
+        assert_eq!(allowed(&[], false, 9.0), [2, 3, 5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(allowed(&[2], false, 9.0).len(), 12);
+    }
+}

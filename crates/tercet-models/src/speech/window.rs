@@ -1,0 +1,212 @@
+//! The text of one window, at one temperature after the other.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use tercet_ir::random::philox4x32;
+
+use super::SpeechOptions;
+use super::engine::Engine;
+use super::rules::{log_sum, restrict};
+use crate::builder::ModelError;
+use crate::config::SpeechTokens;
+
+/// What was written of a window.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    /// Without what ends the text.
+    pub(super) text: Vec<u32>,
+    pub(super) temperature: f64,
+    pub(super) log_probability: f64,
+    pub(super) compression: f64,
+    pub(super) no_speech: f64,
+    /// There is no speech.
+    pub(super) silent: bool,
+}
+
+/// What a window's text follows.
+pub(super) struct Prompt<'a> {
+    pub(super) tokens: &'a [u32],
+    /// The place of what every text begins with, behind earlier text.
+    pub(super) start: usize,
+    /// Tokens at most, those of the prompt included.
+    pub(super) most: usize,
+    pub(super) timestamps: bool,
+    /// The number of the window, for random numbers of its own.
+    pub(super) window: usize,
+}
+
+/// The text of the window that the engine listens to.
+pub(super) fn write(
+    engine: &mut Engine,
+    tokens: &SpeechTokens,
+    prompt: &Prompt<'_>,
+    options: &SpeechOptions,
+) -> Result<Written, ModelError> {
+    let mut written = None;
+    for (attempt, &temperature) in options.temperatures.iter().enumerate() {
+        let random = Draws {
+            seed: options.seed,
+            window: prompt.window as u32,
+            attempt: attempt as u32,
+        };
+        let mut own = attempted(engine, tokens, prompt, (temperature, random))?;
+        let above = |limit: Option<f64>, x: f64| limit.is_some_and(|limit| x > limit);
+        let unlikely = (options.least_log_probability).map(|least| own.log_probability < least);
+        let poor = above(options.most_compression, own.compression) || unlikely == Some(true);
+        own.silent = above(options.most_no_speech, own.no_speech) && unlikely != Some(false);
+        let done = own.silent || !poor;
+        written = Some(own);
+        if done {
+            break;
+        }
+    }
+    written.ok_or_else(|| ModelError::Unsupported("no temperatures".to_string()))
+}
+
+/// Random numbers of an attempt.
+#[derive(Clone, Copy)]
+struct Draws {
+    seed: u64,
+    window: u32,
+    attempt: u32,
+}
+
+impl Draws {
+    /// A number in `[0, 1)`.
+    fn unit(self, at: usize) -> f64 {
+        let key = [self.seed as u32, (self.seed >> 32) as u32];
+        let [word, ..] = philox4x32([at as u32, self.window, self.attempt, 0], key);
+        f64::from(word) / (1u64 << 32) as f64
+    }
+}
+
+fn attempted(
+    engine: &mut Engine,
+    tokens: &SpeechTokens,
+    prompt: &Prompt<'_>,
+    (temperature, random): (f64, Draws),
+) -> Result<Written, ModelError> {
+    let vocab = engine.vocab;
+    let last = prompt.tokens.len().saturating_sub(1);
+    let logits = engine.feed(prompt.tokens, 0, &[prompt.start, last])?;
+    let (at_start, logits) = logits.split_at(vocab);
+    let silence = at_start[tokens.no_timestamps as usize - 1];
+    let no_speech = (f64::from(silence) - log_sum(at_start)).exp();
+    let mut logits = logits.to_vec();
+    let mut text = Vec::new();
+    let mut sum = 0.0;
+    while prompt.tokens.len() + text.len() < prompt.most {
+        restrict(&mut logits, tokens, &text, prompt.timestamps);
+        let token = match temperature > 0.0 {
+            true => drawn(&logits, temperature, random.unit(text.len())),
+            false => greatest(&logits),
+        };
+        // Nothing may be written, or the model gives what is no number.
+        let Some(token) = token else {
+            break;
+        };
+        sum += f64::from(logits[token as usize]) - log_sum(&logits);
+        text.push(token);
+        let position = prompt.tokens.len() + text.len() - 1;
+        if token == tokens.end || position + 1 >= prompt.most {
+            break;
+        }
+        let next = engine.feed(&[token], position, &[0])?;
+        logits.copy_from_slice(next);
+    }
+    let compression = compression(&text, vocab);
+    let count = text.len().max(1) as f64;
+    if text.last() == Some(&tokens.end) {
+        text.pop();
+    }
+    Ok(Written {
+        text,
+        temperature,
+        log_probability: sum / count,
+        compression,
+        no_speech,
+        silent: false,
+    })
+}
+
+/// The likeliest token, the lowest among equals.
+fn greatest(logits: &[f32]) -> Option<u32> {
+    let mut best: Option<(usize, f32)> = None;
+    for (token, &logit) in logits.iter().enumerate() {
+        if logit > best.map_or(f32::NEG_INFINITY, |(_, logit)| logit) {
+            best = Some((token, logit));
+        }
+    }
+    best.map(|(token, _)| token as u32)
+}
+
+/// A token drawn by its probability at a temperature.
+fn drawn(logits: &[f32], temperature: f64, unit: f64) -> Option<u32> {
+    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if !top.is_finite() {
+        return None;
+    }
+    let weight = |x: f32| ((f64::from(x) - f64::from(top)) / temperature).exp();
+    let all: f64 = logits.iter().map(|x| weight(*x)).sum();
+    let mut left = unit * all;
+    let mut chosen = None;
+    for (token, &logit) in logits.iter().enumerate() {
+        let weight = weight(logit);
+        if weight > 0.0 {
+            chosen = Some(token as u32);
+            left -= weight;
+            if left < 0.0 {
+                break;
+            }
+        }
+    }
+    chosen
+}
+
+/// How many times longer tokens are than what zlib makes of them, each as the bytes that its vocabulary needs.
+fn compression(text: &[u32], vocab: usize) -> f64 {
+    let width = ((vocab as f64).log2() / 8.0) as usize + 1;
+    let bytes: Vec<u8> = text
+        .iter()
+        .flat_map(|token| token.to_le_bytes().into_iter().take(width))
+        .collect();
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+    let packed = encoder.write_all(&bytes).and_then(|()| encoder.finish());
+    let packed = packed.expect("invariant: a vector takes what is written");
+    bytes.len() as f64 / packed.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetition_compresses() {
+        let same = compression(&[300; 92], 1800);
+        assert!((10.0..13.0).contains(&same), "{same}");
+        let others: Vec<u32> = (0..92).map(|i| i * 7919 % 1777).collect();
+        let others = compression(&others, 1800);
+        assert!(others < 1.5, "{others}");
+    }
+
+    #[test]
+    fn tokens_are_drawn_by_probability() {
+        let logits = [f32::NEG_INFINITY, 0.0, 3f32.ln(), f32::NEG_INFINITY];
+        let draws = Draws {
+            seed: 7,
+            window: 1,
+            attempt: 2,
+        };
+        let drawn = (0..4000).filter_map(|i| drawn(&logits, 1.0, draws.unit(i)));
+        let counts = drawn.fold([0usize; 4], |mut counts, token| {
+            counts[token as usize] += 1;
+            counts
+        });
+        assert_eq!((counts[0], counts[3]), (0, 0));
+        assert!((2900..3100).contains(&counts[2]), "{counts:?}");
+        assert_eq!(greatest(&logits), Some(2));
+        assert_eq!(greatest(&[f32::NAN, f32::NEG_INFINITY]), None);
+    }
+}
