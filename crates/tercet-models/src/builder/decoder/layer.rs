@@ -23,8 +23,28 @@ pub(crate) enum Attend {
         context: usize,
         dtype: DType,
     },
+    /// The rows of `x` are those of several sequences, slot after slot, then rows of none. Each slot has caches of its own.
+    Slots {
+        slots: Vec<Slot>,
+        /// How many rows are of no slot.
+        idle: Dim,
+        /// I32 `[4]` zeros: where all rows begin.
+        origin: Value,
+        context: usize,
+        dtype: DType,
+    },
     /// Sequences attend to themselves; `x` has an axis for them. A mask for each window of the model's layers.
     Whole(Vec<(Option<usize>, AttentionMask)>),
+}
+
+/// What a run says of a slot; all I32.
+pub(crate) struct Slot {
+    /// Which rows are its own, `[s]`.
+    pub(crate) rows: Value,
+    /// Where they go in its caches, `[4]`.
+    pub(crate) start: Value,
+    /// Positions filled after this run, `[]`.
+    pub(crate) kv_len: Value,
 }
 
 /// Values that every layer reads.
@@ -40,7 +60,9 @@ impl Shared {
     /// The shape of rows of this width.
     pub(super) fn rows(&self, width: usize) -> tercet::Shape {
         match self.attend {
-            Attend::Cached { .. } => [self.len.clone(), width.into()].into(),
+            Attend::Cached { .. } | Attend::Slots { .. } => {
+                [self.len.clone(), width.into()].into()
+            }
             Attend::Whole(_) => [self.batch.clone(), self.len.clone(), width.into()].into(),
         }
     }
