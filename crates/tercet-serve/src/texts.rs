@@ -65,12 +65,12 @@ impl<'t> Texts<'t> {
     pub(crate) fn turn(&mut self, new: Vec<Job>) {
         new.into_iter().for_each(|job| self.begin(job));
         let now = Instant::now();
-        let end = |text: &Text<'_>| match () {
-            () if text.replies.is_closed() => Some(End::Left),
-            () if now >= text.until => Some(End::Late),
-            () => None,
-        };
-        let ended: Vec<_> = self.all.iter().filter_map(|(id, text)| Some((*id, end(text)?))).collect();
+        let given_up = self.all.iter().filter_map(|(id, text)| {
+            let left = text.replies.is_closed().then_some(End::Left);
+            let late = (now >= text.until).then_some(End::Late);
+            Some((*id, left.or(late)?))
+        });
+        let ended: Vec<(SequenceId, End)> = given_up.collect();
         ended.into_iter().for_each(|(id, how)| self.end(id, how));
         let before = self.batch.moved_to();
         match self.batch.step() {
