@@ -22,7 +22,11 @@ const OF_SLOT: [&str; 3] = ["rows", "start", "kv_len"];
 impl Inputs {
     pub(super) fn new(slots: usize) -> Inputs {
         let of_slots = (0..slots).flat_map(|k| OF_SLOT.map(|name| format!("{name}.{k}")));
-        let names: Vec<String> = COMMON.map(String::from).into_iter().chain(of_slots).collect();
+        let names: Vec<String> = COMMON
+            .map(String::from)
+            .into_iter()
+            .chain(of_slots)
+            .collect();
         let tensors = names.iter().map(|_| {
             Tensor::zeros(TensorType::new(DType::I32, &[0]))
                 .expect("invariant: an empty tensor fits memory")
@@ -79,6 +83,10 @@ impl Inputs {
     }
 
     pub(super) fn named(&self) -> Vec<(&str, &Tensor)> {
-        self.names.iter().map(String::as_str).zip(&self.tensors).collect()
+        self.names
+            .iter()
+            .map(String::as_str)
+            .zip(&self.tensors)
+            .collect()
     }
 }
