@@ -163,7 +163,11 @@ impl<'t> TextPieces<'t> {
     /// [`Error`] of the tokenizer.
     pub fn finish(mut self) -> Result<(String, bool), Error> {
         let (text, stopped) = self.held.push(&self.stream.finish()?);
-        let rest = if stopped { text } else { text + &self.held.rest };
+        let rest = if stopped {
+            text
+        } else {
+            text + &self.held.rest
+        };
         Ok((rest, stopped))
     }
 }

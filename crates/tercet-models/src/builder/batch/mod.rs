@@ -13,7 +13,6 @@ mod sequence;
 
 use std::cmp::Reverse;
 
-use tercet::ops::Op;
 use tercet::random::Random;
 use tercet::{DType, Executable, Tensor, Wanted};
 
@@ -29,6 +28,9 @@ use sequence::{Slot, Text};
 /// Rows up to which no plan rounds products: the logits of longer runs are looked at.
 const NOT_ROUNDED: usize = 8;
 
+/// The stream of random numbers that tokens are drawn with.
+const STREAM: u32 = 0;
+
 /// A compiled language model that writes several sequences side by side.
 pub struct BatchGenerator {
     /// None where it was to be compiled otherwise, and could not.
@@ -39,8 +41,6 @@ pub struct BatchGenerator {
     context: usize,
     chunk: usize,
     vocab: usize,
-    /// The stream of random numbers that tokens are drawn with.
-    stream: u32,
     slots: Vec<Slot>,
     inputs: Inputs,
     outputs: Vec<Tensor>,
@@ -59,14 +59,8 @@ impl BatchGenerator {
         decoder: &BatchDecoder,
     ) -> BatchGenerator {
         let BatchDecoder {
-            model,
-            config,
-            options,
+            config, options, ..
         } = decoder;
-        let stream = model.graph.nodes().find_map(|(_, node)| match &node.op {
-            Op::Sample(sample) => Some(sample.stream),
-            _ => None,
-        });
         BatchGenerator {
             exe: Some(exe),
             rounded,
@@ -74,7 +68,6 @@ impl BatchGenerator {
             context: options.context,
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
-            stream: stream.unwrap_or(0),
             slots: (0..options.slots).map(|_| Slot::default()).collect(),
             inputs: Inputs::new(options.slots),
             outputs: Vec::new(),
@@ -312,7 +305,7 @@ impl BatchGenerator {
             seed: Some(text.seed),
             counter: text.draw(self.chunk),
         };
-        let unit = random.stream(0, self.stream).unit(DType::F32, 0);
+        let unit = random.stream(0, STREAM).unit(DType::F32, 0);
         let chosen = match (text.is_on_host(), logits) {
             (true, Some(logits)) => text.choose(logits, &slot.cached, unit),
             (true, None) => Ok(None),

@@ -14,8 +14,7 @@ pub struct Sequence {
     pub eos: Vec<u32>,
     /// How its tokens are chosen. The greatest logit is found on the device; for anything else logits are read back.
     pub sampling: SamplingOptions,
-    /// Of its random numbers: the same draw the same tokens, with a [`Generator`](crate::Generator) of parts of the same
-    /// length, too.
+    /// Of its random numbers: the same seed draws the same tokens from the same logits, however many slots there are.
     pub seed: u64,
     /// Which tokens it may have.
     pub constraint: Option<Box<dyn Constraint>>,

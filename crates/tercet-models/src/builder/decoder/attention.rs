@@ -177,7 +177,14 @@ fn attended(
                 }
                 parts.push(cached(b, spec, (at, layer), &cache, options, own)?);
             }
-            let of = |rows: &Dim| [Dim::Known(1), rows.clone(), spec.heads.into(), spec.value_dim().into()];
+            let of = |rows: &Dim| {
+                [
+                    Dim::Known(1),
+                    rows.clone(),
+                    spec.heads.into(),
+                    spec.value_dim().into(),
+                ]
+            };
             let zero = b.graph.scalar(DType::F32, 0.0)?;
             parts.push(b.graph.expand(zero, of(idle))?);
             let all = b.graph.concat(&parts, 1)?;

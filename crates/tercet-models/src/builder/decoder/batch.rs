@@ -103,7 +103,8 @@ impl BatchDecoder {
         check_context(config, context)?;
         let b = Builder::new(weights, dtype).of_decoder(config);
         let mut b = b.in_mode(Mode::Adapted(&options.adapters));
-        let mut input = |name: &str, shape: Shape| b.graph.input(name, Type::new(DType::I32, shape));
+        let mut input =
+            |name: &str, shape: Shape| b.graph.input(name, Type::new(DType::I32, shape));
         let len = Dim::sym("n");
         let idle = Dim::sym("z");
         let tokens = input("tokens", [len.clone()].into())?;

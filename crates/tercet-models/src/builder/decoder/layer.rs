@@ -60,9 +60,7 @@ impl Shared {
     /// The shape of rows of this width.
     pub(super) fn rows(&self, width: usize) -> tercet::Shape {
         match self.attend {
-            Attend::Cached { .. } | Attend::Slots { .. } => {
-                [self.len.clone(), width.into()].into()
-            }
+            Attend::Cached { .. } | Attend::Slots { .. } => [self.len.clone(), width.into()].into(),
             Attend::Whole(_) => [self.batch.clone(), self.len.clone(), width.into()].into(),
         }
     }
