@@ -2,8 +2,9 @@
 //! others go on.
 //!
 //! [`BatchGenerator::step`] is one run: the next part of one prompt, or the next token of every sequence whose prompt is done.
-//! Where there are both they take turns. A run of the second kind always has as many rows as there are slots, whoever writes,
-//! so that what a sequence gets depends on nothing but itself: the same bits in any company (ADR 0028).
+//! Where there are both they take turns. A run of the second kind always has as many rows as there are slots, whoever writes
+//! (on the CPU as many as bits do not depend on), so that what a sequence gets depends on nothing but itself: the same
+//! bits in any company (ADR 0028).
 //!
 //! Nothing is compiled for a sequence. What slots hold after a sequence has ended stays, and the next one that begins
 //! with the same tokens does not compute them again: whole parts only, so that its bits are those of a slot that held nothing.
@@ -38,6 +39,8 @@ pub struct BatchGenerator {
     /// What it takes to compile it otherwise, where products are rounded.
     rounded: Option<Rounded>,
     moved: Option<Moved>,
+    /// How many rows a run of single tokens has at least: with fewer or more, up to the number of slots, a row has the same bits.
+    least_rows: usize,
     context: usize,
     chunk: usize,
     vocab: usize,
@@ -56,6 +59,7 @@ impl BatchGenerator {
     pub(super) fn new(
         exe: Box<dyn Executable>,
         rounded: Option<Rounded>,
+        least_rows: usize,
         decoder: &BatchDecoder,
     ) -> BatchGenerator {
         let BatchDecoder {
@@ -64,6 +68,7 @@ impl BatchGenerator {
         BatchGenerator {
             exe: Some(exe),
             rounded,
+            least_rows,
             moved: None,
             context: options.context,
             chunk: options.chunk.min(options.context),
@@ -260,7 +265,8 @@ impl BatchGenerator {
                 tokens: vec![token],
             });
         }
-        self.run(&parts, self.slots.len() - parts.len(), on_host)?;
+        let idle = self.least_rows.saturating_sub(parts.len());
+        self.run(&parts, idle, on_host)?;
         let ids = parts.iter().filter_map(|part| self.slots[part.slot].id());
         self.given = ids.collect();
         let mut events = Vec::new();

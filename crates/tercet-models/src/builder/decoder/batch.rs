@@ -167,6 +167,16 @@ impl BatchDecoder {
         (0..slots).fold(options, |options, slot| options.bound(&symbol(slot), chunk))
     }
 
+    /// How many rows a run of single tokens has at least. On GPUs a kernel of few rows takes as long for one as for all, and
+    /// which one it is depends on how many; on the CPU only a row alone is multiplied otherwise.
+    fn least_rows(&self, device: &Device) -> usize {
+        let slots = self.options.slots;
+        match device.name() == "cpu" && slots <= CPU_ROWS {
+            true => slots.min(2),
+            false => slots,
+        }
+    }
+
     /// Compiles the model for a device.
     ///
     /// # Errors
@@ -179,9 +189,17 @@ impl BatchDecoder {
         let options = self.compile_options().products_in(products);
         let exe = self.model.compile(device, &options)?;
         let rounded = products.map(|to| Rounded::new(to, device, options, &self.model));
-        Ok(BatchGenerator::new(exe, rounded, self))
+        Ok(BatchGenerator::new(
+            exe,
+            rounded,
+            self.least_rows(device),
+            self,
+        ))
     }
 }
+
+/// Rows from 2 to which products on the CPU have the same bits however many there are: each is multiplied by the same loops.
+const CPU_ROWS: usize = 8;
 
 /// The symbol for how many rows are of this slot.
 fn symbol(slot: usize) -> String {
