@@ -235,7 +235,10 @@ fn benches_are_tables_of_markdown() {
     let (rate, seconds) = (&tests[2]["tokens_per_second"], &tests[2]["seconds"]);
     let rates = [0, 1].map(|at| 6.0 / seconds[at].as_f64().unwrap());
     let mean = (rates[0] + rates[1]) / 2.0;
-    assert!((rate.as_f64().unwrap() / mean - 1.0).abs() < 1e-6, "{tests}");
+    assert!(
+        (rate.as_f64().unwrap() / mean - 1.0).abs() < 1e-6,
+        "{tests}"
+    );
     bad(&["bench", "-b", "0"], 2, &["--batch", "from 1 on"]);
     bad(&["bench", "-r", "0"], 2, &["--repetitions", "from 1 on"]);
 }

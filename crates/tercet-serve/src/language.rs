@@ -10,15 +10,15 @@ use std::time::Instant;
 
 use axum::http::StatusCode;
 use tercet::{DType, Device};
+use tercet_models::constraint::Constraint;
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
-use tercet_models::constraint::Constraint;
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
     BatchGenerator, BatchOptions, Finish, ModelFiles, Products, SamplingOptions, Sequence,
     Tokenizer, turn_ends,
 };
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::engine::{Engine, Job};
 use crate::error::{Refusal, ServeError};
@@ -237,7 +237,9 @@ impl Constraints {
     fn make(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, ConstraintError> {
         let new = || Grammars::new(&self.tokenizer, &self.eos, self.vocab);
         let grammars = self.grammars.get_or_init(new).as_ref();
-        let constraint = grammars.map_err(ConstraintError::clone)?.constraint(grammar)?;
+        let constraint = grammars
+            .map_err(ConstraintError::clone)?
+            .constraint(grammar)?;
         Ok(Box::new(constraint))
     }
 }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use tercet_models::{
-    BatchGenerator, Finish, Happened, SequenceId, TextPieces, Tokenizer,
-};
+use tercet_models::{BatchGenerator, Finish, Happened, SequenceId, TextPieces, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::Job;

@@ -150,7 +150,9 @@ fn together(batch: &mut BatchGenerator, prompt: &[u32], tokens: usize) -> Result
     while begun < slots {
         let events = batch.step().map_err(CliError::model(failed))?;
         let prompts = events.iter();
-        begun += prompts.filter(|e| matches!(e.happened, Happened::Prompt(_))).count();
+        begun += prompts
+            .filter(|e| matches!(e.happened, Happened::Prompt(_)))
+            .count();
     }
     let started = Instant::now();
     for _ in 0..tokens {

@@ -98,9 +98,8 @@ pub(super) fn tests(executor: &'static Executor, dirs: &[PathBuf]) -> Vec<Test> 
             false => "",
         };
         let dir = dir.clone();
-        let run = move |device: &Device| {
-            check(&dir, device).map_err(|e| Failed::from(one_line(&*e)))
-        };
+        let run =
+            move |device: &Device| check(&dir, device).map_err(|e| Failed::from(one_line(&*e)));
         let name = format!("decoders/batch/{name}");
         Test::variant_on(executor, name, variant, run)
     };
