@@ -25,8 +25,16 @@ struct Scan<'a> {
     at: usize,
     batch: Dim,
     len: Dim,
-    /// Whether nothing was read before, Bool `[1]`; none where sequences are whole.
-    is_first: Option<Value>,
+    /// None where sequences are whole.
+    sequence: Option<Sequence>,
+}
+
+/// A sequence that goes on from run to run.
+struct Sequence {
+    /// Whether nothing was read before, Bool `[1]`.
+    is_first: Value,
+    /// What the names of its states end with.
+    suffix: String,
 }
 
 /// A layer's scan over the normed rows `h`.
@@ -39,35 +47,76 @@ pub(super) fn scan(
 ) -> Result<Value, ModelError> {
     let of = spec.states.as_ref();
     let of = of.expect("invariant: a specification with states says their sizes");
-    let (batch, is_first) = match shared.attend {
-        Attend::Cached { start, .. } => {
-            let first = b.graph.narrow(start, 0, 1, 1)?;
-            let zero = b.graph.scalar(DType::I32, 0.0)?;
-            (Dim::Known(1), Some(b.graph.equal(first, zero)?))
-        }
-        Attend::Whole(_) => (shared.batch.clone(), None),
-    };
-    let scan = Scan {
+    let projected = project(b, spec, Part::StatesIn, at, h)?;
+    let whole = |batch: Dim, sequence: Option<Sequence>| Scan {
         spec,
         of,
         at,
         batch,
         len: shared.len.clone(),
-        is_first,
+        sequence,
     };
-    let projected = project(b, spec, Part::StatesIn, at, h)?;
-    let projected = scan.rows(b, projected, &[of.projected()])?;
-    let y = match of.kind {
-        StateKind::Channels { rank, normed } => scan.channels(b, projected, rank, normed)?,
-        StateKind::Heads { heads, groups, eps } => {
-            scan.heads(b, projected, [heads, groups], eps)?
+    let y = match &shared.attend {
+        Attend::Whole(_) => whole(shared.batch.clone(), None).of_rows(b, projected)?,
+        Attend::Cached { start, .. } => {
+            let sequence = Sequence::of(b, *start, String::new())?;
+            whole(Dim::Known(1), Some(sequence)).of_rows(b, projected)?
+        }
+        Attend::Slots {
+            slots,
+            idle,
+            origin,
+            ..
+        } => {
+            let all = [Dim::Known(1), shared.len.clone(), of.projected().into()];
+            let projected = b.graph.reshape(projected, all)?;
+            let mut parts = Vec::with_capacity(slots.len() + 1);
+            for (number, slot) in slots.iter().enumerate() {
+                let own = b.graph.gather(projected, slot.rows, 1)?;
+                let len = b.graph.ty(slot.rows).shape[0].clone();
+                let sequence = Sequence::of(b, slot.start, format!(".{number}"))?;
+                let scan = Scan {
+                    len,
+                    ..whole(Dim::Known(1), Some(sequence))
+                };
+                parts.push(scan.of_rows(b, own)?);
+            }
+            let of = |rows: &Dim| [Dim::Known(1), rows.clone(), of.inner.into()];
+            let zero = b.graph.scalar(DType::F32, 0.0)?;
+            parts.push(b.graph.expand(zero, of(idle))?);
+            let all = b.graph.concat(&parts, 1)?;
+            let begin = b.graph.narrow(*origin, 0, 0, 3)?;
+            b.graph.dynamic_slice(all, begin, of(&shared.len))?
         }
     };
     let y = b.graph.reshape(y, shared.rows(of.inner))?;
     project(b, spec, Part::StatesOut, at, y)
 }
 
+impl Sequence {
+    /// `start` is I32 `[4]`: where the sequence goes on is its second number.
+    fn of(b: &mut Builder<'_>, start: Value, suffix: String) -> Result<Sequence, ModelError> {
+        let first = b.graph.narrow(start, 0, 1, 1)?;
+        let zero = b.graph.scalar(DType::I32, 0.0)?;
+        Ok(Sequence {
+            is_first: b.graph.equal(first, zero)?,
+            suffix,
+        })
+    }
+}
+
 impl Scan<'_> {
+    /// `[batch, len, inner]` of what the projection gives.
+    fn of_rows(&self, b: &mut Builder<'_>, projected: Value) -> Result<Value, ModelError> {
+        let projected = self.rows(b, projected, &[self.of.projected()])?;
+        match self.of.kind {
+            StateKind::Channels { rank, normed } => self.channels(b, projected, rank, normed),
+            StateKind::Heads { heads, groups, eps } => {
+                self.heads(b, projected, [heads, groups], eps)
+            }
+        }
+    }
+
     /// `x` as `[batch, len, ..]`.
     fn rows(&self, b: &mut Builder<'_>, x: Value, rest: &[usize]) -> Result<Value, ModelError> {
         let rest = rest.iter().map(|n| Dim::Known(*n));
@@ -130,13 +179,13 @@ impl Scan<'_> {
         what: &str,
         shape: &[usize],
     ) -> Result<Option<[Value; 2]>, ModelError> {
-        let Some(is_first) = self.is_first else {
+        let Some(Sequence { is_first, suffix }) = &self.sequence else {
             return Ok(None);
         };
         let ty = Type::new(DType::F32, shape);
-        let state = b.graph.state(&format!("state.{}.{what}", self.at), ty)?;
+        let state = b.graph.state(&format!("state.{}.{what}{suffix}", self.at), ty)?;
         let zero = b.graph.scalar(DType::F32, 0.0)?;
-        let before = b.graph.where_(is_first, zero, state)?;
+        let before = b.graph.where_(*is_first, zero, state)?;
         Ok(Some([state, before]))
     }
 
