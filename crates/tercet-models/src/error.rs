@@ -10,9 +10,9 @@ use crate::mmap::FileError;
 use crate::picture::PictureError;
 use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
+use crate::speech::SpeechError;
 #[cfg(feature = "splat")]
 use crate::splat::SplatError;
-use crate::speech::SpeechError;
 use crate::tokenizer::TokenizerError;
 use crate::weight::WeightError;
 

@@ -10,8 +10,8 @@ mod json;
 pub(crate) mod packing;
 mod sentence;
 mod shards;
-mod vision;
 mod speech;
+mod vision;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Opening a model of any kind: a GGUF file or a Hugging Face folder.
 
 mod encoder;
-mod vision;
 mod speech;
+mod vision;
 
 use std::path::Path;
 

@@ -8,8 +8,8 @@
 pub(crate) mod decoder;
 pub(crate) mod encoder;
 mod fields;
-pub(crate) mod vision;
 pub(crate) mod speech;
+pub(crate) mod vision;
 
 pub use decoder::{
     Activation, DecoderDims, DecoderFamily, DecoderSpec, ExpertTensors, Experts, FeedForward,
@@ -21,11 +21,11 @@ pub use encoder::{
     Positions, TokenTypes, Visible,
 };
 pub(crate) use fields::Fields;
+pub use speech::{SpeechSpec, SpeechTokens};
 pub use vision::{
     PicturePooling, ResidualLayer, StagesKind, StagesSpec, TextPooling, TextTower, VisionBody,
     VisionFamily, VisionSpec,
 };
-pub use speech::{SpeechSpec, SpeechTokens};
 
 use crate::gguf::GgufError;
 

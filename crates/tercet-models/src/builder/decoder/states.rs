@@ -183,7 +183,9 @@ impl Scan<'_> {
             return Ok(None);
         };
         let ty = Type::new(DType::F32, shape);
-        let state = b.graph.state(&format!("state.{}.{what}{suffix}", self.at), ty)?;
+        let state = b
+            .graph
+            .state(&format!("state.{}.{what}{suffix}", self.at), ty)?;
         let zero = b.graph.scalar(DType::F32, 0.0)?;
         let before = b.graph.where_(*is_first, zero, state)?;
         Ok(Some([state, before]))

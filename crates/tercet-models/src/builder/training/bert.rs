@@ -171,15 +171,9 @@ impl Training {
         let (texts, mask) = inputs(&mut b, rows, &options.len)?;
         let x = encode(&mut b, config, &texts, options.checkpoints)?;
         let head = match options.task {
-            BertTask::Classes { classes, pooling } => class_logits(
-                &mut b,
-                config,
-                options.seed,
-                classes,
-                pooling,
-                x,
-                mask,
-            )?,
+            BertTask::Classes { classes, pooling } => {
+                class_logits(&mut b, config, options.seed, classes, pooling, x, mask)?
+            }
             BertTask::Pairs { .. } => x,
         };
         let mut found = None;
