@@ -6,6 +6,7 @@
 //! (`pytorch_model.bin`) are not read, since they can run code.
 
 mod classes;
+mod json;
 pub(crate) mod packing;
 mod sentence;
 mod vision;
@@ -24,6 +25,8 @@ use crate::gguf::clip;
 use crate::mmap::{FileError, read_small};
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use json::read_json;
+pub(crate) use json::read_optional_json;
 use packing::Packing;
 
 pub use classes::ClassHead;
@@ -485,20 +488,4 @@ fn check_shards(
         }
     }
     Ok(())
-}
-
-fn read_json(path: &Path) -> Result<Map<String, Value>, HfError> {
-    let bytes = read_small(path, MAX_JSON_BYTES)?;
-    serde_json::from_slice(&bytes).map_err(|source| HfError::Json {
-        path: path.to_path_buf(),
-        source,
-    })
-}
-
-pub(crate) fn read_optional_json(path: &Path) -> Result<Option<Map<String, Value>>, HfError> {
-    if path.exists() {
-        read_json(path).map(Some)
-    } else {
-        Ok(None)
-    }
 }
