@@ -96,5 +96,5 @@ fn what_does_not_fit_is_refused() {
         1,
         &["resized.json", "not a PNG or JPEG"],
     );
-    bad(&["generate", "-m", &model, "a"], 1, &["vit"]);
+    bad(&["generate", "-m", &model, "-p", "a"], 1, &["vit"]);
 }

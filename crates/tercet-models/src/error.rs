@@ -54,7 +54,7 @@ pub enum Error {
     #[error(transparent)]
     Save(#[from] SaveError),
     /// A picture was refused.
-    #[error("picture")]
+    #[error(transparent)]
     Picture(#[from] PictureError),
     /// A scene of Gaussians was refused or could not be drawn.
     #[cfg(feature = "splat")]

@@ -235,7 +235,6 @@ const DINOV2: FamilyRow = FamilyRow {
         spec.layer_scale = true;
     },
     json: dinov2,
-    ..BERT
 };
 
 fn dinov2(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
