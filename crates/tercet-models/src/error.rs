@@ -9,9 +9,9 @@ use crate::hf::HfError;
 use crate::mmap::FileError;
 use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
+use crate::speech::SpeechError;
 #[cfg(feature = "splat")]
 use crate::splat::SplatError;
-use crate::speech::SpeechError;
 use crate::tokenizer::TokenizerError;
 use crate::weight::WeightError;
 

@@ -70,7 +70,10 @@ impl ModelFiles {
             ModelFiles::Gguf(gguf) => {
                 let name = gguf.metadata().get_str("general.architecture")?;
                 Err(Error::Architecture {
-                    name: format!("{} in GGUF as an encoder or speech recognizer", crate::gguf::clip(name)),
+                    name: format!(
+                        "{} in GGUF as an encoder or speech recognizer",
+                        crate::gguf::clip(name)
+                    ),
                 })
             }
             ModelFiles::Hf(folder) => Ok(folder),

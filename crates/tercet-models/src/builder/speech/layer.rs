@@ -117,7 +117,12 @@ fn by_head(
     heads: usize,
     width: usize,
 ) -> Result<Value, ModelError> {
-    let shape = [Dim::Known(1), len.clone(), heads.into(), (width / heads).into()];
+    let shape = [
+        Dim::Known(1),
+        len.clone(),
+        heads.into(),
+        (width / heads).into(),
+    ];
     Ok(b.graph.reshape(x, shape)?)
 }
 
