@@ -104,7 +104,6 @@ const NOT_ON_VULKAN: [&str; 10] = [
     "decoders/*/more",
     "encoders/*/more",
     "speech/*/more",
-    "speech/*/more",
     "onnx/silero_vad_",
     "steps/*/more",
 ];
@@ -117,6 +116,7 @@ const NOT_ON_WGPU: [&str; 13] = [
     "curves/",
     "decoders/*/more",
     "encoders/*/more",
+    "speech/*/more",
     "onnx/",
     "rows/",
     "steps/*/more",

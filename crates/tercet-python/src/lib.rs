@@ -111,7 +111,8 @@ fn load<'py>(
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
         Family::Speech => {
-            let reason = "speech recognizers are not there in Python; `tercet transcribe` runs them";
+            let reason =
+                "speech recognizers are not there in Python; `tercet transcribe` runs them";
             let unsupported = tercet_models::ModelError::Unsupported(reason.to_string());
             Err(errors::model(unsupported))
         }
