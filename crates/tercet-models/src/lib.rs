@@ -44,9 +44,9 @@ mod writing;
 pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
-    Classifier, Decoder, DecoderOptions, DenseModule, Embedder, Encoder, EncoderOutput, Generator,
-    Label, MadeUp, Model, ModelError, PoolingMode, Products, Sampling, SamplingOptions,
-    ScaledAdapter, Scoring, SentenceModule, SentenceModules, Step, TokenLabel, Weights,
+    BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, Classifier, Decoder, DecoderOptions, DenseModule, Embedder, Encoder, EncoderOutput, Generator,
+    Happened, Label, MadeUp, Model, ModelError, PoolingMode, Products, Sampling, SamplingOptions,
+    ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence, SequenceId, Step, TokenLabel, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
@@ -63,4 +63,4 @@ pub use save::{SaveError, SaveOptions};
 pub use tercet_onnx as onnx;
 pub use tokenizer::{Batch, Row, StreamDecoder, Tokenizer, TokenizerError};
 pub use weight::{Weight, WeightError, gguf_weight, safetensors_tensor};
-pub use writing::{Event, Finish, WriteOptions, Written, turn_ends, write};
+pub use writing::{Event, Finish, TextPieces, WriteOptions, Written, turn_ends, write};

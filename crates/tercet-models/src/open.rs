@@ -4,7 +4,7 @@ mod encoder;
 
 use std::path::Path;
 
-use crate::builder::{Decoder, DecoderOptions, Weights};
+use crate::builder::{BatchDecoder, BatchOptions, Decoder, DecoderOptions, Weights};
 use crate::config::{self, DecoderSpec, decoder};
 use crate::error::Error;
 use crate::gguf::Gguf;
@@ -129,5 +129,18 @@ impl ModelFiles {
         let config = self.decoder_spec()?;
         let options = options(&config);
         Ok(Decoder::build(&config, &self.weights(), options)?)
+    }
+
+    /// The graph of a decoder that writes several sequences side by side; `options` chooses from its specification.
+    ///
+    /// # Errors
+    /// [`Error`] of the configuration or of [`BatchDecoder::build`].
+    pub fn batch_decoder(
+        &self,
+        options: impl FnOnce(&DecoderSpec) -> BatchOptions,
+    ) -> Result<BatchDecoder, Error> {
+        let config = self.decoder_spec()?;
+        let options = options(&config);
+        Ok(BatchDecoder::build(&config, &self.weights(), options)?)
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::builder::Generator;
 use crate::error::Error;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{StreamDecoder, Tokenizer};
 
 /// Where a text ends besides the model's own end.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +89,7 @@ pub fn write(
     })?;
     let mut next = step.next;
     let mut tokens = Vec::new();
-    let mut stream = tokenizer.stream();
-    let mut held = Held::new(options.stop);
+    let mut pieces = TextPieces::new(tokenizer, options.stop);
     let finish = loop {
         if !wanted {
             break Finish::Cancelled;
@@ -106,7 +105,7 @@ pub fn write(
             break Finish::End;
         }
         tokens.push(token);
-        let (text, stopped) = held.push(&stream.push(token)?);
+        let (text, stopped) = pieces.push(token)?;
         wanted = event(Event::Text(&text, tokens.len()));
         if stopped {
             return Ok(Written {
@@ -124,8 +123,7 @@ pub fn write(
             next = generator.feed(&[token])?.next;
         }
     };
-    let (text, stopped) = held.push(&stream.finish()?);
-    let rest = if stopped { text } else { text + &held.rest };
+    let (rest, stopped) = pieces.finish()?;
     let heard = rest.is_empty() || !wanted || event(Event::Text(&rest, tokens.len()));
     let finish = match (stopped, heard) {
         (true, _) => Finish::Stop,
@@ -135,25 +133,61 @@ pub fn write(
     Ok(Written { tokens, finish })
 }
 
+/// Tokens as text: complete characters that no stop string begins with, as they come.
+pub struct TextPieces<'t> {
+    stream: StreamDecoder<'t>,
+    held: Held,
+}
+
+impl<'t> TextPieces<'t> {
+    /// Of the tokens of this tokenizer, up to the first of these texts; empty ones are passed over.
+    #[must_use]
+    pub fn new(tokenizer: &'t Tokenizer, stop: &[String]) -> TextPieces<'t> {
+        TextPieces {
+            stream: tokenizer.stream(),
+            held: Held::new(stop),
+        }
+    }
+
+    /// The text that stays now that this token follows, and whether a stop string is complete: nothing comes after it.
+    ///
+    /// # Errors
+    /// [`Error`] of the tokenizer.
+    pub fn push(&mut self, token: u32) -> Result<(String, bool), Error> {
+        Ok(self.held.push(&self.stream.push(token)?))
+    }
+
+    /// The rest where no token follows, and whether it ended at a stop string.
+    ///
+    /// # Errors
+    /// [`Error`] of the tokenizer.
+    pub fn finish(mut self) -> Result<(String, bool), Error> {
+        let (text, stopped) = self.held.push(&self.stream.finish()?);
+        let rest = if stopped {
+            text
+        } else {
+            text + &self.held.rest
+        };
+        Ok((rest, stopped))
+    }
+}
+
 /// Text that may begin a stop string.
-struct Held<'a> {
-    stop: &'a [String],
+struct Held {
+    stop: Vec<String>,
     rest: String,
 }
 
-impl Held<'_> {
-    fn new(stop: &[String]) -> Held<'_> {
+impl Held {
+    fn new(stop: &[String]) -> Held {
         Held {
-            stop,
+            stop: stop.iter().filter(|s| !s.is_empty()).cloned().collect(),
             rest: String::new(),
         }
     }
 
     fn stops(&self) -> impl Iterator<Item = &str> {
-        self.stop
-            .iter()
-            .map(String::as_str)
-            .filter(|s| !s.is_empty())
+        self.stop.iter().map(String::as_str)
     }
 
     /// The text that is no part of a stop string, whatever follows; and whether one is complete.

@@ -1,6 +1,7 @@
 //! Every family of decoders, tiny and with random weights, against what transformers computes (`tests/data/decoders`): as a
 //! folder and as a GGUF file, at once, in parts and token by token.
 
+mod batch;
 mod products;
 
 use std::path::{Path, PathBuf};
@@ -127,6 +128,7 @@ pub(super) fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     for executor in executors() {
         tests.extend(products::tests(executor));
+        tests.extend(batch::tests(executor, &dirs));
         for dir in &dirs {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let kinds = [("folder", dir.clone()), ("gguf", dir.join("model.gguf"))];

@@ -470,13 +470,13 @@ fn does_not_sample() -> ModelError {
     ModelError::Unsupported(reason.into())
 }
 
-fn no_executable() -> ModelError {
+pub(super) fn no_executable() -> ModelError {
     ModelError::Unsupported(
         "the model left the range of its type before, and could not be compiled in another; open it again"
             .to_string(),
     )
 }
 
-fn not_the_output(name: &str, e: &tercet::TensorError) -> ModelError {
+pub(super) fn not_the_output(name: &str, e: &tercet::TensorError) -> ModelError {
     ModelError::Unsupported(format!("output `{name}` of the model: {e}"))
 }

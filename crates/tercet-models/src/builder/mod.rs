@@ -4,6 +4,7 @@
 //! named after the file's tensors, and those tensors, mapped rather than read. Quantised and
 //! half-precision weights stay as stored; the graph computes in F32 unless it is converted.
 
+mod batch;
 mod decoder;
 mod encoder;
 mod generator;
@@ -24,7 +25,8 @@ use crate::adapter::AdapterError;
 use crate::config::DecoderSpec;
 use crate::constraint::ConstraintError;
 use crate::weight::WeightError;
-pub use decoder::{Decoder, DecoderOptions, Products, Sampling};
+pub use batch::{BatchEvent, BatchGenerator, Happened, Sequence, SequenceId};
+pub use decoder::{BatchDecoder, BatchOptions, Decoder, DecoderOptions, Products, Sampling};
 pub use encoder::{
     Classifier, DenseModule, Embedder, Encoder, EncoderOutput, Label, PoolingMode, Scoring,
     SentenceModule, SentenceModules, TokenLabel,
@@ -86,6 +88,12 @@ pub enum ModelError {
         tokens: usize,
         /// The context the model was compiled with.
         context: usize,
+    },
+    /// Every slot has a sequence.
+    #[error("all {slots} slots are taken; cancel a sequence, or wait until one ends")]
+    NoSlot {
+        /// How many there are.
+        slots: usize,
     },
     /// A text is longer than an encoder reads.
     #[error(

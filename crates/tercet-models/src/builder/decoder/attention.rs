@@ -18,7 +18,7 @@ fn heads(
     h: Value,
 ) -> Result<[Value; 3], ModelError> {
     let batch = match shared.attend {
-        Attend::Cached { .. } => Dim::Known(1),
+        Attend::Cached { .. } | Attend::Slots { .. } => Dim::Known(1),
         Attend::Whole(_) => shared.batch.clone(),
     };
     let (q, kv) = (spec.q_width(), spec.kv_width());
@@ -146,19 +146,90 @@ fn attended(
             context,
             dtype,
         } => {
-            let cache = |size: usize| Type::new(dtype, [1, context, spec.kv_heads, size]);
-            let (keys, values) = (cache(spec.head_dim), cache(spec.value_dim()));
-            let k = append(b, &format!("cache.{at}.k"), k, &keys, start)?;
-            let v = append(b, &format!("cache.{at}.v"), v, &values, start)?;
-            let q = cast(b, q, dtype)?;
-            let options = match layer.window {
-                // A window of all positions is none.
-                Some(window) if window < context => options.window(window),
-                Some(_) | None => options.causal(),
+            let cache = Cache {
+                names: ["k", "v"].map(|of| format!("cache.{at}.{of}")),
+                start,
+                kv_len,
+                context,
+                dtype,
             };
-            weighted(b, spec, at, [q, k, v], options.kv_len(kv_len))
+            cached(b, spec, (at, layer), &cache, options, [q, k, v])
+        }
+        Attend::Slots {
+            slots,
+            idle,
+            origin,
+            context,
+            dtype,
+        } => {
+            let mut parts = Vec::with_capacity(slots.len() + 1);
+            for (number, slot) in slots.iter().enumerate() {
+                let cache = Cache {
+                    names: ["k", "v"].map(|of| format!("cache.{at}.{of}.{number}")),
+                    start: slot.start,
+                    kv_len: slot.kv_len,
+                    context: *context,
+                    dtype: *dtype,
+                };
+                let mut own = [q, k, v];
+                for x in &mut own {
+                    *x = b.graph.gather(*x, slot.rows, 1)?;
+                }
+                parts.push(cached(b, spec, (at, layer), &cache, options, own)?);
+            }
+            let of = |rows: &Dim| {
+                [
+                    Dim::Known(1),
+                    rows.clone(),
+                    spec.heads.into(),
+                    spec.value_dim().into(),
+                ]
+            };
+            let zero = b.graph.scalar(DType::F32, 0.0)?;
+            parts.push(b.graph.expand(zero, of(idle))?);
+            let all = b.graph.concat(&parts, 1)?;
+            Ok(b.graph.dynamic_slice(all, *origin, of(&shared.len))?)
         }
     }
+}
+
+/// The caches of a sequence, and how far they are filled.
+struct Cache {
+    /// Of keys and of values.
+    names: [String; 2],
+    start: Value,
+    kv_len: Value,
+    context: usize,
+    dtype: DType,
+}
+
+/// Attention of the newest tokens of a sequence over its caches, to which their keys and values are appended.
+fn cached(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    (at, layer): (usize, LayerSpec),
+    cache: &Cache,
+    options: AttentionOptions,
+    [q, k, v]: [Value; 3],
+) -> Result<Value, ModelError> {
+    let &Cache {
+        start,
+        kv_len,
+        context,
+        dtype,
+        ..
+    } = cache;
+    let [keys, values] = &cache.names;
+    let ty = |size: usize| Type::new(dtype, [1, context, spec.kv_heads, size]);
+    let k = append(b, keys, k, &ty(spec.head_dim), start)?;
+    let v = append(b, values, v, &ty(spec.value_dim()), start)?;
+    let q = cast(b, q, dtype)?;
+    let options = match layer.window {
+        // A window of all positions is none.
+        Some(window) if window < context => options.window(window),
+        Some(_) | None => options.causal(),
+    };
+    weighted(b, spec, at, [q, k, v], options.kv_len(kv_len))
 }
 
 /// Attention in F32, with sinks where the model has them.

@@ -18,7 +18,7 @@ pub(super) fn heads(
     h: Value,
 ) -> Result<[Value; 3], ModelError> {
     let batch = match shared.attend {
-        Attend::Cached { .. } => Dim::Known(1),
+        Attend::Cached { .. } | Attend::Slots { .. } => Dim::Known(1),
         Attend::Whole(_) => shared.batch.clone(),
     };
     let of = |heads: usize, size: usize| {

@@ -23,8 +23,28 @@ pub(crate) enum Attend {
         context: usize,
         dtype: DType,
     },
+    /// The rows of `x` are those of several sequences, slot after slot, then rows of none. Each slot has caches of its own.
+    Slots {
+        slots: Vec<Slot>,
+        /// How many rows are of no slot.
+        idle: Dim,
+        /// I32 `[4]` zeros: where all rows begin.
+        origin: Value,
+        context: usize,
+        dtype: DType,
+    },
     /// Sequences attend to themselves; `x` has an axis for them. A mask for each window of the model's layers.
     Whole(Vec<(Option<usize>, AttentionMask)>),
+}
+
+/// What a run says of a slot; all I32.
+pub(crate) struct Slot {
+    /// Which rows are its own, `[s]`.
+    pub(crate) rows: Value,
+    /// Where they go in its caches, `[4]`.
+    pub(crate) start: Value,
+    /// Positions filled after this run, `[]`.
+    pub(crate) kv_len: Value,
 }
 
 /// Values that every layer reads.
@@ -40,7 +60,7 @@ impl Shared {
     /// The shape of rows of this width.
     pub(super) fn rows(&self, width: usize) -> tercet::Shape {
         match self.attend {
-            Attend::Cached { .. } => [self.len.clone(), width.into()].into(),
+            Attend::Cached { .. } | Attend::Slots { .. } => [self.len.clone(), width.into()].into(),
             Attend::Whole(_) => [self.batch.clone(), self.len.clone(), width.into()].into(),
         }
     }
@@ -246,7 +266,7 @@ pub(crate) fn layer(
         (Residual::Serial, true) => norm(b, spec, Part::FfnNorm, at, sum)?,
         (Residual::Serial, false) => sum,
     };
-    let y = feed_forward(b, spec, at, h)?;
+    let y = feed_forward(b, spec, shared, at, h)?;
     let y = match after {
         true => norm(b, spec, Part::FfnPostNorm, at, y)?,
         false => y,
@@ -271,15 +291,48 @@ pub(crate) fn activate(
     Ok(b.graph.unary(f, x)?)
 }
 
+/// What `f` makes of the rows `h` `[n, width]`, of each slot's apart where there are slots; `f` gives F32 rows of the same
+/// width.
+fn by_slot(
+    b: &mut Builder<'_>,
+    shared: &Shared,
+    h: Value,
+    mut f: impl FnMut(&mut Builder<'_>, Value) -> Result<Value, ModelError>,
+) -> Result<Value, ModelError> {
+    let Attend::Slots {
+        slots,
+        idle,
+        origin,
+        ..
+    } = &shared.attend
+    else {
+        return f(b, h);
+    };
+    let mut parts = Vec::with_capacity(slots.len() + 1);
+    for slot in slots {
+        let own = b.graph.gather(h, slot.rows, 0)?;
+        parts.push(f(b, own)?);
+    }
+    let width = b.graph.ty(h).shape[1].clone();
+    let zero = b.graph.scalar(DType::F32, 0.0)?;
+    parts.push(b.graph.expand(zero, [idle.clone(), width.clone()])?);
+    let all = b.graph.concat(&parts, 0)?;
+    let starts = b.graph.narrow(*origin, 0, 0, 2)?;
+    Ok(b.graph
+        .dynamic_slice(all, starts, [shared.len.clone(), width])?)
+}
+
 /// A layer's feed-forward network of `h`.
 fn feed_forward(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
+    shared: &Shared,
     layer: usize,
     h: Value,
 ) -> Result<Value, ModelError> {
     if let (Some(of), true) = (spec.experts, spec.layers[layer].experts) {
-        return experts(b, (spec, &of), layer, h);
+        // Rows of one expert are multiplied together: in the rows of a slot there are no others'.
+        return by_slot(b, shared, h, |b, h| experts(b, (spec, &of), layer, h));
     }
     let h = match spec.feed_forward {
         FeedForward::Plain(activation) => {

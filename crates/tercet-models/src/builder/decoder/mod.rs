@@ -14,17 +14,19 @@
 //! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
 
 mod attention;
+mod batch;
 mod experts;
 mod latent;
 pub(crate) mod layer;
 pub(crate) mod products;
 
 use tercet::ops::SampleOptions;
-use tercet::{CompileOptions, DType, Device, Dim, Shape, Type};
+use tercet::{CompileOptions, DType, Device, Dim, Shape, Type, Value};
 
 use super::tuned::{Mode, ScaledAdapter};
 use super::{Builder, Generator, Model, ModelError, Weights};
 use crate::config::decoder::{DecoderSpec, Part};
+pub use batch::{BatchDecoder, BatchOptions};
 pub use products::Products;
 use products::Rounded;
 
@@ -115,18 +117,7 @@ impl Decoder {
                 "context, chunk and logit rows must be at least 1".into(),
             ));
         }
-        if options.context > MOST_CONTEXT {
-            let context = options.context;
-            return Err(ModelError::Unsupported(format!(
-                "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
-            )));
-        }
-        if config.learned_positions && options.context > config.context {
-            let (context, most) = (options.context, config.context);
-            return Err(ModelError::Unsupported(format!(
-                "a context of {context} tokens; the model has a row for each of {most} positions"
-            )));
-        }
+        check_context(config, options.context)?;
         let b = Builder::new(weights, options.dtype).of_decoder(config);
         let mut b = b.in_mode(Mode::Adapted(&options.adapters));
         let len = Dim::sym("s");
@@ -156,15 +147,7 @@ impl Decoder {
             batch: Dim::Known(1),
             len,
         };
-        let mut x = embed(&mut b, config, tokens, positions)?;
-        for at in 0..config.layers.len() {
-            x = layer(&mut b, config, &shared, at, x)?;
-        }
-        let x = b.graph.gather(x, rows, 0)?;
-        let x = norm(&mut b, config, Part::FinalNorm, 0, x)?;
-        let logits = head(&mut b, config, x)?;
-        b.check_tuned()?;
-        b.graph.output("logits", logits)?;
+        let logits = logits(&mut b, config, &shared, [tokens, positions, rows])?;
         if let Some(s) = options.sampling {
             let options = SampleOptions {
                 top_k: s.top_k,
@@ -206,7 +189,47 @@ impl Decoder {
         let DecoderOptions {
             dtype, products, ..
         } = self.options;
-        let chosen = products.choose(&self.model.graph, &device.products());
-        chosen.filter(|_| dtype == DType::F32)
+        rounded_to(&self.model, device, dtype, products)
     }
+}
+
+/// What rows of F32 are rounded to in products of a model of this dtype.
+fn rounded_to(model: &Model, device: &Device, dtype: DType, products: Products) -> Option<DType> {
+    let chosen = products.choose(&model.graph, &device.products());
+    chosen.filter(|_| dtype == DType::F32)
+}
+
+/// Refuses contexts that a model cannot have.
+fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError> {
+    if context > MOST_CONTEXT {
+        return Err(ModelError::Unsupported(format!(
+            "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
+        )));
+    }
+    if config.learned_positions && context > config.context {
+        let most = config.context;
+        return Err(ModelError::Unsupported(format!(
+            "a context of {context} tokens; the model has a row for each of {most} positions"
+        )));
+    }
+    Ok(())
+}
+
+/// All layers over `tokens`, and the logits of `rows` of them, as output `logits`.
+fn logits(
+    b: &mut Builder<'_>,
+    config: &DecoderSpec,
+    shared: &Shared,
+    [tokens, positions, rows]: [Value; 3],
+) -> Result<Value, ModelError> {
+    let mut x = embed(b, config, tokens, positions)?;
+    for at in 0..config.layers.len() {
+        x = layer(b, config, shared, at, x)?;
+    }
+    let x = b.graph.gather(x, rows, 0)?;
+    let x = norm(b, config, Part::FinalNorm, 0, x)?;
+    let logits = head(b, config, x)?;
+    b.check_tuned()?;
+    b.graph.output("logits", logits)?;
+    Ok(logits)
 }

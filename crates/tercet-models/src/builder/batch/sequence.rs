@@ -1,0 +1,173 @@
+//! Sequences, and the slots that hold them.
+
+use crate::builder::{ModelError, Sampling, SamplingOptions};
+use crate::constraint::Constraint;
+use crate::writing::Finish;
+
+/// A text to be written by a [`BatchGenerator`](super::BatchGenerator).
+pub struct Sequence {
+    /// The tokens that it begins with; at least one.
+    pub prompt: Vec<u32>,
+    /// The most tokens to write.
+    pub max_tokens: usize,
+    /// Tokens that end it.
+    pub eos: Vec<u32>,
+    /// How its tokens are chosen. The greatest logit is found on the device; for anything else logits are read back.
+    pub sampling: SamplingOptions,
+    /// Of its random numbers: the same seed draws the same tokens from the same logits, however many slots there are.
+    pub seed: u64,
+    /// Which tokens it may have.
+    pub constraint: Option<Box<dyn Constraint>>,
+}
+
+impl Sequence {
+    /// At most so many tokens after a prompt, each of the greatest logit; nothing else ends it.
+    pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Sequence {
+        Sequence {
+            prompt,
+            max_tokens,
+            eos: Vec::new(),
+            sampling: SamplingOptions::default(),
+            seed: 0,
+            constraint: None,
+        }
+    }
+}
+
+/// Tells the sequences of a [`BatchGenerator`](super::BatchGenerator) apart; none is given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub(super) u64);
+
+/// What a step did for a sequence.
+#[derive(Debug)]
+pub struct BatchEvent {
+    /// Which.
+    pub sequence: SequenceId,
+    /// What.
+    pub happened: Happened,
+}
+
+/// What happens to a sequence.
+#[derive(Debug)]
+pub enum Happened {
+    /// So many tokens of the prompt are done.
+    Prompt(usize),
+    /// Its next token.
+    Token(u32),
+    /// It has ended, and its slot is free; never [`Finish::Stop`] or [`Finish::Cancelled`], which others decide on.
+    Ended(Finish),
+    /// No token can be chosen, as its constraint does not go on; its slot is free.
+    Failed(ModelError),
+}
+
+/// Caches of one sequence.
+#[derive(Default)]
+pub(super) struct Slot {
+    /// The tokens whose keys and values they hold.
+    pub(super) cached: Vec<u32>,
+    /// How many of these were computed in whole parts of prompts, from the first on.
+    pub(super) whole: usize,
+    /// The sequence.
+    pub(super) text: Option<Text>,
+}
+
+impl Slot {
+    /// How many tokens of a prompt need not be computed here, in whole parts: never the last one, whose logits are wanted.
+    pub(super) fn same(&self, prompt: &[u32], chunk: usize) -> usize {
+        let held = &self.cached[..self.whole.min(self.cached.len())];
+        let pairs = held.iter().zip(&prompt[..prompt.len().saturating_sub(1)]);
+        let same = pairs.take_while(|(a, b)| a == b).count();
+        same - same % chunk
+    }
+
+    /// Forgets all tokens but the first.
+    pub(super) fn cut(&mut self, tokens: usize) {
+        self.cached.truncate(tokens);
+        self.whole = self.whole.min(tokens);
+    }
+
+    pub(super) fn id(&self) -> Option<SequenceId> {
+        self.text.as_ref().map(|text| text.id)
+    }
+
+    /// The token that is to be computed next, where the prompt is done.
+    pub(super) fn next(&self) -> Option<u32> {
+        self.text.as_ref()?.next
+    }
+}
+
+/// A sequence that has a slot.
+pub(super) struct Text {
+    pub(super) id: SequenceId,
+    pub(super) prompt: Vec<u32>,
+    pub(super) max_tokens: usize,
+    pub(super) eos: Vec<u32>,
+    /// None for the greatest logit.
+    sampling: Option<SamplingOptions>,
+    pub(super) seed: u64,
+    constraint: Option<Box<dyn Constraint>>,
+    pub(super) written: usize,
+    /// The token chosen last, not computed yet.
+    pub(super) next: Option<u32>,
+}
+
+impl Text {
+    pub(super) fn new(id: SequenceId, sequence: Sequence) -> Text {
+        let Sequence {
+            prompt,
+            max_tokens,
+            eos,
+            sampling,
+            seed,
+            constraint,
+        } = sequence;
+        Text {
+            id,
+            prompt,
+            max_tokens,
+            eos,
+            sampling: (!sampling.is(&Sampling::GREEDY)).then_some(sampling),
+            seed,
+            constraint,
+            written: 0,
+            next: None,
+        }
+    }
+
+    /// Whether its tokens are chosen from logits that are read back.
+    pub(super) fn is_on_host(&self) -> bool {
+        self.sampling.is_some() || self.constraint.is_some()
+    }
+
+    /// The run, from its first one on, that gives the logits of the next token: where its random numbers are.
+    pub(super) fn draw(&self, chunk: usize) -> u64 {
+        (self.prompt.len().div_ceil(chunk) - 1 + self.written) as u64
+    }
+
+    /// The token chosen from a row of logits; `cached` is what the model has seen.
+    pub(super) fn choose(
+        &mut self,
+        logits: &[f32],
+        cached: &[u32],
+        unit: f64,
+    ) -> Result<Option<u32>, ModelError> {
+        let mut allowed = Vec::new();
+        let logits = match &mut self.constraint {
+            Some(constraint) => {
+                allowed.extend_from_slice(logits);
+                constraint.mask(&mut allowed)?;
+                allowed.as_slice()
+            }
+            None => logits,
+        };
+        let written = cached.get(self.prompt.len()..).unwrap_or(&[]);
+        let chosen = match &self.sampling {
+            Some(options) => options.choose(logits, cached, written, unit),
+            None => SamplingOptions::default().choose(logits, cached, written, unit),
+        };
+        if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
+            constraint.take(token)?;
+        }
+        Ok(chosen)
+    }
+}
