@@ -1,30 +1,30 @@
-//! Language models that are served: slots that each write one text at a time, over weights that are shared.
+//! Language models that are served: slots of one compiled model, which write texts side by side.
 //!
-//! A text is written by a slot alone, from an empty cache, with its own seed: it is what the same request gets on an
-//! idle server, whoever else is served.
+//! A text has a slot and a seed of its own, and each of its tokens is computed as it would be alone: it is what the same
+//! request gets on an idle server, whoever else is served (ADR 0028).
 
 use std::sync::Arc;
 #[cfg(feature = "grammar")]
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use axum::http::StatusCode;
 use tercet::{DType, Device};
-use tercet_models::constraint::ConstraintError;
+use tercet_models::constraint::Constraint;
 #[cfg(feature = "grammar")]
-use tercet_models::constraint::{Grammar, Grammars};
+use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    DecoderOptions, Event, Finish, Generator, ModelError, ModelFiles, Products, Sampling,
-    SamplingOptions, Tokenizer, WriteOptions, turn_ends, write,
+    BatchGenerator, BatchOptions, Finish, ModelFiles, Products, SamplingOptions, Sequence,
+    Tokenizer, turn_ends,
 };
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::engine::{Engine, Job};
 use crate::error::{Refusal, ServeError};
-use crate::metrics::{Metrics, count};
+use crate::metrics::Metrics;
 use crate::options::ServeOptions;
-use crate::pool::{Load, Pool};
+use crate::pool::Load;
 
 /// How a model is compiled.
 #[derive(Clone)]
@@ -69,30 +69,28 @@ pub(crate) struct Language {
     pub(crate) template: ChatTemplate,
     pub(crate) context: usize,
     vocab: usize,
-    /// Made when a request first constrains its text.
     #[cfg(feature = "grammar")]
-    grammars: Arc<OnceLock<Result<Grammars, ConstraintError>>>,
-    eos: Arc<[u32]>,
+    constraints: Arc<Constraints>,
+    eos: Vec<u32>,
     deadline: std::time::Duration,
-    pool: Pool<Slot>,
+    engine: Engine,
 }
 
-/// What a worker has for itself: the compiled model, which takes the greatest logit where a request says nothing else.
-type Slot = Generator;
+/// The most tokens of a prompt in one run: texts that are written wait for it.
+const CHUNK: usize = 256;
 
-/// Compiles the model for a slot. All of them, and all ways of choosing tokens, share kernels and mapped weights.
-fn slot(
+fn compiled(
     files: &ModelFiles,
     placement: &Placement,
     context: usize,
-) -> Result<Slot, tercet_models::Error> {
-    let decoder = files.decoder(|spec| DecoderOptions {
+    slots: usize,
+) -> Result<BatchGenerator, tercet_models::Error> {
+    let decoder = files.batch_decoder(|spec| BatchOptions {
         context,
-        chunk: 512.min(context),
+        chunk: CHUNK.min(context),
         dtype: placement.dtype,
         products: placement.products,
-        sampling: Some(Sampling::GREEDY),
-        ..DecoderOptions::new(spec)
+        ..BatchOptions::new(spec, slots)
     })?;
     Ok(decoder.generator(&placement.device)?)
 }
@@ -112,36 +110,42 @@ impl Language {
         let tokenizer = Arc::new(files.tokenizer().map_err(failed)?);
         let template = ChatTemplate::of(&files, &tokenizer).map_err(failed)?;
         let context = placement.context.unwrap_or(spec.context);
-        let slots = (0..options.slots).map(|_| slot(&files, &placement, context));
-        let slots: Result<Vec<Slot>, tercet_models::Error> = slots.collect();
-        let pool = Pool::start(name, slots.map_err(failed)?, options.queue);
-        let pool = pool.map_err(|source| ServeError::Io {
+        let batch = compiled(&files, &placement, context, options.slots.max(1)).map_err(failed)?;
+        let engine = Engine::start(name, batch, Arc::clone(&tokenizer), options.queue);
+        let engine = engine.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
-        let eos = turn_ends(&spec.eos, &tokenizer).into();
+        let eos = turn_ends(&spec.eos, &tokenizer);
         Ok(Language {
+            #[cfg(feature = "grammar")]
+            constraints: Arc::new(Constraints {
+                tokenizer: Arc::clone(&tokenizer),
+                eos: eos.clone(),
+                vocab: spec.vocab,
+                grammars: OnceLock::new(),
+                turn: tokio::sync::Mutex::new(()),
+            }),
             tokenizer,
             template,
             context,
             vocab: spec.vocab,
-            #[cfg(feature = "grammar")]
-            grammars: Arc::default(),
             eos,
             deadline: options.deadline,
-            pool,
+            engine,
         })
     }
 
     pub(crate) fn load_now(&self) -> Load {
-        self.pool.load()
+        self.engine.load()
     }
 
     /// Queues a text. Who drops the receiver ends it.
     ///
     /// # Errors
-    /// A prompt that does not fit the context, a bias of a token that the model does not have, or a full queue.
-    pub(crate) fn start(
+    /// A prompt that does not fit the context, a bias of a token that the model does not have, a grammar that is none, or a
+    /// full queue.
+    pub(crate) async fn start(
         &self,
         request: Request,
         metrics: &Arc<Metrics>,
@@ -168,124 +172,74 @@ impl Language {
                 self.vocab
             )));
         }
+        let until = Instant::now() + self.deadline;
+        self.engine.check_room().map_err(|_| Refusal::busy())?;
+        #[cfg(feature = "grammar")]
+        let constraint = self.constraint(request.grammar).await?;
+        #[cfg(not(feature = "grammar"))]
+        let constraint: Option<Box<dyn Constraint>> = None;
         let (send, receive) = unbounded_channel();
         let job = Job {
-            request,
-            tokenizer: Arc::clone(&self.tokenizer),
-            #[cfg(feature = "grammar")]
-            grammars: (Arc::clone(&self.grammars), self.vocab),
-            eos: Arc::clone(&self.eos),
-            until: Instant::now() + self.deadline,
+            sequence: Sequence {
+                prompt: request.prompt,
+                max_tokens: request.max_tokens,
+                eos: self.eos.clone(),
+                sampling: request.sampling,
+                seed: request.seed,
+                constraint,
+            },
+            stop: request.stop,
+            until,
             replies: send,
             metrics: Arc::clone(metrics),
         };
-        let queued = self.pool.submit(move |slot| job.run(slot));
-        queued.map_err(|_| Refusal::busy())?;
+        self.engine.submit(job).map_err(|_| Refusal::busy())?;
         Ok(receive)
     }
-}
 
-/// A schema or grammar that is refused is the client's, all else ours.
-fn refusal(e: &tercet_models::Error) -> Refusal {
-    match e {
-        tercet_models::Error::Model(ModelError::Constraint(
-            e @ ConstraintError::Grammar { .. },
-        )) => Refusal::bad(format!("field `response_format`: {e}")),
-        e => Refusal::failed(e),
+    /// What a text is constrained by. It is made beside the engine, which would keep all texts waiting, and one at a time.
+    #[cfg(feature = "grammar")]
+    async fn constraint(
+        &self,
+        grammar: Option<Grammar>,
+    ) -> Result<Option<Box<dyn Constraint>>, Refusal> {
+        let Some(grammar) = grammar else {
+            return Ok(None);
+        };
+        let of = Arc::clone(&self.constraints);
+        let turn = self.constraints.turn.lock().await;
+        let made = tokio::task::spawn_blocking(move || of.make(&grammar)).await;
+        drop(turn);
+        match made {
+            Ok(Ok(constraint)) => Ok(Some(constraint)),
+            Ok(Err(e @ ConstraintError::Grammar { .. })) => {
+                Err(Refusal::bad(format!("field `response_format`: {e}")))
+            }
+            Ok(Err(e)) => Err(Refusal::failed(&e)),
+            Err(_) => Err(Refusal::lost()),
+        }
     }
 }
 
-/// A text on its way.
-struct Job {
-    request: Request,
+/// Makes constraints of grammars.
+#[cfg(feature = "grammar")]
+struct Constraints {
     tokenizer: Arc<Tokenizer>,
-    #[cfg(feature = "grammar")]
-    grammars: (Arc<OnceLock<Result<Grammars, ConstraintError>>>, usize),
-    eos: Arc<[u32]>,
-    until: Instant,
-    replies: UnboundedSender<Reply>,
-    metrics: Arc<Metrics>,
+    eos: Vec<u32>,
+    vocab: usize,
+    /// Made when a request first constrains its text.
+    grammars: OnceLock<Result<Grammars, ConstraintError>>,
+    turn: tokio::sync::Mutex<()>,
 }
 
-impl Job {
-    fn run(self, slot: &mut Slot) {
-        if self.replies.is_closed() {
-            return count(&self.metrics.cancelled, 1);
-        }
-        if Instant::now() >= self.until {
-            return self.fail(Refusal::late(), &self.metrics.late);
-        }
-        let before = slot.moved_to();
-        let written = self.write(slot);
-        // The slot keeps what it was compiled for then.
-        if slot.moved_to() != before {
-            eprintln!("note: {}", slot.note().unwrap_or_default());
-        }
-        match written {
-            Ok(reply) => drop(self.replies.send(reply)),
-            Err(e) => drop(self.replies.send(Reply::Failed(refusal(&e)))),
-        }
-    }
-
-    /// The constraint that the request asks for.
-    #[cfg(feature = "grammar")]
-    fn constrain(&self, generator: &mut Generator) -> Result<(), tercet_models::Error> {
-        let Some(grammar) = &self.request.grammar else {
-            return Ok(());
-        };
-        let (grammars, vocab) = &self.grammars;
-        let grammars = grammars.get_or_init(|| Grammars::new(&self.tokenizer, &self.eos, *vocab));
-        let grammars = grammars.as_ref().map_err(|e| ModelError::from(e.clone()))?;
-        let constraint = grammars.constraint(grammar).map_err(ModelError::from)?;
-        Ok(generator.set_constraint(Some(Box::new(constraint)))?)
-    }
-
-    fn fail(&self, refusal: Refusal, counter: &AtomicU64) {
-        count(counter, 1);
-        // Who has left needs no answer.
-        let _ = self.replies.send(Reply::Failed(refusal));
-    }
-
-    fn write(&self, generator: &mut Generator) -> Result<Reply, tercet_models::Error> {
-        let Request {
-            prompt,
-            max_tokens,
-            stop,
-            sampling,
-            seed,
-            ..
-        } = &self.request;
-        generator.reset();
-        #[cfg(feature = "grammar")]
-        self.constrain(generator)?;
-        generator.set_sampling(sampling)?;
-        generator.set_seed(*seed);
-        generator.skip_logits();
-        let options = WriteOptions {
-            max_tokens: *max_tokens,
-            stop,
-            eos: &self.eos,
-        };
-        let mut late = false;
-        let written = write(generator, &self.tokenizer, prompt, &options, &mut |event| {
-            late = Instant::now() >= self.until;
-            let listened = match event {
-                Event::Prompt(_) | Event::Text("", _) => !self.replies.is_closed(),
-                Event::Text(text, _) => self.replies.send(Reply::Text(text.to_string())).is_ok(),
-            };
-            listened && !late
-        })?;
-        count(&self.metrics.prompt_tokens, prompt.len());
-        count(&self.metrics.written_tokens, written.tokens.len());
-        if written.finish == Finish::Cancelled {
-            let counter = if late {
-                &self.metrics.late
-            } else {
-                &self.metrics.cancelled
-            };
-            count(counter, 1);
-            return Ok(Reply::Failed(Refusal::late()));
-        }
-        Ok(Reply::Done(written.finish, written.tokens.len()))
+#[cfg(feature = "grammar")]
+impl Constraints {
+    fn make(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, ConstraintError> {
+        let new = || Grammars::new(&self.tokenizer, &self.eos, self.vocab);
+        let grammars = self.grammars.get_or_init(new).as_ref();
+        let constraint = grammars
+            .map_err(ConstraintError::clone)?
+            .constraint(grammar)?;
+        Ok(Box::new(constraint))
     }
 }

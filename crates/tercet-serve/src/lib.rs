@@ -5,17 +5,15 @@
 //! engine, its errors and its answers are those of `tercet` and `tercet-models`; here are routes, queues and limits.
 //!
 //! A walk: `http` has the routes, what holds for all of them (key, sizes, times) and the page of metrics; `openai` and
-//! `oip` read and write the two protocols; `language`, `encoder` and `graph` are what is served, each with a `pool` of
-//! slots that work on one request at a time.
+//! `oip` read and write the two protocols; `language`, `encoder` and `graph` are what is served. Texts are written side by
+//! side by the `engine` of a language model; encoders and graphs have a `pool` of slots that work on one request at a time.
 //!
 //! Invariants: a request gets what it would get alone; a field that is not honoured is refused by name; what waits, how
 //! long it takes and how large it is are bounded; a client that leaves frees its slot at the next token.
-//!
-//! Requests are not joined into one run yet: each slot computes by itself, so more slots share the machine and do not
-//! raise its throughput.
 #![forbid(unsafe_code)]
 
 mod encoder;
+mod engine;
 mod error;
 mod fields;
 mod graph;
@@ -28,6 +26,7 @@ mod openai;
 mod options;
 mod pool;
 mod server;
+mod texts;
 
 pub use error::ServeError;
 pub use language::Placement;

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Limits and choices of a server.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Texts that are written side by side for each language model, and runs of each graph.
+    /// Texts that are written side by side in one run of each language model, at least one; and runs of each graph.
     pub slots: usize,
     /// Requests that wait for a slot of a model; more are refused with 503.
     pub queue: usize,
@@ -20,10 +20,10 @@ pub struct ServeOptions {
 }
 
 impl Default for ServeOptions {
-    /// Two slots, 64 waiting, ten minutes, 16 MiB in 30 seconds, no key.
+    /// Four slots, 64 waiting, ten minutes, 16 MiB in 30 seconds, no key.
     fn default() -> ServeOptions {
         ServeOptions {
-            slots: 2,
+            slots: 4,
             queue: 64,
             deadline: Duration::from_secs(600),
             body_bytes: 16 << 20,

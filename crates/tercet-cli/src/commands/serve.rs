@@ -29,9 +29,9 @@ pub(crate) struct Args {
     /// The port to listen on; 0 takes a free one, which is said
     #[arg(long, default_value_t = 8080, value_name = "PORT")]
     port: u16,
-    /// Texts written side by side for each model
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive)]
-    slots: usize,
+    /// Texts written side by side for each language model, in one run; as many runs of each graph
+    #[arg(long, visible_alias = "slots", default_value_t = 4, value_name = "N", value_parser = positive)]
+    parallel: usize,
     /// Requests that wait for a slot of a model; more are refused
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let device = device(&args.device)?;
     let options = ServeOptions {
-        slots: args.slots,
+        slots: args.parallel,
         queue: args.queue,
         deadline: Duration::from_secs(args.deadline),
         body_bytes: args.body_bytes,

@@ -35,7 +35,8 @@ pub(crate) async fn handle(
     let prompt = tokens(language, &messages)?;
     let frame = Frame::new(Form::Chat, &name, prompt.len(), wanted.usage);
     let room = language.context.saturating_sub(prompt.len());
-    let replies = language.start(wanted.request(prompt, room), &app.metrics)?;
+    let replies = language.start(wanted.request(prompt, room), &app.metrics);
+    let replies = replies.await?;
     match wanted.stream {
         true => answer::stream(frame, replies).await,
         false => answer::whole(&frame, replies).await,

@@ -33,7 +33,8 @@ pub(crate) async fn handle(
     fields.neutral(&[("suffix", &[Value::String(String::new())])])?;
     let wanted = Wanted::take(fields)?;
     let frame = Frame::new(Form::Completion, &name, prompt.len(), wanted.usage);
-    let replies = language.start(wanted.request(prompt, DEFAULT_TOKENS), &app.metrics)?;
+    let replies = language.start(wanted.request(prompt, DEFAULT_TOKENS), &app.metrics);
+    let replies = replies.await?;
     match wanted.stream {
         true => answer::stream(frame, replies).await,
         false => answer::whole(&frame, replies).await,

@@ -24,7 +24,9 @@ fn request(client: usize) -> Value {
         "max_tokens": 16 + client % 7,
         "temperature": if client.is_multiple_of(2) { 0.0 } else { 0.9 },
         "seed": client,
-        "stream": client % 4 < 2,
+        // Beside them some that are whole, and some whose text has to be JSON.
+        "stream": client % 5 != 2,
+        "response_format": {"type": if client % 7 == 4 { "json_object" } else { "text" }},
     })
 }
 
@@ -45,14 +47,17 @@ fn text(request: &Value, body: &str) -> String {
     }
 }
 
-/// Sends a request and leaves after the first bytes, or before any.
+/// Sends a request and leaves after some bytes, or before any.
 fn leave(server: &Running, client: usize) {
     let body = request(client).to_string();
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     if client.is_multiple_of(2) {
-        let _ = stream.read(&mut [0; 64]).unwrap();
+        // Somewhere in the head or the text of the answer, or behind it.
+        let patience = Some(Duration::from_millis(300));
+        stream.set_read_timeout(patience).unwrap();
+        let _ = stream.read_exact(&mut vec![0; 40 + client * 53 % 900]);
     } else {
         std::thread::sleep(Duration::from_millis(client as u64 % 5));
     }
@@ -62,7 +67,8 @@ fn leave(server: &Running, client: usize) {
 fn answers_are_those_of_the_request_alone_while_a_third_of_the_clients_leaves() {
     const CLIENTS: usize = 24;
     let server = start(ServeOptions {
-        slots: 3,
+        slots: 4,
+        body_bytes: 4000,
         ..ServeOptions::default()
     });
     let alone: Vec<String> = (0..CLIENTS)
@@ -89,6 +95,8 @@ fn answers_are_those_of_the_request_alone_while_a_third_of_the_clients_leaves() 
                         b"{\"model\": }",
                     );
                     assert_eq!(bad.status, 400);
+                    let large = json!({"model": MODEL, "prompt": "x".repeat(5000)});
+                    assert_eq!(server.post("/v1/completions", &large).status, 413);
                 }
                 let answer = server.post("/v1/completions", &request(client));
                 assert_eq!(answer.status, 200, "{}", answer.text());
@@ -106,6 +114,13 @@ fn answers_are_those_of_the_request_alone_while_a_third_of_the_clients_leaves() 
         CLIENTS - CLIENTS.div_ceil(3)
     );
     server.wait_until_free();
+    assert_eq!(
+        server.metric(&format!("tercet_slots{{model=\"{MODEL}\"}}")),
+        4.0
+    );
+    // What was given up is forgotten.
+    let again = server.post("/v1/completions", &request(1));
+    assert_eq!(text(&request(1), &again.text()), alone[1]);
 }
 
 #[test]

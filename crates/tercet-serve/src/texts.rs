@@ -1,0 +1,193 @@
+//! The texts that are written now, each in a slot of one generator.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use tercet_models::{BatchGenerator, Finish, Happened, SequenceId, TextPieces, Tokenizer};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::engine::Job;
+use crate::error::Refusal;
+use crate::language::Reply;
+use crate::metrics::{Metrics, count};
+
+/// Slots and whom they write for.
+pub(crate) struct Texts<'t> {
+    batch: BatchGenerator,
+    tokenizer: &'t Tokenizer,
+    all: HashMap<SequenceId, Text<'t>>,
+}
+
+struct Text<'t> {
+    pieces: TextPieces<'t>,
+    prompt_tokens: usize,
+    /// Tokens so far.
+    written: usize,
+    until: Instant,
+    replies: UnboundedSender<Reply>,
+    metrics: Arc<Metrics>,
+}
+
+/// How a text ends.
+enum End {
+    Finish(Finish),
+    Failed(Refusal),
+    /// Whom it was for has left.
+    Left,
+    /// Its deadline has passed.
+    Late,
+}
+
+impl<'t> Texts<'t> {
+    pub(crate) fn new(batch: BatchGenerator, tokenizer: &'t Tokenizer) -> Texts<'t> {
+        Texts {
+            batch,
+            tokenizer,
+            all: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Drops all texts.
+    pub(crate) fn give_up(&mut self) {
+        self.all.clear();
+        self.batch.reset();
+    }
+
+    /// Begins these texts, ends those that nobody waits for, and takes a step of the others.
+    pub(crate) fn turn(&mut self, new: Vec<Job>) {
+        new.into_iter().for_each(|job| self.begin(job));
+        let now = Instant::now();
+        let given_up = self.all.iter().filter_map(|(id, text)| {
+            let left = text.replies.is_closed().then_some(End::Left);
+            let late = (now >= text.until).then_some(End::Late);
+            Some((*id, left.or(late)?))
+        });
+        let ended: Vec<(SequenceId, End)> = given_up.collect();
+        ended.into_iter().for_each(|(id, how)| self.end(id, how));
+        let before = self.batch.moved_to();
+        match self.batch.step() {
+            Ok(events) => {
+                for event in events {
+                    if let Some(how) = self.hear(event.sequence, event.happened) {
+                        self.end(event.sequence, how);
+                    }
+                }
+            }
+            Err(e) => {
+                let ids: Vec<SequenceId> = self.all.keys().copied().collect();
+                for id in ids {
+                    self.end(id, End::Failed(Refusal::failed(&e)));
+                }
+                self.batch.reset();
+            }
+        }
+        // The model stays what it was compiled for then.
+        if self.batch.moved_to() != before {
+            eprintln!("note: {}", self.batch.note().unwrap_or_default());
+        }
+    }
+
+    fn begin(&mut self, job: Job) {
+        let Job {
+            sequence,
+            stop,
+            until,
+            replies,
+            metrics,
+        } = job;
+        let prompt_tokens = sequence.prompt.len();
+        match self.batch.start(sequence) {
+            Ok(id) => {
+                let text = Text {
+                    pieces: TextPieces::new(self.tokenizer, &stop),
+                    prompt_tokens,
+                    written: 0,
+                    until,
+                    replies,
+                    metrics,
+                };
+                self.all.insert(id, text);
+            }
+            // Who has left needs no answer.
+            Err(e) => drop(replies.send(Reply::Failed(Refusal::failed(&e)))),
+        }
+    }
+
+    /// Passes on what happened to a text; whether it ends.
+    fn hear(&mut self, id: SequenceId, happened: Happened) -> Option<End> {
+        let text = self.all.get_mut(&id)?;
+        match happened {
+            Happened::Prompt(_) => None,
+            Happened::Token(token) => {
+                text.written += 1;
+                match text.pieces.push(token) {
+                    Ok((piece, stopped)) => match (text.send(piece), stopped) {
+                        (false, _) => Some(End::Left),
+                        (true, true) => Some(End::Finish(Finish::Stop)),
+                        (true, false) => None,
+                    },
+                    Err(e) => Some(End::Failed(Refusal::failed(&e))),
+                }
+            }
+            Happened::Ended(finish) => Some(End::Finish(finish)),
+            Happened::Failed(e) => Some(End::Failed(Refusal::failed(&e))),
+        }
+    }
+
+    /// Frees the slot of a text and says how it ended.
+    fn end(&mut self, id: SequenceId, how: End) {
+        self.batch.cancel(id);
+        let Some(text) = self.all.remove(&id) else {
+            return;
+        };
+        count(&text.metrics.prompt_tokens, text.prompt_tokens);
+        count(&text.metrics.written_tokens, text.written);
+        text.end(how);
+    }
+}
+
+impl Text<'_> {
+    /// False where nobody listens.
+    fn send(&self, piece: String) -> bool {
+        piece.is_empty() || self.replies.send(Reply::Text(piece)).is_ok()
+    }
+
+    fn end(self, how: End) {
+        let Text {
+            pieces,
+            written,
+            replies,
+            metrics,
+            ..
+        } = self;
+        let counted = |counter: &AtomicU64| count(counter, 1);
+        let last = match how {
+            // What follows a stop string was never held back.
+            End::Finish(Finish::Stop) => Reply::Done(Finish::Stop, written),
+            End::Finish(finish) => match pieces.finish() {
+                Ok((rest, stopped)) => {
+                    if !rest.is_empty() && replies.send(Reply::Text(rest)).is_err() {
+                        return counted(&metrics.cancelled);
+                    }
+                    let finish = if stopped { Finish::Stop } else { finish };
+                    Reply::Done(finish, written)
+                }
+                Err(e) => Reply::Failed(Refusal::failed(&e)),
+            },
+            End::Failed(refusal) => Reply::Failed(refusal),
+            End::Left => return counted(&metrics.cancelled),
+            End::Late => {
+                counted(&metrics.late);
+                Reply::Failed(Refusal::late())
+            }
+        };
+        // Who has left needs no answer.
+        let _ = replies.send(last);
+    }
+}
