@@ -221,6 +221,25 @@ fn benches_are_tables_of_markdown() {
         lines[3].starts_with("| embedded | cpu | f32 | decode 2 | "),
         "{out}"
     );
+    assert_eq!(lines.len(), 4);
+    let args = ["bench", "-p", "4", "-n", "2", "-r", "2", "--batch", "3"];
+    let out = good(&[&args[..], &["--device", "cpu"]].concat()).out;
+    let last = out.lines().last().unwrap_or_default();
+    assert!(
+        last.starts_with("| embedded | cpu | f32 | decode 2 x 3 | "),
+        "{out}"
+    );
+    let tests = json(&[&args[..], &["--device", "cpu", "--json"]].concat())["tests"].clone();
+    let sequences = [0, 1, 2].map(|at| tests[at]["sequences"].as_u64());
+    assert_eq!(sequences, [Some(1), Some(1), Some(3)]);
+    let (rate, seconds) = (&tests[2]["tokens_per_second"], &tests[2]["seconds"]);
+    let rates = [0, 1].map(|at| 6.0 / seconds[at].as_f64().unwrap());
+    let mean = (rates[0] + rates[1]) / 2.0;
+    assert!(
+        (rate.as_f64().unwrap() / mean - 1.0).abs() < 1e-6,
+        "{tests}"
+    );
+    bad(&["bench", "-b", "0"], 2, &["--batch", "from 1 on"]);
     bad(&["bench", "-r", "0"], 2, &["--repetitions", "from 1 on"]);
 }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use tercet_models::{DecoderOptions, Sampling};
+use tercet_models::{BatchGenerator, DecoderOptions, Happened, Sampling, Sequence};
 
 use super::positive;
 use super::writing::{Loading, Writer};
@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// How often each is measured, after one time that is not
     #[arg(short, long, default_value_t = 3, value_name = "N", value_parser = positive)]
     repetitions: usize,
+    /// Also measure so many texts written side by side, all their tokens together
+    #[arg(short, long, value_name = "N", value_parser = positive)]
+    batch: Option<usize>,
     /// Print one JSON document instead of a table
     #[arg(long)]
     json: bool,
@@ -31,7 +34,10 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Measured {
     test: &'static str,
+    /// Of each sequence.
     tokens: usize,
+    /// Side by side; the rate is that of all.
+    sequences: usize,
     /// The mean over the repetitions.
     tokens_per_second: f64,
     /// The standard deviation over the repetitions; 0 of one.
@@ -45,7 +51,7 @@ struct Report<'a> {
     device: &'a str,
     dtype: String,
     load_seconds: f64,
-    tests: [Measured; 2],
+    tests: Vec<Measured>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
@@ -65,20 +71,38 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         .map(|i| (i.wrapping_mul(2_654_435_761) % vocab) as u32)
         .collect();
     let spinner = progress::spinner("measuring");
-    let pp = measured("prompt", args.prompt, args.repetitions, || {
-        feed(&mut writer, &prompt, 0)
-    })?;
-    let tg = measured("decode", args.tokens, args.repetitions, || {
-        feed(&mut writer, &prompt[..1], args.tokens)
-    })?;
+    let mut tests = vec![
+        measured(("prompt", 1), args.prompt, args.repetitions, || {
+            feed(&mut writer, &prompt, 0)
+        })?,
+        measured(("decode", 1), args.tokens, args.repetitions, || {
+            feed(&mut writer, &prompt[..1], args.tokens)
+        })?,
+    ];
     spinner.finish_and_clear();
     writer.note();
+    let (device, dtype) = (writer.device.name().to_string(), writer.dtype.clone());
+    if let Some(sequences) = args.batch {
+        // The memory of the model above is free before.
+        drop(writer);
+        let context = args.tokens.saturating_add(before(sequences) + 1);
+        let mut batch = args.loading.load_batch(sequences, context)?;
+        let spinner = progress::spinner("measuring");
+        let test = ("decode", sequences);
+        tests.push(measured(test, args.tokens, args.repetitions, || {
+            together(&mut batch, &prompt, args.tokens)
+        })?);
+        spinner.finish_and_clear();
+        if let Some(note) = batch.note() {
+            output::note(format_args!("note: {note}"));
+        }
+    }
     let report = Report {
         model: args.loading.name(),
-        device: writer.device.name(),
-        dtype: writer.dtype.clone(),
+        device: &device,
+        dtype,
         load_seconds,
-        tests: [pp, tg],
+        tests,
     };
     match args.json {
         true => output::json(&report)?,
@@ -107,8 +131,38 @@ fn feed(writer: &mut Writer, prompt: &[u32], written: usize) -> Result<f64, CliE
     Ok(started.elapsed().as_secs_f64())
 }
 
+/// Tokens that a text has at most before all others are written as well: they begin one after the other.
+fn before(slots: usize) -> usize {
+    slots + 1
+}
+
+/// Seconds for so many tokens of as many texts as there are slots.
+fn together(batch: &mut BatchGenerator, prompt: &[u32], tokens: usize) -> Result<f64, CliError> {
+    let failed = "cannot measure the model";
+    let slots = batch.slots();
+    batch.reset();
+    for slot in 0..slots {
+        let first = prompt[slot % prompt.len()];
+        let sequence = Sequence::new(vec![first], tokens + before(slots));
+        batch.start(sequence).map_err(CliError::model(failed))?;
+    }
+    let mut begun = 0;
+    while begun < slots {
+        let events = batch.step().map_err(CliError::model(failed))?;
+        let prompts = events.iter();
+        begun += prompts
+            .filter(|e| matches!(e.happened, Happened::Prompt(_)))
+            .count();
+    }
+    let started = Instant::now();
+    for _ in 0..tokens {
+        batch.step().map_err(CliError::model(failed))?;
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
 fn measured(
-    test: &'static str,
+    (test, sequences): (&'static str, usize),
     tokens: usize,
     repetitions: usize,
     mut once: impl FnMut() -> Result<f64, CliError>,
@@ -119,7 +173,7 @@ fn measured(
         .collect::<Result<_, CliError>>()?;
     let rates: Vec<f64> = seconds
         .iter()
-        .map(|s| tokens as f64 / s.max(1e-9))
+        .map(|s| (tokens * sequences) as f64 / s.max(1e-9))
         .collect();
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
     let squares: f64 = rates.iter().map(|r| (r - mean).powi(2)).sum();
@@ -127,6 +181,7 @@ fn measured(
     Ok(Measured {
         test,
         tokens,
+        sequences,
         tokens_per_second: mean,
         deviation,
         seconds,
@@ -145,9 +200,13 @@ fn table(out: &mut dyn std::io::Write, report: &Report<'_>) -> Result<(), std::i
     writeln!(out, "|---|---|---|---|---:|")?;
     for t in tests {
         let (test, n, rate, d) = (t.test, t.tokens, t.tokens_per_second, t.deviation);
+        let side_by_side = match t.sequences {
+            1 => String::new(),
+            n => format!(" x {n}"),
+        };
         writeln!(
             out,
-            "| {model} | {device} | {dtype} | {test} {n} | {rate:.2} ± {d:.2} |"
+            "| {model} | {device} | {dtype} | {test} {n}{side_by_side} | {rate:.2} ± {d:.2} |"
         )?;
     }
     Ok(())

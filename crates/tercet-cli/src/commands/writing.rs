@@ -12,8 +12,8 @@ use tercet_models::constraint::{Grammar, Grammars};
 use tercet_models::dataset::template::Value;
 use tercet_models::dataset::{ChatTemplate, Message};
 use tercet_models::{
-    DecoderOptions, DecoderSpec, Event, Finish, Generator, ModelFiles, Tokenizer, WriteOptions,
-    turn_ends, write,
+    BatchGenerator, BatchOptions, DecoderOptions, DecoderSpec, Event, Finish, Generator,
+    ModelFiles, ScaledAdapter, Tokenizer, WriteOptions, turn_ends, write,
 };
 
 use super::choosing::Choosing;
@@ -53,6 +53,15 @@ fn capacity(text: &str) -> Result<usize, String> {
     let n: Option<usize> = text.parse().ok();
     n.filter(|n| (1..=MAX_CONTEXT).contains(n))
         .ok_or_else(|| format!("expected a whole number from 1 to {MAX_CONTEXT}"))
+}
+
+/// What a model is compiled from.
+struct Opened {
+    device: Device,
+    files: ModelFiles,
+    /// What failed, for errors of the model.
+    what: String,
+    adapters: Vec<ScaledAdapter>,
 }
 
 /// A model that is ready to write.
@@ -137,16 +146,12 @@ impl Loading {
         Ok(writer)
     }
 
-    /// Opens the device and compiles the model for it, with options but for what arguments say.
-    pub(crate) fn load_with(
-        &self,
-        options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
-    ) -> Result<Writer, CliError> {
+    /// The device, the model's files and the adapters.
+    fn open(&self) -> Result<Opened, CliError> {
         let device = match (device(&self.device)?, self.first_nonfinite) {
             (device, true) => device.with_finite_check(),
             (device, false) => device,
         };
-        let spinner = progress::spinner("loading");
         let (files, what) = open_model(self.model.as_deref())?;
         let adapters = match self.lora.is_empty() {
             true => Vec::new(),
@@ -155,6 +160,54 @@ impl Loading {
                 adapters(&self.lora, Some(&config))?
             }
         };
+        Ok(Opened {
+            device,
+            files,
+            what,
+            adapters,
+        })
+    }
+
+    /// Compiles the model for so many sequences side by side, each of this context.
+    pub(crate) fn load_batch(
+        &self,
+        slots: usize,
+        context: usize,
+    ) -> Result<BatchGenerator, CliError> {
+        let spinner = progress::spinner("loading");
+        let Opened {
+            device,
+            files,
+            what,
+            adapters,
+        } = self.open()?;
+        let decoder = files.batch_decoder(|config| BatchOptions {
+            context,
+            chunk: BatchOptions::new(config, slots).chunk.min(context),
+            dtype: self.dtype.dtype(),
+            products: self.dtype.products(),
+            adapters,
+            ..BatchOptions::new(config, slots)
+        });
+        let decoder = decoder.map_err(CliError::model(&*what))?;
+        let generator = decoder.generator(&device);
+        let generator = generator.map_err(CliError::model(&*what))?;
+        spinner.finish_and_clear();
+        Ok(generator)
+    }
+
+    /// Opens the device and compiles the model for it, with options but for what arguments say.
+    pub(crate) fn load_with(
+        &self,
+        options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
+    ) -> Result<Writer, CliError> {
+        let spinner = progress::spinner("loading");
+        let Opened {
+            device,
+            files,
+            what,
+            adapters,
+        } = self.open()?;
         let decoder = files
             .decoder(|config| {
                 let options = options(config);
