@@ -44,9 +44,10 @@ mod writing;
 pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
-    BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, Classifier, Decoder, DecoderOptions, DenseModule, Embedder, Encoder, EncoderOutput, Generator,
-    Happened, Label, MadeUp, Model, ModelError, PoolingMode, Products, Sampling, SamplingOptions,
-    ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence, SequenceId, Step, TokenLabel, Weights,
+    BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, Classifier, Decoder, DecoderOptions,
+    DenseModule, Embedder, Encoder, EncoderOutput, Generator, Happened, Label, MadeUp, Model,
+    ModelError, PoolingMode, Products, Sampling, SamplingOptions, ScaledAdapter, Scoring,
+    SentenceModule, SentenceModules, Sequence, SequenceId, Step, TokenLabel, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
