@@ -29,7 +29,9 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate chat bench perplexity finetune merge quantize embed classify rerank inspect run explain export verify trace tune
+    generate chat bench perplexity finetune merge quantize embed classify rerank
+    #[cfg(feature = "audio")] transcribe
+    inspect run explain export verify trace tune
     #[cfg(feature = "serve")] serve
     #[cfg(feature = "splat")] splat ops devices
 }
@@ -303,6 +305,21 @@ mod case {
     pub(super) fn rerank() {
         let scores = scores(&["rerank", "a bird", "a cat", "two birds", "the house"]);
         assert!(scores.len() == 3 && scores.is_sorted_by(|a, b| a >= b));
+    }
+
+    #[cfg(feature = "audio")]
+    pub(super) fn transcribe() {
+        let (model, audio) = (data("speech/whisper-a"), data("speech/speech.flac"));
+        let v = parsed(&[
+            "transcribe",
+            "-m",
+            &model,
+            &audio,
+            "--format",
+            "json",
+            "--no-fallback",
+        ]);
+        assert!(v["text"].is_string(), "{v}");
     }
 
     pub(super) fn inspect() {

@@ -61,13 +61,14 @@ impl Inputs {
         let slots = (self.names.len() - COMMON.len()) / OF_SLOT.len();
         for slot in 0..slots {
             let part = parts.next_if(|part| part.slot == slot);
-            let (start, count) = part.map_or((0, 0), |part| (part.start, part.tokens.len()));
+            // Without rows it goes on where it is: only at 0 are states those of a beginning.
+            let (start, count) = part.map_or((1, 0), |part| (part.start, part.tokens.len()));
             let own: Vec<i32> = (row..row + count as i32).collect();
             row += count as i32;
             let at = COMMON.len() + slot * OF_SLOT.len();
             self.write(at, &[count], &own);
             self.write(at + 1, &[4], &[0, start as i32, 0, 0]);
-            self.write(at + 2, &[], &[(start + count) as i32]);
+            self.write(at + 2, &[], &[part.map_or(0, |_| (start + count) as i32)]);
         }
         debug_assert!(parts.next().is_none(), "parts are in the order of slots");
     }

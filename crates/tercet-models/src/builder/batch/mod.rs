@@ -39,6 +39,8 @@ pub struct BatchGenerator {
     moved: Option<Moved>,
     /// How many rows a run of single tokens has at least: with fewer or more, up to the number of slots, a row has the same bits.
     least_rows: usize,
+    /// Layers remember what they read in states.
+    has_states: bool,
     context: usize,
     chunk: usize,
     vocab: usize,
@@ -68,6 +70,7 @@ impl BatchGenerator {
             rounded,
             least_rows,
             moved: None,
+            has_states: config.has_states(),
             context: options.context,
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
@@ -134,10 +137,13 @@ impl BatchGenerator {
         let chunk = self.chunk;
         let slots = self.slots.iter().enumerate();
         let free = slots.filter(|(_, slot)| slot.text.is_none());
-        let best = free.max_by_key(|(_, slot)| {
-            let same = slot.same(&sequence.prompt, chunk);
-            (same, Reverse(slot.whole))
-        });
+        // From a state nothing can be taken back.
+        let has_states = self.has_states;
+        let same = |slot: &Slot, prompt: &[u32]| match has_states {
+            true => 0,
+            false => slot.same(prompt, chunk),
+        };
+        let best = free.max_by_key(|(_, slot)| (same(slot, &sequence.prompt), Reverse(slot.whole)));
         let Some((at, _)) = best else {
             let slots = self.slots.len();
             return Err(ModelError::NoSlot { slots });
@@ -145,7 +151,7 @@ impl BatchGenerator {
         self.started += 1;
         let id = SequenceId(self.started);
         let slot = &mut self.slots[at];
-        let same = slot.same(&sequence.prompt, chunk);
+        let same = same(slot, &sequence.prompt);
         slot.cut(same);
         slot.text = Some(Text::new(id, sequence));
         Ok(id)
