@@ -1,4 +1,8 @@
 //! Several sequences over one compiled model: each is what it would be alone.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+)]
 
 mod common;
 

@@ -1,4 +1,8 @@
 //! Folders of quantised weights that contradict themselves are refused, by the weight's name.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,10 +43,7 @@ impl Copy {
 
     fn refused(&self) -> String {
         let error = match ModelFiles::open(&self.0) {
-            Ok(files) => files
-                .decoder(|spec| DecoderOptions::new(spec))
-                .err()
-                .map(|e| chain(&e)),
+            Ok(files) => files.decoder(DecoderOptions::new).err().map(|e| chain(&e)),
             Err(error) => Some(chain(&error)),
         };
         error.expect("the model is damaged")

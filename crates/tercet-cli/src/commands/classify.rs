@@ -103,6 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
 }
 
 /// What tells classes.
+#[allow(clippy::large_enum_variant, reason = "a command has one of them")]
 enum Loaded {
     /// Of texts, or of their tokens.
     Texts(Classifier, bool),
@@ -116,12 +117,15 @@ enum Loaded {
     },
 }
 
+/// Is told how many are done; false ends it.
+type Progress<'a> = &'a mut dyn FnMut(usize) -> bool;
+
 type Scored = Result<Vec<Vec<f32>>, tercet_models::Error>;
 
 fn pictures(
     args: &Args,
     (files, labels): (&[String], &[String]),
-    classify: &mut dyn FnMut(&mut dyn FnMut(usize) -> bool) -> Scored,
+    classify: &mut dyn FnMut(Progress<'_>) -> Scored,
 ) -> Result<Outcome, CliError> {
     let bar = progress::bar("classify", files.len(), "pictures");
     let scores = classify(&mut |done| {

@@ -101,6 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
 }
 
 /// What reads the arguments.
+#[allow(clippy::large_enum_variant, reason = "a command has one of them")]
 enum Side {
     Texts(Embedder),
     Both(Both),

@@ -257,7 +257,7 @@ mod tests {
         let all = [
             segment(0.0, 2.5, " Hello\n\nthere."),
             segment(2.5, 3.0, " "),
-            segment(3661.02, 3662.999_9, " 1 --> 2"),
+            segment(3_661.02, 3_662.999_9, " 1 --> 2"),
         ];
         assert_eq!(
             subtitles(&all, ','),
