@@ -98,7 +98,7 @@ fn rope_theta_is_found_where_versions_put_it() {
 fn llama_fields_that_change_the_result_are_refused() {
     for (field, value) in [
         ("hidden_act", json!("mish")),
-        ("model_type", json!("mamba")),
+        ("model_type", json!("rwkv")),
         (
             "rope_scaling",
             json!({"rope_type": "dynamic", "factor": 8.0}),
@@ -303,10 +303,10 @@ fn llama_from_gguf_metadata() {
         matches!(error, ConfigError::Inconsistent { .. }),
         "{error:?}"
     );
-    let error = read(GgufWriter::default().str("general.architecture", "mamba")).unwrap_err();
+    let error = read(GgufWriter::default().str("general.architecture", "rwkv")).unwrap_err();
     let text = error.to_string();
     assert!(
-        text.starts_with("`general.architecture` = mamba is not supported, llama, smollm3, qwen2,"),
+        text.starts_with("`general.architecture` = rwkv is not supported, llama, smollm3, qwen2,"),
         "{text}"
     );
     let error = read(GgufWriter::default().str("general.architecture", "llama")).unwrap_err();
