@@ -5,7 +5,7 @@ use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tun
 use tercet_models::{DecoderOptions, ModelError, ModelFiles};
 
 use crate::common::data;
-use crate::rows::{Rows, cross_entropy, logits, losses, near, training};
+use crate::rows::{Rows, cross_entropy, logits, losses, near};
 
 /// Longer than the windows of most of them, and within the vocabulary of all.
 const LENGTHS: [usize; 2] = [19, 14];
@@ -15,6 +15,7 @@ fn the_loss_is_that_of_the_generating_graph() {
     let texts = LENGTHS.map(|len| (0..len).map(|i| (7 * i + i * i) as i32 % 32).collect());
     let [a, b]: [Vec<i32>; 2] = texts;
     let packed = Rows::of(&[&[&a, &b]], 40);
+    let apart = Rows::of(&[&[&a], &[&b]], 20);
     let mut windows = 0;
     let entries = std::fs::read_dir(data("decoders")).unwrap();
     for path in entries.map(|entry| entry.unwrap().path()) {
@@ -36,9 +37,21 @@ fn the_loss_is_that_of_the_generating_graph() {
                     assert!(matches!(refused, Err(ModelError::Unsupported(_))));
                 }
             }
+            // What has states is trained on a text in each row.
+            let rows = match spec.has_states() {
+                true => &apart,
+                false => &packed,
+            };
             for tuning in tunings {
-                let own = training(&files, packed.shape, tuning);
-                let [_, sum, count] = losses(&own, &packed).map(f64::from);
+                let [batch, len] = rows.shape;
+                let mut options = DecoderTrainingOptions::new(batch, len, tuning);
+                if spec.has_states() {
+                    let refused = Training::decoder(&spec, &files.weights(), &options);
+                    assert!(matches!(refused, Err(ModelError::Unsupported(_))));
+                    options.packed = false;
+                }
+                let own = Training::decoder(&spec, &files.weights(), &options).unwrap();
+                let [_, sum, count] = losses(&own, rows).map(f64::from);
                 assert_eq!(count, (a.len() + b.len() - 2) as f64);
                 assert!(
                     near(sum, want, 1e-4),

@@ -88,6 +88,13 @@ impl DecoderTrainingOptions {
                 "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
             ));
         }
+        if self.packed && config.has_states() {
+            return unsupported(
+                "several texts in a row of a model whose layers have states: these would go from one text into the next; \
+                 build it with `packed` false, a text in each row"
+                    .to_string(),
+            );
+        }
         let Some(rows) = self.batch.checked_mul(&self.len) else {
             let (batch, len) = (&self.batch, &self.len);
             return unsupported(format!(
