@@ -23,9 +23,15 @@ fn files() -> ModelFiles {
 }
 
 fn batch(slots: usize) -> BatchGenerator {
+    in_turns(slots, None)
+}
+
+/// Where no more than so many are written in one run.
+fn in_turns(slots: usize, together: Option<usize>) -> BatchGenerator {
     let decoder = files().batch_decoder(|spec| BatchOptions {
         context: CONTEXT,
         chunk: CHUNK,
+        together,
         ..BatchOptions::new(spec, slots)
     });
     decoder.unwrap().generator(&Device::cpu()).unwrap()
@@ -115,8 +121,8 @@ fn alone(slots: usize, sequence: Sequence) -> Log {
 }
 
 /// What `i` is alone, in a generator that others have used.
-fn each_alone(slots: usize, count: usize) -> Vec<Log> {
-    let mut batch = batch(slots);
+fn each_alone_in_turns([slots, together]: [usize; 2], count: usize) -> Vec<Log> {
+    let mut batch = in_turns(slots, Some(together));
     let one = |i| {
         batch.reset();
         let id = batch.start(sequence(i)).unwrap();
@@ -127,12 +133,16 @@ fn each_alone(slots: usize, count: usize) -> Vec<Log> {
     (0..count).map(one).collect()
 }
 
+fn each_alone(slots: usize, count: usize) -> Vec<Log> {
+    each_alone_in_turns([slots, slots], count)
+}
+
 #[test]
 fn any_company_gives_the_same_bits() {
     const COUNT: usize = 12;
-    for slots in [1, 3, 5, 11] {
-        let want = each_alone(slots, COUNT);
-        let mut batch = batch(slots);
+    for [slots, together] in [[1, 1], [3, 3], [5, 2], [11, 11], [11, 4]] {
+        let want = each_alone_in_turns([slots, together], COUNT);
+        let mut batch = in_turns(slots, Some(together));
         let (mut logs, mut of) = (Logs::default(), BTreeMap::new());
         let mut waiting = (0..COUNT).rev().chain(0..COUNT).peekable();
         // A sequence comes every few steps, whatever the others do then.

@@ -39,6 +39,9 @@ pub struct BatchGenerator {
     moved: Option<Moved>,
     /// How many rows a run of single tokens has at least: with fewer or more, up to the number of slots, a row has the same bits.
     least_rows: usize,
+    /// How many sequences a run of single tokens has at most, and the slot with which the next such run begins to look for them.
+    together: usize,
+    turn: usize,
     /// Layers remember what they read in states.
     has_states: bool,
     context: usize,
@@ -59,7 +62,7 @@ impl BatchGenerator {
     pub(super) fn new(
         exe: Box<dyn Executable>,
         rounded: Option<Rounded>,
-        least_rows: usize,
+        [least_rows, together]: [usize; 2],
         decoder: &BatchDecoder,
     ) -> BatchGenerator {
         let BatchDecoder {
@@ -69,6 +72,8 @@ impl BatchGenerator {
             exe: Some(exe),
             rounded,
             least_rows,
+            together,
+            turn: 0,
             moved: None,
             has_states: config.has_states(),
             context: options.context,
@@ -254,11 +259,18 @@ impl BatchGenerator {
         Ok(events)
     }
 
-    /// Computes the token that each sequence has chosen last, and chooses the next.
+    /// Computes the token that each sequence has chosen last, or those whose turn it is, and chooses the next.
     fn next_tokens(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
-        let mut parts = Vec::with_capacity(self.slots.len());
+        let slots = self.slots.len();
+        let in_turn = (0..slots).map(|i| (self.turn + i) % slots);
+        let writing = in_turn.filter(|at| self.slots[*at].next().is_some());
+        let mut chosen: Vec<usize> = writing.take(self.together).collect();
+        let turn = chosen.last().map_or(0, |last| (last + 1) % slots);
+        chosen.sort_unstable();
+        let mut parts = Vec::with_capacity(chosen.len());
         let mut on_host = false;
-        for (at, slot) in self.slots.iter().enumerate() {
+        for at in chosen {
+            let slot = &self.slots[at];
             let (Some(token), Some(text)) = (slot.next(), &slot.text) else {
                 continue;
             };
@@ -271,6 +283,7 @@ impl BatchGenerator {
         }
         let idle = self.least_rows.saturating_sub(parts.len());
         self.run(&parts, idle, on_host)?;
+        self.turn = turn;
         let ids = parts.iter().filter_map(|part| self.slots[part.slot].id());
         self.given = ids.collect();
         let mut events = Vec::new();

@@ -20,7 +20,7 @@
 //!
 //! `n` is the sum of all `sK` and `z`. Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]`, the greatest of them.
 
-use tercet::ops::SampleOptions;
+use tercet::ops::{Op, SampleOptions};
 use tercet::{CompileOptions, DType, Device, Dim, Shape, Tensor, Type};
 
 use super::layer::{Attend, Shared, Slot, rope_tables};
@@ -41,6 +41,9 @@ pub struct BatchOptions {
     pub context: usize,
     /// The most tokens of a prompt in one run; longer prompts are fed in parts, between which others are written.
     pub chunk: usize,
+    /// The most sequences that one run writes a token of, at least 1; where there are more they take turns. None for all of
+    /// them, or for 8 where GPUs multiply packed weights, which kernels read once for up to so many rows.
+    pub together: Option<usize>,
     /// The float dtype of the arithmetic and of the caches.
     pub dtype: DType,
     /// What rows of F32 become on their way into products; of no effect in other dtypes.
@@ -56,6 +59,7 @@ impl BatchOptions {
             slots,
             context: config.context,
             chunk: 256.min(config.context),
+            together: None,
             dtype: DType::F32,
             products: Products::Exact,
             adapters: Vec::new(),
@@ -170,10 +174,24 @@ impl BatchDecoder {
     /// How many rows a run of single tokens has at least. On GPUs a kernel of few rows takes as long for one as for all, and
     /// which one it is depends on how many; on the CPU only a row alone is multiplied otherwise.
     fn least_rows(&self, device: &Device) -> usize {
-        let slots = self.options.slots;
-        match device.name() == "cpu" && slots <= CPU_ROWS {
-            true => slots.min(2),
-            false => slots,
+        let together = self.together(device);
+        match device.name() == "cpu" && together <= CPU_ROWS {
+            true => together.min(2),
+            false => together,
+        }
+    }
+
+    /// How many sequences one run writes a token of.
+    fn together(&self, device: &Device) -> usize {
+        let BatchOptions {
+            slots, together, ..
+        } = self.options;
+        let mut nodes = self.model.graph.nodes();
+        let is_packed = nodes.any(|(_, node)| matches!(node.op, Op::DequantMatMul(_)));
+        match together {
+            Some(together) => together.clamp(1, slots),
+            None if is_packed && device.name() != "cpu" => slots.min(PACKED_ROWS),
+            None => slots,
         }
     }
 
@@ -192,7 +210,7 @@ impl BatchDecoder {
         Ok(BatchGenerator::new(
             exe,
             rounded,
-            self.least_rows(device),
+            [self.least_rows(device), self.together(device)],
             self,
         ))
     }
@@ -200,6 +218,9 @@ impl BatchDecoder {
 
 /// Rows from 2 to which products on the CPU have the same bits however many there are: each is multiplied by the same loops.
 const CPU_ROWS: usize = 8;
+
+/// Rows up to which GPUs read packed weights once: beyond them kernels of long prompts run, for which few rows are as many.
+const PACKED_ROWS: usize = 8;
 
 /// The symbol for how many rows are of this slot.
 fn symbol(slot: usize) -> String {
