@@ -259,7 +259,7 @@ fn weighted(
 }
 
 /// Writes the new keys or values into their cache and returns all of it.
-fn append(
+pub(crate) fn append(
     b: &mut Builder<'_>,
     name: &str,
     new: Value,

@@ -219,7 +219,7 @@ impl BatchDecoder {
 /// Rows from 2 to which products on the CPU have the same bits however many there are: each is multiplied by the same loops.
 const CPU_ROWS: usize = 8;
 
-/// Rows up to which GPUs read packed weights once: beyond them kernels of long prompts run, for which few rows are as many.
+/// Rows up to which GPUs read packed weights once (`FEW_ROWS` of products in `tercet-plan`, on every device): beyond them kernels of long prompts run, for which few rows are as many.
 const PACKED_ROWS: usize = 8;
 
 /// The symbol for how many rows are of this slot.

@@ -13,7 +13,7 @@
 //!
 //! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
 
-mod attention;
+pub(crate) mod attention;
 mod batch;
 mod experts;
 mod latent;

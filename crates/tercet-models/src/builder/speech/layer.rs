@@ -3,6 +3,7 @@
 use tercet::ops::{AttentionOptions, Layout};
 use tercet::{DType, Dim, Type, Value};
 
+use super::super::decoder::attention::append;
 use super::super::decoder::layer::activate;
 use super::super::{Builder, ModelError};
 use crate::config::Activation;
@@ -134,18 +135,4 @@ fn biased(
 ) -> Result<Value, ModelError> {
     let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
     b.linear(x, &weight, Some(&bias), shape)
-}
-
-/// Writes new keys or values behind those before and returns all.
-fn append(
-    b: &mut Builder<'_>,
-    name: &str,
-    new: Value,
-    ty: &Type,
-    start: Value,
-) -> Result<Value, ModelError> {
-    let cache = b.graph.state(name, ty.clone())?;
-    let updated = b.graph.dynamic_update_slice(cache, new, start)?;
-    b.graph.assign(cache, updated)?;
-    Ok(updated)
 }

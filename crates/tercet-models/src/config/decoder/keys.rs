@@ -146,6 +146,9 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
         supported: families::gguf_names(),
     })?;
     let keys = Keys::new(gguf, architecture);
+    if family.get().only_folders {
+        return Err(keys.not_read());
+    }
     let mut spec = common(&keys, family)?;
     experts(&keys, &mut spec)?;
     (family.get().keys)(&keys, &mut spec)?;

@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::FamilyRow;
 use super::llama::{LLAMA, of_training};
 use super::mamba::step_range;
+use super::{FamilyRow, no_keys};
 use crate::config::decoder::json::llama_biases;
 use crate::config::decoder::keys::Keys;
 use crate::config::decoder::{
@@ -66,6 +66,7 @@ pub(super) const GRANITE_MOE_SHARED: FamilyRow = FamilyRow {
 pub(super) const GRANITE_HYBRID: FamilyRow = FamilyRow {
     model_type: "granitemoehybrid",
     architecture: "granitehybrid",
+    only_folders: true,
     names: &[
         GRANITE_MOE.names[0],
         GRANITE_MOE.names[1],
@@ -83,7 +84,7 @@ pub(super) const GRANITE_HYBRID: FamilyRow = FamilyRow {
         (Part::StatesOut, "model.layers.{}.mamba.out_proj"),
     ],
     json: hybrid,
-    keys: |keys, _| Err(keys.not_read()),
+    keys: no_keys,
     ..GRANITE_MOE
 };
 

@@ -9,6 +9,7 @@ use crate::config::decoder::{ConfigError, DecoderSpec, Experts, Fields, Part, Ro
 pub(super) const LLAMA: FamilyRow = FamilyRow {
     model_type: "llama",
     architecture: "llama",
+    only_folders: false,
     sizes: Sizes {
         hidden: &["hidden_size"],
         layers: &["num_hidden_layers"],

@@ -28,6 +28,8 @@ pub(crate) struct FamilyRow {
     pub(super) model_type: &'static str,
     /// The architecture of its GGUF files.
     pub(crate) architecture: &'static str,
+    /// Whether its GGUF files are not read.
+    pub(super) only_folders: bool,
     /// What its folders call sizes in `config.json`.
     pub(super) sizes: Sizes,
     /// What its folders call parts otherwise than those of llama.
@@ -155,7 +157,8 @@ pub(crate) fn model_types() -> String {
 
 /// What GGUF files may name.
 pub(super) fn gguf_names() -> String {
-    let mut names = FAMILIES.map(|f| f.architecture).to_vec();
+    let read = FAMILIES.iter().filter(|f| !f.only_folders);
+    let mut names: Vec<&str> = read.map(|f| f.architecture).collect();
     names.dedup();
     names.join(", ")
 }

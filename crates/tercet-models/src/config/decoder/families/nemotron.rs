@@ -3,8 +3,7 @@
 use serde_json::Value;
 
 use super::mamba::{MAMBA, OF_BACKBONE, of_training, step_range};
-use super::{FamilyRow, Sizes};
-use crate::config::decoder::keys::Keys;
+use super::{FamilyRow, Sizes, no_keys};
 use crate::config::decoder::{
     Activation, ConfigError, DecoderSpec, FeedForward, Fields, LayerSpec, Mixer, Part, StateKind,
     StateSpace, ensure,
@@ -13,6 +12,7 @@ use crate::config::decoder::{
 pub(super) const NEMOTRON_H: FamilyRow = FamilyRow {
     model_type: "nemotron_h",
     architecture: "nemotron_h",
+    only_folders: true,
     sizes: Sizes {
         heads: &["num_attention_heads"],
         ffn: &["intermediate_size"],
@@ -38,7 +38,7 @@ pub(super) const NEMOTRON_H: FamilyRow = FamilyRow {
         spec.feed_forward = FeedForward::Plain(Activation::ReluSquared);
     },
     json,
-    keys: |keys: &Keys<'_>, _| Err(keys.not_read()),
+    keys: no_keys,
     ..MAMBA
 };
 
