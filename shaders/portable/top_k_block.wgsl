@@ -1,6 +1,7 @@
 // The first `take` of each chunk of 1024 (key, index) pairs of a row in ascending order, ties by
 // index; ends of chunks that reach beyond the row are filled with the greatest pair. With FIRST an
-// element's index is its place, and `indices` is not read. One workgroup sorts one chunk.
+// element's index is its place, and `indices` is not read. One workgroup sorts one chunk, of which only the first SORTED
+// pairs, a power of two, are of a row.
 // uses prelude.wgsl: flat_group
 
 struct Params {
@@ -18,6 +19,7 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> out_indices: array<u32>;
 
 override FIRST: u32 = 1u;
+override SORTED: u32 = 1024u;
 
 const CHUNK: u32 = 1024u;
 
@@ -41,15 +43,15 @@ fn order_pair(a: u32, b: u32) {
 
 // Bitonic sorting (Batcher 1968), every run ascending: a mirrored step, then halving distances.
 fn sort(local: u32) {
-    for (var size = 2u; size <= CHUNK; size *= 2u) {
-        for (var pair = local; pair < CHUNK / 2u; pair += 256u) {
+    for (var size = 2u; size <= SORTED; size *= 2u) {
+        for (var pair = local; pair < SORTED / 2u; pair += 256u) {
             let first = pair / (size / 2u) * size;
             let at = pair % (size / 2u);
             order_pair(first + at, first + size - 1u - at);
         }
         workgroupBarrier();
         for (var step = size / 4u; step > 0u; step /= 2u) {
-            for (var pair = local; pair < CHUNK / 2u; pair += 256u) {
+            for (var pair = local; pair < SORTED / 2u; pair += 256u) {
                 let at = pair / step * step * 2u + pair % step;
                 order_pair(at, at + step);
             }
@@ -60,7 +62,7 @@ fn sort(local: u32) {
 
 // The first pair goes to place 0.
 fn least(local: u32) {
-    for (var step = CHUNK / 2u; step > 0u; step /= 2u) {
+    for (var step = SORTED / 2u; step > 0u; step /= 2u) {
         for (var at = local; at < step; at += 256u) {
             order_pair(at, at + step);
         }
@@ -80,7 +82,7 @@ fn main(
     }
     let row = chunk / p.chunks;
     let first = chunk % p.chunks * CHUNK;
-    for (var at = local; at < CHUNK; at += 256u) {
+    for (var at = local; at < SORTED; at += 256u) {
         let i = first + at;
         var k = 0xffffffffu;
         var own = 0xffffffffu;
@@ -101,7 +103,7 @@ fn main(
     } else {
         sort(local);
     }
-    for (var at = local; at < min(p.take, CHUNK); at += 256u) {
+    for (var at = local; at < min(p.take, SORTED); at += 256u) {
         out_keys[chunk * p.take + at] = key[at];
         out_indices[chunk * p.take + at] = index[at];
     }

@@ -107,6 +107,10 @@ impl Backend for CpuBackend {
         Vec::new()
     }
 
+    fn packed_rows(&self) -> Option<usize> {
+        None
+    }
+
     fn compile(
         &self,
         graph: &Graph,

@@ -38,6 +38,10 @@ impl Backend for ReferenceBackend {
         Vec::new()
     }
 
+    fn packed_rows(&self) -> Option<usize> {
+        None
+    }
+
     fn compile(
         &self,
         graph: &Graph,

@@ -98,6 +98,10 @@ pub trait Backend: Send + Sync {
     /// multiplies faster than F32.
     fn products(&self) -> Vec<DType>;
 
+    /// Rows up to which a product reads packed weights once, whatever their number; beyond, it takes kernels of long
+    /// prompts. None where each row takes its time, as on processors.
+    fn packed_rows(&self) -> Option<usize>;
+
     /// Compiles a graph.
     ///
     /// # Errors
@@ -124,6 +128,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn products(&self) -> Vec<DType> {
         (**self).products()
+    }
+
+    fn packed_rows(&self) -> Option<usize> {
+        (**self).packed_rows()
     }
 
     fn compile(

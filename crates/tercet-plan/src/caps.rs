@@ -102,6 +102,9 @@ pub struct Caps {
 /// The largest clusters that kernels were tried with: those of WebGPU.
 const MOST_CLUSTER: u32 = 128;
 
+/// Rows that have kernels of few rows on every device.
+pub(crate) const FEW_ROWS: usize = 8;
+
 impl Caps {
     /// The 16-bit types of floats whose products run on cooperative matrices.
     pub fn products(&self) -> Vec<DType> {
@@ -109,6 +112,14 @@ impl Caps {
         let has = |ty: CoopType| self.spirv && self.coop.iter().any(|shape| shape.ty == ty);
         let found = types.into_iter().filter(|(ty, _)| has(*ty));
         found.map(|(_, dtype)| dtype).collect()
+    }
+
+    /// What a backend says of rows that read packed weights once.
+    pub fn packed_rows(&self) -> usize {
+        match self.coop_lanes {
+            true => self.device.rates.rows.laid_rows as usize,
+            false => FEW_ROWS,
+        }
     }
 
     /// The same device, where another table of measurements decides.

@@ -296,6 +296,10 @@ impl Backend for VulkanBackend {
         self.caps.products()
     }
 
+    fn packed_rows(&self) -> Option<usize> {
+        Some(self.caps.packed_rows())
+    }
+
     fn compile(
         &self,
         graph: &Graph,

@@ -261,6 +261,10 @@ impl Backend for WgpuBackend {
         self.caps.products()
     }
 
+    fn packed_rows(&self) -> Option<usize> {
+        Some(self.caps.packed_rows())
+    }
+
     fn compile(
         &self,
         graph: &Graph,

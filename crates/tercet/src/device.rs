@@ -389,6 +389,11 @@ impl Device {
         self.backend.products()
     }
 
+    /// Rows up to which a product reads packed weights once. None where each row takes its time, as on processors.
+    pub fn packed_rows(&self) -> Option<usize> {
+        self.backend.packed_rows()
+    }
+
     /// The backend.
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend

@@ -89,6 +89,10 @@ impl Backend for Checking {
         Vec::new()
     }
 
+    fn packed_rows(&self) -> Option<usize> {
+        self.0.packed_rows()
+    }
+
     fn compile(
         &self,
         graph: &Graph,

@@ -15,8 +15,10 @@
 
 HEAD head_u;
 HEAD head_v;
+#ifndef LAID
 // Of the 32 weights of each scale the sum of A: a column of 8, and what the first numbers leave.
 RIGHT x_sums;
+#endif
 // Sums are so much less than they are.
 const float SUM_UNIT = 64.0;
 
@@ -104,7 +106,9 @@ void take_step(const uint step, uint u, uint v, uint slice) { take_word(step, u,
 
 float sum_of_four(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
 
-#ifdef STREAMED
+#ifdef LAID
+// They are laid out with the rows.
+#elif defined(STREAMED)
 // Sums of A that are taken as matrices: words of the first numbers of a pair of scales and of the second ones, in the lane of
 // that pair.
 shared uvec2 stage_sums[2 * PARTS * 32];
@@ -167,6 +171,42 @@ float x_one(uint row, uint k) {
     return A_TYPE == F32 ? uintBitsToFloat(word) : A_TYPE == F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
+#ifdef LAID
+// Infinities and NaN: scales and minima apart would leave differences of infinities. Such rows are laid out as zeros.
+void sum_floats(Place place, const uint i) {
+    uint block = block_of(place.slice);
+    for (uint column = 0u; column < 2u; column++) {
+        uint row = gl_WorkGroupID.z * ROWS + 8u * i + 2u * t + column;
+        if (units[i][column] > 0.0) {
+            continue;
+        }
+        for (uint k = 0u; k < SLICE && row < p.m && place.slice < p.blocks; k++) {
+            float x = x_one(row, place.slice * SLICE + k);
+            sums[i][column] += x * weight_of(place.rows.x, head_u, block, k);
+            sums[i][2u + column] += x * weight_of(place.rows.y, head_v, block, k);
+        }
+    }
+}
+
+void end_slice(Place place, uint slice) {
+    bool is_some = WHOLE == 1u || place.slice < p.blocks;
+    float least_u = is_some ? unpackHalf2x16(head_u.x).y : 0.0;
+    float least_v = is_some ? unpackHalf2x16(head_v.x).y : 0.0;
+    f16vec2 u = minima_of(head_u);
+    f16vec2 v = minima_of(head_v);
+    fill_left(u, u, v, v);
+    [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
+        fill_right(rows_pair[p.sums_at / 2u + (slice * ROWS + 8u * i + g) * 4u + t]);
+        products[i] = coopMatMulAdd(left, right, SUMS(0.0));
+    }
+    add_products(least_u, least_v);
+    [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
+        if (min(units[i].x, units[i].y) < 0.0) {
+            sum_floats(place, i);
+        }
+    }
+}
+#else
 // Infinities and NaN: scales and minima apart would leave differences of infinities.
 void sum_floats(Place place, uint from, uint to) {
     uint block = block_of(place.slice);
@@ -215,4 +255,5 @@ void end_chunk(const uint chunk, Place place, uint stage) {
 }
 #else
 void end_slice(Place place) { add_minima(place, 0u, SLICE); }
+#endif
 #endif

@@ -21,10 +21,6 @@
 // slices of 8 steps, words of AHEAD loads under way. A goes through shared memory, as matrices take it: while CHUNK steps
 // of each part are taken from there, the whole workgroup puts the next ones beside them. Groups flat over x and y.
 
-// The results of a tile in a row, and in a word.
-const uint RESULTS = 16 / (1 + GATED);
-const uint TOGETHER = Y_TYPE == F32 ? 1 : 2;
-
 #ifdef HAS_MINIMA
 const bool MARKS_INFINITE = true;
 #else
@@ -45,24 +41,10 @@ shared float stage_units[2 * PARTS * 8];
 // Chunks of a slice.
 const uint CHUNKS = STEPS / CHUNK;
 
-const uint AHEAD = STREAM_AHEAD;
-// Loads of a slice.
-const uint LOADS = STEPS / SPAN;
-// Words that are under way, and those that are taken.
-WORDS words_u[AHEAD];
-WORDS words_v[AHEAD];
-WORDS u;
-WORDS v;
+#include "few_rows_weights.glsl"
+
 // What the lane has of the sums of a part.
 vec4 total;
-
-Place place_of(uint tile, uint slice) {
-    uint half_n = p.n / 2u;
-    uvec2 column = GATED == 1u ? min(uvec2(tile * 8u + g), uvec2(half_n - 1u)) + uvec2(0u, half_n)
-                               : min(uvec2(tile * 16u + g) + uvec2(0u, 8u), uvec2(p.n - 1u));
-    uvec2 rows = p.b_offset + column * p.b_col;
-    return Place(uvec2(words_at(rows.x, slice), words_at(rows.y, slice)), rows, slice);
-}
 
 // Invocations that put A into shared memory: each has 8 elements of a row, CHUNK_LANES a chunk of it.
 const uint CHUNK_LANES = 4 * CHUNK;
@@ -172,14 +154,6 @@ void hold(const uint step, uint stage) {
     }
 }
 
-float element_of(uint word, uint at, uint type) {
-    if (type == F32) {
-        return uintBitsToFloat(word);
-    }
-    uint bits = (at & 1u) == 0u ? word & 0xffffu : word >> 16;
-    return type == F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
-
 // Where the sums of a subgroup are in the end: those of a lane in a vector.
 uint share_at(uint tile, uint part) { return (tile * PARTS + part) * 32u; }
 
@@ -197,54 +171,8 @@ float sum_of(uint tile, uint row, uint column) {
     return sum;
 }
 
-float result_of(uint tile, uint row, uint column, uint n) {
-    float sum = sum_of(tile, row, column);
-    if (GATED == 1u) {
-        return activate(ACTIVATION, sum) * sum_of(tile, row, column + 8u);
-    }
-    if (BIAS == 1u) {
-        uint at = p.bias_offset + row * p.bias_row + n * p.bias_stride;
-        sum += element_of(bias[A_TYPE == F32 ? at : at / 2u], at, A_TYPE);
-    }
-    return activate(ACTIVATION, sum);
-}
-
-// The words of the results of the tiles.
-void store(uint first) {
-    const uint words = RESULTS / TOGETHER;
-    uint columns = p.n / (1u + GATED);
-    for (uint i = gl_LocalInvocationIndex; i < TILES * words * ROWS; i += THREADS) {
-        uint column = i % words * TOGETHER;
-        uint row = i / words % ROWS;
-        uint tile = i / words / ROWS;
-        uint n = (first + tile) * RESULTS + column;
-        if (row >= p.m || n >= columns) {
-            continue;
-        }
-        float result = result_of(tile, row, column, n);
-        uint word = floatBitsToUint(result);
-        if (Y_TYPE != F32) {
-            float next = result_of(tile, row, column + 1u, n + 1u);
-            word = Y_TYPE == F16 ? f32_to_f16(result) | f32_to_f16(next) << 16
-                                 : f32_to_bf16(result) | f32_to_bf16(next) << 16;
-        }
-        y[(row * columns + n) / TOGETHER] = word;
-    }
-}
-
-// The words of some steps; those that come AHEAD, of the next place or this one, are asked for.
-void next_words(const uint load, Place place, Place next) {
-    const uint at = load % AHEAD;
-    u = arranged(words_u[at]);
-    v = arranged(words_v[at]);
-    if (load + AHEAD < LOADS) {
-        words_u[at] = load_words(place, load + AHEAD, 0u);
-        words_v[at] = load_words(place, load + AHEAD, 1u);
-    } else {
-        words_u[at] = load_words(next, load + AHEAD - LOADS, 0u);
-        words_v[at] = load_words(next, load + AHEAD - LOADS, 1u);
-    }
-}
+#define FIRST_ROW 0u
+#include "few_rows_store.glsl"
 
 // Adds the sums of a chunk to the total.
 void take_chunk(const uint chunk, Place place, Place next, uint stage) {

@@ -14,7 +14,7 @@ use crate::lower::elem::{for_element, parts};
 use crate::lower::indexed::{are_within, resolve, strides};
 use crate::lower::reference_eval::evaluate;
 use crate::lower::top_k::keys_of;
-use crate::lower::{Lowered, indices};
+use crate::lower::{Accept, Lowered, Run, indices};
 use tercet_ir::layout::Layout;
 
 /// Elements of a slice that are combined together.
@@ -61,6 +61,11 @@ fn count(op: &Op, idx: &Layout) -> usize {
 }
 
 pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    if let Op::ScatterNd(op) = &node.op
+        && op.reduce == ScatterReduce::Replace
+    {
+        return lower_replacing(graph, node);
+    }
     let op = node.op.clone();
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
     let sized = op.clone();
@@ -72,6 +77,81 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         work: |layouts| layouts.iter().map(Layout::numel).sum(),
         ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| run(&op, args))
     }
+}
+
+/// `ScatterNd` of replaced slices: in the operand's own memory where that is a state or dies here. What a state held in
+/// these slices is saved, so that a failed run can put it back.
+fn lower_replacing(graph: &Graph, node: &Node) -> Lowered {
+    let op = node.op.clone();
+    let elsewhere = for_element!(graph.ty(node.inputs[0]).dtype, run);
+    let undo: Run = Box::new(|args| {
+        let (count, inner) = slices_of(args);
+        let out = &mut args.outs[0];
+        let (keys, saved) = args.scratch.split_at(count * size_of::<u64>());
+        for (key, saved) in keys
+            .chunks_exact(size_of::<u64>())
+            .zip(saved.chunks_exact(inner.max(1)))
+        {
+            let slice = u64::from_le_bytes(key.try_into().unwrap_or_default()) as usize;
+            out.bytes[slice * inner..][..inner].copy_from_slice(&saved[..inner]);
+        }
+        Ok(())
+    });
+    let size = node.outputs[0].dtype.size_bytes();
+    Lowered {
+        accepts: vec![Accept::Dense; 3],
+        fallible: true,
+        in_place: vec![0],
+        scratch: Some(Box::new(move |layouts, _| {
+            let idx = layouts[1].shape();
+            let count: usize = idx.iter().rev().skip(1).product();
+            count * size_of::<u64>() + layouts[2].numel() * size
+        })),
+        work: |layouts| layouts[2].numel(),
+        undo: Some(undo),
+        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+            match args.ins[0].root.is_empty() {
+                true => replace_in_place(args),
+                false => elsewhere(&op, args),
+            }
+        })
+    }
+}
+
+/// Updates of a `ScatterNd`, and the bytes of each.
+fn slices_of(args: &Args<'_>) -> (usize, usize) {
+    let (idx, updates) = (&args.ins[1], &args.ins[2]);
+    let count: usize = idx.shape().iter().rev().skip(1).product();
+    let bytes = updates.layout.numel() * updates.dtype.size_bytes();
+    (count, bytes.checked_div(count).unwrap_or(0))
+}
+
+fn replace_in_place(args: &mut Args<'_>) -> Result<(), EvalError> {
+    let (count, inner) = slices_of(args);
+    let (idx, updates) = (args.ins[1], args.ins[2]);
+    let out = &mut args.outs[0];
+    let lens = &out.layout.shape()[..idx.shape().last().copied().unwrap_or(0)];
+    let (keys, saved) = args.scratch.split_at_mut(count * size_of::<u64>());
+    let mut named = indices(&idx);
+    for key in keys.chunks_exact_mut(size_of::<u64>()) {
+        let mut slice = 0;
+        for (&len, index) in lens.iter().zip(named.by_ref()) {
+            slice = slice * len + resolve(index, len)?;
+        }
+        key.copy_from_slice(&(slice as u64).to_le_bytes());
+    }
+    let places = || {
+        keys.chunks_exact(size_of::<u64>())
+            .map(|key| u64::from_le_bytes(key.try_into().unwrap_or_default()) as usize)
+    };
+    for (slice, saved) in places().zip(saved.chunks_exact_mut(inner.max(1))) {
+        saved[..inner].copy_from_slice(&out.bytes[slice * inner..][..inner]);
+    }
+    let updates = updates.dense_bytes();
+    for (row, slice) in places().enumerate() {
+        out.bytes[slice * inner..][..inner].copy_from_slice(&updates[row * inner..][..inner]);
+    }
+    Ok(())
 }
 
 fn run<T: Scan>(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {

@@ -1,15 +1,15 @@
 //! Which states, and which values carried by loops, are updated in place.
 //!
 //! A `DynamicUpdateSlice` of a state that is also what the state is assigned writes into the state's
-//! own memory, if nothing reads the old contents afterwards: a KV cache is never copied. So does a `Map` that reads each
-//! element of the state where it writes it: an optimizer holds no weight twice. And so it is with an
+//! own memory, if nothing reads the old contents afterwards: a KV cache is never copied. So does a `ScatterNd` that replaces
+//! slices, and a `Map` that reads each element of the state where it writes it: an optimizer holds no weight twice. And so it is with an
 //! argument that a loop carries and the result that it becomes.
 
 use std::collections::{HashMap, HashSet};
 
 use super::is_view;
 use crate::graph::{Graph, Node, NodeId, Value};
-use crate::ops::{Op, OpKind};
+use crate::ops::{Op, OpKind, ScatterReduce};
 
 /// For each value that may be written where the state that its node reads lies, that state's leaf.
 pub fn in_place_updates(graph: &Graph) -> HashMap<Value, NodeId> {
@@ -46,6 +46,9 @@ fn is_update(graph: &Graph, leaf: Value, value: Value) -> bool {
     let node = graph.node(value.node);
     match &node.op {
         Op::DynamicUpdateSlice(_) => node.inputs.first() == Some(&leaf),
+        Op::ScatterNd(op) => {
+            op.reduce == ScatterReduce::Replace && node.inputs.first() == Some(&leaf)
+        }
         Op::Map(map) => {
             let same = graph.ty(leaf) == graph.ty(value);
             let mut reads = reads_of(node, leaf).peekable();
@@ -90,7 +93,7 @@ fn old_is_read_later(
         let reads = if id == update {
             // What it reads as the leaf itself `is_update` knows; an update of a window reads that once.
             let through_views = node.inputs.iter().any(|v| is_old(v) && *v != leaf);
-            let twice = matches!(node.op, Op::DynamicUpdateSlice(_))
+            let twice = matches!(node.op, Op::DynamicUpdateSlice(_) | Op::ScatterNd(_))
                 && node.inputs.iter().skip(1).any(|v| *v == leaf);
             through_views || twice
         } else {

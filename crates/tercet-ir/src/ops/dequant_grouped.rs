@@ -83,6 +83,8 @@ impl OpSpec for DequantGroupedMatMul {
         });
         let shapes = [
             grouped(Scheme::Q8_0, "several_tiles", [70, 3, 70, 3], i32),
+            grouped(Scheme::Q4_0, "many_rows_520", [520, 1, 3, 5], i32),
+            grouped(Scheme::Mxfp4, "many_rows_530", [530, 1, 3, 5], i32),
             grouped(Scheme::Int4Asym, "even_40x48", [40, 1, 48, 4], i32),
             grouped(Scheme::Mxfp4, "one_row", [1, 4, 12, 8], i32),
             grouped(Scheme::Q4_0, "one_expert", [40, 1, 8, 1], i32),

@@ -100,6 +100,9 @@ pub(crate) struct RowRates {
     pub(crate) streamed_slices: usize,
     /// The least rows for which all weights of a product are decoded first; an estimate.
     pub(crate) decoded_rows: u32,
+    /// The same where kernels read rows that are laid out (a model of 8 G weights in Q4_K: 64 rows 14 ms, 128 25, 256 47; 512
+    /// with decoded weights 45).
+    pub(crate) laid_rows: u32,
 }
 
 /// Attention.
@@ -304,6 +307,7 @@ pub(crate) static MEASURED: Rates = Rates {
         streamed_tiles: 4,
         streamed_slices: 4,
         decoded_rows: 64,
+        laid_rows: 160,
     },
     attention: AttentionRates {
         one_query: [1.75, 3.5, 5.0],

@@ -81,6 +81,8 @@ pub(crate) struct Draft {
     pub(crate) variants: Vec<Taken>,
     /// Checks made so far: operand, kind, size.
     pub(super) checked: Vec<(View, CheckKind, Num)>,
+    /// Slots whose elements are indices of an axis of this size by how they are made.
+    pub(super) within: Vec<(SlotId, Num)>,
 }
 
 impl Draft {

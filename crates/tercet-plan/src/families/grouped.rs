@@ -1,18 +1,19 @@
 //! `GroupedMatMul` and `DequantGroupedMatMul`: rows times the matrices that indices name.
 //!
-//! Rows are put in the order of their matrices, so that neighbours share one. Where rows of 16-bit results
-//! would share words, the results are made with 32 bits and packed.
+//! Few rows are multiplied each by itself (`matmul/keyed.rs`). More are put in the order of their matrices, so that
+//! neighbours share one. Where rows of 16-bit results would share words, the results are made with 32 bits and packed.
 
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
 use super::cumsum::{PACK, PackParams};
 use super::dequant::{BLOCK_CONSTS, BLOCKS, Blocks, CODED};
+use super::matmul::keyed::{self, Stack};
 use super::scatter::{most, nd_keys};
 use super::top_k::in_order;
 use super::words::lanes;
 use super::{Family, always, code, missing, portable};
 use crate::caps::Caps;
-use crate::emit::Emit;
+use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel, names};
 use crate::num::Num;
 use crate::program::SlotId;
@@ -101,9 +102,9 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let w = e.view(node.inputs[1]);
     let strides = e.strides(&w);
     let weights = Weights {
-        slot: w.slot,
         offset: e.offset(&w),
         strides: [strides[0], strides[1], strides[2]],
+        view: w,
         blocks: None,
     };
     product(e, node, &weights)
@@ -128,7 +129,7 @@ fn lower_packed(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let row = e.strides(&blocks.view)[0];
     let columns = e.num(&node.outputs[0].shape[1]);
     let weights = Weights {
-        slot: blocks.view.slot,
+        view: blocks.view.clone(),
         offset: e.offset(&blocks.view),
         // Of matrices, of columns; blocks say where what is along k lies.
         strides: [e.tape().mul(columns, row), row, Num::ZERO],
@@ -139,7 +140,7 @@ fn lower_packed(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
 
 /// The matrices: from one to the next, along k (where packed, along n) and along n.
 struct Weights {
-    slot: SlotId,
+    view: View,
     offset: Num,
     strides: [Num; 3],
     blocks: Option<Blocks>,
@@ -175,8 +176,6 @@ fn product(e: &mut Emit<'_>, node: &Node, w: &Weights) -> Result<(), CompileErro
     let experts = e.graph.ty(node.inputs[1]).shape[..1].to_vec();
     let rows = expert.layout.shape();
     let keys = nd_keys(e, &experts, &expert, rows)?;
-    let (count, most) = (e.numel(rows), most(e, rows)?);
-    let sorted = in_order(e, keys.slot, count, most)?;
     let y = e.result(0)?;
     let columns = &y.layout.shape()[1];
     let whole = columns
@@ -186,12 +185,49 @@ fn product(e: &mut Emit<'_>, node: &Node, w: &Weights) -> Result<(), CompileErro
         true => y.clone(),
         false => e.temp(DType::F32, y.layout.shape())?,
     };
-    let x_strides = e.strides(&x);
+    let stack = Stack {
+        view: &w.view,
+        blocks: w.blocks.as_ref(),
+        step: w.strides[0],
+        columns: columns.clone(),
+    };
+    let bounds: &[u32] = match keyed::takes_keyed(e, &x, &stack)? {
+        true => &[keyed::MOST_ROWS],
+        false => &[],
+    };
+    e.choose(&rows[0], bounds, |e, arm| match arm < bounds.len() {
+        true => keyed::keyed(e, &x, &stack, keys.slot, &to),
+        false => in_groups(e, &x, w, keys.slot, &to),
+    })?;
+    if whole {
+        return Ok(());
+    }
+    let params = PackParams {
+        numel: e.numel(y.layout.shape()),
+    };
+    let words = e.words(y.dtype, y.layout.shape());
+    let grid = e.grid_of(words, 256);
+    e.dispatch(&PACK, &[code(y.dtype)], &[to.slot, y.slot], &params, grid);
+    Ok(())
+}
+
+/// The rows in the order of their matrices.
+fn in_groups(
+    e: &mut Emit<'_>,
+    x: &View,
+    w: &Weights,
+    keys: SlotId,
+    to: &View,
+) -> Result<(), CompileError> {
+    let rows = &x.layout.shape()[..1];
+    let (count, most) = (e.numel(rows), most(e, rows)?);
+    let sorted = in_order(e, keys, count, most)?;
+    let x_strides = e.strides(x);
     let params = GroupedParams {
         rows: count,
-        n: e.num(columns),
+        n: e.num(&to.layout.shape()[1]),
         k: e.num(&x.layout.shape()[1]),
-        x_offset: e.offset(&x),
+        x_offset: e.offset(x),
         x_row: x_strides[0],
         x_col: x_strides[1],
         w_offset: w.offset,
@@ -203,16 +239,6 @@ fn product(e: &mut Emit<'_>, node: &Node, w: &Weights) -> Result<(), CompileErro
     let (rows, columns) = (tape.ceil_div(count, TILE), tape.ceil_div(params.n, TILE));
     let tiles = tape.mul(rows, columns);
     let grid = e.flat_grid(tiles);
-    let args = [x.slot, w.slot, sorted.keys, sorted.indices, to.slot];
-    w.dispatch(e, [code(x.dtype), code(to.dtype)], &args, &params, grid)?;
-    if whole {
-        return Ok(());
-    }
-    let params = PackParams {
-        numel: e.numel(y.layout.shape()),
-    };
-    let words = e.words(y.dtype, y.layout.shape());
-    let grid = e.grid_of(words, 256);
-    e.dispatch(&PACK, &[code(y.dtype)], &[to.slot, y.slot], &params, grid);
-    Ok(())
+    let args = [x.slot, w.view.slot, sorted.keys, sorted.indices, to.slot];
+    w.dispatch(e, [code(x.dtype), code(to.dtype)], &args, &params, grid)
 }

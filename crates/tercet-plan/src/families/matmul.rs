@@ -18,11 +18,13 @@ mod gemv;
 mod gemv_floats;
 mod gemv_packed;
 mod kernels;
+pub(super) mod keyed;
 mod narrowed;
 mod portable;
 mod prepack;
 pub(super) mod product;
 mod skinny;
+mod skinny_laid;
 mod skinny_streamed;
 #[cfg(test)]
 mod tests;

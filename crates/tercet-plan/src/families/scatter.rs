@@ -10,7 +10,7 @@ use tercet_ir::{CompileError, Dim, Node, Op, OpKind};
 use super::indexed::{NAMED, check_within};
 use super::reduce::op_code;
 use super::top_k::{Ordered, in_order};
-use super::words::{eight, words};
+use super::words::{are_whole_words, eight, in_words, words};
 use super::{Family, always, code, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -44,6 +44,26 @@ crate::params! {
         updates: U32,
     }
 }
+
+crate::params! {
+    /// The block of `scatter_in_place.wgsl`.
+    pub struct InPlaceParams {
+        rows: U32,
+        inner: U32,
+        blocks: U32,
+        checks: U32,
+    }
+}
+
+/// Units that a workgroup of `scatter_in_place.wgsl` writes.
+const BLOCK: u32 = 1024;
+
+static IN_PLACE: Kernel<InPlaceParams> = Kernel::wgsl(
+    "scatter_in_place",
+    &[PRELUDE, portable!("scatter_in_place.wgsl")],
+    &[Access::Read, Access::Read, Access::Write, Access::Read],
+    &["ELEM_BYTES"],
+);
 
 static ELEMENTS_KEYS: Kernel<ElementsKeysParams> = Kernel::wgsl(
     "scatter_elements_keys",
@@ -94,7 +114,13 @@ pub(crate) static SCATTERS: Family = Family {
         OpKind::ScatterNd,
         OpKind::ScatterAdd,
     ],
-    kernels: &[&ELEMENTS_KEYS.def, &ND_KEYS.def, &STARTS.def, &SCATTER.def],
+    kernels: &[
+        &ELEMENTS_KEYS.def,
+        &ND_KEYS.def,
+        &STARTS.def,
+        &SCATTER.def,
+        &IN_PLACE.def,
+    ],
     supports: always,
     lower,
 };
@@ -134,7 +160,10 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
                 inner,
                 updates,
             };
-            scatter(e, Some(&data), &keyed, op.reduce.reduction())
+            match e.updated(0).is_some() {
+                true => in_place(e, &keyed),
+                false => scatter(e, Some(&data), &keyed, op.reduce.reduction()),
+            }
         }
         Op::ScatterAdd(op) => {
             let (updates, idx) = (view(e, 0), view(e, 1));
@@ -232,6 +261,32 @@ fn starts(
     let grid = e.grid_of(count, 256);
     e.dispatch(&STARTS, &[], &[sorted.keys, starts.slot], &params, grid);
     Ok(Some(starts.slot))
+}
+
+/// The last update of each slice, where the state lies that they change.
+fn in_place(e: &mut Emit<'_>, keyed: &Keyed<'_>) -> Result<(), CompileError> {
+    let y = e.result(0)?;
+    let updates = e.dense(&keyed.updates)?;
+    let (rows, inner) = (e.numel(keyed.rows), e.numel(keyed.inner));
+    let (bytes, inner) = match are_whole_words(y.dtype, &[inner]) {
+        true => (4, in_words(y.dtype, inner)),
+        false => (y.dtype.size_bytes() as u32, inner),
+    };
+    let blocks = e.tape().ceil_div(inner, BLOCK);
+    let params = InPlaceParams {
+        rows,
+        inner,
+        blocks,
+        checks: Num::ZERO,
+    };
+    let groups = match bytes {
+        4 => e.tape().mul(rows, blocks),
+        _ => Num::ONE,
+    };
+    let grid = e.flat_grid(groups);
+    let args = [updates.slot, keyed.keys.slot, y.slot];
+    e.dispatch_guarded(&IN_PLACE, &[bytes], &args, &params, grid);
+    Ok(())
 }
 
 /// The updates in the order of their keys, then each element of the result with its own.

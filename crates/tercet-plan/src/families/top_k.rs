@@ -66,7 +66,7 @@ static BLOCK: Kernel<BlockParams> = Kernel::wgsl(
     "top_k_block",
     &[PRELUDE, portable!("top_k_block.wgsl")],
     &[Access::Read, Access::Read, Access::Write, Access::Write],
-    &["FIRST"],
+    &["FIRST", "SORTED"],
 );
 
 static STEP: Kernel<StepParams> = Kernel::wgsl(
@@ -255,7 +255,9 @@ fn block(
     let groups = e.tape().mul(from.rows, chunks.0);
     let grid = e.flat_grid(groups);
     let args = [from.keys, from.indices, keys.slot, indices.slot];
-    e.dispatch(&BLOCK, &[is_first.into()], &args, &params, grid);
+    // Of one chunk nothing beyond the row is sorted.
+    let sorted = from.len_bound.next_power_of_two().clamp(2, CHUNK) as u32;
+    e.dispatch(&BLOCK, &[is_first.into(), sorted], &args, &params, grid);
     Ok(Pairs {
         len: e.tape().mul(chunks.0, take.count),
         len_bound,
@@ -394,5 +396,6 @@ fn take(
     let consts = [x.dtype.size_bytes() as u32, sizes.len() as u32];
     let args = [x.slot, sorted.indices, values.slot, indices.slot];
     e.dispatch(&TAKE, &consts, &args, &params, grid);
+    e.are_within(indices.slot, &shape[axis]);
     Ok(())
 }

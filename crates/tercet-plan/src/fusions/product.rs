@@ -11,11 +11,9 @@ use tercet_ir::{DType, Dim, Graph, Node, NodeId, Value};
 
 use super::dataflow::{Dataflow, first};
 use super::{Fusions, Group};
+use crate::caps::FEW_ROWS;
 use crate::emit::View;
 use crate::families::matmul;
-
-/// The most rows of a product that has kernels for few of them.
-const FEW_ROWS: usize = 8;
 
 /// An RMS norm that is left to the products that read it.
 #[derive(Clone, Debug)]

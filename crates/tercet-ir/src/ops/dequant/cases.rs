@@ -72,6 +72,11 @@ fn shapes() -> Vec<Case> {
         multiplied(Scheme::Q8_0, "long_rows", &[2], 40, 9),
         // So few results of sums so long that devices may sum parts of them.
         multiplied(Scheme::Q8_0, "long_sums", &[20], 13, 44).only(&[DType::F32]),
+        // More than a few rows, for which some devices have kernels of their own.
+        multiplied(Scheme::Q4_0, "dozens_of_rows", &[20], 9, 37),
+        multiplied(Scheme::Q8_0, "dozens_of_rows", &[33], 19, 48),
+        multiplied(Scheme::Q4K, "dozens_of_rows", &[41], 3, 37),
+        multiplied(Scheme::Q6K, "dozens_of_rows", &[12], 2, 22),
         later_rows(Scheme::Int4Asym, 5),
         later_rows(Scheme::Mxfp4, 5),
         later_rows(Scheme::Iq3S, 5),
@@ -134,6 +139,10 @@ fn written() -> Vec<Case> {
         with_one(Scheme::Q4K, "great", 1, -1e20).only(&[DType::F32, DType::BF16]),
         with_one(Scheme::Q4K, "infinity_in_rows", 3, f64::INFINITY),
         with_one(Scheme::Q4K, "nan_in_rows", 8, f64::NAN),
+        with_one(Scheme::Q4K, "nan_in_dozens", 20, f64::NAN),
+        with_one(Scheme::Q4K, "infinity_in_dozens", 35, f64::INFINITY),
+        with_one(Scheme::Q6K, "infinity_in_dozens", 9, f64::NEG_INFINITY),
+        with_one(Scheme::Q8_0, "great_in_dozens", 17, -1e25).only(&[DType::F32, DType::BF16]),
         with_one(Scheme::Q8_0, "infinity_in_rows", 6, f64::NEG_INFINITY),
         with_one(Scheme::Q4_0, "great_in_rows", 2, 1e30).only(&[DType::F32, DType::BF16]),
         Case::new("q8_0_sum_of_codes", |c| {

@@ -151,6 +151,44 @@ fn shaped(
     .only(accepted(reduce))
 }
 
+/// Slices of a state that is assigned what comes out; the last two go to one of them.
+fn into_state(name: &str, shape: [usize; 3], rows: usize) -> Case {
+    Case::new(name, move |c| {
+        let cache = c.state_of("cache", Type::new(c.dtype, shape), Fill::Normal)?;
+        let places = (0..rows).flat_map(|row| {
+            let slice = (row * 5).min((rows - 2) * 5) % (shape[0] * shape[1]);
+            [slice / shape[1], slice % shape[1]]
+        });
+        let places = Fill::Values(places.map(|i| i as f64).collect());
+        let idx = c.input_of("idx", Type::new(DType::I32, [rows, 2]), places)?;
+        let updates = c.input("updates", [rows, shape[2]], Fill::Normal)?;
+        let y = c
+            .graph
+            .scatter_nd(cache, idx, updates, ScatterReduce::Replace)?;
+        c.graph.assign(cache, y)?;
+        c.runs = 2;
+        c.output(y)
+    })
+}
+
+/// A state that a run which fails later must not change.
+fn kept_by_a_fault() -> Case {
+    Case::new("state_kept_by_a_fault", |c| {
+        let cache = c.state_of("cache", Type::new(c.dtype, [4, 3]), Fill::Normal)?;
+        let x = c.input("x", [2, 3], Fill::Normal)?;
+        let ty = Type::new(DType::I32, [1]);
+        let idx = c.input_of("idx", ty, Fill::Values(vec![5.0]))?;
+        let rows = c.graph.gather(x, idx, 0)?;
+        let at = c.input_of("at", Type::new(DType::I32, [1, 1]), Fill::Values(vec![2.0]))?;
+        let y = c
+            .graph
+            .scatter_nd(cache, at, rows, ScatterReduce::Replace)?;
+        c.graph.assign(cache, y)?;
+        c.expect_fault("index 5 is out of range for axis of 2");
+        c.output(y)
+    })
+}
+
 fn value_cases() -> Vec<Case> {
     // Long: a table, one row a case.
     let fault = |name: &str, index: [f64; 4], message: &'static str| {
@@ -181,6 +219,10 @@ fn value_cases() -> Vec<Case> {
     vec![
         pinned("last_stays", last, [2.0, 3.0, 2.0, 3.0, 4.0, 5.0]),
         pinned("sums", ScatterReduce::Add, [2.0, 4.0, 2.0, 3.0, 8.0, 11.0]),
+        into_state("state_rows", [3, 7, 8], 6),
+        into_state("state_odd_rows", [2, 5, 3], 4),
+        into_state("state_long_rows", [2, 4, 1100], 3),
+        kept_by_a_fault(),
         shaped("one_element", &[5, 3], &[2], &[], last),
         shaped("no_coordinates", &[2, 3], &[4, 0], &[4, 2, 3], last),
         shaped("rank_0", &[], &[3, 0], &[3], ScatterReduce::Add),

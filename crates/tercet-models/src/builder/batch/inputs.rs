@@ -10,18 +10,65 @@ pub(super) struct Part {
     pub(super) tokens: Vec<u32>,
 }
 
-/// The inputs of the graph with their names: [`COMMON`], then [`OF_SLOT`] for each slot.
+/// What a run computes.
+pub(super) enum Rows<'a> {
+    /// A new token of each of these slots, in their order, and so many rows of none.
+    Tokens(&'a [Part], usize),
+    /// A part of a prompt.
+    Prompt(&'a Part),
+}
+
+impl Rows<'_> {
+    pub(super) fn parts(&self) -> &[Part] {
+        match self {
+            Rows::Tokens(parts, _) => parts,
+            Rows::Prompt(part) => std::slice::from_ref(part),
+        }
+    }
+
+    /// How many rows there are.
+    pub(super) fn count(&self) -> usize {
+        let own: usize = self.parts().iter().map(|part| part.tokens.len()).sum();
+        own + self.idle()
+    }
+
+    fn idle(&self) -> usize {
+        match self {
+            Rows::Tokens(_, idle) => *idle,
+            Rows::Prompt(_) => 0,
+        }
+    }
+}
+
+/// The inputs of the graph with their names: [`COMMON`], then [`OF_SLOT`] for each slot where it has these.
 pub(super) struct Inputs {
     names: Vec<String>,
     tensors: Vec<Tensor>,
+    slots: usize,
+    context: usize,
 }
 
-const COMMON: [&str; 4] = ["tokens", "positions", "rows", "idle"];
-const OF_SLOT: [&str; 3] = ["rows", "start", "kv_len"];
+const COMMON: [&str; 12] = [
+    "tokens",
+    "positions",
+    "rows",
+    "idle",
+    "places",
+    "slots.row",
+    "slots.kv_len",
+    "slots.of",
+    "prompt.rows",
+    "prompt.start",
+    "prompt.kv_len",
+    "prompt.seen",
+];
+const OF_SLOT: [&str; 2] = ["rows", "start"];
 
 impl Inputs {
-    pub(super) fn new(slots: usize) -> Inputs {
-        let of_slots = (0..slots).flat_map(|k| OF_SLOT.map(|name| format!("{name}.{k}")));
+    /// Those of so many slots of this context, with their rows apart if the graph asks for them.
+    pub(super) fn new([slots, context]: [usize; 2], are_apart: bool) -> Inputs {
+        let apart = if are_apart { slots } else { 0 };
+        let of_slots = (0..apart).flat_map(|k| OF_SLOT.map(|name| format!("{name}.{k}")));
         let names: Vec<String> = COMMON
             .map(String::from)
             .into_iter()
@@ -34,32 +81,69 @@ impl Inputs {
         Inputs {
             tensors: tensors.collect(),
             names,
+            slots,
+            context,
         }
     }
 
-    /// Those of a run of these parts, in the order of their slots, and so many rows of no slot. Of a part of one slot alone
-    /// the last token gives logits, otherwise all rows do: a run has as many rows of logits as another of as many rows.
-    pub(super) fn fill(&mut self, parts: &[Part], idle: usize) {
+    /// Those of a run. Of a prompt the last token gives logits, of others all rows do: a run has as many rows of logits as
+    /// another of as many rows.
+    pub(super) fn fill(&mut self, rows: &Rows<'_>) {
+        let (parts, idle) = (rows.parts(), rows.idle());
+        let all = rows.count();
+        let none = std::iter::repeat_n(0, idle);
         let tokens = parts.iter().flat_map(|part| &part.tokens);
-        let idle_rows = std::iter::repeat_n(0, idle);
-        let tokens: Vec<i32> = tokens.map(|t| *t as i32).chain(idle_rows.clone()).collect();
-        let positions = parts
+        let tokens: Vec<i32> = tokens.map(|t| *t as i32).chain(none.clone()).collect();
+        let positions =
+            |part: &Part| (part.start..part.start + part.tokens.len()).map(|p| p as i32);
+        let own = parts.iter().flat_map(|part| positions(part));
+        let at: Vec<i32> = own.chain(none).collect();
+        let own = parts
             .iter()
-            .flat_map(|part| (part.start..).take(part.tokens.len()));
-        let positions: Vec<i32> = positions.map(|p| p as i32).chain(idle_rows).collect();
-        let all = tokens.len();
-        let logits: Vec<i32> = match parts {
-            [part] if idle == 0 && part.tokens.len() > 1 => vec![all as i32 - 1],
-            _ => (0..all as i32).collect(),
-        };
+            .flat_map(|part| positions(part).flat_map(|p| [part.slot as i32, p]));
+        let trash = [0, self.context as i32];
+        let places: Vec<i32> = own.chain((0..idle).flat_map(|_| trash)).collect();
+        let mut row_of_slot = vec![0; self.slots];
+        let mut kv_lens = vec![1; self.slots];
+        let mut slot_of_row = Vec::new();
+        let mut prompt: (&[i32], usize, usize) = (&[], 0, 0);
+        let counted: Vec<i32> = (0..all as i32).collect();
+        let mut logits = counted.as_slice();
+        match rows {
+            Rows::Tokens(parts, _) => {
+                for (row, part) in parts.iter().enumerate() {
+                    row_of_slot[part.slot] = row as i32;
+                    kv_lens[part.slot] = part.start as i32 + 1;
+                    slot_of_row.push(part.slot as i32);
+                }
+            }
+            Rows::Prompt(part) => {
+                prompt = (&counted, part.slot, part.start + part.tokens.len());
+                logits = &counted[all - 1..];
+            }
+        }
+        let (of_prompt, slot, seen) = prompt;
         self.write(0, &[all], &tokens);
-        self.write(1, &[all], &positions);
-        self.write(2, &[logits.len()], &logits);
+        self.write(1, &[all], &at);
+        self.write(2, &[logits.len()], logits);
         self.write(3, &[idle], &vec![0; idle]);
+        self.write(4, &[all, 2], &places);
+        self.write(5, &[self.slots], &row_of_slot);
+        self.write(6, &[self.slots], &kv_lens);
+        self.write(7, &[slot_of_row.len()], &slot_of_row);
+        self.write(8, &[of_prompt.len()], of_prompt);
+        self.write(9, &[4], &[slot as i32, 0, 0, 0]);
+        self.write(10, &[], &[seen as i32]);
+        self.write(11, &[seen], &vec![0; seen]);
+        self.fill_apart(parts);
+    }
+
+    /// The rows of each slot, where they are computed by themselves.
+    fn fill_apart(&mut self, parts: &[Part]) {
+        let apart = (self.names.len() - COMMON.len()) / OF_SLOT.len();
         let mut parts = parts.iter().peekable();
         let mut row = 0;
-        let slots = (self.names.len() - COMMON.len()) / OF_SLOT.len();
-        for slot in 0..slots {
+        for slot in 0..apart {
             let part = parts.next_if(|part| part.slot == slot);
             // Without rows it goes on where it is: only at 0 are states those of a beginning.
             let (start, count) = part.map_or((1, 0), |part| (part.start, part.tokens.len()));
@@ -68,9 +152,7 @@ impl Inputs {
             let at = COMMON.len() + slot * OF_SLOT.len();
             self.write(at, &[count], &own);
             self.write(at + 1, &[4], &[0, start as i32, 0, 0]);
-            self.write(at + 2, &[], &[part.map_or(0, |_| (start + count) as i32)]);
         }
-        debug_assert!(parts.next().is_none(), "parts are in the order of slots");
     }
 
     fn write(&mut self, at: usize, shape: &[usize], values: &[i32]) {

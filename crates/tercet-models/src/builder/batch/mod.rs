@@ -18,12 +18,12 @@ use std::cmp::Reverse;
 use tercet::random::Random;
 use tercet::{DType, Executable, Tensor};
 
-use super::decoder::BatchDecoder;
 use super::decoder::products::{Moved, Rounded, Wider};
+use super::decoder::{BatchDecoder, has_rows_apart};
 use super::generator::{no_executable, not_the_output};
 use super::{ModelError, Products};
 use crate::writing::Finish;
-use inputs::{Inputs, Part};
+use inputs::{Inputs, Part, Rows};
 pub use sequence::{BatchEvent, Happened, Sequence, SequenceId};
 use sequence::{Slot, Text};
 
@@ -80,7 +80,7 @@ impl BatchGenerator {
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
             slots: (0..options.slots).map(|_| Slot::default()).collect(),
-            inputs: Inputs::new(options.slots),
+            inputs: Inputs::new([options.slots, options.context], has_rows_apart(config)),
             outputs: Vec::new(),
             started: 0,
             was_prompt: false,
@@ -243,7 +243,7 @@ impl BatchGenerator {
             tokens: text.prompt[start..end].to_vec(),
         };
         let on_host = is_last && text.is_on_host();
-        self.run(&[part], 0, on_host)?;
+        self.run(&Rows::Prompt(&part), on_host)?;
         let slot = &mut self.slots[at];
         if end - start == self.chunk && slot.whole == start {
             slot.whole = end;
@@ -282,7 +282,7 @@ impl BatchGenerator {
             });
         }
         let idle = self.least_rows.saturating_sub(parts.len());
-        self.run(&parts, idle, on_host)?;
+        self.run(&Rows::Tokens(&parts, idle), on_host)?;
         self.turn = turn;
         let ids = parts.iter().filter_map(|part| self.slots[part.slot].id());
         self.given = ids.collect();

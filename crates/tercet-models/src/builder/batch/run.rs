@@ -2,7 +2,7 @@
 
 use tercet::{Executable, Wanted};
 
-use super::inputs::Part;
+use super::inputs::{Part, Rows};
 use super::{BatchGenerator, ModelError, Wider, no_executable, not_the_output};
 
 /// Rows up to which no plan rounds products: the logits of longer runs are looked at.
@@ -13,33 +13,27 @@ impl BatchGenerator {
         self.exe.as_mut().ok_or_else(no_executable)
     }
 
-    /// Runs the model on these parts, in the order of their slots, and so many rows of none; again in a wider type where
-    /// rounded products leave the range of theirs. The outputs are `next` and, for who asks, `logits`.
-    pub(super) fn run(
-        &mut self,
-        parts: &[Part],
-        idle: usize,
-        logits: bool,
-    ) -> Result<(), ModelError> {
+    /// Runs the model on these rows; again in a wider type where rounded products leave the range of theirs. The outputs are
+    /// `next` and, for who asks, `logits`.
+    pub(super) fn run(&mut self, rows: &Rows<'_>, logits: bool) -> Result<(), ModelError> {
         self.given.clear();
-        self.run_once(parts, idle, logits)?;
-        let rows = idle + parts.iter().map(|part| part.tokens.len()).sum::<usize>();
-        let may_round = match parts {
-            [one] if one.tokens.len() > 1 => true,
-            _ => rows > NOT_ROUNDED,
+        self.run_once(rows, logits)?;
+        let may_round = match rows {
+            Rows::Prompt(part) if part.tokens.len() > 1 => true,
+            _ => rows.count() > NOT_ROUNDED,
         };
-        while self.rounded.is_some() && may_round && !self.is_finite(parts.len())? {
+        while self.rounded.is_some() && may_round && !self.is_finite(rows.parts().len())? {
             self.widen()?;
-            self.run_once(parts, idle, logits)?;
+            self.run_once(rows, logits)?;
         }
-        for part in parts {
+        for part in rows.parts() {
             self.slots[part.slot].cached.extend_from_slice(&part.tokens);
         }
         Ok(())
     }
 
-    fn run_once(&mut self, parts: &[Part], idle: usize, logits: bool) -> Result<(), ModelError> {
-        self.inputs.fill(parts, idle);
+    fn run_once(&mut self, rows: &Rows<'_>, logits: bool) -> Result<(), ModelError> {
+        self.inputs.fill(rows);
         let wanted: &[&str] = match logits {
             true => &["next", "logits"],
             false => &["next"],
@@ -50,12 +44,12 @@ impl BatchGenerator {
         Ok(())
     }
 
-    /// Whether the first rows of logits of the last run are finite.
+    /// Whether the first rows of logits of the last run are finite, by their sums.
     fn is_finite(&mut self, rows: usize) -> Result<bool, ModelError> {
-        let logits = self.exe()?.read_output_rows("logits", 0..rows)?;
-        let logits = logits.as_slice::<f32>();
-        let logits = logits.map_err(|e| not_the_output("logits", &e))?;
-        Ok(logits.iter().all(|x| x.is_finite()))
+        let sums = self.exe()?.read_output_rows("sums", 0..rows)?;
+        let sums = sums.as_slice::<f32>();
+        let sums = sums.map_err(|e| not_the_output("sums", &e))?;
+        Ok(sums.iter().all(|x| x.is_finite()))
     }
 
     /// Compiles the model in a wider type, and computes what sequences have so far again.
@@ -81,7 +75,7 @@ impl BatchGenerator {
                     start: i * self.chunk,
                     tokens: tokens.to_vec(),
                 };
-                if let Err(e) = self.run_once(&[part], 0, false) {
+                if let Err(e) = self.run_once(&Rows::Prompt(&part), false) {
                     // What slots hold is not what they are said to hold.
                     self.exe = None;
                     return Err(e);

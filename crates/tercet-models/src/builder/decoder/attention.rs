@@ -1,12 +1,12 @@
 //! Attention of a layer.
 
-use tercet::ops::{AttentionOptions, Layout, RopeStyle};
+use tercet::ops::{AttentionOptions, Layout, RopeStyle, ScatterReduce};
 use tercet::scalar::UnaryFn;
 use tercet::{DType, Dim, Type, Value};
 
 use super::super::{Builder, ModelError};
 use super::latent;
-use super::layer::{Attend, Shared, norm, project};
+use super::layer::{Attend, Shared, SlotRows, norm, project};
 use crate::config::decoder::{DecoderSpec, LayerSpec, Part, QkNorm, RopeLayout};
 
 /// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, with the norms of queries and keys.
@@ -156,27 +156,20 @@ fn attended(
             cached(b, spec, (at, layer), &cache, options, [q, k, v])
         }
         Attend::Slots {
-            slots,
+            rows,
             idle,
             origin,
             context,
             dtype,
+            ..
         } => {
-            let mut parts = Vec::with_capacity(slots.len() + 1);
-            for (number, slot) in slots.iter().enumerate() {
-                let cache = Cache {
-                    names: ["k", "v"].map(|of| format!("cache.{at}.{of}.{number}")),
-                    start: slot.start,
-                    kv_len: slot.kv_len,
-                    context: *context,
-                    dtype: *dtype,
-                };
-                let mut own = [q, k, v];
-                for x in &mut own {
-                    *x = b.graph.gather(*x, slot.rows, 1)?;
-                }
-                parts.push(cached(b, spec, (at, layer), &cache, options, own)?);
-            }
+            let caches = SlotCaches {
+                rows,
+                context: *context,
+                dtype: *dtype,
+            };
+            let [of_slots, of_prompt] =
+                caches.attended(b, spec, (at, layer), options, [q, k, v])?;
             let of = |rows: &Dim| {
                 [
                     Dim::Known(1),
@@ -186,10 +179,95 @@ fn attended(
                 ]
             };
             let zero = b.graph.scalar(DType::F32, 0.0)?;
-            parts.push(b.graph.expand(zero, of(idle))?);
-            let all = b.graph.concat(&parts, 1)?;
+            let rest = b.graph.expand(zero, of(idle))?;
+            let all = b.graph.concat(&[of_slots, of_prompt, rest], 1)?;
             Ok(b.graph.dynamic_slice(all, *origin, of(&shared.len))?)
         }
+    }
+}
+
+/// The caches of all slots.
+struct SlotCaches<'a> {
+    rows: &'a SlotRows,
+    context: usize,
+    dtype: DType,
+}
+
+impl SlotCaches<'_> {
+    /// Writes the new keys or values of all rows, `[1, n, heads, size]`, where they belong, and returns the whole cache.
+    fn append(&self, b: &mut Builder<'_>, name: &str, new: Value) -> Result<Value, ModelError> {
+        let shape = b.graph.ty(new).shape.clone();
+        let rest = &shape[2..];
+        let own = [self.rows.count.into(), slot_positions(self.context).into()];
+        let of_cache: Vec<Dim> = own.into_iter().chain(rest.iter().cloned()).collect();
+        let cache = b.graph.state(name, Type::new(self.dtype, of_cache))?;
+        let new = cast(b, new, self.dtype)?;
+        let new = b.graph.reshape(new, shape[1..].to_vec())?;
+        let updated = b
+            .graph
+            .scatter_nd(cache, self.rows.places, new, ScatterReduce::Replace)?;
+        b.graph.assign(cache, updated)?;
+        Ok(updated)
+    }
+
+    /// Attention of the new tokens of slots, `[1, d, heads, size]`, and of a part of a prompt, `[1, s, heads, size]`.
+    fn attended(
+        &self,
+        b: &mut Builder<'_>,
+        spec: &DecoderSpec,
+        (at, layer): (usize, LayerSpec),
+        options: AttentionOptions,
+        [q, k, v]: [Value; 3],
+    ) -> Result<[Value; 2], ModelError> {
+        let k = self.append(b, &format!("cache.{at}.k"), k)?;
+        let v = self.append(b, &format!("cache.{at}.v"), v)?;
+        let q = cast(b, q, self.dtype)?;
+        let options = of_layer(options, layer, self.context);
+        let rows = self.rows;
+        let own = b.graph.gather(q, rows.row_of_slot, 1)?;
+        let heads = [spec.heads.into(), b.graph.ty(q).shape[3].clone()];
+        let [heads, size] = heads;
+        let own = b
+            .graph
+            .reshape(own, [rows.count.into(), Dim::Known(1), heads.clone(), size])?;
+        let y = weighted(b, spec, at, [own, k, v], options.kv_len(rows.kv_lens))?;
+        let size = Dim::Known(spec.value_dim());
+        let y = b
+            .graph
+            .reshape(y, [Dim::Known(1), rows.count.into(), heads, size])?;
+        let of_slots = b.graph.gather(y, rows.slot_of_row, 1)?;
+        // What a prompt's slot holds: a copy of what is filled.
+        let mut seen = [k, v];
+        for cache in &mut seen {
+            let shape = &b.graph.ty(*cache).shape;
+            let window = [
+                Dim::Known(1),
+                rows.prompt_seen.clone(),
+                shape[2].clone(),
+                shape[3].clone(),
+            ];
+            *cache = b.graph.dynamic_slice(*cache, rows.prompt_start, window)?;
+        }
+        let own = b.graph.gather(q, rows.prompt_rows, 1)?;
+        let [k, v] = seen;
+        let of_prompt = weighted(b, spec, at, [own, k, v], options.kv_len(rows.prompt_len))?;
+        Ok([of_slots, of_prompt])
+    }
+}
+
+/// Positions of the cache of a slot: the last one is where rows of no slot go.
+pub(super) fn slot_positions(context: usize) -> usize {
+    (context + 1).next_multiple_of(SLOT_ALIGN)
+}
+
+/// Positions of caches come in so many.
+const SLOT_ALIGN: usize = 16;
+
+/// With the window of a layer; one of all positions is none.
+fn of_layer(options: AttentionOptions, layer: LayerSpec, context: usize) -> AttentionOptions {
+    match layer.window {
+        Some(window) if window < context => options.window(window),
+        Some(_) | None => options.causal(),
     }
 }
 
@@ -224,11 +302,7 @@ fn cached(
     let k = append(b, keys, k, &ty(spec.head_dim), start)?;
     let v = append(b, values, v, &ty(spec.value_dim()), start)?;
     let q = cast(b, q, dtype)?;
-    let options = match layer.window {
-        // A window of all positions is none.
-        Some(window) if window < context => options.window(window),
-        Some(_) | None => options.causal(),
-    };
+    let options = of_layer(options, layer, context);
     weighted(b, spec, at, [q, k, v], options.kv_len(kv_len))
 }
 

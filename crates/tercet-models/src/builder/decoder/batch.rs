@@ -1,29 +1,41 @@
 //! The graph of several sequences side by side.
 //!
-//! Every sequence has a slot, and every slot caches of its own. A run takes rows of tokens in the order of their slots: one of
-//! each sequence that is written, or a part of one prompt. Projections, norms and the feed-forward network see rows, whatever
-//! slots they are of; attention takes each slot's rows apart ([`Attend::Slots`]). Rows of no slot may follow, so that a run
-//! has as many rows as another with more sequences: how a row is computed depends on how many there are, not on the others
-//! (ADR 0028).
+//! Every sequence has a slot. A run takes a new token of each sequence that is written, or a part of one prompt.
+//! Projections, norms and the feed-forward network see rows, whatever slots they are of; caches have an axis of slots, and
+//! one attention reads those of all ([`Attend::Slots`]). Rows of no slot may follow, so that a run has as many rows as
+//! another with more sequences: how a row is computed depends on how many there are, not on the others (ADR 0028).
 //!
-//! Inputs, all I32; `K` is the number of a slot:
+//! Inputs, all I32:
 //!
 //! | input | shape | holds |
 //! |---|---|---|
-//! | `tokens` | `[n]` | the new tokens, those of slot 0 first; then those of no slot |
+//! | `tokens` | `[n]` | the new tokens, one of each of `d` slots or `s` of a prompt; then those of no slot |
 //! | `positions` | `[n]` | their positions |
+//! | `places` | `[n, 2]` | their slots and positions; `(0, context)` for those of no slot |
 //! | `rows` | `[r]` | which of the `n` give logits |
 //! | `idle` | `[z]` | nothing; there are as many rows of no slot |
+//! | `slots.row` | `[slots]` | which row is each slot's; any where none is |
+//! | `slots.kv_len` | `[slots]` | positions of each slot filled after this run; 1 where no row is its own |
+//! | `slots.of` | `[d]` | the slots of the first `d` rows |
+//! | `prompt.rows` | `[s]` | which rows are of a prompt |
+//! | `prompt.start` | `[4]` | `[slot, 0, 0, 0]` |
+//! | `prompt.kv_len` | `[]` | positions of that slot filled after this run |
+//! | `prompt.seen` | `[c]` | nothing; there are as many of these positions |
+//!
+//! and where layers remember otherwise or choose experts, for each slot `K`
+//!
+//! | input | shape | holds |
+//! |---|---|---|
 //! | `rows.K` | `[sK]` | which of the `n` are the slot's; none may be |
 //! | `start.K` | `[4]` | `[0, first position, 0, 0]` |
-//! | `kv_len.K` | `[]` | positions of the slot filled after this run |
 //!
-//! `n` is the sum of all `sK` and `z`. Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]`, the greatest of them.
+//! `n` is the sum of `d`, `s` and `z`. Outputs: `logits` F32 `[r, vocab]`, `next` I32 `[r]`, the greatest of them, and `sums`
+//! F32 `[r]`, those of all logits of a row, which are finite if these are.
 
 use tercet::ops::{Op, SampleOptions};
 use tercet::{CompileOptions, DType, Device, Dim, Shape, Tensor, Type};
 
-use super::layer::{Attend, Shared, Slot, rope_tables};
+use super::layer::{Attend, Shared, Slot, SlotRows, rope_tables};
 use super::{Rounded, Sampling, check_context, logits, rounded_to};
 use crate::builder::tuned::{Mode, ScaledAdapter};
 use crate::builder::{BatchGenerator, Builder, Model, ModelError, Products, Weights};
@@ -42,7 +54,7 @@ pub struct BatchOptions {
     /// The most tokens of a prompt in one run; longer prompts are fed in parts, between which others are written.
     pub chunk: usize,
     /// The most sequences that one run writes a token of, at least 1; where there are more they take turns. None for all of
-    /// them, or for 8 where GPUs multiply packed weights, which kernels read once for up to so many rows.
+    /// them, or for as many as rows read packed weights once ([`Device::packed_rows`]).
     pub together: Option<usize>,
     /// The float dtype of the arithmetic and of the caches.
     pub dtype: DType,
@@ -116,12 +128,25 @@ impl BatchDecoder {
         let rows = input("rows", [Dim::sym("r")].into())?;
         // Read by nothing: it says how many.
         input("idle", [idle.clone()].into())?;
-        let mut inputs = Vec::with_capacity(slots);
-        for slot in 0..slots {
+        let seen = Dim::sym("c");
+        let of_rows = SlotRows {
+            count: slots,
+            places: input("places", [len.clone(), Dim::Known(2)].into())?,
+            row_of_slot: input("slots.row", [Dim::Known(slots)].into())?,
+            kv_lens: input("slots.kv_len", [Dim::Known(slots)].into())?,
+            slot_of_row: input("slots.of", [Dim::sym("d")].into())?,
+            prompt_rows: input("prompt.rows", [Dim::sym("s")].into())?,
+            prompt_start: input("prompt.start", [Dim::Known(4)].into())?,
+            prompt_len: input("prompt.kv_len", Shape::default())?,
+            prompt_seen: seen.clone(),
+        };
+        input("prompt.seen", [seen].into())?;
+        let apart = if has_rows_apart(config) { slots } else { 0 };
+        let mut inputs = Vec::with_capacity(apart);
+        for slot in 0..apart {
             inputs.push(Slot {
                 rows: input(&format!("rows.{slot}"), [Dim::sym(&symbol(slot))].into())?,
                 start: input(&format!("start.{slot}"), [Dim::Known(4)].into())?,
-                kv_len: input(&format!("kv_len.{slot}"), Shape::default())?,
             });
         }
         let origin = Tensor::from_slice(&[4], &[0i32; 4]);
@@ -130,6 +155,7 @@ impl BatchDecoder {
         let shared = Shared {
             attend: Attend::Slots {
                 slots: inputs,
+                rows: Box::new(of_rows),
                 idle,
                 origin: b.graph.constant(origin)?,
                 context,
@@ -147,6 +173,8 @@ impl BatchDecoder {
         };
         let next = b.graph.sample(logits, greedy, Sampling::GREEDY.seed)?;
         b.graph.output("next", next)?;
+        let sums = b.graph.reduce_sum(logits, &[1], false)?;
+        b.graph.output("sums", sums)?;
         let model = b.finish().with_precision(dtype)?;
         Ok(BatchDecoder {
             model,
@@ -167,15 +195,23 @@ impl BatchDecoder {
         let options = CompileOptions::new()
             .bound("n", chunk.max(slots))
             .bound("z", slots)
-            .bound("r", slots);
-        (0..slots).fold(options, |options, slot| options.bound(&symbol(slot), chunk))
+            .bound("r", slots)
+            .bound("d", slots)
+            .bound("s", chunk)
+            .bound("c", context);
+        let apart = if has_rows_apart(&self.config) {
+            slots
+        } else {
+            0
+        };
+        (0..apart).fold(options, |options, slot| options.bound(&symbol(slot), chunk))
     }
 
     /// How many rows a run of single tokens has at least. On GPUs a kernel of few rows takes as long for one as for all, and
     /// which one it is depends on how many; on the CPU only a row alone is multiplied otherwise.
     fn least_rows(&self, device: &Device) -> usize {
         let together = self.together(device);
-        match device.name() == "cpu" && together <= CPU_ROWS {
+        match device.packed_rows().is_none() && together <= CPU_ROWS {
             true => together.min(2),
             false => together,
         }
@@ -188,10 +224,10 @@ impl BatchDecoder {
         } = self.options;
         let mut nodes = self.model.graph.nodes();
         let is_packed = nodes.any(|(_, node)| matches!(node.op, Op::DequantMatMul(_)));
-        match together {
-            Some(together) => together.clamp(1, slots),
-            None if is_packed && device.name() != "cpu" => slots.min(PACKED_ROWS),
-            None => slots,
+        match (together, device.packed_rows()) {
+            (Some(together), _) => together.clamp(1, slots),
+            (None, Some(rows)) if is_packed => slots.min(rows),
+            (None, _) => slots,
         }
     }
 
@@ -219,8 +255,11 @@ impl BatchDecoder {
 /// Rows from 2 to which products on the CPU have the same bits however many there are: each is multiplied by the same loops.
 const CPU_ROWS: usize = 8;
 
-/// Rows up to which GPUs read packed weights once (`FEW_ROWS` of products in `tercet-plan`, on every device): beyond them kernels of long prompts run, for which few rows are as many.
-const PACKED_ROWS: usize = 8;
+/// Whether rows of a slot are computed by themselves: those of layers that remember in other states than caches, and of
+/// experts, which multiply rows of one together.
+pub(crate) fn has_rows_apart(config: &DecoderSpec) -> bool {
+    config.has_states() || config.experts.is_some()
+}
 
 /// The symbol for how many rows are of this slot.
 fn symbol(slot: usize) -> String {

@@ -24,9 +24,12 @@ pub(crate) enum Attend {
         context: usize,
         dtype: DType,
     },
-    /// The rows of `x` are those of several sequences, slot after slot, then rows of none. Each slot has caches of its own.
+    /// The rows of `x` are new tokens of several sequences, one of each, or a part of one prompt, then rows of none. Each
+    /// sequence has a slot; caches are states with an axis of slots in front.
     Slots {
+        /// Which rows are of each slot, where layers compute those of one by themselves.
         slots: Vec<Slot>,
+        rows: Box<SlotRows>,
         /// How many rows are of no slot.
         idle: Dim,
         /// I32 `[4]` zeros: where all rows begin.
@@ -42,10 +45,27 @@ pub(crate) enum Attend {
 pub(crate) struct Slot {
     /// Which rows are its own, `[s]`.
     pub(crate) rows: Value,
-    /// Where they go in its caches, `[4]`.
+    /// `[4]`: its second number is the position of the first.
     pub(crate) start: Value,
-    /// Positions filled after this run, `[]`.
-    pub(crate) kv_len: Value,
+}
+
+/// What a run says of the rows of all slots; all I32.
+pub(crate) struct SlotRows {
+    /// How many slots there are.
+    pub(crate) count: usize,
+    /// The slot and the position of each row, `[n, 2]`; those of rows of no slot are the last of a cache.
+    pub(crate) places: Value,
+    /// Which row the new token of each slot is, `[slots]`, and the positions filled after this run, `[slots]`.
+    pub(crate) row_of_slot: Value,
+    pub(crate) kv_lens: Value,
+    /// The slots of new tokens, `[d]`.
+    pub(crate) slot_of_row: Value,
+    /// The rows of a part of a prompt, `[s]`; where its slot begins, `[4]`; and how many of its positions are filled after
+    /// this run, by number and as an axis.
+    pub(crate) prompt_rows: Value,
+    pub(crate) prompt_start: Value,
+    pub(crate) prompt_len: Value,
+    pub(crate) prompt_seen: Dim,
 }
 
 /// Values that every layer reads.

@@ -27,6 +27,7 @@ use tercet::{CompileOptions, DType, Device, Dim, Shape, Type, Value};
 use super::tuned::{Mode, ScaledAdapter};
 use super::{Builder, Generator, Model, ModelError, Weights};
 use crate::config::decoder::{DecoderSpec, Part};
+pub(super) use batch::has_rows_apart;
 pub use batch::{BatchDecoder, BatchOptions};
 pub use products::Products;
 use products::Rounded;

@@ -196,22 +196,27 @@ fn of_many<'p>() -> [Variant<Many<'p>>; 3] {
     ]
 }
 
-/// Tiles of packed weights; on matrices where that is possible and rows are many.
+/// Tiles of packed weights; on matrices where that is possible and rows are many, which `are_many` says of all runs.
 pub(super) fn packed(
     e: &mut Emit<'_>,
     p: &Product,
     given: &Given,
     blocks: &Blocks,
     sums: &View,
+    are_many: bool,
 ) -> Result<(), CompileError> {
     let Some(half) = Half::of(e, p, blocks, sums)? else {
         return packed_in_place(e, p, given, blocks, sums);
     };
     let fits = half.fits(e, blocks);
-    e.choose(&p.m, &[gemm_decoded::least_rows(e)], |e, arm| {
-        e.choose_by(fits, &[0], |e, is_fit| match (arm, is_fit) {
-            (1, 1) => half.dispatch(e, blocks, sums),
-            _ => packed_in_place(e, p, given, blocks, sums),
+    let least = [gemm_decoded::least_rows(e)];
+    let bounds = if are_many { &least[..0] } else { &least };
+    e.choose(&p.m, bounds, |e, arm| {
+        e.choose_by(fits, &[0], |e, is_fit| {
+            match (arm == bounds.len(), is_fit) {
+                (true, 1) => half.dispatch(e, blocks, sums),
+                _ => packed_in_place(e, p, given, blocks, sums),
+            }
         })
     })
 }

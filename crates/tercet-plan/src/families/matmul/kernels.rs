@@ -1,6 +1,7 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
-use super::{prepack, skinny};
+use super::skinny_laid::LayRowsParams;
+use super::{prepack, skinny, skinny_laid};
 use crate::families::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::families::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::families::{gemm_coop, portable};
@@ -77,6 +78,24 @@ const CODED_ROW_ARGS: &[Access] = &[
     Access::Read,
     Access::Read,
 ];
+/// [`ROW_ARGS`] with the keys of rows, and with the rows of a codebook behind them.
+const KEYED_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+    Access::Read,
+];
+const KEYED_CODED_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+];
 /// The constants of tiles in quads, after [`OF_SUMS`].
 const OF_QUADS: &[&str] = &["TM", "TN", "PARTS"];
 /// Those of packed weights whose groups have scales and minima of their own.
@@ -85,10 +104,21 @@ const OF_GROUPS: &[&str] = names![&BLOCK_CONSTS, &["GROUPS", "SECOND"]];
 const OF_ROWS: &[&str] = &["ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED"];
 const GRID: &str = portable!("dequant/grid_5.wgsl");
 const ROW_GRID: &str = portable!("dequant/grid_6.wgsl");
+const KEYED_GRID: &str = portable!("dequant/grid_7.wgsl");
 /// What all products share but for the bindings of the left operand and the result.
-const SHARED: &str = portable!("matmul/operands.wgsl");
+const SHARED: &str = concat!(
+    portable!("matmul/operands.wgsl"),
+    portable!("matmul/batches.wgsl")
+);
 const OPERANDS: &str = concat!(
     portable!("matmul/operands.wgsl"),
+    portable!("matmul/batches.wgsl"),
+    portable!("matmul/words.wgsl")
+);
+/// The same where each row has a matrix of its own, which a key numbers.
+const KEYED: &str = concat!(
+    portable!("matmul/operands.wgsl"),
+    portable!("matmul/keyed.wgsl"),
     portable!("matmul/words.wgsl")
 );
 const B_WORDS: &str = portable!("matmul/b_words.wgsl");
@@ -302,6 +332,33 @@ of_rows!(
     &BLOCK_CONSTS
 );
 
+/// Rows with matrices of their own.
+macro_rules! of_keyed {
+    ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], $names:expr) => {
+        pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
+            $label,
+            &[PRELUDE, KEYED, PLAIN, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
+            $args,
+            names![OF_SUMS, $names, OF_ROWS],
+        );
+    };
+}
+
+of_keyed!(KEYED_WIDE "gemv_wide_keyed", KEYED_ARGS, [portable!("matmul/gemv_wide.wgsl")], &["B_TYPE"]);
+of_keyed!(KEYED_WORDS "gemv_packed_keyed", KEYED_ARGS, [BLOCKS, WORDS, PIECES, GEMV_PACKED], OF_GROUPS);
+of_keyed!(
+    KEYED_QUADS "gemv_packed_wide_keyed",
+    KEYED_ARGS,
+    [BLOCKS, QUADS, PIECES, GEMV_PACKED],
+    OF_GROUPS
+);
+of_keyed!(
+    KEYED_CODED "gemv_coded_keyed",
+    KEYED_CODED_ARGS,
+    [CODED, KEYED_GRID, WORDS, PIECES_CODED, GEMV_PACKED],
+    &BLOCK_CONSTS
+);
+
 /// One row and the gains of its norm by quads of words.
 const ROW_QUADS: &str = portable!("matmul/row_quads.wgsl");
 const ROW: &str = concat!(
@@ -393,6 +450,14 @@ pub(super) static NARROW_ROWS: Kernel<NarrowRowsParams> = Kernel::wgsl(
     &["Y_TYPE"],
 );
 
+/// Rows for `few_rows_laid.glsl`.
+pub(super) static LAY_ROWS: Kernel<LayRowsParams> = Kernel::wgsl(
+    "lay_rows",
+    &[PRELUDE, portable!("matmul/lay_rows.wgsl")],
+    &[Access::Read, Access::Write],
+    &["X_TYPE", "ORDER", "NUMBERS", "ROWS"],
+);
+
 const PARTS: &str = portable!("matmul/sum_parts.wgsl");
 const PARTS_ARGS: &[Access] = &[Access::Read, Access::Read, Access::Write];
 const PARTS_CONSTS: &[&str] = names![OF_SUMS, &["PARTS"]];
@@ -426,6 +491,7 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &WIDE_ACTIVATED.def,
     &ROW_PLAIN.def,
     &ROW_ACTIVATED.def,
+    &KEYED_WIDE.def,
     &INTS.def,
     &NARROW.def,
     &SUM_PARTS.def,
@@ -446,6 +512,9 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &PACKED_WORDS_ACTIVATED.def,
     &PACKED_QUADS_PLAIN.def,
     &PACKED_QUADS_ACTIVATED.def,
+    &KEYED_WORDS.def,
+    &KEYED_QUADS.def,
+    &KEYED_CODED.def,
     &HELD_PLAIN.def,
     &HELD_ACTIVATED.def,
     &DOTS_PLAIN.def,
@@ -458,6 +527,11 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &CODED_ACTIVATED.def,
     &QUADS_CODED_F32.def,
     &QUADS_CODED_16.def,
+    &LAY_ROWS.def,
+    &skinny_laid::Q4_0.def,
+    &skinny_laid::Q8_0.def,
+    &skinny_laid::Q4_K.def,
+    &skinny_laid::Q6_K.def,
     &skinny::Q4_0.def,
     &skinny::Q8_0.def,
     &skinny::Q4_K.def,

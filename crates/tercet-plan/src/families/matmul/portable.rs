@@ -7,6 +7,7 @@ use super::gemm::{self, Tile};
 use super::gemv;
 use super::kernels::{INTS, NARROW, NarrowParams, ProductParams};
 use super::product::{Product, activation_code};
+use super::skinny_laid::Laid;
 use crate::emit::{Emit, View};
 use crate::families::dequant::Blocks;
 use crate::families::{code, map, norm};
@@ -14,26 +15,35 @@ use crate::kernel::Kernel;
 use crate::num::Num;
 use crate::program::SlotId;
 
-/// One row, a few rows, more: what [`RowRange`] says.
-const ROWS: &[u32] = &[1, 8];
+/// One row, a few rows; where there are kernels for these, some dozens; more: what [`RowRange`] says.
+const ROWS: [u32; 2] = [1, 8];
 
 /// The ways of a product, by the number of its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowRange {
     /// As rows, at most so many.
     UpTo(u32),
+    /// Laid out, at most so many.
+    Dozens(u32),
     /// As tiles.
     Many,
 }
 
-/// Emits the way of a product, or each of them where the number of rows decides.
+/// Emits the way of a product, or each of them where the number of rows decides; with `dozens` of rows laid out where that
+/// is a way.
 fn by_rows<'a>(
     e: &mut Emit<'a>,
     p: &Product,
+    dozens: Option<u32>,
     mut way: impl FnMut(&mut Emit<'a>, RowRange) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    e.choose(&p.m, ROWS, |e, arm| {
-        let rows = ROWS.get(arm).map_or(RowRange::Many, |n| RowRange::UpTo(*n));
+    let bounds: Vec<u32> = ROWS.into_iter().chain(dozens).collect();
+    e.choose(&p.m, &bounds, |e, arm| {
+        let rows = match (bounds.get(arm), ROWS.get(arm)) {
+            (Some(_), Some(few)) => RowRange::UpTo(*few),
+            (Some(dozens), None) => RowRange::Dozens(*dozens),
+            (None, _) => RowRange::Many,
+        };
         way(e, rows)
     })
 }
@@ -60,6 +70,8 @@ pub(super) struct Given {
     pub(super) args: [SlotId; 4],
     /// The gains of the norm, or what stands in for them.
     gains: SlotId,
+    /// The keys of rows that have matrices of their own.
+    keys: Option<SlotId>,
     /// The codebook of packed weights, for kernels that take one.
     grid: Option<SlotId>,
     /// BIAS, ACTIVATION, A_TYPE, Y_TYPE.
@@ -116,6 +128,7 @@ pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, Co
     Ok(Given {
         args: [p.a.slot, p.b.slot, bias, y.slot],
         gains,
+        keys: None,
         grid: None,
         consts: [
             u32::from(p.bias.is_some() || p.residual.is_some()),
@@ -130,9 +143,21 @@ pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, Co
 
 impl Given {
     /// The same with the codebook of the weights, where kernels take one.
-    fn of_blocks(self, e: &mut Emit<'_>, blocks: &Blocks) -> Result<Given, CompileError> {
+    pub(super) fn of_blocks(
+        self,
+        e: &mut Emit<'_>,
+        blocks: &Blocks,
+    ) -> Result<Given, CompileError> {
         let grid = blocks.grid(e)?;
         Ok(Given { grid, ..self })
+    }
+
+    /// The same with the keys of rows that have matrices of their own.
+    pub(super) fn keyed(self, keys: SlotId) -> Given {
+        Given {
+            keys: Some(keys),
+            ..self
+        }
     }
 
     /// True if the weights are decoded with a codebook among the arguments.
@@ -164,7 +189,7 @@ impl Given {
         e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
-    /// As [`Given::dispatch`], for kernels that take the gains of a norm too.
+    /// As [`Given::dispatch`], for kernels that take the gains of a norm and the keys of rows, too.
     pub(super) fn dispatch_rows(
         &self,
         e: &mut Emit<'_>,
@@ -174,7 +199,7 @@ impl Given {
     ) {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
         let args = self.args.into_iter().chain([self.gains]);
-        let args: Vec<SlotId> = args.chain(self.grid).collect();
+        let args: Vec<SlotId> = args.chain(self.keys).chain(self.grid).collect();
         e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
@@ -220,16 +245,16 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), Comp
     }
     let p = &p;
     through_f32(e, p, y, |e, sums| {
-        by_rows(e, p, |e, rows| {
+        by_rows(e, p, None, |e, rows| {
             let takes = match rows {
                 RowRange::UpTo(rows) => gemv::floats_take(e, p, rows)?,
-                RowRange::Many => Takes::NOTHING,
+                RowRange::Dozens(_) | RowRange::Many => Takes::NOTHING,
             };
             takes.emit(e, p, sums, |e, p, sums| {
                 let given = given(e, p, sums)?;
                 match rows {
                     RowRange::UpTo(rows) => gemv::floats(e, p, &given, rows),
-                    RowRange::Many => gemm::floats(e, p, &given, sums),
+                    RowRange::Dozens(_) | RowRange::Many => gemm::floats(e, p, &given, sums),
                 }
             })
         })
@@ -243,17 +268,31 @@ pub(super) fn packed(
     blocks: &Blocks,
     y: &View,
 ) -> Result<(), CompileError> {
+    let dozens = e.caps.device.rates.rows.laid_rows;
+    let bare = Product {
+        norm: None,
+        ..p.clone()
+    };
+    let has_dozens = Laid::of(e, &bare, blocks, dozens)?.is_some();
     through_f32(e, p, y, |e, sums| {
-        by_rows(e, p, |e, rows| {
+        by_rows(e, p, has_dozens.then_some(dozens), |e, rows| {
             let takes = match rows {
                 RowRange::UpTo(rows) => gemv::packed_take(p, rows),
+                RowRange::Dozens(_) => Takes {
+                    norm: false,
+                    gate: true,
+                },
                 RowRange::Many => Takes::NOTHING,
             };
             takes.emit(e, p, sums, |e, p, sums| {
                 let given = given(e, p, sums)?.of_blocks(e, blocks)?;
                 match rows {
                     RowRange::UpTo(rows) => gemv::packed(e, p, &given, blocks, rows),
-                    RowRange::Many => gemm::packed(e, p, &given, blocks, sums),
+                    RowRange::Dozens(rows) => match Laid::of(e, p, blocks, rows)? {
+                        Some(laid) => laid.dispatch(e, p, &given),
+                        None => unreachable!("invariant: a norm leaves rows that the kernels take"),
+                    },
+                    RowRange::Many => gemm::packed(e, p, &given, blocks, sums, has_dozens),
                 }
             })
         })

@@ -123,9 +123,9 @@ const REGISTERS: u32 = 128;
 /// Sums of a tile and a subgroup, with what keeps their columns apart in shared memory.
 const SHARE_BYTES: u32 = 4 * 8 * (TILE + 4);
 /// Elements of rows that are read at a time, and of weights.
-const ROW_LOAD: u64 = 4;
+pub(super) const ROW_LOAD: u64 = 4;
 const FLOAT_LOAD: u64 = 8;
-const BLOCK_LOAD: u64 = 16;
+pub(super) const BLOCK_LOAD: u64 = 16;
 
 /// The most subgroups of a workgroup that has a unit for itself, with so many registers an invocation.
 pub(super) fn most_subgroups(caps: &Caps, registers: u32) -> u32 {

@@ -9,7 +9,8 @@ use crate::families::dequant::{Blocks, piece_consts};
 use crate::families::matmul::gemv_packed::Held;
 use crate::families::matmul::kernels::{
     CODED_ACTIVATED, CODED_PLAIN, DOTS_ACTIVATED, DOTS_PLAIN, HELD_ACTIVATED, HELD_PLAIN,
-    PACKED_QUADS_ACTIVATED, PACKED_QUADS_PLAIN, PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN,
+    KEYED_CODED, KEYED_QUADS, KEYED_WORDS, PACKED_QUADS_ACTIVATED, PACKED_QUADS_PLAIN,
+    PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN,
 };
 use crate::families::matmul::portable::{Given, Pair};
 use crate::families::matmul::product::Product;
@@ -196,6 +197,35 @@ fn of_blocks<'p>() -> [Variant<FewRows<'p>>; 5] {
             emit: |e, r| Shared::emit(e, r, &CODED),
         },
     ]
+}
+
+/// Rows with packed matrices of their own, each by itself.
+pub(in crate::families::matmul) fn keyed(
+    e: &mut Emit<'_>,
+    product: &Product,
+    given: &Given,
+    blocks: &Blocks,
+) -> Result<(), CompileError> {
+    let rows = FewRows {
+        product,
+        given,
+        blocks: Some(blocks),
+        most: 1,
+    };
+    let kernel = match rows.has_quads(e) {
+        Ok(()) => &KEYED_QUADS,
+        Err(Refusal::Error(error)) => return Err(error),
+        Err(Refusal::Needs(_)) if given.is_coded() => &KEYED_CODED,
+        Err(Refusal::Needs(_)) => &KEYED_WORDS,
+    };
+    Shared::emit(
+        e,
+        &rows,
+        &Pair {
+            plain: kernel,
+            activated: kernel,
+        },
+    )
 }
 
 /// The rows of a product with packed weights, of which a run has up to `most` (1 or 8).

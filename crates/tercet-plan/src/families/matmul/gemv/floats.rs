@@ -9,8 +9,8 @@ use crate::emit::Emit;
 use crate::families::code;
 use crate::families::matmul::gemv_floats::Columns;
 use crate::families::matmul::kernels::{
-    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, ROW_ACTIVATED, ROW_PLAIN,
-    WIDE_ACTIVATED, WIDE_PLAIN,
+    ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, KEYED_WIDE, ROW_ACTIVATED,
+    ROW_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
 };
 use crate::families::matmul::portable::{Given, Pair};
 use crate::families::matmul::product::Product;
@@ -112,6 +112,28 @@ fn of_floats<'p>() -> [Variant<FewRows<'p>>; 4] {
             },
         },
     ]
+}
+
+/// Whether [`keyed`] takes these weights.
+pub(in crate::families::matmul) fn takes_keyed(
+    e: &Emit<'_>,
+    product: &Product,
+) -> Result<bool, CompileError> {
+    reads_quads(e, product)
+}
+
+/// Rows with matrices of their own, each by itself, where [`takes_keyed`] says so.
+pub(in crate::families::matmul) fn keyed(
+    e: &mut Emit<'_>,
+    p: &Product,
+    given: &Given,
+) -> Result<(), CompileError> {
+    let teams = Teams::of(e, p, [1, teams_of(1)], [quads_of(p.b.dtype), 0], 2)?;
+    let mut own = vec![code(p.b.dtype), 1, teams.units, teams.per, teams.steps];
+    own.extend(taken(p));
+    let grid = grid(e, p, given, teams.results(p));
+    given.dispatch_rows(e, &KEYED_WIDE, &own, grid);
+    Ok(())
 }
 
 /// The rows of a product of floats, of which a run has up to `most` (1 or 8).

@@ -1,0 +1,10 @@
+// Batches of one row each, whose right operands are those of a stack that their keys number.
+// uses matmul/operands.wgsl: a_base, b_base, p, y_base
+
+@group(0) @binding(6) var<storage, read> keys: array<u32>;
+
+fn enter_batch(batch: u32) {
+    a_base = p.a_offset + batch * p.a_batches[0].x;
+    b_base = p.b_offset + keys[batch] * p.b_batches[0].x;
+    y_base = batch * p.n;
+}

@@ -1,0 +1,92 @@
+// y in slices of `inner` units of ELEM_BYTES, each with the last update whose key names it, where a state lies: what no key
+// names is not touched. Nothing is written if the record of some data check says that the run failed.
+//
+// Where units are words a workgroup writes BLOCK of them of one update, unless a later update has the same key. Where they
+// are less, slices may share words: one workgroup writes all updates, one after the other.
+// uses prelude.wgsl: bits_of, flat_group
+
+struct Params {
+    rows: u32,
+    inner: u32,
+    blocks: u32,
+    checks: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> updates: array<u32>;
+@group(0) @binding(2) var<storage, read> keys: array<u32>;
+@group(0) @binding(3) var<storage, read_write> y: array<u32>;
+@group(0) @binding(4) var<storage, read> faults: array<u32>;
+
+override ELEM_BYTES: u32 = 4u;
+
+const WORKGROUP: u32 = 256u;
+const BLOCK: u32 = 1024u;
+
+var<workgroup> later: atomic<u32>;
+
+// The elements of an update that word `word` of y holds.
+fn write_word(word: u32, row: u32) {
+    let lanes = 4u / ELEM_BYTES;
+    let first = keys[row] * p.inner;
+    var bits = y[word];
+    for (var lane = 0u; lane < lanes; lane += 1u) {
+        let i = word * lanes + lane;
+        if i >= first && i - first < p.inner {
+            let at = row * p.inner + (i - first);
+            let shift = lane * ELEM_BYTES * 8u;
+            let mask = bits_of(0xffffffffu, 0u, ELEM_BYTES) << shift;
+            bits = (bits & ~mask) | (bits_of(updates[at / lanes], at % lanes, ELEM_BYTES) << shift);
+        }
+    }
+    y[word] = bits;
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    for (var check = 0u; check < p.checks; check += 1u) {
+        if faults[check * 64u] != 0u {
+            return;
+        }
+    }
+    if ELEM_BYTES < 4u {
+        let lanes = 4u / ELEM_BYTES;
+        for (var row = 0u; row < p.rows; row += 1u) {
+            let first = keys[row] * p.inner;
+            let end = first + p.inner;
+            for (var word = first / lanes + local; word * lanes < end; word += WORKGROUP) {
+                write_word(word, row);
+            }
+            storageBarrier();
+        }
+        return;
+    }
+    let item = flat_group(group, count);
+    let row = item / p.blocks;
+    if row >= p.rows {
+        return;
+    }
+    let key = keys[row];
+    // Nobody else clears it.
+    if local == 0u {
+        atomicStore(&later, 0u);
+    }
+    workgroupBarrier();
+    for (var other = row + 1u + local; other < p.rows; other += WORKGROUP) {
+        if keys[other] == key {
+            atomicStore(&later, 1u);
+        }
+    }
+    workgroupBarrier();
+    if atomicLoad(&later) != 0u {
+        return;
+    }
+    let begin = item % p.blocks * BLOCK;
+    for (var i = begin + local; i < min(begin + BLOCK, p.inner); i += WORKGROUP) {
+        y[key * p.inner + i] = updates[row * p.inner + i];
+    }
+}

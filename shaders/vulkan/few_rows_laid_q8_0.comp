@@ -1,0 +1,11 @@
+#version 460
+// Few rows times blocks of Q8_0: see include/few_rows_laid.glsl.
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_GOOGLE_include_directive : require
+
+#define STREAMED
+#define LAID
+
+#include "few_rows_common.glsl"
+#include "few_rows_q8_0.glsl"
+#include "few_rows_laid.glsl"
