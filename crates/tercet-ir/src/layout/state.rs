@@ -3,7 +3,8 @@
 //! A `DynamicUpdateSlice` of a state that is also what the state is assigned writes into the state's
 //! own memory, if nothing reads the old contents afterwards: a KV cache is never copied. So does a `Map` that reads each
 //! element of the state where it writes it: an optimizer holds no weight twice. So do the last states of a scan,
-//! which reads those before it once, head by head, and may read them elsewhere. And so it is with an
+//! which reads those before it once, head by head, and may read them elsewhere; and the last rows of a
+//! causal convolution, which does not read there. And so it is with an
 //! argument that a loop carries and the result that it becomes.
 
 use std::collections::{HashMap, HashSet};
@@ -52,6 +53,10 @@ fn is_update(graph: &Graph, leaf: Value, value: Value) -> bool {
             let mut reads = reads_of(node, leaf).peekable();
             let rank = map.shape.len();
             same && reads.peek().is_some() && reads.all(|i| map.inputs[i].is_identity(rank))
+        }
+        Op::CausalConv(_) => {
+            let same = graph.ty(leaf) == graph.ty(value);
+            same && value.port == 1 && reads_of(node, leaf).next().is_none()
         }
         Op::SelectiveScan(_) | Op::Mamba2(_) => {
             let same = graph.ty(leaf) == graph.ty(value);

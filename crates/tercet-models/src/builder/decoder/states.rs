@@ -11,9 +11,6 @@ use super::super::{Builder, ModelError, Weights};
 use super::layer::{Attend, Shared, linear, project};
 use crate::config::decoder::{DecoderSpec, Part, StateKind, StateSpace};
 
-/// The end of a slice that goes to the end of its axis.
-const OPEN: i64 = i64::MAX;
-
 /// A layer's mixer under construction.
 struct Scan<'a> {
     spec: &'a DecoderSpec,
@@ -199,46 +196,24 @@ impl Scan<'_> {
             }
         };
         let weight = b.graph.transpose(weight, &[1, 0])?;
-        let behind = kernel - 1;
-        let tail = self.remembered(b, "convolved", &[1, behind, channels])?;
-        let first = match tail {
-            Some([_, before]) => before,
-            None => {
-                let zeros: [Dim; 3] = [self.batch.clone(), behind.into(), channels.into()];
-                let zero = b.graph.scalar(DType::F32, 0.0)?;
-                b.graph.expand(zero, zeros)?
+        let bias = match Part::StatesConv.has_bias(self.spec) {
+            true => {
+                let bias = self.name(b, Part::StatesConv, "bias");
+                b.vector(&bias, channels)?
+            }
+            false => {
+                let zeros = Tensor::from_slice(&[channels], &vec![0.0_f32; channels]);
+                let zeros = zeros.map_err(|e| bytes_error("the bias of a convolution", e))?;
+                b.graph.constant(zeros)?
             }
         };
-        let all = b.graph.concat(&[first, x], 1)?;
-        if let Some([state, _]) = tail {
-            let last = b.graph.slice_axis(all, 1, -(behind as i64), OPEN, 1)?;
-            let last = match behind {
-                0 => first,
-                _ => last,
-            };
-            b.graph.assign(state, last)?;
+        let carried = self.remembered(b, "convolved", &[1, kernel - 1, channels])?;
+        let before = carried.map(|[_, before]| before);
+        let y = (b.graph).causal_conv([x, weight, bias], before, true, carried.is_some())?;
+        if let Some([state, _]) = carried {
+            b.graph.assign(state, y.port(1))?;
         }
-        let mut sum = None;
-        for tap in 0..kernel {
-            let end = match behind - tap {
-                0 => OPEN,
-                left => -(left as i64),
-            };
-            let rows = b.graph.slice_axis(all, 1, tap as i64, end, 1)?;
-            let factors = b.graph.narrow(weight, 0, tap, 1)?;
-            let product = b.graph.mul(rows, factors)?;
-            sum = Some(match sum {
-                Some(sum) => b.graph.plus(sum, product)?,
-                None => product,
-            });
-        }
-        let mut sum = sum.unwrap_or(x);
-        if Part::StatesConv.has_bias(self.spec) {
-            let bias = self.name(b, Part::StatesConv, "bias");
-            let bias = b.vector(&bias, channels)?;
-            sum = b.graph.plus(sum, bias)?;
-        }
-        Ok(b.graph.unary(UnaryFn::Silu, sum)?)
+        Ok(y)
     }
 
     /// Step sizes within their range.
