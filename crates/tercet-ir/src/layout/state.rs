@@ -10,6 +10,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::is_view;
+use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{Op, OpKind};
 
@@ -59,7 +60,8 @@ fn is_update(graph: &Graph, leaf: Value, value: Value) -> bool {
             same && value.port == 1 && reads_of(node, leaf).next().is_none()
         }
         Op::SelectiveScan(_) | Op::Mamba2(_) => {
-            let same = graph.ty(leaf) == graph.ty(value);
+            // Only kernels of F32 states read each before they write it.
+            let same = graph.ty(leaf) == graph.ty(value) && graph.ty(value).dtype == DType::F32;
             same && value.port == 1 && reads_of(node, leaf).all(|i| i == 5)
         }
         _ => false,

@@ -256,11 +256,11 @@ pub(super) fn heads() -> Vec<Case> {
         }),
         // A step, where more are possible, and one of a view with other rows beside it.
         Case::new("one_step_of_many", |c| {
-            let steps = c.sym("s", 1, 512);
+            let steps = c.sym("s", 1, 160);
             operands(c, [1.into(), steps], [4, 16, 2, 32], States::Both)
         }),
         Case::new("symbolic_kept", |c| {
-            let steps = c.sym("s", 2, 512);
+            let steps = c.sym("s", 2, 20);
             operands(c, [1.into(), steps], [2, 16, 1, 16], States::Kept)
         }),
         Case::new("split", split),
