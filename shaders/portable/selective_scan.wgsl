@@ -57,7 +57,10 @@ fn place(first: u32, local: u32) {
     for (var k = 0u; k < UNITS; k += 1u) {
         let unit = k * THREADS + local;
         if unit < FOURS * CHANNELS {
-            let own = value_floats(next_dt[k], first + 4u * (unit / CHANNELS), unit % CHANNELS);
+            let step = first + 4u * (unit / CHANNELS);
+            // Beyond the last step nothing changes.
+            let is_step = vec4<u32>(step) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(p.steps);
+            let own = select(vec4<f32>(), value_floats(next_dt[k], step, unit % CHANNELS), is_step);
             dt_of[unit] = own;
             values_of[unit] = own * loaded_values(first, k, local);
         }
