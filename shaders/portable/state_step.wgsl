@@ -5,7 +5,7 @@
 // A workgroup takes CHANNELS channels. LANES invocations that are neighbours share a channel: each has every LANES-th
 // of its states, PER of them, so that neighbours read neighbours; and those of COLUMNS channels in a row, all of which are
 // on their way at once. A tensor of the step begins at an element of its own, from which on its entries of the batch are
-// a stride apart. The states are F32, `first` and `last` maybe the same ones.
+// a stride apart. The states are F32.
 // uses halves.wgsl: two_bits
 // uses prelude.wgsl: F32, flat_group, float_of, lane_of, word_of
 // uses state_step_free.wgsl or state_step_guarded.wgsl: may_write

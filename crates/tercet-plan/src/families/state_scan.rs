@@ -220,6 +220,10 @@ impl States {
             Some(view) => Some(e.dense(view)?.slot),
             None => None,
         };
+        if initial.is_some() && initial == e.updated(1) {
+            // What a kernel writes it does not read by another binding.
+            e.update_apart();
+        }
         let last = match carry {
             true => Some(Last {
                 is_state: e.updated(1).is_some(),
