@@ -112,6 +112,7 @@ impl OpSpec for CausalConv {
     }
 
     fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
         fn operands(
             c: &mut CaseGraph,
             [batch, steps]: [Dim; 2],

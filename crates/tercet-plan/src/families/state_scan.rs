@@ -8,10 +8,11 @@
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support, Type};
 
+use self::states::{Last, States};
 use self::tile::{MOST_STATES, Tile, Work};
 use self::variants::Channels;
 use super::cumsum::pack;
-use super::{Family, code, copy, missing, portable};
+use super::{Family, code, missing, portable};
 use crate::caps::Caps;
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel, Params};
@@ -20,6 +21,7 @@ use crate::program::SlotId;
 
 mod chunked;
 mod one;
+mod states;
 mod tile;
 mod variants;
 
@@ -190,77 +192,6 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         Op::SelectiveScan(op) => selective_scan(e, node, &operands, op.carry),
         Op::Mamba2(op) => head_scan(e, node, &operands, op.carry),
         op => unreachable!("invariant: {:?} is of this family", op.kind()),
-    }
-}
-
-/// Where the states of a scan come from and go to, dense.
-struct States {
-    initial: Option<SlotId>,
-    last: Option<Last>,
-}
-
-/// Where last states go.
-struct Last {
-    view: View,
-    /// Whether a state of the graph lies there: nothing is written if the run failed.
-    is_state: bool,
-}
-
-/// Last states while a kernel makes them.
-struct Made {
-    /// Any slot where nothing is kept.
-    slot: SlotId,
-    apart: Option<View>,
-}
-
-impl States {
-    /// Those of a scan whose states are F32.
-    fn wide(e: &mut Emit<'_>, given: Option<&View>, carry: bool) -> Result<States, CompileError> {
-        let initial = match given {
-            Some(view) => Some(e.dense(view)?.slot),
-            None => None,
-        };
-        if initial.is_some() && initial == e.updated(1) {
-            // What a kernel writes it does not read by another binding.
-            e.update_apart();
-        }
-        let last = match carry {
-            true => Some(Last {
-                is_state: e.updated(1).is_some(),
-                view: e.result(1)?,
-            }),
-            false => None,
-        };
-        Ok(States { initial, last })
-    }
-
-    /// A place for last states that any kernel may write.
-    fn make(&self, e: &mut Emit<'_>) -> Result<Made, CompileError> {
-        let Some(Last { view, is_state }) = &self.last else {
-            let slot = e.absent()?;
-            return Ok(Made { slot, apart: None });
-        };
-        if !is_state {
-            let slot = view.slot;
-            return Ok(Made { slot, apart: None });
-        }
-        let apart = e.temp(view.dtype, view.layout.shape())?;
-        Ok(Made {
-            slot: apart.slot,
-            apart: Some(apart),
-        })
-    }
-
-    /// Brings last states where they belong.
-    fn finish(&self, e: &mut Emit<'_>, made: Made) {
-        if let (Some(last), Some(apart)) = (&self.last, made.apart) {
-            copy::commit(e, &apart, &last.view);
-        }
-    }
-
-    /// The constants of kernels.
-    fn consts(&self) -> [u32; 2] {
-        [self.initial.is_some().into(), self.last.is_some().into()]
     }
 }
 

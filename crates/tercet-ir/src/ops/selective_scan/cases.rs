@@ -70,6 +70,7 @@ fn scanned(
 }
 
 pub(super) fn channels() -> Vec<Case> {
+    // Long: a table, one row a case.
     fn operands(
         c: &mut CaseGraph,
         [batch, steps]: [Dim; 2],
@@ -146,6 +147,7 @@ pub(super) fn channels() -> Vec<Case> {
 }
 
 pub(super) fn heads() -> Vec<Case> {
+    // Long: a table, one row a case.
     fn operands(
         c: &mut CaseGraph,
         [batch, steps]: [Dim; 2],

@@ -5,8 +5,9 @@ use tercet_ir::layout::Term;
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType};
 
+use super::states::States;
 use super::variants::Channels;
-use super::{Scan, States, num};
+use super::{Scan, num};
 use crate::emit::{Emit, View};
 use crate::families::{code, portable};
 use crate::kernel::{Access, Kernel};

@@ -7,8 +7,9 @@ use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType};
 
 use super::chunked::{self, FEW_STEPS};
+use super::states::States;
 use super::tile::{Tile, Work};
-use super::{SELECTIVE_SCAN, Scan, SelectiveScanParams, States, num};
+use super::{SELECTIVE_SCAN, Scan, SelectiveScanParams, num};
 use crate::caps::Caps;
 use crate::emit::{Emit, View};
 use crate::families::code;
