@@ -1,5 +1,6 @@
-// S = exp(dt a) S + dt x b, y = sum over states of c S, for each channel of a head, from zeros: a head has one dt
-// and one `a`, a group of heads one b and c. b enters, c leaves. A workgroup's channels are of one head.
+// S = exp(dt a) S + dt x b, y = sum over states of c S, for each channel of a head, from zeros or the
+// states that are given: a head has one dt and one `a`, a group of heads one b and c. b enters, c leaves. A workgroup's
+// channels are of one head. States are F32.
 //
 // With D the product of a block's decays up to a step, S / D only ever grows by x dt b / D, and y is D times what
 // c gathers of it: two products for each state and step, and one for each block. Where the products of a block
@@ -20,6 +21,11 @@ struct Params {
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(5) var<storage, read> dt_data: array<u32>;
 @group(0) @binding(6) var<storage, read> a_data: array<u32>;
+@group(0) @binding(7) var<storage, read> initial: array<u32>;
+@group(0) @binding(8) var<storage, read_write> last: array<u32>;
+
+override INITIAL: u32 = 1u;
+override CARRY: u32 = 1u;
 
 const SPREAD: u32 = 0u;
 
@@ -183,6 +189,62 @@ fn scan_by_steps(first: u32, turn: u32) {
     }
 }
 
+// States of the workgroup's channels, the first of which begin at `of_states`, come and go.
+fn begin(of_states: u32) {
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        let channel = j * ACROSS + across;
+        for (var q = 0u; q < QUADS; q += 1u) {
+            var own = vec4<f32>();
+            for (var i = 0u; i < 4u; i += 1u) {
+                let at = 4u * (lane * QUADS + q) + i;
+                if INITIAL == 1u && channel < channels && at < p.states {
+                    own[i] = bitcast<f32>(initial[of_states + channel * p.states + at]);
+                }
+            }
+            state[j * QUADS + q] = own;
+        }
+    }
+}
+
+fn end(of_states: u32) {
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        let channel = j * ACROSS + across;
+        for (var q = 0u; q < QUADS; q += 1u) {
+            for (var i = 0u; i < 4u; i += 1u) {
+                let at = 4u * (lane * QUADS + q) + i;
+                if channel < channels && at < p.states {
+                    last[of_states + channel * p.states + at] = bitcast<u32>(state[j * QUADS + q][i]);
+                }
+            }
+        }
+    }
+}
+
+// All steps; there is one.
+fn walk(local: u32) {
+    load(0u, local);
+    var turn = 0u;
+    for (var first = 0u; first < p.steps; first += STEPS) {
+        place_steps(first, turn, local);
+        // Nobody reads the block before any more, and its sums are there.
+        workgroupBarrier();
+        if first > 0u {
+            store(first - STEPS, local);
+        }
+        place(first, turn, local);
+        workgroupBarrier();
+        load(first + STEPS, local);
+        if is_plain_block {
+            scan(first);
+        } else {
+            scan_by_steps(first, turn);
+        }
+        turn = FOURS - turn;
+    }
+    workgroupBarrier();
+    store((p.steps - 1u) / STEPS * STEPS, local);
+}
+
 @compute @workgroup_size(THREADS)
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
@@ -206,28 +268,12 @@ fn main(
     a = LOG2_E * float_of(a_data[word_of(head, DTYPE)], lane_of(head, DTYPE), DTYPE);
     lane = local / ACROSS;
     across = local % ACROSS;
-    if p.steps == 0u {
-        return;
+    let of_states = ((flat / p.head_tiles / p.heads * p.heads + head) * p.per_head + first_channel) * p.states;
+    begin(of_states);
+    if p.steps > 0u {
+        walk(local);
     }
-    load(0u, local);
-    var turn = 0u;
-    for (var first = 0u; first < p.steps; first += STEPS) {
-        place_steps(first, turn, local);
-        // Nobody reads the block before any more, and its sums are there.
-        workgroupBarrier();
-        if first > 0u {
-            store(first - STEPS, local);
-        }
-        place(first, turn, local);
-        workgroupBarrier();
-        load(first + STEPS, local);
-        if is_plain_block {
-            scan(first);
-        } else {
-            scan_by_steps(first, turn);
-        }
-        turn = FOURS - turn;
+    if CARRY == 1u {
+        end(of_states);
     }
-    workgroupBarrier();
-    store((p.steps - 1u) / STEPS * STEPS, local);
 }

@@ -1,5 +1,5 @@
-// h = exp(dt a) h + dt x b, y = sum over states of c h, for each channel, from zeros: every channel has a dt of its
-// own, every state of it an `a`. b enters, c leaves.
+// h = exp(dt a) h + dt x b, y = sum over states of c h, for each channel, from zeros or the states that are
+// given: every channel has a dt of its own, every state of it an `a`. b enters, c leaves. States are F32.
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 // uses states.wgsl: ACROSS, AT_ONCE, CHANNELS, COLUMNS, DTYPE, FOURS, LOG2_E, QUADS, STEPS, THREADS, UNITS, across, add_dot, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_element, value_floats, value_stride, values_of
 
@@ -14,6 +14,11 @@ struct Params {
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(5) var<storage, read> dt_data: array<u32>;
 @group(0) @binding(6) var<storage, read> a_data: array<u32>;
+@group(0) @binding(7) var<storage, read> initial: array<u32>;
+@group(0) @binding(8) var<storage, read_write> last: array<u32>;
+
+override INITIAL: u32 = 1u;
+override CARRY: u32 = 1u;
 
 const SPREAD: u32 = 0u;
 
@@ -52,7 +57,10 @@ fn place(first: u32, local: u32) {
     for (var k = 0u; k < UNITS; k += 1u) {
         let unit = k * THREADS + local;
         if unit < FOURS * CHANNELS {
-            let own = value_floats(next_dt[k], first + 4u * (unit / CHANNELS), unit % CHANNELS);
+            let step = first + 4u * (unit / CHANNELS);
+            // Beyond the last step nothing changes.
+            let is_step = vec4<u32>(step) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(p.steps);
+            let own = select(vec4<f32>(), value_floats(next_dt[k], step, unit % CHANNELS), is_step);
             dt_of[unit] = own;
             values_of[unit] = own * loaded_values(first, k, local);
         }
@@ -65,20 +73,39 @@ fn store(first: u32, local: u32) {
     }
 }
 
-fn begin() {
+// Rates and states, of a workgroup whose first channel has states from `of_states` on.
+fn begin(of_states: u32) {
     for (var j = 0u; j < COLUMNS; j += 1u) {
         let channel = j * ACROSS + across;
         for (var q = 0u; q < QUADS; q += 1u) {
             var own = vec4<f32>();
+            var held = vec4<f32>();
             for (var i = 0u; i < 4u; i += 1u) {
                 let state = 4u * (lane * QUADS + q) + i;
                 if channel < channels && state < p.states {
                     let at = (first_value % p.channels + channel) * p.states + state;
                     own[i] = LOG2_E * float_of(a_data[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
+                    if INITIAL == 1u {
+                        held[i] = bitcast<f32>(initial[of_states + channel * p.states + state]);
+                    }
                 }
             }
             a[j * QUADS + q] = own;
-            h[j * QUADS + q] = vec4<f32>();
+            h[j * QUADS + q] = held;
+        }
+    }
+}
+
+fn end(of_states: u32) {
+    for (var j = 0u; j < COLUMNS; j += 1u) {
+        let channel = j * ACROSS + across;
+        for (var q = 0u; q < QUADS; q += 1u) {
+            for (var i = 0u; i < 4u; i += 1u) {
+                let state = 4u * (lane * QUADS + q) + i;
+                if channel < channels && state < p.states {
+                    last[of_states + channel * p.states + state] = bitcast<u32>(h[j * QUADS + q][i]);
+                }
+            }
         }
     }
 }
@@ -118,6 +145,24 @@ fn scan(first: u32) {
     }
 }
 
+// All steps; there is one.
+fn walk(local: u32) {
+    load(0u, local);
+    for (var first = 0u; first < p.steps; first += STEPS) {
+        // Nobody reads the block before any more, and its sums are there.
+        workgroupBarrier();
+        if first > 0u {
+            store(first - STEPS, local);
+        }
+        place(first, local);
+        workgroupBarrier();
+        load(first + STEPS, local);
+        scan(first);
+    }
+    workgroupBarrier();
+    store((p.steps - 1u) / STEPS * STEPS, local);
+}
+
 @compute @workgroup_size(THREADS)
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
@@ -137,22 +182,12 @@ fn main(
     channels = p.channels - first_channel;
     lane = local / ACROSS;
     across = local % ACROSS;
-    begin();
-    if p.steps == 0u {
-        return;
+    let of_states = (flat / p.tiles * p.channels + first_channel) * p.states;
+    begin(of_states);
+    if p.steps > 0u {
+        walk(local);
     }
-    load(0u, local);
-    for (var first = 0u; first < p.steps; first += STEPS) {
-        // Nobody reads the block before any more, and its sums are there.
-        workgroupBarrier();
-        if first > 0u {
-            store(first - STEPS, local);
-        }
-        place(first, local);
-        workgroupBarrier();
-        load(first + STEPS, local);
-        scan(first);
+    if CARRY == 1u {
+        end(of_states);
     }
-    workgroupBarrier();
-    store((p.steps - 1u) / STEPS * STEPS, local);
 }

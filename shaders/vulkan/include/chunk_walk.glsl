@@ -13,6 +13,9 @@
 // square, so that they take turns: leave then enter for Mamba-2; enter, leave and enter again, the inverse and the mixes for
 // the delta rule.
 //
+// The states that are given and kept are rows of columns for the delta rule, given as 16 bits; for Mamba-2 rows of states,
+// one for each column, F32 both.
+//
 // Constraints: STATES a multiple of 16, COLUMNS of 16 PARTS, the rows of a tensor in whole words of 16 bytes.
 
 #include "chunk_common.glsl"
@@ -228,59 +231,7 @@ SUMS numbers_from(uint first) {
     return x;
 }
 
-bool has_states(uint i) { return STATE_BLOCKS % 4u == 0u || block * DEEP + i < STATE_BLOCKS; }
-
-uint state_at(uint i, uint j) { return STATES_AT + (block * DEEP + i) * 16u * STRIDE + word + j * 2u; }
-
-void begin_states(uint of_head, uint first_column) {
-    [[unroll]] for (uint i = 0u; i < STATE_LOADS; i++) {
-        uint at = gl_LocalInvocationIndex + i * THREADS;
-        if (STATES * VALUE_WORDS % THREADS == 0u || at < STATES * VALUE_WORDS) {
-            uvec4 x = uvec4(0u);
-            if (INITIAL == 1u) {
-                x = initial[((of_head + at / VALUE_WORDS) * p.columns + first_column) / 8u + at % VALUE_WORDS];
-            }
-            tiles[STATES_AT + at / VALUE_WORDS * STRIDE + at % VALUE_WORDS] = x;
-        }
-    }
-    barrier();
-    state_by = 1.0;
-    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
-        [[unroll]] for (uint j = 0u; j < OWN; j++) {
-            states[i * OWN + j] = SUMS(0.0);
-            if (INITIAL == 1u && has_states(i)) {
-                states[i * OWN + j] = load_wide(state_at(i, j));
-            }
-        }
-    }
-}
-
-// The states as factors.
-void place_states() {
-    float most = 0.0;
-    [[unroll]] for (uint i = 0u; i < SUBGROUPS; i++) {
-        most = max(most, greatest[i]);
-    }
-    state_by = power_for(most, 10, 60);
-    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
-        [[unroll]] for (uint j = 0u; j < OWN; j++) {
-            if (has_states(i)) {
-                store_narrow(states[i * OWN + j] * state_by, state_at(i, j));
-            }
-        }
-    }
-}
-
-void end_states(uint of_head, uint first_column) {
-    [[unroll]] for (uint i = 0u; i < DEEP; i++) {
-        [[unroll]] for (uint j = 0u; j < OWN; j++) {
-            if (has_states(i)) {
-                uint at = (of_head + (block * DEEP + i) * 16u) * p.columns + first_column + word * 8u + j * 16u;
-                coopMatStore(states[i * OWN + j], last, at / 4u, p.columns / 4u, ROWS);
-            }
-        }
-    }
-}
+#include "chunk_states.glsl"
 
 // Adds what the chunk makes of the values in WEIGHED_AT; the greatest of the subgroup is kept.
 void update(float whole, float back) {
@@ -302,17 +253,10 @@ void update(float whole, float back) {
             }
         }
     }
-    float most = 0.0;
     [[unroll]] for (uint i = 0u; i < DEEP * OWN; i++) {
         states[i] = states[i] * back;
-        [[unroll]] for (uint e = 0u; e < states[i].length(); e++) {
-            most = max(most, abs(states[i][e]));
-        }
     }
-    most = greatest_of(most);
-    if (gl_SubgroupInvocationID == 0u) {
-        greatest[gl_SubgroupID] = most;
-    }
+    keep_greatest();
 }
 
 // The subgroup's results, through the place of what was mixed, of steps from `from` on of the chunk that begins
@@ -443,9 +387,12 @@ void main() {
     first_square = (row * p.heads + head) * p.chunks;
     block = gl_SubgroupID % 4u;
     word = gl_SubgroupID / 4u * OWN * 2u;
-    uint of_head = (row * p.heads + head) * STATES;
     load(0u);
-    begin_states(of_head, first_column);
+    if (DELTA == 0u && INITIAL == 1u) {
+        begin_wide_states(row * p.heads + head, first_column);
+    } else {
+        begin_narrow_states(row * p.heads + head, first_column);
+    }
     place();
     for (uint chunk = 0u; chunk < p.chunks; chunk++) {
         vec3 about = next_about;
@@ -467,6 +414,6 @@ void main() {
         place();
     }
     if (CARRY == 1u) {
-        end_states(of_head, first_column);
+        end_states(row * p.heads + head, first_column);
     }
 }

@@ -101,7 +101,7 @@ def scans():
             y.append(sum(c[t * n + s] * h[ch][s] for s in range(n)))
     inputs = [("x", [1, steps, channels], x), ("delta", [1, steps, channels], delta), ("a", [channels, n], a)]
     inputs += [("b", [1, steps, n], b), ("c", [1, steps, n], c)]
-    show("selective_scan", f"selective_scan{{n={n}}}", inputs, [("y", y)])
+    show("selective_scan", f"selective_scan{{n={n}, carry=false}}", inputs, [("y", y)])
 
     heads, p, groups = 4, 2, 2
     x, dt, a = numbers(steps * heads * p), numbers(steps * heads, 0, 1), numbers(heads, -2, 0)
@@ -120,7 +120,7 @@ def scans():
                 y.append(sum(c[(t * groups + g) * n + s] * state[head, i, s] for s in range(n)))
     inputs = [("x", [1, steps, heads, p], x), ("dt", [1, steps, heads], dt), ("a", [heads], a)]
     inputs += [("b", [1, steps, groups, n], b), ("c", [1, steps, groups, n], c)]
-    show("mamba2", "mamba2", inputs, [("y", y)])
+    show("mamba2", "mamba2{carry=false}", inputs, [("y", y)])
 
     heads, n, p = 2, 3, 4
     q, k, v = numbers(steps * heads * n), numbers(steps * heads * n), numbers(steps * heads * p)

@@ -175,7 +175,7 @@ def scans():
             ys.append((state * c[:, t, None]).sum(-1))
         return torch.stack(ys, 1)
 
-    case("selective_scan", "selective_scan{n=2}",
+    case("selective_scan", "selective_scan{n=2, carry=false}",
          {"x": floats(b, s, h), "delta": floats(b, s, h, lo=0.1, hi=1), "a": floats(h, n, lo=-2, hi=-0.1), "b": floats(b, s, n), "c": floats(b, s, n)},
          selective)
 
@@ -187,7 +187,7 @@ def scans():
             ys.append(torch.einsum("bhpn,bn->bhp", state, c[:, t, 0]))
         return torch.stack(ys, 1)
 
-    case("mamba2", "mamba2",
+    case("mamba2", "mamba2{carry=false}",
          {"x": floats(b, s, 2, p), "dt": floats(b, s, 2, lo=0.1, hi=1), "a": floats(2, lo=-2, hi=-0.1), "b": floats(b, s, 1, n), "c": floats(b, s, 1, n)},
          mamba)
 

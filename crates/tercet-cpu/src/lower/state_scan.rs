@@ -1,4 +1,5 @@
-//! `SelectiveScan` and `Mamba2`: tiles of channels go through all steps, each on one thread.
+//! `SelectiveScan` and `Mamba2`: tiles of channels go through all steps, each on one thread, their states in scratch
+//! memory. States that are given may lie where the last ones go.
 #![allow(unsafe_code, reason = "tiles of channels interleave in the result")]
 
 use tercet_ir::ops::ScanSizes;
@@ -54,6 +55,7 @@ fn run(
     next: impl Fn(&[f32], f32, &mut [f32], &[f32], f32) + Send + Sync,
 ) {
     let [x, dt, a, b, c]: [&[f32]; 5] = std::array::from_fn(|i| args.ins[i].dense());
+    let given = args.ins.get(5).copied();
     let (batch, steps) = (args.ins[0].shape()[0], args.ins[0].shape()[1]);
     let ScanSizes {
         heads,
@@ -64,7 +66,16 @@ fn run(
     let channels = sizes.channels();
     let tiles = channels.div_ceil(TILE);
     let decays = a.len() / heads.max(1);
-    let y = SharedMut::new(args.outs[0].as_mut::<f32>());
+    let mut outs = args.outs.iter_mut();
+    let y = outs.next().map(|out| SharedMut::new(out.as_mut::<f32>()));
+    let last = outs.next().map(|out| SharedMut::new(out.as_mut::<f32>()));
+    let Some(y) = y else {
+        unreachable!("invariant: there is a result")
+    };
+    let is_given = given.is_some();
+    // An operand without memory of its own lies in the last states.
+    let apart = given.filter(|view| !view.root.is_empty());
+    let apart: Option<&[f32]> = apart.map(|view| view.dense());
     let threads = Threads::parallel(args.parallel);
     let part = TILE * states.max(1);
     for_each_with_scratch(
@@ -75,7 +86,17 @@ fn run(
         |task, all| {
             let (row, first) = (task / tiles, task % tiles * TILE);
             let count = TILE.min(channels - first);
-            all.fill(0.0);
+            let own = (row * channels + first) * states;
+            let own = own..own + count * states;
+            match (is_given, apart, last) {
+                (true, Some(given), _) => all[..own.len()].copy_from_slice(&given[own.clone()]),
+                (true, None, Some(last)) => {
+                    // SAFETY: the range lies inside the result, of which each task has other rows or channels.
+                    let held = unsafe { last.slice(own.start, own.len()) };
+                    all[..own.len()].copy_from_slice(held);
+                }
+                (false, ..) | (true, None, None) => all.fill(0.0),
+            }
             for at in row * steps..(row + 1) * steps {
                 // SAFETY: the range lies inside the result, of which each task has other rows or channels.
                 let y = unsafe { y.slice(at * channels + first, count) };
@@ -92,6 +113,10 @@ fn run(
                     next(&a[head * decays..][..decays], dt, h, b, x);
                     *y = h.iter().zip(c).map(|(h, c)| h * c).sum();
                 }
+            }
+            if let Some(last) = last {
+                // SAFETY: as above.
+                unsafe { last.slice(own.start, own.len()) }.copy_from_slice(&all[..own.len()]);
             }
         },
     );

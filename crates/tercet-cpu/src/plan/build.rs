@@ -42,7 +42,9 @@ pub(crate) fn build(
     };
     let (mut program, mut slots) = draft(updates.clone())?;
     if loses_state(&program) {
-        updates.retain(|value, _| !matches!(graph.node(value.node).op, Op::Map(_)));
+        // Updates of windows can be taken back.
+        let of_window = |op: &Op| matches!(op, Op::DynamicUpdateSlice(_));
+        updates.retain(|value, _| of_window(&graph.node(value.node).op));
         (program, slots) = draft(updates)?;
     }
     finish::finish(program, slots)

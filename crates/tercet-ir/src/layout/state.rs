@@ -2,12 +2,15 @@
 //!
 //! A `DynamicUpdateSlice` of a state that is also what the state is assigned writes into the state's
 //! own memory, if nothing reads the old contents afterwards: a KV cache is never copied. So does a `ScatterNd` that replaces
-//! slices, and a `Map` that reads each element of the state where it writes it: an optimizer holds no weight twice. And so it is with an
+//! slices, and a `Map` that reads each element of the state where it writes it: an optimizer holds no weight twice. So do the
+//! last states of a scan, which reads those before it once, head by head, and may read them elsewhere; and the last rows of a
+//! causal convolution, which does not read there. And so it is with an
 //! argument that a loop carries and the result that it becomes.
 
 use std::collections::{HashMap, HashSet};
 
 use super::is_view;
+use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{Op, OpKind, ScatterReduce};
 
@@ -54,6 +57,15 @@ fn is_update(graph: &Graph, leaf: Value, value: Value) -> bool {
             let mut reads = reads_of(node, leaf).peekable();
             let rank = map.shape.len();
             same && reads.peek().is_some() && reads.all(|i| map.inputs[i].is_identity(rank))
+        }
+        Op::CausalConv(_) => {
+            let same = graph.ty(leaf) == graph.ty(value);
+            same && value.port == 1 && reads_of(node, leaf).next().is_none()
+        }
+        Op::SelectiveScan(_) | Op::Mamba2(_) => {
+            // Only kernels of F32 states read each before they write it.
+            let same = graph.ty(leaf) == graph.ty(value) && graph.ty(value).dtype == DType::F32;
+            same && value.port == 1 && reads_of(node, leaf).all(|i| i == 5)
         }
         _ => false,
     }

@@ -19,6 +19,7 @@ mod barrier;
 mod binary;
 pub(crate) mod blocks;
 mod cast;
+mod causal_conv;
 mod channel_norm;
 mod clamp;
 mod compare;
@@ -184,6 +185,7 @@ crate::define_ops! {
     stft::Stft,
     welch_peaks::WelchPeaks,
     log_mel::LogMel,
+    causal_conv::CausalConv,
     selective_scan::SelectiveScan,
     selective_scan::Mamba2,
     gated_delta_net::GatedDeltaNet,

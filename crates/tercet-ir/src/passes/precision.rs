@@ -6,7 +6,7 @@
 //!
 //! What stays in F32: rotary tables and everything that leads to them, numbers made from integers
 //! (positions, counts) until they meet activations, random numbers, and dequantised weights, which
-//! are cast after. Integers and truth values are untouched, and so are F64 parts. A graph inside a node
+//! are cast after, states of scans with what leads to them. Integers and truth values are untouched, and so are F64 parts. A graph inside a node
 //! keeps the types of its arguments and results, as this one does.
 
 use std::collections::HashMap;
@@ -72,6 +72,9 @@ fn wide_nodes(graph: &Graph) -> Vec<bool> {
     for (id, node) in graph.nodes().rev() {
         match node.op.kind() {
             OpKind::Rope => (node.inputs[1..].iter()).for_each(|v| wide[v.node.index()] = true),
+            OpKind::SelectiveScan | OpKind::Mamba2 => {
+                (node.inputs[5..].iter()).for_each(|v| wide[v.node.index()] = true);
+            }
             _ if wide[id.index()] => {
                 (node.inputs.iter()).for_each(|v| wide[v.node.index()] = true);
             }
@@ -150,6 +153,7 @@ impl Converter<'_> {
             Op::Input(_) | Op::Param(_) | Op::Const(_) => {
                 return self.new.add(node.op.clone(), &[]);
             }
+            Op::State(_) if stays => return self.new.add(node.op.clone(), &[]),
             Op::State(s) => {
                 let ty = s.ty.with_dtype(self.narrow(s.ty.dtype));
                 let name = s.name.clone();
@@ -169,13 +173,17 @@ impl Converter<'_> {
         }
         if !stays {
             let op = narrow_op(&node.op, self.dtype);
-            let all: Vec<DType> = old_dtypes.iter().map(|d| self.narrow(*d)).collect();
+            let mut all: Vec<DType> = old_dtypes.iter().map(|d| self.narrow(*d)).collect();
+            if is_scan(&node.op) {
+                all.truncate(5);
+                all.extend(&old_dtypes[5..]);
+            }
             // The first operand alone: its companions may have to stay, as rotary tables do.
             let mut first = old_dtypes.clone();
             first.iter_mut().take(1).for_each(|d| *d = self.narrow(*d));
             for dtypes in [first, all] {
                 let mixed = dtypes.contains(&DType::F32);
-                if mixed && node.op.kind() != OpKind::Rope {
+                if mixed && node.op.kind() != OpKind::Rope && !is_scan(&node.op) {
                     continue;
                 }
                 if self.accepts(&op, node, &dtypes) {
@@ -215,6 +223,11 @@ impl Converter<'_> {
         }
         self.new.add(op, &inputs)
     }
+}
+
+/// True of scans whose states, their sixth operand, are F32 whatever the others are.
+fn is_scan(op: &Op) -> bool {
+    matches!(op, Op::SelectiveScan(_) | Op::Mamba2(_))
 }
 
 /// The constant in another float dtype.

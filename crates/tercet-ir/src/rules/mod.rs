@@ -7,6 +7,7 @@
 mod attention;
 mod barrier;
 mod blocks;
+mod causal_conv;
 mod channel_norm;
 mod contract;
 mod conv;
@@ -45,6 +46,7 @@ pub const RULES: &[&[Rule]] = &[
     attention::RULES,
     barrier::RULES,
     blocks::RULES,
+    causal_conv::RULES,
     channel_norm::RULES,
     contract::RULES,
     conv::RULES,

@@ -5,6 +5,7 @@
 
 mod arg_extreme;
 pub(crate) mod attention;
+mod causal_conv;
 mod channel_norm;
 pub(crate) mod check;
 mod concat;
@@ -95,6 +96,7 @@ pub static FAMILIES: &[&Family] = &[
     &sample::SAMPLES,
     &fft::FFTS,
     &state_scan::STATE_SCANS,
+    &causal_conv::CAUSAL_CONVS,
     &recurrence::RECURRENCES,
     &matmul::MATMUL,
     &matmul::DEQUANT_MATMUL,

@@ -2,12 +2,13 @@
 //!
 //! All steps are taken by one workgroup, in order; what fills a device are the batch and the channels. How the
 //! states of channels lie in invocations is `tile.rs`; long sequences of 16 bits go in chunks over cooperative matrices
-//! where a device has them, `chunked.rs`. Results of 16 bits are made in f32 and packed where words
-//! would have channels of two workgroups or heads.
+//! where a device has them, `chunked.rs`; a single step reads and writes its states once, `one.rs`. Results of 16 bits are
+//! made in f32 and packed where words would have channels of two workgroups or heads.
 
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support, Type};
 
+use self::states::{Last, States};
 use self::tile::{MOST_STATES, Tile, Work};
 use self::variants::Channels;
 use super::cumsum::pack;
@@ -19,6 +20,8 @@ use crate::num::Num;
 use crate::program::SlotId;
 
 mod chunked;
+mod one;
+mod states;
 mod tile;
 mod variants;
 
@@ -93,7 +96,7 @@ macro_rules! by_rows {
     };
 }
 
-/// Two rows, values, results, and what decays.
+/// Two rows, values, results, and what decays; the first states and the last.
 const ARGS: &[Access] = &[
     Access::Read,
     Access::Read,
@@ -101,23 +104,13 @@ const ARGS: &[Access] = &[
     Access::Write,
     Access::Read,
     Access::Read,
-];
-
-/// [`ARGS`], the first state and the last.
-const DELTA_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
     Access::Read,
     Access::Write,
 ];
 
-/// What [`Tile::consts`] gives.
+/// What [`Tile::consts`] gives, and whether there are states to begin with, and to keep.
 const CONSTS: &[&str] = &[
-    "DTYPE", "OUT", "LANES", "QUADS", "COLUMNS", "FOURS", "STAGED", "THREADS",
+    "DTYPE", "OUT", "LANES", "QUADS", "COLUMNS", "FOURS", "STAGED", "THREADS", "INITIAL", "CARRY",
 ];
 
 static SELECTIVE_SCAN: ByRows<SelectiveScanParams> = by_rows!(
@@ -143,11 +136,8 @@ static DELTA_SCAN: ByRows<DeltaScanParams> = by_rows!(
     "delta_scan_vectors",
     ["cluster.wgsl"],
     "delta_scan.wgsl",
-    DELTA_ARGS,
-    &[
-        "DTYPE", "OUT", "LANES", "QUADS", "COLUMNS", "FOURS", "STAGED", "THREADS", "INITIAL",
-        "CARRY",
-    ]
+    ARGS,
+    CONSTS
 );
 
 /// Scans over states.
@@ -161,6 +151,8 @@ pub(crate) static STATE_SCANS: Family = Family {
         &HEAD_SCAN.vectors.def,
         &DELTA_SCAN.words.def,
         &DELTA_SCAN.vectors.def,
+        &one::FREE.def,
+        &one::GUARDED.def,
         &chunked::ROWS_F16.def,
         &chunked::ROWS_BF16.def,
         &chunked::WALK_F16.def,
@@ -194,15 +186,12 @@ fn num(n: usize) -> Num {
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let mut operands = Vec::with_capacity(node.inputs.len());
-    for v in &node.inputs {
-        let view = e.view(*v);
-        operands.push(e.dense(&view)?);
-    }
+    let operands: Vec<View> = node.inputs.iter().map(|v| e.view(*v)).collect();
     match &node.op {
         Op::GatedDeltaNet(op) => delta_scan(e, node, &operands, op.carry),
-        Op::SelectiveScan(_) => selective_scan(e, node, &operands),
-        _ => head_scan(e, node, &operands),
+        Op::SelectiveScan(op) => selective_scan(e, node, &operands, op.carry),
+        Op::Mamba2(op) => head_scan(e, node, &operands, op.carry),
+        op => unreachable!("invariant: {:?} is of this family", op.kind()),
     }
 }
 
@@ -241,16 +230,23 @@ fn sizes_of(e: &Emit<'_>, node: &Node) -> ScanSizes {
         .unwrap_or_else(|| unreachable!("invariant: inference refuses sizes that are not known"))
 }
 
-fn selective_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<(), CompileError> {
+fn selective_scan(
+    e: &mut Emit<'_>,
+    node: &Node,
+    operands: &[View],
+    carry: bool,
+) -> Result<(), CompileError> {
     let sizes = sizes_of(e, node);
-    let Ok(operands) = operands.try_into() else {
+    let Some((operands, given)) = operands.split_first_chunk() else {
         unreachable!("invariant: inference checked the number of operands")
     };
     let y = Wide::unless(e, 0, sizes.heads.is_multiple_of(2))?;
+    let states = States::wide(e, given.first(), carry)?;
     let scan = Channels {
         sizes,
         operands,
         results: &y.view,
+        states: &states,
     };
     variants::of_channels(e, &scan)?;
     y.finish(e);
@@ -262,24 +258,35 @@ struct Scan<'v> {
     sizes: ScanSizes,
     /// What enters and what leaves.
     rows: [&'v View; 2],
-    values: SlotId,
+    values: &'v View,
+    /// dt and a, or g and beta.
+    gates: [&'v View; 2],
     results: SlotId,
     /// The dtype that results are made in.
     out: DType,
-    /// dt and a, or g and beta.
-    gates: [SlotId; 2],
-    delta: Option<Delta>,
+    /// Whether it is a `GatedDeltaNet`.
+    is_delta: bool,
+    states: &'v States,
 }
 
-/// What only `GatedDeltaNet` has.
-struct Delta {
-    initial: Option<SlotId>,
-    /// Any slot where nothing is carried.
-    last: SlotId,
-    carry: bool,
+/// The operands of a scan, dense.
+struct Dense {
+    rows: [View; 2],
+    values: SlotId,
+    gates: [SlotId; 2],
 }
 
 impl Scan<'_> {
+    fn dense(&self, e: &mut Emit<'_>) -> Result<Dense, CompileError> {
+        let [enter, leave] = self.rows;
+        let [gates, others] = self.gates;
+        Ok(Dense {
+            rows: [e.dense(enter)?, e.dense(leave)?],
+            values: e.dense(self.values)?.slot,
+            gates: [e.dense(gates)?.slot, e.dense(others)?.slot],
+        })
+    }
+
     fn batch_and_steps(&self) -> [&Dim; 2] {
         let shape = self.rows[0].layout.shape();
         [&shape[0], &shape[1]]
@@ -287,9 +294,9 @@ impl Scan<'_> {
 
     /// Of the results.
     fn scale(&self) -> f32 {
-        match self.delta {
-            Some(_) => 1.0 / (self.sizes.states as f32).sqrt(),
-            None => 1.0,
+        match self.is_delta {
+            true => 1.0 / (self.sizes.states as f32).sqrt(),
+            false => 1.0,
         }
     }
 
@@ -301,9 +308,9 @@ impl Scan<'_> {
             channels: sizes.per_head,
             states: sizes.states,
         };
-        let tile = match self.delta {
-            Some(_) => Tile::delta(work, e.caps),
-            None => Tile::heads(work, e.caps),
+        let tile = match self.is_delta {
+            true => Tile::delta(work, e.caps),
+            false => Tile::heads(work, e.caps),
         };
         let tiles = sizes.per_head.div_ceil(tile.channels());
         let (batch, steps) = (e.num(batch), e.num(steps));
@@ -311,10 +318,21 @@ impl Scan<'_> {
         let mut consts = tile
             .consts(code(self.rows[0].dtype), code(self.out))
             .to_vec();
-        let [first_gates, other_gates] = self.gates;
-        let mut others = vec![self.values, self.results, first_gates, other_gates];
-        let rows = (self.rows, sizes.states);
-        let Some(delta) = &self.delta else {
+        consts.extend(self.states.consts());
+        let given = self.dense(e)?;
+        let made = self.states.make(e)?;
+        let [gates, other_gates] = given.gates;
+        let initial = self.states.initial.unwrap_or(given.values);
+        let others = [
+            given.values,
+            self.results,
+            gates,
+            other_gates,
+            initial,
+            made.slot,
+        ];
+        let rows = (given.rows.each_ref(), sizes.states);
+        if !self.is_delta {
             let params = HeadScanParams {
                 steps,
                 states: num(sizes.states),
@@ -324,8 +342,10 @@ impl Scan<'_> {
                 head_tiles: num(tiles),
                 count,
             };
-            return HEAD_SCAN.dispatch(e, rows, &others, &consts, &params, count);
-        };
+            HEAD_SCAN.dispatch(e, rows, &others, &consts, &params, count)?;
+            self.states.finish(e, made);
+            return Ok(());
+        }
         let params = DeltaScanParams {
             steps,
             states: num(sizes.states),
@@ -335,26 +355,33 @@ impl Scan<'_> {
             count,
             scale: self.scale(),
         };
-        others.extend([delta.initial.unwrap_or(self.values), delta.last]);
-        consts.extend([u32::from(delta.initial.is_some()), u32::from(delta.carry)]);
-        DELTA_SCAN.dispatch(e, rows, &others, &consts, &params, count)
+        DELTA_SCAN.dispatch(e, rows, &others, &consts, &params, count)?;
+        self.states.finish(e, made);
+        Ok(())
     }
 }
 
-fn head_scan(e: &mut Emit<'_>, node: &Node, operands: &[View]) -> Result<(), CompileError> {
+fn head_scan(
+    e: &mut Emit<'_>,
+    node: &Node,
+    operands: &[View],
+    carry: bool,
+) -> Result<(), CompileError> {
     let sizes = sizes_of(e, node);
-    let [x, dt, a, b, c] = operands else {
+    let [x, dt, a, b, c, given @ ..] = operands else {
         unreachable!("invariant: inference checked the number of operands")
     };
     let y = Wide::unless(e, 0, sizes.per_head.is_multiple_of(2))?;
+    let states = States::wide(e, given.first(), carry)?;
     let scan = Scan {
         sizes,
         rows: [b, c],
-        values: x.slot,
+        values: x,
+        gates: [dt, a],
         results: y.view.slot,
         out: y.view.dtype,
-        gates: [dt.slot, a.slot],
-        delta: None,
+        is_delta: false,
+        states: &states,
     };
     variants::of_heads(e, &scan)?;
     y.finish(e);
@@ -368,12 +395,12 @@ fn delta_scan(
     carry: bool,
 ) -> Result<(), CompileError> {
     let types = types(e.graph, node);
-    let [Some(heads), Some(states), Some(columns)] =
+    let [Some(heads), Some(width), Some(columns)] =
         [(0, 2), (0, 3), (2, 3)].map(|(i, axis): (usize, usize)| types[i].shape[axis].known())
     else {
         unreachable!("invariant: inference refuses sizes that are not known")
     };
-    let [q, k, v, g, beta, ..] = operands else {
+    let [q, k, v, g, beta, given @ ..] = operands else {
         unreachable!("invariant: inference checked the number of operands")
     };
     let o = Wide::unless(e, 0, columns.is_multiple_of(2))?;
@@ -381,27 +408,31 @@ fn delta_scan(
         true => Some(Wide::of(e, 1)?),
         false => None,
     };
-    let last_slot = match &last {
-        Some(last) => last.view.slot,
-        None => e.temp(DType::F32, &[1.into()])?.slot,
+    let initial = match given.first() {
+        Some(view) => Some(e.dense(view)?.slot),
+        None => None,
+    };
+    let states = States {
+        initial,
+        last: last.as_ref().map(|last| Last {
+            view: last.view.clone(),
+            is_state: false,
+        }),
     };
     let scan = Scan {
         sizes: ScanSizes {
             heads,
             per_head: columns,
             groups: heads,
-            states,
+            states: width,
         },
         rows: [k, q],
-        values: v.slot,
+        values: v,
+        gates: [g, beta],
         results: o.view.slot,
         out: o.view.dtype,
-        gates: [g.slot, beta.slot],
-        delta: Some(Delta {
-            initial: operands.get(5).map(|state| state.slot),
-            last: last_slot,
-            carry,
-        }),
+        is_delta: true,
+        states: &states,
     };
     variants::of_heads(e, &scan)?;
     o.finish(e);

@@ -1,6 +1,7 @@
 //! Recurrences are differentiated through a [`Scan`] of the same steps.
 
 use crate::dim::Dim;
+use crate::dtype::DType;
 use crate::error::OpError;
 use crate::grad::{NoGradient, Ruled, Vjp};
 use crate::graph::{Graph, Value};
@@ -169,12 +170,23 @@ fn cell(
     })
 }
 
-pub(crate) fn selective_scan(_: &SelectiveScan, v: &mut Vjp<'_>) -> Ruled {
+/// The states that a scan is given, or zeros.
+fn first_states(g: &mut Graph, operands: &[Value], dtype: DType, shape: &[Dim]) -> Built {
+    match operands.get(5) {
+        Some(state) => Ok(*state),
+        None => g.filled(
+            &Type::new(dtype, shape.iter().cloned().collect::<Shape>()),
+            0.0,
+        ),
+    }
+}
+
+pub(crate) fn selective_scan(op: &SelectiveScan, v: &mut Vjp<'_>) -> Ruled {
     v.through(|g, operands| {
         let ty = g.ty(operands[0]).clone();
         let states = g.shape(operands[2])[1].clone();
-        let start = Type::new(ty.dtype, [ty.shape[0].clone(), ty.shape[2].clone(), states]);
-        let start = g.filled(&start, 0.0)?;
+        let start = [ty.shape[0].clone(), ty.shape[2].clone(), states];
+        let start = first_states(g, operands, ty.dtype, &start)?;
         let mut steps = Steps::new();
         let h = steps.carry(g, start)?;
         let [x, dt] = [
@@ -197,12 +209,16 @@ pub(crate) fn selective_scan(_: &SelectiveScan, v: &mut Vjp<'_>) -> Ruled {
         let c = with_ones(s, c, &[1])?;
         let seen = s.mul(next, c)?;
         let y = s.reduce_sum(seen, &[2], false)?;
-        let (_, y) = steps.run(g, &[next], y, false)?;
-        Ok(vec![g.in_dtype(y, ty.dtype)?])
+        let (last, y) = steps.run(g, &[next], y, false)?;
+        let mut results = vec![g.in_dtype(y, ty.dtype)?];
+        if op.carry {
+            results.push(last[0]);
+        }
+        Ok(results)
     })
 }
 
-pub(crate) fn mamba2(_: &Mamba2, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn mamba2(op: &Mamba2, v: &mut Vjp<'_>) -> Ruled {
     v.through(|g, operands| {
         let ty = g.ty(operands[0]).clone();
         let (of_x, of_b) = (ty.shape.clone(), g.shape(operands[3]));
@@ -215,7 +231,7 @@ pub(crate) fn mamba2(_: &Mamba2, v: &mut Vjp<'_>) -> Ruled {
             of_x[3].clone(),
             states.clone(),
         ];
-        let start = g.filled(&Type::new(ty.dtype, start), 0.0)?;
+        let start = first_states(g, operands, ty.dtype, &start)?;
         let mut steps = Steps::new();
         let h = steps.carry(g, start)?;
         let [x, dt] = [
@@ -252,8 +268,12 @@ pub(crate) fn mamba2(_: &Mamba2, v: &mut Vjp<'_>) -> Ruled {
         let next = s.fma(decay, h, new)?;
         let seen = s.mul(next, c)?;
         let y = s.reduce_sum(seen, &[3], false)?;
-        let (_, y) = steps.run(g, &[next], y, false)?;
-        Ok(vec![g.in_dtype(y, ty.dtype)?])
+        let (last, y) = steps.run(g, &[next], y, false)?;
+        let mut results = vec![g.in_dtype(y, ty.dtype)?];
+        if op.carry {
+            results.push(last[0]);
+        }
+        Ok(results)
     })
 }
 

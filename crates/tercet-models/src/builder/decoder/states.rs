@@ -1,11 +1,7 @@
 //! Scans over states of a layer: Mamba and Mamba-2.
 //!
-//! Between runs a layer remembers the last rows of its convolution and its states. Operators scan from zeros; what the
-//! states of before add is linear in them, so it is added to what a scan gives: with `L` the sum of `dt a` up to a step
-//! and `R` that of the steps after it, `y += exp(L) c h0`, and the next states are `exp(L) h0 + sum of exp(R) dt x b`.
-//! All exponents are of sums that do not exceed 0.
+//! Between runs a layer remembers the last rows of its convolution and the states of its scan, F32 in every precision.
 
-use tercet::ops::{CumSum, ScanFn};
 use tercet::scalar::UnaryFn;
 use tercet::{DType, Dim, Tensor, Type, Value};
 
@@ -14,9 +10,6 @@ use super::super::weights::bytes_error;
 use super::super::{Builder, ModelError, Weights};
 use super::layer::{Attend, Shared, linear, project};
 use crate::config::decoder::{DecoderSpec, Part, StateKind, StateSpace};
-
-/// The end of a slice that goes to the end of its axis.
-const OPEN: i64 = i64::MAX;
 
 /// A layer's mixer under construction.
 struct Scan<'a> {
@@ -203,46 +196,24 @@ impl Scan<'_> {
             }
         };
         let weight = b.graph.transpose(weight, &[1, 0])?;
-        let behind = kernel - 1;
-        let tail = self.remembered(b, "convolved", &[1, behind, channels])?;
-        let first = match tail {
-            Some([_, before]) => before,
-            None => {
-                let zeros: [Dim; 3] = [self.batch.clone(), behind.into(), channels.into()];
-                let zero = b.graph.scalar(DType::F32, 0.0)?;
-                b.graph.expand(zero, zeros)?
+        let bias = match Part::StatesConv.has_bias(self.spec) {
+            true => {
+                let bias = self.name(b, Part::StatesConv, "bias");
+                b.vector(&bias, channels)?
+            }
+            false => {
+                let zeros = Tensor::from_slice(&[channels], &vec![0.0_f32; channels]);
+                let zeros = zeros.map_err(|e| bytes_error("the bias of a convolution", e))?;
+                b.graph.constant(zeros)?
             }
         };
-        let all = b.graph.concat(&[first, x], 1)?;
-        if let Some([state, _]) = tail {
-            let last = b.graph.slice_axis(all, 1, -(behind as i64), OPEN, 1)?;
-            let last = match behind {
-                0 => first,
-                _ => last,
-            };
-            b.graph.assign(state, last)?;
+        let carried = self.remembered(b, "convolved", &[1, kernel - 1, channels])?;
+        let before = carried.map(|[_, before]| before);
+        let y = (b.graph).causal_conv([x, weight, bias], before, true, carried.is_some())?;
+        if let Some([state, _]) = carried {
+            b.graph.assign(state, y.port(1))?;
         }
-        let mut sum = None;
-        for tap in 0..kernel {
-            let end = match behind - tap {
-                0 => OPEN,
-                left => -(left as i64),
-            };
-            let rows = b.graph.slice_axis(all, 1, tap as i64, end, 1)?;
-            let factors = b.graph.narrow(weight, 0, tap, 1)?;
-            let product = b.graph.mul(rows, factors)?;
-            sum = Some(match sum {
-                Some(sum) => b.graph.plus(sum, product)?,
-                None => product,
-            });
-        }
-        let mut sum = sum.unwrap_or(x);
-        if Part::StatesConv.has_bias(self.spec) {
-            let bias = self.name(b, Part::StatesConv, "bias");
-            let bias = b.vector(&bias, channels)?;
-            sum = b.graph.plus(sum, bias)?;
-        }
-        Ok(b.graph.unary(UnaryFn::Silu, sum)?)
+        Ok(y)
     }
 
     /// Step sizes within their range.
@@ -252,18 +223,6 @@ impl Scan<'_> {
             [0.0, f32::INFINITY] => Ok(dt),
             [least, most] => Ok(b.graph.clamp(dt, least.into(), most.into())?),
         }
-    }
-
-    /// The sums of `rate [batch, len, n]` up to each step, and of the steps after it.
-    fn sums(b: &mut Builder<'_>, rate: Value) -> Result<[Value; 2], ModelError> {
-        let before = b.graph.cum_sum(rate, 1)?;
-        let after = CumSum {
-            axis: 1,
-            f: ScanFn::Sum,
-            exclusive: true,
-            reverse: true,
-        };
-        Ok([before, b.graph.scan(rate, after)?])
     }
 
     /// What `x` is after the states: `y + D x`.
@@ -316,34 +275,14 @@ impl Scan<'_> {
         let dt = linear(b, self.spec, Part::StatesStep, self.at, dt)?;
         let dt = self.steps(b, dt)?;
         let a = self.decay(b, &[inner, states])?;
-        let mut y = b.graph.selective_scan(x, dt, a, enter, leave)?;
-        if let Some([state, before]) = self.remembered(b, "scan", &[1, inner, states])? {
-            let [sum, rest] = Scan::sums(b, dt)?;
-            let decay = |b: &mut Builder<'_>, sum: Value| -> Result<Value, ModelError> {
-                let sum = b.graph.unsqueeze(sum, 3)?;
-                let exponent = b.graph.mul(sum, a)?;
-                Ok(b.graph.unary(UnaryFn::Exp, exponent)?)
-            };
-            // [1, len, inner, states] from here on.
-            let kept = decay(b, sum)?;
-            let kept = b.graph.mul(kept, before)?;
-            let leave = b.graph.unsqueeze(leave, 2)?;
-            let seen = b.graph.mul(kept, leave)?;
-            let seen = b.graph.reduce_sum(seen, &[3], false)?;
-            y = b.graph.plus(y, seen)?;
-            let grown = decay(b, rest)?;
-            let moved = b.graph.mul(dt, x)?;
-            let moved = b.graph.unsqueeze(moved, 3)?;
-            let enter = b.graph.unsqueeze(enter, 2)?;
-            let grown = b.graph.mul(grown, moved)?;
-            let grown = b.graph.mul(grown, enter)?;
-            let grown = b.graph.reduce_sum(grown, &[1], false)?;
-            let total = b.graph.reduce_sum(dt, &[1], true)?;
-            let whole = decay(b, total)?;
-            let whole = b.graph.reshape(whole, [1, inner, states])?;
-            let old = b.graph.mul(whole, before)?;
-            let next = b.graph.plus(old, grown)?;
-            b.graph.assign(state, next)?;
+        let carried = self.remembered(b, "scan", &[1, inner, states])?;
+        let before = carried.map(|[_, before]| before);
+        let given = [x, dt, a, enter, leave];
+        let y = b
+            .graph
+            .selective_scan_from(given, before, carried.is_some())?;
+        if let Some([state, _]) = carried {
+            b.graph.assign(state, y.port(1))?;
         }
         let y = self.skipped(b, y, x, inner)?;
         let gate = b.graph.unary(UnaryFn::Silu, gate)?;
@@ -377,39 +316,12 @@ impl Scan<'_> {
         let dt = b.graph.plus(dt, bias)?;
         let dt = self.steps(b, dt)?;
         let a = self.decay(b, &[heads])?;
-        let mut y = b.graph.mamba2(x, dt, a, enter, leave)?;
-        let shape = [1, heads, per_head, states];
-        if let Some([state, before]) = self.remembered(b, "scan", &shape)? {
-            let each = heads / groups * per_head;
-            let rate = b.graph.mul(dt, a)?;
-            let [sum, rest] = Scan::sums(b, rate)?;
-            // By groups: [1, groups, len, states] times [1, groups, states, each].
-            let of_groups = b.graph.reshape(before, [1, groups, each, states])?;
-            let of_groups = b.graph.transpose(of_groups, &[0, 1, 3, 2])?;
-            let leave = b.graph.transpose(leave, &[0, 2, 1, 3])?;
-            let seen = b.graph.matmul(leave, of_groups)?;
-            let seen = b.graph.transpose(seen, &[0, 2, 1, 3])?;
-            let seen = self.rows(b, seen, &[heads, per_head])?;
-            let kept = b.graph.unary(UnaryFn::Exp, sum)?;
-            let kept = b.graph.unsqueeze(kept, 3)?;
-            let seen = b.graph.mul(seen, kept)?;
-            y = b.graph.plus(y, seen)?;
-            // [1, groups, each, len] times [1, groups, len, states].
-            let left = b.graph.unary(UnaryFn::Exp, rest)?;
-            let left = b.graph.mul(left, dt)?;
-            let left = b.graph.unsqueeze(left, 3)?;
-            let moved = b.graph.mul(x, left)?;
-            let moved = self.rows(b, moved, &[groups, each])?;
-            let moved = b.graph.transpose(moved, &[0, 2, 3, 1])?;
-            let enter = b.graph.transpose(enter, &[0, 2, 1, 3])?;
-            let grown = b.graph.matmul(moved, enter)?;
-            let grown = b.graph.reshape(grown, shape)?;
-            let total = b.graph.reduce_sum(rate, &[1], false)?;
-            let whole = b.graph.unary(UnaryFn::Exp, total)?;
-            let whole = b.graph.reshape(whole, [1, heads, 1, 1])?;
-            let old = b.graph.mul(whole, before)?;
-            let next = b.graph.plus(old, grown)?;
-            b.graph.assign(state, next)?;
+        let carried = self.remembered(b, "scan", &[1, heads, per_head, states])?;
+        let before = carried.map(|[_, before]| before);
+        let given = [x, dt, a, enter, leave];
+        let y = b.graph.mamba2_from(given, before, carried.is_some())?;
+        if let Some([state, _]) = carried {
+            b.graph.assign(state, y.port(1))?;
         }
         let y = self.skipped(b, y, x, heads)?;
         let y = self.rows(b, y, &[inner])?;

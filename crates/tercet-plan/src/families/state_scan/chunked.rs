@@ -12,7 +12,7 @@
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::super::gemm_coop::module;
-use super::Scan;
+use super::{Dense, Scan};
 use crate::caps::{Caps, CoopType};
 use crate::emit::Emit;
 use crate::kernel::{Access, Kernel};
@@ -188,8 +188,6 @@ struct Made {
     mixes: SlotId,
     inverses: SlotId,
     factors: SlotId,
-    /// Where nothing is carried: of no meaning.
-    no_state: SlotId,
 }
 
 /// The tiling of a scan; none where the device or the sizes are not for it.
@@ -227,7 +225,7 @@ pub(super) fn dispatch(
     let square = |n: usize| [Dim::Known(squares), Dim::Known(n)];
     let dtype = scan.rows[0].dtype;
     let mixes = e.temp(dtype, &square(CHUNK * CHUNK))?.slot;
-    let inverses = match scan.delta.is_some() {
+    let inverses = match scan.is_delta {
         true => e.temp(dtype, &square(CHUNK * CHUNK))?.slot,
         false => e.temp(dtype, &[1.into()])?.slot,
     };
@@ -236,15 +234,21 @@ pub(super) fn dispatch(
         mixes,
         inverses,
         factors,
-        no_state: e.temp(DType::F32, &[1.into()])?.slot,
     };
     let [batch, steps] = scan.batch_and_steps();
     let (batch, steps) = (e.num(batch), e.num(steps));
     let chunks = e.tape().ceil_div(steps, CHUNK as u32);
     let each = heads_of_workgroup(e, scan, squares);
-    multiply_rows(e, scan, tiling, &made, each, [batch, steps, chunks]);
-    walk(e, scan, tiling, &made, [batch, steps, chunks]);
-    Ok(())
+    let given = scan.dense(e)?;
+    let kernels = Chunks {
+        scan,
+        tiling,
+        given: &given,
+        made: &made,
+        sizes: [batch, steps, chunks],
+    };
+    kernels.multiply_rows(e, each);
+    kernels.walk(e)
 }
 
 /// Heads that a workgroup of the first kernel makes the squares of, as long as there are workgroups for all units.
@@ -259,100 +263,104 @@ fn known(n: usize) -> Num {
     Num::Const(n as i64)
 }
 
-fn multiply_rows(
-    e: &mut Emit<'_>,
-    scan: &Scan<'_>,
-    tiling: &ChunkTiling,
-    made: &Made,
-    each: usize,
-    [batch, steps, chunks]: [Num; 3],
-) {
-    let sizes = scan.sizes;
-    let bundles = e.tape().mul(batch, known(sizes.heads / each));
-    let count = e.tape().mul(bundles, chunks);
-    let params = ChunkRowsParams {
-        steps,
-        chunks,
-        heads: known(sizes.heads),
-        groups: known(sizes.groups),
-        each: known(each),
-        count,
-    };
-    let [enter, leave] = scan.rows;
-    let [gates, others] = scan.gates;
-    let args = [
-        enter.slot,
-        leave.slot,
-        gates,
-        others,
-        made.mixes,
-        made.inverses,
-        made.factors,
-    ];
-    let consts = [
-        BLOCKS * tiling.subgroup,
-        tiling.subgroup,
-        tiling.states as u32,
-        scan.delta.is_some().into(),
-    ];
-    let kernel = match tiling.ty {
-        CoopType::F16 => &ROWS_F16,
-        CoopType::BF16 => &ROWS_BF16,
-    };
-    let grid = e.flat_grid(count);
-    e.dispatch(kernel, &consts, &args, &params, grid);
+/// A scan in chunks under way.
+struct Chunks<'v> {
+    scan: &'v Scan<'v>,
+    tiling: &'v ChunkTiling,
+    given: &'v Dense,
+    made: &'v Made,
+    /// The batch, steps and chunks of a sequence.
+    sizes: [Num; 3],
 }
 
-fn walk(
-    e: &mut Emit<'_>,
-    scan: &Scan<'_>,
-    tiling: &ChunkTiling,
-    made: &Made,
-    [batch, steps, chunks]: [Num; 3],
-) {
-    let sizes = scan.sizes;
-    let tiles = sizes.per_head / tiling.columns;
-    let count = e.tape().mul(batch, known(sizes.heads * tiles));
-    let params = ChunkWalkParams {
-        steps,
-        chunks,
-        heads: known(sizes.heads),
-        groups: known(sizes.groups),
-        columns: known(sizes.per_head),
-        tiles: known(tiles),
-        count,
-        scale: scan.scale(),
-    };
-    let [enter, leave] = scan.rows;
-    let delta = scan.delta.as_ref();
-    let initial = delta.and_then(|d| d.initial);
-    let args = [
-        enter.slot,
-        leave.slot,
-        scan.values,
-        scan.results,
-        made.mixes,
-        made.inverses,
-        made.factors,
-        initial.unwrap_or(scan.values),
-        delta.map_or(made.no_state, |d| d.last),
-    ];
-    let consts = [
-        tiling.threads(),
-        tiling.subgroup,
-        tiling.states as u32,
-        delta.is_some().into(),
-        tiling.columns as u32,
-        tiling.parts,
-        initial.is_some().into(),
-        delta.is_some_and(|d| d.carry).into(),
-    ];
-    let kernel = match tiling.ty {
-        CoopType::F16 => &WALK_F16,
-        CoopType::BF16 => &WALK_BF16,
-    };
-    let grid = e.flat_grid(count);
-    e.dispatch(kernel, &consts, &args, &params, grid);
+impl Chunks<'_> {
+    fn multiply_rows(&self, e: &mut Emit<'_>, each: usize) {
+        let (sizes, tiling) = (self.scan.sizes, self.tiling);
+        let [batch, steps, chunks] = self.sizes;
+        let bundles = e.tape().mul(batch, known(sizes.heads / each));
+        let count = e.tape().mul(bundles, chunks);
+        let params = ChunkRowsParams {
+            steps,
+            chunks,
+            heads: known(sizes.heads),
+            groups: known(sizes.groups),
+            each: known(each),
+            count,
+        };
+        let [enter, leave] = &self.given.rows;
+        let [gates, others] = self.given.gates;
+        let args = [
+            enter.slot,
+            leave.slot,
+            gates,
+            others,
+            self.made.mixes,
+            self.made.inverses,
+            self.made.factors,
+        ];
+        let consts = [
+            BLOCKS * tiling.subgroup,
+            tiling.subgroup,
+            tiling.states as u32,
+            self.scan.is_delta.into(),
+        ];
+        let kernel = match tiling.ty {
+            CoopType::F16 => &ROWS_F16,
+            CoopType::BF16 => &ROWS_BF16,
+        };
+        let grid = e.flat_grid(count);
+        e.dispatch(kernel, &consts, &args, &params, grid);
+    }
+
+    fn walk(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+        let (scan, tiling) = (self.scan, self.tiling);
+        let (sizes, states) = (scan.sizes, scan.states);
+        let [batch, steps, chunks] = self.sizes;
+        let tiles = sizes.per_head / tiling.columns;
+        let count = e.tape().mul(batch, known(sizes.heads * tiles));
+        let params = ChunkWalkParams {
+            steps,
+            chunks,
+            heads: known(sizes.heads),
+            groups: known(sizes.groups),
+            columns: known(sizes.per_head),
+            tiles: known(tiles),
+            count,
+            scale: scan.scale(),
+        };
+        let [enter, leave] = &self.given.rows;
+        let last = states.make(e)?;
+        let args = [
+            enter.slot,
+            leave.slot,
+            self.given.values,
+            scan.results,
+            self.made.mixes,
+            self.made.inverses,
+            self.made.factors,
+            states.initial.unwrap_or(self.given.values),
+            last.slot,
+        ];
+        let [initial, carry] = states.consts();
+        let consts = [
+            tiling.threads(),
+            tiling.subgroup,
+            tiling.states as u32,
+            scan.is_delta.into(),
+            tiling.columns as u32,
+            tiling.parts,
+            initial,
+            carry,
+        ];
+        let kernel = match tiling.ty {
+            CoopType::F16 => &WALK_F16,
+            CoopType::BF16 => &WALK_BF16,
+        };
+        let grid = e.flat_grid(count);
+        e.dispatch(kernel, &consts, &args, &params, grid);
+        states.finish(e, last);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType};
 
 use super::chunked::{self, FEW_STEPS};
+use super::states::States;
 use super::tile::{Tile, Work};
 use super::{SELECTIVE_SCAN, Scan, SelectiveScanParams, num};
 use crate::caps::Caps;
@@ -21,6 +22,13 @@ pub(super) struct Channels<'v> {
     /// x, dt, a, b and c.
     pub(super) operands: &'v [View; 5],
     pub(super) results: &'v View,
+    pub(super) states: &'v States,
+}
+
+/// Channels through so many steps at most.
+struct Steps<'v> {
+    scan: &'v Channels<'v>,
+    steps: usize,
 }
 
 /// A scan over heads of so many steps at most.
@@ -29,31 +37,40 @@ struct Heads<'v> {
     steps: usize,
 }
 
-/// Emits the cheapest variant of a `SelectiveScan`.
+/// Emits the cheapest variant of a `SelectiveScan`, or two where there may be a single step.
 pub(super) fn of_channels(e: &mut Emit<'_>, scan: &Channels<'_>) -> Result<(), CompileError> {
     let shape = scan.operands[0].layout.shape();
-    let sizes = [e.bound(&shape[0])?, e.bound(&shape[1])?];
-    let measured = measured(e.caps, scan.dtype(), "selective_scan", sizes, scan.sizes);
-    variant::run(e, &by_channels(), measured, scan)
+    let [batch, bound] = [e.bound(&shape[0])?, e.bound(&shape[1])?];
+    e.choose(&shape[1], &[1], |e, arm| {
+        let asked = Steps {
+            scan,
+            steps: match arm {
+                0 => bound.min(1),
+                _ => bound,
+            },
+        };
+        let sizes = [batch, asked.steps];
+        let measured = measured(e.caps, scan.dtype(), "selective_scan", sizes, scan.sizes);
+        variant::run(e, &by_channels(), measured, &asked)
+    })
 }
 
-/// Emits the cheapest variant of a scan over heads, or two where the number of steps decides.
+/// Emits the cheapest variant of a scan over heads, or several where the number of steps decides.
 pub(super) fn of_heads(e: &mut Emit<'_>, scan: &Scan<'_>) -> Result<(), CompileError> {
     let [batch, steps] = scan.batch_and_steps();
     let [batch, bound] = [e.bound(batch)?, e.bound(steps)?];
-    let bounds: &[u32] = match chunked::tiling(e, scan)? {
-        Some(_) => &[FEW_STEPS],
-        None => &[],
-    };
-    e.choose(steps, bounds, |e, arm| {
+    let one = (!scan.is_delta).then_some(1);
+    let few = chunked::tiling(e, scan)?.map(|_| FEW_STEPS);
+    let bounds: Vec<u32> = one.into_iter().chain(few).collect();
+    e.choose(steps, &bounds, |e, arm| {
         let most = bounds.get(arm).map(|most| bound.min(*most as usize));
         let asked = Heads {
             scan,
             steps: most.unwrap_or(bound),
         };
-        let what = match scan.delta {
-            Some(_) => "gated_delta_net",
-            None => "mamba2",
+        let what = match scan.is_delta {
+            true => "gated_delta_net",
+            false => "mamba2",
         };
         let sizes = [batch, asked.steps];
         let measured = measured(e.caps, scan.rows[0].dtype, what, sizes, scan.sizes);
@@ -73,6 +90,9 @@ fn measured<'c>(
     caps.device.tuning.find(|| Key::scan(what, dtype, sizes))
 }
 
+/// What a variant for a single step needs.
+const ONE_STEP: &str = "one step";
+
 /// What a dispatch takes and so many states through so many steps, where a unit takes so many a second.
 fn seconds(e: &Emit<'_>, states: f64, steps: f64, per_s: f64) -> f64 {
     let units = e.caps.units() as f64;
@@ -80,39 +100,54 @@ fn seconds(e: &Emit<'_>, states: f64, steps: f64, per_s: f64) -> f64 {
 }
 
 /// The variants of a `SelectiveScan`.
-fn by_channels<'v>() -> [Variant<Channels<'v>>; 2] {
+fn by_channels<'v>() -> [Variant<Steps<'v>>; 3] {
     [
         Variant {
+            name: "one",
+            supports: |_, asked| needs(asked.steps <= 1, ONE_STEP),
+            cost: |e, _| Ok(e.caps.device.rates.dispatch_s),
+            emit: |e, asked| asked.scan.one(e),
+        },
+        Variant {
             name: "many_channels",
-            supports: |e, scan| {
-                let work = scan.work(e)?;
+            supports: |e, asked| {
+                let work = asked.scan.work(e)?;
                 needs(
                     !Tile::is_for_few(work, e.caps),
                     "four workgroups or more on each unit",
                 )
             },
-            cost: |e, scan| scan.seconds(e, e.caps.device.rates.scans.channels[0]),
-            emit: |e, scan| {
-                let tile = Tile::many_channels(scan.work(e)?, e.caps);
-                scan.emit(e, tile)
+            cost: |e, asked| asked.seconds(e, e.caps.device.rates.scans.channels[0]),
+            emit: |e, asked| {
+                let tile = Tile::many_channels(asked.scan.work(e)?, e.caps);
+                asked.scan.emit(e, tile)
             },
         },
         Variant {
             name: "few_channels",
             supports: |_, _| Ok(()),
-            cost: |e, scan| scan.seconds(e, e.caps.device.rates.scans.channels[1]),
-            emit: |e, scan| {
-                let is_narrow = scan.dtype() != DType::F32;
-                let tile = Tile::few_channels(scan.work(e)?, e.caps, is_narrow);
-                scan.emit(e, tile)
+            cost: |e, asked| asked.seconds(e, e.caps.device.rates.scans.channels[1]),
+            emit: |e, asked| {
+                let is_narrow = asked.scan.dtype() != DType::F32;
+                let tile = Tile::few_channels(asked.scan.work(e)?, e.caps, is_narrow);
+                asked.scan.emit(e, tile)
             },
         },
     ]
 }
 
 /// The variants of a scan over heads.
-fn by_heads<'v>() -> [Variant<Heads<'v>>; 2] {
+fn by_heads<'v>() -> [Variant<Heads<'v>>; 3] {
     [
+        Variant {
+            name: "one",
+            supports: |_, asked| {
+                needs(!asked.scan.is_delta, "a state that answers no values")?;
+                needs(asked.steps <= 1, ONE_STEP)
+            },
+            cost: |e, _| Ok(e.caps.device.rates.dispatch_s),
+            emit: |e, asked| asked.scan.one(e),
+        },
         Variant {
             name: "chunks",
             supports: |e, asked| {
@@ -143,7 +178,19 @@ impl Heads<'_> {
         let [batch, _] = self.scan.batch_and_steps();
         let states = [e.bound(batch)?, sizes.heads, sizes.per_head, sizes.states];
         let states = states.iter().map(|n| *n as f64).product();
-        let rate = rates[usize::from(self.scan.delta.is_some())];
+        let rate = rates[usize::from(self.scan.is_delta)];
+        Ok(seconds(e, states, self.steps as f64, rate))
+    }
+}
+
+impl Steps<'_> {
+    fn seconds(&self, e: &Emit<'_>, rate: f64) -> Result<f64, CompileError> {
+        let Work {
+            rows,
+            channels,
+            states,
+        } = self.scan.work(e)?;
+        let states = rows as f64 * channels as f64 * states as f64;
         Ok(seconds(e, states, self.steps as f64, rate))
     }
 }
@@ -161,17 +208,6 @@ impl Channels<'_> {
         })
     }
 
-    fn seconds(&self, e: &Emit<'_>, rate: f64) -> Result<f64, CompileError> {
-        let Work {
-            rows,
-            channels,
-            states,
-        } = self.work(e)?;
-        let states = rows as f64 * channels as f64 * states as f64;
-        let steps = e.bound(&self.operands[0].layout.shape()[1])?;
-        Ok(seconds(e, states, steps as f64, rate))
-    }
-
     fn emit(&self, e: &mut Emit<'_>, tile: Tile) -> Result<(), CompileError> {
         let sizes = self.sizes;
         let [x, dt, a, b, c] = self.operands;
@@ -186,9 +222,18 @@ impl Channels<'_> {
             tiles: num(tiles),
             count,
         };
-        let consts = tile.consts(code(x.dtype), code(self.results.dtype));
-        let others = [x.slot, self.results.slot, dt.slot, a.slot];
-        let rows = ([b, c], sizes.states);
-        SELECTIVE_SCAN.dispatch(e, rows, &others, &consts, &params, count)
+        let mut consts = tile
+            .consts(code(x.dtype), code(self.results.dtype))
+            .to_vec();
+        consts.extend(self.states.consts());
+        let [x, dt, a] = [e.dense(x)?.slot, e.dense(dt)?.slot, e.dense(a)?.slot];
+        let rows = [e.dense(b)?, e.dense(c)?];
+        let made = self.states.make(e)?;
+        let initial = self.states.initial.unwrap_or(x);
+        let others = [x, self.results.slot, dt, a, initial, made.slot];
+        let rows = (rows.each_ref(), sizes.states);
+        SELECTIVE_SCAN.dispatch(e, rows, &others, &consts, &params, count)?;
+        self.states.finish(e, made);
+        Ok(())
     }
 }

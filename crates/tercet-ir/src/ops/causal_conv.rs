@@ -1,0 +1,234 @@
+//! The causal convolution of each channel, from the rows before.
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::util::{
+    expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
+};
+use crate::tensor::Tensor;
+use crate::types::{Shape, TensorType, Type};
+
+attrs! {
+    /// The convolution before scans over states (Gu and Dao, 2023): each step of a channel from itself and the `K - 1` steps
+    /// before it, of which the first ones lie in `state`, or are zeros.
+    pub struct CausalConv {
+        /// Whether SiLU follows.
+        pub silu: bool,
+        /// Whether the last `K - 1` steps, those of the state among them, are a second result.
+        pub carry: bool,
+    }
+}
+
+impl OpSpec for CausalConv {
+    const DOC: Doc = Doc {
+        name: "causal_conv",
+        text: "Of `x [B,S,C]`, `w [K,C]` and `bias [C]`: `y[s] = bias + sum over k of w[k] x[s + k - K + 1]`, with `state \
+               [B,K-1,C]` or zeros before `x`, and SiLU of it if `silu`; the last `K - 1` rows of both too if `carry`.",
+        operands: &["x", "w", "bias", "state?"],
+        dtypes: DType::FLOATS,
+        accuracy: Accuracy::Contraction,
+        tier: Tier::Composite,
+    };
+
+    const GRADIENT: Gradient<Self> = Gradient::Decompose;
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let ([x, w, bias], [state]) = with_optional::<3, 1>(operands)?;
+        expect_dtype("x", x, DType::FLOATS)?;
+        expect_rank("x", x, 3)?;
+        let (batch, channels) = (&x.shape[0], &x.shape[2]);
+        expect_rank("w", w, 2)?;
+        let taps = w.shape[0].known().filter(|taps| *taps > 0);
+        let (Some(taps), Some(_)) = (taps, channels.known()) else {
+            let reason = "w must have a known number of rows, at least 1, and of channels";
+            return Err(TypeError::Other(reason.to_string()));
+        };
+        let before = Dim::Known(taps - 1);
+        let of_state = [batch, &before, channels];
+        let named: [(&'static str, &Type, &[&Dim]); 2] = [
+            ("w", w, &[&w.shape[0], channels]),
+            ("bias", bias, &[channels]),
+        ];
+        let state = state.map(|ty| ("state", ty, &of_state[..]));
+        for (name, ty, shape) in named.into_iter().chain(state) {
+            expect_same_dtype(name, ty, x)?;
+            expect_rank(name, ty, shape.len())?;
+            for (axis, (own, want)) in ty.shape.iter().zip(shape).enumerate() {
+                expect_equal(&format!("axis {axis} of {name}"), own, want)?;
+            }
+        }
+        let state: Shape = of_state.into_iter().cloned().collect();
+        let last = self.carry.then(|| x.with_shape(state));
+        Ok([x.clone()].into_iter().chain(last).collect())
+    }
+
+    fn eval(
+        &self,
+        _: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let [x, w, bias] = [0, 1, 2].map(|i| operands[i].to_f64s());
+        let (&[batch, steps, channels], &[taps, _]) = (operands[0].shape(), operands[1].shape())
+        else {
+            unreachable!("invariant: inference checked the ranks")
+        };
+        let before = taps - 1;
+        let state = operands.get(3).map(|state| state.to_f64s());
+        // Of a row of the state, then of x.
+        let at = |row: usize, step: usize, channel: usize| match (step.checked_sub(before), &state)
+        {
+            (Some(step), _) => x[(row * steps + step) * channels + channel],
+            (None, Some(state)) => state[(row * before + step) * channels + channel],
+            (None, None) => 0.0,
+        };
+        let mut y = Vec::with_capacity(results[0].numel());
+        let mut last = Vec::new();
+        for row in 0..batch {
+            for (step, channel) in (0..steps).flat_map(|s| (0..channels).map(move |c| (s, c))) {
+                let products =
+                    (0..taps).map(|k| w[k * channels + channel] * at(row, step + k, channel));
+                let sum = bias[channel] + products.sum::<f64>();
+                y.push(match self.silu {
+                    true => sum / (1.0 + (-sum).exp()),
+                    false => sum,
+                });
+            }
+            let rows = (steps..steps + before).flat_map(|s| (0..channels).map(move |c| (s, c)));
+            last.extend(rows.map(|(step, channel)| at(row, step, channel)));
+        }
+        let mut out = vec![Tensor::from_f64s(results[0].clone(), &y)?];
+        if let Some(ty) = results.get(1) {
+            out.push(Tensor::from_f64s(ty.clone(), &last)?);
+        }
+        Ok(out)
+    }
+
+    fn cases() -> Vec<Case> {
+        // Long: a table, one row a case.
+        fn operands(
+            c: &mut CaseGraph,
+            [batch, steps]: [Dim; 2],
+            [channels, taps]: [usize; 2],
+        ) -> Result<[Value; 3], OpError> {
+            let x = c.input("x", [batch, steps, channels.into()], Fill::Normal)?;
+            let w = c.input("w", [taps, channels], Fill::Normal)?;
+            let bias = c.input("bias", [channels], Fill::Normal)?;
+            Ok([x, w, bias])
+        }
+        let shaped = |name: &str,
+                      [batch, steps, channels, taps]: [usize; 4],
+                      given: bool,
+                      carry: bool| {
+            Case::new(name, move |c| {
+                let all = operands(c, [batch.into(), steps.into()], [channels, taps])?;
+                let state = match given {
+                    true => Some(c.input("state", [batch, taps - 1, channels], Fill::Normal)?),
+                    false => None,
+                };
+                let y = c.graph.causal_conv(all, state, given, carry)?;
+                c.output(y)?;
+                match carry {
+                    true => c.output(y.port(1)),
+                    false => Ok(()),
+                }
+            })
+        };
+        vec![
+            shaped("odd", [2, 7, 5, 4], false, false),
+            shaped("from_a_state", [2, 7, 5, 4], true, false),
+            shaped("carry", [1, 40, 66, 4], false, true),
+            shaped("from_a_state_and_carry", [2, 9, 34, 3], true, true),
+            shaped("one_step", [2, 1, 130, 4], true, true),
+            shaped("one_step_of_odd_channels", [2, 1, 7, 4], true, true),
+            shaped("fewer_steps_than_taps", [1, 2, 6, 5], true, true),
+            shaped("one_tap", [2, 3, 6, 1], true, true),
+            shaped("no_steps", [2, 0, 6, 4], true, true),
+            shaped("no_channels", [2, 3, 0, 4], true, true),
+            Case::new("written", |c| {
+                let x = c.input("x", [1, 2, 1], Fill::Values(vec![1., 2.]))?;
+                let w = c.input("w", [2, 1], Fill::Values(vec![10., 1.]))?;
+                let bias = c.input("bias", [1], Fill::Values(vec![0.5]))?;
+                let state = c.input("state", [1, 1, 1], Fill::Values(vec![3.]))?;
+                let y = c
+                    .graph
+                    .causal_conv([x, w, bias], Some(state), false, true)?;
+                c.output_expect(y, &[31.5, 12.5])?;
+                c.output_expect(y.port(1), &[2.])
+            }),
+            Case::new("kept_of_a_view", |c| {
+                let (steps, dtype) = (c.sym("s", 1, 64), c.dtype);
+                let rows = c.input("rows", [1.into(), steps, 21.into()], Fill::Normal)?;
+                let x = c.graph.narrow(rows, 2, 5, 10)?;
+                let w = c.input("w", [4, 10], Fill::Normal)?;
+                let bias = c.input("bias", [10], Fill::Normal)?;
+                let state = c.state_of("state", Type::new(dtype, [1, 3, 10]), Fill::Normal)?;
+                let first = Type::new(DType::Bool, [1]);
+                let first = c.input_of("first", first, Fill::Values(vec![0.]))?;
+                let zero = c.graph.scalar(dtype, 0.0)?;
+                let before = c.graph.where_(first, zero, state)?;
+                let y = c
+                    .graph
+                    .causal_conv([x, w, bias], Some(before), true, true)?;
+                c.runs = 3;
+                c.output(y)?;
+                c.graph.assign(state, y.port(1))
+            }),
+            Case::new("kept", |c| {
+                let (steps, dtype) = (c.sym("s", 2, 64), c.dtype);
+                let all = operands(c, [1.into(), steps], [5, 4])?;
+                let state = c.state_of("state", Type::new(dtype, [1, 3, 5]), Fill::Normal)?;
+                let y = c.graph.causal_conv(all, Some(state), true, true)?;
+                c.runs = 2;
+                c.output(y)?;
+                c.graph.assign(state, y.port(1))
+            }),
+        ]
+    }
+
+    fn rejects() -> Vec<Reject> {
+        fn of(g: &mut Graph, w: [usize; 2], state: [usize; 3]) -> Result<Value, OpError> {
+            let x = g.input("x", Type::new(DType::F32, [2, 4, 6]))?;
+            let w = g.input("w", Type::new(DType::F32, w))?;
+            let bias = g.input("bias", Type::new(DType::F32, [6]))?;
+            let state = g.input("state", Type::new(DType::F32, state))?;
+            g.causal_conv([x, w, bias], Some(state), true, true)
+        }
+        vec![
+            reject("channels", "axis 1 of w: 5 and 6 differ", |g| {
+                of(g, [4, 5], [2, 3, 6])
+            }),
+            reject("state", "axis 1 of state: 4 and 3 differ", |g| {
+                of(g, [4, 6], [2, 4, 6])
+            }),
+            reject("no_taps", "at least 1", |g| of(g, [0, 6], [2, 3, 6])),
+        ]
+    }
+}
+
+impl Graph {
+    /// The causal convolution of each channel of `x [B,S,C]` with `w [K,C]` and `bias [C]`, all of one float dtype, from
+    /// `state [B,K-1,C]` or zeros; SiLU of it if `silu`. The type of `x` stays; the last `K - 1` rows of state and `x`
+    /// are port 1 if `carry`.
+    ///
+    /// # Errors
+    /// [`OpError`] when dtypes or sizes do not agree, or `K`, at least 1, or `C` is not known.
+    pub fn causal_conv(
+        &mut self,
+        [x, w, bias]: [Value; 3],
+        state: Option<Value>,
+        silu: bool,
+        carry: bool,
+    ) -> Result<Value, OpError> {
+        let mut inputs = vec![x, w, bias];
+        inputs.extend(state);
+        self.add(CausalConv { silu, carry }, &inputs)
+    }
+}

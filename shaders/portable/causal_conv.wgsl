@@ -1,0 +1,111 @@
+// y[s] = bias + sum over k of w[k] x[s + k - TAPS + 1] for each channel, and SiLU of it if SILU; before x stand the rows of
+// `first`, or zeros. If CARRY, the rows of both that stand last become `last`, unless the record of some data check says
+// that the run failed: it may be a state.
+//
+// An invocation makes WIDTH channels of a step, which share a word if there are two: `units` of a row, `steps` rows and then
+// those `before` that are carried, for each entry of the batch. x is strided by entries and steps.
+// uses halves.wgsl: two_bits
+// uses prelude.wgsl: F32, flat_group, float_of, lane_of, word_of
+
+struct Params {
+    steps: u32,
+    before: u32,
+    units: u32,
+    count: u32,
+    x_at: u32,
+    x_row: u32,
+    x_step: u32,
+    checks: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x_data: array<u32>;
+@group(0) @binding(2) var<storage, read> w_data: array<u32>;
+@group(0) @binding(3) var<storage, read> bias_data: array<u32>;
+@group(0) @binding(4) var<storage, read> first: array<u32>;
+@group(0) @binding(5) var<storage, read_write> y: array<u32>;
+@group(0) @binding(6) var<storage, read_write> last: array<u32>;
+@group(0) @binding(7) var<storage, read> faults: array<u32>;
+
+override DTYPE: u32 = 0u;
+override OUT: u32 = 0u;
+override TAPS: u32 = 4u;
+override WIDTH: u32 = 1u;
+override SILU: u32 = 1u;
+override INITIAL: u32 = 1u;
+override CARRY: u32 = 1u;
+
+const LOG2_E: f32 = 1.442695;
+
+// A channel of row `at` of those before and the steps.
+fn row_of(entry: u32, at: u32, channel: u32) -> f32 {
+    if at + 1u >= TAPS {
+        let i = p.x_at + entry * p.x_row + (at + 1u - TAPS) * p.x_step + channel;
+        return float_of(x_data[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+    }
+    if INITIAL == 1u {
+        let i = (entry * (TAPS - 1u) + at) * p.units * WIDTH + channel;
+        return float_of(first[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+    }
+    return 0.0;
+}
+
+fn convolved(entry: u32, step: u32, channel: u32) -> f32 {
+    var sum = float_of(bias_data[word_of(channel, DTYPE)], lane_of(channel, DTYPE), DTYPE);
+    for (var k = 0u; k < TAPS; k += 1u) {
+        let i = k * p.units * WIDTH + channel;
+        let factor = float_of(w_data[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+        sum += factor * row_of(entry, step + k, channel);
+    }
+    if SILU == 1u {
+        // Far below zero the result is next to it: no device has to know infinities.
+        sum = sum / (1.0 + exp2(min(-LOG2_E * sum, 126.0)));
+    }
+    return sum;
+}
+
+fn may_write() -> bool {
+    for (var check = 0u; check < p.checks; check += 1u) {
+        if faults[check * 64u] != 0u {
+            return false;
+        }
+    }
+    return true;
+}
+
+fn word_for(a: f32, b: f32) -> u32 {
+    if OUT == F32 {
+        return bitcast<u32>(a);
+    }
+    return two_bits(vec2<f32>(a, b), OUT);
+}
+
+@compute @workgroup_size(128)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let item = flat_group(group, count) * 128u + local;
+    if item >= p.count {
+        return;
+    }
+    let unit = item % p.units;
+    let row = item / p.units % (p.steps + p.before);
+    let entry = item / p.units / (p.steps + p.before);
+    let channel = unit * WIDTH;
+    var b = 0.0;
+    if row < p.steps {
+        let a = convolved(entry, row, channel);
+        if WIDTH == 2u {
+            b = convolved(entry, row, channel + 1u);
+        }
+        y[(entry * p.steps + row) * p.units + unit] = word_for(a, b);
+    } else if CARRY == 1u && may_write() {
+        let a = row_of(entry, row, channel);
+        if WIDTH == 2u {
+            b = row_of(entry, row, channel + 1u);
+        }
+        last[(entry * p.before + row - p.steps) * p.units + unit] = word_for(a, b);
+    }
+}
