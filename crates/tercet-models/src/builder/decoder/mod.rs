@@ -202,6 +202,7 @@ fn rounded_to(model: &Model, device: &Device, dtype: DType, products: Products) 
 
 /// Refuses contexts that a model cannot have.
 fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError> {
+    check_causal(config)?;
     if context > MOST_CONTEXT {
         return Err(ModelError::Unsupported(format!(
             "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
@@ -214,6 +215,18 @@ fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError>
         )));
     }
     Ok(())
+}
+
+/// Refuses a model whose tokens see those after them, which cannot be written one by one.
+pub(crate) fn check_causal(config: &DecoderSpec) -> Result<(), ModelError> {
+    match config.bidirectional {
+        false => Ok(()),
+        true => Err(ModelError::Unsupported(
+            "the model's tokens see those after them (`use_bidirectional_attention`): it embeds texts and writes none; use \
+             `tercet embed`"
+                .into(),
+        )),
+    }
 }
 
 /// All layers over `tokens`, and the logits of `rows` of them, as output `logits`.

@@ -118,7 +118,7 @@ impl Model<'_> {
 }
 
 /// Which positions are at most `window` apart, Bool `[1, len, len]`.
-fn near(b: &mut Builder<'_>, window: usize, len: &Dim) -> Result<Value, ModelError> {
+pub(super) fn near(b: &mut Builder<'_>, window: usize, len: &Dim) -> Result<Value, ModelError> {
     let g = &mut b.graph;
     let all = g.scalar(DType::Bool, 1.0)?;
     let all = g.expand(all, [len.clone(), len.clone()])?;
