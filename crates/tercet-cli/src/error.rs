@@ -184,6 +184,7 @@ pub(crate) fn is_reader(e: &(dyn Error + 'static)) -> bool {
                 | Models::Tokenizer(_)
                 | Models::Weight(_)
                 | Models::Data(_)
+                | Models::Search(_)
         )
     )
 }
