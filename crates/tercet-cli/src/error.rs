@@ -184,7 +184,6 @@ pub(crate) fn is_reader(e: &(dyn Error + 'static)) -> bool {
                 | Models::Tokenizer(_)
                 | Models::Weight(_)
                 | Models::Data(_)
-                | Models::Search(_)
         )
     )
 }

@@ -67,8 +67,8 @@ fn what_is_nearest_is_found_with_its_place() {
     let want =
         of!({"vectors": 3, "made": 3, "files": 3, "left_out": ["zeros.bin"], "finished": true});
     assert_eq!(report, want);
-    // The folder's prompts differ: with that of passages a text is nearest to itself.
-    let rows = folder.search("the dog\nsees a bird", &["--prompt", "passage"]);
+    // The folder's prompts differ: with that of documents a text is nearest to itself.
+    let rows = folder.search("the dog\nsees a bird", &["--prompt", "document"]);
     let first = &rows[0];
     assert_eq!(
         (&first["file"], &first["lines"], &first["text"]),
@@ -84,7 +84,7 @@ fn what_is_nearest_is_found_with_its_place() {
     assert_eq!(own, folder.search("two birds fly", &["--prompt", "query"]));
     assert_ne!(
         own,
-        folder.search("two birds fly", &["--prompt", "passage"])
+        folder.search("two birds fly", &["--prompt", "document"])
     );
     let scores: Vec<f64> = own
         .as_array()
@@ -126,22 +126,73 @@ fn only_what_changed_is_embedded_again() {
     std::fs::remove_file(folder.path("texts/a.txt")).unwrap();
     let changed = folder.index_with(&[]);
     assert_eq!((&changed["made"], &changed["vectors"]), (&of!(3), &of!(3)));
-    let by = |query: &str| folder.search(query, &["--prompt", "passage", "-n", "1"])[0].clone();
+    let by = |query: &str| folder.search(query, &["--prompt", "document", "-n", "1"])[0].clone();
     assert_eq!(
         (&by("a red house")["file"], &by("a red house")["lines"]),
         (&of!("deep/b.md"), &of!([3, 3]))
     );
     assert_eq!(by("the green tree")["file"], "new.txt");
+}
 
-    // A file that an interruption left half done goes on where it was.
-    let whole = bytes(&folder);
-    let text = String::from_utf8_lossy(&whole).into_owned();
-    let at = text.find("__metadata__").unwrap();
-    assert!(
-        text[at..].contains("\\\"whole\\\":true"),
-        "{}",
-        &text[..at + 400]
-    );
+/// An index of one file of which an interruption left the first `rows` vectors.
+fn half_done(bytes: &[u8], rows: usize) -> Vec<u8> {
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+    let note = header["__metadata__"]["tercet_search"].as_str().unwrap();
+    let mut note: Value = serde_json::from_str(note).unwrap();
+    note["files"][0]["count"] = of!(rows);
+    note["files"][0]["whole"] = of!(false);
+    let mut cut = of!({"__metadata__": {"tercet_search": note.to_string()}});
+    let mut kept = Vec::new();
+    for name in ["lines", "vectors"] {
+        let begin = data + header[name]["data_offsets"][0].as_u64().unwrap() as usize;
+        let width = header[name]["shape"][1].as_u64().unwrap() as usize;
+        let (from, len) = (kept.len(), rows * width * 4);
+        kept.extend(&bytes[begin..begin + len]);
+        cut[name] = of!({
+            "dtype": header[name]["dtype"], "shape": [rows, width], "data_offsets": [from, from + len],
+        });
+    }
+    let cut = cut.to_string();
+    let len = (cut.len() as u64).to_le_bytes();
+    [&len[..], cut.as_bytes(), &kept].concat()
+}
+
+#[test]
+fn a_file_that_was_half_done_goes_on() {
+    let folder = Folder::new("search-half");
+    for name in ["a.txt", "deep/b.md", "empty.txt", "zeros.bin"] {
+        std::fs::remove_file(folder.path(&format!("texts/{name}"))).unwrap();
+    }
+    folder
+        .scratch
+        .file("texts/one.txt", "a cat\n\nthe dog\n\na bird\n");
+    folder.index_with(&[]);
+    let index = folder.path("i.safetensors");
+    let whole = std::fs::read(&index).unwrap();
+    let half = half_done(&whole, 2);
+    std::fs::write(&index, &half).unwrap();
+    assert_eq!(folder.search("a", &[]).as_array().map(Vec::len), Some(2));
+    let report = folder.index_with(&[]);
+    assert_eq!((&report["made"], &report["vectors"]), (&of!(1), &of!(3)));
+    let vectors = |bytes: &[u8]| bytes[bytes.len() - 3 * 10 * 4..].to_vec();
+    let now = std::fs::read(&index).unwrap();
+    let numbers = |bytes: &[u8]| -> Vec<f32> {
+        let all = vectors(bytes);
+        all.as_chunks::<4>()
+            .0
+            .iter()
+            .map(|x| f32::from_le_bytes(*x))
+            .collect()
+    };
+    for (x, y) in numbers(&now).iter().zip(numbers(&whole)) {
+        assert!((x - y).abs() < 1e-5, "{x} {y}");
+    }
+    // Of another content it begins anew.
+    std::fs::write(&index, &half).unwrap();
+    folder.scratch.file("texts/one.txt", "a bird\n\nthe dog\n");
+    let report = folder.index_with(&[]);
+    assert_eq!((&report["made"], &report["vectors"]), (&of!(2), &of!(2)));
 }
 
 #[test]
@@ -172,8 +223,19 @@ fn indices_of_others_are_refused() {
     let deep = folder.path("texts/deep");
     args[4] = &deep;
     bad(&args, 1, &["is an index of", "name another file"]);
+    bad(
+        &["search", "-m", &folder.model, "/nowhere/i", "a"],
+        1,
+        &["/nowhere/i"],
+    );
+    bad(&["search"], 2, &[]);
+}
 
-    let bytes = std::fs::read(&index).unwrap();
+#[test]
+fn damaged_indices_are_refused_and_stay() {
+    let folder = Folder::new("search-damaged");
+    folder.index_with(&[]);
+    let bytes = std::fs::read(folder.path("i.safetensors")).unwrap();
     let damage = |name: &str, bytes: &[u8], said: &[&str]| {
         let path = folder.scratch.file(name, bytes);
         bad(&["search", "-m", &folder.model, &path, "a"], 1, said);
@@ -203,14 +265,14 @@ fn indices_of_others_are_refused() {
     );
     let model = std::fs::read(format!("{}/model.safetensors", data(MODEL))).unwrap();
     damage("model", &model, &["no sound index", "tercet_search"]);
-    let mut long = bytes.clone();
-    let last = long.len() - 8;
-    long[last..].fill(0x41);
-    // Lines stand behind vectors.
-    damage("backwards", &long, &["no sound index", "lines"]);
-    let mut far = bytes.clone();
+    // Lines stand before vectors.
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    far[header..header + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let mut backwards = bytes.clone();
+    backwards[header + 4..header + 8].fill(0);
+    damage("backwards", &backwards, &["no sound index", "lines"]);
+    let mut far = bytes.clone();
+    let last = far.len() - 4;
+    far[last..].copy_from_slice(&f32::NAN.to_le_bytes());
     let text = String::from_utf8_lossy(&bytes[8..header]).into_owned();
     assert!(text.contains("vectors"), "{text}");
     damage("nan", &far, &["no sound index"]);
@@ -234,12 +296,6 @@ fn indices_of_others_are_refused() {
         &changed("whole", "wheel"),
         &["no sound index", "wheel"],
     );
-    bad(
-        &["search", "-m", &folder.model, "/nowhere/i", "a"],
-        1,
-        &["/nowhere/i"],
-    );
-    bad(&["search"], 2, &["--model"]);
 }
 
 #[test]
@@ -259,8 +315,15 @@ fn long_passages_are_named() {
         folder.search("a cat", &[]).as_array().map(Vec::len),
         Some(0)
     );
-    let report = folder.index_with(&["--truncate", "--by", "lines"]);
-    assert_eq!(report["finished"], of!(true));
+    let mut args = folder.indexing().to_vec();
+    let other = folder.path("other");
+    args[6] = &other;
+    args.extend(["--truncate", "--by", "lines", "--json"]);
+    let report = json(&args);
+    assert_eq!(
+        (&report["finished"], &report["vectors"]),
+        (&of!(true), &of!(6))
+    );
 }
 
 #[test]
@@ -271,7 +334,7 @@ fn pictures_are_found_by_texts_and_pictures() {
     for entry in std::fs::read_dir(data("vision/pictures")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_string();
-        if name.ends_with(".png") || name.ends_with(".jpg") {
+        if ["gray.png", "photo.jpg", "tall.png", "wide.png"].contains(&&*name) {
             std::fs::copy(&path, scratch.path(&format!("all/{name}"))).unwrap();
             names.push(name);
         }

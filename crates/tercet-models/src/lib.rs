@@ -54,11 +54,13 @@ pub use builder::{
     DenseModule, Embedder, Encoder, EncoderOutput, Generator, Happened, Label, MadeUp, Model,
     ModelError, PictureClassifier, PictureEncoder, PictureLabels, PoolingMode, Products, Sampling,
     SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence, SequenceId,
-    Speech, Step, TokenLabel, VisionModel, VisionOutput, Weights,
+    SourceReader, Speech, Step, TextToText, TextToTextOptions, TokenLabel, VisionModel,
+    VisionOutput, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
-    Positions, RopeLayout, SpeechSpec, SpeechTokens, TokenTypes, VisionFamily, VisionSpec,
+    Positions, RopeLayout, SpeechSpec, SpeechTokens, TextToTextSpec, TokenTypes, VisionFamily,
+    VisionSpec,
 };
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};

@@ -9,6 +9,7 @@ use tercet::counted;
 use tercet_models::search::{Found, Indexed, Indexer, Passage, Query, Searcher, Unit};
 use tercet_models::{EncoderOptions, Family};
 
+use super::Precision;
 use super::pictures::is_picture;
 use super::texts::{Encoding, Prompting};
 use crate::error::{CliError, Outcome};
@@ -35,12 +36,27 @@ enum Command {
     Index(Indexing),
 }
 
+/// Arguments of its own throughout: what is optional as a whole may not hold other structs of them.
 #[derive(clap::Args)]
 struct Finding {
-    #[command(flatten)]
-    encoding: Encoding,
-    #[command(flatten)]
-    prompting: Prompting,
+    /// The folder of the model that made the index
+    #[arg(short, long, value_name = "DIR")]
+    model: PathBuf,
+    /// Where to run; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// The float type to compute in; f16 and bf16 add up in f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
+    dtype: Precision,
+    /// Cut a query that is longer than the model reads instead of refusing it
+    #[arg(long)]
+    truncate: bool,
+    /// Put the model's prompt of this name before the query [default: its prompt of queries]
+    #[arg(long, value_name = "NAME", conflicts_with = "prompt_text")]
+    prompt: Option<String>,
+    /// Put this text before the query
+    #[arg(long, value_name = "TEXT")]
+    prompt_text: Option<String>,
     /// The index
     index: PathBuf,
     /// The query; for a model of pictures also a file that ends in .png, .jpg or .jpeg
@@ -128,7 +144,9 @@ fn index(args: &Indexing) -> Result<Outcome, CliError> {
             (Some(By::Lines), _) => Unit::Lines,
             (Some(By::Paragraphs), _) => Unit::Paragraphs,
             (None, Family::Vision) => Unit::Pictures,
-            (None, Family::Decoder | Family::Encoder | Family::Speech) => Unit::Paragraphs,
+            (None, Family::Decoder | Family::Encoder | Family::TextToText | Family::Speech) => {
+                Unit::Paragraphs
+            }
         };
         Indexer::new(files, device, &options, unit)
     })?;
@@ -199,11 +217,23 @@ fn say(done: &Indexed) {
 }
 
 fn find(args: &Finding) -> Result<Outcome, CliError> {
-    let options = EncoderOptions {
-        prompt: args.prompting.prompt(),
-        ..args.encoding.options()
+    let encoding = Encoding {
+        model: args.model.clone(),
+        batch: None,
+        max_len: None,
+        truncate: args.truncate,
+        device: args.device.clone(),
+        dtype: args.dtype,
     };
-    let mut searcher = args.encoding.load(|files, device| {
+    let prompting = Prompting {
+        prompt: args.prompt.clone(),
+        prompt_text: args.prompt_text.clone(),
+    };
+    let options = EncoderOptions {
+        prompt: prompting.prompt(),
+        ..encoding.options()
+    };
+    let mut searcher = encoding.load(|files, device| {
         let picture = files.family()? == Family::Vision && is_picture(&args.query);
         let query = match picture {
             true => Query::Picture,

@@ -18,19 +18,19 @@ pub(crate) struct Encoding {
     pub(crate) model: PathBuf,
     /// How many texts to run at a time [default: 32, fewer of long ones]
     #[arg(long, value_name = "N", value_parser = super::positive)]
-    batch: Option<usize>,
+    pub(crate) batch: Option<usize>,
     /// The longest text, in tokens [default: as the model says]
     #[arg(long, value_name = "N", value_parser = super::positive)]
-    max_len: Option<usize>,
+    pub(crate) max_len: Option<usize>,
     /// Cut longer texts instead of refusing them
     #[arg(long)]
-    truncate: bool,
+    pub(crate) truncate: bool,
     /// Where to run; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
+    pub(crate) device: String,
     /// The float type to compute in; f16 and bf16 add up in f32
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    dtype: Precision,
+    pub(crate) dtype: Precision,
 }
 
 /// A model and files of texts for it.
@@ -75,10 +75,10 @@ impl Encoding {
 pub(crate) struct Prompting {
     /// Put the model's prompt of this name before each sentence [default: as the model says]
     #[arg(long, value_name = "NAME", conflicts_with = "prompt_text")]
-    prompt: Option<String>,
+    pub(crate) prompt: Option<String>,
     /// Put this text before each sentence
     #[arg(long, value_name = "TEXT")]
-    prompt_text: Option<String>,
+    pub(crate) prompt_text: Option<String>,
 }
 
 impl Prompting {

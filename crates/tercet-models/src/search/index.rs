@@ -160,47 +160,8 @@ impl SearchIndex {
             .iter()
             .try_fold(0usize, |sum, file| sum.checked_add(file.count));
         let rows = rows.ok_or_else(|| damaged("it has more vectors than can be".to_string()))?;
-        let pictures = settings.unit == Unit::Pictures;
-        let wanted: &[(&str, SafeDtype, [usize; 2])] = match pictures {
-            true => &[("vectors", SafeDtype::F32, [rows, width])],
-            false => &[
-                ("lines", SafeDtype::I32, [rows, 2]),
-                ("vectors", SafeDtype::F32, [rows, width]),
-            ],
-        };
-        let found = file.tensors();
-        let fits = found.len() == wanted.len()
-            && (found.iter().zip(wanted)).all(|(info, (name, dtype, shape))| {
-                info.name() == *name && info.dtype() == *dtype && info.shape() == shape
-            });
-        if !fits {
-            let shown: Vec<String> = (found.iter().take(4))
-                .map(|info| format!("{} {:?}", info.name(), info.shape()))
-                .collect();
-            let shown = crate::gguf::clip(&shown.join(", "));
-            let reason = format!(
-                "its files have {rows} vectors of {width} elements, its tensors are {shown}"
-            );
-            return Err(damaged(reason));
-        }
-        let words = |name: &str| {
-            let bytes = file.find(name).map_or(&[][..], |info| file.data(info));
-            bytes.as_chunks::<4>().0.iter().copied()
-        };
-        let vectors: Vec<f32> = words("vectors").map(f32::from_le_bytes).collect();
-        let of_unit_length = |row: &[f32]| (dot(row, row) - 1.0).abs() <= UNIT_WITHIN;
-        if !vectors.chunks_exact(width.max(1)).all(of_unit_length) {
-            return Err(damaged("a vector is not of length 1".to_string()));
-        }
-        let numbers: Vec<i32> = words("lines").map(i32::from_le_bytes).collect();
-        let lines = match pictures {
-            true => vec![[0; 2]; rows],
-            false => numbers.as_chunks::<2>().0.to_vec(),
-        };
-        let sound = |of: &[i32; 2]| pictures || (of[0] >= 1 && of[0] <= of[1]);
-        if !lines.iter().all(sound) {
-            return Err(damaged("lines are not from 1 on, or backwards".to_string()));
-        }
+        let read = contents(&file, settings.unit, [rows, width]);
+        let (vectors, lines) = read.map_err(damaged)?;
         Ok(SearchIndex {
             model,
             folder,
@@ -349,6 +310,56 @@ impl SearchIndex {
             return Err(SearchError::OtherSettings { path, made, asked });
         }
         Ok(())
+    }
+}
+
+/// The vectors and lines of a file that has nothing else; or what is wrong.
+fn contents(
+    file: &SafeTensors,
+    unit: Unit,
+    [rows, width]: [usize; 2],
+) -> Result<(Vec<f32>, Vec<[i32; 2]>), String> {
+    let pictures = unit == Unit::Pictures;
+    let wanted: &[(&str, SafeDtype, [usize; 2])] = match pictures {
+        true => &[("vectors", SafeDtype::F32, [rows, width])],
+        false => &[
+            ("lines", SafeDtype::I32, [rows, 2]),
+            ("vectors", SafeDtype::F32, [rows, width]),
+        ],
+    };
+    let found = file.tensors();
+    let fits = found.len() == wanted.len()
+        && (found.iter().zip(wanted)).all(|(info, (name, dtype, shape))| {
+            info.name() == *name && info.dtype() == *dtype && info.shape() == shape
+        });
+    // Without a width there may be any number of vectors in no bytes.
+    if !fits || width == 0 {
+        let shown: Vec<String> = (found.iter().take(4))
+            .map(|info| format!("{} {:?}", info.name(), info.shape()))
+            .collect();
+        let shown = crate::gguf::clip(&shown.join(", "));
+        return Err(format!(
+            "its files have {rows} vectors of {width} elements, its tensors are {shown}"
+        ));
+    }
+    let words = |name: &str| {
+        let bytes = file.find(name).map_or(&[][..], |info| file.data(info));
+        bytes.as_chunks::<4>().0.iter().copied()
+    };
+    let vectors: Vec<f32> = words("vectors").map(f32::from_le_bytes).collect();
+    let of_unit_length = |row: &[f32]| (dot(row, row) - 1.0).abs() <= UNIT_WITHIN;
+    if !vectors.chunks_exact(width).all(of_unit_length) {
+        return Err("a vector is not of length 1".to_string());
+    }
+    let numbers: Vec<i32> = words("lines").map(i32::from_le_bytes).collect();
+    let lines = match pictures {
+        true => vec![[0; 2]; rows],
+        false => numbers.as_chunks::<2>().0.to_vec(),
+    };
+    let sound = |of: &[i32; 2]| pictures || (of[0] >= 1 && of[0] <= of[1]);
+    match lines.iter().all(sound) {
+        true => Ok((vectors, lines)),
+        false => Err("lines are not from 1 on, or backwards".to_string()),
     }
 }
 

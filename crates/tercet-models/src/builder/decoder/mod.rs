@@ -182,7 +182,21 @@ impl Decoder {
         let options = self.compile_options().products_in(products);
         let exe = self.model.compile(device, &options)?;
         let rounded = products.map(|to| Rounded::new(to, device, options, &self.model));
-        Ok(Generator::new(exe, rounded, self))
+        let (own, config) = (&self.options, &self.config);
+        let sizes = Sizes {
+            has_states: config.has_states(),
+            context: own.context,
+            chunk: own.chunk.min(own.context),
+            vocab: config.vocab,
+            logit_rows: own.logit_rows,
+        };
+        Ok(Generator::of(
+            exe,
+            rounded,
+            &self.model,
+            sizes,
+            own.sampling,
+        ))
     }
 
     /// What rows of F32 are rounded to in products on this device.
@@ -192,6 +206,15 @@ impl Decoder {
         } = self.options;
         rounded_to(&self.model, device, dtype, products)
     }
+}
+
+/// The sizes of a decoder's graph.
+pub(super) struct Sizes {
+    pub(super) has_states: bool,
+    pub(super) context: usize,
+    pub(super) chunk: usize,
+    pub(super) vocab: usize,
+    pub(super) logit_rows: usize,
 }
 
 /// What rows of F32 are rounded to in products of a model of this dtype.
