@@ -351,3 +351,31 @@ fn decoders_that_see_both_ways_embed_and_write_nothing() {
         std::fs::remove_dir_all(dir).unwrap();
     }
 }
+
+#[test]
+fn encoder_decoders_are_read_whole() {
+    let of = |fields: Value| {
+        let dir = common::data("text-to-text").join("t5-b");
+        let to = temp_dir("t5-fields");
+        copy(&dir, &to);
+        change(&to.join("config.json"), fields);
+        let read = ModelFiles::open(&to).unwrap().text_to_text_spec();
+        std::fs::remove_dir_all(to).unwrap();
+        read.map_err(|e| chain(&e))
+    };
+    let spec = of(json!({})).unwrap();
+    assert!(spec.own_output && !spec.scaled_output);
+    assert_eq!((spec.encoder.layers.len(), spec.decoder_layers), (2, 3));
+    for (fields, said) in [
+        (json!({"decoder_sink": 1}), "`decoder_sink`"),
+        (json!({"is_gated_act": false}), "is_gated_act is false"),
+        (json!({"feed_forward_proj": "gated-sine"}), "gated-sine"),
+        (json!({"is_encoder_decoder": false}), "is_encoder_decoder"),
+        (json!({"decoder_start_token_id": 60}), "token 60"),
+        // A layer whose tensors would not be read.
+        (json!({"num_decoder_layers": 2}), "decoder.block.2"),
+    ] {
+        let e = of(fields.clone()).unwrap_err();
+        assert!(e.contains(said), "{fields}: {e}");
+    }
+}
