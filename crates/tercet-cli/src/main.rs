@@ -59,6 +59,8 @@ enum Command {
     Classify(commands::classify::Args),
     /// Order documents by how well they answer a query
     Rerank(commands::rerank::Args),
+    /// Index a folder of texts or pictures, and find what is nearest to a query
+    Search(Box<commands::search::Args>),
     /// Write what is said in a recording
     #[cfg(feature = "audio")]
     Transcribe(Box<commands::transcribe::Args>),
@@ -112,6 +114,7 @@ fn run(command: Command) -> Result<Outcome, CliError> {
         Command::Embed(args) => commands::embed::run(&args),
         Command::Classify(args) => commands::classify::run(&args),
         Command::Rerank(args) => commands::rerank::run(&args),
+        Command::Search(args) => commands::search::run(&args),
         #[cfg(feature = "audio")]
         Command::Transcribe(args) => commands::transcribe::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),

@@ -178,3 +178,49 @@ fn classify_tells_labels() {
         &["tokenizer.json"],
     );
 }
+
+#[test]
+fn an_encoder_decoder_writes_a_text_for_a_text() {
+    let model = data("text-to-text/t5-a");
+    let of = |more: &[&str]| {
+        let args = [
+            "generate",
+            "-m",
+            &model,
+            "--json",
+            "-p",
+            "translate the red bird",
+        ];
+        json(&[&args[..], more].concat())
+    };
+    let v = of(&["-n", "5"]);
+    // The tokenizer ends what is read.
+    assert_eq!(v["prompt_tokens"], serde_json::json!([3, 6, 13, 10, 1]));
+    assert_eq!(v["tokens"].as_array().map(Vec::len), Some(5), "{v}");
+    assert_eq!(v, {
+        let mut again = of(&["-n", "5", "--temp", "0"]);
+        for time in ["load_seconds", "prefill", "decode"] {
+            again[time] = v[time].clone();
+        }
+        again
+    });
+    let drawn = |seed: &str| of(&["-n", "8", "--temp", "2", "--seed", seed])["tokens"].clone();
+    assert_eq!(drawn("1"), drawn("1"));
+    assert_ne!(drawn("1"), drawn("2"));
+    let out = good(&["generate", "-m", &model, "-p", "the cat", "-n", "3"]).out;
+    assert!(
+        !out.contains("the cat"),
+        "what is read is not written: {out}"
+    );
+    let refused = |more: &[&str], code, said| {
+        let args = ["generate", "-m", &model, "-p", "the cat"];
+        bad(&[&args[..], more].concat(), code, &[said]);
+    };
+    refused(&["--dtype", "f16"], 2, "f32");
+    refused(&["--lora", "x"], 2, "--lora");
+    refused(&["--chat"], 2, "no conversations");
+    refused(&["--context", "2"], 1, "2");
+    // The encoder alone embeds.
+    let rows = json(&["embed", "-m", &model, "--json", "the cat"]);
+    assert_eq!(rows[0]["embedding"].as_array().map(Vec::len), Some(12));
+}

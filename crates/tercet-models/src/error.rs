@@ -10,6 +10,7 @@ use crate::mmap::FileError;
 use crate::picture::PictureError;
 use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
+use crate::search::SearchError;
 use crate::speech::SpeechError;
 #[cfg(feature = "splat")]
 use crate::splat::SplatError;
@@ -56,6 +57,9 @@ pub enum Error {
     /// A picture was refused.
     #[error(transparent)]
     Picture(#[from] PictureError),
+    /// A folder was not indexed, or an index not used.
+    #[error(transparent)]
+    Search(#[from] SearchError),
     /// A scene of Gaussians was refused or could not be drawn.
     #[cfg(feature = "splat")]
     #[error("scene of Gaussians")]

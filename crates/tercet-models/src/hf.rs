@@ -11,6 +11,7 @@ pub(crate) mod packing;
 mod sentence;
 mod shards;
 mod speech;
+mod text_to_text;
 mod vision;
 
 use std::collections::BTreeMap;

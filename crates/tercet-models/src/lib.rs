@@ -11,6 +11,7 @@
 //! | [`picture`] | PNG and JPEG files, and how models of pictures read them |
 //! | [`training`] | training graphs of the model families |
 //! | [`speech`] | speech to text with Whisper |
+//! | [`search`] | an index of a folder's texts or pictures, and the nearest to a query |
 //! | [`save`] | writes models and adapters |
 //! | `splat` | scenes of 3-D Gaussians from `.ply` files (feature `splat`) |
 //! | `onnx` | ONNX models as graphs and sessions (feature `onnx`) |
@@ -38,6 +39,7 @@ mod open;
 pub mod picture;
 pub mod safetensors;
 pub mod save;
+pub mod search;
 pub mod speech;
 #[cfg(feature = "splat")]
 pub mod splat;
@@ -52,11 +54,13 @@ pub use builder::{
     DenseModule, Embedder, Encoder, EncoderOutput, Generator, Happened, Label, MadeUp, Model,
     ModelError, PictureClassifier, PictureEncoder, PictureLabels, PoolingMode, Products, Sampling,
     SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence, SequenceId,
-    Speech, Step, TokenLabel, VisionModel, VisionOutput, Weights,
+    SourceReader, Speech, Step, TextToText, TextToTextOptions, TokenLabel, VisionModel,
+    VisionOutput, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
-    Positions, RopeLayout, SpeechSpec, SpeechTokens, TokenTypes, VisionFamily, VisionSpec,
+    Positions, RopeLayout, SpeechSpec, SpeechTokens, TextToTextSpec, TokenTypes, VisionFamily,
+    VisionSpec,
 };
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};

@@ -2,6 +2,7 @@
 
 mod encoder;
 mod speech;
+mod text_to_text;
 mod vision;
 
 use std::path::Path;
@@ -26,6 +27,8 @@ pub enum Family {
     Encoder,
     /// Models of pictures, of any family of [`VisionSpec`](crate::VisionSpec): features, classes; some with texts.
     Vision,
+    /// Encoder-decoders of texts of [`TextToTextSpec`](crate::TextToTextSpec): a text for a text.
+    TextToText,
     /// Speech recognizers of [`SpeechSpec`](crate::SpeechSpec): transcripts.
     Speech,
 }
@@ -96,6 +99,7 @@ impl ModelFiles {
         };
         match name {
             _ if is_vision => Ok(Family::Vision),
+            _ if self.has_decoder(name) => Ok(Family::TextToText),
             _ if is_decoder => Ok(Family::Decoder),
             _ if is_encoder => Ok(Family::Encoder),
             _ if is_speech => Ok(Family::Speech),
@@ -103,6 +107,15 @@ impl ModelFiles {
                 name: name.chars().take(64).collect(),
             }),
         }
+    }
+
+    /// Whether a folder of this `model_type` has a decoder beside its encoder.
+    fn has_decoder(&self, name: &str) -> bool {
+        let ModelFiles::Hf(folder) = self else {
+            return false;
+        };
+        let norm = "decoder.final_layer_norm.weight";
+        config::text_to_text::is_model_type(name) && folder.weights().find(norm).is_some()
     }
 
     /// The weights.

@@ -10,7 +10,7 @@ use common::temp_dir;
 use serde_json::{Value, json};
 use tercet::{DType, Device};
 use tercet_models::{
-    EncoderOptions, EncoderOutput, Error, HfError, ModelError, ModelFiles, Prompt,
+    DecoderOptions, EncoderOptions, EncoderOutput, Error, HfError, ModelError, ModelFiles, Prompt,
 };
 
 fn of_tests(name: &str) -> PathBuf {
@@ -321,4 +321,61 @@ fn what_would_not_be_read_is_refused() {
         matches!(missing, Error::Model(ModelError::MissingWeight { .. })),
         "{missing:?}"
     );
+}
+
+#[test]
+fn decoders_that_see_both_ways_embed_and_write_nothing() {
+    let files = ModelFiles::open(of_tests("embedding_gemma-a")).unwrap();
+    let spec = files.decoder_spec().unwrap();
+    assert!(spec.bidirectional);
+    // Half of the file's window lies on either side.
+    assert_eq!(spec.layers[0].window, Some(3));
+    let refused = files.decoder(DecoderOptions::new).unwrap_err();
+    assert!(chain(&refused).contains("tercet embed"), "{refused}");
+    let refused = files
+        .encoder(&EncoderOutput::Classes(2), DType::F32)
+        .unwrap_err();
+    assert!(
+        matches!(refused, Error::Hf(_) | Error::Model(_)),
+        "{refused}"
+    );
+    for (name, value, said) in [
+        ("sliding_window", Value::Null, "sliding_window"),
+        ("use_bidirectional_attention", json!("all"), "true or false"),
+        ("bidirectional_sink", json!(1), "`bidirectional_sink`"),
+    ] {
+        let dir = copied("embedding_gemma-a", &format!("gemma-{name}"));
+        change(&dir.join("config.json"), json!({ name: value }));
+        let e = ModelFiles::open(&dir).unwrap().decoder_spec().unwrap_err();
+        assert!(chain(&e).contains(said), "{name}: {}", chain(&e));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
+
+#[test]
+fn encoder_decoders_are_read_whole() {
+    let of = |fields: Value| {
+        let dir = common::data("text-to-text").join("t5-b");
+        let to = temp_dir("t5-fields");
+        copy(&dir, &to);
+        change(&to.join("config.json"), fields);
+        let read = ModelFiles::open(&to).unwrap().text_to_text_spec();
+        std::fs::remove_dir_all(to).unwrap();
+        read.map_err(|e| chain(&e))
+    };
+    let spec = of(json!({})).unwrap();
+    assert!(spec.own_output && !spec.scaled_output);
+    assert_eq!((spec.encoder.layers.len(), spec.decoder_layers), (2, 3));
+    for (fields, said) in [
+        (json!({"decoder_sink": 1}), "`decoder_sink`"),
+        (json!({"is_gated_act": false}), "is_gated_act is false"),
+        (json!({"feed_forward_proj": "gated-sine"}), "gated-sine"),
+        (json!({"is_encoder_decoder": false}), "is_encoder_decoder"),
+        (json!({"decoder_start_token_id": 60}), "token 60"),
+        // A layer whose tensors would not be read.
+        (json!({"num_decoder_layers": 2}), "decoder.block.2"),
+    ] {
+        let e = of(fields.clone()).unwrap_err();
+        assert!(e.contains(said), "{fields}: {e}");
+    }
 }

@@ -110,9 +110,9 @@ fn load<'py>(
             let model = py.detach(|| encoder::PyEncoder::open(&files, &device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
-        Family::Speech => {
-            let reason =
-                "speech recognizers are not there in Python; `tercet transcribe` runs them";
+        Family::TextToText | Family::Speech => {
+            let reason = "encoder-decoders and speech recognizers are not there in Python; `tercet generate` and \
+                          `tercet transcribe` run them";
             let unsupported = tercet_models::ModelError::Unsupported(reason.to_string());
             Err(errors::model(unsupported))
         }

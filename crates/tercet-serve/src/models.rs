@@ -54,6 +54,12 @@ impl Models {
                 });
             }
             Family::Encoder => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
+            Family::TextToText => {
+                let reason = "encoder-decoders are not served; `tercet generate` runs them";
+                let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
+                let name = name.to_string();
+                return Err(ServeError::Model { name, source });
+            }
             Family::Speech => {
                 let reason = "speech recognizers are not served; `tercet transcribe` runs them";
                 let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();

@@ -71,3 +71,20 @@ add("modernbert-c", None, **(modernbert(local_attention=5) | {"hidden_size": 20,
 add("nomic_bert-a", None, "old", **NOMIC_OLD)
 add("nomic_bert-b", "texts", "library", **base("nomic_bert", hidden_act="silu", type_vocab_size=3, num_attention_heads=3, rope_parameters={"rope_type": "default", "rope_theta": 2000.0}))
 add("nomic_bert-c", "tokens", **(base("nomic_bert", hidden_act="gelu", type_vocab_size=2, head_dim=8, layer_norm_eps=1e-5)))
+
+
+def embedding_gemma(**more):
+    return {
+        "model_type": "gemma3_text", "attention_bias": False, "attn_logit_softcapping": None, "bos_token_id": 2, "eos_token_id": 1,
+        "final_logit_softcapping": None, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 12,
+        "intermediate_size": 20, "max_position_embeddings": 40, "num_attention_heads": 3, "num_hidden_layers": 4,
+        "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 8, "rms_norm_eps": 1e-6, "sliding_window": 6,
+        "use_bidirectional_attention": True, "vocab_size": 40,
+    } | more
+
+
+PATTERN = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+OLD_ROPES = {"rope_local_base_freq": 10000.0, "rope_theta": 1000000.0, "rope_scaling": None}
+add("embedding_gemma-a", None, **embedding_gemma(layer_types=PATTERN, _sliding_window_pattern=6, **OLD_ROPES))
+add("embedding_gemma-b", None, "library", **embedding_gemma(head_dim=4, num_attention_heads=4, num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=7, layer_types=PATTERN[::-1], rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}))
+add("embedding_gemma-c", None, **embedding_gemma(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, sliding_window=1, rms_norm_eps=1e-4, layer_types=PATTERN[1:], **(OLD_ROPES | {"rope_theta": 2000.0, "rope_local_base_freq": 50.0})))

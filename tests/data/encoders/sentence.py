@@ -1,7 +1,7 @@
 """Tiny folders of sentence encoders and of a reranker, and what sentence-transformers makes of texts with them.
 
     pip install torch transformers sentence-transformers
-    python sentence.py
+    python sentence.py [NAME ...]
 
 Each folder has sentences.json: texts, and for each choice of prompt and dimensions the vectors of all of them, or the scores of
 all for a query.
@@ -10,6 +10,7 @@ all for a query.
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 import transformers
@@ -75,7 +76,13 @@ def finish(folder, cases):
     print(folder.name, sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) / 1024, "KiB")
 
 
+def wanted(name):
+    return len(sys.argv) < 2 or name in sys.argv[1:]
+
+
 def sentence(name, model, single, modules, cases, limits=None, first=None, **more):
+    if not wanted(name):
+        return
     folder, base = HERE / name, HERE / f".{name}"
     shutil.rmtree(folder, ignore_errors=True)
     randomize(model, 5)
@@ -99,6 +106,8 @@ def sentence(name, model, single, modules, cases, limits=None, first=None, **mor
 
 
 def reranker(name):
+    if not wanted(name):
+        return
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     model = transformers.BertForSequenceClassification(bert(num_labels=1, id2label={0: "LABEL_0"}, label2id={"LABEL_0": 0}))
@@ -137,5 +146,17 @@ if __name__ == "__main__":
     sentence(
         "sentence-c", transformers.Qwen3Model(qwen), "$A [SEP] lower", [Pooling(12, "lasttoken"), Normalize()],
         [(None, None), ("query", 6)], prompts=prompts,
+    )
+    # In the manner of EmbeddingGemma: tokens see both ways, two dense layers without biases follow the mean.
+    gemma = transformers.Gemma3TextConfig(
+        hidden_size=12, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=4, intermediate_size=16,
+        vocab_size=len(VOCAB), max_position_embeddings=64, pad_token_id=0, sliding_window=6, query_pre_attn_scalar=4,
+        layer_types=["sliding_attention", "full_attention"], use_bidirectional_attention=True,
+    )
+    linear = {"bias": False, "activation_function": torch.nn.Identity()}
+    sentence(
+        "sentence-d", transformers.Gemma3TextModel(gemma), "[CLS] $A [SEP] lower",
+        [Pooling(12, "mean"), Dense(12, 20, **linear), Dense(20, 12, **linear), Normalize()],
+        [(None, None), ("query", None), ("passage", 8)], prompts={"query": "query: find ", "passage": "passage: "},
     )
     reranker("reranker-a")

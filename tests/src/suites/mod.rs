@@ -24,6 +24,7 @@ mod seeds;
 mod speech;
 mod split;
 mod steps;
+mod text_to_text;
 mod torch;
 mod vision;
 
@@ -48,6 +49,7 @@ pub const SUITES: &[Suite] = &[
     suite("encoders", encoders::tests),
     suite("vision", vision::tests),
     suite("speech", speech::tests),
+    suite("text-to-text", text_to_text::tests),
     suite("steps", steps::tests),
     suite("random", random::tests),
     suite("control", control::tests),

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     })?;
     writer.generator.skip_logits();
     let load_seconds = started.elapsed().as_secs_f64();
-    let vocab = writer.config.vocab;
+    let vocab = writer.vocab;
     // Any tokens will do; the same in every run.
     let prompt: Vec<u32> = (0..args.prompt)
         .map(|i| (i.wrapping_mul(2_654_435_761) % vocab) as u32)

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tercet_models::{Embedder, EncoderOptions, Error, Family, Prompt};
+use tercet_models::{Embedder, EncoderOptions, Error, Family};
 
 use super::pictures::Both;
-use super::texts::Reading;
+use super::texts::{Prompting, Reading};
 use crate::error::{CliError, Outcome};
 use crate::interrupt::{self, interrupted};
 use crate::npy::{NpyArray, NpyDtype, write_npy};
@@ -28,12 +28,8 @@ pub(crate) struct Args {
     /// Write the vectors to a .npy file, float32 of shape (sentences, elements)
     #[arg(long, value_name = "OUT")]
     npy: Option<PathBuf>,
-    /// Put the model's prompt of this name before each sentence [default: as the model says]
-    #[arg(long, value_name = "NAME", conflicts_with = "prompt_text")]
-    prompt: Option<String>,
-    /// Put this text before each sentence
-    #[arg(long, value_name = "TEXT")]
-    prompt_text: Option<String>,
+    #[command(flatten)]
+    prompting: Prompting,
     /// Keep only so many leading elements of a vector, for models that were trained for it
     #[arg(long, value_name = "N", value_parser = super::positive)]
     dims: Option<usize>,
@@ -56,19 +52,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if let Some(path) = &args.npy {
         destination::check(path)?;
     }
-    let prompt = match (&args.prompt, &args.prompt_text) {
-        (_, Some(text)) => Prompt::Text(text.clone()),
-        (Some(name), None) => Prompt::Named(name.clone()),
-        (None, None) => Prompt::Default,
-    };
     let options = EncoderOptions {
-        prompt,
+        prompt: args.prompting.prompt(),
         dims: args.dims,
         ..args.reading.options()
     };
     let mut embedder = (args.reading).load(|files, device| match files.family()? {
         Family::Vision => Ok(Side::Both(Both::load(files, device, &options, &texts)?)),
-        Family::Decoder | Family::Encoder | Family::Speech => {
+        Family::Decoder | Family::Encoder | Family::TextToText | Family::Speech => {
             Ok(Side::Texts(files.embedder(device, &options)?))
         }
     })?;

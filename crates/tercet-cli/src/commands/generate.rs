@@ -1,4 +1,4 @@
-//! `tercet generate`: text from a language model, token by token.
+//! `tercet generate`: text from a language model, or for a text from an encoder-decoder, token by token.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -23,7 +23,7 @@ const EMBEDDED_PROMPT: &str = "Ownership is";
 pub(crate) struct Args {
     #[command(flatten)]
     loading: Loading,
-    /// The beginning of the text; `-` reads standard input
+    /// The beginning of the text, or what an encoder-decoder reads; `-` reads standard input
     #[arg(short, long, default_value = EMBEDDED_PROMPT, value_name = "TEXT")]
     prompt: String,
     /// A file with the beginning of the text
@@ -108,18 +108,23 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     interrupt::listen();
     let load = started.elapsed();
     // Not before the prefill: its progress bar would overwrite the line.
-    let mut before = (!args.chat).then_some(&*prompt);
+    let goes_on = !args.chat && !writer.reads_sources();
+    let mut before = goes_on.then_some(&*prompt);
+    let mut begun = false;
     let written = writer.write(
         &ids,
         args.tokens,
         &args.choosing.stop,
         &mut |piece| match args.json {
             true => Ok(()),
-            false => output::text(&format!("{}{piece}", before.take().unwrap_or_default())),
+            false => {
+                begun = true;
+                output::text(&format!("{}{piece}", before.take().unwrap_or_default()))
+            }
         },
     );
     // Whatever follows, an error or the summary, begins a line.
-    if !args.json && before.is_none_or(|_| written.is_ok()) {
+    if !args.json && (begun || written.is_ok()) {
         output::text(&format!("{}\n", before.unwrap_or_default()))?;
     }
     let written = written?;

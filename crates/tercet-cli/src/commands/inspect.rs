@@ -131,6 +131,7 @@ fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
         Family::Decoder => files.decoder_spec().map(Some),
         Family::Encoder => files.encoder_spec().map(|_| None),
         Family::Vision => files.vision_spec().map(|_| None),
+        Family::TextToText => files.text_to_text_spec().map(|_| None),
         Family::Speech => files.speech_tokens().map(|_| None),
     });
     match checked {

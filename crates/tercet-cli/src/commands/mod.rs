@@ -21,6 +21,7 @@ mod pictures;
 pub(crate) mod quantize;
 pub(crate) mod rerank;
 pub(crate) mod run;
+pub(crate) mod search;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 pub(crate) mod source;

@@ -178,6 +178,10 @@ impl Source {
                 let inputs = bert_inputs(&encoder);
                 (encoder.model, options, inputs)
             }
+            Family::TextToText => {
+                let reason = "an encoder-decoder is two graphs, which `tercet generate` runs";
+                return Err(CliError::Usage(reason.to_string()));
+            }
             Family::Speech => {
                 let reason = "a speech recognizer is three graphs, which `tercet transcribe` runs";
                 return Err(CliError::Usage(reason.to_string()));

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tercet::Device;
-use tercet_models::{EncoderOptions, ModelFiles};
+use tercet_models::{EncoderOptions, ModelFiles, Prompt};
 
 use super::{Precision, device};
 use crate::error::CliError;
@@ -12,31 +12,38 @@ use crate::progress;
 
 /// The model, where it runs, and how texts go through it.
 #[derive(clap::Args)]
-pub(crate) struct Reading {
+pub(crate) struct Encoding {
     /// A folder with a text encoder: config.json, model.safetensors, tokenizer.json
     #[arg(short, long, value_name = "DIR")]
     pub(crate) model: PathBuf,
+    /// How many texts to run at a time [default: 32, fewer of long ones]
+    #[arg(long, value_name = "N", value_parser = super::positive)]
+    pub(crate) batch: Option<usize>,
+    /// The longest text, in tokens [default: as the model says]
+    #[arg(long, value_name = "N", value_parser = super::positive)]
+    pub(crate) max_len: Option<usize>,
+    /// Cut longer texts instead of refusing them
+    #[arg(long)]
+    pub(crate) truncate: bool,
+    /// Where to run; see `tercet devices`
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub(crate) device: String,
+    /// The float type to compute in; f16 and bf16 add up in f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
+    pub(crate) dtype: Precision,
+}
+
+/// A model and files of texts for it.
+#[derive(clap::Args)]
+pub(crate) struct Reading {
+    #[command(flatten)]
+    pub(crate) encoding: Encoding,
     /// Files with one text a line; `-` is standard input
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Vec<PathBuf>,
-    /// How many texts to run at a time [default: 32, fewer of long ones]
-    #[arg(long, value_name = "N", value_parser = super::positive)]
-    batch: Option<usize>,
-    /// The longest text, in tokens [default: as the model says]
-    #[arg(long, value_name = "N", value_parser = super::positive)]
-    max_len: Option<usize>,
-    /// Cut longer texts instead of refusing them
-    #[arg(long)]
-    truncate: bool,
-    /// Where to run; see `tercet devices`
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
-    /// The float type to compute in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    dtype: Precision,
 }
 
-impl Reading {
+impl Encoding {
     /// The choices that hold for every encoder.
     pub(crate) fn options(&self) -> EncoderOptions {
         EncoderOptions {
@@ -60,6 +67,42 @@ impl Reading {
         let loaded = loaded.map_err(CliError::model(what))?;
         spinner.finish_and_clear();
         Ok(loaded)
+    }
+}
+
+/// What is put before each text.
+#[derive(clap::Args)]
+pub(crate) struct Prompting {
+    /// Put the model's prompt of this name before each sentence [default: as the model says]
+    #[arg(long, value_name = "NAME", conflicts_with = "prompt_text")]
+    pub(crate) prompt: Option<String>,
+    /// Put this text before each sentence
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prompt_text: Option<String>,
+}
+
+impl Prompting {
+    pub(crate) fn prompt(&self) -> Prompt {
+        match (&self.prompt, &self.prompt_text) {
+            (_, Some(text)) => Prompt::Text(text.clone()),
+            (Some(name), None) => Prompt::Named(name.clone()),
+            (None, None) => Prompt::Default,
+        }
+    }
+}
+
+impl Reading {
+    /// The choices that hold for every encoder.
+    pub(crate) fn options(&self) -> EncoderOptions {
+        self.encoding.options()
+    }
+
+    /// Opens model and device, and what `load` makes of them.
+    pub(crate) fn load<T>(
+        &self,
+        load: impl FnOnce(&ModelFiles, &Device) -> Result<T, tercet_models::Error>,
+    ) -> Result<T, CliError> {
+        self.encoding.load(load)
     }
 
     /// The lines of the files, without those that are blank.

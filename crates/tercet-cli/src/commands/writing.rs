@@ -12,13 +12,14 @@ use tercet_models::constraint::{Grammar, Grammars};
 use tercet_models::dataset::template::Value;
 use tercet_models::dataset::{ChatTemplate, Message};
 use tercet_models::{
-    BatchGenerator, BatchOptions, DecoderOptions, DecoderSpec, Event, Finish, Generator,
-    ModelFiles, ScaledAdapter, Tokenizer, WriteOptions, turn_ends, write,
+    BatchGenerator, BatchOptions, DecoderOptions, DecoderSpec, Event, Family, Finish, Generator,
+    ModelFiles, Sampling, ScaledAdapter, SourceReader, TextToTextOptions, Tokenizer, WriteOptions,
+    turn_ends, write,
 };
 
 use super::choosing::Choosing;
 use super::generate::{adapters, open_model};
-use super::{Arithmetic, device};
+use super::{Arithmetic, Precision, device};
 use crate::error::CliError;
 use crate::interrupt::interrupted;
 use crate::{output, progress};
@@ -76,7 +77,10 @@ pub(crate) struct Writer {
     pub(crate) generator: Generator,
     /// Tokens that end a text.
     eos: Vec<u32>,
-    pub(crate) config: DecoderSpec,
+    /// Of the model.
+    pub(crate) vocab: usize,
+    /// What reads a prompt, where the model writes about it rather than on.
+    reader: Option<SourceReader>,
     /// What each text has to be.
     #[cfg(feature = "grammar")]
     constrained: Option<Constrained>,
@@ -128,10 +132,13 @@ impl Loading {
     /// The model, choosing tokens as the arguments say.
     pub(crate) fn load(&self, choosing: &Choosing) -> Result<Writer, CliError> {
         let compiled = choosing.compiled();
-        let mut writer = self.load_with(|config| DecoderOptions {
-            sampling: Some(compiled),
-            ..DecoderOptions::new(config)
-        })?;
+        let mut writer = match self.reads_sources()? {
+            true => self.load_text_to_text(compiled)?,
+            false => self.load_with(|config| DecoderOptions {
+                sampling: Some(compiled),
+                ..DecoderOptions::new(config)
+            })?,
+        };
         writer.generator.set_seed(choosing.seed);
         writer.generator.skip_logits();
         let set = writer.generator.set_sampling(&choosing.options());
@@ -165,6 +172,55 @@ impl Loading {
             files,
             what,
             adapters,
+        })
+    }
+
+    /// Whether the model is an encoder-decoder, which writes about a prompt rather than on.
+    fn reads_sources(&self) -> Result<bool, CliError> {
+        let (files, _) = open_model(self.model.as_deref())?;
+        // What cannot be told is said where the model is loaded.
+        Ok(matches!(files.family(), Ok(Family::TextToText)))
+    }
+
+    /// Opens the device and compiles an encoder-decoder for it.
+    fn load_text_to_text(&self, sampling: Sampling) -> Result<Writer, CliError> {
+        let refused = match (self.lora.is_empty(), self.dtype) {
+            (false, _) => Some("encoder-decoders take no adapters; leave out --lora"),
+            (true, Arithmetic::F16 | Arithmetic::Bf16) => {
+                Some("encoder-decoders are computed in f32; leave out --dtype")
+            }
+            (true, Arithmetic::Auto | Arithmetic::F32) => None,
+        };
+        if let Some(refused) = refused {
+            return Err(CliError::Usage(refused.into()));
+        }
+        let spinner = progress::spinner("loading");
+        let Opened {
+            device,
+            files,
+            what,
+            adapters: _,
+        } = self.open()?;
+        let model = files.text_to_text(|spec| TextToTextOptions {
+            context: self.context.unwrap_or(spec.encoder.context),
+            sampling: Some(sampling),
+        });
+        let model = model.map_err(CliError::model(&*what))?;
+        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
+        let (reader, generator) = model.compile(&device).map_err(CliError::model(&*what))?;
+        spinner.finish_and_clear();
+        Ok(Writer {
+            dtype: Precision::F32.dtype().to_string(),
+            noted: false,
+            device,
+            files,
+            tokenizer,
+            generator,
+            eos: model.spec.eos,
+            vocab: model.spec.encoder.vocab,
+            reader: Some(reader),
+            #[cfg(feature = "grammar")]
+            constrained: None,
         })
     }
 
@@ -240,7 +296,8 @@ impl Loading {
             tokenizer,
             generator,
             eos: decoder.config.eos.clone(),
-            config: decoder.config,
+            vocab: decoder.config.vocab,
+            reader: None,
             #[cfg(feature = "grammar")]
             constrained: None,
         })
@@ -248,6 +305,11 @@ impl Loading {
 }
 
 impl Writer {
+    /// Whether the model writes about a prompt rather than on.
+    pub(crate) fn reads_sources(&self) -> bool {
+        self.reader.is_some()
+    }
+
     /// Says, once, that the model went on in another type.
     pub(crate) fn note(&mut self) {
         if let (Some(note), false) = (self.generator.note(), self.noted) {
@@ -258,6 +320,10 @@ impl Writer {
 
     /// The chat template of the model. From now on texts end where turns do as well.
     pub(crate) fn chat(&mut self) -> Result<ChatTemplate, CliError> {
+        if self.reader.is_some() {
+            let text = "the model writes a text for a text and has no conversations; leave out --chat, or use `tercet generate`";
+            return Err(CliError::Usage(text.into()));
+        }
         let template = ChatTemplate::of(&self.files, &self.tokenizer);
         let template = template.map_err(CliError::model("cannot use the chat template"))?;
         if let Some(note) = template.note() {
@@ -306,7 +372,7 @@ impl Writer {
         let grammars = match grammars {
             Some(grammars) => grammars,
             None => {
-                let made = Grammars::new(&self.tokenizer, &self.eos, self.config.vocab);
+                let made = Grammars::new(&self.tokenizer, &self.eos, self.vocab);
                 grammars.insert(
                     made.map_err(ModelError::from)
                         .map_err(CliError::model(what))?,
@@ -321,6 +387,22 @@ impl Writer {
         set.map_err(CliError::model(what))
     }
 
+    /// What is fed for a prompt of these tokens: those that the cache lacks; where a reader reads them, the token that texts
+    /// begin with.
+    fn fed_for(&mut self, ids: &[u32]) -> Result<Vec<u32>, CliError> {
+        if let Some(reader) = &mut self.reader {
+            let read = reader.read(ids, &mut self.generator);
+            read.map_err(CliError::model("cannot process the prompt"))?;
+            return Ok(vec![reader.start()]);
+        }
+        let cached = self.generator.cached().iter().zip(ids);
+        let same = cached.take_while(|(a, b)| a == b).count();
+        // The last token is always fed: its logits are wanted.
+        let same = same.min(ids.len().saturating_sub(1));
+        let same = self.generator.truncate(same);
+        Ok(ids[same..].to_vec())
+    }
+
     /// Writes after `ids`, of which what the cache has already is not computed again. `show` gets the text as it comes,
     /// first of all nothing when the prompt is done.
     pub(crate) fn write(
@@ -330,12 +412,8 @@ impl Writer {
         stop: &[String],
         show: &mut dyn FnMut(&str) -> Result<(), CliError>,
     ) -> Result<Written, CliError> {
-        let cached = self.generator.cached().iter().zip(ids);
-        let same = cached.take_while(|(a, b)| a == b).count();
-        // The last token is always fed: its logits are wanted.
-        let same = same.min(ids.len().saturating_sub(1));
-        let same = self.generator.truncate(same);
-        let new = &ids[same..];
+        let started = Instant::now();
+        let new = &self.fed_for(ids)?[..];
         #[cfg(feature = "grammar")]
         self.constrain()?;
         let options = WriteOptions {
@@ -344,7 +422,6 @@ impl Writer {
             eos: &self.eos,
         };
         let bar = progress::bar("prefill", new.len(), "tokens");
-        let started = Instant::now();
         let (mut fed, mut prefilled, mut ready) = (0, Duration::ZERO, false);
         let (mut text, mut failed) = (String::new(), None);
         let written = write(
@@ -385,7 +462,10 @@ impl Writer {
         Ok(Written {
             text,
             finish: written.finish,
-            prefill: Phase::new(fed, prefilled),
+            prefill: match self.reader {
+                Some(_) => Phase::new(ids.len(), prefilled),
+                None => Phase::new(fed, prefilled),
+            },
             decode: Phase::new(decoded, started.elapsed().saturating_sub(prefilled)),
             tokens: written.tokens,
         })

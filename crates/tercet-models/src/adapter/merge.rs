@@ -121,8 +121,8 @@ fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projectio
                 })
                 .collect())
         }
-        Family::Vision | Family::Speech => {
-            let reason = "adapters of models of pictures and of speech are not supported";
+        Family::Vision | Family::TextToText | Family::Speech => {
+            let reason = "adapters of models of pictures, of speech and of encoder-decoders are not supported";
             Err(AdapterError::Unsupported(reason.to_string()).into())
         }
         Family::Encoder => {

@@ -4,10 +4,10 @@ use tercet::ops::Op;
 use tercet::random::Random;
 use tercet::{DType, Executable, Tensor, TensorType, Wanted};
 
-use super::ModelError;
 use super::decoder::products::{Moved, Rounded, Wider};
-use super::decoder::{Decoder, Products, Sampling};
-use super::sampling::SamplingOptions;
+use super::decoder::{Products, Sampling, Sizes};
+use super::sampling::{Chooser, SamplingOptions};
+use super::{Model, ModelError};
 use crate::constraint::Constraint;
 
 /// What one run gave for its last token.
@@ -52,37 +52,32 @@ enum Rows {
     All,
 }
 
-/// How tokens are chosen.
-struct Chooser {
-    /// By the graph.
-    compiled: Sampling,
-    /// The stream of the graph's random numbers.
-    stream: u32,
-    /// What was set in its place.
-    set: Option<SamplingOptions>,
-}
-
 /// The inputs in the order of [`Generator::inputs`].
 const INPUTS: [&str; 5] = ["tokens", "positions", "start", "kv_len", "rows"];
 
 impl Generator {
-    pub(super) fn new(
+    /// Of any graph that has the inputs and outputs of a decoder's.
+    pub(super) fn of(
         exe: Box<dyn Executable>,
         rounded: Option<Rounded>,
-        decoder: &Decoder,
+        model: &Model,
+        sizes: Sizes,
+        sampling: Option<Sampling>,
     ) -> Generator {
-        let Decoder {
-            model,
-            config,
-            options,
-        } = decoder;
+        let Sizes {
+            has_states,
+            context,
+            chunk,
+            vocab,
+            logit_rows,
+        } = sizes;
         let stream = model.graph.nodes().find_map(|(_, node)| {
             let Op::Sample(sample) = &node.op else {
                 return None;
             };
             Some(sample.stream)
         });
-        let chooser = options.sampling.zip(stream);
+        let chooser = sampling.zip(stream);
         let empty = |shape: &[usize]| {
             Tensor::zeros(TensorType::new(DType::I32, shape))
                 .expect("invariant: small shapes fit memory")
@@ -92,11 +87,11 @@ impl Generator {
             rounded,
             moved: None,
             position: 0,
-            has_states: config.has_states(),
-            context: options.context,
-            chunk: options.chunk.min(options.context),
-            vocab: config.vocab,
-            logit_rows: options.logit_rows,
+            has_states,
+            context,
+            chunk,
+            vocab,
+            logit_rows,
             inputs: [
                 empty(&[0]),
                 empty(&[0]),
@@ -133,6 +128,15 @@ impl Generator {
         let rows = self.exe()?.read_output_rows("logits", 0..1)?;
         let logits = rows.as_slice::<f32>();
         Ok(logits.map_err(|e| not_the_output("logits", &e))?.to_vec())
+    }
+
+    /// Binds an input beyond those of tokens.
+    pub(super) fn bind(
+        &mut self,
+        input: &str,
+        tensor: &tercet::DeviceTensor,
+    ) -> Result<(), ModelError> {
+        Ok(self.exe()?.bind(input, tensor)?)
     }
 
     /// How long each step of the last run took on the device, where it measures.

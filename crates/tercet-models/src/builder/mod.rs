@@ -5,6 +5,7 @@
 //! half-precision weights stay as stored; the graph computes in F32 unless it is converted.
 
 mod batch;
+pub(crate) mod cross;
 mod decoder;
 mod encoder;
 mod generator;
@@ -12,6 +13,7 @@ mod made_up;
 mod sampling;
 pub(crate) mod speech;
 mod stacked;
+mod text_to_text;
 pub mod training;
 mod tuned;
 mod vision;
@@ -37,6 +39,7 @@ pub use generator::{Generator, Step};
 pub use made_up::MadeUp;
 pub use sampling::SamplingOptions;
 pub use speech::Speech;
+pub use text_to_text::{SourceReader, TextToText, TextToTextOptions};
 pub use tuned::ScaledAdapter;
 use tuned::{Mode, Tuned};
 pub(crate) use tuned::{is_called, unknown_target};

@@ -9,6 +9,7 @@ pub(crate) mod decoder;
 pub(crate) mod encoder;
 mod fields;
 pub(crate) mod speech;
+pub(crate) mod text_to_text;
 pub(crate) mod vision;
 
 pub use decoder::{
@@ -18,10 +19,11 @@ pub use decoder::{
 };
 pub use encoder::{
     EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec, HeadSpec, PatchSpec,
-    Positions, TokenTypes, Visible,
+    Positions, RelativeTerms, TokenTypes, Visible,
 };
 pub(crate) use fields::Fields;
 pub use speech::{SpeechSpec, SpeechTokens};
+pub use text_to_text::TextToTextSpec;
 pub use vision::{
     PicturePooling, ResidualLayer, StagesKind, StagesSpec, TextPooling, TextTower, VisionBody,
     VisionFamily, VisionSpec,

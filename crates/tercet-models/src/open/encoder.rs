@@ -113,14 +113,14 @@ impl ModelFiles {
         }
         let weights = self.weights();
         match (self.family()?, output) {
-            (Family::Decoder, EncoderOutput::Embedding(modules)) => {
-                if !self.folder()?.has_modules() {
+            (Family::Decoder, EncoderOutput::Embedding(_) | EncoderOutput::Hidden) => {
+                let spec = self.decoder_spec()?;
+                if !spec.bidirectional && !self.folder()?.has_modules() {
                     let reason =
                         "a decoder whose folder has no modules.json is no sentence encoder";
                     return Err(ModelError::Unsupported(reason.into()).into());
                 }
-                let spec = self.decoder_spec()?;
-                Ok(Encoder::of_decoder(&spec, &weights, modules, dtype)?)
+                Ok(Encoder::of_decoder(&spec, &weights, output, dtype)?)
             }
             _ => Ok(Encoder::build(
                 &self.encoder_spec()?,

@@ -8,7 +8,16 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use crate::save::{Entry, SaveError, Storage, replace_file};
 
 /// Writes a file of these tensors, those of wide elements first, so that all are aligned.
-pub(crate) fn write_safetensors(path: &Path, mut entries: Vec<Entry<'_>>) -> Result<(), SaveError> {
+pub(crate) fn write_safetensors(path: &Path, entries: Vec<Entry<'_>>) -> Result<(), SaveError> {
+    write_noted(path, entries, &[("format", "pt".to_string())])
+}
+
+/// The same with these notes in the header.
+pub(crate) fn write_noted(
+    path: &Path,
+    mut entries: Vec<Entry<'_>>,
+    notes: &[(&str, String)],
+) -> Result<(), SaveError> {
     let refused = |reason: String| SaveError::Header {
         path: path.to_path_buf(),
         reason,
@@ -37,11 +46,17 @@ pub(crate) fn write_safetensors(path: &Path, mut entries: Vec<Entry<'_>>) -> Res
         ));
         at = end;
     }
-    let notes = [("format".to_string(), "pt".to_string())];
-    let header = Metadata::new(Some(notes.into_iter().collect()), infos);
+    let notes = notes
+        .iter()
+        .map(|(key, text)| (key.to_string(), text.clone()));
+    let header = Metadata::new(Some(notes.collect()), infos);
     let header = header.map_err(|e| refused(e.to_string()))?;
     let mut header = serde_json::to_vec(&header).map_err(|e| refused(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
+    if header.len() as u64 > super::MAX_HEADER_BYTES {
+        let reason = format!("it has {} bytes, more than are read", header.len());
+        return Err(refused(reason));
+    }
     replace_file(path, |out| {
         let io = SaveError::io(path);
         out.write_all(&(header.len() as u64).to_le_bytes())

@@ -3,7 +3,8 @@
 use tercet::{DType, Device, Executable, Tensor, Wanted};
 
 use crate::builder::ModelError;
-use crate::builder::speech::{Speech, cross};
+use crate::builder::cross::hand_over;
+use crate::builder::speech::Speech;
 
 /// The graphs of a model on a device.
 pub(super) struct Engine {
@@ -48,14 +49,14 @@ impl Engine {
 
     /// Reads a window, `[1, mels, frames]`; texts that are written from now on are about it.
     pub(super) fn listen(&mut self, window: &Tensor) -> Result<(), ModelError> {
-        self.encoder
-            .submit(&[("features", window)], Wanted::Only(&[]))?;
-        self.encoder.wait(&mut self.outputs)?;
-        for name in (0..self.layers).flat_map(cross) {
-            let part = self.encoder.output_on_device(&name)?;
-            self.decoder.bind(&name, &part)?;
-        }
-        Ok(())
+        let inputs = [("features", window)];
+        let decoder = &mut self.decoder;
+        hand_over(
+            &mut *self.encoder,
+            &inputs,
+            self.layers,
+            &mut |name, part| Ok(decoder.bind(name, part)?),
+        )
     }
 
     /// Writes tokens at `position` and gives the logits after those at `rows`, places in `tokens`, `[rows, vocab]`.

@@ -72,6 +72,9 @@ pub(super) fn prepare(
             "encoders are written as folders; give --out a name without .gguf".to_string(),
         )),
         Family::Encoder => encoder::prepare(args, device, files, what),
+        Family::TextToText => Err(CliError::Usage(
+            "encoder-decoders are not trained; language models and text encoders are".to_string(),
+        )),
         Family::Speech => Err(CliError::Usage(
             "speech recognizers are not trained; language models and text encoders are".to_string(),
         )),

@@ -19,7 +19,7 @@ fn heads(
 ) -> Result<[Value; 3], ModelError> {
     let batch = match shared.attend {
         Attend::Cached { .. } | Attend::Slots { .. } => Dim::Known(1),
-        Attend::Whole(_) => shared.batch.clone(),
+        Attend::Whole { .. } => shared.batch.clone(),
     };
     let (q, kv) = (spec.q_width(), spec.kv_width());
     let parts = match spec.fused_qkv {
@@ -135,10 +135,12 @@ fn attended(
         options = options.softcap(cap);
     }
     match &shared.attend {
-        Attend::Whole(masks) => {
+        Attend::Whole { masks, kv_len } => {
             let mask = masks.iter().find(|(window, _)| *window == layer.window);
             let (_, mask) = mask.expect("invariant: there is a mask for every window");
-            weighted(b, spec, at, [q, k, v], options.mask(*mask))
+            let mut options = options.mask(*mask);
+            options.kv_len = *kv_len;
+            weighted(b, spec, at, [q, k, v], options)
         }
         &Attend::Cached {
             start,

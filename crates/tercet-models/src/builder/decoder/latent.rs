@@ -19,7 +19,7 @@ pub(super) fn heads(
 ) -> Result<[Value; 3], ModelError> {
     let batch = match shared.attend {
         Attend::Cached { .. } | Attend::Slots { .. } => Dim::Known(1),
-        Attend::Whole(_) => shared.batch.clone(),
+        Attend::Whole { .. } => shared.batch.clone(),
     };
     let of = |heads: usize, size: usize| {
         let len = shared.len.clone();

@@ -37,8 +37,13 @@ pub(crate) enum Attend {
         context: usize,
         dtype: DType,
     },
-    /// Sequences attend to themselves; `x` has an axis for them. A mask for each window of the model's layers.
-    Whole(Vec<(Option<usize>, AttentionMask)>),
+    /// Sequences attend to themselves; `x` has an axis for them.
+    Whole {
+        /// A mask for each window of the model's layers.
+        masks: Vec<(Option<usize>, AttentionMask)>,
+        /// How many tokens each sequence has, I32 `[batch]`, where masks do not say.
+        kv_len: Option<Value>,
+    },
 }
 
 /// What a run says of a slot; all I32.
@@ -82,7 +87,7 @@ impl Shared {
     pub(super) fn rows(&self, width: usize) -> tercet::Shape {
         match self.attend {
             Attend::Cached { .. } | Attend::Slots { .. } => [self.len.clone(), width.into()].into(),
-            Attend::Whole(_) => [self.batch.clone(), self.len.clone(), width.into()].into(),
+            Attend::Whole { .. } => [self.batch.clone(), self.len.clone(), width.into()].into(),
         }
     }
 }

@@ -183,7 +183,21 @@ impl Decoder {
         let options = self.compile_options().products_in(products);
         let exe = self.model.compile(device, &options)?;
         let rounded = products.map(|to| Rounded::new(to, device, options, &self.model));
-        Ok(Generator::new(exe, rounded, self))
+        let (own, config) = (&self.options, &self.config);
+        let sizes = Sizes {
+            has_states: config.has_states(),
+            context: own.context,
+            chunk: own.chunk.min(own.context),
+            vocab: config.vocab,
+            logit_rows: own.logit_rows,
+        };
+        Ok(Generator::of(
+            exe,
+            rounded,
+            &self.model,
+            sizes,
+            own.sampling,
+        ))
     }
 
     /// What rows of F32 are rounded to in products on this device.
@@ -195,6 +209,15 @@ impl Decoder {
     }
 }
 
+/// The sizes of a decoder's graph.
+pub(super) struct Sizes {
+    pub(super) has_states: bool,
+    pub(super) context: usize,
+    pub(super) chunk: usize,
+    pub(super) vocab: usize,
+    pub(super) logit_rows: usize,
+}
+
 /// What rows of F32 are rounded to in products of a model of this dtype.
 fn rounded_to(model: &Model, device: &Device, dtype: DType, products: Products) -> Option<DType> {
     let chosen = products.choose(&model.graph, &device.products());
@@ -203,6 +226,7 @@ fn rounded_to(model: &Model, device: &Device, dtype: DType, products: Products) 
 
 /// Refuses contexts that a model cannot have.
 fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError> {
+    check_causal(config)?;
     if context > MOST_CONTEXT {
         return Err(ModelError::Unsupported(format!(
             "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
@@ -215,6 +239,18 @@ fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError>
         )));
     }
     Ok(())
+}
+
+/// Refuses a model whose tokens see those after them, which cannot be written one by one.
+pub(crate) fn check_causal(config: &DecoderSpec) -> Result<(), ModelError> {
+    match config.bidirectional {
+        false => Ok(()),
+        true => Err(ModelError::Unsupported(
+            "the model's tokens see those after them (`use_bidirectional_attention`): it embeds texts and writes none; use \
+             `tercet embed`"
+                .into(),
+        )),
+    }
 }
 
 /// All layers over `tokens`, and the logits of `rows` of them, as output `logits`.

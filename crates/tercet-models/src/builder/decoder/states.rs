@@ -50,7 +50,7 @@ pub(super) fn scan(
         sequence,
     };
     let y = match &shared.attend {
-        Attend::Whole(_) => whole(shared.batch.clone(), None).of_rows(b, projected)?,
+        Attend::Whole { .. } => whole(shared.batch.clone(), None).of_rows(b, projected)?,
         Attend::Cached { start, .. } => {
             let sequence = Sequence::of(b, *start, String::new())?;
             whole(Dim::Known(1), Some(sequence)).of_rows(b, projected)?

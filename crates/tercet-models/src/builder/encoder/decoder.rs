@@ -1,24 +1,26 @@
 //! Decoders as sentence encoders: the states of a causal model, pooled.
 
-use tercet::ops::AttentionMask;
-use tercet::{DType, Dim, Type};
+use tercet::ops::{AttentionMask, ReduceFn};
+use tercet::{DType, Dim, Type, Value};
 
 use super::super::decoder::layer::{Attend, Shared, embed, layer, norm, rope_tables};
 use super::super::{Builder, ModelError, Weights};
 use super::layer::counted;
-use super::{Encoder, SentenceModules, embedding};
+use super::seen::near;
+use super::{Encoder, EncoderOutput, embedding};
 use crate::config::DecoderSpec;
 use crate::config::decoder::{LayerSpec, Part};
 
 impl Encoder {
-    /// Builds the graph of a decoder that embeds. Its tokens see those before them, so padding after a text changes nothing.
+    /// Builds the graph of a decoder that embeds. Its tokens see those before them, so padding after a text changes nothing;
+    /// where they see both ways, padding is not seen.
     ///
     /// # Errors
-    /// As [`Encoder::build`].
+    /// As [`Encoder::build`]; [`ModelError::Unsupported`] for classes.
     pub fn of_decoder(
         spec: &DecoderSpec,
         weights: &Weights,
-        modules: &SentenceModules,
+        output: &EncoderOutput,
         dtype: DType,
     ) -> Result<Encoder, ModelError> {
         let mut b = Builder::new(weights, dtype);
@@ -26,17 +28,11 @@ impl Encoder {
         let [batch, len] = shape.clone();
         let ids = b.graph.input("ids", Type::new(DType::I32, shape.clone()))?;
         let mask = b.graph.input("mask", Type::new(DType::Bool, shape))?;
-        let mut masks: Vec<(Option<usize>, AttentionMask)> = Vec::new();
-        for LayerSpec { window, .. } in &spec.layers {
-            if !masks.iter().any(|(known, _)| known == window) {
-                let own = window.map_or(AttentionMask::Causal, AttentionMask::Window);
-                masks.push((*window, own));
-            }
-        }
+        let attend = seen(&mut b, spec, mask, &len)?;
         let positions = counted(&mut b, spec.context, &len)?;
         let ropes = rope_tables(&mut b, spec, spec.context, positions)?;
         let shared = Shared {
-            attend: Attend::Whole(masks),
+            attend,
             ropes,
             batch,
             len,
@@ -46,11 +42,55 @@ impl Encoder {
             x = layer(&mut b, spec, &shared, at, x)?;
         }
         let x = norm(&mut b, spec, Part::FinalNorm, 0, x)?;
-        embedding(&mut b, modules, x, mask, spec.context)?;
+        let width = match output {
+            EncoderOutput::Hidden => {
+                b.graph.output("hidden", x)?;
+                spec.hidden
+            }
+            EncoderOutput::Embedding(modules) => {
+                embedding(&mut b, modules, x, mask, spec.context)?;
+                modules.width(spec.hidden)
+            }
+            EncoderOutput::Classes(_) | EncoderOutput::TokenClasses(_) => {
+                let reason = "classes of a decoder; it embeds";
+                return Err(ModelError::Unsupported(reason.into()));
+            }
+        };
         Ok(Encoder {
             model: b.finish().with_precision(dtype)?,
             context: spec.context,
-            width: modules.width(spec.hidden),
+            width,
         })
     }
+}
+
+/// What the queries of each layer see.
+fn seen(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    mask: Value,
+    len: &Dim,
+) -> Result<Attend, ModelError> {
+    // Windows are masks of every pair of positions, the same for all texts, whose ends are counted.
+    let kv_len = match spec.bidirectional {
+        true => {
+            let tokens = b.graph.cast(mask, DType::I32)?;
+            Some(b.graph.reduce(ReduceFn::Sum, tokens, &[1], false)?)
+        }
+        false => None,
+    };
+    let mut masks: Vec<(Option<usize>, AttentionMask)> = Vec::new();
+    for LayerSpec { window, .. } in &spec.layers {
+        if masks.iter().any(|(known, _)| known == window) {
+            continue;
+        }
+        let own = match (*window, spec.bidirectional) {
+            (Some(window), true) => AttentionMask::Keep(near(b, window, len)?),
+            (Some(window), false) => AttentionMask::Window(window),
+            (None, true) => AttentionMask::None,
+            (None, false) => AttentionMask::Causal,
+        };
+        masks.push((*window, own));
+    }
+    Ok(Attend::Whole { masks, kv_len })
 }

@@ -8,7 +8,7 @@ use super::super::tuned::Site;
 use super::super::{Builder, ModelError};
 use super::seen::Shared;
 use crate::adapter::rows::Rows;
-use crate::config::decoder::FeedForward;
+use crate::config::decoder::{FeedForward, NormKind};
 use crate::config::encoder::{
     EncoderNames, EncoderNorms, EncoderPart, EncoderSpec, Positions, TokenTypes,
 };
@@ -133,9 +133,14 @@ impl Model<'_> {
             true => Some(b.vector(&self.names.tensor(part, layer, "bias"), len)?),
             false => None,
         };
-        let axis = b.graph.ty(x).rank() - 1;
         let eps = f64::from(self.spec.norm.eps);
-        Ok(b.graph.layer_norm(x, gain, bias, axis, eps)?)
+        match self.spec.norm.kind {
+            NormKind::Rms => Ok(b.graph.rms_norm(x, gain, bias, eps)?),
+            NormKind::Layer => {
+                let axis = b.graph.ty(x).rank() - 1;
+                Ok(b.graph.layer_norm(x, gain, bias, axis, eps)?)
+            }
+        }
     }
 
     /// A projection that no adapter changes.
@@ -214,7 +219,7 @@ impl Model<'_> {
         }
         let (name, shape) = table(EncoderPart::PositionTable);
         let positions = match spec.positions {
-            Positions::Rotary => return Ok(x),
+            Positions::Rotary | Positions::Distances => return Ok(x),
             Positions::Learned { .. } => {
                 let len = b.graph.ty(texts.ids).shape[1].clone();
                 let table = b.dense(&name, &shape)?;
@@ -289,6 +294,9 @@ impl Model<'_> {
         let seen = shared.seen(layer);
         let mut options = AttentionOptions::new(heads, heads, Layout::Bshd).mask(seen.mask);
         options.kv_len = seen.kv_len;
+        if let Some(scale) = spec.attention_scale {
+            options = options.scale(scale);
+        }
         let y = b.graph.attention(split[0], split[1], split[2], options)?;
         let width = spec.q_width().into();
         let y = b.graph.reshape(y, [rows.clone(), len.clone(), width])?;

@@ -30,6 +30,7 @@ pub use classifier::{Classifier, Label, Scoring, TokenLabel};
 pub use embedder::Embedder;
 pub(crate) use layer::{Texts, encode};
 pub(crate) use patches::{as_rows, encode_pictures};
+pub(crate) use relative::causal_bias;
 pub(crate) use sentence::token;
 pub use sentence::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 pub(crate) use sentence::{mean, mean_normalized};

@@ -1,69 +1,120 @@
 //! Terms of the scores by the distance of query and key (Raffel and others, "Exploring the limits of transfer learning",
 //! 2020; MPNet).
 
-use tercet::{Dim, Tensor, Value};
+use tercet::{DType, Dim, Tensor, Value};
 
 use super::super::{Builder, ModelError};
 use super::layer::{Model, counted};
+use crate::config::RelativeTerms;
 use crate::config::encoder::EncoderPart;
 
-/// Distances from here on share a bucket.
-const FARTHEST: f32 = 128.0;
+/// What keys after a query add to scores where tokens see none of them: their weights are 0.
+const UNSEEN: f64 = f64::NEG_INFINITY;
 
-/// The terms, `[1, heads, len, len]`.
+/// The terms of an encoder, `[1, heads, len, len]`.
 pub(super) fn relative_bias(
     b: &mut Builder<'_>,
     of: &Model<'_>,
-    buckets: usize,
+    terms: RelativeTerms,
     len: &Dim,
 ) -> Result<Value, ModelError> {
     let context = of.spec.context;
     let name = of.names.tensor(EncoderPart::RelativeBias, 0, "weight");
     let table = b.dense(&name, &EncoderPart::RelativeBias.shape(of.spec))?;
+    let positions = counted(b, context, len)?;
+    by_distance(b, table, context, [positions, positions], &|distance| {
+        both_ways(distance, terms)
+    })
+}
+
+/// The terms of a decoder whose queries are at `positions`, I32 `[len]`, over a cache of `context` keys, `[1, heads, len,
+/// context]`. Of a `table [buckets, heads]` there are no rows for keys after a query.
+pub(crate) fn causal_bias(
+    b: &mut Builder<'_>,
+    table: Value,
+    (context, terms): (usize, RelativeTerms),
+    positions: Value,
+) -> Result<Value, ModelError> {
+    let heads = b.graph.ty(table).shape[1].clone();
+    let unseen = b.graph.scalar(DType::F32, UNSEEN)?;
+    let unseen = b.graph.expand(unseen, [Dim::Known(1), heads])?;
+    let table = b.graph.concat(&[table, unseen], 0)?;
+    let keys = counted(b, context, &Dim::Known(context))?;
+    by_distance(
+        b,
+        table,
+        context,
+        [positions, keys],
+        &|distance| match distance > 0 {
+            true => terms.buckets as i32,
+            false => bucket(distance.unsigned_abs(), terms.buckets, terms.farthest),
+        },
+    )
+}
+
+/// The rows of a table that `row` says for distances of keys from queries, both at positions below `context`, `[1, heads,
+/// queries, keys]`.
+fn by_distance(
+    b: &mut Builder<'_>,
+    table: Value,
+    context: usize,
+    [queries, keys]: [Value; 2],
+    row: &dyn Fn(i64) -> i32,
+) -> Result<Value, ModelError> {
     // By distance, the most negative first.
     let most = context as i64 - 1;
-    let all: Vec<i32> = (-most..=most).map(|d| bucket(d, buckets)).collect();
+    let all: Vec<i32> = (-most..=most).map(row).collect();
     let all = Tensor::from_slice(&[all.len()], &all);
     let all = all.expect("invariant: so many numbers make a vector of so many");
     let all = b.graph.constant(all)?;
     let by_distance = b.graph.gather(table, all, 0)?;
-    let positions = counted(b, context, len)?;
     let g = &mut b.graph;
-    let keys = g.unsqueeze(positions, 0)?;
-    let queries = g.unsqueeze(positions, 1)?;
+    let keys = g.unsqueeze(keys, 0)?;
+    let queries = g.unsqueeze(queries, 1)?;
     let distances = g.sub(keys, queries)?;
-    let first = g.scalar(tercet::DType::I32, most as f64)?;
+    let first = g.scalar(DType::I32, most as f64)?;
     let rows = g.plus(distances, first)?;
     let terms = g.gather(by_distance, rows, 0)?;
     let terms = g.transpose(terms, &[2, 0, 1])?;
     Ok(g.unsqueeze(terms, 0)?)
 }
 
-/// The bucket of a key this far after its query: half of them for each direction, of which half are exact and half
-/// logarithmic.
-fn bucket(distance: i64, buckets: usize) -> i32 {
-    let half = buckets as i32 / 2;
-    let exact = half / 2;
-    let side = if distance > 0 { half } else { 0 };
-    let far = distance.unsigned_abs();
+/// The bucket of a key this far after its query, half of them for each direction.
+fn both_ways(distance: i64, terms: RelativeTerms) -> i32 {
+    let half = terms.buckets / 2;
+    let side = if distance > 0 { half as i32 } else { 0 };
+    side + bucket(distance.unsigned_abs(), half, terms.farthest)
+}
+
+/// Of so many buckets that of a distance: half are exact and half logarithmic.
+fn bucket(far: u64, buckets: usize, farthest: usize) -> i32 {
+    let exact = buckets / 2;
     if far < exact as u64 {
-        return side + far as i32;
+        return far as i32;
     }
     // In F32, as the reference implementation does.
-    let ratio = (far as f32 / exact as f32).ln() / (FARTHEST / exact as f32).ln();
-    let beyond = exact + (ratio * (half - exact) as f32) as i32;
-    side + beyond.min(half - 1)
+    let ratio = (far as f32 / exact as f32).ln() / (farthest as f32 / exact as f32).ln();
+    let beyond = exact as i32 + (ratio * (buckets - exact) as f32) as i32;
+    beyond.min(buckets as i32 - 1)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::bucket;
+    use super::*;
 
     #[test]
     fn buckets_are_exact_near_and_shared_far() {
-        let of = |d| bucket(d, 32);
+        let terms = RelativeTerms {
+            buckets: 32,
+            farthest: 128,
+        };
+        let of = |d| both_ways(d, terms);
         assert_eq!([0, -1, -7, -8, -11, -12].map(of), [0, 1, 7, 8, 8, 9]);
         assert_eq!([1, 7, 8, 127, 128, 5000].map(of), [17, 23, 24, 31, 31, 31]);
         assert_eq!(of(-5000), 15);
+        assert_eq!(
+            [0, 15, 16, 5000].map(|d| bucket(d, 32, 128)),
+            [0, 15, 16, 31]
+        );
     }
 }

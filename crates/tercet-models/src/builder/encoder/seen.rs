@@ -64,7 +64,7 @@ impl Model<'_> {
         let windowed = spec.layers.iter().any(|layer| layer.window.is_some());
         // Masks of every pair of positions are the same for all texts, whose ends are counted: they would be the largest
         // values of a model otherwise.
-        let by_count = windowed || spec.relative_buckets.is_some();
+        let by_count = windowed || spec.relative.is_some();
         let kv_len = match texts.mask {
             Some(mask) if by_count => {
                 let tokens = b.graph.cast(mask, DType::I32)?;
@@ -72,9 +72,9 @@ impl Model<'_> {
             }
             Some(_) | None => None,
         };
-        let full = match spec.relative_buckets {
-            Some(buckets) => Seen {
-                mask: AttentionMask::Bias(relative_bias(b, self, buckets, &len)?),
+        let full = match spec.relative {
+            Some(terms) => Seen {
+                mask: AttentionMask::Bias(relative_bias(b, self, terms, &len)?),
                 kv_len,
             },
             None => Seen {
@@ -118,7 +118,7 @@ impl Model<'_> {
 }
 
 /// Which positions are at most `window` apart, Bool `[1, len, len]`.
-fn near(b: &mut Builder<'_>, window: usize, len: &Dim) -> Result<Value, ModelError> {
+pub(super) fn near(b: &mut Builder<'_>, window: usize, len: &Dim) -> Result<Value, ModelError> {
     let g = &mut b.graph;
     let all = g.scalar(DType::Bool, 1.0)?;
     let all = g.expand(all, [len.clone(), len.clone()])?;

@@ -1,9 +1,8 @@
 //! The parts of a layer, of encoder and decoder alike.
 
-use tercet::ops::{AttentionOptions, Layout};
-use tercet::{DType, Dim, Type, Value};
+use tercet::Value;
 
-use super::super::decoder::attention::append;
+use super::super::cross::Projections;
 use super::super::decoder::layer::activate;
 use super::super::{Builder, ModelError};
 use crate::config::Activation;
@@ -11,19 +10,21 @@ use crate::config::Activation;
 /// What layer norms add to variances, whatever the configuration says.
 const EPS: f64 = 1e-5;
 
-/// Where keys and values come from.
-pub(super) enum Keys {
-    /// The rows themselves.
-    Own,
-    /// The rows, appended to those before, of `context` at most.
-    Cached {
-        layer: usize,
-        context: usize,
-        start: Value,
-        kv_len: Value,
-    },
-    /// Elsewhere, `[1, positions, heads, head_dim]`.
-    Given([Value; 2]),
+/// The projections of an attention of so many heads.
+pub(super) fn projections(heads: usize, width: usize) -> Projections {
+    Projections {
+        // Keys alone have no bias: it would add the same to all scores of a query.
+        names: [
+            ("q_proj", true),
+            ("k_proj", false),
+            ("v_proj", true),
+            ("out_proj", true),
+        ],
+        heads,
+        head_dim: width / heads,
+        width,
+        scale: None,
+    }
 }
 
 /// A layer norm with gain and bias.
@@ -56,75 +57,6 @@ pub(super) fn feed_forward(
     let h = activate(b, activation, h)?;
     let y = biased(b, &format!("{layer}.fc2"), h, [width, ffn])?;
     plus(b, x, y)
-}
-
-/// Attention of `h`, `[.., len, width]`, projected; of this name, number of heads and width.
-pub(super) fn attend(
-    b: &mut Builder<'_>,
-    (name, heads, width): (&str, usize, usize),
-    h: Value,
-    len: &Dim,
-    keys: Keys,
-) -> Result<Value, ModelError> {
-    let shape = b.graph.ty(h).shape.clone();
-    let q = biased(b, &format!("{name}.q_proj"), h, [width, width])?;
-    let q = by_head(b, q, len, heads, width)?;
-    let of = (name, heads, width);
-    let options = AttentionOptions::new(heads, heads, Layout::Bshd);
-    let (k, v, options) = match keys {
-        Keys::Own => {
-            let [k, v] = keys_and_values(b, of, h, len)?;
-            (k, v, options)
-        }
-        Keys::Cached {
-            layer,
-            context,
-            start,
-            kv_len,
-        } => {
-            let [k, v] = keys_and_values(b, of, h, len)?;
-            let ty = Type::new(DType::F32, [1, context, heads, width / heads]);
-            let k = append(b, &format!("cache.{layer}.k"), k, &ty, start)?;
-            let v = append(b, &format!("cache.{layer}.v"), v, &ty, start)?;
-            (k, v, options.causal().kv_len(kv_len))
-        }
-        Keys::Given([k, v]) => (k, v, options),
-    };
-    let y = b.graph.attention(q, k, v, options)?;
-    let y = b.graph.reshape(y, shape)?;
-    biased(b, &format!("{name}.out_proj"), y, [width, width])
-}
-
-/// Keys and values of `h` by head, `[1, len, heads, head_dim]`.
-pub(super) fn keys_and_values(
-    b: &mut Builder<'_>,
-    (name, heads, width): (&str, usize, usize),
-    h: Value,
-    len: &Dim,
-) -> Result<[Value; 2], ModelError> {
-    // Keys alone have no bias: it would add the same to all scores of a query.
-    let k = b.linear(h, &format!("{name}.k_proj.weight"), None, [width, width])?;
-    let v = biased(b, &format!("{name}.v_proj"), h, [width, width])?;
-    Ok([
-        by_head(b, k, len, heads, width)?,
-        by_head(b, v, len, heads, width)?,
-    ])
-}
-
-fn by_head(
-    b: &mut Builder<'_>,
-    x: Value,
-    len: &Dim,
-    heads: usize,
-    width: usize,
-) -> Result<Value, ModelError> {
-    let shape = [
-        Dim::Known(1),
-        len.clone(),
-        heads.into(),
-        (width / heads).into(),
-    ];
-    Ok(b.graph.reshape(x, shape)?)
 }
 
 fn biased(

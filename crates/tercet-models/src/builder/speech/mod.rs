@@ -17,11 +17,12 @@ use tercet::ops::Window;
 use tercet::scalar::{BinaryFn, UnaryFn};
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Shape, Type, Value};
 
+use super::cross::{Cache, Keys, attend, cross, keys_and_values};
 use super::decoder::layer::activate;
 use super::{Builder, Model, ModelError, Weights};
 use crate::config::speech::{FRAME, HOP};
 use crate::config::{Activation, SpeechSpec};
-use layer::{Keys, attend, feed_forward, layer_norm, plus};
+use layer::{feed_forward, layer_norm, plus, projections};
 
 /// Frames that are computed at once.
 pub(crate) const PART: usize = 1000;
@@ -72,11 +73,6 @@ impl Speech {
     }
 }
 
-/// The names of keys and values of cross attention of a layer.
-pub(crate) fn cross(layer: usize) -> [String; 2] {
-    ["k", "v"].map(|what| format!("cross.{layer}.{what}"))
-}
-
 /// Log-mel features of [`PART`] frames.
 fn features(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
     let mut b = Builder::new(weights, DType::F32);
@@ -108,12 +104,13 @@ fn encoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
     let x = b.graph.transpose(x, &[0, 2, 1])?;
     let table = b.dense("model.encoder.embed_positions.weight", &[positions, width])?;
     let mut x = b.graph.plus(x, table)?;
-    let (heads, len) = (spec.encoder_heads, Dim::Known(positions));
+    let of = projections(spec.encoder_heads, width);
+    let len = Dim::Known(positions);
     for at in 0..spec.encoder_layers {
         let layer = format!("model.encoder.layers.{at}");
         let h = layer_norm(&mut b, &format!("{layer}.self_attn_layer_norm"), width, x)?;
         let name = format!("{layer}.self_attn");
-        let y = attend(&mut b, (&name, heads, width), h, &len, Keys::Own)?;
+        let y = attend(&mut b, (&name, &of), h, &len, Keys::Own)?;
         x = plus(&mut b, x, y)?;
         x = feed_forward(
             &mut b,
@@ -124,9 +121,10 @@ fn encoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
     }
     let x = layer_norm(&mut b, "model.encoder.layer_norm", width, x)?;
     b.graph.output("hidden", x)?;
+    let of = projections(spec.decoder_heads, width);
     for at in 0..spec.decoder_layers {
         let name = format!("model.decoder.layers.{at}.encoder_attn");
-        let parts = layer::keys_and_values(&mut b, (&name, spec.decoder_heads, width), x, &len)?;
+        let parts = keys_and_values(&mut b, (&name, &of), x, &len)?;
         for (name, part) in cross(at).iter().zip(parts) {
             b.graph.output(name, part)?;
         }
@@ -169,18 +167,20 @@ fn decoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
     let at = b.embedding(positions, name, [spec.text_positions, width])?;
     let mut x = b.graph.plus(x, at)?;
     let heads = spec.decoder_heads;
+    let of = projections(heads, width);
     let cross_ty = [1, spec.audio_positions, heads, width / heads];
     for at in 0..spec.decoder_layers {
         let layer = format!("model.decoder.layers.{at}");
         let h = layer_norm(&mut b, &format!("{layer}.self_attn_layer_norm"), width, x)?;
-        let keys = Keys::Cached {
+        let keys = Keys::Cached(Cache {
             layer: at,
             context: spec.text_positions,
             start,
             kv_len,
-        };
+            bias: None,
+        });
         let name = format!("{layer}.self_attn");
-        let y = attend(&mut b, (&name, heads, width), h, &len, keys)?;
+        let y = attend(&mut b, (&name, &of), h, &len, keys)?;
         x = plus(&mut b, x, y)?;
         let h = layer_norm(
             &mut b,
@@ -192,7 +192,7 @@ fn decoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
         let [k, v] = cross(at);
         let keys = Keys::Given([given(&k)?, given(&v)?]);
         let name = format!("{layer}.encoder_attn");
-        let y = attend(&mut b, (&name, heads, width), h, &len, keys)?;
+        let y = attend(&mut b, (&name, &of), h, &len, keys)?;
         x = plus(&mut b, x, y)?;
         x = feed_forward(
             &mut b,

@@ -15,6 +15,7 @@
 use tercet::ops::AttentionMask;
 use tercet::{DType, Dim, Type, Value};
 
+use super::super::decoder::check_causal;
 use super::super::decoder::layer::{
     Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables,
 };
@@ -123,6 +124,7 @@ impl Training {
         weights: &Weights,
         options: &DecoderTrainingOptions,
     ) -> Result<Training, ModelError> {
+        check_causal(config)?;
         let rows = options.rows(config)?;
         let terms = LossTerms {
             smoothing: options.label_smoothing,
@@ -193,7 +195,10 @@ fn hidden(
     let positions = not_negative(&mut b.graph, positions)?;
     let ropes = rope_tables(b, config, config.context, positions)?;
     let shared = Shared {
-        attend: Attend::Whole(masks),
+        attend: Attend::Whole {
+            masks,
+            kv_len: None,
+        },
         ropes,
         batch,
         len,

@@ -111,7 +111,8 @@ pub struct LayerSpec {
     pub mixer: Mixer,
     /// Whether there is a feed-forward network.
     pub feed_forward: bool,
-    /// Of how many keys, its own included, a query sees the last; all before it where there is none.
+    /// Of how many keys, its own included, a query sees the last; all before it where there is none. In a model that sees both
+    /// ways ([`DecoderSpec::bidirectional`](crate::DecoderSpec::bidirectional)) how many positions either way.
     pub window: Option<usize>,
     /// Which of the model's [`DecoderSpec::ropes`](crate::DecoderSpec::ropes) turns queries and keys; none leaves them as they are.
     pub rope: Option<usize>,

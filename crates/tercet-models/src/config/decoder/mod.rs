@@ -120,6 +120,9 @@ pub struct DecoderSpec {
     pub sinks: bool,
     /// Whether rows of a table, one for each position of the context, are added to embeddings.
     pub learned_positions: bool,
+    /// Whether tokens see those after them, too: the model embeds texts and writes none. A layer's window then is how many
+    /// positions either way a query sees.
+    pub bidirectional: bool,
     /// Whether Q, K and V are rows of one projection.
     pub fused_qkv: bool,
     /// Whether the rows of that projection are, for the first key and value head, its queries, its key and its value, then
@@ -204,6 +207,7 @@ impl DecoderSpec {
             states: None,
             sinks: false,
             learned_positions: false,
+            bidirectional: false,
             qkv_by_group: false,
             fused_gate_up: false,
             attention_scale: None,

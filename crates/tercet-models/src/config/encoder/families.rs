@@ -3,8 +3,8 @@
 use super::super::{ConfigError, Fields, ensure};
 use super::part::Names;
 use super::patches::PatchRow;
-use super::{EncoderPart, EncoderSpec, Positions, TokenTypes};
-use super::{modern, towers};
+use super::{EncoderPart, EncoderSpec, Positions, RelativeTerms, TokenTypes};
+use super::{modern, t5, towers};
 use crate::config::decoder::Activation;
 
 /// What a family's `config.json` calls what all of them have; any one of several names.
@@ -12,8 +12,12 @@ pub(super) struct Spelled {
     pub(super) hidden: &'static [&'static str],
     pub(super) layers: &'static [&'static str],
     pub(super) heads: &'static [&'static str],
+    /// The size of a head, where it need not be the width over the heads.
+    pub(super) head_dim: Option<&'static str>,
     pub(super) ffn: &'static [&'static str],
     pub(super) context: &'static [&'static str],
+    /// Positions of models that do not say.
+    pub(super) typical_context: Option<usize>,
     pub(super) eps: &'static [&'static str],
     pub(super) activation: &'static [&'static str],
 }
@@ -23,8 +27,10 @@ pub(super) const COMMON: Spelled = Spelled {
     hidden: &["hidden_size"],
     layers: &["num_hidden_layers"],
     heads: &["num_attention_heads"],
+    head_dim: None,
     ffn: &["intermediate_size"],
     context: &["max_position_embeddings"],
+    typical_context: None,
     eps: &["layer_norm_eps"],
     activation: &["hidden_act"],
 };
@@ -37,6 +43,8 @@ pub(crate) struct FamilyRow {
     pub(super) spelled: Spelled,
     /// How its encoders read pictures; those of texts do not.
     pub(super) patches: Option<PatchRow>,
+    /// Whether its folders may have a decoder beside the encoder.
+    pub(super) with_decoder: bool,
     /// What tensors of the encoder begin with in checkpoints that have a head.
     pub(super) prefix: &'static str,
     /// What its folders call parts otherwise than those of BERT.
@@ -58,7 +66,7 @@ pub(crate) struct FamilyRow {
 pub struct EncoderFamily(usize);
 
 /// Those of texts; BERT is the first. Towers of other models stand behind them.
-const FAMILIES: [&FamilyRow; 8] = [
+const FAMILIES: [&FamilyRow; 9] = [
     &BERT,
     &ROBERTA,
     &XLM_ROBERTA,
@@ -67,6 +75,7 @@ const FAMILIES: [&FamilyRow; 8] = [
     &ELECTRA,
     &modern::MODERNBERT,
     &modern::NOMIC_BERT,
+    &t5::T5,
 ];
 
 impl EncoderFamily {
@@ -75,6 +84,11 @@ impl EncoderFamily {
     /// The `model_type` of its folders.
     pub fn model_type(self) -> &'static str {
         self.get().model_type
+    }
+
+    /// Whether its folders may have a decoder beside the encoder.
+    pub(crate) fn has_decoder(self) -> bool {
+        self.get().with_decoder
     }
 
     /// The row of the table.
@@ -119,6 +133,7 @@ pub(super) const BERT: FamilyRow = FamilyRow {
     model_type: "bert",
     spelled: COMMON,
     patches: None,
+    with_decoder: false,
     prefix: "bert.",
     names: &[],
     old_names: &[],
@@ -187,7 +202,10 @@ const MPNET: FamilyRow = FamilyRow {
     defaults: |spec| {
         spec.pad = 1;
         spec.token_types = TokenTypes::None;
-        spec.relative_buckets = Some(32);
+        spec.relative = Some(RelativeTerms {
+            buckets: 32,
+            farthest: 128,
+        });
     },
     json: |fields, spec| {
         // Both are constants of the reference implementation, whatever the file says of the table.
@@ -207,8 +225,10 @@ const DISTILBERT: FamilyRow = FamilyRow {
         hidden: &["dim"],
         layers: &["n_layers"],
         heads: &["n_heads"],
+        head_dim: None,
         ffn: &["hidden_dim"],
         context: &["max_position_embeddings"],
+        typical_context: None,
         eps: &[],
         activation: &["activation"],
     },

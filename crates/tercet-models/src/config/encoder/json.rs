@@ -56,22 +56,32 @@ fn common(fields: &Fields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigE
     fields.only("position_embedding_type", "\"absolute\"", |v| {
         v.as_str() == Some("absolute")
     })?;
-    for name in ["is_decoder", "add_cross_attention", "is_encoder_decoder"] {
+    for name in ["is_decoder", "add_cross_attention"] {
         fields.only(name, "false", |v| v.as_bool() == Some(false))?;
     }
+    let with_decoder = fields.opt_bool("is_encoder_decoder")?.unwrap_or(false);
+    fields.only("is_encoder_decoder", "false", |_| {
+        !with_decoder || family.with_decoder
+    })?;
     let Spelled {
         hidden,
         layers,
         heads,
+        head_dim,
         ffn,
         context,
+        typical_context,
         eps,
         activation,
     } = family.spelled;
     let patches = family.patches.map(|of| of.read(fields)).transpose()?;
     let (vocab, context) = match &patches {
         Some(patches) => (0, patches.positions()),
-        None => (fields.size("vocab_size")?, size(fields, context)?),
+        None => {
+            let said = opt_size(fields, context)?.or(typical_context);
+            let context = fields.required(context.first().copied().unwrap_or("context"), said)?;
+            (fields.size("vocab_size")?, context)
+        }
     };
     let mut spec = EncoderSpec::bert(EncoderDims {
         hidden: size(fields, hidden)?,
@@ -86,12 +96,7 @@ fn common(fields: &Fields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigE
         context,
     });
     spec.patches = patches;
-    ensure(spec.hidden.is_multiple_of(spec.heads), || {
-        format!(
-            "a width of {} is not a multiple of {} heads",
-            spec.hidden, spec.heads
-        )
-    })?;
+    spec.head_dim = size_of_heads(fields, head_dim, &spec)?;
     spec.family = id;
     (family.defaults)(&mut spec);
     for name in eps {
@@ -120,8 +125,35 @@ fn common(fields: &Fields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigE
     Ok(spec)
 }
 
+/// Elements of a head: what this field says, or the width over the heads.
+fn size_of_heads(
+    fields: &Fields<'_>,
+    name: Option<&'static str>,
+    spec: &EncoderSpec,
+) -> Result<usize, ConfigError> {
+    let own = name.map(|name| fields.opt_size(name)).transpose()?;
+    if let Some(own) = own.flatten() {
+        return Ok(own);
+    }
+    let (hidden, heads) = (spec.hidden, spec.heads);
+    ensure(hidden.is_multiple_of(heads), || {
+        format!("a width of {hidden} is not a multiple of {heads} heads")
+    })?;
+    Ok(hidden / heads)
+}
+
 /// The size under one of these names; where a file has several, they must agree.
 fn size(fields: &Fields<'_>, names: &'static [&'static str]) -> Result<usize, ConfigError> {
+    let [first, ..] = names else {
+        unreachable!("invariant: every size has a name");
+    };
+    fields.required(first, opt_size(fields, names)?)
+}
+
+fn opt_size(
+    fields: &Fields<'_>,
+    names: &'static [&'static str],
+) -> Result<Option<usize>, ConfigError> {
     let mut found: Option<(&str, usize)> = None;
     for name in names {
         let Some(size) = fields.opt_size(name)? else {
@@ -134,10 +166,7 @@ fn size(fields: &Fields<'_>, names: &'static [&'static str]) -> Result<usize, Co
         }
         found = Some((name, size));
     }
-    let [first, ..] = names else {
-        unreachable!("invariant: every size has a name");
-    };
-    fields.required(first, found.map(|(_, size)| size))
+    Ok(found.map(|(_, size)| size))
 }
 
 /// The nonlinearity that a field names.

@@ -9,6 +9,7 @@ mod json;
 mod modern;
 mod part;
 mod patches;
+mod t5;
 mod tensors;
 mod towers;
 
@@ -41,6 +42,19 @@ pub enum Positions {
     },
     /// By rotary embeddings alone.
     Rotary,
+    /// By terms of the scores alone ([`EncoderSpec::relative`]).
+    Distances,
+}
+
+/// Terms of the scores by the distance of query and key: every head has one for each bucket of distances. Near distances have
+/// a bucket each, farther ones share logarithmic buckets (Raffel and others, "Exploring the limits of transfer learning",
+/// 2020).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RelativeTerms {
+    /// How many buckets there are; half of them for each direction where tokens see both ways.
+    pub buckets: usize,
+    /// Distances from here on share the last one.
+    pub farthest: usize,
 }
 
 /// What is added to the embedding of a token for the segment it is in.
@@ -172,8 +186,10 @@ pub struct EncoderSpec {
     /// Whether the results of attention and feed-forward network are multiplied with a vector each (Touvron and others, "Going
     /// deeper with image transformers", 2021).
     pub layer_scale: bool,
-    /// Buckets of distances, for each of which every head has a term of the scores (MPNet).
-    pub relative_buckets: Option<usize>,
+    /// Terms of the scores by distance.
+    pub relative: Option<RelativeTerms>,
+    /// The factor of the scores; `head_dim^-0.5` where there is none.
+    pub attention_scale: Option<f64>,
     /// What segments add.
     pub token_types: TokenTypes,
     /// The rotary embeddings that layers choose from.
@@ -235,7 +251,8 @@ impl EncoderSpec {
             visible: Visible::Tokens,
             embedding_norm: true,
             layer_scale: false,
-            relative_buckets: None,
+            relative: None,
+            attention_scale: None,
             token_types: TokenTypes::BySegment { rows: 2 },
             ropes: Vec::new(),
             norm: Norm {
@@ -306,6 +323,11 @@ impl EncoderSpec {
         })?;
         for rope in &self.ropes {
             rope.check(self.head_dim)?;
+        }
+        if let Some(RelativeTerms { buckets, farthest }) = self.relative {
+            ensure(buckets.is_multiple_of(4) && farthest > buckets, || {
+                format!("{buckets} buckets of distances up to {farthest}")
+            })?;
         }
         Ok(())
     }

@@ -149,8 +149,10 @@ pub(super) const NOMIC_BERT: FamilyRow = FamilyRow {
         hidden: &["hidden_size", "n_embd"],
         layers: &["num_hidden_layers", "n_layer"],
         heads: &["num_attention_heads", "n_head"],
+        head_dim: Some("head_dim"),
         ffn: &["intermediate_size", "n_inner"],
         context: &["max_position_embeddings", "n_positions"],
+        typical_context: None,
         eps: &["layer_norm_eps", "layer_norm_epsilon"],
         activation: &["hidden_act"],
     },
@@ -214,9 +216,6 @@ pub(super) const NOMIC_BERT: FamilyRow = FamilyRow {
 fn nomic_bert(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
     spec.old_names = fields.get("n_embd").is_some();
     spec.fused_qkv = spec.old_names;
-    if let Some(head_dim) = fields.opt_size("head_dim")? {
-        spec.head_dim = head_dim;
-    }
     only_false(
         fields,
         &[

@@ -101,7 +101,7 @@ impl EncoderPart {
             },
             EncoderPart::PositionTable => match spec.positions {
                 Positions::Learned { rows } | Positions::AfterPadding { rows } => [rows, embedding],
-                Positions::Rotary => [0, embedding],
+                Positions::Rotary | Positions::Distances => [0, embedding],
             },
             EncoderPart::EmbeddingNorm => [1, embedding],
             EncoderPart::PatchProjection => {
@@ -112,7 +112,7 @@ impl EncoderPart {
             }
             EncoderPart::PatchPositions => [spec.context, hidden],
             EncoderPart::EmbeddingProjection => [hidden, embedding],
-            EncoderPart::RelativeBias => [spec.relative_buckets.unwrap_or(0), spec.heads],
+            EncoderPart::RelativeBias => [spec.relative.map_or(0, |of| of.buckets), spec.heads],
             EncoderPart::Query | EncoderPart::Key | EncoderPart::Value => [q, hidden],
             EncoderPart::Qkv => [3 * q, hidden],
             EncoderPart::AttentionOutput => [hidden, q],
@@ -205,13 +205,17 @@ impl EncoderPart {
         if spec.token_types != TokenTypes::None {
             parts.push(EncoderPart::Types);
         }
-        if spec.positions != Positions::Rotary && spec.patches.is_none() {
+        let has_table = match spec.positions {
+            Positions::Learned { .. } | Positions::AfterPadding { .. } => spec.patches.is_none(),
+            Positions::Rotary | Positions::Distances => false,
+        };
+        if has_table {
             parts.push(EncoderPart::PositionTable);
         }
         if spec.embedding != spec.hidden {
             parts.push(EncoderPart::EmbeddingProjection);
         }
-        if spec.relative_buckets.is_some() {
+        if spec.relative.is_some() {
             parts.push(EncoderPart::RelativeBias);
         }
         if spec.placement == EncoderNorms::Before {

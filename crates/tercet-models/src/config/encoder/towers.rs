@@ -207,6 +207,7 @@ const DINOV2: FamilyRow = FamilyRow {
         bias: true,
         interpolated: true,
     }),
+    with_decoder: false,
     prefix: "dinov2.",
     names: &[
         (

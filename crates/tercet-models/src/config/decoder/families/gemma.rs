@@ -1,6 +1,6 @@
 //! Gemma (2024): embeddings times the root of the width, gains that are added to 1, a gate of GELU. Gemma 2: norms around
 //! each half, soft caps, every other layer with a window. Gemma 3: norms of the heads of queries and keys, five layers with
-//! a window and a rotary embedding of their own to one without.
+//! a window and a rotary embedding of their own to one without; EmbeddingGemma is one whose tokens see both ways.
 
 use super::llama::LLAMA;
 use super::{FamilyRow, no_keys};
@@ -79,9 +79,8 @@ pub(super) const GEMMA3: FamilyRow = FamilyRow {
         fields.only("hidden_act", "gelu_pytorch_tanh", |v| {
             v.as_str() == Some("gelu_pytorch_tanh")
         })?;
-        fields.only("use_bidirectional_attention", "false", |v| {
-            v.as_bool() == Some(false)
-        })?;
+        let both_ways = fields.opt_bool("use_bidirectional_attention")?;
+        spec.bidirectional = both_ways.unwrap_or(false);
         biases(fields, spec)?;
         caps_and_scale(fields, spec)?;
         let local = fields.opt_positive("rope_local_base_freq")?;
@@ -93,7 +92,15 @@ pub(super) const GEMMA3: FamilyRow = FamilyRow {
         let step = own
             .or(fields.opt_size("_sliding_window_pattern")?)
             .unwrap_or(STEP);
-        windows(fields, spec, |i| !(i + 1).is_multiple_of(step))
+        windows(fields, spec, |i| !(i + 1).is_multiple_of(step))?;
+        if spec.bidirectional {
+            // The whole of the window is given, half of it lies on either side.
+            fields.size("sliding_window")?;
+            for layer in &mut spec.layers {
+                layer.window = layer.window.map(|whole| whole / 2);
+            }
+        }
+        Ok(())
     },
     keys: of_gemma3,
     ..GEMMA2

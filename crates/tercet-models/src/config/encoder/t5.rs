@@ -1,0 +1,152 @@
+//! Encoders that stand before a decoder.
+
+use super::super::{ConfigError, Fields, ensure};
+use super::families::{BERT, COMMON, FamilyRow, Spelled};
+use super::{EncoderNorms, EncoderPart, EncoderSpec, Positions, RelativeTerms, TokenTypes};
+use crate::config::decoder::{Activation, FeedForward, NormKind};
+
+/// T5 (Raffel and others, "Exploring the limits of transfer learning", 2020) and those after it (1.1, Flan): norms before
+/// that divide by the root of the mean square, terms of the scores by distance in place of positions, scores that are not
+/// scaled, no biases. Its first models have a plain feed-forward network.
+pub(super) const T5: FamilyRow = FamilyRow {
+    model_type: "t5",
+    spelled: Spelled {
+        hidden: &["d_model"],
+        layers: &["num_layers"],
+        heads: &["num_heads"],
+        head_dim: Some("d_kv"),
+        ffn: &["d_ff"],
+        context: &["n_positions"],
+        typical_context: Some(512),
+        eps: &["layer_norm_epsilon"],
+        activation: &[],
+        ..COMMON
+    },
+    with_decoder: true,
+    prefix: "",
+    names: &[
+        (EncoderPart::Words, "shared"),
+        (
+            EncoderPart::RelativeBias,
+            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        ),
+        (
+            EncoderPart::Query,
+            "encoder.block.{}.layer.0.SelfAttention.q",
+        ),
+        (EncoderPart::Key, "encoder.block.{}.layer.0.SelfAttention.k"),
+        (
+            EncoderPart::Value,
+            "encoder.block.{}.layer.0.SelfAttention.v",
+        ),
+        (
+            EncoderPart::AttentionOutput,
+            "encoder.block.{}.layer.0.SelfAttention.o",
+        ),
+        (
+            EncoderPart::AttentionNorm,
+            "encoder.block.{}.layer.0.layer_norm",
+        ),
+        (
+            EncoderPart::Gate,
+            "encoder.block.{}.layer.1.DenseReluDense.wi_0",
+        ),
+        (
+            EncoderPart::Up,
+            "encoder.block.{}.layer.1.DenseReluDense.wi_1",
+        ),
+        (
+            EncoderPart::Down,
+            "encoder.block.{}.layer.1.DenseReluDense.wo",
+        ),
+        (EncoderPart::FfnNorm, "encoder.block.{}.layer.1.layer_norm"),
+        (EncoderPart::FinalNorm, "encoder.final_layer_norm"),
+    ],
+    old_names: &[(
+        EncoderPart::Up,
+        "encoder.block.{}.layer.1.DenseReluDense.wi",
+    )],
+    // Of the decoder, and of heads; embeddings are one table under three names.
+    heads: &[
+        "decoder.",
+        "lm_head.",
+        "classification_head.",
+        "encoder.embed_tokens.",
+    ],
+    harmless: &[
+        // About the decoder, which reads them itself, and about texts that are written.
+        "decoder_start_token_id",
+        "num_decoder_layers",
+        "scale_decoder_outputs",
+        "task_specific_params",
+        "dropout_rate",
+        "initializer_factor",
+    ],
+    defaults: |spec| {
+        spec.positions = Positions::Distances;
+        spec.token_types = TokenTypes::None;
+        spec.embedding_norm = false;
+        spec.placement = EncoderNorms::Before;
+        spec.norm.kind = NormKind::Rms;
+        spec.norm.eps = 1e-6;
+        spec.norm.bias = false;
+        (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (false, false, false);
+        spec.attention_scale = Some(1.0);
+        spec.relative = Some(RelativeTerms {
+            buckets: 32,
+            farthest: 128,
+        });
+    },
+    json: t5,
+    ..BERT
+};
+
+fn t5(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+    if let Some(terms) = &mut spec.relative {
+        let buckets = fields.opt_size("relative_attention_num_buckets")?;
+        let farthest = fields.opt_size("relative_attention_max_distance")?;
+        terms.buckets = buckets.unwrap_or(terms.buckets);
+        terms.farthest = farthest.unwrap_or(terms.farthest);
+    }
+    let found = fields.opt_str("feed_forward_proj")?.unwrap_or("relu");
+    let (gated, name) = match found.strip_prefix("gated-") {
+        Some(name) => (true, name),
+        None => (false, found),
+    };
+    // The reference means the approximation by a gated GELU alone.
+    let own = match (name, gated) {
+        ("gelu", true) => "gelu_new",
+        (name, _) => name,
+    };
+    let activation = match own {
+        "relu" => Some(Activation::Relu),
+        "gelu" => Some(Activation::Gelu),
+        "gelu_new" => Some(Activation::GeluTanh),
+        "silu" | "swish" => Some(Activation::Silu),
+        _ => None,
+    };
+    let supported = "relu, gelu, gelu_new, silu or swish, with `gated-` before it or without";
+    fields.only("feed_forward_proj", supported, |_| activation.is_some())?;
+    // Refused above where there is none.
+    let activation = activation.unwrap_or(Activation::Relu);
+    spec.feed_forward = match gated {
+        true => FeedForward::Gated(activation),
+        false => FeedForward::Plain(activation),
+    };
+    spec.old_names = !gated;
+    // The library writes what follows from that field beside it.
+    let said = fields.opt_bool("is_gated_act")?;
+    ensure(said.is_none_or(|said| said == gated), || {
+        format!(
+            "is_gated_act is {}, but feed_forward_proj is {found}",
+            !gated
+        )
+    })?;
+    let said = fields.opt_str("dense_act_fn")?;
+    ensure(said.is_none_or(|said| said == own), || {
+        format!(
+            "dense_act_fn is {}, but feed_forward_proj is {found}",
+            said.unwrap_or_default()
+        )
+    })
+}
