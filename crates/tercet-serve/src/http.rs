@@ -137,6 +137,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(openai::completions::handle))
         .route("/v1/chat/completions", post(openai::chat::handle))
         .route("/v1/embeddings", post(openai::embeddings::handle))
+        .route("/v1/rerank", post(openai::rerank::handle));
+    #[cfg(feature = "audio")]
+    let closed = closed.route(
+        "/v1/audio/transcriptions",
+        post(openai::transcriptions::handle),
+    );
+    let closed = closed
         .route("/v2", get(oip::server))
         .route("/v2/health/live", get(oip::healthy))
         .route("/v2/health/ready", get(oip::healthy))
@@ -195,13 +202,15 @@ async fn counted(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 
 /// The route of a path, so that clients cannot make rows of metrics.
 fn route_of(path: &str) -> &'static str {
-    const PLAIN: [&str; 9] = [
+    const PLAIN: [&str; 11] = [
         "/health",
         "/metrics",
         "/v1/models",
         "/v1/completions",
         "/v1/chat/completions",
         "/v1/embeddings",
+        "/v1/rerank",
+        "/v1/audio/transcriptions",
         "/v2",
         "/v2/health/live",
         "/v2/health/ready",

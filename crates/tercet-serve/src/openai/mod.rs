@@ -8,4 +8,7 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod models;
+pub(crate) mod rerank;
 mod sampling;
+#[cfg(feature = "audio")]
+pub(crate) mod transcriptions;
