@@ -28,11 +28,7 @@ impl Form {
     pub(crate) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Form, Refusal> {
         if is_of_other_site(headers) {
             let message = "forms of pages of other sites are refused";
-            return Err(Refusal::new(
-                StatusCode::FORBIDDEN,
-                "cross_origin",
-                message,
-            ));
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "cross_origin", message));
         }
         let bytes = app.body(headers, body, &["multipart/form-data"]).await?;
         let bad = |e: &dyn std::fmt::Display| Refusal::bad(format!("the body is no form: {e}"));
@@ -59,7 +55,12 @@ impl Form {
                 return Err(Refusal::bad("a part of the form has no name"));
             };
             if name == "file" {
-                let called: String = part.file_name().unwrap_or("file").chars().take(64).collect();
+                let called: String = part
+                    .file_name()
+                    .unwrap_or("file")
+                    .chars()
+                    .take(64)
+                    .collect();
                 let bytes = part.bytes().await.map_err(|e| bad(&e.body_text()))?;
                 if file.replace((called, bytes)).is_some() {
                     return Err(twice(&name));

@@ -22,6 +22,7 @@ mod form;
 mod graph;
 mod http;
 mod language;
+mod likely;
 mod metrics;
 mod models;
 mod oip;

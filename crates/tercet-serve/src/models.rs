@@ -68,12 +68,11 @@ impl Models {
             }
             Family::Encoder => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
             #[cfg(feature = "audio")]
-            Family::Speech => {
-                Model::Speech(Transcriber::load(name, &files, &placement, options)?)
-            }
+            Family::Speech => Model::Speech(Transcriber::load(name, &files, &placement, options)?),
             #[cfg(not(feature = "audio"))]
             Family::Speech => {
-                let reason = "speech recognizers are served by what was built with the feature `audio`";
+                let reason =
+                    "speech recognizers are served by what was built with the feature `audio`";
                 let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
                 let name = name.to_string();
                 return Err(ServeError::Model { name, source });

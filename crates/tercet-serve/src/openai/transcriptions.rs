@@ -78,9 +78,8 @@ pub(crate) async fn handle(
 }
 
 fn answer(format: Format, transcript: &Transcript) -> Response {
-    let plain = |kind: &'static str, text: String| {
-        ([(header::CONTENT_TYPE, kind)], text).into_response()
-    };
+    let plain =
+        |kind: &'static str, text: String| ([(header::CONTENT_TYPE, kind)], text).into_response();
     let text = transcript.text();
     let text = text.trim();
     match format {

@@ -4,5 +4,8 @@
 mod clients;
 mod graphs;
 mod limits;
+mod rerank;
 mod server;
+#[cfg(feature = "audio")]
+mod speech;
 mod texts;
