@@ -214,13 +214,10 @@ fn tokens(
     let of_tools = tools.map(Tools::spelled);
     let said = messages.iter().flat_map(|said| &said.texts);
     for text in said.chain(&of_tools) {
-        let plain = tokenizer
-            .encode(text, false)
-            .map_err(|e| Refusal::failed(&e))?;
-        let literal = tokenizer
-            .encode_literally(text, false)
-            .map_err(|e| Refusal::failed(&e))?;
-        if plain != literal {
+        if tokenizer
+            .spells_special(text)
+            .map_err(|e| Refusal::failed(&e))?
+        {
             return Err(Refusal::bad(
                 "a message or a tool spells a special token of the model, which could end its turn; leave it out",
             ));

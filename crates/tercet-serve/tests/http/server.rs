@@ -83,6 +83,12 @@ pub(crate) fn start(options: ServeOptions) -> Running {
 
 /// A server of these folders of the test data, each under its own name.
 pub(crate) fn start_folders(folders: &[&str], options: ServeOptions) -> Running {
+    let paths: Vec<String> = folders.iter().map(|folder| data(folder)).collect();
+    start_paths(&paths, options)
+}
+
+/// A server of these folders, each under its own name.
+pub(crate) fn start_paths(paths: &[String], options: ServeOptions) -> Running {
     let placement = Placement {
         device: Device::cpu(),
         dtype: DType::F32,
@@ -90,9 +96,9 @@ pub(crate) fn start_folders(folders: &[&str], options: ServeOptions) -> Running 
         context: None,
     };
     let mut models = Models::new();
-    for folder in folders {
-        let files = ModelFiles::open(data(folder)).unwrap();
-        let (_, name) = folder.rsplit_once('/').unwrap();
+    for path in paths {
+        let files = ModelFiles::open(path).unwrap();
+        let (_, name) = path.rsplit_once('/').unwrap();
         models
             .add_model(name, files, placement.clone(), &options)
             .unwrap();

@@ -112,6 +112,11 @@ impl Classifier {
         };
     }
 
+    /// Makes other scores of logits, from the next texts on.
+    pub fn set_scoring(&mut self, scoring: Scoring) {
+        self.scoring = scoring;
+    }
+
     /// Tokens of the longest text, or pair of texts.
     pub fn most_tokens(&self) -> usize {
         self.most
