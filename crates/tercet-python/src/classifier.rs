@@ -137,7 +137,9 @@ impl PyClassifier {
         truncate: bool,
     ) -> PyResult<Vec<(usize, f32)>> {
         if self.head.of_tokens {
-            return Self::refused("the model tells classes of tokens; one that ranks has one score");
+            return Self::refused(
+                "the model tells classes of tokens; one that ranks has one score",
+            );
         }
         let how = (self.head.ranking, truncate);
         let scores = self.with(py, how, |of, progress| {
@@ -169,6 +171,9 @@ impl PyClassifier {
             "texts"
         };
         let classes = self.head.labels.len();
-        format!("<tercet.Classifier: {classes} classes of {of}, at most {} tokens>", self.max_len)
+        format!(
+            "<tercet.Classifier: {classes} classes of {of}, at most {} tokens>",
+            self.max_len
+        )
     }
 }

@@ -66,10 +66,7 @@ impl PyEncoder {
         let embeddings = py.detach(|| {
             let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
             embedder.set_cutting(truncate);
-            embedder.embed(
-                &texts,
-                &mut |_| go_on(&mut interrupt),
-            )
+            embedder.embed(&texts, &mut |_| go_on(&mut interrupt))
         });
         if let Some(e) = interrupt {
             return Err(e);

@@ -62,9 +62,8 @@ fn written(
 
 impl PyGeneration {
     pub(crate) fn start(shared: Arc<Shared>, request: Request) -> PyResult<PyGeneration> {
-        let work = move |send: &mut dyn FnMut(Option<String>) -> bool| {
-            written(&shared, &request, send)
-        };
+        let work =
+            move |send: &mut dyn FnMut(Option<String>) -> bool| written(&shared, &request, send);
         Ok(PyGeneration(Stream::start("tercet-generate", work)?))
     }
 }

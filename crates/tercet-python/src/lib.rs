@@ -10,9 +10,11 @@
 //! this crate is built by `cargo test --workspace`: `cargo xtask python` builds and tests it.
 
 mod array;
+mod classifier;
 mod device;
 mod encoder;
 mod errors;
+mod generation;
 mod graph;
 mod html;
 mod language;
@@ -21,6 +23,10 @@ mod onnx;
 mod operator;
 mod report;
 mod session;
+mod speech;
+mod stream;
+#[cfg(feature = "train")]
+mod train;
 mod value;
 
 use std::collections::BTreeMap;
@@ -31,8 +37,8 @@ use pyo3::prelude::*;
 use tercet::DType;
 use tercet_models::{Family, ModelFiles, Products};
 
-/// Opens a model or a graph: a graph in text form (`.tercet`), a GGUF file, a Hugging Face folder of a language model or
-/// of a sentence encoder, an ONNX model.
+/// Opens a model or a graph: a graph in text form (`.tercet`), a GGUF file, a Hugging Face folder of a language model, of
+/// a sentence encoder, of a classifier or of a speech recognizer, an ONNX model.
 ///
 /// `dtype` is `auto` by default: language models compute in f32, but rows of prompts are multiplied in f16 or bf16 where
 /// weights and device gain by it; encoders compute in f32.
@@ -106,15 +112,23 @@ fn load<'py>(
             "models of pictures have no class in Python; `tercet embed` and `tercet classify` run them"
                 .to_string(),
         ))),
+        Family::Encoder if classifier::PyClassifier::is(&files) => {
+            let model =
+                py.detach(|| classifier::PyClassifier::open(&files, &device, dtype, context));
+            Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
+        }
         Family::Encoder => {
             let model = py.detach(|| encoder::PyEncoder::open(&files, &device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
         Family::Speech => {
-            let reason =
-                "speech recognizers are not there in Python; `tercet transcribe` runs them";
-            let unsupported = tercet_models::ModelError::Unsupported(reason.to_string());
-            Err(errors::model(unsupported))
+            if context.is_some() || products == Products::Exact {
+                return Err(PyValueError::new_err(
+                    "a speech recognizer takes no dtype or context: it computes in f32",
+                ));
+            }
+            let model = py.detach(|| speech::PyRecognizer::open(&files, &device));
+            Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
     }
 }
@@ -151,8 +165,18 @@ fn _tercet(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<report::PyExplanation>()?;
     module.add_class::<report::PyVerification>()?;
     module.add_class::<language::PyLanguageModel>()?;
-    module.add_class::<language::PyGeneration>()?;
+    module.add_class::<generation::PyGeneration>()?;
     module.add_class::<encoder::PyEncoder>()?;
+    module.add_class::<classifier::PyClassifier>()?;
+    module.add_class::<speech::PyRecognizer>()?;
+    module.add_class::<speech::PyTranscription>()?;
+    module.add_class::<speech::PySegment>()?;
+    module.add_class::<report::PyTrace>()?;
+    #[cfg(feature = "train")]
+    {
+        module.add_function(wrap_pyfunction!(train::train, module)?)?;
+        module.add_class::<train::PyTrainer>()?;
+    }
     module.add_class::<onnx::PyOnnxModel>()?;
     errors::register(module)
 }

@@ -258,7 +258,9 @@ impl PySegment {
     }
 
     fn __repr__(&self) -> String {
-        let Segment { start, end, text, .. } = &self.0;
+        let Segment {
+            start, end, text, ..
+        } = &self.0;
         format!("<tercet.Segment {start:.2} to {end:.2} s: {text:?}>")
     }
 }
