@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use tercet::train::{
-    AdamW, Evaluator, LossScale, Schedule, StepOptions, TrainStep, Trainable, Trainer, Weights,
+    AdamW, Evaluator, LossScale, Schedule, StepError, StepOptions, TrainError, TrainStep,
+    Trainable, Trainer, Weights,
 };
 use tercet::{CompileOptions, DType, Device, Tensor};
 use tercet_models::dataset::{
@@ -61,7 +62,8 @@ struct Wish {
 /// Why a training cannot begin.
 enum Failure {
     Model(Error),
-    Train(tercet::train::TrainError),
+    Train(TrainError),
+    Step(StepError),
 }
 
 impl<E: Into<Error>> From<E> for Failure {
@@ -75,6 +77,7 @@ impl Failure {
         match self {
             Failure::Model(e) => errors::model(e),
             Failure::Train(e) => errors::train(e),
+            Failure::Step(e) => errors::raise::<errors::TrainError>(&e),
         }
     }
 }
@@ -112,7 +115,7 @@ fn prepare(
         ..DecoderTrainingOptions::new(wish.batch, seq, wish.tuning.clone())
     };
     let training = Training::decoder(&config, &files.weights(), &options)?;
-    let trainer = trainer(device, &training, wish).map_err(Failure::Train)?;
+    let trainer = trainer(device, &training, wish)?;
     let held = match held {
         None => None,
         Some(held) => {
@@ -144,11 +147,7 @@ fn prepare(
     Ok((inner, notes))
 }
 
-fn trainer(
-    device: &Device,
-    training: &Training,
-    wish: &Wish,
-) -> Result<Trainer, tercet::train::TrainError> {
+fn trainer(device: &Device, training: &Training, wish: &Wish) -> Result<Trainer, Failure> {
     let step = StepOptions {
         clip_norm: Some(wish.clip),
         loss_scale: (wish.dtype == DType::F16).then(LossScale::default),
@@ -162,17 +161,21 @@ fn trainer(
         weight_decay: wish.weight_decay,
         ..AdamW::default()
     };
-    let step = TrainStep::build(&training.graph, training.loss, &names, &adamw, &step)?;
+    let step = TrainStep::build(&training.graph, training.loss, &names, &adamw, &step);
+    let step = step.map_err(Failure::Step)?;
     let schedule = Schedule::cosine(wish.rate, wish.warmup, wish.steps);
-    let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
-    for (name, tensor) in &training.params {
-        trainer.set_param(name, tensor.clone())?;
-    }
-    for (name, tensor) in &training.trainables {
-        trainer.set_state(name, tensor)?;
-    }
-    trainer.set_seed(wish.seed);
-    Ok(trainer)
+    let made = || -> Result<Trainer, TrainError> {
+        let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
+        for (name, tensor) in &training.params {
+            trainer.set_param(name, tensor.clone())?;
+        }
+        for (name, tensor) in &training.trainables {
+            trainer.set_state(name, tensor)?;
+        }
+        trainer.set_seed(wish.seed);
+        Ok(trainer)
+    };
+    made().map_err(Failure::Train)
 }
 
 /// FNV-1a.
