@@ -101,8 +101,20 @@ fn load<'py>(
         let family = files.family().map_err(errors::model)?;
         PyResult::Ok((files, family, device::open(device.unwrap_or("auto"))?))
     })?;
+    of_family(py, (&files, family), &device, (dtype, products), context)
+}
+
+/// What a model of this family is in Python.
+fn of_family<'py>(
+    py: Python<'py>,
+    (files, family): (&ModelFiles, Family),
+    device: &tercet::Device,
+    (dtype, products): (DType, Products),
+    context: Option<usize>,
+) -> PyResult<Bound<'py, PyAny>> {
     match family {
         Family::Decoder => {
+            let (files, device) = (files.clone(), device.clone());
             let model = py.detach(|| {
                 language::PyLanguageModel::open(files, device, (dtype, products), context)
             });
@@ -112,13 +124,13 @@ fn load<'py>(
             "models of pictures have no class in Python; `tercet embed` and `tercet classify` run them"
                 .to_string(),
         ))),
-        Family::Encoder if classifier::PyClassifier::is(&files) => {
+        Family::Encoder if classifier::PyClassifier::is(files) => {
             let model =
-                py.detach(|| classifier::PyClassifier::open(&files, &device, dtype, context));
+                py.detach(|| classifier::PyClassifier::open(files, device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
         Family::Encoder => {
-            let model = py.detach(|| encoder::PyEncoder::open(&files, &device, dtype, context));
+            let model = py.detach(|| encoder::PyEncoder::open(files, device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
         Family::Speech => {
@@ -127,7 +139,7 @@ fn load<'py>(
                     "a speech recognizer takes no dtype or context: it computes in f32",
                 ));
             }
-            let model = py.detach(|| speech::PyRecognizer::open(&files, &device));
+            let model = py.detach(|| speech::PyRecognizer::open(files, device));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
     }

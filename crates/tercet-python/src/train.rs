@@ -314,10 +314,7 @@ impl PyTrainer {
 
     /// Goes on from a checkpoint, of this trainer's settings and data. Returns the steps that are done.
     fn resume(&self, py: Python<'_>, path: PathBuf) -> PyResult<u64> {
-        if !path.exists() {
-            let message = format!("{}: no such file", path.display());
-            return Err(PyFileNotFoundError::new_err(message));
-        }
+        exists(&path)?;
         let differs = self.with(py, |inner| {
             let info = tercet::train::checkpoint_info(&path).map_err(Failure::Train)?;
             let differs = inner
@@ -384,6 +381,28 @@ impl PyTrainer {
     }
 }
 
+/// Refuses numbers outside of their ranges, by name.
+fn check(ranges: &[(&str, f64, f64, f64)]) -> PyResult<()> {
+    for (name, value, from, to) in ranges {
+        if !(from..=to).contains(&value) {
+            return Err(PyValueError::new_err(format!(
+                "{name} is {value}; expected a number from {from:e} to {to:e}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn exists(path: &Path) -> PyResult<()> {
+    match path.exists() {
+        true => Ok(()),
+        false => Err(PyFileNotFoundError::new_err(format!(
+            "{}: no such file or folder",
+            path.display()
+        ))),
+    }
+}
+
 /// Makes a language model ready to be trained on a text file, or `.jsonl` with a `text` or with chat `messages` in each
 /// line: an adapter of rank `lora`, or with `full` all weights. Arguments are those of `tercet finetune`.
 #[pyfunction]
@@ -412,7 +431,7 @@ pub(crate) fn train(
 ) -> PyResult<PyTrainer> {
     let rate = lr.unwrap_or(if full { 5e-5 } else { 2e-4 });
     let alpha = alpha.unwrap_or(2.0 * lora as f64);
-    let ranges = [
+    check(&[
         ("lora", lora as f64, 1.0, 1e6),
         ("alpha", alpha, 1e-6, 1e6),
         ("steps", steps as f64, 1.0, 1e15),
@@ -422,25 +441,14 @@ pub(crate) fn train(
         ("weight_decay", weight_decay, 0.0, 1.0),
         ("clip", clip, 1e-6, 1e6),
         ("held_out", held_out, 0.0, 0.9),
-    ];
-    for (name, value, from, to) in ranges {
-        if !(from..=to).contains(&value) {
-            return Err(PyValueError::new_err(format!(
-                "{name} is {value}; expected a number from {from:e} to {to:e}"
-            )));
-        }
-    }
+    ])?;
     let dtype = array::dtype(dtype)?;
     if ![DType::F32, DType::F16, DType::BF16].contains(&dtype) {
         let message = format!("dtype is {dtype}; training computes in f32, f16 or bf16");
         return Err(PyValueError::new_err(message));
     }
-    for path in [&model, &data] {
-        if !path.exists() {
-            let message = format!("{}: no such file or folder", path.display());
-            return Err(PyFileNotFoundError::new_err(message));
-        }
-    }
+    exists(&model)?;
+    exists(&data)?;
     let tuning = match full {
         true => Tuning::Full,
         false => Tuning::Lora(LoraOptions {

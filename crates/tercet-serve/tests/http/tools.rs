@@ -239,7 +239,6 @@ fn tools_that_are_refused() {
             json!({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}),
             "tool_calls",
         ),
-        (json!({"functions": []}), "functions"),
     ];
     for (more, named) in cases {
         let mut all = json!({"model": "tagged"});
@@ -254,7 +253,10 @@ fn tools_that_are_refused() {
             answer.error()
         );
     }
-    // A model without a template of its own.
+}
+
+#[test]
+fn tools_of_a_model_without_a_template() {
     let answer = ask(&shared(), &json!({"model": MODEL}));
     assert_eq!(answer.status, 400);
     assert!(
@@ -264,4 +266,10 @@ fn tools_that_are_refused() {
     );
     let nothing = json!({"model": MODEL, "tools": [], "tool_choice": "auto", "parallel_tool_calls": true, "max_tokens": 1});
     assert_eq!(ask(&shared(), &nothing).status, 200);
+    let old = ask(
+        &shared(),
+        &json!({"model": MODEL, "tools": [], "functions": []}),
+    );
+    assert_eq!(old.status, 400);
+    assert!(old.error().contains("functions"), "{}", old.error());
 }
