@@ -2,12 +2,12 @@
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use serde_json::{Map, Value};
 
 use crate::error::Refusal;
 use crate::fields::Fields;
-use crate::http::App;
+use crate::http::{App, of_own_site};
 
 /// Parts of a form at most.
 const MOST_PARTS: usize = 32;
@@ -26,10 +26,7 @@ impl Form {
     /// # Errors
     /// 403 for pages of other sites, which may send forms unasked; 415, 413, 408; a form that is none, a field twice, no file.
     pub(crate) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Form, Refusal> {
-        if is_of_other_site(headers) {
-            let message = "forms of pages of other sites are refused";
-            return Err(Refusal::new(StatusCode::FORBIDDEN, "cross_origin", message));
-        }
+        of_own_site(headers)?;
         let bytes = app.body(headers, body, &["multipart/form-data"]).await?;
         let bad = |e: &dyn std::fmt::Display| Refusal::bad(format!("the body is no form: {e}"));
         let mut request = Request::new(Body::from(bytes));
@@ -93,14 +90,4 @@ fn add(fields: &mut Map<String, Value>, name: String, text: String) -> Result<()
 fn twice(name: &str) -> Refusal {
     let shown: String = name.chars().take(64).collect();
     Refusal::bad(format!("field `{shown}` is there twice"))
-}
-
-/// Whether a page of another site than the server's own sends this: browsers say where a form comes from.
-fn is_of_other_site(headers: &HeaderMap) -> bool {
-    let of = |name| headers.get(name).map(|v| v.to_str().unwrap_or(""));
-    let Some(origin) = of(header::ORIGIN) else {
-        return false;
-    };
-    let site = origin.split_once("://").map(|(_, site)| site);
-    site.is_none_or(|site| !of(header::HOST).is_some_and(|host| host.eq_ignore_ascii_case(site)))
 }

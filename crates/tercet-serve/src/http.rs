@@ -64,6 +64,22 @@ impl App {
                 message,
             ));
         }
+        self.read(headers, body).await
+    }
+
+    /// A body of any media type.
+    ///
+    /// # Errors
+    /// 415 where it is compressed, 413, 408.
+    pub(crate) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+        let coding = headers.get(header::CONTENT_ENCODING);
+        if coding.is_some_and(|coding| coding != "identity") {
+            return Err(Refusal::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_media_type",
+                "compressed bodies are not taken: leave out the header Content-Encoding",
+            ));
+        }
         let most = self.options.body_bytes;
         let large = || {
             Refusal::new(
@@ -110,6 +126,26 @@ impl App {
     }
 }
 
+/// Refuses what a page of another site sends: browsers say where a request comes from that they send unasked.
+///
+/// # Errors
+/// 403.
+pub(crate) fn of_own_site(headers: &HeaderMap) -> Result<(), Refusal> {
+    let of = |name| headers.get(name).map(|v| v.to_str().unwrap_or(""));
+    let Some(origin) = of(header::ORIGIN) else {
+        return Ok(());
+    };
+    let site = origin.split_once("://").map(|(_, site)| site);
+    let host = of(header::HOST);
+    match site.is_some_and(|site| host.is_some_and(|host| host.eq_ignore_ascii_case(site))) {
+        true => Ok(()),
+        false => {
+            let message = "pages of other sites may not send this";
+            Err(Refusal::new(StatusCode::FORBIDDEN, "cross_origin", message))
+        }
+    }
+}
+
 /// Whether reading stopped at the limit of sizes.
 fn is_limit(e: &axum::Error) -> bool {
     let mut source: Option<&dyn std::error::Error> = Some(e);
@@ -150,6 +186,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v2/models/{model}", get(oip::metadata))
         .route("/v2/models/{model}/ready", get(oip::ready))
         .route("/v2/models/{model}/infer", post(oip::infer))
+        .route("/v2/models/{model}/versions/{version}", get(oip::metadata))
+        .route(
+            "/v2/models/{model}/versions/{version}/ready",
+            get(oip::ready),
+        )
+        .route(
+            "/v2/models/{model}/versions/{version}/infer",
+            post(oip::infer),
+        )
         .route_layer(from_fn_with_state(Arc::clone(&app), guard));
     open.merge(closed)
         .fallback(nothing)
