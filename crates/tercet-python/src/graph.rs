@@ -187,8 +187,8 @@ impl PyGraph {
         Ok(PyVerification::new(made))
     }
 
-    /// Runs the graph on these inputs, parameters and states, so many times, and measures each step on the device. It is
-    /// compiled for the sizes at hand.
+    /// Runs the graph on these inputs, parameters and states, so many times, and measures each of its steps where the device is a
+    /// GPU. It is compiled for the sizes at hand.
     #[pyo3(signature = (tensors, device="auto", runs=1))]
     fn trace(
         &self,

@@ -142,7 +142,8 @@ impl PyTrace {
 
 #[pymethods]
 impl PyTrace {
-    /// The run of each step (from 0), its operator, its kernel, when it began and how long it took, both in microseconds.
+    /// The run of each step (from 0), its operator, its kernel, when it began and how long it took, both in microseconds;
+    /// nothing on the CPU, which does not measure them.
     #[getter]
     fn steps(&self) -> Vec<TracedStep> {
         self.all().collect()
