@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -212,18 +212,25 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
     (kind, app.metrics.page(&app.models.loads())).into_response()
 }
 
-async fn nothing() -> Refusal {
-    let message = "there is no such route; docs/serve.md lists them";
-    Refusal::new(StatusCode::NOT_FOUND, "not_found", message)
+/// A refusal in the form of the protocol that a path belongs to.
+fn refused(path: &str, refusal: Refusal) -> Response {
+    match path == "/v2" || path.starts_with("/v2/") {
+        true => refusal.plain(),
+        false => refusal.into_response(),
+    }
 }
 
-async fn not_so() -> Refusal {
+async fn nothing(uri: Uri) -> Response {
+    let message = "there is no such route; docs/serve.md lists them";
+    let refusal = Refusal::new(StatusCode::NOT_FOUND, "not_found", message);
+    refused(uri.path(), refusal)
+}
+
+async fn not_so(uri: Uri) -> Response {
     let message = "the route takes another method; docs/serve.md lists them";
-    Refusal::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "method_not_allowed",
-        message,
-    )
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    let refusal = Refusal::new(status, "method_not_allowed", message);
+    refused(uri.path(), refusal)
 }
 
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -231,7 +238,8 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         true => next.run(request).await,
         false => {
             let message = "send the key of the server as `Authorization: Bearer KEY`";
-            Refusal::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message).into_response()
+            let refusal = Refusal::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
+            refused(request.uri().path(), refusal)
         }
     }
 }

@@ -44,6 +44,10 @@ fn a_graph_is_described() {
     let other = server.get("/v2/models/rows/versions/2");
     assert_eq!(other.status, 404);
     assert!(other.error().contains("the version 1 alone"));
+    // In the protocol's form: a text.
+    let config = server.get("/v2/models/rows/config");
+    assert_eq!(config.status, 404);
+    assert!(config.json()["error"].is_string());
     assert_eq!(
         server.get("/v2").json()["extensions"],
         json!(["binary_tensor_data"])
