@@ -161,22 +161,22 @@ impl PyTrace {
         let mut events = String::new();
         for (thread, name) in [(1, "host"), (2, "device")] {
             // Writing to a string does not fail.
-            let _ = write!(
+            let _ = writeln!(
                 events,
-                "{{\"ph\": \"M\", \"pid\": 1, \"tid\": {thread}, \"name\": \"thread_name\", \"args\": {{\"name\": \"{name}\"}}}},\n"
+                "{{\"ph\": \"M\", \"pid\": 1, \"tid\": {thread}, \"name\": \"thread_name\", \"args\": {{\"name\": \"{name}\"}}}},"
             );
         }
         for (at, took, _) in &self.runs {
-            let _ = write!(
+            let _ = writeln!(
                 events,
-                "{{\"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"name\": \"run\", \"ts\": {at}, \"dur\": {took}}},\n"
+                "{{\"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"name\": \"run\", \"ts\": {at}, \"dur\": {took}}},"
             );
         }
         for (_, op, kernel, at, took) in self.all() {
             let (op, kernel) = (escaped(&op), escaped(&kernel));
-            let _ = write!(
+            let _ = writeln!(
                 events,
-                "{{\"ph\": \"X\", \"pid\": 1, \"tid\": 2, \"name\": \"{op}\", \"ts\": {at}, \"dur\": {took}, \"args\": {{\"kernel\": \"{kernel}\"}}}},\n"
+                "{{\"ph\": \"X\", \"pid\": 1, \"tid\": 2, \"name\": \"{op}\", \"ts\": {at}, \"dur\": {took}, \"args\": {{\"kernel\": \"{kernel}\"}}}},"
             );
         }
         let events = events.trim_end().trim_end_matches(',');

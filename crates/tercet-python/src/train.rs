@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
@@ -261,13 +261,10 @@ impl PyTrainer {
         py: Python<'_>,
         f: impl FnOnce(&mut Inner) -> Result<T, Failure> + Send,
     ) -> PyResult<T> {
-        let done = py.detach(|| {
-            let inner: MutexGuard<'_, Inner> =
-                self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut inner = inner;
+        py.detach(|| {
+            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             f(&mut inner).map_err(Failure::raised)
-        });
-        done
+        })
     }
 }
 
