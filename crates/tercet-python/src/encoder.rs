@@ -40,6 +40,17 @@ impl PyEncoder {
     }
 }
 
+/// Whether to go on: not after Ctrl-C, whose exception is kept.
+pub(crate) fn go_on(interrupt: &mut Option<PyErr>) -> bool {
+    match Python::attach(|py| py.check_signals()) {
+        Ok(()) => true,
+        Err(e) => {
+            *interrupt = Some(e);
+            false
+        }
+    }
+}
+
 #[pymethods]
 impl PyEncoder {
     /// The embeddings of texts, float32 of shape (texts, width), each of length 1 where the model normalizes. A text of more
@@ -55,16 +66,7 @@ impl PyEncoder {
         let embeddings = py.detach(|| {
             let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
             embedder.set_cutting(truncate);
-            embedder.embed(
-                &texts,
-                &mut |_| match Python::attach(|py| py.check_signals()) {
-                    Ok(()) => true,
-                    Err(e) => {
-                        interrupt = Some(e);
-                        false
-                    }
-                },
-            )
+            embedder.embed(&texts, &mut |_| go_on(&mut interrupt))
         });
         if let Some(e) = interrupt {
             return Err(e);

@@ -62,6 +62,13 @@ create_exception!(
     "A model file, configuration, tokenizer or weight was refused, or a model could not be run."
 );
 
+create_exception!(
+    tercet,
+    TrainError,
+    TercetError,
+    "A training was refused: its step, its data, or its checkpoint."
+);
+
 /// An exception of class `E` with the whole message of `e`.
 pub(crate) fn raise<E: pyo3::PyTypeInfo>(e: &dyn std::error::Error) -> PyErr {
     PyErr::new::<E, _>(one_line(e))
@@ -102,6 +109,15 @@ pub(crate) fn verify(e: tercet::VerifyError) -> PyErr {
     }
 }
 
+#[cfg(feature = "train")]
+pub(crate) fn train(e: tercet::train::TrainError) -> PyErr {
+    match e {
+        tercet::train::TrainError::Compile(e) => compile(e),
+        tercet::train::TrainError::Run(e) => run(e),
+        e => raise::<TrainError>(&e),
+    }
+}
+
 pub(crate) fn model(e: impl Into<tercet_models::Error>) -> PyErr {
     let e = e.into();
     match &e {
@@ -125,6 +141,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("RunError", py.get_type::<RunError>()),
         ("GradientError", py.get_type::<GradientError>()),
         ("ModelError", py.get_type::<ModelError>()),
+        ("TrainError", py.get_type::<TrainError>()),
     ];
     classes
         .into_iter()

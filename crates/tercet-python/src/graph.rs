@@ -1,10 +1,11 @@
 //! Graphs under construction.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tercet::{Graph, Signature, Value};
+use tercet::{Bindings, Device, DeviceOptions, Graph, Port, Signature, Tensor, Value};
 
 use crate::array;
 use crate::device;
@@ -12,7 +13,7 @@ use crate::errors;
 use crate::html;
 use crate::literal::to_type;
 use crate::operator::{self, PyOperator};
-use crate::report::{PyExplanation, PyVerification};
+use crate::report::{PyExplanation, PyTrace, PyVerification};
 use crate::session::{PySession, bounds_of, named_tensors};
 use crate::value::{PyValue, own};
 
@@ -186,6 +187,30 @@ impl PyGraph {
         Ok(PyVerification::new(made))
     }
 
+    /// Runs the graph on these inputs, parameters and states, so many times, and measures each of its steps where the device is a
+    /// GPU. It is compiled for the sizes at hand.
+    #[pyo3(signature = (tensors, device="auto", runs=1))]
+    fn trace(
+        &self,
+        py: Python<'_>,
+        tensors: &Bound<'_, PyDict>,
+        device: &str,
+        runs: usize,
+    ) -> PyResult<PyTrace> {
+        let graph = self.lock().clone();
+        let signature = Signature::of(&graph);
+        let ports = || {
+            signature
+                .inputs
+                .iter()
+                .chain(&signature.params)
+                .chain(&signature.states)
+        };
+        let tensors = named_tensors(tensors, ports)?;
+        let traced = py.detach(|| traced(&graph, &signature, &tensors, device, runs))?;
+        Ok(PyTrace::new(traced))
+    }
+
     /// Names and types of the inputs.
     #[getter]
     fn inputs(&self) -> Vec<(String, String)> {
@@ -244,4 +269,46 @@ pub(crate) fn ports(ports: &[tercet::Port]) -> Vec<(String, String)> {
         .iter()
         .map(|p| (p.name.clone(), p.ty.to_string()))
         .collect()
+}
+
+/// When each run began and how long it took, in microseconds, and its steps.
+fn traced(
+    graph: &Graph,
+    signature: &Signature,
+    tensors: &[(String, Tensor)],
+    device: &str,
+    runs: usize,
+) -> PyResult<Vec<(f64, f64, Vec<tercet::StepTime>)>> {
+    let options = DeviceOptions {
+        timings: true,
+        ..DeviceOptions::default()
+    };
+    let device = Device::open(device, &options).map_err(errors::device)?;
+    let is = |ports: &[Port], name: &str| ports.iter().any(|port| port.name == name);
+    let inputs = tensors
+        .iter()
+        .filter(|(name, _)| is(&signature.inputs, name));
+    let inputs: Vec<(&str, &Tensor)> = inputs.map(|(name, t)| (name.as_str(), t)).collect();
+    let mut options = tercet::CompileOptions::new();
+    let bound = signature.bind(&inputs, &Bindings::new(), &mut options.bounds);
+    bound.map_err(errors::run)?;
+    let mut exe = device.compile(graph, &options).map_err(errors::compile)?;
+    let compiled = exe.signature().clone();
+    for (name, tensor) in tensors {
+        // What no result depends on may be gone.
+        if is(&compiled.params, name) {
+            exe.set_param(name, tensor.clone()).map_err(errors::run)?;
+        } else if is(&compiled.states, name) {
+            exe.write_state(name, tensor).map_err(errors::run)?;
+        }
+    }
+    let (zero, mut outputs) = (Instant::now(), Vec::new());
+    let mut all = Vec::new();
+    for _ in 0..runs {
+        let at = zero.elapsed().as_secs_f64() * 1e6;
+        exe.run_into(&inputs, &mut outputs).map_err(errors::run)?;
+        let took = zero.elapsed().as_secs_f64() * 1e6 - at;
+        all.push((at, took, exe.timings()));
+    }
+    Ok(all)
 }

@@ -1,38 +1,34 @@
-//! Language models: text as an iterator of pieces.
-//!
-//! Each text is written by a thread of its own, over a compiled model that is lent from the model's pool. Python's
-//! thread waits without its lock and looks for Ctrl-C meanwhile; a reader that leaves ends the text.
+//! Language models: what they are asked for. `generation` is what they answer.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tercet::{DType, Device};
 use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
+use tercet_models::dataset::template::Value;
+use tercet_models::dataset::{ChatTemplate, DataError, Message, Role};
 use tercet_models::{
-    Decoder, DecoderOptions, Event, Finish, Generator, ModelError, ModelFiles, Products, Sampling,
-    SamplingOptions, Tokenizer, WriteOptions, Written, write,
+    Decoder, DecoderOptions, Generator, ModelFiles, Products, Sampling, SamplingOptions, Tokenizer,
+    turn_ends,
 };
 
 use crate::array;
 use crate::errors;
+use crate::generation::{PyGeneration, Request};
 use crate::graph::PyGraph;
 
-/// How often Ctrl-C is looked for while a piece is awaited.
-const LOOK: Duration = Duration::from_millis(50);
-
-struct Shared {
+/// A model and what texts of it share.
+pub(crate) struct Shared {
     files: ModelFiles,
-    tokenizer: Tokenizer,
+    pub(crate) tokenizer: Tokenizer,
     device: Device,
     dtype: DType,
     products: Products,
     context: usize,
     eos: Vec<u32>,
-    vocab: usize,
+    pub(crate) vocab: usize,
     /// Made when a text is first constrained.
     grammars: OnceLock<Result<Grammars, ConstraintError>>,
     /// Compiled models that write no text now.
@@ -58,7 +54,7 @@ impl Shared {
     }
 
     /// A compiled model with an empty cache, from the pool or new.
-    fn take(&self) -> Result<Generator, tercet_models::Error> {
+    pub(crate) fn take(&self) -> Result<Generator, tercet_models::Error> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(generator) = idle.pop() {
             return Ok(generator);
@@ -67,12 +63,64 @@ impl Shared {
         Ok(self.decoder()?.generator(&self.device)?)
     }
 
-    fn give_back(&self, mut generator: Generator) {
+    pub(crate) fn give_back(&self, mut generator: Generator) {
         generator.reset();
         self.idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(generator);
+    }
+}
+
+impl Shared {
+    /// What makes constraints of grammars.
+    pub(crate) fn grammars(&self) -> Result<&Grammars, ConstraintError> {
+        let new = || Grammars::new(&self.tokenizer, &self.eos, self.vocab);
+        self.grammars
+            .get_or_init(new)
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+
+    /// The tokens of a conversation up to where the answer begins.
+    fn conversation(&self, messages: &[BTreeMap<String, String>]) -> PyResult<Vec<u32>> {
+        let messages = messages.iter().map(|fields| self.message(fields));
+        let messages = messages.collect::<PyResult<Vec<Message>>>()?;
+        if messages.is_empty() {
+            return Err(PyValueError::new_err("there is no message"));
+        }
+        let template = ChatTemplate::of(&self.files, &self.tokenizer).map_err(errors::model)?;
+        let rendered = template.render(&messages, &Value::None, true);
+        let rendered = rendered.map_err(|e| errors::model(DataError::from(e)))?;
+        let tokens = self.tokenizer.encode(&rendered.text, false);
+        tokens.map_err(errors::model)
+    }
+
+    fn message(&self, fields: &BTreeMap<String, String>) -> PyResult<Message> {
+        if let Some(other) = fields.keys().find(|k| *k != "role" && *k != "content") {
+            return Err(PyValueError::new_err(format!(
+                "a message has `{other}`; it takes `role` and `content`"
+            )));
+        }
+        let (Some(role), Some(content)) = (fields.get("role"), fields.get("content")) else {
+            return Err(PyValueError::new_err(
+                "a message lacks `role` or `content`; it takes both",
+            ));
+        };
+        let Some(known) = Role::ALL.iter().find(|known| known.name() == role) else {
+            let names: Vec<&str> = Role::ALL.iter().map(|role| role.name()).collect();
+            return Err(PyValueError::new_err(format!(
+                "a message has the role `{role}`; expected one of {}",
+                names.join(", ")
+            )));
+        };
+        match self.tokenizer.spells_special(content) {
+            Ok(false) => Ok(Message::new(*known, content)),
+            Ok(true) => Err(PyValueError::new_err(
+                "a message spells a special token of the model, which could end its turn; leave it out",
+            )),
+            Err(e) => Err(errors::model(e)),
+        }
     }
 }
 
@@ -144,21 +192,65 @@ impl PyLanguageModel {
             logit_bias: logit_bias.into_iter().flatten().collect(),
             ..SamplingOptions::default()
         };
-        let checked = sampling.check(self.shared.vocab);
-        checked.map_err(|e| PyValueError::new_err(tercet::one_line(&e)))?;
-        let request = Request {
-            prompt: self
-                .shared
-                .tokenizer
-                .encode(prompt, true)
-                .map_err(errors::model)?,
+        let prompt = self.shared.tokenizer.encode(prompt, true);
+        self.start(Request {
+            prompt: prompt.map_err(errors::model)?,
             max_tokens,
+            eos: self.shared.eos.clone(),
             grammar: grammar_of(json_schema, regex, grammar)?,
             stop: stop.unwrap_or_default(),
             sampling,
             seed,
+        })
+    }
+
+    /// Answers a conversation: messages with `role` (`system`, `user`, `assistant`, ...) and `content`, written by the
+    /// model's chat template (ChatML where it has none). The answer ends where the model ends its turn, or after
+    /// `max_tokens`; all else is as with `generate`.
+    #[pyo3(signature = (messages, max_tokens=None, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0,
+        repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None,
+        regex=None, grammar=None, seed=0, stop=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn chat(
+        &self,
+        messages: Vec<BTreeMap<String, String>>,
+        max_tokens: Option<usize>,
+        temperature: f64,
+        top_k: usize,
+        top_p: f64,
+        min_p: f64,
+        repetition_penalty: f64,
+        presence_penalty: f64,
+        frequency_penalty: f64,
+        logit_bias: Option<BTreeMap<u32, f32>>,
+        json_schema: Option<&Bound<'_, PyAny>>,
+        regex: Option<String>,
+        grammar: Option<String>,
+        seed: u64,
+        stop: Option<Vec<String>>,
+    ) -> PyResult<PyGeneration> {
+        let sampling = SamplingOptions {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            logit_bias: logit_bias.into_iter().flatten().collect(),
+            ..SamplingOptions::default()
         };
-        PyGeneration::start(Arc::clone(&self.shared), request)
+        let prompt = self.shared.conversation(&messages)?;
+        let room = self.shared.context.saturating_sub(prompt.len());
+        self.start(Request {
+            prompt,
+            max_tokens: max_tokens.unwrap_or(room),
+            eos: turn_ends(&self.shared.eos, &self.shared.tokenizer),
+            grammar: grammar_of(json_schema, regex, grammar)?,
+            stop: stop.unwrap_or_default(),
+            sampling,
+            seed,
+        })
     }
 
     /// The logits of the token after these, an array of the size of the vocabulary.
@@ -218,6 +310,14 @@ impl PyLanguageModel {
     }
 }
 
+impl PyLanguageModel {
+    fn start(&self, request: Request) -> PyResult<PyGeneration> {
+        let checked = request.sampling.check(self.shared.vocab);
+        checked.map_err(|e| PyValueError::new_err(tercet::one_line(&e)))?;
+        PyGeneration::start(Arc::clone(&self.shared), request)
+    }
+}
+
 /// What a text has to be, of the three ways to say it.
 fn grammar_of(
     json_schema: Option<&Bound<'_, PyAny>>,
@@ -244,182 +344,5 @@ fn grammar_of(
         _ => Err(PyValueError::new_err(
             "json_schema, regex and grammar exclude each other; give one",
         )),
-    }
-}
-
-struct Request {
-    prompt: Vec<u32>,
-    max_tokens: usize,
-    stop: Vec<String>,
-    sampling: SamplingOptions,
-    grammar: Option<Grammar>,
-    seed: u64,
-}
-
-enum Message {
-    Piece(String),
-    Done(Result<Written, tercet_models::Error>),
-}
-
-/// A text that is being written: an iterator of its pieces.
-#[pyclass(name = "Generation", module = "tercet", frozen)]
-pub(crate) struct PyGeneration {
-    state: Mutex<State>,
-}
-
-struct State {
-    /// `None` once the text has ended, or nobody wants more of it.
-    pieces: Option<Receiver<Message>>,
-    written: Option<Written>,
-}
-
-/// The body of the thread that writes.
-fn work(shared: &Shared, request: &Request, pieces: &SyncSender<Message>) {
-    let done = || -> Result<Written, tercet_models::Error> {
-        let mut generator = shared.take()?;
-        generator.set_sampling(&request.sampling)?;
-        if let Some(grammar) = &request.grammar {
-            let grammars = shared
-                .grammars
-                .get_or_init(|| Grammars::new(&shared.tokenizer, &shared.eos, shared.vocab));
-            let grammars = grammars.as_ref().map_err(|e| ModelError::from(e.clone()))?;
-            let constraint = grammars.constraint(grammar).map_err(ModelError::from)?;
-            generator.set_constraint(Some(Box::new(constraint)))?;
-        }
-        generator.set_seed(request.seed);
-        generator.skip_logits();
-        let options = WriteOptions {
-            max_tokens: request.max_tokens,
-            stop: &request.stop,
-            eos: &shared.eos,
-        };
-        let written = write(
-            &mut generator,
-            &shared.tokenizer,
-            &request.prompt,
-            &options,
-            &mut |event| match event {
-                // An empty piece only asks whether somebody still listens.
-                Event::Prompt(_) => pieces.send(Message::Piece(String::new())).is_ok(),
-                Event::Text(text, _) => pieces.send(Message::Piece(text.to_string())).is_ok(),
-            },
-        );
-        shared.give_back(generator);
-        written
-    };
-    // Who has left needs no result.
-    let _ = pieces.send(Message::Done(done()));
-}
-
-impl PyGeneration {
-    fn start(shared: Arc<Shared>, request: Request) -> PyResult<PyGeneration> {
-        let (send, receive) = sync_channel(1);
-        let thread = std::thread::Builder::new().name("tercet-generate".into());
-        thread.spawn(move || work(&shared, &request, &send))?;
-        Ok(PyGeneration {
-            state: Mutex::new(State {
-                pieces: Some(receive),
-                written: None,
-            }),
-        })
-    }
-
-    /// The next message, or nothing where Ctrl-C should be looked for.
-    fn next(&self) -> Result<Option<Message>, PyErr> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(pieces) = &state.pieces else {
-            return Ok(Some(Message::Piece(String::new())));
-        };
-        match pieces.recv_timeout(LOOK) {
-            Ok(Message::Done(done)) => {
-                state.pieces = None;
-                state.written = Some(done.map_err(errors::model)?);
-                Ok(None)
-            }
-            Ok(piece) => Ok(Some(piece)),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => {
-                state.pieces = None;
-                Err(errors::ModelError::new_err(
-                    "the thread that writes the text has ended without a result",
-                ))
-            }
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pieces
-            .is_none()
-    }
-}
-
-#[pymethods]
-impl PyGeneration {
-    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        loop {
-            if let Err(interrupt) = py.check_signals() {
-                self.close(py);
-                return Err(interrupt);
-            }
-            if py.detach(|| self.is_over()) {
-                return Ok(None);
-            }
-            if let Some(Message::Piece(piece)) = py.detach(|| self.next())?
-                && !piece.is_empty()
-            {
-                return Ok(Some(piece));
-            }
-        }
-    }
-
-    /// The rest of the text in one piece.
-    fn text(&self, py: Python<'_>) -> PyResult<String> {
-        let mut text = String::new();
-        while let Some(piece) = self.__next__(py)? {
-            text += &piece;
-        }
-        Ok(text)
-    }
-
-    /// Ends the text here.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| {
-            self.state
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pieces = None
-        });
-    }
-
-    /// The tokens that were written, once the text has ended.
-    #[getter]
-    fn tokens(&self, py: Python<'_>) -> Option<Vec<u32>> {
-        py.detach(|| {
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.written.as_ref().map(|w| w.tokens.clone())
-        })
-    }
-
-    /// Why the text ended: "end", "stop", "length" or "context"; `None` before, or where it was closed.
-    #[getter]
-    fn finish_reason(&self, py: Python<'_>) -> Option<&'static str> {
-        let finish = py.detach(|| {
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.written.as_ref().map(|w| w.finish)
-        });
-        finish.and_then(|f| match f {
-            Finish::End => Some("end"),
-            Finish::Stop => Some("stop"),
-            Finish::Length => Some("length"),
-            Finish::Context => Some("context"),
-            Finish::Cancelled => None,
-        })
     }
 }

@@ -10,9 +10,11 @@
 //! this crate is built by `cargo test --workspace`: `cargo xtask python` builds and tests it.
 
 mod array;
+mod classifier;
 mod device;
 mod encoder;
 mod errors;
+mod generation;
 mod graph;
 mod html;
 mod language;
@@ -21,6 +23,10 @@ mod onnx;
 mod operator;
 mod report;
 mod session;
+mod speech;
+mod stream;
+#[cfg(feature = "train")]
+mod train;
 mod value;
 
 use std::collections::BTreeMap;
@@ -31,8 +37,8 @@ use pyo3::prelude::*;
 use tercet::DType;
 use tercet_models::{Family, ModelFiles, Products};
 
-/// Opens a model or a graph: a graph in text form (`.tercet`), a GGUF file, a Hugging Face folder of a language model or
-/// of a sentence encoder, an ONNX model.
+/// Opens a model or a graph: a graph in text form (`.tercet`), a GGUF file, a Hugging Face folder of a language model, of
+/// a sentence encoder, of a classifier or of a speech recognizer, an ONNX model.
 ///
 /// `dtype` is `auto` by default: language models compute in f32, but rows of prompts are multiplied in f16 or bf16 where
 /// weights and device gain by it; encoders compute in f32.
@@ -95,8 +101,20 @@ fn load<'py>(
         let family = files.family().map_err(errors::model)?;
         PyResult::Ok((files, family, device::open(device.unwrap_or("auto"))?))
     })?;
+    of_family(py, (&files, family), &device, (dtype, products), context)
+}
+
+/// What a model of this family is in Python.
+fn of_family<'py>(
+    py: Python<'py>,
+    (files, family): (&ModelFiles, Family),
+    device: &tercet::Device,
+    (dtype, products): (DType, Products),
+    context: Option<usize>,
+) -> PyResult<Bound<'py, PyAny>> {
     match family {
         Family::Decoder => {
+            let (files, device) = (files.clone(), device.clone());
             let model = py.detach(|| {
                 language::PyLanguageModel::open(files, device, (dtype, products), context)
             });
@@ -106,15 +124,28 @@ fn load<'py>(
             "models of pictures have no class in Python; `tercet embed` and `tercet classify` run them"
                 .to_string(),
         ))),
-        Family::Encoder => {
-            let model = py.detach(|| encoder::PyEncoder::open(&files, &device, dtype, context));
+        Family::Encoder if classifier::PyClassifier::is(files) => {
+            let model =
+                py.detach(|| classifier::PyClassifier::open(files, device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
-        Family::TextToText | Family::Speech => {
-            let reason = "encoder-decoders and speech recognizers are not there in Python; `tercet generate` and \
-                          `tercet transcribe` run them";
+        Family::Encoder => {
+            let model = py.detach(|| encoder::PyEncoder::open(files, device, dtype, context));
+            Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
+        }
+        Family::TextToText => {
+            let reason = "encoder-decoders are not there in Python; `tercet generate` runs them";
             let unsupported = tercet_models::ModelError::Unsupported(reason.to_string());
             Err(errors::model(unsupported))
+        }
+        Family::Speech => {
+            if context.is_some() || products == Products::Exact {
+                return Err(PyValueError::new_err(
+                    "a speech recognizer takes no dtype or context: it computes in f32",
+                ));
+            }
+            let model = py.detach(|| speech::PyRecognizer::open(files, device));
+            Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
     }
 }
@@ -151,8 +182,18 @@ fn _tercet(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<report::PyExplanation>()?;
     module.add_class::<report::PyVerification>()?;
     module.add_class::<language::PyLanguageModel>()?;
-    module.add_class::<language::PyGeneration>()?;
+    module.add_class::<generation::PyGeneration>()?;
     module.add_class::<encoder::PyEncoder>()?;
+    module.add_class::<classifier::PyClassifier>()?;
+    module.add_class::<speech::PyRecognizer>()?;
+    module.add_class::<speech::PyTranscription>()?;
+    module.add_class::<speech::PySegment>()?;
+    module.add_class::<report::PyTrace>()?;
+    #[cfg(feature = "train")]
+    {
+        module.add_function(wrap_pyfunction!(train::train, module)?)?;
+        module.add_class::<train::PyTrainer>()?;
+    }
     module.add_class::<onnx::PyOnnxModel>()?;
     errors::register(module)
 }

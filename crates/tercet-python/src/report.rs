@@ -1,7 +1,10 @@
-//! What `explain` and `verify` say.
+//! What `explain`, `verify` and `trace` say.
+
+use std::fmt::Write;
+use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use tercet::{Explanation, Verification};
+use tercet::{Explanation, StepTime, Verification};
 
 use crate::html;
 
@@ -100,5 +103,90 @@ impl PyVerification {
 
     fn _repr_html_(&self) -> String {
         html::verification(&self.0)
+    }
+}
+
+/// Runs of a graph and when each of their steps ran.
+#[pyclass(name = "Trace", module = "tercet", frozen)]
+pub(crate) struct PyTrace {
+    /// When a run began and how long it took, in microseconds from the first one's beginning, and its steps.
+    runs: Vec<(f64, f64, Vec<StepTime>)>,
+}
+
+/// Of which run, operator, kernel, and in microseconds when and how long.
+type TracedStep = (usize, String, String, f64, f64);
+
+impl PyTrace {
+    pub(crate) fn new(runs: Vec<(f64, f64, Vec<StepTime>)>) -> PyTrace {
+        PyTrace { runs }
+    }
+
+    fn all(&self) -> impl Iterator<Item = TracedStep> {
+        self.runs
+            .iter()
+            .enumerate()
+            .flat_map(|(run, (at, _, steps))| {
+                steps.iter().map(move |step| {
+                    let (start, took) = (step.start_ns as f64 / 1e3, step.ns as f64 / 1e3);
+                    (
+                        run,
+                        step.op.to_string(),
+                        step.kernel.clone(),
+                        at + start,
+                        took,
+                    )
+                })
+            })
+    }
+}
+
+#[pymethods]
+impl PyTrace {
+    /// The run of each step (from 0), its operator, its kernel, when it began and how long it took, both in microseconds;
+    /// nothing on the CPU, which does not measure them.
+    #[getter]
+    fn steps(&self) -> Vec<TracedStep> {
+        self.all().collect()
+    }
+
+    /// How long each run took, in microseconds.
+    #[getter]
+    fn runs(&self) -> Vec<f64> {
+        self.runs.iter().map(|(_, took, _)| *took).collect()
+    }
+
+    /// Writes a trace for ui.perfetto.dev or chrome://tracing.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
+        let mut events = String::new();
+        for (thread, name) in [(1, "host"), (2, "device")] {
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                events,
+                "{{\"ph\": \"M\", \"pid\": 1, \"tid\": {thread}, \"name\": \"thread_name\", \"args\": {{\"name\": \"{name}\"}}}},"
+            );
+        }
+        for (at, took, _) in &self.runs {
+            let _ = writeln!(
+                events,
+                "{{\"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"name\": \"run\", \"ts\": {at}, \"dur\": {took}}},"
+            );
+        }
+        for (_, op, kernel, at, took) in self.all() {
+            let (op, kernel) = (escaped(&op), escaped(&kernel));
+            let _ = writeln!(
+                events,
+                "{{\"ph\": \"X\", \"pid\": 1, \"tid\": 2, \"name\": \"{op}\", \"ts\": {at}, \"dur\": {took}, \"args\": {{\"kernel\": \"{kernel}\"}}}},"
+            );
+        }
+        let events = events.trim_end().trim_end_matches(',');
+        let document =
+            format!("{{\"traceEvents\": [\n{events}\n], \"displayTimeUnit\": \"ms\"}}\n");
+        Ok(py.detach(|| std::fs::write(&path, document))?)
+    }
+
+    fn __repr__(&self) -> String {
+        let steps: usize = self.runs.iter().map(|(_, _, steps)| steps.len()).sum();
+        format!("<tercet.Trace: {} runs, {steps} steps>", self.runs.len())
     }
 }

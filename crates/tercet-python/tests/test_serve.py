@@ -90,8 +90,30 @@ def decoded(text: Any) -> np.ndarray[Any, Any]:
 def test_errors_have_their_classes(client: openai.OpenAI, tiny_gguf: Path) -> None:
     with pytest.raises(openai.NotFoundError, match="there is no model"):
         client.completions.create(model="gpt-none", prompt="x")
-    with pytest.raises(openai.BadRequestError, match="logprobs"):
-        client.completions.create(model=tiny_gguf.stem, prompt="x", logprobs=2)
+    with pytest.raises(openai.BadRequestError, match="echo"):
+        client.completions.create(model=tiny_gguf.stem, prompt="x", echo=True)
+    tools: Any = [{"type": "function", "function": {"name": "now"}}]
+    messages: Any = [{"role": "user", "content": "x"}]
+    with pytest.raises(openai.BadRequestError, match="no form of calls"):
+        client.chat.completions.create(model=tiny_gguf.stem, messages=messages, tools=tools)
+
+
+def test_several_texts_with_their_probabilities(client: openai.OpenAI, tiny_gguf: Path) -> None:
+    ask: Any = {"model": tiny_gguf.stem, "prompt": ["A trait", "The"], "n": 2, "max_tokens": 5, "seed": 1, "logprobs": 2}
+    done = client.completions.create(**ask)
+    assert [choice.index for choice in done.choices] == [0, 1, 2, 3]
+    for choice in done.choices:
+        told = choice.logprobs
+        assert told is not None and told.tokens is not None and told.token_logprobs is not None
+        assert "".join(told.tokens) == choice.text
+        assert all(log is not None and log <= 0 for log in told.token_logprobs)
+    messages: Any = [{"role": "user", "content": "Why?"}]
+    answer = client.chat.completions.create(
+        model=tiny_gguf.stem, messages=messages, max_tokens=4, temperature=0, logprobs=True, top_logprobs=3
+    )
+    content = answer.choices[0].logprobs and answer.choices[0].logprobs.content
+    assert content and all(len(token.top_logprobs) == 3 for token in content)
+    assert all(token.logprob == token.top_logprobs[0].logprob for token in content)
 
 
 def test_graphs_with_binary_tensors(address: str) -> None:

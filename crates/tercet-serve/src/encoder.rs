@@ -1,7 +1,6 @@
 //! Sentence encoders that are served: one at a time runs a batch.
 
 use tercet_models::{Embedder, EncoderOptions, ModelError, ModelFiles, Tokenizer};
-use tokio::sync::oneshot;
 
 use crate::error::{Refusal, ServeError};
 use crate::language::Placement;
@@ -76,29 +75,22 @@ impl Encoder {
                 .map_err(|e| Refusal::failed(&e))?;
             tokens += ids.len().min(self.max_len);
         }
-        let (send, receive) = oneshot::channel();
-        let until = std::time::Instant::now() + self.deadline;
-        let queued = self.pool.submit(move |embedder| {
-            let go_on = || !send.is_closed() && std::time::Instant::now() < until;
+        let embed = move |embedder: &mut Embedder, go_on: &dyn Fn() -> bool| {
             embedder.set_cutting(cut);
-            let rows = match go_on() {
-                true => embedder.embed(&texts, &mut |_| go_on()),
-                false => Ok(Vec::new()),
-            };
-            let done = match rows {
-                // What was left early has rows without numbers.
-                Ok(rows) if go_on() => Ok(rows),
-                Ok(_) => Err(Refusal::late()),
-                Err(tercet_models::Error::Model(e @ ModelError::TextTooLong { .. })) => {
-                    Err(Refusal::bad(format!("field `input`: {e}")))
-                }
-                Err(e) => Err(Refusal::failed(&e)),
-            };
-            // Who has left needs no answer.
-            let _ = send.send(done);
-        });
-        queued.map_err(|_| Refusal::busy())?;
-        let rows = receive.await.map_err(|_| Refusal::lost())??;
+            let rows = embedder.embed(&texts, &mut |_| go_on());
+            rows.map_err(|e| refused("input", &e))
+        };
+        let rows = self.pool.ask(self.deadline, embed).await?;
         Ok(Embedded { rows, tokens })
+    }
+}
+
+/// What an encoder says of texts of a field.
+pub(crate) fn refused(field: &str, e: &tercet_models::Error) -> Refusal {
+    match e {
+        tercet_models::Error::Model(e @ ModelError::TextTooLong { .. }) => {
+            Refusal::bad(format!("field `{field}`: {e}"))
+        }
+        e => Refusal::failed(e),
     }
 }

@@ -16,12 +16,32 @@ use crate::metrics::{Metrics, count};
 use crate::pool::{Full, Load};
 use crate::texts::Texts;
 
+/// Where the pieces of a text go: to a request that may have several, of which this is one.
+#[derive(Clone)]
+pub(crate) struct Replies {
+    pub(crate) index: usize,
+    pub(crate) to: UnboundedSender<(usize, Reply)>,
+}
+
+impl Replies {
+    /// False where nobody listens.
+    pub(crate) fn send(&self, reply: Reply) -> bool {
+        self.to.send((self.index, reply)).is_ok()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.to.is_closed()
+    }
+}
+
 /// A text on its way.
 pub(crate) struct Job {
     pub(crate) sequence: Sequence,
     pub(crate) stop: Vec<String>,
+    /// How many of the likeliest tokens are told beside each token and its probability; nothing of either for none.
+    pub(crate) likeliest: Option<usize>,
     pub(crate) until: Instant,
-    pub(crate) replies: UnboundedSender<Reply>,
+    pub(crate) replies: Replies,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -35,7 +55,7 @@ impl Job {
         if Instant::now() >= self.until {
             count(&self.metrics.late, 1);
             // Who has left needs no answer.
-            let _ = self.replies.send(Reply::Failed(Refusal::late()));
+            self.replies.send(Reply::Failed(Refusal::late()));
             return false;
         }
         true
@@ -119,23 +139,29 @@ impl Engine {
         })
     }
 
-    /// Queues a job, or refuses it.
-    pub(crate) fn submit(&self, job: Job) -> Result<(), Full> {
+    /// Queues jobs, all of them or none.
+    pub(crate) fn submit(&self, jobs: Vec<Job>) -> Result<(), Full> {
         let mut state = self.shared.lock();
-        self.room(&state)?;
-        state.waiting.push_back(job);
+        self.room(&state, jobs.len())?;
+        state.waiting.extend(jobs);
         self.shared.changed.notify_one();
         Ok(())
     }
 
-    /// Whether a job would be refused now.
-    pub(crate) fn check_room(&self) -> Result<(), Full> {
-        self.room(&self.shared.lock())
+    /// Whether so many jobs would be refused now.
+    pub(crate) fn check_room(&self, jobs: usize) -> Result<(), Full> {
+        self.room(&self.shared.lock(), jobs)
     }
 
-    fn room(&self, state: &State) -> Result<(), Full> {
+    /// How many jobs fit where there is no other.
+    pub(crate) fn capacity(&self) -> usize {
+        self.shared.slots.saturating_add(self.shared.most_waiting)
+    }
+
+    fn room(&self, state: &State, jobs: usize) -> Result<(), Full> {
         let free = self.shared.slots - state.busy;
-        match state.waiting.len() < self.shared.most_waiting + free {
+        let room = self.shared.most_waiting.saturating_add(free);
+        match state.waiting.len().saturating_add(jobs) <= room {
             true => Ok(()),
             false => Err(Full),
         }

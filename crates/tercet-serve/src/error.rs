@@ -33,10 +33,11 @@ impl Refusal {
 
     pub(crate) fn no_model(name: &str, known: &[String]) -> Refusal {
         let shown: String = name.chars().take(64).collect();
-        let message = format!(
-            "there is no model `{shown}` for this route; there is: {}",
-            known.join(", ")
-        );
+        let known = match known {
+            [] => "none".to_string(),
+            known => known.join(", "),
+        };
+        let message = format!("there is no model `{shown}` for this route; there is: {known}");
         Refusal::new(StatusCode::NOT_FOUND, "model_not_found", message)
     }
 

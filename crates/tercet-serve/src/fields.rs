@@ -158,18 +158,12 @@ pub(crate) fn kind(value: &Value) -> &'static str {
 /// as the field says nothing about the answer.
 pub(crate) fn neutral_fields() -> Vec<(&'static str, Vec<Value>)> {
     vec![
-        ("n", vec![json!(1)]),
         ("best_of", vec![json!(1)]),
         ("echo", vec![json!(false)]),
-        ("logprobs", vec![json!(false)]),
-        ("top_logprobs", vec![json!(0)]),
-        ("tools", vec![json!([])]),
-        ("tool_choice", vec![json!("none"), json!("auto")]),
         ("response_format", vec![json!({"type": "text"})]),
         ("store", vec![json!(false)]),
         ("service_tier", vec![json!("auto"), json!("default")]),
         ("modalities", vec![json!(["text"])]),
-        ("parallel_tool_calls", Vec::new()),
         ("user", Vec::new()),
         ("metadata", Vec::new()),
     ]

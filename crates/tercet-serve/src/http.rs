@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -64,6 +64,22 @@ impl App {
                 message,
             ));
         }
+        self.read(headers, body).await
+    }
+
+    /// A body of any media type.
+    ///
+    /// # Errors
+    /// 415 where it is compressed, 413, 408.
+    pub(crate) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+        let coding = headers.get(header::CONTENT_ENCODING);
+        if coding.is_some_and(|coding| coding != "identity") {
+            return Err(Refusal::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_media_type",
+                "compressed bodies are not taken: leave out the header Content-Encoding",
+            ));
+        }
         let most = self.options.body_bytes;
         let large = || {
             Refusal::new(
@@ -110,6 +126,26 @@ impl App {
     }
 }
 
+/// Refuses what a page of another site sends: browsers say where a request comes from that they send unasked.
+///
+/// # Errors
+/// 403.
+pub(crate) fn of_own_site(headers: &HeaderMap) -> Result<(), Refusal> {
+    let of = |name| headers.get(name).map(|v| v.to_str().unwrap_or(""));
+    let Some(origin) = of(header::ORIGIN) else {
+        return Ok(());
+    };
+    let site = origin.split_once("://").map(|(_, site)| site);
+    let host = of(header::HOST);
+    match site.is_some_and(|site| host.is_some_and(|host| host.eq_ignore_ascii_case(site))) {
+        true => Ok(()),
+        false => {
+            let message = "pages of other sites may not send this";
+            Err(Refusal::new(StatusCode::FORBIDDEN, "cross_origin", message))
+        }
+    }
+}
+
 /// Whether reading stopped at the limit of sizes.
 fn is_limit(e: &axum::Error) -> bool {
     let mut source: Option<&dyn std::error::Error> = Some(e);
@@ -137,12 +173,28 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(openai::completions::handle))
         .route("/v1/chat/completions", post(openai::chat::handle))
         .route("/v1/embeddings", post(openai::embeddings::handle))
+        .route("/v1/rerank", post(openai::rerank::handle));
+    #[cfg(feature = "audio")]
+    let closed = closed.route(
+        "/v1/audio/transcriptions",
+        post(openai::transcriptions::handle),
+    );
+    let closed = closed
         .route("/v2", get(oip::server))
         .route("/v2/health/live", get(oip::healthy))
         .route("/v2/health/ready", get(oip::healthy))
         .route("/v2/models/{model}", get(oip::metadata))
         .route("/v2/models/{model}/ready", get(oip::ready))
         .route("/v2/models/{model}/infer", post(oip::infer))
+        .route("/v2/models/{model}/versions/{version}", get(oip::metadata))
+        .route(
+            "/v2/models/{model}/versions/{version}/ready",
+            get(oip::ready),
+        )
+        .route(
+            "/v2/models/{model}/versions/{version}/infer",
+            post(oip::infer),
+        )
         .route_layer(from_fn_with_state(Arc::clone(&app), guard));
     open.merge(closed)
         .fallback(nothing)
@@ -160,18 +212,25 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
     (kind, app.metrics.page(&app.models.loads())).into_response()
 }
 
-async fn nothing() -> Refusal {
-    let message = "there is no such route; docs/serve.md lists them";
-    Refusal::new(StatusCode::NOT_FOUND, "not_found", message)
+/// A refusal in the form of the protocol that a path belongs to.
+fn refused(path: &str, refusal: Refusal) -> Response {
+    match path == "/v2" || path.starts_with("/v2/") {
+        true => refusal.plain(),
+        false => refusal.into_response(),
+    }
 }
 
-async fn not_so() -> Refusal {
+async fn nothing(uri: Uri) -> Response {
+    let message = "there is no such route; docs/serve.md lists them";
+    let refusal = Refusal::new(StatusCode::NOT_FOUND, "not_found", message);
+    refused(uri.path(), refusal)
+}
+
+async fn not_so(uri: Uri) -> Response {
     let message = "the route takes another method; docs/serve.md lists them";
-    Refusal::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "method_not_allowed",
-        message,
-    )
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    let refusal = Refusal::new(status, "method_not_allowed", message);
+    refused(uri.path(), refusal)
 }
 
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -179,7 +238,8 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         true => next.run(request).await,
         false => {
             let message = "send the key of the server as `Authorization: Bearer KEY`";
-            Refusal::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message).into_response()
+            let refusal = Refusal::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
+            refused(request.uri().path(), refusal)
         }
     }
 }
@@ -195,13 +255,15 @@ async fn counted(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 
 /// The route of a path, so that clients cannot make rows of metrics.
 fn route_of(path: &str) -> &'static str {
-    const PLAIN: [&str; 9] = [
+    const PLAIN: [&str; 11] = [
         "/health",
         "/metrics",
         "/v1/models",
         "/v1/completions",
         "/v1/chat/completions",
         "/v1/embeddings",
+        "/v1/rerank",
+        "/v1/audio/transcriptions",
         "/v2",
         "/v2/health/live",
         "/v2/health/ready",

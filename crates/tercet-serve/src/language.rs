@@ -20,8 +20,9 @@ use tercet_models::{
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::engine::{Engine, Job};
+use crate::engine::{Engine, Job, Replies};
 use crate::error::{Refusal, ServeError};
+use crate::likely::Scored;
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
 use crate::pool::Load;
@@ -46,17 +47,19 @@ pub(crate) struct Request {
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingOptions,
-    /// What the text has to be.
+    /// What the text has to be, and the field that says so.
     #[cfg(feature = "grammar")]
-    pub(crate) grammar: Option<Grammar>,
+    pub(crate) grammar: Option<(&'static str, Grammar)>,
     pub(crate) seed: u64,
+    /// How many of the likeliest tokens are told beside each token and its probability; nothing of either for none.
+    pub(crate) likeliest: Option<usize>,
 }
 
 /// What becomes of a text.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// More of it.
-    Text(String),
+    /// More of it, and the probabilities of the tokens since, where they are asked for.
+    Text(String, Vec<Scored>),
     /// It has ended, after so many tokens.
     Done(Finish, usize),
     /// It failed.
@@ -140,16 +143,59 @@ impl Language {
         self.engine.load()
     }
 
-    /// Queues a text. Who drops the receiver ends it.
+    /// Queues texts, whose pieces come with their places among them. Who drops the receiver ends them.
     ///
     /// # Errors
-    /// A prompt that does not fit the context, a bias of a token that the model does not have, a grammar that is none, or a
-    /// full queue.
+    /// More texts than the server takes, a prompt that does not fit the context, a bias of a token that the model does not
+    /// have, a grammar that is none, or a full queue.
     pub(crate) async fn start(
         &self,
-        request: Request,
+        requests: Vec<Request>,
         metrics: &Arc<Metrics>,
-    ) -> Result<UnboundedReceiver<Reply>, Refusal> {
+    ) -> Result<UnboundedReceiver<(usize, Reply)>, Refusal> {
+        let (count, most) = (requests.len(), self.engine.capacity());
+        if count > most {
+            return Err(Refusal::bad(format!(
+                "the request asks for {count} texts; the server takes {most} at once"
+            )));
+        }
+        requests
+            .iter()
+            .try_for_each(|request| self.check(request))?;
+        let until = Instant::now() + self.deadline;
+        let room = self.engine.check_room(count);
+        room.map_err(|_| Refusal::busy())?;
+        let (send, receive) = unbounded_channel();
+        let mut jobs = Vec::with_capacity(count);
+        for (index, request) in requests.into_iter().enumerate() {
+            #[cfg(feature = "grammar")]
+            let constraint = self.constraint(request.grammar).await?;
+            #[cfg(not(feature = "grammar"))]
+            let constraint: Option<Box<dyn Constraint>> = None;
+            jobs.push(Job {
+                sequence: Sequence {
+                    prompt: request.prompt,
+                    max_tokens: request.max_tokens,
+                    eos: self.eos.clone(),
+                    sampling: request.sampling,
+                    seed: request.seed,
+                    constraint,
+                },
+                stop: request.stop,
+                likeliest: request.likeliest,
+                until,
+                replies: Replies {
+                    index,
+                    to: send.clone(),
+                },
+                metrics: Arc::clone(metrics),
+            });
+        }
+        self.engine.submit(jobs).map_err(|_| Refusal::busy())?;
+        Ok(receive)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
         let (n, context) = (request.prompt.len(), self.context);
         if n == 0 {
             return Err(Refusal::bad(
@@ -166,44 +212,22 @@ impl Language {
             ));
         }
         let mut biased = request.sampling.logit_bias.iter().map(|(token, _)| *token);
-        if let Some(token) = biased.find(|&t| t as usize >= self.vocab) {
-            return Err(Refusal::bad(format!(
+        match biased.find(|&t| t as usize >= self.vocab) {
+            Some(token) => Err(Refusal::bad(format!(
                 "token {token} of `logit_bias` is outside the vocabulary of {}",
                 self.vocab
-            )));
+            ))),
+            None => Ok(()),
         }
-        let until = Instant::now() + self.deadline;
-        self.engine.check_room().map_err(|_| Refusal::busy())?;
-        #[cfg(feature = "grammar")]
-        let constraint = self.constraint(request.grammar).await?;
-        #[cfg(not(feature = "grammar"))]
-        let constraint: Option<Box<dyn Constraint>> = None;
-        let (send, receive) = unbounded_channel();
-        let job = Job {
-            sequence: Sequence {
-                prompt: request.prompt,
-                max_tokens: request.max_tokens,
-                eos: self.eos.clone(),
-                sampling: request.sampling,
-                seed: request.seed,
-                constraint,
-            },
-            stop: request.stop,
-            until,
-            replies: send,
-            metrics: Arc::clone(metrics),
-        };
-        self.engine.submit(job).map_err(|_| Refusal::busy())?;
-        Ok(receive)
     }
 
     /// What a text is constrained by. It is made beside the engine, which would keep all texts waiting, and one at a time.
     #[cfg(feature = "grammar")]
     async fn constraint(
         &self,
-        grammar: Option<Grammar>,
+        grammar: Option<(&'static str, Grammar)>,
     ) -> Result<Option<Box<dyn Constraint>>, Refusal> {
-        let Some(grammar) = grammar else {
+        let Some((field, grammar)) = grammar else {
             return Ok(None);
         };
         let of = Arc::clone(&self.constraints);
@@ -213,7 +237,7 @@ impl Language {
         match made {
             Ok(Ok(constraint)) => Ok(Some(constraint)),
             Ok(Err(e @ ConstraintError::Grammar { .. })) => {
-                Err(Refusal::bad(format!("field `response_format`: {e}")))
+                Err(Refusal::bad(format!("field `{field}`: {e}")))
             }
             Ok(Err(e)) => Err(Refusal::failed(&e)),
             Err(_) => Err(Refusal::lost()),

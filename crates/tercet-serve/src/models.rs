@@ -9,6 +9,9 @@ use crate::graph::Served;
 use crate::language::{Language, Placement};
 use crate::options::ServeOptions;
 use crate::pool::Load;
+use crate::reranker::Reranker;
+#[cfg(feature = "audio")]
+use crate::transcriber::Transcriber;
 
 /// Models and graphs, each under its own name, in the order in which they were added.
 #[derive(Default)]
@@ -16,9 +19,16 @@ pub struct Models {
     all: Vec<(String, Model)>,
 }
 
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there are as many as there are models"
+)]
 enum Model {
     Language(Language),
     Encoder(Encoder),
+    Reranker(Reranker),
+    #[cfg(feature = "audio")]
+    Speech(Transcriber),
     Graph(Served),
 }
 
@@ -28,7 +38,7 @@ impl Models {
         Models::default()
     }
 
-    /// Adds a language model or a sentence encoder, compiled.
+    /// Adds a language model, a sentence encoder, a reranker or (feature `audio`) a speech recognizer, compiled.
     ///
     /// # Errors
     /// [`ServeError::Model`] of its files or the device, [`ServeError::Twice`].
@@ -53,6 +63,9 @@ impl Models {
                     source: tercet_models::ModelError::Unsupported(reason.to_string()).into(),
                 });
             }
+            Family::Encoder if Reranker::is(&files) => {
+                Model::Reranker(Reranker::load(name, &files, &placement, options)?)
+            }
             Family::Encoder => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
             Family::TextToText => {
                 let reason = "encoder-decoders are not served; `tercet generate` runs them";
@@ -60,8 +73,12 @@ impl Models {
                 let name = name.to_string();
                 return Err(ServeError::Model { name, source });
             }
+            #[cfg(feature = "audio")]
+            Family::Speech => Model::Speech(Transcriber::load(name, &files, &placement, options)?),
+            #[cfg(not(feature = "audio"))]
             Family::Speech => {
-                let reason = "speech recognizers are not served; `tercet transcribe` runs them";
+                let reason =
+                    "speech recognizers are served by what was built with the feature `audio`";
                 let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
                 let name = name.to_string();
                 return Err(ServeError::Model { name, source });
@@ -104,23 +121,55 @@ impl Models {
     }
 
     pub(crate) fn language(&self, name: &str) -> Result<&Language, Refusal> {
-        self.find(name, |model| match model {
-            Model::Language(language) => Some(language),
-            Model::Encoder(_) | Model::Graph(_) => None,
+        self.find(name, |model| {
+            let Model::Language(language) = model else {
+                return None;
+            };
+            Some(language)
         })
     }
 
     pub(crate) fn encoder(&self, name: &str) -> Result<&Encoder, Refusal> {
-        self.find(name, |model| match model {
-            Model::Encoder(encoder) => Some(encoder),
-            Model::Language(_) | Model::Graph(_) => None,
+        self.find(name, |model| {
+            let Model::Encoder(encoder) = model else {
+                return None;
+            };
+            Some(encoder)
+        })
+    }
+
+    /// # Errors
+    /// As the others; a sentence encoder is told apart.
+    pub(crate) fn reranker(&self, name: &str) -> Result<&Reranker, Refusal> {
+        if self.encoder(name).is_ok() {
+            return Err(Refusal::bad(format!(
+                "`{name}` is a sentence encoder: it gives embeddings (/v1/embeddings), not scores of pairs; serve a reranker"
+            )));
+        }
+        self.find(name, |model| {
+            let Model::Reranker(reranker) = model else {
+                return None;
+            };
+            Some(reranker)
+        })
+    }
+
+    #[cfg(feature = "audio")]
+    pub(crate) fn transcriber(&self, name: &str) -> Result<&Transcriber, Refusal> {
+        self.find(name, |model| {
+            let Model::Speech(transcriber) = model else {
+                return None;
+            };
+            Some(transcriber)
         })
     }
 
     pub(crate) fn graph(&self, name: &str) -> Result<&Served, Refusal> {
-        self.find(name, |model| match model {
-            Model::Graph(graph) => Some(graph),
-            Model::Language(_) | Model::Encoder(_) => None,
+        self.find(name, |model| {
+            let Model::Graph(graph) = model else {
+                return None;
+            };
+            Some(graph)
         })
     }
 
@@ -149,6 +198,9 @@ impl Models {
         let load = |model: &Model| match model {
             Model::Language(language) => language.load_now(),
             Model::Encoder(encoder) => encoder.load_now(),
+            Model::Reranker(reranker) => reranker.load_now(),
+            #[cfg(feature = "audio")]
+            Model::Speech(transcriber) => transcriber.load_now(),
             Model::Graph(graph) => graph.load_now(),
         };
         self.all

@@ -4,6 +4,11 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use crate::error::Refusal;
 
 type Job<W> = Box<dyn FnOnce(&mut W) + Send>;
 
@@ -82,6 +87,33 @@ impl<W: Send + 'static> Pool<W> {
         state.jobs.push_back(Box::new(job));
         self.shared.changed.notify_one();
         Ok(())
+    }
+
+    /// Runs a job on a worker and waits for what it gives. The job is told whether it is still wanted: until the deadline, and
+    /// as long as somebody waits.
+    ///
+    /// # Errors
+    /// A full queue, the deadline, what the job fails with.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        job: impl FnOnce(&mut W, &dyn Fn() -> bool) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (send, receive) = oneshot::channel();
+        let until = Instant::now() + deadline;
+        let queued = self.submit(move |worker| {
+            let go_on = || !send.is_closed() && Instant::now() < until;
+            let done = match go_on() {
+                true => job(worker, &go_on),
+                false => Err(Refusal::late()),
+            };
+            // What was left early is not whole.
+            let done = if go_on() { done } else { Err(Refusal::late()) };
+            // Who has left needs no answer.
+            let _ = send.send(done);
+        });
+        queued.map_err(|_| Refusal::busy())?;
+        receive.await.map_err(|_| Refusal::lost())?
     }
 
     pub(crate) fn load(&self) -> Load {

@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use tercet_models::{BatchGenerator, Finish, Happened, SequenceId, TextPieces, Tokenizer};
-use tokio::sync::mpsc::UnboundedSender;
 
-use crate::engine::Job;
+use crate::engine::{Job, Replies};
 use crate::error::Refusal;
 use crate::language::Reply;
+use crate::likely::Scores;
 use crate::metrics::{Metrics, count};
 
 /// Slots and whom they write for.
@@ -26,7 +26,8 @@ struct Text<'t> {
     /// Tokens so far.
     written: usize,
     until: Instant,
-    replies: UnboundedSender<Reply>,
+    scores: Option<Scores<'t>>,
+    replies: Replies,
     metrics: Arc<Metrics>,
 }
 
@@ -97,6 +98,7 @@ impl<'t> Texts<'t> {
         let Job {
             sequence,
             stop,
+            likeliest,
             until,
             replies,
             metrics,
@@ -108,6 +110,7 @@ impl<'t> Texts<'t> {
                     pieces: TextPieces::new(self.tokenizer, &stop),
                     prompt_tokens,
                     written: 0,
+                    scores: likeliest.map(|count| Scores::new(self.tokenizer, count)),
                     until,
                     replies,
                     metrics,
@@ -115,7 +118,9 @@ impl<'t> Texts<'t> {
                 self.all.insert(id, text);
             }
             // Who has left needs no answer.
-            Err(e) => drop(replies.send(Reply::Failed(Refusal::failed(&e)))),
+            Err(e) => {
+                replies.send(Reply::Failed(Refusal::failed(&e)));
+            }
         }
     }
 
@@ -126,6 +131,15 @@ impl<'t> Texts<'t> {
             Happened::Prompt(_) => None,
             Happened::Token(token) => {
                 text.written += 1;
+                if let Some(scores) = &mut text.scores {
+                    let scored = match self.batch.logits(id) {
+                        Ok(logits) => scores.push(token, &logits.unwrap_or_default()),
+                        Err(e) => Err(Refusal::failed(&e)),
+                    };
+                    if let Err(refusal) = scored {
+                        return Some(End::Failed(refusal));
+                    }
+                }
                 match text.pieces.push(token) {
                     Ok((piece, stopped)) => match (text.send(piece), stopped) {
                         (false, _) => Some(End::Left),
@@ -154,40 +168,40 @@ impl<'t> Texts<'t> {
 
 impl Text<'_> {
     /// False where nobody listens.
-    fn send(&self, piece: String) -> bool {
-        piece.is_empty() || self.replies.send(Reply::Text(piece)).is_ok()
+    fn send(&mut self, piece: String) -> bool {
+        if piece.is_empty() {
+            return true;
+        }
+        let scores = self.scores.as_mut().map(Scores::take);
+        self.replies
+            .send(Reply::Text(piece, scores.unwrap_or_default()))
     }
 
-    fn end(self, how: End) {
-        let Text {
-            pieces,
-            written,
-            replies,
-            metrics,
-            ..
-        } = self;
+    fn end(mut self, how: End) {
+        let metrics = Arc::clone(&self.metrics);
         let counted = |counter: &AtomicU64| count(counter, 1);
-        let last = match how {
+        let written = self.written;
+        let (rest, last) = match how {
             // What follows a stop string was never held back.
-            End::Finish(Finish::Stop) => Reply::Done(Finish::Stop, written),
-            End::Finish(finish) => match pieces.finish() {
-                Ok((rest, stopped)) => {
-                    if !rest.is_empty() && replies.send(Reply::Text(rest)).is_err() {
-                        return counted(&metrics.cancelled);
-                    }
-                    let finish = if stopped { Finish::Stop } else { finish };
-                    Reply::Done(finish, written)
-                }
-                Err(e) => Reply::Failed(Refusal::failed(&e)),
+            End::Finish(Finish::Stop) => (String::new(), Reply::Done(Finish::Stop, written)),
+            End::Finish(finish) => match self.pieces.finish() {
+                Ok((rest, true)) => (rest, Reply::Done(Finish::Stop, written)),
+                Ok((rest, false)) => (rest, Reply::Done(finish, written)),
+                Err(e) => (String::new(), Reply::Failed(Refusal::failed(&e))),
             },
-            End::Failed(refusal) => Reply::Failed(refusal),
+            End::Failed(refusal) => (String::new(), Reply::Failed(refusal)),
             End::Left => return counted(&metrics.cancelled),
             End::Late => {
                 counted(&metrics.late);
-                Reply::Failed(Refusal::late())
+                (String::new(), Reply::Failed(Refusal::late()))
             }
         };
+        let untold = self.scores.as_mut().map(Scores::take).unwrap_or_default();
+        let is_last = rest.is_empty() && untold.is_empty();
+        if !is_last && !self.replies.send(Reply::Text(rest, untold)) {
+            return counted(&metrics.cancelled);
+        }
         // Who has left needs no answer.
-        let _ = replies.send(last);
+        self.replies.send(last);
     }
 }

@@ -1,12 +1,11 @@
 //! `tercet transcribe`: speech to text, as plain text, subtitles or JSON.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
 use tercet_models::ModelFiles;
-use tercet_models::speech::{Recognizer, Segment, SpeechOptions, Task, Transcript, audio};
+use tercet_models::speech::{Recognizer, SpeechOptions, Task, Transcript, audio};
 
 use super::device;
 use crate::error::{CliError, Outcome};
@@ -137,15 +136,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
 }
 
 fn options(args: &Args, recognizer: &Recognizer) -> SpeechOptions {
-    let tokens = recognizer.tokens();
     let task = match args.task {
         Some(TaskName::Translate) => Some(Task::Translate),
         Some(TaskName::Transcribe) => Some(Task::Transcribe),
-        // Said to the model whether or not its files do.
-        None if tokens.task.is_none() && tokens.tasks.contains_key(Task::Transcribe.name()) => {
-            Some(Task::Transcribe)
-        }
-        None => None,
+        None => recognizer.task_to_tell(),
     };
     let base = match args.no_fallback {
         true => SpeechOptions::default(),
@@ -153,7 +147,7 @@ fn options(args: &Args, recognizer: &Recognizer) -> SpeechOptions {
     };
     SpeechOptions {
         language: args.language.clone(),
-        task: task.filter(|_| tokens.multilingual || args.task.is_some()),
+        task,
         timestamps: args.timestamps || matches!(args.format, Format::Srt | Format::Vtt),
         condition_on_previous: args.condition_on_previous,
         seed: args.seed,
@@ -164,13 +158,10 @@ fn options(args: &Args, recognizer: &Recognizer) -> SpeechOptions {
 fn print(args: &Args, transcript: &Transcript) -> Result<(), CliError> {
     match args.format {
         Format::Json => output::json(&document(transcript)),
-        Format::Text if args.timestamps => output::text(&lines(&transcript.segments)),
+        Format::Text if args.timestamps => output::text(&transcript.lines()),
         Format::Text => output::text(&format!("{}\n", transcript.text().trim())),
-        Format::Srt => output::text(&subtitles(&transcript.segments, ',')),
-        Format::Vtt => {
-            let subtitles = subtitles(&transcript.segments, '.');
-            output::text(&format!("WEBVTT\n\n{subtitles}"))
-        }
+        Format::Srt => output::text(&transcript.srt()),
+        Format::Vtt => output::text(&transcript.vtt()),
     }
 }
 
@@ -198,74 +189,4 @@ fn document(transcript: &Transcript) -> Document<'_> {
 /// Milliseconds are more than timestamps have.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
-}
-
-/// `[00:00:00.000 --> 00:00:02.500] text`, a line for each segment.
-fn lines(segments: &[Segment]) -> String {
-    let line = |s: &Segment| {
-        let (start, end) = (time(s.start, '.'), time(s.end, '.'));
-        format!("[{start} --> {end}] {}\n", on_one_line(&s.text))
-    };
-    segments.iter().map(line).collect()
-}
-
-/// Numbered subtitles; those without text are left out.
-fn subtitles(segments: &[Segment], point: char) -> String {
-    let mut all = String::new();
-    let spoken = segments.iter().filter(|s| !s.text.trim().is_empty());
-    for (i, s) in spoken.enumerate() {
-        let (start, end) = (time(s.start, point), time(s.end, point));
-        // What a text could be taken for: the end of the subtitle, or the line of another one's times.
-        let text = on_one_line(&s.text).replace("-->", "->");
-        // Writing to a string does not fail.
-        let _ = writeln!(all, "{}\n{start} --> {end}\n{text}\n", i + 1);
-    }
-    all
-}
-
-fn on_one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// `01:02:03.456`
-fn time(seconds: f64, point: char) -> String {
-    let all = (seconds.max(0.0) * 1000.0).round() as u64;
-    let (s, ms) = (all / 1000, all % 1000);
-    let (h, m, s) = (s / 3600, s / 60 % 60, s % 60);
-    format!("{h:02}:{m:02}:{s:02}{point}{ms:03}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn segment(start: f64, end: f64, text: &str) -> Segment {
-        Segment {
-            start,
-            end,
-            text: text.to_string(),
-            tokens: Vec::new(),
-            temperature: 0.0,
-            log_probability: 0.0,
-            compression: 1.0,
-            no_speech: 0.0,
-        }
-    }
-
-    #[test]
-    fn subtitles_have_numbers_and_times() {
-        let all = [
-            segment(0.0, 2.5, " Hello\n\nthere."),
-            segment(2.5, 3.0, " "),
-            segment(3_661.02, 3_662.999_9, " 1 --> 2"),
-        ];
-        assert_eq!(
-            subtitles(&all, ','),
-            "1\n00:00:00,000 --> 00:00:02,500\nHello there.\n\n2\n01:01:01,020 --> 01:01:03,000\n1 -> 2\n\n"
-        );
-        assert_eq!(
-            lines(&all[..1]),
-            "[00:00:00.000 --> 00:00:02.500] Hello there.\n"
-        );
-    }
 }

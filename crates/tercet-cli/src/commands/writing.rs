@@ -344,9 +344,8 @@ impl Writer {
     ) -> Result<Vec<u32>, CliError> {
         let what = "cannot process the conversation";
         if let Some(last) = messages.last() {
-            let literal = self.tokenizer.encode_literally(last.content(), false);
-            let plain = self.tokenizer.encode(last.content(), false);
-            if plain.map_err(CliError::model(what))? != literal.map_err(CliError::model(what))? {
+            let spells = self.tokenizer.spells_special(last.content());
+            if spells.map_err(CliError::model(what))? {
                 let text = "the message spells a special token of the model, which could end its turn; leave it out";
                 return Err(CliError::Usage(text.into()));
             }

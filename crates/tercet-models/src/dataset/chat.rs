@@ -14,6 +14,7 @@
 //! Where none holds, the line is refused rather than learnt wrongly.
 
 use std::ops::Range;
+use std::path::Path;
 use std::time::SystemTime;
 
 use super::error::{DataError, LineError};
@@ -60,6 +61,9 @@ pub struct Conversation {
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     template: Template,
+    /// Of conversations with tools, where the model has one of its own for them.
+    with_tools: Option<Template>,
+    source: String,
     variables: Vec<(String, Value)>,
     now: i64,
     note: Option<String>,
@@ -67,22 +71,27 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// The template of a model: of a folder `chat_template.jinja` or `chat_template` of
-    /// `tokenizer_config.json` (of several the one called `default`, else the first), of a GGUF
-    /// file `tokenizer.chat_template`. A model that has none gets ChatML, and [`Self::note`] says so.
+    /// `tokenizer_config.json` (of several the one called `default`, else the first; where there are tools,
+    /// `tool_use`), of a GGUF file `tokenizer.chat_template`. A model that has none gets ChatML, and [`Self::note`]
+    /// says so.
     ///
     /// # Errors
     /// [`crate::Error`]: the files cannot be read, or [`crate::Error::Data`] when the template is
     /// refused.
     pub fn of(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<ChatTemplate, crate::Error> {
-        let (source, tokens) = match files {
+        let source = match files {
             ModelFiles::Hf(folder) => of_folder(folder)?,
             ModelFiles::Gguf(gguf) => of_gguf(gguf, tokenizer)?,
         };
-        let template = match source {
-            Some(source) => ChatTemplate::new(&source, &tokens),
-            None => ChatTemplate::chatml(tokenizer, &tokens),
+        let mut template = match source.plain {
+            Some(plain) => ChatTemplate::new(&plain, &source.tokens)?,
+            None => ChatTemplate::chatml(tokenizer, &source.tokens)?,
         };
-        Ok(template?)
+        if let Some(source) = source.with_tools {
+            template.with_tools = Some(Template::parse(&source).map_err(DataError::from)?);
+            template.source = source;
+        }
+        Ok(template)
     }
 
     /// A template from its text, with variables such as `("bos_token", "<s>")`.
@@ -95,6 +104,8 @@ impl ChatTemplate {
         let variables = variables.map(|(name, token)| (name.clone(), Value::text(token)));
         Ok(ChatTemplate {
             template: Template::parse(source)?,
+            with_tools: None,
+            source: source.to_owned(),
             variables: variables.collect(),
             now: now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(0)),
             note: None,
@@ -153,6 +164,20 @@ impl ChatTemplate {
         self.note.as_deref()
     }
 
+    /// The text of the template that conversations with tools are written by.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The template for conversations with these tools.
+    fn of_tools(&self, tools: &Value) -> &Template {
+        match &self.with_tools {
+            Some(template) if tools.as_list().is_some_and(|tools| !tools.is_empty()) => template,
+            Some(_) | None => &self.template,
+        }
+    }
+
     /// Renders messages; with `prompt` also what begins the next answer.
     ///
     /// # Errors
@@ -170,7 +195,7 @@ impl ChatTemplate {
         variables.push(("tools", tools.clone()));
         variables.push(("documents", Value::None));
         variables.push(("add_generation_prompt", Value::Bool(prompt)));
-        self.template
+        self.of_tools(tools)
             .render(&variables, self.now, Limits::default())
     }
 
@@ -186,7 +211,7 @@ impl ChatTemplate {
             return Err(LineError::TooManyMessages { found, max });
         }
         let whole = self.render(messages, &chat.tools, false)?;
-        if self.template.has_generation() {
+        if self.of_tools(&chat.tools).has_generation() {
             let ranges = whole.generated.into_iter();
             let answers = ranges.map(|range| Answer {
                 range,
@@ -278,7 +303,12 @@ impl ChatTemplate {
     }
 }
 
-type Source = (Option<String>, Vec<(String, String)>);
+/// What the files of a model say.
+struct Source {
+    plain: Option<String>,
+    with_tools: Option<String>,
+    tokens: Vec<(String, String)>,
+}
 
 fn of_folder(folder: &HfFolder) -> Result<Source, crate::Error> {
     const TOKENS: [&str; 6] = [
@@ -302,30 +332,56 @@ fn of_folder(folder: &HfFolder) -> Result<Source, crate::Error> {
     let tokens = tokens.collect();
     let path = folder.dir().join("chat_template.jinja");
     if path.exists() {
-        let bytes = read_small(&path, MAX_TEMPLATE_FILE)?;
-        let text = String::from_utf8(bytes).map_err(|_| DataError::BadTemplateField {
-            found: "a file that is not UTF-8",
-        })?;
-        return Ok((Some(text), tokens));
+        let with_tools = folder
+            .dir()
+            .join("additional_chat_templates/tool_use.jinja");
+        let with_tools = with_tools.exists().then_some(with_tools);
+        return Ok(Source {
+            plain: Some(template_file(&path)?),
+            with_tools: with_tools.map(|path| template_file(&path)).transpose()?,
+            tokens,
+        });
     }
-    let source = match config.get("chat_template") {
-        None | Some(serde_json::Value::Null) => None,
-        Some(serde_json::Value::String(source)) => Some(source.clone()),
-        Some(other) => Some(named(other).ok_or(DataError::BadTemplateField {
-            found: "something else",
-        })?),
+    let (plain, with_tools) = match config.get("chat_template") {
+        None | Some(serde_json::Value::Null) => (None, None),
+        Some(serde_json::Value::String(source)) => (Some(source.clone()), None),
+        Some(other) => {
+            let found = "something else";
+            let plain = named(other).ok_or(DataError::BadTemplateField { found })?;
+            (Some(plain), called(other, "tool_use"))
+        }
     };
-    Ok((source, tokens))
+    Ok(Source {
+        plain,
+        with_tools,
+        tokens,
+    })
+}
+
+fn template_file(path: &Path) -> Result<String, crate::Error> {
+    let bytes = read_small(path, MAX_TEMPLATE_FILE)?;
+    let text = String::from_utf8(bytes).map_err(|_| DataError::BadTemplateField {
+        found: "a file that is not UTF-8",
+    })?;
+    Ok(text)
 }
 
 /// Of a list of named templates the default one, else the first.
 fn named(list: &serde_json::Value) -> Option<String> {
-    let list = list.as_array()?;
-    let is_default = |entry: &&serde_json::Value| {
-        entry.get("name").and_then(serde_json::Value::as_str) == Some("default")
+    let first = || list.as_array()?.first()?.get("template")?.as_str();
+    called(list, "default").or_else(|| first().map(str::to_owned))
+}
+
+/// Of a list of named templates the one of this name.
+fn called(list: &serde_json::Value, name: &str) -> Option<String> {
+    let mut all = list.as_array()?.iter();
+    let named = |entry: &&serde_json::Value| {
+        entry.get("name").and_then(serde_json::Value::as_str) == Some(name)
     };
-    let entry = list.iter().find(is_default).or(list.first())?;
-    entry.get("template")?.as_str().map(str::to_owned)
+    all.find(named)?
+        .get("template")?
+        .as_str()
+        .map(str::to_owned)
 }
 
 fn of_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Source, crate::Error> {
@@ -344,5 +400,10 @@ fn of_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Source, crate::Error> {
         }
     }
     let source = meta.opt_str("tokenizer.chat_template")?;
-    Ok((source.map(str::to_owned), tokens))
+    let with_tools = meta.opt_str("tokenizer.chat_template.tool_use")?;
+    Ok(Source {
+        plain: source.map(str::to_owned),
+        with_tools: with_tools.map(str::to_owned),
+        tokens,
+    })
 }

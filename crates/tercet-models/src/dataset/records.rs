@@ -96,6 +96,14 @@ impl Message {
         Message { role, fields }
     }
 
+    /// A message of these fields, beside its role: `content`, and what templates look at besides, as `tool_calls`.
+    #[must_use]
+    pub fn of_fields(role: Role, fields: Vec<(&str, Value)>) -> Message {
+        let role_field = ("role", Value::text(role.name()));
+        let fields = Value::map([vec![role_field], fields].concat());
+        Message { role, fields }
+    }
+
     /// Who says it.
     #[must_use]
     pub fn role(&self) -> Role {

@@ -28,6 +28,7 @@ mod options;
 mod recognizer;
 mod rules;
 mod segments;
+mod subtitles;
 mod window;
 
 pub use error::SpeechError;

@@ -64,6 +64,14 @@ impl Recognizer {
         &self.tokens
     }
 
+    /// The task to tell the model where nobody chooses one: to transcribe, for a model that knows tasks but whose files say
+    /// none.
+    pub fn task_to_tell(&self) -> Option<Task> {
+        let tokens = &self.tokens;
+        let knows = tokens.multilingual && tokens.tasks.contains_key(Task::Transcribe.name());
+        (knows && tokens.task.is_none()).then_some(Task::Transcribe)
+    }
+
     /// Adds samples to the recording: one channel, [`SAMPLE_RATE`] a second, mostly from -1 to 1. What is kept are features,
     /// 32 KB a second for 80 bands.
     ///

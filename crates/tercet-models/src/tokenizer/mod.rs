@@ -240,6 +240,14 @@ impl Tokenizer {
         self.encode_with(text, add_special, Spelled::Special)
     }
 
+    /// Whether a text spells a special token: within a conversation it could end its own turn and begin another.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Failed`].
+    pub fn spells_special(&self, text: &str) -> Result<bool, TokenizerError> {
+        Ok(self.encode(text, false)? != self.encode_literally(text, false)?)
+    }
+
     /// As [`Self::encode`], with special tokens spelled out in `text` taken for mere text: what a
     /// user wrote cannot end a turn or begin one.
     ///

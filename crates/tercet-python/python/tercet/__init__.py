@@ -1,15 +1,16 @@
-"""Tercet: machine-learning graphs, language models and sentence embeddings.
+"""Tercet: machine-learning graphs, language models, encoders and speech to text.
 
 >>> import tercet
 >>> model = tercet.load("all-MiniLM-L6-v2")            # doctest: +SKIP
 >>> a, b = model.embed(["A man eats.", "Someone is eating."])  # doctest: +SKIP
 >>> float(a @ b)                                       # doctest: +SKIP
 
-`load` opens models and graphs, `Graph` builds them, `Graph.compile` makes a `Session` that runs on NumPy
+`load` opens models and graphs, `train` trains them, `Graph` builds them, `Graph.compile` makes a `Session` that runs on NumPy
 arrays. Everything that fails raises a subclass of `TercetError`, with what, where and what to do.
 """
 
 from ._tercet import (
+    Classifier,
     CompileError,
     DeviceError,
     Encoder,
@@ -22,20 +23,28 @@ from ._tercet import (
     ModelError,
     OnnxModel,
     Operator,
+    Recognizer,
     RunError,
+    Segment,
     Session,
     TensorError,
     TercetError,
     TextError,
+    Trace,
+    TrainError,
+    Trainer,
+    Transcription,
     Value,
     Verification,
     __version__,
     devices,
     load,
     operators,
+    train,
 )
 
 __all__ = [
+    "Classifier",
     "CompileError",
     "DeviceError",
     "Encoder",
@@ -48,15 +57,22 @@ __all__ = [
     "ModelError",
     "OnnxModel",
     "Operator",
+    "Recognizer",
     "RunError",
+    "Segment",
     "Session",
     "TensorError",
     "TercetError",
     "TextError",
+    "Trace",
+    "TrainError",
+    "Trainer",
+    "Transcription",
     "Value",
     "Verification",
     "__version__",
     "devices",
     "load",
     "operators",
+    "train",
 ]

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use tercet::Port;
 
 use crate::error::{Refusal, json_response};
-use crate::http::App;
+use crate::graph::Served;
+use crate::http::{App, of_own_site};
 use request::{Request, Wanted};
 
 /// The length of the JSON before binary tensors.
@@ -35,26 +36,51 @@ pub(crate) async fn healthy() -> Response {
     json_response(&json!({"live": true, "ready": true}))
 }
 
+/// The version of every graph.
+const VERSION: &str = "1";
+
+/// A graph, and its version where a path says one.
+#[derive(serde::Deserialize)]
+pub(crate) struct Named {
+    model: String,
+    version: Option<String>,
+}
+
+impl Named {
+    fn graph<'a>(&self, app: &'a App) -> Result<&'a Served, Refusal> {
+        let graph = app.models.graph(&self.model)?;
+        match self.version.as_deref() {
+            None | Some(VERSION) => Ok(graph),
+            Some(_) => {
+                let message = format!("`{}` has the version {VERSION} alone", self.model);
+                let status = axum::http::StatusCode::NOT_FOUND;
+                Err(Refusal::new(status, "model_not_found", message))
+            }
+        }
+    }
+}
+
 /// `GET /v2/models/{model}`
-pub(crate) async fn metadata(State(app): State<Arc<App>>, Path(model): Path<String>) -> Response {
-    let graph = match app.models.graph(&model) {
+pub(crate) async fn metadata(State(app): State<Arc<App>>, Path(named): Path<Named>) -> Response {
+    let graph = match named.graph(&app) {
         Ok(graph) => graph,
         Err(refusal) => return refusal.plain(),
     };
+    let model = named.model;
     let ports = |ports: &[Port]| -> Vec<Value> { ports.iter().map(tensor::metadata).collect() };
     let (inputs, outputs) = (
         ports(&graph.signature.inputs),
         ports(&graph.signature.outputs),
     );
     json_response(
-        &json!({"name": model, "versions": [], "platform": "tercet", "inputs": inputs, "outputs": outputs}),
+        &json!({"name": model, "versions": [VERSION], "platform": "tercet", "inputs": inputs, "outputs": outputs}),
     )
 }
 
 /// `GET /v2/models/{model}/ready`
-pub(crate) async fn ready(State(app): State<Arc<App>>, Path(model): Path<String>) -> Response {
-    match app.models.graph(&model) {
-        Ok(_) => json_response(&json!({"name": model, "ready": true})),
+pub(crate) async fn ready(State(app): State<Arc<App>>, Path(named): Path<Named>) -> Response {
+    match named.graph(&app) {
+        Ok(_) => json_response(&json!({"name": named.model, "ready": true})),
         Err(refusal) => refusal.plain(),
     }
 }
@@ -62,29 +88,31 @@ pub(crate) async fn ready(State(app): State<Arc<App>>, Path(model): Path<String>
 /// `POST /v2/models/{model}/infer`
 pub(crate) async fn infer(
     State(app): State<Arc<App>>,
-    Path(model): Path<String>,
+    Path(named): Path<Named>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    answered(&app, &model, &headers, body)
+    answered(&app, &named, &headers, body)
         .await
         .unwrap_or_else(Refusal::plain)
 }
 
 async fn answered(
     app: &App,
-    model: &str,
+    named: &Named,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let graph = app.models.graph(model)?;
-    let body = app
-        .body(
-            headers,
-            body,
-            &["application/json", "application/octet-stream"],
-        )
-        .await?;
+    let graph = named.graph(app)?;
+    let types = ["application/json", "application/octet-stream"];
+    let body = match headers.contains_key(header::CONTENT_TYPE) {
+        true => app.body(headers, body, &types).await?,
+        // Triton's clients do not say.
+        false => {
+            of_own_site(headers)?;
+            app.read(headers, body).await?
+        }
+    };
     let length = match headers.get(&HEADER_LENGTH) {
         None => body.len(),
         Some(length) => {
@@ -119,7 +147,8 @@ async fn answered(
         }
         described.push(one);
     }
-    let mut answer = json!({"model_name": model, "outputs": described});
+    let mut answer =
+        json!({"model_name": named.model, "model_version": VERSION, "outputs": described});
     if let Some(id) = id {
         answer["id"] = Value::String(id);
     }

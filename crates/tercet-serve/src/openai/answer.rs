@@ -1,18 +1,13 @@
-//! Answers of both completion routes, whole or as a stream of events.
+//! What answers of both completion routes look like.
 
 use std::hash::{BuildHasher, RandomState};
 
-use axum::body::{Body, Bytes};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
-use futures_util::stream::unfold;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tercet_models::Finish;
-use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::error::{Refusal, json_response};
+use super::calls::{Call, Calls};
 use crate::http::now;
-use crate::language::Reply;
+use crate::likely::{Scored, Spelled};
 
 /// What tells one route's answers from the other's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,19 +16,35 @@ pub(crate) enum Form {
     Chat,
 }
 
-/// What an answer says besides its text.
+/// What an answer says besides its texts.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
-    form: Form,
-    id: String,
-    created: u64,
-    model: String,
-    prompt_tokens: usize,
-    usage: bool,
+    pub(crate) form: Form,
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(crate) model: String,
+    /// Of all prompts.
+    pub(crate) prompt_tokens: usize,
+    /// How many texts there are.
+    pub(crate) texts: usize,
+    /// Whether a stream ends with the numbers of tokens.
+    pub(crate) usage: bool,
+    /// Whether tokens are told with their probabilities.
+    pub(crate) logprobs: bool,
+    /// How calls of tools are read, where there may be some.
+    pub(crate) calls: Option<Calls>,
+}
+
+/// A text, or a part of one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Piece {
+    pub(crate) text: String,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) scores: Vec<Scored>,
 }
 
 impl Frame {
-    pub(crate) fn new(form: Form, model: &str, prompt_tokens: usize, usage: bool) -> Frame {
+    pub(crate) fn new(form: Form, model: &str, prompt_tokens: usize) -> Frame {
         let prefix = match form {
             Form::Completion => "cmpl",
             Form::Chat => "chatcmpl",
@@ -45,7 +56,10 @@ impl Frame {
             created: now(),
             model: model.to_string(),
             prompt_tokens,
-            usage,
+            texts: 1,
+            usage: false,
+            logprobs: false,
+            calls: None,
         }
     }
 
@@ -61,63 +75,116 @@ impl Frame {
         json!({"id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices})
     }
 
-    /// The whole answer.
-    fn whole(&self, text: &str, finish: Finish, written: usize) -> Value {
-        let (object, mut choice) = match self.form {
-            Form::Completion => ("text_completion", json!({"text": text})),
-            Form::Chat => (
-                "chat.completion",
-                json!({"message": {"role": "assistant", "content": text, "refusal": null}}),
-            ),
+    fn choice(&self, index: usize, mut choice: Value, scores: &[Scored]) -> Value {
+        choice["index"] = json!(index);
+        choice["logprobs"] = match (self.logprobs, self.form) {
+            (false, _) => Value::Null,
+            (true, Form::Completion) => of_completion(scores),
+            (true, Form::Chat) => of_chat(scores),
         };
-        choice["index"] = json!(0);
-        choice["logprobs"] = Value::Null;
-        choice["finish_reason"] = json!(reason(finish));
-        let mut whole = self.object(object, json!([choice]));
+        choice["finish_reason"] = Value::Null;
+        choice
+    }
+
+    /// The whole answer: each text, how it ended, and the tokens of all.
+    pub(crate) fn whole(&self, texts: &[(Piece, Finish)], written: usize) -> Value {
+        let object = match self.form {
+            Form::Completion => "text_completion",
+            Form::Chat => "chat.completion",
+        };
+        let choices = texts.iter().enumerate().map(|(index, (piece, finish))| {
+            let choice = match self.form {
+                Form::Completion => json!({"text": piece.text}),
+                Form::Chat => {
+                    let mut message =
+                        json!({"role": "assistant", "content": piece.text, "refusal": null});
+                    if !piece.calls.is_empty() {
+                        message["tool_calls"] = piece.calls.iter().map(Call::shown).collect();
+                        if piece.text.is_empty() {
+                            message["content"] = Value::Null;
+                        }
+                    }
+                    json!({"message": message})
+                }
+            };
+            let mut choice = self.choice(index, choice, &piece.scores);
+            choice["finish_reason"] = json!(reason(*finish, !piece.calls.is_empty()));
+            choice
+        });
+        let mut whole = self.object(object, choices.collect());
         whole["usage"] = self.usage_of(written);
         whole
     }
 
-    /// A part of a stream: a text, or why it ended.
-    fn part(&self, text: Option<&str>, finish: Option<Finish>) -> Value {
-        let (object, mut choice) = match (self.form, text) {
-            (Form::Completion, text) => ("text_completion", json!({"text": text.unwrap_or("")})),
-            (Form::Chat, Some(text)) => {
-                ("chat.completion.chunk", json!({"delta": {"content": text}}))
-            }
-            (Form::Chat, None) => ("chat.completion.chunk", json!({"delta": {}})),
-        };
-        choice["index"] = json!(0);
-        choice["logprobs"] = Value::Null;
-        choice["finish_reason"] = finish.map_or(Value::Null, |f| json!(reason(f)));
-        let mut part = self.object(object, json!([choice]));
+    /// A part of a stream.
+    fn part(&self, index: usize, choice: Value, scores: &[Scored]) -> Value {
+        let choice = self.choice(index, choice, scores);
+        let mut part = self.object(self.object_of_part(), json!([choice]));
         if self.usage {
             part["usage"] = Value::Null;
         }
         part
     }
 
-    /// The events before the text.
-    fn beginning(&self) -> String {
+    fn object_of_part(&self) -> &'static str {
         match self.form {
-            Form::Completion => String::new(),
-            Form::Chat => {
-                let mut first = self.part(Some(""), None);
-                first["choices"][0]["delta"]["role"] = json!("assistant");
-                event(&first)
-            }
+            Form::Completion => "text_completion",
+            Form::Chat => "chat.completion.chunk",
         }
     }
 
-    /// The events after the text.
-    fn end(&self, finish: Finish, written: usize) -> String {
-        let mut events = event(&self.part(None, Some(finish)));
+    /// The event of a piece of a text.
+    pub(crate) fn piece(&self, index: usize, piece: &Piece) -> String {
+        let choice = match self.form {
+            Form::Completion => json!({"text": piece.text}),
+            Form::Chat => {
+                let mut delta = Map::new();
+                if !piece.text.is_empty() || piece.calls.is_empty() {
+                    delta.insert("content".into(), json!(piece.text));
+                }
+                if !piece.calls.is_empty() {
+                    let calls = piece.calls.iter().enumerate().map(|(i, call)| {
+                        let mut call = call.shown();
+                        call["index"] = json!(i);
+                        call
+                    });
+                    delta.insert("tool_calls".into(), calls.collect());
+                }
+                json!({"delta": delta})
+            }
+        };
+        event(&self.part(index, choice, &piece.scores))
+    }
+
+    /// The events before the texts.
+    pub(crate) fn beginning(&self) -> String {
+        let first = |index| {
+            let delta = json!({"delta": {"role": "assistant", "content": ""}});
+            event(&self.part(index, delta, &[]))
+        };
+        match self.form {
+            Form::Completion => String::new(),
+            Form::Chat => (0..self.texts).map(first).collect(),
+        }
+    }
+
+    /// The event after a text.
+    pub(crate) fn end(&self, index: usize, finish: Finish, calls: bool) -> String {
+        let choice = match self.form {
+            Form::Completion => json!({"text": ""}),
+            Form::Chat => json!({"delta": {}}),
+        };
+        let mut part = self.part(index, choice, &[]);
+        part["choices"][0]["logprobs"] = Value::Null;
+        part["choices"][0]["finish_reason"] = json!(reason(finish, calls));
+        event(&part)
+    }
+
+    /// The events after all texts.
+    pub(crate) fn last(&self, written: usize) -> String {
+        let mut events = String::new();
         if self.usage {
-            let object = match self.form {
-                Form::Completion => "text_completion",
-                Form::Chat => "chat.completion.chunk",
-            };
-            let mut last = self.object(object, json!([]));
+            let mut last = self.object(self.object_of_part(), json!([]));
             last["usage"] = self.usage_of(written);
             events += &event(&last);
         }
@@ -125,79 +192,46 @@ impl Frame {
     }
 }
 
-fn reason(finish: Finish) -> &'static str {
+fn reason(finish: Finish, calls: bool) -> &'static str {
     match finish {
+        Finish::End | Finish::Stop | Finish::Cancelled if calls => "tool_calls",
         Finish::End | Finish::Stop | Finish::Cancelled => "stop",
         Finish::Length | Finish::Context => "length",
     }
 }
 
 /// JSON has no line ends in it, so an event is one line.
-fn event(value: &Value) -> String {
+pub(crate) fn event(value: &Value) -> String {
     format!("data: {value}\n\n")
 }
 
-/// Waits for the whole text. When the client leaves, this is dropped, and the receiver with it.
-///
-/// # Errors
-/// What the text failed with.
-pub(crate) async fn whole(
-    frame: &Frame,
-    mut replies: UnboundedReceiver<Reply>,
-) -> Result<Response, Refusal> {
-    let mut text = String::new();
-    loop {
-        match replies.recv().await {
-            Some(Reply::Text(piece)) => text += &piece,
-            Some(Reply::Done(finish, written)) => {
-                return Ok(json_response(&frame.whole(&text, finish, written)));
-            }
-            Some(Reply::Failed(refusal)) => return Err(refusal),
-            None => return Err(Refusal::lost()),
+/// By lists; the likeliest tokens as an object, the token itself always among them.
+fn of_completion(scores: &[Scored]) -> Value {
+    let likeliest = scores.iter().map(|of| {
+        let mut map = Map::new();
+        let own = (&of.token, of.logprob);
+        let others = of.likeliest.iter().map(|(token, log)| (token, *log));
+        for (token, log) in others.chain([own]) {
+            // Of tokens that are spelled alike the likeliest.
+            map.entry(&token.text).or_insert_with(|| json!(log));
         }
-    }
+        Value::Object(map)
+    });
+    json!({
+        "tokens": scores.iter().map(|of| of.token.text.as_str()).collect::<Vec<_>>(),
+        "token_logprobs": scores.iter().map(|of| of.logprob).collect::<Vec<_>>(),
+        "top_logprobs": likeliest.collect::<Vec<_>>(),
+        "text_offset": scores.iter().map(|of| of.offset).collect::<Vec<_>>(),
+    })
 }
 
-/// Server-sent events as the text comes. What fails before any text is an error as without a stream; later it is an
-/// event with the error, after which the stream ends without `[DONE]`.
-///
-/// # Errors
-/// What failed before any text.
-pub(crate) async fn stream(
-    frame: Frame,
-    mut replies: UnboundedReceiver<Reply>,
-) -> Result<Response, Refusal> {
-    let first = match replies.recv().await {
-        Some(Reply::Failed(refusal)) => return Err(refusal),
-        None => return Err(Refusal::lost()),
-        Some(reply) => reply,
-    };
-    let state = Some((frame, replies, Some(first)));
-    let events = unfold(state, |state| async move {
-        let (frame, mut replies, first) = state?;
-        let beginning = match &first {
-            Some(_) => frame.beginning(),
-            None => String::new(),
-        };
-        let reply = match first {
-            Some(first) => Some(first),
-            None => replies.recv().await,
-        };
-        let (events, ended) = match reply {
-            Some(Reply::Text(text)) => (event(&frame.part(Some(&text), None)), false),
-            Some(Reply::Done(finish, written)) => (frame.end(finish, written), true),
-            Some(Reply::Failed(refusal)) => (event(&refusal.body()), true),
-            None => (event(&Refusal::lost().body()), true),
-        };
-        let next = (!ended).then_some((frame, replies, None));
-        Some((
-            Ok::<Bytes, std::convert::Infallible>(Bytes::from(beginning + &events)),
-            next,
-        ))
+fn of_chat(scores: &[Scored]) -> Value {
+    let shown = |token: &Spelled, log: f64| json!({"token": token.text, "logprob": log, "bytes": token.bytes});
+    let content = scores.iter().map(|of| {
+        let likeliest = of.likeliest.iter().map(|(token, log)| shown(token, *log));
+        let mut own = shown(&of.token, of.logprob);
+        own["top_logprobs"] = likeliest.collect();
+        own
     });
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-cache"),
-    ];
-    Ok((headers, Body::from_stream(events)).into_response())
+    json!({"content": content.collect::<Vec<_>>(), "refusal": null})
 }

@@ -8,8 +8,9 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::answer::{self, Form, Frame};
-use super::sampling::Wanted;
+use super::answer::{Form, Frame};
+use super::deliver;
+use super::sampling::{MOST_TEXTS, Wanted};
 use crate::error::Refusal;
 use crate::fields::{Fields, wrong};
 use crate::http::App;
@@ -29,21 +30,53 @@ pub(crate) async fn handle(
         .text("model")?
         .ok_or_else(|| Refusal::bad("field `model` is missing"))?;
     let language = app.models.language(&name)?;
-    let prompt = tokens(language, fields.need("prompt")?)?;
+    let prompts = prompts(language, fields.need("prompt")?)?;
     fields.neutral(&[("suffix", &[Value::String(String::new())])])?;
-    let wanted = Wanted::take(fields)?;
-    let frame = Frame::new(Form::Completion, &name, prompt.len(), wanted.usage);
-    let replies = language.start(wanted.request(prompt, DEFAULT_TOKENS), &app.metrics);
-    let replies = replies.await?;
+    let wanted = Wanted::take(fields, Form::Completion)?;
+    let texts = prompts.len() * wanted.n;
+    if texts > MOST_TEXTS {
+        return Err(Refusal::bad(format!(
+            "`prompt` and `n` ask for {texts} texts; at most {MOST_TEXTS} are possible"
+        )));
+    }
+    let frame = Frame {
+        texts,
+        usage: wanted.usage,
+        logprobs: wanted.likeliest.is_some(),
+        ..Frame::new(Form::Completion, &name, prompts.iter().map(Vec::len).sum())
+    };
+    let requests = prompts
+        .iter()
+        .flat_map(|prompt| wanted.requests(prompt, DEFAULT_TOKENS));
+    let pieces = language.start(requests.collect(), &app.metrics).await?;
     match wanted.stream {
-        true => answer::stream(frame, replies).await,
-        false => answer::whole(&frame, replies).await,
+        true => deliver::stream(frame, pieces).await,
+        false => deliver::whole(&frame, pieces).await,
     }
 }
 
-/// The tokens of a prompt: a text, tokens, or a list of one of either.
+/// The tokens of prompts: a text, tokens, or a list of either.
+fn prompts(language: &Language, prompt: Value) -> Result<Vec<Vec<u32>>, Refusal> {
+    match prompt {
+        Value::Array(items) if !items.is_empty() && !items.iter().any(Value::is_number) => {
+            if items.len() > MOST_TEXTS {
+                return Err(Refusal::bad(format!(
+                    "field `prompt` has {} prompts; at most {MOST_TEXTS} are possible",
+                    items.len()
+                )));
+            }
+            items
+                .into_iter()
+                .map(|item| tokens(language, item))
+                .collect()
+        }
+        one => Ok(vec![tokens(language, one)?]),
+    }
+}
+
+/// The tokens of a text, or tokens.
 fn tokens(language: &Language, prompt: Value) -> Result<Vec<u32>, Refusal> {
-    let expected = "one text or one list of tokens";
+    let expected = "a text or a list of tokens, or a list of either";
     match prompt {
         Value::String(text) => language
             .tokenizer
@@ -60,16 +93,6 @@ fn tokens(language: &Language, prompt: Value) -> Result<Vec<u32>, Refusal> {
                 })
             };
             items.iter().map(token).collect()
-        }
-        Value::Array(mut items) if items.len() == 1 && !items[0].is_number() => {
-            let only = items.swap_remove(0);
-            match only {
-                Value::Array(ref inner) if !inner.iter().all(Value::is_u64) => {
-                    Err(wrong("prompt", &only, expected))
-                }
-                Value::Array(_) | Value::String(_) => tokens(language, only),
-                other => Err(wrong("prompt", &other, expected)),
-            }
         }
         other => Err(wrong("prompt", &other, expected)),
     }

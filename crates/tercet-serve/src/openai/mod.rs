@@ -4,8 +4,14 @@
 //! <https://platform.openai.com/docs/api-reference>
 
 mod answer;
+mod calls;
 pub(crate) mod chat;
 pub(crate) mod completions;
+mod deliver;
 pub(crate) mod embeddings;
 pub(crate) mod models;
+pub(crate) mod rerank;
 mod sampling;
+mod tools;
+#[cfg(feature = "audio")]
+pub(crate) mod transcriptions;

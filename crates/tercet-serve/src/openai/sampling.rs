@@ -7,12 +7,17 @@ use tercet_models::SamplingOptions;
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::Grammar;
 
+use super::answer::Form;
 use crate::error::Refusal;
 use crate::fields::{Fields, neutral_fields, wrong};
 use crate::language::Request;
 
 /// Stop strings at most.
 const MOST_STOPS: usize = 16;
+/// Texts of a prompt at most.
+pub(crate) const MOST_TEXTS: usize = 16;
+/// The likeliest tokens that are told of each at most.
+const MOST_LIKELIEST: usize = 20;
 /// Tokens with a bias at most.
 const MOST_BIASES: usize = 1024;
 
@@ -22,8 +27,12 @@ pub(crate) struct Wanted {
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingOptions,
     #[cfg(feature = "grammar")]
-    pub(crate) grammar: Option<Grammar>,
+    pub(crate) grammar: Option<(&'static str, Grammar)>,
     pub(crate) seed: u64,
+    /// Texts for each prompt.
+    pub(crate) n: usize,
+    /// How many of the likeliest tokens are told beside each token and its probability; nothing of either for none.
+    pub(crate) likeliest: Option<usize>,
     pub(crate) stream: bool,
     /// Whether a stream ends with the numbers of tokens.
     pub(crate) usage: bool,
@@ -31,7 +40,7 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// Takes all fields that are left.
-    pub(crate) fn take(mut fields: Fields) -> Result<Wanted, Refusal> {
+    pub(crate) fn take(mut fields: Fields, form: Form) -> Result<Wanted, Refusal> {
         let new_name = fields.count("max_completion_tokens")?;
         let max_tokens = fields.count("max_tokens")?.or(new_name);
         let stop = fields.texts("stop")?;
@@ -45,6 +54,13 @@ impl Wanted {
         #[cfg(feature = "grammar")]
         let grammar = grammar(&mut fields)?;
         let seed = fields.count("seed")?;
+        let n = fields.count("n")?.unwrap_or(1);
+        let n = usize::try_from(n)
+            .ok()
+            .filter(|n| (1..=MOST_TEXTS).contains(n));
+        let n =
+            n.ok_or_else(|| Refusal::bad(format!("field `n` is not from 1 to {MOST_TEXTS}")))?;
+        let likeliest = likeliest(&mut fields, form)?;
         let stream = fields.truth("stream")?.unwrap_or(false);
         let usage = match fields.take("stream_options") {
             None => false,
@@ -72,21 +88,55 @@ impl Wanted {
             #[cfg(feature = "grammar")]
             grammar,
             seed: seed.unwrap_or_else(drawn),
+            n,
+            likeliest,
             stream,
             usage,
         })
     }
 
-    /// The text to write after a prompt; at most `max_tokens` where the client does not say.
-    pub(crate) fn request(&self, prompt: Vec<u32>, max_tokens: usize) -> Request {
-        Request {
-            prompt,
+    /// The texts to write after a prompt; of at most `max_tokens` where the client does not say. Each has a seed of its own,
+    /// from that of the request on.
+    pub(crate) fn requests(&self, prompt: &[u32], max_tokens: usize) -> Vec<Request> {
+        let one = |i: usize| Request {
+            prompt: prompt.to_vec(),
             max_tokens: self.max_tokens.unwrap_or(max_tokens),
             stop: self.stop.clone(),
             sampling: self.sampling.clone(),
             #[cfg(feature = "grammar")]
             grammar: self.grammar.clone(),
-            seed: self.seed,
+            seed: self.seed.wrapping_add(i as u64),
+            likeliest: self.likeliest,
+        };
+        (0..self.n).map(one).collect()
+    }
+}
+
+/// `logprobs`: of completions a number of likeliest tokens, of conversations whether, with `top_logprobs` of them.
+fn likeliest(fields: &mut Fields, form: Form) -> Result<Option<usize>, Refusal> {
+    let number = |name: &str, value: &Value| {
+        let number = value.as_u64().and_then(|n| usize::try_from(n).ok());
+        let expected = format!("a whole number from 0 to {MOST_LIKELIEST}");
+        number
+            .filter(|n| *n <= MOST_LIKELIEST)
+            .ok_or_else(|| wrong(name, value, &expected))
+    };
+    match form {
+        Form::Completion => match fields.take("logprobs") {
+            None | Some(Value::Bool(false)) => Ok(None),
+            Some(value) => number("logprobs", &value).map(Some),
+        },
+        Form::Chat => {
+            let wanted = fields.truth("logprobs")?.unwrap_or(false);
+            let top = fields.take("top_logprobs").unwrap_or_else(|| 0.into());
+            match (wanted, number("top_logprobs", &top)?) {
+                (true, top) => Ok(Some(top)),
+                (false, 0) => Ok(None),
+                (false, _) => {
+                    let message = "field `top_logprobs` needs `logprobs` to be true";
+                    Err(Refusal::bad(message))
+                }
+            }
         }
     }
 }
@@ -139,7 +189,7 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
 
 /// What the answer has to be: `response_format` of type `text`, `json_object` or `json_schema`.
 #[cfg(feature = "grammar")]
-fn grammar(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
+fn grammar(fields: &mut Fields) -> Result<Option<(&'static str, Grammar)>, Refusal> {
     let Some(value) = fields.take("response_format") else {
         return Ok(None);
     };
@@ -162,7 +212,7 @@ fn grammar(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
         }
     };
     format.finish()?;
-    Ok(grammar)
+    Ok(grammar.map(|grammar| ("response_format", grammar)))
 }
 
 fn clamped(n: u64) -> usize {

@@ -1,5 +1,8 @@
 //! Graphs by the Open Inference Protocol.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use serde_json::{Value, json};
 
 use crate::server::{Answer, shared};
@@ -35,6 +38,16 @@ fn a_graph_is_described() {
     );
     assert_eq!(server.get("/v2/models/rows/ready").status, 200);
     assert_eq!(server.get("/v2/models/tiny").status, 404);
+    assert_eq!(json["versions"], json!(["1"]));
+    assert_eq!(server.get("/v2/models/rows/versions/1").json(), json);
+    assert_eq!(server.get("/v2/models/rows/versions/1/ready").status, 200);
+    let other = server.get("/v2/models/rows/versions/2");
+    assert_eq!(other.status, 404);
+    assert!(other.error().contains("the version 1 alone"));
+    // In the protocol's form: a text.
+    let config = server.get("/v2/models/rows/config");
+    assert_eq!(config.status, 404);
+    assert!(config.json()["error"].is_string());
     assert_eq!(
         server.get("/v2").json()["extensions"],
         json!(["binary_tensor_data"])
@@ -192,4 +205,32 @@ fn binary_bodies_that_are_cut_or_too_long() {
             .contains("no length within")
     );
     assert!(send(length - 1, &body).error().contains("not JSON"));
+}
+
+#[test]
+fn clients_that_do_not_say_what_they_send() {
+    let server = shared();
+    let body = request(json!([0, 0, 0, 1, 2, 3]), json!([2])).to_string();
+    let status = |route: &str, more: &str| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        let head = format!(
+            "POST {route} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\nconnection: close\r\n{more}\r\n",
+            server.address,
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer[9..12].to_string()
+    };
+    assert_eq!(status(INFER, ""), "200");
+    assert_eq!(status("/v2/models/rows/versions/1/infer", ""), "200");
+    assert_eq!(status("/v2/models/rows/versions/2/infer", ""), "404");
+    // Browsers say where they are.
+    assert_eq!(status(INFER, "origin: http://evil.example\r\n"), "403");
+    let own = format!("origin: http://{}\r\n", server.address);
+    assert_eq!(status(INFER, &own), "200");
+    assert_eq!(status(INFER, "content-encoding: gzip\r\n"), "415");
+    // Only there.
+    assert_eq!(status("/v1/completions", ""), "415");
 }

@@ -4,5 +4,11 @@
 mod clients;
 mod graphs;
 mod limits;
+mod many;
+mod rerank;
 mod server;
+#[cfg(feature = "audio")]
+mod speech;
 mod texts;
+#[cfg(feature = "grammar")]
+mod tools;

@@ -78,6 +78,40 @@ pub(crate) fn start(options: ServeOptions) -> Running {
     models
         .add_graph(GRAPH, &graph, &compile, &placement, &options)
         .unwrap();
+    run(models, options)
+}
+
+/// A server of these folders of the test data, each under its own name.
+pub(crate) fn start_folders(folders: &[&str], options: ServeOptions) -> Running {
+    let paths: Vec<String> = folders.iter().map(|folder| data(folder)).collect();
+    start_paths(&paths, options)
+}
+
+/// A server of these folders, each under its own name.
+pub(crate) fn start_paths(paths: &[String], options: ServeOptions) -> Running {
+    let placement = Placement {
+        device: Device::cpu(),
+        dtype: DType::F32,
+        products: Products::Exact,
+        context: None,
+    };
+    let mut models = Models::new();
+    for path in paths {
+        let files = ModelFiles::open(path).unwrap();
+        let (_, name) = path.rsplit_once('/').unwrap();
+        models
+            .add_model(name, files, placement.clone(), &options)
+            .unwrap();
+    }
+    run(models, options)
+}
+
+/// A path of the test data.
+pub(crate) fn data(path: &str) -> String {
+    format!("{}/../../tests/data/{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn run(models: Models, options: ServeOptions) -> Running {
     let server = Server::bind("127.0.0.1", 0, models, options).unwrap();
     let address = server.address().to_string();
     let (stop, stopped) = oneshot::channel();

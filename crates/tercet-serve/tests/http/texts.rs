@@ -230,8 +230,15 @@ fn a_conversation_is_rendered_by_the_template() {
 fn what_is_not_honoured_is_refused_by_name() {
     let server = shared();
     let cases = [
-        (json!({"logprobs": 1}), "logprobs"),
-        (json!({"n": 2}), "`n`"),
+        (json!({"logprobs": 21}), "logprobs"),
+        (json!({"logprobs": true}), "logprobs"),
+        (json!({"top_logprobs": 2}), "top_logprobs"),
+        (json!({"n": 0}), "`n`"),
+        (json!({"n": 17}), "`n`"),
+        (
+            json!({"n": 4, "prompt": ["a", "b", "c", "d", "e"]}),
+            "20 texts",
+        ),
         (json!({"echo": true}), "echo"),
         (json!({"suffix": "x"}), "suffix"),
         (json!({"frequency_penalty": 2.5}), "frequency_penalty"),
@@ -265,7 +272,9 @@ fn what_is_not_honoured_is_refused_by_name() {
         (json!({"stream": 1}), "stream"),
         (json!({"stream_options": {"a": 1}}), "`a`"),
         (json!({"prompt": 3}), "prompt"),
-        (json!({"prompt": ["a", "b"]}), "prompt"),
+        (json!({"prompt": ["a", ["b"]]}), "prompt"),
+        (json!({"prompt": ["a", 3]}), "prompt"),
+        (json!({"prompt": vec!["a"; 17]}), "17 prompts"),
         (json!({"prompt": [999_999]}), "999999"),
         (json!({"prompt": null}), "prompt"),
     ];

@@ -100,11 +100,26 @@ impl Classifier {
     /// Cuts texts that are too long; of a pair the longer one first.
     #[must_use]
     pub fn cutting(mut self, cut: bool) -> Classifier {
+        self.set_cutting(cut);
+        self
+    }
+
+    /// As [`Self::cutting`], from the next texts on.
+    pub fn set_cutting(&mut self, cut: bool) {
         self.longer = match cut {
             true => Longer::Cut,
             false => Longer::Refused,
         };
-        self
+    }
+
+    /// Makes other scores of logits, from the next texts on.
+    pub fn set_scoring(&mut self, scoring: Scoring) {
+        self.scoring = scoring;
+    }
+
+    /// Tokens of the longest text, or pair of texts.
+    pub fn most_tokens(&self) -> usize {
+        self.most
     }
 
     /// The names of the classes.

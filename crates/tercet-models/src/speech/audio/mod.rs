@@ -12,7 +12,7 @@ use symphonia::core::audio::{AudioBufferRef, SampleBuffer, SignalSpec};
 use symphonia::core::codecs::{CODEC_TYPE_NULL, Decoder, DecoderOptions};
 use symphonia::core::errors::Error as Failure;
 use symphonia::core::formats::{FormatOptions, FormatReader};
-use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
+use symphonia::core::io::{MediaSource, MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::probe::Hint;
 
@@ -94,7 +94,33 @@ pub fn read(
     take: &mut dyn FnMut(&[f32]) -> Result<(), crate::Error>,
 ) -> Result<AudioInfo, crate::Error> {
     let path = path.as_ref();
-    let (mut reader, mut decoder, track) = open(path)?;
+    decoded(path, open(path)?, take)
+}
+
+/// As [`read`], a file that is in memory already. `name` is what errors call it; its ending is a hint at what it is.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_bytes(
+    name: &str,
+    bytes: impl AsRef<[u8]> + Send + Sync + 'static,
+    take: &mut dyn FnMut(&[f32]) -> Result<(), crate::Error>,
+) -> Result<AudioInfo, crate::Error> {
+    let path = Path::new(name);
+    if bytes.as_ref().is_empty() {
+        let path = path.to_path_buf();
+        return Err(AudioError::Empty { path }.into());
+    }
+    let opened = probed(path, Box::new(std::io::Cursor::new(bytes)))?;
+    decoded(path, opened, take)
+}
+
+/// Hands on what the packets of a file say.
+fn decoded(
+    path: &Path,
+    (mut reader, mut decoder, track): Opened,
+    take: &mut dyn FnMut(&[f32]) -> Result<(), crate::Error>,
+) -> Result<AudioInfo, crate::Error> {
     let mut resampled: Option<(Resampler, AudioInfo)> = None;
     let (mut mono, mut out, mut damaged) = (Vec::new(), Vec::new(), 0);
     let broken = |reason: String| AudioError::Format {
@@ -162,7 +188,7 @@ pub fn read(
 
 type Opened = (Box<dyn FormatReader>, Box<dyn Decoder>, u32);
 
-/// The reader of a file, the decoder of its first track with audio, and the track.
+/// An opened file, see [`probed`].
 fn open(path: &Path) -> Result<Opened, AudioError> {
     let io = |source| AudioError::File {
         path: path.to_path_buf(),
@@ -182,11 +208,20 @@ fn open(path: &Path) -> Result<Opened, AudioError> {
             path: path.to_path_buf(),
         });
     }
+    probed(path, Box::new(file))
+}
+
+/// The reader of a file, the decoder of its first track with audio, and the track.
+fn probed(path: &Path, source: Box<dyn MediaSource>) -> Result<Opened, AudioError> {
+    let refused = |reason: String| AudioError::Format {
+        path: path.to_path_buf(),
+        reason,
+    };
     let mut hint = Hint::new();
     if let Some(extension) = path.extension().and_then(|e| e.to_str()) {
         hint.with_extension(extension);
     }
-    let stream = MediaSourceStream::new(Box::new(file), MediaSourceStreamOptions::default());
+    let stream = MediaSourceStream::new(source, MediaSourceStreamOptions::default());
     let options = FormatOptions {
         enable_gapless: true,
         ..FormatOptions::default()

@@ -1,0 +1,481 @@
+//! Training of language models: what `tercet finetune` does, step by step.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
+use pyo3::prelude::*;
+use tercet::train::{
+    AdamW, Evaluator, LossScale, Schedule, StepError, StepOptions, TrainError, TrainStep,
+    Trainable, Trainer, Weights,
+};
+use tercet::{CompileOptions, DType, Device, Tensor};
+use tercet_models::dataset::{
+    Batches, ChatTemplate, Corpus, CorpusOptions, DEFAULT_SHARE, Packed, TokenBatch,
+};
+use tercet_models::save::{SaveOptions, save_model};
+use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
+use tercet_models::{DecoderSpec, Error, Family, ModelError, ModelFiles};
+
+use crate::{array, device, errors};
+
+/// A language model that is being trained: an iterator of the losses of its steps.
+#[pyclass(name = "Trainer", module = "tercet", frozen)]
+pub(crate) struct PyTrainer {
+    inner: Mutex<Inner>,
+    total: u64,
+    notes: Vec<String>,
+}
+
+struct Inner {
+    training: Training,
+    trainer: Trainer,
+    batches: Batches,
+    batch: usize,
+    held: Option<(Packed, Evaluator)>,
+    /// What a checkpoint has to agree with, under the names of the command's arguments.
+    settings: BTreeMap<String, String>,
+    files: ModelFiles,
+    config: DecoderSpec,
+    base: PathBuf,
+    full: bool,
+}
+
+/// What is asked for.
+struct Wish {
+    tuning: Tuning,
+    full: bool,
+    steps: u64,
+    batch: usize,
+    seq: Option<usize>,
+    rate: f64,
+    warmup: u64,
+    weight_decay: f64,
+    clip: f64,
+    held_out: f64,
+    dtype: DType,
+    recompute: bool,
+    seed: u64,
+}
+
+/// Why a training cannot begin.
+enum Failure {
+    Model(Error),
+    Train(TrainError),
+    Step(StepError),
+}
+
+impl<E: Into<Error>> From<E> for Failure {
+    fn from(e: E) -> Failure {
+        Failure::Model(e.into())
+    }
+}
+
+impl Failure {
+    fn raised(self) -> PyErr {
+        match self {
+            Failure::Model(e) => errors::model(e),
+            Failure::Train(e) => errors::train(e),
+            Failure::Step(e) => errors::raise::<errors::TrainError>(&e),
+        }
+    }
+}
+
+fn prepare(
+    path: &Path,
+    data: &Path,
+    device: &Device,
+    wish: &Wish,
+) -> Result<(Inner, Vec<String>), Failure> {
+    let files = ModelFiles::open(path)?;
+    let family = files.family()?;
+    if family != Family::Decoder {
+        let reason = "only language models are trained from Python; `tercet finetune` trains text encoders as well";
+        return Err(ModelError::Unsupported(reason.into()).into());
+    }
+    let config = files.decoder_spec()?;
+    let seq = wish.seq.unwrap_or(config.context.min(256));
+    let tokenizer = files.tokenizer()?;
+    let template = ChatTemplate::of(&files, &tokenizer)?;
+    let options = CorpusOptions {
+        eos: config.eos.first().copied(),
+        ..CorpusOptions::default()
+    };
+    let corpus = Corpus::read(data, &tokenizer, Some(&template), options)?;
+    let notes = corpus.notes().to_vec();
+    let tokens = corpus.documents().iter().flat_map(|d| d.tokens());
+    let hash = hash(tokens.flat_map(|t| t.to_le_bytes()));
+    let (train, held) = corpus.split(wish.held_out, wish.seed)?;
+    let packed = Packed::new(train, seq, None)?;
+    let held = held.map(|held| Packed::new(held, seq, None)).transpose()?;
+    let options = DecoderTrainingOptions {
+        dtype: wish.dtype,
+        checkpoints: wish.recompute,
+        ..DecoderTrainingOptions::new(wish.batch, seq, wish.tuning.clone())
+    };
+    let training = Training::decoder(&config, &files.weights(), &options)?;
+    let trainer = trainer(device, &training, wish)?;
+    let held = match held {
+        None => None,
+        Some(held) => {
+            let evaluator =
+                trainer.evaluator(&training.graph, Weights::Current, &CompileOptions::new());
+            Some((held, evaluator.map_err(Failure::Train)?))
+        }
+    };
+    let settings = [
+        ("batch", wish.batch.to_string()),
+        ("seq", seq.to_string()),
+        ("microbatches", "1".to_string()),
+        ("seed", wish.seed.to_string()),
+        ("held-out", wish.held_out.to_string()),
+        ("data", format!("{hash:016x}")),
+    ];
+    let inner = Inner {
+        batches: packed.batches(wish.batch, wish.seed)?,
+        training,
+        trainer,
+        batch: wish.batch,
+        held,
+        settings: settings.map(|(k, v)| (k.to_string(), v)).into(),
+        files,
+        config,
+        base: path.to_path_buf(),
+        full: wish.full,
+    };
+    Ok((inner, notes))
+}
+
+fn trainer(device: &Device, training: &Training, wish: &Wish) -> Result<Trainer, Failure> {
+    let step = StepOptions {
+        clip_norm: Some(wish.clip),
+        loss_scale: (wish.dtype == DType::F16).then(LossScale::default),
+        ..StepOptions::default()
+    };
+    let names = training.trainables.iter();
+    let names: Vec<Trainable> = names
+        .map(|(name, _)| Trainable::new(name.clone()))
+        .collect();
+    let adamw = AdamW {
+        weight_decay: wish.weight_decay,
+        ..AdamW::default()
+    };
+    let step = TrainStep::build(&training.graph, training.loss, &names, &adamw, &step);
+    let step = step.map_err(Failure::Step)?;
+    let schedule = Schedule::cosine(wish.rate, wish.warmup, wish.steps);
+    let made = || -> Result<Trainer, TrainError> {
+        let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
+        for (name, tensor) in &training.params {
+            trainer.set_param(name, tensor.clone())?;
+        }
+        for (name, tensor) in &training.trainables {
+            trainer.set_state(name, tensor)?;
+        }
+        trainer.set_seed(wish.seed);
+        Ok(trainer)
+    };
+    made().map_err(Failure::Train)
+}
+
+/// FNV-1a.
+fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+fn inputs(batch: TokenBatch) -> [(&'static str, Tensor); 4] {
+    [
+        ("tokens", batch.tokens),
+        ("positions", batch.positions),
+        ("segments", batch.segments),
+        ("labels", batch.labels),
+    ]
+}
+
+fn lent<'a>(inputs: &'a [(&'static str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
+    inputs
+        .iter()
+        .map(|(name, tensor)| (*name, tensor))
+        .collect()
+}
+
+impl Inner {
+    fn step(&mut self) -> Result<f32, Failure> {
+        self.batches.seek(self.trainer.steps());
+        let Some(batch) = self.batches.next() else {
+            return Err(ModelError::Unsupported("the data has no batch".into()).into());
+        };
+        let inputs = inputs(batch?);
+        let report = self.trainer.step(&lent(&inputs)).map_err(Failure::Train)?;
+        Ok(report.loss)
+    }
+
+    /// The mean loss of the held-out tokens; `go_on` is asked between batches.
+    fn evaluate(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<f64>, Failure> {
+        let Some((held, evaluator)) = &mut self.held else {
+            return Ok(None);
+        };
+        let (mut sum, mut count) = (0.0, 0.0);
+        for batch in held.once(self.batch)? {
+            let inputs = inputs(batch?);
+            let results = self.trainer.evaluate(evaluator, &lent(&inputs));
+            // The outputs of a training graph: the loss, its sum and its count.
+            let results = results.map_err(Failure::Train)?;
+            let number = |at: usize| results.get(at).and_then(|t| t.to_f64s().first().copied());
+            sum += number(1).unwrap_or(f64::NAN);
+            count += number(2).unwrap_or(f64::NAN);
+            if !go_on() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(sum / count))
+    }
+
+    fn write(&self, out: &Path) -> Result<(), Failure> {
+        let read = |name: &str| self.trainer.state(name).map_err(Failure::Train);
+        if self.full {
+            let weights = self.training.weights(read)?;
+            save_model(&self.files, &weights, out, &SaveOptions::default())?;
+            return Ok(());
+        }
+        let adapter = self.training.adapter(read)?;
+        let adapter = adapter.with_base(self.base.display().to_string());
+        match is_gguf(out) {
+            true => adapter.write_gguf(out, &self.config)?,
+            false => adapter.write_peft(out)?,
+        }
+        Ok(())
+    }
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "gguf")
+}
+
+impl PyTrainer {
+    /// Without Python's lock.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut Inner) -> Result<T, Failure> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| {
+            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            f(&mut inner).map_err(Failure::raised)
+        })
+    }
+}
+
+#[pymethods]
+impl PyTrainer {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<f32>> {
+        py.check_signals()?;
+        let total = self.total;
+        self.with(py, |inner| match inner.trainer.steps() < total {
+            true => inner.step().map(Some),
+            false => Ok(None),
+        })
+    }
+
+    /// Does one step and gives its loss: the mean over tokens, in natural logarithms, before the step.
+    fn step(&self, py: Python<'_>) -> PyResult<f32> {
+        py.check_signals()?;
+        self.with(py, Inner::step)
+    }
+
+    /// The loss of the held-out part with the weights as they are; `None` where nothing is held out.
+    fn evaluate(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let mut interrupt = None;
+        let loss = self.with(py, |inner| {
+            inner.evaluate(&mut || crate::encoder::go_on(&mut interrupt))
+        });
+        match interrupt {
+            Some(e) => Err(e),
+            None => loss,
+        }
+    }
+
+    /// Writes a checkpoint: weights, optimizer and the number of steps.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.with(py, |inner| {
+            let saved = inner.trainer.save(&path, &inner.settings);
+            saved.map(drop).map_err(Failure::Train)
+        })
+    }
+
+    /// Goes on from a checkpoint, of this trainer's settings and data. Returns the steps that are done.
+    fn resume(&self, py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+        exists(&path)?;
+        let differs = self.with(py, |inner| {
+            let info = tercet::train::checkpoint_info(&path).map_err(Failure::Train)?;
+            let differs = inner
+                .settings
+                .iter()
+                .find(|(name, value)| info.user.get(*name) != Some(value));
+            if let Some((name, value)) = differs {
+                return Ok(Some((name.clone(), value.clone())));
+            }
+            inner.trainer.restore(&path).map_err(Failure::Train)?;
+            Ok(None)
+        })?;
+        match differs {
+            Some((name, value)) => Err(PyValueError::new_err(format!(
+                "{} was made with another `{name}` than {value}; a training that goes on has to have the same",
+                path.display()
+            ))),
+            None => self.steps(py),
+        }
+    }
+
+    /// Writes the adapter, as a folder of PEFT or a file ending in `.gguf`; or, where all weights are trained, the model.
+    fn write(&self, py: Python<'_>, out: PathBuf) -> PyResult<()> {
+        self.with(py, |inner| inner.write(&out))
+    }
+
+    /// The trained state of this name, float32.
+    fn weight<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let tensor = self.with(py, |inner| {
+            inner.trainer.state(name).map_err(Failure::Train)
+        })?;
+        array::to_numpy(py, &tensor)
+    }
+
+    /// Names of the trained weights.
+    #[getter]
+    fn weights(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.with(py, |inner| {
+            let all = inner.training.trainables.iter();
+            Ok(all.map(|(name, _)| name.clone()).collect())
+        })
+    }
+
+    /// Steps that are done.
+    #[getter]
+    fn steps(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |inner| Ok(inner.trainer.steps()))
+    }
+
+    /// Steps in all, over which the learning rate falls.
+    #[getter]
+    fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// What is worth knowing about the data.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<tercet.Trainer of {} steps>", self.total)
+    }
+}
+
+/// Refuses numbers outside of their ranges, by name.
+fn check(ranges: &[(&str, f64, f64, f64)]) -> PyResult<()> {
+    for (name, value, from, to) in ranges {
+        if !(from..=to).contains(&value) {
+            return Err(PyValueError::new_err(format!(
+                "{name} is {value}; expected a number from {from:e} to {to:e}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn exists(path: &Path) -> PyResult<()> {
+    match path.exists() {
+        true => Ok(()),
+        false => Err(PyFileNotFoundError::new_err(format!(
+            "{}: no such file or folder",
+            path.display()
+        ))),
+    }
+}
+
+/// Makes a language model ready to be trained on a text file, or `.jsonl` with a `text` or with chat `messages` in each
+/// line: an adapter of rank `lora`, or with `full` all weights. Arguments are those of `tercet finetune`.
+#[pyfunction]
+#[pyo3(signature = (model, data, *, lora=16, alpha=None, full=false, steps=100, batch=4, seq=None, lr=None, warmup=None,
+    weight_decay=0.01, clip=1.0, held_out=DEFAULT_SHARE, dtype="f32", recompute=false, seed=0, device="auto"))]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+pub(crate) fn train(
+    py: Python<'_>,
+    model: PathBuf,
+    data: PathBuf,
+    lora: usize,
+    alpha: Option<f64>,
+    full: bool,
+    steps: u64,
+    batch: usize,
+    seq: Option<usize>,
+    lr: Option<f64>,
+    warmup: Option<u64>,
+    weight_decay: f64,
+    clip: f64,
+    held_out: f64,
+    dtype: &str,
+    recompute: bool,
+    seed: u64,
+    device: &str,
+) -> PyResult<PyTrainer> {
+    let rate = lr.unwrap_or(if full { 5e-5 } else { 2e-4 });
+    let alpha = alpha.unwrap_or(2.0 * lora as f64);
+    check(&[
+        ("lora", lora as f64, 1.0, 1e6),
+        ("alpha", alpha, 1e-6, 1e6),
+        ("steps", steps as f64, 1.0, 1e15),
+        ("batch", batch as f64, 1.0, 1e9),
+        ("seq", seq.unwrap_or(1) as f64, 1.0, 1e9),
+        ("lr", rate, 0.0, 10.0),
+        ("weight_decay", weight_decay, 0.0, 1.0),
+        ("clip", clip, 1e-6, 1e6),
+        ("held_out", held_out, 0.0, 0.9),
+    ])?;
+    let dtype = array::dtype(dtype)?;
+    if ![DType::F32, DType::F16, DType::BF16].contains(&dtype) {
+        let message = format!("dtype is {dtype}; training computes in f32, f16 or bf16");
+        return Err(PyValueError::new_err(message));
+    }
+    exists(&model)?;
+    exists(&data)?;
+    let tuning = match full {
+        true => Tuning::Full,
+        false => Tuning::Lora(LoraOptions {
+            alpha,
+            seed,
+            ..LoraOptions::new(lora)
+        }),
+    };
+    let wish = Wish {
+        tuning,
+        full,
+        steps,
+        batch,
+        seq,
+        rate,
+        warmup: warmup.unwrap_or(steps / 20),
+        weight_decay,
+        clip,
+        held_out,
+        dtype,
+        recompute,
+        seed,
+    };
+    let (inner, notes) = py.detach(|| {
+        let device = device::open(device)?;
+        prepare(&model, &data, &device, &wish).map_err(Failure::raised)
+    })?;
+    Ok(PyTrainer {
+        inner: Mutex::new(inner),
+        total: steps,
+        notes,
+    })
+}

@@ -1,0 +1,338 @@
+//! Calls of tools in what models write.
+//!
+//! Two forms are read: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` of Hermes and Qwen, any number of them
+//! behind a text, and a text that is JSON objects with `name` and `parameters` (or `arguments`), as of Llama 3. What is
+//! neither whole nor of a tool that was given stays text.
+
+use std::hash::{BuildHasher, RandomState};
+
+use serde_json::{Map, Value, json};
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+/// What Llama 3 may put before an object, where the tokenizer spells it.
+const PYTHON: &str = "<|python_tag|>";
+
+/// How a model writes calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Between tags.
+    Tagged,
+    /// As objects.
+    Object,
+}
+
+impl Dialect {
+    /// The dialect that a chat template asks for; none of those that are not read.
+    pub(crate) fn of(template: &str) -> Option<Dialect> {
+        const OTHERS: [&str; 6] = [
+            "<function=",
+            "<arg_key>",
+            "[TOOL_CALLS]",
+            "<|channel|>",
+            "functools",
+            "tool\u{2581}call",
+        ];
+        if OTHERS.iter().any(|other| template.contains(other)) {
+            return None;
+        }
+        if template.contains(OPEN) {
+            return Some(Dialect::Tagged);
+        }
+        template
+            .contains("\"parameters\": ")
+            .then_some(Dialect::Object)
+    }
+
+    /// The name of a call's arguments.
+    pub(crate) fn arguments(self) -> &'static str {
+        match self {
+            Dialect::Tagged => "arguments",
+            Dialect::Object => "parameters",
+        }
+    }
+
+    /// What stands around calls.
+    #[cfg(feature = "grammar")]
+    pub(crate) fn around(self) -> (&'static str, &'static str) {
+        match self {
+            Dialect::Tagged => ("<tool_call>\n", "\n</tool_call>"),
+            Dialect::Object => ("", ""),
+        }
+    }
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    id: String,
+    name: String,
+    /// A JSON object.
+    arguments: String,
+}
+
+impl Call {
+    pub(crate) fn shown(&self) -> Value {
+        let function = json!({"name": self.name, "arguments": self.arguments});
+        json!({"id": self.id, "type": "function", "function": function})
+    }
+}
+
+/// How the texts of a request are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Calls {
+    /// Names of the tools.
+    pub(crate) names: Vec<String>,
+    /// Only the first call counts.
+    pub(crate) single: bool,
+}
+
+impl Calls {
+    /// What a whole text says beside its calls, and these.
+    pub(crate) fn read(&self, text: &str) -> (String, Vec<Call>) {
+        let found = match text.find(OPEN) {
+            Some(at) => self.tagged(text, at),
+            None => self.objects(text).map(|calls| (String::new(), calls)),
+        };
+        match found {
+            Some((said, mut calls)) => {
+                if self.single {
+                    calls.truncate(1);
+                }
+                (said, calls)
+            }
+            None => (text.to_string(), Vec::new()),
+        }
+    }
+
+    fn tagged(&self, text: &str, at: usize) -> Option<(String, Vec<Call>)> {
+        let mut calls = Vec::new();
+        let mut rest = &text[at..];
+        while let Some(inside) = rest.trim_start().strip_prefix(OPEN) {
+            // A tag that was a token of its own and ended the text.
+            let (inside, next) = inside.split_once(CLOSE).unwrap_or((inside, ""));
+            let call = serde_json::from_str(inside.trim()).ok()?;
+            calls.push(self.call(call)?);
+            rest = next;
+        }
+        let mut said = text[..at].trim_end().to_string();
+        if !rest.trim().is_empty() {
+            said += rest;
+        }
+        Some((said, calls))
+    }
+
+    /// A text of nothing but objects; semicolons may stand between them.
+    fn objects(&self, text: &str) -> Option<Vec<Call>> {
+        let mut rest = text.trim();
+        rest = rest.strip_prefix(PYTHON).unwrap_or(rest).trim();
+        let mut calls = Vec::new();
+        while !rest.is_empty() {
+            let mut objects = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+            let object = objects.next()?.ok()?;
+            let end = objects.byte_offset();
+            calls.push(self.call(object)?);
+            rest = rest[end..].trim_start();
+            rest = rest.strip_prefix(';').unwrap_or(rest).trim_start();
+        }
+        (!calls.is_empty()).then_some(calls)
+    }
+
+    fn call(&self, value: Value) -> Option<Call> {
+        let Value::Object(mut object) = value else {
+            return None;
+        };
+        let name = object.get("name")?.as_str()?.to_string();
+        if !self.names.contains(&name) {
+            return None;
+        }
+        let arguments = object.remove("arguments");
+        let arguments = match arguments.or_else(|| object.remove("parameters"))? {
+            Value::Object(map) => map,
+            // Once more as a text.
+            Value::String(text) => serde_json::from_str::<Map<String, Value>>(&text).ok()?,
+            Value::Null => Map::new(),
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) => return None,
+        };
+        Some(Call {
+            id: format!("call_{:016x}", RandomState::new().hash_one(&name)),
+            name,
+            arguments: Value::Object(arguments).to_string(),
+        })
+    }
+}
+
+/// A text that comes piece by piece: what may be a call is held back until the end.
+#[derive(Debug)]
+pub(crate) struct Held {
+    calls: Calls,
+    text: String,
+    /// Something was shown: only tags begin a call now.
+    shown: bool,
+}
+
+impl Held {
+    pub(crate) fn new(calls: Calls) -> Held {
+        Held {
+            calls,
+            text: String::new(),
+            shown: false,
+        }
+    }
+
+    /// The text that is no part of a call, whatever follows.
+    pub(crate) fn push(&mut self, piece: &str) -> String {
+        self.text += piece;
+        let begun = self.text.trim_start();
+        let may_be_object = begun.is_empty()
+            || begun.starts_with('{')
+            || begun.starts_with(PYTHON)
+            || PYTHON.starts_with(begun);
+        if !self.shown && may_be_object {
+            return String::new();
+        }
+        let may_begin = |at: &usize| OPEN.starts_with(&self.text[*at..]);
+        let tail = || self.text.char_indices().map(|(at, _)| at).find(may_begin);
+        let end = self.text.find(OPEN).or_else(tail);
+        let end = end.unwrap_or(self.text.len());
+        let rest = self.text.split_off(end);
+        let shown = std::mem::replace(&mut self.text, rest);
+        self.shown |= !shown.is_empty();
+        shown
+    }
+
+    /// The rest of the text beside its calls, and these.
+    pub(crate) fn finish(self) -> (String, Vec<Call>) {
+        match self.shown && !self.text.starts_with(OPEN) {
+            true => (self.text, Vec::new()),
+            false => self.calls.read(&self.text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls() -> Calls {
+        Calls {
+            names: vec!["add".into(), "now".into()],
+            single: false,
+        }
+    }
+
+    /// Text, and names with arguments.
+    type Read = (&'static str, &'static [(&'static str, &'static str)]);
+
+    const CASES: [(&str, Read); 13] = [
+        ("Hello { there", ("Hello { there", &[])),
+        (
+            "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": [2]}}\n</tool_call>",
+            ("", &[("add", "{\"b\":1,\"a\":[2]}")]),
+        ),
+        (
+            "I see.\n<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>\n<tool_call>{\"name\":\"add\",\"arguments\":\"{\\\"a\\\": 1}\"}",
+            ("I see.", &[("now", "{}"), ("add", "{\"a\":1}")]),
+        ),
+        (
+            "{\"name\": \"add\", \"parameters\": {\"a\": \"x\"}}",
+            ("", &[("add", "{\"a\":\"x\"}")]),
+        ),
+        (
+            " <|python_tag|>{\"name\": \"now\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": null}\n",
+            ("", &[("now", "{}"), ("now", "{}")]),
+        ),
+        // Not of a tool that was given, not whole, not a call.
+        (
+            "{\"name\": \"delete\", \"parameters\": {}}",
+            ("{\"name\": \"delete\", \"parameters\": {}}", &[]),
+        ),
+        (
+            "<tool_call>{\"name\": \"add\", \"argu",
+            ("<tool_call>{\"name\": \"add\", \"argu", &[]),
+        ),
+        ("{\"name\": \"add\"}", ("{\"name\": \"add\"}", &[])),
+        (
+            "{\"name\": \"add\", \"parameters\": 3}",
+            ("{\"name\": \"add\", \"parameters\": 3}", &[]),
+        ),
+        (
+            "{\"name\": \"now\", \"parameters\": {}} or so",
+            ("{\"name\": \"now\", \"parameters\": {}} or so", &[]),
+        ),
+        ("a < b <tool", ("a < b <tool", &[])),
+        ("", ("", &[])),
+        ("{", ("{", &[])),
+    ];
+
+    #[test]
+    fn calls_are_read_whole_and_in_pieces() {
+        for (text, (said, called)) in CASES {
+            let check = |(found, calls): (String, Vec<Call>), how: &str| {
+                assert_eq!(found, said, "{how}: {text}");
+                let calls = calls
+                    .iter()
+                    .map(|c| (c.name.as_str(), c.arguments.as_str()));
+                let same = |a: &str, b: &str| {
+                    let parsed = |x: &str| serde_json::from_str::<Value>(x).unwrap();
+                    parsed(a) == parsed(b)
+                };
+                let calls: Vec<_> = calls.collect();
+                assert_eq!(calls.len(), called.len(), "{how}: {text}");
+                for (found, want) in calls.iter().zip(called) {
+                    assert!(
+                        found.0 == want.0 && same(found.1, want.1),
+                        "{how}: {found:?}"
+                    );
+                }
+            };
+            check(calls().read(text), "whole");
+            for size in [1, 3, 1000] {
+                let mut held = Held::new(calls());
+                let mut shown = String::new();
+                let all: Vec<char> = text.chars().collect();
+                for piece in all.chunks(size) {
+                    shown += &held.push(&piece.iter().collect::<String>());
+                }
+                let (rest, calls) = held.finish();
+                shown += &rest;
+                // What was shown before a call keeps its blanks.
+                let shown = match calls.is_empty() {
+                    true => shown,
+                    false => shown.trim_end().to_string(),
+                };
+                check((shown, calls), &format!("by {size}"));
+            }
+        }
+    }
+
+    #[test]
+    fn text_is_not_held_longer_than_it_has_to_be() {
+        let mut held = Held::new(calls());
+        assert_eq!(held.push(" "), "");
+        assert_eq!(held.push("x <"), " x ");
+        assert_eq!(held.push("tool"), "");
+        assert_eq!(held.push("s> {"), "<tools> {");
+        let mut one = calls();
+        one.single = true;
+        let twice = "{\"name\": \"now\", \"parameters\": {}}".repeat(2);
+        assert_eq!(calls().read(&twice).1.len(), 2);
+        assert_eq!(one.read(&twice).1.len(), 1);
+    }
+
+    #[test]
+    fn dialects_are_those_of_templates() {
+        let of = Dialect::of;
+        assert_eq!(
+            of("... <tool_call>\\n{\"name\": ..."),
+            Some(Dialect::Tagged)
+        );
+        assert_eq!(
+            of("{\"name\": function name, \"parameters\": dictionary}"),
+            Some(Dialect::Object)
+        );
+        assert_eq!(of("{{ tools }}"), None);
+        assert_eq!(of("<tool_call>\n<function=x>"), None);
+        assert_eq!(of("[TOOL_CALLS] \"parameters\": "), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! `POST /v1/rerank`, as Cohere and Jina have it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::error::{Refusal, json_response};
+use crate::fields::{Fields, wrong};
+use crate::http::App;
+use crate::metrics::count;
+
+/// Documents of a request at most.
+const MOST_DOCUMENTS: usize = 2048;
+
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let body = app.body(&headers, body, &["application/json"]).await?;
+    let mut fields = Fields::parse(&body)?;
+    let name = fields
+        .text("model")?
+        .ok_or_else(|| Refusal::bad("field `model` is missing"))?;
+    let reranker = app.models.reranker(&name)?;
+    let query = fields
+        .text("query")?
+        .ok_or_else(|| Refusal::bad("field `query` is missing"))?;
+    let documents = documents(fields.need("documents")?)?;
+    let top = match fields.count("top_n")? {
+        Some(0) => return Err(wrong("top_n", &json!(0), "a whole number, 1 or more")),
+        top => top.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX)),
+    };
+    let shown = fields.truth("return_documents")?.unwrap_or(false);
+    let cut = fields.truth("truncate")?.unwrap_or(false);
+    fields.neutral(&[("user", &[])])?;
+    fields.finish()?;
+    let texts = if shown { documents.clone() } else { Vec::new() };
+    let ranked = reranker.rank(query, documents, cut).await?;
+    count(&app.metrics.prompt_tokens, ranked.tokens);
+    let mut order: Vec<(usize, f32)> = ranked.scores.into_iter().enumerate().collect();
+    // Equal scores stay in their order.
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
+    order.truncate(top);
+    let results = order.into_iter().map(|(index, score)| {
+        let mut result = json!({"index": index, "relevance_score": score});
+        if let Some(text) = texts.get(index) {
+            result["document"] = json!({"text": text});
+        }
+        result
+    });
+    let results: Vec<Value> = results.collect();
+    let id = format!("rerank-{:016x}", RandomState::new().hash_one(0u8));
+    let usage = json!({"prompt_tokens": ranked.tokens, "total_tokens": ranked.tokens});
+    Ok(json_response(
+        &json!({"id": id, "model": name, "results": results, "usage": usage}),
+    ))
+}
+
+/// Texts, or objects with a text each.
+fn documents(value: Value) -> Result<Vec<String>, Refusal> {
+    let expected = "a list of texts, or of objects with a `text` each";
+    let Value::Array(items) = value else {
+        return Err(wrong("documents", &value, expected));
+    };
+    if items.is_empty() || items.len() > MOST_DOCUMENTS {
+        return Err(Refusal::bad(format!(
+            "field `documents` has {} documents; expected 1 to {MOST_DOCUMENTS}",
+            items.len()
+        )));
+    }
+    let document = |item| match item {
+        Value::String(text) => Ok(text),
+        Value::Object(_) => {
+            let mut fields = Fields::of(item, "a document")?;
+            let text = fields
+                .text("text")?
+                .ok_or_else(|| Refusal::bad("field `text` of a document is missing"))?;
+            fields.finish()?;
+            Ok(text)
+        }
+        other => Err(wrong("documents", &other, expected)),
+    };
+    items.into_iter().map(document).collect()
+}

@@ -1,0 +1,275 @@
+//! Tools, with templates that are written for the tests.
+
+use serde_json::{Value, json};
+use tercet_serve::ServeOptions;
+
+use crate::server::{Answer, MODEL, Running, data, shared, start_paths};
+
+/// As Hermes and Qwen write calls.
+const TAGGED: &str = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %} as     <tool_call>{\"name\": , \"arguments\": }</tool_call>{% endif %}{% for m in messages %}{{ m.role }}:     {{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}<tool_call>{{ call.function.name }}\
+    ({{ call.function.arguments.kind }}){% endfor %}{% endif %}\n{% endfor %}";
+/// As Llama 3 does.
+const OBJECT: &str = "{% if tools %}{{ tools | tojson }} as {\"name\": name, \"parameters\":     dictionary}{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+/// Looks at no tools, whatever it says.
+const DEAF: &str =
+    "{# <tool_call> #}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+
+/// A server of the tiny model with these templates: `tagged`, `object`, `deaf`.
+fn server() -> Running {
+    let scratch = std::env::temp_dir().join(format!("tercet-tools-{}", std::process::id()));
+    let paths = [("tagged", TAGGED), ("object", OBJECT), ("deaf", DEAF)].map(|(name, template)| {
+        let folder = scratch.join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            let from = data(&format!("tiny-rust-llama/{file}"));
+            std::fs::copy(from, folder.join(file)).unwrap();
+        }
+        let config = json!({"chat_template": template}).to_string();
+        std::fs::write(folder.join("tokenizer_config.json"), config).unwrap();
+        folder.to_str().unwrap().to_string()
+    });
+    let options = ServeOptions {
+        slots: 2,
+        ..ServeOptions::default()
+    };
+    let running = start_paths(&paths, options);
+    std::fs::remove_dir_all(&scratch).unwrap();
+    running
+}
+
+fn tools() -> Value {
+    json!([
+        {"type": "function", "function": {
+            "name": "kind", "description": "A kind.", "strict": false,
+            "parameters": {
+                "type": "object", "properties": {"kind": {"$ref": "#/$defs/kind"}}, "required": ["kind"],
+                "additionalProperties": false, "$defs": {"kind": {"enum": ["move", "copy"]}},
+            },
+        }},
+        {"type": "function", "function": {"name": "now"}},
+    ])
+}
+
+fn ask(server: &Running, more: &Value) -> Answer {
+    let mut request = json!({
+        "messages": [{"role": "user", "content": "Go"}], "tools": tools(), "temperature": 0, "max_tokens": 90,
+    });
+    let more = more.as_object().unwrap().clone();
+    request.as_object_mut().unwrap().extend(more);
+    server.post("/v1/chat/completions", &request)
+}
+
+/// The calls of a choice, checked to be of the tools.
+fn calls(message: &Value) -> Vec<(String, Value)> {
+    let all = message["tool_calls"].as_array().unwrap().iter();
+    let call = |call: &Value| {
+        assert_eq!(call["type"], "function");
+        assert!(call["id"].as_str().unwrap().starts_with("call_"));
+        let function = &call["function"];
+        let arguments = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+        (function["name"].as_str().unwrap().to_string(), arguments)
+    };
+    all.map(call).collect()
+}
+
+fn check(calls: &[(String, Value)]) {
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    let (name, arguments) = &calls[0];
+    match name.as_str() {
+        "now" => assert_eq!(arguments, &json!({})),
+        "kind" => assert!(
+            ["move", "copy"].contains(&arguments["kind"].as_str().unwrap())
+                && arguments.as_object().unwrap().len() == 1
+        ),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_has_to_be_called_is_called() {
+    let server = server();
+    for model in ["tagged", "object"] {
+        let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+        for (choice, name) in [
+            (json!("required"), None),
+            (named("kind"), Some("kind")),
+            (named("now"), Some("now")),
+        ] {
+            let more = json!({"model": model, "tool_choice": choice});
+            let answer = ask(&server, &more);
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let one = &answer.json()["choices"][0];
+            assert_eq!(one["finish_reason"], "tool_calls", "{one}");
+            assert!(one["message"]["content"].is_null());
+            let whole = calls(&one["message"]);
+            check(&whole);
+            assert!(name.is_none_or(|name| whole[0].0 == name), "{whole:?}");
+
+            let mut more = more;
+            more["stream"] = json!(true);
+            let stream = crate::server::events(&ask(&server, &more).text());
+            let deltas = stream.iter().map(|e| &e["choices"][0]);
+            let called: Vec<&Value> = deltas
+                .filter(|c| c["delta"]["tool_calls"].is_array())
+                .collect();
+            assert_eq!(called.len(), 1);
+            assert_eq!(called[0]["delta"]["tool_calls"][0]["index"], 0);
+            assert_eq!(calls(&called[0]["delta"]), whole);
+            let said = stream
+                .iter()
+                .filter_map(|e| e["choices"][0]["delta"]["content"].as_str());
+            assert_eq!(said.collect::<String>(), "");
+            assert_eq!(
+                stream.last().unwrap()["choices"][0]["finish_reason"],
+                "tool_calls"
+            );
+        }
+    }
+    // One that is cut off stays text.
+    let short = json!({"model": "tagged", "tool_choice": "required", "max_tokens": 3});
+    let short = ask(&server, &short).json();
+    let one = &short["choices"][0];
+    assert_eq!(one["finish_reason"], "length");
+    assert!(one["message"]["tool_calls"].is_null() && one["message"]["content"].is_string());
+    check_others(&server);
+}
+
+fn check_others(server: &Running) {
+    // Left to the model, whose answer is made what a call looks like.
+    let schema = json!({"const": {"name": "now", "parameters": {}}});
+    let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+    let auto = json!({"model": "object", "response_format": format});
+    let auto = ask(server, &auto).json();
+    assert_eq!(
+        calls(&auto["choices"][0]["message"]),
+        [("now".to_string(), json!({}))]
+    );
+    // Nobody asked for calls.
+    let none = json!({"model": "object", "response_format": format, "tool_choice": "none"});
+    let none = ask(server, &none).json();
+    let message = &none["choices"][0]["message"];
+    assert!(message["tool_calls"].is_null());
+    assert!(message["content"].as_str().unwrap().contains("now"));
+
+    // A conversation that goes on behind a call. Arguments are objects to templates.
+    let messages = json!([
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "kind", "arguments": "{\"kind\": \"copy\"}"}},
+        ]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "done"},
+    ]);
+    let tokens = |messages: &Value| {
+        let more = json!({"model": "tagged", "messages": messages, "max_tokens": 1});
+        let answer = ask(server, &more);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["usage"]["prompt_tokens"].as_u64().unwrap()
+    };
+    let plain = json!([
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": "<tool_call>kind(copy)"},
+        {"role": "tool", "content": "done"},
+    ]);
+    assert_eq!(tokens(&messages), tokens(&plain));
+}
+
+#[test]
+fn tools_that_are_refused() {
+    let server = server();
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let message = |more: Value| {
+        let mut message = json!({"role": "assistant", "content": null});
+        message
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        json!({"messages": [message]})
+    };
+    let call = |function: Value| {
+        message(json!({"tool_calls": [{"id": "1", "type": "function", "function": function}]}))
+    };
+    let cases = [
+        (json!({"model": "deaf"}), "does not write them"),
+        (json!({"tools": {}}), "tools"),
+        (json!({"tools": [{"type": "retrieval"}]}), "retrieval"),
+        (json!({"tools": [tool("a b")]}), "a b"),
+        (json!({"tools": [tool("a"), tool("a")]}), "two of `tools`"),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "a", "more": 1}}]}),
+            "more",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "a", "parameters": 1}}]}),
+            "parameters",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "a", "strict": true}}]}),
+            "strict",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "a", "description": "<|endoftext|>"}}]}),
+            "special token",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "nonsense"}}}], "tool_choice": "required"}),
+            "tools",
+        ),
+        (json!({"tools": vec![tool("a"); 129]}), "129"),
+        (
+            json!({"tools": [], "tool_choice": "required"}),
+            "needs `tools`",
+        ),
+        (json!({"tool_choice": "some"}), "tool_choice"),
+        (
+            json!({"tool_choice": {"type": "function", "function": {"name": "none"}}}),
+            "`none`",
+        ),
+        (
+            json!({"tool_choice": "required", "response_format": {"type": "json_object"}}),
+            "response_format",
+        ),
+        (message(json!({})), "content"),
+        (message(json!({"tool_calls": 1})), "tool_calls"),
+        (
+            call(json!({"name": "kind", "arguments": "nothing"})),
+            "arguments",
+        ),
+        (call(json!({"arguments": "{}"})), "name"),
+        (
+            json!({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}),
+            "tool_calls",
+        ),
+    ];
+    for (more, named) in cases {
+        let mut all = json!({"model": "tagged"});
+        all.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let answer = ask(&server, &all);
+        assert_eq!(answer.status, 400, "{more:.200}: {}", answer.text());
+        assert!(
+            answer.error().contains(named),
+            "{more:.200}: {}",
+            answer.error()
+        );
+    }
+}
+
+#[test]
+fn tools_of_a_model_without_a_template() {
+    let answer = ask(&shared(), &json!({"model": MODEL}));
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.error().contains("no form of calls"),
+        "{}",
+        answer.error()
+    );
+    let nothing = json!({"model": MODEL, "tools": [], "tool_choice": "auto", "parallel_tool_calls": true, "max_tokens": 1});
+    assert_eq!(ask(&shared(), &nothing).status, 200);
+    let old = ask(
+        &shared(),
+        &json!({"model": MODEL, "tools": [], "functions": []}),
+    );
+    assert_eq!(old.status, 400);
+    assert!(old.error().contains("functions"), "{}", old.error());
+}
