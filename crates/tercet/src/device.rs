@@ -170,7 +170,7 @@ mod gpu {
     use super::{DeviceInfo, Open};
 
     /// The name that opens the device at a place of a listing: its kind's for the first.
-    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
+    #[cfg(any(feature = "vulkan", all(feature = "wgpu", not(target_arch = "wasm32"))))]
     fn numbered(name: &str, at: usize) -> String {
         match at {
             0 => name.to_string(),
@@ -214,6 +214,23 @@ mod gpu {
         infos.collect()
     }
 
+    /// What a browser answers where a device is asked for at once.
+    #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
+    pub(crate) fn open_wgpu(
+        _: &super::DeviceOptions,
+    ) -> Result<tercet_wgpu::WgpuBackend, super::DeviceError> {
+        Err(super::DeviceError::Absent {
+            name: "wgpu",
+            reason: "a browser opens it later; await `Device::request_wgpu`".to_string(),
+        })
+    }
+
+    #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
+    pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
+        let reason = "a browser says later what it has; await `Device::request_wgpu`";
+        vec![unusable("wgpu", reason.to_string())]
+    }
+
     #[cfg(feature = "wgpu")]
     pub(super) const WGPU: Option<Open> = Some(|options| {
         let backend = open_wgpu(options)?;
@@ -228,23 +245,39 @@ mod gpu {
     });
 
     #[cfg(feature = "wgpu")]
-    pub(crate) fn open_wgpu(
-        options: &super::DeviceOptions,
-    ) -> Result<tercet_wgpu::WgpuBackend, super::DeviceError> {
-        let options = tercet_wgpu::WgpuOptions {
+    fn wgpu_options(options: &super::DeviceOptions) -> tercet_wgpu::WgpuOptions {
+        tercet_wgpu::WgpuOptions {
             adapter: options.which.clone(),
             timings: options.timings,
             cache_dir: options.cache_dir.clone(),
             ..tercet_wgpu::WgpuOptions::default()
-        };
-        let opened = tercet_wgpu::WgpuBackend::new(&options);
-        opened.map_err(|e| super::DeviceError::Absent {
-            name: "wgpu",
-            reason: one_line(&e),
-        })
+        }
     }
 
     #[cfg(feature = "wgpu")]
+    fn absent(e: tercet_wgpu::OpenError) -> super::DeviceError {
+        super::DeviceError::Absent {
+            name: "wgpu",
+            reason: one_line(&e),
+        }
+    }
+
+    #[cfg(feature = "wgpu")]
+    pub(super) async fn request_wgpu(
+        options: &super::DeviceOptions,
+    ) -> Result<tercet_wgpu::WgpuBackend, super::DeviceError> {
+        let requested = tercet_wgpu::WgpuBackend::request(&wgpu_options(options)).await;
+        requested.map_err(absent)
+    }
+
+    #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
+    pub(crate) fn open_wgpu(
+        options: &super::DeviceOptions,
+    ) -> Result<tercet_wgpu::WgpuBackend, super::DeviceError> {
+        tercet_wgpu::WgpuBackend::new(&wgpu_options(options)).map_err(absent)
+    }
+
+    #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
     pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
         let adapters = tercet_wgpu::WgpuBackend::adapters();
         if adapters.is_empty() {
@@ -302,6 +335,17 @@ impl Device {
     #[cfg(feature = "cpu")]
     pub fn cpu() -> Device {
         Device::from_backend(tercet_cpu::CpuBackend::new())
+    }
+
+    /// The GPU that `wgpu` finds, opened without blocking: the way to a browser's WebGPU. What it compiles is run by
+    /// [`run_async`](tercet_ir::Executable#impl-dyn+Executable) there.
+    ///
+    /// # Errors
+    /// [`DeviceError::Absent`] that says what is missing.
+    #[cfg(feature = "wgpu")]
+    pub async fn request_wgpu(options: &DeviceOptions) -> Result<Device, DeviceError> {
+        let backend = gpu::request_wgpu(options).await?;
+        Ok(Device::from_backend(backend))
     }
 
     /// The reference interpreter: each operator's own `eval`, in f64, without any pass.
