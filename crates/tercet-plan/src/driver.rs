@@ -42,7 +42,7 @@ pub struct Read {
 ///
 /// A driver holds the buffers of [`Program::buffers`], zeroed at first but for the constants, which
 /// hold their tensors. Calls come from one thread at a time; between `submit` and `wait` only `wait`
-/// is called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
+/// and `poll_done` are called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
 pub trait Driver: Send + Sized + 'static {
     /// The executor's name.
     const NAME: &'static str;

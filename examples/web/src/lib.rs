@@ -1,8 +1,11 @@
 //! A language model and a sentence encoder from files in memory, on any device, awaiting it. Nothing here is of the browser
 //! but `page.rs`, so that tests run the same natively.
 
+mod loops;
 #[cfg(target_arch = "wasm32")]
 mod page;
+
+pub use loops::{Root, Roots};
 
 use serde_json::{Map, Value};
 use tercet::{DType, Device};

@@ -4,7 +4,7 @@ use js_sys::{Array, Float32Array, Function, Object, Reflect, Uint32Array};
 use tercet::{Device, DeviceOptions, one_line};
 use wasm_bindgen::prelude::*;
 
-use crate::{Failure, Language, Sentences};
+use crate::{Failure, Language, Root, Roots, Sentences};
 
 #[wasm_bindgen]
 extern "C" {
@@ -32,6 +32,7 @@ pub struct Tercet {
     device: Device,
     language: Option<Language>,
     sentences: Option<Sentences>,
+    roots: Option<Roots>,
 }
 
 #[wasm_bindgen]
@@ -41,6 +42,7 @@ impl Tercet {
             device,
             language: None,
             sentences: None,
+            roots: None,
         }
     }
 
@@ -105,5 +107,20 @@ impl Tercet {
             .iter()
             .map(|e| JsValue::from(Float32Array::from(&**e)));
         Ok(arrays.collect())
+    }
+
+    /// The square root of a number: `[root, iterations, iterations of all so far]`.
+    pub async fn root(&mut self, x: f32) -> Result<Array, JsValue> {
+        let roots = match &mut self.roots {
+            Some(roots) => roots,
+            none => none.insert(Roots::open(&self.device).map_err(failure)?),
+        };
+        let Root {
+            root,
+            iterations,
+            total,
+        } = roots.of(x).await.map_err(failure)?;
+        let numbers = [root.into(), iterations.into(), total.into()];
+        Ok(numbers.into_iter().collect::<Array>())
     }
 }
