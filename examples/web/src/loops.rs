@@ -104,9 +104,8 @@ impl Roots {
     /// Of the device; that it takes too many iterations, as of 1e30.
     pub async fn of(&mut self, x: f32) -> Result<Root, Failure> {
         let x = Tensor::scalar(x);
-        let outputs = &mut self.outputs;
-        let run = self.exe.run_async(&[("x", &x)], Wanted::All, outputs);
-        run.await?;
+        let (inputs, outputs) = ([("x", &x)], &mut self.outputs);
+        (self.exe.run_async(&inputs, Wanted::All, outputs)).await?;
         let total = self.exe.fetch_state("total")?.await?;
         let int = |t: &Tensor| Ok::<i32, Failure>(t.as_slice::<i32>()?[0]);
         Ok(Root {

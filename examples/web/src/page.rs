@@ -120,7 +120,7 @@ impl Tercet {
             iterations,
             total,
         } = roots.of(x).await.map_err(failure)?;
-        let numbers = [root.into(), iterations.into(), total.into()];
+        let numbers: [JsValue; 3] = [root.into(), iterations.into(), total.into()];
         Ok(numbers.into_iter().collect::<Array>())
     }
 }
