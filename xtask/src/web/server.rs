@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::error::{self, Error};
+use crate::error::Error;
 
 /// The longest line of a request, and its most lines.
 const MOST_LINE_BYTES: u64 = 8 << 10;
