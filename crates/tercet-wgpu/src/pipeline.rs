@@ -300,11 +300,6 @@ mod tests {
         assert_ne!(key(false), key(true));
         assert_eq!(key(true), key(true));
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::UNIFORM;
 
     /// Else a browser would refuse them.
     #[test]
