@@ -21,7 +21,7 @@ const CRATE: &str = "examples/web";
 const LANGUAGE: &str = "tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf";
 const MINILM_FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 /// How long a page may take: on a device that is emulated, on a machine that does other things.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// What follows building.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
