@@ -86,6 +86,9 @@ enum Command {
         /// Build it only
         #[arg(long)]
         build: bool,
+        /// Test it on the CPU alone: seconds, where WebGPU on the processor takes minutes
+        #[arg(long, conflicts_with_all = ["serve", "build"])]
+        cpu: bool,
     },
     /// Compile the GLSL kernels into the SPIR-V modules that are committed beside them
     Shaders {
@@ -228,10 +231,16 @@ fn run(command: Command) -> Result<(), Error> {
             Ok(())
         }
         Command::Python => python::run(),
-        Command::Web { serve, port, build } => web::run(match (serve, build) {
+        Command::Web {
+            serve,
+            port,
+            build,
+            cpu,
+        } => web::run(match (serve, build) {
             (true, _) => web::Then::Serve(port),
             (false, true) => web::Then::Nothing,
-            (false, false) => web::Then::Test,
+            (false, false) if cpu => web::Then::Test(&["cpu"]),
+            (false, false) => web::Then::Test(&["cpu", "webgpu"]),
         }),
         Command::Tree => tree::run(),
         Command::Docs => docs::run(),

@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 /// What follows building.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// The tests in Chromium.
-    Test,
+    /// The tests in Chromium, on these devices.
+    Test(&'static [&'static str]),
     /// Serving on this port of the machine itself, until interrupted.
     Serve(u16),
     /// Nothing.
@@ -38,7 +38,7 @@ pub(crate) enum Then {
 pub(crate) fn run(then: Then) -> Result<(), Error> {
     // What is missing is said before anything is built.
     let browser = match then {
-        Then::Test => Some(chromium::find()?),
+        Then::Test(_) => Some(chromium::find()?),
         Then::Serve(_) | Then::Nothing => None,
     };
     let folder = build()?;
@@ -50,8 +50,8 @@ pub(crate) fn run(then: Then) -> Result<(), Error> {
             println!("http://127.0.0.1:{}/", server.port());
             server.wait()
         }
-        (_, Some(browser)) => test(&folder, &browser),
-        (_, None) => Ok(()),
+        (Then::Test(devices), Some(browser)) => test(&folder, &browser, devices),
+        (Then::Test(_) | Then::Nothing, _) => Ok(()),
     }
 }
 
@@ -156,10 +156,10 @@ fn sizes(root: &Path, dir: &Path) -> Result<(), Error> {
 }
 
 /// The page on each device, and what came of it beside the references.
-fn test(folder: &Path, browser: &Path) -> Result<(), Error> {
+fn test(folder: &Path, browser: &Path, devices: &[&str]) -> Result<(), Error> {
     let references = judge::References::read()?;
     let mut problems = Vec::new();
-    for device in ["webgpu", "cpu"] {
+    for device in devices {
         let began = Instant::now();
         let server = server::Server::start(folder, 0)?.with_cases(references.cases());
         let query = format!("?test&device={device}");
