@@ -137,7 +137,7 @@ fn main(
     let rows = p.queries * p.group;
     let last_row = min(first_row + ROWS, rows) - 1u;
 
-    let n = keys_of(batch);
+    let n = common_keys_of(batch);
     let split_start = i32(split * p.split_keys);
     let start = max(seen_by(first_row / p.group, n).x, split_start);
     let end = min(seen_by(last_row / p.group, n).y, split_start + i32(p.split_keys));

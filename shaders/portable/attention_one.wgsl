@@ -71,7 +71,7 @@ fn main(
     let batch = flat / TILES - split * p.batch;
     let part = (batch * HEADS + query_head) * p.splits + split;
 
-    let seen = seen_by(0u, keys_of(batch));
+    let seen = seen_by(0u, common_keys_of(batch));
     let start = max(seen.x, i32(split * p.split_keys));
     let end = min(seen.y, i32((split + 1u) * p.split_keys));
     if SPLIT == 1u && start >= end {

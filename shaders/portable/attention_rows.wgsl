@@ -43,7 +43,7 @@ fn place_of(flat: u32) -> Place {
     place.head = flat % p.kv_heads;
     place.first_row = (p.tiles - 1u - flat / (heads * p.slices)) * 16u * ROWS;
     place.rows = p.queries * p.group;
-    place.keys = keys_of(place.batch);
+    place.keys = common_keys_of(place.batch);
     place.k_at = k_start(place.batch, place.head);
     place.v_at = v_start(place.batch, place.head);
     place.slice = flat / heads % p.slices;

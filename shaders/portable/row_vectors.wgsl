@@ -17,7 +17,7 @@ fn floats(words: vec4<u32>, part: u32) -> vec4<f32> {
         return bitcast<vec4<f32>>(words);
     }
     let two = select(words.xy, words.zw, part == 1u);
-    if DTYPE == F16 && (NATIVE_HALVES || !has_small(two.x) && !has_small(two.y)) {
+    if DTYPE == F16 && (NATIVE_HALVES || (!has_small(two.x) && !has_small(two.y))) {
         return vec4<f32>(unpack2x16float(two.x), unpack2x16float(two.y));
     }
     return vec4<f32>(both_of(two.x, DTYPE), both_of(two.y, DTYPE));

@@ -61,3 +61,6 @@ pub(crate) const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// The `tercet` command, for the tests of the Python module that talk to its server.
 pub(crate) const COMMAND: &str = "TERCET_COMMAND";
+
+/// The Chromium that `cargo xtask web` tests in; without it the first on the `PATH`.
+pub(crate) const CHROMIUM: &str = "TERCET_CHROMIUM";

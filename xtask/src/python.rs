@@ -120,7 +120,7 @@ fn wheel(cache: &Path, folder: &Path, python: &Python) -> Result<PathBuf, Error>
 }
 
 /// Absolute: a relative one is taken from the workspace's root, as cargo does when it is called there.
-fn target_dir() -> PathBuf {
+pub(crate) fn target_dir() -> PathBuf {
     let dir = std::env::var_os("CARGO_TARGET_DIR");
     process::root().join(dir.unwrap_or_else(|| "target".into()))
 }

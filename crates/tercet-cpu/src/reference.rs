@@ -4,11 +4,13 @@
 //! nothing is shared between runs but parameters, states and the step counter.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use tercet_ir::backend::{
-    DeviceTensor, Explanation, LastRun, StepTime, Wanted, check_borders, places,
+    DeviceTensor, Explanation, Fetch, LastRun, StepTime, Wanted, check_borders, places,
 };
 use tercet_ir::random::Random;
 use tercet_ir::{
@@ -155,6 +157,20 @@ impl Executable for Reference {
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.last.take(outputs);
         Ok(())
+    }
+
+    fn poll_run(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RunError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+        let tensor = self.read_output_rows(output, rows)?;
+        Ok(Box::pin(ready(Ok(tensor))))
+    }
+
+    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+        let tensor = self.read_state(name)?;
+        Ok(Box::pin(ready(Ok(tensor))))
     }
 
     fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {

@@ -12,7 +12,10 @@ pub use last_run::{LastRun, no_run, places, rows_of};
 pub use options::{CompileOptions, Keep, Kept};
 pub use signature::{Port, Signature, find_port};
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use crate::dim::Bindings;
 use crate::dtype::DType;
@@ -88,6 +91,9 @@ pub enum Wanted<'a> {
     /// These, in this order.
     Only(&'a [&'a str]),
 }
+
+/// A tensor on its way from a device; it does not hold the executable.
+pub type Fetch = Pin<Box<dyn Future<Output = Result<Tensor, RunError>> + Send>>;
 
 /// A device that compiles graphs.
 pub trait Backend: Send + Sync {
@@ -191,6 +197,31 @@ pub trait Executable: Send {
     /// [`RunError`] that names the node.
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError>;
 
+    /// Carries the run started last on, as far as it goes without blocking the thread, and is ready when
+    /// [`Executable::wait`] does not block. Else the waker of `cx` is called when it is worth asking again. Ready, too,
+    /// without such a run. Only `wgpu` is told by the device when work is done: on `vulkan` this waits for it, and on the CPU
+    /// [`Executable::submit`] did all.
+    ///
+    /// # Errors
+    /// [`RunError`] that names the node; the run is over then.
+    fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>>;
+
+    /// Starts to read what [`Executable::read_output_rows`] reads, without waiting for it where the executor can.
+    ///
+    /// # Errors
+    /// As [`Executable::read_output_rows`].
+    fn fetch_output_rows(
+        &mut self,
+        output: &str,
+        rows: std::ops::Range<usize>,
+    ) -> Result<Fetch, RunError>;
+
+    /// Starts to read what [`Executable::read_state`] reads, without waiting for it where the executor can.
+    ///
+    /// # Errors
+    /// As [`Executable::read_state`].
+    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError>;
+
     /// Rows of an output of the last completed run: `rows` of its first axis. Outputs stay where
     /// they were computed, so that a large one need not be read back to see a part.
     ///
@@ -271,6 +302,33 @@ pub trait Executable: Send {
 }
 
 impl dyn Executable + '_ {
+    /// Waits, without blocking the thread where the executor can ([`Executable::poll_run`]), until
+    /// [`Executable::wait`] does not block: the only way to results in a browser.
+    ///
+    /// # Errors
+    /// As [`Executable::poll_run`].
+    pub async fn finished(&mut self) -> Result<(), RunError> {
+        std::future::poll_fn(|cx| self.poll_run(cx)).await
+    }
+
+    /// As [`Executable::submit`] and [`Executable::wait`], awaiting the results. Dropped before it is ready, it leaves a run
+    /// under way, whose results the next run discards.
+    ///
+    /// # Errors
+    /// [`RunError`] that names the input, output, symbol or node.
+    pub async fn run_async(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: Wanted<'_>,
+        outputs: &mut Vec<Tensor>,
+    ) -> Result<(), RunError> {
+        // One that was dropped before; what became of it concerns nobody, and a lost device is told below.
+        let _ = self.finished().await;
+        self.submit(inputs, wanted)?;
+        self.finished().await?;
+        self.wait(outputs)
+    }
+
     /// Runs the graph on these inputs and returns the results in the order of the outputs.
     ///
     /// # Errors

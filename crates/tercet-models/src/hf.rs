@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use crate::config::decoder::refuse_unknown_modules;
 use crate::config::{ConfigError, DecoderSpec, Fields};
 use crate::gguf::clip;
-use crate::mmap::FileError;
+use crate::mmap::{FileError, MappedFile};
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use json::read_json;
@@ -322,6 +322,19 @@ impl HfWeights {
         Err(HfError::NoWeights {
             path: dir.to_path_buf(),
             hint,
+        })
+    }
+
+    /// The weights of one safetensors file that is in memory already, as in a browser. Packed weights, which the
+    /// configuration of a folder describes, are not read.
+    ///
+    /// # Errors
+    /// [`SafeTensorsError`] of the file.
+    pub fn parse(file: MappedFile) -> Result<Self, SafeTensorsError> {
+        Ok(Self {
+            shards: vec![SafeTensors::parse(file)?],
+            shard_of: BTreeMap::new(),
+            packing: None,
         })
     }
 

@@ -44,6 +44,7 @@ pub mod speech;
 #[cfg(feature = "splat")]
 pub mod splat;
 pub mod tokenizer;
+mod waits;
 pub mod weight;
 mod writing;
 
@@ -74,4 +75,6 @@ pub use save::{SaveError, SaveOptions};
 pub use tercet_onnx as onnx;
 pub use tokenizer::{Batch, Row, StreamDecoder, Tokenizer, TokenizerError};
 pub use weight::{Weight, WeightError, gguf_weight, safetensors_tensor};
-pub use writing::{Event, Finish, TextPieces, WriteOptions, Written, turn_ends, write};
+pub use writing::{
+    Event, Finish, TextPieces, WriteOptions, Written, turn_ends, write, write_async,
+};

@@ -6,6 +6,7 @@
 use crate::builder::Generator;
 use crate::error::Error;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::waits::{Waits, now};
 
 /// Where a text ends besides the model's own end.
 #[derive(Clone, Copy, Debug)]
@@ -81,12 +82,46 @@ pub fn write(
     options: &WriteOptions<'_>,
     event: &mut dyn FnMut(Event<'_>) -> bool,
 ) -> Result<Written, Error> {
+    now(write_in(
+        generator,
+        tokenizer,
+        prompt,
+        options,
+        event,
+        Waits::Blocking,
+    ))
+}
+
+/// As [`write()`], awaiting the device ([`Generator::feed_async`]).
+///
+/// # Errors
+/// As [`write()`].
+pub async fn write_async(
+    generator: &mut Generator,
+    tokenizer: &Tokenizer,
+    prompt: &[u32],
+    options: &WriteOptions<'_>,
+    event: &mut dyn FnMut(Event<'_>) -> bool,
+) -> Result<Written, Error> {
+    let waits = Waits::Awaiting;
+    write_in(generator, tokenizer, prompt, options, event, waits).await
+}
+
+async fn write_in(
+    generator: &mut Generator,
+    tokenizer: &Tokenizer,
+    prompt: &[u32],
+    options: &WriteOptions<'_>,
+    event: &mut dyn FnMut(Event<'_>) -> bool,
+    waits: Waits,
+) -> Result<Written, Error> {
     let mut wanted = true;
     generator.penalties_from(generator.position() + prompt.len());
-    let step = generator.feed_with(prompt, &mut |done| {
+    let progress = &mut |done| {
         wanted = event(Event::Prompt(done));
         wanted
-    })?;
+    };
+    let step = generator.feed_in(prompt, progress, waits).await?;
     let mut next = step.next;
     let mut tokens = Vec::new();
     let mut pieces = TextPieces::new(tokenizer, options.stop);
@@ -120,7 +155,8 @@ pub fn write(
             break Finish::Context;
         }
         if wanted {
-            next = generator.feed(&[token])?.next;
+            let step = generator.feed_in(&[token], &mut |_| true, waits).await?;
+            next = step.next;
         }
     };
     let (rest, stopped) = pieces.finish()?;

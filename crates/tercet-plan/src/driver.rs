@@ -7,11 +7,16 @@
 mod executable;
 mod inputs;
 mod play;
+mod reading;
 
 use self::inputs::Inputs;
 pub use self::inputs::SharedBuffer;
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use self::play::{Code, Cursor};
+pub use self::reading::Fetched;
 
 use tercet_ir::backend::{Wanted, places};
 use tercet_ir::random::Random;
@@ -37,7 +42,7 @@ pub struct Read {
 ///
 /// A driver holds the buffers of [`Program::buffers`], zeroed at first but for the constants, which
 /// hold their tensors. Calls come from one thread at a time; between `submit` and `wait` only `wait`
-/// is called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
+/// and `poll_done` are called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
 pub trait Driver: Send + Sized + 'static {
     /// The executor's name.
     const NAME: &'static str;
@@ -84,6 +89,13 @@ pub trait Driver: Send + Sized + 'static {
     /// As [`Driver::write`].
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError>;
 
+    /// Ready when [`Driver::wait`] does not block; the waker of `cx` is called when it is worth asking again. A driver
+    /// that is not told when work is done waits for it here.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>>;
+
     /// A buffer of its own on the device, which executables of one device copy from.
     type Shared: SharedBuffer;
 
@@ -113,6 +125,12 @@ pub trait Driver: Send + Sized + 'static {
     /// # Errors
     /// As [`Driver::write`].
     fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
+
+    /// Starts to read a range, as it is now, without waiting for it; a driver that is not told when work is done reads it.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn fetch(&mut self, read: Read) -> Result<Fetched, RunError>;
 
     /// When each step of the last run started, in nanoseconds from the first, and how long it took, as
     /// (step, start, duration), in the order played: steps of a loop once for each iteration. Empty where the
@@ -168,6 +186,11 @@ pub struct GpuExecutable<D: Driver> {
     due: Vec<StageId>,
     /// The numbers differ from those of the last submission.
     changed: bool,
+    code: Arc<Code>,
+    /// Where the run in flight stands in it.
+    cursor: Cursor,
+    /// The run in flight stands at a predicate, which was submitted.
+    undecided: bool,
 }
 
 impl<D: Driver> GpuExecutable<D> {
@@ -177,6 +200,9 @@ impl<D: Driver> GpuExecutable<D> {
             params_set: vec![false; program.signature.params.len()],
             inputs: Inputs::new(program.signature.inputs.len()),
             faults: faults(&program),
+            code: Code::of(&program),
+            cursor: Cursor::default(),
+            undecided: false,
             driver: std::cell::RefCell::new(driver),
             program,
             bounds,
@@ -204,7 +230,8 @@ impl<D: Driver> GpuExecutable<D> {
         self.driver.get_mut()
     }
 
-    /// Binds the inputs, computes the numbers, uploads and submits.
+    /// Binds the inputs, computes the numbers, uploads and submits: everything, or what comes before data decides what
+    /// is played. Nothing waits but for a run that was started before.
     ///
     /// # Errors
     /// [`RunError`] that names the input, symbol or parameter.
@@ -239,30 +266,60 @@ impl<D: Driver> GpuExecutable<D> {
         self.send_inputs(inputs)?;
         self.due.clear();
         self.driver.get_mut().begin();
-        match program.flow.is_empty() {
-            true => self.due.push(StageId(0)),
-            false => self.play(&program, &program.flow)?,
-        }
-        self.reads.clear();
-        self.reads.extend(self.faults);
-        for &place in &places {
-            let read = whole(&program, &self.launch, &program.outputs[place]);
-            self.reads.extend(read.filter(|r| r.bytes > 0));
-        }
-        {
-            let _span = tracing::debug_span!("submit").entered();
-            self.submit_due()?;
-        }
+        self.cursor.begin(&self.code);
         self.flight = Some(Flight {
             wanted: places,
             sizes: self.sizes.clone(),
             counts: true,
         });
+        let advanced = self.advance();
+        self.unless_failed(advanced)
+    }
+
+    /// A run that failed is no longer in flight.
+    fn unless_failed<T>(&mut self, result: Result<T, RunError>) -> Result<T, RunError> {
+        if result.is_err() {
+            self.flight = None;
+            self.undecided = false;
+        }
+        result
+    }
+
+    /// Plays the run in flight on as far as it goes without waiting: ready when [`GpuExecutable::finish`] does not block.
+    ///
+    /// # Errors
+    /// [`RunError`] of what data decided, after which the run is over.
+    pub fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>> {
+        loop {
+            match self.driver.get_mut().poll_done(cx) {
+                Poll::Ready(done) => self.unless_failed(done)?,
+                Poll::Pending => return Poll::Pending,
+            }
+            if !self.undecided {
+                return Poll::Ready(Ok(()));
+            }
+            let decided = self.decide();
+            self.unless_failed(decided)?;
+        }
+    }
+
+    /// Plays the run in flight to where its results are submitted.
+    fn play_on(&mut self) -> Result<(), RunError> {
+        while self.undecided {
+            let decided = self.decide();
+            self.unless_failed(decided)?;
+        }
         Ok(())
     }
 
     /// Finishes a run that nobody waited for: its results are dropped, but it counts.
     fn land(&mut self) -> Result<(), RunError> {
+        match self.play_on() {
+            Ok(()) => {}
+            Err(e @ (RunError::DeviceLost { .. } | RunError::OutOfMemory { .. })) => return Err(e),
+            // It failed by its data, which concerns nobody.
+            Err(_) => {}
+        }
         let Some(flight) = self.flight.take() else {
             return Ok(());
         };
@@ -290,6 +347,7 @@ impl<D: Driver> GpuExecutable<D> {
     /// # Errors
     /// [`RunError::Node`] when a check of data failed; states are then as before the run.
     pub fn finish(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
+        self.play_on()?;
         let Some(flight) = self.flight.take() else {
             outputs.clear();
             return Ok(());

@@ -6,11 +6,12 @@ mod transfers;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 
 use ash::vk;
 use smallvec::SmallVec;
 use tercet_ir::RunError;
-use tercet_plan::{Buffer, Driver, Launch, Program, Read, StageId};
+use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Read, StageId};
 
 use crate::backend::Shared;
 use crate::bind::{Calls, copy_kernel, flatten};
@@ -334,6 +335,16 @@ impl Driver for VulkanDriver {
         self.finish()?;
         self.single_read.take(&mut |_, bytes| take(bytes));
         Ok(())
+    }
+
+    fn poll_done(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RunError>> {
+        Poll::Ready(self.finish().map_err(RunError::from))
+    }
+
+    fn fetch(&mut self, read: Read) -> Result<Fetched, RunError> {
+        let mut fetched = Vec::new();
+        self.read(read, &mut |bytes| fetched.extend_from_slice(bytes))?;
+        Ok(Box::pin(std::future::ready(Ok(fetched))))
     }
 
     fn begin(&mut self) {

@@ -1,9 +1,10 @@
 //! A program on a device.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use tercet_ir::{CompileError, RunError};
-use tercet_plan::{Buffer, Driver, Launch, Program, Read, StageId};
+use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Read, StageId};
 
 use crate::buffers::{Buffers, Unmade, check_sizes, describe};
 use crate::call::{Rules, Script};
@@ -282,18 +283,19 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// Becomes ready when `wait` would not block.
-    ///
-    /// # Errors
-    /// [`RunError::DeviceLost`].
-    pub(crate) async fn finished(&self) -> Result<(), RunError> {
-        match &self.flight {
-            Some(flight) => {
-                let finished = flight.finished(&self.gpu).await;
-                finished.map_err(during("a run"))
-            }
-            None => Ok(()),
-        }
+    /// Copies a range into a buffer that the host is going to see.
+    fn copy_out(&mut self, read: Read) -> Result<(Readback, Flight), RunError> {
+        self.send_inputs()?;
+        let gpu = Arc::clone(&self.gpu);
+        let mut readback = Readback::default();
+        readback.prepare(&gpu, std::iter::once(read.bytes))?;
+        let flight = gpu.scoped(|| {
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            readback.copy(&mut encoder, &self.buffers, &[read]);
+            let submission = gpu.queue.submit([encoder.finish()]);
+            readback.map(&gpu, submission)
+        });
+        Ok((readback, flight.map_err(during("a read"))?))
     }
 }
 
@@ -413,19 +415,29 @@ impl Driver for WgpuDriver {
     }
 
     fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
-        self.send_inputs()?;
-        let gpu = Arc::clone(&self.gpu);
-        let mut readback = Readback::default();
-        readback.prepare(&gpu, std::iter::once(read.bytes))?;
-        let flight = gpu.scoped(|| {
-            let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            readback.copy(&mut encoder, &self.buffers, &[read]);
-            let submission = gpu.queue.submit([encoder.finish()]);
-            readback.map(&gpu, submission)
-        });
-        let done = flight.and_then(|flight| flight.wait(&gpu));
-        done.map_err(during("a read"))?;
+        let (mut readback, flight) = self.copy_out(read)?;
+        flight.wait(&self.gpu).map_err(during("a read"))?;
         (readback.take(&mut |_, bytes| take(bytes))).map_err(during("a read"))
+    }
+
+    fn fetch(&mut self, read: Read) -> Result<Fetched, RunError> {
+        let (mut readback, mut flight) = self.copy_out(read)?;
+        let gpu = Arc::clone(&self.gpu);
+        Ok(Box::pin(async move {
+            let done = std::future::poll_fn(|cx| flight.poll(&gpu, cx)).await;
+            done.map_err(during("a read"))?;
+            let mut fetched = Vec::new();
+            let taken = readback.take(&mut |_, bytes| fetched.extend_from_slice(bytes));
+            taken.map_err(during("a read"))?;
+            Ok(fetched)
+        }))
+    }
+
+    fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>> {
+        match &mut self.flight {
+            Some(flight) => flight.poll(&self.gpu, cx).map_err(during("a run")),
+            None => Poll::Ready(Ok(())),
+        }
     }
 
     fn begin(&mut self) {

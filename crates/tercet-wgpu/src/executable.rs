@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use tercet_ir::backend::{DeviceTensor, StepTime, Wanted};
+use tercet_ir::backend::{DeviceTensor, Fetch, StepTime, Wanted};
 use tercet_ir::random::Random;
 use tercet_ir::{Executable, RunError, Signature, Tensor};
 use tercet_plan::{GpuExecutable, Program};
@@ -12,9 +13,9 @@ use crate::driver::WgpuDriver;
 
 /// A compiled graph on a wgpu device.
 ///
-/// In a browser, where nothing may block, [`WgpuExecutable::run_async`] runs it; what needs an answer at
-/// once (`run`, `wait`, `read_state`, `read_output_rows`) fails there. So does every run of a graph with
-/// `If` or `While`, whose predicates are read back in the middle of a run; `Scan` runs.
+/// In a browser, where nothing may block, [`WgpuExecutable::run_async`] runs it, or `submit`, `finished` and `wait` in this
+/// order; `fetch_state` and `fetch_output_rows` read. What needs an answer at once (`run`, `wait` before `finished` is
+/// ready, `read_state`, `read_output_rows`) is an error there.
 pub struct WgpuExecutable {
     inner: GpuExecutable<WgpuDriver>,
 }
@@ -41,10 +42,8 @@ impl WgpuExecutable {
         wanted: Wanted<'_>,
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
-        self.inner.driver().finished().await?;
-        self.inner.start(inputs, wanted)?;
-        self.inner.driver().finished().await?;
-        self.inner.finish(outputs)
+        let exe: &mut dyn Executable = &mut self.inner;
+        exe.run_async(inputs, wanted, outputs).await
     }
 
     /// The executable as all players have it, with its driver.
@@ -76,6 +75,18 @@ impl Executable for WgpuExecutable {
 
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.inner.wait(outputs)
+    }
+
+    fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>> {
+        Executable::poll_run(&mut self.inner, cx)
+    }
+
+    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+        self.inner.fetch_output_rows(output, rows)
+    }
+
+    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+        self.inner.fetch_state(name)
     }
 
     fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {

@@ -188,11 +188,26 @@ fn make(gpu: &Gpu, variant: &Variant, checks: Checks) -> Result<Pipeline, Troubl
     gpu.scoped(|| below::requiring(required, || make_of(gpu, variant, module, checks)))
 }
 
-/// WGSL as the implementation below takes it: browsers want its extensions named, naga refuses the name of this one.
-fn with_extensions(text: &str) -> Cow<'_, str> {
-    match cfg!(target_arch = "wasm32") && text.contains("subgroup") {
-        true => format!("enable subgroups;\n{text}").into(),
-        false => text.into(),
+/// What kernels say where a value is the same for a workgroup.
+const UNIFORM: &str = "fn uniform_word(x: u32) -> u32 {\n    return x;\n}";
+
+/// As [`UNIFORM`], so that a browser, which refuses barriers behind conditions that may differ, knows it as well.
+const UNIFORM_PROVEN: &str = "var<workgroup> uniform_shared: u32;
+
+fn uniform_word(x: u32) -> u32 {
+    uniform_shared = x;
+    return workgroupUniformLoad(&uniform_shared);
+}";
+
+/// WGSL as the implementation below takes it: browsers want extensions named, of which naga refuses the name, and proofs.
+fn as_taken(text: &str) -> Cow<'_, str> {
+    if !cfg!(target_arch = "wasm32") {
+        return text.into();
+    }
+    let proven = text.replace(UNIFORM, UNIFORM_PROVEN);
+    match text.contains("subgroupShuffle") {
+        true => format!("enable subgroups;\n{proven}").into(),
+        false => proven.into(),
     }
 }
 
@@ -206,7 +221,7 @@ fn make_of(gpu: &Gpu, variant: &Variant, module: Module<'_>, checks: Checks) -> 
     let of_text = |text: &str| {
         let source = wgpu::ShaderModuleDescriptor {
             label,
-            source: wgpu::ShaderSource::Wgsl(with_extensions(text)),
+            source: wgpu::ShaderSource::Wgsl(as_taken(text)),
         };
         match checks {
             Checks::All => device.create_shader_module(source),
@@ -284,5 +299,17 @@ mod tests {
         let key = |writable| Key::of(&variant(writable), Checks::None);
         assert_ne!(key(false), key(true));
         assert_eq!(key(true), key(true));
+    }
+
+    /// Else a browser would refuse them.
+    #[test]
+    fn kernels_say_what_is_uniform_as_browsers_replace_it() {
+        for text in [
+            include_str!("../../../shaders/portable/attention_range.wgsl"),
+            include_str!("../../../shaders/portable/matmul/quad_tiles.wgsl"),
+        ] {
+            assert_eq!(text.matches("fn uniform_word").count(), 1);
+            assert!(text.contains(UNIFORM));
+        }
     }
 }

@@ -1,7 +1,5 @@
 //! Bytes from the device to the host: staging buffers, and the news that they are filled.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -34,9 +32,14 @@ impl Signal {
         if state.left > 0 {
             return;
         }
-        let waker = state.waker.take();
         drop(state);
         self.changed.notify_all();
+        self.wake();
+    }
+
+    /// Wakes the task that asked last.
+    fn wake(&self) {
+        let waker = lock(&self.state).waker.take();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -60,6 +63,8 @@ impl Signal {
 pub(crate) struct Flight {
     signal: Arc<Signal>,
     submission: wgpu::SubmissionIndex,
+    /// Somebody sees to it that its callbacks are called.
+    watched: bool,
 }
 
 /// A mappable buffer and what the submission copies into it.
@@ -177,7 +182,11 @@ impl Readback {
             let signal = Arc::clone(&signal);
             gpu.queue.on_submitted_work_done(move || signal.tell(true));
         }
-        Flight { signal, submission }
+        Flight {
+            signal,
+            submission,
+            watched: false,
+        }
     }
 
     /// Gives the bytes of each read of a finished flight.
@@ -222,7 +231,7 @@ impl Flight {
         }
         while !self.signal.done(gpu)? {
             if cfg!(target_arch = "wasm32") {
-                let text = "a browser cannot wait for results; use `run_async`";
+                let text = "a browser cannot wait for results: await them (`run_async`, `finished`, `fetch_state`, `fetch_output_rows`)";
                 return Err(Trouble::Refused(text.to_string()));
             }
             gpu.poll(Some(&self.submission))?;
@@ -249,39 +258,24 @@ impl Flight {
         Ok(())
     }
 
-    /// Becomes ready when it is done, without blocking the thread.
-    pub(crate) fn finished<'a>(&'a self, gpu: &'a Arc<Gpu>) -> Finished<'a> {
-        Finished {
-            flight: self,
-            gpu,
-            watched: false,
-        }
-    }
-}
-
-/// See [`Flight::finished`].
-pub(crate) struct Finished<'a> {
-    flight: &'a Flight,
-    gpu: &'a Arc<Gpu>,
-    watched: bool,
-}
-
-impl Future for Finished<'_> {
-    type Output = Result<(), Trouble>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    /// Ready when it is done, without blocking the thread.
+    ///
+    /// # Errors
+    /// [`Trouble`] of the device.
+    pub(crate) fn poll(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Trouble>> {
         // Natively callbacks are called by those who poll the device.
-        self.gpu.poll(None)?;
-        if self.flight.signal.done(self.gpu)? {
-            return Poll::Ready(Ok(()));
-        }
-        lock(&self.flight.signal.state).waker = Some(cx.waker().clone());
-        // It may have been done before the waker was there.
-        if self.flight.signal.done(self.gpu)? {
+        gpu.poll(None)?;
+        lock(&self.signal.state).waker = Some(cx.waker().clone());
+        // Asked now, as it may have been done before the waker was there.
+        if self.signal.done(gpu)? {
             return Poll::Ready(Ok(()));
         }
         if !self.watched {
-            self.watched = watch(self.gpu, &self.flight.submission, cx.waker());
+            self.watched = watch(gpu, self);
         }
         Poll::Pending
     }
@@ -290,22 +284,23 @@ impl Future for Finished<'_> {
 /// Natively, a thread that waits for the submission, so that its callbacks are called. False if
 /// there is no thread to be had: the task then polls until it is done.
 #[cfg(not(target_arch = "wasm32"))]
-fn watch(gpu: &Arc<Gpu>, submission: &wgpu::SubmissionIndex, waker: &Waker) -> bool {
-    let (gpu, submission, woken) = (Arc::clone(gpu), submission.clone(), waker.clone());
+fn watch(gpu: &Arc<Gpu>, flight: &Flight) -> bool {
+    let (gpu, submission) = (Arc::clone(gpu), flight.submission.clone());
+    let signal = Arc::clone(&flight.signal);
     let thread = std::thread::Builder::new().name("tercet-wgpu".to_string());
     let spawned = thread.spawn(move || {
         // A lost device is found by the woken task.
         let _ = gpu.poll(Some(&submission));
-        woken.wake();
+        signal.wake();
     });
     if spawned.is_err() {
-        waker.wake_by_ref();
+        flight.signal.wake();
     }
     spawned.is_ok()
 }
 
 /// In a browser the event loop calls callbacks.
 #[cfg(target_arch = "wasm32")]
-fn watch(_: &Arc<Gpu>, _: &wgpu::SubmissionIndex, _: &Waker) -> bool {
+fn watch(_: &Arc<Gpu>, _: &Flight) -> bool {
     true
 }

@@ -1,5 +1,7 @@
 //! Devices: what compiles a graph, by constructor or by name.
 
+mod gpu;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -163,129 +165,6 @@ mod host {
     }
 }
 
-mod gpu {
-    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
-    use tercet_ir::one_line;
-
-    use super::{DeviceInfo, Open};
-
-    /// The name that opens the device at a place of a listing: its kind's for the first.
-    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
-    fn numbered(name: &str, at: usize) -> String {
-        match at {
-            0 => name.to_string(),
-            at => format!("{name}:{at}"),
-        }
-    }
-
-    #[cfg(feature = "vulkan")]
-    pub(super) const VULKAN: Option<Open> =
-        Some(|options| Ok(super::Device::from_backend(open_vulkan(options)?)));
-
-    #[cfg(feature = "vulkan")]
-    pub(crate) fn open_vulkan(
-        options: &super::DeviceOptions,
-    ) -> Result<tercet_vulkan::VulkanBackend, super::DeviceError> {
-        let options = tercet_vulkan::VulkanOptions {
-            device: options.which.clone(),
-            cache_dir: options.cache_dir.clone(),
-            timestamps: options.timings,
-            ..tercet_vulkan::VulkanOptions::default()
-        };
-        let opened = tercet_vulkan::VulkanBackend::new(options);
-        opened.map_err(|e| super::DeviceError::Absent {
-            name: "vulkan",
-            reason: one_line(&e),
-        })
-    }
-
-    #[cfg(feature = "vulkan")]
-    pub(super) fn list_vulkan() -> Vec<DeviceInfo> {
-        let devices = match tercet_vulkan::VulkanBackend::devices() {
-            Ok(devices) => devices,
-            Err(e) => return vec![unusable("vulkan", one_line(&e))],
-        };
-        let infos = devices.into_iter().map(|d| DeviceInfo {
-            name: numbered("vulkan", d.index),
-            emulated: d.kind == tercet_vulkan::DeviceKind::Cpu,
-            usable: true,
-            description: format!("{} ({}, {})", d.name, d.kind, d.driver),
-        });
-        infos.collect()
-    }
-
-    #[cfg(feature = "wgpu")]
-    pub(super) const WGPU: Option<Open> = Some(|options| {
-        let backend = open_wgpu(options)?;
-        let tuning = options
-            .cache_dir
-            .as_deref()
-            .and_then(|dir| crate::tune::load(dir, &backend));
-        Ok(super::Device::from_backend(match tuning {
-            Some(tuning) => backend.tuned(tuning),
-            None => backend,
-        }))
-    });
-
-    #[cfg(feature = "wgpu")]
-    pub(crate) fn open_wgpu(
-        options: &super::DeviceOptions,
-    ) -> Result<tercet_wgpu::WgpuBackend, super::DeviceError> {
-        let options = tercet_wgpu::WgpuOptions {
-            adapter: options.which.clone(),
-            timings: options.timings,
-            cache_dir: options.cache_dir.clone(),
-            ..tercet_wgpu::WgpuOptions::default()
-        };
-        let opened = tercet_wgpu::WgpuBackend::new(&options);
-        opened.map_err(|e| super::DeviceError::Absent {
-            name: "wgpu",
-            reason: one_line(&e),
-        })
-    }
-
-    #[cfg(feature = "wgpu")]
-    pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
-        let adapters = tercet_wgpu::WgpuBackend::adapters();
-        if adapters.is_empty() {
-            return vec![unusable(
-                "wgpu",
-                "no graphics adapter was found".to_string(),
-            )];
-        }
-        let infos = adapters.iter().enumerate().map(|(at, a)| DeviceInfo {
-            name: numbered("wgpu", at),
-            emulated: a.kind == "cpu",
-            usable: true,
-            description: a.to_string(),
-        });
-        infos.collect()
-    }
-
-    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
-    fn unusable(name: &str, reason: String) -> DeviceInfo {
-        DeviceInfo {
-            name: name.to_string(),
-            description: format!("cannot be used: {reason}"),
-            usable: false,
-            emulated: false,
-        }
-    }
-
-    #[cfg(not(feature = "vulkan"))]
-    pub(super) const VULKAN: Option<Open> = None;
-    #[cfg(not(feature = "vulkan"))]
-    pub(super) fn list_vulkan() -> Vec<DeviceInfo> {
-        Vec::new()
-    }
-    #[cfg(not(feature = "wgpu"))]
-    pub(super) const WGPU: Option<Open> = None;
-    #[cfg(not(feature = "wgpu"))]
-    pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
-        Vec::new()
-    }
-}
-
 /// The devices of this machine that this build knows, best first; those that cannot be used say
 /// why.
 ///
@@ -302,6 +181,17 @@ impl Device {
     #[cfg(feature = "cpu")]
     pub fn cpu() -> Device {
         Device::from_backend(tercet_cpu::CpuBackend::new())
+    }
+
+    /// The GPU that `wgpu` finds, opened without blocking: the way to a browser's WebGPU. What it compiles is run by
+    /// [`run_async`](tercet_ir::Executable#impl-dyn+Executable) there.
+    ///
+    /// # Errors
+    /// [`DeviceError::Absent`] that says what is missing.
+    #[cfg(feature = "wgpu")]
+    pub async fn request_wgpu(options: &DeviceOptions) -> Result<Device, DeviceError> {
+        let backend = gpu::request_wgpu(options).await?;
+        Ok(Device::from_backend(backend))
     }
 
     /// The reference interpreter: each operator's own `eval`, in f64, without any pass.

@@ -44,7 +44,7 @@ pub use build_info::{BUILD, BuildInfo};
 pub use device::{Device, DeviceError, DeviceInfo, DeviceOptions, devices};
 pub use once::{NodeValues, VerifyError, node_values};
 pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, Kept};
-pub use tercet_ir::backend::{Explanation, KernelUse, StepTime, Wanted};
+pub use tercet_ir::backend::{Explanation, Fetch, KernelUse, StepTime, Wanted};
 pub use tercet_ir::{
     Backend, BatchNorm, BatchStatistics, Bindings, ByteOwner, CompileError, CompileOptions, DType,
     Dim, DimError, Element, EvalCtx, EvalError, Evaluation, Executable, Found, GradError, Graph,

@@ -8,8 +8,9 @@ mod probe;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use tercet_ir::backend::{DeviceTensor, Explanation, StepTime, Wanted, places};
+use tercet_ir::backend::{DeviceTensor, Explanation, Fetch, StepTime, Wanted, places};
 use tercet_ir::random::Random;
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, EvalError, Executable, Found, Graph,
@@ -316,6 +317,18 @@ impl Executable for Seeking {
 
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.inner.wait(outputs).map_err(|e| self.named(e))
+    }
+
+    fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>> {
+        self.inner.poll_run(cx).map_err(|e| self.named(e))
+    }
+
+    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+        self.inner.fetch_output_rows(output, rows)
+    }
+
+    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+        self.inner.fetch_state(name)
     }
 
     fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {

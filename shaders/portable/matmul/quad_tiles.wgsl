@@ -115,6 +115,12 @@ fn add_four(y_quad: u32, x_quad: u32, k: u32) {
 }
 
 // One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// What all invocations of a workgroup have in common, as it is. Browsers want that proven, and get another function in
+// its place (`pipeline.rs` of tercet-wgpu), for which all have to come here.
+fn uniform_word(x: u32) -> u32 {
+    return x;
+}
+
 @compute @workgroup_size(COUNT)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -143,7 +149,7 @@ fn main(
     let products = product_count();
     for (var product = group.z; product < products; product += groups.z) {
         enter_product(product, col_first + own_b(local, 0u).x * 4u);
-        let length = sum_length();
+        let length = uniform_word(sum_length());
         l0 = vec4<f32>();
         l1 = vec4<f32>();
         l2 = vec4<f32>();

@@ -12,7 +12,7 @@ fn a_quad(i: u32) -> vec4<f32> {
 
 fn store_quad(i: u32, x: vec4<f32>) {
     y_quads[i] = vec2<u32>(
-        float_bits(x.x, Y_TYPE) | float_bits(x.y, Y_TYPE) << 16u,
-        float_bits(x.z, Y_TYPE) | float_bits(x.w, Y_TYPE) << 16u,
+        float_bits(x.x, Y_TYPE) | (float_bits(x.y, Y_TYPE) << 16u),
+        float_bits(x.z, Y_TYPE) | (float_bits(x.w, Y_TYPE) << 16u),
     );
 }

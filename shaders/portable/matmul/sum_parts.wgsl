@@ -51,6 +51,6 @@ fn main(
         }
         return;
     }
-    y_data[i * 2u] = float_bits(sum.x, Y_TYPE) | float_bits(sum.y, Y_TYPE) << 16u;
-    y_data[i * 2u + 1u] = float_bits(sum.z, Y_TYPE) | float_bits(sum.w, Y_TYPE) << 16u;
+    y_data[i * 2u] = float_bits(sum.x, Y_TYPE) | (float_bits(sum.y, Y_TYPE) << 16u);
+    y_data[i * 2u + 1u] = float_bits(sum.z, Y_TYPE) | (float_bits(sum.w, Y_TYPE) << 16u);
 }

@@ -58,7 +58,7 @@ fn sums(steps: impl Into<tercet::Dim>, reverse: bool) -> Result<Graph, OpError> 
 }
 
 /// A state that grows by a table's element `i` for each `i` below `n`, counting in `I64`.
-fn sum_of_elements() -> Result<Graph, OpError> {
+pub(super) fn sum_of_elements() -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let n = g.input("n", scalar(DType::I64))?;
     let table = g.input("table", Type::new(DType::F32, [3]))?;
@@ -117,7 +117,7 @@ fn network() -> Result<Graph, OpError> {
 }
 
 /// Calls `f` with the graph compiled on each executor that is here.
-fn on_each(
+pub(super) fn on_each(
     graph: &Graph,
     options: &CompileOptions,
     f: impl Fn(&mut dyn Executable) -> Result<(), Failure>,
@@ -204,7 +204,7 @@ fn a_network_in_a_loop_in_a_branch() -> Result<(), Failure> {
 }
 
 /// The sum of what follows the first four elements, or 0.
-fn tail() -> Result<Graph, OpError> {
+pub(super) fn tail() -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [tercet::Dim::sym("s")]))?;
     let is_long = g.input("is_long", scalar(DType::Bool))?;
@@ -403,11 +403,11 @@ fn a_scan_reads_nothing_back() -> Result<(), Failure> {
     exe.run_into(&inputs, &mut Vec::new())?;
     let before = exe.driver().counters();
     exe.start(&inputs, Wanted::All)?;
+    exe.finish(&mut outputs)?;
     let after = exe.driver().counters();
     // Four times the condition, then the end; validation looks at gaps after each.
     assert!(after.submissions >= before.submissions + 5, "{after:?}");
     assert!(after.recorded == before.recorded, "{after:?}");
-    exe.finish(&mut outputs)?;
     assert_eq!(outputs[1].as_slice::<f32>()?, [14.0]);
     Ok(())
 }

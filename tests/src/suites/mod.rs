@@ -3,6 +3,7 @@
 //! They are a library, so that `cargo test` and the program for any GPU machine (`bin/tercet-parity.rs`)
 //! run the same ones.
 
+mod awaited;
 mod control;
 mod curves;
 mod custom;
@@ -53,6 +54,7 @@ pub const SUITES: &[Suite] = &[
     suite("steps", steps::tests),
     suite("random", random::tests),
     suite("control", control::tests),
+    suite("awaited", awaited::tests),
     suite("custom", custom::tests),
     suite("scatter", scatter::tests),
     suite("seeds", seeds::tests),

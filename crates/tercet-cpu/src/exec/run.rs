@@ -1,13 +1,15 @@
 //! The executable: binds sizes, runs the steps, keeps the states.
 
+use std::future::ready;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 use tercet_ir::random::Random;
 use tercet_ir::{
     Bindings, EvalCtx, Executable, RunError, Signature, Tensor, TensorType,
-    backend::{DeviceTensor, LastRun, StepTime, Wanted, find_port, places},
+    backend::{DeviceTensor, Fetch, LastRun, StepTime, Wanted, find_port, places},
 };
 
 use crate::bound::{Bound, on_host};
@@ -146,6 +148,20 @@ impl Executable for CpuExecutable {
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.last.take(outputs);
         Ok(())
+    }
+
+    fn poll_run(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RunError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+        let tensor = self.read_output_rows(output, rows)?;
+        Ok(Box::pin(ready(Ok(tensor))))
+    }
+
+    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+        let tensor = self.read_state(name)?;
+        Ok(Box::pin(ready(Ok(tensor))))
     }
 
     fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {

@@ -4,11 +4,14 @@ use tercet::ops::Op;
 use tercet::random::Random;
 use tercet::{DType, Executable, Tensor, TensorType, Wanted};
 
+mod choice;
+
+use self::choice::Chooser;
 use super::decoder::products::{Moved, Rounded, Wider};
 use super::decoder::{Products, Sampling, Sizes};
-use super::sampling::{Chooser, SamplingOptions};
 use super::{Model, ModelError};
 use crate::constraint::Constraint;
+use crate::waits::{Waits, now};
 
 /// What one run gave for its last token.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +128,15 @@ impl Generator {
     /// # Errors
     /// [`ModelError::Run`] of the device, or when nothing was fed yet.
     pub fn logits(&mut self) -> Result<Vec<f32>, ModelError> {
-        let rows = self.exe()?.read_output_rows("logits", 0..1)?;
+        now(self.read_logits(Waits::Blocking))
+    }
+
+    async fn read_logits(&mut self, waits: Waits) -> Result<Vec<f32>, ModelError> {
+        let exe = self.exe()?;
+        let rows = match waits {
+            Waits::Blocking => exe.read_output_rows("logits", 0..1)?,
+            Waits::Awaiting => exe.fetch_output_rows("logits", 0..1)?.await?,
+        };
         let logits = rows.as_slice::<f32>();
         Ok(logits.map_err(|e| not_the_output("logits", &e))?.to_vec())
     }
@@ -163,35 +174,6 @@ impl Generator {
                 ..random
             });
         }
-    }
-
-    /// Chooses tokens in this way from the next one on; nothing is compiled. What the graph was built with is chosen on
-    /// the device; anything else from the logits, which are then read back for each token, by the same random numbers.
-    ///
-    /// # Errors
-    /// [`ModelError::Unsupported`] for a number outside its range, and where the graph does not sample;
-    /// [`ModelError::Token`] for a bias of a token outside the vocabulary.
-    pub fn set_sampling(&mut self, options: &SamplingOptions) -> Result<(), ModelError> {
-        options.check(self.vocab)?;
-        let chooser = self.sampling.as_mut().ok_or_else(does_not_sample)?;
-        chooser.set = (!options.is(&chooser.compiled)).then(|| options.clone());
-        Ok(())
-    }
-
-    /// Chooses only tokens that a constraint allows, from the next one on, or any again. Each token that is chosen is told
-    /// to the constraint, which takes it for the next one of the text; [`Generator::reset`] takes the constraint away.
-    ///
-    /// # Errors
-    /// [`ModelError::Unsupported`] where the graph does not sample.
-    pub fn set_constraint(
-        &mut self,
-        constraint: Option<Box<dyn Constraint>>,
-    ) -> Result<(), ModelError> {
-        if constraint.is_some() && self.sampling.is_none() {
-            return Err(does_not_sample());
-        }
-        self.constraint = constraint;
-        Ok(())
     }
 
     /// Penalties of presence and frequency count tokens from this position on, as an answer begins there; from the
@@ -245,12 +227,34 @@ impl Generator {
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Step<'_>, ModelError> {
+        now(self.feed_in(tokens, progress, Waits::Blocking))
+    }
+
+    /// As [`Generator::feed_with`], awaiting the device: the thread is not blocked where the executor can be awaited, in
+    /// browsers above all. Dropped before it is ready, it leaves the cache as before the part under way.
+    ///
+    /// # Errors
+    /// As [`Generator::feed`].
+    pub async fn feed_async(
+        &mut self,
+        tokens: &[u32],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Step<'_>, ModelError> {
+        self.feed_in(tokens, progress, Waits::Awaiting).await
+    }
+
+    pub(crate) async fn feed_in(
+        &mut self,
+        tokens: &[u32],
+        progress: &mut dyn FnMut(usize) -> bool,
+        waits: Waits,
+    ) -> Result<Step<'_>, ModelError> {
         self.check(tokens)?;
         let mut done = 0;
         let mut random = self.exe()?.random();
         for part in tokens.chunks(self.chunk) {
             random = self.exe()?.random();
-            self.append(part, Rows::Last)?;
+            self.append(part, Rows::Last, waits).await?;
             done += part.len();
             if !progress(done) {
                 break;
@@ -302,7 +306,7 @@ impl Generator {
     ) -> Result<(), ModelError> {
         self.check(tokens)?;
         for part in tokens.chunks(self.chunk.min(self.logit_rows)) {
-            self.append(part, Rows::All)?;
+            now(self.append(part, Rows::All, Waits::Blocking))?;
             let Some(logits) = self.outputs.first() else {
                 return Ok(());
             };
@@ -351,33 +355,33 @@ impl Generator {
     }
 
     /// Runs a part of a text; again in a wider type where rounded products leave the range of theirs.
-    fn append(&mut self, part: &[u32], rows: Rows) -> Result<(), ModelError> {
+    async fn append(&mut self, part: &[u32], rows: Rows, waits: Waits) -> Result<(), ModelError> {
         let random = self.exe()?.random();
-        self.run(part, rows)?;
+        self.run(part, rows, waits).await?;
         // Few rows are not rounded.
-        while self.rounded.is_some() && part.len() > 1 && !self.is_finite()? {
+        while self.rounded.is_some() && part.len() > 1 && !self.is_finite(waits).await? {
             let before = self.position - part.len();
-            self.widen(before)?;
+            self.widen(before, waits).await?;
             self.exe()?.set_random(random);
-            self.run(part, rows)?;
+            self.run(part, rows, waits).await?;
         }
         Ok(())
     }
 
     /// Whether the logits of the last run are finite.
-    fn is_finite(&mut self) -> Result<bool, ModelError> {
+    async fn is_finite(&mut self, waits: Waits) -> Result<bool, ModelError> {
         let finite = |logits: &[f32]| logits.iter().all(|x| x.is_finite());
         match self.outputs.first() {
             Some(logits) if logits.dtype() == DType::F32 => {
                 let logits = logits.as_slice::<f32>();
                 Ok(finite(logits.map_err(|e| not_the_output("logits", &e))?))
             }
-            Some(_) | None => Ok(finite(&self.logits()?)),
+            Some(_) | None => Ok(finite(&self.read_logits(waits).await?)),
         }
     }
 
     /// Compiles the model in a wider type, and computes the first tokens of the cache again.
-    fn widen(&mut self, tokens: usize) -> Result<(), ModelError> {
+    async fn widen(&mut self, tokens: usize, waits: Waits) -> Result<(), ModelError> {
         let Some(rounded) = self.rounded.take() else {
             return Ok(());
         };
@@ -390,13 +394,13 @@ impl Generator {
         let done = std::mem::take(&mut self.tokens);
         self.position = 0;
         for part in done[..tokens].chunks(self.chunk) {
-            self.run(part, Rows::Last)?;
+            self.run(part, Rows::Last, waits).await?;
         }
         Ok(())
     }
 
     /// Runs a part of a text.
-    fn run(&mut self, part: &[u32], rows_of: Rows) -> Result<(), ModelError> {
+    async fn run(&mut self, part: &[u32], rows_of: Rows, waits: Waits) -> Result<(), ModelError> {
         let (wanted_rows, logits_only) = match rows_of {
             Rows::Last => (1, false),
             Rows::All => (part.len(), true),
@@ -427,58 +431,12 @@ impl Generator {
             (false, false) => Wanted::All,
         };
         let exe = self.exe.as_mut().ok_or_else(no_executable)?;
-        exe.submit(&inputs, wanted)?;
+        waits.submit(&mut **exe, &inputs, wanted).await?;
         exe.wait(&mut self.outputs)?;
         self.position += n;
         self.tokens.extend_from_slice(part);
         Ok(())
     }
-
-    /// Whether tokens are chosen in a way that the graph was not built with.
-    fn on_host(&self) -> bool {
-        self.constraint.is_some() || self.sampling.as_ref().is_some_and(|c| c.set.is_some())
-    }
-
-    /// The token that was chosen from the logits of the last run, where the graph did not choose it; `random` is what
-    /// that run drew with.
-    fn chosen(&mut self, random: Random) -> Result<Option<u32>, ModelError> {
-        let on_host = self.on_host();
-        let Some(chooser) = self.sampling.as_ref().filter(|_| on_host) else {
-            return Ok(None);
-        };
-        let Chooser {
-            compiled, stream, ..
-        } = chooser;
-        let Some(logits) = self.outputs.first() else {
-            return Ok(None);
-        };
-        let logits = logits.as_slice::<f32>();
-        let logits = logits.map_err(|e| not_the_output("logits", &e))?;
-        let mut allowed = Vec::new();
-        let logits = match &mut self.constraint {
-            Some(constraint) => {
-                allowed.extend_from_slice(logits);
-                constraint.mask(&mut allowed)?;
-                allowed.as_slice()
-            }
-            None => logits,
-        };
-        let unit = random.stream(compiled.seed, *stream).unit(DType::F32, 0);
-        let written = self.tokens.get(self.penalties_from..).unwrap_or(&[]);
-        let chosen = match &chooser.set {
-            Some(options) => options.choose(logits, &self.tokens, written, unit),
-            None => SamplingOptions::from(*compiled).choose(logits, &self.tokens, written, unit),
-        };
-        if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
-            constraint.take(token)?;
-        }
-        Ok(chosen)
-    }
-}
-
-fn does_not_sample() -> ModelError {
-    let reason = "the graph of the model does not sample; build it with sampling options";
-    ModelError::Unsupported(reason.into())
 }
 
 pub(super) fn no_executable() -> ModelError {

@@ -9,16 +9,6 @@ use std::collections::HashMap;
 
 use super::{ModelError, Sampling};
 
-/// How tokens are chosen.
-pub(super) struct Chooser {
-    /// By the graph.
-    pub(super) compiled: Sampling,
-    /// The stream of the graph's random numbers.
-    pub(super) stream: u32,
-    /// What was set in its place.
-    pub(super) set: Option<SamplingOptions>,
-}
-
 /// How tokens are chosen. [`Default`] takes the greatest logit.
 ///
 /// In this order: penalties and biases change logits, `top_k`, `temperature`, then the shorter of what `top_p` and

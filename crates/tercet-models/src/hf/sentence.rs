@@ -84,9 +84,7 @@ impl HfFolder {
             path: self.dir.join("config.json"),
             source,
         };
-        let spec = EncoderSpec::from_json(&self.config).map_err(refused)?;
-        refuse_unknown_modules(&spec, &self.weights).map_err(refused)?;
-        Ok(spec)
+        self.weights.encoder_spec(&self.config).map_err(refused)
     }
 
     /// The longest sequence that a sentence encoder was meant for (`max_seq_length` of
@@ -242,6 +240,16 @@ impl HfFolder {
 }
 
 impl HfWeights {
+    /// The specification of the text encoder that this configuration (`config.json`) describes, which these weights are of.
+    ///
+    /// # Errors
+    /// [`ConfigError`] that names the field, or the weight that no part of the model reads.
+    pub fn encoder_spec(&self, config: &Map<String, Value>) -> Result<EncoderSpec, ConfigError> {
+        let spec = EncoderSpec::from_json(config)?;
+        refuse_unknown_modules(&spec, self)?;
+        Ok(spec)
+    }
+
     /// Whether they are those of a decoder without its output, whose names lack the `model.` that others begin with.
     pub(crate) fn is_bare_decoder(&self) -> bool {
         self.find("embed_tokens.weight").is_some()

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use tercet_ir::backend::{DeviceTensor, StepTime, Wanted, find_port, no_run, rows_of};
+use tercet_ir::backend::{DeviceTensor, Fetch, StepTime, Wanted, find_port};
 use tercet_ir::random::Random;
-use tercet_ir::{Bindings, Executable, RunError, Signature, Tensor, TensorType};
+use tercet_ir::{Executable, RunError, Signature, Tensor};
 
-use super::{Driver, GpuExecutable, Read};
-use crate::narrow;
+use super::{Driver, GpuExecutable};
 use crate::program::{Buffer, Work};
 
 impl<D: Driver> Executable for GpuExecutable<D> {
@@ -45,31 +45,25 @@ impl<D: Driver> Executable for GpuExecutable<D> {
     }
 
     fn read_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Tensor, RunError> {
-        let program = Arc::clone(&self.program);
-        let (at, port) = find_port(&program.signature.outputs, "output", output)?;
-        let io = &program.outputs[at];
-        let Some(sizes) = &self.last else {
-            return Err(no_run(port));
-        };
-        let full = io.ty.eval(sizes)?;
-        let part = rows_of(output, &full, &rows)?;
-        let mut tensor = Tensor::zeros(part.clone())?;
-        if part.numel() == 0 {
-            return Ok(tensor);
-        }
-        let slot = *program.slot(io.slot);
-        let row = narrow::device_bytes(&part) / rows.len();
-        let start = row * rows.start;
-        let aligned = start / 4 * 4;
-        let read = Read {
-            buffer: slot.buffer,
-            offset_bytes: slot.offset_bytes + aligned as u64,
-            bytes: ((row * rows.end).next_multiple_of(4) - aligned) as u64,
-        };
-        self.driver.get_mut().read(read, &mut |bytes| {
-            narrow::decode(&bytes[start - aligned..], &mut tensor);
-        })?;
-        Ok(tensor)
+        let part = self.output_part(output, &rows)?;
+        let driver = self.driver.get_mut();
+        part.read_now(driver)
+    }
+
+    fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>> {
+        GpuExecutable::poll_run(self, cx)
+    }
+
+    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+        let part = self.output_part(output, &rows)?;
+        let driver = self.driver.get_mut();
+        part.fetch(driver)
+    }
+
+    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+        let part = self.state_part(name)?;
+        let driver = self.driver.get_mut();
+        part.fetch(driver)
     }
 
     fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
@@ -126,21 +120,8 @@ impl<D: Driver> Executable for GpuExecutable<D> {
     }
 
     fn read_state(&self, name: &str) -> Result<Tensor, RunError> {
-        let (at, port) = find_port(&self.program.signature.states, "state", name)?;
-        let ty: TensorType = port.ty.eval(&Bindings::new())?;
-        let slot = *self.program.slot(self.program.states[at].slot);
-        let mut tensor = Tensor::zeros(ty.clone())?;
-        if ty.numel() == 0 {
-            return Ok(tensor);
-        }
-        let read = Read {
-            buffer: slot.buffer,
-            offset_bytes: slot.offset_bytes,
-            bytes: narrow::device_bytes(&ty).next_multiple_of(4) as u64,
-        };
-        let take = &mut |bytes: &[u8]| narrow::decode(bytes, &mut tensor);
-        self.driver.borrow_mut().read(read, take)?;
-        Ok(tensor)
+        let part = self.state_part(name)?;
+        part.read_now(&mut *self.driver.borrow_mut())
     }
 
     fn random(&self) -> Random {

@@ -24,7 +24,8 @@ impl Patience {
 
 /// Whether others want the cores.
 pub(super) struct Crowd {
-    start: Instant,
+    /// None in browsers, which have no clock for us, and no threads that would wait.
+    start: Option<Instant>,
     /// Until when, in microseconds from the start.
     pub(super) until: AtomicU64,
 }
@@ -35,13 +36,13 @@ impl Crowd {
 
     pub(super) fn new() -> Crowd {
         Crowd {
-            start: Instant::now(),
+            start: (!cfg!(target_arch = "wasm32")).then(Instant::now),
             until: AtomicU64::new(0),
         }
     }
 
     pub(super) fn now(&self) -> u64 {
-        self.start.elapsed().as_micros() as u64
+        (self.start).map_or(0, |start| start.elapsed().as_micros() as u64)
     }
 
     pub(super) fn is_there(&self) -> bool {

@@ -6,6 +6,7 @@ use super::super::ModelError;
 use super::Encoder;
 use super::runner::{Longer, Runner, Tokens, tokens};
 use crate::tokenizer::Tokenizer;
+use crate::waits::{Waits, now};
 
 /// What logits become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -171,11 +172,12 @@ impl Classifier {
         let all = self.tokens(texts)?;
         let (classes, scoring) = (self.labels.len(), self.scoring);
         let mut scores = vec![Vec::new(); all.len()];
-        self.runner.run_all(&all, progress, &mut |at, logits| {
+        let take = &mut |at: usize, logits: &[f32]| {
             let mut own = logits[..classes].to_vec();
             scoring.apply(&mut own);
             scores[at] = own;
-        })?;
+        };
+        now((self.runner).run_all(&all, progress, take, Waits::Blocking))?;
         Ok(scores)
     }
 
@@ -193,7 +195,7 @@ impl Classifier {
         let tokenizer = &self.tokenizer;
         let special = tokenizer.encode_row("", None, None)?.ids;
         let mut found = vec![Vec::new(); all.len()];
-        self.runner.run_all(&all, progress, &mut |at, logits| {
+        let take = &mut |at: usize, logits: &[f32]| {
             let ids = &all[at].row.ids;
             let rows = logits.chunks_exact(classes).zip(ids);
             let shown = rows.filter(|(_, id)| !special.contains(id));
@@ -207,7 +209,8 @@ impl Classifier {
                 }
             });
             found[at] = labels.collect();
-        })?;
+        };
+        now((self.runner).run_all(&all, progress, take, Waits::Blocking))?;
         Ok(found)
     }
 

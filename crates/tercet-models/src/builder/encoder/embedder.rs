@@ -7,6 +7,7 @@ use super::Encoder;
 use super::runner::{Longer, Runner, tokens};
 use crate::config::TextPooling;
 use crate::tokenizer::{Row, Tokenizer};
+use crate::waits::{Waits, now};
 
 /// A compiled sentence encoder with its tokenizer: texts in, vectors out, of length 1 where the model normalizes.
 pub struct Embedder {
@@ -132,6 +133,28 @@ impl Embedder {
         texts: &[T],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, crate::Error> {
+        now(self.embed_in(texts, progress, Waits::Blocking))
+    }
+
+    /// As [`Self::embed`], awaiting the device: the thread is not blocked where the executor can be awaited, in browsers
+    /// above all.
+    ///
+    /// # Errors
+    /// As [`Self::embed`].
+    pub async fn embed_async<T: AsRef<str>>(
+        &mut self,
+        texts: &[T],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Vec<Vec<f32>>, crate::Error> {
+        self.embed_in(texts, progress, Waits::Awaiting).await
+    }
+
+    async fn embed_in<T: AsRef<str>>(
+        &mut self,
+        texts: &[T],
+        progress: &mut dyn FnMut(usize) -> bool,
+        waits: Waits,
+    ) -> Result<Vec<Vec<f32>>, crate::Error> {
         let mut all = Vec::with_capacity(texts.len());
         for (at, text) in texts.iter().enumerate() {
             let text = self.text(text.as_ref());
@@ -144,9 +167,8 @@ impl Embedder {
             all.push(own);
         }
         let mut embeddings = vec![Vec::new(); texts.len()];
-        self.runner.run_all(&all, progress, &mut |at, row| {
-            embeddings[at] = row.to_vec();
-        })?;
+        let take = &mut |at: usize, row: &[f32]| embeddings[at] = row.to_vec();
+        self.runner.run_all(&all, progress, take, waits).await?;
         Ok(embeddings)
     }
 }

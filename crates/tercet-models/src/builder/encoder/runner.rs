@@ -1,10 +1,11 @@
 //! Batches of texts through a compiled encoder.
 
-use tercet::{DType, Device, Executable, Tensor, TensorType};
+use tercet::{DType, Device, Executable, Tensor, TensorType, Wanted};
 
 use super::super::ModelError;
 use super::Encoder;
 use crate::tokenizer::{Row, Tokenizer};
+use crate::waits::Waits;
 
 /// A text as an encoder reads it.
 #[derive(Clone, Debug, Default)]
@@ -182,11 +183,12 @@ impl Runner {
 
     /// Runs all texts, those of similar length together, and hands what comes out of each to `take` with its place.
     /// `progress` is called with the number of texts done; false stops early.
-    pub(super) fn run_all(
+    pub(super) async fn run_all(
         &mut self,
         texts: &[Tokens],
         progress: &mut dyn FnMut(usize) -> bool,
         take: &mut dyn FnMut(usize, &[f32]),
+        waits: Waits,
     ) -> Result<(), ModelError> {
         let len_of = |at: usize| texts[at].row.ids.len();
         let mut order: Vec<usize> = (0..texts.len()).collect();
@@ -199,7 +201,7 @@ impl Runner {
             };
             let part = group(&order[done..], bounds, &len_of);
             let of_part: Vec<&Tokens> = part.iter().map(|&at| &texts[at]).collect();
-            let all = self.run(&of_part)?;
+            let all = self.run(&of_part, waits).await?;
             let each = all.len() / part.len();
             for (at, own) in part.iter().zip(all.chunks_exact(each.max(1))) {
                 take(*at, own);
@@ -213,7 +215,11 @@ impl Runner {
     }
 
     /// What comes out of a batch, row-major, padded to the longest text.
-    pub(super) fn run(&mut self, texts: &[&Tokens]) -> Result<&[f32], ModelError> {
+    pub(super) async fn run(
+        &mut self,
+        texts: &[&Tokens],
+        waits: Waits,
+    ) -> Result<&[f32], ModelError> {
         let len = texts.iter().map(|t| t.row.ids.len()).max().unwrap_or(0);
         let shape = [texts.len(), len];
         for (input, tensor) in &mut self.inputs {
@@ -262,7 +268,9 @@ impl Runner {
             Some(long) if len > self.short.bounds.most => long.program()?,
             Some(_) | None => &mut self.short,
         };
-        program.exe.run_into(&inputs, &mut self.outputs)?;
+        let exe = &mut *program.exe;
+        waits.submit(exe, &inputs, Wanted::All).await?;
+        exe.wait(&mut self.outputs)?;
         let first = self.outputs.first();
         let first = first.ok_or_else(|| ModelError::Unsupported("no output".into()))?;
         first.as_slice::<f32>().map_err(tensor_error)

@@ -1,0 +1,247 @@
+//! What a page must answer: the references of the suites.
+
+use std::fs;
+
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use crate::error::{self, Error};
+use crate::process;
+
+const TEXTS: &str = "tests/data/tiny-rust-llama/reference.json";
+const SENTENCES: &str = "tests/data/minilm/reference.json";
+const EMBEDDINGS: &str = "tests/data/minilm/embeddings_f64.npy";
+/// As the suite `models` has them: packed weights leave the greedy tokens of F32 after a while, and how far F32 may be
+/// from F64.
+const GREEDY_PREFIX_Q8: usize = 24;
+const EMBEDDING_ABS: f64 = 2e-5;
+/// Numbers with their roots, which the loop finds to this relative error.
+const ROOTS: [f64; 5] = [2.0, 0.0, 1e6, -1.0, 0.25];
+const ROOT_ERROR: f64 = 1e-5;
+/// A number that takes more iterations than the loop may have, and what its error names.
+const REFUSED: (f64, &str) = (1e30, "40");
+
+/// What is asked of a page, and what it must answer.
+pub(super) struct References {
+    texts: Vec<Text>,
+    sentences: Vec<String>,
+    /// Of each sentence.
+    embeddings: Vec<Vec<f64>>,
+}
+
+/// A prompt with the tokens that follow it.
+struct Text {
+    prompt: String,
+    tokens: Vec<u64>,
+}
+
+/// What a page posts.
+#[derive(Deserialize)]
+struct Answer {
+    error: Option<String>,
+    #[serde(default)]
+    device: String,
+    #[serde(default)]
+    seconds: serde_json::Map<String, Json>,
+    #[serde(default)]
+    roots: Vec<[f64; 3]>,
+    #[serde(default)]
+    refused: String,
+    #[serde(default)]
+    texts: Vec<Written>,
+    #[serde(default)]
+    embeddings: Vec<Vec<f64>>,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    tokens: Vec<u64>,
+    text: String,
+}
+
+fn read(path: &str) -> Result<Vec<u8>, Error> {
+    let path = process::root().join(path);
+    fs::read(&path).map_err(error::file("read", &path))
+}
+
+fn read_json(path: &str) -> Result<Json, Error> {
+    serde_json::from_slice(&read(path)?).map_err(|source| Error::Json {
+        path: process::root().join(path),
+        source,
+    })
+}
+
+fn ids(json: &Json) -> Vec<u64> {
+    let all = json.as_array().into_iter().flatten();
+    all.filter_map(Json::as_u64).collect()
+}
+
+/// The rows of an F64 array of so many rows, as NumPy stores it.
+fn rows_f64(npy: &[u8], rows: usize) -> Option<Vec<Vec<f64>>> {
+    let header = usize::from(u16::from_le_bytes(npy.get(8..10)?.try_into().ok()?));
+    let data = npy.strip_prefix(b"\x93NUMPY\x01\x00")?.get(2 + header..)?;
+    let numbers: Vec<f64> = data
+        .chunks_exact(8)
+        .filter_map(|bytes| Some(f64::from_le_bytes(bytes.try_into().ok()?)))
+        .collect();
+    let width = numbers.len() / rows;
+    Some(numbers.chunks_exact(width).map(<[f64]>::to_vec).collect())
+}
+
+impl References {
+    pub(super) fn read() -> Result<References, Error> {
+        let texts = read_json(TEXTS)?;
+        let texts = texts.as_object().into_iter().flat_map(|all| all.values());
+        let texts = texts.map(|own| {
+            let before = ids(&own["ids"]).len();
+            let tokens = ids(&own["greedy"]).into_iter().skip(before);
+            Text {
+                prompt: own["prompt"].as_str().unwrap_or_default().to_string(),
+                tokens: tokens.take(GREEDY_PREFIX_Q8).collect(),
+            }
+        });
+        let json = read_json(SENTENCES)?;
+        let sentences = json["sentences"].as_array().into_iter().flatten();
+        let sentences: Vec<String> = sentences
+            .filter_map(|s| Some(s.as_str()?.to_string()))
+            .collect();
+        let embeddings = rows_f64(&read(EMBEDDINGS)?, sentences.len().max(1));
+        Ok(References {
+            texts: texts.collect(),
+            sentences,
+            embeddings: embeddings.unwrap_or_default(),
+        })
+    }
+
+    /// What a page is asked.
+    pub(super) fn cases(&self) -> String {
+        let text = |text: &Text| json!({ "prompt": text.prompt, "most": GREEDY_PREFIX_Q8 });
+        json!({
+            "roots": ROOTS,
+            "refused": REFUSED.0,
+            "texts": self.texts.iter().map(text).collect::<Vec<Json>>(),
+            "sentences": self.sentences,
+        })
+        .to_string()
+    }
+
+    /// What is wrong with the answer of a page that was told this device; prints what it took.
+    pub(super) fn judge(&self, device: &str, answer: &str) -> Vec<String> {
+        let answer: Answer = match serde_json::from_str(answer) {
+            Ok(answer) => answer,
+            Err(e) => return vec![format!("no answer: {e}")],
+        };
+        if let Some(error) = answer.error {
+            return vec![error];
+        }
+        let took = answer.seconds.iter().map(|(what, s)| {
+            let seconds = s.as_f64().unwrap_or_default();
+            format!("{what} {seconds:.1} s")
+        });
+        println!(
+            "{}: {}",
+            answer.device,
+            took.collect::<Vec<String>>().join(", ")
+        );
+        let mut problems = Vec::new();
+        if !answer.device.to_lowercase().starts_with(device) {
+            problems.push(format!("it ran on {}", answer.device));
+        }
+        self.judge_roots(&answer, &mut problems);
+        if answer.texts.len() != self.texts.len() {
+            problems.push(format!("{} texts", answer.texts.len()));
+        }
+        for (got, want) in answer.texts.iter().zip(&self.texts) {
+            if got.tokens != want.tokens || got.text.is_empty() {
+                let (prompt, want) = (&want.prompt, &want.tokens);
+                problems.push(format!("{prompt:?}: {:?}, want {want:?}", got.tokens));
+            }
+        }
+        if answer.embeddings.len() != self.sentences.len() || self.embeddings.is_empty() {
+            problems.push(format!("{} embeddings", answer.embeddings.len()));
+        }
+        let of = answer.embeddings.iter().zip(&self.embeddings);
+        for (sentence, (got, want)) in self.sentences.iter().zip(of) {
+            let apart = got.iter().zip(want).map(|(a, b)| (a - b).abs());
+            let worst = apart.fold(0.0, f64::max);
+            // A difference that is no number is too large as well.
+            if got.len() != want.len() || !(worst <= EMBEDDING_ABS) {
+                problems.push(format!("{sentence:?}: {worst} off, {} elements", got.len()));
+            }
+        }
+        problems
+    }
+
+    fn judge_roots(&self, answer: &Answer, problems: &mut Vec<String>) {
+        if answer.roots.len() != ROOTS.len() {
+            problems.push(format!("{} roots", answer.roots.len()));
+        }
+        let mut sum = 0.0;
+        for (&[root, iterations, total], x) in answer.roots.iter().zip(ROOTS) {
+            sum += iterations;
+            let want = x.max(0.0).sqrt();
+            let near = (root - want).abs() <= ROOT_ERROR * want;
+            if !near || (iterations > 0.0) != (x > 0.0) || total != sum {
+                let got = format!("{root} in {iterations} iterations, {total} so far");
+                problems.push(format!("the root of {x}: {got}; want {want}, {sum} so far"));
+            }
+        }
+        if !answer.refused.contains(REFUSED.1) {
+            problems.push(format!("the root of {}: {}", REFUSED.0, answer.refused));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(references: &References) -> Json {
+        let texts = references.texts.iter();
+        let texts: Vec<Json> = texts
+            .map(|t| json!({ "tokens": t.tokens, "text": "text" }))
+            .collect();
+        let roots = ROOTS.map(|x: f64| [x.max(0.0).sqrt(), f64::from(x > 0.0), 0.0]);
+        let mut sum = 0.0;
+        let roots = roots.map(|[root, iterations, _]| {
+            sum += iterations;
+            [root, iterations, sum]
+        });
+        json!({
+            "device": "CPU", "seconds": {}, "roots": roots, "refused": "40 iterations",
+            "texts": texts, "embeddings": references.embeddings,
+        })
+    }
+
+    #[test]
+    fn what_differs_is_found() -> Result<(), Box<dyn std::error::Error>> {
+        let references = References::read()?;
+        assert_eq!(
+            (references.texts.len(), references.sentences.len()),
+            (4, 20)
+        );
+        assert_eq!(references.embeddings[19].len(), 384);
+        assert_eq!(references.texts[0].tokens.len(), GREEDY_PREFIX_Q8);
+        let right = answer(&references);
+        let judge = |device: &str, answer: &Json| references.judge(device, &answer.to_string());
+        assert_eq!(judge("cpu", &right), [""; 0]);
+        assert_eq!(judge("webgpu", &right).len(), 1);
+        let changes: [fn(&mut Json); 6] = [
+            |a| a["texts"][1]["tokens"][23] = json!(2047),
+            |a| a["embeddings"][3][100] = json!(2.0),
+            |a| a["embeddings"][3][100] = json!(null),
+            |a| a["roots"][0][2] = json!(7.0),
+            |a| a["refused"] = json!("3,40".replace("40", "")),
+            |a| a["error"] = json!("lost"),
+        ];
+        for change in changes {
+            let mut wrong = right.clone();
+            change(&mut wrong);
+            assert_eq!(judge("cpu", &wrong).len(), 1, "{wrong}");
+        }
+        let mut none = right.clone();
+        none["embeddings"] = json!([]);
+        assert_eq!(judge("cpu", &none).len(), 1);
+        Ok(())
+    }
+}
