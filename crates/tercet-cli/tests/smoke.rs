@@ -29,7 +29,7 @@ macro_rules! smoke {
 }
 
 smoke! {
-    generate chat bench perplexity finetune merge quantize embed classify rerank
+    generate chat bench perplexity finetune merge quantize embed classify rerank search
     #[cfg(feature = "audio")] transcribe
     inspect run explain export verify trace tune
     #[cfg(feature = "serve")] serve
@@ -305,6 +305,30 @@ mod case {
     pub(super) fn rerank() {
         let scores = scores(&["rerank", "a bird", "a cat", "two birds", "the house"]);
         assert!(scores.len() == 3 && scores.is_sorted_by(|a, b| a >= b));
+    }
+
+    pub(super) fn search() {
+        let scratch = Scratch::new("smoke-search");
+        std::fs::create_dir_all(scratch.path("texts")).unwrap();
+        scratch.file("texts/a.txt", "a cat\n\nthe house\n");
+        let (folder, index) = (scratch.path("texts"), scratch.path("i.safetensors"));
+        let model = data("encoders/sentence-a");
+        for device in executors() {
+            good(&[
+                "search", "index", "-m", &model, &folder, "-o", &index, "--device", &device,
+            ]);
+            let found = parsed(&[
+                "search",
+                "-m",
+                &model,
+                &index,
+                "the house",
+                "--json",
+                "--device",
+                &device,
+            ]);
+            assert_eq!(found[0]["text"], "the house", "{device}");
+        }
     }
 
     #[cfg(feature = "audio")]

@@ -91,8 +91,8 @@ impl Indexer {
             ..options.clone()
         };
         let side = match vision {
-            true => Side::Pictures(files.picture_encoder(device, &options)?),
-            false => Side::Texts(files.embedder(device, &options)?),
+            true => Side::Pictures(Box::new(files.picture_encoder(device, &options)?)),
+            false => Side::Texts(Box::new(files.embedder(device, &options)?)),
         };
         Ok(Indexer {
             side,

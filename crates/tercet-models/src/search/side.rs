@@ -96,8 +96,8 @@ pub(super) fn document_prompt(files: &ModelFiles, asked: &Prompt) -> Result<Stri
 
 /// What makes vectors: of texts, or of pictures.
 pub(super) enum Side {
-    Texts(Embedder),
-    Pictures(PictureEncoder),
+    Texts(Box<Embedder>),
+    Pictures(Box<PictureEncoder>),
 }
 
 impl Side {
@@ -173,8 +173,8 @@ impl Searcher {
             ..options.clone()
         };
         let side = match query {
-            Query::Text => Side::Texts(files.embedder(device, &options)?),
-            Query::Picture => Side::Pictures(files.picture_encoder(device, &options)?),
+            Query::Text => Side::Texts(Box::new(files.embedder(device, &options)?)),
+            Query::Picture => Side::Pictures(Box::new(files.picture_encoder(device, &options)?)),
         };
         let (own, width) = (side.width(), index.width);
         if own != width {

@@ -96,7 +96,7 @@ impl Inputs {
         let tokens: Vec<i32> = tokens.map(|t| *t as i32).chain(none.clone()).collect();
         let positions =
             |part: &Part| (part.start..part.start + part.tokens.len()).map(|p| p as i32);
-        let own = parts.iter().flat_map(|part| positions(part));
+        let own = parts.iter().flat_map(&positions);
         let at: Vec<i32> = own.chain(none).collect();
         let own = parts
             .iter()

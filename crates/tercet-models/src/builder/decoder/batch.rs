@@ -33,7 +33,7 @@
 //! F32 `[r]`, those of all logits of a row, which are finite if these are.
 
 use tercet::ops::{Op, SampleOptions};
-use tercet::{CompileOptions, DType, Device, Dim, Shape, Tensor, Type};
+use tercet::{CompileOptions, DType, Device, Dim, OpError, Shape, Tensor, Type, Value};
 
 use super::layer::{Attend, Shared, Slot, SlotRows, rope_tables};
 use super::{Rounded, Sampling, check_context, logits, rounded_to};
@@ -128,27 +128,15 @@ impl BatchDecoder {
         let rows = input("rows", [Dim::sym("r")].into())?;
         // Read by nothing: it says how many.
         input("idle", [idle.clone()].into())?;
-        let seen = Dim::sym("c");
-        let of_rows = SlotRows {
-            count: slots,
-            places: input("places", [len.clone(), Dim::Known(2)].into())?,
-            row_of_slot: input("slots.row", [Dim::Known(slots)].into())?,
-            kv_lens: input("slots.kv_len", [Dim::Known(slots)].into())?,
-            slot_of_row: input("slots.of", [Dim::sym("d")].into())?,
-            prompt_rows: input("prompt.rows", [Dim::sym("s")].into())?,
-            prompt_start: input("prompt.start", [Dim::Known(4)].into())?,
-            prompt_len: input("prompt.kv_len", Shape::default())?,
-            prompt_seen: seen.clone(),
-        };
-        input("prompt.seen", [seen].into())?;
+        let of_rows = slot_rows(&mut input, slots, &len)?;
         let apart = if has_rows_apart(config) { slots } else { 0 };
-        let mut inputs = Vec::with_capacity(apart);
-        for slot in 0..apart {
-            inputs.push(Slot {
+        let inputs = (0..apart).map(|slot| {
+            Ok(Slot {
                 rows: input(&format!("rows.{slot}"), [Dim::sym(&symbol(slot))].into())?,
                 start: input(&format!("start.{slot}"), [Dim::Known(4)].into())?,
-            });
-        }
+            })
+        });
+        let inputs = inputs.collect::<Result<Vec<Slot>, OpError>>()?;
         let origin = Tensor::from_slice(&[4], &[0i32; 4]);
         let origin = origin.expect("invariant: four numbers fit memory");
         let ropes = rope_tables(&mut b, config, context, positions)?;
@@ -250,6 +238,28 @@ impl BatchDecoder {
             self,
         ))
     }
+}
+
+/// The inputs that say which rows are whose.
+fn slot_rows(
+    input: &mut impl FnMut(&str, Shape) -> Result<Value, OpError>,
+    slots: usize,
+    len: &Dim,
+) -> Result<SlotRows, OpError> {
+    let seen = Dim::sym("c");
+    // Read by nothing: it says how many.
+    input("prompt.seen", [seen.clone()].into())?;
+    Ok(SlotRows {
+        count: slots,
+        places: input("places", [len.clone(), Dim::Known(2)].into())?,
+        row_of_slot: input("slots.row", [Dim::Known(slots)].into())?,
+        kv_lens: input("slots.kv_len", [Dim::Known(slots)].into())?,
+        slot_of_row: input("slots.of", [Dim::sym("d")].into())?,
+        prompt_rows: input("prompt.rows", [Dim::sym("s")].into())?,
+        prompt_start: input("prompt.start", [Dim::Known(4)].into())?,
+        prompt_len: input("prompt.kv_len", Shape::default())?,
+        prompt_seen: seen,
+    })
 }
 
 /// Rows from 2 to which products on the CPU have the same bits however many there are: each is multiplied by the same loops.

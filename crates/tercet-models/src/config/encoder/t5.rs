@@ -1,7 +1,7 @@
 //! Encoders that stand before a decoder.
 
 use super::super::{ConfigError, Fields, ensure};
-use super::families::{BERT, COMMON, FamilyRow, Spelled};
+use super::families::{BERT, FamilyRow, Spelled};
 use super::{EncoderNorms, EncoderPart, EncoderSpec, Positions, RelativeTerms, TokenTypes};
 use crate::config::decoder::{Activation, FeedForward, NormKind};
 
@@ -20,7 +20,6 @@ pub(super) const T5: FamilyRow = FamilyRow {
         typical_context: Some(512),
         eps: &["layer_norm_epsilon"],
         activation: &[],
-        ..COMMON
     },
     with_decoder: true,
     prefix: "",

@@ -108,6 +108,7 @@ pub struct TextTower {
 
 /// What computes a picture's features.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a model has one of it")]
 pub enum VisionBody {
     /// A transformer.
     Tower {

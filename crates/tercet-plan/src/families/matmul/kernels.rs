@@ -1,5 +1,8 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
+mod keyed;
+
+pub(super) use self::keyed::{KEYED_CODED, KEYED_QUADS, KEYED_WIDE, KEYED_WORDS};
 use super::skinny_laid::LayRowsParams;
 use super::{prepack, skinny, skinny_laid};
 use crate::families::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
@@ -78,24 +81,6 @@ const CODED_ROW_ARGS: &[Access] = &[
     Access::Read,
     Access::Read,
 ];
-/// [`ROW_ARGS`] with the keys of rows, and with the rows of a codebook behind them.
-const KEYED_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-];
-const KEYED_CODED_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-];
 /// The constants of tiles in quads, after [`OF_SUMS`].
 const OF_QUADS: &[&str] = &["TM", "TN", "PARTS"];
 /// Those of packed weights whose groups have scales and minima of their own.
@@ -104,21 +89,12 @@ const OF_GROUPS: &[&str] = names![&BLOCK_CONSTS, &["GROUPS", "SECOND"]];
 const OF_ROWS: &[&str] = &["ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED"];
 const GRID: &str = portable!("dequant/grid_5.wgsl");
 const ROW_GRID: &str = portable!("dequant/grid_6.wgsl");
-const KEYED_GRID: &str = portable!("dequant/grid_7.wgsl");
 /// What all products share but for the bindings of the left operand and the result.
-const SHARED: &str = concat!(
-    portable!("matmul/operands.wgsl"),
-    portable!("matmul/batches.wgsl")
-);
+const SHARED: &str = portable!("matmul/operands.wgsl");
+const OF_BATCHES: &str = portable!("matmul/batches.wgsl");
 const OPERANDS: &str = concat!(
     portable!("matmul/operands.wgsl"),
     portable!("matmul/batches.wgsl"),
-    portable!("matmul/words.wgsl")
-);
-/// The same where each row has a matrix of its own, which a key numbers.
-const KEYED: &str = concat!(
-    portable!("matmul/operands.wgsl"),
-    portable!("matmul/keyed.wgsl"),
     portable!("matmul/words.wgsl")
 );
 const B_WORDS: &str = portable!("matmul/b_words.wgsl");
@@ -222,7 +198,7 @@ macro_rules! of_quads {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], $names:expr) => {
         pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
             $label,
-            &[PRELUDE, SHARED, PLAIN, SUMS, QUAD_PRODUCTS, $($piece),*],
+            &[PRELUDE, SHARED, OF_BATCHES, PLAIN, SUMS, QUAD_PRODUCTS, $($piece),*],
             $args,
             names![OF_SUMS, OF_QUADS, $names],
         );
@@ -234,7 +210,7 @@ macro_rules! of_quads_activated {
     ($kernel:ident $label:literal, [$($piece:expr),*], $names:expr) => {
         pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
             $label,
-            with_functions![SHARED, ACTIVATED, SUMS, QUAD_PRODUCTS, $($piece),*],
+            with_functions![SHARED, OF_BATCHES, ACTIVATED, SUMS, QUAD_PRODUCTS, $($piece),*],
             ARGS,
             names![OF_SUMS, OF_QUADS, $names],
         );
@@ -332,33 +308,6 @@ of_rows!(
     &BLOCK_CONSTS
 );
 
-/// Rows with matrices of their own.
-macro_rules! of_keyed {
-    ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], $names:expr) => {
-        pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
-            $label,
-            &[PRELUDE, KEYED, PLAIN, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
-            $args,
-            names![OF_SUMS, $names, OF_ROWS],
-        );
-    };
-}
-
-of_keyed!(KEYED_WIDE "gemv_wide_keyed", KEYED_ARGS, [portable!("matmul/gemv_wide.wgsl")], &["B_TYPE"]);
-of_keyed!(KEYED_WORDS "gemv_packed_keyed", KEYED_ARGS, [BLOCKS, WORDS, PIECES, GEMV_PACKED], OF_GROUPS);
-of_keyed!(
-    KEYED_QUADS "gemv_packed_wide_keyed",
-    KEYED_ARGS,
-    [BLOCKS, QUADS, PIECES, GEMV_PACKED],
-    OF_GROUPS
-);
-of_keyed!(
-    KEYED_CODED "gemv_coded_keyed",
-    KEYED_CODED_ARGS,
-    [CODED, KEYED_GRID, WORDS, PIECES_CODED, GEMV_PACKED],
-    &BLOCK_CONSTS
-);
-
 /// One row and the gains of its norm by quads of words.
 const ROW_QUADS: &str = portable!("matmul/row_quads.wgsl");
 const ROW: &str = concat!(
@@ -385,8 +334,8 @@ macro_rules! of_held {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
             &[
-                PRELUDE, SHARED, PLAIN, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES, HELD,
-                $way,
+                PRELUDE, SHARED, OF_BATCHES, PLAIN, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS,
+                PIECES, HELD, $way,
             ],
             ROW_ARGS,
             HELD_CONSTS,
@@ -394,7 +343,8 @@ macro_rules! of_held {
         pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
             $full_name,
             with_functions![
-                SHARED, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES, HELD, $way
+                SHARED, OF_BATCHES, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES,
+                HELD, $way
             ],
             ROW_ARGS,
             HELD_CONSTS,
@@ -415,13 +365,17 @@ const ROW_CONSTS: &[&str] = names![
 /// One row in registers times floats.
 pub(super) static ROW_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
     "gemv_floats",
-    &[PRELUDE, SHARED, PLAIN, SUMS, ROW_QUADS, PROLOGUE, ROW],
+    &[
+        PRELUDE, SHARED, OF_BATCHES, PLAIN, SUMS, ROW_QUADS, PROLOGUE, ROW,
+    ],
     ROW_ARGS,
     ROW_CONSTS,
 );
 pub(super) static ROW_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
     "gemv_floats_activated",
-    with_functions![SHARED, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, ROW],
+    with_functions![
+        SHARED, OF_BATCHES, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, ROW
+    ],
     ROW_ARGS,
     ROW_CONSTS,
 );

@@ -203,7 +203,18 @@ fn products_of_few_tiles_sum_parts_of_k_side_by_side() {
         "{floats:?}"
     );
     assert!(sums.starts_with("sum_parts_activated"), "{floats:?}");
-    let packed = kernels(Some(Scheme::Q8_0), &Caps::h200());
+    // Rows that are laid out need no parts.
+    let laid = kernels(Some(Scheme::Q8_0), &Caps::h200());
+    assert!(
+        matches!(&laid[..], [rows, tiles]
+            if rows.starts_with("lay_rows ") && tiles.starts_with("few_rows_laid_q8_0 ")),
+        "{laid:?}"
+    );
+    let without_lanes = Caps {
+        coop_lanes: false,
+        ..Caps::h200()
+    };
+    let packed = kernels(Some(Scheme::Q8_0), &without_lanes);
     assert!(
         matches!(&packed[..], [.., tiles, sums]
             if tiles.starts_with("gemm_quads_packed") && sums.starts_with("sum_parts ")),
