@@ -105,7 +105,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), Error> {
 fn bindgen(cache: &Path) -> Result<PathBuf, Error> {
     let lock = process::root().join("Cargo.lock");
     let text = fs::read_to_string(&lock).map_err(error::file("read", &lock))?;
-    let version = locked(&text, "wasm-bindgen").ok_or_else(|| Error::NotLocked {
+    let version = locked(&text, "wasm-bindgen").ok_or(Error::NotLocked {
         package: "wasm-bindgen",
         path: lock,
     })?;

@@ -165,7 +165,7 @@ impl References {
             let apart = got.iter().zip(want).map(|(a, b)| (a - b).abs());
             let worst = apart.fold(0.0, f64::max);
             // A difference that is no number is too large as well.
-            if got.len() != want.len() || !(worst <= EMBEDDING_ABS) {
+            if got.len() != want.len() || worst.is_nan() || worst > EMBEDDING_ABS {
                 problems.push(format!("{sentence:?}: {worst} off, {} elements", got.len()));
             }
         }
