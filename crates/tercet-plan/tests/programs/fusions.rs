@@ -177,6 +177,22 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
         "few_rows_streamed_q4_k",
     ];
     assert_eq!(played(&program, 8), few, "{program}");
+    // Laid out before each product.
+    let dozens = [
+        "norm_vectors",
+        "lay_rows",
+        "few_rows_laid_q4_k",
+        "lay_rows",
+        "few_rows_laid_q4_k",
+    ];
+    assert_eq!(played(&program, 64), dozens, "{program}");
+    let graph = feed_forward(false).expect("a graph");
+    let options = CompileOptions::new().bound("s", 64);
+    let without_lanes = Caps {
+        coop_lanes: false,
+        ..Caps::h200()
+    };
+    let program = compile(&graph, &options, &without_lanes).expect("a program");
     // The map is the gate; the sum still comes with the product, at the end of its parts.
     let many = [
         "norm_vectors",
