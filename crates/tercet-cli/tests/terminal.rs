@@ -56,6 +56,20 @@ fn loading_is_a_spinner_and_not_a_bar() {
 
 #[test]
 fn ctrl_c_while_loading_ends_at_once() {
+    // On a busy machine the signal may come when loading is over.
+    let (code, seen) = std::iter::repeat_with(interrupted_loading)
+        .take(5)
+        .find(|(_, seen)| !seen.contains("prefill"))
+        .expect("a signal that comes while a model is loaded");
+    assert_eq!(code, Some(130), "{seen:?}");
+    // Nothing came after loading.
+    for later in ["Ownership", "stopped", "note:"] {
+        assert!(!seen.contains(later), "{seen:?}");
+    }
+}
+
+/// The exit code of a command that is interrupted as soon as it loads a model, and what it showed.
+fn interrupted_loading() -> (Option<i32>, String) {
     // The tables of a million positions take a while.
     let args = ["generate", "-n", "0", "-c", "1048576", "--device", "cpu"];
     let (mut child, mut terminal) = on_terminal(&args);
@@ -65,17 +79,14 @@ fn ctrl_c_while_loading_ends_at_once() {
         seen += &String::from_utf8_lossy(&bytes[..n]);
     }
     let mut kill = Command::new("kill");
-    let kill = kill.args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
+    // It may have ended.
+    let kill = kill.args(["-INT", &child.id().to_string()]).output();
+    kill.unwrap();
     seen += &shown(terminal);
     // A shell counts a process that this signal ends as 128 + 2.
     let status = child.wait().unwrap();
     let code = status.code().or(status.signal().map(|s| 128 + s));
-    assert_eq!(code, Some(130), "{seen:?}");
-    // Nothing came after loading.
-    for later in ["Ownership", "stopped", "note:"] {
-        assert!(!seen.contains(later), "{seen:?}");
-    }
+    (code, seen)
 }
 
 #[test]
