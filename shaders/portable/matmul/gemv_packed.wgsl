@@ -3,6 +3,7 @@
 // is filled.
 // uses dequant/pieces.wgsl or dequant/pieces_coded.wgsl: GROUPS, PARTS, Raw, codes, hide_constants, raw_of, scales, spot_in
 // uses matmul/gemv_tile.wgsl: PER, PIECE, STEPS, add_quad, place, turn_to, x_at
+// uses matmul/operands.wgsl: b_base, p
 
 const QUADS: u32 = 4u * GROUPS;
 // One row: the sums of the elements of each group, for the minima.

@@ -6,6 +6,7 @@
 // The code that includes this says where an element is: vec2(piece, quad) of element i of the tile. Of each
 // piece the tile has EXTRA more vectors, which that code makes of the others.
 // uses matmul/gemv_packed.wgsl or matmul/gemv_wide.wgsl: EXTRA, QUADS, add_extra, spot_of
+// uses matmul/operands.wgsl: p
 
 override UNITS: u32 = 8u;
 override PER: u32 = 1u;

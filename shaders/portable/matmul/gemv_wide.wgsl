@@ -2,6 +2,7 @@
 // multiples of that. Two pieces of each column are under way while two are used, so that memory always
 // has work; the first are asked for before the tile is filled.
 // uses matmul/gemv_tile.wgsl: PER, PIECE, STEPS, add_quad, turn_to
+// uses matmul/operands.wgsl: b_base, p
 
 override B_TYPE: u32 = 0u;
 

@@ -1,4 +1,5 @@
 // Batches of one row each, whose right operands are those of a stack that their keys number.
+// uses matmul/operands.wgsl: a_base, b_base, p, y_base
 
 @group(0) @binding(6) var<storage, read> keys: array<u32>;
 

@@ -2,17 +2,13 @@
 
 use super::{
     BLOCK_CONSTS, BLOCKS, CODED, FLOATS, GAINS, GEMV, GEMV_PACKED, OF_GROUPS, OF_ROWS, OF_SUMS,
-    PIECES, PIECES_CODED, PLAIN, PRELUDE, PROLOGUE, ProductParams, QUADS, TILE, WORDS,
+    PIECES, PIECES_CODED, PLAIN, PRELUDE, PROLOGUE, ProductParams, QUADS, SHARED, TILE, WORDS,
 };
 use crate::families::portable;
 use crate::kernel::{Access, Kernel, names};
 
-/// What these products share with others.
-const KEYED: &str = concat!(
-    portable!("matmul/operands.wgsl"),
-    portable!("matmul/keyed.wgsl"),
-    portable!("matmul/words.wgsl")
-);
+const KEYS: &str = portable!("matmul/keyed.wgsl");
+const ROW_WORDS: &str = portable!("matmul/words.wgsl");
 /// [`ROW_ARGS`] with the keys of rows, and with the rows of a codebook behind them.
 const KEYED_ARGS: &[Access] = &[
     Access::Read,
@@ -37,7 +33,7 @@ macro_rules! of_keyed {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], $names:expr) => {
         pub(in crate::families::matmul) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
             $label,
-            &[PRELUDE, KEYED, PLAIN, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
+            &[PRELUDE, SHARED, KEYS, ROW_WORDS, PLAIN, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
             $args,
             names![OF_SUMS, $names, OF_ROWS],
         );
