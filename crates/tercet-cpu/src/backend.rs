@@ -2,7 +2,7 @@
 
 use tercet_ir::backend::{Explanation, check_borders};
 use tercet_ir::{
-    Backend, CompileError, CompileOptions, DType, Executable, Graph, Node, Port, RunError,
+    Backend, CompileError, CompileOptions, DType, Executable, Graph, Node, Port, RunError, Scheme,
     Signature, Support, Target, TensorType,
     legalize::{legalize, origins},
     passes,
@@ -107,7 +107,7 @@ impl Backend for CpuBackend {
         Vec::new()
     }
 
-    fn packed_rows(&self) -> Option<usize> {
+    fn packed_rows(&self, _: Scheme) -> Option<usize> {
         None
     }
 

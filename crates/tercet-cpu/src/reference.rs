@@ -15,7 +15,7 @@ use tercet_ir::backend::{
 use tercet_ir::random::Random;
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, EvalCtx, Executable, Graph, Op,
-    RunError, Signature, Tensor, TensorType, backend::find_port, evaluate,
+    RunError, Scheme, Signature, Tensor, TensorType, backend::find_port, evaluate,
 };
 
 use crate::bound::{Bound, on_host};
@@ -40,7 +40,7 @@ impl Backend for ReferenceBackend {
         Vec::new()
     }
 
-    fn packed_rows(&self) -> Option<usize> {
+    fn packed_rows(&self, _: Scheme) -> Option<usize> {
         None
     }
 

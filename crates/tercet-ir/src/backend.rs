@@ -21,6 +21,7 @@ use crate::dim::Bindings;
 use crate::dtype::DType;
 use crate::error::{CompileError, RunError};
 use crate::graph::{Graph, Node};
+use crate::quant::Scheme;
 use crate::random::Random;
 use crate::tensor::Tensor;
 
@@ -104,9 +105,9 @@ pub trait Backend: Send + Sync {
     /// multiplies faster than F32.
     fn products(&self) -> Vec<DType>;
 
-    /// Rows up to which a product reads packed weights once, whatever their number; beyond, it takes kernels of long
+    /// Rows up to which a product reads weights that are packed in this scheme once, whatever their number; beyond, it takes kernels of long
     /// prompts. None where each row takes its time, as on processors.
-    fn packed_rows(&self) -> Option<usize>;
+    fn packed_rows(&self, scheme: Scheme) -> Option<usize>;
 
     /// Compiles a graph.
     ///
@@ -136,8 +137,8 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
         (**self).products()
     }
 
-    fn packed_rows(&self) -> Option<usize> {
-        (**self).packed_rows()
+    fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
+        (**self).packed_rows(scheme)
     }
 
     fn compile(

@@ -1,8 +1,9 @@
 //! What a device offers, as far as plans depend on it.
 
-use tercet_ir::DType;
+use tercet_ir::{DType, Scheme};
 
 use crate::device::Device;
+use crate::families::matmul;
 use crate::natives::Natives;
 use crate::tuning::Tuning;
 
@@ -114,9 +115,9 @@ impl Caps {
         found.map(|(_, dtype)| dtype).collect()
     }
 
-    /// What a backend says of rows that read packed weights once.
-    pub fn packed_rows(&self) -> usize {
-        match self.coop_lanes {
+    /// What a backend says of rows that read weights of this scheme once.
+    pub fn packed_rows(&self, scheme: Scheme) -> usize {
+        match self.coop_lanes && matmul::has_laid_rows(scheme) {
             true => self.device.rates.rows.laid_rows as usize,
             false => FEW_ROWS,
         }

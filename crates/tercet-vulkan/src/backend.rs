@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercet_ir::backend::Explanation;
-use tercet_ir::{Backend, CompileError, CompileOptions, DType, Executable, Graph, Tensor};
+use tercet_ir::{Backend, CompileError, CompileOptions, DType, Executable, Graph, Scheme, Tensor};
 use tercet_plan::tune::Tunable;
 use tercet_plan::{
     Caps, GpuExecutable, Natives, PlanOptions, Program, Tuning, lanes, native_trial,
@@ -296,8 +296,8 @@ impl Backend for VulkanBackend {
         self.caps.products()
     }
 
-    fn packed_rows(&self) -> Option<usize> {
-        Some(self.caps.packed_rows())
+    fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
+        Some(self.caps.packed_rows(scheme))
     }
 
     fn compile(

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tercet_ir::backend::{Explanation, Wanted};
-use tercet_ir::{Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph};
+use tercet_ir::{
+    Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Scheme,
+};
 use tercet_plan::tune::Tunable;
 use tercet_plan::{Caps, GpuExecutable, Natives, Program, Said, Tuning, native_trial};
 
@@ -261,8 +263,8 @@ impl Backend for WgpuBackend {
         self.caps.products()
     }
 
-    fn packed_rows(&self) -> Option<usize> {
-        Some(self.caps.packed_rows())
+    fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
+        Some(self.caps.packed_rows(scheme))
     }
 
     fn compile(

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tercet_ir::backend::Explanation;
-use tercet_ir::{Backend, CompileError, CompileOptions, DType, Executable, Graph, compiler_trial};
+use tercet_ir::{
+    Backend, CompileError, CompileOptions, DType, Executable, Graph, Scheme, compiler_trial,
+};
 
 /// Why there is no such device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -279,9 +281,9 @@ impl Device {
         self.backend.products()
     }
 
-    /// Rows up to which a product reads packed weights once. None where each row takes its time, as on processors.
-    pub fn packed_rows(&self) -> Option<usize> {
-        self.backend.packed_rows()
+    /// Rows up to which a product reads weights that are packed in this scheme once. None where each row takes its time, as on processors.
+    pub fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
+        self.backend.packed_rows(scheme)
     }
 
     /// The backend.

@@ -14,7 +14,7 @@ use tercet_ir::backend::{DeviceTensor, Explanation, Fetch, StepTime, Wanted, pla
 use tercet_ir::random::Random;
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, EvalError, Executable, Found, Graph,
-    Keep, NodeId, NonFinite, Op, OpError, RunError, Signature, Span, Tensor, Value,
+    Keep, NodeId, NonFinite, Op, OpError, RunError, Scheme, Signature, Span, Tensor, Value,
 };
 
 use self::probe::{End, probe};
@@ -90,8 +90,8 @@ impl Backend for Checking {
         Vec::new()
     }
 
-    fn packed_rows(&self) -> Option<usize> {
-        self.0.packed_rows()
+    fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
+        self.0.packed_rows(scheme)
     }
 
     fn compile(

@@ -103,6 +103,8 @@ pub(crate) struct RowRates {
     /// The same where kernels read rows that are laid out (a model of 8 G weights in Q4_K: 64 rows 14 ms, 128 25, 256 47; 512
     /// with decoded weights 45).
     pub(crate) laid_rows: u32,
+    /// Rows with matrices of their own up to which each is multiplied by itself; an estimate.
+    pub(crate) keyed_rows: u32,
 }
 
 /// Attention.
@@ -308,6 +310,7 @@ pub(crate) static MEASURED: Rates = Rates {
         streamed_slices: 4,
         decoded_rows: 64,
         laid_rows: 160,
+        keyed_rows: 512,
     },
     attention: AttentionRates {
         one_query: [1.75, 3.5, 5.0],

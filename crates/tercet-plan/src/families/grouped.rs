@@ -192,7 +192,7 @@ fn product(e: &mut Emit<'_>, node: &Node, w: &Weights) -> Result<(), CompileErro
         columns: columns.clone(),
     };
     let bounds: &[u32] = match keyed::takes_keyed(e, &x, &stack)? {
-        true => &[keyed::MOST_ROWS],
+        true => &[e.caps.device.rates.rows.keyed_rows],
         false => &[],
     };
     e.choose(&rows[0], bounds, |e, arm| match arm < bounds.len() {

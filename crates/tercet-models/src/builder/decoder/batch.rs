@@ -33,7 +33,7 @@
 //! F32 `[r]`, those of all logits of a row, which are finite if these are.
 
 use tercet::ops::{Op, SampleOptions};
-use tercet::{CompileOptions, DType, Device, Dim, OpError, Shape, Tensor, Type, Value};
+use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor, Type, Value};
 
 use super::layer::{Attend, Shared, Slot, SlotRows, rope_tables};
 use super::{Rounded, Sampling, check_context, logits, rounded_to};
@@ -199,7 +199,8 @@ impl BatchDecoder {
     /// which one it is depends on how many; on the CPU only a row alone is multiplied otherwise.
     fn least_rows(&self, device: &Device) -> usize {
         let together = self.together(device);
-        match device.packed_rows().is_none() && together <= CPU_ROWS {
+        // Processors have no such number for any scheme.
+        match device.packed_rows(Scheme::Q8_0).is_none() && together <= CPU_ROWS {
             true => together.min(2),
             false => together,
         }
@@ -210,12 +211,16 @@ impl BatchDecoder {
         let BatchOptions {
             slots, together, ..
         } = self.options;
-        let mut nodes = self.model.graph.nodes();
-        let is_packed = nodes.any(|(_, node)| matches!(node.op, Op::DequantMatMul(_)));
-        match (together, device.packed_rows()) {
-            (Some(together), _) => together.clamp(1, slots),
-            (None, Some(rows)) if is_packed => slots.min(rows),
-            (None, _) => slots,
+        let nodes = self.model.graph.nodes();
+        let rows = nodes.filter_map(|(_, node)| match &node.op {
+            Op::DequantMatMul(op) if op.scheme.storage() == DType::U8 => {
+                device.packed_rows(op.scheme)
+            }
+            _ => None,
+        });
+        match together {
+            Some(together) => together.clamp(1, slots),
+            None => rows.fold(slots, usize::min),
         }
     }
 

@@ -94,6 +94,3 @@ fn product(e: &mut Emit<'_>, x: &View, stack: &Stack<'_>) -> Product {
         weights: None,
     }
 }
-
-/// Rows up to which each is multiplied by itself; beyond, rows of one matrix share what is read of it.
-pub(in crate::families) const MOST_ROWS: u32 = 512;

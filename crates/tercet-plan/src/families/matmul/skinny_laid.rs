@@ -89,6 +89,11 @@ static OF_SCHEMES: [(Scheme, &Kernel<LaidRowsParams>, u32); 4] = [
     (Scheme::Q6K, &Q6_K, 4),
 ];
 
+/// True if weights of a scheme have such kernels.
+pub(crate) fn has_laid_rows(scheme: Scheme) -> bool {
+    OF_SCHEMES.iter().any(|(known, ..)| *known == scheme)
+}
+
 /// Rows of a matrix of the right operand, and of a workgroup with one number for an element and with two.
 const ROWS_OF: [u32; 2] = [32, 16];
 /// Registers of an invocation.

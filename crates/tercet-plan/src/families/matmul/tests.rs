@@ -353,3 +353,12 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
     let exact = program(Scheme::Q4K, None, &laptop);
     assert_eq!(without.to_string(), exact.to_string());
 }
+
+#[test]
+fn rows_that_read_weights_once_depend_on_the_scheme() {
+    let h200 = Caps::h200();
+    assert!(h200.packed_rows(Scheme::Q4K) >= 64);
+    // It has no kernels of laid rows.
+    assert_eq!(h200.packed_rows(Scheme::Q5K), 8);
+    assert_eq!(Caps::browser().packed_rows(Scheme::Q4K), 8);
+}
