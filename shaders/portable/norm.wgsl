@@ -12,6 +12,9 @@ struct Params {
     x_row: u32,
     x_stride: u32,
     eps: f32,
+    // Rows lie x_row apart, and each x_count of them x_outer.
+    x_count: u32,
+    x_outer: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -24,7 +27,7 @@ override BETA: u32 = 0u;
 override STATS: u32 = 0u;
 
 fn element(row: u32, unit: u32, lane: u32) -> f32 {
-    let start = p.x_offset + row * p.x_row;
+    let start = p.x_offset + row / p.x_count * p.x_outer + row % p.x_count * p.x_row;
     if PER > 1u {
         return float_of(x[word_of(start, DTYPE) + unit], lane, DTYPE);
     }

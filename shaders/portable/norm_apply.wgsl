@@ -10,6 +10,9 @@ struct Params {
     x_row: u32,
     x_stride: u32,
     eps: f32,
+    // Rows lie x_row apart, and each x_count of them x_outer.
+    x_count: u32,
+    x_outer: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -29,7 +32,8 @@ fn stat(row: u32, which: u32) -> f32 {
 fn result(i: u32) -> f32 {
     let row = i / p.len;
     let at = i % p.len;
-    let begin = p.x_offset + row * p.x_row + at * p.x_stride;
+    let start = p.x_offset + row / p.x_count * p.x_outer + row % p.x_count * p.x_row;
+    let begin = start + at * p.x_stride;
     let v = float_of(x[word_of(begin, DTYPE)], lane_of(begin, DTYPE), DTYPE);
     let about = Row(stat(row, 0u), stat(row, 1u), stat(row, 2u), stat(row, 3u));
     let word = word_of(at, DTYPE);

@@ -9,6 +9,9 @@ struct Params {
     x_row: u32,
     x_stride: u32,
     eps: f32,
+    // Rows lie x_row apart, and each x_count of them x_outer.
+    x_count: u32,
+    x_outer: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -21,7 +24,8 @@ override BETA: u32 = 0u;
 
 // Fills `held`, with zeros beyond the row.
 fn elements(row: u32, units: u32) {
-    let start = vectors_in(p.x_offset + min(row, p.rows - 1u) * p.x_row);
+    let own = min(row, p.rows - 1u);
+    let start = vectors_in(p.x_offset + own / p.x_count * p.x_outer + own % p.x_count * p.x_row);
     var words: array<vec4<u32>, VECTORS>;
     for (var i = 0u; i < VECTORS; i += 1u) {
         words[i] = x[start + min(i * THREADS + thread, units - 1u)];

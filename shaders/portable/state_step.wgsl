@@ -1,6 +1,6 @@
 // One step of a scan over states: h = exp(dt a) h + dt x b, y = sum over states of c h, for each channel, from states that
-// are given or zeros. Channels of a head have one dt, and one `a` unless each state has its own (BY_STATE); groups of
-// `each` heads have one b and c. Without a step states stay as they are.
+// are given (INITIAL = 1), lie where the last ones go (2), or are zeros. Channels of a head have one dt, and one `a` unless
+// each state has its own (BY_STATE); groups of `each` heads have one b and c. Without a step states stay as they are.
 //
 // A workgroup takes CHANNELS channels. LANES invocations that are neighbours share a channel: each has every LANES-th
 // of its states, PER of them, so that neighbours read neighbours; and those of COLUMNS channels in a row, all of which are
@@ -117,8 +117,13 @@ fn main(
         let channel = own + i / PER;
         let n = i % PER * LANES + lane;
         h[i] = 0.0;
-        if INITIAL == 1u && channel < p.channels && n < p.states {
-            h[i] = bitcast<f32>(initial[(row * p.channels + channel) * p.states + n]);
+        if INITIAL > 0u && channel < p.channels && n < p.states {
+            let at = (row * p.channels + channel) * p.states + n;
+            if INITIAL == 1u {
+                h[i] = bitcast<f32>(initial[at]);
+            } else {
+                h[i] = bitcast<f32>(last[at]);
+            }
         }
     }
     for (var j = 0u; j < COLUMNS; j += 1u) {

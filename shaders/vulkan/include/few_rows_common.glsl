@@ -33,6 +33,7 @@ layout(constant_id = 2) const uint PARTS = 2; // of k, each with a subgroup for 
 layout(constant_id = 3) const uint ROUNDS = 8; // slices of a part
 #ifdef LAID
 layout(constant_id = 11) const uint NUMBERS = 1; // of F16 for an element of A, or 2
+layout(constant_id = 12) const uint ROWS_AHEAD = 1; // steps whose rows of A are under way
 #else
 layout(constant_id = 11) const uint CHUNK = 8; // steps whose part of A is in shared memory at once
 #endif
@@ -40,7 +41,7 @@ layout(constant_id = 11) const uint CHUNK = 8; // steps whose part of A is in sh
 layout(constant_id = 2) const uint PASS = 4; // tiles whose sums are in shared memory at once
 layout(constant_id = 3) const uint ROUNDS = 1; // how often subgroups take slices of a tile
 #endif
-layout(constant_id = 4) const uint ROWS = 8; // or 4; 16 or 32 where they are laid out
+layout(constant_id = 4) const uint ROWS = 8; // or 4; up to 32 where they are laid out
 layout(constant_id = 5) const uint WHOLE = 0; // slices are all of k, no more
 layout(constant_id = 6) const uint BIAS = 0;
 layout(constant_id = 7) const uint ACTIVATION = 0; // see activation.glsl

@@ -37,11 +37,25 @@ float sum_of(uint tile, uint row, uint column) {
 
 #include "few_rows_store.glsl"
 
-// Asks for the rows of A of a step.
-void hold(uint step) {
-    [[unroll]] for (uint i = 0u; i < GROUPS * NUMBERS; i++) {
-        held[i] = rows_vec[step * STEP_VECS + i * 32u + gl_SubgroupInvocationID];
+// Rows of A that are under way, of ROWS_AHEAD steps.
+const uint STEP_WORDS = GROUPS * NUMBERS;
+uvec4 coming[ROWS_AHEAD * STEP_WORDS];
+
+// Asks for the rows of A of a step, the last one where there is no such step.
+void ask(const uint place, uint step, uint last) {
+    uint from = min(step, last) * STEP_VECS + gl_SubgroupInvocationID;
+    [[unroll]] for (uint i = 0u; i < STEP_WORDS; i++) {
+        coming[place * STEP_WORDS + i] = rows_vec[from + i * 32u];
     }
+}
+
+// Takes those of a step, and asks for the ones that come ROWS_AHEAD after it.
+void hold(const uint s, uint first_step, uint last) {
+    const uint place = s % ROWS_AHEAD;
+    [[unroll]] for (uint i = 0u; i < STEP_WORDS; i++) {
+        held[i] = coming[place * STEP_WORDS + i];
+    }
+    ask(place, first_step + s + ROWS_AHEAD, last);
 }
 
 // What 1 is in the lane's columns of a slice.
@@ -72,6 +86,11 @@ void main() {
     [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
         sums[i] = vec4(0.0);
     }
+    uint first_step = (gl_WorkGroupID.z * p.slices + part * ROUNDS) * STEPS;
+    uint last = first_step + ROUNDS * STEPS - 1u;
+    [[unroll]] for (uint i = 0u; i < ROWS_AHEAD; i++) {
+        ask(i, first_step + i, last);
+    }
     for (uint round = 0u; round < ROUNDS; round++) {
         Place next = place_of(first_tile + tile, part * ROUNDS + min(round + 1u, ROUNDS - 1u));
         head_u = next_u;
@@ -81,7 +100,7 @@ void main() {
         uint slice = gl_WorkGroupID.z * p.slices + part * ROUNDS + round;
         hold_units(slice);
         [[unroll]] for (uint s = 0u; s < STEPS; s++) {
-            hold(slice * STEPS + s);
+            hold(s, slice * STEPS, last);
             if (s % SPAN == 0u) {
                 next_words(s / SPAN, place, next);
             }

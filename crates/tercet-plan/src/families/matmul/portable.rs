@@ -7,7 +7,7 @@ use super::gemm::{self, Tile};
 use super::gemv;
 use super::kernels::{INTS, NARROW, NarrowParams, ProductParams};
 use super::product::{Product, activation_code};
-use super::skinny_laid::Laid;
+use super::skinny_laid::{self, Laid};
 use crate::emit::{Emit, View};
 use crate::families::dequant::Blocks;
 use crate::families::{code, map, norm};
@@ -29,15 +29,14 @@ enum RowRange {
     Many,
 }
 
-/// Emits the way of a product, or each of them where the number of rows decides; with `dozens` of rows laid out where that
-/// is a way.
+/// Emits the way of a product, or each of them where the number of rows decides; with rows laid out up to each of `dozens`.
 fn by_rows<'a>(
     e: &mut Emit<'a>,
     p: &Product,
-    dozens: Option<u32>,
+    dozens: &[u32],
     mut way: impl FnMut(&mut Emit<'a>, RowRange) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    let bounds: Vec<u32> = ROWS.into_iter().chain(dozens).collect();
+    let bounds: Vec<u32> = ROWS.iter().chain(dozens).copied().collect();
     e.choose(&p.m, &bounds, |e, arm| {
         let rows = match (bounds.get(arm), ROWS.get(arm)) {
             (Some(_), Some(few)) => RowRange::UpTo(*few),
@@ -245,7 +244,7 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), Comp
     }
     let p = &p;
     through_f32(e, p, y, |e, sums| {
-        by_rows(e, p, None, |e, rows| {
+        by_rows(e, p, &[], |e, rows| {
             let takes = match rows {
                 RowRange::UpTo(rows) => gemv::floats_take(e, p, rows)?,
                 RowRange::Dozens(_) | RowRange::Many => Takes::NOTHING,
@@ -274,8 +273,10 @@ pub(super) fn packed(
         ..p.clone()
     };
     let has_dozens = Laid::of(e, &bare, blocks, dozens)?.is_some();
+    let dozens = [skinny_laid::FEWEST.min(dozens), dozens];
+    let dozens = if has_dozens { &dozens[..] } else { &[] };
     through_f32(e, p, y, |e, sums| {
-        by_rows(e, p, has_dozens.then_some(dozens), |e, rows| {
+        by_rows(e, p, dozens, |e, rows| {
             let takes = match rows {
                 RowRange::UpTo(rows) => gemv::packed_take(p, rows),
                 RowRange::Dozens(_) => Takes {

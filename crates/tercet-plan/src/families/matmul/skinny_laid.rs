@@ -70,7 +70,7 @@ macro_rules! laid_rows {
             ARGS,
             &[
                 "THREADS", "TILES", "PARTS", "ROUNDS", "ROWS", "WHOLE", "BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE",
-                "GATED", "NUMBERS",
+                "GATED", "NUMBERS", "ROWS_AHEAD",
             ],
         );)*
 
@@ -94,10 +94,12 @@ pub(crate) fn has_laid_rows(scheme: Scheme) -> bool {
     OF_SCHEMES.iter().any(|(known, ..)| *known == scheme)
 }
 
-/// Rows of a matrix of the right operand, and of a workgroup with one number for an element and with two.
-const ROWS_OF: [u32; 2] = [32, 16];
+/// From how many rows on a workgroup takes more of them at once.
+pub(super) const FEWEST: u32 = 16;
+/// The most matrices of 8 rows of a step that an invocation holds.
+const MOST_MATRICES: u32 = 4;
 /// Registers of an invocation.
-const REGISTERS: u32 = 160;
+const REGISTERS: u32 = 128;
 /// Words of a slice of a row and number, and those of its sums for minima.
 const SLICE_WORDS: usize = SLICE / 2;
 const SUM_WORDS: usize = 8;
@@ -106,6 +108,20 @@ const MOST_PARTS: u32 = 8;
 /// Bytes of the sums of 8 rows of a subgroup.
 const SHARE_BYTES: u32 = 16 * SUBGROUP;
 const THREADS: u32 = 256;
+
+/// Rows of a workgroup, where there are up to `most` of them.
+fn rows_of(numbers: u32, most: usize) -> u32 {
+    let all = (most as u32).next_multiple_of(8);
+    all.clamp(FEWEST, 8 * MOST_MATRICES / numbers)
+}
+
+/// Steps whose rows are under way: more where they take few registers.
+fn steps_ahead(matrices: u32) -> u32 {
+    match matrices <= MOST_MATRICES / 2 {
+        true => 4,
+        false => 1,
+    }
+}
 
 /// A product of some dozens of rows that the kernels take.
 pub(super) struct Laid {
@@ -192,7 +208,8 @@ impl Laid {
             return Ok(None);
         }
         let is_exact = p.a.dtype == DType::F32 && e.facts.products.is_none();
-        let rows = ROWS_OF[usize::from(is_exact)];
+        let numbers = 1 + u32::from(is_exact);
+        let rows = rows_of(numbers, e.bound(&p.m)?.min(most as usize));
         let n = n << u32::from(p.gate.is_some());
         let split = Split::of(e.caps, [n, k], rows);
         Ok(split.map(|split| Laid {
@@ -200,7 +217,7 @@ impl Laid {
             order,
             has_minima: blocks.scheme == Scheme::Q4K,
             blocks: k / blocks.scheme.block_len(),
-            numbers: 1 + u32::from(is_exact),
+            numbers,
             rows,
             most: (most as usize).next_multiple_of(rows as usize),
             split,
@@ -278,7 +295,11 @@ impl Laid {
             u32::from(is_whole),
         ];
         consts.extend(given.consts); // BIAS to Y_TYPE
-        consts.extend([u32::from(p.gate.is_some()), self.numbers]);
+        consts.extend([
+            u32::from(p.gate.is_some()),
+            self.numbers,
+            steps_ahead(self.rows / 8 * self.numbers),
+        ]);
         let groups = e.tape().ceil_div(all.n, tiles * TILE);
         let [x, y, _] = e.flat_grid(groups);
         let args: Vec<SlotId> = given.args.into_iter().chain([laid.slot]).collect();
@@ -302,7 +323,7 @@ mod tests {
     #[test]
     fn all_of_k_is_taken_and_sums_fit() {
         let caps = Caps::h200();
-        for rows in ROWS_OF {
+        for rows in [16, 24, 32] {
             for n in [16, 1_000, 4_096, 28_672, 151_936] {
                 for k in [32, 1_000, 4_096, 14_336] {
                     let split = Split::of(&caps, [n, k], rows).unwrap();
