@@ -32,6 +32,8 @@ pub struct Generator {
     position: usize,
     /// Whether layers remember what they read in states, of which nothing can be taken back.
     has_states: bool,
+    /// Whether nothing ran since all states were zeros.
+    is_blank: bool,
     context: usize,
     chunk: usize,
     vocab: usize,
@@ -91,6 +93,7 @@ impl Generator {
             moved: None,
             position: 0,
             has_states,
+            is_blank: true,
             context,
             chunk,
             vocab,
@@ -192,6 +195,7 @@ impl Generator {
         self.constraint = None;
         if let Some(exe) = &mut self.exe {
             exe.reset();
+            self.is_blank = true;
         }
         self.position = 0;
         self.penalties_from = 0;
@@ -389,6 +393,7 @@ impl Generator {
         self.exe = None;
         let Wider { exe, moved, again } = rounded.wider()?;
         self.exe = Some(exe);
+        self.is_blank = true;
         self.moved = Some(moved);
         self.rounded = again;
         let done = std::mem::take(&mut self.tokens);
@@ -431,6 +436,13 @@ impl Generator {
             (false, false) => Wanted::All,
         };
         let exe = self.exe.as_mut().ok_or_else(no_executable)?;
+        if start == 0 && self.has_states && !self.is_blank {
+            // A text begins, whose scans go on from zeros.
+            let random = exe.random();
+            exe.reset();
+            exe.set_random(random);
+        }
+        self.is_blank = false;
         waits.submit(&mut **exe, &inputs, wanted).await?;
         exe.wait(&mut self.outputs)?;
         self.position += n;

@@ -43,10 +43,16 @@ impl Emit<'_> {
         self.check_elements(data, kind, len)
     }
 
-    /// Says that what is written to a slot are indices of an axis of this size, which nobody needs to check.
+    /// Says that what is written to a slot are indices of an axis of this size, from 0 on, which nobody needs to check.
     pub fn are_within(&mut self, slot: SlotId, len: &Dim) {
         let len = self.num(len);
         self.draft.within.push((slot, len));
+    }
+
+    /// Whether these are such indices, none of them negative.
+    pub fn is_within(&mut self, data: &View, len: &Dim) -> bool {
+        let made = (data.slot, self.num(len));
+        self.draft.within.contains(&made)
     }
 
     /// As [`Emit::check_data`], for indices whose last axis has a number for each of `lens`. Without any
@@ -73,8 +79,7 @@ impl Emit<'_> {
             self.cursor.arms.is_empty(),
             "invariant: every run checks its data"
         );
-        let made = (data.slot, len);
-        if kind == CheckKind::Index && self.draft.within.contains(&made) {
+        if kind == CheckKind::Index && self.draft.within.contains(&(data.slot, len)) {
             return Ok(());
         }
         let known = |(v, k, n): &(View, CheckKind, Num)| v == data && *k == kind && *n == len;

@@ -23,6 +23,8 @@ crate::params! {
         x_row: U32,
         x_stride: U32,
         eps: F32,
+        x_count: U32,
+        x_outer: U32,
     }
     /// The block of `norm_residual.wgsl` and `norm_sum.wgsl`.
     pub struct ResidualParams {
@@ -223,7 +225,7 @@ pub(crate) fn rows(e: &mut Emit<'_>, norm: &RowNorm) -> Result<View, CompileErro
             beta: None,
         };
         let y = e.temp(norm.x.dtype, norm.x.layout.shape())?;
-        let (x, rows) = matrix(e, &norm.x, norm.x.layout.shape().len() - 1)?;
+        let (x, rows) = planes(e, &norm.x, norm.x.layout.shape().len() - 1)?;
         plain(e, &own, &x, &rows, &y)?;
         Ok(y)
     })
@@ -251,11 +253,12 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         beta: dense(e, beta)?,
     };
     let x = e.view(node.inputs[0]);
-    let (x, rows) = matrix(e, &x, axis)?;
     let y = e.result(0)?;
     if node.outputs.len() == 1 {
+        let (x, rows) = planes(e, &x, axis)?;
         return plain(e, &norm, &x, &rows, &y);
     }
+    let (x, rows) = matrix(e, &x, axis)?;
     let bias = dense(e, bias)?;
     let residual = e.view(node.inputs[1]);
     let residual = matrix(e, &residual, axis)?;
@@ -271,9 +274,24 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
 
 /// A view as rows of one axis each with equal distances, a dense copy where it is not.
 fn matrix(e: &mut Emit<'_>, view: &View, axis: usize) -> Result<(View, Rows), CompileError> {
+    in_rows(e, view, axis, 1)
+}
+
+/// The same where two axes may number the rows, as heads of a part of a projection.
+fn planes(e: &mut Emit<'_>, view: &View, axis: usize) -> Result<(View, Rows), CompileError> {
+    in_rows(e, view, axis, 2)
+}
+
+/// A view as rows of one axis each, numbered by `kept` axes at most, a dense copy where it is not.
+fn in_rows(
+    e: &mut Emit<'_>,
+    view: &View,
+    axis: usize,
+    kept: u32,
+) -> Result<(View, Rows), CompileError> {
     let axes: Vec<usize> = (axis..view.layout.shape().len()).collect();
     let rows = Rows::of(e, view, &axes)?;
-    if rows.kept == 1 && rows.along == 1 {
+    if rows.kept <= kept && rows.along == 1 {
         return Ok((view.clone(), rows));
     }
     let view = e.dense(view)?;
@@ -318,13 +336,19 @@ fn plain(
     rows: &Rows,
     y: &View,
 ) -> Result<(), CompileError> {
+    let (x_count, x_outer) = match rows.kept {
+        1 => (rows.rows, Num::ZERO),
+        _ => (rows.sizes[1], rows.strides[0]),
+    };
     let params = NormParams {
         rows: rows.rows,
         len: rows.len,
         x_offset: rows.offset,
-        x_row: rows.strides[0],
+        x_row: rows.strides[rows.kept as usize - 1],
         x_stride: rows.stride(),
         eps: norm.eps,
+        x_count,
+        x_outer,
     };
     if let Some((vectors, share)) = in_vectors(e, rows, x.dtype) {
         let (has_beta, beta) = optional(e, &norm.beta)?;

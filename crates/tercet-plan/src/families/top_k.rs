@@ -3,10 +3,10 @@
 //! Elements become keys of one word that compare as whole numbers; pairs of key and index are all
 //! different, so that any sort gives the one order. Rows of at most [`CHUNK`] are sorted in a
 //! workgroup. Of longer rows the first few are found by taking the first few of each chunk, again and
-//! again; more of them by sorting the row in memory.
+//! again; more of them by sorting the row in memory. Short rows of words need no sorting: an element counts those before it.
 
 use tercet_ir::ops::Op;
-use tercet_ir::{CompileError, Dim, Node, OpKind};
+use tercet_ir::{CompileError, DType, Dim, Node, OpKind};
 
 use super::words::{eight, product, words};
 use super::{Family, always, code, portable};
@@ -42,6 +42,17 @@ crate::params! {
     pub struct FinishParams {
         chunks: U32,
     }
+    /// The block of `top_k_ranks.wgsl`.
+    pub struct RanksParams {
+        shape: U32x8,
+        strides: U32x8,
+        rows: U32,
+        offset: U32,
+        along: U32,
+        len: U32,
+        inner: U32,
+        k: U32,
+    }
     /// The block of `top_k_take.wgsl`.
     pub struct TakeParams {
         shape: U32x8,
@@ -55,11 +66,20 @@ crate::params! {
     }
 }
 
+const KEY: &str = portable!("top_k_key.wgsl");
+
 static KEYS: Kernel<KeysParams> = Kernel::wgsl(
     "top_k_keys",
-    &[PRELUDE, portable!("top_k_keys.wgsl")],
+    &[PRELUDE, KEY, portable!("top_k_keys.wgsl")],
     &[Access::Read, Access::Write],
-    &["DTYPE", "RANK", "LARGEST", "NAN"],
+    &["DTYPE", "LARGEST", "NAN", "RANK"],
+);
+
+static RANKS: Kernel<RanksParams> = Kernel::wgsl(
+    "top_k_ranks",
+    &[PRELUDE, KEY, portable!("top_k_ranks.wgsl")],
+    &[Access::Read, Access::Write, Access::Write],
+    &["DTYPE", "LARGEST", "NAN", "RANK", "LANES"],
 );
 
 static BLOCK: Kernel<BlockParams> = Kernel::wgsl(
@@ -94,13 +114,25 @@ static TAKE: Kernel<TakeParams> = Kernel::wgsl(
 pub(crate) static TOP_KS: Family = Family {
     name: "top_k",
     ops: &[OpKind::TopK, OpKind::Sort],
-    kernels: &[&KEYS.def, &BLOCK.def, &STEP.def, &FINISH.def, &TAKE.def],
+    kernels: &[
+        &RANKS.def,
+        &KEYS.def,
+        &BLOCK.def,
+        &STEP.def,
+        &FINISH.def,
+        &TAKE.def,
+    ],
     supports: always,
     lower,
 };
 
 /// The pairs that a workgroup sorts: `CHUNK` of the shaders.
 const CHUNK: usize = 1024;
+
+/// The longest row whose elements count those before them: invocations of a workgroup of `top_k_ranks.wgsl`.
+const SHORT: usize = 256;
+/// The fewest of them that a row has.
+const LEAST_LANES: usize = 8;
 
 /// The greatest number that taking of each chunk is used for: it at least halves what is left.
 const FEW: usize = CHUNK / 2;
@@ -122,6 +154,13 @@ pub(super) struct Extreme {
     /// The greatest first, else the least.
     pub(super) is_largest: bool,
     pub(super) nan: NanPlace,
+}
+
+impl Extreme {
+    /// The constants of `top_k_key.wgsl`.
+    fn consts(self, dtype: DType) -> [u32; 3] {
+        [code(dtype), self.is_largest.into(), self.nan as u32]
+    }
 }
 
 /// How many of a row are needed: at each run, and at most.
@@ -214,12 +253,8 @@ fn keys(e: &mut Emit<'_>, x: &View, axis: usize, extreme: Extreme) -> Result<Pai
         numel,
         offset: e.offset(x),
     };
-    let consts = [
-        code(x.dtype),
-        shape.len() as u32,
-        extreme.is_largest.into(),
-        extreme.nan as u32,
-    ];
+    let [dtype, is_largest, nan] = extreme.consts(x.dtype);
+    let consts = [dtype, is_largest, nan, shape.len() as u32];
     let grid = e.grid_of(numel, 256);
     e.dispatch(&KEYS, &consts, &[x.slot, keys.slot], &params, grid);
     let rank = sizes.len();
@@ -377,9 +412,32 @@ fn take(
     if needed.bound == 0 {
         return Ok(());
     }
-    let sorted = ordered(e, x, axis, needed, extreme)?;
     let strides = e.strides(x);
     let sizes = others(&e.sizes(shape), axis);
+    let len_bound = e.bound(&shape[axis])?;
+    if len_bound <= SHORT && x.dtype.size_bytes() == 4 {
+        let rows = product(e, &sizes);
+        let params = RanksParams {
+            shape: eight(&sizes),
+            strides: eight(&others(&strides, axis)),
+            rows,
+            offset: e.offset(x),
+            along: strides[axis],
+            len: e.num(&shape[axis]),
+            inner: e.numel(&shape[axis + 1..]),
+            k: needed.count,
+        };
+        let lanes = len_bound.next_power_of_two().max(LEAST_LANES) as u32;
+        let [dtype, is_largest, nan] = extreme.consts(x.dtype);
+        let consts = [dtype, is_largest, nan, sizes.len() as u32, lanes];
+        let groups = e.tape().ceil_div(rows, SHORT as u32 / lanes);
+        let grid = e.flat_grid(groups);
+        let args = [x.slot, values.slot, indices.slot];
+        e.dispatch(&RANKS, &consts, &args, &params, grid);
+        e.are_within(indices.slot, &shape[axis]);
+        return Ok(());
+    }
+    let sorted = ordered(e, x, axis, needed, extreme)?;
     let numel = e.numel(values.layout.shape());
     let params = TakeParams {
         shape: eight(&sizes),

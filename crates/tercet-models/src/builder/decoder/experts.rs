@@ -83,7 +83,7 @@ fn routed(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<Value, ModelError
     // A row for each of its experts.
     let x = b.graph.unsqueeze(x, 1)?;
     let x = b.graph.expand(x, [n.clone(), used.into(), hidden.into()])?;
-    let x = b.graph.reshape(x, [each, hidden.into()])?;
+    let x = b.graph.reshape(x, [each.clone(), hidden.into()])?;
     let (gate, up) = match of.experts.stored.joins_gates() {
         true => {
             let both = product(b, of, Part::ExpertGateUp, x, expert)?;
@@ -95,10 +95,24 @@ fn routed(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<Value, ModelError
         ),
     };
     let h = gated(b, of, gate, up)?;
+    // Without a bias the projection down is linear: rows are weighed where they are gated, by the same map.
+    let is_linear = !Part::ExpertDown.has_bias(of.spec);
+    let h = match is_linear {
+        true => {
+            let weights = b.graph.reshape(weights, [each, 1.into()])?;
+            b.graph.mul(h, weights)?
+        }
+        false => h,
+    };
     let y = product(b, of, Part::ExpertDown, h, expert)?;
     let y = b.graph.reshape(y, [n, used.into(), hidden.into()])?;
-    let weights = b.graph.unsqueeze(weights, 2)?;
-    let y = b.graph.mul(y, weights)?;
+    let y = match is_linear {
+        true => y,
+        false => {
+            let weights = b.graph.unsqueeze(weights, 2)?;
+            b.graph.mul(y, weights)?
+        }
+    };
     Ok(b.graph.reduce_sum(y, &[1], false)?)
 }
 

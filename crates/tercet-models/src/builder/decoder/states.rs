@@ -28,6 +28,8 @@ struct Sequence {
     is_first: Value,
     /// What the names of its states end with.
     suffix: String,
+    /// Whether whoever runs the graph sets its states to zeros where a text begins.
+    is_alone: bool,
 }
 
 /// A layer's scan over the normed rows `h`.
@@ -52,7 +54,10 @@ pub(super) fn scan(
     let y = match &shared.attend {
         Attend::Whole { .. } => whole(shared.batch.clone(), None).of_rows(b, projected)?,
         Attend::Cached { start, .. } => {
-            let sequence = Sequence::of(b, *start, String::new())?;
+            let sequence = Sequence {
+                is_alone: true,
+                ..Sequence::of(b, *start, String::new())?
+            };
             whole(Dim::Known(1), Some(sequence)).of_rows(b, projected)?
         }
         Attend::Slots {
@@ -94,6 +99,7 @@ impl Sequence {
         Ok(Sequence {
             is_first: b.graph.equal(first, zero)?,
             suffix,
+            is_alone: false,
         })
     }
 }
@@ -165,6 +171,17 @@ impl Scan<'_> {
         b.param(&name, rates)
     }
 
+    /// States of a scan, which is done where they lie.
+    fn scanned(
+        &self,
+        b: &mut Builder<'_>,
+        shape: &[usize],
+    ) -> Result<Option<[Value; 2]>, ModelError> {
+        let carried = self.remembered(b, "scan", shape)?;
+        let is_alone = self.sequence.as_ref().is_some_and(|s| s.is_alone);
+        Ok(carried.map(|[state, before]| [state, if is_alone { state } else { before }]))
+    }
+
     /// What is remembered between runs, zeros at the beginning of a text.
     fn remembered(
         &self,
@@ -172,7 +189,10 @@ impl Scan<'_> {
         what: &str,
         shape: &[usize],
     ) -> Result<Option<[Value; 2]>, ModelError> {
-        let Some(Sequence { is_first, suffix }) = &self.sequence else {
+        let Some(Sequence {
+            is_first, suffix, ..
+        }) = &self.sequence
+        else {
             return Ok(None);
         };
         let ty = Type::new(DType::F32, shape);
@@ -275,7 +295,7 @@ impl Scan<'_> {
         let dt = linear(b, self.spec, Part::StatesStep, self.at, dt)?;
         let dt = self.steps(b, dt)?;
         let a = self.decay(b, &[inner, states])?;
-        let carried = self.remembered(b, "scan", &[1, inner, states])?;
+        let carried = self.scanned(b, &[1, inner, states])?;
         let before = carried.map(|[_, before]| before);
         let given = [x, dt, a, enter, leave];
         let y = b
@@ -316,7 +336,7 @@ impl Scan<'_> {
         let dt = b.graph.plus(dt, bias)?;
         let dt = self.steps(b, dt)?;
         let a = self.decay(b, &[heads])?;
-        let carried = self.remembered(b, "scan", &[1, heads, per_head, states])?;
+        let carried = self.scanned(b, &[1, heads, per_head, states])?;
         let before = carried.map(|[_, before]| before);
         let given = [x, dt, a, enter, leave];
         let y = b.graph.mamba2_from(given, before, carried.is_some())?;
@@ -324,9 +344,11 @@ impl Scan<'_> {
             b.graph.assign(state, y.port(1))?;
         }
         let y = self.skipped(b, y, x, heads)?;
-        let y = self.rows(b, y, &[inner])?;
+        // By heads, so that it is one map with the skip.
+        let gate = self.rows(b, gate, &[heads, per_head])?;
         let gate = b.graph.unary(UnaryFn::Silu, gate)?;
         let y = b.graph.mul(y, gate)?;
+        let y = self.rows(b, y, &[inner])?;
         self.normed(b, y, groups, eps)
     }
 

@@ -85,6 +85,10 @@ pub(super) static GUARDED: Kernel<StateStepParams> = Kernel::wgsl(
     CONSTS,
 );
 
+/// Where [`CONSTS`] say where the first states are, and that it is where the last ones go.
+const INITIAL: usize = 7;
+const IN_PLACE: u32 = 2;
+
 /// Invocations of a workgroup.
 const THREADS: usize = 128;
 
@@ -194,7 +198,7 @@ impl Step<'_> {
             checks: Num::ZERO,
         };
         let [initial, carry] = self.states.consts();
-        let consts = [
+        let mut consts = [
             code(dtype),
             code(self.out),
             lanes as u32,
@@ -222,7 +226,11 @@ impl Step<'_> {
             ]
         };
         if let Some(last) = in_place {
-            let args = args(last.view.slot);
+            let mut args = args(last.view.slot);
+            if self.states.is_in_place() {
+                consts[INITIAL] = IN_PLACE;
+                args[6] = x.slot;
+            }
             e.dispatch_guarded(&GUARDED, &consts, &args, &params, grid);
             return Ok(());
         }

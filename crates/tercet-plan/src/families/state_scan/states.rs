@@ -37,10 +37,6 @@ impl States {
             Some(view) => Some(e.dense(view)?.slot),
             None => None,
         };
-        if initial.is_some() && initial == e.updated(1) {
-            // What a kernel writes it does not read by another binding.
-            e.update_apart();
-        }
         let last = match carry {
             true => Some(Last {
                 is_state: e.updated(1).is_some(),
@@ -73,6 +69,12 @@ impl States {
         if let (Some(last), Some(apart)) = (&self.last, made.apart) {
             copy::commit(e, &apart, &last.view);
         }
+    }
+
+    /// Whether the last states take the place of the first, which kernels then read where they write: not by another binding.
+    pub(super) fn is_in_place(&self) -> bool {
+        let last = self.last.as_ref().filter(|last| last.is_state);
+        last.is_some_and(|last| Some(last.view.slot) == self.initial)
     }
 
     /// The constants of kernels.
