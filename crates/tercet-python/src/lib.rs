@@ -18,6 +18,7 @@ mod generation;
 mod graph;
 mod html;
 mod language;
+mod lent;
 mod literal;
 mod onnx;
 mod operator;

@@ -343,7 +343,7 @@ impl PyTrainer {
         let tensor = self.with(py, |inner| {
             inner.trainer.state(name).map_err(Failure::Train)
         })?;
-        array::to_numpy(py, &tensor)
+        array::to_numpy(py, tensor)
     }
 
     /// Names of the trained weights.

@@ -1,6 +1,7 @@
 //! The routes, asked by a plain client over TCP.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod adapters;
 mod clients;
 mod graphs;
 mod limits;
