@@ -8,12 +8,12 @@
 //! `bf16` is the dtype `bfloat16` of the package `ml_dtypes`.
 
 use half::f16;
-use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple};
 use tercet::{DType, Element, Tensor};
 
-use crate::errors::{self, TensorError};
+use crate::errors::TensorError;
 use crate::lent;
 
 /// The tensor of what Python gave for `name`; `wanted` is the dtype of what has none by itself.
@@ -31,11 +31,7 @@ pub(crate) fn to_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -> 
 ///
 /// # Errors
 /// As [`to_tensor`].
-pub(crate) fn lent_tensor(
-    name: &str,
-    value: &Bound<'_, PyAny>,
-    wanted: DType,
-) -> PyResult<Tensor> {
+pub(crate) fn lent_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -> PyResult<Tensor> {
     let array = to_array(value, wanted)?;
     let array = match array.is_c_contiguous() {
         true => array,

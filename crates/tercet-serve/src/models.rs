@@ -130,9 +130,11 @@ impl Models {
     /// A language model by its name, and the place of the adapter that follows behind a colon, if one does.
     pub(crate) fn language(&self, name: &str) -> Result<(&Language, Option<usize>), Refusal> {
         let languages = || {
-            self.all.iter().filter_map(|(own, model)| match model {
-                Model::Language(language) => Some((own.as_str(), language)),
-                _ => None,
+            self.all.iter().filter_map(|(own, model)| {
+                let Model::Language(language) = model else {
+                    return None;
+                };
+                Some((own.as_str(), language))
             })
         };
         for (own, language) in languages() {
@@ -162,11 +164,10 @@ impl Models {
     /// What requests may name, each with the model that it is an adapter of, if it is one.
     pub(crate) fn shown(&self) -> Vec<(String, Option<&str>)> {
         let all = self.all.iter().flat_map(|(own, model)| {
-            let adapters = match model {
-                Model::Language(language) => language.adapters(),
-                _ => &[],
-            };
-            let adapted = adapters.iter();
+            let mut adapted = [].iter();
+            if let Model::Language(language) = model {
+                adapted = language.adapters().iter();
+            }
             std::iter::once((own.clone(), None))
                 .chain(adapted.map(move |adapter| (format!("{own}:{adapter}"), Some(own.as_str()))))
         });

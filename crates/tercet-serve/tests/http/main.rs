@@ -3,6 +3,7 @@
 
 mod adapters;
 mod clients;
+mod crowd;
 mod graphs;
 mod limits;
 mod many;
