@@ -148,7 +148,7 @@ def test_results_are_arrays_over_the_memory_of_the_run(name: str) -> None:
     assert y.flags.writeable and y.flags.c_contiguous and y.flags.aligned
     # Views, buffers and other libraries see the same memory, and keep it.
     assert address(np.asarray(y)) == address(y)
-    raw = y.view(np.uint8)
+    raw: Any = y.view(np.uint8)
     assert address(np.frombuffer(memoryview(raw), np.uint8)) == address(y)
     assert address(np.from_dlpack(raw)) == address(y)
     want = x.copy()
@@ -179,7 +179,7 @@ def test_inputs_are_read_where_they_are() -> None:
     g.output("y", x.sum(axes=[0], keep_dim=False))
     n = 16 << 20
     session = g.compile("cpu", {"n": n})
-    array_of_floats = np.ones(n, np.float32)
+    array_of_floats: Any = np.ones(n, np.float32)
     session(x=array_of_floats)
     assert held(session, array_of_floats) < array_of_floats.nbytes // 4
     for lender in (memoryview(array_of_floats), Lent(array_of_floats)):

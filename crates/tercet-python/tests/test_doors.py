@@ -235,8 +235,10 @@ def test_scenes_are_drawn(tmp_path: Path) -> None:
         scene.render(background=(2, 0, 0))
     with pytest.raises(tercet.ModelError, match="the eye is where the target is"):
         scene.render(eye=(0, 0, 0), target=(0, 0, 0))
-    with pytest.raises(tercet.ModelError):
-        scene.render((0, 10))
+    nothing = scene.render((0, 10))
+    assert nothing.array.shape == (10, 0, 3)
+    with pytest.raises(tercet.TensorError, match="Zero width"):
+        nothing.png()
     with pytest.raises(ValueError, match="dtype"):
         tercet.load(path, dtype="f16")
 

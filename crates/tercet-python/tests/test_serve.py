@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-import tritonclient.http
+import tritonclient.http  # type: ignore[import-untyped]
 
 import tercet
 

@@ -23,14 +23,14 @@ fn files() -> ModelFiles {
 /// One of all projections, and one of another rank of a few, the logits' among them, at half of its strength.
 fn choices(files: &ModelFiles) -> Vec<ScaledAdapter> {
     let config = files.decoder_spec().unwrap();
-    let all = adapter(&config, "all", 4, 0.05);
+    let all = adapter(&config, "all", 4, 0.3);
     let mut few = BTreeMap::new();
     for (module, rows, cols) in [
         ("model.layers.1.mlp.up_proj", config.ffn, config.hidden),
         ("lm_head", config.vocab, config.hidden),
     ] {
         let a = drawn(&format!("{module}a"), &[6, cols], 0.1);
-        let b = drawn(&format!("{module}b"), &[rows, 6], 0.1);
+        let b = drawn(&format!("{module}b"), &[rows, 6], 0.5);
         few.insert(module.into(), LowRank::new(module, a, b, 6.0).unwrap());
     }
     let few = ScaledAdapter::new(Adapter::new(few)).scaled(0.5);
