@@ -169,15 +169,7 @@ impl BatchDecoder {
             len,
         };
         let logits = logits(&mut b, config, &shared, [tokens, positions, rows])?;
-        let greedy = SampleOptions {
-            top_k: Sampling::GREEDY.top_k,
-            top_p: Sampling::GREEDY.top_p,
-            temperature: Sampling::GREEDY.temperature,
-        };
-        let next = b.graph.sample(logits, greedy, Sampling::GREEDY.seed)?;
-        b.graph.output("next", next)?;
-        let sums = b.graph.reduce_sum(logits, &[1], false)?;
-        b.graph.output("sums", sums)?;
+        outputs_beside(&mut b, logits)?;
         let model = b.finish().with_precision(dtype)?;
         Ok(BatchDecoder {
             model,
@@ -258,6 +250,20 @@ impl BatchDecoder {
             self,
         ))
     }
+}
+
+/// The outputs `next` and `sums` of logits.
+fn outputs_beside(b: &mut Builder<'_>, logits: Value) -> Result<(), ModelError> {
+    let greedy = SampleOptions {
+        top_k: Sampling::GREEDY.top_k,
+        top_p: Sampling::GREEDY.top_p,
+        temperature: Sampling::GREEDY.temperature,
+    };
+    let next = b.graph.sample(logits, greedy, Sampling::GREEDY.seed)?;
+    b.graph.output("next", next)?;
+    let sums = b.graph.reduce_sum(logits, &[1], false)?;
+    b.graph.output("sums", sums)?;
+    Ok(())
 }
 
 /// Refuses adapters to choose from where rows are not all that projections see.
