@@ -55,8 +55,11 @@ class Generate:
         return {**batch, "generated": np.array(written, dtype=object)}
 
 
-def over(rows: ray.data.Dataset, actor: type, options: Batch, *, actors: int, gpus: int = 0, batch: int = 64) -> ray.data.Dataset:
-    """The dataset through so many actors, fewer while a node is missing; `gpus` is 1 for an actor per GPU, else each has a processor core."""
+def over(
+    rows: ray.data.Dataset, actor: type, options: Batch, *, actors: int, gpus: int = 0, batch: int = 64
+) -> ray.data.Dataset:
+    """The dataset through so many actors, fewer while a node is missing; `gpus` is 1 for an actor per GPU, else each has a
+    processor core."""
     return rows.map_batches(
         actor,
         fn_constructor_kwargs=options,
@@ -64,7 +67,6 @@ def over(rows: ray.data.Dataset, actor: type, options: Batch, *, actors: int, gp
         batch_size=batch,
         num_gpus=gpus or None,
         num_cpus=None if gpus else 1,
-        scheduling_strategy="SPREAD",
     )
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet
+import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 import ray
 import ray.data
 from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import tercet
 
@@ -51,7 +52,7 @@ class Watched:
         self.node = ray.get_runtime_context().get_node_id()
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, Any]:
-        done = self.actor(rows)
+        done: dict[str, Any] = self.actor(rows)
         time.sleep(0.25)
         ray.get(self.progress.add.remote(self.node, len(rows["id"])))
         return done
@@ -60,7 +61,7 @@ class Watched:
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    store = {"num_cpus": 2, "object_store_memory": 100 << 20}
+    store: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={**store, "include_dashboard": False})
     other = cluster.add_node(**store)
     ray.init(address=cluster.address, log_to_driver=False)
@@ -68,7 +69,7 @@ def cluster() -> Iterator[Any]:
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield cluster, other
     ray.shutdown()
-    cluster.shutdown()
+    cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 def sentences() -> list[str]:
@@ -78,9 +79,10 @@ def sentences() -> list[str]:
 def killed_half_way(cluster: Any, actor: type, options: dict[str, Any], out: Path) -> list[dict[str, Any]]:
     """All rows through actors on both nodes, of which the second is killed when it has done some and much is left."""
     nodes, other = cluster
-    progress = Progress.options(num_cpus=0, resources={f"node:{nodes.head_node.node_ip_address}": 0.0}).remote()
+    here = NodeAffinitySchedulingStrategy(nodes.head_node.node_id, soft=False)
+    progress = Progress.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined]
     rows = [{"id": i, "text": text} for i, text in enumerate(sentences())]
-    dataset = ray.data.from_items(rows, override_num_blocks=BLOCKS)
+    dataset: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=BLOCKS)
     watched = {"actor": actor, "options": options, "progress": progress}
     dataset = example.over(dataset, Watched, watched, actors=2, batch=ROWS_OF_BLOCK)
     killed_at: list[int] = []
@@ -99,8 +101,9 @@ def killed_half_way(cluster: Any, actor: type, options: dict[str, Any], out: Pat
     dataset.write_parquet(str(out))
     killer.join(timeout=60)
     assert killed_at and ROWS // 4 <= killed_at[0] < ROWS * 3 // 4, killed_at
-    assert sum(node["Alive"] for node in ray.nodes()) == 1
-    return pyarrow.parquet.read_table(out).to_pylist()
+    assert sum(node["Alive"] for node in ray.nodes()) == 1  # type: ignore[no-untyped-call]
+    done: list[dict[str, Any]] = pyarrow.parquet.read_table(out).to_pylist()
+    return done
 
 
 def test_a_node_is_killed_while_texts_are_embedded(cluster: Any, tmp_path: Path) -> None:

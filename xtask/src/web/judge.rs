@@ -28,16 +28,24 @@ const REFUSED: (f64, &str) = (1e30, "40");
 pub(crate) enum Share {
     /// All.
     Whole,
-    /// One text and one sentence: a GPU that the processor plays takes seconds to compile a kernel, and to run one.
+    /// The loop and one text: a GPU that the processor plays takes seconds to compile a kernel.
     Part,
 }
 
 impl Share {
-    /// So many of these.
-    fn of(self, all: usize) -> usize {
+    /// So many texts.
+    fn texts(self, all: usize) -> usize {
         match self {
             Share::Whole => all,
             Share::Part => all.min(1),
+        }
+    }
+
+    /// So many sentences.
+    fn sentences(self, all: usize) -> usize {
+        match self {
+            Share::Whole => all,
+            Share::Part => 0,
         }
     }
 }
@@ -160,8 +168,8 @@ impl References {
         json!({
             "roots": ROOTS,
             "refused": REFUSED.0,
-            "texts": self.texts[..share.of(self.texts.len())].iter().map(text).collect::<Vec<Json>>(),
-            "sentences": self.sentences[..share.of(self.sentences.len())],
+            "texts": self.texts[..share.texts(self.texts.len())].iter().map(text).collect::<Vec<Json>>(),
+            "sentences": self.sentences[..share.sentences(self.sentences.len())],
         })
         .to_string()
     }
@@ -189,7 +197,7 @@ impl References {
             problems.push(format!("it ran on {}", answer.device));
         }
         self.judge_roots(&answer, &mut problems);
-        if answer.texts.len() != share.of(self.texts.len()) {
+        if answer.texts.len() != share.texts(self.texts.len()) {
             problems.push(format!("{} texts", answer.texts.len()));
         }
         for (got, want) in answer.texts.iter().zip(&self.texts) {
@@ -205,7 +213,9 @@ impl References {
                 ));
             }
         }
-        if answer.embeddings.len() != share.of(self.sentences.len()) || self.embeddings.is_empty() {
+        if answer.embeddings.len() != share.sentences(self.sentences.len())
+            || self.embeddings.is_empty()
+        {
             problems.push(format!("{} embeddings", answer.embeddings.len()));
         }
         let of = answer.embeddings.iter().zip(&self.embeddings);
@@ -289,6 +299,15 @@ mod tests {
             change(&mut wrong);
             assert_eq!(judge("cpu", &wrong).len(), 1, "{wrong}");
         }
+        let mut part = right.clone();
+        part["texts"] = json!([right["texts"][0]]);
+        assert!(!judge("cpu", &part).is_empty());
+        part["embeddings"] = json!([]);
+        let part = references.judge("cpu", Share::Part, &part.to_string());
+        assert_eq!(part, [""; 0]);
+        let mut told = References::read()?;
+        told.texts[0].text = Some("another".to_string());
+        assert_eq!(told.judge("cpu", Share::Whole, &right.to_string()).len(), 1);
         let mut none = right.clone();
         none["embeddings"] = json!([]);
         assert_eq!(judge("cpu", &none).len(), 1);
