@@ -93,8 +93,8 @@ enum Command {
         /// Test it on the CPU alone: seconds, where WebGPU on the processor takes minutes
         #[arg(long, conflicts_with_all = ["serve", "build"])]
         cpu: bool,
-        /// Test all of it on the CPU and a part on WebGPU, after installing what is missing on Debian as root; where that
-        /// cannot be, say so and test nothing
+        /// Test all of it on the CPU and a part on WebGPU, after installing what is missing (Chromium on Debian as root); where
+        /// that cannot be, say so and do the rest
         #[arg(long, conflicts_with_all = ["serve", "build", "cpu"])]
         check: bool,
     },

@@ -37,7 +37,7 @@ pub(crate) enum Then {
     /// The tests in Chromium, on these devices.
     Test(&'static [Trial]),
     /// As [`Then::Test`], of what CI has the time for; what is missing is installed, and where it cannot be, a line says so
-    /// and nothing is tested.
+    /// and what needs it is left out.
     Check(&'static [Trial]),
     /// Serving on this port of the machine itself, until interrupted.
     Serve(u16),
@@ -47,37 +47,43 @@ pub(crate) enum Then {
 
 /// Builds the folder, then tests or serves it.
 pub(crate) fn run(then: Then) -> Result<(), Error> {
-    // What is missing is said before anything is built.
-    let browser = match then {
-        Then::Test(_) => Some(chromium::find()?),
-        Then::Check(_) => match chromium::install().and_then(|()| chromium::find()) {
-            Ok(found) => Some(found),
-            Err(e) => {
-                println!("NOT RUN: {e}");
-                return Ok(());
-            }
-        },
-        Then::Serve(_) | Then::Nothing => None,
-    };
-    let folder = build()?;
-    println!("{}", folder.display());
-    sizes(&folder, &folder)?;
-    match (then, browser) {
-        (Then::Serve(port), _) => {
-            let server = server::Server::start(&folder, port)?;
+    match then {
+        Then::Test(trials) => {
+            // What is missing is said before anything is built.
+            let browser = chromium::find()?;
+            test(&built(&tools()?)?, &browser, trials)
+        }
+        Then::Check(trials) => check(trials),
+        Then::Serve(port) => {
+            let server = server::Server::start(&built(&tools()?)?, port)?;
             println!("http://127.0.0.1:{}/", server.port());
             server.wait()
         }
-        (Then::Test(trials) | Then::Check(trials), Some(browser)) => {
-            test(&folder, &browser, trials)
-        }
-        (Then::Test(_) | Then::Check(_) | Then::Nothing, _) => Ok(()),
+        Then::Nothing => built(&tools()?).map(drop),
     }
 }
 
-fn build() -> Result<PathBuf, Error> {
-    let cache = cache::dir()?;
-    let minilm = fetch::minilm(&cache)?;
+/// As much as there are tools for.
+fn check(trials: &[Trial]) -> Result<(), Error> {
+    let bindgen = match tools() {
+        Ok(bindgen) => bindgen,
+        Err(e) => {
+            println!("NOT RUN: {e}");
+            return Ok(());
+        }
+    };
+    let folder = built(&bindgen)?;
+    match chromium::install().and_then(|()| chromium::find()) {
+        Ok(browser) => test(&folder, &browser, trials),
+        Err(e) => {
+            println!("NOT RUN, only built: {e}");
+            Ok(())
+        }
+    }
+}
+
+/// Installs the compiler's target where rustup can, and the `wasm-bindgen` command, which is returned.
+fn tools() -> Result<PathBuf, Error> {
     let mut rustup = std::process::Command::new("rustup");
     rustup.args(["target", "list", "--installed"]);
     let installed = process::output(&mut rustup);
@@ -89,7 +95,19 @@ fn build() -> Result<PathBuf, Error> {
             return Err(Error::NoRustTarget { target: TARGET });
         }
     }
-    let bindgen = bindgen(&cache)?;
+    bindgen(&cache::dir()?)
+}
+
+/// The folder, whose files are printed.
+fn built(bindgen: &Path) -> Result<PathBuf, Error> {
+    let folder = build(bindgen)?;
+    println!("{}", folder.display());
+    sizes(&folder, &folder)?;
+    Ok(folder)
+}
+
+fn build(bindgen: &Path) -> Result<PathBuf, Error> {
+    let minilm = fetch::minilm(&cache::dir()?)?;
     let mut cargo = process::cargo();
     cargo.args(["build", "--release", "--package", "web", "--target", TARGET]);
     process::run(&mut cargo)?;
