@@ -158,13 +158,7 @@ fn bindgen(cache: &Path) -> Result<PathBuf, Error> {
     }
     // A debug build is enough, and takes half the time.
     let mut cargo = process::cargo();
-    cargo.args([
-        "install",
-        "--locked",
-        "--quiet",
-        "--debug",
-        "wasm-bindgen-cli",
-    ]);
+    cargo.args(["install", "--quiet", "--debug", "wasm-bindgen-cli"]);
     cargo.args(["--version", &version, "--root"]).arg(&root);
     let build = root.join("build");
     cargo.env("CARGO_TARGET_DIR", &build);
