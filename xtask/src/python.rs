@@ -3,10 +3,12 @@
 //! 1. a virtual environment in the cache folder with what `requirements-tests.txt` lists,
 //! 2. the wheel, by maturin, on the release profile in the workspace's target folder, where the engine is built,
 //! 3. the `tercet` command, whose server the tests talk to,
-//! 4. pytest on the installed wheel, and mypy in its strict mode on stubs and tests.
+//! 4. pytest on the installed wheel, and mypy in its strict mode on stubs and tests,
+//! 5. where it is asked for, Ray in a virtual environment of its own, and pytest on `examples/ray`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::error::{self, Error};
 use crate::fetch::{self, Python};
@@ -17,25 +19,16 @@ const PURPOSE: &str = "build and test the Python module";
 const CRATE: &str = "crates/tercet-python";
 const REQUIREMENTS: &str = "requirements-tests.txt";
 /// A wheel that is larger has something in it that it should not have.
-const MOST_WHEEL_BYTES: u64 = 25 << 20;
+const MOST_WHEEL_BYTES: u64 = 25_000_000;
 
 /// Builds the wheel and tests it; MiniLM is in `minilm`.
-pub(crate) fn run() -> Result<(), Error> {
+pub(crate) fn run(with_ray: bool) -> Result<(), Error> {
     let cache = cache::dir()?;
     let minilm = fetch::minilm(&cache)?;
     let folder = process::root().join(CRATE);
-    let python = environment(&cache, &folder)?;
+    let python = environment(&cache, "python-tests", &folder.join(REQUIREMENTS))?;
     let wheel = wheel(&cache, &folder, &python)?;
-    let mut pip = python.command();
-    pip.args([
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "install",
-        "--quiet",
-    ]);
-    pip.args(["--no-deps", "--force-reinstall"]).arg(&wheel);
-    process::run(&mut pip)?;
+    install(&python, &wheel)?;
 
     // With the features that the tests of the workspace have, so that nothing is built for it alone.
     let mut build = process::cargo();
@@ -53,7 +46,38 @@ pub(crate) fn run() -> Result<(), Error> {
         .args(["-m", "mypy", "--strict", "--cache-dir"])
         .arg(cache.join("mypy"));
     types.args(["python", "tests"]).current_dir(&folder);
-    tests.and(process::run(&mut types))
+    let types = process::run(&mut types);
+    let ray = match with_ray {
+        true => ray(&cache, &wheel, &minilm),
+        false => Ok(()),
+    };
+    tests.and(types).and(ray)
+}
+
+/// The tests of the example for Ray.
+fn ray(cache: &Path, wheel: &Path, minilm: &Path) -> Result<(), Error> {
+    let folder = process::root().join("examples").join("ray");
+    let python = environment(cache, "python-ray", &folder.join("requirements.txt"))?;
+    install(&python, wheel)?;
+    let mut tests = python.command();
+    tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
+    tests.env(env::MINILM_DIR, minilm).current_dir(&folder);
+    process::run(&mut tests)
+}
+
+/// Puts this wheel into a virtual environment that has what it needs.
+fn install(python: &Python, wheel: &Path) -> Result<(), Error> {
+    let mut pip = pip(python);
+    pip.args(["--no-deps", "--force-reinstall"]).arg(wheel);
+    process::run(&mut pip)
+}
+
+/// `pip install`.
+fn pip(python: &Python) -> Command {
+    let mut pip = python.command();
+    pip.args(["-m", "pip", "--disable-pip-version-check", "install"]);
+    pip.arg("--quiet");
+    pip
 }
 
 /// Whether this machine can: `python3` with the module `venv`.
@@ -63,26 +87,16 @@ pub(crate) fn is_possible() -> bool {
     Python::find(PURPOSE).is_ok_and(venv)
 }
 
-/// The virtual environment with all requirements; installed again when their list changes.
-fn environment(cache: &Path, folder: &Path) -> Result<Python, Error> {
-    let dir = cache.join("python-tests");
+/// The virtual environment of this name with all requirements; installed again when their list changes.
+fn environment(cache: &Path, name: &str, list: &Path) -> Result<Python, Error> {
+    let dir = cache.join(name);
     let python = Python::find(PURPOSE)?.venv(&dir, PURPOSE)?;
-    let list = folder.join(REQUIREMENTS);
-    let wanted = fs::read(&list).map_err(error::file("read", &list))?;
+    let wanted = fs::read(list).map_err(error::file("read", list))?;
     let done = dir.join(REQUIREMENTS);
     if fs::read(&done).is_ok_and(|found| found == wanted) {
         return Ok(python);
     }
-    let mut pip = python.command();
-    pip.args([
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "install",
-        "--quiet",
-        "-r",
-    ]);
-    process::run(pip.arg(&list))?;
+    process::run(pip(&python).arg("-r").arg(list))?;
     fs::write(&done, wanted).map_err(error::file("write", &done))?;
     Ok(python)
 }

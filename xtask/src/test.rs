@@ -193,7 +193,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
     doc.args(["test", "--doc"]).args(SELECTION);
     let doc = process::run(setup.prepare(&mut doc));
     let python = match setup.ci || python::is_possible() {
-        true => python::run(),
+        true => python::run(false),
         false => {
             eprintln!("NOT RUN: the Python module; it needs python3 with the module venv");
             Ok(())

@@ -3,31 +3,42 @@
 //! 1. the crate for `wasm32-unknown-unknown`, on the release profile,
 //! 2. its JavaScript, by the `wasm-bindgen` of the version in `Cargo.lock`, which is built into the cache folder,
 //! 3. page and models beside it, in `target/web`,
-//! 4. the page in Chromium, on WebGPU and on the CPU, whose results are compared with the references of the suites.
+//! 4. the page in Chromium, on WebGPU and on the CPU, whose results are compared with the references of the suites, and its
+//!    texts with those of the `tercet` command.
 
 mod chromium;
 mod judge;
 mod server;
 
+use std::env::consts::EXE_SUFFIX;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::{self, Error};
-use crate::{cache, fetch, process, python};
+use crate::{cache, env, fetch, process, python};
+pub(crate) use judge::Share;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 const CRATE: &str = "examples/web";
 const LANGUAGE: &str = "tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf";
+/// Where the page has it.
+const MODEL: &str = "models/language.gguf";
 const MINILM_FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 /// How long a page may take: on a device that is emulated, on a machine that does other things.
 const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// A device, and how much is asked of it.
+pub(crate) type Trial = (&'static str, Share);
 
 /// What follows building.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     /// The tests in Chromium, on these devices.
-    Test(&'static [&'static str]),
+    Test(&'static [Trial]),
+    /// As [`Then::Test`], of what CI has the time for; what is missing is installed, and where it cannot be, a line says so
+    /// and what needs it is left out.
+    Check(&'static [Trial]),
     /// Serving on this port of the machine itself, until interrupted.
     Serve(u16),
     /// Nothing.
@@ -36,37 +47,67 @@ pub(crate) enum Then {
 
 /// Builds the folder, then tests or serves it.
 pub(crate) fn run(then: Then) -> Result<(), Error> {
-    // What is missing is said before anything is built.
-    let browser = match then {
-        Then::Test(_) => Some(chromium::find()?),
-        Then::Serve(_) | Then::Nothing => None,
-    };
-    let folder = build()?;
-    println!("{}", folder.display());
-    sizes(&folder, &folder)?;
-    match (then, browser) {
-        (Then::Serve(port), _) => {
-            let server = server::Server::start(&folder, port)?;
+    match then {
+        Then::Test(trials) => {
+            // What is missing is said before anything is built.
+            let browser = chromium::find()?;
+            test(&built(&tools()?)?, &browser, trials)
+        }
+        Then::Check(trials) => check(trials),
+        Then::Serve(port) => {
+            let server = server::Server::start(&built(&tools()?)?, port)?;
             println!("http://127.0.0.1:{}/", server.port());
             server.wait()
         }
-        (Then::Test(devices), Some(browser)) => test(&folder, &browser, devices),
-        (Then::Test(_) | Then::Nothing, _) => Ok(()),
+        Then::Nothing => built(&tools()?).map(drop),
     }
 }
 
-fn build() -> Result<PathBuf, Error> {
-    let cache = cache::dir()?;
-    let minilm = fetch::minilm(&cache)?;
+/// As much as there are tools for.
+fn check(trials: &[Trial]) -> Result<(), Error> {
+    let bindgen = match tools() {
+        Ok(bindgen) => bindgen,
+        Err(e) => {
+            println!("NOT RUN: {e}");
+            return Ok(());
+        }
+    };
+    let folder = built(&bindgen)?;
+    match chromium::install().and_then(|()| chromium::find()) {
+        Ok(browser) => test(&folder, &browser, trials),
+        Err(e) => {
+            println!("NOT RUN, only built: {e}");
+            Ok(())
+        }
+    }
+}
+
+/// Installs the compiler's target where rustup can, and the `wasm-bindgen` command, which is returned.
+fn tools() -> Result<PathBuf, Error> {
     let mut rustup = std::process::Command::new("rustup");
     rustup.args(["target", "list", "--installed"]);
     let installed = process::output(&mut rustup);
     let has_target = |list: Vec<u8>| String::from_utf8_lossy(&list).lines().any(|l| l == TARGET);
     // Without rustup the compiler says what it lacks.
     if installed.is_ok_and(|list| !has_target(list)) {
-        return Err(Error::NoRustTarget { target: TARGET });
+        let mut add = std::process::Command::new("rustup");
+        if process::run(add.args(["target", "add", TARGET])).is_err() {
+            return Err(Error::NoRustTarget { target: TARGET });
+        }
     }
-    let bindgen = bindgen(&cache)?;
+    bindgen(&cache::dir()?)
+}
+
+/// The folder, whose files are printed.
+fn built(bindgen: &Path) -> Result<PathBuf, Error> {
+    let folder = build(bindgen)?;
+    println!("{}", folder.display());
+    sizes(&folder, &folder)?;
+    Ok(folder)
+}
+
+fn build(bindgen: &Path) -> Result<PathBuf, Error> {
+    let minilm = fetch::minilm(&cache::dir()?)?;
     let mut cargo = process::cargo();
     cargo.args(["build", "--release", "--package", "web", "--target", TARGET]);
     process::run(&mut cargo)?;
@@ -86,7 +127,7 @@ fn build() -> Result<PathBuf, Error> {
         let entry = entry.map_err(error::file("read", &page))?;
         copy(&entry.path(), &folder.join(entry.file_name()))?;
     }
-    copy(&root.join(LANGUAGE), &folder.join("models/language.gguf"))?;
+    copy(&root.join(LANGUAGE), &folder.join(MODEL))?;
     for name in MINILM_FILES {
         copy(&minilm.join(name), &folder.join("models/minilm").join(name))?;
     }
@@ -110,7 +151,7 @@ fn bindgen(cache: &Path) -> Result<PathBuf, Error> {
         path: lock,
     })?;
     let root = cache.join("tools").join(format!("wasm-bindgen-{version}"));
-    let program = format!("wasm-bindgen{}", std::env::consts::EXE_SUFFIX);
+    let program = format!("wasm-bindgen{EXE_SUFFIX}");
     let program = root.join("bin").join(program);
     if program.is_file() {
         return Ok(program);
@@ -124,6 +165,21 @@ fn bindgen(cache: &Path) -> Result<PathBuf, Error> {
     process::run(&mut cargo)?;
     fs::remove_dir_all(&build).map_err(error::file("remove", &build))?;
     Ok(program)
+}
+
+/// The `tercet` command: the one that the environment names, or that was built before; else it is built.
+fn command() -> Result<PathBuf, Error> {
+    if let Some(named) = std::env::var_os(env::COMMAND).filter(|named| !named.is_empty()) {
+        return Ok(PathBuf::from(named));
+    }
+    let release = python::target_dir().join("release");
+    let built = release.join(format!("tercet{EXE_SUFFIX}"));
+    if !built.is_file() {
+        let mut cargo = process::cargo();
+        cargo.args(["build", "--quiet", "--release", "--package", "tercet-cli"]);
+        process::run(&mut cargo)?;
+    }
+    Ok(built)
 }
 
 /// The version of a package in a lock file.
@@ -156,19 +212,20 @@ fn sizes(root: &Path, dir: &Path) -> Result<(), Error> {
 }
 
 /// The page on each device, and what came of it beside the references.
-fn test(folder: &Path, browser: &Path, devices: &[&str]) -> Result<(), Error> {
-    let references = judge::References::read()?;
+fn test(folder: &Path, browser: &Path, trials: &[Trial]) -> Result<(), Error> {
+    let mut references = judge::References::read()?;
+    references.ask(&command()?, &folder.join(MODEL))?;
     let mut problems = Vec::new();
-    for device in devices {
+    for (device, share) in trials {
         let began = Instant::now();
-        let server = server::Server::start(folder, 0)?.with_cases(references.cases());
+        let server = server::Server::start(folder, 0)?.with_cases(references.cases(*share));
         let query = format!("?test&device={device}");
         let page = format!("http://127.0.0.1:{}/{query}", server.port());
         let browser = chromium::Browser::open(browser, &page)?;
         let result = server.result(PATIENCE);
         drop(browser);
         let found = match result {
-            Some(result) => references.judge(device, &result),
+            Some(result) => references.judge(device, *share, &result),
             None => vec![format!("no answer within {} s", PATIENCE.as_secs())],
         };
         let seconds = began.elapsed().as_secs_f64();

@@ -185,6 +185,10 @@ impl Executable for Reference {
         Ok(on_host(self.last.tensor(&self.signature, output)?.clone()))
     }
 
+    fn release_outputs(&mut self) {
+        self.last.forget();
+    }
+
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
         self.bound.bind(&self.signature, "reference", input, tensor)
     }

@@ -249,6 +249,11 @@ pub trait Executable: Send {
     /// [`RunError`] when there is no such output, no completed run, or no room.
     fn output_on_device(&mut self, output: &str) -> Result<DeviceTensor, RunError>;
 
+    /// Lets go of the memory of outputs that were given: it is that of whoever has the tensors, who can write there without
+    /// a copy. Outputs of that run may not be readable afterwards ([`Executable::read_output_rows`],
+    /// [`Executable::output_on_device`]).
+    fn release_outputs(&mut self);
+
     /// Binds an input to a tensor on the device, from the next run on: runs need not be given it any more. A run that
     /// is given the input all the same takes what it is given, that once. A binding stays after
     /// [`Executable::reset`], and clones have it, too. Sizes may differ from binding to binding within the bounds.

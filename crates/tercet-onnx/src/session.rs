@@ -198,6 +198,7 @@ impl Session {
         form.executable.submit(&given, Wanted::Only(&all))?;
         let mut outputs = Vec::new();
         form.executable.wait(&mut outputs)?;
+        form.executable.release_outputs();
         let outputs = bounded::cut(&counted, outputs).map_err(|problem| SessionError::Input {
             name: names.join(", "),
             problem,
@@ -312,12 +313,13 @@ impl Session {
     fn make(&mut self, inputs: &[(&str, &Tensor)]) -> Result<usize, SessionError> {
         let given = sizes_of(&self.inputs, inputs);
         self.check_bounds(&given)?;
-        let mut fixed = self.defaults_given(inputs);
+        let fixed = self.defaults_given(inputs).into_iter();
+        let mut fixed: Vec<(String, Tensor)> = fixed.map(|(n, t)| (n, owned(&t))).collect();
         let mut options = self.options.clone();
         let find = |name: &str| inputs.iter().find(|(n, _)| *n == name);
         for name in &self.deciding {
             if let (Some((_, t)), false) = (find(name), fixed.iter().any(|(n, _)| n == name)) {
-                fixed.push((name.clone(), (*t).clone()));
+                fixed.push((name.clone(), owned(t)));
             }
         }
         for (name, tensor) in &fixed {
@@ -328,9 +330,9 @@ impl Session {
             let (_, tensor) = find(name)?;
             deciding.insert(name.to_string());
             if !fixed.iter().any(|(n, _)| n == name) {
-                fixed.push((name.to_string(), (*tensor).clone()));
+                fixed.push((name.to_string(), owned(tensor)));
             }
-            Some((*tensor).clone())
+            Some(owned(tensor))
         };
         let imported = self
             .model
@@ -396,4 +398,11 @@ fn sizes(
 /// Whether two tensors are the same to the bit.
 fn same(a: &Tensor, b: &Tensor) -> bool {
     a.dtype() == b.dtype() && a.shape() == b.shape() && a.bytes() == b.bytes()
+}
+
+/// A tensor in memory of its own: that of an input may be written into after the run, by whoever lent it.
+fn owned(tensor: &Tensor) -> Tensor {
+    let mut own = tensor.clone();
+    own.bytes_mut();
+    own
 }

@@ -2,24 +2,36 @@
 //!
 //! Whatever NumPy reads is taken: arrays, what has `__dlpack__` in host memory (`torch` tensors), buffers
 //! (`memoryview`, `array.array`), numbers and lists. Arrays keep their dtype, which has to be that of the graph;
-//! numbers and lists of Python, which have none, take the graph's. Data is copied in and copied out: memory that
-//! Python may write to meanwhile cannot be lent to a run without `unsafe`.
+//! numbers and lists of Python, which have none, take the graph's. Inputs of a run are read where they are, and results are
+//! arrays over the memory that the run wrote ([`lent`](crate::lent)); what is kept beyond a run is copied.
 //!
 //! `bf16` is the dtype `bfloat16` of the package `ml_dtypes`.
 
-use half::{bf16, f16};
-use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use half::f16;
+use numpy::{PyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple};
-use tercet::{DType, Element, Tensor, TensorType};
+use tercet::{DType, Element, Tensor};
 
-use crate::errors::{self, TensorError};
+use crate::errors::TensorError;
+use crate::lent;
 
 /// The tensor of what Python gave for `name`; `wanted` is the dtype of what has none by itself.
 ///
 /// # Errors
 /// `TensorError` for a dtype that Tercet does not have; NumPy's own errors.
 pub(crate) fn to_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -> PyResult<Tensor> {
+    let mut tensor = lent_tensor(name, value, wanted)?;
+    // Python may write into its array later.
+    tensor.bytes_mut();
+    Ok(tensor)
+}
+
+/// As [`to_tensor`], over the memory of an array where that is as it has to be: for a run, not for what is kept beyond it.
+///
+/// # Errors
+/// As [`to_tensor`].
+pub(crate) fn lent_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -> PyResult<Tensor> {
     let array = to_array(value, wanted)?;
     let array = match array.is_c_contiguous() {
         true => array,
@@ -34,28 +46,18 @@ pub(crate) fn to_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -> 
     macro_rules! of {
         ($($T:ty),*) => {$(
             if let Ok(typed) = any.cast::<PyArrayDyn<$T>>() {
-                return copied(typed);
+                return lent::tensor(typed, <$T as Element>::DTYPE);
             }
         )*};
     }
     of!(f32, i32, i64, f64, f16, u8, i8, u32);
     if let Ok(typed) = any.cast::<PyArrayDyn<bool>>() {
-        let shape = typed.shape().to_vec();
-        let lent = typed.try_readonly()?;
-        return Tensor::from_bools(&shape, lent.as_slice()?).map_err(errors::tensor);
+        return lent::tensor(typed, DType::Bool);
     }
     let dtype = array.dtype().to_string();
     if dtype == "bfloat16" {
         let bits = any.call_method1("view", ("uint16",))?;
-        let bits = bits.cast::<PyArrayDyn<u16>>()?;
-        let ty = TensorType::new(DType::BF16, bits.shape());
-        let bytes: Vec<u8> = bits
-            .try_readonly()?
-            .as_slice()?
-            .iter()
-            .flat_map(|b| b.to_le_bytes())
-            .collect();
-        return Tensor::from_bytes(ty, &bytes).map_err(errors::tensor);
+        return lent::tensor(bits.cast::<PyArrayDyn<u16>>()?, DType::BF16);
     }
     let known: Vec<&str> = DType::ALL.iter().map(|d| numpy_name(*d)).collect();
     let known = known.join(", ");
@@ -63,12 +65,6 @@ pub(crate) fn to_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -> 
         "`{name}` has dtype {dtype}; expected {} (known: {known}); convert it with `.astype(...)`",
         numpy_name(wanted)
     )))
-}
-
-fn copied<T: Element + numpy::Element>(array: &Bound<'_, PyArrayDyn<T>>) -> PyResult<Tensor> {
-    let shape = array.shape().to_vec();
-    let lent = array.try_readonly()?;
-    Tensor::from_slice(&shape, lent.as_slice()?).map_err(errors::tensor)
 }
 
 /// What NumPy makes of a value.
@@ -110,42 +106,30 @@ fn of_numbers<'py>(
     numpy.call_method1("asarray", (value, dtype))
 }
 
-/// A new array with the elements of a tensor.
+/// An array over the memory of a tensor; it is copied where another tensor shares it.
 ///
 /// # Errors
 /// `ImportError` for `bf16` without `ml_dtypes`.
-pub(crate) fn to_numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    let shape = tensor.shape().to_vec();
-    fn made<'py, T: Element + numpy::Element>(
-        py: Python<'py>,
-        t: &Tensor,
-        shape: Vec<usize>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let elements = t.as_slice::<T>().map_err(errors::tensor)?;
-        Ok(PyArray1::from_slice(py, elements)
-            .reshape(shape)?
-            .into_any())
-    }
-    match tensor.dtype() {
-        DType::F32 => made::<f32>(py, tensor, shape),
-        DType::F64 => made::<f64>(py, tensor, shape),
-        DType::F16 => made::<f16>(py, tensor, shape),
-        DType::I32 => made::<i32>(py, tensor, shape),
-        DType::I64 => made::<i64>(py, tensor, shape),
-        DType::U32 => made::<u32>(py, tensor, shape),
-        DType::I8 => made::<i8>(py, tensor, shape),
-        DType::U8 => made::<u8>(py, tensor, shape),
-        DType::Bool => {
-            let elements: Vec<bool> = tensor.bytes().iter().map(|&b| b != 0).collect();
-            Ok(PyArray1::from_vec(py, elements).reshape(shape)?.into_any())
-        }
-        DType::BF16 => {
-            let elements = tensor.as_slice::<bf16>().map_err(errors::tensor)?;
-            let bits: Vec<u16> = elements.iter().map(|x| x.to_bits()).collect();
-            let bits = PyArray1::from_vec(py, bits).reshape(shape)?;
-            bits.call_method1("view", (numpy_dtype(py, DType::BF16)?,))
-        }
-    }
+pub(crate) fn to_numpy(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
+    let array = match tensor.dtype() {
+        DType::F32 => lent::array::<f32>(py, tensor)?.into_any(),
+        DType::F64 => lent::array::<f64>(py, tensor)?.into_any(),
+        DType::F16 => lent::array::<f16>(py, tensor)?.into_any(),
+        DType::I32 => lent::array::<i32>(py, tensor)?.into_any(),
+        DType::I64 => lent::array::<i64>(py, tensor)?.into_any(),
+        DType::U32 => lent::array::<u32>(py, tensor)?.into_any(),
+        DType::I8 => lent::array::<i8>(py, tensor)?.into_any(),
+        DType::U8 => lent::array::<u8>(py, tensor)?.into_any(),
+        DType::Bool => viewed(lent::array::<u8>(py, tensor)?.into_any(), DType::Bool)?,
+        DType::BF16 => viewed(lent::array::<u16>(py, tensor)?.into_any(), DType::BF16)?,
+    };
+    Ok(array)
+}
+
+/// The same memory as another dtype of the same size.
+fn viewed<'py>(array: Bound<'py, PyAny>, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
+    let dtype = numpy_dtype(array.py(), dtype)?;
+    array.call_method1("view", (dtype,))
 }
 
 /// NumPy's name of a dtype.

@@ -73,7 +73,7 @@ impl PyEncoder {
         }
         let rows = embeddings.map_err(errors::model)?;
         let tensor = Tensor::from_slice(&[texts.len(), self.width], &rows.concat());
-        array::to_numpy(py, &tensor.map_err(errors::tensor)?)
+        array::to_numpy(py, tensor.map_err(errors::tensor)?)
     }
 
     /// The number of elements of an embedding.

@@ -265,7 +265,7 @@ impl PyLanguageModel {
         let logits = logits.map_err(errors::model)?;
         let tensor =
             tercet::Tensor::from_slice(&[logits.len()], &logits).map_err(errors::tensor)?;
-        array::to_numpy(py, &tensor)
+        array::to_numpy(py, tensor)
     }
 
     /// The tokens of a text, with those that begin one for the model unless `special` is false.

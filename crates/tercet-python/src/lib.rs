@@ -11,6 +11,8 @@
 
 mod array;
 mod classifier;
+#[cfg(feature = "train")]
+mod curve;
 mod device;
 mod encoder;
 mod errors;
@@ -18,10 +20,13 @@ mod generation;
 mod graph;
 mod html;
 mod language;
+mod lent;
 mod literal;
 mod onnx;
 mod operator;
 mod report;
+#[cfg(feature = "splat")]
+mod scene;
 mod session;
 mod speech;
 mod stream;
@@ -37,7 +42,7 @@ use pyo3::prelude::*;
 use tercet::DType;
 use tercet_models::{Family, ModelFiles, Products};
 
-/// Opens a model or a graph: a graph in text form (`.tercet`), a GGUF file, a Hugging Face folder of a language model, of
+/// Opens a model, a graph or a scene: a graph in text form (`.tercet`), a scene of 3-D Gaussians (`.ply`), a GGUF file, a Hugging Face folder of a language model, of
 /// a sentence encoder, of a classifier or of a speech recognizer, an ONNX model.
 ///
 /// `dtype` is `auto` by default: language models compute in f32, but rows of prompts are multiplied in f16 or bf16 where
@@ -77,6 +82,19 @@ fn load<'py>(
         let text = tercet::decode_text(&bytes).map_err(errors::text)?;
         let graph = tercet::parse(text).map_err(errors::text)?;
         return Ok(Bound::new(py, graph::PyGraph::of(graph))?.into_any());
+    }
+    #[cfg(feature = "splat")]
+    if extension == "ply" {
+        if dtype.is_some() || context.is_some() {
+            return Err(PyValueError::new_err(
+                "a scene takes no dtype or context: it is drawn in f32",
+            ));
+        }
+        let scene = py.detach(|| {
+            let device = device::open(device.unwrap_or("auto"))?;
+            scene::PyScene::open(&path, device).map_err(errors::model)
+        })?;
+        return Ok(Bound::new(py, scene)?.into_any());
     }
     if extension == "onnx" {
         if dtype.is_some() || context.is_some() {
@@ -193,6 +211,11 @@ fn _tercet(module: &Bound<'_, PyModule>) -> PyResult<()> {
     {
         module.add_function(wrap_pyfunction!(train::train, module)?)?;
         module.add_class::<train::PyTrainer>()?;
+    }
+    #[cfg(feature = "splat")]
+    {
+        module.add_class::<scene::PyScene>()?;
+        module.add_class::<scene::PyPicture>()?;
     }
     module.add_class::<onnx::PyOnnxModel>()?;
     errors::register(module)

@@ -74,7 +74,7 @@ impl PyOnnxModel {
         });
         let arrays = PyDict::new(py);
         for (name, tensor) in results.map_err(error)? {
-            arrays.set_item(name, array::to_numpy(py, &tensor)?)?;
+            arrays.set_item(name, array::to_numpy(py, tensor)?)?;
         }
         Ok(arrays)
     }

@@ -53,7 +53,7 @@ pub(crate) fn bounds_of(bounds: Option<&Bound<'_, PyDict>>) -> PyResult<CompileO
     Ok(options)
 }
 
-/// The tensors of a dictionary, each of the dtype of its port where Python has none for it.
+/// The tensors of a dictionary, each of the dtype of its port where Python has none for it, over the memory of arrays.
 pub(crate) fn named_tensors<'a, I: Iterator<Item = &'a Port>>(
     given: &Bound<'_, PyDict>,
     ports: impl Fn() -> I,
@@ -67,7 +67,7 @@ pub(crate) fn named_tensors<'a, I: Iterator<Item = &'a Port>>(
                 known.join(", ")
             )));
         };
-        let tensor = array::to_tensor(&name, &value, port.ty.dtype)?;
+        let tensor = array::lent_tensor(&name, &value, port.ty.dtype)?;
         Ok((name, tensor))
     };
     given.iter().map(tensor).collect()
@@ -95,10 +95,12 @@ impl PySession {
         let results = self.with(py, |exe| {
             let inputs: Vec<_> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
             let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
-            exe.run_outputs(&inputs, &wanted)
+            let results = exe.run_outputs(&inputs, &wanted);
+            exe.release_outputs();
+            results
         })?;
         let arrays = PyDict::new(py);
-        for (name, tensor) in names.iter().zip(&results) {
+        for (name, tensor) in names.iter().zip(results) {
             arrays.set_item(name, array::to_numpy(py, tensor)?)?;
         }
         Ok(arrays)
@@ -132,7 +134,7 @@ impl PySession {
     /// The contents of a state.
     fn read_state<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let tensor = self.with(py, |exe| exe.read_state(name))?;
-        array::to_numpy(py, &tensor)
+        array::to_numpy(py, tensor)
     }
 
     /// Draws random numbers by this seed from the next run on.

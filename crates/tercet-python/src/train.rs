@@ -18,6 +18,7 @@ use tercet_models::save::{SaveOptions, save_model};
 use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
 use tercet_models::{DecoderSpec, Error, Family, ModelError, ModelFiles};
 
+use crate::curve::Curve;
 use crate::{array, device, errors};
 
 /// A language model that is being trained: an iterator of the losses of its steps.
@@ -40,6 +41,8 @@ struct Inner {
     config: DecoderSpec,
     base: PathBuf,
     full: bool,
+    /// Thinned out when there are many.
+    losses: Curve,
 }
 
 /// What is asked for.
@@ -143,6 +146,7 @@ fn prepare(
         config,
         base: path.to_path_buf(),
         full: wish.full,
+        losses: Curve::new(),
     };
     Ok((inner, notes))
 }
@@ -209,6 +213,7 @@ impl Inner {
         };
         let inputs = inputs(batch?);
         let report = self.trainer.step(&lent(&inputs)).map_err(Failure::Train)?;
+        self.losses.push(self.trainer.steps(), report.loss);
         Ok(report.loss)
     }
 
@@ -343,7 +348,7 @@ impl PyTrainer {
         let tensor = self.with(py, |inner| {
             inner.trainer.state(name).map_err(Failure::Train)
         })?;
-        array::to_numpy(py, &tensor)
+        array::to_numpy(py, tensor)
     }
 
     /// Names of the trained weights.
@@ -371,6 +376,12 @@ impl PyTrainer {
     #[getter]
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    /// The losses so far as a curve.
+    fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
+        let total = self.total;
+        self.with(py, |inner| Ok(inner.losses.html(total)))
     }
 
     fn __repr__(&self) -> String {

@@ -1,7 +1,10 @@
 """What goes into a session and what comes out."""
 
 import array
+import gc
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -128,3 +131,98 @@ def test_other_threads_of_python_go_on_during_a_run() -> None:
         done.wait(0.0005)
     thread.join()
     assert counted > 3
+
+
+def address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_results_are_arrays_over_the_memory_of_the_run(name: str) -> None:
+    x = np.array([[0, 1, 2], [3, 4, 100]]).astype(DTYPES[name])
+    y = identity(f"{name}[2, 3]")(x=x)["x"]
+    base = y
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    assert type(base.base).__name__ == "Memory" and address(base) == address(y)
+    assert y.flags.writeable and y.flags.c_contiguous and y.flags.aligned
+    # Views, buffers and other libraries see the same memory, and keep it.
+    assert address(np.asarray(y)) == address(y)
+    raw: Any = y.view(np.uint8)
+    assert address(np.frombuffer(memoryview(raw), np.uint8)) == address(y)
+    assert address(np.from_dlpack(raw)) == address(y)
+    want = x.copy()
+    del y, base
+    gc.collect()
+    np.testing.assert_array_equal(raw.view(x.dtype), want)
+
+
+def held(session: tercet.Session, x: Any) -> int:
+    """Bytes that a run takes beside its result, as Linux counts them at their most."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = kilobytes("VmRSS")
+    y = session(x=x)["y"]
+    peak = kilobytes("VmHWM")
+    return (peak - before) * 1024 - int(y.nbytes)
+
+
+def kilobytes(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found.group(1))
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux says what a run takes")
+def test_inputs_are_read_where_they_are() -> None:
+    g = tercet.Graph()
+    x = g.input("x", "f32[n]")
+    g.output("y", x.sum(axes=[0], keep_dim=False))
+    n = 16 << 20
+    session = g.compile("cpu", {"n": n})
+    array_of_floats: Any = np.ones(n, np.float32)
+    session(x=array_of_floats)
+    assert held(session, array_of_floats) < array_of_floats.nbytes // 4
+    for lender in (memoryview(array_of_floats), Lent(array_of_floats)):
+        assert held(session, lender) < array_of_floats.nbytes // 4
+        assert session(x=lender)["y"] == n
+    # The next run sees what was written since.
+    array_of_floats[:] = 2
+    assert session(x=array_of_floats)["y"] == 2 * n
+    # A layout other than rows is copied.
+    assert held(session, np.ones(2 * n, np.float32)[::2]) >= array_of_floats.nbytes // 2
+
+
+def test_what_is_kept_is_a_copy() -> None:
+    g = tercet.Graph()
+    x = g.input("x", "f32[2]")
+    w = g.param("w", "f32[2]")
+    h = g.state("h", "f32[2]")
+    g.output("y", x * w + h)
+    session = g.compile("cpu")
+    kept = np.array([2, 3], np.float32)
+    session.set_param("w", kept)
+    session.write_state("h", kept)
+    kept[:] = 100
+    np.testing.assert_array_equal(session(x=[1, 1])["y"], [4, 6])
+    constant = np.array([1, 2], np.float32)
+    g = tercet.Graph()
+    g.output("y", g.input("x", "f32[2]") + g.constant(constant))
+    constant[:] = 100
+    np.testing.assert_array_equal(g.compile("cpu")(x=[0, 0])["y"], [1, 2])
+
+
+def test_results_outlive_their_session_and_later_runs() -> None:
+    session = identity("f32[1000]")
+    results = [session(x=np.full(1000, i, np.float32))["x"] for i in range(20)]
+    del session
+    gc.collect()
+    assert len({address(y) for y in results}) == 20
+    for i, y in enumerate(results):
+        y += 1
+        assert (y == i + 1).all()
+
+
+def test_bytes_of_truth_values_are_made_0_or_1() -> None:
+    odd = np.array([0, 1, 2, 255], np.uint8).view(np.bool_)
+    y = identity("bool[4]")(x=odd)["x"]
+    assert y.view(np.uint8).tolist() == [0, 1, 1, 1] and odd.view(np.uint8).tolist() == [0, 1, 2, 255]

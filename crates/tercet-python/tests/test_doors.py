@@ -2,6 +2,8 @@
 
 import json
 import math
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +161,11 @@ def test_a_model_is_trained_step_by_step(tiny_gguf: Path, texts: Path, tmp_path:
     assert before is not None and after is not None and after < before
     assert all(math.isfinite(loss) for loss in losses)
 
+    # In a notebook.
+    html = whole._repr_html_()
+    assert html.count(",") == 7 and f"loss {losses[-1]:.4f} after step 6 of 6" in html
+    assert "no step" in trainer()._repr_html_()
+
     # Interrupted and gone on with: the same bits.
     first = trainer()
     assert [first.step() for _ in range(3)] == losses[:3]
@@ -198,3 +205,50 @@ def test_trainings_that_are_refused(tiny_gguf: Path, texts: Path, tmp_path: Path
     one.save(tmp_path / "one")
     with pytest.raises(ValueError, match="batch"):
         train(lora=1, batch=2, steps=2).resume(tmp_path / "one")
+
+
+def test_scenes_are_drawn(tmp_path: Path) -> None:
+    names = "x y z f_dc_0 f_dc_1 f_dc_2 opacity scale_0 scale_1 scale_2 rot_0 rot_1 rot_2 rot_3".split()
+    rng = np.random.default_rng(1)
+    rows = np.zeros((200, len(names)), "<f4")
+    rows[:, :6] = rng.normal(size=(200, 6))
+    rows[:, 6:] = [3.0, -2.0, -2.0, -2.0, 1.0, 0.0, 0.0, 0.0]
+    head = "".join(f"property float {name}\n" for name in names)
+    path = tmp_path / "scene.ply"
+    path.write_bytes(f"ply\nformat binary_little_endian 1.0\nelement vertex 200\n{head}end_header\n".encode() + rows.tobytes())
+    scene = tercet.load(path, device="cpu")
+    assert len(scene) == 200
+    picture = scene.render((64, 48))
+    assert picture.array.shape == (48, 64, 3) and picture.array.dtype == np.uint8
+    assert picture.array.max() > 50
+    png = picture._repr_png_()
+    assert png.startswith(b"\x89PNG") and png == picture.png()
+    size, rows_of_image = struct.unpack(">II", png[16:24]), zlib.decompress(idat(png))
+    assert size == (64, 48) and len(rows_of_image) == 48 * (1 + 64 * 3)
+    same = scene.render((64, 48), eye=(0, 0, -9), target=(0, 0, 0))
+    np.testing.assert_array_equal(same.array, scene.render((64, 48), eye=(0, 0, -9), target=(0, 0, 0)).array)
+    away = scene.render((32, 32), eye=(0, 0, -9), target=(0, 0, -20), background=(1, 0, 0))
+    assert (away.array == [255, 0, 0]).all()
+    with pytest.raises(ValueError, match="together"):
+        scene.render(eye=(0, 0, -9))
+    with pytest.raises(ValueError, match="background"):
+        scene.render(background=(2, 0, 0))
+    with pytest.raises(tercet.ModelError, match="the eye is where the target is"):
+        scene.render(eye=(0, 0, 0), target=(0, 0, 0))
+    nothing = scene.render((0, 10))
+    assert nothing.array.shape == (10, 0, 3)
+    with pytest.raises(tercet.TensorError, match="Zero width"):
+        nothing.png()
+    with pytest.raises(ValueError, match="dtype"):
+        tercet.load(path, dtype="f16")
+
+
+def idat(png: bytes) -> bytes:
+    """The compressed rows of a PNG file."""
+    parts, at = [], 8
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        if png[at + 4 : at + 8] == b"IDAT":
+            parts.append(png[at + 8 : at + 8 + length])
+        at += 12 + length
+    return b"".join(parts)

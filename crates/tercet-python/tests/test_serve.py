@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+import tritonclient.http  # type: ignore[import-untyped]
 
 import tercet
 
@@ -25,13 +26,24 @@ GRAPH = """graph {
 
 
 @pytest.fixture(scope="module")
-def address(tiny_gguf: Path, minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def adapter(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapters")
+    (folder / "texts.txt").write_text("Every answer is 42, and nothing else is.\n\n" * 40)
+    trainer = tercet.train(tiny_gguf, folder / "texts.txt", lora=2, steps=4, batch=2, seq=32, lr=0.05, device="cpu")
+    list(trainer)
+    trainer.write(folder / "adapter")
+    return folder / "adapter"
+
+
+@pytest.fixture(scope="module")
+def address(tiny_gguf: Path, minilm: Path, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = os.environ.get("TERCET_COMMAND")
     assert command, "TERCET_COMMAND is not set; `cargo xtask python` sets it"
     graph = tmp_path_factory.mktemp("graphs") / "rows.tercet"
     graph.write_text(GRAPH)
     models = [argument for path in (tiny_gguf, minilm, graph) for argument in ("-m", str(path))]
-    arguments = [command, "serve", "--port", "0", "--device", "cpu", "-b", "rows=16", *models]
+    lora = ["--lora", f"{tiny_gguf.stem}:tuned={adapter}"]
+    arguments = [command, "serve", "--port", "0", "--device", "cpu", "-b", "rows=16", *lora, *models]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         said = server.stderr.readline()
@@ -114,6 +126,38 @@ def test_several_texts_with_their_probabilities(client: openai.OpenAI, tiny_gguf
     content = answer.choices[0].logprobs and answer.choices[0].logprobs.content
     assert content and all(len(token.top_logprobs) == 3 for token in content)
     assert all(token.logprob == token.top_logprobs[0].logprob for token in content)
+
+
+def test_a_request_takes_the_adapter_that_it_names(client: openai.OpenAI, tiny_gguf: Path) -> None:
+    base, tuned = tiny_gguf.stem, f"{tiny_gguf.stem}:tuned"
+    assert tuned in {m.id for m in client.models.list()}
+
+    def text(model: str) -> str:
+        done = client.completions.create(model=model, prompt="Every answer", max_tokens=12, temperature=0)
+        assert done.model == model
+        return done.choices[0].text
+
+    plain = text(base)
+    assert text(tuned) != plain == text(base)
+    with pytest.raises(openai.NotFoundError, match="there is no model"):
+        text(f"{tiny_gguf.stem}:other")
+
+
+def test_triton_client(address: str) -> None:
+    x = np.random.default_rng(7).normal(size=(4, 3)).astype(np.float32)
+    want = tercet.Graph(GRAPH).compile("cpu", {"rows": 16})(x=x)["y"]
+    with tritonclient.http.InferenceServerClient(address.removeprefix("http://")) as client:
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("rows")
+        assert client.get_model_metadata("rows")["inputs"][0]["shape"] == [-1, 3]
+        for binary in (True, False):
+            given = tritonclient.http.InferInput("x", [4, 3], "FP32")
+            given.set_data_from_numpy(x, binary_data=binary)
+            asked = tritonclient.http.InferRequestedOutput("y", binary_data=binary)
+            result = client.infer("rows", [given], outputs=[asked], request_id="7")
+            assert result.get_response()["id"] == "7"
+            np.testing.assert_allclose(result.as_numpy("y"), want, rtol=0 if binary else 1e-6)
+        with pytest.raises(tritonclient.utils.InferenceServerException, match="there is no model"):
+            client.infer("nothing", [given])
 
 
 def test_graphs_with_binary_tensors(address: str) -> None:

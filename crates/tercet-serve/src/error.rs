@@ -156,6 +156,16 @@ pub enum ServeError {
         /// The name.
         name: String,
     },
+    /// An adapter has a name that requests cannot use.
+    #[error("an adapter of `{model}` cannot be called `{name}`: {reason}")]
+    AdapterName {
+        /// The model.
+        model: String,
+        /// The name.
+        name: String,
+        /// Why.
+        reason: &'static str,
+    },
     /// The system refused.
     #[error("{what}")]
     Io {

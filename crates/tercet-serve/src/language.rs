@@ -15,8 +15,8 @@ use tercet_models::constraint::Constraint;
 use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    BatchGenerator, BatchOptions, Finish, ModelFiles, Products, SamplingOptions, Sequence,
-    Tokenizer, turn_ends,
+    BatchGenerator, BatchOptions, Finish, ModelFiles, Products, SamplingOptions, ScaledAdapter,
+    Sequence, Tokenizer, turn_ends,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -38,6 +38,9 @@ pub struct Placement {
     pub products: Products,
     /// Tokens of a text at most, prompt included; as the model was trained by default.
     pub context: Option<usize>,
+    /// Adapters of a language model with their names: a request takes the one that it names behind the model's name and a
+    /// colon, or none. All of them lie beside the model's weights.
+    pub adapters: Vec<(String, ScaledAdapter)>,
 }
 
 /// A text to be written.
@@ -76,6 +79,8 @@ pub(crate) struct Language {
     constraints: Arc<Constraints>,
     eos: Vec<u32>,
     deadline: std::time::Duration,
+    /// Names of adapters, in the order in which sequences know them.
+    adapters: Vec<String>,
     engine: Engine,
 }
 
@@ -93,6 +98,7 @@ fn compiled(
         chunk: CHUNK.min(context),
         dtype: placement.dtype,
         products: placement.products,
+        choices: placement.adapters.iter().map(|(_, a)| a.clone()).collect(),
         ..BatchOptions::new(spec, slots)
     })?;
     Ok(decoder.generator(&placement.device)?)
@@ -135,6 +141,11 @@ impl Language {
             vocab: spec.vocab,
             eos,
             deadline: options.deadline,
+            adapters: placement
+                .adapters
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect(),
             engine,
         })
     }
@@ -143,7 +154,12 @@ impl Language {
         self.engine.load()
     }
 
-    /// Queues texts, whose pieces come with their places among them. Who drops the receiver ends them.
+    /// The names of the adapters that requests may take.
+    pub(crate) fn adapters(&self) -> &[String] {
+        &self.adapters
+    }
+
+    /// Queues texts, written with this adapter, whose pieces come with their places among them. Who drops the receiver ends them.
     ///
     /// # Errors
     /// More texts than the server takes, a prompt that does not fit the context, a bias of a token that the model does not
@@ -151,6 +167,7 @@ impl Language {
     pub(crate) async fn start(
         &self,
         requests: Vec<Request>,
+        adapter: Option<usize>,
         metrics: &Arc<Metrics>,
     ) -> Result<UnboundedReceiver<(usize, Reply)>, Refusal> {
         let (count, most) = (requests.len(), self.engine.capacity());
@@ -180,6 +197,7 @@ impl Language {
                     sampling: request.sampling,
                     seed: request.seed,
                     constraint,
+                    adapter,
                 },
                 stop: request.stop,
                 likeliest: request.likeliest,

@@ -41,7 +41,7 @@ impl Models {
     /// Adds a language model, a sentence encoder, a reranker or (feature `audio`) a speech recognizer, compiled.
     ///
     /// # Errors
-    /// [`ServeError::Model`] of its files or the device, [`ServeError::Twice`].
+    /// [`ServeError::Model`] of its files, an adapter or the device, [`ServeError::Twice`], [`ServeError::AdapterName`].
     pub fn add_model(
         &mut self,
         name: &str,
@@ -50,10 +50,17 @@ impl Models {
         options: &ServeOptions,
     ) -> Result<(), ServeError> {
         self.check(name)?;
+        check_adapters(name, &placement)?;
         let family = files.family().map_err(|source| ServeError::Model {
             name: name.to_string(),
             source,
         })?;
+        if !(placement.adapters.is_empty() || matches!(family, Family::Decoder)) {
+            let reason = "only language models have adapters here; `tercet merge` puts one into a model of another kind";
+            let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
+            let name = name.to_string();
+            return Err(ServeError::Model { name, source });
+        }
         let model = match family {
             Family::Decoder => Model::Language(Language::load(name, files, placement, options)?),
             Family::Vision => {
@@ -120,13 +127,51 @@ impl Models {
         self.all.iter().map(|(name, _)| name.as_str())
     }
 
-    pub(crate) fn language(&self, name: &str) -> Result<&Language, Refusal> {
-        self.find(name, |model| {
-            let Model::Language(language) = model else {
-                return None;
+    /// A language model by its name, and the place of the adapter that follows behind a colon, if one does.
+    pub(crate) fn language(&self, name: &str) -> Result<(&Language, Option<usize>), Refusal> {
+        let languages = || {
+            self.all.iter().filter_map(|(own, model)| {
+                let Model::Language(language) = model else {
+                    return None;
+                };
+                Some((own.as_str(), language))
+            })
+        };
+        for (own, language) in languages() {
+            let adapter = match name.strip_prefix(own) {
+                Some("") => return Ok((language, None)),
+                Some(rest) => rest.strip_prefix(':'),
+                None => None,
             };
-            Some(language)
-        })
+            let known = |adapter| {
+                language
+                    .adapters()
+                    .iter()
+                    .position(|known| known == adapter)
+            };
+            if let Some(at) = adapter.and_then(known) {
+                return Ok((language, Some(at)));
+            }
+        }
+        let known = languages().flat_map(|(own, language)| {
+            let adapted = language.adapters().iter();
+            std::iter::once(own.to_string())
+                .chain(adapted.map(move |adapter| format!("{own}:{adapter}")))
+        });
+        Err(Refusal::no_model(name, &known.collect::<Vec<_>>()))
+    }
+
+    /// What requests may name, each with the model that it is an adapter of, if it is one.
+    pub(crate) fn shown(&self) -> Vec<(String, Option<&str>)> {
+        let all = self.all.iter().flat_map(|(own, model)| {
+            let mut adapted = [].iter();
+            if let Model::Language(language) = model {
+                adapted = language.adapters().iter();
+            }
+            std::iter::once((own.clone(), None))
+                .chain(adapted.map(move |adapter| (format!("{own}:{adapter}"), Some(own.as_str()))))
+        });
+        all.collect()
     }
 
     pub(crate) fn encoder(&self, name: &str) -> Result<&Encoder, Refusal> {
@@ -208,4 +253,22 @@ impl Models {
             .map(|(name, model)| (name.as_str(), load(model)))
             .collect()
     }
+}
+
+/// Refuses adapters that no request could name.
+fn check_adapters(model: &str, placement: &Placement) -> Result<(), ServeError> {
+    let names = || placement.adapters.iter().map(|(name, _)| name);
+    for (at, name) in names().enumerate() {
+        let reason = match name {
+            _ if name.is_empty() || name.contains(':') => "it has to have letters, and no colon",
+            _ if names().take(at).any(|other| other == name) => "another one is called so",
+            _ => continue,
+        };
+        return Err(ServeError::AdapterName {
+            model: model.to_string(),
+            name: name.clone(),
+            reason,
+        });
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::serve::ListenerExt;
 
 use crate::error::ServeError;
 use crate::http::{App, router};
@@ -71,7 +72,11 @@ impl Server {
         let runtime = runtime.map_err(failed)?;
         let deadline = self.deadline;
         let done = runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(self.listener)?;
+            // A piece of a text is sent when it is there, not when the client has acknowledged the one before. A connection that
+            // has closed already is told later.
+            let listener = tokio::net::TcpListener::from_std(self.listener)?.tap_io(|connection| {
+                let _ = connection.set_nodelay(true);
+            });
             let (told, mut heard) = tokio::sync::watch::channel(());
             let stop = async move {
                 stop.await;

@@ -101,6 +101,10 @@ impl Executable for WgpuExecutable {
         self.inner.output_on_device(output)
     }
 
+    fn release_outputs(&mut self) {
+        self.inner.release_outputs();
+    }
+
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
         self.inner.bind(input, tensor)
     }

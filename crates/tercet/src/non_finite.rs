@@ -343,6 +343,10 @@ impl Executable for Seeking {
         self.inner.output_on_device(output)
     }
 
+    fn release_outputs(&mut self) {
+        self.inner.release_outputs();
+    }
+
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
         self.inner.bind(input, tensor)?;
         self.bound.insert(input.to_string(), tensor.clone());

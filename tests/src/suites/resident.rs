@@ -60,6 +60,31 @@ fn an_output_is_the_input_of_another() {
     });
 }
 
+fn outputs_that_are_released_are_written_without_a_copy() {
+    everywhere(|device| {
+        let mut exe = affine(device)?;
+        let b = f32s(&[3], &[1.0, 0.0, -1.0]);
+        let inputs = [1.0, 2.0].map(|x| f32s(&[2, 3], &[x; 6]));
+        let mut kept = Vec::new();
+        for x in &inputs {
+            let y = exe.run_outputs(&[("x", x), ("b", &b)], &["y"])?;
+            exe.release_outputs();
+            kept.extend(y);
+        }
+        let wanted = [[3.0, 2.0, 1.0], [5.0, 4.0, 3.0]];
+        for (y, wanted) in kept.iter_mut().zip(wanted) {
+            assert_eq!(y.to_f64s(), [wanted, wanted].concat());
+            let memory = y.bytes().as_ptr();
+            y.bytes_mut().fill(0);
+            assert_eq!(y.bytes().as_ptr(), memory);
+        }
+        // Nothing that was written into them is seen by the runs that follow.
+        let again = exe.run(&[("x", &inputs[1]), ("b", &b)])?;
+        assert_eq!(again[0].to_f64s(), [wanted[1], wanted[1]].concat());
+        Ok(())
+    });
+}
+
 fn an_output_is_the_input_of_its_own_executable() {
     everywhere(|device| {
         let mut exe = affine(device)?;
@@ -270,6 +295,10 @@ pub(super) fn tests() -> Vec<Test> {
         Test::asserting(
             "resident/an_output_is_the_input_of_its_own_executable",
             an_output_is_the_input_of_its_own_executable,
+        ),
+        Test::asserting(
+            "resident/outputs_that_are_released_are_written_without_a_copy",
+            outputs_that_are_released_are_written_without_a_copy,
         ),
         Test::asserting(
             "resident/bindings_stay_until_they_end",

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use crate::cache;
 use crate::env::CHROMIUM;
 use crate::error::{self, Error};
+use crate::process;
 
 /// What Chromium and its relatives are called.
 const NAMES: [&str; 4] = [
@@ -26,6 +27,15 @@ pub(super) fn find() -> Result<PathBuf, Error> {
     let places = env::split_paths(&path).flat_map(|dir| NAMES.map(|name| dir.join(name)));
     let mut found = places.filter(|place| place.is_file());
     found.next().ok_or(Error::NoChromium)
+}
+
+/// Installs one on Debian, as root, where none is found; what else it needs comes with it.
+pub(super) fn install() -> Result<(), Error> {
+    if find().is_ok() || !process::can_install() {
+        return Ok(());
+    }
+    eprintln!("installing chromium");
+    process::apt_install(&["chromium"])
 }
 
 /// A browser that shows one page; dropped, it is closed.

@@ -1,6 +1,8 @@
 //! What a page must answer: the references of the suites.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -21,6 +23,33 @@ const ROOT_ERROR: f64 = 1e-5;
 /// A number that takes more iterations than the loop may have, and what its error names.
 const REFUSED: (f64, &str) = (1e30, "40");
 
+/// How much is asked of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// All.
+    Whole,
+    /// The loop and one text: a GPU that the processor plays takes seconds to compile a kernel.
+    Part,
+}
+
+impl Share {
+    /// So many texts.
+    fn texts(self, all: usize) -> usize {
+        match self {
+            Share::Whole => all,
+            Share::Part => all.min(1),
+        }
+    }
+
+    /// So many sentences.
+    fn sentences(self, all: usize) -> usize {
+        match self {
+            Share::Whole => all,
+            Share::Part => 0,
+        }
+    }
+}
+
 /// What is asked of a page, and what it must answer.
 pub(super) struct References {
     texts: Vec<Text>,
@@ -33,6 +62,8 @@ pub(super) struct References {
 struct Text {
     prompt: String,
     tokens: Vec<u64>,
+    /// What the command writes after the prompt, once it was asked.
+    text: Option<String>,
 }
 
 /// What a page posts.
@@ -98,6 +129,7 @@ impl References {
             Text {
                 prompt: own["prompt"].as_str().unwrap_or_default().to_string(),
                 tokens: tokens.take(GREEDY_PREFIX_Q8).collect(),
+                text: None,
             }
         });
         let json = read_json(SENTENCES)?;
@@ -113,20 +145,37 @@ impl References {
         })
     }
 
+    /// Asks the command for its texts with this model.
+    pub(super) fn ask(&mut self, command: &Path, model: &Path) -> Result<(), Error> {
+        for text in &mut self.texts {
+            let mut generate = Command::new(command);
+            generate.args(["generate", "--device", "cpu", "-p", &text.prompt]);
+            generate.args(["-n", &GREEDY_PREFIX_Q8.to_string(), "-m"]);
+            generate.arg(model);
+            let written = process::output(&mut generate)?;
+            let written = String::from_utf8_lossy(&written).into_owned();
+            // A line ends what it writes.
+            let written = written.strip_suffix('\n').unwrap_or(&written);
+            let behind = written.strip_prefix(text.prompt.as_str());
+            text.text = Some(behind.unwrap_or(written).to_string());
+        }
+        Ok(())
+    }
+
     /// What a page is asked.
-    pub(super) fn cases(&self) -> String {
+    pub(super) fn cases(&self, share: Share) -> String {
         let text = |text: &Text| json!({ "prompt": text.prompt, "most": GREEDY_PREFIX_Q8 });
         json!({
             "roots": ROOTS,
             "refused": REFUSED.0,
-            "texts": self.texts.iter().map(text).collect::<Vec<Json>>(),
-            "sentences": self.sentences,
+            "texts": self.texts[..share.texts(self.texts.len())].iter().map(text).collect::<Vec<Json>>(),
+            "sentences": self.sentences[..share.sentences(self.sentences.len())],
         })
         .to_string()
     }
 
     /// What is wrong with the answer of a page that was told this device; prints what it took.
-    pub(super) fn judge(&self, device: &str, answer: &str) -> Vec<String> {
+    pub(super) fn judge(&self, device: &str, share: Share, answer: &str) -> Vec<String> {
         let answer: Answer = match serde_json::from_str(answer) {
             Ok(answer) => answer,
             Err(e) => return vec![format!("no answer: {e}")],
@@ -148,7 +197,7 @@ impl References {
             problems.push(format!("it ran on {}", answer.device));
         }
         self.judge_roots(&answer, &mut problems);
-        if answer.texts.len() != self.texts.len() {
+        if answer.texts.len() != share.texts(self.texts.len()) {
             problems.push(format!("{} texts", answer.texts.len()));
         }
         for (got, want) in answer.texts.iter().zip(&self.texts) {
@@ -156,8 +205,17 @@ impl References {
                 let (prompt, want) = (&want.prompt, &want.tokens);
                 problems.push(format!("{prompt:?}: {:?}, want {want:?}", got.tokens));
             }
+            if let Some(text) = want.text.as_ref().filter(|text| **text != got.text) {
+                let prompt = &want.prompt;
+                problems.push(format!(
+                    "{prompt:?}: {:?}, the command writes {text:?}",
+                    got.text
+                ));
+            }
         }
-        if answer.embeddings.len() != self.sentences.len() || self.embeddings.is_empty() {
+        if answer.embeddings.len() != share.sentences(self.sentences.len())
+            || self.embeddings.is_empty()
+        {
             problems.push(format!("{} embeddings", answer.embeddings.len()));
         }
         let of = answer.embeddings.iter().zip(&self.embeddings);
@@ -223,7 +281,9 @@ mod tests {
         assert_eq!(references.embeddings[19].len(), 384);
         assert_eq!(references.texts[0].tokens.len(), GREEDY_PREFIX_Q8);
         let right = answer(&references);
-        let judge = |device: &str, answer: &Json| references.judge(device, &answer.to_string());
+        let judge = |device: &str, answer: &Json| {
+            references.judge(device, Share::Whole, &answer.to_string())
+        };
         assert_eq!(judge("cpu", &right), [""; 0]);
         assert_eq!(judge("webgpu", &right).len(), 1);
         let changes: [fn(&mut Json); 6] = [
@@ -239,6 +299,15 @@ mod tests {
             change(&mut wrong);
             assert_eq!(judge("cpu", &wrong).len(), 1, "{wrong}");
         }
+        let mut part = right.clone();
+        part["texts"] = json!([right["texts"][0]]);
+        assert!(!judge("cpu", &part).is_empty());
+        part["embeddings"] = json!([]);
+        let part = references.judge("cpu", Share::Part, &part.to_string());
+        assert_eq!(part, [""; 0]);
+        let mut told = References::read()?;
+        told.texts[0].text = Some("another".to_string());
+        assert_eq!(told.judge("cpu", Share::Whole, &right.to_string()).len(), 1);
         let mut none = right.clone();
         none["embeddings"] = json!([]);
         assert_eq!(judge("cpu", &none).len(), 1);

@@ -175,24 +175,30 @@ pub(crate) fn adapters(
     arguments: &[String],
     config: Option<&DecoderSpec>,
 ) -> Result<Vec<ScaledAdapter>, CliError> {
-    let open = |argument: &String| {
-        // A path may hold `=` as well: what is behind the last one counts where it is a number.
-        let scaled = argument.rsplit_once('=');
-        let scaled = scaled.and_then(|(path, scale)| Some((path, scale.parse::<f64>().ok()?)));
-        let (path, scale) = scaled.unwrap_or((argument, 1.0));
-        if !scale.is_finite() {
-            let text = format!("--lora {argument}: the scale has to be a finite number");
-            return Err(CliError::Usage(text));
-        }
-        let adapter = match config {
-            Some(config) => Adapter::open(path, config),
-            None => Adapter::from_peft(path),
-        };
-        let adapter =
-            adapter.map_err(CliError::model(format!("cannot load the adapter {path}")))?;
-        Ok(ScaledAdapter::new(adapter).scaled(scale))
+    let all = arguments.iter();
+    all.map(|argument| scaled_adapter(argument, config))
+        .collect()
+}
+
+/// As [`adapters`], of one argument.
+pub(crate) fn scaled_adapter(
+    argument: &str,
+    config: Option<&DecoderSpec>,
+) -> Result<ScaledAdapter, CliError> {
+    // A path may hold `=` as well: what is behind the last one counts where it is a number.
+    let scaled = argument.rsplit_once('=');
+    let scaled = scaled.and_then(|(path, scale)| Some((path, scale.parse::<f64>().ok()?)));
+    let (path, scale) = scaled.unwrap_or((argument, 1.0));
+    if !scale.is_finite() {
+        let text = format!("--lora {argument}: the scale has to be a finite number");
+        return Err(CliError::Usage(text));
+    }
+    let adapter = match config {
+        Some(config) => Adapter::open(path, config),
+        None => Adapter::from_peft(path),
     };
-    arguments.iter().map(open).collect()
+    let adapter = adapter.map_err(CliError::model(format!("cannot load the adapter {path}")))?;
+    Ok(ScaledAdapter::new(adapter).scaled(scale))
 }
 
 /// Where tokens were drawn, the seed is said: with it they are drawn again.

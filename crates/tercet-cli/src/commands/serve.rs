@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tercet::CompileOptions;
+use tercet_models::{ModelFiles, ScaledAdapter};
 use tercet_serve::{Models, Placement, ServeOptions, Server, stop_signal};
 
-use super::generate::open_model;
+use super::generate::{open_model, scaled_adapter};
 use super::source::{bound, read_graph};
 use super::{Arithmetic, device, positive};
 use crate::error::{CliError, Outcome};
@@ -23,6 +24,10 @@ pub(crate) struct Args {
     /// the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Vec<PathBuf>,
+    /// An adapter that requests may name behind a language model's name, as `model:NAME`: a folder of PEFT or a GGUF file,
+    /// with a scale as PATH=0.5. MODEL is needed where there are several models
+    #[arg(long, value_name = "[MODEL:]NAME=PATH")]
+    lora: Vec<String>,
     /// The address to listen on: by default only this machine reaches it
     #[arg(long, default_value = "127.0.0.1", value_name = "HOST")]
     host: String,
@@ -70,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         dtype: args.dtype.dtype(),
         products: args.dtype.products(),
         context: args.context,
+        adapters: Vec::new(),
     };
     let spinner = progress::spinner("loading");
     let models = load(args, &placement, &options)?;
@@ -105,9 +111,17 @@ fn key() -> Result<Option<String>, CliError> {
 
 fn load(args: &Args, placement: &Placement, options: &ServeOptions) -> Result<Models, CliError> {
     let mut models = Models::new();
+    let adapters = Adapters::of(args)?;
+    let add = |models: &mut Models, name: &str, path: Option<&Path>| {
+        let (files, what) = open_model(path)?;
+        let placement = Placement {
+            adapters: adapters.open(name, &files, &what)?,
+            ..placement.clone()
+        };
+        Ok::<(), CliError>(models.add_model(name, files, placement, options)?)
+    };
     if args.model.is_empty() {
-        let (files, _) = open_model(None)?;
-        models.add_model(EMBEDDED, files, placement.clone(), options)?;
+        add(&mut models, EMBEDDED, None)?;
     }
     for path in &args.model {
         let name = name(path);
@@ -117,11 +131,61 @@ fn load(args: &Args, placement: &Placement, options: &ServeOptions) -> Result<Mo
             let compile = bounds.fold(CompileOptions::new(), |o, (symbol, n)| o.bound(symbol, *n));
             models.add_graph(&name, &graph, &compile, placement, options)?;
         } else {
-            let (files, _) = open_model(Some(path))?;
-            models.add_model(&name, files, placement.clone(), options)?;
+            add(&mut models, &name, Some(path))?;
         }
     }
     Ok(models)
+}
+
+/// The adapters of `--lora`: of each the model, its own name, and what is behind the `=`.
+struct Adapters<'a>(Vec<(String, &'a str, &'a str)>);
+
+impl<'a> Adapters<'a> {
+    /// # Errors
+    /// [`CliError::Usage`] where an argument has no name, or is for no model that is served.
+    fn of(args: &'a Args) -> Result<Adapters<'a>, CliError> {
+        let models: Vec<String> = match args.model.is_empty() {
+            true => vec![EMBEDDED.to_string()],
+            false => args.model.iter().map(|path| name(path)).collect(),
+        };
+        let one = |argument: &'a String| {
+            let refused = |why: String| CliError::Usage(format!("--lora {argument}: {why}"));
+            let (who, path) = argument
+                .split_once('=')
+                .ok_or_else(|| refused("expected [MODEL:]NAME=PATH".into()))?;
+            let (model, own) = match (who.rsplit_once(':'), models.as_slice()) {
+                (Some((model, own)), _) => (model.to_string(), own),
+                (None, [model]) => (model.clone(), who),
+                (None, _) => {
+                    let why = "there are several models; say whose it is, as MODEL:NAME=PATH";
+                    return Err(refused(why.into()));
+                }
+            };
+            if !models.contains(&model) {
+                let models = models.join(", ");
+                let why = format!("there is no model `{model}`; there is: {models}");
+                return Err(refused(why));
+            }
+            Ok((model, own, path))
+        };
+        let all = args.lora.iter().map(one);
+        Ok(Adapters(all.collect::<Result<_, _>>()?))
+    }
+
+    /// Those of a model, read.
+    fn open(
+        &self,
+        model: &str,
+        files: &ModelFiles,
+        what: &str,
+    ) -> Result<Vec<(String, ScaledAdapter)>, CliError> {
+        let own = self.0.iter().filter(|(of, ..)| of == model);
+        let read = |(_, name, path): &(String, &str, &str)| {
+            let config = files.decoder_spec().map_err(CliError::model(what))?;
+            Ok((name.to_string(), scaled_adapter(path, Some(&config))?))
+        };
+        own.map(read).collect()
+    }
 }
 
 /// A model is called as its file or folder, without an ending.

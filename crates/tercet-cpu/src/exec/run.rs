@@ -178,6 +178,10 @@ impl Executable for CpuExecutable {
         ))
     }
 
+    fn release_outputs(&mut self) {
+        self.last.forget();
+    }
+
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
         self.bound
             .bind(&self.program.signature, "cpu", input, tensor)

@@ -5,6 +5,7 @@
 //! half-precision weights stay as stored; the graph computes in F32 unless it is converted.
 
 mod batch;
+mod chosen;
 pub(crate) mod cross;
 mod decoder;
 mod encoder;
@@ -298,7 +299,9 @@ impl<'a> Builder<'a> {
         let tensor = self.weights.dense_f32(name, shape)?;
         match self.mode {
             Mode::Full => self.trained_param(name, tensor),
-            Mode::Frozen | Mode::Adapted(_) | Mode::Lora(_) => self.param(name, tensor),
+            Mode::Frozen | Mode::Adapted(_) | Mode::Chosen(_) | Mode::Lora(_) => {
+                self.param(name, tensor)
+            }
         }
     }
 
@@ -321,7 +324,9 @@ impl<'a> Builder<'a> {
                 let w = self.graph.transpose(w, &[1, 0])?;
                 self.graph.matmul(x, w)?
             }
-            Mode::Frozen | Mode::Adapted(_) | Mode::Lora(_) => self.product(x, name, shape)?,
+            Mode::Frozen | Mode::Adapted(_) | Mode::Chosen(_) | Mode::Lora(_) => {
+                self.product(x, name, shape)?
+            }
         };
         match bias {
             Some(bias) => {

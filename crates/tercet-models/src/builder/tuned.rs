@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tercet::{DType, Tensor, TensorType, Type, Value};
 
+use super::chosen::Choices;
 use super::{Builder, ModelError};
 use crate::adapter::rows::{Rows, to_f32};
 use crate::adapter::{Adapter, AdapterError};
@@ -85,6 +86,8 @@ pub(crate) enum Mode<'a> {
     Frozen,
     /// Projections are changed by these.
     Adapted(&'a [ScaledAdapter]),
+    /// Each row of a projection is changed by one of these, or none.
+    Chosen(Choices<'a>),
     /// All are trained, in F32.
     Full,
     /// Low-rank matrices beside projections are trained.
@@ -145,6 +148,7 @@ impl Builder<'_> {
         match self.mode {
             Mode::Frozen | Mode::Full => Ok(y),
             Mode::Adapted(adapters) => self.with_adapters(x, y, site, adapters),
+            Mode::Chosen(choices) => self.with_chosen(x, y, site, choices),
             Mode::Lora(options) if options.targets(site.module, site.layer) => {
                 self.with_trained(x, y, site, options)
             }
@@ -280,7 +284,7 @@ impl Builder<'_> {
         let met = &self.tuned.met;
         match self.mode {
             Mode::Frozen | Mode::Full => {}
-            Mode::Adapted(adapters) => {
+            Mode::Adapted(adapters) | Mode::Chosen(Choices { adapters, .. }) => {
                 for applied in adapters {
                     expect_known(&applied.adapter, met)?;
                 }

@@ -7,6 +7,7 @@ mod common;
 
 mod adapters;
 mod bert;
+mod chosen;
 mod damaged;
 mod dropout;
 mod families;

@@ -74,6 +74,9 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         self.share_output(output)
     }
 
+    /// Outputs are read into tensors of their own.
+    fn release_outputs(&mut self) {}
+
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
         self.bind_input(input, tensor)
     }

@@ -41,8 +41,8 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
 ) -> Any:
-    """A `Graph`, a `LanguageModel`, an `Encoder`, a `Classifier`, a `Recognizer` or an `OnnxModel`, as the file or folder
-    says."""
+    """A `Graph`, a `Scene`, a `LanguageModel`, an `Encoder`, a `Classifier`, a `Recognizer` or an `OnnxModel`, as the file or
+    folder says."""
 
 def train(
     model: Union[str, os.PathLike[str]],
@@ -342,3 +342,26 @@ class Trainer(Iterator[float]):
     def total(self) -> int: ...
     @property
     def notes(self) -> list[str]: ...
+    def _repr_html_(self) -> str: ...
+
+@final
+class Scene:
+    def render(
+        self,
+        size: tuple[int, int] = (800, 600),
+        *,
+        eye: Sequence[float] | None = None,
+        target: Sequence[float] | None = None,
+        up: Sequence[float] = (0.0, -1.0, 0.0),
+        fov: float = 50.0,
+        background: Sequence[float] = (0.0, 0.0, 0.0),
+    ) -> Picture:
+        """From `eye` towards `target`, or without them from where most of the scene is seen; `fov` is in degrees."""
+    def __len__(self) -> int: ...
+
+@final
+class Picture:
+    @property
+    def array(self) -> npt.NDArray[np.uint8]: ...
+    def png(self) -> bytes: ...
+    def _repr_png_(self) -> bytes: ...

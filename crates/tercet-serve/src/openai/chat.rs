@@ -32,7 +32,7 @@ pub(crate) async fn handle(
     let name = fields
         .text("model")?
         .ok_or_else(|| Refusal::bad("field `model` is missing"))?;
-    let language = app.models.language(&name)?;
+    let (language, adapter) = app.models.language(&name)?;
     let messages = messages(fields.need("messages")?)?;
     let tools = Tools::take(&mut fields, language)?;
     let mut wanted = Wanted::take(fields, Form::Chat)?;
@@ -48,7 +48,7 @@ pub(crate) async fn handle(
         ..Frame::new(Form::Chat, &name, prompt.len())
     };
     let room = language.context.saturating_sub(prompt.len());
-    let pieces = language.start(wanted.requests(&prompt, room), &app.metrics);
+    let pieces = language.start(wanted.requests(&prompt, room), adapter, &app.metrics);
     let pieces = pieces.await?;
     match wanted.stream {
         true => deliver::stream(frame, pieces).await,

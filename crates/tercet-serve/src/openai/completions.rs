@@ -29,7 +29,7 @@ pub(crate) async fn handle(
     let name = fields
         .text("model")?
         .ok_or_else(|| Refusal::bad("field `model` is missing"))?;
-    let language = app.models.language(&name)?;
+    let (language, adapter) = app.models.language(&name)?;
     let prompts = prompts(language, fields.need("prompt")?)?;
     fields.neutral(&[("suffix", &[Value::String(String::new())])])?;
     let wanted = Wanted::take(fields, Form::Completion)?;
@@ -48,7 +48,9 @@ pub(crate) async fn handle(
     let requests = prompts
         .iter()
         .flat_map(|prompt| wanted.requests(prompt, DEFAULT_TOKENS));
-    let pieces = language.start(requests.collect(), &app.metrics).await?;
+    let pieces = language
+        .start(requests.collect(), adapter, &app.metrics)
+        .await?;
     match wanted.stream {
         true => deliver::stream(frame, pieces).await,
         false => deliver::whole(&frame, pieces).await,

@@ -1,7 +1,9 @@
 //! The routes, asked by a plain client over TCP.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod adapters;
 mod clients;
+mod crowd;
 mod graphs;
 mod limits;
 mod many;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tercet::{CompileOptions, DType, Device};
-use tercet_models::{ModelFiles, Products};
+use tercet_models::{ModelFiles, Products, ScaledAdapter};
 use tercet_serve::{Models, Placement, ServeOptions, Server};
 use tokio::sync::oneshot;
 
@@ -58,6 +58,14 @@ impl Answer {
 }
 
 pub(crate) fn start(options: ServeOptions) -> Running {
+    start_adapted(options, Vec::new())
+}
+
+/// As [`start`], with adapters of the model.
+pub(crate) fn start_adapted(
+    options: ServeOptions,
+    adapters: Vec<(String, ScaledAdapter)>,
+) -> Running {
     let data = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf"
@@ -67,6 +75,7 @@ pub(crate) fn start(options: ServeOptions) -> Running {
         dtype: DType::F32,
         products: Products::Exact,
         context: Some(192),
+        adapters,
     };
     let mut models = Models::new();
     let files = ModelFiles::open(data).unwrap();
@@ -94,6 +103,7 @@ pub(crate) fn start_paths(paths: &[String], options: ServeOptions) -> Running {
         dtype: DType::F32,
         products: Products::Exact,
         context: None,
+        adapters: Vec::new(),
     };
     let mut models = Models::new();
     for path in paths {

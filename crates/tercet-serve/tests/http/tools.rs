@@ -1,5 +1,7 @@
 //! Tools, with templates that are written for the tests.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
 use tercet_serve::ServeOptions;
 
@@ -16,7 +18,10 @@ const DEAF: &str =
 
 /// A server of the tiny model with these templates: `tagged`, `object`, `deaf`.
 fn server() -> Running {
-    let scratch = std::env::temp_dir().join(format!("tercet-tools-{}", std::process::id()));
+    // Several tests of one process are here at once.
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let scratch = std::env::temp_dir().join(format!("tercet-tools-{process}-{count}"));
     let paths = [("tagged", TAGGED), ("object", OBJECT), ("deaf", DEAF)].map(|(name, template)| {
         let folder = scratch.join(name);
         std::fs::create_dir_all(&folder).unwrap();

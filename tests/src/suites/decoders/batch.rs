@@ -1,11 +1,15 @@
-//! Several sequences at once: the same bits in any company, and the greedy tokens of transformers.
+//! Several sequences at once: the same bits in any company, and the greedy tokens of transformers; each with an adapter of its
+//! own: what a model with that adapter alone computes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
-use tercet::{Device, one_line};
-use tercet_models::{BatchGenerator, BatchOptions, Happened, ModelFiles, Sequence, SequenceId};
+use tercet::{DType, Device, Tensor, TensorType, one_line};
+use tercet_models::{
+    Adapter, BatchGenerator, BatchOptions, DecoderSpec, Happened, LowRank, ModelFiles,
+    ScaledAdapter, Sequence, SequenceId,
+};
 
 use super::{CONTEXT, Failure, reference};
 use crate::{Executor, Test};
@@ -18,9 +22,21 @@ const SLOTS: usize = 3;
 type Log = Vec<(u32, Vec<u32>)>;
 
 fn generator(path: &Path, device: &Device) -> Result<BatchGenerator, Failure> {
+    adapted(path, device, Vec::new(), Vec::new())
+}
+
+/// With adapters for all sequences, and those that each chooses from.
+fn adapted(
+    path: &Path,
+    device: &Device,
+    adapters: Vec<ScaledAdapter>,
+    choices: Vec<ScaledAdapter>,
+) -> Result<BatchGenerator, Failure> {
     let decoder = ModelFiles::open(path)?.batch_decoder(|spec| BatchOptions {
         context: CONTEXT,
         chunk: CHUNK,
+        adapters,
+        choices,
         ..BatchOptions::new(spec, SLOTS)
     })?;
     Ok(decoder.generator(device)?)
@@ -84,6 +100,83 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
     }
 }
 
+/// An adapter of two projections of the first layer, of numbers that look random.
+fn adapter(spec: &DecoderSpec, rank: usize) -> Result<ScaledAdapter, Failure> {
+    let drawn = |shape: [usize; 2], seed: usize| {
+        let number = |i: usize| ((i * 7919 + seed * 104_729) % 2003) as f64 / 2003.0 - 0.5;
+        let numbers: Vec<f64> = (0..shape[0] * shape[1]).map(number).collect();
+        Tensor::from_f64s(TensorType::new(DType::F32, &shape), &numbers)
+    };
+    let mut modules = BTreeMap::new();
+    for (module, rows) in [
+        (
+            "model.layers.0.self_attn.q_proj",
+            spec.heads * spec.head_dim,
+        ),
+        ("model.layers.0.mlp.up_proj", spec.ffn),
+    ] {
+        let (a, b) = (
+            drawn([rank, spec.hidden], rank)?,
+            drawn([rows, rank], rows)?,
+        );
+        let low = LowRank::new(module, a, b, rank as f64)?;
+        modules.insert(module.to_string(), low);
+    }
+    Ok(ScaledAdapter::new(Adapter::new(modules)))
+}
+
+fn check_adapters(dir: &Path, device: &Device) -> Result<(), Failure> {
+    let spec = ModelFiles::open(dir)?.decoder_spec()?;
+    let all = vec![adapter(&spec, 2)?, adapter(&spec, 3)?];
+    let prompt = reference(dir)?.prompt;
+    let start = |batch: &mut BatchGenerator, adapter| {
+        batch.start(Sequence {
+            adapter,
+            ..Sequence::new(prompt.clone(), 6)
+        })
+    };
+    let mut batch = adapted(dir, device, Vec::new(), all.clone())?;
+    let mut alone = Vec::new();
+    for which in [None, Some(0), Some(1)] {
+        let mut logs = BTreeMap::new();
+        let id = start(&mut batch, which)?;
+        finish(&mut batch, &mut logs, usize::MAX)?;
+        let own = logs.remove(&id).ok_or("a sequence without tokens")?;
+        let adapters = which.map(|at| all[at].clone()).into_iter().collect();
+        let mut plain = adapted(dir, device, adapters, Vec::new())?;
+        let id = start(&mut plain, None)?;
+        finish(&mut plain, &mut logs, usize::MAX)?;
+        let want = &logs[&id];
+        let floats =
+            |log: &Log| -> Vec<f32> { log[0].1.iter().map(|x| f32::from_bits(*x)).collect() };
+        let (got, want) = (floats(&own), floats(want));
+        let most = want.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let apart = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
+        let apart = apart.fold(0f32, f32::max);
+        if apart > 1e-4 * most {
+            return Err(format!("adapter {which:?}: logits are {apart} off, of {most}").into());
+        }
+        alone.push(own);
+    }
+    if alone[0] == alone[1] || alone[0] == alone[2] || alone[1] == alone[2] {
+        return Err("adapters change nothing".into());
+    }
+    let mut logs = BTreeMap::new();
+    let mut ids = Vec::new();
+    for (steps, which) in [Some(1), None, Some(0)].into_iter().enumerate() {
+        ids.push((start(&mut batch, which)?, which));
+        finish(&mut batch, &mut logs, steps)?;
+    }
+    finish(&mut batch, &mut logs, usize::MAX)?;
+    match ids
+        .iter()
+        .find(|(id, which)| logs[id] != alone[which.map_or(0, |at| at + 1)])
+    {
+        Some((_, which)) => Err(format!("adapter {which:?} has other bits beside others").into()),
+        None => Ok(()),
+    }
+}
+
 /// One test for each folder.
 pub(super) fn tests(executor: &'static Executor, dirs: &[PathBuf]) -> Vec<Test> {
     let dirs = dirs.iter().filter(|dir| {
@@ -103,5 +196,20 @@ pub(super) fn tests(executor: &'static Executor, dirs: &[PathBuf]) -> Vec<Test> 
         let name = format!("decoders/batch/{name}");
         Test::variant_on(executor, name, variant, run)
     };
-    dirs.map(test).collect()
+    let tests = dirs.clone().map(test);
+    let llama = dirs.filter(|dir| dir.ends_with("llama-a"));
+    let of_adapters = llama.map(|dir| {
+        let variant = if executor.name == "cpu" { "" } else { "/more" };
+        let dir = dir.clone();
+        let run = move |device: &Device| {
+            check_adapters(&dir, device).map_err(|e| Failed::from(one_line(&*e)))
+        };
+        Test::variant_on(
+            executor,
+            "decoders/adapters/llama-a".to_string(),
+            variant,
+            run,
+        )
+    });
+    tests.chain(of_adapters).collect()
 }

@@ -5,6 +5,8 @@ use tercet::{DType, Tensor, TensorType};
 /// New tokens of a slot.
 pub(super) struct Part {
     pub(super) slot: usize,
+    /// Of the slot's sequence, its place among those to choose from.
+    pub(super) adapter: Option<usize>,
     /// The position of the first.
     pub(super) start: usize,
     pub(super) tokens: Vec<u32>,
@@ -40,12 +42,13 @@ impl Rows<'_> {
     }
 }
 
-/// The inputs of the graph with their names: [`COMMON`], then [`OF_SLOT`] for each slot where it has these.
+/// The inputs of the graph with their names: [`COMMON`], then [`OF_SLOT`] for each slot where it has these, or [`ADAPTERS`].
 pub(super) struct Inputs {
     names: Vec<String>,
     tensors: Vec<Tensor>,
     slots: usize,
     context: usize,
+    have_adapters: bool,
 }
 
 const COMMON: [&str; 12] = [
@@ -63,16 +66,23 @@ const COMMON: [&str; 12] = [
     "prompt.seen",
 ];
 const OF_SLOT: [&str; 2] = ["rows", "start"];
+/// Of models whose sequences choose an adapter; none of these has rows apart.
+const ADAPTERS: &str = "adapters";
 
 impl Inputs {
-    /// Those of so many slots of this context, with their rows apart if the graph asks for them.
-    pub(super) fn new([slots, context]: [usize; 2], are_apart: bool) -> Inputs {
+    /// Those of so many slots of this context, with their rows apart if the graph asks for them, and their adapters.
+    pub(super) fn new(
+        [slots, context]: [usize; 2],
+        are_apart: bool,
+        have_adapters: bool,
+    ) -> Inputs {
         let apart = if are_apart { slots } else { 0 };
         let of_slots = (0..apart).flat_map(|k| OF_SLOT.map(|name| format!("{name}.{k}")));
         let names: Vec<String> = COMMON
             .map(String::from)
             .into_iter()
             .chain(of_slots)
+            .chain(have_adapters.then(|| ADAPTERS.to_string()))
             .collect();
         let tensors = names.iter().map(|_| {
             Tensor::zeros(TensorType::new(DType::I32, &[0]))
@@ -83,6 +93,7 @@ impl Inputs {
             names,
             slots,
             context,
+            have_adapters,
         }
     }
 
@@ -135,7 +146,17 @@ impl Inputs {
         self.write(9, &[4], &[slot as i32, 0, 0, 0]);
         self.write(10, &[], &[seen as i32]);
         self.write(11, &[seen], &vec![0; seen]);
-        self.fill_apart(parts);
+        match self.have_adapters {
+            true => {
+                let own = parts.iter().flat_map(|part| {
+                    let adapter = part.adapter.map_or(0, |at| at as i32 + 1);
+                    std::iter::repeat_n(adapter, part.tokens.len())
+                });
+                let own: Vec<i32> = own.chain(std::iter::repeat_n(0, idle)).collect();
+                self.write(COMMON.len(), &[all], &own);
+            }
+            false => self.fill_apart(parts),
+        }
     }
 
     /// The rows of each slot, where they are computed by themselves.

@@ -47,6 +47,8 @@ pub struct BatchGenerator {
     context: usize,
     chunk: usize,
     vocab: usize,
+    /// How many adapters sequences choose from.
+    choices: usize,
     slots: Vec<Slot>,
     inputs: Inputs,
     outputs: Vec<Tensor>,
@@ -79,8 +81,13 @@ impl BatchGenerator {
             context: options.context,
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
+            choices: options.choices.len(),
             slots: (0..options.slots).map(|_| Slot::default()).collect(),
-            inputs: Inputs::new([options.slots, options.context], has_rows_apart(config)),
+            inputs: Inputs::new(
+                [options.slots, options.context],
+                has_rows_apart(config),
+                !options.choices.is_empty(),
+            ),
             outputs: Vec::new(),
             started: 0,
             was_prompt: false,
@@ -129,6 +136,12 @@ impl BatchGenerator {
         if let Some(&token) = prompt.find(|&&token| token as usize >= vocab) {
             return Err(ModelError::Token { token, vocab });
         }
+        if let Some(at) = sequence.adapter.filter(|at| *at >= self.choices) {
+            return Err(ModelError::Unsupported(format!(
+                "a sequence asks for the adapter at {at}; the model was compiled with {}",
+                self.choices
+            )));
+        }
         sequence.sampling.check(vocab)
     }
 
@@ -136,7 +149,8 @@ impl BatchGenerator {
     ///
     /// # Errors
     /// [`ModelError::NoSlot`] when there is none; [`ModelError::NoTokens`], [`ModelError::Context`] and
-    /// [`ModelError::Token`] of the prompt, [`ModelError::Unsupported`] and [`ModelError::Token`] of how tokens are chosen.
+    /// [`ModelError::Token`] of the prompt, [`ModelError::Unsupported`] and [`ModelError::Token`] of how tokens are chosen, and
+    /// the former of an adapter that the model was not compiled with.
     pub fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError> {
         self.check(&sequence)?;
         let chunk = self.chunk;
@@ -144,20 +158,21 @@ impl BatchGenerator {
         let free = slots.filter(|(_, slot)| slot.text.is_none());
         // From a state nothing can be taken back.
         let has_states = self.has_states;
-        let same = |slot: &Slot, prompt: &[u32]| match has_states {
+        let same = |slot: &Slot| match has_states {
             true => 0,
-            false => slot.same(prompt, chunk),
+            false => slot.same(&sequence, chunk),
         };
-        let best = free.max_by_key(|(_, slot)| (same(slot, &sequence.prompt), Reverse(slot.whole)));
+        let best = free.max_by_key(|(_, slot)| (same(slot), Reverse(slot.whole)));
         let Some((at, _)) = best else {
             let slots = self.slots.len();
             return Err(ModelError::NoSlot { slots });
         };
         self.started += 1;
         let id = SequenceId(self.started);
+        let same = same(&self.slots[at]);
         let slot = &mut self.slots[at];
-        let same = same(slot, &sequence.prompt);
         slot.cut(same);
+        slot.adapter = sequence.adapter;
         slot.text = Some(Text::new(id, sequence));
         Ok(id)
     }
@@ -239,6 +254,7 @@ impl BatchGenerator {
         let (id, is_last) = (text.id, end == text.prompt.len());
         let part = Part {
             slot: at,
+            adapter: slot.adapter,
             start,
             tokens: text.prompt[start..end].to_vec(),
         };
@@ -277,6 +293,7 @@ impl BatchGenerator {
             on_host |= text.is_on_host();
             parts.push(Part {
                 slot: at,
+                adapter: slot.adapter,
                 start: slot.cached.len(),
                 tokens: vec![token],
             });

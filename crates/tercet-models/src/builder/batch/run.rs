@@ -72,6 +72,7 @@ impl BatchGenerator {
             for (i, tokens) in cached.chunks(self.chunk).enumerate() {
                 let part = Part {
                     slot,
+                    adapter: self.slots[slot].adapter,
                     start: i * self.chunk,
                     tokens: tokens.to_vec(),
                 };

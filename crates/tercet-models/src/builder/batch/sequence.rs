@@ -18,6 +18,8 @@ pub struct Sequence {
     pub seed: u64,
     /// Which tokens it may have.
     pub constraint: Option<Box<dyn Constraint>>,
+    /// Which of [`BatchOptions::choices`](crate::BatchOptions::choices) changes the model, by its place; none for the model itself.
+    pub adapter: Option<usize>,
 }
 
 impl Sequence {
@@ -30,6 +32,7 @@ impl Sequence {
             sampling: SamplingOptions::default(),
             seed: 0,
             constraint: None,
+            adapter: None,
         }
     }
 }
@@ -67,13 +70,19 @@ pub(super) struct Slot {
     pub(super) cached: Vec<u32>,
     /// How many of these were computed in whole parts of prompts, from the first on.
     pub(super) whole: usize,
+    /// The adapter that they were computed with.
+    pub(super) adapter: Option<usize>,
     /// The sequence.
     pub(super) text: Option<Text>,
 }
 
 impl Slot {
-    /// How many tokens of a prompt need not be computed here, in whole parts: never the last one, whose logits are wanted.
-    pub(super) fn same(&self, prompt: &[u32], chunk: usize) -> usize {
+    /// How many tokens of a sequence's prompt need not be computed here, in whole parts: never the last one, whose logits are wanted.
+    pub(super) fn same(&self, sequence: &Sequence, chunk: usize) -> usize {
+        if self.adapter != sequence.adapter {
+            return 0;
+        }
+        let prompt = &sequence.prompt;
         let held = &self.cached[..self.whole.min(self.cached.len())];
         let pairs = held.iter().zip(&prompt[..prompt.len().saturating_sub(1)]);
         let same = pairs.take_while(|(a, b)| a == b).count();
@@ -120,6 +129,7 @@ impl Text {
             sampling,
             seed,
             constraint,
+            adapter: _,
         } = sequence;
         Text {
             id,

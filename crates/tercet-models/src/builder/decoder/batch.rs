@@ -21,6 +21,7 @@
 //! | `prompt.start` | `[4]` | `[slot, 0, 0, 0]` |
 //! | `prompt.kv_len` | `[]` | positions of that slot filled after this run |
 //! | `prompt.seen` | `[c]` | nothing; there are as many of these positions |
+//! | `adapters` | `[n]` | which adapter each row has, from 1; 0 for none; where there are [`BatchOptions::choices`] |
 //!
 //! and where layers remember otherwise or choose experts, for each slot `K`
 //!
@@ -37,6 +38,7 @@ use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor,
 
 use super::layer::{Attend, Shared, Slot, SlotRows, rope_tables};
 use super::{Rounded, Sampling, check_context, logits, rounded_to};
+use crate::builder::chosen::{Choices, MOST_CHOICES};
 use crate::builder::tuned::{Mode, ScaledAdapter};
 use crate::builder::{BatchGenerator, Builder, Model, ModelError, Products, Weights};
 use crate::config::decoder::DecoderSpec;
@@ -62,6 +64,9 @@ pub struct BatchOptions {
     pub products: Products,
     /// Adapters that change the projections, all at once and for all sequences; none by default.
     pub adapters: Vec<ScaledAdapter>,
+    /// Adapters of which each sequence has one or none ([`Sequence::adapter`](crate::Sequence::adapter)), at most 64 and not
+    /// beside the others; none by default. Not of models with experts or with states beside caches.
+    pub choices: Vec<ScaledAdapter>,
 }
 
 impl BatchOptions {
@@ -75,6 +80,7 @@ impl BatchOptions {
             dtype: DType::F32,
             products: Products::Exact,
             adapters: Vec::new(),
+            choices: Vec::new(),
         }
     }
 }
@@ -117,6 +123,7 @@ impl BatchDecoder {
             )));
         }
         check_context(config, context)?;
+        check_choices(config, &options)?;
         let b = Builder::new(weights, dtype).of_decoder(config);
         let mut b = b.in_mode(Mode::Adapted(&options.adapters));
         let mut input =
@@ -129,6 +136,10 @@ impl BatchDecoder {
         // Read by nothing: it says how many.
         input("idle", [idle.clone()].into())?;
         let of_rows = slot_rows(&mut input, slots, &len)?;
+        let adapters = match options.choices.is_empty() {
+            true => None,
+            false => Some(input("adapters", [len.clone()].into())?),
+        };
         let apart = if has_rows_apart(config) { slots } else { 0 };
         let inputs = (0..apart).map(|slot| {
             Ok(Slot {
@@ -137,6 +148,10 @@ impl BatchDecoder {
             })
         });
         let inputs = inputs.collect::<Result<Vec<Slot>, OpError>>()?;
+        if let Some(of_row) = adapters {
+            let adapters = &options.choices;
+            b = b.in_mode(Mode::Chosen(Choices { adapters, of_row }));
+        }
         let origin = Tensor::from_slice(&[4], &[0i32; 4]);
         let origin = origin.expect("invariant: four numbers fit memory");
         let ropes = rope_tables(&mut b, config, context, positions)?;
@@ -154,15 +169,7 @@ impl BatchDecoder {
             len,
         };
         let logits = logits(&mut b, config, &shared, [tokens, positions, rows])?;
-        let greedy = SampleOptions {
-            top_k: Sampling::GREEDY.top_k,
-            top_p: Sampling::GREEDY.top_p,
-            temperature: Sampling::GREEDY.temperature,
-        };
-        let next = b.graph.sample(logits, greedy, Sampling::GREEDY.seed)?;
-        b.graph.output("next", next)?;
-        let sums = b.graph.reduce_sum(logits, &[1], false)?;
-        b.graph.output("sums", sums)?;
+        outputs_beside(&mut b, logits)?;
         let model = b.finish().with_precision(dtype)?;
         Ok(BatchDecoder {
             model,
@@ -243,6 +250,39 @@ impl BatchDecoder {
             self,
         ))
     }
+}
+
+/// The outputs `next` and `sums` of logits.
+fn outputs_beside(b: &mut Builder<'_>, logits: Value) -> Result<(), ModelError> {
+    let greedy = SampleOptions {
+        top_k: Sampling::GREEDY.top_k,
+        top_p: Sampling::GREEDY.top_p,
+        temperature: Sampling::GREEDY.temperature,
+    };
+    let next = b.graph.sample(logits, greedy, Sampling::GREEDY.seed)?;
+    b.graph.output("next", next)?;
+    let sums = b.graph.reduce_sum(logits, &[1], false)?;
+    b.graph.output("sums", sums)?;
+    Ok(())
+}
+
+/// Refuses adapters to choose from where rows are not all that projections see.
+fn check_choices(config: &DecoderSpec, options: &BatchOptions) -> Result<(), ModelError> {
+    let count = options.choices.len();
+    let refused = match count {
+        0 => return Ok(()),
+        _ if count > MOST_CHOICES => {
+            format!("{count} adapters to choose from; at most {MOST_CHOICES} are possible")
+        }
+        _ if !options.adapters.is_empty() => {
+            "adapters for all sequences beside adapters to choose from; merge the former into the model".into()
+        }
+        _ if has_rows_apart(config) => {
+            "adapters to choose from for a model with experts or states: its rows are computed apart; merge an adapter into the model".into()
+        }
+        _ => return Ok(()),
+    };
+    Err(ModelError::Unsupported(refused))
 }
 
 /// The inputs that say which rows are whose.

@@ -265,6 +265,7 @@ fn logits(
         x = layer(b, config, shared, at, x)?;
     }
     let x = b.graph.gather(x, rows, 0)?;
+    b.only_rows(rows)?;
     let x = norm(b, config, Part::FinalNorm, 0, x)?;
     let logits = head(b, config, x)?;
     b.check_tuned()?;

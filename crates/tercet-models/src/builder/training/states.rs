@@ -50,7 +50,7 @@ pub(super) fn with_states(
     };
     let graph = old.rebuilt(of_head)?;
     let tuned = match b.mode {
-        Mode::Frozen | Mode::Adapted(_) | Mode::Full => super::Tuned::Full,
+        Mode::Frozen | Mode::Adapted(_) | Mode::Chosen(_) | Mode::Full => super::Tuned::Full,
         Mode::Lora(options) => super::Tuned::Lora {
             sites: b.tuned.sites,
             alpha: options.alpha,

@@ -1,0 +1,146 @@
+//! Scenes of 3-D Gaussians, and the pictures that are drawn of them.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use tercet::{DType, Device, Tensor, TensorType};
+use tercet_models::splat::{Frame, LookAt, Scene, SplatCamera, SplatError, SplatRenderer};
+
+use crate::array;
+use crate::errors;
+
+/// A scene on a device.
+#[pyclass(name = "Scene", module = "tercet", frozen)]
+pub(crate) struct PyScene {
+    scene: Scene,
+    device: Device,
+    /// Compiled for pictures of the size drawn last.
+    renderer: Mutex<Option<([usize; 2], SplatRenderer)>>,
+}
+
+impl PyScene {
+    pub(crate) fn open(path: &Path, device: Device) -> Result<PyScene, SplatError> {
+        Ok(PyScene {
+            scene: Scene::open(path)?,
+            device,
+            renderer: Mutex::new(None),
+        })
+    }
+
+    fn draw(&self, camera: &SplatCamera, background: [f32; 3]) -> Result<Frame, SplatError> {
+        // A picture that panicked is a bug of the engine; the renderer is as after a failed run.
+        let mut last = self.renderer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, renderer) = match last.take() {
+            Some((size, renderer)) if size == camera.image => last.insert((size, renderer)),
+            // The memory of the other size goes first.
+            Some(_) | None => {
+                let renderer = SplatRenderer::new(&self.device, &self.scene, camera.image)?;
+                last.insert((camera.image, renderer))
+            }
+        };
+        renderer.draw(camera, background)
+    }
+}
+
+#[pymethods]
+impl PyScene {
+    /// Draws the scene: from `eye` towards `target`, or without them from where most of it is seen. `size` is width and
+    /// height in pixels, `fov` the angle from top to bottom in degrees, `background` red, green and blue from 0 to 1.
+    #[pyo3(signature = (size=(800, 600), *, eye=None, target=None, up=[0.0, -1.0, 0.0], fov=50.0, background=[0.0; 3]))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn render(
+        &self,
+        py: Python<'_>,
+        size: (usize, usize),
+        eye: Option<[f64; 3]>,
+        target: Option<[f64; 3]>,
+        up: [f64; 3],
+        fov: f64,
+        background: [f32; 3],
+    ) -> PyResult<PyPicture> {
+        let image = [size.0, size.1];
+        if !background.iter().all(|x| (0.0..=1.0).contains(x)) {
+            let message = format!("background is {background:?}; expected numbers from 0 to 1");
+            return Err(PyValueError::new_err(message));
+        }
+        let camera = match (eye, target) {
+            (Some(eye), Some(target)) => {
+                let look = LookAt {
+                    eye,
+                    target,
+                    up,
+                    fov,
+                };
+                SplatCamera::look_at(&look, image)
+            }
+            (None, None) => SplatCamera::before(&self.scene, image, fov),
+            _ => {
+                let message = "eye and target are given together, or neither";
+                return Err(PyValueError::new_err(message));
+            }
+        };
+        let camera = camera.map_err(errors::model)?;
+        let frame = py.detach(|| self.draw(&camera, background));
+        Ok(PyPicture {
+            frame: frame.map_err(errors::model)?,
+        })
+    }
+
+    fn __len__(&self) -> usize {
+        self.scene.len()
+    }
+
+    fn __repr__(&self) -> String {
+        let splats = tercet::counted(self.scene.len(), "splat", "splats");
+        format!("<tercet.Scene: {splats} on {}>", self.device.name())
+    }
+}
+
+/// A picture; notebooks show it.
+#[pyclass(name = "Picture", module = "tercet", frozen)]
+pub(crate) struct PyPicture {
+    frame: Frame,
+}
+
+#[pymethods]
+impl PyPicture {
+    /// Red, green and blue, uint8 of shape (height, width, 3).
+    #[getter]
+    fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let [width, height] = self.frame.image;
+        let ty = TensorType::new(DType::U8, &[height, width, 3]);
+        let tensor = Tensor::from_bytes(ty, &self.frame.to_rgb8());
+        array::to_numpy(py, tensor.map_err(errors::tensor)?)
+    }
+
+    /// The picture as a PNG file.
+    fn png<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| encoded(&self.frame));
+        let bytes = bytes.map_err(|e| errors::raise::<errors::TensorError>(&e))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn _repr_png_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.png(py)
+    }
+
+    fn __repr__(&self) -> String {
+        let [width, height] = self.frame.image;
+        format!("<tercet.Picture: {width} x {height} pixels>")
+    }
+}
+
+fn encoded(frame: &Frame) -> Result<Vec<u8>, png::EncodingError> {
+    let [width, height] = frame.image.map(|n| n as u32);
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&frame.to_rgb8())?;
+    writer.finish()?;
+    Ok(bytes)
+}
