@@ -4,7 +4,7 @@ use tercet::Device;
 
 use super::super::ModelError;
 use super::Encoder;
-use super::runner::{Longer, Runner, Tokens, tokens};
+use super::runner::{Longer, Runner, Tokens, all_tokens};
 use crate::tokenizer::Tokenizer;
 use crate::waits::{Waits, now};
 
@@ -218,10 +218,8 @@ impl Classifier {
         &self,
         texts: impl Iterator<Item = (&'t str, Option<&'t str>)>,
     ) -> Result<Vec<Tokens>, crate::Error> {
-        let limit = |at| (at, self.most, self.longer);
-        let own = texts.enumerate();
-        own.map(|(at, text)| tokens(&self.tokenizer, text, limit(at)))
-            .collect()
+        let texts: Vec<(&str, Option<&str>)> = texts.collect();
+        all_tokens(&self.tokenizer, &texts, (self.most, self.longer))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Batches of texts through a compiled encoder.
 
+use rayon::prelude::*;
 use tercet::{DType, Device, Executable, Tensor, TensorType, Wanted};
 
 use super::super::ModelError;
@@ -26,22 +27,36 @@ pub(super) enum Longer {
     Cut,
 }
 
+/// The tokens of texts, or of pairs of them, of at most `most` tokens; cores share the work.
+pub(super) fn all_tokens<T: AsRef<str> + Sync>(
+    tokenizer: &Tokenizer,
+    texts: &[(T, Option<T>)],
+    (most, longer): (usize, Longer),
+) -> Result<Vec<Tokens>, crate::Error> {
+    let own = texts.par_iter().enumerate().map(|(at, (text, pair))| {
+        let text = (text.as_ref(), pair.as_ref().map(T::as_ref));
+        tokens(tokenizer, text, (at, most, longer))
+    });
+    // The first error is that of the first text.
+    let all: Vec<Result<Tokens, crate::Error>> = own.collect();
+    all.into_iter().collect()
+}
+
 /// The tokens of a text, or of a pair of them; `at` is its place among the others.
-pub(super) fn tokens(
+fn tokens(
     tokenizer: &Tokenizer,
     (text, pair): (&str, Option<&str>),
     (at, most, longer): (usize, usize, Longer),
 ) -> Result<Tokens, crate::Error> {
-    let row = tokenizer.encode_row(text, pair, None)?;
-    let tokens = row.ids.len();
-    let row = match (tokens > most, longer) {
-        (false, _) => row,
-        (true, Longer::Cut) => tokenizer.encode_row(text, pair, Some(most))?,
-        (true, Longer::Refused) => {
-            let text = at + 1;
-            return Err(ModelError::TextTooLong { text, tokens, most }.into());
-        }
+    let row = match longer {
+        Longer::Cut => tokenizer.encode_row(text, pair, Some(most))?,
+        Longer::Refused => tokenizer.encode_row(text, pair, None)?,
     };
+    let tokens = row.ids.len();
+    if tokens > most {
+        let text = at + 1;
+        return Err(ModelError::TextTooLong { text, tokens, most }.into());
+    }
     if row.ids.is_empty() {
         return Err(ModelError::NoTokens.into());
     }
