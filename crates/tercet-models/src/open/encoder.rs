@@ -2,7 +2,7 @@
 
 use tercet::{DType, Device};
 
-use super::{Family, ModelFiles};
+use super::{Family, ModelFiles, gguf};
 use crate::builder::{Classifier, Embedder, Encoder, EncoderOutput, ModelError};
 use crate::config::EncoderSpec;
 use crate::error::Error;
@@ -64,14 +64,14 @@ impl EncoderOptions {
 }
 
 impl ModelFiles {
-    /// The folder that encoders, models of pictures and speech recognizers are read from.
+    /// The folder that models of classes, of pictures and speech recognizers are read from.
     pub(super) fn folder(&self) -> Result<&HfFolder, Error> {
         match self {
             ModelFiles::Gguf(gguf) => {
                 let name = gguf.metadata().get_str("general.architecture")?;
                 Err(Error::Architecture {
                     name: format!(
-                        "{} in GGUF as an encoder or speech recognizer",
+                        "{} in GGUF as a model of classes, pictures or speech",
                         crate::gguf::clip(name)
                     ),
                 })
@@ -85,16 +85,30 @@ impl ModelFiles {
     /// # Errors
     /// [`Error`] when it is not one, or a field is not supported.
     pub fn encoder_spec(&self) -> Result<EncoderSpec, Error> {
-        Ok(self.folder()?.encoder_spec()?)
+        match self {
+            ModelFiles::Gguf(gguf) => Ok(EncoderSpec::from_gguf(gguf)?),
+            ModelFiles::Hf(folder) => Ok(folder.encoder_spec()?),
+        }
     }
 
-    /// Pooling, modules, prompts and limits of a sentence encoder, as its folder says; the mean, normalized, where it says
-    /// nothing.
+    /// Pooling, modules, prompts and limits of a sentence encoder, as its folder or GGUF file says; the mean, normalized,
+    /// where it says nothing.
     ///
     /// # Errors
-    /// [`Error`] of the folder's files.
+    /// [`Error`] of the folder's files, or of the metadata.
     pub fn sentence(&self) -> Result<SentenceFolder, Error> {
-        Ok(self.folder()?.sentence()?)
+        match self {
+            ModelFiles::Gguf(gguf) => gguf::sentence(gguf),
+            ModelFiles::Hf(folder) => Ok(folder.sentence()?),
+        }
+    }
+
+    /// Whether the files say how a decoder embeds.
+    fn embeds(&self) -> Result<bool, Error> {
+        match self {
+            ModelFiles::Gguf(gguf) => Ok(gguf::embeds(gguf)?),
+            ModelFiles::Hf(folder) => Ok(folder.has_modules()),
+        }
     }
 
     /// The graph of a text encoder, computed in `dtype`. Vectors must be pooled as the folder says ([`Self::sentence`]), if
@@ -115,9 +129,8 @@ impl ModelFiles {
         match (self.family()?, output) {
             (Family::Decoder, EncoderOutput::Embedding(_) | EncoderOutput::Hidden) => {
                 let spec = self.decoder_spec()?;
-                if !spec.bidirectional && !self.folder()?.has_modules() {
-                    let reason =
-                        "a decoder whose folder has no modules.json is no sentence encoder";
+                if !spec.bidirectional && !self.embeds()? {
+                    let reason = "a decoder whose folder has no modules.json, or whose file no pooling, is no sentence encoder";
                     return Err(ModelError::Unsupported(reason.into()).into());
                 }
                 Ok(Encoder::of_decoder(&spec, &weights, output, dtype)?)
