@@ -133,7 +133,7 @@ impl ModelFiles {
     /// [`Error`] when it is missing or of a kind that is not supported.
     pub fn tokenizer(&self) -> Result<Tokenizer, Error> {
         match self {
-            ModelFiles::Gguf(gguf) => Ok(Tokenizer::from_gguf(gguf)?),
+            ModelFiles::Gguf(gguf) => gguf::tokenizer(gguf),
             ModelFiles::Hf(folder) => Ok(folder.tokenizer()?),
         }
     }

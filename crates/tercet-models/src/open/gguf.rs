@@ -4,9 +4,11 @@ use crate::builder::{
     DenseModule, ModelError, PoolingMode, SentenceModule, SentenceModules, Weights,
 };
 use crate::config::decoder::DENSE_OF_GGUF;
+use crate::config::encoder::is_encoder;
 use crate::error::Error;
 use crate::gguf::{Gguf, GgufError};
 use crate::hf::{Prompts, SentenceFolder};
+use crate::tokenizer::Tokenizer;
 
 /// The numbers of `<architecture>.pooling_type`, from 0: no pooling, and last a head that ranks.
 const POOLINGS: [Option<PoolingMode>; 5] = [
@@ -107,6 +109,41 @@ fn dense(gguf: &Gguf, name: &str) -> Result<Option<DenseModule>, Error> {
         bias: None,
         activation: None,
     }))
+}
+
+/// The tokenizer of an encoder. Byte-level BPE of encoders puts the class token before a text and the separator behind it,
+/// which files need not say.
+///
+/// # Errors
+/// [`Error`] of the vocabulary.
+pub(super) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
+    let mut tokenizer = Tokenizer::from_gguf(gguf)?;
+    let meta = gguf.metadata();
+    let encoder = is_encoder(meta.get_str("general.architecture")?);
+    if !encoder || meta.get_str("tokenizer.ggml.model")? != "gpt2" {
+        return Ok(tokenizer);
+    }
+    let refused = |keys: &[&str]| -> Result<bool, GgufError> {
+        let mut said = false;
+        for key in keys {
+            said |= meta.opt_bool(&format!("tokenizer.ggml.{key}"))? == Some(false);
+        }
+        Ok(said)
+    };
+    let first = |keys: [&str; 2]| -> Result<Option<u32>, GgufError> {
+        let [one, other] = keys.map(|key| meta.opt_u32(&format!("tokenizer.ggml.{key}")));
+        Ok(one?.or(other?))
+    };
+    let bos = first(["cls_token_id", "bos_token_id"])?;
+    if let (Some(bos), false) = (bos, refused(&["add_bos_token"])?) {
+        tokenizer = tokenizer.with_bos(bos)?;
+    }
+    // The key is spelled like this.
+    let eos = first(["seperator_token_id", "eos_token_id"])?;
+    if let (Some(eos), false) = (eos, refused(&["add_eos_token", "add_sep_token"])?) {
+        tokenizer = tokenizer.with_eos(eos)?;
+    }
+    Ok(tokenizer)
 }
 
 /// Whether a file of a decoder is meant to embed.
