@@ -50,11 +50,16 @@ impl Models {
         options: &ServeOptions,
     ) -> Result<(), ServeError> {
         self.check(name)?;
-        let family = files.family().map_err(|source| ServeError::Model {
+        let failed = |source| ServeError::Model {
             name: name.to_string(),
             source,
-        })?;
+        };
+        let family = files.family().map_err(failed)?;
+        let embeds = files.embeds_texts().map_err(failed)?;
         let model = match family {
+            Family::Decoder if embeds => {
+                Model::Encoder(Encoder::load(name, &files, &placement, options)?)
+            }
             Family::Decoder => Model::Language(Language::load(name, files, placement, options)?),
             Family::Vision => {
                 let reason = "models of pictures are not served; `tercet embed` and `tercet classify` run them";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{DType, Device, Tensor, one_line};
-use tercet_models::{Encoder, EncoderOptions, EncoderOutput, ModelFiles, Prompt};
+use tercet_models::{Encoder, EncoderOptions, EncoderOutput, Entity, ModelFiles, Prompt};
 
 use crate::{Test, data, executors};
 
@@ -176,6 +176,14 @@ fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Fa
             dims: case["dims"].as_u64().map(|n| n as usize),
             ..EncoderOptions::default()
         };
+        if let Some(want) = case["entities"].as_array() {
+            let mut classifier = files.classifier(device, &options)?;
+            let found = classifier.entities(&texts, &mut |_| true)?;
+            for ((text, found), want) in texts.iter().zip(&found).zip(want) {
+                check_entities(text, found, want)?;
+            }
+            continue;
+        }
         let rows: Vec<Vec<f32>> = match case["query"].as_str() {
             Some(query) => {
                 let mut reranker = files.reranker(device, &options)?;
@@ -189,6 +197,25 @@ fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Fa
         };
         let got: Vec<f64> = rows.iter().flatten().map(|x| f64::from(*x)).collect();
         near(&case["prompt"].to_string(), &got, &numbers(&case["want"]))?;
+    }
+    Ok(())
+}
+
+fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), Failure> {
+    let shown = |entity: &Entity| format!("{} {:?}", entity.name, entity.span);
+    // All texts are ASCII: characters are bytes.
+    let told = |json: &Json| format!("{} {}..{}", json["name"].as_str().unwrap_or(""), json["start"], json["end"]);
+    let got: Vec<String> = found.iter().map(shown).collect();
+    let wanted: Vec<String> = want.as_array().into_iter().flatten().map(told).collect();
+    if got != wanted {
+        return Err(format!("{text}: {got:?}, want {wanted:?}").into());
+    }
+    let scores = want.as_array().into_iter().flatten().map(|json| json["score"].as_f64());
+    for (entity, want) in found.iter().zip(scores) {
+        let want = want.ok_or("no score")?;
+        if (f64::from(entity.score) - want).abs() > 1e-5 {
+            return Err(format!("{text}: {entity:?}, want a score of {want}").into());
+        }
     }
     Ok(())
 }

@@ -103,10 +103,34 @@ impl ModelFiles {
         }
     }
 
-    /// Whether the files say how a decoder embeds.
-    fn embeds(&self) -> Result<bool, Error> {
+    /// Whether this is a model that embeds texts rather than writing some: an encoder, or a decoder whose files say how its
+    /// states are pooled or whose tokens see both ways.
+    ///
+    /// # Errors
+    /// [`Error`] of the files or the configuration.
+    pub fn embeds_texts(&self) -> Result<bool, Error> {
+        match self.family()? {
+            Family::Encoder => Ok(true),
+            Family::Decoder => Ok(self.pools()? || self.decoder_spec()?.bidirectional),
+            Family::Vision | Family::TextToText | Family::Speech => Ok(false),
+        }
+    }
+
+    /// Positions of a model that embeds texts.
+    ///
+    /// # Errors
+    /// [`Error`] of the configuration.
+    pub fn text_positions(&self) -> Result<usize, Error> {
+        match self.family()? {
+            Family::Decoder => Ok(self.decoder_spec()?.context),
+            _ => Ok(self.encoder_spec()?.context),
+        }
+    }
+
+    /// Whether the files say how a decoder's states are pooled.
+    fn pools(&self) -> Result<bool, Error> {
         match self {
-            ModelFiles::Gguf(gguf) => Ok(gguf::embeds(gguf)?),
+            ModelFiles::Gguf(gguf) => Ok(gguf::pools(gguf)?),
             ModelFiles::Hf(folder) => Ok(folder.has_modules()),
         }
     }
@@ -129,7 +153,7 @@ impl ModelFiles {
         match (self.family()?, output) {
             (Family::Decoder, EncoderOutput::Embedding(_) | EncoderOutput::Hidden) => {
                 let spec = self.decoder_spec()?;
-                if !spec.bidirectional && !self.embeds()? {
+                if !spec.bidirectional && !self.pools()? {
                     let reason = "a decoder whose folder has no modules.json, or whose file no pooling, is no sentence encoder";
                     return Err(ModelError::Unsupported(reason.into()).into());
                 }

@@ -146,11 +146,11 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
     Ok(tokenizer)
 }
 
-/// Whether a file of a decoder is meant to embed.
+/// Whether a file states a pooling.
 ///
 /// # Errors
 /// [`GgufError`] of a value of another type.
-pub(super) fn embeds(gguf: &Gguf) -> Result<bool, GgufError> {
+pub(super) fn pools(gguf: &Gguf) -> Result<bool, GgufError> {
     let meta = gguf.metadata();
     let key = format!("{}.pooling_type", meta.get_str("general.architecture")?);
     Ok(meta.opt_u32(&key)?.is_some_and(|kind| kind != 0))

@@ -20,6 +20,7 @@ mod relative;
 mod runner;
 mod seen;
 mod sentence;
+mod words;
 
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Type, Value};
 
@@ -34,6 +35,7 @@ pub(crate) use relative::causal_bias;
 pub(crate) use sentence::token;
 pub use sentence::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 pub(crate) use sentence::{mean, mean_normalized};
+pub use words::Entity;
 
 /// What becomes of the hidden states of a text.
 #[derive(Clone, Debug)]
