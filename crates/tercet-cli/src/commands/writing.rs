@@ -158,6 +158,11 @@ impl Loading {
         self.dtype.dtype()
     }
 
+    /// What its rows may be rounded to.
+    pub(super) fn products(&self) -> tercet_models::Products {
+        self.dtype.products()
+    }
+
     /// The family of a model that does not write texts of its own; `None` for one that does, or that cannot be told.
     pub(super) fn family_of_encoders(&self) -> Result<Option<Family>, CliError> {
         let (files, _) = open_model(self.model.as_deref())?;

@@ -3,7 +3,7 @@
 use tercet::{DType, Device};
 
 use super::{Family, ModelFiles, gguf};
-use crate::builder::{Classifier, Embedder, Encoder, EncoderOutput, ModelError};
+use crate::builder::{Classifier, Embedder, Encoder, EncoderOutput, ModelError, Products};
 use crate::config::EncoderSpec;
 use crate::error::Error;
 use crate::hf::{ClassHead, HfFolder, SentenceFolder};
@@ -26,6 +26,9 @@ pub enum Prompt {
 pub struct EncoderOptions {
     /// The float dtype to compute in.
     pub dtype: DType,
+    /// What rows of texts are rounded to on their way into products with packed weights or weights of 16 bits, where `dtype`
+    /// is F32. Where that leaves the range of the type, the model goes on without it.
+    pub products: Products,
     /// Texts of a run at most; 32, fewer of long ones, where there is none.
     pub batch: Option<usize>,
     /// Tokens of the longest text; as the model says where there is none.
@@ -43,6 +46,7 @@ impl Default for EncoderOptions {
     fn default() -> EncoderOptions {
         EncoderOptions {
             dtype: DType::F32,
+            products: Products::Exact,
             batch: None,
             most: None,
             cut: false,
@@ -53,6 +57,13 @@ impl Default for EncoderOptions {
 }
 
 impl EncoderOptions {
+    fn products(&self) -> Products {
+        match self.dtype {
+            DType::F32 => self.products,
+            _ => Products::Exact,
+        }
+    }
+
     /// Tokens of the longest text of a model that says these limits.
     pub(super) fn most(&self, said: Option<usize>, context: usize) -> Result<usize, ModelError> {
         match self.most {
@@ -180,7 +191,8 @@ impl ModelFiles {
         let said = self.sentence()?;
         let mut modules = said.modules;
         modules.dims = options.dims;
-        let encoder = self.encoder(&EncoderOutput::Embedding(modules), options.dtype)?;
+        let mut encoder = self.encoder(&EncoderOutput::Embedding(modules), options.dtype)?;
+        encoder.products = options.products();
         let most = options.most(said.longest_text, encoder.context)?;
         let tokenizer = self.tokenizer()?;
         let embedder = Embedder::new(&encoder, tokenizer, device, options.batch, most)?;
@@ -244,7 +256,8 @@ impl ModelFiles {
             true => EncoderOutput::TokenClasses(classes),
             false => EncoderOutput::Classes(classes),
         };
-        let encoder = self.encoder(&output, options.dtype)?;
+        let mut encoder = self.encoder(&output, options.dtype)?;
+        encoder.products = options.products();
         let said = self.folder()?.longest_text()?;
         let most = options.most(said, encoder.context)?;
         let tokenizer: Tokenizer = self.tokenizer()?;

@@ -84,7 +84,8 @@ fn texts(args: &Args, opened: &Opened) -> Result<Tests, Error> {
     let files = &opened.files;
     let said = files.sentence()?;
     let output = EncoderOutput::Embedding(said.modules);
-    let encoder = files.encoder(&output, args.loading.dtype())?;
+    let mut encoder = files.encoder(&output, args.loading.dtype())?;
+    encoder.products = args.loading.products();
     let batch = Batch::of(args, &encoder, files.encoder_spec()?.vocab);
     let mut exe = encoder.compile(&opened.device, batch.texts, batch.tokens)?;
     let loaded = Instant::now();
@@ -93,6 +94,7 @@ fn texts(args: &Args, opened: &Opened) -> Result<Tests, Error> {
     if let Some(lines) = lines(args)? {
         let options = EncoderOptions {
             dtype: args.loading.dtype(),
+            products: args.loading.products(),
             batch: args.batch,
             cut: true,
             ..EncoderOptions::default()

@@ -24,7 +24,7 @@ mod words;
 
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Type, Value};
 
-use super::{Builder, Model, ModelError, Weights};
+use super::{Builder, Model, ModelError, Products, Weights};
 use crate::config::EncoderSpec;
 use crate::config::encoder::TokenTypes;
 pub use classifier::{Classifier, Label, Scoring, TokenLabel};
@@ -71,6 +71,8 @@ pub struct Encoder {
     pub context: usize,
     /// Elements of a row of the output.
     pub width: usize,
+    /// What rows of a model in F32 may be rounded to on their way into products; as they are, unless set.
+    pub products: Products,
 }
 
 impl Encoder {
@@ -125,7 +127,13 @@ impl Encoder {
             model: b.finish().with_precision(dtype)?,
             context: spec.context,
             width,
+            products: Products::Exact,
         })
+    }
+
+    /// What rows are rounded to on a device.
+    pub(super) fn rounded_to(&self, device: &Device) -> Option<DType> {
+        self.products.choose(&self.model.graph, &device.products())
     }
 
     /// Compiles the encoder for at most `batch` texts of at most `len` tokens at once.
@@ -146,6 +154,7 @@ impl Encoder {
             });
         }
         let options = CompileOptions::new().bound("b", batch).bound("s", len);
+        let options = options.products_in(self.rounded_to(device));
         self.model.compile(device, &options)
     }
 }

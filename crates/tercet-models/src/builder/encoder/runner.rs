@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use tercet::{DType, Device, Executable, Tensor, TensorType, Wanted};
 
-use super::super::ModelError;
+use super::super::{ModelError, Products};
 use super::Encoder;
 use crate::tokenizer::{Row, Tokenizer};
 use crate::waits::Waits;
@@ -101,9 +101,13 @@ impl Bounds {
 
 /// An encoder with the programs that were compiled of it, and the tensors that they read and write.
 pub(super) struct Runner {
+    encoder: Encoder,
+    device: Device,
     /// Of short texts, or of all.
     short: Program,
     long: Option<Long>,
+    /// Whether rows are rounded on their way into products.
+    rounded: bool,
     pad: u32,
     inputs: Vec<(Input, Tensor)>,
     outputs: Vec<Tensor>,
@@ -116,8 +120,6 @@ struct Program {
 
 /// What long texts run on, compiled for the first of them.
 struct Long {
-    encoder: Encoder,
-    device: Device,
     bounds: Bounds,
     program: Option<Program>,
 }
@@ -166,8 +168,6 @@ impl Runner {
         let bounds = short.unwrap_or(all);
         let exe = encoder.compile(device, bounds.batch, bounds.most)?;
         let long = short.map(|_| Long {
-            encoder: encoder.clone(),
-            device: device.clone(),
             bounds: all,
             program: None,
         });
@@ -182,8 +182,11 @@ impl Runner {
         });
         let inputs = inputs.collect();
         Ok(Runner {
+            encoder: encoder.clone(),
+            device: device.clone(),
             short: Program { exe, bounds },
             long,
+            rounded: encoder.rounded_to(device).is_some(),
             pad,
             inputs,
             outputs: Vec::new(),
@@ -229,12 +232,34 @@ impl Runner {
         Ok(())
     }
 
-    /// What comes out of a batch, row-major, padded to the longest text.
+    /// What comes out of a batch, row-major, padded to the longest text. Where rounded rows left the range of their type, the
+    /// model is compiled without rounding, from this batch on.
     pub(super) async fn run(
         &mut self,
         texts: &[&Tokens],
         waits: Waits,
     ) -> Result<&[f32], ModelError> {
+        self.run_once(texts, waits).await?;
+        if self.rounded && self.output_values()?.iter().any(|x| !x.is_finite()) {
+            self.rounded = false;
+            self.encoder.products = Products::Exact;
+            let Bounds { batch, most } = self.short.bounds;
+            self.short.exe = self.encoder.compile(&self.device, batch, most)?;
+            if let Some(long) = &mut self.long {
+                long.program = None;
+            }
+            self.run_once(texts, waits).await?;
+        }
+        self.output_values()
+    }
+
+    fn output_values(&self) -> Result<&[f32], ModelError> {
+        let first = self.outputs.first();
+        let first = first.ok_or_else(|| ModelError::Unsupported("no output".into()))?;
+        first.as_slice::<f32>().map_err(tensor_error)
+    }
+
+    async fn run_once(&mut self, texts: &[&Tokens], waits: Waits) -> Result<(), ModelError> {
         let len = texts.iter().map(|t| t.row.ids.len()).max().unwrap_or(0);
         let shape = [texts.len(), len];
         for (input, tensor) in &mut self.inputs {
@@ -280,25 +305,24 @@ impl Runner {
             .map(|(input, tensor)| (input.name(), tensor))
             .collect();
         let program = match &mut self.long {
-            Some(long) if len > self.short.bounds.most => long.program()?,
+            Some(long) if len > self.short.bounds.most => {
+                long.program(&self.encoder, &self.device)?
+            }
             Some(_) | None => &mut self.short,
         };
         let exe = &mut *program.exe;
         waits.submit(exe, &inputs, Wanted::All).await?;
-        exe.wait(&mut self.outputs)?;
-        let first = self.outputs.first();
-        let first = first.ok_or_else(|| ModelError::Unsupported("no output".into()))?;
-        first.as_slice::<f32>().map_err(tensor_error)
+        Ok(exe.wait(&mut self.outputs)?)
     }
 }
 
 impl Long {
-    fn program(&mut self) -> Result<&mut Program, ModelError> {
+    fn program(&mut self, encoder: &Encoder, device: &Device) -> Result<&mut Program, ModelError> {
         let Bounds { batch, most } = self.bounds;
         match &mut self.program {
             Some(program) => Ok(program),
             none => {
-                let exe = self.encoder.compile(&self.device, batch, most)?;
+                let exe = encoder.compile(device, batch, most)?;
                 let bounds = self.bounds;
                 Ok(none.insert(Program { exe, bounds }))
             }

@@ -72,10 +72,7 @@ fn tag(label: &str) -> (bool, &str) {
     }
 }
 
-fn joined(
-    tokens: impl Iterator<Item = (Label, Range<usize>)>,
-    labels: &[String],
-) -> Vec<Entity> {
+fn joined(tokens: impl Iterator<Item = (Label, Range<usize>)>, labels: &[String]) -> Vec<Entity> {
     /// A piece: its tag, the sum and the number of its scores, its bytes.
     type Piece<'a> = (&'a str, f32, usize, Range<usize>, &'a str);
     let mut pieces: Vec<Piece<'_>> = Vec::new();
@@ -91,11 +88,16 @@ fn joined(
             Some(_) | None => pieces.push((tag, score, 1, span, label)),
         }
     }
-    let named = pieces.into_iter().map(|(_, sum, count, span, label)| Entity {
-        name: label.split_once('-').map_or(label, |(_, name)| name).to_string(),
-        score: sum / count as f32,
-        span,
-    });
+    let named = pieces
+        .into_iter()
+        .map(|(_, sum, count, span, label)| Entity {
+            name: label
+                .split_once('-')
+                .map_or(label, |(_, name)| name)
+                .to_string(),
+            score: sum / count as f32,
+            span,
+        });
     named.filter(|entity| entity.name != OUTSIDE).collect()
 }
 
