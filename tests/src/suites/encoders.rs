@@ -204,13 +204,24 @@ fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Fa
 fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), Failure> {
     let shown = |entity: &Entity| format!("{} {:?}", entity.name, entity.span);
     // All texts are ASCII: characters are bytes.
-    let told = |json: &Json| format!("{} {}..{}", json["name"].as_str().unwrap_or(""), json["start"], json["end"]);
+    let told = |json: &Json| {
+        format!(
+            "{} {}..{}",
+            json["name"].as_str().unwrap_or(""),
+            json["start"],
+            json["end"]
+        )
+    };
     let got: Vec<String> = found.iter().map(shown).collect();
     let wanted: Vec<String> = want.as_array().into_iter().flatten().map(told).collect();
     if got != wanted {
         return Err(format!("{text}: {got:?}, want {wanted:?}").into());
     }
-    let scores = want.as_array().into_iter().flatten().map(|json| json["score"].as_f64());
+    let scores = want
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|json| json["score"].as_f64());
     for (entity, want) in found.iter().zip(scores) {
         let want = want.ok_or("no score")?;
         if (f64::from(entity.score) - want).abs() > 1e-5 {
@@ -245,13 +256,41 @@ fn check_damaged(device: &Device) -> Result<(), Failure> {
     };
     embeds(&bytes)?;
     for (from, to, named) in [
-        ("bert.pooling_type", "bert.pooling_typo", "`bert.pooling_typo`"),
-        ("bert.context_length", "bert.context_lenght", "bert.context_length"),
-        ("attention.causal", "attention.cousal", "`bert.attention.cousal`"),
-        ("blk.1.ffn_up.weight", "blk.1.ffn_op.weight", "`blk.1.ffn_op.weight`"),
-        ("blk.0.attn_k.bias", "blk.0.attn_q.beas", "blk.0.attn_q.beas"),
-        ("token_types.weight", "taken_types.weight", "`taken_types.weight`"),
-        ("tokenizer.ggml.model", "tokenizer.ggml.madel", "tokenizer.ggml.model"),
+        (
+            "bert.pooling_type",
+            "bert.pooling_typo",
+            "`bert.pooling_typo`",
+        ),
+        (
+            "bert.context_length",
+            "bert.context_lenght",
+            "bert.context_length",
+        ),
+        (
+            "attention.causal",
+            "attention.cousal",
+            "`bert.attention.cousal`",
+        ),
+        (
+            "blk.1.ffn_up.weight",
+            "blk.1.ffn_op.weight",
+            "`blk.1.ffn_op.weight`",
+        ),
+        (
+            "blk.0.attn_k.bias",
+            "blk.0.attn_q.beas",
+            "blk.0.attn_q.beas",
+        ),
+        (
+            "token_types.weight",
+            "taken_types.weight",
+            "`taken_types.weight`",
+        ),
+        (
+            "tokenizer.ggml.model",
+            "tokenizer.ggml.madel",
+            "tokenizer.ggml.model",
+        ),
     ] {
         match embeds(&patched(&bytes, from, to)) {
             Ok(()) => return Err(format!("{to} for {from} is not refused").into()),
@@ -270,7 +309,9 @@ fn check_damaged(device: &Device) -> Result<(), Failure> {
 
 /// The GGUF files, by name.
 fn gguf_files() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(data("encoders/gguf")).into_iter().flatten();
+    let entries = std::fs::read_dir(data("encoders/gguf"))
+        .into_iter()
+        .flatten();
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|end| end == "gguf"))
@@ -323,10 +364,14 @@ pub(super) fn tests() -> Vec<Test> {
             tests.push(Test::variant_on(executor, name, variant, test));
         }
         if executor.name == "cpu" {
-            let test = |device: &Device| {
-                check_damaged(device).map_err(|e| Failed::from(one_line(&*e)))
-            };
-            tests.push(Test::variant_on(executor, "encoders/gguf-damaged".into(), "", test));
+            let test =
+                |device: &Device| check_damaged(device).map_err(|e| Failed::from(one_line(&*e)));
+            tests.push(Test::variant_on(
+                executor,
+                "encoders/gguf-damaged".into(),
+                "",
+                test,
+            ));
         }
     }
     tests

@@ -155,7 +155,10 @@ pub(crate) fn of_gguf(name: &str) -> Option<DecoderFamily> {
 
 /// What folders may name.
 pub(crate) fn model_types() -> String {
-    FAMILIES.map(|f| f.model_type).join(", ")
+    let mut names = FAMILIES.map(|f| f.model_type).to_vec();
+    // Those of one name stand side by side.
+    names.dedup();
+    names.join(", ")
 }
 
 /// What GGUF files may name.
