@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod clients;
+mod embedders;
 mod graphs;
 mod limits;
 mod many;
