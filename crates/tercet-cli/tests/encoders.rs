@@ -228,7 +228,7 @@ fn an_encoder_decoder_writes_a_text_for_a_text() {
 /// What was measured, by name, of which all took some time.
 fn measured(args: &[&str]) -> Vec<String> {
     let args = [&["bench", "-r", "1", "--device", "cpu", "--json"], args].concat();
-    let report = json(&good(&args).out);
+    let report = json(&args);
     let tests = report["tests"].as_array().unwrap().clone();
     for test in &tests {
         assert!(test["milliseconds"].as_f64().unwrap() > 0.0, "{report}");
@@ -282,11 +282,10 @@ fn classify_joins_tokens_to_pieces() {
     let model = data("encoders/tagger-a");
     let all = reference("encoders/tagger-a");
     let text = all["texts"][3].as_str().unwrap();
-    let out = good(&[
+    let args = [
         "classify", "-m", &model, "--device", "cpu", "--join", "--json", text,
-    ])
-    .out;
-    let found = json(&out)[0]["entities"].clone();
+    ];
+    let found = json(&args)[0]["entities"].clone();
     let want = all["cases"][0]["entities"][3].as_array().unwrap();
     let found = found.as_array().unwrap();
     assert_eq!(found.len(), want.len());
@@ -317,7 +316,7 @@ fn gguf_files_embed() {
         let args = [
             "embed", "-m", &file, "--device", "cpu", "--dtype", dtype, "--json", text,
         ];
-        let found = floats(&json(&good(&args).out)[0]["embedding"]);
+        let found = floats(&json(&args)[0]["embedding"]);
         near(&found, &floats(&want["cases"][0]["want"])[..found.len()]);
     }
     let args = ["classify", "-m", &file, "--device", "cpu", text];
