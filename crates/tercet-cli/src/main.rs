@@ -43,7 +43,7 @@ enum Command {
     Generate(Box<commands::generate::Args>),
     /// Talk with a language model
     Chat(Box<commands::chat::Args>),
-    /// Measure tokens per second of a language model
+    /// Measure tokens per second of a language model, or milliseconds of another
     Bench(commands::bench::Args),
     /// Measure how well a language model foretells a text
     Perplexity(commands::perplexity::Args),

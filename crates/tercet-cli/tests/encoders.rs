@@ -224,3 +224,101 @@ fn an_encoder_decoder_writes_a_text_for_a_text() {
     let rows = json(&["embed", "-m", &model, "--json", "the cat"]);
     assert_eq!(rows[0]["embedding"].as_array().map(Vec::len), Some(12));
 }
+
+/// What was measured, by name, of which all took some time.
+fn measured(args: &[&str]) -> Vec<String> {
+    let args = [&["bench", "-r", "1", "--device", "cpu", "--json"], args].concat();
+    let report = json(&args);
+    let tests = report["tests"].as_array().unwrap().clone();
+    for test in &tests {
+        assert!(test["milliseconds"].as_f64().unwrap() > 0.0, "{report}");
+        assert_eq!(test["seconds"].as_array().unwrap().len(), 1);
+    }
+    let named = tests.iter().map(|test| {
+        let items = test["items"].as_f64().unwrap();
+        let tokens = test["tokens"].as_u64();
+        let tokens = tokens.map_or(String::new(), |n| format!(" x {n}"));
+        format!("{} {items}{tokens}", test["test"].as_str().unwrap())
+    });
+    named.collect()
+}
+
+#[test]
+fn bench_measures_texts_pictures_and_recordings() {
+    let scratch = Scratch::new("encoders-bench");
+    let file = scratch.file("texts.txt", "a cat\n\nthe dog\na bird\n");
+    let texts = data(A);
+    let args = ["-m", &texts, "-b", "3", "-p", "7", "-f", &file];
+    assert_eq!(measured(&args), ["texts 3 x 7", "file 3"]);
+    let pictures = data("vision/clip-a");
+    let found = measured(&["-m", &pictures, "-b", "2", "-p", "4"]);
+    let want = ["pictures 2", "pictures on the device 2", "texts 2 x 4"];
+    assert_eq!(found, want);
+    let speech = data("speech/whisper-b");
+    let found = measured(&["-m", &speech, "-n", "5"]);
+    let want = ["features 5", "encoder 5", "text 5 x 5", "recording 5 x 5"];
+    assert_eq!(found, want);
+    let table = good(&[
+        "bench", "-m", &texts, "-b", "2", "-r", "1", "--device", "cpu",
+    ])
+    .out;
+    assert!(
+        table.starts_with("| model | device | dtype | test | ms | items/s |"),
+        "{table}"
+    );
+    for (args, named) in [
+        (vec!["-m", &speech, "-b", "2"], "leave out --batch"),
+        (vec!["-m", &pictures, "-f", &file], "--file"),
+        (vec!["-m", &texts, "-c", "8"], "--context"),
+    ] {
+        let args = [vec!["bench", "--device", "cpu"], args].concat();
+        let status = if named == "--context" { 2 } else { 1 };
+        bad(&args, status, &[named]);
+    }
+}
+
+#[test]
+fn classify_joins_tokens_to_pieces() {
+    let model = data("encoders/tagger-a");
+    let all = reference("encoders/tagger-a");
+    let text = all["texts"][3].as_str().unwrap();
+    let args = [
+        "classify", "-m", &model, "--device", "cpu", "--join", "--json", text,
+    ];
+    let found = json(&args)[0]["entities"].clone();
+    let want = all["cases"][0]["entities"][3].as_array().unwrap();
+    let found = found.as_array().unwrap();
+    assert_eq!(found.len(), want.len());
+    for (found, want) in found.iter().zip(want) {
+        assert_eq!(found["label"], want["name"]);
+        let span = |v: &Value| [v["start"].as_u64().unwrap(), v["end"].as_u64().unwrap()];
+        assert_eq!(span(found), span(want));
+        let [start, end] = span(want).map(|n| n as usize);
+        assert_eq!(found["text"], text[start..end]);
+    }
+    let people = good(&["classify", "-m", &model, "--device", "cpu", "--join", text]).out;
+    assert!(people.contains("PLACE  tree"), "{people}");
+    let model = data("encoders/reranker-a");
+    bad(
+        &["classify", "-m", &model, "--device", "cpu", "--join", text],
+        2,
+        &["--join"],
+    );
+}
+
+#[test]
+fn gguf_files_embed() {
+    let file = data("encoders/gguf/bert-q8_0.gguf");
+    let path = data("encoders/gguf/bert-q8_0.json");
+    let want: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let text = want["texts"][0].as_str().unwrap();
+    for dtype in ["f32", "auto"] {
+        let args = [
+            "embed", "-m", &file, "--device", "cpu", "--dtype", dtype, "--json", text,
+        ];
+        let found = floats(&json(&args)[0]["embedding"]);
+        near(&found, &floats(&want["cases"][0]["want"])[..found.len()]);
+    }
+    let args = ["classify", "-m", &file, "--device", "cpu", text];
+    bad(&args, 1, &["bert in GGUF as a model of classes"]);
+}

@@ -52,10 +52,10 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, Classifier, Decoder, DecoderOptions,
-    DenseModule, Embedder, Encoder, EncoderOutput, Generator, Happened, Label, MadeUp, Model,
-    ModelError, PictureClassifier, PictureEncoder, PictureLabels, PoolingMode, Products, Sampling,
-    SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence, SequenceId,
-    SourceReader, Speech, Step, TextToText, TextToTextOptions, TokenLabel, VisionModel,
+    DenseModule, Embedder, Encoder, EncoderOutput, Entity, Generator, Happened, Label, MadeUp,
+    Model, ModelError, PictureClassifier, PictureEncoder, PictureLabels, PoolingMode, Products,
+    Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence,
+    SequenceId, SourceReader, Speech, Step, TextToText, TextToTextOptions, TokenLabel, VisionModel,
     VisionOutput, Weights,
 };
 pub use config::{

@@ -1,6 +1,7 @@
 //! Opening a model of any kind: a GGUF file or a Hugging Face folder.
 
 mod encoder;
+mod gguf;
 mod speech;
 mod text_to_text;
 mod vision;
@@ -86,7 +87,7 @@ impl ModelFiles {
             ModelFiles::Hf(_) => decoder::of_model_type(name).is_some(),
         };
         let is_encoder = match self {
-            ModelFiles::Gguf(_) => false,
+            ModelFiles::Gguf(_) => config::encoder::is_encoder(name),
             ModelFiles::Hf(_) => config::encoder::of_model_type(name).is_some(),
         };
         let is_vision = match self {
@@ -132,7 +133,7 @@ impl ModelFiles {
     /// [`Error`] when it is missing or of a kind that is not supported.
     pub fn tokenizer(&self) -> Result<Tokenizer, Error> {
         match self {
-            ModelFiles::Gguf(gguf) => Ok(Tokenizer::from_gguf(gguf)?),
+            ModelFiles::Gguf(gguf) => gguf::tokenizer(gguf),
             ModelFiles::Hf(folder) => Ok(folder.tokenizer()?),
         }
     }

@@ -33,7 +33,7 @@ impl Encoder {
             source,
         };
         let made = || -> Result<(Embedder, Tokenizer, usize), tercet_models::Error> {
-            let positions = files.encoder_spec()?.context;
+            let positions = files.text_positions()?;
             let options = EncoderOptions {
                 dtype: placement.dtype,
                 most: placement.context.map(|most| most.min(positions)),

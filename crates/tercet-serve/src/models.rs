@@ -51,17 +51,23 @@ impl Models {
     ) -> Result<(), ServeError> {
         self.check(name)?;
         check_adapters(name, &placement)?;
-        let family = files.family().map_err(|source| ServeError::Model {
+        let failed = |source| ServeError::Model {
             name: name.to_string(),
             source,
-        })?;
-        if !(placement.adapters.is_empty() || matches!(family, Family::Decoder)) {
+        };
+        let family = files.family().map_err(failed)?;
+        let embeds = files.embeds_texts().map_err(failed)?;
+        let is_language = matches!(family, Family::Decoder) && !embeds;
+        if !(placement.adapters.is_empty() || is_language) {
             let reason = "only language models have adapters here; `tercet merge` puts one into a model of another kind";
-            let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
-            let name = name.to_string();
-            return Err(ServeError::Model { name, source });
+            return Err(failed(
+                tercet_models::ModelError::Unsupported(reason.to_string()).into(),
+            ));
         }
         let model = match family {
+            Family::Decoder if embeds => {
+                Model::Encoder(Encoder::load(name, &files, &placement, options)?)
+            }
             Family::Decoder => Model::Language(Language::load(name, files, placement, options)?),
             Family::Vision => {
                 let reason = "models of pictures are not served; `tercet embed` and `tercet classify` run them";

@@ -1,4 +1,5 @@
-"""Tiny folders of sentence encoders and of a reranker, and what sentence-transformers makes of texts with them.
+"""Tiny folders of sentence encoders, of a reranker and of a model of classes of tokens, and what sentence-transformers and transformers
+make of texts with them.
 
     pip install torch transformers sentence-transformers
     python sentence.py [NAME ...]
@@ -123,6 +124,34 @@ def reranker(name):
     finish(folder, [{"query": query, "want": listed(scores, 7)}])
 
 
+def tagger(name):
+    """Classes of tokens, joined to pieces by the pipeline's simple way."""
+    if not wanted(name):
+        return
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    labels = dict(enumerate(["O", "B-ANIMAL", "I-ANIMAL", "B-PLACE", "I-PLACE"]))
+    model = transformers.BertForTokenClassification(bert(id2label=labels, label2id={v: k for k, v in labels.items()}))
+    randomize(model, 9)
+    # Words have classes by what they are: nothing that all have in common outweighs that.
+    for key, p in model.named_parameters():
+        if key.endswith("bias"):
+            p.data.zero_()
+        elif "position" in key or "token_type" in key or "output" in key and p.dim() > 1:
+            p.data *= 0.3
+    model.half().save_pretrained(folder)
+    made = tokenizer("[CLS] $A [SEP] lower", "[CLS] $A [SEP] $B:1 [SEP]:1")
+    made.save_pretrained(folder)
+    model = transformers.AutoModelForTokenClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    tell = transformers.pipeline("token-classification", model=model, tokenizer=made, aggregation_strategy="simple", device="cpu")
+    found = [
+        [{"name": e["entity_group"], "score": round(float(e["score"]), 6), "start": e["start"], "end": e["end"]} for e in tell(text)]
+        for text in TEXTS
+    ]
+    print(found)
+    finish(folder, [{"entities": found}])
+
+
 if __name__ == "__main__":
     bertish = "[CLS] $A [SEP] lower"
     prompts = {"query": "query: ", "passage": "passage: "}
@@ -160,3 +189,4 @@ if __name__ == "__main__":
         [(None, None), ("query", None), ("passage", 8)], prompts={"query": "query: find ", "passage": "passage: "},
     )
     reranker("reranker-a")
+    tagger("tagger-a")

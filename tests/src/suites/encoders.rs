@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{DType, Device, Tensor, one_line};
-use tercet_models::{Encoder, EncoderOptions, EncoderOutput, ModelFiles, Prompt};
+use tercet_models::{Encoder, EncoderOptions, EncoderOutput, Entity, ModelFiles, Prompt};
 
 use crate::{Test, data, executors};
 
@@ -154,16 +154,16 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A folder of a sentence encoder: the cases of its `sentences.json`.
-fn check_sentences(dir: &Path, device: &Device) -> Result<(), Failure> {
-    let json = json(&dir.join("sentences.json"))?;
+/// A folder or GGUF file of a sentence encoder: the cases of a `sentences.json`.
+fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Failure> {
+    let json = json(cases)?;
     let texts: Vec<&str> = json["texts"]
         .as_array()
         .into_iter()
         .flatten()
         .filter_map(Json::as_str)
         .collect();
-    let files = ModelFiles::open(dir)?;
+    let files = ModelFiles::open(model)?;
     let cases = json["cases"].as_array().ok_or("no cases")?;
     for case in cases {
         let options = EncoderOptions {
@@ -176,6 +176,14 @@ fn check_sentences(dir: &Path, device: &Device) -> Result<(), Failure> {
             dims: case["dims"].as_u64().map(|n| n as usize),
             ..EncoderOptions::default()
         };
+        if let Some(want) = case["entities"].as_array() {
+            let mut classifier = files.classifier(device, &options)?;
+            let found = classifier.entities(&texts, &mut |_| true)?;
+            for ((text, found), want) in texts.iter().zip(&found).zip(want) {
+                check_entities(text, found, want)?;
+            }
+            continue;
+        }
         let rows: Vec<Vec<f32>> = match case["query"].as_str() {
             Some(query) => {
                 let mut reranker = files.reranker(device, &options)?;
@@ -191,6 +199,126 @@ fn check_sentences(dir: &Path, device: &Device) -> Result<(), Failure> {
         near(&case["prompt"].to_string(), &got, &numbers(&case["want"]))?;
     }
     Ok(())
+}
+
+fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), Failure> {
+    let shown = |entity: &Entity| format!("{} {:?}", entity.name, entity.span);
+    // All texts are ASCII: characters are bytes.
+    let told = |json: &Json| {
+        format!(
+            "{} {}..{}",
+            json["name"].as_str().unwrap_or(""),
+            json["start"],
+            json["end"]
+        )
+    };
+    let got: Vec<String> = found.iter().map(shown).collect();
+    let wanted: Vec<String> = want.as_array().into_iter().flatten().map(told).collect();
+    if got != wanted {
+        return Err(format!("{text}: {got:?}, want {wanted:?}").into());
+    }
+    let scores = want
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|json| json["score"].as_f64());
+    for (entity, want) in found.iter().zip(scores) {
+        let want = want.ok_or("no score")?;
+        if (f64::from(entity.score) - want).abs() > 1e-5 {
+            return Err(format!("{text}: {entity:?}, want a score of {want}").into());
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a file with every occurrence of one text in place of another of the same length.
+fn patched(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
+    let (from, to) = (from.as_bytes(), to.as_bytes());
+    let mut all = bytes.to_vec();
+    let places: Vec<usize> = (0..all.len())
+        .filter(|at| all[*at..].starts_with(from))
+        .collect();
+    for at in places {
+        all[at..at + to.len()].copy_from_slice(to);
+    }
+    all
+}
+
+/// Damaged GGUF files of encoders are errors that name what is wrong.
+fn check_damaged(device: &Device) -> Result<(), Failure> {
+    let bytes = std::fs::read(data("encoders/gguf/bert.gguf"))?;
+    let embeds = |bytes: &[u8]| -> Result<(), tercet_models::Error> {
+        let files = ModelFiles::from_gguf_bytes(bytes)?;
+        let options = EncoderOptions::default();
+        let mut embedder = files.embedder(device, &options)?;
+        embedder.embed(&["a cat"], &mut |_| true)?;
+        Ok(())
+    };
+    embeds(&bytes)?;
+    for (from, to, named) in [
+        (
+            "bert.pooling_type",
+            "bert.pooling_typo",
+            "`bert.pooling_typo`",
+        ),
+        (
+            "bert.context_length",
+            "bert.context_lenght",
+            "bert.context_length",
+        ),
+        (
+            "attention.causal",
+            "attention.cousal",
+            "`bert.attention.cousal`",
+        ),
+        (
+            "blk.1.ffn_up.weight",
+            "blk.1.ffn_op.weight",
+            "`blk.1.ffn_op.weight`",
+        ),
+        (
+            "blk.0.attn_k.bias",
+            "blk.0.attn_q.beas",
+            "blk.0.attn_q.beas",
+        ),
+        (
+            "token_types.weight",
+            "taken_types.weight",
+            "`taken_types.weight`",
+        ),
+        (
+            "tokenizer.ggml.model",
+            "tokenizer.ggml.madel",
+            "tokenizer.ggml.model",
+        ),
+    ] {
+        match embeds(&patched(&bytes, from, to)) {
+            Ok(()) => return Err(format!("{to} for {from} is not refused").into()),
+            Err(e) if one_line(&e).contains(named) => {}
+            Err(e) => return Err(format!("{to} for {from}: {}", one_line(&e)).into()),
+        }
+    }
+    for cut in 0..64 {
+        let len = bytes.len() * cut / 64;
+        if embeds(&bytes[..len]).is_ok() {
+            return Err(format!("{len} of {} bytes are not refused", bytes.len()).into());
+        }
+    }
+    Ok(())
+}
+
+/// The GGUF files, by name.
+fn gguf_files() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data("encoders/gguf"))
+        .into_iter()
+        .flatten();
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "gguf"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "tests/data/encoders/gguf has no models");
+    files
 }
 
 /// The tests of this suite.
@@ -215,12 +343,35 @@ pub(super) fn tests() -> Vec<Test> {
             let name = format!("encoders/{name}");
             let test = move |device: &Device| {
                 let checked = match dir.join("sentences.json").is_file() {
-                    true => check_sentences(&dir, device),
+                    true => check_sentences(&dir, &dir.join("sentences.json"), device),
                     false => check(&dir, device),
                 };
                 checked.map_err(|e| Failed::from(one_line(&*e)))
             };
             tests.push(Test::variant_on(executor, name, variant, test));
+        }
+        for file in gguf_files() {
+            let name = file.file_stem().unwrap_or_default().to_string_lossy();
+            let variant = match name != "bert-q8_0" && executor.name != "cpu" {
+                true => "/more",
+                false => "",
+            };
+            let name = format!("encoders/gguf-{name}");
+            let test = move |device: &Device| {
+                let checked = check_sentences(&file, &file.with_extension("json"), device);
+                checked.map_err(|e| Failed::from(one_line(&*e)))
+            };
+            tests.push(Test::variant_on(executor, name, variant, test));
+        }
+        if executor.name == "cpu" {
+            let test =
+                |device: &Device| check_damaged(device).map_err(|e| Failed::from(one_line(&*e)));
+            tests.push(Test::variant_on(
+                executor,
+                "encoders/gguf-damaged".into(),
+                "",
+                test,
+            ));
         }
     }
     tests

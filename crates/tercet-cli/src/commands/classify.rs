@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::Range;
 
 use serde::Serialize;
 use tercet_models::{
-    Classifier, Embedder, Family, Likeness, PictureClassifier, PictureEncoder, TokenLabel,
+    Classifier, Embedder, Entity, Family, Likeness, PictureClassifier, PictureEncoder, TokenLabel,
 };
 
 use super::texts::Reading;
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// A class by its description, as often as there are classes, for a model of pictures and texts
     #[arg(long, value_name = "TEXT")]
     label: Vec<String>,
+    /// Join tokens of one class that stand side by side to pieces of the text, leaving out those of class `O`
+    #[arg(long)]
+    join: bool,
     /// Print one JSON document with the scores of all classes
     #[arg(long)]
     json: bool,
@@ -42,6 +46,22 @@ struct OfText<'a> {
 struct OfTokens<'a> {
     text: &'a str,
     tokens: Vec<OfToken<'a>>,
+}
+
+#[derive(Serialize)]
+struct OfPieces<'a> {
+    text: &'a str,
+    entities: Vec<Piece<'a>>,
+}
+
+#[derive(Serialize)]
+struct Piece<'a> {
+    text: &'a str,
+    label: &'a str,
+    score: f32,
+    /// Characters of the text.
+    start: usize,
+    end: usize,
 }
 
 #[derive(Serialize)]
@@ -77,7 +97,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
             "--label describes classes to models of pictures and texts; this one has its own"
                 .into(),
         )),
+        Loaded::Texts(mut of, true) if args.join => pieces(args, &texts, &mut of),
         Loaded::Texts(mut of, true) => tokens(args, &texts, &mut of),
+        _ if args.join => Err(CliError::Usage(
+            "--join is for models that tell classes of tokens; this one tells those of texts or pictures".into(),
+        )),
         Loaded::Texts(mut of, false) => whole(args, &texts, &mut of),
         Loaded::Pictures(mut of) => {
             let labels = of.labels().to_vec();
@@ -229,6 +253,51 @@ fn tokens(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome,
         Ok(())
     })?;
     Ok(Outcome::Done)
+}
+
+fn pieces(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome, CliError> {
+    let bar = progress::bar("classify", texts.len(), "texts");
+    let found = of.entities(texts, &mut |done| {
+        bar.set_position(done as u64);
+        !interrupted()
+    });
+    let found = found.map_err(CliError::model("cannot classify the tokens"))?;
+    bar.finish_and_clear();
+    if interrupted() {
+        return Ok(Outcome::Interrupted);
+    }
+    let rows = texts.iter().zip(&found).map(|(text, own)| OfPieces {
+        text,
+        entities: own.iter().map(|entity| piece(text, entity)).collect(),
+    });
+    let rows: Vec<OfPieces<'_>> = rows.collect();
+    if args.json {
+        output::json(&rows)?;
+        return Ok(Outcome::Done);
+    }
+    output::people(|out| {
+        for row in &rows {
+            writeln!(out, "{}", output::shown(row.text))?;
+            for of in &row.entities {
+                let (label, text) = (output::shown(of.label), output::shown(of.text));
+                writeln!(out, "  {:>7.4}  {label}  {text}", of.score)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Outcome::Done)
+}
+
+fn piece<'a>(text: &'a str, entity: &'a Entity) -> Piece<'a> {
+    let Range { start, end } = entity.span.clone();
+    let count = |to: usize| text.get(..to).map_or(0, |before| before.chars().count());
+    Piece {
+        text: text.get(start..end).unwrap_or_default(),
+        label: &entity.name,
+        score: entity.score,
+        start: count(start),
+        end: count(end),
+    }
 }
 
 fn spelled<'a>(of: &'a TokenLabel, labels: &'a [String]) -> OfToken<'a> {

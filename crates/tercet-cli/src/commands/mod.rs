@@ -67,7 +67,7 @@ impl Precision {
 /// What a language model is computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Arithmetic {
-    /// F32, but rows of prompts are multiplied in f16 or bf16 where weights and device gain by it
+    /// F32, but rows of prompts and texts are multiplied in f16 or bf16 where weights and device gain by it
     Auto,
     /// F32 throughout
     F32,

@@ -9,7 +9,7 @@ use tercet::counted;
 use tercet_models::search::{Found, Indexed, Indexer, Passage, Query, Searcher, Unit};
 use tercet_models::{EncoderOptions, Family};
 
-use super::Precision;
+use super::Arithmetic;
 use super::pictures::is_picture;
 use super::texts::{Encoding, Prompting};
 use crate::error::{CliError, Outcome};
@@ -46,8 +46,8 @@ struct Finding {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
     /// The float type to compute in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    dtype: Precision,
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::F32)]
+    dtype: Arithmetic,
     /// Cut a query that is longer than the model reads instead of refusing it
     #[arg(long)]
     truncate: bool,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tercet::Device;
 use tercet_models::{EncoderOptions, ModelFiles, Prompt};
 
-use super::{Precision, device};
+use super::{Arithmetic, device};
 use crate::error::CliError;
 use crate::progress;
 
@@ -29,8 +29,8 @@ pub(crate) struct Encoding {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: String,
     /// The float type to compute in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    pub(crate) dtype: Precision,
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::F32)]
+    pub(crate) dtype: Arithmetic,
 }
 
 /// A model and files of texts for it.
@@ -48,6 +48,7 @@ impl Encoding {
     pub(crate) fn options(&self) -> EncoderOptions {
         EncoderOptions {
             dtype: self.dtype.dtype(),
+            products: self.dtype.products(),
             batch: self.batch,
             most: self.max_len,
             cut: self.truncate,

@@ -57,9 +57,9 @@ fn capacity(text: &str) -> Result<usize, String> {
 }
 
 /// What a model is compiled from.
-struct Opened {
-    device: Device,
-    files: ModelFiles,
+pub(super) struct Opened {
+    pub(super) device: Device,
+    pub(super) files: ModelFiles,
     /// What failed, for errors of the model.
     what: String,
     adapters: Vec<ScaledAdapter>,
@@ -153,8 +153,33 @@ impl Loading {
         Ok(writer)
     }
 
+    /// The float type of a model that is no language model.
+    pub(super) fn dtype(&self) -> tercet::DType {
+        self.dtype.dtype()
+    }
+
+    /// What its rows may be rounded to.
+    pub(super) fn products(&self) -> tercet_models::Products {
+        self.dtype.products()
+    }
+
+    /// The family of a model that does not write texts of its own; `None` for one that does, or that cannot be told.
+    pub(super) fn family_of_encoders(&self) -> Result<Option<Family>, CliError> {
+        let (files, _) = open_model(self.model.as_deref())?;
+        let family = match files.family() {
+            Ok(Family::Decoder | Family::TextToText) | Err(_) => return Ok(None),
+            Ok(family) => family,
+        };
+        let refused = match (self.lora.is_empty(), self.context) {
+            (true, None) => return Ok(Some(family)),
+            (false, _) => "adapters are for language models; leave out --lora",
+            (true, Some(_)) => "--context is for language models; --prompt is the length of a text",
+        };
+        Err(CliError::Usage(refused.into()))
+    }
+
     /// The device, the model's files and the adapters.
-    fn open(&self) -> Result<Opened, CliError> {
+    pub(super) fn open(&self) -> Result<Opened, CliError> {
         let device = match (device(&self.device)?, self.first_nonfinite) {
             (device, true) => device.with_finite_check(),
             (device, false) => device,

@@ -33,7 +33,7 @@ use crate::weight::WeightError;
 pub use batch::{BatchEvent, BatchGenerator, Happened, Sequence, SequenceId};
 pub use decoder::{BatchDecoder, BatchOptions, Decoder, DecoderOptions, Products, Sampling};
 pub use encoder::{
-    Classifier, DenseModule, Embedder, Encoder, EncoderOutput, Label, PoolingMode, Scoring,
+    Classifier, DenseModule, Embedder, Encoder, EncoderOutput, Entity, Label, PoolingMode, Scoring,
     SentenceModule, SentenceModules, TokenLabel,
 };
 pub use generator::{Generator, Step};

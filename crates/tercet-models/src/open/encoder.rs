@@ -2,8 +2,8 @@
 
 use tercet::{DType, Device};
 
-use super::{Family, ModelFiles};
-use crate::builder::{Classifier, Embedder, Encoder, EncoderOutput, ModelError};
+use super::{Family, ModelFiles, gguf};
+use crate::builder::{Classifier, Embedder, Encoder, EncoderOutput, ModelError, Products};
 use crate::config::EncoderSpec;
 use crate::error::Error;
 use crate::hf::{ClassHead, HfFolder, SentenceFolder};
@@ -26,6 +26,9 @@ pub enum Prompt {
 pub struct EncoderOptions {
     /// The float dtype to compute in.
     pub dtype: DType,
+    /// What rows of texts are rounded to on their way into products with packed weights or weights of 16 bits, where `dtype`
+    /// is F32. Where that leaves the range of the type, the model goes on without it.
+    pub products: Products,
     /// Texts of a run at most; 32, fewer of long ones, where there is none.
     pub batch: Option<usize>,
     /// Tokens of the longest text; as the model says where there is none.
@@ -43,6 +46,7 @@ impl Default for EncoderOptions {
     fn default() -> EncoderOptions {
         EncoderOptions {
             dtype: DType::F32,
+            products: Products::Exact,
             batch: None,
             most: None,
             cut: false,
@@ -53,6 +57,13 @@ impl Default for EncoderOptions {
 }
 
 impl EncoderOptions {
+    fn products(&self) -> Products {
+        match self.dtype {
+            DType::F32 => self.products,
+            _ => Products::Exact,
+        }
+    }
+
     /// Tokens of the longest text of a model that says these limits.
     pub(super) fn most(&self, said: Option<usize>, context: usize) -> Result<usize, ModelError> {
         match self.most {
@@ -64,14 +75,14 @@ impl EncoderOptions {
 }
 
 impl ModelFiles {
-    /// The folder that encoders, models of pictures and speech recognizers are read from.
+    /// The folder that models of classes, of pictures and speech recognizers are read from.
     pub(super) fn folder(&self) -> Result<&HfFolder, Error> {
         match self {
             ModelFiles::Gguf(gguf) => {
                 let name = gguf.metadata().get_str("general.architecture")?;
                 Err(Error::Architecture {
                     name: format!(
-                        "{} in GGUF as an encoder or speech recognizer",
+                        "{} in GGUF as a model of classes, pictures or speech",
                         crate::gguf::clip(name)
                     ),
                 })
@@ -85,16 +96,54 @@ impl ModelFiles {
     /// # Errors
     /// [`Error`] when it is not one, or a field is not supported.
     pub fn encoder_spec(&self) -> Result<EncoderSpec, Error> {
-        Ok(self.folder()?.encoder_spec()?)
+        match self {
+            ModelFiles::Gguf(gguf) => Ok(EncoderSpec::from_gguf(gguf)?),
+            ModelFiles::Hf(folder) => Ok(folder.encoder_spec()?),
+        }
     }
 
-    /// Pooling, modules, prompts and limits of a sentence encoder, as its folder says; the mean, normalized, where it says
-    /// nothing.
+    /// Pooling, modules, prompts and limits of a sentence encoder, as its folder or GGUF file says; the mean, normalized,
+    /// where it says nothing.
     ///
     /// # Errors
-    /// [`Error`] of the folder's files.
+    /// [`Error`] of the folder's files, or of the metadata.
     pub fn sentence(&self) -> Result<SentenceFolder, Error> {
-        Ok(self.folder()?.sentence()?)
+        match self {
+            ModelFiles::Gguf(gguf) => gguf::sentence(gguf),
+            ModelFiles::Hf(folder) => Ok(folder.sentence()?),
+        }
+    }
+
+    /// Whether this is a model that embeds texts rather than writing some: an encoder, or a decoder whose files say how its
+    /// states are pooled or whose tokens see both ways.
+    ///
+    /// # Errors
+    /// [`Error`] of the files or the configuration.
+    pub fn embeds_texts(&self) -> Result<bool, Error> {
+        match self.family()? {
+            Family::Encoder => Ok(true),
+            Family::Decoder => Ok(self.pools()? || self.decoder_spec()?.bidirectional),
+            Family::Vision | Family::TextToText | Family::Speech => Ok(false),
+        }
+    }
+
+    /// Positions of a model that embeds texts.
+    ///
+    /// # Errors
+    /// [`Error`] of the configuration.
+    pub fn text_positions(&self) -> Result<usize, Error> {
+        match self.family()? {
+            Family::Decoder => Ok(self.decoder_spec()?.context),
+            _ => Ok(self.encoder_spec()?.context),
+        }
+    }
+
+    /// Whether the files say how a decoder's states are pooled.
+    fn pools(&self) -> Result<bool, Error> {
+        match self {
+            ModelFiles::Gguf(gguf) => Ok(gguf::pools(gguf)?),
+            ModelFiles::Hf(folder) => Ok(folder.has_modules()),
+        }
     }
 
     /// The graph of a text encoder, computed in `dtype`. Vectors must be pooled as the folder says ([`Self::sentence`]), if
@@ -115,9 +164,8 @@ impl ModelFiles {
         match (self.family()?, output) {
             (Family::Decoder, EncoderOutput::Embedding(_) | EncoderOutput::Hidden) => {
                 let spec = self.decoder_spec()?;
-                if !spec.bidirectional && !self.folder()?.has_modules() {
-                    let reason =
-                        "a decoder whose folder has no modules.json is no sentence encoder";
+                if !spec.bidirectional && !self.pools()? {
+                    let reason = "a decoder whose folder has no modules.json, or whose file no pooling, is no sentence encoder";
                     return Err(ModelError::Unsupported(reason.into()).into());
                 }
                 Ok(Encoder::of_decoder(&spec, &weights, output, dtype)?)
@@ -143,7 +191,8 @@ impl ModelFiles {
         let said = self.sentence()?;
         let mut modules = said.modules;
         modules.dims = options.dims;
-        let encoder = self.encoder(&EncoderOutput::Embedding(modules), options.dtype)?;
+        let mut encoder = self.encoder(&EncoderOutput::Embedding(modules), options.dtype)?;
+        encoder.products = options.products();
         let most = options.most(said.longest_text, encoder.context)?;
         let tokenizer = self.tokenizer()?;
         let embedder = Embedder::new(&encoder, tokenizer, device, options.batch, most)?;
@@ -207,7 +256,8 @@ impl ModelFiles {
             true => EncoderOutput::TokenClasses(classes),
             false => EncoderOutput::Classes(classes),
         };
-        let encoder = self.encoder(&output, options.dtype)?;
+        let mut encoder = self.encoder(&output, options.dtype)?;
+        encoder.products = options.products();
         let said = self.folder()?.longest_text()?;
         let most = options.most(said, encoder.context)?;
         let tokenizer: Tokenizer = self.tokenizer()?;

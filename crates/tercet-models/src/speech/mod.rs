@@ -29,9 +29,11 @@ mod recognizer;
 mod rules;
 mod segments;
 mod subtitles;
+mod timing;
 mod window;
 
 pub use error::SpeechError;
 pub use options::{SpeechOptions, Task};
 pub use recognizer::{Progress, Recognizer, SAMPLE_RATE};
 pub use segments::{Segment, Transcript};
+pub use timing::WindowTime;

@@ -32,10 +32,10 @@ pub struct Progress<'a> {
 
 /// A compiled speech recognizer and the recording that it hears.
 pub struct Recognizer {
-    engine: Engine,
+    pub(super) engine: Engine,
     tokenizer: Tokenizer,
-    tokens: SpeechTokens,
-    spec: SpeechSpec,
+    pub(super) tokens: SpeechTokens,
+    pub(super) spec: SpeechSpec,
     recorded: Recorded,
 }
 
@@ -146,7 +146,10 @@ impl Recognizer {
     }
 
     /// What texts begin with; `None` is the language that is to be found out.
-    fn first_tokens(&self, options: &SpeechOptions) -> Result<Vec<Option<u32>>, SpeechError> {
+    pub(super) fn first_tokens(
+        &self,
+        options: &SpeechOptions,
+    ) -> Result<Vec<Option<u32>>, SpeechError> {
         let tokens = &self.tokens;
         if !tokens.multilingual && (options.language.is_some() || options.task.is_some()) {
             return Err(SpeechError::EnglishOnly);
@@ -191,7 +194,11 @@ impl Recognizer {
     }
 
     /// Finds the language out where it is not known, by the first window, and says whether there are timestamps.
-    fn settle(&mut self, first: &mut Vec<Option<u32>>, timestamps: bool) -> Result<(), Error> {
+    pub(super) fn settle(
+        &mut self,
+        first: &mut Vec<Option<u32>>,
+        timestamps: bool,
+    ) -> Result<(), Error> {
         for token in first.iter_mut().filter(|token| token.is_none()) {
             let logits = self.engine.feed(&[self.tokens.start], 0, &[0])?;
             let mut likeliest: Option<(u32, f32)> = None;
@@ -252,6 +259,7 @@ impl Recognizer {
             most: state.most,
             timestamps,
             window: state.windows,
+            ends: true,
         };
         let written = write(&mut self.engine, &self.tokens, &prompt, options)?;
         state.windows += 1;

@@ -35,6 +35,8 @@ pub(super) struct Prompt<'a> {
     pub(super) timestamps: bool,
     /// The number of the window, for random numbers of its own.
     pub(super) window: usize,
+    /// Whether the text may end before `most`.
+    pub(super) ends: bool,
 }
 
 /// The text of the window that the engine listens to.
@@ -99,6 +101,9 @@ fn attempted(
     let mut sum = 0.0;
     while prompt.tokens.len() + text.len() < prompt.most {
         restrict(&mut logits, tokens, &text, prompt.timestamps);
+        if !prompt.ends {
+            logits[tokens.end as usize] = f32::NEG_INFINITY;
+        }
         let token = match temperature > 0.0 {
             true => drawn(&logits, temperature, random.unit(text.len())),
             false => greatest(&logits),

@@ -4,7 +4,7 @@ use tercet::Device;
 
 use super::super::ModelError;
 use super::Encoder;
-use super::runner::{Longer, Runner, Tokens, tokens};
+use super::runner::{Longer, Runner, Tokens, all_tokens};
 use crate::tokenizer::Tokenizer;
 use crate::waits::{Waits, now};
 
@@ -46,6 +46,16 @@ pub struct Label {
     pub score: f32,
 }
 
+impl Label {
+    /// The class of the greatest score, the first among equals.
+    pub(super) fn likeliest(logits: &[f32], scoring: Scoring) -> Label {
+        let mut own = logits.to_vec();
+        scoring.apply(&mut own);
+        let (class, score) = greatest(&own);
+        Label { class, score }
+    }
+}
+
 /// The class of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLabel {
@@ -57,12 +67,12 @@ pub struct TokenLabel {
 
 /// A compiled encoder with a head, its tokenizer and the names of its classes.
 pub struct Classifier {
-    runner: Runner,
-    tokenizer: Tokenizer,
+    pub(super) runner: Runner,
+    pub(super) tokenizer: Tokenizer,
     most: usize,
     longer: Longer,
-    labels: Vec<String>,
-    scoring: Scoring,
+    pub(super) labels: Vec<String>,
+    pub(super) scoring: Scoring,
 }
 
 impl Classifier {
@@ -199,14 +209,9 @@ impl Classifier {
             let ids = &all[at].row.ids;
             let rows = logits.chunks_exact(classes).zip(ids);
             let shown = rows.filter(|(_, id)| !special.contains(id));
-            let labels = shown.map(|(logits, id)| {
-                let mut own = logits.to_vec();
-                scoring.apply(&mut own);
-                let (class, score) = greatest(&own);
-                TokenLabel {
-                    token: tokenizer.id_to_token(*id).unwrap_or_default(),
-                    label: Label { class, score },
-                }
+            let labels = shown.map(|(logits, id)| TokenLabel {
+                token: tokenizer.id_to_token(*id).unwrap_or_default(),
+                label: Label::likeliest(logits, scoring),
             });
             found[at] = labels.collect();
         };
@@ -214,14 +219,12 @@ impl Classifier {
         Ok(found)
     }
 
-    fn tokens<'t>(
+    pub(super) fn tokens<'t>(
         &self,
         texts: impl Iterator<Item = (&'t str, Option<&'t str>)>,
     ) -> Result<Vec<Tokens>, crate::Error> {
-        let limit = |at| (at, self.most, self.longer);
-        let own = texts.enumerate();
-        own.map(|(at, text)| tokens(&self.tokenizer, text, limit(at)))
-            .collect()
+        let texts: Vec<(&str, Option<&str>)> = texts.collect();
+        all_tokens(&self.tokenizer, &texts, (self.most, self.longer))
     }
 }
 

@@ -4,7 +4,7 @@ use tercet::ops::{AttentionMask, ReduceFn};
 use tercet::{DType, Dim, Type, Value};
 
 use super::super::decoder::layer::{Attend, Shared, embed, layer, norm, rope_tables};
-use super::super::{Builder, ModelError, Weights};
+use super::super::{Builder, ModelError, Products, Weights};
 use super::layer::counted;
 use super::seen::near;
 use super::{Encoder, EncoderOutput, embedding};
@@ -60,6 +60,7 @@ impl Encoder {
             model: b.finish().with_precision(dtype)?,
             context: spec.context,
             width,
+            products: Products::Exact,
         })
     }
 }

@@ -4,7 +4,7 @@ use tercet::Device;
 
 use super::super::ModelError;
 use super::Encoder;
-use super::runner::{Longer, Runner, tokens};
+use super::runner::{Longer, Runner, all_tokens};
 use crate::config::TextPooling;
 use crate::tokenizer::{Row, Tokenizer};
 use crate::waits::{Waits, now};
@@ -155,16 +155,15 @@ impl Embedder {
         progress: &mut dyn FnMut(usize) -> bool,
         waits: Waits,
     ) -> Result<Vec<Vec<f32>>, crate::Error> {
-        let mut all = Vec::with_capacity(texts.len());
-        for (at, text) in texts.iter().enumerate() {
-            let text = self.text(text.as_ref());
-            let limit = (at, self.most, self.longer);
-            let mut own = tokens(&self.tokenizer, (&text, None), limit)?;
+        let written = texts.iter().map(|text| (self.text(text.as_ref()), None));
+        let written: Vec<(String, Option<String>)> = written.collect();
+        let limit = (self.most, self.longer);
+        let mut all = all_tokens(&self.tokenizer, &written, limit)?;
+        for own in &mut all {
             own.left_out = self.prompt_tokens;
             if let Some((pooling, context, pad)) = self.pooling {
                 own.place = place(pooling, &mut own.row, (context, pad));
             }
-            all.push(own);
         }
         let mut embeddings = vec![Vec::new(); texts.len()];
         let take = &mut |at: usize, row: &[f32]| embeddings[at] = row.to_vec();

@@ -20,10 +20,11 @@ mod relative;
 mod runner;
 mod seen;
 mod sentence;
+mod words;
 
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Type, Value};
 
-use super::{Builder, Model, ModelError, Weights};
+use super::{Builder, Model, ModelError, Products, Weights};
 use crate::config::EncoderSpec;
 use crate::config::encoder::TokenTypes;
 pub use classifier::{Classifier, Label, Scoring, TokenLabel};
@@ -34,6 +35,7 @@ pub(crate) use relative::causal_bias;
 pub(crate) use sentence::token;
 pub use sentence::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 pub(crate) use sentence::{mean, mean_normalized};
+pub use words::Entity;
 
 /// What becomes of the hidden states of a text.
 #[derive(Clone, Debug)]
@@ -69,6 +71,8 @@ pub struct Encoder {
     pub context: usize,
     /// Elements of a row of the output.
     pub width: usize,
+    /// What rows of a model in F32 may be rounded to on their way into products; as they are, unless set.
+    pub products: Products,
 }
 
 impl Encoder {
@@ -123,7 +127,13 @@ impl Encoder {
             model: b.finish().with_precision(dtype)?,
             context: spec.context,
             width,
+            products: Products::Exact,
         })
+    }
+
+    /// What rows are rounded to on a device.
+    pub(super) fn rounded_to(&self, device: &Device) -> Option<DType> {
+        self.products.choose(&self.model.graph, &device.products())
     }
 
     /// Compiles the encoder for at most `batch` texts of at most `len` tokens at once.
@@ -144,6 +154,7 @@ impl Encoder {
             });
         }
         let options = CompileOptions::new().bound("b", batch).bound("s", len);
+        let options = options.products_in(self.rounded_to(device));
         self.model.compile(device, &options)
     }
 }

@@ -1,8 +1,9 @@
 //! Batches of texts through a compiled encoder.
 
+use rayon::prelude::*;
 use tercet::{DType, Device, Executable, Tensor, TensorType, Wanted};
 
-use super::super::ModelError;
+use super::super::{ModelError, Products};
 use super::Encoder;
 use crate::tokenizer::{Row, Tokenizer};
 use crate::waits::Waits;
@@ -26,22 +27,36 @@ pub(super) enum Longer {
     Cut,
 }
 
+/// The tokens of texts, or of pairs of them, of at most `most` tokens; cores share the work.
+pub(super) fn all_tokens<T: AsRef<str> + Sync>(
+    tokenizer: &Tokenizer,
+    texts: &[(T, Option<T>)],
+    (most, longer): (usize, Longer),
+) -> Result<Vec<Tokens>, crate::Error> {
+    let own = texts.par_iter().enumerate().map(|(at, (text, pair))| {
+        let text = (text.as_ref(), pair.as_ref().map(T::as_ref));
+        tokens(tokenizer, text, (at, most, longer))
+    });
+    // The first error is that of the first text.
+    let all: Vec<Result<Tokens, crate::Error>> = own.collect();
+    all.into_iter().collect()
+}
+
 /// The tokens of a text, or of a pair of them; `at` is its place among the others.
-pub(super) fn tokens(
+fn tokens(
     tokenizer: &Tokenizer,
     (text, pair): (&str, Option<&str>),
     (at, most, longer): (usize, usize, Longer),
 ) -> Result<Tokens, crate::Error> {
-    let row = tokenizer.encode_row(text, pair, None)?;
-    let tokens = row.ids.len();
-    let row = match (tokens > most, longer) {
-        (false, _) => row,
-        (true, Longer::Cut) => tokenizer.encode_row(text, pair, Some(most))?,
-        (true, Longer::Refused) => {
-            let text = at + 1;
-            return Err(ModelError::TextTooLong { text, tokens, most }.into());
-        }
+    let row = match longer {
+        Longer::Cut => tokenizer.encode_row(text, pair, Some(most))?,
+        Longer::Refused => tokenizer.encode_row(text, pair, None)?,
     };
+    let tokens = row.ids.len();
+    if tokens > most {
+        let text = at + 1;
+        return Err(ModelError::TextTooLong { text, tokens, most }.into());
+    }
     if row.ids.is_empty() {
         return Err(ModelError::NoTokens.into());
     }
@@ -86,9 +101,13 @@ impl Bounds {
 
 /// An encoder with the programs that were compiled of it, and the tensors that they read and write.
 pub(super) struct Runner {
+    encoder: Encoder,
+    device: Device,
     /// Of short texts, or of all.
     short: Program,
     long: Option<Long>,
+    /// Whether rows are rounded on their way into products.
+    rounded: bool,
     pad: u32,
     inputs: Vec<(Input, Tensor)>,
     outputs: Vec<Tensor>,
@@ -101,8 +120,6 @@ struct Program {
 
 /// What long texts run on, compiled for the first of them.
 struct Long {
-    encoder: Encoder,
-    device: Device,
     bounds: Bounds,
     program: Option<Program>,
 }
@@ -151,8 +168,6 @@ impl Runner {
         let bounds = short.unwrap_or(all);
         let exe = encoder.compile(device, bounds.batch, bounds.most)?;
         let long = short.map(|_| Long {
-            encoder: encoder.clone(),
-            device: device.clone(),
             bounds: all,
             program: None,
         });
@@ -167,8 +182,11 @@ impl Runner {
         });
         let inputs = inputs.collect();
         Ok(Runner {
+            encoder: encoder.clone(),
+            device: device.clone(),
             short: Program { exe, bounds },
             long,
+            rounded: encoder.rounded_to(device).is_some(),
             pad,
             inputs,
             outputs: Vec::new(),
@@ -214,12 +232,34 @@ impl Runner {
         Ok(())
     }
 
-    /// What comes out of a batch, row-major, padded to the longest text.
+    /// What comes out of a batch, row-major, padded to the longest text. Where rounded rows left the range of their type, the
+    /// model is compiled without rounding, from this batch on.
     pub(super) async fn run(
         &mut self,
         texts: &[&Tokens],
         waits: Waits,
     ) -> Result<&[f32], ModelError> {
+        self.run_once(texts, waits).await?;
+        if self.rounded && self.output_values()?.iter().any(|x| !x.is_finite()) {
+            self.rounded = false;
+            self.encoder.products = Products::Exact;
+            let Bounds { batch, most } = self.short.bounds;
+            self.short.exe = self.encoder.compile(&self.device, batch, most)?;
+            if let Some(long) = &mut self.long {
+                long.program = None;
+            }
+            self.run_once(texts, waits).await?;
+        }
+        self.output_values()
+    }
+
+    fn output_values(&self) -> Result<&[f32], ModelError> {
+        let first = self.outputs.first();
+        let first = first.ok_or_else(|| ModelError::Unsupported("no output".into()))?;
+        first.as_slice::<f32>().map_err(tensor_error)
+    }
+
+    async fn run_once(&mut self, texts: &[&Tokens], waits: Waits) -> Result<(), ModelError> {
         let len = texts.iter().map(|t| t.row.ids.len()).max().unwrap_or(0);
         let shape = [texts.len(), len];
         for (input, tensor) in &mut self.inputs {
@@ -265,25 +305,24 @@ impl Runner {
             .map(|(input, tensor)| (input.name(), tensor))
             .collect();
         let program = match &mut self.long {
-            Some(long) if len > self.short.bounds.most => long.program()?,
+            Some(long) if len > self.short.bounds.most => {
+                long.program(&self.encoder, &self.device)?
+            }
             Some(_) | None => &mut self.short,
         };
         let exe = &mut *program.exe;
         waits.submit(exe, &inputs, Wanted::All).await?;
-        exe.wait(&mut self.outputs)?;
-        let first = self.outputs.first();
-        let first = first.ok_or_else(|| ModelError::Unsupported("no output".into()))?;
-        first.as_slice::<f32>().map_err(tensor_error)
+        Ok(exe.wait(&mut self.outputs)?)
     }
 }
 
 impl Long {
-    fn program(&mut self) -> Result<&mut Program, ModelError> {
+    fn program(&mut self, encoder: &Encoder, device: &Device) -> Result<&mut Program, ModelError> {
         let Bounds { batch, most } = self.bounds;
         match &mut self.program {
             Some(program) => Ok(program),
             none => {
-                let exe = self.encoder.compile(&self.device, batch, most)?;
+                let exe = encoder.compile(device, batch, most)?;
                 let bounds = self.bounds;
                 Ok(none.insert(Program { exe, bounds }))
             }

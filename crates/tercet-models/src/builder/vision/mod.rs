@@ -13,7 +13,7 @@ mod tower;
 
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Type};
 
-use super::{Builder, Encoder, Model, ModelError, Weights};
+use super::{Builder, Encoder, Model, ModelError, Products, Weights};
 use crate::config::{TextTower, VisionBody, VisionSpec};
 pub use runner::{PictureClassifier, PictureEncoder, PictureLabels};
 
@@ -117,6 +117,7 @@ impl Encoder {
             model: b.finish().with_precision(dtype)?,
             context: spec.context,
             width: *width,
+            products: Products::Exact,
         })
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::super::{ConfigError, ensure};
-use super::families::{self, DecoderFamily};
+use super::families::{self, DecoderFamily, FamilyRow};
 use super::{
     DecoderDims, DecoderSpec, Experts, FeedForward, NormKind, Part, Rope, RopeScaling, Shared,
     derived_head_dim, rope,
@@ -13,14 +13,14 @@ use crate::gguf::{Gguf, GgufError, Metadata, clip};
 use crate::weight::{Weight, gguf_weight};
 
 /// The keys `<architecture>.*` of a file; those that were asked for are known.
-pub(super) struct Keys<'a> {
-    pub(super) gguf: &'a Gguf,
+pub(in crate::config) struct Keys<'a> {
+    pub(in crate::config) gguf: &'a Gguf,
     architecture: &'a str,
     seen: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Keys<'a> {
-    fn new(gguf: &'a Gguf, architecture: &'a str) -> Keys<'a> {
+    pub(in crate::config) fn new(gguf: &'a Gguf, architecture: &'a str) -> Keys<'a> {
         Keys {
             gguf,
             architecture,
@@ -29,7 +29,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The whole key, from now on known.
-    pub(super) fn key(&self, name: &str) -> String {
+    pub(in crate::config) fn key(&self, name: &str) -> String {
         let key = format!("{}.{name}", self.architecture);
         self.seen.borrow_mut().insert(key.clone());
         key
@@ -39,7 +39,7 @@ impl<'a> Keys<'a> {
         self.gguf.metadata()
     }
 
-    pub(super) fn opt_size(&self, name: &str) -> Result<Option<usize>, ConfigError> {
+    pub(in crate::config) fn opt_size(&self, name: &str) -> Result<Option<usize>, ConfigError> {
         let key = self.key(name);
         let Some(found) = self.meta().opt_u32(&key)? else {
             return Ok(None);
@@ -54,20 +54,22 @@ impl<'a> Keys<'a> {
         Ok(Some(found as usize))
     }
 
-    pub(super) fn size(&self, name: &str) -> Result<usize, ConfigError> {
-        let missing = || {
-            ConfigError::from(GgufError::MissingKey {
-                key: self.key(name),
-            })
-        };
-        self.opt_size(name)?.ok_or_else(missing)
+    pub(in crate::config) fn size(&self, name: &str) -> Result<usize, ConfigError> {
+        self.opt_size(name)?.ok_or_else(|| self.missing(name))
     }
 
-    pub(super) fn opt_f32(&self, name: &str) -> Result<Option<f32>, ConfigError> {
+    /// The error of a key that must be there.
+    pub(in crate::config) fn missing(&self, name: &str) -> ConfigError {
+        ConfigError::from(GgufError::MissingKey {
+            key: self.key(name),
+        })
+    }
+
+    pub(in crate::config) fn opt_f32(&self, name: &str) -> Result<Option<f32>, ConfigError> {
         Ok(self.meta().opt_f32(&self.key(name))?)
     }
 
-    pub(super) fn opt_bool(&self, name: &str) -> Result<Option<bool>, ConfigError> {
+    pub(in crate::config) fn opt_bool(&self, name: &str) -> Result<Option<bool>, ConfigError> {
         Ok(self.meta().opt_bool(&self.key(name))?)
     }
 
@@ -106,7 +108,12 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn unsupported(&self, name: &str, found: &str, supported: &str) -> ConfigError {
+    pub(in crate::config) fn unsupported(
+        &self,
+        name: &str,
+        found: &str,
+        supported: &str,
+    ) -> ConfigError {
         ConfigError::Unsupported {
             field: self.key(name),
             found: clip(found),
@@ -115,7 +122,7 @@ impl<'a> Keys<'a> {
     }
 
     /// Refuses keys of the architecture that nobody asked for.
-    fn finish(&self) -> Result<(), ConfigError> {
+    pub(in crate::config) fn finish(&self) -> Result<(), ConfigError> {
         let seen = self.seen.borrow();
         let prefix = format!("{}.", self.architecture);
         let keys = self.meta().iter().map(|(key, _)| key);
@@ -196,16 +203,18 @@ fn experts(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn refuse_variants(keys: &Keys<'_>) -> Result<(), ConfigError> {
-    if keys.opt_bool("attention.causal")? == Some(false) {
+fn refuse_variants(keys: &Keys<'_>, family: &FamilyRow) -> Result<(), ConfigError> {
+    // Read with the other modules of an embedding model.
+    keys.key("pooling_type");
+    if keys.opt_bool("attention.causal")? == Some(false) && !family.bidirectional_in_gguf {
         return Err(keys.unsupported("attention.causal", "false", "true"));
     }
     Ok(())
 }
 
 fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
-    refuse_variants(keys)?;
     let (gguf, meta, family) = (keys.gguf, keys.meta(), id.get());
+    refuse_variants(keys, family)?;
     let hidden = keys.size("embedding_length")?;
     // Files without attention or feed-forward networks say 0 of them.
     let unless_none = |names: &[&str], key: &str| match names.is_empty() {
@@ -275,7 +284,10 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
 }
 
 /// What is done to rotary frequencies.
-fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> {
+pub(in crate::config) fn scaling(
+    keys: &Keys<'_>,
+    context: usize,
+) -> Result<RopeScaling, ConfigError> {
     let kind = "rope.scaling.type";
     let named = keys.meta().opt_str(&keys.key(kind))?;
     // The older key of linear scaling.
@@ -345,7 +357,7 @@ fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> 
     }
 }
 
-fn vocab(keys: &Keys<'_>) -> Result<usize, ConfigError> {
+pub(in crate::config) fn vocab(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     let embedding = keys.gguf.tensor("token_embd.weight")?;
     let shape = embedding.shape();
     let &[rows, _] = shape.as_slice() else {

@@ -8,7 +8,7 @@
 mod experts;
 mod families;
 mod json;
-mod keys;
+pub(in crate::config) mod keys;
 mod layers;
 mod part;
 mod rope;
@@ -31,7 +31,7 @@ pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part, projections};
 pub use rope::{Rope, RopeScaling};
 pub use states::{StateKind, StateSpace};
 pub(super) use tensors::refuse;
-pub(crate) use tensors::refuse_unknown_modules;
+pub(crate) use tensors::{DENSE_OF_GGUF, refuse_unknown_modules};
 
 /// The sizes of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

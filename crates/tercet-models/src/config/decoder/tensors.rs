@@ -15,6 +15,9 @@ const OF_GGUF: [&str; 3] = [
     "rope_factors_short.weight",
 ];
 
+/// What GGUF files call the dense layers after pooling, in order.
+pub(crate) const DENSE_OF_GGUF: [&str; 2] = ["dense_2", "dense_3"];
+
 /// Ends of tensors' names in folders that hold what the configuration says already, in any family.
 const DERIVED: [&str; 1] = ["rotary_emb.inv_freq"];
 
@@ -27,6 +30,10 @@ pub(super) fn refuse_unknown(spec: &DecoderSpec, gguf: &Gguf) -> Result<(), Conf
     let factors: Vec<String> = known.iter().flat_map(|n| Weights::factors_of(n)).collect();
     known.extend(factors);
     known.extend(OF_GGUF.map(String::from));
+    if spec.bidirectional {
+        // They follow the pooling of an embedding model.
+        known.extend(DENSE_OF_GGUF.map(|name| format!("{name}.weight")));
+    }
     refuse(gguf.tensors().iter().map(|t| t.name()), &known)
 }
 

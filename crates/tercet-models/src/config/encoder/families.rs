@@ -51,6 +51,8 @@ pub(crate) struct FamilyRow {
     pub(super) names: Names,
     /// What its folders of old called them, where that was another name.
     pub(super) old_names: Names,
+    /// What its GGUF files call parts otherwise than those of BERT.
+    pub(super) gguf_names: Names,
     /// What the names of tensors that belong to heads begin with.
     pub(super) heads: &'static [&'static str],
     /// Its fields about training, and about heads that are not built.
@@ -137,6 +139,7 @@ pub(super) const BERT: FamilyRow = FamilyRow {
     prefix: "bert.",
     names: &[],
     old_names: &[],
+    gguf_names: &[],
     heads: HEADS,
     harmless: &[],
     defaults: |_| {},

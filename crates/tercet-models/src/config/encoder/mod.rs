@@ -5,6 +5,7 @@
 //! it honours beyond the common ones. A field or a tensor that nobody honours is refused.
 
 mod families;
+mod gguf;
 mod json;
 mod modern;
 mod part;
@@ -17,8 +18,10 @@ use serde_json::{Map, Value};
 
 use super::decoder::{Activation, FeedForward, Norm, NormKind, Rope};
 use super::{ConfigError, Fields, ensure};
+use crate::gguf::Gguf;
 pub use families::EncoderFamily;
 pub(crate) use families::{model_types, of_model_type, task_prefixes};
+pub(crate) use gguf::is_encoder;
 pub(crate) use json::activation;
 pub(crate) use part::{EncoderNames, EncoderPart};
 pub use patches::PatchSpec;
@@ -288,6 +291,16 @@ impl EncoderSpec {
     pub fn from_json(json: &Map<String, Value>) -> Result<Self, ConfigError> {
         let fields = Fields::new(json, "");
         let spec = json::read(&fields)?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    /// Reads the metadata of a GGUF file of any architecture of encoders, and which tensors it has.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: a key is missing, wrong, unsupported, or unknown, or a tensor is.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Self, ConfigError> {
+        let spec = gguf::read(gguf)?;
         spec.check()?;
         Ok(spec)
     }

@@ -29,6 +29,10 @@ pub(super) const MODERNBERT: FamilyRow = FamilyRow {
         (EncoderPart::FfnNorm, "layers.{}.mlp_norm"),
         (EncoderPart::HeadDense, "head.dense"),
     ],
+    gguf_names: &[
+        (EncoderPart::AttentionNorm, "blk.{}.attn_norm"),
+        (EncoderPart::FfnNorm, "blk.{}.ffn_norm"),
+    ],
     heads: &["head.", "decoder.", "classifier."],
     harmless: &[
         "decoder_bias",
@@ -64,10 +68,7 @@ fn modernbert(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigE
     let bias = fields.opt_bool("attention_bias")?.unwrap_or(false);
     (spec.qkv_bias, spec.output_bias) = (bias, bias);
     spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
-    // The embeddings' norm stands before the first layer's attention.
-    if let Some(first) = spec.layers.first_mut() {
-        first.attention_norm = false;
-    }
+    first_follows_a_norm(spec);
     let every = fields.opt_size("global_attn_every_n_layers")?.unwrap_or(3);
     let whole = fields.opt_size("local_attention")?.unwrap_or(128);
     let count = spec.layers.len();
@@ -103,6 +104,13 @@ fn modernbert(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigE
         head.mean = v.as_str() == Some("mean");
         head.mean || v.as_str() == Some("cls")
     })
+}
+
+/// The embeddings' norm stands before the first layer's attention.
+pub(super) fn first_follows_a_norm(spec: &mut EncoderSpec) {
+    if let Some(first) = spec.layers.first_mut() {
+        first.attention_norm = false;
+    }
 }
 
 /// The rotary embeddings of layers without and with windows: an object for each in `rope_parameters`, or one

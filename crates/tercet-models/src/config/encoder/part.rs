@@ -82,6 +82,38 @@ impl EncoderPart {
         }
     }
 
+    /// The name in a GGUF file of BERT without `.weight`; `{}` is the layer. Parts that no such file has keep that of folders.
+    const fn gguf(self) -> &'static str {
+        match self {
+            EncoderPart::Words => "token_embd",
+            EncoderPart::Types => "token_types",
+            EncoderPart::PositionTable => "position_embd",
+            EncoderPart::EmbeddingNorm => "token_embd_norm",
+            EncoderPart::Query => "blk.{}.attn_q",
+            EncoderPart::Key => "blk.{}.attn_k",
+            EncoderPart::Value => "blk.{}.attn_v",
+            EncoderPart::Qkv => "blk.{}.attn_qkv",
+            EncoderPart::AttentionOutput => "blk.{}.attn_output",
+            EncoderPart::AttentionNorm => "blk.{}.attn_output_norm",
+            EncoderPart::Gate => "blk.{}.ffn_gate",
+            EncoderPart::Up | EncoderPart::GateUp => "blk.{}.ffn_up",
+            EncoderPart::Down => "blk.{}.ffn_down",
+            EncoderPart::FfnNorm => "blk.{}.layer_output_norm",
+            EncoderPart::FinalNorm => "output_norm",
+            EncoderPart::PatchProjection
+            | EncoderPart::ClassToken
+            | EncoderPart::PatchPositions
+            | EncoderPart::EmbeddingProjection
+            | EncoderPart::RelativeBias
+            | EncoderPart::AttentionScale
+            | EncoderPart::FfnScale
+            | EncoderPart::HeadDense
+            | EncoderPart::HeadNorm
+            | EncoderPart::Classifier
+            | EncoderPart::TokenClassifier => self.name(),
+        }
+    }
+
     /// Outputs and inputs of a projection; rows and width of a table; of a norm 1 and its elements. The rows of
     /// classifiers are classes, which the specification does not know.
     pub(crate) fn shape(self, spec: &EncoderSpec) -> [usize; 2] {
@@ -230,12 +262,22 @@ impl EncoderPart {
 pub(crate) struct EncoderNames<'a> {
     spec: &'a EncoderSpec,
     prefix: &'static str,
+    /// Whether the file is a GGUF file.
+    gguf: bool,
 }
 
 impl<'a> EncoderNames<'a> {
     /// Checkpoints of the bare encoder have no prefix, those with a head have one.
     pub(crate) fn of(spec: &'a EncoderSpec, weights: &Weights) -> EncoderNames<'a> {
-        let bare = EncoderNames { spec, prefix: "" };
+        let gguf = matches!(weights, Weights::Gguf(_));
+        let bare = EncoderNames {
+            spec,
+            prefix: "",
+            gguf,
+        };
+        if gguf {
+            return bare;
+        }
         let prefix = spec.family.get().prefix;
         let first = match spec.patches {
             None => EncoderPart::Words,
@@ -244,7 +286,7 @@ impl<'a> EncoderNames<'a> {
         let first = format!("{prefix}{}.weight", bare.module(first, 0));
         let prefixed = !matches!(weights, Weights::MadeUp(_)) && weights.has(&first);
         match prefixed {
-            true => EncoderNames { spec, prefix },
+            true => EncoderNames { prefix, ..bare },
             false => bare,
         }
     }
@@ -257,6 +299,11 @@ impl<'a> EncoderNames<'a> {
     /// The name of a part without prefix and `.weight`, as adapters have it.
     pub(crate) fn module(&self, part: EncoderPart, layer: usize) -> String {
         let row = self.spec.family.get();
+        if self.gguf {
+            let own = row.gguf_names.iter().find(|(other, _)| *other == part);
+            let name = own.map_or(part.gguf(), |(_, name)| name);
+            return name.replace("{}", &layer.to_string());
+        }
         let old: Names = match self.spec.old_names {
             true => row.old_names,
             false => &[],

@@ -65,6 +65,19 @@ pub(super) const T5: FamilyRow = FamilyRow {
         EncoderPart::Up,
         "encoder.block.{}.layer.1.DenseReluDense.wi",
     )],
+    gguf_names: &[
+        (EncoderPart::RelativeBias, "enc.blk.0.attn_rel_b"),
+        (EncoderPart::Query, "enc.blk.{}.attn_q"),
+        (EncoderPart::Key, "enc.blk.{}.attn_k"),
+        (EncoderPart::Value, "enc.blk.{}.attn_v"),
+        (EncoderPart::AttentionOutput, "enc.blk.{}.attn_o"),
+        (EncoderPart::AttentionNorm, "enc.blk.{}.attn_norm"),
+        (EncoderPart::Gate, "enc.blk.{}.ffn_gate"),
+        (EncoderPart::Up, "enc.blk.{}.ffn_up"),
+        (EncoderPart::Down, "enc.blk.{}.ffn_down"),
+        (EncoderPart::FfnNorm, "enc.blk.{}.ffn_norm"),
+        (EncoderPart::FinalNorm, "enc.output_norm"),
+    ],
     // Of the decoder, and of heads; embeddings are one table under three names.
     heads: &[
         "decoder.",

@@ -228,6 +228,7 @@ const DINOV2: FamilyRow = FamilyRow {
     ],
     // Those of gated networks.
     old_names: &[(EncoderPart::Down, "encoder.layer.{}.mlp.weights_out")],
+    gguf_names: &[],
     heads: &[],
     harmless: OF_PICTURES,
     defaults: |spec| {

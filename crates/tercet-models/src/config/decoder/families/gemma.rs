@@ -106,6 +106,27 @@ pub(super) const GEMMA3: FamilyRow = FamilyRow {
     ..GEMMA2
 };
 
+/// EmbeddingGemma, whose folders are Gemma 3's.
+pub(super) const GEMMA_EMBEDDING: FamilyRow = FamilyRow {
+    architecture: "gemma-embedding",
+    bidirectional_in_gguf: true,
+    keys: |keys, spec| {
+        of_gemma3(keys, spec)?;
+        spec.bidirectional = true;
+        // The whole of the window is given, half of it lies on either side.
+        for layer in &mut spec.layers {
+            layer.window = layer.window.map(|whole| whole / 2);
+        }
+        // Their tensors say the same of the layers after pooling.
+        for layer in ["dense_2", "dense_3"] {
+            keys.opt_size(&format!("{layer}_feat_in"))?;
+            keys.opt_size(&format!("{layer}_feat_out"))?;
+        }
+        Ok(())
+    },
+    ..GEMMA3
+};
+
 fn of_gemma3(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     spec.logit_softcap = keys.opt_factor("final_logit_softcapping")?.map(f64::from);
     scale_of_the_largest(spec, 62);

@@ -10,6 +10,7 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
     model_type: "llama",
     architecture: "llama",
     only_folders: false,
+    bidirectional_in_gguf: false,
     sizes: Sizes {
         hidden: &["hidden_size"],
         layers: &["num_hidden_layers"],

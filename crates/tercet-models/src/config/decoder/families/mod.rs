@@ -30,6 +30,8 @@ pub(crate) struct FamilyRow {
     pub(crate) architecture: &'static str,
     /// Whether its GGUF files are not read.
     pub(super) only_folders: bool,
+    /// Whether the tokens of its GGUF files see both ways.
+    pub(super) bidirectional_in_gguf: bool,
     /// What its folders call sizes in `config.json`.
     pub(super) sizes: Sizes,
     /// What its folders call parts otherwise than those of llama.
@@ -89,7 +91,7 @@ pub(super) struct Sizes {
 pub struct DecoderFamily(usize);
 
 /// All of them; llama is the first.
-const FAMILIES: [&FamilyRow; 32] = [
+const FAMILIES: [&FamilyRow; 33] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::MIXTRAL,
@@ -101,6 +103,7 @@ const FAMILIES: [&FamilyRow; 32] = [
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma::GEMMA_EMBEDDING,
     &phi::PHI,
     &phi::PHI3,
     &granite::GRANITE,
@@ -152,7 +155,10 @@ pub(crate) fn of_gguf(name: &str) -> Option<DecoderFamily> {
 
 /// What folders may name.
 pub(crate) fn model_types() -> String {
-    FAMILIES.map(|f| f.model_type).join(", ")
+    let mut names = FAMILIES.map(|f| f.model_type).to_vec();
+    // Those of one name stand side by side.
+    names.dedup();
+    names.join(", ")
 }
 
 /// What GGUF files may name.

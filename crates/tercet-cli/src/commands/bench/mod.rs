@@ -1,5 +1,9 @@
-//! `tercet bench`: tokens per second of a language model, over a prompt and one by one.
+//! `tercet bench`: tokens per second of a language model, over a prompt and one by one; milliseconds of a batch of other
+//! models (`encoders`).
 
+mod encoders;
+
+use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -14,18 +18,22 @@ use crate::{output, progress};
 pub(crate) struct Args {
     #[command(flatten)]
     loading: Loading,
-    /// Tokens of the prompt
+    /// Tokens of the prompt, or of each text of an encoder
     #[arg(short, long, default_value_t = 512, value_name = "N", value_parser = positive)]
     prompt: usize,
-    /// Tokens written one by one, from an empty cache
+    /// Tokens written one by one, from an empty cache, or for a window of a recording
     #[arg(short = 'n', long, default_value_t = 128, value_name = "N", value_parser = positive)]
     tokens: usize,
     /// How often each is measured, after one time that is not
     #[arg(short, long, default_value_t = 3, value_name = "N", value_parser = positive)]
     repetitions: usize,
-    /// Also measure so many texts written side by side, all their tokens together
+    /// Also measure so many texts written side by side, all their tokens together; of encoders so many texts or pictures
+    /// at once [default: 32 texts, 8 pictures]
     #[arg(short, long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
+    /// Also measure this file, one text a line, through an encoder: from texts to vectors
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// Print one JSON document instead of a table
     #[arg(long)]
     json: bool,
@@ -55,6 +63,13 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+    if let Some(done) = encoders::run(args)? {
+        return Ok(done);
+    }
+    if args.file.is_some() {
+        let text = "--file is for encoders of texts; a language model is measured on tokens of its vocabulary";
+        return Err(CliError::Usage(text.into()));
+    }
     let started = Instant::now();
     let context = args.prompt.max(args.tokens.saturating_add(1));
     let mut writer = args.loading.load_with(|config| DecoderOptions {

@@ -1,0 +1,128 @@
+//! Tokens of one class that stand side by side, joined to a piece of the text.
+
+use std::ops::Range;
+
+use super::super::ModelError;
+use super::classifier::{Classifier, Label};
+use crate::error::Error;
+use crate::waits::{Waits, now};
+
+/// What classes of tokens that mean nothing are called.
+const OUTSIDE: &str = "O";
+
+/// A piece of a text, and what it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entity {
+    /// The name of its class, without what says that a piece begins or goes on (`B-`, `I-`).
+    pub name: String,
+    /// The mean of the scores of its tokens.
+    pub score: f32,
+    /// Its bytes in the text.
+    pub span: Range<usize>,
+}
+
+impl Classifier {
+    /// The pieces of each text that are something, for a model of classes of tokens: neighbours whose likeliest classes have one
+    /// name belong together, but for a token of a class `B-...`, which begins a piece. Tokens of the class `O` are left out. This
+    /// is what the pipeline of transformers calls "simple".
+    ///
+    /// # Errors
+    /// As [`Classifier::classify_tokens`].
+    pub fn entities<T: AsRef<str>>(
+        &mut self,
+        texts: &[T],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Vec<Vec<Entity>>, Error> {
+        let all = self.tokens(texts.iter().map(|text| (text.as_ref(), None)))?;
+        let before = self.tokenizer.surrounding()?.0.len();
+        let mut spans = Vec::with_capacity(texts.len());
+        for (at, (text, own)) in texts.iter().zip(&all).enumerate() {
+            let found = self.tokenizer.encode_with_spans(text.as_ref())?;
+            // A text that was cut has fewer.
+            let same = found.iter().zip(own.row.ids.iter().skip(before));
+            let count = same.take_while(|((id, _), own)| id == *own).count();
+            if count == 0 && !found.is_empty() {
+                let reason = format!("text {}: its tokens have no places in it", at + 1);
+                return Err(ModelError::Unsupported(reason).into());
+            }
+            let found = found.into_iter().take(count).map(|(_, span)| span);
+            spans.push(found.collect::<Vec<_>>());
+        }
+        let (labels, scoring) = (&self.labels, self.scoring);
+        let mut entities = vec![Vec::new(); all.len()];
+        let take = &mut |at: usize, logits: &[f32]| {
+            let rows = logits.chunks_exact(labels.len()).skip(before);
+            let tokens = rows.zip(&spans[at]).map(|(logits, span)| {
+                let label = Label::likeliest(logits, scoring);
+                (label, span.clone())
+            });
+            entities[at] = joined(tokens, labels);
+        };
+        now((self.runner).run_all(&all, progress, take, Waits::Blocking))?;
+        Ok(entities)
+    }
+}
+
+/// Whether a class begins a piece, and what tokens of one piece have in common.
+fn tag(label: &str) -> (bool, &str) {
+    match (label.strip_prefix("B-"), label.strip_prefix("I-")) {
+        (Some(tag), _) => (true, tag),
+        (None, Some(tag)) => (false, tag),
+        (None, None) => (false, label),
+    }
+}
+
+fn joined(tokens: impl Iterator<Item = (Label, Range<usize>)>, labels: &[String]) -> Vec<Entity> {
+    /// A piece: its tag, the sum and the number of its scores, its bytes.
+    type Piece<'a> = (&'a str, f32, usize, Range<usize>, &'a str);
+    let mut pieces: Vec<Piece<'_>> = Vec::new();
+    for (Label { class, score }, span) in tokens {
+        let label = labels[class].as_str();
+        let (begins, tag) = tag(label);
+        match pieces.last_mut() {
+            Some((last, sum, count, whole, _)) if *last == tag && !begins => {
+                *sum += score;
+                *count += 1;
+                whole.end = span.end;
+            }
+            Some(_) | None => pieces.push((tag, score, 1, span, label)),
+        }
+    }
+    let named = pieces
+        .into_iter()
+        .map(|(_, sum, count, span, label)| Entity {
+            name: label
+                .split_once('-')
+                .map_or(label, |(_, name)| name)
+                .to_string(),
+            score: sum / count as f32,
+            span,
+        });
+    named.filter(|entity| entity.name != OUTSIDE).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_of_one_class_are_joined() {
+        let labels = ["O", "B-PER", "I-PER", "LOC"].map(String::from);
+        let classes = [0, 1, 2, 1, 2, 2, 0, 0, 3, 3, 2];
+        let tokens = classes.iter().enumerate().map(|(i, &class)| {
+            let score = i as f32;
+            (Label { class, score }, i * 10..i * 10 + 5)
+        });
+        let found = joined(tokens, &labels);
+        let found: Vec<(&str, f32, Range<usize>)> = (found.iter())
+            .map(|e| (e.name.as_str(), e.score, e.span.clone()))
+            .collect();
+        let want = [
+            ("PER", 1.5, 10..25),
+            ("PER", 4.0, 30..55),
+            ("LOC", 8.5, 80..95),
+            ("PER", 10.0, 100..105),
+        ];
+        assert_eq!(found, want);
+    }
+}

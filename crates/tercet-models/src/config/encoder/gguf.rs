@@ -1,0 +1,230 @@
+//! GGUF metadata of an encoder: the keys of its architecture, of which every one is read or refused.
+
+use super::super::{ConfigError, ensure};
+use super::families::of_model_type;
+use super::modern::first_follows_a_norm;
+use super::{
+    EncoderDims, EncoderNames, EncoderPart, EncoderSpec, Positions, TokenTypes, known_tensors,
+};
+use crate::builder::Weights;
+use crate::config::decoder::keys::{Keys, scaling, vocab};
+use crate::config::decoder::{Activation, FeedForward, NormKind, Rope, refuse};
+use crate::gguf::{Gguf, clip};
+
+/// An architecture whose files are read.
+struct Row {
+    architecture: &'static str,
+    /// The `model_type` of its folders.
+    model_type: &'static str,
+    keys: fn(&Keys<'_>, &mut EncoderSpec) -> Result<(), ConfigError>,
+}
+
+/// `bert` is what converters make of RoBERTa, XLM-RoBERTa and DistilBERT, too: positions are rows from 0 on, without those
+/// before that of the first token.
+const ROWS: [Row; 4] = [
+    Row {
+        architecture: "bert",
+        model_type: "bert",
+        keys: bert,
+    },
+    Row {
+        architecture: "nomic-bert",
+        model_type: "nomic_bert",
+        keys: nomic_bert,
+    },
+    Row {
+        architecture: "modern-bert",
+        model_type: "modernbert",
+        keys: modernbert,
+    },
+    Row {
+        architecture: "t5encoder",
+        model_type: "t5",
+        keys: t5,
+    },
+];
+
+/// Whether a GGUF file of this architecture is an encoder.
+pub(crate) fn is_encoder(architecture: &str) -> bool {
+    ROWS.iter().any(|row| row.architecture == architecture)
+}
+
+/// Keys about heads and decoders, which have no influence on the encoder, and what is read with the file's other modules.
+const ELSEWHERE: [&str; 4] = [
+    "classifier.output_labels",
+    "decoder_block_count",
+    "decoder_start_token_id",
+    "pooling_type",
+];
+
+/// Reads what all architectures have, then what this one has.
+pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
+    let architecture = gguf.metadata().get_str("general.architecture")?;
+    let row = ROWS.iter().find(|row| row.architecture == architecture);
+    let family = row.and_then(|row| of_model_type(row.model_type));
+    let (Some(row), Some(family)) = (row, family) else {
+        return Err(ConfigError::Unsupported {
+            field: "general.architecture".to_string(),
+            found: clip(architecture),
+            supported: ROWS.map(|row| row.architecture).join(", "),
+        });
+    };
+    let keys = Keys::new(gguf, architecture);
+    let hidden = keys.size("embedding_length")?;
+    let heads = keys.size("attention.head_count")?;
+    let mut spec = EncoderSpec::bert(EncoderDims {
+        hidden,
+        layers: keys.size("block_count")?,
+        heads,
+        ffn: keys.size("feed_forward_length")?,
+        vocab: vocab(&keys)?,
+        context: keys.size("context_length")?,
+    });
+    spec.family = family;
+    (family.get().defaults)(&mut spec);
+    spec.head_dim = head_dim(&keys, &spec)?;
+    for (kind, key) in [
+        (NormKind::Layer, "attention.layer_norm_epsilon"),
+        (NormKind::Rms, "attention.layer_norm_rms_epsilon"),
+    ] {
+        // Some converters write both.
+        let found = keys.opt_f32(key)?;
+        if kind == spec.norm.kind {
+            spec.norm.eps = found.ok_or_else(|| keys.missing(key))?;
+        }
+    }
+    if keys.opt_bool("attention.causal")? == Some(true) {
+        return Err(keys.unsupported("attention.causal", "true", "false"));
+    }
+    if let Some(pad) = gguf.metadata().opt_u32("tokenizer.ggml.padding_token_id")? {
+        spec.pad = pad;
+    }
+    tensors_say(gguf, &mut spec)?;
+    (row.keys)(&keys, &mut spec)?;
+    for key in ELSEWHERE {
+        keys.key(key);
+    }
+    keys.finish()?;
+    let names = EncoderNames::of(&spec, &Weights::Gguf(gguf.clone()));
+    let mut known = known_tensors(&spec, &names);
+    let factors: Vec<String> = known.iter().flat_map(|n| Weights::factors_of(n)).collect();
+    known.extend(factors);
+    // Heads of classes.
+    let tensors = gguf.tensors().iter().map(|t| t.name());
+    refuse(tensors.filter(|name| !name.starts_with("cls.")), &known)?;
+    Ok(spec)
+}
+
+fn head_dim(keys: &Keys<'_>, spec: &EncoderSpec) -> Result<usize, ConfigError> {
+    let EncoderSpec { hidden, heads, .. } = *spec;
+    if let Some(found) = keys.opt_size("attention.head_count_kv")?
+        && found != heads
+    {
+        let supported = format!("{heads} (as many as heads)");
+        let found = found.to_string();
+        return Err(keys.unsupported("attention.head_count_kv", &found, &supported));
+    }
+    let said = keys.opt_size("attention.key_length")?;
+    let value = keys.opt_size("attention.value_length")?;
+    let size = match said {
+        Some(size) => size,
+        None => {
+            ensure(hidden.is_multiple_of(heads), || {
+                format!("{heads} heads of a width of {hidden}")
+            })?;
+            hidden / heads
+        }
+    };
+    match value {
+        Some(found) if found != size => {
+            let supported = format!("{size} (the key length)");
+            let found = found.to_string();
+            Err(keys.unsupported("attention.value_length", &found, &supported))
+        }
+        Some(_) | None => Ok(size),
+    }
+}
+
+/// What files say by the tensors that they have.
+fn tensors_say(gguf: &Gguf, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+    let weights = Weights::Gguf(gguf.clone());
+    let named = spec.clone();
+    let names = EncoderNames::of(&named, &weights);
+    let has = |part: EncoderPart, suffix: &str| gguf.has_tensor(&names.tensor(part, 0, suffix));
+    spec.fused_qkv = has(EncoderPart::Qkv, "weight");
+    spec.qkv_bias = has(EncoderPart::Qkv, "bias") || has(EncoderPart::Query, "bias");
+    spec.output_bias = has(EncoderPart::AttentionOutput, "bias");
+    spec.mlp_bias = has(EncoderPart::Down, "bias");
+    spec.norm.bias = has(EncoderPart::FfnNorm, "bias");
+    let types = names.tensor(EncoderPart::Types, 0, "weight");
+    spec.token_types = match gguf.has_tensor(&types) {
+        false => TokenTypes::None,
+        true => match gguf.tensor(&types)?.shape().as_slice() {
+            &[rows, _] if rows > 1 => TokenTypes::BySegment { rows },
+            _ => TokenTypes::First { rows: 1 },
+        },
+    };
+    Ok(())
+}
+
+fn bert(_: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+    spec.positions = Positions::Learned { rows: spec.context };
+    Ok(())
+}
+
+fn nomic_bert(keys: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+    whole_heads(keys, spec)?;
+    spec.ropes = vec![Rope {
+        theta: keys.opt_f32("rope.freq_base")?.unwrap_or(10_000.0).into(),
+        scaling: scaling(keys, spec.context)?,
+    }];
+    Ok(())
+}
+
+fn modernbert(keys: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+    whole_heads(keys, spec)?;
+    first_follows_a_norm(spec);
+    // Half of it lies on either side.
+    let whole = keys.size("attention.sliding_window")?;
+    let every = keys
+        .opt_size("attention.sliding_window_pattern")?
+        .unwrap_or(3);
+    spec.set_windows(whole / 2, |i| i % every != 0);
+    let global = keys.opt_f32("rope.freq_base")?.unwrap_or(160_000.0);
+    let local = keys.opt_f32("rope.freq_base_swa")?.unwrap_or(10_000.0);
+    let scaling = scaling(keys, spec.context)?;
+    spec.ropes = [global, local]
+        .map(|theta| Rope {
+            theta: theta.into(),
+            scaling: scaling.clone(),
+        })
+        .to_vec();
+    for layer in &mut spec.layers {
+        layer.rope = Some(usize::from(layer.window.is_some()));
+    }
+    Ok(())
+}
+
+/// Refuses rotary embeddings of a part of each head.
+fn whole_heads(keys: &Keys<'_>, spec: &EncoderSpec) -> Result<(), ConfigError> {
+    match keys.opt_size("rope.dimension_count")? {
+        Some(found) if found != spec.head_dim => {
+            let supported = format!("{} (a whole head)", spec.head_dim);
+            Err(keys.unsupported("rope.dimension_count", &found.to_string(), &supported))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn t5(keys: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+    if let Some(terms) = &mut spec.relative {
+        let buckets = keys.opt_size("attention.relative_buckets_count")?;
+        terms.buckets = buckets.unwrap_or(terms.buckets);
+    }
+    // Files do not say it: a gate is that of 1.1 and Flan.
+    spec.feed_forward = match keys.gguf.has_tensor("enc.blk.0.ffn_gate.weight") {
+        true => FeedForward::Gated(Activation::GeluTanh),
+        false => FeedForward::Plain(Activation::Relu),
+    };
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! What the metadata of a GGUF file say of a sentence encoder.
+
+use crate::builder::{
+    DenseModule, ModelError, PoolingMode, SentenceModule, SentenceModules, Weights,
+};
+use crate::config::decoder::DENSE_OF_GGUF;
+use crate::config::encoder::is_encoder;
+use crate::error::Error;
+use crate::gguf::{Gguf, GgufError};
+use crate::hf::{Prompts, SentenceFolder};
+use crate::tokenizer::Tokenizer;
+
+/// The numbers of `<architecture>.pooling_type`, from 0: no pooling, and last a head that ranks.
+const POOLINGS: [Option<PoolingMode>; 5] = [
+    None,
+    Some(PoolingMode::Mean),
+    Some(PoolingMode::Cls),
+    Some(PoolingMode::LastToken),
+    None,
+];
+const RANKS: u32 = 4;
+
+/// The pooling that the file states; none where it states no pooling.
+///
+/// # Errors
+/// [`GgufError`] of a value of another type; [`ModelError::Unsupported`] for a number that is not known, and for a model that
+/// ranks.
+pub(super) fn pooling(gguf: &Gguf) -> Result<Option<PoolingMode>, Error> {
+    let meta = gguf.metadata();
+    let key = format!("{}.pooling_type", meta.get_str("general.architecture")?);
+    let Some(found) = meta.opt_u32(&key)? else {
+        return Ok(None);
+    };
+    let known = POOLINGS.get(found as usize).copied();
+    match (known, found) {
+        (Some(_), RANKS) => Err(ModelError::Unsupported(format!(
+            "{key} is {found}: the model ranks texts, which is read from a folder of Hugging Face only"
+        ))
+        .into()),
+        (Some(pooling), _) => Ok(pooling),
+        (None, _) => Err(ModelError::Unsupported(format!(
+            "{key} is {found}; 0 (none), 1 (mean), 2 (first token) and 3 (last token) are known"
+        ))
+        .into()),
+    }
+}
+
+/// Pooling, the dense layers after it, and the norm that those who use such files divide by. The file has no prompts and no
+/// limit but the model's positions.
+///
+/// # Errors
+/// As [`pooling`]; [`Error::Model`] of the dense layers.
+pub(super) fn sentence(gguf: &Gguf) -> Result<SentenceFolder, Error> {
+    let stated = pooling(gguf)?;
+    let mut then = Vec::new();
+    for name in DENSE_OF_GGUF {
+        if let Some(dense) = dense(gguf, name)? {
+            then.push(SentenceModule::Dense(dense));
+        }
+    }
+    then.push(SentenceModule::Normalize);
+    Ok(SentenceFolder {
+        modules: SentenceModules {
+            modes: vec![stated.unwrap_or(PoolingMode::Mean)],
+            include_prompt: true,
+            then,
+            dims: None,
+        },
+        stated: stated.is_some(),
+        prompts: Prompts::default(),
+        longest_text: None,
+        lower_case: false,
+    })
+}
+
+/// A dense layer without bias.
+fn dense(gguf: &Gguf, name: &str) -> Result<Option<DenseModule>, Error> {
+    let weight = format!("{name}.weight");
+    if !gguf.has_tensor(&weight) {
+        return Ok(None);
+    }
+    let shape = gguf.tensor(&weight)?.shape();
+    if shape.len() != 2 {
+        return Err(ModelError::WeightShape {
+            tensor: weight,
+            expected: vec![0, 0],
+            found: shape.to_vec(),
+        }
+        .into());
+    }
+    let weights = Weights::Gguf(gguf.clone());
+    let tensor = weights.dense_f32(&weight, &shape)?;
+    let meta = gguf.metadata();
+    let architecture = meta.get_str("general.architecture")?;
+    for (end, wanted) in [("feat_out", shape[0]), ("feat_in", shape[1])] {
+        let key = format!("{architecture}.{name}_{end}");
+        let said = meta.opt_u32(&key)?;
+        if said.is_some_and(|said| said as usize != wanted) {
+            return Err(ModelError::Unsupported(format!(
+                "{key} is {}, but `{weight}` has {wanted}",
+                said.unwrap_or_default()
+            ))
+            .into());
+        }
+    }
+    Ok(Some(DenseModule {
+        name: name.to_string(),
+        weight: tensor,
+        bias: None,
+        activation: None,
+    }))
+}
+
+/// The tokenizer of an encoder. Byte-level BPE of encoders puts the class token before a text and the separator behind it,
+/// which files need not say.
+///
+/// # Errors
+/// [`Error`] of the vocabulary.
+pub(super) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
+    let mut tokenizer = Tokenizer::from_gguf(gguf)?;
+    let meta = gguf.metadata();
+    let encoder = is_encoder(meta.get_str("general.architecture")?);
+    if !encoder || meta.get_str("tokenizer.ggml.model")? != "gpt2" {
+        return Ok(tokenizer);
+    }
+    let refused = |keys: &[&str]| -> Result<bool, GgufError> {
+        let mut said = false;
+        for key in keys {
+            said |= meta.opt_bool(&format!("tokenizer.ggml.{key}"))? == Some(false);
+        }
+        Ok(said)
+    };
+    let first = |keys: [&str; 2]| -> Result<Option<u32>, GgufError> {
+        let [one, other] = keys.map(|key| meta.opt_u32(&format!("tokenizer.ggml.{key}")));
+        Ok(one?.or(other?))
+    };
+    let bos = first(["cls_token_id", "bos_token_id"])?;
+    if let (Some(bos), false) = (bos, refused(&["add_bos_token"])?) {
+        tokenizer = tokenizer.with_bos(bos)?;
+    }
+    // The key is spelled like this.
+    let eos = first(["seperator_token_id", "eos_token_id"])?;
+    if let (Some(eos), false) = (eos, refused(&["add_eos_token", "add_sep_token"])?) {
+        tokenizer = tokenizer.with_eos(eos)?;
+    }
+    Ok(tokenizer)
+}
+
+/// Whether a file states a pooling.
+///
+/// # Errors
+/// [`GgufError`] of a value of another type.
+pub(super) fn pools(gguf: &Gguf) -> Result<bool, GgufError> {
+    let meta = gguf.metadata();
+    let key = format!("{}.pooling_type", meta.get_str("general.architecture")?);
+    Ok(meta.opt_u32(&key)?.is_some_and(|kind| kind != 0))
+}
