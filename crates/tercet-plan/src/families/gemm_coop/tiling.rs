@@ -62,6 +62,8 @@ const LAID_STEP: usize = 64;
 
 /// Rows of tiles of a band, where nothing else was measured.
 const BAND: u32 = 8;
+/// Rows of the largest tile whose weights are laid out.
+const LAID_ROWS: usize = 96;
 
 /// Parts of `k` that are tried.
 pub(super) const SPLITS: &[u32] = &[1, 2, 3, 4, 6, 8];
@@ -136,11 +138,10 @@ impl Tiling {
         };
         let lanes = caps.coop_lanes && caps.subgroup == Some(LANES) && ty == CoopType::F16;
         let whole = problem.n.is_multiple_of(64) && problem.k.is_multiple_of(LAID_STEP);
-        let elements = problem
-            .m
-            .saturating_add(problem.n)
-            .saturating_mul(problem.k);
-        // Subgroups read both sides again and again from a cache that all units share, which has room for other things.
+        // Subgroups read both sides again and again from a cache that all units share, which has room for other things: all
+        // of the weights, and rows of a band of tiles and the next, which are done with then.
+        let rows = problem.m.min(2 * BAND as usize * LAID_ROWS);
+        let elements = rows.saturating_add(problem.n).saturating_mul(problem.k);
         let most = caps.device.cache_bytes / 3 * 2 / ty.size_bytes();
         if !lanes || !whole || problem.k == 0 || elements as u64 > most {
             return Vec::new();
