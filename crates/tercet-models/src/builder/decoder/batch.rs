@@ -35,7 +35,7 @@
 use tercet::ops::{Op, SampleOptions};
 use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor, Type, Value};
 
-use super::layer::{Attend, Shared, Slot, SlotRows, rope_tables};
+use super::layer::{Attend, Shared, Slot, SlotRows, embed, rope_tables};
 use super::{Rounded, Sampling, check_context, logits, rounded_to};
 use crate::builder::tuned::{Mode, ScaledAdapter};
 use crate::builder::{BatchGenerator, Builder, Model, ModelError, Products, Weights};
@@ -153,7 +153,8 @@ impl BatchDecoder {
             batch: Dim::Known(1),
             len,
         };
-        let logits = logits(&mut b, config, &shared, [tokens, positions, rows])?;
+        let x = embed(&mut b, config, tokens, positions)?;
+        let logits = logits(&mut b, config, &shared, [x, rows])?;
         let greedy = SampleOptions {
             top_k: Sampling::GREEDY.top_k,
             top_p: Sampling::GREEDY.top_p,
