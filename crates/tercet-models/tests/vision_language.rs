@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::temp_dir;
 use serde_json::{Value, json};
-use tercet_models::{DecoderOptions, ModelFiles, Picture, PictureError};
+use tercet_models::{DecoderOptions, ModelFiles, Picture, PictureError, VisionLanguageSpec};
 
 const A: &str = "idefics3-a";
 
@@ -87,6 +87,29 @@ fn configurations_are_honoured_or_refused() {
         |v| v["vision_config"]["num_hidden_layers"] = json!(1),
         &["encoder.layers.1"],
     );
+}
+
+#[test]
+fn what_is_not_said_is_assumed() {
+    let config = json!({
+        "model_type": "smolvlm", "image_token_id": 49190, "scale_factor": 4, "vocab_size": 49280, "use_cache": true,
+        "text_config": {
+            "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24, "vocab_size": 49280,
+            "_flash_attn_2_enabled": true, "is_llama_config": true, "qk_layer_norms": false, "use_resampler": false,
+            "perceiver_config": {"resampler_depth": 6}, "rope_scaling": null, "rope_theta": 130_000.0, "pad_token_id": 2
+        },
+        "vision_config": {
+            "hidden_size": 768, "image_size": 512, "patch_size": 16, "num_attention_heads": 12, "use_base_siglip": true,
+            "max_image_size": {"longest_edge": 512}, "size": {"longest_edge": 2048}, "model_type": "smolvlm_vision"
+        }
+    });
+    let spec = VisionLanguageSpec::from_json(config.as_object().unwrap()).unwrap();
+    assert_eq!((spec.side(), spec.rows_of_tile()), (512, 64));
+    let (tower, decoder) = (&spec.tower, &spec.decoder);
+    assert_eq!((tower.layers.len(), tower.ffn), (12, 3072));
+    assert_eq!((decoder.heads, decoder.kv_heads), (32, 32));
+    assert_eq!((decoder.head_dim, decoder.context), (64, 2048));
+    assert_eq!(decoder.norm.eps, 1e-6);
 }
 
 #[test]

@@ -79,6 +79,16 @@ const OF_TEXT: [&str; 6] = [
     "transformers.js_config",
 ];
 
+/// Numbers that the reference assumes where the texts' configuration does not say them.
+const ASSUMED: [(&str, u64); 6] = [
+    ("hidden_size", 4096),
+    ("intermediate_size", 11008),
+    ("num_hidden_layers", 32),
+    ("num_attention_heads", 32),
+    ("max_position_embeddings", 2048),
+    ("vocab_size", 32000),
+];
+
 /// Fields of parts that are not built: they have to be off.
 const OFF: [&str; 3] = ["qk_layer_norms", "rope_interleaved", "use_resampler"];
 
@@ -194,8 +204,13 @@ fn decoder(json: &Map<String, Value>, tied: bool) -> Result<DecoderSpec, ConfigE
     })?;
     let mut json = json.clone();
     json.retain(|name, _| !OF_TEXT.contains(&name.as_str()) && !OFF.contains(&name.as_str()));
+    json.retain(|_, value| !value.is_null());
     json.entry("model_type").or_insert_with(|| "llama".into());
     json.entry("hidden_act").or_insert_with(|| "silu".into());
+    json.entry("rms_norm_eps").or_insert_with(|| 1e-6.into());
+    for (name, value) in ASSUMED {
+        json.entry(name).or_insert_with(|| value.into());
+    }
     let mut spec = DecoderSpec::from_part(&json, PREFIX)?;
     spec.tied_embeddings = tied;
     spec.beside_tower = true;

@@ -28,7 +28,7 @@ impl Generator {
     pub(in crate::builder) fn see(&mut self, width: usize, rows: &[f32]) -> Result<(), ModelError> {
         let count = rows.len() / width.max(1);
         let rows = match count {
-            0 => Tensor::from_slice(&[1, width], &vec![0.0; width]),
+            0 => Tensor::from_slice(&[1, width], &vec![0.0f32; width]),
             _ => Tensor::from_slice(&[count, width], rows),
         };
         let rows = rows.map_err(|e| ModelError::Unsupported(format!("rows of pictures: {e}")))?;
