@@ -103,12 +103,23 @@ fn what_cannot_be_seen_is_refused() {
     let args = [&["generate", "-m", &blind, "--device", "cpu"][..], &asked].concat();
     bad(&args, 2, &["--image", "reads no pictures"]);
     let none = data("vision/pictures/resized.json");
-    for (file, said) in [(&*none, "not a PNG or JPEG"), ("missing.png", "missing.png")] {
+    for (file, said) in [
+        (&*none, "not a PNG or JPEG"),
+        ("missing.png", "missing.png"),
+    ] {
         let args = ["generate", "-m", &model, "--device", "cpu", "--image", file];
         bad(&args, 1, &[file, said]);
     }
     let args = [
-        "generate", "-m", &model, "--device", "cpu", "--context", "30", "--image", &picture,
+        "generate",
+        "-m",
+        &model,
+        "--device",
+        "cpu",
+        "--context",
+        "30",
+        "--image",
+        &picture,
     ];
     bad(&args, 1, &["do not fit the context of 30"]);
     let two = ["-p", "<image> and <image>", "--image", &picture];
@@ -124,7 +135,9 @@ fn what_cannot_be_seen_is_refused() {
         let mut bytes = png.clone();
         bytes[16..20].copy_from_slice(&side.to_be_bytes());
         let file = scratch.file(name, bytes);
-        let args = ["generate", "-m", &model, "--device", "cpu", "--image", &file];
+        let args = [
+            "generate", "-m", &model, "--device", "cpu", "--image", &file,
+        ];
         bad(&args, 1, &[name]);
     }
 }

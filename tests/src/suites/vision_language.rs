@@ -248,10 +248,7 @@ pub(super) fn tests() -> Vec<Test> {
         .filter(|path| path.join("config.json").is_file())
         .collect();
     dirs.sort();
-    assert!(
-        !dirs.is_empty(),
-        "tests/data/vision-language has no models"
-    );
+    assert!(!dirs.is_empty(), "tests/data/vision-language has no models");
     let mut tests = Vec::new();
     for executor in executors() {
         for dir in &dirs {
