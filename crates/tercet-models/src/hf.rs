@@ -13,6 +13,7 @@ mod shards;
 mod speech;
 mod text_to_text;
 mod vision;
+mod vision_language;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ use json::read_json;
 pub(crate) use json::read_optional_json;
 use packing::Packing;
 use shards::{open_shard, open_sharded};
+
+pub(crate) use vision_language::{AROUND, IMAGE, WHOLE};
 
 pub use classes::ClassHead;
 pub use sentence::{Prompts, SentenceFolder};
@@ -212,7 +215,7 @@ impl HfFolder {
         &self.weights
     }
 
-    /// The specification of a decoder. Where `generation_config.json` names the
+    /// The specification of a decoder; of a model of pictures and texts that of its texts' side. Where `generation_config.json` names the
     /// tokens that end a text, they are added to those of `config.json`.
     ///
     /// # Errors
@@ -222,10 +225,19 @@ impl HfFolder {
             path: self.dir.join("config.json"),
             source,
         };
+        if vision_language::is(self) {
+            return Ok(self.vision_language_spec()?.decoder);
+        }
         let mut config = DecoderSpec::from_json(&self.config).map_err(refused)?;
         config.settle_names(&|name| self.weights.find(name).is_some());
         let names = self.weights.read_names();
         refuse_unknown_modules(&config, names.iter().map(String::as_str)).map_err(refused)?;
+        self.add_ends(&mut config)?;
+        Ok(config)
+    }
+
+    /// Adds the tokens that end a text by `generation_config.json`.
+    fn add_ends(&self, config: &mut DecoderSpec) -> Result<(), HfError> {
         let path = self.dir.join("generation_config.json");
         if let Some(generation) = read_optional_json(&path)? {
             let eos = Fields::new(&generation, "")
@@ -237,7 +249,7 @@ impl HfFolder {
                 }
             }
         }
-        Ok(config)
+        Ok(())
     }
 
     /// The tokenizer of `tokenizer.json`, or of `tokenizer.model` where there is none.

@@ -53,22 +53,22 @@ pub use builder::training;
 pub use builder::{
     BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, Classifier, Decoder, DecoderOptions,
     DenseModule, Embedder, Encoder, EncoderOutput, Entity, Generator, Happened, Label, MadeUp,
-    Model, ModelError, PictureClassifier, PictureEncoder, PictureLabels, PoolingMode, Products,
-    Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence,
-    SequenceId, SourceReader, Speech, Step, TextToText, TextToTextOptions, TokenLabel, VisionModel,
-    VisionOutput, Weights,
+    Model, ModelError, PictureClassifier, PictureEncoder, PictureLabels, PictureReader,
+    PoolingMode, Products, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
+    SentenceModules, Sequence, SequenceId, SourceReader, Speech, Step, TextToText,
+    TextToTextOptions, TokenLabel, VisionLanguage, VisionModel, VisionOutput, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
     Positions, RopeLayout, SpeechSpec, SpeechTokens, TextToTextSpec, TokenTypes, VisionFamily,
-    VisionSpec,
+    VisionLanguageSpec, VisionSpec,
 };
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, Prompts, SentenceFolder};
 pub use mmap::{FileError, MappedFile};
 pub use open::{EncoderOptions, Family, Likeness, ModelFiles, Prompt};
-pub use picture::{Picture, PictureError, PictureProcessor};
+pub use picture::{Picture, PictureError, PictureProcessor, TileProcessor};
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use save::{SaveError, SaveOptions};
 #[cfg(feature = "onnx")]

@@ -5,6 +5,7 @@ mod gguf;
 mod speech;
 mod text_to_text;
 mod vision;
+mod vision_language;
 
 use std::path::Path;
 
@@ -28,6 +29,8 @@ pub enum Family {
     Encoder,
     /// Models of pictures, of any family of [`VisionSpec`](crate::VisionSpec): features, classes; some with texts.
     Vision,
+    /// Models of pictures and texts that write, of [`VisionLanguageSpec`](crate::VisionLanguageSpec).
+    VisionLanguage,
     /// Encoder-decoders of texts of [`TextToTextSpec`](crate::TextToTextSpec): a text for a text.
     TextToText,
     /// Speech recognizers of [`SpeechSpec`](crate::SpeechSpec): transcripts.
@@ -94,12 +97,17 @@ impl ModelFiles {
             ModelFiles::Gguf(_) => false,
             ModelFiles::Hf(_) => config::vision::of_model_type(name).is_some(),
         };
+        let is_vision_language = match self {
+            ModelFiles::Gguf(_) => false,
+            ModelFiles::Hf(_) => config::vision_language::of_model_type(name).is_some(),
+        };
         let is_speech = match self {
             ModelFiles::Gguf(_) => false,
             ModelFiles::Hf(_) => name == config::speech::MODEL_TYPE,
         };
         match name {
             _ if is_vision => Ok(Family::Vision),
+            _ if is_vision_language => Ok(Family::VisionLanguage),
             _ if self.has_decoder(name) => Ok(Family::TextToText),
             _ if is_decoder => Ok(Family::Decoder),
             _ if is_encoder => Ok(Family::Encoder),
@@ -138,7 +146,7 @@ impl ModelFiles {
         }
     }
 
-    /// The specification of a decoder.
+    /// The specification of a decoder; of a model of pictures and texts that of its texts' side.
     ///
     /// # Errors
     /// [`Error`] when it is not one, or a field is not supported.

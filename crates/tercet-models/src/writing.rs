@@ -44,7 +44,7 @@ pub enum Event<'a> {
 }
 
 /// Tokens that end a turn in one of the usual templates, beside the one that ends a text.
-const TURN_ENDS: [&str; 7] = [
+const TURN_ENDS: [&str; 8] = [
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
@@ -52,6 +52,7 @@ const TURN_ENDS: [&str; 7] = [
     "<|end|>",
     "<|return|>",
     "<|END_OF_TURN_TOKEN|>",
+    "<end_of_utterance>",
 ];
 
 /// The tokens that end a text, and those of the vocabulary that end a turn of a conversation.

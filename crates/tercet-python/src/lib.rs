@@ -151,6 +151,10 @@ fn of_family<'py>(
             let model = py.detach(|| encoder::PyEncoder::open(files, device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
+        Family::VisionLanguage => Err(errors::model(tercet_models::ModelError::Unsupported(
+            "models of pictures and texts have no class in Python; `tercet chat` and `tercet generate` run them"
+                .to_string(),
+        ))),
         Family::TextToText => {
             let reason = "encoder-decoders are not there in Python; `tercet generate` runs them";
             let unsupported = tercet_models::ModelError::Unsupported(reason.to_string());

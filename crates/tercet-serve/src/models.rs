@@ -80,6 +80,12 @@ impl Models {
                 Model::Reranker(Reranker::load(name, &files, &placement, options)?)
             }
             Family::Encoder => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
+            Family::VisionLanguage => {
+                let reason = "models of pictures and texts are not served; `tercet chat` and `tercet generate` run them";
+                let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
+                let name = name.to_string();
+                return Err(ServeError::Model { name, source });
+            }
             Family::TextToText => {
                 let reason = "encoder-decoders are not served; `tercet generate` runs them";
                 let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();

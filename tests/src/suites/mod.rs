@@ -28,6 +28,7 @@ mod steps;
 mod text_to_text;
 mod torch;
 mod vision;
+mod vision_language;
 
 use crate::Test;
 
@@ -49,6 +50,7 @@ pub const SUITES: &[Suite] = &[
     suite("decoders", decoders::tests),
     suite("encoders", encoders::tests),
     suite("vision", vision::tests),
+    suite("vision-language", vision_language::tests),
     suite("speech", speech::tests),
     suite("text-to-text", text_to_text::tests),
     suite("steps", steps::tests),

@@ -1,6 +1,7 @@
 //! `tercet chat`: a conversation, line by line. What was said stays in the cache: a turn computes only what is new.
 
 use std::io::{BufRead, IsTerminal, Read};
+use std::path::PathBuf;
 
 use tercet_models::dataset::{ChatTemplate, Message, Role};
 use tercet_models::{Finish, SamplingOptions};
@@ -18,6 +19,7 @@ const HELP: &str = "\
 /help              this text
 /reset             forgets what was said
 /system TEXT       tells the model something first, and forgets what was said; without a text nothing
+/image FILE        shows the model a PNG or JPEG file with the next message
 /set NAME VALUE    temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, presence-penalty,
                    frequency-penalty, seed, tokens
 /quit              ends, as the end of the input does
@@ -30,6 +32,9 @@ pub(crate) struct Args {
     /// What the model is told first
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
+    /// A PNG or JPEG file that the first message is about; as often as there are pictures
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
     /// The most tokens of an answer; -1 until the model ends it or the context is full
     #[arg(short = 'n', long, default_value = "-1", value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
@@ -44,6 +49,8 @@ struct Conversation {
     system: Option<String>,
     /// Turns, without the system's.
     turns: Vec<Message>,
+    /// Pictures of these turns; those behind them go with the next message.
+    seen: usize,
     tokens: usize,
     stop: Vec<String>,
 }
@@ -57,12 +64,14 @@ enum Next {
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let mut writer = args.loading.load(&args.choosing)?;
     let template = writer.chat()?;
+    writer.look(&args.image)?;
     let mut conversation = Conversation {
         writer,
         template,
         sampling: args.choosing.options(),
         system: args.system.clone(),
         turns: Vec::new(),
+        seen: 0,
         tokens: args.tokens,
         stop: args.choosing.stop.clone(),
     };
@@ -124,10 +133,11 @@ impl Conversation {
         let rest = rest.trim();
         match name {
             "help" => output::text(&format!("{HELP}\n"))?,
-            "reset" => self.turns.clear(),
+            "reset" => self.forget(),
+            "image" => self.writer.look(&[PathBuf::from(rest)])?,
             "system" => {
                 self.system = (!rest.is_empty()).then(|| rest.to_string());
-                self.turns.clear();
+                self.forget();
             }
             "set" => self.set(rest)?,
             "quit" | "exit" | "bye" => return Ok(Next::Quit),
@@ -163,18 +173,31 @@ impl Conversation {
         Ok(())
     }
 
-    /// Answers a message. One that cannot be answered is forgotten.
+    /// Forgets what was said and shown.
+    fn forget(&mut self) {
+        self.turns.clear();
+        self.seen = 0;
+        self.writer.keep_pictures(0);
+    }
+
+    /// Answers a message. One that cannot be answered is forgotten, with its pictures.
     fn answer(&mut self, line: &str) -> Result<(), CliError> {
-        self.turns.push(Message::new(Role::User, line));
+        let before = self.seen;
+        self.seen = self.writer.pictures();
+        let message = self.writer.message(Role::User, self.seen - before, line);
+        self.turns.push(message);
         let answered = self.written();
         if answered.is_err() {
             self.turns.pop();
+            self.seen = before;
+            self.writer.keep_pictures(before);
         }
         answered
     }
 
     fn written(&mut self) -> Result<(), CliError> {
-        let system = self.system.iter().map(|s| Message::new(Role::System, s));
+        let system = self.system.iter();
+        let system = system.map(|s| self.writer.message(Role::System, 0, s));
         let messages: Vec<Message> = system.chain(self.turns.iter().cloned()).collect();
         let ids = self.writer.conversation(&self.template, &messages)?;
         let context = self.writer.generator.context();
@@ -204,8 +227,8 @@ impl Conversation {
             Finish::Cancelled => output::note(format_args!("note: interrupted")),
         }
         // What was answered until then was said.
-        self.turns
-            .push(Message::new(Role::Assistant, &written.text));
+        let said = self.writer.message(Role::Assistant, 0, &written.text);
+        self.turns.push(said);
         Ok(())
     }
 }

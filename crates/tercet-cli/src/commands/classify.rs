@@ -83,7 +83,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
             texts: files.embedder(device, &options)?,
             pictures: files.picture_encoder(device, &options)?,
         }),
-        Family::Decoder | Family::Encoder | Family::TextToText | Family::Speech => {
+        Family::Decoder
+        | Family::Encoder
+        | Family::VisionLanguage
+        | Family::TextToText
+        | Family::Speech => {
             let of_tokens = files.class_head()?.of_tokens;
             Ok(Loaded::Texts(
                 files.classifier(device, &options)?,

@@ -59,9 +59,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     };
     let mut embedder = (args.reading).load(|files, device| match files.family()? {
         Family::Vision => Ok(Side::Both(Both::load(files, device, &options, &texts)?)),
-        Family::Decoder | Family::Encoder | Family::TextToText | Family::Speech => {
-            Ok(Side::Texts(files.embedder(device, &options)?))
-        }
+        Family::Decoder
+        | Family::Encoder
+        | Family::VisionLanguage
+        | Family::TextToText
+        | Family::Speech => Ok(Side::Texts(files.embedder(device, &options)?)),
     })?;
 
     interrupt::listen();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use tercet::counted;
-use tercet_models::dataset::{Message, Role};
+use tercet_models::dataset::Role;
 use tercet_models::{Adapter, DecoderSpec, Finish, ModelFiles, ScaledAdapter};
 
 use super::choosing::{Choosing, text_of};
@@ -29,6 +29,10 @@ pub(crate) struct Args {
     /// A file with the beginning of the text
     #[arg(short, long, value_name = "PATH", conflicts_with = "prompt")]
     file: Option<PathBuf>,
+    /// A PNG or JPEG file that the text is about, in the place of an `<image>` of the prompt or before it; as often as there
+    /// are pictures
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
     /// Answer the prompt as a message, written as the model's chat template writes it
     #[arg(long)]
     chat: bool,
@@ -92,18 +96,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let prompt = text_of(&args.prompt, args.file.as_deref())?;
     let started = Instant::now();
     let mut writer = args.loading.load(&args.choosing)?;
+    writer.look(&args.image)?;
     let ids = match args.chat {
         true => {
             let template = writer.chat()?;
             let system = args.system.iter();
-            let mut messages: Vec<_> = system.map(|s| Message::new(Role::System, s)).collect();
-            messages.push(Message::new(Role::User, &prompt));
+            let system = system.map(|s| writer.message(Role::System, 0, s));
+            let mut messages: Vec<_> = system.collect();
+            messages.push(writer.message(Role::User, writer.pictures(), &prompt));
             writer.conversation(&template, &messages)?
         }
-        false => {
-            let ids = writer.tokenizer.encode(&prompt, true);
-            ids.map_err(CliError::model("cannot process the prompt"))?
-        }
+        false => writer.prompt(&prompt)?,
     };
     interrupt::listen();
     let load = started.elapsed();
@@ -128,6 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         output::text(&format!("{}\n", before.unwrap_or_default()))?;
     }
     let written = written?;
+    let ids = writer.spelled(ids);
     let report = Report {
         device: writer.device.name(),
         seed: args.choosing.seed,

@@ -131,6 +131,16 @@ fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
         Family::Decoder => files.decoder_spec().map(Some),
         Family::Encoder => files.encoder_spec().map(|_| None),
         Family::Vision => files.vision_spec().map(|_| None),
+        Family::VisionLanguage => {
+            let checked = files.vision_language_spec().and_then(|spec| {
+                let ModelFiles::Hf(folder) = files else {
+                    return Ok(spec);
+                };
+                folder.tile_processor(&spec)?;
+                Ok(spec)
+            });
+            checked.map(|spec| Some(spec.decoder))
+        }
         Family::TextToText => files.text_to_text_spec().map(|_| None),
         Family::Speech => files.speech_tokens().map(|_| None),
     });

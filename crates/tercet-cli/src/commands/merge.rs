@@ -31,7 +31,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let family = files.family().map_err(CliError::model(what.clone()))?;
     let config = match family {
         Family::Decoder => Some(files.decoder_spec().map_err(CliError::model(what))?),
-        Family::Encoder | Family::TextToText | Family::Vision | Family::Speech => None,
+        Family::Encoder
+        | Family::TextToText
+        | Family::Vision
+        | Family::VisionLanguage
+        | Family::Speech => None,
     };
     let adapters = adapters(&args.lora, config.as_ref())?;
     let options = SaveOptions {

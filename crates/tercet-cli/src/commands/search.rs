@@ -144,9 +144,14 @@ fn index(args: &Indexing) -> Result<Outcome, CliError> {
             (Some(By::Lines), _) => Unit::Lines,
             (Some(By::Paragraphs), _) => Unit::Paragraphs,
             (None, Family::Vision) => Unit::Pictures,
-            (None, Family::Decoder | Family::Encoder | Family::TextToText | Family::Speech) => {
-                Unit::Paragraphs
-            }
+            (
+                None,
+                Family::Decoder
+                | Family::Encoder
+                | Family::VisionLanguage
+                | Family::TextToText
+                | Family::Speech,
+            ) => Unit::Paragraphs,
         };
         Indexer::new(files, device, &options, unit)
     })?;

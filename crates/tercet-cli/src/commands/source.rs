@@ -178,6 +178,11 @@ impl Source {
                 let inputs = bert_inputs(&encoder);
                 (encoder.model, options, inputs)
             }
+            Family::VisionLanguage => {
+                let reason =
+                    "a model of pictures and texts is two graphs, which `tercet generate` runs";
+                return Err(CliError::Usage(reason.to_string()));
+            }
             Family::TextToText => {
                 let reason = "an encoder-decoder is two graphs, which `tercet generate` runs";
                 return Err(CliError::Usage(reason.to_string()));

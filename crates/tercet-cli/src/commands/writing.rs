@@ -1,5 +1,7 @@
 //! What commands that write text share: a model that is ready, and text as it comes.
 
+mod seeing;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,7 @@ use tercet_models::{
     turn_ends, write,
 };
 
+use self::seeing::Seeing;
 use super::choosing::Choosing;
 use super::generate::{adapters, open_model};
 use super::{Arithmetic, Precision, device};
@@ -81,6 +84,8 @@ pub(crate) struct Writer {
     pub(crate) vocab: usize,
     /// What reads a prompt, where the model writes about it rather than on.
     reader: Option<SourceReader>,
+    /// What reads pictures, where the model sees, and those that it was given.
+    seeing: Option<Seeing>,
     /// What each text has to be.
     #[cfg(feature = "grammar")]
     constrained: Option<Constrained>,
@@ -132,9 +137,10 @@ impl Loading {
     /// The model, choosing tokens as the arguments say.
     pub(crate) fn load(&self, choosing: &Choosing) -> Result<Writer, CliError> {
         let compiled = choosing.compiled();
-        let mut writer = match self.reads_sources()? {
-            true => self.load_text_to_text(compiled)?,
-            false => self.load_with(|config| DecoderOptions {
+        let mut writer = match self.family()? {
+            Some(Family::TextToText) => self.load_text_to_text(compiled)?,
+            Some(Family::VisionLanguage) => self.load_seeing(compiled)?,
+            _ => self.load_with(|config| DecoderOptions {
                 sampling: Some(compiled),
                 ..DecoderOptions::new(config)
             })?,
@@ -200,11 +206,10 @@ impl Loading {
         })
     }
 
-    /// Whether the model is an encoder-decoder, which writes about a prompt rather than on.
-    fn reads_sources(&self) -> Result<bool, CliError> {
+    /// The model's family. What cannot be told is said where the model is loaded.
+    fn family(&self) -> Result<Option<Family>, CliError> {
         let (files, _) = open_model(self.model.as_deref())?;
-        // What cannot be told is said where the model is loaded.
-        Ok(matches!(files.family(), Ok(Family::TextToText)))
+        Ok(files.family().ok())
     }
 
     /// Opens the device and compiles an encoder-decoder for it.
@@ -244,6 +249,7 @@ impl Loading {
             eos: model.spec.eos,
             vocab: model.spec.encoder.vocab,
             reader: Some(reader),
+            seeing: None,
             #[cfg(feature = "grammar")]
             constrained: None,
         })
@@ -323,6 +329,7 @@ impl Loading {
             eos: decoder.config.eos.clone(),
             vocab: decoder.config.vocab,
             reader: None,
+            seeing: None,
             #[cfg(feature = "grammar")]
             constrained: None,
         })
@@ -363,7 +370,7 @@ impl Writer {
     /// What a message says is read together with what the template puts around it: one that spells a special token of
     /// the model, which could end its turn, is refused.
     pub(crate) fn conversation(
-        &self,
+        &mut self,
         template: &ChatTemplate,
         messages: &[Message],
     ) -> Result<Vec<u32>, CliError> {
@@ -382,8 +389,7 @@ impl Writer {
                 tercet::one_line(&e)
             ))
         })?;
-        let tokens = self.tokenizer.encode(&rendered.text, false);
-        tokens.map_err(CliError::model(what))
+        self.encode(&rendered.text, false, what)
     }
 
     /// The next text is of the grammar that was asked for.

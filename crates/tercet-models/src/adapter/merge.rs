@@ -121,7 +121,7 @@ fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projectio
                 })
                 .collect())
         }
-        Family::Vision | Family::TextToText | Family::Speech => {
+        Family::Vision | Family::VisionLanguage | Family::TextToText | Family::Speech => {
             let reason = "adapters of models of pictures, of speech and of encoder-decoders are not supported";
             Err(AdapterError::Unsupported(reason.to_string()).into())
         }

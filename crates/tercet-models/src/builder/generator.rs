@@ -5,8 +5,11 @@ use tercet::random::Random;
 use tercet::{DType, Executable, Tensor, TensorType, Wanted};
 
 mod choice;
+mod seen;
 
 use self::choice::Chooser;
+pub(super) use self::seen::PICTURES;
+use self::seen::Seen;
 use super::decoder::products::{Moved, Rounded, Wider};
 use super::decoder::{Products, Sampling, Sizes};
 use super::{Model, ModelError};
@@ -46,6 +49,8 @@ pub struct Generator {
     penalties_from: usize,
     sampling: Option<Chooser>,
     constraint: Option<Box<dyn Constraint>>,
+    /// What tokens behind the vocabulary stand for, where the model sees.
+    seen: Option<Seen>,
 }
 
 /// Which tokens of a run give logits.
@@ -115,6 +120,7 @@ impl Generator {
                 set: None,
             }),
             constraint: None,
+            seen: None,
         }
     }
 
@@ -335,7 +341,8 @@ impl Generator {
                 context: self.context,
             });
         }
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= self.vocab) {
+        let known = self.vocab + self.seen.as_ref().map_or(0, |seen| seen.count);
+        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= known) {
             return Err(ModelError::Token {
                 token,
                 vocab: self.vocab,
@@ -391,7 +398,14 @@ impl Generator {
         };
         // The old one's memory goes first.
         self.exe = None;
-        let Wider { exe, moved, again } = rounded.wider()?;
+        let Wider {
+            mut exe,
+            moved,
+            again,
+        } = rounded.wider()?;
+        if let Some(seen) = &self.seen {
+            seen.bind(&mut *exe)?;
+        }
         self.exe = Some(exe);
         self.is_blank = true;
         self.moved = Some(moved);

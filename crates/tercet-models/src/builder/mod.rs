@@ -18,6 +18,7 @@ mod text_to_text;
 pub mod training;
 mod tuned;
 mod vision;
+mod vision_language;
 mod weights;
 
 use tercet::ops::Op;
@@ -46,6 +47,7 @@ use tuned::{Mode, Tuned};
 pub(crate) use tuned::{is_called, unknown_target};
 pub(crate) use vision::no_texts;
 pub use vision::{PictureClassifier, PictureEncoder, PictureLabels, VisionModel, VisionOutput};
+pub use vision_language::{PictureReader, VisionLanguage};
 use weights::Matrix;
 pub use weights::Weights;
 
@@ -97,6 +99,16 @@ pub enum ModelError {
         tokens: usize,
         /// The context the model was compiled with.
         context: usize,
+    },
+    /// Pictures have no places in a prompt, or places no pictures.
+    #[error(
+        "the prompt has {places} times `<image>` for {pictures} pictures; each picture takes the place of one"
+    )]
+    Places {
+        /// Places in the prompt.
+        places: usize,
+        /// Pictures that were given.
+        pictures: usize,
     },
     /// Every slot has a sequence.
     #[error("all {slots} slots are taken; cancel a sequence, or wait until one ends")]

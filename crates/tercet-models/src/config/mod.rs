@@ -11,6 +11,7 @@ mod fields;
 pub(crate) mod speech;
 pub(crate) mod text_to_text;
 pub(crate) mod vision;
+pub(crate) mod vision_language;
 
 pub use decoder::{
     Activation, DecoderDims, DecoderFamily, DecoderSpec, ExpertTensors, Experts, FeedForward,
@@ -28,6 +29,7 @@ pub use vision::{
     PicturePooling, ResidualLayer, StagesKind, StagesSpec, TextPooling, TextTower, VisionBody,
     VisionFamily, VisionSpec,
 };
+pub use vision_language::VisionLanguageSpec;
 
 use crate::gguf::GgufError;
 
@@ -83,12 +85,16 @@ fn and_more(more: usize) -> String {
 /// The architectures that have a builder.
 pub(crate) fn supported() -> String {
     let texts = [decoder::model_types(), encoder::model_types()];
-    let rest = [vision::model_types(), speech::MODEL_TYPE.to_string()];
+    let rest = [
+        vision::model_types(),
+        vision_language::MODEL_TYPES.join(", "),
+        speech::MODEL_TYPE.to_string(),
+    ];
     format!("{}, {}", texts.join(", "), rest.join(", "))
 }
 
 /// `Ok` if `condition` holds, else [`ConfigError::Inconsistent`].
-fn ensure(condition: bool, reason: impl FnOnce() -> String) -> Result<(), ConfigError> {
+pub(crate) fn ensure(condition: bool, reason: impl FnOnce() -> String) -> Result<(), ConfigError> {
     if condition {
         Ok(())
     } else {

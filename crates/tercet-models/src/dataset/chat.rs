@@ -70,7 +70,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a model: of a folder `chat_template.jinja` or `chat_template` of
+    /// The template of a model: of a folder `chat_template.jinja`, `chat_template.json` or `chat_template` of
     /// `tokenizer_config.json` (of several the one called `default`, else the first; where there are tools,
     /// `tool_use`), of a GGUF file `tokenizer.chat_template`. A model that has none gets ChatML, and [`Self::note`]
     /// says so.
@@ -339,6 +339,17 @@ fn of_folder(folder: &HfFolder) -> Result<Source, crate::Error> {
         return Ok(Source {
             plain: Some(template_file(&path)?),
             with_tools: with_tools.map(|path| template_file(&path)).transpose()?,
+            tokens,
+        });
+    }
+    // Of models with a processor, whose template goes before that of the tokenizer.
+    if let Some(own) = read_optional_json(&folder.dir().join("chat_template.json"))? {
+        let found = "something else";
+        let plain = own.get("chat_template").and_then(|own| own.as_str());
+        let plain = plain.ok_or(DataError::BadTemplateField { found })?;
+        return Ok(Source {
+            plain: Some(plain.to_owned()),
+            with_tools: None,
             tokens,
         });
     }

@@ -96,6 +96,18 @@ impl Message {
         Message { role, fields }
     }
 
+    /// A message in parts, as templates of models that see read it: so many pictures, then the text.
+    #[must_use]
+    pub fn of_parts(role: Role, pictures: usize, text: &str) -> Message {
+        let picture = || Value::map(vec![("type", Value::text("image"))]);
+        let mut parts: Vec<Value> = (0..pictures).map(|_| picture()).collect();
+        parts.push(Value::map(vec![
+            ("type", Value::text("text")),
+            ("text", Value::text(text)),
+        ]));
+        Message::of_fields(role, vec![("content", Value::list(parts))])
+    }
+
     /// A message of these fields, beside its role: `content`, and what templates look at besides, as `tool_calls`.
     #[must_use]
     pub fn of_fields(role: Role, fields: Vec<(&str, Value)>) -> Message {
@@ -110,13 +122,15 @@ impl Message {
         self.role
     }
 
-    /// What is said; empty where there are only calls of tools.
+    /// What is said, of a message in parts the first text; empty where there are only calls of tools.
     #[must_use]
     pub fn content(&self) -> &str {
-        self.fields
-            .get("content")
-            .and_then(Value::as_text)
-            .unwrap_or("")
+        let Some(content) = self.fields.get("content") else {
+            return "";
+        };
+        let parts = content.as_list().unwrap_or_default();
+        let first = || parts.iter().find_map(|part| part.get("text")?.as_text());
+        content.as_text().or_else(first).unwrap_or("")
     }
 
     /// All fields, as templates see them.

@@ -6,12 +6,15 @@
 mod decode;
 mod processor;
 mod resample;
+mod tiles;
 
 use std::path::PathBuf;
 
 pub use processor::PictureProcessor;
 pub(crate) use processor::{ProcessorKind, read as read_processor};
 pub use resample::Filter;
+pub(crate) use tiles::read as read_tiles;
+pub use tiles::{TileProcessor, TiledPicture, Tiles};
 
 use crate::mmap::FileError;
 
@@ -45,6 +48,17 @@ pub enum PictureError {
         bytes: usize,
         width: usize,
         height: usize,
+    },
+    /// More tiles than a model is given.
+    #[error(
+        "a picture of {width} by {height} pixels becomes {tiles} tiles, of at most {most}; resize it, or have `size` of \
+         preprocessor_config.json do it"
+    )]
+    Tiles {
+        width: usize,
+        height: usize,
+        tiles: usize,
+        most: usize,
     },
     /// A picture that the model does not read.
     #[error(

@@ -28,7 +28,7 @@ impl ProcessorKind {
         (ProcessorKind::ConvNext, "ConvNext"),
     ];
     /// What follows a kind's name.
-    const ENDS: [&'static str; 4] = [
+    pub(super) const ENDS: [&'static str; 4] = [
         "ImageProcessor",
         "ImageProcessorFast",
         "ImageProcessorPil",
@@ -96,14 +96,64 @@ pub struct PictureProcessor {
     resize: Option<(Resize, Filter)>,
     /// Height and width of the middle that is kept.
     crop: Option<[usize; 2]>,
-    /// What bytes are multiplied with.
+    scaling: Scaling,
+}
+
+/// What bytes become.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Scaling {
+    /// What they are multiplied with.
     factor: f64,
     mean: [f64; 3],
     std: [f64; 3],
 }
 
+impl Scaling {
+    /// Reads the fields of any kind of processor; `mean` and `std` are what this kind assumes.
+    pub(super) fn read(
+        fields: &Fields<'_>,
+        [mean, std]: [[f64; 3]; 2],
+    ) -> Result<Scaling, ConfigError> {
+        let flag = |name| Ok::<_, ConfigError>(fields.opt_bool(name)?.unwrap_or(true));
+        let factor = fields
+            .opt_positive("rescale_factor")?
+            .unwrap_or(1.0 / 255.0);
+        let rescaled = flag("do_rescale")?;
+        let mean = channels(fields, "image_mean", |x| x.is_finite())?.unwrap_or(mean);
+        let positive = |x: f64| x.is_finite() && x > 0.0;
+        let std = channels(fields, "image_std", positive)?.unwrap_or(std);
+        let normalized = flag("do_normalize")?;
+        Ok(Scaling {
+            factor: if rescaled { factor } else { 1.0 },
+            mean: if normalized { mean } else { [0.0; 3] },
+            std: if normalized { std } else { [1.0; 3] },
+        })
+    }
+
+    /// Writes the part of `picture` that begins at `[left, top]` as a model reads it, `[3, height, width]` row by row, to
+    /// `out`, which has as many numbers.
+    pub(super) fn apply(
+        &self,
+        picture: &Picture,
+        [left, top]: [usize; 2],
+        [height, width]: [usize; 2],
+        out: &mut [f32],
+    ) {
+        for (channel, out) in out.chunks_exact_mut(height * width).enumerate() {
+            let (mean, std) = (self.mean[channel], self.std[channel]);
+            for (y, line) in out.chunks_exact_mut(width).enumerate() {
+                let first = 3 * ((top + y) * picture.width() + left) + channel;
+                let bytes = picture.rgb()[first..].iter().step_by(3);
+                for (to, byte) in line.iter_mut().zip(bytes) {
+                    *to = ((f64::from(*byte) * self.factor - mean) / std) as f32;
+                }
+            }
+        }
+    }
+}
+
 /// Fields about the file and about how its reader hands pictures on.
-const WITHOUT_INFLUENCE: &[&str] = &[
+pub(super) const WITHOUT_INFLUENCE: &[&str] = &[
     "_valid_processor_keys",
     "auto_map",
     "data_format",
@@ -163,21 +213,12 @@ pub(crate) fn read(
         }
     }
     fields.only("do_pad", "false", |v| v.as_bool() == Some(false))?;
-    let factor = fields
-        .opt_positive("rescale_factor")?
-        .unwrap_or(1.0 / 255.0);
-    let rescaled = flag("do_rescale", true)?;
-    let mean = channels(&fields, "image_mean", |x| x.is_finite())?.unwrap_or(assumed.mean);
-    let positive = |x: f64| x.is_finite() && x > 0.0;
-    let std = channels(&fields, "image_std", positive)?.unwrap_or(assumed.std);
-    let normalized = flag("do_normalize", true)?;
+    let scaling = Scaling::read(&fields, [assumed.mean, assumed.std])?;
     fields.finish(&[WITHOUT_INFLUENCE])?;
     Ok(PictureProcessor {
         resize: resized.then_some((size, filter)),
         crop: wanted,
-        factor: if rescaled { factor } else { 1.0 },
-        mean: if normalized { mean } else { [0.0; 3] },
-        std: if normalized { std } else { [1.0; 3] },
+        scaling,
     })
 }
 
@@ -197,7 +238,7 @@ fn named(fields: &Fields<'_>, kind: ProcessorKind) -> Result<ProcessorKind, Conf
 }
 
 /// A side that is not 0, of a size that is read.
-fn checked(side: usize, field: &str) -> Result<usize, ConfigError> {
+pub(super) fn checked(side: usize, field: &str) -> Result<usize, ConfigError> {
     match (1..=1 << 14).contains(&side) {
         true => Ok(side),
         false => Err(ConfigError::Inconsistent {
@@ -326,13 +367,7 @@ impl PictureProcessor {
                 width,
             });
         }
-        for (channel, out) in out.chunks_exact_mut(places).enumerate() {
-            let (mean, std) = (self.mean[channel], self.std[channel]);
-            let bytes = picture.rgb()[channel..].iter().step_by(3);
-            for (to, byte) in out.iter_mut().zip(bytes) {
-                *to = ((f64::from(*byte) * self.factor - mean) / std) as f32;
-            }
-        }
+        self.scaling.apply(&picture, [0, 0], [height, width], out);
         Ok(())
     }
 }

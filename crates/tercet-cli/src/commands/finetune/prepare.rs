@@ -72,6 +72,10 @@ pub(super) fn prepare(
             "encoders are written as folders; give --out a name without .gguf".to_string(),
         )),
         Family::Encoder => encoder::prepare(args, device, files, what),
+        Family::VisionLanguage => Err(CliError::Usage(
+            "models of pictures and texts are not trained; language models and text encoders are"
+                .to_string(),
+        )),
         Family::TextToText => Err(CliError::Usage(
             "encoder-decoders are not trained; language models and text encoders are".to_string(),
         )),

@@ -36,7 +36,7 @@
 use tercet::ops::{Op, SampleOptions};
 use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor, Type, Value};
 
-use super::layer::{Attend, Shared, Slot, SlotRows, rope_tables};
+use super::layer::{Attend, Shared, Slot, SlotRows, embed, rope_tables};
 use super::{Rounded, Sampling, check_context, logits, rounded_to};
 use crate::builder::chosen::{Choices, MOST_CHOICES};
 use crate::builder::tuned::{Mode, ScaledAdapter};
@@ -168,7 +168,8 @@ impl BatchDecoder {
             batch: Dim::Known(1),
             len,
         };
-        let logits = logits(&mut b, config, &shared, [tokens, positions, rows])?;
+        let x = embed(&mut b, config, tokens, positions)?;
+        let logits = logits(&mut b, config, &shared, [x, rows])?;
         outputs_beside(&mut b, logits)?;
         let model = b.finish().with_precision(dtype)?;
         Ok(BatchDecoder {

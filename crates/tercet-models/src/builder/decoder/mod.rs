@@ -11,6 +11,8 @@
 //! | `kv_len` | `[]` | positions filled after this run |
 //! | `rows` | `[r]` | which of the `s` positions give logits |
 //!
+//! With [`DecoderOptions::pictures`] also `pictures` F32 `[p, hidden]`: a token `vocab + i` is its row `i`.
+//!
 //! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
 
 pub(crate) mod attention;
@@ -22,8 +24,10 @@ pub(crate) mod products;
 mod states;
 
 use tercet::ops::SampleOptions;
+use tercet::scalar::{BinaryFn, CompareFn};
 use tercet::{CompileOptions, DType, Device, Dim, Shape, Type, Value};
 
+use super::generator::PICTURES;
 use super::tuned::{Mode, ScaledAdapter};
 use super::{Builder, Generator, Model, ModelError, Weights};
 use crate::config::decoder::{DecoderSpec, Part};
@@ -74,6 +78,8 @@ pub struct DecoderOptions {
     pub sampling: Option<Sampling>,
     /// Adapters that change the projections, all at once; none by default.
     pub adapters: Vec<ScaledAdapter>,
+    /// The most rows of pictures that tokens may stand for; 0 is a graph of texts alone, without the input `pictures`.
+    pub pictures: usize,
 }
 
 impl DecoderOptions {
@@ -88,6 +94,7 @@ impl DecoderOptions {
             products: Products::Exact,
             sampling: Some(Sampling::GREEDY),
             adapters: Vec::new(),
+            pictures: 0,
         }
     }
 }
@@ -149,7 +156,11 @@ impl Decoder {
             batch: Dim::Known(1),
             len,
         };
-        let logits = logits(&mut b, config, &shared, [tokens, positions, rows])?;
+        let x = match options.pictures {
+            0 => embed(&mut b, config, tokens, positions)?,
+            _ => embed_seen(&mut b, config, tokens, positions)?,
+        };
+        let logits = logits(&mut b, config, &shared, [x, rows])?;
         if let Some(s) = options.sampling {
             let options = SampleOptions {
                 top_k: s.top_k,
@@ -169,9 +180,13 @@ impl Decoder {
 
     /// The bounds of the graph's symbols.
     pub fn compile_options(&self) -> CompileOptions {
-        CompileOptions::new()
+        let options = CompileOptions::new()
             .bound("s", self.options.chunk.min(self.options.context))
-            .bound("r", self.options.logit_rows)
+            .bound("r", self.options.logit_rows);
+        match self.options.pictures {
+            0 => options,
+            most => options.bound("p", most),
+        }
     }
 
     /// Compiles the model for a device.
@@ -191,13 +206,11 @@ impl Decoder {
             vocab: config.vocab,
             logit_rows: own.logit_rows,
         };
-        Ok(Generator::of(
-            exe,
-            rounded,
-            &self.model,
-            sizes,
-            own.sampling,
-        ))
+        let mut generator = Generator::of(exe, rounded, &self.model, sizes, own.sampling);
+        if own.pictures > 0 {
+            generator.see(config.hidden, &[])?;
+        }
+        Ok(generator)
     }
 
     /// What rows of F32 are rounded to in products on this device.
@@ -253,14 +266,34 @@ pub(crate) fn check_causal(config: &DecoderSpec) -> Result<(), ModelError> {
     }
 }
 
-/// All layers over `tokens`, and the logits of `rows` of them, as output `logits`.
+/// The rows of the embedding at `tokens`, or for those behind the vocabulary rows of pictures.
+fn embed_seen(
+    b: &mut Builder<'_>,
+    config: &DecoderSpec,
+    tokens: Value,
+    positions: Value,
+) -> Result<Value, ModelError> {
+    let shape = [Dim::sym("p"), config.hidden.into()];
+    let pictures = b.graph.input(PICTURES, Type::new(DType::F32, shape))?;
+    let zero = b.graph.scalar(DType::I32, 0.0)?;
+    let vocab = b.graph.scalar(DType::I32, config.vocab as f64)?;
+    let is_text = b.graph.compare(CompareFn::Lt, tokens, vocab)?;
+    let words = b.graph.where_(is_text, tokens, zero)?;
+    let words = embed(b, config, words, positions)?;
+    let places = b.graph.binary(BinaryFn::Sub, tokens, vocab)?;
+    let places = b.graph.where_(is_text, zero, places)?;
+    let seen = b.graph.gather(pictures, places, 0)?;
+    let is_text = b.graph.unsqueeze(is_text, 1)?;
+    Ok(b.graph.where_(is_text, words, seen)?)
+}
+
+/// All layers over the rows `x`, and the logits of `rows` of them, as output `logits`.
 fn logits(
     b: &mut Builder<'_>,
     config: &DecoderSpec,
     shared: &Shared,
-    [tokens, positions, rows]: [Value; 3],
+    [mut x, rows]: [Value; 2],
 ) -> Result<Value, ModelError> {
-    let mut x = embed(b, config, tokens, positions)?;
     for at in 0..config.layers.len() {
         x = layer(b, config, shared, at, x)?;
     }

@@ -31,7 +31,7 @@ pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part, projections};
 pub use rope::{Rope, RopeScaling};
 pub use states::{StateKind, StateSpace};
 pub(super) use tensors::refuse;
-pub(crate) use tensors::{DENSE_OF_GGUF, refuse_unknown_modules};
+pub(crate) use tensors::{DENSE_OF_GGUF, known_modules, refuse_unknown_modules};
 
 /// The sizes of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -154,6 +154,8 @@ pub struct DecoderSpec {
     pub head_bias: bool,
     /// Whether a folder's names lack what those of the family begin with: it was written without the head.
     pub bare_names: bool,
+    /// Whether a folder has it beside a tower of pictures: its names begin with `model.text_model` then.
+    pub beside_tower: bool,
     /// Whether a folder calls the output `lm_head` where the family of old had a name of its own.
     pub output_is_lm_head: bool,
     /// The token that begins a text.
@@ -222,6 +224,7 @@ impl DecoderSpec {
             mlp_bias: false,
             head_bias: false,
             bare_names: false,
+            beside_tower: false,
             output_is_lm_head: false,
             bos: None,
             eos: Vec::new(),
@@ -234,8 +237,15 @@ impl DecoderSpec {
     /// # Errors
     /// [`ConfigError`]: a field is missing, wrong, unsupported, or unknown.
     pub fn from_json(json: &Map<String, Value>) -> Result<Self, ConfigError> {
-        let fields = Fields::new(json, "");
-        let spec = json::read(&fields)?;
+        DecoderSpec::from_part(json, "")
+    }
+
+    /// Reads the same where it is a part of a larger configuration; `prefix` goes before names of fields in errors.
+    pub(crate) fn from_part(
+        json: &Map<String, Value>,
+        prefix: &'static str,
+    ) -> Result<Self, ConfigError> {
+        let spec = json::read(&Fields::new(json, prefix))?;
         spec.check()?;
         Ok(spec)
     }

@@ -225,7 +225,11 @@ impl Part {
             true => name.strip_prefix(row.prefix).unwrap_or(name),
             false => name,
         };
-        name.replace("{}", &layer.to_string())
+        let name = name.replace("{}", &layer.to_string());
+        match name.strip_prefix("model.") {
+            Some(rest) if spec.beside_tower => format!("model.text_model.{rest}"),
+            Some(_) | None => name,
+        }
     }
 
     /// The name in a GGUF file, without `.weight`.

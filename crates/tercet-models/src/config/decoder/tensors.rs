@@ -45,12 +45,18 @@ pub(crate) fn refuse_unknown_modules<'a>(
     spec: &DecoderSpec,
     tensors: impl Iterator<Item = &'a str>,
 ) -> Result<(), ConfigError> {
-    let mut known = names(spec, &|part, layer| part.module(spec, layer));
-    // Some writers keep a copy of the embedding.
-    known.insert(format!("{}.weight", Part::Output.module(spec, 0)));
+    let known = known_modules(spec);
     let derived = || DERIVED.iter().chain(spec.family.get().derived);
     let tensors = tensors.filter(|name| !derived().any(|end| name.ends_with(end)));
     refuse(tensors, &known)
+}
+
+/// The tensors that a folder with a model of this specification has.
+pub(crate) fn known_modules(spec: &DecoderSpec) -> HashSet<String> {
+    let mut known = names(spec, &|part, layer| part.module(spec, layer));
+    // Some writers keep a copy of the embedding.
+    known.insert(format!("{}.weight", Part::Output.module(spec, 0)));
+    known
 }
 
 fn names(spec: &DecoderSpec, name: &dyn Fn(Part, usize) -> String) -> HashSet<String> {

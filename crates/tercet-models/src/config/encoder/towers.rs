@@ -11,17 +11,18 @@ use super::{EncoderNorms, EncoderPart, EncoderSpec, TokenTypes, Visible};
 use crate::config::decoder::{Activation, FeedForward};
 
 /// All of them.
-pub(super) const TOWERS: [&FamilyRow; 6] = [
+pub(super) const TOWERS: [&FamilyRow; 7] = [
     &VIT,
     &DINOV2,
     &CLIP_VISION,
     &CLIP_TEXT,
     &SIGLIP_VISION,
     &SIGLIP_TEXT,
+    &IDEFICS3_VISION,
 ];
 
 /// Numbers that the reference assumes where the configuration of a tower does not say them.
-const ASSUMED: [(&str, &[(&str, u64)]); 6] = [
+const ASSUMED: [(&str, &[(&str, u64)]); 7] = [
     ("vit", &OF_VIT),
     ("dinov2", &OF_VIT),
     (
@@ -57,6 +58,17 @@ const ASSUMED: [(&str, &[(&str, u64)]); 6] = [
             ("num_attention_heads", 12),
             ("max_position_embeddings", 64),
             ("vocab_size", 32000),
+        ],
+    ),
+    (
+        "idefics3_vision",
+        &[
+            ("hidden_size", 1152),
+            ("intermediate_size", 3072),
+            ("num_hidden_layers", 12),
+            ("num_attention_heads", 16),
+            ("image_size", 224),
+            ("patch_size", 32),
         ],
     ),
 ];
@@ -383,3 +395,17 @@ fn siglip(spec: &mut EncoderSpec) {
     spec.norm.eps = 1e-6;
     spec.feed_forward = FeedForward::Plain(Activation::GeluTanh);
 }
+
+/// The pictures' side of Idefics3 and SmolVLM: that of SigLIP without what stands for a whole picture.
+const IDEFICS3_VISION: FamilyRow = FamilyRow {
+    model_type: "idefics3_vision",
+    prefix: "model.vision_model.",
+    harmless: &[
+        "max_image_size",
+        "size",
+        "use_base_siglip",
+        "initializer_factor",
+    ],
+    json: |_, _| Ok(()),
+    ..SIGLIP_VISION
+};

@@ -1,0 +1,269 @@
+//! Models of pictures and texts, tiny and with random weights, against what transformers makes of the same prompts and picture files
+//! (`tests/data/vision-language`): tiles and pixels, rows of pictures, tokens, logits, and tokens of the greatest logits.
+
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::Failed;
+use serde_json::Value as Json;
+use tercet::{Device, one_line};
+use tercet_models::dataset::template::Value;
+use tercet_models::dataset::{ChatTemplate, Message, Role};
+use tercet_models::{
+    DecoderOptions, Generator, ModelError, ModelFiles, Picture, PictureReader, Tokenizer,
+    VisionLanguage,
+};
+
+use super::encoders::{Failure, json, near, numbers};
+use crate::{Test, data, executors};
+
+fn widened(row: &[f32]) -> Vec<f64> {
+    row.iter().map(|x| f64::from(*x)).collect()
+}
+
+fn tokens(json: &Json) -> Vec<u32> {
+    numbers(json).iter().map(|x| *x as u32).collect()
+}
+
+fn pictures(prompt: &Json) -> Result<Vec<Picture>, Failure> {
+    let named = prompt["pictures"].as_array().into_iter().flatten();
+    let named = named.filter_map(Json::as_str);
+    let open = |name: &str| Picture::open(data("vision").join("pictures").join(name));
+    Ok(named.map(open).collect::<Result<_, _>>()?)
+}
+
+/// Tiles as many as the reference's, and pixels within one step of 8 bits.
+fn check_pixels(
+    model: &VisionLanguage,
+    prompt: &Json,
+    pictures: &[Picture],
+    byte: f64,
+) -> Result<(), Failure> {
+    let side = model.spec.side();
+    let mut pixels = Vec::new();
+    let want = prompt["tiles"].as_array().ok_or("no tiles")?;
+    for (picture, want) in pictures.iter().zip(want) {
+        let prepared = model.processor.prepare(picture)?;
+        let tiles = prepared.tiles();
+        let got = vec![tiles.rows as f64, tiles.columns as f64];
+        if got != numbers(want) {
+            return Err(format!("tiles {tiles:?}, want {want}").into());
+        }
+        for at in 0..tiles.count() {
+            let mut tile = vec![0.0; 3 * side * side];
+            prepared.write(at, &mut tile);
+            pixels.extend(tile);
+        }
+    }
+    let step = prompt["step"].as_u64().ok_or("no step")? as usize;
+    let got: Vec<f64> = widened(&pixels).into_iter().step_by(step).collect();
+    let want = numbers(&prompt["pixels"]);
+    let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
+    let worst = off.fold(0.0, f64::max);
+    // The reference's numbers have five digits.
+    match got.len() == want.len() && worst <= byte * 1.001 {
+        true => Ok(()),
+        false => Err(format!(
+            "{} pixels of {}, off by {worst} where a step is {byte}",
+            got.len(),
+            want.len()
+        )
+        .into()),
+    }
+}
+
+/// A compiled model.
+struct Ready {
+    reader: PictureReader,
+    generator: Generator,
+    tokenizer: Tokenizer,
+}
+
+impl Ready {
+    fn of(files: &ModelFiles, device: &Device, chunk: usize) -> Result<Ready, Failure> {
+        let model = files.vision_language(|spec| DecoderOptions {
+            context: 320,
+            chunk,
+            ..DecoderOptions::new(&spec.decoder)
+        })?;
+        let (reader, generator) = model.compile(device)?;
+        Ok(Ready {
+            reader,
+            generator,
+            tokenizer: files.tokenizer()?,
+        })
+    }
+
+    fn ids(&mut self, text: &str, pictures: &[Picture]) -> Result<Vec<u32>, Failure> {
+        let Ready {
+            reader,
+            generator,
+            tokenizer,
+        } = self;
+        let ids = reader.read(
+            (text, pictures),
+            (tokenizer, false),
+            generator,
+            &mut |_, _| true,
+        )?;
+        Ok(ids.ok_or("reading was stopped")?)
+    }
+
+    /// Logits after a prompt, and so many tokens of the greatest ones.
+    fn written(&mut self, ids: &[u32], count: usize) -> Result<(Vec<f64>, Vec<u32>), Failure> {
+        let step = self.generator.feed(ids)?;
+        let logits = widened(step.logits);
+        let mut next = step.next.ok_or("no token was chosen")?;
+        let mut greedy = vec![next];
+        while greedy.len() < count {
+            next = (self.generator.feed(&[next])?.next).ok_or("no token was chosen")?;
+            greedy.push(next);
+        }
+        Ok((logits, greedy))
+    }
+}
+
+/// One prompt, behind nothing.
+fn check_prompt(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
+    let pictures = pictures(prompt)?;
+    let text = prompt["prompt"].as_str().ok_or("no prompt")?;
+    ready.generator.truncate(0);
+    let ids = ready.ids(text, &pictures)?;
+    if ready.reader.spelled(&ids) != tokens(&prompt["ids"]) {
+        return Err(format!("tokens of {text:?}").into());
+    }
+    if !pictures.is_empty() {
+        let rows = widened(ready.reader.rows());
+        near("rows", &rows, &numbers(&prompt["features"]))?;
+    }
+    let want = tokens(&prompt["greedy"]);
+    let (logits, greedy) = ready.written(&ids, want.len())?;
+    near("logits", &logits, &numbers(&prompt["logits"]))?;
+    match greedy == want {
+        true => Ok(()),
+        false => Err(format!("tokens {greedy:?}, want {want:?}").into()),
+    }
+}
+
+/// What a conversation becomes by the model's template.
+fn check_template(files: &ModelFiles, ready: &Ready, prompt: &Json) -> Result<(), Failure> {
+    let Some(said) = prompt["chat"].as_str() else {
+        return Ok(());
+    };
+    let template = ChatTemplate::of(files, &ready.tokenizer)?;
+    let count = prompt["pictures"].as_array().map_or(0, Vec::len);
+    let messages = [Message::of_parts(Role::User, count, said)];
+    let got = template.render(&messages, &Value::None, true)?.text;
+    match Some(&*got) == prompt["prompt"].as_str() {
+        true => Ok(()),
+        false => Err(format!("the template makes {got:?}").into()),
+    }
+}
+
+/// A prompt behind another one that has the same picture first: nothing of that is computed again, and the answer is the same.
+fn check_again(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
+    let pictures = pictures(prompt)?;
+    let text = prompt["prompt"].as_str().ok_or("no prompt")?;
+    ready.generator.truncate(0);
+    let (first, _) = text.split_once("and").ok_or("one picture")?;
+    let ids = ready.ids(first, &pictures[..1])?;
+    ready.written(&ids, 1)?;
+    let cached = ready.generator.position();
+    let ids = ready.ids(text, &pictures)?;
+    let same = ready.generator.cached().iter().zip(&ids);
+    let same = same.take_while(|(a, b)| a == b).count();
+    if ready.generator.position() != cached || same + 1 < cached {
+        return Err(format!("of {cached} tokens {same} are as before").into());
+    }
+    ready.generator.truncate(same);
+    let (logits, _) = ready.written(&ids[same..], 1)?;
+    near("logits behind others", &logits, &numbers(&prompt["logits"]))?;
+    // The other order is another prompt.
+    let turned: Vec<Picture> = pictures.iter().rev().cloned().collect();
+    ready.ids(text, &turned)?;
+    let seen = |id: &u32| ready.reader.spelled(&[*id]) != [*id];
+    match ready.generator.cached().iter().any(seen) {
+        false => Ok(()),
+        true => Err("rows of other pictures stayed in the cache".into()),
+    }
+}
+
+/// What cannot be read is refused before anything is computed.
+fn check_refusals(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
+    let one = pictures(prompt)?;
+    let mut refused = |text: &str, count: usize| {
+        let pictures: Vec<Picture> = one.iter().cycle().take(count).cloned().collect();
+        let Ready {
+            reader,
+            generator,
+            tokenizer,
+        } = &mut *ready;
+        let read = reader.read(
+            (text, &pictures),
+            (tokenizer, false),
+            generator,
+            &mut |_, _| true,
+        );
+        match read {
+            Err(tercet_models::Error::Model(e)) => Ok(e),
+            Err(e) => Err(Failure::from(e)),
+            Ok(_) => Err(format!("{text:?} with {count} pictures was read").into()),
+        }
+    };
+    let places = refused("<image> and <image>", 1)?;
+    let many = refused(&"<image>".repeat(200), 200)?;
+    match (&places, &many) {
+        (ModelError::Places { places: 2, .. }, ModelError::Context { context: 320, .. }) => Ok(()),
+        _ => Err(format!("{places}; {many}").into()),
+    }
+}
+
+fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
+    let json = json(&dir.join("reference.json"))?;
+    let byte = json["byte"].as_f64().ok_or("no size of a step")?;
+    let prompts = json["prompts"].as_array().ok_or("no prompts")?;
+    let files = ModelFiles::open(dir)?;
+    let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
+    let mut ready = Ready::of(&files, device, 320)?;
+    for prompt in prompts {
+        if prompt.get("pixels").is_some() {
+            check_pixels(&model, prompt, &pictures(prompt)?, byte)?;
+        }
+        check_template(&files, &ready, prompt)?;
+        check_prompt(&mut ready, prompt)?;
+    }
+    check_again(&mut ready, &prompts[1])?;
+    check_refusals(&mut ready, &prompts[0])?;
+    // In pieces that end within a picture.
+    let mut pieces = Ready::of(&files, device, 7)?;
+    check_prompt(&mut pieces, &prompts[1])
+}
+
+/// The tests of this suite.
+pub(super) fn tests() -> Vec<Test> {
+    let entries = std::fs::read_dir(data("vision-language"))
+        .into_iter()
+        .flatten();
+    let mut dirs: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join("config.json").is_file())
+        .collect();
+    dirs.sort();
+    assert!(!dirs.is_empty(), "tests/data/vision-language has no models");
+    let mut tests = Vec::new();
+    for executor in executors() {
+        for dir in &dirs {
+            let name = dir.file_name().unwrap_or_default().to_string_lossy();
+            let dir = dir.clone();
+            // A software driver takes a second to compile the kernels of each.
+            let variant = match !name.ends_with("-a") {
+                true if executor.name != "cpu" => "/more",
+                _ => "",
+            };
+            let name = format!("vision-language/{name}");
+            let test =
+                move |device: &Device| check(&dir, device).map_err(|e| Failed::from(one_line(&*e)));
+            tests.push(Test::variant_on(executor, name, variant, test));
+        }
+    }
+    tests
+}
