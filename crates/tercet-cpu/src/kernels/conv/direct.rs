@@ -22,7 +22,11 @@ const FEW_WINDOWS: usize = 32;
 
 /// Elements of a slab for each channel and tap of depth, about.
 fn area(shape: &ConvShape) -> usize {
-    SLAB / (shape.channels * shape.windows.kernel[0]).max(1)
+    std::env::var("TERCET_SLAB")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(SLAB)
+        / (shape.channels * shape.windows.kernel[0]).max(1)
 }
 
 /// Floats of the packed weights of a group.

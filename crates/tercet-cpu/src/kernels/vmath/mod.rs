@@ -73,6 +73,8 @@ macro_rules! binary {
 unary! {
     /// `max(x, 0)`; NaN stays NaN.
     pub relu: Relu = |S, x| scalar::maximum(x, 0.0);
+    /// `min(max(x, 0), 6)`; NaN stays NaN.
+    pub relu6: Relu6 = |S, x| scalar::minimum(scalar::maximum(x, 0.0), 6.0);
     /// `|x|`.
     pub abs: Abs = |S, x| x.abs();
     /// `-x`.
