@@ -3,7 +3,8 @@
 //! Inputs are files of one `TensorProto` each. First a line comes with the seconds until the model was compiled, and those of its first
 //! run. Then lines of standard input are obeyed:
 //!
-//! - `run N`: runs it N times; a line with the microseconds of each.
+//! - `run N`: runs it N times; a line with the microseconds of each, from inputs on the host, which a device may keep, to results there.
+//! - `stay N`: likewise, with results that stay on the device.
 //! - `write FOLDER`: the outputs as `FOLDER/N.bin`, their elements alone, little-endian; a line with the dtype and sizes of each.
 //! - `explain`: the kernels with how often each occurs.
 
@@ -41,8 +42,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         match line.split_once(' ').unwrap_or((&line, "")) {
-            ("run", n) => {
-                let times = times(&mut *exe, &given, n.parse()?)?;
+            (command @ ("run" | "stay"), n) => {
+                let wanted = match command {
+                    "run" => Wanted::All,
+                    _ => Wanted::Only(&[]),
+                };
+                let times = times(&mut *exe, &given, n.parse()?, wanted)?;
                 writeln!(out, "{}", times.join(" "))?;
             }
             ("write", folder) => {
@@ -68,17 +73,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Microseconds of runs, from inputs on the host, which a device may keep, to results there.
+/// Microseconds of runs.
 fn times(
     exe: &mut dyn Executable,
     given: &[(&str, &Tensor)],
     runs: usize,
+    wanted: Wanted<'_>,
 ) -> Result<Vec<String>, Box<dyn Error>> {
     let mut outputs = Vec::new();
     let mut times = Vec::new();
     for _ in 0..runs {
         let started = Instant::now();
-        exe.submit(given, Wanted::All)?;
+        exe.submit(given, wanted)?;
         exe.wait(&mut outputs)?;
         times.push(format!("{:.1}", started.elapsed().as_secs_f64() * 1e6));
     }

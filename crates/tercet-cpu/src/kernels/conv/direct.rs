@@ -22,11 +22,7 @@ const FEW_WINDOWS: usize = 32;
 
 /// Elements of a slab for each channel and tap of depth, about.
 fn area(shape: &ConvShape) -> usize {
-    std::env::var("TERCET_SLAB")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(SLAB)
-        / (shape.channels * shape.windows.kernel[0]).max(1)
+    SLAB / (shape.channels * shape.windows.kernel[0]).max(1)
 }
 
 /// Floats of the packed weights of a group.
