@@ -1,20 +1,34 @@
 //! Elements of tensors in files beside the model.
 //!
 //! A model comes from anyone, so a path is taken only if it stays inside the model's folder after every link is
-//! followed, and names a regular file. Offset and length are checked before anything is read.
+//! followed, and names a regular file. Offset and length are checked before anything is read. A file is opened once, and
+//! mapped (`mapped`).
 
 use bytes::Bytes;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
+use crate::mapped;
 use crate::proto::StringStringEntryProto;
 
 /// The folder that a model's files are in, if it has one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Folder(pub(crate) Option<PathBuf>);
+pub(crate) struct Folder {
+    path: Option<PathBuf>,
+    /// Files that were opened, by their path in it.
+    opened: RefCell<HashMap<String, Bytes>>,
+}
 
 impl Folder {
+    pub(crate) fn new(path: Option<&Path>) -> Folder {
+        Folder {
+            path: path.map(Path::to_path_buf),
+            opened: RefCell::default(),
+        }
+    }
+
     /// The `len` bytes that the entries `location`, `offset` and `length` name.
     pub(crate) fn read(
         &self,
@@ -40,29 +54,37 @@ impl Folder {
                 length.unwrap_or(0)
             ));
         }
+        let whole = self.open(location)?;
+        let size = whole.len() as u64;
+        match offset.checked_add(len).filter(|end| *end <= size) {
+            // Both are within the file, whose length is a usize.
+            Some(end) => Ok(whole.slice(offset as usize..end as usize)),
+            None => Err(format!(
+                "external data `{location}` has {size} bytes, the tensor needs {len} from {offset}"
+            )),
+        }
+    }
+
+    /// The bytes of a file inside the folder.
+    fn open(&self, location: &str) -> Result<Bytes, String> {
+        if let Some(bytes) = self.opened.borrow().get(location) {
+            return Ok(bytes.clone());
+        }
         let path = self.inside(location)?;
         let fail = |e: std::io::Error| format!("external data `{location}` cannot be read: {e}");
-        let mut file = File::open(&path).map_err(fail)?;
-        let meta = file.metadata().map_err(fail)?;
-        if !meta.is_file() {
+        let file = File::open(&path).map_err(fail)?;
+        if !file.metadata().map_err(fail)?.is_file() {
             return Err(format!("external data `{location}` is no regular file"));
         }
-        let end = offset.checked_add(len).filter(|end| *end <= meta.len());
-        if end.is_none() {
-            let size = meta.len();
-            return Err(format!(
-                "external data `{location}` has {size} bytes, the tensor needs {len} from {offset}"
-            ));
-        }
-        file.seek(SeekFrom::Start(offset)).map_err(fail)?;
-        let mut bytes = vec![0; usize::try_from(len).map_err(|e| e.to_string())?];
-        file.read_exact(&mut bytes).map_err(fail)?;
-        Ok(bytes.into())
+        let bytes = mapped::bytes_of(file).map_err(fail)?;
+        let mut opened = self.opened.borrow_mut();
+        opened.insert(location.to_string(), bytes.clone());
+        Ok(bytes)
     }
 
     /// The path of a file inside the folder.
     fn inside(&self, location: &str) -> Result<PathBuf, String> {
-        let folder = self.0.as_deref().ok_or_else(|| {
+        let folder = self.path.as_deref().ok_or_else(|| {
             format!(
                 "external data `{location}`: the model was given as bytes; import it by its path"
             )

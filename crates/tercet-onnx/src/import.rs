@@ -178,7 +178,7 @@ pub fn import_model(
     let Some(graph) = &model.graph else {
         return Err(OnnxError::Invalid("it has no graph".to_string()));
     };
-    let mut ctx = Ctx::new(options, Folder(folder.map(Path::to_path_buf)));
+    let mut ctx = Ctx::new(options, Folder::new(folder));
     for f in &model.functions {
         let text = |s: &'_ Option<String>| -> String { s.clone().unwrap_or_default() };
         let key = (

@@ -13,7 +13,7 @@
 //!
 //! Invariants: an attribute that is not honoured is an error; nothing in a file makes the importer panic, recurse without
 //! bound, read outside the model's folder, or take memory out of proportion to the file.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod attrs;
 mod bounded;
@@ -23,7 +23,9 @@ mod elem;
 mod error;
 mod export;
 mod external;
+mod given;
 mod import;
+mod mapped;
 mod model;
 mod narrow;
 mod node;

@@ -10,6 +10,7 @@ use tercet_ir::{Port, Tensor};
 use crate::elem;
 use crate::error::{OnnxError, Reason};
 use crate::import::{ImportOptions, Imported, Source, import_model, input_type};
+use crate::mapped;
 use crate::proto::{GraphProto, ModelProto, TypeProto, TypeValue, ValueInfoProto};
 
 /// A model as its file has it.
@@ -57,7 +58,8 @@ pub struct Description {
 }
 
 impl Model {
-    /// Reads a model; weights in other files are read when it is imported.
+    /// Reads a model; weights in other files are opened when it is imported. Files are mapped: they must not be written to while the
+    /// model, or an executable with its weights, lives.
     ///
     /// # Errors
     /// [`OnnxError`]: no file, or no model.
@@ -65,7 +67,8 @@ impl Model {
         let (bytes, folder): (Bytes, _) = match source.into() {
             Source::Bytes(bytes) => (bytes, None),
             Source::Path(path) => {
-                let bytes = std::fs::read(path).map_err(|source| OnnxError::Read {
+                let bytes = std::fs::File::open(path).and_then(mapped::bytes_of);
+                let bytes = bytes.map_err(|source| OnnxError::Read {
                     path: path.to_path_buf(),
                     source,
                 })?;
@@ -73,7 +76,7 @@ impl Model {
                     true => Path::new(".").to_path_buf(),
                     false => p.to_path_buf(),
                 });
-                (bytes.into(), folder)
+                (bytes, folder)
             }
         };
         let proto = ModelProto::decode(bytes).map_err(|source| OnnxError::Decode { source })?;

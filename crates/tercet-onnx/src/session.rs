@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use tercet::Device;
 use tercet_ir::backend::{Executable, Wanted};
-use tercet_ir::{Bindings, CompileError, Port, RunError, Signature, Symbol, Tensor};
+use tercet_ir::{Bindings, CompileError, DeviceTensor, Port, RunError, Signature, Symbol, Tensor};
 
 use crate::bounded::{self, Counted};
 use crate::error::OnnxError;
-use crate::import::{ImportOptions, Imported, Source};
+use crate::given::{Given, Source, same, types};
+use crate::import::{ImportOptions, Imported};
 use crate::model::{Description, Model};
-use crate::sizes::sizes_of;
+use crate::sizes::of_types;
 
 /// How many compiled forms a session keeps unless told otherwise.
 const KEPT: usize = 8;
@@ -63,6 +64,8 @@ struct Form {
     /// The bounds it was compiled for.
     bounds: Bindings,
     executable: Box<dyn Executable>,
+    /// Inputs that are tied to tensors of the device.
+    bound: Vec<String>,
 }
 
 /// A model on a device.
@@ -101,7 +104,7 @@ impl Session {
     /// # Errors
     /// [`SessionError::Import`].
     pub fn open<'a>(
-        source: impl Into<Source<'a>>,
+        source: impl Into<crate::Source<'a>>,
         device: &Device,
         options: &ImportOptions,
     ) -> Result<Session, SessionError> {
@@ -169,15 +172,9 @@ impl Session {
         inputs: &[(&str, &Tensor)],
         wanted: Option<&[&str]>,
     ) -> Result<Vec<(String, Tensor)>, SessionError> {
-        self.check(inputs, wanted)?;
-        let at = match self.find(inputs)? {
-            Some(at) => at,
-            None => self.make(inputs)?,
-        };
-        let form = self.forms.remove(at);
-        self.forms.push(form);
-        let form = self.forms.last_mut().expect("invariant: just pushed");
-        let given = left(inputs, &form.imported);
+        let given: Vec<Given<'_>> = inputs.iter().map(|(n, t)| (*n, Source::Host(t))).collect();
+        let form = self.form(&given, wanted)?;
+        form.unbind()?;
         let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
         let names: Vec<&str> = wanted.map_or_else(|| ports.clone().collect(), <[&str]>::to_vec);
         // Behind what is wanted, how much of it is used.
@@ -195,7 +192,8 @@ impl Session {
         let all: Vec<&str> = all
             .chain(counted.iter().map(|c| c.count.as_str()))
             .collect();
-        form.executable.submit(&given, Wanted::Only(&all))?;
+        let left = form.left_on_host(&given);
+        form.executable.submit(&left, Wanted::Only(&all))?;
         let mut outputs = Vec::new();
         form.executable.wait(&mut outputs)?;
         form.executable.release_outputs();
@@ -207,16 +205,60 @@ impl Session {
         Ok(names.zip(outputs).collect())
     }
 
-    fn check(
-        &self,
+    /// As [`Session::run`], with outputs that stay on the device and inputs that may be there already, outputs of an earlier run
+    /// among them (keys and values of a decoder): nothing of either crosses the bus. Outputs whose size depends on data
+    /// have room for the most there can be.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; a tensor of another device.
+    pub fn run_on_device(
+        &mut self,
         inputs: &[(&str, &Tensor)],
+        on_device: &[(&str, &DeviceTensor)],
         wanted: Option<&[&str]>,
-    ) -> Result<(), SessionError> {
+    ) -> Result<Vec<(String, DeviceTensor)>, SessionError> {
+        let host = inputs.iter().map(|(n, t)| (*n, Source::Host(t)));
+        let bound = on_device.iter().map(|(n, t)| (*n, Source::Device(t)));
+        let given: Vec<Given<'_>> = host.chain(bound).collect();
+        let form = self.form(&given, wanted)?;
+        form.unbind()?;
+        for (name, tensor) in on_device {
+            if form.takes(name) {
+                form.executable.bind(name, tensor)?;
+                form.bound.push((*name).to_string());
+            }
+        }
+        let left = form.left_on_host(&given);
+        form.executable.submit(&left, Wanted::Only(&[]))?;
+        form.executable.wait(&mut Vec::new())?;
+        let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
+        let names: Vec<&str> = wanted.map_or_else(|| ports.collect(), <[&str]>::to_vec);
+        let own = |name: &str| Ok((name.to_string(), form.executable.output_on_device(name)?));
+        names.into_iter().map(own).collect()
+    }
+
+    /// The form that is right for these inputs, used last of all.
+    fn form(
+        &mut self,
+        inputs: &[Given<'_>],
+        wanted: Option<&[&str]>,
+    ) -> Result<&mut Form, SessionError> {
+        self.check(inputs, wanted)?;
+        let at = match self.find(inputs)? {
+            Some(at) => at,
+            None => self.make(inputs)?,
+        };
+        let form = self.forms.remove(at);
+        self.forms.push(form);
+        Ok(self.forms.last_mut().expect("invariant: just pushed"))
+    }
+
+    fn check(&self, inputs: &[Given<'_>], wanted: Option<&[&str]>) -> Result<(), SessionError> {
         let problem = |name: &str, problem: String| SessionError::Input {
             name: name.to_string(),
             problem,
         };
-        for (i, (name, tensor)) in inputs.iter().enumerate() {
+        for (i, (name, source)) in inputs.iter().enumerate() {
             let Some(port) = self.inputs.iter().find(|p| p.name == *name) else {
                 let known: Vec<&str> = self.inputs.iter().map(|p| p.name.as_str()).collect();
                 return Err(SessionError::UnknownInput {
@@ -227,7 +269,7 @@ impl Session {
             if inputs[..i].iter().any(|(n, _)| n == name) {
                 return Err(problem(name, "is given twice".to_string()));
             }
-            let (found, taken) = (tensor.dtype(), port.ty.dtype);
+            let (found, taken) = (source.ty().dtype, port.ty.dtype);
             if found != taken {
                 let text = format!("is {found}, the model takes {taken}");
                 return Err(problem(name, text));
@@ -253,20 +295,20 @@ impl Session {
     }
 
     /// A form that is right for these inputs. Sizes that do not go together at all are an error.
-    fn find(&self, inputs: &[(&str, &Tensor)]) -> Result<Option<usize>, SessionError> {
-        let given = sizes_of(&self.inputs, inputs);
+    fn find(&self, inputs: &[Given<'_>]) -> Result<Option<usize>, SessionError> {
+        let given = of_types(&self.inputs, &types(inputs));
         for (at, form) in self.forms.iter().enumerate().rev() {
             let is_given = |(name, value): &(String, Tensor)| {
                 let given = inputs.iter().find(|(n, _)| n == name);
-                given.is_some_and(|(_, t)| same(t, value))
+                given.is_some_and(|(_, source)| same(source, value))
             };
             let mut own_sizes = form.sizes.iter();
             if own_sizes.any(|(symbol, n)| given.get(symbol) != Some(n)) {
                 continue;
             }
             let all_given = form.fixed.iter().all(is_given);
-            let defaults = self.defaults_given(inputs);
-            let all_fixed = defaults.iter().all(|(name, _)| form.fixes(name));
+            let mut defaults = self.defaults_given(inputs);
+            let all_fixed = defaults.all(|(name, _)| form.fixes(name));
             if all_given && all_fixed && self.fits(form, inputs)? {
                 return Ok(Some(at));
             }
@@ -275,7 +317,7 @@ impl Session {
     }
 
     /// Whether sizes are within the bounds of a form. Bounds that the user gave are kept by every form.
-    fn fits(&self, form: &Form, inputs: &[(&str, &Tensor)]) -> Result<bool, SessionError> {
+    fn fits(&self, form: &Form, inputs: &[Given<'_>]) -> Result<bool, SessionError> {
         let sizes = sizes(&form.imported, inputs, &self.options.bounds)?;
         let within = |(symbol, n): (&Symbol, usize)| {
             let bound = form.bounds.get(symbol);
@@ -285,13 +327,12 @@ impl Session {
     }
 
     /// Inputs with a default that are given.
-    fn defaults_given(&self, inputs: &[(&str, &Tensor)]) -> Vec<(String, Tensor)> {
+    fn defaults_given<'a>(&self, inputs: &[Given<'a>]) -> impl Iterator<Item = Given<'a>> {
         let has_default = |name: &str| {
             let mut ports = self.about.inputs.iter();
             ports.any(|p| p.has_default && p.name == name)
         };
-        let given = inputs.iter().filter(|(n, _)| has_default(n));
-        given.map(|&(n, t)| (n.to_string(), t.clone())).collect()
+        inputs.iter().copied().filter(move |(n, _)| has_default(n))
     }
 
     /// Refuses sizes beyond bounds that the user gave, before symbols become numbers.
@@ -310,16 +351,18 @@ impl Session {
     }
 
     /// Imports and compiles for these inputs.
-    fn make(&mut self, inputs: &[(&str, &Tensor)]) -> Result<usize, SessionError> {
-        let given = sizes_of(&self.inputs, inputs);
+    fn make(&mut self, inputs: &[Given<'_>]) -> Result<usize, SessionError> {
+        let given = of_types(&self.inputs, &types(inputs));
         self.check_bounds(&given)?;
-        let fixed = self.defaults_given(inputs).into_iter();
-        let mut fixed: Vec<(String, Tensor)> = fixed.map(|(n, t)| (n, owned(&t))).collect();
+        let mut fixed: Vec<(String, Tensor)> = Vec::new();
+        for (name, source) in self.defaults_given(inputs) {
+            fixed.push((name.to_string(), source.read()?));
+        }
         let mut options = self.options.clone();
         let find = |name: &str| inputs.iter().find(|(n, _)| *n == name);
         for name in &self.deciding {
             if let (Some((_, t)), false) = (find(name), fixed.iter().any(|(n, _)| n == name)) {
-                fixed.push((name.clone(), owned(t)));
+                fixed.push((name.clone(), t.read()?));
             }
         }
         for (name, tensor) in &fixed {
@@ -327,12 +370,13 @@ impl Session {
         }
         let deciding = &mut self.deciding;
         let value = |name: &str| {
-            let (_, tensor) = find(name)?;
+            let (_, source) = find(name)?;
+            let tensor = source.read().ok()?;
             deciding.insert(name.to_string());
             if !fixed.iter().any(|(n, _)| n == name) {
-                fixed.push((name.to_string(), owned(tensor)));
+                fixed.push((name.to_string(), tensor.clone()));
             }
-            Some(owned(tensor))
+            Some(tensor)
         };
         let imported = self
             .model
@@ -366,6 +410,7 @@ impl Session {
             imported,
             bounds,
             executable,
+            bound: Vec::new(),
         });
         Ok(self.forms.len() - 1)
     }
@@ -375,34 +420,40 @@ impl Form {
     fn fixes(&self, name: &str) -> bool {
         self.fixed.iter().any(|(n, _)| n == name)
     }
-}
 
-/// What of the inputs the graph takes.
-fn left<'a>(inputs: &[(&'a str, &'a Tensor)], imported: &Imported) -> Vec<(&'a str, &'a Tensor)> {
-    let taken = |name: &str| imported.inputs.iter().any(|p| p.name == name);
-    inputs.iter().copied().filter(|(n, _)| taken(n)).collect()
+    /// Whether the graph has an input of this name.
+    fn takes(&self, name: &str) -> bool {
+        self.imported.inputs.iter().any(|p| p.name == name)
+    }
+
+    /// What the graph takes of the inputs that are on the host.
+    fn left_on_host<'a>(&self, inputs: &[Given<'a>]) -> Vec<(&'a str, &'a Tensor)> {
+        let on_host = inputs.iter().filter_map(|(name, source)| match source {
+            Source::Host(tensor) => Some((*name, *tensor)),
+            Source::Device(_) => None,
+        });
+        on_host.filter(|(name, _)| self.takes(name)).collect()
+    }
+
+    /// Lets go of tensors that an earlier run was given.
+    fn unbind(&mut self) -> Result<(), RunError> {
+        for name in self.bound.drain(..) {
+            self.executable.unbind(&name)?;
+        }
+        Ok(())
+    }
 }
 
 /// The sizes of all symbols of inputs.
 fn sizes(
     imported: &Imported,
-    inputs: &[(&str, &Tensor)],
+    inputs: &[Given<'_>],
     bounds: &Bindings,
 ) -> Result<Bindings, RunError> {
     let signature = Signature::of(&imported.graph);
+    let mut left = types(inputs);
+    left.retain(|(name, _)| imported.inputs.iter().any(|p| p.name == *name));
     let mut sizes = Bindings::new();
-    signature.bind(&left(inputs, imported), bounds, &mut sizes)?;
+    signature.bind_types(&left, bounds, &mut sizes)?;
     Ok(sizes)
-}
-
-/// Whether two tensors are the same to the bit.
-fn same(a: &Tensor, b: &Tensor) -> bool {
-    a.dtype() == b.dtype() && a.shape() == b.shape() && a.bytes() == b.bytes()
-}
-
-/// A tensor in memory of its own: that of an input may be written into after the run, by whoever lent it.
-fn owned(tensor: &Tensor) -> Tensor {
-    let mut own = tensor.clone();
-    own.bytes_mut();
-    own
 }

@@ -3,7 +3,7 @@
 //! How many windows a strided convolution has is no polynomial of an image's size, and what a file has written into its
 //! shapes may hold for one size alone. Such a model is imported for the sizes at hand.
 
-use tercet_ir::{Bindings, Port, Symbol, Tensor};
+use tercet_ir::{Bindings, Port, Symbol, Tensor, TensorType};
 
 use crate::error::OnnxError;
 use crate::import::{ImportOptions, Imported};
@@ -56,11 +56,17 @@ impl Model {
 /// The sizes that tensors give to the symbols which are an axis of their inputs by themselves. Where two of them differ the
 /// first counts; the run finds that they do.
 pub fn sizes_of(ports: &[Port], inputs: &[(&str, &Tensor)]) -> Bindings {
+    let types: Vec<(&str, &TensorType)> = inputs.iter().map(|(n, t)| (*n, t.ty())).collect();
+    of_types(ports, &types)
+}
+
+/// As [`sizes_of`], of tensors of these types.
+pub(crate) fn of_types(ports: &[Port], inputs: &[(&str, &TensorType)]) -> Bindings {
     let mut sizes = Bindings::new();
-    for (name, tensor) in inputs {
+    for (name, ty) in inputs {
         let port = ports.iter().find(|p| p.name == *name);
         let dims = port.map_or(&[][..], |p| &p.ty.shape);
-        for (dim, n) in dims.iter().zip(tensor.shape()) {
+        for (dim, n) in dims.iter().zip(&ty.shape) {
             if let Some(symbol) = dim.as_symbol().filter(|s| sizes.get(s).is_none()) {
                 sizes.set(symbol, *n);
             }

@@ -17,6 +17,12 @@ fn f_relu(x: f32) -> f32 {
     return select(0.0, x, bitcast<i32>(x) > 0 || bitcast<u32>(x) > 0xff800000u);
 }
 
+// The greater of x and 0, at most 6; NaN of either sign stays.
+fn f_relu6(x: f32) -> f32 {
+    let bits = bitcast<i32>(x);
+    return select(f_relu(x), 6.0, bits > 0x40c00000 && bits <= 0x7f800000);
+}
+
 // The integer towards zero, with the sign of x.
 fn towards_zero(x: f32) -> f32 {
     let size = magnitude(x);

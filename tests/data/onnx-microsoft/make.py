@@ -166,3 +166,11 @@ case("mat_mul_to_float", "MatMulIntegerToFloat", [rows[0], columns[0], scale(0.0
 case("mat_mul_to_float_columns", "MatMulIntegerToFloat", [rows[0], columns[0], scale(0.02), each, zero_u(120), None])
 attended = [u8(2, 3, 8), i8(8, 24), floats(24), scale(0.02), scale(0.01), None, zero_u(120), zero_i(0)]
 case("q_attention", "QAttention", attended, num_heads=2, constants=(1, 3, 4, 6, 7))
+
+# Scales that are numbers of F16: products read such blocks as they are.
+for bits, k, block in [(4, 64, 32), (4, 96, 64), (8, 64, 32)]:
+    n, blocks = 5, -(-k // block)
+    codes = random.integers(0, 256, (n, blocks, block * bits // 8), dtype=np.uint8)
+    scales = (np.abs(floats(n, blocks)) * 0.1).astype(np.float16).astype(np.float32)
+    given = [floats(2, 3, k), codes, scales]
+    case(f"mat_mul_{bits}_bits_blocks_{k}", "MatMulNBits", given, constants=range(1, 3), K=k, N=n, bits=bits, block_size=block)

@@ -33,6 +33,7 @@ pub mod columns;
 pub mod conv;
 pub mod convert;
 pub mod gemm;
+pub mod int_gemm;
 pub mod layout;
 pub mod parallel;
 pub mod quant;

@@ -35,6 +35,7 @@ pub(super) fn activation(f: Option<UnaryFn>) -> Option<Activation> {
     Some(match f {
         None => Activation::None,
         Some(UnaryFn::Relu) => Activation::Relu,
+        Some(UnaryFn::Relu6) => Activation::Relu6,
         Some(UnaryFn::Gelu) => Activation::Gelu,
         Some(UnaryFn::GeluTanh) => Activation::GeluTanh,
         Some(UnaryFn::Silu) => Activation::Silu,

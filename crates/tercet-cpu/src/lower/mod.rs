@@ -20,6 +20,7 @@ mod gather;
 mod grouped;
 mod halves;
 mod indexed;
+mod int_matmul;
 mod log_softmax;
 mod map;
 mod matmul;
@@ -256,6 +257,12 @@ pub(crate) const KERNELS: &[Kernel] = &[
     kernel("philox", OpKind::Philox, always, rng::lower_words),
     kernel("sample", OpKind::Sample, sample::supports, sample::lower),
     through_f32("gemm", OpKind::MatMul, matmul::supports, matmul::lower),
+    kernel(
+        "int_gemm",
+        OpKind::MatMul,
+        int_matmul::supports,
+        int_matmul::lower,
+    ),
     through_f32("gemm", OpKind::Linear, matmul::supports, matmul::lower),
     through_f32(
         "quant_matmul",

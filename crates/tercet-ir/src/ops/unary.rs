@@ -162,6 +162,12 @@ fn pinned_cases() -> Vec<Case> {
             &[0.0, 1.0, 0.0, -2.0, INF, NAN],
         ),
         float(
+            "limits_of_relu6",
+            Relu6,
+            &[-INF, -1.0, 2.5, 6.5, INF, NAN],
+            &[0.0, 0.0, 2.5, 6.0, 6.0, NAN],
+        ),
+        float(
             "sign_of_nan_and_zero",
             Sign,
             &[NAN, 0.0, -3.0, INF],
@@ -338,6 +344,8 @@ unary_methods! {
     abs => Abs,
     /// `x Phi(x)`, by the error function.
     gelu => Gelu,
+    /// `min(max(x, 0), 6)`
+    relu6 => Relu6,
     /// `x sigmoid(x)`
     silu => Silu,
     /// Logical or bitwise not.

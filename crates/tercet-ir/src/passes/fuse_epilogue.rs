@@ -3,6 +3,7 @@
 //! - `MatMul(x, w [K, N])`, a bias `[N]` that is a weight, an activation -> `Linear`. Products that
 //!   `pack_qkv` can join leave their activation to elementwise fusion: one wide product is worth
 //!   more than the epilogue.
+//! - `Conv`, an activation that kernels apply -> `Conv` with it.
 //! - `x + residual`, then a norm over the last axis -> `ResidualLayerNorm` or `ResidualRmsNorm`,
 //!   with the sum as second result for its other readers. A bias `[N]` of `x` joins too.
 //!
@@ -13,9 +14,10 @@ use std::collections::{HashMap, HashSet};
 use super::pack_qkv;
 use super::rewrite::{Rewriter, Uses, live_nodes, rebuild};
 use super::view::is_weight;
+use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::{Linear, Op, Reshape, ResidualLayerNorm, ResidualRmsNorm};
+use crate::ops::{Conv, Linear, Op, Reshape, ResidualLayerNorm, ResidualRmsNorm};
 use crate::scalar::{BinaryFn, UnaryFn};
 use crate::types::Shape;
 
@@ -30,9 +32,47 @@ const ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Softplus,
 ];
 
-/// Fuses products with what follows them, then sums with the norms that follow them.
+/// The functions that a convolution applies to its results.
+const CONV_ACTIVATIONS: &[UnaryFn] = &[
+    UnaryFn::Relu,
+    UnaryFn::Relu6,
+    UnaryFn::Sigmoid,
+    UnaryFn::Tanh,
+    UnaryFn::Gelu,
+    UnaryFn::GeluTanh,
+    UnaryFn::Silu,
+];
+
+/// Fuses products and convolutions with what follows them, then sums with the norms that follow them.
 pub(super) fn fuse_epilogue(graph: &Graph) -> Result<Graph, CompileError> {
-    fuse_residual_norms(&fuse_linear(graph)?)
+    fuse_residual_norms(&fuse_conv(&fuse_linear(graph)?)?)
+}
+
+/// The convolution with the activation that alone reads it, in the place of that.
+fn fuse_conv(graph: &Graph) -> Result<Graph, CompileError> {
+    let (live, uses) = (live_nodes(graph), Uses::of(graph));
+    rebuild(graph, |rw, id, node| {
+        let (Op::Unary(u), &[x]) = (&node.op, node.inputs.as_slice()) else {
+            return rw.copy(id);
+        };
+        let Op::Conv(conv) = &graph.node(x.node).op else {
+            return rw.copy(id);
+        };
+        let ends = live[id.index()] && uses.of_value(x).only() == Some(id);
+        let is_float = matches!(node.outputs[0].dtype, DType::F32 | DType::F16 | DType::BF16);
+        if !ends || !is_float || conv.activation.is_some() || !CONV_ACTIVATIONS.contains(&u.f) {
+            return rw.copy(id);
+        }
+        let inputs = rw.values(&graph.node(x.node).inputs);
+        let op = Conv {
+            activation: Some(u.f),
+            ..conv.clone()
+        };
+        rw.stand_for(x.node);
+        let new = rw.add(op, &inputs)?;
+        rw.bind(Value { node: id, port: 0 }, new);
+        Ok(())
+    })
 }
 
 /// A product with what was absorbed into it.

@@ -6,8 +6,8 @@
 //!
 //! Invariants: inputs, parameters and states stay in their order, used or not; outputs and
 //! assignments stay; every value keeps its type; random numbers stay the same. All passes but
-//! `fuse_epilogue` leave the reference's results bit for bit (NaNs up to their payload); that one
-//! saves roundings, within the tolerance table.
+//! `recognize` and `fuse_epilogue` leave the reference's results bit for bit (NaNs up to their payload); those
+//! save roundings, within the tolerance table.
 //!
 //! Broadcasting is made explicit where it matters: `fuse_elementwise` turns it into index maps, and
 //! a target that takes only equal shapes gets `Expand` nodes from the rules of
@@ -21,6 +21,7 @@ mod fuse_elementwise;
 mod fuse_epilogue;
 mod pack_qkv;
 mod precision;
+mod recognize;
 mod rewrite;
 mod simplify;
 mod subgraphs;
@@ -75,6 +76,11 @@ pub const PIPELINE: &[Pass] = &[
         name: "drop_checkpoints",
         doc: "Replaces checkpoints, which kept what is computed again from being merged.",
         apply: checkpoints::drop_checkpoints,
+    },
+    Pass {
+        name: "recognize",
+        doc: "Attention, RMS norms and activations that are written out become operators.",
+        apply: recognize::recognize,
     },
     Pass {
         name: "fuse_epilogue",

@@ -7,7 +7,7 @@ use crate::dim::Dim;
 use crate::graph::Value;
 use crate::legalize::Builder;
 use crate::ops::{Conv, ConvTranspose, Im2Col, Op, OpKind, Pad, PadMode, Window};
-use crate::scalar::BinaryFn;
+use crate::scalar::{BinaryFn, UnaryFn};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -29,6 +29,15 @@ fn conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         return Ok(None);
     };
     let dtype = b.dtype(x);
+    // A function that kernels do not apply is none of the convolution's.
+    if o.activation == Some(UnaryFn::Relu6) {
+        let plain = Conv {
+            activation: None,
+            ..o.clone()
+        };
+        let y = b.add(plain, inputs)?;
+        return Ok(Some(vec![b.unary(UnaryFn::Relu6, y)?]));
+    }
     let (x, w) = match o.activation.is_some() || !bias.is_empty() {
         true => (b.widen(x)?, b.widen(w)?),
         false => (x, w),
@@ -103,6 +112,9 @@ fn conv_transpose(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         return Ok(None);
     };
     let kernel: Vec<usize> = b.shape(w)[2..].iter().filter_map(Dim::known).collect();
+    if let Some(y) = apart(b, o, x, w, bias.first().copied(), &kernel)? {
+        return Ok(Some(vec![y]));
+    }
     let Some((x, window)) = spread(b, o, x, &kernel)? else {
         return Ok(None);
     };
@@ -112,6 +124,58 @@ fn conv_transpose(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     let conv = Conv::of(window, o.groups, None);
     let operands: Vec<Value> = [x, w].into_iter().chain(bias.first().copied()).collect();
     b.add(conv, &operands).map(|y| Some(vec![y]))
+}
+
+/// Where no two elements add to the same result: a product of channels, whose rows are the taps of each channel.
+fn apart(
+    b: &mut Builder<'_>,
+    o: &ConvTranspose,
+    x: Value,
+    w: Value,
+    bias: Option<Value>,
+    kernel: &[usize],
+) -> Result<Option<Value>, crate::OpError> {
+    let none = |sizes: &[usize]| sizes.iter().all(|n| *n == 0);
+    let whole = none(&o.pad_before) && none(&o.pad_after) && none(&o.output_padding);
+    let one = |n: &usize| *n == 1;
+    if !whole || o.stride != kernel || o.groups != 1 || !o.dilation.iter().all(one) {
+        return Ok(None);
+    }
+    let (x_shape, w_shape) = (b.shape(x), b.shape(w));
+    let taps = Dim::Known(kernel.iter().product());
+    let Some(rows) = w_shape[1].checked_mul(&taps) else {
+        return Ok(None);
+    };
+    let w = b.reshape(w, vec![w_shape[0].clone(), rows.clone()])?;
+    let w = b.transpose(w, &[1, 0])?;
+    let axes = kernel.len();
+    let ones = vec![Dim::Known(1); axes];
+    let w = b.reshape(w, [vec![rows.clone(), w_shape[0].clone()], ones].concat())?;
+    let mut operands = vec![x, w];
+    if let Some(bias) = bias {
+        let bias = b.reshape(bias, vec![w_shape[1].clone(), Dim::Known(1)])?;
+        let bias = b.expand(bias, vec![w_shape[1].clone(), taps])?;
+        operands.push(b.reshape(bias, vec![rows])?);
+    }
+    let y = b.add(Conv::of(Window::new(axes), 1, None), &operands)?;
+    let known = kernel.iter().map(|k| Dim::Known(*k));
+    let split = x_shape[..1].iter().cloned().chain([w_shape[1].clone()]);
+    let split: Vec<Dim> = split
+        .chain(known)
+        .chain(x_shape[2..].iter().cloned())
+        .collect();
+    let y = b.reshape(y, split)?;
+    let pairs = (0..axes).flat_map(|i| [2 + axes + i, 2 + i]);
+    let perm: Vec<usize> = [0, 1].into_iter().chain(pairs).collect();
+    let y = b.transpose(y, &perm)?;
+    let mut joined = vec![x_shape[0].clone(), w_shape[1].clone()];
+    for (n, k) in x_shape[2..].iter().zip(kernel) {
+        let Some(n) = n.checked_mul(&Dim::Known(*k)) else {
+            return Ok(None);
+        };
+        joined.push(n);
+    }
+    b.reshape(y, joined).map(Some)
 }
 
 /// `x` with `stride - 1` zeros after each element, and the windows whose convolution is the result.

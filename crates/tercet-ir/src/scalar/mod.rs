@@ -18,6 +18,8 @@ spelled! {
     pub enum UnaryFn {
         /// `max(x, 0)`, NaN stays NaN.
         Relu "relu",
+        /// `min(max(x, 0), 6)`; NaN stays NaN.
+        Relu6 "relu6",
         /// `1 / (1 + exp(-x))`
         Sigmoid "sigmoid",
         /// Hyperbolic tangent.

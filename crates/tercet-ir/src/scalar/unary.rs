@@ -1,6 +1,6 @@
 //! Functions of one number.
 
-use super::{Scalar, UnaryFn, maximum, refuse};
+use super::{Scalar, UnaryFn, maximum, minimum, refuse};
 use crate::dtype::{DType, DTypeClass};
 use crate::error::TypeError;
 
@@ -48,6 +48,7 @@ impl UnaryFn {
         use UnaryFn::*;
         match self {
             Relu => maximum(x, 0.0),
+            Relu6 => minimum(maximum(x, 0.0), 6.0),
             Sigmoid => sigmoid(x),
             Tanh => x.tanh(),
             Exp => x.exp(),

@@ -194,6 +194,6 @@ fn an_unknown_pass_is_refused() {
     assert_eq!(
         error.to_string(),
         "no pass named `fusion`; the pipeline has: fold_constants, simplify, cse, drop_checkpoints, \
-         fuse_epilogue, pack_qkv, fuse_elementwise, dce"
+         recognize, fuse_epilogue, pack_qkv, fuse_elementwise, dce"
     );
 }

@@ -17,8 +17,14 @@ use crate::generate::{Kind, Sample, sample};
 use crate::rules::Strict;
 use crate::{difference, run};
 
-/// The pass that saves roundings.
-const INEXACT: &str = "fuse_epilogue";
+/// The passes that save roundings.
+const INEXACT: [&str; 2] = ["recognize", "fuse_epilogue"];
+
+/// Options without them.
+fn exact() -> CompileOptions {
+    let none = CompileOptions::new();
+    INEXACT.iter().fold(none, |o, pass| o.without_pass(pass))
+}
 
 /// Two runs of `after` agree with two runs of `before`.
 fn agree(class: Accuracy, sample: &Sample, after: &Graph, what: &str) -> Result<(), TestCaseError> {
@@ -58,7 +64,7 @@ proptest! {
     #[test]
     fn each_exact_pass_alone_keeps_the_bits(d in decisions()) {
         let sample = sample(Kind::Wild, &d);
-        for pass in PIPELINE.iter().filter(|p| p.name != INEXACT) {
+        for pass in PIPELINE.iter().filter(|p| !INEXACT.contains(&p.name)) {
             let after = (pass.apply)(&sample.graph)
                 .map_err(|e| TestCaseError::fail(format!("{}: {}", pass.name, one_line(&e))))?;
             agree(Accuracy::Exact, &sample, &after, pass.name)?;
@@ -68,7 +74,7 @@ proptest! {
     #[test]
     fn exact_passes_together_keep_the_bits(d in decisions()) {
         let sample = sample(Kind::Wild, &d);
-        let options = CompileOptions::new().without_pass(INEXACT);
+        let options = exact();
         let after = optimized(&sample.graph, &options)?;
         agree(Accuracy::Exact, &sample, &after, "all exact passes")?;
         let twice = optimized(&after, &options)?;
@@ -78,20 +84,21 @@ proptest! {
     #[test]
     fn exact_passes_with_one_off_keep_the_bits(d in decisions()) {
         let sample = sample(Kind::Wild, &d);
-        for pass in PIPELINE.iter().filter(|p| p.name != INEXACT) {
-            let options = CompileOptions::new().without_pass(INEXACT).without_pass(pass.name);
+        for pass in PIPELINE.iter().filter(|p| !INEXACT.contains(&p.name)) {
+            let options = exact().without_pass(pass.name);
             let after = optimized(&sample.graph, &options)?;
             agree(Accuracy::Exact, &sample, &after, &format!("without {}", pass.name))?;
         }
     }
 
     #[test]
-    fn epilogue_fusion_alone_is_within_tolerance(d in decisions()) {
+    fn each_inexact_pass_alone_is_within_tolerance(d in decisions()) {
         let sample = sample(Kind::Smooth, &d);
-        let pass = PIPELINE.iter().find(|p| p.name == INEXACT).unwrap();
-        let after = (pass.apply)(&sample.graph)
-            .map_err(|e| TestCaseError::fail(one_line(&e)))?;
-        agree(Accuracy::Contraction, &sample, &after, INEXACT)?;
+        for pass in PIPELINE.iter().filter(|p| INEXACT.contains(&p.name)) {
+            let after = (pass.apply)(&sample.graph)
+                .map_err(|e| TestCaseError::fail(one_line(&e)))?;
+            agree(Accuracy::Contraction, &sample, &after, pass.name)?;
+        }
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub(super) fn of_one(at: &mut At<'_>, f: UnaryFn, x: &str, dtype: DType) -> Name
             let zero = w.integer(dtype, 0);
             w.add("Sub", &[&zero, x], Vec::new())
         }
+        UnaryFn::Relu6 => {
+            let [zero, six] = [0.0, 6.0].map(|v| w.number(dtype, v));
+            w.add("Clip", &[x, &zero, &six], Vec::new())
+        }
         UnaryFn::Rsqrt => {
             let root = w.add("Sqrt", &[x], Vec::new());
             w.add("Reciprocal", &[&root], Vec::new())

@@ -67,6 +67,33 @@ fn a_small_file_does_not_make_large_tensors() {
     assert!(e.to_string().contains("too long"), "{e}");
 }
 
+#[test]
+fn time_grows_with_the_number_of_nodes_and_no_faster() {
+    let import = |n: usize| {
+        let mut model = Model::new(&["n"]);
+        let mut last = "x".to_string();
+        for i in 0..n {
+            let name = if i + 1 == n {
+                "y".to_string()
+            } else {
+                format!("h{i}")
+            };
+            let op = ["Relu", "Neg", "Sigmoid"][i % 3];
+            model = model.node(node(op, &[&last], &[&name]));
+            last = name;
+        }
+        let bytes = model.bytes();
+        let started = std::time::Instant::now();
+        let imported = tercet_onnx::import(bytes, &ImportOptions::new()).expect("imports");
+        assert!(imported.graph.len() > n);
+        started.elapsed().as_secs_f64()
+    };
+    import(1_000);
+    let (few, many) = (import(2_000), import(40_000));
+    // Twenty times the nodes; in a square law four hundred times the time.
+    assert!(many < 150.0 * few.max(0.001), "{few} s, {many} s");
+}
+
 fn external(location: &str, offset: &str) -> Model {
     let entry = |key: &str, value: &str| StringStringEntryProto {
         key: Some(key.into()),

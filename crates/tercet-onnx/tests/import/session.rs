@@ -150,3 +150,27 @@ fn a_description_says_what_the_file_declares() {
     assert_eq!(about.initializers[2].0, "heads");
     assert_eq!(about.initializers[2].2, [2]);
 }
+
+#[test]
+fn outputs_stay_on_the_device_and_feed_the_next_run() {
+    let model = Model::new(&["n"])
+        .node(node("Add", &["x", "x"], &["y"]))
+        .node(node("Neg", &["y"], &["z"]))
+        .output("z");
+    let mut session = open(&model, &ImportOptions::new());
+    let x = ones(&[3]);
+    let first = session.run_on_device(&[("x", &x)], &[], Some(&["y"]));
+    let first = first.expect("runs");
+    let again = session.run_on_device(&[], &[("x", &first[0].1)], None);
+    let again = again.expect("runs");
+    let read = |i: usize| again[i].1.read().expect("is there");
+    let names: Vec<&str> = again.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["y", "z"]);
+    assert_eq!(read(0).as_slice::<f32>().expect("f32"), [4.0; 3]);
+    assert_eq!(read(1).as_slice::<f32>().expect("f32"), [-4.0; 3]);
+    // A run on inputs of the host is not tied to it any more.
+    let outputs = session.run(&[("x", &x)], None).expect("runs");
+    assert_eq!(outputs[0].1.as_slice::<f32>().expect("f32"), [2.0; 3]);
+    let e = session.run(&[], None).expect_err("nothing is given");
+    assert!(e.to_string().contains("input `x` is missing"), "{e}");
+}

@@ -189,7 +189,7 @@ fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> Written {
         return fit(dtype, call(Piece::Narrow, &format!("n_{}", f.name()), &[x]));
     }
     let piece = match f {
-        UnaryFn::Relu | UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign => Piece::Sign,
+        UnaryFn::Relu | UnaryFn::Relu6 | UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign => Piece::Sign,
         UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => Piece::Sign,
         UnaryFn::IsNan | UnaryFn::IsInf => Piece::Sign,
         UnaryFn::Exp | UnaryFn::Exp2 | UnaryFn::Expm1 => Piece::Exp,
@@ -212,7 +212,8 @@ fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> Written {
 /// The pattern of functions that only floats have.
 macro_rules! floats {
     () => {
-        UnaryFn::Sigmoid
+        UnaryFn::Relu6
+            | UnaryFn::Sigmoid
             | UnaryFn::Tanh
             | UnaryFn::Exp
             | UnaryFn::Ln

@@ -6,9 +6,10 @@
 
 use std::ops::Range;
 
-use super::super::gemm::{self, Epilogue, MatView, PackedB};
+use super::super::gemm::{self, Activation, Epilogue, MatView, PackedB};
 use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
+use super::super::vmath::scalar;
 use super::{Call, ConvShape, TASKS};
 
 /// Floats of the columns that a task packs at a time, about: with its part of y they stay in the
@@ -117,15 +118,24 @@ simd_dispatch!(
 /// Needs the instructions of `S`.
 #[inline(always)]
 unsafe fn finish_body<S: Simd>(call: &Call<'_>, channel: usize, y: &mut [f32]) {
-    if let Some(bias) = call.bias {
-        let bias = bias[channel];
-        for y in y.iter_mut() {
-            *y += bias;
-        }
+    let bias = call.bias.map_or(0.0, |bias| bias[channel]);
+    match call.activation {
+        // One pass.
+        Activation::Relu => return map(y, |y| scalar::relu(y + bias)),
+        Activation::Relu6 => return map(y, |y| scalar::relu6(y + bias)),
+        _ if call.bias.is_some() => map(y, |y| y + bias),
+        _ => {}
     }
     let epilogue = Epilogue {
         activation: call.activation,
         ..Epilogue::NONE
     };
     epilogue.apply::<S>(y, 0, 0);
+}
+
+#[inline(always)]
+fn map(y: &mut [f32], f: impl Fn(f32) -> f32) {
+    for y in y {
+        *y = f(*y);
+    }
 }

@@ -14,6 +14,8 @@ pub enum Activation {
     None,
     /// `max(x, 0)`, NaN stays NaN.
     Relu,
+    /// `min(max(x, 0), 6)`, NaN stays NaN.
+    Relu6,
     /// `x Phi(x)`.
     Gelu,
     /// The tanh approximation of GELU.
@@ -101,7 +103,8 @@ impl Epilogue<'_> {
         }
         match self.activation {
             Activation::None => {}
-            Activation::Relu => map(c, |x| scalar::maximum(x, 0.0)),
+            Activation::Relu => map(c, scalar::relu),
+            Activation::Relu6 => map(c, scalar::relu6),
             Activation::Gelu => map(c, scalar::gelu::<S>),
             Activation::GeluTanh => map(c, scalar::gelu_tanh::<S>),
             Activation::Silu => map(c, scalar::silu::<S>),

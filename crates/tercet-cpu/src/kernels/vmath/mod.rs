@@ -72,7 +72,9 @@ macro_rules! binary {
 
 unary! {
     /// `max(x, 0)`; NaN stays NaN.
-    pub relu: Relu = |S, x| scalar::maximum(x, 0.0);
+    pub relu: Relu = |S, x| scalar::relu(x);
+    /// `min(max(x, 0), 6)`; NaN stays NaN.
+    pub relu6: Relu6 = |S, x| scalar::relu6(x);
     /// `|x|`.
     pub abs: Abs = |S, x| x.abs();
     /// `-x`.

@@ -46,6 +46,19 @@ pub(crate) fn minimum(a: f32, b: f32) -> f32 {
     }
 }
 
+/// `maximum(x, 0)`.
+#[inline(always)]
+pub(crate) fn relu(x: f32) -> f32 {
+    if x <= 0.0 { 0.0 } else { x }
+}
+
+/// `minimum(maximum(x, 0), 6)`.
+#[inline(always)]
+pub(crate) fn relu6(x: f32) -> f32 {
+    let x = relu(x);
+    if x > 6.0 { 6.0 } else { x }
+}
+
 #[inline(always)]
 fn poly32<S: Simd>(x: f32, coefficients: &[f32]) -> f32 {
     let mut y = 0.0;

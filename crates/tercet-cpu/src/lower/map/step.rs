@@ -182,6 +182,7 @@ pub(super) fn unary_function(f: UnaryFn) -> Option<Function> {
     use UnaryFn::*;
     Some(match f {
         Relu => vmath::relu,
+        Relu6 => vmath::relu6,
         Sigmoid => vmath::sigmoid,
         Tanh => vmath::tanh,
         Exp => vmath::exp,

@@ -34,6 +34,11 @@ pub(crate) fn slope(
         let above = g.is(CompareFn::Gt, x, 0.0)?;
         return g.only_where(above, dy).map(Some);
     }
+    if f == UnaryFn::Relu6 {
+        let (above, below) = (g.is(CompareFn::Gt, x, 0.0)?, g.is(CompareFn::Lt, x, 6.0)?);
+        let dx = g.only_where(above, dy)?;
+        return g.only_where(below, dx).map(Some);
+    }
     if f == UnaryFn::Abs {
         let sign = g.sign(x)?;
         return g.mul(dy, sign).map(Some);
@@ -117,7 +122,7 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
         }
         Expm1 => g.shifted(y, 1.0),
         // Linear ones are done above; the others are flat wherever they have a slope.
-        Relu | Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Not | IsNan | IsInf => {
+        Relu | Relu6 | Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Not | IsNan | IsInf => {
             return Ok(None);
         }
     };

@@ -195,6 +195,12 @@ impl Generator<'_> {
                     true => self.pick(&[Relu, Sigmoid, Tanh, Neg, Abs, Gelu, Silu, Sin, Softplus]),
                     false => self.pick(UnaryFn::ALL),
                 };
+                // Written out, as exporters do.
+                if matches!(f, Sigmoid | Silu) && self.next(4) > 0 {
+                    let gate = self.apply(Unary { f: Sigmoid }, 1)?;
+                    let x = self.graph.node(gate.node).inputs[0];
+                    return self.push(Binary { f: BinaryFn::Mul }, &[x, gate]);
+                }
                 self.apply(Unary { f }, 1)
             }
             2..=4 => {

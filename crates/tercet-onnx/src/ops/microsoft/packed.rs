@@ -1,13 +1,15 @@
 //! Products with weights of a few bits, which stay packed in the graph: what they stand for is computed from them there.
 
+use half::f16;
 use tercet_ir::scalar::BinaryFn;
-use tercet_ir::{DType, Dim, Value};
+use tercet_ir::{DType, Dim, Scheme, Tensor, TensorType, Value};
 
 use super::super::shape::reshaped;
 use super::super::{Entry, op};
 use super::DOMAIN;
 use crate::call::{Call, Done, one};
 use crate::error::Reason;
+use crate::val::Val;
 
 pub(crate) const TABLE: &[Entry] = &[op("MatMulNBits", 1, matmul_bits).of(DOMAIN)];
 
@@ -66,9 +68,56 @@ fn zero_points(
     reshaped(k.g(), zero, &each)
 }
 
+/// The weights of this many bits as blocks of 32 that products read as they are, `[N, bytes]`, if they are known and mean exactly the same:
+/// zero points are in the middle, and scales are numbers of F16.
+fn blocks_of_32(k: &Call<'_, '_>, [n, inner, block, bits]: [usize; 4]) -> Option<(Tensor, Scheme)> {
+    /// Weights of a block, and bytes of its scale.
+    const LEN: usize = 32;
+    const SCALE: usize = 2;
+    let scheme = match bits {
+        4 => Scheme::Q4_0,
+        8 => Scheme::Q8_0,
+        _ => return None,
+    };
+    let parts = inner.div_ceil(LEN);
+    if !block.is_multiple_of(LEN) || !inner.is_multiple_of(LEN) || k.has(3) {
+        return None;
+    }
+    let (codes, scales) = (k.known(1).ok()?, k.known(2).ok()?);
+    let (blocks, bytes) = (inner.div_ceil(block), LEN * bits / 8);
+    let scales = scales.to_f64s();
+    let halves: Vec<f16> = scales.iter().map(|s| f16::from_f64(*s)).collect();
+    let exact = halves.iter().zip(&scales).all(|(h, s)| h.to_f64() == *s);
+    let row = blocks * block * bits / 8;
+    let fits = codes.dtype() == DType::U8 && codes.bytes().len() == n * row;
+    if !exact || halves.len() != n * blocks || !fits {
+        return None;
+    }
+    let mut packed = Vec::with_capacity(n * parts * (SCALE + bytes));
+    for (row, halves) in codes
+        .bytes()
+        .chunks_exact(row)
+        .zip(halves.chunks_exact(blocks))
+    {
+        for (i, codes) in row.chunks_exact(bytes).take(parts).enumerate() {
+            packed.extend(halves[i * LEN / block].to_le_bytes());
+            match bits {
+                8 => packed.extend(codes.iter().map(|code| code ^ 0x80)),
+                _ => {
+                    // Neighbours share a byte there, here elements 16 apart.
+                    let code = |j: usize| (codes[j / 2] >> (j % 2 * 4)) & 15;
+                    packed.extend((0..LEN / 2).map(|j| code(j) | (code(j + LEN / 2) << 4)));
+                }
+            }
+        }
+    }
+    let ty = TensorType::new(DType::U8, &[n, parts * (SCALE + bytes)]);
+    Some((Tensor::from_bytes(ty, &packed).ok()?, scheme))
+}
+
 /// `A [.., K] @ ((codes - zero) * scale)^T + bias`, with `codes [N, K]` in blocks along K.
 fn matmul_bits(k: &mut Call<'_, '_>) -> Done {
-    let (a, packed, scales) = (k.x(0)?, k.x(1)?, k.x(2)?);
+    let a = k.x(0)?;
     let (inner, n, block) = (count(k, "K")?, count(k, "N")?, count(k, "block_size")?);
     let bits = match k.attrs.int("bits", 4)? {
         bits @ (2 | 4 | 8) => bits as usize,
@@ -87,6 +136,17 @@ fn matmul_bits(k: &mut Call<'_, '_>) -> Done {
         let text = "groups by an index of their own (`g_idx`) are not supported";
         return Err(Reason::operand(4, text));
     }
+    if let Some((weights, scheme)) = blocks_of_32(k, [n, inner, block, bits])
+        && k.rank(a) >= 2
+    {
+        let weights = k.c.place(&Val::known(weights), 1)?;
+        let y = k.g().dequant_matmul(a, weights, scheme)?;
+        return one(match k.opt(5)? {
+            Some(bias) => k.g().plus(y, bias)?,
+            None => y,
+        });
+    }
+    let (packed, scales) = (k.x(1)?, k.x(2)?);
     let blocks = inner.div_ceil(block);
     let bytes = (block * bits).div_ceil(8);
     if k.dtype(packed) != DType::U8 || block * bits % 8 != 0 {

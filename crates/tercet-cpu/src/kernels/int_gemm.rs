@@ -1,0 +1,283 @@
+//! Products of I32 matrices, wrapping; the order of a sum makes no difference.
+//!
+//! Elements of quantised models fit 16 bits, of values and weights less their zero points. Then neighbours along k lie as pairs in
+//! a word, and one instruction multiplies both and adds the products: B in panels `[ceil(n / NR)][ceil(k / 2)][NR]`, once for
+//! weights, A in rows of pairs at each call. An operand with an element beyond that is read as it is.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "indices name the rows and vectors of the tile in several arrays at once"
+)]
+
+use super::parallel::{self, SharedMut, Threads};
+use super::simd::{Level, SimdLevel};
+
+/// Columns of a panel.
+const NR: usize = 16;
+/// Rows of a tile.
+const MR: usize = 6;
+/// Rows of a task.
+const ROWS: usize = 96;
+/// Multiply-adds below which waking another thread costs more than it gains.
+const SERIAL_WORK: usize = 1 << 17;
+
+/// The sizes of a product `[m, k] x [k, n]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntShape {
+    /// Rows of A.
+    pub m: usize,
+    /// Columns of A.
+    pub k: usize,
+    /// Columns of B.
+    pub n: usize,
+}
+
+impl IntShape {
+    fn pairs(&self) -> usize {
+        self.k.div_ceil(2)
+    }
+
+    /// Words of A as pairs.
+    pub fn rows_len(&self) -> usize {
+        self.m * self.pairs()
+    }
+
+    /// Words of B as panels.
+    pub fn panels_len(&self) -> usize {
+        self.n.div_ceil(NR) * self.pairs() * NR
+    }
+}
+
+/// Two elements in a word.
+#[inline(always)]
+fn pair(low: i32, high: i32) -> i32 {
+    (low & 0xffff) | (high << 16)
+}
+
+/// What a pair holds.
+#[inline(always)]
+fn of_pair(pair: i32) -> (i32, i32) {
+    (i32::from(pair as i16), pair >> 16)
+}
+
+/// Whether all elements fit 16 bits.
+fn fit(x: &[i32]) -> bool {
+    // Without a branch: vectors of it.
+    x.iter()
+        .fold(0, |beyond, x| beyond | (i32::from(*x as i16) ^ x))
+        == 0
+}
+
+/// Writes B `[k, n]` as panels to the first words of `out`, if its elements fit.
+///
+/// # Panics
+/// If `b` has another length than the shape says, or `out` is shorter than [`IntShape::panels_len`].
+pub fn pack_panels(shape: &IntShape, b: &[i32], out: &mut [i32]) -> bool {
+    let &IntShape { k, n, .. } = shape;
+    assert_eq!(b.len(), k * n, "B has another size");
+    if !fit(b) {
+        return false;
+    }
+    let len = shape.pairs() * NR;
+    let panels = out[..shape.panels_len()].chunks_exact_mut(len.max(1));
+    for (panel, out) in panels.enumerate() {
+        let first = panel * NR;
+        let cols = NR.min(n - first);
+        for (p, out) in out.chunks_exact_mut(NR).enumerate() {
+            let low = &b[2 * p * n + first..][..cols];
+            out.fill(0);
+            if 2 * p + 1 < k {
+                let high = &b[(2 * p + 1) * n + first..][..cols];
+                for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+                    *out = pair(*low, *high);
+                }
+            } else {
+                for (out, low) in out.iter_mut().zip(low) {
+                    *out = pair(*low, 0);
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Writes A `[m, k]` as rows of pairs, if its elements fit.
+fn pack_rows(shape: &IntShape, a: &[i32], out: &mut [i32]) -> bool {
+    if !fit(a) {
+        return false;
+    }
+    let rows = a.chunks_exact(shape.k.max(1));
+    for (row, out) in rows.zip(out.chunks_exact_mut(shape.pairs().max(1))) {
+        for (pairs, out) in row.chunks(2).zip(out) {
+            *out = pair(pairs[0], pairs.get(1).copied().unwrap_or(0));
+        }
+    }
+    true
+}
+
+/// `c = a b` for B that [`pack_panels`] wrote; `rows` has room for [`IntShape::rows_len`] words.
+///
+/// # Panics
+/// If a slice has another length than the shape says.
+pub fn int_gemm(
+    level: SimdLevel,
+    threads: Threads,
+    shape: &IntShape,
+    a: &[i32],
+    panels: &[i32],
+    c: &mut [i32],
+    rows: &mut [i32],
+) {
+    let &IntShape { m, k, n } = shape;
+    assert_eq!(
+        (a.len(), c.len()),
+        (m * k, m * n),
+        "A or C has another size"
+    );
+    let pairs = shape.pairs();
+    assert!(panels.len() >= shape.panels_len() && rows.len() >= shape.rows_len());
+    if k == 0 || c.is_empty() {
+        return c.fill(0);
+    }
+    let threads = match m * n * k < SERIAL_WORK {
+        true => Threads::Serial,
+        false => threads,
+    };
+    let packed = pack_rows(shape, a, rows);
+    let rows = &*rows;
+    let (tall, wide) = (m.div_ceil(ROWS), n.div_ceil(NR));
+    let out = SharedMut::new(c);
+    parallel::for_each(threads, tall * wide, |task| {
+        let (panel, first) = (task % wide, task / wide * ROWS);
+        let cols = NR.min(n - panel * NR);
+        let b = &panels[panel * pairs * NR..][..pairs * NR];
+        for i in (first..m.min(first + ROWS)).step_by(MR) {
+            let count = MR.min(m.min(first + ROWS) - i);
+            let mut sums = [[0; NR]; MR];
+            match packed {
+                true => tile(
+                    level,
+                    count,
+                    &rows[i * pairs..][..count * pairs],
+                    b,
+                    &mut sums,
+                ),
+                false => wide_tile(shape, &a[i * k..][..count * k], b, &mut sums),
+            }
+            for (r, sums) in sums[..count].iter().enumerate() {
+                // SAFETY: a task has the columns of its panel in its rows to itself, all within C.
+                let c = unsafe { out.slice((i + r) * n + panel * NR, cols) };
+                c.copy_from_slice(&sums[..cols]);
+            }
+        }
+    });
+}
+
+/// The sums of `count` rows of pairs with a panel.
+fn tile(level: SimdLevel, count: usize, rows: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
+    match level.0 {
+        Level::Portable => portable(count, rows, b, sums),
+        #[cfg(target_arch = "x86_64")]
+        _ => {
+            let function = match count {
+                1 => avx2::<1>,
+                2 => avx2::<2>,
+                3 => avx2::<3>,
+                4 => avx2::<4>,
+                5 => avx2::<5>,
+                _ => avx2::<6>,
+            };
+            assert!(rows.len() * NR == count * b.len());
+            // SAFETY: both other levels have AVX2, and rows and panel are as long as each other.
+            unsafe { function(rows, b, sums) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        #[allow(unreachable_patterns, reason = "there is one level there")]
+        _ => portable(count, rows, b, sums),
+    }
+}
+
+fn portable(count: usize, rows: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
+    let pairs = b.len() / NR;
+    for (row, sums) in rows.chunks_exact(pairs).zip(&mut sums[..count]) {
+        for (a, b) in row.iter().zip(b.chunks_exact(NR)) {
+            let (low, high) = of_pair(*a);
+            for (sum, b) in sums.iter_mut().zip(b) {
+                let (b_low, b_high) = of_pair(*b);
+                *sum = sum.wrapping_add((low * b_low).wrapping_add(high * b_high));
+            }
+        }
+    }
+}
+
+/// As [`tile`], of elements of A as they are.
+fn wide_tile(shape: &IntShape, a: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
+    for (row, sums) in a.chunks_exact(shape.k).zip(sums) {
+        for (a, b) in row.chunks(2).zip(b.chunks_exact(NR)) {
+            let (low, high) = (a[0], a.get(1).copied().unwrap_or(0));
+            for (sum, b) in sums.iter_mut().zip(b) {
+                let (b_low, b_high) = of_pair(*b);
+                let both = low
+                    .wrapping_mul(b_low)
+                    .wrapping_add(high.wrapping_mul(b_high));
+                *sum = sum.wrapping_add(both);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The machine has AVX2; `rows` are `R` rows of as many pairs as the panel has steps.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn avx2<const R: usize>(rows: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
+    use std::arch::x86_64::{
+        _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32,
+        _mm256_setzero_si256, _mm256_storeu_si256,
+    };
+    let pairs = b.len() / NR;
+    let mut acc = [[_mm256_setzero_si256(); 2]; R];
+    let (mut b, a) = (b.as_ptr(), rows.as_ptr());
+    for p in 0..pairs {
+        let columns = [
+            _mm256_loadu_si256(b.cast()),
+            _mm256_loadu_si256(b.add(8).cast()),
+        ];
+        for i in 0..R {
+            let x = _mm256_set1_epi32(*a.add(i * pairs + p));
+            for v in 0..2 {
+                acc[i][v] = _mm256_add_epi32(acc[i][v], _mm256_madd_epi16(x, columns[v]));
+            }
+        }
+        b = b.add(NR);
+    }
+    for i in 0..R {
+        let to = sums[i].as_mut_ptr();
+        _mm256_storeu_si256(to.cast(), acc[i][0]);
+        _mm256_storeu_si256(to.add(8).cast(), acc[i][1]);
+    }
+}
+
+/// `c = a b` for a B `[k, n]` as it is.
+///
+/// # Panics
+/// If a slice has another length than the shape says.
+pub fn int_gemm_wide(threads: Threads, shape: &IntShape, a: &[i32], b: &[i32], c: &mut [i32]) {
+    let &IntShape { m, k, n } = shape;
+    assert_eq!((a.len(), b.len(), c.len()), (m * k, k * n, m * n));
+    let threads = match m * n * k < SERIAL_WORK {
+        true => Threads::Serial,
+        false => threads,
+    };
+    let out = SharedMut::new(c);
+    parallel::for_each(threads, m, |i| {
+        // SAFETY: a task has its row of C to itself.
+        let c = unsafe { out.slice(i * n, n) };
+        c.fill(0);
+        for (a, b) in a[i * k..][..k].iter().zip(b.chunks_exact(n.max(1))) {
+            for (c, b) in c.iter_mut().zip(b) {
+                *c = c.wrapping_add(a.wrapping_mul(*b));
+            }
+        }
+    });
+}

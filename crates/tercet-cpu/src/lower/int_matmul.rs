@@ -1,0 +1,144 @@
+//! `MatMul` of I32: what products and convolutions of quantised models are made of.
+
+use tercet_ir::layout::Layout;
+use tercet_ir::{DType, EvalError, Graph, Node, Support, TensorError, TensorType};
+
+use crate::args::{Args, Packed, View};
+use crate::kernels::int_gemm::{IntShape, int_gemm, int_gemm_wide, pack_panels};
+use crate::kernels::{SimdLevel, Threads};
+use crate::lower::elem::native_for;
+use crate::lower::{Lowered, Pack};
+
+pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
+    native_for(&[DType::I32], graph.ty(node.inputs[0]).dtype)
+}
+
+/// A constant right-hand side.
+enum Weights {
+    Panels(Vec<i32>),
+    /// With elements beyond 16 bits.
+    Wide(Vec<i32>),
+}
+
+/// Words, zero.
+fn words(len: usize) -> Result<Vec<i32>, EvalError> {
+    let made = bytemuck::allocation::try_zeroed_slice_box(len).map_err(|()| {
+        let ty = TensorType::new(DType::I32, &[len]);
+        let bytes = ty.saturating_bytes();
+        TensorError::OutOfMemory { ty, bytes }
+    })?;
+    Ok(made.into_vec())
+}
+
+/// One product of the last two axes; the axes before are how many there are of each operand.
+fn sizes(a: &[usize], b: &[usize]) -> IntShape {
+    let (k, n) = match b {
+        [k] => (*k, 1),
+        [.., k, n] => (*k, *n),
+        [] => (1, 1),
+    };
+    let m = match a {
+        [.., m, _] => *m,
+        _ => 1,
+    };
+    IntShape { m, k, n }
+}
+
+/// As [`sizes`], with the axes before the last of `a` as rows, if there is one `b`.
+fn joined(a: &[usize], b: &[usize]) -> IntShape {
+    match b.len() <= 2 && a.len() > 1 {
+        true => IntShape {
+            m: a[..a.len() - 1].iter().product(),
+            ..sizes(a, b)
+        },
+        false => sizes(a, b),
+    }
+}
+
+fn pack(w: &View<'_>) -> Result<Packed, EvalError> {
+    let (shape, b) = (sizes(&[], w.shape()), w.dense::<i32>());
+    let mut panels = words(shape.panels_len())?;
+    let weights = match pack_panels(&shape, b, &mut panels) {
+        true => Weights::Panels(panels),
+        false => {
+            let mut wide = words(b.len())?;
+            wide.copy_from_slice(b);
+            Weights::Wide(wide)
+        }
+    };
+    Ok(Box::new(weights))
+}
+
+pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+    let level = SimdLevel::detect();
+    let one_rhs = graph.ty(node.inputs[1]).rank() <= 2;
+    let pack: Pack = Box::new(pack);
+    Lowered {
+        scratch: Some(Box::new(|layouts, _| {
+            let shape = joined(layouts[0].shape(), layouts[1].shape());
+            4 * (shape.rows_len() + shape.panels_len())
+        })),
+        pack: one_rhs.then_some((1, pack)),
+        work: |layouts| {
+            let k = layouts[0].shape().last().copied().unwrap_or(1);
+            layouts.last().map_or(0, Layout::numel) * k / 16
+        },
+        ..Lowered::new(2, move |args| {
+            run(level, args);
+            Ok(())
+        })
+    }
+}
+
+fn run(level: SimdLevel, args: &mut Args<'_>) {
+    let threads = Threads::parallel(args.parallel);
+    let (a, b) = (args.ins[0], args.ins[1]);
+    let shape = joined(a.shape(), b.shape());
+    let scratch: &mut [i32] = bytemuck::cast_slice_mut(args.scratch);
+    let (rows, panels) = scratch.split_at_mut(shape.rows_len());
+    let y: &mut [i32] = args.outs[0].as_mut();
+    let a_data = a.dense::<i32>();
+    match args.packed.and_then(|p| p.downcast_ref::<Weights>()) {
+        Some(Weights::Panels(panels)) => {
+            return int_gemm(level, threads, &shape, a_data, panels, y, rows);
+        }
+        Some(Weights::Wide(b)) => return int_gemm_wide(threads, &shape, a_data, b, y),
+        None => {}
+    }
+    let b_data = b.dense::<i32>();
+    let (own_a, own_b) = (shape.m * shape.k, shape.k * shape.n);
+    for (i, y) in y.chunks_exact_mut((shape.m * shape.n).max(1)).enumerate() {
+        let [at_a, at_b] = places(a.shape(), b.shape(), i);
+        let a = &a_data[at_a * own_a..][..own_a];
+        let b = &b_data[at_b * own_b..][..own_b];
+        match pack_panels(&shape, b, panels) {
+            true => int_gemm(level, threads, &shape, a, panels, y, rows),
+            false => int_gemm_wide(threads, &shape, a, b, y),
+        }
+    }
+}
+
+/// Which matrix of each operand product `i` is of; axes before the last two broadcast.
+fn places(a: &[usize], b: &[usize], mut i: usize) -> [usize; 2] {
+    if b.len() <= 2 {
+        return [0, 0];
+    }
+    let [lead_a, lead_b] = [a, b].map(|shape| &shape[..shape.len().saturating_sub(2)]);
+    let (mut at, mut step) = ([0; 2], [1; 2]);
+    for axis in 1..=lead_a.len().max(lead_b.len()) {
+        let [n_a, n_b] = [lead_a, lead_b].map(|lead| {
+            let place = lead.len().checked_sub(axis);
+            place.map_or(1, |place| lead[place])
+        });
+        let n = if n_a == 1 { n_b } else { n_a };
+        let index = i % n.max(1);
+        i /= n.max(1);
+        for (side, own) in [n_a, n_b].into_iter().enumerate() {
+            if own != 1 {
+                at[side] += index * step[side];
+            }
+            step[side] *= own;
+        }
+    }
+    at
+}

@@ -1,0 +1,98 @@
+//! Times of a model on a device, for the scripts of `xtask/peers`: `model_times MODEL DEVICE INPUT.pb...`.
+//!
+//! Inputs are files of one `TensorProto` each. First a line comes with the seconds until the model was compiled, and those of its first
+//! run. Then lines of standard input are obeyed:
+//!
+//! - `run N`: runs it N times; a line with the microseconds of each, from inputs on the host, which a device may keep, to results there.
+//! - `stay N`: likewise, with results that stay on the device.
+//! - `write FOLDER`: the outputs as `FOLDER/N.bin`, their elements alone, little-endian; a line with the dtype and sizes of each.
+//! - `explain`: the kernels with how often each occurs.
+
+use std::error::Error;
+use std::io::{BufRead as _, Write as _};
+use std::path::Path;
+use std::time::Instant;
+
+use tercet::{CompileOptions, Device, Executable, Tensor, Wanted};
+use tercet_onnx::{ImportOptions, import, read_tensor};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [model, device, files @ ..] = args.as_slice() else {
+        return Err("usage: model_times MODEL DEVICE INPUT.pb...".into());
+    };
+    let inputs = files.iter().map(|f| Ok(read_tensor(std::fs::read(f)?)?));
+    let inputs: Vec<Tensor> = inputs.collect::<Result<_, Box<dyn Error>>>()?;
+    let device = Device::by_name(device)?;
+    let started = Instant::now();
+    let imported = import(Path::new(model), &ImportOptions::new())?;
+    let read = started.elapsed().as_secs_f64();
+    let names: Vec<String> = imported.inputs.iter().map(|p| p.name.clone()).collect();
+    let given: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&inputs).collect();
+    if given.len() != names.len() {
+        return Err(format!("the model has {} inputs", names.len()).into());
+    }
+    let mut exe = imported.compile(&device)?;
+    let compiled = started.elapsed().as_secs_f64();
+    exe.run(&given)?;
+    let first = started.elapsed().as_secs_f64() - compiled;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{compiled} {first} {read}")?;
+    out.flush()?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            (command @ ("run" | "stay"), n) => {
+                let wanted = match command {
+                    "run" => Wanted::All,
+                    _ => Wanted::Only(&[]),
+                };
+                let times = times(&mut *exe, &given, n.parse()?, wanted)?;
+                writeln!(out, "{}", times.join(" "))?;
+            }
+            ("write", folder) => {
+                let mut said = Vec::new();
+                for (i, tensor) in exe.run(&given)?.iter().enumerate() {
+                    std::fs::write(Path::new(folder).join(format!("{i}.bin")), tensor.bytes())?;
+                    let sizes: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
+                    said.push(format!("{}:{}", tensor.dtype(), sizes.join("x")));
+                }
+                writeln!(out, "{}", said.join(" "))?;
+            }
+            ("explain", _) => {
+                let options = CompileOptions {
+                    bounds: imported.bounds.clone(),
+                    ..CompileOptions::default()
+                };
+                writeln!(out, "{}", device.explain(&imported.graph, &options)?)?;
+            }
+            _ => return Err(format!("unknown command `{line}`").into()),
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Microseconds of runs.
+fn times(
+    exe: &mut dyn Executable,
+    given: &[(&str, &Tensor)],
+    runs: usize,
+    wanted: Wanted<'_>,
+) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut outputs = Vec::new();
+    let mut times = Vec::new();
+    for _ in 0..runs {
+        let started = Instant::now();
+        match wanted {
+            // Outputs keep their memory.
+            Wanted::All => exe.run_into(given, &mut outputs)?,
+            Wanted::Only(_) => {
+                exe.submit(given, wanted)?;
+                exe.wait(&mut outputs)?;
+            }
+        }
+        times.push(format!("{:.1}", started.elapsed().as_secs_f64() * 1e6));
+    }
+    Ok(times)
+}
