@@ -19,6 +19,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::None => x,
         Activation::Relu => x.max(0.0),
+        Activation::Relu6 => x.clamp(0.0, 6.0),
         Activation::Gelu => x * normal_cdf(x),
         Activation::GeluTanh => {
             0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x)).tanh())

@@ -139,20 +139,7 @@ const UNARY: &[Row] = &[
     ("trunc", vmath::trunc, f64::trunc, 0.0),
     ("abs", vmath::abs, f64::abs, 0.0),
     ("neg", vmath::neg, |x| -x, 0.0),
-    (
-        "relu6",
-        vmath::relu6,
-        |x| {
-            if x > 6.0 {
-                6.0
-            } else if x < 0.0 {
-                0.0
-            } else {
-                x
-            }
-        },
-        0.0,
-    ),
+    ("relu6", vmath::relu6, |x| x.clamp(0.0, 6.0), 0.0),
     ("relu", vmath::relu, |x| if x < 0.0 { 0.0 } else { x }, 0.0),
 ];
 

@@ -1,11 +1,11 @@
 //! What commands that write text share: a model that is ready, and text as it comes.
 
+mod phase;
 mod seeing;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use tercet::Device;
 #[cfg(feature = "grammar")]
 use tercet_models::ModelError;
@@ -19,6 +19,7 @@ use tercet_models::{
     turn_ends, write,
 };
 
+pub(crate) use self::phase::Phase;
 use self::seeing::Seeing;
 use super::choosing::Choosing;
 use super::generate::{adapters, open_model};
@@ -106,24 +107,6 @@ pub(crate) struct Written {
     pub(crate) finish: Finish,
     pub(crate) prefill: Phase,
     pub(crate) decode: Phase,
-}
-
-#[derive(Serialize)]
-pub(crate) struct Phase {
-    pub(crate) tokens: usize,
-    seconds: f64,
-    pub(crate) tokens_per_second: f64,
-}
-
-impl Phase {
-    fn new(tokens: usize, time: Duration) -> Phase {
-        let seconds = time.as_secs_f64();
-        Phase {
-            tokens,
-            seconds,
-            tokens_per_second: tokens as f64 / seconds.max(1e-9),
-        }
-    }
 }
 
 impl Loading {

@@ -123,7 +123,9 @@ impl ModelFiles {
         match self.family()? {
             Family::Encoder => Ok(true),
             Family::Decoder => Ok(self.pools()? || self.decoder_spec()?.bidirectional),
-            Family::Vision | Family::TextToText | Family::Speech => Ok(false),
+            Family::Vision | Family::VisionLanguage | Family::TextToText | Family::Speech => {
+                Ok(false)
+            }
         }
     }
 

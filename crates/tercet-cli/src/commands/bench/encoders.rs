@@ -59,7 +59,9 @@ pub(super) fn run(args: &Args) -> Result<Option<Outcome>, CliError> {
     let measured = match family {
         Family::Vision => pictures(args, &opened),
         Family::Speech => recordings(args, &opened),
-        Family::Encoder | Family::Decoder | Family::TextToText => texts(args, &opened),
+        Family::Encoder | Family::Decoder | Family::VisionLanguage | Family::TextToText => {
+            texts(args, &opened)
+        }
     };
     let (loaded, tests) = measured.map_err(CliError::model("cannot measure the model"))?;
     spinner.finish_and_clear();

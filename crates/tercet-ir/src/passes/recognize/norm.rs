@@ -73,7 +73,7 @@ fn normalized(seen: &Seen<'_>, y: Value) -> Option<(Value, f64)> {
     };
     let rank = seen.graph.ty(square).rank();
     let last = r.axes.len() == 1 && r.axes[0] + 1 == rank;
-    if r.f != ReduceFn::Mean || !r.keep_dim || !last || !(eps.is_finite() && eps >= 0.0) {
+    if !(r.f == ReduceFn::Mean && r.keep_dim && last && eps.is_finite() && eps >= 0.0) {
         return None;
     }
     let wide = match seen.binary(square, BinaryFn::Mul) {

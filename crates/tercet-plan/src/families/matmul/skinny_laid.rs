@@ -242,12 +242,7 @@ impl Laid {
         let places = self.most * slices as usize;
         let units_at = places * SLICE_WORDS * self.numbers as usize;
         let sums_at = units_at + places;
-        let words = sums_at
-            + if self.has_minima {
-                places * SUM_WORDS
-            } else {
-                0
-            };
+        let words = sums_at + usize::from(self.has_minima) * places * SUM_WORDS;
         let laid = e.temp(DType::U32, &[Dim::Known(words)])?;
         let row_blocks = e.tape().ceil_div(all.m, self.rows);
         let rows = e.tape().mul(row_blocks, Num::Const(i64::from(self.rows)));

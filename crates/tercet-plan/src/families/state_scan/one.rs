@@ -160,7 +160,6 @@ impl Step<'_> {
     fn emit(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
         let sizes = self.sizes;
         let [x, dt, a, b, c] = self.operands;
-        let dtype = x.dtype;
         let a = e.dense(a)?.slot;
         let [x, dt, b, c] = [
             of_one_step(e, x)?,
@@ -173,8 +172,7 @@ impl Step<'_> {
         let columns = (HELD / per).clamp(1, 4);
         let tile = THREADS / lanes * columns;
         let tiles = sizes.channels().div_ceil(tile);
-        let (batch, steps) = (&x.layout.shape()[0], &x.layout.shape()[1]);
-        let (batch, steps) = (e.num(batch), e.num(steps));
+        let [batch, steps] = [0, 1].map(|axis| e.num(&x.layout.shape()[axis]));
         let count = e.tape().mul(batch, num(tiles));
         let mut place = |view: &View| [e.offset(view), e.strides(view)[0]];
         let [[x_at, x_row], [dt_at, dt_row]] = [place(&x), place(&dt)];
@@ -199,7 +197,7 @@ impl Step<'_> {
         };
         let [initial, carry] = self.states.consts();
         let mut consts = [
-            code(dtype),
+            code(x.dtype),
             code(self.out),
             lanes as u32,
             per as u32,
