@@ -1,5 +1,6 @@
 //! Batches of texts through a compiled encoder.
 
+#[cfg(not(target_family = "wasm"))]
 use rayon::prelude::*;
 use tercet::{DType, Device, Executable, Tensor, TensorType, Wanted};
 
@@ -33,13 +34,20 @@ pub(super) fn all_tokens<T: AsRef<str> + Sync>(
     texts: &[(T, Option<T>)],
     (most, longer): (usize, Longer),
 ) -> Result<Vec<Tokens>, crate::Error> {
-    let own = texts.par_iter().enumerate().map(|(at, (text, pair))| {
+    let own = |(at, (text, pair)): (usize, &(T, Option<T>))| {
         let text = (text.as_ref(), pair.as_ref().map(T::as_ref));
         tokens(tokenizer, text, (at, most, longer))
-    });
-    // The first error is that of the first text.
-    let all: Vec<Result<Tokens, crate::Error>> = own.collect();
-    all.into_iter().collect()
+    };
+    // Browsers have one thread.
+    #[cfg(target_family = "wasm")]
+    return texts.iter().enumerate().map(own).collect();
+    #[cfg(not(target_family = "wasm"))]
+    {
+        // The first error is that of the first text.
+        let all: Vec<Result<Tokens, crate::Error>> =
+            texts.par_iter().enumerate().map(own).collect();
+        all.into_iter().collect()
+    }
 }
 
 /// The tokens of a text, or of a pair of them; `at` is its place among the others.
