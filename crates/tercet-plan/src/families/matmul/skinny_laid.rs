@@ -94,7 +94,7 @@ pub(crate) fn has_laid_rows(scheme: Scheme) -> bool {
     OF_SCHEMES.iter().any(|(known, ..)| *known == scheme)
 }
 
-/// From how many rows on a workgroup takes more of them at once.
+/// The fewest rows of a workgroup: up to so many have a way of their own.
 pub(super) const FEWEST: u32 = 16;
 /// The most matrices of 8 rows of a step that an invocation holds.
 const MOST_MATRICES: u32 = 4;
