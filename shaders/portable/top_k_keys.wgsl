@@ -1,6 +1,7 @@
 // keys[i] = the key of element i of a strided operand of RANK axes. One invocation writes one key.
 // uses prelude.wgsl: flat_group, lane_of, word_of
 // uses top_k_key.wgsl: DTYPE, key_of
+// uses top_k_place.wgsl: place_of
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -13,21 +14,6 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> keys: array<u32>;
 
-override RANK: u32 = 2u;
-
-// The element of the operand for element `i`. Strides may be negative: the sum wraps.
-fn source_of(i: u32) -> u32 {
-    var rest = i;
-    var at = p.offset;
-    for (var k = 0u; k < RANK; k += 1u) {
-        let axis = RANK - (k + 1u);
-        let size = p.shape[axis / 4u][axis % 4u];
-        at += (rest % size) * p.strides[axis / 4u][axis % 4u];
-        rest /= size;
-    }
-    return at;
-}
-
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -38,6 +24,6 @@ fn main(
     if i >= p.numel {
         return;
     }
-    let at = source_of(i);
+    let at = place_of(i);
     keys[i] = key_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE));
 }

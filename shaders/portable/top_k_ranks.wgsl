@@ -3,6 +3,7 @@
 // number of those before it says. Elements that neighbour along the axis are `inner` apart in the results.
 // uses prelude.wgsl: flat_group
 // uses top_k_key.wgsl: key_of
+// uses top_k_place.wgsl: place_of
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -20,7 +21,6 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> values: array<u32>;
 @group(0) @binding(3) var<storage, read_write> indices: array<u32>;
 
-override RANK: u32 = 2u;
 override LANES: u32 = 128u;
 
 const WORKGROUP: u32 = 256u;
@@ -29,19 +29,6 @@ const EACH: u32 = 8u;
 
 var<workgroup> keys: array<u32, WORKGROUP>;
 var<private> others: array<u32, EACH>;
-
-// The element of the operand where a row begins. Strides may be negative: the sum wraps.
-fn row_at(row: u32) -> u32 {
-    var rest = row;
-    var at = p.offset;
-    for (var k = 0u; k < RANK; k += 1u) {
-        let axis = RANK - (k + 1u);
-        let size = p.shape[axis / 4u][axis % 4u];
-        at += (rest % size) * p.strides[axis / 4u][axis % 4u];
-        rest /= size;
-    }
-    return at;
-}
 
 @compute @workgroup_size(256)
 fn main(
@@ -55,7 +42,7 @@ fn main(
     var word = 0u;
     var key = 0u;
     if is_some {
-        word = x[row_at(row) + own * p.along];
+        word = x[place_of(row) + own * p.along];
         key = key_of(word, 0u);
     }
     // Places beyond the row come after everything.

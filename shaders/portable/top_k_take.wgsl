@@ -2,6 +2,7 @@
 // its index; values by bits. `shape` and `strides` are those of the RANK axes of rows. One invocation
 // writes one word of values, 4 / ELEM_BYTES elements, and their indices.
 // uses prelude.wgsl: bits_of, flat_group
+// uses top_k_place.wgsl: place_of
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -21,20 +22,6 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> indices: array<u32>;
 
 override ELEM_BYTES: u32 = 4u;
-override RANK: u32 = 2u;
-
-// The element of the operand where a row begins. Strides may be negative: the sum wraps.
-fn row_at(row: u32) -> u32 {
-    var rest = row;
-    var at = p.offset;
-    for (var k = 0u; k < RANK; k += 1u) {
-        let axis = RANK - (k + 1u);
-        let size = p.shape[axis / 4u][axis % 4u];
-        at += (rest % size) * p.strides[axis / 4u][axis % 4u];
-        rest /= size;
-    }
-    return at;
-}
 
 @compute @workgroup_size(256)
 fn main(
@@ -54,7 +41,7 @@ fn main(
             let rank = i / p.inner % p.k;
             let row = i / (p.inner * p.k) * p.inner + i % p.inner;
             let index = sorted[row * p.row_stride + rank];
-            let at = row_at(row) + index * p.along;
+            let at = place_of(row) + index * p.along;
             out |= bits_of(x[at / lanes], at % lanes, ELEM_BYTES) << (lane * ELEM_BYTES * 8u);
             indices[i] = index;
         }

@@ -103,6 +103,9 @@ pub(crate) struct RowRates {
     /// The same where kernels read rows that are laid out (a model of 8 G weights in Q4_K: 64 rows 14 ms, 128 25, 256 47; 512
     /// with decoded weights 45).
     pub(crate) laid_rows: u32,
+    /// Steps whose rows are under way in these kernels, for 16 rows and for more (products of an 8B layer: 16 rows 465 us with 4,
+    /// 494 with 2, 518 with 1; 32 rows 713 with 1, 746 with 2).
+    pub(crate) laid_ahead: [u32; 2],
     /// Rows with matrices of their own up to which each is multiplied by itself; an estimate.
     pub(crate) keyed_rows: u32,
 }
@@ -310,6 +313,7 @@ pub(crate) static MEASURED: Rates = Rates {
         streamed_slices: 4,
         decoded_rows: 64,
         laid_rows: 160,
+        laid_ahead: [4, 1],
         keyed_rows: 512,
     },
     attention: AttentionRates {

@@ -67,17 +67,18 @@ crate::params! {
 }
 
 const KEY: &str = portable!("top_k_key.wgsl");
+const PLACE: &str = portable!("top_k_place.wgsl");
 
 static KEYS: Kernel<KeysParams> = Kernel::wgsl(
     "top_k_keys",
-    &[PRELUDE, KEY, portable!("top_k_keys.wgsl")],
+    &[PRELUDE, KEY, PLACE, portable!("top_k_keys.wgsl")],
     &[Access::Read, Access::Write],
     &["DTYPE", "LARGEST", "NAN", "RANK"],
 );
 
 static RANKS: Kernel<RanksParams> = Kernel::wgsl(
     "top_k_ranks",
-    &[PRELUDE, KEY, portable!("top_k_ranks.wgsl")],
+    &[PRELUDE, KEY, PLACE, portable!("top_k_ranks.wgsl")],
     &[Access::Read, Access::Write, Access::Write],
     &["DTYPE", "LARGEST", "NAN", "RANK", "LANES"],
 );
@@ -105,7 +106,7 @@ static FINISH: Kernel<FinishParams> = Kernel::wgsl(
 
 static TAKE: Kernel<TakeParams> = Kernel::wgsl(
     "top_k_take",
-    &[PRELUDE, portable!("top_k_take.wgsl")],
+    &[PRELUDE, PLACE, portable!("top_k_take.wgsl")],
     &[Access::Read, Access::Read, Access::Write, Access::Write],
     &["ELEM_BYTES", "RANK"],
 );

@@ -62,8 +62,6 @@ const LAID_STEP: usize = 64;
 
 /// Rows of tiles of a band, where nothing else was measured.
 const BAND: u32 = 8;
-/// Rows of the largest tile whose weights are laid out.
-const LAID_ROWS: usize = 96;
 
 /// Parts of `k` that are tried.
 pub(super) const SPLITS: &[u32] = &[1, 2, 3, 4, 6, 8];
@@ -140,7 +138,9 @@ impl Tiling {
         let whole = problem.n.is_multiple_of(64) && problem.k.is_multiple_of(LAID_STEP);
         // Subgroups read both sides again and again from a cache that all units share, which has room for other things: all
         // of the weights, and rows of a band of tiles and the next, which are done with then.
-        let rows = problem.m.min(2 * BAND as usize * LAID_ROWS);
+        let tiles = caps.device.rates.matrices.laid.iter();
+        let tallest = tiles.map(|d| d.subgroups[0] * d.part[0]).max();
+        let rows = problem.m.min((2 * BAND * tallest.unwrap_or(0)) as usize);
         let elements = rows.saturating_add(problem.n).saturating_mul(problem.k);
         let most = caps.device.cache_bytes / 3 * 2 / ty.size_bytes();
         if !lanes || !whole || problem.k == 0 || elements as u64 > most {

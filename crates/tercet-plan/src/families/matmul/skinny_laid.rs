@@ -115,14 +115,6 @@ fn rows_of(numbers: u32, most: usize) -> u32 {
     all.clamp(FEWEST, 8 * MOST_MATRICES / numbers)
 }
 
-/// Steps whose rows are under way: more where they take few registers.
-fn steps_ahead(matrices: u32) -> u32 {
-    match matrices <= MOST_MATRICES / 2 {
-        true => 4,
-        false => 1,
-    }
-}
-
 /// A product of some dozens of rows that the kernels take.
 pub(super) struct Laid {
     kernel: &'static Kernel<LaidRowsParams>,
@@ -281,6 +273,9 @@ impl Laid {
             sums_at,
         };
         let threads = tiles * parts * SUBGROUP;
+        let [few, more] = e.caps.device.rates.rows.laid_ahead;
+        let is_few = self.rows / 8 * self.numbers <= MOST_MATRICES / 2;
+        let ahead = if is_few { few } else { more };
         let mut consts = vec![
             threads,
             tiles,
@@ -290,11 +285,7 @@ impl Laid {
             u32::from(is_whole),
         ];
         consts.extend(given.consts); // BIAS to Y_TYPE
-        consts.extend([
-            u32::from(p.gate.is_some()),
-            self.numbers,
-            steps_ahead(self.rows / 8 * self.numbers),
-        ]);
+        consts.extend([u32::from(p.gate.is_some()), self.numbers, ahead]);
         let groups = e.tape().ceil_div(all.n, tiles * TILE);
         let [x, y, _] = e.flat_grid(groups);
         let args: Vec<SlotId> = given.args.into_iter().chain([laid.slot]).collect();
