@@ -16,7 +16,7 @@ use crate::error::{Refusal, json_response};
 use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::options::ServeOptions;
-use crate::{oip, openai};
+use crate::{leftover, oip, openai};
 
 /// What every handler sees.
 pub(crate) struct App {
@@ -24,7 +24,7 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     /// Seconds since 1970 when the server started.
     pub(crate) started: u64,
-    options: ServeOptions,
+    pub(crate) options: ServeOptions,
 }
 
 impl App {
@@ -199,6 +199,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     open.merge(closed)
         .fallback(nothing)
         .method_not_allowed_fallback(not_so)
+        .layer(from_fn_with_state(Arc::clone(&app), leftover::read))
         .layer(from_fn_with_state(Arc::clone(&app), counted))
         .with_state(app)
 }

@@ -22,6 +22,7 @@ mod form;
 mod graph;
 mod http;
 mod language;
+mod leftover;
 mod likely;
 mod metrics;
 mod models;

@@ -87,6 +87,42 @@ fn bodies_that_are_too_large_or_too_slow() {
     assert_eq!(server.metric("tercet_written_tokens_total"), 0.0);
 }
 
+/// A client that is still writing is told why it is refused: nobody closes on it before.
+#[test]
+fn refused_while_writing() {
+    let options = ServeOptions {
+        body_bytes: 1000,
+        api_key: Some("secret".into()),
+        slots: 1,
+        ..ServeOptions::default()
+    };
+    let server = start(options);
+    let json = "application/json";
+    for (path, kind, key, status) in [
+        ("/v1/completions", json, "secret", 413),
+        ("/v2/models/rows/infer", json, "secret", 413),
+        ("/v1/completions", "text/plain", "secret", 415),
+        ("/v1/completions", json, "other", 401),
+        ("/v1/models", json, "secret", 405),
+        ("/nothing", json, "secret", 404),
+    ] {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {kind}\r\nauthorization: Bearer {key}\r\n\
+             content-length: 1800\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        for _ in 0..6 {
+            std::thread::sleep(Duration::from_millis(10));
+            stream.write_all(&[b'x'; 300]).unwrap();
+        }
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer);
+        assert_eq!(answer, format!("HTTP/1.1 {status}"), "{path} {kind} {key}");
+    }
+}
+
 #[test]
 fn a_key_is_asked_for() {
     let options = ServeOptions {
