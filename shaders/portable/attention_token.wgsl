@@ -2,10 +2,18 @@
 // turned and its value as it is into their rows of two dense states alike, and the query over all keys that it
 // sees. Nothing is written into states if the record of some data check says that the run failed.
 //
-// A workgroup takes a query head: 256 invocations, of which 8 share a key and its value, 32 keys at a time. Each
-// such eight keeps sums under a maximum of its own, which meet in the end. All that the first keys need is asked
-// for before anything is waited for: rows beyond the last key hold something, too. Rows are whole chunks of 16
-// bytes. The row that this token writes may be there already or not: all take it from shared memory.
+// SPLITS workgroups take a query head, each every SPLITS-th block of keys: 256 invocations, of which 8 share a key
+// and its value, 32 keys at a time. Each such eight keeps sums under a maximum of its own, which meet in the end.
+// All that the first keys need is asked for before anything is waited for: rows beyond the last key hold something,
+// too. Rows are whole chunks of 16 bytes. The row that this token writes may be there already or not: all take it
+// from shared memory.
+//
+// Where a head has several blocks, each workgroup leaves its sums, its maximum and its weights in `partial`. The one
+// that counts the last of its head puts them together, in their order, and counts from 0 again. What it reads are
+// atomics that were written before a barrier of storage, behind which the others count: for devices only on which that
+// barrier orders memory for all workgroups.
+//
+// The flat group is split * query heads + query head.
 // uses attention_eights.wgsl: SHARES_PRODUCTS, sum_of_eight
 // uses attention_halves.wgsl: four
 // uses attention_order.wgsl: UNSEEN, center_of, key_of, normalized, rescale, weight
@@ -41,7 +49,11 @@ struct Params {
 @group(0) @binding(8) var<storage, read_write> keys: array<vec4<u32>>;
 @group(0) @binding(9) var<storage, read_write> values: array<vec4<u32>>;
 @group(0) @binding(10) var<storage, read_write> y: array<u32>;
-@group(0) @binding(11) var<storage, read> faults: array<u32>;
+// Of each workgroup HEAD sums, the greatest score and the weights.
+@group(0) @binding(11) var<storage, read_write> partial: array<atomic<u32>>;
+// The workgroups of each query head that are done.
+@group(0) @binding(12) var<storage, read_write> counts: array<atomic<u32>>;
+@group(0) @binding(13) var<storage, read> faults: array<u32>;
 
 // Elements of a head: a power of two.
 override HEAD: u32 = 64u;
@@ -55,6 +67,9 @@ override HEAD_STEP: u32 = 64u;
 override AXIS: u32 = 1u;
 // 1: only the last p.window keys are seen.
 override WINDOWED: u32 = 0u;
+// Workgroups of a query head; one takes up to ALONE blocks of keys by itself.
+override SPLITS: u32 = 1u;
+override ALONE: u32 = 1u;
 
 const LANES: u32 = 8u;
 const SLOTS: u32 = 256u / LANES;
@@ -71,6 +86,9 @@ const WORDS: u32 = CHUNKS * 4u;
 const QUADS: u32 = HEAD / 4u;
 // Invocations of a column of the result.
 const SHARES: u32 = 256u / HEAD;
+const HEADS: u32 = GROUP * KEY_HEADS;
+// Words that a workgroup leaves.
+const PARTIAL: u32 = HEAD + 2u;
 
 // The turned query, the turned key and the value.
 var<workgroup> fresh: array<u32, 3u * WORDS>;
@@ -81,6 +99,7 @@ var<workgroup> totals: array<f32, SLOTS>;
 var<workgroup> parts: array<f32, SHARES>;
 var<workgroup> greatest: atomic<i32>;
 var<workgroup> failed: atomic<u32>;
+var<workgroup> is_last: u32;
 
 var<private> key_chunks: array<vec4<u32>, TURNS * OWN>;
 var<private> value_chunks: array<vec4<u32>, TURNS * OWN>;
@@ -153,6 +172,19 @@ fn fresh_chunk(part: u32, chunk: u32) -> vec4<u32> {
     return vec4<u32>(fresh[at], fresh[at + 1u], fresh[at + 2u], fresh[at + 3u]);
 }
 
+// The word of the result whose columns begin at `to`.
+fn store(query_head: u32, to: u32, all: vec2<f32>, total: f32, top: i32) {
+    if to >= HEAD {
+        return;
+    }
+    let result = normalized(vec4<f32>(all, 0.0, 0.0), total, top);
+    var bits = float_bits(result.x, DTYPE);
+    if lanes(DTYPE) == 2u {
+        bits |= float_bits(result.y, DTYPE) << 16u;
+    }
+    y[word_of(query_head * HEAD + to, DTYPE)] = bits;
+}
+
 // One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
 @compute @workgroup_size(256)
 fn main(
@@ -160,10 +192,12 @@ fn main(
     @builtin(num_workgroups) count: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let query_head = flat_group(group, count);
-    if query_head >= GROUP * KEY_HEADS {
+    let flat = flat_group(group, count);
+    if flat >= HEADS * SPLITS {
         return;
     }
+    let query_head = flat % HEADS;
+    let split = flat / HEADS;
     let head = query_head / GROUP;
     let slot = local / LANES;
     let lane = local % LANES;
@@ -173,7 +207,14 @@ fn main(
     if WINDOWED == 1u {
         begin = n - min(n, p.window);
     }
-    var first = begin;
+    // Workgroups that see keys; the first is there in any case, for the states and a result.
+    let blocks = (n - begin + BLOCK - 1u) / BLOCK;
+    let groups = select(min(blocks, SPLITS), 1u, blocks <= ALONE);
+    if split >= groups {
+        return;
+    }
+    let step = groups * BLOCK;
+    var first = begin + split * BLOCK;
     load_keys(first + slot, at, p.keys - 1u);
     load_values(first + slot, at, p.keys - 1u);
     var place = bitcast<i32>(starts[AXIS]);
@@ -230,7 +271,7 @@ fn main(
             }
         }
         // The next ones are under way meanwhile; beyond the end, the last one.
-        load_keys(first + BLOCK + slot, at, max(n, 1u) - 1u);
+        load_keys(first + step + slot, at, max(n, 1u) - 1u);
         if !SHARES_PRODUCTS {
             workgroupBarrier();
         }
@@ -263,8 +304,8 @@ fn main(
                 }
             }
         }
-        load_values(first + BLOCK + slot, at, max(n, 1u) - 1u);
-        first += BLOCK;
+        load_values(first + step + slot, at, max(n, 1u) - 1u);
+        first += step;
         if first >= n {
             break;
         }
@@ -277,7 +318,7 @@ fn main(
         atomicMax(&greatest, top);
     }
     workgroupBarrier();
-    if query_head % GROUP == 0u && local < 2u * CHUNKS && atomicLoad(&failed) == 0u {
+    if split == 0u && query_head % GROUP == 0u && local < 2u * CHUNKS && atomicLoad(&failed) == 0u {
         let chunk = local % CHUNKS;
         let to = u32(place) * (KEY_STEP / EACH) + head * (HEAD_STEP / EACH) + chunk;
         if local < CHUNKS {
@@ -312,22 +353,71 @@ fn main(
     }
     workgroupBarrier();
     let to = local * lanes(DTYPE);
-    if to >= HEAD {
-        return;
-    }
     var all = vec2<f32>();
     total = 0.0;
-    for (var i = 0u; i < SHARES; i += 1u) {
-        all.x += products[i * HEAD + to];
-        if lanes(DTYPE) == 2u {
-            all.y += products[i * HEAD + to + 1u];
+    if to < HEAD {
+        for (var i = 0u; i < SHARES; i += 1u) {
+            all.x += products[i * HEAD + to];
+            if lanes(DTYPE) == 2u {
+                all.y += products[i * HEAD + to + 1u];
+            }
+            total += parts[i];
         }
-        total += parts[i];
     }
-    let result = normalized(vec4<f32>(all, 0.0, 0.0), total, greatest_of_all);
-    var bits = float_bits(result.x, DTYPE);
-    if lanes(DTYPE) == 2u {
-        bits |= float_bits(result.y, DTYPE) << 16u;
+    if SPLITS == 1u || groups == 1u {
+        store(query_head, to, all, total, greatest_of_all);
+        return;
     }
-    y[word_of(query_head * HEAD + to, DTYPE)] = bits;
+    let own_at = (query_head * SPLITS + split) * PARTIAL;
+    if to < HEAD {
+        atomicStore(&partial[own_at + to], bitcast<u32>(all.x));
+        if lanes(DTYPE) == 2u {
+            atomicStore(&partial[own_at + to + 1u], bitcast<u32>(all.y));
+        }
+        if to == 0u {
+            atomicStore(&partial[own_at + HEAD], bitcast<u32>(greatest_of_all));
+            atomicStore(&partial[own_at + HEAD + 1u], bitcast<u32>(total));
+        }
+    }
+    storageBarrier();
+    if local == 0u {
+        let before = atomicAdd(&counts[query_head], 1u);
+        is_last = u32(before + 1u == groups);
+        if before + 1u == groups {
+            atomicStore(&counts[query_head], 0u);
+        }
+    }
+    storageBarrier();
+    workgroupBarrier();
+    if is_last == 0u || to >= HEAD {
+        return;
+    }
+    // Beyond the last, the last: all are asked for at once.
+    let head_at = query_head * SPLITS * PARTIAL;
+    var tops: array<i32, SPLITS>;
+    var weights: array<f32, SPLITS>;
+    var columns: array<vec2<f32>, SPLITS>;
+    for (var i = 0u; i < SPLITS; i += 1u) {
+        let at = head_at + min(i, groups - 1u) * PARTIAL;
+        tops[i] = bitcast<i32>(atomicLoad(&partial[at + HEAD]));
+        weights[i] = bitcast<f32>(atomicLoad(&partial[at + HEAD + 1u]));
+        columns[i].x = bitcast<f32>(atomicLoad(&partial[at + to]));
+        if lanes(DTYPE) == 2u {
+            columns[i].y = bitcast<f32>(atomicLoad(&partial[at + to + 1u]));
+        }
+    }
+    top = UNSEEN;
+    for (var i = 0u; i < SPLITS; i += 1u) {
+        top = max(top, tops[i]);
+    }
+    all = vec2<f32>();
+    total = 0.0;
+    for (var i = 0u; i < SPLITS; i += 1u) {
+        if i < groups {
+            let by = rescale(tops[i], center_of(top));
+            all += by * columns[i];
+            total += by * weights[i];
+        }
+    }
+    store(query_head, to, all, total, top);
 }

@@ -1,9 +1,11 @@
 // y[s] = bias + sum over k of w[k] x[s + k - TAPS + 1] for each channel, and SiLU of it if SILU; before x stand the rows of
-// `first`, or zeros. If CARRY, the rows of both that stand last become `last`, unless the record of some data check says
-// that the run failed: it may be a state.
+// `first` (INITIAL = 1), those that lie where the last ones go (2), or zeros. If CARRY, the rows of both that stand last
+// become `last`, unless the record of some data check says that the run failed: it may be a state.
 //
 // An invocation makes WIDTH channels of a step, which share a word if there are two: `units` of a row, `steps` rows and then
-// those `before` that are carried, for each entry of the batch. x is strided by entries and steps.
+// those `before` that are carried, for each entry of the batch. Where the last rows take the place of the first, it makes
+// the last word of all carried rows and of all steps that see one of them: `rows` is then 1 and the steps beyond, else the steps and the carried.
+// x is strided by entries and steps.
 // uses halves.wgsl: two_bits
 // uses prelude.wgsl: F32, flat_group, float_of, lane_of, word_of
 
@@ -15,6 +17,7 @@ struct Params {
     x_at: u32,
     x_row: u32,
     x_step: u32,
+    rows: u32,
     checks: u32,
 }
 
@@ -46,6 +49,10 @@ fn row_of(entry: u32, at: u32, channel: u32) -> f32 {
     if INITIAL == 1u {
         let i = (entry * (TAPS - 1u) + at) * p.units * WIDTH + channel;
         return float_of(first[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
+    }
+    if INITIAL == 2u {
+        let i = (entry * (TAPS - 1u) + at) * p.units * WIDTH + channel;
+        return float_of(last[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
     }
     return 0.0;
 }
@@ -80,6 +87,25 @@ fn word_for(a: f32, b: f32) -> u32 {
     return two_bits(vec2<f32>(a, b), OUT);
 }
 
+fn store_step(entry: u32, step: u32, unit: u32) {
+    let a = convolved(entry, step, unit * WIDTH);
+    var b = 0.0;
+    if WIDTH == 2u {
+        b = convolved(entry, step, unit * WIDTH + 1u);
+    }
+    y[(entry * p.steps + step) * p.units + unit] = word_for(a, b);
+}
+
+// The word of a row that is carried.
+fn carried(entry: u32, row: u32, unit: u32) -> u32 {
+    let a = row_of(entry, row, unit * WIDTH);
+    var b = 0.0;
+    if WIDTH == 2u {
+        b = row_of(entry, row, unit * WIDTH + 1u);
+    }
+    return word_for(a, b);
+}
+
 @compute @workgroup_size(128)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -91,21 +117,27 @@ fn main(
         return;
     }
     let unit = item % p.units;
-    let row = item / p.units % (p.steps + p.before);
-    let entry = item / p.units / (p.steps + p.before);
-    let channel = unit * WIDTH;
-    var b = 0.0;
-    if row < p.steps {
-        let a = convolved(entry, row, channel);
-        if WIDTH == 2u {
-            b = convolved(entry, row, channel + 1u);
+    let row = item / p.units % p.rows;
+    let entry = item / p.units / p.rows;
+    if INITIAL != 2u {
+        if row < p.steps {
+            store_step(entry, row, unit);
+        } else if CARRY == 1u && may_write() {
+            last[(entry * p.before + row - p.steps) * p.units + unit] = carried(entry, row, unit);
         }
-        y[(entry * p.steps + row) * p.units + unit] = word_for(a, b);
-    } else if CARRY == 1u && may_write() {
-        let a = row_of(entry, row, channel);
-        if WIDTH == 2u {
-            b = row_of(entry, row, channel + 1u);
+        return;
+    }
+    if row > 0u {
+        store_step(entry, row + TAPS - 2u, unit);
+        return;
+    }
+    for (var step = 0u; step < min(p.steps, TAPS - 1u); step += 1u) {
+        store_step(entry, step, unit);
+    }
+    // A row is read before another takes its place: the carried stand behind what they are made of.
+    if may_write() {
+        for (var i = 0u; i < p.before; i += 1u) {
+            last[(entry * p.before + i) * p.units + unit] = carried(entry, p.steps + i, unit);
         }
-        last[(entry * p.before + row - p.steps) * p.units + unit] = word_for(a, b);
     }
 }

@@ -92,6 +92,9 @@ pub struct Caps {
     pub coop_lanes: bool,
     /// Kernels may ask for shuffles within subgroups.
     pub shuffles: bool,
+    /// A barrier of storage orders what a workgroup wrote before it, and what it reads behind it, for all workgroups: one that
+    /// counts others by atomics may read what these left. WebGPU alone does not say so.
+    pub ordered_storage: bool,
     /// What the device's own arithmetic does right, which [`native_trial`](crate::native_trial) finds out.
     pub natives: Natives,
     /// Products of two words of four signed bytes, added up, are one instruction.

@@ -259,6 +259,7 @@ impl Features {
             // Tried when the device is open.
             coop_lanes: false,
             shuffles: self.subgroups.is_some(),
+            ordered_storage: true,
             natives: Natives::default(),
             packed_dots: self.packed_dots,
             device: Device::of(&self.said),

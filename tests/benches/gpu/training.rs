@@ -134,7 +134,7 @@ fn cross_entropy(b: &mut Bench, dtype: DType) -> Result<()> {
     let mut g = Graph::new();
     let logits = g.state("logits", Type::new(dtype, [rows, vocab]))?;
     let labels = g.state("labels", Type::new(DType::I32, [rows]))?;
-    let loss = tercet_tests::steps::cross_entropy(&mut g, logits, labels)?;
+    let loss = tercet_tests::steps::cross_entropy(&mut g, logits, labels, vocab)?;
     let gradients = g.gradients(loss, &[logits])?;
     g.output("loss", loss)?;
     g.output("gradient", gradients[0])?;

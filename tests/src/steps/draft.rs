@@ -89,15 +89,16 @@ impl Draft {
         Ok(self.graph.layer_norm(x, gamma, Some(beta), axis, 1e-5)?)
     }
 
-    /// The mean cross-entropy, in F32, of `logits [n, classes]` and `labels [n]`.
+    /// The mean cross-entropy, in F32, of `logits [n, classes or more]` and `labels [n]`; other columns do not count.
     pub(super) fn finish(
         mut self,
         logits: Value,
         labels: Value,
+        classes: usize,
         batch: Vec<(&'static str, Tensor)>,
         (count, unit): (usize, &'static str),
     ) -> Result<Net, Refused> {
-        let loss = cross_entropy(&mut self.graph, logits, labels)?;
+        let loss = cross_entropy(&mut self.graph, logits, labels, classes)?;
         Ok(Net {
             graph: self.graph,
             loss,
@@ -111,18 +112,34 @@ impl Draft {
     }
 }
 
-/// The mean over rows of the losses of `logits [n, classes]` and `labels [n]`, in F32.
+/// The mean over rows of the losses of `logits [n, classes or more]` and `labels [n]`, in F32; other columns do not count.
 ///
 /// # Errors
 /// Those of the graph.
-pub fn cross_entropy(g: &mut Graph, logits: Value, labels: Value) -> Result<Value, OpError> {
+pub fn cross_entropy(
+    g: &mut Graph,
+    logits: Value,
+    labels: Value,
+    classes: usize,
+) -> Result<Value, OpError> {
     let wide = match g.ty(logits).dtype {
         DType::F32 => logits,
         _ => g.cast(logits, DType::F32)?,
     };
-    let most = g.reduce_max(wide, &[1], true)?;
+    let columns = g.ty(wide).shape[1].known().unwrap_or(classes);
+    let scores = match columns > classes {
+        true => {
+            let mut mask = vec![0.0_f32; columns];
+            mask[classes..].fill(f32::NEG_INFINITY);
+            let mask = Tensor::from_slice(&[1, columns], &mask);
+            let mask = g.constant(mask.expect("invariant: as many numbers as columns"))?;
+            g.plus(wide, mask)?
+        }
+        false => wide,
+    };
+    let most = g.reduce_max(scores, &[1], true)?;
     let most = g.stop_gradient(most)?;
-    let shifted = g.sub(wide, most)?;
+    let shifted = g.sub(scores, most)?;
     let sum = g.exp(shifted)?;
     let sum = g.reduce_sum(sum, &[1], true)?;
     let log_sum = g.ln(sum)?;

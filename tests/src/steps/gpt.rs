@@ -1,6 +1,6 @@
 //! A decoder as GPT-2 is (Radford and others, 2019), without dropout; its table is its head as well.
 
-use tercet::ops::{AttentionOptions, Layout};
+use tercet::ops::{AttentionOptions, Layout, PadMode};
 use tercet::{DType, Type, Value};
 
 use super::draft::Draft;
@@ -92,13 +92,19 @@ impl Gpt {
         let x = d.layer_norm(x, "norm_f", width)?;
         let x = d.graph.reshape(x, [rows * len, width])?;
         let table = d.own(wte)?;
+        // Rows of logits are whole vectors, as the trainer of models makes them.
+        let beyond = vocab.next_multiple_of(64) - vocab;
+        let table = match beyond {
+            0 => table,
+            _ => (d.graph).pad(table, &[0, 0], &[beyond, 0], PadMode::Constant, 0.0)?,
+        };
         let table = d.graph.transpose(table, &[1, 0])?;
         let logits = d.graph.matmul(x, table)?;
         let batch = vec![
             ("tokens", indices("tokens", &shape, vocab)?),
             ("labels", indices("labels", &[rows * len], vocab)?),
         ];
-        d.finish(logits, labels, batch, (rows * len, "tokens"))
+        d.finish(logits, labels, vocab, batch, (rows * len, "tokens"))
     }
 
     fn attention(&self, d: &mut Draft, layer: usize, x: Value) -> Result<Value, Refused> {

@@ -77,7 +77,7 @@ impl ResNet {
             ("images", pattern("images", &ty, &Fill::Normal)?),
             ("labels", indices("labels", &[rows], classes)?),
         ];
-        d.finish(logits, labels, batch, (rows, "images"))
+        d.finish(logits, labels, classes, batch, (rows, "images"))
     }
 }
 

@@ -59,8 +59,9 @@ fn is_update(graph: &Graph, leaf: Value, value: Value) -> bool {
             same && reads.peek().is_some() && reads.all(|i| map.inputs[i].is_identity(rank))
         }
         Op::CausalConv(_) => {
+            // Whoever writes them reads the rows before first.
             let same = graph.ty(leaf) == graph.ty(value);
-            same && value.port == 1 && reads_of(node, leaf).next().is_none()
+            same && value.port == 1 && reads_of(node, leaf).all(|i| i == 3)
         }
         Op::SelectiveScan(_) | Op::Mamba2(_) => {
             // Only kernels of F32 states read each before they write it.

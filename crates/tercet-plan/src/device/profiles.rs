@@ -40,6 +40,7 @@ impl Caps {
             coop_converts: false,
             coop_lanes: false,
             shuffles: false,
+            ordered_storage: false,
             natives: Natives::default(),
             packed_dots: false,
             device: Device::of(&Said {
@@ -103,6 +104,7 @@ impl Caps {
             coop_converts: false,
             coop_lanes: false,
             shuffles: true,
+            ordered_storage: true,
             natives: RIGHT,
             packed_dots: true,
             device: Device {
@@ -196,6 +198,7 @@ impl Caps {
             subgroup: Some(32),
             coop: vec![shape(CoopType::F16, [8; 3])],
             shuffles: true,
+            ordered_storage: false,
             natives: RIGHT,
             device: Device::of(&Said {
                 kind: Kind::Integrated,

@@ -122,6 +122,12 @@ pub(crate) struct AttentionRates {
     /// Keys and values of a head, in bytes, that one workgroup takes in less time than putting ranges together does:
     /// where all keys are there, and where a run says how many are, which may be far fewer.
     pub(crate) alone_bytes: [usize; 2],
+    /// Keys and values, in bytes, counted for each query head, that workgroups of one query head each read in less time than
+    /// it takes to share them between query heads and to put ranges together in kernels of their own. An estimate.
+    pub(crate) token_bytes: usize,
+    /// Blocks of keys of a query head that one workgroup takes in less time than several, which put sums together after them: by what
+    /// a block and putting together take, some 1.2 and 2.5 us.
+    pub(crate) token_blocks: u32,
     /// Keys up to which one workgroup for each query head takes no longer than pieces on matrices.
     pub(crate) few_keys: usize,
     /// The least rows of a key head times keys for which F32 as pairs of F16 takes three dispatches in a row: 64 x 64
@@ -320,6 +326,8 @@ pub(crate) static MEASURED: Rates = Rates {
         one_query: [1.75, 3.5, 5.0],
         many_queries: [1.85, 4.3, 1.8, 2.2],
         alone_bytes: [256 << 10, 1 << 20],
+        token_bytes: 512 << 20,
+        token_blocks: 4,
         few_keys: 512,
         pairs: 8192,
     },

@@ -1,5 +1,5 @@
 //! `CausalConv`: one invocation a channel of a step, or two channels where they share a word; as many more invocations
-//! for what is carried. Steps lie where they are, parts of a projection among them.
+//! for what is carried, unless that takes the place of what was there before. Steps lie where they are, parts of a projection among them.
 
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support};
 
@@ -20,6 +20,7 @@ crate::params! {
         x_at: U32,
         x_row: U32,
         x_step: U32,
+        rows: U32,
         checks: U32,
     }
 }
@@ -52,6 +53,9 @@ pub(crate) static CAUSAL_CONVS: Family = Family {
     supports,
     lower,
 };
+
+/// INITIAL where the last rows take the place of the first.
+const IN_PLACE: u32 = 2;
 
 /// Beyond, products of rows are no worse.
 const MOST_TAPS: usize = 32;
@@ -109,9 +113,18 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let (batch, steps) = (&x.layout.shape()[0], &x.layout.shape()[1]);
     let (batch, steps) = (e.num(batch), e.num(steps));
     let units = Num::Const((channels / width) as i64);
-    let rows = e.tape().add(steps, Num::Const(before as i64));
-    let rows = e.tape().mul(batch, rows);
-    let count = e.tape().mul(rows, units);
+    // The last rows take the place of the first: kernels read these where they write, not by another binding.
+    let first = given.first().map(|state| state.slot);
+    let in_place = op.carry && first == Some(last_slot);
+    let rows = match in_place {
+        true => {
+            let beyond = e.tape().max(steps, Num::Const(before as i64));
+            e.tape().sub(beyond, Num::Const(before as i64 - 1))
+        }
+        false => e.tape().add(steps, Num::Const(before as i64)),
+    };
+    let all = e.tape().mul(batch, rows);
+    let count = e.tape().mul(all, units);
     let strides = e.strides(&x);
     let params = CausalConvParams {
         steps,
@@ -121,6 +134,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         x_at: e.offset(&x),
         x_row: strides[0],
         x_step: strides[1],
+        rows,
         checks: Num::ZERO,
     };
     let consts = [
@@ -129,10 +143,13 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         taps as u32,
         width as u32,
         op.silu.into(),
-        (!given.is_empty()).into(),
+        match (in_place, first) {
+            (true, _) => IN_PLACE,
+            (false, first) => first.is_some().into(),
+        },
         op.carry.into(),
     ];
-    let first = given.first().map_or(x.slot, |state| state.slot);
+    let first = first.filter(|_| !in_place).unwrap_or(x.slot);
     let args = [x.slot, w.slot, bias.slot, first, y.view.slot, last_slot];
     let grid = e.grid_of(count, 128);
     e.dispatch_guarded(&CAUSAL_CONV, &consts, &args, &params, grid);

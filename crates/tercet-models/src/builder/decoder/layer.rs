@@ -199,7 +199,11 @@ fn gain(
 }
 
 /// `c tanh(x / c)`.
-fn soft_cap(b: &mut Builder<'_>, x: Value, cap: Option<f64>) -> Result<Value, ModelError> {
+pub(crate) fn soft_cap(
+    b: &mut Builder<'_>,
+    x: Value,
+    cap: Option<f64>,
+) -> Result<Value, ModelError> {
     let Some(cap) = cap else {
         return Ok(x);
     };

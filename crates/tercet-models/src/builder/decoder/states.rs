@@ -87,8 +87,45 @@ pub(super) fn scan(
             b.graph.dynamic_slice(all, begin, of(&shared.len))?
         }
     };
-    let y = b.graph.reshape(y, shared.rows(of.inner))?;
+    let mut y = b.graph.reshape(y, shared.rows(of.inner))?;
+    if let StateKind::Heads { groups, eps, .. } = of.kind {
+        // Next to the projection, whose kernels may take a norm in.
+        let gain = whole(shared.batch.clone(), None).vector(
+            b,
+            Part::StatesNorm,
+            of.inner,
+            &[groups, of.inner / groups],
+        )?;
+        y = normed(b, y, gain, groups, eps)?;
+    }
     project(b, spec, Part::StatesOut, at, y)
+}
+
+/// The norm of each group of columns of `y`.
+fn normed(
+    b: &mut Builder<'_>,
+    y: Value,
+    gain: Value,
+    groups: usize,
+    eps: f32,
+) -> Result<Value, ModelError> {
+    if groups == 1 {
+        return Ok(b.graph.rms_norm(y, gain, None, eps.into())?);
+    }
+    let rows = b.graph.ty(y).shape.clone();
+    let inner = rows.last().and_then(Dim::known);
+    let inner = inner.expect("invariant: columns of rows are known");
+    let each = inner / groups;
+    let mut by_groups: Vec<Dim> = rows.iter().take(rows.rank() - 1).cloned().collect();
+    by_groups.extend([groups, each].map(Dim::Known));
+    let y = b.graph.reshape(y, by_groups)?;
+    let ones = Tensor::from_slice(&[each], &vec![1.0_f32; each]);
+    let ones = ones.map_err(|e| bytes_error("the gain of a norm", e))?;
+    let ones = b.graph.constant(ones)?;
+    let y = b.graph.rms_norm(y, ones, None, eps.into())?;
+    let gain = b.graph.reshape(gain, [groups, each])?;
+    let y = b.graph.mul(y, gain)?;
+    Ok(b.graph.reshape(y, rows)?)
 }
 
 impl Sequence {
@@ -110,9 +147,7 @@ impl Scan<'_> {
         let projected = self.rows(b, projected, &[self.of.projected()])?;
         match self.of.kind {
             StateKind::Channels { rank, normed } => self.channels(b, projected, rank, normed),
-            StateKind::Heads { heads, groups, eps } => {
-                self.heads(b, projected, [heads, groups], eps)
-            }
+            StateKind::Heads { heads, groups, .. } => self.heads(b, projected, [heads, groups]),
         }
     }
 
@@ -171,18 +206,7 @@ impl Scan<'_> {
         b.param(&name, rates)
     }
 
-    /// States of a scan, which is done where they lie.
-    fn scanned(
-        &self,
-        b: &mut Builder<'_>,
-        shape: &[usize],
-    ) -> Result<Option<[Value; 2]>, ModelError> {
-        let carried = self.remembered(b, "scan", shape)?;
-        let is_alone = self.sequence.as_ref().is_some_and(|s| s.is_alone);
-        Ok(carried.map(|[state, before]| [state, if is_alone { state } else { before }]))
-    }
-
-    /// What is remembered between runs, zeros at the beginning of a text.
+    /// What is remembered between runs, and what of it counts: zeros at the beginning of a text.
     fn remembered(
         &self,
         b: &mut Builder<'_>,
@@ -190,7 +214,9 @@ impl Scan<'_> {
         shape: &[usize],
     ) -> Result<Option<[Value; 2]>, ModelError> {
         let Some(Sequence {
-            is_first, suffix, ..
+            is_first,
+            suffix,
+            is_alone,
         }) = &self.sequence
         else {
             return Ok(None);
@@ -199,6 +225,9 @@ impl Scan<'_> {
         let state = b
             .graph
             .state(&format!("state.{}.{what}{suffix}", self.at), ty)?;
+        if *is_alone {
+            return Ok(Some([state, state]));
+        }
         let zero = b.graph.scalar(DType::F32, 0.0)?;
         let before = b.graph.where_(*is_first, zero, state)?;
         Ok(Some([state, before]))
@@ -295,7 +324,7 @@ impl Scan<'_> {
         let dt = linear(b, self.spec, Part::StatesStep, self.at, dt)?;
         let dt = self.steps(b, dt)?;
         let a = self.decay(b, &[inner, states])?;
-        let carried = self.scanned(b, &[1, inner, states])?;
+        let carried = self.remembered(b, "scan", &[1, inner, states])?;
         let before = carried.map(|[_, before]| before);
         let given = [x, dt, a, enter, leave];
         let y = b
@@ -315,7 +344,6 @@ impl Scan<'_> {
         b: &mut Builder<'_>,
         projected: Value,
         [heads, groups]: [usize; 2],
-        eps: f32,
     ) -> Result<Value, ModelError> {
         let StateSpace { inner, states, .. } = *self.of;
         let per_head = inner / heads;
@@ -336,7 +364,7 @@ impl Scan<'_> {
         let dt = b.graph.plus(dt, bias)?;
         let dt = self.steps(b, dt)?;
         let a = self.decay(b, &[heads])?;
-        let carried = self.scanned(b, &[1, heads, per_head, states])?;
+        let carried = self.remembered(b, "scan", &[1, heads, per_head, states])?;
         let before = carried.map(|[_, before]| before);
         let given = [x, dt, a, enter, leave];
         let y = b.graph.mamba2_from(given, before, carried.is_some())?;
@@ -348,31 +376,6 @@ impl Scan<'_> {
         let gate = self.rows(b, gate, &[heads, per_head])?;
         let gate = b.graph.unary(UnaryFn::Silu, gate)?;
         let y = b.graph.mul(y, gate)?;
-        let y = self.rows(b, y, &[inner])?;
-        self.normed(b, y, groups, eps)
-    }
-
-    /// The norm of each group of channels.
-    fn normed(
-        &self,
-        b: &mut Builder<'_>,
-        y: Value,
-        groups: usize,
-        eps: f32,
-    ) -> Result<Value, ModelError> {
-        let inner = self.of.inner;
-        let each = inner / groups;
-        let gain = self.vector(b, Part::StatesNorm, inner, &[groups, each])?;
-        if groups == 1 {
-            return Ok(b.graph.rms_norm(y, gain, None, eps.into())?);
-        }
-        let y = self.rows(b, y, &[groups, each])?;
-        let ones = Tensor::from_slice(&[each], &vec![1.0_f32; each]);
-        let ones = ones.map_err(|e| bytes_error("the gain of a norm", e))?;
-        let ones = b.graph.constant(ones)?;
-        let y = b.graph.rms_norm(y, ones, None, eps.into())?;
-        let gain = b.graph.reshape(gain, [groups, each])?;
-        let y = b.graph.mul(y, gain)?;
         self.rows(b, y, &[inner])
     }
 }

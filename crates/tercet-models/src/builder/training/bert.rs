@@ -182,7 +182,7 @@ impl Training {
                 BertTask::Classes { .. } => {
                     let ty = Type::new(DType::I32, [options.batch.clone()]);
                     let labels = g.input("labels", ty)?;
-                    let sums = cross_entropy(g, head, labels, terms)?;
+                    let sums = cross_entropy(g, head, labels, None, terms)?;
                     (sums, correct(g, head, labels)?)
                 }
                 BertTask::Pairs { temperature, .. } => {
@@ -301,6 +301,6 @@ fn pair_losses(
     let ones = g.expand(one, [batch.clone()])?;
     let counted = g.cum_sum(ones, 0)?;
     let own = g.sub(counted, one)?;
-    let sums = cross_entropy(g, scores, own, terms)?;
+    let sums = cross_entropy(g, scores, own, None, terms)?;
     Ok((sums, correct(g, scores, own)?))
 }

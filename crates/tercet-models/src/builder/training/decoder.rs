@@ -12,12 +12,12 @@
 //! Padding is a text of its own whose labels are ignored. Without packing there is no input `segments`: each row is one
 //! text, whose padding is at its end.
 
-use tercet::ops::AttentionMask;
+use tercet::ops::{AttentionMask, PadMode};
 use tercet::{DType, Dim, Type, Value};
 
 use super::super::decoder::check_causal;
 use super::super::decoder::layer::{
-    Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables,
+    Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables, soft_cap,
 };
 use super::super::tuned::Mode;
 use super::super::{Builder, ModelError, Weights};
@@ -25,6 +25,9 @@ use super::loss::{LossTerms, cross_entropy, not_negative};
 use super::states::with_states;
 use super::{Training, Tuning};
 use crate::config::decoder::{DecoderSpec, LayerSpec, Part};
+
+/// What the columns of logits are a multiple of where rows would begin inside of vectors: what tiles of products take.
+const WHOLE_COLUMNS: usize = 64;
 
 /// Choices of a llama training graph.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,7 +164,7 @@ impl Training {
                 }
                 _ => all,
             };
-            let [sum, count] = cross_entropy(g, logits, own, terms)?;
+            let [sum, count] = cross_entropy(g, logits, own, Some(config.vocab), terms)?;
             sums = Some(match sums {
                 None => [sum, count],
                 Some([s, c]) => [g.plus(s, sum)?, g.plus(c, count)?],
@@ -246,7 +249,7 @@ fn parts_of_logits(
     let rows = b.graph.ty(x).shape[0].known();
     let (Some(rows), 2..) = (rows, options.loss_parts) else {
         let x = norm(b, config, Part::FinalNorm, 0, x)?;
-        let logits = head(b, config, x)?;
+        let logits = whole_rows(b, config, x)?;
         return Ok(vec![match options.checkpoints {
             true => b.graph.checkpoint(logits)?,
             false => logits,
@@ -259,7 +262,34 @@ fn parts_of_logits(
         // The norm is computed again as well: two products of one value would be made one, and kept.
         let own = b.graph.checkpoint(own)?;
         let own = norm(b, config, Part::FinalNorm, 0, own)?;
-        parts.push(head(b, config, own)?);
+        parts.push(whole_rows(b, config, own)?);
     }
     Ok(parts)
+}
+
+/// Logits of normed rows, `[rows, vocab or more]`: where all weights are trained, columns of zeros make a row a whole number of vectors of 16
+/// bytes, without which products and the loss, and their gradients, go through memory element by element.
+fn whole_rows(b: &mut Builder<'_>, config: &DecoderSpec, x: Value) -> Result<Value, ModelError> {
+    let vocab = config.vocab;
+    let beyond = vocab.next_multiple_of(WHOLE_COLUMNS) - vocab;
+    let is_trained = matches!(b.mode, Mode::Full);
+    if !is_trained || vocab.is_multiple_of(8) || Part::Output.has_bias(config) {
+        return head(b, config, x);
+    }
+    let part = match config.tied_embeddings {
+        true => Part::Embedding,
+        false => Part::Output,
+    };
+    let name = part.name(config, b.weights, 0, "weight");
+    if b.is_turned(&name) {
+        return head(b, config, x);
+    }
+    let w = b.dense(&name, &Part::Output.shape(config))?;
+    let w = b
+        .graph
+        .pad(w, &[0, 0], &[beyond, 0], PadMode::Constant, 0.0)?;
+    let w = b.graph.transpose(w, &[1, 0])?;
+    let logits = b.graph.matmul(x, w)?;
+    let logits = b.times(logits, config.logit_scale)?;
+    soft_cap(b, logits, config.logit_softcap)
 }

@@ -1,6 +1,6 @@
 //! Cross-entropy of logits, in F32, over targets that are not ignored.
 
-use tercet::{DType, Graph, OpError, Value};
+use tercet::{DType, Graph, OpError, Tensor, Value};
 
 use super::super::ModelError;
 
@@ -42,26 +42,39 @@ pub(super) fn not_negative(g: &mut Graph, idx: Value) -> Result<Value, OpError> 
     g.where_(negative, beyond, idx)
 }
 
-/// The sum of losses and the number of targets, both F32 `[]`, of `logits [n, classes]`, F32, and `labels [n]`, I32.
+/// The sum of losses and the number of targets, both F32 `[]`, of `logits [n, classes or more]`, F32, and `labels [n]`, I32.
+/// Without `classes` every column is one.
 ///
 /// The greatest logit of a row is taken from it first, so that no exponential overflows. A label that is neither
-/// [`IGNORED`] nor a class ends the run.
+/// [`IGNORED`] nor a class ends the run. Columns behind the classes make rows whole words, and count for nothing.
 pub(super) fn cross_entropy(
     g: &mut Graph,
     logits: Value,
     labels: Value,
+    classes: Option<usize>,
     terms: LossTerms,
 ) -> Result<[Value; 2], OpError> {
+    let columns = g.ty(logits).shape[1].known();
+    let classes = classes.or(columns).unwrap_or(0);
+    let beyond = columns.map_or(0, |n| n.saturating_sub(classes));
     let ignored = g.scalar(DType::I32, f64::from(IGNORED))?;
     let counts = g.not_equal(labels, ignored)?;
     let zero = g.scalar(DType::I32, 0.0)?;
     let class = g.where_(counts, labels, zero)?;
-    let class = not_negative(g, class)?;
+    let mut class = not_negative(g, class)?;
+    let mut scores = logits;
+    if beyond > 0 {
+        let last = g.scalar(DType::I32, classes as f64 - 1.0)?;
+        let none = g.scalar(DType::I32, f64::from(i32::MAX))?;
+        let is_none = g.lt(last, class)?;
+        class = g.where_(is_none, none, class)?;
+        scores = without(g, logits, beyond)?;
+    }
     let class = g.unsqueeze(class, 1)?;
 
-    let most = g.reduce_max(logits, &[1], true)?;
+    let most = g.reduce_max(scores, &[1], true)?;
     let most = g.stop_gradient(most)?;
-    let shifted = g.sub(logits, most)?;
+    let shifted = g.sub(scores, most)?;
     let sum = g.exp(shifted)?;
     let sum = g.reduce_sum(sum, &[1], true)?;
     let log_sum = g.ln(sum)?;
@@ -69,7 +82,11 @@ pub(super) fn cross_entropy(
     let own = g.sub(own, most)?;
     let mut losses = g.sub(log_sum, own)?;
     if terms.smoothing != 0.0 {
-        let mean = g.reduce_mean(shifted, &[1], true)?;
+        let of_classes = match beyond {
+            0 => shifted,
+            _ => g.narrow(shifted, 1, 0, classes)?,
+        };
+        let mean = g.reduce_mean(of_classes, &[1], true)?;
         let spread = g.sub(log_sum, mean)?;
         let losses_part = times(g, losses, 1.0 - terms.smoothing)?;
         let spread = times(g, spread, terms.smoothing)?;
@@ -90,6 +107,17 @@ pub(super) fn cross_entropy(
     let counts = g.cast(counts, DType::F32)?;
     let count = g.reduce_sum(counts, &[0], false)?;
     Ok([loss_sum, count])
+}
+
+/// `logits` with minus infinity in the last `beyond` columns.
+fn without(g: &mut Graph, logits: Value, beyond: usize) -> Result<Value, OpError> {
+    let columns = g.ty(logits).shape[1].known().unwrap_or(0);
+    let mut mask = vec![0.0_f32; columns];
+    mask[columns - beyond..].fill(f32::NEG_INFINITY);
+    let mask = Tensor::from_slice(&[1, columns], &mask);
+    let mask = mask.expect("invariant: as many numbers as columns");
+    let mask = g.constant(mask)?;
+    g.plus(logits, mask)
 }
 
 /// How many rows of `logits [n, classes]` are greatest at their label, F32 `[]`; ignored ones never are.

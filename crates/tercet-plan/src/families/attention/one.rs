@@ -15,6 +15,8 @@ const BLOCK: usize = 128;
 const MOST_SPLITS: usize = 16;
 /// Shared memory that a query head takes at most.
 const ROW_BYTES: u32 = 11 << 10;
+/// Registers of an invocation beside those of the values that it asked for. An estimate.
+const OTHER_REGISTERS: u32 = 32;
 /// The most elements of a query and of a value.
 const MOST_DIM: usize = 128;
 
@@ -44,10 +46,13 @@ pub(super) fn is_bare(p: &AttentionProblem<'_>) -> bool {
 
 /// Query heads of one key head that share a workgroup.
 fn rows(e: &Emit<'_>, p: &AttentionProblem<'_>) -> usize {
+    let chunk = 16 / p.dtype.size_bytes();
+    let registers = OTHER_REGISTERS + (BLOCK * p.value_dim / chunk / 256 * 4) as u32;
     let fits = |rows: &usize| {
         let n = *rows as u32;
         p.group().is_multiple_of(*rows)
             && 256 * n <= e.caps.max_workgroup
+            && 256 * n <= e.caps.device.unit_invocations(registers)
             && ROW_BYTES * n <= e.caps.workgroup_bytes
     };
     [4, 2].into_iter().find(fits).unwrap_or(1)

@@ -2,10 +2,10 @@
 //! the appends of key and value to their caches.
 
 use tercet_ir::ops::MaskKind;
-use tercet_ir::{CompileError, Dim};
+use tercet_ir::{CompileError, DType, Dim};
 
 use super::{AttentionProblem, one};
-use crate::emit::{Emit, View};
+use crate::emit::{Emit, Home, View};
 use crate::families::portable;
 use crate::families::rope::append::Append;
 use crate::kernel::{Access, Kernel};
@@ -56,6 +56,8 @@ pub(super) static TOKEN: Kernel<TokenParams> = Kernel::wgsl(
         Access::Write,
         Access::Write,
         Access::Write,
+        Access::Write,
+        Access::Write,
         Access::Read,
     ],
     &[
@@ -69,11 +71,46 @@ pub(super) static TOKEN: Kernel<TokenParams> = Kernel::wgsl(
         "HEAD_STEP",
         "AXIS",
         "WINDOWED",
+        "SPLITS",
+        "ALONE",
     ],
 );
 
+/// Workgroups of a query head at most: the last of them puts their sums together.
+const MOST_SPLITS: usize = 16;
+
+/// Keys that a workgroup takes at a time. As in the shader.
+fn block(p: &AttentionProblem<'_>) -> usize {
+    let chunk = 16 / p.dtype.size_bytes();
+    let own = p.head_dim / chunk / 8;
+    32 * if own > 2 { 2 } else { 4 }
+}
+
+/// Workgroups of a query head: enough for all units where these can wait for each other's memory.
+fn splits(e: &Emit<'_>, p: &AttentionProblem<'_>) -> Result<usize, CompileError> {
+    if !e.caps.ordered_storage {
+        return Ok(1);
+    }
+    let blocks = e.bound(p.keys)?.div_ceil(block(p));
+    if blocks <= e.caps.device.rates.attention.token_blocks as usize {
+        return Ok(1);
+    }
+    let wanted = (2 * e.caps.device.units_at_most()).div_ceil(p.op.q_heads);
+    Ok(wanted.min(blocks).clamp(1, MOST_SPLITS))
+}
+
+/// True if its keys are few enough for it: each of several workgroups takes some of them, or one all.
+fn is_short(e: &Emit<'_>, p: &AttentionProblem<'_>) -> Result<bool, CompileError> {
+    if splits(e, p)? == 1 {
+        return Ok(one::ranges(e, p)?[1] == 1);
+    }
+    let row = (p.head_dim + p.value_dim) * p.dtype.size_bytes();
+    let bytes = e.bound(p.keys)?.saturating_mul(row * p.op.q_heads);
+    Ok(bytes <= e.caps.device.rates.attention.token_bytes)
+}
+
 /// True if the kernel takes such operands in place of what `append` and `attention_one` do: of one sequence, whose
-/// keys one workgroup takes.
+/// keys are not too many.
 pub(super) fn takes(
     e: &Emit<'_>,
     p: &AttentionProblem<'_>,
@@ -98,11 +135,20 @@ pub(super) fn takes(
         && e.caps.max_storage_buffers as usize >= TOKEN.def.args.len()
         && e.caps.workgroup_bytes >= bytes
         && e.caps.max_workgroup >= 256
-        && one::ranges(e, p)?[1] == 1)
+        && is_short(e, p)?)
 }
 
 /// Emits the kernel.
-pub(super) fn emit(e: &mut Emit<'_>, p: &AttentionProblem<'_>, y: &View, append: &Append) {
+///
+/// # Errors
+/// Those of [`Emit::temp`] and [`Emit::place`].
+pub(super) fn emit(
+    e: &mut Emit<'_>,
+    p: &AttentionProblem<'_>,
+    y: &View,
+    append: &Append,
+) -> Result<(), CompileError> {
+    let splits = splits(e, p)?;
     let seq = p.op.layout.seq_axis();
     let known = |dim: &Dim| dim.known().unwrap_or(0);
     let state = &append.cache;
@@ -135,14 +181,39 @@ pub(super) fn emit(e: &mut Emit<'_>, p: &AttentionProblem<'_>, y: &View, append:
     let mut consts = append.consts.to_vec();
     let sizes = [p.group(), p.op.kv_heads, key_step, head_step, seq];
     consts.extend(sizes.map(|n| n as u32));
-    consts.push(u32::from(is_windowed));
+    consts.extend([
+        u32::from(is_windowed),
+        splits as u32,
+        e.caps.device.rates.attention.token_blocks,
+    ]);
+    // Nothing is written there by one workgroup.
+    let (sums, heads) = match splits {
+        1 => (1, 1),
+        _ => (p.op.q_heads * splits * (head + 2), p.op.q_heads),
+    };
+    let partial = e.temp(DType::U32, &[sums.into()])?;
+    let counts = e.place(DType::U32, &[heads.into()], Home::Counters)?;
     let [x, k, v, cos, sin, starts, _, keys, values] = append.args;
     let lens = p.slots[4];
-    let args = [x, k, v, cos, sin, starts, lens, keys, values, y.slot];
+    let args = [
+        x,
+        k,
+        v,
+        cos,
+        sin,
+        starts,
+        lens,
+        keys,
+        values,
+        y.slot,
+        partial.slot,
+        counts.slot,
+    ];
     // No query, no group.
     let groups = e
         .tape()
-        .mul(p.block.queries, Num::Const(p.op.q_heads as i64));
+        .mul(p.block.queries, Num::Const((p.op.q_heads * splits) as i64));
     let grid = e.flat_grid(groups);
     e.dispatch_guarded(&TOKEN, &consts, &args, &params, grid);
+    Ok(())
 }

@@ -61,8 +61,7 @@ pub(super) fn emit(
         let most = bounds.get(arm).map(|most| bound.min(*most as usize));
         if let Some(append) = &token {
             if most.is_some_and(|most| most <= 1) {
-                token::emit(e, p, y, append);
-                return Ok(());
+                return token::emit(e, p, y, append);
             }
             append.emit(e);
         }
