@@ -207,6 +207,44 @@ fn gradients_agree_with_differences() {
     }
 }
 
+/// A vocabulary of odd length: where all weights are trained its logits have columns that do not count.
+#[test]
+fn columns_that_make_rows_whole_do_not_count() {
+    let rows = small_rows();
+    for tied in [false, true] {
+        let (mut config, weights) = small(tied);
+        (config.output_bias, config.vocab) = (false, 41);
+        let of = |tuning: Tuning, altered: bool| {
+            let mut options = DecoderTrainingOptions::new(rows.shape[0], rows.shape[1], tuning);
+            if altered {
+                (options.checkpoints, options.loss_parts) = (true, 3);
+                (options.label_smoothing, options.z_loss) = (0.05, 1e-3);
+            }
+            Training::decoder(&config, &weights, &options).unwrap()
+        };
+        for altered in [false, true] {
+            // Adapters that are still zeros change nothing, and leave the head as it is.
+            let plain = losses(&of(lora(), altered), &rows);
+            let mut own = of(Tuning::Full, altered);
+            let found = losses(&own, &rows);
+            for (a, b) in plain.into_iter().zip(found) {
+                assert!(near(a.into(), b.into(), 1e-6), "{plain:?}, {found:?}");
+            }
+            let mut exe = own.compile(&Device::cpu(), &CompileOptions::new()).unwrap();
+            for label in [41, 63, 64, -1] {
+                let mut bad = small_rows();
+                bad.labels[2] = label;
+                let error = try_losses(&mut *exe, &bad).expect_err("no such class");
+                assert!(error.contains("Index {"), "{label}: {error}");
+            }
+            stir(&mut own);
+            let tensors = rows.tensors();
+            let inputs: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (*n, t)).collect();
+            agree_with_differences("41 tokens", &mut own, &inputs, |_| false);
+        }
+    }
+}
+
 #[test]
 fn steps_along_the_gradient_lower_the_loss() {
     for (file, tuning, dtype, rate) in [
