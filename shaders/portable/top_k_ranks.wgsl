@@ -1,7 +1,9 @@
 // The first `k` elements of each row of at most 256 words, in order, and their indices; ties by index. `shape` and `strides`
 // are those of the RANK axes of rows. LANES invocations, a power of two and 8 at least, have a row, one element each: it goes where the
-// number of those before it says. Elements that neighbour along the axis are `inner` apart in the results.
-// uses prelude.wgsl: flat_group
+// number of those before it says. Elements that neighbour along the axis are `inner` apart in the results. With SOFTMAX
+// the elements are those of the softmax of each row, which is F32.
+// uses prelude.wgsl: flat_group, nan
+// uses softmax_value.wgsl: Row, part_of, value_of
 // uses top_k_key.wgsl: key_of
 // uses top_k_place.wgsl: place_of
 
@@ -22,6 +24,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> indices: array<u32>;
 
 override LANES: u32 = 128u;
+override SOFTMAX: u32 = 0u;
 
 const WORKGROUP: u32 = 256u;
 
@@ -29,6 +32,44 @@ const EACH: u32 = 8u;
 
 var<workgroup> keys: array<u32, WORKGROUP>;
 var<private> others: array<u32, EACH>;
+
+// The bits of an element of the softmax of the row that begins at `first` in `keys`; each invocation goes over all of the
+// row, so that all come to the same.
+fn softmax_of(word: u32, is_some: bool, local: u32, first: u32) -> u32 {
+    let below = 0xff800000u;
+    keys[local] = select(below, word, is_some);
+    workgroupBarrier();
+    var greatest = bitcast<f32>(below);
+    var is_nan = false;
+    for (var i = 0u; i < LANES; i += EACH) {
+        for (var j = 0u; j < EACH; j += 1u) {
+            others[j] = keys[first + i + j];
+        }
+        for (var j = 0u; j < EACH; j += 1u) {
+            let odd = (others[j] & 0x7fffffffu) > 0x7f800000u;
+            is_nan = is_nan || odd;
+            greatest = max(greatest, bitcast<f32>(select(others[j], below, odd)));
+        }
+    }
+    if is_nan {
+        greatest = nan();
+    }
+    let part = part_of(bitcast<f32>(word), greatest);
+    workgroupBarrier();
+    keys[local] = select(0u, bitcast<u32>(part), is_some);
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var i = 0u; i < LANES; i += EACH) {
+        for (var j = 0u; j < EACH; j += 1u) {
+            others[j] = keys[first + i + j];
+        }
+        for (var j = 0u; j < EACH; j += 1u) {
+            sum += bitcast<f32>(others[j]);
+        }
+    }
+    workgroupBarrier();
+    return bitcast<u32>(value_of(part, Row(greatest, 1.0 / sum)));
+}
 
 @compute @workgroup_size(256)
 fn main(
@@ -43,6 +84,12 @@ fn main(
     var key = 0u;
     if is_some {
         word = x[place_of(row) + own * p.along];
+    }
+    let first = local - own;
+    if SOFTMAX == 1u {
+        word = softmax_of(word, is_some, local, first);
+    }
+    if is_some {
         key = key_of(word, 0u);
     }
     // Places beyond the row come after everything.
@@ -51,7 +98,6 @@ fn main(
     if !is_some {
         return;
     }
-    let first = local - own;
     var rank = 0u;
     for (var i = 0u; i < LANES; i += EACH) {
         // At once, so that nobody waits for each.

@@ -9,7 +9,7 @@ use tercet_ir::{CompileError, Graph, Node, NodeId, Op, OpKind, Port, Type, Value
 use crate::emit::{Emit, Home, UpdatedSlots, View, all_known};
 use crate::families::map::{columns, row_wise};
 use crate::families::rope::append::Append;
-use crate::families::{Family, attention, find, matmul, rope};
+use crate::families::{Family, attention, find, matmul, rope, top_k};
 use crate::fusions::{Fusions, Group, KvAppend, Narrow, RowWise};
 use crate::joined::Joined;
 use crate::plan::{Borders, place};
@@ -222,6 +222,9 @@ fn lower_group(
             e.results_of(into, |e| rope::lower_update(e, graph.node(*rope), node))
         }
         Group::KvAppend(group) => lower_append(e, node, group),
+        Group::Choice { softmax } => {
+            e.results_of(into, |e| top_k::lower_choice(e, graph.node(*softmax), node))
+        }
         Group::RowWise(group) => lower_rows(e, group),
         Group::Widened(group) => {
             let [a, b] = &group.operands;

@@ -228,6 +228,27 @@ fn extremes() {
     );
 }
 
+/// The greatest elements of softmaxes, as routers choose experts.
+fn choices() {
+    // Where probabilities are all but equal their order is anybody's.
+    for (fill, is_apart) in [(Fill::Normal, true), (Fill::Special, false)] {
+        along_every_axis(
+            &[DType::F32],
+            move |c, x, axis| {
+                let len = c.graph.ty(x).shape[axis].known().expect("a size");
+                let y = c.graph.softmax(x, axis)?;
+                let top = c.graph.top_k(y, len.min(5), axis, true)?;
+                c.output(top)?;
+                match is_apart && len <= 256 {
+                    true => c.output(top.port(1)),
+                    false => Ok(()),
+                }
+            },
+            &fill,
+        );
+    }
+}
+
 fn copies_of_views() {
     let mut wrong = Vec::new();
     let all: Vec<DType> = NUMBERS.iter().copied().chain([DType::Bool]).collect();
@@ -409,6 +430,7 @@ pub(super) fn tests() -> Vec<Test> {
         ),
         Test::asserting("rows/scans", scans),
         Test::asserting("rows/extremes", extremes),
+        Test::asserting("rows/choices", choices),
         Test::asserting("rows/copies_of_views", copies_of_views),
         Test::asserting(
             "rows/sums_and_products_of_any_magnitude",

@@ -44,7 +44,7 @@ mod splat;
 mod state_scan;
 mod sums;
 mod tiles;
-mod top_k;
+pub(crate) mod top_k;
 mod trilu;
 mod words;
 

@@ -78,9 +78,15 @@ static KEYS: Kernel<KeysParams> = Kernel::wgsl(
 
 static RANKS: Kernel<RanksParams> = Kernel::wgsl(
     "top_k_ranks",
-    &[PRELUDE, KEY, PLACE, portable!("top_k_ranks.wgsl")],
+    &[
+        PRELUDE,
+        KEY,
+        PLACE,
+        portable!("softmax_value.wgsl"),
+        portable!("top_k_ranks.wgsl"),
+    ],
     &[Access::Read, Access::Write, Access::Write],
-    &["DTYPE", "LARGEST", "NAN", "RANK", "LANES"],
+    &["DTYPE", "LARGEST", "NAN", "RANK", "LOG", "LANES", "SOFTMAX"],
 );
 
 static BLOCK: Kernel<BlockParams> = Kernel::wgsl(
@@ -364,8 +370,28 @@ fn sort(e: &mut Emit<'_>, pairs: Pairs) -> Result<Ordered, CompileError> {
     })
 }
 
+/// Whether elements of rows of this length count those before them.
+pub(crate) fn is_short(len: usize) -> bool {
+    len <= SHORT
+}
+
+/// The first elements in order of a softmax of F32 rows that are short, which is made on the way.
+pub(crate) fn lower_choice(
+    e: &mut Emit<'_>,
+    softmax: &Node,
+    node: &Node,
+) -> Result<(), CompileError> {
+    let x = e.view(softmax.inputs[0]);
+    lower_of(e, node, &x, true)
+}
+
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let x = e.view(node.inputs[0]);
+    lower_of(e, node, &x, false)
+}
+
+/// The first elements of `x`, or of its softmax.
+fn lower_of(e: &mut Emit<'_>, node: &Node, x: &View, of_softmax: bool) -> Result<(), CompileError> {
     match &node.op {
         Op::TopK(op) => {
             let (k, along) = (Num::Const(op.k as i64), e.num(&x.layout.shape()[op.axis]));
@@ -379,7 +405,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
                 is_largest: op.largest,
                 nan: NanPlace::First,
             };
-            take(e, &x, op.axis, needed, extreme)
+            take(e, x, op.axis, needed, extreme, of_softmax)
         }
         Op::Sort(op) => {
             let along = x.layout.shape()[op.axis].clone();
@@ -394,19 +420,20 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
                     false => NanPlace::Last,
                 },
             };
-            take(e, &x, op.axis, needed, extreme)
+            take(e, x, op.axis, needed, extreme, of_softmax)
         }
         _ => unreachable!("invariant: a family lowers its own operators"),
     }
 }
 
-/// The values and indices of the first elements of each row.
+/// The values and indices of the first elements of each row, or of its softmax where that is short and of F32.
 fn take(
     e: &mut Emit<'_>,
     x: &View,
     axis: usize,
     needed: Needed,
     extreme: Extreme,
+    of_softmax: bool,
 ) -> Result<(), CompileError> {
     let shape: &[Dim] = x.layout.shape();
     let (values, indices) = (e.result(0)?, e.result(1)?);
@@ -416,7 +443,7 @@ fn take(
     let strides = e.strides(x);
     let sizes = others(&e.sizes(shape), axis);
     let len_bound = e.bound(&shape[axis])?;
-    if len_bound <= SHORT && x.dtype.size_bytes() == 4 {
+    if is_short(len_bound) && x.dtype.size_bytes() == 4 {
         let rows = product(e, &sizes);
         let params = RanksParams {
             shape: eight(&sizes),
@@ -430,7 +457,8 @@ fn take(
         };
         let lanes = len_bound.next_power_of_two().max(LEAST_LANES) as u32;
         let [dtype, is_largest, nan] = extreme.consts(x.dtype);
-        let consts = [dtype, is_largest, nan, sizes.len() as u32, lanes];
+        let rank = sizes.len() as u32;
+        let consts = [dtype, is_largest, nan, rank, 0, lanes, of_softmax.into()];
         let groups = e.tape().ceil_div(rows, SHORT as u32 / lanes);
         let grid = e.flat_grid(groups);
         let args = [x.slot, values.slot, indices.slot];

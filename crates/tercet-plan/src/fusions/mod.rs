@@ -8,10 +8,11 @@
 //! deferred node stands after its group, and no deferred node reads memory that is overwritten before it is emitted
 //! (`dataflow.rs`), so order within the program stays that of the graph's dependencies.
 //!
-//! Next: `product.rs` for norms, gates and sums around matrix products, `kv_append.rs` for what stands before attention,
+//! Next: `product.rs` for norms, gates and sums around matrix products, `kv_append.rs` for what stands before attention, `choice.rs` for routers,
 //! `row_wise.rs` for reductions along rows and the elementwise work around them, `columns.rs` for sums over columns,
 //! `widened.rs` for products of operands that were widened.
 
+mod choice;
 mod columns;
 mod dataflow;
 mod kv_append;
@@ -41,6 +42,8 @@ pub(crate) enum Group {
     RopeUpdate { rope: NodeId },
     /// What stands before attention over a KV cache, and that attention.
     KvAppend(KvAppend),
+    /// The greatest elements of a softmax.
+    Choice { softmax: NodeId },
     /// Reductions along rows with the elementwise work before, between and after them.
     RowWise(RowWise),
     /// Sums over leading axes with the elementwise work before them.
@@ -68,6 +71,7 @@ impl Fusions {
         product::find(&flow, &mut found);
         kv_append::find(&flow, caps, &mut found);
         widened::find(&mut flow, caps, &mut found);
+        choice::find(&flow, &mut found);
         row_wise::find(&flow, caps, &mut found);
         columns::find(&mut flow, caps, &mut found);
         found

@@ -139,6 +139,30 @@ fn a_rotation_that_only_a_cache_reads_is_written_there() {
     assert_eq!(kernels(true), ["rope", "dynamic_update"]);
 }
 
+/// The experts that a router chooses for each row, whose scores something else may read.
+fn router(is_read: bool) -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let x = Type::new(DType::F32, [Dim::sym("s"), Dim::Known(128)]);
+    let x = g.input("x", x)?;
+    let scores = g.softmax(x, 1)?;
+    let top = g.top_k(scores, 8, 1, true)?;
+    g.output("weights", top)?;
+    g.output("experts", top.port(1))?;
+    if is_read {
+        g.output("scores", scores)?;
+    }
+    Ok(g)
+}
+
+#[test]
+fn scores_that_only_a_choice_reads_are_made_by_it() {
+    let program = planned(&router(false).expect("a graph"));
+    assert_eq!(played(&program, 1), ["top_k_ranks"], "{program}");
+    let program = planned(&router(true).expect("a graph"));
+    let both = ["softmax_vectors", "top_k_ranks"];
+    assert_eq!(played(&program, 1), both, "{program}");
+}
+
 /// `x + f(norm(x) gate) * (norm(x) up) down`, where the norm may have another reader.
 fn feed_forward(is_read: bool) -> Result<Graph, OpError> {
     let mut g = Graph::new();
