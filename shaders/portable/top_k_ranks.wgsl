@@ -1,7 +1,7 @@
 // The first `k` elements of each row of at most 256 words, in order, and their indices; ties by index. `shape` and `strides`
 // are those of the RANK axes of rows. LANES invocations, a power of two and 8 at least, have a row, one element each: it goes where the
 // number of those before it says. Elements that neighbour along the axis are `inner` apart in the results. With SOFTMAX
-// the elements are those of the softmax of each row, which is F32.
+// the elements are those of the softmax of each row, which is F32; with SHARES the results are divided by their sum.
 // uses prelude.wgsl: flat_group, nan
 // uses softmax_value.wgsl: Row, part_of, value_of
 // uses top_k_key.wgsl: key_of
@@ -25,6 +25,7 @@ struct Params {
 
 override LANES: u32 = 128u;
 override SOFTMAX: u32 = 0u;
+override SHARES: u32 = 0u;
 
 const WORKGROUP: u32 = 256u;
 
@@ -71,6 +72,22 @@ fn softmax_of(word: u32, is_some: bool, local: u32, first: u32) -> u32 {
     return bitcast<u32>(value_of(part, Row(greatest, 1.0 / sum)));
 }
 
+// How many elements of the row that begins at `first` in `keys` come before this one.
+fn rank_of(key: u32, own: u32, first: u32) -> u32 {
+    var rank = 0u;
+    for (var i = 0u; i < LANES; i += EACH) {
+        // At once, so that nobody waits for each.
+        for (var j = 0u; j < EACH; j += 1u) {
+            others[j] = keys[first + i + j];
+        }
+        for (var j = 0u; j < EACH; j += 1u) {
+            let is_before = others[j] < key || (others[j] == key && i + j < own);
+            rank += select(0u, 1u, is_before);
+        }
+    }
+    return rank;
+}
+
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -95,19 +112,21 @@ fn main(
     // Places beyond the row come after everything.
     keys[local] = select(0xffffffffu, key, is_some);
     workgroupBarrier();
-    if !is_some {
-        return;
+    var rank = p.k;
+    if is_some {
+        rank = rank_of(key, own, first);
     }
-    var rank = 0u;
-    for (var i = 0u; i < LANES; i += EACH) {
-        // At once, so that nobody waits for each.
-        for (var j = 0u; j < EACH; j += 1u) {
-            others[j] = keys[first + i + j];
+    if SHARES == 1u {
+        workgroupBarrier();
+        if rank < p.k {
+            keys[first + rank] = word;
         }
-        for (var j = 0u; j < EACH; j += 1u) {
-            let is_before = others[j] < key || (others[j] == key && i + j < own);
-            rank += select(0u, 1u, is_before);
+        workgroupBarrier();
+        var sum = 0.0;
+        for (var i = 0u; i < p.k; i += 1u) {
+            sum += bitcast<f32>(keys[first + i]);
         }
+        word = bitcast<u32>(bitcast<f32>(word) / sum);
     }
     if rank < p.k {
         let to = (row / p.inner * p.k + rank) * p.inner + row % p.inner;

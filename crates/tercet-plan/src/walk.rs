@@ -10,7 +10,7 @@ use crate::emit::{Emit, Home, UpdatedSlots, View, all_known};
 use crate::families::map::{columns, row_wise};
 use crate::families::rope::append::Append;
 use crate::families::{Family, attention, find, matmul, rope, top_k};
-use crate::fusions::{Fusions, Group, KvAppend, Narrow, RowWise};
+use crate::fusions::{Choice, Fusions, Group, KvAppend, Narrow, RowWise};
 use crate::joined::Joined;
 use crate::plan::{Borders, place};
 use crate::program::{Buffer, Io, SizeRule, SlotId};
@@ -222,9 +222,7 @@ fn lower_group(
             e.results_of(into, |e| rope::lower_update(e, graph.node(*rope), node))
         }
         Group::KvAppend(group) => lower_append(e, node, group),
-        Group::Choice { softmax } => {
-            e.results_of(into, |e| top_k::lower_choice(e, graph.node(*softmax), node))
-        }
+        Group::Choice(choice) => lower_choice(e, choice),
         Group::RowWise(group) => lower_rows(e, group),
         Group::Widened(group) => {
             let [a, b] = &group.operands;
@@ -281,6 +279,27 @@ fn lower_rows(e: &mut Emit<'_>, group: &RowWise) -> Result<Vec<View>, CompileErr
         };
         e.set_places(id, places);
     }
+    e.move_to(last);
+    Ok(e.places(last))
+}
+
+/// Lowers a choice as one kernel.
+fn lower_choice(e: &mut Emit<'_>, choice: &Choice) -> Result<Vec<View>, CompileError> {
+    let last = e.cursor.at;
+    e.move_to(choice.top_k);
+    let of = [choice.softmax.is_some(), choice.shares.is_some()];
+    let node = e.graph.node(choice.top_k);
+    let from = choice.softmax.map_or(node, |id| e.graph.node(id));
+    let x = e.view(from.inputs[0]);
+    let places = e.results_of(UpdatedSlots::new(), |e| {
+        top_k::lower_choice(e, node, &x, of)
+    })?;
+    if let Some([sum, div]) = choice.shares {
+        let unread = nowhere(e, &e.graph.node(sum).outputs[0])?;
+        e.set_places(sum, vec![unread]);
+        e.set_places(div, vec![places[0].clone()]);
+    }
+    e.set_places(choice.top_k, places);
     e.move_to(last);
     Ok(e.places(last))
 }

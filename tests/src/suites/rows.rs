@@ -238,7 +238,9 @@ fn choices() {
                 let len = c.graph.ty(x).shape[axis].known().expect("a size");
                 let y = c.graph.softmax(x, axis)?;
                 let top = c.graph.top_k(y, len.min(5), axis, true)?;
-                c.output(top)?;
+                let sum = c.graph.reduce_sum(top, &[axis], true)?;
+                let shares = c.graph.div(top, sum)?;
+                c.output(shares)?;
                 match is_apart && len <= 256 {
                     true => c.output(top.port(1)),
                     false => Ok(()),

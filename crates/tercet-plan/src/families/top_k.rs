@@ -86,7 +86,9 @@ static RANKS: Kernel<RanksParams> = Kernel::wgsl(
         portable!("top_k_ranks.wgsl"),
     ],
     &[Access::Read, Access::Write, Access::Write],
-    &["DTYPE", "LARGEST", "NAN", "RANK", "LOG", "LANES", "SOFTMAX"],
+    &[
+        "DTYPE", "LARGEST", "NAN", "RANK", "LOG", "LANES", "SOFTMAX", "SHARES",
+    ],
 );
 
 static BLOCK: Kernel<BlockParams> = Kernel::wgsl(
@@ -375,23 +377,23 @@ pub(crate) fn is_short(len: usize) -> bool {
     len <= SHORT
 }
 
-/// The first elements in order of a softmax of F32 rows that are short, which is made on the way.
+/// The first elements in order of short F32 rows `x`: of their softmax, and as shares of their sum, if `of` says so.
 pub(crate) fn lower_choice(
     e: &mut Emit<'_>,
-    softmax: &Node,
     node: &Node,
+    x: &View,
+    of: [bool; 2],
 ) -> Result<(), CompileError> {
-    let x = e.view(softmax.inputs[0]);
-    lower_of(e, node, &x, true)
+    lower_of(e, node, x, of)
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let x = e.view(node.inputs[0]);
-    lower_of(e, node, &x, false)
+    lower_of(e, node, &x, [false; 2])
 }
 
-/// The first elements of `x`, or of its softmax.
-fn lower_of(e: &mut Emit<'_>, node: &Node, x: &View, of_softmax: bool) -> Result<(), CompileError> {
+/// The first elements of `x`, or what [`lower_choice`] makes of them.
+fn lower_of(e: &mut Emit<'_>, node: &Node, x: &View, of: [bool; 2]) -> Result<(), CompileError> {
     match &node.op {
         Op::TopK(op) => {
             let (k, along) = (Num::Const(op.k as i64), e.num(&x.layout.shape()[op.axis]));
@@ -405,7 +407,7 @@ fn lower_of(e: &mut Emit<'_>, node: &Node, x: &View, of_softmax: bool) -> Result
                 is_largest: op.largest,
                 nan: NanPlace::First,
             };
-            take(e, x, op.axis, needed, extreme, of_softmax)
+            take(e, x, op.axis, needed, extreme, of)
         }
         Op::Sort(op) => {
             let along = x.layout.shape()[op.axis].clone();
@@ -420,20 +422,20 @@ fn lower_of(e: &mut Emit<'_>, node: &Node, x: &View, of_softmax: bool) -> Result
                     false => NanPlace::Last,
                 },
             };
-            take(e, x, op.axis, needed, extreme, of_softmax)
+            take(e, x, op.axis, needed, extreme, of)
         }
         _ => unreachable!("invariant: a family lowers its own operators"),
     }
 }
 
-/// The values and indices of the first elements of each row, or of its softmax where that is short and of F32.
+/// The values and indices of the first elements of each row; [`lower_choice`] has `of`, which short rows of F32 know alone.
 fn take(
     e: &mut Emit<'_>,
     x: &View,
     axis: usize,
     needed: Needed,
     extreme: Extreme,
-    of_softmax: bool,
+    of: [bool; 2],
 ) -> Result<(), CompileError> {
     let shape: &[Dim] = x.layout.shape();
     let (values, indices) = (e.result(0)?, e.result(1)?);
@@ -458,7 +460,8 @@ fn take(
         let lanes = len_bound.next_power_of_two().max(LEAST_LANES) as u32;
         let [dtype, is_largest, nan] = extreme.consts(x.dtype);
         let rank = sizes.len() as u32;
-        let consts = [dtype, is_largest, nan, rank, 0, lanes, of_softmax.into()];
+        let [of_softmax, shares] = of.map(u32::from);
+        let consts = [dtype, is_largest, nan, rank, 0, lanes, of_softmax, shares];
         let groups = e.tape().ceil_div(rows, SHORT as u32 / lanes);
         let grid = e.flat_grid(groups);
         let args = [x.slot, values.slot, indices.slot];

@@ -1,37 +1,91 @@
-//! The greatest elements of a softmax, as routers of experts choose: the kernel that ranks short rows makes it on its way.
+//! What routers of experts do: the greatest elements of a softmax, and their shares of their sum. The kernel that ranks short
+//! rows makes both on its way.
 
-use tercet_ir::ops::Op;
-use tercet_ir::{DType, NodeId};
+use tercet_ir::ops::{Op, ReduceFn};
+use tercet_ir::scalar::BinaryFn;
+use tercet_ir::{DType, NodeId, Value};
 
 use super::dataflow::{Dataflow, first};
 use super::{Fusions, Group};
 use crate::families::top_k;
 
-/// Finds softmaxes of which only the first elements in order are read.
+/// The first elements of rows in order, with what stands before and after.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    /// What makes the rows.
+    pub(crate) softmax: Option<NodeId>,
+    pub(crate) top_k: NodeId,
+    /// The sum of the elements, and what divides them by it.
+    pub(crate) shares: Option<[NodeId; 2]>,
+}
+
+/// Finds choices of short rows of F32.
 pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
         let Op::TopK(op) = &node.op else {
             continue;
         };
-        let of = node.inputs[0];
-        let Op::Softmax(softmax) = &flow.graph.node(of.node).op else {
-            continue;
-        };
-        let ty = flow.graph.ty(of);
+        let ty = flow.graph.ty(node.inputs[0]);
         let is_short = ty.shape[op.axis].known().is_some_and(top_k::is_short);
-        let takes = softmax.axis == op.axis && ty.dtype == DType::F32 && is_short && op.k > 0;
-        if takes && may_wait(flow, of.node, id) && !found.has(of.node) && !found.has(id) {
-            found.deferred.insert(of.node);
-            let group = Group::Choice { softmax: of.node };
-            found.groups.insert(id, group);
+        if ty.dtype != DType::F32 || !is_short || op.k == 0 || flow.is_constant(id) || found.has(id)
+        {
+            continue;
+        }
+        let shares = shares(flow, id, op.axis).filter(|nodes| !nodes.iter().any(|n| found.has(*n)));
+        let last = shares.map_or(id, |[_, div]| div);
+        let softmax = softmax(flow, id, op.axis, last).filter(|n| !found.has(*n));
+        let stays = softmax.is_some() || flow.stay_until(&node.inputs, last);
+        let choice = Choice {
+            softmax,
+            top_k: id,
+            shares,
+        };
+        let some = softmax.is_some() || shares.is_some();
+        if some && stays {
+            let all = softmax
+                .into_iter()
+                .chain([id])
+                .chain(shares.into_iter().flatten());
+            found.deferred.extend(all.filter(|n| *n != last));
+            found.groups.insert(last, Group::Choice(choice));
         }
     }
 }
 
-/// True if only `last` reads the node, which then finds what the node reads as it was.
-fn may_wait(flow: &Dataflow<'_>, node: NodeId, last: NodeId) -> bool {
-    let inputs = &flow.graph.node(node).inputs;
-    flow.is_only_reader(last, first(node))
-        && !flow.is_constant(node)
-        && flow.stay_until(inputs, last)
+/// The softmax along the axis that a choice alone reads, which may wait until `last`.
+fn softmax(flow: &Dataflow<'_>, top_k: NodeId, axis: usize, last: NodeId) -> Option<NodeId> {
+    let of = flow.graph.node(top_k).inputs[0];
+    let node = flow.graph.node(of.node);
+    let Op::Softmax(op) = &node.op else {
+        return None;
+    };
+    let may_wait = flow.is_only_reader(top_k, of)
+        && !flow.is_constant(of.node)
+        && flow.stay_until(&node.inputs, last);
+    (op.axis == axis && may_wait).then_some(of.node)
+}
+
+/// The sum of the elements of a choice along the axis and what divides them by it, where nothing else reads them and nothing
+/// before needs to know which they are.
+fn shares(flow: &Dataflow<'_>, top_k: NodeId, axis: usize) -> Option<[NodeId; 2]> {
+    let top = first(top_k);
+    let &[one, other] = flow.readers(top) else {
+        return None;
+    };
+    let (sum, div) = (one.min(other), one.max(other));
+    let (sum_node, div_node) = (flow.graph.node(sum), flow.graph.node(div));
+    let is_sum = match &sum_node.op {
+        Op::Reduce(op) => op.f == ReduceFn::Sum && op.axes == [axis] && op.keep_dim,
+        _ => false,
+    };
+    let is_div = match &div_node.op {
+        Op::Binary(op) => op.f == BinaryFn::Div && div_node.inputs == [top, first(sum)],
+        _ => false,
+    };
+    let indices = Value {
+        node: top_k,
+        port: 1,
+    };
+    let is_last = flow.is_only_reader(div, first(sum)) && flow.is_read_after(indices, div, None);
+    (is_sum && is_div && is_last).then_some([sum, div])
 }

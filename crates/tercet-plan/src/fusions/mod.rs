@@ -26,6 +26,7 @@ use tercet_ir::{Graph, NodeId};
 
 use crate::caps::Caps;
 use crate::walk::Updates;
+pub(crate) use choice::Choice;
 pub(crate) use columns::Columns;
 use dataflow::Dataflow;
 pub(crate) use kv_append::KvAppend;
@@ -42,8 +43,8 @@ pub(crate) enum Group {
     RopeUpdate { rope: NodeId },
     /// What stands before attention over a KV cache, and that attention.
     KvAppend(KvAppend),
-    /// The greatest elements of a softmax.
-    Choice { softmax: NodeId },
+    /// The greatest elements of a softmax, or their shares.
+    Choice(Choice),
     /// Reductions along rows with the elementwise work before, between and after them.
     RowWise(RowWise),
     /// Sums over leading axes with the elementwise work before them.

@@ -139,28 +139,37 @@ fn a_rotation_that_only_a_cache_reads_is_written_there() {
     assert_eq!(kernels(true), ["rope", "dynamic_update"]);
 }
 
-/// The experts that a router chooses for each row, whose scores something else may read.
-fn router(is_read: bool) -> Result<Graph, OpError> {
+/// The experts that a router chooses for each row, and their shares, whose scores or weights something else may read.
+fn router(reads: [bool; 2]) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = Type::new(DType::F32, [Dim::sym("s"), Dim::Known(128)]);
     let x = g.input("x", x)?;
     let scores = g.softmax(x, 1)?;
     let top = g.top_k(scores, 8, 1, true)?;
-    g.output("weights", top)?;
+    let sum = g.reduce_sum(top, &[1], true)?;
+    let shares = g.div(top, sum)?;
+    g.output("shares", shares)?;
     g.output("experts", top.port(1))?;
-    if is_read {
+    if reads[0] {
         g.output("scores", scores)?;
+    }
+    if reads[1] {
+        g.output("weights", top)?;
     }
     Ok(g)
 }
 
 #[test]
 fn scores_that_only_a_choice_reads_are_made_by_it() {
-    let program = planned(&router(false).expect("a graph"));
-    assert_eq!(played(&program, 1), ["top_k_ranks"], "{program}");
-    let program = planned(&router(true).expect("a graph"));
-    let both = ["softmax_vectors", "top_k_ranks"];
-    assert_eq!(played(&program, 1), both, "{program}");
+    let with = |reads| {
+        let program = planned(&router(reads).expect("a graph"));
+        played(&program, 1)
+    };
+    assert_eq!(with([false, false]), ["top_k_ranks"]);
+    assert_eq!(with([true, false]), ["softmax_vectors", "top_k_ranks"]);
+    let weighed = with([false, true]);
+    assert_eq!(weighed[0], "top_k_ranks");
+    assert_eq!(weighed.len(), 2, "{weighed:?}");
 }
 
 /// `x + f(norm(x) gate) * (norm(x) up) down`, where the norm may have another reader.
