@@ -454,8 +454,8 @@ def write_gguf(path, c, tensors, is_parted=False):
             w.add_expert_feed_forward_length(c.moe_intermediate_size)
         if getattr(c, "shared_expert_intermediate_size", None):
             w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
-        if getattr(c, "shared_intermediate_size", None):
-            w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
+    if getattr(c, "shared_intermediate_size", None):
+        w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
     scan_keys(w, c)
     tensors, packed = parted(by_kind(c, tensors), c.model_type)
     for name, x in packed.items():

@@ -40,7 +40,8 @@ pub use encoder::{
 pub use generator::{Generator, Step};
 pub use made_up::MadeUp;
 pub use sampling::SamplingOptions;
-pub use speech::Speech;
+pub(crate) use speech::moonshine::PIECE_SECONDS;
+pub use speech::{Moonshine, Speech};
 pub use text_to_text::{SourceReader, TextToText, TextToTextOptions};
 pub use tuned::ScaledAdapter;
 use tuned::{Mode, Tuned};

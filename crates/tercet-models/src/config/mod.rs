@@ -23,7 +23,7 @@ pub use encoder::{
     Positions, RelativeTerms, TokenTypes, Visible,
 };
 pub(crate) use fields::Fields;
-pub use speech::{SpeechSpec, SpeechTokens};
+pub use speech::{MoonshineSpec, SpeechSpec, SpeechTokens};
 pub use text_to_text::TextToTextSpec;
 pub use vision::{
     PicturePooling, ResidualLayer, StagesKind, StagesSpec, TextPooling, TextTower, VisionBody,

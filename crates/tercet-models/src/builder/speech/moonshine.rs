@@ -9,16 +9,16 @@
 //! | decoder | `tokens [s]`, `positions [s]`, `start [4]`, `kv_len []`, `rows [r]` (all I32), and what the encoder gives for each layer | `logits [r, vocab]` |
 
 use tercet::scalar::UnaryFn;
-use tercet::{CompileOptions, DType, Device, Dim, Executable, Shape, Type, Value};
-
-use super::super::cross::{
-    Cache, Keys, Projections, Turn, attend, cross, keys_and_values,
+use tercet::{
+    CompileOptions, DType, Device, Dim, Executable, Shape, Tensor, TensorError, Type, Value,
 };
+
+use super::super::cross::{Cache, Keys, Projections, Turn, attend, cross, keys_and_values};
 use super::super::decoder::layer::{activate, rope_table};
 use super::super::{Builder, Model, ModelError, Weights};
 use super::LOGIT_ROWS;
 use super::layer::EPS;
-use crate::config::speech::{RAW_FRAME, RAW_HOP, RATE, STEMS};
+use crate::config::speech::{RATE, RAW_FRAME, RAW_HOP, STEMS};
 use crate::config::{MoonshineSpec, Rope};
 
 /// Seconds of a piece at most.
@@ -35,8 +35,11 @@ pub struct Moonshine {
     pub spec: MoonshineSpec,
 }
 
+/// Samples of a piece at least.
+const LEAST: usize = RATE / 10;
+
 /// Rows after each convolution of so many samples.
-pub(crate) fn rows_of(samples: usize) -> [usize; 3] {
+fn rows_of(samples: usize) -> [usize; 3] {
     let after = |rows: usize, [kernel, stride]: [usize; 2]| match rows.checked_sub(kernel) {
         Some(rest) => rest / stride + 1,
         None => 0,
@@ -57,6 +60,38 @@ impl Moonshine {
             decoder: decoder(spec, weights)?,
             spec: spec.clone(),
         })
+    }
+
+    /// The inputs of the encoder for samples, 16,000 a second; silence follows fewer than a tenth of a second. At most 30 seconds fit
+    /// what is compiled.
+    ///
+    /// # Errors
+    /// [`TensorError`] where memory does not hold them.
+    pub fn inputs(samples: &[f32]) -> Result<[(&'static str, Tensor); 4], TensorError> {
+        let mut padded;
+        let samples = match samples.len() < LEAST {
+            true => {
+                padded = samples.to_vec();
+                padded.resize(LEAST, 0.0);
+                &padded
+            }
+            false => samples,
+        };
+        let [frames, second, positions] = rows_of(samples.len());
+        let of_frame = |at: usize| samples[at * RAW_HOP..][..RAW_FRAME].iter().copied();
+        let all: Vec<f32> = (0..frames).flat_map(of_frame).collect();
+        let which = |rows: usize, [kernel, stride]: [usize; 2]| {
+            let of_row = move |row: usize| (0..kernel).map(move |at| (row * stride + at) as i32);
+            let all: Vec<i32> = (0..rows).flat_map(of_row).collect();
+            Tensor::from_slice(&[rows, kernel], &all)
+        };
+        let places: Vec<i32> = (0..positions as i32).collect();
+        Ok([
+            ("frames", Tensor::from_slice(&[frames, RAW_FRAME], &all)?),
+            ("second", which(second, STEMS[0])?),
+            ("third", which(positions, STEMS[1])?),
+            ("positions", Tensor::from_slice(&[positions], &places)?),
+        ])
     }
 
     /// Encoder and decoder, compiled for a device.
@@ -133,8 +168,20 @@ fn encoder(spec: &MoonshineSpec, weights: &Weights) -> Result<Model, ModelError>
     let ty = Type::new(DType::F32, [frames, RAW_FRAME.into()]);
     let x = b.graph.input("frames", ty)?;
     let x = first(&mut b, spec, x)?;
-    let x = gathered(&mut b, ("second", "conv2", "g"), x, [2 * width, width], STEMS[0])?;
-    let x = gathered(&mut b, ("third", "conv3", "p"), x, [width, 2 * width], STEMS[1])?;
+    let x = gathered(
+        &mut b,
+        ("second", "conv2", "g"),
+        x,
+        [2 * width, width],
+        STEMS[0],
+    )?;
+    let x = gathered(
+        &mut b,
+        ("third", "conv3", "p"),
+        x,
+        [width, 2 * width],
+        STEMS[1],
+    )?;
     let positions = Type::new(DType::I32, [len.clone()]);
     let positions = b.graph.input("positions", positions)?;
     let [.., most] = rows_of(PIECE_SECONDS * RATE);
@@ -255,7 +302,12 @@ fn decoder(spec: &MoonshineSpec, weights: &Weights) -> Result<Model, ModelError>
         let y = attend(&mut b, (&name, &other), h, &len, keys)?;
         x = b.graph.plus(x, y)?;
         let h = norm(&mut b, &format!("{layer}.final_layernorm"), width, x)?;
-        let both = biased(&mut b, &format!("{layer}.mlp.fc1"), h, [2 * spec.ffn, width])?;
+        let both = biased(
+            &mut b,
+            &format!("{layer}.mlp.fc1"),
+            h,
+            [2 * spec.ffn, width],
+        )?;
         let up = b.graph.narrow(both, 1, 0, spec.ffn)?;
         let gate = b.graph.narrow(both, 1, spec.ffn, spec.ffn)?;
         let gate = activate(&mut b, spec.decoder_activation, gate)?;
@@ -268,4 +320,17 @@ fn decoder(spec: &MoonshineSpec, weights: &Weights) -> Result<Model, ModelError>
     let logits = b.linear(x, table, None, [spec.vocab, width])?;
     b.graph.output("logits", logits)?;
     Ok(b.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_pieces_have_a_row() {
+        for len in [0, 1, 100, 894, 895, 1600, 1601] {
+            let inputs = Moonshine::inputs(&vec![0.1; len]).unwrap();
+            assert!(inputs[3].1.shape()[0] >= 1, "{len}");
+        }
+    }
 }

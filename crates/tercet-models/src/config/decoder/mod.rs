@@ -288,6 +288,11 @@ impl DecoderSpec {
         self.layers.iter().any(|l| l.mixer.scans())
     }
 
+    /// How many layers attend, each to a cache of its own.
+    pub fn attending_layers(&self) -> usize {
+        self.layers.iter().filter(|l| l.mixer.attends()).count()
+    }
+
     /// The width of all queries.
     pub(crate) fn q_width(&self) -> usize {
         self.heads * self.head_dim

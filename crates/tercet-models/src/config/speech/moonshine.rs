@@ -172,7 +172,9 @@ impl MoonshineSpec {
             self.rope_dims.is_multiple_of(2) && (2..=size).contains(&self.rope_dims),
             || {
                 let dims = self.rope_dims;
-                format!("rotary embedding of {dims} elements of a head of {size}; an even number is needed")
+                format!(
+                    "rotary embedding of {dims} elements of a head of {size}; an even number is needed"
+                )
             },
         )?;
         for layers in [self.encoder_layers, self.decoder_layers] {
@@ -182,10 +184,7 @@ impl MoonshineSpec {
         }
         let mut tokens = self.end.iter().chain([&self.start]);
         ensure(tokens.all(|id| (*id as usize) < self.vocab), || {
-            format!(
-                "a special token is beyond the vocabulary of {}",
-                self.vocab
-            )
+            format!("a special token is beyond the vocabulary of {}", self.vocab)
         })
     }
 
@@ -207,7 +206,12 @@ impl MoonshineSpec {
             add(format!("model.{name}"), *bias);
         }
         for (side, layers, attentions, norms) in [
-            ("encoder", self.encoder_layers, &ATTENTIONS[..1], &NORMS[..2]),
+            (
+                "encoder",
+                self.encoder_layers,
+                &ATTENTIONS[..1],
+                &NORMS[..2],
+            ),
             ("decoder", self.decoder_layers, &ATTENTIONS[..], &NORMS[..]),
         ] {
             for layer in 0..layers {
@@ -310,7 +314,10 @@ mod tests {
             let said = MoonshineSpec::from_json(&json).unwrap_err().to_string();
             assert!(said.contains(name), "{name}: {said}");
         }
-        let odd = [("partial_rotary_factor", 0.85), ("partial_rotary_factor", 1.5)];
+        let odd = [
+            ("partial_rotary_factor", 0.85),
+            ("partial_rotary_factor", 1.5),
+        ];
         for (name, value) in odd {
             let mut json = tiny();
             json.insert(name.into(), value.into());

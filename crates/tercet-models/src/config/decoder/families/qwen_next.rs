@@ -137,15 +137,9 @@ fn apart(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
     fields.only("mlp_only_layers", "[]", |v| {
         v.as_array().is_some_and(Vec::is_empty)
     })?;
-    for name in [
-        "mtp_num_hidden_layers",
-        "mamba_ssm_dtype",
-        "attn_output_gate",
-    ] {
-        fields.only(name, "a number, a name or true", |v| {
-            v.as_bool() != Some(false)
-        })?;
-    }
+    fields.only("mtp_num_hidden_layers", "a number", Value::is_number)?;
+    fields.only("mamba_ssm_dtype", "a string", Value::is_string)?;
+    fields.only("attn_output_gate", "true", |v| v.as_bool() == Some(true))?;
     fields.only(
         "mtp_use_dedicated_embeddings",
         "true or false",
