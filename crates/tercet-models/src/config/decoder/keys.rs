@@ -325,6 +325,14 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
             scaling: scaling(keys, spec.context)?,
         };
     }
+    of_tensors(gguf, &mut spec);
+    spec.bos = meta.opt_u32("tokenizer.ggml.bos_token_id")?;
+    spec.eos = gguf_eos(meta)?;
+    Ok(spec)
+}
+
+/// What is seen from a file's tensors.
+fn of_tensors(gguf: &Gguf, spec: &mut DecoderSpec) {
     let names = spec.clone();
     // Layers may be of several kinds.
     let has = |part: Part, suffix: &str| {
@@ -341,9 +349,6 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
     spec.mlp_bias = has(Part::Down, "bias");
     spec.head_bias = has(Part::Output, "bias");
     spec.norm.bias = has(Part::FinalNorm, "bias");
-    spec.bos = meta.opt_u32("tokenizer.ggml.bos_token_id")?;
-    spec.eos = gguf_eos(meta)?;
-    Ok(spec)
 }
 
 /// What is done to rotary frequencies.

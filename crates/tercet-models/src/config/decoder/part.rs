@@ -281,6 +281,7 @@ impl Part {
     }
 
     /// Outputs and inputs of a projection; of a norm 1 and its elements.
+    // Long: a table, one row a part.
     pub(crate) fn shape(self, spec: &DecoderSpec) -> [usize; 2] {
         let DecoderSpec {
             hidden, ffn, vocab, ..
