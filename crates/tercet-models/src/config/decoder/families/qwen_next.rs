@@ -79,7 +79,7 @@ pub(super) const QWEN3_NEXT: FamilyRow = FamilyRow {
         let interval = keys
             .opt_size("full_attention_interval")?
             .unwrap_or(INTERVAL);
-        set_delta(spec, |i| (i + 1) % interval != 0);
+        set_delta(spec, |i| !(i + 1).is_multiple_of(interval));
         // Files of before had queries, keys, values and gates in one.
         let first = spec.layers.iter().position(|l| l.mixer.scans());
         let fused = format!("blk.{}.ssm_in.weight", first.unwrap_or(0));
@@ -160,7 +160,7 @@ fn apart_of_gguf(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigEr
     let interval = keys
         .opt_size("full_attention_interval")?
         .unwrap_or(INTERVAL);
-    set_delta(spec, |i| (i + 1) % interval != 0);
+    set_delta(spec, |i| !(i + 1).is_multiple_of(interval));
     keys.key("rope.dimension_sections");
     delta_of_gguf(
         keys,
@@ -196,7 +196,9 @@ fn delta_of_json(
     let interval = fields
         .opt_size("full_attention_interval")?
         .unwrap_or(INTERVAL);
-    let mut delta: Vec<bool> = (0..layers).map(|i| (i + 1) % interval != 0).collect();
+    let mut delta: Vec<bool> = (0..layers)
+        .map(|i| !(i + 1).is_multiple_of(interval))
+        .collect();
     let supported = format!("linear_attention or full_attention for each of {layers} layers");
     fields.only("layer_types", &supported, |v| {
         let of = |v: &Value| match v.as_str() {
