@@ -53,15 +53,15 @@ pub use builder::training;
 pub use builder::{
     BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, Classifier, Decoder, DecoderOptions,
     DenseModule, Embedder, Encoder, EncoderOutput, Entity, Generator, Happened, Label, MadeUp,
-    Model, ModelError, PictureClassifier, PictureEncoder, PictureLabels, PictureReader,
+    Model, ModelError, Moonshine, PictureClassifier, PictureEncoder, PictureLabels, PictureReader,
     PoolingMode, Products, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
     SentenceModules, Sequence, SequenceId, SourceReader, Speech, Step, TextToText,
     TextToTextOptions, TokenLabel, VisionLanguage, VisionModel, VisionOutput, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
-    Positions, RopeLayout, SpeechSpec, SpeechTokens, TextToTextSpec, TokenTypes, VisionFamily,
-    VisionLanguageSpec, VisionSpec,
+    MoonshineSpec, Positions, RopeLayout, SpeechSpec, SpeechTokens, TextToTextSpec, TokenTypes,
+    VisionFamily, VisionLanguageSpec, VisionSpec,
 };
 pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};

@@ -103,7 +103,9 @@ impl ModelFiles {
         };
         let is_speech = match self {
             ModelFiles::Gguf(_) => false,
-            ModelFiles::Hf(_) => name == config::speech::MODEL_TYPE,
+            ModelFiles::Hf(_) => {
+                [config::speech::MODEL_TYPE, config::speech::MOONSHINE].contains(&name)
+            }
         };
         match name {
             _ if is_vision => Ok(Family::Vision),

@@ -63,14 +63,34 @@ fn what_is_not_honoured_is_refused_by_name() {
             json!("learned"),
         ),
         ("granitehybrid-a", "mamba_d_head", json!(5)),
-        ("nemotron_h-a", "hybrid_override_pattern", json!("M-*ME")),
+        ("nemotron_h-a", "hybrid_override_pattern", json!("M-*MX")),
         ("nemotron_h-a", "mlp_hidden_act", json!("silu")),
-        ("nemotron_h-a", "num_nextn_predict_layers", json!(1)),
+        ("nemotron_moe-a", "n_shared_experts", json!(2)),
+        ("nemotron_moe-a", "n_routed_experts", json!(null)),
+        ("falcon_h1-a", "hidden_act", json!("gelu")),
+        ("falcon_h1-a", "ssm_multipliers", json!([0.5, 2.0])),
+        ("falcon_h1-a", "mamba_d_head", json!(5)),
+        ("falcon_h1-a", "mamba_use_mlp", json!(false)),
+        ("falcon_h1-a", "attn_layer_indices", json!([1])),
+        ("qwen3_next-a", "layer_types", json!(["full_attention"])),
+        ("qwen3_next-a", "use_sliding_window", json!(true)),
+        ("qwen3_next-a", "head_dim", json!(null)),
+        ("qwen3_5-a", "attn_output_gate", json!(false)),
     ] {
         let refused = DecoderSpec::from_json(&changed(model, field, value)).unwrap_err();
         let refused = refused.to_string();
         assert!(refused.contains(field), "{model}: {refused}");
     }
+}
+
+#[test]
+fn another_name_of_the_same_family_is_read() {
+    let json = changed("deepseek_v3-a", "model_type", json!("kimi_k2"));
+    let own = DecoderSpec::from_json(&json).unwrap();
+    assert_eq!(own.family.model_type(), "kimi_k2");
+    let opened = HfFolder::open(folder("deepseek_v3-a")).expect("the model is committed");
+    let other = DecoderSpec::from_json(opened.config()).unwrap();
+    assert_eq!((own.latent, own.experts), (other.latent, other.experts));
 }
 
 #[test]

@@ -33,7 +33,9 @@ impl PyRecognizer {
     pub(crate) fn open(files: &ModelFiles, device: &Device) -> Result<PyRecognizer, Error> {
         let recognizer = files.recognizer(device)?;
         Ok(PyRecognizer {
-            languages: recognizer.tokens().languages.keys().cloned().collect(),
+            languages: (recognizer.tokens().into_iter())
+                .flat_map(|tokens| tokens.languages.keys().cloned())
+                .collect(),
             task: recognizer.task_to_tell(),
             recognizer: Arc::new(Mutex::new(recognizer)),
         })

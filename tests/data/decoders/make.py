@@ -2,6 +2,7 @@
 
     pip install torch transformers gguf safetensors
     python make.py [NAME ...]
+    python make.py --gguf NAME ...
 
 Each folder has config.json, model.safetensors (F16), model.gguf where the converter knows the model, and reference.json:
 a prompt, the logits of its last token in F32, 64 greedy tokens, the logits after all of them. Seeds are chosen so that no
@@ -15,7 +16,7 @@ import sys
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import configs
 from to_gguf import knows, write_gguf
@@ -30,10 +31,11 @@ GAP = 4e-3
 def randomize(model, seed):
     """Weights as wide as trained ones are for their inputs, gains about 1, biases about 0."""
     draw = torch.Generator().manual_seed(seed)
-    one_plus = model.config.model_type.startswith("gemma")
+    is_gemma = model.config.model_type.startswith("gemma")
+    one_plus = is_gemma or model.config.model_type.startswith(("qwen3_next", "qwen3_5"))
     # A tied embedding makes every token its own successor unless it is small.
     width = 0.3 if model.config.tie_word_embeddings else 1.0
-    width = 0.1 if one_plus else width
+    width = 0.1 if is_gemma else width
     for name, p in model.named_parameters():
         x = torch.randn(p.shape, generator=draw)
         if name.endswith("A_log") and p.dim() > 1:
@@ -45,7 +47,7 @@ def randomize(model, seed):
             x = width * x if is_table else 1.5 * x / p.shape[-1] ** 0.5
         elif name.endswith("A_log"):
             x = torch.log(0.2 + 2 * x.abs())
-        elif name.endswith(("weight", ".D")) and not one_plus:
+        elif name.endswith(("weight", ".D")) and (not one_plus or "linear_attn" in name):
             x = 1 + 0.3 * x
         else:
             x = 0.3 * x
@@ -93,7 +95,7 @@ RENAMED = {
     "gpt_oss": {},
 }
 RENAMED["granitemoeshared"] = RENAMED["granitemoehybrid"] = RENAMED["granitemoe"]
-RENAMED["nemotron_h"] = {"model.": "backbone."}
+RENAMED["falcon_h1"] = RENAMED["qwen3_5_moe_text"] = {}
 
 
 def experts_apart(tensors, model_type):
@@ -104,6 +106,8 @@ def experts_apart(tensors, model_type):
                 name = name.replace(own, of_files)
             return name
         return {renamed(name): t for name, t in tensors.items()}
+    if model_type == "nemotron_h":
+        tensors = {f"backbone.{n.removeprefix('model.')}" if n.startswith("model.") else n: t for n, t in tensors.items()}
     mixtral = model_type == "mixtral"
     gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     apart = {}
@@ -115,9 +119,10 @@ def experts_apart(tensors, model_type):
                 at = base.removesuffix("gate_up_proj")
                 apart[f"{at}{e}.{gate}.weight"] = first.contiguous()
                 apart[f"{at}{e}.{up}.weight"] = second.contiguous()
-        elif name.endswith("experts.down_proj"):
+        elif name.endswith(("experts.down_proj", "experts.up_proj")):
+            own, of_files = base.rsplit(".", 1)[1], {"down_proj": down, "up_proj": up}
             for e, one in enumerate(t):
-                apart[f"{base.removesuffix('down_proj')}{e}.{down}.weight"] = one.contiguous()
+                apart[f"{base.removesuffix(own)}{e}.{of_files[own]}.weight"] = one.contiguous()
         else:
             apart[base] = t
     return apart
@@ -179,12 +184,26 @@ def make(name, fields, style):
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     (out / "reference.json").write_text(json.dumps(found) + "\n")
     if knows(config):
-        write_gguf(out / "model.gguf", config, {n: t.numpy() for n, t in tensors.items()})
+        write_gguf(out / "model.gguf", config, {n: t.numpy() for n, t in tensors.items()}, name in configs.PARTED)
     size = sum(f.stat().st_size for f in out.iterdir())
     print(f"{name}: seed {seed}, gap {gap:.4f}, {size // 1024} KiB")
 
 
+def convert(name, fields):
+    """Only the GGUF file, of the folder that is there."""
+    built = {k: v for k, v in fields.items() if k != "quantization_config"}
+    config = transformers.AutoConfig.for_model(**copy.deepcopy(built))
+    tensors = load_file(HERE / name / "model.safetensors")
+    if knows(config):
+        write_gguf(HERE / name / "model.gguf", config, {n: t.numpy() for n, t in tensors.items()}, name in configs.PARTED)
+        print(f"{name}: {(HERE / name / 'model.gguf').stat().st_size // 1024} KiB")
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--gguf"]:
+        for name in sys.argv[2:]:
+            convert(name, dict(configs.CONFIGS[name][0]))
+        raise SystemExit
     for name, (fields, style) in configs.CONFIGS.items():
         if len(sys.argv) < 2 or any(name.startswith(a) for a in sys.argv[1:]):
             make(name, dict(fields), style)

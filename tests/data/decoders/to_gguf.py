@@ -17,6 +17,9 @@ FAMILIES = {
     "gpt_neox": ("gptneox", False, False), "gpt2": ("gpt2", False, False), "falcon": ("falcon", False, False),
     "granitemoe": ("granitemoe", True, False), "granitemoeshared": ("granitemoe", True, False), "gpt_oss": ("gpt-oss", False, False),
     "mamba": ("mamba", False, False), "falcon_mamba": ("mamba", False, False), "mamba2": ("mamba2", False, False),
+    "granitemoehybrid": ("granitehybrid", True, False), "nemotron_h": ("nemotron_h", False, False),
+    "qwen3_5_text": ("qwen35", False, True), "qwen3_5_moe_text": ("qwen35moe", False, True),
+    "falcon_h1": ("falcon-h1", False, False), "qwen3_next": ("qwen3next", False, True),
     "deepseek_v2": ("deepseek2", False, False), "deepseek_v3": ("deepseek2", False, False),
 }
 
@@ -39,6 +42,13 @@ NAMES = {
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
     "backbone.embeddings": "token_embd", "backbone.norm_f": "output_norm", "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d",
     "mixer.x_proj": "ssm_x", "mixer.dt_proj": "ssm_dt", "mixer.out_proj": "ssm_out", "mixer.norm": "ssm_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+    "mixer.q_proj": "attn_q", "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
+    "mixer.gate": "ffn_gate_inp", "mixer.shared_experts.up_proj": "ffn_up_shexp", "mixer.shared_experts.down_proj": "ffn_down_shexp",
+    "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up",
+    "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+    "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out",
+    "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out", "linear_attn.in_proj_ba": "ssm_ba",
     "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }
 
@@ -50,6 +60,17 @@ def knows(c):
         return False
     serial = c.model_type == "falcon" and not c.new_decoder_architecture and not c.parallel_attn
     bounded = list(getattr(c, "time_step_limit", [0.0, math.inf])) != [0.0, math.inf]
+    if c.model_type == "falcon_h1":
+        # Its factors go into matrices, not into biases, and into one matrix where the embedding is the output.
+        bounded = bounded or c.attention_bias or c.mlp_bias or c.mamba_proj_bias or c.projectors_bias or c.tie_word_embeddings
+        bounded = bounded or (c.mamba_rms_norm and c.mamba_norm_before_gate)
+    if c.model_type == "qwen3_next":
+        bounded = bounded or not c.norm_topk_prob
+    if c.model_type == "granitemoehybrid":
+        # It writes that nothing is rotated where there are scans.
+        bounded = bounded or c.position_embedding_type == "rope"
+    if c.model_type == "nemotron_h" and "moe" in c.layer_types:
+        bounded = bounded or c.mlp_bias
     return not serial and not bounded and getattr(c, "swiglu_limit", 7.0) == 7.0
 
 
@@ -85,15 +106,24 @@ def joined_experts(tensors):
     return joined, {name: np.stack(all) for name, all in experts.items()}
 
 
-def parted(tensors):
+def parted(tensors, model_type):
     """Gates and projections up of one tensor as two; experts of gpt-oss with rows as others have them, packed ones as well."""
     apart, packed = {}, {}
     for name, x in tensors.items():
         at = f"blk.{name.split('.')[2]}" if ".layers." in name else ""
         if name.endswith("input_linear.weight"):
-            kind = "shexp" if "shared_mlp" in name else "exps"
+            # Without experts the shared one is the only one.
+            shared = "_shexp" if any("block_sparse_moe" in n for n in tensors) else ""
+            kind = shared if "shared_mlp" in name else "_exps"
             gate, up = np.split(x, 2, axis=-2)
-            apart[f"{at}.ffn_gate_{kind}.weight"], apart[f"{at}.ffn_up_{kind}.weight"] = gate, up
+            apart[f"{at}.ffn_gate{kind}.weight"], apart[f"{at}.ffn_up{kind}.weight"] = gate, up
+        elif name.endswith("shared_mlp.output_linear.weight") and not any("block_sparse_moe" in n for n in tensors):
+            apart[f"{at}.ffn_down.weight"] = x
+        elif name.endswith("experts.gate_up_proj") and model_type != "gpt_oss":
+            gate, up = np.split(x, 2, axis=-2)
+            apart[f"{at}.ffn_gate_exps.weight"], apart[f"{at}.ffn_up_exps.weight"] = gate, up
+        elif name.endswith("experts.down_proj") and model_type != "gpt_oss":
+            apart[f"{at}.ffn_down_exps.weight"] = x
         elif name.endswith("experts.gate_up_proj"):
             x = x.swapaxes(1, 2)
             apart[f"{at}.ffn_gate_exps.weight"], apart[f"{at}.ffn_up_exps.weight"] = x[:, ::2], x[:, 1::2]
@@ -209,8 +239,154 @@ def state_space(w, c, tensors):
         w.add_tensor(renamed(name, False), np.ascontiguousarray(x))
 
 
-def write_gguf(path, c, tensors):
+def scan_keys(w, c):
+    """Sizes of the scans of models that attend as well."""
+    if c.model_type == "falcon_h1":
+        w.add_ssm_conv_kernel(c.mamba_d_conv)
+        w.add_ssm_inner_size(c.mamba_n_heads * c.mamba_d_head)
+        w.add_ssm_state_size(c.mamba_d_state)
+        w.add_ssm_time_step_rank(c.mamba_n_heads)
+        w.add_ssm_group_count(c.mamba_n_groups)
+    if c.model_type == "granitemoehybrid":
+        w.add_ssm_conv_kernel(c.mamba_d_conv)
+        w.add_ssm_inner_size(c.mamba_expand * c.hidden_size)
+        w.add_ssm_state_size(c.mamba_d_state)
+        w.add_ssm_time_step_rank(c.mamba_n_heads)
+        w.add_ssm_group_count(c.mamba_n_groups)
+        w.add_rope_scaling_finetuned(False)
+    if c.model_type == "nemotron_h":
+        w.add_ssm_conv_kernel(c.conv_kernel)
+        w.add_ssm_inner_size(c.mamba_num_heads * c.mamba_head_dim)
+        w.add_ssm_state_size(c.ssm_state_size)
+        w.add_ssm_time_step_rank(c.mamba_num_heads)
+        w.add_ssm_group_count(c.n_groups)
+        w.add_rope_scaling_finetuned(False)
+        if "moe" in c.layer_types:
+            w.add_expert_group_count(c.n_group)
+            w.add_expert_group_used_count(c.topk_group)
+            w.add_expert_weights_norm(c.norm_topk_prob)
+            w.add_expert_weights_scale(c.routed_scaling_factor)
+            w.add_expert_shared_count(c.n_shared_experts)
+            w.add_expert_shared_feed_forward_length(c.moe_shared_expert_intermediate_size)
+            if c.moe_latent_size:
+                w.add_moe_latent_size(c.moe_latent_size)
+    if c.model_type in ("qwen3_5_text", "qwen3_5_moe_text"):
+        w.add_rope_dimension_sections([11, 11, 10, 0])
+    if c.model_type.startswith(("qwen3_next", "qwen3_5")):
+        w.add_ssm_conv_kernel(c.linear_conv_kernel_dim)
+        w.add_ssm_inner_size(c.linear_num_value_heads * c.linear_value_head_dim)
+        w.add_ssm_state_size(c.linear_key_head_dim)
+        w.add_ssm_time_step_rank(c.linear_num_value_heads)
+        w.add_ssm_group_count(c.linear_num_key_heads)
+        first = c.layer_types.index("full_attention") + 1
+        w.add_full_attention_interval(first)
+
+
+def scaled(c, name, x):
+    """Falcon-H1's factors, in the matrices they belong to, in 16 bits where that is the same."""
+    f = factored(c, name, x)
+    half = f.astype(np.float16)
+    return half if (half == f).all() else f
+
+
+def factored(c, name, x):
+    f = x.astype(np.float32)
+    if "down_proj" in name:
+        return f * c.mlp_multipliers[1]
+    if "gate_proj" in name:
+        return f * c.mlp_multipliers[0]
+    if "k_proj" in name:
+        return f * c.key_multiplier * c.attention_in_multiplier
+    if "q_proj" in name or "v_proj" in name:
+        return f * c.attention_in_multiplier
+    if "o_proj" in name:
+        return f * c.attention_out_multiplier
+    if "out_proj" in name:
+        return f * c.ssm_out_multiplier
+    if "in_proj" in name:
+        inner, states = c.mamba_n_heads * c.mamba_d_head, c.mamba_n_groups * c.mamba_d_state
+        widths = [inner, inner, states, states, c.mamba_n_heads]
+        return f * c.ssm_in_multiplier * np.repeat(c.ssm_multipliers, widths)[:, None].astype(np.float32)
+    if "lm_head" in name:
+        return f * c.lm_head_multiplier
+    if "embed_tokens" in name:
+        return f * c.embedding_multiplier
+    return x
+
+
+def scan_tensor(c, name, x):
+    """A tensor of a scan as files have it: rates of decay as they are used, those of Mamba-2's heads as columns, norms by group."""
+    delta = "linear_attn" in name
+    if name.endswith("A_log"):
+        x = -np.exp(x.astype(np.float32))
+    if name.endswith(("A_log", ".D")) and not delta:
+        x = x.reshape(-1, 1).astype(np.float32)
+    if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        x = x.reshape(getattr(c, "mamba_n_groups", None) or c.n_groups, -1).astype(np.float32)
+    if name.endswith("conv1d.weight"):
+        x = x.reshape(x.shape[0], -1).astype(np.float32)
+    return x
+
+
+def by_kind(c, tensors):
+    """The projection of queries, keys, values and gates of a delta rule, of which files have the gates apart."""
+    apart = {}
+    for name, x in tensors.items():
+        if not name.endswith("in_proj_qkvz.weight"):
+            apart[name] = x
+            continue
+        key, own = c.linear_key_head_dim, c.linear_value_head_dim * c.linear_num_value_heads // c.linear_num_key_heads
+        parts = np.split(x.reshape(c.linear_num_key_heads, -1, x.shape[1]), [key, 2 * key, 2 * key + own], axis=1)
+        parts = [p.reshape(-1, x.shape[1]) for p in parts]
+        layer = name.split(".")[2]
+        apart[f"blk.{layer}.attn_qkv.weight"] = np.concatenate(parts[:3])
+        apart[f"blk.{layer}.attn_gate.weight"] = parts[3]
+    return apart
+
+
+def tiled(c, name, x):
+    """Heads of values of Qwen3.5, of which files have the first of every key head first."""
+    keys, values, size = c.linear_num_key_heads, c.linear_num_value_heads, c.linear_value_head_dim
+    own = values // keys
+
+    def moved(x, of, axis=0):
+        x = np.moveaxis(x, axis, 0)
+        parts = x.reshape(keys, own, of, *x.shape[1:]).swapaxes(0, 1)
+        return np.moveaxis(parts.reshape(x.shape), 0, axis)
+
+    first = 2 * keys * c.linear_key_head_dim
+    if ".in_proj_qkv." in name or ".conv1d." in name:
+        return np.concatenate([x[:first], moved(x[first:], size)])
+    if ".in_proj_z." in name:
+        return moved(x, size)
+    if name.endswith((".in_proj_a.weight", ".in_proj_b.weight", ".A_log", ".dt_bias")):
+        return moved(x, 1)
+    return moved(x, size, 1) if ".out_proj." in name else x
+
+
+def by_layer(c, arch, number, kinds):
+    """A number for the layers of these kinds, 0 for others."""
+    return [number if kind in kinds else 0 for kind in c.layer_types]
+
+
+def parted_kv(c, tensors):
+    """The projection of keys and values of latent attention in two, by head, that of keys the other way round."""
+    apart = {}
+    for name, x in tensors.items():
+        if not name.endswith("kv_b_proj.weight"):
+            apart[name] = x
+            continue
+        k, v = np.split(x.reshape(c.num_attention_heads, -1, x.shape[1]), [c.qk_nope_head_dim], axis=1)
+        layer = name.split(".")[2]
+        apart[f"blk.{layer}.attn_k_b.weight"] = k.swapaxes(1, 2)
+        apart[f"blk.{layer}.attn_v_b.weight"] = v
+    return apart
+
+
+def write_gguf(path, c, tensors, is_parted=False):
     arch, permutes, one_plus = FAMILIES[c.model_type]
+    if c.model_type == "nemotron_h" and "moe" in c.layer_types:
+        arch = "nemotron_h_moe"
     w = gguf.GGUFWriter(path, arch)
     if arch.startswith("mamba"):
         state_space(w, c, tensors)
@@ -227,22 +403,35 @@ def write_gguf(path, c, tensors):
         kv = c.num_kv_heads if c.new_decoder_architecture else 1 if c.multi_query else kv
     if arch == "deepseek2":
         head_dim, value_dim = c.qk_nope_head_dim + c.qk_rope_head_dim, c.v_head_dim
+    if arch == "granitehybrid":
+        kv = by_layer(c, arch, kv, ("attention", "full_attention"))
+    if arch.startswith("nemotron_h"):
+        kv = by_layer(c, arch, kv, ("attention", "full_attention"))
+        ffn = by_layer(c, arch, c.moe_intermediate_size if arch == "nemotron_h_moe" else ffn, ("moe", "mlp"))
     w.add_context_length(c.max_position_embeddings)
     w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers)
     w.add_feed_forward_length(ffn)
     w.add_head_count(c.num_attention_heads)
-    w.add_head_count_kv(kv)
-    w.add_key_length(head_dim)
-    w.add_value_length(value_dim)
+    w.add_head_count_kv(1 if is_parted else kv)
+    if is_parted:
+        w.add_key_length(c.kv_lora_rank + c.qk_rope_head_dim)
+        w.add_value_length(c.kv_lora_rank)
+        w.add_key_length_mla(head_dim)
+        w.add_value_length_mla(value_dim)
+        tensors = parted_kv(c, tensors)
+    else:
+        w.add_key_length(head_dim)
+        w.add_value_length(value_dim)
     for field, add in [
-        ("rms_norm_eps", w.add_layer_norm_rms_eps), ("layer_norm_eps", w.add_layer_norm_eps), ("norm_epsilon", w.add_layer_norm_eps), ("layer_norm_epsilon", w.add_layer_norm_eps),
+        ("rms_norm_eps", w.add_layer_norm_rms_eps), ("layer_norm_eps", w.add_layer_norm_eps), ("norm_epsilon", w.add_layer_norm_eps),
+        ("layer_norm_epsilon", w.add_layer_norm_rms_eps if arch.startswith("nemotron_h") else w.add_layer_norm_eps),
         ("attn_logit_softcapping", w.add_attn_logit_softcapping), ("final_logit_softcapping", w.add_final_logit_softcapping),
         ("embedding_multiplier", w.add_embedding_scale), ("residual_multiplier", w.add_residual_scale),
         ("attention_multiplier", w.add_attention_scale), ("logits_scaling", w.add_logit_scale), ("logit_scale", w.add_logit_scale),
         ("use_parallel_residual", w.add_parallel_residual),
     ]:
-        value = getattr(c, field, None)
+        value = None if arch == "falcon-h1" and "multiplier" in field else getattr(c, field, None)
         if value is None and "softcapping" in field and c.model_type == "gemma2":
             # 0 is none: its files must say.
             value = 0.0
@@ -257,7 +446,7 @@ def write_gguf(path, c, tensors):
         rope_keys(w, c, arch, c.qk_rope_head_dim)
     elif arch != "gpt2":
         rope_keys(w, c, arch, head_dim)
-    experts = getattr(c, "num_local_experts", None) or getattr(c, "num_experts", None) or getattr(c, "n_routed_experts", None)
+    experts = None if arch == "nemotron_h" else getattr(c, "num_local_experts", None) or getattr(c, "num_experts", None) or getattr(c, "n_routed_experts", None)
     if experts:
         w.add_expert_count(experts)
         w.add_expert_used_count(c.num_experts_per_tok)
@@ -265,16 +454,17 @@ def write_gguf(path, c, tensors):
             w.add_expert_feed_forward_length(c.moe_intermediate_size)
         if getattr(c, "shared_expert_intermediate_size", None):
             w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
-        if getattr(c, "shared_intermediate_size", None):
-            w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
-    tensors, packed = parted(tensors)
+    if getattr(c, "shared_intermediate_size", None):
+        w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
+    scan_keys(w, c)
+    tensors, packed = parted(by_kind(c, tensors), c.model_type)
     for name, x in packed.items():
         w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=gguf.GGMLQuantizationType.MXFP4)
     tensors, experts = joined_experts(tensors)
     for name, x in experts.items():
         w.add_tensor(name, x)
-    post_norms = "gemma2" in arch or "gemma3" in arch or arch in ("olmo2", "gpt-oss")
-    tensors = {n if n.startswith(("blk.", "model.", "lm_head", "embed_out", "gpt_neox.", "transformer.")) else f"transformer.{n}": x for n, x in tensors.items()}
+    post_norms = "gemma2" in arch or "gemma3" in arch or arch in ("olmo2", "gpt-oss", "qwen3next", "qwen35", "qwen35moe")
+    tensors = {n if n.startswith(("blk.", "model.", "lm_head", "embed_out", "gpt_neox.", "transformer.", "backbone.")) else f"transformer.{n}": x for n, x in tensors.items()}
     for name, x in tensors.items():
         if name.endswith(".attn.bias"):
             # A mask.
@@ -284,14 +474,19 @@ def write_gguf(path, c, tensors):
         if permutes and ".q_proj." in name:
             x = permuted(x, c.num_attention_heads)
         if permutes and ".k_proj." in name:
-            x = permuted(x, kv)
+            x = permuted(x, c.num_key_value_heads)
+        if c.model_type == "falcon_h1":
+            x = scaled(c, name, x)
+        if "linear_attn" in name and c.model_type.startswith("qwen3_5"):
+            x = tiled(c, name, x)
+        x = scan_tensor(c, name, x)
         if ".query_key_value." in name:
             # Q, K and V of each key head become those of all heads.
             parts = x.reshape(kv, -1, head_dim, *x.shape[1:])
             x = np.concatenate([p.reshape(-1, *x.shape[1:]) for p in (parts[:, :-2], parts[:, -2:-1], parts[:, -1:])])
         if x.ndim == 1 or name.endswith("_exps.bias"):
             x = x.astype(np.float32)
-            x = x + 1 if one_plus and name.endswith("norm.weight") else x
+            x = x + 1 if one_plus and name.endswith("norm.weight") and "linear_attn" not in name else x
         if "shared_expert_gate." in name:
             # One row is a vector there.
             x = x.reshape(-1).astype(np.float32)

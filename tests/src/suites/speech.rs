@@ -1,6 +1,8 @@
 //! Speech recognizers, tiny and with random weights, against what transformers makes of the same recording (`tests/data/speech`):
 //! features, the encoder's output and the decoder's logits, and the tokens and segments of `generate`, word for word.
 
+mod raw;
+
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
@@ -237,7 +239,18 @@ pub(super) fn tests() -> Vec<Test> {
         for dir in &dirs {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let first = name.ends_with("-a");
+            let is_raw = name.starts_with("moonshine");
             let name = format!("speech/{name}");
+            if is_raw {
+                let (dir, is_cpu) = (dir.clone(), executor.name == "cpu");
+                let test = move |device: &Device| {
+                    let most = if is_cpu { u64::MAX } else { 4 };
+                    raw::check(&dir, device, most).map_err(|e| Failed::from(one_line(&*e)))
+                };
+                let variant = if is_cpu || first { "" } else { "/more" };
+                tests.push(Test::variant_on(executor, name, variant, test));
+                continue;
+            }
             // A software driver takes seconds for a window.
             let parts: &[(&str, Chosen)] = match executor.name {
                 "cpu" => &[("", |_, _| true)],

@@ -142,11 +142,12 @@ fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
             checked.map(|spec| Some(spec.decoder))
         }
         Family::TextToText => files.text_to_text_spec().map(|_| None),
+        Family::Speech if files.is_moonshine() => files.moonshine_spec().map(|_| None),
         Family::Speech => files.speech_tokens().map(|_| None),
     });
     match checked {
         Ok(Some(c)) => {
-            let per_token = (2 * 4 * c.layers.len() * c.kv_heads * c.head_dim) as u64;
+            let per_token = (2 * 4 * c.attending_layers() * c.kv_heads * c.head_dim) as u64;
             (
                 Some((per_token, per_token.saturating_mul(c.context as u64))),
                 None,

@@ -1,7 +1,7 @@
 //! What decoders that read what an encoder read have in common: attention over own, cached and given keys, and how keys and values
 //! get from the one to the other on a device.
 
-use tercet::ops::{AttentionOptions, Layout};
+use tercet::ops::{AttentionOptions, Layout, RopeStyle};
 use tercet::{DType, Dim, Executable, Type, Value, Wanted};
 
 use super::decoder::attention::append;
@@ -20,6 +20,19 @@ pub(super) struct Projections {
     pub(super) width: usize,
     /// The factor of the scores; `head_dim^-0.5` where there is none.
     pub(super) scale: Option<f64>,
+    /// What turns queries and own keys.
+    pub(super) turn: Option<Turn>,
+}
+
+/// A rotary embedding of neighbours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// Of the positions at hand, `[len, dims / 2]`.
+    pub(super) cos: Value,
+    /// The same.
+    pub(super) sin: Value,
+    /// Leading elements of a head that are turned.
+    pub(super) dims: usize,
 }
 
 /// Where keys and values come from.
@@ -57,6 +70,7 @@ pub(super) fn attend(
         head_dim,
         width,
         scale,
+        turn,
     } = *of;
     let inner = heads * head_dim;
     let mut shape = b.graph.ty(h).shape.to_vec();
@@ -64,7 +78,14 @@ pub(super) fn attend(
         *last = inner.into();
     }
     let q = projected(b, name, names[0], h, [inner, width])?;
-    let q = by_head(b, q, len, of)?;
+    let mut q = by_head(b, q, len, of)?;
+    let turned = |b: &mut Builder<'_>, x: Value| match turn {
+        Some(Turn { cos, sin, dims }) => {
+            let style = RopeStyle::GptJ;
+            Ok::<_, ModelError>(b.graph.rope(x, cos, sin, style, dims, Layout::Bshd)?)
+        }
+        None => Ok(x),
+    };
     let mut options = AttentionOptions::new(heads, heads, Layout::Bshd);
     if let Some(scale) = scale {
         options = options.scale(scale);
@@ -72,7 +93,8 @@ pub(super) fn attend(
     let (k, v, options) = match keys {
         Keys::Own => {
             let [k, v] = keys_and_values(b, (name, of), h, len)?;
-            (k, v, options)
+            q = turned(b, q)?;
+            (turned(b, k)?, v, options)
         }
         Keys::Cached(Cache {
             layer,
@@ -82,6 +104,8 @@ pub(super) fn attend(
             bias,
         }) => {
             let [k, v] = keys_and_values(b, (name, of), h, len)?;
+            q = turned(b, q)?;
+            let k = turned(b, k)?;
             let ty = Type::new(DType::F32, [1, context, heads, head_dim]);
             let k = append(b, &format!("cache.{layer}.k"), k, &ty, start)?;
             let v = append(b, &format!("cache.{layer}.v"), v, &ty, start)?;

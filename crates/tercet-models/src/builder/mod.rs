@@ -40,7 +40,8 @@ pub use encoder::{
 pub use generator::{Generator, Step};
 pub use made_up::MadeUp;
 pub use sampling::SamplingOptions;
-pub use speech::Speech;
+pub(crate) use speech::moonshine::PIECE_SECONDS;
+pub use speech::{Moonshine, Speech};
 pub use text_to_text::{SourceReader, TextToText, TextToTextOptions};
 pub use tuned::ScaledAdapter;
 use tuned::{Mode, Tuned};
@@ -349,6 +350,28 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// `x W^T` for a weight `[heads, outputs, inputs]`: those of all heads behind each other.
+    fn by_head(
+        &mut self,
+        x: Value,
+        name: &str,
+        [heads, outputs, inputs]: [usize; 3],
+    ) -> Result<Value, ModelError> {
+        let all = heads * outputs;
+        if let Mode::Full = self.mode {
+            let w = self.dense(name, &[heads, outputs, inputs])?;
+            let w = self.graph.reshape(w, [all, inputs])?;
+            let w = self.graph.transpose(w, &[1, 0])?;
+            return Ok(self.graph.matmul(x, w)?);
+        }
+        let names = [name.to_string()];
+        let matrix = self.weights.experts(&names, [heads, outputs, inputs])?;
+        let matrix = matrix.unstacked(name)?;
+        let factor = self.weights.factor(name)?.unwrap_or(1.0);
+        let y = self.multiplied(x, name, matrix)?;
+        self.times(y, factor)
+    }
+
     /// `x W^T` for a weight as it is stored.
     fn product(&mut self, x: Value, name: &str, shape: [usize; 2]) -> Result<Value, ModelError> {
         let factor = self.weights.factor(name)?.unwrap_or(1.0);
@@ -361,18 +384,23 @@ impl<'a> Builder<'a> {
             true => self.weights.turned_matrix(name, shape)?,
             false => self.weights.matrix(name, shape)?,
         };
-        let y = match matrix {
+        let y = self.multiplied(x, name, matrix)?;
+        self.times(y, after)
+    }
+
+    /// `x W^T` of a matrix of this name.
+    fn multiplied(&mut self, x: Value, name: &str, matrix: Matrix) -> Result<Value, ModelError> {
+        match matrix {
             Matrix::Dense(tensor) => {
                 let w = self.param(name, tensor)?;
                 let w = self.graph.transpose(w, &[1, 0])?;
-                self.graph.matmul(x, w)?
+                Ok(self.graph.matmul(x, w)?)
             }
             Matrix::Packed(scheme, tensor) => {
                 let w = self.param(name, tensor)?;
-                self.graph.dequant_matmul(x, w, scheme)?
+                Ok(self.graph.dequant_matmul(x, w, scheme)?)
             }
-        };
-        self.times(y, after)
+        }
     }
 
     /// The F32 rows of an embedding `[rows, width]` at `ids`.

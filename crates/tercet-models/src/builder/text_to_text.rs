@@ -174,6 +174,7 @@ fn projections(spec: &TextToTextSpec) -> Projections {
         head_dim: of.head_dim,
         width: of.hidden,
         scale: of.attention_scale,
+        turn: None,
     }
 }
 

@@ -253,6 +253,19 @@ pub(super) fn matrix(name: &str, weight: Weight) -> Result<Matrix, ModelError> {
 }
 
 impl Matrix {
+    /// Rows of all groups behind each other.
+    pub(super) fn unstacked(self, name: &str) -> Result<Matrix, ModelError> {
+        let flat = |t: Tensor| {
+            let [groups, rows, cols] = [0, 1, 2].map(|axis| t.shape()[axis]);
+            t.reshaped(&[groups * rows, cols])
+                .map_err(|e| bytes_error(name, e))
+        };
+        Ok(match self {
+            Matrix::Dense(t) => Matrix::Dense(flat(t)?),
+            Matrix::Packed(scheme, t) => Matrix::Packed(scheme, flat(t)?),
+        })
+    }
+
     /// Rows in `count` groups, as an axis before them.
     fn stacked(self, name: &str, count: usize) -> Result<Matrix, ModelError> {
         let stack = |t: Tensor| {

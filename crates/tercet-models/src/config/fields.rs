@@ -90,6 +90,23 @@ impl<'a> Fields<'a> {
         self.required(name, self.opt_positive(name)?)
     }
 
+    /// A list of so many finite numbers.
+    pub(crate) fn numbers<const N: usize>(
+        &self,
+        name: &'static str,
+    ) -> Result<Option<[f32; N]>, ConfigError> {
+        self.typed(
+            name,
+            "a list of as many numbers as the model has parts",
+            |value| {
+                let all = value.as_array()?.iter().map(|x| Some(x.as_f64()? as f32));
+                let all: Vec<f32> = all.collect::<Option<_>>()?;
+                let all = <[f32; N]>::try_from(all).ok()?;
+                all.iter().all(|x| x.is_finite()).then_some(all)
+            },
+        )
+    }
+
     pub(crate) fn opt_bool(&self, name: &'static str) -> Result<Option<bool>, ConfigError> {
         self.typed(name, "true or false", Value::as_bool)
     }

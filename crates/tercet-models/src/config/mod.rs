@@ -14,16 +14,16 @@ pub(crate) mod vision;
 pub(crate) mod vision_language;
 
 pub use decoder::{
-    Activation, DecoderDims, DecoderFamily, DecoderSpec, ExpertTensors, Experts, FeedForward,
-    Groups, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement, QkNorm, Residual, Rope,
-    RopeLayout, RopeScaling, Scores, Shared, StateKind, StateSpace,
+    Activation, DecoderDims, DecoderFamily, DecoderSpec, DeltaRows, ExpertTensors, Experts,
+    Factors, FeedForward, Groups, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement, QkNorm,
+    Residual, Rope, RopeLayout, RopeScaling, Scores, Shared, StateKind, StateNorm, StateSpace,
 };
 pub use encoder::{
     EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec, HeadSpec, PatchSpec,
     Positions, RelativeTerms, TokenTypes, Visible,
 };
 pub(crate) use fields::Fields;
-pub use speech::{SpeechSpec, SpeechTokens};
+pub use speech::{MoonshineSpec, SpeechSpec, SpeechTokens};
 pub use text_to_text::TextToTextSpec;
 pub use vision::{
     PicturePooling, ResidualLayer, StagesKind, StagesSpec, TextPooling, TextTower, VisionBody,

@@ -1,14 +1,12 @@
-//! The compiled graphs: features, a window, tokens.
+//! The compiled graphs: a window, tokens.
 
-use tercet::{DType, Device, Executable, Tensor, Wanted};
+use tercet::{DType, Executable, Tensor, Wanted};
 
 use crate::builder::ModelError;
 use crate::builder::cross::hand_over;
-use crate::builder::speech::Speech;
 
-/// The graphs of a model on a device.
+/// Encoder and decoder of a model on a device.
 pub(super) struct Engine {
-    pub(super) features: Box<dyn Executable>,
     encoder: Box<dyn Executable>,
     decoder: Box<dyn Executable>,
     layers: usize,
@@ -23,19 +21,22 @@ pub(super) struct Engine {
 const INPUTS: [&str; 5] = ["tokens", "positions", "start", "kv_len", "rows"];
 
 impl Engine {
-    pub(super) fn new(speech: &Speech, device: &Device) -> Result<Engine, ModelError> {
-        let [features, encoder, decoder] = speech.compile(device)?;
+    /// Of so many layers, that writes texts of at most `context` tokens of a vocabulary.
+    pub(super) fn new(
+        [encoder, decoder]: [Box<dyn Executable>; 2],
+        layers: usize,
+        [vocab, context]: [usize; 2],
+    ) -> Engine {
         let empty = |shape: &[usize]| {
             Tensor::zeros(tercet::TensorType::new(DType::I32, shape))
                 .expect("invariant: small shapes fit memory")
         };
-        Ok(Engine {
-            features,
+        Engine {
             encoder,
             decoder,
-            layers: speech.spec.decoder_layers,
-            vocab: speech.spec.vocab,
-            context: speech.spec.text_positions,
+            layers,
+            vocab,
+            context,
             inputs: [
                 empty(&[0]),
                 empty(&[0]),
@@ -44,16 +45,15 @@ impl Engine {
                 empty(&[1]),
             ],
             outputs: Vec::new(),
-        })
+        }
     }
 
-    /// Reads a window, `[1, mels, frames]`; texts that are written from now on are about it.
-    pub(super) fn listen(&mut self, window: &Tensor) -> Result<(), ModelError> {
-        let inputs = [("features", window)];
+    /// Gives the encoder a window or a piece; texts that are written from now on are about it.
+    pub(super) fn listen(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(), ModelError> {
         let decoder = &mut self.decoder;
         hand_over(
             &mut *self.encoder,
-            &inputs,
+            inputs,
             self.layers,
             &mut |name, part| Ok(decoder.bind(name, part)?),
         )

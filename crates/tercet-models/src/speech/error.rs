@@ -38,6 +38,9 @@ pub enum SpeechError {
     /// Language or task were chosen for a model of English alone.
     #[error("the model knows English alone: neither language nor task can be chosen")]
     EnglishOnly,
+    /// Language or task were chosen for a model that has no tokens for them.
+    #[error("the model has no tokens of languages and tasks: neither can be chosen")]
+    OneLanguage,
     /// An option that cannot be.
     #[error("{0}")]
     Option(String),

@@ -5,12 +5,10 @@
 
 use tercet::{Executable, Tensor};
 
-use super::SpeechError;
+use super::recognizer::check_samples;
 use crate::builder::{ModelError, speech::PART};
-use crate::config::speech::{FRAME, HOP, RATE};
+use crate::config::speech::{FRAME, HOP};
 
-/// Seconds of a recording at most: four hours, whose features of 128 bands take 740 MB.
-const MOST_SECONDS: usize = 4 * 3600;
 /// What the signal is reflected by.
 const REFLECTED: usize = FRAME / 2;
 /// Samples of a run.
@@ -55,14 +53,7 @@ impl Recorded {
         exe: &mut dyn Executable,
         samples: &[f32],
     ) -> Result<(), crate::Error> {
-        if let Some(at) = samples.iter().position(|x| !x.is_finite()) {
-            let at = self.samples + at;
-            return Err(SpeechError::NotFinite { at }.into());
-        }
-        if self.samples.saturating_add(samples.len()) > MOST_SECONDS * RATE {
-            let most_seconds = MOST_SECONDS;
-            return Err(SpeechError::TooLong { most_seconds }.into());
-        }
+        check_samples(self.samples, samples)?;
         // In parts, so that what is pending stays small.
         for part in samples.chunks(RUN) {
             self.take(exe, part)?;

@@ -1,4 +1,4 @@
-//! Speech to text with Whisper: from samples to segments of text with times.
+//! Speech to text with Whisper and Moonshine: from samples to segments of text with times.
 //!
 //! ```no_run
 //! use tercet::Device;
@@ -16,8 +16,8 @@
 //!
 //! What is written is what `generate` of transformers writes with the same options. A recording that is not longer than a window
 //! is padded with silence; a longer one goes through windows, each from where the timestamps of the one before end
-//! (`recording`). Which tokens may be written next is in `rules`, a window and its temperatures in `window`, what tokens and
-//! timestamps mean in `segments`. Files become samples in `audio` (feature `audio`).
+//! (`whisper`). Which tokens may be written next is in `rules`, a window and its temperatures in `window`, what tokens and
+//! timestamps mean in `segments`. Moonshine reads samples, in pieces that end where it is quiet (`raw`). Files become samples in `audio` (feature `audio`).
 
 #[cfg(feature = "audio")]
 pub mod audio;
@@ -25,11 +25,13 @@ mod engine;
 mod error;
 mod features;
 mod options;
+mod raw;
 mod recognizer;
 mod rules;
 mod segments;
 mod subtitles;
 mod timing;
+mod whisper;
 mod window;
 
 pub use error::SpeechError;

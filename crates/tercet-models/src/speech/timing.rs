@@ -3,9 +3,12 @@
 use std::time::Instant;
 
 use super::features::Recorded;
+use super::recognizer::Kind;
+use super::whisper::Whisper;
 use super::window::{Prompt, write};
 use super::{Recognizer, SpeechOptions};
 use crate::Error;
+use crate::builder::PIECE_SECONDS;
 use crate::config::speech::{HOP, RATE};
 
 /// Seconds that the parts of one window take, from samples to tokens on the host.
@@ -32,25 +35,35 @@ impl WindowTime {
 
 impl Recognizer {
     /// Times a window of noise and a text of so many tokens for it, fewer where the model has not as many positions. The
-    /// likeliest tokens are taken by the rules without timestamps, but none that ends the text. A recording that was begun is
+    /// likeliest tokens are taken by the rules without timestamps, but none that ends the text. Of Moonshine it is a piece of the
+    /// longest kind. A recording that was begun is
     /// forgotten.
     ///
     /// # Errors
     /// [`crate::ModelError::Run`] of the device.
     pub fn time_window(&mut self, tokens: usize) -> Result<WindowTime, Error> {
+        match &mut self.kind {
+            Kind::Whisper(whisper) => whisper.time_window(tokens),
+            Kind::Raw(raw) => raw.time_piece(&noise(PIECE_SECONDS * RATE), tokens),
+        }
+    }
+}
+
+impl Whisper {
+    fn time_window(&mut self, tokens: usize) -> Result<WindowTime, Error> {
         self.discard();
         let options = SpeechOptions::default();
         let all = self.spec.frames();
         let samples = noise(all * HOP);
         let started = Instant::now();
         let mut recorded = Recorded::new(self.spec.mels);
-        let exe = self.engine.features.as_mut();
+        let exe = self.features.as_mut();
         recorded.push(exe, &samples)?;
         recorded.finish(exe, samples.len())?;
         let window = recorded.window((0, all), recorded.top(), all)?;
         let features = started.elapsed().as_secs_f64();
         let started = Instant::now();
-        self.engine.listen(&window)?;
+        self.engine.listen(&[("features", &window)])?;
         let encoder = started.elapsed().as_secs_f64();
         let started = Instant::now();
         let mut first = self.first_tokens(&options)?;

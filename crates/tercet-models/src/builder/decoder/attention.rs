@@ -9,13 +9,15 @@ use super::latent;
 use super::layer::{Attend, Shared, SlotRows, norm, project};
 use crate::config::decoder::{DecoderSpec, LayerSpec, Part, QkNorm, RopeLayout};
 
-/// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, with the norms of queries and keys.
+/// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, with the norms of queries and keys; `gate` becomes
+/// the gates of queries where there are some, of the same shape.
 fn heads(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
     shared: &Shared,
     layer: usize,
     h: Value,
+    gate: &mut Option<Value>,
 ) -> Result<[Value; 3], ModelError> {
     let batch = match shared.attend {
         Attend::Cached { .. } | Attend::Slots { .. } => Dim::Known(1),
@@ -55,6 +57,14 @@ fn heads(
             project(b, spec, Part::Value, layer, h)?,
         ],
     };
+    let mut parts = parts;
+    if spec.gated_attention {
+        let (len, size) = (shared.len.clone(), spec.head_dim);
+        let shape = [batch.clone(), len, spec.heads.into(), (2 * size).into()];
+        let both = b.graph.reshape(parts[0], shape)?;
+        parts[0] = b.graph.narrow(both, 3, 0, size)?;
+        *gate = Some(b.graph.narrow(both, 3, size, size)?);
+    }
     let norms = [Some(Part::QueryNorm), Some(Part::KeyNorm), None];
     let counts = [spec.heads, spec.kv_heads, spec.kv_heads];
     let mut heads = parts;
@@ -82,10 +92,13 @@ pub(super) fn attention(
     h: Value,
 ) -> Result<Value, ModelError> {
     let layer = spec.layers[at];
+    let [before, after] = spec.factors.attention;
+    let h = b.times(h, before)?;
+    let mut gate = None;
     let [q, k, v] = match &spec.latent {
         Some(latent) => latent::heads(b, (spec, latent), shared, at, h)?,
         None => {
-            let [q, k, v] = heads(b, spec, shared, at, h)?;
+            let [q, k, v] = heads(b, spec, shared, at, h, &mut gate)?;
             let dims = spec.rope_dims;
             [
                 turned(b, spec, shared, (layer, dims), q)?,
@@ -96,8 +109,16 @@ pub(super) fn attention(
     };
     let y = attended(b, spec, shared, (at, layer), [q, k, v])?;
     let width = spec.heads * spec.value_dim();
+    let y = match gate {
+        Some(gate) => {
+            let gate = b.graph.unary(UnaryFn::Sigmoid, gate)?;
+            b.graph.mul(y, gate)?
+        }
+        None => y,
+    };
     let y = b.graph.reshape(y, shared.rows(width))?;
-    project(b, spec, Part::AttentionOutput, at, y)
+    let y = project(b, spec, Part::AttentionOutput, at, y)?;
+    b.times(y, after)
 }
 
 /// The first `dims` elements of heads turned by their positions, where the layer does so.

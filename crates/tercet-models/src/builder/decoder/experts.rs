@@ -9,6 +9,7 @@ use super::super::{Builder, ModelError, Weights};
 use super::layer::{activate, linear};
 use crate::config::decoder::{
     Activation, DecoderSpec, EXPERT, ExpertTensors, Experts, FeedForward, Groups, Part, Scores,
+    Shared,
 };
 
 /// The factor of a gate inside its sigmoid where gates are bounded.
@@ -21,6 +22,8 @@ struct Of<'a> {
     experts: &'a Experts,
     layer: usize,
     activation: Activation,
+    /// Whether there are gates.
+    gated: bool,
 }
 
 /// A layer's experts of `h`.
@@ -41,6 +44,7 @@ pub(super) fn experts(
         experts,
         layer,
         activation,
+        gated: matches!(spec.feed_forward, FeedForward::Gated(_)),
     };
     let shape = b.graph.ty(h).shape.clone();
     let x = match shape.split_last() {
@@ -53,7 +57,7 @@ pub(super) fn experts(
     let sum = routed(b, of, x)?;
     let sum = match experts.shared {
         Some(shared) => {
-            let own = shared_expert(b, of, shared.scored, x)?;
+            let own = shared_expert(b, of, shared, x)?;
             b.graph.plus(sum, own)?
         }
         None => sum,
@@ -76,25 +80,33 @@ fn rows(shape: &[Dim]) -> Result<Dim, ModelError> {
 /// Each row of `x [n, hidden]` through the experts of its greatest scores, added by them.
 fn routed(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<Value, ModelError> {
     let (n, used) = (b.graph.ty(x).shape[0].clone(), of.experts.used);
-    let hidden = of.spec.hidden;
     let each = n.checked_mul(&Dim::Known(used)).ok_or_else(too_large)?;
     let [weights, expert] = chosen(b, of, x)?;
     let expert = b.graph.reshape(expert, [each.clone()])?;
+    let (x, hidden) = match of.experts.latent {
+        Some(width) => (linear(b, of.spec, Part::ExpertsIn, of.layer, x)?, width),
+        None => (x, of.spec.hidden),
+    };
     // A row for each of its experts.
     let x = b.graph.unsqueeze(x, 1)?;
     let x = b.graph.expand(x, [n.clone(), used.into(), hidden.into()])?;
     let x = b.graph.reshape(x, [each.clone(), hidden.into()])?;
-    let (gate, up) = match of.experts.stored.joins_gates() {
-        true => {
+    let h = match (of.gated, of.experts.stored.joins_gates()) {
+        (true, true) => {
             let both = product(b, of, Part::ExpertGateUp, x, expert)?;
-            halves(b, both, of.experts.ffn)?
+            let (gate, up) = halves(b, both, of.experts.ffn)?;
+            gated(b, of, gate, up)?
         }
-        false => (
-            product(b, of, Part::ExpertGate, x, expert)?,
-            product(b, of, Part::ExpertUp, x, expert)?,
-        ),
+        (true, false) => {
+            let gate = product(b, of, Part::ExpertGate, x, expert)?;
+            let up = product(b, of, Part::ExpertUp, x, expert)?;
+            gated(b, of, gate, up)?
+        }
+        (false, _) => {
+            let up = product(b, of, Part::ExpertUp, x, expert)?;
+            activate(b, of.activation, up)?
+        }
     };
-    let h = gated(b, of, gate, up)?;
     // Without a bias the projection down is linear: rows are weighed where they are gated, by the same map.
     let is_linear = !Part::ExpertDown.has_bias(of.spec);
     let h = match is_linear {
@@ -113,7 +125,11 @@ fn routed(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<Value, ModelError
             b.graph.mul(y, weights)?
         }
     };
-    Ok(b.graph.reduce_sum(y, &[1], false)?)
+    let y = b.graph.reduce_sum(y, &[1], false)?;
+    match of.experts.latent {
+        Some(_) => linear(b, of.spec, Part::ExpertsOut, of.layer, y),
+        None => Ok(y),
+    }
 }
 
 /// The columns of gates and those of projections up.
@@ -214,30 +230,35 @@ fn in_groups(
 fn shared_expert(
     b: &mut Builder<'_>,
     of: Of<'_>,
-    scored: bool,
+    shared: Shared,
     x: Value,
 ) -> Result<Value, ModelError> {
     let Of {
         spec,
-        experts,
         layer,
         activation,
+        gated,
+        ..
     } = of;
-    let (gate, up) = match experts.stored.joins_gates() {
-        true => {
+    let (gate, up) = match (gated, shared.fused) {
+        (true, true) => {
             let both = linear(b, spec, Part::SharedGateUp, layer, x)?;
-            let ffn = experts.shared.map_or(0, |shared| shared.ffn);
-            halves(b, both, ffn)?
+            let (gate, up) = halves(b, both, shared.ffn)?;
+            (gate, Some(up))
         }
-        false => (
+        (true, false) => (
             linear(b, spec, Part::SharedGate, layer, x)?,
-            linear(b, spec, Part::SharedUp, layer, x)?,
+            Some(linear(b, spec, Part::SharedUp, layer, x)?),
         ),
+        (false, _) => (linear(b, spec, Part::SharedUp, layer, x)?, None),
     };
     let gate = activate(b, activation, gate)?;
-    let h = b.graph.mul(gate, up)?;
+    let h = match up {
+        Some(up) => b.graph.mul(gate, up)?,
+        None => gate,
+    };
     let y = linear(b, spec, Part::SharedDown, layer, h)?;
-    if !scored {
+    if !shared.scored {
         return Ok(y);
     }
     let score = linear(b, spec, Part::SharedScore, layer, x)?;

@@ -50,14 +50,51 @@ pub(super) fn heads(
     let k_turned = b.graph.expand(k_turned, of(spec.heads, turning))?;
     let row = b.graph.narrow(row, axis, 0, latent.rank)?;
     let row = normed(b, (spec, latent), Part::KvRowNorm, at, row)?;
-    let kv = project(b, spec, Part::Kv, at, row)?;
-    let kv = b
-        .graph
-        .reshape(kv, of(spec.heads, plain + latent.value_dim))?;
-    let k_plain = b.graph.narrow(kv, 3, 0, plain)?;
-    let v = b.graph.narrow(kv, 3, plain, latent.value_dim)?;
+    let [k_plain, v] = match latent.split {
+        true => {
+            let k = keys(b, (spec, latent), at, row)?;
+            let v = values(b, (spec, latent), at, row)?;
+            let k = b.graph.reshape(k, of(spec.heads, plain))?;
+            [k, b.graph.reshape(v, of(spec.heads, latent.value_dim))?]
+        }
+        false => {
+            let kv = project(b, spec, Part::Kv, at, row)?;
+            let kv = b
+                .graph
+                .reshape(kv, of(spec.heads, plain + latent.value_dim))?;
+            let k = b.graph.narrow(kv, 3, 0, plain)?;
+            [k, b.graph.narrow(kv, 3, plain, latent.value_dim)?]
+        }
+    };
     let k = b.graph.concat(&[k_plain, k_turned], 3)?;
     Ok([q, k, v])
+}
+
+/// The parts of keys that are not rotated, of a projection that lies the other way round by head. It is a small part of a
+/// model: it is widened where it is packed.
+fn keys(
+    b: &mut Builder<'_>,
+    (spec, latent): (&DecoderSpec, &Latent),
+    at: usize,
+    row: Value,
+) -> Result<Value, ModelError> {
+    let (heads, plain) = (spec.heads, spec.head_dim - spec.rope_dims);
+    let name = Part::KvKeys.name(spec, b.weights, at, "weight");
+    let w = b.dense(&name, &[heads, latent.rank, plain])?;
+    let w = b.graph.transpose(w, &[1, 0, 2])?;
+    let w = b.graph.reshape(w, [latent.rank, heads * plain])?;
+    Ok(b.graph.matmul(row, w)?)
+}
+
+/// The values.
+fn values(
+    b: &mut Builder<'_>,
+    (spec, latent): (&DecoderSpec, &Latent),
+    at: usize,
+    row: Value,
+) -> Result<Value, ModelError> {
+    let name = Part::KvValues.name(spec, b.weights, at, "weight");
+    b.by_head(row, &name, [spec.heads, latent.value_dim, latent.rank])
 }
 
 /// The RMS norm of a row, without bias.

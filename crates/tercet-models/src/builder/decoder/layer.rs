@@ -279,7 +279,7 @@ pub(crate) fn layer(
     let of = spec.layers[at];
     let (sum, h) = match of.mixer {
         Mixer::None => (x, x),
-        Mixer::Attention | Mixer::StateSpace => {
+        Mixer::Attention | Mixer::StateSpace | Mixer::Both => {
             let h = match before {
                 true => norm(b, spec, Part::AttentionNorm, at, x)?,
                 false => x,
@@ -287,6 +287,11 @@ pub(crate) fn layer(
             let y = match of.mixer {
                 Mixer::StateSpace => scan(b, spec, shared, at, h)?,
                 Mixer::Attention | Mixer::None => attention(b, spec, shared, at, h)?,
+                Mixer::Both => {
+                    let scanned = scan(b, spec, shared, at, h)?;
+                    let attended = attention(b, spec, shared, at, h)?;
+                    b.graph.plus(scanned, attended)?
+                }
             };
             (added(b, spec, (Part::AttentionPostNorm, at), x, y)?, h)
         }
@@ -389,6 +394,7 @@ fn feed_forward(
         // Rows of one expert are multiplied together: in the rows of a slot there are no others'.
         return by_slot(b, shared, h, |b, h| experts(b, (spec, &of), layer, h));
     }
+    let [of_gate, after] = spec.factors.feed_forward;
     let h = match spec.feed_forward {
         FeedForward::Plain(activation) => {
             let up = project(b, spec, Part::Up, layer, h)?;
@@ -407,9 +413,11 @@ fn feed_forward(
                     project(b, spec, Part::Up, layer, h)?,
                 ),
             };
+            let gate = b.times(gate, of_gate)?;
             let gate = activate(b, activation, gate)?;
             b.graph.mul(gate, up)?
         }
     };
-    project(b, spec, Part::Down, layer, h)
+    let y = project(b, spec, Part::Down, layer, h)?;
+    b.times(y, after)
 }

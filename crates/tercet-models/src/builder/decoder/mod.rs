@@ -17,6 +17,7 @@
 
 pub(crate) mod attention;
 mod batch;
+mod delta;
 mod experts;
 mod latent;
 pub(crate) mod layer;

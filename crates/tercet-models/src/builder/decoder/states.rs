@@ -1,4 +1,4 @@
-//! Scans over states of a layer: Mamba and Mamba-2.
+//! Scans over states of a layer: Mamba and Mamba-2; gated delta rules are in `delta.rs`.
 //!
 //! Between runs a layer remembers the last rows of its convolution and the states of its scan, F32 in every precision.
 
@@ -9,13 +9,13 @@ use super::super::tuned::Mode;
 use super::super::weights::bytes_error;
 use super::super::{Builder, ModelError, Weights};
 use super::layer::{Attend, Shared, linear, project};
-use crate::config::decoder::{DecoderSpec, Part, StateKind, StateSpace};
+use crate::config::decoder::{DecoderSpec, Part, StateKind, StateNorm, StateSpace};
 
 /// A layer's mixer under construction.
-struct Scan<'a> {
-    spec: &'a DecoderSpec,
-    of: &'a StateSpace,
-    at: usize,
+pub(super) struct Scan<'a> {
+    pub(super) spec: &'a DecoderSpec,
+    pub(super) of: &'a StateSpace,
+    pub(super) at: usize,
     batch: Dim,
     len: Dim,
     /// None where sequences are whole.
@@ -42,7 +42,12 @@ pub(super) fn scan(
 ) -> Result<Value, ModelError> {
     let of = spec.states.as_ref();
     let of = of.expect("invariant: a specification with states says their sizes");
-    let projected = project(b, spec, Part::StatesIn, at, h)?;
+    let [before, after] = spec.factors.states;
+    let h = b.times(h, before)?;
+    let mut projected = Vec::new();
+    for part in Part::into_states(of) {
+        projected.push(project(b, spec, part, at, h)?);
+    }
     let whole = |batch: Dim, sequence: Option<Sequence>| Scan {
         spec,
         of,
@@ -52,13 +57,13 @@ pub(super) fn scan(
         sequence,
     };
     let y = match &shared.attend {
-        Attend::Whole { .. } => whole(shared.batch.clone(), None).of_rows(b, projected)?,
+        Attend::Whole { .. } => whole(shared.batch.clone(), None).of_rows(b, &projected)?,
         Attend::Cached { start, .. } => {
             let sequence = Sequence {
                 is_alone: true,
                 ..Sequence::of(b, *start, String::new())?
             };
-            whole(Dim::Known(1), Some(sequence)).of_rows(b, projected)?
+            whole(Dim::Known(1), Some(sequence)).of_rows(b, &projected)?
         }
         Attend::Slots {
             slots,
@@ -66,18 +71,21 @@ pub(super) fn scan(
             origin,
             ..
         } => {
-            let all = [Dim::Known(1), shared.len.clone(), of.projected().into()];
-            let projected = b.graph.reshape(projected, all)?;
+            for part in &mut projected {
+                *part = b.graph.unsqueeze(*part, 0)?;
+            }
             let mut parts = Vec::with_capacity(slots.len() + 1);
             for (number, slot) in slots.iter().enumerate() {
-                let own = b.graph.gather(projected, slot.rows, 1)?;
+                let own = projected.iter();
+                let own: Result<Vec<Value>, _> =
+                    own.map(|x| b.graph.gather(*x, slot.rows, 1)).collect();
                 let len = b.graph.ty(slot.rows).shape[0].clone();
                 let sequence = Sequence::of(b, slot.start, format!(".{number}"))?;
                 let scan = Scan {
                     len,
                     ..whole(Dim::Known(1), Some(sequence))
                 };
-                parts.push(scan.of_rows(b, own)?);
+                parts.push(scan.of_rows(b, &own?)?);
             }
             let of = |rows: &Dim| [Dim::Known(1), rows.clone(), of.inner.into()];
             let zero = b.graph.scalar(DType::F32, 0.0)?;
@@ -88,44 +96,18 @@ pub(super) fn scan(
         }
     };
     let mut y = b.graph.reshape(y, shared.rows(of.inner))?;
-    if let StateKind::Heads { groups, eps, .. } = of.kind {
+    if let StateKind::Heads {
+        groups,
+        eps,
+        norm: StateNorm::AfterGate,
+        ..
+    } = of.kind
+    {
         // Next to the projection, whose kernels may take a norm in.
-        let gain = whole(shared.batch.clone(), None).vector(
-            b,
-            Part::StatesNorm,
-            of.inner,
-            &[groups, of.inner / groups],
-        )?;
-        y = normed(b, y, gain, groups, eps)?;
+        y = whole(shared.batch.clone(), None).normed(b, y, groups, eps)?;
     }
-    project(b, spec, Part::StatesOut, at, y)
-}
-
-/// The norm of each group of columns of `y`.
-fn normed(
-    b: &mut Builder<'_>,
-    y: Value,
-    gain: Value,
-    groups: usize,
-    eps: f32,
-) -> Result<Value, ModelError> {
-    if groups == 1 {
-        return Ok(b.graph.rms_norm(y, gain, None, eps.into())?);
-    }
-    let rows = b.graph.ty(y).shape.clone();
-    let inner = rows.last().and_then(Dim::known);
-    let inner = inner.expect("invariant: columns of rows are known");
-    let each = inner / groups;
-    let mut by_groups: Vec<Dim> = rows.iter().take(rows.rank() - 1).cloned().collect();
-    by_groups.extend([groups, each].map(Dim::Known));
-    let y = b.graph.reshape(y, by_groups)?;
-    let ones = Tensor::from_slice(&[each], &vec![1.0_f32; each]);
-    let ones = ones.map_err(|e| bytes_error("the gain of a norm", e))?;
-    let ones = b.graph.constant(ones)?;
-    let y = b.graph.rms_norm(y, ones, None, eps.into())?;
-    let gain = b.graph.reshape(gain, [groups, each])?;
-    let y = b.graph.mul(y, gain)?;
-    Ok(b.graph.reshape(y, rows)?)
+    let y = project(b, spec, Part::StatesOut, at, y)?;
+    b.times(y, after)
 }
 
 impl Sequence {
@@ -142,17 +124,28 @@ impl Sequence {
 }
 
 impl Scan<'_> {
-    /// `[batch, len, inner]` of what the projection gives.
-    fn of_rows(&self, b: &mut Builder<'_>, projected: Value) -> Result<Value, ModelError> {
-        let projected = self.rows(b, projected, &[self.of.projected()])?;
+    /// `[batch, len, inner]` of what the projections give.
+    fn of_rows(&self, b: &mut Builder<'_>, projected: &[Value]) -> Result<Value, ModelError> {
+        let all = self.rows(b, projected[0], &[self.of.projected()])?;
         match self.of.kind {
-            StateKind::Channels { rank, normed } => self.channels(b, projected, rank, normed),
-            StateKind::Heads { heads, groups, .. } => self.heads(b, projected, [heads, groups]),
+            StateKind::Channels { rank, normed } => self.channels(b, all, rank, normed),
+            StateKind::Heads {
+                heads,
+                groups,
+                eps,
+                norm,
+            } => self.heads(b, all, [heads, groups], (norm, eps)),
+            StateKind::Delta { .. } => self.delta(b, all, &projected[1..]),
         }
     }
 
     /// `x` as `[batch, len, ..]`.
-    fn rows(&self, b: &mut Builder<'_>, x: Value, rest: &[usize]) -> Result<Value, ModelError> {
+    pub(super) fn rows(
+        &self,
+        b: &mut Builder<'_>,
+        x: Value,
+        rest: &[usize],
+    ) -> Result<Value, ModelError> {
         let rest = rest.iter().map(|n| Dim::Known(*n));
         let shape: Vec<Dim> = [self.batch.clone(), self.len.clone()]
             .into_iter()
@@ -166,7 +159,7 @@ impl Scan<'_> {
     }
 
     /// Everything of a part as F32, by the shapes that folders and GGUF files store it in.
-    fn vector(
+    pub(super) fn vector(
         &self,
         b: &mut Builder<'_>,
         part: Part,
@@ -184,11 +177,11 @@ impl Scan<'_> {
     }
 
     /// The rates of decay: the negated exponentials of what folders store, which GGUF files have as they are.
-    fn decay(&self, b: &mut Builder<'_>, shape: &[usize]) -> Result<Value, ModelError> {
+    pub(super) fn decay(&self, b: &mut Builder<'_>, shape: &[usize]) -> Result<Value, ModelError> {
         let name = self.name(b, Part::StatesDecay, "weight");
         if let Weights::Gguf(_) = b.weights {
-            let stored: &[usize] = match shape {
-                [heads] => &[*heads, 1],
+            let stored: &[usize] = match (self.of.kind, shape) {
+                (StateKind::Heads { .. }, [heads]) => &[*heads, 1],
                 _ => shape,
             };
             let stored = b.dense(&name, stored)?;
@@ -207,7 +200,7 @@ impl Scan<'_> {
     }
 
     /// What is remembered between runs, and what of it counts: zeros at the beginning of a text.
-    fn remembered(
+    pub(super) fn remembered(
         &self,
         b: &mut Builder<'_>,
         what: &str,
@@ -234,7 +227,7 @@ impl Scan<'_> {
     }
 
     /// The causal convolution of each channel, and SiLU.
-    fn convolve(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+    pub(super) fn convolve(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
         let (channels, kernel) = (self.of.convolved(), self.of.kernel);
         let name = self.name(b, Part::StatesConv, "weight");
         let weight = match b.weights {
@@ -244,6 +237,7 @@ impl Scan<'_> {
                 b.graph.reshape(weight, [channels, kernel])?
             }
         };
+        let weight = self.of_factors(b, weight)?;
         let weight = b.graph.transpose(weight, &[1, 0])?;
         let bias = match Part::StatesConv.has_bias(self.spec) {
             true => {
@@ -265,6 +259,25 @@ impl Scan<'_> {
         Ok(y)
     }
 
+    /// The weight `[channels, kernel]` of a convolution times the factors of what it reads, which are its rows'.
+    fn of_factors(&self, b: &mut Builder<'_>, weight: Value) -> Result<Value, ModelError> {
+        let StateKind::Heads { groups, .. } = self.of.kind else {
+            return Ok(weight);
+        };
+        let [_, x, enter, leave, _] = self.spec.factors.into_states;
+        if [x, enter, leave] == [1.0; 3] {
+            return Ok(weight);
+        }
+        let StateSpace { inner, states, .. } = *self.of;
+        let mut factors = vec![x; inner];
+        factors.extend(vec![enter; groups * states]);
+        factors.extend(vec![leave; groups * states]);
+        let factors = Tensor::from_slice(&[factors.len(), 1], &factors);
+        let factors = factors.map_err(|e| bytes_error("the factors of a convolution", e))?;
+        let factors = b.graph.constant(factors)?;
+        Ok(b.graph.mul(weight, factors)?)
+    }
+
     /// Step sizes within their range.
     fn steps(&self, b: &mut Builder<'_>, dt: Value) -> Result<Value, ModelError> {
         let dt = b.graph.unary(UnaryFn::Softplus, dt)?;
@@ -283,7 +296,7 @@ impl Scan<'_> {
         heads: usize,
     ) -> Result<Value, ModelError> {
         let in_gguf: &[usize] = match self.of.kind {
-            StateKind::Channels { .. } => &[heads],
+            StateKind::Channels { .. } | StateKind::Delta { .. } => &[heads],
             StateKind::Heads { .. } => &[heads, 1],
         };
         let mut skip = self.vector(b, Part::StatesSkip, heads, in_gguf)?;
@@ -344,10 +357,13 @@ impl Scan<'_> {
         b: &mut Builder<'_>,
         projected: Value,
         [heads, groups]: [usize; 2],
+        (norm, eps): (StateNorm, f32),
     ) -> Result<Value, ModelError> {
         let StateSpace { inner, states, .. } = *self.of;
+        let [of_gate, .., of_steps] = self.spec.factors.into_states;
         let per_head = inner / heads;
         let gate = b.graph.narrow(projected, 2, 0, inner)?;
+        let gate = b.times(gate, of_gate)?;
         let convolved = b.graph.narrow(projected, 2, inner, self.of.convolved())?;
         let dt = b
             .graph
@@ -360,6 +376,7 @@ impl Scan<'_> {
         let x = part(b, 0, [heads, per_head])?;
         let enter = part(b, inner, [groups, states])?;
         let leave = part(b, inner + groups * states, [groups, states])?;
+        let dt = b.times(dt, of_steps)?;
         let bias = self.vector(b, Part::StatesStepBias, heads, &[heads])?;
         let dt = b.graph.plus(dt, bias)?;
         let dt = self.steps(b, dt)?;
@@ -375,7 +392,45 @@ impl Scan<'_> {
         // By heads, so that it is one map with the skip.
         let gate = self.rows(b, gate, &[heads, per_head])?;
         let gate = b.graph.unary(UnaryFn::Silu, gate)?;
-        let y = b.graph.mul(y, gate)?;
-        self.rows(b, y, &[inner])
+        match norm {
+            // Its norm stands next to the projection.
+            StateNorm::None | StateNorm::AfterGate => {
+                let y = b.graph.mul(y, gate)?;
+                self.rows(b, y, &[inner])
+            }
+            StateNorm::BeforeGate => {
+                let y = self.rows(b, y, &[inner])?;
+                let y = self.normed(b, y, groups, eps)?;
+                let gate = self.rows(b, gate, &[inner])?;
+                Ok(b.graph.mul(y, gate)?)
+            }
+        }
+    }
+
+    /// The norm of each group of columns of `y`.
+    fn normed(
+        &self,
+        b: &mut Builder<'_>,
+        y: Value,
+        groups: usize,
+        eps: f32,
+    ) -> Result<Value, ModelError> {
+        let inner = self.of.inner;
+        let each = inner / groups;
+        let gain = self.vector(b, Part::StatesNorm, inner, &[groups, each])?;
+        if groups == 1 {
+            return Ok(b.graph.rms_norm(y, gain, None, eps.into())?);
+        }
+        let rows = b.graph.ty(y).shape.clone();
+        let mut by_groups: Vec<Dim> = rows.iter().take(rows.rank() - 1).cloned().collect();
+        by_groups.extend([groups, each].map(Dim::Known));
+        let y = b.graph.reshape(y, by_groups)?;
+        let ones = Tensor::from_slice(&[each], &vec![1.0_f32; each]);
+        let ones = ones.map_err(|e| bytes_error("the gain of a norm", e))?;
+        let ones = b.graph.constant(ones)?;
+        let y = b.graph.rms_norm(y, ones, None, eps.into())?;
+        let gain = b.graph.reshape(gain, [groups, each])?;
+        let y = b.graph.mul(y, gain)?;
+        Ok(b.graph.reshape(y, rows)?)
     }
 }

@@ -8,7 +8,7 @@ use super::super::{Builder, ModelError};
 use crate::config::Activation;
 
 /// What layer norms add to variances, whatever the configuration says.
-const EPS: f64 = 1e-5;
+pub(super) const EPS: f64 = 1e-5;
 
 /// The projections of an attention of so many heads.
 pub(super) fn projections(heads: usize, width: usize) -> Projections {
@@ -24,6 +24,7 @@ pub(super) fn projections(heads: usize, width: usize) -> Projections {
         head_dim: width / heads,
         width,
         scale: None,
+        turn: None,
     }
 }
 

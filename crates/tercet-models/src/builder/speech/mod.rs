@@ -12,6 +12,7 @@
 
 mod layer;
 mod mel;
+pub(crate) mod moonshine;
 
 use tercet::ops::Window;
 use tercet::scalar::{BinaryFn, UnaryFn};
@@ -23,6 +24,7 @@ use super::{Builder, Model, ModelError, Weights};
 use crate::config::speech::{FRAME, HOP};
 use crate::config::{Activation, SpeechSpec};
 use layer::{feed_forward, layer_norm, plus, projections};
+pub use moonshine::Moonshine;
 
 /// Frames that are computed at once.
 pub(crate) const PART: usize = 1000;

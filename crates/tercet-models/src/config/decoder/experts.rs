@@ -29,6 +29,9 @@ pub struct Experts {
     pub clamp: Option<f32>,
     /// How a folder has the projections of gates and up.
     pub stored: ExpertTensors,
+    /// The width of the rows that experts read and write, which are projected from and to those of the model; its own where
+    /// there is none. The shared one reads the model's.
+    pub latent: Option<usize>,
     /// The one that all tokens go through, if there is one.
     pub shared: Option<Shared>,
 }
@@ -73,6 +76,18 @@ impl Experts {
     }
 }
 
+impl Shared {
+    /// One of this width: no score, projections apart, no biases.
+    pub fn new(ffn: usize) -> Shared {
+        Shared {
+            ffn,
+            scored: false,
+            fused: false,
+            bias: false,
+        }
+    }
+}
+
 /// The expert that all tokens go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shared {
@@ -80,6 +95,10 @@ pub struct Shared {
     pub ffn: usize,
     /// Whether its result is times the sigmoid of a projection.
     pub scored: bool,
+    /// Whether a folder has gates and projections up as rows of one, the gates first.
+    pub fused: bool,
+    /// Whether its projections, and those into and out of the width that other experts read, have biases.
+    pub bias: bool,
 }
 
 /// How a folder has the matrices of a layer's experts. GGUF files have three tensors, of all experts each.

@@ -216,7 +216,12 @@ fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
         };
         ropes.clear();
         for (i, object) in objects.into_iter().enumerate() {
-            let found = stretched(&Fields::new(object, prefix), original, spec.context)?;
+            let inner = Fields::new(object, prefix);
+            if spec.family.get().has_sections {
+                inner.only("mrope_section", "a list", Value::is_array)?;
+                inner.only("mrope_interleaved", "true or false", Value::is_boolean)?;
+            }
+            let found = stretched(&inner, original, spec.context)?;
             if let (Some(outer), Some(inner), 0) = (outer, found.theta, i) {
                 ensure(outer == inner, || {
                     format!("rope_theta is {outer}, but {prefix}rope_theta is {inner}")

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use super::super::{ConfigError, ensure};
 use super::families::{self, DecoderFamily, FamilyRow};
 use super::{
-    DecoderDims, DecoderSpec, Experts, FeedForward, NormKind, Part, Rope, RopeScaling, Shared,
-    derived_head_dim, rope,
+    DecoderDims, DecoderSpec, ExpertTensors, Experts, FeedForward, NormKind, Part, Rope,
+    RopeScaling, Shared, derived_head_dim, rope,
 };
-use crate::gguf::{Gguf, GgufError, Metadata, clip};
+use crate::gguf::{Gguf, GgufError, Metadata, Value, clip};
 use crate::weight::{Weight, gguf_weight};
 
 /// The keys `<architecture>.*` of a file; those that were asked for are known.
@@ -71,6 +71,40 @@ impl<'a> Keys<'a> {
 
     pub(in crate::config) fn opt_bool(&self, name: &str) -> Result<Option<bool>, ConfigError> {
         Ok(self.meta().opt_bool(&self.key(name))?)
+    }
+
+    /// A number for each layer, or one for all of them.
+    pub(super) fn by_layer(
+        &self,
+        name: &str,
+        layers: usize,
+    ) -> Result<Option<Vec<usize>>, ConfigError> {
+        let key = self.key(name);
+        let Some(Value::Array(all)) = self.meta().get(&key) else {
+            let one = self.meta().opt_u32(&key)?;
+            return Ok(one.map(|one| vec![one as usize; layers]));
+        };
+        let found: Option<Vec<usize>> = all
+            .iter()
+            .map(|one| usize::try_from(one.as_integer()?).ok())
+            .collect();
+        match found.filter(|found| found.len() == layers) {
+            Some(found) => Ok(Some(found)),
+            None => Err(ConfigError::WrongType {
+                field: key,
+                expected: "a size, or one for each layer",
+                found: format!("{} values", all.len()),
+            }),
+        }
+    }
+
+    /// How many blocks of a file foretell further tokens, behind those of the model.
+    pub(super) fn foretelling(&self, family: &FamilyRow) -> Result<usize, ConfigError> {
+        if family.beside.is_empty() {
+            return Ok(0);
+        }
+        let found = self.meta().opt_u32(&self.key("nextn_predict_layers"))?;
+        Ok(found.unwrap_or(0) as usize)
     }
 
     /// A positive factor; 0, which some converters write, is none.
@@ -192,7 +226,14 @@ fn experts(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let some = |part: Part, suffix: &str| layers.clone().any(|layer| has(part, layer, suffix));
     let scored = some(Part::SharedScore, "weight");
     let experts = Experts {
-        shared: shared.map(|ffn| Shared { ffn, scored }),
+        shared: shared.map(|ffn| Shared {
+            scored,
+            ..Shared::new(ffn)
+        }),
+        stored: match some(Part::ExpertGateUp, "weight") {
+            true => ExpertTensors::GateThenUp,
+            false => ExpertTensors::Apart,
+        },
         bias: some(Part::Router, "bias"),
         ..Experts::new([count, used, ffn.unwrap_or(spec.ffn)], normalized)
     };
@@ -212,6 +253,15 @@ fn refuse_variants(keys: &Keys<'_>, family: &FamilyRow) -> Result<(), ConfigErro
     Ok(())
 }
 
+/// The layers of a file that are the model's.
+fn layers(keys: &Keys<'_>, family: &FamilyRow) -> Result<usize, ConfigError> {
+    let (all, beside) = (keys.size("block_count")?, keys.foretelling(family)?);
+    ensure(all > beside, || {
+        format!("of {all} blocks {beside} foretell further tokens")
+    })?;
+    Ok(all - beside)
+}
+
 fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
     let (gguf, meta, family) = (keys.gguf, keys.meta(), id.get());
     refuse_variants(keys, family)?;
@@ -225,9 +275,19 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
         false => keys.size(key),
     };
     let heads = unless_none(family.sizes.heads, "attention.head_count")?;
-    let kv_heads = match family.sizes.heads.is_empty() {
-        true => Some(unless_none(&[], "attention.head_count_kv")?),
-        false => keys.opt_size("attention.head_count_kv")?,
+    let layers = layers(keys, family)?;
+    let most = |name: &str| {
+        let all = keys.by_layer(name, layers)?;
+        Ok::<_, ConfigError>(all.into_iter().flatten().max())
+    };
+    let kv_heads = match (family.sizes.heads.is_empty(), family.varies_in_gguf) {
+        (true, _) => Some(unless_none(&[], "attention.head_count_kv")?),
+        (false, true) => most("attention.head_count_kv")?,
+        (false, false) => keys.opt_size("attention.head_count_kv")?,
+    };
+    let ffn = match family.varies_in_gguf {
+        true => most("feed_forward_length")?.unwrap_or(1).max(1),
+        false => unless_none(family.sizes.ffn, "feed_forward_length")?,
     };
     let head_dim = derived_head_dim(keys.opt_size("attention.key_length")?, hidden, heads)?;
     if let Some(found) = keys.opt_size("attention.value_length")?
@@ -239,11 +299,11 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
     }
     let mut spec = DecoderSpec::llama(DecoderDims {
         hidden,
-        layers: keys.size("block_count")?,
+        layers,
         heads,
         kv_heads: kv_heads.unwrap_or(heads),
         head_dim,
-        ffn: unless_none(family.sizes.ffn, "feed_forward_length")?,
+        ffn,
         vocab: vocab(keys)?,
         context: keys.size("context_length")?,
     });
@@ -265,9 +325,20 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
             scaling: scaling(keys, spec.context)?,
         };
     }
+    of_tensors(gguf, &mut spec);
+    spec.bos = meta.opt_u32("tokenizer.ggml.bos_token_id")?;
+    spec.eos = gguf_eos(meta)?;
+    Ok(spec)
+}
+
+/// What is seen from a file's tensors.
+fn of_tensors(gguf: &Gguf, spec: &mut DecoderSpec) {
     let names = spec.clone();
-    let has =
-        |part: Part, suffix: &str| gguf.has_tensor(&format!("{}.{suffix}", part.gguf(&names, 0)));
+    // Layers may be of several kinds.
+    let has = |part: Part, suffix: &str| {
+        let mut layers = 0..names.layers.len();
+        layers.any(|layer| gguf.has_tensor(&format!("{}.{suffix}", part.gguf(&names, layer))))
+    };
     spec.tied_embeddings = !has(Part::Output, "weight");
     spec.fused_qkv = has(Part::Qkv, "weight");
     spec.fused_gate_up = matches!(spec.feed_forward, FeedForward::Gated(_))
@@ -278,9 +349,6 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
     spec.mlp_bias = has(Part::Down, "bias");
     spec.head_bias = has(Part::Output, "bias");
     spec.norm.bias = has(Part::FinalNorm, "bias");
-    spec.bos = meta.opt_u32("tokenizer.ggml.bos_token_id")?;
-    spec.eos = gguf_eos(meta)?;
-    Ok(spec)
 }
 
 /// What is done to rotary frequencies.

@@ -100,8 +100,28 @@ pub enum Mixer {
     Attention,
     /// A scan over states, of the model's [`DecoderSpec::states`](crate::DecoderSpec::states).
     StateSpace,
+    /// Both, side by side over the same rows: their results are added.
+    Both,
     /// Nothing: the layer is a feed-forward network.
     None,
+}
+
+impl Mixer {
+    /// Whether positions attend to those before.
+    pub(crate) fn attends(self) -> bool {
+        match self {
+            Mixer::Attention | Mixer::Both => true,
+            Mixer::StateSpace | Mixer::None => false,
+        }
+    }
+
+    /// Whether there is a scan over states.
+    pub(crate) fn scans(self) -> bool {
+        match self {
+            Mixer::StateSpace | Mixer::Both => true,
+            Mixer::Attention | Mixer::None => false,
+        }
+    }
 }
 
 /// What tells one layer from another.
@@ -151,4 +171,6 @@ pub struct Latent {
     pub value_dim: usize,
     /// Added to the mean square by the norms of these rows.
     pub eps: f32,
+    /// Whether a file has the projection of keys and that of values apart, by head, the former `[head, inputs, outputs]`.
+    pub split: bool,
 }

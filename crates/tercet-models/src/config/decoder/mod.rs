@@ -6,11 +6,13 @@
 //! refused.
 
 mod experts;
+mod factors;
 mod families;
 mod json;
 pub(in crate::config) mod keys;
 mod layers;
 mod part;
+mod parts;
 mod rope;
 mod states;
 mod tensors;
@@ -20,6 +22,7 @@ use serde_json::{Map, Value};
 
 use super::{ConfigError, Fields, ensure};
 pub use experts::{ExpertTensors, Experts, Groups, Scores, Shared};
+pub use factors::Factors;
 pub use families::DecoderFamily;
 pub(crate) use families::{model_types, of_gguf, of_model_type};
 pub(super) use json::stretched;
@@ -27,9 +30,10 @@ pub use layers::{
     Activation, FeedForward, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement, QkNorm,
     Residual, RopeLayout,
 };
-pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part, projections};
+pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part};
+pub(crate) use parts::projections;
 pub use rope::{Rope, RopeScaling};
-pub use states::{StateKind, StateSpace};
+pub use states::{DeltaRows, StateKind, StateNorm, StateSpace};
 pub(super) use tensors::refuse;
 pub(crate) use tensors::{DENSE_OF_GGUF, known_modules, refuse_unknown_modules};
 
@@ -116,6 +120,11 @@ pub struct DecoderSpec {
     pub latent: Option<Latent>,
     /// The scans of the layers that have some.
     pub states: Option<StateSpace>,
+    /// Factors of projections.
+    pub factors: Factors,
+    /// Whether what attention gives is times the sigmoid of a gate, which is projected with queries: of each head the query,
+    /// then the gate.
+    pub gated_attention: bool,
     /// Whether each head has a score that stands for no key: it takes a part of the weights and gives nothing.
     pub sinks: bool,
     /// Whether rows of a table, one for each position of the context, are added to embeddings.
@@ -207,6 +216,8 @@ impl DecoderSpec {
             fused_qkv: false,
             latent: None,
             states: None,
+            factors: Factors::ONES,
+            gated_attention: false,
             sinks: false,
             learned_positions: false,
             bidirectional: false,
@@ -274,7 +285,12 @@ impl DecoderSpec {
 
     /// Whether layers remember what they read in a state, of which nothing can be taken back.
     pub fn has_states(&self) -> bool {
-        self.layers.iter().any(|l| l.mixer == Mixer::StateSpace)
+        self.layers.iter().any(|l| l.mixer.scans())
+    }
+
+    /// How many layers attend, each to a cache of its own.
+    pub fn attending_layers(&self) -> usize {
+        self.layers.iter().filter(|l| l.mixer.attends()).count()
     }
 
     /// The width of all queries.

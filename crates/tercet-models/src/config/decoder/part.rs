@@ -1,9 +1,6 @@
 //! The tensors of a decoder: which there are, what files call them, and their shapes.
 
-use super::{
-    DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlacement, QkNorm, Residual, StateKind,
-    StateSpace,
-};
+use super::{DecoderSpec, QkNorm, StateKind, StateSpace};
 use crate::adapter::rows::Rows;
 use crate::builder::Weights;
 
@@ -30,6 +27,9 @@ pub(crate) enum Part {
     KvRow,
     KvRowNorm,
     Kv,
+    /// The parts of the latter, of keys and of values.
+    KvKeys,
+    KvValues,
     AttentionOutput,
     AttentionPostNorm,
     FfnNorm,
@@ -38,6 +38,9 @@ pub(crate) enum Part {
     /// Gate and up in one.
     GateUp,
     Down,
+    /// Into and out of the rows of experts.
+    ExpertsIn,
+    ExpertsOut,
     /// The scores of experts.
     Router,
     /// What is added to scores that choose.
@@ -55,8 +58,15 @@ pub(crate) enum Part {
     SharedDown,
     SharedScore,
     FfnPostNorm,
-    /// Into a scan over states: the gate, what is convolved, and step sizes of heads.
+    /// Into a scan over states: the gate, what is convolved, and step sizes of heads. Of a delta rule what is convolved, and the
+    /// gate where it is fused.
     StatesIn,
+    /// Of a delta rule: the gate.
+    StatesGate,
+    /// Of a delta rule: strengths and decays in one, or each.
+    StatesRates,
+    StatesStrength,
+    StatesForget,
     /// The convolution.
     StatesConv,
     /// Of channels: the row of step sizes, what enters states and what leaves them.
@@ -126,6 +136,8 @@ impl Part {
                 "blk.{}.attn_kv_a_norm",
             ),
             Part::Kv => ("model.layers.{}.self_attn.kv_b_proj", "blk.{}.attn_kv_b"),
+            Part::KvKeys => ("model.layers.{}.self_attn.k_b_proj", "blk.{}.attn_k_b"),
+            Part::KvValues => ("model.layers.{}.self_attn.v_b_proj", "blk.{}.attn_v_b"),
             Part::AttentionOutput => ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"),
             Part::AttentionPostNorm => (
                 "model.layers.{}.post_attention_layernorm",
@@ -139,6 +151,14 @@ impl Part {
             Part::Up => ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
             Part::GateUp => ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),
             Part::Down => ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
+            Part::ExpertsIn => (
+                "model.layers.{}.mlp.fc1_latent_proj",
+                "blk.{}.ffn_latent_down",
+            ),
+            Part::ExpertsOut => (
+                "model.layers.{}.mlp.fc2_latent_proj",
+                "blk.{}.ffn_latent_up",
+            ),
             Part::Router => ("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp"),
             Part::RouterChoice => (
                 "model.layers.{}.mlp.gate.e_score_correction_bias=",
@@ -185,6 +205,10 @@ impl Part {
                 "blk.{}.post_ffw_norm",
             ),
             Part::StatesIn => ("backbone.layers.{}.mixer.in_proj", "blk.{}.ssm_in"),
+            Part::StatesGate => ("model.layers.{}.linear_attn.in_proj_z", "blk.{}.attn_gate"),
+            Part::StatesRates => ("model.layers.{}.linear_attn.in_proj_ba", "blk.{}.ssm_ba"),
+            Part::StatesStrength => ("model.layers.{}.linear_attn.in_proj_b", "blk.{}.ssm_beta"),
+            Part::StatesForget => ("model.layers.{}.linear_attn.in_proj_a", "blk.{}.ssm_alpha"),
             Part::StatesConv => ("backbone.layers.{}.mixer.conv1d", "blk.{}.ssm_conv1d"),
             Part::StatesRow => ("backbone.layers.{}.mixer.x_proj", "blk.{}.ssm_x"),
             Part::StatesStep => ("backbone.layers.{}.mixer.dt_proj", "blk.{}.ssm_dt"),
@@ -257,6 +281,7 @@ impl Part {
     }
 
     /// Outputs and inputs of a projection; of a norm 1 and its elements.
+    // Long: a table, one row a part.
     pub(crate) fn shape(self, spec: &DecoderSpec) -> [usize; 2] {
         let DecoderSpec {
             hidden, ffn, vocab, ..
@@ -264,6 +289,7 @@ impl Part {
         let (q, kv) = (spec.q_width(), spec.kv_width());
         let experts = spec.experts.unwrap_or_default();
         let shared = experts.shared.map_or(0, |shared| shared.ffn);
+        let of_experts = experts.latent.unwrap_or(hidden);
         let (query_rank, rank) = match spec.latent {
             Some(latent) => (latent.query_rank.unwrap_or(0), latent.rank),
             None => (0, 0),
@@ -277,17 +303,24 @@ impl Part {
         match self {
             Part::StatesIn => [of_states(|s| [s.projected(), 0])[0], hidden],
             Part::StatesOut => [hidden, of_states(|s| [s.inner, 0])[0]],
+            Part::StatesGate => [of_states(|s| [s.inner, 0])[0], hidden],
+            Part::StatesRates => [of_states(|s| [2 * s.heads(), 0])[0], hidden],
+            Part::StatesStrength | Part::StatesForget => [of_states(|s| [s.heads(), 0])[0], hidden],
             Part::StatesConv => of_states(|s| [s.convolved(), s.kernel]),
             Part::StatesRow => of_states(|s| [s.rank() + 2 * s.states, s.inner]),
             Part::StatesStep => of_states(|s| [s.inner, s.rank()]),
             Part::StatesStepBias => of_states(|s| [1, s.heads()]),
             Part::StatesDecay => of_states(|s| match s.kind {
                 StateKind::Channels { .. } => [s.inner, s.states],
-                StateKind::Heads { heads, .. } => [1, heads],
+                StateKind::Heads { heads, .. } | StateKind::Delta { heads, .. } => [1, heads],
             }),
             Part::StatesSkip => of_states(|s| [1, s.heads()]),
-            Part::StatesNorm => of_states(|s| [1, s.inner]),
+            Part::StatesNorm => of_states(|s| match s.kind {
+                StateKind::Channels { .. } | StateKind::Heads { .. } => [1, s.inner],
+                StateKind::Delta { heads, .. } => [1, s.inner / heads],
+            }),
             Part::Query => match query_rank {
+                0 if spec.gated_attention => [2 * q, hidden],
                 0 => [q, hidden],
                 rank => [q, rank],
             },
@@ -299,6 +332,8 @@ impl Part {
                 spec.heads * (spec.head_dim - spec.rope_dims + spec.value_dim()),
                 rank,
             ],
+            Part::KvKeys => [spec.heads * (spec.head_dim - spec.rope_dims), rank],
+            Part::KvValues => [spec.heads * spec.value_dim(), rank],
             Part::Sinks => [1, spec.heads],
             Part::Key | Part::Value => [kv, hidden],
             Part::Qkv => [q + 2 * kv, hidden],
@@ -308,10 +343,12 @@ impl Part {
             Part::Down => [hidden, ffn],
             Part::Router => [experts.count, hidden],
             Part::RouterChoice => [1, experts.count],
-            Part::ExpertGateUp => [2 * experts.ffn, hidden],
+            Part::ExpertsIn => [of_experts, hidden],
+            Part::ExpertsOut => [hidden, of_experts],
+            Part::ExpertGateUp => [2 * experts.ffn, of_experts],
             Part::SharedGateUp => [2 * shared, hidden],
-            Part::ExpertGate | Part::ExpertUp => [experts.ffn, hidden],
-            Part::ExpertDown => [hidden, experts.ffn],
+            Part::ExpertGate | Part::ExpertUp => [experts.ffn, of_experts],
+            Part::ExpertDown => [of_experts, experts.ffn],
             Part::SharedGate | Part::SharedUp => [shared, hidden],
             Part::SharedDown => [hidden, shared],
             Part::SharedScore => [1, hidden],
@@ -354,8 +391,18 @@ impl Part {
             | Part::ExpertUp
             | Part::ExpertGateUp
             | Part::ExpertDown => spec.experts.is_some_and(|experts| experts.bias),
+            Part::SharedGate
+            | Part::SharedUp
+            | Part::SharedGateUp
+            | Part::SharedDown
+            | Part::ExpertsIn
+            | Part::ExpertsOut => {
+                let shared = spec.experts.and_then(|experts| experts.shared);
+                shared.is_some_and(|shared| shared.bias)
+            }
             Part::QueryRow | Part::KvRow => spec.qkv_bias,
-            Part::StatesIn | Part::StatesOut => spec.states.is_some_and(|s| s.bias),
+            Part::StatesIn => spec.states.is_some_and(|s| s.bias[0]),
+            Part::StatesOut => spec.states.is_some_and(|s| s.bias[1]),
             Part::StatesConv => spec.states.is_some_and(|s| s.conv_bias),
             Part::StatesStep => true,
             Part::Embedding
@@ -366,12 +413,14 @@ impl Part {
             | Part::QueryRowNorm
             | Part::KvRowNorm
             | Part::Kv
+            | Part::KvKeys
+            | Part::KvValues
             | Part::RouterChoice
-            | Part::SharedGate
-            | Part::SharedUp
-            | Part::SharedGateUp
-            | Part::SharedDown
             | Part::SharedScore
+            | Part::StatesGate
+            | Part::StatesRates
+            | Part::StatesStrength
+            | Part::StatesForget
             | Part::StatesRow
             | Part::StatesStepBias
             | Part::StatesDecay
@@ -379,118 +428,4 @@ impl Part {
             | Part::StatesNorm => false,
         }
     }
-
-    /// The projections of a layer that adapters may change; those of experts are none.
-    pub(crate) fn projections(spec: &DecoderSpec, layer: usize) -> Vec<Part> {
-        let of = spec.layers[layer];
-        let mut parts = match (spec.latent, spec.fused_qkv) {
-            _ if of.mixer == Mixer::StateSpace => vec![Part::StatesIn],
-            _ if of.mixer == Mixer::None => Vec::new(),
-            (Some(latent), _) => {
-                let row = latent.query_rank.map(|_| Part::QueryRow);
-                let row = row.into_iter();
-                row.chain([Part::Query, Part::KvRow, Part::Kv]).collect()
-            }
-            (None, true) => vec![Part::Qkv],
-            (None, false) => vec![Part::Query, Part::Key, Part::Value],
-        };
-        match of.mixer {
-            Mixer::Attention => parts.push(Part::AttentionOutput),
-            Mixer::StateSpace => parts.push(Part::StatesOut),
-            Mixer::None => {}
-        }
-        if of.experts || !of.feed_forward {
-            return parts;
-        }
-        match (spec.feed_forward, spec.fused_gate_up) {
-            (FeedForward::Gated(_), true) => parts.push(Part::GateUp),
-            (FeedForward::Gated(_), false) => parts.extend([Part::Gate, Part::Up]),
-            (FeedForward::Plain(_), _) => parts.push(Part::Up),
-        }
-        parts.push(Part::Down);
-        parts
-    }
-
-    /// Everything of a layer that has tensors.
-    pub(crate) fn of_layer(spec: &DecoderSpec, layer: usize) -> Vec<Part> {
-        let mut parts = Part::projections(spec, layer);
-        if let (Some(experts), true) = (spec.experts, spec.layers[layer].experts) {
-            parts.extend([Part::Router, Part::ExpertDown]);
-            match experts.stored.joins_gates() {
-                true => parts.push(Part::ExpertGateUp),
-                false => parts.extend([Part::ExpertGate, Part::ExpertUp]),
-            }
-            if experts.choice_bias {
-                parts.push(Part::RouterChoice);
-            }
-            if let Some(shared) = experts.shared {
-                parts.push(Part::SharedDown);
-                match experts.stored.joins_gates() {
-                    true => parts.push(Part::SharedGateUp),
-                    false => parts.extend([Part::SharedGate, Part::SharedUp]),
-                }
-                if shared.scored {
-                    parts.push(Part::SharedScore);
-                }
-            }
-        }
-        let LayerSpec {
-            mixer,
-            feed_forward,
-            ..
-        } = spec.layers[layer];
-        let norms = [
-            (
-                Part::AttentionNorm,
-                Part::AttentionPostNorm,
-                mixer != Mixer::None,
-            ),
-            (Part::FfnNorm, Part::FfnPostNorm, feed_forward),
-        ];
-        for (before, after, _) in norms.into_iter().filter(|(.., has)| *has) {
-            let has_one = before != Part::FfnNorm || spec.residual != Residual::Parallel;
-            if spec.placement != NormPlacement::After && has_one {
-                parts.push(before);
-            }
-            if spec.placement != NormPlacement::Before {
-                parts.push(after);
-            }
-        }
-        if mixer == Mixer::StateSpace {
-            parts.extend([Part::StatesConv, Part::StatesDecay, Part::StatesSkip]);
-            match spec.states.map(|s| s.kind) {
-                Some(StateKind::Channels { .. }) => {
-                    parts.extend([Part::StatesRow, Part::StatesStep]);
-                }
-                Some(StateKind::Heads { .. }) => {
-                    parts.extend([Part::StatesStepBias, Part::StatesNorm]);
-                }
-                None => {}
-            }
-        }
-        if mixer != Mixer::Attention {
-            return parts;
-        }
-        if spec.sinks {
-            parts.push(Part::Sinks);
-        }
-        if let Some(latent) = spec.latent {
-            parts.extend(latent.query_rank.map(|_| Part::QueryRowNorm));
-            parts.push(Part::KvRowNorm);
-        }
-        if spec.qk_norm.is_some() {
-            parts.extend([Part::QueryNorm, Part::KeyNorm]);
-        }
-        parts
-    }
-}
-
-/// The projections that adapters may change: those of the layers, then the output.
-pub(crate) fn projections(spec: &DecoderSpec) -> impl Iterator<Item = (Part, usize)> {
-    let layers = 0..spec.layers.len();
-    let of_layers = layers.flat_map(|layer| {
-        let parts = Part::projections(spec, layer);
-        parts.into_iter().map(move |part| (part, layer))
-    });
-    of_layers.chain([(Part::Output, 0)])
 }

@@ -34,7 +34,15 @@ pub(super) fn refuse_unknown(spec: &DecoderSpec, gguf: &Gguf) -> Result<(), Conf
         // They follow the pooling of an embedding model.
         known.extend(DENSE_OF_GGUF.map(|name| format!("{name}.weight")));
     }
-    refuse(gguf.tensors().iter().map(|t| t.name()), &known)
+    let own = spec.layers.len();
+    let family = spec.family.get();
+    let beside = |name: &str| {
+        let block = name.strip_prefix("blk.").and_then(|n| n.split('.').next());
+        let block = block.and_then(|n| n.parse::<usize>().ok());
+        !family.beside.is_empty() && block.is_some_and(|block| block >= own)
+    };
+    let names = gguf.tensors().iter().map(|t| t.name());
+    refuse(names.filter(|name| !beside(name)), &known)
 }
 
 /// Refuses a folder with a tensor that a model of this specification does not have.
@@ -48,6 +56,8 @@ pub(crate) fn refuse_unknown_modules<'a>(
     let known = known_modules(spec);
     let derived = || DERIVED.iter().chain(spec.family.get().derived);
     let tensors = tensors.filter(|name| !derived().any(|end| name.ends_with(end)));
+    let beside = spec.family.get().beside;
+    let tensors = tensors.filter(|name| !beside.iter().any(|begin| name.starts_with(begin)));
     refuse(tensors, &known)
 }
 

@@ -97,6 +97,12 @@ pub(super) const DEEPSEEK_V3: FamilyRow = FamilyRow {
     ..DEEPSEEK_V2
 };
 
+/// Kimi K2 (Moonshot AI, 2025), whose folders have a name of their own.
+pub(super) const KIMI_K2: FamilyRow = FamilyRow {
+    model_type: "kimi_k2",
+    ..DEEPSEEK_V3
+};
+
 /// The sizes of heads and rows in a folder.
 struct Shape {
     plain: usize,
@@ -114,6 +120,7 @@ impl Shape {
                 rank: fields.size("kv_lora_rank")?,
                 value_dim: fields.size("v_head_dim")?,
                 eps: EPS,
+                split: false,
             },
         })
     }
@@ -171,10 +178,7 @@ impl Shape {
         fields.only("first_k_dense_replace", "a number of layers", Value::is_u64)?;
         fields.only("moe_layer_freq", "1", |v| v.as_u64() == Some(1))?;
         let experts = Experts {
-            shared: Some(Shared {
-                ffn: shared,
-                scored: false,
-            }),
+            shared: Some(Shared::new(shared)),
             scale: factor.map(|factor| factor as f32),
             ..Experts::new([count, used, ffn], false)
         };
@@ -207,23 +211,24 @@ fn scale_scores(spec: &mut DecoderSpec, factor: f32) {
 }
 
 fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
-    if keys.gguf.has_tensor("blk.0.attn_k_b.weight") {
-        return Err(ConfigError::Unsupported {
-            field: "blk.0.attn_k_b.weight".to_string(),
-            found: "a tensor".to_string(),
-            supported: "one projection of keys and values (attn_kv_b), or the folder".to_string(),
-        });
-    }
+    let split = keys.gguf.has_tensor("blk.0.attn_k_b.weight");
     let turned = keys.size("rope.dimension_count")?;
-    let all = spec.head_dim;
+    // Files with the projection in two say the sizes of the rows it reads where others say those of heads.
+    let own = |name| keys.opt_size(name);
+    let all = own("attention.key_length_mla")?.unwrap_or(spec.head_dim);
+    let value_dim = match own("attention.value_length_mla")? {
+        Some(size) => size,
+        None => keys.size("attention.value_length")?,
+    };
     ensure(turned < all, || {
         format!("heads of {all} elements of which {turned} are rotated")
     })?;
     let latent = Latent {
         query_rank: keys.opt_size("attention.q_lora_rank")?,
         rank: keys.size("attention.kv_lora_rank")?,
-        value_dim: keys.size("attention.value_length")?,
+        value_dim,
         eps: spec.norm.eps,
+        split,
     };
     heads(spec, [all - turned, turned], latent);
     // Files mean equal factors of scores and of all, of which none is left to cosines and sines.
@@ -290,9 +295,6 @@ fn experts_of(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError
     };
     (experts.scale, experts.normalized) = (scale, normalized);
     experts.choice_bias = choice_bias;
-    experts.shared = shared.map(|n| Shared {
-        ffn: n.saturating_mul(experts.ffn),
-        scored: false,
-    });
+    experts.shared = shared.map(|n| Shared::new(n.saturating_mul(experts.ffn)));
     Ok(())
 }

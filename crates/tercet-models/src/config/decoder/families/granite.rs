@@ -3,14 +3,14 @@
 
 use serde_json::Value;
 
+use super::FamilyRow;
 use super::llama::{LLAMA, of_training};
-use super::mamba::step_range;
-use super::{FamilyRow, no_keys};
+use super::mamba::{of_gguf, step_range};
 use crate::config::decoder::json::llama_biases;
 use crate::config::decoder::keys::Keys;
 use crate::config::decoder::{
     ConfigError, DecoderSpec, ExpertTensors, Experts, Fields, Mixer, Part, Shared, StateKind,
-    StateSpace, ensure,
+    StateNorm, StateSpace, ensure,
 };
 
 pub(super) const GRANITE: FamilyRow = FamilyRow {
@@ -66,7 +66,7 @@ pub(super) const GRANITE_MOE_SHARED: FamilyRow = FamilyRow {
 pub(super) const GRANITE_HYBRID: FamilyRow = FamilyRow {
     model_type: "granitemoehybrid",
     architecture: "granitehybrid",
-    only_folders: true,
+    varies_in_gguf: true,
     names: &[
         GRANITE_MOE.names[0],
         GRANITE_MOE.names[1],
@@ -84,7 +84,7 @@ pub(super) const GRANITE_HYBRID: FamilyRow = FamilyRow {
         (Part::StatesOut, "model.layers.{}.mamba.out_proj"),
     ],
     json: hybrid,
-    keys: no_keys,
+    keys: hybrid_keys,
     ..GRANITE_MOE
 };
 
@@ -144,15 +144,46 @@ fn hybrid(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError
             heads,
             groups: fields.opt_size("mamba_n_groups")?.unwrap_or(1),
             eps: spec.norm.eps,
+            norm: StateNorm::AfterGate,
         },
         inner,
         states: fields.opt_size("mamba_d_state")?.unwrap_or(256),
         kernel: fields.opt_size("mamba_d_conv")?.unwrap_or(4),
         conv_bias: fields.opt_bool("mamba_conv_bias")?.unwrap_or(true),
-        bias: fields.opt_bool("mamba_proj_bias")?.unwrap_or(false),
+        bias: [fields.opt_bool("mamba_proj_bias")?.unwrap_or(false); 2],
         steps: step_range(fields)?,
     });
     Ok(())
+}
+
+/// Layers without key heads scan. Nothing is rotated unless files say that something is.
+fn hybrid_keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    factors_of_gguf(keys, spec)?;
+    let is_rotated = keys.opt_bool("rope.scaling.finetuned")?.unwrap_or(true);
+    let heads = keys.by_layer("attention.head_count_kv", spec.layers.len())?;
+    let heads = heads.ok_or_else(|| keys.missing("attention.head_count_kv"))?;
+    for (layer, heads) in spec.layers.iter_mut().zip(heads) {
+        layer.rope = (is_rotated && heads > 0).then_some(0);
+        if heads == 0 {
+            layer.mixer = Mixer::StateSpace;
+        }
+    }
+    if !is_rotated {
+        spec.ropes.clear();
+    }
+    if let (None, Some(width)) = (
+        spec.experts,
+        keys.opt_size("expert_shared_feed_forward_length")?,
+    ) {
+        spec.ffn = width;
+    }
+    let kind = StateKind::Heads {
+        heads: keys.size("ssm.time_step_rank")?,
+        groups: keys.size("ssm.group_count")?,
+        eps: spec.norm.eps,
+        norm: StateNorm::AfterGate,
+    };
+    of_gguf(keys, spec, kind)
 }
 
 fn factors(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
@@ -182,7 +213,10 @@ fn experts(
     let used = fields.size("num_experts_per_tok")?;
     let experts = Experts {
         stored: ExpertTensors::GateThenUp,
-        shared: shared.map(|ffn| Shared { ffn, scored: false }),
+        shared: shared.map(|ffn| Shared {
+            fused: true,
+            ..Shared::new(ffn)
+        }),
         ..Experts::new([count, used, spec.ffn], true)
     };
     spec.set_experts(experts, |_| true);

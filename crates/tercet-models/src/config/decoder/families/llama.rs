@@ -10,6 +10,7 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
     model_type: "llama",
     architecture: "llama",
     only_folders: false,
+    varies_in_gguf: false,
     bidirectional_in_gguf: false,
     sizes: Sizes {
         hidden: &["hidden_size"],
@@ -25,6 +26,7 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
     names_of_gguf: |_| &[],
     prefix: "",
     derived: &[],
+    beside: &[],
     turned: &[],
     quantized: None,
     rope_in_folders: RopeLayout::Halves,
@@ -34,6 +36,7 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
     activations: &["hidden_act"],
     // Of Mixtral, whose files are of this architecture.
     normalizes_experts: Some(true),
+    has_sections: false,
     has_value_length: false,
     defaults: plain,
     json: |fields, spec| {

@@ -7,7 +7,7 @@ use super::llama::LLAMA;
 use super::{FamilyRow, Names, Sizes};
 use crate::config::decoder::keys::Keys;
 use crate::config::decoder::{
-    ConfigError, DecoderSpec, Fields, LayerSpec, Part, StateKind, StateSpace, ensure,
+    ConfigError, DecoderSpec, Fields, LayerSpec, Part, StateKind, StateNorm, StateSpace, ensure,
 };
 
 /// Names of folders whose layers are a norm and a mixer.
@@ -75,6 +75,7 @@ pub(super) const MAMBA2: FamilyRow = FamilyRow {
                 heads,
                 groups: fields.opt_size("n_groups")?.unwrap_or(8),
                 eps: spec.norm.eps,
+                norm: StateNorm::AfterGate,
             },
             inner: heads * size,
             states: fields.size("state_size")?,
@@ -87,6 +88,7 @@ pub(super) const MAMBA2: FamilyRow = FamilyRow {
             heads: keys.size("ssm.time_step_rank")?,
             groups: keys.size("ssm.group_count")?,
             eps: spec.norm.eps,
+            norm: StateNorm::AfterGate,
         };
         of_gguf(keys, spec, kind)
     },
@@ -110,7 +112,7 @@ fn common(fields: &Fields<'_>) -> Result<StateSpace, ConfigError> {
         states: 0,
         kernel: fields.opt_size("conv_kernel")?.unwrap_or(4),
         conv_bias: fields.opt_bool("use_conv_bias")?.unwrap_or(true),
-        bias: fields.opt_bool("use_bias")?.unwrap_or(false),
+        bias: [fields.opt_bool("use_bias")?.unwrap_or(false); 2],
         steps: step_range(fields)?,
     })
 }
@@ -209,7 +211,7 @@ pub(super) fn of_gguf(
     spec: &mut DecoderSpec,
     kind: StateKind,
 ) -> Result<(), ConfigError> {
-    let first = spec.layers.iter().position(|l| *l == LayerSpec::STATES);
+    let first = spec.layers.iter().position(|l| l.mixer.scans());
     let has = |part: Part| {
         let name = part.gguf(spec, first.unwrap_or(0));
         keys.gguf.has_tensor(&format!("{name}.bias"))
@@ -220,7 +222,7 @@ pub(super) fn of_gguf(
         states: keys.size("ssm.state_size")?,
         kernel: keys.size("ssm.conv_kernel")?,
         conv_bias: has(Part::StatesConv),
-        bias: has(Part::StatesIn),
+        bias: [Part::StatesIn, Part::StatesOut].map(has),
         steps: [0.0, f32::INFINITY],
     });
     Ok(())

@@ -3,6 +3,7 @@
 mod cohere;
 mod deepseek;
 mod falcon;
+mod falcon_h1;
 mod gemma;
 mod gpt2;
 mod gpt_oss;
@@ -14,6 +15,7 @@ mod neox;
 mod olmo;
 mod phi;
 mod qwen;
+mod qwen_next;
 mod stablelm;
 mod starcoder;
 
@@ -30,6 +32,8 @@ pub(crate) struct FamilyRow {
     pub(crate) architecture: &'static str,
     /// Whether its GGUF files are not read.
     pub(super) only_folders: bool,
+    /// Whether its GGUF files may say the sizes of layers one by one: 0 key heads of those that do not attend.
+    pub(super) varies_in_gguf: bool,
     /// Whether the tokens of its GGUF files see both ways.
     pub(super) bidirectional_in_gguf: bool,
     /// What its folders call sizes in `config.json`.
@@ -44,6 +48,8 @@ pub(crate) struct FamilyRow {
     pub(crate) prefix: &'static str,
     /// Ends of tensors' names in folders that hold what the configuration says already.
     pub(super) derived: &'static [&'static str],
+    /// Beginnings of tensors' names in folders that are of another model beside this one, which foretells further tokens.
+    pub(super) beside: &'static [&'static str],
     /// Last components of the names of projections that folders have as `[inputs, outputs]`.
     pub(crate) turned: &'static [&'static str],
     /// The `quant_method` of folders that are read.
@@ -61,6 +67,8 @@ pub(crate) struct FamilyRow {
     /// Whether probabilities of the experts that are used are divided by their sum in GGUF files, which do not say so; none
     /// where there are no experts.
     pub(super) normalizes_experts: Option<bool>,
+    /// Whether rotary embeddings may name sections of a head for axes of pictures, which are the same for texts.
+    pub(super) has_sections: bool,
     /// Whether heads of values may have another size than those of keys, which its own keys say.
     pub(super) has_value_length: bool,
     /// What all its models have, whatever file they are in.
@@ -91,7 +99,7 @@ pub(super) struct Sizes {
 pub struct DecoderFamily(usize);
 
 /// All of them; llama is the first.
-const FAMILIES: [&FamilyRow; 33] = [
+const FAMILIES: [&FamilyRow; 39] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::MIXTRAL,
@@ -100,6 +108,9 @@ const FAMILIES: [&FamilyRow; 33] = [
     &qwen::QWEN3,
     &qwen::QWEN2_MOE,
     &qwen::QWEN3_MOE,
+    &qwen_next::QWEN3_NEXT,
+    &qwen_next::QWEN3_5,
+    &qwen_next::QWEN3_5_MOE,
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
@@ -117,14 +128,17 @@ const FAMILIES: [&FamilyRow; 33] = [
     &neox::GPT_NEOX,
     &gpt2::GPT2,
     &falcon::FALCON,
+    &falcon_h1::FALCON_H1,
     &gpt_oss::GPT_OSS,
     &deepseek::DEEPSEEK_V2,
     &deepseek::DEEPSEEK_V3,
+    &deepseek::KIMI_K2,
     &mamba::MAMBA,
     &mamba::FALCON_MAMBA,
     &mamba::MAMBA2,
     &granite::GRANITE_HYBRID,
     &nemotron::NEMOTRON_H,
+    &nemotron::NEMOTRON_H_MOE,
 ];
 
 impl DecoderFamily {

@@ -58,7 +58,7 @@ pub(super) const QWEN3_MOE: FamilyRow = FamilyRow {
 };
 
 /// Every `decoder_sparse_step`th layer has experts but for those of `mlp_only_layers`.
-fn experts_from(
+pub(super) fn experts_from(
     fields: &Fields<'_>,
     spec: &mut DecoderSpec,
     shared: Option<usize>,
@@ -80,7 +80,10 @@ fn experts_from(
     let ffn = fields.size("moe_intermediate_size")?;
     let normalized = fields.opt_bool("norm_topk_prob")?.unwrap_or(false);
     let experts = Experts {
-        shared: shared.map(|ffn| Shared { ffn, scored: true }),
+        shared: shared.map(|ffn| Shared {
+            scored: true,
+            ..Shared::new(ffn)
+        }),
         ..Experts::new([count, used, ffn], normalized)
     };
     spec.set_experts(experts, |i| {

@@ -1,0 +1,327 @@
+//! `config.json` of Moonshine, of which every field is read, known to have no influence, or refused.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use super::super::fields::HARMLESS;
+use super::super::{ConfigError, Fields, decoder, encoder, ensure};
+use super::RATE;
+use crate::config::Activation;
+use crate::hf::HfWeights;
+
+/// The `model_type` of folders of Moonshine.
+pub(crate) const MOONSHINE: &str = "moonshine";
+
+/// Samples that a frame is made of, and from one frame to the next.
+pub(crate) const RAW_FRAME: usize = 127;
+pub(crate) const RAW_HOP: usize = 64;
+/// Rows that the second and the third convolution read, and from one to the next.
+pub(crate) const STEMS: [[usize; 2]; 2] = [[7, 3], [3, 2]];
+
+/// How padding, which does not change the result, is written.
+const WITHOUT_INFLUENCE: &[&str] = &["pad_head_dim_to_multiple_of"];
+/// The same of `generation_config.json`.
+const OF_GENERATION: &[&str] = &["_from_model_config", "bos_token_id", "transformers_version"];
+/// The same of `preprocessor_config.json`.
+const OF_FEATURES: &[&str] = &[
+    "feature_extractor_type",
+    "padding_side",
+    "padding_value",
+    "processor_class",
+    "return_attention_mask",
+];
+
+/// Layers of either side at most.
+const MOST_LAYERS: usize = 4096;
+
+/// What a model of Moonshine consists of (Jeffries et al., "Moonshine: Speech Recognition for Live Transcription and Voice
+/// Commands", 2024): three convolutions over samples, pre-norm layers with rotary embeddings, and a decoder with cross
+/// attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MoonshineSpec {
+    /// Width of the residual stream, of encoder and decoder.
+    pub width: usize,
+    /// Heads of all attentions.
+    pub heads: usize,
+    /// Inner width of the feed-forward networks.
+    pub ffn: usize,
+    /// Layers of the encoder.
+    pub encoder_layers: usize,
+    /// Layers of the decoder.
+    pub decoder_layers: usize,
+    /// Tokens.
+    pub vocab: usize,
+    /// Tokens of the longest text.
+    pub text_positions: usize,
+    /// The base of rotary frequencies.
+    pub theta: f64,
+    /// Leading elements of a head that are rotated, neighbours together.
+    pub rope_dims: usize,
+    /// Whether projections of queries, keys and values have biases.
+    pub bias: bool,
+    /// The nonlinearity of the encoder's feed-forward networks.
+    pub encoder_activation: Activation,
+    /// That of the gates of the decoder's.
+    pub decoder_activation: Activation,
+    /// What every text begins with.
+    pub start: u32,
+    /// What ends a text.
+    pub end: Vec<u32>,
+    /// Tokens of a text at most, the first included.
+    pub max_length: usize,
+}
+
+impl MoonshineSpec {
+    /// Reads a `config.json`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a field that is missing, wrong, not supported or not known.
+    pub fn from_json(json: &Map<String, Value>) -> Result<MoonshineSpec, ConfigError> {
+        let fields = Fields::new(json, "");
+        fields.only("model_type", MOONSHINE, |v| v.as_str() == Some(MOONSHINE))?;
+        fields.only("quantization_config", "an unquantised checkpoint", |_| {
+            false
+        })?;
+        for name in ["is_encoder_decoder", "tie_word_embeddings"] {
+            fields.only(name, "true", |v| v.as_bool() == Some(true))?;
+        }
+        let width = fields.size("hidden_size")?;
+        let heads = fields.size("decoder_num_attention_heads")?;
+        for name in [
+            "encoder_num_attention_heads",
+            "encoder_num_key_value_heads",
+            "decoder_num_key_value_heads",
+        ] {
+            let supported = format!("{heads}, the heads of the decoder");
+            fields.only(name, &supported, |v| v.as_u64() == Some(heads as u64))?;
+        }
+        ensure(width.is_multiple_of(heads), || {
+            format!("`hidden_size` = {width} is not a multiple of {heads} heads")
+        })?;
+        let (theta, partial) = rope(&fields)?;
+        let size = width / heads;
+        let text_positions = fields.size("max_position_embeddings")?;
+        let activation = |name, default| {
+            Ok::<_, ConfigError>(encoder::activation(&fields, name)?.unwrap_or(default))
+        };
+        let start = fields.opt_token("decoder_start_token_id")?;
+        fields.opt_token("bos_token_id")?;
+        let spec = MoonshineSpec {
+            width,
+            heads,
+            ffn: fields.size("intermediate_size")?,
+            encoder_layers: fields.size("encoder_num_hidden_layers")?,
+            decoder_layers: fields.size("decoder_num_hidden_layers")?,
+            vocab: fields.size("vocab_size")?,
+            text_positions,
+            theta,
+            rope_dims: (size as f64 * partial) as usize,
+            bias: fields.opt_bool("attention_bias")?.unwrap_or(false),
+            encoder_activation: activation("encoder_hidden_act", Activation::Gelu)?,
+            decoder_activation: activation("decoder_hidden_act", Activation::Silu)?,
+            start: start.unwrap_or(1),
+            end: fields.tokens("eos_token_id")?,
+            max_length: text_positions,
+        };
+        fields.finish(&[HARMLESS, WITHOUT_INFLUENCE])?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    /// Reads a `generation_config.json`: the tokens around a text, and how long one may be.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a field that is wrong, not supported or not known.
+    pub(crate) fn read_generation(&mut self, json: &Map<String, Value>) -> Result<(), ConfigError> {
+        let fields = Fields::new(json, "");
+        for name in ["num_beams", "num_return_sequences", "temperature"] {
+            fields.only(name, "1", |v| v.as_f64() == Some(1.0))?;
+        }
+        fields.only("do_sample", "false", |v| v.as_bool() == Some(false))?;
+        if let Some(start) = fields.opt_token("decoder_start_token_id")? {
+            self.start = start;
+        }
+        let end = fields.tokens("eos_token_id")?;
+        if !end.is_empty() {
+            self.end = end;
+        }
+        if let Some(most) = fields.opt_size("max_length")? {
+            self.max_length = most.min(self.text_positions);
+        }
+        fields.finish(&[HARMLESS, OF_GENERATION])?;
+        self.check()
+    }
+
+    /// Refuses a folder whose samples are to be prepared otherwise than by nothing.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the field.
+    pub(crate) fn check_features(json: &Map<String, Value>) -> Result<(), ConfigError> {
+        let fields = Fields::new(json, "");
+        for (name, want) in [("feature_size", 1), ("sampling_rate", RATE)] {
+            fields.only(name, &want.to_string(), |v| v.as_u64() == Some(want as u64))?;
+        }
+        fields.only("do_normalize", "false", |v| v.as_bool() == Some(false))?;
+        fields.finish(&[OF_FEATURES])
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let size = self.width / self.heads;
+        ensure(
+            self.rope_dims.is_multiple_of(2) && (2..=size).contains(&self.rope_dims),
+            || {
+                let dims = self.rope_dims;
+                format!(
+                    "rotary embedding of {dims} elements of a head of {size}; an even number is needed"
+                )
+            },
+        )?;
+        for layers in [self.encoder_layers, self.decoder_layers] {
+            ensure(layers <= MOST_LAYERS, || {
+                format!("{layers} layers; at most {MOST_LAYERS} are possible")
+            })?;
+        }
+        let mut tokens = self.end.iter().chain([&self.start]);
+        ensure(tokens.all(|id| (*id as usize) < self.vocab), || {
+            format!("a special token is beyond the vocabulary of {}", self.vocab)
+        })
+    }
+
+    /// Refuses a folder with a tensor that a model of this specification does not have.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownTensors`] names the first few.
+    pub(crate) fn refuse_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
+        let mut known: HashSet<String> = HashSet::new();
+        let mut add = |module: String, bias: bool| {
+            known.insert(format!("{module}.weight"));
+            if bias {
+                known.insert(format!("{module}.bias"));
+            }
+        };
+        // Some writers keep a copy of the tied embedding.
+        add("proj_out".into(), false);
+        for (name, bias) in OUTSIDE {
+            add(format!("model.{name}"), *bias);
+        }
+        for (side, layers, attentions, norms) in [
+            (
+                "encoder",
+                self.encoder_layers,
+                &ATTENTIONS[..1],
+                &NORMS[..2],
+            ),
+            ("decoder", self.decoder_layers, &ATTENTIONS[..], &NORMS[..]),
+        ] {
+            for layer in 0..layers {
+                let layer = format!("model.{side}.layers.{layer}");
+                for name in ["mlp.fc1", "mlp.fc2"] {
+                    add(format!("{layer}.{name}"), true);
+                }
+                for name in norms {
+                    add(format!("{layer}.{name}"), false);
+                }
+                for attention in attentions {
+                    for name in ["q_proj", "k_proj", "v_proj"] {
+                        add(format!("{layer}.{attention}.{name}"), self.bias);
+                    }
+                    add(format!("{layer}.{attention}.o_proj"), false);
+                }
+            }
+        }
+        decoder::refuse(weights.tensors().map(|(_, info)| info.name()), &known)
+    }
+}
+
+/// The base of rotary frequencies, and the part of a head that is rotated.
+fn rope(fields: &Fields<'_>) -> Result<(f64, f64), ConfigError> {
+    let mut theta = fields.opt_positive("rope_theta")?;
+    let mut partial = fields.opt_positive("partial_rotary_factor")?;
+    fields.only("rope_scaling", "null", |_| false)?;
+    if let Some(object) = fields.opt_object("rope_parameters")? {
+        let inner = Fields::new(object, "rope_parameters.");
+        inner.only("rope_type", "default", |v| v.as_str() == Some("default"))?;
+        theta = inner.opt_positive("rope_theta")?.or(theta);
+        partial = inner.opt_positive("partial_rotary_factor")?.or(partial);
+        inner.finish(&[])?;
+    }
+    let partial = partial.unwrap_or(0.9);
+    ensure(partial <= 1.0, || {
+        format!("partial_rotary_factor is {partial}; expected at most 1")
+    })?;
+    Ok((theta.unwrap_or(10_000.0), partial))
+}
+
+/// Modules outside of layers, and whether they have a bias.
+const OUTSIDE: &[(&str, bool)] = &[
+    ("encoder.conv1", false),
+    ("encoder.conv2", true),
+    ("encoder.conv3", true),
+    ("encoder.groupnorm", true),
+    ("encoder.layer_norm", false),
+    ("decoder.embed_tokens", false),
+    ("decoder.norm", false),
+];
+
+/// The attentions of a layer: the encoder's has the first.
+const ATTENTIONS: [&str; 2] = ["self_attn", "encoder_attn"];
+/// The norms of a layer: the encoder's has the first two.
+const NORMS: [&str; 3] = [
+    "input_layernorm",
+    "post_attention_layernorm",
+    "final_layernorm",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields of the tiny model, as its folder has them.
+    fn tiny() -> Map<String, Value> {
+        let json = r#"{
+            "model_type": "moonshine", "hidden_size": 288, "intermediate_size": 1152, "vocab_size": 32768,
+            "encoder_num_hidden_layers": 6, "decoder_num_hidden_layers": 6, "encoder_num_attention_heads": 8,
+            "decoder_num_attention_heads": 8, "encoder_num_key_value_heads": 8, "decoder_num_key_value_heads": 8,
+            "encoder_hidden_act": "gelu", "decoder_hidden_act": "silu", "max_position_embeddings": 194,
+            "pad_head_dim_to_multiple_of": 8, "partial_rotary_factor": 0.9, "rope_scaling": null, "rope_theta": 10000.0,
+            "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+            "decoder_start_token_id": 1, "is_encoder_decoder": true, "use_cache": true, "torch_dtype": "float32"
+        }"#;
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn the_tiny_one_is_read() {
+        let spec = MoonshineSpec::from_json(&tiny()).unwrap();
+        assert_eq!((spec.rope_dims, spec.text_positions), (32, 194));
+        assert_eq!((spec.start, spec.end), (1, vec![2]));
+    }
+
+    #[test]
+    fn what_is_not_honoured_is_refused() {
+        for (name, value) in [
+            ("decoder_num_key_value_heads", 4.into()),
+            ("encoder_num_attention_heads", 4.into()),
+            ("encoder_hidden_act", "mish".into()),
+            ("rope_scaling", serde_json::json!({"type": "linear"})),
+            ("tie_word_embeddings", false.into()),
+            ("head_dim", 32.into()),
+            ("hidden_size", 0.into()),
+        ] {
+            let mut json = tiny();
+            json.insert(name.into(), value);
+            let said = MoonshineSpec::from_json(&json).unwrap_err().to_string();
+            assert!(said.contains(name), "{name}: {said}");
+        }
+        let odd = [
+            ("partial_rotary_factor", 0.85),
+            ("partial_rotary_factor", 1.5),
+        ];
+        for (name, value) in odd {
+            let mut json = tiny();
+            json.insert(name.into(), value.into());
+            assert!(MoonshineSpec::from_json(&json).is_err(), "{value}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Recognizers over samples: the encoder's output, the decoder's logits, and the tokens of `generate`, piece by piece.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+use tercet::{Device, Tensor};
+use tercet_models::speech::{Recognizer, SpeechOptions};
+use tercet_models::{ModelFiles, Moonshine};
+
+use super::{Failure, json, near, numbers, samples, tokens};
+
+/// Hidden states and logits of the recording.
+fn check_graphs(
+    model: &Moonshine,
+    device: &Device,
+    (samples, reference): (&[f32], &Json),
+) -> Result<(), Failure> {
+    let [mut encoder, mut decoder] = model.compile(device)?;
+    let inputs = Moonshine::inputs(samples)?;
+    let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, x)| (*name, x)).collect();
+    let heard = encoder.run(&inputs)?;
+    let names: Vec<String> = (encoder.signature().outputs.iter())
+        .map(|output| output.name.clone())
+        .collect();
+    let rows = |name: &str| reference[name].as_array().into_iter().flatten();
+    let (hidden, width) = (heard[0].to_f64s(), model.spec.width);
+    let positions = tokens(&reference["positions"]);
+    let last = positions.last().copied().ok_or("positions")? as usize;
+    if hidden.len() != (last + 1) * width {
+        return Err(format!("{} rows, want {}", hidden.len() / width, last + 1).into());
+    }
+    for (at, want) in positions.iter().zip(rows("hidden")) {
+        let got = &hidden[*at as usize * width..][..width];
+        near(&format!("position {at}"), got, &numbers(want))?;
+    }
+    // All but the last token at once, the last one after them.
+    let prompt: Vec<i32> = (tokens(&reference["prompt"]).iter().map(|t| *t as i32)).collect();
+    let n = prompt.len() - 1;
+    let mut logits = Vec::new();
+    for (part, start, row) in [(&prompt[..n], 0, n as i32 - 1), (&prompt[n..], n as i32, 0)] {
+        let len = part.len() as i32;
+        let positions: Vec<i32> = (start..start + len).collect();
+        let own = [
+            ("tokens", Tensor::from_slice(&[part.len()], part)?),
+            ("positions", Tensor::from_slice(&[part.len()], &positions)?),
+            ("start", Tensor::from_slice(&[4], &[0, start, 0, 0])?),
+            ("kv_len", Tensor::scalar(start + len)),
+            ("rows", Tensor::from_slice(&[1], &[row])?),
+        ];
+        let own = own.iter().map(|(name, tensor)| (*name, tensor));
+        let cross = names.iter().zip(&heard).skip(1);
+        let cross = cross.map(|(name, tensor)| (name.as_str(), tensor));
+        let inputs: Vec<(&str, &Tensor)> = own.chain(cross).collect();
+        logits.push(decoder.run(&inputs)?.remove(0).to_f64s());
+    }
+    for (got, want) in logits.iter().zip(rows("logits")) {
+        near("logits", got, &numbers(want))?;
+    }
+    Ok(())
+}
+
+/// One run, the recording in uneven pieces.
+fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result<(), Failure> {
+    let repeat = run["repeat"].as_u64().ok_or("repeat")? as usize;
+    for piece in samples.repeat(repeat).chunks(7777) {
+        recognizer.push(piece)?;
+    }
+    let mut heard = 0;
+    let transcript = recognizer.finish(&SpeechOptions::default(), &mut |progress| {
+        heard += progress.segments.len();
+        true
+    })?;
+    let wanted = run["segments"].as_array().ok_or("segments")?;
+    let count = transcript.segments.len();
+    if count != wanted.len() || heard != count {
+        let wanted = wanted.len();
+        return Err(format!("{count} segments, {heard} of which were told, want {wanted}").into());
+    }
+    let mut end = 0;
+    for (at, (got, want)) in transcript.segments.iter().zip(wanted).enumerate() {
+        end += want["samples"].as_u64().ok_or("samples")?;
+        let written = tokens(&want["tokens"]);
+        if got.tokens != written {
+            let got = &got.tokens;
+            return Err(format!("segment {at}: tokens\n{got:?}, want\n{written:?}").into());
+        }
+        if (got.end - end as f64 / 16_000.0).abs() > 1e-6 {
+            return Err(format!("segment {at} ends at {} s", got.end).into());
+        }
+        let text = want["text"].as_str().ok_or("text")?;
+        if got.text.trim_start() != text.trim_start() {
+            return Err(format!("segment {at}: {:?}, want {text:?}", got.text).into());
+        }
+    }
+    Ok(())
+}
+
+/// The runs with at most so many repetitions.
+pub(super) fn check(dir: &Path, device: &Device, most: u64) -> Result<(), Failure> {
+    let reference = json(&dir.join("reference.json"))?;
+    let files = ModelFiles::open(dir)?;
+    let samples = samples()?;
+    check_graphs(&files.moonshine()?, device, (&samples, &reference))?;
+    let mut recognizer = files.recognizer(device)?;
+    let runs = reference["runs"].as_array().into_iter().flatten();
+    for run in runs.filter(|run| run["repeat"].as_u64().is_some_and(|n| n <= most)) {
+        check_run(&mut recognizer, &samples, run)
+            .map_err(|e| format!("{} times: {e}", run["repeat"]))?;
+    }
+    Ok(())
+}
