@@ -84,7 +84,7 @@ fn drafts_that_cannot_be_are_refused() {
         (&["--draft", "no such file"], 1, "no such file"),
         (
             &["-m", &t5, "--draft", "ngram"],
-            1,
+            2,
             "language models of texts",
         ),
         (&["--draft", &mamba], 1, "draft"),
