@@ -52,11 +52,12 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, Classifier, Decoder, DecoderOptions,
-    DenseModule, Embedder, Encoder, EncoderOutput, Entity, Generator, Happened, Label, MadeUp,
-    Model, ModelError, Moonshine, PictureClassifier, PictureEncoder, PictureLabels, PictureReader,
-    PoolingMode, Products, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
-    SentenceModules, Sequence, SequenceId, SourceReader, Speech, Step, TextToText,
-    TextToTextOptions, TokenLabel, VisionLanguage, VisionModel, VisionOutput, Weights,
+    DenseModule, Draft, DraftCounts, DraftError, Embedder, Encoder, EncoderOutput, Entity,
+    Generator, Happened, Label, MOST_DRAFTED, MadeUp, Model, ModelError, Moonshine,
+    PictureClassifier, PictureEncoder, PictureLabels, PictureReader, PoolingMode, Products,
+    Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence,
+    SequenceId, SourceReader, Speech, Step, TextToText, TextToTextOptions, TokenLabel,
+    VisionLanguage, VisionModel, VisionOutput, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,

@@ -126,6 +126,8 @@ async fn write_in(
     let mut next = step.next;
     let mut tokens = Vec::new();
     let mut pieces = TextPieces::new(tokenizer, options.stop);
+    // Tokens that are known already, as they were proposed and chosen in one run.
+    let mut known = Vec::<u32>::new().into_iter();
     let finish = loop {
         if !wanted {
             break Finish::Cancelled;
@@ -144,6 +146,7 @@ async fn write_in(
         let (text, stopped) = pieces.push(token)?;
         wanted = event(Event::Text(&text, tokens.len()));
         if stopped {
+            generator.take_back(known.len());
             return Ok(Written {
                 tokens,
                 finish: Finish::Stop,
@@ -152,14 +155,18 @@ async fn write_in(
         if tokens.len() >= options.max_tokens {
             break Finish::Length;
         }
-        if generator.position() >= generator.context() {
+        next = known.next();
+        if next.is_none() && generator.position() >= generator.context() {
             break Finish::Context;
         }
-        if wanted {
-            let step = generator.feed_in(&[token], &mut |_| true, waits).await?;
-            next = step.next;
+        if next.is_none() && wanted {
+            let most = options.max_tokens - tokens.len();
+            let follow = generator.advance_in(token, most, options.eos, waits);
+            known = follow.await?.into_iter();
+            next = known.next();
         }
     };
+    generator.take_back(known.len());
     let (rest, stopped) = pieces.finish()?;
     let heard = rest.is_empty() || !wanted || event(Event::Text(&rest, tokens.len()));
     let finish = match (stopped, heard) {

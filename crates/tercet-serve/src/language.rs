@@ -34,6 +34,8 @@ pub struct Placement {
     pub device: Device,
     /// The float dtype of the arithmetic.
     pub dtype: DType,
+    /// The float type of the caches of language models; that of the arithmetic where it is none.
+    pub cache: Option<DType>,
     /// What language models round rows to in products.
     pub products: Products,
     /// Tokens of a text at most, prompt included; as the model was trained by default.
@@ -97,6 +99,7 @@ fn compiled(
         context,
         chunk: CHUNK.min(context),
         dtype: placement.dtype,
+        cache: placement.cache,
         products: placement.products,
         choices: placement.adapters.iter().map(|(_, a)| a.clone()).collect(),
         ..BatchOptions::new(spec, slots)

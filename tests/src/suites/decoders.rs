@@ -2,6 +2,7 @@
 //! folder and as a GGUF file, at once, in parts and token by token.
 
 mod batch;
+mod drafts;
 mod products;
 
 use std::path::{Path, PathBuf};
@@ -129,6 +130,7 @@ pub(super) fn tests() -> Vec<Test> {
     for executor in executors() {
         tests.extend(products::tests(executor));
         tests.extend(batch::tests(executor, &dirs));
+        tests.extend(drafts::tests(executor, &dirs));
         for dir in &dirs {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let kinds = [("folder", dir.clone()), ("gguf", dir.join("model.gguf"))];

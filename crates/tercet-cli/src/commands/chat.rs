@@ -7,7 +7,7 @@ use tercet_models::dataset::{ChatTemplate, Message, Role};
 use tercet_models::{Finish, SamplingOptions};
 
 use super::choosing::{Choosing, set};
-use super::writing::{Loading, Writer};
+use super::writing::{Drafting, Loading, Writer};
 use super::{seed, tokens};
 use crate::error::{CliError, Outcome};
 use crate::{error, interrupt, output};
@@ -40,6 +40,8 @@ pub(crate) struct Args {
     tokens: usize,
     #[command(flatten)]
     choosing: Choosing,
+    #[command(flatten)]
+    drafting: Drafting,
 }
 
 struct Conversation {
@@ -62,7 +64,7 @@ enum Next {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let mut writer = args.loading.load(&args.choosing)?;
+    let mut writer = args.loading.load(&args.choosing, &args.drafting)?;
     let template = writer.chat()?;
     writer.look(&args.image)?;
     let mut conversation = Conversation {

@@ -10,7 +10,7 @@ use tercet_models::{Adapter, DecoderSpec, Finish, ModelFiles, ScaledAdapter};
 
 use super::choosing::{Choosing, text_of};
 use super::tokens;
-use super::writing::{Loading, Phase};
+use super::writing::{Drafting, Drafts, Loading, Phase};
 use crate::error::{CliError, Outcome};
 use crate::{interrupt, output};
 
@@ -44,6 +44,8 @@ pub(crate) struct Args {
     tokens: usize,
     #[command(flatten)]
     choosing: Choosing,
+    #[command(flatten)]
+    drafting: Drafting,
     /// Print one JSON document at the end instead of streaming
     #[arg(long)]
     json: bool,
@@ -90,12 +92,14 @@ struct Report<'a> {
     load_seconds: f64,
     prefill: Phase,
     decode: Phase,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drafts: Option<Drafts>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let prompt = text_of(&args.prompt, args.file.as_deref())?;
     let started = Instant::now();
-    let mut writer = args.loading.load(&args.choosing)?;
+    let mut writer = args.loading.load(&args.choosing, &args.drafting)?;
     writer.look(&args.image)?;
     let ids = match args.chat {
         true => {
@@ -143,6 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         load_seconds: load.as_secs_f64(),
         prefill: written.prefill,
         decode: written.decode,
+        drafts: written.drafts,
     };
     if args.json {
         output::json(&report)?;
@@ -212,6 +217,7 @@ fn summary(report: &Report<'_>, drawn: bool) -> String {
         decode,
         stop,
         seed,
+        drafts,
         ..
     } = report;
     let ended = match stop {
@@ -233,8 +239,9 @@ fn summary(report: &Report<'_>, drawn: bool) -> String {
     } else {
         String::new()
     };
+    let drafts = drafts.map_or(String::new(), |drafts| format!("{drafts}; "));
     format!(
-        "{}; {}; loaded in {:.2} s; {seed}stopped: {ended}",
+        "{}; {}; {drafts}loaded in {:.2} s; {seed}stopped: {ended}",
         phase("prefill", prefill),
         phase("decode", decode),
         report.load_seconds,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use tercet::counted;
-use tercet_models::{Family, ModelFiles};
+use tercet_models::{DecoderOptions, Family, ModelFiles};
 
 use crate::error::{CliError, Outcome, causes, is_reader};
 use crate::output;
@@ -147,11 +147,12 @@ fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
     });
     match checked {
         Ok(Some(c)) => {
-            let per_token = (2 * 4 * c.attending_layers() * c.kv_heads * c.head_dim) as u64;
-            (
-                Some((per_token, per_token.saturating_mul(c.context as u64))),
-                None,
-            )
+            let options = DecoderOptions::new(&c);
+            let one = DecoderOptions {
+                context: 1,
+                ..options.clone()
+            };
+            (Some((one.cache_bytes(&c), options.cache_bytes(&c))), None)
         }
         Ok(None) => (None, None),
         Err(e) => (None, Some(chain(&e))),

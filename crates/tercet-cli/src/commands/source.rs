@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use tercet::ops::Op;
 use tercet::{Bindings, CompileOptions, DType, Graph, Signature, Symbol, Tensor, TensorType};
 use tercet_models::{
     DecoderOptions, Encoder, EncoderOutput, Family, Sampling, VisionModel, VisionOutput,
@@ -157,7 +158,8 @@ impl Source {
                 });
                 let llama = llama.map_err(CliError::model(what))?;
                 let options = llama.compile_options();
-                (llama.model, options, llama_inputs())
+                let inputs = llama_inputs(&llama.model.graph);
+                (llama.model, options, inputs)
             }
             Family::Vision => {
                 let vision = files.vision_model(VisionOutput::Features, dtype);
@@ -203,7 +205,7 @@ impl Source {
 }
 
 /// Eight tokens at the beginning of a text, with logits of the last.
-fn llama_inputs() -> Vec<(String, Tensor)> {
+fn llama_inputs(graph: &Graph) -> Vec<(String, Tensor)> {
     let count = |n: usize| (0..n).map(|i| i as f64).collect();
     let inputs: [(&str, Vec<usize>, Vec<f64>); 5] = [
         ("tokens", vec![8], (1..9).map(f64::from).collect()),
@@ -212,7 +214,20 @@ fn llama_inputs() -> Vec<(String, Tensor)> {
         ("kv_len", vec![], vec![8.0]),
         ("rows", vec![1], vec![7.0]),
     ];
-    integers(inputs)
+    let mut inputs = integers(inputs);
+    // Layers with a window count from where their caches begin: the same at the beginning of a text.
+    for (_, node) in graph.nodes() {
+        let Op::Input(leaf) = &node.op else {
+            continue;
+        };
+        let same = leaf.name.split_once('.').map_or("", |(same, _)| same);
+        let of_text = inputs.iter().find(|(own, _)| own == same);
+        if let Some((_, tensor)) = of_text {
+            let tensor = tensor.clone();
+            inputs.push((leaf.name.clone(), tensor));
+        }
+    }
+    inputs
 }
 
 /// Two texts of eight tokens.

@@ -1,5 +1,7 @@
 //! What commands that write text share: a model that is ready, and text as it comes.
 
+mod drafting;
+mod others;
 mod phase;
 mod seeing;
 
@@ -14,11 +16,11 @@ use tercet_models::constraint::{Grammar, Grammars};
 use tercet_models::dataset::template::Value;
 use tercet_models::dataset::{ChatTemplate, Message};
 use tercet_models::{
-    BatchGenerator, BatchOptions, DecoderOptions, DecoderSpec, Event, Family, Finish, Generator,
-    ModelFiles, Sampling, ScaledAdapter, SourceReader, TextToTextOptions, Tokenizer, WriteOptions,
-    turn_ends, write,
+    DecoderOptions, DecoderSpec, Event, Family, Finish, Generator, ModelFiles, ScaledAdapter,
+    SourceReader, Tokenizer, WriteOptions, turn_ends, write,
 };
 
+pub(crate) use self::drafting::{Drafting, Drafts};
 pub(crate) use self::phase::Phase;
 use self::seeing::Seeing;
 use super::choosing::Choosing;
@@ -46,6 +48,9 @@ pub(crate) struct Loading {
     /// The float type to compute in
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::Auto)]
     dtype: Arithmetic,
+    /// The float type of the caches of keys and values [default: that of --dtype, f32 for auto]
+    #[arg(long, value_name = "TYPE", value_enum)]
+    cache_dtype: Option<Precision>,
     /// Fail at the first node whose result is not finite although its operands are, and say what they are: slow
     #[arg(long)]
     first_nonfinite: bool,
@@ -107,6 +112,8 @@ pub(crate) struct Written {
     pub(crate) finish: Finish,
     pub(crate) prefill: Phase,
     pub(crate) decode: Phase,
+    /// What became of proposed tokens, where some are.
+    pub(crate) drafts: Option<Drafts>,
 }
 
 impl Loading {
@@ -118,16 +125,26 @@ impl Loading {
     }
 
     /// The model, choosing tokens as the arguments say.
-    pub(crate) fn load(&self, choosing: &Choosing) -> Result<Writer, CliError> {
+    pub(crate) fn load(
+        &self,
+        choosing: &Choosing,
+        drafting: &Drafting,
+    ) -> Result<Writer, CliError> {
         let compiled = choosing.compiled();
         let mut writer = match self.family()? {
+            Some(Family::TextToText | Family::VisionLanguage) if drafting.is_asked() => {
+                let text = "--draft is for language models of texts alone; leave it out";
+                return Err(CliError::Usage(text.into()));
+            }
             Some(Family::TextToText) => self.load_text_to_text(compiled)?,
             Some(Family::VisionLanguage) => self.load_seeing(compiled)?,
             _ => self.load_with(|config| DecoderOptions {
                 sampling: Some(compiled),
+                logit_rows: drafting.rows(),
                 ..DecoderOptions::new(config)
             })?,
         };
+        drafting.attach(&mut writer, self, compiled)?;
         writer.generator.set_seed(choosing.seed);
         writer.generator.skip_logits();
         let set = writer.generator.set_sampling(&choosing.options());
@@ -147,6 +164,11 @@ impl Loading {
         self.dtype.dtype()
     }
 
+    /// The float type of caches, where it is another.
+    pub(super) fn cache(&self) -> Option<tercet::DType> {
+        self.cache_dtype.map(Precision::dtype)
+    }
+
     /// What its rows may be rounded to.
     pub(super) fn products(&self) -> tercet_models::Products {
         self.dtype.products()
@@ -159,10 +181,13 @@ impl Loading {
             Ok(Family::Decoder | Family::TextToText) | Err(_) => return Ok(None),
             Ok(family) => family,
         };
-        let refused = match (self.lora.is_empty(), self.context) {
-            (true, None) => return Ok(Some(family)),
-            (false, _) => "adapters are for language models; leave out --lora",
-            (true, Some(_)) => "--context is for language models; --prompt is the length of a text",
+        let refused = match (self.lora.is_empty(), self.context, self.cache_dtype) {
+            (true, None, None) => return Ok(Some(family)),
+            (false, ..) => "adapters are for language models; leave out --lora",
+            (true, Some(_), _) => {
+                "--context is for language models; --prompt is the length of a text"
+            }
+            (true, None, Some(_)) => "--cache-dtype is for language models; leave it out",
         };
         Err(CliError::Usage(refused.into()))
     }
@@ -195,77 +220,6 @@ impl Loading {
         Ok(files.family().ok())
     }
 
-    /// Opens the device and compiles an encoder-decoder for it.
-    fn load_text_to_text(&self, sampling: Sampling) -> Result<Writer, CliError> {
-        let refused = match (self.lora.is_empty(), self.dtype) {
-            (false, _) => Some("encoder-decoders take no adapters; leave out --lora"),
-            (true, Arithmetic::F16 | Arithmetic::Bf16) => {
-                Some("encoder-decoders are computed in f32; leave out --dtype")
-            }
-            (true, Arithmetic::Auto | Arithmetic::F32) => None,
-        };
-        if let Some(refused) = refused {
-            return Err(CliError::Usage(refused.into()));
-        }
-        let spinner = progress::spinner("loading");
-        let Opened {
-            device,
-            files,
-            what,
-            adapters: _,
-        } = self.open()?;
-        let model = files.text_to_text(|spec| TextToTextOptions {
-            context: self.context.unwrap_or(spec.encoder.context),
-            sampling: Some(sampling),
-        });
-        let model = model.map_err(CliError::model(&*what))?;
-        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
-        let (reader, generator) = model.compile(&device).map_err(CliError::model(&*what))?;
-        spinner.finish_and_clear();
-        Ok(Writer {
-            dtype: Precision::F32.dtype().to_string(),
-            noted: false,
-            device,
-            files,
-            tokenizer,
-            generator,
-            eos: model.spec.eos,
-            vocab: model.spec.encoder.vocab,
-            reader: Some(reader),
-            seeing: None,
-            #[cfg(feature = "grammar")]
-            constrained: None,
-        })
-    }
-
-    /// Compiles the model for so many sequences side by side, each of this context.
-    pub(crate) fn load_batch(
-        &self,
-        slots: usize,
-        context: usize,
-    ) -> Result<BatchGenerator, CliError> {
-        let spinner = progress::spinner("loading");
-        let Opened {
-            device,
-            files,
-            what,
-            adapters,
-        } = self.open()?;
-        let decoder = files.batch_decoder(|config| BatchOptions {
-            context,
-            chunk: BatchOptions::new(config, slots).chunk.min(context),
-            dtype: self.dtype.dtype(),
-            products: self.dtype.products(),
-            adapters,
-            ..BatchOptions::new(config, slots)
-        });
-        let decoder = decoder.map_err(CliError::model(&*what))?;
-        let generator = decoder.generator(&device);
-        let generator = generator.map_err(CliError::model(&*what))?;
-        spinner.finish_and_clear();
-        Ok(generator)
-    }
-
     /// Opens the device and compiles the model for it, with options but for what arguments say.
     pub(crate) fn load_with(
         &self,
@@ -286,6 +240,7 @@ impl Loading {
                     context,
                     chunk: options.chunk.min(context),
                     dtype: self.dtype.dtype(),
+                    cache: self.cache(),
                     products: self.dtype.products(),
                     adapters,
                     ..options
@@ -426,6 +381,7 @@ impl Writer {
         show: &mut dyn FnMut(&str) -> Result<(), CliError>,
     ) -> Result<Written, CliError> {
         let started = Instant::now();
+        let before = self.generator.draft_counts();
         let new = &self.fed_for(ids)?[..];
         #[cfg(feature = "grammar")]
         self.constrain()?;
@@ -472,8 +428,10 @@ impl Writer {
         self.note();
         // The first token came with the prefill.
         let decoded = written.tokens.len().saturating_sub(1);
+        let drafts = before.zip(self.generator.draft_counts());
         Ok(Written {
             text,
+            drafts: drafts.map(|(before, now)| Drafts::between(before, now)),
             finish: written.finish,
             prefill: match self.reader {
                 Some(_) => Phase::new(ids.len(), prefilled),

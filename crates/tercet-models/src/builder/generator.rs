@@ -2,15 +2,23 @@
 
 use tercet::ops::Op;
 use tercet::random::Random;
-use tercet::{DType, Executable, Tensor, TensorType, Wanted};
+use tercet::{DType, Executable, Tensor, TensorType};
 
 mod choice;
+mod drafts;
+mod run;
 mod seen;
+mod speculation;
+mod windows;
 
 use self::choice::Chooser;
+pub use self::drafts::{Draft, DraftError, MOST_DRAFTED};
 pub(super) use self::seen::PICTURES;
 use self::seen::Seen;
-use super::decoder::products::{Moved, Rounded, Wider};
+pub use self::speculation::DraftCounts;
+use self::speculation::Speculation;
+use self::windows::WindowStates;
+use super::decoder::products::{Moved, Rounded};
 use super::decoder::{Products, Sampling, Sizes};
 use super::{Model, ModelError};
 use crate::constraint::Constraint;
@@ -41,7 +49,10 @@ pub struct Generator {
     chunk: usize,
     vocab: usize,
     logit_rows: usize,
+    dtype: DType,
     inputs: [Tensor; 5],
+    /// Of layers whose caches do not hold the context.
+    windows: Vec<WindowStates>,
     outputs: Vec<Tensor>,
     next_only: bool,
     /// The tokens in the cache.
@@ -51,6 +62,8 @@ pub struct Generator {
     constraint: Option<Box<dyn Constraint>>,
     /// What tokens behind the vocabulary stand for, where the model sees.
     seen: Option<Seen>,
+    /// What proposes tokens.
+    speculation: Option<Speculation>,
 }
 
 /// Which tokens of a run give logits.
@@ -80,6 +93,8 @@ impl Generator {
             chunk,
             vocab,
             logit_rows,
+            dtype,
+            windows,
         } = sizes;
         let stream = model.graph.nodes().find_map(|(_, node)| {
             let Op::Sample(sample) = &node.op else {
@@ -103,6 +118,7 @@ impl Generator {
             chunk,
             vocab,
             logit_rows,
+            dtype,
             inputs: [
                 empty(&[0]),
                 empty(&[0]),
@@ -110,6 +126,7 @@ impl Generator {
                 empty(&[]),
                 empty(&[1]),
             ],
+            windows: windows.into_iter().map(WindowStates::new).collect(),
             outputs: Vec::new(),
             next_only: false,
             tokens: Vec::new(),
@@ -121,6 +138,7 @@ impl Generator {
             }),
             constraint: None,
             seen: None,
+            speculation: None,
         }
     }
 
@@ -208,11 +226,12 @@ impl Generator {
         self.tokens.clear();
     }
 
-    /// Forgets the tokens from `position` on, and gives the number of those that are left: where layers have states none,
-    /// unless nothing was to be forgotten.
+    /// Forgets the tokens from `position` on, and gives the number of those that are left: none where layers have states, or
+    /// a window before `position` that their caches do not reach back to any more, unless nothing was to be forgotten.
     pub fn truncate(&mut self, position: usize) -> usize {
         if position < self.position {
-            self.position = if self.has_states { 0 } else { position };
+            let stays = !self.has_states && self.windows.iter().all(|own| own.reaches(position));
+            self.position = if stays { position } else { 0 };
         }
         self.tokens.truncate(self.position);
         self.position
@@ -363,105 +382,6 @@ impl Generator {
 
     fn exe(&mut self) -> Result<&mut Box<dyn Executable>, ModelError> {
         self.exe.as_mut().ok_or_else(no_executable)
-    }
-
-    /// Runs a part of a text; again in a wider type where rounded products leave the range of theirs.
-    async fn append(&mut self, part: &[u32], rows: Rows, waits: Waits) -> Result<(), ModelError> {
-        let random = self.exe()?.random();
-        self.run(part, rows, waits).await?;
-        // Few rows are not rounded.
-        while self.rounded.is_some() && part.len() > 1 && !self.is_finite(waits).await? {
-            let before = self.position - part.len();
-            self.widen(before, waits).await?;
-            self.exe()?.set_random(random);
-            self.run(part, rows, waits).await?;
-        }
-        Ok(())
-    }
-
-    /// Whether the logits of the last run are finite.
-    async fn is_finite(&mut self, waits: Waits) -> Result<bool, ModelError> {
-        let finite = |logits: &[f32]| logits.iter().all(|x| x.is_finite());
-        match self.outputs.first() {
-            Some(logits) if logits.dtype() == DType::F32 => {
-                let logits = logits.as_slice::<f32>();
-                Ok(finite(logits.map_err(|e| not_the_output("logits", &e))?))
-            }
-            Some(_) | None => Ok(finite(&self.read_logits(waits).await?)),
-        }
-    }
-
-    /// Compiles the model in a wider type, and computes the first tokens of the cache again.
-    async fn widen(&mut self, tokens: usize, waits: Waits) -> Result<(), ModelError> {
-        let Some(rounded) = self.rounded.take() else {
-            return Ok(());
-        };
-        // The old one's memory goes first.
-        self.exe = None;
-        let Wider {
-            mut exe,
-            moved,
-            again,
-        } = rounded.wider()?;
-        if let Some(seen) = &self.seen {
-            seen.bind(&mut *exe)?;
-        }
-        self.exe = Some(exe);
-        self.is_blank = true;
-        self.moved = Some(moved);
-        self.rounded = again;
-        let done = std::mem::take(&mut self.tokens);
-        self.position = 0;
-        for part in done[..tokens].chunks(self.chunk) {
-            self.run(part, Rows::Last, waits).await?;
-        }
-        Ok(())
-    }
-
-    /// Runs a part of a text.
-    async fn run(&mut self, part: &[u32], rows_of: Rows, waits: Waits) -> Result<(), ModelError> {
-        let (wanted_rows, logits_only) = match rows_of {
-            Rows::Last => (1, false),
-            Rows::All => (part.len(), true),
-        };
-        let (n, start) = (part.len(), self.position);
-        let [tokens, positions, at, kv_len, rows] = &mut self.inputs;
-        let write = |t: &mut Tensor, shape: &[usize], f: &dyn Fn(usize) -> usize| {
-            t.reset_to(DType::I32, shape)
-                .expect("invariant: small shapes fit memory");
-            let slots = t
-                .as_slice_mut::<i32>()
-                .expect("invariant: the inputs are I32");
-            slots
-                .iter_mut()
-                .enumerate()
-                .for_each(|(i, x)| *x = f(i) as i32);
-        };
-        write(tokens, &[n], &|i| part[i] as usize);
-        write(positions, &[n], &|i| start + i);
-        write(at, &[4], &|i| if i == 1 { start } else { 0 });
-        write(kv_len, &[], &|_| start + n);
-        write(rows, &[wanted_rows], &|i| n - wanted_rows + i);
-        let inputs: [(&str, &Tensor); 5] = std::array::from_fn(|i| (INPUTS[i], &self.inputs[i]));
-        let on_host = self.on_host() || logits_only;
-        let wanted = match (self.next_only, on_host) {
-            (_, true) => Wanted::Only(&["logits"]),
-            (true, false) => Wanted::Only(&["next"]),
-            (false, false) => Wanted::All,
-        };
-        let exe = self.exe.as_mut().ok_or_else(no_executable)?;
-        if start == 0 && self.has_states && !self.is_blank {
-            // A text begins, whose scans go on from zeros.
-            let random = exe.random();
-            exe.reset();
-            exe.set_random(random);
-        }
-        self.is_blank = false;
-        waits.submit(&mut **exe, &inputs, wanted).await?;
-        exe.wait(&mut self.outputs)?;
-        self.position += n;
-        self.tokens.extend_from_slice(part);
-        Ok(())
     }
 }
 

@@ -37,7 +37,7 @@ pub use encoder::{
     Classifier, DenseModule, Embedder, Encoder, EncoderOutput, Entity, Label, PoolingMode, Scoring,
     SentenceModule, SentenceModules, TokenLabel,
 };
-pub use generator::{Generator, Step};
+pub use generator::{Draft, DraftCounts, DraftError, Generator, MOST_DRAFTED, Step};
 pub use made_up::MadeUp;
 pub use sampling::SamplingOptions;
 pub(crate) use speech::moonshine::PIECE_SECONDS;
@@ -150,6 +150,9 @@ pub enum ModelError {
     /// A text cannot be constrained, or not any further.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
+    /// A draft that cannot be used.
+    #[error(transparent)]
+    Draft(#[from] DraftError),
     /// A configuration that the builder does not implement.
     #[error("{0}")]
     Unsupported(String),

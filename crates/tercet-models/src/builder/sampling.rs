@@ -169,7 +169,7 @@ impl SamplingOptions {
     }
 
     /// The logits after penalties and biases; NaN as minus infinity.
-    fn changed(&self, logits: &[f32], context: &[u32], written: &[u32]) -> Vec<f64> {
+    pub(super) fn changed(&self, logits: &[f32], context: &[u32], written: &[u32]) -> Vec<f64> {
         let number = |x: &f32| match x.is_nan() {
             true => f64::NEG_INFINITY,
             false => f64::from(*x),

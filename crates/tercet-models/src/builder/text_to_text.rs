@@ -107,6 +107,8 @@ impl TextToText {
             chunk,
             vocab: self.spec.encoder.vocab,
             logit_rows: 1,
+            dtype: DType::F32,
+            windows: Vec::new(),
         };
         let generator = Generator::of(exe, None, &self.decoder, sizes, sampling);
         Ok((reader, generator))

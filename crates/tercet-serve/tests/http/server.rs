@@ -73,6 +73,7 @@ pub(crate) fn start_adapted(
     let placement = Placement {
         device: Device::cpu(),
         dtype: DType::F32,
+        cache: None,
         products: Products::Exact,
         context: Some(192),
         adapters,
@@ -101,6 +102,7 @@ pub(crate) fn start_paths(paths: &[String], options: ServeOptions) -> Running {
     let placement = Placement {
         device: Device::cpu(),
         dtype: DType::F32,
+        cache: None,
         products: Products::Exact,
         context: None,
         adapters: Vec::new(),

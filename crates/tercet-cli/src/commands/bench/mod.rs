@@ -10,7 +10,7 @@ use serde::Serialize;
 use tercet_models::{BatchGenerator, DecoderOptions, Happened, Sampling, Sequence};
 
 use super::positive;
-use super::writing::{Loading, Writer};
+use super::writing::{Drafting, Drafts, Loading, Writer};
 use crate::error::{CliError, Outcome};
 use crate::{output, progress};
 
@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// Also measure this file, one text a line, through an encoder: from texts to vectors
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// `--draft` also measures tokens that are proposed and checked; how many are accepted is a matter of the text
+    #[command(flatten)]
+    drafting: Drafting,
     /// Print one JSON document instead of a table
     #[arg(long)]
     json: bool,
@@ -51,6 +54,9 @@ struct Measured {
     /// The standard deviation over the repetitions; 0 of one.
     deviation: f64,
     seconds: Vec<f64>,
+    /// What became of proposed tokens in all repetitions, where some were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drafts: Option<Drafts>,
 }
 
 #[derive(Serialize)]
@@ -76,6 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         context,
         chunk: 512.min(context),
         sampling: Some(Sampling::GREEDY),
+        logit_rows: args.drafting.rows().min(context),
         ..DecoderOptions::new(config)
     })?;
     writer.generator.skip_logits();
@@ -95,6 +102,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         })?,
     ];
     spinner.finish_and_clear();
+    if args.drafting.is_asked() {
+        tests.push(drafted(args, &mut writer, &prompt[..1])?);
+    }
     writer.note();
     let (device, dtype) = (writer.device.name().to_string(), writer.dtype.clone());
     if let Some(sequences) = args.batch {
@@ -144,6 +154,33 @@ fn feed(writer: &mut Writer, prompt: &[u32], written: usize) -> Result<f64, CliE
         next = step.map_err(CliError::model(failed))?.next;
     }
     Ok(started.elapsed().as_secs_f64())
+}
+
+/// As decoding, with tokens proposed.
+fn drafted(args: &Args, writer: &mut Writer, prompt: &[u32]) -> Result<Measured, CliError> {
+    (args.drafting).attach(writer, &args.loading, Sampling::GREEDY)?;
+    let spinner = progress::spinner("measuring");
+    let before = writer.generator.draft_counts();
+    let mut measured = measured(("drafted", 1), args.tokens, args.repetitions, || {
+        let failed = "cannot measure the model";
+        let generator = &mut writer.generator;
+        generator.reset();
+        let first = generator.feed(prompt).map_err(CliError::model(failed))?;
+        let mut next = first.next.unwrap_or(0);
+        let mut left = args.tokens;
+        let started = Instant::now();
+        while left > 0 {
+            let follow = generator.advance(next, left, &[]);
+            let follow = follow.map_err(CliError::model(failed))?;
+            left -= follow.len();
+            next = follow.last().copied().unwrap_or(0);
+        }
+        Ok(started.elapsed().as_secs_f64())
+    })?;
+    spinner.finish_and_clear();
+    let counts = before.zip(writer.generator.draft_counts());
+    measured.drafts = counts.map(|(before, now)| Drafts::between(before, now));
+    Ok(measured)
 }
 
 /// Tokens that a text has at most before all others are written as well: they begin one after the other.
@@ -209,6 +246,7 @@ fn measured(
         tokens_per_second: mean,
         deviation,
         seconds,
+        drafts: None,
     })
 }
 
@@ -228,9 +266,10 @@ fn table(out: &mut dyn std::io::Write, report: &Report<'_>) -> Result<(), std::i
             1 => String::new(),
             n => format!(" x {n}"),
         };
+        let drafts = t.drafts.map_or(String::new(), |d| format!(", {d}"));
         writeln!(
             out,
-            "| {model} | {device} | {dtype} | {test} {n}{side_by_side} | {rate:.2} ± {d:.2} |"
+            "| {model} | {device} | {dtype} | {test} {n}{side_by_side}{drafts} | {rate:.2} ± {d:.2} |"
         )?;
     }
     Ok(())

@@ -33,6 +33,7 @@ impl Loading {
                 context,
                 chunk: options.chunk.min(context),
                 dtype: self.dtype.dtype(),
+                cache: self.cache(),
                 products: self.dtype.products(),
                 sampling: Some(sampling),
                 adapters,

@@ -7,6 +7,7 @@ use tercet::{DType, Dim, Type, Value};
 use super::super::{Builder, ModelError};
 use super::latent;
 use super::layer::{Attend, Shared, SlotRows, norm, project};
+use super::windows::caches;
 use crate::config::decoder::{DecoderSpec, LayerSpec, Part, QkNorm, RopeLayout};
 
 /// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, with the norms of queries and keys; `gate` becomes
@@ -163,20 +164,32 @@ fn attended(
             options.kv_len = *kv_len;
             weighted(b, spec, at, [q, k, v], options)
         }
-        &Attend::Cached {
+        Attend::Cached {
             start,
             kv_len,
             context,
             dtype,
+            windows,
         } => {
+            let own = windows.iter().find(|own| layer.window == Some(own.window));
+            let whole = (*start, *kv_len, *context);
+            let (start, kv_len, positions) =
+                own.map_or(whole, |own| (own.start, own.kv_len, own.positions));
             let cache = Cache {
-                names: ["k", "v"].map(|of| format!("cache.{at}.{of}")),
+                names: caches(at),
                 start,
                 kv_len,
-                context,
-                dtype,
+                positions,
+                dtype: *dtype,
             };
-            cached(b, spec, (at, layer), &cache, options, [q, k, v])
+            cached(
+                b,
+                spec,
+                at,
+                &cache,
+                of_layer(options, layer, positions),
+                [q, k, v],
+            )
         }
         Attend::Slots {
             rows,
@@ -300,7 +313,7 @@ struct Cache {
     names: [String; 2],
     start: Value,
     kv_len: Value,
-    context: usize,
+    positions: usize,
     dtype: DType,
 }
 
@@ -308,7 +321,7 @@ struct Cache {
 fn cached(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
-    (at, layer): (usize, LayerSpec),
+    at: usize,
     cache: &Cache,
     options: AttentionOptions,
     [q, k, v]: [Value; 3],
@@ -316,16 +329,15 @@ fn cached(
     let &Cache {
         start,
         kv_len,
-        context,
+        positions,
         dtype,
         ..
     } = cache;
     let [keys, values] = &cache.names;
-    let ty = |size: usize| Type::new(dtype, [1, context, spec.kv_heads, size]);
+    let ty = |size: usize| Type::new(dtype, [1, positions, spec.kv_heads, size]);
     let k = append(b, keys, k, &ty(spec.head_dim), start)?;
     let v = append(b, values, v, &ty(spec.value_dim()), start)?;
     let q = cast(b, q, dtype)?;
-    let options = of_layer(options, layer, context);
     weighted(b, spec, at, [q, k, v], options.kv_len(kv_len))
 }
 

@@ -37,7 +37,7 @@ use tercet::ops::{Op, SampleOptions};
 use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor, Type, Value};
 
 use super::layer::{Attend, Shared, Slot, SlotRows, embed, rope_tables};
-use super::{Rounded, Sampling, check_context, logits, rounded_to};
+use super::{Rounded, Sampling, check_cache, check_context, logits, rounded_to};
 use crate::builder::chosen::{Choices, MOST_CHOICES};
 use crate::builder::tuned::{Mode, ScaledAdapter};
 use crate::builder::{BatchGenerator, Builder, Model, ModelError, Products, Weights};
@@ -58,8 +58,10 @@ pub struct BatchOptions {
     /// The most sequences that one run writes a token of, at least 1; where there are more they take turns. None for all of
     /// them, or for as many as rows read packed weights once ([`Device::packed_rows`]).
     pub together: Option<usize>,
-    /// The float dtype of the arithmetic and of the caches.
+    /// The float dtype of the arithmetic.
     pub dtype: DType,
+    /// The float dtype of the caches, F32, F16 or BF16; that of the arithmetic where it is none. Another one is for arithmetic in F32.
+    pub cache: Option<DType>,
     /// What rows of F32 become on their way into products; of no effect in other dtypes.
     pub products: Products,
     /// Adapters that change the projections, all at once and for all sequences; none by default.
@@ -78,6 +80,7 @@ impl BatchOptions {
             chunk: 256.min(config.context),
             together: None,
             dtype: DType::F32,
+            cache: None,
             products: Products::Exact,
             adapters: Vec::new(),
             choices: Vec::new(),
@@ -111,6 +114,7 @@ impl BatchDecoder {
             context,
             chunk,
             dtype,
+            cache,
             ..
         } = options;
         if context == 0 || chunk == 0 {
@@ -123,6 +127,7 @@ impl BatchDecoder {
             )));
         }
         check_context(config, context)?;
+        check_cache(dtype, cache)?;
         check_choices(config, &options)?;
         let b = Builder::new(weights, dtype).of_decoder(config);
         let mut b = b.in_mode(Mode::Adapted(&options.adapters));
@@ -162,7 +167,7 @@ impl BatchDecoder {
                 idle,
                 origin: b.graph.constant(origin)?,
                 context,
-                dtype,
+                dtype: cache.unwrap_or(dtype),
             },
             ropes,
             batch: Dim::Known(1),

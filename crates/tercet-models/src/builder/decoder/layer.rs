@@ -9,6 +9,7 @@ use super::super::{Builder, ModelError};
 use super::attention::attention;
 use super::experts::experts;
 use super::states::scan;
+use super::windows::WindowCache;
 use crate::adapter::rows::Rows;
 use crate::config::decoder::{
     Activation, DecoderSpec, FeedForward, Mixer, NormKind, NormPlacement, Part, Residual, Rope,
@@ -23,6 +24,8 @@ pub(crate) enum Attend {
         kv_len: Value,
         context: usize,
         dtype: DType,
+        /// Of layers whose caches do not hold the context.
+        windows: Vec<WindowCache>,
     },
     /// The rows of `x` are new tokens of several sequences, one of each, or a part of one prompt, then rows of none. Each
     /// sequence has a slot; caches are states with an axis of slots in front.

@@ -11,7 +11,8 @@
 //! | `kv_len` | `[]` | positions filled after this run |
 //! | `rows` | `[r]` | which of the `s` positions give logits |
 //!
-//! With [`DecoderOptions::pictures`] also `pictures` F32 `[p, hidden]`: a token `vocab + i` is its row `i`.
+//! For the layers of each window `W` whose caches do not hold the context ([`windows`]) also `start.W` and `kv_len.W`, which count
+//! from the first position of these caches. With [`DecoderOptions::pictures`] also `pictures` F32 `[p, hidden]`: a token `vocab + i` is its row `i`.
 //!
 //! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
 
@@ -23,6 +24,7 @@ mod latent;
 pub(crate) mod layer;
 pub(crate) mod products;
 mod states;
+pub(crate) mod windows;
 
 use tercet::ops::SampleOptions;
 use tercet::scalar::{BinaryFn, CompareFn};
@@ -36,6 +38,7 @@ pub(super) use batch::has_rows_apart;
 pub use batch::{BatchDecoder, BatchOptions};
 pub use products::Products;
 use products::Rounded;
+use windows::{Windowed, window_caches};
 
 use layer::{Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables};
 
@@ -71,8 +74,10 @@ pub struct DecoderOptions {
     pub chunk: usize,
     /// The most rows of logits of one run.
     pub logit_rows: usize,
-    /// The float dtype of the arithmetic and of the cache.
+    /// The float dtype of the arithmetic.
     pub dtype: DType,
+    /// The float dtype of the caches, F32, F16 or BF16; that of the arithmetic where it is none. Another one is for arithmetic in F32.
+    pub cache: Option<DType>,
     /// What rows of F32 become on their way into products; of no effect in other dtypes.
     pub products: Products,
     /// Adds the output `next`.
@@ -92,6 +97,7 @@ impl DecoderOptions {
             chunk: 512.min(config.context),
             logit_rows: 1,
             dtype: DType::F32,
+            cache: None,
             products: Products::Exact,
             sampling: Some(Sampling::GREEDY),
             adapters: Vec::new(),
@@ -128,6 +134,7 @@ impl Decoder {
             ));
         }
         check_context(config, options.context)?;
+        check_cache(options.dtype, options.cache)?;
         let b = Builder::new(weights, options.dtype).of_decoder(config);
         let mut b = b.in_mode(Mode::Adapted(&options.adapters));
         let len = Dim::sym("s");
@@ -144,6 +151,7 @@ impl Decoder {
         let rows = b
             .graph
             .input("rows", Type::new(DType::I32, [Dim::sym("r")]))?;
+        let windows = window_caches(&mut b, &windows::windows(config, &options))?;
 
         let ropes = rope_tables(&mut b, config, options.context, positions)?;
         let shared = Shared {
@@ -151,7 +159,8 @@ impl Decoder {
                 start,
                 kv_len,
                 context: options.context,
-                dtype: options.dtype,
+                dtype: options.cache_dtype(),
+                windows,
             },
             ropes,
             batch: Dim::Known(1),
@@ -206,6 +215,8 @@ impl Decoder {
             chunk: own.chunk.min(own.context),
             vocab: config.vocab,
             logit_rows: own.logit_rows,
+            dtype: coarser(own.dtype, own.cache_dtype()),
+            windows: windows::windows(config, own),
         };
         let mut generator = Generator::of(exe, rounded, &self.model, sizes, own.sampling);
         if own.pictures > 0 {
@@ -223,6 +234,31 @@ impl Decoder {
     }
 }
 
+/// The one of two float dtypes that rounds more.
+fn coarser(a: DType, b: DType) -> DType {
+    let order = [DType::BF16, DType::F16];
+    let one = order.into_iter().find(|of| [a, b].contains(of));
+    one.unwrap_or(a)
+}
+
+/// Refuses caches that are no floats, and those of another type than 16-bit arithmetic.
+fn check_cache(dtype: DType, cache: Option<DType>) -> Result<(), ModelError> {
+    let refused = match cache {
+        None => return Ok(()),
+        Some(cache) if cache == dtype => return Ok(()),
+        Some(DType::F16 | DType::BF16) if dtype == DType::F32 => return Ok(()),
+        Some(cache) if dtype == DType::F32 => {
+            format!("caches of {cache}; F32, F16 and BF16 are possible")
+        }
+        Some(cache) => {
+            format!(
+                "caches of {cache} beside arithmetic in {dtype}; only that in F32 takes caches of another type"
+            )
+        }
+    };
+    Err(ModelError::Unsupported(refused))
+}
+
 /// The sizes of a decoder's graph.
 pub(super) struct Sizes {
     pub(super) has_states: bool,
@@ -230,6 +266,9 @@ pub(super) struct Sizes {
     pub(super) chunk: usize,
     pub(super) vocab: usize,
     pub(super) logit_rows: usize,
+    /// The least precise of the arithmetic and the caches.
+    pub(super) dtype: DType,
+    pub(super) windows: Vec<Windowed>,
 }
 
 /// What rows of F32 are rounded to in products of a model of this dtype.

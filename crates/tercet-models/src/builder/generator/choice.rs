@@ -30,7 +30,7 @@ impl Generator {
         options.check(self.vocab)?;
         let chooser = self.sampling.as_mut().ok_or_else(does_not_sample)?;
         chooser.set = (!options.is(&chooser.compiled)).then(|| options.clone());
-        Ok(())
+        self.set_draft_sampling(options)
     }
 
     /// Chooses only tokens that a constraint allows, from the next one on, or any again. Each token that is chosen is told
@@ -91,7 +91,7 @@ impl Generator {
     }
 }
 
-fn does_not_sample() -> ModelError {
+pub(super) fn does_not_sample() -> ModelError {
     let reason = "the graph of the model does not sample; build it with sampling options";
     ModelError::Unsupported(reason.into())
 }

@@ -1,0 +1,239 @@
+//! Caches hold what layers see, in the type that was asked for, and no more.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+)]
+
+mod common;
+
+use tercet::{DType, Device};
+use tercet_models::{BatchOptions, Decoder, DecoderOptions, Generator, ModelFiles};
+
+const CONTEXT: usize = 96;
+/// Families with windows, in some layers or all, with caps and sinks.
+const WINDOWED: [&str; 7] = [
+    "gemma2-a",
+    "gemma3-a",
+    "gpt_oss-a",
+    "mistral-a",
+    "cohere2-a",
+    "phi3-a",
+    "mixtral-c",
+];
+
+fn decoder(name: &str, options: impl FnOnce(DecoderOptions) -> DecoderOptions) -> Decoder {
+    let files = ModelFiles::open(common::data("decoders").join(name)).unwrap();
+    let decoder = files.decoder(|spec| {
+        options(DecoderOptions {
+            context: CONTEXT,
+            chunk: 5,
+            ..DecoderOptions::new(spec)
+        })
+    });
+    decoder.unwrap()
+}
+
+fn generator(name: &str, options: impl FnOnce(DecoderOptions) -> DecoderOptions) -> Generator {
+    decoder(name, options).generator(&Device::cpu()).unwrap()
+}
+
+/// The whole context in one run: its caches hold all of it.
+fn whole(options: DecoderOptions) -> DecoderOptions {
+    DecoderOptions {
+        chunk: CONTEXT,
+        ..options
+    }
+}
+
+fn tokens() -> Vec<u32> {
+    (0..CONTEXT as u32).map(|i| i * 13 % 29 + 3).collect()
+}
+
+/// The logits after each token, `[vocab]` each.
+fn rows(generator: &mut Generator, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let mut all: Vec<Vec<f32>> = Vec::new();
+    let mut each = |row: &[f32]| {
+        all.push(row.to_vec());
+        true
+    };
+    generator.feed_rows(tokens, &mut each).unwrap();
+    all
+}
+
+/// The largest difference of the distance between the greatest and the least.
+fn off(a: &[f32], b: &[f32]) -> f32 {
+    let bounds = |of: &[f32]| {
+        let most = of.iter().copied().fold(f32::MIN, f32::max);
+        most - of.iter().copied().fold(f32::MAX, f32::min)
+    };
+    let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    worst.fold(0.0, f32::max) / bounds(a)
+}
+
+fn state_bytes(decoder: &Decoder) -> u64 {
+    let model = &decoder.model;
+    let exe = model.compile(&Device::cpu(), &decoder.compile_options());
+    let exe = exe.unwrap();
+    let states = exe.signature().states.iter();
+    let bytes = states.map(|s| exe.read_state(&s.name).unwrap().bytes().len() as u64);
+    bytes.sum()
+}
+
+#[test]
+fn texts_beyond_a_window_are_those_of_a_cache_of_all_positions() {
+    for name in WINDOWED {
+        let tokens = tokens();
+        let with_rows = |o: DecoderOptions| DecoderOptions {
+            logit_rows: CONTEXT,
+            ..o
+        };
+        let want = rows(&mut generator(name, |o| with_rows(whole(o))), &tokens);
+        for chunk in [1, 5, 8] {
+            let mut windowed = generator(name, |o| DecoderOptions {
+                chunk,
+                ..with_rows(o)
+            });
+            for (at, (got, want)) in rows(&mut windowed, &tokens).iter().zip(&want).enumerate() {
+                let off = off(want, got);
+                assert!(off < 1e-4, "{name}, parts of {chunk}, token {at}: {off:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_window_does_not_reach_back_to_is_read_again() {
+    let tokens = tokens();
+    let mut one = generator("mistral-a", |o| o);
+    let want = one.feed(&tokens[..70]).unwrap().logits.to_vec();
+    // Nothing was moved since.
+    one.feed(&tokens[70..72]).unwrap();
+    assert_eq!(one.truncate(71), 71);
+    assert_eq!(
+        one.truncate(20),
+        0,
+        "the first positions are not there any more"
+    );
+    assert!(one.cached().is_empty());
+    let again = one.feed(&tokens[..70]).unwrap().logits.to_vec();
+    assert_eq!(want, again);
+    one.reset();
+    assert_eq!(one.feed(&tokens[..70]).unwrap().logits, want);
+    let mut whole = generator("mistral-a", whole);
+    whole.feed(&tokens[..70]).unwrap();
+    assert_eq!(whole.truncate(20), 20);
+}
+
+#[test]
+fn caches_take_the_memory_that_is_said() {
+    for name in WINDOWED
+        .iter()
+        .chain(&["llama-a", "deepseek_v2-a", "qwen3-b"])
+    {
+        for (dtype, cache) in [
+            (DType::F32, None),
+            (DType::F32, Some(DType::F16)),
+            (DType::F32, Some(DType::BF16)),
+            (DType::F16, None),
+        ] {
+            let of = |chunk| {
+                decoder(name, |o| DecoderOptions {
+                    dtype,
+                    cache,
+                    chunk,
+                    ..o
+                })
+            };
+            let [windowed, all] = [of(5), of(CONTEXT)];
+            let said = |d: &Decoder| d.options.cache_bytes(&d.config);
+            assert_eq!(said(&windowed), state_bytes(&windowed), "{name} {cache:?}");
+            assert_eq!(said(&all), state_bytes(&all), "{name} {cache:?}");
+            if WINDOWED.contains(name) {
+                assert!(said(&windowed) < said(&all), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn narrow_caches_are_near_wide_ones() {
+    let tokens = tokens();
+    for name in [
+        "llama-a",
+        "gemma2-a",
+        "gpt_oss-a",
+        "qwen3-a",
+        "deepseek_v3-a",
+    ] {
+        let logits = |cache| {
+            let mut generator = generator(name, |o| DecoderOptions { cache, ..o });
+            generator.feed(&tokens).unwrap().logits.to_vec()
+        };
+        let want = logits(None);
+        for (cache, most) in [(DType::F16, 5e-3), (DType::BF16, 4e-2)] {
+            let got = logits(Some(cache));
+            let off = off(&want, &got);
+            assert!(off > 0.0 && off < most, "{name} {cache}: {off:e}");
+        }
+    }
+}
+
+#[test]
+fn several_texts_have_narrow_caches_too() {
+    use tercet_models::{Happened, Sequence};
+    let written = |cache| {
+        let files = ModelFiles::open(common::data("decoders/llama-a")).unwrap();
+        let decoder = files.batch_decoder(|spec| BatchOptions {
+            context: CONTEXT,
+            cache,
+            ..BatchOptions::new(spec, 2)
+        });
+        let mut batch = decoder.unwrap().generator(&Device::cpu()).unwrap();
+        for first in [5, 9] {
+            batch
+                .start(Sequence::new(tokens()[first..40].to_vec(), 6))
+                .unwrap();
+        }
+        let mut logits = Vec::new();
+        loop {
+            let events = batch.step().unwrap();
+            if events.is_empty() {
+                return logits;
+            }
+            for event in events {
+                if let Happened::Token(_) = event.happened {
+                    logits.push(batch.logits(event.sequence).unwrap().unwrap());
+                }
+            }
+        }
+    };
+    let (want, got) = (written(None), written(Some(DType::F16)));
+    assert_eq!(want.len(), 12);
+    // The first of each: later ones may follow another token.
+    for (want, got) in want.iter().zip(&got).take(2) {
+        let off = off(want, got);
+        assert!(off > 0.0 && off < 5e-3, "{off:e}");
+    }
+}
+
+#[test]
+fn caches_of_other_types_are_refused() {
+    let files = ModelFiles::open(common::data("decoders/llama-a")).unwrap();
+    let refused = |dtype, cache| {
+        let decoder = files.decoder(|spec| DecoderOptions {
+            context: CONTEXT,
+            dtype,
+            cache: Some(cache),
+            ..DecoderOptions::new(spec)
+        });
+        decoder.unwrap_err().to_string()
+    };
+    for (dtype, cache) in [
+        (DType::F32, DType::I32),
+        (DType::F16, DType::F32),
+        (DType::BF16, DType::F16),
+    ] {
+        let e = refused(dtype, cache);
+        assert!(e.contains(&format!("caches of {cache}")), "{e}");
+    }
+}

@@ -1,0 +1,82 @@
+//! Texts whose tokens are proposed and checked several at a time, over caches that hold no more than windows reach: those
+//! that transformers writes.
+
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::Failed;
+use tercet::{Device, one_line};
+use tercet_models::{DecoderOptions, Draft, DraftError, MOST_DRAFTED, ModelError, ModelFiles};
+
+use super::{CONTEXT, Failure, reference};
+use crate::{Executor, Test};
+
+/// What logits of a run of several rows may be off those of one row, of the distance between the greatest and the least: a
+/// tenth of the lead that lets a run of several rows decide.
+const TOGETHER: f32 = 1e-4;
+
+fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
+    let want = reference(dir)?;
+    let decoder = ModelFiles::open(dir)?.decoder(|spec| DecoderOptions {
+        context: CONTEXT,
+        chunk: MOST_DRAFTED + 1,
+        logit_rows: MOST_DRAFTED + 1,
+        ..DecoderOptions::new(spec)
+    })?;
+    let mut generator = decoder.generator(device)?;
+    let set = generator.set_draft(Some(Draft::ngrams()), MOST_DRAFTED);
+    match (decoder.config.has_states(), set) {
+        (true, Err(ModelError::Draft(DraftError::States { .. }))) => return Ok(()),
+        (true, _) => return Err("a model with states took a draft".into()),
+        (false, set) => set?,
+    }
+    let first = generator.feed(&want.prompt)?.next;
+    let mut next = first.ok_or("the graph does not sample")?;
+    let mut written = vec![next];
+    while written.len() < want.greedy.len() {
+        let follow = generator.advance(next, want.greedy.len() - written.len(), &[])?;
+        written.extend(&follow);
+        next = *follow.last().ok_or("nothing follows")?;
+    }
+    if written != want.greedy {
+        let at = written.iter().zip(&want.greedy).position(|(a, b)| a != b);
+        return Err(format!("drafted tokens differ from {at:?} on").into());
+    }
+    let rows = &want.prompt[..want.prompt.len().min(MOST_DRAFTED + 1)];
+    generator.reset();
+    let mut together = Vec::new();
+    generator.feed_rows(rows, &mut |row| {
+        together.push(row.to_vec());
+        true
+    })?;
+    generator.reset();
+    for (token, row) in rows.iter().zip(&together) {
+        let alone = generator.feed(&[*token])?.logits;
+        let bound = |f: fn(f32, f32) -> f32| alone.iter().copied().reduce(f).unwrap_or(0.0);
+        let spread = bound(f32::max) - bound(f32::min);
+        let off = alone.iter().zip(row).map(|(a, b)| (a - b).abs());
+        let off = off.fold(0.0, f32::max) / spread;
+        // Not a number is not near.
+        if off.is_nan() || off > TOGETHER {
+            return Err(format!("{} rows together are off by {off:.1e}", rows.len()).into());
+        }
+    }
+    Ok(())
+}
+
+/// One test for each folder whose name ends like this.
+pub(super) fn tests(executor: &'static Executor, dirs: &[PathBuf]) -> Vec<Test> {
+    let test = |dir: &PathBuf| {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        // A software driver takes a while to compile the kernels of each.
+        let own = ["llama-a", "gemma2-a"].contains(&&*name);
+        let variant = match executor.name != "cpu" && !own {
+            true => "/more",
+            false => "",
+        };
+        let dir = dir.clone();
+        let run =
+            move |device: &Device| check(&dir, device).map_err(|e| Failed::from(one_line(&*e)));
+        Test::variant_on(executor, format!("decoders/drafts/{name}"), variant, run)
+    };
+    dirs.iter().map(test).collect()
+}
