@@ -82,11 +82,11 @@ impl Weights {
     }
 
     /// Fails unless `y` is `x W^T` but for a part of the sums of magnitudes, and for a part of those with the greatest
-    /// of each 256 elements in their place.
+    /// of each 256 elements in their place; scales are normal numbers.
     fn check(&self, what: &str, x: &[f32], y: &[f32], (own, greatest): (f64, f64)) {
         for (at, got) in y.iter().enumerate() {
             let (i, j) = (at / self.n, at % self.n);
-            let (mut sum, mut size, mut room) = (0.0, 0.0, 0.0);
+            let (mut sum, mut size, mut room, mut least) = (0.0, 0.0, 0.0, 1e-2);
             let x = x[i * self.k..][..self.k].chunks(256);
             for (x, w) in x.zip(self.values[j * self.k..][..self.k].chunks(256)) {
                 let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
@@ -94,10 +94,11 @@ impl Weights {
                     sum += f64::from(*x) * f64::from(*w);
                     size += (f64::from(*x) * f64::from(*w)).abs();
                     room += f64::from(most) * f64::from(w.abs());
+                    least += f64::from(w.abs());
                 }
             }
             assert!(
-                (f64::from(*got) - sum).abs() <= own * size + greatest * room + 1e-40,
+                (f64::from(*got) - sum).abs() <= own * size + greatest * room + least * 1.2e-38,
                 "{:?} {what}, {}x{}: [{i},{j}] is {got}, want {sum}",
                 self.scheme,
                 self.n,
@@ -132,7 +133,7 @@ fn each_number_of_rows_and_columns() {
                     let what = format!("{m} rows at {}", level.name());
                     let y = w.rounded(level, Threads::Pool, &x, &Epilogue::NONE);
                     // Nothing is lost of such elements.
-                    w.check(&what, &x, &y, (4e-7, 1e-7));
+                    w.check(&what, &x, &y, (1e-6, 1e-7));
                     let alone = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
                     assert_eq!(y, alone, "{scheme:?} {what}: depends on the threads");
                 }
@@ -155,7 +156,7 @@ fn elements_are_off_by_a_part_of_the_greatest() {
         for x in [waves(23 * k), spread, tiny, vec![0.0; 23 * k]] {
             for &level in SimdLevel::available() {
                 let y = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
-                w.check(level.name(), &x, &y, (4e-7, 1.01 / 32768.0));
+                w.check(level.name(), &x, &y, (1e-6, 1.01 / 32768.0));
             }
         }
     }
@@ -241,16 +242,25 @@ fn the_greatest_codes_scales_and_elements() {
                     ("all the greatest", [32_767.0, 32_767.0]),
                     ("all the least", [-32_767.0, -32_767.0]),
                     ("both", [32_767.0, -32_767.0]),
-                    ("of 24 digits", [8_355_839.0, 8_355_839.0]),
-                    ("negative, of 24 digits", [-8_355_839.0, -8_355_839.0]),
+                    ("of 24 digits", [8_355_711.0, 8_355_711.0]),
+                    ("beyond 24 digits", [8_355_712.0, -8_355_839.0]),
+                    ("negative, of 24 digits", [-8_355_711.0, -8_355_711.0]),
                 ] {
                     let x: Vec<f32> = (0..m * k).map(|i| x[i % 2]).collect();
                     for &level in SimdLevel::available() {
                         let what = format!("bytes {byte:#x}, {m} rows, {name}, {}", level.name());
-                        w.check(&what, &x, &w.exact(level, &x), (1e-6, 0.0));
+                        // Chains of 512 like terms lean by half a unit each time; sums of integers do not.
+                        let (chain, whole) = (512.0 * f64::from(f32::EPSILON) / 2.0, 1e-6);
+                        let own = |integers: bool| match integers && rounding_pays(level) {
+                            true => whole,
+                            false => chain,
+                        };
+                        let bytes = [Scheme::Q8_0, Scheme::Int8, Scheme::Int8Asym];
+                        let alone = m == 1 && !bytes.contains(&scheme);
+                        w.check(&what, &x, &w.exact(level, &x), (own(alone), 0.0));
                         let y = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
-                        // Rounded: 8355839 is off by 2^-15 of itself at most.
-                        w.check(&what, &x, &y, (1e-6, 1.01 / 32768.0));
+                        // Rounded: such a number is off by 2^-15 of itself at most.
+                        w.check(&what, &x, &y, (own(alone || m >= 16), 1.01 / 32768.0));
                     }
                 }
             }
@@ -288,7 +298,7 @@ fn products_are_rounded_where_the_options_allow_it() {
         assert_eq!(run(Some(narrow), 15), run(None, 15));
         let (rounded, exact) = (run(Some(narrow), 50), run(None, 50));
         assert_eq!(rounded != exact, pays, "many rows are rounded");
-        w.check("rounded", &waves(50 * k), &rounded, (4e-7, 1.01 / 32768.0));
-        w.check("exact", &waves(50 * k), &exact, (4e-7, 0.0));
+        w.check("rounded", &waves(50 * k), &rounded, (1e-6, 1.01 / 32768.0));
+        w.check("exact", &waves(50 * k), &exact, (1e-6, 0.0));
     }
 }

@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 
 use super::{GROUP, PLANES, SPAN};
 
-/// The greatest `t` whose upper digit is a signed byte, with the lower ones rounded.
-const MAX: f32 = 8_355_839.0;
+/// The greatest `t` whose digits are signed bytes: all three are 127.
+const MAX: f32 = 8_355_711.0;
 
 /// A row in fixed point.
 #[derive(Clone, Copy)]
