@@ -84,6 +84,11 @@ impl Weights {
     /// Fails unless `y` is `x W^T` but for a part of the sums of magnitudes, and for a part of those with the greatest
     /// of each 256 elements in their place; scales are normal numbers.
     fn check(&self, what: &str, x: &[f32], y: &[f32], (own, greatest): (f64, f64)) {
+        // Sums of codes and of zero points are taken from each other: codes are 15 at most, scales here 1.
+        let offset = match self.scheme {
+            Scheme::Int4Asym => 15.0,
+            _ => 0.0,
+        };
         for (at, got) in y.iter().enumerate() {
             let (i, j) = (at / self.n, at % self.n);
             let (mut sum, mut size, mut room, mut least) = (0.0, 0.0, 0.0, 1e-2);
@@ -92,7 +97,7 @@ impl Weights {
                 let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
                 for (x, w) in x.iter().zip(w) {
                     sum += f64::from(*x) * f64::from(*w);
-                    size += (f64::from(*x) * f64::from(*w)).abs();
+                    size += (f64::from(*x) * f64::from(*w)).abs() + f64::from(x.abs()) * offset;
                     room += f64::from(most) * f64::from(w.abs());
                     least += f64::from(w.abs());
                 }

@@ -34,7 +34,7 @@ impl Kind {
             // Codes of four bits times scales of six are integers, too: 64 of them with 16 digits stay below 2^31.
             Scheme::Q4K => kind(64, 32),
             Scheme::Q5K | Scheme::Q4_1 | Scheme::Q5_1 => kind(32, 32),
-            Scheme::Int4Asym | Scheme::Int8Asym => kind(32, 32),
+            Scheme::Int4Asym => kind(32, 32),
             Scheme::Q2K => kind(16, 16),
             Scheme::Q3K | Scheme::Q6K => kind(16, 0),
             _ => kind(32, 0),
@@ -173,7 +173,7 @@ impl Column {
         }
     }
 
-    /// `d (q - z)` as `d (q - 128) + d (128 - z)`.
+    /// `d (q - z)`, of which the difference is an integer of 16 bits.
     ///
     /// # Safety
     /// As [`Self::q8_0`].
@@ -181,10 +181,13 @@ impl Column {
     unsafe fn int8_asym(&mut self, b: *const u8) {
         let zeros = &*b.add(8).cast::<[u8; 4]>();
         for (g, d) in four_halves::<Avx2>(b).into_iter().enumerate() {
-            let q = _mm256_loadu_si256(b.add(12 + 32 * g).cast());
-            self.put(g, _mm256_xor_si256(q, _mm256_set1_epi8(-128)));
+            let zero = _mm256_set1_epi16(i16::from(zeros[g]));
+            for half in 0..2 {
+                let q = _mm_loadu_si128(b.add(12 + 32 * g + 16 * half).cast());
+                let codes = _mm256_sub_epi16(_mm256_cvtepu8_epi16(q), zero);
+                _mm256_storeu_si256(self.codes.add(GROUP * g + 16 * half).cast(), codes);
+            }
             *self.scales.add(g * NR) = d;
-            *self.offsets.add(g * NR) = d * (128.0 - f32::from(zeros[g]));
         }
     }
 }
@@ -245,8 +248,8 @@ impl Groups for Column {
                 *self.scales.add(g * NR) = scales[g];
             }
         }
-        for g in 0..8 {
-            *self.offsets.add(g * NR) = offsets[g];
+        for (g, offset) in offsets.iter().enumerate() {
+            *self.offsets.add(g * NR) = *offset;
         }
     }
 

@@ -103,7 +103,7 @@ unsafe fn codes<const R: usize, const G: usize>(a: &Left, b: &Parts, out: &mut [
             for i in 0..R {
                 let x = _mm256_set1_epi32(*rows[i].add(p));
                 for v in 0..2 {
-                    // Below 2^31 in all: 64 times 945 (`Kind::of`), or 32 times 128, times 2^15 - 1.
+                    // Below 2^31 in all: 64 times 945 (`Kind::of`), or 32 times 255, times 2^15 - 1.
                     acc[i][v] = _mm256_add_epi32(acc[i][v], _mm256_madd_epi16(x, columns[v]));
                 }
             }
