@@ -9,8 +9,10 @@ use tercet_ir::{
 };
 
 use crate::exec::CpuExecutable;
+use crate::kernels::SimdLevel;
+use crate::kernels::quant::rounding_pays;
 use crate::lower;
-use crate::plan::{Program, build};
+use crate::plan::{How, Program, build};
 use crate::pool::Pool;
 
 /// What the fast executor runs, read off its kernel table.
@@ -86,15 +88,13 @@ impl CpuBackend {
         check_borders(graph, &options.bounds)?;
         let optimized = passes::optimize_for(graph, options, &CpuTarget)?;
         let legal = legalize(&optimized, &CpuTarget)?;
-        let threads = self.pool.threads();
+        let how = How {
+            threads: self.pool.threads(),
+            // Rows of 16 digits are at least as exact for their greatest elements as either type.
+            rounded: options.products.is_some(),
+        };
         let origins = origins(&legal);
-        build(
-            &legal,
-            Signature::of(graph),
-            &options.bounds,
-            threads,
-            origins,
-        )
+        build(&legal, Signature::of(graph), &options.bounds, how, origins)
     }
 }
 
@@ -104,7 +104,10 @@ impl Backend for CpuBackend {
     }
 
     fn products(&self) -> Vec<DType> {
-        Vec::new()
+        match rounding_pays(SimdLevel::detect()) {
+            true => vec![DType::F16],
+            false => Vec::new(),
+        }
     }
 
     fn packed_rows(&self, _: Scheme) -> Option<usize> {

@@ -74,15 +74,21 @@ fn products_from_blocks_agree_with_f64() {
 type Element = fn(usize) -> f32;
 
 /// Elements of a row by their index.
-const ROWS: [(&str, Element); 8] = [
+const ROWS: [(&str, Element); 10] = [
     ("magnitudes far apart inside of 32", |i| {
         [1.0, -1e4, 3e-4, 0.5][i * 7 % 4] * (1.0 + (i % 13) as f32)
     }),
     ("magnitudes far apart between 32", |i| {
         10f32.powi((i / 32) as i32 - 8) * ((i * 37 % 101) as f32 - 50.0)
     }),
+    ("magnitudes far apart between 256", |i| {
+        10f32.powi(20 * (i / 256) as i32 - 10) * ((i * 37 % 101) as f32 - 50.0)
+    }),
     ("the greatest that digits hold", |i| {
         [8_388_607.0, -8_355_840.0, 8_355_839.0, 127.0][i % 4]
+    }),
+    ("just above what three digits of 127 are", |i| {
+        [8_355_712.0, -8_355_839.0, 8_355_711.0, 127.0][i % 4]
     }),
     ("zeros", |_| 0.0),
     ("one that is not zero", |i| if i == 77 { 3.25 } else { 0.0 }),
@@ -126,9 +132,9 @@ fn one_row_of_any_magnitude() {
             let x: Vec<f32> = (0..K).map(element).collect();
             for &level in SimdLevel::available() {
                 for (j, got) in run(level, &x).into_iter().enumerate() {
-                    // An element is off by half a unit of the greatest of its 32, and sums as floats are.
+                    // An element is off by half a unit of the greatest of its 256, and sums as floats are.
                     let (mut sum, mut size) = (0.0, 0.0);
-                    for (x, w) in x.chunks(32).zip(weights[j * K..][..K].chunks(32)) {
+                    for (x, w) in x.chunks(256).zip(weights[j * K..][..K].chunks(256)) {
                         let greatest = x.iter().fold(0f32, |max, x| max.max(x.abs()));
                         for (x, w) in x.iter().zip(w) {
                             sum += f64::from(*x) * f64::from(*w);

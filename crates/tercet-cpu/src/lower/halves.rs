@@ -23,7 +23,11 @@ fn wide_bytes(numel: usize) -> usize {
 }
 
 /// What `lower` makes of the node, behind conversions if an operand is F16 or BF16.
-pub(crate) fn lower(lower: fn(&Graph, &Node) -> Lowered, graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(
+    lower: impl Fn(&Graph, &Node) -> Lowered,
+    graph: &Graph,
+    node: &Node,
+) -> Lowered {
     let inner = lower(graph, node);
     let stored = stored_operand(&node.op);
     let ins = node.inputs.iter().enumerate().map(|(i, v)| {

@@ -11,7 +11,9 @@ use crate::kernels::gemm::{
     Activation, Epilogue, MatView, PackedB, gemm, gemm_packed, gemm_packed_scratch_len, pack_b,
     packed_b_len,
 };
-use crate::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
+use crate::kernels::quant::{
+    QuantView, quant_matmul, quant_matmul_rounded, quant_matmul_scratch_len, rounded_scratch_len,
+};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::{Accept, Lowered, Pack, floats_mut, missing, zeroed_floats};
@@ -226,8 +228,8 @@ fn batched(
     debug_assert!(k == a.shape().last().copied().unwrap_or(1));
 }
 
-/// `DequantMatMul` of f32 activations.
-pub(crate) fn lower_dequant(graph: &Graph, node: &Node) -> Lowered {
+/// `DequantMatMul` of f32 activations, which may be rounded where there are many rows.
+pub(crate) fn lower_dequant(graph: &Graph, node: &Node, rounded: bool) -> Lowered {
     let Op::DequantMatMul(op) = &node.op else {
         unreachable!("invariant: the table gives this kernel one operator")
     };
@@ -249,7 +251,11 @@ pub(crate) fn lower_dequant(graph: &Graph, node: &Node) -> Lowered {
         let y = args.outs[0].as_mut();
         let x = left(&x, m, k);
         let threads = Threads::parallel(args.parallel);
-        quant_matmul(level, threads, x, w, y, n, &Epilogue::NONE, scratch);
+        let product = match rounded {
+            true => quant_matmul_rounded,
+            false => quant_matmul,
+        };
+        product(level, threads, x, w, y, n, &Epilogue::NONE, scratch);
         Ok(())
     };
     Lowered {
@@ -267,7 +273,12 @@ pub(crate) fn lower_dequant(graph: &Graph, node: &Node) -> Lowered {
             // Few and many rows take different paths: room for either.
             let m: usize = lead.iter().product();
             let of = |m| quant_matmul_scratch_len(level, Threads::Serial, m, k[0]);
-            4 * threads * (of(1).max(of(m)))
+            let exact = threads * (of(1).max(of(m)));
+            let all = match rounded {
+                true => exact.max(rounded_scratch_len(level, threads, m, k[0])),
+                false => exact,
+            };
+            4 * all
         })),
         work: |layouts| {
             let k = layouts[0].shape().last().copied().unwrap_or(1);

@@ -148,6 +148,8 @@ pub(crate) enum Lower {
     View,
     /// A kernel.
     Kernel(fn(&Graph, &Node) -> Lowered),
+    /// A product whose rows may be rounded where that is said ([`tercet_ir::CompileOptions::products`]).
+    Product(fn(&Graph, &Node, bool) -> Lowered),
     /// Graphs inside, which become programs of their own.
     Control,
 }
@@ -170,7 +172,7 @@ impl Kernel {
     /// What the table's function makes of a node.
     pub(crate) fn make(
         &self,
-        lower: fn(&Graph, &Node) -> Lowered,
+        lower: impl Fn(&Graph, &Node) -> Lowered,
         graph: &Graph,
         node: &Node,
     ) -> Lowered {
@@ -264,12 +266,15 @@ pub(crate) const KERNELS: &[Kernel] = &[
         int_matmul::lower,
     ),
     through_f32("gemm", OpKind::Linear, matmul::supports, matmul::lower),
-    through_f32(
-        "quant_matmul",
-        OpKind::DequantMatMul,
-        matmul::supports,
-        matmul::lower_dequant,
-    ),
+    Kernel {
+        supports: matmul::supports,
+        through_f32: true,
+        ..row(
+            "quant_matmul",
+            OpKind::DequantMatMul,
+            Lower::Product(matmul::lower_dequant),
+        )
+    },
     through_f32(
         "grouped_matmul",
         OpKind::GroupedMatMul,

@@ -14,9 +14,18 @@ use tercet_ir::{
 
 use super::{Commit, Const, Place, Program, Root, SizeCheck, SlotDraft, Source, finish};
 use crate::exec::Sub;
-use crate::lower::{Lower, Lowered, control, find, varies};
+use crate::lower::{Kernel, Lower, Lowered, control, find, varies};
 use steps::Site;
 use tercet_ir::layout::{SymLayout, View, check_slice, in_place_updates, numel, view_of};
+
+/// How programs are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// The most threads of a run.
+    pub(crate) threads: usize,
+    /// Whether rows may be rounded in products with packed weights.
+    pub(crate) rounded: bool,
+}
 
 /// The program of a legal graph, whose nodes stand for those of another graph as `origins` says.
 ///
@@ -26,7 +35,7 @@ pub(crate) fn build(
     graph: &Graph,
     signature: Signature,
     bounds: &Bindings,
-    threads: usize,
+    how: How,
     origins: Origins,
 ) -> Result<Program, CompileError> {
     let mut updates = in_place_updates(graph);
@@ -35,7 +44,7 @@ pub(crate) fn build(
             graph,
             signature.clone(),
             bounds,
-            threads,
+            how,
             origins.clone(),
             updates,
         )
@@ -67,7 +76,7 @@ fn drafted(
     graph: &Graph,
     signature: Signature,
     bounds: &Bindings,
-    threads: usize,
+    how: How,
     origins: Origins,
     updates: HashMap<Value, NodeId>,
 ) -> Result<(Program, Vec<SlotDraft>), CompileError> {
@@ -87,7 +96,7 @@ fn drafted(
         graph,
         leaves,
         bounds,
-        threads,
+        how,
         places: Vec::with_capacity(graph.len()),
         dense: HashMap::new(),
         slots: Vec::new(),
@@ -103,7 +112,7 @@ fn drafted(
             commits: Vec::new(),
             slots: Vec::new(),
             arena_bytes: 0,
-            threads,
+            threads: how.threads,
             outputs: graph
                 .outputs()
                 .iter()
@@ -130,7 +139,7 @@ struct Builder<'a> {
     /// The place of each named leaf among those of its kind in the signature.
     leaves: HashMap<String, usize>,
     bounds: &'a Bindings,
-    threads: usize,
+    how: How,
     places: Vec<Vec<Place>>,
     /// Dense copies made so far, by root and layout.
     dense: HashMap<Root, Vec<(SymLayout, Place)>>,
@@ -182,22 +191,12 @@ impl Builder<'_> {
                     View::NeedsDense => Err(too_large(&node.outputs[0])),
                 }
             }
-            Lower::Kernel(lower) => {
-                let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
-                let site = Site {
-                    id,
-                    op: node.op.kind().doc().name,
-                    kernel: kernel.name,
-                };
-                let homes = self.homes(id, node);
-                self.emit(
-                    site,
-                    kernel.make(lower, self.graph, node),
-                    ins,
-                    &node.outputs,
-                    &homes,
-                    varies(&node.op),
-                )
+            Lower::Kernel(lower) => self.call(kernel, id, node, lower),
+            Lower::Product(lower) => {
+                let rounded = self.how.rounded;
+                self.call(kernel, id, node, move |graph, node| {
+                    lower(graph, node, rounded)
+                })
             }
             Lower::Control => {
                 let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
@@ -210,6 +209,25 @@ impl Builder<'_> {
                 self.emit(site, lowered, ins, &node.outputs, &Homes::new(), true)
             }
         }
+    }
+
+    /// A call of a kernel, which `lower` makes of the node.
+    fn call(
+        &mut self,
+        kernel: &Kernel,
+        id: NodeId,
+        node: &Node,
+        lower: impl Fn(&Graph, &Node) -> Lowered,
+    ) -> Result<Vec<Place>, CompileError> {
+        let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
+        let site = Site {
+            id,
+            op: node.op.kind().doc().name,
+            kernel: kernel.name,
+        };
+        let homes = self.homes(id, node);
+        let lowered = kernel.make(lower, self.graph, node);
+        self.emit(site, lowered, ins, &node.outputs, &homes, varies(&node.op))
     }
 
     /// The states that results of a node are written into.
@@ -226,8 +244,8 @@ impl Builder<'_> {
         for (at, (name, block)) in node.op.subgraphs().into_iter().enumerate() {
             let (graph, origins) = (block.graph(), self.program.origins.inside(id, at));
             let signature = Signature::of(graph);
-            let program = build(graph, signature, self.bounds, self.threads, origins)?;
-            subs.push(Arc::new(Sub::new(name, program, self.threads)));
+            let program = build(graph, signature, self.bounds, self.how, origins)?;
+            subs.push(Arc::new(Sub::new(name, program, self.how.threads)));
         }
         self.program.subs.extend(subs.iter().cloned());
         Ok(control::lower(node, &subs))

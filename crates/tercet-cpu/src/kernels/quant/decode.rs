@@ -4,6 +4,8 @@
 //! others are put together as signed bytes first, in loops that compilers
 //! vectorise, then widened and scaled. Layouts: `tercet_ir::quant`.
 
+use tercet_ir::Scheme;
+
 use super::super::simd::Simd;
 
 /// Takes `LANES` weights from element `at` of the block. A trait, not a closure:
@@ -293,12 +295,22 @@ unsafe fn five_bits(fifth: *const u8, low: *const u8, offset: i8) -> [i8; 32] {
 /// # Safety
 /// Needs the instructions of `S`; `b` is valid for 16 bytes.
 #[inline(always)]
-pub(super) unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f32; 8]) {
+unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f32; 8]) {
+    let (d, s, offsets) = scales_apart::<S>(b);
+    (S::scale8(s.to_le_bytes().map(|s| s as i8), d), offsets)
+}
+
+/// As [`scales_and_offsets`], but `d` and the eight bytes of `s`, from the lowest on, by themselves.
+///
+/// # Safety
+/// As [`scales_and_offsets`].
+#[inline(always)]
+pub(super) unsafe fn scales_apart<S: Simd>(b: *const u8) -> (f32, u64, [f32; 8]) {
     let (d, m) = S::halves(b);
     // SAFETY: the three words lie inside the 16 bytes.
     let word = |i: usize| unsafe { b.add(4 + 4 * i).cast::<u32>().read_unaligned() };
     let (scale, min, rest) = (word(0).to_le(), word(1).to_le(), word(2).to_le());
-    let both = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+    let both = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let s = both(
         scale & 0x3F3F_3F3F,
         (rest & 0x0F0F_0F0F) | ((scale >> 2) & 0x3030_3030),
@@ -307,10 +319,7 @@ pub(super) unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f3
         min & 0x3F3F_3F3F,
         ((rest >> 4) & 0x0F0F_0F0F) | ((min >> 2) & 0x3030_3030),
     );
-    (
-        S::scale8(s.map(|s| s as i8), d),
-        S::scale8(t.map(|t| t as i8), -m),
-    )
+    (d, s, S::scale8(t.to_le_bytes().map(|t| t as i8), -m))
 }
 
 /// The 6-bit scales of Q3_K, less 32.
@@ -343,4 +352,113 @@ pub(super) unsafe fn scale16<S: Simd>(codes: &[i8; 16], factor: f32) -> [f32; 16
     out[..8].copy_from_slice(&S::scale8(halves[0], factor));
     out[8..].copy_from_slice(&S::scale8(halves[1], factor));
     out
+}
+
+/// Gives the `k` weights of `bytes` to `sink`.
+///
+/// # Safety
+/// Needs the instructions of `S`; `sink` takes `k` weights.
+#[inline(always)]
+pub(super) unsafe fn visit<S: Simd>(
+    scheme: Scheme,
+    bytes: &[u8],
+    k: usize,
+    sink: &mut impl Sink<S>,
+) {
+    match scheme {
+        Scheme::F16 => {
+            blocks::<S, F16>(bytes, sink);
+            // SAFETY: as this function.
+            tail::<S>(bytes, k, |p| unsafe { S::from_f16(p) }, sink);
+        }
+        Scheme::BF16 => {
+            blocks::<S, BF16>(bytes, sink);
+            // SAFETY: as this function.
+            tail::<S>(bytes, k, |p| unsafe { S::from_bf16(p) }, sink);
+        }
+        Scheme::Q8_0 => blocks::<S, Q8_0>(bytes, sink),
+        Scheme::Q4_0 => blocks::<S, Q4_0>(bytes, sink),
+        Scheme::Q4_1 => blocks::<S, Q4_1>(bytes, sink),
+        Scheme::Q5_0 => blocks::<S, Q5_0>(bytes, sink),
+        Scheme::Q5_1 => blocks::<S, Q5_1>(bytes, sink),
+        Scheme::Q2K => blocks::<S, Q2K>(bytes, sink),
+        Scheme::Q3K => blocks::<S, Q3K>(bytes, sink),
+        Scheme::Q4K => blocks::<S, Q4K>(bytes, sink),
+        Scheme::Q5K => blocks::<S, Q5K>(bytes, sink),
+        Scheme::Q6K => blocks::<S, Q6K>(bytes, sink),
+        Scheme::Int8 => blocks::<S, Int8>(bytes, sink),
+        Scheme::Int8Asym => blocks::<S, Int8Asym>(bytes, sink),
+        Scheme::Int4 => blocks::<S, Int4>(bytes, sink),
+        Scheme::Int4Asym => blocks::<S, Int4Asym>(bytes, sink),
+        Scheme::Iq2Xxs
+        | Scheme::Iq2Xs
+        | Scheme::Iq2S
+        | Scheme::Iq3Xxs
+        | Scheme::Iq3S
+        | Scheme::Iq1S
+        | Scheme::Iq1M
+        | Scheme::Iq4Nl
+        | Scheme::Iq4Xs
+        | Scheme::Tq1_0
+        | Scheme::Tq2_0
+        | Scheme::Mxfp4
+        | Scheme::Nvfp4
+        | Scheme::Fp8E4m3
+        | Scheme::Fp8E5m2 => plain_blocks::<S>(scheme, bytes, sink),
+    }
+}
+
+/// Blocks of formats that no vectors decode: by their definition, one block at a time.
+///
+/// # Safety
+/// As [`visit`].
+#[inline(always)]
+unsafe fn plain_blocks<S: Simd>(scheme: Scheme, bytes: &[u8], sink: &mut impl Sink<S>) {
+    let len = scheme.block_len();
+    let mut values = [0f32; super::K_CHUNK];
+    for block in bytes.chunks_exact(scheme.block_bytes()) {
+        scheme.dequantize_block(block, &mut values[..len]);
+        for i in (0..len).step_by(S::LANES) {
+            sink.put(i, i / S::LANES % 2, S::load(values.as_ptr().add(i)));
+        }
+        sink.advance(len);
+    }
+}
+
+/// # Safety
+/// As [`visit`], for the whole blocks of `bytes`.
+#[inline(always)]
+unsafe fn blocks<S: Simd, B: Block>(bytes: &[u8], sink: &mut impl Sink<S>) {
+    let p = bytes.as_ptr();
+    for i in 0..bytes.len() / B::BYTES {
+        let b = p.add(i * B::BYTES);
+        for line in 0..B::BYTES.div_ceil(64) {
+            S::prefetch(b.wrapping_add(super::AHEAD + 64 * line));
+        }
+        B::decode::<S>(b, sink);
+        sink.advance(B::LEN);
+    }
+}
+
+/// The weights of two bytes each after the whole blocks.
+///
+/// # Safety
+/// As [`visit`].
+#[inline(always)]
+unsafe fn tail<S: Simd>(
+    bytes: &[u8],
+    k: usize,
+    widen: impl Fn(*const u16) -> S::V,
+    sink: &mut impl Sink<S>,
+) {
+    let rest = k % F16::LEN;
+    let mut padded = [0u16; F16::LEN];
+    std::ptr::copy_nonoverlapping(
+        bytes.as_ptr().add(2 * (k - rest)),
+        padded.as_mut_ptr().cast(),
+        2 * rest,
+    );
+    for at in (0..rest).step_by(S::LANES) {
+        sink.put_n(at, S::LANES.min(rest - at), widen(padded.as_ptr().add(at)));
+    }
 }

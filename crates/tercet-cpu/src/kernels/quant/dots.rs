@@ -1,17 +1,17 @@
 //! One row of activations times packed weights by integer dot products (AVX2, or AVX-512 VNNI at 256 bits).
 //!
-//! The row becomes 24-bit fixed point, a power of two for each 32 elements: element `i` is `t[i] * scale`, with
-//! `|t| < 2^23`, so it is off by at most half a unit in the last place of the largest of the 32. `t` is three signed
+//! The row becomes 24-bit fixed point, a power of two for each 256 elements: element `i` is `t[i] * scale`, with
+//! `|t| < 2^23`, so it is off by at most half a unit in the last place of the largest of the 256. `t` is three signed
 //! bytes, `d2 * 2^16 + d1 * 2^8 + d0`, each multiplied with the unsigned codes of weights by 8-bit dot products. Their sums are
-//! exact integers: what is rounded is one sum of a group of weights, not each product. Offsets of weights
-//! are multiplied with sums of `t`; where an offset is a power of two of scales, it is taken off as an integer.
+//! exact integers: what is rounded is one sum of a group of weights, not each product. Where the scales of groups are
+//! integers themselves, the sum of 256 products is. Offsets of weights are multiplied with sums of `t`; where an offset is
+//! a power of two of scales of floats, it is taken off as an integer.
 //!
 //! A row whose numbers do not fit (not finite, or so small that the scale would be subnormal) is left to the kernels of
 //! floats. So are several rows: decoding weights to floats is shared by all of them.
 //!
-//! Next: `row.rs` for the fixed point, `formats.rs` for what blocks are made of.
+//! Next: `row.rs` for the fixed point, `codes.rs` beside this file for what blocks are made of.
 
-mod formats;
 mod row;
 
 use std::arch::x86_64::*;
@@ -22,63 +22,35 @@ use tercet_ir::Scheme;
 
 use super::super::simd::{Avx2, Level, Simd, SimdLevel};
 use super::QuantView;
+use super::codes::{Groups, has_small_codes, visit};
+use super::decode::scale16;
 pub(super) use row::Row;
 
-/// Elements that have a scale.
+/// Elements whose digits lie side by side.
 const GROUP: usize = 32;
+/// Elements that have one scale, but for the last of a row: no block of weights spans two.
+const SPAN: usize = 256;
 /// Bytes of a group's digits and of the sums of four `t` each.
 const PLANES: usize = 4 * GROUP;
 /// Floats of scratch for a group: these, the scale, the sums of the halves and of all.
 const GROUP_FLOATS: usize = PLANES / 4 + 1 + 2 + 1;
 /// Weights of a row that are multiplied before the next row's: their digits stay in the nearest cache.
 const CHUNK: usize = 4096;
-/// Bytes of weights asked for ahead of their use.
-const AHEAD: usize = 1024;
 /// Floats of scratch that a row of `k` elements takes.
 pub(super) fn scratch_len(k: usize) -> usize {
     k.div_ceil(GROUP) * GROUP_FLOATS
 }
 
-/// Whether weights of this scheme have codes of at most six bits that are multiplied as integers.
+/// Whether weights of this scheme are multiplied as integers.
 pub(super) fn supports(level: SimdLevel, scheme: Scheme) -> bool {
-    let codes = match scheme {
-        Scheme::Q4_0
-        | Scheme::Q4_1
-        | Scheme::Q5_0
-        | Scheme::Q5_1
-        | Scheme::Q2K
-        | Scheme::Q3K
-        | Scheme::Q4K
-        | Scheme::Q5K
-        | Scheme::Q6K
-        | Scheme::Int4
-        | Scheme::Int4Asym => true,
-        Scheme::F16
-        | Scheme::BF16
-        | Scheme::Q8_0
-        | Scheme::Int8
-        | Scheme::Int8Asym
-        | Scheme::Iq2Xxs
-        | Scheme::Iq2Xs
-        | Scheme::Iq2S
-        | Scheme::Iq3Xxs
-        | Scheme::Iq3S
-        | Scheme::Iq1S
-        | Scheme::Iq1M
-        | Scheme::Iq4Nl
-        | Scheme::Iq4Xs
-        | Scheme::Tq1_0
-        | Scheme::Tq2_0
-        | Scheme::Mxfp4
-        | Scheme::Nvfp4
-        | Scheme::Fp8E4m3
-        | Scheme::Fp8E5m2 => false,
-    };
-    codes && level.0 != Level::Portable
+    has_small_codes(scheme) && level.0 != Level::Portable
 }
 
 /// Exact dot products of 8-bit numbers.
 trait Dots: Copy {
+    /// Whether integer scales are multiplied as integers ([`scaled`]), on the way from 16 to 32 bits.
+    const SCALED: bool;
+
     /// Lane `i` is the sum of `codes[j] * t[j]` for `4 i <= j < 4 i + 4`; codes are below 64, and `digits` the three planes
     /// of their group.
     ///
@@ -106,6 +78,8 @@ unsafe fn centered<D: Dots, const CENTER: i32>(codes: __m256i, digits: *const i8
 struct Pairs;
 
 impl Dots for Pairs {
+    const SCALED: bool = true;
+
     #[inline(always)]
     unsafe fn dot(codes: __m256i, digits: *const i8) -> __m256i {
         // At most 2 * 63 * 128: no 16-bit sum saturates. Four of them by 2^16 are below 2^31.
@@ -119,6 +93,33 @@ impl Dots for Pairs {
     }
 }
 
+/// Adds the products of a group's codes, below 64, with its digits and its scales, to the sums of each digit; all scales
+/// of the two neighbours in a word of `s` are alike.
+///
+/// # Safety
+/// Needs AVX2; `digits` is valid for [`PLANES`] bytes.
+#[inline(always)]
+unsafe fn scaled(sums: &mut [__m256i; 3], codes: __m256i, digits: *const i8, s: __m256i) {
+    for (plane, sum) in sums.iter_mut().enumerate() {
+        // As in `Pairs`; eight groups of these, with scales of a byte, stay below 2^26.
+        let digits = _mm256_loadu_si256(digits.add(GROUP * plane).cast());
+        let pairs = _mm256_maddubs_epi16(codes, digits);
+        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, s));
+    }
+}
+
+/// The sums of all digits as floats.
+///
+/// # Safety
+/// Needs AVX2 and FMA.
+#[inline(always)]
+unsafe fn joined(sums: [__m256i; 3]) -> __m256 {
+    let (low, middle) = (_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1]));
+    let high = _mm256_cvtepi32_ps(sums[2]);
+    let above = Avx2::fma(high, Avx2::splat(256.0), middle);
+    Avx2::fma(above, Avx2::splat(256.0), low)
+}
+
 /// By dot products of four.
 #[cfg(tercet_avx512)]
 #[derive(Clone, Copy)]
@@ -126,6 +127,9 @@ struct Vnni;
 
 #[cfg(tercet_avx512)]
 impl Dots for Vnni {
+    // Its sums have 32 bits from the start.
+    const SCALED: bool = false;
+
     #[inline(always)]
     unsafe fn dot(codes: __m256i, digits: *const i8) -> __m256i {
         let zero = _mm256_setzero_si256();
@@ -183,33 +187,16 @@ pub(super) unsafe fn dot_row(
 unsafe fn all_rows<D: Dots>(row: Row<'_>, w: &QuantView<'_>, rows: Range<usize>, y: *mut f32) {
     let row_bytes = w.row_bytes();
     for k0 in (0..w.k.max(1)).step_by(CHUNK) {
-        let k1 = w.k.min(k0 + CHUNK);
+        // Not for each row: what divides takes as long as some blocks.
+        let (start, end) = (w.at(k0), w.at(w.k.min(k0 + CHUNK)));
         for j in rows.clone() {
-            let bytes = &w.bytes[j * row_bytes + w.at(k0)..j * row_bytes + w.at(k1)];
+            let bytes = &w.bytes[j * row_bytes + start..j * row_bytes + end];
             let mut sum = Sum::<D>::new(&row, k0 / GROUP);
-            sum.visit(w.scheme, bytes);
+            visit(&mut sum, w.scheme, bytes);
             let (to, sum) = (y.add(j), sum.finish());
             *to = if k0 > 0 { *to + sum } else { sum };
         }
     }
-}
-
-/// Calls a method for each block of `$len` weights in `$size` bytes. No function takes the method: it must be inlined
-/// into the one that has the instructions.
-macro_rules! each_block {
-    ($sum:ident, $bytes:ident, $len:literal, $size:literal, $block:ident) => {
-        for i in 0..$bytes.len() / $size {
-            let b = $bytes.as_ptr().add(i * $size);
-            for line in 0..($size as usize).div_ceil(64) {
-                Avx2::prefetch(b.wrapping_add(AHEAD + 64 * line));
-            }
-            $sum.$block(b);
-            $sum.digits = $sum.digits.wrapping_add(4 * $len);
-            $sum.scales = $sum.scales.wrapping_add($len / GROUP);
-            $sum.sums16 = $sum.sums16.wrapping_add($len / 16);
-            $sum.sums32 = $sum.sums32.wrapping_add($len / GROUP);
-        }
-    };
 }
 
 /// Sums of a row of weights, from a group on.
@@ -241,6 +228,17 @@ impl<D: Dots> Sum<D> {
         }
     }
 
+    /// Adds the sums of digits of 256 weights.
+    ///
+    /// # Safety
+    /// Needs the instructions of `D`.
+    #[inline(always)]
+    unsafe fn add_joined(&mut self, sums: [__m256i; 3], d: f32) {
+        // The scale of all eight groups.
+        let factor = Avx2::splat(d * *self.scales);
+        self.products[0] = Avx2::fma(joined(sums), factor, self.products[0]);
+    }
+
     /// # Safety
     /// Needs the instructions of `D`.
     #[inline(always)]
@@ -248,52 +246,9 @@ impl<D: Dots> Sum<D> {
         let products = Avx2::add(self.products[0], self.products[1]);
         Avx2::sum(Avx2::add(products, self.offsets)) + self.offset
     }
+}
 
-    /// Adds the whole blocks of `bytes`.
-    ///
-    /// # Safety
-    /// Needs the instructions of `D`; the row has as many elements.
-    #[inline(always)]
-    unsafe fn visit(&mut self, scheme: Scheme, bytes: &[u8]) {
-        match scheme {
-            Scheme::Q4_0 => each_block!(self, bytes, 32, 18, q4_0),
-            Scheme::Q4_1 => each_block!(self, bytes, 32, 20, q4_1),
-            Scheme::Q5_0 => each_block!(self, bytes, 32, 22, q5_0),
-            Scheme::Q5_1 => each_block!(self, bytes, 32, 24, q5_1),
-            Scheme::Int4 => each_block!(self, bytes, 128, 72, int4),
-            Scheme::Int4Asym => each_block!(self, bytes, 128, 76, int4_asym),
-            Scheme::Q2K => each_block!(self, bytes, 256, 84, q2_k),
-            Scheme::Q3K => each_block!(self, bytes, 256, 110, q3_k),
-            Scheme::Q4K => each_block!(self, bytes, 256, 144, q4_k),
-            Scheme::Q5K => each_block!(self, bytes, 256, 176, q5_k),
-            Scheme::Q6K => each_block!(self, bytes, 256, 210, q6_k),
-            Scheme::F16
-            | Scheme::BF16
-            | Scheme::Q8_0
-            | Scheme::Int8
-            | Scheme::Int8Asym
-            | Scheme::Iq2Xxs
-            | Scheme::Iq2Xs
-            | Scheme::Iq2S
-            | Scheme::Iq3Xxs
-            | Scheme::Iq3S
-            | Scheme::Iq1S
-            | Scheme::Iq1M
-            | Scheme::Iq4Nl
-            | Scheme::Iq4Xs
-            | Scheme::Tq1_0
-            | Scheme::Tq2_0
-            | Scheme::Mxfp4
-            | Scheme::Nvfp4
-            | Scheme::Fp8E4m3
-            | Scheme::Fp8E5m2 => unreachable!("`supports` leaves these out"),
-        }
-    }
-
-    /// Adds group `g` of the block: `d (code - 2^CENTER)`.
-    ///
-    /// # Safety
-    /// As [`Self::visit`].
+impl<D: Dots> Groups for Sum<D> {
     #[inline(always)]
     unsafe fn group<const CENTER: i32>(&mut self, g: usize, codes: __m256i, d: f32) {
         let dots = centered::<D, CENTER>(codes, self.digits.add(PLANES * g));
@@ -301,52 +256,86 @@ impl<D: Dots> Sum<D> {
         self.products[g % 2] = Avx2::fma(dots, factor, self.products[g % 2]);
     }
 
-    /// Adds to group `g` an offset of all its weights.
-    ///
-    /// # Safety
-    /// As [`Self::visit`].
     #[inline(always)]
     unsafe fn offset(&mut self, g: usize, m: f32) {
         self.offset = Avx2::fmaf(m, *self.sums32.add(g), self.offset);
     }
 
-    /// Adds 256 weights whose scales and offsets are of 32.
-    ///
-    /// # Safety
-    /// As [`Self::visit`].
     #[inline(always)]
-    unsafe fn by_32(&mut self, codes: [__m256i; 8], scales: &[f32; 8], offsets: &[f32; 8]) {
-        let factors = Avx2::mul(Avx2::load(scales.as_ptr()), Avx2::load(self.scales));
-        let mut each = [0.0; 8];
-        Avx2::store(each.as_mut_ptr(), factors);
-        for g in 0..8 {
-            let dots = centered::<D, 0>(codes[g], self.digits.add(PLANES * g));
-            self.products[g % 2] = Avx2::fma(dots, Avx2::splat(each[g]), self.products[g % 2]);
+    unsafe fn by_32(&mut self, codes: [__m256i; 8], s: u64, d: f32, offsets: &[f32; 8]) {
+        if D::SCALED {
+            let s = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(s as i64));
+            // Both halves of a word.
+            let s = _mm256_or_si256(s, _mm256_slli_epi32::<16>(s));
+            let mut each = [0i32; 8];
+            _mm256_storeu_si256(each.as_mut_ptr().cast(), s);
+            let mut sums = [_mm256_setzero_si256(); 3];
+            for g in 0..8 {
+                let s = _mm256_set1_epi32(each[g]);
+                scaled(&mut sums, codes[g], self.digits.add(PLANES * g), s);
+            }
+            self.add_joined(sums, d);
+        } else {
+            let scales = Avx2::scale8(s.to_le_bytes().map(|s| s as i8), d);
+            for g in 0..8 {
+                self.group::<0>(g, codes[g], scales[g]);
+            }
         }
         let offsets = Avx2::load(offsets.as_ptr());
         self.offsets = Avx2::fma(offsets, Avx2::load(self.sums32), self.offsets);
     }
 
-    /// Adds 256 weights whose scales are of 16, `d (code - 2^CENTER)`.
-    ///
-    /// # Safety
-    /// As [`Self::visit`].
     #[inline(always)]
-    unsafe fn by_16<const CENTER: i32>(&mut self, codes: [__m256i; 8], scales: &[f32; 16]) {
-        for half in 0..2 {
-            // Scale `2 g + i` of the half belongs to the half `i` of its group `g`.
-            let group_scales = _mm256_castps128_ps256(_mm_loadu_ps(self.scales.add(4 * half)));
-            let twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-            let group_scales = _mm256_permutevar8x32_ps(group_scales, twice);
-            let factors = Avx2::mul(Avx2::load(scales.as_ptr().add(8 * half)), group_scales);
-            for i in 0..4 {
-                let g = 4 * half + i;
-                let (a, b) = (2 * i as i32, 2 * i as i32 + 1);
-                let lanes = _mm256_setr_epi32(a, a, a, a, b, b, b, b);
-                let factor = _mm256_permutevar8x32_ps(factors, lanes);
-                let dots = centered::<D, CENTER>(codes[g], self.digits.add(PLANES * g));
-                self.products[i % 2] = Avx2::fma(dots, factor, self.products[i % 2]);
+    unsafe fn by_16<const CENTER: i32>(&mut self, codes: [__m256i; 8], s: &[i8; 16], d: f32) {
+        let scales = scale16::<Avx2>(s, d);
+        if D::SCALED {
+            // Two scales for each group, in the halves of its vector: a word of both, of which halves take one each.
+            let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(s.as_ptr().cast()));
+            let mut each = [0i32; 8];
+            _mm256_storeu_si256(each.as_mut_ptr().cast(), wide);
+            let halves = _mm256_setr_epi8(
+                0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, //
+                2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3,
+            );
+            let mut sums = [_mm256_setzero_si256(); 3];
+            for g in 0..8 {
+                let s = _mm256_shuffle_epi8(_mm256_set1_epi32(each[g]), halves);
+                scaled(&mut sums, codes[g], self.digits.add(PLANES * g), s);
             }
+            self.add_joined(sums, d);
+            if CENTER > 0 {
+                let center = Avx2::splat(-((1 << CENTER) as f32));
+                for half in 0..2 {
+                    let sums = Avx2::mul(Avx2::load(self.sums16.add(8 * half)), center);
+                    let scales = Avx2::load(scales.as_ptr().add(8 * half));
+                    self.offsets = Avx2::fma(scales, sums, self.offsets);
+                }
+            }
+            return;
         }
+        for g in 0..8 {
+            let (a, b) = (scales[2 * g], scales[2 * g + 1]);
+            let factor = _mm256_setr_ps(a, a, a, a, b, b, b, b);
+            let factor = Avx2::mul(factor, Avx2::splat(*self.scales.add(g)));
+            let dots = centered::<D, CENTER>(codes[g], self.digits.add(PLANES * g));
+            self.products[g % 2] = Avx2::fma(dots, factor, self.products[g % 2]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn offsets_16(&mut self, offsets: &[f32; 16]) {
+        for half in 0..2 {
+            let offsets = Avx2::load(offsets.as_ptr().add(8 * half));
+            self.offsets = Avx2::fma(offsets, Avx2::load(self.sums16.add(8 * half)), self.offsets);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn advance(&mut self, len: usize) {
+        let groups = len / GROUP;
+        self.digits = self.digits.wrapping_add(PLANES * groups);
+        self.scales = self.scales.wrapping_add(groups);
+        self.sums16 = self.sums16.wrapping_add(2 * groups);
+        self.sums32 = self.sums32.wrapping_add(groups);
     }
 }

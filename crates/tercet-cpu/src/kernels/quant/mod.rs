@@ -4,15 +4,22 @@
 //! rows) or a few panels at a time in scratch (many rows), so the answer differs
 //! from the dequantised product only by the order of its sums.
 //!
+//! [`quant_matmul_rounded`] may do otherwise with many rows (`rounded.rs`).
+//!
 //! One row: codes of at most six bits are multiplied as integers with the row in
 //! 24-bit fixed point (`dots.rs`), where the machine has instructions for it.
 //! Few rows: each row of W is a dot product with several rows of `x` at once, so
 //! a block is decoded once for them. `MANY_ROWS` and more go through the packed
 //! tile kernel.
 
+mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod codes;
 mod decode;
 #[cfg(target_arch = "x86_64")]
 mod dots;
+#[cfg(target_arch = "x86_64")]
+mod rounded;
 
 use std::ops::Range;
 
@@ -21,10 +28,12 @@ use tercet_ir::Scheme;
 use super::gemm::{self, Epilogue, MatView, PackedB};
 use super::parallel::{self, SharedMut, Threads};
 use super::simd::{Simd, SimdLevel, simd_dispatch};
-use decode::{Block, Sink};
+use decode::{Sink, visit};
 
 /// Rows of `x` from which a dequantised panel pays.
 const MANY_ROWS: usize = 9;
+/// Rows of `x` from which [`quant_matmul_rounded`] rounds them: more than are written or tried at once.
+const ROUNDED_ROWS: usize = 16;
 /// Columns of y that one task covers when rows are many: whole panels of every level.
 const PANEL_COLS: usize = 96;
 /// Weights of a row of W that are decoded before they are transposed into a
@@ -77,6 +86,67 @@ pub fn quant_matmul_scratch_len(level: SimdLevel, threads: Threads, m: usize, k:
     } else {
         threads.count() * panel_scratch(level, k)
     }
+}
+
+/// Whether [`quant_matmul_rounded`] rounds anything at this level.
+#[must_use]
+pub fn rounding_pays(level: SimdLevel) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return rounded::has_level(level);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = level;
+        false
+    }
+}
+
+/// Floats of scratch that [`quant_matmul_rounded`] needs besides those of [`quant_matmul`], which may be the same: for
+/// `m` rows on as many threads.
+#[must_use]
+pub fn rounded_scratch_len(level: SimdLevel, threads: usize, m: usize, k: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if m >= ROUNDED_ROWS && rounding_pays(level) {
+        return rounded::scratch_len(threads, m, k);
+    }
+    let _ = (level, threads, m, k);
+    0
+}
+
+/// As [`quant_matmul`], but that many rows are rounded where the level gains by it: an element by at most 2^-15 of
+/// the greatest of the 256 that it is among, counted from the row's begin. Sums and results are F32. Whether a row is
+/// rounded depends on the number of rows, what comes out on the row only.
+///
+/// # Panics
+/// As [`quant_matmul`]; `scratch` must have [`rounded_scratch_len`], too.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "operands, output, epilogue, scratch"
+)]
+pub fn quant_matmul_rounded(
+    level: SimdLevel,
+    threads: Threads,
+    x: MatView<'_>,
+    w: QuantView<'_>,
+    y: &mut [f32],
+    y_stride: usize,
+    epilogue: &Epilogue<'_>,
+    scratch: &mut [f32],
+) {
+    #[cfg(target_arch = "x86_64")]
+    if x.rows >= ROUNDED_ROWS && w.k > 0 && rounded::supports(level, w.scheme) {
+        assert!(x.col_stride == 1, "x must have contiguous columns");
+        w.check();
+        if !gemm::check(&x, w.n, w.k, y, y_stride, epilogue) {
+            return;
+        }
+        let threads = gemm::threads_for(threads, x.rows, w.n, w.k);
+        let y = SharedMut::new(y);
+        // SAFETY: the level and the scheme were asked for, operands checked.
+        if unsafe { rounded::matmul(level, threads, &x, &w, y, y_stride, epilogue, scratch) } {
+            return;
+        }
+    }
+    quant_matmul(level, threads, x, w, y, y_stride, epilogue, scratch);
 }
 
 /// Floats of scratch for one row, whatever the scheme.
@@ -136,7 +206,7 @@ pub fn quant_matmul(
                     let rows = task * step..n.min((task + 1) * step);
                     // SAFETY: the level is this machine's; tasks own disjoint elements of y, of which there are `n`.
                     unsafe { dots::dot_row(level, row, &w, rows.clone(), out.ptr()) };
-                    finish_rows(level, rows, out, y_stride, epilogue);
+                    finish_rows(level, 0..1, rows, out, y_stride, epilogue);
                 });
                 return;
             }
@@ -193,10 +263,10 @@ unsafe fn decode_chunk_body<S: Simd>(
     out: &mut [f32],
     stride: usize,
 ) {
-    let row_bytes = w.row_bytes();
+    let (row_bytes, start, end) = (w.row_bytes(), w.at(ks.start), w.at(ks.end));
     for (i, row) in rows.enumerate() {
         let out = &mut out[i * stride..i * stride + ks.len()];
-        let bytes = &w.bytes[row * row_bytes + w.at(ks.start)..row * row_bytes + w.at(ks.end)];
+        let bytes = &w.bytes[row * row_bytes + start..row * row_bytes + end];
         let mut write = Write(out.as_mut_ptr());
         visit::<S>(w.scheme, bytes, ks.len(), &mut write);
     }
@@ -244,8 +314,9 @@ unsafe fn decode_panels_body<S: Simd>(
 
 #[cfg(target_arch = "x86_64")]
 simd_dispatch!(
-    /// The epilogue of the elements `cols` of the one row of y.
+    /// The epilogue of the elements `cols` of the rows `rows` of y.
     fn finish_rows(
+        rows: Range<usize>,
         cols: Range<usize>,
         out: SharedMut<f32>,
         stride: usize,
@@ -258,12 +329,13 @@ simd_dispatch!(
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn finish_rows_body<S: Simd>(
+    rows: Range<usize>,
     cols: Range<usize>,
     out: SharedMut<f32>,
     stride: usize,
     epilogue: &Epilogue<'_>,
 ) {
-    epilogue.finish::<S>(0..1, cols, out, stride);
+    epilogue.finish::<S>(rows, cols, out, stride);
 }
 
 simd_dispatch!(
@@ -290,6 +362,10 @@ unsafe fn few_rows_body<S: Simd>(
     epilogue: &Epilogue<'_>,
 ) {
     let mut i = 0;
+    if x.rows == 1 && w.scheme == Scheme::Q8_0 {
+        bytes::dot_row::<S>(w, rows.clone(), x.data.as_ptr(), out.ptr());
+        i = 1;
+    }
     while i < x.rows {
         let count = S::DOT_ROWS.min(x.rows - i);
         let to = out.ptr().add(i * stride);
@@ -388,110 +464,5 @@ impl<S: Simd> Sink<S> for Write {
     #[inline(always)]
     unsafe fn advance(&mut self, len: usize) {
         self.0 = self.0.wrapping_add(len);
-    }
-}
-
-/// Gives the `k` weights of `bytes` to `sink`.
-///
-/// # Safety
-/// Needs the instructions of `S`; `sink` takes `k` weights.
-#[inline(always)]
-unsafe fn visit<S: Simd>(scheme: Scheme, bytes: &[u8], k: usize, sink: &mut impl Sink<S>) {
-    use decode as d;
-    match scheme {
-        Scheme::F16 => {
-            blocks::<S, d::F16>(bytes, sink);
-            // SAFETY: as this function.
-            tail::<S>(bytes, k, |p| unsafe { S::from_f16(p) }, sink);
-        }
-        Scheme::BF16 => {
-            blocks::<S, d::BF16>(bytes, sink);
-            // SAFETY: as this function.
-            tail::<S>(bytes, k, |p| unsafe { S::from_bf16(p) }, sink);
-        }
-        Scheme::Q8_0 => blocks::<S, d::Q8_0>(bytes, sink),
-        Scheme::Q4_0 => blocks::<S, d::Q4_0>(bytes, sink),
-        Scheme::Q4_1 => blocks::<S, d::Q4_1>(bytes, sink),
-        Scheme::Q5_0 => blocks::<S, d::Q5_0>(bytes, sink),
-        Scheme::Q5_1 => blocks::<S, d::Q5_1>(bytes, sink),
-        Scheme::Q2K => blocks::<S, d::Q2K>(bytes, sink),
-        Scheme::Q3K => blocks::<S, d::Q3K>(bytes, sink),
-        Scheme::Q4K => blocks::<S, d::Q4K>(bytes, sink),
-        Scheme::Q5K => blocks::<S, d::Q5K>(bytes, sink),
-        Scheme::Q6K => blocks::<S, d::Q6K>(bytes, sink),
-        Scheme::Int8 => blocks::<S, d::Int8>(bytes, sink),
-        Scheme::Int8Asym => blocks::<S, d::Int8Asym>(bytes, sink),
-        Scheme::Int4 => blocks::<S, d::Int4>(bytes, sink),
-        Scheme::Int4Asym => blocks::<S, d::Int4Asym>(bytes, sink),
-        Scheme::Iq2Xxs
-        | Scheme::Iq2Xs
-        | Scheme::Iq2S
-        | Scheme::Iq3Xxs
-        | Scheme::Iq3S
-        | Scheme::Iq1S
-        | Scheme::Iq1M
-        | Scheme::Iq4Nl
-        | Scheme::Iq4Xs
-        | Scheme::Tq1_0
-        | Scheme::Tq2_0
-        | Scheme::Mxfp4
-        | Scheme::Nvfp4
-        | Scheme::Fp8E4m3
-        | Scheme::Fp8E5m2 => plain_blocks::<S>(scheme, bytes, sink),
-    }
-}
-
-/// Blocks of formats that no vectors decode: by their definition, one block at a time.
-///
-/// # Safety
-/// As [`visit`].
-#[inline(always)]
-unsafe fn plain_blocks<S: Simd>(scheme: Scheme, bytes: &[u8], sink: &mut impl Sink<S>) {
-    let len = scheme.block_len();
-    let mut values = [0f32; K_CHUNK];
-    for block in bytes.chunks_exact(scheme.block_bytes()) {
-        scheme.dequantize_block(block, &mut values[..len]);
-        for i in (0..len).step_by(S::LANES) {
-            sink.put(i, i / S::LANES % 2, S::load(values.as_ptr().add(i)));
-        }
-        sink.advance(len);
-    }
-}
-
-/// # Safety
-/// As [`visit`], for the whole blocks of `bytes`.
-#[inline(always)]
-unsafe fn blocks<S: Simd, B: Block>(bytes: &[u8], sink: &mut impl Sink<S>) {
-    let p = bytes.as_ptr();
-    for i in 0..bytes.len() / B::BYTES {
-        let b = p.add(i * B::BYTES);
-        for line in 0..B::BYTES.div_ceil(64) {
-            S::prefetch(b.wrapping_add(AHEAD + 64 * line));
-        }
-        B::decode::<S>(b, sink);
-        sink.advance(B::LEN);
-    }
-}
-
-/// The weights of two bytes each after the whole blocks.
-///
-/// # Safety
-/// As [`visit`].
-#[inline(always)]
-unsafe fn tail<S: Simd>(
-    bytes: &[u8],
-    k: usize,
-    widen: impl Fn(*const u16) -> S::V,
-    sink: &mut impl Sink<S>,
-) {
-    let rest = k % decode::F16::LEN;
-    let mut padded = [0u16; decode::F16::LEN];
-    std::ptr::copy_nonoverlapping(
-        bytes.as_ptr().add(2 * (k - rest)),
-        padded.as_mut_ptr().cast(),
-        2 * rest,
-    );
-    for at in (0..rest).step_by(S::LANES) {
-        sink.put_n(at, S::LANES.min(rest - at), widen(padded.as_ptr().add(at)));
     }
 }

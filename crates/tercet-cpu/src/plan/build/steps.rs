@@ -193,7 +193,7 @@ impl Builder<'_> {
             .iter()
             .map(|o| o.layout.eval(self.bounds))
             .collect();
-        let bytes = size(&layouts?, self.threads);
+        let bytes = size(&layouts?, self.how.threads);
         self.slots.push(SlotDraft {
             numel: None,
             elem_bytes: 1,

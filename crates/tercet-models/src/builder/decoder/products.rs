@@ -204,8 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn processors_gain_nothing() {
-        assert_eq!(Device::cpu().products(), []);
+    fn processors_gain_by_f16_or_by_nothing() {
+        // By the instructions that they have.
+        let cpu = Device::cpu().products();
+        assert!(cpu.is_empty() || cpu == [DType::F16], "{cpu:?}");
         assert_eq!(Device::reference().products(), []);
     }
 }

@@ -2,16 +2,17 @@
 
 use std::arch::x86_64::*;
 
-use super::{GROUP, PLANES};
+use super::{GROUP, PLANES, SPAN};
 
-/// The greatest `t` whose upper digit is a signed byte, with the lower ones rounded.
-const MAX: f32 = 8_355_839.0;
+/// The greatest `t` whose digits are signed bytes: all three are 127.
+const MAX: f32 = 8_355_711.0;
 
 /// A row in fixed point.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Row<'a> {
     /// For each group its lowest, middle and upper digits, and eight integers: the sums of four `t` each.
     pub(super) digits: &'a [i8],
+    /// Of each group, alike for those of [`SPAN`] elements.
     pub(super) scales: &'a [f32],
     /// `scale * sum of t` of 16 elements each,
     pub(super) sums16: &'a [f32],
@@ -34,8 +35,11 @@ impl<'a> Row<'a> {
         let digits: &mut [i8] = bytemuck::cast_slice_mut(digits);
         let (planes, _) = digits.as_chunks_mut::<PLANES>();
         let (parts, _) = x.as_chunks::<GROUP>();
+        let mut scale = 0.0;
         for (i, (part, planes)) in parts.iter().zip(planes).enumerate() {
-            let scale = scale_of(part)?;
+            if i % (SPAN / GROUP) == 0 {
+                scale = scale_of(&x[i * GROUP..x.len().min(i * GROUP + SPAN)])?;
+            }
             // SAFETY: as this function.
             let (low, high) = unsafe { encode(part, scale, planes) };
             scales[i] = scale;
@@ -55,7 +59,7 @@ impl<'a> Row<'a> {
 
 /// The power of two of which all elements are less than 2^23; 0 for zeros.
 #[inline(always)]
-fn scale_of(x: &[f32; GROUP]) -> Option<f32> {
+fn scale_of(x: &[f32]) -> Option<f32> {
     // The greatest magnitude by its bits, which those of NaN and infinities exceed.
     let max = x
         .iter()

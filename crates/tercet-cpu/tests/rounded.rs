@@ -1,0 +1,309 @@
+//! Products of many rows that are rounded to 16 digits, and the extremes of codes and scales.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use tercet_cpu::CpuBackend;
+use tercet_cpu::kernels::gemm::{Activation, Epilogue, MatView};
+use tercet_cpu::kernels::quant::{
+    QuantView, quant_matmul, quant_matmul_rounded, quant_matmul_scratch_len, rounded_scratch_len,
+    rounding_pays,
+};
+use tercet_cpu::kernels::{SimdLevel, Threads};
+use tercet_ir::case::Fill;
+use tercet_ir::{Backend, CompileOptions, DType, Dim, Graph, Scheme, Tensor, TensorType, Type};
+
+/// Packed weights and what they are.
+struct Weights {
+    scheme: Scheme,
+    bytes: Vec<u8>,
+    values: Vec<f32>,
+    n: usize,
+    k: usize,
+}
+
+impl Weights {
+    fn new(scheme: Scheme, bytes: Vec<u8>, n: usize, k: usize) -> Weights {
+        let mut values = vec![0.0; n * k];
+        scheme.dequantize(&bytes, &mut values).unwrap();
+        Weights {
+            scheme,
+            bytes,
+            values,
+            n,
+            k,
+        }
+    }
+
+    /// Random codes with scales that keep weights below about 1.
+    fn random(scheme: Scheme, n: usize, k: usize) -> Weights {
+        let stored =
+            n * k / scheme.block_len() * scheme.block_bytes() / scheme.storage().size_bytes();
+        let ty = TensorType::new(scheme.storage(), &[stored]);
+        let bytes = Fill::Blocks(scheme).tensor("blocks", ty).bytes().to_vec();
+        Weights::new(scheme, bytes, n, k)
+    }
+
+    fn view(&self) -> QuantView<'_> {
+        QuantView {
+            scheme: self.scheme,
+            bytes: &self.bytes,
+            n: self.n,
+            k: self.k,
+        }
+    }
+
+    /// `x W^T` of rows that may be rounded.
+    fn rounded(&self, level: SimdLevel, threads: Threads, x: &[f32], e: &Epilogue<'_>) -> Vec<f32> {
+        let (m, n, k) = (x.len() / self.k, self.n, self.k);
+        let exact = quant_matmul_scratch_len(level, threads, m, k);
+        let len = exact.max(rounded_scratch_len(level, threads.count(), m, k));
+        let (mut y, mut scratch) = (vec![f32::NAN; m * n], vec![0.0; len]);
+        let x = MatView::row_major(x, m, k);
+        quant_matmul_rounded(level, threads, x, self.view(), &mut y, n, e, &mut scratch);
+        y
+    }
+
+    fn exact(&self, level: SimdLevel, x: &[f32]) -> Vec<f32> {
+        let (m, n, k) = (x.len() / self.k, self.n, self.k);
+        let threads = Threads::Serial;
+        let mut scratch = vec![0.0; quant_matmul_scratch_len(level, threads, m, k)];
+        let mut y = vec![f32::NAN; m * n];
+        let (x, none) = (MatView::row_major(x, m, k), Epilogue::NONE);
+        quant_matmul(
+            level,
+            threads,
+            x,
+            self.view(),
+            &mut y,
+            n,
+            &none,
+            &mut scratch,
+        );
+        y
+    }
+
+    /// Fails unless `y` is `x W^T` but for a part of the sums of magnitudes, and for a part of those with the greatest
+    /// of each 256 elements in their place; scales are normal numbers.
+    fn check(&self, what: &str, x: &[f32], y: &[f32], (own, greatest): (f64, f64)) {
+        // Sums of codes and of zero points are taken from each other: codes are 15 at most, scales here 1.
+        let offset = match self.scheme {
+            Scheme::Int4Asym => 15.0,
+            _ => 0.0,
+        };
+        for (at, got) in y.iter().enumerate() {
+            let (i, j) = (at / self.n, at % self.n);
+            let (mut sum, mut size, mut room, mut least) = (0.0, 0.0, 0.0, 1e-2);
+            let x = x[i * self.k..][..self.k].chunks(256);
+            for (x, w) in x.zip(self.values[j * self.k..][..self.k].chunks(256)) {
+                let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+                for (x, w) in x.iter().zip(w) {
+                    sum += f64::from(*x) * f64::from(*w);
+                    size += (f64::from(*x) * f64::from(*w)).abs() + f64::from(x.abs()) * offset;
+                    room += f64::from(most) * f64::from(w.abs());
+                    least += f64::from(w.abs());
+                }
+            }
+            assert!(
+                (f64::from(*got) - sum).abs() <= own * size + greatest * room + least * 1.2e-38,
+                "{:?} {what}, {}x{}: [{i},{j}] is {got}, want {sum}",
+                self.scheme,
+                self.n,
+                self.k
+            );
+        }
+    }
+}
+
+/// Numbers of at most 12 digits, as 16 hold them.
+fn small(len: usize) -> Vec<f32> {
+    let number = |i: usize| ((i * 37 + i / 256 * 11) % 4001) as f32 - 2000.0;
+    (0..len).map(|i| number(i) / 512.0).collect()
+}
+
+fn waves(len: usize) -> Vec<f32> {
+    (0..len)
+        .map(|i| (i as f32 * 0.7).sin() * (1.0 + (i % 7) as f32))
+        .collect()
+}
+
+#[test]
+fn each_number_of_rows_and_columns() {
+    for &scheme in Scheme::ALL {
+        let k = scheme.block_len().max(32);
+        // One block, and more than one chunk of k with a short last one where blocks allow it.
+        for (k, n) in [(k, 1), (256 + k, 15), (k, 17), (512, 97)] {
+            let w = Weights::random(scheme, n, k);
+            for m in (1..=20).chain([37]) {
+                let x = small(m * k);
+                for &level in SimdLevel::available() {
+                    let what = format!("{m} rows at {}", level.name());
+                    let y = w.rounded(level, Threads::Pool, &x, &Epilogue::NONE);
+                    // Nothing is lost of such elements.
+                    w.check(&what, &x, &y, (1e-6, 1e-7));
+                    let alone = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+                    assert_eq!(y, alone, "{scheme:?} {what}: depends on the threads");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn elements_are_off_by_a_part_of_the_greatest() {
+    for &scheme in Scheme::ALL {
+        let (k, n) = (512, 19);
+        let w = Weights::random(scheme, n, k);
+        let spread: Vec<f32> = waves(23 * k)
+            .iter()
+            .enumerate()
+            .map(|(i, x)| x * 10f32.powi((i / 64 % 9) as i32 - 4))
+            .collect();
+        let tiny: Vec<f32> = waves(23 * k).iter().map(|x| x * 1e-41).collect();
+        for x in [waves(23 * k), spread, tiny, vec![0.0; 23 * k]] {
+            for &level in SimdLevel::available() {
+                let y = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+                w.check(level.name(), &x, &y, (1e-6, 1.01 / 32768.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_the_others() {
+    for &scheme in Scheme::ALL {
+        let (k, n) = (256, 33);
+        let w = Weights::random(scheme, n, k);
+        let x = waves(64 * k);
+        for &level in SimdLevel::available() {
+            let all = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+            for m in 16..64 {
+                let some = w.rounded(level, Threads::Serial, &x[..m * k], &Epilogue::NONE);
+                assert_eq!(some, all[..m * n], "{scheme:?}, {m} rows");
+            }
+            // Few rows are not rounded.
+            let few = w.rounded(level, Threads::Serial, &x[..15 * k], &Epilogue::NONE);
+            assert_eq!(few, w.exact(level, &x[..15 * k]), "{scheme:?}");
+        }
+    }
+}
+
+#[test]
+fn epilogues_and_rows_that_are_not_finite() {
+    let (k, n, m) = (256, 21, 18);
+    let w = Weights::random(Scheme::Q4K, n, k);
+    let mut x = waves(m * k);
+    for &level in SimdLevel::available() {
+        let bias: Vec<f32> = (0..n).map(|j| j as f32 - 10.0).collect();
+        let epilogue = Epilogue {
+            bias: Some(&bias),
+            activation: Activation::Relu,
+            residual: None,
+        };
+        let plain = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+        let want = plain.iter().enumerate();
+        let want: Vec<f32> = want.map(|(at, y)| (y + bias[at % n]).max(0.0)).collect();
+        assert_eq!(w.rounded(level, Threads::Pool, &x, &epilogue), want);
+    }
+    for odd in [f32::NAN, f32::INFINITY] {
+        x[5 * k + 3] = odd;
+        for &level in SimdLevel::available() {
+            let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            let got = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+            assert_eq!(bits(got), bits(w.exact(level, &x)), "{odd}");
+        }
+    }
+}
+
+/// Blocks of one byte whose scales in 16 bits are 1.
+fn uniform(scheme: Scheme, byte: u8, count: usize) -> Option<Vec<u8>> {
+    let halves = match scheme {
+        Scheme::Q8_0 | Scheme::Q4_0 | Scheme::Q5_0 => 0..2,
+        Scheme::Q4_1 | Scheme::Q5_1 | Scheme::Q4K | Scheme::Q5K => 0..4,
+        Scheme::Int4 | Scheme::Int4Asym | Scheme::Int8 | Scheme::Int8Asym => 0..8,
+        Scheme::Q2K => 80..84,
+        Scheme::Q3K => 108..110,
+        Scheme::Q6K => 208..210,
+        _ => return None,
+    };
+    let mut block = vec![byte; scheme.block_bytes()];
+    for half in block[halves].chunks_mut(2) {
+        half.copy_from_slice(&0x3C00u16.to_le_bytes());
+    }
+    Some(block.repeat(count))
+}
+
+#[test]
+fn the_greatest_codes_scales_and_elements() {
+    let (n, k) = (17, 512);
+    let mut seen = 0;
+    for &scheme in Scheme::ALL {
+        for byte in [0x00, 0x7F, 0x80, 0xFF] {
+            let Some(bytes) = uniform(scheme, byte, n * k / scheme.block_len()) else {
+                continue;
+            };
+            seen += 1;
+            let w = Weights::new(scheme, bytes, n, k);
+            for m in [1, 2, 9, 16, 19] {
+                for (name, x) in [
+                    ("all the greatest", [32_767.0, 32_767.0]),
+                    ("all the least", [-32_767.0, -32_767.0]),
+                    ("both", [32_767.0, -32_767.0]),
+                    ("of 24 digits", [8_355_711.0, 8_355_711.0]),
+                    ("beyond 24 digits", [8_355_712.0, -8_355_839.0]),
+                    ("negative, of 24 digits", [-8_355_711.0, -8_355_711.0]),
+                ] {
+                    let x: Vec<f32> = (0..m * k).map(|i| x[i % 2]).collect();
+                    for &level in SimdLevel::available() {
+                        let what = format!("bytes {byte:#x}, {m} rows, {name}, {}", level.name());
+                        // Chains of 512 like terms lean by half a unit each time; sums of integers do not.
+                        let (chain, whole) = (512.0 * f64::from(f32::EPSILON) / 2.0, 1e-6);
+                        let own = |integers: bool| match integers && rounding_pays(level) {
+                            true => whole,
+                            false => chain,
+                        };
+                        let bytes = [Scheme::Q8_0, Scheme::Int8, Scheme::Int8Asym];
+                        let alone = m == 1 && !bytes.contains(&scheme);
+                        w.check(&what, &x, &w.exact(level, &x), (own(alone), 0.0));
+                        let y = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+                        // Rounded: such a number is off by 2^-15 of itself at most.
+                        w.check(&what, &x, &y, (own(alone || m >= 16), 1.01 / 32768.0));
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(seen, 4 * 14, "every scheme with integer codes");
+}
+
+#[test]
+fn products_are_rounded_where_the_options_allow_it() {
+    let (n, k) = (40, 256);
+    let w = Weights::random(Scheme::Q4K, n, k);
+    let mut g = Graph::new();
+    let x = g
+        .input("x", Type::new(DType::F32, [Dim::sym("m"), Dim::Known(k)]))
+        .unwrap();
+    let ty = Type::new(DType::U8, [n, Scheme::Q4K.stored_len(k).unwrap()]);
+    let stored = g.param("w", ty.clone()).unwrap();
+    let y = g.dequant_matmul(x, stored, Scheme::Q4K).unwrap();
+    g.output("y", y).unwrap();
+    let shape = ty.shape.as_known().unwrap();
+    let stored = Tensor::from_slice(&shape, &w.bytes).unwrap();
+    let run = |products, m: usize| {
+        let options = CompileOptions::new().bound("m", 64).products_in(products);
+        let mut exe = CpuBackend::new().compile(&g, &options).unwrap();
+        exe.set_param("w", stored.clone()).unwrap();
+        let x = Tensor::from_slice(&[m, k], &waves(m * k)).unwrap();
+        let y = exe.run(&[("x", &x)]).unwrap();
+        y[0].as_slice::<f32>().unwrap().to_vec()
+    };
+    let pays = rounding_pays(SimdLevel::detect());
+    let faster = CpuBackend::new().products();
+    assert_eq!(faster, if pays { vec![DType::F16] } else { Vec::new() });
+    for narrow in [DType::F16, DType::BF16] {
+        assert_eq!(run(Some(narrow), 15), run(None, 15));
+        let (rounded, exact) = (run(Some(narrow), 50), run(None, 50));
+        assert_eq!(rounded != exact, pays, "many rows are rounded");
+        w.check("rounded", &waves(50 * k), &rounded, (1e-6, 1.01 / 32768.0));
+        w.check("exact", &waves(50 * k), &exact, (1e-6, 0.0));
+    }
+}
